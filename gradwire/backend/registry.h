@@ -1,0 +1,39 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// The table of backends.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "gradwire/backend/backend.h"
+#include "gradwire/store/store.h"
+
+namespace gradwire {
+
+// What every backend needs to find its peers.
+struct BackendOptions {
+  std::shared_ptr<Store> store;  // seen by all ranks of this group, and prefixed for it: keys are the backend's own
+  int rank = 0;
+  int size = 1;
+  Milliseconds timeout = kDefaultTimeout;  // for the rendezvous
+};
+
+struct BackendEntry {
+  std::string_view name;
+  std::string_view summary;
+  std::unique_ptr<Backend> (*make)(const BackendOptions& options);
+};
+
+// The backends built into this library.
+std::span<const BackendEntry> builtin_backends() noexcept;
+
+// Makes the backend called `name` out of `table`; blocks until all ranks have done so. Throws InvalidArgument for an unknown name (listing the known), a rank out of
+// [0, size), a size outside [1, kMaxWorldSize]; TimeoutError when ranks are missing; MismatchError when two ranks claim the same number or name different sizes.
+std::unique_ptr<Backend> make_backend(std::string_view name, const BackendOptions& options,
+                                      std::span<const BackendEntry> table = builtin_backends());
+
+}  // namespace gradwire

@@ -1,0 +1,19 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/base/deadline.h"
+
+namespace gradwire {
+
+Deadline Deadline::after(Milliseconds timeout) noexcept {
+  const auto now = Clock::now();
+  const auto room = std::chrono::duration_cast<Milliseconds>(Clock::time_point::max() - now);
+  return timeout >= room ? never() : Deadline(now + timeout);
+}
+
+Milliseconds Deadline::remaining() const noexcept {
+  if (point_ == Clock::time_point::max()) return Milliseconds::max();
+  const auto now = Clock::now();
+  return now >= point_ ? Milliseconds::zero() : std::chrono::ceil<Milliseconds>(point_ - now);
+}
+
+}  // namespace gradwire

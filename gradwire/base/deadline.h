@@ -1,0 +1,35 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// A point in time by which a blocking call must have ended.
+#pragma once
+
+#include <chrono>
+
+namespace gradwire {
+
+using Milliseconds = std::chrono::milliseconds;
+
+// Long, because ranks may save a checkpoint while others wait; the death of a rank is noticed otherwise and at once.
+inline constexpr Milliseconds kDefaultTimeout = std::chrono::minutes(30);
+
+// A value on the monotonic clock. Copy freely; thread-safe like any value.
+class Deadline {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // `timeout` from now. A timeout of zero has already expired; a very long or negative-free overflow is `never()`.
+  static Deadline after(Milliseconds timeout) noexcept;
+  static constexpr Deadline never() noexcept { return Deadline(Clock::time_point::max()); }
+
+  bool expired() const noexcept { return point_ != Clock::time_point::max() && Clock::now() >= point_; }
+  // Time left, zero when expired, Milliseconds::max() for never(). Rounded up, so that a wait of that length reaches the point.
+  Milliseconds remaining() const noexcept;
+  Clock::time_point point() const noexcept { return point_; }
+  Deadline earlier(Deadline other) const noexcept { return point_ < other.point_ ? *this : other; }
+
+ private:
+  explicit constexpr Deadline(Clock::time_point point) noexcept : point_(point) {}
+  Clock::time_point point_;
+};
+
+}  // namespace gradwire

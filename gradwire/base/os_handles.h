@@ -1,0 +1,59 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// Owners of what the kernel hands out: file descriptors and mappings.
+#pragma once
+
+#include <cstddef>
+#include <utility>
+
+namespace gradwire {
+
+// Owns a file descriptor; closes it at the end. Movable, not copyable.
+class UniqueFd {
+ public:
+  UniqueFd() noexcept = default;
+  explicit UniqueFd(int fd) noexcept : fd_(fd) {}
+  UniqueFd(UniqueFd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  UniqueFd& operator=(UniqueFd&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~UniqueFd() { reset(); }
+
+  int get() const noexcept { return fd_; }
+  explicit operator bool() const noexcept { return fd_ >= 0; }
+  int release() noexcept { return std::exchange(fd_, -1); }
+  void reset() noexcept;
+
+ private:
+  int fd_ = -1;
+};
+
+// Owns a mapping of memory (mmap); unmaps it at the end. Movable, not copyable.
+class Mapping {
+ public:
+  Mapping() noexcept = default;
+  // Maps `bytes` of `fd`, shared, readable and writable. Throws ResourceError.
+  static Mapping of_file(int fd, std::size_t bytes);
+  // Maps `bytes` of zeroed private memory. Throws ResourceError.
+  static Mapping anonymous(std::size_t bytes);
+
+  Mapping(Mapping&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+  Mapping& operator=(Mapping&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  ~Mapping();
+
+  std::byte* data() const noexcept { return static_cast<std::byte*>(data_); }
+  std::size_t bytes() const noexcept { return bytes_; }
+
+ private:
+  Mapping(void* data, std::size_t bytes) noexcept : data_(data), bytes_(bytes) {}
+  void* data_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace gradwire

@@ -1,0 +1,49 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/base/process.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include <utility>
+
+#include "gradwire/base/error.h"
+#include "gradwire/base/strings.h"
+
+namespace gradwire {
+
+OwnerProcess::OwnerProcess() noexcept : pid_(::getpid()) {}
+
+bool OwnerProcess::is_current() const noexcept { return ::getpid() == pid_; }
+
+void OwnerProcess::require_current(const char* what) const {
+  if (is_current()) return;
+  throw InvalidArgument(concat(what, " was made by process ", pid_, " and is used in its forked child ", ::getpid(),
+                               "; a forked child has no part in its parent's groups: initialise a group of its own there"));
+}
+
+Thread::Thread(std::string name, std::function<void()> body)
+    : thread_([name = std::move(name), body = std::move(body)] {
+        ::pthread_setname_np(::pthread_self(), name.substr(0, 15).c_str());
+        body();
+      }) {}
+
+Thread& Thread::operator=(Thread&& other) noexcept {
+  join();
+  thread_ = std::move(other.thread_);
+  owner_ = other.owner_;
+  return *this;
+}
+
+Thread::~Thread() { join(); }
+
+void Thread::join() {
+  if (!thread_.joinable()) return;
+  if (owner_.is_current()) {
+    thread_.join();
+  } else {
+    thread_.detach();  // a forked child: there is no such thread here, and joining it would wait for ever
+  }
+}
+
+}  // namespace gradwire

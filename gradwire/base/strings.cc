@@ -1,0 +1,30 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/base/strings.h"
+
+namespace gradwire {
+namespace {
+
+template <class Items>
+std::string join_items(const Items& items, std::string_view separator) {
+  std::ostringstream out;
+  bool first = true;
+  for (const auto& item : items) {
+    if (!first) out << separator;
+    out << item;
+    first = false;
+  }
+  return std::move(out).str();
+}
+
+}  // namespace
+
+std::string join(const std::vector<std::string>& parts, std::string_view separator) { return join_items(parts, separator); }
+
+std::string join(const std::vector<int>& numbers, std::string_view separator) { return join_items(numbers, separator); }
+
+std::string name_ranks(const std::vector<int>& ranks) {
+  return concat(ranks.size() == 1 ? "rank " : "ranks ", join(ranks));
+}
+
+}  // namespace gradwire

@@ -1,0 +1,29 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// Builds messages: concat("rank ", 3, " called ", name).
+#pragma once
+
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace gradwire {
+
+template <class... Parts>
+std::string concat(const Parts&... parts) {
+  std::ostringstream out;
+  (out << ... << parts);
+  return std::move(out).str();
+}
+
+// "a, b and c" style lists for messages: join({"a", "b"}, ", ").
+std::string join(const std::vector<std::string>& parts, std::string_view separator);
+
+// "0, 2, 5"
+std::string join(const std::vector<int>& numbers, std::string_view separator = ", ");
+
+// "rank 3" or "ranks 0, 2"
+std::string name_ranks(const std::vector<int>& ranks);
+
+}  // namespace gradwire
