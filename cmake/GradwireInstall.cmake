@@ -1,2 +1,36 @@
 # SPDX-FileCopyrightText: The gradwire authors
 # SPDX-License-Identifier: Apache-2.0
+# `cmake --install`: libraries, public headers, programs and the package for find_package(gradwire).
+include(CMakePackageConfigHelpers)
+set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/gradwire")
+
+set(installed_rooms base kernels store backend compress)
+if(GRADWIRE_TORCH)
+  list(APPEND installed_rooms process_group functional ddp hooks optim)
+endif()
+foreach(room IN LISTS installed_rooms)
+  if(IS_DIRECTORY "${PROJECT_SOURCE_DIR}/gradwire/${room}")
+    install(DIRECTORY gradwire/${room} DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/gradwire"
+      FILES_MATCHING PATTERN "*.h" PATTERN "*_internal.h" EXCLUDE PATTERN "*_test*.h" EXCLUDE PATTERN "testing" EXCLUDE)
+  endif()
+endforeach()
+
+install(TARGETS gradwire_core EXPORT gradwire-core-targets LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+install(EXPORT gradwire-core-targets NAMESPACE gradwire:: DESTINATION "${package_dir}")
+if(GRADWIRE_TORCH)
+  install(TARGETS gradwire EXPORT gradwire-torch-targets LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+  install(EXPORT gradwire-torch-targets NAMESPACE gradwire:: DESTINATION "${package_dir}")
+  install(FILES cmake/GradwireFindTorch.cmake DESTINATION "${package_dir}")
+endif()
+foreach(program gradwire-run gradwire-bench)
+  if(TARGET ${program})
+    install(TARGETS ${program} RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
+  endif()
+endforeach()
+
+configure_package_config_file(cmake/gradwireConfig.cmake.in "${PROJECT_BINARY_DIR}/cmake/gradwireConfig.cmake"
+  INSTALL_DESTINATION "${package_dir}")
+write_basic_package_version_file("${PROJECT_BINARY_DIR}/cmake/gradwireConfigVersion.cmake" COMPATIBILITY SameMinorVersion)
+install(FILES "${PROJECT_BINARY_DIR}/cmake/gradwireConfig.cmake" "${PROJECT_BINARY_DIR}/cmake/gradwireConfigVersion.cmake"
+  DESTINATION "${package_dir}")
+install(FILES LICENSE README.md DESTINATION "${CMAKE_INSTALL_DOCDIR}")

@@ -4,13 +4,12 @@
 #   One room, one object library `gradwire_<NAME>`; its objects go into the shared library of its layer.
 #   DEPENDS names rooms, which must lie below or beside it; the include check in scripts/ enforces the line.
 # gradwire_test(NAME SOURCES ... [ROOM room] [LAYER core|torch] [LABELS ...] [LIBS ...] [TIMEOUT s])
-#   A GoogleTest program `<NAME>` in build/bin/tests, registered with ctest one test a program.
+#   A GoogleTest program `<NAME>` in build/bin/tests, registered with ctest one test a program. Labels: fast (the default), slow,
+#   per_kernel, multiproc (starts processes of its own: has the machine's cores to itself), chaos (kills them: runs alone).
 # gradwire_program(NAME LAYER core|torch SOURCES ... [LIBS ...])
 #   A program in build/bin.
 # gradwire_library(core|torch)
 #   The shared library of one layer out of the rooms declared so far.
-define_property(GLOBAL PROPERTY GRADWIRE_ROOMS_core)
-define_property(GLOBAL PROPERTY GRADWIRE_ROOMS_torch)
 
 function(gradwire_room NAME)
   cmake_parse_arguments(R "" "LAYER" "SOURCES;DEPENDS;LIBS" ${ARGN})
@@ -26,10 +25,13 @@ function(gradwire_room NAME)
     gradwire_use_torch_pch(${target})
   endif()
   set_property(GLOBAL APPEND PROPERTY GRADWIRE_ROOMS_${R_LAYER} ${target})
+  set_property(GLOBAL APPEND PROPERTY GRADWIRE_LIBS_${R_LAYER} ${R_LIBS})
 endfunction()
 
 function(gradwire_library LAYER)
   get_property(rooms GLOBAL PROPERTY GRADWIRE_ROOMS_${LAYER})
+  get_property(libs GLOBAL PROPERTY GRADWIRE_LIBS_${LAYER})
+  list(REMOVE_DUPLICATES libs)
   set(objects)
   foreach(room IN LISTS rooms)
     list(APPEND objects $<TARGET_OBJECTS:${room}>)
@@ -39,15 +41,16 @@ function(gradwire_library LAYER)
     add_library(${target} SHARED ${objects})
     add_library(gradwire::core ALIAS ${target})
     set_target_properties(${target} PROPERTIES EXPORT_NAME core)
-    target_link_libraries(${target} PUBLIC Threads::Threads PRIVATE hwy::hwy spdlog::spdlog)
+    target_link_libraries(${target} PUBLIC Threads::Threads PRIVATE ${libs})
   else()
     set(target gradwire)
     add_library(${target} SHARED ${objects})
     add_library(gradwire::gradwire ALIAS ${target})
-    target_link_libraries(${target} PUBLIC gradwire_core gradwire::torch)
+    target_link_libraries(${target} PUBLIC gradwire_core gradwire::torch PRIVATE ${libs})
   endif()
   set_target_properties(${target} PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR} LINKER_LANGUAGE CXX)
-  target_include_directories(${target} PUBLIC
+  # The tree before every other include folder, so that no installed copy of gradwire shadows it.
+  target_include_directories(${target} BEFORE PUBLIC
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   target_compile_features(${target} PUBLIC cxx_std_20)
 endfunction()
@@ -82,6 +85,11 @@ function(gradwire_test NAME)
   target_link_libraries(${NAME} PRIVATE GTest::gtest_main ${T_LIBS})
   add_test(NAME ${NAME} COMMAND ${NAME} ${T_ARGS})
   set_tests_properties(${NAME} PROPERTIES LABELS "${T_LABELS};${T_LAYER}" TIMEOUT ${T_TIMEOUT})
+  if("chaos" IN_LIST T_LABELS)
+    set_tests_properties(${NAME} PROPERTIES RUN_SERIAL ON)
+  elseif("multiproc" IN_LIST T_LABELS)
+    set_tests_properties(${NAME} PROPERTIES PROCESSORS 2 RESOURCE_LOCK cores)
+  endif()
 endfunction()
 
 function(gradwire_program NAME)
