@@ -1,0 +1,186 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/store/hash_store.h"
+
+#include <utility>
+
+#include "gradwire/base/error.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/store/key_value_map_internal.h"
+#include "gradwire/store/process_bound_internal.h"
+
+namespace gradwire {
+
+using store_internal::KeyValueMap;
+using store_internal::require_key;
+using store_internal::require_keys;
+using store_internal::require_value;
+
+namespace {
+
+struct Shared {
+  Mutex mutex;
+  ConditionVariable changed;
+  KeyValueMap map GRADWIRE_GUARDED_BY(mutex);
+};
+
+// Sleeps until the data changed. Throws TimeoutError that names `missing` when `deadline` has passed.
+void wait_for_change(Shared& shared, MutexLock& lock, const char* operation, std::span<const std::string> missing,
+                     Deadline deadline, Milliseconds timeout) GRADWIRE_REQUIRES(shared.mutex) {
+  if (deadline.expired()) {
+    throw TimeoutError(store_internal::missing_message("HashStore", operation, missing, timeout));
+  }
+  shared.changed.wait_until(lock, deadline.point());
+}
+
+}  // namespace
+
+struct HashStore::Impl {
+  explicit Impl(std::shared_ptr<Shared> data) : shared("this HashStore", std::move(data)) {}
+  store_internal::ProcessBound<Shared> shared;
+};
+
+HashStore::HashStore() : HashStore(std::make_unique<Impl>(std::make_shared<Shared>())) {}
+
+HashStore::HashStore(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+HashStore::~HashStore() = default;
+
+void HashStore::set(const std::string& key, const Value& value) {
+  require_key("set", key);
+  require_value("set", value);
+  Shared& shared = *impl_->shared.get();
+  MutexLock lock(shared.mutex);
+  shared.map.set(key, value);
+  shared.changed.notify_all();
+}
+
+Store::Value HashStore::get(const std::string& key) { return std::move(multi_get(std::span(&key, 1)).front()); }
+
+std::int64_t HashStore::add(const std::string& key, std::int64_t amount) {
+  require_key("add", key);
+  Shared& shared = *impl_->shared.get();
+  MutexLock lock(shared.mutex);
+  const std::int64_t sum = shared.map.add(key, amount);
+  shared.changed.notify_all();
+  return sum;
+}
+
+Store::Value HashStore::compare_set(const std::string& key, const Value& expected, const Value& desired) {
+  require_key("compare_set", key);
+  require_value("compare_set", desired);
+  Shared& shared = *impl_->shared.get();
+  MutexLock lock(shared.mutex);
+  Value value = shared.map.compare_set(key, expected, desired).value;
+  shared.changed.notify_all();
+  return value;
+}
+
+void HashStore::wait(std::span<const std::string> keys, Milliseconds timeout) {
+  require_keys("wait", keys);
+  store_internal::require_timeout("wait", timeout);
+  Shared& shared = *impl_->shared.get();
+  const Deadline deadline = Deadline::after(timeout);
+  MutexLock lock(shared.mutex);
+  for (;;) {
+    const auto missing = shared.map.missing(keys);
+    if (missing.empty()) return;
+    wait_for_change(shared, lock, "wait", missing, deadline, timeout);
+  }
+}
+
+bool HashStore::check(std::span<const std::string> keys) {
+  require_keys("check", keys);
+  Shared& shared = *impl_->shared.get();
+  MutexLock lock(shared.mutex);
+  return shared.map.missing(keys).empty();
+}
+
+bool HashStore::delete_key(const std::string& key) {
+  require_key("delete_key", key);
+  Shared& shared = *impl_->shared.get();
+  MutexLock lock(shared.mutex);
+  return shared.map.remove(key);
+}
+
+std::int64_t HashStore::num_keys() {
+  Shared& shared = *impl_->shared.get();
+  MutexLock lock(shared.mutex);
+  return shared.map.num_keys();
+}
+
+void HashStore::append(const std::string& key, const Value& value) {
+  require_key("append", key);
+  require_value("append", value);
+  Shared& shared = *impl_->shared.get();
+  MutexLock lock(shared.mutex);
+  shared.map.append(key, value);
+  shared.changed.notify_all();
+}
+
+std::vector<Store::Value> HashStore::multi_get(std::span<const std::string> keys) {
+  require_keys("get", keys);
+  Shared& shared = *impl_->shared.get();
+  const Milliseconds limit = timeout();
+  const Deadline deadline = Deadline::after(limit);
+  MutexLock lock(shared.mutex);
+  for (;;) {
+    const auto missing = shared.map.missing_values(keys);
+    if (missing.empty()) break;
+    wait_for_change(shared, lock, "get", missing, deadline, limit);
+  }
+  std::vector<Value> values;
+  values.reserve(keys.size());
+  for (const std::string& key : keys) values.push_back(*shared.map.find(key));
+  return values;
+}
+
+void HashStore::multi_set(std::span<const std::string> keys, std::span<const Value> values) {
+  store_internal::require_pairs("multi_set", keys, values);
+  Shared& shared = *impl_->shared.get();
+  MutexLock lock(shared.mutex);
+  for (std::size_t i = 0; i < keys.size(); ++i) shared.map.set(keys[i], values[i]);
+  shared.changed.notify_all();
+}
+
+void HashStore::queue_push(const std::string& queue, const Value& value) {
+  require_key("queue_push", queue);
+  require_value("queue_push", value);
+  Shared& shared = *impl_->shared.get();
+  MutexLock lock(shared.mutex);
+  shared.map.push(queue, value);
+  shared.changed.notify_all();
+}
+
+Store::Value HashStore::queue_pop(const std::string& queue) {
+  require_key("queue_pop", queue);
+  Shared& shared = *impl_->shared.get();
+  const Milliseconds limit = timeout();
+  const Deadline deadline = Deadline::after(limit);
+  MutexLock lock(shared.mutex);
+  for (;;) {
+    if (auto value = shared.map.pop(queue)) return *std::move(value);
+    wait_for_change(shared, lock, "queue_pop", std::span(&queue, 1), deadline, limit);
+  }
+}
+
+std::int64_t HashStore::queue_length(const std::string& queue) {
+  require_key("queue_length", queue);
+  Shared& shared = *impl_->shared.get();
+  MutexLock lock(shared.mutex);
+  return shared.map.queue_length(queue);
+}
+
+void HashStore::set_timeout(Milliseconds timeout) {
+  store_internal::require_timeout("set_timeout", timeout);
+  timeout_.store(timeout, std::memory_order_relaxed);
+}
+
+std::shared_ptr<Store> HashStore::clone() {
+  std::shared_ptr<HashStore> copy(std::make_unique<HashStore>());
+  copy->impl_ = std::make_unique<Impl>(impl_->shared.get());
+  copy->set_timeout(timeout());
+  return copy;
+}
+
+}  // namespace gradwire
