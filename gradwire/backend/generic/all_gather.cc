@@ -1,0 +1,60 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// All-gather and gather.
+//
+// Algorithm: direct. Terms: N ranks, B bytes of input a rank.
+// Steps: 1. Every rank sends its input to every other (gather: to the root) and receives theirs where they belong.
+// Bytes on the wire: N (N - 1) B, each rank (N - 1) B in and out (gather: (N - 1) B, all into the root). Nothing is staged.
+#include <cstring>
+
+#include "gradwire/backend/generic/call_internal.h"
+#include "gradwire/backend/generic/exchange_internal.h"
+#include "gradwire/backend/generic/generic_channel.h"
+#include "gradwire/backend/validate_internal.h"
+
+namespace gradwire {
+namespace {
+
+void copy_own(void* output, const void* input, std::size_t bytes) noexcept {
+  if (bytes > 0 && output != input) std::memcpy(output, input, bytes);
+}
+
+}  // namespace
+
+void GenericChannel::all_gather(const void* input, std::span<void* const> outputs, std::size_t count, DType dtype,
+                                const CallOptions& options) {
+  validate::all_gather(*this, input, outputs, count, dtype);
+  const generic::Call call{.operation = generic::Operation::all_gather, .count = count, .dtype = dtype};
+  run(call, options, [&] {
+    generic::Exchange exchange;
+    const std::size_t bytes = count * size_of(dtype);
+    for (int step = 1; step < size(); ++step) {
+      const int from = (rank() - step + size()) % size();
+      post_receive(exchange, outputs[static_cast<std::size_t>(from)], bytes, from);
+    }
+    for (int step = 1; step < size(); ++step) post_send(exchange, input, bytes, (rank() + step) % size());
+    copy_own(outputs[static_cast<std::size_t>(rank())], input, bytes);
+    exchange.finish(options.deadline);
+  });
+}
+
+void GenericChannel::gather(const void* input, std::span<void* const> outputs, std::size_t count, DType dtype, int root,
+                            const CallOptions& options) {
+  validate::gather(*this, input, outputs, count, dtype, root);
+  const generic::Call call{.operation = generic::Operation::gather, .count = count, .dtype = dtype, .root = root};
+  run(call, options, [&] {
+    generic::Exchange exchange;
+    const std::size_t bytes = count * size_of(dtype);
+    if (rank() != root) {
+      post_send(exchange, input, bytes, root);
+    } else {
+      for (int r = 0; r < size(); ++r) {
+        if (r != root) post_receive(exchange, outputs[static_cast<std::size_t>(r)], bytes, r);
+      }
+      copy_own(outputs[static_cast<std::size_t>(root)], input, bytes);
+    }
+    exchange.finish(options.deadline);
+  });
+}
+
+}  // namespace gradwire

@@ -1,0 +1,51 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/backend/generic/exchange_internal.h"
+
+#include <algorithm>
+
+#include "gradwire/base/error.h"
+#include "gradwire/base/strings.h"
+
+namespace gradwire::generic {
+
+void Exchange::finish_receives(Deadline deadline) {
+  for (const Item& item : receives_) {
+    Request::Status status;
+    try {
+      status = item.request->wait(deadline);
+    } catch (const TimeoutError&) {
+      const std::vector<int> missing = unfinished(receives_);
+      throw TimeoutError(concat("nothing came from ", name_ranks(missing), " by the deadline"), missing);
+    }
+    if (status.bytes != item.bytes) {
+      throw MismatchError(concat("rank ", item.peer, " sent ", status.bytes, " bytes where ", item.bytes, " were expected"));
+    }
+  }
+  receives_.clear();
+}
+
+void Exchange::finish(Deadline deadline) {
+  finish_receives(deadline);
+  for (const Item& item : sends_) {
+    try {
+      item.request->wait(deadline);
+    } catch (const TimeoutError&) {
+      const std::vector<int> missing = unfinished(sends_);
+      throw TimeoutError(concat(name_ranks(missing), " took nothing by the deadline"), missing);
+    }
+  }
+  sends_.clear();
+}
+
+std::vector<int> Exchange::unfinished(const std::vector<Item>& items) {
+  std::vector<int> peers;
+  for (const Item& item : items) {
+    if (!item.request->done()) peers.push_back(item.peer);
+  }
+  std::sort(peers.begin(), peers.end());
+  peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
+  return peers;
+}
+
+}  // namespace gradwire::generic

@@ -1,0 +1,40 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// Sends and receives that are under way together, one step of a collective.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "gradwire/backend/backend.h"
+
+namespace gradwire::generic {
+
+// Collects requests and waits for them all. Destroying it with requests unfinished cancels these, so the buffers they
+// name are the caller's again however a step ends. Used by one thread.
+class Exchange {
+ public:
+  void add_send(int peer, std::shared_ptr<Request> request) { sends_.push_back({peer, 0, std::move(request)}); }
+  void add_receive(int peer, std::size_t bytes, std::shared_ptr<Request> request) {
+    receives_.push_back({peer, bytes, std::move(request)});
+  }
+
+  // Waits until all are done and forgets them. Throws TimeoutError that names every peer still missing, PeerError, AbortedError,
+  // MismatchError when a message is not as long as its receive expects.
+  void finish(Deadline deadline);
+  // The same for the receives only: sends may go on.
+  void finish_receives(Deadline deadline);
+
+ private:
+  struct Item {
+    int peer;
+    std::size_t bytes;
+    std::shared_ptr<Request> request;
+  };
+  static std::vector<int> unfinished(const std::vector<Item>& items);
+
+  std::vector<Item> sends_;
+  std::vector<Item> receives_;
+};
+
+}  // namespace gradwire::generic

@@ -1,0 +1,135 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/backend/generic/generic_channel.h"
+
+#include <new>
+
+#include "gradwire/backend/generic/call_internal.h"
+#include "gradwire/backend/generic/exchange_internal.h"
+#include "gradwire/backend/validate_internal.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/strings.h"
+#include "gradwire/base/trace.h"
+
+namespace gradwire {
+namespace {
+
+// Collectives of one channel are in order and so are messages of one pair and tag: one tag serves them all.
+constexpr std::uint32_t kCollectiveTag = GenericChannel::kFirstInternalTag;
+
+void require_user_tag(const char* operation, int rank, std::uint32_t tag) {
+  if (tag < GenericChannel::kFirstInternalTag) return;
+  throw InvalidArgument(concat(operation, " on rank ", rank, ": tag ", tag, " is reserved; use a tag below ",
+                               GenericChannel::kFirstInternalTag));
+}
+
+// The exception under way with the call's name before its text. Kinds that carry no rank of a peer keep their kind too.
+std::exception_ptr with_context(const std::string& context) {
+  try {
+    throw;
+  } catch (const TimeoutError& error) {
+    return std::make_exception_ptr(TimeoutError(concat(context, error.what()), error.peers()));
+  } catch (const PeerError& error) {
+    return std::make_exception_ptr(PeerError(concat(context, error.what()), error.peers()));
+  } catch (const std::bad_alloc&) {
+    return std::make_exception_ptr(ResourceError(concat(context, "no memory to stage messages in")));
+  } catch (...) {
+    return std::current_exception();
+  }
+}
+
+std::string text_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& exception) {
+    return describe(exception);
+  } catch (...) {
+    return "an unknown exception";
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<Request> GenericChannel::isend(const void* data, std::size_t bytes, int destination, std::uint32_t tag) {
+  validate::isend(*this, data, bytes, destination);
+  require_user_tag("isend", rank(), tag);
+  check();
+  return start_send(data, bytes, destination, tag);
+}
+
+std::shared_ptr<Request> GenericChannel::irecv(void* data, std::size_t bytes, int source, std::uint32_t tag) {
+  validate::irecv(*this, data, bytes, source);
+  require_user_tag("irecv", rank(), tag);
+  check();
+  return start_receive(data, bytes, source, tag);
+}
+
+void GenericChannel::abort(std::string_view reason) noexcept {
+  try {
+    const std::string text = concat("rank ", rank(), " aborted its channel: ", reason);
+    end_with(std::make_exception_ptr(AbortedError(text)), text);
+  } catch (...) {
+    end_with(std::make_exception_ptr(std::bad_alloc()), {});
+  }
+}
+
+void GenericChannel::check() const {
+  const MutexLock lock(mutex_);
+  if (first_reason_ != nullptr) std::rethrow_exception(first_reason_);
+}
+
+void GenericChannel::end_with(std::exception_ptr error, const std::string& text) noexcept {
+  {
+    const MutexLock lock(mutex_);
+    if (first_reason_ != nullptr) return;
+    first_reason_ = std::move(error);
+  }
+  announce_end(text);
+}
+
+void GenericChannel::run(generic::Call call, const CallOptions& options,
+                         const std::function<void()>& body) {
+  check();
+  call.sequence = ++sequence_;
+  call.tag = options.tag;
+  trace::point("collective.entry", rank(), call.sequence);
+  try {
+    const std::size_t ranks = static_cast<std::size_t>(size());
+    std::vector<std::byte> fingerprints(ranks * generic::kFingerprintBytes);
+    const std::span mine(fingerprints.data() + static_cast<std::size_t>(rank()) * generic::kFingerprintBytes,
+                         generic::kFingerprintBytes);
+    generic::write_fingerprint(call, mine.first<generic::kFingerprintBytes>());
+    share(mine.data(), fingerprints.data(), mine.size(), options.deadline);
+    generic::require_same(fingerprints, rank());
+    body();
+  } catch (...) {
+    const auto error = with_context(concat(generic::describe(call), ", collective number ", call.sequence, ", on rank ",
+                                           rank(), " of ", size(), ": "));
+    end_with(error, text_of(error));
+  }
+  check();
+  trace::point("collective.exit", rank(), call.sequence);
+}
+
+void GenericChannel::share(const void* mine, void* all, std::size_t bytes, Deadline deadline) {
+  generic::Exchange exchange;
+  auto* slots = static_cast<std::byte*>(all);
+  for (int step = 1; step < size(); ++step) {
+    const int from = (rank() - step + size()) % size();
+    post_receive(exchange, slots + static_cast<std::size_t>(from) * bytes, bytes, from);
+  }
+  for (int step = 1; step < size(); ++step) post_send(exchange, mine, bytes, (rank() + step) % size());
+  exchange.finish(deadline);
+}
+
+void GenericChannel::post_send(generic::Exchange& exchange, const void* data, std::size_t bytes, int peer) {
+  if (bytes > 0) exchange.add_send(peer, start_send(data, bytes, peer, kCollectiveTag));
+}
+
+void GenericChannel::post_receive(generic::Exchange& exchange, void* data, std::size_t bytes, int peer) {
+  if (bytes > 0) exchange.add_receive(peer, bytes, start_receive(data, bytes, peer, kCollectiveTag));
+}
+
+void GenericChannel::note_reduction() const noexcept { trace::point("collective.reduce", rank(), sequence_); }
+
+}  // namespace gradwire

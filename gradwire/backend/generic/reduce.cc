@@ -1,0 +1,59 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// Reduce to one rank.
+//
+// Algorithm: direct reduce-scatter, then gather. Terms: N ranks, B bytes, a part of B / N a rank, chunks of kStagingBytes / (N - 1).
+// Steps: for each chunk 1. and 2. as in reduce_scatter.cc, a rank combining its part. 3. It sends the part to the root.
+// Bytes on the wire: 2 (N - 1) B, of which the root receives 2 B (N - 1) / N, where N - 1 whole inputs sent to it would be (N - 1) B through one rank.
+// Staging: kStagingBytes and one chunk.
+#include <array>
+#include <memory>
+
+#include "gradwire/backend/generic/call_internal.h"
+#include "gradwire/backend/generic/exchange_internal.h"
+#include "gradwire/backend/generic/generic_channel.h"
+#include "gradwire/backend/generic/parts_internal.h"
+#include "gradwire/backend/validate_internal.h"
+
+namespace gradwire {
+
+void GenericChannel::reduce(const void* input, void* output, std::size_t count, DType dtype, ReduceOp op, int root,
+                            const CallOptions& options) {
+  validate::reduce(*this, input, output, count, dtype, op, root);
+  const generic::Call call{
+      .operation = generic::Operation::reduce, .count = count, .dtype = dtype, .op = op, .root = root};
+  run(call, options, [&] {
+    const std::size_t element = size_of(dtype);
+    const auto ranks = static_cast<std::size_t>(size());
+    const std::size_t longest = generic::part_of(count, size(), 0).count;
+    const std::size_t chunk = std::min(longest, generic::chunk_elements(kStagingBytes, size(), element));
+    const std::size_t staging_bytes = chunk * element * (ranks - 1);
+    // The last chunk's worth holds the result of a rank that is not the root, whose output is not ours to touch.
+    const auto staging = std::make_unique_for_overwrite<std::byte[]>(staging_bytes + chunk * element);
+    generic::Exchange exchange;  // after the staging memory: it goes first, and cancels what is under way
+    std::array<ConstSlice, kMaxWorldSize> parts;
+    for (std::size_t index = 0; index * chunk < longest; ++index) {
+      const auto part = [&](int r) { return generic::chunk_of(generic::part_of(count, size(), r), index, chunk); };
+      for (std::size_t r = 0; r < ranks; ++r) {
+        const generic::Part its = part(static_cast<int>(r));
+        parts[r] = {static_cast<const std::byte*>(input) + its.begin * element, its.count};
+      }
+      auto* const out = static_cast<std::byte*>(output);
+      const generic::Part own = part(rank());
+      std::byte* const result = rank() == root ? out + own.begin * element : staging.get() + staging_bytes;
+      reduce_parts(exchange, {parts.data(), ranks}, result, {staging.get(), staging_bytes}, dtype, op,
+                   options.deadline);
+      if (rank() != root) {
+        post_send(exchange, result, own.count * element, root);
+      } else {
+        for (int step = 1; step < size(); ++step) {
+          const int from = (rank() + step) % size();
+          post_receive(exchange, out + part(from).begin * element, part(from).count * element, from);
+        }
+      }
+      exchange.finish(options.deadline);
+    }
+  });
+}
+
+}  // namespace gradwire
