@@ -1,0 +1,72 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// How reduce() and cast() reach the loops of one instruction set.
+//
+// A loop may do less than it is asked for: it handles whole vectors from the front and returns where it stopped. The rest,
+// and every pair it has no code for, is done by the scalar loop, whose bits are the same.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "gradwire/base/dtype.h"
+#include "gradwire/base/reduce_op.h"
+
+namespace gradwire::kernels {
+
+struct ReduceCall {
+  DType dtype;
+  ReduceOp op;
+  std::span<const void* const> sources;
+  std::span<void* const> destinations;
+};
+
+// Reduces elements [begin, end) and returns the index of the first one it left, `begin` at the least. With `streamed`, element
+// `begin` of every destination is aligned to kStreamAlignment.
+using ReduceLoop = std::size_t (*)(const ReduceCall& call, std::size_t begin, std::size_t end, bool streamed) noexcept;
+
+inline constexpr std::size_t kStreamAlignment = 64;
+
+struct CastCall {
+  DType from;
+  const void* source;
+  DType to;
+  void* destination;
+  bool scaled;  // multiply by `factor`
+  double factor;
+};
+
+// Converts elements [begin, end) and returns the index of the first one it left.
+using CastLoop = std::size_t (*)(const CastCall& call, std::size_t begin, std::size_t end) noexcept;
+
+// One instruction set.
+struct KernelSet {
+  std::string name;
+  ReduceLoop reduce_float;    // f32, f64, c64, c128
+  ReduceLoop reduce_half;     // f16, bf16
+  ReduceLoop reduce_integer;  // i8, u8, i32, i64, boolean
+  CastLoop cast;
+};
+
+// The set in use. Unlike selected() it does not throw: with a GRADWIRE_KERNELS that cannot be honoured it is the best set.
+const KernelSet& active() noexcept;
+
+// The reference loops; they do everything they are asked for.
+std::size_t reduce_scalar(const ReduceCall& call, std::size_t begin, std::size_t end, bool streamed) noexcept;
+std::size_t cast_scalar(const CastCall& call, std::size_t begin, std::size_t end) noexcept;
+
+// Each loop notes the instruction set that it was compiled for (Highway's name, a string that lives for ever); a test reads it back.
+// One note for the process: the last loop that ran on any thread.
+void note_run(const char* compiled_for) noexcept;
+std::string_view last_run() noexcept;
+
+// The vector loops of one Highway target (a HWY_* bit), null where this build has none.
+ReduceLoop find_reduce_float(std::int64_t target) noexcept;
+ReduceLoop find_reduce_half(std::int64_t target) noexcept;
+ReduceLoop find_reduce_integer(std::int64_t target) noexcept;
+CastLoop find_cast(std::int64_t target) noexcept;
+
+}  // namespace gradwire::kernels

@@ -1,0 +1,141 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// The one loop that every vectorised reduction is an instance of. Compiled once for each Highway target, so its guard is
+// Highway's toggle and not #pragma once.
+//
+// A Format says how a vector of values comes from memory and goes back; an Operation says what happens to it. Four vectors
+// at a time stay in registers while the sources are walked, so that memory is read once and written once, and four chains of
+// additions hide each other's latency. The stores of a block come after all of its loads: a destination may be a source.
+#if defined(GRADWIRE_KERNELS_VECTOR_LOOP_INTERNAL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef GRADWIRE_KERNELS_VECTOR_LOOP_INTERNAL_H
+#undef GRADWIRE_KERNELS_VECTOR_LOOP_INTERNAL_H
+#else
+#define GRADWIRE_KERNELS_VECTOR_LOOP_INTERNAL_H
+#endif
+
+#include <hwy/cache_control.h>
+#include <hwy/highway.h>
+
+#include <cstddef>
+
+#include "gradwire/kernels/dispatch_internal.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace gradwire::kernels {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// What is in memory is what is computed with.
+template <class T>
+struct PlainFormat {
+  using Stored = T;
+  using Tag = hn::ScalableTag<T>;
+  static HWY_INLINE hn::Vec<Tag> load(const Stored* from) { return hn::LoadU(Tag(), from); }
+  static HWY_INLINE void store(hn::Vec<Tag> value, Stored* to) { hn::StoreU(value, Tag(), to); }
+  static HWY_INLINE void stream(hn::Vec<Tag> value, Stored* to) { hn::Stream(value, Tag(), to); }
+};
+
+struct Sum {
+  template <class Tag, class V>
+  HWY_INLINE V enter(Tag, V value) const {
+    return value;
+  }
+  template <class Tag, class V>
+  HWY_INLINE V combine(Tag, V a, V b) const {
+    return hn::Add(a, b);
+  }
+  template <class Tag, class V>
+  HWY_INLINE V leave(Tag, V value) const {
+    return value;
+  }
+};
+
+// `kSources` and `kDestinations` are the numbers of buffers when known at compile time, else 0.
+template <class Format, class Operation, std::size_t kSources, std::size_t kDestinations, bool kStream>
+HWY_NOINLINE std::size_t run_loop(const ReduceCall& call, const Operation op, std::size_t begin, std::size_t end) {
+  using Stored = typename Format::Stored;
+  const typename Format::Tag tag;
+  const std::size_t lanes = hn::Lanes(tag);
+  const std::size_t sources = kSources != 0 ? kSources : call.sources.size();
+  const std::size_t destinations = kDestinations != 0 ? kDestinations : call.destinations.size();
+  // Copies of the known pointers: the compiler has to assume that a vector store may change the caller's arrays.
+  const void* near_sources[kSources != 0 ? kSources : 1] = {};
+  void* near_destinations[kDestinations != 0 ? kDestinations : 1] = {};
+  for (std::size_t s = 0; s < kSources; ++s) near_sources[s] = call.sources[s];
+  for (std::size_t d = 0; d < kDestinations; ++d) near_destinations[d] = call.destinations[d];
+  const void* const* from = kSources != 0 ? near_sources : call.sources.data();
+  void* const* to = kDestinations != 0 ? near_destinations : call.destinations.data();
+
+  const auto load = [&](const Stored* address) HWY_ATTR { return op.enter(tag, Format::load(address)); };
+  const auto store = [&](auto value, Stored* address) HWY_ATTR {
+    if constexpr (kStream) {
+      Format::stream(value, address);
+    } else {
+      Format::store(value, address);
+    }
+  };
+
+  std::size_t i = begin;
+  for (; end - i >= 4 * lanes; i += 4 * lanes) {
+    const Stored* source = static_cast<const Stored*>(from[0]) + i;
+    auto v0 = load(source);
+    auto v1 = load(source + lanes);
+    auto v2 = load(source + 2 * lanes);
+    auto v3 = load(source + 3 * lanes);
+    for (std::size_t s = 1; s < sources; ++s) {
+      source = static_cast<const Stored*>(from[s]) + i;
+      v0 = op.combine(tag, v0, load(source));
+      v1 = op.combine(tag, v1, load(source + lanes));
+      v2 = op.combine(tag, v2, load(source + 2 * lanes));
+      v3 = op.combine(tag, v3, load(source + 3 * lanes));
+    }
+    v0 = op.leave(tag, v0);
+    v1 = op.leave(tag, v1);
+    v2 = op.leave(tag, v2);
+    v3 = op.leave(tag, v3);
+    for (std::size_t d = 0; d < destinations; ++d) {
+      Stored* destination = static_cast<Stored*>(to[d]) + i;
+      store(v0, destination);
+      store(v1, destination + lanes);
+      store(v2, destination + 2 * lanes);
+      store(v3, destination + 3 * lanes);
+    }
+  }
+  for (; end - i >= lanes; i += lanes) {
+    auto value = load(static_cast<const Stored*>(from[0]) + i);
+    for (std::size_t s = 1; s < sources; ++s) {
+      value = op.combine(tag, value, load(static_cast<const Stored*>(from[s]) + i));
+    }
+    value = op.leave(tag, value);
+    for (std::size_t d = 0; d < destinations; ++d) store(value, static_cast<Stored*>(to[d]) + i);
+  }
+  // Streamed stores become visible to other threads only after a fence.
+  if constexpr (kStream) hwy::FlushStream();
+  return i;
+}
+
+template <class Format, class Operation, std::size_t kSources = 0, std::size_t kDestinations = 0>
+HWY_INLINE std::size_t run(const ReduceCall& call, const Operation op, std::size_t begin, std::size_t end,
+                           bool streamed) {
+  return streamed ? run_loop<Format, Operation, kSources, kDestinations, true>(call, op, begin, end)
+                  : run_loop<Format, Operation, kSources, kDestinations, false>(call, op, begin, end);
+}
+
+// For the pairs that training consists of: two ranks, or one of two ranks' halves, get loops with known numbers of buffers.
+template <class Format, class Operation>
+HWY_INLINE std::size_t run_hot(const ReduceCall& call, const Operation op, std::size_t begin, std::size_t end,
+                               bool streamed) {
+  if (call.sources.size() == 2 && call.destinations.size() == 2) {
+    return run<Format, Operation, 2, 2>(call, op, begin, end, streamed);
+  }
+  if (call.sources.size() == 2 && call.destinations.size() == 1) {
+    return run<Format, Operation, 2, 1>(call, op, begin, end, streamed);
+  }
+  return run<Format, Operation>(call, op, begin, end, streamed);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace gradwire::kernels
+HWY_AFTER_NAMESPACE();
+
+#endif
