@@ -5,7 +5,7 @@
 # (docs/decisions/0001). Shared by gradwire's own build and by the installed package.
 
 # gradwire_find_torch(OUT [HINTS folder...] [PYTHONS interpreter...])
-#   The first folder with include/torch/version.h and lib/libtorch_cpu.so out of: GRADWIRE_TORCH_DIR, each entry of
+#   The first folder with include/torch/headeronly/version.h and lib/libtorch_cpu.so out of: GRADWIRE_TORCH_DIR, each entry of
 #   CMAKE_PREFIX_PATH, HINTS, the folder of the `torch` package of each interpreter. "OUT-NOTFOUND" when there is none;
 #   OUT_LOOKED lists where it looked.
 function(gradwire_find_torch OUT)
@@ -18,7 +18,7 @@ function(gradwire_find_torch OUT)
   set(looked)
   foreach(folder IN LISTS GRADWIRE_TORCH_DIR prefixes F_HINTS)
     list(APPEND looked "${folder}")
-    if(EXISTS "${folder}/include/torch/version.h" AND EXISTS "${folder}/lib/libtorch_cpu.so")
+    if(EXISTS "${folder}/include/torch/headeronly/version.h" AND EXISTS "${folder}/lib/libtorch_cpu.so")
       set(${OUT} "${folder}" PARENT_SCOPE)
       return()
     endif()
@@ -28,7 +28,7 @@ function(gradwire_find_torch OUT)
       COMMAND "${python}" -c "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
       OUTPUT_VARIABLE folder OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET RESULT_VARIABLE failed)
     list(APPEND looked "the torch package of ${python}")
-    if(NOT failed AND EXISTS "${folder}/include/torch/version.h" AND EXISTS "${folder}/lib/libtorch_cpu.so")
+    if(NOT failed AND EXISTS "${folder}/include/torch/headeronly/version.h" AND EXISTS "${folder}/lib/libtorch_cpu.so")
       set(${OUT} "${folder}" PARENT_SCOPE)
       return()
     endif()
@@ -40,7 +40,7 @@ endfunction()
 
 # gradwire_torch_version(OUT folder): "2.13.0" for a folder that gradwire_find_torch found.
 function(gradwire_torch_version OUT FOLDER)
-  file(STRINGS "${FOLDER}/include/torch/version.h" lines REGEX "define TORCH_VERSION_(MAJOR|MINOR|PATCH) ")
+  file(STRINGS "${FOLDER}/include/torch/headeronly/version.h" lines REGEX "define TORCH_VERSION_(MAJOR|MINOR|PATCH) ")
   string(REGEX REPLACE ".*MAJOR ([0-9]+).*MINOR ([0-9]+).*PATCH ([0-9]+).*" "\\1.\\2.\\3" version "${lines}")
   set(${OUT} "${version}" PARENT_SCOPE)
 endfunction()
