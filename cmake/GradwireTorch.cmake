@@ -11,7 +11,8 @@ if(NOT GRADWIRE_TORCH_FOUND)
     "${GRADWIRE_TORCH_FOUND_LOOKED}. Run `make setup`, name a libtorch with -DCMAKE_PREFIX_PATH=..., or build the torch-free "
     "part with -DGRADWIRE_TORCH=OFF.")
 endif()
-set(GRADWIRE_TORCH_DIR "${GRADWIRE_TORCH_FOUND}" CACHE PATH "libtorch: the folder that holds include/ and lib/")
+# Not into the cache: there it would outlive the folder, and win over a CMAKE_PREFIX_PATH named later.
+set(GRADWIRE_TORCH_DIR "${GRADWIRE_TORCH_FOUND}")
 gradwire_torch_version(GRADWIRE_TORCH_VERSION "${GRADWIRE_TORCH_DIR}")
 if(GRADWIRE_TORCH_VERSION VERSION_LESS 2.11)
   message(FATAL_ERROR "gradwire: libtorch ${GRADWIRE_TORCH_VERSION} in ${GRADWIRE_TORCH_DIR} is too old; 2.11 or newer is needed.")

@@ -1,0 +1,69 @@
+# SPDX-FileCopyrightText: The gradwire authors
+# SPDX-License-Identifier: Apache-2.0
+# The front door: each target sets up what it needs, builds and runs. `make help` lists them.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-builtin-rules
+
+BUILD := build
+JOBS ?= $(shell nproc)
+# A libtorch of your own instead of the pinned wheel: either of these two names it.
+GRADWIRE_TORCH_DIR ?=
+CMAKE_PREFIX_PATH ?=
+export GRADWIRE_TORCH_DIR CMAKE_PREFIX_PATH
+TRAIN_RANKS ?= 2
+TRAIN_ARGS ?=
+BENCH_ARGS ?=
+CMAKE_ARGS ?=
+
+define_or_forget = $(if $($(1)),-D$(1)="$(subst :,;,$($(1)))",-U$(1))
+CONFIGURE := cmake --preset release $(call define_or_forget,GRADWIRE_TORCH_DIR) \
+             $(call define_or_forget,CMAKE_PREFIX_PATH) $(CMAKE_ARGS)
+NINJA := ninja -C $(BUILD) -j$(JOBS)
+
+.PHONY: help setup configure build train test test-slow bench format check-format tidy clean
+
+help:  ## Say what there is
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 22
+
+setup:  ## Install what the build needs: Debian packages (as root) and .venv/ with the libtorch wheel
+	@scripts/setup.sh build torch
+
+# Ninja runs CMake again by itself when a CMake file changes; only other arguments ask for it here.
+configure: setup
+	@if [ ! -e $(BUILD)/build.ninja ] || [ "$$(cat $(BUILD)/.configured 2>/dev/null)" != '$(CONFIGURE)' ]; then \
+	  $(CONFIGURE) && echo '$(CONFIGURE)' > $(BUILD)/.configured; fi
+
+build: configure  ## Build libraries, programs and tests into build/ (programs in build/bin/)
+	@$(NINJA)
+
+train: configure  ## Train a small transformer on two processes (TRAIN_ARGS="--steps 50", TRAIN_RANKS=2)
+	@$(NINJA) gradwire-run char_lm
+	$(BUILD)/bin/gradwire-run -n $(TRAIN_RANKS) $(BUILD)/bin/char_lm $(TRAIN_ARGS)
+
+test: build  ## Build and run the tests (under 20 minutes on two cores)
+	@scripts/run_tests.py $(BUILD) --without-label slow --check-allowed
+
+test-slow: build  ## Run the tests that take longer
+	@scripts/run_tests.py $(BUILD) --label slow
+
+bench: setup  ## Measure all-reduce against Gloo and OpenMPI (BENCH_ARGS="--bytes 1Mi")
+	@scripts/setup.sh bench
+	@$(CONFIGURE) && echo '$(CONFIGURE)' > $(BUILD)/.configured
+	@$(NINJA) gradwire-bench
+	$(BUILD)/bin/gradwire-bench all_reduce --peers $(BENCH_ARGS)
+
+format:  ## Format every C++ source in place
+	@scripts/setup.sh lint
+	@scripts/format.sh
+
+check-format:  ## Fail when a C++ source is not formatted
+	@scripts/setup.sh lint
+	@scripts/format.sh --check
+
+tidy:  ## Run clang-tidy over the torch-free half (FILES="gradwire/base/..." for some)
+	@scripts/setup.sh build lint
+	@scripts/tidy.sh $(FILES)
+
+clean:  ## Remove the build folders (.venv/ stays)
+	rm -rf build build-*/

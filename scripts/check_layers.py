@@ -1,0 +1,79 @@
+#!/usr/bin/env python3
+# SPDX-FileCopyrightText: The gradwire authors
+# SPDX-License-Identifier: Apache-2.0
+"""Checks the arrows of inclusion (docs/architecture.md): rooms below the line include no torch, no room includes one above it,
+only gradwire/base/*.cc includes spdlog, and no public header includes an internal one."""
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+# Each room with the rooms it may include besides itself.
+BELOW = {
+    "base": [],
+    "kernels": ["base"],
+    "store": ["base"],
+    "backend": ["base", "kernels", "store"],
+    "compress": ["base", "kernels", "store", "backend"],
+}
+ABOVE = {
+    "process_group": [*BELOW],
+    "functional": [*BELOW, "process_group"],
+    "ddp": [*BELOW, "process_group", "functional"],
+    "hooks": [*BELOW, "process_group", "functional", "ddp"],
+    "optim": [*BELOW, "process_group", "functional", "ddp", "hooks"],
+}
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+TORCH = re.compile(r"^(torch|ATen|c10|caffe2|torchgen|pybind11)/")
+LOGGING = re.compile(r"^(spdlog|fmt)/")
+
+
+def includes(path):
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        match = INCLUDE.match(line)
+        if match:
+            yield number, match.group(2)
+
+
+def check_room(room, may_include, torch_free):
+    folder = ROOT / "gradwire" / room
+    for path in sorted(p for p in folder.rglob("*") if p.suffix in (".h", ".cc")):
+        name = path.relative_to(ROOT)
+        public = path.suffix == ".h" and not path.stem.endswith("_internal") and "_test" not in path.stem and "testing" not in path.parts
+        for number, header in includes(path):
+            where = f"{name}:{number}: includes {header}"
+            if torch_free and TORCH.match(header):
+                yield f"{where}: {room} lies below the line and never includes torch"
+            if LOGGING.match(header) and not (room == "base" and path.suffix == ".cc"):
+                yield f"{where}: only gradwire/base/*.cc may include spdlog or fmt (torch brings another fmt)"
+            if header.startswith("gradwire/"):
+                other = header.split("/")[1]
+                if other != room and other not in may_include:
+                    yield f"{where}: {room} may include {', '.join(may_include) or 'no other room'}"
+                if public and header.endswith("_internal.h"):
+                    yield f"{where}: a public header includes one that is not installed"
+
+
+def main():
+    problems, files = [], 0
+    for rooms, torch_free in ((BELOW, True), (ABOVE, False)):
+        for room, may_include in rooms.items():
+            problems += check_room(room, may_include, torch_free)
+            files += sum(1 for p in (ROOT / "gradwire" / room).rglob("*") if p.suffix in (".h", ".cc"))
+    known = {*BELOW, *ABOVE}
+    for folder in sorted((ROOT / "gradwire").iterdir()):
+        if folder.is_dir() and folder.name not in known:
+            problems.append(f"gradwire/{folder.name}: a room that scripts/check_layers.py does not know; say what it may include")
+    for path in sorted((ROOT / "launch").rglob("*.*")):
+        if path.suffix in (".h", ".cc"):
+            files += 1
+            problems += [f"{path.relative_to(ROOT)}:{number}: includes {header}: gradwire-run is torch-free"
+                         for number, header in includes(path) if TORCH.match(header)]
+    print("\n".join(problems) if problems else f"layers: {files} files, every arrow of inclusion points down")
+    if files == 0:
+        sys.exit("check_layers: no file found")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,132 @@
+#!/usr/bin/env bash
+# SPDX-FileCopyrightText: The gradwire authors
+# SPDX-License-Identifier: Apache-2.0
+# scripts/setup.sh GROUP...   installs what a group of make targets needs, and nothing that is there already.
+#   build   compiler, CMake, Ninja and the libraries of the build and the tests
+#   torch   .venv/ with the pinned libtorch wheel, unless GRADWIRE_TORCH_DIR or CMAKE_PREFIX_PATH names a libtorch
+#   bench   the peers that gradwire-bench measures against
+#   lint    clang-format, clang-tidy and the clang that the annotations and the fuzzers want
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+BUILD_PACKAGES=(g++ cmake ninja-build ccache libhwy-dev libasio-dev libssl-dev libspdlog-dev libfmt-dev libcli11-dev
+                nlohmann-json3-dev libgtest-dev libgmock-dev libbenchmark-dev iproute2 python3 python3-venv)
+BENCH_PACKAGES=(openmpi-bin libopenmpi-dev)
+LINT_PACKAGES=(clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev)
+
+say() { printf 'setup: %s\n' "$*" >&2; }
+die() { say "$*"; exit 1; }
+
+# --- Debian packages -------------------------------------------------------------------------------------------------
+
+missing_packages() {
+    local package
+    for package in "$@"; do
+        [[ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null)" == installed ]] || echo "$package"
+    done
+}
+
+apt_install() {
+    local try
+    export DEBIAN_FRONTEND=noninteractive
+    for try in 1 2 3; do
+        # One list that cannot be fetched is no reason to stop: the packages may well be in another.
+        apt-get -q -o Acquire::Retries=3 update >&2 || say "apt-get update failed (try $try); going on with the lists there are"
+        if apt-get -q -y -o Acquire::Retries=3 install --no-install-recommends "$@" >&2; then
+            return 0
+        fi
+        say "apt-get install failed (try $try of 3)"
+    done
+    return 1
+}
+
+need_packages() {
+    if ! command -v dpkg-query >/dev/null; then
+        say "this is no Debian, so nothing is installed; make sure that you have what Debian calls: $*"
+        return 0
+    fi
+    local missing
+    mapfile -t missing < <(missing_packages "$@")
+    ((${#missing[@]} == 0)) && return 0
+    if ((EUID != 0)); then
+        die "these packages are missing and only root can install them; please run:
+    sudo apt-get update && sudo apt-get install --no-install-recommends ${missing[*]}"
+    fi
+    say "installing ${missing[*]}"
+    apt_install "${missing[@]}" || die "could not install: ${missing[*]}"
+}
+
+# --- libtorch --------------------------------------------------------------------------------------------------------
+
+is_libtorch() { [[ -e "$1/include/torch/version.h" && -e "$1/lib/libtorch_cpu.so" ]]; }
+
+# Whether the user named a libtorch of his own.
+named_torch() {
+    local folder
+    if [[ -n "${GRADWIRE_TORCH_DIR:-}" ]]; then
+        is_libtorch "$GRADWIRE_TORCH_DIR" && return 0
+        die "GRADWIRE_TORCH_DIR=$GRADWIRE_TORCH_DIR is no libtorch: it needs include/torch/version.h and lib/libtorch_cpu.so"
+    fi
+    while IFS= read -r folder; do
+        [[ -n "$folder" ]] && is_libtorch "$folder" && return 0
+    done < <(tr ':;' '\n\n' <<<"${CMAKE_PREFIX_PATH:-}")
+    return 1
+}
+
+# Whether .venv/ holds every pinned requirement. RECORD is the last file pip writes, so half an installation does not count.
+# Only file names are looked at: this runs before every make target.
+venv_is_complete() {
+    [[ -x .venv/bin/python ]] || return 1
+    local requirement pattern
+    while IFS= read -r requirement; do
+        [[ -z "$requirement" || "$requirement" == \#* ]] && continue
+        case "$requirement" in
+            *==*) pattern="${requirement%%==*}-${requirement##*==}" ;;
+            *) pattern="$requirement-[0-9]" ;;
+        esac
+        compgen -G ".venv/lib/python3*/site-packages/$pattern*.dist-info/RECORD" >/dev/null || return 1
+    done <scripts/requirements.txt
+}
+
+# A Python that can make environments: the one on PATH (which may be pyenv's or conda's), else Debian's.
+usable_python() {
+    local python
+    for python in "${PYTHON:-python3}" /usr/bin/python3; do
+        if "$python" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
+            echo "$python"
+            return 0
+        fi
+    done
+    return 1
+}
+
+need_torch() {
+    named_torch && return 0
+    venv_is_complete && return 0
+    local python try
+    if ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
+        python="$(usable_python)" || die "no Python 3.10 or newer with the modules venv and ensurepip (Debian: python3-venv)"
+        say "making .venv with $python"
+        "$python" -m venv --clear .venv
+    fi
+    say "installing $(grep -v '^#' scripts/requirements.txt | paste -sd' ') into .venv"
+    for try in 1 2 3; do
+        if .venv/bin/python -m pip install --disable-pip-version-check -q -r scripts/requirements.txt >&2; then
+            venv_is_complete || die "pip succeeded, but .venv lacks one of: $(grep -v '^#' scripts/requirements.txt | paste -sd' ')"
+            return 0
+        fi
+        say "pip install failed (try $try of 3)"
+    done
+    die "could not install torch; to use one that you have, name it: make GRADWIRE_TORCH_DIR=<folder with include/ and lib/>"
+}
+
+(($# > 0)) || die "usage: scripts/setup.sh build|torch|bench|lint ..."
+for group in "$@"; do
+    case "$group" in
+        build) need_packages "${BUILD_PACKAGES[@]}" ;;
+        bench) need_packages "${BENCH_PACKAGES[@]}" ;;
+        lint) need_packages "${LINT_PACKAGES[@]}" ;;
+        torch) need_torch ;;
+        *) die "no group '$group'; there are build, torch, bench and lint" ;;
+    esac
+done
