@@ -1,0 +1,33 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// Which cores each rank gets.
+#pragma once
+
+#include <vector>
+
+namespace gradwire::launch {
+
+// The cores (logical CPUs, as the kernel numbers them) that this process may run on, in ascending order. Throws LaunchError.
+std::vector<int> allowed_cpus();
+
+// The share of `rank` out of `ranks`: with C cores, those with index rank*C/ranks up to (rank+1)*C/ranks in `cpus`, so shares are
+// neighbouring cores, differ by at most one and cover all. With more ranks than cores each rank gets the one core with index
+// rank*C/ranks: neighbouring ranks share a core and no core serves more than one rank above another. `cpus` is not empty.
+std::vector<int> share_of_rank(const std::vector<int>& cpus, int rank, int ranks);
+
+// How many threads a rank should compute with: cores / ranks, at least 1.
+int threads_per_rank(const std::vector<int>& cpus, int ranks) noexcept;
+
+// A set of cores ready to be applied between fork and exec, where memory must not be allocated.
+class CpuSet {
+ public:
+  CpuSet() = default;  // no set: apply() leaves the affinity alone
+  explicit CpuSet(const std::vector<int>& cpus);
+  // Pins the calling thread. False with errno set when the kernel refuses.
+  bool apply() const noexcept;
+
+ private:
+  std::vector<unsigned long> bits_;
+};
+
+}  // namespace gradwire::launch

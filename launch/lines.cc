@@ -1,0 +1,31 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/lines.h"
+
+#include <fstream>
+#include <iterator>
+
+namespace gradwire::launch {
+
+void LastLines::add(std::string_view line) {
+  lines_.emplace_back(line.substr(0, longest_));
+  if (line.size() > longest_) lines_.back() += "...";
+  if (lines_.size() > count_) lines_.pop_front();
+}
+
+std::vector<std::string> last_lines_of_file(const std::string& path) {
+  constexpr std::streamoff kWindow = 64 * 1024;
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  if (!file) return {};
+  const std::streamoff size = file.tellg();
+  file.seekg(std::max<std::streamoff>(0, size - kWindow));
+  const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+  LineSplitter splitter;
+  LastLines last;
+  const auto add = [&](std::string_view line) { last.add(line); };
+  splitter.feed(bytes, add);
+  splitter.finish(add);
+  return last.lines();
+}
+
+}  // namespace gradwire::launch

@@ -1,0 +1,76 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// Cuts a stream of bytes into lines, and keeps the last ones.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <deque>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace gradwire::launch {
+
+// Collects bytes and hands out whole lines. A line ends at "\n", "\r\n" or a lone "\r" (a progress bar's redraw), none of which is
+// part of it. A line longer than the limit is handed out in pieces of that many bytes, so memory stays bounded.
+class LineSplitter {
+ public:
+  explicit LineSplitter(std::size_t limit = std::size_t{1} << 20) : limit_(limit) {}
+
+  // Calls emit(std::string_view) for each line that `bytes` completes. The view is valid during the call.
+  template <class Emit>
+  void feed(std::string_view bytes, Emit&& emit) {
+    while (!bytes.empty()) {
+      if (std::exchange(after_return_, false) && bytes.front() == '\n') {
+        bytes.remove_prefix(1);
+        continue;
+      }
+      const std::size_t end = bytes.substr(0, limit_ - partial_.size() + 1).find_first_of("\r\n");
+      if (end == std::string_view::npos) {
+        const std::size_t taken = std::min(bytes.size(), limit_ - partial_.size());
+        partial_.append(bytes.substr(0, taken));
+        bytes.remove_prefix(taken);
+        if (partial_.size() == limit_ && !bytes.empty()) finish(emit);
+        continue;
+      }
+      partial_.append(bytes.substr(0, end));
+      after_return_ = bytes[end] == '\r';
+      bytes.remove_prefix(end + 1);
+      emit(std::string_view(partial_));
+      partial_.clear();
+    }
+  }
+
+  // The stream has ended: hands out what is left, if anything.
+  template <class Emit>
+  void finish(Emit&& emit) {
+    if (partial_.empty()) return;
+    emit(std::string_view(partial_));
+    partial_.clear();
+  }
+
+ private:
+  std::size_t limit_;
+  std::string partial_;
+  bool after_return_ = false;
+};
+
+// The last few lines of a stream, each cut to a bearable length.
+class LastLines {
+ public:
+  explicit LastLines(std::size_t count = 10, std::size_t longest = 1000) : count_(count), longest_(longest) {}
+  void add(std::string_view line);
+  std::vector<std::string> lines() const { return {lines_.begin(), lines_.end()}; }
+
+ private:
+  std::size_t count_;
+  std::size_t longest_;
+  std::deque<std::string> lines_;
+};
+
+// The last lines of a file; none when it cannot be read.
+std::vector<std::string> last_lines_of_file(const std::string& path);
+
+}  // namespace gradwire::launch

@@ -1,0 +1,144 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/output.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <filesystem>
+
+#include "gradwire/base/environment.h"
+#include "gradwire/base/strings.h"
+#include "launch/launch_error.h"
+
+namespace gradwire::launch {
+namespace {
+
+constexpr std::size_t kReadSize = std::size_t{64} << 10;
+
+bool use_color(const Options& options, const OutputSink& sink) {
+  if (options.color != ColorMode::automatic) return options.color == ColorMode::always;
+  return sink.is_terminal() && !environment("NO_COLOR") && environment("TERM").value_or("dumb") != "dumb";
+}
+
+UniqueFd open_log(const std::string& path) {
+  UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666));
+  if (!fd) throw_errno(concat("--log-dir: cannot write '", path, "'"));
+  return fd;
+}
+
+std::string log_path(const Options& options, int rank, const char* ending) {
+  return concat(options.log_folder, "/rank-", rank, ending);
+}
+
+}  // namespace
+
+std::string prefix_of_rank(int rank, int ranks, bool colored) {
+  // No red: it is the colour of errors.
+  constexpr std::array kColors = {"\x1b[36m", "\x1b[33m", "\x1b[35m", "\x1b[32m", "\x1b[34m", "\x1b[96m", "\x1b[93m", "\x1b[95m"};
+  const std::string number = std::to_string(rank);
+  const std::string padding(std::to_string(ranks - 1).size() - number.size(), ' ');
+  const std::string plain = concat("[rank ", padding, number, "]");
+  return colored ? concat(kColors[rank % kColors.size()], plain, "\x1b[0m ") : plain + " ";
+}
+
+Output::Output(const Options& options) : options_(options), out_(STDOUT_FILENO), err_(STDERR_FILENO) {
+  if (options.log_folder.empty()) return;
+  std::error_code error;
+  std::filesystem::create_directories(options.log_folder, error);
+  if (error) {
+    throw LaunchError(kLaunchFailedExit,
+                      concat("--log-dir: cannot make the folder '", options.log_folder, "': ", error.message()));
+  }
+}
+
+RankOutput Output::open(int rank) {
+  if (!options_.log_folder.empty()) {
+    return {open_log(log_path(options_, rank, ".out")), open_log(error_file(rank))};
+  }
+  RankOutput output;
+  last_.push_back(std::make_unique<LastLines>());
+  for (const bool is_error : {false, true}) {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0) throw_errno(concat("cannot make a pipe for the output of rank ", rank));
+    UniqueFd reader(ends[0]);
+    (is_error ? output.err : output.out) = UniqueFd(ends[1]);
+    // Non-blocking at this end only: the two ends are separate open files.
+    if (::fcntl(reader.get(), F_SETFL, O_NONBLOCK) != 0) throw_errno("cannot make a pipe non-blocking");
+    add_stream(rank, std::move(reader), is_error ? err_ : out_, is_error ? last_.back().get() : nullptr);
+  }
+  return output;
+}
+
+void Output::add_stream(int rank, UniqueFd fd, OutputSink& sink, LastLines* last) {
+  streams_.push_back({std::move(fd), &sink, prefix_of_rank(rank, options_.ranks, use_color(options_, sink)), LineSplitter(), last});
+}
+
+void Output::append_interest(std::vector<pollfd>& polled) const {
+  polled.push_back(out_.interest());
+  polled.push_back(err_.interest());
+  for (const auto& stream : streams_) polled.push_back({stream.sink->congested() ? -1 : stream.fd.get(), POLLIN, 0});
+}
+
+void Output::handle(const pollfd* results) {
+  if (results[0].revents != 0) out_.flush_some();
+  if (results[1].revents != 0) err_.flush_some();
+  for (std::size_t i = 0; i < streams_.size(); ++i) {
+    if (results[i + 2].revents != 0) read_some(streams_[i]);
+  }
+}
+
+bool Output::read_some(Stream& stream) {
+  if (!stream.fd) return false;
+  std::array<char, kReadSize> buffer;
+  const ssize_t count = ::read(stream.fd.get(), buffer.data(), buffer.size());
+  if (count < 0 && errno == EINTR) return true;
+  if (count < 0 && errno == EAGAIN) return false;
+  const auto emit_line = [&](std::string_view line) { emit(stream, line); };
+  if (count <= 0) {
+    stream.splitter.finish(emit_line);
+    stream.sink->flush_some();
+    stream.fd.reset();
+    return false;
+  }
+  const std::string_view bytes(buffer.data(), static_cast<std::size_t>(count));
+  if (!options_.prefix) stream.sink->append(bytes);
+  stream.splitter.feed(bytes, emit_line);
+  stream.sink->flush_some();
+  return true;
+}
+
+void Output::emit(Stream& stream, std::string_view line) {
+  if (stream.last != nullptr) stream.last->add(line);
+  if (!options_.prefix) return;
+  stream.sink->append(stream.prefix);
+  stream.sink->append(line);
+  stream.sink->append("\n");
+}
+
+void Output::drain() {
+  for (auto& stream : streams_) {
+    while (read_some(stream)) {
+    }
+    stream.splitter.finish([&](std::string_view line) { emit(stream, line); });
+  }
+  out_.flush_some();
+  err_.flush_some();
+}
+
+void Output::say(const std::string& text) {
+  err_.append(text);
+  err_.flush_some();
+}
+
+std::vector<std::string> Output::last_error_lines(int rank) const {
+  return options_.log_folder.empty() ? last_.at(rank)->lines() : last_lines_of_file(error_file(rank));
+}
+
+std::string Output::error_file(int rank) const {
+  return options_.log_folder.empty() ? std::string() : log_path(options_, rank, ".err");
+}
+
+}  // namespace gradwire::launch

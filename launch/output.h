@@ -1,0 +1,73 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// Brings the output of all ranks together: prefixed lines on the launcher's own stdout and stderr, or a file a rank.
+#pragma once
+
+#include <poll.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gradwire/base/os_handles.h"
+#include "launch/lines.h"
+#include "launch/options.h"
+#include "launch/output_sink.h"
+
+namespace gradwire::launch {
+
+// The descriptors that a rank is started with as its stdout and stderr.
+struct RankOutput {
+  UniqueFd out;
+  UniqueFd err;
+};
+
+class Output {
+ public:
+  // Throws LaunchError when --log-dir names a folder that cannot be made or written to.
+  explicit Output(const Options& options);
+
+  // Opens the way for one rank: pipes to here, or the rank's files. Throws LaunchError.
+  RankOutput open(int rank);
+
+  // Appends what to poll for; handle() takes the same entries back, with their results.
+  void append_interest(std::vector<pollfd>& polled) const;
+  void handle(const pollfd* results);
+
+  // Reads what is in the pipes now, without waiting, and gives out unfinished lines. For the end of the job.
+  void drain();
+  // Whether everything has been written to the launcher's own stdout and stderr.
+  bool flushed() const noexcept { return out_.empty() && err_.empty(); }
+  // Writes a text of the launcher's own to stderr.
+  void say(const std::string& text);
+
+  // The last lines of a rank's stderr. Complete after drain().
+  std::vector<std::string> last_error_lines(int rank) const;
+  // The file of a rank's stderr; empty without --log-dir.
+  std::string error_file(int rank) const;
+
+ private:
+  struct Stream {
+    UniqueFd fd;
+    OutputSink* sink;
+    std::string prefix;
+    LineSplitter splitter;
+    LastLines* last;  // null for stdout
+  };
+
+  void add_stream(int rank, UniqueFd fd, OutputSink& sink, LastLines* last);
+  // Reads once; false when there is nothing more to read now, or ever.
+  bool read_some(Stream& stream);
+  void emit(Stream& stream, std::string_view line);
+
+  const Options& options_;
+  OutputSink out_;
+  OutputSink err_;
+  std::vector<Stream> streams_;
+  std::vector<std::unique_ptr<LastLines>> last_;  // one a rank
+};
+
+// "[rank 3] ", padded so that the prefixes of all ranks are of one width; coloured if asked.
+std::string prefix_of_rank(int rank, int ranks, bool colored);
+
+}  // namespace gradwire::launch

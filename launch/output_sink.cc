@@ -1,0 +1,45 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/output_sink.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+
+namespace gradwire::launch {
+namespace {
+
+bool is_regular(int fd) {
+  struct stat status {};
+  return ::fstat(fd, &status) == 0 && S_ISREG(status.st_mode);
+}
+
+}  // namespace
+
+OutputSink::OutputSink(int fd) : fd_(fd), file_(is_regular(fd)), terminal_(::isatty(fd) == 1) {}
+
+void OutputSink::flush_some() {
+  while (!empty()) {
+    pollfd ready{fd_, POLLOUT, 0};
+    if (!file_ && ::poll(&ready, 1, 0) != 1) break;
+    const std::size_t waiting = queue_.size() - sent_;
+    const ssize_t written = ::write(fd_, queue_.data() + sent_, file_ ? waiting : std::min<std::size_t>(waiting, PIPE_BUF));
+    if (written >= 0) {
+      sent_ += static_cast<std::size_t>(written);
+    } else if (errno == EAGAIN) {
+      break;
+    } else if (errno != EINTR) {
+      gone_ = true;
+      sent_ = queue_.size();
+    }
+  }
+  if (empty() || sent_ > kCongested) {
+    queue_.erase(0, sent_);
+    sent_ = 0;
+  }
+}
+
+}  // namespace gradwire::launch

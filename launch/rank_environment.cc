@@ -1,0 +1,82 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/rank_environment.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <string_view>
+
+#include "gradwire/base/os_handles.h"
+#include "launch/launch_error.h"
+
+namespace gradwire::launch {
+namespace {
+
+class EnvironmentBuilder {
+ public:
+  explicit EnvironmentBuilder(const char* const* inherited) {
+    for (; *inherited != nullptr; ++inherited) entries_.emplace_back(*inherited);
+  }
+  bool has(std::string_view name) const {
+    return std::any_of(entries_.begin(), entries_.end(), [&](const auto& entry) { return names(entry, name); });
+  }
+  void set(std::string_view name, std::string_view value) {
+    std::erase_if(entries_, [&](const auto& entry) { return names(entry, name); });
+    entries_.push_back(std::string(name).append("=").append(value));
+  }
+  void set(std::string_view name, int value) { set(name, std::to_string(value)); }
+  std::vector<std::string> take() { return std::move(entries_); }
+
+ private:
+  static bool names(std::string_view entry, std::string_view name) {
+    return entry.size() > name.size() && entry.starts_with(name) && entry[name.size()] == '=';
+  }
+  std::vector<std::string> entries_;
+};
+
+}  // namespace
+
+std::vector<std::string> rank_environment(const JobEnvironment& job, int rank, const char* const* inherited) {
+  EnvironmentBuilder environment(inherited);
+  environment.set("RANK", rank);
+  environment.set("LOCAL_RANK", rank);
+  environment.set("WORLD_SIZE", job.ranks);
+  environment.set("LOCAL_WORLD_SIZE", job.ranks);
+  environment.set("GROUP_RANK", 0);
+  environment.set("MASTER_ADDR", "127.0.0.1");
+  environment.set("MASTER_PORT", job.master_port);
+  environment.set("GRADWIRE_RENDEZVOUS", job.rendezvous_file);
+  environment.set("GRADWIRE_JOB_ID", job.job_id);
+  if (!environment.has("OMP_NUM_THREADS")) environment.set("OMP_NUM_THREADS", job.threads);
+  for (const auto& [name, value] : job.extra) environment.set(name, value);
+  return environment.take();
+}
+
+std::uint16_t find_free_port() {
+  const UniqueFd probe(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!probe) throw_errno("cannot open a socket to find a free port");
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof(address);
+  auto* generic = reinterpret_cast<sockaddr*>(&address);
+  if (::bind(probe.get(), generic, length) != 0 || ::getsockname(probe.get(), generic, &length) != 0) {
+    throw_errno("cannot find a free port on 127.0.0.1");
+  }
+  return ntohs(address.sin_port);
+}
+
+std::string random_job_id() {
+  std::uint64_t value = 0;
+  if (::getrandom(&value, sizeof(value), 0) != sizeof(value)) throw_errno("cannot draw a random job id");
+  char text[17];
+  std::snprintf(text, sizeof(text), "%016llx", static_cast<unsigned long long>(value));
+  return text;
+}
+
+}  // namespace gradwire::launch

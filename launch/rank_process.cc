@@ -1,0 +1,129 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/rank_process.h"
+
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "gradwire/base/strings.h"
+#include "launch/launch_error.h"
+
+namespace gradwire::launch {
+namespace {
+
+// What a child that could not become its program tells the launcher. All of it fits into one atomic write to a pipe.
+struct StartFailure {
+  enum class Step : int { set_up, pin, exec } step;
+  int error;
+};
+
+std::vector<char*> pointers_to(const std::vector<std::string>& strings) {
+  std::vector<char*> pointers;
+  pointers.reserve(strings.size() + 1);
+  for (const auto& text : strings) pointers.push_back(const_cast<char*>(text.c_str()));  // exec wants it so and does not write
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+// The child's way from fork to exec. Nothing here allocates. Returns only when something failed.
+StartFailure become_rank(const RankStart& start, pid_t launcher, char* const* argv, char* const* envp) noexcept {
+  using Step = StartFailure::Step;
+  if (::setsid() < 0 || ::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) return {Step::set_up, errno};
+  // The launcher may have died before the line above asked to be told.
+  if (::getppid() != launcher) ::_exit(1);
+  if (::dup2(start.stdin_fd, STDIN_FILENO) < 0 || ::dup2(start.stdout_fd, STDOUT_FILENO) < 0 ||
+      ::dup2(start.stderr_fd, STDERR_FILENO) < 0) {
+    return {Step::set_up, errno};
+  }
+  if (!start.cpus.apply()) return {Step::pin, errno};
+  ::signal(SIGPIPE, SIG_DFL);
+  ::sigprocmask(SIG_SETMASK, &start.signal_mask, nullptr);
+  ::execvpe(argv[0], argv, envp);
+  return {Step::exec, errno};
+}
+
+[[noreturn]] void throw_start_failure(const RankStart& start, const StartFailure& failure) {
+  const std::string& program = start.command.front();
+  const std::string reason = std::strerror(failure.error);
+  switch (failure.step) {
+    case StartFailure::Step::set_up:
+      throw LaunchError(kLaunchFailedExit, concat("cannot set up the process of rank ", start.rank, ": ", reason));
+    case StartFailure::Step::pin:
+      throw LaunchError(kLaunchFailedExit, concat("--pin: cannot pin rank ", start.rank, ": ", reason));
+    case StartFailure::Step::exec:
+      break;
+  }
+  if (failure.error == ENOENT) {
+    const bool has_path = program.find('/') != std::string::npos;
+    if (has_path && ::access(program.c_str(), F_OK) == 0) {
+      throw LaunchError(kNotExecutableExit, concat("cannot run '", program, "': the interpreter that it names does not exist"));
+    }
+    throw LaunchError(kNotFoundExit, concat("program '", program, has_path ? "' does not exist" : "' is not in PATH"));
+  }
+  throw LaunchError(kNotExecutableExit, concat("cannot run '", program, "': ", reason));
+}
+
+}  // namespace
+
+RankProcess start_rank(const RankStart& start) {
+  const auto argv = pointers_to(start.command);
+  const auto envp = pointers_to(start.environment);
+  int ends[2];
+  // Closed by a successful exec, so that reading ends then.
+  if (::pipe2(ends, O_CLOEXEC) != 0) throw_errno(concat("cannot make a pipe to start rank ", start.rank));
+  const UniqueFd reader(ends[0]);
+  UniqueFd writer(ends[1]);
+  const pid_t launcher = ::getpid();
+  const pid_t pid = ::fork();
+  if (pid < 0) throw_errno(concat("cannot start a process for rank ", start.rank));
+  if (pid == 0) {
+    const StartFailure failure = become_rank(start, launcher, argv.data(), envp.data());
+    [[maybe_unused]] const auto written = ::write(writer.get(), &failure, sizeof(failure));
+    ::_exit(kNotFoundExit);
+  }
+  writer.reset();
+  // Not glibc's pidfd_open(): Debian 12's header does not declare it for C++.
+  UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  const int pidfd_error = errno;
+  StartFailure failure{};
+  ssize_t count = 0;
+  while ((count = ::read(reader.get(), &failure, sizeof(failure))) < 0 && errno == EINTR) {
+  }
+  if (count == sizeof(failure)) {
+    reap(pid);
+    throw_start_failure(start, failure);
+  }
+  if (!pidfd) {
+    ::kill(-pid, SIGKILL);
+    reap(pid);
+    throw LaunchError(kLaunchFailedExit, concat("cannot watch rank ", start.rank, " (pidfd_open needs Linux 5.3 or later): ",
+                                                std::strerror(pidfd_error)));
+  }
+  return {pid, std::move(pidfd)};
+}
+
+ProcessEnd reap(pid_t pid) noexcept {
+  int status = 0;
+  while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+  }
+  if (WIFSIGNALED(status)) return {true, WTERMSIG(status), WCOREDUMP(status) != 0};
+  return {false, WEXITSTATUS(status), false};
+}
+
+std::string name_of_signal(int signal) {
+  const char* name = ::sigabbrev_np(signal);
+  return name != nullptr ? concat("SIG", name) : concat("SIG", signal);
+}
+
+std::string describe(const ProcessEnd& end) {
+  if (!end.by_signal) return concat("exit code ", end.code);
+  return concat("signal ", end.code, " (", name_of_signal(end.code), ")", end.core_dumped ? ", core dumped" : "");
+}
+
+}  // namespace gradwire::launch

@@ -1,0 +1,58 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// Starts one rank and learns how it ended.
+#pragma once
+
+#include <signal.h>
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+#include "gradwire/base/os_handles.h"
+#include "launch/cpu_share.h"
+
+namespace gradwire::launch {
+
+// How a process ended.
+struct ProcessEnd {
+  bool by_signal = false;
+  int code = 0;         // the exit code, or the signal's number
+  bool core_dumped = false;
+
+  bool good() const noexcept { return !by_signal && code == 0; }
+  // As a shell has it: the exit code, or 128 + signal.
+  int exit_code() const noexcept { return by_signal ? 128 + code : code; }
+};
+
+// "exit code 3", "signal 11 (SIGSEGV), core dumped"
+std::string describe(const ProcessEnd& end);
+// "SIGTERM"; "SIG64" for a signal without a name.
+std::string name_of_signal(int signal);
+
+// What a rank is started with. The descriptors stay the caller's.
+struct RankStart {
+  int rank = 0;
+  const std::vector<std::string>& command;
+  std::vector<std::string> environment;
+  CpuSet cpus;
+  int stdin_fd = -1;
+  int stdout_fd = -1;
+  int stderr_fd = -1;
+  sigset_t signal_mask;  // the mask that the rank gets
+};
+
+// A running rank: the leader of a session of its own, so of a process group that its children belong to.
+struct RankProcess {
+  pid_t pid = -1;
+  UniqueFd pidfd;  // readable once the rank has ended
+};
+
+// Starts a rank and returns when its program has been entered. The kernel kills the rank when the calling thread dies.
+// Throws LaunchError: program not found (127), not executable (126), or what the kernel refused.
+RankProcess start_rank(const RankStart& start);
+
+// Reaps a process that has ended.
+ProcessEnd reap(pid_t pid) noexcept;
+
+}  // namespace gradwire::launch

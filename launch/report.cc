@@ -1,0 +1,88 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/report.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+
+#include "gradwire/base/strings.h"
+#include "launch/launch_error.h"
+
+namespace gradwire::launch {
+namespace {
+
+constexpr const char* kName = "gradwire-run: ";
+
+std::string seconds(std::chrono::milliseconds time) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.3g", static_cast<double>(time.count()) / 1000);
+  return text;
+}
+
+std::string hint(const ProcessEnd& end) {
+  const bool killed = end.by_signal && end.code == SIGKILL;
+  return killed ? " (somebody killed it, or the kernel did because memory ran out: see dmesg)" : "";
+}
+
+std::string quoted(const JobOutcome& outcome) {
+  const std::string place = outcome.error_file.empty() ? "" : concat(" (all of it is in ", outcome.error_file, ")");
+  if (outcome.last_lines.empty()) return concat(kName, "it wrote nothing to stderr\n");
+  std::string text = outcome.last_lines.size() == 1
+                         ? concat(kName, "its last line of stderr", place, ":\n")
+                         : concat(kName, "its last ", outcome.last_lines.size(), " lines of stderr", place, ":\n");
+  for (const auto& line : outcome.last_lines) text += concat("  | ", line, "\n");
+  return text;
+}
+
+// "rank 1: exit code 1; ranks 0, 3: signal 15 (SIGTERM)": the other ranks, alike ones together.
+std::string others(const JobOutcome& outcome) {
+  std::map<std::string, std::vector<int>> alike;
+  for (int rank = 0; rank < static_cast<int>(outcome.ends.size()); ++rank) {
+    if (rank == outcome.first_bad) continue;
+    const bool killed = std::find(outcome.killed.begin(), outcome.killed.end(), rank) != outcome.killed.end();
+    const auto& end = outcome.ends[rank];
+    std::string what = end ? describe(*end) : "still there after SIGKILL";
+    if (end && killed && end->by_signal && end->code == SIGKILL) what = "killed by gradwire-run";
+    alike[std::move(what)].push_back(rank);
+  }
+  std::vector<std::string> parts;
+  for (const auto& [what, ranks] : alike) parts.push_back(concat(name_ranks(ranks), ": ", what));
+  return parts.empty() ? "" : concat(kName, "the others ended so: ", join(parts, "; "), "\n");
+}
+
+std::string first_death(const JobOutcome& outcome) {
+  const int rank = *outcome.first_bad;
+  const ProcessEnd& end = *outcome.ends[rank];
+  return concat(kName, "rank ", rank, " died first, of ", describe(end), hint(end), ", ", seconds(outcome.first_bad_after),
+                " s after the start\n");
+}
+
+}  // namespace
+
+int JobOutcome::exit_code() const noexcept {
+  if (first_bad && !interrupted_first && late.empty()) return ends[*first_bad]->exit_code();
+  if (interrupted_by != 0) return 128 + interrupted_by;
+  if (!late.empty()) return kTimeoutExit;
+  return unkillable.empty() ? 0 : kLaunchFailedExit;
+}
+
+std::string report(const JobOutcome& outcome, std::chrono::milliseconds timeout) {
+  std::string text;
+  if (!outcome.late.empty()) {
+    text += concat(kName, "the job ran longer than --timeout ", seconds(timeout), " s and was stopped; ",
+                   name_ranks(outcome.late), outcome.late.size() == 1 ? " was" : " were", " still running\n");
+  } else if (outcome.interrupted_first) {
+    text += concat(kName, "interrupted by ", name_of_signal(outcome.interrupted_by), ", which was passed on to the ranks\n");
+  } else if (outcome.first_bad) {
+    text += first_death(outcome) + quoted(outcome);
+  }
+  if (!text.empty()) text += others(outcome);
+  if (!outcome.unkillable.empty()) {
+    text += concat(kName, "SIGKILL did not end these processes in time: ",
+                   join(std::vector<int>(outcome.unkillable.begin(), outcome.unkillable.end())), "\n");
+  }
+  return text;
+}
+
+}  // namespace gradwire::launch

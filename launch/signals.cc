@@ -1,0 +1,41 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/signals.h"
+
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include "launch/launch_error.h"
+
+namespace gradwire::launch {
+
+SignalQueue::SignalQueue() {
+  sigset_t handled;
+  ::sigemptyset(&handled);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCHLD}) ::sigaddset(&handled, signal);
+  ::sigprocmask(SIG_BLOCK, &handled, &original_);
+  struct sigaction ignore {};
+  ignore.sa_handler = SIG_IGN;
+  ::sigaction(SIGPIPE, &ignore, &pipe_action_);
+  // Were SIGCHLD inherited as ignored, the kernel would reap the ranks itself and their ends would be lost.
+  ::signal(SIGCHLD, SIG_DFL);
+  fd_ = UniqueFd(::signalfd(-1, &handled, SFD_NONBLOCK | SFD_CLOEXEC));
+  if (!fd_) throw_errno("cannot make a signal descriptor");
+}
+
+SignalQueue::~SignalQueue() {
+  ::sigaction(SIGPIPE, &pipe_action_, nullptr);
+  ::sigprocmask(SIG_SETMASK, &original_, nullptr);
+}
+
+std::optional<int> SignalQueue::next() {
+  signalfd_siginfo info;
+  if (::read(fd_.get(), &info, sizeof(info)) != sizeof(info)) return std::nullopt;
+  return static_cast<int>(info.ssi_signo);
+}
+
+bool ends_job(int signal) noexcept {
+  return signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT;
+}
+
+}  // namespace gradwire::launch

@@ -1,0 +1,228 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/supervisor.h"
+
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <climits>
+#include <exception>
+
+#include "gradwire/base/strings.h"
+#include "launch/cpu_share.h"
+#include "launch/launch_error.h"
+
+namespace gradwire::launch {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kNoticeTime{250};
+constexpr milliseconds kLeftoverTime{300};
+// How long a killed process may take to go: memory of many gigabytes is not given back at once.
+constexpr milliseconds kKillTime{5000};
+// timeout(1) and others signal the launcher and its process group, so that one interruption arrives twice.
+constexpr milliseconds kRepeatTime{250};
+
+int poll_timeout(Deadline until) { return static_cast<int>(std::min<long long>(until.remaining().count(), INT_MAX)); }
+
+}  // namespace
+
+Supervisor::Supervisor(const Options& options, SignalQueue& signals)
+    : options_(options), signals_(signals), output_(options) {}
+
+Supervisor::~Supervisor() {
+  if (ranks_gone_) return;
+  signal_ranks(SIGKILL);
+  for (auto& rank : ranks_) {
+    if (rank.pid > 0) reap(rank.pid);
+    rank.pid = -1;
+  }
+  try {
+    clear_leftovers();
+  } catch (const std::exception&) {
+    // No memory to list them with, on the way out of an error that the user hears of anyway.
+  }
+}
+
+JobOutcome Supervisor::run(const JobEnvironment& job) {
+  outcome_ = {};
+  outcome_.ends.resize(options_.ranks);
+  started_ = Deadline::Clock::now();
+  start_ranks(job);
+  if (options_.timeout) job_end_ = Deadline::after(*options_.timeout);
+  while (!running_ranks().empty()) {
+    step(phase_end_.earlier(job_end_));
+    advance();
+    if (phase_ == Phase::killed && phase_end_.expired()) break;
+  }
+  ranks_gone_ = true;
+  clear_leftovers();
+  output_.drain();
+  if (outcome_.first_bad) {
+    outcome_.last_lines = output_.last_error_lines(*outcome_.first_bad);
+    outcome_.error_file = output_.error_file(*outcome_.first_bad);
+  }
+  return outcome_;
+}
+
+void Supervisor::finish_output(const std::string& text) {
+  if (!text.empty()) output_.say(text);
+  while (!output_.flushed() && !leave_) step(Deadline::never());
+}
+
+void Supervisor::start_ranks(const JobEnvironment& job) {
+  const UniqueFd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  if (!null) throw_errno("cannot open /dev/null");
+  const auto cpus = allowed_cpus();
+  for (int rank = 0; rank < options_.ranks; ++rank) start_one(job, rank, cpus, null.get());
+}
+
+void Supervisor::start_one(const JobEnvironment& job, int rank, const std::vector<int>& cpus, int null_fd) {
+  const RankOutput output = output_.open(rank);
+  RankStart start{.rank = rank,
+                  .command = options_.command,
+                  .environment = rank_environment(job, rank, environ),
+                  .cpus = options_.pin ? CpuSet(share_of_rank(cpus, rank, options_.ranks)) : CpuSet(),
+                  .stdin_fd = rank == 0 && options_.stdin_mode == StdinMode::rank0 ? STDIN_FILENO : null_fd,
+                  .stdout_fd = output.out.get(),
+                  .stderr_fd = output.err.get(),
+                  .signal_mask = signals_.original_mask()};
+  ranks_.push_back(start_rank(start));
+  deaths_.add(rank, ranks_.back().pidfd.get());
+}
+
+void Supervisor::step(Deadline until) {
+  std::vector<pollfd> polled = {{signals_.fd(), POLLIN, 0}, {deaths_.fd(), POLLIN, 0}};
+  output_.append_interest(polled);
+  if (::poll(polled.data(), polled.size(), poll_timeout(until)) < 0) return;
+  output_.handle(polled.data() + 2);
+  for (const int rank : deaths_.ended()) on_rank_end(rank);
+  while (const auto signal = signals_.next()) on_signal(*signal);
+  reap_orphans();
+}
+
+void Supervisor::advance() {
+  if (phase_ == Phase::running && job_end_.expired() && !running_ranks().empty()) {
+    outcome_.late = running_ranks();
+    enter(Phase::asked);
+  } else if (phase_end_.expired()) {
+    if (phase_ == Phase::noticing) {
+      enter(Phase::asked);
+    } else if (phase_ == Phase::asked) {
+      enter(Phase::killed);
+    }
+  }
+}
+
+void Supervisor::enter(Phase phase) {
+  phase_ = phase;
+  job_end_ = Deadline::never();  // the job is ending already
+  switch (phase) {
+    case Phase::running:
+      break;
+    case Phase::noticing:
+      phase_end_ = Deadline::after(kNoticeTime);
+      break;
+    case Phase::asked:
+      signal_ranks(SIGTERM);
+      phase_end_ = Deadline::after(options_.grace);
+      break;
+    case Phase::killed:
+      outcome_.killed = running_ranks();
+      signal_ranks(SIGKILL);
+      phase_end_ = Deadline::after(kKillTime);
+      break;
+  }
+}
+
+void Supervisor::on_signal(int signal) {
+  if (signal == SIGCHLD) return;  // it only wakes the loop; step() looks for orphans each time
+  if (ranks_gone_) {
+    leave_ = leave_ || ends_job(signal);
+    return;
+  }
+  if (signal == SIGTSTP) {
+    suspend();
+    return;
+  }
+  signal_ranks(signal);
+  if (!ends_job(signal)) return;
+  if (outcome_.interrupted_by == 0) {
+    outcome_.interrupted_by = signal;
+    outcome_.interrupted_first = !outcome_.first_bad && outcome_.late.empty();
+    repeat_guard_ = Deadline::after(kRepeatTime);
+  } else if (signal == SIGINT && repeat_guard_.expired() && phase_ != Phase::killed) {
+    enter(Phase::killed);
+  }
+}
+
+void Supervisor::suspend() {
+  // A rank leads an orphaned process group, in which the kernel discards SIGTSTP.
+  signal_ranks(SIGSTOP);
+  ::raise(SIGSTOP);
+  signal_ranks(SIGCONT);
+}
+
+void Supervisor::on_rank_end(int rank) {
+  RankProcess& process = ranks_[rank];
+  deaths_.remove(process.pidfd.get());
+  process.pidfd.reset();
+  const ProcessEnd end = reap(process.pid);
+  process.pid = -1;
+  outcome_.ends[rank] = end;
+  if (end.good() || outcome_.first_bad) return;
+  outcome_.first_bad = rank;
+  outcome_.first_bad_after = std::chrono::duration_cast<milliseconds>(Deadline::Clock::now() - started_);
+  if (phase_ == Phase::running) enter(Phase::noticing);
+}
+
+void Supervisor::reap_orphans() {
+  // Looks before it reaps: a rank's end belongs to on_rank_end(), which learns of it in the order of deaths.
+  siginfo_t info{};
+  while (::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0 && !is_rank(info.si_pid)) {
+    ::waitpid(info.si_pid, nullptr, 0);
+    info = {};
+  }
+}
+
+void Supervisor::clear_leftovers() {
+  const Deadline patience = Deadline::after(kLeftoverTime);
+  const Deadline give_up = Deadline::after(kLeftoverTime + kKillTime);
+  // Killing one process hands its children to this one, which SIGCHLD announces; so this goes on until nobody is left. The
+  // short waits are for a child that came between the look and the kill.
+  constexpr milliseconds kLookAgain{20};
+  for (auto left = descendants_.children(); !left.empty(); left = descendants_.children()) {
+    if (give_up.expired()) {
+      outcome_.unkillable = left;
+      return;
+    }
+    if (patience.expired()) {
+      for (const pid_t pid : left) ::kill(pid, SIGKILL);
+    }
+    step(patience.expired() ? Deadline::after(kLookAgain) : patience);
+  }
+}
+
+void Supervisor::signal_ranks(int signal) noexcept {
+  // Not yet reaped, so the number still means this process and its group.
+  for (const auto& rank : ranks_) {
+    if (rank.pid > 0) ::kill(-rank.pid, signal);
+  }
+}
+
+std::vector<int> Supervisor::running_ranks() const {
+  std::vector<int> running;
+  for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+    if (ranks_[rank].pid > 0) running.push_back(static_cast<int>(rank));
+  }
+  return running;
+}
+
+bool Supervisor::is_rank(pid_t pid) const noexcept {
+  return std::any_of(ranks_.begin(), ranks_.end(), [&](const auto& rank) { return rank.pid == pid; });
+}
+
+}  // namespace gradwire::launch

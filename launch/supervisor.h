@@ -1,0 +1,83 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// Watches the ranks of one job from the first start to the last end.
+#pragma once
+
+#include <poll.h>
+
+#include <chrono>
+#include <optional>
+#include <vector>
+
+#include "gradwire/base/deadline.h"
+#include "launch/death_watch.h"
+#include "launch/descendants.h"
+#include "launch/options.h"
+#include "launch/output.h"
+#include "launch/rank_environment.h"
+#include "launch/rank_process.h"
+#include "launch/report.h"
+#include "launch/signals.h"
+
+namespace gradwire::launch {
+
+// One job. The life of a job that goes wrong:
+//
+//   running     every rank is there, or has left with 0
+//   noticing    a rank has ended badly; the others get a moment to notice it themselves, because a program without a handler
+//               for SIGTERM would die of it without a word, and its PeerError says more
+//   asked       they have got SIGTERM, and --grace to report and leave
+//   killed      they have got SIGKILL
+//
+// and at every end: what the ranks left behind gets a moment to go by itself (helpers that clean up after a process do), then
+// SIGKILL. One thread, one poll loop; nothing in it blocks.
+class Supervisor {
+ public:
+  // `signals` outlives the supervisor. Throws LaunchError.
+  Supervisor(const Options& options, SignalQueue& signals);
+  // Kills whatever still runs.
+  ~Supervisor();
+  Supervisor(const Supervisor&) = delete;
+  Supervisor& operator=(const Supervisor&) = delete;
+
+  // Starts all ranks, returns when the last is gone, and with it everything it started. `job` says what the ranks share.
+  // Throws LaunchError when the program cannot be started.
+  JobOutcome run(const JobEnvironment& job);
+  // Writes a text to stderr behind all output of the ranks, and returns when everything is written, or a signal says to leave.
+  void finish_output(const std::string& text);
+
+ private:
+  enum class Phase { running, noticing, asked, killed };
+
+  void start_ranks(const JobEnvironment& job);
+  void start_one(const JobEnvironment& job, int rank, const std::vector<int>& cpus, int null_fd);
+  // Waits until something happens or `until` comes, and deals with it.
+  void step(Deadline until);
+  void advance();
+  void enter(Phase phase);
+  void on_signal(int signal);
+  void suspend();
+  void on_rank_end(int rank);
+  void reap_orphans();
+  void clear_leftovers();
+  void signal_ranks(int signal) noexcept;
+  std::vector<int> running_ranks() const;
+  bool is_rank(pid_t pid) const noexcept;
+
+  const Options& options_;
+  SignalQueue& signals_;
+  Descendants descendants_;
+  DeathWatch deaths_;
+  Output output_;
+  std::vector<RankProcess> ranks_;  // pid -1 once reaped
+  JobOutcome outcome_;
+  Phase phase_ = Phase::running;
+  Deadline phase_end_ = Deadline::never();
+  Deadline job_end_ = Deadline::never();
+  Deadline repeat_guard_ = Deadline::never();
+  Deadline::Clock::time_point started_{};
+  bool leave_ = false;  // a signal came after the ranks were gone
+  bool ranks_gone_ = false;
+};
+
+}  // namespace gradwire::launch
