@@ -1,0 +1,43 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/ddp/backward_watch_internal.h"
+
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <cstddef>
+#include <utility>
+
+namespace gradwire::internal {
+namespace {
+
+using torch::autograd::GraphTask;
+
+// The pass that runs on this thread, or null. libtorch gives out the address of one member of it, and nothing else; its distance from the start is
+// the compiler's to say.
+const GraphTask* current_task() {
+  const auto* member = torch::autograd::get_current_graph_task_exec_info();
+  if (member == nullptr) return nullptr;
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Winvalid-offsetof"
+  constexpr std::size_t kDistance = offsetof(GraphTask, exec_info_);
+#pragma GCC diagnostic pop
+  const auto* task = reinterpret_cast<const GraphTask*>(reinterpret_cast<const char*>(member) - kDistance);
+  // A libtorch whose class looks otherwise than its header says would show here.
+  return task->id_ == static_cast<std::uint64_t>(torch::autograd::get_current_graph_task_id()) ? task : nullptr;
+}
+
+}  // namespace
+
+int current_backward_pass() { return torch::autograd::get_current_graph_task_id(); }
+
+void watch_backward_pass(std::function<void(std::exception_ptr)> on_error) {
+  const GraphTask* task = current_task();
+  if (task == nullptr || !task->future_result_) return;
+  task->future_result_->addCallback(
+      [on_error = std::move(on_error)](c10::ivalue::Future& end) {
+        if (end.hasError()) on_error(end.exception_ptr());
+      },
+      /*uses_future=*/false);
+}
+
+}  // namespace gradwire::internal

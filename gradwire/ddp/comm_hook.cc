@@ -1,0 +1,35 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/ddp/comm_hook.h"
+
+#include <ATen/core/jit_type.h>
+
+#include "gradwire/base/error.h"
+#include "gradwire/base/strings.h"
+
+namespace gradwire {
+
+at::Tensor tensor_of(c10::ivalue::Future& future) {
+  if (future.hasError()) std::rethrow_exception(future.exception_ptr());
+  const c10::IValue& value = future.constValue();
+  if (value.isTensor()) return value.toTensor();
+  if (value.isTensorList()) {
+    const auto tensors = value.toTensorList();
+    if (tensors.size() == 1) return tensors.get(0);
+    throw InvalidArgument(concat("A future of one tensor was expected; it holds a list of ", tensors.size(), " tensors."));
+  }
+  if (value.isList()) {
+    const auto values = value.toListRef();
+    if (values.size() == 1 && values[0].isTensor()) return values[0].toTensor();
+  }
+  throw InvalidArgument(concat("A future of one tensor was expected; it holds a value of type ", value.tagKind(), "."));
+}
+
+Future tensor_future(const std::shared_ptr<Work>& collective) {
+  Future future = collective->future();
+  return future->then(
+      // The Work is kept until its end: a user's group may have nobody else who holds it.
+      [collective](c10::ivalue::Future& done) { return c10::IValue(tensor_of(done)); }, c10::TensorType::get());
+}
+
+}  // namespace gradwire

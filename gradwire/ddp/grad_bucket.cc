@@ -1,0 +1,40 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/ddp/grad_bucket.h"
+
+#include <utility>
+
+#include "gradwire/base/error.h"
+#include "gradwire/base/strings.h"
+
+namespace gradwire {
+
+std::vector<at::Tensor> BucketLayout::views(const at::Tensor& buffer) const {
+  std::vector<at::Tensor> out;
+  out.reserve(slots.size());
+  for (const Slot& slot : slots) {
+    out.push_back(buffer.as_strided(slot.sizes, slot.strides, buffer.storage_offset() + slot.offset));
+  }
+  return out;
+}
+
+GradBucket::GradBucket(std::shared_ptr<const BucketLayout> layout, at::Tensor buffer, ProcessGroup& group, int divisor, bool is_last,
+                       std::uint32_t iteration)
+    : layout_(std::move(layout)),
+      buffer_(std::move(buffer)),
+      group_(&group),
+      divisor_(divisor),
+      is_last_(is_last),
+      iteration_(iteration) {}
+
+void GradBucket::set_buffer(at::Tensor buffer) {
+  if (!buffer.defined() || buffer.dim() != 1 || buffer.numel() != layout_->numel || !buffer.is_contiguous() ||
+      buffer.device() != layout_->device) {
+    throw InvalidArgument(concat("set_buffer() of bucket ", index(), " wants a contiguous 1-D tensor of ", layout_->numel, " elements on ",
+                                 layout_->device, "; got ", buffer.defined() ? concat("sizes ", buffer.sizes(), " on ", buffer.device())
+                                                                             : std::string("an undefined tensor"), "."));
+  }
+  buffer_ = std::move(buffer);
+}
+
+}  // namespace gradwire
