@@ -56,7 +56,9 @@ using Tensors = std::vector<at::Tensor>;
 
 // The base class of every group, ours and yours. Public methods are not virtual: they validate arguments, run on a lane what is called on a lane, lead a group that a hook captured to
 // the lane's duplicate, and then call the protected virtual of the same name with `do_` before it. Derive and override only what you need; what is not overridden throws
-// UnsupportedError with the names of the group and of the operation. DDP works over a group that has just broadcast, all_gather and all_reduce.
+// UnsupportedError with the names of the group and of the operation. DDP works over a group that has just broadcast, all_gather and all_reduce. Some defaults are made of
+// others: all_gather_into_tensor of all_gather, reduce_scatter_tensor of reduce_scatter, all_to_all_single of all_to_all, barrier of an all_reduce of one
+// byte, monitored_barrier of send and recv, the coalesced forms of the plain ones.
 //
 // Tensors: dense, on a device the group serves, any strides (a group copies what it cannot use). All ranks pass the same number of elements and dtype.
 // Outputs are written in place. Groups are held by shared_ptr; thread-safe. Ordering: collectives of one group are
@@ -99,10 +101,12 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   std::shared_ptr<Work> all_to_all_single(at::Tensor output, at::Tensor input, std::vector<std::int64_t> output_splits = {},
                                           std::vector<std::int64_t> input_splits = {}, const AllToAllOptions& options = {});
   std::shared_ptr<Work> barrier(const BarrierOptions& options = {});
-  // Rank 0 waits for every rank and throws an error that names those that did not come; with `wait_all` it names them all, else the first.
+  // Rank 0 waits for every rank and throws a TimeoutError (or PeerError) that names those that did not come; with `wait_all` it names them all, else
+  // the first. The others wait for rank 0 to have seen all, and get a TimeoutError otherwise. The group goes on after a TimeoutError. Needs send and recv.
   void monitored_barrier(Milliseconds timeout, bool wait_all = false);
 
-  // Point to point: never behind collectives. Both ranks may send first and receive after.
+  // Point to point: never behind collectives. Both ranks may send first and receive after. Each tensor is one message; `tag` is in [0, 2^30). Messages of one
+  // sender with one tag arrive in order. A message whose length is not that of the receiving tensor is a MismatchError at the receiver. The time-out is the group's.
   std::shared_ptr<Work> send(Tensors tensors, int destination, int tag = 0);
   std::shared_ptr<Work> recv(Tensors tensors, int source, int tag = 0);
   std::shared_ptr<Work> recv_anysource(Tensors tensors, int tag = 0);
@@ -145,6 +149,7 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   virtual std::shared_ptr<Work> do_all_to_all_single(at::Tensor& output, at::Tensor& input, std::vector<std::int64_t>& output_splits,
                                                      std::vector<std::int64_t>& input_splits, const AllToAllOptions& options);
   virtual std::shared_ptr<Work> do_barrier(const BarrierOptions& options);
+  virtual void do_monitored_barrier(Milliseconds timeout, bool wait_all);
   virtual std::shared_ptr<Work> do_send(Tensors& tensors, int destination, int tag);
   virtual std::shared_ptr<Work> do_recv(Tensors& tensors, int source, int tag);
   virtual std::shared_ptr<Work> do_recv_anysource(Tensors& tensors, int tag);
@@ -153,10 +158,18 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   virtual at::Tensor do_allocate(std::int64_t numel, at::ScalarType dtype);
 
  private:
+  template <class Options, class Call>
+  std::shared_ptr<Work> enter(const char* operation, const Options& options, const Call& call);
+  template <class Call>
+  std::shared_ptr<Work> enter(const char* operation, const Call& call);
+  ProcessGroup& here();
+  std::uint32_t next_barrier();  // the number of a monitored barrier
+  [[noreturn]] void unsupported(const char* operation) const;
+
   const int rank_;
   const int size_;
   struct Names;
-  std::unique_ptr<Names> names_;  // group name, description and timeout, with their lock
+  std::unique_ptr<Names> names_;  // group name, description, timeout and counters, with their lock
 };
 
 }  // namespace gradwire

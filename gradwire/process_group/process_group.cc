@@ -1,0 +1,337 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// The public half of ProcessGroup: every call checks its arguments, goes to its lane's duplicate when it is made on a lane, and then to the virtual.
+#include "gradwire/process_group/process_group.h"
+
+#include <utility>
+
+#include "gradwire/base/error.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/base/strings.h"
+#include "gradwire/process_group/lane_scope.h"
+#include "gradwire/process_group/validate_internal.h"
+#include "gradwire/process_group/work_internal.h"
+
+namespace gradwire {
+
+using internal::Validator;
+
+namespace {
+
+constexpr int kFirstInternalTag = 1 << 30;
+
+// What a lane promises: the Work that a hook gets has ended. Its error stays in it.
+void settle(Work& work) {
+  try {
+    work.wait();
+  } catch (const std::exception&) {
+  }
+}
+
+}  // namespace
+
+struct ProcessGroup::Names {
+  Mutex mutex;
+  std::string name GRADWIRE_GUARDED_BY(mutex);
+  std::string desc GRADWIRE_GUARDED_BY(mutex);
+  Milliseconds timeout GRADWIRE_GUARDED_BY(mutex) = kDefaultTimeout;
+  std::uint32_t barriers GRADWIRE_GUARDED_BY(mutex) = 0;
+};
+
+ProcessGroup::ProcessGroup(int rank, int size) : rank_(rank), size_(size), names_(std::make_unique<Names>()) {
+  if (size < 1) throw InvalidArgument(concat("a group of ", size, " ranks; it needs at least one"));
+  if (rank < 0 || rank >= size) {
+    throw InvalidArgument(concat("rank ", rank, " in a group of ", size, "; its ranks are 0 to ", size - 1));
+  }
+}
+
+ProcessGroup::~ProcessGroup() = default;
+
+Milliseconds ProcessGroup::timeout() const {
+  MutexLock lock(names_->mutex);
+  return names_->timeout;
+}
+
+void ProcessGroup::set_timeout(Milliseconds timeout) {
+  if (timeout.count() <= 0) Validator(*this, "set_timeout").fail(concat("the time-out is ", timeout.count(), " ms; give a positive one"));
+  MutexLock lock(names_->mutex);
+  names_->timeout = timeout;
+}
+
+std::uint32_t ProcessGroup::next_barrier() {
+  MutexLock lock(names_->mutex);
+  return names_->barriers++;
+}
+
+std::string ProcessGroup::get_backend_name() const { return "user"; }
+
+std::string ProcessGroup::get_group_name() const {
+  MutexLock lock(names_->mutex);
+  return names_->name;
+}
+
+void ProcessGroup::do_set_group_name(const std::string& name) {
+  MutexLock lock(names_->mutex);
+  names_->name = name;
+}
+
+std::string ProcessGroup::get_group_desc() const {
+  MutexLock lock(names_->mutex);
+  return names_->desc;
+}
+
+void ProcessGroup::do_set_group_desc(const std::string& desc) {
+  MutexLock lock(names_->mutex);
+  names_->desc = desc;
+}
+
+bool ProcessGroup::supports(c10::DeviceType device) const { return device == c10::DeviceType::CPU; }
+
+void ProcessGroup::abort(const std::string&) {}
+
+void ProcessGroup::shutdown() {}
+
+// Where a call on this group goes: to the lane's duplicate, or here.
+ProcessGroup& ProcessGroup::here() {
+  const LaneScope* lane = LaneScope::current();
+  return lane == nullptr ? *this : lane->route(*this);
+}
+
+template <class Options, class Call>
+std::shared_ptr<Work> ProcessGroup::enter(const char* operation, const Options& options, const Call& call) {
+  LaneScope* lane = LaneScope::current();
+  Options settled = options;
+  ProcessGroup& target = here();
+  if (lane != nullptr) {
+    settled.async = false;
+    settled.tag = lane->next_tag();
+  }
+  std::shared_ptr<Work> work = call(target, settled);
+  if (work == nullptr) {
+    throw InvalidArgument(concat(internal::name_group(target), ": ", operation, " returned no Work; the class of the group must return one"));
+  }
+  if (lane != nullptr) settle(*work);
+  return work;
+}
+
+// Point to point calls have no options, and do not end at once on a lane: both sides may send first.
+template <class Call>
+std::shared_ptr<Work> ProcessGroup::enter(const char* operation, const Call& call) {
+  ProcessGroup& target = here();
+  std::shared_ptr<Work> work = call(target);
+  if (work == nullptr) {
+    throw InvalidArgument(concat(internal::name_group(target), ": ", operation, " returned no Work; the class of the group must return one"));
+  }
+  return work;
+}
+
+std::shared_ptr<Work> ProcessGroup::broadcast(Tensors tensors, const BroadcastOptions& options) {
+  const Validator check(*this, "broadcast");
+  check.timeout(options.timeout);
+  check.outputs("tensors", tensors);
+  check.root(options);
+  return enter("broadcast", options, [&](ProcessGroup& group, const auto& settled) { return group.do_broadcast(tensors, settled); });
+}
+
+std::shared_ptr<Work> ProcessGroup::all_reduce(Tensors tensors, const AllReduceOptions& options) {
+  const Validator check(*this, "all_reduce");
+  check.timeout(options.timeout);
+  check.outputs("tensors", tensors);
+  check.reduction(options.op, tensors);
+  return enter("all_reduce", options, [&](ProcessGroup& group, const auto& settled) { return group.do_all_reduce(tensors, settled); });
+}
+
+std::shared_ptr<Work> ProcessGroup::all_reduce_coalesced(Tensors tensors, const AllReduceOptions& options) {
+  return all_reduce(std::move(tensors), options);
+}
+
+std::shared_ptr<Work> ProcessGroup::reduce(Tensors tensors, const ReduceOptions& options) {
+  const Validator check(*this, "reduce");
+  check.timeout(options.timeout);
+  check.outputs("tensors", tensors);
+  check.root(options);
+  check.reduction(options.op, tensors);
+  return enter("reduce", options, [&](ProcessGroup& group, const auto& settled) { return group.do_reduce(tensors, settled); });
+}
+
+std::shared_ptr<Work> ProcessGroup::all_gather(std::vector<Tensors> outputs, Tensors inputs, const AllGatherOptions& options) {
+  const Validator check(*this, "all_gather");
+  check.timeout(options.timeout);
+  check.tensors("inputs", inputs);
+  check.lists("lists of outputs", outputs, "inputs", inputs);
+  for (const Tensors& list : outputs) check.outputs("outputs", list);
+  return enter("all_gather", options,
+               [&](ProcessGroup& group, const auto& settled) { return group.do_all_gather(outputs, inputs, settled); });
+}
+
+std::shared_ptr<Work> ProcessGroup::all_gather_into_tensor(at::Tensor output, at::Tensor input, const AllGatherOptions& options) {
+  const Validator check(*this, "all_gather_into_tensor");
+  check.timeout(options.timeout);
+  check.tensor("inputs", input);
+  check.output("outputs", output);
+  check.matches("outputs", output, input, input.numel() * size());
+  return enter("all_gather_into_tensor", options,
+               [&](ProcessGroup& group, const auto& settled) { return group.do_all_gather_into_tensor(output, input, settled); });
+}
+
+std::shared_ptr<Work> ProcessGroup::all_gather_into_tensor_coalesced(Tensors outputs, Tensors inputs, const AllGatherOptions& options) {
+  const Validator check(*this, "all_gather_into_tensor_coalesced");
+  check.tensors("inputs", inputs);
+  check.outputs("outputs", outputs);
+  check.same_length("outputs", outputs.size(), "inputs", inputs.size());
+  for (std::size_t i = 0; i < inputs.size(); ++i) check.matches("outputs", outputs[i], inputs[i], inputs[i].numel() * size());
+  std::vector<std::shared_ptr<Work>> works;
+  for (std::size_t i = 0; i < inputs.size(); ++i) works.push_back(all_gather_into_tensor(outputs[i], inputs[i], options));
+  return internal::work_of_all(std::move(works), internal::Outputs::list(std::move(outputs)));
+}
+
+std::shared_ptr<Work> ProcessGroup::gather(std::vector<Tensors> outputs, Tensors inputs, const GatherOptions& options) {
+  const Validator check(*this, "gather");
+  check.timeout(options.timeout);
+  check.tensors("inputs", inputs);
+  check.rank("the root", options.root);
+  if (rank() == options.root) {
+    check.lists("lists of outputs", outputs, "inputs", inputs);
+    for (const Tensors& list : outputs) check.outputs("outputs", list);
+  } else if (!outputs.empty()) {
+    check.fail(concat("outputs were given on a rank that is not the root, ", options.root));
+  }
+  return enter("gather", options, [&](ProcessGroup& group, const auto& settled) { return group.do_gather(outputs, inputs, settled); });
+}
+
+std::shared_ptr<Work> ProcessGroup::scatter(Tensors outputs, std::vector<Tensors> inputs, const ScatterOptions& options) {
+  const Validator check(*this, "scatter");
+  check.timeout(options.timeout);
+  check.outputs("outputs", outputs);
+  check.rank("the root", options.root);
+  if (rank() == options.root) {
+    check.lists("lists of inputs", inputs, "outputs", outputs);
+  } else if (!inputs.empty()) {
+    check.fail(concat("inputs were given on a rank that is not the root, ", options.root));
+  }
+  return enter("scatter", options, [&](ProcessGroup& group, const auto& settled) { return group.do_scatter(outputs, inputs, settled); });
+}
+
+std::shared_ptr<Work> ProcessGroup::reduce_scatter(Tensors outputs, std::vector<Tensors> inputs, const ReduceScatterOptions& options) {
+  const Validator check(*this, "reduce_scatter");
+  check.timeout(options.timeout);
+  check.outputs("outputs", outputs);
+  check.lists("lists of inputs", inputs, "outputs", outputs);
+  check.reduction(options.op, outputs);
+  return enter("reduce_scatter", options,
+               [&](ProcessGroup& group, const auto& settled) { return group.do_reduce_scatter(outputs, inputs, settled); });
+}
+
+std::shared_ptr<Work> ProcessGroup::reduce_scatter_tensor(at::Tensor output, at::Tensor input, const ReduceScatterOptions& options) {
+  const Validator check(*this, "reduce_scatter_tensor");
+  check.timeout(options.timeout);
+  check.output("outputs", output);
+  check.tensor("inputs", input);
+  check.matches("inputs", input, output, output.numel() * size());
+  check.reduction(options.op, {output});
+  return enter("reduce_scatter_tensor", options,
+               [&](ProcessGroup& group, const auto& settled) { return group.do_reduce_scatter_tensor(output, input, settled); });
+}
+
+std::shared_ptr<Work> ProcessGroup::reduce_scatter_tensor_coalesced(Tensors outputs, Tensors inputs, const ReduceScatterOptions& options) {
+  const Validator check(*this, "reduce_scatter_tensor_coalesced");
+  check.outputs("outputs", outputs);
+  check.tensors("inputs", inputs);
+  check.same_length("inputs", inputs.size(), "outputs", outputs.size());
+  check.reduction(options.op, outputs);
+  for (std::size_t i = 0; i < outputs.size(); ++i) check.matches("inputs", inputs[i], outputs[i], outputs[i].numel() * size());
+  std::vector<std::shared_ptr<Work>> works;
+  for (std::size_t i = 0; i < outputs.size(); ++i) works.push_back(reduce_scatter_tensor(outputs[i], inputs[i], options));
+  return internal::work_of_all(std::move(works), internal::Outputs::list(std::move(outputs)));
+}
+
+std::shared_ptr<Work> ProcessGroup::all_to_all(Tensors outputs, Tensors inputs, const AllToAllOptions& options) {
+  const Validator check(*this, "all_to_all");
+  check.timeout(options.timeout);
+  check.outputs("outputs", outputs);
+  check.tensors("inputs", inputs);
+  check.same_length("outputs", outputs.size(), "ranks", static_cast<std::size_t>(size()));
+  check.same_length("inputs", inputs.size(), "ranks", static_cast<std::size_t>(size()));
+  for (const at::Tensor& output : outputs) check.matches("outputs", output, inputs.front(), output.numel());
+  for (const at::Tensor& input : inputs) check.matches("inputs", input, inputs.front(), input.numel());
+  const auto self = static_cast<std::size_t>(rank());
+  check.matches("outputs", outputs[self], inputs[self], inputs[self].numel());
+  return enter("all_to_all", options, [&](ProcessGroup& group, const auto& settled) { return group.do_all_to_all(outputs, inputs, settled); });
+}
+
+std::shared_ptr<Work> ProcessGroup::all_to_all_single(at::Tensor output, at::Tensor input, std::vector<std::int64_t> output_splits,
+                                                      std::vector<std::int64_t> input_splits, const AllToAllOptions& options) {
+  const Validator check(*this, "all_to_all_single");
+  check.timeout(options.timeout);
+  check.output("outputs", output);
+  check.tensor("inputs", input);
+  check.matches("outputs", output, input, output.numel());
+  check.splits("output", output_splits, output);
+  check.splits("input", input_splits, input);
+  if (output.sizes().slice(1) != input.sizes().slice(1)) {
+    check.fail(concat("the rows of the output have the shape ", output.sizes().slice(1), " and those of the input ", input.sizes().slice(1)));
+  }
+  const auto self = static_cast<std::size_t>(rank());
+  if (output_splits[self] != input_splits[self]) {
+    check.fail(concat("this rank sends itself ", input_splits[self], " rows and expects ", output_splits[self]));
+  }
+  return enter("all_to_all_single", options, [&](ProcessGroup& group, const auto& settled) {
+    return group.do_all_to_all_single(output, input, output_splits, input_splits, settled);
+  });
+}
+
+std::shared_ptr<Work> ProcessGroup::barrier(const BarrierOptions& options) {
+  Validator(*this, "barrier").timeout(options.timeout);
+  return enter("barrier", options, [&](ProcessGroup& group, const auto& settled) { return group.do_barrier(settled); });
+}
+
+void ProcessGroup::monitored_barrier(Milliseconds timeout, bool wait_all) {
+  Validator(*this, "monitored_barrier").timeout(timeout);
+  ProcessGroup& group = here();
+  group.do_monitored_barrier(timeout.count() == 0 ? group.timeout() : timeout, wait_all);
+}
+
+namespace {
+
+void check_message(const Validator& check, const char* peer_name, int peer, int tag, const ProcessGroup& group) {
+  check.rank(peer_name, peer);
+  if (peer == group.rank()) check.fail(concat(peer_name, " is this rank itself"));
+  if (tag < 0 || tag >= kFirstInternalTag) check.fail(concat("the tag is ", tag, "; tags are in [0, ", kFirstInternalTag, ")"));
+}
+
+}  // namespace
+
+std::shared_ptr<Work> ProcessGroup::send(Tensors tensors, int destination, int tag) {
+  const Validator check(*this, "send");
+  check.tensors("tensors", tensors);
+  check_message(check, "the destination", destination, tag, *this);
+  return enter("send", [&](ProcessGroup& group) { return group.do_send(tensors, destination, tag); });
+}
+
+std::shared_ptr<Work> ProcessGroup::recv(Tensors tensors, int source, int tag) {
+  const Validator check(*this, "recv");
+  check.outputs("tensors", tensors);
+  check_message(check, "the source", source, tag, *this);
+  return enter("recv", [&](ProcessGroup& group) { return group.do_recv(tensors, source, tag); });
+}
+
+std::shared_ptr<Work> ProcessGroup::recv_anysource(Tensors tensors, int tag) {
+  const Validator check(*this, "recv_anysource");
+  check.outputs("tensors", tensors);
+  if (tensors.size() != 1) check.fail(concat("a list of ", tensors.size(), " tensors, which could come from different ranks; receive one at a time"));
+  if (tag < 0 || tag >= kFirstInternalTag) check.fail(concat("the tag is ", tag, "; tags are in [0, ", kFirstInternalTag, ")"));
+  return enter("recv_anysource", [&](ProcessGroup& group) { return group.do_recv_anysource(tensors, tag); });
+}
+
+std::shared_ptr<ProcessGroup> ProcessGroup::dup() { return here().do_dup(); }
+
+std::shared_ptr<ProcessGroup> ProcessGroup::split(int color, int key, std::optional<std::string> desc) {
+  return here().do_split(color, key, desc);
+}
+
+at::Tensor ProcessGroup::allocate(std::int64_t numel, at::ScalarType dtype) {
+  if (numel < 0) Validator(*this, "allocate").fail(concat("a number of elements of ", numel));
+  return here().do_allocate(numel, dtype);
+}
+
+}  // namespace gradwire

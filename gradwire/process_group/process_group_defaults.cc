@@ -1,0 +1,163 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// What a group does that a class derived from ProcessGroup does not override: refuse, or be made of what is overridden.
+#include <ATen/Functions.h>
+
+#include <atomic>
+#include <utility>
+
+#include "gradwire/base/error.h"
+#include "gradwire/base/strings.h"
+#include "gradwire/process_group/process_group.h"
+#include "gradwire/process_group/validate_internal.h"
+#include "gradwire/process_group/work_internal.h"
+
+namespace gradwire {
+namespace {
+
+using internal::Outputs;
+
+// The parts of `whole` that belong to the ranks, each of the shape `shape`, as views of it.
+Tensors parts_of(const at::Tensor& whole, std::int64_t ranks, at::IntArrayRef shape) {
+  Tensors parts;
+  const at::Tensor rows = whole.view({ranks, whole.numel() / ranks});
+  for (std::int64_t rank = 0; rank < ranks; ++rank) parts.push_back(rows[rank].view(shape));
+  return parts;
+}
+
+// `tensor` itself where its memory is in order, else memory of its shape that is.
+at::Tensor in_order(const at::Tensor& tensor) { return tensor.is_contiguous() ? tensor : at::empty(tensor.sizes(), tensor.options()); }
+
+}  // namespace
+
+void ProcessGroup::unsupported(const char* operation) const {
+  throw UnsupportedError(concat(internal::name_group(*this), " does not support ", operation,
+                                "; override it in the class of the group, or use a group that has it"));
+}
+
+std::shared_ptr<Work> ProcessGroup::do_broadcast(Tensors&, const BroadcastOptions&) { unsupported("broadcast"); }
+
+std::shared_ptr<Work> ProcessGroup::do_all_reduce(Tensors&, const AllReduceOptions&) { unsupported("all_reduce"); }
+
+std::shared_ptr<Work> ProcessGroup::do_reduce(Tensors&, const ReduceOptions&) { unsupported("reduce"); }
+
+std::shared_ptr<Work> ProcessGroup::do_all_gather(std::vector<Tensors>&, Tensors&, const AllGatherOptions&) { unsupported("all_gather"); }
+
+std::shared_ptr<Work> ProcessGroup::do_gather(std::vector<Tensors>&, Tensors&, const GatherOptions&) { unsupported("gather"); }
+
+std::shared_ptr<Work> ProcessGroup::do_scatter(Tensors&, std::vector<Tensors>&, const ScatterOptions&) { unsupported("scatter"); }
+
+std::shared_ptr<Work> ProcessGroup::do_reduce_scatter(Tensors&, std::vector<Tensors>&, const ReduceScatterOptions&) {
+  unsupported("reduce_scatter");
+}
+
+std::shared_ptr<Work> ProcessGroup::do_all_to_all(Tensors&, Tensors&, const AllToAllOptions&) { unsupported("all_to_all"); }
+
+std::shared_ptr<Work> ProcessGroup::do_send(Tensors&, int, int) { unsupported("send"); }
+
+std::shared_ptr<Work> ProcessGroup::do_recv(Tensors&, int, int) { unsupported("recv"); }
+
+std::shared_ptr<Work> ProcessGroup::do_recv_anysource(Tensors&, int) { unsupported("recv_anysource"); }
+
+std::shared_ptr<ProcessGroup> ProcessGroup::do_dup() { return nullptr; }
+
+std::shared_ptr<ProcessGroup> ProcessGroup::do_split(int, int, const std::optional<std::string>&) { unsupported("split"); }
+
+at::Tensor ProcessGroup::do_allocate(std::int64_t numel, at::ScalarType dtype) { return at::zeros({numel}, at::TensorOptions(dtype)); }
+
+std::shared_ptr<Work> ProcessGroup::do_all_gather_into_tensor(at::Tensor& output, at::Tensor& input, const AllGatherOptions& options) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor memory = in_order(output);
+  std::vector<Tensors> lists{parts_of(memory, size(), input.sizes())};
+  Tensors inputs{input};
+  std::shared_ptr<Work> work = do_all_gather(lists, inputs, options);
+  return internal::work_after(
+      std::move(work),
+      [output, memory] {
+        const at::NoGradGuard no_grad_here;
+        if (!memory.is_same(output)) output.copy_(memory);
+      },
+      Outputs::list({output}));
+}
+
+std::shared_ptr<Work> ProcessGroup::do_reduce_scatter_tensor(at::Tensor& output, at::Tensor& input, const ReduceScatterOptions& options) {
+  const at::NoGradGuard no_grad;
+  Tensors outputs{output};
+  std::vector<Tensors> lists{parts_of(input.contiguous(), size(), output.sizes())};
+  return do_reduce_scatter(outputs, lists, options);
+}
+
+std::shared_ptr<Work> ProcessGroup::do_all_to_all_single(at::Tensor& output, at::Tensor& input, std::vector<std::int64_t>& output_splits,
+                                                         std::vector<std::int64_t>& input_splits, const AllToAllOptions& options) {
+  const at::NoGradGuard no_grad;
+  // Rows of a tensor are views whatever its strides, and all_to_all takes any strides.
+  Tensors outputs = output.split_with_sizes(output_splits);
+  Tensors inputs = input.split_with_sizes(input_splits);
+  std::shared_ptr<Work> work = do_all_to_all(outputs, inputs, options);
+  return internal::work_after(std::move(work), [] {}, Outputs::list({output}));
+}
+
+std::shared_ptr<Work> ProcessGroup::do_barrier(const BarrierOptions& options) {
+  AllReduceOptions reduce;
+  static_cast<CollectiveOptions&>(reduce) = options;
+  Tensors byte{at::zeros({1}, at::TensorOptions(at::kByte))};
+  return do_all_reduce(byte, reduce);
+}
+
+namespace {
+
+// Messages of monitored barriers have tags that users cannot name. The number keeps what comes late from being taken for the next barrier's.
+constexpr int kFirstBarrierTag = 1 << 30;
+
+int barrier_tag(std::uint32_t number) { return kFirstBarrierTag + static_cast<int>(number & 0x3fffffffU); }
+
+Tensors one_byte() { return {at::zeros({1}, at::TensorOptions(at::kByte))}; }
+
+// Time left for a Work::wait(), for which zero means something else.
+Milliseconds left_of(const Deadline& deadline) { return std::max(deadline.remaining(), Milliseconds{1}); }
+
+}  // namespace
+
+void ProcessGroup::do_monitored_barrier(Milliseconds timeout, bool wait_all) {
+  const Deadline deadline = Deadline::after(timeout);
+  const int tag = barrier_tag(next_barrier());
+  if (rank() != 0) {
+    Tensors here = one_byte();
+    Tensors go = one_byte();
+    do_send(here, 0, tag)->wait(left_of(deadline));
+    try {
+      do_recv(go, 0, tag)->wait(left_of(deadline));
+    } catch (const TimeoutError&) {
+      throw TimeoutError(concat(internal::name_group(*this), ": monitored_barrier: rank 0 did not report within ", timeout.count(),
+                                " ms that all ranks have come"), {0});
+    }
+    return;
+  }
+  std::vector<Tensors> bytes(static_cast<std::size_t>(size()));
+  std::vector<std::shared_ptr<Work>> arrivals;
+  for (int peer = 1; peer < size(); ++peer) {
+    Tensors& byte = bytes[static_cast<std::size_t>(peer)] = one_byte();
+    arrivals.push_back(do_recv(byte, peer, tag));
+  }
+  std::vector<int> missing;
+  bool dead = false;
+  for (int peer = 1; peer < size() && (missing.empty() || wait_all); ++peer) {
+    try {
+      arrivals[static_cast<std::size_t>(peer - 1)]->wait(left_of(deadline));
+    } catch (const TimeoutError&) {
+      missing.push_back(peer);
+    } catch (const PeerError&) {
+      missing.push_back(peer);
+      dead = true;
+    }
+  }
+  if (!missing.empty()) {
+    const std::string message = concat(internal::name_group(*this), ": monitored_barrier: ", name_ranks(missing), " did not come within ",
+                                       timeout.count(), " ms", wait_all ? "" : "; others may be missing too");
+    if (dead) throw PeerError(message, missing);
+    throw TimeoutError(message, missing);
+  }
+  for (int peer = 1; peer < size(); ++peer) do_send(bytes[static_cast<std::size_t>(peer)], peer, tag)->wait(left_of(deadline));
+}
+
+}  // namespace gradwire

@@ -1,0 +1,248 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/process_group/work.h"
+
+#include <utility>
+
+#include "gradwire/base/error.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/base/strings.h"
+#include "gradwire/process_group/work_internal.h"
+
+namespace gradwire {
+namespace {
+
+// Set by a callback of the future, waited for with a time-out. Shared with the callback, which may run after the waiter has left.
+class Signal {
+ public:
+  void set() {
+    MutexLock lock(mutex_);
+    set_ = true;
+    condition_.notify_all();
+  }
+  bool wait_for(Milliseconds timeout) {
+    const Deadline deadline = Deadline::after(timeout);
+    MutexLock lock(mutex_);
+    while (!set_) {
+      if (deadline.point() == Deadline::Clock::time_point::max()) {
+        condition_.wait(lock);
+      } else if (condition_.wait_until(lock, deadline.point()) == std::cv_status::timeout) {
+        return set_;
+      }
+    }
+    return true;
+  }
+
+ private:
+  Mutex mutex_;
+  ConditionVariable condition_;
+  bool set_ GRADWIRE_GUARDED_BY(mutex_) = false;
+};
+
+void append_tensors(const c10::IValue& value, std::vector<at::Tensor>& tensors) {
+  if (value.isTensor()) {
+    tensors.push_back(value.toTensor());
+  } else if (value.isTensorList()) {
+    for (const at::Tensor& tensor : value.toTensorVector()) tensors.push_back(tensor);
+  } else if (value.isList()) {
+    for (const c10::IValue& element : value.toListRef()) append_tensors(element, tensors);
+  } else if (value.isTuple()) {
+    for (const c10::IValue& element : value.toTupleRef().elements()) append_tensors(element, tensors);
+  } else if (!value.isNone()) {
+    throw UnsupportedError(concat("Work::result(): the future holds a ", value.tagKind(), ", not tensors; take it from future()"));
+  }
+}
+
+class FutureWork final : public Work {
+ public:
+  FutureWork(Future future, std::shared_ptr<void> owner) : owner_(std::move(owner)), future_(std::move(future)) {}
+  Future future() override { return future_; }
+
+ private:
+  std::shared_ptr<void> owner_;  // goes after the future
+  Future future_;
+};
+
+class CompletedWork final : public Work {
+ public:
+  explicit CompletedWork(internal::Outputs outputs) : outputs_(std::move(outputs)) {}
+  bool wait(Milliseconds) override { return true; }
+  bool is_completed() override { return true; }
+  bool is_success() override { return true; }
+  std::exception_ptr exception() override { return nullptr; }
+  std::vector<at::Tensor> result() override { return outputs_.flattened(); }
+  void block_current_stream() override {}
+  Future future() override {
+    MutexLock lock(mutex_);
+    if (!future_) {
+      future_ = c10::make_intrusive<c10::ivalue::Future>(outputs_.type());
+      future_->markCompleted(outputs_.value());
+    }
+    return future_;
+  }
+
+ private:
+  const internal::Outputs outputs_;
+  Mutex mutex_;
+  Future future_ GRADWIRE_GUARDED_BY(mutex_);
+};
+
+Future failed_future(std::exception_ptr error, const c10::TypePtr& type) {
+  auto future = c10::make_intrusive<c10::ivalue::Future>(type);
+  future->setError(std::move(error));
+  return future;
+}
+
+}  // namespace
+
+bool Work::wait(Milliseconds timeout) {
+  const Future future = this->future();
+  if (timeout != kNoTimeout && !future->completed()) {
+    auto signal = std::make_shared<Signal>();
+    future->addCallback([signal](c10::ivalue::Future&) { signal->set(); }, /*uses_future=*/false);
+    if (!signal->wait_for(timeout) && !future->completed()) {
+      throw TimeoutError(concat("Work::wait(): the call had not ended after ", timeout.count(),
+                                " ms; it goes on, wait again or abort the group"));
+    }
+  }
+  future->waitAndThrow();
+  return true;
+}
+
+Future Work::future() {
+  throw UnsupportedError("Work::future(): this kind of Work has no future; wait() for it, or override future() in its class");
+}
+
+bool Work::is_completed() { return future()->completed(); }
+
+bool Work::is_success() { return future()->hasValue(); }
+
+std::exception_ptr Work::exception() { return future()->exception_ptr(); }
+
+std::vector<at::Tensor> Work::result() {
+  const Future future = this->future();
+  if (!future->completed()) {
+    throw InvalidArgument("Work::result(): the call has not ended; wait() for it first");
+  }
+  std::vector<at::Tensor> tensors;
+  append_tensors(future->value(), tensors);
+  return tensors;
+}
+
+void Work::block_current_stream() { wait(kNoTimeout); }
+
+int Work::source_rank() const {
+  throw UnsupportedError("Work::source_rank(): only a receive has a source");
+}
+
+std::shared_ptr<Work> work_from_future(Future future) { return internal::work_from_future(std::move(future), nullptr); }
+
+std::shared_ptr<Work> completed_work(std::vector<at::Tensor> outputs) {
+  return internal::completed_work(internal::Outputs::list(std::move(outputs)));
+}
+
+std::shared_ptr<Work> failed_work(std::exception_ptr error) {
+  if (error == nullptr) throw InvalidArgument("failed_work(): the error is null");
+  return work_from_future(failed_future(std::move(error), c10::ListType::ofTensors()));
+}
+
+Future completed_future(at::Tensor tensor) {
+  auto future = c10::make_intrusive<c10::ivalue::Future>(c10::TensorType::get());
+  future->markCompleted(c10::IValue(std::move(tensor)));
+  return future;
+}
+
+namespace internal {
+
+c10::IValue Outputs::value() const { return is_nested ? c10::IValue(nested) : c10::IValue(flat); }
+
+c10::TypePtr Outputs::type() const {
+  const c10::TypePtr list = c10::ListType::ofTensors();
+  return is_nested ? c10::TypePtr(c10::ListType::create(list)) : list;
+}
+
+std::vector<at::Tensor> Outputs::flattened() const {
+  std::vector<at::Tensor> tensors = flat;
+  for (const auto& some : nested) tensors.insert(tensors.end(), some.begin(), some.end());
+  return tensors;
+}
+
+std::shared_ptr<Work> completed_work(Outputs outputs) { return std::make_shared<CompletedWork>(std::move(outputs)); }
+
+std::shared_ptr<Work> work_from_future(Future future, std::shared_ptr<void> owner) {
+  if (!future) throw InvalidArgument("work_from_future(): the future is null");
+  return std::make_shared<FutureWork>(std::move(future), std::move(owner));
+}
+
+std::shared_ptr<Work> work_after(std::shared_ptr<Work> work, std::function<void()> then, Outputs outputs) {
+  Future before;
+  try {
+    before = work->future();
+  } catch (const UnsupportedError&) {
+    // A Work of a user's group that can only be waited for.
+    work->wait();
+    then();
+    return completed_work(std::move(outputs));
+  }
+  const c10::TypePtr type = outputs.type();
+  Future after = before->then(
+      [then = std::move(then), outputs = std::move(outputs)](c10::ivalue::Future& done) -> c10::IValue {
+        if (done.hasError()) std::rethrow_exception(done.exception_ptr());
+        then();
+        return outputs.value();
+      },
+      type);
+  return work_from_future(std::move(after), std::move(work));
+}
+
+namespace {
+
+// The state that the callbacks of work_of_all share.
+struct Gathering {
+  Mutex mutex;
+  std::size_t left GRADWIRE_GUARDED_BY(mutex) = 0;
+  std::vector<Future> parts;
+  Outputs outputs;
+  Future whole;
+
+  void one_ended() {
+    {
+      MutexLock lock(mutex);
+      if (--left > 0) return;
+    }
+    for (const Future& part : parts) {
+      if (part->hasError()) return whole->setError(part->exception_ptr());
+    }
+    whole->markCompleted(outputs.value());
+  }
+};
+
+}  // namespace
+
+std::shared_ptr<Work> work_of_all(std::vector<std::shared_ptr<Work>> works, Outputs outputs) {
+  auto state = std::make_shared<Gathering>();
+  for (const auto& work : works) {
+    try {
+      state->parts.push_back(work->future());
+    } catch (const UnsupportedError&) {
+      for (const auto& each : works) each->wait();
+      return completed_work(std::move(outputs));
+    }
+  }
+  if (works.empty()) return completed_work(std::move(outputs));
+  {
+    MutexLock lock(state->mutex);
+    state->left = works.size();
+  }
+  state->whole = c10::make_intrusive<c10::ivalue::Future>(outputs.type());
+  state->outputs = std::move(outputs);
+  // A copy: the last callback may run here and now, and `state` must outlive the loop.
+  const std::vector<Future> parts = state->parts;
+  for (const Future& part : parts) {
+    part->addCallback([state](c10::ivalue::Future&) { state->one_ended(); }, /*uses_future=*/false);
+  }
+  return work_from_future(state->whole, std::make_shared<std::vector<std::shared_ptr<Work>>>(std::move(works)));
+}
+
+}  // namespace internal
+}  // namespace gradwire
