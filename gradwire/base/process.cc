@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <utility>
 
 #include "gradwire/base/error.h"
@@ -12,9 +13,22 @@
 
 namespace gradwire {
 
-OwnerProcess::OwnerProcess() noexcept : pid_(::getpid()) {}
+namespace {
 
-bool OwnerProcess::is_current() const noexcept { return ::getpid() == pid_; }
+std::atomic<unsigned> forks{0};
+
+unsigned fork_generation() noexcept {
+  // getpid() is a system call, too dear for every collective; a handler in the child counts instead.
+  static const int registered = ::pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1, std::memory_order_relaxed); });
+  static_cast<void>(registered);
+  return forks.load(std::memory_order_relaxed);
+}
+
+}  // namespace
+
+OwnerProcess::OwnerProcess() noexcept : pid_(::getpid()), generation_(fork_generation()) {}
+
+bool OwnerProcess::is_current() const noexcept { return forks.load(std::memory_order_relaxed) == generation_; }
 
 void OwnerProcess::require_current(const char* what) const {
   if (is_current()) return;

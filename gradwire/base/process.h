@@ -16,13 +16,14 @@ namespace gradwire {
 class OwnerProcess {
  public:
   OwnerProcess() noexcept;
-  // False in a forked child. One system call's worth of work or less; safe in hot paths.
+  // False in a forked child. One load; safe in hot paths.
   bool is_current() const noexcept;
   // Throws InvalidArgument "<what> was made by process P and is used in its forked child C ..." unless is_current().
   void require_current(const char* what) const;
 
  private:
   pid_t pid_;
+  unsigned generation_;  // how many forks lie between the first process and this one
 };
 
 // A thread that is joined at the end, except in a forked child, where it does not exist and is let go.

@@ -1,0 +1,62 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/backend/registry.h"
+
+#include <array>
+
+#include "gradwire/backend/rendezvous_internal.h"
+#include "gradwire/backend/shm/shm_backend.h"
+#include "gradwire/backend/threads/threads_backend.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/strings.h"
+
+namespace gradwire {
+namespace {
+
+constexpr std::array<BackendEntry, 2> kBuiltin{{
+    {"shm", "ranks on one host, over shared memory", &make_shm_backend},
+    {"threads", "ranks as threads of one process", &make_threads_backend},
+}};
+
+// Ranks that were started with different world sizes, or two with one number, would wait for ever for ranks that never come.
+void claim_rank(const BackendOptions& options) {
+  Store& store = *options.store;
+  const std::string size = std::to_string(options.size);
+  const std::string agreed = store.compare_set("size", "", size);
+  std::string problem;
+  if (agreed != size) {
+    problem = concat("rank ", options.rank, " was started with world size ", size, ", another rank with ", agreed);
+  } else if (store.add(concat("rank/", options.rank), 1) != 1) {
+    problem = concat("two ranks were started with the number ", options.rank, " (of ", size, ")");
+  }
+  if (problem.empty()) return;
+  rendezvous::announce_failure(store, problem);
+  throw MismatchError(concat("rendezvous failed: ", problem));
+}
+
+}  // namespace
+
+std::span<const BackendEntry> builtin_backends() noexcept { return kBuiltin; }
+
+std::unique_ptr<Backend> make_backend(std::string_view name, const BackendOptions& options,
+                                      std::span<const BackendEntry> table) {
+  if (options.store == nullptr) throw InvalidArgument("make_backend: no store was given");
+  if (options.size < 1 || options.size > kMaxWorldSize) {
+    throw InvalidArgument(concat("make_backend: the world size is ", options.size, "; it must be from 1 to ", kMaxWorldSize));
+  }
+  if (options.rank < 0 || options.rank >= options.size) {
+    throw InvalidArgument(concat("make_backend: the rank is ", options.rank, "; it must be from 0 to ", options.size - 1));
+  }
+  std::vector<std::string> known;
+  for (const BackendEntry& entry : table) {
+    if (entry.name != name) {
+      known.emplace_back(entry.name);
+      continue;
+    }
+    claim_rank(options);
+    return entry.make(options);
+  }
+  throw InvalidArgument(concat("unknown backend '", name, "'; known are ", join(known, ", ")));
+}
+
+}  // namespace gradwire

@@ -1,0 +1,145 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// all_reduce over shared memory: three ways, with the same bits.
+//
+// Eager, for small buffers: every rank copies its buffer into its staging area; one step; every rank reduces all N. (N-1) B read a rank.
+//
+// Direct: a step; rank r reduces the r-th share of the buffer out of all ranks' buffers and writes the result into all of them, in one pass
+// over memory; a step. A rank reads B and writes B, whatever N. Nobody reads a peer's result, so no third step.
+//
+// Staged: windows of the buffer, a step each. Before step w a rank copies what others will reduce of window w into its staging area; after it, it reduces its
+// own share of window w into its buffer and its result area, and collects window w - 1 from the others' result areas. A last step, then the last window is collected. A rank
+// writes B (N-1)/N and B/N, and reads B (N-1)/N twice, of memory that others use.
+//
+// Elements are independent and every one is combined in rank order, so who reduces which share does not show in the bits.
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "gradwire/backend/shared/call_internal.h"
+#include "gradwire/backend/validate_internal.h"
+#include "gradwire/kernels/reduce.h"
+
+namespace gradwire::shared {
+namespace {
+
+// Below this a second step costs more than reading all of the others' data (docs/decisions/0004).
+constexpr std::size_t kEagerBytes = 8192;
+constexpr std::size_t kShareAlignment = 128;  // bytes: shares of two ranks do not meet in a cache line
+
+struct Range {
+  std::size_t begin;
+  std::size_t end;
+  std::size_t length() const noexcept { return end - begin; }
+};
+
+// The share of `rank` in `count` elements.
+Range share_of(int rank, int size, std::size_t count, std::size_t element) noexcept {
+  const std::size_t grain = std::max<std::size_t>(1, kShareAlignment / element);
+  const std::size_t ranks = static_cast<std::size_t>(size);
+  const std::size_t each = ((count + ranks - 1) / ranks + grain - 1) / grain * grain;
+  const std::size_t begin = std::min(count, each * static_cast<std::size_t>(rank));
+  return {begin, std::min(count, begin + each)};
+}
+
+}  // namespace
+
+void SharedChannel::all_reduce(void* data, std::size_t count, DType dtype, ReduceOp op, const CallOptions& options) {
+  validate::all_reduce(*this, data, count, dtype, op);
+  collective(Operation::all_reduce, options, [&] {
+    auto* bytes = static_cast<std::byte*>(data);
+    const std::size_t length = count * size_of(dtype);
+    if (length <= kEagerBytes) {
+      all_reduce_eager(bytes, count, dtype, op);
+      return;
+    }
+    const Location location = locate(data, length);
+    const bool private_memory = location.segment == 0;
+    if (private_memory) stage_for_others(bytes, std::min(count, layout_.window / size_of(dtype)), dtype);
+    enter(fingerprint(dtype, count, op), location);
+    trace::point("collective.reduce", rank(), sequence_);
+    if (all_in_place()) {
+      all_reduce_direct(count, dtype, op);
+    } else {
+      all_reduce_staged(bytes, count, dtype, op, private_memory);
+    }
+  });
+}
+
+void SharedChannel::all_reduce_eager(std::byte* data, std::size_t count, DType dtype, ReduceOp op) {
+  if (count != 0) std::memcpy(input_area(rank(), window_), data, count * size_of(dtype));
+  enter(fingerprint(dtype, count, op), {});
+  trace::point("collective.reduce", rank(), sequence_);
+  std::array<const void*, kMaxWorldSize> sources{};
+  for (int peer = 0; peer < size(); ++peer) sources[static_cast<std::size_t>(peer)] = input_area(peer, window_);
+  void* const to = data;
+  kernels::reduce(dtype, op, {sources.data(), static_cast<std::size_t>(size())}, {&to, 1}, count);
+  ++window_;
+  trace::point("collective.exit", rank(), sequence_);
+}
+
+void SharedChannel::all_reduce_direct(std::size_t count, DType dtype, ReduceOp op) {
+  const std::size_t element = size_of(dtype);
+  const Range mine = share_of(rank(), size(), count, element);
+  std::array<const void*, kMaxWorldSize> sources{};
+  std::array<void*, kMaxWorldSize> targets{};
+  for (int peer = 0; peer < size(); ++peer) {
+    std::byte* share = resolve(peer, line(peer).location.offset) + mine.begin * element;
+    sources[static_cast<std::size_t>(peer)] = share;
+    targets[static_cast<std::size_t>(peer)] = share;
+  }
+  const auto ranks = static_cast<std::size_t>(size());
+  kernels::reduce(dtype, op, {sources.data(), ranks}, {targets.data(), ranks}, mine.length());
+  trace::point("collective.exit", rank(), sequence_);
+  meet();
+}
+
+void SharedChannel::stage_for_others(const std::byte* data, std::size_t count, DType dtype) const noexcept {
+  const std::size_t element = size_of(dtype);
+  const Range mine = share_of(rank(), size(), count, element);
+  std::byte* area = input_area(rank(), window_);
+  std::memcpy(area, data, mine.begin * element);
+  std::memcpy(area + mine.end * element, data + mine.end * element, (count - mine.end) * element);
+}
+
+void SharedChannel::all_reduce_staged(std::byte* data, std::size_t count, DType dtype, ReduceOp op, bool first_is_staged) {
+  const std::size_t element = size_of(dtype);
+  const std::size_t per_window = layout_.window / element;
+  const auto ranks = static_cast<std::size_t>(size());
+  if (any_in_place()) {
+    if (!first_is_staged) stage_for_others(data, std::min(count, per_window), dtype);
+    meet();
+  }
+  const auto collect = [&](std::size_t begin, std::uint64_t window) {
+    const std::size_t length = std::min(per_window, count - begin);
+    for (int peer = 0; peer < size(); ++peer) {
+      const Range share = share_of(peer, size(), length, element);
+      if (peer == rank() || share.length() == 0) continue;
+      std::memcpy(data + (begin + share.begin) * element, result_area(peer, window) + share.begin * element,
+                  share.length() * element);
+    }
+  };
+  for (std::size_t begin = 0; begin < count; begin += per_window) {
+    const std::size_t length = std::min(per_window, count - begin);
+    if (begin != 0) {
+      stage_for_others(data + begin * element, length, dtype);
+      meet();
+    }
+    const Range mine = share_of(rank(), size(), length, element);
+    std::byte* own = data + (begin + mine.begin) * element;
+    std::array<const void*, kMaxWorldSize> sources{};
+    for (int peer = 0; peer < size(); ++peer) {
+      sources[static_cast<std::size_t>(peer)] =
+          peer == rank() ? own : input_area(peer, window_) + mine.begin * element;
+    }
+    const std::array<void*, 2> targets{own, result_area(rank(), window_) + mine.begin * element};
+    kernels::reduce(dtype, op, {sources.data(), ranks}, targets, mine.length());
+    if (begin != 0) collect(begin - per_window, window_ - 1);
+    ++window_;
+  }
+  trace::point("collective.exit", rank(), sequence_);
+  meet();
+  collect((count - 1) / per_window * per_window, window_ - 1);
+}
+
+}  // namespace gradwire::shared

@@ -1,0 +1,103 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/backend/shm/memory_file_internal.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+
+#include "gradwire/base/environment.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/strings.h"
+
+namespace gradwire::shm {
+namespace {
+
+UniqueFd make_unlinked_file(const std::string& folder) {
+  UniqueFd fd(::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+  if (fd) return fd;
+  // Not every file system has O_TMPFILE: make a name and take it away at once.
+  std::string name = folder + "/gradwire-XXXXXX";
+  fd = UniqueFd(::mkostemp(name.data(), O_CLOEXEC));
+  if (!fd) throw ResourceError(concat("cannot make a file for shared memory in ", folder, ": ", std::strerror(errno)));
+  ::unlink(name.c_str());
+  return fd;
+}
+
+void set_length(int fd, std::size_t bytes) {
+  if (::ftruncate(fd, static_cast<off_t>(bytes)) != 0) {
+    throw ResourceError(concat("cannot make ", bytes, " bytes of shared memory: ", std::strerror(errno)));
+  }
+}
+
+std::optional<std::size_t> read_limit(const std::string& path) {
+  std::ifstream file(path);
+  std::size_t limit = 0;
+  // "max" (version 2) is no number; version 1 writes a huge one for no limit, which no request exceeds.
+  if (!(file >> limit)) return std::nullopt;
+  return limit;
+}
+
+}  // namespace
+
+std::optional<std::size_t> control_group_limit(const std::string& root, const std::string& membership) {
+  std::ifstream groups(membership);
+  std::optional<std::size_t> smallest;
+  const auto consider = [&](const std::string& path) {
+    const auto limit = read_limit(path);
+    if (limit && (!smallest || *limit < *smallest)) smallest = limit;
+  };
+  // Lines are "0::/path" (version 2) or "7:memory:/path" (version 1). A limit anywhere up the path holds.
+  for (std::string row; std::getline(groups, row);) {
+    const bool unified = row.starts_with("0::");
+    const auto memory = row.find(":memory:");
+    if (!unified && memory == std::string::npos) continue;
+    std::string path = unified ? row.substr(3) : row.substr(memory + 8);
+    for (;;) {
+      consider(unified ? root + path + "/memory.max" : root + "/memory" + path + "/memory.limit_in_bytes");
+      if (path.empty() || path == "/") break;
+      path.erase(path.rfind('/'));
+    }
+  }
+  return smallest;
+}
+
+UniqueFd make_memory_file(std::size_t bytes) {
+  if (const auto limit = control_group_limit(); limit && bytes > *limit) {
+    throw ResourceError(concat(bytes, " bytes of shared memory are more than the ", *limit,
+                               " bytes that this process's control group may use; use smaller buckets or fewer ranks, or raise the limit"));
+  }
+  const auto folder = environment("GRADWIRE_SHM_FOLDER");
+  if (!folder) {
+    UniqueFd fd(::memfd_create("gradwire", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    if (fd) {
+      set_length(fd.get(), bytes);
+      if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+        throw ResourceError(concat("cannot seal shared memory: ", std::strerror(errno)));
+      }
+      return fd;
+    }
+    if (errno != ENOSYS && errno != EPERM) {
+      throw ResourceError(concat("cannot make shared memory (memfd_create): ", std::strerror(errno)));
+    }
+  }
+  UniqueFd fd = make_unlinked_file(folder.value_or(environment("TMPDIR").value_or("/tmp")));
+  set_length(fd.get(), bytes);
+  return fd;
+}
+
+void reserve_pages(int fd, std::size_t begin, std::size_t bytes) {
+  int error = EINTR;
+  while (error == EINTR) error = ::posix_fallocate(fd, static_cast<off_t>(begin), static_cast<off_t>(bytes));
+  if (error == 0) return;
+  throw ResourceError(concat("the system refused ", bytes, " bytes of shared memory: ", std::strerror(error),
+                             "; free memory, use smaller buckets or fewer ranks",
+                             environment("GRADWIRE_SHM_FOLDER") ? ", or name a larger GRADWIRE_SHM_FOLDER" : ""));
+}
+
+}  // namespace gradwire::shm

@@ -1,0 +1,26 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// Memory that can be passed to other processes and has no name.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+
+#include "gradwire/base/os_handles.h"
+
+namespace gradwire::shm {
+
+// A file of `bytes` that only its descriptors hold: a sealed memfd, which nobody can shrink under a reader; or, where GRADWIRE_SHM_FOLDER is set or the
+// kernel has no memfd, an unlinked file. Its pages are not there yet. Throws ResourceError.
+UniqueFd make_memory_file(std::size_t bytes);
+
+// Takes the pages of [begin, begin + bytes) now, so that touching them later cannot fail (a fault on a full file system is a SIGBUS). Throws ResourceError
+// with the sizes and what to do.
+void reserve_pages(int fd, std::size_t begin, std::size_t bytes);
+
+// The memory limit of this process's control group, if it has one; `root` is where the cgroup file system is mounted.
+std::optional<std::size_t> control_group_limit(const std::string& root = "/sys/fs/cgroup",
+                                               const std::string& membership = "/proc/self/cgroup");
+
+}  // namespace gradwire::shm

@@ -1,0 +1,108 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/backend/shm/shm_world_internal.h"
+
+#include <poll.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "gradwire/backend/shm/descriptor_socket_internal.h"
+#include "gradwire/backend/shm/memory_file_internal.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/strings.h"
+
+namespace gradwire::shm {
+namespace {
+
+constexpr Milliseconds kSlice{20};
+
+std::string pack(std::uint64_t key, const std::string& refusal) {
+  std::string bytes(sizeof(key), '\0');
+  std::memcpy(bytes.data(), &key, sizeof(key));
+  return bytes + refusal;
+}
+
+}  // namespace
+
+shared::Region map_region(int fd, std::size_t stride, int size) {
+  auto mapping = std::make_shared<Mapping>(Mapping::of_file(fd, stride * static_cast<std::size_t>(size)));
+  // Huge pages where the administrator allows them for shared memory; elsewhere this changes nothing.
+  ::madvise(mapping->data(), mapping->bytes(), MADV_HUGEPAGE);
+  return {std::shared_ptr<std::byte>(mapping, mapping->data()), stride};
+}
+
+ShmWorld::ShmWorld(int rank, int size, std::vector<UniqueFd> sockets, std::vector<Peer> peers, bool may_spin)
+    : World(rank, size), sockets_(std::move(sockets)), peers_(std::move(peers)) {
+  set_may_spin(may_spin);
+}
+
+shared::Region ShmWorld::share_region(std::uint64_t key, std::size_t stride, Deadline deadline,
+                                      const std::function<void()>& check) {
+  const Offer offer =
+      rank() == 0 ? make_and_send(key, stride * static_cast<std::size_t>(size())) : receive(key, deadline, check);
+  if (!offer.refusal.empty()) throw ResourceError(offer.refusal);
+  reserve_pages(offer.fd.get(), static_cast<std::size_t>(rank()) * stride, stride);
+  return map_region(offer.fd.get(), stride, size());
+}
+
+ShmWorld::Offer ShmWorld::make_and_send(std::uint64_t key, std::size_t bytes) {
+  Offer offer;
+  try {
+    offer.fd = make_memory_file(bytes);
+  } catch (const ResourceError& error) {
+    offer.refusal = error.what();
+  }
+  const std::string packet = pack(key, offer.refusal);
+  const int fd = offer.fd.get();
+  const std::span<const int> fds(&fd, offer.fd ? 1 : 0);
+  const MutexLock lock(mutex_);
+  for (int peer = 1; peer < size(); ++peer) {
+    if (!send_packet(sockets_[static_cast<std::size_t>(peer)].get(), packet, fds)) {
+      throw PeerError(concat("rank ", peer, " (", describe_peer(peer), ") is gone: it cannot be sent memory"), {peer});
+    }
+  }
+  return offer;
+}
+
+ShmWorld::Offer ShmWorld::receive(std::uint64_t key, Deadline deadline, const std::function<void()>& check) {
+  for (;;) {
+    {
+      const MutexLock lock(mutex_);
+      if (const auto found = early_.find(key); found != early_.end()) {
+        Offer offer = std::move(found->second);
+        early_.erase(found);
+        return offer;
+      }
+      Packet packet;
+      const Received received = receive_packet(sockets_[0].get(), packet, kSlice);
+      if (received == Received::closed) {
+        throw PeerError(concat("rank 0 (", describe_peer(0), ") is gone: no memory comes from it"), {0});
+      }
+      if (received == Received::packet && packet.bytes.size() >= sizeof(key)) {
+        std::uint64_t sent = 0;
+        std::memcpy(&sent, packet.bytes.data(), sizeof(sent));
+        Offer& offer = early_[sent];
+        offer.refusal = packet.bytes.substr(sizeof(sent));
+        if (!packet.fds.empty()) offer.fd = std::move(packet.fds.front());
+        continue;
+      }
+    }
+    check();
+    if (deadline.expired()) throw TimeoutError("the deadline passed while waiting for rank 0 to share memory", {0});
+  }
+}
+
+bool ShmWorld::is_gone(int peer) const noexcept {
+  if (peer == rank()) return false;
+  pollfd entry{peers_[static_cast<std::size_t>(peer)].process.get(), POLLIN, 0};
+  return ::poll(&entry, 1, 0) > 0 && (entry.revents & POLLIN) != 0;
+}
+
+std::string ShmWorld::describe_peer(int peer) const {
+  return concat("process ", peers_[static_cast<std::size_t>(peer)].pid);
+}
+
+}  // namespace gradwire::shm
