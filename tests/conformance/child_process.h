@@ -1,0 +1,66 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// Forked children of a test whose failed expectations come back to it through a pipe, and a folder for their files.
+#pragma once
+
+#include <sys/types.h>
+
+#include <functional>
+#include <string>
+
+#include "gradwire/base/deadline.h"
+#include "gradwire/base/os_handles.h"
+
+namespace gradwire::testing {
+
+// One forked child. It dies with its parent, and is killed and reaped by the destructor if it still runs. Movable.
+class ChildProcess {
+ public:
+  // Forks; the child runs `body` and ends without running destructors of the parent's objects. Only where no other thread runs.
+  ChildProcess(std::string name, const std::function<void()>& body);
+  ChildProcess(ChildProcess&& other) noexcept;
+  ChildProcess& operator=(ChildProcess&&) = delete;
+  ~ChildProcess();
+
+  pid_t pid() const noexcept { return pid_; }
+  void signal(int number) const;
+
+  struct Ending {
+    bool ended = false;  // false: still there at the deadline
+    bool exited = false;
+    int code = 0;          // exit code, or the signal's number
+    std::string failures;  // text of the failed expectations, empty when there was none
+    std::string notes;     // what it said with note()
+  };
+  // Waits for the end and reaps.
+  Ending wait(Deadline deadline);
+  // Waits; adds a failure to the running test unless the child ended by itself and well.
+  void expect_success(Deadline deadline);
+
+  // In a child: sends a line to the parent, which finds it in Ending::notes.
+  static void note(const std::string& line);
+
+ private:
+  void drain();
+
+  std::string name_;
+  pid_t pid_ = -1;
+  UniqueFd failures_;
+  UniqueFd notes_;
+  Ending ending_;
+};
+
+// A new folder under TMPDIR, removed with what is in it.
+class TemporaryFolder {
+ public:
+  TemporaryFolder();
+  ~TemporaryFolder();
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  const std::string& path() const noexcept { return path_; }
+
+ private:
+  std::string path_;
+};
+
+}  // namespace gradwire::testing

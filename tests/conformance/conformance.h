@@ -1,0 +1,94 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// The fixture of the conformance suite: every test runs over every backend and several world sizes. A test's name ends in the world,
+// "threads_5", so --gtest_filter=*/shm_* runs one backend.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstring>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "gradwire/backend/backend.h"
+#include "tests/conformance/oracle.h"
+#include "tests/conformance/world.h"
+
+namespace gradwire::testing {
+
+class ConformanceTest : public ::testing::TestWithParam<World> {
+ protected:
+  const World& world() const { return GetParam(); }
+  void run(const std::function<void(RankContext&)>& body) const { run_world(GetParam(), body); }
+};
+
+inline std::string world_name(const ::testing::TestParamInfo<World>& info) { return name_of(info.param); }
+
+// A suite `NAME` over all backends with each of the world sizes.
+#define GRADWIRE_CONFORMANCE_SUITE(NAME, ...)                          \
+  class NAME : public ::gradwire::testing::ConformanceTest {};         \
+  INSTANTIATE_TEST_SUITE_P(All, NAME, ::testing::ValuesIn(::gradwire::testing::worlds({__VA_ARGS__})), \
+                           ::gradwire::testing::world_name)
+
+// Where the buffers of a call lie.
+enum class Placement {
+  in_place,       // all ranks in memory from allocate()
+  own,            // all ranks in memory of their own
+  mixed,          // odd ranks in memory of their own
+  mixed_rank_0,   // rank 0 only in memory of its own
+};
+inline constexpr Placement kPlacements[] = {Placement::in_place, Placement::own, Placement::mixed, Placement::mixed_rank_0};
+
+// Memory that calls use one after the other, with bytes before and behind every buffer that must not change.
+class Arena {
+ public:
+  // Collective (it calls allocate). Holds buffers of `capacity` bytes in all, fences not counted.
+  Arena(RankContext& context, std::size_t capacity);
+
+  // Forgets the buffers so far; the next ones lie as told, `misaligned` bytes past a multiple of 64.
+  void start(Placement placement, std::size_t misaligned = 0);
+  // A buffer with `content`, or of `bytes` bytes that hold a pattern.
+  std::byte* add(const Bytes& content);
+  std::byte* add(std::size_t bytes);
+  // Expects that no fence changed.
+  void expect_fences() const;
+  // Whether start() gave memory of allocate().
+  bool shared() const { return shared_; }
+
+ private:
+  std::byte* reserve(std::size_t bytes);
+
+  int rank_;
+  Allocation allocation_;
+  std::vector<std::byte> own_;
+  std::byte* base_ = nullptr;
+  std::size_t capacity_;
+  std::size_t used_ = 0;
+  std::size_t misaligned_ = 0;
+  bool shared_ = false;
+  std::vector<std::byte*> fences_;
+};
+
+// Runs `call` and expects the exception E; returns its message ("" when it did not come).
+template <class E, class F>
+std::string expect_throw(F call) {
+  try {
+    call();
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const E& error) {
+    return error.what();
+  } catch (const std::exception& error) {
+    ADD_FAILURE() << "another exception was thrown: " << typeid(error).name() << ": " << error.what();
+  }
+  return {};
+}
+
+inline void expect_contains(const std::string& text, const std::string& part) {
+  EXPECT_NE(text.find(part), std::string::npos) << "'" << part << "' is missing in: " << text;
+}
+
+inline Bytes bytes_of(const std::byte* data, std::size_t bytes) { return Bytes(data, data + bytes); }
+
+}  // namespace gradwire::testing

@@ -1,0 +1,195 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/conformance/loopback_channel.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+#include "gradwire/backend/generic/call_internal.h"
+#include "gradwire/backend/validate_internal.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/strings.h"
+
+namespace gradwire::testing {
+
+// All fields are guarded by the hub's mutex.
+class LoopbackRequest final : public Request {
+ public:
+  explicit LoopbackRequest(std::shared_ptr<LoopbackHub> hub) : hub_(std::move(hub)), done_(true) {}
+  LoopbackRequest(std::shared_ptr<LoopbackHub> hub, LoopbackHub::Address at, void* data, std::size_t bytes, int source,
+                  std::uint32_t tag)
+      : hub_(std::move(hub)), at_(std::move(at)), data_(data), bytes_(bytes), source_(source), tag_(tag) {}
+  ~LoopbackRequest() override {
+    const MutexLock lock(hub_->mutex_);
+    if (!done_) hub_->mailboxes_[at_].waiting.remove(this);
+  }
+
+  Status wait(Deadline deadline) override {
+    MutexLock lock(hub_->mutex_);
+    while (!done_) {
+      if (deadline.expired()) throw TimeoutError(concat("no message from rank ", source_, " by the deadline"), {source_});
+      if (deadline.point() == Deadline::Clock::time_point::max()) {
+        hub_->changed_.wait(lock);
+      } else {
+        hub_->changed_.wait_until(lock, deadline.point());
+      }
+    }
+    if (error_ != nullptr) std::rethrow_exception(error_);
+    return status_;
+  }
+
+  bool done() override {
+    const MutexLock lock(hub_->mutex_);
+    return done_;
+  }
+
+  // The rest with the hub's mutex held.
+  bool matches(int source, std::uint32_t tag) const { return tag == tag_ && (source_ == kAnySource || source == source_); }
+  int source() const { return source_; }
+  int rank() const { return at_.second; }
+  const std::string& channel() const { return at_.first; }
+
+  void take(const LoopbackHub::Message& message) {
+    done_ = true;
+    if (message.bytes.size() > bytes_) {
+      error_ = std::make_exception_ptr(MismatchError(concat("rank ", message.source, " sent ", message.bytes.size(),
+                                                            " bytes, the buffer has ", bytes_)));
+      return;
+    }
+    if (!message.bytes.empty()) std::memcpy(data_, message.bytes.data(), message.bytes.size());
+    status_ = {message.source, message.bytes.size()};
+  }
+
+  void fail(std::exception_ptr error) {
+    done_ = true;
+    error_ = std::move(error);
+  }
+
+ private:
+  const std::shared_ptr<LoopbackHub> hub_;
+  const LoopbackHub::Address at_;
+  void* const data_ = nullptr;
+  const std::size_t bytes_ = 0;
+  const int source_ = kAnySource;
+  const std::uint32_t tag_ = 0;
+  bool done_ = false;
+  Status status_;
+  std::exception_ptr error_;
+};
+
+void LoopbackHub::deliver(const Address& to, Message message) {
+  const MutexLock lock(mutex_);
+  Mailbox& mailbox = mailboxes_[to];
+  const auto taker = std::find_if(mailbox.waiting.begin(), mailbox.waiting.end(), [&](const LoopbackRequest* request) {
+    return request->matches(message.source, message.tag);
+  });
+  if (taker == mailbox.waiting.end()) {
+    mailbox.arrived.push_back(std::move(message));
+    return;
+  }
+  (*taker)->take(message);
+  mailbox.waiting.erase(taker);
+  changed_.notify_all();
+}
+
+void LoopbackHub::await(const Address& at, LoopbackRequest& request) {
+  const MutexLock lock(mutex_);
+  Mailbox& mailbox = mailboxes_[at];
+  const auto message = std::find_if(mailbox.arrived.begin(), mailbox.arrived.end(), [&](const Message& candidate) {
+    return request.matches(candidate.source, candidate.tag);
+  });
+  if (message != mailbox.arrived.end()) {
+    request.take(*message);
+    mailbox.arrived.erase(message);
+    return;
+  }
+  mailbox.waiting.push_back(&request);
+  fail_waiting();
+}
+
+void LoopbackHub::end(const Address& who, const std::string& reason) {
+  const MutexLock lock(mutex_);
+  ended_.emplace(who, reason);
+  fail_waiting();
+}
+
+void LoopbackHub::leave(int rank) {
+  const MutexLock lock(mutex_);
+  left_.emplace(rank, concat("rank ", rank, " left"));
+  fail_waiting();
+}
+
+std::optional<std::string> LoopbackHub::ended(const std::string& channel, int source) {
+  if (const auto end = ended_.find({channel, source}); end != ended_.end()) return end->second;
+  if (const auto left = left_.find(source); left != left_.end()) return left->second;
+  return std::nullopt;
+}
+
+void LoopbackHub::fail_waiting() {
+  for (auto& [at, mailbox] : mailboxes_) {
+    for (auto request = mailbox.waiting.begin(); request != mailbox.waiting.end();) {
+      const auto own = ended_.find(at);
+      const auto peer = ended(at.first, (*request)->source());
+      if (own != ended_.end()) {
+        (*request)->fail(std::make_exception_ptr(AbortedError(own->second)));
+      } else if (peer) {
+        const int source = (*request)->source();
+        (*request)->fail(std::make_exception_ptr(PeerError(concat("rank ", source, " failed: ", *peer), {source})));
+      } else {
+        ++request;
+        continue;
+      }
+      request = mailbox.waiting.erase(request);
+    }
+  }
+  changed_.notify_all();
+}
+
+std::shared_ptr<Request> LoopbackChannel::start_send(const void* data, std::size_t bytes, int destination,
+                                                     std::uint32_t tag) {
+  LoopbackHub::Message message{rank_, tag, std::vector<std::byte>(bytes)};
+  if (bytes > 0) std::memcpy(message.bytes.data(), data, bytes);
+  hub_->deliver({name_, destination}, std::move(message));
+  return std::make_shared<LoopbackRequest>(hub_);
+}
+
+std::shared_ptr<Request> LoopbackChannel::start_receive(void* data, std::size_t bytes, int source, std::uint32_t tag) {
+  auto request =
+      std::make_shared<LoopbackRequest>(hub_, LoopbackHub::Address{name_, rank_}, data, bytes, source, tag);
+  hub_->await({name_, rank_}, *request);
+  return request;
+}
+
+void LoopbackChannel::announce_end(std::string_view reason) noexcept { hub_->end({name_, rank_}, std::string(reason)); }
+
+std::unique_ptr<Channel> LoopbackChannel::duplicate(const CallOptions& options) {
+  std::unique_ptr<Channel> channel;
+  run({.operation = generic::Operation::duplicate}, options, [&] {
+    channel = std::make_unique<LoopbackChannel>(hub_, concat(name_, ".", ++duplicates_), rank_);
+  });
+  return channel;
+}
+
+Allocation LoopbackChannel::allocate(std::size_t bytes, const CallOptions& options) {
+  validate::allocate(*this, bytes);
+  std::vector<std::byte> failed(static_cast<std::size_t>(size()));
+  Allocation allocation{nullptr, bytes, false};
+  run({.operation = generic::Operation::allocate, .count = bytes}, options, [&] {
+    const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+    const std::size_t rounded = (std::max<std::size_t>(bytes, 1) + page - 1) / page * page;
+    allocation.data = {static_cast<std::byte*>(std::aligned_alloc(page, rounded)), std::free};
+    if (allocation.data != nullptr) std::memset(allocation.data.get(), 0, rounded);
+    const std::byte mine{allocation.data == nullptr};
+    failed[static_cast<std::size_t>(rank_)] = mine;
+    share(&mine, failed.data(), 1, options.deadline);
+  });
+  for (std::size_t r = 0; r < failed.size(); ++r) {
+    if (failed[r] != std::byte{0}) throw ResourceError(concat("rank ", r, " was refused ", bytes, " bytes"));
+  }
+  return allocation;
+}
+
+}  // namespace gradwire::testing

@@ -1,0 +1,148 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/conformance/world.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "gradwire/backend/registry.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/strings.h"
+#include "gradwire/store/file_store.h"
+#include "gradwire/store/hash_store.h"
+#include "gradwire/store/prefix_store.h"
+#include "tests/conformance/child_process.h"
+#include "tests/conformance/loopback_channel.h"
+
+namespace gradwire::testing {
+namespace {
+
+std::string name_of(Kind kind) {
+  switch (kind) {
+    case Kind::loopback: return "loopback";
+    case Kind::threads: return "threads";
+    case Kind::shm: return "shm";
+  }
+  return "unknown";
+}
+
+std::unique_ptr<Backend> make_from_registry(const RankContext& context, const std::shared_ptr<Store>& store, int generation,
+                                            Milliseconds timeout) {
+  BackendOptions options;
+  options.store = std::make_shared<PrefixStore>(concat("backend", generation), store);
+  options.rank = context.rank();
+  options.size = context.size();
+  options.timeout = timeout;
+  return gradwire::make_backend(name_of(context.world().kind), options);
+}
+
+void run_rank(RankContext& context, bool joined, const std::function<void(RankContext&)>& body) {
+  SCOPED_TRACE(concat("rank ", context.rank(), " of ", context.world()));
+  try {
+    if (joined) context.join();
+    body(context);
+  } catch (const std::exception& error) {
+    ADD_FAILURE() << "an exception left the test: " << describe(error);
+  }
+}
+
+// The hubs of one loopback world, one a generation.
+class Hubs {
+ public:
+  std::shared_ptr<LoopbackHub> of(int generation, int size) {
+    const std::lock_guard lock(mutex_);
+    auto& hub = hubs_[generation];
+    if (hub == nullptr) hub = std::make_shared<LoopbackHub>(size);
+    return hub;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<int, std::shared_ptr<LoopbackHub>> hubs_;
+};
+
+void run_threads(const World& world, bool joined, const std::function<void(RankContext&)>& body) {
+  const auto store = std::make_shared<HashStore>();
+  const auto hubs = std::make_shared<Hubs>();
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < world.size; ++rank) {
+    threads.emplace_back([&, rank] {
+      RankContext context(world, rank, std::make_shared<PrefixStore>("test", store->clone()));
+      context.make_backend = [&](int generation, Milliseconds timeout) -> std::unique_ptr<Backend> {
+        if (world.kind == Kind::loopback) {
+          return std::make_unique<LoopbackBackend>(hubs->of(generation, world.size), rank);
+        }
+        return make_from_registry(context, store->clone(), generation, timeout);
+      };
+      run_rank(context, joined, body);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+void run_processes(const World& world, bool joined, const std::function<void(RankContext&)>& body) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() + "/store";
+  std::vector<ChildProcess> children;
+  for (int rank = 0; rank < world.size; ++rank) {
+    children.emplace_back(concat("rank ", rank, " of ", world), [&, rank] {
+      const auto store = std::make_shared<FileStore>(path, world.size);
+      store->set_timeout(kGuard);
+      RankContext context(world, rank, std::make_shared<PrefixStore>("test", store->clone()));
+      context.make_backend = [&](int generation, Milliseconds timeout) {
+        return make_from_registry(context, store->clone(), generation, timeout);
+      };
+      run_rank(context, joined, body);
+      context.leave();
+    });
+  }
+  const Deadline guard = Deadline::after(3 * kGuard);
+  for (ChildProcess& child : children) child.expect_success(guard);
+}
+
+void run_any(const World& world, bool joined, const std::function<void(RankContext&)>& body) {
+  if (world.kind == Kind::shm) {
+    run_processes(world, joined, body);
+  } else {
+    run_threads(world, joined, body);
+  }
+}
+
+}  // namespace
+
+std::string name_of(const World& world) { return concat(name_of(world.kind), "_", world.size); }
+std::ostream& operator<<(std::ostream& out, const World& world) { return out << name_of(world); }
+
+std::vector<World> worlds(const std::vector<int>& sizes) {
+  std::vector<World> all;
+  for (const Kind kind : {Kind::loopback, Kind::threads, Kind::shm}) {
+    for (const int size : sizes) all.push_back({kind, size});
+  }
+  return all;
+}
+
+void RankContext::meet(const std::string& name) const {
+  const std::string key = concat("meet/", name);
+  if (store_->add(key, 1) == size()) store_->set(key + "/all", "yes");
+  const std::vector<std::string> keys{key + "/all"};
+  store_->wait(keys, kGuard);
+}
+
+void RankContext::join(int generation, Milliseconds timeout) {
+  backend_.reset();
+  backend_ = make_backend(generation, timeout);
+}
+
+void run_world(const World& world, const std::function<void(RankContext&)>& body) { run_any(world, true, body); }
+void run_world_unjoined(const World& world, const std::function<void(RankContext&)>& body) {
+  run_any(world, false, body);
+}
+
+CallOptions guarded() { return {.deadline = Deadline::after(kGuard), .tag = {}}; }
+CallOptions with_timeout(Milliseconds timeout) { return {.deadline = Deadline::after(timeout), .tag = {}}; }
+CallOptions with_tag(CallTag tag) { return {.deadline = Deadline::after(kGuard), .tag = tag}; }
+
+}  // namespace gradwire::testing

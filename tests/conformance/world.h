@@ -1,0 +1,75 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// Runs a function on every rank of a world, over any backend, and brings the failures of all ranks back to the test.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "gradwire/backend/backend.h"
+#include "gradwire/store/store.h"
+
+namespace gradwire::testing {
+
+enum class Kind {
+  loopback,  // generic collectives over mailboxes, ranks as threads
+  threads,   // the backend of that name, ranks as threads
+  shm,       // the backend of that name, ranks as forked processes
+};
+
+struct World {
+  Kind kind = Kind::loopback;
+  int size = 1;
+};
+std::string name_of(const World& world);  // "shm_3"
+std::ostream& operator<<(std::ostream& out, const World& world);
+
+// All kinds with each of `sizes`.
+std::vector<World> worlds(const std::vector<int>& sizes);
+
+// Calls in tests end by this, so that a hang is a failure with a name. Generous: machines are slow under sanitizers.
+inline constexpr Milliseconds kGuard = std::chrono::seconds(100);
+
+// What one rank of a running world has.
+class RankContext {
+ public:
+  RankContext(const World& world, int rank, std::shared_ptr<Store> store) : world_(world), rank_(rank), store_(std::move(store)) {}
+
+  const World& world() const { return world_; }
+  int rank() const { return rank_; }
+  int size() const { return world_.size; }
+  Backend& backend() const { return *backend_; }
+  Channel& channel() const { return backend_->channel(); }
+  // Beside the backend's own keys.
+  Store& store() const { return *store_; }
+  // Returns when all ranks have called it with this name; needs no channel, so it works between failures.
+  void meet(const std::string& name) const;
+  // Destroys the backend: this rank leaves.
+  void leave() { backend_.reset(); }
+  // Replaces the backend (by another over a prefix of the store, named by `generation`). Loopback worlds start afresh with each generation.
+  void join(int generation = 0, Milliseconds timeout = kGuard);
+
+  std::function<std::unique_ptr<Backend>(int generation, Milliseconds timeout)> make_backend;
+
+ private:
+  World world_;
+  int rank_;
+  std::shared_ptr<Store> store_;
+  std::unique_ptr<Backend> backend_;
+};
+
+// Runs `body` on every rank of `world` with a backend made. An exception that leaves it, and every failed expectation, fails the test,
+// with the rank's number. Ranks that are processes start as forked children of this one.
+void run_world(const World& world, const std::function<void(RankContext&)>& body);
+// The same, but the body calls join() itself.
+void run_world_unjoined(const World& world, const std::function<void(RankContext&)>& body);
+
+// Options that end by kGuard.
+CallOptions guarded();
+CallOptions with_timeout(Milliseconds timeout);
+CallOptions with_tag(CallTag tag);
+
+}  // namespace gradwire::testing
