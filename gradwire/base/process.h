@@ -36,6 +36,8 @@ class Thread {
   Thread& operator=(Thread&& other) noexcept;
   ~Thread();
   void join();
+  // Whether this is the thread that asks.
+  bool is_current() const noexcept { return thread_.get_id() == std::this_thread::get_id(); }
   bool joinable() const noexcept { return thread_.joinable(); }
 
  private:
