@@ -177,8 +177,7 @@ void HashStore::set_timeout(Milliseconds timeout) {
 }
 
 std::shared_ptr<Store> HashStore::clone() {
-  std::shared_ptr<HashStore> copy(std::make_unique<HashStore>());
-  copy->impl_ = std::make_unique<Impl>(impl_->shared.get());
+  auto copy = std::make_shared<HashStore>(std::make_unique<Impl>(impl_->shared.get()));
   copy->set_timeout(timeout());
   return copy;
 }

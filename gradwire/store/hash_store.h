@@ -15,6 +15,8 @@ namespace gradwire {
 class HashStore final : public Store {
  public:
   HashStore();
+  struct Impl;
+  explicit HashStore(std::unique_ptr<Impl> impl);  // for clone(); nobody else has an Impl
   ~HashStore() override;
 
   void set(const std::string& key, const Value& value) override;
@@ -37,9 +39,6 @@ class HashStore final : public Store {
   std::shared_ptr<Store> clone() override;
 
  private:
-  struct Impl;
-  explicit HashStore(std::unique_ptr<Impl> impl);
-
   std::unique_ptr<Impl> impl_;
   std::atomic<Milliseconds> timeout_{kDefaultTimeout};
 };

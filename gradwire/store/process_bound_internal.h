@@ -25,6 +25,8 @@ class ProcessBound {
     if (!owner_.is_current()) static_cast<void>(std::make_unique<std::shared_ptr<T>>(std::move(value_)).release());
   }
 
+  bool is_current() const noexcept { return owner_.is_current(); }
+
   // Throws InvalidArgument in a forked child.
   const std::shared_ptr<T>& get() const {
     owner_.require_current(what_);

@@ -28,7 +28,7 @@ class Store {
   // More than that is refused with InvalidArgument, before anything is sent or changed. A store is for addresses and
   // settings.
   static constexpr std::size_t kMaxKeyBytes = 64 * 1024;
-  static constexpr std::size_t kMaxValueBytes = 32 * 1024 * 1024;
+  static constexpr std::size_t kMaxValueBytes = 16 * 1024 * 1024;
 
   virtual ~Store() = default;
 

@@ -1,0 +1,83 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// A store behind a TCP port, which one rank serves: for ranks on several hosts.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "gradwire/store/store.h"
+
+namespace gradwire {
+
+struct TcpStoreOptions {
+  // Where the server is: a host name or numeric address.
+  std::string host = "127.0.0.1";
+  // The server's port. 0, for the server only: any free port; TcpStore::port() tells which.
+  std::uint16_t port = 0;
+  // Whether this process runs the server (one rank does, rank 0 by custom).
+  bool is_server = false;
+  // The number of ranks that connect; -1 when unknown.
+  int world_size = -1;
+  // With a known world size the server's constructor returns when that many ranks have connected, itself included.
+  bool wait_for_workers = true;
+  // The store's timeout(); the constructor takes no longer either.
+  Milliseconds timeout = kDefaultTimeout;
+  // For the server: the numeric address of the interface to listen on. Empty: loopback when `host` is "localhost" or a
+  // loopback address, all interfaces otherwise.
+  std::string bind_address = {};
+  // For the server: sets SO_REUSEPORT, so that it can take a port over from a socket that was bound with the same
+  // option to reserve it. (A port that an earlier server has just left can be bound again in any case.)
+  bool reuse_port = false;
+};
+
+// A client of the server, and, with is_server, the owner of the server: one thread, which serves until the last handle
+// (clones included) of this store is gone. Close it after all ranks are done.
+//
+// Thread-safe; a method that waits holds no other up (each call under way has a connection of its own). A method throws
+// StoreError as soon as the connection breaks, because the server's process died, say. Where the server goes silent
+// instead, TimeoutError: at timeout(), and for get, wait, queue_pop one second later, as it is the server that watches
+// their time; no method gives up before one second. A caller that dies or gives up while an element is on the way to
+// its queue_pop takes that element with it.
+//
+// The server is for a trusted network: anyone who can connect can read and write. Garbage (a port scan, a malformed or
+// oversized message) closes the connection that sent it and nothing else. A forked child must not use a TcpStore
+// (InvalidArgument). docs/format/tcp_store.md specifies the protocol.
+class TcpStore final : public Store {
+ public:
+  // Starts the server if it is this process's, then connects; a client tries again until the server is there. Throws
+  // StoreError when the port is in use or something else listens there, TimeoutError, InvalidArgument for options that
+  // make no sense.
+  explicit TcpStore(TcpStoreOptions options);
+  class Impl;
+  explicit TcpStore(std::unique_ptr<Impl> impl);  // for clone(); nobody else has an Impl
+  ~TcpStore() override;
+
+  const std::string& host() const noexcept;
+  std::uint16_t port() const noexcept;
+
+  void set(const std::string& key, const Value& value) override;
+  Value get(const std::string& key) override;
+  std::int64_t add(const std::string& key, std::int64_t amount) override;
+  Value compare_set(const std::string& key, const Value& expected, const Value& desired) override;
+  using Store::wait;
+  void wait(std::span<const std::string> keys, Milliseconds timeout) override;
+  bool check(std::span<const std::string> keys) override;
+  bool delete_key(const std::string& key) override;
+  std::int64_t num_keys() override;
+  void append(const std::string& key, const Value& value) override;
+  std::vector<Value> multi_get(std::span<const std::string> keys) override;
+  void multi_set(std::span<const std::string> keys, std::span<const Value> values) override;
+  void queue_push(const std::string& queue, const Value& value) override;
+  Value queue_pop(const std::string& queue) override;
+  std::int64_t queue_length(const std::string& queue) override;
+  Milliseconds timeout() const override;
+  void set_timeout(Milliseconds timeout) override;
+  std::shared_ptr<Store> clone() override;
+
+ private:
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace gradwire

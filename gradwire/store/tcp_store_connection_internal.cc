@@ -1,0 +1,167 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/store/tcp_store_connection_internal.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "gradwire/base/error.h"
+#include "gradwire/base/strings.h"
+#include "gradwire/store/asio_internal.h"
+
+namespace gradwire::store_internal {
+
+using asio::ip::tcp;
+
+namespace {
+
+constexpr std::size_t kFirstChunkBytes = 64 * 1024;
+constexpr Milliseconds kFirstPause{10};
+constexpr Milliseconds kLongestPause{500};
+
+// Whether it makes sense to try again: the server may not have started yet, or shed this connection in a rush.
+bool is_passing(const asio::error_code& error) {
+  return error == asio::error::connection_refused || error == asio::error::connection_reset ||
+         error == asio::error::connection_aborted || error == asio::error::eof || error == asio::error::broken_pipe ||
+         error == asio::error::host_unreachable || error == asio::error::network_unreachable ||
+         error == asio::error::timed_out || error == asio::error::host_not_found ||
+         error == asio::error::host_not_found_try_again;
+}
+
+}  // namespace
+
+class GRADWIRE_HIDDEN TcpStoreConnection::Impl final {
+ public:
+  Impl(std::string host, std::uint16_t port) : host_(std::move(host)), port_(port) {}
+
+  void connect(Deadline deadline, Retry retry) {
+    for (Milliseconds pause = kFirstPause;; pause = std::min(pause * 2, kLongestPause)) {
+      const asio::error_code error = try_to_connect(deadline);
+      if (!error) return;
+      if (retry == Retry::no || !is_passing(error))
+        throw StoreError(concat(name(), ": cannot connect: ", error.message()));
+      if (deadline.remaining() <= pause) {
+        throw TimeoutError(concat(name(), ": could not connect in time (", error.message(),
+                                  "); has the rank that runs the server started, on that host and port?"));
+      }
+      ::poll(nullptr, 0, static_cast<int>(pause.count()));
+    }
+  }
+
+  Reply exchange(const Request& request, Deadline deadline) {
+    const std::string bytes = encode(request);
+    check(write(bytes, deadline), "sending a request");
+    std::array<char, kLengthBytes> head{};
+    check(read(head.data(), head.size(), deadline), "waiting for a reply");
+    const std::uint64_t length = decode_length(std::string_view(head.data(), head.size()));
+    if (length == 0 || length > kMaxMessageBytes) fail_strange();
+    std::string body;
+    while (body.size() < length) {
+      const std::size_t done = body.size();
+      body.resize(std::min<std::size_t>(length, done + std::max(done, kFirstChunkBytes)));
+      check(read(body.data() + done, body.size() - done, deadline), "waiting for a reply");
+    }
+    auto reply = decode_reply(body);
+    if (!reply) fail_strange();
+    return *std::move(reply);
+  }
+
+ private:
+  std::string name() const { return concat("TcpStore ", host_, ":", port_); }
+
+  [[noreturn]] void fail_strange() const {
+    throw StoreError(concat(name(), ": the server's reply is malformed; is another program listening there?"));
+  }
+
+  void check(const asio::error_code& error, const char* doing) const {
+    if (!error) return;
+    if (error == asio::error::operation_aborted) {
+      throw TimeoutError(
+          concat(name(), ": the server did not answer in time (", doing, "); it is stopped or unreachable"));
+    }
+    throw StoreError(concat(name(), ": the connection broke while ", doing, " (", error.message(),
+                            "); the rank that runs the server has ended or closed its store"));
+  }
+
+  // Runs one asynchronous operation to its end; operation_aborted when `deadline` came first.
+  template <class Start>
+  asio::error_code finish(Deadline deadline, Start start) {
+    asio::error_code result = asio::error::would_block;
+    start([&result](const asio::error_code& error, auto&&...) { result = error; });
+    loop_.restart();
+    loop_.run_until(deadline.point());
+    if (result == asio::error::would_block) {
+      asio::error_code ignored;
+      socket_.close(ignored);
+      loop_.run();
+      result = asio::error::operation_aborted;
+    }
+    return result;
+  }
+
+  asio::error_code write(const std::string& bytes, Deadline deadline) {
+    return finish(deadline, [&](auto done) { asio::async_write(socket_, asio::buffer(bytes), done); });
+  }
+
+  asio::error_code read(char* data, std::size_t bytes, Deadline deadline) {
+    return finish(deadline, [&](auto done) { asio::async_read(socket_, asio::buffer(data, bytes), done); });
+  }
+
+  asio::error_code try_to_connect(Deadline deadline) {
+    asio::error_code error;
+    tcp::resolver resolver(loop_);
+    const auto found = resolver.resolve(host_, std::to_string(port_), tcp::resolver::numeric_service, error);
+    for (const auto& entry : found) {
+      asio::error_code ignored;
+      socket_.close(ignored);
+      error = finish(deadline, [&](auto done) { socket_.async_connect(entry.endpoint(), done); });
+      if (!error) error = greet(deadline);
+      if (!error) return error;
+      if (error == asio::error::operation_aborted) {
+        throw TimeoutError(concat(
+            name(), ": could not connect in time; has the rank that runs the server started, on that host and port?"));
+      }
+    }
+    return error;
+  }
+
+  asio::error_code greet(Deadline deadline) {
+    asio::error_code ignored;
+    // A client that knocks on a free port of its own host may be given that very port as its source, and reach itself.
+    if (socket_.local_endpoint(ignored) == socket_.remote_endpoint(ignored)) return asio::error::connection_refused;
+    socket_.set_option(tcp::no_delay(true), ignored);
+    socket_.set_option(asio::socket_base::keep_alive(true), ignored);
+    if (const auto error = write(client_hello(), deadline)) return error;
+    std::array<char, kHelloBytes> hello{};
+    if (const auto error = read(hello.data(), hello.size(), deadline)) return error;
+    const auto version = version_of_server(std::string_view(hello.data(), hello.size()));
+    if (!version) throw StoreError(concat(name(), ": another program listens there (it is no store's server)"));
+    if (*version != kTcpStoreVersion) {
+      throw StoreError(concat(name(), ": the server speaks version ", *version,
+                              " of the store's protocol, this program ", kTcpStoreVersion,
+                              "; run the same release of gradwire on all ranks"));
+    }
+    return {};
+  }
+
+  const std::string host_;
+  const std::uint16_t port_;
+  asio::io_context loop_{1};
+  tcp::socket socket_{loop_};
+};
+
+TcpStoreConnection::TcpStoreConnection(const std::string& host, std::uint16_t port, Deadline deadline, Retry retry)
+    : impl_(std::make_unique<Impl>(host, port)) {
+  impl_->connect(deadline, retry);
+}
+
+TcpStoreConnection::~TcpStoreConnection() = default;
+
+Reply TcpStoreConnection::exchange(const Request& request, Deadline deadline) {
+  return impl_->exchange(request, deadline);
+}
+
+}  // namespace gradwire::store_internal

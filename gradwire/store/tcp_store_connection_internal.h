@@ -1,0 +1,37 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// A client's connection to a TcpStore's server.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "gradwire/base/deadline.h"
+#include "gradwire/store/tcp_store_protocol_internal.h"
+
+namespace gradwire::store_internal {
+
+// One connection, one request at a time. Not thread-safe. After an exception it is of no more use.
+class TcpStoreConnection final {
+ public:
+  enum class Retry { yes, no };
+
+  // Connects and exchanges hellos. Retry::yes tries again, with growing pauses, while nobody listens there. Throws
+  // TimeoutError at `deadline`, StoreError when the other side is no server of this version, or, with Retry::no, when
+  // nobody listens.
+  TcpStoreConnection(const std::string& host, std::uint16_t port, Deadline deadline, Retry retry);
+  ~TcpStoreConnection();
+  TcpStoreConnection(const TcpStoreConnection&) = delete;
+  TcpStoreConnection& operator=(const TcpStoreConnection&) = delete;
+
+  // Sends a request and waits for its reply. Throws StoreError as soon as the connection breaks, TimeoutError at
+  // `deadline`.
+  Reply exchange(const Request& request, Deadline deadline);
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace gradwire::store_internal

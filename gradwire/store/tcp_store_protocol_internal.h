@@ -1,0 +1,86 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// The messages between a TcpStore and its server. docs/format/tcp_store.md is their specification.
+//
+// Decoders take bytes from strangers: they check every length before they use it, throw nothing of their own and
+// allocate no more than a small multiple of the bytes they are given.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace gradwire::store_internal {
+
+inline constexpr std::uint16_t kTcpStoreVersion = 1;
+inline constexpr std::size_t kHelloBytes = 8;
+inline constexpr std::size_t kLengthBytes = 8;
+// The most bytes that a message may have behind its length.
+inline constexpr std::uint64_t kMaxMessageBytes = 64 * 1024 * 1024;
+
+// What each side says first.
+std::string client_hello();
+std::string server_hello();
+// The version in the other side's hello; nothing when it is no hello of this protocol.
+std::optional<std::uint16_t> version_of_client(std::string_view hello) noexcept;
+std::optional<std::uint16_t> version_of_server(std::string_view hello) noexcept;
+
+enum class Operation : std::uint8_t {
+  set = 1,          // keys: 1, values: 1
+  get = 2,          // keys: any number; number: timeout in ms. Reply: the first n >= 1 values, as many as fit a message
+  add = 3,          // keys: 1; number: amount. Reply: number
+  compare_set = 4,  // keys: 1; values: expected, desired. Reply: 1 value
+  wait = 5,         // keys: any number; number: timeout in ms
+  check = 6,        // keys: any number. Reply: number 0 or 1
+  delete_key = 7,   // keys: 1. Reply: number 0 or 1
+  num_keys = 8,     // Reply: number
+  append = 9,       // keys: 1, values: 1
+  multi_set = 10,   // keys and values: the same number
+  queue_push = 11,  // keys: 1, values: 1
+  queue_pop = 12,   // keys: 1; number: timeout in ms. Reply: 1 value
+  queue_length = 13,  // keys: 1. Reply: number
+  join = 14,          // counts the sender as one more worker. Reply: number of workers so far
+};
+
+struct Request {
+  Operation operation = Operation::num_keys;
+  std::int64_t number = 0;
+  std::vector<std::string> keys;
+  std::vector<std::string> values;
+
+  friend bool operator==(const Request&, const Request&) = default;
+};
+
+enum class Status : std::uint8_t {
+  ok = 0,
+  timeout = 1,      // values: the missing keys
+  store_error = 2,  // values: one message
+};
+
+struct Reply {
+  Status status = Status::ok;
+  std::int64_t number = 0;
+  std::vector<std::string> values;
+
+  friend bool operator==(const Reply&, const Reply&) = default;
+};
+
+// The bytes of a message behind its length.
+std::size_t body_bytes(const Request& request) noexcept;
+
+// A whole message, its length included.
+std::string encode(const Request& request);
+std::string encode(const Reply& reply);
+
+// The number in the first kLengthBytes bytes of a message.
+std::uint64_t decode_length(std::string_view bytes) noexcept;
+
+// The message in the bytes behind the length; nothing unless it is well formed to the last byte, and, for a request,
+// has the keys and values that its operation takes, within the limits of Store.
+std::optional<Request> decode_request(std::string_view body);
+std::optional<Reply> decode_reply(std::string_view body);
+
+}  // namespace gradwire::store_internal

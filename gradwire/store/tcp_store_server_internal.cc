@@ -1,0 +1,315 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/store/tcp_store_server_internal.h"
+
+#include <pthread.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <csignal>
+#include <deque>
+#include <list>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "gradwire/base/error.h"
+#include "gradwire/base/log.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/base/strings.h"
+#include "gradwire/store/asio_internal.h"
+#include "gradwire/store/key_value_map_internal.h"
+#include "gradwire/store/tcp_store_protocol_internal.h"
+#include "gradwire/store/tcp_store_session_internal.h"
+
+namespace gradwire::store_internal {
+
+using asio::ip::tcp;
+
+namespace {
+
+using ReusePort = asio::detail::socket_option::boolean<SOL_SOCKET, SO_REUSEPORT>;
+
+Reply number_reply(std::int64_t number) { return {Status::ok, number, {}}; }
+
+Reply value_reply(Store::Value value) {
+  Reply reply;
+  reply.values.push_back(std::move(value));
+  return reply;
+}
+
+// The values of the first keys, as many as fit a message.
+Reply values_reply(const KeyValueMap& map, std::span<const std::string> keys) {
+  Reply reply;
+  std::size_t bytes = 64;
+  for (const std::string& key : keys) {
+    const Store::Value& value = *map.find(key);
+    bytes += 4 + value.size();
+    if (bytes > kMaxMessageBytes) break;
+    reply.values.push_back(value);
+  }
+  return reply;
+}
+
+tcp::acceptor listen(asio::io_context& loop, const TcpStoreServerOptions& options) {
+  asio::error_code error;
+  const auto open = [&](const asio::ip::address& address) {
+    tcp::acceptor acceptor(loop);
+    const tcp::endpoint endpoint(address, options.port);
+    acceptor.open(endpoint.protocol(), error);
+    if (error) return acceptor;
+    acceptor.set_option(tcp::acceptor::reuse_address(true),
+                        error);  // over connections of an earlier server in TIME_WAIT
+    if (!error && options.reuse_port) acceptor.set_option(ReusePort(true), error);
+    if (!error && address.is_v6()) acceptor.set_option(asio::ip::v6_only(!address.is_unspecified()), error);
+    if (!error) acceptor.bind(endpoint, error);
+    if (!error) acceptor.listen(tcp::acceptor::max_listen_connections, error);
+    return acceptor;
+  };
+  const bool any = options.bind_address.empty();
+  const asio::ip::address address =
+      any ? asio::ip::address(asio::ip::address_v6::any()) : asio::ip::make_address(options.bind_address, error);
+  if (error) {
+    throw InvalidArgument(concat("TcpStore: '", options.bind_address, "' is no numeric address to listen on"));
+  }
+  tcp::acceptor acceptor = open(address);
+  // A kernel without IPv6 refuses the first try.
+  if (error && any && error != asio::error::address_in_use) acceptor = open(asio::ip::address_v4::any());
+  if (error == asio::error::address_in_use) {
+    throw StoreError(concat("TcpStore: port ", options.port,
+                            " is in use by another program (or by a store that is still open); "
+                            "choose another port, or 0 for any"));
+  }
+  if (error) throw StoreError(concat("TcpStore: cannot listen on port ", options.port, ": ", error.message()));
+  return acceptor;
+}
+
+}  // namespace
+
+// Everything but the constructor and the functions marked so runs on the event loop.
+class GRADWIRE_HIDDEN TcpStoreServer::Impl final : public TcpStoreSession::Owner {
+ public:
+  explicit Impl(const TcpStoreServerOptions& options)
+      : options_(options), acceptor_(listen(loop_, options)), retry_(loop_) {
+    accept();
+  }
+
+  std::uint16_t port() const { return acceptor_.local_endpoint().port(); }  // before run()
+
+  void run() {  // the body of the thread
+    for (;;) {
+      try {
+        loop_.run();
+        return;
+      } catch (const std::exception& problem) {
+        log::error(concat("tcp store: ", describe(problem)));
+      }
+    }
+  }
+
+  void stop() { loop_.stop(); }  // from any thread
+
+  int wait_for_workers(int count, Deadline deadline) {  // from any thread
+    MutexLock lock(workers_mutex_);
+    while (workers_ < count && !deadline.expired()) workers_changed_.wait_until(lock, deadline.point());
+    return workers_;
+  }
+
+ private:
+  using Session = TcpStoreSession;
+
+  void accept() {
+    acceptor_.async_accept([this](const asio::error_code& error, tcp::socket socket) {
+      if (error == asio::error::operation_aborted) return;
+      if (error) return accept_later(error);
+      try {
+        const auto session = std::make_shared<Session>(std::move(socket), *this);
+        strangers_.push_back(session);
+        session->start(Deadline::after(options_.hello_timeout));
+        if (strangers_.size() > options_.max_strangers) Session::Ptr(strangers_.front())->close();
+      } catch (const std::exception& problem) {
+        log::warn(concat("tcp store: lost a connection: ", problem.what()));
+      }
+      accept();
+    });
+  }
+
+  // Out of descriptors, most likely: trying again at once would spin.
+  void accept_later(const asio::error_code& error) {
+    log::warn(concat("tcp store: cannot accept a connection: ", error.message()));
+    retry_.expires_after(Milliseconds(100));
+    retry_.async_wait([this](const asio::error_code& stopped) {
+      if (!stopped) accept();
+    });
+  }
+
+  void greeted(const Session::Ptr& session) override { strangers_.remove(session); }
+
+  void closed(const Session::Ptr& session) override {
+    strangers_.remove(session);
+    unpark(session);
+  }
+
+  void requested(const Session::Ptr& session, Request request) override {
+    std::optional<Reply> reply;
+    try {
+      reply = serve(request);
+    } catch (const StoreError& problem) {
+      reply = Reply{Status::store_error, 0, {problem.what()}};
+    }
+    if (!reply) return park(session, std::move(request), Deadline::after(Milliseconds(request.number)));
+    session->reply(*reply);
+    for (const std::string& key : request.keys) {
+      if (changes(request.operation)) wake(key);
+    }
+  }
+
+  static bool changes(Operation operation) {
+    return operation == Operation::set || operation == Operation::add || operation == Operation::compare_set ||
+           operation == Operation::append || operation == Operation::multi_set || operation == Operation::queue_push;
+  }
+
+  // The reply; nothing when the request has to wait.
+  std::optional<Reply> serve(const Request& request);
+  // What a waiting request lacks.
+  std::vector<std::string> missing(const Request& request) const;
+
+  // A waiting request, kept under one of the keys it lacks.
+  struct Parked {
+    Session::Ptr session;
+    Request request;
+    Deadline deadline;
+  };
+
+  void park(const Session::Ptr& session, Request request, Deadline deadline) {
+    const std::string key = missing(request).front();
+    where_[session.get()] = key;
+    parked_[key].push_back({session, std::move(request), deadline});
+    session->hold(deadline, [this, session = session.get()] { expire(session); });
+  }
+
+  std::optional<Parked> unpark(const Session::Ptr& session) {
+    const auto place = where_.find(session.get());
+    if (place == where_.end()) return std::nullopt;
+    auto& line = parked_[place->second];
+    const auto found = std::find_if(line.begin(), line.end(), [&](const Parked& p) { return p.session == session; });
+    std::optional<Parked> result;
+    if (found != line.end()) {
+      result = std::move(*found);
+      line.erase(found);
+    }
+    if (line.empty()) parked_.erase(place->second);
+    where_.erase(session.get());
+    return result;
+  }
+
+  void expire(Session* session) {
+    const auto parked = unpark(session->shared_from_this());
+    if (parked) session->reply(Reply{Status::timeout, 0, missing(parked->request)});
+  }
+
+  // Serves those who wait for `key`, first come, first served.
+  void wake(const std::string& key) {
+    const auto found = parked_.find(key);
+    if (found == parked_.end()) return;
+    std::deque<Parked> line = std::move(found->second);
+    parked_.erase(found);
+    for (Parked& parked : line) {
+      where_.erase(parked.session.get());
+      if (const auto reply = serve(parked.request)) {
+        parked.session->reply(*reply);
+      } else {
+        park(parked.session, std::move(parked.request), parked.deadline);
+      }
+    }
+  }
+
+  TcpStoreServerOptions options_;
+  asio::io_context loop_{1};
+  tcp::acceptor acceptor_;
+  asio::steady_timer retry_;
+  KeyValueMap map_;
+  std::list<Session::Ptr> strangers_;  // those that have not said hello, oldest first
+  std::unordered_map<std::string, std::deque<Parked>> parked_;
+  std::unordered_map<Session*, std::string> where_;  // the key under which a session's request is parked
+
+  Mutex workers_mutex_;
+  ConditionVariable workers_changed_;
+  int workers_ GRADWIRE_GUARDED_BY(workers_mutex_) = 0;
+};
+
+std::optional<Reply> TcpStoreServer::Impl::serve(const Request& request) {
+  const auto& keys = request.keys;
+  const auto& values = request.values;
+  switch (request.operation) {
+    case Operation::set:
+    case Operation::multi_set:
+      for (std::size_t i = 0; i < keys.size(); ++i) map_.set(keys[i], values[i]);
+      return Reply();
+    case Operation::get:
+      if (!missing(request).empty()) return std::nullopt;
+      return values_reply(map_, keys);
+    case Operation::add:
+      return number_reply(map_.add(keys[0], request.number));
+    case Operation::compare_set:
+      return value_reply(map_.compare_set(keys[0], values[0], values[1]).value);
+    case Operation::wait:
+      if (!missing(request).empty()) return std::nullopt;
+      return Reply();
+    case Operation::check:
+      return number_reply(map_.missing(keys).empty() ? 1 : 0);
+    case Operation::delete_key:
+      return number_reply(map_.remove(keys[0]) ? 1 : 0);
+    case Operation::num_keys:
+      return number_reply(map_.num_keys());
+    case Operation::append:
+      map_.append(keys[0], values[0]);
+      return Reply();
+    case Operation::queue_push:
+      map_.push(keys[0], values[0]);
+      return Reply();
+    case Operation::queue_pop:
+      if (auto value = map_.pop(keys[0])) return value_reply(*std::move(value));
+      return std::nullopt;
+    case Operation::queue_length:
+      return number_reply(map_.queue_length(keys[0]));
+    case Operation::join: {
+      MutexLock lock(workers_mutex_);
+      workers_changed_.notify_all();
+      return number_reply(++workers_);
+    }
+  }
+  return Reply{Status::store_error, 0, {"the server does not know this operation"}};
+}
+
+std::vector<std::string> TcpStoreServer::Impl::missing(const Request& request) const {
+  if (request.operation == Operation::queue_pop) return request.keys;
+  return request.operation == Operation::get ? map_.missing_values(request.keys) : map_.missing(request.keys);
+}
+
+TcpStoreServer::TcpStoreServer(const TcpStoreServerOptions& options)
+    : impl_("this TcpStore's server", std::make_shared<Impl>(options)), port_(impl_.get()->port()) {
+  thread_ = Thread("gw-tcp-store", [impl = impl_.get()] {
+    // The program's signal handlers run on its own threads.
+    sigset_t all;
+    ::sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, nullptr);
+    impl->run();
+  });
+}
+
+TcpStoreServer::~TcpStoreServer() {
+  if (impl_.is_current()) impl_.get()->stop();
+}
+
+void TcpStoreServer::wait_for_workers(int count, Deadline deadline) {
+  const int joined = impl_.get()->wait_for_workers(count, deadline);
+  if (joined >= count) return;
+  throw TimeoutError(
+      concat("TcpStore: ", joined, " of ", count, " ranks had connected to port ", port_,
+             " when the time was up; has every rank started, with the same address, port and world size?"));
+}
+
+}  // namespace gradwire::store_internal

@@ -1,0 +1,50 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// The server of TcpStores: one thread that runs one event loop.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "gradwire/base/deadline.h"
+#include "gradwire/base/process.h"
+#include "gradwire/store/process_bound_internal.h"
+
+namespace gradwire::store_internal {
+
+struct TcpStoreServerOptions {
+  std::string bind_address;  // a numeric address; empty: all interfaces, IPv4 and IPv6
+  std::uint16_t port = 0;    // 0: any free one
+  bool reuse_port = false;   // SO_REUSEPORT
+  // A connection must say hello within that time.
+  Milliseconds hello_timeout = std::chrono::seconds(10);
+  // When more connections than that have not said hello yet, the oldest of them is closed.
+  std::size_t max_strangers = 256;
+};
+
+// Serves until it is destroyed, which closes all connections. Whatever a connection sends, at worst that connection is
+// closed.
+class TcpStoreServer final {
+ public:
+  // Binds, listens and starts the thread. Throws StoreError when the port is in use or may not be bound,
+  // InvalidArgument for an address that is none.
+  explicit TcpStoreServer(const TcpStoreServerOptions& options);
+  ~TcpStoreServer();
+  TcpStoreServer(const TcpStoreServer&) = delete;
+  TcpStoreServer& operator=(const TcpStoreServer&) = delete;
+
+  std::uint16_t port() const noexcept { return port_; }
+
+  // Waits until `count` workers have joined. Throws TimeoutError that says how many had.
+  void wait_for_workers(int count, Deadline deadline);
+
+  class Impl;
+
+ private:
+  ProcessBound<Impl> impl_;
+  Thread thread_;
+  std::uint16_t port_;
+};
+
+}  // namespace gradwire::store_internal

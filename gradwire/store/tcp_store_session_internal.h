@@ -1,0 +1,72 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// One client's connection as the server sees it: hello, framing, one request at a time.
+#pragma once
+
+#include <array>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "gradwire/base/deadline.h"
+#include "gradwire/store/asio_internal.h"
+#include "gradwire/store/tcp_store_protocol_internal.h"
+
+namespace gradwire::store_internal {
+
+// Runs on the server's event loop only. Keeps itself alive while an operation on its socket is under way.
+//
+// Its memory is bounded: no buffer before a valid hello, then at most twice the bytes that arrived of one message; the
+// next request is read only after the reply to the last one went out.
+class GRADWIRE_HIDDEN TcpStoreSession final : public std::enable_shared_from_this<TcpStoreSession> {
+ public:
+  using Ptr = std::shared_ptr<TcpStoreSession>;
+
+  // What the server makes of it.
+  class Owner {
+   public:
+    virtual ~Owner() = default;
+    virtual void greeted(const Ptr& session) = 0;
+    // Must call reply() or hold().
+    virtual void requested(const Ptr& session, Request request) = 0;
+    // Called once, before the session lets go of itself.
+    virtual void closed(const Ptr& session) = 0;
+  };
+
+  // `owner` lives longer than the event loop runs.
+  TcpStoreSession(asio::ip::tcp::socket socket, Owner& owner);
+
+  // Waits for the hello until `deadline`.
+  void start(Deadline deadline);
+
+  // Answers the request at hand and goes on to the next.
+  void reply(const Reply& reply);
+
+  // Leaves the request unanswered for now: calls `expired` at `deadline` unless reply() came first. A client that hangs
+  // up meanwhile, or says anything, is closed.
+  void hold(Deadline deadline, std::function<void()> expired);
+
+  void close();
+
+ private:
+  void read_hello();
+  void read_length();
+  void read_body(std::size_t length);
+  void start_timer(Deadline deadline, std::function<void()> expired);
+  // Wraps a handler: closes the session on an error, does nothing when it is closed already.
+  template <class Next>
+  auto then(Next next);
+
+  asio::ip::tcp::socket socket_;
+  asio::steady_timer timer_;
+  Owner& owner_;
+  bool closed_ = false;
+  bool held_ = false;
+  bool watching_ = false;   // whether an operation waits for bytes or the end of a held connection
+  std::uint64_t turn_ = 0;  // changes with every hold() and reply(), so that a timer of an earlier turn can tell
+  std::array<char, kLengthBytes> head_{};
+  std::string body_;
+  std::string out_;
+};
+
+}  // namespace gradwire::store_internal
