@@ -20,7 +20,7 @@ bool run_rank(const std::shared_ptr<gradwire::Store>& store, int rank) {
   const auto backend = gradwire::make_backend("threads", {.store = store, .rank = rank, .size = kRanks});
   std::vector<float> numbers(1000);
   std::iota(numbers.begin(), numbers.end(), static_cast<float>(rank));
-  backend->channel().all_reduce(numbers.data(), numbers.size(), gradwire::DType::kFloat32, gradwire::ReduceOp::sum(), {});
+  backend->channel().all_reduce(numbers.data(), numbers.size(), gradwire::DType::f32, gradwire::ReduceOp::sum(), {});
   for (std::size_t i = 0; i < numbers.size(); ++i) {
     if (numbers[i] != static_cast<float>(kRanks * i + kRanks * (kRanks - 1) / 2)) return false;
   }
