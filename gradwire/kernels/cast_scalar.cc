@@ -70,11 +70,16 @@ void run(const CastCall& call, std::size_t begin, std::size_t end) noexcept {
 template <class From>
 void run_from(const CastCall& call, std::size_t begin, std::size_t end) noexcept {
   switch (call.to) {
-    case DType::f16: return run<From, F16>(call, begin, end);
-    case DType::bf16: return run<From, Bf16>(call, begin, end);
-    case DType::f32: return run<From, F32>(call, begin, end);
-    case DType::f64: return run<From, F64>(call, begin, end);
-    default: break;
+    case DType::f16:
+      return run<From, F16>(call, begin, end);
+    case DType::bf16:
+      return run<From, Bf16>(call, begin, end);
+    case DType::f32:
+      return run<From, F32>(call, begin, end);
+    case DType::f64:
+      return run<From, F64>(call, begin, end);
+    default:
+      break;
   }
 }
 
@@ -83,11 +88,20 @@ void run_from(const CastCall& call, std::size_t begin, std::size_t end) noexcept
 std::size_t cast_scalar(const CastCall& call, std::size_t begin, std::size_t end) noexcept {
   note_run("scalar");
   switch (call.from) {
-    case DType::f16: run_from<F16>(call, begin, end); break;
-    case DType::bf16: run_from<Bf16>(call, begin, end); break;
-    case DType::f32: run_from<F32>(call, begin, end); break;
-    case DType::f64: run_from<F64>(call, begin, end); break;
-    default: break;
+    case DType::f16:
+      run_from<F16>(call, begin, end);
+      break;
+    case DType::bf16:
+      run_from<Bf16>(call, begin, end);
+      break;
+    case DType::f32:
+      run_from<F32>(call, begin, end);
+      break;
+    case DType::f64:
+      run_from<F64>(call, begin, end);
+      break;
+    default:
+      break;
   }
   return end;
 }

@@ -98,8 +98,8 @@ TEST_P(CastTest, F32AroundEveryHalfwayPoint) {
       }
     }
     // Around the threshold of overflow, and NaN of all kinds.
-    for (const std::uint32_t pattern : {0x477fefffu, 0x477ff000u, 0x477fffffu, 0x47800000u, 0x7f7f7fffu, 0x7f7f8000u, 0x7f7fffffu,
-                                        0x7f800000u, 0x7f800001u, 0x7f808000u, 0x7fbfffffu, 0x7fffffffu}) {
+    for (const std::uint32_t pattern : {0x477fefffu, 0x477ff000u, 0x477fffffu, 0x47800000u, 0x7f7f7fffu, 0x7f7f8000u,
+                                        0x7f7fffffu, 0x7f800000u, 0x7f800001u, 0x7f808000u, 0x7fbfffffu, 0x7fffffffu}) {
       values.push_back(pattern);
       values.push_back(pattern | 0x80000000u);
     }
@@ -141,7 +141,8 @@ TEST_P(CastTest, F64RoundsOnce) {
         high = half_type(to).decode(static_cast<std::uint16_t>(bits + 1));
       }
       const double middle = (low + high) / 2;
-      for (const double value : {low, middle, std::nextafter(middle, low), std::nextafter(middle, high)}) values.push_back(value);
+      for (const double value : {low, middle, std::nextafter(middle, low), std::nextafter(middle, high)})
+        values.push_back(value);
       values.push_back(std::bit_cast<double>(random()));
     }
     const auto source = bytes_of(values);

@@ -53,10 +53,14 @@ std::size_t cast_pair(const CastCall& call, std::size_t begin, std::size_t end) 
 template <class From>
 std::size_t cast_from(const CastCall& call, std::size_t begin, std::size_t end) {
   switch (call.to) {
-    case DType::f16: return cast_pair<From, F16Format>(call, begin, end);
-    case DType::bf16: return cast_pair<From, Bf16Format>(call, begin, end);
-    case DType::f32: return cast_pair<From, PlainFormat<float>>(call, begin, end);
-    default: return begin;
+    case DType::f16:
+      return cast_pair<From, F16Format>(call, begin, end);
+    case DType::bf16:
+      return cast_pair<From, Bf16Format>(call, begin, end);
+    case DType::f32:
+      return cast_pair<From, PlainFormat<float>>(call, begin, end);
+    default:
+      return begin;
   }
 }
 
@@ -89,10 +93,14 @@ std::size_t cast_vector(const CastCall& call, std::size_t begin, std::size_t end
   if (call.from == DType::f64 && call.to == DType::f32) return cast_double<false>(call, begin, end);
 #endif
   switch (call.from) {
-    case DType::f16: return cast_from<F16Format>(call, begin, end);
-    case DType::bf16: return cast_from<Bf16Format>(call, begin, end);
-    case DType::f32: return cast_from<PlainFormat<float>>(call, begin, end);
-    default: return begin;
+    case DType::f16:
+      return cast_from<F16Format>(call, begin, end);
+    case DType::bf16:
+      return cast_from<Bf16Format>(call, begin, end);
+    case DType::f32:
+      return cast_from<PlainFormat<float>>(call, begin, end);
+    default:
+      return begin;
   }
 }
 

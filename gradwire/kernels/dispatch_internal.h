@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // How reduce() and cast() reach the loops of one instruction set.
 //
-// A loop may do less than it is asked for: it handles whole vectors from the front and returns where it stopped. The rest,
-// and every pair it has no code for, is done by the scalar loop, whose bits are the same.
+// A loop may do less than it is asked for: it handles whole vectors from the front and returns where it stopped. The
+// rest, and every pair it has no code for, is done by the scalar loop, whose bits are the same.
 #pragma once
 
 #include <cstddef>
@@ -24,8 +24,8 @@ struct ReduceCall {
   std::span<void* const> destinations;
 };
 
-// Reduces elements [begin, end) and returns the index of the first one it left, `begin` at the least. With `streamed`, element
-// `begin` of every destination is aligned to kStreamAlignment.
+// Reduces elements [begin, end) and returns the index of the first one it left, `begin` at the least. With `streamed`,
+// element `begin` of every destination is aligned to kStreamAlignment.
 using ReduceLoop = std::size_t (*)(const ReduceCall& call, std::size_t begin, std::size_t end, bool streamed) noexcept;
 
 inline constexpr std::size_t kStreamAlignment = 64;
@@ -51,15 +51,16 @@ struct KernelSet {
   CastLoop cast;
 };
 
-// The set in use. Unlike selected() it does not throw: with a GRADWIRE_KERNELS that cannot be honoured it is the best set.
+// The set in use. Unlike selected() it does not throw: with a GRADWIRE_KERNELS that cannot be honoured it is the best
+// set.
 const KernelSet& active() noexcept;
 
 // The reference loops; they do everything they are asked for.
 std::size_t reduce_scalar(const ReduceCall& call, std::size_t begin, std::size_t end, bool streamed) noexcept;
 std::size_t cast_scalar(const CastCall& call, std::size_t begin, std::size_t end) noexcept;
 
-// Each loop notes the instruction set that it was compiled for (Highway's name, a string that lives for ever); a test reads it back.
-// One note for the process: the last loop that ran on any thread.
+// Each loop notes the instruction set that it was compiled for (Highway's name, a string that lives for ever); a test
+// reads it back. One note for the process: the last loop that ran on any thread.
 void note_run(const char* compiled_for) noexcept;
 std::string_view last_run() noexcept;
 

@@ -44,9 +44,7 @@ class DispatchTest : public testing::Test {
     const char* value = std::getenv("GRADWIRE_KERNELS");
     before_ = value == nullptr ? "" : value;
   }
-  void TearDown() override {
-    force(before_);
-  }
+  void TearDown() override { force(before_); }
   // Sets the variable ("" removes it) and makes the next call look again.
   static void force(const std::string& name) {
     if (name.empty()) {

@@ -34,7 +34,8 @@ inline float bf16_to_f32(std::uint16_t bits) noexcept {
 inline std::uint16_t f32_to_bf16(float value) noexcept {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fc0u;
-  // Adding just under half a unit, and the last kept bit for ties, carries into the kept half exactly when it has to round up.
+  // Adding just under half a unit, and the last kept bit for ties, carries into the kept half exactly when it has to
+  // round up.
   return static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
@@ -51,7 +52,8 @@ inline float f16_to_f32(std::uint16_t half) noexcept {
   return std::bit_cast<float>(sign | std::bit_cast<std::uint32_t>(scaled));
 }
 
-// Rounds to nearest even; overflow gives infinity, denormals are kept, a NaN keeps its sign and upper payload and is quiet.
+// Rounds to nearest even; overflow gives infinity, denormals are kept, a NaN keeps its sign and upper payload and is
+// quiet.
 inline std::uint16_t f32_to_f16(float value) noexcept {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const std::uint32_t sign = (bits >> 16) & 0x8000u;
@@ -64,20 +66,22 @@ inline std::uint16_t f32_to_f16(float value) noexcept {
   } else if (magnitude >= 0x38800000u) {  // 2^-14, the smallest normal number
     half = (magnitude - (112u << 23) + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
   } else {
-    // The unit in the last place of 0.5f is 2^-24, that of a denormal f16: the addition rounds, and the low bits are the result.
+    // The unit in the last place of 0.5f is 2^-24, that of a denormal f16: the addition rounds, and the low bits are
+    // the result.
     half = std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) - 0x3f000000u;
   }
   return static_cast<std::uint16_t>(sign | half);
 }
 
-// f64 to f32, rounded to odd: the last bit is set when the result is inexact, so that a second rounding to a type at least two
-// bits narrower gives what one rounding would have given.
+// f64 to f32, rounded to odd: the last bit is set when the result is inexact, so that a second rounding to a type at
+// least two bits narrower gives what one rounding would have given.
 inline float f64_to_f32_odd(double value) noexcept {
   const auto nearest = static_cast<float>(value);
   const auto bits = std::bit_cast<std::uint32_t>(nearest);
   const double back = static_cast<double>(nearest);
   if (back == value || value != value || (bits & 1u) != 0) return nearest;
-  // Inexact and even: the odd neighbour towards `value`. Infinity after overflow steps back to the largest finite number.
+  // Inexact and even: the odd neighbour towards `value`. Infinity after overflow steps back to the largest finite
+  // number.
   const bool rounded_away = (value < 0 ? -back : back) > (value < 0 ? -value : value);
   return std::bit_cast<float>(rounded_away ? bits - 1u : bits + 1u);
 }

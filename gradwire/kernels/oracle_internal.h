@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// What the kernels' tests compare against: the meaning of the dtypes and reductions, written without the kernels' code and by
-// other means (values of half types are looked up in a table of all of them; f32 arithmetic is done in f64 and rounded, which
-// for one +, -, * or / gives the correctly rounded f32).
+// What the kernels' tests compare against: the meaning of the dtypes and reductions, written without the kernels' code
+// and by other means (values of half types are looked up in a table of all of them; f32 arithmetic is done in f64 and
+// rounded, which for one +, -, * or / gives the correctly rounded f32).
 #pragma once
 
 #include <algorithm>
@@ -19,11 +19,12 @@
 
 namespace gradwire::kernels::oracle {
 
-inline constexpr DType kDTypes[] = {DType::f16, DType::bf16, DType::f32, DType::f64,     DType::i8,  DType::u8,
+inline constexpr DType kDTypes[] = {DType::f16, DType::bf16, DType::f32,     DType::f64, DType::i8,  DType::u8,
                                     DType::i32, DType::i64,  DType::boolean, DType::c64, DType::c128};
 
-inline constexpr ReduceOp kOps[] = {ReduceOp::sum(),  ReduceOp::avg(), ReduceOp::product(), ReduceOp::min(),           ReduceOp::max(),
-                                    ReduceOp::band(), ReduceOp::bor(), ReduceOp::bxor(),    ReduceOp::premul_sum(0.3)};
+inline constexpr ReduceOp kOps[] = {ReduceOp::sum(), ReduceOp::avg(),  ReduceOp::product(),
+                                    ReduceOp::min(), ReduceOp::max(),  ReduceOp::band(),
+                                    ReduceOp::bor(), ReduceOp::bxor(), ReduceOp::premul_sum(0.3)};
 
 // A binary floating-point format of 16 bits: all of its values, and rounding by looking for the nearest.
 class HalfType {
@@ -127,13 +128,20 @@ inline Number reduce_numbers(const Arithmetic& math, ReduceOp op, const std::vec
 inline __int128 combine_integers(ReduceOp::Kind kind, __int128 a, __int128 b) {
   using Kind = ReduceOp::Kind;
   switch (kind) {
-    case Kind::product: return static_cast<__int128>(static_cast<unsigned __int128>(a) * static_cast<unsigned __int128>(b));
-    case Kind::min: return std::min(a, b);
-    case Kind::max: return std::max(a, b);
-    case Kind::band: return a & b;
-    case Kind::bor: return a | b;
-    case Kind::bxor: return a ^ b;
-    default: return static_cast<__int128>(static_cast<unsigned __int128>(a) + static_cast<unsigned __int128>(b));
+    case Kind::product:
+      return static_cast<__int128>(static_cast<unsigned __int128>(a) * static_cast<unsigned __int128>(b));
+    case Kind::min:
+      return std::min(a, b);
+    case Kind::max:
+      return std::max(a, b);
+    case Kind::band:
+      return a & b;
+    case Kind::bor:
+      return a | b;
+    case Kind::bxor:
+      return a ^ b;
+    default:
+      return static_cast<__int128>(static_cast<unsigned __int128>(a) + static_cast<unsigned __int128>(b));
   }
 }
 
@@ -150,23 +158,37 @@ void put(std::uint8_t* bytes, T value) {
 
 inline Number read_number(DType dtype, const std::uint8_t* at) {
   switch (dtype) {
-    case DType::f16: return {HalfType::f16().decode(get<std::uint16_t>(at)), 0};
-    case DType::bf16: return {HalfType::bf16().decode(get<std::uint16_t>(at)), 0};
-    case DType::f32: return {get<float>(at), 0};
-    case DType::c64: return {get<float>(at), get<float>(at + 4)};
-    case DType::c128: return {get<double>(at), get<double>(at + 8)};
-    default: return {get<double>(at), 0};
+    case DType::f16:
+      return {HalfType::f16().decode(get<std::uint16_t>(at)), 0};
+    case DType::bf16:
+      return {HalfType::bf16().decode(get<std::uint16_t>(at)), 0};
+    case DType::f32:
+      return {get<float>(at), 0};
+    case DType::c64:
+      return {get<float>(at), get<float>(at + 4)};
+    case DType::c128:
+      return {get<double>(at), get<double>(at + 8)};
+    default:
+      return {get<double>(at), 0};
   }
 }
 
 inline void write_number(DType dtype, Number value, std::uint8_t* at) {
   switch (dtype) {
-    case DType::f16: return put(at, HalfType::f16().encode(value.real));
-    case DType::bf16: return put(at, HalfType::bf16().encode(value.real));
-    case DType::f32: return put(at, static_cast<float>(value.real));
-    case DType::c64: put(at + 4, static_cast<float>(value.imaginary)); return put(at, static_cast<float>(value.real));
-    case DType::c128: put(at + 8, value.imaginary); return put(at, value.real);
-    default: return put(at, value.real);
+    case DType::f16:
+      return put(at, HalfType::f16().encode(value.real));
+    case DType::bf16:
+      return put(at, HalfType::bf16().encode(value.real));
+    case DType::f32:
+      return put(at, static_cast<float>(value.real));
+    case DType::c64:
+      put(at + 4, static_cast<float>(value.imaginary));
+      return put(at, static_cast<float>(value.real));
+    case DType::c128:
+      put(at + 8, value.imaginary);
+      return put(at, value.real);
+    default:
+      return put(at, value.real);
   }
 }
 
@@ -184,21 +206,33 @@ inline void reduce_boolean(ReduceOp op, const std::vector<const std::uint8_t*>& 
   switch (op.kind) {
     case Kind::product:
     case Kind::min:
-    case Kind::band: *out = truths == sources.size(); return;
-    case Kind::bxor: *out = truths % 2; return;
-    default: *out = truths > 0;
+    case Kind::band:
+      *out = truths == sources.size();
+      return;
+    case Kind::bxor:
+      *out = truths % 2;
+      return;
+    default:
+      *out = truths > 0;
   }
 }
 
 // One element: `sources` and `out` point to its bytes.
-inline void reduce_element(DType dtype, ReduceOp op, const std::vector<const std::uint8_t*>& sources, std::uint8_t* out) {
+inline void reduce_element(DType dtype, ReduceOp op, const std::vector<const std::uint8_t*>& sources,
+                           std::uint8_t* out) {
   switch (dtype) {
-    case DType::i8: return reduce_integer<std::int8_t>(op, sources, out);
-    case DType::u8: return reduce_integer<std::uint8_t>(op, sources, out);
-    case DType::i32: return reduce_integer<std::int32_t>(op, sources, out);
-    case DType::i64: return reduce_integer<std::int64_t>(op, sources, out);
-    case DType::boolean: return reduce_boolean(op, sources, out);
-    default: break;
+    case DType::i8:
+      return reduce_integer<std::int8_t>(op, sources, out);
+    case DType::u8:
+      return reduce_integer<std::uint8_t>(op, sources, out);
+    case DType::i32:
+      return reduce_integer<std::int32_t>(op, sources, out);
+    case DType::i64:
+      return reduce_integer<std::int64_t>(op, sources, out);
+    case DType::boolean:
+      return reduce_boolean(op, sources, out);
+    default:
+      break;
   }
   std::vector<Number> inputs;
   for (const std::uint8_t* source : sources) inputs.push_back(read_number(dtype, source));

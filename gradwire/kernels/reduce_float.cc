@@ -14,7 +14,8 @@ HWY_BEFORE_NAMESPACE();
 namespace gradwire::kernels {
 namespace HWY_NAMESPACE {
 
-// A complex array is an array of twice as many reals. Vectors hold an even number of lanes, so no element is left half done.
+// A complex array is an array of twice as many reals. Vectors hold an even number of lanes, so no element is left half
+// done.
 template <class T>
 std::size_t run_pairs(const ReduceCall& call, std::size_t begin, std::size_t end, bool streamed) {
   if (call.op.kind == ReduceOp::Kind::product) return begin;  // mixes the parts: the scalar loop's

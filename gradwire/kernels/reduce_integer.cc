@@ -64,9 +64,12 @@ using Kind = ReduceOp::Kind;
 template <class Format>
 std::size_t run_bits(const ReduceCall& call, Kind kind, std::size_t begin, std::size_t end, bool streamed) {
   switch (kind) {
-    case Kind::band: return run<Format>(call, And(), begin, end, streamed);
-    case Kind::bor: return run<Format>(call, Or(), begin, end, streamed);
-    default: return run<Format>(call, Xor(), begin, end, streamed);
+    case Kind::band:
+      return run<Format>(call, And(), begin, end, streamed);
+    case Kind::bor:
+      return run<Format>(call, Or(), begin, end, streamed);
+    default:
+      return run<Format>(call, Xor(), begin, end, streamed);
   }
 }
 
@@ -75,9 +78,12 @@ std::size_t run_integer(const ReduceCall& call, std::size_t begin, std::size_t e
   // Sums and products wrap, so they are those of the unsigned type, and signed and unsigned share code.
   using Unsigned = hwy::MakeUnsigned<T>;
   switch (call.op.kind) {
-    case Kind::sum: return run<PlainFormat<Unsigned>>(call, Sum(), begin, end, streamed);
-    case Kind::min: return run<PlainFormat<T>>(call, Min(), begin, end, streamed);
-    case Kind::max: return run<PlainFormat<T>>(call, Max(), begin, end, streamed);
+    case Kind::sum:
+      return run<PlainFormat<Unsigned>>(call, Sum(), begin, end, streamed);
+    case Kind::min:
+      return run<PlainFormat<T>>(call, Min(), begin, end, streamed);
+    case Kind::max:
+      return run<PlainFormat<T>>(call, Max(), begin, end, streamed);
     case Kind::product:
       // Highway multiplies neither bytes nor, on every target, 64-bit lanes.
       if constexpr (sizeof(T) == 4) {
@@ -92,28 +98,37 @@ std::size_t run_integer(const ReduceCall& call, std::size_t begin, std::size_t e
       // A vector holds whole elements, so the loop stops between two of them.
       return run_bits<PlainFormat<std::uint8_t>>(call, call.op.kind, begin * bytes, end * bytes, streamed) / bytes;
     }
-    default: return begin;
+    default:
+      return begin;
   }
 }
 
 std::size_t run_boolean(const ReduceCall& call, std::size_t begin, std::size_t end, bool streamed) {
   switch (call.op.kind) {
     case Kind::sum:
-    case Kind::max: return run_bits<BooleanFormat>(call, Kind::bor, begin, end, streamed);
+    case Kind::max:
+      return run_bits<BooleanFormat>(call, Kind::bor, begin, end, streamed);
     case Kind::product:
-    case Kind::min: return run_bits<BooleanFormat>(call, Kind::band, begin, end, streamed);
-    default: return run_bits<BooleanFormat>(call, call.op.kind, begin, end, streamed);
+    case Kind::min:
+      return run_bits<BooleanFormat>(call, Kind::band, begin, end, streamed);
+    default:
+      return run_bits<BooleanFormat>(call, call.op.kind, begin, end, streamed);
   }
 }
 
 std::size_t reduce_integer(const ReduceCall& call, std::size_t begin, std::size_t end, bool streamed) noexcept {
   note_run(hwy::TargetName(HWY_TARGET));
   switch (call.dtype) {
-    case DType::i8: return run_integer<std::int8_t>(call, begin, end, streamed);
-    case DType::u8: return run_integer<std::uint8_t>(call, begin, end, streamed);
-    case DType::i32: return run_integer<std::int32_t>(call, begin, end, streamed);
-    case DType::i64: return run_integer<std::int64_t>(call, begin, end, streamed);
-    default: return run_boolean(call, begin, end, streamed);
+    case DType::i8:
+      return run_integer<std::int8_t>(call, begin, end, streamed);
+    case DType::u8:
+      return run_integer<std::uint8_t>(call, begin, end, streamed);
+    case DType::i32:
+      return run_integer<std::int32_t>(call, begin, end, streamed);
+    case DType::i64:
+      return run_integer<std::int64_t>(call, begin, end, streamed);
+    default:
+      return run_boolean(call, begin, end, streamed);
   }
 }
 

@@ -177,11 +177,16 @@ using Kind = ReduceOp::Kind;
 template <class Element>
 void run_float(const ReduceCall& call, std::size_t begin, std::size_t end) noexcept {
   switch (call.op.kind) {
-    case Kind::sum: return run<Element, Sum>(call, begin, end);
-    case Kind::avg: return run<Element, Average>(call, begin, end);
-    case Kind::product: return run<Element, Product>(call, begin, end);
-    case Kind::premul_sum: return run<Element, PremulSum>(call, begin, end);
-    default: break;
+    case Kind::sum:
+      return run<Element, Sum>(call, begin, end);
+    case Kind::avg:
+      return run<Element, Average>(call, begin, end);
+    case Kind::product:
+      return run<Element, Product>(call, begin, end);
+    case Kind::premul_sum:
+      return run<Element, PremulSum>(call, begin, end);
+    default:
+      break;
   }
   if constexpr (!kIsPair<typename Element::Value>) {
     if (call.op.kind == Kind::min) return run<Element, Min>(call, begin, end);
@@ -192,14 +197,22 @@ void run_float(const ReduceCall& call, std::size_t begin, std::size_t end) noexc
 template <class T>
 void run_integer(const ReduceCall& call, std::size_t begin, std::size_t end) noexcept {
   switch (call.op.kind) {
-    case Kind::sum: return run<Plain<T>, Sum>(call, begin, end);
-    case Kind::product: return run<Plain<T>, Product>(call, begin, end);
-    case Kind::min: return run<Plain<T>, Min>(call, begin, end);
-    case Kind::max: return run<Plain<T>, Max>(call, begin, end);
-    case Kind::band: return run<Plain<T>, And>(call, begin, end);
-    case Kind::bor: return run<Plain<T>, Or>(call, begin, end);
-    case Kind::bxor: return run<Plain<T>, Xor>(call, begin, end);
-    default: break;
+    case Kind::sum:
+      return run<Plain<T>, Sum>(call, begin, end);
+    case Kind::product:
+      return run<Plain<T>, Product>(call, begin, end);
+    case Kind::min:
+      return run<Plain<T>, Min>(call, begin, end);
+    case Kind::max:
+      return run<Plain<T>, Max>(call, begin, end);
+    case Kind::band:
+      return run<Plain<T>, And>(call, begin, end);
+    case Kind::bor:
+      return run<Plain<T>, Or>(call, begin, end);
+    case Kind::bxor:
+      return run<Plain<T>, Xor>(call, begin, end);
+    default:
+      break;
   }
 }
 
@@ -207,12 +220,16 @@ void run_boolean(const ReduceCall& call, std::size_t begin, std::size_t end) noe
   switch (call.op.kind) {
     case Kind::sum:
     case Kind::max:
-    case Kind::bor: return run<Boolean, Or>(call, begin, end);
+    case Kind::bor:
+      return run<Boolean, Or>(call, begin, end);
     case Kind::product:
     case Kind::min:
-    case Kind::band: return run<Boolean, And>(call, begin, end);
-    case Kind::bxor: return run<Boolean, Xor>(call, begin, end);
-    default: break;
+    case Kind::band:
+      return run<Boolean, And>(call, begin, end);
+    case Kind::bxor:
+      return run<Boolean, Xor>(call, begin, end);
+    default:
+      break;
   }
 }
 
@@ -221,17 +238,39 @@ void run_boolean(const ReduceCall& call, std::size_t begin, std::size_t end) noe
 std::size_t reduce_scalar(const ReduceCall& call, std::size_t begin, std::size_t end, bool /*streamed*/) noexcept {
   note_run("scalar");
   switch (call.dtype) {
-    case DType::f16: run_float<Half>(call, begin, end); break;
-    case DType::bf16: run_float<Brain>(call, begin, end); break;
-    case DType::f32: run_float<Plain<float>>(call, begin, end); break;
-    case DType::f64: run_float<Plain<double>>(call, begin, end); break;
-    case DType::i8: run_integer<std::int8_t>(call, begin, end); break;
-    case DType::u8: run_integer<std::uint8_t>(call, begin, end); break;
-    case DType::i32: run_integer<std::int32_t>(call, begin, end); break;
-    case DType::i64: run_integer<std::int64_t>(call, begin, end); break;
-    case DType::boolean: run_boolean(call, begin, end); break;
-    case DType::c64: run_float<Plain<Pair<float>>>(call, begin, end); break;
-    case DType::c128: run_float<Plain<Pair<double>>>(call, begin, end); break;
+    case DType::f16:
+      run_float<Half>(call, begin, end);
+      break;
+    case DType::bf16:
+      run_float<Brain>(call, begin, end);
+      break;
+    case DType::f32:
+      run_float<Plain<float>>(call, begin, end);
+      break;
+    case DType::f64:
+      run_float<Plain<double>>(call, begin, end);
+      break;
+    case DType::i8:
+      run_integer<std::int8_t>(call, begin, end);
+      break;
+    case DType::u8:
+      run_integer<std::uint8_t>(call, begin, end);
+      break;
+    case DType::i32:
+      run_integer<std::int32_t>(call, begin, end);
+      break;
+    case DType::i64:
+      run_integer<std::int64_t>(call, begin, end);
+      break;
+    case DType::boolean:
+      run_boolean(call, begin, end);
+      break;
+    case DType::c64:
+      run_float<Plain<Pair<float>>>(call, begin, end);
+      break;
+    case DType::c128:
+      run_float<Plain<Pair<double>>>(call, begin, end);
+      break;
   }
   return end;
 }

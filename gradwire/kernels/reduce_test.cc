@@ -208,14 +208,16 @@ std::vector<std::uint8_t> special_values(DType dtype) {
     oracle::put(bytes.data() + bytes.size() - sizeof(bits), bits);
   };
   if (dtype == DType::f32) {
-    for (const std::uint32_t bits : {0u, 1u, 0x007fffffu, 0x00800000u, 0x00800001u, 0x3f800000u, 0x3f800001u, 0x33800000u,
-                                     0x4b7fffffu, 0x7f7fffffu, 0x7f7ffffeu, 0x7f800000u, 0x7f800001u, 0x7fc00000u}) {
+    for (const std::uint32_t bits :
+         {0u, 1u, 0x007fffffu, 0x00800000u, 0x00800001u, 0x3f800000u, 0x3f800001u, 0x33800000u, 0x4b7fffffu,
+          0x7f7fffffu, 0x7f7ffffeu, 0x7f800000u, 0x7f800001u, 0x7fc00000u}) {
       append(bits);
       append(bits | 0x80000000u);
     }
   } else if (dtype == DType::f64) {
-    for (const std::uint64_t bits : {0ull, 1ull, 0x000fffffffffffffull, 0x0010000000000000ull, 0x3ff0000000000000ull, 0x3ff0000000000001ull,
-                                     0x3ca0000000000000ull, 0x7fefffffffffffffull, 0x7ff0000000000000ull, 0x7ff8000000000000ull}) {
+    for (const std::uint64_t bits :
+         {0ull, 1ull, 0x000fffffffffffffull, 0x0010000000000000ull, 0x3ff0000000000000ull, 0x3ff0000000000001ull,
+          0x3ca0000000000000ull, 0x7fefffffffffffffull, 0x7ff0000000000000ull, 0x7ff8000000000000ull}) {
       append(bits);
       append(bits | 0x8000000000000000ull);
     }
@@ -223,8 +225,8 @@ std::vector<std::uint8_t> special_values(DType dtype) {
     const std::uint16_t infinity = dtype == DType::f16 ? 0x7c00 : 0x7f80;
     const std::uint16_t normal = dtype == DType::f16 ? 0x0400 : 0x0080;
     const std::uint16_t one = dtype == DType::f16 ? 0x3c00 : 0x3f80;
-    for (const int bits : {0, 1, 2, 3, normal - 1, +normal, normal + 1, one - 1, +one, one + 1, infinity - 1, infinity - 2,
-                           +infinity, infinity + 1, 0x7fff}) {
+    for (const int bits : {0, 1, 2, 3, normal - 1, +normal, normal + 1, one - 1, +one, one + 1, infinity - 1,
+                           infinity - 2, +infinity, infinity + 1, 0x7fff}) {
       append(static_cast<std::uint16_t>(bits));
       append(static_cast<std::uint16_t>(bits | 0x8000));
     }

@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// The operations on floating-point vectors, for any Format whose values are floats. Compiled once for each Highway target.
+// The operations on floating-point vectors, for any Format whose values are floats. Compiled once for each Highway
+// target.
 #if defined(GRADWIRE_KERNELS_VECTOR_FLOAT_INTERNAL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef GRADWIRE_KERNELS_VECTOR_FLOAT_INTERNAL_H
 #undef GRADWIRE_KERNELS_VECTOR_FLOAT_INTERNAL_H
@@ -25,7 +26,8 @@ struct Average : Sum {
   int count;
 };
 
-// The average of a power of two: the reciprocal is exact, so multiplying by it rounds like dividing, at a fraction of the time.
+// The average of a power of two: the reciprocal is exact, so multiplying by it rounds like dividing, at a fraction of
+// the time.
 struct ScaledAverage : Average {
   using Average::Average;
   template <class Tag, class V>
@@ -51,8 +53,8 @@ struct Product : Sum {
   }
 };
 
-// Not hn::Min: what the processors' own do with NaN and with zeros of both signs differs. (And not hn::Ne to find a NaN: in Highway 1.0.3
-// it is false for NaN on AVX2 and AVX-512.)
+// Not hn::Min: what the processors' own do with NaN and with zeros of both signs differs. (And not hn::Ne to find a
+// NaN: in Highway 1.0.3 it is false for NaN on AVX2 and AVX-512.)
 struct Min : Sum {
   template <class Tag, class V>
   HWY_INLINE V combine(Tag, V a, V b) const {

@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// The Formats of f16 and bf16: halves in memory, vectors of f32 in registers. Same bits as element_internal.h. Compiled once
-// for each Highway target.
+// The Formats of f16 and bf16: halves in memory, vectors of f32 in registers. Same bits as element_internal.h. Compiled
+// once for each Highway target.
 //
-// Highway's own conversion to bf16 is not used because it truncates, and the processors' because it flushes denormals; below
-// AVX2 Highway's conversions of f16 lose denormals too.
+// Highway's own conversion to bf16 is not used because it truncates, and the processors' because it flushes denormals;
+// below AVX2 Highway's conversions of f16 lose denormals too.
 #if defined(GRADWIRE_KERNELS_VECTOR_HALF_INTERNAL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef GRADWIRE_KERNELS_VECTOR_HALF_INTERNAL_H
 #undef GRADWIRE_KERNELS_VECTOR_HALF_INTERNAL_H
@@ -63,8 +63,8 @@ HWY_INLINE Single widen_f16(HalfBits half) {
   // Infinity and NaN need the highest exponent; a NaN its quiet bit too.
   const auto is_special = hn::Gt(magnitude, hn::Set(tag, 0x7bffu));
   const auto is_nan = hn::Gt(magnitude, hn::Set(tag, 0x7c00u));
-  const auto special = hn::Or(hn::Or(shifted, hn::Set(tag, 0x7f800000u)),
-                              hn::IfThenElseZero(is_nan, hn::Set(tag, 0x00400000u)));
+  const auto special =
+      hn::Or(hn::Or(shifted, hn::Set(tag, 0x7f800000u)), hn::IfThenElseZero(is_nan, hn::Set(tag, 0x00400000u)));
   // Below the smallest normal number the bits are a count of 2^-24.
   const auto count = hn::ConvertTo(single, hn::BitCast(hn::RebindToSigned<SingleTag>(), magnitude));
   const auto denormal = hn::BitCast(tag, hn::Mul(count, hn::Set(single, 0x1p-24f)));

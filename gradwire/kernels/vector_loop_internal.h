@@ -1,11 +1,12 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// The one loop that every vectorised reduction is an instance of. Compiled once for each Highway target, so its guard is
-// Highway's toggle and not #pragma once.
+// The one loop that every vectorised reduction is an instance of. Compiled once for each Highway target, so its guard
+// is Highway's toggle and not #pragma once.
 //
-// A Format says how a vector of values comes from memory and goes back; an Operation says what happens to it. Four vectors
-// at a time stay in registers while the sources are walked, so that memory is read once and written once, and four chains of
-// additions hide each other's latency. The stores of a block come after all of its loads: a destination may be a source.
+// A Format says how a vector of values comes from memory and goes back; an Operation says what happens to it. Four
+// vectors at a time stay in registers while the sources are walked, so that memory is read once and written once, and
+// four chains of additions hide each other's latency. The stores of a block come after all of its loads: a destination
+// may be a source.
 #if defined(GRADWIRE_KERNELS_VECTOR_LOOP_INTERNAL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef GRADWIRE_KERNELS_VECTOR_LOOP_INTERNAL_H
 #undef GRADWIRE_KERNELS_VECTOR_LOOP_INTERNAL_H
@@ -121,7 +122,8 @@ HWY_INLINE std::size_t run(const ReduceCall& call, const Operation op, std::size
                   : run_loop<Format, Operation, kSources, kDestinations, false>(call, op, begin, end);
 }
 
-// For the pairs that training consists of: two ranks, or one of two ranks' halves, get loops with known numbers of buffers.
+// For the pairs that training consists of: two ranks, or one of two ranks' halves, get loops with known numbers of
+// buffers.
 template <class Format, class Operation>
 HWY_INLINE std::size_t run_hot(const ReduceCall& call, const Operation op, std::size_t begin, std::size_t end,
                                bool streamed) {
