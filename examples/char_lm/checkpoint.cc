@@ -1,0 +1,112 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "examples/char_lm/checkpoint.h"
+
+#include <torch/serialize.h>
+
+#include <filesystem>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include "examples/char_lm/errors.h"
+#include "gradwire/base/strings.h"
+
+namespace char_lm {
+namespace {
+
+using gradwire::concat;
+
+constexpr const char* kFormat = "char_lm checkpoint 1";
+
+// By name, what a checkpoint and the run that resumes it must agree on.
+std::vector<std::pair<std::string, std::string>> shared_options(const Options& options) {
+  return {{"layers", concat(options.layers)}, {"width", concat(options.width)},     {"heads", concat(options.heads)},
+          {"dtype", options.dtype},           {"context", concat(options.context)}, {"seed", concat(options.seed)},
+          {"batch", concat(options.batch)}};
+}
+
+std::string read_string(torch::serialize::InputArchive& archive, const std::string& key) {
+  c10::IValue value;
+  archive.read(key, value);
+  return value.toStringRef();
+}
+
+torch::serialize::InputArchive open(const std::string& file) {
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(file, ignored)) {
+    throw UserError(concat("the checkpoint ", file, " does not exist"));
+  }
+  torch::serialize::InputArchive archive;
+  try {
+    archive.load_from(file);
+    if (read_string(archive, "format") == kFormat) {
+      return archive;
+    }
+  } catch (const std::exception&) {
+    // libtorch's own message is a page about zip files.
+  }
+  throw UserError(concat("the file ", file, " is no checkpoint of this program, or a damaged one"));
+}
+
+void require_match(torch::serialize::InputArchive& archive, const std::string& file, const Options& options,
+                   const Vocabulary& vocabulary) {
+  for (const auto& [name, wanted] : shared_options(options)) {
+    const std::string found = read_string(archive, name);
+    if (found != wanted) {
+      throw UserError(concat("the checkpoint ", file, " was made with --", name, " ", found, ", not --", name, " ", wanted));
+    }
+  }
+  if (read_string(archive, "vocabulary") != vocabulary.bytes()) {
+    throw UserError(concat("the checkpoint ", file, " was trained on a text with other characters; resume with the same --text"));
+  }
+}
+
+}  // namespace
+
+void save_checkpoint(const std::string& file, const Options& options, const Vocabulary& vocabulary, std::int64_t step,
+                     const CharTransformer& model, const torch::optim::Optimizer& optimizer) {
+  torch::serialize::OutputArchive archive;
+  archive.write("format", c10::IValue(kFormat));
+  archive.write("step", c10::IValue(step));
+  archive.write("vocabulary", c10::IValue(vocabulary.bytes()));
+  for (const auto& [name, value] : shared_options(options)) {
+    archive.write(name, c10::IValue(value));
+  }
+  torch::serialize::OutputArchive model_archive(archive.compilation_unit());
+  model->save(model_archive);
+  archive.write("model", model_archive);
+  torch::serialize::OutputArchive optimizer_archive(archive.compilation_unit());
+  optimizer.save(optimizer_archive);
+  archive.write("optimizer", optimizer_archive);
+
+  const std::string unfinished = file + ".part";
+  try {
+    archive.save_to(unfinished);
+    std::filesystem::rename(unfinished, file);
+  } catch (const std::exception&) {
+    std::error_code ignored;
+    std::filesystem::remove(unfinished, ignored);
+    throw std::runtime_error(concat("the checkpoint ", file, " could not be written; is the disk full?"));
+  }
+}
+
+std::int64_t load_checkpoint(const std::string& file, const Options& options, const Vocabulary& vocabulary,
+                             CharTransformer& model, torch::optim::Optimizer& optimizer) {
+  torch::serialize::InputArchive archive = open(file);
+  require_match(archive, file, options, vocabulary);
+  c10::IValue step;
+  archive.read("step", step);
+  if (step.toInt() >= options.steps) {
+    throw UserError(concat("the checkpoint ", file, " is at step ", step.toInt(), " already; ask for more with --steps"));
+  }
+  torch::serialize::InputArchive model_archive;
+  archive.read("model", model_archive);
+  model->load(model_archive);
+  torch::serialize::InputArchive optimizer_archive;
+  archive.read("optimizer", optimizer_archive);
+  optimizer.load(optimizer_archive);
+  return step.toInt();
+}
+
+}  // namespace char_lm

@@ -1,0 +1,52 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// The command line of char_lm.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace char_lm {
+
+struct Options {
+  // What is learned. All of these change the numbers.
+  std::string text;  // a file; empty: the licence texts in /usr/share/common-licenses
+  int layers = 2;
+  int width = 128;   // of the residual stream; a multiple of `heads`
+  int heads = 4;
+  int context = 64;  // characters the model sees at once
+  int batch = 32;    // samples a step over all ranks together
+  std::int64_t steps = 600;
+  double lr = 2e-3;
+  std::uint64_t seed = 1;
+  std::string hook = "allreduce";
+  std::string dtype = "f32";
+  std::string resume;
+
+  // How it is done.
+  std::string backend = "auto";
+  std::optional<int> lanes;             // threads that run the hook; unset: DDP chooses
+  std::optional<double> bucket_cap_mb;  // unset: DDP's own
+  bool gradient_as_bucket_view = true;
+  int threads = 0;                      // of libtorch in each rank; 0: the cores divided by the ranks of this host
+
+  // What comes out.
+  std::string save;
+  std::string json;
+  std::int64_t log_every = 20;
+  int generate = 400;    // characters of sample text
+  int eval_batches = 8;  // batches of held-out text at the end
+};
+
+// What parse_options() has to say beside options: the help text was asked for.
+struct HelpRequest {
+  std::string text;
+};
+
+// Reads and checks the command line; what needs no other rank is checked here. Throws UserError with one sentence.
+// Throws HelpRequest for --help.
+Options parse_options(const std::vector<std::string>& arguments);
+
+}  // namespace char_lm

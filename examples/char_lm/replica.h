@@ -1,0 +1,39 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// One rank's copy of the model, and DistributedDataParallel around it: everything of gradwire that training needs.
+#pragma once
+
+#include <torch/types.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "examples/char_lm/model.h"
+#include "examples/char_lm/options.h"
+#include "gradwire/process_group/process_group.h"
+
+namespace char_lm {
+
+// What communication cost since the replica was made.
+struct CommunicationTotals {
+  double seconds = 0;       // during which a hook ran, whether the backward pass went on meanwhile or waited
+  std::int64_t bytes = 0;   // of gradients that this rank gave to the hook's collectives
+};
+
+class Replica {
+ public:
+  // Wraps `model`; collective. Throws gradwire::InvalidArgument for an unknown hook.
+  Replica(CharTransformer model, const Options& options, std::shared_ptr<gradwire::ProcessGroup> group);
+  ~Replica();
+
+  // Through DDP: the backward pass of what comes of it averages the gradients over the ranks.
+  torch::Tensor forward(const torch::Tensor& tokens);
+
+  CommunicationTotals communication() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace char_lm

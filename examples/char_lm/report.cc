@@ -1,0 +1,197 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "examples/char_lm/report.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
+
+#include "examples/char_lm/errors.h"
+#include "gradwire/base/strings.h"
+
+namespace char_lm {
+namespace {
+
+using gradwire::concat;
+using Json = nlohmann::ordered_json;
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kRedraw = std::chrono::milliseconds(100);
+
+// printf's number formats are the shortest way to columns.
+template <class... Values>
+std::string format(const char* pattern, Values... values) {
+  std::array<char, 200> buffer{};
+  std::snprintf(buffer.data(), buffer.size(), pattern, values...);
+  return buffer.data();
+}
+
+std::string pace_text(const Pace& pace) {
+  return format("%6.2f steps/s  %5.1f%% communication  %s/step", pace.steps_per_second, 100 * pace.communication_share,
+                human_bytes(pace.bytes_per_step).c_str());
+}
+
+}  // namespace
+
+std::string human_bytes(double bytes) {
+  static constexpr std::array<const char*, 4> kUnits{"B", "kB", "MB", "GB"};
+  std::size_t unit = 0;
+  while (bytes >= 1000 && unit + 1 < kUnits.size()) {
+    bytes /= 1000;
+    ++unit;
+  }
+  return format(unit == 0 ? "%.0f %s" : "%.2f %s", bytes, kUnits.at(unit));
+}
+
+std::string printable(const std::string& text) {
+  std::string shown = text;
+  std::replace_if(
+      shown.begin(), shown.end(), [](char byte) { return (byte < ' ' || byte > '~') && byte != '\n' && byte != '\t'; }, '?');
+  return shown;
+}
+
+Report::Report(const Options& options, const RunFacts& facts, bool speaks)
+    : options_(options), facts_(facts), speaks_(speaks), live_(speaks && isatty(STDOUT_FILENO) == 1) {
+  if (speaks_ && !options_.json.empty()) {
+    json_.open(options_.json, std::ios::trunc);
+    if (!json_) {
+      throw UserError(concat("--json ", options_.json, " cannot be written"));
+    }
+  }
+}
+
+void Report::header() {
+  if (!speaks_) {
+    return;
+  }
+  const std::string ranks = facts_.world == 1 ? "1 rank" : concat(facts_.world, " ranks");
+  std::cout << "A character transformer (" << options_.layers << " layers, width " << options_.width << ", " << options_.heads
+            << " heads, " << facts_.parameters << " parameters, " << options_.dtype << ") learns "
+            << facts_.train_characters << " characters of " << facts_.source << "\n"
+            << "on " << ranks << " (" << facts_.threads << (facts_.threads == 1 ? " thread" : " threads") << " each, backend "
+            << facts_.backend << ", hook " << options_.hook << "): " << options_.steps << " steps of " << options_.batch
+            << " samples, " << options_.batch / facts_.world << " a rank, " << options_.context << " characters each.\n"
+            << "The loss is in nats a character; guessing blindly costs "
+            << format("%.2f", std::log(static_cast<double>(facts_.vocabulary))) << ".\n";
+  if (facts_.first_step > 0) {
+    std::cout << "It goes on from " << options_.resume << " after step " << facts_.first_step << ".\n";
+  }
+  std::cout << std::flush;
+}
+
+void Report::progress(std::int64_t step) {
+  step_ = step;
+  if (live_ && Clock::now() - drawn_ >= kRedraw) {
+    draw();
+  }
+}
+
+void Report::draw() {
+  drawn_ = Clock::now();
+  // "\r" to the line's start, "\x1b[K" wipes what was there.
+  std::cout << "\r" << format("step %lld/%lld  loss %.4f  ", static_cast<long long>(step_), static_cast<long long>(options_.steps), loss_)
+            << pace_text(pace_) << "\x1b[K" << std::flush;
+}
+
+void Report::clear() {
+  if (live_) {
+    std::cout << "\r\x1b[K";
+  }
+}
+
+void Report::logged_step(std::int64_t step, double loss, const Pace& pace) {
+  if (!speaks_) {
+    return;
+  }
+  step_ = step;
+  loss_ = loss;
+  pace_ = pace;
+  if (live_) {
+    draw();
+  } else {
+    std::cout << format("step %5lld/%lld  loss %.4f  ", static_cast<long long>(step), static_cast<long long>(options_.steps), loss)
+              << pace_text(pace) << std::endl;
+  }
+  write_json(Json{{"type", "step"},
+                  {"step", step},
+                  {"loss", loss},
+                  {"steps_per_second", pace.steps_per_second},
+                  {"communication_share", pace.communication_share},
+                  {"bytes_per_step", pace.bytes_per_step}}
+                 .dump());
+}
+
+void Report::say(const std::string& line) {
+  if (speaks_) {
+    clear();
+    std::cout << line << std::endl;
+  }
+}
+
+void Report::write_json(const std::string& line) {
+  if (json_.is_open() && !(json_ << line << std::endl)) {
+    throw std::runtime_error(concat("writing --json ", options_.json, " failed; is the disk full?"));
+  }
+}
+
+void Report::summary(const Summary& summary) {
+  if (!speaks_) {
+    return;
+  }
+  clear();
+  if (!summary.sample.empty()) {
+    std::cout << "\nWhat it writes by itself:\n" << printable(summary.sample) << "\n";
+  }
+  print_table(summary);
+  const std::int64_t steps = options_.steps - facts_.first_step;
+  const double tokens = static_cast<double>(options_.batch) * options_.context;
+  write_json(Json{{"type", "summary"},
+                  {"steps", steps},
+                  {"seconds", summary.seconds},
+                  {"steps_per_second", summary.pace.steps_per_second},
+                  {"tokens_per_second", summary.pace.steps_per_second * tokens},
+                  {"world_size", facts_.world},
+                  {"backend", facts_.backend},
+                  {"hook", options_.hook},
+                  {"dtype", options_.dtype},
+                  {"parameters", facts_.parameters},
+                  {"bytes_per_step", summary.pace.bytes_per_step},
+                  {"communication_share", summary.pace.communication_share},
+                  {"train_loss", summary.train_loss},
+                  {"held_out_loss", summary.held_out_loss},
+                  {"parameter_hash", summary.parameter_hash},
+                  {"sample", summary.sample}}
+                 .dump(-1, ' ', false, Json::error_handler_t::replace));
+}
+
+void Report::print_table(const Summary& summary) {
+  const std::int64_t steps = options_.steps - facts_.first_step;
+  const double tokens = static_cast<double>(options_.batch) * options_.context;
+  const std::vector<std::pair<std::string, std::string>> rows{
+      {"steps", concat(steps)},
+      {"seconds", format("%.2f", summary.seconds)},
+      {"steps/s", format("%.2f", summary.pace.steps_per_second)},
+      {"tokens/s", format("%.0f", summary.pace.steps_per_second * tokens)},
+      {"world size", concat(facts_.world)},
+      {"hook", options_.hook},
+      {"backend", facts_.backend},
+      {"sent a step", human_bytes(summary.pace.bytes_per_step)},
+      {"in communication", format("%.1f%%", 100 * summary.pace.communication_share)},
+      {"training loss", format("%.4f", summary.train_loss)},
+      {"held-out loss", format("%.4f", summary.held_out_loss)},
+  };
+  std::cout << "\n";
+  for (const auto& [name, value] : rows) {
+    std::cout << format("  %-18s %s\n", name.c_str(), value.c_str());
+  }
+  std::cout << std::flush;
+}
+
+}  // namespace char_lm

@@ -1,0 +1,80 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// What the program says while it trains: on stdout for people, in --json FILE for programs. Rank 0 alone speaks.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <fstream>
+#include <string>
+
+#include "examples/char_lm/options.h"
+
+namespace char_lm {
+
+struct RunFacts {
+  std::string source;  // of the text
+  std::size_t train_characters = 0;
+  std::size_t held_out_characters = 0;
+  int vocabulary = 0;
+  std::int64_t parameters = 0;
+  int world = 1;
+  int threads = 1;
+  std::string backend;          // the group's, where "auto" was asked for
+  std::int64_t first_step = 0;  // of this run: steps a checkpoint has behind it
+};
+
+// What a stretch of steps took.
+struct Pace {
+  double steps_per_second = 0;
+  double communication_share = 0;  // of the time, 0 to 1
+  double bytes_per_step = 0;       // sent by this rank
+};
+
+struct Summary {
+  double seconds = 0;  // of training alone
+  Pace pace;           // over the whole run
+  double train_loss = 0;
+  double held_out_loss = 0;
+  std::string parameter_hash;  // empty when the ranks differ, as under the hook noop
+  std::string sample;
+};
+
+class Report {
+ public:
+  // `speaks`: whether this is rank 0. Throws UserError when the JSON file cannot be opened.
+  Report(const Options& options, const RunFacts& facts, bool speaks);
+
+  void header();
+  // A step is done; on a terminal the progress line shows it, a few times a second.
+  void progress(std::int64_t step);
+  // The loss of step `step` (from 1), averaged over the ranks, and the pace since the last such call.
+  void logged_step(std::int64_t step, double loss, const Pace& pace);
+  // A line of its own.
+  void say(const std::string& line);
+  void summary(const Summary& summary);
+
+ private:
+  void write_json(const std::string& line);
+  void draw();
+  void clear();
+  void print_table(const Summary& summary);
+
+  const Options& options_;
+  const RunFacts& facts_;
+  const bool speaks_;
+  const bool live_;  // stdout is a terminal
+  std::ofstream json_;
+  std::int64_t step_ = 0;
+  double loss_ = 0;
+  Pace pace_;
+  std::chrono::steady_clock::time_point drawn_;
+};
+
+// "1.6 MB"; decimal units.
+std::string human_bytes(double bytes);
+
+// `text` with every byte that a terminal might obey or not show (controls but for line ends and tabs, bytes above ASCII) as '?'.
+std::string printable(const std::string& text);
+
+}  // namespace char_lm

@@ -1,0 +1,215 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "examples/char_lm/trainer.h"
+
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <thread>
+
+#include "examples/char_lm/checkpoint.h"
+#include "examples/char_lm/errors.h"
+#include "examples/char_lm/evaluate.h"
+#include "examples/char_lm/model.h"
+#include "examples/char_lm/parameter_hash.h"
+#include "examples/char_lm/ranks.h"
+#include "examples/char_lm/replica.h"
+#include "examples/char_lm/report.h"
+#include "examples/char_lm/sampler.h"
+#include "gradwire/base/strings.h"
+
+namespace char_lm {
+namespace {
+
+using gradwire::concat;
+using Clock = std::chrono::steady_clock;
+
+constexpr std::int64_t kWarmUpSteps = 20;
+
+// A launcher that set OMP_NUM_THREADS knows the machine better than this program.
+int choose_threads(const Options& options) {
+  if (options.threads > 0) {
+    at::set_num_threads(options.threads);
+  } else if (std::getenv("OMP_NUM_THREADS") == nullptr) {
+    at::set_num_threads(std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / ranks_on_this_host()));
+  }
+  return at::get_num_threads();
+}
+
+torch::ScalarType scalar_type(const std::string& dtype) {
+  return dtype == "f64" ? torch::kDouble : dtype == "bf16" ? torch::kBFloat16 : torch::kFloat;
+}
+
+CharTransformer make_model(const Options& options, const Vocabulary& vocabulary) {
+  torch::manual_seed(options.seed);
+  CharTransformer model(
+      ModelSize{vocabulary.size(), options.layers, options.width, options.heads, options.context});
+  // Drawn in float32 whatever the dtype, so that runs of several dtypes start from the same weights.
+  model->to(scalar_type(options.dtype));
+  return model;
+}
+
+// Seconds and communication since the last lap.
+class PaceMeter {
+ public:
+  explicit PaceMeter(const Replica& replica) : replica_(&replica), start_(Clock::now()), base_(replica.communication()) {}
+
+  Pace measure(std::int64_t steps) const {
+    const double seconds = elapsed();
+    const CommunicationTotals now = replica_->communication();
+    const double count = static_cast<double>(std::max<std::int64_t>(steps, 1));
+    return {count / seconds, std::min(1.0, (now.seconds - base_.seconds) / seconds),
+            static_cast<double>(now.bytes - base_.bytes) / count};
+  }
+  double elapsed() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
+
+ private:
+  const Replica* replica_;
+  Clock::time_point start_;
+  CommunicationTotals base_;
+};
+
+class Run {
+ public:
+  Run(const Options& options, const Text& text, const std::shared_ptr<gradwire::ProcessGroup>& group)
+      : options_(options),
+        group_(*group),
+        corpus_(text, options.context),
+        sampler_(options.seed, corpus_.train().size(), options.context, options.batch, group->rank(), group->size()),
+        threads_(choose_threads(options)),
+        model_(make_model(options, corpus_.vocabulary())),
+        optimizer_(model_->parameters(), torch::optim::AdamWOptions(options.lr).betas({0.9, 0.99})),
+        first_step_(resume()),
+        replica_(model_, options, group),
+        facts_(describe(text)),
+        report_(options, facts_, group->rank() == 0) {}
+
+  void run() {
+    report_.header();
+    Summary summary;
+    const PaceMeter whole(replica_);
+    summary.train_loss = train_all_steps();
+    summary.seconds = whole.elapsed();
+    summary.pace = whole.measure(options_.steps - first_step_);
+    summary.parameter_hash = compare_parameters();
+    save();
+    summary.held_out_loss =
+        held_out_loss(model_, corpus_, sampler_, options_.context, options_.eval_batches, group_);
+    if (group_.rank() == 0) {
+      summary.sample = generate(model_, corpus_.vocabulary(), options_.context, options_.generate, options_.seed);
+    }
+    report_.summary(summary);
+  }
+
+ private:
+  std::int64_t resume() {
+    return options_.resume.empty() ? 0 : load_checkpoint(options_.resume, options_, corpus_.vocabulary(), model_, optimizer_);
+  }
+
+  RunFacts describe(const Text& text) const {
+    RunFacts facts;
+    facts.source = text.source;
+    facts.train_characters = corpus_.train().size();
+    facts.held_out_characters = corpus_.held_out().size();
+    facts.vocabulary = corpus_.vocabulary().size();
+    for (const torch::Tensor& parameter : model_->parameters()) {
+      facts.parameters += parameter.numel();
+    }
+    facts.world = group_.size();
+    facts.threads = threads_;
+    facts.backend = group_.name();
+    facts.first_step = first_step_;
+    return facts;
+  }
+
+  // Returns the last step's loss, averaged over the ranks.
+  double train_all_steps() {
+    double loss = 0;
+    PaceMeter lap(replica_);
+    std::int64_t lap_steps = 0;
+    for (std::int64_t step = first_step_; step < options_.steps; ++step) {
+      const torch::Tensor local_loss = take_step(step);
+      const std::int64_t done = step + 1;
+      ++lap_steps;
+      report_.progress(done);
+      // The ranks' shares are of one size, so the mean of their means is the mean over the batch.
+      if (done % options_.log_every == 0 || done == options_.steps || done == first_step_ + 1) {
+        loss = mean_over_ranks(group_, local_loss.item<double>());
+        report_.logged_step(done, loss, lap.measure(lap_steps));
+        lap = PaceMeter(replica_);
+        lap_steps = 0;
+      }
+    }
+    return loss;
+  }
+
+  torch::Tensor take_step(std::int64_t step) {
+    const Samples samples = cut(corpus_.train(), sampler_.train(step), options_.context);
+    set_learning_rate(step);
+    optimizer_.zero_grad();
+    const torch::Tensor loss = cross_entropy(replica_.forward(samples.inputs), samples.targets);
+    loss.backward();
+    optimizer_.step();
+    return loss.detach();
+  }
+
+  // Rises for a few steps, then stays: it depends on the step alone, so that a resumed run goes on as if nothing had happened.
+  void set_learning_rate(std::int64_t step) {
+    const double share = std::min(1.0, static_cast<double>(step + 1) / static_cast<double>(kWarmUpSteps));
+    for (auto& parameters : optimizer_.param_groups()) {
+      parameters.options().set_lr(options_.lr * share);
+    }
+  }
+
+  // The common hash, or nothing under a hook that lets the ranks drift apart.
+  std::string compare_parameters() {
+    const std::uint64_t hash = hash_parameters(*model_);
+    const std::vector<std::int64_t> hashes = gather_over_ranks(group_, static_cast<std::int64_t>(hash));
+    for (std::size_t rank = 1; rank < hashes.size(); ++rank) {
+      if (hashes[rank] == hashes[0]) {
+        continue;
+      }
+      if (options_.hook == "noop") {
+        report_.say("parameters differ between the ranks, as they must under the hook noop, which averages nothing");
+        return {};
+      }
+      throw gradwire::InternalError(concat("rank ", rank, " ended with other parameters than rank 0"));
+    }
+    report_.say(concat("parameters agree on all ranks: ", hash_text(hash)));
+    return hash_text(hash);
+  }
+
+  void save() {
+    if (!options_.save.empty()) {
+      on_rank_zero(group_, "save the checkpoint", [this] {
+        save_checkpoint(options_.save, options_, corpus_.vocabulary(), options_.steps, model_, optimizer_);
+      });
+      report_.say(concat("checkpoint of step ", options_.steps, " written to ", options_.save));
+    }
+  }
+
+  const Options& options_;
+  gradwire::ProcessGroup& group_;
+  const Corpus corpus_;
+  const Sampler sampler_;
+  const int threads_;
+  CharTransformer model_;
+  torch::optim::AdamW optimizer_;
+  const std::int64_t first_step_;
+  Replica replica_;
+  const RunFacts facts_;
+  Report report_;
+};
+
+}  // namespace
+
+void train(const Options& options, const Text& text, const std::shared_ptr<gradwire::ProcessGroup>& group) {
+  if (options.batch % group->size() != 0) {
+    throw UserError(concat("--batch ", options.batch, " cannot be shared evenly by ", group->size(), " ranks"));
+  }
+  Run(options, text, group).run();
+}
+
+}  // namespace char_lm
