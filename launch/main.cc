@@ -8,6 +8,7 @@
 #include <exception>
 
 #include "launch/cpu_share.h"
+#include "launch/keeper.h"
 #include "launch/launch_error.h"
 #include "launch/options.h"
 #include "launch/rank_environment.h"
@@ -27,16 +28,14 @@ void fill_standard_descriptors() {
   if (fd > STDERR_FILENO) ::close(fd);
 }
 
-int run_job(const Options& options) {
-  SignalQueue signals;
-  const RendezvousFolder rendezvous;
+int run_job(const Options& options, SignalQueue& signals, const RendezvousFolder& rendezvous, int front_fd) {
   const JobEnvironment job{.ranks = options.ranks,
                            .rendezvous_file = rendezvous.store_file(),
                            .job_id = random_job_id(),
                            .master_port = find_free_port(),
                            .threads = threads_per_rank(allowed_cpus(), options.ranks),
                            .extra = options.extra_environment};
-  Supervisor supervisor(options, signals);
+  Supervisor supervisor(options, signals, front_fd);
   const JobOutcome outcome = supervisor.run(job);
   supervisor.finish_output(report(outcome, options.timeout.value_or(std::chrono::milliseconds::zero())));
   return outcome.exit_code();
@@ -49,7 +48,11 @@ int run(int argc, char** argv) {
       std::fputs(information->text.c_str(), stdout);
       return std::fflush(stdout) == 0 ? 0 : kLaunchFailedExit;
     }
-    return run_job(std::get<Options>(parsed));
+    SignalQueue signals;
+    // Removed by both processes of keeper.h, so by the one that is left.
+    const RendezvousFolder rendezvous;
+    return run_in_keeper(
+        signals, [&](int front_fd) { return run_job(std::get<Options>(parsed), signals, rendezvous, front_fd); });
   } catch (const LaunchError& error) {
     std::fprintf(stderr, "gradwire-run: %s\n", error.what());
     return error.exit_code();

@@ -35,11 +35,11 @@ std::string quoted(const JobOutcome& outcome) {
   return text;
 }
 
-// "rank 1: exit code 1; ranks 0, 3: signal 15 (SIGTERM)": the other ranks, alike ones together.
-std::string others(const JobOutcome& outcome) {
+// "rank 1: exit code 1; ranks 0, 3: signal 15 (SIGTERM)": the ranks, alike ones together.
+std::string how_ranks_ended(const JobOutcome& outcome, std::optional<int> told_already) {
   std::map<std::string, std::vector<int>> alike;
   for (int rank = 0; rank < static_cast<int>(outcome.ends.size()); ++rank) {
-    if (rank == outcome.first_bad) continue;
+    if (rank == told_already) continue;
     const bool killed = std::find(outcome.killed.begin(), outcome.killed.end(), rank) != outcome.killed.end();
     const auto& end = outcome.ends[rank];
     std::string what = end ? describe(*end) : "still there after SIGKILL";
@@ -48,7 +48,7 @@ std::string others(const JobOutcome& outcome) {
   }
   std::vector<std::string> parts;
   for (const auto& [what, ranks] : alike) parts.push_back(concat(name_ranks(ranks), ": ", what));
-  return parts.empty() ? "" : concat(kName, "the others ended so: ", join(parts, "; "), "\n");
+  return parts.empty() ? "" : concat(kName, told_already ? "the others ended so: " : "the ranks ended so: ", join(parts, "; "), "\n");
 }
 
 std::string first_death(const JobOutcome& outcome) {
@@ -69,6 +69,7 @@ int JobOutcome::exit_code() const noexcept {
 
 std::string report(const JobOutcome& outcome, std::chrono::milliseconds timeout) {
   std::string text;
+  std::optional<int> first;
   if (!outcome.late.empty()) {
     text += concat(kName, "the job ran longer than --timeout ", seconds(timeout), " s and was stopped; ",
                    name_ranks(outcome.late), outcome.late.size() == 1 ? " was" : " were", " still running\n");
@@ -76,8 +77,9 @@ std::string report(const JobOutcome& outcome, std::chrono::milliseconds timeout)
     text += concat(kName, "interrupted by ", name_of_signal(outcome.interrupted_by), ", which was passed on to the ranks\n");
   } else if (outcome.first_bad) {
     text += first_death(outcome) + quoted(outcome);
+    first = outcome.first_bad;
   }
-  if (!text.empty()) text += others(outcome);
+  if (!text.empty()) text += how_ranks_ended(outcome, first);
   if (!outcome.unkillable.empty()) {
     text += concat(kName, "SIGKILL did not end these processes in time: ",
                    join(std::vector<int>(outcome.unkillable.begin(), outcome.unkillable.end())), "\n");

@@ -12,7 +12,7 @@ namespace gradwire::launch {
 SignalQueue::SignalQueue() {
   sigset_t handled;
   ::sigemptyset(&handled);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCHLD}) ::sigaddset(&handled, signal);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT, SIGCHLD}) ::sigaddset(&handled, signal);
   ::sigprocmask(SIG_BLOCK, &handled, &original_);
   struct sigaction ignore {};
   ignore.sa_handler = SIG_IGN;

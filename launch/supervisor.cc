@@ -30,8 +30,8 @@ int poll_timeout(Deadline until) { return static_cast<int>(std::min<long long>(u
 
 }  // namespace
 
-Supervisor::Supervisor(const Options& options, SignalQueue& signals)
-    : options_(options), signals_(signals), output_(options) {}
+Supervisor::Supervisor(const Options& options, SignalQueue& signals, int front_fd)
+    : options_(options), signals_(signals), front_fd_(front_fd), output_(options) {}
 
 Supervisor::~Supervisor() {
   if (ranks_gone_) return;
@@ -95,10 +95,11 @@ void Supervisor::start_one(const JobEnvironment& job, int rank, const std::vecto
 }
 
 void Supervisor::step(Deadline until) {
-  std::vector<pollfd> polled = {{signals_.fd(), POLLIN, 0}, {deaths_.fd(), POLLIN, 0}};
+  std::vector<pollfd> polled = {{signals_.fd(), POLLIN, 0}, {deaths_.fd(), POLLIN, 0}, {front_fd_, POLLIN, 0}};
   output_.append_interest(polled);
   if (::poll(polled.data(), polled.size(), poll_timeout(until)) < 0) return;
-  output_.handle(polled.data() + 2);
+  output_.handle(polled.data() + 3);
+  if (polled[2].revents != 0) on_front_death();
   for (const int rank : deaths_.ended()) on_rank_end(rank);
   while (const auto signal = signals_.next()) on_signal(*signal);
   reap_orphans();
@@ -144,11 +145,8 @@ void Supervisor::on_signal(int signal) {
     leave_ = leave_ || ends_job(signal);
     return;
   }
-  if (signal == SIGTSTP) {
-    suspend();
-    return;
-  }
-  signal_ranks(signal);
+  // A rank leads an orphaned process group, in which the kernel discards SIGTSTP.
+  signal_ranks(signal == SIGTSTP ? SIGSTOP : signal);
   if (!ends_job(signal)) return;
   if (outcome_.interrupted_by == 0) {
     outcome_.interrupted_by = signal;
@@ -159,11 +157,10 @@ void Supervisor::on_signal(int signal) {
   }
 }
 
-void Supervisor::suspend() {
-  // A rank leads an orphaned process group, in which the kernel discards SIGTSTP.
-  signal_ranks(SIGSTOP);
-  ::raise(SIGSTOP);
-  signal_ranks(SIGCONT);
+void Supervisor::on_front_death() {
+  front_fd_ = -1;
+  leave_ = true;  // nobody waits for the output any more
+  if (phase_ != Phase::killed) enter(Phase::killed);
 }
 
 void Supervisor::on_rank_end(int rank) {
@@ -189,7 +186,7 @@ void Supervisor::reap_orphans() {
 }
 
 void Supervisor::clear_leftovers() {
-  const Deadline patience = Deadline::after(kLeftoverTime);
+  const Deadline patience = Deadline::after(front_fd_ < 0 ? milliseconds::zero() : kLeftoverTime);
   const Deadline give_up = Deadline::after(kLeftoverTime + kKillTime);
   // Killing one process hands its children to this one, which SIGCHLD announces; so this goes on until nobody is left. The
   // short waits are for a child that came between the look and the kill.

@@ -33,8 +33,8 @@ namespace gradwire::launch {
 // SIGKILL. One thread, one poll loop; nothing in it blocks.
 class Supervisor {
  public:
-  // `signals` outlives the supervisor. Throws LaunchError.
-  Supervisor(const Options& options, SignalQueue& signals);
+  // Both outlive the supervisor. When `front_fd` becomes readable, the job is killed at once. Throws LaunchError.
+  Supervisor(const Options& options, SignalQueue& signals, int front_fd);
   // Kills whatever still runs.
   ~Supervisor();
   Supervisor(const Supervisor&) = delete;
@@ -56,7 +56,7 @@ class Supervisor {
   void advance();
   void enter(Phase phase);
   void on_signal(int signal);
-  void suspend();
+  void on_front_death();
   void on_rank_end(int rank);
   void reap_orphans();
   void clear_leftovers();
@@ -66,6 +66,7 @@ class Supervisor {
 
   const Options& options_;
   SignalQueue& signals_;
+  int front_fd_;  // -1 once the front has died
   Descendants descendants_;
   DeathWatch deaths_;
   Output output_;

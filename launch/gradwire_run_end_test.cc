@@ -1,0 +1,231 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// How jobs end under gradwire-run: ranks that fail, signals, time limits, and that nothing stays behind. Every test also checks, in
+// the fixture, that no process and no rendezvous folder is left. Measured times are printed; guards are far above them.
+#include <signal.h>
+
+#include <chrono>
+#include <iostream>
+#include <thread>
+
+#include "gradwire/base/strings.h"
+#include "launch/launcher_fixture_internal.h"
+
+namespace gradwire::launch {
+namespace {
+
+// Generous: the promise is 2 s, on a machine that is not overloaded.
+constexpr double kSlack = 20;
+
+void print_time(const char* what, const Result& result) { std::cout << what << ": " << result.seconds << " s\n"; }
+
+int number_after(const std::string& text, const std::string& key) {
+  return std::stoi(text.substr(text.find(key) + key.size()));
+}
+
+class LauncherEndTest : public LauncherTest {
+ protected:
+  // The report's own lines and what it quotes.
+  static bool says(const Result& result, const std::string& text) { return result.err.find(text) != std::string::npos; }
+};
+
+TEST_F(LauncherEndTest, ExitCodeIsThatOfTheRankThatFailed) {
+  for (const int code : {1, 3, 77, 255}) {
+    const auto result = run_script({"-n", "3"}, concat("[ $RANK = 2 ] && exit ", code, "; exec sleep 100"));
+    EXPECT_EQ(result.exit_code, code);
+    EXPECT_TRUE(says(result, concat("rank 2 died first, of exit code ", code))) << result.err;
+    EXPECT_TRUE(says(result, "it wrote nothing to stderr")) << result.err;
+    EXPECT_TRUE(says(result, "ranks 0, 1: signal 15 (SIGTERM)")) << result.err;
+    EXPECT_LT(result.seconds, kSlack);
+  }
+}
+
+TEST_F(LauncherEndTest, SignalDeathIsReportedWithTheLastLinesOfStderr) {
+  const auto result = run_script({"-n", "2"},
+                                 "if [ $RANK = 1 ]; then for i in 1 2 3 4 5 6 7 8 9 10 11 12; do echo line $i. >&2; done;"
+                                 "printf unfinished >&2; kill -SEGV $$; fi; exec sleep 100");
+  EXPECT_EQ(result.exit_code, 128 + SIGSEGV);
+  EXPECT_TRUE(says(result, "rank 1 died first, of signal 11 (SIGSEGV)")) << result.err;
+  EXPECT_TRUE(says(result, "its last 10 lines of stderr")) << result.err;
+  EXPECT_FALSE(says(result, "  | line 3.\n")) << result.err;
+  std::string tail;
+  for (int i = 4; i <= 12; ++i) tail += concat("  | line ", i, ".\n");
+  EXPECT_TRUE(says(result, tail + "  | unfinished\n")) << result.err;
+  EXPECT_LT(result.err.find("[rank 1] unfinished"), result.err.find("gradwire-run: ")) << "the report comes last";
+  print_time("a rank died of SIGSEGV, the other of SIGTERM", result);
+}
+
+TEST_F(LauncherEndTest, KillNineIsNamed) {
+  const auto result = run_script({"-n", "4"}, "[ $RANK = 3 ] && kill -9 $$; exec sleep 100");
+  EXPECT_EQ(result.exit_code, 128 + SIGKILL);
+  EXPECT_TRUE(says(result, "rank 3 died first, of signal 9 (SIGKILL)")) << result.err;
+  EXPECT_LT(result.seconds, kSlack);
+}
+
+// The launcher is stopped while the ranks die, so that it finds all of them dead at once: the order must survive that.
+TEST_F(LauncherEndTest, WhoDiedFirstIsKnownHoweverLateTheLauncherLooks) {
+  const std::vector<std::vector<int>> orders = {{2, 0, 1, 3}, {3, 2, 1, 0}, {1, 3, 0, 2}, {0, 1, 2, 3}};
+  for (const auto& order : orders) {
+    start_script({"-n", "4"}, "echo keeper-$PPID- pid-$RANK-$$-; exec sleep 100");
+    wait_for_output("pid-", 4);
+    const std::string out = read_file(scratch("stdout"));
+    const pid_t keeper = number_after(out, "keeper-");
+    ASSERT_EQ(::kill(keeper, SIGSTOP), 0);
+    for (const int rank : order) {
+      const pid_t pid = number_after(out, concat("pid-", rank, "-"));
+      ASSERT_EQ(::kill(pid, rank == order[0] ? SIGABRT : SIGKILL), 0);
+      wait_for_state(pid, 'Z');
+    }
+    ASSERT_EQ(::kill(keeper, SIGCONT), 0);
+    const auto result = finish();
+    EXPECT_EQ(result.exit_code, 128 + SIGABRT);
+    EXPECT_TRUE(says(result, concat("rank ", order[0], " died first, of signal 6 (SIGABRT)"))) << result.err;
+  }
+}
+
+TEST_F(LauncherEndTest, OthersHaveTimeToNoticeAndTheirWordsAreKept) {
+  // Rank 0 stands for a program without a handler for SIGTERM that learns of the death by itself, as a PeerError would have it.
+  const auto result = run_script({"-n", "2"}, "[ $RANK = 1 ] && exit 5; sleep 0.1; echo 'PeerError: rank 1 died' >&2; exit 9");
+  EXPECT_EQ(result.exit_code, 5);
+  EXPECT_TRUE(says(result, "[rank 0] PeerError: rank 1 died")) << result.err;
+  EXPECT_TRUE(says(result, "rank 0: exit code 9")) << result.err;
+}
+
+TEST_F(LauncherEndTest, SigtermComesFirstAndItsHandlerMayReport) {
+  const auto result = run_script({"-n", "2"},
+                                 "trap 'echo saved; exit 0' TERM; [ $RANK = 1 ] && { sleep 0.2; exit 5; };"
+                                 "while :; do sleep 0.05; done");
+  EXPECT_EQ(result.exit_code, 5);
+  EXPECT_EQ(result.out, "[rank 0] saved\n");
+}
+
+TEST_F(LauncherEndTest, WhoIgnoresSigtermIsKilledAfterTheGrace) {
+  const auto result = run_script({"-n", "3"}, "trap '' TERM; [ $RANK = 0 ] && exit 7; while :; do sleep 0.1; done");
+  EXPECT_EQ(result.exit_code, 7);
+  EXPECT_TRUE(says(result, "ranks 1, 2: killed by gradwire-run")) << result.err;
+  EXPECT_GE(result.seconds, 1.0) << "the grace is a second";
+  EXPECT_LT(result.seconds, kSlack);
+  print_time("ranks that ignore SIGTERM, default grace", result);
+  const auto hasty = run_script({"-n", "2", "--grace", "0"}, "trap '' TERM; [ $RANK = 0 ] && exit 7; while :; do sleep 0.1; done");
+  EXPECT_EQ(hasty.exit_code, 7);
+  print_time("ranks that ignore SIGTERM, no grace", hasty);
+}
+
+TEST_F(LauncherEndTest, StoppedRanksAreEndedToo) {
+  const auto result = run_script({"-n", "2"}, "[ $RANK = 1 ] && { sleep 0.2; exit 4; }; kill -STOP $$");
+  EXPECT_EQ(result.exit_code, 4);
+}
+
+TEST_F(LauncherEndTest, GrandchildrenGoWithTheJob) {
+  // In the background, in a session of its own, deaf to signals, and two generations down.
+  const std::string brood =
+      "(trap '' TERM INT HUP; sleep 300) & setsid sh -c 'trap \"\" TERM INT HUP; (sleep 301; sleep 302) & sleep 303' & sleep 0.2;";
+  const auto good = run_script({"-n", "2"}, brood + " exit 0");
+  EXPECT_EQ(good.exit_code, 0) << good.err;
+  print_time("ranks left with 0 and left children behind", good);
+  const auto bad = run_script({"-n", "2"}, brood + "[ $RANK = 0 ] && kill -9 $$; wait");
+  EXPECT_EQ(bad.exit_code, 128 + SIGKILL);
+  print_time("a rank was killed and left children behind", bad);
+}
+
+// Ranks with children, some of them in a session of their own, which the kernel does not end with the launcher.
+const char* const kBroodingRank = "(sleep 300; true) & setsid sh -c 'echo ready; (sleep 301; true); sleep 302' & wait";
+
+TEST_F(LauncherEndTest, LauncherKilledTakesTheRanksAlong) {
+  start_script({"-n", "4"}, kBroodingRank);
+  wait_for_output("ready", 4);
+  signal_launcher(SIGKILL);
+  const auto killed_at = std::chrono::steady_clock::now();
+  EXPECT_EQ(finish_killed(), 128 + SIGKILL);
+  wait_until_none_marked();
+  std::cout << "launcher killed with SIGKILL: ranks and their children gone after "
+            << std::chrono::duration<double>(std::chrono::steady_clock::now() - killed_at).count() << " s\n";
+}
+
+TEST_F(LauncherEndTest, KeeperKilledTakesTheRanksAlong) {
+  start_script({"-n", "4"}, std::string("echo keeper-$PPID-; ") + kBroodingRank);
+  wait_for_output("ready", 4);
+  ASSERT_EQ(::kill(number_after(read_file(scratch("stdout")), "keeper-"), SIGKILL), 0);
+  const auto result = finish();
+  EXPECT_EQ(result.exit_code, 125);
+  EXPECT_TRUE(says(result, "the process that watched the ranks died of signal 9 (SIGKILL)")) << result.err;
+  print_time("keeper killed with SIGKILL", result);
+}
+
+TEST_F(LauncherEndTest, StopAndContinueReachTheRanks) {
+  start_script({"-n", "2"}, "trap 'echo continued; exit 0' CONT; echo pid-$RANK-$$-; while :; do sleep 0.05; done");
+  wait_for_output("pid-", 2);
+  const std::string out = read_file(scratch("stdout"));
+  signal_launcher(SIGTSTP);
+  for (const int rank : {0, 1}) wait_for_state(number_after(out, concat("pid-", rank, "-")), 'T');
+  wait_for_state(launcher(), 'T');
+  signal_launcher(SIGCONT);
+  const auto result = finish();
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(count_of(result.out, "continued"), 2);
+}
+
+TEST_F(LauncherEndTest, SignalsArePassedOn) {
+  start_script({"-n", "3"},
+               "trap 'echo got-usr1' USR1; trap 'echo got-usr2; exit 0' USR2; echo ready; while :; do sleep 0.05; done");
+  wait_for_output("ready", 3);
+  signal_launcher(SIGUSR1);
+  wait_for_output("got-usr1", 3);
+  signal_launcher(SIGUSR2);
+  const auto result = finish();
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(count_of(result.out, "got-usr2"), 3);
+}
+
+TEST_F(LauncherEndTest, AnInterruptedJobEndsWith128PlusSignal) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) {
+    start_script({"-n", "2"}, "ulimit -c 0; echo ready; exec sleep 100");
+    wait_for_output("ready", 2);
+    signal_launcher(signal);
+    const auto result = finish();
+    EXPECT_EQ(result.exit_code, 128 + signal);
+    EXPECT_TRUE(says(result, "interrupted by SIG")) << result.err;
+  }
+}
+
+TEST_F(LauncherEndTest, RanksThatHandleTheInterruptionTakeTheirTime) {
+  // Longer than notice and grace together: none of them has ended badly, so nobody is hurried.
+  start_script({"-n", "2"}, "trap 'sleep 1.5; echo checkpoint; exit 0' INT; echo ready; while :; do sleep 0.05; done");
+  wait_for_output("ready", 2);
+  signal_launcher(SIGINT);
+  const auto result = finish();
+  EXPECT_EQ(result.exit_code, 128 + SIGINT);
+  EXPECT_EQ(count_of(result.out, "checkpoint"), 2);
+}
+
+TEST_F(LauncherEndTest, ASecondInterruptKills) {
+  start_script({"-n", "2"}, "trap 'echo no' INT; trap '' TERM; echo ready; while :; do sleep 0.05; done");
+  wait_for_output("ready", 2);
+  signal_launcher(SIGINT);
+  wait_for_output("no", 2);
+  // One Ctrl-C may arrive twice (timeout(1) passes it on), so a repeat right behind the first does not count.
+  std::this_thread::sleep_for(std::chrono::milliseconds(400));
+  signal_launcher(SIGINT);
+  const auto result = finish();
+  EXPECT_EQ(result.exit_code, 128 + SIGINT);
+  EXPECT_TRUE(says(result, "ranks 0, 1: killed by gradwire-run")) << result.err;
+}
+
+TEST_F(LauncherEndTest, TimeoutEndsTheJob) {
+  const auto result = run_script({"-n", "3", "--timeout", "0.3"}, "[ $RANK = 1 ] && exit 0; echo before; exec sleep 100");
+  EXPECT_EQ(result.exit_code, 124);
+  EXPECT_TRUE(says(result, "--timeout 0.3 s")) << result.err;
+  EXPECT_TRUE(says(result, "ranks 0, 2 were still running")) << result.err;
+  EXPECT_EQ(count_of(result.out, "before"), 2);
+  EXPECT_EQ(run_script({"-n", "2", "--timeout", "50"}, "exit 0").exit_code, 0);
+}
+
+TEST_F(LauncherEndTest, ManyRanksDieAtOnce) {
+  const auto result = run_script({"-n", "64"}, "[ $RANK = 63 ] && { sleep 0.3; exit 6; }; exec sleep 100");
+  EXPECT_EQ(result.exit_code, 6);
+  EXPECT_TRUE(says(result, "rank 63 died first")) << result.err;
+  print_time("64 ranks, one failed", result);
+}
+
+}  // namespace
+}  // namespace gradwire::launch

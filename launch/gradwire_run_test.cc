@@ -1,0 +1,259 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// gradwire-run as a user meets it: what ranks find, what their output becomes, which command lines are refused.
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <set>
+#include <sstream>
+
+#include "gradwire/base/strings.h"
+#include "launch/cpu_share.h"
+#include "launch/launcher_fixture_internal.h"
+
+namespace gradwire::launch {
+namespace {
+
+// The lines of one rank, without their prefix.
+std::vector<std::string> lines_of_rank(const std::string& text, int rank) {
+  const std::string prefix = concat("[rank ", rank, "] ");
+  std::vector<std::string> lines;
+  for (const auto& line : lines_of(text)) {
+    if (line.starts_with(prefix)) lines.push_back(line.substr(prefix.size()));
+  }
+  return lines;
+}
+
+// "0-2,5" as the kernel writes it.
+std::vector<int> parse_cpu_list(const std::string& text) {
+  std::vector<int> cpus;
+  std::istringstream parts(text);
+  for (std::string part; std::getline(parts, part, ',');) {
+    const auto dash = part.find('-');
+    const int last = std::stoi(dash == std::string::npos ? part : part.substr(dash + 1));
+    for (int cpu = std::stoi(part); cpu <= last; ++cpu) cpus.push_back(cpu);
+  }
+  return cpus;
+}
+
+TEST_F(LauncherTest, RanksFindTheirPlaceInTheEnvironment) {
+  const auto result = run_script(
+      {"-n", "3", "--env", "COLOUR=deep blue", "--env", "EMPTY="},
+      "echo $RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $GROUP_RANK $MASTER_ADDR; echo $MASTER_PORT; echo $GRADWIRE_JOB_ID;"
+      "echo $GRADWIRE_RENDEZVOUS; stat -c '%a %u' $(dirname $GRADWIRE_RENDEZVOUS); echo $COLOUR; echo ${EMPTY-unset}");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  const auto first = lines_of_rank(result.out, 0);
+  ASSERT_EQ(first.size(), 7U) << result.out;
+  for (int rank = 0; rank < 3; ++rank) {
+    const auto lines = lines_of_rank(result.out, rank);
+    ASSERT_EQ(lines.size(), 7U) << result.out;
+    EXPECT_EQ(lines[0], concat(rank, " ", rank, " 3 3 0 127.0.0.1"));
+    const int port = std::stoi(lines[1]);
+    EXPECT_GT(port, 0);
+    EXPECT_LT(port, 65536);
+    EXPECT_EQ(lines[2].size(), 16U);
+    EXPECT_TRUE(lines[3].starts_with(scratch("tmp") + "/")) << lines[3];
+    EXPECT_EQ(lines[4], concat("700 ", ::getuid()));
+    EXPECT_EQ(lines[5], "deep blue");
+    EXPECT_EQ(lines[6], "");
+    for (const int shared : {1, 2, 3}) EXPECT_EQ(lines[shared], first[shared]) << "ranks must agree";
+  }
+}
+
+TEST_F(LauncherTest, TwoJobsHaveDifferentNames) {
+  const std::string script = "echo $GRADWIRE_JOB_ID $GRADWIRE_RENDEZVOUS";
+  EXPECT_NE(run_script({"-n", "1"}, script).out, run_script({"-n", "1"}, script).out);
+}
+
+TEST_F(LauncherTest, ThreadsAreSharedOutUnlessSomebodySaidOtherwise) {
+  const auto cores = allowed_cpus();
+  ::unsetenv("OMP_NUM_THREADS");
+  const std::string script = "echo $OMP_NUM_THREADS";
+  EXPECT_EQ(run_script({"-n", "1"}, script).out, concat("[rank 0] ", cores.size(), "\n"));
+  EXPECT_EQ(lines_of_rank(run_script({"-n", "64"}, script).out, 63), std::vector{std::to_string(std::max<std::size_t>(1, cores.size() / 64))});
+  EXPECT_EQ(run_script({"-n", "1", "--env", "OMP_NUM_THREADS=17"}, script).out, "[rank 0] 17\n");
+  ::setenv("OMP_NUM_THREADS", "19", 1);
+  EXPECT_EQ(run_script({"-n", "1"}, script).out, "[rank 0] 19\n");
+  ::unsetenv("OMP_NUM_THREADS");
+}
+
+TEST_F(LauncherTest, LinesOfRanksNeverMix) {
+  // Each line is written in two pieces; it must still come out whole, and in order.
+  const auto result = run_script({"-n", "4"},
+                                 "i=0; while [ $i -lt 300 ]; do printf 'a%sa' $RANK; printf 'b%db%d\\n' $RANK $i;"
+                                 "printf 'e%s' $RANK >&2; printf '%d\\n' $i >&2; i=$((i+1)); done");
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(lines_of(result.out).size(), 1200U);
+  EXPECT_EQ(lines_of(result.err).size(), 1200U);
+  for (int rank = 0; rank < 4; ++rank) {
+    const auto out = lines_of_rank(result.out, rank);
+    const auto err = lines_of_rank(result.err, rank);
+    ASSERT_EQ(out.size(), 300U);
+    ASSERT_EQ(err.size(), 300U);
+    for (int i = 0; i < 300; ++i) {
+      EXPECT_EQ(out[i], concat("a", rank, "ab", rank, "b", i));
+      EXPECT_EQ(err[i], concat("e", rank, i));
+    }
+  }
+}
+
+TEST_F(LauncherTest, LongLinesStayWholeAndUnfinishedOnesAreEnded) {
+  // Longer than a pipe holds, so it comes in many pieces.
+  const auto result = run_script({"-n", "2"}, "head -c 300000 /dev/zero | tr '\\0' $RANK; echo; printf 'no end'");
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(lines_of(result.out).size(), 4U);
+  for (int rank = 0; rank < 2; ++rank) {
+    const auto lines = lines_of_rank(result.out, rank);
+    ASSERT_EQ(lines.size(), 2U);
+    EXPECT_EQ(lines[0], std::string(300000, static_cast<char>('0' + rank)));
+    EXPECT_EQ(lines[1], "no end");
+  }
+  EXPECT_TRUE(result.out.ends_with("\n"));
+}
+
+TEST_F(LauncherTest, NoPrefixPassesBytesThrough) {
+  const auto result = run_script({"-n", "1", "--no-prefix"}, "printf 'a\\rb\\n\\nno end'; printf err >&2");
+  EXPECT_EQ(result.out, "a\rb\n\nno end");
+  EXPECT_EQ(result.err, "err");
+}
+
+TEST_F(LauncherTest, ColourIsThereWhenAskedForAndNotInAFile) {
+  EXPECT_EQ(run_script({"-n", "1"}, "echo x").out, "[rank 0] x\n");
+  EXPECT_EQ(run_script({"-n", "1", "--color", "always"}, "echo x").out, "\x1b[36m[rank 0]\x1b[0m x\n");
+}
+
+TEST_F(LauncherTest, LogFolderHoldsAFileForEachRankAndStream) {
+  const std::string folder = scratch("new/logs");
+  const auto result = run_script({"-n", "2", "--log-dir", folder}, "echo out $RANK; echo err $RANK >&2; exit $RANK");
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_EQ(result.out, "");
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(read_file(concat(folder, "/rank-", rank, ".out")), concat("out ", rank, "\n"));
+    EXPECT_EQ(read_file(concat(folder, "/rank-", rank, ".err")), concat("err ", rank, "\n"));
+  }
+  EXPECT_NE(result.err.find("  | err 1\n"), std::string::npos) << "the report quotes the file: " << result.err;
+  EXPECT_NE(result.err.find(folder + "/rank-1.err"), std::string::npos) << result.err;
+}
+
+TEST_F(LauncherTest, StandardInputGoesToRankZeroOrNobody) {
+  const std::string script = "cat";
+  EXPECT_EQ(run_script({"-n", "3"}, script, "one\ntwo\n").out, "[rank 0] one\n[rank 0] two\n");
+  EXPECT_EQ(run_script({"-n", "3", "--stdin", "none"}, script, "one\n").out, "");
+}
+
+TEST_F(LauncherTest, PinnedRanksRunOnTheirShareOfTheCores) {
+  const auto cores = allowed_cpus();
+  for (const int ranks : {1, 2, 3, static_cast<int>(cores.size()) + 1}) {
+    if (ranks > 64) continue;
+    const auto result = run_script({"-n", std::to_string(ranks), "--pin"}, "grep Cpus_allowed_list /proc/self/status");
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_EQ(static_cast<int>(lines_of(result.out).size()), ranks);
+    for (const auto& line : lines_of(result.out)) {
+      const int rank = std::stoi(line.substr(6));
+      EXPECT_EQ(parse_cpu_list(line.substr(line.find('\t') + 1)), share_of_rank(cores, rank, ranks)) << line;
+    }
+  }
+}
+
+TEST_F(LauncherTest, SixtyFourRanks) {
+  const auto result = run_script({"-n", "64"}, "echo $RANK of $WORLD_SIZE");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  const auto lines = lines_of(result.out);
+  std::set<std::string> seen(lines.begin(), lines.end());
+  EXPECT_EQ(lines.size(), 64U);
+  EXPECT_EQ(seen.size(), 64U);
+  EXPECT_TRUE(seen.count("[rank  7] 7 of 64")) << "prefixes are of one width";
+  EXPECT_TRUE(seen.count("[rank 63] 63 of 64"));
+  std::cout << "64 ranks of a shell started, ran and ended in " << result.seconds << " s\n";
+}
+
+TEST_F(LauncherTest, RanksThatLeaveEarlyAreNoError) {
+  const auto result = run_script({"-n", "3"}, "[ $RANK = 1 ] || sleep 0.4; echo done");
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(count_of(result.out, "done"), 3);
+  EXPECT_EQ(result.err, "");
+}
+
+TEST_F(LauncherTest, ArgumentsOfTheProgramAreLeftAlone) {
+  EXPECT_EQ(run({"-n", "1", "/bin/echo", "--help", "-n", "7", "--", "*"}).out, "[rank 0] --help -n 7 -- *\n");
+  EXPECT_EQ(run({"-n", "1", "--", "/bin/echo", "--pin"}).out, "[rank 0] --pin\n");
+}
+
+TEST_F(LauncherTest, HelpAndVersion) {
+  const auto help = run({"--help"});
+  EXPECT_EQ(help.exit_code, 0);
+  for (const auto* option : {"-n", "--pin", "--env", "--log-dir", "--no-prefix", "--stdin", "--timeout", "--grace", "Exit code"}) {
+    EXPECT_NE(help.out.find(option), std::string::npos) << option;
+  }
+  const auto version = run({"--version"});
+  EXPECT_EQ(version.exit_code, 0);
+  EXPECT_TRUE(version.out.starts_with("gradwire-run ")) << version.out;
+}
+
+TEST_F(LauncherTest, BadCommandLinesGetOneClearSentence) {
+  const std::string no_program = scratch("plain-file");
+  std::filesystem::copy_file("/etc/passwd", no_program);
+  const std::string bad_interpreter = scratch("script");
+  { std::ofstream(bad_interpreter) << "#!/no/such/interpreter\n"; }
+  std::filesystem::permissions(bad_interpreter, std::filesystem::perms::owner_all);
+  struct Case {
+    std::vector<std::string> arguments;
+    int exit_code;
+    std::string part;
+  };
+  const std::vector<Case> cases = {
+      {{}, 2, "which program to run"},
+      {{"-n", "2"}, 2, "which program to run"},
+      {{"-n", "2", "--"}, 2, "which program to run"},
+      {{"-n", "2", ""}, 2, "which program to run"},
+      {{"/bin/true"}, 2, "how many ranks"},
+      {{"-n"}, 2, "--ranks"},
+      {{"-n", "0", "/bin/true"}, 2, "from 1 to 64"},
+      {{"-n", "-3", "/bin/true"}, 2, "from 1 to 64"},
+      {{"-n", "two", "/bin/true"}, 2, "'two'"},
+      {{"-n", "2x", "/bin/true"}, 2, "'2x'"},
+      {{"-n", "2.5", "/bin/true"}, 2, "'2.5'"},
+      {{"-n", "65", "/bin/true"}, 2, "'65'"},
+      {{"-n", "99999999999999999999", "/bin/true"}, 2, "from 1 to 64"},
+      {{"-n", "2", "-n", "3", "/bin/true"}, 2, "--ranks"},
+      {{"-n", "2", "--bogus", "/bin/true"}, 2, "'--bogus'"},
+      {{"-n", "2", "--env", "NOVALUE", "/bin/true"}, 2, "NAME=VALUE"},
+      {{"-n", "2", "--env", "=x", "/bin/true"}, 2, "NAME=VALUE"},
+      {{"-n", "2", "--env", "RANK=1", "/bin/true"}, 2, "RANK"},
+      {{"-n", "2", "--timeout", "soon", "/bin/true"}, 2, "--timeout is 'soon'"},
+      {{"-n", "2", "--timeout", "0", "/bin/true"}, 2, "--timeout"},
+      {{"-n", "2", "--timeout", "nan", "/bin/true"}, 2, "--timeout"},
+      {{"-n", "2", "--grace", "-1", "/bin/true"}, 2, "--grace"},
+      {{"-n", "2", "--stdin", "all", "/bin/true"}, 2, "--stdin is 'all'"},
+      {{"-n", "2", "--color", "red", "/bin/true"}, 2, "--color is 'red'"},
+      {{"-n", "2", "--log-dir", "/dev/null/logs", "/bin/true"}, 125, "/dev/null/logs"},
+      {{"-n", "2", "--log-dir", "/proc", "/bin/true"}, 125, "/proc/rank-0.out"},
+      {{"-n", "2", "no-such-program-anywhere"}, 127, "not in PATH"},
+      {{"-n", "2", "./no/such/program"}, 127, "does not exist"},
+      {{"-n", "2", "/etc"}, 126, "'/etc'"},
+      {{"-n", "2", no_program}, 126, "Permission denied"},
+      {{"-n", "2", bad_interpreter}, 126, "interpreter"},
+  };
+  for (const auto& bad : cases) {
+    const auto result = run(bad.arguments);
+    const std::string what = join(bad.arguments, " ") + " -> " + result.err;
+    EXPECT_EQ(result.exit_code, bad.exit_code) << what;
+    EXPECT_EQ(result.out, "") << what;
+    EXPECT_EQ(lines_of(result.err).size(), 1U) << what;
+    EXPECT_TRUE(result.err.starts_with("gradwire-run: ")) << what;
+    EXPECT_NE(result.err.find(bad.part), std::string::npos) << what;
+  }
+}
+
+TEST_F(LauncherTest, NoPlaceForTheRendezvousIsSaid) {
+  start_program({"/usr/bin/env", "TMPDIR=/no/such/folder", GRADWIRE_RUN_PROGRAM, "-n", "2", "/bin/true"});
+  const auto result = finish();
+  EXPECT_EQ(result.exit_code, 125);
+  EXPECT_NE(result.err.find("/no/such/folder"), std::string::npos) << result.err;
+}
+
+}  // namespace
+}  // namespace gradwire::launch

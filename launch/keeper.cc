@@ -1,0 +1,85 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/keeper.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <optional>
+
+#include "gradwire/base/deadline.h"
+#include "gradwire/base/os_handles.h"
+#include "gradwire/base/strings.h"
+#include "launch/descendants.h"
+#include "launch/launch_error.h"
+#include "launch/rank_process.h"
+
+namespace gradwire::launch {
+namespace {
+
+void pass_on(pid_t keeper, int signal) {
+  if (signal == SIGCHLD) return;
+  ::kill(keeper, signal);
+  if (signal != SIGTSTP) return;
+  // The shell wants to see the process that it started stop.
+  ::raise(SIGSTOP);
+  ::kill(keeper, SIGCONT);
+}
+
+ProcessEnd wait_for_keeper(pid_t keeper, SignalQueue& signals) {
+  while (true) {
+    pollfd polled{signals.fd(), POLLIN, 0};
+    ::poll(&polled, 1, -1);
+    while (const auto signal = signals.next()) pass_on(keeper, *signal);
+    siginfo_t info{};
+    if (::waitid(P_PID, static_cast<id_t>(keeper), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == keeper) {
+      return reap(keeper);
+    }
+  }
+}
+
+// The keeper is gone without having cleared up.
+void clear_up(const Descendants& descendants, SignalQueue& signals) {
+  const Deadline give_up = Deadline::after(std::chrono::seconds(5));
+  for (auto left = descendants.children(); !left.empty() && !give_up.expired(); left = descendants.children()) {
+    for (const pid_t pid : left) {
+      ::kill(pid, SIGKILL);
+      ::waitpid(pid, nullptr, WNOHANG);
+    }
+    pollfd polled{signals.fd(), POLLIN, 0};
+    ::poll(&polled, 1, 20);
+    while (signals.next()) {
+    }
+  }
+}
+
+}  // namespace
+
+int run_in_keeper(SignalQueue& signals, const std::function<int(int front_fd)>& job) {
+  const Descendants descendants;
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) throw_errno("cannot make a pipe to the keeper process");
+  UniqueFd reader(ends[0]);
+  UniqueFd writer(ends[1]);
+  const pid_t keeper = ::fork();
+  if (keeper < 0) throw_errno("cannot start the keeper process");
+  if (keeper == 0) {
+    writer.reset();
+    ::setsid();
+    // A name of its own, so that "killall gradwire-run" means the front.
+    ::prctl(PR_SET_NAME, "gradwire-keeper");
+    return job(reader.get());
+  }
+  reader.reset();
+  const ProcessEnd end = wait_for_keeper(keeper, signals);
+  if (!end.by_signal) return end.code;
+  clear_up(descendants, signals);
+  throw LaunchError(kLaunchFailedExit, concat("the process that watched the ranks died of ", describe(end),
+                                              "; the ranks were killed with it"));
+}
+
+}  // namespace gradwire::launch

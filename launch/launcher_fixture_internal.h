@@ -1,0 +1,76 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// Runs the built gradwire-run for tests, and checks after every test that it left nothing behind.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <sys/types.h>
+
+#include <chrono>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "gradwire/base/os_handles.h"
+
+namespace gradwire::launch {
+
+// How a launcher's run came out.
+struct Result {
+  int exit_code = -1;  // 128 + signal when a signal ended the launcher itself
+  std::string out;
+  std::string err;
+  double seconds = 0;  // from start to end
+};
+
+// Each test gets a scratch folder, with the TMPDIR of its launchers in it, and a marker that its launchers and all their
+// descendants carry in their environment. At the end no process carries the marker and TMPDIR is empty.
+class LauncherTest : public testing::Test {
+ protected:
+  // Far beyond what anything here takes, so that only a hang reaches it.
+  static constexpr std::chrono::seconds kGuard{60};
+
+  void SetUp() override;
+  void TearDown() override;
+
+  // Starts gradwire-run with stdin from `input`, stdout and stderr to files.
+  void start(const std::vector<std::string>& arguments, const std::string& input = "");
+  // Starts any program in the same way.
+  void start_program(const std::vector<std::string>& command, const std::string& input = "");
+  // Waits for its end, and checks that no process outlives it.
+  Result finish();
+  // The same for a launcher that was killed, whose ranks may end a little later. Returns its exit code.
+  int finish_killed();
+  Result run(const std::vector<std::string>& arguments, const std::string& input = "");
+  // run() of a shell script as the rank's program.
+  Result run_script(std::vector<std::string> options, const std::string& script, const std::string& input = "");
+  void start_script(std::vector<std::string> options, const std::string& script);
+
+  // Waits until the launcher's stdout so far holds `text` so many times.
+  void wait_for_output(const std::string& text, int times = 1);
+  void signal_launcher(int signal) const;
+  pid_t launcher() const { return pid_; }
+
+  // Waits until a process is in a state of /proc/PID/stat: 'Z' has ended though nobody reaped it, 'T' is stopped.
+  void wait_for_state(pid_t pid, char state) const;
+
+  // Processes, zombies aside, that carry this test's marker.
+  std::vector<pid_t> marked_processes() const;
+  // Waits until there are none.
+  void wait_until_none_marked() const;
+
+  std::string scratch(const std::string& name) const { return (scratch_ / name).string(); }
+
+ private:
+  std::filesystem::path scratch_;
+  std::string marker_;
+  pid_t pid_ = -1;
+  UniqueFd pidfd_;
+  std::chrono::steady_clock::time_point started_;
+};
+
+std::string read_file(const std::string& path);
+std::vector<std::string> lines_of(const std::string& text);
+int count_of(const std::string& text, const std::string& part);
+
+}  // namespace gradwire::launch
