@@ -2,7 +2,8 @@
 # SPDX-FileCopyrightText: The gradwire authors
 # SPDX-License-Identifier: Apache-2.0
 """Checks that README.md's C++ example is tests/outside/torch/readme_example.cc (which CI compiles against the installed package
-and runs on two ranks) and that the relative links of the documentation lead somewhere. --write copies the file into the README."""
+and runs on two ranks), that the relative links of the documentation lead somewhere, and that docs/trace_points.md names the
+trace points of the sources. --write copies the example into the README."""
 import pathlib
 import re
 import sys
@@ -10,6 +11,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 EXAMPLE = ROOT / "tests" / "outside" / "torch" / "readme_example.cc"
 BLOCK = re.compile(r"(```cpp\n)(.*?)(```)", re.DOTALL)
+TRACE_POINT = re.compile(r'trace::point\("([^"]+)"')
 LINK = re.compile(r"\]\(([^)#:\s]+)(#[^)]*)?\)")
 
 
@@ -25,6 +27,17 @@ def broken_links():
                 yield f"{page.relative_to(ROOT)}: the link to {target} leads nowhere"
 
 
+def trace_point_differences():
+    emitted = {name for path in (ROOT / "gradwire").rglob("*.cc") if not path.stem.endswith("_test")
+               for name in TRACE_POINT.findall(path.read_text())}
+    emitted |= {name for path in (ROOT / "gradwire").rglob("*_internal.h") for name in TRACE_POINT.findall(path.read_text())}
+    documented = set(re.findall(r"^\| `([a-z_.]+)` \|", (ROOT / "docs" / "trace_points.md").read_text(), re.MULTILINE))
+    for name in sorted(emitted - documented):
+        yield f"docs/trace_points.md does not name the trace point {name}"
+    for name in sorted(documented - emitted):
+        yield f"docs/trace_points.md names {name}, which no source passes"
+
+
 def main():
     readme = ROOT / "README.md"
     text = readme.read_text()
@@ -34,10 +47,10 @@ def main():
     if "--write" in sys.argv[1:]:
         readme.write_text(text[:block.start(2)] + example_text() + text[block.end(2):])
         return 0
-    problems = list(broken_links())
+    problems = [*broken_links(), *trace_point_differences()]
     if block.group(2) != example_text():
         problems.append(f"README.md: the example differs from {EXAMPLE.relative_to(ROOT)}; run scripts/check_readme.py --write")
-    print("\n".join(problems) if problems else "readme: the example is the file that CI compiles; every link leads somewhere")
+    print("\n".join(problems) if problems else "docs: the example is the file that CI compiles; links and trace points are right")
     return 1 if problems else 0
 
 
