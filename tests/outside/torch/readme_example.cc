@@ -1,0 +1,29 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include <torch/torch.h>
+
+#include <iostream>
+
+#include "gradwire/ddp/distributed_data_parallel.h"
+#include "gradwire/process_group/init.h"
+
+int main() {
+  const auto group = gradwire::init_process_group();  // who am I? gradwire-run says it in the environment
+  torch::manual_seed(1);
+  torch::nn::Sequential net(torch::nn::Linear(8, 64), torch::nn::Tanh(), torch::nn::Linear(64, 1));
+  {
+    gradwire::DistributedDataParallel ddp(net);
+    torch::optim::SGD optimizer(ddp.parameters(), torch::optim::SGDOptions(0.1));
+    torch::manual_seed(100 + group->rank());  // every rank draws samples of its own
+    for (int step = 0; step < 200; ++step) {
+      const auto x = torch::randn({32, 8});
+      const auto target = x.sum(1, /*keepdim=*/true).sin();
+      optimizer.zero_grad();
+      const auto loss = torch::mse_loss(ddp(x), target);
+      loss.backward();  // by its end every rank holds the average of all ranks' gradients
+      optimizer.step();
+      if (step % 50 == 0 && group->rank() == 0) std::cout << "step " << step << " loss " << loss.item<float>() << '\n';
+    }
+  }
+  gradwire::destroy_process_group();
+}
