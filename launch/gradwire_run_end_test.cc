@@ -3,8 +3,10 @@
 // How jobs end under gradwire-run: ranks that fail, signals, time limits, and that nothing stays behind. Every test also checks, in
 // the fixture, that no process and no rendezvous folder is left. Measured times are printed; guards are far above them.
 #include <signal.h>
+#include <sys/stat.h>
 
 #include <chrono>
+#include <fstream>
 #include <iostream>
 #include <thread>
 
@@ -218,6 +220,32 @@ TEST_F(LauncherEndTest, TimeoutEndsTheJob) {
   EXPECT_TRUE(says(result, "ranks 0, 2 were still running")) << result.err;
   EXPECT_EQ(count_of(result.out, "before"), 2);
   EXPECT_EQ(run_script({"-n", "2", "--timeout", "50"}, "exit 0").exit_code, 0);
+}
+
+TEST_F(LauncherEndTest, AReaderThatStallsDoesNotKeepTheJobFromEnding) {
+  // Rank 0 floods a pipe that nobody reads until the gate opens; the others' death must be dealt with all the same.
+  const std::string gate = scratch("gate");
+  ASSERT_EQ(::mkfifo(gate.c_str(), 0600), 0);
+  start_program({"/bin/sh", "-c",
+                 concat("{ ", GRADWIRE_RUN_PROGRAM, " -n 2 /bin/sh -c '[ $RANK = 1 ] && { sleep 0.3; exit 5; }; echo $$ > ",
+                        scratch("pid"), "; exec yes flood'; echo left with $? >&2; } | { read line < ", gate, "; tail -n 1; }")});
+  const pid_t flooding = wait_for_number(scratch("pid"));
+  wait_until_gone(flooding);
+  { std::ofstream(gate) << "go\n"; }
+  const auto result = finish();
+  EXPECT_TRUE(says(result, "rank 1 died first, of exit code 5")) << result.err;
+  EXPECT_TRUE(says(result, "left with 5")) << result.err;
+  EXPECT_EQ(result.out, "[rank 0] flood\n");
+  print_time("a reader that stalled", result);
+}
+
+TEST_F(LauncherEndTest, AReaderThatLeavesDoesNotEndTheJob) {
+  start_program({"/bin/sh", "-c",
+                 concat("{ ", GRADWIRE_RUN_PROGRAM, " -n 2 /bin/sh -c 'for i in 1 2 3; do echo $i; sleep 0.1; done; echo end >&2';",
+                        " echo left with $? >&2; } | head -n 1")});
+  const auto result = finish();
+  EXPECT_TRUE(says(result, "left with 0")) << result.err;
+  EXPECT_EQ(count_of(result.err, "] end\n"), 2);
 }
 
 TEST_F(LauncherEndTest, ManyRanksDieAtOnce) {

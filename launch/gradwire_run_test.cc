@@ -125,6 +125,15 @@ TEST_F(LauncherTest, ColourIsThereWhenAskedForAndNotInAFile) {
   EXPECT_EQ(run_script({"-n", "1", "--color", "always"}, "echo x").out, "\x1b[36m[rank 0]\x1b[0m x\n");
 }
 
+TEST_F(LauncherTest, ColourIsThereOnATerminal) {
+  // script(1) runs a command on a terminal of its own and copies what it shows.
+  const std::string command = concat(GRADWIRE_RUN_PROGRAM, " -n 1 echo x");
+  start_program({"env", "-u", "NO_COLOR", "TERM=xterm", "script", "-qec", command, "/dev/null"});
+  EXPECT_NE(finish().out.find("\x1b[36m[rank 0]\x1b[0m x"), std::string::npos);
+  start_program({"env", "NO_COLOR=1", "TERM=xterm", "script", "-qec", command, "/dev/null"});
+  EXPECT_NE(finish().out.find("[rank 0] x"), std::string::npos);
+}
+
 TEST_F(LauncherTest, LogFolderHoldsAFileForEachRankAndStream) {
   const std::string folder = scratch("new/logs");
   const auto result = run_script({"-n", "2", "--log-dir", folder}, "echo out $RANK; echo err $RANK >&2; exit $RANK");

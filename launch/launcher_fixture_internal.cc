@@ -158,6 +158,17 @@ void LauncherTest::wait_for_state(pid_t pid, char state) const {
   ASSERT_TRUE(eventually(kGuard, reached)) << "process " << pid << " does not come to state " << state;
 }
 
+void LauncherTest::wait_until_gone(pid_t pid) const {
+  const auto gone = [&] { return !std::filesystem::exists(concat("/proc/", pid)); };
+  ASSERT_TRUE(eventually(kGuard, gone)) << "process " << pid << " does not go";
+}
+
+int LauncherTest::wait_for_number(const std::string& path) const {
+  const bool written = eventually(kGuard, [&] { return read_file(path).find('\n') != std::string::npos; });
+  EXPECT_TRUE(written) << "nothing in " << path;
+  return written ? std::stoi(read_file(path)) : -1;
+}
+
 void LauncherTest::signal_launcher(int signal) const { ASSERT_EQ(::kill(pid_, signal), 0); }
 
 std::vector<pid_t> LauncherTest::marked_processes() const {

@@ -54,6 +54,11 @@ class LauncherTest : public testing::Test {
   // Waits until a process is in a state of /proc/PID/stat: 'Z' has ended though nobody reaped it, 'T' is stopped.
   void wait_for_state(pid_t pid, char state) const;
 
+  // Waits until a process is gone, zombie included.
+  void wait_until_gone(pid_t pid) const;
+  // Waits until a file holds a line with a number; -1 when it never does.
+  int wait_for_number(const std::string& path) const;
+
   // Processes, zombies aside, that carry this test's marker.
   std::vector<pid_t> marked_processes() const;
   // Waits until there are none.

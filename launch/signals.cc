@@ -14,18 +14,11 @@ SignalQueue::SignalQueue() {
   ::sigemptyset(&handled);
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT, SIGCHLD}) ::sigaddset(&handled, signal);
   ::sigprocmask(SIG_BLOCK, &handled, &original_);
-  struct sigaction ignore {};
-  ignore.sa_handler = SIG_IGN;
-  ::sigaction(SIGPIPE, &ignore, &pipe_action_);
+  ::signal(SIGPIPE, SIG_IGN);
   // Were SIGCHLD inherited as ignored, the kernel would reap the ranks itself and their ends would be lost.
   ::signal(SIGCHLD, SIG_DFL);
   fd_ = UniqueFd(::signalfd(-1, &handled, SFD_NONBLOCK | SFD_CLOEXEC));
   if (!fd_) throw_errno("cannot make a signal descriptor");
-}
-
-SignalQueue::~SignalQueue() {
-  ::sigaction(SIGPIPE, &pipe_action_, nullptr);
-  ::sigprocmask(SIG_SETMASK, &original_, nullptr);
 }
 
 std::optional<int> SignalQueue::next() {

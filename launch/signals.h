@@ -11,12 +11,12 @@
 
 namespace gradwire::launch {
 
-// Blocks the signals that the launcher handles and makes them readable from a descriptor; ignores SIGPIPE. The destructor puts
-// back what was. A signal that the launcher was started with as ignored (nohup) stays ignored, by it and by the ranks.
+// Blocks the signals that the launcher handles and makes them readable from a descriptor; ignores SIGPIPE. They stay blocked when the
+// object goes: a signal that comes as late as that must not change the exit code. One that the launcher was started with as
+// ignored (nohup) stays ignored, by it and by the ranks. A forked child that uses the object reads its own signals.
 class SignalQueue {
  public:
   SignalQueue();  // throws LaunchError
-  ~SignalQueue();
   SignalQueue(const SignalQueue&) = delete;
   SignalQueue& operator=(const SignalQueue&) = delete;
 
@@ -29,7 +29,6 @@ class SignalQueue {
  private:
   UniqueFd fd_;
   sigset_t original_;
-  struct sigaction pipe_action_;
 };
 
 // SIGINT, SIGTERM, SIGHUP and SIGQUIT: the job is to end.

@@ -1,0 +1,49 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/rank_environment.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+namespace gradwire::launch {
+namespace {
+
+std::vector<std::string> values(const std::vector<std::string>& environment, const std::string& name) {
+  std::vector<std::string> found;
+  for (const auto& entry : environment) {
+    if (entry.starts_with(name + "=")) found.push_back(entry.substr(name.size() + 1));
+  }
+  return found;
+}
+
+TEST(RankEnvironment, ReplacesWhatIsInheritedAndKeepsTheRest) {
+  const char* inherited[] = {"RANK=9", "RANKING=kept", "HOME=/h", "WORLD_SIZE=100", "A=1", "NOVALUE", nullptr};
+  JobEnvironment job;
+  job.ranks = 4;
+  job.rendezvous_file = "/t/store";
+  job.master_port = 1234;
+  job.threads = 3;
+  job.extra = {{"A", "2"}, {"B", "x=y"}, {"A", "3"}, {"MASTER_PORT", "99"}};
+  const auto environment = rank_environment(job, 2, inherited);
+  using Values = std::vector<std::string>;
+  EXPECT_EQ(values(environment, "RANK"), Values{"2"});
+  EXPECT_EQ(values(environment, "RANKING"), Values{"kept"});
+  EXPECT_EQ(values(environment, "WORLD_SIZE"), Values{"4"});
+  EXPECT_EQ(values(environment, "HOME"), Values{"/h"});
+  EXPECT_EQ(values(environment, "A"), Values{"3"}) << "the last --env wins";
+  EXPECT_EQ(values(environment, "B"), Values{"x=y"});
+  EXPECT_EQ(values(environment, "MASTER_PORT"), Values{"99"}) << "--env goes over the launcher's own";
+  EXPECT_EQ(values(environment, "OMP_NUM_THREADS"), Values{"3"});
+  EXPECT_EQ(std::count(environment.begin(), environment.end(), "NOVALUE"), 1);
+}
+
+TEST(RankEnvironment, ThreadsThatTheUserChoseStay) {
+  const char* inherited[] = {"OMP_NUM_THREADS=8", nullptr};
+  EXPECT_EQ(values(rank_environment(JobEnvironment(), 0, inherited), "OMP_NUM_THREADS"), std::vector<std::string>{"8"});
+}
+
+TEST(RankEnvironment, JobIdsDiffer) { EXPECT_NE(random_job_id(), random_job_id()); }
+
+}  // namespace
+}  // namespace gradwire::launch

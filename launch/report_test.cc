@@ -1,0 +1,96 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// What the launcher says and leaves with, for every kind of end.
+#include "launch/report.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+
+namespace gradwire::launch {
+namespace {
+
+constexpr std::chrono::milliseconds kTimeout{1500};
+
+JobOutcome outcome_of(std::vector<std::optional<ProcessEnd>> ends) {
+  JobOutcome outcome;
+  outcome.ends = std::move(ends);
+  return outcome;
+}
+
+const ProcessEnd kGood{};
+const ProcessEnd kSeven{false, 7, false};
+const ProcessEnd kCrash{true, SIGSEGV, true};
+const ProcessEnd kTerm{true, SIGTERM, false};
+const ProcessEnd kKill{true, SIGKILL, false};
+
+TEST(Report, AGoodJobIsSilent) {
+  const auto outcome = outcome_of({kGood, kGood});
+  EXPECT_EQ(outcome.exit_code(), 0);
+  EXPECT_EQ(report(outcome, kTimeout), "");
+}
+
+TEST(Report, NamesTheFirstDeathAndWhatBecameOfTheOthers) {
+  auto outcome = outcome_of({kTerm, kCrash, kKill, kTerm, kSeven});
+  outcome.first_bad = 1;
+  outcome.first_bad_after = std::chrono::milliseconds(2345);
+  outcome.killed = {2};
+  outcome.last_lines = {"a", "b"};
+  EXPECT_EQ(outcome.exit_code(), 128 + SIGSEGV);
+  EXPECT_EQ(report(outcome, kTimeout),
+            "gradwire-run: rank 1 died first, of signal 11 (SIGSEGV), core dumped, 2.35 s after the start\n"
+            "gradwire-run: its last 2 lines of stderr:\n"
+            "  | a\n"
+            "  | b\n"
+            "gradwire-run: the others ended so: rank 4: exit code 7; rank 2: killed by gradwire-run; ranks 0, 3: signal 15 (SIGTERM)\n");
+}
+
+TEST(Report, OneRankAlone) {
+  auto outcome = outcome_of({kSeven});
+  outcome.first_bad = 0;
+  EXPECT_EQ(outcome.exit_code(), 7);
+  EXPECT_EQ(report(outcome, kTimeout),
+            "gradwire-run: rank 0 died first, of exit code 7, 0 s after the start\n"
+            "gradwire-run: it wrote nothing to stderr\n");
+}
+
+TEST(Report, AnInterruptionAfterADeathDoesNotHideIt) {
+  auto outcome = outcome_of({kSeven, kTerm});
+  outcome.first_bad = 0;
+  outcome.interrupted_by = SIGINT;
+  EXPECT_EQ(outcome.exit_code(), 7);
+  EXPECT_NE(report(outcome, kTimeout).find("rank 0 died first"), std::string::npos);
+}
+
+TEST(Report, AnInterruptionBeforeAnyDeathIsTheReason) {
+  auto outcome = outcome_of({kTerm, kGood});
+  outcome.first_bad = 0;
+  outcome.interrupted_by = SIGTERM;
+  outcome.interrupted_first = true;
+  EXPECT_EQ(outcome.exit_code(), 128 + SIGTERM);
+  const auto text = report(outcome, kTimeout);
+  EXPECT_NE(text.find("interrupted by SIGTERM"), std::string::npos);
+  EXPECT_EQ(text.find("died first"), std::string::npos);
+  EXPECT_NE(text.find("rank 0: signal 15 (SIGTERM)"), std::string::npos);
+}
+
+TEST(Report, ATimeoutIsTheReasonThoughTheRanksDieOfIt) {
+  auto outcome = outcome_of({kTerm, kTerm});
+  outcome.first_bad = 0;
+  outcome.late = {0, 1};
+  EXPECT_EQ(outcome.exit_code(), 124);
+  EXPECT_NE(report(outcome, kTimeout).find("longer than --timeout 1.5 s and was stopped; ranks 0, 1 were still running"),
+            std::string::npos);
+}
+
+TEST(Report, WhatSigkillDidNotEndIsSaid) {
+  auto outcome = outcome_of({kSeven, std::nullopt});
+  outcome.first_bad = 0;
+  outcome.killed = {1};
+  outcome.unkillable = {4711};
+  const auto text = report(outcome, kTimeout);
+  EXPECT_NE(text.find("rank 1: still there after SIGKILL"), std::string::npos) << text;
+  EXPECT_NE(text.find("in time: 4711"), std::string::npos) << text;
+}
+
+}  // namespace
+}  // namespace gradwire::launch
