@@ -1,0 +1,134 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/ddp/bucket_store_internal.h"
+
+#include <ATen/Functions.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "gradwire/base/error.h"
+
+namespace gradwire::internal {
+namespace {
+
+// Buckets start on cache lines: their sums use vector instructions, and ranks write different buckets at once.
+constexpr std::int64_t kLineBytes = 64;
+
+std::int64_t line_elements(at::ScalarType dtype) {
+  return std::max<std::int64_t>(1, kLineBytes / static_cast<std::int64_t>(c10::elementSize(dtype)));
+}
+
+std::vector<std::int64_t> row_major(at::IntArrayRef sizes) {
+  std::vector<std::int64_t> strides(sizes.size());
+  std::int64_t stride = 1;
+  for (std::size_t i = sizes.size(); i-- > 0;) {
+    strides[i] = stride;
+    stride *= std::max<std::int64_t>(sizes[i], 1);
+  }
+  return strides;
+}
+
+}  // namespace
+
+BucketStore::BucketStore(std::vector<NamedTensor> parameters) : parameters_(std::move(parameters)), places_(parameters_.size()) {}
+
+std::vector<TensorSpec> BucketStore::specs() const {
+  std::vector<TensorSpec> specs;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const at::Tensor& tensor = parameters_[i].tensor;
+    specs.push_back({.index = i,
+                     .bytes = tensor.nbytes(),
+                     .dtype = static_cast<std::int32_t>(tensor.scalar_type()),
+                     .device = static_cast<std::int32_t>(tensor.device().type()) * 256 + tensor.device().index()});
+  }
+  return specs;
+}
+
+BucketStore::Block& BucketStore::block_for(const at::Tensor& parameter) {
+  for (Block& block : blocks_) {
+    if (block.dtype == parameter.scalar_type() && block.device == parameter.device()) return block;
+  }
+  return blocks_.emplace_back(Block{parameter.scalar_type(), parameter.device(), {}, 0});
+}
+
+void BucketStore::allocate(ProcessGroup& group) {
+  if (allocated()) return;
+  // Any plan fits: each parameter may begin a bucket of its own, on a line of its own.
+  for (const NamedTensor& parameter : parameters_) {
+    block_for(parameter.tensor).used += parameter.tensor.numel() + line_elements(parameter.tensor.scalar_type());
+  }
+  for (Block& block : blocks_) {
+    block.memory = block.device.is_cpu() ? group.allocate(block.used, block.dtype)
+                                         : at::zeros({block.used}, at::TensorOptions(block.device).dtype(block.dtype));
+  }
+  cut();
+}
+
+void BucketStore::arrange(BucketPlan plan) {
+  plan_ = std::move(plan);
+  for (std::size_t bucket = 0; bucket < plan_.size(); ++bucket) {
+    for (std::size_t slot = 0; slot < plan_[bucket].size(); ++slot) places_[plan_[bucket][slot]] = {bucket, slot};
+  }
+  if (allocated()) cut();
+}
+
+void BucketStore::cut() {
+  const c10::NoGradGuard no_grad;
+  const at::AutoDispatchBelowADInplaceOrView plain_tensors;
+  buckets_.clear();
+  for (Block& block : blocks_) block.used = 0;
+  for (std::size_t index = 0; index < plan_.size(); ++index) buckets_.push_back(cut_bucket(index));
+}
+
+BucketStore::Bucket BucketStore::cut_bucket(std::size_t index) {
+  auto layout = std::make_shared<BucketLayout>();
+  layout->index = index;
+  const at::Tensor& first = parameters_[plan_[index].front()].tensor;
+  layout->dtype = first.scalar_type();
+  layout->device = first.device();
+  for (const std::size_t number : plan_[index]) {
+    const at::Tensor& tensor = parameters_[number].tensor;
+    BucketLayout::Slot slot{.parameter = number,
+                            .offset = layout->numel,
+                            .numel = tensor.numel(),
+                            .sizes = tensor.sizes().vec(),
+                            .strides = tensor.is_non_overlapping_and_dense() ? tensor.strides().vec() : row_major(tensor.sizes())};
+    layout->numel += slot.numel;
+    layout->slots.push_back(std::move(slot));
+    layout->parameters.push_back(tensor);
+    layout->names.push_back(parameters_[number].name);
+  }
+  Block& block = block_for(first);
+  Bucket bucket;
+  bucket.buffer = block.memory.narrow(0, block.used, layout->numel);
+  const std::int64_t line = line_elements(layout->dtype);
+  block.used += (layout->numel + line - 1) / line * line;
+  bucket.views = layout->views(bucket.buffer);
+  bucket.layout = std::move(layout);
+  return bucket;
+}
+
+bool BucketStore::is_slot(const at::Tensor& grad, std::size_t parameter) const {
+  const Place place = places_[parameter];
+  const at::Tensor& view = buckets_[place.bucket].views[place.slot];
+  return grad.is_same(view) ||
+         (grad.is_alias_of(view) && grad.storage_offset() == view.storage_offset() && grad.strides() == view.strides());
+}
+
+bool BucketStore::owns(const at::Tensor& grad) const {
+  return std::any_of(blocks_.begin(), blocks_.end(),
+                     [&](const Block& block) { return block.memory.defined() && grad.has_storage() && grad.is_alias_of(block.memory); });
+}
+
+void BucketStore::make_gradients_private() {
+  const c10::NoGradGuard no_grad;
+  for (const NamedTensor& parameter : parameters_) {
+    at::Tensor& grad = parameter.tensor.mutable_grad();
+    if (grad.defined() && owns(grad)) grad = at::empty_strided(grad.sizes(), grad.strides(), grad.options()).copy_(grad);
+  }
+}
+
+}  // namespace gradwire::internal

@@ -1,0 +1,79 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// The memory of the buckets and where each gradient lies in it.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "gradwire/ddp/bucket_plan.h"
+#include "gradwire/ddp/grad_bucket.h"
+#include "gradwire/ddp/replica_sync_internal.h"
+#include "gradwire/process_group/process_group.h"
+
+namespace gradwire::internal {
+
+// Memory for all gradients, one block for each (dtype, device), cut into buckets. Rebuilding the buckets cuts the same memory anew, so that old and new ones
+// never exist side by side. Not thread-safe.
+class BucketStore {
+ public:
+  struct Bucket {
+    std::shared_ptr<const BucketLayout> layout;
+    at::Tensor buffer;
+    std::vector<at::Tensor> views;  // into buffer, one a slot; no views in autograd's sense, so that detach_() works on a .grad that is one
+  };
+  // Where a parameter's gradient lies.
+  struct Place {
+    std::size_t bucket = 0;
+    std::size_t slot = 0;
+  };
+
+  explicit BucketStore(std::vector<NamedTensor> parameters);
+
+  // For the planner, in the order of the parameters.
+  std::vector<TensorSpec> specs() const;
+
+  // Gets the memory from `group` (collective) unless it is there, and makes buckets of it.
+  void allocate(ProcessGroup& group);
+  bool allocated() const noexcept { return !blocks_.empty(); }
+  // Takes effect at once when there is memory, else at allocate(). Every parameter is in exactly one bucket.
+  void arrange(BucketPlan plan);
+
+  std::size_t bucket_count() const noexcept { return plan_.size(); }
+  Bucket& bucket(std::size_t index) { return buckets_[index]; }
+  const Bucket& bucket(std::size_t index) const { return buckets_[index]; }
+  Place place(std::size_t parameter) const { return places_[parameter]; }
+  const std::vector<std::size_t>& members(std::size_t bucket) const { return plan_[bucket]; }
+  const at::Tensor& parameter(std::size_t index) const { return parameters_[index].tensor; }
+  const std::string& name(std::size_t index) const { return parameters_[index].name; }
+  std::size_t parameter_count() const noexcept { return parameters_.size(); }
+
+  // Whether `grad` is the slot of this parameter: same memory, same strides.
+  bool is_slot(const at::Tensor& grad, std::size_t parameter) const;
+  // Whether `grad` lies anywhere in the memory of the buckets.
+  bool owns(const at::Tensor& grad) const;
+  // Gives every gradient that lies in the buckets memory of its own, with its values.
+  void make_gradients_private();
+
+ private:
+  struct Block {
+    at::ScalarType dtype;
+    at::Device device;
+    at::Tensor memory;
+    std::int64_t used = 0;
+  };
+  Block& block_for(const at::Tensor& parameter);
+  void cut();
+  Bucket cut_bucket(std::size_t index);
+
+  const std::vector<NamedTensor> parameters_;
+  BucketPlan plan_;
+  std::vector<Place> places_;
+  std::vector<Block> blocks_;
+  std::vector<Bucket> buckets_;
+};
+
+}  // namespace gradwire::internal

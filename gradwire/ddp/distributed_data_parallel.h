@@ -1,0 +1,222 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// Trains one module on several ranks: each rank computes gradients on its own data, and all ranks step with the average.
+//
+//   gradwire::init_process_group();
+//   auto net = Net();                                  // a torch::nn::Module, the same on every rank
+//   gradwire::DistributedDataParallel ddp(net);
+//   torch::optim::SGD optimizer(ddp.parameters(), 0.1);
+//   for (auto& [x, target] : loader) {
+//     optimizer.zero_grad();
+//     loss_of(ddp(x), target).backward();              // gradients are averaged over the ranks by its end
+//     optimizer.step();
+//   }
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "gradwire/ddp/comm_hook.h"
+#include "gradwire/ddp/output_tensors.h"
+#include "gradwire/process_group/process_group.h"
+
+namespace gradwire {
+
+// Must be the same on all ranks.
+struct DdpOptions {
+  // What changes behaviour.
+  std::shared_ptr<ProcessGroup> process_group;  // null: the default group
+  // The device of this rank's module, at most one; arguments of forward() that are tensors (or hold some) move there. Empty: wherever they are.
+  std::vector<int> device_ids;
+  // Buffers (batch norm's running statistics, say) of rank 0 go to all ranks before each synchronized forward in training mode; never in eval mode, so that one rank may evaluate alone.
+  bool broadcast_buffers = true;
+  // Compare the parameters with rank 0's and take over its values at construction. False: the construction makes no call on the group; the caller
+  // answers for equal modules.
+  bool init_sync = true;
+  // Gradients live in the buckets: no copy of them, and none to write them back. A .grad is then a view, whose values change with the next backward pass.
+  bool gradient_as_bucket_view = false;
+
+  // What changes performance.
+  // Cap of the buckets in MiB. Not given: 1 MiB for the first, 25 for the others; given: for the first too.
+  std::optional<double> bucket_cap_mb;
+  // Threads that run hooks, each with a duplicate of the group: 0 to 8; 0 runs hooks on the backward thread; -1: chosen.
+  int lanes = -1;
+
+  // Not available yet; true throws UnsupportedError.
+  bool find_unused_parameters = false;
+  bool static_graph = false;
+  bool mixed_precision = false;
+};
+
+// What does not depend on the type of the module. Use DistributedDataParallel.
+class DdpCore {
+ public:
+  // Collective in the group, unless init_sync is false. Throws InvalidArgument (no parameter needs a gradient, a device the group does not serve, an option
+  // out of range), UnsupportedError (an option of a later version), MismatchError on all ranks (modules or options differ), ResourceError.
+  DdpCore(std::shared_ptr<torch::nn::Module> module, DdpOptions options);
+  ~DdpCore();
+  DdpCore(const DdpCore&) = delete;
+  DdpCore& operator=(const DdpCore&) = delete;
+
+  const DdpOptions& options() const noexcept;
+  const std::shared_ptr<ProcessGroup>& process_group() const noexcept;
+  torch::nn::Module& module() const noexcept;
+
+  void register_comm_hook(std::shared_ptr<CommHook> hook);
+  bool set_sync(bool sync) noexcept;  // returns what it was
+
+  // Around the module's forward().
+  void before_forward();
+  void after_forward(const std::vector<at::Tensor>& outputs);
+  // `tensor` on this rank's device.
+  at::Tensor to_device(at::Tensor tensor) const;
+  bool moves_inputs() const noexcept;
+
+  // The parameters' numbers in each bucket, in the order of launch; synchronized iterations so far. For tests and logs.
+  std::vector<std::vector<std::size_t>> bucket_plan() const;
+  std::uint32_t iterations() const;
+
+ private:
+  struct Parts;
+  std::unique_ptr<Parts> parts_;
+};
+
+// While it lives, forward passes are local: their gradients only accumulate. Restores what held before.
+class [[nodiscard]] NoSync {
+ public:
+  explicit NoSync(DdpCore& core) : core_(&core), before_(core.set_sync(false)) {}
+  NoSync(NoSync&& other) noexcept : core_(std::exchange(other.core_, nullptr)), before_(other.before_) {}
+  NoSync& operator=(NoSync&&) = delete;
+  ~NoSync() {
+    if (core_ != nullptr) core_->set_sync(before_);
+  }
+
+ private:
+  DdpCore* core_;
+  bool before_;
+};
+
+namespace internal {
+
+// How a module is held: a class derived from torch::nn::Module by shared_ptr; a shared_ptr or a holder of TORCH_MODULE as it is.
+template <class M>
+struct HeldModule {
+  using Holder = M;
+};
+template <class M>
+  requires std::is_base_of_v<torch::nn::Module, M>
+struct HeldModule<M> {
+  using Holder = std::shared_ptr<M>;
+};
+template <class M>
+std::shared_ptr<torch::nn::Module> base_of(const std::shared_ptr<M>& module) {
+  return module;
+}
+template <class Holder>
+  requires requires(const Holder& holder) { holder.ptr(); }
+std::shared_ptr<torch::nn::Module> base_of(const Holder& holder) {
+  return holder.ptr();
+}
+
+}  // namespace internal
+
+// `Module`: a class derived from torch::nn::Module, its shared_ptr, or the holder that TORCH_MODULE makes of it. forward() may have any signature and return type;
+// DDP looks for tensors in what it returns as output_tensors.h says. It needs them only to notice a second backward pass after
+// one forward; a type it cannot look into is fine.
+//
+// A backward pass is synchronized when a forward() of this object with gradients on, outside no_sync(), came before it. One that enters through the inner module
+// alone is local. Gradients are averaged over the ranks, whatever accumulated in .grad before included. All ranks run the same number of synchronized passes, and in
+// each every parameter that needs a gradient gets one.
+//
+// After any error of a synchronized backward pass, in a hook, in the user's code or of a peer, this object is at its end on every rank: each throws, the others a
+// PeerError that quotes the first, and so does every later forward(). Gradients are indeterminate then, in memory of their own.
+//
+// Lives at one place (not movable); used from one thread at a time. Destroy it before the process group it uses.
+template <class Module>
+class DistributedDataParallel {
+ public:
+  using Holder = typename internal::HeldModule<Module>::Holder;
+
+  explicit DistributedDataParallel(Holder module, DdpOptions options = {})
+      : module_(std::move(module)), core_(internal::base_of(module_), std::move(options)) {}
+
+  // The module's forward(), between what DDP does before and after.
+  template <class... Args>
+  decltype(auto) forward(Args&&... args) {
+    using Result = decltype(module_->forward(std::forward<Args>(args)...));
+    core_.before_forward();
+    if constexpr (std::is_void_v<Result>) {
+      call<Result>(std::forward<Args>(args)...);
+      core_.after_forward({});
+    } else {
+      Result result = call<Result>(std::forward<Args>(args)...);
+      core_.after_forward(internal::tensors_in(result));
+      return result;
+    }
+  }
+  template <class... Args>
+  decltype(auto) operator()(Args&&... args) {
+    return forward(std::forward<Args>(args)...);
+  }
+
+  // Gradients of forward passes while the returned guard lives only accumulate:
+  //   { auto guard = ddp.no_sync(); loss(ddp(x1)).backward(); }   loss(ddp(x2)).backward();   // averages the sum of both
+  NoSync no_sync() { return NoSync(core_); }
+
+  // One hook, before the first synchronized backward pass. Collective in the groups that the hook names. Throws InvalidArgument.
+  void register_comm_hook(std::shared_ptr<CommHook> hook) { core_.register_comm_hook(std::move(hook)); }
+  // The same for a callable (state, bucket) or (bucket) that returns a tensor or a Future; see comm_hook.h.
+  template <class State, class Callable>
+    requires std::is_invocable_v<Callable&, State&, GradBucket&>
+  void register_comm_hook(State state, Callable callable, HookTraits traits = {}) {
+    register_comm_hook(make_comm_hook(std::move(state), std::move(callable), std::move(traits)));
+  }
+  template <class Callable>
+    requires std::is_invocable_v<Callable&, GradBucket&>
+  void register_comm_hook(Callable callable, HookTraits traits = {}) {
+    register_comm_hook(make_comm_hook(std::move(callable), std::move(traits)));
+  }
+
+  const Holder& module() const noexcept { return module_; }
+  std::vector<at::Tensor> parameters() const { return core_.module().parameters(); }
+  auto named_parameters() const { return core_.module().named_parameters(); }
+  std::vector<at::Tensor> buffers() const { return core_.module().buffers(); }
+  void train(bool on = true) { core_.module().train(on); }
+  void eval() { train(false); }
+  void zero_grad(bool set_to_none = true) { core_.module().zero_grad(set_to_none); }
+  DdpCore& core() noexcept { return core_; }
+
+ private:
+  template <class Result, class... Args>
+  Result call(Args&&... args) {
+    if (!core_.moves_inputs()) return module_->forward(std::forward<Args>(args)...);
+    std::tuple<internal::MovedArgument<Args>...> moved(std::forward<Args>(args)...);
+    const auto move = [this](at::Tensor& tensor) { tensor = core_.to_device(tensor); };
+    const internal::TensorVisitor visit(move);
+    return std::apply(
+        [&](auto&... arguments) -> Result {
+          (internal::visit_moved(arguments, visit), ...);
+          return module_->forward(static_cast<Args&&>(arguments)...);
+        },
+        moved);
+  }
+
+  Holder module_;
+  DdpCore core_;
+};
+
+template <class Module>
+DistributedDataParallel(Module) -> DistributedDataParallel<Module>;
+template <class Module>
+DistributedDataParallel(Module, DdpOptions) -> DistributedDataParallel<Module>;
+
+}  // namespace gradwire

@@ -1,0 +1,258 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// The Reducer's own life: its groups, its hook, what it does before a forward pass and after an error. reducer_backward.cc has the
+// backward pass.
+#include "gradwire/ddp/reducer_internal.h"
+
+#include <ATen/Functions.h>
+#include <torch/csrc/autograd/utils/lambda_post_hook.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+#include <utility>
+
+#include "gradwire/backend/registry.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/log.h"
+#include "gradwire/base/strings.h"
+#include "gradwire/ddp/reducer_flight_internal.h"
+
+namespace gradwire::internal {
+namespace {
+
+bool is_ours(const ProcessGroup& group) {
+  const std::string name = group.name();
+  const auto backends = builtin_backends();
+  return std::any_of(backends.begin(), backends.end(), [&](const BackendEntry& entry) { return entry.name == name; });
+}
+
+// A number, not a tensor, in the eyes of type promotion: as PyTorch multiplies.
+at::Tensor wrapped_number(double value) {
+  at::Tensor number = at::scalar_tensor(value, at::kDouble);
+  number.unsafeGetTensorImpl()->set_wrapped_number(true);
+  return number;
+}
+
+}  // namespace
+
+Reducer::Reducer(std::vector<NamedTensor> parameters, std::shared_ptr<ProcessGroup> group, ReducerOptions options)
+    : options_(std::move(options)),
+      group_(std::move(group)),
+      ours_(is_ours(*group_)),
+      alone_(ours_ && group_->size() == 1),
+      scale_(wrapped_number(1.0 / group_->size())),
+      store_(std::move(parameters)) {
+  // Before any backward pass has shown the order, one bucket for each dtype and device: the first iteration only learns.
+  store_.arrange(plan_initial_buckets(store_.specs(), {kUnlimitedBucketBytes}));
+  begin_iteration();
+}
+
+Reducer::~Reducer() {
+  if (!owner_.is_current()) return;
+  for (std::size_t i = 0; i < accumulators_.size(); ++i) accumulators_[i]->del_post_hook(hook_keys_[i]);
+  if (next_bucket_ > 0 && !failed_) {
+    fail(std::make_exception_ptr(AbortedError(concat("DistributedDataParallel was destroyed on rank ", group_->rank(),
+                                                     " before its gradients were reduced."))),
+         "its destruction");
+  }
+  lanes_.clear();  // joins the threads before their groups go
+}
+
+void Reducer::attach() {
+  for (std::size_t i = 0; i < store_.parameter_count(); ++i) {
+    auto accumulator = torch::autograd::impl::grad_accumulator(store_.parameter(i));
+    using Variables = torch::autograd::variable_list;
+    auto hook = std::make_unique<torch::autograd::utils::LambdaPostHook>([this, i](const Variables& outputs, const Variables&) {
+      on_gradient(i);
+      return outputs;
+    });
+    hook_keys_.push_back(accumulator->add_post_hook(std::move(hook)));
+    accumulators_.push_back(std::move(accumulator));
+  }
+}
+
+void Reducer::start() {
+  MutexLock lock(mutex_);
+  if (control_ != nullptr) return;
+  std::shared_ptr<ProcessGroup> control = group_->dup();
+  if (control != nullptr) {
+    duplicates_.push_back(control);
+    // One rank needs lanes only for hooks, but all configurations make the same groups: simpler than making them later.
+    for (int number = 0; number < options_.lanes; ++number) {
+      std::shared_ptr<ProcessGroup> duplicate = group_->dup();
+      if (duplicate == nullptr) throw InternalError("A group gave a duplicate for control, and none for a lane.");
+      duplicates_.push_back(duplicate);
+      lanes_.push_back(std::make_unique<Lane>(number, std::vector<LaneScope::Route>{{group_, duplicate}}));
+    }
+  } else {
+    control = group_;
+  }
+  control_ = std::move(control);
+}
+
+void Reducer::prepare_memory() {
+  MutexLock lock(mutex_);
+  if (!idle()) store_.allocate(*control_);
+}
+
+int Reducer::usable_lanes() const noexcept {
+  if (!lanes_allowed_) return 0;
+  const int lanes = static_cast<int>(lanes_.size());
+  return hook_ != nullptr && !hook_->traits().parallel_safe ? std::min(lanes, 1) : lanes;
+}
+
+void Reducer::set_hook(std::shared_ptr<CommHook> hook) {
+  MutexLock lock(mutex_);
+  if (hook == nullptr) throw InvalidArgument("register_comm_hook() got a null hook.");
+  if (hook_ != nullptr) {
+    throw InvalidArgument(concat("register_comm_hook(): this DistributedDataParallel has the hook '", hook_->traits().name,
+                                 "' already; it takes one, once."));
+  }
+  if (iteration_ > 0 || next_bucket_ > 0) {
+    throw InvalidArgument("register_comm_hook() was called after the first synchronized backward pass; register the hook before training.");
+  }
+  for (const auto& named : hook->traits().groups) {
+    if (named == nullptr) throw InvalidArgument(concat("The hook '", hook->traits().name, "' names a null group."));
+    for (auto& lane : lanes_) {
+      std::shared_ptr<ProcessGroup> duplicate = named->dup();
+      if (duplicate == nullptr) {
+        // That group keeps its one sequence, so hooks run where the user's own calls on it run: on the backward thread.
+        lanes_allowed_ = false;
+        break;
+      }
+      duplicates_.push_back(duplicate);
+      auto routes = lane->routes();
+      routes.push_back({named, duplicate});
+      lane->set_routes(std::move(routes));
+    }
+  }
+  hook_ = std::move(hook);
+}
+
+void Reducer::before_forward() {
+  owner_.require_current("A DistributedDataParallel");
+  MutexLock lock(mutex_);
+  if (failed_) throw_failure();
+  const auto missing = missing_parameters();
+  if (expecting_ && missing.size() < store_.parameter_count() && !missing.empty()) {
+    try {
+      throw InvalidArgument(concat("The reduction of the iteration before did not finish on rank ", group_->rank(), " of ", group_->size(), ": ", missing.size(),
+                                   " of ", store_.parameter_count(), " parameters got no gradient: ", join(missing, ", "),
+                                   ". Every parameter that needs a gradient must take part in the loss on every rank (find_unused_parameters "
+                                   "is not available yet), and backward must run once for each synchronized forward; use no_sync() to accumulate."));
+    } catch (...) {
+      fail(std::current_exception(), "an unfinished reduction");
+    }
+    throw_failure();
+  }
+  if (control_ == nullptr || idle()) return;
+  store_.allocate(*control_);
+  if (!rebuilt_ && iteration_ > 0) rebuild();
+}
+
+std::vector<std::string> Reducer::missing_parameters() const {
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < ready_.size(); ++i) {
+    if (!ready_[i]) names.push_back(concat("'", store_.name(i), "'"));
+  }
+  return names;
+}
+
+// Once, before the second synchronized forward: buckets in the order in which gradients became ready on rank 0.
+void Reducer::rebuild() {
+  std::vector<std::int64_t> order = broadcast_integers(*control_, std::exchange(ready_order_, {}));
+  const std::vector<TensorSpec> specs = store_.specs();
+  std::vector<TensorSpec> ordered;
+  for (const std::int64_t index : order) ordered.push_back(specs.at(static_cast<std::size_t>(index)));
+  // The values of gradients that lie in the memory which is cut anew must not be lost, nor be taken for another parameter's.
+  store_.make_gradients_private();
+  store_.arrange(plan_buckets(ordered, options_.caps));
+  rebuilt_ = true;
+  begin_iteration();
+}
+
+void Reducer::begin_iteration() {
+  expecting_ = false;
+  next_bucket_ = 0;
+  watched_pass_ = -1;
+  ready_.assign(store_.parameter_count(), false);
+  pending_.resize(store_.bucket_count());
+  for (std::size_t i = 0; i < pending_.size(); ++i) pending_[i] = store_.members(i).size();
+  flights_.clear();
+  flights_.resize(store_.bucket_count());
+}
+
+void Reducer::expect_backward() {
+  MutexLock lock(mutex_);
+  expecting_ = true;
+}
+
+void Reducer::expect_backward_through(const std::vector<at::Tensor>& outputs) {
+  for (const at::Tensor& output : outputs) {
+    // A leaf would keep the hook for ever, and a parameter among the outputs has one of its own.
+    if (!output.defined() || !output.requires_grad() || output.is_leaf()) continue;
+    output.register_hook([weak = weak_from_this()](const at::Tensor&) {
+      const auto reducer = weak.lock();
+      if (reducer == nullptr) return;
+      MutexLock lock(reducer->mutex_);
+      if (reducer->failed_) return;
+      reducer->expecting_ = true;
+      reducer->watch_pass();
+    });
+  }
+}
+
+void Reducer::fail(std::exception_ptr error, const std::string& where) {
+  {
+    MutexLock lock(failure_mutex_);
+    if (failure_ != nullptr) return;
+    failure_ = error;
+    failed_ = true;
+  }
+  std::string what;
+  try {
+    std::rethrow_exception(std::move(error));
+  } catch (const std::exception& caught) {
+    what = describe(caught);
+  } catch (...) {
+    what = "an exception that is no std::exception";
+  }
+  const std::string reason = concat("DistributedDataParallel on rank ", group_->rank(), " failed in ", where, ": ", what);
+  log::error(reason);
+  // Without duplicates DDP shares the user's sequence, which is out of step with the other ranks now.
+  if (duplicates_.empty()) group_->abort(reason);
+  for (const auto& duplicate : duplicates_) duplicate->abort(reason);
+}
+
+// The caller holds mutex_. Gradients leave the buckets first: on shared memory a stalled peer may still write into those.
+void Reducer::throw_failure() {
+  running_.wait();
+  store_.make_gradients_private();
+  std::exception_ptr failure;
+  {
+    MutexLock lock(failure_mutex_);
+    failure = failure_;
+  }
+  std::rethrow_exception(failure);
+}
+
+void Reducer::fail_and_throw(const std::string& where) {
+  fail(std::current_exception(), where);
+  throw_failure();
+}
+
+std::uint32_t Reducer::iterations() const {
+  MutexLock lock(mutex_);
+  return iteration_;
+}
+
+std::vector<std::vector<std::size_t>> Reducer::plan() const {
+  MutexLock lock(mutex_);
+  std::vector<std::vector<std::size_t>> plan;
+  for (std::size_t i = 0; i < store_.bucket_count(); ++i) plan.push_back(store_.members(i));
+  return plan;
+}
+
+}  // namespace gradwire::internal

@@ -1,0 +1,136 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// Follows gradients from autograd into buckets, over the ranks and back.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/function.h>
+
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gradwire/base/mutex.h"
+#include "gradwire/base/process.h"
+#include "gradwire/ddp/bucket_store_internal.h"
+#include "gradwire/ddp/comm_hook.h"
+#include "gradwire/ddp/lane_internal.h"
+
+namespace gradwire::internal {
+
+struct ReducerOptions {
+  bool gradient_as_bucket_view = false;
+  BucketCaps caps = bucket_caps();
+  int lanes = 1;  // 0: hooks run on the thread of the backward pass
+};
+
+// The life of an iteration: before_forward() -> expect_backward() -> one call of on_gradient() a parameter -> finish(), which autograd calls at the end of the pass in
+// which the last bucket became ready. docs/architecture.md has the picture.
+//
+// Gradients are averaged so: without a hook each rank multiplies by 1/N, then the ranks' products are summed in rank order. The multiplication happens in the copy into
+// the bucket; where there is no copy, in the reduction (premul_sum, same bits) or, over a user's group, in a pass of its own.
+//
+// Threads: on_gradient() and finish() run on autograd's threads, the rest on the user's; one lock serializes them. Hooks run on lanes, outside that lock.
+class Reducer final : public std::enable_shared_from_this<Reducer> {
+ public:
+  Reducer(std::vector<NamedTensor> parameters, std::shared_ptr<ProcessGroup> group, ReducerOptions options);
+  // Takes the autograd hooks away. An unfinished reduction is aborted, so that the other ranks do not wait for it.
+  ~Reducer();
+
+  // Puts a hook on every parameter's gradient.
+  void attach();
+
+  // Collective, once: makes the duplicates of the group, one for control and one a lane.
+  void start();
+  // Collective, once, after start(): gets the memory of the buckets; before_forward() does it otherwise.
+  void prepare_memory();
+  bool started() const noexcept { return control_ != nullptr; }
+  // The group for what DDP itself has to say; after start().
+  ProcessGroup& control() const noexcept { return *control_; }
+
+  // Whether there is nobody to communicate with.
+  bool alone() const noexcept { return alone_; }
+
+  // Collective in the groups that the hook names. Throws InvalidArgument when there is a hook or a backward pass was synchronized already.
+  void set_hook(std::shared_ptr<CommHook> hook);
+
+  // Throws the first failure again; throws when the reduction before did not finish, with the names of the parameters that got no gradient. Then gets ready for another one
+  // (collective the first two times: memory, and the order of the buckets).
+  void before_forward();
+  // The next backward pass is synchronized.
+  void expect_backward();
+  // Calls expect_backward() when a backward pass comes through one of `outputs`.
+  void expect_backward_through(const std::vector<at::Tensor>& outputs);
+
+  // Ends this rank's part with a reason that the other ranks get; the first one stays.
+  void fail(std::exception_ptr error, const std::string& where);
+
+  // What happened so far, for tests and logs.
+  std::uint32_t iterations() const;
+  std::vector<std::vector<std::size_t>> plan() const;
+
+ private:
+  struct Flight;  // one bucket under way
+
+  void on_gradient(std::size_t parameter);
+  void store_gradient(std::size_t parameter);
+  void launch_ready();
+  void launch(std::size_t bucket);
+  void run_on_lane(std::size_t bucket, Lane& lane, std::uint32_t iteration);
+  void run_here(std::size_t bucket);
+  at::Tensor reduce_plain(std::size_t bucket, ProcessGroup& group);
+  at::Tensor checked(std::size_t bucket, at::Tensor result) const;
+  void keep_result(std::size_t bucket, at::Tensor result);
+  void await_here();
+  void finish();
+  void write_back();
+  void begin_iteration();
+  void rebuild();
+  void watch_pass();
+  void backward_failed(const std::exception_ptr& error);
+  [[noreturn]] void throw_failure();
+  void fail_and_throw(const std::string& where);
+  std::vector<std::string> missing_parameters() const;
+  int usable_lanes() const noexcept;
+  bool idle() const noexcept { return alone_ && hook_ == nullptr; }
+
+  const ReducerOptions options_;
+  const std::shared_ptr<ProcessGroup> group_;
+  const bool ours_;   // one of gradwire's own backends
+  const bool alone_;  // one rank over one of them: nothing to communicate
+  const at::Tensor scale_;  // 1/N
+  OwnerProcess owner_;
+
+  mutable Mutex mutex_;
+  BucketStore store_;
+  std::shared_ptr<CommHook> hook_;
+  std::shared_ptr<ProcessGroup> control_;
+  std::vector<std::unique_ptr<Lane>> lanes_;
+  bool lanes_allowed_ = true;
+  std::vector<std::shared_ptr<ProcessGroup>> duplicates_;  // all of them: what an error aborts
+
+  // Of the iteration.
+  bool expecting_ = false;
+  bool rebuilt_ = false;
+  std::uint32_t iteration_ = 0;
+  int watched_pass_ = -1;
+  std::size_t next_bucket_ = 0;
+  std::vector<std::size_t> pending_;       // gradients that each bucket still waits for
+  std::vector<bool> ready_;                // by parameter
+  std::vector<std::int64_t> ready_order_;
+  std::vector<Flight> flights_;            // by bucket
+  PendingCount running_;                   // buckets on lanes
+
+  mutable Mutex failure_mutex_;
+  std::exception_ptr failure_ GRADWIRE_GUARDED_BY(failure_mutex_);
+  std::atomic<bool> failed_{false};
+
+  std::vector<c10::intrusive_ptr<torch::autograd::Node>> accumulators_;  // autograd itself holds them weakly
+  std::vector<std::uintptr_t> hook_keys_;
+};
+
+}  // namespace gradwire::internal

@@ -1,0 +1,218 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/ddp/replica_sync_internal.h"
+
+#include <ATen/Functions.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <map>
+#include <span>
+
+#include "gradwire/base/error.h"
+#include "gradwire/base/strings.h"
+
+namespace gradwire::internal {
+namespace {
+
+using Numbers = std::vector<std::int64_t>;
+
+constexpr std::size_t kMaxSettings = 8;
+constexpr std::size_t kDescribedDims = 8;  // dimensions that a message shows
+// What a rank tells of the parameter at which it differs: its number, whether it has it, dtype and need of a gradient, dim, sizes, strides.
+constexpr std::size_t kDifferenceLength = 4 + 2 * kDescribedDims;
+
+at::Tensor tensor_of_numbers(Numbers& numbers) {
+  return at::from_blob(numbers.data(), {static_cast<std::int64_t>(numbers.size())}, at::kLong);
+}
+
+std::vector<Numbers> gather_numbers(ProcessGroup& group, Numbers mine) {
+  std::vector<Numbers> all(static_cast<std::size_t>(group.size()), Numbers(mine.size()));
+  std::vector<at::Tensor> outputs;
+  for (Numbers& numbers : all) outputs.push_back(tensor_of_numbers(numbers));
+  AllGatherOptions options;
+  options.async = false;
+  group.all_gather({outputs}, {tensor_of_numbers(mine)}, options)->wait();
+  return all;
+}
+
+std::uint64_t hash_of(const Numbers& numbers) {
+  std::uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a over 64-bit words
+  for (const std::int64_t number : numbers) hash = (hash ^ static_cast<std::uint64_t>(number)) * 0x100000001b3u;
+  return hash;
+}
+
+Numbers signature_of(const at::Tensor& tensor) {
+  Numbers numbers{2 * static_cast<std::int64_t>(tensor.scalar_type()) + (tensor.requires_grad() ? 1 : 0), tensor.dim()};
+  numbers.insert(numbers.end(), tensor.sizes().begin(), tensor.sizes().end());
+  numbers.insert(numbers.end(), tensor.strides().begin(), tensor.strides().end());
+  return numbers;
+}
+
+// Reads one parameter's signature from the front of `numbers`.
+std::span<const std::int64_t> take_signature(std::span<const std::int64_t>& numbers) {
+  if (numbers.size() < 2 || numbers[1] < 0) return {};
+  const std::size_t length = 2 + 2 * static_cast<std::size_t>(numbers[1]);
+  if (length > numbers.size()) return {};
+  const auto taken = numbers.first(length);
+  numbers = numbers.subspan(length);
+  return taken;
+}
+
+Numbers difference_of(std::int64_t index, std::span<const std::int64_t> signature) {
+  Numbers difference(kDifferenceLength, 0);
+  difference[0] = index;
+  if (signature.empty()) return difference;
+  difference[1] = 1;
+  difference[2] = signature[0];
+  difference[3] = signature[1];
+  const auto dim = static_cast<std::size_t>(signature[1]);
+  for (std::size_t i = 0; i < std::min(dim, kDescribedDims); ++i) {
+    difference[4 + i] = signature[2 + i];
+    difference[4 + kDescribedDims + i] = signature[2 + dim + i];
+  }
+  return difference;
+}
+
+std::string describe_difference(const Numbers& difference) {
+  if (difference[1] == 0) return "no such parameter";
+  const auto dim = std::min<std::size_t>(static_cast<std::size_t>(difference[3]), kDescribedDims);
+  const std::int64_t* first = difference.data() + 4;
+  return concat(static_cast<at::ScalarType>(difference[2] / 2), " of sizes ", at::IntArrayRef(first, dim), " and strides ",
+                at::IntArrayRef(first + kDescribedDims, dim), difference[2] % 2 == 1 ? "" : " without gradient");
+}
+
+// The first parameter whose signature is not rank 0's; -1 when there is none.
+std::int64_t first_difference(const Numbers& mine, const Numbers& reference) {
+  std::span<const std::int64_t> own(mine);
+  std::span<const std::int64_t> other(reference);
+  for (std::int64_t index = 0;; ++index) {
+    if (own.empty() && other.empty()) return -1;
+    const auto a = take_signature(own);
+    const auto b = take_signature(other);
+    if (!std::equal(a.begin(), a.end(), b.begin(), b.end()) || a.empty()) return index;
+  }
+}
+
+std::span<const std::int64_t> signature_at(const Numbers& numbers, std::int64_t index) {
+  std::span<const std::int64_t> rest(numbers);
+  std::span<const std::int64_t> signature;
+  for (std::int64_t i = 0; i <= index; ++i) signature = take_signature(rest);
+  return signature;
+}
+
+void require_equal_settings(const std::vector<Numbers>& headers, const std::vector<NamedSetting>& settings) {
+  for (std::size_t rank = 1; rank < headers.size(); ++rank) {
+    for (std::size_t i = 0; i < settings.size(); ++i) {
+      if (headers[rank][3 + i] == headers[0][3 + i]) continue;
+      throw MismatchError(concat("DistributedDataParallel was made with ", settings[i].name, " = ", headers[0][3 + i], " on rank 0 and ",
+                                 headers[rank][3 + i], " on rank ", rank, "; all ranks must use the same options."));
+    }
+  }
+}
+
+}  // namespace
+
+void verify_replicas(ProcessGroup& group, const std::vector<NamedTensor>& parameters, const std::vector<NamedSetting>& settings) {
+  GRADWIRE_CHECK(settings.size() <= kMaxSettings);
+  Numbers mine;
+  for (const NamedTensor& parameter : parameters) {
+    const Numbers signature = signature_of(parameter.tensor);
+    mine.insert(mine.end(), signature.begin(), signature.end());
+  }
+  Numbers header(3 + kMaxSettings, 0);
+  header[0] = static_cast<std::int64_t>(parameters.size());
+  header[1] = static_cast<std::int64_t>(mine.size());
+  header[2] = static_cast<std::int64_t>(hash_of(mine));
+  for (std::size_t i = 0; i < settings.size(); ++i) header[3 + i] = settings[i].value;
+
+  const std::vector<Numbers> headers = gather_numbers(group, header);
+  if (std::all_of(headers.begin(), headers.end(), [&](const Numbers& other) { return other == headers[0]; })) return;
+
+  // Only now the whole story, so that every rank can tell it.
+  Numbers reference = group.rank() == 0 ? mine : Numbers(static_cast<std::size_t>(headers[0][1]));
+  reference = broadcast_integers(group, std::move(reference));
+  const std::int64_t index = first_difference(mine, reference);
+  const auto own = index < 0 ? std::span<const std::int64_t>{} : signature_at(mine, index);
+  const std::vector<Numbers> differences = gather_numbers(group, difference_of(index, own));
+  for (std::size_t rank = 1; rank < differences.size(); ++rank) {
+    const std::int64_t at = differences[rank][0];
+    if (at < 0) continue;
+    const auto position = static_cast<std::size_t>(at);
+    const std::string name = position < parameters.size() ? concat("'", parameters[position].name, "' ") : std::string();
+    throw MismatchError(concat("The modules given to DistributedDataParallel differ: parameter ", name, "(number ", at, ") is ",
+                               describe_difference(difference_of(at, signature_at(reference, at))), " on rank 0 and ",
+                               describe_difference(differences[rank]), " on rank ", rank, "; rank 0 has ", headers[0][0], " parameters and buffers, rank ",
+                               rank, " has ", headers[rank][0], ". Build the same module on every rank."));
+  }
+  require_equal_settings(headers, settings);
+}
+
+std::vector<std::int64_t> broadcast_integers(ProcessGroup& group, std::vector<std::int64_t> values) {
+  BroadcastOptions options;
+  options.async = false;
+  group.broadcast({tensor_of_numbers(values)}, options)->wait();
+  return values;
+}
+
+namespace {
+
+// Tensors start at multiples of this within a message, so that each can be viewed with its own dtype.
+constexpr std::int64_t kAlignment = 16;
+
+std::int64_t padded_bytes(const at::Tensor& tensor) {
+  return (static_cast<std::int64_t>(tensor.nbytes()) + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+at::Tensor slice_for(const at::Tensor& message, std::int64_t offset, const at::Tensor& tensor) {
+  return message.narrow(0, offset, static_cast<std::int64_t>(tensor.nbytes())).view(tensor.scalar_type()).view(tensor.sizes());
+}
+
+void broadcast_message(ProcessGroup& group, std::span<const at::Tensor> tensors) {
+  BroadcastOptions options;
+  options.async = false;
+  if (tensors.size() == 1 && tensors[0].is_contiguous()) {
+    group.broadcast({tensors[0].detach()}, options)->wait();
+    return;
+  }
+  std::int64_t bytes = 0;
+  for (const at::Tensor& tensor : tensors) bytes += padded_bytes(tensor);
+  at::Tensor message = at::zeros({bytes}, tensors[0].options().dtype(at::kByte).requires_grad(false).memory_format(std::nullopt));
+  std::int64_t offset = 0;
+  if (group.rank() == 0) {
+    for (const at::Tensor& tensor : tensors) {
+      slice_for(message, offset, tensor).copy_(tensor);
+      offset += padded_bytes(tensor);
+    }
+  }
+  group.broadcast({message}, options)->wait();
+  if (group.rank() == 0) return;
+  for (at::Tensor tensor : tensors) {
+    tensor.copy_(slice_for(message, offset, tensor));
+    offset += padded_bytes(tensor);
+  }
+}
+
+}  // namespace
+
+void broadcast_values(ProcessGroup& group, const std::vector<at::Tensor>& tensors, std::size_t chunk_bytes) {
+  const c10::NoGradGuard no_grad;
+  std::map<std::pair<c10::DeviceType, int>, std::vector<at::Tensor>> by_device;
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.numel() > 0) by_device[{tensor.device().type(), tensor.device().index()}].push_back(tensor);
+  }
+  for (const auto& [device, list] : by_device) {
+    for (std::size_t first = 0; first < list.size();) {
+      std::size_t last = first;
+      std::size_t bytes = 0;
+      do bytes += static_cast<std::size_t>(padded_bytes(list[last++]));
+      while (last < list.size() && bytes + list[last].nbytes() <= chunk_bytes);
+      broadcast_message(group, std::span(list).subspan(first, last - first));
+      first = last;
+    }
+  }
+}
+
+}  // namespace gradwire::internal
