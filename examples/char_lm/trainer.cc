@@ -18,6 +18,7 @@
 #include "examples/char_lm/replica.h"
 #include "examples/char_lm/report.h"
 #include "examples/char_lm/sampler.h"
+#include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
 
 namespace char_lm {
