@@ -43,11 +43,11 @@ class GRADWIRE_HIDDEN TcpStoreConnection::Impl final {
       if (!error) return;
       if (retry == Retry::no || !is_passing(error))
         throw StoreError(concat(name(), ": cannot connect: ", error.message()));
-      if (deadline.remaining() <= pause) {
+      if (deadline.expired()) {
         throw TimeoutError(concat(name(), ": could not connect in time (", error.message(),
                                   "); has the rank that runs the server started, on that host and port?"));
       }
-      ::poll(nullptr, 0, static_cast<int>(pause.count()));
+      ::poll(nullptr, 0, static_cast<int>(std::min(pause, deadline.remaining()).count()));
     }
   }
 

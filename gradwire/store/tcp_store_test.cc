@@ -1,0 +1,377 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// TcpStore: servers that die, stall, come late or are none; clients that send garbage, nothing, or half of something.
+#include "gradwire/store/tcp_store.h"
+
+#include <array>
+#include <csignal>
+#include <fstream>
+#include <future>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "gradwire/base/error.h"
+#include "gradwire/store/raw_socket_test_internal.h"
+#include "gradwire/store/store_test_support_internal.h"
+#include "gradwire/store/tcp_store_protocol_internal.h"
+#include "gradwire/store/tcp_store_server_internal.h"
+
+namespace gradwire {
+namespace {
+
+using store_internal::Operation;
+using store_internal::Request;
+using store_internal::TcpStoreServer;
+using store_test::message_of;
+using store_test::RawSocket;
+using Keys = std::vector<std::string>;
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+std::string length_bytes(std::uint64_t length) {
+  std::string bytes;
+  for (int i = 0; i < 8; ++i) bytes += static_cast<char>(length >> (8 * i));
+  return bytes;
+}
+
+std::size_t resident_bytes() {
+  std::ifstream in("/proc/self/statm");
+  std::size_t total = 0;
+  std::size_t resident = 0;
+  in >> total >> resident;
+  return resident * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+}
+
+std::uint16_t free_port() { return RawSocket::bind(0).port(); }
+
+TcpStoreOptions client_of(std::uint16_t port) { return {.port = port}; }
+
+// A server in a process of its own.
+class ServerProcess {
+ public:
+  ServerProcess() {
+    std::array<int, 2> pipe{};
+    if (::pipe(pipe.data()) != 0) throw std::runtime_error("no pipe");
+    child_ = store_test::fork_child([&] {
+      const TcpStore store(TcpStoreOptions{.is_server = true});
+      const std::uint16_t port = store.port();
+      if (::write(pipe[1], &port, sizeof port) != sizeof port) return 1;
+      for (;;) ::pause();
+    });
+    ::close(pipe[1]);
+    if (::read(pipe[0], &port_, sizeof port_) != sizeof port_) throw std::runtime_error("the server did not start");
+    ::close(pipe[0]);
+  }
+  ~ServerProcess() { kill(); }
+
+  std::uint16_t port() const { return port_; }
+  void stop() {
+    ::kill(child_, SIGSTOP);
+    int status = 0;
+    while (::waitpid(child_, &status, WUNTRACED) < 0 && errno == EINTR) {
+    }
+  }
+  void kill() {
+    if (child_ <= 0) return;
+    ::kill(child_, SIGKILL);
+    store_test::wait_for(child_);
+    child_ = 0;
+  }
+
+ private:
+  pid_t child_ = 0;
+  std::uint16_t port_ = 0;
+};
+
+TEST(TcpStoreTest, AServerThatDiesEndsAWaitAtOnce) {
+  ServerProcess server;
+  TcpStore store(client_of(server.port()));
+  const auto begin = Deadline::Clock::now();
+  auto value = std::async(std::launch::async, [&] { return store.get("never"); });
+  auto popped = std::async(std::launch::async, [&] { return store.queue_pop("never"); });
+  EXPECT_EQ(value.wait_for(Milliseconds(50)), std::future_status::timeout);
+  server.kill();
+  EXPECT_TRUE(contains(message_of<StoreError>([&] { value.get(); }), "ended"));
+  EXPECT_THROW(popped.get(), StoreError);
+  EXPECT_THROW(store.set("key", "value"), StoreError);
+  EXPECT_THROW(store.set("key", "value"), StoreError);
+  EXPECT_THROW(store.clone(), StoreError);
+  EXPECT_LT(Deadline::Clock::now() - begin, std::chrono::minutes(1)) << "not the 30 minutes of the timeout";
+}
+
+TEST(TcpStoreTest, AServerThatStallsIsATimeout) {
+  ServerProcess server;
+  TcpStore store(client_of(server.port()));
+  store.set_timeout(Milliseconds(200));
+  server.stop();
+  EXPECT_TRUE(contains(message_of<TimeoutError>([&] { store.set("key", "value"); }), "did not answer"));
+  EXPECT_THROW(store.get("key"), TimeoutError);
+  EXPECT_THROW(store.wait(Keys{"key"}, Milliseconds(10)), TimeoutError);
+  EXPECT_THROW(TcpStore({.port = server.port(), .timeout = Milliseconds(300)}), TimeoutError);
+}
+
+TEST(TcpStoreTest, ClosingTheServerEndsItsClientsWaits) {
+  auto server = std::make_unique<TcpStore>(TcpStoreOptions{.is_server = true});
+  TcpStore store(client_of(server->port()));
+  auto value = std::async(std::launch::async, [&] { return store.get("never"); });
+  EXPECT_EQ(value.wait_for(Milliseconds(50)), std::future_status::timeout);
+  server.reset();
+  EXPECT_THROW(value.get(), StoreError);
+}
+
+TEST(TcpStoreTest, ACloneKeepsTheServerAlive) {
+  auto server = std::make_shared<TcpStore>(TcpStoreOptions{.is_server = true});
+  TcpStore store(client_of(server->port()));
+  const auto clone = server->clone();
+  server.reset();
+  store.set("key", "value");
+  EXPECT_EQ(clone->get("key"), "value");
+}
+
+TEST(TcpStoreTest, AClientWaitsForAServerThatStartsLater) {
+  const std::uint16_t port = free_port();
+  auto client = std::async(std::launch::async, [&] { return TcpStore(client_of(port)).get("key"); });
+  EXPECT_EQ(client.wait_for(Milliseconds(150)), std::future_status::timeout);
+  TcpStore server({.port = port, .is_server = true});
+  server.set("key", "value");
+  EXPECT_EQ(client.get(), "value");
+}
+
+TEST(TcpStoreTest, NobodyThereIsATimeoutThatNamesTheAddress) {
+  const std::uint16_t port = free_port();
+  const auto text =
+      message_of<TimeoutError>([&] { TcpStore({.host = "localhost", .port = port, .timeout = Milliseconds(150)}); });
+  EXPECT_TRUE(contains(text, "localhost:" + std::to_string(port))) << text;
+}
+
+TEST(TcpStoreTest, APortInUseIsOneClearSentence) {
+  TcpStore server({.is_server = true});
+  const auto text = message_of<StoreError>([&] { TcpStore({.port = server.port(), .is_server = true}); });
+  EXPECT_TRUE(contains(text, "port " + std::to_string(server.port()) + " is in use")) << text;
+  // Also where the address is that of all interfaces.
+  EXPECT_THROW(TcpStoreServer({.bind_address = "", .port = server.port()}), StoreError);
+}
+
+TEST(TcpStoreTest, APortCanBeUsedAgainAtOnce) {
+  const std::uint16_t port = free_port();
+  for (int job = 0; job < 5; ++job) {
+    TcpStore server({.port = port, .is_server = true});
+    TcpStore client(client_of(port));
+    EXPECT_EQ(client.add("count", 1), 1) << "each server starts empty";
+  }
+}
+
+TEST(TcpStoreTest, AReservedPortCanBeTakenOver) {
+  const RawSocket reserved = RawSocket::bind(0, true);
+  EXPECT_THROW(TcpStore({.port = reserved.port(), .is_server = true}), StoreError);
+  TcpStore server({.port = reserved.port(), .is_server = true, .reuse_port = true});
+  TcpStore(client_of(reserved.port())).set("key", "value");
+  EXPECT_EQ(server.get("key"), "value");
+}
+
+TEST(TcpStoreTest, AllInterfacesMeansIPv4Too) {
+  TcpStoreServer server({});
+  TcpStore store(client_of(server.port()));
+  store.set("key", "value");
+  EXPECT_EQ(TcpStore({.host = "localhost", .port = server.port()}).get("key"), "value");
+}
+
+TEST(TcpStoreTest, AnotherProgramOnThePortIsRecognised) {
+  for (const std::string& says : {std::string("HTTP/1.1 400 Bad Request\r\n\r\n"), std::string("gwtcps\x02\0", 8)}) {
+    RawSocket listener = RawSocket::bind(0);
+    listener.listen();
+    auto other = std::async(std::launch::async, [&] {
+      RawSocket connection = listener.accept();
+      connection.send(says);
+      connection.is_closed_by_peer();
+    });
+    const auto text = message_of<StoreError>([&] { TcpStore store(client_of(listener.port())); });
+    EXPECT_TRUE(contains(text, says[0] == 'H' ? "another program" : "version 2")) << text;
+    other.get();
+  }
+}
+
+TEST(TcpStoreTest, ReplyThatMakesNoSenseIsAnError) {
+  RawSocket listener = RawSocket::bind(0);
+  listener.listen();
+  for (const std::string& reply : {length_bytes(1ULL << 63), length_bytes(0), length_bytes(3) + "abc"}) {
+    auto other = std::async(std::launch::async, [&] {
+      RawSocket connection = listener.accept();
+      connection.send(store_internal::server_hello() + reply);
+      connection.is_closed_by_peer();
+    });
+    {
+      TcpStore store(client_of(listener.port()));
+      EXPECT_TRUE(contains(message_of<StoreError>([&] { store.set("key", "value"); }), "malformed"));
+    }
+    other.get();
+  }
+}
+
+TEST(TcpStoreTest, OptionsThatMakeNoSenseAreRefused) {
+  EXPECT_THROW(TcpStore({.port = 0}), InvalidArgument);
+  EXPECT_THROW(TcpStore({.host = "", .port = 1}), InvalidArgument);
+  EXPECT_THROW(TcpStore({.is_server = true, .world_size = 0}), InvalidArgument);
+  EXPECT_THROW(TcpStore({.is_server = true, .timeout = Milliseconds(-1)}), InvalidArgument);
+  EXPECT_THROW(TcpStore({.is_server = true, .bind_address = "no address"}), InvalidArgument);
+}
+
+TEST(TcpStoreTest, TheServerWaitsForAllWorkers) {
+  const std::uint16_t port = free_port();
+  store_test::run_threads(3, [&](int rank) {
+    TcpStore store({.port = port, .is_server = rank == 0, .world_size = 3});
+    store.add("here", 1);
+    if (rank != 0) return;
+    while (store.get("here") != "3") {
+    }
+  });
+  const auto text =
+      message_of<TimeoutError>([&] { TcpStore({.is_server = true, .world_size = 2, .timeout = Milliseconds(100)}); });
+  EXPECT_TRUE(contains(text, "1 of 2 ranks")) << text;
+}
+
+TEST(TcpStoreTest, MoreThanAMessageHoldsGoesInSeveral) {
+  TcpStore server({.is_server = true});
+  const Keys keys{"a", "b", "c", "d", "e"};
+  Keys values;
+  for (int i = 0; i < 5; ++i) values.emplace_back(Store::kMaxValueBytes, static_cast<char>('0' + i));
+  server.multi_set(keys, values);
+  EXPECT_TRUE(server.multi_get(keys) == values);
+  const Keys many(1'100, std::string(Store::kMaxKeyBytes, 'k'));
+  EXPECT_THROW(server.check(many), InvalidArgument);
+}
+
+class Garbage : public ::testing::Test {
+ protected:
+  RawSocket greeted() {
+    RawSocket socket = RawSocket::connect(server_.port());
+    EXPECT_TRUE(socket.send(store_internal::client_hello()));
+    EXPECT_EQ(socket.receive(store_internal::kHelloBytes), store_internal::server_hello());
+    return socket;
+  }
+
+  TcpStore server_{TcpStoreOptions{.is_server = true}};
+};
+
+TEST_F(Garbage, ClosesItsOwnConnectionAndNoOther) {
+  TcpStore live(client_of(server_.port()));
+  auto waiting = std::async(std::launch::async, [&] { return live.get("late"); });
+  std::mt19937 random(11);
+  std::string noise(5'000, '\0');
+  for (char& byte : noise) byte = static_cast<char>(random());
+  for (const std::string& says :
+       {std::string("GET / HTTP/1.1\r\nHost: x\r\n\r\n"), std::string("\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03", 11),
+        std::string(4'096, '\0'), noise, std::string("gwtcps\x01\0", 8)}) {
+    RawSocket socket = RawSocket::connect(server_.port());
+    socket.send(says);
+    EXPECT_TRUE(socket.is_closed_by_peer());
+    EXPECT_EQ(live.add("alive", 0), 0);
+  }
+  const std::string known = store_internal::encode(Request{Operation::add, 1, {"n"}, {}});
+  for (const std::string& says : {length_bytes(1ULL << 63), length_bytes(~0ULL), length_bytes(0),
+                                  length_bytes(store_internal::kMaxMessageBytes + 1), length_bytes(4) + "abcd",
+                                  length_bytes(known.size() - 8 + 1) + known.substr(8) + "x",
+                                  length_bytes(13) + std::string("\x06\0\0\0\0\0\0\0\0\xff\xff\xff\xff", 13)}) {
+    RawSocket socket = greeted();
+    socket.send(says);
+    EXPECT_TRUE(socket.is_closed_by_peer());
+    EXPECT_EQ(live.add("alive", 0), 0);
+  }
+  live.set("late", "served all along");
+  EXPECT_EQ(waiting.get(), "served all along");
+}
+
+TEST_F(Garbage, AMessageCutShortIsNotCarriedOut) {
+  const std::string message = store_internal::encode(Request{Operation::add, 1, {"n"}, {}});
+  for (std::size_t cut = 0; cut <= message.size(); ++cut) {
+    RawSocket socket = greeted();
+    EXPECT_TRUE(socket.send(message.substr(0, cut)));
+    if (cut == message.size()) {
+      EXPECT_FALSE(socket.receive(1).empty());
+    }
+  }
+  EXPECT_EQ(server_.get("n"), "1") << "only the whole one counted";
+}
+
+TEST_F(Garbage, LeavesMemoryFlat) {
+  const auto waste = [&](int rounds) {
+    for (int i = 0; i < rounds; ++i) {
+      for (const std::uint64_t length : {1ULL << 63, ~0ULL, 1ULL << 32}) {
+        RawSocket socket = greeted();
+        socket.send(length_bytes(length) + std::string(2'000, 'x'));
+        EXPECT_TRUE(socket.is_closed_by_peer());
+      }
+      RawSocket scanner = RawSocket::connect(server_.port());
+      scanner.send("GET / HTTP/1.1\r\n\r\n");
+      EXPECT_TRUE(scanner.is_closed_by_peer());
+    }
+  };
+  waste(20);
+  const std::size_t before = resident_bytes();
+  waste(200);
+  // Forty clients that announce the most a message may have, 2.5 GiB in all, and send next to nothing.
+  std::vector<RawSocket> idle;
+  for (int i = 0; i < 40; ++i) {
+    idle.push_back(greeted());
+    EXPECT_TRUE(idle.back().send(length_bytes(store_internal::kMaxMessageBytes) + "x"));
+  }
+  EXPECT_EQ(server_.add("alive", 1), 1);
+  const std::size_t after = resident_bytes();
+  EXPECT_LT(after, before + 32 * 1024 * 1024) << "resident bytes before: " << before;
+}
+
+TEST_F(Garbage, BytesDuringAWaitCloseTheConnection) {
+  RawSocket socket = greeted();
+  EXPECT_TRUE(socket.send(store_internal::encode(Request{Operation::get, 1'000'000, {"never"}, {}})));
+  EXPECT_EQ(server_.add("alive", 1), 1);
+  EXPECT_TRUE(socket.send("x"));
+  EXPECT_TRUE(socket.is_closed_by_peer());
+}
+
+TEST_F(Garbage, OneWhoHangsUpTakesNoElement) {
+  for (int round = 0; round < 10; ++round) {
+    {
+      RawSocket socket = greeted();
+      EXPECT_TRUE(socket.send(store_internal::encode(Request{Operation::queue_pop, 1'000'000, {"q"}, {}})));
+      server_.add("alive", 1);
+    }
+    // The end of the connection reached the server's loop before these round trips did.
+    for (int i = 0; i < 3; ++i) server_.add("alive", 1);
+    server_.queue_push("q", "element");
+    EXPECT_EQ(server_.queue_length("q"), 1);
+    EXPECT_EQ(server_.queue_pop("q"), "element");
+  }
+}
+
+TEST_F(Garbage, AClientOfAnotherVersionIsToldOurs) {
+  RawSocket socket = RawSocket::connect(server_.port());
+  EXPECT_TRUE(socket.send(std::string("gwtcpc\x07\0", 8)));
+  EXPECT_EQ(socket.receive(8), store_internal::server_hello());
+  EXPECT_TRUE(socket.is_closed_by_peer());
+}
+
+TEST(TcpStoreStrangers, WhoeverSaysNothingIsClosedInTime) {
+  TcpStoreServer server({.bind_address = "127.0.0.1", .hello_timeout = Milliseconds(100)});
+  RawSocket silent = RawSocket::connect(server.port());
+  RawSocket slow = RawSocket::connect(server.port());
+  slow.send("gwtc");
+  TcpStore store(client_of(server.port()));
+  EXPECT_TRUE(silent.is_closed_by_peer());
+  EXPECT_TRUE(slow.is_closed_by_peer());
+  store.set("key", "value");
+  EXPECT_EQ(store.get("key"), "value") << "a client that said hello may stay idle";
+}
+
+TEST(TcpStoreStrangers, ACrowdOfThemShutsNobodyOut) {
+  TcpStoreServer server({.bind_address = "127.0.0.1", .hello_timeout = std::chrono::minutes(10), .max_strangers = 16});
+  std::vector<RawSocket> crowd;
+  for (int i = 0; i < 100; ++i) crowd.push_back(RawSocket::connect(server.port()));
+  TcpStore store(client_of(server.port()));
+  store.set("key", "value");
+  EXPECT_EQ(store.get("key"), "value");
+  EXPECT_TRUE(crowd.front().is_closed_by_peer());
+}
+
+}  // namespace
+}  // namespace gradwire
