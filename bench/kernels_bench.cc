@@ -109,7 +109,10 @@ void register_reductions() {
     shapes.push_back({dtype, ReduceOp::max(), 2, 2, true});
   }
   shapes.push_back({DType::i64, ReduceOp::sum(), 2, 2, true});
-  shapes.push_back({DType::f32, ReduceOp::sum(), 64, 64, true});
+  for (const std::size_t number : {16, 32, 64}) {
+    shapes.push_back({DType::f32, ReduceOp::sum(), number, 1, true});
+    shapes.push_back({DType::f32, ReduceOp::sum(), number, number, true});
+  }
   for (const Shape& shape : shapes) {
     const auto name = concat("reduce/", name_of(shape.dtype), "/", name_of(shape.op.kind), "/", shape.sources, "/",
                              shape.destinations, shape.in_place ? "/in_place" : "/apart");

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <memory>
 #include <set>
+#include <utility>
 
 #include "gradwire/base/strings.h"
 #include "gradwire/kernels/dispatch.h"
@@ -179,14 +180,20 @@ TEST_P(ReduceTest, DestinationsMayBeTheSources) {
   }
 }
 
-TEST_P(ReduceTest, SixtyFourSourcesAndDestinations) {
+// Many buffers go through blocks of 4096 bytes of f32: the counts lie around the edges of one and of two of them, for
+// elements of any size.
+TEST_P(ReduceTest, ManySourcesAndDestinations) {
   for (const DType dtype : oracle::kDTypes) {
-    const std::size_t count = 3001;
-    const Inputs inputs(dtype, 64, count, 6);
-    for (const ReduceOp op : {ReduceOp::sum(), ReduceOp::product()}) {
-      const auto expected = inputs.expect(op);
-      ASSERT_EQ(inputs.check(op, expected, 64, count, {0}, Store::cached), "");
-      ASSERT_EQ(inputs.check(op, expected, 64, count, {0}, Store::streamed), "");
+    const std::size_t block = std::min<std::size_t>(4096 / size_of(dtype), is_floating(dtype) ? 1024 : 4096);
+    for (const auto& [number, destinations] : {std::pair<std::size_t, std::size_t>{64, 64}, {30, 1}, {1, 30}}) {
+      const Inputs inputs(dtype, number, 2 * block + 70, 6);
+      for (const ReduceOp op : {ReduceOp::sum(), ReduceOp::product()}) {
+        const auto expected = inputs.expect(op);
+        for (const std::size_t count : {block - 1, block, block + 1, 2 * block + 70}) {
+          ASSERT_EQ(inputs.check(op, expected, destinations, count, {0}, Store::cached), "");
+        }
+        ASSERT_EQ(inputs.check(op, expected, destinations, 2 * block + 70, {4}, Store::streamed), "");
+      }
     }
   }
 }
