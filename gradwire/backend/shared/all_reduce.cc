@@ -56,6 +56,7 @@ void SharedChannel::all_reduce(void* data, std::size_t count, DType dtype, Reduc
     const Location location = locate(data, length);
     const bool private_memory = location.segment == 0;
     if (private_memory) stage_for_others(bytes, std::min(count, layout_.window / size_of(dtype)), dtype);
+    expect_direct_use(location);
     enter(fingerprint(dtype, count, op), location);
     trace::point("collective.reduce", rank(), sequence_);
     if (all_in_place()) {

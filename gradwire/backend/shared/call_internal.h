@@ -17,6 +17,7 @@ void SharedChannel::collective(Operation operation, const CallOptions& options, 
   check();
   operation_ = operation;
   options_ = options;
+  exit_step_ = 0;
   try {
     body();
   } catch (const ResourceError&) {
@@ -35,6 +36,7 @@ void SharedChannel::transfer(const Fingerprint& mine, const Offer& offer, std::s
   // A private buffer makes the call a staged one whatever the others have, so its first window can be filled before entry.
   const bool staged_early = location.segment == 0;
   if (staged_early) stage(offer, slice, 0);
+  expect_direct_use(location);
   enter(mine, location);
   const std::size_t bytes = longest();
   if (all_in_place()) {

@@ -89,6 +89,35 @@ void SharedChannel::adopt_failure_of(int peer) const {
   throw PeerError(message, {peer});
 }
 
+void SharedChannel::expect_direct_use(Location location) noexcept {
+  // Memory of allocate() outlives the call whatever happens; memory of a thread of this process need not.
+  if (world_->shares_all_memory() && location.segment != 0) exit_step_ = step_ + 2;
+}
+
+// Ranks that are threads work on each other's buffers. A rank that gives up must not return, and free its buffer, while
+// another is at it. It has published its failure, and a rank that arrives later sees that and touches nothing. So it is
+// left to wait for those who had arrived before, until they have reached the exit or given up as well, which they do as
+// soon as they look for this rank there.
+void SharedChannel::drain() noexcept {
+  if (exit_step_ == 0) return;
+  const std::uint64_t entry = exit_step_ - 1;
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer == rank()) continue;
+    const RankSlot& other = slot(peer);
+    const auto at_work = [&] {
+      return other.failure.state.load(std::memory_order_seq_cst) == RankState::active &&
+             other.lines[entry & 1].step.load(std::memory_order_seq_cst) == entry &&
+             other.lines[exit_step_ & 1].step.load(std::memory_order_seq_cst) < exit_step_;
+    };
+    while (at_work()) {
+      wake_everyone();
+      const auto& word = low_half(other.lines[exit_step_ & 1].step);
+      futex_wait(word, word.load(std::memory_order_seq_cst), Milliseconds(1));
+    }
+  }
+  exit_step_ = 0;
+}
+
 void SharedChannel::end(std::exception_ptr error) {
   try {
     std::rethrow_exception(error);
@@ -105,6 +134,7 @@ void SharedChannel::end(std::exception_ptr error) {
   } catch (...) {
     end_quietly(error, FailureKind::other, 0, "an exception that is no std::exception");
   }
+  drain();
   check();
   std::rethrow_exception(error);
 }

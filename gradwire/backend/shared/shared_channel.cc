@@ -63,6 +63,11 @@ void SharedChannel::enter(const Fingerprint& mine, Location location) {
   own.location = location;
   arrive();
   await_all();
+  // A rank that gave up on this call before this one came says so in its note; whoever sees all others in good order may use
+  // their buffers (see drain()).
+  for (int peer = 0; peer < world_->size(); ++peer) {
+    if (slot(peer).failure.state.load(std::memory_order_seq_cst) == RankState::failed) throw_if_over(peer, false);
+  }
   compare_fingerprints(mine);
 }
 

@@ -129,6 +129,8 @@ class SharedChannel final : public Channel {
   Region share_agreed(std::uint64_t key, std::size_t stride);
 
   // Failures.
+  void expect_direct_use(Location location) noexcept;
+  void drain() noexcept;
   [[noreturn]] void end(std::exception_ptr error);  // ends the channel and throws the first reason
   void end_quietly(std::exception_ptr error, FailureKind kind, std::uint64_t culprits, const std::string& reason) noexcept;
   void throw_if_over(int peer, bool look_for_death);
@@ -149,6 +151,7 @@ class SharedChannel final : public Channel {
   std::uint32_t sequence_ = 0;
   std::uint64_t window_ = 0;  // windows staged so far, over all calls
   std::uint32_t made_ = 0;    // duplicates and allocations
+  std::uint64_t exit_step_ = 0;  // of the call under way, if others may use this rank's own memory until then
   Operation operation_ = Operation::none;
   CallOptions options_;
   struct {

@@ -1,0 +1,35 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// gradwire-bench all_reduce: all-reduce at the Backend, beside PyTorch's Gloo and OpenMPI in the same run.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+namespace gradwire::bench {
+
+struct AllReduceOptions {
+  std::string backend = "shm";
+  int world = 2;
+  std::vector<std::size_t> bytes{4096, std::size_t{1} << 20, std::size_t{25} << 20, std::size_t{100} << 20};
+  std::string dtype = "f32";
+  std::string op = "sum";
+  bool in_place = true;
+  bool staged = true;
+  bool cold = false;
+  bool peers = false;
+  bool json = false;
+  bool pin = true;
+  int rounds = 5;
+  std::string python;  // that has torch, for Gloo
+};
+
+// "4Ki", "25Mi", "100" to bytes. Throws InvalidArgument.
+std::size_t parse_bytes(const std::string& text);
+std::string format_bytes(std::size_t bytes);
+
+// Measures and prints. Throws std::runtime_error, InvalidArgument.
+void run_all_reduce(const AllReduceOptions& options);
+
+}  // namespace gradwire::bench

@@ -1,0 +1,171 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/coordinator.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <sstream>
+#include <stdexcept>
+
+namespace gradwire::bench {
+namespace {
+
+constexpr int kStartSeconds = 120;
+constexpr int kMeasureSeconds = 600;
+
+[[noreturn]] void become(const std::vector<std::string>& words) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  std::vector<char*> arguments;
+  for (const std::string& word : words) {
+    if (arguments.empty() && word.find('=') != std::string::npos) {
+      ::putenv(const_cast<char*>(word.c_str()));
+    } else {
+      arguments.push_back(const_cast<char*>(word.c_str()));
+    }
+  }
+  arguments.push_back(nullptr);
+  ::execvp(arguments[0], arguments.data());
+  const std::string text = "gradwire-bench: cannot start " + std::string(arguments[0]) + ": " + std::strerror(errno) + "\n";
+  [[maybe_unused]] const ssize_t n = ::write(STDERR_FILENO, text.data(), text.size());
+  ::_exit(127);
+}
+
+bool wait_readable(int fd, int seconds) {
+  pollfd entry{fd, POLLIN, 0};
+  return ::poll(&entry, 1, seconds * 1000) > 0;
+}
+
+}  // namespace
+
+ScratchFolder::ScratchFolder() {
+  std::string name = std::filesystem::temp_directory_path() / "gradwire-bench-XXXXXX";
+  if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("cannot make a folder in " + name);
+  path_ = name;
+}
+
+ScratchFolder::~ScratchFolder() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+}
+
+Coordinator::Coordinator(const std::string& socket_path) : listener_(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  socket_path.copy(address.sun_path, sizeof(address.sun_path) - 1);
+  if (listener_ < 0 || ::bind(listener_, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||
+      ::listen(listener_, 256) != 0) {
+    throw std::runtime_error("cannot listen at " + socket_path);
+  }
+}
+
+Coordinator::~Coordinator() {
+  for (auto& [name, ranks] : connections_) {
+    for (auto& [rank, connection] : ranks) {
+      [[maybe_unused]] const ssize_t n = ::send(connection.fd, "quit\n", 5, MSG_NOSIGNAL);
+      ::close(connection.fd);
+    }
+  }
+  ::close(listener_);
+  const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  for (const pid_t process : processes_) {
+    while (::waitpid(process, nullptr, WNOHANG) == 0) {
+      if (std::chrono::steady_clock::now() > patience) {
+        ::kill(process, SIGKILL);
+        ::waitpid(process, nullptr, 0);
+        break;
+      }
+      ::poll(nullptr, 0, 10);
+    }
+  }
+}
+
+void Coordinator::start(const Contestant& contestant) {
+  for (const std::vector<std::string>& command : contestant.commands) {
+    const pid_t process = ::fork();
+    if (process < 0) throw std::runtime_error("cannot fork");
+    if (process == 0) become(command);
+    processes_.push_back(process);
+  }
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(kStartSeconds);
+  while (connections_[contestant.name].size() < static_cast<std::size_t>(contestant.ranks)) {
+    accept_one(1);
+    for (auto process = processes_.begin(); process != processes_.end();) {
+      int status = 0;
+      if (::waitpid(*process, &status, WNOHANG) <= 0) {
+        ++process;
+        continue;
+      }
+      process = processes_.erase(process);
+      throw std::runtime_error("contestant " + contestant.name + " ended before it began (what it wrote stands above)");
+    }
+    if (std::chrono::steady_clock::now() > deadline) throw std::runtime_error("contestant " + contestant.name + " did not start");
+  }
+}
+
+void Coordinator::accept_one(int seconds) {
+  if (!wait_readable(listener_, seconds)) return;
+  Connection connection;
+  connection.fd = ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
+  std::istringstream hello(read_line(connection, "a worker"));
+  std::string verb;
+  std::string name;
+  int rank = -1;
+  hello >> verb >> name >> rank;
+  if (verb != "hello" || rank < 0) throw std::runtime_error("a worker said something else than hello");
+  connections_[name][rank] = connection;
+}
+
+std::string Coordinator::read_line(Connection& connection, const std::string& who) {
+  for (;;) {
+    const auto end = connection.pending.find('\n');
+    if (end != std::string::npos) {
+      std::string line = connection.pending.substr(0, end);
+      connection.pending.erase(0, end + 1);
+      return line;
+    }
+    char buffer[65536];
+    if (!wait_readable(connection.fd, kMeasureSeconds)) throw std::runtime_error(who + " does not answer");
+    const ssize_t got = ::read(connection.fd, buffer, sizeof(buffer));
+    if (got <= 0) throw std::runtime_error(who + " ended in the middle of a measurement");
+    connection.pending.append(buffer, static_cast<std::size_t>(got));
+  }
+}
+
+std::vector<double> Coordinator::measure(const std::string& contestant, const Measurement& what) {
+  std::ostringstream command;
+  command << "measure " << what.bytes << ' ' << what.iterations << ' ' << what.warm_up << ' '
+          << (what.in_place ? "in-place" : "staged") << ' ' << (what.cold ? "cold" : "hot") << '\n';
+  const std::string bytes = command.str();
+  auto& ranks = connections_.at(contestant);
+  for (auto& [rank, connection] : ranks) {
+    if (::send(connection.fd, bytes.data(), bytes.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(bytes.size())) {
+      throw std::runtime_error("rank " + std::to_string(rank) + " of " + contestant + " is gone");
+    }
+  }
+  std::vector<double> samples;
+  for (auto& [rank, connection] : ranks) {
+    const std::string who = "rank " + std::to_string(rank) + " of " + contestant;
+    std::istringstream reply(read_line(connection, who));
+    std::string verb;
+    reply >> verb;
+    if (verb == "error") {
+      std::string text;
+      std::getline(reply, text);
+      throw std::runtime_error(who + ":" + text);
+    }
+    for (double sample = 0; reply >> sample;) samples.push_back(sample);
+  }
+  return samples;
+}
+
+}  // namespace gradwire::bench

@@ -1,0 +1,28 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// The contestants that are ours: ranks over a gradwire backend, measured at the Backend, through the shipping code path.
+#pragma once
+
+#include <string>
+
+#include "gradwire/base/dtype.h"
+#include "gradwire/base/reduce_op.h"
+
+namespace gradwire::bench {
+
+struct WorkerOptions {
+  std::string backend = "shm";
+  std::string socket;      // the coordinator's
+  std::string rendezvous;  // a file for the store
+  std::string contestant;
+  int rank = 0;
+  int world = 2;
+  DType dtype = DType::f32;
+  ReduceOp op = ReduceOp::sum();
+  bool pin = true;
+};
+
+// Serves as rank `rank` (backend shm), or as all ranks, a thread each (backend threads).
+void run_gradwire_worker(const WorkerOptions& options);
+
+}  // namespace gradwire::bench

@@ -1,0 +1,84 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// gradwire-bench: speed of gradwire beside its peers, in one run on one machine.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include "bench/all_reduce_command.h"
+#include "bench/gradwire_worker.h"
+
+namespace gradwire::bench {
+namespace {
+
+void add_all_reduce(CLI::App& app) {
+  static AllReduceOptions options;
+  static std::vector<std::string> sizes;
+  auto* command = app.add_subcommand("all_reduce", "All-reduce at the Backend, by size");
+  command->add_option("--backend", options.backend, "shm or threads")->capture_default_str();
+  command->add_option("--world", options.world, "Number of ranks")->capture_default_str();
+  command->add_option("--bytes", sizes, "Sizes, as 4Ki,1Mi,25Mi,100Mi")->delimiter(',');
+  command->add_option("--dtype", options.dtype, "Element type")->capture_default_str();
+  command->add_option("--op", options.op, "Reduction")->capture_default_str();
+  auto* in_place = command->add_flag_callback("--in-place", [] { options.staged = false; }, "Only memory of the backend's allocate()");
+  command->add_flag_callback("--staged", [] { options.in_place = false; }, "Only other memory")->excludes(in_place);
+  command->add_flag("--cold", options.cold, "Empty the caches before each call");
+  command->add_flag("--peers", options.peers, "Run PyTorch's Gloo and OpenMPI beside it; a missing peer is an error");
+  command->add_flag("--json", options.json, "One JSON line a size instead of the table");
+  command->add_flag("--pin,!--no-pin", options.pin, "Keep each rank on a processor of its own (the default)");
+  command->add_option("--rounds", options.rounds, "Rounds of ABBA")->capture_default_str()->check(CLI::Range(1, 1000));
+  options.python = GRADWIRE_BENCH_PYTHON;
+  command->add_option("--python", options.python, "A Python that has torch, for Gloo")->capture_default_str();
+  command->callback([] {
+    if (!sizes.empty()) {
+      options.bytes.clear();
+      for (const std::string& size : sizes) options.bytes.push_back(parse_bytes(size));
+    }
+    run_all_reduce(options);
+  });
+}
+
+void add_worker(CLI::App& app) {
+  static WorkerOptions options;
+  static std::string dtype = "f32";
+  static std::string op = "sum";
+  auto* command = app.add_subcommand("worker", "One rank of a contestant (started by the other commands)");
+  command->group("");
+  command->add_option("--backend", options.backend);
+  command->add_option("--socket", options.socket)->required();
+  command->add_option("--rendezvous", options.rendezvous);
+  command->add_option("--contestant", options.contestant)->required();
+  command->add_option("--rank", options.rank);
+  command->add_option("--world", options.world);
+  command->add_option("--dtype", dtype);
+  command->add_option("--op", op);
+  command->add_flag("--pin,!--no-pin", options.pin);
+  command->callback([] {
+    options.dtype = dtype_from_name(dtype);
+    options.op = reduce_op_from_name(op);
+    run_gradwire_worker(options);
+  });
+}
+
+int run(int argc, char** argv) {
+  CLI::App app("Speed of gradwire beside its peers, in one run on one machine", "gradwire-bench");
+  app.require_subcommand(1);
+  add_all_reduce(app);
+  add_worker(app);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "gradwire-bench: %s\n", error.what());
+    return 1;
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace gradwire::bench
+
+int main(int argc, char** argv) { return gradwire::bench::run(argc, argv); }

@@ -1,0 +1,42 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// One rank of a contestant: a process (or thread) that sleeps until the coordinator asks it to measure.
+//
+// All contestants (gradwire, MPI; Gloo's in Python) speak the same lines over a Unix socket, so that each is idle, not spinning, while another is measured:
+//   worker       "hello CONTESTANT RANK"
+//   coordinator  "measure BYTES ITERATIONS WARM_UP PLACEMENT TEMPERATURE"      PLACEMENT in-place | staged, TEMPERATURE hot | cold
+//   worker       "samples US US ..." (rank 0), "done" (others), "error TEXT"
+//   coordinator  "quit"
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace gradwire::bench {
+
+struct Measurement {
+  std::size_t bytes = 0;
+  int iterations = 0;
+  int warm_up = 0;
+  bool in_place = true;
+  bool cold = false;
+};
+
+// What a contestant does. Called on the worker's thread.
+struct Subject {
+  std::function<void(const Measurement&)> prepare;  // makes the buffer
+  std::function<void()> refill;                     // before each iteration: the input again
+  std::function<void()> barrier;
+  std::function<void()> run;
+};
+
+// Keeps to processor `index` modulo the number of processors.
+void pin_to_processor(int index);
+
+// Serves the coordinator at `socket_path` until it says quit or goes away.
+void serve(const std::string& socket_path, const std::string& contestant, int rank, const Subject& subject);
+
+}  // namespace gradwire::bench
