@@ -7,12 +7,14 @@
 
 namespace gradwire::launch {
 
-// The cores (logical CPUs, as the kernel numbers them) that this process may run on, in ascending order. Throws LaunchError.
+// The cores (logical CPUs, as the kernel numbers them) that this process may run on, in ascending order. Throws
+// LaunchError.
 std::vector<int> allowed_cpus();
 
-// The share of `rank` out of `ranks`: with C cores, those with index rank*C/ranks up to (rank+1)*C/ranks in `cpus`, so shares are
-// neighbouring cores, differ by at most one and cover all. With more ranks than cores each rank gets the one core with index
-// rank*C/ranks: neighbouring ranks share a core and no core serves more than one rank above another. `cpus` is not empty.
+// The share of `rank` out of `ranks`: with C cores, those with index rank*C/ranks up to (rank+1)*C/ranks in `cpus`, so
+// shares are neighbouring cores, differ by at most one and cover all. With more ranks than cores each rank gets the one
+// core with index rank*C/ranks: neighbouring ranks share a core and no core serves more than one rank above another.
+// `cpus` is not empty.
 std::vector<int> share_of_rank(const std::vector<int>& cpus, int rank, int ranks);
 
 // How many threads a rank should compute with: cores / ranks, at least 1.

@@ -48,7 +48,8 @@ TEST(CpuShare, MoreRanksThanCoresShareEvenly) {
         ++load[share[0]];
       }
       EXPECT_EQ(static_cast<int>(load.size()), cores) << "no core stays idle";
-      const auto [low, high] = std::minmax_element(load.begin(), load.end(), [](auto& a, auto& b) { return a.second < b.second; });
+      const auto [low, high] =
+          std::minmax_element(load.begin(), load.end(), [](auto& a, auto& b) { return a.second < b.second; });
       EXPECT_LE(high->second - low->second, 1);
     }
   }

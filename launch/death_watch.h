@@ -9,9 +9,9 @@
 
 namespace gradwire::launch {
 
-// An epoll set that holds nothing but the ranks' pidfds. The kernel appends a descriptor to the set's ready list at the moment
-// when it becomes readable, under the lock that the death itself takes, and hands the list out from the front: so the order of
-// deaths survives however late the launcher comes to look. SIGCHLD and waitpid() would lose it.
+// An epoll set that holds nothing but the ranks' pidfds. The kernel appends a descriptor to the set's ready list at the
+// moment when it becomes readable, under the lock that the death itself takes, and hands the list out from the front:
+// so the order of deaths survives however late the launcher comes to look. SIGCHLD and waitpid() would lose it.
 class DeathWatch {
  public:
   DeathWatch();  // throws LaunchError

@@ -9,8 +9,8 @@
 
 namespace gradwire::launch {
 
-// Makes this process the parent of every descendant whose own parent dies (a "child subreaper"), so that none can escape, and
-// remembers which children this process had before: those are not the job's.
+// Makes this process the parent of every descendant whose own parent dies (a "child subreaper"), so that none can
+// escape, and remembers which children this process had before: those are not the job's.
 class Descendants {
  public:
   Descendants();  // throws LaunchError

@@ -1,13 +1,15 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// How jobs end under gradwire-run: ranks that fail, signals, time limits, and that nothing stays behind. Every test also checks, in
-// the fixture, that no process and no rendezvous folder is left. Measured times are printed; guards are far above them.
+// How jobs end under gradwire-run: ranks that fail, signals, time limits, and that nothing stays behind. Every test
+// also checks, in the fixture, that no process and no rendezvous folder is left. Measured times are printed; guards are
+// far above them.
 #include <signal.h>
 #include <sys/stat.h>
 
 #include <chrono>
 #include <fstream>
 #include <iostream>
+#include <stdexcept>
 #include <thread>
 
 #include "gradwire/base/strings.h"
@@ -21,8 +23,13 @@ constexpr double kSlack = 20;
 
 void print_time(const char* what, const Result& result) { std::cout << what << ": " << result.seconds << " s\n"; }
 
+// Throws when there is none: what kill() does with a number that is no process is nothing to try.
 int number_after(const std::string& text, const std::string& key) {
-  return std::stoi(text.substr(text.find(key) + key.size()));
+  const auto at = text.find(key);
+  if (at == std::string::npos) throw std::invalid_argument(concat("no '", key, "' in '", text, "'"));
+  const int number = std::stoi(text.substr(at + key.size()));
+  if (number < 2) throw std::invalid_argument(concat(number, " is no process of a test"));
+  return number;
 }
 
 class LauncherEndTest : public LauncherTest {
@@ -43,9 +50,10 @@ TEST_F(LauncherEndTest, ExitCodeIsThatOfTheRankThatFailed) {
 }
 
 TEST_F(LauncherEndTest, SignalDeathIsReportedWithTheLastLinesOfStderr) {
-  const auto result = run_script({"-n", "2"},
-                                 "if [ $RANK = 1 ]; then for i in 1 2 3 4 5 6 7 8 9 10 11 12; do echo line $i. >&2; done;"
-                                 "printf unfinished >&2; kill -SEGV $$; fi; exec sleep 100");
+  const auto result =
+      run_script({"-n", "2"},
+                 "if [ $RANK = 1 ]; then for i in 1 2 3 4 5 6 7 8 9 10 11 12; do echo line $i. >&2; done;"
+                 "printf unfinished >&2; kill -SEGV $$; fi; exec sleep 100");
   EXPECT_EQ(result.exit_code, 128 + SIGSEGV);
   EXPECT_TRUE(says(result, "rank 1 died first, of signal 11 (SIGSEGV)")) << result.err;
   EXPECT_TRUE(says(result, "its last 10 lines of stderr")) << result.err;
@@ -86,8 +94,10 @@ TEST_F(LauncherEndTest, WhoDiedFirstIsKnownHoweverLateTheLauncherLooks) {
 }
 
 TEST_F(LauncherEndTest, OthersHaveTimeToNoticeAndTheirWordsAreKept) {
-  // Rank 0 stands for a program without a handler for SIGTERM that learns of the death by itself, as a PeerError would have it.
-  const auto result = run_script({"-n", "2"}, "[ $RANK = 1 ] && exit 5; sleep 0.1; echo 'PeerError: rank 1 died' >&2; exit 9");
+  // Rank 0 stands for a program without a handler for SIGTERM that learns of the death by itself, as a PeerError would
+  // have it.
+  const auto result =
+      run_script({"-n", "2"}, "[ $RANK = 1 ] && exit 5; sleep 0.1; echo 'PeerError: rank 1 died' >&2; exit 9");
   EXPECT_EQ(result.exit_code, 5);
   EXPECT_TRUE(says(result, "[rank 0] PeerError: rank 1 died")) << result.err;
   EXPECT_TRUE(says(result, "rank 0: exit code 9")) << result.err;
@@ -108,7 +118,8 @@ TEST_F(LauncherEndTest, WhoIgnoresSigtermIsKilledAfterTheGrace) {
   EXPECT_GE(result.seconds, 1.0) << "the grace is a second";
   EXPECT_LT(result.seconds, kSlack);
   print_time("ranks that ignore SIGTERM, default grace", result);
-  const auto hasty = run_script({"-n", "2", "--grace", "0"}, "trap '' TERM; [ $RANK = 0 ] && exit 7; while :; do sleep 0.1; done");
+  const auto hasty =
+      run_script({"-n", "2", "--grace", "0"}, "trap '' TERM; [ $RANK = 0 ] && exit 7; while :; do sleep 0.1; done");
   EXPECT_EQ(hasty.exit_code, 7);
   print_time("ranks that ignore SIGTERM, no grace", hasty);
 }
@@ -121,7 +132,8 @@ TEST_F(LauncherEndTest, StoppedRanksAreEndedToo) {
 TEST_F(LauncherEndTest, GrandchildrenGoWithTheJob) {
   // In the background, in a session of its own, deaf to signals, and two generations down.
   const std::string brood =
-      "(trap '' TERM INT HUP; sleep 300) & setsid sh -c 'trap \"\" TERM INT HUP; (sleep 301; sleep 302) & sleep 303' & sleep 0.2;";
+      "(trap '' TERM INT HUP; sleep 300) & setsid sh -c 'trap \"\" TERM INT HUP; (sleep 301; sleep 302) & sleep 303' & "
+      "sleep 0.2;";
   const auto good = run_script({"-n", "2"}, brood + " exit 0");
   EXPECT_EQ(good.exit_code, 0) << good.err;
   print_time("ranks left with 0 and left children behind", good);
@@ -168,8 +180,9 @@ TEST_F(LauncherEndTest, StopAndContinueReachTheRanks) {
 }
 
 TEST_F(LauncherEndTest, SignalsArePassedOn) {
-  start_script({"-n", "3"},
-               "trap 'echo got-usr1' USR1; trap 'echo got-usr2; exit 0' USR2; echo ready; while :; do sleep 0.05; done");
+  start_script(
+      {"-n", "3"},
+      "trap 'echo got-usr1' USR1; trap 'echo got-usr2; exit 0' USR2; echo ready; while :; do sleep 0.05; done");
   wait_for_output("ready", 3);
   signal_launcher(SIGUSR1);
   wait_for_output("got-usr1", 3);
@@ -214,7 +227,8 @@ TEST_F(LauncherEndTest, ASecondInterruptKills) {
 }
 
 TEST_F(LauncherEndTest, TimeoutEndsTheJob) {
-  const auto result = run_script({"-n", "3", "--timeout", "0.3"}, "[ $RANK = 1 ] && exit 0; echo before; exec sleep 100");
+  const auto result =
+      run_script({"-n", "3", "--timeout", "0.3"}, "[ $RANK = 1 ] && exit 0; echo before; exec sleep 100");
   EXPECT_EQ(result.exit_code, 124);
   EXPECT_TRUE(says(result, "--timeout 0.3 s")) << result.err;
   EXPECT_TRUE(says(result, "ranks 0, 2 were still running")) << result.err;
@@ -226,9 +240,10 @@ TEST_F(LauncherEndTest, AReaderThatStallsDoesNotKeepTheJobFromEnding) {
   // Rank 0 floods a pipe that nobody reads until the gate opens; the others' death must be dealt with all the same.
   const std::string gate = scratch("gate");
   ASSERT_EQ(::mkfifo(gate.c_str(), 0600), 0);
-  start_program({"/bin/sh", "-c",
-                 concat("{ ", GRADWIRE_RUN_PROGRAM, " -n 2 /bin/sh -c '[ $RANK = 1 ] && { sleep 0.3; exit 5; }; echo $$ > ",
-                        scratch("pid"), "; exec yes flood'; echo left with $? >&2; } | { read line < ", gate, "; tail -n 1; }")});
+  start_program(
+      {"/bin/sh", "-c",
+       concat("{ ", GRADWIRE_RUN_PROGRAM, " -n 2 /bin/sh -c '[ $RANK = 1 ] && { sleep 0.3; exit 5; }; echo $$ > ",
+              scratch("pid"), "; exec yes flood'; echo left with $? >&2; } | { read line < ", gate, "; tail -n 1; }")});
   const pid_t flooding = wait_for_number(scratch("pid"));
   wait_until_gone(flooding);
   { std::ofstream(gate) << "go\n"; }
@@ -241,7 +256,8 @@ TEST_F(LauncherEndTest, AReaderThatStallsDoesNotKeepTheJobFromEnding) {
 
 TEST_F(LauncherEndTest, AReaderThatLeavesDoesNotEndTheJob) {
   start_program({"/bin/sh", "-c",
-                 concat("{ ", GRADWIRE_RUN_PROGRAM, " -n 2 /bin/sh -c 'for i in 1 2 3; do echo $i; sleep 0.1; done; echo end >&2';",
+                 concat("{ ", GRADWIRE_RUN_PROGRAM,
+                        " -n 2 /bin/sh -c 'for i in 1 2 3; do echo $i; sleep 0.1; done; echo end >&2';",
                         " echo left with $? >&2; } | head -n 1")});
   const auto result = finish();
   EXPECT_TRUE(says(result, "left with 0")) << result.err;

@@ -42,7 +42,8 @@ std::vector<int> parse_cpu_list(const std::string& text) {
 TEST_F(LauncherTest, RanksFindTheirPlaceInTheEnvironment) {
   const auto result = run_script(
       {"-n", "3", "--env", "COLOUR=deep blue", "--env", "EMPTY="},
-      "echo $RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $GROUP_RANK $MASTER_ADDR; echo $MASTER_PORT; echo $GRADWIRE_JOB_ID;"
+      "echo $RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $GROUP_RANK $MASTER_ADDR; echo $MASTER_PORT; echo "
+      "$GRADWIRE_JOB_ID;"
       "echo $GRADWIRE_RENDEZVOUS; stat -c '%a %u' $(dirname $GRADWIRE_RENDEZVOUS); echo $COLOUR; echo ${EMPTY-unset}");
   EXPECT_EQ(result.exit_code, 0) << result.err;
   const auto first = lines_of_rank(result.out, 0);
@@ -73,7 +74,8 @@ TEST_F(LauncherTest, ThreadsAreSharedOutUnlessSomebodySaidOtherwise) {
   ::unsetenv("OMP_NUM_THREADS");
   const std::string script = "echo $OMP_NUM_THREADS";
   EXPECT_EQ(run_script({"-n", "1"}, script).out, concat("[rank 0] ", cores.size(), "\n"));
-  EXPECT_EQ(lines_of_rank(run_script({"-n", "64"}, script).out, 63), std::vector{std::to_string(std::max<std::size_t>(1, cores.size() / 64))});
+  EXPECT_EQ(lines_of_rank(run_script({"-n", "64"}, script).out, 63),
+            std::vector{std::to_string(std::max<std::size_t>(1, cores.size() / 64))});
   EXPECT_EQ(run_script({"-n", "1", "--env", "OMP_NUM_THREADS=17"}, script).out, "[rank 0] 17\n");
   ::setenv("OMP_NUM_THREADS", "19", 1);
   EXPECT_EQ(run_script({"-n", "1"}, script).out, "[rank 0] 19\n");
@@ -194,7 +196,8 @@ TEST_F(LauncherTest, ArgumentsOfTheProgramAreLeftAlone) {
 TEST_F(LauncherTest, HelpAndVersion) {
   const auto help = run({"--help"});
   EXPECT_EQ(help.exit_code, 0);
-  for (const auto* option : {"-n", "--pin", "--env", "--log-dir", "--no-prefix", "--stdin", "--timeout", "--grace", "Exit code"}) {
+  for (const auto* option :
+       {"-n", "--pin", "--env", "--log-dir", "--no-prefix", "--stdin", "--timeout", "--grace", "Exit code"}) {
     EXPECT_NE(help.out.find(option), std::string::npos) << option;
   }
   const auto version = run({"--version"});

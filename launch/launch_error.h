@@ -10,11 +10,11 @@
 namespace gradwire::launch {
 
 // Exit codes of the launcher's own; those of ranks are passed through (see JobOutcome::exit_code()).
-inline constexpr int kUsageExit = 2;             // bad options; nothing was started
-inline constexpr int kTimeoutExit = 124;         // --timeout passed, as timeout(1) has it
-inline constexpr int kLaunchFailedExit = 125;    // the machine refused something that the launcher needs
-inline constexpr int kNotExecutableExit = 126;   // as a shell has it
-inline constexpr int kNotFoundExit = 127;        // as a shell has it
+inline constexpr int kUsageExit = 2;            // bad options; nothing was started
+inline constexpr int kTimeoutExit = 124;        // --timeout passed, as timeout(1) has it
+inline constexpr int kLaunchFailedExit = 125;   // the machine refused something that the launcher needs
+inline constexpr int kNotExecutableExit = 126;  // as a shell has it
+inline constexpr int kNotFoundExit = 127;       // as a shell has it
 
 // One sentence for the user and the exit code that goes with it.
 class LaunchError final : public Error {

@@ -36,8 +36,10 @@ bool eventually(std::chrono::seconds guard, Condition condition) {
   return true;
 }
 
-// A child, so one thread: it may do as it likes. SIGINT may be ignored where a script started the tests in the background.
-[[noreturn]] void become(std::vector<std::string> command, const std::string& in, const std::string& out, const std::string& err) {
+// A child, so one thread: it may do as it likes. SIGINT may be ignored where a script started the tests in the
+// background.
+[[noreturn]] void become(std::vector<std::string> command, const std::string& in, const std::string& out,
+                         const std::string& err) {
   for (const int signal : {SIGINT, SIGQUIT, SIGHUP}) ::signal(signal, SIG_DFL);
   ::dup2(::open(in.c_str(), O_RDONLY), STDIN_FILENO);
   ::dup2(::open(out.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_TRUNC, 0600), STDOUT_FILENO);
@@ -154,7 +156,9 @@ void LauncherTest::wait_for_output(const std::string& text, int times) {
 }
 
 void LauncherTest::wait_for_state(pid_t pid, char state) const {
-  const auto reached = [&] { return read_file(concat("/proc/", pid, "/stat")).find(concat(") ", state, " ")) != std::string::npos; };
+  const auto reached = [&] {
+    return read_file(concat("/proc/", pid, "/stat")).find(concat(") ", state, " ")) != std::string::npos;
+  };
   ASSERT_TRUE(eventually(kGuard, reached)) << "process " << pid << " does not come to state " << state;
 }
 
@@ -169,7 +173,10 @@ int LauncherTest::wait_for_number(const std::string& path) const {
   return written ? std::stoi(read_file(path)) : -1;
 }
 
-void LauncherTest::signal_launcher(int signal) const { ASSERT_EQ(::kill(pid_, signal), 0); }
+void LauncherTest::signal_launcher(int signal) const {
+  ASSERT_GT(pid_, 0);  // kill(-1) would mean everybody
+  ASSERT_EQ(::kill(pid_, signal), 0);
+}
 
 std::vector<pid_t> LauncherTest::marked_processes() const {
   std::vector<pid_t> marked;

@@ -23,8 +23,8 @@ struct Result {
   double seconds = 0;  // from start to end
 };
 
-// Each test gets a scratch folder, with the TMPDIR of its launchers in it, and a marker that its launchers and all their
-// descendants carry in their environment. At the end no process carries the marker and TMPDIR is empty.
+// Each test gets a scratch folder, with the TMPDIR of its launchers in it, and a marker that its launchers and all
+// their descendants carry in their environment. At the end no process carries the marker and TMPDIR is empty.
 class LauncherTest : public testing::Test {
  protected:
   // Far beyond what anything here takes, so that only a hang reaches it.

@@ -13,8 +13,9 @@
 
 namespace gradwire::launch {
 
-// Collects bytes and hands out whole lines. A line ends at "\n", "\r\n" or a lone "\r" (a progress bar's redraw), none of which is
-// part of it. A line longer than the limit is handed out in pieces of that many bytes, so memory stays bounded.
+// Collects bytes and hands out whole lines. A line ends at "\n", "\r\n" or a lone "\r" (a progress bar's redraw), none
+// of which is part of it. A line longer than the limit is handed out in pieces of that many bytes, so memory stays
+// bounded.
 class LineSplitter {
  public:
   explicit LineSplitter(std::size_t limit = std::size_t{1} << 20) : limit_(limit) {}

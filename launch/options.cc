@@ -49,8 +49,7 @@ void declare(CLI::App& app, RawOptions& raw) {
   app.footer(kFooter);
   app.set_version_flag("--version", std::string("gradwire-run " GRADWIRE_VERSION));
   app.add_option("-n,--ranks", raw.ranks, "How many ranks to start, 1 to 64 (required)")->type_name("N");
-  app.add_flag("--pin", raw.pin,
-               "Pin each rank to its share of the cores");
+  app.add_flag("--pin", raw.pin, "Pin each rank to its share of the cores");
   app.add_option("--env", raw.environment, "Set a variable for every rank; may be given again")
       ->type_name("NAME=VALUE")
       ->allow_extra_args(false);
@@ -82,7 +81,8 @@ std::chrono::milliseconds read_seconds(const char* option, const std::string& te
   const auto result = std::from_chars(text.data(), end, value);
   const bool is_number = result.ec == std::errc() && result.ptr == end && std::isfinite(value);
   if (!is_number || value < 0 || value > kLongest || (value == 0 && !zero_allowed)) {
-    refuse(concat(option, " is '", text, "'; it must be a number of seconds, ", zero_allowed ? "zero or more" : "more than zero"));
+    refuse(concat(option, " is '", text, "'; it must be a number of seconds, ",
+                  zero_allowed ? "zero or more" : "more than zero"));
   }
   return std::chrono::milliseconds(static_cast<long long>(std::ceil(value * 1000)));
 }

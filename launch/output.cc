@@ -37,7 +37,8 @@ std::string log_path(const Options& options, int rank, const char* ending) {
 
 std::string prefix_of_rank(int rank, int ranks, bool colored) {
   // No red: it is the colour of errors.
-  constexpr std::array kColors = {"\x1b[36m", "\x1b[33m", "\x1b[35m", "\x1b[32m", "\x1b[34m", "\x1b[96m", "\x1b[93m", "\x1b[95m"};
+  constexpr std::array kColors = {"\x1b[36m", "\x1b[33m", "\x1b[35m", "\x1b[32m",
+                                  "\x1b[34m", "\x1b[96m", "\x1b[93m", "\x1b[95m"};
   const std::string number = std::to_string(rank);
   const std::string padding(std::to_string(ranks - 1).size() - number.size(), ' ');
   const std::string plain = concat("[rank ", padding, number, "]");
@@ -73,7 +74,8 @@ RankOutput Output::open(int rank) {
 }
 
 void Output::add_stream(int rank, UniqueFd fd, OutputSink& sink, LastLines* last) {
-  streams_.push_back({std::move(fd), &sink, prefix_of_rank(rank, options_.ranks, use_color(options_, sink)), LineSplitter(), last});
+  streams_.push_back(
+      {std::move(fd), &sink, prefix_of_rank(rank, options_.ranks, use_color(options_, sink)), LineSplitter(), last});
 }
 
 void Output::append_interest(std::vector<pollfd>& polled) const {

@@ -26,7 +26,8 @@ void OutputSink::flush_some() {
     pollfd ready{fd_, POLLOUT, 0};
     if (!file_ && ::poll(&ready, 1, 0) != 1) break;
     const std::size_t waiting = queue_.size() - sent_;
-    const ssize_t written = ::write(fd_, queue_.data() + sent_, file_ ? waiting : std::min<std::size_t>(waiting, PIPE_BUF));
+    const ssize_t written =
+        ::write(fd_, queue_.data() + sent_, file_ ? waiting : std::min<std::size_t>(waiting, PIPE_BUF));
     if (written >= 0) {
       sent_ += static_cast<std::size_t>(written);
     } else if (errno == EAGAIN) {

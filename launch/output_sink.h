@@ -10,9 +10,9 @@
 
 namespace gradwire::launch {
 
-// A queue in front of a descriptor that the sink does not own. The descriptor is shared with other processes, so it is not made
-// non-blocking; a reader that stalls (a pager, a stopped terminal) must not keep the launcher from watching its ranks, so the
-// sink asks poll() before each write and writes no more than a pipe takes at once.
+// A queue in front of a descriptor that the sink does not own. The descriptor is shared with other processes, so it is
+// not made non-blocking; a reader that stalls (a pager, a stopped terminal) must not keep the launcher from watching
+// its ranks, so the sink asks poll() before each write and writes no more than a pipe takes at once.
 class OutputSink {
  public:
   explicit OutputSink(int fd);
@@ -35,7 +35,7 @@ class OutputSink {
   static constexpr std::size_t kCongested = std::size_t{4} << 20;
 
   int fd_;
-  bool file_;      // a regular file or a device that never blocks
+  bool file_;  // a regular file or a device that never blocks
   bool terminal_;
   bool gone_ = false;  // the reader has closed: everything is dropped from then on
   std::string queue_;

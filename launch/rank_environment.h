@@ -16,12 +16,12 @@ struct JobEnvironment {
   std::string rendezvous_file;  // where the ranks' file store goes
   std::string job_id;           // no two jobs share it
   std::uint16_t master_port = 0;
-  int threads = 1;              // OMP_NUM_THREADS where nobody set it
+  int threads = 1;                                         // OMP_NUM_THREADS where nobody set it
   std::vector<std::pair<std::string, std::string>> extra;  // --env; goes over what is inherited
 };
 
-// "NAME=VALUE" entries for execve: `inherited` (ended by a null pointer, as `environ` is), then what the launcher sets for `rank`,
-// then `extra`; a later entry takes the place of an earlier one of the same name. A pure function.
+// "NAME=VALUE" entries for execve: `inherited` (ended by a null pointer, as `environ` is), then what the launcher sets
+// for `rank`, then `extra`; a later entry takes the place of an earlier one of the same name. A pure function.
 std::vector<std::string> rank_environment(const JobEnvironment& job, int rank, const char* const* inherited);
 
 // A TCP port on 127.0.0.1 that was free a moment ago: another process may take it before rank 0 does, which is why

@@ -26,7 +26,8 @@ struct StartFailure {
 std::vector<char*> pointers_to(const std::vector<std::string>& strings) {
   std::vector<char*> pointers;
   pointers.reserve(strings.size() + 1);
-  for (const auto& text : strings) pointers.push_back(const_cast<char*>(text.c_str()));  // exec wants it so and does not write
+  for (const auto& text : strings)
+    pointers.push_back(const_cast<char*>(text.c_str()));  // exec wants it so and does not write
   pointers.push_back(nullptr);
   return pointers;
 }
@@ -62,7 +63,8 @@ StartFailure become_rank(const RankStart& start, pid_t launcher, char* const* ar
   if (failure.error == ENOENT) {
     const bool has_path = program.find('/') != std::string::npos;
     if (has_path && ::access(program.c_str(), F_OK) == 0) {
-      throw LaunchError(kNotExecutableExit, concat("cannot run '", program, "': the interpreter that it names does not exist"));
+      throw LaunchError(kNotExecutableExit,
+                        concat("cannot run '", program, "': the interpreter that it names does not exist"));
     }
     throw LaunchError(kNotFoundExit, concat("program '", program, has_path ? "' does not exist" : "' is not in PATH"));
   }
@@ -102,8 +104,9 @@ RankProcess start_rank(const RankStart& start) {
   if (!pidfd) {
     ::kill(-pid, SIGKILL);
     reap(pid);
-    throw LaunchError(kLaunchFailedExit, concat("cannot watch rank ", start.rank, " (pidfd_open needs Linux 5.3 or later): ",
-                                                std::strerror(pidfd_error)));
+    throw LaunchError(kLaunchFailedExit,
+                      concat("cannot watch rank ", start.rank,
+                             " (pidfd_open needs Linux 5.3 or later): ", std::strerror(pidfd_error)));
   }
   return {pid, std::move(pidfd)};
 }

@@ -17,7 +17,7 @@ namespace gradwire::launch {
 // How a process ended.
 struct ProcessEnd {
   bool by_signal = false;
-  int code = 0;         // the exit code, or the signal's number
+  int code = 0;  // the exit code, or the signal's number
   bool core_dumped = false;
 
   bool good() const noexcept { return !by_signal && code == 0; }

@@ -48,14 +48,16 @@ std::string how_ranks_ended(const JobOutcome& outcome, std::optional<int> told_a
   }
   std::vector<std::string> parts;
   for (const auto& [what, ranks] : alike) parts.push_back(concat(name_ranks(ranks), ": ", what));
-  return parts.empty() ? "" : concat(kName, told_already ? "the others ended so: " : "the ranks ended so: ", join(parts, "; "), "\n");
+  return parts.empty()
+             ? ""
+             : concat(kName, told_already ? "the others ended so: " : "the ranks ended so: ", join(parts, "; "), "\n");
 }
 
 std::string first_death(const JobOutcome& outcome) {
   const int rank = *outcome.first_bad;
   const ProcessEnd& end = *outcome.ends[rank];
-  return concat(kName, "rank ", rank, " died first, of ", describe(end), hint(end), ", ", seconds(outcome.first_bad_after),
-                " s after the start\n");
+  return concat(kName, "rank ", rank, " died first, of ", describe(end), hint(end), ", ",
+                seconds(outcome.first_bad_after), " s after the start\n");
 }
 
 }  // namespace
@@ -74,7 +76,8 @@ std::string report(const JobOutcome& outcome, std::chrono::milliseconds timeout)
     text += concat(kName, "the job ran longer than --timeout ", seconds(timeout), " s and was stopped; ",
                    name_ranks(outcome.late), outcome.late.size() == 1 ? " was" : " were", " still running\n");
   } else if (outcome.interrupted_first) {
-    text += concat(kName, "interrupted by ", name_of_signal(outcome.interrupted_by), ", which was passed on to the ranks\n");
+    text += concat(kName, "interrupted by ", name_of_signal(outcome.interrupted_by),
+                   ", which was passed on to the ranks\n");
   } else if (outcome.first_bad) {
     text += first_death(outcome) + quoted(outcome);
     first = outcome.first_bad;

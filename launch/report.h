@@ -28,7 +28,8 @@ struct JobOutcome {
   int exit_code() const noexcept;
 };
 
-// Several lines, each beginning "gradwire-run: ", the quoted ones "  | "; empty for a job that ended well. A pure function.
+// Several lines, each beginning "gradwire-run: ", the quoted ones "  | "; empty for a job that ended well. A pure
+// function.
 std::string report(const JobOutcome& outcome, std::chrono::milliseconds timeout);
 
 }  // namespace gradwire::launch

@@ -41,7 +41,8 @@ TEST(Report, NamesTheFirstDeathAndWhatBecameOfTheOthers) {
             "gradwire-run: its last 2 lines of stderr:\n"
             "  | a\n"
             "  | b\n"
-            "gradwire-run: the others ended so: rank 4: exit code 7; rank 2: killed by gradwire-run; ranks 0, 3: signal 15 (SIGTERM)\n");
+            "gradwire-run: the others ended so: rank 4: exit code 7; rank 2: killed by gradwire-run; ranks 0, 3: "
+            "signal 15 (SIGTERM)\n");
 }
 
 TEST(Report, OneRankAlone) {
@@ -78,8 +79,9 @@ TEST(Report, ATimeoutIsTheReasonThoughTheRanksDieOfIt) {
   outcome.first_bad = 0;
   outcome.late = {0, 1};
   EXPECT_EQ(outcome.exit_code(), 124);
-  EXPECT_NE(report(outcome, kTimeout).find("longer than --timeout 1.5 s and was stopped; ranks 0, 1 were still running"),
-            std::string::npos);
+  EXPECT_NE(
+      report(outcome, kTimeout).find("longer than --timeout 1.5 s and was stopped; ranks 0, 1 were still running"),
+      std::string::npos);
 }
 
 TEST(Report, WhatSigkillDidNotEndIsSaid) {

@@ -12,7 +12,8 @@ namespace gradwire::launch {
 SignalQueue::SignalQueue() {
   sigset_t handled;
   ::sigemptyset(&handled);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT, SIGCHLD}) ::sigaddset(&handled, signal);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT, SIGCHLD})
+    ::sigaddset(&handled, signal);
   ::sigprocmask(SIG_BLOCK, &handled, &original_);
   ::signal(SIGPIPE, SIG_IGN);
   // Were SIGCHLD inherited as ignored, the kernel would reap the ranks itself and their ends would be lost.

@@ -11,9 +11,10 @@
 
 namespace gradwire::launch {
 
-// Blocks the signals that the launcher handles and makes them readable from a descriptor; ignores SIGPIPE. They stay blocked when the
-// object goes: a signal that comes as late as that must not change the exit code. One that the launcher was started with as
-// ignored (nohup) stays ignored, by it and by the ranks. A forked child that uses the object reads its own signals.
+// Blocks the signals that the launcher handles and makes them readable from a descriptor; ignores SIGPIPE. They stay
+// blocked when the object goes: a signal that comes as late as that must not change the exit code. One that the
+// launcher was started with as ignored (nohup) stays ignored, by it and by the ranks. A forked child that uses the
+// object reads its own signals.
 class SignalQueue {
  public:
   SignalQueue();  // throws LaunchError

@@ -188,8 +188,8 @@ void Supervisor::reap_orphans() {
 void Supervisor::clear_leftovers() {
   const Deadline patience = Deadline::after(front_fd_ < 0 ? milliseconds::zero() : kLeftoverTime);
   const Deadline give_up = Deadline::after(kLeftoverTime + kKillTime);
-  // Killing one process hands its children to this one, which SIGCHLD announces; so this goes on until nobody is left. The
-  // short waits are for a child that came between the look and the kill.
+  // Killing one process hands its children to this one, which SIGCHLD announces; so this goes on until nobody is left.
+  // The short waits are for a child that came between the look and the kill.
   constexpr milliseconds kLookAgain{20};
   for (auto left = descendants_.children(); !left.empty(); left = descendants_.children()) {
     if (give_up.expired()) {

@@ -24,13 +24,14 @@ namespace gradwire::launch {
 // One job. The life of a job that goes wrong:
 //
 //   running     every rank is there, or has left with 0
-//   noticing    a rank has ended badly; the others get a moment to notice it themselves, because a program without a handler
+//   noticing    a rank has ended badly; the others get a moment to notice it themselves, because a program without a
+//   handler
 //               for SIGTERM would die of it without a word, and its PeerError says more
 //   asked       they have got SIGTERM, and --grace to report and leave
 //   killed      they have got SIGKILL
 //
-// and at every end: what the ranks left behind gets a moment to go by itself (helpers that clean up after a process do), then
-// SIGKILL. One thread, one poll loop; nothing in it blocks.
+// and at every end: what the ranks left behind gets a moment to go by itself (helpers that clean up after a process
+// do), then SIGKILL. One thread, one poll loop; nothing in it blocks.
 class Supervisor {
  public:
   // Both outlive the supervisor. When `front_fd` becomes readable, the job is killed at once. Throws LaunchError.
@@ -40,10 +41,11 @@ class Supervisor {
   Supervisor(const Supervisor&) = delete;
   Supervisor& operator=(const Supervisor&) = delete;
 
-  // Starts all ranks, returns when the last is gone, and with it everything it started. `job` says what the ranks share.
-  // Throws LaunchError when the program cannot be started.
+  // Starts all ranks, returns when the last is gone, and with it everything it started. `job` says what the ranks
+  // share. Throws LaunchError when the program cannot be started.
   JobOutcome run(const JobEnvironment& job);
-  // Writes a text to stderr behind all output of the ranks, and returns when everything is written, or a signal says to leave.
+  // Writes a text to stderr behind all output of the ranks, and returns when everything is written, or a signal says to
+  // leave.
   void finish_output(const std::string& text);
 
  private:
