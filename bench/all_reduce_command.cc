@@ -82,7 +82,7 @@ std::map<std::string, Blocks> measure_size(Coordinator& coordinator, const AllRe
     for (int half = 0; half < 2; ++half) {
       for (const Column& column : order) {
         const int iterations = iterations_for(bytes, options.cold);
-        const Measurement what{bytes, iterations, std::min(iterations, 5), column.in_place, options.cold};
+        const Measurement what{bytes, iterations, std::min(iterations, 5), column.in_place ? "in-place" : "staged", options.cold};
         blocks[column.title].push_back(coordinator.measure(column.contestant, what));
       }
       std::reverse(order.begin(), order.end());

@@ -144,7 +144,7 @@ std::string Coordinator::read_line(Connection& connection, const std::string& wh
 std::vector<double> Coordinator::measure(const std::string& contestant, const Measurement& what) {
   std::ostringstream command;
   command << "measure " << what.bytes << ' ' << what.iterations << ' ' << what.warm_up << ' '
-          << (what.in_place ? "in-place" : "staged") << ' ' << (what.cold ? "cold" : "hot") << '\n';
+          << what.variant << ' ' << (what.cold ? "cold" : "hot") << '\n';
   const std::string bytes = command.str();
   auto& ranks = connections_.at(contestant);
   for (auto& [rank, connection] : ranks) {

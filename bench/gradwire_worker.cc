@@ -24,7 +24,7 @@ class AllReduceSubject {
     bytes_ = what.bytes;
     allocation_ = {};
     private_.clear();
-    if (what.in_place) {
+    if (what.variant == "in-place") {
       allocation_ = channel_.allocate(what.bytes, {});
       data_ = allocation_.data.get();
     } else {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "bench/all_reduce_command.h"
+#include "bench/ddp_command.h"
 #include "bench/gradwire_worker.h"
 
 namespace gradwire::bench {
@@ -40,6 +41,38 @@ void add_all_reduce(CLI::App& app) {
   });
 }
 
+void add_ddp(CLI::App& app) {
+  static DdpCommandOptions options;
+  auto* command = app.add_subcommand("ddp", "What DistributedDataParallel adds to a training step");
+  command->add_option("--backend", options.backend, "shm, or any that processes can have")->capture_default_str();
+  command->add_option("--world", options.world, "Number of ranks")->capture_default_str();
+  command->add_option("--batch", options.batch, "Samples a rank and step")->capture_default_str()->check(CLI::Range(1, 1 << 20));
+  command->add_option("--lanes", options.lanes, "Lanes of DDP, -1: chosen")->capture_default_str();
+  command->add_option("--rounds", options.rounds, "Pairs of blocks")->capture_default_str()->check(CLI::Range(1, 10000));
+  command->add_option("--steps", options.steps, "Steps a block")->capture_default_str()->check(CLI::Range(1, 10000));
+  command->add_flag("--peers", options.peers, "Run PyTorch's DDP over Gloo beside it");
+  command->add_flag("--json", options.json, "One JSON line a case instead of the table");
+  command->add_flag("--pin,!--no-pin", options.pin, "Keep each rank on a processor of its own (the default)");
+  options.python = GRADWIRE_BENCH_PYTHON;
+  command->add_option("--python", options.python, "A Python that has torch")->capture_default_str();
+  command->callback([] { run_ddp(options); });
+}
+
+void add_training_worker(CLI::App& app) {
+  static TrainingWorkerOptions options;
+  auto* command = app.add_subcommand("training-worker", "One rank that trains (started by ddp)");
+  command->group("");
+  command->add_option("--backend", options.backend);
+  command->add_option("--socket", options.socket)->required();
+  command->add_option("--rendezvous", options.rendezvous)->required();
+  command->add_option("--rank", options.rank);
+  command->add_option("--world", options.world);
+  command->add_option("--batch", options.batch);
+  command->add_option("--lanes", options.lanes);
+  command->add_flag("--pin,!--no-pin", options.pin);
+  command->callback([] { run_training_worker(options); });
+}
+
 void add_worker(CLI::App& app) {
   static WorkerOptions options;
   static std::string dtype = "f32";
@@ -66,7 +99,9 @@ int run(int argc, char** argv) {
   CLI::App app("Speed of gradwire beside its peers, in one run on one machine", "gradwire-bench");
   app.require_subcommand(1);
   add_all_reduce(app);
+  add_ddp(app);
   add_worker(app);
+  add_training_worker(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -3,6 +3,7 @@
 #include "bench/statistics.h"
 
 #include <algorithm>
+#include <numeric>
 #include <random>
 
 namespace gradwire::bench {
@@ -26,10 +27,22 @@ Summary summarize(std::vector<double> samples) {
 
 double median_of(std::vector<double> samples) { return summarize(std::move(samples)).median; }
 
+double mean_of(const std::vector<double>& samples) {
+  return samples.empty() ? 0 : std::accumulate(samples.begin(), samples.end(), 0.0) / static_cast<double>(samples.size());
+}
+
 Ratio ratio_of_medians(const std::vector<std::vector<double>>& numerator, const std::vector<std::vector<double>>& denominator) {
+  std::vector<double> above;
+  std::vector<double> below;
+  for (const auto& block : numerator) above.push_back(median_of(block));
+  for (const auto& block : denominator) below.push_back(median_of(block));
+  return paired_ratio(above, below);
+}
+
+Ratio paired_ratio(const std::vector<double>& numerator, const std::vector<double>& denominator) {
   std::vector<double> pairs;
   for (std::size_t i = 0; i < std::min(numerator.size(), denominator.size()); ++i) {
-    pairs.push_back(median_of(numerator[i]) / median_of(denominator[i]));
+    pairs.push_back(numerator[i] / denominator[i]);
   }
   if (pairs.empty()) return {};
   constexpr int kResamplings = 2000;

@@ -19,6 +19,8 @@ Summary summarize(std::vector<double> samples);
 
 double median_of(std::vector<double> samples);
 
+double mean_of(const std::vector<double>& samples);
+
 // A ratio of medians with the interval that holds it in 95 of 100 resamplings of the blocks (bootstrap; Efron, 1979).
 struct Ratio {
   double value = 0;
@@ -26,7 +28,10 @@ struct Ratio {
   double high = 0;
 };
 
-// numerator[i] and denominator[i] are the samples of the i-th pair of blocks, taken next to each other. Deterministic.
+// The median of the ratios of paired measurements: numerator[i] and denominator[i] were taken next to each other. Deterministic.
+Ratio paired_ratio(const std::vector<double>& numerator, const std::vector<double>& denominator);
+
+// The same for blocks of samples, each block standing for its median.
 Ratio ratio_of_medians(const std::vector<std::vector<double>>& numerator, const std::vector<std::vector<double>>& denominator);
 
 }  // namespace gradwire::bench

@@ -103,11 +103,9 @@ void serve(const std::string& socket_path, const std::string& contestant, int ra
   for (std::string command; line.read(command) && command != "quit";) {
     std::istringstream words(command);
     std::string verb;
-    std::string placement;
     std::string temperature;
     Measurement what;
-    words >> verb >> what.bytes >> what.iterations >> what.warm_up >> placement >> temperature;
-    what.in_place = placement == "in-place";
+    words >> verb >> what.bytes >> what.iterations >> what.warm_up >> what.variant >> temperature;
     what.cold = temperature == "cold";
     try {
       const std::vector<double> samples = measure(what, subject);

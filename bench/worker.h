@@ -4,7 +4,7 @@
 //
 // All contestants (gradwire, MPI; Gloo's in Python) speak the same lines over a Unix socket, so that each is idle, not spinning, while another is measured:
 //   worker       "hello CONTESTANT RANK"
-//   coordinator  "measure BYTES ITERATIONS WARM_UP PLACEMENT TEMPERATURE"      PLACEMENT in-place | staged, TEMPERATURE hot | cold
+//   coordinator  "measure BYTES ITERATIONS WARM_UP VARIANT TEMPERATURE"      TEMPERATURE hot | cold
 //   worker       "samples US US ..." (rank 0), "done" (others), "error TEXT"
 //   coordinator  "quit"
 #pragma once
@@ -21,15 +21,15 @@ struct Measurement {
   std::size_t bytes = 0;
   int iterations = 0;
   int warm_up = 0;
-  bool in_place = true;
+  std::string variant;  // of what the contestant does: "in-place", "staged", "alone", ...
   bool cold = false;
 };
 
 // What a contestant does. Called on the worker's thread.
 struct Subject {
-  std::function<void(const Measurement&)> prepare;  // makes the buffer
-  std::function<void()> refill;                     // before each iteration: the input again
-  std::function<void()> barrier;
+  std::function<void(const Measurement&)> prepare;  // once a measurement
+  std::function<void()> refill;                     // before each iteration, not timed
+  std::function<void()> barrier;                    // after refill, not timed
   std::function<void()> run;
 };
 

@@ -1,0 +1,110 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/ddp_command.h"
+
+#include <cstdio>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "bench/coordinator.h"
+#include "bench/statistics.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/strings.h"
+
+namespace gradwire::bench {
+namespace {
+
+// One way to train against the same step without DDP.
+struct Case {
+  std::string contestant;
+  std::string variant;
+  std::string title;
+};
+
+struct Result {
+  double alone_ms = 0;
+  double ddp_ms = 0;
+  Ratio ratio;
+};
+
+Result measure_case(Coordinator& coordinator, const DdpCommandOptions& options, const Case& which) {
+  std::vector<double> alone;
+  std::vector<double> ddp;
+  const auto block = [&](const std::string& variant) {
+    // Two steps first: the buckets are rebuilt before the second.
+    return mean_of(coordinator.measure(which.contestant, {0, options.steps, 2, variant, false}));
+  };
+  for (int round = 0; round < options.rounds; ++round) {
+    const bool alone_first = round % 2 == 0;
+    if (alone_first) alone.push_back(block("alone"));
+    ddp.push_back(block(which.variant));
+    if (!alone_first) alone.push_back(block("alone"));
+  }
+  return {median_of(alone) / 1e3, median_of(ddp) / 1e3, paired_ratio(ddp, alone)};
+}
+
+Contestant gradwire_contestant(const DdpCommandOptions& options, const ScratchFolder& scratch, const std::string& socket) {
+  const std::string self = std::filesystem::read_symlink("/proc/self/exe");
+  Contestant made{"gradwire", {}, options.world};
+  for (int rank = 0; rank < options.world; ++rank) {
+    made.commands.push_back({"OMP_NUM_THREADS=1", self, "training-worker", "--backend", options.backend, "--socket", socket,
+                             "--rendezvous", scratch / "gradwire", "--rank", std::to_string(rank), "--world",
+                             std::to_string(options.world), "--batch", std::to_string(options.batch), "--lanes",
+                             std::to_string(options.lanes), options.pin ? "--pin" : "--no-pin"});
+  }
+  return made;
+}
+
+Contestant pytorch_contestant(const DdpCommandOptions& options, const ScratchFolder& scratch, const std::string& socket) {
+  const std::filesystem::path script = std::filesystem::path(GRADWIRE_BENCH_SOURCE_DIR) / "peers" / "ddp_worker.py";
+  if (!std::filesystem::exists(options.python)) {
+    throw std::runtime_error("the peer PyTorch needs a Python with torch; " + options.python + " is not there (run `make setup`, or name one with --python)");
+  }
+  Contestant made{"pytorch", {}, options.world};
+  for (int rank = 0; rank < options.world; ++rank) {
+    made.commands.push_back({"OMP_NUM_THREADS=1", options.python, script, socket, scratch / "pytorch", std::to_string(rank),
+                             std::to_string(options.world), std::to_string(options.batch), options.pin ? "pin" : "free"});
+  }
+  return made;
+}
+
+}  // namespace
+
+void run_ddp(const DdpCommandOptions& options) {
+  if (options.world < 1 || options.world > 64) throw InvalidArgument(concat("--world ", options.world, ": it must be from 1 to 64"));
+  const ScratchFolder scratch;
+  const std::string socket = scratch / "coordinator";
+  Coordinator coordinator(socket);
+  std::vector<Case> cases{{"gradwire", "view", "gradwire " + options.backend + ", gradient_as_bucket_view"},
+                          {"gradwire", "copy", "gradwire " + options.backend}};
+  coordinator.start(gradwire_contestant(options, scratch, socket));
+  if (options.peers) {
+    coordinator.start(pytorch_contestant(options, scratch, socket));
+    cases.push_back({"pytorch", "view", "PyTorch Gloo, gradient_as_bucket_view"});
+    cases.push_back({"pytorch", "copy", "PyTorch Gloo"});
+  }
+  if (!options.json) {
+    std::printf("ddp: %d ranks, one thread each%s, 6307850 parameters, batch %d a rank; a step is forward, backward and SGD\n",
+                options.world, options.pin ? ", pinned" : "", options.batch);
+    std::printf("%-45s %12s %12s   %s\n", "", "alone", "with DDP", "DDP costs [95% interval], pairs of blocks");
+  }
+  for (const Case& which : cases) {
+    const Result result = measure_case(coordinator, options, which);
+    if (options.json) {
+      const nlohmann::json line{{"benchmark", "ddp"},           {"contestant", which.title},     {"world", options.world},
+                                {"alone_ms", result.alone_ms},  {"ddp_ms", result.ddp_ms},       {"ratio", result.ratio.value},
+                                {"ratio_low", result.ratio.low}, {"ratio_high", result.ratio.high}, {"pairs", options.rounds}};
+      std::printf("%s\n", line.dump().c_str());
+    } else {
+      std::printf("%-45s %9.2f ms %9.2f ms   %+.1f%% [%+.1f%%, %+.1f%%], %d\n", which.title.c_str(), result.alone_ms,
+                  result.ddp_ms, (result.ratio.value - 1) * 100, (result.ratio.low - 1) * 100, (result.ratio.high - 1) * 100,
+                  options.rounds);
+    }
+    std::fflush(stdout);
+  }
+}
+
+}  // namespace gradwire::bench

@@ -1,0 +1,40 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// gradwire-bench ddp: what DistributedDataParallel adds to a training step, beside PyTorch's DDP over Gloo in the same run.
+#pragma once
+
+#include <string>
+
+namespace gradwire::bench {
+
+struct DdpCommandOptions {
+  std::string backend = "shm";
+  int world = 2;
+  int batch = 32;   // a rank
+  int lanes = -1;
+  int rounds = 20;  // pairs of blocks
+  int steps = 10;   // a block
+  bool peers = false;
+  bool json = false;
+  bool pin = true;
+  std::string python;
+};
+
+// Measures and prints. Throws std::runtime_error, InvalidArgument; UnsupportedError in a build without torch.
+void run_ddp(const DdpCommandOptions& options);
+
+struct TrainingWorkerOptions {
+  std::string backend = "shm";
+  std::string socket;
+  std::string rendezvous;
+  int rank = 0;
+  int world = 2;
+  int batch = 32;
+  int lanes = -1;
+  bool pin = true;
+};
+
+// One rank of the training contestant. Variants: "alone" (no DDP), "view" and "copy" (DDP with and without gradient_as_bucket_view).
+void run_training_worker(const TrainingWorkerOptions& options);
+
+}  // namespace gradwire::bench

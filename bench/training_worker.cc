@@ -1,0 +1,95 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// One rank that trains, with and without DDP.
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/optim/sgd.h>
+#include <torch/utils.h>
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "bench/ddp_command.h"
+#include "bench/worker.h"
+#include "gradwire/ddp/distributed_data_parallel.h"
+#include "gradwire/process_group/init.h"
+#include "gradwire/store/file_store.h"
+
+namespace gradwire::bench {
+namespace {
+
+constexpr int kWidth = 1024;
+constexpr int kLayers = 6;
+constexpr int kClasses = 10;
+
+// Six layers of 1024 x 1024 with ReLU and one of 1024 x 10: 6,307,850 parameters.
+torch::nn::Sequential make_model() {
+  torch::manual_seed(1);
+  torch::nn::Sequential model;
+  for (int i = 0; i < kLayers; ++i) {
+    model->push_back(torch::nn::Linear(kWidth, kWidth));
+    model->push_back(torch::nn::ReLU());
+  }
+  model->push_back(torch::nn::Linear(kWidth, kClasses));
+  return model;
+}
+
+// One way to train: a model of its own, with or without DDP around it.
+class Trainer {
+ public:
+  Trainer(const TrainingWorkerOptions& options, const std::string& variant)
+      : model_(make_model()), optimizer_(model_->parameters(), torch::optim::SGDOptions(0.01)) {
+    if (variant == "alone") return;
+    DdpOptions ddp;
+    ddp.gradient_as_bucket_view = variant == "view";
+    ddp.lanes = options.lanes;
+    ddp_ = std::make_unique<DistributedDataParallel<torch::nn::Sequential>>(model_, ddp);
+  }
+
+  void step(const at::Tensor& input, const at::Tensor& target) {
+    optimizer_.zero_grad(false);
+    const at::Tensor output = ddp_ ? ddp_->forward(input) : model_->forward(input);
+    torch::nn::functional::cross_entropy(output, target).backward();
+    optimizer_.step();
+  }
+
+ private:
+  torch::nn::Sequential model_;
+  torch::optim::SGD optimizer_;
+  std::unique_ptr<DistributedDataParallel<torch::nn::Sequential>> ddp_;
+};
+
+}  // namespace
+
+void run_training_worker(const TrainingWorkerOptions& options) {
+  if (options.pin) pin_to_processor(options.rank);
+  at::set_num_threads(1);
+  InitOptions init;
+  init.backend = options.backend;
+  init.store = std::make_shared<FileStore>(options.rendezvous, options.world);
+  init.rank = options.rank;
+  init.world_size = options.world;
+  const auto group = init_process_group(init);
+  {
+    std::map<std::string, std::unique_ptr<Trainer>> trainers;
+    for (const char* variant : {"alone", "view", "copy"}) trainers[variant] = std::make_unique<Trainer>(options, variant);
+    const at::Tensor input = torch::randn({options.batch, kWidth});
+    const at::Tensor target = torch::randint(0, kClasses, {options.batch});
+    Trainer* trainer = nullptr;
+    Subject subject;
+    subject.prepare = [&](const Measurement& what) {
+      trainer = trainers.at(what.variant).get();
+      group->barrier()->wait();
+    };
+    subject.refill = [] {};
+    subject.barrier = [] {};  // steps follow each other as they do in training
+    subject.run = [&] { trainer->step(input, target); };
+    serve(options.socket, "gradwire", options.rank, subject);
+  }
+  destroy_process_group();
+}
+
+}  // namespace gradwire::bench
