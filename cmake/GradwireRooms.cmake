@@ -3,7 +3,8 @@
 # gradwire_room(NAME LAYER core|torch SOURCES ... [DEPENDS room...] [LIBS lib...])
 #   One room, one object library `gradwire_<NAME>`; its objects go into the shared library of its layer.
 #   DEPENDS names rooms, which must lie below or beside it; the include check in scripts/ enforces the line.
-# gradwire_test(NAME SOURCES ... [ROOM room] [LAYER core|torch] [LABELS ...] [LIBS ...] [TIMEOUT s])
+# gradwire_test(NAME SOURCES ... [LAYER core|torch] [LABELS ...] [LIBS ...] [ARGS ...] [TIMEOUT s])
+# gradwire_test(NAME PROGRAM name ARGS ... [LAYER ...] [LABELS ...] [TIMEOUT s])   another run of the program of another test
 #   A GoogleTest program `<NAME>` in build/bin/tests, registered with ctest one test a program. Labels: fast (the default), slow,
 #   per_kernel, multiproc (starts processes of its own: has the machine's cores to itself), chaos (kills them: runs alone).
 # gradwire_program(NAME LAYER core|torch SOURCES ... [LIBS ...])
@@ -72,7 +73,7 @@ function(gradwire_test NAME)
   if(NOT GRADWIRE_TESTS)
     return()
   endif()
-  cmake_parse_arguments(T "" "LAYER;TIMEOUT" "SOURCES;LABELS;LIBS;ARGS" ${ARGN})
+  cmake_parse_arguments(T "" "LAYER;TIMEOUT;PROGRAM" "SOURCES;LABELS;LIBS;ARGS" ${ARGN})
   if(NOT T_LAYER)
     set(T_LAYER core)
   endif()
@@ -82,11 +83,14 @@ function(gradwire_test NAME)
   if(NOT T_TIMEOUT)
     set(T_TIMEOUT 300)
   endif()
-  add_executable(${NAME} ${T_SOURCES})
-  set_target_properties(${NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin/tests")
-  gradwire_link_layer(${NAME} ${T_LAYER})
-  target_link_libraries(${NAME} PRIVATE GTest::gtest_main ${T_LIBS})
-  add_test(NAME ${NAME} COMMAND ${NAME} ${T_ARGS})
+  if(NOT T_PROGRAM)
+    set(T_PROGRAM ${NAME})
+    add_executable(${NAME} ${T_SOURCES})
+    set_target_properties(${NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin/tests")
+    gradwire_link_layer(${NAME} ${T_LAYER})
+    target_link_libraries(${NAME} PRIVATE GTest::gtest_main ${T_LIBS})
+  endif()
+  add_test(NAME ${NAME} COMMAND ${T_PROGRAM} ${T_ARGS})
   set_tests_properties(${NAME} PROPERTIES LABELS "${T_LABELS};${T_LAYER}" TIMEOUT ${T_TIMEOUT}
     ENVIRONMENT_MODIFICATION "GTEST_OUTPUT=set:xml:${CMAKE_BINARY_DIR}/test-results/${NAME}.xml")
   if("chaos" IN_LIST T_LABELS)
