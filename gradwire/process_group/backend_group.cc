@@ -1,0 +1,313 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// The calls of BackendGroup: each turns tensors into memory in order, for its body to hand to the channel.
+#include <ATen/Functions.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+
+#include <span>
+#include <utility>
+
+#include "gradwire/base/error.h"
+#include "gradwire/base/strings.h"
+#include "gradwire/process_group/backend_group_internal.h"
+#include "gradwire/process_group/dtype_internal.h"
+#include "gradwire/process_group/tensor_memory_internal.h"
+#include "gradwire/process_group/validate_internal.h"
+
+namespace gradwire::internal {
+namespace {
+
+// Lists of several tensors of one type go as one message up to this size: the copy costs less than further rounds.
+constexpr std::int64_t kFlattenBytes = 128 << 10;
+
+void require_reducible(const ProcessGroup& group, const char* operation, const Tensors& tensors) {
+  for (const at::Tensor& tensor : tensors) {
+    if (to_dtype(tensor.scalar_type())) continue;
+    Validator(group, operation).fail(concat("there is no reduction of ", tensor.scalar_type(), "; convert to a type that has one"));
+  }
+}
+
+void* written(const at::Tensor& memory) { return memory.mutable_data_ptr(); }
+const void* read(const at::Tensor& memory) { return memory.const_data_ptr(); }
+
+std::byte* bytes_of(const at::Tensor& memory) { return static_cast<std::byte*>(memory.mutable_data_ptr()); }
+
+Tensors memories_with_values(const Tensors& tensors) {
+  Tensors memories;
+  memories.reserve(tensors.size());
+  for (const at::Tensor& tensor : tensors) memories.push_back(memory_with_values(tensor));
+  return memories;
+}
+
+Tensors memories_for_results(const Tensors& tensors) {
+  Tensors memories;
+  memories.reserve(tensors.size());
+  for (const at::Tensor& tensor : tensors) memories.push_back(memory_for_results(tensor));
+  return memories;
+}
+
+void copy_all_back(const Tensors& tensors, const Tensors& memories) {
+  for (std::size_t i = 0; i < tensors.size(); ++i) copy_back(tensors[i], memories[i]);
+}
+
+std::vector<void*> pointers_to_write(const Tensors& memories) {
+  std::vector<void*> pointers;
+  for (const at::Tensor& memory : memories) pointers.push_back(written(memory));
+  return pointers;
+}
+
+std::vector<const void*> pointers_to_read(const Tensors& memories) {
+  std::vector<const void*> pointers;
+  for (const at::Tensor& memory : memories) pointers.push_back(read(memory));
+  return pointers;
+}
+
+// The parts of memory in order that belong to the ranks, `bytes` each.
+std::vector<void*> parts_to_write(const at::Tensor& memory, int ranks, std::size_t bytes) {
+  std::vector<void*> pointers;
+  for (int rank = 0; rank < ranks; ++rank) pointers.push_back(bytes_of(memory) + static_cast<std::size_t>(rank) * bytes);
+  return pointers;
+}
+
+bool worth_flattening(const Tensors& tensors) {
+  if (tensors.size() < 2) return false;
+  std::int64_t bytes = 0;
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.scalar_type() != tensors.front().scalar_type()) return false;
+    bytes += static_cast<std::int64_t>(tensor.nbytes());
+  }
+  return bytes <= kFlattenBytes;
+}
+
+at::Tensor flatten(const Tensors& tensors) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  Tensors rows;
+  for (const at::Tensor& tensor : tensors) rows.push_back(tensor.reshape({-1}));
+  return at::cat(rows);
+}
+
+void unflatten(const at::Tensor& flat, const Tensors& tensors) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  std::int64_t begin = 0;
+  for (const at::Tensor& tensor : tensors) {
+    tensor.copy_(flat.narrow(0, begin, tensor.numel()).view(tensor.sizes()));
+    begin += tensor.numel();
+  }
+}
+
+// Calls `one(memory)` for each tensor's values, or once for all of them, and brings the results back.
+template <class One>
+void for_each_in_place(const Tensors& tensors, const One& one) {
+  if (worth_flattening(tensors)) {
+    const at::Tensor flat = flatten(tensors);
+    one(flat);
+    return unflatten(flat, tensors);
+  }
+  for (const at::Tensor& tensor : tensors) {
+    const at::Tensor memory = memory_with_values(tensor);
+    one(memory);
+    copy_back(tensor, memory);
+  }
+}
+
+// Slices of the rows of memory in order: `splits` rows to each rank.
+template <class SliceOf, class Pointer>
+std::vector<SliceOf> slices(Pointer* begin, std::span<const std::int64_t> splits, std::size_t row_count, std::size_t element_bytes) {
+  std::vector<SliceOf> all;
+  for (const std::int64_t rows : splits) {
+    const std::size_t count = static_cast<std::size_t>(rows) * row_count;
+    all.push_back({begin, count});
+    begin += count * element_bytes;
+  }
+  return all;
+}
+
+}  // namespace
+
+std::shared_ptr<Work> BackendGroup::do_broadcast(Tensors& tensors, const BroadcastOptions& options) {
+  return collective("broadcast", options, Outputs::list(tensors), [tensors, root = options.root](Channel& channel, const CallOptions& call) {
+    for_each_in_place(tensors, [&](const at::Tensor& memory) {
+      const Elements elements = elements_of(memory);
+      channel.broadcast(written(memory), elements.count, elements.dtype, root, call);
+    });
+  });
+}
+
+std::shared_ptr<Work> BackendGroup::do_all_reduce(Tensors& tensors, const AllReduceOptions& options) {
+  require_reducible(*this, "all_reduce", tensors);
+  return collective("all_reduce", options, Outputs::list(tensors), [tensors, op = options.op](Channel& channel, const CallOptions& call) {
+    for_each_in_place(tensors, [&](const at::Tensor& memory) {
+      const Elements elements = elements_of(memory);
+      channel.all_reduce(written(memory), elements.count, elements.dtype, op, call);
+    });
+  });
+}
+
+std::shared_ptr<Work> BackendGroup::do_reduce(Tensors& tensors, const ReduceOptions& options) {
+  require_reducible(*this, "reduce", tensors);
+  return collective("reduce", options, Outputs::list(tensors),
+                    [tensors, op = options.op, root = options.root](Channel& channel, const CallOptions& call) {
+                      for (const at::Tensor& tensor : tensors) {
+                        const at::Tensor memory = memory_with_values(tensor);
+                        const Elements elements = elements_of(memory);
+                        const bool here = channel.rank() == root;
+                        channel.reduce(read(memory), here ? written(memory) : nullptr, elements.count, elements.dtype, op, root, call);
+                        if (here) copy_back(tensor, memory);
+                      }
+                    });
+}
+
+std::shared_ptr<Work> BackendGroup::do_all_gather(std::vector<Tensors>& outputs, Tensors& inputs, const AllGatherOptions& options) {
+  return collective("all_gather", options, Outputs::lists(outputs), [outputs, inputs](Channel& channel, const CallOptions& call) {
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      const at::Tensor input = memory_with_values(inputs[i]);
+      const Tensors results = memories_for_results(outputs[i]);
+      const Elements elements = elements_of(input);
+      channel.all_gather(read(input), pointers_to_write(results), elements.count, elements.dtype, call);
+      copy_all_back(outputs[i], results);
+    }
+  });
+}
+
+std::shared_ptr<Work> BackendGroup::do_all_gather_into_tensor(at::Tensor& output, at::Tensor& input, const AllGatherOptions& options) {
+  return collective("all_gather_into_tensor", options, Outputs::list({output}), [output, input](Channel& channel, const CallOptions& call) {
+    const at::Tensor memory = memory_with_values(input);
+    const at::Tensor result = memory_for_results(output);
+    const Elements elements = elements_of(memory);
+    channel.all_gather(read(memory), parts_to_write(result, channel.size(), memory.nbytes()), elements.count, elements.dtype, call);
+    copy_back(output, result);
+  });
+}
+
+std::shared_ptr<Work> BackendGroup::do_gather(std::vector<Tensors>& outputs, Tensors& inputs, const GatherOptions& options) {
+  return collective("gather", options, Outputs::lists(outputs),
+                    [outputs, inputs, root = options.root](Channel& channel, const CallOptions& call) {
+                      for (std::size_t i = 0; i < inputs.size(); ++i) {
+                        const at::Tensor input = memory_with_values(inputs[i]);
+                        const bool here = channel.rank() == root;
+                        const Tensors results = here ? memories_for_results(outputs[i]) : Tensors();
+                        const Elements elements = elements_of(input);
+                        channel.gather(read(input), pointers_to_write(results), elements.count, elements.dtype, root, call);
+                        if (here) copy_all_back(outputs[i], results);
+                      }
+                    });
+}
+
+std::shared_ptr<Work> BackendGroup::do_scatter(Tensors& outputs, std::vector<Tensors>& inputs, const ScatterOptions& options) {
+  return collective("scatter", options, Outputs::list(outputs),
+                    [outputs, inputs, root = options.root](Channel& channel, const CallOptions& call) {
+                      for (std::size_t i = 0; i < outputs.size(); ++i) {
+                        const bool here = channel.rank() == root;
+                        const Tensors parts = here ? memories_with_values(inputs[i]) : Tensors();
+                        const at::Tensor result = memory_for_results(outputs[i]);
+                        const Elements elements = elements_of(result);
+                        channel.scatter(pointers_to_read(parts), written(result), elements.count, elements.dtype, root, call);
+                        copy_back(outputs[i], result);
+                      }
+                    });
+}
+
+std::shared_ptr<Work> BackendGroup::do_reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs, const ReduceScatterOptions& options) {
+  require_reducible(*this, "reduce_scatter", outputs);
+  return collective("reduce_scatter", options, Outputs::list(outputs),
+                    [outputs, inputs, op = options.op](Channel& channel, const CallOptions& call) {
+                      for (std::size_t i = 0; i < outputs.size(); ++i) {
+                        const Tensors parts = memories_with_values(inputs[i]);
+                        const at::Tensor result = memory_for_results(outputs[i]);
+                        const Elements elements = elements_of(result);
+                        channel.reduce_scatter(pointers_to_read(parts), written(result), elements.count, elements.dtype, op, call);
+                        copy_back(outputs[i], result);
+                      }
+                    });
+}
+
+std::shared_ptr<Work> BackendGroup::do_reduce_scatter_tensor(at::Tensor& output, at::Tensor& input, const ReduceScatterOptions& options) {
+  require_reducible(*this, "reduce_scatter_tensor", {output});
+  return collective("reduce_scatter_tensor", options, Outputs::list({output}),
+                    [output, input, op = options.op](Channel& channel, const CallOptions& call) {
+                      const at::Tensor memory = memory_with_values(input);
+                      const at::Tensor result = memory_for_results(output);
+                      const Elements elements = elements_of(result);
+                      const auto* begin = static_cast<const std::byte*>(read(memory));
+                      std::vector<const void*> parts;
+                      for (int rank = 0; rank < channel.size(); ++rank) parts.push_back(begin + static_cast<std::size_t>(rank) * result.nbytes());
+                      channel.reduce_scatter(parts, written(result), elements.count, elements.dtype, op, call);
+                      copy_back(output, result);
+                    });
+}
+
+std::shared_ptr<Work> BackendGroup::do_all_to_all(Tensors& outputs, Tensors& inputs, const AllToAllOptions& options) {
+  return collective("all_to_all", options, Outputs::list(outputs), [outputs, inputs](Channel& channel, const CallOptions& call) {
+    const Tensors parts = memories_with_values(inputs);
+    const Tensors results = memories_for_results(outputs);
+    std::vector<ConstSlice> from;
+    std::vector<Slice> to;
+    for (const at::Tensor& part : parts) from.push_back({read(part), elements_of(part).count});
+    for (const at::Tensor& result : results) to.push_back({written(result), elements_of(result).count});
+    channel.all_to_all(from, to, elements_of(parts.front()).dtype, call);
+    copy_all_back(outputs, results);
+  });
+}
+
+std::shared_ptr<Work> BackendGroup::do_all_to_all_single(at::Tensor& output, at::Tensor& input, std::vector<std::int64_t>& output_splits,
+                                                         std::vector<std::int64_t>& input_splits, const AllToAllOptions& options) {
+  return collective("all_to_all_single", options, Outputs::list({output}),
+                    [output, input, output_splits, input_splits](Channel& channel, const CallOptions& call) {
+                      const at::Tensor memory = memory_with_values(input);
+                      const at::Tensor result = memory_for_results(output);
+                      const Elements elements = elements_of(memory);
+                      const std::size_t element_bytes = size_of(elements.dtype);
+                      std::size_t row = memory.element_size() / element_bytes;  // elements of a row; 1 unless it goes as bytes
+                      for (const std::int64_t extent : memory.sizes().slice(1)) row *= static_cast<std::size_t>(extent);
+                      const auto from = slices<ConstSlice>(static_cast<const std::byte*>(read(memory)), input_splits, row, element_bytes);
+                      const auto to = slices<Slice>(bytes_of(result), output_splits, row, element_bytes);
+                      channel.all_to_all(from, to, elements.dtype, call);
+                      copy_back(output, result);
+                    });
+}
+
+std::shared_ptr<Work> BackendGroup::do_barrier(const BarrierOptions& options) {
+  return collective("barrier", options, Outputs::list({}), [](Channel& channel, const CallOptions& call) { channel.barrier(call); });
+}
+
+std::shared_ptr<Work> BackendGroup::do_send(Tensors& tensors, int destination, int tag) {
+  const std::shared_ptr<Channel> channel = this->channel("send");
+  const Deadline deadline = Deadline::after(timeout());
+  std::vector<Message> messages;
+  for (const at::Tensor& tensor : tensors) messages.push_back({tensor, memory_with_values(tensor), nullptr});
+  try {
+    for (Message& message : messages) {
+      message.request = channel->isend(read(message.memory), message.memory.nbytes(), destination, static_cast<std::uint32_t>(tag));
+    }
+  } catch (const InvalidArgument&) {
+    throw;
+  } catch (const std::exception&) {
+    return failed_work(std::current_exception());
+  }
+  return std::make_shared<PointToPointWork>(describe("send"), false, std::move(messages), deadline, channel, watcher_, shared_from_this());
+}
+
+std::shared_ptr<Work> BackendGroup::receive(const char* operation, Tensors& tensors, int source, int tag) {
+  const std::shared_ptr<Channel> channel = this->channel(operation);
+  const Deadline deadline = Deadline::after(timeout());
+  std::vector<Message> messages;
+  for (const at::Tensor& tensor : tensors) messages.push_back({tensor, memory_for_results(tensor), nullptr});
+  try {
+    for (Message& message : messages) {
+      message.request = channel->irecv(written(message.memory), message.memory.nbytes(), source, static_cast<std::uint32_t>(tag));
+    }
+  } catch (const InvalidArgument&) {
+    throw;
+  } catch (const std::exception&) {
+    return failed_work(std::current_exception());
+  }
+  return std::make_shared<PointToPointWork>(describe(operation), true, std::move(messages), deadline, channel, watcher_, shared_from_this());
+}
+
+std::shared_ptr<Work> BackendGroup::do_recv(Tensors& tensors, int source, int tag) { return receive("recv", tensors, source, tag); }
+
+std::shared_ptr<Work> BackendGroup::do_recv_anysource(Tensors& tensors, int tag) {
+  return receive("recv_anysource", tensors, kAnySource, tag);
+}
+
+}  // namespace gradwire::internal

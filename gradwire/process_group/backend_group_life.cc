@@ -1,0 +1,248 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// How a BackendGroup begins, takes its turns, multiplies and ends.
+#include <ATen/Functions.h>
+#include <ATen/ThreadLocalState.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "gradwire/base/error.h"
+#include "gradwire/base/log.h"
+#include "gradwire/base/strings.h"
+#include "gradwire/process_group/backend_group_internal.h"
+#include "gradwire/process_group/init.h"
+#include "gradwire/process_group/validate_internal.h"
+#include "gradwire/store/prefix_store.h"
+
+namespace gradwire::internal {
+namespace {
+
+// A duplicate, which must go before the backend it came from.
+struct OwnedChannel {
+  std::shared_ptr<Channel> origin;
+  std::unique_ptr<Channel> channel;
+};
+
+std::shared_ptr<Channel> own(std::shared_ptr<Channel> origin, std::unique_ptr<Channel> channel) {
+  auto owned = std::make_shared<OwnedChannel>(OwnedChannel{std::move(origin), std::move(channel)});
+  return {owned, owned->channel.get()};
+}
+
+// Completes `future`; what its callbacks throw must not end the worker.
+void complete(const Future& future, const Outputs& outputs, std::exception_ptr error, const std::string& what) noexcept {
+  try {
+    if (error) {
+      future->setError(error);
+    } else {
+      future->markCompleted(outputs.value());
+    }
+  } catch (const std::exception& problem) {
+    log::error(concat(what, ": a callback of its future threw: ", problem.what()));
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<BackendGroup> make_backend_group(std::shared_ptr<Backend> backend, std::shared_ptr<Store> store) {
+  std::string name(backend->name());
+  Channel& first = backend->channel();
+  return std::make_shared<BackendGroup>(std::shared_ptr<Channel>(std::move(backend), &first), std::move(name), std::move(store));
+}
+
+BackendGroup::BackendGroup(std::shared_ptr<Channel> channel, std::string backend_name, std::shared_ptr<Store> store)
+    : ProcessGroup(channel->rank(), channel->size()),
+      backend_name_(std::move(backend_name)),
+      watcher_(std::make_shared<CompletionWatcher>()),
+      channel_(std::move(channel)),
+      store_(std::move(store)),
+      executor_("gw-collectives") {}
+
+BackendGroup::~BackendGroup() {
+  if (!owner_.is_current()) {
+    // A forked child: whatever the channel or the store would say at their end, they would say for the parent.
+    auto inherited = std::make_unique<std::pair<std::shared_ptr<Channel>, std::shared_ptr<Store>>>();
+    MutexLock lock(mutex_);
+    inherited->first = std::move(channel_);
+    inherited->second = std::move(store_);
+    static_cast<void>(inherited.release());
+    return;
+  }
+  executor_.close();
+  std::shared_ptr<Channel> channel;
+  {
+    MutexLock lock(mutex_);
+    channel = channel_;
+  }
+  if (channel != nullptr && executor_.busy()) channel->abort("the group was let go with work under way; call shutdown() to finish it first");
+  executor_.finish();
+  watcher_->stop(false, "the group was let go with messages under way");
+}
+
+std::string BackendGroup::describe(const char* operation) const { return concat(name_group(*this), ": ", operation); }
+
+void BackendGroup::fail_shut_down(const char* operation) const {
+  throw InvalidArgument(concat(describe(operation), ": the group was shut down; make a new one"));
+}
+
+std::shared_ptr<Channel> BackendGroup::channel(const char* operation) const {
+  owner_.require_current("a process group");
+  MutexLock lock(mutex_);
+  if (channel_ == nullptr) {
+    lock.unlock();
+    fail_shut_down(operation);
+  }
+  return channel_;
+}
+
+CallOptions BackendGroup::call_options(const CollectiveOptions& options) const {
+  return {Deadline::after(options.timeout.count() == 0 ? timeout() : options.timeout), options.tag};
+}
+
+std::shared_ptr<Work> BackendGroup::collective(const char* operation, const CollectiveOptions& options, Outputs outputs, Body body) {
+  std::shared_ptr<Channel> channel = this->channel(operation);
+  const CallOptions call = call_options(options);
+  if (!options.async) {
+    std::exception_ptr error;
+    const bool ran = executor_.run([&] {
+      try {
+        body(*channel, call);
+      } catch (...) {
+        error = std::current_exception();
+      }
+    });
+    if (!ran) fail_shut_down(operation);
+    return error ? failed_work(error) : completed_work(std::move(outputs));
+  }
+  Future future = c10::make_intrusive<c10::ivalue::Future>(outputs.type());
+  const bool posted = executor_.post([channel = std::move(channel), call, body = std::move(body), outputs = std::move(outputs), future,
+                                      what = describe(operation), state = at::ThreadLocalState()]() mutable {
+    const at::ThreadLocalStateGuard as_the_caller(state);
+    std::exception_ptr error;
+    try {
+      body(*channel, call);
+    } catch (...) {
+      error = std::current_exception();
+    }
+    body = nullptr;
+    channel.reset();
+    complete(future, outputs, error, what);
+  });
+  if (!posted) fail_shut_down(operation);
+  return work_from_future(std::move(future), shared_from_this());
+}
+
+void BackendGroup::in_turn(const char* operation, const Body& body) {
+  const std::shared_ptr<Channel> channel = this->channel(operation);
+  const CallOptions call = call_options({});
+  std::exception_ptr error;
+  const bool ran = executor_.run([&] {
+    try {
+      body(*channel, call);
+    } catch (...) {
+      error = std::current_exception();
+    }
+  });
+  if (!ran) fail_shut_down(operation);
+  if (error) std::rethrow_exception(error);
+}
+
+void BackendGroup::abort(const std::string& reason) {
+  if (!owner_.is_current()) return;
+  std::shared_ptr<Channel> channel;
+  std::vector<std::weak_ptr<BackendGroup>> duplicates;
+  {
+    MutexLock lock(mutex_);
+    channel = channel_;
+    duplicates = duplicates_;
+  }
+  if (channel != nullptr) channel->abort(reason);
+  for (const auto& weak : duplicates) {
+    if (const auto duplicate = weak.lock()) duplicate->abort(reason);
+  }
+}
+
+void BackendGroup::shutdown() {
+  if (!owner_.is_current()) return;
+  executor_.finish();
+  watcher_->stop(true, "the group was shut down");
+  std::shared_ptr<Channel> channel;
+  std::shared_ptr<Store> store;
+  MutexLock lock(mutex_);
+  channel.swap(channel_);
+  store.swap(store_);
+  duplicates_.clear();
+  lock.unlock();  // what goes here may take its time
+}
+
+std::shared_ptr<ProcessGroup> BackendGroup::do_dup() {
+  const std::shared_ptr<Channel> origin = channel("dup");
+  std::unique_ptr<Channel> made;
+  in_turn("dup", [&](Channel& channel, const CallOptions& call) { made = channel.duplicate(call); });
+  MutexLock lock(mutex_);
+  const std::uint64_t number = dups_++;
+  std::shared_ptr<Store> store;
+  if (store_ != nullptr) store = std::make_shared<PrefixStore>(concat("dup/", number), store_);
+  auto group = std::make_shared<BackendGroup>(own(origin, std::move(made)), backend_name_, std::move(store));
+  std::erase_if(duplicates_, [](const auto& weak) { return weak.expired(); });
+  duplicates_.push_back(group);
+  lock.unlock();
+  group->set_timeout(timeout());
+  group->set_group_name(concat(group_name(), "/dup", number));
+  group->set_group_desc(group_desc());
+  return group;
+}
+
+std::shared_ptr<ProcessGroup> BackendGroup::do_split(int color, int key, const std::optional<std::string>& desc) {
+  {
+    MutexLock lock(mutex_);
+    if (channel_ != nullptr && store_ == nullptr) {
+      lock.unlock();
+      throw UnsupportedError(concat(describe("split"), ": this group was made without a store, in which the new one would meet"));
+    }
+  }
+  std::array<std::int64_t, 2> mine{color, key};
+  std::vector<std::array<std::int64_t, 2>> all(static_cast<std::size_t>(size()));
+  in_turn("split", [&](Channel& channel, const CallOptions& call) {
+    std::vector<void*> places;
+    for (auto& each : all) places.push_back(each.data());
+    channel.all_gather(mine.data(), places, mine.size(), DType::i64, call);
+  });
+  std::shared_ptr<Store> store;
+  std::uint64_t number = 0;
+  {
+    MutexLock lock(mutex_);
+    number = splits_++;
+    store = store_;
+  }
+  if (store == nullptr) fail_shut_down("split");
+  if (color < 0) return nullptr;
+  std::vector<int> members;
+  for (int rank = 0; rank < size(); ++rank) {
+    if (all[static_cast<std::size_t>(rank)][0] == color) members.push_back(rank);
+  }
+  std::stable_sort(members.begin(), members.end(), [&](int a, int b) {
+    return all[static_cast<std::size_t>(a)][1] < all[static_cast<std::size_t>(b)][1];
+  });
+  const auto place = std::find(members.begin(), members.end(), rank());
+  auto prefixed = std::make_shared<PrefixStore>(concat("split/", number, "/", color), std::move(store));
+  auto group = std::dynamic_pointer_cast<BackendGroup>(make_process_group(
+      backend_name_, prefixed, static_cast<int>(place - members.begin()), static_cast<int>(members.size()), timeout()));
+  group->set_group_name(concat(group_name(), "/split", number, ".", color));
+  group->set_group_desc(desc.value_or(group_desc()));
+  return group;
+}
+
+at::Tensor BackendGroup::do_allocate(std::int64_t numel, at::ScalarType dtype) {
+  const at::TensorOptions options = at::TensorOptions(dtype).device(at::kCPU);
+  if (numel == 0) return at::zeros({0}, options);
+  Allocation allocation;
+  in_turn("allocate", [&](Channel& channel, const CallOptions& call) {
+    allocation = channel.allocate(static_cast<std::size_t>(numel) * at::elementSize(dtype), call);
+  });
+  void* data = allocation.data.get();
+  return at::from_blob(data, {numel}, [held = std::move(allocation.data)](void*) mutable { held.reset(); }, options);
+}
+
+}  // namespace gradwire::internal

@@ -1,0 +1,235 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/process_group/init.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "gradwire/backend/registry.h"
+#include "gradwire/backend/rendezvous_internal.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/log.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/base/process.h"
+#include "gradwire/base/strings.h"
+#include "gradwire/process_group/backend_group_internal.h"
+#include "gradwire/process_group/membership_internal.h"
+#include "gradwire/process_group/rendezvous_internal.h"
+#include "gradwire/store/prefix_store.h"
+
+namespace gradwire {
+namespace {
+
+using internal::Membership;
+using internal::MeetingPlace;
+
+// Everything between init_process_group and destroy_process_group. Members go in the reverse order: groups before what they meet in.
+struct World {
+  OwnerProcess owner;
+  MeetingPlace place;
+  std::unique_ptr<Membership> membership;
+  std::string backend;
+  std::shared_ptr<ProcessGroup> group;
+  Mutex mutex;
+  std::uint64_t groups_made GRADWIRE_GUARDED_BY(mutex) = 0;
+  std::vector<std::shared_ptr<ProcessGroup>> groups GRADWIRE_GUARDED_BY(mutex);
+};
+
+// The world of this process. destroy_process_group() empties it.
+struct ProcessWorld {
+  Mutex mutex;
+  std::shared_ptr<World> world GRADWIRE_GUARDED_BY(mutex);
+};
+
+ProcessWorld& process_world() {
+  static ProcessWorld instance;
+  return instance;
+}
+
+// The world of a rank that is a thread.
+thread_local std::shared_ptr<World> thread_world;
+
+constexpr const char* kThreads = "threads";
+
+// The world that calls of this thread mean; null when there is none. One that a forked child inherited is none of its own.
+std::shared_ptr<World> current_world() {
+  if (thread_world != nullptr && thread_world->owner.is_current()) return thread_world;
+  MutexLock lock(process_world().mutex);
+  const auto& world = process_world().world;
+  return world != nullptr && world->owner.is_current() ? world : nullptr;
+}
+
+std::shared_ptr<World> require_world(const char* operation) {
+  std::shared_ptr<World> world = current_world();
+  if (world == nullptr) {
+    throw InvalidArgument(concat(operation, ": there is no default group in this process; call init_process_group() first (a forked child and, with the "
+                                 "backend 'threads', each thread needs its own)"));
+  }
+  return world;
+}
+
+std::string resolve_backend(const std::string& name) {
+  const std::string resolved = name.empty() || name == "auto" ? "shm" : name;
+  std::vector<std::string> known{"auto"};
+  for (const BackendEntry& entry : builtin_backends()) {
+    if (entry.name == resolved) return resolved;
+    known.emplace_back(entry.name);
+  }
+  throw InvalidArgument(concat("unknown backend '", name, "'; known are ", join(known, ", ")));
+}
+
+// Meets the other ranks. A client may have reached the server of the group that rank 0 is just destroying, and tries again then.
+void meet(World& world, const InitOptions& options) {
+  const Deadline deadline = Deadline::after(options.timeout);
+  const std::string prefix = concat("gradwire/", options.group_name);
+  while (true) {
+    world.place = internal::find_meeting_place(options, internal::process_environment());
+    try {
+      auto store = std::make_shared<PrefixStore>(prefix, world.place.store);
+      world.membership = std::make_unique<Membership>(std::move(store), world.place.rank, world.place.world_size, deadline.remaining());
+      internal::close_meeting_place(world.place, *world.membership->store());
+      return;
+    } catch (const StoreError&) {
+      if (!world.place.may_reconnect || deadline.expired()) throw;
+      world.place.store.reset();
+    }
+  }
+}
+
+std::shared_ptr<Store> sub_store(const World& world, const std::string& prefix) {
+  return std::make_shared<PrefixStore>(prefix, world.membership->store());
+}
+
+// "0,2,3": as ranks compare it.
+std::string spell(const std::vector<int>& ranks, const std::string& backend) { return concat(backend, ":", join(ranks, ",")); }
+
+void check_ranks(const std::vector<int>& ranks, int world_size) {
+  std::vector<int> sorted = ranks;
+  std::sort(sorted.begin(), sorted.end());
+  if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) {
+    throw InvalidArgument(concat("new_group: a rank is named twice in ", join(ranks)));
+  }
+  if (sorted.front() < 0 || sorted.back() >= world_size) {
+    throw InvalidArgument(concat("new_group: the ranks ", join(ranks), " are not all in the default group, whose ranks are 0 to ", world_size - 1));
+  }
+}
+
+void end(World& world) {
+  std::vector<std::shared_ptr<ProcessGroup>> groups;
+  {
+    MutexLock lock(world.mutex);
+    groups.swap(world.groups);
+  }
+  for (const auto& group : groups) group->shutdown();
+  world.group->shutdown();
+}
+
+}  // namespace
+
+std::shared_ptr<ProcessGroup> make_process_group(const std::string& backend, std::shared_ptr<Store> store, int rank, int size,
+                                                 Milliseconds timeout) {
+  if (store == nullptr) throw InvalidArgument("make_process_group: the store is null");
+  if (timeout.count() <= 0) throw InvalidArgument(concat("make_process_group: a time-out of ", timeout.count(), " ms; give a positive one"));
+  const std::string name = resolve_backend(backend);
+  BackendOptions options;
+  options.store = std::make_shared<PrefixStore>("backend", store);
+  options.rank = rank;
+  options.size = size;
+  options.timeout = timeout;
+  std::shared_ptr<Backend> made = make_backend(name, options);
+  auto group = internal::make_backend_group(std::move(made), std::make_shared<PrefixStore>("group", std::move(store)));
+  group->set_timeout(timeout);
+  return group;
+}
+
+std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
+  if (current_world() != nullptr) {
+    throw InvalidArgument("init_process_group: the default group is initialised already; call destroy_process_group() first");
+  }
+  if (options.timeout.count() <= 0) {
+    throw InvalidArgument(concat("init_process_group: a time-out of ", options.timeout.count(), " ms; give a positive one"));
+  }
+  auto world = std::make_shared<World>();
+  world->backend = resolve_backend(options.backend);
+  meet(*world, options);
+  world->group = make_process_group(world->backend, sub_store(*world, "default"), world->place.rank, world->place.world_size, options.timeout);
+  world->group->set_group_name(options.group_name.empty() ? "default" : options.group_name);
+  if (world->backend == kThreads) {
+    thread_world = world;
+    return world->group;
+  }
+  log::set_rank(world->place.rank);
+  std::shared_ptr<World> inherited;  // of a parent process; goes outside of the lock
+  MutexLock lock(process_world().mutex);
+  auto& place = process_world().world;
+  if (place != nullptr && place->owner.is_current()) {
+    throw InvalidArgument("init_process_group: another thread of this process initialised the default group at the same time");
+  }
+  inherited = std::exchange(place, world);
+  lock.unlock();
+  return world->group;
+}
+
+bool is_initialized() { return current_world() != nullptr; }
+
+bool is_available() { return true; }
+
+std::shared_ptr<ProcessGroup> default_group() { return require_world("default_group")->group; }
+
+std::shared_ptr<ProcessGroup> new_group(const std::vector<int>& ranks, const std::string& backend, const std::string& desc, Milliseconds timeout) {
+  const std::shared_ptr<World> world = require_world("new_group");
+  std::vector<int> members = ranks;
+  if (members.empty()) {
+    members.resize(static_cast<std::size_t>(world->place.world_size));
+    std::iota(members.begin(), members.end(), 0);
+  }
+  check_ranks(members, world->place.world_size);
+  if (timeout.count() < 0) throw InvalidArgument(concat("new_group: a time-out of ", timeout.count(), " ms; give a positive one, or 0 for the default group's"));
+  const std::string name = backend.empty() ? world->backend : resolve_backend(backend);
+  std::uint64_t number = 0;
+  {
+    MutexLock lock(world->mutex);
+    number = world->groups_made++;
+  }
+  const std::shared_ptr<Store> store = sub_store(*world, concat("new_group/", number));
+  const std::string mine = spell(members, name);
+  const std::string agreed = store->compare_set("ranks", "", mine);
+  if (agreed != mine) {
+    const std::string problem = concat("new_group: rank ", world->place.rank, " asked for ", mine, ", another rank for ", agreed);
+    PrefixStore waiting("backend", store);
+    rendezvous::announce_failure(waiting, problem);
+    throw MismatchError(problem);
+  }
+  const auto place = std::find(members.begin(), members.end(), world->place.rank);
+  if (place == members.end()) return nullptr;
+  auto group = make_process_group(name, store, static_cast<int>(place - members.begin()), static_cast<int>(members.size()),
+                                  timeout.count() == 0 ? world->group->timeout() : timeout);
+  group->set_group_name(concat("group", number));
+  group->set_group_desc(desc);
+  MutexLock lock(world->mutex);
+  world->groups.push_back(group);
+  return group;
+}
+
+void destroy_process_group(const std::shared_ptr<ProcessGroup>& group) {
+  const std::shared_ptr<World> world = current_world();
+  if (group != nullptr && (world == nullptr || group != world->group)) {
+    group->shutdown();
+    if (world == nullptr) return;
+    MutexLock lock(world->mutex);
+    std::erase(world->groups, group);
+    return;
+  }
+  if (world == nullptr) return;
+  end(*world);
+  if (world == thread_world) {
+    thread_world.reset();
+    return;
+  }
+  log::set_rank(-1);
+  MutexLock lock(process_world().mutex);
+  if (process_world().world == world) process_world().world.reset();
+}
+
+}  // namespace gradwire

@@ -1,0 +1,191 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/process_group/membership_internal.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <fstream>
+#include <span>
+#include <sstream>
+#include <utility>
+#include <vector>
+
+#include "gradwire/base/error.h"
+#include "gradwire/base/strings.h"
+#include "gradwire/store/prefix_store.h"
+
+namespace gradwire::internal {
+namespace {
+
+constexpr Milliseconds kLook{200};
+const std::string kOutcome = "outcome";
+const std::string kOk = "ok";
+const std::string kAbandoned = "abandoned";
+const std::string kMismatch = "mismatch:";
+const std::string kLost = "lost:";
+
+std::string peek(Store& store, const std::string& key) {
+  return store.check(std::span(&key, 1)) ? store.get(key) : std::string();
+}
+
+std::string claim_key(int rank) { return concat("rank/", rank); }
+std::string left_key(int rank) { return concat("left/", rank); }
+
+std::string first_line(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+// The state letter and the start time of a process, "" when there is none.
+std::pair<std::string, std::string> state_and_start(const std::string& pid) {
+  const std::string line = first_line(concat("/proc/", pid, "/stat"));
+  const std::size_t name_end = line.rfind(')');  // the name before it may hold anything
+  if (name_end == std::string::npos) return {};
+  std::istringstream rest(line.substr(name_end + 1));
+  std::string state;
+  std::string field;
+  rest >> state;
+  for (int i = 4; i <= 22; ++i) rest >> field;
+  return {state, field};
+}
+
+std::string host_identity() {
+  std::array<char, 64> name_space{};
+  const ssize_t length = ::readlink("/proc/self/ns/pid", name_space.data(), name_space.size() - 1);
+  return concat(first_line("/proc/sys/kernel/random/boot_id"), "/", length > 0 ? name_space.data() : "");
+}
+
+// The process of a claim, for messages.
+std::string process_of(const std::string& claim) {
+  std::istringstream in(claim);
+  std::string host;
+  std::string pid;
+  in >> host >> pid;
+  return concat("process ", pid);
+}
+
+std::vector<int> dead_ranks(Store& store, int world_size) {
+  std::vector<int> dead;
+  for (int rank = 0; rank < world_size; ++rank) {
+    const std::string claim = peek(store, claim_key(rank));
+    if (!claim.empty() && !may_be_alive(claim)) dead.push_back(rank);
+  }
+  return dead;
+}
+
+std::vector<int> missing_ranks(Store& store, int world_size) {
+  std::vector<int> missing;
+  for (int rank = 0; rank < world_size; ++rank) {
+    if (peek(store, claim_key(rank)).empty()) missing.push_back(rank);
+  }
+  return missing;
+}
+
+}  // namespace
+
+std::string process_identity() {
+  static std::atomic<std::uint64_t> counter{0};
+  const std::string pid = std::to_string(::getpid());
+  // The number tells ranks apart that are threads of one process.
+  return concat(host_identity(), " ", pid, " ", state_and_start(pid).second, " ", counter.fetch_add(1));
+}
+
+bool may_be_alive(const std::string& identity) {
+  std::istringstream in(identity);
+  std::string host;
+  std::string pid;
+  std::string start;
+  in >> host >> pid >> start;
+  if (host != host_identity()) return true;
+  const auto [state, begun] = state_and_start(pid);
+  return begun == start && !state.empty() && state != "Z" && state != "X";
+}
+
+Membership::Membership(std::shared_ptr<Store> store, int rank, int world_size, Milliseconds timeout) : rank_(rank) {
+  const Deadline deadline = Deadline::after(timeout);
+  const std::string current = peek(*store, "generation");
+  std::uint64_t generation = current.empty() ? 0 : std::stoull(current);
+  for (;; ++generation) {
+    store_ = std::make_shared<PrefixStore>(concat("g", generation), store);
+    if (join(*store_, world_size, deadline.remaining())) break;
+  }
+  if (rank == 0) store->set("generation", std::to_string(generation));
+}
+
+Membership::~Membership() {
+  if (!owner_.is_current()) return;
+  try {
+    store_->set(left_key(rank_), "1");
+  } catch (const std::exception&) {  // the store went first; then nobody reads this either
+  }
+}
+
+bool Membership::join(Store& store, int world_size, Milliseconds timeout) {
+  const std::string before = peek(store, kOutcome);
+  if (!before.empty()) {
+    const std::string holder = peek(store, claim_key(rank_));
+    if (before == kOk && !holder.empty() && peek(store, left_key(rank_)).empty() && may_be_alive(holder)) {
+      throw MismatchError(concat("rendezvous: rank ", rank_, " is taken: ", process_of(holder),
+                                 " is rank ", rank_, " of a job that runs through the same store; give each rank a number and each job a store of its own"));
+    }
+    return false;
+  }
+  if (!dead_ranks(store, world_size).empty()) {
+    store.compare_set(kOutcome, "", kAbandoned);
+    return false;
+  }
+  claim(store, world_size);
+  const std::string outcome = await_outcome(store, world_size, timeout);
+  if (outcome == kOk) return true;
+  if (outcome == kAbandoned) return false;
+  if (outcome.starts_with(kMismatch)) throw MismatchError(concat("rendezvous: ", outcome.substr(kMismatch.size())));
+  const std::size_t end = outcome.find(':', kLost.size());
+  std::vector<int> peers;
+  if (end != std::string::npos) peers.push_back(std::stoi(outcome.substr(kLost.size(), end - kLost.size())));
+  throw PeerError(concat("rendezvous: ", end == std::string::npos ? outcome : outcome.substr(end + 1)), peers);
+}
+
+void Membership::claim(Store& store, int world_size) {
+  const std::string size = std::to_string(world_size);
+  const std::string agreed = store.compare_set("size", "", size);
+  std::string problem;
+  if (agreed != size) {
+    problem = concat("rank ", rank_, " was started with a world of ", size, " ranks, another with ", agreed);
+  } else {
+    const std::string mine = process_identity();
+    const std::string holder = store.compare_set(claim_key(rank_), "", mine);
+    if (holder != mine) problem = concat("two processes are rank ", rank_, " of ", size, ": ", process_of(holder), " and ", process_of(mine));
+  }
+  if (!problem.empty()) {
+    store.compare_set(kOutcome, "", concat(kMismatch, problem));
+    throw MismatchError(concat("rendezvous: ", problem));
+  }
+  if (store.add("count", 1) == world_size) store.compare_set(kOutcome, "", kOk);
+}
+
+std::string Membership::await_outcome(Store& store, int world_size, Milliseconds timeout) {
+  const Deadline deadline = Deadline::after(timeout);
+  while (true) {
+    try {
+      store.wait(std::span(&kOutcome, 1), std::min(kLook, deadline.remaining()));
+      return store.get(kOutcome);
+    } catch (const TimeoutError&) {
+      for (const int rank : dead_ranks(store, world_size)) {
+        store.compare_set(kOutcome, "", concat(kLost, rank, ":rank ", rank, " (", process_of(peek(store, claim_key(rank))),
+                                               ") ended while the others waited for all to be there"));
+      }
+      if (!deadline.expired() || !peek(store, kOutcome).empty()) continue;
+      const std::vector<int> missing = missing_ranks(store, world_size);
+      const std::string what = concat(name_ranks(missing), " of ", world_size, " did not come within ", timeout.count(), " ms");
+      store.compare_set(kOutcome, "", concat(kLost, rank_, ":rank ", rank_, " gave up: ", what));
+      throw TimeoutError(concat("rendezvous: rank ", rank_, ": ", what), missing);
+    }
+  }
+}
+
+}  // namespace gradwire::internal

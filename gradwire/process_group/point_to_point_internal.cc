@@ -1,0 +1,306 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/process_group/point_to_point_internal.h"
+
+#include <ATen/core/ivalue.h>
+#include <ATen/core/jit_type.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "gradwire/base/error.h"
+#include "gradwire/base/strings.h"
+#include "gradwire/process_group/parked_threads_internal.h"
+#include "gradwire/process_group/tensor_memory_internal.h"
+
+namespace gradwire::internal {
+namespace {
+
+constexpr std::chrono::microseconds kFirstPause{50};
+constexpr std::chrono::microseconds kLongestPause{2000};
+
+}  // namespace
+
+struct PointToPointWork::State {
+  std::string what;
+  bool receives = false;
+  Deadline deadline = Deadline::never();
+
+  Mutex mutex;
+  ConditionVariable changed;
+  std::shared_ptr<Channel> channel GRADWIRE_GUARDED_BY(mutex);  // outlives the requests
+  std::vector<Message> messages GRADWIRE_GUARDED_BY(mutex);
+  bool ended GRADWIRE_GUARDED_BY(mutex) = false;
+  bool watched GRADWIRE_GUARDED_BY(mutex) = false;
+  std::exception_ptr error GRADWIRE_GUARDED_BY(mutex);
+  int source GRADWIRE_GUARDED_BY(mutex) = -1;
+  Future future GRADWIRE_GUARDED_BY(mutex);
+
+  std::vector<at::Tensor> tensors() GRADWIRE_REQUIRES(mutex) {
+    std::vector<at::Tensor> all;
+    for (const Message& message : messages) all.push_back(message.tensor);
+    return all;
+  }
+
+  std::vector<Message> under_way() {
+    MutexLock lock(mutex);
+    return ended ? std::vector<Message>() : messages;
+  }
+
+  // Whether finish() would end it without waiting.
+  bool ready() {
+    for (const Message& message : under_way()) {
+      if (message.request != nullptr && !message.request->done()) return deadline.expired();
+    }
+    return true;
+  }
+
+  // Waits until ready() or `until`. A request that misses the deadline of its own wait() is given up, so this asks it instead of waiting for it.
+  bool wait_ready(Deadline until) {
+    std::chrono::microseconds pause = kFirstPause;
+    while (!ready()) {
+      if (until.expired()) return false;
+      MutexLock lock(mutex);
+      if (ended) return true;
+      changed.wait_until(lock, std::min(until.point(), Deadline::Clock::now() + pause));
+      pause = std::min(pause * 2, kLongestPause);
+    }
+    return true;
+  }
+
+  // Waits for the messages, until their deadline.
+  void finish() {
+    int from = -1;
+    std::exception_ptr problem;
+    try {
+      for (const Message& message : under_way()) {
+        if (message.request == nullptr) continue;
+        const Request::Status status = message.request->wait(deadline);
+        from = status.source;
+        const std::size_t expected = message.memory.nbytes();
+        if (receives && status.bytes != expected) {
+          throw MismatchError(concat(what, ": rank ", status.source, " sent ", status.bytes, " bytes, and the tensor has ", expected,
+                                     " (", message.tensor.numel(), " of ", message.tensor.scalar_type(), ")"));
+        }
+      }
+    } catch (const std::exception&) {
+      problem = std::current_exception();
+    }
+    end(problem, from);
+  }
+
+  void end(std::exception_ptr problem, int from) {
+    Future told;
+    c10::IValue value;
+    {
+      MutexLock lock(mutex);
+      if (ended) return;
+      if (receives && !problem) problem = copy_out();
+      ended = true;
+      changed.notify_all();
+      error = problem;
+      source = from;
+      told = future;
+      if (told) value = tensors();
+      for (Message& message : messages) message.request.reset();
+      channel.reset();
+    }
+    if (!told) return;
+    if (problem) {
+      told->setError(problem);
+    } else {
+      told->markCompleted(std::move(value));
+    }
+  }
+
+  std::exception_ptr copy_out() GRADWIRE_REQUIRES(mutex) {
+    try {
+      for (const Message& message : messages) copy_back(message.tensor, message.memory);
+    } catch (const std::exception&) {
+      return std::current_exception();
+    }
+    return nullptr;
+  }
+
+  void rethrow() {
+    MutexLock lock(mutex);
+    if (error) std::rethrow_exception(error);
+  }
+};
+
+struct CompletionWatcher::Shared {
+  Mutex mutex;
+  ConditionVariable changed;
+  std::vector<std::shared_ptr<PointToPointWork::State>> states GRADWIRE_GUARDED_BY(mutex);
+  bool stopping GRADWIRE_GUARDED_BY(mutex) = false;
+  bool drain GRADWIRE_GUARDED_BY(mutex) = false;
+  std::string reason GRADWIRE_GUARDED_BY(mutex);
+};
+
+PointToPointWork::PointToPointWork(std::string what, bool receives, std::vector<Message> messages, Deadline deadline,
+                                   std::shared_ptr<Channel> channel, std::shared_ptr<CompletionWatcher> watcher,
+                                   std::shared_ptr<void> owner)
+    : owner_(std::move(owner)), watcher_(std::move(watcher)), state_(std::make_shared<State>()) {
+  state_->what = std::move(what);
+  state_->receives = receives;
+  state_->deadline = deadline;
+  MutexLock lock(state_->mutex);
+  state_->channel = std::move(channel);
+  state_->messages = std::move(messages);
+}
+
+PointToPointWork::~PointToPointWork() {
+  if (!watcher_->owner_.is_current()) {
+    // Cancelling a request would reach into what belongs to the parent.
+    static_cast<void>(std::make_unique<std::shared_ptr<State>>(std::move(state_)).release());
+    return;
+  }
+  {
+    MutexLock lock(state_->mutex);
+    if (state_->ended || state_->watched) return;
+    state_->watched = true;
+  }
+  watcher_->add(std::move(state_));
+}
+
+bool PointToPointWork::wait(Milliseconds timeout) {
+  if (timeout != kNoTimeout && !state_->wait_ready(Deadline::after(timeout))) {
+    throw TimeoutError(concat(state_->what, ": the message had not ended after ", timeout.count(), " ms; it goes on, wait again or abort the group"));
+  }
+  state_->finish();
+  state_->rethrow();
+  return true;
+}
+
+Future PointToPointWork::future() {
+  const c10::TypePtr type = c10::ListType::ofTensors();
+  Future made;
+  bool ended = false;
+  std::exception_ptr error;
+  c10::IValue value;
+  {
+    MutexLock lock(state_->mutex);
+    if (state_->future) return state_->future;
+    made = state_->future = c10::make_intrusive<c10::ivalue::Future>(type);
+    ended = state_->ended;
+    error = state_->error;
+    if (ended) value = state_->tensors();
+    state_->watched = true;
+  }
+  if (!ended) {
+    watcher_->add(state_);
+  } else if (error) {
+    made->setError(error);
+  } else {
+    made->markCompleted(std::move(value));
+  }
+  return made;
+}
+
+bool PointToPointWork::is_completed() { return state_->ready(); }
+
+bool PointToPointWork::is_success() { return is_completed() && exception() == nullptr; }
+
+std::exception_ptr PointToPointWork::exception() {
+  if (!state_->ready()) return nullptr;
+  state_->finish();
+  MutexLock lock(state_->mutex);
+  return state_->error;
+}
+
+std::vector<at::Tensor> PointToPointWork::result() {
+  if (!state_->ready()) throw InvalidArgument(concat(state_->what, ": result(): the message is under way; wait() for it first"));
+  wait(kNoTimeout);
+  MutexLock lock(state_->mutex);
+  return state_->tensors();
+}
+
+int PointToPointWork::source_rank() const {
+  if (!state_->receives) return Work::source_rank();
+  MutexLock lock(state_->mutex);
+  if (!state_->ended) throw InvalidArgument(concat(state_->what, ": source_rank(): the message is under way; wait() for it first"));
+  return state_->source;
+}
+
+CompletionWatcher::CompletionWatcher() : shared_(std::make_shared<Shared>()) {}
+
+CompletionWatcher::~CompletionWatcher() {
+  if (!owner_.is_current()) {
+    static_cast<void>(std::make_unique<std::shared_ptr<Shared>>(std::move(shared_)).release());
+    return;
+  }
+  stop(false, "its group was let go");
+}
+
+void CompletionWatcher::stop(bool drain, const std::string& reason) {
+  {
+    MutexLock lock(shared_->mutex);
+    shared_->drain = drain && (!shared_->stopping || shared_->drain);
+    if (!shared_->stopping) shared_->reason = reason;
+    shared_->stopping = true;
+    shared_->changed.notify_all();
+  }
+  MutexLock lock(thread_mutex_);
+  if (!thread_.joinable()) return;
+  if (thread_.is_current()) {
+    park_thread(std::move(thread_));
+  } else {
+    thread_.join();
+  }
+}
+
+void CompletionWatcher::add(std::shared_ptr<PointToPointWork::State> state) {
+  {
+    MutexLock lock(shared_->mutex);
+    if (!shared_->stopping) {
+      shared_->states.push_back(std::move(state));
+      shared_->changed.notify_all();
+    }
+  }
+  if (state != nullptr) {
+    // Too late to be watched: what has come has come, and the rest fails.
+    if (!state->ready()) return state->end(std::make_exception_ptr(AbortedError(concat(state->what, ": the group has ended"))), -1);
+    return state->finish();
+  }
+  MutexLock lock(thread_mutex_);
+  if (thread_.joinable()) return;
+  thread_ = Thread("gw-messages", [shared = shared_] { watch(*shared); });
+}
+
+void CompletionWatcher::watch(Shared& shared) {
+  std::chrono::microseconds pause = kFirstPause;
+  MutexLock lock(shared.mutex);
+  while (true) {
+    if (shared.states.empty()) {
+      if (shared.stopping) return;
+      pause = kFirstPause;
+      shared.changed.wait(lock);
+      continue;
+    }
+    std::vector<std::shared_ptr<PointToPointWork::State>> states = shared.states;
+    const bool give_up = shared.stopping && !shared.drain;
+    const std::string reason = shared.reason;
+    lock.unlock();
+    std::erase_if(states, [](const auto& state) { return !state->ready(); });
+    // Callbacks run here; they may call the group, so no lock is held.
+    for (const auto& state : states) state->finish();
+    lock.lock();
+    const std::size_t before = shared.states.size();
+    std::erase_if(shared.states, [&](const auto& state) { return std::find(states.begin(), states.end(), state) != states.end(); });
+    if (give_up) {
+      const auto left = std::exchange(shared.states, {});
+      lock.unlock();
+      for (const auto& state : left) state->end(std::make_exception_ptr(AbortedError(concat(state->what, ": ", reason))), -1);
+      lock.lock();
+      continue;
+    }
+    if (shared.states.size() < before) {
+      pause = kFirstPause;
+      continue;
+    }
+    shared.changed.wait_for(lock, pause);
+    pause = std::min(pause * 2, kLongestPause);
+  }
+}
+
+}  // namespace gradwire::internal

@@ -1,0 +1,85 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// The rendezvous file that no other user can read, write or put in our way.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <iomanip>
+#include <span>
+#include <sstream>
+#include <utility>
+
+#include "gradwire/base/error.h"
+#include "gradwire/base/os_handles.h"
+#include "gradwire/base/strings.h"
+#include "gradwire/process_group/rendezvous_internal.h"
+#include "gradwire/store/file_store.h"
+
+namespace gradwire::internal {
+namespace {
+
+[[noreturn]] void fail(const std::string& path, const std::string& what) {
+  throw StoreError(concat("init_process_group: the rendezvous file ", path, ": ", what));
+}
+
+// A file store that keeps its file open, and names it by that descriptor: the name in the file system is not needed any more.
+struct OpenFileStore {
+  UniqueFd file;
+  std::shared_ptr<FileStore> store;
+};
+
+std::string private_folder(const ReadVariable& read) {
+  if (const auto runtime = read("XDG_RUNTIME_DIR")) return concat(*runtime, "/gradwire");
+  return concat(read("TMPDIR").value_or("/tmp"), "/gradwire-", ::geteuid());
+}
+
+void require_private(const std::string& path, const struct stat& status, bool folder) {
+  if (folder ? !S_ISDIR(status.st_mode) : !S_ISREG(status.st_mode)) fail(path, folder ? "this is no folder" : "this is no regular file");
+  if (status.st_uid != ::geteuid()) fail(path, concat("it belongs to user ", status.st_uid, ", not to this one; remove it, or set TMPDIR"));
+  if ((status.st_mode & 077) != 0) fail(path, "other users may use it; take their permissions away, or remove it");
+}
+
+// FNV-1a: names of files must not clash, and nobody but this user can choose them.
+std::string hash_of(const std::string& key) {
+  std::uint64_t hash = 14695981039346656037ULL;
+  for (const char c : key) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ULL;
+  std::ostringstream out;
+  out << std::hex << std::setw(16) << std::setfill('0') << hash;
+  return out.str();
+}
+
+}  // namespace
+
+std::shared_ptr<Store> open_private_file(const std::string& key, const ReadVariable& read, std::string& path) {
+  const std::string folder = private_folder(read);
+  if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) fail(folder, concat("cannot make the folder: ", std::strerror(errno)));
+  struct stat status {};
+  if (::lstat(folder.c_str(), &status) != 0) fail(folder, std::strerror(errno));
+  require_private(folder, status, true);
+  path = concat(folder, "/", hash_of(key));
+  auto open = std::make_shared<OpenFileStore>();
+  open->file = UniqueFd(::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (!open->file) fail(path, concat("cannot open or create it: ", std::strerror(errno)));
+  if (::fstat(open->file.get(), &status) != 0) fail(path, std::strerror(errno));
+  require_private(path, status, false);
+  open->store = std::make_shared<FileStore>(concat("/proc/self/fd/", open->file.get()));
+  FileStore* store = open->store.get();
+  return {std::move(open), store};
+}
+
+void close_meeting_place(const MeetingPlace& place, Store& generation) {
+  if (place.private_file.empty()) return;
+  const std::string removed = "file_removed";
+  if (place.rank == 0) {
+    ::unlink(place.private_file.c_str());
+    generation.set(removed, "1");
+  }
+  // Nobody may look for the file under its old name again (in the next init_process_group) before it is gone.
+  generation.wait(std::span(&removed, 1));
+}
+
+}  // namespace gradwire::internal

@@ -1,0 +1,167 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/process_group/rendezvous_internal.h"
+
+#include <charconv>
+#include <utility>
+
+#include "gradwire/backend/backend.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/strings.h"
+#include "gradwire/store/file_store.h"
+#include "gradwire/store/tcp_store.h"
+
+namespace gradwire::internal {
+namespace {
+
+// A method taken apart: "tcp://host:29500?rank=0&world_size=2".
+struct Method {
+  std::string scheme;
+  std::string place;
+  int rank = -1;
+  int world_size = -1;
+};
+
+int number_in(const std::string& method, const std::string& text) {
+  int number = 0;
+  const char* end = text.data() + text.size();
+  const auto [rest, problem] = std::from_chars(text.data(), end, number);
+  if (problem != std::errc() || rest != end) {
+    throw InvalidArgument(concat("init_process_group: '", text, "' in the method '", method, "' is no number"));
+  }
+  return number;
+}
+
+Method parse(const std::string& method) {
+  const std::size_t scheme_end = method.find("://");
+  if (scheme_end == std::string::npos) {
+    throw InvalidArgument(concat("init_process_group: unknown method '", method, "'; known are env://, file:///path and tcp://host:port"));
+  }
+  Method parsed;
+  parsed.scheme = method.substr(0, scheme_end);
+  std::string rest = method.substr(scheme_end + 3);
+  const std::size_t query = rest.find('?');
+  parsed.place = rest.substr(0, query);
+  while (query != std::string::npos) {
+    rest = rest.substr(rest.find_first_of("?&") + 1);
+    const std::size_t end = rest.find('&');
+    const std::string item = rest.substr(0, end);
+    const std::size_t equals = item.find('=');
+    const std::string name = item.substr(0, equals);
+    const std::string value = equals == std::string::npos ? "" : item.substr(equals + 1);
+    if (name == "rank") {
+      parsed.rank = number_in(method, value);
+    } else if (name == "world_size") {
+      parsed.world_size = number_in(method, value);
+    } else {
+      throw InvalidArgument(concat("init_process_group: unknown '", name, "' in the method '", method, "'; known are rank and world_size"));
+    }
+    if (end == std::string::npos) break;
+    rest = rest.substr(end);
+  }
+  return parsed;
+}
+
+void require_ranks(const MeetingPlace& place, const std::string& rank_source, const std::string& size_source) {
+  if (place.world_size == -1) throw InvalidArgument(concat("init_process_group: the world size is missing: ", size_source));
+  if (place.rank == -1) throw InvalidArgument(concat("init_process_group: the rank is missing: ", rank_source));
+  if (place.world_size < 1 || place.world_size > kMaxWorldSize) {
+    throw InvalidArgument(concat("init_process_group: a world of ", place.world_size, " ranks; 1 to ", kMaxWorldSize, " are possible"));
+  }
+  if (place.rank < 0 || place.rank >= place.world_size) {
+    throw InvalidArgument(concat("init_process_group: rank ", place.rank, " in a world of ", place.world_size, " ranks; ranks are 0 to ",
+                                 place.world_size - 1));
+  }
+}
+
+void meet_in_file(MeetingPlace& place, const std::string& path, Milliseconds timeout) {
+  if (path.empty() || path.front() != '/') {
+    throw InvalidArgument(concat("init_process_group: the file '", path, "' is no absolute path; write file:///path/to/file"));
+  }
+  place.store = std::make_shared<FileStore>(path, place.world_size);
+  place.store->set_timeout(timeout);
+}
+
+void meet_at_server(MeetingPlace& place, std::string host, int port, Milliseconds timeout) {
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+  TcpStoreOptions options;
+  options.host = std::move(host);
+  options.port = static_cast<std::uint16_t>(port);
+  options.is_server = place.rank == 0;
+  options.world_size = place.world_size;
+  options.wait_for_workers = false;  // the membership counts the ranks, and says which are missing
+  options.timeout = timeout;
+  place.may_reconnect = place.rank != 0;
+  place.store = std::make_shared<TcpStore>(options);
+}
+
+void meet_at_address(MeetingPlace& place, const std::string& method, const std::string& address, Milliseconds timeout) {
+  const std::size_t colon = address.rfind(':');
+  if (colon == std::string::npos || colon == 0) {
+    throw InvalidArgument(concat("init_process_group: the method '", method, "' names no port; write tcp://host:port"));
+  }
+  const int port = number_in(method, address.substr(colon + 1));
+  if (port < 1 || port > 65535) throw InvalidArgument(concat("init_process_group: port ", port, " in the method '", method, "'; ports are 1 to 65535"));
+  meet_at_server(place, address.substr(0, colon), port, timeout);
+}
+
+void meet_as_launched(MeetingPlace& place, const JobEnvironment& job, const ReadVariable& read, Milliseconds timeout) {
+  if (!job.rendezvous.empty()) {
+    if (job.rendezvous.find("://") == std::string::npos) return meet_in_file(place, job.rendezvous, timeout);
+    const Method method = parse(job.rendezvous);
+    if (method.scheme == "file") return meet_in_file(place, method.place, timeout);
+    if (method.scheme == "tcp") return meet_at_address(place, job.rendezvous, method.place, timeout);
+    throw InvalidArgument(concat("init_process_group: GRADWIRE_RENDEZVOUS is '", job.rendezvous, "'; it must be a path, file:///path or tcp://host:port"));
+  }
+  const bool one_host = !job.local_world_size || *job.local_world_size == place.world_size;
+  if (!job.job_key.empty() && one_host) {
+    place.store = open_private_file(job.job_key, read, place.private_file);
+    place.store->set_timeout(timeout);
+    return;
+  }
+  if (!job.master_address.empty() && job.master_port) return meet_at_server(place, job.master_address, *job.master_port, timeout);
+  if (!one_host) {
+    throw InvalidArgument(concat("init_process_group: ", job.launcher, " started ", place.world_size, " ranks on several hosts",
+                                 job.launcher == "torchrun" ? ", and its own store at MASTER_PORT is not for us" : ", and MASTER_ADDR and MASTER_PORT are not both set",
+                                 "; several hosts need a method tcp://host:port whose host is rank 0's"));
+  }
+  throw InvalidArgument(concat("init_process_group: ", job.master_address.empty() ? "MASTER_ADDR" : "MASTER_PORT",
+                               " is not set, so the ranks have nowhere to meet; set it, start the program with gradwire-run, or give a method (file:///path, tcp://host:port) or a store"));
+}
+
+}  // namespace
+
+MeetingPlace find_meeting_place(const InitOptions& options, const ReadVariable& read) {
+  MeetingPlace place;
+  place.rank = options.rank;
+  place.world_size = options.world_size;
+  if (options.store != nullptr) {
+    require_ranks(place, "give InitOptions::rank with a store", "give InitOptions::world_size with a store");
+    place.store = options.store;
+    return place;
+  }
+  const Method method = parse(options.method);
+  if (place.rank == -1) place.rank = method.rank;
+  if (place.world_size == -1) place.world_size = method.world_size;
+  if (method.scheme == "env") {
+    const JobEnvironment job = read_job_environment(read);
+    if (place.rank == -1) place.rank = job.rank.value_or(-1);
+    if (place.world_size == -1) place.world_size = job.world_size.value_or(-1);
+    const std::string hint = "; start the program with gradwire-run, torchrun, mpirun or srun, or give InitOptions::";
+    require_ranks(place, concat(job.rank_variable, " is not set", hint, "rank"), concat(job.world_size_variable, " is not set", hint, "world_size"));
+    meet_as_launched(place, job, read, options.timeout);
+    return place;
+  }
+  require_ranks(place, concat("give InitOptions::rank, or ?rank= in '", options.method, "'"),
+                concat("give InitOptions::world_size, or ?world_size= in '", options.method, "'"));
+  if (method.scheme == "file") {
+    meet_in_file(place, method.place, options.timeout);
+  } else if (method.scheme == "tcp") {
+    meet_at_address(place, options.method, method.place, options.timeout);
+  } else {
+    throw InvalidArgument(concat("init_process_group: unknown method '", options.method, "'; known are env://, file:///path and tcp://host:port"));
+  }
+  return place;
+}
+
+}  // namespace gradwire::internal

@@ -1,0 +1,44 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/process_group/tensor_memory_internal.h"
+
+#include <ATen/Functions.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+
+#include "gradwire/process_group/dtype_internal.h"
+
+namespace gradwire::internal {
+namespace {
+
+bool lies_in_order(const at::Tensor& tensor) {
+  // Conjugation and negation may be lazy: bits that say how to read the memory.
+  return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
+}
+
+}  // namespace
+
+at::Tensor memory_for_results(const at::Tensor& tensor) {
+  if (lies_in_order(tensor)) return tensor;
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  return at::empty(tensor.sizes(), tensor.options().memory_format(std::nullopt));
+}
+
+at::Tensor memory_with_values(const at::Tensor& tensor) {
+  at::Tensor memory = memory_for_results(tensor);
+  copy_back(memory, tensor);
+  return memory;
+}
+
+void copy_back(const at::Tensor& tensor, const at::Tensor& memory) {
+  if (memory.is_same(tensor)) return;
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  tensor.copy_(memory);
+}
+
+Elements elements_of(const at::Tensor& tensor) {
+  const auto count = static_cast<std::size_t>(tensor.numel());
+  if (const auto dtype = to_dtype(tensor.scalar_type())) return {*dtype, count};
+  return {DType::u8, count * tensor.element_size()};
+}
+
+}  // namespace gradwire::internal
