@@ -31,7 +31,7 @@ std::ostream& operator<<(std::ostream& out, const World& world);
 std::vector<World> worlds(const std::vector<int>& sizes);
 
 // Calls in tests end by this, so that a hang is a failure with a name. Generous: machines are slow under sanitizers.
-inline constexpr Milliseconds kGuard = std::chrono::seconds(100);
+inline constexpr Milliseconds kGuard = std::chrono::seconds(60);
 
 // What one rank of a running world has.
 class RankContext {

@@ -1,0 +1,246 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// Deadlines, abort, and ranks that leave.
+#include <chrono>
+#include <thread>
+
+#include "gradwire/base/error.h"
+#include "gradwire/base/strings.h"
+#include "tests/conformance/conformance.h"
+
+namespace gradwire::testing {
+namespace {
+
+GRADWIRE_CONFORMANCE_SUITE(Failure, 2, 3, 5);
+GRADWIRE_CONFORMANCE_SUITE(FailureAlone, 1, 2);
+
+using Clock = std::chrono::steady_clock;
+
+void all_reduce(Channel& channel, std::size_t count, const CallOptions& options) {
+  std::vector<float> data(count, 1.0F);
+  channel.all_reduce(data.data(), count, DType::f32, ReduceOp::sum(), options);
+}
+
+TEST_P(Failure, ARankThatDoesNotComeIsNamedByTheDeadline) {
+  for (const std::size_t count : {std::size_t{4}, std::size_t{300'000}}) {
+    run([&](RankContext& context) {
+      const int absent = context.size() - 1;
+      Channel& channel = context.channel();
+      all_reduce(channel, count, guarded());
+      if (context.rank() != absent) {
+        std::string text;
+        try {
+          all_reduce(channel, count, with_timeout(Milliseconds(300)));
+          ADD_FAILURE() << "the call returned without rank " << absent;
+        } catch (const TimeoutError& error) {
+          text = error.what();
+          EXPECT_EQ(error.peers(), std::vector<int>{absent}) << text;
+          expect_contains(text, "all_reduce");
+          expect_contains(text, concat("rank ", absent));
+        }
+        // At its end, with the first reason.
+        EXPECT_EQ(expect_throw<TimeoutError>([&] { all_reduce(channel, count, guarded()); }), text);
+        EXPECT_EQ(expect_throw<TimeoutError>([&] { channel.check(); }), text);
+      }
+      context.meet("timed out");
+      if (context.rank() == absent) {
+        // The one that comes too late may still find all it needs in place, once; then it learns that the others have given up, at once.
+        const auto start = Clock::now();
+        std::string text;
+        try {
+          all_reduce(channel, count, guarded());
+          all_reduce(channel, count, guarded());
+          ADD_FAILURE() << "a call returned that the others never came to";
+        } catch (const PeerError& error) {
+          EXPECT_FALSE(error.peers().empty());
+          text = error.what();
+        } catch (const TimeoutError& error) {  // the others' reason, told on
+          text = error.what();
+        }
+        EXPECT_FALSE(text.empty());
+        EXPECT_TRUE(Clock::now() - start < kGuard / 2) << text;
+      }
+      context.meet("end");
+    });
+  }
+}
+
+TEST_P(Failure, AZeroTimeoutEndsAtOnceAndDoesNotHang) {
+  run([](RankContext& context) {
+    if (context.rank() == 0) {
+      expect_throw<TimeoutError>([&] { context.channel().barrier(with_timeout(Milliseconds(0))); });
+    }
+    context.meet("end");
+  });
+}
+
+TEST_P(Failure, AbortFromAnotherThreadWakesABlockedCall) {
+  run([](RankContext& context) {
+    Channel& channel = context.channel();
+    if (context.rank() == 0) {
+      std::thread blocked([&] {
+        const std::string text = expect_throw<AbortedError>([&] { channel.barrier(guarded()); });
+        expect_contains(text, "the user said so");
+      });
+      context.meet("about to abort");
+      channel.abort("the user said so");
+      channel.abort("a second reason");
+      blocked.join();
+      expect_contains(expect_throw<AbortedError>([&] { channel.check(); }), "the user said so");
+      expect_contains(expect_throw<AbortedError>([&] { all_reduce(channel, 4, guarded()); }), "the user said so");
+      context.meet("aborted");
+    } else {
+      context.meet("about to abort");
+      context.meet("aborted");
+      // Ranks that need the aborted one's part fail with its reason; no deadline is near.
+      const auto start = Clock::now();
+      try {
+        all_reduce(channel, 4, guarded());
+        ADD_FAILURE() << "the call returned without rank 0";
+      } catch (const PeerError& error) {
+        EXPECT_EQ(error.peers(), std::vector<int>{0}) << error.what();
+        expect_contains(error.what(), "the user said so");
+      } catch (const MismatchError&) {
+        // Rank 0 had entered a barrier by then: that is a mismatch too, and it may be seen first.
+      }
+      EXPECT_TRUE(Clock::now() - start < kGuard / 2);
+    }
+    context.meet("end");
+  });
+}
+
+TEST_P(Failure, AbortWakesRequestsUnderWay) {
+  run([](RankContext& context) {
+    Channel& channel = context.channel();
+    int value = 0;
+    if (context.rank() == 0) {
+      const auto own = channel.irecv(&value, sizeof value, 1, 3);
+      std::thread blocked([&] { expect_throw<AbortedError>([&] { own->wait(Deadline::after(kGuard)); }); });
+      context.meet("receives posted");
+      channel.abort("enough");
+      blocked.join();
+    } else if (context.rank() == 1) {
+      const auto receive = channel.irecv(&value, sizeof value, 0, 3);
+      context.meet("receives posted");
+      expect_contains(expect_throw<PeerError>([&] { receive->wait(Deadline::after(kGuard)); }), "enough");
+    } else {
+      context.meet("receives posted");
+    }
+    context.meet("end");
+  });
+}
+
+TEST_P(Failure, ARankThatLeavesWithoutItsPartIsNamed) {
+  run([](RankContext& context) {
+    const int leaver = context.size() - 1;
+    all_reduce(context.channel(), 1000, guarded());
+    if (context.rank() == leaver) {
+      context.leave();
+      return;
+    }
+    const auto start = Clock::now();
+    std::string text;
+    try {
+      all_reduce(context.channel(), 1000, guarded());
+      ADD_FAILURE() << "the call returned without rank " << leaver;
+    } catch (const PeerError& error) {
+      text = error.what();
+      // A rank may hear of the leaver from another one that has failed already.
+      expect_contains(text, concat("rank ", leaver));
+      EXPECT_FALSE(error.peers().empty());
+    }
+    EXPECT_TRUE(Clock::now() - start < kGuard / 2);
+    EXPECT_EQ(expect_throw<PeerError>([&] { context.channel().check(); }), text);
+  });
+}
+
+TEST_P(Failure, ARankThatLeavesAfterItsLastCollectiveIsNoError) {
+  for (const std::size_t count : {std::size_t{1}, std::size_t{1000}, std::size_t{500'000}}) {
+    run([&](RankContext& context) {
+      for (int round = 0; round < 5; ++round) all_reduce(context.channel(), count, guarded());
+      // Rank 0 leaves at once, the others look again a little later.
+      if (context.rank() == 0) return;
+      EXPECT_NO_THROW(context.channel().check());
+    });
+  }
+}
+
+TEST_P(Failure, AMessageSentBeforeLeavingArrives) {
+  run([](RankContext& context) {
+    const Bytes sent = make_input(DType::u8, 5000, 1, 1);
+    if (context.rank() == 1) {
+      const auto send = context.channel().isend(sent.data(), sent.size(), 0, 2);
+      send->wait(Deadline::after(kGuard));
+      context.leave();
+      context.meet("left");
+      return;
+    }
+    if (context.rank() == 0) {
+      Bytes received(sent.size());
+      const auto receive = context.channel().irecv(received.data(), received.size(), 1, 2);
+      receive->wait(Deadline::after(kGuard));
+      EXPECT_EQ(difference(received.data(), sent, DType::u8), "");
+      context.meet("left");
+      // What was never sent does not come.
+      const auto more = context.channel().irecv(received.data(), received.size(), 1, 2);
+      expect_contains(expect_throw<PeerError>([&] { more->wait(Deadline::after(kGuard)); }), "rank 1");
+      return;
+    }
+    context.meet("left");
+  });
+}
+
+TEST_P(Failure, ADuplicateAbortsAlone) {
+  run([](RankContext& context) {
+    const std::unique_ptr<Channel> duplicate = context.channel().duplicate(guarded());
+    if (context.rank() == 0) duplicate->abort("only this one");
+    if (context.rank() != 0) {
+      expect_contains(expect_throw<PeerError>([&] { duplicate->barrier(guarded()); }), "only this one");
+    }
+    all_reduce(context.channel(), 100, guarded());
+  });
+}
+
+TEST_P(Failure, AnAbortDoesNotUndoCallsThatTheAborterHasFinished) {
+  run([](RankContext& context) {
+    // The others may still be on their way out of the call when the abort reaches them, but miss nothing of the aborter's.
+    for (int round = 0; round < 40; ++round) {
+      const std::size_t count = round % 2 == 0 ? 10 : 50'000;
+      const std::unique_ptr<Channel> duplicate = context.channel().duplicate(guarded());
+      EXPECT_NO_THROW(all_reduce(*duplicate, count, guarded())) << "count " << count;
+      if (context.rank() == 0) duplicate->abort("done with it");
+    }
+  });
+}
+
+TEST_P(Failure, AWorldMayBeMadeAgainAfterAFailure) {
+  run_world_unjoined(world(), [](RankContext& context) {
+    for (int generation = 0; generation < 3; ++generation) {
+      context.join(generation);
+      all_reduce(context.channel(), 10, guarded());
+      context.meet(concat("reduced ", generation));
+      if (context.rank() == generation % context.size()) context.channel().abort("planned");
+      EXPECT_THROW(context.channel().barrier(guarded()), Error);
+      context.meet(concat("generation ", generation));
+    }
+  });
+}
+
+TEST_P(FailureAlone, AbortEndsTheChannelOnThisRank) {
+  run([](RankContext& context) {
+    context.channel().check();
+    context.channel().abort("why not");
+    float value = 1;
+    for (int again = 0; again < 2; ++again) {
+      expect_contains(expect_throw<AbortedError>([&] { context.channel().barrier(guarded()); }), "why not");
+      expect_contains(
+          expect_throw<AbortedError>([&] { context.channel().isend(&value, sizeof value, 0, 1); }), "why not");
+      expect_contains(expect_throw<AbortedError>([&] { context.channel().duplicate(guarded()); }), "why not");
+      expect_contains(expect_throw<AbortedError>([&] { context.channel().allocate(64, guarded()); }), "why not");
+    }
+    context.meet("end");
+  });
+}
+
+}  // namespace
+}  // namespace gradwire::testing

@@ -1,0 +1,189 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// What a backend leaves to its process and to the machine: descriptors, mappings, files, forked children, memory that is refused.
+#include <fcntl.h>
+#include <sys/mount.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <set>
+
+#include "gradwire/base/error.h"
+#include "gradwire/base/strings.h"
+#include "tests/conformance/child_process.h"
+#include "tests/conformance/conformance.h"
+
+namespace gradwire::testing {
+namespace {
+
+GRADWIRE_CONFORMANCE_SUITE(Process, 2, 3);
+
+std::size_t entries(const std::string& folder) {
+  const auto begin = std::filesystem::directory_iterator(folder);
+  return static_cast<std::size_t>(std::distance(begin, std::filesystem::directory_iterator{}));
+}
+
+std::size_t open_descriptors() { return entries("/proc/self/fd"); }
+
+std::size_t mappings() {
+  std::ifstream maps("/proc/self/maps");
+  return static_cast<std::size_t>(std::count(std::istreambuf_iterator<char>(maps), {}, '\n'));
+}
+
+std::size_t threads() { return entries("/proc/self/task"); }
+
+std::set<std::string> files_in(const std::string& folder) {
+  std::set<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) names.insert(entry.path().filename());
+  return names;
+}
+
+void use(Channel& channel) {
+  const Allocation allocation = channel.allocate(10'000, guarded());
+  channel.all_reduce(allocation.data.get(), 2'500, DType::f32, ReduceOp::sum(), guarded());
+  const std::unique_ptr<Channel> duplicate = channel.duplicate(guarded());
+  std::vector<float> data(100'000, 1.0F);
+  duplicate->all_reduce(data.data(), data.size(), DType::f32, ReduceOp::sum(), guarded());
+  EXPECT_EQ(data[99'999], static_cast<float>(channel.size()));
+}
+
+TEST_P(Process, TwoHundredLivesLeakNoDescriptorMappingThreadOrFile) {
+  const std::set<std::string> before = files_in("/dev/shm");
+  run_world_unjoined(world(), [](RankContext& context) {
+    // The first lives warm up what a process keeps: arenas of malloc, stacks of threads, lazily opened files.
+    std::size_t fds = 0, maps = 0, tasks = 0;
+    for (int life = 0; life < 200; ++life) {
+      context.join(life);
+      if (life % 10 == 0) use(context.channel());
+      context.leave();
+      if (life != 20) continue;
+      context.meet("warm");
+      fds = open_descriptors();
+      maps = mappings();
+      tasks = threads();
+      context.meet("counted");
+    }
+    context.meet("all left");
+    EXPECT_EQ(open_descriptors(), fds);
+    EXPECT_EQ(threads(), tasks);
+    // malloc may map a little more; a leak would be one or more a life.
+    EXPECT_LT(mappings(), maps + 100);
+    context.meet("end");
+  });
+  EXPECT_EQ(files_in("/dev/shm"), before);
+}
+
+TEST_P(Process, AForkedChildThatExitsDisturbsNobody) {
+  if (world().kind != Kind::shm) return;  // ranks that are threads cannot fork one by one
+  run([](RankContext& context) {
+    use(context.channel());
+    const Allocation allocation = context.channel().allocate(40'000, guarded());
+    for (int round = 0; round < 3; ++round) {
+      const pid_t child = ::fork();
+      ASSERT_GE(child, 0);
+      if (child == 0) {
+        // As a data loader's worker that ends by exit(): destructors of what it inherited run here.
+        int code = 1;
+        try {
+          context.channel().barrier(guarded());
+        } catch (const InvalidArgument&) {
+          code = 0;
+        } catch (...) {
+        }
+        context.leave();
+        ::_exit(code);
+      }
+      int status = 0;
+      ASSERT_EQ(::waitpid(child, &status, 0), child);
+      EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "the child could use its parent's channel, or crashed";
+      use(context.channel());
+      context.channel().all_reduce(allocation.data.get(), 10'000, DType::f32, ReduceOp::sum(), guarded());
+    }
+  });
+}
+
+TEST_P(Process, AChildThatLivesOnDoesNotKeepItsParentAlive) {
+  if (world().kind != Kind::shm) return;
+  run([](RankContext& context) {
+    // The child holds copies of all descriptors. Its parent leaves; the others must see that.
+    if (context.rank() == 0) {
+      const ChildProcess child("a sleeping child", [] { ::pause(); });
+      context.leave();
+      context.meet("left");
+      context.meet("seen");
+      return;
+    }
+    context.meet("left");
+    expect_contains(expect_throw<PeerError>([&] { context.channel().barrier(guarded()); }), "rank 0");
+    context.meet("seen");
+  });
+}
+
+// A tmpfs of 1 MB, while it lives; ok() is false where mounting is refused.
+class TinyFileSystem {
+ public:
+  TinyFileSystem() : mounted_(::mount("tmpfs", folder_.path().c_str(), "tmpfs", 0, "size=1m") == 0), error_(errno) {}
+  ~TinyFileSystem() {
+    if (mounted_) ::umount2(folder_.path().c_str(), MNT_DETACH);
+  }
+  bool ok() const { return mounted_; }
+  std::string error() const { return std::strerror(error_); }
+  const std::string& path() const { return folder_.path(); }
+
+ private:
+  TemporaryFolder folder_;
+  bool mounted_;
+  int error_;
+};
+
+TEST_P(Process, MemoryThatIsRefusedIsAnErrorOnAllRanksAndNoSignal) {
+  if (world().kind != Kind::shm) return;
+  const TinyFileSystem tiny;
+  if (!tiny.ok()) GTEST_SKIP() << "mounting a tmpfs is refused here: " << tiny.error();
+  run_world_unjoined(world(), [&](RankContext& context) {
+    // With 1 MB the backend itself may find no room: then making it is what fails, on all ranks, with the same word.
+    ::setenv("GRADWIRE_SHM_FOLDER", tiny.path().c_str(), 1);
+    try {
+      context.join(0);
+    } catch (const Error& error) {
+      expect_contains(describe(error), "ResourceError");
+      return;
+    }
+    for (int round = 0; round < 3; ++round) {
+      const std::string text = expect_throw<ResourceError>([&] { context.channel().allocate(std::size_t{8} << 20, guarded()); });
+      EXPECT_FALSE(text.empty());
+      std::vector<float> data(100'000, 1.0F);
+      context.channel().all_reduce(data.data(), data.size(), DType::f32, ReduceOp::sum(), guarded());
+      EXPECT_EQ(data[5], static_cast<float>(context.size()));
+    }
+  });
+  EXPECT_EQ(entries(tiny.path()), 0U) << "files were left behind";
+}
+
+TEST_P(Process, MemoryThatIsRefusedAfterTheStartIsAnErrorOnAllRanksAndTheChannelGoesOn) {
+  if (world().kind != Kind::shm) return;
+  const TinyFileSystem tiny;
+  if (!tiny.ok()) GTEST_SKIP() << "mounting a tmpfs is refused here: " << tiny.error();
+  run([&](RankContext& context) {
+    // The world is made of memfds; from here on memory comes from the tiny file system.
+    ::setenv("GRADWIRE_SHM_FOLDER", tiny.path().c_str(), 1);
+    expect_throw<ResourceError>([&] { context.channel().allocate(std::size_t{8} << 20, guarded()); });
+    std::vector<float> data(100'000, 1.0F);
+    context.channel().all_reduce(data.data(), data.size(), DType::f32, ReduceOp::sum(), guarded());
+    EXPECT_EQ(data[5], static_cast<float>(context.size()));
+    // What fits is given, and its bytes are there: touching them raises no SIGBUS.
+    const Allocation fits = context.channel().allocate(64 << 10, guarded());
+    std::fill_n(fits.data.get(), fits.bytes, std::byte{7});
+    context.meet("touched");
+  });
+}
+
+}  // namespace
+}  // namespace gradwire::testing
