@@ -44,6 +44,13 @@ bool find_aligned(std::span<void* const> destinations, std::size_t element, std:
   return true;
 }
 
+// Streaming to what was just read gains nothing, because its lines are in the cache already; it only throws them out.
+bool in_place(const ReduceCall& call) noexcept {
+  return std::any_of(call.destinations.begin(), call.destinations.end(), [&](const void* destination) {
+    return std::find(call.sources.begin(), call.sources.end(), destination) != call.sources.end();
+  });
+}
+
 }  // namespace
 
 void reduce(DType dtype, ReduceOp op, std::span<const void* const> sources, std::span<void* const> destinations,
@@ -53,13 +60,12 @@ void reduce(DType dtype, ReduceOp op, std::span<const void* const> sources, std:
   const ReduceLoop loop = loop_for(dtype, active());
   const std::size_t element = size_of(dtype);
   std::size_t begin = 0;
-  bool streamed = false;
-  if (loop != &reduce_scalar && (store == Store::streamed || count * element >= kAlignFrom)) {
+  bool streamed = store == Store::streamed && !in_place(call);
+  if (loop != &reduce_scalar && (streamed || count * element >= kAlignFrom)) {
     std::size_t head = 0;
-    if (find_aligned(destinations, element, head) && head < count) {
-      if (head > 0) begin = reduce_scalar(call, 0, head, false);
-      streamed = store == Store::streamed;
-    }
+    const bool aligned = find_aligned(destinations, element, head) && head < count;
+    if (aligned && head > 0) begin = reduce_scalar(call, 0, head, false);
+    streamed = streamed && aligned;
   }
   begin = loop(call, begin, count, streamed);
   if (begin < count) reduce_scalar(call, begin, count, false);
