@@ -90,6 +90,7 @@ void Reducer::start() {
     control = group_;
   }
   control_ = std::move(control);
+  duplicate_hook_groups();
 }
 
 void Reducer::prepare_memory() {
@@ -115,12 +116,21 @@ void Reducer::set_hook(std::shared_ptr<CommHook> hook) {
   }
   for (const auto& named : hook->traits().groups) {
     if (named == nullptr) throw InvalidArgument(concat("The hook '", hook->traits().name, "' names a null group."));
+  }
+  hook_ = std::move(hook);
+  if (control_ != nullptr) duplicate_hook_groups();
+}
+
+void Reducer::duplicate_hook_groups() {
+  if (hook_ == nullptr) return;
+  for (const auto& named : hook_->traits().groups) {
+    if (named == group_) continue;
     for (auto& lane : lanes_) {
       std::shared_ptr<ProcessGroup> duplicate = named->dup();
       if (duplicate == nullptr) {
         // That group keeps its one sequence, so hooks run where the user's own calls on it run: on the backward thread.
         lanes_allowed_ = false;
-        break;
+        return;
       }
       duplicates_.push_back(duplicate);
       auto routes = lane->routes();
@@ -128,7 +138,6 @@ void Reducer::set_hook(std::shared_ptr<CommHook> hook) {
       lane->set_routes(std::move(routes));
     }
   }
-  hook_ = std::move(hook);
 }
 
 void Reducer::before_forward() {

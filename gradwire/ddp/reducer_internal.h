@@ -90,6 +90,7 @@ class Reducer final : public std::enable_shared_from_this<Reducer> {
   void write_back();
   void begin_iteration();
   void rebuild();
+  void duplicate_hook_groups();
   void watch_pass();
   void backward_failed(const std::exception_ptr& error);
   [[noreturn]] void throw_failure();

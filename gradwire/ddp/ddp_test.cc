@@ -1,0 +1,439 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// DistributedDataParallel against a model trained without it, over every kind of group.
+#include <algorithm>
+#include <set>
+
+#include "gradwire/ddp/bucket_plan.h"
+#include "gradwire/ddp/ddp_test_support.h"
+
+namespace gradwire::testing {
+namespace {
+
+constexpr int kWorld = 2;
+
+class Ddp : public ::testing::TestWithParam<Setup> {
+ protected:
+  void ranks(const std::function<void(int, std::shared_ptr<ProcessGroup>)>& body, int size = kWorld) { run_ranks(GetParam(), size, body); }
+  DdpOptions options(std::shared_ptr<ProcessGroup> group) const { return options_for(GetParam(), std::move(group)); }
+};
+INSTANTIATE_TEST_SUITE_P(All, Ddp, ::testing::ValuesIn(all_setups()), name_of_setup);
+
+// The mean over all samples of all ranks is what one rank would compute on the whole batch.
+TEST_P(Ddp, GradientsAreThoseOfTheWholeBatch) {
+  const at::Tensor x = random_tensor({12, 8}, 5);
+  Mlp alone;
+  alone->forward(x).pow(2).mean().backward();
+  const auto expected = gradients_of(*alone);
+  for (const int world : {1, 2, 3}) {
+    ranks(
+        [&](int rank, auto group) {
+          Mlp net;
+          DistributedDataParallel ddp(net, options(group));
+          for (int step = 0; step < 3; ++step) {
+            ddp.zero_grad();
+            ddp(x.chunk(world)[static_cast<std::size_t>(rank)]).pow(2).mean().backward();
+            expect_close(gradients_of(*net), expected);
+          }
+        },
+        world);
+  }
+}
+
+TEST_P(Ddp, RanksStartFromTheValuesOfRankZero) {
+  ranks([&](int rank, auto group) {
+    Mlp net(3, 8, /*seed=*/100 + rank);
+    DistributedDataParallel ddp(net, options(group));
+    Mlp zero(3, 8, 100);
+    for (std::size_t i = 0; i < zero->parameters().size(); ++i) EXPECT_TRUE(net->parameters()[i].equal(zero->parameters()[i]));
+  });
+}
+
+// One rank with the whole batch and two with halves follow the same curve; the replicas stay equal, bit for bit.
+TEST_P(Ddp, TrainingFollowsTheCurveOfOneRank) {
+  constexpr int kSteps = 100;
+  const auto batch = [](int step) { return random_tensor({8, 8}, 1000 + step); };
+  const auto loss_of = [](const at::Tensor& y) { return (y - 0.25).pow(2).mean(); };
+  std::vector<double> curve;
+  {
+    Mlp net;
+    torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.2).momentum(0.5));
+    for (int step = 0; step < kSteps; ++step) {
+      optimizer.zero_grad();
+      const at::Tensor loss = loss_of(net->forward(batch(step)));
+      loss.backward();
+      optimizer.step();
+      curve.push_back(loss.item<double>());
+    }
+  }
+  std::vector<std::vector<double>> curves(kWorld, std::vector<double>(kSteps));
+  std::vector<std::vector<at::Tensor>> parameters(kWorld);
+  ranks([&](int rank, auto group) {
+    const auto mine = static_cast<std::size_t>(rank);
+    Mlp net;
+    auto made = options(group);
+    made.bucket_cap_mb = 0.0005;  // several buckets after the first iteration
+    DistributedDataParallel ddp(net, made);
+    torch::optim::SGD optimizer(ddp.parameters(), torch::optim::SGDOptions(0.2).momentum(0.5));
+    for (int step = 0; step < kSteps; ++step) {
+      optimizer.zero_grad();
+      const at::Tensor loss = loss_of(ddp(batch(step).chunk(kWorld)[mine]));
+      loss.backward();
+      optimizer.step();
+      curves[mine][static_cast<std::size_t>(step)] = loss.template item<double>();
+    }
+    EXPECT_GT(ddp.core().bucket_plan().size(), 1u);
+    for (const auto& parameter : net->parameters()) parameters[mine].push_back(parameter.detach());
+  });
+  for (std::size_t step = 0; step < kSteps; ++step) EXPECT_NEAR((curves[0][step] + curves[1][step]) / 2, curve[step], 1e-4) << "step " << step;
+  for (std::size_t i = 0; i < parameters[0].size(); ++i) EXPECT_TRUE(parameters[0][i].equal(parameters[1][i])) << "parameter " << i;
+}
+
+// What is in .grad already is part of what is reduced, so ten steps without zero_grad equal ten local ones on the whole batch.
+TEST_P(Ddp, TenStepsWithoutZeroGrad) {
+  const at::Tensor x = random_tensor({4, 8}, 6);
+  Mlp alone;
+  torch::optim::Adam local(alone->parameters(), torch::optim::AdamOptions(0.01));
+  for (int step = 0; step < 10; ++step) {
+    alone->forward(x).pow(2).mean().backward();
+    local.step();
+  }
+  ranks([&](int rank, auto group) {
+    Mlp net;
+    DistributedDataParallel ddp(net, options(group));
+    torch::optim::Adam optimizer(ddp.parameters(), torch::optim::AdamOptions(0.01));
+    for (int step = 0; step < 10; ++step) {
+      ddp(x.chunk(kWorld)[static_cast<std::size_t>(rank)]).pow(2).mean().backward();
+      optimizer.step();
+    }
+    for (std::size_t i = 0; i < net->parameters().size(); ++i) {
+      EXPECT_TRUE(at::allclose(net->parameters()[i], alone->parameters()[i], 1e-4, 1e-5)) << "parameter " << i;
+    }
+  });
+}
+
+TEST_P(Ddp, ZeroGradBothWaysAndAReplacedGradAreNoticed) {
+  const at::Tensor x = random_tensor({4, 8}, 7);
+  Mlp alone;
+  alone->forward(x).pow(2).mean().backward();
+  const auto expected = gradients_of(*alone);
+  ranks([&](int rank, auto group) {
+    Mlp net;
+    DistributedDataParallel ddp(net, options(group));
+    torch::optim::SGD optimizer(ddp.parameters(), 0.1);
+    for (int step = 0; step < 8; ++step) {
+      switch (step % 4) {
+        case 0: optimizer.zero_grad(/*set_to_none=*/true); break;
+        case 1: optimizer.zero_grad(/*set_to_none=*/false); break;
+        case 2: net->zero_grad(false); break;
+        case 3:
+          for (auto& parameter : net->parameters()) parameter.mutable_grad() = at::zeros_like(parameter);
+          break;
+      }
+      ddp(x.chunk(kWorld)[static_cast<std::size_t>(rank)]).pow(2).mean().backward();
+      expect_close(gradients_of(*net), expected);
+    }
+  });
+}
+
+TEST_P(Ddp, NoSyncAccumulatesLocallyAndTheNextPassReducesTheSum) {
+  const at::Tensor x = random_tensor({12, 8}, 8);
+  Mlp alone;
+  for (const auto& part : x.chunk(3)) alone->forward(part).pow(2).mean().backward();
+  const auto expected = gradients_of(*alone);
+  ranks([&](int rank, auto group) {
+    Mlp net;
+    DistributedDataParallel ddp(net, options(group));
+    for (int step = 0; step < 3; ++step) {
+      ddp.zero_grad();
+      const auto loss_on = [&](const at::Tensor& part) { return ddp(part.chunk(kWorld)[static_cast<std::size_t>(rank)]).pow(2).mean(); };
+      {
+        const auto guard = ddp.no_sync();
+        loss_on(x.chunk(3)[0]).backward();
+        loss_on(x.chunk(3)[1]).backward();
+        // Nothing was averaged: these are this rank's own.
+        Mlp mine;
+        for (int i = 0; i < 2; ++i) mine->forward(x.chunk(3)[static_cast<std::size_t>(i)].chunk(kWorld)[static_cast<std::size_t>(rank)]).pow(2).mean().backward();
+        expect_close(gradients_of(*net), gradients_of(*mine));
+        EXPECT_EQ(ddp.core().iterations(), static_cast<std::uint32_t>(step));
+      }
+      loss_on(x.chunk(3)[2]).backward();
+      expect_close(gradients_of(*net), expected);
+    }
+  });
+}
+
+TEST_P(Ddp, BackwardThroughTheInnerModuleIsLocal) {
+  ranks([&](int rank, auto group) {
+    Mlp net;
+    DistributedDataParallel ddp(net, options(group));
+    const at::Tensor x = random_tensor({2, 8}, rank);
+    ddp(x).sum().backward();
+    net->zero_grad();
+    net->forward(x).sum().backward();
+    Mlp mine;
+    mine->forward(x).sum().backward();
+    expect_close(gradients_of(*net), gradients_of(*mine));
+    EXPECT_EQ(ddp.core().iterations(), 1u);
+  });
+}
+
+// Both passes are synchronized, where PyTorch leaves the second one local without a word.
+TEST_P(Ddp, TwoForwardsThenTwoBackwardsAreBothReduced) {
+  const at::Tensor a = random_tensor({4, 8}, 9);
+  const at::Tensor b = random_tensor({4, 8}, 10);
+  Mlp alone;
+  alone->forward(a).pow(2).mean().backward();
+  alone->forward(b).pow(2).mean().backward();
+  ranks([&](int rank, auto group) {
+    const auto mine = static_cast<std::size_t>(rank);
+    Mlp net;
+    DistributedDataParallel ddp(net, options(group));
+    const at::Tensor first = ddp(a.chunk(kWorld)[mine]).pow(2).mean();
+    const at::Tensor second = ddp(b.chunk(kWorld)[mine]).pow(2).mean();
+    first.backward();
+    second.backward();
+    expect_close(gradients_of(*net), gradients_of(*alone));
+    EXPECT_EQ(ddp.core().iterations(), 2u);
+  });
+}
+
+TEST_P(Ddp, TwoForwardsAndOneBackwardReduceOnce) {
+  const at::Tensor a = random_tensor({4, 8}, 9);
+  const at::Tensor b = random_tensor({4, 8}, 10);
+  Mlp alone;
+  (alone->forward(a).pow(2).mean() + alone->forward(b).pow(2).mean()).backward();
+  ranks([&](int rank, auto group) {
+    const auto mine = static_cast<std::size_t>(rank);
+    Mlp net;
+    DistributedDataParallel ddp(net, options(group));
+    (ddp(a.chunk(kWorld)[mine]).pow(2).mean() + ddp(b.chunk(kWorld)[mine]).pow(2).mean()).backward();
+    expect_close(gradients_of(*net), gradients_of(*alone));
+    EXPECT_EQ(ddp.core().iterations(), 1u);
+  });
+}
+
+TEST_P(Ddp, TwoModulesTrainedInOneBackward) {
+  const at::Tensor x = random_tensor({4, 8}, 11);
+  Mlp first_alone(3, 8, 1), second_alone(4, 8, 2);
+  second_alone->forward(first_alone->forward(x)).pow(2).mean().backward();
+  ranks([&](int rank, auto group) {
+    Mlp first(3, 8, 1), second(4, 8, 2);
+    DistributedDataParallel front(first, options(group)), back(second, options(group));
+    for (int step = 0; step < 3; ++step) {
+      front.zero_grad();
+      back.zero_grad();
+      back(front(x.chunk(kWorld)[static_cast<std::size_t>(rank)])).pow(2).mean().backward();
+      expect_close(gradients_of(*first), gradients_of(*first_alone));
+      expect_close(gradients_of(*second), gradients_of(*second_alone));
+    }
+  });
+}
+
+struct MixedImpl : torch::nn::Module {
+  MixedImpl() {
+    a = register_parameter("a", random_tensor({3, 5}, 1));
+    b = register_parameter("b", random_tensor({5}, 2).to(at::kDouble));
+    c = register_parameter("c", random_tensor({2, 4, 3, 3}, 3).contiguous(at::MemoryFormat::ChannelsLast));
+    scalar = register_parameter("scalar", at::scalar_tensor(0.5));
+    frozen = register_parameter("frozen", random_tensor({5}, 4), /*requires_grad=*/false);
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    const at::Tensor h = torch::tanh(torch::linear(x, a.t()));       // a is used twice
+    const at::Tensor image = torch::conv2d(x.reshape({x.size(0), 1, 1, 3}).expand({x.size(0), 4, 5, 3}), c, {}, 1, 1);
+    return (torch::matmul(h, a.t()).sum() * scalar + (h.to(at::kDouble) * b * frozen).sum() + image.pow(2).sum()) / static_cast<double>(x.size(0));
+  }
+  at::Tensor a, b, c, scalar, frozen;
+};
+TORCH_MODULE(Mixed);
+
+// Two dtypes, channels_last, a scalar, a frozen one, one used twice: the gradients are right and keep the parameters' layout, in a hook too.
+TEST_P(Ddp, ParametersOfEveryKind) {
+  const at::Tensor x = random_tensor({4, 3}, 12);
+  Mixed alone;
+  alone->forward(x).backward();
+  for (const bool with_hook : {false, true}) {
+    ranks([&](int rank, auto group) {
+      Mixed net;
+      DistributedDataParallel ddp(net, options(group));
+      if (with_hook) {
+        ddp.register_comm_hook([](GradBucket& bucket) {
+          const auto gradients = bucket.gradients();
+          for (std::size_t i = 0; i < gradients.size(); ++i) {
+            EXPECT_EQ(gradients[i].strides(), bucket.parameters()[i].strides()) << bucket.parameter_names()[i];
+            EXPECT_EQ(gradients[i].sizes(), bucket.parameters()[i].sizes());
+            EXPECT_TRUE(gradients[i].is_alias_of(bucket.buffer()));
+          }
+          bucket.group().all_reduce({bucket.buffer().div_(bucket.divisor())})->wait();
+          return bucket.buffer();
+        });
+      }
+      for (int step = 0; step < 3; ++step) {
+        ddp.zero_grad();
+        ddp(x.chunk(kWorld)[static_cast<std::size_t>(rank)]).backward();
+        expect_close(gradients_of(*net), gradients_of(*alone));
+        EXPECT_EQ(net->c.grad().strides(), net->c.strides());
+        EXPECT_FALSE(net->frozen.grad().defined());
+      }
+    });
+  }
+}
+
+TEST_P(Ddp, BucketViewsAreTheGradientsAndTheyLeaveOldBuckets) {
+  ranks([&](int, auto group) {
+    Mlp net(6, 8);
+    auto made = options(group);
+    made.bucket_cap_mb = 0.0005;
+    DistributedDataParallel ddp(net, made);
+    Mlp alone(6, 8);
+    // No zero_grad between the first two: the values must survive the rebuild of the buckets.
+    for (int step = 0; step < 4; ++step) {
+      ddp(random_tensor({2, 8}, 20 + step).add(0)).pow(2).sum().backward();
+      alone->forward(random_tensor({2, 8}, 20 + step)).pow(2).sum().backward();
+      expect_close(gradients_of(*net), gradients_of(*alone), 1e-5);
+      std::set<const void*> storages;
+      for (const auto& parameter : net->parameters()) storages.insert(parameter.grad().storage().data());
+      EXPECT_EQ(storages.size(), GetParam().view ? 1u : net->parameters().size());
+    }
+  });
+}
+
+TEST_P(Ddp, BuffersComeFromRankZeroBeforeATrainingForward) {
+  struct CounterImpl : torch::nn::Module {
+    CounterImpl() {
+      weight = register_parameter("weight", at::ones({2}));
+      seen = register_buffer("seen", at::zeros({1}, at::kLong));
+      scale = register_buffer("scale", at::ones({2}));
+    }
+    at::Tensor forward(const at::Tensor& x) {
+      last = seen.item<std::int64_t>();
+      return (x * weight * scale.detach().clone()).sum();
+    }
+    at::Tensor weight, seen, scale;
+    std::int64_t last = 0;
+  };
+  for (const bool broadcast : {true, false}) {
+    ranks([&](int rank, auto group) {
+      auto net = std::make_shared<CounterImpl>();
+      auto made = options(group);
+      made.broadcast_buffers = broadcast;
+      net->seen.fill_(rank + 1);
+      DistributedDataParallel<CounterImpl> ddp(net, made);
+      const at::Tensor x = at::ones({2});
+      ddp(x).backward();
+      EXPECT_EQ(net->last, broadcast ? 1 : rank + 1);
+      net->seen.fill_(10 + rank);
+      ddp.eval();
+      ddp(x).backward();
+      EXPECT_EQ(net->last, 10 + rank) << "no broadcast in eval mode";
+      ddp.train();
+      {
+        const auto guard = ddp.no_sync();
+        ddp(x).backward();
+        EXPECT_EQ(net->last, 10 + rank) << "no communication under no_sync";
+      }
+      ddp(x).backward();
+      EXPECT_EQ(net->last, 10 + rank) << "the first forward after no_sync skips it, as in PyTorch";
+      ddp(x).backward();
+      EXPECT_EQ(net->last, broadcast ? 10 : 10 + rank);
+    });
+  }
+}
+
+TEST_P(Ddp, BucketsAreRebuiltInTheOrderOfReadiness) {
+  ranks([&](int rank, auto group) {
+    // Used in the order 1, 0, 2, so gradients become ready as 2, 0, 1.
+    struct OddImpl : torch::nn::Module {
+      OddImpl() {
+        for (int i = 0; i < 3; ++i) weights.push_back(register_parameter(concat("w", i), random_tensor({4, 4}, i)));
+      }
+      at::Tensor forward(at::Tensor x) {
+        for (const std::size_t i : {1u, 0u, 2u}) x = torch::tanh(torch::matmul(x, weights[i]));
+        return x.sum();
+      }
+      std::vector<at::Tensor> weights;
+    };
+    auto made = options(group);
+    made.bucket_cap_mb = 64.0 / (1 << 20);
+    DistributedDataParallel ddp(std::make_shared<OddImpl>(), made);
+    EXPECT_EQ(ddp.core().bucket_plan(), (BucketPlan{{0, 1, 2}}));
+    for (int step = 0; step < 3; ++step) ddp(random_tensor({2, 4}, rank)).backward();
+    EXPECT_EQ(ddp.core().bucket_plan(), (BucketPlan{{2}, {0}, {1}}));
+  });
+}
+
+TEST_P(Ddp, CreateGraphReplacesGradientsAndTheyAreStillReduced) {
+  const at::Tensor x = random_tensor({4, 8}, 13);
+  Mlp alone;
+  alone->forward(x).pow(2).mean().backward();
+  ranks([&](int rank, auto group) {
+    Mlp net;
+    DistributedDataParallel ddp(net, options(group));
+    for (int step = 0; step < 3; ++step) {
+      net->zero_grad(step % 2 == 0);
+      const at::Tensor loss = ddp(x.chunk(kWorld)[static_cast<std::size_t>(rank)]).pow(2).mean();
+      loss.backward({}, /*retain_graph=*/true, /*create_graph=*/true);
+      expect_close(gradients_of(*net), gradients_of(*alone));
+      for (auto& parameter : net->parameters()) parameter.mutable_grad() = parameter.grad().detach().clone();  // breaks the cycle with the graph
+    }
+  });
+}
+
+// ---- forward() of any signature --------------------------------------------------------------------------------------------------------------------
+
+struct Detections {
+  at::Tensor boxes;
+  std::vector<at::Tensor> masks;
+  int count = 0;
+};
+template <class Visit>
+void visit_tensors(Detections& detections, Visit&& visit) {
+  visit(detections.boxes);
+  visit(detections.masks);
+}
+
+struct PickyImpl : torch::nn::Module {
+  PickyImpl() { weight = register_parameter("weight", at::ones({2})); }
+  Detections forward(const std::map<std::string, at::Tensor>& inputs, int rank, const std::string& word, std::unique_ptr<int> only_moves, int& counter) {
+    ++counter;
+    return {inputs.at(word) * weight, {weight * 2}, rank + *only_moves};
+  }
+  at::Tensor weight;
+};
+TORCH_MODULE(Picky);
+
+TEST_P(Ddp, ForwardTakesAndReturnsAnything) {
+  ranks([&](int rank, auto group) {
+    Picky net;
+    DistributedDataParallel<Picky> ddp(net, options(group));
+    int counter = 0;
+    for (int step = 0; step < 2; ++step) {
+      ddp.zero_grad();
+      const std::map<std::string, at::Tensor> inputs{{"x", at::full({2}, rank + 1.0)}};
+      const Detections out = ddp(inputs, rank, "x", std::make_unique<int>(5), counter);
+      EXPECT_EQ(out.count, rank + 5);
+      (out.boxes.sum() + out.masks[0].sum()).backward();
+      EXPECT_TRUE(net->weight.grad().equal(at::full({2}, 3.5)));
+    }
+    EXPECT_EQ(counter, 2);
+  });
+}
+
+TEST(OutputTensors, AreFoundWhereverTheyAre) {
+  const at::Tensor t = at::ones({1});
+  using internal::tensors_in;
+  EXPECT_EQ(tensors_in(t).size(), 1u);
+  EXPECT_EQ(tensors_in(std::vector<at::Tensor>{t, t}).size(), 2u);
+  EXPECT_EQ(tensors_in(std::make_tuple(t, 1, std::string("a"), std::make_pair(t, 2.0))).size(), 2u);
+  EXPECT_EQ(tensors_in(std::optional<at::Tensor>()).size(), 0u);
+  EXPECT_EQ(tensors_in(std::optional<at::Tensor>(t)).size(), 1u);
+  EXPECT_EQ(tensors_in(std::array<at::Tensor, 2>{t, t}).size(), 2u);
+  EXPECT_EQ(tensors_in(std::map<int, std::vector<at::Tensor>>{{1, {t, t}}, {2, {t}}}).size(), 3u);
+  EXPECT_EQ(tensors_in(std::make_shared<std::vector<at::Tensor>>(3, t)).size(), 3u);
+  EXPECT_EQ(tensors_in(Detections{t, {t, t}, 1}).size(), 3u);
+  EXPECT_EQ(tensors_in(std::vector<bool>{true}).size(), 0u);
+  EXPECT_EQ(tensors_in(42).size(), 0u);
+}
+
+}  // namespace
+}  // namespace gradwire::testing
