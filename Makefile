@@ -47,8 +47,8 @@ test: build  ## Build and run the tests (under 20 minutes on two cores)
 test-slow: build  ## Run the tests that take longer
 	@scripts/run_tests.py $(BUILD) --label slow
 
-bench: setup  ## Measure all-reduce against Gloo and OpenMPI (BENCH_ARGS="--bytes 1Mi")
-	@scripts/setup.sh bench
+bench:  ## Measure all-reduce against Gloo and OpenMPI (BENCH_ARGS="--bytes 1Mi")
+	@scripts/setup.sh build bench torch
 	@$(CONFIGURE) && echo '$(CONFIGURE)' > $(BUILD)/.configured
 	@$(NINJA) gradwire-bench
 	$(BUILD)/bin/gradwire-bench all_reduce --peers $(BENCH_ARGS)

@@ -121,12 +121,15 @@ need_torch() {
 }
 
 (($# > 0)) || die "usage: scripts/setup.sh build|torch|bench|lint ..."
+packages=() torch=no
 for group in "$@"; do
     case "$group" in
-        build) need_packages "${BUILD_PACKAGES[@]}" ;;
-        bench) need_packages "${BENCH_PACKAGES[@]}" ;;
-        lint) need_packages "${LINT_PACKAGES[@]}" ;;
-        torch) need_torch ;;
+        build) packages+=("${BUILD_PACKAGES[@]}") ;;
+        bench) packages+=("${BENCH_PACKAGES[@]}") ;;
+        lint) packages+=("${LINT_PACKAGES[@]}") ;;
+        torch) torch=yes ;;
         *) die "no group '$group'; there are build, torch, bench and lint" ;;
     esac
 done
+if ((${#packages[@]} > 0)); then need_packages "${packages[@]}"; fi
+if [[ "$torch" == yes ]]; then need_torch; fi
