@@ -5,14 +5,18 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdint>
 #include <cstring>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
+#include "gradwire/base/deadline.h"
 #include "gradwire/base/os_handles.h"
 
 namespace gradwire::store_test {
@@ -54,6 +58,12 @@ class RawSocket {
   void listen() { ::listen(fd_.get(), 16); }
 
   RawSocket accept() { return RawSocket(UniqueFd(::accept(fd_.get(), nullptr, nullptr))); }
+
+  // Whether there is something to accept or receive within `limit`.
+  bool is_readable(Milliseconds limit) const {
+    pollfd entry{fd_.get(), POLLIN, 0};
+    return ::poll(&entry, 1, static_cast<int>(limit.count())) > 0;
+  }
 
   std::uint16_t port() const {
     sockaddr_in address{};

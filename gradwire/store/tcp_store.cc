@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <iterator>
+#include <optional>
 #include <utility>
 
 #include "gradwire/base/error.h"
@@ -75,7 +76,7 @@ class TcpStore::Impl {
 
   // Sends a request and returns the reply to it, an error as an exception. `wait` is how long the server may hold the
   // reply back.
-  Reply call(const char* operation, const Request& request, Milliseconds wait = Milliseconds::zero()) {
+  Reply call(const char* operation, const Request& request, std::optional<Milliseconds> wait = std::nullopt) {
     if (store_internal::body_bytes(request) > store_internal::kMaxMessageBytes) {
       throw InvalidArgument(concat(operation, ": these arguments have ", store_internal::body_bytes(request),
                                    " bytes; one call takes at most ", store_internal::kMaxMessageBytes));
@@ -85,7 +86,7 @@ class TcpStore::Impl {
     Reply reply = connection->exchange(request, deadline);
     give_back(std::move(connection));
     if (reply.status == Status::timeout) {
-      throw TimeoutError(store_internal::missing_message(name(), operation, reply.values, wait));
+      throw TimeoutError(store_internal::missing_message(name(), operation, reply.values, wait.value_or(timeout)));
     }
     if (reply.status == Status::store_error) {
       throw StoreError(concat(name(), ": ", reply.values.empty() ? "unnamed error" : reply.values.front()));
@@ -94,7 +95,7 @@ class TcpStore::Impl {
   }
 
   // As call(), for an operation that is answered with one value.
-  Value call_for_value(const char* operation, const Request& request, Milliseconds wait = Milliseconds::zero()) {
+  Value call_for_value(const char* operation, const Request& request, std::optional<Milliseconds> wait = std::nullopt) {
     Reply reply = call(operation, request, wait);
     if (reply.values.size() != 1) fail_strange(operation);
     return std::move(reply.values.front());
@@ -112,9 +113,9 @@ class TcpStore::Impl {
   const std::shared_ptr<TcpStoreServer> server;
 
  private:
-  Deadline answer_deadline(Milliseconds wait) const {
-    const Milliseconds held = wait > Milliseconds::max() - kAnswerGrace ? Milliseconds::max() : wait + kAnswerGrace;
-    return Deadline::after(wait > Milliseconds::zero() ? held : std::max(timeout.load(), kAnswerGrace));
+  Deadline answer_deadline(std::optional<Milliseconds> wait) const {
+    if (!wait) return Deadline::after(std::max(timeout.load(), kAnswerGrace));
+    return Deadline::after(*wait > Milliseconds::max() - kAnswerGrace ? *wait : *wait + kAnswerGrace);
   }
 
   std::unique_ptr<TcpStoreConnection> take(Deadline deadline) {

@@ -35,11 +35,14 @@ struct TcpStoreOptions {
 // A client of the server, and, with is_server, the owner of the server: one thread, which serves until the last handle
 // (clones included) of this store is gone. Close it after all ranks are done.
 //
-// Thread-safe; a method that waits holds no other up (each call under way has a connection of its own). A method throws
-// StoreError as soon as the connection breaks, because the server's process died, say. Where the server goes silent
-// instead, TimeoutError: at timeout(), and for get, wait, queue_pop one second later, as it is the server that watches
-// their time; no method gives up before one second. A caller that dies or gives up while an element is on the way to
-// its queue_pop takes that element with it.
+// Thread-safe; a method that waits holds no other up (each call under way has a connection of its own).
+//
+// A method throws StoreError as soon as the connection breaks, because the server's process died, say. Where the server
+// goes silent instead, it throws TimeoutError: get, wait and queue_pop one second after their time, which the server
+// watches; the others at timeout(), but not before one second. A process that was forked from the server's holds its
+// connections open: if the server is killed while such a child lives on, that looks like silence.
+//
+// A caller that dies or gives up while an element is on the way to its queue_pop takes that element with it.
 //
 // The server is for a trusted network: anyone who can connect can read and write. Garbage (a port scan, a malformed or
 // oversized message) closes the connection that sent it and nothing else. A forked child must not use a TcpStore

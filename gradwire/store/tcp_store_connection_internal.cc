@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <system_error>
 #include <utility>
 
 #include "gradwire/base/error.h"
@@ -21,14 +22,19 @@ namespace {
 constexpr std::size_t kFirstChunkBytes = 64 * 1024;
 constexpr Milliseconds kFirstPause{10};
 constexpr Milliseconds kLongestPause{500};
+constexpr int kMostRefusals = 20;
 
-// Whether it makes sense to try again: the server may not have started yet, or shed this connection in a rush.
-bool is_passing(const asio::error_code& error) {
-  return error == asio::error::connection_refused || error == asio::error::connection_reset ||
-         error == asio::error::connection_aborted || error == asio::error::eof || error == asio::error::broken_pipe ||
-         error == asio::error::host_unreachable || error == asio::error::network_unreachable ||
-         error == asio::error::timed_out || error == asio::error::host_not_found ||
-         error == asio::error::host_not_found_try_again;
+// The server may not have started yet.
+bool is_nobody_there(const asio::error_code& error) {
+  return error == asio::error::connection_refused || error == asio::error::host_unreachable ||
+         error == asio::error::network_unreachable || error == asio::error::timed_out ||
+         error == asio::error::host_not_found || error == asio::error::host_not_found_try_again;
+}
+
+// The server may have shed this connection in a rush of others.
+bool is_hung_up(const asio::error_code& error) {
+  return error == asio::error::connection_reset || error == asio::error::connection_aborted ||
+         error == asio::error::eof || error == asio::error::broken_pipe;
 }
 
 }  // namespace
@@ -36,13 +42,19 @@ bool is_passing(const asio::error_code& error) {
 class GRADWIRE_HIDDEN TcpStoreConnection::Impl final {
  public:
   Impl(std::string host, std::uint16_t port) : host_(std::move(host)), port_(port) {}
+  ~Impl() { close(); }
 
   void connect(Deadline deadline, Retry retry) {
+    int hung_up = 0;
     for (Milliseconds pause = kFirstPause;; pause = std::min(pause * 2, kLongestPause)) {
       const asio::error_code error = try_to_connect(deadline);
       if (!error) return;
-      if (retry == Retry::no || !is_passing(error))
+      if (is_hung_up(error) && ++hung_up == kMostRefusals) {
+        throw StoreError(concat(name(), ": whoever listens there closes every connection; is it another program?"));
+      }
+      if (!is_hung_up(error) && (retry == Retry::no || !is_nobody_there(error))) {
         throw StoreError(concat(name(), ": cannot connect: ", error.message()));
+      }
       if (deadline.expired()) {
         throw TimeoutError(concat(name(), ": could not connect in time (", error.message(),
                                   "); has the rank that runs the server started, on that host and port?"));
@@ -86,6 +98,12 @@ class GRADWIRE_HIDDEN TcpStoreConnection::Impl final {
                             "); the rank that runs the server has ended or closed its store"));
   }
 
+  void close() {
+    asio::error_code ignored;
+    socket_.shutdown(tcp::socket::shutdown_both, ignored);  // for forked children that hold a copy
+    socket_.close(ignored);
+  }
+
   // Runs one asynchronous operation to its end; operation_aborted when `deadline` came first.
   template <class Start>
   asio::error_code finish(Deadline deadline, Start start) {
@@ -94,8 +112,7 @@ class GRADWIRE_HIDDEN TcpStoreConnection::Impl final {
     loop_.restart();
     loop_.run_until(deadline.point());
     if (result == asio::error::would_block) {
-      asio::error_code ignored;
-      socket_.close(ignored);
+      close();
       loop_.run();
       result = asio::error::operation_aborted;
     }
@@ -115,8 +132,7 @@ class GRADWIRE_HIDDEN TcpStoreConnection::Impl final {
     tcp::resolver resolver(loop_);
     const auto found = resolver.resolve(host_, std::to_string(port_), tcp::resolver::numeric_service, error);
     for (const auto& entry : found) {
-      asio::error_code ignored;
-      socket_.close(ignored);
+      close();
       error = finish(deadline, [&](auto done) { socket_.async_connect(entry.endpoint(), done); });
       if (!error) error = greet(deadline);
       if (!error) return error;
@@ -153,8 +169,12 @@ class GRADWIRE_HIDDEN TcpStoreConnection::Impl final {
   tcp::socket socket_{loop_};
 };
 
-TcpStoreConnection::TcpStoreConnection(const std::string& host, std::uint16_t port, Deadline deadline, Retry retry)
-    : impl_(std::make_unique<Impl>(host, port)) {
+TcpStoreConnection::TcpStoreConnection(const std::string& host, std::uint16_t port, Deadline deadline, Retry retry) {
+  try {
+    impl_ = std::make_unique<Impl>(host, port);
+  } catch (const std::system_error& problem) {  // out of descriptors
+    throw ResourceError(concat("TcpStore ", host, ":", port, ": cannot make a connection: ", problem.what()));
+  }
   impl_->connect(deadline, retry);
 }
 

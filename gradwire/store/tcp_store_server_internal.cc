@@ -11,7 +11,9 @@
 #include <list>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -60,8 +62,8 @@ tcp::acceptor listen(asio::io_context& loop, const TcpStoreServerOptions& option
     const tcp::endpoint endpoint(address, options.port);
     acceptor.open(endpoint.protocol(), error);
     if (error) return acceptor;
-    acceptor.set_option(tcp::acceptor::reuse_address(true),
-                        error);  // over connections of an earlier server in TIME_WAIT
+    // Connections of an earlier server that linger in TIME_WAIT do not count as use of the port.
+    acceptor.set_option(tcp::acceptor::reuse_address(true), error);
     if (!error && options.reuse_port) acceptor.set_option(ReusePort(true), error);
     if (!error && address.is_v6()) acceptor.set_option(asio::ip::v6_only(!address.is_unspecified()), error);
     if (!error) acceptor.bind(endpoint, error);
@@ -109,7 +111,14 @@ class GRADWIRE_HIDDEN TcpStoreServer::Impl final : public TcpStoreSession::Owner
     }
   }
 
-  void stop() { loop_.stop(); }  // from any thread
+  void stop() {  // from any thread
+    asio::post(loop_, [this] {
+      // Closing alone would keep the port and the connections open in children that this process has forked.
+      static_cast<void>(::shutdown(acceptor_.native_handle(), SHUT_RDWR));
+      while (!sessions_.empty()) Session::Ptr(*sessions_.begin())->close();
+      loop_.stop();
+    });
+  }
 
   int wait_for_workers(int count, Deadline deadline) {  // from any thread
     MutexLock lock(workers_mutex_);
@@ -126,6 +135,7 @@ class GRADWIRE_HIDDEN TcpStoreServer::Impl final : public TcpStoreSession::Owner
       if (error) return accept_later(error);
       try {
         const auto session = std::make_shared<Session>(std::move(socket), *this);
+        sessions_.insert(session);
         strangers_.push_back(session);
         session->start(Deadline::after(options_.hello_timeout));
         if (strangers_.size() > options_.max_strangers) Session::Ptr(strangers_.front())->close();
@@ -148,6 +158,7 @@ class GRADWIRE_HIDDEN TcpStoreServer::Impl final : public TcpStoreSession::Owner
   void greeted(const Session::Ptr& session) override { strangers_.remove(session); }
 
   void closed(const Session::Ptr& session) override {
+    sessions_.erase(session);
     strangers_.remove(session);
     unpark(session);
   }
@@ -231,6 +242,7 @@ class GRADWIRE_HIDDEN TcpStoreServer::Impl final : public TcpStoreSession::Owner
   tcp::acceptor acceptor_;
   asio::steady_timer retry_;
   KeyValueMap map_;
+  std::unordered_set<Session::Ptr> sessions_;
   std::list<Session::Ptr> strangers_;  // those that have not said hello, oldest first
   std::unordered_map<std::string, std::deque<Parked>> parked_;
   std::unordered_map<Session*, std::string> where_;  // the key under which a session's request is parked
@@ -289,8 +301,20 @@ std::vector<std::string> TcpStoreServer::Impl::missing(const Request& request) c
   return request.operation == Operation::get ? map_.missing_values(request.keys) : map_.missing(request.keys);
 }
 
+namespace {
+
+std::shared_ptr<TcpStoreServer::Impl> make_server(const TcpStoreServerOptions& options) {
+  try {
+    return std::make_shared<TcpStoreServer::Impl>(options);
+  } catch (const std::system_error& problem) {
+    throw ResourceError(concat("TcpStore: cannot start the server: ", problem.what()));
+  }
+}
+
+}  // namespace
+
 TcpStoreServer::TcpStoreServer(const TcpStoreServerOptions& options)
-    : impl_("this TcpStore's server", std::make_shared<Impl>(options)), port_(impl_.get()->port()) {
+    : impl_("this TcpStore's server", make_server(options)), port_(impl_.get()->port()) {
   thread_ = Thread("gw-tcp-store", [impl = impl_.get()] {
     // The program's signal handlers run on its own threads.
     sigset_t all;

@@ -123,6 +123,7 @@ void TcpStoreSession::close() {
   ++turn_;
   timer_.cancel();
   asio::error_code ignored;
+  socket_.shutdown(asio::ip::tcp::socket::shutdown_both, ignored);  // for forked children that hold a copy
   socket_.close(ignored);
   body_ = {};
   owner_.closed(shared_from_this());

@@ -107,6 +107,8 @@ TEST(TcpStoreTest, AServerThatStallsIsATimeout) {
   server.stop();
   EXPECT_TRUE(contains(message_of<TimeoutError>([&] { store.set("key", "value"); }), "did not answer"));
   EXPECT_THROW(store.get("key"), TimeoutError);
+  store.set_timeout(kDefaultTimeout);
+  EXPECT_THROW(store.wait(Keys{"key"}, Milliseconds(0)), TimeoutError);
   EXPECT_THROW(store.wait(Keys{"key"}, Milliseconds(10)), TimeoutError);
   EXPECT_THROW(TcpStore({.port = server.port(), .timeout = Milliseconds(300)}), TimeoutError);
 }
@@ -118,6 +120,22 @@ TEST(TcpStoreTest, ClosingTheServerEndsItsClientsWaits) {
   EXPECT_EQ(value.wait_for(Milliseconds(50)), std::future_status::timeout);
   server.reset();
   EXPECT_THROW(value.get(), StoreError);
+}
+
+TEST(TcpStoreTest, ClosingTheServerWorksThoughAForkedChildLivesOn) {
+  auto server = std::make_unique<TcpStore>(TcpStoreOptions{.is_server = true});
+  const std::uint16_t port = server->port();
+  TcpStore store(client_of(port));
+  auto value = std::async(std::launch::async, [&] { return store.get("never"); });
+  EXPECT_EQ(value.wait_for(Milliseconds(50)), std::future_status::timeout);
+  const pid_t child = store_test::fork_child([]() -> int {
+    for (;;) ::pause();
+  });
+  server.reset();
+  EXPECT_THROW(value.get(), StoreError);
+  EXPECT_EQ(TcpStore({.port = port, .is_server = true}).add("n", 1), 1) << "the port is free again";
+  ::kill(child, SIGKILL);
+  store_test::wait_for(child);
 }
 
 TEST(TcpStoreTest, ACloneKeepsTheServerAlive) {
@@ -192,7 +210,19 @@ TEST(TcpStoreTest, AnotherProgramOnThePortIsRecognised) {
   }
 }
 
-TEST(TcpStoreTest, ReplyThatMakesNoSenseIsAnError) {
+TEST(TcpStoreTest, OneThatClosesEveryConnectionIsGivenUp) {
+  RawSocket listener = RawSocket::bind(0);
+  listener.listen();
+  const std::uint16_t port = listener.port();
+  auto client =
+      std::async(std::launch::async, [&] { return message_of<StoreError>([&] { TcpStore store(client_of(port)); }); });
+  while (client.wait_for(Milliseconds(0)) != std::future_status::ready) {
+    if (listener.is_readable(Milliseconds(20))) static_cast<void>(listener.accept());
+  }
+  EXPECT_TRUE(contains(client.get(), "another program"));
+}
+
+TEST(TcpStoreTest, AReplyThatMakesNoSenseIsAnError) {
   RawSocket listener = RawSocket::bind(0);
   listener.listen();
   for (const std::string& reply : {length_bytes(1ULL << 63), length_bytes(0), length_bytes(3) + "abc"}) {
@@ -221,10 +251,8 @@ TEST(TcpStoreTest, TheServerWaitsForAllWorkers) {
   const std::uint16_t port = free_port();
   store_test::run_threads(3, [&](int rank) {
     TcpStore store({.port = port, .is_server = rank == 0, .world_size = 3});
-    store.add("here", 1);
-    if (rank != 0) return;
-    while (store.get("here") != "3") {
-    }
+    store.set(std::to_string(rank), "");
+    if (rank == 0) store.wait(Keys{"1", "2"});
   });
   const auto text =
       message_of<TimeoutError>([&] { TcpStore({.is_server = true, .world_size = 2, .timeout = Milliseconds(100)}); });
