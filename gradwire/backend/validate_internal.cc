@@ -38,7 +38,8 @@ class Checker {
 
   void op(ReduceOp op, DType dtype) const {
     if (is_defined(op, dtype)) return;
-    if (static_cast<int>(op.kind) >= kReduceOpCount) refuse("reduce op has the unknown value ", static_cast<int>(op.kind));
+    if (static_cast<int>(op.kind) >= kReduceOpCount)
+      refuse("reduce op has the unknown value ", static_cast<int>(op.kind));
     try {
       require_defined(op, dtype);
     } catch (const InvalidArgument& error) {
@@ -69,7 +70,8 @@ class Checker {
   }
 
   void none(std::size_t length, std::string_view name, int root) const {
-    if (length != 0) refuse(name, " has ", length, " entries, but belongs to the root, rank ", root, "; leave it empty");
+    if (length != 0)
+      refuse(name, " has ", length, " entries, but belongs to the root, rank ", root, "; leave it empty");
   }
 
   // The two lie apart, or are the same and `may_be_same`.
@@ -102,7 +104,8 @@ void pointers(const Checker& check, std::span<const void* const> list, std::size
 class ConstPointers {
  public:
   ConstPointers(const Checker& check, std::span<void* const> list) : size_(list.size()) {
-    if (size_ > pointers_.size()) check.refuse("a list of ", size_, " buffers is more than ", kMaxWorldSize, " ranks need");
+    if (size_ > pointers_.size())
+      check.refuse("a list of ", size_, " buffers is more than ", kMaxWorldSize, " ranks need");
     for (std::size_t i = 0; i < size_; ++i) pointers_[i] = list[i];
   }
   std::span<const void* const> span() const noexcept { return {pointers_.data(), size_}; }

@@ -1,13 +1,15 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Checks of what a caller passes to a Channel, shared by all backends: `validate::all_reduce(*this, data, count, dtype, op)` is the
-// first line of an all_reduce().
+// Checks of what a caller passes to a Channel, shared by all backends: `validate::all_reduce(*this, data, count, dtype,
+// op)` is the first line of an all_reduce().
 //
-// Every function returns when the arguments are fine and otherwise throws InvalidArgument "<operation> on rank <r> of <n>: <what is
-// wrong>". Nothing is communicated, nothing is read or written through the pointers. Thread-safe. Checked are
+// Every function returns when the arguments are fine and otherwise throws InvalidArgument "<operation> on rank <r> of
+// <n>: <what is wrong>". Nothing is communicated, nothing is read or written through the pointers. Thread-safe. Checked
+// are
 //   - the root or peer: in [0, size)
 //   - the dtype and the op: enumerators, and a defined pair (ReduceOp's table)
-//   - counts: count * size_of(dtype), and its sum over the ranks where one call moves that much, fit a signed 64-bit number
+//   - counts: count * size_of(dtype), and its sum over the ranks where one call moves that much, fit a signed 64-bit
+//   number
 //   - pointers: not null where there is something to move, as many as there are ranks
 //   - overlap: buffers of one call lie apart, or are the same where the interface allows it
 // Not checked: that the memory is there and as large as `count` says.
@@ -40,7 +42,8 @@ void scatter(const Channel& channel, std::span<const void* const> inputs, const 
 // The output may be one of the inputs.
 void reduce_scatter(const Channel& channel, std::span<const void* const> inputs, const void* output, std::size_t count,
                     DType dtype, ReduceOp op);
-// inputs[rank()] and outputs[rank()] must have the same count; a difference with another rank is a MismatchError of the call itself.
+// inputs[rank()] and outputs[rank()] must have the same count; a difference with another rank is a MismatchError of the
+// call itself.
 void all_to_all(const Channel& channel, std::span<const ConstSlice> inputs, std::span<const Slice> outputs,
                 DType dtype);
 void isend(const Channel& channel, const void* data, std::size_t bytes, int destination);

@@ -47,8 +47,8 @@ class PipeListener final : public ::testing::EmptyTestEventListener {
   PipeListener(int fd, std::string name) : fd_(fd), name_(std::move(name)) {}
   void OnTestPartResult(const ::testing::TestPartResult& result) override {
     if (!result.failed()) return;
-    write_all(fd_, concat(name_, ": ", result.file_name() != nullptr ? result.file_name() : "?", ":", result.line_number(),
-                          ": ", result.message(), "\n"));
+    write_all(fd_, concat(name_, ": ", result.file_name() != nullptr ? result.file_name() : "?", ":",
+                          result.line_number(), ": ", result.message(), "\n"));
     failed_ = true;
   }
   bool failed() const { return failed_; }

@@ -16,7 +16,8 @@ namespace gradwire::testing {
 // One forked child. It dies with its parent, and is killed and reaped by the destructor if it still runs. Movable.
 class ChildProcess {
  public:
-  // Forks; the child runs `body` and ends without running destructors of the parent's objects. Only where no other thread runs.
+  // Forks; the child runs `body` and ends without running destructors of the parent's objects. Only where no other
+  // thread runs.
   ChildProcess(std::string name, const std::function<void()>& body);
   ChildProcess(ChildProcess&& other) noexcept;
   ChildProcess& operator=(ChildProcess&&) = delete;

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// The fixture of the conformance suite: every test runs over every backend and several world sizes. A test's name ends in the world,
-// "threads_5", so --gtest_filter=*/shm_* runs one backend.
+// The fixture of the conformance suite: every test runs over every backend and several world sizes. A test's name ends
+// in the world, "threads_5", so --gtest_filter=*/shm_* runs one backend.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -27,19 +27,20 @@ class ConformanceTest : public ::testing::TestWithParam<World> {
 inline std::string world_name(const ::testing::TestParamInfo<World>& info) { return name_of(info.param); }
 
 // A suite `NAME` over all backends with each of the world sizes.
-#define GRADWIRE_CONFORMANCE_SUITE(NAME, ...)                          \
-  class NAME : public ::gradwire::testing::ConformanceTest {};         \
+#define GRADWIRE_CONFORMANCE_SUITE(NAME, ...)                                                          \
+  class NAME : public ::gradwire::testing::ConformanceTest {};                                         \
   INSTANTIATE_TEST_SUITE_P(All, NAME, ::testing::ValuesIn(::gradwire::testing::worlds({__VA_ARGS__})), \
                            ::gradwire::testing::world_name)
 
 // Where the buffers of a call lie.
 enum class Placement {
-  in_place,       // all ranks in memory from allocate()
-  own,            // all ranks in memory of their own
-  mixed,          // odd ranks in memory of their own
-  mixed_rank_0,   // rank 0 only in memory of its own
+  in_place,      // all ranks in memory from allocate()
+  own,           // all ranks in memory of their own
+  mixed,         // odd ranks in memory of their own
+  mixed_rank_0,  // rank 0 only in memory of its own
 };
-inline constexpr Placement kPlacements[] = {Placement::in_place, Placement::own, Placement::mixed, Placement::mixed_rank_0};
+inline constexpr Placement kPlacements[] = {Placement::in_place, Placement::own, Placement::mixed,
+                                            Placement::mixed_rank_0};
 
 // Memory that calls use one after the other, with bytes before and behind every buffer that must not change.
 class Arena {

@@ -44,7 +44,8 @@ TEST_P(Failure, ARankThatDoesNotComeIsNamedByTheDeadline) {
       }
       context.meet("timed out");
       if (context.rank() == absent) {
-        // The one that comes too late may still find all it needs in place, once; then it learns that the others have given up, at once.
+        // The one that comes too late may still find all it needs in place, once; then it learns that the others have
+        // given up, at once.
         const auto start = Clock::now();
         std::string text;
         try {
@@ -203,7 +204,8 @@ TEST_P(Failure, ADuplicateAbortsAlone) {
 
 TEST_P(Failure, AnAbortDoesNotUndoCallsThatTheAborterHasFinished) {
   run([](RankContext& context) {
-    // The others may still be on their way out of the call when the abort reaches them, but miss nothing of the aborter's.
+    // The others may still be on their way out of the call when the abort reaches them, but miss nothing of the
+    // aborter's.
     for (int round = 0; round < 40; ++round) {
       const std::size_t count = round % 2 == 0 ? 10 : 50'000;
       const std::unique_ptr<Channel> duplicate = context.channel().duplicate(guarded());
@@ -233,8 +235,8 @@ TEST_P(FailureAlone, AbortEndsTheChannelOnThisRank) {
     float value = 1;
     for (int again = 0; again < 2; ++again) {
       expect_contains(expect_throw<AbortedError>([&] { context.channel().barrier(guarded()); }), "why not");
-      expect_contains(
-          expect_throw<AbortedError>([&] { context.channel().isend(&value, sizeof value, 0, 1); }), "why not");
+      expect_contains(expect_throw<AbortedError>([&] { context.channel().isend(&value, sizeof value, 0, 1); }),
+                      "why not");
       expect_contains(expect_throw<AbortedError>([&] { context.channel().duplicate(guarded()); }), "why not");
       expect_contains(expect_throw<AbortedError>([&] { context.channel().allocate(64, guarded()); }), "why not");
     }

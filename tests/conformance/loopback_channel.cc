@@ -30,7 +30,8 @@ class LoopbackRequest final : public Request {
   Status wait(Deadline deadline) override {
     MutexLock lock(hub_->mutex_);
     while (!done_) {
-      if (deadline.expired()) throw TimeoutError(concat("no message from rank ", source_, " by the deadline"), {source_});
+      if (deadline.expired())
+        throw TimeoutError(concat("no message from rank ", source_, " by the deadline"), {source_});
       if (deadline.point() == Deadline::Clock::time_point::max()) {
         hub_->changed_.wait(lock);
       } else {
@@ -47,7 +48,9 @@ class LoopbackRequest final : public Request {
   }
 
   // The rest with the hub's mutex held.
-  bool matches(int source, std::uint32_t tag) const { return tag == tag_ && (source_ == kAnySource || source == source_); }
+  bool matches(int source, std::uint32_t tag) const {
+    return tag == tag_ && (source_ == kAnySource || source == source_);
+  }
   int source() const { return source_; }
   int rank() const { return at_.second; }
   const std::string& channel() const { return at_.first; }
@@ -55,8 +58,8 @@ class LoopbackRequest final : public Request {
   void take(const LoopbackHub::Message& message) {
     done_ = true;
     if (message.bytes.size() > bytes_) {
-      error_ = std::make_exception_ptr(MismatchError(concat("rank ", message.source, " sent ", message.bytes.size(),
-                                                            " bytes, the buffer has ", bytes_)));
+      error_ = std::make_exception_ptr(MismatchError(
+          concat("rank ", message.source, " sent ", message.bytes.size(), " bytes, the buffer has ", bytes_)));
       return;
     }
     if (!message.bytes.empty()) std::memcpy(data_, message.bytes.data(), message.bytes.size());
@@ -157,8 +160,7 @@ std::shared_ptr<Request> LoopbackChannel::start_send(const void* data, std::size
 }
 
 std::shared_ptr<Request> LoopbackChannel::start_receive(void* data, std::size_t bytes, int source, std::uint32_t tag) {
-  auto request =
-      std::make_shared<LoopbackRequest>(hub_, LoopbackHub::Address{name_, rank_}, data, bytes, source, tag);
+  auto request = std::make_shared<LoopbackRequest>(hub_, LoopbackHub::Address{name_, rank_}, data, bytes, source, tag);
   hub_->await({name_, rank_}, *request);
   return request;
 }
@@ -167,9 +169,8 @@ void LoopbackChannel::announce_end(std::string_view reason) noexcept { hub_->end
 
 std::unique_ptr<Channel> LoopbackChannel::duplicate(const CallOptions& options) {
   std::unique_ptr<Channel> channel;
-  run({.operation = generic::Operation::duplicate}, options, [&] {
-    channel = std::make_unique<LoopbackChannel>(hub_, concat(name_, ".", ++duplicates_), rank_);
-  });
+  run({.operation = generic::Operation::duplicate}, options,
+      [&] { channel = std::make_unique<LoopbackChannel>(hub_, concat(name_, ".", ++duplicates_), rank_); });
   return channel;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// The generic collectives over mailboxes in one process: what the conformance suite runs to test GenericChannel by itself.
+// The generic collectives over mailboxes in one process: what the conformance suite runs to test GenericChannel by
+// itself.
 #pragma once
 
 #include <deque>
@@ -19,8 +20,8 @@ namespace gradwire::testing {
 
 class LoopbackRequest;
 
-// The mailboxes of all ranks and channels of one world, shared by its ranks. Sends are buffered whole, so they complete at once.
-// Thread-safe.
+// The mailboxes of all ranks and channels of one world, shared by its ranks. Sends are buffered whole, so they complete
+// at once. Thread-safe.
 class LoopbackHub {
  public:
   // A channel is named by its path of duplications, the same on all ranks: "0", "0.1", "0.1.1", ...

@@ -28,7 +28,8 @@ void expect_fresh(const Allocation& allocation, std::size_t bytes) {
 
 TEST_P(Memory, IsZeroedAndAlignedAndOfTheSameKindOnAllRanks) {
   run([](RankContext& context) {
-    for (const std::size_t bytes : {std::size_t{0}, std::size_t{1}, std::size_t{4096}, std::size_t{4097}, std::size_t{3'000'000}}) {
+    for (const std::size_t bytes :
+         {std::size_t{0}, std::size_t{1}, std::size_t{4096}, std::size_t{4097}, std::size_t{3'000'000}}) {
       SCOPED_TRACE(concat(bytes, " bytes"));
       const Allocation allocation = context.channel().allocate(bytes, guarded());
       expect_fresh(allocation, bytes);
@@ -105,8 +106,8 @@ TEST_P(Memory, PartsOfAnAllocationAreReducedWithoutTouchingTheRest) {
     std::fill_n(allocation.data.get(), kBytes, std::byte{0x77});
     const std::vector<Bytes> inputs = make_inputs(DType::f32, kCount, context.size(), 4);
     const std::size_t offset = 4000 + 13 * static_cast<std::size_t>(context.rank());
-    std::copy(inputs[static_cast<std::size_t>(context.rank())].begin(), inputs[static_cast<std::size_t>(context.rank())].end(),
-              allocation.data.get() + offset);
+    std::copy(inputs[static_cast<std::size_t>(context.rank())].begin(),
+              inputs[static_cast<std::size_t>(context.rank())].end(), allocation.data.get() + offset);
     context.channel().all_reduce(allocation.data.get() + offset, kCount, DType::f32, ReduceOp::sum(), guarded());
     const Bytes expected = combine(DType::f32, ReduceOp::sum(), inputs);
     EXPECT_EQ(difference(allocation.data.get() + offset, expected, DType::f32), "");

@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Ranks that call different things: all get a MismatchError that says who called what, nobody hangs, nothing is written.
+// Ranks that call different things: all get a MismatchError that says who called what, nobody hangs, nothing is
+// written.
 #include <functional>
 
 #include "gradwire/base/error.h"
@@ -50,13 +51,14 @@ using Action = std::function<void(Channel&, Scratch&)>;
 
 struct Case {
   std::string title;
-  Action one;    // what the odd rank calls
-  Action other;  // what the others call
+  Action one;                      // what the odd rank calls
+  Action other;                    // what the others call
   std::vector<std::string> words;  // that the message must have
 };
 
 Action all_reduce(std::size_t count, DType dtype, ReduceOp op, CallTag tag = {}) {
-  return [=](Channel& channel, Scratch& scratch) { channel.all_reduce(scratch.data(), count, dtype, op, with_tag(tag)); };
+  return
+      [=](Channel& channel, Scratch& scratch) { channel.all_reduce(scratch.data(), count, dtype, op, with_tag(tag)); };
 }
 Action broadcast(std::size_t count, DType dtype, int root) {
   return [=](Channel& channel, Scratch& scratch) { channel.broadcast(scratch.data(), count, dtype, root, guarded()); };
@@ -105,18 +107,32 @@ std::vector<Case> cases() {
       {"collective against barrier", all_reduce(10, DType::f32, sum), barrier(), {"all_reduce", "barrier"}},
       {"large collective against barrier", all_reduce(25'000, DType::f32, sum), barrier(), {"all_reduce", "barrier"}},
       {"other count", all_reduce(10, DType::f32, sum), all_reduce(11, DType::f32, sum), {"10", "11"}},
-      {"other large count", all_reduce(20'000, DType::f32, sum), all_reduce(25'000, DType::f32, sum), {"20000", "25000"}},
+      {"other large count",
+       all_reduce(20'000, DType::f32, sum),
+       all_reduce(25'000, DType::f32, sum),
+       {"20000", "25000"}},
       {"count 0 against 1", all_reduce(0, DType::f32, sum), all_reduce(1, DType::f32, sum), {"all_reduce"}},
-      {"other dtype of the same size", all_reduce(10, DType::f32, sum), all_reduce(10, DType::i32, sum), {"f32", "i32"}},
+      {"other dtype of the same size",
+       all_reduce(10, DType::f32, sum),
+       all_reduce(10, DType::i32, sum),
+       {"f32", "i32"}},
       {"other op", all_reduce(10, DType::f32, sum), all_reduce(10, DType::f32, ReduceOp::max()), {"sum", "max"}},
-      {"other factor", all_reduce(10, DType::f32, ReduceOp::premul_sum(0.5)),
-       all_reduce(10, DType::f32, ReduceOp::premul_sum(0.25)), {"0.5", "0.25"}},
-      {"other iteration", all_reduce(10, DType::f32, sum, {.iteration = 5, .bucket = 1, .stage = 0}),
-       all_reduce(10, DType::f32, sum, {.iteration = 6, .bucket = 1, .stage = 0}), {"5", "6"}},
-      {"other bucket", all_reduce(10, DType::f32, sum, {.iteration = 5, .bucket = 17, .stage = 0}),
-       all_reduce(10, DType::f32, sum, {.iteration = 5, .bucket = 18, .stage = 0}), {"17", "18"}},
-      {"other stage", all_reduce(10, DType::f32, sum, {.iteration = 5, .bucket = 1, .stage = 0}),
-       all_reduce(10, DType::f32, sum, {.iteration = 5, .bucket = 1, .stage = 3}), {"3"}},
+      {"other factor",
+       all_reduce(10, DType::f32, ReduceOp::premul_sum(0.5)),
+       all_reduce(10, DType::f32, ReduceOp::premul_sum(0.25)),
+       {"0.5", "0.25"}},
+      {"other iteration",
+       all_reduce(10, DType::f32, sum, {.iteration = 5, .bucket = 1, .stage = 0}),
+       all_reduce(10, DType::f32, sum, {.iteration = 6, .bucket = 1, .stage = 0}),
+       {"5", "6"}},
+      {"other bucket",
+       all_reduce(10, DType::f32, sum, {.iteration = 5, .bucket = 17, .stage = 0}),
+       all_reduce(10, DType::f32, sum, {.iteration = 5, .bucket = 18, .stage = 0}),
+       {"17", "18"}},
+      {"other stage",
+       all_reduce(10, DType::f32, sum, {.iteration = 5, .bucket = 1, .stage = 0}),
+       all_reduce(10, DType::f32, sum, {.iteration = 5, .bucket = 1, .stage = 3}),
+       {"3"}},
       {"other root of a broadcast", broadcast(10, DType::f32, 0), broadcast(10, DType::f32, 1), {"0", "1"}},
       {"other root of a reduce", reduce(0), reduce(1), {"reduce"}},
       {"other root of a gather", gather(1), gather(0), {"gather"}},

@@ -24,7 +24,8 @@ void sweep(const RankContext& context, Check check) {
       const DType dtype = kAllDTypes[turn];
       const Placement placement = kPlacements[seed % 4];
       const int root = static_cast<int>(seed % static_cast<std::uint64_t>(context.size()));
-      SCOPED_TRACE(concat("count ", count, " ", name_of(dtype), " placement ", static_cast<int>(placement), " root ", root));
+      SCOPED_TRACE(
+          concat("count ", count, " ", name_of(dtype), " placement ", static_cast<int>(placement), " root ", root));
       check(dtype, count, placement, root, seed);
     }
   }
@@ -58,7 +59,9 @@ TEST_P(Movement, AllGatherGivesAllEveryonesData) {
       if (input == own && !mine.empty()) std::memcpy(own, mine.data(), mine.size());
       context.channel().all_gather(input, outputs, count, dtype, guarded());
       for (std::size_t r = 0; r < ranks; ++r) {
-        EXPECT_EQ(difference(static_cast<std::byte*>(outputs[r]), make_input(dtype, count, static_cast<int>(r), seed), dtype), "");
+        EXPECT_EQ(
+            difference(static_cast<std::byte*>(outputs[r]), make_input(dtype, count, static_cast<int>(r), seed), dtype),
+            "");
       }
       EXPECT_EQ(difference(input, mine, dtype), "") << "the input changed";
       arena.expect_fences();
@@ -83,7 +86,9 @@ TEST_P(Movement, GatherGivesTheRootEveryonesData) {
       }
       context.channel().gather(input, outputs, count, dtype, root, guarded());
       for (std::size_t r = 0; r < outputs.size(); ++r) {
-        EXPECT_EQ(difference(static_cast<std::byte*>(outputs[r]), make_input(dtype, count, static_cast<int>(r), seed), dtype), "");
+        EXPECT_EQ(
+            difference(static_cast<std::byte*>(outputs[r]), make_input(dtype, count, static_cast<int>(r), seed), dtype),
+            "");
       }
       EXPECT_EQ(difference(input, mine, dtype), "") << "the input changed";
       arena.expect_fences();

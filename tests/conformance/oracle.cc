@@ -116,7 +116,8 @@ T combine_one(ReduceOp op, const std::vector<T>& values) {
 
 bool combine_truth(ReduceOp::Kind kind, const std::vector<std::uint8_t>& values) {
   using Kind = ReduceOp::Kind;
-  const auto truths = static_cast<std::size_t>(std::count_if(values.begin(), values.end(), [](int v) { return v != 0; }));
+  const auto truths =
+      static_cast<std::size_t>(std::count_if(values.begin(), values.end(), [](int v) { return v != 0; }));
   if (kind == Kind::bxor) return truths % 2 == 1;
   const bool any = kind == Kind::sum || kind == Kind::max || kind == Kind::bor;
   return any ? truths > 0 : truths == values.size();
@@ -172,7 +173,8 @@ void combine_halves(Format format, ReduceOp op, const std::vector<Bytes>& inputs
 double make_number(Random& random) {
   const std::uint64_t bits = random.next();
   const double magnitude = 1.0 + static_cast<double>(bits >> 12) * 0x1p-52;
-  return std::ldexp((bits & 1) != 0 ? magnitude : -magnitude, -static_cast<int>(bits >> 1 & 1) - static_cast<int>(bits >> 2 & 1));
+  return std::ldexp((bits & 1) != 0 ? magnitude : -magnitude,
+                    -static_cast<int>(bits >> 1 & 1) - static_cast<int>(bits >> 2 & 1));
 }
 
 }  // namespace
@@ -213,14 +215,30 @@ std::vector<Bytes> make_inputs(DType dtype, std::size_t count, int ranks, std::u
 Bytes combine(DType dtype, ReduceOp op, const std::vector<Bytes>& inputs) {
   Bytes output(inputs.front().size());
   switch (dtype) {
-    case DType::f16: combine_halves(kHalf, op, inputs, output); break;
-    case DType::bf16: combine_halves(kBrain, op, inputs, output); break;
-    case DType::f32: combine_numbers<float>(op, inputs, output); break;
-    case DType::f64: combine_numbers<double>(op, inputs, output); break;
-    case DType::i8: combine_numbers<std::int8_t>(op, inputs, output); break;
-    case DType::u8: combine_numbers<std::uint8_t>(op, inputs, output); break;
-    case DType::i32: combine_numbers<std::int32_t>(op, inputs, output); break;
-    case DType::i64: combine_numbers<std::int64_t>(op, inputs, output); break;
+    case DType::f16:
+      combine_halves(kHalf, op, inputs, output);
+      break;
+    case DType::bf16:
+      combine_halves(kBrain, op, inputs, output);
+      break;
+    case DType::f32:
+      combine_numbers<float>(op, inputs, output);
+      break;
+    case DType::f64:
+      combine_numbers<double>(op, inputs, output);
+      break;
+    case DType::i8:
+      combine_numbers<std::int8_t>(op, inputs, output);
+      break;
+    case DType::u8:
+      combine_numbers<std::uint8_t>(op, inputs, output);
+      break;
+    case DType::i32:
+      combine_numbers<std::int32_t>(op, inputs, output);
+      break;
+    case DType::i64:
+      combine_numbers<std::int64_t>(op, inputs, output);
+      break;
     case DType::boolean:
       for_each_element<std::uint8_t>(inputs, output, [&](const std::vector<std::uint8_t>& values) {
         return static_cast<std::uint8_t>(combine_truth(op.kind, values));
@@ -230,7 +248,8 @@ Bytes combine(DType dtype, ReduceOp op, const std::vector<Bytes>& inputs) {
       for_each_element<Complex<float>>(inputs, output, [&](const auto& values) { return combine_complex(op, values); });
       break;
     case DType::c128:
-      for_each_element<Complex<double>>(inputs, output, [&](const auto& values) { return combine_complex(op, values); });
+      for_each_element<Complex<double>>(inputs, output,
+                                        [&](const auto& values) { return combine_complex(op, values); });
       break;
   }
   return output;
@@ -253,19 +272,27 @@ std::string difference(const std::byte* actual, const Bytes& expected, DType dty
 
 double floating_at(const std::byte* data, DType dtype, std::size_t i) {
   switch (dtype) {
-    case DType::f16: return decode(load<std::uint16_t>(data, i), kHalf);
-    case DType::bf16: return decode(load<std::uint16_t>(data, i), kBrain);
-    case DType::f32: return static_cast<double>(load<float>(data, i));
-    default: return load<double>(data, i);
+    case DType::f16:
+      return decode(load<std::uint16_t>(data, i), kHalf);
+    case DType::bf16:
+      return decode(load<std::uint16_t>(data, i), kBrain);
+    case DType::f32:
+      return static_cast<double>(load<float>(data, i));
+    default:
+      return load<double>(data, i);
   }
 }
 
 void set_floating(std::byte* data, DType dtype, std::size_t i, double value) {
   switch (dtype) {
-    case DType::f16: return store(data, i, encode(value, kHalf));
-    case DType::bf16: return store(data, i, encode(value, kBrain));
-    case DType::f32: return store(data, i, static_cast<float>(value));
-    default: return store(data, i, value);
+    case DType::f16:
+      return store(data, i, encode(value, kHalf));
+    case DType::bf16:
+      return store(data, i, encode(value, kBrain));
+    case DType::f32:
+      return store(data, i, static_cast<float>(value));
+    default:
+      return store(data, i, value);
   }
 }
 

@@ -15,11 +15,11 @@ namespace gradwire::testing {
 
 using Bytes = std::vector<std::byte>;
 
-inline constexpr DType kAllDTypes[] = {DType::f16, DType::bf16, DType::f32, DType::f64,     DType::i8, DType::u8,
+inline constexpr DType kAllDTypes[] = {DType::f16, DType::bf16, DType::f32,     DType::f64, DType::i8,  DType::u8,
                                        DType::i32, DType::i64,  DType::boolean, DType::c64, DType::c128};
-inline const ReduceOp kAllOps[] = {ReduceOp::sum(), ReduceOp::avg(), ReduceOp::product(), ReduceOp::min(),
-                                   ReduceOp::max(), ReduceOp::band(), ReduceOp::bor(), ReduceOp::bxor(),
-                                   ReduceOp::premul_sum(0.7)};
+inline const ReduceOp kAllOps[] = {ReduceOp::sum(), ReduceOp::avg(),  ReduceOp::product(),
+                                   ReduceOp::min(), ReduceOp::max(),  ReduceOp::band(),
+                                   ReduceOp::bor(), ReduceOp::bxor(), ReduceOp::premul_sum(0.7)};
 
 // A reproducible stream of numbers (SplitMix64).
 class Random {
@@ -33,8 +33,9 @@ class Random {
   std::uint64_t state_;
 };
 
-// The input of `rank`: `count` elements that are a function of the arguments. Integers take any value, floating numbers have full
-// mantissas (so the order of additions shows) and exponents that no op overflows in 8 ranks; booleans include bytes beside 0 and 1.
+// The input of `rank`: `count` elements that are a function of the arguments. Integers take any value, floating numbers
+// have full mantissas (so the order of additions shows) and exponents that no op overflows in 8 ranks; booleans include
+// bytes beside 0 and 1.
 Bytes make_input(DType dtype, std::size_t count, int rank, std::uint64_t seed);
 std::vector<Bytes> make_inputs(DType dtype, std::size_t count, int ranks, std::uint64_t seed);
 

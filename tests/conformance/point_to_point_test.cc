@@ -118,7 +118,8 @@ TEST_P(PointToPoint, ReceivesPostedBeforeTheSends) {
 
 TEST_P(PointToPoint, MessagesPassWhileACollectiveIsBlocked) {
   run([](RankContext& context) {
-    // Rank 0 enters the barrier late: only after everyone's large message, which they send beside their blocked barrier.
+    // Rank 0 enters the barrier late: only after everyone's large message, which they send beside their blocked
+    // barrier.
     constexpr std::size_t kBytes = std::size_t{3} << 20;
     Channel& channel = context.channel();
     if (context.rank() == 0) {
@@ -176,7 +177,8 @@ TEST_P(PointToPoint, AShorterMessageFitsAndALongerOneIsRefusedWithoutAnyWriteBey
       for (std::size_t i = 10; i < 64; ++i) ASSERT_EQ(buffer[i], std::byte{0x11});
       const auto receive = channel.irecv(buffer.data(), 64, 1, 2);
       expect_throw<MismatchError>([&] { finish(receive); });
-      for (std::size_t i = 64; i < buffer.size(); ++i) ASSERT_EQ(buffer[i], std::byte{0x11}) << "written beyond the buffer";
+      for (std::size_t i = 64; i < buffer.size(); ++i)
+        ASSERT_EQ(buffer[i], std::byte{0x11}) << "written beyond the buffer";
     }
     context.meet("end");
   });
@@ -219,7 +221,8 @@ TEST_P(PointToPoint, ManyThreadsSendAndReceiveAtOnce) {
           const auto send = context.channel().isend(sent.data(), bytes, next, tag);
           finish(context.channel().irecv(received.data(), bytes, previous, tag));
           finish(send);
-          EXPECT_EQ(difference(received.data(), message(previous, context.rank(), bytes, tag * 100 + round), DType::u8), "");
+          EXPECT_EQ(difference(received.data(), message(previous, context.rank(), bytes, tag * 100 + round), DType::u8),
+                    "");
         }
       });
     }

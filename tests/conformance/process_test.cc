@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// What a backend leaves to its process and to the machine: descriptors, mappings, files, forked children, memory that is refused.
+// What a backend leaves to its process and to the machine: descriptors, mappings, files, forked children, memory that
+// is refused.
 #include <fcntl.h>
 #include <sys/mount.h>
 #include <sys/wait.h>
@@ -8,8 +9,8 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -102,7 +103,8 @@ TEST_P(Process, AForkedChildThatExitsDisturbsNobody) {
       }
       int status = 0;
       ASSERT_EQ(::waitpid(child, &status, 0), child);
-      EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "the child could use its parent's channel, or crashed";
+      EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0)
+          << "the child could use its parent's channel, or crashed";
       use(context.channel());
       context.channel().all_reduce(allocation.data.get(), 10'000, DType::f32, ReduceOp::sum(), guarded());
     }
@@ -157,7 +159,8 @@ TEST_P(Process, MemoryThatIsRefusedIsAnErrorOnAllRanksAndNoSignal) {
       return;
     }
     for (int round = 0; round < 3; ++round) {
-      const std::string text = expect_throw<ResourceError>([&] { context.channel().allocate(std::size_t{8} << 20, guarded()); });
+      const std::string text =
+          expect_throw<ResourceError>([&] { context.channel().allocate(std::size_t{8} << 20, guarded()); });
       EXPECT_FALSE(text.empty());
       std::vector<float> data(100'000, 1.0F);
       context.channel().all_reduce(data.data(), data.size(), DType::f32, ReduceOp::sum(), guarded());

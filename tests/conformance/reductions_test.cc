@@ -25,8 +25,8 @@ std::vector<Bytes> inputs_for(const RankContext& context, DType dtype, std::size
   return inputs;
 }
 
-void check_all_reduce(RankContext& context, Arena& arena, DType dtype, ReduceOp op, std::size_t count, Placement placement,
-                      std::size_t misaligned, std::uint64_t seed) {
+void check_all_reduce(RankContext& context, Arena& arena, DType dtype, ReduceOp op, std::size_t count,
+                      Placement placement, std::size_t misaligned, std::uint64_t seed) {
   SCOPED_TRACE(concat("all_reduce ", name(dtype, op, count, placement)));
   const std::vector<Bytes> inputs = inputs_for(context, dtype, count, seed);
   arena.start(placement, misaligned);
@@ -56,8 +56,8 @@ void check_reduce(RankContext& context, Arena& arena, DType dtype, ReduceOp op, 
   arena.expect_fences();
 }
 
-void check_reduce_scatter(RankContext& context, Arena& arena, DType dtype, ReduceOp op, std::size_t count, Placement placement,
-                          bool same_buffer, std::uint64_t seed) {
+void check_reduce_scatter(RankContext& context, Arena& arena, DType dtype, ReduceOp op, std::size_t count,
+                          Placement placement, bool same_buffer, std::uint64_t seed) {
   SCOPED_TRACE(concat("reduce_scatter ", name(dtype, op, count, placement)));
   const auto own = static_cast<std::size_t>(context.rank());
   arena.start(placement);
@@ -144,7 +144,8 @@ TEST_P(Reductions, EveryPathAndEveryRunGiveTheSameBits) {
           std::byte* const data = arena.add(input);
           context.channel().all_reduce(data, kCount, dtype, ReduceOp::sum(), guarded());
           if (first.empty()) first = bytes_of(data, input.size());
-          EXPECT_EQ(difference(data, first, dtype), "") << "placement " << static_cast<int>(placement) << " run " << run;
+          EXPECT_EQ(difference(data, first, dtype), "")
+              << "placement " << static_cast<int>(placement) << " run " << run;
         }
       }
       // The same on all ranks, by the ranks' own word.
@@ -160,7 +161,8 @@ TEST_P(Reductions, EveryPathAndEveryRunGiveTheSameBits) {
 TEST_P(Reductions, FloatSumsAreNearTheFloat64Sum) {
   run([](RankContext& context) {
     constexpr std::size_t kCount = 10007;
-    for (const auto& [dtype, epsilon] : {std::pair{DType::f32, 0x1p-24}, {DType::bf16, 0x1p-8}, {DType::f16, 0x1p-11}}) {
+    for (const auto& [dtype, epsilon] :
+         {std::pair{DType::f32, 0x1p-24}, {DType::bf16, 0x1p-8}, {DType::f16, 0x1p-11}}) {
       std::vector<Bytes> inputs = make_inputs(dtype, kCount, context.size(), 5);
       Bytes& data = inputs[static_cast<std::size_t>(context.rank())];
       const std::vector<Bytes> before = inputs;
@@ -236,7 +238,8 @@ TEST_P(Reductions, UndefinedPairsAreRefusedAndTheChannelGoesOn) {
         if (is_defined(op, dtype)) continue;
         ++refused;
         const std::string word(name_of(op.kind));
-        expect_contains(expect_throw<InvalidArgument>([&] { channel.all_reduce(out.data(), 1, dtype, op, guarded()); }), word);
+        expect_contains(expect_throw<InvalidArgument>([&] { channel.all_reduce(out.data(), 1, dtype, op, guarded()); }),
+                        word);
         expect_throw<InvalidArgument>([&] { channel.reduce(inputs[0], out.data(), 1, dtype, op, 0, guarded()); });
         expect_throw<InvalidArgument>([&] { channel.reduce_scatter(inputs, out.data(), 1, dtype, op, guarded()); });
       }

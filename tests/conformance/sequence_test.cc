@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Many calls one after the other and beside each other: random sequences, several channels at once, duplicates, many ranks.
+// Many calls one after the other and beside each other: random sequences, several channels at once, duplicates, many
+// ranks.
 #include <cstdlib>
 #include <iostream>
 #include <thread>
@@ -24,7 +25,8 @@ std::uint64_t test_seed() {
 // One random collective, the same on all ranks because `random` is, checked against the oracle.
 class RandomCalls {
  public:
-  RandomCalls(RankContext& context, Channel& channel, std::size_t largest) : context_(context), channel_(channel), largest_(largest) {}
+  RandomCalls(RankContext& context, Channel& channel, std::size_t largest)
+      : context_(context), channel_(channel), largest_(largest) {}
 
   void call(Random& random) {
     const std::size_t kind = random.below(9);
@@ -37,17 +39,27 @@ class RandomCalls {
     root_ = static_cast<int>(random.below(ranks()));
     seed_ = random.next() % 1'000'000;
     tag_ = {static_cast<std::uint32_t>(random.below(1000)), static_cast<std::uint16_t>(random.below(50)), 0};
-    SCOPED_TRACE(concat("call kind ", kind, " ", name_of(dtype_), " ", name_of(op_.kind), " count ", count_, " root ", root_));
+    SCOPED_TRACE(
+        concat("call kind ", kind, " ", name_of(dtype_), " ", name_of(op_.kind), " count ", count_, " root ", root_));
     switch (kind) {
-      case 0: channel_.barrier(with_tag(tag_)); break;
-      case 1: return broadcast();
+      case 0:
+        channel_.barrier(with_tag(tag_));
+        break;
+      case 1:
+        return broadcast();
       case 2:
-      case 3: return all_reduce();
-      case 4: return reduce();
-      case 5: return all_gather();
-      case 6: return gather_and_scatter();
-      case 7: return reduce_scatter();
-      default: return all_to_all();
+      case 3:
+        return all_reduce();
+      case 4:
+        return reduce();
+      case 5:
+        return all_gather();
+      case 6:
+        return gather_and_scatter();
+      case 7:
+        return reduce_scatter();
+      default:
+        return all_to_all();
     }
   }
 
@@ -64,7 +76,9 @@ class RandomCalls {
     }
     return all;
   }
-  void expect(const Bytes& actual, const Bytes& expected) const { EXPECT_EQ(difference(actual.data(), expected, dtype_), ""); }
+  void expect(const Bytes& actual, const Bytes& expected) const {
+    EXPECT_EQ(difference(actual.data(), expected, dtype_), "");
+  }
 
   void broadcast() {
     std::vector<Bytes> all = inputs();

@@ -19,7 +19,8 @@ void sweep(RankContext& context, DType dtype, ReduceOp op) {
   for (std::size_t power = std::size_t{1} << 14; power < kLargest; power *= 2) {
     for (const std::size_t count : {power - 1, power, power + 1}) {
       for (const Placement placement : {kPlacements[turn % 4], kPlacements[(turn + 1) % 4]}) {
-        SCOPED_TRACE(concat(name_of(dtype), " ", name_of(op.kind), " count ", count, " placement ", static_cast<int>(placement)));
+        SCOPED_TRACE(concat(name_of(dtype), " ", name_of(op.kind), " count ", count, " placement ",
+                            static_cast<int>(placement)));
         const std::size_t bytes = count * size_of(dtype);
         arena.start(placement);
         std::byte* const data = arena.add(bytes_of(inputs[static_cast<std::size_t>(context.rank())].data(), bytes));

@@ -22,15 +22,18 @@ namespace {
 
 std::string name_of(Kind kind) {
   switch (kind) {
-    case Kind::loopback: return "loopback";
-    case Kind::threads: return "threads";
-    case Kind::shm: return "shm";
+    case Kind::loopback:
+      return "loopback";
+    case Kind::threads:
+      return "threads";
+    case Kind::shm:
+      return "shm";
   }
   return "unknown";
 }
 
-std::unique_ptr<Backend> make_from_registry(const RankContext& context, const std::shared_ptr<Store>& store, int generation,
-                                            Milliseconds timeout) {
+std::unique_ptr<Backend> make_from_registry(const RankContext& context, const std::shared_ptr<Store>& store,
+                                            int generation, Milliseconds timeout) {
   BackendOptions options;
   options.store = std::make_shared<PrefixStore>(concat("backend", generation), store);
   options.rank = context.rank();
@@ -89,14 +92,9 @@ void run_processes(const World& world, bool joined, const std::function<void(Ran
   std::vector<ChildProcess> children;
   for (int rank = 0; rank < world.size; ++rank) {
     children.emplace_back(concat("rank ", rank, " of ", world), [&, rank] {
-      const auto store = std::make_shared<FileStore>(path, world.size);
-      store->set_timeout(kGuard);
-      RankContext context(world, rank, std::make_shared<PrefixStore>("test", store->clone()));
-      context.make_backend = [&](int generation, Milliseconds timeout) {
-        return make_from_registry(context, store->clone(), generation, timeout);
-      };
-      run_rank(context, joined, body);
-      context.leave();
+      const std::unique_ptr<RankContext> context = process_rank(world, rank, path);
+      run_rank(*context, joined, body);
+      context->leave();
     });
   }
   const Deadline guard = Deadline::after(3 * kGuard);
@@ -134,6 +132,16 @@ void RankContext::meet(const std::string& name) const {
 void RankContext::join(int generation, Milliseconds timeout) {
   backend_.reset();
   backend_ = make_backend(generation, timeout);
+}
+
+std::unique_ptr<RankContext> process_rank(const World& world, int rank, const std::string& store_path) {
+  const auto store = std::make_shared<FileStore>(store_path, world.size);
+  store->set_timeout(kGuard);
+  auto context = std::make_unique<RankContext>(world, rank, std::make_shared<PrefixStore>("test", store->clone()));
+  context->make_backend = [&self = *context, store](int generation, Milliseconds timeout) {
+    return make_from_registry(self, store->clone(), generation, timeout);
+  };
+  return context;
 }
 
 void run_world(const World& world, const std::function<void(RankContext&)>& body) { run_any(world, true, body); }

@@ -36,7 +36,8 @@ inline constexpr Milliseconds kGuard = std::chrono::seconds(60);
 // What one rank of a running world has.
 class RankContext {
  public:
-  RankContext(const World& world, int rank, std::shared_ptr<Store> store) : world_(world), rank_(rank), store_(std::move(store)) {}
+  RankContext(const World& world, int rank, std::shared_ptr<Store> store)
+      : world_(world), rank_(rank), store_(std::move(store)) {}
 
   const World& world() const { return world_; }
   int rank() const { return rank_; }
@@ -49,7 +50,8 @@ class RankContext {
   void meet(const std::string& name) const;
   // Destroys the backend: this rank leaves.
   void leave() { backend_.reset(); }
-  // Replaces the backend (by another over a prefix of the store, named by `generation`). Loopback worlds start afresh with each generation.
+  // Replaces the backend (by another over a prefix of the store, named by `generation`). Loopback worlds start afresh
+  // with each generation.
   void join(int generation = 0, Milliseconds timeout = kGuard);
 
   std::function<std::unique_ptr<Backend>(int generation, Milliseconds timeout)> make_backend;
@@ -61,11 +63,15 @@ class RankContext {
   std::unique_ptr<Backend> backend_;
 };
 
-// Runs `body` on every rank of `world` with a backend made. An exception that leaves it, and every failed expectation, fails the test,
-// with the rank's number. Ranks that are processes start as forked children of this one.
+// Runs `body` on every rank of `world` with a backend made. An exception that leaves it, and every failed expectation,
+// fails the test, with the rank's number. Ranks that are processes start as forked children of this one.
 void run_world(const World& world, const std::function<void(RankContext&)>& body);
 // The same, but the body calls join() itself.
 void run_world_unjoined(const World& world, const std::function<void(RankContext&)>& body);
+
+// The context of a rank that is a process of its own, not joined; `store_path` is the file they meet through. For tests
+// that start their ranks themselves. Call it in the rank's process.
+std::unique_ptr<RankContext> process_rank(const World& world, int rank, const std::string& store_path);
 
 // Options that end by kGuard.
 CallOptions guarded();

@@ -4,7 +4,8 @@
 //
 // Algorithm: direct. Terms: N ranks, B bytes of input a rank.
 // Steps: 1. Every rank sends its input to every other (gather: to the root) and receives theirs where they belong.
-// Bytes on the wire: N (N - 1) B, each rank (N - 1) B in and out (gather: (N - 1) B, all into the root). Nothing is staged.
+// Bytes on the wire: N (N - 1) B, each rank (N - 1) B in and out (gather: (N - 1) B, all into the root). Nothing is
+// staged.
 #include <cstring>
 
 #include "gradwire/backend/generic/call_internal.h"

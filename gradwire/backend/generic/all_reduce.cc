@@ -2,11 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // All-reduce.
 //
-// Algorithm: direct reduce-scatter, then all-gather. Terms: N ranks, B bytes, a part of B / N a rank, chunks of kStagingBytes / (N - 1).
-// Steps: for each chunk 1. Every rank sends each other rank that one's part and receives N - 1 inputs for its own (reduce_scatter.cc).
+// Algorithm: direct reduce-scatter, then all-gather. Terms: N ranks, B bytes, a part of B / N a rank, chunks of
+// kStagingBytes / (N - 1). Steps: for each chunk 1. Every rank sends each other rank that one's part and receives N - 1
+// inputs for its own (reduce_scatter.cc).
 // 2. It combines them in rank order, into its own part of the buffer. 3. It sends its part to all, and receives theirs.
-// Bytes on the wire: 2 (N - 1) B; each rank sends and receives 2 B (N - 1) / N, the least possible, and stages at most kStagingBytes.
-// The bits are the same on all ranks because each element is computed once.
+// Bytes on the wire: 2 (N - 1) B; each rank sends and receives 2 B (N - 1) / N, the least possible, and stages at most
+// kStagingBytes. The bits are the same on all ranks because each element is computed once.
 #include <array>
 #include <memory>
 

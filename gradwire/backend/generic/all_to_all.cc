@@ -3,9 +3,10 @@
 // All-to-all.
 //
 // Algorithm: pairwise exchange. Terms: N ranks, B(r, s) bytes from rank r to rank s.
-// Steps: 1. Everyone tells everyone how much it sends and expects, so that a difference is the same MismatchError on all ranks and nothing has
-// moved by then. 2. For k = 1 .. N - 1 a rank sends to rank + k and receives from rank - k: each rank has one message in and one out at a time.
-// Bytes on the wire: the sum of B(r, s), r != s, and 16 N bytes of counts a pair. Nothing is staged.
+// Steps: 1. Everyone tells everyone how much it sends and expects, so that a difference is the same MismatchError on
+// all ranks and nothing has moved by then. 2. For k = 1 .. N - 1 a rank sends to rank + k and receives from rank - k:
+// each rank has one message in and one out at a time. Bytes on the wire: the sum of B(r, s), r != s, and 16 N bytes of
+// counts a pair. Nothing is staged.
 #include <cstring>
 #include <vector>
 
@@ -19,7 +20,8 @@
 namespace gradwire {
 namespace {
 
-// What every rank sends and expects, in elements: for rank r a row of `ranks` counts sent, then one of `ranks` counts expected.
+// What every rank sends and expects, in elements: for rank r a row of `ranks` counts sent, then one of `ranks` counts
+// expected.
 void require_matching(const std::vector<std::uint64_t>& counts, std::size_t ranks) {
   const auto sent = [&](std::size_t from, std::size_t to) { return counts[from * 2 * ranks + to]; };
   const auto expected = [&](std::size_t from, std::size_t to) { return counts[to * 2 * ranks + ranks + from]; };
@@ -27,8 +29,8 @@ void require_matching(const std::vector<std::uint64_t>& counts, std::size_t rank
   for (std::size_t from = 0; from < ranks; ++from) {
     for (std::size_t to = 0; to < ranks; ++to) {
       if (sent(from, to) == expected(from, to)) continue;
-      differences += concat(differences.empty() ? "" : "; ", "rank ", from, " sends ", sent(from, to), " elements to rank ",
-                            to, ", which expects ", expected(from, to));
+      differences += concat(differences.empty() ? "" : "; ", "rank ", from, " sends ", sent(from, to),
+                            " elements to rank ", to, ", which expects ", expected(from, to));
     }
   }
   if (!differences.empty()) throw MismatchError(concat("all_to_all: ranks disagree about counts: ", differences));

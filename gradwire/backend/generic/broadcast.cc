@@ -2,10 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Broadcast.
 //
-// Algorithm: binomial tree, pipelined. Terms: N ranks, B bytes, chunks of kChunkBytes; a rank's position p counts from the root, p = (rank - root) mod N.
-// The parent of p > 0 is p without its lowest set bit; its children are p + 2^k for each 2^k below that bit (for the root: below N).
-// Steps: ceil(log2 N) for a small message; ceil(log2 N) + chunks - 1 for a large one, a rank passing chunk i on while chunk i + 1 comes.
-// Bytes on the wire: (N - 1) B; the root sends up to ceil(log2 N) B. Nothing is staged.
+// Algorithm: binomial tree, pipelined. Terms: N ranks, B bytes, chunks of kChunkBytes; a rank's position p counts from
+// the root, p = (rank - root) mod N. The parent of p > 0 is p without its lowest set bit; its children are p + 2^k for
+// each 2^k below that bit (for the root: below N). Steps: ceil(log2 N) for a small message; ceil(log2 N) + chunks - 1
+// for a large one, a rank passing chunk i on while chunk i + 1 comes. Bytes on the wire: (N - 1) B; the root sends up
+// to ceil(log2 N) B. Nothing is staged.
 #include <algorithm>
 #include <vector>
 

@@ -66,17 +66,28 @@ bool reduces(Operation operation) noexcept {
 
 const char* name_of(Operation operation) noexcept {
   switch (operation) {
-    case Operation::barrier: return "barrier";
-    case Operation::broadcast: return "broadcast";
-    case Operation::all_reduce: return "all_reduce";
-    case Operation::reduce: return "reduce";
-    case Operation::all_gather: return "all_gather";
-    case Operation::gather: return "gather";
-    case Operation::scatter: return "scatter";
-    case Operation::reduce_scatter: return "reduce_scatter";
-    case Operation::all_to_all: return "all_to_all";
-    case Operation::duplicate: return "duplicate";
-    case Operation::allocate: return "allocate";
+    case Operation::barrier:
+      return "barrier";
+    case Operation::broadcast:
+      return "broadcast";
+    case Operation::all_reduce:
+      return "all_reduce";
+    case Operation::reduce:
+      return "reduce";
+    case Operation::all_gather:
+      return "all_gather";
+    case Operation::gather:
+      return "gather";
+    case Operation::scatter:
+      return "scatter";
+    case Operation::reduce_scatter:
+      return "reduce_scatter";
+    case Operation::all_to_all:
+      return "all_to_all";
+    case Operation::duplicate:
+      return "duplicate";
+    case Operation::allocate:
+      return "allocate";
   }
   return "an unknown operation";
 }
@@ -101,7 +112,8 @@ std::string describe(const Call& call) {
   } else if (call.operation == Operation::all_to_all) {
     text += concat(name_of(call.dtype));
   } else if (call.operation != Operation::barrier && call.operation != Operation::duplicate) {
-    text += concat(call.count, " ", static_cast<int>(call.dtype) < kDTypeCount ? name_of(call.dtype) : "of unknown dtype");
+    text +=
+        concat(call.count, " ", static_cast<int>(call.dtype) < kDTypeCount ? name_of(call.dtype) : "of unknown dtype");
   }
   if (reduces(call.operation)) {
     text += concat(", ", name_of(call.op.kind));
@@ -109,8 +121,8 @@ std::string describe(const Call& call) {
   }
   if (call.root >= 0) text += concat(", root ", call.root);
   if (call.tag != CallTag{}) {
-    text += concat(text.back() == '(' ? "" : ", ", "iteration ", call.tag.iteration, " bucket ", call.tag.bucket, " stage ",
-                   call.tag.stage);
+    text += concat(text.back() == '(' ? "" : ", ", "iteration ", call.tag.iteration, " bucket ", call.tag.bucket,
+                   " stage ", call.tag.stage);
   }
   return text + ")";
 }
@@ -118,7 +130,8 @@ std::string describe(const Call& call) {
 void require_same(std::span<const std::byte> fingerprints, int rank) {
   const std::size_t ranks = fingerprints.size() / kFingerprintBytes;
   const auto of = [&](std::size_t r) {
-    return std::span<const std::byte, kFingerprintBytes>(fingerprints.data() + r * kFingerprintBytes, kFingerprintBytes);
+    return std::span<const std::byte, kFingerprintBytes>(fingerprints.data() + r * kFingerprintBytes,
+                                                         kFingerprintBytes);
   };
   const auto same = [&](std::size_t a, std::size_t b) {
     return std::memcmp(of(a).data(), of(b).data(), kFingerprintBytes) == 0;

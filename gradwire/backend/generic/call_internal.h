@@ -29,7 +29,8 @@ enum class Operation : std::uint8_t {
 
 const char* name_of(Operation operation) noexcept;
 
-// Arguments that all ranks must pass alike. What an operation does not have keeps its default; all_to_all has no common count.
+// Arguments that all ranks must pass alike. What an operation does not have keeps its default; all_to_all has no common
+// count.
 struct Call {
   Operation operation = Operation::barrier;
   std::uint64_t count = 0;  // elements; bytes for allocate
@@ -41,7 +42,8 @@ struct Call {
 };
 
 // The wire format: 40 bytes, little-endian, the fields one after the other:
-//   u64 sequence, u64 count, f64 factor of the op, i32 root, u32 iteration, u16 bucket, u16 stage, u8 operation, u8 dtype, u8 op, u8 zero
+//   u64 sequence, u64 count, f64 factor of the op, i32 root, u32 iteration, u16 bucket, u16 stage, u8 operation, u8
+//   dtype, u8 op, u8 zero
 // The factor is zero unless the op is premul_sum, so that equal calls have equal bytes.
 inline constexpr std::size_t kFingerprintBytes = 40;
 void write_fingerprint(const Call& call, std::span<std::byte, kFingerprintBytes> bytes) noexcept;

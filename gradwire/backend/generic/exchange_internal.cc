@@ -19,7 +19,8 @@ void Exchange::finish_receives(Deadline deadline) {
       throw TimeoutError(concat("nothing came from ", name_ranks(missing), " by the deadline"), missing);
     }
     if (status.bytes != item.bytes) {
-      throw MismatchError(concat("rank ", item.peer, " sent ", status.bytes, " bytes where ", item.bytes, " were expected"));
+      throw MismatchError(
+          concat("rank ", item.peer, " sent ", status.bytes, " bytes where ", item.bytes, " were expected"));
     }
   }
   receives_.clear();

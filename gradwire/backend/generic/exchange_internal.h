@@ -19,8 +19,8 @@ class Exchange {
     receives_.push_back({peer, bytes, std::move(request)});
   }
 
-  // Waits until all are done and forgets them. Throws TimeoutError that names every peer still missing, PeerError, AbortedError,
-  // MismatchError when a message is not as long as its receive expects.
+  // Waits until all are done and forgets them. Throws TimeoutError that names every peer still missing, PeerError,
+  // AbortedError, MismatchError when a message is not as long as its receive expects.
   void finish(Deadline deadline);
   // The same for the receives only: sends may go on.
   void finish_receives(Deadline deadline);

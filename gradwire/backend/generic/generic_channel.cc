@@ -50,7 +50,8 @@ std::string text_of(const std::exception_ptr& error) {
 
 }  // namespace
 
-std::shared_ptr<Request> GenericChannel::isend(const void* data, std::size_t bytes, int destination, std::uint32_t tag) {
+std::shared_ptr<Request> GenericChannel::isend(const void* data, std::size_t bytes, int destination,
+                                               std::uint32_t tag) {
   validate::isend(*this, data, bytes, destination);
   require_user_tag("isend", rank(), tag);
   check();
@@ -87,8 +88,7 @@ void GenericChannel::end_with(std::exception_ptr error, const std::string& text)
   announce_end(text);
 }
 
-void GenericChannel::run(generic::Call call, const CallOptions& options,
-                         const std::function<void()>& body) {
+void GenericChannel::run(generic::Call call, const CallOptions& options, const std::function<void()>& body) {
   check();
   call.sequence = ++sequence_;
   call.tag = options.tag;

@@ -2,13 +2,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every collective made of isend and irecv, for backends that have nothing better (MPI, sockets).
 //
-// A backend derives its channel from GenericChannel and gives it point-to-point messages and a way to tell the others that it has
-// failed; it overrides the collectives that it does better itself. Algorithms, their steps and bytes on the wire open the files of this
-// folder, one a collective.
+// A backend derives its channel from GenericChannel and gives it point-to-point messages and a way to tell the others
+// that it has failed; it overrides the collectives that it does better itself. Algorithms, their steps and bytes on the
+// wire open the files of this folder, one a collective.
 //
-// Every collective starts with an exchange of fingerprints (see barrier.cc) among all ranks. So ranks that disagree about the
-// operation, its count, dtype, op, root or tag all get the same MismatchError, ranks that do not come are named exactly, and no data
-// moves before. Not detected: a rank that calls a collective where the others call isend or irecv (they wait until their deadlines).
+// Every collective starts with an exchange of fingerprints (see barrier.cc) among all ranks. So ranks that disagree
+// about the operation, its count, dtype, op, root or tag all get the same MismatchError, ranks that do not come are
+// named exactly, and no data moves before. Not detected: a rank that calls a collective where the others call isend or
+// irecv (they wait until their deadlines).
 #pragma once
 
 #include <cstdint>
@@ -60,19 +61,22 @@ class GenericChannel : public Channel {
   void check() const final;
 
  protected:
-  // What a backend gives. The arguments are checked; `tag` may be any number. Messages of one (source, destination, tag) keep their
-  // order; a send completes when its buffer is free, and once it has, the message arrives even if the sender leaves then. A receive
-  // fails with PeerError when `source` has left or failed and sent nothing that matches. Destroying a request ends all use of its buffer.
+  // What a backend gives. The arguments are checked; `tag` may be any number. Messages of one (source, destination,
+  // tag) keep their order; a send completes when its buffer is free, and once it has, the message arrives even if the
+  // sender leaves then. A receive fails with PeerError when `source` has left or failed and sent nothing that matches.
+  // Destroying a request ends all use of its buffer.
   virtual std::shared_ptr<Request> start_send(const void* data, std::size_t bytes, int destination,
                                               std::uint32_t tag) = 0;
   virtual std::shared_ptr<Request> start_receive(void* data, std::size_t bytes, int source, std::uint32_t tag) = 0;
 
-  // Called once, when the channel has come to its end on this rank, from any thread: requests of this rank that are under way must
-  // throw AbortedError with `reason`, and those of others that wait for this rank PeerError naming it with `reason`.
+  // Called once, when the channel has come to its end on this rank, from any thread: requests of this rank that are
+  // under way must throw AbortedError with `reason`, and those of others that wait for this rank PeerError naming it
+  // with `reason`.
   virtual void announce_end(std::string_view reason) noexcept = 0;
 
-  // Runs `body` as one collective: compares fingerprints, then calls it. An exception ends the channel, and what comes out is the
-  // first reason. For collectives that the derived class adds (duplicate, allocate). `call.sequence` and `call.tag` are filled in.
+  // Runs `body` as one collective: compares fingerprints, then calls it. An exception ends the channel, and what comes
+  // out is the first reason. For collectives that the derived class adds (duplicate, allocate). `call.sequence` and
+  // `call.tag` are filled in.
   void run(generic::Call call, const CallOptions& options, const std::function<void()>& body);
 
   // Inside run(): everyone's `bytes` bytes at `mine` arrive at `all`, by rank. Small messages only: all go at once.
@@ -81,8 +85,8 @@ class GenericChannel : public Channel {
  private:
   void post_send(generic::Exchange& exchange, const void* data, std::size_t bytes, int peer);
   void post_receive(generic::Exchange& exchange, void* data, std::size_t bytes, int peer);
-  // One chunk of a direct reduction: sends parts[r] to each rank r and combines what comes with parts[rank()] in rank order into
-  // `result`, which may be any of the parts. `staging` takes size() - 1 times the own part.
+  // One chunk of a direct reduction: sends parts[r] to each rank r and combines what comes with parts[rank()] in rank
+  // order into `result`, which may be any of the parts. `staging` takes size() - 1 times the own part.
   void reduce_parts(generic::Exchange& exchange, std::span<const ConstSlice> parts, void* result,
                     std::span<std::byte> staging, DType dtype, ReduceOp op, Deadline deadline);
   void note_reduction() const noexcept;

@@ -2,10 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reduce to one rank.
 //
-// Algorithm: direct reduce-scatter, then gather. Terms: N ranks, B bytes, a part of B / N a rank, chunks of kStagingBytes / (N - 1).
-// Steps: for each chunk 1. and 2. as in reduce_scatter.cc, a rank combining its part. 3. It sends the part to the root.
-// Bytes on the wire: 2 (N - 1) B, of which the root receives 2 B (N - 1) / N, where N - 1 whole inputs sent to it would be (N - 1) B through one rank.
-// Staging: kStagingBytes and one chunk.
+// Algorithm: direct reduce-scatter, then gather. Terms: N ranks, B bytes, a part of B / N a rank, chunks of
+// kStagingBytes / (N - 1). Steps: for each chunk 1. and 2. as in reduce_scatter.cc, a rank combining its part. 3. It
+// sends the part to the root. Bytes on the wire: 2 (N - 1) B, of which the root receives 2 B (N - 1) / N, where N - 1
+// whole inputs sent to it would be (N - 1) B through one rank. Staging: kStagingBytes and one chunk.
 #include <array>
 #include <memory>
 

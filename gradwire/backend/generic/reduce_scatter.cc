@@ -3,11 +3,14 @@
 // Reduce-scatter, and the step that all_reduce and reduce share with it.
 //
 // Algorithm: direct. Terms: N ranks, B bytes of result a rank, chunks of kStagingBytes / (N - 1).
-// Steps: for each chunk 1. Every rank sends each other rank that one's part of its input and receives N - 1 inputs for its own part.
+// Steps: for each chunk 1. Every rank sends each other rank that one's part of its input and receives N - 1 inputs for
+// its own part.
 // 2. It combines the N inputs in rank order in one pass over memory.
-// Bytes on the wire: N (N - 1) B; each rank sends and receives (N - 1) B, which is the least possible, and stages at most kStagingBytes.
+// Bytes on the wire: N (N - 1) B; each rank sends and receives (N - 1) B, which is the least possible, and stages at
+// most kStagingBytes.
 //
-// A ring or a halving would combine in another order on each rank: the bits would not be those of the rank order that the interface promises.
+// A ring or a halving would combine in another order on each rank: the bits would not be those of the rank order that
+// the interface promises.
 #include <array>
 #include <memory>
 
@@ -49,8 +52,7 @@ void GenericChannel::reduce_parts(generic::Exchange& exchange, std::span<const C
 void GenericChannel::reduce_scatter(std::span<const void* const> inputs, void* output, std::size_t count, DType dtype,
                                     ReduceOp op, const CallOptions& options) {
   validate::reduce_scatter(*this, inputs, output, count, dtype, op);
-  const generic::Call call{
-      .operation = generic::Operation::reduce_scatter, .count = count, .dtype = dtype, .op = op};
+  const generic::Call call{.operation = generic::Operation::reduce_scatter, .count = count, .dtype = dtype, .op = op};
   run(call, options, [&] {
     const std::size_t element = size_of(dtype);
     const std::size_t chunk = std::min(count, generic::chunk_elements(kStagingBytes, size(), element));

@@ -13,8 +13,8 @@
 
 namespace gradwire {
 
-void GenericChannel::scatter(std::span<const void* const> inputs, void* output, std::size_t count, DType dtype, int root,
-                             const CallOptions& options) {
+void GenericChannel::scatter(std::span<const void* const> inputs, void* output, std::size_t count, DType dtype,
+                             int root, const CallOptions& options) {
   validate::scatter(*this, inputs, output, count, dtype, root);
   const generic::Call call{.operation = generic::Operation::scatter, .count = count, .dtype = dtype, .root = root};
   run(call, options, [&] {
