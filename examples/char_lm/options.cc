@@ -134,6 +134,8 @@ Options parse_options(const std::vector<std::string>& arguments) {
       "Trains a character transformer on a text, data-parallel over the ranks that gradwire-run starts\n"
       "(gradwire-run -n 2 char_lm), or alone when started without it.",
       "char_lm");
+  // As on other command lines, the last word counts.
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   add_model_options(app, options);
   add_training_options(app, options);
   add_gradwire_options(app, options);

@@ -1,0 +1,273 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// Runs the built char_lm, alone and under gradwire-run, as a user does. The fixture also checks that no process is left.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <csignal>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "gradwire/base/strings.h"
+#include "launch/launcher_fixture_internal.h"
+
+namespace char_lm {
+namespace {
+
+using gradwire::concat;
+using gradwire::launch::Result;
+using Arguments = std::vector<std::string>;
+using Json = nlohmann::json;
+
+// What --json wrote.
+struct Curve {
+  std::vector<std::int64_t> steps;
+  std::vector<double> losses;
+  Json summary;
+};
+
+Curve read_curve(const std::string& file) {
+  Curve curve;
+  std::ifstream in(file);
+  for (std::string line; std::getline(in, line);) {
+    const Json entry = Json::parse(line);
+    if (entry.at("type") == "summary") {
+      curve.summary = entry;
+    } else {
+      curve.steps.push_back(entry.at("step"));
+      curve.losses.push_back(entry.at("loss"));
+    }
+  }
+  return curve;
+}
+
+double largest_difference(const std::vector<double>& a, const std::vector<double>& b) {
+  EXPECT_EQ(a.size(), b.size());
+  double largest = 0;
+  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+    largest = std::max(largest, std::abs(a[i] - b[i]));
+  }
+  return largest;
+}
+
+class CharLm : public gradwire::launch::LauncherTest {
+ protected:
+  void SetUp() override {
+    LauncherTest::SetUp();
+    // Small enough for a test, varied enough that there is something to learn.
+    std::ofstream text(scratch("text"));
+    for (int i = 0; i < 400; ++i) {
+      text << i << " green bottles, and " << i * i << " blue ones, hang on wall number " << i % 7 << ".\n";
+    }
+  }
+
+  // A model that takes a few milliseconds a step.
+  Arguments tiny(const Arguments& more) const {
+    Arguments all{CHAR_LM_PROGRAM, "--text",  scratch("text"), "--layers", "1",   "--width",    "32",     "--heads",
+                  "2",             "--context", "16",          "--batch",  "8",   "--threads",  "1",      "--generate",
+                  "20",            "--eval-batches", "2",      "--log-every", "1"};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+
+  Result run_ranks(int ranks, const Arguments& command) {
+    Arguments all{"-n", std::to_string(ranks)};
+    all.insert(all.end(), command.begin(), command.end());
+    return run(all);
+  }
+
+  // Trains tiny(more) on `ranks` ranks (0: without a launcher) and returns the curve.
+  Curve learn(int ranks, Arguments more) {
+    const std::string file = scratch(concat("curve", curves_++, ".json"));
+    more.insert(more.end(), {"--json", file});
+    const Result result = ranks == 0 ? run_alone(tiny(more)) : run_ranks(ranks, tiny(more));
+    EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+    output_ = result.out;
+    return read_curve(file);
+  }
+
+  Result run_alone(const Arguments& command) {
+    start_program(command);
+    return finish();
+  }
+
+  std::string output_;  // of the last learn()
+
+ private:
+  int curves_ = 0;
+};
+
+// The point of data parallelism: N ranks with a share of the batch each learn what one rank learns with all of it.
+TEST_F(CharLm, CurveDoesNotDependOnTheNumberOfRanks) {
+  const Curve alone = learn(1, {"--steps", "100"});
+  ASSERT_EQ(alone.losses.size(), 100U);
+  for (const int ranks : {2, 4}) {
+    const Curve together = learn(ranks, {"--steps", "100"});
+    const double difference = largest_difference(together.losses, alone.losses);
+    RecordProperty(concat("largest_difference_on_", ranks, "_ranks"), concat(difference));
+    EXPECT_LT(difference, 1e-4) << ranks << " ranks";
+    EXPECT_NEAR(together.summary.at("held_out_loss"), alone.summary.at("held_out_loss"), 1e-4);
+  }
+}
+
+// The same in double precision, where rounding leaves no room for a wrong average that happens to be small.
+TEST_F(CharLm, CurvesAgreeToRoundingInDoublePrecision) {
+  const Arguments options{"--steps", "40", "--dtype", "f64"};
+  EXPECT_LT(largest_difference(learn(2, options).losses, learn(1, options).losses), 1e-10);
+}
+
+TEST_F(CharLm, SameSeedGivesTheSameBits) {
+  const Arguments options{"--steps", "40", "--seed", "5"};
+  const Curve first = learn(2, options);
+  const Curve second = learn(2, options);
+  EXPECT_EQ(first.losses, second.losses);
+  EXPECT_EQ(first.summary.at("held_out_loss"), second.summary.at("held_out_loss"));
+  EXPECT_EQ(first.summary.at("parameter_hash"), second.summary.at("parameter_hash"));
+  EXPECT_EQ(first.summary.at("sample"), second.summary.at("sample"));
+  const Curve other = learn(2, {"--steps", "40", "--seed", "6"});
+  EXPECT_NE(first.summary.at("parameter_hash"), other.summary.at("parameter_hash"));
+}
+
+// Where gradients lie, how buckets are cut and how many lanes run them changes no bit on two ranks.
+TEST_F(CharLm, BucketsAndLanesDoNotChangeTheNumbers) {
+  const Curve plain = learn(2, {"--steps", "20", "--no-gradient-as-bucket-view"});
+  for (const Arguments& options : {Arguments{"--gradient-as-bucket-view"}, Arguments{"--bucket-cap-mb", "0.01"},
+                                   Arguments{"--bucket-cap-mb", "0.01", "--lanes", "3"}, Arguments{"--lanes", "0"}}) {
+    Arguments all{"--steps", "20"};
+    all.insert(all.end(), options.begin(), options.end());
+    const Curve curve = learn(2, all);
+    EXPECT_EQ(curve.losses, plain.losses) << options[0];
+    EXPECT_EQ(curve.summary.at("parameter_hash"), plain.summary.at("parameter_hash")) << options[0];
+  }
+}
+
+TEST_F(CharLm, LearnsAndSaysSo) {
+  const Curve curve = learn(2, {"--steps", "100", "--lr", "0.01"});
+  EXPECT_LT(curve.losses.back(), 0.7 * curve.losses.front());
+  EXPECT_LT(curve.summary.at("held_out_loss"), 0.7 * curve.losses.front());
+  EXPECT_EQ(curve.summary.at("sample").get<std::string>().size(), 20U);
+  EXPECT_EQ(curve.summary.at("world_size"), 2);
+  EXPECT_EQ(curve.summary.at("backend"), "shm");
+  // Every gradient, four bytes each, once a step.
+  EXPECT_EQ(curve.summary.at("bytes_per_step"), 4 * curve.summary.at("parameters").get<std::int64_t>());
+  const std::string agreement = "parameters agree on all ranks: " + curve.summary.at("parameter_hash").get<std::string>();
+  for (const std::string& part : {agreement, std::string("held-out loss"), std::string("step   100/100"), std::string("tokens/s")}) {
+    EXPECT_NE(output_.find(part), std::string::npos) << part << " is not in\n" << output_;
+  }
+  EXPECT_EQ(output_.find("[rank 1]"), std::string::npos) << "only rank 0 speaks\n" << output_;
+}
+
+TEST_F(CharLm, WorksWithoutALauncher) {
+  const Curve curve = learn(0, {"--steps", "5"});
+  EXPECT_EQ(curve.losses.size(), 5U);
+  EXPECT_EQ(curve.summary.at("world_size"), 1);
+  EXPECT_EQ(curve.summary.at("bytes_per_step"), 0);
+  EXPECT_EQ(curve.losses, learn(1, {"--steps", "5"}).losses);
+}
+
+TEST_F(CharLm, HooksDoWhatTheirNamesSay) {
+  const Curve plain = learn(2, {"--steps", "30"});
+  for (const char* hook : {"fp16_compress", "bf16_compress"}) {
+    const Curve curve = learn(2, {"--steps", "30", "--hook", hook});
+    EXPECT_EQ(2 * curve.summary.at("bytes_per_step").get<double>(), plain.summary.at("bytes_per_step")) << hook;
+    EXPECT_NE(curve.losses, plain.losses) << hook << " rounds nothing?";
+    EXPECT_LT(largest_difference(curve.losses, plain.losses), 0.1) << hook;
+  }
+  const Curve apart = learn(2, {"--steps", "5", "--hook", "noop"});
+  EXPECT_EQ(apart.summary.at("parameter_hash"), "");
+  EXPECT_NE(output_.find("parameters differ"), std::string::npos) << output_;
+}
+
+TEST_F(CharLm, HalfPrecisionParametersLearn) {
+  const Curve curve = learn(2, {"--steps", "60", "--dtype", "bf16", "--lr", "0.01"});
+  EXPECT_LT(curve.losses.back(), 0.8 * curve.losses.front());
+}
+
+// Stopping and going on leaves no trace in the numbers, on as many ranks as before and on others.
+TEST_F(CharLm, ResumedRunIsTheUninterruptedOne) {
+  const Curve whole = learn(2, {"--steps", "60"});
+  learn(2, {"--steps", "30", "--save", scratch("half")});
+  const Curve rest = learn(2, {"--steps", "60", "--resume", scratch("half")});
+  EXPECT_EQ(rest.steps.front(), 31);
+  EXPECT_EQ(rest.losses, std::vector<double>(whole.losses.begin() + 30, whole.losses.end()));
+  EXPECT_EQ(rest.summary.at("parameter_hash"), whole.summary.at("parameter_hash"));
+  const Curve alone = learn(1, {"--steps", "60", "--resume", scratch("half")});
+  EXPECT_LT(largest_difference(alone.losses, rest.losses), 1e-4);
+}
+
+TEST_F(CharLm, CheckpointThatDoesNotFitIsRefused) {
+  learn(1, {"--steps", "2", "--save", scratch("saved")});
+  std::ofstream(scratch("other")) << std::string(1000, 'x');
+  std::ofstream(scratch("junk")) << "no archive";
+  struct Case {
+    Arguments arguments;
+    std::string says;
+  };
+  for (const Case& wrong : {Case{{"--resume", scratch("saved"), "--width", "64"}, "--width 32, not --width 64"},
+                            Case{{"--resume", scratch("saved"), "--layers", "2"}, "--layers 1, not --layers 2"},
+                            Case{{"--resume", scratch("saved"), "--dtype", "f64"}, "--dtype f32, not --dtype f64"},
+                            Case{{"--resume", scratch("saved"), "--text", scratch("other")}, "other characters"},
+                            Case{{"--resume", scratch("saved"), "--steps", "2"}, "at step 2 already"},
+                            Case{{"--resume", scratch("junk")}, "no checkpoint"},
+                            Case{{"--resume", scratch("none")}, "does not exist"}}) {
+    const Result result = run_alone(tiny(wrong.arguments));
+    EXPECT_EQ(result.exit_code, 2) << wrong.says;
+    EXPECT_NE(result.err.find(wrong.says), std::string::npos) << result.err;
+    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+  }
+}
+
+struct BadRun {
+  std::string name;
+  Arguments arguments;
+  std::string says;
+};
+void PrintTo(const BadRun& bad, std::ostream* out) { *out << bad.name; }
+
+class CharLmBadInput : public CharLm, public testing::WithParamInterface<BadRun> {};
+
+// Each mistake ends the job with code 2 and the same sentence from every rank that got to say it, with nothing hanging.
+TEST_P(CharLmBadInput, EndsWithOneSentence) {
+  std::ofstream(scratch("empty"));
+  std::ofstream(scratch("short")) << "too short a text";
+  Arguments arguments = tiny({});
+  for (const std::string& argument : GetParam().arguments) {
+    arguments.push_back(argument[0] == '@' ? scratch(argument.substr(1)) : argument);
+  }
+  const Result result = run_ranks(2, arguments);
+  EXPECT_EQ(result.exit_code, 2) << result.err;
+  EXPECT_NE(result.err.find("char_lm: "), std::string::npos) << result.err;
+  EXPECT_NE(result.err.find(GetParam().says), std::string::npos) << result.err;
+  EXPECT_EQ(result.err.find("Exception raised from"), std::string::npos) << "a stack dump:\n" << result.err;
+  EXPECT_EQ(result.out.find("step"), std::string::npos) << result.out;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Table, CharLmBadInput,
+    testing::Values(BadRun{"MissingText", {"--text", "/nonexistent/text"}, "the text /nonexistent/text does not exist"},
+                    BadRun{"EmptyText", {"--text", "@empty"}, "is empty"},
+                    BadRun{"ShortText", {"--text", "@short"}, "needs at least 170"},
+                    BadRun{"BatchNotShared", {"--batch", "7"}, "--batch 7 cannot be shared evenly by 2 ranks"},
+                    BadRun{"UnknownHook", {"--hook", "telepathy"}, "telepathy"},
+                    BadRun{"UnknownBackend", {"--backend", "pigeons"}, "pigeons"},
+                    BadRun{"UnknownOption", {"--colour", "red"}, "--colour"},
+                    BadRun{"BadNumber", {"--layers", "many"}, "--layers"}, BadRun{"TooManyLanes", {"--lanes", "9"}, "--lanes"}),
+    [](const auto& info) { return info.param.name; });
+
+// A job that is told to end does so at once, in the middle of training.
+TEST_F(CharLm, EndsPromptlyOnSigterm) {
+  Arguments all{"-n", "2"};
+  const Arguments command = tiny({"--steps", "1000000"});
+  all.insert(all.end(), command.begin(), command.end());
+  start(all);
+  wait_for_output("step    10/");
+  signal_launcher(SIGTERM);
+  EXPECT_NE(finish().exit_code, 0);
+}
+
+}  // namespace
+}  // namespace char_lm

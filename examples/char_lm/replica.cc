@@ -1,0 +1,102 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "examples/char_lm/replica.h"
+
+#include <torch/torch.h>
+
+#include <atomic>
+#include <chrono>
+#include <utility>
+
+#include "gradwire/ddp/distributed_data_parallel.h"
+#include "gradwire/hooks/registry.h"
+
+namespace char_lm {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Added to by lanes, read by the training loop.
+struct Meter {
+  std::atomic<std::int64_t> nanoseconds{0};
+  std::atomic<std::int64_t> bytes{0};
+
+  void add(Clock::duration time, std::int64_t sent) {
+    nanoseconds.fetch_add(std::chrono::nanoseconds(time).count(), std::memory_order_relaxed);
+    bytes.fetch_add(sent, std::memory_order_relaxed);
+  }
+};
+
+// Bytes an element takes on the wire under the hook of that name, for gradients of `size` bytes an element.
+std::int64_t bytes_on_wire(const std::string& hook, std::int64_t size) {
+  if (hook == "noop") {
+    return 0;
+  }
+  const bool halves = hook == "fp16_compress" || hook == "bf16_compress";
+  return halves && size > 2 ? 2 : size;
+}
+
+// Another hook with a stopwatch. It makes the same promises, so DDP treats it alike.
+class MeteredHook final : public gradwire::CommHook {
+ public:
+  MeteredHook(std::shared_ptr<gradwire::CommHook> hook, std::shared_ptr<Meter> meter)
+      : CommHook(hook->traits()), hook_(std::move(hook)), meter_(std::move(meter)) {}
+
+  gradwire::Future run(gradwire::GradBucket& bucket) override {
+    const Clock::time_point start = Clock::now();
+    const std::int64_t size = bucket.buffer().element_size();
+    const bool alone = bucket.group().size() == 1;
+    const std::int64_t sent = alone ? 0 : bucket.buffer().numel() * bytes_on_wire(traits().name, size);
+    gradwire::Future future = hook_->run(bucket);
+    // On a lane the future is done already and the callback runs at once.
+    future->addCallback([meter = meter_, start, sent](c10::ivalue::Future&) { meter->add(Clock::now() - start, sent); });
+    return future;
+  }
+
+ private:
+  std::shared_ptr<gradwire::CommHook> hook_;
+  std::shared_ptr<Meter> meter_;
+};
+
+gradwire::DdpOptions ddp_options(const Options& options, std::shared_ptr<gradwire::ProcessGroup> group) {
+  gradwire::DdpOptions result;
+  result.process_group = std::move(group);
+  result.gradient_as_bucket_view = options.gradient_as_bucket_view;
+  result.bucket_cap_mb = options.bucket_cap_mb;
+  result.lanes = options.lanes.value_or(-1);
+  return result;
+}
+
+}  // namespace
+
+class Replica::Impl {
+ public:
+  Impl(CharTransformer model, const Options& options, std::shared_ptr<gradwire::ProcessGroup> group)
+      : hook_(std::make_shared<MeteredHook>(gradwire::make_hook(options.hook), meter_)),
+        ddp_(std::move(model), ddp_options(options, std::move(group))) {
+    ddp_.register_comm_hook(hook_);
+  }
+
+  torch::Tensor forward(const torch::Tensor& tokens) { return ddp_.forward(tokens); }
+
+  CommunicationTotals communication() const {
+    return {static_cast<double>(meter_->nanoseconds.load(std::memory_order_relaxed)) * 1e-9,
+            meter_->bytes.load(std::memory_order_relaxed)};
+  }
+
+ private:
+  std::shared_ptr<Meter> meter_ = std::make_shared<Meter>();
+  std::shared_ptr<MeteredHook> hook_;
+  gradwire::DistributedDataParallel<CharTransformer> ddp_;
+};
+
+Replica::Replica(CharTransformer model, const Options& options, std::shared_ptr<gradwire::ProcessGroup> group)
+    : impl_(std::make_unique<Impl>(std::move(model), options, std::move(group))) {}
+
+Replica::~Replica() = default;
+
+torch::Tensor Replica::forward(const torch::Tensor& tokens) { return impl_->forward(tokens); }
+
+CommunicationTotals Replica::communication() const { return impl_->communication(); }
+
+}  // namespace char_lm
