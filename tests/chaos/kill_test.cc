@@ -175,7 +175,7 @@ std::vector<Scenario> scenarios() {
     for (int i = 0; i < kEach; ++i, ++n) {
       const int ranks = 2 + n % 3;
       // The rendezvous has three points; elsewhere a call somewhere in the first dozens.
-      const int occurrence = phase == Phase::rendezvous ? i % 3 : (i * 7) % 40;
+      const int occurrence = phase == Phase::rendezvous ? i / 3 % 3 : (i * 7) % 40;
       const std::size_t count = i % 2 == 0 ? 10 : 400'003;
       all.push_back({phase, occurrence, ranks, (n / 3 + i) % ranks, count, kPlacements[(i / 2) % 4]});
     }

@@ -231,6 +231,7 @@ TEST_P(Failure, AWorldMayBeMadeAgainAfterAFailure) {
 TEST_P(FailureAlone, AbortEndsTheChannelOnThisRank) {
   run([](RankContext& context) {
     context.channel().check();
+    context.meet("all are there");
     context.channel().abort("why not");
     float value = 1;
     for (int again = 0; again < 2; ++again) {
