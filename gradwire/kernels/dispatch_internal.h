@@ -42,6 +42,8 @@ struct CastCall {
 // Converts elements [begin, end) and returns the index of the first one it left.
 using CastLoop = std::size_t (*)(const CastCall& call, std::size_t begin, std::size_t end) noexcept;
 
+struct QuantizeLoops;  // quantize_internal.h
+
 // One instruction set.
 struct KernelSet {
   std::string name;
@@ -49,6 +51,7 @@ struct KernelSet {
   ReduceLoop reduce_half;     // f16, bf16
   ReduceLoop reduce_integer;  // i8, u8, i32, i64, boolean
   CastLoop cast;
+  const QuantizeLoops* quantize;
 };
 
 // The set in use. Unlike selected() it does not throw: with a GRADWIRE_KERNELS that cannot be honoured it is the best

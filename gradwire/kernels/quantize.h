@@ -1,0 +1,46 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// The loops of lossy codecs: find a scale, map f32 to few bits and back, pick the large ones.
+//
+// All of them: noexcept, thread-safe, any alignment, any count from 0; bits do not depend on the kernel.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace gradwire::kernels {
+
+// The largest |x|; infinity or NaN when there is one among the inputs (NaN before infinity), 0 for no input.
+float max_magnitude(const float* source, std::size_t count) noexcept;
+
+// The sum of all |x|, as 16 interleaved partial sums (x0 + x16 + ..., x1 + x17 + ..., ...) that are then added in
+// halves: 8 to 8, 4 to 4, 2 to 2, 1 to 1. NaN and infinity show in the result.
+float sum_magnitudes(const float* source, std::size_t count) noexcept;
+
+// Codes of `bits` = 8, 4 or 2 bits: round(x * inverse_scale), to nearest even, plus 2^(bits - 1). |x * inverse_scale|
+// must be below 2^(bits - 1) - 0.5. Codes are packed from the low bits of a byte upwards; unused bits of the last byte
+// are 0. Writes ceil(count * bits / 8) bytes.
+void quantize(int bits, const float* source, std::size_t count, float inverse_scale, std::uint8_t* codes) noexcept;
+
+// The inverse: (code - 2^(bits - 1)) * scale for any code.
+void dequantize(int bits, const std::uint8_t* codes, std::size_t count, float scale, float* destination) noexcept;
+
+// Packs codes that lie one a byte, in the form that quantize() writes. Codes must be below 2^bits.
+void pack_codes(int bits, const std::uint8_t* bytes, std::size_t count, std::uint8_t* codes) noexcept;
+
+// One bit a value, 1 for negative (the sign bit: -0 counts as negative), from the low bit of a byte upwards; unused
+// bits of the last byte are 0. Writes ceil(count / 8) bytes.
+void pack_signs(const float* source, std::size_t count, std::uint8_t* bits) noexcept;
+
+// scale where the bit is 0, -scale where it is 1.
+void unpack_signs(const std::uint8_t* bits, std::size_t count, float scale, float* destination) noexcept;
+
+// Appends the index (plus `first_index`) and the value of each x whose magnitude, compared as the bits of |x|, is at
+// least `least` (a NaN's bits are above every number's). Returns how many; indices ascend. `indices` and `values` need
+// room for that many and kSelectSlack more.
+std::size_t select_large(const float* source, std::size_t count, std::uint32_t least, std::uint32_t first_index,
+                         std::uint32_t* indices, float* values) noexcept;
+
+inline constexpr std::size_t kSelectSlack = 64;
+
+}  // namespace gradwire::kernels

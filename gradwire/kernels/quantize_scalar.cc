@@ -1,0 +1,114 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// The reference of quantize.h's loops.
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "gradwire/kernels/dispatch_internal.h"
+#include "gradwire/kernels/element_internal.h"
+#include "gradwire/kernels/quantize_internal.h"
+
+namespace gradwire::kernels {
+namespace {
+
+std::uint32_t magnitude_bits(const float* source, std::size_t index) noexcept {
+  return load_element<std::uint32_t>(source, index) & 0x7fffffffu;
+}
+
+float max_magnitude(const float* source, std::size_t count) noexcept {
+  // The bits of non-negative floats are in the order of their values, infinity and NaN last.
+  std::uint32_t largest = 0;
+  for (std::size_t i = 0; i < count; ++i) largest = std::max(largest, magnitude_bits(source, i));
+  return std::bit_cast<float>(largest);
+}
+
+float sum_magnitudes(const float* source, std::size_t count) noexcept {
+  float partial[kPartialSums] = {};
+  return finish_sum(partial, source, count);
+}
+
+void to_codes(int bits, const float* source, std::size_t count, float inverse_scale, std::uint8_t* bytes) noexcept {
+  const int offset = 1 << (bits - 1);
+  // Adding 1.5 * 2^23 leaves the rounded integer in the low bits of the sum.
+  constexpr float kMagic = 12582912.0f;
+  for (std::size_t i = 0; i < count; ++i) {
+    const float sum = load_element<float>(source, i) * inverse_scale + kMagic;
+    const auto rounded = static_cast<int>(std::bit_cast<std::uint32_t>(sum)) - std::bit_cast<int>(kMagic);
+    bytes[i] = static_cast<std::uint8_t>(rounded + offset);
+  }
+}
+
+void from_codes(int bits, const std::uint8_t* bytes, std::size_t count, float scale, float* destination) noexcept {
+  const int offset = 1 << (bits - 1);
+  for (std::size_t i = 0; i < count; ++i) {
+    store_element(destination, i, static_cast<float>(static_cast<int>(bytes[i]) - offset) * scale);
+  }
+}
+
+void pack(int bits, const std::uint8_t* bytes, std::size_t groups, std::uint8_t* codes) noexcept {
+  for (std::size_t group = 0; group < groups; ++group) {
+    const auto word = load_element<std::uint64_t>(bytes, group);
+    if (bits == 4) {
+      store_element(codes, group, static_cast<std::uint32_t>(squeeze4(word)));
+    } else {
+      store_element(codes, group, static_cast<std::uint16_t>(squeeze2(word)));
+    }
+  }
+}
+
+void unpack(int bits, const std::uint8_t* codes, std::size_t groups, std::uint8_t* bytes) noexcept {
+  for (std::size_t group = 0; group < groups; ++group) {
+    const std::uint64_t word = bits == 4 ? spread4(load_element<std::uint32_t>(codes, group))
+                                         : spread2(load_element<std::uint16_t>(codes, group));
+    store_element(bytes, group, word);
+  }
+}
+
+void pack_signs(const float* source, std::size_t count, std::uint8_t* bits) noexcept {
+  for (std::size_t i = 0; i < count; i += 8) {
+    unsigned byte = 0;
+    for (std::size_t j = 0; j < std::min<std::size_t>(8, count - i); ++j) {
+      byte |= (load_element<std::uint32_t>(source, i + j) >> 31) << j;
+    }
+    bits[i / 8] = static_cast<std::uint8_t>(byte);
+  }
+}
+
+void unpack_signs(const std::uint8_t* bits, std::size_t count, float scale, float* destination) noexcept {
+  const auto magnitude = std::bit_cast<std::uint32_t>(scale);
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::uint32_t negative = (bits[i / 8] >> (i % 8)) & 1u;
+    store_element(destination, i, magnitude ^ negative << 31);
+  }
+}
+
+std::size_t select_large(const float* source, std::size_t count, std::uint32_t least, std::uint32_t first_index,
+                         std::uint32_t* indices, float* values) noexcept {
+  std::size_t found = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (magnitude_bits(source, i) < least) continue;
+    indices[found] = first_index + static_cast<std::uint32_t>(i);
+    values[found] = load_element<float>(source, i);
+    ++found;
+  }
+  return found;
+}
+
+}  // namespace
+
+float finish_sum(float (&partial)[kPartialSums], const float* source, std::size_t count) noexcept {
+  for (std::size_t i = 0; i < count; ++i) partial[i % kPartialSums] += std::bit_cast<float>(magnitude_bits(source, i));
+  for (std::size_t half = kPartialSums / 2; half > 0; half /= 2) {
+    for (std::size_t i = 0; i < half; ++i) partial[i] += partial[i + half];
+  }
+  return partial[0];
+}
+
+const QuantizeLoops& quantize_loops_scalar() noexcept {
+  static constexpr QuantizeLoops kLoops{&max_magnitude, &sum_magnitudes, &to_codes,     &from_codes,  &pack,
+                                        &unpack,        &pack_signs,     &unpack_signs, &select_large};
+  return kLoops;
+}
+
+}  // namespace gradwire::kernels
