@@ -2,10 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs the built char_lm, alone and under gradwire-run, as a user does. The fixture also checks that no process is left.
 #include <gtest/gtest.h>
+#include <signal.h>
 
 #include <algorithm>
 #include <cmath>
-#include <csignal>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <ostream>
@@ -257,6 +257,35 @@ INSTANTIATE_TEST_SUITE_P(
                     BadRun{"UnknownOption", {"--colour", "red"}, "--colour"},
                     BadRun{"BadNumber", {"--layers", "many"}, "--layers"}, BadRun{"TooManyLanes", {"--lanes", "9"}, "--lanes"}),
     [](const auto& info) { return info.param.name; });
+
+// The process that runs as rank `rank`, out of `candidates`; -1 when none does.
+pid_t process_of_rank(const std::vector<pid_t>& candidates, int rank) {
+  for (const pid_t pid : candidates) {
+    // Entries end with a zero byte, so this finds no other rank and no other variable.
+    const std::string environment = gradwire::launch::read_file(concat("/proc/", pid, "/environ"));
+    const std::string program = gradwire::launch::read_file(concat("/proc/", pid, "/cmdline"));
+    if (('\0' + environment).find(concat('\0', "RANK=", rank, '\0')) != std::string::npos && program.starts_with(CHAR_LM_PROGRAM)) {
+      return pid;
+    }
+  }
+  return -1;
+}
+
+TEST_F(CharLm, SurvivorSaysWhoDied) {
+  Arguments all{"-n", "2"};
+  const Arguments command = tiny({"--steps", "1000000"});
+  all.insert(all.end(), command.begin(), command.end());
+  start(all);
+  wait_for_output("step    10/");
+  const pid_t victim = process_of_rank(marked_processes(), 1);
+  ASSERT_GT(victim, 0);
+  kill(victim, SIGKILL);
+  const Result result = finish();
+  EXPECT_NE(result.exit_code, 0);
+  EXPECT_NE(result.err.find("[rank 0] char_lm: "), std::string::npos) << result.err;
+  EXPECT_NE(result.err.find("rank 1"), std::string::npos) << result.err;
+  EXPECT_EQ(result.err.find("Exception raised from"), std::string::npos) << "a stack dump:\n" << result.err;
+}
 
 // A job that is told to end does so at once, in the middle of training.
 TEST_F(CharLm, EndsPromptlyOnSigterm) {

@@ -52,6 +52,8 @@ int main(int argc, char** argv) {
     return fail(kBadInput, error.what());
   } catch (const gradwire::InvalidArgument& error) {
     return fail(kBadInput, error.what());
+  } catch (const gradwire::UnsupportedError& error) {
+    return fail(kBadInput, error.what());
   } catch (const c10::Error& error) {
     return fail(kFailed, error.what_without_backtrace());
   } catch (const std::exception& error) {

@@ -18,8 +18,8 @@ struct Options {
   int heads = 4;
   int context = 64;  // characters the model sees at once
   int batch = 32;    // samples a step over all ranks together
-  std::int64_t steps = 600;
-  double lr = 2e-3;
+  std::int64_t steps = 800;
+  double lr = 3e-3;
   std::uint64_t seed = 1;
   std::string hook = "allreduce";
   std::string dtype = "f32";
@@ -35,7 +35,7 @@ struct Options {
   // What comes out.
   std::string save;
   std::string json;
-  std::int64_t log_every = 20;
+  std::int64_t log_every = 25;
   int generate = 400;    // characters of sample text
   int eval_batches = 8;  // batches of held-out text at the end
 };

@@ -71,13 +71,15 @@ void Report::header() {
   if (!speaks_) {
     return;
   }
-  const std::string ranks = facts_.world == 1 ? "1 rank" : concat(facts_.world, " ranks");
-  std::cout << "A character transformer (" << options_.layers << " layers, width " << options_.width << ", " << options_.heads
-            << " heads, " << facts_.parameters << " parameters, " << options_.dtype << ") learns "
-            << facts_.train_characters << " characters of " << facts_.source << "\n"
-            << "on " << ranks << " (" << facts_.threads << (facts_.threads == 1 ? " thread" : " threads") << " each, backend "
-            << facts_.backend << ", hook " << options_.hook << "): " << options_.steps << " steps of " << options_.batch
-            << " samples, " << options_.batch / facts_.world << " a rank, " << options_.context << " characters each.\n"
+  const auto count = [](auto number, const char* what) { return concat(number, " ", what, number == 1 ? "" : "s"); };
+  std::cout << "A character transformer learns " << facts_.source << ": " << facts_.train_characters << " characters, and "
+            << facts_.held_out_characters << " held out.\n"
+            << "  model    " << count(options_.layers, "layer") << " of width " << options_.width << ", "
+            << count(options_.heads, "head") << ", " << facts_.parameters << " parameters in " << options_.dtype << "\n"
+            << "  ranks    " << facts_.world << ", " << count(facts_.threads, "thread") << " each; backend " << facts_.backend
+            << ", hook " << options_.hook << "\n"
+            << "  a step   " << count(options_.batch, "sample") << " of " << options_.context << " characters, "
+            << options_.batch / facts_.world << " a rank; " << count(options_.steps, "step") << " in all\n"
             << "The loss is in nats a character; guessing blindly costs "
             << format("%.2f", std::log(static_cast<double>(facts_.vocabulary))) << ".\n";
   if (facts_.first_step > 0) {
