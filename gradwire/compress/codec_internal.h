@@ -1,0 +1,62 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// Checks that all codecs make.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+#include "gradwire/base/error.h"
+#include "gradwire/base/strings.h"
+#include "gradwire/compress/codec.h"
+
+namespace gradwire::compress {
+
+// Throws InvalidArgument unless an encoding of `count` values fits.
+inline void require_room(const Codec& codec, std::size_t count, std::size_t room) {
+  const std::size_t needed = codec.max_encoded_size(count);
+  if (room >= needed) return;
+  throw InvalidArgument(concat("codec ", codec.name(), ": encoding ", count, " values needs ", needed,
+                               " bytes of room, there are ", room, "; allocate max_encoded_size()"));
+}
+
+// Throws MismatchError: `bytes` are no encoding of `count` values.
+[[noreturn]] inline void refuse_bytes(const Codec& codec, std::size_t count, std::size_t bytes, const char* reason) {
+  throw MismatchError(concat("codec ", codec.name(), ": ", bytes, " bytes are no encoding of ", count,
+                             " values: ", reason, "; do all ranks use the same codec with the same options?"));
+}
+
+inline void require_size(const Codec& codec, std::size_t count, std::size_t bytes) {
+  const std::size_t expected = codec.max_encoded_size(count);
+  if (bytes != expected) refuse_bytes(codec, count, bytes, concat("it has ", expected, " bytes").c_str());
+}
+
+// Indices travel as 32 bits.
+inline void require_numbered(const Codec& codec, std::size_t count) {
+  if (count <= std::numeric_limits<std::uint32_t>::max()) return;
+  throw InvalidArgument(concat("codec ", codec.name(), ": ", count,
+                               " values are more than 32-bit indices can number; use smaller buckets"));
+}
+
+template <class T>
+T read_as(const std::byte* from) noexcept {
+  T value;
+  std::memcpy(&value, from, sizeof(T));
+  return value;
+}
+template <class T>
+void write_as(std::byte* to, T value) noexcept {
+  std::memcpy(to, &value, sizeof(T));
+}
+
+inline std::uint8_t* as_codes(std::byte* bytes) noexcept { return reinterpret_cast<std::uint8_t*>(bytes); }
+inline const std::uint8_t* as_codes(const std::byte* bytes) noexcept {
+  return reinterpret_cast<const std::uint8_t*>(bytes);
+}
+
+constexpr std::size_t divide_up(std::size_t dividend, std::size_t divisor) noexcept {
+  return dividend / divisor + (dividend % divisor != 0 ? 1 : 0);
+}
+
+}  // namespace gradwire::compress

@@ -1,0 +1,130 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/compress/integer_codec.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "gradwire/compress/codec_internal.h"
+#include "gradwire/compress/random.h"
+#include "gradwire/kernels/quantize.h"
+
+namespace gradwire::compress {
+namespace {
+
+constexpr std::uint32_t kPurpose = 0x696e7471;
+constexpr float kSmallest = 0x1p-118f;
+
+class IntegerCodec final : public Codec {
+ public:
+  IntegerCodec(int bits, const IntegerOptions& options)
+      : bits_(bits), levels_(static_cast<float>((1 << (bits - 1)) - 1)), options_(options) {}
+
+  std::string name() const override {
+    return concat("int", bits_, ":block=", options_.block,
+                  options_.rounding == Rounding::stochastic ? ",rounding=stochastic" : "");
+  }
+  std::size_t max_encoded_size(std::size_t count) const noexcept override { return scale_bytes(count) + packed(count); }
+  bool is_fixed_size() const noexcept override { return true; }
+
+  std::size_t encode(std::span<const float> values, const EncodeKey& key, std::span<std::byte> bytes) const override {
+    require_room(*this, values.size(), bytes.size());
+    std::byte* scales = bytes.data();
+    std::byte* codes = scales + scale_bytes(values.size());
+    const RandomSequence random(key, kPurpose);
+    for (std::size_t begin = 0; begin < values.size(); begin += options_.block) {
+      const auto block = values.subspan(begin, std::min(options_.block, values.size() - begin));
+      const float scale = choose_scale(kernels::max_magnitude(block.data(), block.size()));
+      write_as(scales + 4 * (begin / options_.block), scale);
+      // Of a block that is zero, or not finite, the scale says all; its codes are still written.
+      const float inverse = std::isfinite(scale) && scale > 0 ? 1.0f / scale : 0.0f;
+      encode_block(block, begin, inverse, random, as_codes(codes + packed(begin)));
+    }
+    return max_encoded_size(values.size());
+  }
+
+  void decode(std::span<const std::byte> bytes, const EncodeKey&, std::span<float> values) const override {
+    require_size(*this, values.size(), bytes.size());
+    const std::byte* codes = bytes.data() + scale_bytes(values.size());
+    for (std::size_t begin = 0; begin < values.size(); begin += options_.block) {
+      const auto block = values.subspan(begin, std::min(options_.block, values.size() - begin));
+      const auto scale = read_as<float>(bytes.data() + 4 * (begin / options_.block));
+      kernels::dequantize(bits_, as_codes(codes + packed(begin)), block.size(), scale, block.data());
+    }
+  }
+
+ private:
+  std::size_t packed(std::size_t count) const noexcept {
+    // In two parts, so that the product cannot overflow.
+    const auto bits = static_cast<std::size_t>(bits_);
+    return count / 8 * bits + (count % 8 * bits + 7) / 8;
+  }
+  std::size_t scale_bytes(std::size_t count) const noexcept { return 4 * divide_up(count, options_.block); }
+
+  float choose_scale(float largest) const noexcept {
+    if (!std::isfinite(largest)) return std::numeric_limits<float>::quiet_NaN();
+    if (largest < kSmallest) return 0;
+    const float scale = largest / levels_;
+    // Rounded up, the largest number of all would decode to infinity.
+    return std::isfinite(scale * levels_) ? scale : std::nextafter(scale, 0.0f);
+  }
+
+  void encode_block(std::span<const float> block, std::size_t begin, float inverse, const RandomSequence& random,
+                    std::uint8_t* codes) const {
+    if (inverse == 0) {
+      fill_zeros(block.size(), codes);
+    } else if (options_.rounding == Rounding::nearest) {
+      kernels::quantize(bits_, block.data(), block.size(), inverse, codes);
+    } else {
+      encode_stochastic(block, begin, inverse, random, codes);
+    }
+  }
+
+  // The codes of zeros.
+  void fill_zeros(std::size_t count, std::uint8_t* codes) const noexcept {
+    const int byte = bits_ == 8 ? 0x80 : bits_ == 4 ? 0x88 : 0xaa;
+    const std::size_t size = packed(count);
+    std::fill_n(codes, size, static_cast<std::uint8_t>(byte));
+    const std::size_t used = count % 8 * static_cast<std::size_t>(bits_) % 8;  // bits of the last byte; 0 is all of it
+    if (used != 0) codes[size - 1] = static_cast<std::uint8_t>(byte & ((1 << used) - 1));
+  }
+
+  void encode_stochastic(std::span<const float> block, std::size_t begin, float inverse, const RandomSequence& random,
+                         std::uint8_t* codes) const {
+    constexpr std::size_t kPiece =
+        1024;  // a multiple of the 8 codes that fill whole bytes and of the 4 numbers a draw gives
+    std::uint8_t bytes[kPiece];
+    const auto offset = static_cast<float>(1 << (bits_ - 1));
+    for (std::size_t start = 0; start < block.size(); start += kPiece) {
+      const std::size_t length = std::min(kPiece, block.size() - start);
+      PhiloxBlock draw{};
+      for (std::size_t i = 0; i < length; ++i) {
+        // A block starts at a multiple of 8, so number i of the sequence belongs to value i however blocks are cut.
+        if (i % 4 == 0) draw = random.block((begin + start + i) / 4);
+        const float uniform = static_cast<float>(draw[i % 4] >> 8) * 0x1p-24f;  // [0, 1)
+        const float rounded = std::floor(block[start + i] * inverse + uniform);
+        bytes[i] = static_cast<std::uint8_t>(std::clamp(rounded, -levels_, levels_) + offset);
+      }
+      kernels::pack_codes(bits_, bytes, length, codes + packed(start));
+    }
+  }
+
+  int bits_;
+  float levels_;
+  IntegerOptions options_;
+};
+
+}  // namespace
+
+std::unique_ptr<Codec> make_integer_codec(int bits, const IntegerOptions& options) {
+  if (bits != 8 && bits != 4 && bits != 2) {
+    throw InvalidArgument(concat("an integer codec has 8, 4 or 2 bits, not ", bits));
+  }
+  if (options.block < 8 || options.block > (std::size_t{1} << 24) || options.block % 8 != 0) {
+    throw InvalidArgument(concat("int", bits, ": block=", options.block, " must be a multiple of 8 from 8 to 2^24"));
+  }
+  return std::make_unique<IntegerCodec>(bits, options);
+}
+
+}  // namespace gradwire::compress

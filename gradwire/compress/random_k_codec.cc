@@ -1,0 +1,105 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/compress/random_k_codec.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "gradwire/compress/codec_internal.h"
+#include "gradwire/compress/random.h"
+#include "gradwire/kernels/quantize.h"
+
+namespace gradwire::compress {
+namespace {
+
+constexpr std::uint32_t kPurpose = 0x72616e6b;
+constexpr std::size_t kMarkerSize = 4;
+
+// The places of one encoding, in ascending order.
+class Places {
+ public:
+  Places(const EncodeKey& key, std::size_t count, std::size_t number)
+      : random_({key.seed, key.tensor, key.step, 0}, kPurpose), short_(count / number), longer_(count % number) {}
+  struct Place {
+    std::size_t index;
+    std::size_t length;  // of the stretch that it was drawn from
+  };
+  // Call with 0, 1, 2, ...
+  Place next(std::size_t stretch) noexcept {
+    if (stretch % 4 == 0) block_ = random_.block(stretch / 4);
+    const std::size_t length = short_ + (stretch < longer_ ? 1 : 0);
+    const std::size_t begin = stretch * short_ + std::min(stretch, longer_);
+    const std::uint64_t product = std::uint64_t{block_[stretch % 4]} * length;  // lengths fit 32 bits
+    return {begin + static_cast<std::size_t>(product >> 32), length};
+  }
+
+ private:
+  RandomSequence random_;
+  PhiloxBlock block_{};
+  std::size_t short_;
+  std::size_t longer_;  // so many stretches, the first ones, have one value more
+};
+
+class RandomKCodec final : public Codec {
+ public:
+  explicit RandomKCodec(const RandomKOptions& options) : options_(options) {}
+  std::string name() const override {
+    return concat("random_k:ratio=", options_.ratio, options_.unbiased ? ",unbiased=1" : "");
+  }
+  std::size_t max_encoded_size(std::size_t count) const noexcept override {
+    return count == 0 ? 0 : kMarkerSize + 4 * number_kept(count);
+  }
+  bool is_fixed_size() const noexcept override { return true; }
+
+  std::size_t encode(std::span<const float> values, const EncodeKey& key, std::span<std::byte> bytes) const override {
+    require_numbered(*this, values.size());
+    require_room(*this, values.size(), bytes.size());
+    if (values.empty()) return 0;
+    const bool finite = std::isfinite(kernels::max_magnitude(values.data(), values.size()));
+    write_as(bytes.data(), finite ? 0.0f : std::numeric_limits<float>::quiet_NaN());
+    const std::size_t kept = number_kept(values.size());
+    Places places(key, values.size(), kept);
+    for (std::size_t i = 0; i < kept; ++i) {
+      const auto place = places.next(i);
+      const float weight = options_.unbiased ? static_cast<float>(place.length) : 1.0f;
+      write_as(bytes.data() + kMarkerSize + 4 * i, values[place.index] * weight);
+    }
+    return max_encoded_size(values.size());
+  }
+
+  void decode(std::span<const std::byte> bytes, const EncodeKey& key, std::span<float> values) const override {
+    require_numbered(*this, values.size());
+    require_size(*this, values.size(), bytes.size());
+    if (values.empty()) return;
+    const auto marker = read_as<float>(bytes.data());
+    // 0 plus 0 or NaN: sums of encodings keep the meaning.
+    const bool finite = !std::isnan(marker);
+    std::fill(values.begin(), values.end(), finite ? 0.0f : marker);
+    if (!finite) return;
+    const std::size_t kept = number_kept(values.size());
+    Places places(key, values.size(), kept);
+    for (std::size_t i = 0; i < kept; ++i) {
+      values[places.next(i).index] = read_as<float>(bytes.data() + kMarkerSize + 4 * i);
+    }
+  }
+
+ private:
+  std::size_t number_kept(std::size_t count) const noexcept {
+    const auto kept = static_cast<std::size_t>(std::ceil(options_.ratio * static_cast<double>(count)));
+    return std::clamp<std::size_t>(kept, 1, count);
+  }
+
+  RandomKOptions options_;
+};
+
+}  // namespace
+
+std::unique_ptr<Codec> make_random_k_codec(const RandomKOptions& options) {
+  if (!(options.ratio > 0 && options.ratio <= 1)) {
+    throw InvalidArgument(concat("random_k: ratio=", options.ratio, " must be above 0 and at most 1"));
+  }
+  return std::make_unique<RandomKCodec>(options);
+}
+
+}  // namespace gradwire::compress
