@@ -23,7 +23,8 @@ constexpr std::int64_t kFlattenBytes = 128 << 10;
 void require_reducible(const ProcessGroup& group, const char* operation, const Tensors& tensors) {
   for (const at::Tensor& tensor : tensors) {
     if (to_dtype(tensor.scalar_type())) continue;
-    Validator(group, operation).fail(concat("there is no reduction of ", tensor.scalar_type(), "; convert to a type that has one"));
+    Validator(group, operation)
+        .fail(concat("there is no reduction of ", tensor.scalar_type(), "; convert to a type that has one"));
   }
 }
 
@@ -65,7 +66,8 @@ std::vector<const void*> pointers_to_read(const Tensors& memories) {
 // The parts of memory in order that belong to the ranks, `bytes` each.
 std::vector<void*> parts_to_write(const at::Tensor& memory, int ranks, std::size_t bytes) {
   std::vector<void*> pointers;
-  for (int rank = 0; rank < ranks; ++rank) pointers.push_back(bytes_of(memory) + static_cast<std::size_t>(rank) * bytes);
+  for (int rank = 0; rank < ranks; ++rank)
+    pointers.push_back(bytes_of(memory) + static_cast<std::size_t>(rank) * bytes);
   return pointers;
 }
 
@@ -112,7 +114,8 @@ void for_each_in_place(const Tensors& tensors, const One& one) {
 
 // Slices of the rows of memory in order: `splits` rows to each rank.
 template <class SliceOf, class Pointer>
-std::vector<SliceOf> slices(Pointer* begin, std::span<const std::int64_t> splits, std::size_t row_count, std::size_t element_bytes) {
+std::vector<SliceOf> slices(Pointer* begin, std::span<const std::int64_t> splits, std::size_t row_count,
+                            std::size_t element_bytes) {
   std::vector<SliceOf> all;
   for (const std::int64_t rows : splits) {
     const std::size_t count = static_cast<std::size_t>(rows) * row_count;
@@ -125,22 +128,24 @@ std::vector<SliceOf> slices(Pointer* begin, std::span<const std::int64_t> splits
 }  // namespace
 
 std::shared_ptr<Work> BackendGroup::do_broadcast(Tensors& tensors, const BroadcastOptions& options) {
-  return collective("broadcast", options, Outputs::list(tensors), [tensors, root = options.root](Channel& channel, const CallOptions& call) {
-    for_each_in_place(tensors, [&](const at::Tensor& memory) {
-      const Elements elements = elements_of(memory);
-      channel.broadcast(written(memory), elements.count, elements.dtype, root, call);
-    });
-  });
+  return collective("broadcast", options, Outputs::list(tensors),
+                    [tensors, root = options.root](Channel& channel, const CallOptions& call) {
+                      for_each_in_place(tensors, [&](const at::Tensor& memory) {
+                        const Elements elements = elements_of(memory);
+                        channel.broadcast(written(memory), elements.count, elements.dtype, root, call);
+                      });
+                    });
 }
 
 std::shared_ptr<Work> BackendGroup::do_all_reduce(Tensors& tensors, const AllReduceOptions& options) {
   require_reducible(*this, "all_reduce", tensors);
-  return collective("all_reduce", options, Outputs::list(tensors), [tensors, op = options.op](Channel& channel, const CallOptions& call) {
-    for_each_in_place(tensors, [&](const at::Tensor& memory) {
-      const Elements elements = elements_of(memory);
-      channel.all_reduce(written(memory), elements.count, elements.dtype, op, call);
-    });
-  });
+  return collective("all_reduce", options, Outputs::list(tensors),
+                    [tensors, op = options.op](Channel& channel, const CallOptions& call) {
+                      for_each_in_place(tensors, [&](const at::Tensor& memory) {
+                        const Elements elements = elements_of(memory);
+                        channel.all_reduce(written(memory), elements.count, elements.dtype, op, call);
+                      });
+                    });
 }
 
 std::shared_ptr<Work> BackendGroup::do_reduce(Tensors& tensors, const ReduceOptions& options) {
@@ -151,35 +156,42 @@ std::shared_ptr<Work> BackendGroup::do_reduce(Tensors& tensors, const ReduceOpti
                         const at::Tensor memory = memory_with_values(tensor);
                         const Elements elements = elements_of(memory);
                         const bool here = channel.rank() == root;
-                        channel.reduce(read(memory), here ? written(memory) : nullptr, elements.count, elements.dtype, op, root, call);
+                        channel.reduce(read(memory), here ? written(memory) : nullptr, elements.count, elements.dtype,
+                                       op, root, call);
                         if (here) copy_back(tensor, memory);
                       }
                     });
 }
 
-std::shared_ptr<Work> BackendGroup::do_all_gather(std::vector<Tensors>& outputs, Tensors& inputs, const AllGatherOptions& options) {
-  return collective("all_gather", options, Outputs::lists(outputs), [outputs, inputs](Channel& channel, const CallOptions& call) {
-    for (std::size_t i = 0; i < inputs.size(); ++i) {
-      const at::Tensor input = memory_with_values(inputs[i]);
-      const Tensors results = memories_for_results(outputs[i]);
-      const Elements elements = elements_of(input);
-      channel.all_gather(read(input), pointers_to_write(results), elements.count, elements.dtype, call);
-      copy_all_back(outputs[i], results);
-    }
-  });
+std::shared_ptr<Work> BackendGroup::do_all_gather(std::vector<Tensors>& outputs, Tensors& inputs,
+                                                  const AllGatherOptions& options) {
+  return collective(
+      "all_gather", options, Outputs::lists(outputs), [outputs, inputs](Channel& channel, const CallOptions& call) {
+        for (std::size_t i = 0; i < inputs.size(); ++i) {
+          const at::Tensor input = memory_with_values(inputs[i]);
+          const Tensors results = memories_for_results(outputs[i]);
+          const Elements elements = elements_of(input);
+          channel.all_gather(read(input), pointers_to_write(results), elements.count, elements.dtype, call);
+          copy_all_back(outputs[i], results);
+        }
+      });
 }
 
-std::shared_ptr<Work> BackendGroup::do_all_gather_into_tensor(at::Tensor& output, at::Tensor& input, const AllGatherOptions& options) {
-  return collective("all_gather_into_tensor", options, Outputs::list({output}), [output, input](Channel& channel, const CallOptions& call) {
-    const at::Tensor memory = memory_with_values(input);
-    const at::Tensor result = memory_for_results(output);
-    const Elements elements = elements_of(memory);
-    channel.all_gather(read(memory), parts_to_write(result, channel.size(), memory.nbytes()), elements.count, elements.dtype, call);
-    copy_back(output, result);
-  });
+std::shared_ptr<Work> BackendGroup::do_all_gather_into_tensor(at::Tensor& output, at::Tensor& input,
+                                                              const AllGatherOptions& options) {
+  return collective("all_gather_into_tensor", options, Outputs::list({output}),
+                    [output, input](Channel& channel, const CallOptions& call) {
+                      const at::Tensor memory = memory_with_values(input);
+                      const at::Tensor result = memory_for_results(output);
+                      const Elements elements = elements_of(memory);
+                      channel.all_gather(read(memory), parts_to_write(result, channel.size(), memory.nbytes()),
+                                         elements.count, elements.dtype, call);
+                      copy_back(output, result);
+                    });
 }
 
-std::shared_ptr<Work> BackendGroup::do_gather(std::vector<Tensors>& outputs, Tensors& inputs, const GatherOptions& options) {
+std::shared_ptr<Work> BackendGroup::do_gather(std::vector<Tensors>& outputs, Tensors& inputs,
+                                              const GatherOptions& options) {
   return collective("gather", options, Outputs::lists(outputs),
                     [outputs, inputs, root = options.root](Channel& channel, const CallOptions& call) {
                       for (std::size_t i = 0; i < inputs.size(); ++i) {
@@ -187,13 +199,15 @@ std::shared_ptr<Work> BackendGroup::do_gather(std::vector<Tensors>& outputs, Ten
                         const bool here = channel.rank() == root;
                         const Tensors results = here ? memories_for_results(outputs[i]) : Tensors();
                         const Elements elements = elements_of(input);
-                        channel.gather(read(input), pointers_to_write(results), elements.count, elements.dtype, root, call);
+                        channel.gather(read(input), pointers_to_write(results), elements.count, elements.dtype, root,
+                                       call);
                         if (here) copy_all_back(outputs[i], results);
                       }
                     });
 }
 
-std::shared_ptr<Work> BackendGroup::do_scatter(Tensors& outputs, std::vector<Tensors>& inputs, const ScatterOptions& options) {
+std::shared_ptr<Work> BackendGroup::do_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                                               const ScatterOptions& options) {
   return collective("scatter", options, Outputs::list(outputs),
                     [outputs, inputs, root = options.root](Channel& channel, const CallOptions& call) {
                       for (std::size_t i = 0; i < outputs.size(); ++i) {
@@ -201,13 +215,15 @@ std::shared_ptr<Work> BackendGroup::do_scatter(Tensors& outputs, std::vector<Ten
                         const Tensors parts = here ? memories_with_values(inputs[i]) : Tensors();
                         const at::Tensor result = memory_for_results(outputs[i]);
                         const Elements elements = elements_of(result);
-                        channel.scatter(pointers_to_read(parts), written(result), elements.count, elements.dtype, root, call);
+                        channel.scatter(pointers_to_read(parts), written(result), elements.count, elements.dtype, root,
+                                        call);
                         copy_back(outputs[i], result);
                       }
                     });
 }
 
-std::shared_ptr<Work> BackendGroup::do_reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs, const ReduceScatterOptions& options) {
+std::shared_ptr<Work> BackendGroup::do_reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                                                      const ReduceScatterOptions& options) {
   require_reducible(*this, "reduce_scatter", outputs);
   return collective("reduce_scatter", options, Outputs::list(outputs),
                     [outputs, inputs, op = options.op](Channel& channel, const CallOptions& call) {
@@ -215,13 +231,15 @@ std::shared_ptr<Work> BackendGroup::do_reduce_scatter(Tensors& outputs, std::vec
                         const Tensors parts = memories_with_values(inputs[i]);
                         const at::Tensor result = memory_for_results(outputs[i]);
                         const Elements elements = elements_of(result);
-                        channel.reduce_scatter(pointers_to_read(parts), written(result), elements.count, elements.dtype, op, call);
+                        channel.reduce_scatter(pointers_to_read(parts), written(result), elements.count, elements.dtype,
+                                               op, call);
                         copy_back(outputs[i], result);
                       }
                     });
 }
 
-std::shared_ptr<Work> BackendGroup::do_reduce_scatter_tensor(at::Tensor& output, at::Tensor& input, const ReduceScatterOptions& options) {
+std::shared_ptr<Work> BackendGroup::do_reduce_scatter_tensor(at::Tensor& output, at::Tensor& input,
+                                                             const ReduceScatterOptions& options) {
   require_reducible(*this, "reduce_scatter_tensor", {output});
   return collective("reduce_scatter_tensor", options, Outputs::list({output}),
                     [output, input, op = options.op](Channel& channel, const CallOptions& call) {
@@ -230,36 +248,43 @@ std::shared_ptr<Work> BackendGroup::do_reduce_scatter_tensor(at::Tensor& output,
                       const Elements elements = elements_of(result);
                       const auto* begin = static_cast<const std::byte*>(read(memory));
                       std::vector<const void*> parts;
-                      for (int rank = 0; rank < channel.size(); ++rank) parts.push_back(begin + static_cast<std::size_t>(rank) * result.nbytes());
+                      for (int rank = 0; rank < channel.size(); ++rank)
+                        parts.push_back(begin + static_cast<std::size_t>(rank) * result.nbytes());
                       channel.reduce_scatter(parts, written(result), elements.count, elements.dtype, op, call);
                       copy_back(output, result);
                     });
 }
 
 std::shared_ptr<Work> BackendGroup::do_all_to_all(Tensors& outputs, Tensors& inputs, const AllToAllOptions& options) {
-  return collective("all_to_all", options, Outputs::list(outputs), [outputs, inputs](Channel& channel, const CallOptions& call) {
-    const Tensors parts = memories_with_values(inputs);
-    const Tensors results = memories_for_results(outputs);
-    std::vector<ConstSlice> from;
-    std::vector<Slice> to;
-    for (const at::Tensor& part : parts) from.push_back({read(part), elements_of(part).count});
-    for (const at::Tensor& result : results) to.push_back({written(result), elements_of(result).count});
-    channel.all_to_all(from, to, elements_of(parts.front()).dtype, call);
-    copy_all_back(outputs, results);
-  });
+  return collective("all_to_all", options, Outputs::list(outputs),
+                    [outputs, inputs](Channel& channel, const CallOptions& call) {
+                      const Tensors parts = memories_with_values(inputs);
+                      const Tensors results = memories_for_results(outputs);
+                      std::vector<ConstSlice> from;
+                      std::vector<Slice> to;
+                      for (const at::Tensor& part : parts) from.push_back({read(part), elements_of(part).count});
+                      for (const at::Tensor& result : results)
+                        to.push_back({written(result), elements_of(result).count});
+                      channel.all_to_all(from, to, elements_of(parts.front()).dtype, call);
+                      copy_all_back(outputs, results);
+                    });
 }
 
-std::shared_ptr<Work> BackendGroup::do_all_to_all_single(at::Tensor& output, at::Tensor& input, std::vector<std::int64_t>& output_splits,
-                                                         std::vector<std::int64_t>& input_splits, const AllToAllOptions& options) {
+std::shared_ptr<Work> BackendGroup::do_all_to_all_single(at::Tensor& output, at::Tensor& input,
+                                                         std::vector<std::int64_t>& output_splits,
+                                                         std::vector<std::int64_t>& input_splits,
+                                                         const AllToAllOptions& options) {
   return collective("all_to_all_single", options, Outputs::list({output}),
                     [output, input, output_splits, input_splits](Channel& channel, const CallOptions& call) {
                       const at::Tensor memory = memory_with_values(input);
                       const at::Tensor result = memory_for_results(output);
                       const Elements elements = elements_of(memory);
                       const std::size_t element_bytes = size_of(elements.dtype);
-                      std::size_t row = memory.element_size() / element_bytes;  // elements of a row; 1 unless it goes as bytes
+                      std::size_t row =
+                          memory.element_size() / element_bytes;  // elements of a row; 1 unless it goes as bytes
                       for (const std::int64_t extent : memory.sizes().slice(1)) row *= static_cast<std::size_t>(extent);
-                      const auto from = slices<ConstSlice>(static_cast<const std::byte*>(read(memory)), input_splits, row, element_bytes);
+                      const auto from = slices<ConstSlice>(static_cast<const std::byte*>(read(memory)), input_splits,
+                                                           row, element_bytes);
                       const auto to = slices<Slice>(bytes_of(result), output_splits, row, element_bytes);
                       channel.all_to_all(from, to, elements.dtype, call);
                       copy_back(output, result);
@@ -267,7 +292,8 @@ std::shared_ptr<Work> BackendGroup::do_all_to_all_single(at::Tensor& output, at:
 }
 
 std::shared_ptr<Work> BackendGroup::do_barrier(const BarrierOptions& options) {
-  return collective("barrier", options, Outputs::list({}), [](Channel& channel, const CallOptions& call) { channel.barrier(call); });
+  return collective("barrier", options, Outputs::list({}),
+                    [](Channel& channel, const CallOptions& call) { channel.barrier(call); });
 }
 
 std::shared_ptr<Work> BackendGroup::do_send(Tensors& tensors, int destination, int tag) {
@@ -277,14 +303,16 @@ std::shared_ptr<Work> BackendGroup::do_send(Tensors& tensors, int destination, i
   for (const at::Tensor& tensor : tensors) messages.push_back({tensor, memory_with_values(tensor), nullptr});
   try {
     for (Message& message : messages) {
-      message.request = channel->isend(read(message.memory), message.memory.nbytes(), destination, static_cast<std::uint32_t>(tag));
+      message.request =
+          channel->isend(read(message.memory), message.memory.nbytes(), destination, static_cast<std::uint32_t>(tag));
     }
   } catch (const InvalidArgument&) {
     throw;
   } catch (const std::exception&) {
     return failed_work(std::current_exception());
   }
-  return std::make_shared<PointToPointWork>(describe("send"), false, std::move(messages), deadline, channel, watcher_, shared_from_this());
+  return std::make_shared<PointToPointWork>(describe("send"), false, std::move(messages), deadline, channel, watcher_,
+                                            shared_from_this());
 }
 
 std::shared_ptr<Work> BackendGroup::receive(const char* operation, Tensors& tensors, int source, int tag) {
@@ -294,17 +322,21 @@ std::shared_ptr<Work> BackendGroup::receive(const char* operation, Tensors& tens
   for (const at::Tensor& tensor : tensors) messages.push_back({tensor, memory_for_results(tensor), nullptr});
   try {
     for (Message& message : messages) {
-      message.request = channel->irecv(written(message.memory), message.memory.nbytes(), source, static_cast<std::uint32_t>(tag));
+      message.request =
+          channel->irecv(written(message.memory), message.memory.nbytes(), source, static_cast<std::uint32_t>(tag));
     }
   } catch (const InvalidArgument&) {
     throw;
   } catch (const std::exception&) {
     return failed_work(std::current_exception());
   }
-  return std::make_shared<PointToPointWork>(describe(operation), true, std::move(messages), deadline, channel, watcher_, shared_from_this());
+  return std::make_shared<PointToPointWork>(describe(operation), true, std::move(messages), deadline, channel, watcher_,
+                                            shared_from_this());
 }
 
-std::shared_ptr<Work> BackendGroup::do_recv(Tensors& tensors, int source, int tag) { return receive("recv", tensors, source, tag); }
+std::shared_ptr<Work> BackendGroup::do_recv(Tensors& tensors, int source, int tag) {
+  return receive("recv", tensors, source, tag);
+}
 
 std::shared_ptr<Work> BackendGroup::do_recv_anysource(Tensors& tensors, int tag) {
   return receive("recv_anysource", tensors, kAnySource, tag);

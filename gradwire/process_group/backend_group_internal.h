@@ -3,6 +3,7 @@
 // The group of our own backends.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -21,16 +22,18 @@ namespace gradwire::internal {
 
 // A group over one Channel. The Backend is shared with the group's duplicates and goes with the last of them.
 //
-// Order: the group's collectives, dup, split and allocate are one sequence (see Executor): a call with `async` false, and any call on a lane, runs on its own
-// thread when nothing is under way; others run on the group's one worker, which carries the caller's ThreadLocalState. Then-callbacks run on that worker too; a collective
-// called in one has run when the call returns.
-// Deadlines: the clock of a collective starts when it is called, so time in the queue counts (as in PyTorch).
-// Errors: a call after the first error gets that error, from its Work. A group that was shut down refuses calls with InvalidArgument; in a forked child every call does.
-// End: a Work keeps its group alive. A group that is let go with work under way (only futures are left of it) aborts that work: its futures fail
-// with AbortedError, and ranks that need this one's part with PeerError. shutdown() finishes it instead.
+// Order: the group's collectives, dup, split and allocate are one sequence (see Executor): a call with `async` false,
+// and any call on a lane, runs on its own thread when nothing is under way; others run on the group's one worker, which
+// carries the caller's ThreadLocalState. Then-callbacks run on that worker too; a collective called in one has run when
+// the call returns. Deadlines: the clock of a collective starts when it is called, so time in the queue counts (as in
+// PyTorch). Errors: a call after the first error gets that error, from its Work. A group that was shut down refuses
+// calls with InvalidArgument; in a forked child every call does. End: a Work keeps its group alive. A group that is let
+// go with work under way (only futures are left of it) aborts that work: its futures fail with AbortedError, and ranks
+// that need this one's part with PeerError. shutdown() finishes it instead.
 class BackendGroup final : public ProcessGroup {
  public:
-  // `channel` owns what it needs of its backend. `store` is where split() makes its rendezvous; null: no split. It is this group's alone.
+  // `channel` owns what it needs of its backend. `store` is where split() makes its rendezvous; null: no split. It is
+  // this group's alone.
   BackendGroup(std::shared_ptr<Channel> channel, std::string backend_name, std::shared_ptr<Store> store);
   ~BackendGroup() override;
 
@@ -42,15 +45,23 @@ class BackendGroup final : public ProcessGroup {
   std::shared_ptr<Work> do_broadcast(Tensors& tensors, const BroadcastOptions& options) override;
   std::shared_ptr<Work> do_all_reduce(Tensors& tensors, const AllReduceOptions& options) override;
   std::shared_ptr<Work> do_reduce(Tensors& tensors, const ReduceOptions& options) override;
-  std::shared_ptr<Work> do_all_gather(std::vector<Tensors>& outputs, Tensors& inputs, const AllGatherOptions& options) override;
-  std::shared_ptr<Work> do_all_gather_into_tensor(at::Tensor& output, at::Tensor& input, const AllGatherOptions& options) override;
-  std::shared_ptr<Work> do_gather(std::vector<Tensors>& outputs, Tensors& inputs, const GatherOptions& options) override;
-  std::shared_ptr<Work> do_scatter(Tensors& outputs, std::vector<Tensors>& inputs, const ScatterOptions& options) override;
-  std::shared_ptr<Work> do_reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs, const ReduceScatterOptions& options) override;
-  std::shared_ptr<Work> do_reduce_scatter_tensor(at::Tensor& output, at::Tensor& input, const ReduceScatterOptions& options) override;
+  std::shared_ptr<Work> do_all_gather(std::vector<Tensors>& outputs, Tensors& inputs,
+                                      const AllGatherOptions& options) override;
+  std::shared_ptr<Work> do_all_gather_into_tensor(at::Tensor& output, at::Tensor& input,
+                                                  const AllGatherOptions& options) override;
+  std::shared_ptr<Work> do_gather(std::vector<Tensors>& outputs, Tensors& inputs,
+                                  const GatherOptions& options) override;
+  std::shared_ptr<Work> do_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                                   const ScatterOptions& options) override;
+  std::shared_ptr<Work> do_reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                                          const ReduceScatterOptions& options) override;
+  std::shared_ptr<Work> do_reduce_scatter_tensor(at::Tensor& output, at::Tensor& input,
+                                                 const ReduceScatterOptions& options) override;
   std::shared_ptr<Work> do_all_to_all(Tensors& outputs, Tensors& inputs, const AllToAllOptions& options) override;
-  std::shared_ptr<Work> do_all_to_all_single(at::Tensor& output, at::Tensor& input, std::vector<std::int64_t>& output_splits,
-                                             std::vector<std::int64_t>& input_splits, const AllToAllOptions& options) override;
+  std::shared_ptr<Work> do_all_to_all_single(at::Tensor& output, at::Tensor& input,
+                                             std::vector<std::int64_t>& output_splits,
+                                             std::vector<std::int64_t>& input_splits,
+                                             const AllToAllOptions& options) override;
   std::shared_ptr<Work> do_barrier(const BarrierOptions& options) override;
   std::shared_ptr<Work> do_send(Tensors& tensors, int destination, int tag) override;
   std::shared_ptr<Work> do_recv(Tensors& tensors, int source, int tag) override;
@@ -64,14 +75,16 @@ class BackendGroup final : public ProcessGroup {
   using Body = std::function<void(Channel& channel, const CallOptions& options)>;
 
   CallOptions call_options(const CollectiveOptions& options) const;
-  // The channel, for a call of `operation`. Throws InvalidArgument when the group was shut down, or belongs to a parent process.
+  // The channel, for a call of `operation`. Throws InvalidArgument when the group was shut down, or belongs to a parent
+  // process.
   std::shared_ptr<Channel> channel(const char* operation) const;
   // Runs `body` in its turn, now or on the worker, as `options` say.
   std::shared_ptr<Work> collective(const char* operation, const CollectiveOptions& options, Outputs outputs, Body body);
   // Runs `body` in its turn and returns when it has run. Throws what it throws.
   void in_turn(const char* operation, const Body& body);
   std::shared_ptr<Work> receive(const char* operation, Tensors& tensors, int source, int tag);
-  std::shared_ptr<ProcessGroup> make_split(int color, int key, const std::optional<std::string>& desc, std::uint64_t number);
+  std::shared_ptr<ProcessGroup> make_split(int color, int key, const std::optional<std::string>& desc,
+                                           std::uint64_t number);
   std::string describe(const char* operation) const;
   [[noreturn]] void fail_shut_down(const char* operation) const;
 
@@ -84,6 +97,7 @@ class BackendGroup final : public ProcessGroup {
   std::uint64_t dups_ GRADWIRE_GUARDED_BY(mutex_) = 0;
   std::uint64_t splits_ GRADWIRE_GUARDED_BY(mutex_) = 0;
   std::vector<std::weak_ptr<BackendGroup>> duplicates_ GRADWIRE_GUARDED_BY(mutex_);
+  const std::shared_ptr<std::atomic<int>> under_way_;  // collectives that were posted and have not ended
   Executor executor_;  // goes first: its worker uses the channel
 };
 

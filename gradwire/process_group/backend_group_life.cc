@@ -31,7 +31,8 @@ std::shared_ptr<Channel> own(std::shared_ptr<Channel> origin, std::unique_ptr<Ch
 }
 
 // Completes `future`; what its callbacks throw must not end the worker.
-void complete(const Future& future, const Outputs& outputs, std::exception_ptr error, const std::string& what) noexcept {
+void complete(const Future& future, const Outputs& outputs, std::exception_ptr error,
+              const std::string& what) noexcept {
   try {
     if (error) {
       future->setError(error);
@@ -48,7 +49,8 @@ void complete(const Future& future, const Outputs& outputs, std::exception_ptr e
 std::shared_ptr<BackendGroup> make_backend_group(std::shared_ptr<Backend> backend, std::shared_ptr<Store> store) {
   std::string name(backend->name());
   Channel& first = backend->channel();
-  return std::make_shared<BackendGroup>(std::shared_ptr<Channel>(std::move(backend), &first), std::move(name), std::move(store));
+  return std::make_shared<BackendGroup>(std::shared_ptr<Channel>(std::move(backend), &first), std::move(name),
+                                        std::move(store));
 }
 
 BackendGroup::BackendGroup(std::shared_ptr<Channel> channel, std::string backend_name, std::shared_ptr<Store> store)
@@ -57,6 +59,7 @@ BackendGroup::BackendGroup(std::shared_ptr<Channel> channel, std::string backend
       watcher_(std::make_shared<CompletionWatcher>()),
       channel_(std::move(channel)),
       store_(std::move(store)),
+      under_way_(std::make_shared<std::atomic<int>>(0)),
       executor_("gw-collectives") {}
 
 BackendGroup::~BackendGroup() {
@@ -75,7 +78,8 @@ BackendGroup::~BackendGroup() {
     MutexLock lock(mutex_);
     channel = channel_;
   }
-  if (channel != nullptr && executor_.busy()) channel->abort("the group was let go with work under way; call shutdown() to finish it first");
+  if (channel != nullptr && under_way_->load() > 0)
+    channel->abort("the group was let go with work under way; call shutdown() to finish it first");
   executor_.finish();
   watcher_->stop(false, "the group was let go with messages under way");
 }
@@ -100,7 +104,8 @@ CallOptions BackendGroup::call_options(const CollectiveOptions& options) const {
   return {Deadline::after(options.timeout.count() == 0 ? timeout() : options.timeout), options.tag};
 }
 
-std::shared_ptr<Work> BackendGroup::collective(const char* operation, const CollectiveOptions& options, Outputs outputs, Body body) {
+std::shared_ptr<Work> BackendGroup::collective(const char* operation, const CollectiveOptions& options, Outputs outputs,
+                                               Body body) {
   std::shared_ptr<Channel> channel = this->channel(operation);
   const CallOptions call = call_options(options);
   if (!options.async) {
@@ -116,20 +121,25 @@ std::shared_ptr<Work> BackendGroup::collective(const char* operation, const Coll
     return error ? failed_work(error) : completed_work(std::move(outputs));
   }
   Future future = c10::make_intrusive<c10::ivalue::Future>(outputs.type());
-  const bool posted = executor_.post([channel = std::move(channel), call, body = std::move(body), outputs = std::move(outputs), future,
-                                      what = describe(operation), state = at::ThreadLocalState()]() mutable {
-    const at::ThreadLocalStateGuard as_the_caller(state);
-    std::exception_ptr error;
-    try {
-      body(*channel, call);
-    } catch (...) {
-      error = std::current_exception();
-    }
-    body = nullptr;
-    channel.reset();
-    complete(future, outputs, error, what);
-  });
-  if (!posted) fail_shut_down(operation);
+  ++*under_way_;
+  const bool posted =
+      executor_.post([channel = std::move(channel), call, body = std::move(body), outputs = std::move(outputs), future,
+                      what = describe(operation), under_way = under_way_, state = at::ThreadLocalState()]() mutable {
+        const at::ThreadLocalStateGuard as_the_caller(state);
+        std::exception_ptr error;
+        try {
+          body(*channel, call);
+        } catch (...) {
+          error = std::current_exception();
+        }
+        body = nullptr;
+        channel.reset();
+        complete(future, outputs, error, what);
+      });
+  if (!posted) {
+    --*under_way_;
+    fail_shut_down(operation);
+  }
   return work_from_future(std::move(future), shared_from_this());
 }
 
@@ -199,7 +209,8 @@ std::shared_ptr<ProcessGroup> BackendGroup::do_split(int color, int key, const s
     MutexLock lock(mutex_);
     if (channel_ != nullptr && store_ == nullptr) {
       lock.unlock();
-      throw UnsupportedError(concat(describe("split"), ": this group was made without a store, in which the new one would meet"));
+      throw UnsupportedError(
+          concat(describe("split"), ": this group was made without a store, in which the new one would meet"));
     }
   }
   std::array<std::int64_t, 2> mine{color, key};
@@ -242,7 +253,8 @@ at::Tensor BackendGroup::do_allocate(std::int64_t numel, at::ScalarType dtype) {
     allocation = channel.allocate(static_cast<std::size_t>(numel) * at::elementSize(dtype), call);
   });
   void* data = allocation.data.get();
-  return at::from_blob(data, {numel}, [held = std::move(allocation.data)](void*) mutable { held.reset(); }, options);
+  return at::from_blob(
+      data, {numel}, [held = std::move(allocation.data)](void*) mutable { held.reset(); }, options);
 }
 
 }  // namespace gradwire::internal

@@ -43,7 +43,8 @@ Executor::Executor(std::string name) : name_(std::move(name)), shared_(std::make
 
 Executor::~Executor() {
   if (!owner_.is_current()) {
-    // A fork may have copied a lock that is held and a condition that is waited on, and both hang when they are destroyed.
+    // A fork may have copied a lock that is held and a condition that is waited on, and both hang when they are
+    // destroyed.
     static_cast<void>(std::make_unique<std::shared_ptr<Shared>>(std::move(shared_)).release());
     return;
   }
@@ -135,11 +136,6 @@ void Executor::finish() {
   }
   MutexLock lock(worker_mutex_);
   worker_.join();
-}
-
-bool Executor::busy() const {
-  MutexLock lock(shared_->mutex);
-  return !shared_->idle();
 }
 
 }  // namespace gradwire::internal

@@ -13,11 +13,14 @@
 namespace gradwire::internal {
 
 // Three ways lead to the run of a task:
-//   - a call that waits, when nothing is queued or running: at once, on the calling thread (no thread is started, no switch of threads);
-//   - a call that waits, otherwise, and every call that does not: on one worker thread, which starts with the first of them;
-//   - a call out of a task's own end (a then-callback that starts a further collective): it cannot wait for the worker, because it is the
-//     worker. It takes its place at the end of the queue and runs everything up to and including itself, so that order is kept and waiting
-//     for it returns.
+//   - a call that waits, when nothing is queued or running: at once, on the calling thread (no thread is started, no
+//   switch of threads);
+//   - a call that waits, otherwise, and every call that does not: on one worker thread, which starts with the first of
+//   them;
+//   - a call out of a task's own end (a then-callback that starts a further collective): it cannot wait for the worker,
+//   because it is the
+//     worker. It takes its place at the end of the queue and runs everything up to and including itself, so that order
+//     is kept and waiting for it returns.
 //
 // A task must not throw. Thread-safe. Held by shared_ptr; tasks hold no reference to it.
 class Executor {
@@ -26,7 +29,8 @@ class Executor {
 
   // `name` shows in debuggers.
   explicit Executor(std::string name);
-  // close(), and waits until everything that was queued has run; on the worker itself it only closes. In a forked child it lets everything be.
+  // close(), and waits until everything that was queued has run; on the worker itself it only closes. In a forked child
+  // it lets everything be.
   ~Executor();
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
@@ -40,12 +44,9 @@ class Executor {
   // Takes no task from now on. Those that are queued still run.
   void close();
 
-  // close(), and waits until everything that was queued has run and the worker is gone. On the worker itself, and on a thread that runs a task, it
-  // only closes.
+  // close(), and waits until everything that was queued has run and the worker is gone. On the worker itself, and on a
+  // thread that runs a task, it only closes.
   void finish();
-
-  // Whether something is queued or running.
-  bool busy() const;
 
  private:
   struct Shared;

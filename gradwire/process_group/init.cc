@@ -21,10 +21,11 @@
 namespace gradwire {
 namespace {
 
-using internal::Membership;
 using internal::MeetingPlace;
+using internal::Membership;
 
-// Everything between init_process_group and destroy_process_group. Members go in the reverse order: groups before what they meet in.
+// Everything between init_process_group and destroy_process_group. Members go in the reverse order: groups before what
+// they meet in.
 struct World {
   OwnerProcess owner;
   MeetingPlace place;
@@ -52,7 +53,8 @@ thread_local std::shared_ptr<World> thread_world;
 
 constexpr const char* kThreads = "threads";
 
-// The world that calls of this thread mean; null when there is none. One that a forked child inherited is none of its own.
+// The world that calls of this thread mean; null when there is none. One that a forked child inherited is none of its
+// own.
 std::shared_ptr<World> current_world() {
   if (thread_world != nullptr && thread_world->owner.is_current()) return thread_world;
   MutexLock lock(process_world().mutex);
@@ -63,8 +65,10 @@ std::shared_ptr<World> current_world() {
 std::shared_ptr<World> require_world(const char* operation) {
   std::shared_ptr<World> world = current_world();
   if (world == nullptr) {
-    throw InvalidArgument(concat(operation, ": there is no default group in this process; call init_process_group() first (a forked child and, with the "
-                                 "backend 'threads', each thread needs its own)"));
+    throw InvalidArgument(concat(
+        operation,
+        ": there is no default group in this process; call init_process_group() first (a forked child and, with the "
+        "backend 'threads', each thread needs its own)"));
   }
   return world;
 }
@@ -79,7 +83,8 @@ std::string resolve_backend(const std::string& name) {
   throw InvalidArgument(concat("unknown backend '", name, "'; known are ", join(known, ", ")));
 }
 
-// Meets the other ranks. A client may have reached the server of the group that rank 0 is just destroying, and tries again then.
+// Meets the other ranks. A client may have reached the server of the group that rank 0 is just destroying, and tries
+// again then.
 void meet(World& world, const InitOptions& options) {
   const Deadline deadline = Deadline::after(options.timeout);
   const std::string prefix = concat("gradwire/", options.group_name);
@@ -87,7 +92,8 @@ void meet(World& world, const InitOptions& options) {
     world.place = internal::find_meeting_place(options, internal::process_environment());
     try {
       auto store = std::make_shared<PrefixStore>(prefix, world.place.store);
-      world.membership = std::make_unique<Membership>(std::move(store), world.place.rank, world.place.world_size, deadline.remaining());
+      world.membership = std::make_unique<Membership>(std::move(store), world.place.rank, world.place.world_size,
+                                                      deadline.remaining());
       internal::close_meeting_place(world.place, *world.membership->store());
       return;
     } catch (const StoreError&) {
@@ -102,7 +108,9 @@ std::shared_ptr<Store> sub_store(const World& world, const std::string& prefix) 
 }
 
 // "0,2,3": as ranks compare it.
-std::string spell(const std::vector<int>& ranks, const std::string& backend) { return concat(backend, ":", join(ranks, ",")); }
+std::string spell(const std::vector<int>& ranks, const std::string& backend) {
+  return concat(backend, ":", join(ranks, ","));
+}
 
 void check_ranks(const std::vector<int>& ranks, int world_size) {
   std::vector<int> sorted = ranks;
@@ -111,7 +119,8 @@ void check_ranks(const std::vector<int>& ranks, int world_size) {
     throw InvalidArgument(concat("new_group: a rank is named twice in ", join(ranks)));
   }
   if (sorted.front() < 0 || sorted.back() >= world_size) {
-    throw InvalidArgument(concat("new_group: the ranks ", join(ranks), " are not all in the default group, whose ranks are 0 to ", world_size - 1));
+    throw InvalidArgument(concat("new_group: the ranks ", join(ranks),
+                                 " are not all in the default group, whose ranks are 0 to ", world_size - 1));
   }
 }
 
@@ -127,10 +136,11 @@ void end(World& world) {
 
 }  // namespace
 
-std::shared_ptr<ProcessGroup> make_process_group(const std::string& backend, std::shared_ptr<Store> store, int rank, int size,
-                                                 Milliseconds timeout) {
+std::shared_ptr<ProcessGroup> make_process_group(const std::string& backend, std::shared_ptr<Store> store, int rank,
+                                                 int size, Milliseconds timeout) {
   if (store == nullptr) throw InvalidArgument("make_process_group: the store is null");
-  if (timeout.count() <= 0) throw InvalidArgument(concat("make_process_group: a time-out of ", timeout.count(), " ms; give a positive one"));
+  if (timeout.count() <= 0)
+    throw InvalidArgument(concat("make_process_group: a time-out of ", timeout.count(), " ms; give a positive one"));
   const std::string name = resolve_backend(backend);
   BackendOptions options;
   options.store = std::make_shared<PrefixStore>("backend", store);
@@ -145,15 +155,18 @@ std::shared_ptr<ProcessGroup> make_process_group(const std::string& backend, std
 
 std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
   if (current_world() != nullptr) {
-    throw InvalidArgument("init_process_group: the default group is initialised already; call destroy_process_group() first");
+    throw InvalidArgument(
+        "init_process_group: the default group is initialised already; call destroy_process_group() first");
   }
   if (options.timeout.count() <= 0) {
-    throw InvalidArgument(concat("init_process_group: a time-out of ", options.timeout.count(), " ms; give a positive one"));
+    throw InvalidArgument(
+        concat("init_process_group: a time-out of ", options.timeout.count(), " ms; give a positive one"));
   }
   auto world = std::make_shared<World>();
   world->backend = resolve_backend(options.backend);
   meet(*world, options);
-  world->group = make_process_group(world->backend, sub_store(*world, "default"), world->place.rank, world->place.world_size, options.timeout);
+  world->group = make_process_group(world->backend, sub_store(*world, "default"), world->place.rank,
+                                    world->place.world_size, options.timeout);
   world->group->set_group_name(options.group_name.empty() ? "default" : options.group_name);
   if (world->backend == kThreads) {
     thread_world = world;
@@ -164,7 +177,8 @@ std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
   MutexLock lock(process_world().mutex);
   auto& place = process_world().world;
   if (place != nullptr && place->owner.is_current()) {
-    throw InvalidArgument("init_process_group: another thread of this process initialised the default group at the same time");
+    throw InvalidArgument(
+        "init_process_group: another thread of this process initialised the default group at the same time");
   }
   inherited = std::exchange(place, world);
   lock.unlock();
@@ -177,7 +191,8 @@ bool is_available() { return true; }
 
 std::shared_ptr<ProcessGroup> default_group() { return require_world("default_group")->group; }
 
-std::shared_ptr<ProcessGroup> new_group(const std::vector<int>& ranks, const std::string& backend, const std::string& desc, Milliseconds timeout) {
+std::shared_ptr<ProcessGroup> new_group(const std::vector<int>& ranks, const std::string& backend,
+                                        const std::string& desc, Milliseconds timeout) {
   const std::shared_ptr<World> world = require_world("new_group");
   std::vector<int> members = ranks;
   if (members.empty()) {
@@ -185,7 +200,9 @@ std::shared_ptr<ProcessGroup> new_group(const std::vector<int>& ranks, const std
     std::iota(members.begin(), members.end(), 0);
   }
   check_ranks(members, world->place.world_size);
-  if (timeout.count() < 0) throw InvalidArgument(concat("new_group: a time-out of ", timeout.count(), " ms; give a positive one, or 0 for the default group's"));
+  if (timeout.count() < 0)
+    throw InvalidArgument(
+        concat("new_group: a time-out of ", timeout.count(), " ms; give a positive one, or 0 for the default group's"));
   const std::string name = backend.empty() ? world->backend : resolve_backend(backend);
   std::uint64_t number = 0;
   {
@@ -196,15 +213,17 @@ std::shared_ptr<ProcessGroup> new_group(const std::vector<int>& ranks, const std
   const std::string mine = spell(members, name);
   const std::string agreed = store->compare_set("ranks", "", mine);
   if (agreed != mine) {
-    const std::string problem = concat("new_group: rank ", world->place.rank, " asked for ", mine, ", another rank for ", agreed);
+    const std::string problem =
+        concat("new_group: rank ", world->place.rank, " asked for ", mine, ", another rank for ", agreed);
     PrefixStore waiting("backend", store);
     rendezvous::announce_failure(waiting, problem);
     throw MismatchError(problem);
   }
   const auto place = std::find(members.begin(), members.end(), world->place.rank);
   if (place == members.end()) return nullptr;
-  auto group = make_process_group(name, store, static_cast<int>(place - members.begin()), static_cast<int>(members.size()),
-                                  timeout.count() == 0 ? world->group->timeout() : timeout);
+  auto group =
+      make_process_group(name, store, static_cast<int>(place - members.begin()), static_cast<int>(members.size()),
+                         timeout.count() == 0 ? world->group->timeout() : timeout);
   group->set_group_name(concat("group", number));
   group->set_group_desc(desc);
   MutexLock lock(world->mutex);

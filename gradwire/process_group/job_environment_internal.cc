@@ -26,8 +26,8 @@ class Reader {
     const char* end = value->data() + value->size();
     const auto [rest, problem] = std::from_chars(value->data(), end, number);
     if (problem != std::errc() || rest != end || number < low || number > high) {
-      throw InvalidArgument(concat("the environment variable ", name, " is '", *value, "'; it must be a number from ", low,
-                                   high == INT_MAX ? std::string(" up") : concat(" to ", high)));
+      throw InvalidArgument(concat("the environment variable ", name, " is '", *value, "'; it must be a number from ",
+                                   low, high == INT_MAX ? std::string(" up") : concat(" to ", high)));
     }
     return number;
   }
@@ -52,12 +52,13 @@ void take_master(JobEnvironment& job, const Reader& read) {
   job.master_port = read.number("MASTER_PORT", 0, 65535);
 }
 
-// The folder that one start of torchrun makes for all its workers' error files holds what run id and port do not: which start it was.
+// The folder that one start of torchrun makes for all its workers' error files holds what run id and port do not: which
+// start it was.
 std::string torchrun_key(const Reader& read) {
   std::string folder = read.text("TORCHELASTIC_ERROR_FILE");
   for (int level = 0; level < 2; ++level) folder = folder.substr(0, std::min(folder.size(), folder.rfind('/')));
-  return concat("torchrun:", read.text("TORCHELASTIC_RUN_ID"), ":", read.text("MASTER_ADDR"), ":", read.text("MASTER_PORT"), ":",
-                read.text("TORCHELASTIC_RESTART_COUNT"), ":", folder);
+  return concat("torchrun:", read.text("TORCHELASTIC_RUN_ID"), ":", read.text("MASTER_ADDR"), ":",
+                read.text("MASTER_PORT"), ":", read.text("TORCHELASTIC_RESTART_COUNT"), ":", folder);
 }
 
 JobEnvironment torchrun(const Reader& read) {
@@ -74,7 +75,8 @@ JobEnvironment open_mpi(const Reader& read) {
   job.launcher = "mpirun";
   take_ranks(job, read, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE");
   const std::string id = read.first_of("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid");
-  if (!id.empty()) job.job_key = concat("mpirun:", id, ":", read.text("PMIX_SERVER_URI2"), read.text("OMPI_MCA_orte_hnp_uri"));
+  if (!id.empty())
+    job.job_key = concat("mpirun:", id, ":", read.text("PMIX_SERVER_URI2"), read.text("OMPI_MCA_orte_hnp_uri"));
   take_master(job, read);
   return job;
 }
@@ -95,9 +97,10 @@ JobEnvironment slurm(const Reader& read) {
   const char* size = read.has("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
   take_ranks(job, read, "SLURM_PROCID", size, "SLURM_NTASKS_PER_NODE");
   // Tasks per node may be a wish that does not divide; the number of nodes is certain.
-  job.local_world_size = read.first_of("SLURM_STEP_NUM_NODES", "SLURM_NNODES") == "1" ? job.world_size : std::optional<int>(0);
-  job.job_key = concat("slurm:", read.first_of("SLURM_JOB_ID", "SLURM_JOBID"), ".", read.first_of("SLURM_STEP_ID", "SLURM_STEPID"), ".",
-                       read.text("SLURM_RESTART_COUNT"));
+  job.local_world_size =
+      read.first_of("SLURM_STEP_NUM_NODES", "SLURM_NNODES") == "1" ? job.world_size : std::optional<int>(0);
+  job.job_key = concat("slurm:", read.first_of("SLURM_JOB_ID", "SLURM_JOBID"), ".",
+                       read.first_of("SLURM_STEP_ID", "SLURM_STEPID"), ".", read.text("SLURM_RESTART_COUNT"));
   take_master(job, read);
   return job;
 }

@@ -25,8 +25,9 @@ ProcessGroup& LaneScope::route(ProcessGroup& group) const {
   for (const Route& route : routes_) {
     if (route.duplicate.get() == &group || route.original.get() == &group) return *route.duplicate;
   }
-  throw InvalidArgument(concat("rank ", group.rank(), ": a communication hook used the group '", group.group_name(), "' (",
-                               group.name(), "), which was not named when the hook was registered; use the group that the bucket "
+  throw InvalidArgument(concat("rank ", group.rank(), ": a communication hook used the group '", group.group_name(),
+                               "' (", group.name(),
+                               "), which was not named when the hook was registered; use the group that the bucket "
                                "hands out, or name this one at registration so that each lane gets a duplicate of it"));
 }
 

@@ -130,8 +130,9 @@ bool Membership::join(Store& store, int world_size, Milliseconds timeout) {
   if (!before.empty()) {
     const std::string holder = peek(store, claim_key(rank_));
     if (before == kOk && !holder.empty() && peek(store, left_key(rank_)).empty() && may_be_alive(holder)) {
-      throw MismatchError(concat("rendezvous: rank ", rank_, " is taken: ", process_of(holder),
-                                 " is rank ", rank_, " of a job that runs through the same store; give each rank a number and each job a store of its own"));
+      throw MismatchError(concat(
+          "rendezvous: rank ", rank_, " is taken: ", process_of(holder), " is rank ", rank_,
+          " of a job that runs through the same store; give each rank a number and each job a store of its own"));
     }
     return false;
   }
@@ -159,7 +160,9 @@ void Membership::claim(Store& store, int world_size) {
   } else {
     const std::string mine = process_identity();
     const std::string holder = store.compare_set(claim_key(rank_), "", mine);
-    if (holder != mine) problem = concat("two processes are rank ", rank_, " of ", size, ": ", process_of(holder), " and ", process_of(mine));
+    if (holder != mine)
+      problem =
+          concat("two processes are rank ", rank_, " of ", size, ": ", process_of(holder), " and ", process_of(mine));
   }
   if (!problem.empty()) {
     store.compare_set(kOutcome, "", concat(kMismatch, problem));
@@ -176,12 +179,14 @@ std::string Membership::await_outcome(Store& store, int world_size, Milliseconds
       return store.get(kOutcome);
     } catch (const TimeoutError&) {
       for (const int rank : dead_ranks(store, world_size)) {
-        store.compare_set(kOutcome, "", concat(kLost, rank, ":rank ", rank, " (", process_of(peek(store, claim_key(rank))),
-                                               ") ended while the others waited for all to be there"));
+        store.compare_set(kOutcome, "",
+                          concat(kLost, rank, ":rank ", rank, " (", process_of(peek(store, claim_key(rank))),
+                                 ") ended while the others waited for all to be there"));
       }
       if (!deadline.expired() || !peek(store, kOutcome).empty()) continue;
       const std::vector<int> missing = missing_ranks(store, world_size);
-      const std::string what = concat(name_ranks(missing), " of ", world_size, " did not come within ", timeout.count(), " ms");
+      const std::string what =
+          concat(name_ranks(missing), " of ", world_size, " did not come within ", timeout.count(), " ms");
       store.compare_set(kOutcome, "", concat(kLost, rank_, ":rank ", rank_, " gave up: ", what));
       throw TimeoutError(concat("rendezvous: rank ", rank_, ": ", what), missing);
     }

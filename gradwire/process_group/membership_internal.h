@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Taking part in a job: how ranks that share a store find out that all of them are there, and that they agree on who they are.
+// Taking part in a job: how ranks that share a store find out that all of them are there, and that they agree on who
+// they are.
 #pragma once
 
 #include <cstdint>
@@ -13,17 +14,20 @@
 
 namespace gradwire::internal {
 
-// A rank's place in one generation of a store. A store serves several jobs one after another, and several init/destroy of one process: each is a generation, whose
-// keys begin with "g<number>/". A generation has a world size, a claim for each rank (which process it is), and one outcome, which is written once:
+// A rank's place in one generation of a store. A store serves several jobs one after another, and several init/destroy
+// of one process: each is a generation, whose keys begin with "g<number>/". A generation has a world size, a claim for
+// each rank (which process it is), and one outcome, which is written once:
 //   ok          every rank is there
 //   mismatch    ranks disagree: another world size, or two processes with one rank
 //   lost        a rank died or gave up while the others waited
 //   abandoned   left over from a job that died during its rendezvous, and found by a rank of a later one
-// Ranks join the first generation without an outcome. Processes of one host see whether the process of a claim is alive, so a rank that dies while the others
-// wait is noticed within a fraction of a second, and a generation with a dead claim is not joined. Between hosts the deadline decides.
+// Ranks join the first generation without an outcome. Processes of one host see whether the process of a claim is
+// alive, so a rank that dies while the others wait is noticed within a fraction of a second, and a generation with a
+// dead claim is not joined. Between hosts the deadline decides.
 class Membership {
  public:
-  // Joins; returns when all ranks have. Throws MismatchError, PeerError, TimeoutError (which names the ranks that are missing), StoreError.
+  // Joins; returns when all ranks have. Throws MismatchError, PeerError, TimeoutError (which names the ranks that are
+  // missing), StoreError.
   Membership(std::shared_ptr<Store> store, int rank, int world_size, Milliseconds timeout);
   // Says that this rank is done with its generation, if the store is still there. Does nothing in a forked child.
   ~Membership();

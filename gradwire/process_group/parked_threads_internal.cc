@@ -33,7 +33,8 @@ void join_parked_threads() {
   std::vector<Thread> others;
   MutexLock lock(parked().mutex);
   auto& all = parked().threads;
-  const auto mine = std::stable_partition(all.begin(), all.end(), [](const Thread& thread) { return thread.is_current(); });
+  const auto mine =
+      std::stable_partition(all.begin(), all.end(), [](const Thread& thread) { return thread.is_current(); });
   std::move(mine, all.end(), std::back_inserter(others));
   all.erase(mine, all.end());
   lock.unlock();

@@ -10,8 +10,8 @@ namespace gradwire::internal {
 // Keeps `thread`, whose body is about to end, until join_parked_threads(). Thread-safe.
 void park_thread(Thread thread);
 
-// Joins what was parked. Called when the next group starts a thread and at the end of the process; a test that counts threads calls it too. A
-// parked thread that calls it is left out. Thread-safe.
+// Joins what was parked. Called when the next group starts a thread and at the end of the process; a test that counts
+// threads calls it too. A parked thread that calls it is left out. Thread-safe.
 void join_parked_threads();
 
 }  // namespace gradwire::internal

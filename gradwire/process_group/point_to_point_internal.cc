@@ -55,7 +55,8 @@ struct PointToPointWork::State {
     return true;
   }
 
-  // Waits until ready() or `until`. A request that misses the deadline of its own wait() is given up, so this asks it instead of waiting for it.
+  // Waits until ready() or `until`. A request that misses the deadline of its own wait() is given up, so this asks it
+  // instead of waiting for it.
   bool wait_ready(Deadline until) {
     std::chrono::microseconds pause = kFirstPause;
     while (!ready()) {
@@ -79,8 +80,9 @@ struct PointToPointWork::State {
         from = status.source;
         const std::size_t expected = message.memory.nbytes();
         if (receives && status.bytes != expected) {
-          throw MismatchError(concat(what, ": rank ", status.source, " sent ", status.bytes, " bytes, and the tensor has ", expected,
-                                     " (", message.tensor.numel(), " of ", message.tensor.scalar_type(), ")"));
+          throw MismatchError(concat(what, ": rank ", status.source, " sent ", status.bytes,
+                                     " bytes, and the tensor has ", expected, " (", message.tensor.numel(), " of ",
+                                     message.tensor.scalar_type(), ")"));
         }
       }
     } catch (const std::exception&) {
@@ -165,7 +167,8 @@ PointToPointWork::~PointToPointWork() {
 
 bool PointToPointWork::wait(Milliseconds timeout) {
   if (timeout != kNoTimeout && !state_->wait_ready(Deadline::after(timeout))) {
-    throw TimeoutError(concat(state_->what, ": the message had not ended after ", timeout.count(), " ms; it goes on, wait again or abort the group"));
+    throw TimeoutError(concat(state_->what, ": the message had not ended after ", timeout.count(),
+                              " ms; it goes on, wait again or abort the group"));
   }
   state_->finish();
   state_->rethrow();
@@ -209,7 +212,8 @@ std::exception_ptr PointToPointWork::exception() {
 }
 
 std::vector<at::Tensor> PointToPointWork::result() {
-  if (!state_->ready()) throw InvalidArgument(concat(state_->what, ": result(): the message is under way; wait() for it first"));
+  if (!state_->ready())
+    throw InvalidArgument(concat(state_->what, ": result(): the message is under way; wait() for it first"));
   wait(kNoTimeout);
   MutexLock lock(state_->mutex);
   return state_->tensors();
@@ -218,7 +222,8 @@ std::vector<at::Tensor> PointToPointWork::result() {
 int PointToPointWork::source_rank() const {
   if (!state_->receives) return Work::source_rank();
   MutexLock lock(state_->mutex);
-  if (!state_->ended) throw InvalidArgument(concat(state_->what, ": source_rank(): the message is under way; wait() for it first"));
+  if (!state_->ended)
+    throw InvalidArgument(concat(state_->what, ": source_rank(): the message is under way; wait() for it first"));
   return state_->source;
 }
 
@@ -259,7 +264,8 @@ void CompletionWatcher::add(std::shared_ptr<PointToPointWork::State> state) {
   }
   if (state != nullptr) {
     // Too late to be watched: what has come has come, and the rest fails.
-    if (!state->ready()) return state->end(std::make_exception_ptr(AbortedError(concat(state->what, ": the group has ended"))), -1);
+    if (!state->ready())
+      return state->end(std::make_exception_ptr(AbortedError(concat(state->what, ": the group has ended"))), -1);
     return state->finish();
   }
   MutexLock lock(thread_mutex_);
@@ -286,11 +292,13 @@ void CompletionWatcher::watch(Shared& shared) {
     for (const auto& state : states) state->finish();
     lock.lock();
     const std::size_t before = shared.states.size();
-    std::erase_if(shared.states, [&](const auto& state) { return std::find(states.begin(), states.end(), state) != states.end(); });
+    std::erase_if(shared.states,
+                  [&](const auto& state) { return std::find(states.begin(), states.end(), state) != states.end(); });
     if (give_up) {
       const auto left = std::exchange(shared.states, {});
       lock.unlock();
-      for (const auto& state : left) state->end(std::make_exception_ptr(AbortedError(concat(state->what, ": ", reason))), -1);
+      for (const auto& state : left)
+        state->end(std::make_exception_ptr(AbortedError(concat(state->what, ": ", reason))), -1);
       lock.lock();
       continue;
     }

@@ -23,13 +23,16 @@ struct Message {
 
 class CompletionWatcher;
 
-// Messages under way. wait() waits for the messages themselves, so it returns whatever else is going on; the future completes by the
-// watcher's thread, or by whoever waits. Ends with the first error in the order of the messages, or MismatchError when a receive was shorter than its tensor.
+// Messages under way. wait() waits for the messages themselves, so it returns whatever else is going on; the future
+// completes by the watcher's thread, or by whoever waits. Ends with the first error in the order of the messages, or
+// MismatchError when a receive was shorter than its tensor.
 class PointToPointWork final : public Work, public std::enable_shared_from_this<PointToPointWork> {
  public:
-  // `what` is "rank 0 of group 'default' (shm): recv"; `channel` is kept until the end, `owner` (the group) as long as this.
-  PointToPointWork(std::string what, bool receives, std::vector<Message> messages, Deadline deadline, std::shared_ptr<Channel> channel,
-                   std::shared_ptr<CompletionWatcher> watcher, std::shared_ptr<void> owner);
+  // `what` is "rank 0 of group 'default' (shm): recv"; `channel` is kept until the end, `owner` (the group) as long as
+  // this.
+  PointToPointWork(std::string what, bool receives, std::vector<Message> messages, Deadline deadline,
+                   std::shared_ptr<Channel> channel, std::shared_ptr<CompletionWatcher> watcher,
+                   std::shared_ptr<void> owner);
   ~PointToPointWork() override;
 
   bool wait(Milliseconds timeout) override;
@@ -50,8 +53,9 @@ class PointToPointWork final : public Work, public std::enable_shared_from_this<
   std::shared_ptr<State> state_;
 };
 
-// Brings to their end the messages whose Work has a future that someone may wait for, or that nobody holds any more. One thread, started with the first of
-// them. A Request tells only when asked, so the thread asks all of them, at first often, then every 2 ms. Thread-safe.
+// Brings to their end the messages whose Work has a future that someone may wait for, or that nobody holds any more.
+// One thread, started with the first of them. A Request tells only when asked, so the thread asks all of them, at first
+// often, then every 2 ms. Thread-safe.
 class CompletionWatcher {
  public:
   CompletionWatcher();
@@ -60,8 +64,8 @@ class CompletionWatcher {
   CompletionWatcher(const CompletionWatcher&) = delete;
   CompletionWatcher& operator=(const CompletionWatcher&) = delete;
 
-  // Takes nothing more, and ends the thread: with `drain` when all that it watches has ended, else at once; then futures of what has not ended fail
-  // with AbortedError and `reason`, and what nobody holds is cancelled.
+  // Takes nothing more, and ends the thread: with `drain` when all that it watches has ended, else at once; then
+  // futures of what has not ended fail with AbortedError and `reason`, and what nobody holds is cancelled.
   void stop(bool drain, const std::string& reason);
 
  private:

@@ -26,7 +26,8 @@ namespace {
   throw StoreError(concat("init_process_group: the rendezvous file ", path, ": ", what));
 }
 
-// A file store that keeps its file open, and names it by that descriptor: the name in the file system is not needed any more.
+// A file store that keeps its file open, and names it by that descriptor: the name in the file system is not needed any
+// more.
 struct OpenFileStore {
   UniqueFd file;
   std::shared_ptr<FileStore> store;
@@ -38,8 +39,10 @@ std::string private_folder(const ReadVariable& read) {
 }
 
 void require_private(const std::string& path, const struct stat& status, bool folder) {
-  if (folder ? !S_ISDIR(status.st_mode) : !S_ISREG(status.st_mode)) fail(path, folder ? "this is no folder" : "this is no regular file");
-  if (status.st_uid != ::geteuid()) fail(path, concat("it belongs to user ", status.st_uid, ", not to this one; remove it, or set TMPDIR"));
+  if (folder ? !S_ISDIR(status.st_mode) : !S_ISREG(status.st_mode))
+    fail(path, folder ? "this is no folder" : "this is no regular file");
+  if (status.st_uid != ::geteuid())
+    fail(path, concat("it belongs to user ", status.st_uid, ", not to this one; remove it, or set TMPDIR"));
   if ((status.st_mode & 077) != 0) fail(path, "other users may use it; take their permissions away, or remove it");
 }
 
@@ -56,7 +59,8 @@ std::string hash_of(const std::string& key) {
 
 std::shared_ptr<Store> open_private_file(const std::string& key, const ReadVariable& read, std::string& path) {
   const std::string folder = private_folder(read);
-  if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) fail(folder, concat("cannot make the folder: ", std::strerror(errno)));
+  if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST)
+    fail(folder, concat("cannot make the folder: ", std::strerror(errno)));
   struct stat status {};
   if (::lstat(folder.c_str(), &status) != 0) fail(folder, std::strerror(errno));
   require_private(folder, status, true);

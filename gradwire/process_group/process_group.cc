@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// The public half of ProcessGroup: every call checks its arguments, goes to its lane's duplicate when it is made on a lane, and then to the virtual.
+// The public half of ProcessGroup: every call checks its arguments, goes to its lane's duplicate when it is made on a
+// lane, and then to the virtual.
 #include "gradwire/process_group/process_group.h"
 
 #include <utility>
@@ -53,7 +54,8 @@ Milliseconds ProcessGroup::timeout() const {
 }
 
 void ProcessGroup::set_timeout(Milliseconds timeout) {
-  if (timeout.count() <= 0) Validator(*this, "set_timeout").fail(concat("the time-out is ", timeout.count(), " ms; give a positive one"));
+  if (timeout.count() <= 0)
+    Validator(*this, "set_timeout").fail(concat("the time-out is ", timeout.count(), " ms; give a positive one"));
   MutexLock lock(names_->mutex);
   names_->timeout = timeout;
 }
@@ -108,7 +110,8 @@ std::shared_ptr<Work> ProcessGroup::enter(const char* operation, const Options& 
   }
   std::shared_ptr<Work> work = call(target, settled);
   if (work == nullptr) {
-    throw InvalidArgument(concat(internal::name_group(target), ": ", operation, " returned no Work; the class of the group must return one"));
+    throw InvalidArgument(concat(internal::name_group(target), ": ", operation,
+                                 " returned no Work; the class of the group must return one"));
   }
   if (lane != nullptr) settle(*work);
   return work;
@@ -120,7 +123,8 @@ std::shared_ptr<Work> ProcessGroup::enter(const char* operation, const Call& cal
   ProcessGroup& target = here();
   std::shared_ptr<Work> work = call(target);
   if (work == nullptr) {
-    throw InvalidArgument(concat(internal::name_group(target), ": ", operation, " returned no Work; the class of the group must return one"));
+    throw InvalidArgument(concat(internal::name_group(target), ": ", operation,
+                                 " returned no Work; the class of the group must return one"));
   }
   return work;
 }
@@ -130,7 +134,8 @@ std::shared_ptr<Work> ProcessGroup::broadcast(Tensors tensors, const BroadcastOp
   check.timeout(options.timeout);
   check.outputs("tensors", tensors);
   check.root(options);
-  return enter("broadcast", options, [&](ProcessGroup& group, const auto& settled) { return group.do_broadcast(tensors, settled); });
+  return enter("broadcast", options,
+               [&](ProcessGroup& group, const auto& settled) { return group.do_broadcast(tensors, settled); });
 }
 
 std::shared_ptr<Work> ProcessGroup::all_reduce(Tensors tensors, const AllReduceOptions& options) {
@@ -138,7 +143,8 @@ std::shared_ptr<Work> ProcessGroup::all_reduce(Tensors tensors, const AllReduceO
   check.timeout(options.timeout);
   check.outputs("tensors", tensors);
   check.reduction(options.op, tensors);
-  return enter("all_reduce", options, [&](ProcessGroup& group, const auto& settled) { return group.do_all_reduce(tensors, settled); });
+  return enter("all_reduce", options,
+               [&](ProcessGroup& group, const auto& settled) { return group.do_all_reduce(tensors, settled); });
 }
 
 std::shared_ptr<Work> ProcessGroup::all_reduce_coalesced(Tensors tensors, const AllReduceOptions& options) {
@@ -151,10 +157,12 @@ std::shared_ptr<Work> ProcessGroup::reduce(Tensors tensors, const ReduceOptions&
   check.outputs("tensors", tensors);
   check.root(options);
   check.reduction(options.op, tensors);
-  return enter("reduce", options, [&](ProcessGroup& group, const auto& settled) { return group.do_reduce(tensors, settled); });
+  return enter("reduce", options,
+               [&](ProcessGroup& group, const auto& settled) { return group.do_reduce(tensors, settled); });
 }
 
-std::shared_ptr<Work> ProcessGroup::all_gather(std::vector<Tensors> outputs, Tensors inputs, const AllGatherOptions& options) {
+std::shared_ptr<Work> ProcessGroup::all_gather(std::vector<Tensors> outputs, Tensors inputs,
+                                               const AllGatherOptions& options) {
   const Validator check(*this, "all_gather");
   check.timeout(options.timeout);
   check.tensors("inputs", inputs);
@@ -164,24 +172,29 @@ std::shared_ptr<Work> ProcessGroup::all_gather(std::vector<Tensors> outputs, Ten
                [&](ProcessGroup& group, const auto& settled) { return group.do_all_gather(outputs, inputs, settled); });
 }
 
-std::shared_ptr<Work> ProcessGroup::all_gather_into_tensor(at::Tensor output, at::Tensor input, const AllGatherOptions& options) {
+std::shared_ptr<Work> ProcessGroup::all_gather_into_tensor(at::Tensor output, at::Tensor input,
+                                                           const AllGatherOptions& options) {
   const Validator check(*this, "all_gather_into_tensor");
   check.timeout(options.timeout);
   check.tensor("inputs", input);
   check.output("outputs", output);
   check.matches("outputs", output, input, input.numel() * size());
-  return enter("all_gather_into_tensor", options,
-               [&](ProcessGroup& group, const auto& settled) { return group.do_all_gather_into_tensor(output, input, settled); });
+  return enter("all_gather_into_tensor", options, [&](ProcessGroup& group, const auto& settled) {
+    return group.do_all_gather_into_tensor(output, input, settled);
+  });
 }
 
-std::shared_ptr<Work> ProcessGroup::all_gather_into_tensor_coalesced(Tensors outputs, Tensors inputs, const AllGatherOptions& options) {
+std::shared_ptr<Work> ProcessGroup::all_gather_into_tensor_coalesced(Tensors outputs, Tensors inputs,
+                                                                     const AllGatherOptions& options) {
   const Validator check(*this, "all_gather_into_tensor_coalesced");
   check.tensors("inputs", inputs);
   check.outputs("outputs", outputs);
   check.same_length("outputs", outputs.size(), "inputs", inputs.size());
-  for (std::size_t i = 0; i < inputs.size(); ++i) check.matches("outputs", outputs[i], inputs[i], inputs[i].numel() * size());
+  for (std::size_t i = 0; i < inputs.size(); ++i)
+    check.matches("outputs", outputs[i], inputs[i], inputs[i].numel() * size());
   std::vector<std::shared_ptr<Work>> works;
-  for (std::size_t i = 0; i < inputs.size(); ++i) works.push_back(all_gather_into_tensor(outputs[i], inputs[i], options));
+  for (std::size_t i = 0; i < inputs.size(); ++i)
+    works.push_back(all_gather_into_tensor(outputs[i], inputs[i], options));
   return internal::work_of_all(std::move(works), internal::Outputs::list(std::move(outputs)));
 }
 
@@ -196,10 +209,12 @@ std::shared_ptr<Work> ProcessGroup::gather(std::vector<Tensors> outputs, Tensors
   } else if (!outputs.empty()) {
     check.fail(concat("outputs were given on a rank that is not the root, ", options.root));
   }
-  return enter("gather", options, [&](ProcessGroup& group, const auto& settled) { return group.do_gather(outputs, inputs, settled); });
+  return enter("gather", options,
+               [&](ProcessGroup& group, const auto& settled) { return group.do_gather(outputs, inputs, settled); });
 }
 
-std::shared_ptr<Work> ProcessGroup::scatter(Tensors outputs, std::vector<Tensors> inputs, const ScatterOptions& options) {
+std::shared_ptr<Work> ProcessGroup::scatter(Tensors outputs, std::vector<Tensors> inputs,
+                                            const ScatterOptions& options) {
   const Validator check(*this, "scatter");
   check.timeout(options.timeout);
   check.outputs("outputs", outputs);
@@ -209,39 +224,47 @@ std::shared_ptr<Work> ProcessGroup::scatter(Tensors outputs, std::vector<Tensors
   } else if (!inputs.empty()) {
     check.fail(concat("inputs were given on a rank that is not the root, ", options.root));
   }
-  return enter("scatter", options, [&](ProcessGroup& group, const auto& settled) { return group.do_scatter(outputs, inputs, settled); });
+  return enter("scatter", options,
+               [&](ProcessGroup& group, const auto& settled) { return group.do_scatter(outputs, inputs, settled); });
 }
 
-std::shared_ptr<Work> ProcessGroup::reduce_scatter(Tensors outputs, std::vector<Tensors> inputs, const ReduceScatterOptions& options) {
+std::shared_ptr<Work> ProcessGroup::reduce_scatter(Tensors outputs, std::vector<Tensors> inputs,
+                                                   const ReduceScatterOptions& options) {
   const Validator check(*this, "reduce_scatter");
   check.timeout(options.timeout);
   check.outputs("outputs", outputs);
   check.lists("lists of inputs", inputs, "outputs", outputs);
   check.reduction(options.op, outputs);
-  return enter("reduce_scatter", options,
-               [&](ProcessGroup& group, const auto& settled) { return group.do_reduce_scatter(outputs, inputs, settled); });
+  return enter("reduce_scatter", options, [&](ProcessGroup& group, const auto& settled) {
+    return group.do_reduce_scatter(outputs, inputs, settled);
+  });
 }
 
-std::shared_ptr<Work> ProcessGroup::reduce_scatter_tensor(at::Tensor output, at::Tensor input, const ReduceScatterOptions& options) {
+std::shared_ptr<Work> ProcessGroup::reduce_scatter_tensor(at::Tensor output, at::Tensor input,
+                                                          const ReduceScatterOptions& options) {
   const Validator check(*this, "reduce_scatter_tensor");
   check.timeout(options.timeout);
   check.output("outputs", output);
   check.tensor("inputs", input);
   check.matches("inputs", input, output, output.numel() * size());
   check.reduction(options.op, {output});
-  return enter("reduce_scatter_tensor", options,
-               [&](ProcessGroup& group, const auto& settled) { return group.do_reduce_scatter_tensor(output, input, settled); });
+  return enter("reduce_scatter_tensor", options, [&](ProcessGroup& group, const auto& settled) {
+    return group.do_reduce_scatter_tensor(output, input, settled);
+  });
 }
 
-std::shared_ptr<Work> ProcessGroup::reduce_scatter_tensor_coalesced(Tensors outputs, Tensors inputs, const ReduceScatterOptions& options) {
+std::shared_ptr<Work> ProcessGroup::reduce_scatter_tensor_coalesced(Tensors outputs, Tensors inputs,
+                                                                    const ReduceScatterOptions& options) {
   const Validator check(*this, "reduce_scatter_tensor_coalesced");
   check.outputs("outputs", outputs);
   check.tensors("inputs", inputs);
   check.same_length("inputs", inputs.size(), "outputs", outputs.size());
   check.reduction(options.op, outputs);
-  for (std::size_t i = 0; i < outputs.size(); ++i) check.matches("inputs", inputs[i], outputs[i], outputs[i].numel() * size());
+  for (std::size_t i = 0; i < outputs.size(); ++i)
+    check.matches("inputs", inputs[i], outputs[i], outputs[i].numel() * size());
   std::vector<std::shared_ptr<Work>> works;
-  for (std::size_t i = 0; i < outputs.size(); ++i) works.push_back(reduce_scatter_tensor(outputs[i], inputs[i], options));
+  for (std::size_t i = 0; i < outputs.size(); ++i)
+    works.push_back(reduce_scatter_tensor(outputs[i], inputs[i], options));
   return internal::work_of_all(std::move(works), internal::Outputs::list(std::move(outputs)));
 }
 
@@ -256,11 +279,14 @@ std::shared_ptr<Work> ProcessGroup::all_to_all(Tensors outputs, Tensors inputs, 
   for (const at::Tensor& input : inputs) check.matches("inputs", input, inputs.front(), input.numel());
   const auto self = static_cast<std::size_t>(rank());
   check.matches("outputs", outputs[self], inputs[self], inputs[self].numel());
-  return enter("all_to_all", options, [&](ProcessGroup& group, const auto& settled) { return group.do_all_to_all(outputs, inputs, settled); });
+  return enter("all_to_all", options,
+               [&](ProcessGroup& group, const auto& settled) { return group.do_all_to_all(outputs, inputs, settled); });
 }
 
-std::shared_ptr<Work> ProcessGroup::all_to_all_single(at::Tensor output, at::Tensor input, std::vector<std::int64_t> output_splits,
-                                                      std::vector<std::int64_t> input_splits, const AllToAllOptions& options) {
+std::shared_ptr<Work> ProcessGroup::all_to_all_single(at::Tensor output, at::Tensor input,
+                                                      std::vector<std::int64_t> output_splits,
+                                                      std::vector<std::int64_t> input_splits,
+                                                      const AllToAllOptions& options) {
   const Validator check(*this, "all_to_all_single");
   check.timeout(options.timeout);
   check.output("outputs", output);
@@ -269,7 +295,8 @@ std::shared_ptr<Work> ProcessGroup::all_to_all_single(at::Tensor output, at::Ten
   check.splits("output", output_splits, output);
   check.splits("input", input_splits, input);
   if (output.sizes().slice(1) != input.sizes().slice(1)) {
-    check.fail(concat("the rows of the output have the shape ", output.sizes().slice(1), " and those of the input ", input.sizes().slice(1)));
+    check.fail(concat("the rows of the output have the shape ", output.sizes().slice(1), " and those of the input ",
+                      input.sizes().slice(1)));
   }
   const auto self = static_cast<std::size_t>(rank());
   if (output_splits[self] != input_splits[self]) {
@@ -296,7 +323,8 @@ namespace {
 void check_message(const Validator& check, const char* peer_name, int peer, int tag, const ProcessGroup& group) {
   check.rank(peer_name, peer);
   if (peer == group.rank()) check.fail(concat(peer_name, " is this rank itself"));
-  if (tag < 0 || tag >= kFirstInternalTag) check.fail(concat("the tag is ", tag, "; tags are in [0, ", kFirstInternalTag, ")"));
+  if (tag < 0 || tag >= kFirstInternalTag)
+    check.fail(concat("the tag is ", tag, "; tags are in [0, ", kFirstInternalTag, ")"));
 }
 
 }  // namespace
@@ -318,8 +346,11 @@ std::shared_ptr<Work> ProcessGroup::recv(Tensors tensors, int source, int tag) {
 std::shared_ptr<Work> ProcessGroup::recv_anysource(Tensors tensors, int tag) {
   const Validator check(*this, "recv_anysource");
   check.outputs("tensors", tensors);
-  if (tensors.size() != 1) check.fail(concat("a list of ", tensors.size(), " tensors, which could come from different ranks; receive one at a time"));
-  if (tag < 0 || tag >= kFirstInternalTag) check.fail(concat("the tag is ", tag, "; tags are in [0, ", kFirstInternalTag, ")"));
+  if (tensors.size() != 1)
+    check.fail(
+        concat("a list of ", tensors.size(), " tensors, which could come from different ranks; receive one at a time"));
+  if (tag < 0 || tag >= kFirstInternalTag)
+    check.fail(concat("the tag is ", tag, "; tags are in [0, ", kFirstInternalTag, ")"));
   return enter("recv_anysource", [&](ProcessGroup& group) { return group.do_recv_anysource(tensors, tag); });
 }
 

@@ -18,8 +18,9 @@
 
 namespace gradwire {
 
-// Options of the calls: plain structs with defaults. `timeout` 0 means the group's. `async` false runs the call at once on the calling thread
-// where the group can and nothing of the group is under way, and returns a completed Work; true returns at once.
+// Options of the calls: plain structs with defaults. `timeout` 0 means the group's. `async` false runs the call at once
+// on the calling thread where the group can and nothing of the group is under way, and returns a completed Work; true
+// returns at once.
 struct CollectiveOptions {
   bool async = true;
   Milliseconds timeout{0};
@@ -54,15 +55,18 @@ struct BarrierOptions : CollectiveOptions {
 
 using Tensors = std::vector<at::Tensor>;
 
-// The base class of every group, ours and yours. Public methods are not virtual: they validate arguments, run on a lane what is called on a lane, lead a group that a hook captured to
-// the lane's duplicate, and then call the protected virtual of the same name with `do_` before it. Derive and override only what you need; what is not overridden throws
-// UnsupportedError with the names of the group and of the operation. DDP works over a group that has just broadcast, all_gather and all_reduce. Some defaults are made of
-// others: all_gather_into_tensor of all_gather, reduce_scatter_tensor of reduce_scatter, all_to_all_single of all_to_all, barrier of an all_reduce of one
-// byte, monitored_barrier of send and recv, the coalesced forms of the plain ones.
+// The base class of every group, ours and yours. Public methods are not virtual: they validate arguments, run on a lane
+// what is called on a lane, lead a group that a hook captured to the lane's duplicate, and then call the protected
+// virtual of the same name with `do_` before it. Derive and override only what you need; what is not overridden throws
+// UnsupportedError with the names of the group and of the operation. DDP works over a group that has just broadcast,
+// all_gather and all_reduce. Some defaults are made of others: all_gather_into_tensor of all_gather,
+// reduce_scatter_tensor of reduce_scatter, all_to_all_single of all_to_all, barrier of an all_reduce of one byte,
+// monitored_barrier of send and recv, the coalesced forms of the plain ones.
 //
-// Tensors: dense, on a device the group serves, any strides (a group copies what it cannot use). All ranks pass the same number of elements and dtype.
-// Outputs are written in place. Groups are held by shared_ptr; thread-safe. Ordering: collectives of one group are
-// ordered as they were called on each rank, and all ranks must call the same ones in the same order.
+// Tensors: dense, on a device the group serves, any strides (a group copies what it cannot use). All ranks pass the
+// same number of elements and dtype. Outputs are written in place. Groups are held by shared_ptr; thread-safe.
+// Ordering: collectives of one group are ordered as they were called on each rank, and all ranks must call the same
+// ones in the same order.
 //
 // Errors of the collective itself come out of Work::wait(), those of its arguments (InvalidArgument) out of the call.
 class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
@@ -89,40 +93,53 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   std::shared_ptr<Work> reduce(Tensors tensors, const ReduceOptions& options = {});
   // outputs: one list a tensor of `inputs`, each with size() tensors.
   std::shared_ptr<Work> all_gather(std::vector<Tensors> outputs, Tensors inputs, const AllGatherOptions& options = {});
-  std::shared_ptr<Work> all_gather_into_tensor(at::Tensor output, at::Tensor input, const AllGatherOptions& options = {});
-  std::shared_ptr<Work> all_gather_into_tensor_coalesced(Tensors outputs, Tensors inputs, const AllGatherOptions& options = {});
+  std::shared_ptr<Work> all_gather_into_tensor(at::Tensor output, at::Tensor input,
+                                               const AllGatherOptions& options = {});
+  std::shared_ptr<Work> all_gather_into_tensor_coalesced(Tensors outputs, Tensors inputs,
+                                                         const AllGatherOptions& options = {});
   std::shared_ptr<Work> gather(std::vector<Tensors> outputs, Tensors inputs, const GatherOptions& options = {});
   std::shared_ptr<Work> scatter(Tensors outputs, std::vector<Tensors> inputs, const ScatterOptions& options = {});
-  std::shared_ptr<Work> reduce_scatter(Tensors outputs, std::vector<Tensors> inputs, const ReduceScatterOptions& options = {});
-  std::shared_ptr<Work> reduce_scatter_tensor(at::Tensor output, at::Tensor input, const ReduceScatterOptions& options = {});
-  std::shared_ptr<Work> reduce_scatter_tensor_coalesced(Tensors outputs, Tensors inputs, const ReduceScatterOptions& options = {});
+  std::shared_ptr<Work> reduce_scatter(Tensors outputs, std::vector<Tensors> inputs,
+                                       const ReduceScatterOptions& options = {});
+  std::shared_ptr<Work> reduce_scatter_tensor(at::Tensor output, at::Tensor input,
+                                              const ReduceScatterOptions& options = {});
+  std::shared_ptr<Work> reduce_scatter_tensor_coalesced(Tensors outputs, Tensors inputs,
+                                                        const ReduceScatterOptions& options = {});
   std::shared_ptr<Work> all_to_all(Tensors outputs, Tensors inputs, const AllToAllOptions& options = {});
   // Splits along dimension 0; empty: even.
-  std::shared_ptr<Work> all_to_all_single(at::Tensor output, at::Tensor input, std::vector<std::int64_t> output_splits = {},
-                                          std::vector<std::int64_t> input_splits = {}, const AllToAllOptions& options = {});
+  std::shared_ptr<Work> all_to_all_single(at::Tensor output, at::Tensor input,
+                                          std::vector<std::int64_t> output_splits = {},
+                                          std::vector<std::int64_t> input_splits = {},
+                                          const AllToAllOptions& options = {});
   std::shared_ptr<Work> barrier(const BarrierOptions& options = {});
-  // Rank 0 waits for every rank and throws a TimeoutError (or PeerError) that names those that did not come; with `wait_all` it names them all, else
-  // the first. The others wait for rank 0 to have seen all, and get a TimeoutError otherwise. The group goes on after a TimeoutError. Needs send and recv.
+  // Rank 0 waits for every rank and throws a TimeoutError (or PeerError) that names those that did not come; with
+  // `wait_all` it names them all, else the first. The others wait for rank 0 to have seen all, and get a TimeoutError
+  // otherwise. The group goes on after a TimeoutError. Needs send and recv.
   void monitored_barrier(Milliseconds timeout, bool wait_all = false);
 
-  // Point to point: never behind collectives. Both ranks may send first and receive after. Each tensor is one message; `tag` is in [0, 2^30). Messages of one
-  // sender with one tag arrive in order. A message whose length is not that of the receiving tensor is a MismatchError at the receiver. The time-out is the group's.
+  // Point to point: never behind collectives. Both ranks may send first and receive after. Each tensor is one message;
+  // `tag` is in [0, 2^30). Messages of one sender with one tag arrive in order. A message whose length is not that of
+  // the receiving tensor is a MismatchError at the receiver. The time-out is the group's.
   std::shared_ptr<Work> send(Tensors tensors, int destination, int tag = 0);
   std::shared_ptr<Work> recv(Tensors tensors, int source, int tag = 0);
   std::shared_ptr<Work> recv_anysource(Tensors tensors, int tag = 0);
 
-  // A group of the same ranks with an ordered sequence of its own (MPI_Comm_dup); collective. Null where the group has none: DDP then runs without lanes. Default: null.
+  // A group of the same ranks with an ordered sequence of its own (MPI_Comm_dup); collective. Null where the group has
+  // none: DDP then runs without lanes. Default: null.
   std::shared_ptr<ProcessGroup> dup();
-  // Groups of the ranks with the same color, ordered by key, then by rank; collective. A negative color gives null. Default: UnsupportedError.
+  // Groups of the ranks with the same color, ordered by key, then by rank; collective. A negative color gives null.
+  // Default: UnsupportedError.
   std::shared_ptr<ProcessGroup> split(int color, int key = 0, std::optional<std::string> desc = std::nullopt);
 
-  // Zeroed 1-D memory of `numel` elements that this group communicates fastest with (on shm: in place); collective. Default: private memory.
+  // Zeroed 1-D memory of `numel` elements that this group communicates fastest with (on shm: in place); collective.
+  // Default: private memory.
   at::Tensor allocate(std::int64_t numel, at::ScalarType dtype);
 
   // Whether collectives work on tensors of this kind of device. Default: CPU alone.
   virtual bool supports(c10::DeviceType device) const;
 
-  // Ends the group on this rank: waiting calls and every later one throw `reason`; the other ranks fail with it too where the group can tell them. Default: nothing.
+  // Ends the group on this rank: waiting calls and every later one throw `reason`; the other ranks fail with it too
+  // where the group can tell them. Default: nothing.
   virtual void abort(const std::string& reason = "abort() was called");
   // Ends the group well: waits for what is under way and lets go. Default: nothing.
   virtual void shutdown();
@@ -139,15 +156,22 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   virtual std::shared_ptr<Work> do_broadcast(Tensors& tensors, const BroadcastOptions& options);
   virtual std::shared_ptr<Work> do_all_reduce(Tensors& tensors, const AllReduceOptions& options);
   virtual std::shared_ptr<Work> do_reduce(Tensors& tensors, const ReduceOptions& options);
-  virtual std::shared_ptr<Work> do_all_gather(std::vector<Tensors>& outputs, Tensors& inputs, const AllGatherOptions& options);
-  virtual std::shared_ptr<Work> do_all_gather_into_tensor(at::Tensor& output, at::Tensor& input, const AllGatherOptions& options);
+  virtual std::shared_ptr<Work> do_all_gather(std::vector<Tensors>& outputs, Tensors& inputs,
+                                              const AllGatherOptions& options);
+  virtual std::shared_ptr<Work> do_all_gather_into_tensor(at::Tensor& output, at::Tensor& input,
+                                                          const AllGatherOptions& options);
   virtual std::shared_ptr<Work> do_gather(std::vector<Tensors>& outputs, Tensors& inputs, const GatherOptions& options);
-  virtual std::shared_ptr<Work> do_scatter(Tensors& outputs, std::vector<Tensors>& inputs, const ScatterOptions& options);
-  virtual std::shared_ptr<Work> do_reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs, const ReduceScatterOptions& options);
-  virtual std::shared_ptr<Work> do_reduce_scatter_tensor(at::Tensor& output, at::Tensor& input, const ReduceScatterOptions& options);
+  virtual std::shared_ptr<Work> do_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                                           const ScatterOptions& options);
+  virtual std::shared_ptr<Work> do_reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                                                  const ReduceScatterOptions& options);
+  virtual std::shared_ptr<Work> do_reduce_scatter_tensor(at::Tensor& output, at::Tensor& input,
+                                                         const ReduceScatterOptions& options);
   virtual std::shared_ptr<Work> do_all_to_all(Tensors& outputs, Tensors& inputs, const AllToAllOptions& options);
-  virtual std::shared_ptr<Work> do_all_to_all_single(at::Tensor& output, at::Tensor& input, std::vector<std::int64_t>& output_splits,
-                                                     std::vector<std::int64_t>& input_splits, const AllToAllOptions& options);
+  virtual std::shared_ptr<Work> do_all_to_all_single(at::Tensor& output, at::Tensor& input,
+                                                     std::vector<std::int64_t>& output_splits,
+                                                     std::vector<std::int64_t>& input_splits,
+                                                     const AllToAllOptions& options);
   virtual std::shared_ptr<Work> do_barrier(const BarrierOptions& options);
   virtual void do_monitored_barrier(Milliseconds timeout, bool wait_all);
   virtual std::shared_ptr<Work> do_send(Tensors& tensors, int destination, int tag);

@@ -26,7 +26,9 @@ Tensors parts_of(const at::Tensor& whole, std::int64_t ranks, at::IntArrayRef sh
 }
 
 // `tensor` itself where its memory is in order, else memory of its shape that is.
-at::Tensor in_order(const at::Tensor& tensor) { return tensor.is_contiguous() ? tensor : at::empty(tensor.sizes(), tensor.options()); }
+at::Tensor in_order(const at::Tensor& tensor) {
+  return tensor.is_contiguous() ? tensor : at::empty(tensor.sizes(), tensor.options());
+}
 
 }  // namespace
 
@@ -41,17 +43,25 @@ std::shared_ptr<Work> ProcessGroup::do_all_reduce(Tensors&, const AllReduceOptio
 
 std::shared_ptr<Work> ProcessGroup::do_reduce(Tensors&, const ReduceOptions&) { unsupported("reduce"); }
 
-std::shared_ptr<Work> ProcessGroup::do_all_gather(std::vector<Tensors>&, Tensors&, const AllGatherOptions&) { unsupported("all_gather"); }
+std::shared_ptr<Work> ProcessGroup::do_all_gather(std::vector<Tensors>&, Tensors&, const AllGatherOptions&) {
+  unsupported("all_gather");
+}
 
-std::shared_ptr<Work> ProcessGroup::do_gather(std::vector<Tensors>&, Tensors&, const GatherOptions&) { unsupported("gather"); }
+std::shared_ptr<Work> ProcessGroup::do_gather(std::vector<Tensors>&, Tensors&, const GatherOptions&) {
+  unsupported("gather");
+}
 
-std::shared_ptr<Work> ProcessGroup::do_scatter(Tensors&, std::vector<Tensors>&, const ScatterOptions&) { unsupported("scatter"); }
+std::shared_ptr<Work> ProcessGroup::do_scatter(Tensors&, std::vector<Tensors>&, const ScatterOptions&) {
+  unsupported("scatter");
+}
 
 std::shared_ptr<Work> ProcessGroup::do_reduce_scatter(Tensors&, std::vector<Tensors>&, const ReduceScatterOptions&) {
   unsupported("reduce_scatter");
 }
 
-std::shared_ptr<Work> ProcessGroup::do_all_to_all(Tensors&, Tensors&, const AllToAllOptions&) { unsupported("all_to_all"); }
+std::shared_ptr<Work> ProcessGroup::do_all_to_all(Tensors&, Tensors&, const AllToAllOptions&) {
+  unsupported("all_to_all");
+}
 
 std::shared_ptr<Work> ProcessGroup::do_send(Tensors&, int, int) { unsupported("send"); }
 
@@ -61,11 +71,16 @@ std::shared_ptr<Work> ProcessGroup::do_recv_anysource(Tensors&, int) { unsupport
 
 std::shared_ptr<ProcessGroup> ProcessGroup::do_dup() { return nullptr; }
 
-std::shared_ptr<ProcessGroup> ProcessGroup::do_split(int, int, const std::optional<std::string>&) { unsupported("split"); }
+std::shared_ptr<ProcessGroup> ProcessGroup::do_split(int, int, const std::optional<std::string>&) {
+  unsupported("split");
+}
 
-at::Tensor ProcessGroup::do_allocate(std::int64_t numel, at::ScalarType dtype) { return at::zeros({numel}, at::TensorOptions(dtype)); }
+at::Tensor ProcessGroup::do_allocate(std::int64_t numel, at::ScalarType dtype) {
+  return at::zeros({numel}, at::TensorOptions(dtype));
+}
 
-std::shared_ptr<Work> ProcessGroup::do_all_gather_into_tensor(at::Tensor& output, at::Tensor& input, const AllGatherOptions& options) {
+std::shared_ptr<Work> ProcessGroup::do_all_gather_into_tensor(at::Tensor& output, at::Tensor& input,
+                                                              const AllGatherOptions& options) {
   const at::NoGradGuard no_grad;
   const at::Tensor memory = in_order(output);
   std::vector<Tensors> lists{parts_of(memory, size(), input.sizes())};
@@ -80,21 +95,25 @@ std::shared_ptr<Work> ProcessGroup::do_all_gather_into_tensor(at::Tensor& output
       Outputs::list({output}));
 }
 
-std::shared_ptr<Work> ProcessGroup::do_reduce_scatter_tensor(at::Tensor& output, at::Tensor& input, const ReduceScatterOptions& options) {
+std::shared_ptr<Work> ProcessGroup::do_reduce_scatter_tensor(at::Tensor& output, at::Tensor& input,
+                                                             const ReduceScatterOptions& options) {
   const at::NoGradGuard no_grad;
   Tensors outputs{output};
   std::vector<Tensors> lists{parts_of(input.contiguous(), size(), output.sizes())};
   return do_reduce_scatter(outputs, lists, options);
 }
 
-std::shared_ptr<Work> ProcessGroup::do_all_to_all_single(at::Tensor& output, at::Tensor& input, std::vector<std::int64_t>& output_splits,
-                                                         std::vector<std::int64_t>& input_splits, const AllToAllOptions& options) {
+std::shared_ptr<Work> ProcessGroup::do_all_to_all_single(at::Tensor& output, at::Tensor& input,
+                                                         std::vector<std::int64_t>& output_splits,
+                                                         std::vector<std::int64_t>& input_splits,
+                                                         const AllToAllOptions& options) {
   const at::NoGradGuard no_grad;
   // Rows of a tensor are views whatever its strides, and all_to_all takes any strides.
   Tensors outputs = output.split_with_sizes(output_splits);
   Tensors inputs = input.split_with_sizes(input_splits);
   std::shared_ptr<Work> work = do_all_to_all(outputs, inputs, options);
-  return internal::work_after(std::move(work), [] {}, Outputs::list({output}));
+  return internal::work_after(
+      std::move(work), [] {}, Outputs::list({output}));
 }
 
 std::shared_ptr<Work> ProcessGroup::do_barrier(const BarrierOptions& options) {
@@ -106,7 +125,8 @@ std::shared_ptr<Work> ProcessGroup::do_barrier(const BarrierOptions& options) {
 
 namespace {
 
-// Messages of monitored barriers have tags that users cannot name. The number keeps what comes late from being taken for the next barrier's.
+// Messages of monitored barriers have tags that users cannot name. The number keeps what comes late from being taken
+// for the next barrier's.
 constexpr int kFirstBarrierTag = 1 << 30;
 
 int barrier_tag(std::uint32_t number) { return kFirstBarrierTag + static_cast<int>(number & 0x3fffffffU); }
@@ -128,8 +148,9 @@ void ProcessGroup::do_monitored_barrier(Milliseconds timeout, bool wait_all) {
     try {
       do_recv(go, 0, tag)->wait(left_of(deadline));
     } catch (const TimeoutError&) {
-      throw TimeoutError(concat(internal::name_group(*this), ": monitored_barrier: rank 0 did not report within ", timeout.count(),
-                                " ms that all ranks have come"), {0});
+      throw TimeoutError(concat(internal::name_group(*this), ": monitored_barrier: rank 0 did not report within ",
+                                timeout.count(), " ms that all ranks have come"),
+                         {0});
     }
     return;
   }
@@ -152,12 +173,14 @@ void ProcessGroup::do_monitored_barrier(Milliseconds timeout, bool wait_all) {
     }
   }
   if (!missing.empty()) {
-    const std::string message = concat(internal::name_group(*this), ": monitored_barrier: ", name_ranks(missing), " did not come within ",
-                                       timeout.count(), " ms", wait_all ? "" : "; others may be missing too");
+    const std::string message =
+        concat(internal::name_group(*this), ": monitored_barrier: ", name_ranks(missing), " did not come within ",
+               timeout.count(), " ms", wait_all ? "" : "; others may be missing too");
     if (dead) throw PeerError(message, missing);
     throw TimeoutError(message, missing);
   }
-  for (int peer = 1; peer < size(); ++peer) do_send(bytes[static_cast<std::size_t>(peer)], peer, tag)->wait(left_of(deadline));
+  for (int peer = 1; peer < size(); ++peer)
+    do_send(bytes[static_cast<std::size_t>(peer)], peer, tag)->wait(left_of(deadline));
 }
 
 }  // namespace gradwire

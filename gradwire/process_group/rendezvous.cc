@@ -35,7 +35,8 @@ int number_in(const std::string& method, const std::string& text) {
 Method parse(const std::string& method) {
   const std::size_t scheme_end = method.find("://");
   if (scheme_end == std::string::npos) {
-    throw InvalidArgument(concat("init_process_group: unknown method '", method, "'; known are env://, file:///path and tcp://host:port"));
+    throw InvalidArgument(concat("init_process_group: unknown method '", method,
+                                 "'; known are env://, file:///path and tcp://host:port"));
   }
   Method parsed;
   parsed.scheme = method.substr(0, scheme_end);
@@ -54,7 +55,8 @@ Method parse(const std::string& method) {
     } else if (name == "world_size") {
       parsed.world_size = number_in(method, value);
     } else {
-      throw InvalidArgument(concat("init_process_group: unknown '", name, "' in the method '", method, "'; known are rank and world_size"));
+      throw InvalidArgument(concat("init_process_group: unknown '", name, "' in the method '", method,
+                                   "'; known are rank and world_size"));
     }
     if (end == std::string::npos) break;
     rest = rest.substr(end);
@@ -63,20 +65,23 @@ Method parse(const std::string& method) {
 }
 
 void require_ranks(const MeetingPlace& place, const std::string& rank_source, const std::string& size_source) {
-  if (place.world_size == -1) throw InvalidArgument(concat("init_process_group: the world size is missing: ", size_source));
+  if (place.world_size == -1)
+    throw InvalidArgument(concat("init_process_group: the world size is missing: ", size_source));
   if (place.rank == -1) throw InvalidArgument(concat("init_process_group: the rank is missing: ", rank_source));
   if (place.world_size < 1 || place.world_size > kMaxWorldSize) {
-    throw InvalidArgument(concat("init_process_group: a world of ", place.world_size, " ranks; 1 to ", kMaxWorldSize, " are possible"));
+    throw InvalidArgument(
+        concat("init_process_group: a world of ", place.world_size, " ranks; 1 to ", kMaxWorldSize, " are possible"));
   }
   if (place.rank < 0 || place.rank >= place.world_size) {
-    throw InvalidArgument(concat("init_process_group: rank ", place.rank, " in a world of ", place.world_size, " ranks; ranks are 0 to ",
-                                 place.world_size - 1));
+    throw InvalidArgument(concat("init_process_group: rank ", place.rank, " in a world of ", place.world_size,
+                                 " ranks; ranks are 0 to ", place.world_size - 1));
   }
 }
 
 void meet_in_file(MeetingPlace& place, const std::string& path, Milliseconds timeout) {
   if (path.empty() || path.front() != '/') {
-    throw InvalidArgument(concat("init_process_group: the file '", path, "' is no absolute path; write file:///path/to/file"));
+    throw InvalidArgument(
+        concat("init_process_group: the file '", path, "' is no absolute path; write file:///path/to/file"));
   }
   place.store = std::make_shared<FileStore>(path, place.world_size);
   place.store->set_timeout(timeout);
@@ -101,7 +106,9 @@ void meet_at_address(MeetingPlace& place, const std::string& method, const std::
     throw InvalidArgument(concat("init_process_group: the method '", method, "' names no port; write tcp://host:port"));
   }
   const int port = number_in(method, address.substr(colon + 1));
-  if (port < 1 || port > 65535) throw InvalidArgument(concat("init_process_group: port ", port, " in the method '", method, "'; ports are 1 to 65535"));
+  if (port < 1 || port > 65535)
+    throw InvalidArgument(
+        concat("init_process_group: port ", port, " in the method '", method, "'; ports are 1 to 65535"));
   meet_at_server(place, address.substr(0, colon), port, timeout);
 }
 
@@ -111,7 +118,8 @@ void meet_as_launched(MeetingPlace& place, const JobEnvironment& job, const Read
     const Method method = parse(job.rendezvous);
     if (method.scheme == "file") return meet_in_file(place, method.place, timeout);
     if (method.scheme == "tcp") return meet_at_address(place, job.rendezvous, method.place, timeout);
-    throw InvalidArgument(concat("init_process_group: GRADWIRE_RENDEZVOUS is '", job.rendezvous, "'; it must be a path, file:///path or tcp://host:port"));
+    throw InvalidArgument(concat("init_process_group: GRADWIRE_RENDEZVOUS is '", job.rendezvous,
+                                 "'; it must be a path, file:///path or tcp://host:port"));
   }
   const bool one_host = !job.local_world_size || *job.local_world_size == place.world_size;
   if (!job.job_key.empty() && one_host) {
@@ -119,14 +127,18 @@ void meet_as_launched(MeetingPlace& place, const JobEnvironment& job, const Read
     place.store->set_timeout(timeout);
     return;
   }
-  if (!job.master_address.empty() && job.master_port) return meet_at_server(place, job.master_address, *job.master_port, timeout);
+  if (!job.master_address.empty() && job.master_port)
+    return meet_at_server(place, job.master_address, *job.master_port, timeout);
   if (!one_host) {
-    throw InvalidArgument(concat("init_process_group: ", job.launcher, " started ", place.world_size, " ranks on several hosts",
-                                 job.launcher == "torchrun" ? ", and its own store at MASTER_PORT is not for us" : ", and MASTER_ADDR and MASTER_PORT are not both set",
+    throw InvalidArgument(concat("init_process_group: ", job.launcher, " started ", place.world_size,
+                                 " ranks on several hosts",
+                                 job.launcher == "torchrun" ? ", and its own store at MASTER_PORT is not for us"
+                                                            : ", and MASTER_ADDR and MASTER_PORT are not both set",
                                  "; several hosts need a method tcp://host:port whose host is rank 0's"));
   }
   throw InvalidArgument(concat("init_process_group: ", job.master_address.empty() ? "MASTER_ADDR" : "MASTER_PORT",
-                               " is not set, so the ranks have nowhere to meet; set it, start the program with gradwire-run, or give a method (file:///path, tcp://host:port) or a store"));
+                               " is not set, so the ranks have nowhere to meet; set it, start the program with "
+                               "gradwire-run, or give a method (file:///path, tcp://host:port) or a store"));
 }
 
 }  // namespace
@@ -148,7 +160,8 @@ MeetingPlace find_meeting_place(const InitOptions& options, const ReadVariable& 
     if (place.rank == -1) place.rank = job.rank.value_or(-1);
     if (place.world_size == -1) place.world_size = job.world_size.value_or(-1);
     const std::string hint = "; start the program with gradwire-run, torchrun, mpirun or srun, or give InitOptions::";
-    require_ranks(place, concat(job.rank_variable, " is not set", hint, "rank"), concat(job.world_size_variable, " is not set", hint, "world_size"));
+    require_ranks(place, concat(job.rank_variable, " is not set", hint, "rank"),
+                  concat(job.world_size_variable, " is not set", hint, "world_size"));
     meet_as_launched(place, job, read, options.timeout);
     return place;
   }
@@ -159,7 +172,8 @@ MeetingPlace find_meeting_place(const InitOptions& options, const ReadVariable& 
   } else if (method.scheme == "tcp") {
     meet_at_address(place, options.method, method.place, options.timeout);
   } else {
-    throw InvalidArgument(concat("init_process_group: unknown method '", options.method, "'; known are env://, file:///path and tcp://host:port"));
+    throw InvalidArgument(concat("init_process_group: unknown method '", options.method,
+                                 "'; known are env://, file:///path and tcp://host:port"));
   }
   return place;
 }

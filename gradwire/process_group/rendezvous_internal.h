@@ -16,18 +16,22 @@ struct MeetingPlace {
   std::shared_ptr<Store> store;
   int rank = -1;
   int world_size = -1;
-  // A file that only this job uses, to be removed when all ranks have it open (the store goes on in the open file); empty otherwise.
+  // A file that only this job uses, to be removed when all ranks have it open (the store goes on in the open file);
+  // empty otherwise.
   std::string private_file;
-  // The store is a connection to a server in rank 0, which may be one that is about to end (of a group that was just destroyed).
+  // The store is a connection to a server in rank 0, which may be one that is about to end (of a group that was just
+  // destroyed).
   bool may_reconnect = false;
 };
 
-// What `options` and, for "env://", the environment say. Throws InvalidArgument (a method that is not known; a variable that is missing, which one; a rank
-// out of range; several hosts without MASTER_ADDR), StoreError (a port in use, a file that cannot be opened).
+// What `options` and, for "env://", the environment say. Throws InvalidArgument (a method that is not known; a variable
+// that is missing, which one; a rank out of range; several hosts without MASTER_ADDR), StoreError (a port in use, a
+// file that cannot be opened).
 MeetingPlace find_meeting_place(const InitOptions& options, const ReadVariable& read);
 
-// Opens the file of this user through which the ranks of the job `key` meet: $XDG_RUNTIME_DIR/gradwire/<name> or $TMPDIR/gradwire-<uid>/<name>, a folder of
-// mode 0700 and a file of mode 0600, both checked to belong to this user. `path` gets its name. The store holds the file open, and works on when its name is removed.
+// Opens the file of this user through which the ranks of the job `key` meet: $XDG_RUNTIME_DIR/gradwire/<name> or
+// $TMPDIR/gradwire-<uid>/<name>, a folder of mode 0700 and a file of mode 0600, both checked to belong to this user.
+// `path` gets its name. The store holds the file open, and works on when its name is removed.
 std::shared_ptr<Store> open_private_file(const std::string& key, const ReadVariable& read, std::string& path);
 
 // Removes the private file once every rank has joined; returns when it is removed. Does nothing where there is none.

@@ -21,7 +21,8 @@ at::Tensor memory_for_results(const at::Tensor& tensor);
 // Brings `memory` back into `tensor`, unless they are the same. Not seen by autograd.
 void copy_back(const at::Tensor& tensor, const at::Tensor& memory);
 
-// How a tensor is moved: as elements of its dtype, or, where gradwire does not know that (int16, float8, ...), as bytes.
+// How a tensor is moved: as elements of its dtype, or, where gradwire does not know that (int16, float8, ...), as
+// bytes.
 struct Elements {
   DType dtype = DType::u8;
   std::size_t count = 0;

@@ -84,7 +84,8 @@ void Validator::reduction(ReduceOp op, const Tensors& tensors) const {
   }
 }
 
-void Validator::matches(const char* what, const at::Tensor& tensor, const at::Tensor& model, std::int64_t expected) const {
+void Validator::matches(const char* what, const at::Tensor& tensor, const at::Tensor& model,
+                        std::int64_t expected) const {
   if (tensor.scalar_type() != model.scalar_type()) {
     fail(concat("one of the ", what, " is of ", tensor.scalar_type(), " and its counterpart of ", model.scalar_type()));
   }
@@ -97,11 +98,13 @@ void Validator::same_length(const char* what, std::size_t length, const char* th
   if (length != expected) fail(concat("there are ", length, " ", what, " for ", expected, " ", than));
 }
 
-void Validator::lists(const char* what, const std::vector<Tensors>& lists, const char* model_name, const Tensors& models) const {
+void Validator::lists(const char* what, const std::vector<Tensors>& lists, const char* model_name,
+                      const Tensors& models) const {
   same_length(what, lists.size(), model_name, models.size());
   for (std::size_t i = 0; i < lists.size(); ++i) {
     if (lists[i].size() != static_cast<std::size_t>(group_.size())) {
-      fail(concat("one of the ", what, " has ", lists[i].size(), " tensors; it needs one for each of the ", group_.size(), " ranks"));
+      fail(concat("one of the ", what, " has ", lists[i].size(), " tensors; it needs one for each of the ",
+                  group_.size(), " ranks"));
     }
     tensors(what, lists[i]);
     for (const at::Tensor& each : lists[i]) matches(what, each, models[i], models[i].numel());
@@ -119,7 +122,8 @@ void Validator::splits(const char* what, std::vector<std::int64_t>& splits, cons
     splits.assign(size, rows / group_.size());
     return;
   }
-  if (splits.size() != size) fail(concat("there are ", splits.size(), " splits of the ", what, " for ", size, " ranks"));
+  if (splits.size() != size)
+    fail(concat("there are ", splits.size(), " splits of the ", what, " for ", size, " ranks"));
   for (const std::int64_t split : splits) {
     if (split < 0) fail(concat("a split of the ", what, " is ", split));
   }

@@ -12,7 +12,8 @@
 
 namespace gradwire::internal {
 
-// Checks the arguments of one call. Every method throws InvalidArgument that names the rank, the operation and the group.
+// Checks the arguments of one call. Every method throws InvalidArgument that names the rank, the operation and the
+// group.
 class Validator {
  public:
   // Both must outlive this object. Throws when `options` has a negative time-out.

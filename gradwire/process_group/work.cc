@@ -12,7 +12,8 @@
 namespace gradwire {
 namespace {
 
-// Set by a callback of the future, waited for with a time-out. Shared with the callback, which may run after the waiter has left.
+// Set by a callback of the future, waited for with a time-out. Shared with the callback, which may run after the waiter
+// has left.
 class Signal {
  public:
   void set() {
@@ -49,7 +50,8 @@ void append_tensors(const c10::IValue& value, std::vector<at::Tensor>& tensors) 
   } else if (value.isTuple()) {
     for (const c10::IValue& element : value.toTupleRef().elements()) append_tensors(element, tensors);
   } else if (!value.isNone()) {
-    throw UnsupportedError(concat("Work::result(): the future holds a ", value.tagKind(), ", not tensors; take it from future()"));
+    throw UnsupportedError(
+        concat("Work::result(): the future holds a ", value.tagKind(), ", not tensors; take it from future()"));
   }
 }
 
@@ -110,7 +112,8 @@ bool Work::wait(Milliseconds timeout) {
 }
 
 Future Work::future() {
-  throw UnsupportedError("Work::future(): this kind of Work has no future; wait() for it, or override future() in its class");
+  throw UnsupportedError(
+      "Work::future(): this kind of Work has no future; wait() for it, or override future() in its class");
 }
 
 bool Work::is_completed() { return future()->completed(); }
@@ -131,9 +134,7 @@ std::vector<at::Tensor> Work::result() {
 
 void Work::block_current_stream() { wait(kNoTimeout); }
 
-int Work::source_rank() const {
-  throw UnsupportedError("Work::source_rank(): only a receive has a source");
-}
+int Work::source_rank() const { throw UnsupportedError("Work::source_rank(): only a receive has a source"); }
 
 std::shared_ptr<Work> work_from_future(Future future) { return internal::work_from_future(std::move(future), nullptr); }
 

@@ -14,7 +14,8 @@
 
 namespace gradwire::internal {
 
-// What a collective's future will hold: the list of its output tensors, or a list of lists. The IValue is built when the call has ended.
+// What a collective's future will hold: the list of its output tensors, or a list of lists. The IValue is built when
+// the call has ended.
 struct Outputs {
   std::vector<at::Tensor> flat;
   std::vector<std::vector<at::Tensor>> nested;  // used instead of `flat` when `is_nested`
@@ -28,7 +29,8 @@ struct Outputs {
   std::vector<at::Tensor> flattened() const;
 };
 
-// A Work that has ended well with `outputs`. Makes its future only when asked, so that a call on a lane costs no future.
+// A Work that has ended well with `outputs`. Makes its future only when asked, so that a call on a lane costs no
+// future.
 std::shared_ptr<Work> completed_work(Outputs outputs);
 
 // Like work_from_future, and keeps `owner` alive as long as the Work.

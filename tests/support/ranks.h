@@ -7,13 +7,14 @@
 //     ...EXPECT_EQ(...)...
 //   });
 //
-// "threads": one std::thread a rank over one HashStore. Any other backend: one forked process a rank over one FileStore in a folder of
-// its own, so the test must not have used autograd, or more than one thread of libtorch's, before. What a rank expects in vain or throws is a
-// failure of the test that names the rank. A rank that hangs past the guard ends the test: processes are killed, threads take the program with them.
+// "threads": one std::thread a rank over one HashStore. Any other backend: one forked process a rank over one FileStore
+// in a folder of its own, so the test must not have used autograd, or more than one thread of libtorch's, before. What
+// a rank expects in vain or throws is a failure of the test that names the rank. A rank that hangs past the guard ends
+// the test: processes are killed, threads take the program with them.
 #pragma once
 
-#include <gtest/gtest.h>
 #include <fcntl.h>
+#include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -113,8 +114,10 @@ inline std::vector<RankEnd> run_threads(int world, const RankBody& body, std::ch
     std::unique_lock lock(mutex);
     if (!changed.wait_for(lock, guard, [&] { return left == 0; })) {
       for (int rank = 0; rank < world; ++rank) {
-        if (!done[static_cast<std::size_t>(rank)]) std::fprintf(stderr, "rank %d of %d hung; ending the test program\n", rank, world);
-        if (!ends[static_cast<std::size_t>(rank)].message.empty()) std::fprintf(stderr, "rank %d: %s\n", rank, ends[static_cast<std::size_t>(rank)].message.c_str());
+        if (!done[static_cast<std::size_t>(rank)])
+          std::fprintf(stderr, "rank %d of %d hung; ending the test program\n", rank, world);
+        if (!ends[static_cast<std::size_t>(rank)].message.empty())
+          std::fprintf(stderr, "rank %d: %s\n", rank, ends[static_cast<std::size_t>(rank)].message.c_str());
       }
       std::abort();
     }
@@ -193,15 +196,18 @@ inline std::vector<RankEnd> run_processes(int world, const RankBody& body, std::
 }  // namespace internal
 
 // Runs the ranks and says how each ended, in rank order: for tests in which ranks are to fail.
-inline std::vector<RankEnd> collect_ranks(const std::string& backend, int world, const RankBody& body, std::chrono::seconds guard = kRankGuard) {
+inline std::vector<RankEnd> collect_ranks(const std::string& backend, int world, const RankBody& body,
+                                          std::chrono::seconds guard = kRankGuard) {
   return backend == "threads" ? internal::run_threads(world, body, guard) : internal::run_processes(world, body, guard);
 }
 
 // Runs the ranks; every failure of one is a failure of the test.
-inline void run_ranks(const std::string& backend, int world, const RankBody& body, std::chrono::seconds guard = kRankGuard) {
+inline void run_ranks(const std::string& backend, int world, const RankBody& body,
+                      std::chrono::seconds guard = kRankGuard) {
   const std::vector<RankEnd> ends = collect_ranks(backend, world, body, guard);
   for (std::size_t rank = 0; rank < ends.size(); ++rank) {
-    if (ends[rank].failed) ADD_FAILURE() << "rank " << rank << " of " << world << " (" << backend << "): " << ends[rank].message;
+    if (ends[rank].failed)
+      ADD_FAILURE() << "rank " << rank << " of " << world << " (" << backend << "): " << ends[rank].message;
   }
 }
 

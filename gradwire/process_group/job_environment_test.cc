@@ -1,0 +1,228 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// What each launcher's variables mean, and where that makes the ranks meet.
+#include "gradwire/process_group/job_environment_internal.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+#include "gradwire/base/error.h"
+#include "gradwire/base/strings.h"
+#include "gradwire/process_group/rendezvous_internal.h"
+#include "gradwire/store/file_store.h"
+#include "tests/support/ranks.h"
+
+namespace gradwire {
+namespace {
+
+using internal::find_meeting_place;
+using internal::read_job_environment;
+using internal::ReadVariable;
+
+using Variables = std::map<std::string, std::string>;
+
+ReadVariable reading(Variables variables) {
+  return [variables = std::move(variables)](const char* name) -> std::optional<std::string> {
+    const auto found = variables.find(name);
+    if (found == variables.end()) return std::nullopt;
+    return found->second;
+  };
+}
+
+std::string refusal(const InitOptions& options, const Variables& variables) {
+  try {
+    find_meeting_place(options, reading(variables));
+  } catch (const InvalidArgument& error) {
+    return error.what();
+  }
+  return "nothing was refused";
+}
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+TEST(JobEnvironment, GradwireRun) {
+  const auto job = read_job_environment(reading({{"RANK", "1"},
+                                                 {"WORLD_SIZE", "4"},
+                                                 {"LOCAL_WORLD_SIZE", "4"},
+                                                 {"GRADWIRE_RENDEZVOUS", "/tmp/x/store"},
+                                                 {"MASTER_ADDR", "127.0.0.1"},
+                                                 {"MASTER_PORT", "1234"},
+                                                 {"OMPI_COMM_WORLD_RANK", "7"}}));
+  EXPECT_EQ(job.launcher, "gradwire-run");
+  EXPECT_EQ(job.rank, 1);
+  EXPECT_EQ(job.world_size, 4);
+  EXPECT_EQ(job.rendezvous, "/tmp/x/store");
+}
+
+TEST(JobEnvironment, TorchrunKeepsItsPortToItself) {
+  Variables variables{{"RANK", "2"},
+                      {"WORLD_SIZE", "4"},
+                      {"LOCAL_WORLD_SIZE", "4"},
+                      {"TORCHELASTIC_RUN_ID", "none"},
+                      {"MASTER_ADDR", "host"},
+                      {"MASTER_PORT", "29500"},
+                      {"TORCHELASTIC_USE_AGENT_STORE", "True"},
+                      {"TORCHELASTIC_RESTART_COUNT", "0"},
+                      {"TORCHELASTIC_ERROR_FILE", "/tmp/torchelastic_a/none_b/attempt_0/2/error.json"}};
+  const auto job = read_job_environment(reading(variables));
+  EXPECT_EQ(job.launcher, "torchrun");
+  EXPECT_EQ(job.rank, 2);
+  EXPECT_TRUE(job.master_address.empty());
+  // All workers of one start have one key; a restart, another start and another run have others.
+  const auto key_with = [&](const std::string& name, const std::string& value) {
+    Variables changed = variables;
+    changed[name] = value;
+    return read_job_environment(reading(changed)).job_key;
+  };
+  EXPECT_FALSE(job.job_key.empty());
+  EXPECT_EQ(key_with("TORCHELASTIC_ERROR_FILE", "/tmp/torchelastic_a/none_b/attempt_0/3/error.json"), job.job_key);
+  EXPECT_NE(key_with("TORCHELASTIC_ERROR_FILE", "/tmp/torchelastic_c/none_b/attempt_0/2/error.json"), job.job_key);
+  EXPECT_NE(key_with("TORCHELASTIC_RESTART_COUNT", "1"), job.job_key);
+  EXPECT_NE(key_with("TORCHELASTIC_RUN_ID", "other"), job.job_key);
+  EXPECT_NE(key_with("MASTER_PORT", "29501"), job.job_key);
+  // Several hosts have nowhere to meet yet.
+  variables["WORLD_SIZE"] = "8";
+  EXPECT_TRUE(has(refusal({}, variables), "several hosts")) << refusal({}, variables);
+}
+
+TEST(JobEnvironment, Mpirun) {
+  const auto job = read_job_environment(reading({{"OMPI_COMM_WORLD_RANK", "3"},
+                                                 {"OMPI_COMM_WORLD_SIZE", "8"},
+                                                 {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"},
+                                                 {"PMIX_NAMESPACE", "12345"},
+                                                 {"SLURM_PROCID", "0"},
+                                                 {"SLURM_STEP_ID", "1"},
+                                                 {"PMI_RANK", "9"}}));
+  EXPECT_EQ(job.launcher, "mpirun");
+  EXPECT_EQ(job.rank, 3);
+  EXPECT_EQ(job.world_size, 8);
+  EXPECT_EQ(job.local_world_size, 4);
+  EXPECT_TRUE(has(job.job_key, "12345"));
+}
+
+TEST(JobEnvironment, Pmi) {
+  const auto job = read_job_environment(
+      reading({{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}, {"MPI_LOCALNRANKS", "2"}, {"PMI_PORT", "host:4711"}}));
+  EXPECT_EQ(job.launcher, "PMI");
+  EXPECT_EQ(job.rank, 0);
+  EXPECT_EQ(job.world_size, 2);
+  EXPECT_EQ(job.local_world_size, 2);
+  EXPECT_TRUE(has(job.job_key, "4711"));
+}
+
+TEST(JobEnvironment, SrunCountsNodesAndABatchScriptIsNoRank) {
+  Variables variables{{"SLURM_PROCID", "1"},
+                      {"SLURM_NTASKS", "2"},
+                      {"SLURM_JOB_ID", "77"},
+                      {"SLURM_STEP_ID", "0"},
+                      {"SLURM_NNODES", "1"}};
+  const auto job = read_job_environment(reading(variables));
+  EXPECT_EQ(job.launcher, "srun");
+  EXPECT_EQ(job.rank, 1);
+  EXPECT_EQ(job.world_size, 2);
+  EXPECT_EQ(job.local_world_size, 2);
+  EXPECT_TRUE(has(job.job_key, "77.0"));
+  variables["SLURM_NNODES"] = "2";
+  EXPECT_TRUE(has(refusal({}, variables), "several hosts"));
+  variables.erase("SLURM_STEP_ID");
+  EXPECT_TRUE(has(refusal({}, variables), "WORLD_SIZE is not set"));
+}
+
+TEST(JobEnvironment, SaysWhichVariableIsMissingOrWrong) {
+  EXPECT_TRUE(has(refusal({}, {}), "WORLD_SIZE is not set"));
+  EXPECT_TRUE(has(refusal({}, {{"WORLD_SIZE", "2"}}), "RANK is not set"));
+  EXPECT_TRUE(has(refusal({}, {{"RANK", "0"}}), "WORLD_SIZE is not set"));
+  EXPECT_TRUE(has(refusal({}, {{"RANK", "0"}, {"WORLD_SIZE", "2"}}), "MASTER_ADDR is not set"));
+  EXPECT_TRUE(has(refusal({}, {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "x"}}), "MASTER_PORT is not set"));
+  EXPECT_TRUE(has(refusal({}, {{"RANK", "two"}, {"WORLD_SIZE", "2"}}), "RANK is 'two'"));
+  EXPECT_TRUE(has(refusal({}, {{"RANK", "2"}, {"WORLD_SIZE", "2"}}), "rank 2 in a world of 2"));
+  EXPECT_TRUE(has(refusal({}, {{"RANK", "0"}, {"WORLD_SIZE", "0"}}), "WORLD_SIZE is '0'"));
+  EXPECT_TRUE(has(refusal({}, {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "x"}, {"MASTER_PORT", "70000"}}),
+                  "MASTER_PORT is '70000'"));
+  EXPECT_TRUE(has(refusal({}, {{"RANK", "0"}, {"WORLD_SIZE", "1000"}}), "1 to 64"));
+  EXPECT_TRUE(
+      has(refusal({}, {{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"GRADWIRE_RENDEZVOUS", "relative"}}), "no absolute path"));
+}
+
+TEST(JobEnvironment, MethodsAreTakenApart) {
+  const auto with = [](const std::string& method) {
+    InitOptions options;
+    options.method = method;
+    return options;
+  };
+  EXPECT_TRUE(has(refusal(with("carrier-pigeon"), {}), "unknown method"));
+  EXPECT_TRUE(has(refusal(with("udp://x?rank=0&world_size=1"), {}), "unknown method"));
+  EXPECT_TRUE(has(refusal(with("file:///x"), {}), "?world_size="));
+  EXPECT_TRUE(has(refusal(with("file:///x?world_size=2"), {}), "?rank="));
+  EXPECT_TRUE(has(refusal(with("file:///x?world_size=two"), {}), "'two'"));
+  EXPECT_TRUE(has(refusal(with("file:///x?size=2"), {}), "'size'"));
+  EXPECT_TRUE(has(refusal(with("tcp://host?rank=0&world_size=1"), {}), "no port"));
+  EXPECT_TRUE(has(refusal(with("tcp://host:99999?rank=0&world_size=1"), {}), "ports are"));
+  const test_support::TemporaryFolder folder;
+  InitOptions options = with(concat("file://", folder.path(), "/store?rank=1&world_size=2"));
+  options.rank = 0;  // what is given in the options counts more
+  const auto place = find_meeting_place(options, reading({{"RANK", "5"}}));
+  EXPECT_EQ(place.rank, 0);
+  EXPECT_EQ(place.world_size, 2);
+}
+
+class PrivateFile : public ::testing::Test {
+ protected:
+  std::shared_ptr<Store> open(const std::string& key) {
+    return internal::open_private_file(key, reading({{"TMPDIR", folder_.path()}}), path_);
+  }
+  std::string own_folder() const { return concat(folder_.path(), "/gradwire-", ::geteuid()); }
+
+  test_support::TemporaryFolder folder_;
+  std::string path_;
+};
+
+TEST_F(PrivateFile, IsThisUsersAloneAndNamedByTheJob) {
+  const auto store = open("job 1");
+  struct stat status {};
+  ASSERT_EQ(::stat(path_.c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0600U);
+  ASSERT_EQ(::stat(own_folder().c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0700U);
+  const std::string first = path_;
+  open("job 2");
+  EXPECT_NE(path_, first);
+  open("job 1");
+  EXPECT_EQ(path_, first);
+}
+
+TEST_F(PrivateFile, WorksOnWhenItsNameIsGone) {
+  const auto one = open("job");
+  const auto two = open("job");
+  one->set("a", "1");
+  ASSERT_EQ(::unlink(path_.c_str()), 0);
+  EXPECT_EQ(two->get("a"), "1");
+  two->clone()->set("b", "2");
+  EXPECT_EQ(one->get("b"), "2");
+  EXPECT_NE(open("job")->num_keys(), one->num_keys());  // the name leads to a new one
+}
+
+TEST_F(PrivateFile, RefusesWhatOthersMayTouch) {
+  ASSERT_EQ(::mkdir(own_folder().c_str(), 0700), 0);
+  ASSERT_EQ(::chmod(own_folder().c_str(), 0755), 0);
+  EXPECT_THROW(open("job"), StoreError);
+  ASSERT_EQ(::chmod(own_folder().c_str(), 0700), 0);
+  open("job");
+  ASSERT_EQ(::chmod(path_.c_str(), 0644), 0);
+  EXPECT_THROW(open("job"), StoreError);
+  ASSERT_EQ(::unlink(path_.c_str()), 0);
+  std::ofstream(folder_.path() + "/elsewhere") << "";
+  ASSERT_EQ(::symlink((folder_.path() + "/elsewhere").c_str(), path_.c_str()), 0);
+  EXPECT_THROW(open("job"), StoreError);
+  std::filesystem::remove_all(own_folder());
+  ASSERT_EQ(::symlink(folder_.path().c_str(), own_folder().c_str()), 0);
+  EXPECT_THROW(open("job"), StoreError);
+}
+
+}  // namespace
+}  // namespace gradwire

@@ -1,0 +1,511 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// Order, callbacks, duplicates, splits, messages, ends and errors of groups over our own backends.
+#include <ATen/Functions.h>
+#include <ATen/core/ivalue.h>
+#include <ATen/core/jit_type.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <optional>
+#include <thread>
+
+#include "gradwire/base/error.h"
+#include "gradwire/process_group/init.h"
+#include "gradwire/process_group/lane_scope.h"
+#include "gradwire/process_group/parked_threads_internal.h"
+#include "gradwire/process_group/process_group.h"
+#include "gradwire/store/prefix_store.h"
+#include "tests/support/ranks.h"
+
+namespace gradwire {
+namespace {
+
+using test_support::run_ranks;
+
+constexpr Milliseconds kLong = std::chrono::minutes(2);
+
+AllReduceOptions at_once() {
+  AllReduceOptions options;
+  options.async = false;
+  return options;
+}
+
+at::Tensor number(double value) { return at::full({1}, value, at::kDouble); }
+
+double number_of(const at::Tensor& tensor) { return tensor.item<double>(); }
+
+class Groups : public ::testing::TestWithParam<const char*> {
+ protected:
+  void on_ranks(int world, const std::function<void(const std::shared_ptr<ProcessGroup>& group)>& body) {
+    run_ranks(GetParam(), world, [&](int rank, const std::shared_ptr<Store>& store) {
+      const auto group = make_process_group(GetParam(), store, rank, world, kLong);
+      group->set_group_name("test");
+      body(group);
+    });
+  }
+};
+
+TEST_P(Groups, CallbacksMayStartCollectivesAndWaitForThem) {
+  on_ranks(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    at::Tensor first = number(1);
+    at::Tensor second = number(10);
+    const auto work = group->all_reduce({first});
+    const Future chained = work->future()->then(
+        [&](c10::ivalue::Future& done) {
+          EXPECT_EQ(done.value().toTensorVector().size(), 1U);
+          // Both kinds of call, one after the other, on whatever thread this is.
+          group->all_reduce({second})->wait();
+          group->all_reduce({second}, at_once())->wait();
+          return c10::IValue(second);
+        },
+        c10::TensorType::get());
+    chained->waitAndThrow();
+    EXPECT_EQ(number_of(first), 2);
+    EXPECT_EQ(number_of(second), 40);
+  });
+}
+
+TEST_P(Groups, WhatACallbackCallsKeepsItsPlaceInTheOrder) {
+  on_ranks(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    // The callback is there before the work can end, because the other rank starts only when told; so it runs where the
+    // work ends, between the first and whatever else is called.
+    at::Tensor a = number(1);
+    at::Tensor b = number(2);
+    at::Tensor go = at::zeros({1});
+    if (group->rank() == 1) group->recv({go}, 0)->wait();
+    const auto work = group->all_reduce({a});
+    const Future chained = work->future()->then(
+        [&](c10::ivalue::Future&) {
+          a.add_(100);
+          group->all_reduce({b})->wait();
+          return c10::IValue(b);
+        },
+        c10::TensorType::get());
+    if (group->rank() == 0) group->send({go}, 1)->wait();
+    chained->waitAndThrow();
+    EXPECT_EQ(number_of(a), 102);
+    EXPECT_EQ(number_of(b), 4);
+    group->barrier()->wait();
+  });
+}
+
+TEST_P(Groups, ACallbackMayDropTheLastReferenceToTheGroup) {
+  on_ranks(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    std::shared_ptr<ProcessGroup> copy = group->dup();
+    at::Tensor tensor = number(1);
+    std::shared_ptr<Work> work = copy->all_reduce({tensor});
+    const Future chained = work->future()->then(
+        [&](c10::ivalue::Future&) {
+          // Whoever runs this may be the group's own worker.
+          work.reset();
+          copy.reset();
+          return c10::IValue(1);
+        },
+        c10::IntType::get());
+    chained->waitAndThrow();
+    EXPECT_EQ(number_of(tensor), 2);
+    group->barrier()->wait();
+    internal::join_parked_threads();
+  });
+}
+
+TEST_P(Groups, AWorkKeepsItsGroupAlive) {
+  run_ranks(GetParam(), 2, [](int rank, const std::shared_ptr<Store>& store) {
+    auto group = make_process_group(GetParam(), store, rank, 2, kLong);
+    at::Tensor tensor = number(3);
+    const auto work = group->all_reduce({tensor});
+    const std::weak_ptr<ProcessGroup> seen = group;
+    group.reset();
+    EXPECT_TRUE(work->wait());
+    EXPECT_EQ(number_of(tensor), 6);
+    EXPECT_FALSE(seen.expired());
+  });
+}
+
+TEST_P(Groups, AGroupThatIsLetGoWithWorkUnderWayFailsIt) {
+  run_ranks(GetParam(), 2, [](int rank, const std::shared_ptr<Store>& store) {
+    auto group = make_process_group(GetParam(), store, rank, 2, kLong);
+    at::Tensor tensor = number(3);
+    const std::string met = "met";
+    if (rank == 0) {
+      const Future under_way = group->all_reduce({tensor})->future();
+      const Future queued = group->all_reduce({tensor})->future();
+      group.reset();  // rank 1 never calls
+      EXPECT_THROW(under_way->waitAndThrow(), AbortedError);
+      EXPECT_THROW(queued->waitAndThrow(), AbortedError);
+      store->set(met, "1");
+    } else {
+      store->wait(std::span(&met, 1), kLong);
+    }
+  });
+}
+
+TEST_P(Groups, ShutdownFinishesAndThenRefuses) {
+  on_ranks(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    at::Tensor tensor = number(1);
+    const Future future = group->all_reduce({tensor})->future();
+    group->shutdown();
+    EXPECT_TRUE(future->completed());
+    EXPECT_EQ(number_of(tensor), 2);
+    EXPECT_THROW(group->all_reduce({tensor}), InvalidArgument);
+    EXPECT_THROW(group->dup(), InvalidArgument);
+    EXPECT_THROW(group->send({tensor}, 1 - group->rank()), InvalidArgument);
+    group->shutdown();
+    group->abort("nothing is left to abort");
+    EXPECT_EQ(group->size(), 2);
+  });
+}
+
+TEST_P(Groups, DuplicatesHaveSequencesOfTheirOwn) {
+  on_ranks(3, [](const std::shared_ptr<ProcessGroup>& group) {
+    const auto copy = group->dup();
+    const auto copy_of_copy = copy->dup();
+    ASSERT_NE(copy, nullptr);
+    EXPECT_EQ(copy->rank(), group->rank());
+    EXPECT_NE(copy->group_name(), group->group_name());
+    EXPECT_EQ(copy->timeout(), group->timeout());
+    // The ranks call the three groups in different orders, which one sequence could not bear.
+    std::vector<at::Tensor> tensors{number(1), number(2), number(3)};
+    const std::vector<std::shared_ptr<ProcessGroup>> groups{group, copy, copy_of_copy};
+    std::vector<std::shared_ptr<Work>> works;
+    for (std::size_t i = 0; i < 3; ++i) {
+      const std::size_t which = (i + static_cast<std::size_t>(group->rank())) % 3;
+      works.push_back(groups[which]->all_reduce({tensors[which]}));
+    }
+    for (const auto& work : works) work->wait();
+    for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(number_of(tensors[i]), 3 * (static_cast<double>(i) + 1));
+  });
+}
+
+TEST_P(Groups, SplitOrdersByKeyAndLeavesOutWhoAsks) {
+  on_ranks(5, [](const std::shared_ptr<ProcessGroup>& group) {
+    for (int round = 0; round < 2; ++round) {  // the store of the group serves several splits
+      // Ranks 0, 2, 4 backwards; 1 and 3 in order.
+      const bool even = group->rank() % 2 == 0;
+      const auto part = group->split(even ? 0 : 1, even ? -group->rank() : 0, "half");
+      ASSERT_NE(part, nullptr);
+      EXPECT_EQ(part->size(), even ? 3 : 2);
+      EXPECT_EQ(part->rank(), even ? (4 - group->rank()) / 2 : group->rank() / 2);
+      EXPECT_EQ(part->group_desc(), "half");
+      at::Tensor sum = number(group->rank());
+      part->all_reduce({sum})->wait();
+      EXPECT_EQ(number_of(sum), even ? 6 : 4);
+      part->shutdown();
+    }
+    const auto some = group->split(group->rank() == 3 ? -1 : 7);
+    EXPECT_EQ(some == nullptr, group->rank() == 3);
+    if (some != nullptr) {
+      EXPECT_EQ(some->size(), 4);
+      some->barrier()->wait();
+    }
+    group->barrier()->wait();
+  });
+}
+
+TEST_P(Groups, BothRanksMaySendFirst) {
+  on_ranks(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    const int peer = 1 - group->rank();
+    for (const std::int64_t count : {0, 1, 1000, 3 << 20}) {
+      const at::Tensor mine = at::full({count}, group->rank() + 1, at::kFloat);
+      at::Tensor theirs = at::zeros({count, 2}).select(1, 0);  // not in order
+      const auto sent = group->send({mine}, peer);
+      const auto received = group->recv({theirs}, peer);
+      EXPECT_TRUE(received->wait());
+      EXPECT_TRUE(sent->wait());
+      EXPECT_TRUE(at::equal(theirs, at::full({count}, peer + 1, at::kFloat)));
+      EXPECT_EQ(received->source_rank(), peer);
+      EXPECT_THROW(sent->source_rank(), UnsupportedError);
+      EXPECT_TRUE(received->is_success());
+      EXPECT_TRUE(received->result()[0].is_same(theirs));
+    }
+  });
+}
+
+TEST_P(Groups, MessagesAreMatchedByTagAndNeverWaitForCollectives) {
+  on_ranks(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    at::Tensor reduced = number(1);
+    if (group->rank() == 0) {
+      const auto collective = group->all_reduce({reduced});  // rank 1 comes to it only when it has the messages
+      group->send({number(5)}, 1, 5)->wait();
+      group->send({number(6)}, 1, 6)->wait();
+      group->send({number(7)}, 1, 5)->wait();
+      collective->wait();
+    } else {
+      at::Tensor first = number(0);
+      at::Tensor second = number(0);
+      at::Tensor other = number(0);
+      group->recv({other}, 0, 6)->wait();
+      group->recv({first, second}, 0, 5)->wait();
+      EXPECT_EQ(number_of(first), 5);
+      EXPECT_EQ(number_of(second), 7);
+      EXPECT_EQ(number_of(other), 6);
+      group->all_reduce({reduced})->wait();
+    }
+    EXPECT_EQ(number_of(reduced), 2);
+  });
+}
+
+TEST_P(Groups, FuturesOfMessagesCompleteByThemselves) {
+  on_ranks(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    const int peer = 1 - group->rank();
+    at::Tensor question = number(0);
+    at::Tensor answer = number(0);
+    // Rank 0 asks; the callback of rank 1 answers; the receive of the answer was posted first, so it must not hold the
+    // other up.
+    if (group->rank() == 0) {
+      const Future got = group->recv({answer}, peer, 2)->future();
+      group->send({number(20)}, peer, 1);
+      got->waitAndThrow();
+      EXPECT_EQ(number_of(answer), 21);
+    } else {
+      const Future never_first = group->recv({answer}, peer, 3)->future();
+      const Future got = group->recv({question}, peer, 1)
+                             ->future()
+                             ->then(
+                                 [&](c10::ivalue::Future&) {
+                                   group->send({question.add(1)}, peer, 2)->wait();
+                                   return c10::IValue(1);
+                                 },
+                                 c10::IntType::get());
+      got->waitAndThrow();
+      EXPECT_FALSE(never_first->completed());
+      group->send({number(0)}, 0, 4)->wait();
+      never_first->waitAndThrow();
+    }
+    if (group->rank() == 0) {
+      at::Tensor told = number(1);
+      group->recv({told}, peer, 4)->wait();
+      group->send({told}, peer, 3)->wait();
+    }
+    group->shutdown();
+  });
+}
+
+TEST_P(Groups, ReceiveFromAnySourceSaysFromWhom) {
+  on_ranks(3, [](const std::shared_ptr<ProcessGroup>& group) {
+    if (group->rank() != 0) {
+      group->send({number(group->rank())}, 0, 9)->wait();
+    } else {
+      double sum = 0;
+      for (int i = 0; i < 2; ++i) {
+        at::Tensor got = number(0);
+        const auto work = group->recv_anysource({got}, 9);
+        work->wait();
+        EXPECT_EQ(work->source_rank(), number_of(got));
+        sum += number_of(got);
+      }
+      EXPECT_EQ(sum, 3);
+    }
+    group->barrier()->wait();
+  });
+}
+
+TEST_P(Groups, AMessageOfAnotherLengthIsAMismatch) {
+  on_ranks(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    if (group->rank() == 0) {
+      for (const std::int64_t count : {3, 5}) group->send({at::ones({count})}, 1)->wait(kLong);
+    } else {
+      at::Tensor four = at::zeros({4});
+      EXPECT_THROW(group->recv({four}, 0)->wait(), MismatchError);
+      const auto second = group->recv({four}, 0);
+      EXPECT_THROW(second->future()->waitAndThrow(), MismatchError);
+      EXPECT_FALSE(second->is_success());
+    }
+    group->barrier()->wait();
+  });
+}
+
+TEST_P(Groups, ATimedWaitForAMessageLeavesItGoing) {
+  on_ranks(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    at::Tensor tensor = number(group->rank() + 1);
+    if (group->rank() == 1) {
+      const auto work = group->recv({tensor}, 0);
+      EXPECT_THROW(work->wait(Milliseconds(30)), TimeoutError);
+      EXPECT_FALSE(work->is_completed());
+      group->barrier()->wait();
+      EXPECT_TRUE(work->wait());
+      EXPECT_EQ(number_of(tensor), 1);
+    } else {
+      group->barrier()->wait();
+      group->send({tensor}, 1)->wait();
+    }
+    group->barrier()->wait();
+  });
+}
+
+TEST_P(Groups, MonitoredBarrierNamesWhoIsMissing) {
+  on_ranks(3, [](const std::shared_ptr<ProcessGroup>& group) {
+    group->monitored_barrier(kLong);
+    if (group->rank() == 0) {
+      try {
+        group->monitored_barrier(Milliseconds(50), true);
+        ADD_FAILURE() << "rank 2 was not there";
+      } catch (const TimeoutError& error) {
+        EXPECT_NE(std::find(error.peers().begin(), error.peers().end(), 2), error.peers().end()) << error.what();
+      }
+    } else if (group->rank() == 1) {
+      EXPECT_THROW(group->monitored_barrier(Milliseconds(100), true), TimeoutError);
+    }
+    group->barrier()->wait();
+    // What came late for the one that failed does not count for the next.
+    if (group->rank() == 2) {
+      EXPECT_THROW(group->monitored_barrier(Milliseconds(30)), TimeoutError);
+    }
+    group->barrier()->wait();
+    group->monitored_barrier(kLong);
+  });
+}
+
+TEST_P(Groups, AbortEndsWaitingCallsAndEveryLaterOneWithItsReason) {
+  on_ranks(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    const auto copy = group->dup();
+    group->barrier()->wait();
+    if (group->rank() == 0) {
+      at::Tensor tensor = number(1);
+      const auto waiting = group->all_reduce({tensor});
+      const auto on_copy = copy->all_reduce({tensor}, AllReduceOptions());
+      const auto message = group->recv({tensor}, 1);
+      group->abort("the test wants it");
+      for (const auto& work : {waiting, on_copy, message}) {
+        try {
+          work->wait();
+          ADD_FAILURE() << "wait() returned after abort()";
+        } catch (const AbortedError& error) {
+          EXPECT_NE(std::string(error.what()).find("the test wants it"), std::string::npos) << error.what();
+        }
+      }
+      EXPECT_THROW(group->all_reduce({tensor})->wait(), AbortedError);
+      EXPECT_THROW(group->all_reduce({tensor}, at_once())->wait(), AbortedError);
+      EXPECT_THROW(group->allocate(5, at::kFloat), AbortedError);
+    } else {
+      at::Tensor tensor = number(1);
+      EXPECT_THROW(group->all_reduce({tensor})->wait(), PeerError);
+      EXPECT_THROW(copy->all_reduce({tensor})->wait(), PeerError);
+      // The first reason stays.
+      EXPECT_THROW(group->barrier()->wait(), PeerError);
+    }
+  });
+}
+
+TEST_P(Groups, ADeadlineCountsFromTheCall) {
+  on_ranks(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    at::Tensor tensor = number(1);
+    if (group->rank() == 0) {
+      AllReduceOptions options;
+      options.timeout = Milliseconds(100);
+      const auto first = group->all_reduce({tensor}, options);
+      const auto queued = group->all_reduce({tensor}, options);
+      EXPECT_THROW(first->wait(), TimeoutError);
+      EXPECT_THROW(queued->wait(), TimeoutError);  // the group's first reason
+      group->send({tensor}, 1, 1);
+    }
+  });
+}
+
+TEST_P(Groups, RanksThatDisagreeAllSeeAMismatch) {
+  on_ranks(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    at::Tensor tensor = at::ones({group->rank() == 0 ? 4 : 5});
+    EXPECT_THROW(group->all_reduce({tensor})->wait(), MismatchError);
+  });
+}
+
+TEST_P(Groups, LanesLeadToDuplicatesAndRunAtOnce) {
+  on_ranks(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    const auto copy = group->dup();
+    const auto other = group->dup();
+    const std::vector<LaneScope::Route> routes{{group, copy}};
+    // Without a lane a call that the others have not made yet does not end; on the lane of another thread it goes by
+    // the duplicate.
+    at::Tensor held = number(1);
+    std::shared_ptr<Work> on_group;
+    if (group->rank() == 0) on_group = group->all_reduce({held});
+    {
+      const LaneScope lane(routes, CallTag{3, 7, 0});
+      EXPECT_EQ(LaneScope::current(), &lane);
+      at::Tensor tensor = number(1);
+      const auto work = group->all_reduce({tensor});
+      EXPECT_TRUE(work->is_completed());
+      EXPECT_EQ(number_of(tensor), 2);
+      std::thread::id where;
+      const Future chained = work->future()->then(
+          [&](c10::ivalue::Future&) {
+            where = std::this_thread::get_id();
+            group->all_reduce({tensor})->wait();
+            return c10::IValue(1);
+          },
+          c10::IntType::get());
+      EXPECT_TRUE(chained->completed());
+      EXPECT_EQ(where, std::this_thread::get_id());
+      EXPECT_EQ(number_of(tensor), 4);
+      EXPECT_TRUE(copy->all_reduce({tensor})->is_completed());
+      EXPECT_THROW(other->all_reduce({tensor}), InvalidArgument);
+      {
+        const std::vector<LaneScope::Route> inner_routes{{other, other}};
+        const LaneScope inner(inner_routes);
+        EXPECT_TRUE(other->all_reduce({tensor})->is_completed());
+        EXPECT_THROW(group->all_reduce({tensor}), InvalidArgument);
+      }
+      EXPECT_EQ(LaneScope::current(), &lane);
+    }
+    EXPECT_EQ(LaneScope::current(), nullptr);
+    if (group->rank() == 1) on_group = group->all_reduce({held});
+    on_group->wait();
+    EXPECT_EQ(number_of(held), 2);
+  });
+}
+
+TEST_P(Groups, LanesCountTheStagesOfABucket) {
+  on_ranks(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    const std::vector<LaneScope::Route> routes{{group, group}};
+    LaneScope lane(routes, CallTag{1, 2, 0});
+    at::Tensor tensor = number(1);
+    if (group->rank() == 1) {
+      EXPECT_EQ(lane.next_tag().stage, 0);  // as if this rank had made one call more
+    }
+    const auto work = group->all_reduce({tensor});
+    EXPECT_TRUE(work->is_completed());
+    EXPECT_THROW(work->wait(), MismatchError);
+  });
+}
+
+TEST_P(Groups, AForkedChildIsRefusedAndTearsNothingDown) {
+  on_ranks(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    auto copy = group->dup();
+    at::Tensor tensor = number(1);
+    group->all_reduce({tensor})->wait();  // the worker runs, and the child has none
+    const auto work = group->all_reduce({tensor});
+    const pid_t child = ::fork();
+    if (child == 0) {
+      int wrong = 0;
+      try {
+        copy->all_reduce({tensor});
+        wrong |= 1;
+      } catch (const InvalidArgument&) {
+      }
+      try {
+        group->send({tensor}, 1 - group->rank());
+        wrong |= 2;
+      } catch (const InvalidArgument&) {
+      }
+      copy->abort("from the child");
+      copy.reset();
+      ::_exit(wrong);
+    }
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_TRUE(WIFEXITED(status));
+    EXPECT_EQ(WEXITSTATUS(status), 0);
+    work->wait();
+    copy->all_reduce({tensor})->wait();
+    EXPECT_EQ(number_of(tensor), 8);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, Groups, ::testing::Values("threads", "shm"),
+                         [](const auto& info) { return std::string(info.param); });
+
+}  // namespace
+}  // namespace gradwire

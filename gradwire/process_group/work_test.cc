@@ -1,0 +1,175 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// What a Work promises, whoever made it.
+#include "gradwire/process_group/work.h"
+
+#include <ATen/Functions.h>
+#include <ATen/core/ivalue.h>
+#include <ATen/core/jit_type.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+
+#include "gradwire/base/error.h"
+#include "gradwire/process_group/work_internal.h"
+
+namespace gradwire {
+namespace {
+
+Future new_future() { return c10::make_intrusive<c10::ivalue::Future>(c10::ListType::ofTensors()); }
+
+c10::IValue list_of(const at::Tensor& tensor) { return std::vector<at::Tensor>{tensor}; }
+
+// A Work that a user derived, which knows nothing but its future.
+class UserWork final : public Work {
+ public:
+  explicit UserWork(Future future) : future_(std::move(future)) {}
+  Future future() override { return future_; }
+
+ private:
+  Future future_;
+};
+
+// One that can only be waited for.
+class WaitingWork final : public Work {
+ public:
+  bool wait(Milliseconds) override {
+    ++waits;
+    return true;
+  }
+  int waits = 0;
+};
+
+TEST(Work, DefaultsNeedNothingButTheFuture) {
+  const Future future = new_future();
+  UserWork work(future);
+  EXPECT_FALSE(work.is_completed());
+  EXPECT_FALSE(work.is_success());
+  EXPECT_EQ(work.exception(), nullptr);
+  EXPECT_THROW(work.result(), InvalidArgument);
+  const at::Tensor tensor = at::ones({2});
+  future->markCompleted(list_of(tensor));
+  EXPECT_TRUE(work.wait());
+  EXPECT_TRUE(work.wait());  // twice is fine
+  EXPECT_TRUE(work.wait(Milliseconds(1)));
+  EXPECT_TRUE(work.is_success());
+  ASSERT_EQ(work.result().size(), 1U);
+  EXPECT_TRUE(work.result()[0].is_same(tensor));
+  work.block_current_stream();
+  EXPECT_THROW(work.source_rank(), UnsupportedError);
+}
+
+TEST(Work, WithoutAFutureSaysSo) {
+  WaitingWork waiting;
+  Work& work = waiting;
+  EXPECT_THROW(work.future(), UnsupportedError);
+  EXPECT_TRUE(work.wait());
+}
+
+TEST(Work, RethrowsTheVeryException) {
+  const auto work = failed_work(std::make_exception_ptr(PeerError("rank 3 died", {3})));
+  EXPECT_TRUE(work->is_completed());
+  EXPECT_FALSE(work->is_success());
+  for (int i = 0; i < 2; ++i) {
+    try {
+      work->wait();
+      FAIL() << "wait() returned";
+    } catch (const PeerError& error) {
+      EXPECT_EQ(error.peers(), std::vector<int>{3});
+    }
+  }
+  EXPECT_THROW(work->result(), PeerError);
+  EXPECT_THROW(std::rethrow_exception(work->exception()), PeerError);
+  EXPECT_THROW(work->future()->value(), PeerError);
+}
+
+TEST(Work, TimedWaitLeavesTheCallGoing) {
+  const Future future = new_future();
+  const auto work = work_from_future(future);
+  EXPECT_THROW(work->wait(Milliseconds(20)), TimeoutError);
+  EXPECT_FALSE(work->is_completed());
+  std::thread later([&] { future->markCompleted(list_of(at::ones({1}))); });
+  EXPECT_TRUE(work->wait(std::chrono::minutes(2)));
+  later.join();
+}
+
+TEST(Work, SeveralThreadsMayWait) {
+  const Future future = new_future();
+  const auto work = work_from_future(future);
+  std::atomic<int> returned{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&, i] {
+      work->wait(i % 2 == 0 ? Work::kNoTimeout : Milliseconds(std::chrono::minutes(2)));
+      ++returned;
+    });
+  }
+  future->markCompleted(list_of(at::ones({1})));
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(returned, 4);
+}
+
+TEST(Work, CompletedOnesHaveAFutureWhenAsked) {
+  const at::Tensor tensor = at::ones({3});
+  const auto work = completed_work({tensor});
+  EXPECT_TRUE(work->wait());
+  EXPECT_TRUE(work->future()->completed());
+  EXPECT_EQ(work->future(), work->future());
+  EXPECT_TRUE(work->future()->value().toTensorVector()[0].is_same(tensor));
+  bool called = false;
+  const Future next = work->future()->then(
+      [&](c10::ivalue::Future&) {
+        called = true;
+        return c10::IValue(1);
+      },
+      c10::IntType::get());
+  EXPECT_TRUE(called);
+  EXPECT_TRUE(completed_future(tensor)->value().toTensor().is_same(tensor));
+}
+
+TEST(Work, ListsOfListsAreFlattenedInResult) {
+  const auto work =
+      internal::completed_work(internal::Outputs::lists({{at::ones({1}), at::ones({2})}, {at::ones({3})}}));
+  EXPECT_EQ(work->result().size(), 3U);
+  EXPECT_EQ(work->future()->value().toListRef().size(), 2U);
+  EXPECT_EQ(UserWork(work->future()).result().size(), 3U);
+}
+
+TEST(Work, AfterAnotherRunsItsEndOnceAndNotAfterAnError) {
+  int ends = 0;
+  const Future future = new_future();
+  const auto after = internal::work_after(
+      work_from_future(future), [&] { ++ends; }, internal::Outputs::list({at::ones({1})}));
+  EXPECT_FALSE(after->is_completed());
+  future->markCompleted(list_of(at::ones({1})));
+  EXPECT_TRUE(after->wait());
+  EXPECT_EQ(ends, 1);
+
+  const auto failed =
+      internal::work_after(failed_work(std::make_exception_ptr(AbortedError("why"))), [&] { ++ends; }, {});
+  EXPECT_THROW(failed->wait(), AbortedError);
+  EXPECT_EQ(ends, 1);
+
+  // A Work without a future is waited for.
+  auto waiting = std::make_shared<WaitingWork>();
+  EXPECT_TRUE(internal::work_after(waiting, [&] { ++ends; }, {})->is_completed());
+  EXPECT_EQ(ends, 2);
+  EXPECT_EQ(waiting->waits, 1);
+}
+
+TEST(Work, OfAllEndsWithTheLastAndFailsWithTheFirstError) {
+  const Future one = new_future();
+  const Future two = new_future();
+  const auto all = internal::work_of_all({work_from_future(one), work_from_future(two), completed_work({})},
+                                         internal::Outputs::list({at::ones({1})}));
+  two->setError(std::make_exception_ptr(MismatchError("second")));
+  EXPECT_FALSE(all->is_completed());
+  one->setError(std::make_exception_ptr(AbortedError("first")));
+  EXPECT_THROW(all->wait(), AbortedError);
+  EXPECT_TRUE(internal::work_of_all({}, {})->is_success());
+  EXPECT_TRUE(internal::work_of_all({completed_work({}), completed_work({})}, {})->is_success());
+}
+
+}  // namespace
+}  // namespace gradwire
