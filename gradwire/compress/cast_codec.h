@@ -2,8 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // fp16 and bf16: every value rounded to a half type.
 //
-// Algorithm: convert to nearest even. fp16 overflows to infinity from 65520 on and keeps 11 significant bits; bf16 has
-// f32's range and 8 bits. Bytes: exactly 2 n. Infinity and NaN: element by element, as they are.
+// Algorithm: convert to nearest even. fp16 overflows to infinity from 65520 on and keeps 11 significant bits; bf16
+// has f32's range and 8 bits, and rounds the very largest to infinity.
+//
+// Bytes: exactly 2 n.
+//
+// Infinity and NaN: element by element, as they are.
 #pragma once
 
 #include <memory>

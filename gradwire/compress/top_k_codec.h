@@ -1,13 +1,17 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Top-k: the k values of largest magnitude, exactly (Aji and Heafield 2017; with error feedback, Stich et al. 2018).
+// Top-k: the k values of largest magnitude, exactly (Aji and Heafield 2017; with error feedback, Stich et al.
+// 2018).
 //
-// Algorithm: k = ceil(ratio n), at least 1 of a tensor that is not empty. Of values with equal magnitudes the earlier
-// ones are sent. Everything else decodes to 0. To find them in little more than one pass, a sample of the values gives
-// a bound that somewhat more than k values are likely to reach; those are collected, and the k largest of them
-// selected. When they turn out to be fewer than k, a second pass selects among all values: the result is exact, the
-// sample decides the time only. Bytes: exactly 8 k: pairs of a u32 index and an f32 value, indices ascending. Infinity
-// and NaN: rank above every number, NaN above infinity, and are sent as they are.
+// Algorithm: k = ceil(ratio n), at least 1 of a tensor that is not empty. Of values with equal magnitudes the
+// earlier ones are sent. Everything else decodes to 0. To find them in little more than one pass, a sample of the
+// values gives a bound that somewhat more than k values are likely to reach; those are collected, and the k largest
+// of them selected. When they turn out to be fewer than k, a second pass selects among all values: the result is
+// exact, the sample decides the time only.
+//
+// Bytes: exactly 8 k: pairs of a u32 index and an f32 value, indices ascending.
+//
+// Infinity and NaN: rank above every number, NaN above infinity, and are sent as they are.
 #pragma once
 
 #include <memory>
