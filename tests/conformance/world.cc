@@ -20,6 +20,9 @@
 namespace gradwire::testing {
 namespace {
 
+// Set by a rank whose body ended by an exception: it comes to no meeting any more.
+constexpr const char* kSomeoneFailed = "someone failed";
+
 std::string name_of(Kind kind) {
   switch (kind) {
     case Kind::loopback:
@@ -49,6 +52,7 @@ void run_rank(RankContext& context, bool joined, const std::function<void(RankCo
     body(context);
   } catch (const std::exception& error) {
     ADD_FAILURE() << "an exception left the test: " << describe(error);
+    context.store().set(kSomeoneFailed, "yes");
   }
 }
 
@@ -125,8 +129,16 @@ std::vector<World> worlds(const std::vector<int>& sizes) {
 void RankContext::meet(const std::string& name) const {
   const std::string key = concat("meet/", name);
   if (store_->add(key, 1) == size()) store_->set(key + "/all", "yes");
-  const std::vector<std::string> keys{key + "/all"};
-  store_->wait(keys, kGuard);
+  const std::vector<std::string> all{key + "/all"};
+  const std::vector<std::string> failed{kSomeoneFailed};
+  const Deadline guard = Deadline::after(kGuard);
+  for (;;) {
+    try {
+      return store_->wait(all, std::chrono::seconds(1));
+    } catch (const TimeoutError&) {
+      if (guard.expired() || store_->check(failed)) throw;
+    }
+  }
 }
 
 void RankContext::join(int generation, Milliseconds timeout) {
