@@ -17,15 +17,17 @@ void SharedChannel::collective(Operation operation, const CallOptions& options, 
   check();
   operation_ = operation;
   options_ = options;
-  exit_step_ = 0;
+  direct_ = false;
   try {
     body();
   } catch (const ResourceError&) {
+    entry_step_.store(0, std::memory_order_relaxed);
     ++sequence_;  // agreed on by all ranks: the channel goes on
     throw;
   } catch (...) {
     end(std::current_exception());
   }
+  entry_step_.store(0, std::memory_order_relaxed);
   ++sequence_;
 }
 

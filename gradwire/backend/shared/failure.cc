@@ -49,9 +49,10 @@ void SharedChannel::check() const {
 void SharedChannel::throw_if_over(int peer, bool look_for_death) {
   check();
   for (int other = 0; other < size(); ++other) {
-    if (other != rank() && slot(other).failure.state.load(std::memory_order_acquire) == RankState::failed) {
-      adopt_failure_of(other);
-    }
+    if (other == rank() || slot(other).failure.state.load(std::memory_order_acquire) != RankState::failed) continue;
+    // It may have failed after this call, which it can have ended only because `peer` came: look again.
+    if (line(peer).step.load(std::memory_order_acquire) == step_ && peer != rank()) return;
+    adopt_failure_of(other);
   }
   if (peer != rank()) {
     const bool left = slot(peer).failure.state.load(std::memory_order_acquire) == RankState::left;
@@ -91,7 +92,7 @@ void SharedChannel::adopt_failure_of(int peer) const {
 
 void SharedChannel::expect_direct_use(Location location) noexcept {
   // Memory of allocate() outlives the call whatever happens; memory of a thread of this process need not.
-  if (world_->shares_all_memory() && location.segment != 0) exit_step_ = step_ + 2;
+  direct_ = world_->shares_all_memory() && location.segment != 0;
 }
 
 // Ranks that are threads work on each other's buffers. A rank that gives up must not return, and free its buffer, while
@@ -99,23 +100,25 @@ void SharedChannel::expect_direct_use(Location location) noexcept {
 // left to wait for those who had arrived before, until they have reached the exit or given up as well, which they do as
 // soon as they look for this rank there.
 void SharedChannel::drain() noexcept {
-  if (exit_step_ == 0) return;
-  const std::uint64_t entry = exit_step_ - 1;
+  const std::uint64_t entry = entry_step_.load(std::memory_order_relaxed);
+  slot(rank()).gave_up.store(entry, std::memory_order_seq_cst);
+  if (!direct_ || entry == 0) return;
+  const std::uint64_t exit = entry + 1;
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank()) continue;
     const RankSlot& other = slot(peer);
     const auto at_work = [&] {
-      return other.failure.state.load(std::memory_order_seq_cst) == RankState::active &&
+      return other.failure.state.load(std::memory_order_seq_cst) != RankState::left &&
+             other.gave_up.load(std::memory_order_seq_cst) < entry &&
              other.lines[entry & 1].step.load(std::memory_order_seq_cst) == entry &&
-             other.lines[exit_step_ & 1].step.load(std::memory_order_seq_cst) < exit_step_;
+             other.lines[exit & 1].step.load(std::memory_order_seq_cst) < exit;
     };
     while (at_work()) {
       wake_everyone();
-      const auto& word = low_half(other.lines[exit_step_ & 1].step);
+      const auto& word = low_half(other.lines[exit & 1].step);
       futex_wait(word, word.load(std::memory_order_seq_cst), Milliseconds(1));
     }
   }
-  exit_step_ = 0;
 }
 
 void SharedChannel::end(std::exception_ptr error) {
@@ -135,6 +138,7 @@ void SharedChannel::end(std::exception_ptr error) {
     end_quietly(error, FailureKind::other, 0, "an exception that is no std::exception");
   }
   drain();
+  entry_step_.store(0, std::memory_order_relaxed);
   check();
   std::rethrow_exception(error);
 }
@@ -148,6 +152,7 @@ void SharedChannel::end_quietly(std::exception_ptr error, FailureKind kind, std:
     FailureNote& note = slot(rank()).failure;
     note.kind = kind;
     note.culprits = culprits;
+    note.during = entry_step_.load(std::memory_order_relaxed);
     std::memset(note.reason, 0, sizeof(note.reason));
     reason.copy(note.reason, sizeof(note.reason) - 1);
     note.state.store(RankState::failed, std::memory_order_seq_cst);

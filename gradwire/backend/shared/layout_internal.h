@@ -78,6 +78,7 @@ struct FailureNote {
   std::atomic<RankState> state;
   FailureKind kind;
   std::uint64_t culprits;  // a bit a rank
+  std::uint64_t during;    // the entry step of the call under way then, or 0
   char reason[1024];
 };
 
@@ -85,6 +86,8 @@ struct alignas(4096) RankSlot {
   ArrivalLine lines[2];
   alignas(128) std::atomic<std::uint32_t> sleepers;  // threads that sleep, or are about to, until this rank arrives
   alignas(128) FailureNote failure;
+  // The entry step of the last call that this rank left by an error: it touches nobody's buffer for that call any more.
+  alignas(128) std::atomic<std::uint64_t> gave_up;
   alignas(128) PartEntry parts[2][kMaxWorldSize];  // by the parity of the step, as the lines
 };
 static_assert(sizeof(Fingerprint) <= 40 && offsetof(ArrivalLine, location) + sizeof(Location) <= 64,

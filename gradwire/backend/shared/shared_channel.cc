@@ -58,15 +58,20 @@ Fingerprint SharedChannel::fingerprint(DType dtype, std::size_t count, ReduceOp 
 void SharedChannel::enter(const Fingerprint& mine, Location location) {
   trace::point("collective.entry", rank(), sequence_);
   ++step_;
+  entry_step_.store(step_, std::memory_order_relaxed);
   ArrivalLine& own = line(rank());
   own.fingerprint = mine;
   own.location = location;
   arrive();
   await_all();
-  // A rank that gave up on this call before this one came says so in its note; whoever sees all others in good order may use
-  // their buffers (see drain()).
+  // A rank that gave up on this call before this one came says so in its note; whoever sees none such may use the others'
+  // buffers (see drain()). What a rank did after this call, its failures included, is no concern of this call.
   for (int peer = 0; peer < world_->size(); ++peer) {
-    if (slot(peer).failure.state.load(std::memory_order_seq_cst) == RankState::failed) throw_if_over(peer, false);
+    const FailureNote& note = slot(peer).failure;
+    if (note.state.load(std::memory_order_seq_cst) == RankState::failed && note.during == step_) {
+      check();
+      adopt_failure_of(peer);
+    }
   }
   compare_fingerprints(mine);
 }

@@ -151,7 +151,7 @@ class SharedChannel final : public Channel {
   std::uint32_t sequence_ = 0;
   std::uint64_t window_ = 0;  // windows staged so far, over all calls
   std::uint32_t made_ = 0;    // duplicates and allocations
-  std::uint64_t exit_step_ = 0;  // of the call under way, if others may use this rank's own memory until then
+  bool direct_ = false;       // others may use this rank's own memory during the call under way
   Operation operation_ = Operation::none;
   CallOptions options_;
   struct {
@@ -163,6 +163,7 @@ class SharedChannel final : public Channel {
     std::size_t stride = 0;
   } cached_segment_;
 
+  std::atomic<std::uint64_t> entry_step_{0};  // of the call under way, or 0
   std::atomic<bool> failed_{false};
   mutable Mutex failure_mutex_;
   std::exception_ptr failure_ GRADWIRE_GUARDED_BY(failure_mutex_);

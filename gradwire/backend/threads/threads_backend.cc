@@ -27,12 +27,17 @@ class Meeting {
  public:
   // Rank 0's part: makes the region. Zeroed pages that come with first use.
   Region make(std::uint64_t key, std::size_t stride, int size) {
-    auto mapping = std::make_shared<Mapping>(Mapping::anonymous(stride * static_cast<std::size_t>(size)));
-    const Region region{std::shared_ptr<std::byte>(mapping, mapping->data()), stride};
+    Entry entry{{}, {}, size - 1};
+    try {
+      auto mapping = std::make_shared<Mapping>(Mapping::anonymous(stride * static_cast<std::size_t>(size)));
+      entry.region = {std::shared_ptr<std::byte>(mapping, mapping->data()), stride};
+    } catch (const ResourceError& error) {
+      entry.refusal = error.what();
+    }
     const MutexLock lock(mutex_);
-    if (size > 1) regions_[key] = {region, size - 1};
+    if (size > 1) regions_[key] = entry;
     changed_.notify_all();
-    return region;
+    return entry.take();
   }
 
   Region find(std::uint64_t key, Deadline deadline, const std::function<void()>& check) {
@@ -41,9 +46,9 @@ class Meeting {
     for (;;) {
       const auto found = regions_.find(key);
       if (found != regions_.end()) {
-        Region region = found->second.region;
+        const Entry entry = found->second;
         if (--found->second.readers == 0) regions_.erase(found);
-        return region;
+        return entry.take();
       }
       if (deadline.expired()) throw TimeoutError("the deadline passed while waiting for rank 0 to share memory", {0});
       changed_.wait_until(lock, deadline.earlier(Deadline::after(kSlice)).point());
@@ -56,7 +61,13 @@ class Meeting {
  private:
   struct Entry {
     Region region;
+    std::string refusal;  // or why there is none
     int readers;
+
+    Region take() const {
+      if (!refusal.empty()) throw ResourceError(refusal);
+      return region;
+    }
   };
   Mutex mutex_;
   ConditionVariable changed_;
