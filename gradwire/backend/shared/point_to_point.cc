@@ -417,7 +417,11 @@ bool PointToPoint::State::match_unexpected(const MessagePtr& receive) {
 
 void PointToPoint::State::accept(const MessagePtr& receive, int source, const Frame& offer) {
   // A message that does not fit is accepted too, so that its sender ends; its pieces find no buffer and are dropped.
-  if (begin_receive(receive, source, offer.bytes)) accepted_[{source, offer.id}] = receive;
+  if (begin_receive(receive, source, offer.bytes)) {
+    accepted_[{source, offer.id}] = receive;
+  } else {
+    ensure_thread();  // the receive has ended, but somebody must take the pieces
+  }
   outgoing_[static_cast<std::size_t>(source)].push_back(
       {{Frame::Kind::accept, offer.tag, offer.channel, offer.id, 0}, nullptr});
 }
