@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Runs the built char_lm, alone and under gradwire-run, as a user does. The fixture also checks that no process is left.
+// Runs the built char_lm, alone and under gradwire-run, as a user does. The fixture also checks that no process is
+// left.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -67,9 +68,27 @@ class CharLm : public gradwire::launch::LauncherTest {
 
   // A model that takes a few milliseconds a step.
   Arguments tiny(const Arguments& more) const {
-    Arguments all{CHAR_LM_PROGRAM, "--text",  scratch("text"), "--layers", "1",   "--width",    "32",     "--heads",
-                  "2",             "--context", "16",          "--batch",  "8",   "--threads",  "1",      "--generate",
-                  "20",            "--eval-batches", "2",      "--log-every", "1"};
+    Arguments all{CHAR_LM_PROGRAM,
+                  "--text",
+                  scratch("text"),
+                  "--layers",
+                  "1",
+                  "--width",
+                  "32",
+                  "--heads",
+                  "2",
+                  "--context",
+                  "16",
+                  "--batch",
+                  "8",
+                  "--threads",
+                  "1",
+                  "--generate",
+                  "20",
+                  "--eval-batches",
+                  "2",
+                  "--log-every",
+                  "1"};
     all.insert(all.end(), more.begin(), more.end());
     return all;
   }
@@ -154,8 +173,10 @@ TEST_F(CharLm, LearnsAndSaysSo) {
   EXPECT_EQ(curve.summary.at("backend"), "shm");
   // Every gradient, four bytes each, once a step.
   EXPECT_EQ(curve.summary.at("bytes_per_step"), 4 * curve.summary.at("parameters").get<std::int64_t>());
-  const std::string agreement = "parameters agree on all ranks: " + curve.summary.at("parameter_hash").get<std::string>();
-  for (const std::string& part : {agreement, std::string("held-out loss"), std::string("step   100/100"), std::string("tokens/s")}) {
+  const std::string agreement =
+      "parameters agree on all ranks: " + curve.summary.at("parameter_hash").get<std::string>();
+  for (const std::string& part :
+       {agreement, std::string("held-out loss"), std::string("step   100/100"), std::string("tokens/s")}) {
     EXPECT_NE(output_.find(part), std::string::npos) << part << " is not in\n" << output_;
   }
   EXPECT_EQ(output_.find("[rank 1]"), std::string::npos) << "only rank 0 speaks\n" << output_;
@@ -207,13 +228,13 @@ TEST_F(CharLm, CheckpointThatDoesNotFitIsRefused) {
     Arguments arguments;
     std::string says;
   };
-  for (const Case& wrong : {Case{{"--resume", scratch("saved"), "--width", "64"}, "--width 32, not --width 64"},
-                            Case{{"--resume", scratch("saved"), "--layers", "2"}, "--layers 1, not --layers 2"},
-                            Case{{"--resume", scratch("saved"), "--dtype", "f64"}, "--dtype f32, not --dtype f64"},
-                            Case{{"--resume", scratch("saved"), "--text", scratch("other")}, "other characters"},
-                            Case{{"--resume", scratch("saved"), "--steps", "2"}, "at step 2 already"},
-                            Case{{"--resume", scratch("junk")}, "no checkpoint"},
-                            Case{{"--resume", scratch("none")}, "does not exist"}}) {
+  for (const Case& wrong :
+       {Case{{"--resume", scratch("saved"), "--width", "64"}, "--width 32, not --width 64"},
+        Case{{"--resume", scratch("saved"), "--layers", "2"}, "--layers 1, not --layers 2"},
+        Case{{"--resume", scratch("saved"), "--dtype", "f64"}, "--dtype f32, not --dtype f64"},
+        Case{{"--resume", scratch("saved"), "--text", scratch("other")}, "other characters"},
+        Case{{"--resume", scratch("saved"), "--steps", "2"}, "at step 2 already"},
+        Case{{"--resume", scratch("junk")}, "no checkpoint"}, Case{{"--resume", scratch("none")}, "does not exist"}}) {
     const Result result = run_alone(tiny(wrong.arguments));
     EXPECT_EQ(result.exit_code, 2) << wrong.says;
     EXPECT_NE(result.err.find(wrong.says), std::string::npos) << result.err;
@@ -255,7 +276,8 @@ INSTANTIATE_TEST_SUITE_P(
                     BadRun{"UnknownHook", {"--hook", "telepathy"}, "telepathy"},
                     BadRun{"UnknownBackend", {"--backend", "pigeons"}, "pigeons"},
                     BadRun{"UnknownOption", {"--colour", "red"}, "--colour"},
-                    BadRun{"BadNumber", {"--layers", "many"}, "--layers"}, BadRun{"TooManyLanes", {"--lanes", "9"}, "--lanes"}),
+                    BadRun{"BadNumber", {"--layers", "many"}, "--layers"},
+                    BadRun{"TooManyLanes", {"--lanes", "9"}, "--lanes"}),
     [](const auto& info) { return info.param.name; });
 
 // The process that runs as rank `rank`, out of `candidates`; -1 when none does.
@@ -264,7 +286,8 @@ pid_t process_of_rank(const std::vector<pid_t>& candidates, int rank) {
     // Entries end with a zero byte, so this finds no other rank and no other variable.
     const std::string environment = gradwire::launch::read_file(concat("/proc/", pid, "/environ"));
     const std::string program = gradwire::launch::read_file(concat("/proc/", pid, "/cmdline"));
-    if (('\0' + environment).find(concat('\0', "RANK=", rank, '\0')) != std::string::npos && program.starts_with(CHAR_LM_PROGRAM)) {
+    if (('\0' + environment).find(concat('\0', "RANK=", rank, '\0')) != std::string::npos &&
+        program.starts_with(CHAR_LM_PROGRAM)) {
       return pid;
     }
   }

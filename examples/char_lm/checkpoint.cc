@@ -54,11 +54,13 @@ void require_match(torch::serialize::InputArchive& archive, const std::string& f
   for (const auto& [name, wanted] : shared_options(options)) {
     const std::string found = read_string(archive, name);
     if (found != wanted) {
-      throw UserError(concat("the checkpoint ", file, " was made with --", name, " ", found, ", not --", name, " ", wanted));
+      throw UserError(
+          concat("the checkpoint ", file, " was made with --", name, " ", found, ", not --", name, " ", wanted));
     }
   }
   if (read_string(archive, "vocabulary") != vocabulary.bytes()) {
-    throw UserError(concat("the checkpoint ", file, " was trained on a text with other characters; resume with the same --text"));
+    throw UserError(
+        concat("the checkpoint ", file, " was trained on a text with other characters; resume with the same --text"));
   }
 }
 
@@ -98,7 +100,8 @@ std::int64_t load_checkpoint(const std::string& file, const Options& options, co
   c10::IValue step;
   archive.read("step", step);
   if (step.toInt() >= options.steps) {
-    throw UserError(concat("the checkpoint ", file, " is at step ", step.toInt(), " already; ask for more with --steps"));
+    throw UserError(
+        concat("the checkpoint ", file, " is at step ", step.toInt(), " already; ask for more with --steps"));
   }
   torch::serialize::InputArchive model_archive;
   archive.read("model", model_archive);

@@ -49,7 +49,8 @@ double held_out_loss(CharTransformer& model, const Corpus& corpus, const Sampler
   return mean_over_ranks(group, sum / batches);
 }
 
-std::string generate(CharTransformer& model, const Vocabulary& vocabulary, int context, int length, std::uint64_t seed) {
+std::string generate(CharTransformer& model, const Vocabulary& vocabulary, int context, int length,
+                     std::uint64_t seed) {
   const torch::NoGradGuard no_grad;
   // A line's end is the natural place to begin after; a text of one line begins with its first character.
   const bool has_lines = vocabulary.bytes().find('\n') != std::string::npos;
@@ -57,7 +58,8 @@ std::string generate(CharTransformer& model, const Vocabulary& vocabulary, int c
   std::string text;
   for (int i = 0; i < length; ++i) {
     const std::size_t seen = std::min(tokens.size(), static_cast<std::size_t>(context));
-    const torch::Tensor input = torch::tensor(std::vector<std::int64_t>(tokens.end() - static_cast<std::ptrdiff_t>(seen), tokens.end()));
+    const torch::Tensor input =
+        torch::tensor(std::vector<std::int64_t>(tokens.end() - static_cast<std::ptrdiff_t>(seen), tokens.end()));
     const torch::Tensor logits = model->forward(input.unsqueeze(0)).index({0, -1});
     tokens.push_back(draw(logits, mix_unit(seed, kGenerationStream, static_cast<std::uint64_t>(i))));
     text.push_back(vocabulary.decode(tokens.back()));

@@ -27,8 +27,8 @@ Samples cut(std::span<const std::uint8_t> text, const std::vector<std::size_t>& 
 double held_out_loss(CharTransformer& model, const Corpus& corpus, const Sampler& sampler, int context, int batches,
                      gradwire::ProcessGroup& group);
 
-// `length` characters, drawn one after the other at temperature 0.8 (a little bolder than the likeliest text, a little tamer
-// than the model's own distribution). The seed decides the draws.
+// `length` characters, drawn one after the other at temperature 0.8 (a little bolder than the likeliest text, a little
+// tamer than the model's own distribution). The seed decides the draws.
 std::string generate(CharTransformer& model, const Vocabulary& vocabulary, int context, int length, std::uint64_t seed);
 
 }  // namespace char_lm

@@ -13,9 +13,11 @@ namespace {
 
 namespace nn = torch::nn;
 
-// No biases in front of a softmax: a key's bias has no effect and a gradient of pure rounding, which Adam would scale up to a
-// step, different on every number of ranks.
-nn::Linear plain_linear(std::int64_t in, std::int64_t out) { return nn::Linear(nn::LinearOptions(in, out).bias(false)); }
+// No biases in front of a softmax: a key's bias has no effect and a gradient of pure rounding, which Adam would scale
+// up to a step, different on every number of ranks.
+nn::Linear plain_linear(std::int64_t in, std::int64_t out) {
+  return nn::Linear(nn::LinearOptions(in, out).bias(false));
+}
 
 nn::LayerNorm norm(std::int64_t width) { return nn::LayerNorm(nn::LayerNormOptions({width})); }
 

@@ -61,7 +61,8 @@ class CharTransformerImpl final : public torch::nn::Module {
 };
 TORCH_MODULE(CharTransformer);
 
-// The mean over all characters of -log p(target), in float32 at least. logits: as above; targets: [batch, characters] int64.
+// The mean over all characters of -log p(target), in float32 at least. logits: as above; targets: [batch, characters]
+// int64.
 torch::Tensor cross_entropy(const torch::Tensor& logits, const torch::Tensor& targets);
 
 }  // namespace char_lm

@@ -21,7 +21,9 @@ using gradwire::concat;
 constexpr int kMaxSize = 1 << 20;
 
 // CLI11 reads "-1" into an unsigned number without a word.
-std::string no_minus(const std::string& value) { return value.find('-') == std::string::npos ? "" : value + " is negative"; }
+std::string no_minus(const std::string& value) {
+  return value.find('-') == std::string::npos ? "" : value + " is negative";
+}
 
 void add_model_options(CLI::App& app, Options& options) {
   app.add_option("--text", options.text, "File to learn (default: the texts in /usr/share/common-licenses)");

@@ -14,7 +14,7 @@ struct Options {
   // What is learned. All of these change the numbers.
   std::string text;  // a file; empty: the licence texts in /usr/share/common-licenses
   int layers = 2;
-  int width = 128;   // of the residual stream; a multiple of `heads`
+  int width = 128;  // of the residual stream; a multiple of `heads`
   int heads = 4;
   int context = 64;  // characters the model sees at once
   int batch = 32;    // samples a step over all ranks together
@@ -30,7 +30,7 @@ struct Options {
   std::optional<int> lanes;             // threads that run the hook; unset: DDP chooses
   std::optional<double> bucket_cap_mb;  // unset: DDP's own
   bool gradient_as_bucket_view = true;
-  int threads = 0;                      // of libtorch in each rank; 0: the cores divided by the ranks of this host
+  int threads = 0;  // of libtorch in each rank; 0: the cores divided by the ranks of this host
 
   // What comes out.
   std::string save;

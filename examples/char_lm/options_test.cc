@@ -21,11 +21,49 @@ TEST(Options, DefaultsPassTheirOwnChecks) {
 }
 
 TEST(Options, AllAreRead) {
-  const Options options = parse_options(
-      {"--text", "t", "--layers", "3", "--width", "96", "--heads", "6", "--context", "10", "--batch", "12", "--steps", "77", "--lr",
-       "0.5", "--seed", "18446744073709551615", "--hook", "h", "--backend", "b", "--dtype", "bf16", "--lanes", "2", "--save",
-       "/tmp/s", "--resume", "r", "--json", "/tmp/j", "--bucket-cap-mb", "0.25", "--no-gradient-as-bucket-view", "--generate", "9",
-       "--eval-batches", "4", "--log-every", "8", "--threads", "5"});
+  const Options options = parse_options({"--text",
+                                         "t",
+                                         "--layers",
+                                         "3",
+                                         "--width",
+                                         "96",
+                                         "--heads",
+                                         "6",
+                                         "--context",
+                                         "10",
+                                         "--batch",
+                                         "12",
+                                         "--steps",
+                                         "77",
+                                         "--lr",
+                                         "0.5",
+                                         "--seed",
+                                         "18446744073709551615",
+                                         "--hook",
+                                         "h",
+                                         "--backend",
+                                         "b",
+                                         "--dtype",
+                                         "bf16",
+                                         "--lanes",
+                                         "2",
+                                         "--save",
+                                         "/tmp/s",
+                                         "--resume",
+                                         "r",
+                                         "--json",
+                                         "/tmp/j",
+                                         "--bucket-cap-mb",
+                                         "0.25",
+                                         "--no-gradient-as-bucket-view",
+                                         "--generate",
+                                         "9",
+                                         "--eval-batches",
+                                         "4",
+                                         "--log-every",
+                                         "8",
+                                         "--threads",
+                                         "5"});
   EXPECT_EQ(options.text, "t");
   EXPECT_EQ(options.layers, 3);
   EXPECT_EQ(options.width, 96);
@@ -77,14 +115,16 @@ TEST_P(BadOptions, GetOneSentence) {
 
 INSTANTIATE_TEST_SUITE_P(
     Table, BadOptions,
-    testing::Values(BadOption{{"--colour", "red"}, "--colour"}, BadOption{{"stray"}, "stray"}, BadOption{{"--text"}, "--text"},
-                    BadOption{{"--text", ""}, "--text"}, BadOption{{"--layers", "0"}, "--layers"},
-                    BadOption{{"--layers", "two"}, "--layers"}, BadOption{{"--width", "100", "--heads", "3"}, "--heads 3"},
+    testing::Values(BadOption{{"--colour", "red"}, "--colour"}, BadOption{{"stray"}, "stray"},
+                    BadOption{{"--text"}, "--text"}, BadOption{{"--text", ""}, "--text"},
+                    BadOption{{"--layers", "0"}, "--layers"}, BadOption{{"--layers", "two"}, "--layers"},
+                    BadOption{{"--width", "100", "--heads", "3"}, "--heads 3"},
                     BadOption{{"--context", "-1"}, "--context"}, BadOption{{"--batch", "0"}, "--batch"},
                     BadOption{{"--steps", "0"}, "--steps"}, BadOption{{"--steps", "99999999999999999999"}, "--steps"},
-                    BadOption{{"--lr", "0"}, "--lr"}, BadOption{{"--lr", "nan"}, "--lr"}, BadOption{{"--lr", "inf"}, "--lr"},
-                    BadOption{{"--seed", "-1"}, "--seed"}, BadOption{{"--dtype", "f8"}, "--dtype"},
-                    BadOption{{"--lanes", "9"}, "--lanes"}, BadOption{{"--bucket-cap-mb", "-3"}, "--bucket-cap-mb"},
+                    BadOption{{"--lr", "0"}, "--lr"}, BadOption{{"--lr", "nan"}, "--lr"},
+                    BadOption{{"--lr", "inf"}, "--lr"}, BadOption{{"--seed", "-1"}, "--seed"},
+                    BadOption{{"--dtype", "f8"}, "--dtype"}, BadOption{{"--lanes", "9"}, "--lanes"},
+                    BadOption{{"--bucket-cap-mb", "-3"}, "--bucket-cap-mb"},
                     BadOption{{"--eval-batches", "0"}, "--eval-batches"}, BadOption{{"--generate", "-1"}, "--generate"},
                     BadOption{{"--log-every", "0"}, "--log-every"}, BadOption{{"--threads", "-2"}, "--threads"},
                     BadOption{{"--save", "/nonexistent/x"}, "/nonexistent"}, BadOption{{"--json", "/"}, "folder"}));
@@ -94,9 +134,11 @@ TEST(Options, HelpNamesEveryOption) {
     parse_options({"--help"});
     FAIL() << "went on";
   } catch (const HelpRequest& help) {
-    for (const char* option : {"--text", "--layers", "--width", "--heads", "--context", "--batch", "--steps", "--lr", "--seed",
-                               "--hook", "--backend", "--dtype", "--lanes", "--save", "--resume", "--json", "--bucket-cap-mb",
-                               "--no-gradient-as-bucket-view", "--generate", "--eval-batches"}) {
+    for (const char* option :
+         {"--text",     "--layers",      "--width",  "--heads", "--context",       "--batch",
+          "--steps",    "--lr",          "--seed",   "--hook",  "--backend",       "--dtype",
+          "--lanes",    "--save",        "--resume", "--json",  "--bucket-cap-mb", "--no-gradient-as-bucket-view",
+          "--generate", "--eval-batches"}) {
       EXPECT_NE(help.text.find(option), std::string::npos) << option;
     }
   }

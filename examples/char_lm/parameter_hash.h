@@ -9,7 +9,8 @@
 
 namespace char_lm {
 
-// A hash of the bits of all parameters, in the module's order: equal bits give equal hashes (FNV-1a over bytes, 64 bits).
+// A hash of the bits of all parameters, in the module's order: equal bits give equal hashes (FNV-1a over bytes, 64
+// bits).
 std::uint64_t hash_parameters(const torch::nn::Module& module);
 
 // As 16 hexadecimal digits.

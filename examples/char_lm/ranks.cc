@@ -51,7 +51,9 @@ double sum_over_ranks(gradwire::ProcessGroup& group, double value) {
   return number.item<double>();
 }
 
-double mean_over_ranks(gradwire::ProcessGroup& group, double value) { return sum_over_ranks(group, value) / group.size(); }
+double mean_over_ranks(gradwire::ProcessGroup& group, double value) {
+  return sum_over_ranks(group, value) / group.size();
+}
 
 std::vector<std::int64_t> gather_over_ranks(gradwire::ProcessGroup& group, std::int64_t value) {
   std::vector<torch::Tensor> numbers;

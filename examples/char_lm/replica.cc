@@ -49,7 +49,8 @@ class MeteredHook final : public gradwire::CommHook {
     const std::int64_t sent = alone ? 0 : bucket.buffer().numel() * bytes_on_wire(traits().name, size);
     gradwire::Future future = hook_->run(bucket);
     // On a lane the future is done already and the callback runs at once.
-    future->addCallback([meter = meter_, start, sent](c10::ivalue::Future&) { meter->add(Clock::now() - start, sent); });
+    future->addCallback(
+        [meter = meter_, start, sent](c10::ivalue::Future&) { meter->add(Clock::now() - start, sent); });
     return future;
   }
 

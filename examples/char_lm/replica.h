@@ -16,7 +16,8 @@ namespace char_lm {
 
 // What communication cost since the replica was made.
 struct CommunicationTotals {
-  double seconds = 0;      // in the hook: casts, collectives and waiting for other ranks, whether backward went on meanwhile or not
+  double seconds =
+      0;  // in the hook: casts, collectives and waiting for other ranks, whether backward went on meanwhile or not
   std::int64_t bytes = 0;  // of gradients that this rank gave to the hook's collectives, as they go on the wire
 };
 

@@ -53,7 +53,8 @@ std::string human_bytes(double bytes) {
 std::string printable(const std::string& text) {
   std::string shown = text;
   std::replace_if(
-      shown.begin(), shown.end(), [](char byte) { return (byte < ' ' || byte > '~') && byte != '\n' && byte != '\t'; }, '?');
+      shown.begin(), shown.end(), [](char byte) { return (byte < ' ' || byte > '~') && byte != '\n' && byte != '\t'; },
+      '?');
   return shown;
 }
 
@@ -72,12 +73,12 @@ void Report::header() {
     return;
   }
   const auto count = [](auto number, const char* what) { return concat(number, " ", what, number == 1 ? "" : "s"); };
-  std::cout << "A character transformer learns " << facts_.source << ": " << facts_.train_characters << " characters, and "
-            << facts_.held_out_characters << " held out.\n"
+  std::cout << "A character transformer learns " << facts_.source << ": " << facts_.train_characters
+            << " characters, and " << facts_.held_out_characters << " held out.\n"
             << "  model    " << count(options_.layers, "layer") << " of width " << options_.width << ", "
             << count(options_.heads, "head") << ", " << facts_.parameters << " parameters in " << options_.dtype << "\n"
-            << "  ranks    " << facts_.world << ", " << count(facts_.threads, "thread") << " each; backend " << facts_.backend
-            << ", hook " << options_.hook << "\n"
+            << "  ranks    " << facts_.world << ", " << count(facts_.threads, "thread") << " each; backend "
+            << facts_.backend << ", hook " << options_.hook << "\n"
             << "  a step   " << count(options_.batch, "sample") << " of " << options_.context << " characters, "
             << options_.batch / facts_.world << " a rank; " << count(options_.steps, "step") << " in all\n"
             << "The loss is in nats a character; guessing blindly costs "
@@ -90,16 +91,21 @@ void Report::header() {
 
 void Report::progress(std::int64_t step) {
   step_ = step;
-  if (live_ && Clock::now() - drawn_ >= kRedraw) {
+  if (live_ && loss_known_ && Clock::now() - drawn_ >= kRedraw) {
     draw();
   }
+}
+
+std::string Report::line() const {
+  return format("step %5lld/%lld  loss %.4f  ", static_cast<long long>(step_), static_cast<long long>(options_.steps),
+                loss_) +
+         pace_text(pace_);
 }
 
 void Report::draw() {
   drawn_ = Clock::now();
   // "\r" to the line's start, "\x1b[K" wipes what was there.
-  std::cout << "\r" << format("step %lld/%lld  loss %.4f  ", static_cast<long long>(step_), static_cast<long long>(options_.steps), loss_)
-            << pace_text(pace_) << "\x1b[K" << std::flush;
+  std::cout << "\r" << line() << "\x1b[K" << std::flush;
 }
 
 void Report::clear() {
@@ -112,14 +118,17 @@ void Report::logged_step(std::int64_t step, double loss, const Pace& pace) {
   if (!speaks_) {
     return;
   }
+  // On a terminal a line stays for each tenth of the run; the others give way to the next.
+  const bool stays = !live_ || !loss_known_ || step * 10 / options_.steps > kept_ * 10 / options_.steps;
   step_ = step;
   loss_ = loss;
+  loss_known_ = true;
   pace_ = pace;
-  if (live_) {
-    draw();
+  if (stays) {
+    say(line());
+    kept_ = step;
   } else {
-    std::cout << format("step %5lld/%lld  loss %.4f  ", static_cast<long long>(step), static_cast<long long>(options_.steps), loss)
-              << pace_text(pace) << std::endl;
+    draw();
   }
   write_json(Json{{"type", "step"},
                   {"step", step},

@@ -46,9 +46,10 @@ class Report {
   Report(const Options& options, const RunFacts& facts, bool speaks);
 
   void header();
-  // A step is done; on a terminal the progress line shows it, a few times a second.
+  // Step `step` (from 1) is done; on a terminal the progress line shows it, a few times a second.
   void progress(std::int64_t step);
-  // The loss of step `step` (from 1), averaged over the ranks, and the pace since the last such call.
+  // Its loss, averaged over the ranks, and the pace since the last such call. Throws std::runtime_error when the JSON
+  // file cannot be written to.
   void logged_step(std::int64_t step, double loss, const Pace& pace);
   // A line of its own.
   void say(const std::string& line);
@@ -56,6 +57,7 @@ class Report {
 
  private:
   void write_json(const std::string& line);
+  std::string line() const;
   void draw();
   void clear();
   void print_table(const Summary& summary);
@@ -65,8 +67,10 @@ class Report {
   const bool speaks_;
   const bool live_;  // stdout is a terminal
   std::ofstream json_;
-  std::int64_t step_ = 0;
+  std::int64_t step_ = 0;  // what line() shows
   double loss_ = 0;
+  bool loss_known_ = false;
+  std::int64_t kept_ = 0;  // the last step whose line stays
   Pace pace_;
   std::chrono::steady_clock::time_point drawn_;
 };
@@ -74,7 +78,8 @@ class Report {
 // "1.6 MB"; decimal units.
 std::string human_bytes(double bytes);
 
-// `text` with every byte that a terminal might obey or not show (controls but for line ends and tabs, bytes above ASCII) as '?'.
+// `text` with every byte that a terminal might obey or not show (controls but for line ends and tabs, bytes above
+// ASCII) as '?'.
 std::string printable(const std::string& text);
 
 }  // namespace char_lm

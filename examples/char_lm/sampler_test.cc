@@ -25,7 +25,8 @@ std::vector<std::size_t> step_of_all_ranks(std::uint64_t seed, std::int64_t step
   return all;
 }
 
-// The ranks' shares, laid end to end, are the batch of one rank: whatever the world size, a step takes the same samples.
+// The ranks' shares, laid end to end, are the batch of one rank: whatever the world size, a step takes the same
+// samples.
 TEST(Sampler, StepTakesTheSameSamplesOnAnyNumberOfRanks) {
   for (const std::int64_t step : {0, 1, 99, 1'000'000}) {
     const auto alone = step_of_all_ranks(7, step, 1);

@@ -92,7 +92,8 @@ Vocabulary::Vocabulary(std::string_view text) {
 std::uint8_t Vocabulary::encode(char byte) const {
   const int token = token_of_[static_cast<unsigned char>(byte)];
   if (token < 0) {
-    throw std::out_of_range(concat("byte ", static_cast<int>(static_cast<unsigned char>(byte)), " is not in the vocabulary"));
+    throw std::out_of_range(
+        concat("byte ", static_cast<int>(static_cast<unsigned char>(byte)), " is not in the vocabulary"));
   }
   return static_cast<std::uint8_t>(token);
 }
@@ -110,8 +111,8 @@ void Corpus::require_length(const Text& text, int context) {
   // Nine tenths hold a sample wherever one tenth does.
   const std::size_t needed = kHeldOutShare * (static_cast<std::size_t>(context) + 1);
   if (text.bytes.size() < needed) {
-    throw UserError(concat("the text (", text.source, ") has ", text.bytes.size(), " characters, but --context ", context,
-                           " needs at least ", needed));
+    throw UserError(concat("the text (", text.source, ") has ", text.bytes.size(), " characters, but --context ",
+                           context, " needs at least ", needed));
   }
 }
 

@@ -22,8 +22,8 @@ struct Text {
 // One file. Throws UserError when it is missing, unreadable or empty.
 Text load_file(const std::string& file);
 
-// All regular files of a folder, in the order of their names; symbolic links are left out. Throws UserError when there is no such
-// folder or nothing in it, and asks for --text.
+// All regular files of a folder, in the order of their names; symbolic links are left out. Throws UserError when there
+// is no such folder or nothing in it, and asks for --text.
 Text load_folder(const std::string& folder);
 
 // Maps each byte that a text contains to a number from 0, in the order of the bytes, and back.
@@ -49,7 +49,8 @@ class Corpus {
   // Throws what require_length() throws.
   Corpus(const Text& text, int context);
 
-  // Throws UserError when either part of `text` would be too short for one sample: `context` characters and the one after.
+  // Throws UserError when either part of `text` would be too short for one sample: `context` characters and the one
+  // after.
   static void require_length(const Text& text, int context);
 
   const Vocabulary& vocabulary() const noexcept { return vocabulary_; }

@@ -45,8 +45,7 @@ torch::ScalarType scalar_type(const std::string& dtype) {
 
 CharTransformer make_model(const Options& options, const Vocabulary& vocabulary) {
   torch::manual_seed(options.seed);
-  CharTransformer model(
-      ModelSize{vocabulary.size(), options.layers, options.width, options.heads, options.context});
+  CharTransformer model(ModelSize{vocabulary.size(), options.layers, options.width, options.heads, options.context});
   // Drawn in float32 whatever the dtype, so that runs of several dtypes start from the same weights.
   model->to(scalar_type(options.dtype));
   return model;
@@ -55,7 +54,8 @@ CharTransformer make_model(const Options& options, const Vocabulary& vocabulary)
 // Seconds and communication since the last lap.
 class PaceMeter {
  public:
-  explicit PaceMeter(const Replica& replica) : replica_(&replica), start_(Clock::now()), base_(replica.communication()) {}
+  explicit PaceMeter(const Replica& replica)
+      : replica_(&replica), start_(Clock::now()), base_(replica.communication()) {}
 
   Pace measure(std::int64_t steps) const {
     const double seconds = elapsed();
@@ -96,8 +96,7 @@ class Run {
     summary.pace = whole.measure(options_.steps - first_step_);
     summary.parameter_hash = compare_parameters();
     save();
-    summary.held_out_loss =
-        held_out_loss(model_, corpus_, sampler_, options_.context, options_.eval_batches, group_);
+    summary.held_out_loss = held_out_loss(model_, corpus_, sampler_, options_.context, options_.eval_batches, group_);
     if (group_.rank() == 0) {
       summary.sample = generate(model_, corpus_.vocabulary(), options_.context, options_.generate, options_.seed);
     }
@@ -106,7 +105,9 @@ class Run {
 
  private:
   std::int64_t resume() {
-    return options_.resume.empty() ? 0 : load_checkpoint(options_.resume, options_, corpus_.vocabulary(), model_, optimizer_);
+    return options_.resume.empty()
+               ? 0
+               : load_checkpoint(options_.resume, options_, corpus_.vocabulary(), model_, optimizer_);
   }
 
   RunFacts describe(const Text& text) const {
@@ -156,7 +157,8 @@ class Run {
     return loss.detach();
   }
 
-  // Rises for a few steps, then stays: it depends on the step alone, so that a resumed run goes on as if nothing had happened.
+  // Rises for a few steps, then stays: it depends on the step alone, so that a resumed run goes on as if nothing had
+  // happened.
   void set_learning_rate(std::int64_t step) {
     const double share = std::min(1.0, static_cast<double>(step + 1) / static_cast<double>(kWarmUpSteps));
     for (auto& parameters : optimizer_.param_groups()) {

@@ -11,8 +11,9 @@
 
 namespace char_lm {
 
-// Trains as `options` say and reports. Collective over `group`; every rank passes the same options and text. Throws UserError for
-// what only shows now (a batch that the ranks do not divide, a checkpoint that does not fit), gradwire's errors when a rank fails.
+// Trains as `options` say and reports. Collective over `group`; every rank passes the same options and text. Throws
+// UserError for what only shows now (a batch that the ranks do not divide, a checkpoint that does not fit), gradwire's
+// errors when a rank fails.
 void train(const Options& options, const Text& text, const std::shared_ptr<gradwire::ProcessGroup>& group);
 
 }  // namespace char_lm
