@@ -3,6 +3,7 @@
 // Checks that all codecs make.
 #pragma once
 
+#include <charconv>
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -37,6 +38,14 @@ inline void require_numbered(const Codec& codec, std::size_t count) {
   if (count <= std::numeric_limits<std::uint32_t>::max()) return;
   throw InvalidArgument(concat("codec ", codec.name(), ": ", count,
                                " values are more than 32-bit indices can number; use smaller buckets"));
+}
+
+// The shortest text that from_chars() reads back as the same number, for name().
+template <class T>
+std::string exact(T number) {
+  char text[32];
+  const auto result = std::to_chars(text, text + sizeof(text), number);
+  return {text, result.ptr};
 }
 
 template <class T>

@@ -38,7 +38,7 @@ const std::vector<std::string> kDescriptions{"fp16",
                                              "threshold",
                                              "threshold:threshold=1.5",
                                              "random_k",
-                                             "random_k:ratio=0.3,unbiased=1"};
+                                             "random_k:ratio=0.123456789012,unbiased=1"};
 
 // Around the edges of bytes, blocks and vectors.
 const std::vector<std::size_t> kCounts{0,   1,   2,   3,   7,   8,    9,    15,   16,   17,   63,   64,  65,
@@ -79,7 +79,10 @@ INSTANTIATE_TEST_SUITE_P(Codecs, CodecTest, testing::ValuesIn(kDescriptions), []
   return name;
 });
 
-TEST_P(CodecTest, ItsNameMakesIt) { EXPECT_EQ(make_codec(codec_->name())->name(), codec_->name()); }
+TEST_P(CodecTest, ItsNameMakesIt) {
+  EXPECT_EQ(make_codec(codec_->name())->name(), codec_->name());
+  EXPECT_TRUE(codec_->name().starts_with(GetParam())) << codec_->name();
+}
 
 TEST_P(CodecTest, EverySizeGoesThroughAndNothingBesideTheSpansChanges) {
   for (const std::size_t count : kCounts) {

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -20,38 +19,17 @@ struct E4m3 {
   static constexpr int kMantissaBits = 3;
   static constexpr int kBias = 7;
   static constexpr float kLargest = 448.0f;
-  static constexpr std::uint32_t kInfinity = 0x7f;  // there is none: NaN
-  static constexpr std::uint32_t kNan = 0x7f;
+  static constexpr std::uint8_t kInfinity = 0x7f;  // there is none: NaN
+  static constexpr std::uint8_t kNan = 0x7f;
 };
 struct E5m2 {
   static constexpr const char* kName = "fp8_e5m2";
   static constexpr int kMantissaBits = 2;
   static constexpr int kBias = 15;
   static constexpr float kLargest = 57344.0f;
-  static constexpr std::uint32_t kInfinity = 0x7c;
-  static constexpr std::uint32_t kNan = 0x7e;
+  static constexpr std::uint8_t kInfinity = 0x7c;
+  static constexpr std::uint8_t kNan = 0x7e;
 };
-
-// |value| is at most `largest`, or is infinite or NaN. No branches, so that the compiler can make vectors of it.
-template <class Format>
-std::uint8_t encode_one(float value) noexcept {
-  constexpr int kDropped = 23 - Format::kMantissaBits;
-  constexpr std::uint32_t kSmallestNormal = static_cast<std::uint32_t>(127 + 1 - Format::kBias) << 23;
-  const auto bits = std::bit_cast<std::uint32_t>(value);
-  const std::uint32_t magnitude = bits & 0x7fffffffu;
-  const std::uint32_t last = (magnitude >> kDropped) & 1u;
-  constexpr std::uint32_t kRebias = static_cast<std::uint32_t>(127 - Format::kBias) << 23;
-  const std::uint32_t normal = (magnitude - kRebias + ((1u << (kDropped - 1)) - 1u) + last) >> kDropped;
-  // Added to a number whose unit in the last place is the format's smallest number, a small one is rounded to a count
-  // of that.
-  constexpr float kMagic = std::bit_cast<float>(static_cast<std::uint32_t>(127 + 1 - Format::kBias + kDropped) << 23);
-  const float sum = std::bit_cast<float>(magnitude) + kMagic;
-  const std::uint32_t denormal = std::bit_cast<std::uint32_t>(sum) - std::bit_cast<std::uint32_t>(kMagic);
-  std::uint32_t code = magnitude < kSmallestNormal ? denormal : normal;
-  code = magnitude == 0x7f800000u ? Format::kInfinity : code;
-  code = magnitude > 0x7f800000u ? Format::kNan : code;
-  return static_cast<std::uint8_t>(code | bits >> 31 << 7);
-}
 
 // The value of each code. A code is an f32 with a narrower exponent, but for its own rules about the highest one.
 template <class Format>
@@ -92,9 +70,7 @@ class Fp8Codec final : public Codec {
       // In two steps, because the reciprocal of a large scale is a denormal and that of a small one overflows.
       const float first = std::ldexp(1.0f, -exponent / 2);
       const float second = std::ldexp(1.0f, -exponent - -exponent / 2);
-      for (std::size_t i = 0; i < block.size(); ++i) {
-        codes[begin + i] = encode_one<Format>(block[i] * first * second);
-      }
+      kernels::encode_fp8(kLayout, block.data(), block.size(), first, second, codes + begin);
     }
     return max_encoded_size(values.size());
   }
@@ -110,6 +86,8 @@ class Fp8Codec final : public Codec {
   }
 
  private:
+  static constexpr kernels::Fp8Layout kLayout{Format::kMantissaBits, Format::kBias, Format::kInfinity, Format::kNan};
+
   std::size_t scale_bytes(std::size_t count) const noexcept { return 4 * divide_up(count, block_); }
 
   static int choose_exponent(std::span<const float> block) noexcept {

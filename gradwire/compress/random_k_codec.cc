@@ -45,7 +45,7 @@ class RandomKCodec final : public Codec {
  public:
   explicit RandomKCodec(const RandomKOptions& options) : options_(options) {}
   std::string name() const override {
-    return concat("random_k:ratio=", options_.ratio, options_.unbiased ? ",unbiased=1" : "");
+    return concat("random_k:ratio=", exact(options_.ratio), options_.unbiased ? ",unbiased=1" : "");
   }
   std::size_t max_encoded_size(std::size_t count) const noexcept override {
     return count == 0 ? 0 : kMarkerSize + 4 * number_kept(count);

@@ -16,7 +16,7 @@ namespace {
 class ThresholdCodec final : public Codec {
  public:
   explicit ThresholdCodec(const ThresholdOptions& options) : threshold_(options.threshold) {}
-  std::string name() const override { return concat("threshold:threshold=", threshold_); }
+  std::string name() const override { return concat("threshold:threshold=", exact(threshold_)); }
   std::size_t max_encoded_size(std::size_t count) const noexcept override { return kPairSize * count; }
   bool is_fixed_size() const noexcept override { return false; }
 

@@ -101,7 +101,7 @@ Candidates collect(std::span<const float> values, std::size_t k, std::uint32_t b
 class TopKCodec final : public Codec {
  public:
   explicit TopKCodec(const TopKOptions& options) : ratio_(options.ratio) {}
-  std::string name() const override { return concat("top_k:ratio=", ratio_); }
+  std::string name() const override { return concat("top_k:ratio=", exact(ratio_)); }
   std::size_t max_encoded_size(std::size_t count) const noexcept override { return kPairSize * number_kept(count); }
   bool is_fixed_size() const noexcept override { return true; }
 

@@ -68,6 +68,11 @@ void dequantize(int bits, const std::uint8_t* codes, std::size_t count, float sc
   }
 }
 
+void encode_fp8(const Fp8Layout& layout, const float* source, std::size_t count, float first_factor,
+                float second_factor, std::uint8_t* codes) noexcept {
+  loops().encode_fp8(layout, source, count, first_factor, second_factor, codes);
+}
+
 void pack_signs(const float* source, std::size_t count, std::uint8_t* bits) noexcept {
   loops().pack_signs(source, count, bits);
 }

@@ -28,6 +28,19 @@ void dequantize(int bits, const std::uint8_t* codes, std::size_t count, float sc
 // Packs codes that lie one a byte, in the form that quantize() writes. Codes must be below 2^bits.
 void pack_codes(int bits, const std::uint8_t* bytes, std::size_t count, std::uint8_t* codes) noexcept;
 
+// A float of 8 bits: sign, exponent, `mantissa_bits`; IEEE-like but for the codes of infinity and NaN.
+struct Fp8Layout {
+  int mantissa_bits;
+  int bias;
+  std::uint8_t infinity;  // the positive code
+  std::uint8_t nan;
+};
+
+// codes[i] = x * first_factor * second_factor, rounded to nearest even. A finite product must not round beyond the
+// format's largest number. Two factors, because a scale's reciprocal may not be a normal f32.
+void encode_fp8(const Fp8Layout& layout, const float* source, std::size_t count, float first_factor,
+                float second_factor, std::uint8_t* codes) noexcept;
+
 // One bit a value, 1 for negative (the sign bit: -0 counts as negative), from the low bit of a byte upwards; unused
 // bits of the last byte are 0. Writes ceil(count / 8) bytes.
 void pack_signs(const float* source, std::size_t count, std::uint8_t* bits) noexcept;

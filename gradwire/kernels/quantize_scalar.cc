@@ -11,6 +11,7 @@
 
 namespace gradwire::kernels {
 namespace {
+namespace scalar {  // the names are those of quantize.h
 
 std::uint32_t magnitude_bits(const float* source, std::size_t index) noexcept {
   return load_element<std::uint32_t>(source, index) & 0x7fffffffu;
@@ -65,6 +66,11 @@ void unpack(int bits, const std::uint8_t* codes, std::size_t groups, std::uint8_
   }
 }
 
+void encode_fp8(const Fp8Layout& layout, const float* source, std::size_t count, float first_factor,
+                float second_factor, std::uint8_t* codes) noexcept {
+  encode_fp8_plain(layout, source, count, first_factor, second_factor, codes);
+}
+
 void pack_signs(const float* source, std::size_t count, std::uint8_t* bits) noexcept {
   for (std::size_t i = 0; i < count; i += 8) {
     unsigned byte = 0;
@@ -95,10 +101,12 @@ std::size_t select_large(const float* source, std::size_t count, std::uint32_t l
   return found;
 }
 
+}  // namespace scalar
 }  // namespace
 
 float finish_sum(float (&partial)[kPartialSums], const float* source, std::size_t count) noexcept {
-  for (std::size_t i = 0; i < count; ++i) partial[i % kPartialSums] += std::bit_cast<float>(magnitude_bits(source, i));
+  for (std::size_t i = 0; i < count; ++i)
+    partial[i % kPartialSums] += std::bit_cast<float>(scalar::magnitude_bits(source, i));
   for (std::size_t half = kPartialSums / 2; half > 0; half /= 2) {
     for (std::size_t i = 0; i < half; ++i) partial[i] += partial[i + half];
   }
@@ -106,8 +114,10 @@ float finish_sum(float (&partial)[kPartialSums], const float* source, std::size_
 }
 
 const QuantizeLoops& quantize_loops_scalar() noexcept {
-  static constexpr QuantizeLoops kLoops{&max_magnitude, &sum_magnitudes, &to_codes,     &from_codes,  &pack,
-                                        &unpack,        &pack_signs,     &unpack_signs, &select_large};
+  static constexpr QuantizeLoops kLoops{&scalar::max_magnitude, &scalar::sum_magnitudes, &scalar::to_codes,
+                                        &scalar::from_codes,    &scalar::pack,           &scalar::unpack,
+                                        &scalar::encode_fp8,    &scalar::pack_signs,     &scalar::unpack_signs,
+                                        &scalar::select_large};
   return kLoops;
 }
 

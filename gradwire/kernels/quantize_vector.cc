@@ -133,6 +133,11 @@ void unpack(int bits, const std::uint8_t* codes, std::size_t groups, std::uint8_
   }
 }
 
+void encode_fp8(const Fp8Layout& layout, const float* source, std::size_t count, float first_factor,
+                float second_factor, std::uint8_t* codes) noexcept {
+  encode_fp8_plain(layout, source, count, first_factor, second_factor, codes);
+}
+
 void pack_signs(const float* source, std::size_t count, std::uint8_t* bits) noexcept {
   note_run(hwy::TargetName(HWY_TARGET));
   const IntTag tag;
@@ -217,8 +222,8 @@ std::size_t select_large(const float* source, std::size_t count, std::uint32_t l
 }
 
 const QuantizeLoops* quantize_loops() noexcept {
-  static constexpr QuantizeLoops kLoops{&max_magnitude, &sum_magnitudes, &to_codes,     &from_codes,  &pack,
-                                        &unpack,        &pack_signs,     &unpack_signs, &select_large};
+  static constexpr QuantizeLoops kLoops{&max_magnitude, &sum_magnitudes, &to_codes,   &from_codes,   &pack,
+                                        &unpack,        &encode_fp8,     &pack_signs, &unpack_signs, &select_large};
   return &kLoops;
 }
 
