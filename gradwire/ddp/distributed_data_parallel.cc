@@ -119,6 +119,7 @@ struct DdpCore::Parts {
   DdpOptions options;
   std::shared_ptr<ProcessGroup> group;
   std::optional<at::Device> device;
+  std::vector<at::Tensor> buffers;
   std::shared_ptr<Reducer> reducer;
   bool sync = true;
   // As in PyTorch: buffers travel when the training forward before was synchronized, so the first one after no_sync() skips them.
@@ -133,6 +134,7 @@ DdpCore::DdpCore(std::shared_ptr<torch::nn::Module> module, DdpOptions options) 
   ReducerOptions tuned = reducer_options(options);
   const std::vector<NamedTensor> parameters = without_repeats(module->named_parameters());
   const std::vector<NamedTensor> trained = needing_gradient(parameters);
+  const std::vector<NamedTensor> buffers = without_repeats(module->named_buffers());
   refuse_sparse_embeddings(*module);
   p.device = device_of(options, parameters);
   p.group = options.process_group != nullptr ? options.process_group : default_group();
@@ -140,13 +142,12 @@ DdpCore::DdpCore(std::shared_ptr<torch::nn::Module> module, DdpOptions options) 
 
   p.module = std::move(module);
   p.options = std::move(options);
+  p.buffers = tensors_of(buffers);
   p.reducer = std::make_shared<Reducer>(trained, p.group, tuned);
   if (p.options.init_sync) {
     p.reducer->start();
     std::vector<NamedTensor> state = parameters;
-    if (p.options.broadcast_buffers) {
-      for (NamedTensor& buffer : without_repeats(p.module->named_buffers())) state.push_back(std::move(buffer));
-    }
+    if (p.options.broadcast_buffers) state.insert(state.end(), buffers.begin(), buffers.end());
     const std::vector<NamedSetting> settings{{"gradient_as_bucket_view", tuned.gradient_as_bucket_view ? 1 : 0},
                                              {"lanes", tuned.lanes},
                                              {"first bucket's cap in bytes", static_cast<std::int64_t>(tuned.caps.front())},
@@ -180,8 +181,7 @@ void DdpCore::before_forward() {
   }
   if (!p.options.broadcast_buffers || !p.module->is_training()) return;
   if (p.synchronized_forward && p.buffers_due && !p.reducer->alone()) {
-    const std::vector<NamedTensor> buffers = without_repeats(p.module->named_buffers());
-    if (!buffers.empty()) internal::broadcast_values(p.reducer->control(), tensors_of(buffers));
+    internal::broadcast_values(p.reducer->control(), p.buffers);
   }
   p.buffers_due = p.synchronized_forward;
 }

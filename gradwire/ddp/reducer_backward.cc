@@ -12,7 +12,6 @@
 #include "gradwire/base/strings.h"
 #include "gradwire/base/trace.h"
 #include "gradwire/ddp/backward_watch_internal.h"
-#include "gradwire/ddp/reducer_flight_internal.h"
 #include "gradwire/ddp/reducer_internal.h"
 
 namespace gradwire::internal {
@@ -133,10 +132,7 @@ void Reducer::run_on_lane(std::size_t bucket, Lane& lane, std::uint32_t iteratio
       keep_result(bucket, reduce_plain(bucket, lane.group()));
       return;
     }
-    GradBucket argument(store_.bucket(bucket).layout, store_.bucket(bucket).buffer, lane.group(), group_->size(),
-                        bucket + 1 == store_.bucket_count(), iteration);
-    const Future future = hook_->run(argument);
-    if (!future) throw InvalidArgument(concat("The hook '", hook_->traits().name, "' returned a null future."));
+    const Future future = run_hook(bucket, lane.group(), iteration);
     future->waitAndThrow();
     keep_result(bucket, checked(bucket, tensor_of(*future)));
   } catch (...) {
@@ -144,12 +140,25 @@ void Reducer::run_on_lane(std::size_t bucket, Lane& lane, std::uint32_t iteratio
   }
 }
 
-// Sums the bucket where it lies. In a bucket whose gradients were copied they have been multiplied by 1/N.
+Future Reducer::run_hook(std::size_t bucket, ProcessGroup& group, std::uint32_t iteration) {
+  const BucketStore::Bucket& held = store_.bucket(bucket);
+  GradBucket argument(held.layout, held.buffer, group, group_->size(), bucket + 1 == store_.bucket_count(), iteration);
+  Future future = hook_->run(argument);
+  if (!future) throw InvalidArgument(concat("The hook '", hook_->traits().name, "' returned a null future."));
+  return future;
+}
+
+// In a bucket whose gradients were copied they have been multiplied by 1/N.
+ReduceOp Reducer::plain_op() const {
+  return ours_ && options_.gradient_as_bucket_view ? ReduceOp::premul_sum(1.0 / group_->size()) : ReduceOp::sum();
+}
+
+// Sums the bucket where it lies.
 at::Tensor Reducer::reduce_plain(std::size_t bucket, ProcessGroup& group) {
   const at::Tensor& buffer = store_.bucket(bucket).buffer;
   AllReduceOptions options;
   options.async = false;
-  if (ours_ && options_.gradient_as_bucket_view) options.op = ReduceOp::premul_sum(1.0 / group_->size());
+  options.op = plain_op();
   group.all_reduce({buffer}, options)->wait();
   return buffer;
 }
@@ -178,9 +187,12 @@ void Reducer::keep_result(std::size_t bucket, at::Tensor result) {
 void Reducer::run_here(std::size_t bucket) {
   const c10::NoGradGuard no_grad;
   Flight& flight = flights_[bucket];
-  const at::Tensor& buffer = store_.bucket(bucket).buffer;
+  ProcessGroup& group = routes_here_.empty() ? *group_ : *routes_here_.front().duplicate;
   if (hook_ == nullptr) {
-    flight.work = group_->all_reduce({buffer});
+    AllReduceOptions options;
+    options.op = plain_op();
+    options.tag = {.iteration = iteration_, .bucket = static_cast<std::uint16_t>(bucket)};
+    flight.work = group.all_reduce({store_.bucket(bucket).buffer}, options);
     try {
       flight.future = flight.work->future();
     } catch (const UnsupportedError&) {
@@ -188,10 +200,13 @@ void Reducer::run_here(std::size_t bucket) {
     }
     return;
   }
-  GradBucket argument(store_.bucket(bucket).layout, buffer, *group_, group_->size(), bucket + 1 == store_.bucket_count(), iteration_);
-  flight.future = hook_->run(argument);
-  if (!flight.future) throw InvalidArgument(concat("The hook '", hook_->traits().name, "' returned a null future."));
-  if (hook_->traits().single_collective) return;
+  if (routes_here_.empty()) {
+    flight.future = run_hook(bucket, group, iteration_);
+    if (hook_->traits().single_collective) return;
+  } else {
+    const LaneScope scope(routes_here_, {.iteration = iteration_, .bucket = static_cast<std::uint16_t>(bucket)});
+    flight.future = run_hook(bucket, group, iteration_);
+  }
   flight.future->waitAndThrow();
   keep_result(bucket, checked(bucket, tensor_of(*flight.future)));
 }

@@ -9,15 +9,12 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
-#include <numeric>
-#include <set>
 #include <utility>
 
 #include "gradwire/backend/registry.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/log.h"
 #include "gradwire/base/strings.h"
-#include "gradwire/ddp/reducer_flight_internal.h"
 
 namespace gradwire::internal {
 namespace {
@@ -52,7 +49,7 @@ Reducer::Reducer(std::vector<NamedTensor> parameters, std::shared_ptr<ProcessGro
 Reducer::~Reducer() {
   if (!owner_.is_current()) return;
   for (std::size_t i = 0; i < accumulators_.size(); ++i) accumulators_[i]->del_post_hook(hook_keys_[i]);
-  if (next_bucket_ > 0 && !failed_) {
+  if (under_way() && !failed_) {
     fail(std::make_exception_ptr(AbortedError(concat("DistributedDataParallel was destroyed on rank ", group_->rank(),
                                                      " before its gradients were reduced."))),
          "its destruction");
@@ -73,23 +70,23 @@ void Reducer::attach() {
   }
 }
 
+std::shared_ptr<ProcessGroup> Reducer::duplicate_of(const std::shared_ptr<ProcessGroup>& group) {
+  std::shared_ptr<ProcessGroup> duplicate = group->dup();
+  aborted_with_us_.push_back(duplicate != nullptr ? duplicate : group);
+  return duplicate;
+}
+
 void Reducer::start() {
   MutexLock lock(mutex_);
   if (control_ != nullptr) return;
-  std::shared_ptr<ProcessGroup> control = group_->dup();
+  std::shared_ptr<ProcessGroup> control = duplicate_of(group_);
   if (control != nullptr) {
-    duplicates_.push_back(control);
-    // One rank needs lanes only for hooks, but all configurations make the same groups: simpler than making them later.
+    if (options_.lanes == 0) routes_here_.push_back({group_, duplicate_of(group_)});
     for (int number = 0; number < options_.lanes; ++number) {
-      std::shared_ptr<ProcessGroup> duplicate = group_->dup();
-      if (duplicate == nullptr) throw InternalError("A group gave a duplicate for control, and none for a lane.");
-      duplicates_.push_back(duplicate);
-      lanes_.push_back(std::make_unique<Lane>(number, std::vector<LaneScope::Route>{{group_, duplicate}}));
+      lanes_.push_back(std::make_unique<Lane>(number, std::vector<LaneScope::Route>{{group_, duplicate_of(group_)}}));
     }
-  } else {
-    control = group_;
   }
-  control_ = std::move(control);
+  control_ = control != nullptr ? std::move(control) : group_;
   duplicate_hook_groups();
 }
 
@@ -99,7 +96,6 @@ void Reducer::prepare_memory() {
 }
 
 int Reducer::usable_lanes() const noexcept {
-  if (!lanes_allowed_) return 0;
   const int lanes = static_cast<int>(lanes_.size());
   return hook_ != nullptr && !hook_->traits().parallel_safe ? std::min(lanes, 1) : lanes;
 }
@@ -126,16 +122,19 @@ void Reducer::duplicate_hook_groups() {
   for (const auto& named : hook_->traits().groups) {
     if (named == group_) continue;
     for (auto& lane : lanes_) {
-      std::shared_ptr<ProcessGroup> duplicate = named->dup();
+      std::shared_ptr<ProcessGroup> duplicate = duplicate_of(named);
       if (duplicate == nullptr) {
-        // That group keeps its one sequence, so hooks run where the user's own calls on it run: on the backward thread.
-        lanes_allowed_ = false;
-        return;
+        throw UnsupportedError(concat("The hook '", hook_->traits().name, "' names the group '", named->group_name(), "' (", named->name(),
+                                      "), which cannot be duplicated; make DistributedDataParallel with lanes = 0 for it."));
       }
-      duplicates_.push_back(duplicate);
       auto routes = lane->routes();
       routes.push_back({named, duplicate});
       lane->set_routes(std::move(routes));
+    }
+    if (!routes_here_.empty()) {
+      const std::shared_ptr<ProcessGroup> duplicate = duplicate_of(named);
+      // Without a duplicate its calls are ordered with the user's own, which are made on this thread too.
+      routes_here_.push_back({named, duplicate != nullptr ? duplicate : named});
     }
   }
 }
@@ -144,21 +143,35 @@ void Reducer::before_forward() {
   owner_.require_current("A DistributedDataParallel");
   MutexLock lock(mutex_);
   if (failed_) throw_failure();
-  const auto missing = missing_parameters();
-  if (expecting_ && missing.size() < store_.parameter_count() && !missing.empty()) {
-    try {
-      throw InvalidArgument(concat("The reduction of the iteration before did not finish on rank ", group_->rank(), " of ", group_->size(), ": ", missing.size(),
-                                   " of ", store_.parameter_count(), " parameters got no gradient: ", join(missing, ", "),
-                                   ". Every parameter that needs a gradient must take part in the loss on every rank (find_unused_parameters "
-                                   "is not available yet), and backward must run once for each synchronized forward; use no_sync() to accumulate."));
-    } catch (...) {
-      fail(std::current_exception(), "an unfinished reduction");
-    }
-    throw_failure();
+  try {
+    require_finished();
+    require_own_accumulators();
+  } catch (...) {
+    fail_and_throw("its next forward");
   }
   if (control_ == nullptr || idle()) return;
   store_.allocate(*control_);
   if (!rebuilt_ && iteration_ > 0) rebuild();
+}
+
+bool Reducer::under_way() const { return expecting_ && std::find(ready_.begin(), ready_.end(), true) != ready_.end(); }
+
+void Reducer::require_finished() {
+  if (!under_way()) return;
+  const auto missing = missing_parameters();
+  throw InvalidArgument(concat("The reduction of the iteration before did not finish on rank ", group_->rank(), " of ", group_->size(), ": ", missing.size(), " of ",
+                               store_.parameter_count(), " parameters got no gradient: ", join(missing, ", "),
+                               ". Every parameter that needs a gradient must take part in the loss on every rank (find_unused_parameters is not "
+                               "available yet), and backward must run once for each synchronized forward; use no_sync() to accumulate."));
+}
+
+// Autograd makes a parameter a new accumulator, without our hook, when its dtype or device changes: its gradients would silently stay local.
+void Reducer::require_own_accumulators() const {
+  for (std::size_t i = 0; i < accumulators_.size(); ++i) {
+    if (torch::autograd::impl::try_get_grad_accumulator(store_.parameter(i)) == accumulators_[i]) continue;
+    throw InvalidArgument(concat("Parameter '", store_.name(i), "' changed its dtype or device after DistributedDataParallel was made, on rank ", group_->rank(),
+                                 "; change the module first, then wrap it."));
+  }
 }
 
 std::vector<std::string> Reducer::missing_parameters() const {
@@ -230,9 +243,8 @@ void Reducer::fail(std::exception_ptr error, const std::string& where) {
   }
   const std::string reason = concat("DistributedDataParallel on rank ", group_->rank(), " failed in ", where, ": ", what);
   log::error(reason);
-  // Without duplicates DDP shares the user's sequence, which is out of step with the other ranks now.
-  if (duplicates_.empty()) group_->abort(reason);
-  for (const auto& duplicate : duplicates_) duplicate->abort(reason);
+  // Among them, without duplicates, the user's own group: its sequence is out of step with the other ranks' now.
+  for (const auto& group : aborted_with_us_) group->abort(reason);
 }
 
 // The caller holds mutex_. Gradients leave the buckets first: on shared memory a stalled peer may still write into those.

@@ -74,7 +74,12 @@ class Reducer final : public std::enable_shared_from_this<Reducer> {
   std::vector<std::vector<std::size_t>> plan() const;
 
  private:
-  struct Flight;  // one bucket under way
+  // A bucket from its launch to the end of the iteration.
+  struct Flight {
+    at::Tensor result;           // what becomes the gradients; undefined until it is known
+    Future future;               // without lanes: still under way
+    std::shared_ptr<Work> work;  // without lanes: kept until its end; a user's group may hold it nowhere
+  };
 
   void on_gradient(std::size_t parameter);
   void store_gradient(std::size_t parameter);
@@ -82,7 +87,9 @@ class Reducer final : public std::enable_shared_from_this<Reducer> {
   void launch(std::size_t bucket);
   void run_on_lane(std::size_t bucket, Lane& lane, std::uint32_t iteration);
   void run_here(std::size_t bucket);
+  Future run_hook(std::size_t bucket, ProcessGroup& group, std::uint32_t iteration);
   at::Tensor reduce_plain(std::size_t bucket, ProcessGroup& group);
+  ReduceOp plain_op() const;
   at::Tensor checked(std::size_t bucket, at::Tensor result) const;
   void keep_result(std::size_t bucket, at::Tensor result);
   void await_here();
@@ -91,6 +98,10 @@ class Reducer final : public std::enable_shared_from_this<Reducer> {
   void begin_iteration();
   void rebuild();
   void duplicate_hook_groups();
+  std::shared_ptr<ProcessGroup> duplicate_of(const std::shared_ptr<ProcessGroup>& group);
+  void require_own_accumulators() const;
+  void require_finished();
+  bool under_way() const;
   void watch_pass();
   void backward_failed(const std::exception_ptr& error);
   [[noreturn]] void throw_failure();
@@ -111,8 +122,10 @@ class Reducer final : public std::enable_shared_from_this<Reducer> {
   std::shared_ptr<CommHook> hook_;
   std::shared_ptr<ProcessGroup> control_;
   std::vector<std::unique_ptr<Lane>> lanes_;
-  bool lanes_allowed_ = true;
-  std::vector<std::shared_ptr<ProcessGroup>> duplicates_;  // all of them: what an error aborts
+  // Without lanes, over a group that has duplicates: where the backward thread leads a hook's calls. Empty without duplicates.
+  std::vector<LaneScope::Route> routes_here_;
+  // All groups that carry gradients or DDP's own calls: duplicates, or what has none. An error aborts them.
+  std::vector<std::shared_ptr<ProcessGroup>> aborted_with_us_;
 
   // Of the iteration.
   bool expecting_ = false;

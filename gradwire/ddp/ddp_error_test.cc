@@ -1,0 +1,295 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// What goes wrong ends with one clear error on every rank, and nothing hangs.
+#include <stdexcept>
+
+#include "gradwire/base/error.h"
+#include "gradwire/ddp/ddp_test_support.h"
+
+namespace gradwire::testing {
+namespace {
+
+constexpr int kWorld = 2;
+
+class DdpError : public ::testing::TestWithParam<Setup> {
+ protected:
+  // What each rank's `body` threw: kind and text; empty for nothing.
+  std::vector<std::string> errors_of(const std::function<void(int, std::shared_ptr<ProcessGroup>)>& body, int size = kWorld) {
+    std::vector<std::string> errors(static_cast<std::size_t>(size));
+    run_ranks(GetParam(), size, [&](int rank, auto group) {
+      try {
+        body(rank, group);
+      } catch (const std::exception& error) {
+        errors[static_cast<std::size_t>(rank)] = describe(error);
+      }
+    });
+    return errors;
+  }
+  DdpOptions options(std::shared_ptr<ProcessGroup> group) const { return options_for(GetParam(), std::move(group)); }
+};
+INSTANTIATE_TEST_SUITE_P(All, DdpError, ::testing::ValuesIn(all_setups()), name_of_setup);
+
+void expect_contains(const std::string& text, const std::string& part) { EXPECT_NE(text.find(part), std::string::npos) << "in: " << text; }
+
+struct ShapedImpl : torch::nn::Module {
+  ShapedImpl(std::vector<at::Tensor> tensors) {
+    for (std::size_t i = 0; i < tensors.size(); ++i) weights.push_back(register_parameter(concat("w", i), tensors[i]));
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    at::Tensor sum = x.sum();
+    for (const auto& weight : weights) sum = sum + weight.sum();
+    return sum;
+  }
+  std::vector<at::Tensor> weights;
+};
+
+TEST_P(DdpError, ModulesThatDifferAreRefusedOnAllRanks) {
+  const auto f = [](at::IntArrayRef sizes) { return at::zeros(sizes); };
+  struct Case {
+    std::vector<at::Tensor> first, second;
+    std::string name;
+  };
+  const std::vector<Case> cases{
+      {{f({2}), f({3, 4})}, {f({2}), f({4, 3})}, "'w1'"},                                    // sizes
+      {{f({2}), f({3})}, {f({2}), f({3}).to(at::kDouble)}, "'w1'"},                          // dtype
+      {{f({2}), f({3, 3})}, {f({2}), f({3, 3}).t()}, "'w1'"},                                // strides
+      {{f({2}), f({3})}, {f({2})}, "(number 1)"},                                             // fewer
+      {{f({2})}, {f({2}), f({3})}, "(number 1)"},                                             // more
+      {{f({2}), f({3})}, {f({2}), f({3}).to(at::kHalf), f({1})}, "'w1'"},                    // the first of several differences
+  };
+  for (const Case& one : cases) {
+    const auto errors = errors_of([&](int rank, auto group) {
+      auto net = std::make_shared<ShapedImpl>(rank == 1 ? one.second : one.first);
+      DistributedDataParallel<ShapedImpl> ddp(net, options(group));
+    }, 3);
+    for (const auto& error : errors) {
+      expect_contains(error, "MismatchError");
+      expect_contains(error, one.name);
+      expect_contains(error, "on rank 1");
+    }
+  }
+}
+
+TEST_P(DdpError, AFrozenParameterOnOneRankIsRefused) {
+  const auto errors = errors_of([&](int rank, auto group) {
+    auto net = std::make_shared<ShapedImpl>(std::vector<at::Tensor>{at::zeros({2}), at::zeros({3})});
+    net->weights[1].set_requires_grad(rank == 0);
+    DistributedDataParallel<ShapedImpl> ddp(net, options(group));
+  });
+  for (const auto& error : errors) expect_contains(error, "without gradient");
+}
+
+TEST_P(DdpError, OptionsThatDifferAreRefused) {
+  const auto errors = errors_of([&](int rank, auto group) {
+    auto made = options(group);
+    made.bucket_cap_mb = 1 + rank;
+    DistributedDataParallel ddp(Mlp(), made);
+  });
+  for (const auto& error : errors) {
+    expect_contains(error, "MismatchError");
+    expect_contains(error, "cap");
+  }
+}
+
+TEST_P(DdpError, BadOptionsAreRefusedBeforeAnyCommunication) {
+  const auto refused = [&](const std::function<void(DdpOptions&)>& change, const std::string& word) {
+    // Only rank 0 constructs: an error that needed the others would hang.
+    const auto errors = errors_of([&](int rank, auto group) {
+      if (rank != 0) return;
+      auto made = options(group);
+      change(made);
+      DistributedDataParallel ddp(Mlp(), made);
+    });
+    expect_contains(errors[0], word);
+  };
+  refused([](DdpOptions& o) { o.lanes = 9; }, "lanes = 9");
+  refused([](DdpOptions& o) { o.lanes = -2; }, "lanes = -2");
+  refused([](DdpOptions& o) { o.bucket_cap_mb = 0; }, "bucket_cap_mb");
+  refused([](DdpOptions& o) { o.bucket_cap_mb = -1; }, "bucket_cap_mb");
+  refused([](DdpOptions& o) { o.device_ids = {0}; }, "device_ids");
+  refused([](DdpOptions& o) { o.device_ids = {0, 1}; }, "device_ids");
+  refused([](DdpOptions& o) { o.find_unused_parameters = true; }, "find_unused_parameters");
+  refused([](DdpOptions& o) { o.static_graph = true; }, "static_graph");
+  refused([](DdpOptions& o) { o.mixed_precision = true; }, "mixed_precision");
+}
+
+TEST_P(DdpError, ModulesThatCannotTrainAreRefused) {
+  const auto error_for = [&](auto module) {
+    return errors_of([&](int rank, auto group) {
+      if (rank == 0) DistributedDataParallel ddp(module, options(group));
+    })[0];
+  };
+  expect_contains(error_for(torch::nn::ReLU()), "no parameter that needs a gradient");
+  torch::nn::Linear frozen(2, 2);
+  for (auto& parameter : frozen->parameters()) parameter.set_requires_grad(false);
+  expect_contains(error_for(frozen), "no parameter that needs a gradient");
+  expect_contains(error_for(std::shared_ptr<MlpImpl>()), "null");
+  expect_contains(error_for(torch::nn::Embedding(torch::nn::EmbeddingOptions(3, 2).sparse(true))), "sparse");
+}
+
+// One step with a hook that fails on rank 0 in its bucket 1; then what each rank's step and next step threw.
+std::vector<std::string> failing_hook(const Setup& setup, const std::function<at::Tensor(GradBucket&)>& failing, std::vector<std::string>* later = nullptr) {
+  std::vector<std::string> errors(kWorld);
+  run_ranks(setup, kWorld, [&](int rank, auto group) {
+    Mlp net(6, 8);
+    auto options = options_for(setup, group);
+    options.bucket_cap_mb = 0.0005;
+    DistributedDataParallel ddp(net, options);
+    ddp.register_comm_hook([&](GradBucket& bucket) -> at::Tensor {
+      if (bucket.iteration() == 1 && bucket.index() == 1 && rank == 0) return failing(bucket);
+      bucket.group().all_reduce({bucket.buffer().div_(bucket.divisor())})->wait();
+      return bucket.buffer();
+    });
+    const auto step = [&] { ddp(random_tensor({2, 8}, rank)).sum().backward(); };
+    step();
+    errors[static_cast<std::size_t>(rank)] = error_of(step);
+    for (const auto& parameter : net->parameters()) {
+      // Away from the buckets, where a stalled peer might still write.
+      if (parameter.grad().defined()) {
+        EXPECT_EQ(parameter.grad().storage().nbytes(), parameter.grad().nbytes());
+      }
+    }
+    if (later != nullptr) (*later)[static_cast<std::size_t>(rank)] = error_of(step);
+  });
+  return errors;
+}
+
+TEST_P(DdpError, AHookThatThrowsTellsTheOthersWhy) {
+  std::vector<std::string> later(kWorld);
+  const auto errors = failing_hook(GetParam(), [](GradBucket&) -> at::Tensor { throw std::runtime_error("the disk is full"); }, &later);
+  EXPECT_EQ(errors[0], "the disk is full");
+  expect_contains(errors[1], "the disk is full");
+  expect_contains(errors[1], "rank 0");
+  for (int rank = 0; rank < kWorld; ++rank) expect_contains(later[static_cast<std::size_t>(rank)], "the disk is full");
+}
+
+TEST_P(DdpError, AHooksResultOfTheWrongKindIsRefused) {
+  const auto expect_refused = [&](const std::function<at::Tensor(GradBucket&)>& result, const std::string& part) {
+    const auto errors = failing_hook(GetParam(), result);
+    expect_contains(errors[0], "bucket 1");
+    expect_contains(errors[0], part);
+    expect_contains(errors[1], part);
+  };
+  expect_refused([](GradBucket& bucket) { return bucket.buffer().to(at::kDouble); }, "Double");
+  expect_refused([](GradBucket&) { return at::zeros({3}); }, "[3]");
+  expect_refused([](GradBucket& bucket) { return bucket.buffer().view({1, -1}); }, "must return");
+  expect_refused([](GradBucket&) { return at::Tensor(); }, "undefined");
+}
+
+struct BoomFunction : torch::autograd::Function<BoomFunction> {
+  static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) { return x.clone(); }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, torch::autograd::variable_list) { throw std::runtime_error("boom in layer two"); }
+};
+
+struct FragileImpl : torch::nn::Module {
+  explicit FragileImpl(int layers) {
+    for (int i = 0; i < layers; ++i) linears.push_back(register_module(concat("layer", i), torch::nn::Linear(8, 8)));
+    fill(*this, 3);
+  }
+  at::Tensor forward(at::Tensor x, bool breaks) {
+    for (std::size_t i = 0; i < linears.size(); ++i) {
+      x = torch::tanh(linears[i](x));
+      if (breaks && i == 2) x = BoomFunction::apply(x);
+    }
+    return x;
+  }
+  std::vector<torch::nn::Linear> linears;
+};
+TORCH_MODULE(Fragile);
+
+TEST_P(DdpError, ABackwardThatThrowsTellsTheOthersWhy) {
+  const auto errors = errors_of([&](int rank, auto group) {
+    Fragile net(6);
+    auto made = options(group);
+    made.bucket_cap_mb = 0.0001;
+    DistributedDataParallel ddp(net, made);
+    for (int step = 0; step < 3; ++step) ddp(random_tensor({2, 8}, rank), rank == 0 && step == 2).sum().backward();
+  });
+  expect_contains(errors[0], "boom in layer two");
+  expect_contains(errors[1], "boom in layer two");
+}
+
+struct ForkedImpl : torch::nn::Module {
+  ForkedImpl() : used(register_module("used", torch::nn::Linear(4, 4))), idle(register_module("idle", torch::nn::Linear(4, 4))) {}
+  at::Tensor forward(const at::Tensor& x, bool both) { return both ? used(x) + idle(x) : used(x); }
+  torch::nn::Linear used, idle;
+};
+TORCH_MODULE(Forked);
+
+TEST_P(DdpError, UnusedParametersAreNamedAtTheNextForward) {
+  const auto errors = errors_of([&](int rank, auto group) {
+    DistributedDataParallel ddp(Forked(), options(group));
+    ddp(random_tensor({2, 4}, rank), false).sum().backward();
+    ddp(random_tensor({2, 4}, rank), false).sum().backward();
+  });
+  for (const auto& error : errors) {
+    expect_contains(error, "'idle.weight'");
+    expect_contains(error, "'idle.bias'");
+    EXPECT_EQ(error.find("'used."), std::string::npos) << error;
+  }
+}
+
+// One rank uses all parameters and waits in the reduction for the other, which does not: it must hear why.
+TEST_P(DdpError, AParameterUnusedOnOneRankDoesNotHangTheOthers) {
+  const auto errors = errors_of([&](int rank, auto group) {
+    DistributedDataParallel ddp(Forked(), options(group));
+    for (int step = 0; step < 2; ++step) ddp(random_tensor({2, 4}, rank), rank == 0).sum().backward();
+  });
+  for (const auto& error : errors) expect_contains(error, "'idle.weight'");
+}
+
+TEST_P(DdpError, LeavingWithAnUnfinishedReductionIsTold) {
+  const auto errors = errors_of([&](int rank, auto group) {
+    DistributedDataParallel ddp(Forked(), options(group));
+    ddp(random_tensor({2, 4}, rank), rank == 0).sum().backward();
+  });
+  expect_contains(errors[0], "destroyed on rank 1");
+  EXPECT_EQ(errors[1], "");
+}
+
+TEST_P(DdpError, ASecondGradientInOneIterationIsNamed) {
+  const auto errors = errors_of([&](int rank, auto group) {
+    DistributedDataParallel ddp(Forked(), options(group));
+    const at::Tensor y = ddp(random_tensor({2, 4}, rank), false).sum();
+    y.backward({}, /*retain_graph=*/true);
+    y.backward();
+  });
+  for (const auto& error : errors) expect_contains(error, "got a second gradient");
+}
+
+TEST_P(DdpError, AHookIsRegisteredOnceAndBeforeTraining) {
+  const auto noop = [](GradBucket& bucket) { return bucket.buffer(); };
+  const auto errors = errors_of([&](int rank, auto group) {
+    DistributedDataParallel ddp(Mlp(), options(group));
+    expect_contains(error_of([&] { ddp.register_comm_hook(std::shared_ptr<CommHook>()); }), "null");
+    ddp.register_comm_hook(noop);
+    expect_contains(error_of([&] { ddp.register_comm_hook(noop); }), "already");
+    DistributedDataParallel trained(Mlp(), options(group));
+    trained(random_tensor({2, 8}, rank)).sum().backward();
+    expect_contains(error_of([&] { trained.register_comm_hook(noop); }), "before training");
+  });
+  for (const auto& error : errors) EXPECT_EQ(error, "");
+}
+
+TEST_P(DdpError, AParameterOfAnotherDtypeAfterWrappingIsNamed) {
+  const auto errors = errors_of([&](int rank, auto group) {
+    Mlp net;
+    DistributedDataParallel ddp(net, options(group));
+    if (rank == 0) net->to(at::kDouble);
+    ddp(random_tensor({2, 8}, rank)).sum().backward();
+  });
+  for (const auto& error : errors) expect_contains(error, "'layer0.weight'");
+}
+
+TEST_P(DdpError, AGradientOfAnotherShapeIsNamed) {
+  const auto errors = errors_of([&](int rank, auto group) {
+    Mlp net;
+    DistributedDataParallel ddp(net, options(group));
+    if (rank == 0) net->linears[1]->bias.mutable_grad() = at::zeros({3, 8});
+    ddp(random_tensor({2, 8}, rank)).sum().backward();
+  });
+  for (const auto& error : errors) expect_contains(error, "'layer1.bias'");
+}
+
+}  // namespace
+}  // namespace gradwire::testing

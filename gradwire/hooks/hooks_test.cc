@@ -1,0 +1,134 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include <set>
+#include <string_view>
+
+#include "gradwire/base/error.h"
+#include "gradwire/ddp/ddp_test_support.h"
+#include "gradwire/hooks/debugging_hooks.h"
+#include "gradwire/hooks/default_hooks.h"
+#include "gradwire/hooks/registry.h"
+
+namespace gradwire::testing {
+namespace {
+
+constexpr int kWorld = 2;
+
+class Hooks : public ::testing::TestWithParam<Setup> {};
+INSTANTIATE_TEST_SUITE_P(All, Hooks, ::testing::ValuesIn(all_setups()), name_of_setup);
+
+at::Tensor share(int rank) { return random_tensor({4, 8}, 30).chunk(kWorld)[static_cast<std::size_t>(rank)]; }
+
+// Gradients of rank 0 after three steps, the last of which has several buckets; checks that all ranks hold the same bits.
+std::vector<at::Tensor> gradients_with(const Setup& setup, const std::function<std::shared_ptr<CommHook>(std::shared_ptr<ProcessGroup>)>& make, bool replicas_agree = true) {
+  std::vector<std::vector<at::Tensor>> gradients(kWorld);
+  run_ranks(setup, kWorld, [&](int rank, auto group) {
+    Mlp net(6, 8);
+    auto options = options_for(setup, group);
+    options.bucket_cap_mb = 0.0005;
+    DistributedDataParallel ddp(net, options);
+    if (const auto hook = make(group)) ddp.register_comm_hook(hook);
+    for (int step = 0; step < 3; ++step) {
+      ddp.zero_grad();
+      ddp(share(rank)).pow(2).mean().backward();
+    }
+    gradients[static_cast<std::size_t>(rank)] = gradients_of(*net);
+  });
+  for (std::size_t i = 0; replicas_agree && i < gradients[0].size(); ++i) EXPECT_TRUE(gradients[0][i].equal(gradients[1][i])) << "parameter " << i;
+  return gradients[0];
+}
+
+std::vector<at::Tensor> whole_batch() {
+  Mlp alone(6, 8);
+  alone->forward(random_tensor({4, 8}, 30)).pow(2).mean().backward();
+  return gradients_of(*alone);
+}
+
+TEST_P(Hooks, AllreduceEqualsNoHook) {
+  const auto plain = gradients_with(GetParam(), [](auto) { return nullptr; });
+  expect_close(gradients_with(GetParam(), [](auto) { return make_allreduce_hook(); }), plain);
+  expect_close(gradients_with(GetParam(), [](auto group) { return make_allreduce_hook(group); }), plain);
+}
+
+TEST_P(Hooks, Fp16IsCloseToNoHookAndRounds) {
+  const auto compressed = gradients_with(GetParam(), [](auto) { return make_hook("fp16_compress"); });
+  expect_close(compressed, whole_batch(), 1e-4);
+  for (const auto& gradient : compressed) EXPECT_TRUE(gradient.equal(gradient.to(at::kHalf).to(at::kFloat)));
+}
+
+TEST_P(Hooks, Bf16IsCloseToNoHookAndRounds) {
+  const auto compressed = gradients_with(GetParam(), [](auto) { return make_hook("bf16_compress"); });
+  expect_close(compressed, whole_batch(), 1e-3);
+  for (const auto& gradient : compressed) EXPECT_TRUE(gradient.equal(gradient.to(at::kBFloat16).to(at::kFloat)));
+}
+
+// The compression is PyTorch's, element by element: cast, divide in the narrow type, sum, cast back.
+TEST_P(Hooks, CompressionFollowsPyTorchsSteps) {
+  for (const auto narrow : {at::kHalf, at::kBFloat16}) {
+    std::vector<at::Tensor> parts;
+    for (int rank = 0; rank < kWorld; ++rank) {
+      Mlp alone(6, 8);
+      alone->forward(share(rank)).pow(2).mean().backward();
+      at::Tensor flat = at::cat([&] {
+        std::vector<at::Tensor> pieces;
+        for (const auto& gradient : gradients_of(*alone)) pieces.push_back(gradient.reshape(-1));
+        return pieces;
+      }());
+      parts.push_back(flat.to(narrow).div_(kWorld));
+    }
+    const at::Tensor expected = (parts[0] + parts[1]).to(at::kFloat);
+    const auto got = gradients_with(GetParam(), [&](auto) { return make_hook(narrow == at::kHalf ? "fp16_compress" : "bf16_compress"); });
+    std::int64_t offset = 0;
+    for (const auto& gradient : got) {
+      EXPECT_TRUE(gradient.reshape(-1).equal(expected.narrow(0, offset, gradient.numel())));
+      offset += gradient.numel();
+    }
+  }
+}
+
+TEST_P(Hooks, NoopKeepsEachRanksOwnGradients) {
+  Mlp alone(6, 8);
+  alone->forward(share(0)).pow(2).mean().backward();
+  expect_close(gradients_with(GetParam(), [](auto) { return make_noop_hook(); }, /*replicas_agree=*/false), gradients_of(*alone));
+}
+
+TEST_P(Hooks, RegisteredByTypeLikeInPyTorch) {
+  run_ranks(GetParam(), kWorld, [&](int rank, auto group) {
+    Mlp net(6, 8);
+    DistributedDataParallel ddp(net, options_for(GetParam(), group));
+    register_ddp_comm_hook(DDPCommHookType::ALLREDUCE, ddp, group);
+    ddp(share(rank)).pow(2).mean().backward();
+    expect_close(gradients_of(*net), whole_batch());
+  });
+}
+
+std::string error_for(std::string_view spec) {
+  return error_of([&] { (void)make_hook(spec); });
+}
+
+TEST(HookRegistry, NamesEveryType) {
+  std::set<std::string_view> names;
+  for (int type = 0; type < 10; ++type) names.insert(name_of(static_cast<DDPCommHookType>(type)));
+  EXPECT_EQ(names.size(), 10u);
+  EXPECT_EQ(name_of(DDPCommHookType::POWER_SGD_RANK2), "power_sgd_rank2");
+  EXPECT_EQ(name_of(DDPCommHookType::NOOP), "noop");
+}
+
+TEST(HookRegistry, MakesWhatItLists) {
+  for (const std::string& name : hook_names()) EXPECT_EQ(make_hook(name)->traits().name, name);
+  EXPECT_EQ(make_hook("  noop ")->traits().name, "noop");
+  EXPECT_EQ(make_hook(DDPCommHookType::BF16_COMPRESS)->traits().name, "bf16_compress");
+}
+
+TEST(HookRegistry, ErrorsListWhatIsRight) {
+  EXPECT_NE(error_for("alreduce").find("allreduce, fp16_compress, bf16_compress, noop"), std::string::npos) << error_for("alreduce");
+  EXPECT_NE(error_for("").find("allreduce"), std::string::npos);
+  EXPECT_NE(error_for("noop:rank=4").find("has no option 'rank'; it has none"), std::string::npos) << error_for("noop:rank=4");
+  EXPECT_NE(error_for("noop:").find("key=value"), std::string::npos);
+  EXPECT_NE(error_for("noop:rank").find("key=value"), std::string::npos);
+  EXPECT_THROW((void)make_hook("power_sgd:rank=4,start=10"), UnsupportedError);
+  EXPECT_THROW((void)make_hook(DDPCommHookType::QUANTIZE_PER_TENSOR), UnsupportedError);
+}
+
+}  // namespace
+}  // namespace gradwire::testing
