@@ -48,12 +48,19 @@ function(gradwire_library LAYER)
     add_library(${target} SHARED ${objects})
     add_library(gradwire::gradwire ALIAS ${target})
     target_link_libraries(${target} PUBLIC gradwire_core gradwire::torch PRIVATE ${libs})
+    gradwire_remember_torch(${target})
   endif()
   set_target_properties(${target} PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR} LINKER_LANGUAGE CXX)
   # The tree before every other include folder, so that no installed copy of gradwire shadows it.
   target_include_directories(${target} BEFORE PUBLIC
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   target_compile_features(${target} PUBLIC cxx_std_20)
+endfunction()
+
+# Installed, TARGET looks for libtorch where it was at build time. (CMake would do this by itself, but not for folders below the
+# source folder, where .venv/ is.)
+function(gradwire_remember_torch TARGET)
+  set_property(TARGET ${TARGET} APPEND PROPERTY INSTALL_RPATH "${GRADWIRE_TORCH_DIR}/lib")
 endfunction()
 
 function(gradwire_link_layer TARGET LAYER)
@@ -105,4 +112,7 @@ function(gradwire_program NAME)
   add_executable(${NAME} ${P_SOURCES})
   gradwire_link_layer(${NAME} ${P_LAYER})
   target_link_libraries(${NAME} PRIVATE ${P_LIBS})
+  if(P_LAYER STREQUAL "torch" OR "gradwire::gradwire" IN_LIST P_LIBS)
+    gradwire_remember_torch(${NAME})
+  endif()
 endfunction()
