@@ -98,7 +98,7 @@ class BackendGroup final : public ProcessGroup {
   std::uint64_t splits_ GRADWIRE_GUARDED_BY(mutex_) = 0;
   std::vector<std::weak_ptr<BackendGroup>> duplicates_ GRADWIRE_GUARDED_BY(mutex_);
   const std::shared_ptr<std::atomic<int>> under_way_;  // collectives that were posted and have not ended
-  Executor executor_;  // goes first: its worker uses the channel
+  Executor executor_;                                  // goes first: its worker uses the channel
 };
 
 // A group over `backend`'s first channel.

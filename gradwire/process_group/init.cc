@@ -2,12 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gradwire/process_group/init.h"
 
+#include <ATen/Functions.h>
+
 #include <algorithm>
 #include <numeric>
 #include <utility>
 
 #include "gradwire/backend/registry.h"
-#include "gradwire/backend/rendezvous_internal.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/log.h"
 #include "gradwire/base/mutex.h"
@@ -124,6 +125,25 @@ void check_ranks(const std::vector<int>& ranks, int world_size) {
   }
 }
 
+// Throws MismatchError on all ranks unless all have come with the same `asked`. Through the default group, so that a
+// rank which died is noticed.
+void require_agreement(World& world, const std::string& asked) {
+  const auto mine = static_cast<std::int64_t>(internal::stable_hash(asked));
+  Tensors all;
+  for (int rank = 0; rank < world.place.world_size; ++rank) all.push_back(at::zeros({1}, at::TensorOptions(at::kLong)));
+  AllGatherOptions options;
+  options.async = false;
+  world.group->all_gather({all}, {at::full({1}, mine, at::TensorOptions(at::kLong))}, options)->wait();
+  std::vector<int> others;
+  for (int rank = 0; rank < world.place.world_size; ++rank) {
+    if (all[static_cast<std::size_t>(rank)].item<std::int64_t>() != mine) others.push_back(rank);
+  }
+  if (others.empty()) return;
+  throw MismatchError(concat("new_group: rank ", world.place.rank, " asked for the ranks ", asked, "; ",
+                             name_ranks(others),
+                             " asked for something else; all ranks must ask for the same groups in the same order"));
+}
+
 void end(World& world) {
   std::vector<std::shared_ptr<ProcessGroup>> groups;
   {
@@ -209,16 +229,8 @@ std::shared_ptr<ProcessGroup> new_group(const std::vector<int>& ranks, const std
     MutexLock lock(world->mutex);
     number = world->groups_made++;
   }
+  require_agreement(*world, spell(members, name));
   const std::shared_ptr<Store> store = sub_store(*world, concat("new_group/", number));
-  const std::string mine = spell(members, name);
-  const std::string agreed = store->compare_set("ranks", "", mine);
-  if (agreed != mine) {
-    const std::string problem =
-        concat("new_group: rank ", world->place.rank, " asked for ", mine, ", another rank for ", agreed);
-    PrefixStore waiting("backend", store);
-    rendezvous::announce_failure(waiting, problem);
-    throw MismatchError(problem);
-  }
   const auto place = std::find(members.begin(), members.end(), world->place.rank);
   if (place == members.end()) return nullptr;
   auto group =

@@ -56,9 +56,9 @@ bool is_available();
 std::shared_ptr<ProcessGroup> default_group();
 
 // A group of some ranks of the default group, in the order of `ranks` (empty: all). Collective over the default group:
-// every rank calls it, in the same order and with the same ranks (MismatchError otherwise). Null on ranks that are not
-// part of it. `backend` empty: the default group's; `timeout` 0: the default group's. Throws InvalidArgument for ranks
-// that are named twice or are not there.
+// every rank calls it, in the same order and with the same ranks (MismatchError on all otherwise). Null on ranks that
+// are not part of it. `backend` empty: the default group's; `timeout` 0: the default group's. Throws InvalidArgument
+// for ranks that are named twice or are not there.
 std::shared_ptr<ProcessGroup> new_group(const std::vector<int>& ranks = {}, const std::string& backend = "",
                                         const std::string& desc = "", Milliseconds timeout = Milliseconds{0});
 

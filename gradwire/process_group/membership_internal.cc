@@ -7,12 +7,14 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstdlib>
 #include <fstream>
 #include <span>
 #include <sstream>
 #include <utility>
 #include <vector>
 
+#include "gradwire/backend/backend.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/store/prefix_store.h"
@@ -86,6 +88,23 @@ std::vector<int> missing_ranks(Store& store, int world_size) {
   return missing;
 }
 
+bool anyone_alive(Store& store) {
+  for (int rank = 0; rank < kMaxWorldSize; ++rank) {
+    const std::string claim = peek(store, claim_key(rank));
+    if (!claim.empty() && may_be_alive(claim)) return true;
+  }
+  return false;
+}
+
+// "mismatch:<text>" or "lost:<rank>:<text>" as an exception.
+[[noreturn]] void throw_failure(const std::string& outcome) {
+  if (outcome.starts_with(kMismatch)) throw MismatchError(concat("rendezvous: ", outcome.substr(kMismatch.size())));
+  const std::size_t end = outcome.find(':', kLost.size());
+  if (end == std::string::npos)
+    throw StoreError(concat("rendezvous: the store holds an outcome that makes no sense: ", outcome));
+  throw PeerError(concat("rendezvous: ", outcome.substr(end + 1)), {std::atoi(outcome.c_str() + kLost.size())});
+}
+
 }  // namespace
 
 std::string process_identity() {
@@ -128,12 +147,7 @@ Membership::~Membership() {
 bool Membership::join(Store& store, int world_size, Milliseconds timeout) {
   const std::string before = peek(store, kOutcome);
   if (!before.empty()) {
-    const std::string holder = peek(store, claim_key(rank_));
-    if (before == kOk && !holder.empty() && peek(store, left_key(rank_)).empty() && may_be_alive(holder)) {
-      throw MismatchError(concat(
-          "rendezvous: rank ", rank_, " is taken: ", process_of(holder), " is rank ", rank_,
-          " of a job that runs through the same store; give each rank a number and each job a store of its own"));
-    }
+    refuse_late(store, before);
     return false;
   }
   if (!dead_ranks(store, world_size).empty()) {
@@ -142,27 +156,38 @@ bool Membership::join(Store& store, int world_size, Milliseconds timeout) {
   }
   claim(store, world_size);
   const std::string outcome = await_outcome(store, world_size, timeout);
-  if (outcome == kOk) return true;
   if (outcome == kAbandoned) return false;
-  if (outcome.starts_with(kMismatch)) throw MismatchError(concat("rendezvous: ", outcome.substr(kMismatch.size())));
-  const std::size_t end = outcome.find(':', kLost.size());
-  std::vector<int> peers;
-  if (end != std::string::npos) peers.push_back(std::stoi(outcome.substr(kLost.size(), end - kLost.size())));
-  throw PeerError(concat("rendezvous: ", end == std::string::npos ? outcome : outcome.substr(end + 1)), peers);
+  if (outcome != kOk) throw_failure(outcome);
+  return true;
+}
+
+void Membership::refuse_late(Store& store, const std::string& outcome) {
+  if (outcome == kAbandoned) return;
+  const std::string holder = peek(store, claim_key(rank_));
+  if (outcome == kOk) {
+    if (holder.empty() || !peek(store, left_key(rank_)).empty() || !may_be_alive(holder)) return;
+    throw MismatchError(
+        concat("rendezvous: rank ", rank_, " is taken: ", process_of(holder), " is rank ", rank_,
+               " of a job that runs through the same store; give each rank a number and each job a store of its own"));
+  }
+  // A failure that this rank has not heard of yet is its own as long as those who were there live; when they are gone
+  // it is history.
+  if (!holder.empty() || !anyone_alive(store)) return;
+  store.compare_set(claim_key(rank_), "", process_identity());
+  throw_failure(outcome);
 }
 
 void Membership::claim(Store& store, int world_size) {
   const std::string size = std::to_string(world_size);
+  const std::string mine = process_identity();
+  // The claim comes first: who finds a failure looks for the processes it belongs to.
+  const std::string holder = store.compare_set(claim_key(rank_), "", mine);
   const std::string agreed = store.compare_set("size", "", size);
   std::string problem;
-  if (agreed != size) {
+  if (holder != mine) {
+    problem = concat("two ranks have the number ", rank_, ": ", process_of(holder), " and ", process_of(mine));
+  } else if (agreed != size) {
     problem = concat("rank ", rank_, " was started with a world of ", size, " ranks, another with ", agreed);
-  } else {
-    const std::string mine = process_identity();
-    const std::string holder = store.compare_set(claim_key(rank_), "", mine);
-    if (holder != mine)
-      problem =
-          concat("two processes are rank ", rank_, " of ", size, ": ", process_of(holder), " and ", process_of(mine));
   }
   if (!problem.empty()) {
     store.compare_set(kOutcome, "", concat(kMismatch, problem));

@@ -21,9 +21,10 @@ namespace gradwire::internal {
 //   mismatch    ranks disagree: another world size, or two processes with one rank
 //   lost        a rank died or gave up while the others waited
 //   abandoned   left over from a job that died during its rendezvous, and found by a rank of a later one
-// Ranks join the first generation without an outcome. Processes of one host see whether the process of a claim is
-// alive, so a rank that dies while the others wait is noticed within a fraction of a second, and a generation with a
-// dead claim is not joined. Between hosts the deadline decides.
+// Ranks join the first generation without an outcome; one that comes late to a failure of processes that still live
+// gets that failure. Processes of one host see whether the process of a claim is alive, so a rank that dies while the
+// others wait is noticed within a fraction of a second, and a generation with a dead claim is not joined. Between hosts
+// the deadline decides.
 class Membership {
  public:
   // Joins; returns when all ranks have. Throws MismatchError, PeerError, TimeoutError (which names the ranks that are
@@ -40,6 +41,8 @@ class Membership {
  private:
   // Whether this rank is in (else: try the next generation).
   bool join(Store& store, int world_size, Milliseconds timeout);
+  // Throws when an outcome that is there already is this rank's too.
+  void refuse_late(Store& store, const std::string& outcome);
   void claim(Store& store, int world_size);
   std::string await_outcome(Store& store, int world_size, Milliseconds timeout);
 

@@ -46,16 +46,20 @@ void require_private(const std::string& path, const struct stat& status, bool fo
   if ((status.st_mode & 077) != 0) fail(path, "other users may use it; take their permissions away, or remove it");
 }
 
-// FNV-1a: names of files must not clash, and nobody but this user can choose them.
-std::string hash_of(const std::string& key) {
-  std::uint64_t hash = 14695981039346656037ULL;
-  for (const char c : key) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ULL;
+// Names of files must not clash, and nobody but this user can choose them.
+std::string file_name_of(const std::string& key) {
   std::ostringstream out;
-  out << std::hex << std::setw(16) << std::setfill('0') << hash;
+  out << std::hex << std::setw(16) << std::setfill('0') << stable_hash(key);
   return out.str();
 }
 
 }  // namespace
+
+std::uint64_t stable_hash(std::string_view text) noexcept {
+  std::uint64_t hash = 14695981039346656037ULL;
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ULL;
+  return hash;
+}
 
 std::shared_ptr<Store> open_private_file(const std::string& key, const ReadVariable& read, std::string& path) {
   const std::string folder = private_folder(read);
@@ -64,7 +68,7 @@ std::shared_ptr<Store> open_private_file(const std::string& key, const ReadVaria
   struct stat status {};
   if (::lstat(folder.c_str(), &status) != 0) fail(folder, std::strerror(errno));
   require_private(folder, status, true);
-  path = concat(folder, "/", hash_of(key));
+  path = concat(folder, "/", file_name_of(key));
   auto open = std::make_shared<OpenFileStore>();
   open->file = UniqueFd(::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!open->file) fail(path, concat("cannot open or create it: ", std::strerror(errno)));

@@ -359,16 +359,30 @@ TEST_P(Groups, MonitoredBarrierNamesWhoIsMissing) {
   });
 }
 
+// Lets one rank wait until another has come somewhere, without a message of the group under test.
+class Signpost {
+ public:
+  Signpost(std::shared_ptr<Store> store, std::string name) : store_(std::move(store)), name_(std::move(name)) {}
+  void reach() { store_->set(name_, "1"); }
+  void await() { store_->wait(std::span(&name_, 1), kLong); }
+
+ private:
+  std::shared_ptr<Store> store_;
+  std::string name_;
+};
+
 TEST_P(Groups, AbortEndsWaitingCallsAndEveryLaterOneWithItsReason) {
-  on_ranks(2, [](const std::shared_ptr<ProcessGroup>& group) {
+  run_ranks(GetParam(), 2, [](int rank, const std::shared_ptr<Store>& store) {
+    const auto group = make_process_group(GetParam(), store, rank, 2, kLong);
     const auto copy = group->dup();
-    group->barrier()->wait();
-    if (group->rank() == 0) {
-      at::Tensor tensor = number(1);
+    Signpost aborted(store, "aborted");
+    at::Tensor tensor = number(1);
+    if (rank == 0) {
       const auto waiting = group->all_reduce({tensor});
-      const auto on_copy = copy->all_reduce({tensor}, AllReduceOptions());
+      const auto on_copy = copy->all_reduce({tensor});
       const auto message = group->recv({tensor}, 1);
       group->abort("the test wants it");
+      aborted.reach();
       for (const auto& work : {waiting, on_copy, message}) {
         try {
           work->wait();
@@ -381,27 +395,27 @@ TEST_P(Groups, AbortEndsWaitingCallsAndEveryLaterOneWithItsReason) {
       EXPECT_THROW(group->all_reduce({tensor}, at_once())->wait(), AbortedError);
       EXPECT_THROW(group->allocate(5, at::kFloat), AbortedError);
     } else {
-      at::Tensor tensor = number(1);
+      aborted.await();
       EXPECT_THROW(group->all_reduce({tensor})->wait(), PeerError);
       EXPECT_THROW(copy->all_reduce({tensor})->wait(), PeerError);
-      // The first reason stays.
-      EXPECT_THROW(group->barrier()->wait(), PeerError);
+      EXPECT_THROW(group->barrier()->wait(), PeerError);  // the first reason stays
     }
   });
 }
 
 TEST_P(Groups, ADeadlineCountsFromTheCall) {
-  on_ranks(2, [](const std::shared_ptr<ProcessGroup>& group) {
+  run_ranks(GetParam(), 2, [](int rank, const std::shared_ptr<Store>& store) {
+    const auto group = make_process_group(GetParam(), store, rank, 2, kLong);
+    Signpost over(store, "over");
+    if (rank == 1) return over.await();
     at::Tensor tensor = number(1);
-    if (group->rank() == 0) {
-      AllReduceOptions options;
-      options.timeout = Milliseconds(100);
-      const auto first = group->all_reduce({tensor}, options);
-      const auto queued = group->all_reduce({tensor}, options);
-      EXPECT_THROW(first->wait(), TimeoutError);
-      EXPECT_THROW(queued->wait(), TimeoutError);  // the group's first reason
-      group->send({tensor}, 1, 1);
-    }
+    AllReduceOptions options;
+    options.timeout = Milliseconds(100);
+    const auto first = group->all_reduce({tensor}, options);
+    const auto queued = group->all_reduce({tensor}, options);
+    EXPECT_THROW(first->wait(), TimeoutError);
+    EXPECT_THROW(queued->wait(), TimeoutError);  // the group's first reason
+    over.reach();
   });
 }
 

@@ -3,8 +3,10 @@
 // Where the ranks of a job meet: from the options of init_process_group to a store, a rank and a world size.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "gradwire/process_group/init.h"
 #include "gradwire/process_group/job_environment_internal.h"
@@ -36,5 +38,8 @@ std::shared_ptr<Store> open_private_file(const std::string& key, const ReadVaria
 
 // Removes the private file once every rank has joined; returns when it is removed. Does nothing where there is none.
 void close_meeting_place(const MeetingPlace& place, Store& generation);
+
+// FNV-1a: the same in every process and build. Not against an adversary.
+std::uint64_t stable_hash(std::string_view text) noexcept;
 
 }  // namespace gradwire::internal
