@@ -33,13 +33,15 @@ using Blocks = std::vector<std::vector<double>>;
 
 std::string own_path() { return std::filesystem::read_symlink("/proc/self/exe"); }
 
-Contestant gradwire_contestant(const AllReduceOptions& options, const ScratchFolder& scratch, const std::string& socket) {
+Contestant gradwire_contestant(const AllReduceOptions& options, const ScratchFolder& scratch,
+                               const std::string& socket) {
   Contestant made{"gradwire", {}, options.world};
   const int processes = options.backend == "threads" ? 1 : options.world;
   for (int rank = 0; rank < processes; ++rank) {
-    made.commands.push_back({own_path(), "worker", "--backend", options.backend, "--socket", socket, "--rendezvous", scratch / "gradwire",
-                             "--contestant", "gradwire", "--rank", std::to_string(rank), "--world", std::to_string(options.world),
-                             "--dtype", options.dtype, "--op", options.op, options.pin ? "--pin" : "--no-pin"});
+    made.commands.push_back({own_path(), "worker", "--backend", options.backend, "--socket", socket, "--rendezvous",
+                             scratch / "gradwire", "--contestant", "gradwire", "--rank", std::to_string(rank),
+                             "--world", std::to_string(options.world), "--dtype", options.dtype, "--op", options.op,
+                             options.pin ? "--pin" : "--no-pin"});
   }
   return made;
 }
@@ -47,12 +49,14 @@ Contestant gradwire_contestant(const AllReduceOptions& options, const ScratchFol
 Contestant gloo_contestant(const AllReduceOptions& options, const ScratchFolder& scratch, const std::string& socket) {
   const std::filesystem::path script = std::filesystem::path(GRADWIRE_BENCH_SOURCE_DIR) / "peers" / "gloo_worker.py";
   if (!std::filesystem::exists(options.python)) {
-    throw std::runtime_error("the peer Gloo needs a Python with torch; " + options.python + " is not there (run `make setup`, or name one with --python)");
+    throw std::runtime_error("the peer Gloo needs a Python with torch; " + options.python +
+                             " is not there (run `make setup`, or name one with --python)");
   }
   Contestant made{"gloo", {}, options.world};
   for (int rank = 0; rank < options.world; ++rank) {
-    made.commands.push_back({"OMP_NUM_THREADS=1", options.python, script, socket, scratch / "gloo", std::to_string(rank),
-                             std::to_string(options.world), options.dtype, options.op, options.pin ? "pin" : "free"});
+    made.commands.push_back({"OMP_NUM_THREADS=1", options.python, script, socket, scratch / "gloo",
+                             std::to_string(rank), std::to_string(options.world), options.dtype, options.op,
+                             options.pin ? "pin" : "free"});
   }
   return made;
 }
@@ -60,11 +64,13 @@ Contestant gloo_contestant(const AllReduceOptions& options, const ScratchFolder&
 Contestant mpi_contestant(const AllReduceOptions& options, const std::string& socket) {
   const std::filesystem::path program = std::filesystem::path(own_path()).parent_path() / "gradwire-bench-mpi";
   if (!std::filesystem::exists(program)) {
-    throw std::runtime_error("the peer OpenMPI is missing: " + program.string() + " was not built (`make bench` installs OpenMPI and builds it)");
+    throw std::runtime_error("the peer OpenMPI is missing: " + program.string() +
+                             " was not built (`make bench` installs OpenMPI and builds it)");
   }
   return {"openmpi",
-          {{"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1", "mpirun", "--oversubscribe", "--bind-to", "none", "-n",
-            std::to_string(options.world), program, socket, options.dtype, options.op, options.pin ? "pin" : "free"}},
+          {{"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1", "mpirun", "--oversubscribe", "--bind-to",
+            "none", "-n", std::to_string(options.world), program, socket, options.dtype, options.op,
+            options.pin ? "pin" : "free"}},
           options.world};
 }
 
@@ -82,7 +88,8 @@ std::map<std::string, Blocks> measure_size(Coordinator& coordinator, const AllRe
     for (int half = 0; half < 2; ++half) {
       for (const Column& column : order) {
         const int iterations = iterations_for(bytes, options.cold);
-        const Measurement what{bytes, iterations, std::min(iterations, 5), column.in_place ? "in-place" : "staged", options.cold};
+        const Measurement what{bytes, iterations, std::min(iterations, 5), column.in_place ? "in-place" : "staged",
+                               options.cold};
         blocks[column.title].push_back(coordinator.measure(column.contestant, what));
       }
       std::reverse(order.begin(), order.end());
@@ -99,28 +106,36 @@ std::vector<double> flatten(const Blocks& blocks) {
 
 void report(const AllReduceOptions& options, const std::vector<Column>& columns, std::size_t bytes,
             const std::map<std::string, Blocks>& blocks) {
-  nlohmann::json line{{"benchmark", "all_reduce"}, {"backend", options.backend}, {"world", options.world}, {"bytes", bytes},
-                      {"dtype", options.dtype},    {"op", options.op},           {"buffers", options.cold ? "cold" : "hot"}};
+  nlohmann::json line{{"benchmark", "all_reduce"},
+                      {"backend", options.backend},
+                      {"world", options.world},
+                      {"bytes", bytes},
+                      {"dtype", options.dtype},
+                      {"op", options.op},
+                      {"buffers", options.cold ? "cold" : "hot"}};
   const auto mine = std::find_if(columns.begin(), columns.end(), [](const Column& column) { return column.ours; });
   for (const Column& column : columns) {
     const Blocks& own = blocks.at(column.title);
     const Summary summary = summarize(flatten(own));
     const double gbps = static_cast<double>(bytes) / summary.median / 1e3;
-    nlohmann::json entry{{"median_us", summary.median}, {"p10_us", summary.p10}, {"p90_us", summary.p90}, {"algbw_gbps", gbps},
+    nlohmann::json entry{{"median_us", summary.median},
+                         {"p10_us", summary.p10},
+                         {"p90_us", summary.p90},
+                         {"algbw_gbps", gbps},
                          {"samples", summary.samples}};
     std::string ratios;
     for (const Column& other : columns) {
       if (!other.ours || column.ours) continue;
       const Ratio ratio = ratio_of_medians(own, blocks.at(other.title));
       char text[96];
-      std::snprintf(text, sizeof(text), "  %s %.2fx [%.2f, %.2f]", other.in_place ? "in-place" : "staged", ratio.value, ratio.low,
-                    ratio.high);
+      std::snprintf(text, sizeof(text), "  %s %.2fx [%.2f, %.2f]", other.in_place ? "in-place" : "staged", ratio.value,
+                    ratio.low, ratio.high);
       ratios += text;
       entry["over_" + other.title] = {{"ratio", ratio.value}, {"low", ratio.low}, {"high", ratio.high}};
     }
     if (!options.json) {
-      std::printf("%9s  %-20s %10.1f us  [%.1f .. %.1f]  %8.2f GB/s%s\n", format_bytes(bytes).c_str(), column.title.c_str(),
-                  summary.median, summary.p10, summary.p90, gbps, ratios.c_str());
+      std::printf("%9s  %-20s %10.1f us  [%.1f .. %.1f]  %8.2f GB/s%s\n", format_bytes(bytes).c_str(),
+                  column.title.c_str(), summary.median, summary.p10, summary.p90, gbps, ratios.c_str());
     }
     if (mine != columns.end() && column.title == mine->title) {
       line["median_us"] = summary.median;
@@ -144,7 +159,8 @@ std::size_t parse_bytes(const std::string& text) {
   }
   const std::string unit = text.substr(end);
   const int shift = unit.empty() ? 0 : unit == "Ki" ? 10 : unit == "Mi" ? 20 : unit == "Gi" ? 30 : -1;
-  if (end == 0 || shift < 0 || text[0] == '-') throw InvalidArgument(concat("'", text, "' is no size; write 4096, 4Ki, 25Mi or 1Gi"));
+  if (end == 0 || shift < 0 || text[0] == '-')
+    throw InvalidArgument(concat("'", text, "' is no size; write 4096, 4Ki, 25Mi or 1Gi"));
   return static_cast<std::size_t>(number) << static_cast<unsigned>(shift);
 }
 
@@ -158,7 +174,8 @@ std::string format_bytes(std::size_t bytes) {
 void run_all_reduce(const AllReduceOptions& options) {
   const DType dtype = dtype_from_name(options.dtype);
   require_defined(reduce_op_from_name(options.op), dtype);
-  if (options.world < 1 || options.world > 64) throw InvalidArgument(concat("--world ", options.world, ": it must be from 1 to 64"));
+  if (options.world < 1 || options.world > 64)
+    throw InvalidArgument(concat("--world ", options.world, ": it must be from 1 to 64"));
   const ScratchFolder scratch;
   const std::string socket = scratch / "coordinator";
   Coordinator coordinator(socket);
@@ -173,13 +190,15 @@ void run_all_reduce(const AllReduceOptions& options) {
     columns.push_back({"Gloo (PyTorch)", "gloo", true, false});
   }
   if (!options.json) {
-    std::printf("all_reduce: backend %s, %d ranks, %s %s, %s buffers, %d processors%s\n", options.backend.c_str(), options.world,
-                options.dtype.c_str(), options.op.c_str(), options.cold ? "cold" : "hot",
+    std::printf("all_reduce: backend %s, %d ranks, %s %s, %s buffers, %d processors%s\n", options.backend.c_str(),
+                options.world, options.dtype.c_str(), options.op.c_str(), options.cold ? "cold" : "hot",
                 static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN)), options.pin ? ", ranks pinned" : "");
-    std::printf("median [p10 .. p90] on rank 0; a peer's line ends with its time over ours [95%% interval of the ratio]\n");
+    std::printf(
+        "median [p10 .. p90] on rank 0; a peer's line ends with its time over ours [95%% interval of the ratio]\n");
   }
   for (const std::size_t bytes : options.bytes) {
-    if (bytes % size_of(dtype) != 0) throw InvalidArgument(concat("--bytes ", bytes, " is no whole number of ", options.dtype));
+    if (bytes % size_of(dtype) != 0)
+      throw InvalidArgument(concat("--bytes ", bytes, " is no whole number of ", options.dtype));
     report(options, columns, bytes, measure_size(coordinator, options, columns, bytes));
   }
   if (!options.json) print_contract_cost(options.pin);

@@ -63,8 +63,10 @@ void print_contract_cost(bool pin) {
     const std::jthread other(rank, 1);
     const std::jthread self(rank, 0);
   }
-  std::printf("contracts: a barrier with fingerprints, deadline and checks takes %.0f ns, a bare one of two flags %.0f ns: %.0f ns a call\n",
-              median_of(whole), median_of(bare), median_of(whole) - median_of(bare));
+  std::printf(
+      "contracts: a barrier with fingerprints, deadline and checks takes %.0f ns, a bare one of two flags %.0f ns: "
+      "%.0f ns a call\n",
+      median_of(whole), median_of(bare), median_of(whole) - median_of(bare));
 }
 
 }  // namespace gradwire::bench

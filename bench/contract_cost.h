@@ -5,7 +5,8 @@
 
 namespace gradwire::bench {
 
-// Measures a barrier of a two-rank channel against a bare one, two flags and nothing else, on the same two processors, and prints the difference.
+// Measures a barrier of a two-rank channel against a bare one, two flags and nothing else, on the same two processors,
+// and prints the difference.
 void print_contract_cost(bool pin);
 
 }  // namespace gradwire::bench

@@ -35,7 +35,8 @@ constexpr int kMeasureSeconds = 600;
   }
   arguments.push_back(nullptr);
   ::execvp(arguments[0], arguments.data());
-  const std::string text = "gradwire-bench: cannot start " + std::string(arguments[0]) + ": " + std::strerror(errno) + "\n";
+  const std::string text =
+      "gradwire-bench: cannot start " + std::string(arguments[0]) + ": " + std::strerror(errno) + "\n";
   [[maybe_unused]] const ssize_t n = ::write(STDERR_FILENO, text.data(), text.size());
   ::_exit(127);
 }
@@ -108,7 +109,8 @@ void Coordinator::start(const Contestant& contestant) {
       process = processes_.erase(process);
       throw std::runtime_error("contestant " + contestant.name + " ended before it began (what it wrote stands above)");
     }
-    if (std::chrono::steady_clock::now() > deadline) throw std::runtime_error("contestant " + contestant.name + " did not start");
+    if (std::chrono::steady_clock::now() > deadline)
+      throw std::runtime_error("contestant " + contestant.name + " did not start");
   }
 }
 
@@ -143,8 +145,8 @@ std::string Coordinator::read_line(Connection& connection, const std::string& wh
 
 std::vector<double> Coordinator::measure(const std::string& contestant, const Measurement& what) {
   std::ostringstream command;
-  command << "measure " << what.bytes << ' ' << what.iterations << ' ' << what.warm_up << ' '
-          << what.variant << ' ' << (what.cold ? "cold" : "hot") << '\n';
+  command << "measure " << what.bytes << ' ' << what.iterations << ' ' << what.warm_up << ' ' << what.variant << ' '
+          << (what.cold ? "cold" : "hot") << '\n';
   const std::string bytes = command.str();
   auto& ranks = connections_.at(contestant);
   for (auto& [rank, connection] : ranks) {

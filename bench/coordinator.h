@@ -16,7 +16,8 @@ namespace gradwire::bench {
 // How the ranks of one contestant are started: one command for all (mpirun, threads), or one a rank.
 struct Contestant {
   std::string name;
-  std::vector<std::vector<std::string>> commands;  // argument lists; an environment of KEY=VALUE words may precede the program
+  std::vector<std::vector<std::string>>
+      commands;  // argument lists; an environment of KEY=VALUE words may precede the program
   int ranks = 2;
 };
 
@@ -42,10 +43,12 @@ class Coordinator {
   Coordinator(const Coordinator&) = delete;
   Coordinator& operator=(const Coordinator&) = delete;
 
-  // Starts a contestant and waits until all its ranks are there. Throws std::runtime_error, with what they wrote, when they do not come.
+  // Starts a contestant and waits until all its ranks are there. Throws std::runtime_error, with what they wrote, when
+  // they do not come.
   void start(const Contestant& contestant);
 
-  // Has all ranks of `contestant` measure; rank 0's samples, in microseconds. Throws std::runtime_error with a rank's error.
+  // Has all ranks of `contestant` measure; rank 0's samples, in microseconds. Throws std::runtime_error with a rank's
+  // error.
   std::vector<double> measure(const std::string& contestant, const Measurement& what);
 
  private:

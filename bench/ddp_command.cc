@@ -46,27 +46,31 @@ Result measure_case(Coordinator& coordinator, const DdpCommandOptions& options, 
   return {median_of(alone) / 1e3, median_of(ddp) / 1e3, paired_ratio(ddp, alone)};
 }
 
-Contestant gradwire_contestant(const DdpCommandOptions& options, const ScratchFolder& scratch, const std::string& socket) {
+Contestant gradwire_contestant(const DdpCommandOptions& options, const ScratchFolder& scratch,
+                               const std::string& socket) {
   const std::string self = std::filesystem::read_symlink("/proc/self/exe");
   Contestant made{"gradwire", {}, options.world};
   for (int rank = 0; rank < options.world; ++rank) {
-    made.commands.push_back({"OMP_NUM_THREADS=1", self, "training-worker", "--backend", options.backend, "--socket", socket,
-                             "--rendezvous", scratch / "gradwire", "--rank", std::to_string(rank), "--world",
+    made.commands.push_back({"OMP_NUM_THREADS=1", self, "training-worker", "--backend", options.backend, "--socket",
+                             socket, "--rendezvous", scratch / "gradwire", "--rank", std::to_string(rank), "--world",
                              std::to_string(options.world), "--batch", std::to_string(options.batch), "--lanes",
                              std::to_string(options.lanes), options.pin ? "--pin" : "--no-pin"});
   }
   return made;
 }
 
-Contestant pytorch_contestant(const DdpCommandOptions& options, const ScratchFolder& scratch, const std::string& socket) {
+Contestant pytorch_contestant(const DdpCommandOptions& options, const ScratchFolder& scratch,
+                              const std::string& socket) {
   const std::filesystem::path script = std::filesystem::path(GRADWIRE_BENCH_SOURCE_DIR) / "peers" / "ddp_worker.py";
   if (!std::filesystem::exists(options.python)) {
-    throw std::runtime_error("the peer PyTorch needs a Python with torch; " + options.python + " is not there (run `make setup`, or name one with --python)");
+    throw std::runtime_error("the peer PyTorch needs a Python with torch; " + options.python +
+                             " is not there (run `make setup`, or name one with --python)");
   }
   Contestant made{"pytorch", {}, options.world};
   for (int rank = 0; rank < options.world; ++rank) {
-    made.commands.push_back({"OMP_NUM_THREADS=1", options.python, script, socket, scratch / "pytorch", std::to_string(rank),
-                             std::to_string(options.world), std::to_string(options.batch), options.pin ? "pin" : "free"});
+    made.commands.push_back({"OMP_NUM_THREADS=1", options.python, script, socket, scratch / "pytorch",
+                             std::to_string(rank), std::to_string(options.world), std::to_string(options.batch),
+                             options.pin ? "pin" : "free"});
   }
   return made;
 }
@@ -74,7 +78,8 @@ Contestant pytorch_contestant(const DdpCommandOptions& options, const ScratchFol
 }  // namespace
 
 void run_ddp(const DdpCommandOptions& options) {
-  if (options.world < 1 || options.world > 64) throw InvalidArgument(concat("--world ", options.world, ": it must be from 1 to 64"));
+  if (options.world < 1 || options.world > 64)
+    throw InvalidArgument(concat("--world ", options.world, ": it must be from 1 to 64"));
   const ScratchFolder scratch;
   const std::string socket = scratch / "coordinator";
   Coordinator coordinator(socket);
@@ -87,21 +92,28 @@ void run_ddp(const DdpCommandOptions& options) {
     cases.push_back({"pytorch", "copy", "PyTorch Gloo"});
   }
   if (!options.json) {
-    std::printf("ddp: %d ranks, one thread each%s, 6307850 parameters, batch %d a rank; a step is forward, backward and SGD\n",
-                options.world, options.pin ? ", pinned" : "", options.batch);
+    std::printf(
+        "ddp: %d ranks, one thread each%s, 6307850 parameters, batch %d a rank; a step is forward, backward and SGD\n",
+        options.world, options.pin ? ", pinned" : "", options.batch);
     std::printf("%-45s %12s %12s   %s\n", "", "alone", "with DDP", "DDP costs [95% interval], pairs of blocks");
   }
   for (const Case& which : cases) {
     const Result result = measure_case(coordinator, options, which);
     if (options.json) {
-      const nlohmann::json line{{"benchmark", "ddp"},           {"contestant", which.title},     {"world", options.world},
-                                {"alone_ms", result.alone_ms},  {"ddp_ms", result.ddp_ms},       {"ratio", result.ratio.value},
-                                {"ratio_low", result.ratio.low}, {"ratio_high", result.ratio.high}, {"pairs", options.rounds}};
+      const nlohmann::json line{{"benchmark", "ddp"},
+                                {"contestant", which.title},
+                                {"world", options.world},
+                                {"alone_ms", result.alone_ms},
+                                {"ddp_ms", result.ddp_ms},
+                                {"ratio", result.ratio.value},
+                                {"ratio_low", result.ratio.low},
+                                {"ratio_high", result.ratio.high},
+                                {"pairs", options.rounds}};
       std::printf("%s\n", line.dump().c_str());
     } else {
       std::printf("%-45s %9.2f ms %9.2f ms   %+.1f%% [%+.1f%%, %+.1f%%], %d\n", which.title.c_str(), result.alone_ms,
-                  result.ddp_ms, (result.ratio.value - 1) * 100, (result.ratio.low - 1) * 100, (result.ratio.high - 1) * 100,
-                  options.rounds);
+                  result.ddp_ms, (result.ratio.value - 1) * 100, (result.ratio.low - 1) * 100,
+                  (result.ratio.high - 1) * 100, options.rounds);
     }
     std::fflush(stdout);
   }

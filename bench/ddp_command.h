@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// gradwire-bench ddp: what DistributedDataParallel adds to a training step, beside PyTorch's DDP over Gloo in the same run.
+// gradwire-bench ddp: what DistributedDataParallel adds to a training step, beside PyTorch's DDP over Gloo in the same
+// run.
 #pragma once
 
 #include <string>
@@ -10,7 +11,7 @@ namespace gradwire::bench {
 struct DdpCommandOptions {
   std::string backend = "shm";
   int world = 2;
-  int batch = 32;   // a rank
+  int batch = 32;  // a rank
   int lanes = -1;
   int rounds = 20;  // pairs of blocks
   int steps = 10;   // a block
@@ -34,7 +35,8 @@ struct TrainingWorkerOptions {
   bool pin = true;
 };
 
-// One rank of the training contestant. Variants: "alone" (no DDP), "view" and "copy" (DDP with and without gradient_as_bucket_view).
+// One rank of the training contestant. Variants: "alone" (no DDP), "view" and "copy" (DDP with and without
+// gradient_as_bucket_view).
 void run_training_worker(const TrainingWorkerOptions& options);
 
 }  // namespace gradwire::bench

@@ -7,7 +7,8 @@
 namespace gradwire::bench {
 
 void run_ddp(const DdpCommandOptions& /*options*/) {
-  throw UnsupportedError("this gradwire-bench was built without torch (GRADWIRE_TORCH=OFF), which the command ddp needs");
+  throw UnsupportedError(
+      "this gradwire-bench was built without torch (GRADWIRE_TORCH=OFF), which the command ddp needs");
 }
 
 void run_training_worker(const TrainingWorkerOptions& /*options*/) { run_ddp({}); }

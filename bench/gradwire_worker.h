@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// The contestants that are ours: ranks over a gradwire backend, measured at the Backend, through the shipping code path.
+// The contestants that are ours: ranks over a gradwire backend, measured at the Backend, through the shipping code
+// path.
 #pragma once
 
 #include <string>

@@ -23,8 +23,12 @@ void add_all_reduce(CLI::App& app) {
   command->add_option("--bytes", sizes, "Sizes, as 4Ki,1Mi,25Mi,100Mi")->delimiter(',');
   command->add_option("--dtype", options.dtype, "Element type")->capture_default_str();
   command->add_option("--op", options.op, "Reduction")->capture_default_str();
-  auto* in_place = command->add_flag_callback("--in-place", [] { options.staged = false; }, "Only memory of the backend's allocate()");
-  command->add_flag_callback("--staged", [] { options.in_place = false; }, "Only other memory")->excludes(in_place);
+  auto* in_place = command->add_flag_callback(
+      "--in-place", [] { options.staged = false; }, "Only memory of the backend's allocate()");
+  command
+      ->add_flag_callback(
+          "--staged", [] { options.in_place = false; }, "Only other memory")
+      ->excludes(in_place);
   command->add_flag("--cold", options.cold, "Empty the caches before each call");
   command->add_flag("--peers", options.peers, "Run PyTorch's Gloo and OpenMPI beside it; a missing peer is an error");
   command->add_flag("--json", options.json, "One JSON line a size instead of the table");
@@ -46,9 +50,13 @@ void add_ddp(CLI::App& app) {
   auto* command = app.add_subcommand("ddp", "What DistributedDataParallel adds to a training step");
   command->add_option("--backend", options.backend, "shm, or any that processes can have")->capture_default_str();
   command->add_option("--world", options.world, "Number of ranks")->capture_default_str();
-  command->add_option("--batch", options.batch, "Samples a rank and step")->capture_default_str()->check(CLI::Range(1, 1 << 20));
+  command->add_option("--batch", options.batch, "Samples a rank and step")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1 << 20));
   command->add_option("--lanes", options.lanes, "Lanes of DDP, -1: chosen")->capture_default_str();
-  command->add_option("--rounds", options.rounds, "Pairs of blocks")->capture_default_str()->check(CLI::Range(1, 10000));
+  command->add_option("--rounds", options.rounds, "Pairs of blocks")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 10000));
   command->add_option("--steps", options.steps, "Steps a block")->capture_default_str()->check(CLI::Range(1, 10000));
   command->add_flag("--peers", options.peers, "Run PyTorch's DDP over Gloo beside it");
   command->add_flag("--json", options.json, "One JSON line a case instead of the table");

@@ -28,10 +28,12 @@ Summary summarize(std::vector<double> samples) {
 double median_of(std::vector<double> samples) { return summarize(std::move(samples)).median; }
 
 double mean_of(const std::vector<double>& samples) {
-  return samples.empty() ? 0 : std::accumulate(samples.begin(), samples.end(), 0.0) / static_cast<double>(samples.size());
+  return samples.empty() ? 0
+                         : std::accumulate(samples.begin(), samples.end(), 0.0) / static_cast<double>(samples.size());
 }
 
-Ratio ratio_of_medians(const std::vector<std::vector<double>>& numerator, const std::vector<std::vector<double>>& denominator) {
+Ratio ratio_of_medians(const std::vector<std::vector<double>>& numerator,
+                       const std::vector<std::vector<double>>& denominator) {
   std::vector<double> above;
   std::vector<double> below;
   for (const auto& block : numerator) above.push_back(median_of(block));

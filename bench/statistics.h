@@ -28,10 +28,12 @@ struct Ratio {
   double high = 0;
 };
 
-// The median of the ratios of paired measurements: numerator[i] and denominator[i] were taken next to each other. Deterministic.
+// The median of the ratios of paired measurements: numerator[i] and denominator[i] were taken next to each other.
+// Deterministic.
 Ratio paired_ratio(const std::vector<double>& numerator, const std::vector<double>& denominator);
 
 // The same for blocks of samples, each block standing for its median.
-Ratio ratio_of_medians(const std::vector<std::vector<double>>& numerator, const std::vector<std::vector<double>>& denominator);
+Ratio ratio_of_medians(const std::vector<std::vector<double>>& numerator,
+                       const std::vector<std::vector<double>>& denominator);
 
 }  // namespace gradwire::bench

@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
 // One rank that trains, with and without DDP.
+#include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
-#include <torch/nn/functional/loss.h>
 #include <torch/optim/sgd.h>
 #include <torch/utils.h>
 
@@ -75,7 +75,8 @@ void run_training_worker(const TrainingWorkerOptions& options) {
   const auto group = init_process_group(init);
   {
     std::map<std::string, std::unique_ptr<Trainer>> trainers;
-    for (const char* variant : {"alone", "view", "copy"}) trainers[variant] = std::make_unique<Trainer>(options, variant);
+    for (const char* variant : {"alone", "view", "copy"})
+      trainers[variant] = std::make_unique<Trainer>(options, variant);
     const at::Tensor input = torch::randn({options.batch, kWidth});
     const at::Tensor target = torch::randint(0, kClasses, {options.batch});
     Trainer* trainer = nullptr;

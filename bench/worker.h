@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // One rank of a contestant: a process (or thread) that sleeps until the coordinator asks it to measure.
 //
-// All contestants (gradwire, MPI; Gloo's in Python) speak the same lines over a Unix socket, so that each is idle, not spinning, while another is measured:
+// All contestants (gradwire, MPI; Gloo's in Python) speak the same lines over a Unix socket, so that each is idle, not
+// spinning, while another is measured:
 //   worker       "hello CONTESTANT RANK"
 //   coordinator  "measure BYTES ITERATIONS WARM_UP VARIANT TEMPERATURE"      TEMPERATURE hot | cold
 //   worker       "samples US US ..." (rank 0), "done" (others), "error TEXT"

@@ -2,8 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What moves and reduces raw memory between ranks. Torch-free.
 //
-// A Backend is one rank's membership in a fixed set of ranks. Its Channels are independent ordered sequences of collectives over
-// those ranks (MPI would say: duplicates of a communicator). Backends are plug-ins: one folder, one line in registry.cc.
+// A Backend is one rank's membership in a fixed set of ranks. Its Channels are independent ordered sequences of
+// collectives over those ranks (MPI would say: duplicates of a communicator). Backends are plug-ins: one folder, one
+// line in registry.cc.
 #pragma once
 
 #include <cstddef>
@@ -36,7 +37,8 @@ struct CallOptions {
   CallTag tag = {};
 };
 
-// Memory from Channel::allocate(). Copies share it; it is given back with the last copy, which may outlive channel and backend.
+// Memory from Channel::allocate(). Copies share it; it is given back with the last copy, which may outlive channel and
+// backend.
 struct Allocation {
   std::shared_ptr<std::byte> data;  // zeroed, aligned to a page
   std::size_t bytes = 0;
@@ -53,7 +55,8 @@ struct ConstSlice {
   std::size_t count = 0;
 };
 
-// A send or receive under way. Buffers must live until wait() returned or threw. Thread-safe. Destroying an unfinished request cancels it.
+// A send or receive under way. Buffers must live until wait() returned or threw. Thread-safe. Destroying an unfinished
+// request cancels it.
 class Request {
  public:
   struct Status {
@@ -61,26 +64,28 @@ class Request {
     std::size_t bytes = 0;  // how much came
   };
   virtual ~Request() = default;
-  // Waits for the end. Throws TimeoutError, PeerError when the other side is gone, MismatchError when the message is larger than
-  // the buffer (nothing is written beyond it), AbortedError.
+  // Waits for the end. Throws TimeoutError, PeerError when the other side is gone, MismatchError when the message is
+  // larger than the buffer (nothing is written beyond it), AbortedError.
   virtual Status wait(Deadline deadline) = 0;
   // Whether wait() would return or throw at once.
   virtual bool done() = 0;
 };
 
-// One ordered sequence of collectives. All ranks call the same collectives on a channel in the same order with the same count,
-// dtype, op, root and tag; ranks that differ get a MismatchError, all of them, that says who called what. One thread at a time uses the collectives of a
-// channel; isend, irecv, abort and failure may be called from any thread at any time.
+// One ordered sequence of collectives. All ranks call the same collectives on a channel in the same order with the same
+// count, dtype, op, root and tag; ranks that differ get a MismatchError, all of them, that says who called what. One
+// thread at a time uses the collectives of a channel; isend, irecv, abort and failure may be called from any thread at
+// any time.
 //
-// Every call blocks until this rank's part is done and its buffers are its own again: once it has returned, well or with an error, no
-// other rank writes into memory of this rank (but for Allocations after an error, which are indeterminate then). Results have the same bits on all ranks, whatever the
-// path: elements are combined in rank order, see ReduceOp.
+// Every call blocks until this rank's part is done and its buffers are its own again: once it has returned, well or
+// with an error, no other rank writes into memory of this rank (but for Allocations after an error, which are
+// indeterminate then). Results have the same bits on all ranks, whatever the path: elements are combined in rank order,
+// see ReduceOp.
 //
-// Throws InvalidArgument (before any communication), MismatchError, PeerError, TimeoutError, AbortedError. After any but the first
-// the channel is at its end: every later call throws the first reason.
+// Throws InvalidArgument (before any communication), MismatchError, PeerError, TimeoutError, AbortedError. After any
+// but the first the channel is at its end: every later call throws the first reason.
 //
-// Counts are elements of `dtype`; buffers may have any alignment, a count of 0 is fine and buffers may be null then. Buffers of one call
-// must not overlap, unless they are the same (input == output in place).
+// Counts are elements of `dtype`; buffers may have any alignment, a count of 0 is fine and buffers may be null then.
+// Buffers of one call must not overlap, unless they are the same (input == output in place).
 class Channel {
  public:
   virtual ~Channel() = default;
@@ -117,25 +122,26 @@ class Channel {
   virtual void reduce_scatter(std::span<const void* const> inputs, void* output, std::size_t count, DType dtype,
                               ReduceOp op, const CallOptions& options) = 0;
 
-  // outputs[r] = inputs_of_r[rank()]. Both have size() slices; counts may differ, but what r sends to s must be as long as what s expects from
-  // r (MismatchError otherwise).
+  // outputs[r] = inputs_of_r[rank()]. Both have size() slices; counts may differ, but what r sends to s must be as long
+  // as what s expects from r (MismatchError otherwise).
   virtual void all_to_all(std::span<const ConstSlice> inputs, std::span<const Slice> outputs, DType dtype,
                           const CallOptions& options) = 0;
 
-  // Point to point, matched by (channel, source, tag) in order. Never queues behind collectives and makes progress by itself: all ranks may send
-  // first and receive after, whatever the size. `source` may be kAnySource.
+  // Point to point, matched by (channel, source, tag) in order. Never queues behind collectives and makes progress by
+  // itself: all ranks may send first and receive after, whatever the size. `source` may be kAnySource.
   virtual std::shared_ptr<Request> isend(const void* data, std::size_t bytes, int destination, std::uint32_t tag) = 0;
   virtual std::shared_ptr<Request> irecv(void* data, std::size_t bytes, int source, std::uint32_t tag) = 0;
 
   // Collective: a new channel over the same ranks. The same order rule as any collective of this channel.
   virtual std::unique_ptr<Channel> duplicate(const CallOptions& options) = 0;
 
-  // Collective, with an agreed outcome: memory that the other ranks can read in place, or (where the backend has none) private
-  // memory on all ranks. All ranks name the same size. Throws ResourceError on all ranks when one of them is refused memory; the channel goes on then.
+  // Collective, with an agreed outcome: memory that the other ranks can read in place, or (where the backend has none)
+  // private memory on all ranks. All ranks name the same size. Throws ResourceError on all ranks when one of them is
+  // refused memory; the channel goes on then.
   virtual Allocation allocate(std::size_t bytes, const CallOptions& options) = 0;
 
-  // Ends the channel on this rank with a reason; ranks that need this one's part fail with it, at once, as PeerError. Idempotent: the first reason
-  // stays. Waiting calls of this rank throw AbortedError.
+  // Ends the channel on this rank with a reason; ranks that need this one's part fail with it, at once, as PeerError.
+  // Idempotent: the first reason stays. Waiting calls of this rank throw AbortedError.
   virtual void abort(std::string_view reason) noexcept = 0;
 
   // Throws the first reason again if the channel is at its end; does nothing otherwise. Communicates nothing.
@@ -144,14 +150,15 @@ class Channel {
 
 // What a backend promises beyond the above; docs/backends.md keeps the table.
 struct Capabilities {
-  bool in_place_memory = false;    // allocate() gives memory that is reduced where it lies
-  bool bitwise_equal = false;      // same bits on all ranks and in every run
-  bool detects_mismatch = false;   // ranks that disagree get a MismatchError
-  bool detects_death = false;      // a dead rank is noticed at once, not by the deadline
+  bool in_place_memory = false;   // allocate() gives memory that is reduced where it lies
+  bool bitwise_equal = false;     // same bits on all ranks and in every run
+  bool detects_mismatch = false;  // ranks that disagree get a MismatchError
+  bool detects_death = false;     // a dead rank is noticed at once, not by the deadline
   bool crosses_hosts = false;
 };
 
-// Thread-safe but for destruction. Destroying it says to the others that this rank left; channels go before their backend.
+// Thread-safe but for destruction. Destroying it says to the others that this rank left; channels go before their
+// backend.
 class Backend {
  public:
   virtual ~Backend() = default;

@@ -9,6 +9,7 @@
 #include "gradwire/backend/threads/threads_backend.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/kernels/dispatch.h"
 
 namespace gradwire {
 namespace {
@@ -18,7 +19,8 @@ constexpr std::array<BackendEntry, 2> kBuiltin{{
     {"threads", "ranks as threads of one process", &make_threads_backend},
 }};
 
-// Ranks that were started with different world sizes, or two with one number, would wait for ever for ranks that never come.
+// Ranks that were started with different world sizes, or two with one number, would wait for ever for ranks that never
+// come.
 void claim_rank(const BackendOptions& options) {
   Store& store = *options.store;
   const std::string size = std::to_string(options.size);
@@ -42,10 +44,12 @@ std::unique_ptr<Backend> make_backend(std::string_view name, const BackendOption
                                       std::span<const BackendEntry> table) {
   if (options.store == nullptr) throw InvalidArgument("make_backend: no store was given");
   if (options.size < 1 || options.size > kMaxWorldSize) {
-    throw InvalidArgument(concat("make_backend: the world size is ", options.size, "; it must be from 1 to ", kMaxWorldSize));
+    throw InvalidArgument(
+        concat("make_backend: the world size is ", options.size, "; it must be from 1 to ", kMaxWorldSize));
   }
   if (options.rank < 0 || options.rank >= options.size) {
-    throw InvalidArgument(concat("make_backend: the rank is ", options.rank, "; it must be from 0 to ", options.size - 1));
+    throw InvalidArgument(
+        concat("make_backend: the rank is ", options.rank, "; it must be from 0 to ", options.size - 1));
   }
   std::vector<std::string> known;
   for (const BackendEntry& entry : table) {
@@ -53,6 +57,7 @@ std::unique_ptr<Backend> make_backend(std::string_view name, const BackendOption
       known.emplace_back(entry.name);
       continue;
     }
+    kernels::selected();  // a wrong GRADWIRE_KERNELS is refused here; the kernels themselves cannot throw
     claim_rank(options);
     return entry.make(options);
   }

@@ -31,8 +31,9 @@ struct BackendEntry {
 // The backends built into this library.
 std::span<const BackendEntry> builtin_backends() noexcept;
 
-// Makes the backend called `name` out of `table`; blocks until all ranks have done so. Throws InvalidArgument for an unknown name (listing the known), a rank out of
-// [0, size), a size outside [1, kMaxWorldSize]; TimeoutError when ranks are missing; MismatchError when two ranks claim the same number or name different sizes.
+// Makes the backend called `name` out of `table`; blocks until all ranks have done so. Throws InvalidArgument for an
+// unknown name (listing the known), a rank out of [0, size), a size outside [1, kMaxWorldSize]; TimeoutError when ranks
+// are missing; MismatchError when two ranks claim the same number or name different sizes.
 std::unique_ptr<Backend> make_backend(std::string_view name, const BackendOptions& options,
                                       std::span<const BackendEntry> table = builtin_backends());
 

@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Proves: a rendezvous with wrong numbers ends on every rank with an error that says what is wrong; a new backend is a line in a table.
+// Proves: a rendezvous with wrong numbers ends on every rank with an error that says what is wrong; a new backend is a
+// line in a table.
 #include "gradwire/backend/registry.h"
 
 #include <gtest/gtest.h>
@@ -40,14 +41,25 @@ std::vector<std::string> errors_of(const std::vector<BackendOptions>& ranks) {
 
 TEST(Registry, RefusesWrongNumbersAtTheDoor) {
   const auto store = std::make_shared<HashStore>();
-  EXPECT_EQ(error_of([&] { make_backend("threads", {store, 2, 2}); }),
+  EXPECT_EQ(error_of([&] {
+              make_backend("threads", {store, 2, 2});
+            }),
             "InvalidArgument: make_backend: the rank is 2; it must be from 0 to 1");
-  EXPECT_EQ(error_of([&] { make_backend("threads", {store, 0, 0}); }),
+  EXPECT_EQ(error_of([&] {
+              make_backend("threads", {store, 0, 0});
+            }),
             "InvalidArgument: make_backend: the world size is 0; it must be from 1 to 64");
-  EXPECT_EQ(error_of([&] { make_backend("threads", {store, 0, 65}); }),
+  EXPECT_EQ(error_of([&] {
+              make_backend("threads", {store, 0, 65});
+            }),
             "InvalidArgument: make_backend: the world size is 65; it must be from 1 to 64");
-  EXPECT_EQ(error_of([&] { make_backend("threads", {nullptr, 0, 1}); }), "InvalidArgument: make_backend: no store was given");
-  EXPECT_EQ(error_of([&] { make_backend("carrier pigeon", {store, 0, 1}); }),
+  EXPECT_EQ(error_of([&] {
+              make_backend("threads", {nullptr, 0, 1});
+            }),
+            "InvalidArgument: make_backend: no store was given");
+  EXPECT_EQ(error_of([&] {
+              make_backend("carrier pigeon", {store, 0, 1});
+            }),
             "InvalidArgument: unknown backend 'carrier pigeon'; known are shm, threads");
 }
 
@@ -55,7 +67,8 @@ TEST(Registry, TwoRanksWithOneNumberAllFail) {
   const auto store = std::make_shared<HashStore>();
   const auto errors = errors_of({{store, 1, 3, kPatience}, {store, 1, 3, kPatience}, {store, 2, 3, kPatience}});
   for (const std::string& error : errors) {
-    EXPECT_EQ(error, "MismatchError: rendezvous failed: two ranks were started with the number 1 (of 3)") << errors.size();
+    EXPECT_EQ(error, "MismatchError: rendezvous failed: two ranks were started with the number 1 (of 3)")
+        << errors.size();
   }
 }
 
@@ -76,9 +89,12 @@ TEST(Registry, AMissingRankIsATimeoutThatSaysWhoseKeyDidNotCome) {
 
 TEST(Registry, TheTableIsPassedIn) {
   const auto store = std::make_shared<HashStore>();
-  const BackendEntry only{"mine", "a test's", [](const BackendOptions&) -> std::unique_ptr<Backend> { return nullptr; }};
+  const BackendEntry only{"mine", "a test's",
+                          [](const BackendOptions&) -> std::unique_ptr<Backend> { return nullptr; }};
   EXPECT_EQ(make_backend("mine", {store, 0, 1}, {&only, 1}), nullptr);
-  EXPECT_EQ(error_of([&] { make_backend("shm", {store, 0, 1}, {&only, 1}); }),
+  EXPECT_EQ(error_of([&] {
+              make_backend("shm", {store, 0, 1}, {&only, 1});
+            }),
             "InvalidArgument: unknown backend 'shm'; known are mine");
 }
 

@@ -16,7 +16,8 @@ void announce_failure(Store& store, const std::string& reason) noexcept;
 // Throws MismatchError with the reason if a failure was announced.
 void throw_if_failed(Store& store);
 
-// Waits for `key`, which `who` is to set. Throws TimeoutError that names `who`, MismatchError when a failure was announced.
+// Waits for `key`, which `who` is to set. Throws TimeoutError that names `who`, MismatchError when a failure was
+// announced.
 std::string await_key(Store& store, const std::string& key, const std::string& who, Deadline deadline);
 
 }  // namespace gradwire::rendezvous

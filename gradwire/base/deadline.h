@@ -22,7 +22,8 @@ class Deadline {
   static constexpr Deadline never() noexcept { return Deadline(Clock::time_point::max()); }
 
   bool expired() const noexcept { return point_ != Clock::time_point::max() && Clock::now() >= point_; }
-  // Time left, zero when expired, Milliseconds::max() for never(). Rounded up, so that a wait of that length reaches the point.
+  // Time left, zero when expired, Milliseconds::max() for never(). Rounded up, so that a wait of that length reaches
+  // the point.
   Milliseconds remaining() const noexcept;
   Clock::time_point point() const noexcept { return point_; }
   Deadline earlier(Deadline other) const noexcept { return point_ < other.point_ ? *this : other; }

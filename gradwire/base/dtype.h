@@ -11,8 +11,8 @@ namespace gradwire {
 
 // Element type of a buffer. The values travel between ranks (in fingerprints), so they never change.
 enum class DType : std::uint8_t {
-  f16 = 0,    // IEEE 754 binary16
-  bf16 = 1,   // bfloat16: the upper half of a binary32
+  f16 = 0,   // IEEE 754 binary16
+  bf16 = 1,  // bfloat16: the upper half of a binary32
   f32 = 2,
   f64 = 3,
   i8 = 4,

@@ -12,8 +12,8 @@
 //   StoreError        the rendezvous store failed or is gone
 //   InternalError     a broken invariant: a bug in gradwire; please report it
 //
-// After a PeerError, TimeoutError, MismatchError or AbortedError of a collective the group is at its end: every later call
-// throws the first reason again. docs/errors.md says the same at length.
+// After a PeerError, TimeoutError, MismatchError or AbortedError of a collective the group is at its end: every later
+// call throws the first reason again. docs/errors.md says the same at length.
 #pragma once
 
 #include <stdexcept>
@@ -87,9 +87,9 @@ std::string describe(const std::exception& error);
 }  // namespace gradwire
 
 // Checks an invariant of gradwire itself, in every build.
-#define GRADWIRE_CHECK(condition)                                             \
-  do {                                                                        \
-    if (!(condition)) {                                                       \
-      ::gradwire::invariant_failed(#condition, __FILE__, __LINE__);           \
-    }                                                                         \
+#define GRADWIRE_CHECK(condition)                                   \
+  do {                                                              \
+    if (!(condition)) {                                             \
+      ::gradwire::invariant_failed(#condition, __FILE__, __LINE__); \
+    }                                                               \
   } while (false)

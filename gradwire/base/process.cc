@@ -19,7 +19,8 @@ std::atomic<unsigned> forks{0};
 
 unsigned fork_generation() noexcept {
   // getpid() is a system call, too dear for every collective; a handler in the child counts instead.
-  static const int registered = ::pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1, std::memory_order_relaxed); });
+  static const int registered =
+      ::pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1, std::memory_order_relaxed); });
   static_cast<void>(registered);
   return forks.load(std::memory_order_relaxed);
 }
@@ -32,8 +33,9 @@ bool OwnerProcess::is_current() const noexcept { return forks.load(std::memory_o
 
 void OwnerProcess::require_current(const char* what) const {
   if (is_current()) return;
-  throw InvalidArgument(concat(what, " was made by process ", pid_, " and is used in its forked child ", ::getpid(),
-                               "; a forked child has no part in its parent's groups: initialise a group of its own there"));
+  throw InvalidArgument(
+      concat(what, " was made by process ", pid_, " and is used in its forked child ", ::getpid(),
+             "; a forked child has no part in its parent's groups: initialise a group of its own there"));
 }
 
 Thread::Thread(std::string name, std::function<void()> body)

@@ -11,8 +11,9 @@
 
 namespace gradwire {
 
-// The process that made an object. A forked child (a data loader's worker, say) inherits the object's memory but none of its
-// threads, and must neither use it nor tear it down: that would signal and unlink things that belong to its parent.
+// The process that made an object. A forked child (a data loader's worker, say) inherits the object's memory but none
+// of its threads, and must neither use it nor tear it down: that would signal and unlink things that belong to its
+// parent.
 class OwnerProcess {
  public:
   OwnerProcess() noexcept;

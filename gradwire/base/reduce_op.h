@@ -13,7 +13,8 @@ namespace gradwire {
 
 // A reduction: a kind, and for premul_sum its factor. A value type; compare with ==.
 //
-// Which pairs of kind and dtype are defined (anything else is refused with InvalidArgument before communication starts):
+// Which pairs of kind and dtype are defined (anything else is refused with InvalidArgument before communication
+// starts):
 //
 //                 f16 bf16 f32 f64   i8 u8 i32 i64   bool   c64 c128
 //   sum           yes                yes (wraps)     or     yes
@@ -23,11 +24,21 @@ namespace gradwire {
 //   band/bor/bxor no                 yes             yes    no
 //   premul_sum    yes                no              no     yes
 //
-// Elements are combined in rank order: ((x0 + x1) + x2) + ... f16 and bf16 are combined in f32 and rounded once, to nearest even, at
-// the end. avg divides the sum by the number of ranks. premul_sum multiplies every rank's element by `factor` first.
-// min and max of values of which one is NaN are NaN. A boolean sum is a logical or (as in PyTorch).
+// Elements are combined in rank order: ((x0 + x1) + x2) + ... f16 and bf16 are combined in f32 and rounded once, to
+// nearest even, at the end. avg divides the sum by the number of ranks. premul_sum multiplies every rank's element by
+// `factor` first. min and max of values of which one is NaN are NaN. A boolean sum is a logical or (as in PyTorch).
 struct ReduceOp {
-  enum class Kind : std::uint8_t { sum = 0, avg = 1, product = 2, min = 3, max = 4, band = 5, bor = 6, bxor = 7, premul_sum = 8 };
+  enum class Kind : std::uint8_t {
+    sum = 0,
+    avg = 1,
+    product = 2,
+    min = 3,
+    max = 4,
+    band = 5,
+    bor = 6,
+    bxor = 7,
+    premul_sum = 8
+  };
 
   Kind kind = Kind::sum;
   double factor = 1.0;  // premul_sum only

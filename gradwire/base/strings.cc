@@ -19,7 +19,9 @@ std::string join_items(const Items& items, std::string_view separator) {
 
 }  // namespace
 
-std::string join(const std::vector<std::string>& parts, std::string_view separator) { return join_items(parts, separator); }
+std::string join(const std::vector<std::string>& parts, std::string_view separator) {
+  return join_items(parts, separator);
+}
 
 std::string join(const std::vector<int>& numbers, std::string_view separator) { return join_items(numbers, separator); }
 

@@ -2,16 +2,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // all_reduce over shared memory: three ways, with the same bits.
 //
-// Eager, for small buffers: every rank copies its buffer into its staging area; one step; every rank reduces all N. (N-1) B read a rank.
+// Eager, for small buffers: every rank copies its buffer into its staging area; one step; every rank reduces all N.
+// (N-1) B read a rank.
 //
-// Direct: a step; rank r reduces the r-th share of the buffer out of all ranks' buffers and writes the result into all of them, in one pass
-// over memory; a step. A rank reads B and writes B, whatever N. Nobody reads a peer's result, so no third step.
+// Direct: a step; rank r reduces the r-th share of the buffer out of all ranks' buffers and writes the result into all
+// of them, in one pass over memory; a step. A rank reads B and writes B, whatever N. Nobody reads a peer's result, so
+// no third step.
 //
-// Staged: windows of the buffer, a step each. Before step w a rank copies what others will reduce of window w into its staging area; after it, it reduces its
-// own share of window w into its buffer and its result area, and collects window w - 1 from the others' result areas. A last step, then the last window is collected. A rank
-// writes B (N-1)/N and B/N, and reads B (N-1)/N twice, of memory that others use.
+// Staged: windows of the buffer, a step each. Before step w a rank copies what others will reduce of window w into its
+// staging area; after it, it reduces its own share of window w into its buffer and its result area, and collects window
+// w - 1 from the others' result areas. A last step, then the last window is collected. A rank writes B (N-1)/N and B/N,
+// and reads B (N-1)/N twice, of memory that others use.
 //
-// Elements are independent and every one is combined in rank order, so who reduces which share does not show in the bits.
+// Elements are independent and every one is combined in rank order, so who reduces which share does not show in the
+// bits.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -103,7 +107,8 @@ void SharedChannel::stage_for_others(const std::byte* data, std::size_t count, D
   std::memcpy(area + mine.end * element, data + mine.end * element, (count - mine.end) * element);
 }
 
-void SharedChannel::all_reduce_staged(std::byte* data, std::size_t count, DType dtype, ReduceOp op, bool first_is_staged) {
+void SharedChannel::all_reduce_staged(std::byte* data, std::size_t count, DType dtype, ReduceOp op,
+                                      bool first_is_staged) {
   const std::size_t element = size_of(dtype);
   const std::size_t per_window = layout_.window / element;
   const auto ranks = static_cast<std::size_t>(size());
@@ -130,8 +135,7 @@ void SharedChannel::all_reduce_staged(std::byte* data, std::size_t count, DType 
     std::byte* own = data + (begin + mine.begin) * element;
     std::array<const void*, kMaxWorldSize> sources{};
     for (int peer = 0; peer < size(); ++peer) {
-      sources[static_cast<std::size_t>(peer)] =
-          peer == rank() ? own : input_area(peer, window_) + mine.begin * element;
+      sources[static_cast<std::size_t>(peer)] = peer == rank() ? own : input_area(peer, window_) + mine.begin * element;
     }
     const std::array<void*, 2> targets{own, result_area(rank(), window_) + mine.begin * element};
     kernels::reduce(dtype, op, {sources.data(), ranks}, targets, mine.length());

@@ -35,7 +35,8 @@ template <class Longest, class Direct, class Window>
 void SharedChannel::transfer(const Fingerprint& mine, const Offer& offer, std::size_t parts, Location location,
                              Longest&& longest, Direct&& direct, Window&& window) {
   const std::size_t slice = slice_of(parts);
-  // A private buffer makes the call a staged one whatever the others have, so its first window can be filled before entry.
+  // A private buffer makes the call a staged one whatever the others have, so its first window can be filled before
+  // entry.
   const bool staged_early = location.segment == 0;
   if (staged_early) stage(offer, slice, 0);
   expect_direct_use(location);

@@ -2,8 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // broadcast, all_gather, gather, scatter, all_to_all over shared memory.
 //
-// Direct: every rank copies what it takes out of its owner's buffer; two steps. Staged: every rank copies what it offers into its staging
-// area, a window at a time, and takes from the others' areas; one step a window. With B bytes a part and N ranks a rank writes to and reads from memory that others read and write
+// Direct: every rank copies what it takes out of its owner's buffer; two steps. Staged: every rank copies what it
+// offers into its staging area, a window at a time, and takes from the others' areas; one step a window. With B bytes a
+// part and N ranks a rank writes to and reads from memory that others read and write
 //   broadcast   B once (root) and B (others)        all_gather  B and (N-1) B
 //   gather      B and, on the root, (N-1) B         scatter     N B (root) and B        all_to_all  (N-1) B and (N-1) B
 #include <algorithm>
@@ -55,7 +56,8 @@ void SharedChannel::stage(const Offer& offer, std::size_t slice, std::size_t beg
   for (std::size_t i = 0; i < offer.parts.size(); ++i) {
     const ConstSlice& part = offer.parts[i];
     if (part.count <= begin) continue;
-    std::memcpy(area + i * slice, static_cast<const std::byte*>(part.data) + begin, std::min(slice, part.count - begin));
+    std::memcpy(area + i * slice, static_cast<const std::byte*>(part.data) + begin,
+                std::min(slice, part.count - begin));
   }
 }
 
@@ -174,7 +176,8 @@ void SharedChannel::all_to_all(std::span<const ConstSlice> inputs, std::span<con
             move_bytes(take.to + begin, staged_part(take.peer, take.part, parts), std::min(length, take.bytes - begin));
           }
         });
-    move_bytes(bytes_of(outputs[own].data), static_cast<const std::byte*>(inputs[own].data), inputs[own].count * element);
+    move_bytes(bytes_of(outputs[own].data), static_cast<const std::byte*>(inputs[own].data),
+               inputs[own].count * element);
   });
 }
 
@@ -187,8 +190,8 @@ std::size_t SharedChannel::longest_agreed_part(std::size_t element) const {
       const std::size_t expected = slot(to).parts[step_ & 1][from].expected;
       longest = std::max(longest, sent);
       if (sent == expected) continue;
-      disagreements.push_back(concat("rank ", from, " sends ", sent / element, " elements to rank ", to, ", which expects ",
-                                     expected / element));
+      disagreements.push_back(concat("rank ", from, " sends ", sent / element, " elements to rank ", to,
+                                     ", which expects ", expected / element));
     }
   }
   if (!disagreements.empty()) throw MismatchError(concat(in_call(), ": ", join(disagreements, "; ")));

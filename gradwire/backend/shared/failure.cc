@@ -59,10 +59,11 @@ void SharedChannel::throw_if_over(int peer, bool look_for_death) {
     const bool gone = !left && look_for_death && world_->is_gone(peer);
     // What a rank did before it went counts: look at its arrival again now that it is known to be over.
     if ((left || gone) && line(peer).step.load(std::memory_order_acquire) != step_) {
-      throw PeerError(concat(in_call(), ": rank ", peer, gone ? concat(" (", world_->describe_peer(peer), ") died")
-                                                             : std::string(" left the group"),
-                             " before it did its part"),
-                      {peer});
+      throw PeerError(
+          concat(in_call(), ": rank ", peer,
+                 gone ? concat(" (", world_->describe_peer(peer), ") died") : std::string(" left the group"),
+                 " before it did its part"),
+          {peer});
     }
   }
   if (options_.deadline.expired()) {

@@ -10,8 +10,8 @@
 
 namespace gradwire::shared {
 
-// Sleeps while `word` holds `expected`, at most `limit`. May wake for no reason. The word may lie in memory that several processes map, which is why this is
-// the raw call and not std::atomic::wait (private to a process).
+// Sleeps while `word` holds `expected`, at most `limit`. May wake for no reason. The word may lie in memory that
+// several processes map, which is why this is the raw call and not std::atomic::wait (private to a process).
 void futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t expected, Milliseconds limit) noexcept;
 
 // Wakes all who sleep on `word`, in any process.

@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What lies in the memory that the ranks of one channel share.
 //
-// Every rank has a slot. Ranks meet in numbered steps: a rank arrives at step s by writing s into its arrival line s mod 2, and goes on when
-// all others have arrived. A line is written again two steps later, when everybody has left the step in between and therefore no longer reads it:
-// that is why two lines suffice and no rank ever waits to leave.
+// Every rank has a slot. Ranks meet in numbered steps: a rank arrives at step s by writing s into its arrival line s
+// mod 2, and goes on when all others have arrived. A line is written again two steps later, when everybody has left the
+// step in between and therefore no longer reads it: that is why two lines suffice and no rank ever waits to leave.
 #pragma once
 
 #include <atomic>
@@ -93,7 +93,8 @@ struct alignas(4096) RankSlot {
 static_assert(sizeof(Fingerprint) <= 40 && offsetof(ArrivalLine, location) + sizeof(Location) <= 64,
               "arrival must fit one cache line");
 
-// How a rank's part of a channel's memory is laid out: slot, then two staging areas for what it offers, then two for what it reduced.
+// How a rank's part of a channel's memory is laid out: slot, then two staging areas for what it offers, then two for
+// what it reduced.
 struct ChannelLayout {
   explicit ChannelLayout(int size) noexcept;
 

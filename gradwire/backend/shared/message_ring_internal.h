@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// A ring of bytes in shared memory with one writer and one reader (who may be different processes), and the bell that wakes its reader.
+// A ring of bytes in shared memory with one writer and one reader (who may be different processes), and the bell that
+// wakes its reader.
 #pragma once
 
 #include <atomic>
@@ -51,7 +52,8 @@ class Ring {
     return true;
   }
 
-  // Copies `bytes` of the next frame's payload (to may be null: drops it) and frees frame and payload, `all` bytes long.
+  // Copies `bytes` of the next frame's payload (to may be null: drops it) and frees frame and payload, `all` bytes
+  // long.
   void take(std::byte* to, std::size_t bytes, std::size_t all) noexcept {
     const std::uint64_t at = header_->read.load(std::memory_order_relaxed);
     if (to != nullptr) get(at + sizeof(Frame), to, bytes);

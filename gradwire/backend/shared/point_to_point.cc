@@ -15,7 +15,8 @@
 namespace gradwire::shared {
 namespace {
 
-constexpr std::size_t kAllRings = std::size_t{4} << 20;  // bytes of all rings together, as long as that leaves each enough
+constexpr std::size_t kAllRings = std::size_t{4}
+                                  << 20;  // bytes of all rings together, as long as that leaves each enough
 constexpr std::size_t kSmallestRing = std::size_t{4} << 10;
 constexpr std::size_t kLargestRing = std::size_t{256} << 10;
 constexpr std::size_t kPage = 4096;
@@ -116,9 +117,9 @@ class PointToPoint::State : public std::enable_shared_from_this<PointToPoint::St
   Mutex mutex_;
   ConditionVariable changed_;
   std::uint64_t next_id_ GRADWIRE_GUARDED_BY(mutex_) = 1;
-  std::vector<std::deque<Outgoing>> outgoing_ GRADWIRE_GUARDED_BY(mutex_);             // by destination
-  std::map<std::uint64_t, MessagePtr> offered_ GRADWIRE_GUARDED_BY(mutex_);            // sends that wait for accept
-  std::deque<MessagePtr> posted_ GRADWIRE_GUARDED_BY(mutex_);                          // receives without a message
+  std::vector<std::deque<Outgoing>> outgoing_ GRADWIRE_GUARDED_BY(mutex_);   // by destination
+  std::map<std::uint64_t, MessagePtr> offered_ GRADWIRE_GUARDED_BY(mutex_);  // sends that wait for accept
+  std::deque<MessagePtr> posted_ GRADWIRE_GUARDED_BY(mutex_);                // receives without a message
   std::map<std::pair<int, std::uint64_t>, MessagePtr> accepted_ GRADWIRE_GUARDED_BY(mutex_);  // receives of large ones
   std::deque<Unexpected> unexpected_ GRADWIRE_GUARDED_BY(mutex_);
   std::map<std::uint64_t, FailureOf> channels_ GRADWIRE_GUARDED_BY(mutex_);
@@ -210,9 +211,9 @@ Request::Status PointToPoint::State::wait(const MessagePtr& message, Deadline de
       const bool send = message->direction == Message::Direction::send;
       const std::vector<int> peers = message->peer == kAnySource ? std::vector<int>{} : std::vector<int>{message->peer};
       forget(message, std::make_exception_ptr(TimeoutError(
-                          concat(send ? "send" : "receive", " on rank ", world_->rank(), " of ", world_->size(), send ? " to " : " from ",
-                                 peers.empty() ? std::string("any rank") : name_ranks(peers), ", tag ", message->tag, ", ",
-                                 message->bytes, " bytes: the deadline passed"),
+                          concat(send ? "send" : "receive", " on rank ", world_->rank(), " of ", world_->size(),
+                                 send ? " to " : " from ", peers.empty() ? std::string("any rank") : name_ranks(peers),
+                                 ", tag ", message->tag, ", ", message->bytes, " bytes: the deadline passed"),
                           peers)));
       break;
     }
@@ -357,9 +358,9 @@ bool PointToPoint::State::begin_receive(const MessagePtr& receive, int source, s
   receive->incoming = bytes;
   receive->status = {source, bytes};
   if (bytes <= receive->bytes) return true;
-  finish(receive, std::make_exception_ptr(MismatchError(
-                      concat("receive on rank ", world_->rank(), " of ", world_->size(), " from rank ", source, ", tag ",
-                             receive->tag, ": the message has ", bytes, " bytes, the buffer ", receive->bytes))));
+  finish(receive, std::make_exception_ptr(MismatchError(concat(
+                      "receive on rank ", world_->rank(), " of ", world_->size(), " from rank ", source, ", tag ",
+                      receive->tag, ": the message has ", bytes, " bytes, the buffer ", receive->bytes))));
   return false;
 }
 
@@ -457,9 +458,10 @@ void PointToPoint::State::on_cancel(int source, const Frame& frame) {
   if (found == accepted_.end()) return;
   const MessagePtr receive = found->second;
   accepted_.erase(found);
-  finish(receive, std::make_exception_ptr(PeerError(concat("receive on rank ", world_->rank(), " of ", world_->size(), " from rank ",
-                                                           source, ", tag ", frame.tag, ": the sender gave up"),
-                                                    {source})));
+  finish(receive,
+         std::make_exception_ptr(PeerError(concat("receive on rank ", world_->rank(), " of ", world_->size(),
+                                                  " from rank ", source, ", tag ", frame.tag, ": the sender gave up"),
+                                           {source})));
 }
 
 // --- peers that are gone -------------------------------------------------------------------------------------------
@@ -471,9 +473,9 @@ std::exception_ptr PointToPoint::State::why_gone(std::uint64_t channel, int peer
     if (auto error = found->second(peer)) return error;
   }
   if (!world_->is_gone(peer)) return nullptr;
-  return std::make_exception_ptr(PeerError(
-      concat("point to point on rank ", world_->rank(), " of ", world_->size(), ": rank ", peer, " (", world_->describe_peer(peer), ") died"),
-      {peer}));
+  return std::make_exception_ptr(PeerError(concat("point to point on rank ", world_->rank(), " of ", world_->size(),
+                                                  ": rank ", peer, " (", world_->describe_peer(peer), ") died"),
+                                           {peer}));
 }
 
 std::exception_ptr PointToPoint::State::why_unreachable(const Message& message) {
@@ -532,8 +534,8 @@ void PointToPoint::State::stop() {
     const MutexLock lock(mutex_);
     stopping_ = true;
     for (const MessagePtr& message : pending()) {
-      forget(message, std::make_exception_ptr(
-                          AbortedError(concat("point to point on rank ", world_->rank(), ": the group was destroyed meanwhile"))));
+      forget(message, std::make_exception_ptr(AbortedError(
+                          concat("point to point on rank ", world_->rank(), ": the group was destroyed meanwhile"))));
     }
     last = std::move(thread_);
   }
@@ -588,8 +590,8 @@ void PointToPoint::end_channel(std::uint64_t channel, std::exception_ptr reason)
 
 void PointToPoint::remove_channel(std::uint64_t channel) noexcept { state_->remove_channel(channel); }
 
-std::shared_ptr<Request> PointToPoint::isend(std::uint64_t channel, const void* data, std::size_t bytes, int destination,
-                                             std::uint32_t tag) {
+std::shared_ptr<Request> PointToPoint::isend(std::uint64_t channel, const void* data, std::size_t bytes,
+                                             int destination, std::uint32_t tag) {
   auto* from = const_cast<std::byte*>(static_cast<const std::byte*>(data));  // a send only reads it
   return std::make_shared<MessageRequest<State, Message>>(
       state_, state_->post({Message::Direction::send, channel, destination, tag, from, bytes}));

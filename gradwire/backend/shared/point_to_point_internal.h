@@ -8,8 +8,9 @@
 //   accept    the receiver has a buffer for it
 //   piece     part of a large message that was accepted
 //   cancel    the sender of an accepted message went back on it
-// Small messages that nobody waits for yet are kept on the heap; large ones cost the receiver nothing before it wants them. A thread of each rank, started with the first message that
-// cannot end at once, moves the frames, so messages go on while their rank computes or sits in a collective.
+// Small messages that nobody waits for yet are kept on the heap; large ones cost the receiver nothing before it wants
+// them. A thread of each rank, started with the first message that cannot end at once, moves the frames, so messages go
+// on while their rank computes or sits in a collective.
 #pragma once
 
 #include <atomic>
@@ -47,7 +48,8 @@ class PointToPoint {
   void end_channel(std::uint64_t channel, std::exception_ptr reason) noexcept;
   void remove_channel(std::uint64_t channel) noexcept;
 
-  std::shared_ptr<Request> isend(std::uint64_t channel, const void* data, std::size_t bytes, int destination, std::uint32_t tag);
+  std::shared_ptr<Request> isend(std::uint64_t channel, const void* data, std::size_t bytes, int destination,
+                                 std::uint32_t tag);
   std::shared_ptr<Request> irecv(std::uint64_t channel, void* data, std::size_t bytes, int source, std::uint32_t tag);
 
  private:

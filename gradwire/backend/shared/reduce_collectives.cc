@@ -2,9 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // reduce and reduce_scatter over shared memory.
 //
-// Every rank offers its input (reduce) or its N inputs (reduce_scatter); a rank that gets a result reduces what all offered for it in one
-// pass, in rank order. Direct: straight out of the owners' buffers, two steps. Staged: through the staging areas, one step a window. With B bytes of
-// result and N ranks, reduce moves (N-1) B to the root; reduce_scatter moves (N-1) B out of and into every rank.
+// Every rank offers its input (reduce) or its N inputs (reduce_scatter); a rank that gets a result reduces what all
+// offered for it in one pass, in rank order. Direct: straight out of the owners' buffers, two steps. Staged: through
+// the staging areas, one step a window. With B bytes of result and N ranks, reduce moves (N-1) B to the root;
+// reduce_scatter moves (N-1) B out of and into every rank.
 #include <algorithm>
 #include <array>
 

@@ -64,8 +64,8 @@ void SharedChannel::enter(const Fingerprint& mine, Location location) {
   own.location = location;
   arrive();
   await_all();
-  // A rank that gave up on this call before this one came says so in its note; whoever sees none such may use the others'
-  // buffers (see drain()). What a rank did after this call, its failures included, is no concern of this call.
+  // A rank that gave up on this call before this one came says so in its note; whoever sees none such may use the
+  // others' buffers (see drain()). What a rank did after this call, its failures included, is no concern of this call.
   for (int peer = 0; peer < world_->size(); ++peer) {
     const FailureNote& note = slot(peer).failure;
     if (note.state.load(std::memory_order_seq_cst) == RankState::failed && note.during == step_) {
@@ -84,7 +84,8 @@ void SharedChannel::meet() {
 
 void SharedChannel::arrive() noexcept {
   ArrivalLine& own = line(rank());
-  // An exchange is a full barrier: the store is seen before the count of sleepers is read, as a sleeper counts itself before it looks again.
+  // An exchange is a full barrier: the store is seen before the count of sleepers is read, as a sleeper counts itself
+  // before it looks again.
   own.step.exchange(step_, std::memory_order_seq_cst);
   if (slot(rank()).sleepers.load(std::memory_order_seq_cst) != 0) futex_wake_all(low_half(own.step));
 }
@@ -137,7 +138,8 @@ void SharedChannel::compare_fingerprints(const Fingerprint& mine) const {
   for (int peer = 0; peer < size; ++peer) equal = equal && line(peer).fingerprint == mine;
   if (equal) return;
   std::vector<std::string> calls;
-  for (int peer = 0; peer < size; ++peer) calls.push_back(concat("rank ", peer, " called ", describe(line(peer).fingerprint)));
+  for (int peer = 0; peer < size; ++peer)
+    calls.push_back(concat("rank ", peer, " called ", describe(line(peer).fingerprint)));
   throw MismatchError(concat(in_call(), ": ranks called different things: ", join(calls, "; ")));
 }
 
@@ -209,9 +211,10 @@ Allocation SharedChannel::allocate(std::size_t bytes, const CallOptions& options
     world_->segments().add(segment, region, rank());
     // The deleter must not keep the world: memory may outlive it.
     std::byte* data = region.part(rank());
-    made.data = std::shared_ptr<std::byte>(data, [hold = region.base, world = std::weak_ptr<World>(world_), segment](std::byte*) {
-      if (const auto alive = world.lock()) alive->segments().remove(segment);
-    });
+    made.data = std::shared_ptr<std::byte>(
+        data, [hold = region.base, world = std::weak_ptr<World>(world_), segment](std::byte*) {
+          if (const auto alive = world.lock()) alive->segments().remove(segment);
+        });
     made.bytes = bytes;
     made.in_place = true;
   });
@@ -245,7 +248,8 @@ Region SharedChannel::share_agreed(std::uint64_t key, std::size_t stride) {
   }
   meet();  // nobody writes a note again while another still reads it
   if (losers.empty()) return region;
-  throw ResourceError(concat(in_call(), ": no shared memory, all ranks go without it: ", name_ranks(losers), ": ", first));
+  throw ResourceError(
+      concat(in_call(), ": no shared memory, all ranks go without it: ", name_ranks(losers), ": ", first));
 }
 
 // --- point to point ------------------------------------------------------------------------------------------------

@@ -2,12 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The channel of the backends `threads` and `shm`: collectives over memory that all ranks see.
 //
-// Terms. A *step* is a meeting of all ranks (layout_internal.h). A call's first step is its *entry*: ranks publish their fingerprints and where
-// their buffers lie, and compare. A call is *direct* when every rank's buffer lies where all can read it: each rank then works straight on
-// the others' buffers, and a last step, the *exit*, keeps a buffer from going back to its owner while others use it. Any other call is *staged*: buffers
-// pass through the ranks' staging areas, a *window* at a time. There are two areas, used in turn, so one step a window is enough: whoever fills
-// window w + 2 has passed step w + 1, at which all had finished reading window w.
-// Whether a call is direct is decided after entry from what all ranks published, hence equally on all of them.
+// Terms. A *step* is a meeting of all ranks (layout_internal.h). A call's first step is its *entry*: ranks publish
+// their fingerprints and where their buffers lie, and compare. A call is *direct* when every rank's buffer lies where
+// all can read it: each rank then works straight on the others' buffers, and a last step, the *exit*, keeps a buffer
+// from going back to its owner while others use it. Any other call is *staged*: buffers pass through the ranks' staging
+// areas, a *window* at a time. There are two areas, used in turn, so one step a window is enough: whoever fills window
+// w + 2 has passed step w + 1, at which all had finished reading window w. Whether a call is direct is decided after
+// entry from what all ranks published, hence equally on all of them.
 #pragma once
 
 #include <atomic>
@@ -27,8 +28,10 @@ namespace gradwire::shared {
 
 class SharedChannel final : public Channel {
  public:
-  // `region` has ChannelLayout(size).stride bytes a rank, zeroed. `id` is the same on all ranks and unique among the world's channels.
-  SharedChannel(std::shared_ptr<World> world, std::shared_ptr<PointToPoint> point_to_point, Region region, std::uint64_t id);
+  // `region` has ChannelLayout(size).stride bytes a rank, zeroed. `id` is the same on all ranks and unique among the
+  // world's channels.
+  SharedChannel(std::shared_ptr<World> world, std::shared_ptr<PointToPoint> point_to_point, Region region,
+                std::uint64_t id);
   ~SharedChannel() override;
 
   int rank() const noexcept override { return world_->rank(); }
@@ -101,9 +104,10 @@ class SharedChannel final : public Channel {
 
   // The movers behind the collectives.
   //
-  // transfer() is one call in which ranks offer buffers and take from others' buffers. After entry it runs `direct()` once, with everybody's buffers readable
-  // through peer_part(), or `window(begin, length)` for consecutive ranges of the parts, with that range of every part readable through
-  // staged_part(). `longest()` is asked after entry for the largest number of bytes in a part, and must be the same on all ranks.
+  // transfer() is one call in which ranks offer buffers and take from others' buffers. After entry it runs `direct()`
+  // once, with everybody's buffers readable through peer_part(), or `window(begin, length)` for consecutive ranges of
+  // the parts, with that range of every part readable through staged_part(). `longest()` is asked after entry for the
+  // largest number of bytes in a part, and must be the same on all ranks.
   template <class Longest, class Direct, class Window>
   void transfer(const Fingerprint& mine, const Offer& offer, std::size_t parts, Location location, Longest&& longest,
                 Direct&& direct, Window&& window);
@@ -113,12 +117,13 @@ class SharedChannel final : public Channel {
   const std::byte* peer_part(int peer, std::size_t part, std::size_t parts) const noexcept;
   const std::byte* staged_part(int peer, std::size_t part, std::size_t parts) const noexcept;
   std::size_t slice_of(std::size_t parts) const noexcept;
-  // The largest part of an all_to_all; throws MismatchError, on all ranks, when what one sends is not what the other expects.
+  // The largest part of an all_to_all; throws MismatchError, on all ranks, when what one sends is not what the other
+  // expects.
   std::size_t longest_agreed_part(std::size_t element) const;
   void copy(const Fingerprint& mine, const Offer& offer, std::size_t parts, Location location, std::size_t part_bytes,
             std::span<const Take> takes);
-  void reduce_offers(const Fingerprint& mine, const Offer& offer, std::size_t parts, Location location, std::size_t part,
-                     std::byte* output, ReduceOp op);
+  void reduce_offers(const Fingerprint& mine, const Offer& offer, std::size_t parts, Location location,
+                     std::size_t part, std::byte* output, ReduceOp op);
 
   void all_reduce_eager(std::byte* data, std::size_t count, DType dtype, ReduceOp op);
   void all_reduce_direct(std::size_t count, DType dtype, ReduceOp op);
@@ -132,7 +137,8 @@ class SharedChannel final : public Channel {
   void expect_direct_use(Location location) noexcept;
   void drain() noexcept;
   [[noreturn]] void end(std::exception_ptr error);  // ends the channel and throws the first reason
-  void end_quietly(std::exception_ptr error, FailureKind kind, std::uint64_t culprits, const std::string& reason) noexcept;
+  void end_quietly(std::exception_ptr error, FailureKind kind, std::uint64_t culprits,
+                   const std::string& reason) noexcept;
   void throw_if_over(int peer, bool look_for_death);
   void adopt_failure_of(int peer) const;
   std::vector<int> missing_ranks() const;

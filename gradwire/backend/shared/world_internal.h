@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// What differs between ranks that are threads and ranks that are processes: how memory comes to be shared, and how one learns that a
-// rank is gone. Everything else in this folder is the same for both.
+// What differs between ranks that are threads and ranks that are processes: how memory comes to be shared, and how one
+// learns that a rank is gone. Everything else in this folder is the same for both.
 #pragma once
 
 #include <atomic>
@@ -27,7 +27,8 @@ struct Region {
   std::byte* part(int rank) const noexcept { return base.get() + static_cast<std::size_t>(rank) * stride; }
 };
 
-// The segments that this rank allocated and still holds: tells whether a pointer lies in memory that the others can read. Thread-safe.
+// The segments that this rank allocated and still holds: tells whether a pointer lies in memory that the others can
+// read. Thread-safe.
 class SegmentTable {
  public:
   struct Found {
@@ -75,9 +76,11 @@ class World {
   // Whether every rank can read every pointer of every other (ranks are threads).
   virtual bool shares_all_memory() const noexcept = 0;
 
-  // Collective: all ranks call it with the same key and stride and get the same region. Calls with different keys may overlap. Throws ResourceError where this rank was
-  // refused memory (others may have got it: the caller takes a vote), PeerError, TimeoutError. `check` is called now and then while waiting and may throw.
-  virtual Region share_region(std::uint64_t key, std::size_t stride, Deadline deadline, const std::function<void()>& check) = 0;
+  // Collective: all ranks call it with the same key and stride and get the same region. Calls with different keys may
+  // overlap. Throws ResourceError where this rank was refused memory (others may have got it: the caller takes a vote),
+  // PeerError, TimeoutError. `check` is called now and then while waiting and may throw.
+  virtual Region share_region(std::uint64_t key, std::size_t stride, Deadline deadline,
+                              const std::function<void()>& check) = 0;
 
   // Whether the process of `peer` has ended. A system call.
   virtual bool is_gone(int peer) const noexcept = 0;

@@ -63,7 +63,8 @@ UniqueFd listen_on_abstract_address(std::string& name) {
   UniqueFd fd = make_socket();
   sockaddr_un address{};
   const socklen_t length = fill_address(address, name);
-  if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 || ::listen(fd.get(), kMaxWorldSize) != 0) {
+  if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
+      ::listen(fd.get(), kMaxWorldSize) != 0) {
     throw ResourceError(concat("cannot listen on a local socket: ", std::strerror(errno)));
   }
   return fd;
@@ -78,8 +79,9 @@ UniqueFd connect_to_abstract_address(const std::string& name) {
     result = ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), length);
   } while (result != 0 && errno == EINTR);
   if (result != 0) {
-    throw InvalidArgument(concat("backend shm cannot reach rank 0 on this host: ", std::strerror(errno),
-                                 "; its ranks must run on one host and in one network namespace, and rank 0 must be alive"));
+    throw InvalidArgument(
+        concat("backend shm cannot reach rank 0 on this host: ", std::strerror(errno),
+               "; its ranks must run on one host and in one network namespace, and rank 0 must be alive"));
   }
   return fd;
 }
@@ -90,7 +92,8 @@ std::optional<UniqueFd> accept_own_user(int listener, Milliseconds wait) {
   if (!fd) return std::nullopt;
   ucred peer{};
   socklen_t length = sizeof(peer);
-  if (::getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0 || peer.uid != ::geteuid()) return std::nullopt;
+  if (::getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0 || peer.uid != ::geteuid())
+    return std::nullopt;
   return fd;
 }
 
@@ -129,7 +132,8 @@ Received receive_packet(int socket, Packet& packet, Milliseconds wait) {
   const ssize_t got = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return Received::nothing;
   packet.fds.clear();
-  for (cmsghdr* header = CMSG_FIRSTHDR(&message); got > 0 && header != nullptr; header = CMSG_NXTHDR(&message, header)) {
+  for (cmsghdr* header = CMSG_FIRSTHDR(&message); got > 0 && header != nullptr;
+       header = CMSG_NXTHDR(&message, header)) {
     if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
     const std::size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
     for (std::size_t i = 0; i < count; ++i) {

@@ -69,8 +69,9 @@ std::optional<std::size_t> control_group_limit(const std::string& root, const st
 
 UniqueFd make_memory_file(std::size_t bytes) {
   if (const auto limit = control_group_limit(); limit && bytes > *limit) {
-    throw ResourceError(concat(bytes, " bytes of shared memory are more than the ", *limit,
-                               " bytes that this process's control group may use; use smaller buckets or fewer ranks, or raise the limit"));
+    throw ResourceError(concat(
+        bytes, " bytes of shared memory are more than the ", *limit,
+        " bytes that this process's control group may use; use smaller buckets or fewer ranks, or raise the limit"));
   }
   const auto folder = environment("GRADWIRE_SHM_FOLDER");
   if (!folder) {

@@ -11,12 +11,13 @@
 
 namespace gradwire::shm {
 
-// A file of `bytes` that only its descriptors hold: a sealed memfd, which nobody can shrink under a reader; or, where GRADWIRE_SHM_FOLDER is set or the
-// kernel has no memfd, an unlinked file. Its pages are not there yet. Throws ResourceError.
+// A file of `bytes` that only its descriptors hold: a sealed memfd, which nobody can shrink under a reader; or, where
+// GRADWIRE_SHM_FOLDER is set or the kernel has no memfd, an unlinked file. Its pages are not there yet. Throws
+// ResourceError.
 UniqueFd make_memory_file(std::size_t bytes);
 
-// Takes the pages of [begin, begin + bytes) now, so that touching them later cannot fail (a fault on a full file system is a SIGBUS). Throws ResourceError
-// with the sizes and what to do.
+// Takes the pages of [begin, begin + bytes) now, so that touching them later cannot fail (a fault on a full file system
+// is a SIGBUS). Throws ResourceError with the sizes and what to do.
 void reserve_pages(int fd, std::size_t begin, std::size_t bytes);
 
 // The memory limit of this process's control group, if it has one; `root` is where the cgroup file system is mounted.

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Proves: memory files have no name and cannot be shrunk; a refusal is an error before any page is touched; control-group limits are
-// found wherever they stand in the path.
+// Proves: memory files have no name and cannot be shrunk; a refusal is an error before any page is touched;
+// control-group limits are found wherever they stand in the path.
 #include "gradwire/backend/shm/memory_file_internal.h"
 
 #include <fcntl.h>

@@ -83,7 +83,8 @@ std::string boot_id() {
 UniqueFd open_own_pidfd() {
   UniqueFd fd(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
   if (!fd) {
-    throw ResourceError(concat("cannot open a pidfd: ", std::strerror(errno), "; backend shm needs Linux 5.3 or newer"));
+    throw ResourceError(
+        concat("cannot open a pidfd: ", std::strerror(errno), "; backend shm needs Linux 5.3 or newer"));
   }
   return fd;
 }
@@ -162,13 +163,15 @@ class Root {
       const UniqueFd& socket = members_.sockets[static_cast<std::size_t>(rank)];
       Packet packet;
       if (socket && shm::receive_packet(socket.get(), packet, Milliseconds(0)) == Received::closed) {
-        throw PeerError(concat("rendezvous: rank ", rank, " (process ", members_.peers[static_cast<std::size_t>(rank)].pid,
-                               ") ended before all ranks were there"),
-                        {rank});
+        throw PeerError(
+            concat("rendezvous: rank ", rank, " (process ", members_.peers[static_cast<std::size_t>(rank)].pid,
+                   ") ended before all ranks were there"),
+            {rank});
       }
     }
     if (deadline_.expired()) {
-      throw TimeoutError(concat("rendezvous: the deadline passed while waiting for ", name_ranks(missing())), missing());
+      throw TimeoutError(concat("rendezvous: the deadline passed while waiting for ", name_ranks(missing())),
+                         missing());
     }
   }
 
@@ -188,8 +191,9 @@ class Root {
     }
     for (std::size_t i = 1; i < members_.sockets.size(); ++i) {
       if (!shm::send_packet(members_.sockets[i].get(), to_bytes(welcome), fds)) {
-        throw PeerError(concat("rendezvous: rank ", i, " (process ", members_.peers[i].pid, ") ended before it was welcomed"),
-                        {static_cast<int>(i)});
+        throw PeerError(
+            concat("rendezvous: rank ", i, " (process ", members_.peers[i].pid, ") ended before it was welcomed"),
+            {static_cast<int>(i)});
       }
     }
   }
@@ -245,7 +249,8 @@ Members join(const BackendOptions& options, Deadline deadline) {
   std::string address;
   words >> host >> address;
   if (host != boot_id()) {
-    throw InvalidArgument(concat("backend shm on rank ", options.rank, ": rank 0 runs on another host; shm is for one host"));
+    throw InvalidArgument(
+        concat("backend shm on rank ", options.rank, ": rank 0 runs on another host; shm is for one host"));
   }
   Members members;
   members.sockets.push_back(shm::connect_to_abstract_address(address));
@@ -258,7 +263,8 @@ Members join(const BackendOptions& options, Deadline deadline) {
   while (received == Received::nothing) {
     received = shm::receive_packet(socket, packet, kSlice);
     if (received == Received::nothing && deadline.expired()) {
-      throw TimeoutError(concat("rendezvous on rank ", options.rank, ": the deadline passed while waiting for the other ranks"));
+      throw TimeoutError(
+          concat("rendezvous on rank ", options.rank, ": the deadline passed while waiting for the other ranks"));
     }
   }
   Welcome welcome;
@@ -284,8 +290,8 @@ std::unique_ptr<Backend> make_shm_backend(const BackendOptions& options) {
   const Deadline deadline = Deadline::after(options.timeout);
   Members members = options.rank == 0 ? Root(options, deadline).gather() : join(options, deadline);
   trace::point("rendezvous.connected", options.rank);
-  auto world = std::make_shared<shm::ShmWorld>(options.rank, options.size, std::move(members.sockets), std::move(members.peers),
-                                               members.may_spin);
+  auto world = std::make_shared<shm::ShmWorld>(options.rank, options.size, std::move(members.sockets),
+                                               std::move(members.peers), members.may_spin);
   return std::make_unique<shared::SharedBackend>("shm", std::move(world), members.region, options.timeout);
 }
 

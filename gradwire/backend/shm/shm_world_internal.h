@@ -21,11 +21,13 @@ struct Peer {
 
 class ShmWorld final : public shared::World {
  public:
-  // `sockets`: on rank 0 one to each other rank (index = rank), elsewhere one, to rank 0. `peers` by rank; this rank's own entry is not looked at.
+  // `sockets`: on rank 0 one to each other rank (index = rank), elsewhere one, to rank 0. `peers` by rank; this rank's
+  // own entry is not looked at.
   ShmWorld(int rank, int size, std::vector<UniqueFd> sockets, std::vector<Peer> peers, bool may_spin);
 
   bool shares_all_memory() const noexcept override { return false; }
-  // Rank 0 makes the file and sends it to the others; every rank takes the pages of its own part, so that they lie near it.
+  // Rank 0 makes the file and sends it to the others; every rank takes the pages of its own part, so that they lie near
+  // it.
   shared::Region share_region(std::uint64_t key, std::size_t stride, Deadline deadline,
                               const std::function<void()>& check) override;
   bool is_gone(int peer) const noexcept override;

@@ -109,7 +109,8 @@ class ThreadsWorld final : public shared::World {
     set_may_spin(known && CPU_COUNT(&cores) >= size);
   }
   bool shares_all_memory() const noexcept override { return true; }
-  Region share_region(std::uint64_t key, std::size_t stride, Deadline deadline, const std::function<void()>& check) override {
+  Region share_region(std::uint64_t key, std::size_t stride, Deadline deadline,
+                      const std::function<void()>& check) override {
     return rank() == 0 ? meeting_->make(key, stride, size()) : meeting_->find(key, deadline, check);
   }
   bool is_gone(int /*peer*/) const noexcept override { return false; }
@@ -139,8 +140,9 @@ std::unique_ptr<Backend> make_threads_backend(const BackendOptions& options) {
     words >> process >> number;
     if (process == ::getpid()) meeting = Meetings::of_this_process().find(number);
     if (meeting == nullptr) {
-      throw InvalidArgument(concat("backend threads on rank ", options.rank, ": rank 0 is in process ", process, ", this rank in ",
-                                   ::getpid(), "; ranks of this backend are threads of one process (use shm)"));
+      throw InvalidArgument(concat("backend threads on rank ", options.rank, ": rank 0 is in process ", process,
+                                   ", this rank in ", ::getpid(),
+                                   "; ranks of this backend are threads of one process (use shm)"));
     }
   }
   auto world = std::make_shared<ThreadsWorld>(options.rank, options.size, std::move(meeting));
