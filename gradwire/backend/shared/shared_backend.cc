@@ -22,7 +22,9 @@ SharedBackend::SharedBackend(std::string_view name, std::shared_ptr<World> world
     : name_(name),
       world_(std::move(world)),
       point_to_point_(std::make_shared<PointToPoint>(world_, inner(region, ChannelLayout(world_->size()).stride))),
-      channel_(std::make_unique<SharedChannel>(world_, point_to_point_, region, kFirstChannel)) {
+      channel_(std::make_unique<SharedChannel>(
+          world_, point_to_point_, region, kFirstChannel,
+          world_->may_spin() ? SharedChannel::Waiting::spins : SharedChannel::Waiting::yields)) {
   channel_->barrier({Deadline::after(timeout), {}});
 }
 

@@ -21,7 +21,7 @@ namespace {
 // How long a waiter spins when every rank has a processor of its own, before it sleeps.
 constexpr auto kSpinTime = std::chrono::microseconds(60);
 constexpr int kPausesBetweenLooks = 64;
-// Where ranks share processors: how often a waiter gives its processor away before it sleeps.
+// Where threads share processors: how often a waiter gives its processor away before it sleeps.
 constexpr int kYields = 8;
 // A sleeper looks round at least this often: for a peer's death, its own deadline, a wake that was lost.
 constexpr Milliseconds kSlice{20};
@@ -30,12 +30,13 @@ constexpr std::uint64_t kEverywhere = 1;  // the segment of ranks that are threa
 }  // namespace
 
 SharedChannel::SharedChannel(std::shared_ptr<World> world, std::shared_ptr<PointToPoint> point_to_point, Region region,
-                             std::uint64_t id)
+                             std::uint64_t id, Waiting waiting)
     : world_(std::move(world)),
       point_to_point_(std::move(point_to_point)),
       region_(std::move(region)),
       id_(id),
-      layout_(world_->size()) {
+      layout_(world_->size()),
+      waiting_(waiting) {
   point_to_point_->add_channel(id_, [this](int peer) { return point_to_point_failure(peer); });
 }
 
@@ -105,7 +106,7 @@ void SharedChannel::await(int peer) {
       spin_pause();
       if (arrived.load(std::memory_order_acquire) == step_) return;
     }
-    if (world_->may_spin()) {
+    if (waiting_ == Waiting::spins) {
       const auto now = Deadline::Clock::now();
       if (look == 0) spin_until = now + kSpinTime;
       if (now >= spin_until) break;
@@ -195,7 +196,7 @@ std::unique_ptr<Channel> SharedChannel::duplicate(const CallOptions& options) {
     enter(fingerprint(DType::u8, 0), {});
     const std::uint64_t id = mix(id_, ++made_);
     Region region = share_agreed(id, ChannelLayout(size()).stride);
-    made = std::make_unique<SharedChannel>(world_, point_to_point_, std::move(region), id);
+    made = std::make_unique<SharedChannel>(world_, point_to_point_, std::move(region), id, Waiting::yields);
   });
   return made;
 }

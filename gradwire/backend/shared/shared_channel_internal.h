@@ -28,10 +28,14 @@ namespace gradwire::shared {
 
 class SharedChannel final : public Channel {
  public:
+  // What a waiter does with its processor before it sleeps. A duplicate's waiter gives it away: the thread of a lane
+  // shares it with the thread that computes.
+  enum class Waiting { spins, yields };
+
   // `region` has ChannelLayout(size).stride bytes a rank, zeroed. `id` is the same on all ranks and unique among the
   // world's channels.
   SharedChannel(std::shared_ptr<World> world, std::shared_ptr<PointToPoint> point_to_point, Region region,
-                std::uint64_t id);
+                std::uint64_t id, Waiting waiting);
   ~SharedChannel() override;
 
   int rank() const noexcept override { return world_->rank(); }
@@ -151,6 +155,7 @@ class SharedChannel final : public Channel {
   const Region region_;
   const std::uint64_t id_;
   const ChannelLayout layout_;
+  const Waiting waiting_;
 
   // Of the thread that runs collectives.
   std::uint64_t step_ = 0;
