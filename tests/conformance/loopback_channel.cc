@@ -2,15 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/conformance/loopback_channel.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 
 #include "gradwire/backend/generic/call_internal.h"
 #include "gradwire/backend/validate_internal.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/os_handles.h"
 #include "gradwire/base/strings.h"
 
 namespace gradwire::testing {
@@ -179,10 +177,11 @@ Allocation LoopbackChannel::allocate(std::size_t bytes, const CallOptions& optio
   std::vector<std::byte> failed(static_cast<std::size_t>(size()));
   Allocation allocation{nullptr, bytes, false};
   run({.operation = generic::Operation::allocate, .count = bytes}, options, [&] {
-    const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-    const std::size_t rounded = (std::max<std::size_t>(bytes, 1) + page - 1) / page * page;
-    allocation.data = {static_cast<std::byte*>(std::aligned_alloc(page, rounded)), std::free};
-    if (allocation.data != nullptr) std::memset(allocation.data.get(), 0, rounded);
+    try {
+      const auto mapping = std::make_shared<Mapping>(Mapping::anonymous(std::max<std::size_t>(bytes, 1)));
+      allocation.data = {mapping, mapping->data()};
+    } catch (const ResourceError&) {  // told to all below
+    }
     const std::byte mine{allocation.data == nullptr};
     failed[static_cast<std::size_t>(rank_)] = mine;
     share(&mine, failed.data(), 1, options.deadline);
