@@ -39,14 +39,19 @@ class LineSplitter {
       partial_.append(bytes.substr(0, end));
       after_return_ = bytes[end] == '\r';
       bytes.remove_prefix(end + 1);
+      redrawn_ = after_return_ && (bytes.empty() || bytes.front() != '\n');
       emit(std::string_view(partial_));
       partial_.clear();
     }
   }
 
+  // Within emit: whether the line ended in a lone "\r", so that the next one is to be drawn over it.
+  bool redrawn() const noexcept { return redrawn_; }
+
   // The stream has ended: hands out what is left, if anything.
   template <class Emit>
   void finish(Emit&& emit) {
+    redrawn_ = false;
     if (partial_.empty()) return;
     emit(std::string_view(partial_));
     partial_.clear();
@@ -56,6 +61,7 @@ class LineSplitter {
   std::size_t limit_;
   std::string partial_;
   bool after_return_ = false;
+  bool redrawn_ = false;
 };
 
 // The last few lines of a stream, each cut to a bearable length.

@@ -34,6 +34,7 @@ int run_job(const Options& options, SignalQueue& signals, const RendezvousFolder
                            .job_id = random_job_id(),
                            .master_port = find_free_port(),
                            .threads = threads_per_rank(allowed_cpus(), options.ranks),
+                           .terminal = options.prefix && options.log_folder.empty() && ::isatty(STDOUT_FILENO) == 1,
                            .extra = options.extra_environment};
   Supervisor supervisor(options, signals, front_fd);
   const JobOutcome outcome = supervisor.run(job);

@@ -8,6 +8,7 @@
 #include <array>
 #include <cerrno>
 #include <filesystem>
+#include <utility>
 
 #include "gradwire/base/environment.h"
 #include "gradwire/base/strings.h"
@@ -115,9 +116,15 @@ bool Output::read_some(Stream& stream) {
 void Output::emit(Stream& stream, std::string_view line) {
   if (stream.last != nullptr) stream.last->add(line);
   if (!options_.prefix) return;
-  stream.sink->append(stream.prefix);
-  stream.sink->append(line);
-  stream.sink->append("\n");
+  if (!stream.sink->is_terminal()) {
+    stream.sink->append(concat(stream.prefix, line, "\n"));
+    return;
+  }
+  // A progress line stays progress: the next line, whoever's, is drawn over it.
+  if (stream.splitter.redrawn() && line.empty()) return;
+  stream.sink->append(concat(std::exchange(redrawing_, false) ? "\r\x1b[K" : "", stream.prefix, line));
+  redrawing_ = stream.splitter.redrawn();
+  if (!redrawing_) stream.sink->append("\n");
 }
 
 void Output::drain() {
@@ -131,6 +138,7 @@ void Output::drain() {
 }
 
 void Output::say(const std::string& text) {
+  if (std::exchange(redrawing_, false)) err_.append("\n");
   err_.append(text);
   err_.flush_some();
 }

@@ -65,6 +65,7 @@ class Output {
   OutputSink err_;
   std::vector<Stream> streams_;
   std::vector<std::unique_ptr<LastLines>> last_;  // one a rank
+  bool redrawing_ = false;                        // the terminal's last line is a progress line
 };
 
 // "[rank 3] ", padded so that the prefixes of all ranks are of one width; coloured if asked.

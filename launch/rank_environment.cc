@@ -52,6 +52,7 @@ std::vector<std::string> rank_environment(const JobEnvironment& job, int rank, c
   environment.set("MASTER_PORT", job.master_port);
   environment.set("GRADWIRE_RENDEZVOUS", job.rendezvous_file);
   environment.set("GRADWIRE_JOB_ID", job.job_id);
+  if (job.terminal) environment.set("GRADWIRE_TERMINAL", 1);
   if (!environment.has("OMP_NUM_THREADS")) environment.set("OMP_NUM_THREADS", job.threads);
   for (const auto& [name, value] : job.extra) environment.set(name, value);
   return environment.take();

@@ -17,6 +17,7 @@ struct JobEnvironment {
   std::string job_id;           // no two jobs share it
   std::uint16_t master_port = 0;
   int threads = 1;                                         // OMP_NUM_THREADS where nobody set it
+  bool terminal = false;                                   // the ranks' output is shown on a terminal
   std::vector<std::pair<std::string, std::string>> extra;  // --env; goes over what is inherited
 };
 

@@ -8,6 +8,7 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -18,6 +19,9 @@
 
 namespace char_lm {
 namespace {
+
+// gradwire-run says by GRADWIRE_TERMINAL that it shows what ranks write on one.
+bool on_terminal() { return isatty(STDOUT_FILENO) == 1 || std::getenv("GRADWIRE_TERMINAL") != nullptr; }
 
 using gradwire::concat;
 using Json = nlohmann::ordered_json;
@@ -59,7 +63,7 @@ std::string printable(const std::string& text) {
 }
 
 Report::Report(const Options& options, const RunFacts& facts, bool speaks)
-    : options_(options), facts_(facts), speaks_(speaks), live_(speaks && isatty(STDOUT_FILENO) == 1) {
+    : options_(options), facts_(facts), speaks_(speaks), live_(speaks && on_terminal()) {
   if (speaks_ && !options_.json.empty()) {
     json_.open(options_.json, std::ios::trunc);
     if (!json_) {
