@@ -7,7 +7,7 @@
 include(GradwireFindTorch)
 gradwire_find_torch(GRADWIRE_TORCH_FOUND PYTHONS "${PROJECT_SOURCE_DIR}/.venv/bin/python" python3)
 if(NOT GRADWIRE_TORCH_FOUND)
-  message(FATAL_ERROR "gradwire: no libtorch found. Looked for include/torch/version.h and lib/libtorch_cpu.so in: "
+  message(FATAL_ERROR "gradwire: no libtorch found. Looked for include/torch/headeronly/version.h and lib/libtorch_cpu.so in: "
     "${GRADWIRE_TORCH_FOUND_LOOKED}. Run `make setup`, name a libtorch with -DCMAKE_PREFIX_PATH=..., or build the torch-free "
     "part with -DGRADWIRE_TORCH=OFF.")
 endif()

@@ -58,14 +58,14 @@ need_packages() {
 
 # --- libtorch --------------------------------------------------------------------------------------------------------
 
-is_libtorch() { [[ -e "$1/include/torch/version.h" && -e "$1/lib/libtorch_cpu.so" ]]; }
+is_libtorch() { [[ -e "$1/include/torch/headeronly/version.h" && -e "$1/lib/libtorch_cpu.so" ]]; }
 
 # Whether the user named a libtorch of his own.
 named_torch() {
     local folder
     if [[ -n "${GRADWIRE_TORCH_DIR:-}" ]]; then
         is_libtorch "$GRADWIRE_TORCH_DIR" && return 0
-        die "GRADWIRE_TORCH_DIR=$GRADWIRE_TORCH_DIR is no libtorch: it needs include/torch/version.h and lib/libtorch_cpu.so"
+        die "GRADWIRE_TORCH_DIR=$GRADWIRE_TORCH_DIR is no libtorch: it needs include/torch/headeronly/version.h and lib/libtorch_cpu.so"
     fi
     while IFS= read -r folder; do
         [[ -n "$folder" ]] && is_libtorch "$folder" && return 0
