@@ -26,6 +26,10 @@ namespace {
 
 GRADWIRE_CONFORMANCE_SUITE(Process, 2, 3);
 
+// What only ranks with a process of their own can show.
+class ProcessRanks : public ConformanceTest {};
+INSTANTIATE_TEST_SUITE_P(All, ProcessRanks, ::testing::Values(World{Kind::shm, 2}, World{Kind::shm, 3}), world_name);
+
 std::size_t entries(const std::string& folder) {
   const auto begin = std::filesystem::directory_iterator(folder);
   return static_cast<std::size_t>(std::distance(begin, std::filesystem::directory_iterator{}));
@@ -87,8 +91,7 @@ TEST_P(Process, TwoHundredLivesLeakNoDescriptorMappingThreadOrFile) {
   EXPECT_EQ(files_in("/dev/shm"), before);
 }
 
-TEST_P(Process, AForkedChildThatExitsDisturbsNobody) {
-  if (world().kind != Kind::shm) return;  // ranks that are threads cannot fork one by one
+TEST_P(ProcessRanks, AForkedChildThatExitsDisturbsNobody) {
   run([](RankContext& context) {
     use(context.channel());
     const Allocation allocation = context.channel().allocate(40'000, guarded());
@@ -117,8 +120,7 @@ TEST_P(Process, AForkedChildThatExitsDisturbsNobody) {
   });
 }
 
-TEST_P(Process, AChildThatLivesOnDoesNotKeepItsParentAlive) {
-  if (world().kind != Kind::shm) return;
+TEST_P(ProcessRanks, AChildThatLivesOnDoesNotKeepItsParentAlive) {
   run([](RankContext& context) {
     // The child holds copies of all descriptors. Its parent leaves; the others must see that.
     if (context.rank() == 0) {
@@ -151,8 +153,7 @@ class TinyFileSystem {
   int error_;
 };
 
-TEST_P(Process, MemoryThatIsRefusedIsAnErrorOnAllRanksAndNoSignal) {
-  if (world().kind != Kind::shm) return;
+TEST_P(ProcessRanks, MemoryThatIsRefusedIsAnErrorOnAllRanksAndNoSignal) {
   const TinyFileSystem tiny;
   if (!tiny.ok()) GTEST_SKIP() << "mounting a tmpfs is refused here: " << tiny.error();
   run_world_unjoined(world(), [&](RankContext& context) {
@@ -176,8 +177,7 @@ TEST_P(Process, MemoryThatIsRefusedIsAnErrorOnAllRanksAndNoSignal) {
   EXPECT_EQ(entries(tiny.path()), 0U) << "files were left behind";
 }
 
-TEST_P(Process, MemoryThatIsRefusedAfterTheStartIsAnErrorOnAllRanksAndTheChannelGoesOn) {
-  if (world().kind != Kind::shm) return;
+TEST_P(ProcessRanks, MemoryThatIsRefusedAfterTheStartIsAnErrorOnAllRanksAndTheChannelGoesOn) {
   const TinyFileSystem tiny;
   if (!tiny.ok()) GTEST_SKIP() << "mounting a tmpfs is refused here: " << tiny.error();
   run([&](RankContext& context) {
