@@ -22,14 +22,19 @@ namespace gradwire::internal {
 
 // A group over one Channel. The Backend is shared with the group's duplicates and goes with the last of them.
 //
-// Order: the group's collectives, dup, split and allocate are one sequence (see Executor): a call with `async` false,
+// Order. The group's collectives, dup, split and allocate are one sequence (see Executor). A call with `async` false,
 // and any call on a lane, runs on its own thread when nothing is under way; others run on the group's one worker, which
 // carries the caller's ThreadLocalState. Then-callbacks run on that worker too; a collective called in one has run when
-// the call returns. Deadlines: the clock of a collective starts when it is called, so time in the queue counts (as in
-// PyTorch). Errors: a call after the first error gets that error, from its Work. A group that was shut down refuses
-// calls with InvalidArgument; in a forked child every call does. End: a Work keeps its group alive. A group that is let
-// go with work under way (only futures are left of it) aborts that work: its futures fail with AbortedError, and ranks
-// that need this one's part with PeerError. shutdown() finishes it instead.
+// the call returns.
+//
+// Deadlines. The clock of a collective starts when it is called, so time in the queue counts (as in PyTorch).
+//
+// Errors. A call after the first error gets that error, from its Work. A group that was shut down refuses calls with
+// InvalidArgument; in a forked child every call does.
+//
+// End. A Work keeps its group alive. A group that is let go with work under way (only futures are left of it) aborts
+// that work: its futures fail with AbortedError, and ranks that need this one's part with PeerError. shutdown()
+// finishes it instead; it refuses what then-callbacks would start meanwhile.
 class BackendGroup final : public ProcessGroup {
  public:
   // `channel` owns what it needs of its backend. `store` is where split() makes its rendezvous; null: no split. It is

@@ -14,15 +14,13 @@ namespace gradwire::internal {
 
 // Three ways lead to the run of a task:
 //   - a call that waits, when nothing is queued or running: at once, on the calling thread (no thread is started, no
-//   switch of threads);
-//   - a call that waits, otherwise, and every call that does not: on one worker thread, which starts with the first of
-//   them;
+//     switch of threads);
+//   - a call that waits, otherwise, and every call that does not: on one worker thread, which starts with the first;
 //   - a call out of a task's own end (a then-callback that starts a further collective): it cannot wait for the worker,
-//   because it is the
-//     worker. It takes its place at the end of the queue and runs everything up to and including itself, so that order
-//     is kept and waiting for it returns.
+//     because it is the worker. It takes its place at the end of the queue and runs everything up to and including
+//     itself, so that order is kept and waiting for it returns.
 //
-// A task must not throw. Thread-safe. Held by shared_ptr; tasks hold no reference to it.
+// A task must not throw. Thread-safe. Tasks hold no reference to it.
 class Executor {
  public:
   using Task = std::function<void()>;

@@ -58,9 +58,9 @@ constexpr const char* kThreads = "threads";
 // own.
 std::shared_ptr<World> current_world() {
   if (thread_world != nullptr && thread_world->owner.is_current()) return thread_world;
-  MutexLock lock(process_world().mutex);
-  const auto& world = process_world().world;
-  return world != nullptr && world->owner.is_current() ? world : nullptr;
+  ProcessWorld& process = process_world();
+  MutexLock lock(process.mutex);
+  return process.world != nullptr && process.world->owner.is_current() ? process.world : nullptr;
 }
 
 std::shared_ptr<World> require_world(const char* operation) {
@@ -194,13 +194,13 @@ std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
   }
   log::set_rank(world->place.rank);
   std::shared_ptr<World> inherited;  // of a parent process; goes outside of the lock
-  MutexLock lock(process_world().mutex);
-  auto& place = process_world().world;
-  if (place != nullptr && place->owner.is_current()) {
+  ProcessWorld& process = process_world();
+  MutexLock lock(process.mutex);
+  if (process.world != nullptr && process.world->owner.is_current()) {
     throw InvalidArgument(
         "init_process_group: another thread of this process initialised the default group at the same time");
   }
-  inherited = std::exchange(place, world);
+  inherited = std::exchange(process.world, world);
   lock.unlock();
   return world->group;
 }
@@ -259,8 +259,9 @@ void destroy_process_group(const std::shared_ptr<ProcessGroup>& group) {
     return;
   }
   log::set_rank(-1);
-  MutexLock lock(process_world().mutex);
-  if (process_world().world == world) process_world().world.reset();
+  ProcessWorld& process = process_world();
+  MutexLock lock(process.mutex);
+  if (process.world == world) process.world.reset();
 }
 
 }  // namespace gradwire

@@ -17,9 +17,9 @@ namespace gradwire {
 //     gradwire-run      RANK, WORLD_SIZE, and the file that GRADWIRE_RENDEZVOUS names
 //     torchrun          RANK, WORLD_SIZE; one host: a private file (MASTER_PORT is taken by torchrun's own store)
 //     by hand           RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT: rank 0 serves a TcpStore there
-//     mpirun            OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_SIZE; one host: a private file, else MASTER_ADDR and
-//     MASTER_PORT mpiexec (PMI)     PMI_RANK, PMI_SIZE; the same srun              SLURM_PROCID, SLURM_NTASKS,
-//     SLURM_NNODES inside a job step; the same
+//     mpirun            OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_SIZE; one host: a private file, else as by hand
+//     mpiexec (PMI)     PMI_RANK, PMI_SIZE; the same
+//     srun              SLURM_PROCID, SLURM_NTASKS, SLURM_NNODES inside a job step; the same
 //   file:///path      a FileStore; its maker removes the file
 //   tcp://host:port   rank 0 serves a TcpStore at that port
 // "?rank=0&world_size=2" may follow file:// and tcp://; InitOptions::rank and world_size count more than both that and

@@ -317,6 +317,28 @@ TEST(InitProcesses, AForkedChildBeginsAnew) {
   destroy_process_group();
 }
 
+TEST(InitProcesses, AProgramMayEndWithoutDestroying) {
+  const auto end_of = [](bool exits) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      const auto group = init_process_group(through(std::make_shared<HashStore>(), 0, 1, "shm"));
+      at::Tensor tensor = at::ones({3});
+      group->all_reduce({tensor})->wait();  // starts the worker, which the end of the program must join
+      group->all_reduce({tensor});
+      if (exits) std::exit(7);
+      ::_exit(7);
+    }
+    int status = 0;
+    EXPECT_EQ(::waitpid(child, &status, 0), child);
+    return status;
+  };
+  for (const bool exits : {true, false}) {
+    const int status = end_of(exits);
+    EXPECT_TRUE(WIFEXITED(status)) << exits;
+    EXPECT_EQ(WEXITSTATUS(status), 7) << exits;
+  }
+}
+
 // The variables that launchers set, and that this test must not inherit.
 void clear_environment() {
   for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",

@@ -13,11 +13,11 @@ namespace gradwire {
 
 // While one of these lives on a thread, that thread is a lane:
 //   - a call on an `original` group goes to its `duplicate` instead (a hook that captured a group is right without
-//   knowing of lanes);
+//     knowing of lanes);
 //   - a call on a duplicate itself is itself; a call on any other group throws InvalidArgument that says to name the
-//   group when the hook is registered;
+//     group when the hook is registered;
 //   - every collective runs at once on this thread and returns a completed Work, so wait() on it, or on any future made
-//   of it, returns;
+//     of it, returns;
 //   - each collective carries `tag`, whose stage counts up by one a call.
 // Scopes nest; the inner one holds. Not movable; lives on the stack of its thread.
 class LaneScope {
