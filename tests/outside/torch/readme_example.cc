@@ -13,7 +13,7 @@ int main() {
   torch::nn::Sequential net(torch::nn::Linear(8, 64), torch::nn::Tanh(), torch::nn::Linear(64, 1));
   {
     gradwire::DistributedDataParallel ddp(net);
-    torch::optim::SGD optimizer(ddp.parameters(), torch::optim::SGDOptions(0.02));
+    torch::optim::SGD optimizer(ddp.parameters(), torch::optim::SGDOptions(0.005));
     torch::manual_seed(100 + group->rank());  // every rank draws samples of its own
     for (int step = 0; step < 200; ++step) {
       const auto x = torch::randn({32, 8});
