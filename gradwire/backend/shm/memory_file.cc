@@ -67,7 +67,22 @@ std::optional<std::size_t> control_group_limit(const std::string& root, const st
   return smallest;
 }
 
+std::optional<std::size_t> available_memory(const std::string& path) {
+  std::ifstream file(path);
+  std::optional<std::size_t> available;
+  for (std::string name, row; file >> name && std::getline(file, row);) {
+    if (name != "MemAvailable:" && name != "SwapFree:") continue;
+    available = available.value_or(0) + std::stoull(row) * 1024;
+  }
+  return available;
+}
+
 UniqueFd make_memory_file(std::size_t bytes) {
+  // Taking more pages than there are would not fail but wake the kernel's out-of-memory killer.
+  if (const auto available = available_memory(); available && bytes > *available) {
+    throw ResourceError(concat(bytes, " bytes of shared memory are more than the ", *available,
+                               " bytes that this machine has left; use smaller buckets or fewer ranks"));
+  }
   if (const auto limit = control_group_limit(); limit && bytes > *limit) {
     throw ResourceError(concat(
         bytes, " bytes of shared memory are more than the ", *limit,

@@ -24,4 +24,7 @@ void reserve_pages(int fd, std::size_t begin, std::size_t bytes);
 std::optional<std::size_t> control_group_limit(const std::string& root = "/sys/fs/cgroup",
                                                const std::string& membership = "/proc/self/cgroup");
 
+// The memory that programs can still have, as the kernel estimates it (MemAvailable and free swap), if it says so.
+std::optional<std::size_t> available_memory(const std::string& path = "/proc/meminfo");
+
 }  // namespace gradwire::shm

@@ -106,6 +106,13 @@ TEST_F(MemoryFileTest, FindsTheLimitOfTheOldHierarchy) {
   EXPECT_EQ(control_group_limit(folder_ / "cgroup", folder_ / "membership"), 2000000U);
 }
 
+TEST_F(MemoryFileTest, MoreThanTheMachineHasIsRefusedBeforeAnythingIsTaken) {
+  write("meminfo", "MemTotal: 100 kB\nMemAvailable:      30 kB\nSwapFree:   5 kB\n");
+  EXPECT_EQ(available_memory(folder_ / "meminfo"), 35U * 1024);
+  EXPECT_EQ(available_memory(folder_ / "none"), std::nullopt);
+  EXPECT_THROW(make_memory_file(std::size_t{1} << 50), ResourceError);
+}
+
 TEST_F(MemoryFileTest, NoLimitIsNoLimit) {
   write("membership", "0::/\n");
   write("cgroup/memory.max", "max\n");
