@@ -12,8 +12,8 @@ namespace {
 
 using torch::autograd::GraphTask;
 
-// The pass that runs on this thread, or null. libtorch gives out the address of one member of it, and nothing else; its distance from the start is
-// the compiler's to say.
+// The pass that runs on this thread, or null. libtorch gives out the address of one member of it, and nothing else; its
+// distance from the start is the compiler's to say.
 const GraphTask* current_task() {
   const auto* member = torch::autograd::get_current_graph_task_exec_info();
   if (member == nullptr) return nullptr;

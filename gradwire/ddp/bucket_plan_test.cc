@@ -5,8 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <numeric>
 #include <map>
+#include <numeric>
 #include <random>
 #include <utility>
 
@@ -83,7 +83,8 @@ TEST(BucketPlan, NoCapsOrACapOfZeroAreRefused) {
   EXPECT_THROW(plan_buckets(tensors_of({1}), {10, 0}), InvalidArgument);
 }
 
-// Properties over random input: every tensor once, kinds never mixed, a bucket without its last tensor is below its cap, a full one reaches it.
+// Properties over random input: every tensor once, kinds never mixed, a bucket without its last tensor is below its
+// cap, a full one reaches it.
 TEST(BucketPlan, RandomPlansKeepTheRules) {
   std::mt19937 random(7);
   for (int round = 0; round < 200; ++round) {

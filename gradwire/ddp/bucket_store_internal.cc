@@ -33,7 +33,8 @@ std::vector<std::int64_t> row_major(at::IntArrayRef sizes) {
 
 }  // namespace
 
-BucketStore::BucketStore(std::vector<NamedTensor> parameters) : parameters_(std::move(parameters)), places_(parameters_.size()) {}
+BucketStore::BucketStore(std::vector<NamedTensor> parameters)
+    : parameters_(std::move(parameters)), places_(parameters_.size()) {}
 
 std::vector<TensorSpec> BucketStore::specs() const {
   std::vector<TensorSpec> specs;
@@ -91,11 +92,12 @@ BucketStore::Bucket BucketStore::cut_bucket(std::size_t index) {
   layout->device = first.device();
   for (const std::size_t number : plan_[index]) {
     const at::Tensor& tensor = parameters_[number].tensor;
-    BucketLayout::Slot slot{.parameter = number,
-                            .offset = layout->numel,
-                            .numel = tensor.numel(),
-                            .sizes = tensor.sizes().vec(),
-                            .strides = tensor.is_non_overlapping_and_dense() ? tensor.strides().vec() : row_major(tensor.sizes())};
+    BucketLayout::Slot slot{
+        .parameter = number,
+        .offset = layout->numel,
+        .numel = tensor.numel(),
+        .sizes = tensor.sizes().vec(),
+        .strides = tensor.is_non_overlapping_and_dense() ? tensor.strides().vec() : row_major(tensor.sizes())};
     layout->numel += slot.numel;
     layout->slots.push_back(std::move(slot));
     layout->parameters.push_back(tensor);
@@ -119,15 +121,17 @@ bool BucketStore::is_slot(const at::Tensor& grad, std::size_t parameter) const {
 }
 
 bool BucketStore::owns(const at::Tensor& grad) const {
-  return std::any_of(blocks_.begin(), blocks_.end(),
-                     [&](const Block& block) { return block.memory.defined() && grad.has_storage() && grad.is_alias_of(block.memory); });
+  return std::any_of(blocks_.begin(), blocks_.end(), [&](const Block& block) {
+    return block.memory.defined() && grad.has_storage() && grad.is_alias_of(block.memory);
+  });
 }
 
 void BucketStore::make_gradients_private() {
   const c10::NoGradGuard no_grad;
   for (const NamedTensor& parameter : parameters_) {
     at::Tensor& grad = parameter.tensor.mutable_grad();
-    if (grad.defined() && owns(grad)) grad = at::empty_strided(grad.sizes(), grad.strides(), grad.options()).copy_(grad);
+    if (grad.defined() && owns(grad))
+      grad = at::empty_strided(grad.sizes(), grad.strides(), grad.options()).copy_(grad);
   }
 }
 

@@ -16,14 +16,15 @@
 
 namespace gradwire::internal {
 
-// Memory for all gradients, one block for each (dtype, device), cut into buckets. Rebuilding the buckets cuts the same memory anew, so that old and new ones
-// never exist side by side. Not thread-safe.
+// Memory for all gradients, one block for each (dtype, device), cut into buckets. Rebuilding the buckets cuts the same
+// memory anew, so that old and new ones never exist side by side. Not thread-safe.
 class BucketStore {
  public:
   struct Bucket {
     std::shared_ptr<const BucketLayout> layout;
     at::Tensor buffer;
-    std::vector<at::Tensor> views;  // into buffer, one a slot; no views in autograd's sense, so that detach_() works on a .grad that is one
+    std::vector<at::Tensor>
+        views;  // into buffer, one a slot; no views in autograd's sense, so that detach_() works on a .grad that is one
   };
   // Where a parameter's gradient lies.
   struct Place {

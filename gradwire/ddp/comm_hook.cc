@@ -16,7 +16,8 @@ at::Tensor tensor_of(c10::ivalue::Future& future) {
   if (value.isTensorList()) {
     const auto tensors = value.toTensorList();
     if (tensors.size() == 1) return tensors.get(0);
-    throw InvalidArgument(concat("A future of one tensor was expected; it holds a list of ", tensors.size(), " tensors."));
+    throw InvalidArgument(
+        concat("A future of one tensor was expected; it holds a list of ", tensors.size(), " tensors."));
   }
   if (value.isList()) {
     const auto values = value.toListRef();

@@ -10,9 +10,10 @@
 //     return bucket.buffer();
 //   }));
 //
-// It runs on a lane (see lane_scope.h), where every collective is done when its call returns. Collectives of two buckets never meet, so a hook may have
-// several stages. What the hook returns becomes the gradients: 1-D, contiguous, as many elements as buffer(), its dtype and device. DDP does not divide
-// when there is a hook: the hook does, by bucket.divisor().
+// It runs on a lane (see lane_scope.h), where every collective is done when its call returns. Collectives of two
+// buckets never meet, so a hook may have several stages. What the hook returns becomes the gradients: 1-D, contiguous,
+// as many elements as buffer(), its dtype and device. DDP does not divide when there is a hook: the hook does, by
+// bucket.divisor().
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -34,11 +35,14 @@ namespace gradwire {
 struct HookTraits {
   // For messages.
   std::string name = "user hook";
-  // The hook may run for two buckets at once, on different threads. Otherwise it is called for one bucket at a time, in bucket order.
+  // The hook may run for two buckets at once, on different threads. Otherwise it is called for one bucket at a time, in
+  // bucket order.
   bool parallel_safe = false;
-  // The hook makes one collective and never waits: over a group that cannot be duplicated it may be launched and its future awaited at the end of backward.
+  // The hook makes one collective and never waits: over a group that cannot be duplicated it may be launched and its
+  // future awaited at the end of backward.
   bool single_collective = false;
-  // Groups besides DDP's own that the hook uses; DDP makes duplicates for its lanes when the hook is registered (collective in those groups).
+  // Groups besides DDP's own that the hook uses; DDP makes duplicates for its lanes when the hook is registered
+  // (collective in those groups).
   std::vector<std::shared_ptr<ProcessGroup>> groups = {};
 };
 
@@ -50,8 +54,9 @@ class CommHook {
   CommHook(const CommHook&) = delete;
   CommHook& operator=(const CommHook&) = delete;
 
-  // Starts (and on a lane: does) what is to be done with `bucket`. The future holds the tensor that becomes the gradients. Any exception, thrown or in the future,
-  // ends DDP on this rank with that exception and on the others with a PeerError that quotes it.
+  // Starts (and on a lane: does) what is to be done with `bucket`. The future holds the tensor that becomes the
+  // gradients. Any exception, thrown or in the future, ends DDP on this rank with that exception and on the others with
+  // a PeerError that quotes it.
   virtual Future run(GradBucket& bucket) = 0;
 
   const HookTraits& traits() const noexcept { return traits_; }
@@ -81,24 +86,27 @@ struct NoState {};
 
 }  // namespace internal
 
-// A hook out of `callable(state, bucket)`, which returns an at::Tensor or a Future. The hook owns `state`, of any type (a shared_ptr shares it).
+// A hook out of `callable(state, bucket)`, which returns an at::Tensor or a Future. The hook owns `state`, of any type
+// (a shared_ptr shares it).
 template <class State, class Callable>
-  requires std::is_invocable_v<Callable&, State&, GradBucket&>
-std::shared_ptr<CommHook> make_comm_hook(State state, Callable callable, HookTraits traits = {}) {
-  return std::make_shared<internal::CallableHook<State, Callable>>(std::move(state), std::move(callable), std::move(traits));
+requires std::is_invocable_v<Callable&, State&, GradBucket&> std::shared_ptr<CommHook> make_comm_hook(
+    State state, Callable callable, HookTraits traits = {}) {
+  return std::make_shared<internal::CallableHook<State, Callable>>(std::move(state), std::move(callable),
+                                                                   std::move(traits));
 }
 
 // A hook out of `callable(bucket)`.
 template <class Callable>
-  requires std::is_invocable_v<Callable&, GradBucket&>
-std::shared_ptr<CommHook> make_comm_hook(Callable callable, HookTraits traits = {}) {
+requires std::is_invocable_v<Callable&, GradBucket&> std::shared_ptr<CommHook> make_comm_hook(Callable callable,
+                                                                                              HookTraits traits = {}) {
   auto without_state = [callable = std::move(callable)](internal::NoState&, GradBucket& bucket) mutable {
     return callable(bucket);
   };
   return make_comm_hook(internal::NoState{}, std::move(without_state), std::move(traits));
 }
 
-// The one tensor in a completed future: of a hook (a tensor), or of a collective (a list with one tensor). Throws InvalidArgument for anything else; rethrows its error.
+// The one tensor in a completed future: of a hook (a tensor), or of a collective (a list with one tensor). Throws
+// InvalidArgument for anything else; rethrows its error.
 at::Tensor tensor_of(c10::ivalue::Future& future);
 
 // A future of tensor_of(collective): what a hook returns that ends with a collective.

@@ -14,7 +14,8 @@ constexpr int kWorld = 2;
 class DdpError : public ::testing::TestWithParam<Setup> {
  protected:
   // What each rank's `body` threw: kind and text; empty for nothing.
-  std::vector<std::string> errors_of(const std::function<void(int, std::shared_ptr<ProcessGroup>)>& body, int size = kWorld) {
+  std::vector<std::string> errors_of(const std::function<void(int, std::shared_ptr<ProcessGroup>)>& body,
+                                     int size = kWorld) {
     std::vector<std::string> errors(static_cast<std::size_t>(size));
     run_ranks(GetParam(), size, [&](int rank, auto group) {
       try {
@@ -29,7 +30,9 @@ class DdpError : public ::testing::TestWithParam<Setup> {
 };
 INSTANTIATE_TEST_SUITE_P(All, DdpError, ::testing::ValuesIn(all_setups()), name_of_setup);
 
-void expect_contains(const std::string& text, const std::string& part) { EXPECT_NE(text.find(part), std::string::npos) << "in: " << text; }
+void expect_contains(const std::string& text, const std::string& part) {
+  EXPECT_NE(text.find(part), std::string::npos) << "in: " << text;
+}
 
 struct ShapedImpl : torch::nn::Module {
   ShapedImpl(std::vector<at::Tensor> tensors) {
@@ -50,18 +53,20 @@ TEST_P(DdpError, ModulesThatDifferAreRefusedOnAllRanks) {
     std::string name;
   };
   const std::vector<Case> cases{
-      {{f({2}), f({3, 4})}, {f({2}), f({4, 3})}, "'w1'"},                                    // sizes
-      {{f({2}), f({3})}, {f({2}), f({3}).to(at::kDouble)}, "'w1'"},                          // dtype
-      {{f({2}), f({3, 3})}, {f({2}), f({3, 3}).t()}, "'w1'"},                                // strides
-      {{f({2}), f({3})}, {f({2})}, "(number 1)"},                                             // fewer
-      {{f({2})}, {f({2}), f({3})}, "(number 1)"},                                             // more
-      {{f({2}), f({3})}, {f({2}), f({3}).to(at::kHalf), f({1})}, "'w1'"},                    // the first of several differences
+      {{f({2}), f({3, 4})}, {f({2}), f({4, 3})}, "'w1'"},                  // sizes
+      {{f({2}), f({3})}, {f({2}), f({3}).to(at::kDouble)}, "'w1'"},        // dtype
+      {{f({2}), f({3, 3})}, {f({2}), f({3, 3}).t()}, "'w1'"},              // strides
+      {{f({2}), f({3})}, {f({2})}, "(number 1)"},                          // fewer
+      {{f({2})}, {f({2}), f({3})}, "(number 1)"},                          // more
+      {{f({2}), f({3})}, {f({2}), f({3}).to(at::kHalf), f({1})}, "'w1'"},  // the first of several differences
   };
   for (const Case& one : cases) {
-    const auto errors = errors_of([&](int rank, auto group) {
-      auto net = std::make_shared<ShapedImpl>(rank == 1 ? one.second : one.first);
-      DistributedDataParallel<ShapedImpl> ddp(net, options(group));
-    }, 3);
+    const auto errors = errors_of(
+        [&](int rank, auto group) {
+          auto net = std::make_shared<ShapedImpl>(rank == 1 ? one.second : one.first);
+          DistributedDataParallel<ShapedImpl> ddp(net, options(group));
+        },
+        3);
     for (const auto& error : errors) {
       expect_contains(error, "MismatchError");
       expect_contains(error, one.name);
@@ -128,7 +133,8 @@ TEST_P(DdpError, ModulesThatCannotTrainAreRefused) {
 }
 
 // One step with a hook that fails on rank 0 in its bucket 1; then what each rank's step and next step threw.
-std::vector<std::string> failing_hook(const Setup& setup, const std::function<at::Tensor(GradBucket&)>& failing, std::vector<std::string>* later = nullptr) {
+std::vector<std::string> failing_hook(const Setup& setup, const std::function<at::Tensor(GradBucket&)>& failing,
+                                      std::vector<std::string>* later = nullptr) {
   std::vector<std::string> errors(kWorld);
   run_ranks(setup, kWorld, [&](int rank, auto group) {
     Mlp net(6, 8);
@@ -156,7 +162,8 @@ std::vector<std::string> failing_hook(const Setup& setup, const std::function<at
 
 TEST_P(DdpError, AHookThatThrowsTellsTheOthersWhy) {
   std::vector<std::string> later(kWorld);
-  const auto errors = failing_hook(GetParam(), [](GradBucket&) -> at::Tensor { throw std::runtime_error("the disk is full"); }, &later);
+  const auto errors = failing_hook(
+      GetParam(), [](GradBucket&) -> at::Tensor { throw std::runtime_error("the disk is full"); }, &later);
   EXPECT_EQ(errors[0], "the disk is full");
   expect_contains(errors[1], "the disk is full");
   expect_contains(errors[1], "rank 0");
@@ -178,7 +185,9 @@ TEST_P(DdpError, AHooksResultOfTheWrongKindIsRefused) {
 
 struct BoomFunction : torch::autograd::Function<BoomFunction> {
   static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) { return x.clone(); }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, torch::autograd::variable_list) { throw std::runtime_error("boom in layer two"); }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, torch::autograd::variable_list) {
+    throw std::runtime_error("boom in layer two");
+  }
 };
 
 struct FragileImpl : torch::nn::Module {
@@ -210,7 +219,9 @@ TEST_P(DdpError, ABackwardThatThrowsTellsTheOthersWhy) {
 }
 
 struct ForkedImpl : torch::nn::Module {
-  ForkedImpl() : used(register_module("used", torch::nn::Linear(4, 4))), idle(register_module("idle", torch::nn::Linear(4, 4))) {}
+  ForkedImpl()
+      : used(register_module("used", torch::nn::Linear(4, 4))),
+        idle(register_module("idle", torch::nn::Linear(4, 4))) {}
   at::Tensor forward(const at::Tensor& x, bool both) { return both ? used(x) + idle(x) : used(x); }
   torch::nn::Linear used, idle;
 };

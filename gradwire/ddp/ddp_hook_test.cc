@@ -20,7 +20,9 @@ constexpr double kTinyCap = 16.0 / (1 << 20);  // every parameter of the Mlp in 
 
 class DdpHook : public ::testing::TestWithParam<Setup> {
  protected:
-  void ranks(const std::function<void(int, std::shared_ptr<ProcessGroup>)>& body, int size = kWorld) { run_ranks(GetParam(), size, body); }
+  void ranks(const std::function<void(int, std::shared_ptr<ProcessGroup>)>& body, int size = kWorld) {
+    run_ranks(GetParam(), size, body);
+  }
   DdpOptions options(std::shared_ptr<ProcessGroup> group) const {
     auto made = options_for(GetParam(), std::move(group));
     made.bucket_cap_mb = kTinyCap;
@@ -43,7 +45,8 @@ std::vector<at::Tensor> expected_gradients(int layers = 6) {
 
 at::Tensor share(int rank) { return random_tensor({4, 8}, 30).chunk(kWorld)[static_cast<std::size_t>(rank)]; }
 
-// Twelve buckets, 50 iterations: a user's hook sees bucket 0, 1, ..., 11, and is_last once, at the end, from the second iteration on, when there are twelve.
+// Twelve buckets, 50 iterations: a user's hook sees bucket 0, 1, ..., 11, and is_last once, at the end, from the second
+// iteration on, when there are twelve.
 TEST_P(DdpHook, AUsersHookSeesBucketsInOrder) {
   const auto expected = expected_gradients();
   ranks([&](int rank, auto group) {
@@ -74,7 +77,8 @@ TEST_P(DdpHook, AUsersHookSeesBucketsInOrder) {
   });
 }
 
-// A hook that may run for several buckets at once does so on as many threads as there are lanes, bucket k on lane k mod L.
+// A hook that may run for several buckets at once does so on as many threads as there are lanes, bucket k on lane k mod
+// L.
 TEST_P(DdpHook, AParallelSafeHookRunsOnAllLanes) {
   const auto expected = expected_gradients();
   ranks([&](int rank, auto group) {
@@ -106,13 +110,15 @@ TEST_P(DdpHook, AParallelSafeHookRunsOnAllLanes) {
   });
 }
 
-// A hook that captured the group it was made with is led to its lane's duplicate, beside the user's own calls on that group in the middle of backward.
+// A hook that captured the group it was made with is led to its lane's duplicate, beside the user's own calls on that
+// group in the middle of backward.
 struct SyncFunction : torch::autograd::Function<SyncFunction> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, std::int64_t group) {
     context->saved_data["group"] = group;
     return x.clone();
   }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context, torch::autograd::variable_list gradients) {
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
     auto* group = reinterpret_cast<ProcessGroup*>(context->saved_data["group"].toInt());
     at::Tensor sum = gradients[0].clone();
     AllReduceOptions options;
@@ -127,7 +133,8 @@ struct SyncFunction : torch::autograd::Function<SyncFunction> {
 };
 
 TEST_P(DdpHook, TheUsersOwnCallsOnTheGroupDoNotMeetThoseOfHooks) {
-  const at::Tensor x = random_tensor({2, 8}, 31);  // the same on all ranks, so that the exchange of gradients in the middle changes nothing
+  const at::Tensor x = random_tensor(
+      {2, 8}, 31);  // the same on all ranks, so that the exchange of gradients in the middle changes nothing
   Mlp front_alone(4, 8, 1), back_alone(4, 8, 2);
   back_alone->forward(front_alone->forward(x)).pow(2).mean().backward();
   ranks([&](int, auto group) {
@@ -165,13 +172,16 @@ TEST_P(DdpHook, CallbacksMayStartCollectivesAndWait) {
       const at::Tensor buffer = bucket.buffer();
       ProcessGroup* inner = &bucket.group();
       const double half = 0.5 / bucket.divisor();
-      return bucket.group().all_reduce({buffer.mul_(half)})->future()->then(
-          [buffer, inner](c10::ivalue::Future& done) {
-            const at::Tensor first = tensor_of(done).clone();
-            inner->all_reduce({buffer})->wait();  // N times the half of the mean
-            return c10::IValue(first + buffer.div_(inner->size()));
-          },
-          c10::TensorType::get());
+      return bucket.group()
+          .all_reduce({buffer.mul_(half)})
+          ->future()
+          ->then(
+              [buffer, inner](c10::ivalue::Future& done) {
+                const at::Tensor first = tensor_of(done).clone();
+                inner->all_reduce({buffer})->wait();  // N times the half of the mean
+                return c10::IValue(first + buffer.div_(inner->size()));
+              },
+              c10::TensorType::get());
     });
     for (int step = 0; step < 5; ++step) {
       ddp.zero_grad();
@@ -189,16 +199,15 @@ TEST_P(DdpHook, ASecondGroupIsNamedAtRegistration) {
     if (second == nullptr) second = std::make_shared<LocalGroup>(meeting, rank, kWorld);
     Mlp net(6, 8);
     DistributedDataParallel ddp(net, options(group));
-    ddp.register_comm_hook(
-        second,
-        [](std::shared_ptr<ProcessGroup>& other, GradBucket& bucket) {
-          at::Tensor half = bucket.buffer() / (2 * bucket.divisor());
-          at::Tensor rest = half.clone();
-          other->all_reduce({half})->wait();
-          bucket.group().all_reduce({rest})->wait();
-          return half + rest;
-        },
-        {.name = "two groups", .parallel_safe = true, .groups = {second}});
+    ddp.register_comm_hook(second,
+                           [](std::shared_ptr<ProcessGroup>& other, GradBucket& bucket) {
+                             at::Tensor half = bucket.buffer() / (2 * bucket.divisor());
+                             at::Tensor rest = half.clone();
+                             other->all_reduce({half})->wait();
+                             bucket.group().all_reduce({rest})->wait();
+                             return half + rest;
+                           },
+                           {.name = "two groups", .parallel_safe = true, .groups = {second}});
     for (int step = 0; step < 5; ++step) {
       ddp.zero_grad();
       ddp(share(rank)).pow(2).mean().backward();
@@ -270,9 +279,11 @@ TEST_P(DdpHook, SetBufferChangesWhatTheHookSees) {
   });
 }
 
-// ---- A user's group ---------------------------------------------------------------------------------------------------------------------------------
+// ---- A user's group
+// ---------------------------------------------------------------------------------------------------------------------------------
 
-// DDP over a group of one rank that has only three collectives: it waits for what it must finish, takes futures of what it overlaps, and trains as without it.
+// DDP over a group of one rank that has only three collectives: it waits for what it must finish, takes futures of what
+// it overlaps, and trains as without it.
 TEST(UsersGroup, OfOneRankIsCalledAndChangesNothing) {
   for (const bool view : {false, true}) {
     run_local_ranks(1, [&](int, std::shared_ptr<LocalGroup> group) {

@@ -14,7 +14,9 @@ constexpr int kWorld = 2;
 
 class Ddp : public ::testing::TestWithParam<Setup> {
  protected:
-  void ranks(const std::function<void(int, std::shared_ptr<ProcessGroup>)>& body, int size = kWorld) { run_ranks(GetParam(), size, body); }
+  void ranks(const std::function<void(int, std::shared_ptr<ProcessGroup>)>& body, int size = kWorld) {
+    run_ranks(GetParam(), size, body);
+  }
   DdpOptions options(std::shared_ptr<ProcessGroup> group) const { return options_for(GetParam(), std::move(group)); }
 };
 INSTANTIATE_TEST_SUITE_P(All, Ddp, ::testing::ValuesIn(all_setups()), name_of_setup);
@@ -45,7 +47,8 @@ TEST_P(Ddp, RanksStartFromTheValuesOfRankZero) {
     Mlp net(3, 8, /*seed=*/100 + rank);
     DistributedDataParallel ddp(net, options(group));
     Mlp zero(3, 8, 100);
-    for (std::size_t i = 0; i < zero->parameters().size(); ++i) EXPECT_TRUE(net->parameters()[i].equal(zero->parameters()[i]));
+    for (std::size_t i = 0; i < zero->parameters().size(); ++i)
+      EXPECT_TRUE(net->parameters()[i].equal(zero->parameters()[i]));
   });
 }
 
@@ -85,11 +88,14 @@ TEST_P(Ddp, TrainingFollowsTheCurveOfOneRank) {
     EXPECT_GT(ddp.core().bucket_plan().size(), 1u);
     for (const auto& parameter : net->parameters()) parameters[mine].push_back(parameter.detach());
   });
-  for (std::size_t step = 0; step < kSteps; ++step) EXPECT_NEAR((curves[0][step] + curves[1][step]) / 2, curve[step], 1e-4) << "step " << step;
-  for (std::size_t i = 0; i < parameters[0].size(); ++i) EXPECT_TRUE(parameters[0][i].equal(parameters[1][i])) << "parameter " << i;
+  for (std::size_t step = 0; step < kSteps; ++step)
+    EXPECT_NEAR((curves[0][step] + curves[1][step]) / 2, curve[step], 1e-4) << "step " << step;
+  for (std::size_t i = 0; i < parameters[0].size(); ++i)
+    EXPECT_TRUE(parameters[0][i].equal(parameters[1][i])) << "parameter " << i;
 }
 
-// What is in .grad already is part of what is reduced, so ten steps without zero_grad equal ten local ones on the whole batch.
+// What is in .grad already is part of what is reduced, so ten steps without zero_grad equal ten local ones on the whole
+// batch.
 TEST_P(Ddp, TenStepsWithoutZeroGrad) {
   const at::Tensor x = random_tensor({4, 8}, 6);
   Mlp alone;
@@ -123,9 +129,15 @@ TEST_P(Ddp, ZeroGradBothWaysAndAReplacedGradAreNoticed) {
     torch::optim::SGD optimizer(ddp.parameters(), 0.1);
     for (int step = 0; step < 8; ++step) {
       switch (step % 4) {
-        case 0: optimizer.zero_grad(/*set_to_none=*/true); break;
-        case 1: optimizer.zero_grad(/*set_to_none=*/false); break;
-        case 2: net->zero_grad(false); break;
+        case 0:
+          optimizer.zero_grad(/*set_to_none=*/true);
+          break;
+        case 1:
+          optimizer.zero_grad(/*set_to_none=*/false);
+          break;
+        case 2:
+          net->zero_grad(false);
+          break;
         case 3:
           for (auto& parameter : net->parameters()) parameter.mutable_grad() = at::zeros_like(parameter);
           break;
@@ -146,14 +158,20 @@ TEST_P(Ddp, NoSyncAccumulatesLocallyAndTheNextPassReducesTheSum) {
     DistributedDataParallel ddp(net, options(group));
     for (int step = 0; step < 3; ++step) {
       ddp.zero_grad();
-      const auto loss_on = [&](const at::Tensor& part) { return ddp(part.chunk(kWorld)[static_cast<std::size_t>(rank)]).pow(2).mean(); };
+      const auto loss_on = [&](const at::Tensor& part) {
+        return ddp(part.chunk(kWorld)[static_cast<std::size_t>(rank)]).pow(2).mean();
+      };
       {
         const auto guard = ddp.no_sync();
         loss_on(x.chunk(3)[0]).backward();
         loss_on(x.chunk(3)[1]).backward();
         // Nothing was averaged: these are this rank's own.
         Mlp mine;
-        for (int i = 0; i < 2; ++i) mine->forward(x.chunk(3)[static_cast<std::size_t>(i)].chunk(kWorld)[static_cast<std::size_t>(rank)]).pow(2).mean().backward();
+        for (int i = 0; i < 2; ++i)
+          mine->forward(x.chunk(3)[static_cast<std::size_t>(i)].chunk(kWorld)[static_cast<std::size_t>(rank)])
+              .pow(2)
+              .mean()
+              .backward();
         expect_close(gradients_of(*net), gradients_of(*mine));
         EXPECT_EQ(ddp.core().iterations(), static_cast<std::uint32_t>(step));
       }
@@ -239,15 +257,17 @@ struct MixedImpl : torch::nn::Module {
     frozen = register_parameter("frozen", random_tensor({5}, 4), /*requires_grad=*/false);
   }
   at::Tensor forward(const at::Tensor& x) {
-    const at::Tensor h = torch::tanh(torch::linear(x, a.t()));       // a is used twice
+    const at::Tensor h = torch::tanh(torch::linear(x, a.t()));  // a is used twice
     const at::Tensor image = torch::conv2d(x.reshape({x.size(0), 1, 1, 3}).expand({x.size(0), 4, 5, 3}), c, {}, 1, 1);
-    return (torch::matmul(h, a.t()).sum() * scalar + (h.to(at::kDouble) * b * frozen).sum() + image.pow(2).sum()) / static_cast<double>(x.size(0));
+    return (torch::matmul(h, a.t()).sum() * scalar + (h.to(at::kDouble) * b * frozen).sum() + image.pow(2).sum()) /
+           static_cast<double>(x.size(0));
   }
   at::Tensor a, b, c, scalar, frozen;
 };
 TORCH_MODULE(Mixed);
 
-// Two dtypes, channels_last, a scalar, a frozen one, one used twice: the gradients are right and keep the parameters' layout, in a hook too.
+// Two dtypes, channels_last, a scalar, a frozen one, one used twice: the gradients are right and keep the parameters'
+// layout, in a hook too.
 TEST_P(Ddp, ParametersOfEveryKind) {
   const at::Tensor x = random_tensor({4, 3}, 12);
   Mixed alone;
@@ -374,12 +394,14 @@ TEST_P(Ddp, CreateGraphReplacesGradientsAndTheyAreStillReduced) {
       const at::Tensor loss = ddp(x.chunk(kWorld)[static_cast<std::size_t>(rank)]).pow(2).mean();
       loss.backward({}, /*retain_graph=*/true, /*create_graph=*/true);
       expect_close(gradients_of(*net), gradients_of(*alone));
-      for (auto& parameter : net->parameters()) parameter.mutable_grad() = parameter.grad().detach().clone();  // breaks the cycle with the graph
+      for (auto& parameter : net->parameters())
+        parameter.mutable_grad() = parameter.grad().detach().clone();  // breaks the cycle with the graph
     }
   });
 }
 
-// ---- forward() of any signature --------------------------------------------------------------------------------------------------------------------
+// ---- forward() of any signature
+// --------------------------------------------------------------------------------------------------------------------
 
 struct Detections {
   at::Tensor boxes;
@@ -394,7 +416,8 @@ void visit_tensors(Detections& detections, Visit&& visit) {
 
 struct PickyImpl : torch::nn::Module {
   PickyImpl() { weight = register_parameter("weight", at::ones({2})); }
-  Detections forward(const std::map<std::string, at::Tensor>& inputs, int rank, const std::string& word, std::unique_ptr<int> only_moves, int& counter) {
+  Detections forward(const std::map<std::string, at::Tensor>& inputs, int rank, const std::string& word,
+                     std::unique_ptr<int> only_moves, int& counter) {
     ++counter;
     return {inputs.at(word) * weight, {weight * 2}, rank + *only_moves};
   }

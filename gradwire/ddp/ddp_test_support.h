@@ -19,7 +19,8 @@
 
 namespace gradwire::testing {
 
-// Over what a test runs: a user's group without dup(), or one of our backends with some number of lanes; with or without bucket views.
+// Over what a test runs: a user's group without dup(), or one of our backends with some number of lanes; with or
+// without bucket views.
 struct Setup {
   std::string group;  // "local" or the name of a backend
   int lanes = -1;
@@ -27,7 +28,9 @@ struct Setup {
 };
 
 inline std::string name_of_setup(const ::testing::TestParamInfo<Setup>& info) {
-  return concat(info.param.group, "_lanes", info.param.lanes < 0 ? std::string("auto") : std::to_string(info.param.lanes), info.param.view ? "_view" : "_copy");
+  return concat(info.param.group, "_lanes",
+                info.param.lanes < 0 ? std::string("auto") : std::to_string(info.param.lanes),
+                info.param.view ? "_view" : "_copy");
 }
 
 inline std::vector<Setup> all_setups() {
@@ -39,8 +42,10 @@ inline std::vector<Setup> all_setups() {
   return setups;
 }
 
-// Runs `body` as `size` ranks, each a thread with one compute thread; throws what the lowest rank threw, after all have ended.
-inline void run_ranks(const Setup& setup, int size, const std::function<void(int, std::shared_ptr<ProcessGroup>)>& body) {
+// Runs `body` as `size` ranks, each a thread with one compute thread; throws what the lowest rank threw, after all have
+// ended.
+inline void run_ranks(const Setup& setup, int size,
+                      const std::function<void(int, std::shared_ptr<ProcessGroup>)>& body) {
   if (setup.group == "local") {
     run_local_ranks(size, body);
     return;
@@ -91,7 +96,8 @@ inline at::Tensor random_tensor(at::IntArrayRef sizes, int seed) {
 
 struct MlpImpl : torch::nn::Module {
   explicit MlpImpl(int layers = 3, int width = 8, int seed = 1) {
-    for (int i = 0; i < layers; ++i) linears.push_back(register_module(concat("layer", i), torch::nn::Linear(width, width)));
+    for (int i = 0; i < layers; ++i)
+      linears.push_back(register_module(concat("layer", i), torch::nn::Linear(width, width)));
     fill(*this, seed);
   }
   at::Tensor forward(at::Tensor x) {
@@ -104,16 +110,19 @@ TORCH_MODULE(Mlp);
 
 inline std::vector<at::Tensor> gradients_of(const torch::nn::Module& module) {
   std::vector<at::Tensor> out;
-  for (const auto& parameter : module.parameters()) out.push_back(parameter.grad().defined() ? parameter.grad().clone() : at::Tensor());
+  for (const auto& parameter : module.parameters())
+    out.push_back(parameter.grad().defined() ? parameter.grad().clone() : at::Tensor());
   return out;
 }
 
-inline void expect_close(const std::vector<at::Tensor>& actual, const std::vector<at::Tensor>& expected, double atol = 1e-6) {
+inline void expect_close(const std::vector<at::Tensor>& actual, const std::vector<at::Tensor>& expected,
+                         double atol = 1e-6) {
   ASSERT_EQ(actual.size(), expected.size());
   for (std::size_t i = 0; i < actual.size(); ++i) {
     ASSERT_EQ(actual[i].defined(), expected[i].defined()) << "tensor " << i;
     if (!actual[i].defined()) continue;
-    EXPECT_TRUE(at::allclose(actual[i], expected[i], 1e-5, atol)) << "tensor " << i << " differs by at most " << (actual[i] - expected[i]).abs().max();
+    EXPECT_TRUE(at::allclose(actual[i], expected[i], 1e-5, atol))
+        << "tensor " << i << " differs by at most " << (actual[i] - expected[i]).abs().max();
   }
 }
 

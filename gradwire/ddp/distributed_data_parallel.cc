@@ -31,13 +31,16 @@ void refuse_later_options(const DdpOptions& options) {
                                                 {"static_graph", options.static_graph},
                                                 {"mixed_precision", options.mixed_precision}};
   for (const auto& [name, wanted] : later) {
-    if (wanted) throw UnsupportedError(concat("DistributedDataParallel: the option ", name, " is not available in this version; leave it false."));
+    if (wanted)
+      throw UnsupportedError(
+          concat("DistributedDataParallel: the option ", name, " is not available in this version; leave it false."));
   }
 }
 
 ReducerOptions reducer_options(const DdpOptions& options) {
   if (options.lanes < -1 || options.lanes > kMaxLanes) {
-    throw InvalidArgument(concat("DistributedDataParallel: lanes = ", options.lanes, "; it must be 0 to ", kMaxLanes, ", or -1 for automatic."));
+    throw InvalidArgument(concat("DistributedDataParallel: lanes = ", options.lanes, "; it must be 0 to ", kMaxLanes,
+                                 ", or -1 for automatic."));
   }
   ReducerOptions out;
   out.gradient_as_bucket_view = options.gradient_as_bucket_view;
@@ -45,7 +48,8 @@ ReducerOptions reducer_options(const DdpOptions& options) {
   if (options.bucket_cap_mb) {
     const double bytes = *options.bucket_cap_mb * 1024 * 1024;
     if (!(bytes >= 1 && bytes < 0x1p62)) {
-      throw InvalidArgument(concat("DistributedDataParallel: bucket_cap_mb = ", *options.bucket_cap_mb, "; it must be a positive number of MiB."));
+      throw InvalidArgument(concat("DistributedDataParallel: bucket_cap_mb = ", *options.bucket_cap_mb,
+                                   "; it must be a positive number of MiB."));
     }
     out.caps = bucket_caps(static_cast<std::size_t>(bytes));
   }
@@ -57,7 +61,8 @@ std::vector<NamedTensor> without_repeats(const torch::OrderedDict<std::string, a
   std::vector<NamedTensor> out;
   std::set<const c10::TensorImpl*> seen;
   for (const auto& item : tensors) {
-    if (item.value().defined() && seen.insert(item.value().unsafeGetTensorImpl()).second) out.push_back({item.key(), item.value()});
+    if (item.value().defined() && seen.insert(item.value().unsafeGetTensorImpl()).second)
+      out.push_back({item.key(), item.value()});
   }
   return out;
 }
@@ -68,7 +73,9 @@ std::vector<NamedTensor> needing_gradient(const std::vector<NamedTensor>& parame
     if (parameter.tensor.requires_grad()) out.push_back(parameter);
   }
   if (out.empty()) {
-    throw InvalidArgument("DistributedDataParallel: the module has no parameter that needs a gradient; there is nothing to average. Use the module itself.");
+    throw InvalidArgument(
+        "DistributedDataParallel: the module has no parameter that needs a gradient; there is nothing to average. Use "
+        "the module itself.");
   }
   return out;
 }
@@ -78,7 +85,9 @@ void refuse_sparse_embeddings(const torch::nn::Module& module) {
     const auto* embedding = item.value()->as<torch::nn::EmbeddingImpl>();
     const auto* bag = item.value()->as<torch::nn::EmbeddingBagImpl>();
     if ((embedding != nullptr && embedding->options.sparse()) || (bag != nullptr && bag->options.sparse())) {
-      throw UnsupportedError(concat("DistributedDataParallel: the embedding '", item.key(), "' makes sparse gradients, which are not supported yet; make it with sparse = false."));
+      throw UnsupportedError(
+          concat("DistributedDataParallel: the embedding '", item.key(),
+                 "' makes sparse gradients, which are not supported yet; make it with sparse = false."));
     }
   }
 }
@@ -86,13 +95,16 @@ void refuse_sparse_embeddings(const torch::nn::Module& module) {
 std::optional<at::Device> device_of(const DdpOptions& options, const std::vector<NamedTensor>& parameters) {
   if (options.device_ids.empty()) return std::nullopt;
   if (options.device_ids.size() > 1) {
-    throw InvalidArgument(concat("DistributedDataParallel: device_ids names ", options.device_ids.size(), " devices; one rank has one module on one device."));
+    throw InvalidArgument(concat("DistributedDataParallel: device_ids names ", options.device_ids.size(),
+                                 " devices; one rank has one module on one device."));
   }
   for (const NamedTensor& parameter : parameters) {
     const at::Device device = parameter.tensor.device();
     if (!device.is_cuda() || device.index() != options.device_ids.front()) {
-      throw InvalidArgument(concat("DistributedDataParallel: device_ids names device ", options.device_ids.front(), ", but parameter '", parameter.name, "' is on ", device,
-                                   "; move the module there first, or leave device_ids empty for a module on the CPU."));
+      throw InvalidArgument(
+          concat("DistributedDataParallel: device_ids names device ", options.device_ids.front(), ", but parameter '",
+                 parameter.name, "' is on ", device,
+                 "; move the module there first, or leave device_ids empty for a module on the CPU."));
     }
   }
   return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(options.device_ids.front()));
@@ -101,8 +113,8 @@ std::optional<at::Device> device_of(const DdpOptions& options, const std::vector
 void require_served(const ProcessGroup& group, const std::vector<NamedTensor>& tensors) {
   for (const NamedTensor& tensor : tensors) {
     if (group.supports(tensor.tensor.device().type())) continue;
-    throw InvalidArgument(concat("DistributedDataParallel: '", tensor.name, "' is on ", tensor.tensor.device(), ", which the group '", group.name(),
-                                 "' does not serve."));
+    throw InvalidArgument(concat("DistributedDataParallel: '", tensor.name, "' is on ", tensor.tensor.device(),
+                                 ", which the group '", group.name(), "' does not serve."));
   }
 }
 
@@ -122,7 +134,8 @@ struct DdpCore::Parts {
   std::vector<at::Tensor> buffers;
   std::shared_ptr<Reducer> reducer;
   bool sync = true;
-  // As in PyTorch: buffers travel when the training forward before was synchronized, so the first one after no_sync() skips them.
+  // As in PyTorch: buffers travel when the training forward before was synchronized, so the first one after no_sync()
+  // skips them.
   bool buffers_due = true;
   bool synchronized_forward = false;  // between before_forward() and after_forward()
 };
@@ -148,11 +161,12 @@ DdpCore::DdpCore(std::shared_ptr<torch::nn::Module> module, DdpOptions options) 
     p.reducer->start();
     std::vector<NamedTensor> state = parameters;
     if (p.options.broadcast_buffers) state.insert(state.end(), buffers.begin(), buffers.end());
-    const std::vector<NamedSetting> settings{{"gradient_as_bucket_view", tuned.gradient_as_bucket_view ? 1 : 0},
-                                             {"lanes", tuned.lanes},
-                                             {"first bucket's cap in bytes", static_cast<std::int64_t>(tuned.caps.front())},
-                                             {"later buckets' cap in bytes", static_cast<std::int64_t>(tuned.caps.back())},
-                                             {"broadcast_buffers", p.options.broadcast_buffers ? 1 : 0}};
+    const std::vector<NamedSetting> settings{
+        {"gradient_as_bucket_view", tuned.gradient_as_bucket_view ? 1 : 0},
+        {"lanes", tuned.lanes},
+        {"first bucket's cap in bytes", static_cast<std::int64_t>(tuned.caps.front())},
+        {"later buckets' cap in bytes", static_cast<std::int64_t>(tuned.caps.back())},
+        {"broadcast_buffers", p.options.broadcast_buffers ? 1 : 0}};
     internal::verify_replicas(p.reducer->control(), state, settings);
     internal::broadcast_values(p.reducer->control(), tensors_of(state));
     p.reducer->prepare_memory();
@@ -168,7 +182,9 @@ torch::nn::Module& DdpCore::module() const noexcept { return *parts_->module; }
 void DdpCore::register_comm_hook(std::shared_ptr<CommHook> hook) { parts_->reducer->set_hook(std::move(hook)); }
 bool DdpCore::set_sync(bool sync) noexcept { return std::exchange(parts_->sync, sync); }
 bool DdpCore::moves_inputs() const noexcept { return parts_->device.has_value(); }
-at::Tensor DdpCore::to_device(at::Tensor tensor) const { return tensor.defined() ? tensor.to(*parts_->device) : tensor; }
+at::Tensor DdpCore::to_device(at::Tensor tensor) const {
+  return tensor.defined() ? tensor.to(*parts_->device) : tensor;
+}
 std::vector<std::vector<std::size_t>> DdpCore::bucket_plan() const { return parts_->reducer->plan(); }
 std::uint32_t DdpCore::iterations() const { return parts_->reducer->iterations(); }
 

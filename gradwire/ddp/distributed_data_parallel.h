@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Trains one module on several ranks: each rank computes gradients on its own data, and all ranks step with the average.
+// Trains one module on several ranks: each rank computes gradients on its own data, and all ranks step with the
+// average.
 //
 //   gradwire::init_process_group();
 //   auto net = Net();                                  // a torch::nn::Module, the same on every rank
@@ -35,20 +36,24 @@ namespace gradwire {
 struct DdpOptions {
   // What changes behaviour.
   std::shared_ptr<ProcessGroup> process_group;  // null: the default group
-  // The device of this rank's module, at most one; arguments of forward() that are tensors (or hold some) move there. Empty: wherever they are.
+  // The device of this rank's module, at most one; arguments of forward() that are tensors (or hold some) move there.
+  // Empty: wherever they are.
   std::vector<int> device_ids;
-  // Buffers (batch norm's running statistics, say) of rank 0 go to all ranks before each synchronized forward in training mode; never in eval mode, so that one rank may evaluate alone.
+  // Buffers (batch norm's running statistics, say) of rank 0 go to all ranks before each synchronized forward in
+  // training mode; never in eval mode, so that one rank may evaluate alone.
   bool broadcast_buffers = true;
-  // Compare the parameters with rank 0's and take over its values at construction. False: the construction makes no call on the group; the caller
-  // answers for equal modules.
+  // Compare the parameters with rank 0's and take over its values at construction. False: the construction makes no
+  // call on the group; the caller answers for equal modules.
   bool init_sync = true;
-  // Gradients live in the buckets: no copy of them, and none to write them back. A .grad is then a view, whose values change with the next backward pass.
+  // Gradients live in the buckets: no copy of them, and none to write them back. A .grad is then a view, whose values
+  // change with the next backward pass.
   bool gradient_as_bucket_view = false;
 
   // What changes performance.
   // Cap of the buckets in MiB. Not given: 1 MiB for the first, 25 for the others; given: for the first too.
   std::optional<double> bucket_cap_mb;
-  // Threads that run hooks, each with a duplicate of the group: 0 to 8; 0 runs hooks on the backward thread; -1: chosen.
+  // Threads that run hooks, each with a duplicate of the group: 0 to 8; 0 runs hooks on the backward thread; -1:
+  // chosen.
   int lanes = -1;
 
   // Not available yet; true throws UnsupportedError.
@@ -60,8 +65,9 @@ struct DdpOptions {
 // What does not depend on the type of the module. Use DistributedDataParallel.
 class DdpCore {
  public:
-  // Collective in the group, unless init_sync is false. Throws InvalidArgument (no parameter needs a gradient, a device the group does not serve, an option
-  // out of range), UnsupportedError (an option of a later version), MismatchError on all ranks (modules or options differ), ResourceError.
+  // Collective in the group, unless init_sync is false. Throws InvalidArgument (no parameter needs a gradient, a device
+  // the group does not serve, an option out of range), UnsupportedError (an option of a later version), MismatchError
+  // on all ranks (modules or options differ), ResourceError.
   DdpCore(std::shared_ptr<torch::nn::Module> module, DdpOptions options);
   ~DdpCore();
   DdpCore(const DdpCore&) = delete;
@@ -107,13 +113,14 @@ class [[nodiscard]] NoSync {
 
 namespace internal {
 
-// How a module is held: a class derived from torch::nn::Module by shared_ptr; a shared_ptr or a holder of TORCH_MODULE as it is.
+// How a module is held: a class derived from torch::nn::Module by shared_ptr; a shared_ptr or a holder of TORCH_MODULE
+// as it is.
 template <class M>
 struct HeldModule {
   using Holder = M;
 };
 template <class M>
-  requires std::is_base_of_v<torch::nn::Module, M>
+requires std::is_base_of_v<torch::nn::Module, M>
 struct HeldModule<M> {
   using Holder = std::shared_ptr<M>;
 };
@@ -122,23 +129,23 @@ std::shared_ptr<torch::nn::Module> base_of(const std::shared_ptr<M>& module) {
   return module;
 }
 template <class Holder>
-  requires requires(const Holder& holder) { holder.ptr(); }
-std::shared_ptr<torch::nn::Module> base_of(const Holder& holder) {
-  return holder.ptr();
-}
+requires requires(const Holder& holder) { holder.ptr(); }
+std::shared_ptr<torch::nn::Module> base_of(const Holder& holder) { return holder.ptr(); }
 
 }  // namespace internal
 
-// `Module`: a class derived from torch::nn::Module, its shared_ptr, or the holder that TORCH_MODULE makes of it. forward() may have any signature and return type;
-// DDP looks for tensors in what it returns as output_tensors.h says. It needs them only to notice a second backward pass after
-// one forward; a type it cannot look into is fine.
+// `Module`: a class derived from torch::nn::Module, its shared_ptr, or the holder that TORCH_MODULE makes of it.
+// forward() may have any signature and return type; DDP looks for tensors in what it returns as output_tensors.h says.
+// It needs them only to notice a second backward pass after one forward; a type it cannot look into is fine.
 //
-// A backward pass is synchronized when a forward() of this object with gradients on, outside no_sync(), came before it. One that enters through the inner module
-// alone is local. Gradients are averaged over the ranks, whatever accumulated in .grad before included. All ranks run the same number of synchronized passes, and in
-// each every parameter that needs a gradient gets one.
+// A backward pass is synchronized when a forward() of this object with gradients on, outside no_sync(), came before it.
+// One that enters through the inner module alone is local. Gradients are averaged over the ranks, whatever accumulated
+// in .grad before included. All ranks run the same number of synchronized passes, and in each every parameter that
+// needs a gradient gets one.
 //
-// After any error of a synchronized backward pass, in a hook, in the user's code or of a peer, this object is at its end on every rank: each throws, the others a
-// PeerError that quotes the first, and so does every later forward(). Gradients are indeterminate then, in memory of their own.
+// After any error of a synchronized backward pass, in a hook, in the user's code or of a peer, this object is at its
+// end on every rank: each throws, the others a PeerError that quotes the first, and so does every later forward().
+// Gradients are indeterminate then, in memory of their own.
 //
 // Lives at one place (not movable); used from one thread at a time. Destroy it before the process group it uses.
 template <class Module>
@@ -169,19 +176,21 @@ class DistributedDataParallel {
   }
 
   // Gradients of forward passes while the returned guard lives only accumulate:
-  //   { auto guard = ddp.no_sync(); loss(ddp(x1)).backward(); }   loss(ddp(x2)).backward();   // averages the sum of both
+  //   { auto guard = ddp.no_sync(); loss(ddp(x1)).backward(); }   loss(ddp(x2)).backward();   // averages the sum of
+  //   both
   NoSync no_sync() { return NoSync(core_); }
 
-  // One hook, before the first synchronized backward pass. Collective in the groups that the hook names. Throws InvalidArgument.
+  // One hook, before the first synchronized backward pass. Collective in the groups that the hook names. Throws
+  // InvalidArgument.
   void register_comm_hook(std::shared_ptr<CommHook> hook) { core_.register_comm_hook(std::move(hook)); }
   // The same for a callable (state, bucket) or (bucket) that returns a tensor or a Future; see comm_hook.h.
   template <class State, class Callable>
-    requires std::is_invocable_v<Callable&, State&, GradBucket&>
+  requires std::is_invocable_v<Callable&, State&, GradBucket&>
   void register_comm_hook(State state, Callable callable, HookTraits traits = {}) {
     register_comm_hook(make_comm_hook(std::move(state), std::move(callable), std::move(traits)));
   }
   template <class Callable>
-    requires std::is_invocable_v<Callable&, GradBucket&>
+  requires std::is_invocable_v<Callable&, GradBucket&>
   void register_comm_hook(Callable callable, HookTraits traits = {}) {
     register_comm_hook(make_comm_hook(std::move(callable), std::move(traits)));
   }

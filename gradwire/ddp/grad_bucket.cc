@@ -18,8 +18,8 @@ std::vector<at::Tensor> BucketLayout::views(const at::Tensor& buffer) const {
   return out;
 }
 
-GradBucket::GradBucket(std::shared_ptr<const BucketLayout> layout, at::Tensor buffer, ProcessGroup& group, int divisor, bool is_last,
-                       std::uint32_t iteration)
+GradBucket::GradBucket(std::shared_ptr<const BucketLayout> layout, at::Tensor buffer, ProcessGroup& group, int divisor,
+                       bool is_last, std::uint32_t iteration)
     : layout_(std::move(layout)),
       buffer_(std::move(buffer)),
       group_(&group),
@@ -30,9 +30,11 @@ GradBucket::GradBucket(std::shared_ptr<const BucketLayout> layout, at::Tensor bu
 void GradBucket::set_buffer(at::Tensor buffer) {
   if (!buffer.defined() || buffer.dim() != 1 || buffer.numel() != layout_->numel || !buffer.is_contiguous() ||
       buffer.device() != layout_->device) {
-    throw InvalidArgument(concat("set_buffer() of bucket ", index(), " wants a contiguous 1-D tensor of ", layout_->numel, " elements on ",
-                                 layout_->device, "; got ", buffer.defined() ? concat("sizes ", buffer.sizes(), " on ", buffer.device())
-                                                                             : std::string("an undefined tensor"), "."));
+    throw InvalidArgument(concat("set_buffer() of bucket ", index(), " wants a contiguous 1-D tensor of ",
+                                 layout_->numel, " elements on ", layout_->device, "; got ",
+                                 buffer.defined() ? concat("sizes ", buffer.sizes(), " on ", buffer.device())
+                                                  : std::string("an undefined tensor"),
+                                 "."));
   }
   buffer_ = std::move(buffer);
 }

@@ -15,11 +15,12 @@
 
 namespace gradwire {
 
-// Where the gradients of one bucket lie in its buffer. Shared by every GradBucket of that bucket; does not change until the buckets are rebuilt.
+// Where the gradients of one bucket lie in its buffer. Shared by every GradBucket of that bucket; does not change until
+// the buckets are rebuilt.
 struct BucketLayout {
   struct Slot {
-    std::size_t parameter = 0;          // its number in the order of module.parameters(), among those that need a gradient
-    std::int64_t offset = 0;            // in elements, from the start of the buffer
+    std::size_t parameter = 0;  // its number in the order of module.parameters(), among those that need a gradient
+    std::int64_t offset = 0;    // in elements, from the start of the buffer
     std::int64_t numel = 0;
     std::vector<std::int64_t> sizes;
     std::vector<std::int64_t> strides;  // the parameter's own when it is dense, else row-major
@@ -36,13 +37,13 @@ struct BucketLayout {
   std::vector<at::Tensor> views(const at::Tensor& buffer) const;
 };
 
-// One bucket in one iteration. A hook may read and write buffer() and the views freely until its future completes; not thread-safe, but each call of
-// a hook has a GradBucket of its own. Cheap to copy.
+// One bucket in one iteration. A hook may read and write buffer() and the views freely until its future completes; not
+// thread-safe, but each call of a hook has a GradBucket of its own. Cheap to copy.
 class GradBucket {
  public:
   // `group` is what collectives of this bucket go through; it outlives the bucket.
-  GradBucket(std::shared_ptr<const BucketLayout> layout, at::Tensor buffer, ProcessGroup& group, int divisor, bool is_last,
-             std::uint32_t iteration = 0);
+  GradBucket(std::shared_ptr<const BucketLayout> layout, at::Tensor buffer, ProcessGroup& group, int divisor,
+             bool is_last, std::uint32_t iteration = 0);
 
   // Buckets count from 0 in the order in which they are launched, the same on all ranks.
   std::size_t index() const noexcept { return layout_->index; }
@@ -53,11 +54,12 @@ class GradBucket {
 
   // The gradients, flat: 1-D, contiguous, not divided by anything yet. On shm this memory is reduced where it lies.
   const at::Tensor& buffer() const noexcept { return buffer_; }
-  // Replaces buffer(); 1-D, contiguous, as many elements, on the same device (any dtype). Throws InvalidArgument otherwise. Changes what the hook sees, not what DDP
-  // takes as the result: that is what the hook's future holds.
+  // Replaces buffer(); 1-D, contiguous, as many elements, on the same device (any dtype). Throws InvalidArgument
+  // otherwise. Changes what the hook sees, not what DDP takes as the result: that is what the hook's future holds.
   void set_buffer(at::Tensor buffer);
 
-  // Views into buffer(), one a parameter, with the parameter's sizes and its strides where it is dense (so channels_last gradients are channels_last, unlike in PyTorch).
+  // Views into buffer(), one a parameter, with the parameter's sizes and its strides where it is dense (so
+  // channels_last gradients are channels_last, unlike in PyTorch).
   std::vector<at::Tensor> gradients() const { return layout_->views(buffer_); }
   // The parameters, in the order of gradients().
   const std::vector<at::Tensor>& parameters() const noexcept { return layout_->parameters; }
@@ -65,7 +67,8 @@ class GradBucket {
   const std::vector<std::string>& parameter_names() const noexcept { return layout_->names; }
   const BucketLayout& layout() const noexcept { return *layout_; }
 
-  // The group for this bucket's collectives: a lane's duplicate of DDP's group, or the group itself where it has no duplicates.
+  // The group for this bucket's collectives: a lane's duplicate of DDP's group, or the group itself where it has no
+  // duplicates.
   ProcessGroup& group() const noexcept { return *group_; }
   // What sums are to be divided by: the number of ranks that take part.
   int divisor() const noexcept { return divisor_; }

@@ -12,8 +12,8 @@
 namespace gradwire::internal {
 namespace {
 
-// at::set_num_threads() would change the whole process. The OpenMP and MKL settings that belong to one thread are reached by name,
-// because libtorch brings its own copies of those libraries.
+// at::set_num_threads() would change the whole process. The OpenMP and MKL settings that belong to one thread are
+// reached by name, because libtorch brings its own copies of those libraries.
 void use_one_compute_thread() {
   at::init_num_threads();
   at::internal::lazy_init_num_threads();

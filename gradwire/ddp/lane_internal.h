@@ -29,7 +29,8 @@ class PendingCount {
   std::size_t count_ GRADWIRE_GUARDED_BY(mutex_) = 0;
 };
 
-// A thread that runs jobs one after another, and the duplicates of groups that belong to it. Its BLAS and its parallel loops use one thread.
+// A thread that runs jobs one after another, and the duplicates of groups that belong to it. Its BLAS and its parallel
+// loops use one thread.
 class Lane {
  public:
   // routes[0] is DDP's own group and its duplicate for this lane.
@@ -58,7 +59,8 @@ class Lane {
 
   std::vector<LaneScope::Route> routes_;
   OwnerProcess owner_;
-  // Shared with the thread, so that in a forked child, where the thread is not, the condition variable it sleeps on is never destroyed.
+  // Shared with the thread, so that in a forked child, where the thread is not, the condition variable it sleeps on is
+  // never destroyed.
   std::shared_ptr<Queue> queue_;
   Thread thread_;
 };

@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// For the tests of this room: a group as a user would write one, ranks as threads, with broadcast, all_gather and a summing all_reduce, and nothing else.
+// For the tests of this room: a group as a user would write one, ranks as threads, with broadcast, all_gather and a
+// summing all_reduce, and nothing else.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -37,7 +38,8 @@ class Meeting {
       ++generation_;
       met_ = slots_;
       changed_.notify_all();
-    } else if (!changed_.wait_for(lock, std::chrono::seconds(60), [&] { return generation_ != generation || !reason_.empty(); })) {
+    } else if (!changed_.wait_for(lock, std::chrono::seconds(60),
+                                  [&] { return generation_ != generation || !reason_.empty(); })) {
       reason_ = "a rank did not come within a minute";
     }
     if (generation_ == generation) require_alive();
@@ -93,7 +95,8 @@ class CountingWork final : public Work {
 
 class LocalGroup final : public ProcessGroup {
  public:
-  LocalGroup(std::shared_ptr<Meeting> meeting, int rank, int size) : ProcessGroup(rank, size), meeting_(std::move(meeting)) {}
+  LocalGroup(std::shared_ptr<Meeting> meeting, int rank, int size)
+      : ProcessGroup(rank, size), meeting_(std::move(meeting)) {}
   void abort(const std::string& reason) override { meeting_->abort(reason); }
   Calls calls;
 
@@ -103,7 +106,8 @@ class LocalGroup final : public ProcessGroup {
     tensors[0].copy_(all[static_cast<std::size_t>(options.root)]);
     return work(tensors);
   }
-  std::shared_ptr<Work> do_all_gather(std::vector<Tensors>& outputs, Tensors& inputs, const AllGatherOptions&) override {
+  std::shared_ptr<Work> do_all_gather(std::vector<Tensors>& outputs, Tensors& inputs,
+                                      const AllGatherOptions&) override {
     const auto all = meet(inputs[0]);
     for (std::size_t i = 0; i < all.size(); ++i) outputs[0][i].copy_(all[i]);
     return work(outputs[0]);

@@ -2,13 +2,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Finds the tensors in what a module's forward() takes and returns, whatever its type.
 //
-// Looked into: at::Tensor; std::optional, pair, tuple, array, vector, list, deque, map, unordered_map (values), shared_ptr and unique_ptr of such,
-// nested at will. A type of your own takes part through a function that argument-dependent lookup finds next to it:
+// Looked into: at::Tensor; std::optional, pair, tuple, array, vector, list, deque, map, unordered_map (values),
+// shared_ptr and unique_ptr of such, nested at will. A type of your own takes part through a function that
+// argument-dependent lookup finds next to it:
 //
 //   struct Detections { at::Tensor boxes; std::vector<at::Tensor> masks; int count; };
 //   template <class Visit> void visit_tensors(Detections& d, Visit&& visit) { visit(d.boxes); visit(d.masks); }
 //
-// `visit` takes anything that can be looked into. What is none of these (an int, a string) holds no tensors as far as DDP can see; that is no error.
+// `visit` takes anything that can be looked into. What is none of these (an int, a string) holds no tensors as far as
+// DDP can see; that is no error.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -93,16 +95,19 @@ class TensorVisitor {
   const Action& action_;
 };
 
-// How an argument of forward() is kept while its tensors move to another device: copied when it holds some by value, else as it came.
+// How an argument of forward() is kept while its tensors move to another device: copied when it holds some by value,
+// else as it came.
 template <class T>
-inline constexpr bool kHoldsTensors =
-    std::is_base_of_v<at::Tensor, T> || IsSequence<T>::value || IsMapping<T>::value || IsTuple<T>::value || requires(T& value, TensorVisitor<void (*)(at::Tensor&)>& visit) {
-      visit_tensors(value, visit);
-    };
+inline constexpr bool kHoldsTensors = std::is_base_of_v<at::Tensor, T> || IsSequence<T>::value || IsMapping<T>::value ||
+                                      IsTuple<T>::value ||
+                                      requires(T& value, TensorVisitor<void (*)(at::Tensor&)>& visit) {
+  visit_tensors(value, visit);
+};
 template <class T>
 inline constexpr bool kHoldsTensors<std::optional<T>> = kHoldsTensors<T>;
 template <class T>
-inline constexpr bool kIsMoved = kHoldsTensors<std::remove_cvref_t<T>> && std::is_copy_constructible_v<std::remove_cvref_t<T>>;
+inline constexpr bool kIsMoved =
+    kHoldsTensors<std::remove_cvref_t<T>>&& std::is_copy_constructible_v<std::remove_cvref_t<T>>;
 template <class T>
 using MovedArgument = std::conditional_t<kIsMoved<T>, std::remove_cvref_t<T>, T&&>;
 

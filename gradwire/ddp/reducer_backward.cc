@@ -12,9 +12,19 @@
 #include "gradwire/base/strings.h"
 #include "gradwire/base/trace.h"
 #include "gradwire/ddp/backward_watch_internal.h"
+#include "gradwire/ddp/gradient_copy_internal.h"
 #include "gradwire/ddp/reducer_internal.h"
 
 namespace gradwire::internal {
+namespace {
+
+// From here on a bucket does not stay in the cache until it is read again; docs/decisions/0003-streamed-stores.md has
+// the measurement.
+constexpr std::size_t kLargeBucketBytes = std::size_t{8} << 20;
+
+bool is_large(const BucketStore::Bucket& bucket) { return bucket.buffer.nbytes() >= kLargeBucketBytes; }
+
+}  // namespace
 
 // Autograd calls this after it has accumulated into .grad.
 void Reducer::on_gradient(std::size_t parameter) {
@@ -25,9 +35,10 @@ void Reducer::on_gradient(std::size_t parameter) {
   watch_pass();
   try {
     if (ready_[parameter]) {
-      throw InvalidArgument(concat("Parameter '", store_.name(parameter), "' got a second gradient on rank ", group_->rank(),
-                                   " in one synchronized iteration. Run one backward pass for each forward pass (no_sync() accumulates), and "
-                                   "do not use a parameter inside several re-entrant checkpoints."));
+      throw InvalidArgument(concat(
+          "Parameter '", store_.name(parameter), "' got a second gradient on rank ", group_->rank(),
+          " in one synchronized iteration. Run one backward pass for each forward pass (no_sync() accumulates), and "
+          "do not use a parameter inside several re-entrant checkpoints."));
     }
     ready_[parameter] = true;
     if (iteration_ == 0) ready_order_.push_back(static_cast<std::int64_t>(parameter));
@@ -68,21 +79,24 @@ void Reducer::store_gradient(std::size_t parameter) {
     slot.zero_();
   } else if (store_.is_slot(grad, parameter)) {
     // Our own groups multiply while they reduce; see reduce_plain().
-    if (scales && !ours_) slot.mul_(scale_);
+    if (scales && !ours_) slot.mul_(1.0 / group_->size());
     return;
   } else {
     if (grad.layout() != at::kStrided) {
-      throw UnsupportedError(concat("Parameter '", store_.name(parameter), "' got a sparse gradient; those are not supported yet. Make its embedding with sparse = false."));
+      throw UnsupportedError(
+          concat("Parameter '", store_.name(parameter),
+                 "' got a sparse gradient; those are not supported yet. Make its embedding with sparse = false."));
     }
     if (grad.sizes() != slot.sizes() || grad.scalar_type() != slot.scalar_type() || grad.device() != slot.device()) {
-      throw InvalidArgument(concat("The gradient of '", store_.name(parameter), "' is ", grad.scalar_type(), grad.sizes(), " on ", grad.device(), ", but the parameter was ",
-                                   slot.scalar_type(), slot.sizes(), " on ", slot.device(),
-                                   " when DistributedDataParallel was made. Do not change parameters after wrapping the module."));
+      throw InvalidArgument(
+          concat("The gradient of '", store_.name(parameter), "' is ", grad.scalar_type(), grad.sizes(), " on ",
+                 grad.device(), ", but the parameter was ", slot.scalar_type(), slot.sizes(), " on ", slot.device(),
+                 " when DistributedDataParallel was made. Do not change parameters after wrapping the module."));
     }
     if (scales && !(ours_ && options_.gradient_as_bucket_view)) {
-      at::mul_out(slot, grad.detach(), scale_);
+      copy_scaled(slot, grad.detach(), 1.0 / group_->size(), is_large(bucket));
     } else {
-      slot.copy_(grad);
+      copy_scaled(slot, grad.detach(), 1.0, is_large(bucket));
     }
   }
   if (options_.gradient_as_bucket_view) grad = slot;
@@ -165,13 +179,15 @@ at::Tensor Reducer::reduce_plain(std::size_t bucket, ProcessGroup& group) {
 
 at::Tensor Reducer::checked(std::size_t bucket, at::Tensor result) const {
   const at::Tensor& buffer = store_.bucket(bucket).buffer;
-  if (result.defined() && result.layout() == at::kStrided && result.sizes() == buffer.sizes() && result.scalar_type() == buffer.scalar_type() &&
-      result.device() == buffer.device()) {
+  if (result.defined() && result.layout() == at::kStrided && result.sizes() == buffer.sizes() &&
+      result.scalar_type() == buffer.scalar_type() && result.device() == buffer.device()) {
     return result.is_contiguous() ? result : result.contiguous();
   }
-  const std::string got = result.defined() ? concat(result.scalar_type(), result.sizes(), " on ", result.device()) : std::string("an undefined tensor");
-  throw InvalidArgument(concat("The hook '", hook_->traits().name, "' returned ", got, " for bucket ", bucket, " on rank ", group_->rank(), "; it must return ",
-                               buffer.scalar_type(), buffer.sizes(), " on ", buffer.device(), ", like the bucket's buffer."));
+  const std::string got = result.defined() ? concat(result.scalar_type(), result.sizes(), " on ", result.device())
+                                           : std::string("an undefined tensor");
+  throw InvalidArgument(concat("The hook '", hook_->traits().name, "' returned ", got, " for bucket ", bucket,
+                               " on rank ", group_->rank(), "; it must return ", buffer.scalar_type(), buffer.sizes(),
+                               " on ", buffer.device(), ", like the bucket's buffer."));
 }
 
 void Reducer::keep_result(std::size_t bucket, at::Tensor result) {
@@ -257,7 +273,7 @@ void Reducer::write_back() {
     for (std::size_t slot = 0; slot < views.size(); ++slot) {
       at::Tensor& grad = held.layout->parameters[slot].mutable_grad();
       if (grad.defined()) {
-        grad.copy_(views[slot]);
+        copy_scaled(grad, views[slot], 1.0, is_large(held));
       } else {
         grad = at::empty_strided(views[slot].sizes(), views[slot].strides(), views[slot].options()).copy_(views[slot]);
       }

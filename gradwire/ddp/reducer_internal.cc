@@ -1,10 +1,9 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// The Reducer's own life: its groups, its hook, what it does before a forward pass and after an error. reducer_backward.cc has the
-// backward pass.
+// The Reducer's own life: its groups, its hook, what it does before a forward pass and after an error.
+// reducer_backward.cc has the backward pass.
 #include "gradwire/ddp/reducer_internal.h"
 
-#include <ATen/Functions.h>
 #include <torch/csrc/autograd/utils/lambda_post_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -25,13 +24,6 @@ bool is_ours(const ProcessGroup& group) {
   return std::any_of(backends.begin(), backends.end(), [&](const BackendEntry& entry) { return entry.name == name; });
 }
 
-// A number, not a tensor, in the eyes of type promotion: as PyTorch multiplies.
-at::Tensor wrapped_number(double value) {
-  at::Tensor number = at::scalar_tensor(value, at::kDouble);
-  number.unsafeGetTensorImpl()->set_wrapped_number(true);
-  return number;
-}
-
 }  // namespace
 
 Reducer::Reducer(std::vector<NamedTensor> parameters, std::shared_ptr<ProcessGroup> group, ReducerOptions options)
@@ -39,9 +31,9 @@ Reducer::Reducer(std::vector<NamedTensor> parameters, std::shared_ptr<ProcessGro
       group_(std::move(group)),
       ours_(is_ours(*group_)),
       alone_(ours_ && group_->size() == 1),
-      scale_(wrapped_number(1.0 / group_->size())),
       store_(std::move(parameters)) {
-  // Before any backward pass has shown the order, one bucket for each dtype and device: the first iteration only learns.
+  // Before any backward pass has shown the order, one bucket for each dtype and device: the first iteration only
+  // learns.
   store_.arrange(plan_initial_buckets(store_.specs(), {kUnlimitedBucketBytes}));
   begin_iteration();
 }
@@ -61,10 +53,11 @@ void Reducer::attach() {
   for (std::size_t i = 0; i < store_.parameter_count(); ++i) {
     auto accumulator = torch::autograd::impl::grad_accumulator(store_.parameter(i));
     using Variables = torch::autograd::variable_list;
-    auto hook = std::make_unique<torch::autograd::utils::LambdaPostHook>([this, i](const Variables& outputs, const Variables&) {
-      on_gradient(i);
-      return outputs;
-    });
+    auto hook =
+        std::make_unique<torch::autograd::utils::LambdaPostHook>([this, i](const Variables& outputs, const Variables&) {
+          on_gradient(i);
+          return outputs;
+        });
     hook_keys_.push_back(accumulator->add_post_hook(std::move(hook)));
     accumulators_.push_back(std::move(accumulator));
   }
@@ -104,11 +97,13 @@ void Reducer::set_hook(std::shared_ptr<CommHook> hook) {
   MutexLock lock(mutex_);
   if (hook == nullptr) throw InvalidArgument("register_comm_hook() got a null hook.");
   if (hook_ != nullptr) {
-    throw InvalidArgument(concat("register_comm_hook(): this DistributedDataParallel has the hook '", hook_->traits().name,
-                                 "' already; it takes one, once."));
+    throw InvalidArgument(concat("register_comm_hook(): this DistributedDataParallel has the hook '",
+                                 hook_->traits().name, "' already; it takes one, once."));
   }
   if (iteration_ > 0 || next_bucket_ > 0) {
-    throw InvalidArgument("register_comm_hook() was called after the first synchronized backward pass; register the hook before training.");
+    throw InvalidArgument(
+        "register_comm_hook() was called after the first synchronized backward pass; register the hook before "
+        "training.");
   }
   for (const auto& named : hook->traits().groups) {
     if (named == nullptr) throw InvalidArgument(concat("The hook '", hook->traits().name, "' names a null group."));
@@ -124,8 +119,9 @@ void Reducer::duplicate_hook_groups() {
     for (auto& lane : lanes_) {
       std::shared_ptr<ProcessGroup> duplicate = duplicate_of(named);
       if (duplicate == nullptr) {
-        throw UnsupportedError(concat("The hook '", hook_->traits().name, "' names the group '", named->group_name(), "' (", named->name(),
-                                      "), which cannot be duplicated; make DistributedDataParallel with lanes = 0 for it."));
+        throw UnsupportedError(
+            concat("The hook '", hook_->traits().name, "' names the group '", named->group_name(), "' (", named->name(),
+                   "), which cannot be duplicated; make DistributedDataParallel with lanes = 0 for it."));
       }
       auto routes = lane->routes();
       routes.push_back({named, duplicate});
@@ -159,18 +155,21 @@ bool Reducer::under_way() const { return expecting_ && std::find(ready_.begin(),
 void Reducer::require_finished() {
   if (!under_way()) return;
   const auto missing = missing_parameters();
-  throw InvalidArgument(concat("The reduction of the iteration before did not finish on rank ", group_->rank(), " of ", group_->size(), ": ", missing.size(), " of ",
-                               store_.parameter_count(), " parameters got no gradient: ", join(missing, ", "),
-                               ". Every parameter that needs a gradient must take part in the loss on every rank (find_unused_parameters is not "
-                               "available yet), and backward must run once for each synchronized forward; use no_sync() to accumulate."));
+  throw InvalidArgument(concat(
+      "The reduction of the iteration before did not finish on rank ", group_->rank(), " of ", group_->size(), ": ",
+      missing.size(), " of ", store_.parameter_count(), " parameters got no gradient: ", join(missing, ", "),
+      ". Every parameter that needs a gradient must take part in the loss on every rank (find_unused_parameters is not "
+      "available yet), and backward must run once for each synchronized forward; use no_sync() to accumulate."));
 }
 
-// Autograd makes a parameter a new accumulator, without our hook, when its dtype or device changes: its gradients would silently stay local.
+// Autograd makes a parameter a new accumulator, without our hook, when its dtype or device changes: its gradients would
+// silently stay local.
 void Reducer::require_own_accumulators() const {
   for (std::size_t i = 0; i < accumulators_.size(); ++i) {
     if (torch::autograd::impl::try_get_grad_accumulator(store_.parameter(i)) == accumulators_[i]) continue;
-    throw InvalidArgument(concat("Parameter '", store_.name(i), "' changed its dtype or device after DistributedDataParallel was made, on rank ", group_->rank(),
-                                 "; change the module first, then wrap it."));
+    throw InvalidArgument(concat("Parameter '", store_.name(i),
+                                 "' changed its dtype or device after DistributedDataParallel was made, on rank ",
+                                 group_->rank(), "; change the module first, then wrap it."));
   }
 }
 
@@ -188,7 +187,8 @@ void Reducer::rebuild() {
   const std::vector<TensorSpec> specs = store_.specs();
   std::vector<TensorSpec> ordered;
   for (const std::int64_t index : order) ordered.push_back(specs.at(static_cast<std::size_t>(index)));
-  // The values of gradients that lie in the memory which is cut anew must not be lost, nor be taken for another parameter's.
+  // The values of gradients that lie in the memory which is cut anew must not be lost, nor be taken for another
+  // parameter's.
   store_.make_gradients_private();
   store_.arrange(plan_buckets(ordered, options_.caps));
   rebuilt_ = true;
@@ -241,13 +241,15 @@ void Reducer::fail(std::exception_ptr error, const std::string& where) {
   } catch (...) {
     what = "an exception that is no std::exception";
   }
-  const std::string reason = concat("DistributedDataParallel on rank ", group_->rank(), " failed in ", where, ": ", what);
+  const std::string reason =
+      concat("DistributedDataParallel on rank ", group_->rank(), " failed in ", where, ": ", what);
   log::error(reason);
   // Among them, without duplicates, the user's own group: its sequence is out of step with the other ranks' now.
   for (const auto& group : aborted_with_us_) group->abort(reason);
 }
 
-// The caller holds mutex_. Gradients leave the buckets first: on shared memory a stalled peer may still write into those.
+// The caller holds mutex_. Gradients leave the buckets first: on shared memory a stalled peer may still write into
+// those.
 void Reducer::throw_failure() {
   running_.wait();
   store_.make_gradients_private();

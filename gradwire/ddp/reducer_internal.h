@@ -28,13 +28,16 @@ struct ReducerOptions {
   int lanes = 1;  // 0: hooks run on the thread of the backward pass
 };
 
-// The life of an iteration: before_forward() -> expect_backward() -> one call of on_gradient() a parameter -> finish(), which autograd calls at the end of the pass in
-// which the last bucket became ready. docs/architecture.md has the picture.
+// The life of an iteration: before_forward() -> expect_backward() -> one call of on_gradient() a parameter -> finish(),
+// which autograd calls at the end of the pass in which the last bucket became ready. docs/architecture.md has the
+// picture.
 //
-// Gradients are averaged so: without a hook each rank multiplies by 1/N, then the ranks' products are summed in rank order. The multiplication happens in the copy into
-// the bucket; where there is no copy, in the reduction (premul_sum, same bits) or, over a user's group, in a pass of its own.
+// Gradients are averaged so: without a hook each rank multiplies by 1/N, then the ranks' products are summed in rank
+// order. The multiplication happens in the copy into the bucket; where there is no copy, in the reduction (premul_sum,
+// same bits) or, over a user's group, in a pass of its own.
 //
-// Threads: on_gradient() and finish() run on autograd's threads, the rest on the user's; one lock serializes them. Hooks run on lanes, outside that lock.
+// Threads: on_gradient() and finish() run on autograd's threads, the rest on the user's; one lock serializes them.
+// Hooks run on lanes, outside that lock.
 class Reducer final : public std::enable_shared_from_this<Reducer> {
  public:
   Reducer(std::vector<NamedTensor> parameters, std::shared_ptr<ProcessGroup> group, ReducerOptions options);
@@ -55,11 +58,13 @@ class Reducer final : public std::enable_shared_from_this<Reducer> {
   // Whether there is nobody to communicate with.
   bool alone() const noexcept { return alone_; }
 
-  // Collective in the groups that the hook names. Throws InvalidArgument when there is a hook or a backward pass was synchronized already.
+  // Collective in the groups that the hook names. Throws InvalidArgument when there is a hook or a backward pass was
+  // synchronized already.
   void set_hook(std::shared_ptr<CommHook> hook);
 
-  // Throws the first failure again; throws when the reduction before did not finish, with the names of the parameters that got no gradient. Then gets ready for another one
-  // (collective the first two times: memory, and the order of the buckets).
+  // Throws the first failure again; throws when the reduction before did not finish, with the names of the parameters
+  // that got no gradient. Then gets ready for another one (collective the first two times: memory, and the order of the
+  // buckets).
   void before_forward();
   // The next backward pass is synchronized.
   void expect_backward();
@@ -114,7 +119,6 @@ class Reducer final : public std::enable_shared_from_this<Reducer> {
   const std::shared_ptr<ProcessGroup> group_;
   const bool ours_;   // one of gradwire's own backends
   const bool alone_;  // one rank over one of them: nothing to communicate
-  const at::Tensor scale_;  // 1/N
   OwnerProcess owner_;
 
   mutable Mutex mutex_;
@@ -122,7 +126,8 @@ class Reducer final : public std::enable_shared_from_this<Reducer> {
   std::shared_ptr<CommHook> hook_;
   std::shared_ptr<ProcessGroup> control_;
   std::vector<std::unique_ptr<Lane>> lanes_;
-  // Without lanes, over a group that has duplicates: where the backward thread leads a hook's calls. Empty without duplicates.
+  // Without lanes, over a group that has duplicates: where the backward thread leads a hook's calls. Empty without
+  // duplicates.
   std::vector<LaneScope::Route> routes_here_;
   // All groups that carry gradients or DDP's own calls: duplicates, or what has none. An error aborts them.
   std::vector<std::shared_ptr<ProcessGroup>> aborted_with_us_;
@@ -133,11 +138,11 @@ class Reducer final : public std::enable_shared_from_this<Reducer> {
   std::uint32_t iteration_ = 0;
   int watched_pass_ = -1;
   std::size_t next_bucket_ = 0;
-  std::vector<std::size_t> pending_;       // gradients that each bucket still waits for
-  std::vector<bool> ready_;                // by parameter
+  std::vector<std::size_t> pending_;  // gradients that each bucket still waits for
+  std::vector<bool> ready_;           // by parameter
   std::vector<std::int64_t> ready_order_;
-  std::vector<Flight> flights_;            // by bucket
-  PendingCount running_;                   // buckets on lanes
+  std::vector<Flight> flights_;  // by bucket
+  PendingCount running_;         // buckets on lanes
 
   mutable Mutex failure_mutex_;
   std::exception_ptr failure_ GRADWIRE_GUARDED_BY(failure_mutex_);

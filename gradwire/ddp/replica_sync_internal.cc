@@ -21,7 +21,8 @@ using Numbers = std::vector<std::int64_t>;
 
 constexpr std::size_t kMaxSettings = 8;
 constexpr std::size_t kDescribedDims = 8;  // dimensions that a message shows
-// What a rank tells of the parameter at which it differs: its number, whether it has it, dtype and need of a gradient, dim, sizes, strides.
+// What a rank tells of the parameter at which it differs: its number, whether it has it, dtype and need of a gradient,
+// dim, sizes, strides.
 constexpr std::size_t kDifferenceLength = 4 + 2 * kDescribedDims;
 
 at::Tensor tensor_of_numbers(Numbers& numbers) {
@@ -80,8 +81,9 @@ std::string describe_difference(const Numbers& difference) {
   if (difference[1] == 0) return "no such parameter";
   const auto dim = std::min<std::size_t>(static_cast<std::size_t>(difference[3]), kDescribedDims);
   const std::int64_t* first = difference.data() + 4;
-  return concat(static_cast<at::ScalarType>(difference[2] / 2), " of sizes ", at::IntArrayRef(first, dim), " and strides ",
-                at::IntArrayRef(first + kDescribedDims, dim), difference[2] % 2 == 1 ? "" : " without gradient");
+  return concat(static_cast<at::ScalarType>(difference[2] / 2), " of sizes ", at::IntArrayRef(first, dim),
+                " and strides ", at::IntArrayRef(first + kDescribedDims, dim),
+                difference[2] % 2 == 1 ? "" : " without gradient");
 }
 
 // The first parameter whose signature is not rank 0's; -1 when there is none.
@@ -107,15 +109,17 @@ void require_equal_settings(const std::vector<Numbers>& headers, const std::vect
   for (std::size_t rank = 1; rank < headers.size(); ++rank) {
     for (std::size_t i = 0; i < settings.size(); ++i) {
       if (headers[rank][3 + i] == headers[0][3 + i]) continue;
-      throw MismatchError(concat("DistributedDataParallel was made with ", settings[i].name, " = ", headers[0][3 + i], " on rank 0 and ",
-                                 headers[rank][3 + i], " on rank ", rank, "; all ranks must use the same options."));
+      throw MismatchError(concat("DistributedDataParallel was made with ", settings[i].name, " = ", headers[0][3 + i],
+                                 " on rank 0 and ", headers[rank][3 + i], " on rank ", rank,
+                                 "; all ranks must use the same options."));
     }
   }
 }
 
 }  // namespace
 
-void verify_replicas(ProcessGroup& group, const std::vector<NamedTensor>& parameters, const std::vector<NamedSetting>& settings) {
+void verify_replicas(ProcessGroup& group, const std::vector<NamedTensor>& parameters,
+                     const std::vector<NamedSetting>& settings) {
   GRADWIRE_CHECK(settings.size() <= kMaxSettings);
   Numbers mine;
   for (const NamedTensor& parameter : parameters) {
@@ -141,11 +145,13 @@ void verify_replicas(ProcessGroup& group, const std::vector<NamedTensor>& parame
     const std::int64_t at = differences[rank][0];
     if (at < 0) continue;
     const auto position = static_cast<std::size_t>(at);
-    const std::string name = position < parameters.size() ? concat("'", parameters[position].name, "' ") : std::string();
-    throw MismatchError(concat("The modules given to DistributedDataParallel differ: parameter ", name, "(number ", at, ") is ",
-                               describe_difference(difference_of(at, signature_at(reference, at))), " on rank 0 and ",
-                               describe_difference(differences[rank]), " on rank ", rank, "; rank 0 has ", headers[0][0], " parameters and buffers, rank ",
-                               rank, " has ", headers[rank][0], ". Build the same module on every rank."));
+    const std::string name =
+        position < parameters.size() ? concat("'", parameters[position].name, "' ") : std::string();
+    throw MismatchError(concat("The modules given to DistributedDataParallel differ: parameter ", name, "(number ", at,
+                               ") is ", describe_difference(difference_of(at, signature_at(reference, at))),
+                               " on rank 0 and ", describe_difference(differences[rank]), " on rank ", rank,
+                               "; rank 0 has ", headers[0][0], " parameters and buffers, rank ", rank, " has ",
+                               headers[rank][0], ". Build the same module on every rank."));
   }
   require_equal_settings(headers, settings);
 }
@@ -167,7 +173,9 @@ std::int64_t padded_bytes(const at::Tensor& tensor) {
 }
 
 at::Tensor slice_for(const at::Tensor& message, std::int64_t offset, const at::Tensor& tensor) {
-  return message.narrow(0, offset, static_cast<std::int64_t>(tensor.nbytes())).view(tensor.scalar_type()).view(tensor.sizes());
+  return message.narrow(0, offset, static_cast<std::int64_t>(tensor.nbytes()))
+      .view(tensor.scalar_type())
+      .view(tensor.sizes());
 }
 
 void broadcast_message(ProcessGroup& group, std::span<const at::Tensor> tensors) {
@@ -179,7 +187,8 @@ void broadcast_message(ProcessGroup& group, std::span<const at::Tensor> tensors)
   }
   std::int64_t bytes = 0;
   for (const at::Tensor& tensor : tensors) bytes += padded_bytes(tensor);
-  at::Tensor message = at::zeros({bytes}, tensors[0].options().dtype(at::kByte).requires_grad(false).memory_format(std::nullopt));
+  at::Tensor message =
+      at::zeros({bytes}, tensors[0].options().dtype(at::kByte).requires_grad(false).memory_format(std::nullopt));
   std::int64_t offset = 0;
   if (group.rank() == 0) {
     for (const at::Tensor& tensor : tensors) {

@@ -7,7 +7,8 @@ namespace gradwire {
 Future noop_hook(const std::shared_ptr<ProcessGroup>&, GradBucket& bucket) { return completed_future(bucket.buffer()); }
 
 std::shared_ptr<CommHook> make_noop_hook() {
-  return make_comm_hook(std::shared_ptr<ProcessGroup>(), noop_hook, {.name = "noop", .parallel_safe = true, .single_collective = true});
+  return make_comm_hook(std::shared_ptr<ProcessGroup>(), noop_hook,
+                        {.name = "noop", .parallel_safe = true, .single_collective = true});
 }
 
 }  // namespace gradwire

@@ -10,7 +10,8 @@
 
 namespace gradwire {
 
-// Communicates nothing: each rank keeps its own gradients, undivided, so replicas drift apart. Shows what communication costs. `group` is not used.
+// Communicates nothing: each rank keeps its own gradients, undivided, so replicas drift apart. Shows what communication
+// costs. `group` is not used.
 Future noop_hook(const std::shared_ptr<ProcessGroup>& group, GradBucket& bucket);
 
 std::shared_ptr<CommHook> make_noop_hook();

@@ -13,16 +13,23 @@
 namespace gradwire {
 namespace {
 
-ProcessGroup& group_of(const std::shared_ptr<ProcessGroup>& group, GradBucket& bucket) { return group != nullptr ? *group : bucket.group(); }
+ProcessGroup& group_of(const std::shared_ptr<ProcessGroup>& group, GradBucket& bucket) {
+  return group != nullptr ? *group : bucket.group();
+}
 
 std::optional<DType> castable(const at::Tensor& tensor) {
   if (!tensor.device().is_cpu()) return std::nullopt;
   switch (tensor.scalar_type()) {
-    case at::kFloat: return DType::f32;
-    case at::kDouble: return DType::f64;
-    case at::kHalf: return DType::f16;
-    case at::kBFloat16: return DType::bf16;
-    default: return std::nullopt;
+    case at::kFloat:
+      return DType::f32;
+    case at::kDouble:
+      return DType::f64;
+    case at::kHalf:
+      return DType::f16;
+    case at::kBFloat16:
+      return DType::bf16;
+    default:
+      return std::nullopt;
   }
 }
 
@@ -31,7 +38,8 @@ void cast_into(const at::Tensor& source, at::Tensor destination) {
   const auto from = castable(source);
   const auto to = castable(destination);
   if (from && to) {
-    kernels::cast(*from, source.const_data_ptr(), *to, destination.data_ptr(), static_cast<std::size_t>(source.numel()));
+    kernels::cast(*from, source.const_data_ptr(), *to, destination.data_ptr(),
+                  static_cast<std::size_t>(source.numel()));
   } else {
     destination.copy_(source);
   }
@@ -68,11 +76,17 @@ Future allreduce_hook(const std::shared_ptr<ProcessGroup>& group, GradBucket& bu
   return tensor_future(group_of(group, bucket).all_reduce({buffer}));
 }
 
-Future fp16_compress_hook(const std::shared_ptr<ProcessGroup>& group, GradBucket& bucket) { return compress(group, bucket, at::kHalf); }
+Future fp16_compress_hook(const std::shared_ptr<ProcessGroup>& group, GradBucket& bucket) {
+  return compress(group, bucket, at::kHalf);
+}
 
-Future bf16_compress_hook(const std::shared_ptr<ProcessGroup>& group, GradBucket& bucket) { return compress(group, bucket, at::kBFloat16); }
+Future bf16_compress_hook(const std::shared_ptr<ProcessGroup>& group, GradBucket& bucket) {
+  return compress(group, bucket, at::kBFloat16);
+}
 
-std::shared_ptr<CommHook> make_allreduce_hook(std::shared_ptr<ProcessGroup> group) { return make("allreduce", std::move(group), allreduce_hook); }
+std::shared_ptr<CommHook> make_allreduce_hook(std::shared_ptr<ProcessGroup> group) {
+  return make("allreduce", std::move(group), allreduce_hook);
+}
 
 std::shared_ptr<CommHook> make_fp16_compress_hook(std::shared_ptr<ProcessGroup> group) {
   return make("fp16_compress", std::move(group), fp16_compress_hook);

@@ -19,8 +19,11 @@ INSTANTIATE_TEST_SUITE_P(All, Hooks, ::testing::ValuesIn(all_setups()), name_of_
 
 at::Tensor share(int rank) { return random_tensor({4, 8}, 30).chunk(kWorld)[static_cast<std::size_t>(rank)]; }
 
-// Gradients of rank 0 after three steps, the last of which has several buckets; checks that all ranks hold the same bits.
-std::vector<at::Tensor> gradients_with(const Setup& setup, const std::function<std::shared_ptr<CommHook>(std::shared_ptr<ProcessGroup>)>& make, bool replicas_agree = true) {
+// Gradients of rank 0 after three steps, the last of which has several buckets; checks that all ranks hold the same
+// bits.
+std::vector<at::Tensor> gradients_with(
+    const Setup& setup, const std::function<std::shared_ptr<CommHook>(std::shared_ptr<ProcessGroup>)>& make,
+    bool replicas_agree = true) {
   std::vector<std::vector<at::Tensor>> gradients(kWorld);
   run_ranks(setup, kWorld, [&](int rank, auto group) {
     Mlp net(6, 8);
@@ -34,7 +37,8 @@ std::vector<at::Tensor> gradients_with(const Setup& setup, const std::function<s
     }
     gradients[static_cast<std::size_t>(rank)] = gradients_of(*net);
   });
-  for (std::size_t i = 0; replicas_agree && i < gradients[0].size(); ++i) EXPECT_TRUE(gradients[0][i].equal(gradients[1][i])) << "parameter " << i;
+  for (std::size_t i = 0; replicas_agree && i < gradients[0].size(); ++i)
+    EXPECT_TRUE(gradients[0][i].equal(gradients[1][i])) << "parameter " << i;
   return gradients[0];
 }
 
@@ -77,7 +81,8 @@ TEST_P(Hooks, CompressionFollowsPyTorchsSteps) {
       parts.push_back(flat.to(narrow).div_(kWorld));
     }
     const at::Tensor expected = (parts[0] + parts[1]).to(at::kFloat);
-    const auto got = gradients_with(GetParam(), [&](auto) { return make_hook(narrow == at::kHalf ? "fp16_compress" : "bf16_compress"); });
+    const auto got = gradients_with(
+        GetParam(), [&](auto) { return make_hook(narrow == at::kHalf ? "fp16_compress" : "bf16_compress"); });
     std::int64_t offset = 0;
     for (const auto& gradient : got) {
       EXPECT_TRUE(gradient.reshape(-1).equal(expected.narrow(0, offset, gradient.numel())));
@@ -89,7 +94,9 @@ TEST_P(Hooks, CompressionFollowsPyTorchsSteps) {
 TEST_P(Hooks, NoopKeepsEachRanksOwnGradients) {
   Mlp alone(6, 8);
   alone->forward(share(0)).pow(2).mean().backward();
-  expect_close(gradients_with(GetParam(), [](auto) { return make_noop_hook(); }, /*replicas_agree=*/false), gradients_of(*alone));
+  expect_close(gradients_with(
+                   GetParam(), [](auto) { return make_noop_hook(); }, /*replicas_agree=*/false),
+               gradients_of(*alone));
 }
 
 TEST_P(Hooks, RegisteredByTypeLikeInPyTorch) {
@@ -121,9 +128,11 @@ TEST(HookRegistry, MakesWhatItLists) {
 }
 
 TEST(HookRegistry, ErrorsListWhatIsRight) {
-  EXPECT_NE(error_for("alreduce").find("allreduce, fp16_compress, bf16_compress, noop"), std::string::npos) << error_for("alreduce");
+  EXPECT_NE(error_for("alreduce").find("allreduce, fp16_compress, bf16_compress, noop"), std::string::npos)
+      << error_for("alreduce");
   EXPECT_NE(error_for("").find("allreduce"), std::string::npos);
-  EXPECT_NE(error_for("noop:rank=4").find("has no option 'rank'; it has none"), std::string::npos) << error_for("noop:rank=4");
+  EXPECT_NE(error_for("noop:rank=4").find("has no option 'rank'; it has none"), std::string::npos)
+      << error_for("noop:rank=4");
   EXPECT_NE(error_for("noop:").find("key=value"), std::string::npos);
   EXPECT_NE(error_for("noop:rank").find("key=value"), std::string::npos);
   EXPECT_THROW((void)make_hook("power_sgd:rank=4,start=10"), UnsupportedError);

@@ -22,7 +22,8 @@ struct HookEntry {
   DDPCommHookType type;
   std::string_view name;
   std::span<const std::string_view> options;  // the words that may stand before '='
-  std::shared_ptr<CommHook> (*make)(std::shared_ptr<ProcessGroup> group, const Options& options);  // null: of a later version
+  std::shared_ptr<CommHook> (*make)(std::shared_ptr<ProcessGroup> group,
+                                    const Options& options);  // null: of a later version
 };
 
 template <std::shared_ptr<CommHook> (*kMake)(std::shared_ptr<ProcessGroup>)>
@@ -54,15 +55,17 @@ std::string_view trimmed(std::string_view text) {
 
 const HookEntry& find(std::string_view name) {
   const auto entry = std::find_if(kHooks.begin(), kHooks.end(), [&](const HookEntry& one) { return one.name == name; });
-  if (entry == kHooks.end()) throw InvalidArgument(concat("There is no hook '", name, "'; the hooks are: ", join(hook_names(), ", "), "."));
+  if (entry == kHooks.end())
+    throw InvalidArgument(concat("There is no hook '", name, "'; the hooks are: ", join(hook_names(), ", "), "."));
   return *entry;
 }
 
 void require_known(const HookEntry& entry, std::string_view option) {
   if (std::find(entry.options.begin(), entry.options.end(), option) != entry.options.end()) return;
   const std::vector<std::string> known(entry.options.begin(), entry.options.end());
-  throw InvalidArgument(concat("The hook '", entry.name, "' has no option '", option, "'; ",
-                               known.empty() ? std::string("it has none") : concat("its options are: ", join(known, ", ")), "."));
+  throw InvalidArgument(
+      concat("The hook '", entry.name, "' has no option '", option, "'; ",
+             known.empty() ? std::string("it has none") : concat("its options are: ", join(known, ", ")), "."));
 }
 
 // "a=1, b=2" after the colon.
@@ -73,12 +76,15 @@ Options parse_options(const HookEntry& entry, std::string_view text) {
     const std::string_view item = trimmed(text.substr(0, comma));
     const auto equals = item.find('=');
     const std::string_view key = trimmed(item.substr(0, equals));
-    const std::string_view value = equals == std::string_view::npos ? std::string_view{} : trimmed(item.substr(equals + 1));
+    const std::string_view value =
+        equals == std::string_view::npos ? std::string_view{} : trimmed(item.substr(equals + 1));
     if (key.empty() || value.empty()) {
-      throw InvalidArgument(concat("The options of the hook '", entry.name, "' must look like key=value, separated by commas; got '", item, "'."));
+      throw InvalidArgument(concat("The options of the hook '", entry.name,
+                                   "' must look like key=value, separated by commas; got '", item, "'."));
     }
     require_known(entry, key);
-    if (!options.emplace(key, value).second) throw InvalidArgument(concat("The option '", key, "' of the hook '", entry.name, "' is given twice."));
+    if (!options.emplace(key, value).second)
+      throw InvalidArgument(concat("The option '", key, "' of the hook '", entry.name, "' is given twice."));
     if (comma == std::string_view::npos) return options;
     text.remove_prefix(comma + 1);
   }
@@ -86,7 +92,8 @@ Options parse_options(const HookEntry& entry, std::string_view text) {
 
 std::shared_ptr<CommHook> make(const HookEntry& entry, std::shared_ptr<ProcessGroup> group, const Options& options) {
   if (entry.make == nullptr) {
-    throw UnsupportedError(concat("The hook '", entry.name, "' is not available in this version; the hooks are: ", join(hook_names(), ", "), "."));
+    throw UnsupportedError(concat("The hook '", entry.name, "' is not available in this version; the hooks are: ",
+                                  join(hook_names(), ", "), "."));
   }
   return entry.make(std::move(group), options);
 }

@@ -34,16 +34,19 @@ std::string_view name_of(DDPCommHookType type) noexcept;
 // The hook of one type. `group` null: the group of the DDP that it is registered with. Throws UnsupportedError.
 std::shared_ptr<CommHook> make_hook(DDPCommHookType type, std::shared_ptr<ProcessGroup> group = nullptr);
 
-// The hook that `spec` describes: a name, then options, as in "fp16_compress" or "power_sgd:rank=4,start=10"; spaces around words do not matter. Throws InvalidArgument that
-// lists the right names, or the options of the hook; UnsupportedError for a hook of a later version.
+// The hook that `spec` describes: a name, then options, as in "fp16_compress" or "power_sgd:rank=4,start=10"; spaces
+// around words do not matter. Throws InvalidArgument that lists the right names, or the options of the hook;
+// UnsupportedError for a hook of a later version.
 std::shared_ptr<CommHook> make_hook(std::string_view spec, std::shared_ptr<ProcessGroup> group = nullptr);
 
 // The names that make_hook() knows and can make.
 std::vector<std::string> hook_names();
 
-// Registers the hook of `type` with `model`, like PyTorch's function of this name. `state` is the group to use, null for DDP's own.
+// Registers the hook of `type` with `model`, like PyTorch's function of this name. `state` is the group to use, null
+// for DDP's own.
 template <class Module>
-void register_ddp_comm_hook(DDPCommHookType type, DistributedDataParallel<Module>& model, std::shared_ptr<ProcessGroup> state = nullptr) {
+void register_ddp_comm_hook(DDPCommHookType type, DistributedDataParallel<Module>& model,
+                            std::shared_ptr<ProcessGroup> state = nullptr) {
   model.register_comm_hook(make_hook(type, std::move(state)));
 }
 

@@ -1,0 +1,69 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/ddp/gradient_copy_internal.h"
+
+#include <ATen/Functions.h>
+#include <ATen/Parallel.h>
+
+#include <cstddef>
+#include <optional>
+
+#include "gradwire/kernels/reduce.h"
+
+namespace gradwire::internal {
+namespace {
+
+constexpr std::int64_t kGrain = std::int64_t{1} << 18;  // elements a thread takes at least
+
+std::optional<DType> kernel_type(const at::Tensor& tensor) {
+  switch (tensor.scalar_type()) {
+    case at::kFloat:
+      return DType::f32;
+    case at::kDouble:
+      return DType::f64;
+    case at::kHalf:
+      return DType::f16;
+    case at::kBFloat16:
+      return DType::bf16;
+    default:
+      return std::nullopt;
+  }
+}
+
+bool is_one_run(const at::Tensor& destination, const at::Tensor& source) {
+  return destination.device().is_cpu() && source.device().is_cpu() && destination.strides() == source.strides() &&
+         destination.scalar_type() == source.scalar_type() && source.is_non_overlapping_and_dense();
+}
+
+// A number, not a tensor, in the eyes of type promotion: as PyTorch multiplies.
+at::Tensor wrapped_number(double value) {
+  at::Tensor number = at::scalar_tensor(value, at::kDouble);
+  number.unsafeGetTensorImpl()->set_wrapped_number(true);
+  return number;
+}
+
+}  // namespace
+
+void copy_scaled(at::Tensor& destination, const at::Tensor& source, double factor, bool streamed) {
+  const auto dtype = kernel_type(source);
+  if (!dtype || !is_one_run(destination, source)) {
+    if (factor == 1.0) {
+      destination.copy_(source);
+    } else {
+      at::mul_out(destination, source, wrapped_number(factor));
+    }
+    return;
+  }
+  const auto size = static_cast<std::int64_t>(source.element_size());
+  auto* to = static_cast<std::byte*>(destination.data_ptr());
+  const auto* from = static_cast<const std::byte*>(source.const_data_ptr());
+  const ReduceOp op = factor == 1.0 ? ReduceOp::sum() : ReduceOp::premul_sum(factor);
+  at::parallel_for(0, source.numel(), kGrain, [&](std::int64_t begin, std::int64_t end) {
+    const void* const sources[] = {from + begin * size};
+    void* const destinations[] = {to + begin * size};
+    kernels::reduce(*dtype, op, sources, destinations, static_cast<std::size_t>(end - begin),
+                    streamed ? kernels::Store::streamed : kernels::Store::cached);
+  });
+}
+
+}  // namespace gradwire::internal
