@@ -280,7 +280,7 @@ TEST_P(DdpHook, SetBufferChangesWhatTheHookSees) {
 }
 
 // ---- A user's group
-// ---------------------------------------------------------------------------------------------------------------------------------
+// ---------------------------------------------------------------------------------------------------------------------
 
 // DDP over a group of one rank that has only three collectives: it waits for what it must finish, takes futures of what
 // it overlaps, and trains as without it.
