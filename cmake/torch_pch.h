@@ -4,5 +4,6 @@
 // use; this file only makes that cheap.
 #pragma once
 #include <torch/torch.h>
+
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
