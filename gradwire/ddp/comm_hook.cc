@@ -9,6 +9,12 @@
 
 namespace gradwire {
 
+void CommHook::load_state_dict(const HookState& state) {
+  if (state.empty()) return;
+  throw InvalidArgument(concat("The hook '", traits_.name, "' has no memory, but the state to load has ", state.size(),
+                               " values, the first is '", state.begin()->first, "'; it was saved by another hook."));
+}
+
 at::Tensor tensor_of(c10::ivalue::Future& future) {
   if (future.hasError()) std::rethrow_exception(future.exception_ptr());
   const c10::IValue& value = future.constValue();

@@ -17,7 +17,9 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
 
+#include <map>
 #include <memory>
 #include <string>
 #include <tuple>
@@ -46,6 +48,11 @@ struct HookTraits {
   std::vector<std::shared_ptr<ProcessGroup>> groups = {};
 };
 
+// What a hook remembers from one iteration to the next: tensors, numbers and strings. Values under keys that begin with
+// "local/" are this rank's own, all others are the same on all ranks. Tensors are copies, on the CPU. State that belongs
+// to a parameter has the parameter's name at the end of its key, so that it outlives other buckets.
+using HookState = std::map<std::string, c10::IValue>;
+
 // Derive for a hook with state; make_comm_hook() turns callables into one.
 class CommHook {
  public:
@@ -58,6 +65,12 @@ class CommHook {
   // gradients. Any exception, thrown or in the future, ends DDP on this rank with that exception and on the others with
   // a PeerError that quotes it.
   virtual Future run(GradBucket& bucket) = 0;
+
+  // The memory of the hook, for a checkpoint, and back again. Between iterations only. A hook without memory has an empty
+  // state. load_state_dict() replaces all there was; throws InvalidArgument, and changes nothing, for a state that is
+  // not this hook's.
+  virtual HookState state_dict() const { return {}; }
+  virtual void load_state_dict(const HookState& state);
 
   const HookTraits& traits() const noexcept { return traits_; }
 
