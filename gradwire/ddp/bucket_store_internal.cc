@@ -34,7 +34,7 @@ std::vector<std::int64_t> row_major(at::IntArrayRef sizes) {
 }  // namespace
 
 BucketStore::BucketStore(std::vector<NamedTensor> parameters)
-    : parameters_(std::move(parameters)), places_(parameters_.size()) {}
+    : parameters_(std::move(parameters)), places_(parameters_.size()), loans_(parameters_.size()) {}
 
 std::vector<TensorSpec> BucketStore::specs() const {
   std::vector<TensorSpec> specs;
@@ -116,18 +116,30 @@ BucketStore::Bucket BucketStore::cut_bucket(std::size_t index) {
 bool BucketStore::is_slot(const at::Tensor& grad, std::size_t parameter) const {
   const Place place = places_[parameter];
   const at::Tensor& view = buckets_[place.bucket].views[place.slot];
+  // A lent slot has a storage of its own, so the memory is what tells.
   return grad.is_same(view) ||
-         (grad.is_alias_of(view) && grad.storage_offset() == view.storage_offset() && grad.strides() == view.strides());
+         (owns(grad) && grad.const_data_ptr() == view.const_data_ptr() && grad.sizes() == view.sizes() &&
+          grad.strides() == view.strides() && grad.scalar_type() == view.scalar_type());
 }
 
 bool BucketStore::owns(const at::Tensor& grad) const {
+  if (!grad.has_storage()) return false;
+  const auto* begin = static_cast<const std::byte*>(grad.const_data_ptr());
   return std::any_of(blocks_.begin(), blocks_.end(), [&](const Block& block) {
-    return block.memory.defined() && grad.has_storage() && grad.is_alias_of(block.memory);
+    if (!block.memory.defined() || block.device != grad.device()) return false;
+    const auto* memory = static_cast<const std::byte*>(block.memory.const_data_ptr());
+    return begin >= memory && begin < memory + block.memory.nbytes();
   });
+}
+
+void BucketStore::lend(std::size_t parameter) {
+  const Place place = places_[parameter];
+  parameters_[parameter].tensor.mutable_grad() = loans_[parameter].lend(buckets_[place.bucket].views[place.slot]);
 }
 
 void BucketStore::make_gradients_private() {
   const c10::NoGradGuard no_grad;
+  for (SlotLoan& loan : loans_) loan.reclaim();
   for (const NamedTensor& parameter : parameters_) {
     at::Tensor& grad = parameter.tensor.mutable_grad();
     if (grad.defined() && owns(grad))

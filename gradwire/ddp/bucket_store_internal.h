@@ -12,6 +12,7 @@
 #include "gradwire/ddp/bucket_plan.h"
 #include "gradwire/ddp/grad_bucket.h"
 #include "gradwire/ddp/replica_sync_internal.h"
+#include "gradwire/ddp/slot_loan_internal.h"
 #include "gradwire/process_group/process_group.h"
 
 namespace gradwire::internal {
@@ -56,6 +57,10 @@ class BucketStore {
   bool is_slot(const at::Tensor& grad, std::size_t parameter) const;
   // Whether `grad` lies anywhere in the memory of the buckets.
   bool owns(const at::Tensor& grad) const;
+  // Makes .grad of this parameter the slot's memory, lent: see slot_loan_internal.h.
+  void lend(std::size_t parameter);
+  // Frees the slot of this parameter from gradients that were lent.
+  void reclaim(std::size_t parameter) { loans_[parameter].reclaim(); }
   // Gives every gradient that lies in the buckets memory of its own, with its values.
   void make_gradients_private();
 
@@ -73,6 +78,7 @@ class BucketStore {
   const std::vector<NamedTensor> parameters_;
   BucketPlan plan_;
   std::vector<Place> places_;
+  std::vector<SlotLoan> loans_;  // by parameter
   std::vector<Block> blocks_;
   std::vector<Bucket> buckets_;
 };

@@ -318,6 +318,42 @@ TEST_P(Ddp, BucketViewsAreTheGradientsAndTheyLeaveOldBuckets) {
   });
 }
 
+// Without bucket views a gradient that is kept stays what it was, whatever the buckets hold later; one that accumulates
+// is reduced where it is.
+TEST_P(Ddp, GradientsThatAreKeptKeepTheirValues) {
+  if (GetParam().view) return;
+  const auto x = [](int step) { return random_tensor({4, 8}, 70 + step).chunk(kWorld); };
+  run_ranks(GetParam(), kWorld, [&](int rank, auto group) {
+    Mlp net(2, 8);
+    std::vector<at::Tensor> kept, views, values;
+    {
+      DistributedDataParallel ddp(net, options_for(GetParam(), group));
+      const auto backward = [&](int step) { ddp(x(step)[static_cast<std::size_t>(rank)]).pow(2).mean().backward(); };
+      for (int step = 0; step < 4; ++step) {
+        ddp.zero_grad(/*set_to_none=*/true);
+        backward(step);
+        for (const auto& parameter : net->parameters()) {
+          kept.push_back(parameter.grad());
+          views.push_back(parameter.grad().reshape(-1));
+          values.push_back(parameter.grad().clone());
+        }
+      }
+      for (std::size_t i = 0; i < kept.size(); ++i) {
+        EXPECT_TRUE(kept[i].equal(values[i])) << "gradient " << i;
+        EXPECT_TRUE(views[i].equal(values[i].reshape(-1))) << "view of gradient " << i;
+      }
+      const auto last = std::vector<at::Tensor>(kept.end() - 4, kept.end());
+      backward(4);
+      for (std::size_t i = 0; i < last.size(); ++i) {
+        EXPECT_TRUE(last[i].is_same(net->parameters()[i].grad())) << "an accumulating gradient stays the same tensor";
+        EXPECT_FALSE(last[i].equal(values[values.size() - 4 + i]));
+      }
+      values = gradients_of(*net);
+    }
+    for (std::size_t i = 0; i < values.size(); ++i) EXPECT_TRUE(net->parameters()[i].grad().equal(values[i]));
+  });
+}
+
 TEST_P(Ddp, BuffersComeFromRankZeroBeforeATrainingForward) {
   struct CounterImpl : torch::nn::Module {
     CounterImpl() {

@@ -45,8 +45,9 @@ struct DdpOptions {
   // Compare the parameters with rank 0's and take over its values at construction. False: the construction makes no
   // call on the group; the caller answers for equal modules.
   bool init_sync = true;
-  // Gradients live in the buckets: no copy of them, and none to write them back. A .grad is then a view, whose values
-  // change with the next backward pass.
+  // A .grad is a view into its bucket for good: one that is kept past zero_grad() changes with the next backward pass.
+  // Otherwise gradients lie in the buckets too, but one that is kept moves, with its values, to memory of its own
+  // before its place in the bucket is needed again. (A raw pointer into it does not follow.)
   bool gradient_as_bucket_view = false;
 
   // What changes performance.

@@ -74,32 +74,38 @@ void Reducer::store_gradient(std::size_t parameter) {
   BucketStore::Bucket& bucket = store_.bucket(place.bucket);
   at::Tensor& slot = bucket.views[place.slot];
   at::Tensor& grad = store_.parameter(parameter).mutable_grad();
-  const bool scales = hook_ == nullptr && group_->size() > 1;
-  if (!grad.defined()) {
-    slot.zero_();
-  } else if (store_.is_slot(grad, parameter)) {
-    // Our own groups multiply while they reduce; see reduce_plain().
-    if (scales && !ours_) slot.mul_(1.0 / group_->size());
+  // Our own groups multiply while they reduce; see plain_op().
+  const double factor = hook_ == nullptr && !ours_ ? 1.0 / group_->size() : 1.0;
+  if (grad.defined() && store_.is_slot(grad, parameter)) {
+    if (factor != 1.0) slot.mul_(factor);
     return;
-  } else {
-    if (grad.layout() != at::kStrided) {
-      throw UnsupportedError(
-          concat("Parameter '", store_.name(parameter),
-                 "' got a sparse gradient; those are not supported yet. Make its embedding with sparse = false."));
-    }
-    if (grad.sizes() != slot.sizes() || grad.scalar_type() != slot.scalar_type() || grad.device() != slot.device()) {
-      throw InvalidArgument(
-          concat("The gradient of '", store_.name(parameter), "' is ", grad.scalar_type(), grad.sizes(), " on ",
-                 grad.device(), ", but the parameter was ", slot.scalar_type(), slot.sizes(), " on ", slot.device(),
-                 " when DistributedDataParallel was made. Do not change parameters after wrapping the module."));
-    }
-    if (scales && !(ours_ && options_.gradient_as_bucket_view)) {
-      copy_scaled(slot, grad.detach(), 1.0 / group_->size(), is_large(bucket));
-    } else {
-      copy_scaled(slot, grad.detach(), 1.0, is_large(bucket));
-    }
   }
-  if (options_.gradient_as_bucket_view) grad = slot;
+  store_.reclaim(parameter);
+  if (grad.defined()) {
+    require_storable(parameter, grad, slot);
+    copy_scaled(slot, grad.detach(), factor, is_large(bucket));
+  } else {
+    slot.zero_();
+  }
+  if (options_.gradient_as_bucket_view) {
+    grad = slot;
+  } else if (!grad.defined() || !grad.requires_grad()) {
+    store_.lend(parameter);
+  }
+}
+
+void Reducer::require_storable(std::size_t parameter, const at::Tensor& grad, const at::Tensor& slot) const {
+  if (grad.layout() != at::kStrided) {
+    throw UnsupportedError(
+        concat("Parameter '", store_.name(parameter),
+               "' got a sparse gradient; those are not supported yet. Make its embedding with sparse = false."));
+  }
+  if (grad.sizes() != slot.sizes() || grad.scalar_type() != slot.scalar_type() || grad.device() != slot.device()) {
+    throw InvalidArgument(
+        concat("The gradient of '", store_.name(parameter), "' is ", grad.scalar_type(), grad.sizes(), " on ",
+               grad.device(), ", but the parameter was ", slot.scalar_type(), slot.sizes(), " on ", slot.device(),
+               " when DistributedDataParallel was made. Do not change parameters after wrapping the module."));
+  }
 }
 
 void Reducer::launch_ready() {
@@ -162,10 +168,8 @@ Future Reducer::run_hook(std::size_t bucket, ProcessGroup& group, std::uint32_t 
   return future;
 }
 
-// In a bucket whose gradients were copied they have been multiplied by 1/N.
-ReduceOp Reducer::plain_op() const {
-  return ours_ && options_.gradient_as_bucket_view ? ReduceOp::premul_sum(1.0 / group_->size()) : ReduceOp::sum();
-}
+// Over a user's group the gradients have been multiplied by 1/N already.
+ReduceOp Reducer::plain_op() const { return ours_ ? ReduceOp::premul_sum(1.0 / group_->size()) : ReduceOp::sum(); }
 
 // Sums the bucket where it lies.
 at::Tensor Reducer::reduce_plain(std::size_t bucket, ProcessGroup& group) {
@@ -262,20 +266,21 @@ void Reducer::finish() {
   begin_iteration();
 }
 
+// Averages that are not where the gradients are: a hook returned memory of its own, or a gradient could not be lent.
 void Reducer::write_back() {
   const c10::NoGradGuard no_grad;
   for (std::size_t bucket = 0; bucket < flights_.size(); ++bucket) {
     const BucketStore::Bucket& held = store_.bucket(bucket);
     const at::Tensor& result = flights_[bucket].result;
-    const bool in_place = result.is_same(held.buffer);
+    const bool in_place = result.const_data_ptr() == held.buffer.const_data_ptr();
     const std::vector<at::Tensor> made = in_place ? std::vector<at::Tensor>{} : held.layout->views(result);
     const std::vector<at::Tensor>& views = in_place ? held.views : made;
     for (std::size_t slot = 0; slot < views.size(); ++slot) {
       at::Tensor& grad = held.layout->parameters[slot].mutable_grad();
-      if (grad.defined()) {
-        copy_scaled(grad, views[slot], 1.0, is_large(held));
-      } else {
+      if (!grad.defined()) {
         grad = at::empty_strided(views[slot].sizes(), views[slot].strides(), views[slot].options()).copy_(views[slot]);
+      } else if (grad.const_data_ptr() != views[slot].const_data_ptr()) {
+        copy_scaled(grad, views[slot], 1.0, is_large(held));
       }
     }
   }

@@ -33,8 +33,12 @@ struct ReducerOptions {
 // picture.
 //
 // Gradients are averaged so: without a hook each rank multiplies by 1/N, then the ranks' products are summed in rank
-// order. The multiplication happens in the copy into the bucket; where there is no copy, in the reduction (premul_sum,
-// same bits) or, over a user's group, in a pass of its own.
+// order. Our own groups multiply in the reduction (premul_sum, same bits). Over a user's group it happens in the copy
+// into the bucket or, where there is no copy, in a pass of its own.
+//
+// A gradient that autograd made elsewhere is copied into its slot, and the slot takes its place as .grad: for good with
+// gradient_as_bucket_view, else lent (slot_loan_internal.h). So averages are not copied back, and gradients that
+// accumulate are not copied at all.
 //
 // Threads: on_gradient() and finish() run on autograd's threads, the rest on the user's; one lock serializes them.
 // Hooks run on lanes, outside that lock.
@@ -88,6 +92,7 @@ class Reducer final : public std::enable_shared_from_this<Reducer> {
 
   void on_gradient(std::size_t parameter);
   void store_gradient(std::size_t parameter);
+  void require_storable(std::size_t parameter, const at::Tensor& grad, const at::Tensor& slot) const;
   void launch_ready();
   void launch(std::size_t bucket);
   void run_on_lane(std::size_t bucket, Lane& lane, std::uint32_t iteration);

@@ -4,6 +4,7 @@
 // lane, and then to the virtual.
 #include "gradwire/process_group/process_group.h"
 
+#include <atomic>
 #include <utility>
 
 #include "gradwire/base/error.h"
@@ -29,6 +30,16 @@ void settle(Work& work) {
   }
 }
 
+std::uint64_t others_of(const ProcessGroup& group) { return static_cast<std::uint64_t>(group.size()) - 1; }
+
+std::uint64_t bytes_of(const at::Tensor& tensor) { return static_cast<std::uint64_t>(tensor.nbytes()); }
+
+std::uint64_t bytes_of(const Tensors& tensors) {
+  std::uint64_t bytes = 0;
+  for (const at::Tensor& tensor : tensors) bytes += bytes_of(tensor);
+  return bytes;
+}
+
 }  // namespace
 
 struct ProcessGroup::Names {
@@ -37,6 +48,7 @@ struct ProcessGroup::Names {
   std::string desc GRADWIRE_GUARDED_BY(mutex);
   Milliseconds timeout GRADWIRE_GUARDED_BY(mutex) = kDefaultTimeout;
   std::uint32_t barriers GRADWIRE_GUARDED_BY(mutex) = 0;
+  std::atomic<std::uint64_t> payload{0};
 };
 
 ProcessGroup::ProcessGroup(int rank, int size) : rank_(rank), size_(size), names_(std::make_unique<Names>()) {
@@ -64,6 +76,8 @@ std::uint32_t ProcessGroup::next_barrier() {
   MutexLock lock(names_->mutex);
   return names_->barriers++;
 }
+
+std::uint64_t ProcessGroup::payload_bytes() const noexcept { return names_->payload.load(std::memory_order_relaxed); }
 
 std::string ProcessGroup::get_backend_name() const { return "user"; }
 
@@ -100,7 +114,8 @@ ProcessGroup& ProcessGroup::here() {
 }
 
 template <class Options, class Call>
-std::shared_ptr<Work> ProcessGroup::enter(const char* operation, const Options& options, const Call& call) {
+std::shared_ptr<Work> ProcessGroup::enter(const char* operation, const Options& options, std::uint64_t payload,
+                                          const Call& call) {
   LaneScope* lane = LaneScope::current();
   Options settled = options;
   ProcessGroup& target = here();
@@ -109,6 +124,7 @@ std::shared_ptr<Work> ProcessGroup::enter(const char* operation, const Options& 
     settled.tag = lane->next_tag();
   }
   std::shared_ptr<Work> work = call(target, settled);
+  target.names_->payload.fetch_add(payload, std::memory_order_relaxed);
   if (work == nullptr) {
     throw InvalidArgument(concat(internal::name_group(target), ": ", operation,
                                  " returned no Work; the class of the group must return one"));
@@ -134,7 +150,7 @@ std::shared_ptr<Work> ProcessGroup::broadcast(Tensors tensors, const BroadcastOp
   check.timeout(options.timeout);
   check.outputs("tensors", tensors);
   check.root(options);
-  return enter("broadcast", options,
+  return enter("broadcast", options, rank() == options.root ? others_of(*this) * bytes_of(tensors) : 0,
                [&](ProcessGroup& group, const auto& settled) { return group.do_broadcast(tensors, settled); });
 }
 
@@ -143,7 +159,7 @@ std::shared_ptr<Work> ProcessGroup::all_reduce(Tensors tensors, const AllReduceO
   check.timeout(options.timeout);
   check.outputs("tensors", tensors);
   check.reduction(options.op, tensors);
-  return enter("all_reduce", options,
+  return enter("all_reduce", options, 2 * others_of(*this) * bytes_of(tensors) / (others_of(*this) + 1),
                [&](ProcessGroup& group, const auto& settled) { return group.do_all_reduce(tensors, settled); });
 }
 
@@ -157,7 +173,7 @@ std::shared_ptr<Work> ProcessGroup::reduce(Tensors tensors, const ReduceOptions&
   check.outputs("tensors", tensors);
   check.root(options);
   check.reduction(options.op, tensors);
-  return enter("reduce", options,
+  return enter("reduce", options, rank() == options.root ? 0 : bytes_of(tensors),
                [&](ProcessGroup& group, const auto& settled) { return group.do_reduce(tensors, settled); });
 }
 
@@ -168,7 +184,7 @@ std::shared_ptr<Work> ProcessGroup::all_gather(std::vector<Tensors> outputs, Ten
   check.tensors("inputs", inputs);
   check.lists("lists of outputs", outputs, "inputs", inputs);
   for (const Tensors& list : outputs) check.outputs("outputs", list);
-  return enter("all_gather", options,
+  return enter("all_gather", options, others_of(*this) * bytes_of(inputs),
                [&](ProcessGroup& group, const auto& settled) { return group.do_all_gather(outputs, inputs, settled); });
 }
 
@@ -179,9 +195,10 @@ std::shared_ptr<Work> ProcessGroup::all_gather_into_tensor(at::Tensor output, at
   check.tensor("inputs", input);
   check.output("outputs", output);
   check.matches("outputs", output, input, input.numel() * size());
-  return enter("all_gather_into_tensor", options, [&](ProcessGroup& group, const auto& settled) {
-    return group.do_all_gather_into_tensor(output, input, settled);
-  });
+  return enter("all_gather_into_tensor", options, others_of(*this) * bytes_of(input),
+               [&](ProcessGroup& group, const auto& settled) {
+                 return group.do_all_gather_into_tensor(output, input, settled);
+               });
 }
 
 std::shared_ptr<Work> ProcessGroup::all_gather_into_tensor_coalesced(Tensors outputs, Tensors inputs,
@@ -209,7 +226,7 @@ std::shared_ptr<Work> ProcessGroup::gather(std::vector<Tensors> outputs, Tensors
   } else if (!outputs.empty()) {
     check.fail(concat("outputs were given on a rank that is not the root, ", options.root));
   }
-  return enter("gather", options,
+  return enter("gather", options, rank() == options.root ? 0 : bytes_of(inputs),
                [&](ProcessGroup& group, const auto& settled) { return group.do_gather(outputs, inputs, settled); });
 }
 
@@ -224,7 +241,7 @@ std::shared_ptr<Work> ProcessGroup::scatter(Tensors outputs, std::vector<Tensors
   } else if (!inputs.empty()) {
     check.fail(concat("inputs were given on a rank that is not the root, ", options.root));
   }
-  return enter("scatter", options,
+  return enter("scatter", options, rank() == options.root ? others_of(*this) * bytes_of(outputs) : 0,
                [&](ProcessGroup& group, const auto& settled) { return group.do_scatter(outputs, inputs, settled); });
 }
 
@@ -235,9 +252,9 @@ std::shared_ptr<Work> ProcessGroup::reduce_scatter(Tensors outputs, std::vector<
   check.outputs("outputs", outputs);
   check.lists("lists of inputs", inputs, "outputs", outputs);
   check.reduction(options.op, outputs);
-  return enter("reduce_scatter", options, [&](ProcessGroup& group, const auto& settled) {
-    return group.do_reduce_scatter(outputs, inputs, settled);
-  });
+  return enter(
+      "reduce_scatter", options, others_of(*this) * bytes_of(outputs),
+      [&](ProcessGroup& group, const auto& settled) { return group.do_reduce_scatter(outputs, inputs, settled); });
 }
 
 std::shared_ptr<Work> ProcessGroup::reduce_scatter_tensor(at::Tensor output, at::Tensor input,
@@ -248,9 +265,9 @@ std::shared_ptr<Work> ProcessGroup::reduce_scatter_tensor(at::Tensor output, at:
   check.tensor("inputs", input);
   check.matches("inputs", input, output, output.numel() * size());
   check.reduction(options.op, {output});
-  return enter("reduce_scatter_tensor", options, [&](ProcessGroup& group, const auto& settled) {
-    return group.do_reduce_scatter_tensor(output, input, settled);
-  });
+  return enter(
+      "reduce_scatter_tensor", options, others_of(*this) * bytes_of(output),
+      [&](ProcessGroup& group, const auto& settled) { return group.do_reduce_scatter_tensor(output, input, settled); });
 }
 
 std::shared_ptr<Work> ProcessGroup::reduce_scatter_tensor_coalesced(Tensors outputs, Tensors inputs,
@@ -279,7 +296,7 @@ std::shared_ptr<Work> ProcessGroup::all_to_all(Tensors outputs, Tensors inputs, 
   for (const at::Tensor& input : inputs) check.matches("inputs", input, inputs.front(), input.numel());
   const auto self = static_cast<std::size_t>(rank());
   check.matches("outputs", outputs[self], inputs[self], inputs[self].numel());
-  return enter("all_to_all", options,
+  return enter("all_to_all", options, bytes_of(inputs) - bytes_of(inputs[self]),
                [&](ProcessGroup& group, const auto& settled) { return group.do_all_to_all(outputs, inputs, settled); });
 }
 
@@ -302,14 +319,19 @@ std::shared_ptr<Work> ProcessGroup::all_to_all_single(at::Tensor output, at::Ten
   if (output_splits[self] != input_splits[self]) {
     check.fail(concat("this rank sends itself ", input_splits[self], " rows and expects ", output_splits[self]));
   }
-  return enter("all_to_all_single", options, [&](ProcessGroup& group, const auto& settled) {
+  const std::int64_t rows = input.dim() == 0 ? 0 : input.size(0);
+  const std::uint64_t to_others = rows == 0 ? 0
+                                            : bytes_of(input) / static_cast<std::uint64_t>(rows) *
+                                                  static_cast<std::uint64_t>(rows - input_splits[self]);
+  return enter("all_to_all_single", options, to_others, [&](ProcessGroup& group, const auto& settled) {
     return group.do_all_to_all_single(output, input, output_splits, input_splits, settled);
   });
 }
 
 std::shared_ptr<Work> ProcessGroup::barrier(const BarrierOptions& options) {
   Validator(*this, "barrier").timeout(options.timeout);
-  return enter("barrier", options, [&](ProcessGroup& group, const auto& settled) { return group.do_barrier(settled); });
+  return enter("barrier", options, 0,
+               [&](ProcessGroup& group, const auto& settled) { return group.do_barrier(settled); });
 }
 
 void ProcessGroup::monitored_barrier(Milliseconds timeout, bool wait_all) {

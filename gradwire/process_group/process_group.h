@@ -87,6 +87,13 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   Milliseconds timeout() const;
   void set_timeout(Milliseconds timeout);
 
+  // The bytes that this rank's collectives so far have to send by the textbook algorithm, whatever the group's engine
+  // did (shared memory sends nothing): with B bytes in a call's tensors and N ranks, all_reduce 2 B (N-1)/N (ring),
+  // reduce_scatter B (N-1)/N of all its inputs, all_gather (N-1) B of its input, all_to_all what goes to other ranks,
+  // broadcast and scatter (N-1) B on the root, reduce and gather B off the root, barrier nothing. Point to point
+  // messages are not counted.
+  std::uint64_t payload_bytes() const noexcept;
+
   std::shared_ptr<Work> broadcast(Tensors tensors, const BroadcastOptions& options = {});
   std::shared_ptr<Work> all_reduce(Tensors tensors, const AllReduceOptions& options = {});
   std::shared_ptr<Work> all_reduce_coalesced(Tensors tensors, const AllReduceOptions& options = {});
@@ -183,7 +190,7 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
 
  private:
   template <class Options, class Call>
-  std::shared_ptr<Work> enter(const char* operation, const Options& options, const Call& call);
+  std::shared_ptr<Work> enter(const char* operation, const Options& options, std::uint64_t payload, const Call& call);
   template <class Call>
   std::shared_ptr<Work> enter(const char* operation, const Call& call);
   ProcessGroup& here();

@@ -124,6 +124,28 @@ TEST_P(Collectives, AllReduceKnowsItsOperations) {
   });
 }
 
+// Twelve floats a rank. What all ranks send together does not depend on who is the root.
+TEST_P(Collectives, PayloadIsWhatTheTextbookAlgorithmsSend) {
+  on_ranks([&](ProcessGroup& group) {
+    const auto ranks = static_cast<std::uint64_t>(group.size());
+    const auto payload_of = [&](const auto& call) {
+      const std::uint64_t before = group.payload_bytes();
+      call()->wait();
+      return group.payload_bytes() - before;
+    };
+    at::Tensor one = at::ones({12});
+    at::Tensor all = at::ones({12 * group.size()});
+    const std::uint64_t others = ranks - 1;
+    EXPECT_EQ(payload_of([&] { return group.all_reduce({one}); }), 2 * others * 48 / ranks);
+    EXPECT_EQ(payload_of([&] { return group.all_gather_into_tensor(all, one); }), others * 48);
+    EXPECT_EQ(payload_of([&] { return group.reduce_scatter_tensor(one, all); }), others * 48);
+    EXPECT_EQ(payload_of([&] { return group.all_to_all_single(all, at::ones({12 * group.size()})); }), others * 48);
+    EXPECT_EQ(payload_of([&] { return group.broadcast({one}); }), group.rank() == 0 ? others * 48 : 0);
+    EXPECT_EQ(payload_of([&] { return group.reduce({one}); }), group.rank() == 0 ? 0U : 48U);
+    EXPECT_EQ(payload_of([&] { return group.barrier(); }), 0U);
+  });
+}
+
 TEST_P(Collectives, SeveralTensorsInOneCall) {
   on_ranks([&](ProcessGroup& group) {
     // Small ones travel together, large and mixed ones one by one.

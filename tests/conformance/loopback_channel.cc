@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "gradwire/backend/generic/call_internal.h"
+#include "gradwire/backend/fingerprint_internal.h"
 #include "gradwire/backend/validate_internal.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/os_handles.h"
@@ -167,7 +167,7 @@ void LoopbackChannel::announce_end(std::string_view reason) noexcept { hub_->end
 
 std::unique_ptr<Channel> LoopbackChannel::duplicate(const CallOptions& options) {
   std::unique_ptr<Channel> channel;
-  run({.operation = generic::Operation::duplicate}, options,
+  run(fingerprint_of(Operation::duplicate), options,
       [&] { channel = std::make_unique<LoopbackChannel>(hub_, concat(name_, ".", ++duplicates_), rank_); });
   return channel;
 }
@@ -176,7 +176,7 @@ Allocation LoopbackChannel::allocate(std::size_t bytes, const CallOptions& optio
   validate::allocate(*this, bytes);
   std::vector<std::byte> failed(static_cast<std::size_t>(size()));
   Allocation allocation{nullptr, bytes, false};
-  run({.operation = generic::Operation::allocate, .count = bytes}, options, [&] {
+  run(fingerprint_of(Operation::allocate, DType::u8, bytes), options, [&] {
     try {
       const auto mapping = std::make_shared<Mapping>(Mapping::anonymous(std::max<std::size_t>(bytes, 1)));
       allocation.data = {mapping, mapping->data()};

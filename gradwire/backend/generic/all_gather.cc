@@ -8,7 +8,7 @@
 // staged.
 #include <cstring>
 
-#include "gradwire/backend/generic/call_internal.h"
+#include "gradwire/backend/fingerprint_internal.h"
 #include "gradwire/backend/generic/exchange_internal.h"
 #include "gradwire/backend/generic/generic_channel.h"
 #include "gradwire/backend/validate_internal.h"
@@ -25,7 +25,7 @@ void copy_own(void* output, const void* input, std::size_t bytes) noexcept {
 void GenericChannel::all_gather(const void* input, std::span<void* const> outputs, std::size_t count, DType dtype,
                                 const CallOptions& options) {
   validate::all_gather(*this, input, outputs, count, dtype);
-  const generic::Call call{.operation = generic::Operation::all_gather, .count = count, .dtype = dtype};
+  const Fingerprint call = fingerprint_of(Operation::all_gather, dtype, count);
   run(call, options, [&] {
     generic::Exchange exchange;
     const std::size_t bytes = count * size_of(dtype);
@@ -42,7 +42,7 @@ void GenericChannel::all_gather(const void* input, std::span<void* const> output
 void GenericChannel::gather(const void* input, std::span<void* const> outputs, std::size_t count, DType dtype, int root,
                             const CallOptions& options) {
   validate::gather(*this, input, outputs, count, dtype, root);
-  const generic::Call call{.operation = generic::Operation::gather, .count = count, .dtype = dtype, .root = root};
+  const Fingerprint call = fingerprint_of(Operation::gather, dtype, count, {}, root);
   run(call, options, [&] {
     generic::Exchange exchange;
     const std::size_t bytes = count * size_of(dtype);

@@ -11,7 +11,7 @@
 #include <array>
 #include <memory>
 
-#include "gradwire/backend/generic/call_internal.h"
+#include "gradwire/backend/fingerprint_internal.h"
 #include "gradwire/backend/generic/exchange_internal.h"
 #include "gradwire/backend/generic/generic_channel.h"
 #include "gradwire/backend/generic/parts_internal.h"
@@ -21,7 +21,7 @@ namespace gradwire {
 
 void GenericChannel::all_reduce(void* data, std::size_t count, DType dtype, ReduceOp op, const CallOptions& options) {
   validate::all_reduce(*this, data, count, dtype, op);
-  const generic::Call call{.operation = generic::Operation::all_reduce, .count = count, .dtype = dtype, .op = op};
+  const Fingerprint call = fingerprint_of(Operation::all_reduce, dtype, count, op);
   run(call, options, [&] {
     const std::size_t element = size_of(dtype);
     const auto ranks = static_cast<std::size_t>(size());

@@ -10,7 +10,7 @@
 #include <cstring>
 #include <vector>
 
-#include "gradwire/backend/generic/call_internal.h"
+#include "gradwire/backend/fingerprint_internal.h"
 #include "gradwire/backend/generic/exchange_internal.h"
 #include "gradwire/backend/generic/generic_channel.h"
 #include "gradwire/backend/validate_internal.h"
@@ -41,7 +41,7 @@ void require_matching(const std::vector<std::uint64_t>& counts, std::size_t rank
 void GenericChannel::all_to_all(std::span<const ConstSlice> inputs, std::span<const Slice> outputs, DType dtype,
                                 const CallOptions& options) {
   validate::all_to_all(*this, inputs, outputs, dtype);
-  run({.operation = generic::Operation::all_to_all, .dtype = dtype}, options, [&] {
+  run(fingerprint_of(Operation::all_to_all, dtype), options, [&] {
     const auto ranks = static_cast<std::size_t>(size());
     const auto own = static_cast<std::size_t>(rank());
     std::vector<std::uint64_t> counts(ranks * 2 * ranks);

@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "gradwire/backend/generic/call_internal.h"
+#include "gradwire/backend/fingerprint_internal.h"
 #include "gradwire/backend/generic/exchange_internal.h"
 #include "gradwire/backend/generic/generic_channel.h"
 #include "gradwire/backend/validate_internal.h"
@@ -42,7 +42,7 @@ Tree binomial_tree(int rank, int ranks, int root) {
 
 void GenericChannel::broadcast(void* data, std::size_t count, DType dtype, int root, const CallOptions& options) {
   validate::broadcast(*this, data, count, dtype, root);
-  const generic::Call call{.operation = generic::Operation::broadcast, .count = count, .dtype = dtype, .root = root};
+  const Fingerprint call = fingerprint_of(Operation::broadcast, dtype, count, {}, root);
   run(call, options, [&] {
     generic::Exchange exchange;
     const Tree tree = binomial_tree(rank(), size(), root);

@@ -4,7 +4,7 @@
 
 #include <new>
 
-#include "gradwire/backend/generic/call_internal.h"
+#include "gradwire/backend/fingerprint_internal.h"
 #include "gradwire/backend/generic/exchange_internal.h"
 #include "gradwire/backend/validate_internal.h"
 #include "gradwire/base/error.h"
@@ -88,23 +88,20 @@ void GenericChannel::end_with(std::exception_ptr error, const std::string& text)
   announce_end(text);
 }
 
-void GenericChannel::run(generic::Call call, const CallOptions& options, const std::function<void()>& body) {
+void GenericChannel::run(Fingerprint call, const CallOptions& options, const std::function<void()>& body) {
   check();
   call.sequence = ++sequence_;
   call.tag = options.tag;
   trace::point("collective.entry", rank(), call.sequence);
   try {
-    const std::size_t ranks = static_cast<std::size_t>(size());
-    std::vector<std::byte> fingerprints(ranks * generic::kFingerprintBytes);
-    const std::span mine(fingerprints.data() + static_cast<std::size_t>(rank()) * generic::kFingerprintBytes,
-                         generic::kFingerprintBytes);
-    generic::write_fingerprint(call, mine.first<generic::kFingerprintBytes>());
-    share(mine.data(), fingerprints.data(), mine.size(), options.deadline);
-    generic::require_same(fingerprints, rank());
+    std::vector<Fingerprint> fingerprints(static_cast<std::size_t>(size()));
+    fingerprints[static_cast<std::size_t>(rank())] = call;
+    share(&call, fingerprints.data(), sizeof(call), options.deadline);
+    require_same(fingerprints, rank());
     body();
   } catch (...) {
-    const auto error = with_context(concat(generic::describe(call), ", collective number ", call.sequence, ", on rank ",
-                                           rank(), " of ", size(), ": "));
+    const auto error = with_context(
+        concat(describe(call), ", collective number ", call.sequence, ", on rank ", rank(), " of ", size(), ": "));
     end_with(error, text_of(error));
   }
   check();

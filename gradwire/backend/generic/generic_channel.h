@@ -25,10 +25,10 @@
 
 namespace gradwire {
 
+struct Fingerprint;
 namespace generic {
 class Exchange;
-struct Call;
-}  // namespace generic
+}
 
 class GenericChannel : public Channel {
  public:
@@ -77,7 +77,7 @@ class GenericChannel : public Channel {
   // Runs `body` as one collective: compares fingerprints, then calls it. An exception ends the channel, and what comes
   // out is the first reason. For collectives that the derived class adds (duplicate, allocate). `call.sequence` and
   // `call.tag` are filled in.
-  void run(generic::Call call, const CallOptions& options, const std::function<void()>& body);
+  void run(Fingerprint call, const CallOptions& options, const std::function<void()>& body);
 
   // Inside run(): everyone's `bytes` bytes at `mine` arrive at `all`, by rank. Small messages only: all go at once.
   void share(const void* mine, void* all, std::size_t bytes, Deadline deadline);

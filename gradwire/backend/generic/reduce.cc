@@ -9,7 +9,7 @@
 #include <array>
 #include <memory>
 
-#include "gradwire/backend/generic/call_internal.h"
+#include "gradwire/backend/fingerprint_internal.h"
 #include "gradwire/backend/generic/exchange_internal.h"
 #include "gradwire/backend/generic/generic_channel.h"
 #include "gradwire/backend/generic/parts_internal.h"
@@ -20,8 +20,7 @@ namespace gradwire {
 void GenericChannel::reduce(const void* input, void* output, std::size_t count, DType dtype, ReduceOp op, int root,
                             const CallOptions& options) {
   validate::reduce(*this, input, output, count, dtype, op, root);
-  const generic::Call call{
-      .operation = generic::Operation::reduce, .count = count, .dtype = dtype, .op = op, .root = root};
+  const Fingerprint call = fingerprint_of(Operation::reduce, dtype, count, op, root);
   run(call, options, [&] {
     const std::size_t element = size_of(dtype);
     const auto ranks = static_cast<std::size_t>(size());

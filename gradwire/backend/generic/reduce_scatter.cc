@@ -14,7 +14,7 @@
 #include <array>
 #include <memory>
 
-#include "gradwire/backend/generic/call_internal.h"
+#include "gradwire/backend/fingerprint_internal.h"
 #include "gradwire/backend/generic/exchange_internal.h"
 #include "gradwire/backend/generic/generic_channel.h"
 #include "gradwire/backend/generic/parts_internal.h"
@@ -52,7 +52,7 @@ void GenericChannel::reduce_parts(generic::Exchange& exchange, std::span<const C
 void GenericChannel::reduce_scatter(std::span<const void* const> inputs, void* output, std::size_t count, DType dtype,
                                     ReduceOp op, const CallOptions& options) {
   validate::reduce_scatter(*this, inputs, output, count, dtype, op);
-  const generic::Call call{.operation = generic::Operation::reduce_scatter, .count = count, .dtype = dtype, .op = op};
+  const Fingerprint call = fingerprint_of(Operation::reduce_scatter, dtype, count, op);
   run(call, options, [&] {
     const std::size_t element = size_of(dtype);
     const std::size_t chunk = std::min(count, generic::chunk_elements(kStagingBytes, size(), element));

@@ -6,7 +6,7 @@
 // Bytes on the wire: (N - 1) B, all out of the root. Nothing is staged.
 #include <cstring>
 
-#include "gradwire/backend/generic/call_internal.h"
+#include "gradwire/backend/fingerprint_internal.h"
 #include "gradwire/backend/generic/exchange_internal.h"
 #include "gradwire/backend/generic/generic_channel.h"
 #include "gradwire/backend/validate_internal.h"
@@ -16,7 +16,7 @@ namespace gradwire {
 void GenericChannel::scatter(std::span<const void* const> inputs, void* output, std::size_t count, DType dtype,
                              int root, const CallOptions& options) {
   validate::scatter(*this, inputs, output, count, dtype, root);
-  const generic::Call call{.operation = generic::Operation::scatter, .count = count, .dtype = dtype, .root = root};
+  const Fingerprint call = fingerprint_of(Operation::scatter, dtype, count, {}, root);
   run(call, options, [&] {
     generic::Exchange exchange;
     const std::size_t bytes = count * size_of(dtype);

@@ -53,28 +53,32 @@ void SharedChannel::all_reduce(void* data, std::size_t count, DType dtype, Reduc
   collective(Operation::all_reduce, options, [&] {
     auto* bytes = static_cast<std::byte*>(data);
     const std::size_t length = count * size_of(dtype);
-    if (length <= kEagerBytes) {
-      all_reduce_eager(bytes, count, dtype, op);
-      return;
-    }
     const Location location = locate(data, length);
     const bool private_memory = location.segment == 0;
-    if (private_memory) stage_for_others(bytes, std::min(count, layout_.window / size_of(dtype)), dtype);
+    const bool eager = length <= kEagerBytes;
+    if (private_memory && eager) {
+      std::memcpy(input_area(rank(), window_), data, length);
+    } else if (private_memory) {
+      stage_for_others(bytes, std::min(count, layout_.window / size_of(dtype)), dtype);
+    }
     expect_direct_use(location);
     enter(fingerprint(dtype, count, op), location);
     trace::point("collective.reduce", rank(), sequence_);
     if (all_in_place()) {
       all_reduce_direct(count, dtype, op);
+    } else if (eager) {
+      all_reduce_eager(bytes, count, dtype, op, private_memory);
     } else {
       all_reduce_staged(bytes, count, dtype, op, private_memory);
     }
   });
 }
 
-void SharedChannel::all_reduce_eager(std::byte* data, std::size_t count, DType dtype, ReduceOp op) {
-  if (count != 0) std::memcpy(input_area(rank(), window_), data, count * size_of(dtype));
-  enter(fingerprint(dtype, count, op), {});
-  trace::point("collective.reduce", rank(), sequence_);
+void SharedChannel::all_reduce_eager(std::byte* data, std::size_t count, DType dtype, ReduceOp op, bool is_staged) {
+  if (any_in_place()) {
+    if (!is_staged) std::memcpy(input_area(rank(), window_), data, count * size_of(dtype));
+    meet();
+  }
   std::array<const void*, kMaxWorldSize> sources{};
   for (int peer = 0; peer < size(); ++peer) sources[static_cast<std::size_t>(peer)] = input_area(peer, window_);
   void* const to = data;

@@ -13,42 +13,9 @@
 #include <string>
 
 #include "gradwire/backend/backend.h"
+#include "gradwire/backend/fingerprint_internal.h"
 
 namespace gradwire::shared {
-
-enum class Operation : std::uint8_t {
-  none = 0,
-  barrier,
-  broadcast,
-  all_reduce,
-  reduce,
-  all_gather,
-  gather,
-  scatter,
-  reduce_scatter,
-  all_to_all,
-  duplicate,
-  allocate,
-};
-
-const char* name_of(Operation operation) noexcept;
-
-// What a rank says it calls. Ranks whose fingerprints differ are mismatched.
-struct Fingerprint {
-  Operation operation = Operation::none;
-  DType dtype = DType::u8;
-  ReduceOp::Kind op = ReduceOp::Kind::sum;
-  std::int32_t root = -1;
-  std::uint32_t sequence = 0;  // how many collectives came before on this channel
-  std::uint64_t count = 0;
-  double factor = 1.0;
-  CallTag tag = {};
-
-  friend bool operator==(const Fingerprint&, const Fingerprint&) = default;
-};
-
-// "all_reduce of 100 f32 (sum), call 7, iteration 3, bucket 1, stage 0"
-std::string describe(const Fingerprint& fingerprint);
 
 // Where a rank's buffer lies: an offset within its part of a segment that all ranks map. Segment 0: in private memory.
 struct Location {
@@ -90,8 +57,7 @@ struct alignas(4096) RankSlot {
   alignas(128) std::atomic<std::uint64_t> gave_up;
   alignas(128) PartEntry parts[2][kMaxWorldSize];  // by the parity of the step, as the lines
 };
-static_assert(sizeof(Fingerprint) <= 40 && offsetof(ArrivalLine, location) + sizeof(Location) <= 64,
-              "arrival must fit one cache line");
+static_assert(offsetof(ArrivalLine, location) + sizeof(Location) <= 64, "arrival must fit one cache line");
 
 // How a rank's part of a channel's memory is laid out: slot, then two staging areas for what it offers, then two for
 // what it reduced.

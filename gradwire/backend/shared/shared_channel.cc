@@ -53,7 +53,10 @@ SharedChannel::~SharedChannel() {
 // --- steps ---------------------------------------------------------------------------------------------------------
 
 Fingerprint SharedChannel::fingerprint(DType dtype, std::size_t count, ReduceOp op, int root) const noexcept {
-  return {operation_, dtype, op.kind, root, sequence_, count, op.factor, options_.tag};
+  Fingerprint mine = fingerprint_of(operation_, dtype, count, op, root);
+  mine.sequence = sequence_;
+  mine.tag = options_.tag;
+  return mine;
 }
 
 void SharedChannel::enter(const Fingerprint& mine, Location location) {
@@ -138,10 +141,9 @@ void SharedChannel::compare_fingerprints(const Fingerprint& mine) const {
   bool equal = true;
   for (int peer = 0; peer < size; ++peer) equal = equal && line(peer).fingerprint == mine;
   if (equal) return;
-  std::vector<std::string> calls;
-  for (int peer = 0; peer < size; ++peer)
-    calls.push_back(concat("rank ", peer, " called ", describe(line(peer).fingerprint)));
-  throw MismatchError(concat(in_call(), ": ranks called different things: ", join(calls, "; ")));
+  std::vector<Fingerprint> all;
+  for (int peer = 0; peer < size; ++peer) all.push_back(line(peer).fingerprint);
+  require_same(all, rank());
 }
 
 // --- where buffers lie ---------------------------------------------------------------------------------------------

@@ -129,7 +129,7 @@ class SharedChannel final : public Channel {
   void reduce_offers(const Fingerprint& mine, const Offer& offer, std::size_t parts, Location location,
                      std::size_t part, std::byte* output, ReduceOp op);
 
-  void all_reduce_eager(std::byte* data, std::size_t count, DType dtype, ReduceOp op);
+  void all_reduce_eager(std::byte* data, std::size_t count, DType dtype, ReduceOp op, bool is_staged);
   void all_reduce_direct(std::size_t count, DType dtype, ReduceOp op);
   void all_reduce_staged(std::byte* data, std::size_t count, DType dtype, ReduceOp op, bool first_is_staged);
   void stage_for_others(const std::byte* data, std::size_t count, DType dtype) const noexcept;

@@ -1,0 +1,108 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/backend/fingerprint_internal.h"
+
+#include <bit>
+#include <vector>
+
+#include "gradwire/base/error.h"
+#include "gradwire/base/strings.h"
+
+namespace gradwire {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "the wire format is little-endian; swap bytes here");
+
+bool reduces(Operation operation) noexcept {
+  return operation == Operation::all_reduce || operation == Operation::reduce || operation == Operation::reduce_scatter;
+}
+
+}  // namespace
+
+std::string_view name_of(Operation operation) noexcept {
+  switch (operation) {
+    case Operation::none:
+      return "nothing";
+    case Operation::barrier:
+      return "barrier";
+    case Operation::broadcast:
+      return "broadcast";
+    case Operation::all_reduce:
+      return "all_reduce";
+    case Operation::reduce:
+      return "reduce";
+    case Operation::all_gather:
+      return "all_gather";
+    case Operation::gather:
+      return "gather";
+    case Operation::scatter:
+      return "scatter";
+    case Operation::reduce_scatter:
+      return "reduce_scatter";
+    case Operation::all_to_all:
+      return "all_to_all";
+    case Operation::duplicate:
+      return "duplicate";
+    case Operation::allocate:
+      return "allocate";
+  }
+  return "an unknown operation";
+}
+
+Fingerprint fingerprint_of(Operation operation, DType dtype, std::size_t count, ReduceOp op, int root) noexcept {
+  Fingerprint fingerprint;
+  fingerprint.count = count;
+  fingerprint.factor = op.kind == ReduceOp::Kind::premul_sum ? op.factor : 0.0;
+  fingerprint.root = root;
+  fingerprint.operation = operation;
+  fingerprint.dtype = dtype;
+  fingerprint.op = op.kind;
+  return fingerprint;
+}
+
+std::string describe(const Fingerprint& fingerprint) {
+  const Operation operation = fingerprint.operation;
+  std::string text = concat(name_of(operation), "(");
+  const std::string_view dtype = static_cast<int>(fingerprint.dtype) < kDTypeCount
+                                     ? name_of(fingerprint.dtype)
+                                     : std::string_view("of unknown dtype");
+  if (operation == Operation::allocate) {
+    text += concat(fingerprint.count, " bytes");
+  } else if (operation == Operation::all_to_all) {
+    text += dtype;
+  } else if (operation != Operation::barrier && operation != Operation::duplicate) {
+    text += concat(fingerprint.count, " ", dtype);
+  }
+  if (reduces(operation)) {
+    text += concat(", ", name_of(fingerprint.op));
+    if (fingerprint.op == ReduceOp::Kind::premul_sum) text += concat(" with factor ", fingerprint.factor);
+  }
+  if (fingerprint.root >= 0) text += concat(", root ", fingerprint.root);
+  if (fingerprint.tag != CallTag{}) {
+    text += concat(text.back() == '(' ? "" : ", ", "iteration ", fingerprint.tag.iteration, " bucket ",
+                   fingerprint.tag.bucket, " stage ", fingerprint.tag.stage);
+  }
+  return text + ")";
+}
+
+void require_same(std::span<const Fingerprint> fingerprints, int rank) {
+  const std::size_t ranks = fingerprints.size();
+  std::vector<std::string> groups;
+  std::vector<bool> told(ranks, false);
+  for (std::size_t first = 0; first < ranks; ++first) {
+    if (told[first]) continue;
+    std::vector<int> members;
+    for (std::size_t other = first; other < ranks; ++other) {
+      if (fingerprints[first] != fingerprints[other]) continue;
+      told[other] = true;
+      members.push_back(static_cast<int>(other));
+    }
+    if (members.size() == ranks) return;
+    groups.push_back(concat(name_ranks(members), " called ", describe(fingerprints[first])));
+  }
+  throw MismatchError(concat("ranks disagree about collective number ", fingerprints[0].sequence,
+                             " of a channel (seen on rank ", rank, " of ", ranks, "): ", join(groups, "; "),
+                             "; all ranks must call the same collectives in the same order with the same arguments"));
+}
+
+}  // namespace gradwire

@@ -1,0 +1,30 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/ddp/slot_loan_internal.h"
+
+#include <ATen/Functions.h>
+#include <ATen/ops/from_blob.h>
+
+namespace gradwire::internal {
+
+at::Tensor SlotLoan::lend(const at::Tensor& slot) {
+  reclaim();
+  at::Tensor gradient = at::from_blob(
+      slot.data_ptr(), slot.sizes(), slot.strides(), [hold = slot.storage()](void*) {}, slot.options(), slot.device());
+  lent_ = gradient.storage().getWeakStorageImpl();
+  return gradient;
+}
+
+void SlotLoan::reclaim() {
+  const c10::intrusive_ptr<c10::StorageImpl> held = lent_.lock();
+  lent_.reset();
+  if (!held || held->nbytes() == 0) return;
+  const auto bytes = static_cast<std::int64_t>(held->nbytes());
+  const auto options = at::TensorOptions(held->device()).dtype(at::kByte);
+  at::Tensor own = at::empty({bytes}, options);
+  own.copy_(at::from_blob(held->mutable_data(), {bytes}, options));
+  // Tensors find their memory through their storage, so all that share it move at once.
+  held->set_data_ptr_noswap(std::move(own.storage().mutable_data_ptr()));
+}
+
+}  // namespace gradwire::internal
