@@ -86,7 +86,7 @@ std::size_t run_float(const ReduceCall& call, std::size_t begin, std::size_t end
     case Kind::max:
       return run<Format>(call, Max(), begin, end, streamed);
     case Kind::premul_sum:
-      return run<Format>(call, PremulSum(call.op.factor), begin, end, streamed);
+      return run_hot<Format>(call, PremulSum(call.op.factor), begin, end, streamed);
     default:
       return begin;
   }
