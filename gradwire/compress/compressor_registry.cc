@@ -15,8 +15,9 @@ const std::vector<std::string>& known_memories() {
   return names;
 }
 
-// What goes with a codec unless told otherwise: what is biased needs a memory; what sends indices grows when parts are added, so it goes to everyone as it is; random-k takes the same places on all ranks, so
-// that sums are as sparse as their parts.
+// What goes with a codec unless told otherwise: what is biased needs a memory; what sends indices grows when parts are
+// added, so it goes to everyone as it is; random-k takes the same places on all ranks, so that sums are as sparse as
+// their parts.
 struct Defaults {
   std::string_view codec;
   std::string_view memory;

@@ -129,8 +129,8 @@ TEST(SparseCodecs, RefuseIndicesThatAreTooLargeOrDoNotAscend) {
 TEST(DgcCodec, SendsLessInStagesAndThenWhatTopKSends) {
   const auto codec = make_codec("dgc:ratio=0.001,ramp=400");
   const auto values = normal_values(100000, 8);
-  const std::map<std::uint64_t, std::size_t> expected{{0, 25000},  {99, 25000},  {100, 6250}, {199, 6250}, {200, 1563},
-                                                      {299, 1563}, {300, 391}, {399, 391},  {400, 100},  {9999, 100}};
+  const std::map<std::uint64_t, std::size_t> expected{{0, 25000},  {99, 25000}, {100, 6250}, {199, 6250}, {200, 1563},
+                                                      {299, 1563}, {300, 391},  {399, 391},  {400, 100},  {9999, 100}};
   for (const auto& [step, k] : expected) {
     const EncodeKey key{0, 0, step, 0};
     EXPECT_EQ(codec->encoded_size(values.size(), step), 8 * k) << step;
