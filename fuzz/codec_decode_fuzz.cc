@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Feeds arbitrary bytes to every codec's decoder. It refuses them with MismatchError or fills all values; the sanitizers
-// watch its bounds. What it accepts and gives back finite can be encoded again.
+// Feeds arbitrary bytes to every codec's decoder. It refuses them with MismatchError or fills all values; the
+// sanitizers watch its bounds. What it accepts and gives back finite can be encoded again.
 #include <cstddef>
 #include <cstdint>
 #include <memory>
