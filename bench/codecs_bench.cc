@@ -112,8 +112,9 @@ int main(int argc, char** argv) {
   const double copy = median_copy();
   benchmark::AddCustomContext("memcpy_us", gradwire::concat(copy * 1e6));
   for (const char* description :
-       {"fp16", "bf16", "fp8_e4m3", "fp8_e5m2", "int8", "int4", "int2", "int8:rounding=stochastic", "one_bit",
-        "top_k:ratio=0.01", "top_k:ratio=0.001", "threshold:threshold=2.5", "random_k:ratio=0.01"}) {
+       {"fp16", "bf16", "fp8_e4m3", "fp8_e5m2", "int8", "int4", "int2", "int8:rounding=stochastic",
+        "int4:rounding=stochastic", "one_bit", "sign", "top_k:ratio=0.01", "top_k:ratio=0.001",
+        "threshold:threshold=2.5", "random_k:ratio=0.01"}) {
     register_codec(description, copy);
   }
   benchmark::RunSpecifiedBenchmarks();

@@ -34,14 +34,28 @@ class Codec {
   // What make_codec() would be given for it: "int8:block=256".
   virtual std::string name() const = 0;
 
-  // The bytes that `count` values need at most; what a caller allocates. The header of each codec says the formula, and
-  // whether encode() always writes exactly this many (`is_fixed_size`).
+  // The bytes that `count` values need at most, at any step; what a caller allocates. The header of each codec says the
+  // formula.
   virtual std::size_t max_encoded_size(std::size_t count) const noexcept = 0;
+  // The same for one EncodeKey::step. Only codecs with a schedule (dgc) look at the step.
+  virtual std::size_t encoded_size(std::size_t count, std::uint64_t step) const noexcept {
+    static_cast<void>(step);
+    return max_encoded_size(count);
+  }
+  // Whether encode() always writes exactly encoded_size().
   virtual bool is_fixed_size() const noexcept = 0;
 
+  // Whether decoded values are of the size of those that went in, so that they can be added to values that were not
+  // encoded. Not so for bare signs.
+  virtual bool keeps_scale() const noexcept { return true; }
+
+  // The codec for a mean of decoded values, in an exchange that encodes twice: this one, but where coding twice would
+  // scale twice (unbiased random-k). It lives as long as this one.
+  virtual const Codec& for_means() const noexcept { return *this; }
+
   // Writes an encoding of `values` to the front of `bytes` and returns its size. Throws InvalidArgument when `bytes` is
-  // smaller than max_encoded_size(values.size()), or `values` are more than the codec can number. No alignment is asked
-  // for.
+  // smaller than encoded_size(values.size(), key.step), or `values` are more than the codec can number. No alignment is
+  // asked for.
   virtual std::size_t encode(std::span<const float> values, const EncodeKey& key, std::span<std::byte> bytes) const = 0;
 
   // Overwrites all of `values` with what `bytes` say. The number of values and the key are those of encode(). `bytes`

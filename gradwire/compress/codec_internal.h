@@ -3,7 +3,9 @@
 // Checks that all codecs make.
 #pragma once
 
+#include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -15,11 +17,11 @@
 namespace gradwire::compress {
 
 // Throws InvalidArgument unless an encoding of `count` values fits.
-inline void require_room(const Codec& codec, std::size_t count, std::size_t room) {
-  const std::size_t needed = codec.max_encoded_size(count);
+inline void require_room(const Codec& codec, std::size_t count, std::size_t room, std::uint64_t step = 0) {
+  const std::size_t needed = codec.encoded_size(count, step);
   if (room >= needed) return;
   throw InvalidArgument(concat("codec ", codec.name(), ": encoding ", count, " values needs ", needed,
-                               " bytes of room, there are ", room, "; allocate max_encoded_size()"));
+                               " bytes of room, there are ", room, "; allocate encoded_size()"));
 }
 
 // Throws MismatchError: `bytes` are no encoding of `count` values.
@@ -28,8 +30,8 @@ inline void require_room(const Codec& codec, std::size_t count, std::size_t room
                              " values: ", reason, "; do all ranks use the same codec with the same options?"));
 }
 
-inline void require_size(const Codec& codec, std::size_t count, std::size_t bytes) {
-  const std::size_t expected = codec.max_encoded_size(count);
+inline void require_size(const Codec& codec, std::size_t count, std::size_t bytes, std::uint64_t step = 0) {
+  const std::size_t expected = codec.encoded_size(count, step);
   if (bytes != expected) refuse_bytes(codec, count, bytes, concat("it has ", expected, " bytes").c_str());
 }
 
@@ -62,6 +64,13 @@ void write_as(std::byte* to, T value) noexcept {
 inline std::uint8_t* as_codes(std::byte* bytes) noexcept { return reinterpret_cast<std::uint8_t*>(bytes); }
 inline const std::uint8_t* as_codes(const std::byte* bytes) noexcept {
   return reinterpret_cast<const std::uint8_t*>(bytes);
+}
+
+// ceil(ratio count), from 1 to count; 0 of none. For a ratio in (0, 1].
+inline std::size_t number_kept(double ratio, std::size_t count) noexcept {
+  if (count == 0) return 0;
+  const auto kept = static_cast<std::size_t>(std::ceil(ratio * static_cast<double>(count)));
+  return std::clamp<std::size_t>(kept, 1, count);
 }
 
 constexpr std::size_t divide_up(std::size_t dividend, std::size_t divisor) noexcept {

@@ -77,7 +77,8 @@ class IntegerCodec final : public Codec {
     } else if (options_.rounding == Rounding::nearest) {
       kernels::quantize(bits_, block.data(), block.size(), inverse, codes);
     } else {
-      encode_stochastic(block, begin, inverse, random, codes);
+      // A block starts at a multiple of 8, so number i of the sequence belongs to value i however blocks are cut.
+      kernels::quantize_stochastic(bits_, block.data(), block.size(), inverse, random.key(), begin, codes);
     }
   }
 
@@ -88,26 +89,6 @@ class IntegerCodec final : public Codec {
     std::fill_n(codes, size, static_cast<std::uint8_t>(byte));
     const std::size_t used = count % 8 * static_cast<std::size_t>(bits_) % 8;  // bits of the last byte; 0 is all of it
     if (used != 0) codes[size - 1] = static_cast<std::uint8_t>(byte & ((1 << used) - 1));
-  }
-
-  void encode_stochastic(std::span<const float> block, std::size_t begin, float inverse, const RandomSequence& random,
-                         std::uint8_t* codes) const {
-    constexpr std::size_t kPiece =
-        1024;  // a multiple of the 8 codes that fill whole bytes and of the 4 numbers a draw gives
-    std::uint8_t bytes[kPiece];
-    const auto offset = static_cast<float>(1 << (bits_ - 1));
-    for (std::size_t start = 0; start < block.size(); start += kPiece) {
-      const std::size_t length = std::min(kPiece, block.size() - start);
-      PhiloxBlock draw{};
-      for (std::size_t i = 0; i < length; ++i) {
-        // A block starts at a multiple of 8, so number i of the sequence belongs to value i however blocks are cut.
-        if (i % 4 == 0) draw = random.block((begin + start + i) / 4);
-        const float uniform = static_cast<float>(draw[i % 4] >> 8) * 0x1p-24f;  // [0, 1)
-        const float rounded = std::floor(block[start + i] * inverse + uniform);
-        bytes[i] = static_cast<std::uint8_t>(std::clamp(rounded, -levels_, levels_) + offset);
-      }
-      kernels::pack_codes(bits_, bytes, length, codes + packed(start));
-    }
   }
 
   int bits_;

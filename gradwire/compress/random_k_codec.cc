@@ -43,14 +43,18 @@ class Places {
 
 class RandomKCodec final : public Codec {
  public:
-  explicit RandomKCodec(const RandomKOptions& options) : options_(options) {}
+  explicit RandomKCodec(const RandomKOptions& options) : options_(options) {
+    if (options_.unbiased) for_means_ = std::make_unique<RandomKCodec>(RandomKOptions{options_.ratio, false});
+  }
   std::string name() const override {
     return concat("random_k:ratio=", exact(options_.ratio), options_.unbiased ? ",unbiased=1" : "");
   }
   std::size_t max_encoded_size(std::size_t count) const noexcept override {
-    return count == 0 ? 0 : kMarkerSize + 4 * number_kept(count);
+    return count == 0 ? 0 : kMarkerSize + 4 * number_kept(options_.ratio, count);
   }
   bool is_fixed_size() const noexcept override { return true; }
+  bool keeps_scale() const noexcept override { return !options_.unbiased; }
+  const Codec& for_means() const noexcept override { return for_means_ == nullptr ? *this : *for_means_; }
 
   std::size_t encode(std::span<const float> values, const EncodeKey& key, std::span<std::byte> bytes) const override {
     require_numbered(*this, values.size());
@@ -58,7 +62,7 @@ class RandomKCodec final : public Codec {
     if (values.empty()) return 0;
     const bool finite = std::isfinite(kernels::max_magnitude(values.data(), values.size()));
     write_as(bytes.data(), finite ? 0.0f : std::numeric_limits<float>::quiet_NaN());
-    const std::size_t kept = number_kept(values.size());
+    const std::size_t kept = number_kept(options_.ratio, values.size());
     Places places(key, values.size(), kept);
     for (std::size_t i = 0; i < kept; ++i) {
       const auto place = places.next(i);
@@ -77,7 +81,7 @@ class RandomKCodec final : public Codec {
     const bool finite = !std::isnan(marker);
     std::fill(values.begin(), values.end(), finite ? 0.0f : marker);
     if (!finite) return;
-    const std::size_t kept = number_kept(values.size());
+    const std::size_t kept = number_kept(options_.ratio, values.size());
     Places places(key, values.size(), kept);
     for (std::size_t i = 0; i < kept; ++i) {
       values[places.next(i).index] = read_as<float>(bytes.data() + kMarkerSize + 4 * i);
@@ -85,12 +89,8 @@ class RandomKCodec final : public Codec {
   }
 
  private:
-  std::size_t number_kept(std::size_t count) const noexcept {
-    const auto kept = static_cast<std::size_t>(std::ceil(options_.ratio * static_cast<double>(count)));
-    return std::clamp<std::size_t>(kept, 1, count);
-  }
-
   RandomKOptions options_;
+  std::unique_ptr<RandomKCodec> for_means_;  // takes the same places and multiplies by nothing
 };
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <random>
 
@@ -123,6 +124,28 @@ TEST(SparseCodecs, RefuseIndicesThatAreTooLargeOrDoNotAscend) {
     EXPECT_THROW(codec->decode(pairs({3, 3}), {}, values), MismatchError) << name;
     EXPECT_THROW(codec->decode(pairs({4, 3}), {}, values), MismatchError) << name;
   }
+}
+
+TEST(DgcCodec, SendsLessInStagesAndThenWhatTopKSends) {
+  const auto codec = make_codec("dgc:ratio=0.001,ramp=400");
+  const auto values = normal_values(100000, 8);
+  const std::map<std::uint64_t, std::size_t> expected{{0, 25000},  {99, 25000}, {100, 6250}, {199, 6250}, {200, 1563},
+                                                      {299, 1563}, {300, 391},  {399, 391},  {400, 100},  {9999, 100}};
+  for (const auto& [step, k] : expected) {
+    const EncodeKey key{0, 0, step, 0};
+    EXPECT_EQ(codec->encoded_size(values.size(), step), 8 * k) << step;
+    std::vector<std::byte> bytes(8 * k);
+    EXPECT_EQ(codec->encode(values, key, bytes), 8 * k) << step;
+    std::vector<float> back(values.size());
+    codec->decode(bytes, key, back);
+    EXPECT_EQ(static_cast<std::size_t>(std::count_if(back.begin(), back.end(), [](float x) { return x != 0; })), k);
+    EXPECT_THROW(codec->encode(values, key, std::span(bytes).first(8 * k - 1)), InvalidArgument);
+  }
+  std::vector<std::byte> bytes(800);
+  codec->encode(values, {0, 0, 400, 0}, bytes);
+  EXPECT_EQ(bytes, encode(*make_codec("top_k:ratio=0.001"), values));
+  EXPECT_EQ(make_codec("dgc:ratio=0.5")->encoded_size(100, 0), 400u);
+  EXPECT_EQ(make_codec("dgc:ratio=0.01,ramp=0")->encoded_size(1000, 0), 80u);
 }
 
 TEST(ThresholdCodec, SendsWhatReachesTheBound) {

@@ -16,6 +16,9 @@ inline void write_pair(std::byte* bytes, std::size_t at, std::uint32_t index, fl
   write_as(bytes + kPairSize * at + 4, value);
 }
 
+// Writes the k values of largest magnitude as k pairs (top_k_codec.h says how ties go); k is at most values.size().
+void encode_largest(std::span<const float> values, std::size_t k, std::byte* bytes);
+
 // Zeros everywhere but at the pairs' indices. Throws MismatchError unless `bytes` are pairs with ascending indices
 // below values.size().
 void decode_pairs(const Codec& codec, std::span<const std::byte> bytes, std::span<float> values);

@@ -102,19 +102,16 @@ class TopKCodec final : public Codec {
  public:
   explicit TopKCodec(const TopKOptions& options) : ratio_(options.ratio) {}
   std::string name() const override { return concat("top_k:ratio=", exact(ratio_)); }
-  std::size_t max_encoded_size(std::size_t count) const noexcept override { return kPairSize * number_kept(count); }
+  std::size_t max_encoded_size(std::size_t count) const noexcept override {
+    return kPairSize * number_kept(ratio_, count);
+  }
   bool is_fixed_size() const noexcept override { return true; }
 
   std::size_t encode(std::span<const float> values, const EncodeKey&, std::span<std::byte> bytes) const override {
     require_numbered(*this, values.size());
     require_room(*this, values.size(), bytes.size());
-    const std::size_t k = number_kept(values.size());
-    if (k == 0) return 0;
-    const std::uint32_t bound = guess_bound(values, k);
-    Candidates candidates = collect(values, k, bound);
-    if (candidates.size() < k) candidates = collect(values, k, 0);
-    for (std::size_t i = 0; i < k; ++i) write_pair(bytes.data(), i, candidates.index(i), candidates.value(i));
-    return kPairSize * k;
+    encode_largest(values, number_kept(ratio_, values.size()), bytes.data());
+    return max_encoded_size(values.size());
   }
 
   void decode(std::span<const std::byte> bytes, const EncodeKey&, std::span<float> values) const override {
@@ -123,16 +120,18 @@ class TopKCodec final : public Codec {
   }
 
  private:
-  std::size_t number_kept(std::size_t count) const noexcept {
-    if (count == 0) return 0;
-    const auto kept = static_cast<std::size_t>(std::ceil(ratio_ * static_cast<double>(count)));
-    return std::clamp<std::size_t>(kept, 1, count);
-  }
-
   double ratio_;
 };
 
 }  // namespace
+
+void encode_largest(std::span<const float> values, std::size_t k, std::byte* bytes) {
+  if (k == 0) return;
+  const std::uint32_t bound = guess_bound(values, k);
+  Candidates candidates = collect(values, k, bound);
+  if (candidates.size() < k) candidates = collect(values, k, 0);
+  for (std::size_t i = 0; i < k; ++i) write_pair(bytes, i, candidates.index(i), candidates.value(i));
+}
 
 std::unique_ptr<Codec> make_top_k_codec(const TopKOptions& options) {
   if (!(options.ratio > 0 && options.ratio <= 1)) {

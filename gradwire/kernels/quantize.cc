@@ -51,6 +51,17 @@ void quantize(int bits, const float* source, std::size_t count, float inverse_sc
   }
 }
 
+void quantize_stochastic(int bits, const float* source, std::size_t count, float inverse_scale, const PhiloxKey& key,
+                         std::uint64_t first, std::uint8_t* codes) noexcept {
+  if (bits == 8) return loops().to_codes_stochastic(bits, source, count, inverse_scale, key, first, codes);
+  std::uint8_t piece[kPiece];
+  for (std::size_t i = 0; i < count; i += kPiece) {
+    const std::size_t length = std::min(kPiece, count - i);
+    loops().to_codes_stochastic(bits, source + i, length, inverse_scale, key, first + i, piece);
+    pack_codes(bits, piece, length, codes + packed_size(bits, i));
+  }
+}
+
 void dequantize(int bits, const std::uint8_t* codes, std::size_t count, float scale, float* destination) noexcept {
   if (bits == 8) return loops().from_codes(bits, codes, count, scale, destination);
   std::uint8_t piece[kPiece];

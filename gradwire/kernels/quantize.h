@@ -8,6 +8,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "gradwire/kernels/philox.h"
+
 namespace gradwire::kernels {
 
 // The largest |x|; infinity or NaN when there is one among the inputs (NaN before infinity), 0 for no input.
@@ -21,6 +23,12 @@ float sum_magnitudes(const float* source, std::size_t count) noexcept;
 // must be below 2^(bits - 1) - 0.5. Codes are packed from the low bits of a byte upwards; unused bits of the last byte
 // are 0. Writes ceil(count * bits / 8) bytes.
 void quantize(int bits, const float* source, std::size_t count, float inverse_scale, std::uint8_t* codes) noexcept;
+
+// The same with stochastic rounding: floor(x * inverse_scale + u), at least -L and at most L = 2^(bits - 1) - 1, plus
+// 2^(bits - 1). For value i, u = (number first + i of the sequence of `key`, philox.h) / 2^8 rounded down, / 2^24: in
+// [0, 1). `first` is a multiple of 4. |x * inverse_scale| must be below 2^30.
+void quantize_stochastic(int bits, const float* source, std::size_t count, float inverse_scale, const PhiloxKey& key,
+                         std::uint64_t first, std::uint8_t* codes) noexcept;
 
 // The inverse: (code - 2^(bits - 1)) * scale for any code.
 void dequantize(int bits, const std::uint8_t* codes, std::size_t count, float scale, float* destination) noexcept;

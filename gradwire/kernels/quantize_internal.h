@@ -17,6 +17,8 @@ struct QuantizeLoops {
   float (*sum_magnitudes)(const float*, std::size_t) noexcept;
   // One code a byte, not packed.
   void (*to_codes)(int bits, const float*, std::size_t, float inverse_scale, std::uint8_t* bytes) noexcept;
+  void (*to_codes_stochastic)(int bits, const float*, std::size_t, float inverse_scale, const PhiloxKey& key,
+                              std::uint64_t first, std::uint8_t* bytes) noexcept;
   void (*from_codes)(int bits, const std::uint8_t* bytes, std::size_t, float scale, float*) noexcept;
   // Whole groups of 8 codes; `bits` is 4 or 2.
   void (*pack)(int bits, const std::uint8_t* bytes, std::size_t groups, std::uint8_t* codes) noexcept;

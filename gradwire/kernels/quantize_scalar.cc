@@ -40,6 +40,19 @@ void to_codes(int bits, const float* source, std::size_t count, float inverse_sc
   }
 }
 
+void to_codes_stochastic(int bits, const float* source, std::size_t count, float inverse_scale, const PhiloxKey& key,
+                         std::uint64_t first, std::uint8_t* bytes) noexcept {
+  const auto offset = static_cast<float>(1 << (bits - 1));
+  const float levels = offset - 1;
+  PhiloxBlock numbers{};
+  for (std::size_t i = 0; i < count; ++i) {
+    if (i % 4 == 0) numbers = philox_block(key, (first + i) / 4);
+    const float uniform = static_cast<float>(numbers[i % 4] >> 8) * 0x1p-24f;
+    const float rounded = std::floor(load_element<float>(source, i) * inverse_scale + uniform);
+    bytes[i] = static_cast<std::uint8_t>(std::clamp(rounded, -levels, levels) + offset);
+  }
+}
+
 void from_codes(int bits, const std::uint8_t* bytes, std::size_t count, float scale, float* destination) noexcept {
   const int offset = 1 << (bits - 1);
   for (std::size_t i = 0; i < count; ++i) {
@@ -114,10 +127,10 @@ float finish_sum(float (&partial)[kPartialSums], const float* source, std::size_
 }
 
 const QuantizeLoops& quantize_loops_scalar() noexcept {
-  static constexpr QuantizeLoops kLoops{&scalar::max_magnitude, &scalar::sum_magnitudes, &scalar::to_codes,
-                                        &scalar::from_codes,    &scalar::pack,           &scalar::unpack,
-                                        &scalar::encode_fp8,    &scalar::pack_signs,     &scalar::unpack_signs,
-                                        &scalar::select_large};
+  static constexpr QuantizeLoops kLoops{
+      &scalar::max_magnitude, &scalar::sum_magnitudes, &scalar::to_codes,    &scalar::to_codes_stochastic,
+      &scalar::from_codes,    &scalar::pack,           &scalar::unpack,      &scalar::encode_fp8,
+      &scalar::pack_signs,    &scalar::unpack_signs,   &scalar::select_large};
   return kLoops;
 }
 

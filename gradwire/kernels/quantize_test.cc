@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -104,6 +105,30 @@ TEST_P(QuantizeTest, CodesRoundHalfToEvenAndComeBack) {
       }
       if (count * static_cast<std::size_t>(bits) % 8 != 0) {
         ASSERT_EQ(packed[size - 1] >> (count * static_cast<std::size_t>(bits) % 8), 0);
+      }
+    }
+  }
+}
+
+TEST_P(QuantizeTest, StochasticCodesAreThoseOfTheNumbersOfTheirPlaces) {
+  const PhiloxKey key{0x12345678u, 0x9abcdef0u};
+  for (const int bits : {8, 4, 2}) {
+    const int offset = 1 << (bits - 1);
+    // The last two: where the low half of the counter wraps, in the middle of vectors.
+    for (const std::uint64_t first : {std::uint64_t{0}, std::uint64_t{4000}, (std::uint64_t{1} << 34) - 400}) {
+      for (const std::size_t count : counts()) {
+        const auto values = random_floats(count, static_cast<float>(offset), 7);  // some beyond the levels
+        const std::size_t size = (count * static_cast<std::size_t>(bits) + 7) / 8;
+        std::vector<std::uint8_t> packed(size + 1, kGuard);
+        quantize_stochastic(bits, values.data(), count, 1.0f, key, first, packed.data());
+        ASSERT_EQ(packed[size], kGuard) << bits << " bits, count " << count;
+        for (std::size_t i = 0; i < count; ++i) {
+          const std::uint32_t number = philox_block(key, (first + i) / 4)[(first + i) % 4];
+          const float uniform = static_cast<float>(number >> 8) / 16777216.0f;
+          const int rounded = static_cast<int>(std::floor(values[i] + uniform));
+          const int expected = std::min(std::max(rounded, 1 - offset), offset - 1);
+          ASSERT_EQ(static_cast<int>(code_at(bits, packed, i)) - offset, expected) << i << " of " << count;
+        }
       }
     }
   }

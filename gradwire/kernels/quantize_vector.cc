@@ -92,6 +92,87 @@ void to_codes(int bits, const float* source, std::size_t count, float inverse_sc
   quantize_loops_scalar().to_codes(bits, source + i, count - i, inverse_scale, bytes + i);
 }
 
+// Philox for as many blocks at once as there are lanes; word c of a block is in vector c.
+class PhiloxVectors {
+ public:
+  using Word = hn::Vec<WordTag>;
+
+  explicit PhiloxVectors(const PhiloxKey& key) : key_(key) {}
+
+  // The numbers of the blocks from `n` on, in their order: 4 Lanes() of them. The low half of n + Lanes() must not
+  // wrap.
+  HWY_INLINE void blocks(std::uint64_t n, std::uint32_t* numbers) const {
+    const WordTag tag;
+    auto word0 = hn::Add(hn::Iota(tag, 0u), hn::Set(tag, static_cast<std::uint32_t>(n)));
+    auto word1 = hn::Set(tag, static_cast<std::uint32_t>(n >> 32));
+    auto word2 = hn::Zero(tag);
+    auto word3 = hn::Zero(tag);
+    PhiloxKey key = key_;
+    for (int round = 0; round < kPhiloxRounds; ++round) {
+      const Product left = multiply(word0, kPhiloxFactors[0]);
+      const Product right = multiply(word2, kPhiloxFactors[1]);
+      word0 = hn::Xor(hn::Xor(right.high, word1), hn::Set(tag, key[0]));
+      word1 = right.low;
+      word2 = hn::Xor(hn::Xor(left.high, word3), hn::Set(tag, key[1]));
+      word3 = left.low;
+      key[0] += kPhiloxSteps[0];
+      key[1] += kPhiloxSteps[1];
+    }
+    hn::StoreInterleaved4(word0, word1, word2, word3, tag, numbers);
+  }
+
+ private:
+  struct Product {
+    Word high;
+    Word low;
+  };
+  // There are 32-bit products of every other lane only, 64 bits wide.
+  static HWY_INLINE Product multiply(Word word, std::uint32_t factor) {
+    const WordTag tag;
+    const hn::Repartition<std::uint64_t, WordTag> wide;
+    const auto factors = hn::Set(tag, factor);
+    const auto even = hn::MulEven(word, factors);
+    const auto odd = hn::MulEven(hn::BitCast(tag, hn::ShiftRight<32>(hn::BitCast(wide, word))), factors);
+    return {hn::OddEven(hn::BitCast(tag, odd), hn::BitCast(tag, hn::ShiftRight<32>(even))),
+            hn::OddEven(hn::BitCast(tag, hn::ShiftLeft<32>(odd)), hn::BitCast(tag, even))};
+  }
+
+  PhiloxKey key_;
+};
+
+void to_codes_stochastic(int bits, const float* source, std::size_t count, float inverse_scale, const PhiloxKey& key,
+                         std::uint64_t first, std::uint8_t* bytes) noexcept {
+  note_run(hwy::TargetName(HWY_TARGET));
+  const FloatTag tag;
+  const WordTag word;
+  const IntTag integer;
+  const ByteTag narrow;
+  const std::size_t lanes = hn::Lanes(tag);
+  std::size_t i = 0;
+  constexpr std::size_t kMostLanes = 64;
+  if (lanes >= 2 && lanes <= kMostLanes) {
+    const PhiloxVectors random(key);
+    const auto inverse = hn::Set(tag, inverse_scale);
+    const auto offset = hn::Set(integer, 1 << (bits - 1));
+    const auto levels = hn::Set(tag, static_cast<float>((1 << (bits - 1)) - 1));
+    const auto unit = hn::Set(tag, 0x1p-24f);
+    HWY_ALIGN std::uint32_t numbers[4 * kMostLanes];
+    for (; count - i >= 4 * lanes; i += 4 * lanes) {
+      const std::uint64_t block = (first + i) / 4;
+      if (static_cast<std::uint32_t>(block) > 0xffffffffu - lanes) break;
+      random.blocks(block, numbers);
+      for (std::size_t j = 0; j < 4 * lanes; j += lanes) {
+        const auto high = hn::BitCast(integer, hn::ShiftRight<8>(hn::Load(word, numbers + j)));
+        const auto uniform = hn::Mul(hn::ConvertTo(tag, high), unit);
+        const auto rounded = hn::Floor(hn::Add(hn::Mul(hn::LoadU(tag, source + i + j), inverse), uniform));
+        const auto code = hn::ConvertTo(integer, hn::Min(hn::Max(rounded, hn::Neg(levels)), levels));
+        hn::StoreU(hn::DemoteTo(narrow, hn::Add(code, offset)), narrow, bytes + i + j);
+      }
+    }
+  }
+  quantize_loops_scalar().to_codes_stochastic(bits, source + i, count - i, inverse_scale, key, first + i, bytes + i);
+}
+
 void from_codes(int bits, const std::uint8_t* bytes, std::size_t count, float scale, float* destination) noexcept {
   note_run(hwy::TargetName(HWY_TARGET));
   const FloatTag tag;
@@ -222,8 +303,9 @@ std::size_t select_large(const float* source, std::size_t count, std::uint32_t l
 }
 
 const QuantizeLoops* quantize_loops() noexcept {
-  static constexpr QuantizeLoops kLoops{&max_magnitude, &sum_magnitudes, &to_codes,   &from_codes,   &pack,
-                                        &unpack,        &encode_fp8,     &pack_signs, &unpack_signs, &select_large};
+  static constexpr QuantizeLoops kLoops{&max_magnitude, &sum_magnitudes, &to_codes,    &to_codes_stochastic,
+                                        &from_codes,    &pack,           &unpack,      &encode_fp8,
+                                        &pack_signs,    &unpack_signs,   &select_large};
   return &kLoops;
 }
 

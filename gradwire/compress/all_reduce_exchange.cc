@@ -1,0 +1,205 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// The compressed all-reduce.
+//
+// Steps, on each of N ranks with n values:
+//   1. cut them into N chunks of at most L = 16 ceil(ceil(n/N) / 16) values (chunk_begin); chunk r belongs to rank r
+//   2. encode each other rank's chunk; all-to-all (codecs of variable size: an all-gather of each rank's largest size
+//      first, so that parts are equally long; each begins with its own size)
+//   3. the owner decodes the others' parts and adds them and its own, which was not encoded, in rank order in float32;
+//      divides
+//   4. the owner encodes the mean of its chunk; all-gather
+//   5. decode all chunks
+// Only where the codec does not keep the scale of values (bare signs) the owner's own part is encoded and decoded too.
+//
+// delivered: of another rank's chunk, the decoded form of this rank's encoding of it. Of a rank's own chunk,
+// own part - (sum - divisor * decoded mean): the owner owes what the second encoding lost, of all ranks' values. So one
+// memory a rank covers both encodings, and what is owed stays right when chunks move to other ranks.
+//
+// Keys: a chunk is a tensor of its own, number tensor * N + chunk. The first encoding has the sender's rank, the second
+// N + the owner's, so ranks round independently, while codecs that do not look at the rank (random-k) take the same
+// places twice.
+//
+// Bytes a rank sends: 2 (N-1) enc(min(n, L)), about 2 (N-1)/N enc(n): they do not grow with N. Codecs of variable size:
+// (N-1) (8 + (8 + m1) + 8 + m2), m1 and m2 the bytes of the largest encodings of all ranks in steps 2 and 4.
+#include <algorithm>
+#include <cstring>
+
+#include "gradwire/compress/exchange_internal.h"
+
+namespace gradwire::compress {
+namespace {
+
+// One run; its steps in order.
+class Run {
+ public:
+  Run(Transport& transport, const Codec& codec, const ExchangeCall& call, Workspace& workspace)
+      : transport_(transport),
+        codec_(codec),
+        call_(call),
+        workspace_(workspace),
+        world_(transport.size()),
+        rank_(transport.rank()),
+        largest_(chunk_begin(call.values.size(), world_, 1)),
+        header_(codec.is_fixed_size() ? 0 : kSizeBytes),
+        stride_(header_ + codec.encoded_size(largest_, call.key.step)) {}
+
+  std::size_t go() {
+    encode_chunks();
+    exchange_chunks();
+    add_chunks();
+    exchange_means();
+    settle_own_chunk();
+    return sent_;
+  }
+
+ private:
+  std::size_t begin_of(int r) const noexcept { return chunk_begin(call_.values.size(), world_, r); }
+  std::size_t length_of(int r) const noexcept { return begin_of(r + 1) - begin_of(r); }
+  template <class T>
+  std::span<T> chunk(std::span<T> all, int r) const noexcept {
+    return all.subspan(begin_of(r), length_of(r));
+  }
+  std::span<std::byte> part(std::span<std::byte> parts, int r) const noexcept {
+    return parts.subspan(static_cast<std::size_t>(r) * stride_, stride_);
+  }
+  EncodeKey key(int chunk, int coder) const noexcept {
+    EncodeKey made = call_.key;
+    made.tensor = made.tensor * static_cast<std::uint64_t>(world_) + static_cast<std::uint64_t>(chunk);
+    made.rank = static_cast<std::uint32_t>(coder);
+    return made;
+  }
+
+  // Step 2, before anything is sent. Parts lie in `outgoing`, each with its size in front where sizes vary.
+  void encode_chunks() {
+    const auto outgoing = room_in(workspace_.outgoing, static_cast<std::size_t>(world_) * stride_);
+    for (int r = 0; r < world_; ++r) {
+      if (r == rank_ && codec_.keeps_scale()) continue;
+      const auto room = part(outgoing, r).subspan(header_);
+      const std::size_t size = codec_.encode(chunk(call_.values, r), key(r, rank_), room);
+      if (header_ != 0) write_as(part(outgoing, r).data(), std::uint64_t{size});
+      if (r == rank_) {
+        codec_.decode(room.first(size), key(r, rank_), room_in(workspace_.own, length_of(r)));
+        continue;
+      }
+      longest_ = std::max(longest_, size);
+      if (!call_.delivered.empty()) codec_.decode(room.first(size), key(r, rank_), chunk(call_.delivered, r));
+    }
+  }
+
+  void exchange_chunks() {
+    if (world_ == 1) return;
+    if (header_ != 0) shorten_parts();
+    const std::size_t bytes = static_cast<std::size_t>(world_) * stride_;
+    transport_.all_to_all(room_in(workspace_.outgoing, bytes), room_in(workspace_.incoming, bytes));
+    sent_ += static_cast<std::size_t>(world_ - 1) * stride_;
+  }
+
+  // Moves parts together to the length of the longest one of all ranks.
+  void shorten_parts() {
+    const auto longest = gather_sizes(transport_, codec_, longest_, stride_ - header_);
+    sent_ += static_cast<std::size_t>(world_ - 1) * kSizeBytes;
+    const std::size_t shorter = header_ + *std::max_element(longest.begin(), longest.end());
+    for (int r = 1; r < world_; ++r) {
+      if (r == rank_) continue;
+      std::memmove(workspace_.outgoing.data() + static_cast<std::size_t>(r) * shorter,
+                   workspace_.outgoing.data() + static_cast<std::size_t>(r) * stride_, shorter);
+    }
+    stride_ = shorter;
+  }
+
+  // What rank r's part for this rank encodes.
+  std::span<const std::byte> encoding_from(int r) const {
+    const auto bytes = part(workspace_.incoming, r);
+    if (header_ == 0) return bytes.first(codec_.encoded_size(length_of(rank_), call_.key.step));
+    return bytes.subspan(header_, read_size(codec_, bytes.data(), stride_ - header_));
+  }
+
+  // Step 3: the sum of this rank's chunk into `sum`.
+  void add_chunks() {
+    const std::size_t length = length_of(rank_);
+    const auto sum = room_in(workspace_.sum, length);
+    const auto decoded = room_in(workspace_.decoded, length);
+    for (int r = 0; r < world_; ++r) {
+      const auto target = r == 0 ? sum : decoded;
+      if (r == rank_) {
+        const auto own = own_part();
+        std::copy(own.begin(), own.end(), target.begin());
+      } else {
+        codec_.decode(encoding_from(r), key(rank_, r), target);
+      }
+      if (r != 0) add(sum, decoded);
+    }
+  }
+
+  // What of this rank's values went into the sum of its own chunk.
+  std::span<const float> own_part() const {
+    if (codec_.keeps_scale()) return chunk(call_.values, rank_);
+    return std::span<const float>(workspace_.own).first(length_of(rank_));
+  }
+
+  // Steps 4 and 5.
+  void exchange_means() {
+    const Codec& codec = codec_.for_means();
+    const std::size_t length = length_of(rank_);
+    const auto mean = room_in(workspace_.decoded, length);
+    divide(room_in(workspace_.sum, length), divisor_of(call_, transport_), mean);
+    const auto room = room_in(workspace_.outgoing, codec.encoded_size(largest_, call_.key.step));
+    const std::size_t size = codec.encode(mean, key(rank_, world_ + rank_), room);
+    const Encodings encodings = gather_encodings(
+        transport_, codec, call_.key.step, size, largest_, [&](int r) { return length_of(r); }, workspace_);
+    for (int r = 0; r < world_; ++r) {
+      codec.decode(encodings.parts[static_cast<std::size_t>(r)], key(r, world_ + r), chunk(call_.mean, r));
+    }
+    sent_ += encodings.sent;
+  }
+
+  // What the second encoding lost is this rank's to deliver.
+  void settle_own_chunk() const {
+    if (call_.delivered.empty()) return;
+    const auto own = own_part();
+    const auto mean = chunk(call_.mean, rank_);
+    const auto delivered = chunk(call_.delivered, rank_);
+    const float divisor = divisor_of(call_, transport_);
+    for (std::size_t i = 0; i < mean.size(); ++i) {
+      delivered[i] = own[i] - (workspace_.sum[i] - divisor * mean[i]);
+    }
+  }
+
+  Transport& transport_;
+  const Codec& codec_;
+  const ExchangeCall& call_;
+  Workspace& workspace_;
+  int world_;
+  int rank_;
+  std::size_t largest_;      // values of a chunk
+  std::size_t header_;       // bytes of a size before each part
+  std::size_t stride_;       // bytes of a part
+  std::size_t longest_ = 0;  // encoding for another rank
+  std::size_t sent_ = 0;
+};
+
+class AllReduceExchange final : public Exchange {
+ public:
+  std::string name() const override { return "all_reduce"; }
+
+  std::size_t run(Transport& transport, const Codec& codec, const ExchangeCall& call,
+                  Workspace& workspace) const override {
+    require_fitting(transport, call);
+    return call.values.empty() ? 0 : Run(transport, codec, call, workspace).go();
+  }
+
+  std::size_t bytes_sent(const Codec& codec, std::size_t count, int world, std::uint64_t step) const override {
+    if (count == 0 || world == 1) return 0;
+    const std::size_t largest = chunk_begin(count, world, 1);
+    const std::size_t header = codec.is_fixed_size() ? 0 : 2 * kSizeBytes;  // the largest size, and each part's own
+    const std::size_t first = static_cast<std::size_t>(world - 1) * (header + codec.encoded_size(largest, step));
+    return first + gathered_bytes(codec.for_means(), step, largest, world);
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Exchange> make_all_reduce_exchange() { return std::make_unique<AllReduceExchange>(); }
+
+}  // namespace gradwire::compress

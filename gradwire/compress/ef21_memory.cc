@@ -1,0 +1,65 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "gradwire/compress/memory_internal.h"
+
+namespace gradwire::compress {
+namespace {
+
+class Ef21Memory final : public Memory {
+ public:
+  std::string name() const override { return "ef21"; }
+  bool remembers() const noexcept override { return true; }
+
+  void before(std::span<const Segment> segments, int, std::span<float> values) override {
+    for (const Segment& segment : segments) {
+      const auto known = known_of(segment);
+      const auto own = part_of(values, segment);
+      for (std::size_t i = 0; i < known.size(); ++i) own[i] -= known[i];
+    }
+  }
+
+  void after(std::span<const Segment> segments, std::span<const float>, std::span<const float> delivered,
+             std::span<float> mean) override {
+    for (const Segment& segment : segments) {
+      const auto known = known_of(segment);
+      const auto estimate = estimates_.get(segment);
+      if (known.data() != estimate.data()) std::copy(known.begin(), known.end(), estimate.begin());
+      const auto aggregate = aggregates_.get(segment);
+      const auto got = part_of(delivered, segment);
+      const auto gradient = part_of(mean, segment);
+      for (std::size_t i = 0; i < estimate.size(); ++i) {
+        estimate[i] += got[i];
+        aggregate[i] += gradient[i];
+        gradient[i] = aggregate[i];
+      }
+    }
+  }
+
+  MemoryState save() const override {
+    MemoryState state;
+    estimates_.save(state);
+    aggregates_.save(state);
+    return state;
+  }
+  void load(const MemoryState& state) override { load_vectors(state, name(), {&estimates_, &aggregates_}); }
+  void clear() override { load({}); }
+
+ private:
+  // What the others take this rank's gradient for; empty for zeros. A rank without an estimate takes the aggregate,
+  // which keeps the aggregate the mean of all estimates.
+  std::span<const float> known_of(const Segment& segment) {
+    const auto estimate = estimates_.find(segment);
+    return estimate.empty() ? aggregates_.find(segment) : estimate;
+  }
+
+  NamedVectors estimates_{"local/estimate/"};
+  NamedVectors aggregates_{"aggregate/"};
+};
+
+}  // namespace
+
+std::unique_ptr<Memory> make_ef21_memory() { return std::make_unique<Ef21Memory>(); }
+
+}  // namespace gradwire::compress

@@ -1,0 +1,59 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// What both exchanges do: add and divide vectors, and all-gather encodings.
+//
+// Encodings travel as parts of equal length. Those of fixed size are as long as that of the largest chunk; of the
+// others the sizes travel first, 8 bytes a rank, and parts are as long as the largest encoding that there is.
+#pragma once
+
+#include <functional>
+
+#include "gradwire/compress/codec_internal.h"
+#include "gradwire/compress/exchange.h"
+
+namespace gradwire::compress {
+
+inline constexpr std::size_t kSizeBytes = 8;  // of a size that travels: u64
+
+// Throws InvalidArgument unless the spans of a call are of one length and its divisor is a number that divides.
+void require_fitting(const Transport& transport, const ExchangeCall& call);
+
+inline float divisor_of(const ExchangeCall& call, const Transport& transport) noexcept {
+  return static_cast<float>(call.divisor == 0 ? transport.size() : call.divisor);
+}
+
+// sum += more.
+void add(std::span<float> sum, std::span<const float> more) noexcept;
+
+// quotient = dividend / divisor; the two may be the same.
+void divide(std::span<const float> dividend, float divisor, std::span<float> quotient) noexcept;
+
+// Enlarges `vector` to `size` if it is smaller, and returns its first `size` elements.
+template <class T>
+std::span<T> room_in(std::vector<T>& vector, std::size_t size) {
+  if (vector.size() < size) vector.resize(size);
+  return std::span<T>(vector).first(size);
+}
+
+// Every rank's `size` on all ranks. Throws MismatchError, on all ranks alike, for one above `largest`.
+std::vector<std::size_t> gather_sizes(Transport& transport, const Codec& codec, std::size_t size, std::size_t largest);
+
+// Reads a size that a peer sent. Throws MismatchError for one above `largest`.
+std::size_t read_size(const Codec& codec, const std::byte* from, std::size_t largest);
+
+// The encodings of all ranks, and the bytes that this rank sent for them.
+struct Encodings {
+  std::vector<std::span<const std::byte>> parts;  // in `incoming`
+  std::size_t sent = 0;
+};
+
+// All-gathers the first `size` bytes of `outgoing`, this rank's encoding. Rank r's encodes count_of(r) values, at most
+// `largest_count`, for which `outgoing` has room.
+Encodings gather_encodings(Transport& transport, const Codec& codec, std::uint64_t step, std::size_t size,
+                           std::size_t largest_count, const std::function<std::size_t(int)>& count_of,
+                           Workspace& workspace);
+
+// What gather_encodings() sends at most.
+std::size_t gathered_bytes(const Codec& codec, std::uint64_t step, std::size_t largest_count, int world) noexcept;
+
+}  // namespace gradwire::compress

@@ -1,0 +1,190 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// The arithmetic of each memory and its state, without any exchange: what is delivered is made up.
+#include "gradwire/compress/memory.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "gradwire/base/error.h"
+
+namespace gradwire::compress {
+namespace {
+
+using Floats = std::vector<float>;
+
+struct Step {
+  Floats sent;
+  Floats gradient;
+};
+
+// One step: `delivered` and `mean` are what an exchange would have given.
+Step run_step(Memory& memory, std::span<const Segment> segments, Floats gradient, const Floats& delivered, Floats mean,
+              int world = 1) {
+  memory.before(segments, world, gradient);
+  Step step{gradient, std::move(mean)};
+  memory.after(segments, step.sent, delivered, step.gradient);
+  return step;
+}
+
+const std::vector<Segment> kOne{{"w", 0, 2}};
+
+TEST(NoMemory, LeavesEverythingAsItIs) {
+  const auto memory = make_no_memory();
+  const Step step = run_step(*memory, kOne, {1, 2}, {0, 0}, {3, 4});
+  EXPECT_EQ(step.sent, (Floats{1, 2}));
+  EXPECT_EQ(step.gradient, (Floats{3, 4}));
+  EXPECT_TRUE(memory->save().empty());
+  EXPECT_FALSE(memory->remembers());
+  EXPECT_NO_THROW(memory->load({}));
+  EXPECT_THROW(memory->load({{"local/residual/w", {1}}}), InvalidArgument);
+}
+
+TEST(ErrorFeedback, SendsAgainWhatWasNotDelivered) {
+  const auto memory = make_error_feedback_memory();
+  EXPECT_EQ(run_step(*memory, kOne, {1, 2}, {1, 0.5f}, {7, 8}).gradient, (Floats{7, 8}));
+  EXPECT_EQ(memory->save(), (MemoryState{{"local/residual/w", {0, 1.5f}}}));
+  EXPECT_EQ(run_step(*memory, kOne, {1, 2}, {0, 0}, {0, 0}).sent, (Floats{1, 3.5f}));
+  EXPECT_EQ(memory->save(), (MemoryState{{"local/residual/w", {1, 3.5f}}}));
+}
+
+TEST(ErrorFeedback, DoesNotKeepADifferenceThatOverflows) {
+  const auto memory = make_error_feedback_memory();
+  const float largest = std::numeric_limits<float>::max();
+  run_step(*memory, kOne, {largest, 1}, {-largest, 0}, {0, 0});
+  EXPECT_EQ(memory->save().at("local/residual/w"), (Floats{0, 1}));
+}
+
+TEST(Ef21, SendsTheDifferenceAndGivesTheSumOfMeans) {
+  const auto memory = make_ef21_memory();
+  EXPECT_EQ(run_step(*memory, kOne, {1, 2}, {1, 0}, {3, 1}).gradient, (Floats{3, 1}));
+  const Step second = run_step(*memory, kOne, {1, 2}, {0, 1}, {1, 1});
+  EXPECT_EQ(second.sent, (Floats{0, 2}));
+  EXPECT_EQ(second.gradient, (Floats{4, 2}));
+  EXPECT_EQ(memory->save(), (MemoryState{{"aggregate/w", {4, 2}}, {"local/estimate/w", {1, 1}}}));
+}
+
+TEST(Ef21, ARankWithoutAnEstimateStartsFromTheAggregate) {
+  const auto memory = make_ef21_memory();
+  memory->load({{"aggregate/w", {5, 6}}});
+  const Step step = run_step(*memory, kOne, {5, 7}, {0, 1}, {0, 1});
+  EXPECT_EQ(step.sent, (Floats{0, 1}));
+  EXPECT_EQ(step.gradient, (Floats{5, 7}));
+  EXPECT_EQ(memory->save(), (MemoryState{{"aggregate/w", {5, 7}}, {"local/estimate/w", {5, 7}}}));
+}
+
+TEST(Momentum, AccumulatesVelocitiesAndClearsWhatWasDelivered) {
+  const auto memory = make_momentum_memory({.momentum = 0.5f, .clip = 0});
+  EXPECT_EQ(run_step(*memory, kOne, {4, 8}, {4, 0}, {1, 0}).sent, (Floats{4, 8}));
+  EXPECT_EQ(memory->save(), (MemoryState{{"local/momentum/w", {0, 8}}, {"local/velocity/w", {0, 8}}}));
+  // u = 0.5 * 8 + 2 = 6, v = 8 + 6
+  EXPECT_EQ(run_step(*memory, kOne, {4, 2}, {0, 10}, {0, 0}).sent, (Floats{4, 14}));
+  EXPECT_EQ(memory->save(), (MemoryState{{"local/momentum/w", {4, 0}}, {"local/velocity/w", {4, 4}}}));
+}
+
+TEST(Momentum, ClipsEachParametersGradientByTheSizeOfTheWorld) {
+  const auto memory = make_momentum_memory({.momentum = 0, .clip = 10});
+  const std::vector<Segment> segments{{"a", 0, 2}, {"b", 2, 1}};
+  // Four ranks: to a norm of 10 / 2.
+  const Step step = run_step(*memory, segments, {30, 40, 4}, {0, 0, 0}, {0, 0, 0}, 4);
+  EXPECT_EQ(step.sent, (Floats{3, 4, 4}));
+}
+
+TEST(Momentum, RefusesOptionsOutOfRange) {
+  for (const MomentumOptions wrong : {MomentumOptions{1, 0}, MomentumOptions{-0.1f, 0}, MomentumOptions{0.9f, -1},
+                                      MomentumOptions{std::nanf(""), 0}, MomentumOptions{0.9f, INFINITY}}) {
+    EXPECT_THROW(make_momentum_memory(wrong), InvalidArgument);
+  }
+}
+
+class EveryMemory : public testing::TestWithParam<int> {
+ protected:
+  static std::unique_ptr<Memory> make() {
+    if (GetParam() == 0) return make_error_feedback_memory();
+    return GetParam() == 1 ? make_ef21_memory() : make_momentum_memory();
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Memories, EveryMemory, testing::Values(0, 1, 2));
+
+TEST_P(EveryMemory, KeepsStateByNameWhateverTheBuckets) {
+  const auto together = make();
+  const auto apart = make();
+  const std::vector<Segment> all{{"a", 0, 2}, {"b", 2, 1}, {"c", 3, 2}};
+  const Floats delivered{1, 0, 0, 2, 0};
+  const Floats mean{1, 0, 0, 2, 1};
+  for (int i = 0; i < 3; ++i) {
+    const Step one = run_step(*together, all, {1, 2, 3, 4, 5}, delivered, mean);
+    // Other buckets, in another order, with a gap that belongs to nobody.
+    const Step bc =
+        run_step(*apart, std::vector<Segment>{{"c", 0, 2}, {"b", 3, 1}}, {4, 5, 99, 3}, {2, 0, 99, 0}, {2, 1, 99, 0});
+    const Step a = run_step(*apart, std::vector<Segment>{{"a", 0, 2}}, {1, 2}, {1, 0}, {1, 0});
+    EXPECT_EQ(one.sent, (Floats{a.sent[0], a.sent[1], bc.sent[3], bc.sent[0], bc.sent[1]}));
+    EXPECT_EQ(one.gradient, (Floats{a.gradient[0], a.gradient[1], bc.gradient[3], bc.gradient[0], bc.gradient[1]}));
+    EXPECT_EQ(bc.sent[2], 99);
+    EXPECT_EQ(bc.gradient[2], 99);
+    EXPECT_EQ(together->save(), apart->save());
+  }
+}
+
+TEST_P(EveryMemory, GoesOnAfterLoadingAsIfNothingHadBeen) {
+  const auto first = make();
+  for (int i = 0; i < 3; ++i) run_step(*first, kOne, {1, 2}, {0, 1}, {1, 1});
+  const auto second = make();
+  run_step(*second, std::vector<Segment>{{"gone", 0, 1}}, {1}, {0}, {0});
+  second->load(first->save());
+  EXPECT_EQ(second->save(), first->save());
+  for (int i = 0; i < 3; ++i) {
+    const Step a = run_step(*first, kOne, {3, 2}, {0, 1}, {1, 1});
+    const Step b = run_step(*second, kOne, {3, 2}, {0, 1}, {1, 1});
+    EXPECT_EQ(a.sent, b.sent);
+    EXPECT_EQ(a.gradient, b.gradient);
+  }
+  second->clear();
+  EXPECT_TRUE(second->save().empty());
+}
+
+TEST_P(EveryMemory, AStepWithoutAfterIsAsIfItHadNotBeen) {
+  const auto memory = make();
+  run_step(*memory, kOne, {1, 2}, {0, 1}, {1, 1});
+  const auto expected = make();
+  expected->load(memory->save());
+  Floats poisoned{std::numeric_limits<float>::infinity(), std::nanf("")};
+  memory->before(kOne, 1, poisoned);
+  EXPECT_EQ(memory->save(), expected->save());
+  const Step a = run_step(*memory, kOne, {3, 2}, {0, 1}, {1, 1});
+  const Step b = run_step(*expected, kOne, {3, 2}, {0, 1}, {1, 1});
+  EXPECT_EQ(a.sent, b.sent);
+  EXPECT_EQ(memory->save(), expected->save());
+}
+
+TEST_P(EveryMemory, RefusesAnotherLengthAndForeignKeys) {
+  const auto memory = make();
+  run_step(*memory, kOne, {1, 2}, {0, 1}, {1, 1});
+  Floats three(3);
+  try {
+    memory->before(std::vector<Segment>{{"w", 0, 3}}, 1, three);
+    FAIL();
+  } catch (const InvalidArgument& error) {
+    EXPECT_NE(std::string(error.what()).find("'w' has 3 values"), std::string::npos) << error.what();
+  }
+  const MemoryState before = memory->save();
+  EXPECT_THROW(memory->load({{"local/other/w", {1}}}), InvalidArgument);
+  EXPECT_EQ(memory->save(), before);
+}
+
+TEST(AverageLocal, KeepsWhatAllRanksTogetherOwe) {
+  const std::vector<MemoryState> ranks{{{"local/residual/w", {1, 2}}, {"aggregate/w", {5, 6}}},
+                                       {{"local/residual/w", {3, 4}}, {"aggregate/w", {5, 6}}},
+                                       {{"local/residual/v", {3}}},
+                                       {}};
+  EXPECT_EQ(average_local(ranks),
+            (MemoryState{{"local/residual/w", {1, 1.5f}}, {"local/residual/v", {0.75f}}, {"aggregate/w", {5, 6}}}));
+  EXPECT_THROW(average_local({}), InvalidArgument);
+  const std::vector<MemoryState> unequal{{{"local/residual/w", {1, 2}}}, {{"local/residual/w", {1}}}};
+  EXPECT_THROW(average_local(unequal), InvalidArgument);
+}
+
+}  // namespace
+}  // namespace gradwire::compress

@@ -1,0 +1,31 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// What an exchange needs from a group of ranks.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+namespace gradwire::compress {
+
+// One rank's place in a group and two collectives on bytes. All ranks call the same ones in the same order with the
+// same sizes. Calls block until this rank's part is done and its buffers are its own again. Errors are those of what
+// lies below (PeerError, TimeoutError, MismatchError, AbortedError); the transport is at its end then. One thread at a
+// time.
+class Transport {
+ public:
+  virtual ~Transport() = default;
+
+  virtual int rank() const noexcept = 0;
+  virtual int size() const noexcept = 0;
+
+  // `all` = the `mine` of rank 0, of rank 1, ...: size() parts of mine.size() bytes. Buffers do not overlap. No bytes
+  // at all are fine.
+  virtual void all_gather(std::span<const std::byte> mine, std::span<std::byte> all) = 0;
+
+  // Both spans are size() parts of equal length: part r of `to_each` becomes part rank() of rank r's `from_each`. What
+  // a rank's part for itself becomes is not specified. Buffers do not overlap.
+  virtual void all_to_all(std::span<const std::byte> to_each, std::span<std::byte> from_each) = 0;
+};
+
+}  // namespace gradwire::compress

@@ -1,0 +1,361 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// What compressor.h promises, for codecs, memories and exchanges in combination, between ranks that are threads.
+#include "gradwire/compress/compressor.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "gradwire/base/error.h"
+#include "gradwire/base/strings.h"
+#include "tests/compress/ranks.h"
+
+namespace gradwire::compress {
+namespace {
+
+using testing::all_codecs;
+using testing::all_finite;
+using testing::collect;
+using testing::Floats;
+using testing::gradient_like;
+using testing::Kind;
+using testing::RankContext;
+using testing::same_bits;
+using testing::transport_of;
+
+void run_threads(int world, const std::function<void(RankContext&)>& body) { run_world({Kind::threads, world}, body); }
+
+std::string with(const std::string& codec, const std::string& memory, const std::string& exchange) {
+  return concat(codec, codec.find(':') == std::string::npos ? ":" : ",", "memory=", memory, ",exchange=", exchange);
+}
+
+// Three parameters that fill 300 values.
+const std::vector<Segment> kSegments{{"a", 0, 100}, {"b", 100, 7}, {"c", 107, 193}};
+
+void expect_same_on_all(Transport& transport, const Floats& values) {
+  for (const Floats& other : collect(transport, values)) ASSERT_TRUE(same_bits(other, values));
+}
+
+TEST(CompressorCombinations, AllGiveTheSameBitsOnAllRanksAndInEveryRun) {
+  for (const int world : {2, 3}) {
+    run_threads(world, [](RankContext& context) {
+      auto transport = transport_of(context);
+      for (const std::string& codec : all_codecs()) {
+        for (const char* memory : {"none", "error_feedback", "ef21", "momentum"}) {
+          for (const char* exchange : {"all_gather", "all_reduce"}) {
+            const std::string description = with(codec, memory, exchange);
+            SCOPED_TRACE(description);
+            const auto first = make_compressor(description);
+            const auto second = make_compressor(description);
+            for (std::uint64_t step = 0; step < 4; ++step) {
+              const Floats gradient = gradient_like(300, step * 10 + static_cast<std::uint64_t>(context.rank()));
+              Floats mean = gradient;
+              first->all_reduce(transport, kSegments, {.tensor = 1, .step = step, .divisor = 0}, mean);
+              expect_same_on_all(transport, mean);
+              Floats again = gradient;
+              second->all_reduce(transport, kSegments, {.tensor = 1, .step = step, .divisor = 0}, again);
+              ASSERT_TRUE(same_bits(again, mean));
+              ASSERT_TRUE(all_finite(mean));
+            }
+            ASSERT_EQ(first->memory().save(), second->memory().save());
+          }
+        }
+      }
+    });
+  }
+}
+
+// The sum of all gradients = the sum of all means, times the ranks, + what the ranks still owe; in float64.
+void expect_nothing_lost(const std::string& description, const std::string& owed_prefix) {
+  run_threads(3, [&](RankContext& context) {
+    SCOPED_TRACE(description);
+    auto transport = transport_of(context);
+    const auto compressor = make_compressor(description);
+    std::vector<double> difference(300);
+    double scale = 0;
+    for (std::uint64_t step = 0; step < 50; ++step) {
+      Floats values = gradient_like(300, step * 10 + static_cast<std::uint64_t>(context.rank()));
+      for (const Floats& gradient : collect(transport, values)) {
+        for (std::size_t i = 0; i < 300; ++i) difference[i] += double{gradient[i]};
+      }
+      compressor->all_reduce(transport, kSegments, {.tensor = 1, .step = step, .divisor = 0}, values);
+      for (std::size_t i = 0; i < 300; ++i) {
+        difference[i] -= 3 * double{values[i]};
+        scale = std::max(scale, std::fabs(double{values[i]}));
+      }
+    }
+    const MemoryState state = compressor->memory().save();
+    for (const Segment& segment : kSegments) {
+      const auto& own = state.at(concat(owed_prefix, segment.name));
+      for (const Floats& owed : collect(transport, own)) {
+        for (std::size_t i = 0; i < owed.size(); ++i) {
+          difference[segment.offset + i] -= double{owed[i]};
+          scale = std::max(scale, std::fabs(double{owed[i]}));
+        }
+      }
+    }
+    // 50 steps, each of which rounds a few times.
+    for (std::size_t i = 0; i < 300; ++i) ASSERT_NEAR(difference[i], 0, 200 * 6e-8 * scale) << i;
+  });
+}
+
+TEST(ErrorFeedbackOverManySteps, LosesNothing) {
+  for (const std::string& codec : all_codecs()) {
+    if (!make_codec(codec)->keeps_scale()) continue;  // what is owed then grows without bound
+    for (const std::string& exchange : known_exchanges()) {
+      expect_nothing_lost(with(codec, "error_feedback", exchange), "local/residual/");
+    }
+  }
+}
+
+TEST(MomentumMemoryOverManySteps, LosesNothingWithoutMomentum) {
+  for (const std::string& exchange : known_exchanges()) {
+    expect_nothing_lost(with("top_k:ratio=0.05", "momentum", exchange) + ",momentum=0", "local/velocity/");
+    expect_nothing_lost(with("int4:block=64", "momentum", exchange) + ",momentum=0", "local/velocity/");
+  }
+}
+
+// Of gradients that stay as they are EF21 learns the mean.
+TEST(Ef21OverManySteps, ComesToTheMean) {
+  for (const std::string codec : {"top_k:ratio=0.05", "int4:block=64", "one_bit:block=64", "fp16"}) {
+    for (const std::string& exchange : known_exchanges()) {
+      run_threads(3, [&](RankContext& context) {
+        SCOPED_TRACE(concat(codec, " ", exchange));
+        auto transport = transport_of(context);
+        const auto compressor = make_compressor(with(codec, "ef21", exchange));
+        const Floats gradient = gradient_like(300, static_cast<std::uint64_t>(context.rank()));
+        Floats mean;
+        for (std::uint64_t step = 0; step < 400; ++step) {
+          mean = gradient;
+          compressor->all_reduce(transport, kSegments, {.tensor = 1, .step = step, .divisor = 0}, mean);
+        }
+        const auto all = collect(transport, gradient);
+        for (std::size_t i = 0; i < 300; ++i) {
+          ASSERT_NEAR(mean[i], (all[0][i] + all[1][i] + all[2][i]) / 3, 1e-2) << i;
+        }
+      });
+    }
+  }
+}
+
+TEST(NotFinite, LeavesAllMemoriesAsTheyWereAndTheNextStepIsFine) {
+  run_threads(3, [](RankContext& context) {
+    auto transport = transport_of(context);
+    for (const std::string& codec : all_codecs()) {
+      for (const char* memory : {"none", "error_feedback", "ef21", "momentum"}) {
+        for (const std::string& exchange : known_exchanges()) {
+          SCOPED_TRACE(with(codec, memory, exchange));
+          const auto compressor = make_compressor(with(codec, memory, exchange));
+          const auto gradient = gradient_like(300, static_cast<std::uint64_t>(context.rank()));
+          Floats values = gradient;
+          compressor->all_reduce(transport, kSegments, {.tensor = 1, .step = 0, .divisor = 0}, values);
+          const MemoryState before = compressor->memory().save();
+          for (const float poison : {testing::kInfinity, testing::kNan}) {
+            values = gradient;
+            if (context.rank() == 1) values[250] = poison;
+            compressor->all_reduce(transport, kSegments, {.tensor = 1, .step = 1, .divisor = 0}, values);
+            ASSERT_FALSE(all_finite(values));
+            expect_same_on_all(transport, values);
+            ASSERT_EQ(compressor->memory().save(), before);
+          }
+          values = gradient;
+          compressor->all_reduce(transport, kSegments, {.tensor = 1, .step = 2, .divisor = 0}, values);
+          ASSERT_TRUE(all_finite(values));
+        }
+      }
+    }
+  });
+}
+
+// With a codec of single values, buckets make no difference to what each parameter is owed.
+TEST(Buckets, DoNotMatterToTheMemory) {
+  run_threads(2, [](RankContext& context) {
+    auto transport = transport_of(context);
+    for (const char* memory : {"error_feedback", "ef21", "momentum"}) {
+      const auto one = make_compressor(with("bf16", memory, "all_gather"));
+      const auto two = make_compressor(with("bf16", memory, "all_gather"));
+      for (std::uint64_t step = 0; step < 5; ++step) {
+        const Floats gradient = gradient_like(300, step * 10 + static_cast<std::uint64_t>(context.rank()));
+        Floats all = gradient;
+        one->all_reduce(transport, kSegments, {.tensor = 1, .step = step, .divisor = 0}, all);
+        Floats back(gradient.begin() + 107, gradient.end());  // c, then b
+        back.insert(back.end(), gradient.begin() + 100, gradient.begin() + 107);
+        two->all_reduce(transport, std::vector<Segment>{{"c", 0, 193}, {"b", 193, 7}},
+                        {.tensor = 2, .step = step, .divisor = 0}, back);
+        Floats front(gradient.begin(), gradient.begin() + 100);
+        two->all_reduce(transport, std::vector<Segment>{{"a", 0, 100}}, {.tensor = 3, .step = step, .divisor = 0},
+                        front);
+        front.insert(front.end(), back.begin() + 193, back.end());
+        front.insert(front.end(), back.begin(), back.begin() + 193);
+        ASSERT_TRUE(same_bits(front, all));
+        ASSERT_EQ(one->memory().save(), two->memory().save());
+      }
+    }
+  });
+}
+
+TEST(State, GoesOnAfterLoadingWithTheSameBits) {
+  run_threads(2, [](RankContext& context) {
+    auto transport = transport_of(context);
+    for (const std::string& codec : all_codecs()) {
+      for (const char* memory : {"error_feedback", "ef21", "momentum"}) {
+        const auto first = make_compressor(with(codec, memory, "all_reduce"));
+        const auto second = make_compressor(with(codec, memory, "all_reduce"));
+        for (std::uint64_t step = 0; step < 8; ++step) {
+          const Floats gradient = gradient_like(300, step * 10 + static_cast<std::uint64_t>(context.rank()));
+          Floats a = gradient;
+          first->all_reduce(transport, kSegments, {.tensor = 1, .step = step, .divisor = 0}, a);
+          if (step == 3) second->memory().load(first->memory().save());
+          if (step <= 3) continue;
+          Floats b = gradient;
+          second->all_reduce(transport, kSegments, {.tensor = 1, .step = step, .divisor = 0}, b);
+          ASSERT_TRUE(same_bits(a, b)) << codec << " " << memory;
+        }
+      }
+    }
+  });
+}
+
+// Ranks that go on in another number: what all together owe stays the same.
+TEST(State, MovesToAnotherWorld) {
+  std::vector<MemoryState> states(3);
+  run_threads(3, [&](RankContext& context) {
+    auto transport = transport_of(context);
+    const auto compressor = make_compressor("top_k:ratio=0.05,memory=ef21");
+    for (std::uint64_t step = 0; step < 5; ++step) {
+      Floats gradient = gradient_like(300, static_cast<std::uint64_t>(context.rank()));
+      compressor->all_reduce(transport, kSegments, {.tensor = 1, .step = step, .divisor = 0}, gradient);
+    }
+    states[static_cast<std::size_t>(context.rank())] = compressor->memory().save();
+  });
+  const MemoryState moved = average_local(states);
+  for (const Segment& segment : kSegments) {
+    const auto& estimate = moved.at(concat("local/estimate/", segment.name));
+    const auto& aggregate = moved.at(concat("aggregate/", segment.name));
+    for (std::size_t i = 0; i < segment.count; ++i) ASSERT_NEAR(estimate[i], aggregate[i], 1e-5);
+  }
+}
+
+TEST(Lanes, TwoTensorsAtOnceGiveWhatOneAfterTheOtherGives) {
+  run_threads(2, [](RankContext& context) {
+    const std::vector<std::vector<Segment>> segments{{{"a", 0, 20000}}, {{"b", 0, 15000}, {"c", 15000, 9000}}};
+    const auto serial = make_compressor("int4:block=64,exchange=all_reduce");
+    const auto parallel = make_compressor("int4:block=64,exchange=all_reduce");
+    const auto gradient_of = [&](std::size_t lane, std::uint64_t step) {
+      return gradient_like(lane == 0 ? 20000 : 24000,
+                           step * 100 + lane * 10 + static_cast<std::uint64_t>(context.rank()));
+    };
+    std::vector<std::vector<Floats>> results(2);
+    const auto lane_channel = context.channel().duplicate(testing::guarded());
+    const auto run_lane = [&](std::size_t lane, Channel& channel) {
+      ChannelTransport transport(channel, {.timeout = testing::kGuard, .tag = {}});
+      for (std::uint64_t step = 0; step < 20; ++step) {
+        results[lane].push_back(gradient_of(lane, step));
+        parallel->all_reduce(transport, segments[lane], {.tensor = lane, .step = step, .divisor = 0},
+                             results[lane].back());
+      }
+    };
+    std::thread other([&] { run_lane(1, *lane_channel); });
+    run_lane(0, context.channel());
+    other.join();
+    auto transport = transport_of(context);
+    for (std::uint64_t step = 0; step < 20; ++step) {
+      for (const std::size_t lane : {0, 1}) {
+        Floats gradient = gradient_of(lane, step);
+        serial->all_reduce(transport, segments[lane], {.tensor = lane, .step = step, .divisor = 0}, gradient);
+        ASSERT_TRUE(same_bits(gradient, results[lane][step])) << "lane " << lane << ", step " << step;
+      }
+    }
+    EXPECT_EQ(serial->memory().save(), parallel->memory().save());
+  });
+}
+
+// Each rank pulls towards a point of its own; the best point is their mean. In two places the ranks pull hard against
+// each other, for ever, so a rank that sends only its largest values sends nothing else.
+TEST(Convergence, TopKOnePercentNeedsAMemory) {
+  run_threads(2, [](RankContext& context) {
+    auto transport = transport_of(context);
+    const std::size_t count = 200;
+    const std::vector<Segment> segments{{"x", 0, count}};
+    Floats target = gradient_like(count, 40 + static_cast<std::uint64_t>(context.rank()));
+    for (float& value : target) value = std::clamp(value, -1.0f, 1.0f);
+    target[10] = target[20] = context.rank() == 0 ? 5.0f : -5.0f;
+    const auto targets = collect(transport, target);
+    const auto distance_after = [&](const std::string& description) {
+      const auto compressor = make_compressor(description);
+      Floats x(count, 2.0f);
+      Floats gradient(count);
+      for (std::uint64_t step = 0; step < 6000; ++step) {
+        for (std::size_t i = 0; i < count; ++i) gradient[i] = x[i] - target[i];
+        compressor->all_reduce(transport, segments, {.tensor = 1, .step = step, .divisor = 0}, gradient);
+        for (std::size_t i = 0; i < count; ++i) x[i] -= 0.005f * gradient[i];
+      }
+      double squares = 0;
+      for (std::size_t i = 0; i < count; ++i) {
+        const double off = double{x[i]} - (double{targets[0][i]} + double{targets[1][i]}) / 2;
+        squares += off * off;
+      }
+      return std::sqrt(squares);
+    };
+    const double without = distance_after("top_k:ratio=0.01,memory=none");
+    EXPECT_GT(without, 5);
+    EXPECT_LT(distance_after("top_k:ratio=0.01,memory=error_feedback"), without / 5);
+    EXPECT_LT(distance_after("top_k:ratio=0.01,memory=error_feedback,exchange=all_reduce"), without / 5);
+    EXPECT_LT(distance_after("top_k:ratio=0.01,memory=ef21"), without / 5);
+  });
+}
+
+TEST(MakeCompressor, ItsNameMakesIt) {
+  for (const CompressorInfo& info : known_compressors()) {
+    const auto compressor = make_compressor(info.name);
+    EXPECT_EQ(make_compressor(compressor->name())->name(), compressor->name());
+    const std::string name = compressor->name();
+    EXPECT_NE(name.find(concat("memory=", info.memory)), std::string::npos) << name;
+    EXPECT_NE(name.find(concat("exchange=", info.exchange)), std::string::npos) << name;
+  }
+  EXPECT_EQ(make_compressor("sign_sgd")->name(), "sign:memory=none,exchange=all_reduce");
+  EXPECT_EQ(make_compressor("int4:block=64,memory=error_feedback,exchange=all_reduce,seed=7")->name(),
+            "int4:block=64,memory=error_feedback,exchange=all_reduce,seed=7");
+  EXPECT_EQ(make_compressor("dgc:clip=2.5")->name(),
+            "dgc:ratio=0.001,ramp=1000,memory=momentum,momentum=0.9,clip=2.5,exchange=all_gather");
+  EXPECT_EQ(make_compressor("random_k:unbiased=1")->memory().name(), "none");
+  EXPECT_EQ(known_compressors().size(), known_codecs().size() + 1);
+}
+
+TEST(MakeCompressor, ListsTheRightOnesOnAWrongOne) {
+  const auto message_of = [](const std::string& description) -> std::string {
+    try {
+      make_compressor(description);
+    } catch (const InvalidArgument& error) {
+      return error.what();
+    }
+    return "accepted";
+  };
+  const auto expect = [&](const std::string& description, const std::string& part) {
+    EXPECT_NE(message_of(description).find(part), std::string::npos) << message_of(description);
+  };
+  expect("zip", "known are fp16");
+  expect("zip", "sign_sgd");
+  expect("int4:size=3", "block=256,rounding=nearest|stochastic,memory=error_feedback|");
+  expect("int4:memory=elephant", "error_feedback, ef21, momentum, none");
+  expect("int4:exchange=ring", "all_reduce, all_gather");
+  expect("int4:momentum=0.9", "has no option 'momentum'");
+  expect("int4:memory=momentum,momentum=1", "must be from 0 to below 1");
+  expect("sign_sgd:memory=none", "its options are seed=0");
+  expect("int4:block=7", "multiple of 8");
+}
+
+TEST(CompressorArguments, AreChecked) {
+  run_threads(1, [](RankContext& context) {
+    auto transport = transport_of(context);
+    Floats gradient(10);
+    const auto compressor = make_compressor("fp16");
+    EXPECT_THROW(compressor->all_reduce(transport, std::vector<Segment>{{"a", 5, 6}}, {}, gradient), InvalidArgument);
+    EXPECT_THROW(compressor->all_reduce(transport, std::vector<Segment>{{"a", 11, 0}}, {}, gradient), InvalidArgument);
+    EXPECT_THROW(Compressor(nullptr, make_no_memory(), make_all_gather_exchange()), InvalidArgument);
+  });
+}
+
+}  // namespace
+}  // namespace gradwire::compress

@@ -1,0 +1,102 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// What the tests of compressors between ranks share.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "gradwire/compress/channel_transport.h"
+#include "gradwire/compress/registry.h"
+#include "tests/conformance/world.h"
+
+namespace gradwire::testing {
+
+using Floats = std::vector<float>;
+
+inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
+inline constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+// One of each kind, with options that make blocks and choices matter at small sizes.
+inline const std::vector<std::string>& all_codecs() {
+  static const std::vector<std::string> codecs{"fp16",
+                                               "bf16",
+                                               "fp8_e4m3:block=64",
+                                               "fp8_e5m2",
+                                               "int8",
+                                               "int4:block=64",
+                                               "int4:rounding=stochastic",
+                                               "int2",
+                                               "one_bit:block=64",
+                                               "sign",
+                                               "top_k:ratio=0.05",
+                                               "dgc:ratio=0.01,ramp=3",
+                                               "threshold:threshold=1.2",
+                                               "random_k:ratio=0.1",
+                                               "random_k:ratio=0.1,unbiased=1"};
+  return codecs;
+}
+
+// Passes everything on and counts the bytes that this rank sends to others.
+class CountingTransport final : public compress::Transport {
+ public:
+  explicit CountingTransport(compress::Transport& below) : below_(below) {}
+  int rank() const noexcept override { return below_.rank(); }
+  int size() const noexcept override { return below_.size(); }
+  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all) override {
+    sent_ += mine.size() * others();
+    below_.all_gather(mine, all);
+  }
+  void all_to_all(std::span<const std::byte> to_each, std::span<std::byte> from_each) override {
+    sent_ += to_each.size() / (others() + 1) * others();
+    below_.all_to_all(to_each, from_each);
+  }
+  std::size_t sent() const noexcept { return sent_; }
+
+ private:
+  std::size_t others() const noexcept { return static_cast<std::size_t>(size() - 1); }
+  compress::Transport& below_;
+  std::size_t sent_ = 0;
+};
+
+inline compress::ChannelTransport transport_of(const RankContext& context) {
+  return compress::ChannelTransport(context.channel(), {.timeout = kGuard, .tag = {}});
+}
+
+// Normal, with a few large ones among them, as gradients are.
+inline Floats gradient_like(std::size_t count, std::uint64_t seed) {
+  std::mt19937 random(static_cast<std::uint32_t>(seed * 7919 + 17));
+  std::normal_distribution<float> normal(0, 1);
+  Floats values(count);
+  for (float& value : values) value = normal(random);
+  for (std::size_t i = 0; i < count; i += 37) values[i] *= 10;
+  return values;
+}
+
+// The values of all ranks, on all ranks.
+inline std::vector<Floats> collect(compress::Transport& transport, std::span<const float> mine) {
+  const auto ranks = static_cast<std::size_t>(transport.size());
+  Floats all(ranks * mine.size());
+  transport.all_gather(std::as_bytes(mine), std::as_writable_bytes(std::span(all)));
+  std::vector<Floats> parts(ranks);
+  for (std::size_t r = 0; r < ranks; ++r) {
+    const auto begin = all.begin() + static_cast<std::ptrdiff_t>(r * mine.size());
+    parts[r].assign(begin, begin + static_cast<std::ptrdiff_t>(mine.size()));
+  }
+  return parts;
+}
+
+inline bool same_bits(const Floats& a, const Floats& b) {
+  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), 4 * a.size()) == 0);
+}
+
+inline bool all_finite(std::span<const float> values) {
+  return std::all_of(values.begin(), values.end(), [](float value) { return std::isfinite(value); });
+}
+
+}  // namespace gradwire::testing
