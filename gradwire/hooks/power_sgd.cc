@@ -3,6 +3,8 @@
 #include "gradwire/hooks/power_sgd.h"
 
 #include <ATen/Functions.h>
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
 
 #include <algorithm>
 #include <cmath>
@@ -58,8 +60,8 @@ std::pair<LowRankMatrix, Compressed> make_matrix(const PowerSGDState& state, con
   if (state.options().use_error_feedback) {
     const at::Tensor error = remembered_error(state, name, place.numel);
     if (error.defined()) at::Tensor(values).view(-1).add_(error);
-    // The old error is used up by then, unless rounding into the bucket's type can still overflow.
-    residual = error.defined() && in_place ? error : at::empty({place.numel}, values.options());
+    // The new error may take the old one's place: it is written only when there is no way back.
+    residual = error.defined() ? error : at::empty({place.numel}, values.options());
   }
   return {{.key = name,
            .parameters = {name},
@@ -132,15 +134,21 @@ void average_uncompressed(const PowerSGDState& state, GradBucket& bucket, const 
   }
 }
 
-// Writes `values` to `target`, both flat, rounding where their types differ; the rounding goes into `residual`, if
-// defined. False where the rounding overflowed: to be decided alike on all ranks, which hold the same values.
-bool write_rounded(const at::Tensor& values, at::Tensor target, at::Tensor residual) {
-  target.copy_(values);
-  if (target.scalar_type() == values.scalar_type()) return true;
-  const at::Tensor rounded = target.to(values.scalar_type());
-  if (!at::isfinite(rounded).all().item<bool>()) return false;
-  if (residual.defined()) residual.add_(values).sub_(rounded);
-  return true;
+double largest_in(at::ScalarType type) {
+  return type == at::kHalf ? static_cast<double>(std::numeric_limits<c10::Half>::max())
+                           : static_cast<double>(std::numeric_limits<c10::BFloat16>::max());
+}
+
+// Writes `values` to `target`, of the same sizes. Where the target's type is narrower, rounds, to the largest number
+// what is beyond it; what that changes goes into `residual`, if defined.
+void write_rounded(const at::Tensor& values, at::Tensor target, at::Tensor residual) {
+  if (target.scalar_type() == values.scalar_type()) {
+    target.copy_(values);
+    return;
+  }
+  const double largest = largest_in(target.scalar_type());
+  target.copy_(values.clamp(-largest, largest));
+  if (residual.defined()) residual.add_(values).sub_(target.to(values.scalar_type()));
 }
 
 void remember_factor(const PowerSGDState& state, const LowRankMatrix& matrix) {
@@ -149,14 +157,13 @@ void remember_factor(const PowerSGDState& state, const LowRankMatrix& matrix) {
 
 void write_back(const PowerSGDState& state, const LowRankMatrix& matrix, Compressed& compressed) {
   at::Tensor& gradient = compressed.gradient;
-  bool finite = matrix.finite;
-  if (finite && !compressed.in_place) {
-    const at::Tensor residual = matrix.residual.defined() ? matrix.residual.view(gradient.sizes()) : at::Tensor();
-    finite = write_rounded(matrix.values.view(gradient.sizes()), gradient, residual);
-  }
-  if (!finite) {
+  if (!matrix.finite) {
     gradient.fill_(kNan);
     return;
+  }
+  if (!compressed.in_place) {
+    const at::Tensor residual = matrix.residual.defined() ? matrix.residual.view(gradient.sizes()) : at::Tensor();
+    write_rounded(matrix.values.view(gradient.sizes()), gradient, residual);
   }
   remember_factor(state, matrix);
   if (matrix.residual.defined()) state.memory().keep_error(matrix.key, matrix.residual);
@@ -188,11 +195,12 @@ void write_back_square(const PowerSGDState& state, const GradBucket& bucket, con
   const auto front = [&](const at::Tensor& tensor) {
     return tensor.defined() ? tensor.view(-1).narrow(0, 0, buffer.numel()) : tensor;
   };
-  const at::Tensor residual = front(square.residual);
-  if (!square.finite || !write_rounded(front(square.values), buffer, residual)) {
+  if (!square.finite) {
     buffer.fill_(kNan);
     return;
   }
+  const at::Tensor residual = front(square.residual);
+  write_rounded(front(square.values), buffer, residual);
   remember_factor(state, square);
   for (std::size_t i = 0; residual.defined() && i < bucket.layout().slots.size(); ++i) {
     const BucketLayout::Slot& place = bucket.layout().slots[i];

@@ -19,10 +19,10 @@
 // allreduce_hook sends.
 //
 // Numbers. float16 and bfloat16 buckets are computed, and keep their error, in float32, which P and Q travel in; the
-// result is rounded once and the rounding goes into the error. Everything a rank computes for itself from common bits
-// has a fixed order of operations and no fusing, so ranks agree bitwise also on different processors. Columns that are
-// zero, or depend on earlier ones, are replaced by unit vectors orthogonal to those: a zero gradient gives zeros, never
-// NaN, and does not make the memory forget its rank.
+// result is rounded once, numbers beyond the type's largest to that, and what rounding changes goes into the error.
+// Everything a rank computes for itself from common bits has a fixed order of operations and no fusing, so ranks agree
+// bitwise also on different processors. Columns that are zero, or depend on earlier ones, are replaced by unit vectors
+// orthogonal to those: a zero gradient gives zeros, never NaN, and does not make the memory forget its rank.
 //
 // Inf and NaN. If a rank has one in a compressed gradient (M Q overflows for values near the largest, too), that
 // gradient becomes NaN in full on all ranks, and its error and Q stay what they were before the step.
