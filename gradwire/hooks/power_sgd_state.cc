@@ -1,0 +1,252 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// PowerSGD's options, memory and saved state.
+#include <ATen/Functions.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "gradwire/base/error.h"
+#include "gradwire/base/log.h"
+#include "gradwire/base/strings.h"
+#include "gradwire/hooks/power_sgd.h"
+#include "gradwire/hooks/power_sgd_internal.h"
+
+namespace gradwire {
+namespace {
+
+constexpr const char* kErrorPrefix = "local/error/";
+constexpr const char* kFactorPrefix = "q/";
+
+void require(bool valid, const std::string& what) {
+  if (!valid) throw InvalidArgument(concat("PowerSGD: ", what, "."));
+}
+
+PowerSGDOptions checked(PowerSGDOptions options) {
+  require(options.matrix_approximation_rank >= 1,
+          concat("matrix_approximation_rank must be at least 1, got ", options.matrix_approximation_rank));
+  require(options.start_iteration >= 0, concat("start_iteration must not be negative, got ", options.start_iteration));
+  require(options.min_compression_rate >= 0,
+          concat("min_compression_rate must not be negative, got ", options.min_compression_rate));
+  require(options.orthogonalization_epsilon >= 0,
+          concat("orthogonalization_epsilon must not be negative, got ", options.orthogonalization_epsilon));
+  if (options.start_iteration <= 1) {
+    for (const auto& [on, name] :
+         {std::pair(options.use_error_feedback, "use_error_feedback"), std::pair(options.warm_start, "warm_start")}) {
+      require(!on, concat("start_iteration must be at least 2 with ", name,
+                          ", because the first iterations have other buckets and the earliest gradients; got ",
+                          options.start_iteration, ". Start later, or turn ", name, " off"));
+    }
+  }
+  options.compression_stats_logging_frequency = std::max<std::int64_t>(1, options.compression_stats_logging_frequency);
+  return options;
+}
+
+// The options that a saved state depends on.
+HookState fixed_options(const PowerSGDOptions& options) {
+  return {{"matrix_approximation_rank", options.matrix_approximation_rank},
+          {"use_error_feedback", options.use_error_feedback},
+          {"warm_start", options.warm_start},
+          {"random_seed", static_cast<std::int64_t>(options.random_seed)},
+          {"batch_tensors_with_same_shape", options.batch_tensors_with_same_shape}};
+}
+
+std::string text_of(const c10::IValue& value) {
+  return value.isBool() ? (value.toBool() ? "true" : "false") : std::to_string(value.toInt());
+}
+
+const c10::IValue& entry(const HookState& state, const std::string& key) {
+  const auto found = state.find(key);
+  require(found != state.end(), concat("the state to load has no '", key, "'; it is not one of PowerSGD's"));
+  return found->second;
+}
+
+std::int64_t count_in(const HookState& state, const std::string& key) {
+  const c10::IValue& value = entry(state, key);
+  require(value.isInt() && value.toInt() >= 0, concat("'", key, "' in the state to load is not a count"));
+  return value.toInt();
+}
+
+void require_same_options(const HookState& state, const PowerSGDOptions& options) {
+  for (const auto& [key, mine] : fixed_options(options)) {
+    const c10::IValue& saved = entry(state, key);
+    require(saved.tagKind() == mine.tagKind(), concat("'", key, "' in the state to load has another type"));
+    require(text_of(saved) == text_of(mine),
+            concat("the state to load was saved with ", key, " = ", text_of(saved), ", this hook has ", text_of(mine)));
+  }
+}
+
+// `text` after `prefix`; nullopt where it does not begin so.
+std::optional<std::string> after(const std::string& text, const std::string& prefix) {
+  if (text.compare(0, prefix.size(), prefix) != 0) return std::nullopt;
+  return text.substr(prefix.size());
+}
+
+at::Tensor tensor_copy(const std::string& key, const c10::IValue& value, std::int64_t dimensions) {
+  require(value.isTensor() && value.toTensor().defined() && value.toTensor().dim() == dimensions &&
+              value.toTensor().is_floating_point(),
+          concat("'", key, "' in the state to load is not a tensor of ", dimensions, " dimensions"));
+  return value.toTensor().to(at::kCPU, /*non_blocking=*/false, /*copy=*/true).contiguous();
+}
+
+std::vector<std::string> words(const std::string& text) {
+  std::vector<std::string> list;
+  for (std::size_t at = 0; at <= text.size();) {
+    const std::size_t end = std::min(text.find(' ', at), text.size());
+    list.push_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  return list;
+}
+
+}  // namespace
+
+PowerSGDState::PowerSGDState(PowerSGDOptions options, std::shared_ptr<ProcessGroup> group)
+    : options_(checked(options)),
+      group_(std::move(group)),
+      memory_(std::make_unique<internal::PowerSGDMemory>(options_)) {}
+
+PowerSGDState::~PowerSGDState() = default;
+
+std::int64_t PowerSGDState::iterations() const { return memory_->iterations(); }
+
+CompressionStats PowerSGDState::compression_stats() const { return memory_->stats(); }
+
+at::Tensor PowerSGDState::error(const std::string& parameter) const {
+  const at::Tensor error = memory_->error(parameter);
+  return error.defined() ? error.clone() : error;
+}
+
+HookState PowerSGDState::state_dict() const { return memory_->save(); }
+
+void PowerSGDState::load_state_dict(const HookState& state) { memory_->load(state); }
+
+namespace internal {
+
+bool PowerSGDMemory::begin(const GradBucket& bucket) {
+  const MutexLock lock(mutex_);
+  const std::size_t index = bucket.index();
+  if (current_ != bucket.iteration() || (index < came_.size() && came_[index])) {
+    report();
+    current_ = bucket.iteration();
+    came_.clear();
+    current_draws_.clear();
+    if (iterations_++ == options_.start_iteration) {
+      log::info(concat("PowerSGD starts after ", options_.start_iteration, " iterations of plain averaging."));
+    }
+  }
+  if (index >= came_.size()) came_.resize(index + 1);
+  came_[index] = true;
+  return iterations_ > options_.start_iteration;
+}
+
+// When an iteration is over: until then other lanes may still add to it.
+void PowerSGDMemory::report() {
+  const std::int64_t iteration = iterations_ - 1;
+  if (iteration < options_.start_iteration || iteration < next_report_) return;
+  next_report_ = iteration + options_.compression_stats_logging_frequency;
+  log::info(concat("PowerSGD after iteration ", iteration, ": ", stats_.before, " elements became ", stats_.after,
+                   ", compression rate ", stats_.rate));
+}
+
+std::uint32_t PowerSGDMemory::draw(std::size_t bucket_index) {
+  const MutexLock lock(mutex_);
+  for (; current_draws_.size() <= bucket_index; ++drawn_) current_draws_.push_back(draws_.next());
+  return current_draws_[bucket_index];
+}
+
+void PowerSGDMemory::count(std::int64_t before, std::int64_t after) {
+  const MutexLock lock(mutex_);
+  stats_.before += before;
+  stats_.after += after;
+  stats_.rate = stats_.after > 0 ? static_cast<double>(stats_.before) / static_cast<double>(stats_.after) : 0;
+}
+
+at::Tensor PowerSGDMemory::error(const std::string& parameter) const {
+  const MutexLock lock(mutex_);
+  const auto found = errors_.find(parameter);
+  return found == errors_.end() ? at::Tensor() : found->second;
+}
+
+at::Tensor PowerSGDMemory::factor(const std::string& key) const {
+  const MutexLock lock(mutex_);
+  const auto found = factors_.find(key);
+  return found == factors_.end() ? at::Tensor() : found->second.runs;
+}
+
+void PowerSGDMemory::keep_error(const std::string& parameter, at::Tensor error) {
+  const MutexLock lock(mutex_);
+  errors_[parameter] = std::move(error);
+}
+
+void PowerSGDMemory::keep_factor(const std::string& key, const std::vector<std::string>& parameters,
+                                 at::Tensor factor) {
+  const MutexLock lock(mutex_);
+  const auto place = factors_.find(key);
+  if (place != factors_.end()) {
+    place->second.runs = std::move(factor);
+    return;
+  }
+  // Buckets of before a rebuild, which shared parameters with this one, are gone.
+  const auto shares = [&](const auto& other) {
+    return std::find_first_of(other.second.parameters.begin(), other.second.parameters.end(), parameters.begin(),
+                              parameters.end()) != other.second.parameters.end();
+  };
+  std::erase_if(factors_, shares);
+  factors_[key] = {parameters, std::move(factor)};
+}
+
+std::int64_t PowerSGDMemory::iterations() const {
+  const MutexLock lock(mutex_);
+  return iterations_;
+}
+
+CompressionStats PowerSGDMemory::stats() const {
+  const MutexLock lock(mutex_);
+  return stats_;
+}
+
+HookState PowerSGDMemory::save() const {
+  const MutexLock lock(mutex_);
+  HookState state = fixed_options(options_);
+  state["iterations"] = iterations_;
+  state["draws"] = drawn_;
+  state["numel_before"] = stats_.before;
+  state["numel_after"] = stats_.after;
+  state["next_report"] = next_report_;
+  for (const auto& [name, error] : errors_) state[kErrorPrefix + name] = error.clone();
+  for (const auto& [key, factor] : factors_) state[kFactorPrefix + key] = factor.runs.clone();
+  return state;
+}
+
+void PowerSGDMemory::load(const HookState& state) {
+  require_same_options(state, options_);
+  std::map<std::string, at::Tensor> errors;
+  std::map<std::string, Factor> factors;
+  for (const auto& [key, value] : state) {
+    if (const auto name = after(key, kErrorPrefix)) errors[*name] = tensor_copy(key, value, 1);
+    if (const auto name = after(key, kFactorPrefix)) factors[*name] = {words(*name), tensor_copy(key, value, 2)};
+  }
+  CompressionStats stats{.before = count_in(state, "numel_before"), .after = count_in(state, "numel_after")};
+  if (stats.after > 0) stats.rate = static_cast<double>(stats.before) / static_cast<double>(stats.after);
+  const std::int64_t iterations = count_in(state, "iterations");
+  const std::int64_t drawn = count_in(state, "draws");
+  const std::int64_t next_report = count_in(state, "next_report");
+  NumpyDraws draws(options_.random_seed);
+  draws.skip(drawn);
+
+  const MutexLock lock(mutex_);
+  iterations_ = iterations;
+  current_.reset();
+  came_.clear();
+  draws_ = draws;
+  drawn_ = drawn;
+  current_draws_.clear();
+  stats_ = stats;
+  next_report_ = next_report;
+  errors_ = std::move(errors);
+  factors_ = std::move(factors);
+}
+
+}  // namespace internal
+}  // namespace gradwire
