@@ -43,6 +43,7 @@ struct CastCall {
 using CastLoop = std::size_t (*)(const CastCall& call, std::size_t begin, std::size_t end) noexcept;
 
 struct QuantizeLoops;  // quantize_internal.h
+struct AffineLoops;    // affine_internal.h
 
 // One instruction set.
 struct KernelSet {
@@ -52,6 +53,7 @@ struct KernelSet {
   ReduceLoop reduce_integer;  // i8, u8, i32, i64, boolean
   CastLoop cast;
   const QuantizeLoops* quantize;
+  const AffineLoops* affine;
 };
 
 // The set in use. Unlike selected() it does not throw: with a GRADWIRE_KERNELS that cannot be honoured it is the best
