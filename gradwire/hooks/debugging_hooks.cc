@@ -27,17 +27,18 @@ class LoggingHook final : public internal::HookWrapper {
   }
 
   Future run(GradBucket& bucket) override {
-    BucketRecord record{.iteration = bucket.iteration(),
-                        .bucket = bucket.index(),
-                        .is_last = bucket.is_last(),
-                        .numel = bucket.buffer().numel(),
-                        .dtype = bucket.buffer().scalar_type(),
-                        .norm_before = std::sqrt(internal::sum_of_squares(bucket.buffer()))};
+    const BucketRecord record{.iteration = bucket.iteration(),
+                              .bucket = bucket.index(),
+                              .is_last = bucket.is_last(),
+                              .numel = bucket.buffer().numel(),
+                              .dtype = bucket.buffer().scalar_type(),
+                              .norm_before = std::sqrt(internal::sum_of_squares(bucket.buffer()))};
     const auto start = std::chrono::steady_clock::now();
     const Future future = inner().run(bucket);
     if (!future) throw InvalidArgument(concat("The hook '", inner().traits().name, "' returned a null future."));
     return future->then(
-        [log = log_, record, start](c10::ivalue::Future& done) mutable {
+        [log = log_, before = record, start](c10::ivalue::Future& done) {
+          BucketRecord record = before;
           const at::Tensor result = tensor_of(done);
           record.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
           record.norm_after = std::sqrt(internal::sum_of_squares(result));
