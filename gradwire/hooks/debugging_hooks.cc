@@ -2,13 +2,152 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gradwire/hooks/debugging_hooks.h"
 
+#include <ATen/Functions.h>
+#include <ATen/core/jit_type.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "gradwire/base/mutex.h"
+#include "gradwire/hooks/norm_internal.h"
+#include "gradwire/hooks/wrapper_internal.h"
+
 namespace gradwire {
+namespace {
+
+class LoggingHook final : public internal::HookWrapper {
+ public:
+  LoggingHook(std::shared_ptr<CommHook> inner, BucketSink sink)
+      : HookWrapper("logging", std::move(inner), /*keeps_single_collective=*/true),
+        log_(std::make_shared<Log>(std::move(sink))) {
+    if (!log_->sink) throw InvalidArgument("A logging hook needs a function that takes records; got null.");
+  }
+
+  Future run(GradBucket& bucket) override {
+    const BucketRecord record{.iteration = bucket.iteration(),
+                              .bucket = bucket.index(),
+                              .is_last = bucket.is_last(),
+                              .numel = bucket.buffer().numel(),
+                              .dtype = bucket.buffer().scalar_type(),
+                              .norm_before = std::sqrt(internal::sum_of_squares(bucket.buffer()))};
+    const auto start = std::chrono::steady_clock::now();
+    const Future future = inner().run(bucket);
+    if (!future) throw InvalidArgument(concat("The hook '", inner().traits().name, "' returned a null future."));
+    return future->then(
+        [log = log_, before = record, start](c10::ivalue::Future& done) {
+          BucketRecord record = before;
+          const at::Tensor result = tensor_of(done);
+          record.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+          record.norm_after = std::sqrt(internal::sum_of_squares(result));
+          MutexLock lock(log->mutex);
+          log->sink(record);
+          return c10::IValue(result);
+        },
+        c10::TensorType::get());
+  }
+
+ private:
+  // Shared with futures, which may outlive the hook.
+  struct Log {
+    explicit Log(BucketSink to) : sink(std::move(to)) {}
+    Mutex mutex;
+    const BucketSink sink;
+  };
+  const std::shared_ptr<Log> log_;
+};
+
+// Eight interleaved chains of FNV-1a over words of 64 bits, then over the chains. Any one changed bit changes it.
+std::uint64_t checksum(const void* memory, std::size_t bytes) {
+  constexpr std::uint64_t kPrime = 0x100000001b3;
+  constexpr std::size_t kChains = 8;
+  const auto* from = static_cast<const unsigned char*>(memory);
+  std::uint64_t chain[kChains];
+  for (std::size_t j = 0; j < kChains; ++j) chain[j] = 0xcbf29ce484222325 + j;
+  const auto mix = [](std::uint64_t state, std::uint64_t word) {
+    state = (state ^ word) * kPrime;
+    return state ^ state >> 29;  // or the highest bits would never reach the lower ones
+  };
+  std::size_t i = 0;
+  for (; bytes - i >= sizeof chain; i += sizeof chain) {
+    for (std::size_t j = 0; j < kChains; ++j) {
+      std::uint64_t word;
+      std::memcpy(&word, from + i + j * sizeof word, sizeof word);
+      chain[j] = mix(chain[j], word);
+    }
+  }
+  std::uint64_t sum = mix(bytes, 0);
+  for (; i < bytes; ++i) sum = mix(sum, from[i]);
+  for (const std::uint64_t one : chain) sum = mix(sum, one);
+  return sum;
+}
+
+class CheckingHook final : public internal::HookWrapper {
+ public:
+  explicit CheckingHook(std::shared_ptr<CommHook> inner)
+      : HookWrapper("checking", std::move(inner), /*keeps_single_collective=*/false) {}
+
+  Future run(GradBucket& bucket) override {
+    const Future future = inner().run(bucket);
+    if (!future) throw InvalidArgument(concat("The hook '", inner().traits().name, "' returned a null future."));
+    future->waitAndThrow();
+    const at::Tensor result = tensor_of(*future);
+    GradBucket reduced = bucket;
+    reduced.set_buffer(result);
+    compare(reduced);
+    return completed_future(result);
+  }
+
+ private:
+  void compare(const GradBucket& bucket) const {
+    const auto& slots = bucket.layout().slots;
+    const at::Tensor values = bucket.buffer().to(at::kCPU);
+    const auto* memory = static_cast<const unsigned char*>(values.const_data_ptr());
+    const at::Tensor mine = at::empty({static_cast<std::int64_t>(slots.size())}, at::kLong);
+    auto* sums = mine.mutable_data_ptr<std::int64_t>();
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      const std::uint64_t sum = checksum(memory + static_cast<std::size_t>(slots[i].offset) * values.element_size(),
+                                         static_cast<std::size_t>(slots[i].numel) * values.element_size());
+      sums[i] = static_cast<std::int64_t>(sum);
+    }
+    ProcessGroup& group = bucket.group();
+    std::vector<at::Tensor> all(static_cast<std::size_t>(group.size()));
+    for (at::Tensor& one : all) one = at::empty_like(mine);
+    gather(group, all, mine.to(bucket.layout().device));
+    for (std::size_t rank = 1; rank < all.size(); ++rank) {
+      if (all[rank].equal(all[0])) continue;
+      const auto first = all[rank].ne(all[0]).nonzero()[0].item<std::int64_t>();
+      throw MismatchError(
+          concat("After the hook '", inner().traits().name, "' in iteration ", bucket.iteration(), ", bucket ",
+                 bucket.index(), ": rank ", rank, " holds other bits than rank 0, first in the gradient of '",
+                 bucket.parameter_names()[static_cast<std::size_t>(first)], "' (noticed on rank ", group.rank(), ")."));
+    }
+  }
+
+  static void gather(ProcessGroup& group, std::vector<at::Tensor>& all, const at::Tensor& mine) {
+    for (at::Tensor& one : all) one = one.to(mine.device());
+    group.all_gather({all}, {mine})->wait();
+    for (at::Tensor& one : all) one = one.to(at::kCPU);
+  }
+};
+
+}  // namespace
 
 Future noop_hook(const std::shared_ptr<ProcessGroup>&, GradBucket& bucket) { return completed_future(bucket.buffer()); }
 
 std::shared_ptr<CommHook> make_noop_hook() {
   return make_comm_hook(std::shared_ptr<ProcessGroup>(), noop_hook,
                         {.name = "noop", .parallel_safe = true, .single_collective = true});
+}
+
+std::shared_ptr<CommHook> make_logging_hook(std::shared_ptr<CommHook> inner, BucketSink sink) {
+  return std::make_shared<LoggingHook>(std::move(inner), std::move(sink));
+}
+
+std::shared_ptr<CommHook> make_checking_hook(std::shared_ptr<CommHook> inner) {
+  return std::make_shared<CheckingHook>(std::move(inner));
 }
 
 }  // namespace gradwire

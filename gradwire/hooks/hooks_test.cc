@@ -128,7 +128,8 @@ TEST(HookRegistry, MakesWhatItLists) {
 }
 
 TEST(HookRegistry, ErrorsListWhatIsRight) {
-  EXPECT_NE(error_for("alreduce").find("allreduce, fp16_compress, bf16_compress, noop"), std::string::npos)
+  EXPECT_NE(error_for("alreduce").find("allreduce, fp16_compress, bf16_compress, quantize_per_tensor"),
+            std::string::npos)
       << error_for("alreduce");
   EXPECT_NE(error_for("").find("allreduce"), std::string::npos);
   EXPECT_NE(error_for("noop:rank=4").find("has no option 'rank'; it has none"), std::string::npos)
@@ -136,7 +137,7 @@ TEST(HookRegistry, ErrorsListWhatIsRight) {
   EXPECT_NE(error_for("noop:").find("key=value"), std::string::npos);
   EXPECT_NE(error_for("noop:rank").find("key=value"), std::string::npos);
   EXPECT_THROW((void)make_hook("power_sgd:rank=4,start=10"), UnsupportedError);
-  EXPECT_THROW((void)make_hook(DDPCommHookType::QUANTIZE_PER_TENSOR), UnsupportedError);
+  EXPECT_THROW((void)make_hook(DDPCommHookType::BATCHED_POWER_SGD), UnsupportedError);
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "gradwire/base/strings.h"
 #include "gradwire/hooks/debugging_hooks.h"
 #include "gradwire/hooks/default_hooks.h"
+#include "gradwire/hooks/quantization_hooks.h"
 
 namespace gradwire {
 namespace {
@@ -38,8 +39,14 @@ constexpr std::array kHooks{
     HookEntry{DDPCommHookType::ALLREDUCE, "allreduce", {}, without_options<make_allreduce_hook>},
     HookEntry{DDPCommHookType::FP16_COMPRESS, "fp16_compress", {}, without_options<make_fp16_compress_hook>},
     HookEntry{DDPCommHookType::BF16_COMPRESS, "bf16_compress", {}, without_options<make_bf16_compress_hook>},
-    HookEntry{DDPCommHookType::QUANTIZE_PER_TENSOR, "quantize_per_tensor", {}, nullptr},
-    HookEntry{DDPCommHookType::QUANTIZE_PER_CHANNEL, "quantize_per_channel", {}, nullptr},
+    HookEntry{DDPCommHookType::QUANTIZE_PER_TENSOR,
+              "quantize_per_tensor",
+              {},
+              without_options<make_quantization_pertensor_hook>},
+    HookEntry{DDPCommHookType::QUANTIZE_PER_CHANNEL,
+              "quantize_per_channel",
+              {},
+              without_options<make_quantization_perchannel_hook>},
     HookEntry{DDPCommHookType::POWER_SGD, "power_sgd", {}, nullptr},
     HookEntry{DDPCommHookType::POWER_SGD_RANK2, "power_sgd_rank2", {}, nullptr},
     HookEntry{DDPCommHookType::BATCHED_POWER_SGD, "batched_power_sgd", {}, nullptr},

@@ -10,6 +10,7 @@
 #include "gradwire/base/environment.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/kernels/affine_internal.h"
 #include "gradwire/kernels/dispatch_internal.h"
 #include "gradwire/kernels/highway_internal.h"
 #include "gradwire/kernels/matrix_internal.h"
@@ -37,12 +38,14 @@ KernelSet make_set(std::int64_t target) {
                 find_cast(target),
                 find_quantize_loops(target),
                 find_matrix_loops(target)};
+                find_affine_loops(target)};
   if (set.reduce_float == nullptr) set.reduce_float = &reduce_scalar;
   if (set.reduce_half == nullptr) set.reduce_half = &reduce_scalar;
   if (set.reduce_integer == nullptr) set.reduce_integer = &reduce_scalar;
   if (set.cast == nullptr) set.cast = &cast_scalar;
   if (set.quantize == nullptr) set.quantize = &quantize_loops_scalar();
   if (set.matrix == nullptr) set.matrix = &matrix_loops_scalar();
+  if (set.affine == nullptr) set.affine = &affine_loops_scalar();
   return set;
 }
 
@@ -55,7 +58,7 @@ const std::vector<KernelSet>& sets() {
       if ((runnable & target) != 0) found.push_back(make_set(target));
     }
     found.push_back({"scalar", &reduce_scalar, &reduce_scalar, &reduce_scalar, &cast_scalar, &quantize_loops_scalar(),
-                     &matrix_loops_scalar()});
+                     &matrix_loops_scalar(), &affine_loops_scalar()});
     return found;
   }();
   return list;

@@ -44,6 +44,7 @@ using CastLoop = std::size_t (*)(const CastCall& call, std::size_t begin, std::s
 
 struct QuantizeLoops;  // quantize_internal.h
 struct MatrixLoops;    // matrix_internal.h
+struct AffineLoops;    // affine_internal.h
 
 // One instruction set.
 struct KernelSet {
@@ -54,6 +55,7 @@ struct KernelSet {
   CastLoop cast;
   const QuantizeLoops* quantize;
   const MatrixLoops* matrix;
+  const AffineLoops* affine;
 };
 
 // The set in use. Unlike selected() it does not throw: with a GRADWIRE_KERNELS that cannot be honoured it is the best

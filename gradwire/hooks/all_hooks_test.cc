@@ -1,0 +1,39 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// What holds for every hook, over every number of ranks and lanes: parameters of any type and layout get the average,
+// all ranks hold the same bits, and a second run gives them again.
+#include "gradwire/hooks/hook_cases_test_support.h"
+
+namespace gradwire::testing {
+namespace {
+
+class AllHooks : public ::testing::TestWithParam<HookCase> {};
+INSTANTIATE_TEST_SUITE_P(Hook, AllHooks, ::testing::ValuesIn(hook_cases()),
+                         [](const auto& info) { return info.param.name; });
+
+std::vector<std::vector<at::Tensor>> gradients_of_ranks(const Setup& setup, int world, const MakeHook& make) {
+  std::vector<std::vector<at::Tensor>> gradients(static_cast<std::size_t>(world));
+  run_ranks(setup, world, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
+    gradients[static_cast<std::size_t>(rank)] = zoo_gradients(rank, group, setup, make);
+  });
+  return gradients;
+}
+
+TEST_P(AllHooks, RanksGetTheAverageAndTheSameBits) {
+  for (const int world : {1, 2, 3, 4}) {
+    for (const int lanes : {-1, 0, 1, 2}) {
+      const Setup setup{lanes < 0 ? "local" : "threads", lanes, (world + lanes) % 2 == 0};
+      SCOPED_TRACE(concat(world, " ranks over ", setup.group, ", ", lanes, " lanes"));
+      const auto first = gradients_of_ranks(setup, world, GetParam().make);
+      const auto second = gradients_of_ranks(setup, world, GetParam().make);
+      expect_zoo_average(first[0], world, GetParam().tolerance);
+      for (std::size_t i = 0; i < first[0].size(); ++i) {
+        for (const auto& rank : first) EXPECT_TRUE(same_bits(rank[i], first[0][i])) << "parameter " << i;
+        EXPECT_TRUE(same_bits(second[0][i], first[0][i])) << "parameter " << i << ", second run";
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace gradwire::testing

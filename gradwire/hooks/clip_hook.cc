@@ -1,0 +1,124 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/hooks/clip_hook.h"
+
+#include <ATen/Functions.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "gradwire/base/error.h"
+#include "gradwire/base/strings.h"
+#include "gradwire/ddp/grad_bucket.h"
+#include "gradwire/hooks/default_hooks.h"
+#include "gradwire/hooks/norm_internal.h"
+#include "gradwire/process_group/init.h"
+#include "gradwire/process_group/lane_scope.h"
+
+namespace gradwire {
+namespace {
+
+// Added to the norm, as PyTorch does.
+constexpr double kEpsilon = 1e-6;
+
+using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+
+// The bucket of all parameters that have gradients of one dtype on one device.
+std::vector<BucketLayout> layouts_of(const NamedTensors& parameters) {
+  std::vector<BucketLayout> layouts;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const auto& [name, parameter] = parameters[i];
+    if (!parameter.defined() || !parameter.grad().defined()) continue;
+    const at::Tensor& gradient = parameter.grad();
+    if (gradient.layout() != at::kStrided)
+      throw InvalidArgument(concat("reduce_gradients: the gradient of '", name, "' is sparse."));
+    auto layout = std::find_if(layouts.begin(), layouts.end(), [&](const BucketLayout& one) {
+      return one.dtype == gradient.scalar_type() && one.device == gradient.device();
+    });
+    if (layout == layouts.end()) {
+      layouts.emplace_back();
+      layout = layouts.end() - 1;
+      layout->index = layouts.size() - 1;
+      layout->dtype = gradient.scalar_type();
+      layout->device = gradient.device();
+    }
+    const bool dense = gradient.is_non_overlapping_and_dense();
+    const at::Tensor& like = dense ? gradient : at::empty(gradient.sizes(), gradient.options());
+    layout->slots.push_back({.parameter = i,
+                             .offset = layout->numel,
+                             .numel = gradient.numel(),
+                             .sizes = like.sizes().vec(),
+                             .strides = like.strides().vec()});
+    layout->numel += gradient.numel();
+    layout->parameters.push_back(parameter);
+    layout->names.push_back(name);
+  }
+  return layouts;
+}
+
+void reduce_bucket(CommHook& hook, GradBucket& bucket) {
+  const std::vector<at::Tensor> views = bucket.gradients();
+  for (std::size_t i = 0; i < views.size(); ++i) views[i].copy_(bucket.parameters()[i].grad());
+  const Future future = hook.run(bucket);
+  if (!future) throw InvalidArgument(concat("The hook '", hook.traits().name, "' returned a null future."));
+  future->waitAndThrow();
+  bucket.set_buffer(tensor_of(*future));
+  const std::vector<at::Tensor> averages = bucket.gradients();
+  for (std::size_t i = 0; i < averages.size(); ++i) {
+    at::Tensor gradient = bucket.parameters()[i].grad();
+    gradient.copy_(averages[i]);
+  }
+}
+
+}  // namespace
+
+double grad_norm(const std::vector<at::Tensor>& parameters, NormKind kind) {
+  double total = 0;
+  for (const at::Tensor& parameter : parameters) {
+    if (!parameter.defined() || !parameter.grad().defined()) continue;
+    if (kind == NormKind::kL2) {
+      total += internal::sum_of_squares(parameter.grad());
+    } else {
+      const double largest = internal::max_magnitude(parameter.grad());
+      if (std::isnan(largest)) return largest;
+      total = std::max(total, largest);
+    }
+  }
+  return kind == NormKind::kL2 ? std::sqrt(total) : total;
+}
+
+double clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm, NormKind kind) {
+  if (!(max_norm > 0))
+    throw InvalidArgument(concat("clip_grad_norm wants a largest norm above 0; got ", max_norm, "."));
+  const at::NoGradGuard no_grad;
+  const double norm = grad_norm(parameters, kind);
+  const double factor = max_norm / (norm + kEpsilon);
+  if (!std::isfinite(norm) || factor >= 1) return norm;
+  for (const at::Tensor& parameter : parameters) {
+    if (!parameter.defined() || !parameter.grad().defined()) continue;
+    at::Tensor gradient = parameter.grad();
+    gradient.mul_(factor);
+  }
+  return norm;
+}
+
+void reduce_gradients(const NamedTensors& parameters, const std::shared_ptr<CommHook>& hook,
+                      const std::shared_ptr<ProcessGroup>& group, std::uint32_t iteration) {
+  const at::NoGradGuard no_grad;
+  const std::shared_ptr<ProcessGroup> over = group != nullptr ? group : default_group();
+  const std::shared_ptr<CommHook> with = hook != nullptr ? hook : make_allreduce_hook();
+  // Like a lane whose duplicates are the groups themselves: every collective runs at once on this thread.
+  std::vector<LaneScope::Route> routes{{over, over}};
+  for (const auto& named : with->traits().groups) routes.push_back({named, named});
+  const std::vector<BucketLayout> layouts = layouts_of(parameters);
+  for (std::size_t i = 0; i < layouts.size(); ++i) {
+    const auto layout = std::make_shared<const BucketLayout>(layouts[i]);
+    const LaneScope scope(routes, {.iteration = iteration, .bucket = static_cast<std::uint16_t>(i)});
+    GradBucket bucket(layout, at::empty({layout->numel}, at::TensorOptions(layout->dtype).device(layout->device)),
+                      *over, over->size(), i + 1 == layouts.size(), iteration);
+    reduce_bucket(*with, bucket);
+  }
+}
+
+}  // namespace gradwire

@@ -1,0 +1,38 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// Every hook over shared memory, each rank a process. The test's own process stays clear of autograd, which does not
+// survive a fork.
+#include "gradwire/hooks/hook_cases_test_support.h"
+#include "tests/support/ranks.h"
+
+namespace gradwire::testing {
+namespace {
+
+void run_all_hooks(int world) {
+  test_support::run_ranks("shm", world, [&](int rank, const std::shared_ptr<Store>& store) {
+    at::set_num_threads(1);
+    const auto group = make_process_group("shm", store, rank, world, std::chrono::seconds(120));
+    int turn = 0;
+    for (const HookCase& hook : hook_cases()) {
+      SCOPED_TRACE(hook.name);
+      const Setup setup{"shm", turn % 3, turn % 2 == 0};
+      ++turn;
+      const auto first = zoo_gradients(rank, group, setup, hook.make);
+      const auto second = zoo_gradients(rank, group, setup, hook.make);
+      expect_zoo_average(first, world, hook.tolerance);
+      for (std::size_t i = 0; i < first.size(); ++i) {
+        EXPECT_TRUE(same_bits(first[i], second[i])) << "parameter " << i << ", second run";
+        if (first[i].numel() == 0) continue;
+        at::Tensor of_rank_zero = first[i].contiguous().clone();
+        group->broadcast({of_rank_zero})->wait();
+        EXPECT_TRUE(of_rank_zero.equal(first[i])) << "parameter " << i;
+      }
+    }
+  });
+}
+
+TEST(HookProcesses, TwoRanks) { run_all_hooks(2); }
+TEST(HookProcesses, ThreeRanks) { run_all_hooks(3); }
+
+}  // namespace
+}  // namespace gradwire::testing

@@ -1,0 +1,45 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// Counting iterations in a hook that may run for two buckets at once, and go on from a checkpoint.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "gradwire/base/mutex.h"
+#include "gradwire/ddp/grad_bucket.h"
+
+namespace gradwire::internal {
+
+// A bucket knows its iteration since DDP was made; this adds what came before that. Thread-safe.
+class IterationCount {
+ public:
+  // The iteration of `bucket`, counted over all checkpoints.
+  std::int64_t of(const GradBucket& bucket) GRADWIRE_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    const std::int64_t here = bucket.iteration();
+    if (loaded_) before_ = *loaded_ - here;
+    loaded_.reset();
+    const std::int64_t iteration = before_ + here;
+    if (bucket.is_last()) next_ = iteration + 1;
+    return iteration;
+  }
+  // The iteration that comes next; between iterations.
+  std::int64_t next() const GRADWIRE_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return next_;
+  }
+  // The next bucket belongs to iteration `next`; between iterations.
+  void set_next(std::int64_t next) GRADWIRE_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    loaded_ = next_ = next;
+  }
+
+ private:
+  mutable Mutex mutex_;
+  std::int64_t before_ GRADWIRE_GUARDED_BY(mutex_) = 0;
+  std::int64_t next_ GRADWIRE_GUARDED_BY(mutex_) = 0;
+  std::optional<std::int64_t> loaded_ GRADWIRE_GUARDED_BY(mutex_);
+};
+
+}  // namespace gradwire::internal

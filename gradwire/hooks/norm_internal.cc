@@ -1,0 +1,67 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/hooks/norm_internal.h"
+
+#include <ATen/Functions.h>
+
+#include <cmath>
+#include <cstddef>
+
+namespace gradwire::internal {
+namespace {
+
+constexpr std::size_t kPartialSums = 8;
+
+template <class T>
+double square(T value) noexcept {
+  const auto wide = static_cast<double>(value);
+  return wide * wide;
+}
+
+template <class T>
+double sum_of_squares(const T* values, std::size_t count) noexcept {
+  double partial[kPartialSums] = {};
+  std::size_t i = 0;
+  for (; count - i >= kPartialSums; i += kPartialSums) {
+    for (std::size_t j = 0; j < kPartialSums; ++j) partial[j] += square(values[i + j]);
+  }
+  for (std::size_t j = 0; i + j < count; ++j) partial[j] += square(values[i + j]);
+  for (std::size_t half = kPartialSums / 2; half > 0; half /= 2) {
+    for (std::size_t j = 0; j < half; ++j) partial[j] += partial[j + half];
+  }
+  return partial[0];
+}
+
+// 1-D, contiguous, on the CPU, real and floating.
+at::Tensor flat(const at::Tensor& tensor) {
+  at::Tensor values = tensor.detach();
+  values = values.is_non_overlapping_and_dense() ? values.as_strided({values.numel()}, {1}) : values.reshape(-1);
+  if (values.is_complex()) values = at::view_as_real(values).reshape(-1);
+  return values.to(at::kCPU);
+}
+
+}  // namespace
+
+double sum_of_squares(const at::Tensor& tensor) {
+  if (!tensor.defined() || tensor.numel() == 0) return 0;
+  const at::Tensor values = flat(tensor);
+  const auto count = static_cast<std::size_t>(values.numel());
+  switch (values.scalar_type()) {
+    case at::kFloat:
+      return sum_of_squares(values.const_data_ptr<float>(), count);
+    case at::kHalf:
+      return sum_of_squares(values.const_data_ptr<at::Half>(), count);
+    case at::kBFloat16:
+      return sum_of_squares(values.const_data_ptr<at::BFloat16>(), count);
+    default:
+      return sum_of_squares(values.to(at::kDouble).const_data_ptr<double>(), count);
+  }
+}
+
+double max_magnitude(const at::Tensor& tensor) {
+  if (!tensor.defined() || tensor.numel() == 0) return 0;
+  // A maximum does not depend on the order.
+  return tensor.detach().abs().max().item<double>();
+}
+
+}  // namespace gradwire::internal

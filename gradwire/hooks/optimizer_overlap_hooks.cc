@@ -1,0 +1,237 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/hooks/optimizer_overlap_hooks.h"
+
+#include <ATen/Functions.h>
+#include <torch/optim/optimizer.h>
+#include <torch/serialize/input-archive.h>
+#include <torch/serialize/output-archive.h>
+
+#include <set>
+#include <sstream>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "gradwire/hooks/wrapper_internal.h"
+
+namespace gradwire {
+namespace {
+
+constexpr std::string_view kPrefix = "optimizer/";
+
+// Runs the inner hook to its end, then `step` for each parameter of the bucket.
+template <class Step>
+Future run_then_step(CommHook& inner, GradBucket& bucket, const Step& step) {
+  const Future future = inner.run(bucket);
+  if (!future) throw InvalidArgument(concat("The hook '", inner.traits().name, "' returned a null future."));
+  future->waitAndThrow();
+  const at::Tensor result = tensor_of(*future);
+  if (!result.defined() || result.scalar_type() != bucket.layout().dtype) {
+    throw InvalidArgument(concat("The hook '", inner.traits().name, "' must return a tensor of ", bucket.layout().dtype,
+                                 " for bucket ", bucket.index(), "."));
+  }
+  GradBucket averaged = bucket;
+  averaged.set_buffer(result);
+  const std::vector<at::Tensor> gradients = averaged.gradients();
+  const at::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < gradients.size(); ++i)
+    step(bucket.parameter_names()[i], bucket.parameters()[i], gradients[i]);
+  return completed_future(result);
+}
+
+// Optimizers look for the gradient in .grad, and it has to be what it was after the step: DDP writes there later.
+class LentGradient {
+ public:
+  LentGradient(at::Tensor parameter, at::Tensor gradient)
+      : parameter_(std::move(parameter)), before_(std::exchange(parameter_.mutable_grad(), std::move(gradient))) {}
+  ~LentGradient() { parameter_.mutable_grad() = std::move(before_); }
+  LentGradient(const LentGradient&) = delete;
+  LentGradient& operator=(const LentGradient&) = delete;
+
+ private:
+  at::Tensor parameter_;
+  at::Tensor before_;
+};
+
+torch::serialize::InputArchive reread(torch::serialize::OutputArchive& archive) {
+  std::stringstream bytes;
+  archive.save_to(bytes);
+  torch::serialize::InputArchive input;
+  input.load_from(bytes);
+  return input;
+}
+
+// What an optimizer remembers of a parameter, by the names it serializes it under. Undefined tensors are left out.
+std::map<std::string, c10::IValue> parts_of(const torch::optim::OptimizerParamState& state) {
+  torch::serialize::OutputArchive archive;
+  state.serialize(archive);
+  torch::serialize::InputArchive input = reread(archive);
+  std::map<std::string, c10::IValue> parts;
+  for (const std::string& key : input.keys()) {
+    c10::IValue value;
+    input.read(key, value);
+    if (value.isTensor()) {
+      if (!value.toTensor().defined()) continue;
+      value = value.toTensor().detach().to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
+    }
+    parts.emplace(key, std::move(value));
+  }
+  return parts;
+}
+
+// Replaces `state`, which is of the right class. False when there is a part that this class does not have.
+bool replace_parts(torch::optim::OptimizerParamState& state, const std::map<std::string, c10::IValue>& parts,
+                   const at::Tensor& parameter) {
+  torch::serialize::OutputArchive own;
+  state.serialize(own);
+  torch::serialize::OutputArchive archive;
+  std::size_t used = 0;
+  for (const std::string& key : reread(own).keys()) {
+    const auto found = parts.find(key);
+    if (found == parts.end()) {
+      archive.write(key, c10::IValue(at::Tensor()));
+      continue;
+    }
+    ++used;
+    if (found->second.isTensor()) {
+      archive.write(key, c10::IValue(found->second.toTensor().to(parameter.device(), false, /*copy=*/true)));
+    } else {
+      archive.write(key, found->second);
+    }
+  }
+  if (used != parts.size()) return false;
+  torch::serialize::InputArchive input = reread(archive);
+  state.serialize(input);
+  return true;
+}
+
+HookTraits traits_around(const char* what, const std::shared_ptr<CommHook>& inner, bool has_step) {
+  if (inner == nullptr || !has_step)
+    throw InvalidArgument(concat(what, " needs a hook and what to step with; got null."));
+  HookTraits traits = inner->traits();
+  traits.name = concat(what, "(", traits.name, ")");
+  traits.single_collective = false;  // it waits
+  return traits;
+}
+
+class HookThenStep final : public internal::HookWrapper {
+ public:
+  HookThenStep(std::shared_ptr<CommHook> inner, ParameterStep step)
+      : HookWrapper("hook_then_step", std::move(inner), /*keeps_single_collective=*/false), step_(std::move(step)) {
+    if (!step_) throw InvalidArgument("hook_then_step needs a function that steps a parameter; got null.");
+  }
+  Future run(GradBucket& bucket) override { return run_then_step(inner(), bucket, step_); }
+
+ private:
+  const ParameterStep step_;
+};
+
+}  // namespace
+
+HookThenOptimizer::HookThenOptimizer(std::shared_ptr<CommHook> inner, ParameterOptimizerFactory factory)
+    : CommHook(traits_around("hook_then_optimizer", inner, factory != nullptr)),
+      inner_(std::move(inner)),
+      factory_(std::move(factory)) {}
+
+HookThenOptimizer::~HookThenOptimizer() = default;
+
+Future HookThenOptimizer::run(GradBucket& bucket) {
+  return run_then_step(*inner_, bucket,
+                       [this](const std::string& name, const at::Tensor& parameter, const at::Tensor& gradient) {
+                         torch::optim::Optimizer* optimizer = optimizer_of(name, parameter);
+                         if (optimizer == nullptr) return;
+                         const LentGradient lent(parameter, gradient);
+                         optimizer->step();
+                       });
+}
+
+torch::optim::Optimizer* HookThenOptimizer::optimizer_of(const std::string& name, const at::Tensor& parameter) {
+  MutexLock lock(mutex_);
+  auto found = entries_.find(name);
+  if (found == entries_.end() || !found->second.parameter.is_same(parameter))
+    found = entries_.insert_or_assign(name, Entry{parameter, factory_(name, parameter)}).first;
+  Entry& entry = found->second;
+  const auto loaded = loaded_.find(name);
+  if (loaded != loaded_.end() && entry.optimizer != nullptr) {
+    give_state(name, entry, loaded->second);
+    loaded_.erase(loaded);
+  }
+  return entry.optimizer.get();
+}
+
+// An optimizer makes the state of a parameter at its first step, of a class that it alone knows. So another one of the
+// same factory steps a parameter of no consequence, and its state is filled and moved.
+void HookThenOptimizer::give_state(const std::string& name, Entry& entry, const Parts& parts) {
+  auto& states = entry.optimizer->state();
+  void* const key = entry.parameter.unsafeGetTensorImpl();
+  states.erase(key);
+  if (parts.empty()) return;
+  const at::Tensor model = at::zeros_like(entry.parameter).set_requires_grad(true);
+  model.mutable_grad() = at::zeros_like(entry.parameter);
+  const std::unique_ptr<torch::optim::Optimizer> maker = factory_(name, model);
+  if (maker != nullptr) maker->step();
+  const auto made = maker == nullptr ? states.end() : maker->state().find(model.unsafeGetTensorImpl());
+  if (maker == nullptr || made == maker->state().end() || !replace_parts(*made->second, parts, entry.parameter)) {
+    throw InvalidArgument(concat("The state that was loaded for the optimizer of '", name, "' has '",
+                                 parts.begin()->first,
+                                 "', which this kind of optimizer does not have; it was saved "
+                                 "by another one."));
+  }
+  states[key] = std::move(made->second);
+}
+
+void HookThenOptimizer::for_each(const std::function<void(const std::string&, torch::optim::Optimizer&)>& visit) {
+  MutexLock lock(mutex_);
+  for (auto& [name, entry] : entries_) {
+    if (entry.optimizer != nullptr) visit(name, *entry.optimizer);
+  }
+}
+
+HookState HookThenOptimizer::state_dict() const {
+  HookState state = inner_->state_dict();
+  MutexLock lock(mutex_);
+  const auto add = [&](const std::string& name, const Parts& parts) {
+    for (const auto& [part, value] : parts) state.insert_or_assign(concat(kPrefix, part, "/", name), value);
+  };
+  for (const auto& [name, entry] : entries_) {
+    if (entry.optimizer == nullptr || loaded_.contains(name)) continue;
+    const auto found = entry.optimizer->state().find(entry.parameter.unsafeGetTensorImpl());
+    if (found != entry.optimizer->state().end()) add(name, parts_of(*found->second));
+  }
+  for (const auto& [name, parts] : loaded_) add(name, parts);
+  return state;
+}
+
+void HookThenOptimizer::load_state_dict(const HookState& state) {
+  HookState of_inner;
+  std::map<std::string, Parts> loaded;
+  for (const auto& [key, value] : state) {
+    const std::string_view rest = std::string_view(key).substr(std::min(kPrefix.size(), key.size()));
+    const auto slash = rest.find('/');
+    if (!key.starts_with(kPrefix)) {
+      of_inner.emplace(key, value);
+    } else if (slash == std::string_view::npos) {
+      throw InvalidArgument(concat("The state of hook_then_optimizer has a value '", key,
+                                   "', which names no parameter; it was saved by another hook."));
+    } else {
+      loaded[std::string(rest.substr(slash + 1))].emplace(rest.substr(0, slash), value);
+    }
+  }
+  inner_->load_state_dict(of_inner);
+  MutexLock lock(mutex_);
+  // What the state does not mention starts afresh.
+  for (const auto& [name, entry] : entries_) loaded.try_emplace(name);
+  loaded_ = std::move(loaded);
+}
+
+std::shared_ptr<HookThenOptimizer> make_hook_then_optimizer(std::shared_ptr<CommHook> inner,
+                                                            ParameterOptimizerFactory factory) {
+  return std::make_shared<HookThenOptimizer>(std::move(inner), std::move(factory));
+}
+
+std::shared_ptr<CommHook> make_hook_then_step(std::shared_ptr<CommHook> inner, ParameterStep step) {
+  return std::make_shared<HookThenStep>(std::move(inner), std::move(step));
+}
+
+}  // namespace gradwire

@@ -1,0 +1,62 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/hooks/support_internal.h"
+
+#include <ATen/Functions.h>
+
+#include <optional>
+#include <utility>
+
+#include "gradwire/kernels/cast.h"
+
+namespace gradwire::internal {
+namespace {
+
+// What kernels::cast() knows.
+std::optional<DType> castable(const at::Tensor& tensor) {
+  if (!tensor.device().is_cpu()) return std::nullopt;
+  switch (tensor.scalar_type()) {
+    case at::kFloat:
+      return DType::f32;
+    case at::kDouble:
+      return DType::f64;
+    case at::kHalf:
+      return DType::f16;
+    case at::kBFloat16:
+      return DType::bf16;
+    default:
+      return std::nullopt;
+  }
+}
+
+}  // namespace
+
+void cast_into(const at::Tensor& source, const at::Tensor& destination) {
+  const auto from = castable(source);
+  const auto to = castable(destination);
+  if (from && to) {
+    kernels::cast(*from, source.const_data_ptr(), *to, destination.mutable_data_ptr(),
+                  static_cast<std::size_t>(source.numel()));
+  } else {
+    destination.copy_(source);
+  }
+}
+
+at::Tensor cast_to(const at::Tensor& source, at::ScalarType dtype) {
+  if (source.scalar_type() == dtype) return source;
+  at::Tensor result = at::empty(source.sizes(), source.options().dtype(dtype));
+  cast_into(source, result);
+  return result;
+}
+
+void rethrow_error(c10::ivalue::Future& done) {
+  if (done.hasError()) std::rethrow_exception(done.exception_ptr());
+}
+
+std::shared_ptr<CommHook> make_group_hook(std::string name, std::shared_ptr<ProcessGroup> group, HookBody body) {
+  HookTraits traits{.name = std::move(name), .parallel_safe = true, .single_collective = true};
+  if (group != nullptr) traits.groups.push_back(group);
+  return make_comm_hook(std::move(group), body, std::move(traits));
+}
+
+}  // namespace gradwire::internal

@@ -1,0 +1,176 @@
+#!/usr/bin/env python3
+# SPDX-FileCopyrightText: The gradwire authors
+# SPDX-License-Identifier: Apache-2.0
+"""Trains the same small model with a hook of gradwire (replay_hook) and with PyTorch's hook of that name over Gloo, from the
+same weights on the same data, and compares the parameters. The cases are in cases.py.
+
+  compare_hooks.py REPLAY_HOOK [--world N] [--hook NAME]
+"""
+import argparse
+import dataclasses
+import pathlib
+import subprocess
+import sys
+import tempfile
+import warnings
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import cases  # noqa: E402
+import references  # noqa: E402
+
+BATCH = 4
+RATE = 0.1
+
+
+class Chain(torch.nn.Module):
+    def __init__(self, case):
+        super().__init__()
+        self.layers = torch.nn.ModuleList(
+            torch.nn.Linear(a, b, bias=case.bias) for a, b in zip(case.widths, case.widths[1:]))
+
+    def forward(self, x):
+        for i, layer in enumerate(self.layers):
+            x = layer(torch.tanh(x) if i else x)
+        return x
+
+
+@dataclasses.dataclass
+class Problem:
+    """Weights, and [step][rank] -> (inputs, targets)."""
+    weights: list
+    batches: list
+
+    @staticmethod
+    def make(case, world):
+        generator = torch.Generator().manual_seed(len(case.widths) + world)
+        weights = [(torch.rand(p.shape, generator=generator) - 0.5) * 0.6 for p in Chain(case).parameters()]
+        def batch(width):
+            return torch.rand((BATCH, width), generator=generator) * 2 - 1
+        return Problem(weights, [[(batch(case.widths[0]), batch(case.widths[-1])) for _ in range(world)]
+                                 for _ in range(cases.STEPS)])
+
+    def write(self, path):
+        tensors = list(self.weights) + [tensor for step in self.batches for pair in step for tensor in pair]
+        path.write_bytes(b"".join(tensor.contiguous().numpy().tobytes() for tensor in tensors))
+
+
+def flat(parameters):
+    return torch.cat([p.detach().reshape(-1) for p in parameters])
+
+
+def train_with_pytorch(case, world, rank):
+    problem = Problem.make(case, world)
+    model = Chain(case)
+    with torch.no_grad():
+        for parameter, weight in zip(model.parameters(), problem.weights):
+            parameter.copy_(weight)
+    ddp = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=case.cap)
+    state, hook = getattr(references, case.reference)(case)
+    ddp.register_comm_hook(state, hook)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=RATE)
+    for step in problem.batches:
+        inputs, targets = step[rank]
+        optimizer.zero_grad()
+        (ddp(inputs) - targets).pow(2).mean().backward()
+        optimizer.step()
+    return flat(model.parameters())
+
+
+def pytorch_rank(rank, world, chosen, folder):
+    warnings.filterwarnings("ignore")
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", rank=rank, world_size=world, store=dist.FileStore(f"{folder}/store{world}", world))
+    for number, case in chosen:
+        torch.save(train_with_pytorch(case, world, rank), f"{folder}/{number}.{world}.{rank}.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def train_with_gradwire(program, case, world, folder):
+    """The parameters of each rank."""
+    problem, result = folder / "problem", folder / "result"
+    Problem.make(case, world).write(problem)
+    command = [program, "--hook", case.hook, "--world", world, "--steps", cases.STEPS, "--batch", BATCH,
+               "--widths", ",".join(map(str, case.widths)), "--cap", case.cap, "--lanes", case.lanes,
+               "--rate", RATE, "--problem", problem, "--result", result] + (["--bias"] if case.bias else [])
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=300, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"replay_hook ended with {done.returncode}: {done.stderr.strip()}")
+    values = torch.frombuffer(bytearray(result.read_bytes()), dtype=torch.float32)
+    return values.view(world, -1)
+
+
+def compare(case, ours, theirs):
+    """None, or what is wrong."""
+    if ours.shape != theirs.shape:
+        return f"has {tuple(ours.shape)} parameters, PyTorch {tuple(theirs.shape)}"
+    if not torch.isfinite(theirs).all():
+        return "the reference has numbers that are not finite: the case proves nothing"
+    if case.agree and not all(torch.equal(ours[0], rank) for rank in ours):
+        return "ranks hold different bits"
+    error = ((ours - theirs).abs() / (1 + theirs.abs())).max().item()
+    if not error <= case.tolerance:
+        return f"is off by {error:.3g}, more than {case.tolerance:.3g}"
+    return None
+
+
+def check_unknown(program, folder):
+    """A hook that does not exist must fail, and say so: else the table could pass without running."""
+    try:
+        train_with_gradwire(program, dataclasses.replace(cases.CASES[0], hook="no_such_hook"), 1, folder)
+    except RuntimeError as error:
+        return None if "no_such_hook" in str(error) else f"fails without naming it: {error}"
+    return "is accepted"
+
+
+def run_world(program, world, chosen, folder):
+    torch.multiprocessing.spawn(pytorch_rank, args=(world, chosen, str(folder)), nprocs=world)
+    failures = 0
+    for number, case in chosen:
+        theirs = torch.stack([torch.load(folder / f"{number}.{world}.{rank}.pt") for rank in range(world)])
+        start = flat(Problem.make(case, world).weights)
+        label = f"{case.hook}, {world} ranks, widths {case.widths}, cap {case.cap} MiB, {case.lanes} lanes"
+        try:
+            ours = train_with_gradwire(program, case, world, folder)
+            wrong = compare(case, ours, theirs)
+        except RuntimeError as error:
+            wrong = str(error)
+        if wrong is None and (theirs[0] - start).abs().max() < 10 * case.tolerance:
+            wrong = "moved its parameters by less than ten times the tolerance: the case proves nothing"
+        failures += wrong is not None
+        error = f" (off by {((ours - theirs).abs() / (1 + theirs.abs())).max().item():.2g})" if wrong is None else ""
+        print(f"{'FAILED' if wrong else 'ok'}: {label}{': ' + wrong if wrong else error}", flush=True)
+    return failures
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("replay_hook", type=pathlib.Path, help="the program that runs gradwire's half")
+    parser.add_argument("--world", type=int, action="append", help="only this number of ranks")
+    parser.add_argument("--hook", help="only cases of this hook")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    ran = failures = 0
+    with tempfile.TemporaryDirectory(prefix="gradwire-parity-") as name:
+        folder = pathlib.Path(name)
+        wrong = check_unknown(options.replay_hook, folder)
+        if wrong is not None:
+            sys.exit(f"compare_hooks: a hook that does not exist {wrong}")
+        for world in options.world or cases.WORLDS:
+            chosen = [(number, case) for number, case in enumerate(cases.CASES)
+                      if world in case.worlds and options.hook in (None, case.hook.partition(":")[0])]
+            if chosen:
+                failures += run_world(options.replay_hook, world, chosen, folder)
+                ran += len(chosen)
+    print(f"{ran} comparisons, {failures} failed")
+    if ran == 0:
+        sys.exit("compare_hooks: nothing to compare")
+    sys.exit(1 if failures else 0)
+
+
+if __name__ == "__main__":
+    main()
