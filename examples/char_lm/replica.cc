@@ -27,16 +27,7 @@ struct Meter {
   }
 };
 
-// Bytes an element takes on the wire under the hook of that name, for gradients of `size` bytes an element.
-std::int64_t bytes_on_wire(const std::string& hook, std::int64_t size) {
-  if (hook == "noop") {
-    return 0;
-  }
-  const bool halves = hook == "fp16_compress" || hook == "bf16_compress";
-  return halves && size > 2 ? 2 : size;
-}
-
-// Another hook with a stopwatch. It makes the same promises, so DDP treats it alike.
+// Another hook with a stopwatch and a count of bytes. It makes the same promises, so DDP treats it alike.
 class MeteredHook final : public gradwire::CommHook {
  public:
   MeteredHook(std::shared_ptr<gradwire::CommHook> hook, std::shared_ptr<Meter> meter)
@@ -44,15 +35,17 @@ class MeteredHook final : public gradwire::CommHook {
 
   gradwire::Future run(gradwire::GradBucket& bucket) override {
     const Clock::time_point start = Clock::now();
-    const std::int64_t size = bucket.buffer().element_size();
-    const bool alone = bucket.group().size() == 1;
-    const std::int64_t sent = alone ? 0 : bucket.buffer().numel() * bytes_on_wire(traits().name, size);
+    // Nobody else uses the group of a lane, so what it counts is this hook's.
+    const std::uint64_t before = bucket.group().payload_bytes();
     gradwire::Future future = hook_->run(bucket);
+    const auto sent = static_cast<std::int64_t>(bucket.group().payload_bytes() - before);
     // On a lane the future is done already and the callback runs at once.
     future->addCallback(
         [meter = meter_, start, sent](c10::ivalue::Future&) { meter->add(Clock::now() - start, sent); });
     return future;
   }
+  gradwire::HookState state_dict() const override { return hook_->state_dict(); }
+  void load_state_dict(const gradwire::HookState& state) override { hook_->load_state_dict(state); }
 
  private:
   std::shared_ptr<gradwire::CommHook> hook_;

@@ -186,6 +186,7 @@ at::Tensor DdpCore::to_device(at::Tensor tensor) const {
   return tensor.defined() ? tensor.to(*parts_->device) : tensor;
 }
 std::vector<std::vector<std::size_t>> DdpCore::bucket_plan() const { return parts_->reducer->plan(); }
+std::uint64_t DdpCore::payload_bytes() const { return parts_->reducer->payload_bytes(); }
 std::uint32_t DdpCore::iterations() const { return parts_->reducer->iterations(); }
 
 void DdpCore::before_forward() {

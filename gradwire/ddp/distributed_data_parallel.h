@@ -91,6 +91,9 @@ class DdpCore {
   // The parameters' numbers in each bucket, in the order of launch; synchronized iterations so far. For tests and logs.
   std::vector<std::vector<std::size_t>> bucket_plan() const;
   std::uint32_t iterations() const;
+  // What this object's collectives had to send from this rank so far, hooks and buffers included; see
+  // ProcessGroup::payload_bytes(). Over a group without duplicates: all that the group sent.
+  std::uint64_t payload_bytes() const;
 
  private:
   struct Parts;

@@ -271,6 +271,13 @@ std::uint32_t Reducer::iterations() const {
   return iteration_;
 }
 
+std::uint64_t Reducer::payload_bytes() const {
+  MutexLock lock(mutex_);
+  std::uint64_t bytes = 0;
+  for (const auto& group : aborted_with_us_) bytes += group->payload_bytes();
+  return bytes;
+}
+
 std::vector<std::vector<std::size_t>> Reducer::plan() const {
   MutexLock lock(mutex_);
   std::vector<std::vector<std::size_t>> plan;

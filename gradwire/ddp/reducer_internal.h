@@ -81,6 +81,8 @@ class Reducer final : public std::enable_shared_from_this<Reducer> {
   // What happened so far, for tests and logs.
   std::uint32_t iterations() const;
   std::vector<std::vector<std::size_t>> plan() const;
+  // ProcessGroup::payload_bytes() of all groups that carry gradients or DDP's own calls, together.
+  std::uint64_t payload_bytes() const;
 
  private:
   // A bucket from its launch to the end of the iteration.

@@ -168,7 +168,7 @@ TEST_P(PowerSgdNumbers, AreThoseOfThePlainAlgorithm) {
           const at::Tensor reference = expected[static_cast<std::size_t>(step - 2)][i].view(got[i].sizes());
           EXPECT_TRUE(at::allclose(got[i].to(at::kDouble), reference, 0, 2e-5))
               << "world " << world << ", step " << step << ", gradient " << i << " off by "
-              << (got[i] - reference).abs().max().item<double>();
+              << (got[i] - reference).abs().max().template item<double>();
         }
       }
     });

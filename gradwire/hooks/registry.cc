@@ -4,128 +4,169 @@
 
 #include <algorithm>
 #include <array>
-#include <map>
-#include <span>
 #include <utility>
 
 #include "gradwire/base/error.h"
+#include "gradwire/base/options.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/compress/compressor.h"
+#include "gradwire/hooks/compress_wrappers.h"
+#include "gradwire/hooks/compressed_hook.h"
 #include "gradwire/hooks/debugging_hooks.h"
 #include "gradwire/hooks/default_hooks.h"
+#include "gradwire/hooks/policy_hook.h"
+#include "gradwire/hooks/power_sgd.h"
 #include "gradwire/hooks/quantization_hooks.h"
 
 namespace gradwire {
 namespace {
 
-using Options = std::map<std::string, std::string, std::less<>>;
+using Group = std::shared_ptr<ProcessGroup>;
 
 struct HookEntry {
-  DDPCommHookType type;
-  std::string_view name;
-  std::span<const std::string_view> options;  // the words that may stand before '='
-  std::shared_ptr<CommHook> (*make)(std::shared_ptr<ProcessGroup> group,
-                                    const Options& options);  // null: of a later version
+  HookInfo info;
+  std::shared_ptr<CommHook> (*make)(Group group, Options& options);
 };
 
-template <std::shared_ptr<CommHook> (*kMake)(std::shared_ptr<ProcessGroup>)>
-std::shared_ptr<CommHook> without_options(std::shared_ptr<ProcessGroup> group, const Options&) {
+template <std::shared_ptr<CommHook> (*kMake)(Group)>
+std::shared_ptr<CommHook> without_options(Group group, Options&) {
   return kMake(std::move(group));
 }
 
-std::shared_ptr<CommHook> make_noop(std::shared_ptr<ProcessGroup>, const Options&) { return make_noop_hook(); }
+std::shared_ptr<CommHook> make_noop(Group, Options&) { return make_noop_hook(); }
 
-// A hook is one line here. In the order of the enumerators.
+template <std::int64_t kRank, bool kBatched>
+std::shared_ptr<CommHook> make_power(Group group, Options& options) {
+  PowerSGDOptions made;
+  made.matrix_approximation_rank = options.number("rank", kRank);
+  made.start_iteration = options.number("start", made.start_iteration);
+  made.min_compression_rate = options.number("min_rate", made.min_compression_rate);
+  made.use_error_feedback = options.flag("error_feedback", made.use_error_feedback);
+  made.warm_start = options.flag("warm_start", made.warm_start);
+  made.orthogonalization_epsilon = options.number("epsilon", made.orthogonalization_epsilon);
+  made.random_seed = options.number("seed", made.random_seed);
+  made.compression_stats_logging_frequency = options.number("log_every", made.compression_stats_logging_frequency);
+  made.batch_tensors_with_same_shape = options.flag("same_shape", made.batch_tensors_with_same_shape);
+  return kBatched ? make_batched_power_sgd_hook(made, std::move(group)) : make_power_sgd_hook(made, std::move(group));
+}
+
+constexpr std::string_view kPowerSgdOptions =
+    "rank=1,start=1000,min_rate=2,error_feedback=1,warm_start=1,epsilon=0,seed=0,log_every=10000,same_shape=0";
+constexpr std::string_view kPowerSgd2Options =
+    "rank=2,start=1000,min_rate=2,error_feedback=1,warm_start=1,epsilon=0,seed=0,log_every=10000,same_shape=0";
+constexpr std::string_view kPowerSgdPaper = "Vogels et al. 2019";
+constexpr std::string_view kAllReduce4 = "2(N-1)/N * 4n";
+constexpr std::string_view kAllReduce2 = "2(N-1)/N * 2n";
+
+// PyTorch's hooks are one line here each. In the order of the enumerators.
 constexpr std::array kHooks{
-    HookEntry{DDPCommHookType::ALLREDUCE, "allreduce", {}, without_options<make_allreduce_hook>},
-    HookEntry{DDPCommHookType::FP16_COMPRESS, "fp16_compress", {}, without_options<make_fp16_compress_hook>},
-    HookEntry{DDPCommHookType::BF16_COMPRESS, "bf16_compress", {}, without_options<make_bf16_compress_hook>},
-    HookEntry{DDPCommHookType::QUANTIZE_PER_TENSOR,
-              "quantize_per_tensor",
-              {},
-              without_options<make_quantization_pertensor_hook>},
-    HookEntry{DDPCommHookType::QUANTIZE_PER_CHANNEL,
-              "quantize_per_channel",
-              {},
+    HookEntry{{"allreduce", "", kAllReduce4, ""}, without_options<make_allreduce_hook>},
+    HookEntry{{"fp16_compress", "", kAllReduce2, ""}, without_options<make_fp16_compress_hook>},
+    HookEntry{{"bf16_compress", "", kAllReduce2, ""}, without_options<make_bf16_compress_hook>},
+    HookEntry{{"quantize_per_tensor", "", "(N-1) * (n + 8)", ""}, without_options<make_quantization_pertensor_hook>},
+    HookEntry{{"quantize_per_channel", "", "(N-1) * (n + 8 ceil(n/512))", ""},
               without_options<make_quantization_perchannel_hook>},
-    HookEntry{DDPCommHookType::POWER_SGD, "power_sgd", {}, nullptr},
-    HookEntry{DDPCommHookType::POWER_SGD_RANK2, "power_sgd_rank2", {}, nullptr},
-    HookEntry{DDPCommHookType::BATCHED_POWER_SGD, "batched_power_sgd", {}, nullptr},
-    HookEntry{DDPCommHookType::BATCHED_POWER_SGD_RANK2, "batched_power_sgd_rank2", {}, nullptr},
-    HookEntry{DDPCommHookType::NOOP, "noop", {}, make_noop},
+    HookEntry{{"power_sgd", kPowerSgdOptions, "2(N-1)/N * 4 rank (rows + columns)", kPowerSgdPaper},
+              make_power<1, false>},
+    HookEntry{{"power_sgd_rank2", kPowerSgd2Options, "2(N-1)/N * 4 rank (rows + columns)", kPowerSgdPaper},
+              make_power<2, false>},
+    HookEntry{{"batched_power_sgd", kPowerSgdOptions, "2(N-1)/N * 8 rank sqrt(n)", kPowerSgdPaper},
+              make_power<1, true>},
+    HookEntry{{"batched_power_sgd_rank2", kPowerSgd2Options, "2(N-1)/N * 8 rank sqrt(n)", kPowerSgdPaper},
+              make_power<2, true>},
+    HookEntry{{"noop", "", "0", ""}, make_noop},
 };
 
-std::string_view trimmed(std::string_view text) {
-  const auto first = text.find_first_not_of(" \t");
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(" \t") - first + 1);
-}
+const std::vector<std::string> kVectors{"compressed", "plain"};
+const std::vector<std::string> kWraps{"none", "fp16", "bf16"};
+constexpr std::string_view kPolicyOptions = "warm_up=0,min=0,wrap=none|fp16|bf16";
 
-const HookEntry& find(std::string_view name) {
-  const auto entry = std::find_if(kHooks.begin(), kHooks.end(), [&](const HookEntry& one) { return one.name == name; });
-  if (entry == kHooks.end())
-    throw InvalidArgument(concat("There is no hook '", name, "'; the hooks are: ", join(hook_names(), ", "), "."));
-  return *entry;
-}
-
-void require_known(const HookEntry& entry, std::string_view option) {
-  if (std::find(entry.options.begin(), entry.options.end(), option) != entry.options.end()) return;
-  const std::vector<std::string> known(entry.options.begin(), entry.options.end());
-  throw InvalidArgument(
-      concat("The hook '", entry.name, "' has no option '", option, "'; ",
-             known.empty() ? std::string("it has none") : concat("its options are: ", join(known, ", ")), "."));
-}
-
-// "a=1, b=2" after the colon.
-Options parse_options(const HookEntry& entry, std::string_view text) {
-  Options options;
-  while (true) {
-    const auto comma = text.find(',');
-    const std::string_view item = trimmed(text.substr(0, comma));
-    const auto equals = item.find('=');
-    const std::string_view key = trimmed(item.substr(0, equals));
-    const std::string_view value =
-        equals == std::string_view::npos ? std::string_view{} : trimmed(item.substr(equals + 1));
-    if (key.empty() || value.empty()) {
-      throw InvalidArgument(concat("The options of the hook '", entry.name,
-                                   "' must look like key=value, separated by commas; got '", item, "'."));
-    }
-    require_known(entry, key);
-    if (!options.emplace(key, value).second)
-      throw InvalidArgument(concat("The option '", key, "' of the hook '", entry.name, "' is given twice."));
-    if (comma == std::string_view::npos) return options;
-    text.remove_prefix(comma + 1);
+// The options whose names are among `keys`, and the others, each as text again.
+struct SplitOptions {
+  std::string chosen;
+  std::string rest;
+};
+SplitOptions split_options(std::string_view text, std::initializer_list<std::string_view> keys) {
+  SplitOptions split;
+  while (!text.empty()) {
+    const std::size_t comma = std::min(text.find(','), text.size());
+    const std::string_view option = text.substr(0, comma);
+    const std::string_view key = split_name(option.substr(0, option.find('='))).name;
+    std::string& part = std::find(keys.begin(), keys.end(), key) != keys.end() ? split.chosen : split.rest;
+    if (!part.empty()) part += ',';
+    part += option;
+    text.remove_prefix(std::min(comma + 1, text.size()));
   }
+  return split;
 }
 
-std::shared_ptr<CommHook> make(const HookEntry& entry, std::shared_ptr<ProcessGroup> group, const Options& options) {
-  if (entry.make == nullptr) {
-    throw UnsupportedError(concat("The hook '", entry.name, "' is not available in this version; the hooks are: ",
-                                  join(hook_names(), ", "), "."));
+bool is_compressor(std::string_view name) {
+  const auto& known = compress::known_compressors();
+  return std::any_of(known.begin(), known.end(), [&](const auto& info) { return info.name == name; });
+}
+
+std::shared_ptr<CommHook> make_compressed(std::string_view name, std::string_view text, Group group) {
+  const SplitOptions split = split_options(text, {"vectors"});
+  Options options(concat("hook ", name), split.chosen);
+  CompressedHookOptions made;
+  made.plain_vectors = options.choice("vectors", kVectors) == 1;
+  return make_compressed_hook(split.rest.empty() ? std::string(name) : concat(name, ":", split.rest), made,
+                              std::move(group));
+}
+
+std::shared_ptr<CommHook> make_named(std::string_view name, std::string_view text, Group group) {
+  const auto* entry =
+      std::find_if(kHooks.begin(), kHooks.end(), [&](const auto& one) { return one.info.name == name; });
+  if (entry != kHooks.end()) {
+    Options options(concat("hook ", name), text);
+    auto hook = entry->make(std::move(group), options);
+    options.require_all_taken(entry->info.options);
+    return hook;
   }
-  return entry.make(std::move(group), options);
+  if (is_compressor(name)) return make_compressed(name, text, std::move(group));
+  throw InvalidArgument(concat("There is no hook '", name, "'; the hooks are: ", join(hook_names(), ", "), "."));
 }
 
 }  // namespace
 
-std::string_view name_of(DDPCommHookType type) noexcept { return kHooks[static_cast<std::size_t>(type)].name; }
+std::string_view name_of(DDPCommHookType type) noexcept { return kHooks[static_cast<std::size_t>(type)].info.name; }
 
-std::shared_ptr<CommHook> make_hook(DDPCommHookType type, std::shared_ptr<ProcessGroup> group) {
-  return make(kHooks[static_cast<std::size_t>(type)], std::move(group), {});
+std::shared_ptr<CommHook> make_hook(DDPCommHookType type, Group group) {
+  return make_named(name_of(type), "", std::move(group));
 }
 
-std::shared_ptr<CommHook> make_hook(std::string_view spec, std::shared_ptr<ProcessGroup> group) {
-  const auto colon = spec.find(':');
-  const HookEntry& entry = find(trimmed(spec.substr(0, colon)));
-  if (entry.make == nullptr || colon == std::string_view::npos) return make(entry, std::move(group), {});
-  return make(entry, std::move(group), parse_options(entry, spec.substr(colon + 1)));
+std::shared_ptr<CommHook> make_hook(std::string_view spec, Group group) {
+  const NamedOptions parts = split_name(spec);
+  const SplitOptions split = split_options(parts.options, {"warm_up", "min", "wrap"});
+  std::shared_ptr<CommHook> hook = make_named(parts.name, split.rest, std::move(group));
+  Options options(concat("hook ", parts.name), split.chosen);
+  PolicyOptions policy;
+  policy.warm_up = options.number("warm_up", policy.warm_up);
+  policy.min_bytes = options.byte_size("min", policy.min_bytes);
+  const std::size_t wrap = options.choice("wrap", kWraps);
+  options.require_all_taken(kPolicyOptions);
+  if (wrap == 1) hook = make_fp16_compress_wrapper(std::move(hook));
+  if (wrap == 2) hook = make_bf16_compress_wrapper(std::move(hook));
+  if (policy.warm_up > 0 || policy.min_bytes > 0) hook = make_policy_hook(std::move(hook), policy);
+  return hook;
 }
 
 std::vector<std::string> hook_names() {
   std::vector<std::string> names;
-  for (const HookEntry& entry : kHooks) {
-    if (entry.make != nullptr) names.emplace_back(entry.name);
-  }
+  for (const HookInfo& info : known_hooks()) names.emplace_back(info.name);
   return names;
+}
+
+const std::vector<HookInfo>& known_hooks() {
+  static const std::vector<HookInfo> infos = [] {
+    std::vector<HookInfo> list;
+    for (const HookEntry& entry : kHooks) list.push_back(entry.info);
+    for (const compress::CompressorInfo& info : compress::known_compressors()) {
+      list.push_back({info.name, info.options, info.bytes, info.paper});
+    }
+    return list;
+  }();
+  return infos;
 }
 
 }  // namespace gradwire

@@ -14,7 +14,7 @@
 
 namespace gradwire {
 
-// PyTorch's ten. Those that this version does not have yet throw UnsupportedError when they are asked for.
+// PyTorch's ten.
 enum class DDPCommHookType {
   ALLREDUCE,
   FP16_COMPRESS,
@@ -31,15 +31,30 @@ enum class DDPCommHookType {
 // "allreduce", "fp16_compress", ...
 std::string_view name_of(DDPCommHookType type) noexcept;
 
-// The hook of one type. `group` null: the group of the DDP that it is registered with. Throws UnsupportedError.
+// The hook of one type, with its default options; the PowerSGD ones start at iteration 1,000. `group` null: the group
+// of the DDP that it is registered with.
 std::shared_ptr<CommHook> make_hook(DDPCommHookType type, std::shared_ptr<ProcessGroup> group = nullptr);
 
 // The hook that `spec` describes: a name, then options, as in "fp16_compress" or "power_sgd:rank=4,start=10"; spaces
-// around words do not matter. Throws InvalidArgument that lists the right names, or the options of the hook;
-// UnsupportedError for a hook of a later version.
+// around words do not matter. Names are those of the enumerators in lower case and of compress::known_compressors()
+// ("int8", "top_k:ratio=0.001,memory=ef21"), which also take vectors=plain (CompressedHookOptions). Every hook takes
+//   warm_up=N   plain averaging in iterations before N     min=64Ki   buckets of fewer bytes are averaged plainly
+//   wrap=fp16   or bf16: the hook works on the bucket cast to that type (compress_wrappers.h)
+// Throws InvalidArgument that lists the right names, or the options of the hook.
 std::shared_ptr<CommHook> make_hook(std::string_view spec, std::shared_ptr<ProcessGroup> group = nullptr);
 
-// The names that make_hook() knows and can make.
+// One line of a help text.
+struct HookInfo {
+  std::string_view name;
+  std::string_view options;  // with their defaults, beside those that every hook takes
+  // The bytes that a rank sends for n float32 values among N ranks; of a compressor: those of one encoding, see
+  // compress/exchange.h for what exchanges make of it.
+  std::string_view bytes;
+  std::string_view paper;
+};
+
+// All hooks, in the order of the documentation; and their names.
+const std::vector<HookInfo>& known_hooks();
 std::vector<std::string> hook_names();
 
 // Registers the hook of `type` with `model`, like PyTorch's function of this name. `state` is the group to use, null

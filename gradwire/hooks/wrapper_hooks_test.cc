@@ -78,7 +78,10 @@ TEST(WrapperTraits, AreTheInnerHooks) {
 }
 
 TEST(WrapperTraits, MemoryIsTheInnerHooks) {
-  const auto inner = make_post_local_sgd_hook({.start_iteration = 5, .post_local_gradient_allreduce = false});
+  PostLocalSGDState local;
+  local.start_iteration = 5;
+  local.post_local_gradient_allreduce = false;
+  const auto inner = make_post_local_sgd_hook(local);
   const auto outer = make_bf16_compress_wrapper(make_checking_hook(inner));
   outer->load_state_dict({{"iteration", 3}});
   EXPECT_EQ(inner->state_dict().at("iteration").toInt(), 3);
@@ -111,7 +114,7 @@ TEST_P(WrapperHooks, LoggingTellsEachBucketOnce) {
   std::mutex mutex;
   std::vector<std::vector<BucketRecord>> records(2);
   run_ranks({GetParam(), GetParam() == "local" ? -1 : 2}, 2, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
-    const Setup setup{GetParam(), GetParam() == "local" ? -1 : 2};
+    const gradwire::testing::Setup setup{GetParam(), GetParam() == "local" ? -1 : 2};
     zoo_gradients(rank, group, setup, [&](auto) {
       return make_logging_hook(make_allreduce_hook(), [&, rank](const BucketRecord& record) {
         const std::lock_guard lock(mutex);
@@ -136,7 +139,7 @@ TEST_P(WrapperHooks, LoggingTellsEachBucketOnce) {
 }
 
 TEST_P(WrapperHooks, CheckingFindsTheRankAndTheParameterThatDiffer) {
-  const Setup setup{GetParam(), GetParam() == "local" ? -1 : 2};
+  const gradwire::testing::Setup setup{GetParam(), GetParam() == "local" ? -1 : 2};
   std::mutex mutex;
   std::vector<std::string> errors;
   const auto train = [&](bool drift) {

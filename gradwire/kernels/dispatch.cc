@@ -37,7 +37,7 @@ KernelSet make_set(std::int64_t target) {
                 find_reduce_integer(target),
                 find_cast(target),
                 find_quantize_loops(target),
-                find_matrix_loops(target)};
+                find_matrix_loops(target),
                 find_affine_loops(target)};
   if (set.reduce_float == nullptr) set.reduce_float = &reduce_scalar;
   if (set.reduce_half == nullptr) set.reduce_half = &reduce_scalar;

@@ -1,0 +1,196 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/hooks/compressed_hook.h"
+
+#include <ATen/Functions.h>
+#include <ATen/ops/from_blob.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "gradwire/base/error.h"
+#include "gradwire/base/strings.h"
+#include "gradwire/hooks/default_hooks.h"
+#include "gradwire/hooks/support_internal.h"
+
+namespace gradwire {
+namespace {
+
+constexpr const char* kIteration = "iteration";
+
+at::Tensor as_bytes(std::span<const std::byte> bytes) {
+  // from_blob has no form for memory that is only read.
+  return at::from_blob(const_cast<std::byte*>(bytes.data()), {static_cast<std::int64_t>(bytes.size())},
+                       at::TensorOptions().dtype(at::kByte));
+}
+
+// What an exchange needs, out of a group's collectives on tensors.
+class GroupTransport final : public compress::Transport {
+ public:
+  explicit GroupTransport(ProcessGroup& group) : group_(group), rank_(group.rank()), size_(group.size()) {}
+  int rank() const noexcept override { return rank_; }
+  int size() const noexcept override { return size_; }
+  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all) override {
+    group_.all_gather_into_tensor(as_bytes(all), as_bytes(mine))->wait();
+  }
+  void all_to_all(std::span<const std::byte> to_each, std::span<std::byte> from_each) override {
+    group_.all_to_all_single(as_bytes(from_each), as_bytes(to_each))->wait();
+  }
+
+ private:
+  ProcessGroup& group_;
+  const int rank_;
+  const int size_;
+};
+
+// A number that stays with a bucket as long as its first parameter does, on all ranks and in all runs (FNV-1a).
+std::uint64_t number_of(const std::string& name) {
+  std::uint64_t hash = 0xcbf29ce484222325u;
+  for (const char letter : name) hash = (hash ^ static_cast<unsigned char>(letter)) * 0x100000001b3u;
+  return hash;
+}
+
+bool compressible(const at::Tensor& buffer) {
+  return buffer.device().is_cpu() && (buffer.scalar_type() == at::kFloat || buffer.scalar_type() == at::kDouble ||
+                                      buffer.scalar_type() == at::kHalf || buffer.scalar_type() == at::kBFloat16);
+}
+
+class CompressedHook final : public CommHook {
+ public:
+  CompressedHook(std::unique_ptr<compress::Compressor> compressor, const CompressedHookOptions& options,
+                 std::shared_ptr<ProcessGroup> group)
+      : CommHook({.name = compressor->name(),
+                  .parallel_safe = true,
+                  .single_collective = false,
+                  .groups = group ? std::vector{group} : std::vector<std::shared_ptr<ProcessGroup>>{}}),
+        compressor_(std::move(compressor)),
+        options_(options),
+        group_(std::move(group)) {}
+
+  Future run(GradBucket& bucket) override {
+    const at::Tensor buffer = bucket.buffer();
+    if (!compressible(buffer)) return allreduce_hook(group_, bucket);
+    const std::uint64_t step = base_ + bucket.iteration();
+    std::uint64_t next = next_.load(std::memory_order_relaxed);
+    while (next <= step && !next_.compare_exchange_weak(next, step + 1)) {
+    }
+    const auto plain = [&](const BucketLayout::Slot& slot) { return options_.plain_vectors && slot.sizes.size() < 2; };
+    const auto& slots = bucket.layout().slots;
+    if (std::none_of(slots.begin(), slots.end(), plain)) {
+      compress(bucket, slots, step, buffer);
+      return completed_future(buffer);
+    }
+    std::vector<BucketLayout::Slot> matrices, vectors;
+    for (const auto& slot : slots) (plain(slot) ? vectors : matrices).push_back(slot);
+    average_plainly(bucket, vectors, buffer);
+    if (!matrices.empty()) {
+      const at::Tensor packed = pack(buffer, matrices);
+      compress(bucket, moved_together(matrices), step, packed);
+      unpack(packed, matrices, buffer);
+    }
+    return completed_future(buffer);
+  }
+
+  HookState state_dict() const override {
+    HookState state;
+    for (const auto& [key, values] : compressor_->memory().save()) state.emplace(key, at::tensor(values));
+    state.emplace(kIteration, static_cast<std::int64_t>(next_.load(std::memory_order_relaxed)));
+    return state;
+  }
+
+  void load_state_dict(const HookState& state) override {
+    compress::MemoryState memory;
+    const auto iteration = state.find(kIteration);
+    if (iteration == state.end() || !iteration->second.isInt() || iteration->second.toInt() < 0) {
+      throw InvalidArgument(concat("The hook '", traits().name, "': the state to load has no '", kIteration,
+                                   "'; it was saved by another hook."));
+    }
+    for (const auto& [key, value] : state) {
+      if (key == kIteration) continue;
+      if (!value.isTensor() || value.toTensor().scalar_type() != at::kFloat) {
+        throw InvalidArgument(
+            concat("The hook '", traits().name, "': '", key, "' in the state to load is no float32 tensor."));
+      }
+      const at::Tensor values = value.toTensor().cpu().contiguous();
+      memory.emplace(
+          key, std::vector<float>(values.const_data_ptr<float>(), values.const_data_ptr<float>() + values.numel()));
+    }
+    compressor_->memory().load(memory);
+    base_ = static_cast<std::uint64_t>(iteration->second.toInt());
+    next_ = base_;
+  }
+
+ private:
+  ProcessGroup& group_of(GradBucket& bucket) const { return group_ != nullptr ? *group_ : bucket.group(); }
+
+  // `values`: the parts that `slots` name, in the bucket's dtype; the average replaces them.
+  void compress(GradBucket& bucket, const std::vector<BucketLayout::Slot>& slots, std::uint64_t step,
+                const at::Tensor& values) {
+    const auto& names = bucket.parameter_names();
+    const auto& all = bucket.layout().slots;
+    std::vector<compress::Segment> segments;
+    std::size_t at = 0;
+    for (const auto& slot : slots) {
+      while (all[at].parameter != slot.parameter) ++at;
+      segments.push_back({names[at], static_cast<std::size_t>(slot.offset), static_cast<std::size_t>(slot.numel)});
+    }
+    const at::Tensor floats = internal::cast_to(values, at::kFloat);
+    GroupTransport transport(group_of(bucket));
+    compressor_->all_reduce(transport, segments,
+                            {.tensor = number_of(names.empty() ? std::string() : names.front()),
+                             .step = step,
+                             .divisor = static_cast<double>(bucket.divisor())},
+                            {floats.data_ptr<float>(), static_cast<std::size_t>(floats.numel())});
+    if (!floats.is_same(values)) internal::cast_into(floats, values);
+  }
+
+  void average_plainly(GradBucket& bucket, const std::vector<BucketLayout::Slot>& slots, const at::Tensor& buffer) {
+    at::Tensor packed = pack(buffer, slots);
+    packed.div_(bucket.divisor());
+    group_of(bucket).all_reduce({packed})->wait();
+    unpack(packed, slots, buffer);
+  }
+
+  static std::vector<BucketLayout::Slot> moved_together(std::vector<BucketLayout::Slot> slots) {
+    std::int64_t offset = 0;
+    for (auto& slot : slots) slot.offset = std::exchange(offset, offset + slot.numel);
+    return slots;
+  }
+  static at::Tensor pack(const at::Tensor& buffer, const std::vector<BucketLayout::Slot>& slots) {
+    std::vector<at::Tensor> parts;
+    for (const auto& slot : slots) parts.push_back(buffer.narrow(0, slot.offset, slot.numel));
+    return at::cat(parts);
+  }
+  static void unpack(const at::Tensor& packed, const std::vector<BucketLayout::Slot>& slots, const at::Tensor& buffer) {
+    std::int64_t offset = 0;
+    for (const auto& slot : slots) {
+      buffer.narrow(0, slot.offset, slot.numel).copy_(packed.narrow(0, offset, slot.numel));
+      offset += slot.numel;
+    }
+  }
+
+  const std::unique_ptr<compress::Compressor> compressor_;
+  const CompressedHookOptions options_;
+  const std::shared_ptr<ProcessGroup> group_;
+  std::uint64_t base_ = 0;  // iterations before the state was loaded
+  std::atomic<std::uint64_t> next_{0};
+};
+
+}  // namespace
+
+std::shared_ptr<CommHook> make_compressed_hook(std::unique_ptr<compress::Compressor> compressor,
+                                               const CompressedHookOptions& options,
+                                               std::shared_ptr<ProcessGroup> group) {
+  if (compressor == nullptr) throw InvalidArgument("make_compressed_hook() got a null compressor.");
+  return std::make_shared<CompressedHook>(std::move(compressor), options, std::move(group));
+}
+
+std::shared_ptr<CommHook> make_compressed_hook(std::string_view description, const CompressedHookOptions& options,
+                                               std::shared_ptr<ProcessGroup> group) {
+  return make_compressed_hook(compress::make_compressor(description), options, std::move(group));
+}
+
+}  // namespace gradwire
