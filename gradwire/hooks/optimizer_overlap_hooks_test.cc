@@ -119,7 +119,9 @@ TEST_P(OptimizerOverlap, GoesOnFromItsState) {
       ASSERT_EQ(again.size(), state.size());
       for (const auto& [key, value] : state) {
         ASSERT_TRUE(again.contains(key)) << key;
-        if (value.isTensor()) EXPECT_TRUE(same_bits(value.toTensor(), again.at(key).toTensor())) << key;
+        if (value.isTensor()) {
+          EXPECT_TRUE(same_bits(value.toTensor(), again.at(key).toTensor())) << key;
+        }
       }
       for (int step = 3; step < 6; ++step) resumed.backward(rank, step);
       expect_equal(resumed.parameters(), first.parameters());

@@ -15,10 +15,10 @@
 namespace gradwire {
 
 struct PostLocalSGDState {
-  std::shared_ptr<ProcessGroup> process_group;  // for all ranks; null: DDP's own
+  std::shared_ptr<ProcessGroup> process_group = nullptr;  // for all ranks; null: DDP's own
   // The ranks that go on together, e.g. ProcessGroup::split() by host. May be of this rank alone. Required unless
   // post_local_gradient_allreduce is false.
-  std::shared_ptr<ProcessGroup> subgroup;
+  std::shared_ptr<ProcessGroup> subgroup = nullptr;
   std::int64_t start_iteration = 0;  // the first iteration that is not global; counts backward passes from 0
   // False: no communication from start_iteration on, each rank keeps its own gradients.
   bool post_local_gradient_allreduce = true;

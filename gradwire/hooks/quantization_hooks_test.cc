@@ -73,7 +73,9 @@ TEST_P(Quantization, SmallRangesKeepTheirBits) {
     }
     const at::Tensor theirs = pytorch_average(values, 600).to(at::kDouble);
     EXPECT_GT((theirs - exact).abs().max().item<double>(), 0.5 * magnitude / 255 * 1.5);
-    if (magnitude < 1e-7) EXPECT_EQ(theirs.abs().max().item<double>(), 0);
+    if (magnitude < 1e-7) {
+      EXPECT_EQ(theirs.abs().max().item<double>(), 0);
+    }
   }
 }
 
