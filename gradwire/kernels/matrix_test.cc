@@ -145,12 +145,11 @@ TEST_P(MatrixTest, TheBitsAreThoseOfTheReference) {
 }
 
 TEST_P(MatrixTest, TheSelectedSetRuns) {
-  if (GetParam() == "scalar") GTEST_SKIP() << "the reference notes nothing";
   note_run("nothing");
   (void)compute<float>({16, 64, 4}, 1);
   std::string name(last_run());
   for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  EXPECT_EQ(name, GetParam());
+  EXPECT_EQ(name, GetParam() == "scalar" ? "nothing" : GetParam());  // the reference notes nothing
 }
 
 // One bad element of the matrix reaches its row of the product and its column of the transposed one, whatever it meets.
