@@ -22,7 +22,7 @@ std::vector<std::vector<at::Tensor>> gradients_of_ranks(const Setup& setup, int 
 TEST_P(AllHooks, RanksGetTheAverageAndTheSameBits) {
   for (const int world : {1, 2, 3, 4}) {
     for (const int lanes : {-1, 0, 1, 2}) {
-      const Setup setup{lanes < 0 ? "local" : "threads", lanes, (world + lanes) % 2 == 0};
+      const gradwire::testing::Setup setup{lanes < 0 ? "local" : "threads", lanes, (world + lanes) % 2 == 0};
       SCOPED_TRACE(concat(world, " ranks over ", setup.group, ", ", lanes, " lanes"));
       const auto first = gradients_of_ranks(setup, world, GetParam().make);
       const auto second = gradients_of_ranks(setup, world, GetParam().make);

@@ -83,7 +83,7 @@ TEST(ClipGradNorm, LeavesGradientsAloneThatHaveAnInfOrNan) {
 }
 
 TEST(ClipGradNorm, AfterBackwardAllRanksHoldTheSameBits) {
-  for (const Setup& setup : all_setups()) {
+  for (const auto& setup : all_setups()) {
     std::vector<double> norms(3);
     std::vector<std::vector<at::Tensor>> gradients(3);
     run_ranks(setup, 3, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {

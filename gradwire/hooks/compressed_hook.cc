@@ -21,7 +21,7 @@ namespace {
 
 constexpr const char* kIteration = "iteration";
 
-at::Tensor as_bytes(std::span<const std::byte> bytes) {
+at::Tensor byte_tensor(std::span<const std::byte> bytes) {
   // from_blob has no form for memory that is only read.
   return at::from_blob(const_cast<std::byte*>(bytes.data()), {static_cast<std::int64_t>(bytes.size())},
                        at::TensorOptions().dtype(at::kByte));
@@ -34,10 +34,10 @@ class GroupTransport final : public compress::Transport {
   int rank() const noexcept override { return rank_; }
   int size() const noexcept override { return size_; }
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all) override {
-    group_.all_gather_into_tensor(as_bytes(all), as_bytes(mine))->wait();
+    group_.all_gather_into_tensor(byte_tensor(all), byte_tensor(mine))->wait();
   }
   void all_to_all(std::span<const std::byte> to_each, std::span<std::byte> from_each) override {
-    group_.all_to_all_single(as_bytes(from_each), as_bytes(to_each))->wait();
+    group_.all_to_all_single(byte_tensor(from_each), byte_tensor(to_each))->wait();
   }
 
  private:

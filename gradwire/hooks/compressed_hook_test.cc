@@ -24,17 +24,17 @@ at::Tensor share(int rank, int step) {
   return random_tensor({6, 16}, 90 + step).chunk(kWorld)[static_cast<std::size_t>(rank)];
 }
 
-struct Run {
+struct TrainingRun {
   std::vector<std::vector<at::Tensor>> parameters;  // by rank, after training
   std::vector<double> losses;                       // rank 0's
 };
 
 // Trains twelve buckets by plain SGD.
-Run train(const Setup& setup, const std::string& spec, int steps, double rate = 0.1) {
-  Run run;
+TrainingRun train(const Setup& setup, const std::string& spec, int steps, double rate = 0.1) {
+  TrainingRun run;
   run.parameters.resize(kWorld);
   std::mutex mutex;
-  run_ranks(setup, kWorld, [&](int rank, auto group) {
+  run_ranks(setup, kWorld, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
     Mlp net(6, 16);
     auto options = options_for(setup, group);
     options.bucket_cap_mb = 0.0001;
@@ -44,7 +44,7 @@ Run train(const Setup& setup, const std::string& spec, int steps, double rate = 
       ddp.zero_grad();
       const at::Tensor loss = (ddp(share(rank, step % 4)) - 0.25).pow(2).mean();
       loss.backward();
-      if (rank == 0) run.losses.push_back(loss.template item<double>());
+      if (rank == 0) run.losses.push_back(loss.item<double>());
       torch::NoGradGuard no_grad;
       for (auto& parameter : net->parameters()) parameter.sub_(parameter.grad(), rate);
     }
@@ -66,8 +66,8 @@ TEST_P(CompressedHooks, RanksAndRunsAgreeAndTrainingGoesOn) {
   for (const auto& info : compress::known_compressors()) {
     const std::string spec(info.name);
     const double rate = spec == "sign" || spec == "sign_sgd" ? 1e-3 : 0.1;
-    const Run first = train(GetParam(), spec, 30, rate);
-    const Run second = train(GetParam(), spec, 30, rate);
+    const TrainingRun first = train(GetParam(), spec, 30, rate);
+    const TrainingRun second = train(GetParam(), spec, 30, rate);
     for (int rank = 1; rank < kWorld; ++rank)
       expect_same_bits(first.parameters[0], first.parameters[static_cast<std::size_t>(rank)], spec);
     expect_same_bits(first.parameters[0], second.parameters[0], spec);
@@ -86,7 +86,7 @@ TEST(CompressedHook, OptionsOfTheRegistryReachTheirPlaces) {
 std::vector<at::Tensor> gradients(const Setup& setup, const std::function<std::shared_ptr<CommHook>()>& make,
                                   bool poisoned = false) {
   std::vector<at::Tensor> out;
-  run_ranks(setup, kWorld, [&](int rank, auto group) {
+  run_ranks(setup, kWorld, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
     Mlp net(3, 16);
     DistributedDataParallel ddp(net, options_for(setup, group));
     ddp.register_comm_hook(make());
@@ -134,11 +134,11 @@ TEST_P(CompressedHooks, AnInfinityOnOneRankReachesAll) {
 // What a hook saved, another one goes on with. Not to the same bits: a new DDP begins with one bucket, so what shares a
 // scale or a ranking differs.
 TEST(CompressedHook, AResumedRunGoesOn) {
-  const Setup setup{"threads", 1, false};
+  const gradwire::testing::Setup setup{"threads", 1, false};
   for (const std::string spec : {"int4:exchange=all_gather,block=8", "top_k:ratio=0.1", "dgc:ramp=4"}) {
     std::vector<std::vector<at::Tensor>> ends(2);
     for (const int broken : {0, 1}) {
-      run_ranks(setup, kWorld, [&](int rank, auto group) {
+      run_ranks(setup, kWorld, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
         Mlp net(2, 16);
         auto hook = make_hook(spec);
         auto ddp = std::make_unique<DistributedDataParallel<Mlp>>(net, options_for(setup, group));
@@ -176,7 +176,7 @@ TEST(CompressedHook, RefusesTheStateOfAnotherHook) {
 
 // Buckets of other types than float32 are compressed through it.
 TEST(CompressedHook, OtherTypesGoThroughFloat32) {
-  run_ranks({"threads", 1, false}, 2, [&](int rank, auto group) {
+  run_ranks({"threads", 1, false}, 2, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
     for (const auto type : {at::kDouble, at::kHalf, at::kBFloat16}) {
       Mlp net(1, 8);
       net->to(type);
@@ -185,7 +185,7 @@ TEST(CompressedHook, OtherTypesGoThroughFloat32) {
       ddp(at::full({2, 8}, 0.5 + rank, type)).sum().backward();
       for (const auto& gradient : gradients_of(*net)) {
         EXPECT_EQ(gradient.scalar_type(), type);
-        EXPECT_TRUE(gradient.isfinite().all().template item<bool>());
+        EXPECT_TRUE(gradient.isfinite().all().item<bool>());
       }
     }
   });

@@ -7,6 +7,7 @@
 #include <torch/serialize/input-archive.h>
 #include <torch/serialize/output-archive.h>
 
+#include <algorithm>
 #include <set>
 #include <sstream>
 #include <string_view>
@@ -85,22 +86,23 @@ bool replace_parts(torch::optim::OptimizerParamState& state, const std::map<std:
                    const at::Tensor& parameter) {
   torch::serialize::OutputArchive own;
   state.serialize(own);
+  const std::vector<std::string> keys = reread(own).keys();
+  for (const auto& [part, value] : parts) {
+    if (std::find(keys.begin(), keys.end(), part) == keys.end()) return false;
+  }
   torch::serialize::OutputArchive archive;
-  std::size_t used = 0;
-  for (const std::string& key : reread(own).keys()) {
+  for (const std::string& key : keys) {
     const auto found = parts.find(key);
     if (found == parts.end()) {
       archive.write(key, c10::IValue(at::Tensor()));
       continue;
     }
-    ++used;
     if (found->second.isTensor()) {
       archive.write(key, c10::IValue(found->second.toTensor().to(parameter.device(), false, /*copy=*/true)));
     } else {
       archive.write(key, found->second);
     }
   }
-  if (used != parts.size()) return false;
   torch::serialize::InputArchive input = reread(archive);
   state.serialize(input);
   return true;

@@ -49,11 +49,11 @@ class OptimizerOverlap : public ::testing::TestWithParam<OptimizerCase> {
 INSTANTIATE_TEST_SUITE_P(Optimizer, OptimizerOverlap, ::testing::ValuesIn(optimizer_cases()),
                          [](const auto& info) { return info.param.name; });
 
-struct Run {
+struct TrainingRun {
   Mlp net{6, kWidth};
   std::unique_ptr<DistributedDataParallel<Mlp>> ddp;
 
-  Run(const Setup& setup, const std::shared_ptr<ProcessGroup>& group, const std::shared_ptr<CommHook>& hook) {
+  TrainingRun(const Setup& setup, const std::shared_ptr<ProcessGroup>& group, const std::shared_ptr<CommHook>& hook) {
     auto options = options_for(setup, group);
     options.bucket_cap_mb = 0.002;
     ddp = std::make_unique<DistributedDataParallel<Mlp>>(net, options);
@@ -77,11 +77,11 @@ void expect_equal(const std::vector<at::Tensor>& actual, const std::vector<at::T
 }
 
 TEST_P(OptimizerOverlap, EqualsTheHookAndThenAStepBitForBit) {
-  for (const Setup& setup : all_setups()) {
+  for (const auto& setup : all_setups()) {
     SCOPED_TRACE(concat(setup.group, ", lanes ", setup.lanes));
     run_ranks(setup, kWorld, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
-      Run plain(setup, group, make_quantization_pertensor_hook());
-      Run overlapped(setup, group, make_hook_then_optimizer(make_quantization_pertensor_hook(), factory()));
+      TrainingRun plain(setup, group, make_quantization_pertensor_hook());
+      TrainingRun overlapped(setup, group, make_hook_then_optimizer(make_quantization_pertensor_hook(), factory()));
       const auto optimizer = GetParam().make(plain.net->parameters());
       for (int step = 0; step < 5; ++step) {
         plain.backward(rank, step);
@@ -96,10 +96,10 @@ TEST_P(OptimizerOverlap, EqualsTheHookAndThenAStepBitForBit) {
 
 // Saved after three steps, loaded into a new hook (with other buckets), and into one that has stepped already.
 TEST_P(OptimizerOverlap, GoesOnFromItsState) {
-  const Setup setup{"threads", 2};
+  const gradwire::testing::Setup setup{"threads", 2};
   run_ranks(setup, kWorld, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
     const auto hook = make_hook_then_optimizer(make_allreduce_hook(), factory());
-    Run first(setup, group, hook);
+    TrainingRun first(setup, group, hook);
     for (int step = 0; step < 3; ++step) first.backward(rank, step);
     const HookState state = hook->state_dict();
     const auto weights = first.parameters();
@@ -107,7 +107,7 @@ TEST_P(OptimizerOverlap, GoesOnFromItsState) {
 
     for (const bool used : {false, true}) {
       const auto resumed_hook = make_hook_then_optimizer(make_allreduce_hook(), factory());
-      Run resumed(setup, group, resumed_hook);
+      TrainingRun resumed(setup, group, resumed_hook);
       if (used) resumed.backward(rank, 9);
       {
         const torch::NoGradGuard no_grad;
@@ -130,12 +130,12 @@ TEST_P(OptimizerOverlap, GoesOnFromItsState) {
 }
 
 TEST(OptimizerOverlapState, IsByNameAndRefusesAnotherKind) {
-  const Setup setup{"threads", 1};
+  const gradwire::testing::Setup setup{"threads", 1};
   run_ranks(setup, kWorld, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
     const auto adam = make_hook_then_optimizer(make_allreduce_hook(), [](const std::string&, const at::Tensor& p) {
       return std::make_unique<torch::optim::Adam>(std::vector<at::Tensor>{p}, torch::optim::AdamOptions(1e-2));
     });
-    Run run(setup, group, adam);
+    TrainingRun run(setup, group, adam);
     run.backward(rank, 0);
     const HookState state = adam->state_dict();
     ASSERT_TRUE(state.contains("optimizer/exp_avg/layer0.weight"));
@@ -147,7 +147,7 @@ TEST(OptimizerOverlapState, IsByNameAndRefusesAnotherKind) {
       return std::make_unique<torch::optim::SGD>(std::vector<at::Tensor>{p},
                                                  torch::optim::SGDOptions(0.1).momentum(0.9));
     });
-    Run other(setup, group, sgd);
+    TrainingRun other(setup, group, sgd);
     sgd->load_state_dict(state);
     const std::string error = error_of([&] { other.backward(rank, 0); });
     EXPECT_NE(error.find("this kind of optimizer"), std::string::npos) << error;
@@ -155,7 +155,7 @@ TEST(OptimizerOverlapState, IsByNameAndRefusesAnotherKind) {
 }
 
 TEST(OptimizerOverlapParameters, TheFactoryChoosesAndRatesCanBeSet) {
-  const Setup setup{"threads", 2};
+  const gradwire::testing::Setup setup{"threads", 2};
   run_ranks(setup, kWorld, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
     const auto hook = make_hook_then_optimizer(
         make_allreduce_hook(),
@@ -163,7 +163,7 @@ TEST(OptimizerOverlapParameters, TheFactoryChoosesAndRatesCanBeSet) {
           if (name.find("bias") != std::string::npos) return nullptr;
           return std::make_unique<torch::optim::SGD>(std::vector<at::Tensor>{p}, torch::optim::SGDOptions(0.1));
         });
-    Run run(setup, group, hook);
+    TrainingRun run(setup, group, hook);
     const auto before = run.parameters();
     run.backward(rank, 0);
     const auto after = run.parameters();
@@ -180,13 +180,14 @@ TEST(OptimizerOverlapParameters, TheFactoryChoosesAndRatesCanBeSet) {
 }
 
 TEST(HookThenStep, StepsEachParameterOnceWithItsAverage) {
-  for (const Setup& setup : all_setups()) {
+  for (const auto& setup : all_setups()) {
     run_ranks(setup, kWorld, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
-      Run plain(setup, group, make_allreduce_hook());
+      TrainingRun plain(setup, group, make_allreduce_hook());
       torch::optim::SGD optimizer(plain.net->parameters(), 0.25);
-      Run stepped(setup, group,
-                  make_hook_then_step(make_allreduce_hook(),
-                                      [](const std::string&, at::Tensor p, at::Tensor g) { p.add_(g, -0.25); }));
+      TrainingRun stepped(
+          setup, group, make_hook_then_step(make_allreduce_hook(), [](const std::string&, at::Tensor p, at::Tensor g) {
+            p.add_(g, -0.25);
+          }));
       for (int step = 0; step < 3; ++step) {
         plain.backward(rank, step);
         optimizer.step();

@@ -30,7 +30,7 @@ using Steps = std::vector<std::vector<at::Tensor>>;  // [step][parameter]
 Steps gradients_of_steps(const Setup& setup, int world, int first, int last, const Make& make, double cap = 0.0005,
                          int batch_size = 4) {
   std::vector<Steps> of_ranks(static_cast<std::size_t>(world));
-  run_ranks(setup, world, [&](int rank, auto group) {
+  run_ranks(setup, world, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
     Mlp net(kLayers, kWidth);
     auto options = options_for(setup, group);
     options.bucket_cap_mb = cap;
@@ -156,7 +156,7 @@ TEST(PowerSgdDdpState, SurvivesTheRebuild) {
 TEST(PowerSgdDdpTraining, ConvergesWithErrorFeedback) {
   const auto final_loss = [](const Make& make) {
     double loss = 0;
-    run_ranks({"threads", 2, true}, 2, [&](int rank, auto group) {
+    run_ranks({"threads", 2, true}, 2, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
       Mlp net(3, kWidth);
       auto options = options_for({"threads", 2, true}, group);
       options.bucket_cap_mb = 0.002;
@@ -169,7 +169,7 @@ TEST(PowerSgdDdpTraining, ConvergesWithErrorFeedback) {
         at::Tensor error = (ddp(x) - torch::tanh(x.roll(1, 1))).pow(2).mean() * 20;
         error.backward();
         optimizer.step();
-        if (rank == 0 && step >= 140) loss += error.template item<double>();
+        if (rank == 0 && step >= 140) loss += error.item<double>();
       }
     });
     return loss;

@@ -67,7 +67,9 @@ class EchoGroup final : public ProcessGroup {
 inline std::vector<at::Tensor> run_hook(CommHook& hook, ProcessGroup& group, const Gradients& gradients,
                                         std::uint32_t iteration, std::size_t index = 0, bool is_last = true) {
   GradBucket bucket = make_bucket(gradients, group, iteration, index, is_last);
-  const at::Tensor result = tensor_of(*hook.run(bucket));
+  const Future future = hook.run(bucket);
+  future->waitAndThrow();
+  const at::Tensor result = tensor_of(*future);
   std::vector<at::Tensor> out;
   for (const at::Tensor& view : bucket.layout().views(result)) out.push_back(view.clone());
   return out;

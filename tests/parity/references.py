@@ -37,7 +37,7 @@ def bf16_compress(_case):
     """Gloo refuses bfloat16 sums: cast and divide as default_hooks does, sum with one rounding at the end."""
     def hook(_state, bucket):
         narrow = bucket.buffer().to(torch.bfloat16).div_(dist.get_world_size())
-        parts = [part.view(torch.bfloat16) for part in _gather(narrow.view(torch.int16))]
+        parts = [part.view(torch.bfloat16) for part in _gather(narrow.view(torch.uint8))]
         total = torch.stack([part.float() for part in parts]).sum(0).to(torch.bfloat16)
         return _done(bucket.buffer().copy_(total))
     return None, hook
