@@ -49,8 +49,8 @@ struct HookTraits {
 };
 
 // What a hook remembers from one iteration to the next: tensors, numbers and strings. Values under keys that begin with
-// "local/" are this rank's own, all others are the same on all ranks. Tensors are copies, on the CPU. State that belongs
-// to a parameter has the parameter's name at the end of its key, so that it outlives other buckets.
+// "local/" are this rank's own, all others are the same on all ranks. Tensors are copies, on the CPU. State that
+// belongs to a parameter has the parameter's name at the end of its key, so that it outlives other buckets.
 using HookState = std::map<std::string, c10::IValue>;
 
 // Derive for a hook with state; make_comm_hook() turns callables into one.
@@ -66,9 +66,9 @@ class CommHook {
   // a PeerError that quotes it.
   virtual Future run(GradBucket& bucket) = 0;
 
-  // The memory of the hook, for a checkpoint, and back again. Between iterations only. A hook without memory has an empty
-  // state. load_state_dict() replaces all there was; throws InvalidArgument, and changes nothing, for a state that is
-  // not this hook's.
+  // The memory of the hook, for a checkpoint, and back again. Between iterations only. A hook without memory has an
+  // empty state. load_state_dict() replaces all there was; throws InvalidArgument, and changes nothing, for a state
+  // that is not this hook's.
   virtual HookState state_dict() const { return {}; }
   virtual void load_state_dict(const HookState& state);
 

@@ -31,14 +31,9 @@ std::string lower_case(std::string_view text) {
 }
 
 KernelSet make_set(std::int64_t target) {
-  KernelSet set{lower_case(hwy::TargetName(target)),
-                find_reduce_float(target),
-                find_reduce_half(target),
-                find_reduce_integer(target),
-                find_cast(target),
-                find_quantize_loops(target),
-                find_matrix_loops(target),
-                find_affine_loops(target)};
+  KernelSet set{lower_case(hwy::TargetName(target)), find_reduce_float(target), find_reduce_half(target),
+                find_reduce_integer(target),         find_cast(target),         find_quantize_loops(target),
+                find_matrix_loops(target),           find_affine_loops(target)};
   if (set.reduce_float == nullptr) set.reduce_float = &reduce_scalar;
   if (set.reduce_half == nullptr) set.reduce_half = &reduce_scalar;
   if (set.reduce_integer == nullptr) set.reduce_integer = &reduce_scalar;
