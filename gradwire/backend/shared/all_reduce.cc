@@ -57,7 +57,7 @@ void SharedChannel::all_reduce(void* data, std::size_t count, DType dtype, Reduc
     const bool private_memory = location.segment == 0;
     const bool eager = length <= kEagerBytes;
     if (private_memory && eager) {
-      std::memcpy(input_area(rank(), window_), data, length);
+      if (length > 0) std::memcpy(input_area(rank(), window_), data, length);  // no elements may come with no address
     } else if (private_memory) {
       stage_for_others(bytes, std::min(count, layout_.window / size_of(dtype)), dtype);
     }
