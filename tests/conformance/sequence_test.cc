@@ -9,6 +9,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
 #include "tests/conformance/conformance.h"
+#include "tests/conformance/random_calls.h"
 
 namespace gradwire::testing {
 namespace {
@@ -21,131 +22,6 @@ std::uint64_t test_seed() {
   const char* given = std::getenv("GRADWIRE_TEST_SEED");
   return given != nullptr ? std::strtoull(given, nullptr, 10) : 20240611U;
 }
-
-// One random collective, the same on all ranks because `random` is, checked against the oracle.
-class RandomCalls {
- public:
-  RandomCalls(RankContext& context, Channel& channel, std::size_t largest)
-      : context_(context), channel_(channel), largest_(largest) {}
-
-  void call(Random& random) {
-    const std::size_t kind = random.below(9);
-    dtype_ = kAllDTypes[random.below(11)];
-    do {
-      op_ = kAllOps[random.below(9)];
-    } while (!is_defined(op_, dtype_));
-    // Small counts as often as large ones.
-    count_ = random.below((largest_ >> random.below(12)) + 2);
-    root_ = static_cast<int>(random.below(ranks()));
-    seed_ = random.next() % 1'000'000;
-    tag_ = {static_cast<std::uint32_t>(random.below(1000)), static_cast<std::uint16_t>(random.below(50)), 0};
-    SCOPED_TRACE(
-        concat("call kind ", kind, " ", name_of(dtype_), " ", name_of(op_.kind), " count ", count_, " root ", root_));
-    switch (kind) {
-      case 0:
-        channel_.barrier(with_tag(tag_));
-        break;
-      case 1:
-        return broadcast();
-      case 2:
-      case 3:
-        return all_reduce();
-      case 4:
-        return reduce();
-      case 5:
-        return all_gather();
-      case 6:
-        return gather_and_scatter();
-      case 7:
-        return reduce_scatter();
-      default:
-        return all_to_all();
-    }
-  }
-
- private:
-  std::size_t ranks() const { return static_cast<std::size_t>(context_.size()); }
-  std::size_t own() const { return static_cast<std::size_t>(context_.rank()); }
-  bool is_root() const { return context_.rank() == root_; }
-  std::vector<Bytes> inputs() const {
-    std::vector<Bytes> all = make_inputs(dtype_, count_, context_.size(), seed_);
-    if (dtype_ == DType::boolean) {
-      for (Bytes& input : all) {
-        for (std::byte& value : input) value &= std::byte{1};
-      }
-    }
-    return all;
-  }
-  void expect(const Bytes& actual, const Bytes& expected) const {
-    EXPECT_EQ(difference(actual.data(), expected, dtype_), "");
-  }
-
-  void broadcast() {
-    std::vector<Bytes> all = inputs();
-    channel_.broadcast(all[own()].data(), count_, dtype_, root_, with_tag(tag_));
-    expect(all[own()], inputs()[static_cast<std::size_t>(root_)]);
-  }
-  void all_reduce() {
-    Bytes data = inputs()[own()];
-    channel_.all_reduce(data.data(), count_, dtype_, op_, with_tag(tag_));
-    expect(data, combine(dtype_, op_, inputs()));
-  }
-  void reduce() {
-    const Bytes input = inputs()[own()];
-    Bytes output(input.size());
-    channel_.reduce(input.data(), output.data(), count_, dtype_, op_, root_, with_tag(tag_));
-    if (is_root()) expect(output, combine(dtype_, op_, inputs()));
-  }
-  void all_gather() {
-    const std::vector<Bytes> all = inputs();
-    std::vector<Bytes> received(ranks(), Bytes(all[0].size()));
-    const std::vector<void*> outputs = writable(received);
-    channel_.all_gather(all[own()].data(), outputs, count_, dtype_, with_tag(tag_));
-    for (std::size_t r = 0; r < ranks(); ++r) expect(received[r], all[r]);
-  }
-  void gather_and_scatter() {
-    const std::vector<Bytes> all = inputs();
-    std::vector<Bytes> collected(ranks(), Bytes(all[0].size()));
-    channel_.gather(all[own()].data(), is_root() ? writable(collected) : std::vector<void*>{}, count_, dtype_, root_,
-                    with_tag(tag_));
-    Bytes back(all[0].size());
-    std::vector<const void*> parts;
-    for (std::size_t r = 0; is_root() && r < ranks(); ++r) parts.push_back(collected[ranks() - 1 - r].data());
-    channel_.scatter(parts, back.data(), count_, dtype_, root_, with_tag(tag_));
-    expect(back, all[ranks() - 1 - own()]);
-  }
-  void reduce_scatter() {
-    const std::vector<Bytes> all = inputs();
-    const std::vector<const void*> same(ranks(), all[own()].data());
-    Bytes output(all[0].size());
-    channel_.reduce_scatter(same, output.data(), count_, dtype_, op_, with_tag(tag_));
-    expect(output, combine(dtype_, op_, all));
-  }
-  void all_to_all() {
-    const std::vector<Bytes> all = inputs();
-    std::vector<Bytes> received(ranks(), Bytes(all[0].size()));
-    std::vector<ConstSlice> sent(ranks(), ConstSlice{all[own()].data(), count_});
-    std::vector<Slice> slots;
-    for (Bytes& slot : received) slots.push_back({slot.data(), count_});
-    channel_.all_to_all(sent, slots, dtype_, with_tag(tag_));
-    for (std::size_t r = 0; r < ranks(); ++r) expect(received[r], all[r]);
-  }
-  static std::vector<void*> writable(std::vector<Bytes>& buffers) {
-    std::vector<void*> list;
-    for (Bytes& buffer : buffers) list.push_back(buffer.data());
-    return list;
-  }
-
-  RankContext& context_;
-  Channel& channel_;
-  const std::size_t largest_;
-  DType dtype_ = DType::f32;
-  ReduceOp op_;
-  std::size_t count_ = 0;
-  int root_ = 0;
-  std::uint64_t seed_ = 0;
-  CallTag tag_;
-};
 
 TEST_P(Sequence, RandomCollectivesGiveWhatTheOracleSays) {
   const std::uint64_t seed = test_seed();

@@ -1,0 +1,56 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// Collectives chosen at random, the same on all ranks, each checked against the oracle.
+#pragma once
+
+#include "tests/conformance/conformance.h"
+
+namespace gradwire::testing {
+
+class RandomCalls {
+ public:
+  // The kinds of calls: a name a kind, for those who count them.
+  static constexpr const char* kKinds[] = {"barrier",    "broadcast",          "all_reduce",     "reduce",
+                                           "all_gather", "gather and scatter", "reduce_scatter", "all_to_all"};
+
+  // Of counts up to `largest` elements.
+  RandomCalls(RankContext& context, Channel& channel, std::size_t largest)
+      : context_(context), channel_(channel), largest_(largest) {}
+
+  // Draws a call from `random`, which must be in the same state on all ranks, makes it and expects what the oracle
+  // says.
+  void call(Random& random) {
+    draw(random);
+    make();
+  }
+  // The two halves, for those who want to know which kind comes: its index into kKinds.
+  std::size_t draw(Random& random);
+  void make();
+
+ private:
+  std::size_t ranks() const { return static_cast<std::size_t>(context_.size()); }
+  std::size_t own() const { return static_cast<std::size_t>(context_.rank()); }
+  bool is_root() const { return context_.rank() == root_; }
+  std::vector<Bytes> inputs() const;
+  void expect(const Bytes& actual, const Bytes& expected) const;
+  void broadcast();
+  void all_reduce();
+  void reduce();
+  void all_gather();
+  void gather_and_scatter();
+  void reduce_scatter();
+  void all_to_all();
+
+  RankContext& context_;
+  Channel& channel_;
+  const std::size_t largest_;
+  std::size_t kind_ = 0;
+  DType dtype_ = DType::f32;
+  ReduceOp op_;
+  std::size_t count_ = 0;
+  int root_ = 0;
+  std::uint64_t seed_ = 0;
+  CallTag tag_;
+};
+
+}  // namespace gradwire::testing
