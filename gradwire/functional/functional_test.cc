@@ -1,0 +1,170 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// What users of the differentiable collectives rely on beside the gradients: the examples of PyTorch's own suite, send
+// and recv, no-grad mode, and refusals.
+#include <limits>
+
+#include "gradwire/base/error.h"
+#include "gradwire/ddp/local_group_test_support.h"
+#include "gradwire/functional/functional_test_support.h"
+
+namespace gradwire::testing {
+namespace {
+
+using Body = std::function<void(int rank, const functional::Group& group)>;
+
+void run_two(const Body& body) {
+  test_support::run_ranks("threads", 2, [&](int rank, const std::shared_ptr<Store>& store) {
+    body(rank, make_process_group("threads", store, rank, 2));
+  });
+}
+
+at::Tensor ones(double value) { return at::full({5, 5}, value, at::kDouble); }
+
+template <class E>
+std::string message_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const E& error) {
+    return error.what();
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return {};
+}
+
+// test_gather and test_scatter of PyTorch's test_c10d_spawn_gloo.py.
+TEST(Functional, GatherIsZeroOffTheRootAndItsGradientComesFromTheRoot) {
+  run_two([](int rank, const functional::Group& group) {
+    const at::Tensor x = ones(1 + rank).requires_grad_();
+    const Tensors parts = functional::gather(x, 1, group);
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      EXPECT_TRUE(at::equal(parts[i], rank == 1 ? ones(1.0 + static_cast<double>(i)) : ones(0)));
+    }
+    at::stack(parts).sum(0).sin().sum().backward();
+    EXPECT_TRUE(at::allclose(x.grad(), ones(3).cos()));
+  });
+}
+
+TEST(Functional, ScatterGivesZeroGradientsToWhatWasNotTheRoot) {
+  run_two([](int rank, const functional::Group& group) {
+    const at::Tensor x0 = ones(1).requires_grad_(), x1 = ones(2).requires_grad_();
+    const at::Tensor y = functional::scatter({x0, x1}, 1, group);
+    EXPECT_TRUE(at::equal(y, ones(1 + rank)));
+    y.sin().sum().backward();
+    EXPECT_TRUE(at::allclose(x0.grad(), rank == 1 ? ones(1).cos() : ones(0)));
+    EXPECT_TRUE(at::allclose(x1.grad(), rank == 1 ? ones(2).cos() : ones(0)));
+  });
+}
+
+// The sum of both ranks' losses is 2 max(x0, x1): PyTorch's own gives both ranks 1.
+TEST(Functional, TheGradientOfAMaximumGoesToItsHolder) {
+  run_two([](int rank, const functional::Group& group) {
+    const at::Tensor x = at::full({1}, rank + 1.0, at::kDouble).requires_grad_();
+    functional::all_reduce(x, group, ReduceOp::max()).sum().backward();
+    EXPECT_EQ(x.grad().item<double>(), rank == 1 ? 2 : 0);
+  });
+}
+
+TEST(Functional, NanIsTheExtremeAndItsHolderGetsTheGradient) {
+  run_two([](int rank, const functional::Group& group) {
+    const double value = rank == 0 ? std::numeric_limits<double>::quiet_NaN() : 5;
+    const at::Tensor x = at::full({1}, value, at::kDouble).requires_grad_();
+    functional::all_reduce(x, group, ReduceOp::min()).sum().backward();
+    EXPECT_EQ(x.grad().item<double>(), rank == 0 ? 2 : 0);
+  });
+}
+
+TEST(Functional, InputsStayAsTheyAre) {
+  run_two([](int rank, const functional::Group& group) {
+    const at::Tensor x = ones(rank);
+    functional::all_reduce(x, group);
+    functional::broadcast(x, 1, group);
+    functional::reduce(x, 0, group);
+    EXPECT_TRUE(at::equal(x, ones(rank)));
+  });
+}
+
+TEST(Functional, NoGraphIsMadeWhereNobodyNeedsAGradient) {
+  run_two([](int rank, const functional::Group& group) {
+    const at::Tensor y = functional::all_reduce(at::full({2}, rank, at::kLong), group, ReduceOp::bor());
+    EXPECT_TRUE(at::equal(y, at::ones({2}, at::kLong)));
+    EXPECT_FALSE(y.requires_grad());
+    const at::NoGradGuard guard;
+    EXPECT_FALSE(functional::all_reduce(ones(1).requires_grad_(), group).requires_grad());
+  });
+}
+
+TEST(Functional, ARankInNoGradModeIsRefusedOnAllRanksAndTheGroupGoesOn) {
+  run_two([](int rank, const functional::Group& group) {
+    const std::string message = message_of<InvalidArgument>([&] {
+      const at::AutoGradMode mode(rank == 0);
+      functional::all_reduce(ones(1).requires_grad_(), group);
+    });
+    EXPECT_NE(message.find("no-grad"), std::string::npos) << message;
+    EXPECT_TRUE(at::equal(functional::all_reduce(ones(1), group), ones(2)));
+  });
+}
+
+TEST(Functional, AMessageAndItsGradientTravelBothWays) {
+  run_two([](int rank, const functional::Group& group) {
+    const at::Tensor x = at::full({3}, 2.0 + rank, at::kDouble).requires_grad_();
+    // Each sends to the other, then computes with what came.
+    const at::Tensor sent = functional::send(x, 1 - rank, group, 7);
+    const at::Tensor received = functional::recv(at::empty({3}, at::kDouble), 1 - rank, group, 7);
+    EXPECT_TRUE(at::equal(received, at::full({3}, 3.0 - rank, at::kDouble)));
+    (received.pow(3).sum() + sent).backward();
+    EXPECT_TRUE(at::allclose(x.grad(), 3 * x.detach().pow(2)));
+  });
+}
+
+TEST(Functional, AMessageNeedsNoGradientWhereItsSenderNeedsNone) {
+  run_two([](int rank, const functional::Group& group) {
+    if (rank == 0) {
+      EXPECT_FALSE(functional::send(ones(1), 1, group).requires_grad());
+    } else {
+      EXPECT_FALSE(functional::recv(ones(0), 0, group).requires_grad());
+    }
+  });
+}
+
+TEST(Functional, SendAndRecvHaveNoSecondDerivative) {
+  run_two([](int rank, const functional::Group& group) {
+    at::Tensor x = ones(1).requires_grad_();
+    const at::Tensor end = rank == 0 ? functional::send(x, 1, group) : functional::recv(ones(0), 0, group).sum();
+    message_of<UnsupportedError>([&] { torch::autograd::backward({end}, {}, true, true); });
+  });
+}
+
+// A user's group with nothing but broadcast, all_gather and all_reduce.
+TEST(Functional, WorksOverAUsersGroup) {
+  const auto meeting = std::make_shared<Meeting>(2);
+  test_support::run_ranks("threads", 2, [&](int rank, const std::shared_ptr<Store>&) {
+    const auto group = std::make_shared<LocalGroup>(meeting, rank, 2);
+    const at::Tensor x = at::full({2}, 1.0 + rank, at::kDouble).requires_grad_();
+    functional::all_reduce(x, group).pow(2).sum().backward();
+    EXPECT_TRUE(at::allclose(x.grad(), at::full({2}, 12.0, at::kDouble)));
+  });
+}
+
+TEST(Functional, BadArgumentsAreRefusedWithAClearSentence) {
+  run_two([](int, const functional::Group& group) {
+    const at::Tensor x = ones(1).requires_grad_();
+    const auto refused = [](const std::string& part, const std::function<void()>& call) {
+      const std::string message = message_of<InvalidArgument>(call);
+      EXPECT_NE(message.find(part), std::string::npos) << message;
+    };
+    refused("no group", [&] { functional::all_reduce(x, nullptr); });
+    refused("undefined", [&] { functional::all_reduce(at::Tensor(), group); });
+    refused("not dense", [&] { functional::broadcast(ones(1).to_sparse(), 0, group); });
+    refused("root 2", [&] { functional::broadcast(x, 2, group); });
+    refused("pass one a rank", [&] { functional::scatter({x}, 0, group); });
+    refused("shape", [&] { functional::reduce_scatter({x, x[0]}, group); });
+    refused("no multiple", [&] { functional::all_to_all_single(x, group); });
+    refused("add up", [&] { functional::all_to_all_single(x, group, {3, 3}, {3, 3}); });
+    refused("itself", [&] { functional::send(x, group->rank(), group); });
+    refused("no gradient", [&] { functional::all_reduce(x, group, ReduceOp::band()); });
+  });
+}
+
+}  // namespace
+}  // namespace gradwire::testing

@@ -1,0 +1,98 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+
+#include "gradwire/base/error.h"
+#include "gradwire/base/strings.h"
+#include "gradwire/functional/rule_internal.h"
+
+namespace gradwire::functional {
+namespace {
+
+// Every message goes behind one byte that says whether its sender needs a gradient.
+at::Tensor flag(bool needs_gradient) { return at::full({1}, needs_gradient ? 1 : 0, at::TensorOptions(at::kByte)); }
+
+class PointToPoint : public Rule {
+ public:
+  PointToPoint(const char* operation, int peer, int tag, Group group)
+      : Rule(operation, std::move(group)), peer_(peer), tag_(tag) {}
+
+ protected:
+  void post(const at::Tensor& tensor) const {
+    // The work keeps the copy alive until the receiver has it.
+    group().send({tensor.detach().clone(at::MemoryFormat::Contiguous)}, peer_, tag_);
+  }
+  at::Tensor fetch(const at::Tensor& like) const {
+    at::Tensor tensor = at::empty_like(like, {}, at::MemoryFormat::Contiguous);
+    group().recv({tensor}, peer_, tag_)->wait();
+    return tensor;
+  }
+  void require_first_order() const {
+    if (!c10::GradMode::is_enabled()) return;
+    throw UnsupportedError(
+        concat("backward of ", operation(), " on rank ", group().rank(),
+               ": send and recv can be differentiated only once; use all_to_all or gather with create_graph"));
+  }
+
+ private:
+  int peer_, tag_;
+};
+
+class Send : public PointToPoint {
+ public:
+  Send(int destination, int tag, Group group) : PointToPoint("send", destination, tag, std::move(group)) {}
+  Tensors forward(const Tensors& inputs) const override {
+    post(inputs[0]);
+    return {at::zeros({}, inputs[0].options())};
+  }
+  Tensors save(const Tensors& inputs, const Tensors& /*outputs*/) const override { return {inputs[0]}; }
+  Tensors backward(const Tensors& saved, const Tensors& /*gradients*/) const override {
+    require_first_order();
+    return {fetch(saved[0])};
+  }
+};
+
+class Recv : public PointToPoint {
+ public:
+  Recv(int source, int tag, Group group) : PointToPoint("recv", source, tag, std::move(group)) {}
+  Tensors forward(const Tensors& inputs) const override { return {fetch(inputs[0])}; }
+  Tensors backward(const Tensors& /*saved*/, const Tensors& gradients) const override {
+    require_first_order();
+    post(gradients[0]);
+    return {at::Tensor()};
+  }
+};
+
+void require_other_rank(const char* operation, const Group& group, const at::Tensor& tensor, int peer) {
+  require_arguments(operation, group, {tensor});
+  require_rank(operation, *group, "rank", peer);
+  if (peer == group->rank()) {
+    throw InvalidArgument(concat(operation, " on rank ", peer, ": a rank sends nothing to itself"));
+  }
+}
+
+}  // namespace
+
+at::Tensor send(const at::Tensor& tensor, int destination, const Group& group, int tag) {
+  require_other_rank("send", group, tensor, destination);
+  const bool needed = wants_gradient({tensor});
+  group->send({flag(needed)}, destination, tag);
+  return run_agreed(c10::make_intrusive<Send>(destination, tag, group), {tensor}, needed).front();
+}
+
+at::Tensor recv(const at::Tensor& like, int source, const Group& group, int tag) {
+  require_other_rank("recv", group, like, source);
+  const at::Tensor needed = flag(false);
+  group->recv({needed}, source, tag)->wait();
+  const bool needs_gradient = needed.item<std::uint8_t>() != 0;
+  if (needs_gradient && !c10::GradMode::is_enabled()) {
+    throw InvalidArgument(
+        concat("recv on rank ", group->rank(), ": rank ", source,
+               " needs a gradient of what it sends, but this rank is in no-grad mode and could not send it"));
+  }
+  return run_agreed(c10::make_intrusive<Recv>(source, tag, group), {like.detach()}, needs_gradient).front();
+}
+
+}  // namespace gradwire::functional
