@@ -137,6 +137,12 @@ void BucketStore::lend(std::size_t parameter) {
   parameters_[parameter].tensor.mutable_grad() = loans_[parameter].lend(buckets_[place.bucket].views[place.slot]);
 }
 
+std::vector<at::Tensor> BucketStore::parameters() const {
+  std::vector<at::Tensor> tensors;
+  for (const NamedTensor& parameter : parameters_) tensors.push_back(parameter.tensor);
+  return tensors;
+}
+
 void BucketStore::make_gradients_private() {
   const c10::NoGradGuard no_grad;
   for (SlotLoan& loan : loans_) loan.reclaim();

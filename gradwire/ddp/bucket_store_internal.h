@@ -50,6 +50,7 @@ class BucketStore {
   Place place(std::size_t parameter) const { return places_[parameter]; }
   const std::vector<std::size_t>& members(std::size_t bucket) const { return plan_[bucket]; }
   const at::Tensor& parameter(std::size_t index) const { return parameters_[index].tensor; }
+  std::vector<at::Tensor> parameters() const;
   const std::string& name(std::size_t index) const { return parameters_[index].name; }
   std::size_t parameter_count() const noexcept { return parameters_.size(); }
 

@@ -113,8 +113,6 @@ TEST_P(DdpError, BadOptionsAreRefusedBeforeAnyCommunication) {
   refused([](DdpOptions& o) { o.bucket_cap_mb = -1; }, "bucket_cap_mb");
   refused([](DdpOptions& o) { o.device_ids = {0}; }, "device_ids");
   refused([](DdpOptions& o) { o.device_ids = {0, 1}; }, "device_ids");
-  refused([](DdpOptions& o) { o.find_unused_parameters = true; }, "find_unused_parameters");
-  refused([](DdpOptions& o) { o.static_graph = true; }, "static_graph");
   refused([](DdpOptions& o) { o.mixed_precision = true; }, "mixed_precision");
 }
 

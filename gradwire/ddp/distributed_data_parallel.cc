@@ -27,9 +27,7 @@ constexpr int kMaxLanes = 8;
 constexpr int kAutomaticLanes = 1;
 
 void refuse_later_options(const DdpOptions& options) {
-  const std::pair<const char*, bool> later[] = {{"find_unused_parameters", options.find_unused_parameters},
-                                                {"static_graph", options.static_graph},
-                                                {"mixed_precision", options.mixed_precision}};
+  const std::pair<const char*, bool> later[] = {{"mixed_precision", options.mixed_precision}};
   for (const auto& [name, wanted] : later) {
     if (wanted)
       throw UnsupportedError(
@@ -44,6 +42,9 @@ ReducerOptions reducer_options(const DdpOptions& options) {
   }
   ReducerOptions out;
   out.gradient_as_bucket_view = options.gradient_as_bucket_view;
+  out.graph = options.static_graph             ? internal::GraphKind::fixed
+              : options.find_unused_parameters ? internal::GraphKind::searched
+                                               : internal::GraphKind::every_parameter;
   out.lanes = options.lanes == -1 ? kAutomaticLanes : options.lanes;
   if (options.bucket_cap_mb) {
     const double bytes = *options.bucket_cap_mb * 1024 * 1024;
@@ -164,6 +165,7 @@ DdpCore::DdpCore(std::shared_ptr<torch::nn::Module> module, DdpOptions options) 
     const std::vector<NamedSetting> settings{
         {"gradient_as_bucket_view", tuned.gradient_as_bucket_view ? 1 : 0},
         {"lanes", tuned.lanes},
+        {"kind of graph (static_graph, find_unused_parameters)", static_cast<std::int64_t>(tuned.graph)},
         {"first bucket's cap in bytes", static_cast<std::int64_t>(tuned.caps.front())},
         {"later buckets' cap in bytes", static_cast<std::int64_t>(tuned.caps.back())},
         {"broadcast_buffers", p.options.broadcast_buffers ? 1 : 0}};

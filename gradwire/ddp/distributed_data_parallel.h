@@ -49,6 +49,17 @@ struct DdpOptions {
   // Otherwise gradients lie in the buckets too, but one that is kept moves, with its values, to memory of its own
   // before its place in the bucket is needed again. (A raw pointer into it does not follow.)
   bool gradient_as_bucket_view = false;
+  // Some parameters may get no gradient, others in each iteration and on each rank. They are found at the end of each
+  // forward(), by a search of the graph from its outputs, so every tensor that the loss is made of must be among those
+  // (output_tensors.h), and what is reachable must get a gradient. A parameter that one rank did not use takes part
+  // with zeros (or what .grad holds) and gets the average; one that no rank used since the iteration before keeps its
+  // .grad untouched, bit for bit, undefined or not: ranks exchange one integer a parameter for that. Buckets keep their
+  // first order.
+  bool find_unused_parameters = false;
+  // Every iteration on every rank has the same graph: the same parameters get as many gradients (none, one, several as
+  // in re-entrant checkpoints) as in the first one, whose gradients are all reduced at its end. An iteration that
+  // brings more throws; one that brings fewer is found at the next forward(). Overrides find_unused_parameters.
+  bool static_graph = false;
 
   // What changes performance.
   // Cap of the buckets in MiB. Not given: 1 MiB for the first, 25 for the others; given: for the first too.
@@ -58,8 +69,6 @@ struct DdpOptions {
   int lanes = -1;
 
   // Not available yet; true throws UnsupportedError.
-  bool find_unused_parameters = false;
-  bool static_graph = false;
   bool mixed_precision = false;
 };
 
@@ -145,7 +154,7 @@ std::shared_ptr<torch::nn::Module> base_of(const Holder& holder) { return holder
 // A backward pass is synchronized when a forward() of this object with gradients on, outside no_sync(), came before it.
 // One that enters through the inner module alone is local. Gradients are averaged over the ranks, whatever accumulated
 // in .grad before included. All ranks run the same number of synchronized passes, and in each every parameter that
-// needs a gradient gets one.
+// needs a gradient gets one, unless find_unused_parameters or static_graph says otherwise.
 //
 // After any error of a synchronized backward pass, in a hook, in the user's code or of a peer, this object is at its
 // end on every rank: each throws, the others a PeerError that quotes the first, and so does every later forward().

@@ -26,27 +26,76 @@ bool is_large(const BucketStore::Bucket& bucket) { return bucket.buffer.nbytes()
 
 }  // namespace
 
+// What is known of the graph before the first gradient comes.
+void Reducer::begin_pass() {
+  if (pass_begun_) return;
+  pass_begun_ = true;
+  if (use_.kind() == GraphKind::every_parameter) return;
+  try {
+    if (use_.learning()) {
+      torch::autograd::Engine::get_default_engine().queue_callback(
+          [self = shared_from_this()] { self->end_of_learning(); });
+      return;
+    }
+    for (const std::size_t parameter : use_.absent()) take_absent(parameter);
+    launch_ready();
+  } catch (...) {
+    fail_and_throw("backward, at its start");
+  }
+}
+
 // Autograd calls this after it has accumulated into .grad.
 void Reducer::on_gradient(std::size_t parameter) {
   MutexLock lock(mutex_);
+  const bool defined = store_.parameter(parameter).grad().defined();
+  use_.touch(parameter, defined);
   if (!expecting_) return;
   // Most failures of other ranks reach this one's lanes while backward still runs: no use in going on.
   if (failed_) throw_failure();
   watch_pass();
+  begin_pass();
   try {
+    if (!use_.complete(parameter)) return;
     if (ready_[parameter]) {
       throw InvalidArgument(concat(
           "Parameter '", store_.name(parameter), "' got a second gradient on rank ", group_->rank(),
-          " in one synchronized iteration. Run one backward pass for each forward pass (no_sync() accumulates), and "
-          "do not use a parameter inside several re-entrant checkpoints."));
+          " in one synchronized iteration. Run one backward pass for each forward pass (no_sync() accumulates); with ",
+          "find_unused_parameters, return every tensor that the loss is made of from forward(); and where a parameter "
+          "is "
+          "used inside several re-entrant checkpoints, set static_graph, if every iteration uses it as often."));
     }
-    ready_[parameter] = true;
-    if (iteration_ == 0) ready_order_.push_back(static_cast<std::int64_t>(parameter));
-    if (!idle()) store_gradient(parameter);
-    --pending_[store_.place(parameter).bucket];
+    if (!defined) use_.keep(parameter, {});
+    take_gradient(parameter);
     launch_ready();
   } catch (...) {
     fail_and_throw(concat("backward, at parameter '", store_.name(parameter), "'"));
+  }
+}
+
+void Reducer::take_gradient(std::size_t parameter) {
+  ready_[parameter] = true;
+  if (iteration_ == 0) ready_order_.push_back(static_cast<std::int64_t>(parameter));
+  if (!idle()) store_gradient(parameter);
+  --pending_[store_.place(parameter).bucket];
+}
+
+void Reducer::take_absent(std::size_t parameter) {
+  use_.keep(parameter, store_.parameter(parameter).grad());
+  take_gradient(parameter);
+}
+
+// The first pass over a fixed graph has ended: now it is known which gradients there are.
+void Reducer::end_of_learning() {
+  MutexLock lock(mutex_);
+  if (!expecting_ || failed_) return;
+  try {
+    for (const std::size_t parameter : use_.order_of_completion()) {
+      const bool used = use_.fired(parameter) && store_.parameter(parameter).grad().defined();
+      used ? take_gradient(parameter) : take_absent(parameter);
+    }
+    launch_ready();
+  } catch (...) {
+    fail_and_throw("the end of its first backward pass");
   }
 }
 
@@ -116,6 +165,7 @@ void Reducer::launch_ready() {
     if (!idle()) launch(bucket);
   }
   if (next_bucket_ < count) return;
+  if (!idle()) use_.share(*control_);
   // Not earlier: a re-entrant pass ends before the others, and its callbacks would find buckets that are not ready.
   torch::autograd::Engine::get_default_engine().queue_callback([self = shared_from_this()] { self->finish(); });
 }
@@ -261,7 +311,13 @@ void Reducer::finish() {
     running_.wait();
     if (failed_) throw_failure();
     if (!options_.gradient_as_bucket_view) write_back();
+    try {
+      use_.restore(store_.parameters());
+    } catch (...) {
+      fail_and_throw("the exchange of which parameters were used");
+    }
   }
+  use_.end_iteration();
   ++iteration_;
   begin_iteration();
 }

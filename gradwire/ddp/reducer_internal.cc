@@ -31,10 +31,11 @@ Reducer::Reducer(std::vector<NamedTensor> parameters, std::shared_ptr<ProcessGro
       group_(std::move(group)),
       ours_(is_ours(*group_)),
       alone_(ours_ && group_->size() == 1),
-      store_(std::move(parameters)) {
+      store_(std::move(parameters)),
+      use_(options_.graph, store_.parameter_count()) {
   // Before any backward pass has shown the order, one bucket for each dtype and device: the first iteration only
-  // learns.
-  store_.arrange(plan_initial_buckets(store_.specs(), {kUnlimitedBucketBytes}));
+  // learns. Where the order may differ each time there is nothing to learn.
+  store_.arrange(plan_initial_buckets(store_.specs(), rebuilds() ? BucketCaps{kUnlimitedBucketBytes} : options_.caps));
   begin_iteration();
 }
 
@@ -147,7 +148,7 @@ void Reducer::before_forward() {
   }
   if (control_ == nullptr || idle()) return;
   store_.allocate(*control_);
-  if (!rebuilt_ && iteration_ > 0) rebuild();
+  if (rebuilds() && !rebuilt_ && iteration_ > 0) rebuild();
 }
 
 bool Reducer::under_way() const { return expecting_ && std::find(ready_.begin(), ready_.end(), true) != ready_.end(); }
@@ -158,8 +159,9 @@ void Reducer::require_finished() {
   throw InvalidArgument(concat(
       "The reduction of the iteration before did not finish on rank ", group_->rank(), " of ", group_->size(), ": ",
       missing.size(), " of ", store_.parameter_count(), " parameters got no gradient: ", join(missing, ", "),
-      ". Every parameter that needs a gradient must take part in the loss on every rank (find_unused_parameters is not "
-      "available yet), and backward must run once for each synchronized forward; use no_sync() to accumulate."));
+      ". Every parameter that needs a gradient must take part in the loss on every rank, unless find_unused_parameters "
+      "is set and all outputs of forward() take part; and backward must run once for each synchronized forward; use "
+      "no_sync() to accumulate."));
 }
 
 // Autograd makes a parameter a new accumulator, without our hook, when its dtype or device changes: its gradients would
@@ -197,6 +199,7 @@ void Reducer::rebuild() {
 
 void Reducer::begin_iteration() {
   expecting_ = false;
+  pass_begun_ = false;
   next_bucket_ = 0;
   watched_pass_ = -1;
   ready_.assign(store_.parameter_count(), false);
@@ -212,6 +215,10 @@ void Reducer::expect_backward() {
 }
 
 void Reducer::expect_backward_through(const std::vector<at::Tensor>& outputs) {
+  {
+    MutexLock lock(mutex_);
+    use_.search(outputs, accumulators_);
+  }
   for (const at::Tensor& output : outputs) {
     // A leaf would keep the hook for ever, and a parameter among the outputs has one of its own.
     if (!output.defined() || !output.requires_grad() || output.is_leaf()) continue;
@@ -222,6 +229,7 @@ void Reducer::expect_backward_through(const std::vector<at::Tensor>& outputs) {
       if (reducer->failed_) return;
       reducer->expecting_ = true;
       reducer->watch_pass();
+      reducer->begin_pass();
     });
   }
 }

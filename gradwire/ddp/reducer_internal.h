@@ -19,6 +19,7 @@
 #include "gradwire/ddp/bucket_store_internal.h"
 #include "gradwire/ddp/comm_hook.h"
 #include "gradwire/ddp/lane_internal.h"
+#include "gradwire/ddp/parameter_use_internal.h"
 
 namespace gradwire::internal {
 
@@ -26,6 +27,7 @@ struct ReducerOptions {
   bool gradient_as_bucket_view = false;
   BucketCaps caps = bucket_caps();
   int lanes = 1;  // 0: hooks run on the thread of the backward pass
+  GraphKind graph = GraphKind::every_parameter;
 };
 
 // The life of an iteration: before_forward() -> expect_backward() -> one call of on_gradient() a parameter -> finish(),
@@ -72,7 +74,8 @@ class Reducer final : public std::enable_shared_from_this<Reducer> {
   void before_forward();
   // The next backward pass is synchronized.
   void expect_backward();
-  // Calls expect_backward() when a backward pass comes through one of `outputs`.
+  // Calls expect_backward() when a backward pass comes through one of `outputs`, and looks at the start of the pass for
+  // parameters that it will bring no gradient.
   void expect_backward_through(const std::vector<at::Tensor>& outputs);
 
   // Ends this rank's part with a reason that the other ranks get; the first one stays.
@@ -92,7 +95,11 @@ class Reducer final : public std::enable_shared_from_this<Reducer> {
     std::shared_ptr<Work> work;  // without lanes: kept until its end; a user's group may hold it nowhere
   };
 
+  void begin_pass();
+  void end_of_learning();
   void on_gradient(std::size_t parameter);
+  void take_gradient(std::size_t parameter);
+  void take_absent(std::size_t parameter);
   void store_gradient(std::size_t parameter);
   void require_storable(std::size_t parameter, const at::Tensor& grad, const at::Tensor& slot) const;
   void launch_ready();
@@ -109,6 +116,7 @@ class Reducer final : public std::enable_shared_from_this<Reducer> {
   void write_back();
   void begin_iteration();
   void rebuild();
+  bool rebuilds() const noexcept { return options_.graph != GraphKind::searched; }
   void duplicate_hook_groups();
   std::shared_ptr<ProcessGroup> duplicate_of(const std::shared_ptr<ProcessGroup>& group);
   void require_own_accumulators() const;
@@ -130,6 +138,7 @@ class Reducer final : public std::enable_shared_from_this<Reducer> {
 
   mutable Mutex mutex_;
   BucketStore store_;
+  ParameterUse use_;
   std::shared_ptr<CommHook> hook_;
   std::shared_ptr<ProcessGroup> control_;
   std::vector<std::unique_ptr<Lane>> lanes_;
@@ -141,6 +150,7 @@ class Reducer final : public std::enable_shared_from_this<Reducer> {
 
   // Of the iteration.
   bool expecting_ = false;
+  bool pass_begun_ = false;
   bool rebuilt_ = false;
   std::uint32_t iteration_ = 0;
   int watched_pass_ = -1;

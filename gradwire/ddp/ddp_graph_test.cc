@@ -1,0 +1,295 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// Graphs in which not every parameter gets one gradient: find_unused_parameters and static_graph.
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <atomic>
+
+#include "gradwire/base/error.h"
+#include "gradwire/ddp/ddp_test_support.h"
+#include "gradwire/ddp/parameter_use_internal.h"
+
+namespace gradwire::testing {
+namespace {
+
+constexpr int kWidth = 6;
+constexpr int kBranches = 4;
+
+// Uses the branches that the caller names.
+struct BranchesImpl : torch::nn::Module {
+  BranchesImpl() {
+    for (int i = 0; i < kBranches; ++i) {
+      branches.push_back(register_module(concat("branch", i), torch::nn::Linear(kWidth, kWidth)));
+    }
+    fill(*this, 5);
+  }
+  at::Tensor forward(const at::Tensor& x, const std::vector<int>& used) {
+    at::Tensor sum = at::zeros_like(x);
+    for (const int i : used) sum = sum + torch::tanh(branches[static_cast<std::size_t>(i)](x)) * (i + 1);
+    return sum;
+  }
+  std::vector<torch::nn::Linear> branches;
+};
+TORCH_MODULE(Branches);
+
+at::Tensor input_of(int rank, int step) { return random_tensor({3, kWidth}, 1000 * (rank + 1) + step); }
+
+using Use = std::function<std::vector<int>(int rank, int step)>;
+
+// The branches a rank uses: some on no rank, some on one, changing with the step.
+std::vector<int> changing(int rank, int step) {
+  std::vector<int> used{step % kBranches};
+  if (rank == 0) used.push_back((step + 1) % kBranches);
+  return used;
+}
+
+// The gradients that `size` ranks must hold after each step, accumulated when `zero` is false.
+class Oracle {
+ public:
+  Oracle(int size, Use use, bool zero) : size_(size), use_(std::move(use)), zero_(zero) {}
+
+  // Of this rank's .grad before the step: the average over the ranks, where a rank that did not use a parameter takes
+  // part with what it holds; undefined or untouched where no rank used it.
+  std::vector<at::Tensor> step(int number) {
+    std::vector<at::Tensor> sum;
+    for (int rank = 0; rank < size_; ++rank) {
+      Branches local;
+      local->forward(input_of(rank, number), use_(rank, number)).square().sum().backward();
+      const std::vector<at::Tensor> mine = gradients_of(*local);
+      sum.resize(mine.size());
+      for (std::size_t i = 0; i < mine.size(); ++i) {
+        if (!mine[i].defined()) continue;
+        sum[i] = sum[i].defined() ? sum[i] + mine[i] : mine[i];
+      }
+    }
+    if (held_.empty() || zero_) held_.assign(sum.size(), at::Tensor());
+    for (std::size_t i = 0; i < sum.size(); ++i) {
+      if (!sum[i].defined()) continue;
+      held_[i] = held_[i].defined() ? held_[i] + sum[i] / size_ : sum[i] / size_;
+    }
+    return held_;
+  }
+
+ private:
+  int size_;
+  Use use_;
+  bool zero_;
+  std::vector<at::Tensor> held_;
+};
+
+class DdpGraph : public ::testing::TestWithParam<Setup> {
+ protected:
+  static DdpOptions options(const std::shared_ptr<ProcessGroup>& group) {
+    DdpOptions made = options_for(GetParam(), group);
+    made.bucket_cap_mb = 0.0001;  // a bucket a tensor
+    return made;
+  }
+
+  static void train(const Use& use, bool zero, int size, const std::function<void(DdpOptions&)>& change) {
+    run_ranks(GetParam(), size, [&](int rank, auto group) {
+      DdpOptions made = options(group);
+      change(made);
+      Branches net;
+      DistributedDataParallel ddp(net, made);
+      Oracle oracle(size, use, zero);
+      for (int step = 0; step < 6; ++step) {
+        SCOPED_TRACE(concat("rank ", rank, " of ", size, ", step ", step));
+        if (zero) ddp.zero_grad();
+        ddp(input_of(rank, step), use(rank, step)).square().sum().backward();
+        expect_close(gradients_of(*net), oracle.step(step));
+      }
+    });
+  }
+};
+
+TEST_P(DdpGraph, ParametersThatSomeRanksOrNoneUseAreFoundInEachIteration) {
+  for (const int size : {1, 2, 3}) {
+    for (const bool zero : {true, false}) {
+      train(changing, zero, size, [](DdpOptions& o) { o.find_unused_parameters = true; });
+    }
+  }
+}
+
+TEST_P(DdpGraph, AHookSeesAllBucketsInOrderWhateverIsUsed) {
+  run_ranks(GetParam(), 2, [&](int rank, auto group) {
+    DdpOptions made = options(group);
+    made.find_unused_parameters = true;
+    DistributedDataParallel ddp(Branches(), made);
+    std::vector<std::size_t> seen;
+    ddp.register_comm_hook([&](GradBucket& bucket) {
+      seen.push_back(bucket.index());
+      return bucket.buffer();
+    });
+    ddp(input_of(rank, 0), changing(rank, 0)).sum().backward();
+    EXPECT_EQ(seen.size(), ddp.core().bucket_plan().size());
+    for (std::size_t i = 0; i < seen.size(); ++i) EXPECT_EQ(seen[i], i);
+  });
+}
+
+// Gradients of parameters that no rank uses keep their bits, though N times 1/N does not.
+TEST_P(DdpGraph, WhatNobodyUsesStaysUntouched) {
+  run_ranks(GetParam(), 3, [&](int rank, auto group) {
+    DdpOptions made = options(group);
+    made.find_unused_parameters = true;
+    Branches net;
+    DistributedDataParallel ddp(net, made);
+    at::Tensor& grad = net->branches[3]->weight.mutable_grad();
+    grad = random_tensor({kWidth, kWidth}, 70 + rank);
+    const at::Tensor before = grad.clone();
+    for (int step = 0; step < 3; ++step) ddp(input_of(rank, step), std::vector<int>{0, 1}).sum().backward();
+    EXPECT_TRUE(at::equal(net->branches[3]->weight.grad(), before));
+    EXPECT_FALSE(net->branches[2]->weight.grad().defined());
+  });
+}
+
+TEST_P(DdpGraph, WhatWasUsedWithoutSyncIsAveragedByTheNextSynchronizedPass) {
+  run_ranks(GetParam(), 2, [&](int rank, auto group) {
+    DdpOptions made = options(group);
+    made.find_unused_parameters = true;
+    Branches net;
+    DistributedDataParallel ddp(net, made);
+    {
+      const auto guard = ddp.no_sync();
+      ddp(input_of(rank, 0), std::vector<int>{2}).sum().backward();
+    }
+    ddp(input_of(rank, 1), std::vector<int>{0}).sum().backward();
+    at::Tensor wanted = at::zeros({kWidth, kWidth});
+    for (int other = 0; other < 2; ++other) {
+      Branches local;
+      local->forward(input_of(other, 0), {2}).sum().backward();
+      wanted += local->branches[2]->weight.grad() / 2;
+    }
+    expect_close({net->branches[2]->weight.grad()}, {wanted});
+    EXPECT_FALSE(net->branches[1]->weight.grad().defined());
+  });
+}
+
+TEST_P(DdpGraph, WithoutTheOptionTheErrorNamesTheParametersAndTheOption) {
+  run_ranks(GetParam(), 2, [&](int rank, auto group) {
+    DistributedDataParallel ddp(Branches(), options(group));
+    ddp(input_of(rank, 0), std::vector<int>{0, 1, 2}).sum().backward();
+    const std::string error = error_of([&] { ddp(input_of(rank, 1), std::vector<int>{0}); });
+    EXPECT_NE(error.find("'branch3.weight'"), std::string::npos) << error;
+    EXPECT_NE(error.find("find_unused_parameters"), std::string::npos) << error;
+  });
+}
+
+TEST_P(DdpGraph, AFixedGraphMayLeaveParametersOut) {
+  const Use use = [](int, int) { return std::vector<int>{2, 0}; };
+  for (const int size : {1, 2, 3}) {
+    for (const bool zero : {true, false}) train(use, zero, size, [](DdpOptions& o) { o.static_graph = true; });
+  }
+}
+
+TEST_P(DdpGraph, AFixedGraphMayDifferBetweenRanks) {
+  const Use use = [](int rank, int) { return rank == 0 ? std::vector<int>{0, 3} : std::vector<int>{1, 3}; };
+  train(use, true, 2, [](DdpOptions& o) { o.static_graph = true; });
+}
+
+// A segment whose activations are computed again in backward, by a backward pass inside the backward pass.
+struct Checkpoint : torch::autograd::Function<Checkpoint> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
+                            torch::nn::LinearImpl* layer) {
+    context->save_for_backward({x});
+    context->saved_data["layer"] = reinterpret_cast<std::int64_t>(layer);
+    return torch::tanh(layer->forward(x));
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
+    auto* layer = reinterpret_cast<torch::nn::LinearImpl*>(context->saved_data["layer"].toInt());
+    const at::AutoGradMode with_gradients(true);
+    const at::Tensor x = context->get_saved_variables()[0].detach().requires_grad_();
+    torch::autograd::backward({torch::tanh(layer->forward(x))}, {gradients[0]});
+    return {x.grad(), at::Tensor()};
+  }
+};
+
+struct CheckpointedImpl : torch::nn::Module {
+  explicit CheckpointedImpl(bool checkpoints) : checkpointed(checkpoints) {
+    first = register_module("first", torch::nn::Linear(kWidth, kWidth));
+    shared = register_module("shared", torch::nn::Linear(kWidth, kWidth));
+    fill(*this, 6);
+  }
+  at::Tensor segment(const at::Tensor& x) {
+    return checkpointed ? Checkpoint::apply(x, shared.get()) : torch::tanh(shared(x));
+  }
+  // The shared layer is in two segments.
+  at::Tensor forward(const at::Tensor& x) { return segment(segment(first(x))); }
+  bool checkpointed;
+  torch::nn::Linear first{nullptr}, shared{nullptr};
+};
+TORCH_MODULE(Checkpointed);
+
+TEST_P(DdpGraph, AFixedGraphMayBringAParameterSeveralGradients) {
+  run_ranks(GetParam(), 2, [&](int rank, auto group) {
+    DdpOptions made = options(group);
+    made.static_graph = true;
+    Checkpointed net(true);
+    DistributedDataParallel ddp(net, made);
+    for (int step = 0; step < 4; ++step) {
+      SCOPED_TRACE(concat("step ", step));
+      ddp.zero_grad();
+      ddp(input_of(rank, step)).square().sum().backward();
+      std::vector<at::Tensor> wanted;
+      for (int other = 0; other < 2; ++other) {
+        Checkpointed local(false);
+        local(input_of(other, step)).square().sum().backward();
+        const std::vector<at::Tensor> mine = gradients_of(*local);
+        for (std::size_t i = 0; i < mine.size(); ++i) {
+          if (other == 0) wanted.push_back(mine[i] / 2);
+          if (other == 1) wanted[i] += mine[i] / 2;
+        }
+      }
+      expect_close(gradients_of(*net), wanted);
+    }
+  });
+}
+
+TEST_P(DdpGraph, SeveralGradientsWithoutAFixedGraphAreAnErrorThatNamesTheOption) {
+  std::atomic<int> named{0};
+  try {
+    run_ranks(GetParam(), 2, [&](int rank, auto group) {
+      DistributedDataParallel ddp(Checkpointed(true), options(group));
+      const std::string error = error_of([&] { ddp(input_of(rank, 0)).sum().backward(); });
+      if (error.find("static_graph") != std::string::npos) ++named;
+      throw InvalidArgument(error);
+    });
+  } catch (const Error&) {
+  }
+  EXPECT_GE(named.load(), 1);
+}
+
+TEST_P(DdpGraph, OptionsThatDifferBetweenRanksAreRefused) {
+  std::atomic<int> refused{0};
+  try {
+    run_ranks(GetParam(), 2, [&](int rank, auto group) {
+      DdpOptions made = options(group);
+      made.static_graph = rank == 0;
+      try {
+        DistributedDataParallel ddp(Branches(), made);
+      } catch (const MismatchError& error) {
+        EXPECT_NE(std::string(error.what()).find("static_graph"), std::string::npos) << error.what();
+        ++refused;
+        throw;
+      }
+    });
+  } catch (const MismatchError&) {
+  }
+  EXPECT_EQ(refused.load(), 2);
+}
+
+INSTANTIATE_TEST_SUITE_P(Setups, DdpGraph, ::testing::ValuesIn(all_setups()), name_of_setup);
+
+TEST(ParameterUse, OrdersParametersByTheirLastGradientAndThoseWithoutOneLast) {
+  internal::ParameterUse use(internal::GraphKind::fixed, 4);
+  for (const std::size_t parameter : {2U, 0U, 2U, 3U}) EXPECT_FALSE(use.complete(parameter));
+  EXPECT_EQ(use.order_of_completion(), (std::vector<std::size_t>{0, 2, 3, 1}));
+  use.end_iteration();
+  EXPECT_EQ(use.absent(), std::vector<std::size_t>{1});
+  EXPECT_FALSE(use.complete(2));
+  EXPECT_TRUE(use.complete(2));
+  EXPECT_TRUE(use.complete(2)) << "one too many must be noticed";
+}
+
+}  // namespace
+}  // namespace gradwire::testing

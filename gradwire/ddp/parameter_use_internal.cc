@@ -1,0 +1,122 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/ddp/parameter_use_internal.h"
+
+#include <ATen/ops/zeros.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <numeric>
+#include <unordered_map>
+#include <unordered_set>
+
+namespace gradwire::internal {
+
+ParameterUse::ParameterUse(GraphKind kind, std::size_t parameters)
+    : kind_(kind),
+      last_firing_(parameters, 0),
+      expected_(parameters, 0),
+      left_(parameters, 0),
+      reachable_(parameters, false),
+      touched_(parameters, false),
+      used_somewhere_(parameters, true) {}
+
+void ParameterUse::search(const std::vector<at::Tensor>& outputs,
+                          const std::vector<c10::intrusive_ptr<torch::autograd::Node>>& accumulators) {
+  if (kind_ != GraphKind::searched) return;
+  using torch::autograd::Node;
+  std::unordered_map<const Node*, std::size_t> parameter_of;
+  for (std::size_t i = 0; i < accumulators.size(); ++i) parameter_of.emplace(accumulators[i].get(), i);
+  std::unordered_set<const Node*> seen;
+  std::vector<const Node*> open;
+  const auto visit = [&](const Node* node) {
+    if (node == nullptr || !seen.insert(node).second) return;
+    const auto found = parameter_of.find(node);
+    if (found != parameter_of.end()) reachable_[found->second] = true;
+    open.push_back(node);
+  };
+  for (const at::Tensor& output : outputs) {
+    if (output.defined() && output.requires_grad()) visit(torch::autograd::impl::gradient_edge(output).function.get());
+  }
+  while (!open.empty()) {
+    const Node* node = open.back();
+    open.pop_back();
+    for (const torch::autograd::Edge& edge : node->next_edges()) visit(edge.function.get());
+  }
+}
+
+std::vector<std::size_t> ParameterUse::absent() const {
+  std::vector<std::size_t> absent;
+  for (std::size_t i = 0; i < touched_.size(); ++i) {
+    if (kind_ == GraphKind::searched ? !reachable_[i] : kind_ == GraphKind::fixed && learnt_ && expected_[i] == 0) {
+      absent.push_back(i);
+    }
+  }
+  return absent;
+}
+
+void ParameterUse::touch(std::size_t parameter, bool defined) {
+  if (defined) touched_[parameter] = true;
+}
+
+bool ParameterUse::complete(std::size_t parameter) {
+  if (kind_ != GraphKind::fixed) return true;
+  if (learnt_) return --left_[parameter] <= 0;
+  ++expected_[parameter];
+  last_firing_[parameter] = ++firings_;
+  return false;
+}
+
+std::vector<std::size_t> ParameterUse::order_of_completion() const {
+  std::vector<std::size_t> order(last_firing_.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  // Zero, which is no firing, becomes the largest.
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return last_firing_[a] - 1 < last_firing_[b] - 1; });
+  return order;
+}
+
+void ParameterUse::keep(std::size_t parameter, const at::Tensor& grad) {
+  const c10::NoGradGuard no_grad;
+  kept_[parameter] = grad.defined() ? grad.detach().clone() : at::Tensor();
+}
+
+void ParameterUse::share(ProcessGroup& group) {
+  if (kind_ == GraphKind::every_parameter || (kind_ == GraphKind::fixed && learnt_)) return;
+  map_ = at::zeros({static_cast<std::int64_t>(touched_.size())}, at::kInt);
+  for (std::size_t i = 0; i < touched_.size(); ++i) {
+    if (touched_[i]) map_.data_ptr<std::int32_t>()[i] = 1;
+  }
+  sharing_ = group.all_reduce({map_});
+}
+
+void ParameterUse::restore(const std::vector<at::Tensor>& parameters) {
+  const c10::NoGradGuard no_grad;
+  if (sharing_ != nullptr) {
+    sharing_->wait();
+    sharing_.reset();
+    for (std::size_t i = 0; i < used_somewhere_.size(); ++i) {
+      used_somewhere_[i] = map_.const_data_ptr<std::int32_t>()[i] != 0;
+    }
+  }
+  for (const auto& [parameter, grad] : kept_) {
+    if (used_somewhere_[parameter]) continue;
+    at::Tensor& now = parameters[parameter].mutable_grad();
+    if (grad.defined()) {
+      now.copy_(grad);
+    } else {
+      now.reset();
+    }
+  }
+}
+
+void ParameterUse::end_iteration() {
+  kept_.clear();
+  sharing_.reset();
+  learnt_ = true;
+  left_ = expected_;
+  reachable_.assign(reachable_.size(), false);
+  touched_.assign(touched_.size(), false);
+}
+
+}  // namespace gradwire::internal
