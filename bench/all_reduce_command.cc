@@ -10,8 +10,10 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "bench/contestants.h"
 #include "bench/contract_cost.h"
 #include "bench/coordinator.h"
+#include "bench/sizes.h"
 #include "bench/statistics.h"
 #include "gradwire/base/dtype.h"
 #include "gradwire/base/error.h"
@@ -29,10 +31,6 @@ struct Column {
   bool ours;
 };
 
-using Blocks = std::vector<std::vector<double>>;
-
-std::string own_path() { return std::filesystem::read_symlink("/proc/self/exe"); }
-
 Contestant gradwire_contestant(const AllReduceOptions& options, const ScratchFolder& scratch,
                                const std::string& socket) {
   Contestant made{"gradwire", {}, options.world};
@@ -47,16 +45,12 @@ Contestant gradwire_contestant(const AllReduceOptions& options, const ScratchFol
 }
 
 Contestant gloo_contestant(const AllReduceOptions& options, const ScratchFolder& scratch, const std::string& socket) {
-  const std::filesystem::path script = std::filesystem::path(GRADWIRE_BENCH_SOURCE_DIR) / "peers" / "gloo_worker.py";
-  if (!std::filesystem::exists(options.python)) {
-    throw std::runtime_error("the peer Gloo needs a Python with torch; " + options.python +
-                             " is not there (run `make setup`, or name one with --python)");
-  }
+  const std::vector<std::string> peer = python_peer(options.python, "gloo_worker.py");
   Contestant made{"gloo", {}, options.world};
   for (int rank = 0; rank < options.world; ++rank) {
-    made.commands.push_back({"OMP_NUM_THREADS=1", options.python, script, socket, scratch / "gloo",
-                             std::to_string(rank), std::to_string(options.world), options.dtype, options.op,
-                             options.pin ? "pin" : "free"});
+    std::vector<std::string>& command = made.commands.emplace_back(peer);
+    command.insert(command.end(), {socket, scratch / "gloo", std::to_string(rank), std::to_string(options.world),
+                                   options.dtype, options.op, options.pin ? "pin" : "free"});
   }
   return made;
 }
@@ -79,33 +73,21 @@ int iterations_for(std::size_t bytes, bool cold) {
   return static_cast<int>(std::clamp<std::size_t>(budget, 3, cold ? 10 : 200));
 }
 
-std::map<std::string, Blocks> measure_size(Coordinator& coordinator, const AllReduceOptions& options,
-                                           const std::vector<Column>& columns, std::size_t bytes) {
-  std::map<std::string, Blocks> blocks;
-  for (int round = 0; round < options.rounds; ++round) {
-    // A B C, then C B A: slow drift of the machine falls on all alike.
-    std::vector<Column> order = columns;
-    for (int half = 0; half < 2; ++half) {
-      for (const Column& column : order) {
-        const int iterations = iterations_for(bytes, options.cold);
-        const Measurement what{bytes, iterations, std::min(iterations, 5), column.in_place ? "in-place" : "staged",
-                               options.cold};
-        blocks[column.title].push_back(coordinator.measure(column.contestant, what));
-      }
-      std::reverse(order.begin(), order.end());
-    }
+std::map<std::string, Turns> measure_size(Coordinator& coordinator, const AllReduceOptions& options,
+                                          const std::vector<Column>& columns, std::size_t bytes) {
+  const int iterations = iterations_for(bytes, options.cold);
+  std::vector<Entrant> entrants;
+  for (const Column& column : columns) {
+    entrants.push_back(
+        {column.title,
+         column.contestant,
+         {bytes, iterations, std::min(iterations, 5), column.in_place ? "in-place" : "staged", options.cold}});
   }
-  return blocks;
-}
-
-std::vector<double> flatten(const Blocks& blocks) {
-  std::vector<double> all;
-  for (const auto& block : blocks) all.insert(all.end(), block.begin(), block.end());
-  return all;
+  return measure_in_turn(coordinator, entrants, options.rounds);
 }
 
 void report(const AllReduceOptions& options, const std::vector<Column>& columns, std::size_t bytes,
-            const std::map<std::string, Blocks>& blocks) {
+            const std::map<std::string, Turns>& turns) {
   nlohmann::json line{{"benchmark", "all_reduce"},
                       {"backend", options.backend},
                       {"world", options.world},
@@ -115,8 +97,8 @@ void report(const AllReduceOptions& options, const std::vector<Column>& columns,
                       {"buffers", options.cold ? "cold" : "hot"}};
   const auto mine = std::find_if(columns.begin(), columns.end(), [](const Column& column) { return column.ours; });
   for (const Column& column : columns) {
-    const Blocks& own = blocks.at(column.title);
-    const Summary summary = summarize(flatten(own));
+    const Turns& own = turns.at(column.title);
+    const Summary summary = summarize(own.samples());
     const double gbps = static_cast<double>(bytes) / summary.median / 1e3;
     nlohmann::json entry{{"median_us", summary.median},
                          {"p10_us", summary.p10},
@@ -126,7 +108,7 @@ void report(const AllReduceOptions& options, const std::vector<Column>& columns,
     std::string ratios;
     for (const Column& other : columns) {
       if (!other.ours || column.ours) continue;
-      const Ratio ratio = ratio_of_medians(own, blocks.at(other.title));
+      const Ratio ratio = ratio_of_medians(own.blocks, turns.at(other.title).blocks);
       char text[96];
       std::snprintf(text, sizeof(text), "  %s %.2fx [%.2f, %.2f]", other.in_place ? "in-place" : "staged", ratio.value,
                     ratio.low, ratio.high);
@@ -149,33 +131,11 @@ void report(const AllReduceOptions& options, const std::vector<Column>& columns,
 
 }  // namespace
 
-std::size_t parse_bytes(const std::string& text) {
-  std::size_t end = 0;
-  unsigned long long number = 0;
-  try {
-    number = std::stoull(text, &end);
-  } catch (const std::exception&) {
-    end = 0;
-  }
-  const std::string unit = text.substr(end);
-  const int shift = unit.empty() ? 0 : unit == "Ki" ? 10 : unit == "Mi" ? 20 : unit == "Gi" ? 30 : -1;
-  if (end == 0 || shift < 0 || text[0] == '-')
-    throw InvalidArgument(concat("'", text, "' is no size; write 4096, 4Ki, 25Mi or 1Gi"));
-  return static_cast<std::size_t>(number) << static_cast<unsigned>(shift);
-}
-
-std::string format_bytes(std::size_t bytes) {
-  for (const auto& [shift, unit] : {std::pair{30U, "Gi"}, std::pair{20U, "Mi"}, std::pair{10U, "Ki"}}) {
-    if (bytes != 0 && bytes % (std::size_t{1} << shift) == 0) return std::to_string(bytes >> shift) + unit;
-  }
-  return std::to_string(bytes);
-}
-
 void run_all_reduce(const AllReduceOptions& options) {
   const DType dtype = dtype_from_name(options.dtype);
   require_defined(reduce_op_from_name(options.op), dtype);
-  if (options.world < 1 || options.world > 64)
-    throw InvalidArgument(concat("--world ", options.world, ": it must be from 1 to 64"));
+  require_world(options.world);
+  require_backend(options.backend);
   const ScratchFolder scratch;
   const std::string socket = scratch / "coordinator";
   Coordinator coordinator(socket);

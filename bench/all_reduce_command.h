@@ -25,10 +25,6 @@ struct AllReduceOptions {
   std::string python;  // that has torch, for Gloo
 };
 
-// "4Ki", "25Mi", "100" to bytes. Throws InvalidArgument.
-std::size_t parse_bytes(const std::string& text);
-std::string format_bytes(std::size_t bytes);
-
 // Measures and prints. Throws std::runtime_error, InvalidArgument.
 void run_all_reduce(const AllReduceOptions& options);
 

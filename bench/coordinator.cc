@@ -143,7 +143,7 @@ std::string Coordinator::read_line(Connection& connection, const std::string& wh
   }
 }
 
-std::vector<double> Coordinator::measure(const std::string& contestant, const Measurement& what) {
+Reply Coordinator::measure(const std::string& contestant, const Measurement& what) {
   std::ostringstream command;
   command << "measure " << what.bytes << ' ' << what.iterations << ' ' << what.warm_up << ' ' << what.variant << ' '
           << (what.cold ? "cold" : "hot") << '\n';
@@ -154,7 +154,8 @@ std::vector<double> Coordinator::measure(const std::string& contestant, const Me
       throw std::runtime_error("rank " + std::to_string(rank) + " of " + contestant + " is gone");
     }
   }
-  std::vector<double> samples;
+  Reply made;
+  std::vector<ContestantError> errors;
   for (auto& [rank, connection] : ranks) {
     const std::string who = "rank " + std::to_string(rank) + " of " + contestant;
     std::istringstream reply(read_line(connection, who));
@@ -162,12 +163,19 @@ std::vector<double> Coordinator::measure(const std::string& contestant, const Me
     reply >> verb;
     if (verb == "error") {
       std::string text;
-      std::getline(reply, text);
-      throw std::runtime_error(who + ":" + text);
+      std::getline(reply >> std::ws, text);
+      errors.emplace_back(who, text);
     }
-    for (double sample = 0; reply >> sample;) samples.push_back(sample);
+    for (std::string word; reply >> word;) {
+      if (word == "bytes") {
+        reply >> made.bytes;
+      } else {
+        made.samples.push_back(std::stod(word));
+      }
+    }
   }
-  return samples;
+  if (!errors.empty()) throw errors.front();
+  return made;
 }
 
 }  // namespace gradwire::bench

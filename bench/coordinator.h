@@ -5,7 +5,9 @@
 
 #include <sys/types.h>
 
+#include <cstddef>
 #include <map>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -19,6 +21,22 @@ struct Contestant {
   std::vector<std::vector<std::string>>
       commands;  // argument lists; an environment of KEY=VALUE words may precede the program
   int ranks = 2;
+};
+
+// What rank 0 of a contestant said.
+struct Reply {
+  std::vector<double> samples;  // microseconds
+  std::size_t bytes = 0;        // what one run sent, or made; 0 from contestants that do not say
+};
+
+// What a rank said instead. All ranks have answered, so a contestant that lives on may be asked again.
+class ContestantError : public std::runtime_error {
+ public:
+  ContestantError(const std::string& who, const std::string& text) : runtime_error(who + ": " + text), text_(text) {}
+  const std::string& text() const noexcept { return text_; }
+
+ private:
+  std::string text_;
 };
 
 // A folder of its own for sockets and rendezvous files, gone with it.
@@ -47,9 +65,9 @@ class Coordinator {
   // they do not come.
   void start(const Contestant& contestant);
 
-  // Has all ranks of `contestant` measure; rank 0's samples, in microseconds. Throws std::runtime_error with a rank's
-  // error.
-  std::vector<double> measure(const std::string& contestant, const Measurement& what);
+  // Has all ranks of `contestant` measure. Throws ContestantError with a rank's error, std::runtime_error when a rank
+  // is gone or silent.
+  Reply measure(const std::string& contestant, const Measurement& what);
 
  private:
   struct Connection {

@@ -3,16 +3,14 @@
 #include "bench/ddp_command.h"
 
 #include <cstdio>
-#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "bench/contestants.h"
 #include "bench/coordinator.h"
 #include "bench/statistics.h"
-#include "gradwire/base/error.h"
-#include "gradwire/base/strings.h"
 
 namespace gradwire::bench {
 namespace {
@@ -35,7 +33,7 @@ Result measure_case(Coordinator& coordinator, const DdpCommandOptions& options, 
   std::vector<double> ddp;
   const auto block = [&](const std::string& variant) {
     // Two steps first: the buckets are rebuilt before the second.
-    return mean_of(coordinator.measure(which.contestant, {0, options.steps, 2, variant, false}));
+    return mean_of(coordinator.measure(which.contestant, {0, options.steps, 2, variant, false}).samples);
   };
   for (int round = 0; round < options.rounds; ++round) {
     const bool alone_first = round % 2 == 0;
@@ -48,29 +46,24 @@ Result measure_case(Coordinator& coordinator, const DdpCommandOptions& options, 
 
 Contestant gradwire_contestant(const DdpCommandOptions& options, const ScratchFolder& scratch,
                                const std::string& socket) {
-  const std::string self = std::filesystem::read_symlink("/proc/self/exe");
   Contestant made{"gradwire", {}, options.world};
   for (int rank = 0; rank < options.world; ++rank) {
-    made.commands.push_back({"OMP_NUM_THREADS=1", self, "training-worker", "--backend", options.backend, "--socket",
-                             socket, "--rendezvous", scratch / "gradwire", "--rank", std::to_string(rank), "--world",
-                             std::to_string(options.world), "--batch", std::to_string(options.batch), "--lanes",
-                             std::to_string(options.lanes), options.pin ? "--pin" : "--no-pin"});
+    made.commands.push_back({"OMP_NUM_THREADS=1", own_path(), "training-worker", "--backend", options.backend,
+                             "--socket", socket, "--rendezvous", scratch / "gradwire", "--rank", std::to_string(rank),
+                             "--world", std::to_string(options.world), "--batch", std::to_string(options.batch),
+                             "--lanes", std::to_string(options.lanes), options.pin ? "--pin" : "--no-pin"});
   }
   return made;
 }
 
 Contestant pytorch_contestant(const DdpCommandOptions& options, const ScratchFolder& scratch,
                               const std::string& socket) {
-  const std::filesystem::path script = std::filesystem::path(GRADWIRE_BENCH_SOURCE_DIR) / "peers" / "ddp_worker.py";
-  if (!std::filesystem::exists(options.python)) {
-    throw std::runtime_error("the peer PyTorch needs a Python with torch; " + options.python +
-                             " is not there (run `make setup`, or name one with --python)");
-  }
+  const std::vector<std::string> peer = python_peer(options.python, "ddp_worker.py");
   Contestant made{"pytorch", {}, options.world};
   for (int rank = 0; rank < options.world; ++rank) {
-    made.commands.push_back({"OMP_NUM_THREADS=1", options.python, script, socket, scratch / "pytorch",
-                             std::to_string(rank), std::to_string(options.world), std::to_string(options.batch),
-                             options.pin ? "pin" : "free"});
+    std::vector<std::string>& command = made.commands.emplace_back(peer);
+    command.insert(command.end(), {socket, scratch / "pytorch", std::to_string(rank), std::to_string(options.world),
+                                   std::to_string(options.batch), options.pin ? "pin" : "free"});
   }
   return made;
 }
@@ -78,8 +71,8 @@ Contestant pytorch_contestant(const DdpCommandOptions& options, const ScratchFol
 }  // namespace
 
 void run_ddp(const DdpCommandOptions& options) {
-  if (options.world < 1 || options.world > 64)
-    throw InvalidArgument(concat("--world ", options.world, ": it must be from 1 to 64"));
+  require_world(options.world);
+  require_backend(options.backend);
   const ScratchFolder scratch;
   const std::string socket = scratch / "coordinator";
   Coordinator coordinator(socket);

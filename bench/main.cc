@@ -8,8 +8,11 @@
 #include <vector>
 
 #include "bench/all_reduce_command.h"
+#include "bench/codecs_command.h"
 #include "bench/ddp_command.h"
 #include "bench/gradwire_worker.h"
+#include "bench/hooks_command.h"
+#include "bench/sizes.h"
 
 namespace gradwire::bench {
 namespace {
@@ -37,10 +40,7 @@ void add_all_reduce(CLI::App& app) {
   options.python = GRADWIRE_BENCH_PYTHON;
   command->add_option("--python", options.python, "A Python that has torch, for Gloo")->capture_default_str();
   command->callback([] {
-    if (!sizes.empty()) {
-      options.bytes.clear();
-      for (const std::string& size : sizes) options.bytes.push_back(parse_bytes(size));
-    }
+    if (!sizes.empty()) options.bytes = parse_bytes(sizes);
     run_all_reduce(options);
   });
 }
@@ -64,6 +64,73 @@ void add_ddp(CLI::App& app) {
   options.python = GRADWIRE_BENCH_PYTHON;
   command->add_option("--python", options.python, "A Python that has torch")->capture_default_str();
   command->callback([] { run_ddp(options); });
+}
+
+void add_hooks(CLI::App& app) {
+  static HooksCommandOptions options;
+  static std::string hooks;
+  static std::vector<std::string> sizes;
+  static bool list = false;
+  auto* command = app.add_subcommand("hooks", "Every communication hook on a bucket of gradients");
+  command->add_flag("--list", list, "Print the hooks with their options, bytes and papers, and measure nothing");
+  command->add_option("--hook", hooks, "Hooks, as fp16_compress,power_sgd:rank=4,start=2,int8 (default: all)");
+  command->add_option("--backend", options.backend, "shm or threads")->capture_default_str();
+  command->add_option("--world", options.world, "Number of ranks")->capture_default_str();
+  command->add_option("--bytes", sizes, "Sizes of the bucket, as 1Mi,25Mi (default: 25Mi)")->delimiter(',');
+  command->add_option("--rounds", options.rounds, "Rounds of ABBA")->capture_default_str()->check(CLI::Range(1, 1000));
+  command->add_flag("--peers", options.peers, "Run PyTorch's hooks over Gloo beside ours");
+  command->add_flag("--json", options.json, "One JSON line a hook and size instead of the table");
+  command->add_flag("--pin,!--no-pin", options.pin, "Keep each rank on a processor of its own (the default)");
+  options.python = GRADWIRE_BENCH_PYTHON;
+  command->add_option("--python", options.python, "A Python that has torch")->capture_default_str();
+  command->callback([] {
+    options.hooks = parse_names(hooks);
+    if (!sizes.empty()) options.bytes = parse_bytes(sizes);
+    list ? list_hooks(options.json) : run_hooks(options);
+  });
+}
+
+void add_codecs(CLI::App& app) {
+  static CodecsCommandOptions options;
+  static std::string codecs;
+  static std::vector<std::string> sizes;
+  auto* command = app.add_subcommand("codecs", "Encoding and decoding on one core, in multiples of memcpy");
+  command->add_option("--codec", codecs,
+                      "Codecs, as int8,top_k:ratio=0.001, or power_sgd:rank=4 for its products (default: all)");
+  command->add_option("--bytes", sizes, "Sizes of the values, as 1Mi,25Mi (default: 25Mi)")->delimiter(',');
+  command->add_option("--rounds", options.rounds, "Rounds of ABBA")->capture_default_str()->check(CLI::Range(1, 1000));
+  command->add_flag("--peers", options.peers, "Run PyTorch's operators for the same beside ours");
+  command->add_flag("--json", options.json, "One JSON line a codec, direction and size instead of the table");
+  command->add_flag("--pin,!--no-pin", options.pin, "Stay on one processor (the default)");
+  options.python = GRADWIRE_BENCH_PYTHON;
+  command->add_option("--python", options.python, "A Python that has torch")->capture_default_str();
+  command->callback([] {
+    options.codecs = parse_names(codecs);
+    if (!sizes.empty()) options.bytes = parse_bytes(sizes);
+    run_codecs(options);
+  });
+}
+
+void add_hook_worker(CLI::App& app) {
+  static HookWorkerOptions options;
+  auto* command = app.add_subcommand("hook-worker", "One rank that runs hooks (started by hooks)");
+  command->group("");
+  command->add_option("--backend", options.backend);
+  command->add_option("--socket", options.socket)->required();
+  command->add_option("--rendezvous", options.rendezvous)->required();
+  command->add_option("--rank", options.rank);
+  command->add_option("--world", options.world);
+  command->add_flag("--pin,!--no-pin", options.pin);
+  command->callback([] { run_hook_worker(options); });
+}
+
+void add_codec_worker(CLI::App& app) {
+  static CodecWorkerOptions options;
+  auto* command = app.add_subcommand("codec-worker", "One core that encodes and decodes (started by codecs)");
+  command->group("");
+  command->add_option("--socket", options.socket)->required();
+  command->add_flag("--pin,!--no-pin", options.pin);
+  command->callback([] { run_codec_worker(options); });
 }
 
 void add_training_worker(CLI::App& app) {
@@ -108,8 +175,12 @@ int run(int argc, char** argv) {
   app.require_subcommand(1);
   add_all_reduce(app);
   add_ddp(app);
+  add_hooks(app);
+  add_codecs(app);
   add_worker(app);
   add_training_worker(app);
+  add_hook_worker(app);
+  add_codec_worker(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -6,7 +6,7 @@
 // spinning, while another is measured:
 //   worker       "hello CONTESTANT RANK"
 //   coordinator  "measure BYTES ITERATIONS WARM_UP VARIANT TEMPERATURE"      TEMPERATURE hot | cold
-//   worker       "samples US US ..." (rank 0), "done" (others), "error TEXT"
+//   worker       "samples US US ..." (rank 0), "done" (others), "error TEXT"; "samples" may end with "bytes BYTES"
 //   coordinator  "quit"
 #pragma once
 
@@ -32,6 +32,7 @@ struct Subject {
   std::function<void()> refill;                     // before each iteration, not timed
   std::function<void()> barrier;                    // after refill, not timed
   std::function<void()> run;
+  std::function<std::size_t()> bytes = nullptr;  // that the last run sent, or made; for the reply
 };
 
 // Keeps to processor `index` modulo the number of processors.

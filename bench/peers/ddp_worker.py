@@ -2,16 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The contestant PyTorch: its DDP over Gloo. ddp_worker.py SOCKET RENDEZVOUS RANK WORLD BATCH pin|free
 
-Speaks the lines that bench/worker.h describes; variants as bench/ddp_command.h has them.
+Variants as bench/ddp_command.h has them.
 """
-import os
-import socket
 import sys
-import time
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
+
+import protocol
 
 WIDTH, LAYERS, CLASSES = 1024, 6, 10
 
@@ -33,33 +32,29 @@ class Trainer:
         self.optimizer.step()
 
 
+class Training(protocol.Subject):
+    """Steps follow each other as they do in training: no barrier between them."""
+
+    def __init__(self, batch):
+        self.trainers = {variant: Trainer(variant) for variant in ("alone", "view", "copy")}
+        self.x, self.y = torch.randn(batch, WIDTH), torch.randint(0, CLASSES, (batch,))
+
+    def prepare(self, what):
+        self.trainer = self.trainers[what.variant]
+        dist.barrier()
+
+    def run(self):
+        self.trainer.step(self.x, self.y)
+
+
 def main():
     path, rendezvous, rank, world, batch, pin = sys.argv[1:7]
-    rank, world, batch = int(rank), int(world), int(batch)
+    rank, world = int(rank), int(world)
     if pin == "pin":
-        allowed = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, {allowed[rank % len(allowed)]})
+        protocol.pin_to_processor(rank)
     torch.set_num_threads(1)
     dist.init_process_group("gloo", store=dist.FileStore(rendezvous, world), rank=rank, world_size=world)
-    trainers = {variant: Trainer(variant) for variant in ("alone", "view", "copy")}
-    x, y = torch.randn(batch, WIDTH), torch.randint(0, CLASSES, (batch,))
-    line = socket.socket(socket.AF_UNIX)
-    line.connect(path)
-    line.sendall(f"hello pytorch {rank}\n".encode())
-    for command in line.makefile():
-        words = command.split()
-        if words[0] == "quit":
-            break
-        iterations, warm_up, trainer = int(words[2]), int(words[3]), trainers[words[4]]
-        dist.barrier()
-        samples = []
-        for i in range(warm_up + iterations):
-            begin = time.perf_counter()
-            trainer.step(x, y)
-            if i >= warm_up:
-                samples.append((time.perf_counter() - begin) * 1e6)
-        reply = "samples " + " ".join(f"{s:.3f}" for s in samples) if rank == 0 else "done"
-        line.sendall(f"{reply}\n".encode())
+    protocol.serve(path, "pytorch", rank, Training(int(batch)))
     dist.destroy_process_group()
 
 

@@ -1,0 +1,38 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// gradwire-bench codecs: how fast codecs encode and decode on one core, in multiples of memcpy of the same values,
+// beside PyTorch's operators for the same in the same run.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+namespace gradwire::bench {
+
+// "power_sgd:rank=R" stands for PowerSGD's products among the codecs: encoding makes P = M Q and Q = M^T P of matrices
+// of 1024 x 1024, decoding M = P Q^T, a step all three.
+inline constexpr const char* kProducts = "power_sgd";
+
+struct CodecsCommandOptions {
+  std::vector<std::string> codecs;  // as make_codec() takes them, or kProducts; empty: all
+  std::vector<std::size_t> bytes{std::size_t{25} << 20};
+  int rounds = 5;
+  bool peers = false;
+  bool json = false;
+  bool pin = true;
+  std::string python;  // that has torch
+};
+
+// Measures and prints. Throws std::runtime_error, InvalidArgument.
+void run_codecs(const CodecsCommandOptions& options);
+
+struct CodecWorkerOptions {
+  std::string socket;
+  bool pin = true;
+};
+
+// The contestant that is ours. Variants: "memcpy"; "encode/CODEC", "decode/CODEC"; of kProducts also "step/CODEC".
+void run_codec_worker(const CodecWorkerOptions& options);
+
+}  // namespace gradwire::bench

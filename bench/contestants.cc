@@ -1,0 +1,76 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/contestants.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <stdexcept>
+
+#include "gradwire/backend/registry.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/strings.h"
+
+namespace gradwire::bench {
+
+std::string own_path() { return std::filesystem::read_symlink("/proc/self/exe"); }
+
+std::vector<std::string> python_peer(const std::string& python, const std::string& script) {
+  if (!std::filesystem::exists(python)) {
+    throw std::runtime_error("the peer PyTorch needs a Python with torch; " + python +
+                             " is not there (run `make setup`, or name one with --python)");
+  }
+  return {"OMP_NUM_THREADS=1", python, std::filesystem::path(GRADWIRE_BENCH_SOURCE_DIR) / "peers" / script};
+}
+
+void require_world(int world) {
+  if (world < 1 || world > 64) throw InvalidArgument(concat("--world ", world, ": it must be from 1 to 64"));
+}
+
+void require_backend(const std::string& backend) {
+  std::vector<std::string> known;
+  for (const BackendEntry& entry : builtin_backends()) {
+    if (entry.name == backend) return;
+    known.emplace_back(entry.name);
+  }
+  throw InvalidArgument(concat("--backend ", backend, ": there is no such backend; known are ", join(known, ", ")));
+}
+
+void require_floats(const std::vector<std::size_t>& bytes) {
+  for (const std::size_t size : bytes) {
+    if (size == 0 || size % sizeof(float) != 0)
+      throw InvalidArgument(concat("--bytes ", size, ": it must be a whole number of float32, and at least one"));
+  }
+}
+
+std::string refusal_of(Coordinator& coordinator, const std::string& contestant, const Measurement& what) {
+  try {
+    coordinator.measure(contestant, what);
+    return "";
+  } catch (const ContestantError& error) {
+    return error.text();
+  }
+}
+
+std::vector<double> Turns::samples() const {
+  std::vector<double> all;
+  for (const auto& block : blocks) all.insert(all.end(), block.begin(), block.end());
+  return all;
+}
+
+std::map<std::string, Turns> measure_in_turn(Coordinator& coordinator, const std::vector<Entrant>& entrants,
+                                             int rounds) {
+  std::map<std::string, Turns> turns;
+  std::vector<Entrant> order = entrants;
+  for (int half = 0; half < 2 * rounds; ++half) {
+    for (const Entrant& entrant : order) {
+      Reply reply = coordinator.measure(entrant.contestant, entrant.what);
+      Turns& own = turns[entrant.title];
+      own.blocks.push_back(std::move(reply.samples));
+      own.bytes = reply.bytes;
+    }
+    std::reverse(order.begin(), order.end());
+  }
+  return turns;
+}
+
+}  // namespace gradwire::bench

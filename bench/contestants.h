@@ -1,0 +1,50 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// What commands share that let contestants measure in turn: their programs, and the turns.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "bench/coordinator.h"
+
+namespace gradwire::bench {
+
+// The path of this program.
+std::string own_path();
+
+// The start of the command that runs peers/`script` on one thread; the script's arguments follow. Throws
+// std::runtime_error when there is no `python`.
+std::vector<std::string> python_peer(const std::string& python, const std::string& script);
+
+// Throw InvalidArgument.
+void require_world(int world);
+void require_backend(const std::string& backend);
+void require_floats(const std::vector<std::size_t>& bytes);
+
+// Has `contestant` measure once: nothing, or why it cannot. Throws as Coordinator::measure(), but not ContestantError.
+std::string refusal_of(Coordinator& coordinator, const std::string& contestant, const Measurement& what);
+
+// One who takes turns.
+struct Entrant {
+  std::string title;
+  std::string contestant;
+  Measurement what;
+};
+
+// What came of an entrant: samples in microseconds, a block a turn, and Reply::bytes of the last.
+struct Turns {
+  std::vector<std::vector<double>> blocks;
+  std::size_t bytes = 0;
+
+  std::vector<double> samples() const;
+};
+
+// A B C, then C B A, `rounds` times, so that slow drift of the machine falls on all alike. By title. Throws as
+// Coordinator::measure().
+std::map<std::string, Turns> measure_in_turn(Coordinator& coordinator, const std::vector<Entrant>& entrants,
+                                             int rounds);
+
+}  // namespace gradwire::bench

@@ -1,0 +1,241 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/hooks_command.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bench/contestants.h"
+#include "bench/coordinator.h"
+#include "bench/sizes.h"
+#include "bench/statistics.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/options.h"
+#include "gradwire/base/strings.h"
+#include "gradwire/compress/compressor.h"
+#include "gradwire/hooks/registry.h"
+
+namespace gradwire::bench {
+namespace {
+
+// What a table without --hook shows: PyTorch's names, then compressors as one would use them. The threshold sends about
+// one in a hundred of N(0, 1); dgc is past its warm-up.
+const std::vector<std::string> kHooks{"allreduce",
+                                      "fp16_compress",
+                                      "bf16_compress",
+                                      "quantize_per_tensor",
+                                      "quantize_per_channel",
+                                      "power_sgd",
+                                      "power_sgd_rank2",
+                                      "power_sgd:rank=4",
+                                      "batched_power_sgd",
+                                      "batched_power_sgd_rank2",
+                                      "noop",
+                                      "fp8_e4m3",
+                                      "int8",
+                                      "int8:exchange=all_gather",
+                                      "int4",
+                                      "int2",
+                                      "one_bit",
+                                      "sign_sgd",
+                                      "top_k",
+                                      "dgc:ramp=0",
+                                      "threshold:threshold=2.5",
+                                      "random_k"};
+
+std::string_view name_part(std::string_view spec) { return split_name(spec).name; }
+
+bool has_peer(std::string_view spec) {
+  for (int type = 0; type <= static_cast<int>(DDPCommHookType::NOOP); ++type) {
+    if (name_of(static_cast<DDPCommHookType>(type)) == name_part(spec)) return true;
+  }
+  return false;
+}
+
+// Throws InvalidArgument, with the right names or options, for what is no hook.
+std::string past_warm_up(const std::string& spec) {
+  std::string started = spec;
+  if (spec.find("power_sgd") != std::string::npos && spec.find("start=") == std::string::npos) {
+    started += concat(spec.find(':') == std::string::npos ? ":" : ",", "start=2");
+  }
+  make_hook(started);
+  return started;
+}
+
+Contestant gradwire_contestant(const HooksCommandOptions& options, const ScratchFolder& scratch,
+                               const std::string& socket) {
+  Contestant made{"gradwire", {}, options.world};
+  const int processes = options.backend == "threads" ? 1 : options.world;
+  for (int rank = 0; rank < processes; ++rank) {
+    made.commands.push_back({"OMP_NUM_THREADS=1", own_path(), "hook-worker", "--backend", options.backend, "--socket",
+                             socket, "--rendezvous", scratch / "gradwire", "--rank", std::to_string(rank), "--world",
+                             std::to_string(options.world), options.pin ? "--pin" : "--no-pin"});
+  }
+  return made;
+}
+
+Contestant pytorch_contestant(const HooksCommandOptions& options, const ScratchFolder& scratch,
+                              const std::string& socket) {
+  const std::vector<std::string> peer = python_peer(options.python, "hook_worker.py");
+  Contestant made{"pytorch", {}, options.world};
+  for (int rank = 0; rank < options.world; ++rank) {
+    std::vector<std::string>& command = made.commands.emplace_back(peer);
+    command.insert(command.end(), {socket, scratch / "pytorch", std::to_string(rank), std::to_string(options.world),
+                                   options.pin ? "pin" : "free"});
+  }
+  return made;
+}
+
+// One hook at one size.
+struct Result {
+  Summary ours;
+  std::size_t sent = 0;
+  std::optional<Summary> peer;
+  Ratio ratio;          // the peer's time over ours
+  std::string no_peer;  // why there are no figures of PyTorch's
+};
+
+Result measure_hook(Coordinator& coordinator, const HooksCommandOptions& options, const std::string& hook,
+                    std::size_t bytes) {
+  const int iterations = static_cast<int>(std::clamp<std::size_t>((std::size_t{128} << 20) / bytes, 5, 100));
+  // Once before the turns: PowerSGD's plain steps, every first allocation, and whether PyTorch can run it at all.
+  const Measurement first{bytes, 1, 4, hook, false};
+  Result result;
+  coordinator.measure("gradwire", first);
+  if (!options.peers) {
+    result.no_peer = "not asked for (--peers)";
+  } else if (!has_peer(hook)) {
+    result.no_peer = "PyTorch has no such hook";
+  } else {
+    result.no_peer = refusal_of(coordinator, "pytorch", first);
+  }
+  const Measurement what{bytes, iterations, 1, hook, false};
+  std::vector<Entrant> entrants{{"gradwire", "gradwire", what}};
+  if (result.no_peer.empty()) entrants.push_back({"pytorch", "pytorch", what});
+  const auto turns = measure_in_turn(coordinator, entrants, options.rounds);
+  const Turns& ours = turns.at("gradwire");
+  result.ours = summarize(ours.samples());
+  result.sent = ours.bytes;
+  if (result.no_peer.empty()) {
+    const Turns& peer = turns.at("pytorch");
+    result.peer = summarize(peer.samples());
+    result.ratio = ratio_of_medians(peer.blocks, ours.blocks);
+  }
+  return result;
+}
+
+// How many times fewer bytes than plain all-reduce sends; nothing where nothing is sent.
+std::optional<double> compression(const HooksCommandOptions& options, std::size_t bytes, std::size_t sent) {
+  if (sent == 0) return std::nullopt;
+  const double plain = 2.0 * (options.world - 1) / options.world * static_cast<double>(bytes);
+  return plain / static_cast<double>(sent);
+}
+
+void print_json(const HooksCommandOptions& options, const std::string& hook, std::size_t bytes, const Result& result) {
+  const auto factor = compression(options, bytes, result.sent);
+  nlohmann::json line{{"benchmark", "hooks"},
+                      {"hook", hook},
+                      {"backend", options.backend},
+                      {"world", options.world},
+                      {"bytes", bytes},
+                      {"median_us", result.ours.median},
+                      {"p10_us", result.ours.p10},
+                      {"p90_us", result.ours.p90},
+                      {"samples", result.ours.samples},
+                      {"sent_bytes", result.sent},
+                      {"compression", nullptr}};
+  if (factor) line["compression"] = *factor;
+  if (result.peer) {
+    line["pytorch"] = {{"median_us", result.peer->median}, {"p10_us", result.peer->p10},
+                       {"p90_us", result.peer->p90},       {"ratio", result.ratio.value},
+                       {"ratio_low", result.ratio.low},    {"ratio_high", result.ratio.high}};
+  } else if (options.peers) {
+    line["pytorch"] = {{"none", result.no_peer}};
+  }
+  std::printf("%s\n", line.dump().c_str());
+}
+
+void print_row(const HooksCommandOptions& options, const std::string& hook, std::size_t bytes, const Result& result) {
+  const auto factor = compression(options, bytes, result.sent);
+  char times[32] = "-";
+  if (factor) std::snprintf(times, sizeof(times), "%.1fx", *factor);
+  std::printf("%-31s %8s %10.3f ms [%.3f .. %.3f] %10zu %7s", hook.c_str(), format_bytes(bytes).c_str(),
+              result.ours.median / 1e3, result.ours.p10 / 1e3, result.ours.p90 / 1e3, result.sent, times);
+  if (result.peer) {
+    std::printf("   %9.3f ms [%.3f .. %.3f] %8.2fx [%.2f, %.2f]", result.peer->median / 1e3, result.peer->p10 / 1e3,
+                result.peer->p90 / 1e3, result.ratio.value, result.ratio.low, result.ratio.high);
+  } else if (options.peers) {
+    std::printf("   %s", result.no_peer.c_str());
+  }
+  std::printf("\n");
+}
+
+void print_head(const HooksCommandOptions& options) {
+  std::printf(
+      "hooks: backend %s, %d ranks, one thread each%s, %d processors; one float32 bucket of matrices of 1024 x 1024 "
+      "and "
+      "vectors, gradients N(0, 1)\nmedian [p10 .. p90] on rank 0, from the bucket ready to its result; bytes a rank "
+      "sends a step, and how many times fewer than plain all-reduce\n",
+      options.backend.c_str(), options.world, options.pin ? ", pinned" : "",
+      static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN)));
+  if (options.peers)
+    std::printf("then PyTorch's hook over Gloo, and its time over ours [95%% interval of the ratio]\n");
+  std::printf("\n");
+}
+
+bool is_compressor(std::string_view name) {
+  const auto& known = compress::known_compressors();
+  return std::any_of(known.begin(), known.end(), [&](const auto& info) { return info.name == name; });
+}
+
+}  // namespace
+
+void run_hooks(const HooksCommandOptions& options) {
+  require_world(options.world);
+  require_backend(options.backend);
+  std::vector<std::string> hooks;
+  for (const std::string& hook : options.hooks.empty() ? kHooks : options.hooks) hooks.push_back(past_warm_up(hook));
+  require_floats(options.bytes);
+  const ScratchFolder scratch;
+  const std::string socket = scratch / "coordinator";
+  Coordinator coordinator(socket);
+  coordinator.start(gradwire_contestant(options, scratch, socket));
+  if (options.peers) coordinator.start(pytorch_contestant(options, scratch, socket));
+  if (!options.json) print_head(options);
+  for (const std::size_t bytes : options.bytes) {
+    for (const std::string& hook : hooks) {
+      const Result result = measure_hook(coordinator, options, hook, bytes);
+      options.json ? print_json(options, hook, bytes, result) : print_row(options, hook, bytes, result);
+      std::fflush(stdout);
+    }
+  }
+}
+
+void list_hooks(bool json) {
+  const auto said = [](std::string_view text) { return std::string(text.empty() ? "-" : text); };
+  for (const HookInfo& info : known_hooks()) {
+    if (json) {
+      const nlohmann::json line{
+          {"hook", info.name}, {"options", info.options}, {"bytes", info.bytes}, {"paper", info.paper}};
+      std::printf("%s\n", line.dump().c_str());
+      continue;
+    }
+    std::printf("%s\n    options  %s\n    %s  %s\n    paper    %s\n", std::string(info.name).c_str(),
+                said(info.options).c_str(), is_compressor(info.name) ? "enc(n) " : "bytes  ",
+                std::string(info.bytes).c_str(), said(info.paper).c_str());
+  }
+  if (json) return;
+  std::printf(
+      "\nBytes a rank sends a step for n float32 gradients among N ranks. Where enc(n), the bytes of an encoding, "
+      "stand "
+      "for them:\n(N-1) enc(n) with exchange=all_gather, about 2(N-1)/N enc(n) with exchange=all_reduce. Every hook "
+      "also takes\nwarm_up=0, min=0 and wrap=none|fp16|bf16; those with an encoding also vectors=compressed|plain.\n");
+}
+
+}  // namespace gradwire::bench
