@@ -28,7 +28,8 @@
 // gradient becomes NaN in full on all ranks, and its error and Q stay what they were before the step.
 //
 // State belongs to parameters, by name, so it outlives a rebuild of the buckets. In the batched form the error does; Q
-// belongs to the bucket's list of parameters, and a bucket with another list starts with a random Q again.
+// belongs to the bucket's list of parameters, and a bucket with another list starts with a random Q again. What the
+// product puts where the square is filled up is forgotten; PyTorch, whose error belongs to the square, feeds it back.
 #pragma once
 
 #include <ATen/core/Tensor.h>
