@@ -220,6 +220,33 @@ TEST_F(CharLm, ResumedRunIsTheUninterruptedOne) {
   EXPECT_LT(largest_difference(alone.losses, rest.losses), 1e-4);
 }
 
+// The same with hooks that remember, of whose memory nothing may be lost: each rank's own comes back to it.
+TEST_F(CharLm, ResumedRunHasTheHooksMemory) {
+  for (const std::string hook : {"one_bit:warm_up=35", "power_sgd:rank=2,start=10,min_rate=1", "int4:memory=ef21"}) {
+    const Arguments options{"--hook", hook, "--bucket-cap-mb", "0.01"};
+    const auto with = [&](Arguments more) {
+      more.insert(more.end(), options.begin(), options.end());
+      return more;
+    };
+    const Curve whole = learn(2, with({"--steps", "60"}));
+    learn(2, with({"--steps", "30", "--save", scratch("half")}));
+    const Curve rest = learn(2, with({"--steps", "60", "--resume", scratch("half")}));
+    EXPECT_EQ(rest.losses, std::vector<double>(whole.losses.begin() + 30, whole.losses.end())) << hook;
+    EXPECT_EQ(rest.summary.at("parameter_hash"), whole.summary.at("parameter_hash")) << hook;
+    EXPECT_EQ(output_.find("empty memory"), std::string::npos) << output_;
+    // On other ranks the numbers differ, but training goes on from where it was, and the ranks agree.
+    for (const int ranks : {1, 4}) {
+      const Curve other = learn(ranks, with({"--steps", "60", "--resume", scratch("half")}));
+      EXPECT_NE(other.summary.at("parameter_hash"), "") << hook;
+      EXPECT_LT(largest_difference(other.losses, rest.losses), 0.15) << hook << " on " << ranks;
+    }
+  }
+  EXPECT_NE(output_.find("the mean of what the hook remembered on 2 ranks"), std::string::npos) << output_;
+  const Curve changed = learn(2, {"--steps", "40", "--hook", "int8", "--resume", scratch("half")});
+  EXPECT_NE(output_.find("saved under the hook int4:memory=ef21; int8 begins with an empty memory"), std::string::npos)
+      << output_;
+}
+
 TEST_F(CharLm, CheckpointThatDoesNotFitIsRefused) {
   learn(1, {"--steps", "2", "--save", scratch("saved")});
   std::ofstream(scratch("other")) << std::string(1000, 'x');

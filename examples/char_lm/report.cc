@@ -89,6 +89,9 @@ void Report::header() {
             << format("%.2f", std::log(static_cast<double>(facts_.vocabulary))) << ".\n";
   if (facts_.first_step > 0) {
     std::cout << "It goes on from " << options_.resume << " after step " << facts_.first_step << ".\n";
+    if (!facts_.remark.empty()) {
+      std::cout << facts_.remark << "\n";
+    }
   }
   std::cout << std::flush;
 }

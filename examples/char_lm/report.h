@@ -22,6 +22,7 @@ struct RunFacts {
   int threads = 1;
   std::string backend;          // the group's, where "auto" was asked for
   std::int64_t first_step = 0;  // of this run: steps a checkpoint has behind it
+  std::string remark;           // on how it goes on; empty: just so
 };
 
 // What a stretch of steps took.

@@ -7,11 +7,13 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <optional>
 #include <thread>
 
 #include "examples/char_lm/checkpoint.h"
 #include "examples/char_lm/errors.h"
 #include "examples/char_lm/evaluate.h"
+#include "examples/char_lm/hook_memory.h"
 #include "examples/char_lm/model.h"
 #include "examples/char_lm/parameter_hash.h"
 #include "examples/char_lm/ranks.h"
@@ -82,10 +84,16 @@ class Run {
         threads_(choose_threads(options)),
         model_(make_model(options, corpus_.vocabulary())),
         optimizer_(model_->parameters(), torch::optim::AdamWOptions(options.lr).betas({0.9, 0.99})),
-        first_step_(resume()),
+        resumed_(resume()),
+        first_step_(resumed_ ? resumed_->step : 0),
         replica_(model_, options, group),
         facts_(describe(text)),
-        report_(options, facts_, group->rank() == 0) {}
+        report_(options, facts_, group->rank() == 0) {
+    if (resumed_) {
+      facts_.remark = restore_memory(resumed_->memory, options_, replica_, group_);
+      resumed_.reset();
+    }
+  }
 
   void run() {
     report_.header();
@@ -104,10 +112,11 @@ class Run {
   }
 
  private:
-  std::int64_t resume() {
-    return options_.resume.empty()
-               ? 0
-               : load_checkpoint(options_.resume, options_, corpus_.vocabulary(), model_, optimizer_);
+  std::optional<Progress> resume() {
+    if (options_.resume.empty()) {
+      return std::nullopt;
+    }
+    return load_checkpoint(options_.resume, options_, corpus_.vocabulary(), model_, optimizer_);
   }
 
   RunFacts describe(const Text& text) const {
@@ -186,8 +195,9 @@ class Run {
 
   void save() {
     if (!options_.save.empty()) {
-      on_rank_zero(group_, "save the checkpoint", [this] {
-        save_checkpoint(options_.save, options_, corpus_.vocabulary(), options_.steps, model_, optimizer_);
+      const Progress progress{options_.steps, gather_memory(options_, replica_, group_)};
+      on_rank_zero(group_, "save the checkpoint", [&] {
+        save_checkpoint(options_.save, options_, corpus_.vocabulary(), progress, model_, optimizer_);
       });
       report_.say(concat("checkpoint of step ", options_.steps, " written to ", options_.save));
     }
@@ -200,9 +210,10 @@ class Run {
   const int threads_;
   CharTransformer model_;
   torch::optim::AdamW optimizer_;
+  std::optional<Progress> resumed_;  // until the replica has what it needs of it
   const std::int64_t first_step_;
   Replica replica_;
-  const RunFacts facts_;
+  RunFacts facts_;
   Report report_;
 };
 

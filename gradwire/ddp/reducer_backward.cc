@@ -41,7 +41,7 @@ void Reducer::on_gradient(std::size_t parameter) {
           "do not use a parameter inside several re-entrant checkpoints."));
     }
     ready_[parameter] = true;
-    if (iteration_ == 0) ready_order_.push_back(static_cast<std::int64_t>(parameter));
+    if (iteration_ == 0 && !order_loaded_) ready_order_.push_back(static_cast<std::int64_t>(parameter));
     if (!idle()) store_gradient(parameter);
     --pending_[store_.place(parameter).bucket];
     launch_ready();
