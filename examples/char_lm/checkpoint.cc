@@ -23,7 +23,7 @@ constexpr const char* kFormat = "char_lm checkpoint 2";
 std::vector<std::pair<std::string, std::string>> shared_options(const Options& options) {
   return {{"layers", concat(options.layers)}, {"width", concat(options.width)},     {"heads", concat(options.heads)},
           {"dtype", options.dtype},           {"context", concat(options.context)}, {"seed", concat(options.seed)},
-          {"batch", concat(options.batch)}};
+          {"batch", concat(options.batch)},   {"optimizer", options.optimizer}};
 }
 
 std::string read_string(torch::serialize::InputArchive& archive, const std::string& key) {

@@ -29,7 +29,8 @@ void save_checkpoint(const std::string& file, const Options& options, const Voca
 // Loads into `model` and `optimizer`, which must be made with `options` and not yet be wrapped by DDP; returns the
 // rest. Throws UserError when the file is missing or no checkpoint, when --layers, --width, --heads, --context,
 // --dtype, --seed,
-// --batch or the text's characters differ, or when it is past --steps already; the model is then as it was.
+// --batch, --optimizer or the text's characters differ, or when it is past --steps already; the model is then as it
+// was.
 Progress load_checkpoint(const std::string& file, const Options& options, const Vocabulary& vocabulary,
                          CharTransformer& model, torch::optim::Optimizer& optimizer);
 
