@@ -198,9 +198,36 @@ TEST_F(CharLm, HooksDoWhatTheirNamesSay) {
     EXPECT_NE(curve.losses, plain.losses) << hook << " rounds nothing?";
     EXPECT_LT(largest_difference(curve.losses, plain.losses), 0.1) << hook;
   }
+  // Any name of the registry, with options; the summary says what it saved.
+  for (const char* hook : {"int8", "quantize_per_channel", "power_sgd:rank=2,start=3,min_rate=1",
+                           "top_k:ratio=0.05,memory=ef21,min=256", "sign_sgd", "fp8_e4m3:wrap=bf16,warm_up=2"}) {
+    const Curve curve = learn(2, {"--steps", "10", "--hook", hook});
+    const double sent = curve.summary.at("bytes_per_step");
+    EXPECT_LT(sent, plain.summary.at("bytes_per_step").get<double>()) << hook;
+    EXPECT_NEAR(curve.summary.at("compression_factor"), plain.summary.at("bytes_per_step").get<double>() / sent, 1e-9);
+    EXPECT_GT(curve.summary.at("hook_seconds_per_step"), 0) << hook;
+    EXPECT_NE(curve.summary.at("parameter_hash"), "") << hook;
+    for (const char* row : {"sent a step", "compression  ", "in the hook"}) {
+      EXPECT_NE(output_.find(row), std::string::npos) << row << " is not in\n" << output_;
+    }
+  }
+  EXPECT_DOUBLE_EQ(plain.summary.at("compression_factor"), 1);
   const Curve apart = learn(2, {"--steps", "5", "--hook", "noop"});
   EXPECT_EQ(apart.summary.at("parameter_hash"), "");
   EXPECT_NE(output_.find("parameters differ"), std::string::npos) << output_;
+}
+
+TEST_F(CharLm, SgdLearnsAndResumes) {
+  const Arguments options{"--optimizer", "sgd", "--lr", "0.1"};
+  const auto with = [&](Arguments more) {
+    more.insert(more.end(), options.begin(), options.end());
+    return more;
+  };
+  const Curve whole = learn(2, with({"--steps", "60"}));
+  EXPECT_LT(whole.losses.back(), 0.8 * whole.losses.front());
+  learn(2, with({"--steps", "30", "--save", scratch("half")}));
+  const Curve rest = learn(2, with({"--steps", "60", "--resume", scratch("half")}));
+  EXPECT_EQ(rest.summary.at("parameter_hash"), whole.summary.at("parameter_hash"));
 }
 
 TEST_F(CharLm, HalfPrecisionParametersLearn) {
@@ -218,6 +245,33 @@ TEST_F(CharLm, ResumedRunIsTheUninterruptedOne) {
   EXPECT_EQ(rest.summary.at("parameter_hash"), whole.summary.at("parameter_hash"));
   const Curve alone = learn(1, {"--steps", "60", "--resume", scratch("half")});
   EXPECT_LT(largest_difference(alone.losses, rest.losses), 1e-4);
+}
+
+// The same with hooks that remember, of whose memory nothing may be lost: each rank's own comes back to it.
+TEST_F(CharLm, ResumedRunHasTheHooksMemory) {
+  for (const std::string hook : {"one_bit:warm_up=35", "power_sgd:rank=2,start=10,min_rate=1", "int4:memory=ef21"}) {
+    const Arguments options{"--hook", hook, "--bucket-cap-mb", "0.01"};
+    const auto with = [&](Arguments more) {
+      more.insert(more.end(), options.begin(), options.end());
+      return more;
+    };
+    const Curve whole = learn(2, with({"--steps", "60"}));
+    learn(2, with({"--steps", "30", "--save", scratch("half")}));
+    const Curve rest = learn(2, with({"--steps", "60", "--resume", scratch("half")}));
+    EXPECT_EQ(rest.losses, std::vector<double>(whole.losses.begin() + 30, whole.losses.end())) << hook;
+    EXPECT_EQ(rest.summary.at("parameter_hash"), whole.summary.at("parameter_hash")) << hook;
+    EXPECT_EQ(output_.find("empty memory"), std::string::npos) << output_;
+    // On other ranks the numbers differ, but training goes on from where it was, and the ranks agree.
+    for (const int ranks : {1, 4}) {
+      const Curve other = learn(ranks, with({"--steps", "60", "--resume", scratch("half")}));
+      EXPECT_NE(other.summary.at("parameter_hash"), "") << hook;
+      EXPECT_LT(largest_difference(other.losses, rest.losses), 0.15) << hook << " on " << ranks;
+    }
+  }
+  EXPECT_NE(output_.find("the mean of what the hook remembered on 2 ranks"), std::string::npos) << output_;
+  const Curve changed = learn(2, {"--steps", "40", "--hook", "int8", "--resume", scratch("half")});
+  EXPECT_NE(output_.find("saved under the hook int4:memory=ef21; int8 begins with an empty memory"), std::string::npos)
+      << output_;
 }
 
 TEST_F(CharLm, CheckpointThatDoesNotFitIsRefused) {

@@ -17,13 +17,13 @@ namespace {
 
 using gradwire::concat;
 
-constexpr const char* kFormat = "char_lm checkpoint 1";
+constexpr const char* kFormat = "char_lm checkpoint 2";
 
 // By name, what a checkpoint and the run that resumes it must agree on.
 std::vector<std::pair<std::string, std::string>> shared_options(const Options& options) {
   return {{"layers", concat(options.layers)}, {"width", concat(options.width)},     {"heads", concat(options.heads)},
           {"dtype", options.dtype},           {"context", concat(options.context)}, {"seed", concat(options.seed)},
-          {"batch", concat(options.batch)}};
+          {"batch", concat(options.batch)},   {"optimizer", options.optimizer}};
 }
 
 std::string read_string(torch::serialize::InputArchive& archive, const std::string& key) {
@@ -64,23 +64,60 @@ void require_match(torch::serialize::InputArchive& archive, const std::string& f
   }
 }
 
+template <class Write>
+void write_part(torch::serialize::OutputArchive& archive, const std::string& name, const Write& write) {
+  torch::serialize::OutputArchive part(archive.compilation_unit());
+  write(part);
+  archive.write(name, part);
+}
+
+template <class Read>
+void read_part(torch::serialize::InputArchive& archive, const std::string& name, const Read& read) {
+  torch::serialize::InputArchive part;
+  archive.read(name, part);
+  read(part);
+}
+
+void write_memory(torch::serialize::OutputArchive& archive, const HookMemory& memory) {
+  archive.write("hook", c10::IValue(memory.hook));
+  archive.write("bucket_order", c10::IValue(memory.bucket_order));
+  archive.write("ranks", c10::IValue(static_cast<std::int64_t>(memory.local.size())));
+  write_part(archive, "hook_shared", [&](auto& part) { gradwire::save_hook_state(memory.shared, part); });
+  for (std::size_t rank = 0; rank < memory.local.size(); ++rank) {
+    write_part(archive, concat("hook_rank", rank),
+               [&](auto& part) { gradwire::save_hook_state(memory.local[rank], part); });
+  }
+}
+
+HookMemory read_memory(torch::serialize::InputArchive& archive) {
+  HookMemory memory;
+  memory.hook = read_string(archive, "hook");
+  c10::IValue value;
+  archive.read("bucket_order", value);
+  memory.bucket_order = value.to<std::vector<std::string>>();
+  read_part(archive, "hook_shared", [&](auto& part) { memory.shared = gradwire::load_hook_state(part); });
+  archive.read("ranks", value);
+  for (std::int64_t rank = 0; rank < value.toInt(); ++rank) {
+    read_part(archive, concat("hook_rank", rank),
+              [&](auto& part) { memory.local.push_back(gradwire::load_hook_state(part)); });
+  }
+  return memory;
+}
+
 }  // namespace
 
-void save_checkpoint(const std::string& file, const Options& options, const Vocabulary& vocabulary, std::int64_t step,
-                     const CharTransformer& model, const torch::optim::Optimizer& optimizer) {
+void save_checkpoint(const std::string& file, const Options& options, const Vocabulary& vocabulary,
+                     const Progress& progress, const CharTransformer& model, const torch::optim::Optimizer& optimizer) {
   torch::serialize::OutputArchive archive;
   archive.write("format", c10::IValue(kFormat));
-  archive.write("step", c10::IValue(step));
+  archive.write("step", c10::IValue(progress.step));
   archive.write("vocabulary", c10::IValue(vocabulary.bytes()));
   for (const auto& [name, value] : shared_options(options)) {
     archive.write(name, c10::IValue(value));
   }
-  torch::serialize::OutputArchive model_archive(archive.compilation_unit());
-  model->save(model_archive);
-  archive.write("model", model_archive);
-  torch::serialize::OutputArchive optimizer_archive(archive.compilation_unit());
-  optimizer.save(optimizer_archive);
-  archive.write("optimizer", optimizer_archive);
+  write_part(archive, "model", [&](auto& part) { model->save(part); });
+  write_part(archive, "optimizer", [&](auto& part) { optimizer.save(part); });
+  write_memory(archive, progress.memory);
 
   const std::string unfinished = file + ".part";
   try {
@@ -93,8 +130,8 @@ void save_checkpoint(const std::string& file, const Options& options, const Voca
   }
 }
 
-std::int64_t load_checkpoint(const std::string& file, const Options& options, const Vocabulary& vocabulary,
-                             CharTransformer& model, torch::optim::Optimizer& optimizer) {
+Progress load_checkpoint(const std::string& file, const Options& options, const Vocabulary& vocabulary,
+                         CharTransformer& model, torch::optim::Optimizer& optimizer) {
   torch::serialize::InputArchive archive = open(file);
   require_match(archive, file, options, vocabulary);
   c10::IValue step;
@@ -103,13 +140,10 @@ std::int64_t load_checkpoint(const std::string& file, const Options& options, co
     throw UserError(
         concat("the checkpoint ", file, " is at step ", step.toInt(), " already; ask for more with --steps"));
   }
-  torch::serialize::InputArchive model_archive;
-  archive.read("model", model_archive);
-  model->load(model_archive);
-  torch::serialize::InputArchive optimizer_archive;
-  archive.read("optimizer", optimizer_archive);
-  optimizer.load(optimizer_archive);
-  return step.toInt();
+  Progress progress{step.toInt(), read_memory(archive)};
+  read_part(archive, "model", [&](auto& part) { model->load(part); });
+  read_part(archive, "optimizer", [&](auto& part) { optimizer.load(part); });
+  return progress;
 }
 
 }  // namespace char_lm

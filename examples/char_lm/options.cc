@@ -12,6 +12,7 @@
 
 #include "examples/char_lm/errors.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/hooks/registry.h"
 
 namespace char_lm {
 namespace {
@@ -47,7 +48,10 @@ void add_training_options(CLI::App& app, Options& options) {
   app.add_option("--steps", options.steps, "Steps in all, those before --resume included")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 40))
       ->capture_default_str();
-  app.add_option("--lr", options.lr, "Learning rate of AdamW")->capture_default_str();
+  app.add_option("--optimizer", options.optimizer, "adamw, or sgd with a momentum of 0.9 (which wants a larger --lr)")
+      ->check(CLI::IsMember({"adamw", "sgd"}))
+      ->capture_default_str();
+  app.add_option("--lr", options.lr, "Learning rate")->capture_default_str();
   app.add_option("--seed", options.seed, "Chooses initial weights, samples and generated text")
       ->check(no_minus)
       ->capture_default_str();
@@ -56,7 +60,10 @@ void add_training_options(CLI::App& app, Options& options) {
 }
 
 void add_gradwire_options(CLI::App& app, Options& options) {
-  app.add_option("--hook", options.hook, "Communication hook, by name: allreduce, fp16_compress, bf16_compress, noop")
+  app.add_option("--hook", options.hook,
+                 gradwire::concat("Communication hook with its options, as in power_sgd:rank=4,start=10; one of: ",
+                                  gradwire::join(gradwire::hook_names(), ", "),
+                                  " (gradwire-bench hooks --list says what each does)"))
       ->capture_default_str();
   app.add_option("--backend", options.backend, "What moves the gradients, by name: auto, shm, ...")
       ->capture_default_str();

@@ -19,6 +19,7 @@ struct Options {
   int context = 64;  // characters the model sees at once
   int batch = 32;    // samples a step over all ranks together
   std::int64_t steps = 800;
+  std::string optimizer = "adamw";  // or "sgd", with momentum
   double lr = 3e-3;
   std::uint64_t seed = 1;
   std::string hook = "allreduce";

@@ -4,6 +4,7 @@
 
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <stdexcept>
 
 #include "gradwire/base/environment.h"
@@ -64,6 +65,25 @@ std::vector<std::int64_t> gather_over_ranks(gradwire::ProcessGroup& group, std::
   std::vector<std::int64_t> result;
   for (const torch::Tensor& number : numbers) {
     result.push_back(number.item<std::int64_t>());
+  }
+  return result;
+}
+
+std::vector<std::string> gather_bytes(gradwire::ProcessGroup& group, const std::string& bytes) {
+  const std::vector<std::int64_t> sizes = gather_over_ranks(group, static_cast<std::int64_t>(bytes.size()));
+  const auto longest = *std::max_element(sizes.begin(), sizes.end());
+  const torch::Tensor mine = torch::zeros({longest}, torch::kByte);
+  std::copy(bytes.begin(), bytes.end(), reinterpret_cast<char*>(mine.data_ptr<std::uint8_t>()));
+  std::vector<std::vector<torch::Tensor>> all;
+  if (group.rank() == 0) {
+    all.emplace_back();
+    for (int rank = 0; rank < group.size(); ++rank) all[0].push_back(torch::empty_like(mine));
+  }
+  group.gather(all, {mine})->wait();
+  std::vector<std::string> result;
+  for (std::size_t rank = 0; group.rank() == 0 && rank < sizes.size(); ++rank) {
+    const auto* begin = reinterpret_cast<const char*>(all[0][rank].const_data_ptr<std::uint8_t>());
+    result.emplace_back(begin, begin + sizes[rank]);
   }
   return result;
 }

@@ -27,6 +27,9 @@ double mean_over_ranks(gradwire::ProcessGroup& group, double value);
 // One number of each rank, by rank. Collective.
 std::vector<std::int64_t> gather_over_ranks(gradwire::ProcessGroup& group, std::int64_t value);
 
+// Each rank's bytes, by rank, on rank 0; nothing on the others. Collective.
+std::vector<std::string> gather_bytes(gradwire::ProcessGroup& group, const std::string& bytes);
+
 // Runs `action` on rank 0; when it throws there, that error comes out on rank 0 and a std::runtime_error that says so
 // on the others, so that no rank waits for what will not happen. Collective.
 void on_rank_zero(gradwire::ProcessGroup& group, const std::string& what, const std::function<void()>& action);

@@ -78,6 +78,13 @@ class Replica::Impl {
             meter_->bytes.load(std::memory_order_relaxed)};
   }
 
+  ReplicaState state() { return {ddp_.core().bucket_order(), hook_->state_dict()}; }
+
+  void restore(const ReplicaState& state, bool with_hook) {
+    if (!state.bucket_order.empty()) ddp_.core().set_bucket_order(state.bucket_order);
+    if (with_hook) hook_->load_state_dict(state.hook);
+  }
+
  private:
   std::shared_ptr<Meter> meter_ = std::make_shared<Meter>();
   std::shared_ptr<MeteredHook> hook_;
@@ -92,5 +99,9 @@ Replica::~Replica() = default;
 torch::Tensor Replica::forward(const torch::Tensor& tokens) { return impl_->forward(tokens); }
 
 CommunicationTotals Replica::communication() const { return impl_->communication(); }
+
+ReplicaState Replica::state() const { return impl_->state(); }
+
+void Replica::restore(const ReplicaState& state, bool with_hook) { impl_->restore(state, with_hook); }
 
 }  // namespace char_lm

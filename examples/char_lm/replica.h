@@ -7,9 +7,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "examples/char_lm/model.h"
 #include "examples/char_lm/options.h"
+#include "gradwire/ddp/comm_hook.h"
 #include "gradwire/process_group/process_group.h"
 
 namespace char_lm {
@@ -19,6 +22,12 @@ struct CommunicationTotals {
   double seconds =
       0;  // in the hook: casts, collectives and waiting for other ranks, whether backward went on meanwhile or not
   std::int64_t bytes = 0;  // of gradients that this rank gave to the hook's collectives, as they go on the wire
+};
+
+// What of the replica, beside the model, decides how training goes on. Between steps only.
+struct ReplicaState {
+  std::vector<std::string> bucket_order;
+  gradwire::HookState hook;
 };
 
 class Replica {
@@ -31,6 +40,11 @@ class Replica {
   torch::Tensor forward(const torch::Tensor& tokens);
 
   CommunicationTotals communication() const;
+
+  ReplicaState state() const;
+  // Before the first step, on all ranks; without the hook's part when `with_hook` is false. Throws
+  // gradwire::InvalidArgument for a state that does not fit.
+  void restore(const ReplicaState& state, bool with_hook);
 
  private:
   class Impl;

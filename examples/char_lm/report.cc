@@ -89,6 +89,9 @@ void Report::header() {
             << format("%.2f", std::log(static_cast<double>(facts_.vocabulary))) << ".\n";
   if (facts_.first_step > 0) {
     std::cout << "It goes on from " << options_.resume << " after step " << facts_.first_step << ".\n";
+    if (!facts_.remark.empty()) {
+      std::cout << facts_.remark << "\n";
+    }
   }
   std::cout << std::flush;
 }
@@ -178,6 +181,8 @@ void Report::summary(const Summary& summary) {
                   {"dtype", options_.dtype},
                   {"parameters", facts_.parameters},
                   {"bytes_per_step", summary.pace.bytes_per_step},
+                  {"compression_factor", compression_factor(summary.pace)},
+                  {"hook_seconds_per_step", summary.pace.hook_seconds_per_step},
                   {"communication_share", summary.pace.communication_share},
                   {"train_loss", summary.train_loss},
                   {"held_out_loss", summary.held_out_loss},
@@ -186,9 +191,17 @@ void Report::summary(const Summary& summary) {
                  .dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
+// How many times less a rank sent than an all-reduce of all gradients sends; 0 when it sent nothing.
+double Report::compression_factor(const Pace& pace) const {
+  const double ranks = facts_.world;
+  const double plain = 2 * (ranks - 1) / ranks * static_cast<double>(facts_.parameter_bytes);
+  return pace.bytes_per_step > 0 ? plain / pace.bytes_per_step : 0;
+}
+
 void Report::print_table(const Summary& summary) {
   const std::int64_t steps = options_.steps - facts_.first_step;
   const double tokens = static_cast<double>(options_.batch) * options_.context;
+  const double factor = compression_factor(summary.pace);
   const std::vector<std::pair<std::string, std::string>> rows{
       {"steps", concat(steps)},
       {"seconds", format("%.2f", summary.seconds)},
@@ -198,6 +211,8 @@ void Report::print_table(const Summary& summary) {
       {"hook", options_.hook},
       {"backend", facts_.backend},
       {"sent a step", human_bytes(summary.pace.bytes_per_step)},
+      {"compression", factor > 0 ? format("%.2f x", factor) : "-"},
+      {"in the hook", format("%.3f ms a step", 1e3 * summary.pace.hook_seconds_per_step)},
       {"in communication", format("%.1f%%", 100 * summary.pace.communication_share)},
       {"training loss", format("%.4f", summary.train_loss)},
       {"held-out loss", format("%.4f", summary.held_out_loss)},

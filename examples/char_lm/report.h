@@ -18,10 +18,12 @@ struct RunFacts {
   std::size_t held_out_characters = 0;
   int vocabulary = 0;
   std::int64_t parameters = 0;
+  std::int64_t parameter_bytes = 0;
   int world = 1;
   int threads = 1;
   std::string backend;          // the group's, where "auto" was asked for
   std::int64_t first_step = 0;  // of this run: steps a checkpoint has behind it
+  std::string remark;           // on how it goes on; empty: just so
 };
 
 // What a stretch of steps took.
@@ -29,6 +31,7 @@ struct Pace {
   double steps_per_second = 0;
   double communication_share = 0;  // of the time, 0 to 1
   double bytes_per_step = 0;       // sent by this rank
+  double hook_seconds_per_step = 0;
 };
 
 struct Summary {
@@ -57,6 +60,7 @@ class Report {
 
  private:
   void write_json(const std::string& line);
+  double compression_factor(const Pace& pace) const;
   std::string line() const;
   void draw();
   void clear();

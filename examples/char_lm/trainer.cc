@@ -7,11 +7,14 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <memory>
+#include <optional>
 #include <thread>
 
 #include "examples/char_lm/checkpoint.h"
 #include "examples/char_lm/errors.h"
 #include "examples/char_lm/evaluate.h"
+#include "examples/char_lm/hook_memory.h"
 #include "examples/char_lm/model.h"
 #include "examples/char_lm/parameter_hash.h"
 #include "examples/char_lm/ranks.h"
@@ -51,6 +54,14 @@ CharTransformer make_model(const Options& options, const Vocabulary& vocabulary)
   return model;
 }
 
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(const Options& options, const CharTransformer& model) {
+  if (options.optimizer == "sgd") {
+    return std::make_unique<torch::optim::SGD>(model->parameters(), torch::optim::SGDOptions(options.lr).momentum(0.9));
+  }
+  return std::make_unique<torch::optim::AdamW>(model->parameters(),
+                                               torch::optim::AdamWOptions(options.lr).betas({0.9, 0.99}));
+}
+
 // Seconds and communication since the last lap.
 class PaceMeter {
  public:
@@ -61,8 +72,9 @@ class PaceMeter {
     const double seconds = elapsed();
     const CommunicationTotals now = replica_->communication();
     const double count = static_cast<double>(std::max<std::int64_t>(steps, 1));
-    return {count / seconds, std::min(1.0, (now.seconds - base_.seconds) / seconds),
-            static_cast<double>(now.bytes - base_.bytes) / count};
+    const double in_hook = now.seconds - base_.seconds;
+    return {count / seconds, std::min(1.0, in_hook / seconds), static_cast<double>(now.bytes - base_.bytes) / count,
+            in_hook / count};
   }
   double elapsed() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
 
@@ -81,11 +93,17 @@ class Run {
         sampler_(options.seed, corpus_.train().size(), options.context, options.batch, group->rank(), group->size()),
         threads_(choose_threads(options)),
         model_(make_model(options, corpus_.vocabulary())),
-        optimizer_(model_->parameters(), torch::optim::AdamWOptions(options.lr).betas({0.9, 0.99})),
-        first_step_(resume()),
+        optimizer_(make_optimizer(options, model_)),
+        resumed_(resume()),
+        first_step_(resumed_ ? resumed_->step : 0),
         replica_(model_, options, group),
         facts_(describe(text)),
-        report_(options, facts_, group->rank() == 0) {}
+        report_(options, facts_, group->rank() == 0) {
+    if (resumed_) {
+      facts_.remark = restore_memory(resumed_->memory, options_, replica_, group_);
+      resumed_.reset();
+    }
+  }
 
   void run() {
     report_.header();
@@ -104,10 +122,11 @@ class Run {
   }
 
  private:
-  std::int64_t resume() {
-    return options_.resume.empty()
-               ? 0
-               : load_checkpoint(options_.resume, options_, corpus_.vocabulary(), model_, optimizer_);
+  std::optional<Progress> resume() {
+    if (options_.resume.empty()) {
+      return std::nullopt;
+    }
+    return load_checkpoint(options_.resume, options_, corpus_.vocabulary(), model_, *optimizer_);
   }
 
   RunFacts describe(const Text& text) const {
@@ -118,6 +137,7 @@ class Run {
     facts.vocabulary = corpus_.vocabulary().size();
     for (const torch::Tensor& parameter : model_->parameters()) {
       facts.parameters += parameter.numel();
+      facts.parameter_bytes += static_cast<std::int64_t>(parameter.nbytes());
     }
     facts.world = group_.size();
     facts.threads = threads_;
@@ -150,10 +170,10 @@ class Run {
   torch::Tensor take_step(std::int64_t step) {
     const Samples samples = cut(corpus_.train(), sampler_.train(step), options_.context);
     set_learning_rate(step);
-    optimizer_.zero_grad();
+    optimizer_->zero_grad();
     const torch::Tensor loss = cross_entropy(replica_.forward(samples.inputs), samples.targets);
     loss.backward();
-    optimizer_.step();
+    optimizer_->step();
     return loss.detach();
   }
 
@@ -161,7 +181,7 @@ class Run {
   // happened.
   void set_learning_rate(std::int64_t step) {
     const double share = std::min(1.0, static_cast<double>(step + 1) / static_cast<double>(kWarmUpSteps));
-    for (auto& parameters : optimizer_.param_groups()) {
+    for (auto& parameters : optimizer_->param_groups()) {
       parameters.options().set_lr(options_.lr * share);
     }
   }
@@ -174,7 +194,7 @@ class Run {
       if (hashes[rank] == hashes[0]) {
         continue;
       }
-      if (options_.hook == "noop") {
+      if (options_.hook.starts_with("noop")) {
         report_.say("parameters differ between the ranks, as they must under the hook noop, which averages nothing");
         return {};
       }
@@ -186,8 +206,9 @@ class Run {
 
   void save() {
     if (!options_.save.empty()) {
-      on_rank_zero(group_, "save the checkpoint", [this] {
-        save_checkpoint(options_.save, options_, corpus_.vocabulary(), options_.steps, model_, optimizer_);
+      const Progress progress{options_.steps, gather_memory(options_, replica_, group_)};
+      on_rank_zero(group_, "save the checkpoint", [&] {
+        save_checkpoint(options_.save, options_, corpus_.vocabulary(), progress, model_, *optimizer_);
       });
       report_.say(concat("checkpoint of step ", options_.steps, " written to ", options_.save));
     }
@@ -199,10 +220,11 @@ class Run {
   const Sampler sampler_;
   const int threads_;
   CharTransformer model_;
-  torch::optim::AdamW optimizer_;
+  const std::unique_ptr<torch::optim::Optimizer> optimizer_;
+  std::optional<Progress> resumed_;  // until the replica has what it needs of it
   const std::int64_t first_step_;
   Replica replica_;
-  const RunFacts facts_;
+  RunFacts facts_;
   Report report_;
 };
 

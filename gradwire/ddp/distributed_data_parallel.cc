@@ -187,6 +187,8 @@ bool DdpCore::moves_inputs() const noexcept { return parts_->device.has_value();
 at::Tensor DdpCore::to_device(at::Tensor tensor) const {
   return tensor.defined() ? tensor.to(*parts_->device) : tensor;
 }
+std::vector<std::string> DdpCore::bucket_order() const { return parts_->reducer->bucket_order(); }
+void DdpCore::set_bucket_order(const std::vector<std::string>& names) { parts_->reducer->set_bucket_order(names); }
 std::vector<std::vector<std::size_t>> DdpCore::bucket_plan() const { return parts_->reducer->plan(); }
 std::uint64_t DdpCore::payload_bytes() const { return parts_->reducer->payload_bytes(); }
 std::uint32_t DdpCore::iterations() const { return parts_->reducer->iterations(); }

@@ -97,6 +97,14 @@ class DdpCore {
   at::Tensor to_device(at::Tensor tensor) const;
   bool moves_inputs() const noexcept;
 
+  // Which parameters share a bucket decides what a compressor makes of them, and DDP finds the order of the buckets in
+  // its first iteration. So a run that goes on from a checkpoint with the same bits saves the order, and gives it back
+  // before its first synchronized forward, on all ranks alike. Names of parameters; empty before the second
+  // synchronized forward, and where one rank is alone without a hook. set_bucket_order() throws InvalidArgument for
+  // names that are not the parameters', and when training has begun.
+  std::vector<std::string> bucket_order() const;
+  void set_bucket_order(const std::vector<std::string>& names);
+
   // The parameters' numbers in each bucket, in the order of launch; synchronized iterations so far. For tests and logs.
   std::vector<std::vector<std::size_t>> bucket_plan() const;
   std::uint32_t iterations() const;

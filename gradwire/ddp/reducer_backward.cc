@@ -61,8 +61,7 @@ void Reducer::on_gradient(std::size_t parameter) {
           "Parameter '", store_.name(parameter), "' got a second gradient on rank ", group_->rank(),
           " in one synchronized iteration. Run one backward pass for each forward pass (no_sync() accumulates); with ",
           "find_unused_parameters, return every tensor that the loss is made of from forward(); and where a parameter "
-          "is "
-          "used inside several re-entrant checkpoints, set static_graph, if every iteration uses it as often."));
+          "is used inside several re-entrant checkpoints, set static_graph, if every iteration uses it as often."));
     }
     if (!defined) use_.keep(parameter, {});
     take_gradient(parameter);
@@ -74,7 +73,7 @@ void Reducer::on_gradient(std::size_t parameter) {
 
 void Reducer::take_gradient(std::size_t parameter) {
   ready_[parameter] = true;
-  if (iteration_ == 0) ready_order_.push_back(static_cast<std::int64_t>(parameter));
+  if (iteration_ == 0 && !order_loaded_) ready_order_.push_back(static_cast<std::int64_t>(parameter));
   if (!idle()) store_gradient(parameter);
   --pending_[store_.place(parameter).bucket];
 }

@@ -148,7 +148,7 @@ void Reducer::before_forward() {
   }
   if (control_ == nullptr || idle()) return;
   store_.allocate(*control_);
-  if (rebuilds() && !rebuilt_ && iteration_ > 0) rebuild();
+  if (!rebuilt_ && (order_loaded_ || (rebuilds() && iteration_ > 0))) rebuild();
 }
 
 bool Reducer::under_way() const { return expecting_ && std::find(ready_.begin(), ready_.end(), true) != ready_.end(); }
@@ -183,18 +183,51 @@ std::vector<std::string> Reducer::missing_parameters() const {
   return names;
 }
 
-// Once, before the second synchronized forward: buckets in the order in which gradients became ready on rank 0.
+// Once, before the second synchronized forward: buckets in the order in which gradients became ready on rank 0. Before
+// the first one, where an order was loaded.
 void Reducer::rebuild() {
-  std::vector<std::int64_t> order = broadcast_integers(*control_, std::exchange(ready_order_, {}));
+  ready_order_ = broadcast_integers(*control_, std::move(ready_order_));
   const std::vector<TensorSpec> specs = store_.specs();
   std::vector<TensorSpec> ordered;
-  for (const std::int64_t index : order) ordered.push_back(specs.at(static_cast<std::size_t>(index)));
+  for (const std::int64_t index : ready_order_) ordered.push_back(specs.at(static_cast<std::size_t>(index)));
   // The values of gradients that lie in the memory which is cut anew must not be lost, nor be taken for another
   // parameter's.
   store_.make_gradients_private();
   store_.arrange(plan_buckets(ordered, options_.caps));
   rebuilt_ = true;
   begin_iteration();
+}
+
+std::vector<std::string> Reducer::bucket_order() const {
+  MutexLock lock(mutex_);
+  std::vector<std::string> names;
+  if (!rebuilt_) return names;
+  for (const std::int64_t index : ready_order_) names.push_back(store_.name(static_cast<std::size_t>(index)));
+  return names;
+}
+
+void Reducer::set_bucket_order(const std::vector<std::string>& names) {
+  MutexLock lock(mutex_);
+  if (iteration_ > 0 || under_way()) {
+    throw InvalidArgument("set_bucket_order() was called after the first synchronized backward pass; call it before.");
+  }
+  std::vector<std::int64_t> order;
+  for (const std::string& name : names) {
+    std::size_t index = 0;
+    while (index < store_.parameter_count() && store_.name(index) != name) ++index;
+    order.push_back(static_cast<std::int64_t>(index));
+  }
+  std::vector<std::int64_t> sorted = order;
+  std::sort(sorted.begin(), sorted.end());
+  bool complete = sorted.size() == store_.parameter_count();
+  for (std::size_t i = 0; complete && i < sorted.size(); ++i) complete = sorted[i] == static_cast<std::int64_t>(i);
+  if (!complete) {
+    throw InvalidArgument(concat("set_bucket_order(): the ", names.size(), " names are not those of the ",
+                                 store_.parameter_count(), " parameters that need a gradient, each once, on rank ",
+                                 group_->rank(), "; was the order saved from another model?"));
+  }
+  ready_order_ = std::move(order);
+  order_loaded_ = true;
 }
 
 void Reducer::begin_iteration() {

@@ -81,6 +81,12 @@ class Reducer final : public std::enable_shared_from_this<Reducer> {
   // Ends this rank's part with a reason that the other ranks get; the first one stays.
   void fail(std::exception_ptr error, const std::string& where);
 
+  // The names of the parameters in the order of their buckets, as rank 0 found it; empty before that.
+  std::vector<std::string> bucket_order() const;
+  // Begins with this order instead of finding one. Takes effect at the next before_forward(), where rank 0's counts.
+  // Throws InvalidArgument when it is not an order of the parameters, or a backward pass was synchronized already.
+  void set_bucket_order(const std::vector<std::string>& names);
+
   // What happened so far, for tests and logs.
   std::uint32_t iterations() const;
   std::vector<std::vector<std::size_t>> plan() const;
@@ -155,9 +161,10 @@ class Reducer final : public std::enable_shared_from_this<Reducer> {
   std::uint32_t iteration_ = 0;
   int watched_pass_ = -1;
   std::size_t next_bucket_ = 0;
-  std::vector<std::size_t> pending_;  // gradients that each bucket still waits for
-  std::vector<bool> ready_;           // by parameter
-  std::vector<std::int64_t> ready_order_;
+  std::vector<std::size_t> pending_;       // gradients that each bucket still waits for
+  std::vector<bool> ready_;                // by parameter
+  std::vector<std::int64_t> ready_order_;  // of the first iteration, or loaded; after the rebuild: of the buckets
+  bool order_loaded_ = false;
   std::vector<Flight> flights_;  // by bucket
   PendingCount running_;         // buckets on lanes
 

@@ -6,7 +6,6 @@
 #include <ATen/ops/from_blob.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -14,6 +13,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/hooks/default_hooks.h"
+#include "gradwire/hooks/iteration_internal.h"
 #include "gradwire/hooks/support_internal.h"
 
 namespace gradwire {
@@ -73,10 +73,7 @@ class CompressedHook final : public CommHook {
   Future run(GradBucket& bucket) override {
     const at::Tensor buffer = bucket.buffer();
     if (!compressible(buffer)) return allreduce_hook(group_, bucket);
-    const std::uint64_t step = base_ + bucket.iteration();
-    std::uint64_t next = next_.load(std::memory_order_relaxed);
-    while (next <= step && !next_.compare_exchange_weak(next, step + 1)) {
-    }
+    const auto step = static_cast<std::uint64_t>(iteration_.of(bucket));
     const auto plain = [&](const BucketLayout::Slot& slot) { return options_.plain_vectors && slot.sizes.size() < 2; };
     const auto& slots = bucket.layout().slots;
     if (std::none_of(slots.begin(), slots.end(), plain)) {
@@ -97,7 +94,7 @@ class CompressedHook final : public CommHook {
   HookState state_dict() const override {
     HookState state;
     for (const auto& [key, values] : compressor_->memory().save()) state.emplace(key, at::tensor(values));
-    state.emplace(kIteration, static_cast<std::int64_t>(next_.load(std::memory_order_relaxed)));
+    state.emplace(kIteration, iteration_.next());
     return state;
   }
 
@@ -119,8 +116,7 @@ class CompressedHook final : public CommHook {
           key, std::vector<float>(values.const_data_ptr<float>(), values.const_data_ptr<float>() + values.numel()));
     }
     compressor_->memory().load(memory);
-    base_ = static_cast<std::uint64_t>(iteration->second.toInt());
-    next_ = base_;
+    iteration_.set_next(iteration->second.toInt());
   }
 
  private:
@@ -175,8 +171,7 @@ class CompressedHook final : public CommHook {
   const std::unique_ptr<compress::Compressor> compressor_;
   const CompressedHookOptions options_;
   const std::shared_ptr<ProcessGroup> group_;
-  std::uint64_t base_ = 0;  // iterations before the state was loaded
-  std::atomic<std::uint64_t> next_{0};
+  internal::IterationCount iteration_;
 };
 
 }  // namespace

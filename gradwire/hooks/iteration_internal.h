@@ -3,6 +3,7 @@
 // Counting iterations in a hook that may run for two buckets at once, and go on from a checkpoint.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 
@@ -21,7 +22,7 @@ class IterationCount {
     if (loaded_) before_ = *loaded_ - here;
     loaded_.reset();
     const std::int64_t iteration = before_ + here;
-    if (bucket.is_last()) next_ = iteration + 1;
+    next_ = std::max(next_, iteration + 1);
     return iteration;
   }
   // The iteration that comes next; between iterations.

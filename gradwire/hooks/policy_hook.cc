@@ -5,10 +5,13 @@
 #include <utility>
 
 #include "gradwire/hooks/default_hooks.h"
+#include "gradwire/hooks/iteration_internal.h"
 #include "gradwire/hooks/wrapper_internal.h"
 
 namespace gradwire {
 namespace {
+
+constexpr const char* kIteration = "policy/iteration";
 
 class PolicyHook final : public internal::HookWrapper {
  public:
@@ -16,14 +19,33 @@ class PolicyHook final : public internal::HookWrapper {
       : HookWrapper("policy", std::move(inner), /*keeps_single_collective=*/true), options_(options) {}
 
   Future run(GradBucket& bucket) override {
-    if (bucket.iteration() < options_.warm_up || bucket.buffer().nbytes() < options_.min_bytes) {
+    if (iteration_.of(bucket) < options_.warm_up || bucket.buffer().nbytes() < options_.min_bytes) {
       return allreduce_hook(nullptr, bucket);
     }
     return inner().run(bucket);
   }
 
+  HookState state_dict() const override {
+    HookState state = HookWrapper::state_dict();
+    if (options_.warm_up > 0) state.emplace(kIteration, iteration_.next());
+    return state;
+  }
+
+  void load_state_dict(const HookState& state) override {
+    HookState of_inner = state;
+    const auto found = of_inner.extract(kIteration);
+    const bool valid = found.empty() ? options_.warm_up == 0 : found.mapped().isInt() && found.mapped().toInt() >= 0;
+    if (!valid) {
+      throw InvalidArgument(concat("The hook '", traits().name, "': the state to load has no valid '", kIteration,
+                                   "', which a hook with a warm-up saves; it was saved by another hook."));
+    }
+    HookWrapper::load_state_dict(of_inner);
+    if (!found.empty()) iteration_.set_next(found.mapped().toInt());
+  }
+
  private:
   const PolicyOptions options_;
+  internal::IterationCount iteration_;
 };
 
 }  // namespace
