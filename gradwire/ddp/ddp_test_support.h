@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "gradwire/ddp/distributed_data_parallel.h"
-#include "gradwire/ddp/local_group_test_support.h"
 #include "gradwire/process_group/init.h"
 #include "gradwire/store/hash_store.h"
+#include "tests/support/local_group.h"
 
 namespace gradwire::testing {
 

@@ -5,8 +5,8 @@
 #include <limits>
 
 #include "gradwire/base/error.h"
-#include "gradwire/ddp/local_group_test_support.h"
 #include "gradwire/functional/functional_test_support.h"
+#include "tests/support/local_group.h"
 
 namespace gradwire::testing {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// For the tests of this room: a group as a user would write one, ranks as threads, with broadcast, all_gather and a
+// For tests above the line: a group as a user would write one, ranks as threads, with broadcast, all_gather and a
 // summing all_reduce, and nothing else.
 #pragma once
 
