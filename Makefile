@@ -13,6 +13,7 @@ CMAKE_PREFIX_PATH ?=
 export GRADWIRE_TORCH_DIR CMAKE_PREFIX_PATH
 TRAIN_RANKS ?= 2
 TRAIN_ARGS ?=
+BENCH ?= all_reduce
 BENCH_ARGS ?=
 CMAKE_ARGS ?=
 
@@ -47,11 +48,11 @@ test: build  ## Build and run the tests (under 20 minutes on two cores)
 test-slow: build  ## Run the tests that take longer
 	@scripts/run_tests.py $(BUILD) --label slow
 
-bench:  ## Measure all-reduce against Gloo and OpenMPI (BENCH_ARGS="--bytes 1Mi")
+bench:  ## Measure beside Gloo, OpenMPI and PyTorch (BENCH=all_reduce, ddp, hooks or codecs; BENCH_ARGS="--bytes 1Mi")
 	@scripts/setup.sh build bench torch
 	@$(CONFIGURE) && echo '$(CONFIGURE)' > $(BUILD)/.configured
 	@$(NINJA) gradwire-bench
-	$(BUILD)/bin/gradwire-bench all_reduce --peers $(BENCH_ARGS)
+	$(BUILD)/bin/gradwire-bench $(BENCH) --peers $(BENCH_ARGS)
 
 format:  ## Format every C++ source in place
 	@scripts/setup.sh lint

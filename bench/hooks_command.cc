@@ -102,13 +102,13 @@ struct Result {
 };
 
 Result measure_hook(Coordinator& coordinator, const HooksCommandOptions& options, const std::string& hook,
-                    std::size_t bytes) {
+                    std::size_t bytes, bool peers) {
   const int iterations = static_cast<int>(std::clamp<std::size_t>((std::size_t{128} << 20) / bytes, 5, 100));
   // Once before the turns: PowerSGD's plain steps, every first allocation, and whether PyTorch can run it at all.
   const Measurement first{bytes, 1, 4, hook, false};
   Result result;
   coordinator.measure("gradwire", first);
-  if (!options.peers) {
+  if (!peers) {
     result.no_peer = "not asked for (--peers)";
   } else if (!has_peer(hook)) {
     result.no_peer = "PyTorch has no such hook";
@@ -137,20 +137,32 @@ std::optional<double> compression(const HooksCommandOptions& options, std::size_
   return plain / static_cast<double>(sent);
 }
 
-void print_json(const HooksCommandOptions& options, const std::string& hook, std::size_t bytes, const Result& result) {
-  const auto factor = compression(options, bytes, result.sent);
-  nlohmann::json line{{"benchmark", "hooks"},
-                      {"hook", hook},
-                      {"backend", options.backend},
-                      {"world", options.world},
-                      {"bytes", bytes},
-                      {"median_us", result.ours.median},
-                      {"p10_us", result.ours.p10},
-                      {"p90_us", result.ours.p90},
-                      {"samples", result.ours.samples},
-                      {"sent_bytes", result.sent},
-                      {"compression", nullptr}};
-  if (factor) line["compression"] = *factor;
+// The network speed in Gbit/s below which the hook is faster than plain averaging, if what a network takes for the
+// bytes came on top of the times measured here; nothing where that is at no speed, or at any.
+std::optional<double> pays_below(const Result& plain, const Result& hook) {
+  const double saved = static_cast<double>(plain.sent) - static_cast<double>(hook.sent);
+  const double longer = hook.ours.median - plain.ours.median;
+  if (saved <= 0 || hook.sent == 0 || longer <= 0) return std::nullopt;
+  return 8 * saved / longer / 1e3;
+}
+
+// A hook's line: what was measured, and what to compare it with.
+struct Row {
+  std::string hook;
+  std::size_t bytes;
+  Result result;
+  std::optional<double> compression;
+  std::optional<double> pays_below;
+};
+
+void print_json(const HooksCommandOptions& options, const Row& row) {
+  const Result& result = row.result;
+  nlohmann::json line{{"benchmark", "hooks"},      {"hook", row.hook},          {"backend", options.backend},
+                      {"world", options.world},    {"bytes", row.bytes},        {"median_us", result.ours.median},
+                      {"p10_us", result.ours.p10}, {"p90_us", result.ours.p90}, {"samples", result.ours.samples},
+                      {"sent_bytes", result.sent}, {"compression", nullptr},    {"pays_below_gbit", nullptr}};
+  if (row.compression) line["compression"] = *row.compression;
+  if (row.pays_below) line["pays_below_gbit"] = *row.pays_below;
   if (result.peer) {
     line["pytorch"] = {{"median_us", result.peer->median}, {"p10_us", result.peer->p10},
                        {"p90_us", result.peer->p90},       {"ratio", result.ratio.value},
@@ -161,12 +173,19 @@ void print_json(const HooksCommandOptions& options, const std::string& hook, std
   std::printf("%s\n", line.dump().c_str());
 }
 
-void print_row(const HooksCommandOptions& options, const std::string& hook, std::size_t bytes, const Result& result) {
-  const auto factor = compression(options, bytes, result.sent);
-  char times[32] = "-";
-  if (factor) std::snprintf(times, sizeof(times), "%.1fx", *factor);
-  std::printf("%-31s %8s %10.3f ms [%.3f .. %.3f] %10zu %7s", hook.c_str(), format_bytes(bytes).c_str(),
-              result.ours.median / 1e3, result.ours.p10 / 1e3, result.ours.p90 / 1e3, result.sent, times);
+// "-" for nothing.
+std::string format_number(const std::optional<double>& number, const char* unit) {
+  if (!number) return "-";
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.1f%s", *number, unit);
+  return text;
+}
+
+void print_row(const HooksCommandOptions& options, const Row& row) {
+  const Result& result = row.result;
+  std::printf("%-31s %8s %9.3f ms [%.3f .. %.3f] %10zu %7s %11s", row.hook.c_str(), format_bytes(row.bytes).c_str(),
+              result.ours.median / 1e3, result.ours.p10 / 1e3, result.ours.p90 / 1e3, result.sent,
+              format_number(row.compression, "x").c_str(), format_number(row.pays_below, " Gbit/s").c_str());
   if (result.peer) {
     std::printf("   %9.3f ms [%.3f .. %.3f] %8.2fx [%.2f, %.2f]", result.peer->median / 1e3, result.peer->p10 / 1e3,
                 result.peer->p90 / 1e3, result.ratio.value, result.ratio.low, result.ratio.high);
@@ -181,7 +200,8 @@ void print_head(const HooksCommandOptions& options) {
       "hooks: backend %s, %d ranks, one thread each%s, %d processors; one float32 bucket of matrices of 1024 x 1024 "
       "and "
       "vectors, gradients N(0, 1)\nmedian [p10 .. p90] on rank 0, from the bucket ready to its result; bytes a rank "
-      "sends a step, and how many times fewer than plain all-reduce\n",
+      "sends a step, and how many times fewer than plain all-reduce;\nthe network speed below which it "
+      "beats plain all-reduce, if what a network takes for the bytes came on top of the times here\n",
       options.backend.c_str(), options.world, options.pin ? ", pinned" : "",
       static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN)));
   if (options.peers)
@@ -209,9 +229,11 @@ void run_hooks(const HooksCommandOptions& options) {
   if (options.peers) coordinator.start(pytorch_contestant(options, scratch, socket));
   if (!options.json) print_head(options);
   for (const std::size_t bytes : options.bytes) {
+    const Result plain = measure_hook(coordinator, options, "allreduce", bytes, false);
     for (const std::string& hook : hooks) {
-      const Result result = measure_hook(coordinator, options, hook, bytes);
-      options.json ? print_json(options, hook, bytes, result) : print_row(options, hook, bytes, result);
+      const Result result = measure_hook(coordinator, options, hook, bytes, options.peers);
+      const Row row{hook, bytes, result, compression(options, bytes, result.sent), pays_below(plain, result)};
+      options.json ? print_json(options, row) : print_row(options, row);
       std::fflush(stdout);
     }
   }
