@@ -60,12 +60,13 @@ struct Call {
 };
 
 // What one hook makes of the calls one after the other, on rank 0; checks that all ranks hold the same.
-std::vector<at::Tensor> results_of_calls(const MakeHook& make, int world, const std::vector<Call>& calls) {
+std::vector<at::Tensor> results_of_calls(const MakeHook& make, int world, const std::vector<Call>& calls,
+                                         int divisor = -1) {
   std::vector<std::vector<at::Tensor>> results(static_cast<std::size_t>(world));
   run_ranks({"threads"}, world, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
     const auto hook = make(group);
     for (const Call& call : calls) {
-      GradBucket bucket = bucket_of(call.values(rank), *group, call.iteration);
+      GradBucket bucket = bucket_of(call.values(rank), *group, call.iteration, divisor);
       const Future future = hook->run(bucket);
       future->waitAndThrow();
       results[static_cast<std::size_t>(rank)].push_back(tensor_of(*future).clone());
@@ -79,9 +80,9 @@ std::vector<at::Tensor> results_of_calls(const MakeHook& make, int world, const 
 }
 
 // After two calls with harmless values, so that PowerSGD has started and memories are not empty where they can be.
-at::Tensor result_of(const MakeHook& make, int world, const OfRank& values) {
+at::Tensor result_of(const MakeHook& make, int world, const OfRank& values, int divisor = -1) {
   const auto zeros = [&](int rank) { return at::zeros_like(values(rank)); };
-  return results_of_calls(make, world, {{0, zeros}, {1, zeros}, {2, values}})[2];
+  return results_of_calls(make, world, {{0, zeros}, {1, zeros}, {2, values}}, divisor)[2];
 }
 
 void expect_values(const at::Tensor& result, const at::Tensor& values, Kind kind) {
@@ -124,7 +125,9 @@ TEST_P(OddInput, ZerosAndConstantsStayWhatTheyAre) {
     for (const double value : {0.0, 7.0, -7.0}) {
       // 24 rows of 25: of rank 1 also in the batched PowerSGD's square.
       const at::Tensor values = at::full({600}, value);
-      expect_values(result_of(GetParam().make, world, [&](int) { return values; }), values, GetParam().kind);
+      const at::Tensor result = result_of(GetParam().make, world, [&](int) { return values; });
+      expect_values(result, values, GetParam().kind);
+      EXPECT_TRUE(value == 0 || result.ne(0).any().item<bool>());
     }
   }
 }
@@ -206,6 +209,16 @@ TEST_P(OddInput, InfinityAndNanReachAllRanksAndAreForgotten) {
       EXPECT_TRUE(results[5].isfinite().all().item<bool>());
       EXPECT_TRUE(results[5].equal(undisturbed[4])) << "the memory is not what it was";
     }
+  }
+}
+
+// With fewer ranks taking part than the group has, sums are divided by those. PyTorch's hooks divide by all ranks.
+TEST_P(OddInput, DividesByTheBucketsDivisor) {
+  if (GetParam().name == "post_local_sgd_whole_subgroup") return;  // by the ranks of its subgroup
+  const auto values = [](int rank) { return at::full({600}, rank == 0 ? 6.0 : 0.0); };
+  for (const int divisor : {1, 2}) {
+    const at::Tensor result = result_of(GetParam().make, 2, values, divisor);
+    expect_values(result, at::full({600}, 6.0 / divisor), GetParam().kind);
   }
 }
 
