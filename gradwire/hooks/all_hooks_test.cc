@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
 // What holds for every hook, over every number of ranks and lanes: parameters of any type and layout get the average,
-// all ranks hold the same bits, and a second run gives them again.
+// all ranks hold the same bits, and a second run gives them again; a group that lacks what the hook needs is refused.
 #include "gradwire/hooks/hook_cases_test_support.h"
 
 namespace gradwire::testing {
@@ -24,6 +24,11 @@ TEST_P(AllHooks, RanksGetTheAverageAndTheSameBits) {
     for (const int lanes : {-1, 0, 1, 2}) {
       const gradwire::testing::Setup setup{lanes < 0 ? "local" : "threads", lanes, (world + lanes) % 2 == 0};
       SCOPED_TRACE(concat(world, " ranks over ", setup.group, ", ", lanes, " lanes"));
+      if (GetParam().all_to_all && setup.group == "local" && world > 1) {
+        const std::string error = error_of([&] { (void)gradients_of_ranks(setup, world, GetParam().make); });
+        EXPECT_NE(error.find("does not support all_to_all"), std::string::npos) << error;
+        continue;
+      }
       const auto first = gradients_of_ranks(setup, world, GetParam().make);
       const auto second = gradients_of_ranks(setup, world, GetParam().make);
       expect_zoo_average(first[0], world, GetParam().tolerance);

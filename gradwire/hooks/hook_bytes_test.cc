@@ -95,6 +95,12 @@ TEST(HookBytes, OfPyTorchsTenAreThoseOfTheFormulas) {
   for (const Row& row : rows) expect_bytes(kShapes, row, named(row.spec));
 }
 
+// 1024 elements are two rows of 512. PyTorch pads them with an empty third one.
+TEST(HookBytes, AnExactMultipleOfTheRowHasNoRowMore) {
+  expect_bytes({{1024}}, {"quantize_per_channel", {1034, 3102, 7238}}, named("quantize_per_channel"));
+  expect_bytes({{1025}}, {"quantize_per_channel", {1040, 3120, 7280}}, named("quantize_per_channel"));
+}
+
 // By type: PowerSGD averages plainly for a thousand iterations.
 TEST(HookBytes, OfTheTypesByThemselves) {
   const std::array<std::uint64_t, 10> at_four{19032, 9516, 9516, 9531, 9621, 19032, 19032, 19032, 19032, 0};

@@ -13,6 +13,7 @@
 #include "gradwire/hooks/optimizer_overlap_hooks.h"
 #include "gradwire/hooks/post_local_sgd_hook.h"
 #include "gradwire/hooks/quantization_hooks.h"
+#include "gradwire/hooks/registry.h"
 
 namespace gradwire::testing {
 
@@ -47,6 +48,19 @@ inline std::vector<HookCase> hook_cases() {
        4e-3},
       {"post_local_sgd_whole_subgroup",
        [](const auto& group) { return make_post_local_sgd_hook({.subgroup = group, .start_iteration = 2}); }, 4e-3},
+      // By name. All values travel, all directions are kept: what is left are types, layouts and rounding.
+      {"compressor_fp16", [](auto) { return make_hook("fp16"); }, 4e-3, true},
+      {"compressor_bf16", [](auto) { return make_hook("bf16"); }, 6e-3, true},
+      {"compressor_fp8", [](auto) { return make_hook("fp8_e4m3"); }, 7e-2, true},
+      {"compressor_int8", [](auto) { return make_hook("int8"); }, 9e-3, true},
+      {"compressor_int8_ef21", [](auto) { return make_hook("int8:memory=ef21,exchange=all_gather"); }, 9e-3},
+      {"compressor_top_k", [](auto) { return make_hook("top_k:ratio=1"); }, 4e-3},
+      {"compressor_dgc", [](auto) { return make_hook("dgc:ratio=1,memory=none"); }, 4e-3},
+      {"compressor_random_k", [](auto) { return make_hook("random_k:ratio=1"); }, 4e-3, true},
+      {"compressor_threshold", [](auto) { return make_hook("threshold:threshold=0.0001"); }, 4e-3},
+      {"compressor_plain_vectors", [](auto) { return make_hook("int8:vectors=plain"); }, 9e-3, true},
+      {"power_sgd", [](auto) { return make_hook("power_sgd:rank=12,start=2,min_rate=0"); }, 4e-3},
+      {"batched_power_sgd", [](auto) { return make_hook("batched_power_sgd:rank=27,start=2"); }, 4e-3},
   };
 }
 

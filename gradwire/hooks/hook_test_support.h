@@ -92,7 +92,8 @@ TORCH_MODULE(Zoo);
 struct HookCase {
   std::string name;
   MakeHook make;
-  double tolerance;  // of an average of numbers within +-0.5, in buckets of any type
+  double tolerance;         // of an average of numbers within +-0.5, in buckets of any type
+  bool all_to_all = false;  // what the group must have, beside all_gather and all_reduce
 };
 
 inline bool same_bits(const at::Tensor& a, const at::Tensor& b) {

@@ -24,8 +24,9 @@
 // bitwise also on different processors. Columns that are zero, or depend on earlier ones, are replaced by unit vectors
 // orthogonal to those: a zero gradient gives zeros, never NaN, and does not make the memory forget its rank.
 //
-// Inf and NaN. If a rank has one in a compressed gradient (M Q overflows for values near the largest, too), that
-// gradient becomes NaN in full on all ranks, and its error and Q stay what they were before the step.
+// Inf and NaN. If a rank has one in a compressed gradient, that gradient becomes NaN in full on all ranks, and its
+// error and Q stay what they were before the step. So it does where M Q overflows, or Q reaches a 4 r-th of the largest
+// number.
 //
 // State belongs to parameters, by name, so it outlives a rebuild of the buckets. In the batched form the error does; Q
 // belongs to the bucket's list of parameters, and a bucket with another list starts with a random Q again. What the

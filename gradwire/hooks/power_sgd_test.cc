@@ -4,6 +4,8 @@
 #include "gradwire/hooks/power_sgd.h"
 
 #include <cmath>
+#include <functional>
+#include <utility>
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/log.h"
@@ -421,6 +423,54 @@ TEST(PowerSgd, WithoutWarmStartNoBucketTouchesAnothers) {
   skip_start(hook, group, mixed_gradients(1), 4);
   for (const auto& [key, value] : state->state_dict()) EXPECT_NE(key.substr(0, 2), "q/");
   EXPECT_TRUE(state->error("a.weight").defined());
+}
+
+// A group of one rank; in the middle of its first all-reduce after arm() something else happens.
+class InterruptedGroup final : public ProcessGroup {
+ public:
+  InterruptedGroup() : ProcessGroup(0, 1) {}
+  void arm(std::function<void()> during) { during_ = std::move(during); }
+
+ protected:
+  std::shared_ptr<Work> do_all_reduce(Tensors& tensors, const AllReduceOptions&) override {
+    if (const auto during = std::exchange(during_, nullptr)) during();
+    return std::make_shared<CountingWork>(tensors, calls_);
+  }
+
+ private:
+  std::function<void()> during_;
+  Calls calls_;
+};
+
+// PyTorch's buckets clear each other's P and Q there. A bucket that runs from end to end in the middle of another one
+// changes neither's result.
+TEST(PowerSgd, ABucketInTheMiddleOfAnotherChangesNothing) {
+  for (const bool batched : {false, true}) {
+    for (const bool warm : {false, true}) {
+      auto options = options_of(2);
+      options.warm_start = warm;
+      std::vector<std::vector<at::Tensor>> apart;
+      for (const bool interrupted : {false, true}) {
+        InterruptedGroup group;
+        const auto hook = batched ? make_batched_power_sgd_hook(options) : make_power_sgd_hook(options);
+        std::vector<std::vector<at::Tensor>> results;
+        for (std::uint32_t step = 0; step < 6; ++step) {
+          std::vector<at::Tensor> second;
+          const auto run_second = [&] {
+            const Gradients gradients{{"second", random_tensor({20, 21}, static_cast<int>(50 + step))}};
+            second = run_hook(*hook, group, gradients, step, 1, true);
+          };
+          if (interrupted) group.arm(run_second);
+          const Gradients gradients{{"first", random_tensor({20, 21}, static_cast<int>(step))}};
+          results.push_back(run_hook(*hook, group, gradients, step, 0, false));
+          if (!interrupted) run_second();
+          results.push_back(second);
+        }
+        if (!interrupted) apart = results;
+        for (std::size_t i = 0; i < results.size(); ++i) EXPECT_TRUE(same_bits(results[i], apart[i])) << i;
+      }
+    }
+  }
 }
 
 // --- Inf, NaN, zeros, extremes ---
