@@ -27,7 +27,8 @@ inline constexpr int kAnySource = -1;
 struct CallTag {
   std::uint32_t iteration = 0;  // of DDP
   std::uint16_t bucket = 0;
-  std::uint16_t stage = 0;  // the how-many-th collective of a bucket's hook
+  std::uint8_t stage = 0;  // the how-many-th collective of a bucket's hook, modulo 256
+  std::uint8_t hook = 0;   // how many hooks DDP had before that one, modulo 256
   friend bool operator==(const CallTag&, const CallTag&) = default;
 };
 

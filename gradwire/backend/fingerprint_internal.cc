@@ -80,7 +80,10 @@ std::string describe(const Fingerprint& fingerprint) {
   if (fingerprint.root >= 0) text += concat(", root ", fingerprint.root);
   if (fingerprint.tag != CallTag{}) {
     text += concat(text.back() == '(' ? "" : ", ", "iteration ", fingerprint.tag.iteration, " bucket ",
-                   fingerprint.tag.bucket, " stage ", fingerprint.tag.stage);
+                   fingerprint.tag.bucket, " stage ", static_cast<int>(fingerprint.tag.stage));
+    if (fingerprint.tag.hook != 0) {
+      text += concat(" after ", static_cast<int>(fingerprint.tag.hook), " replaced hooks");
+    }
   }
   return text + ")";
 }

@@ -182,6 +182,7 @@ const DdpOptions& DdpCore::options() const noexcept { return parts_->options; }
 const std::shared_ptr<ProcessGroup>& DdpCore::process_group() const noexcept { return parts_->group; }
 torch::nn::Module& DdpCore::module() const noexcept { return *parts_->module; }
 void DdpCore::register_comm_hook(std::shared_ptr<CommHook> hook) { parts_->reducer->set_hook(std::move(hook)); }
+void DdpCore::replace_comm_hook(std::shared_ptr<CommHook> hook) { parts_->reducer->replace_hook(std::move(hook)); }
 bool DdpCore::set_sync(bool sync) noexcept { return std::exchange(parts_->sync, sync); }
 bool DdpCore::moves_inputs() const noexcept { return parts_->device.has_value(); }
 at::Tensor DdpCore::to_device(at::Tensor tensor) const {

@@ -88,6 +88,7 @@ class DdpCore {
   torch::nn::Module& module() const noexcept;
 
   void register_comm_hook(std::shared_ptr<CommHook> hook);
+  void replace_comm_hook(std::shared_ptr<CommHook> hook);
   bool set_sync(bool sync) noexcept;  // returns what it was
 
   // Around the module's forward().
@@ -215,6 +216,17 @@ class DistributedDataParallel {
   void register_comm_hook(Callable callable, HookTraits traits = {}) {
     register_comm_hook(make_comm_hook(std::move(callable), std::move(traits)));
   }
+
+  // Another hook, or plain averaging for null, from the next synchronized forward on, whether there was one or not; as
+  // often as wanted, also back to a hook that was there before (which has kept its memory, and goes on counting
+  // iterations as bucket.iteration() does). Buckets and gradients stay where they are.
+  //
+  // All ranks must call it between the same two iterations: a rank that does not, or calls it more often, gets a
+  // MismatchError in its next backward pass, as do all others (over a user's group without fingerprints: whatever the
+  // differing collectives make of it). That forward is collective in the groups that the hook names, but for those that
+  // an earlier hook named. Throws InvalidArgument within a backward pass, also from a hook, and for a null group; the
+  // forward throws UnsupportedError, and ends this object, where a named group cannot be duplicated.
+  void replace_comm_hook(std::shared_ptr<CommHook> hook) { core_.replace_comm_hook(std::move(hook)); }
 
   const Holder& module() const noexcept { return module_; }
   std::vector<at::Tensor> parameters() const { return core_.module().parameters(); }

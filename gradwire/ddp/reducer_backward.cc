@@ -30,6 +30,7 @@ bool is_large(const BucketStore::Bucket& bucket) { return bucket.buffer.nbytes()
 void Reducer::begin_pass() {
   if (pass_begun_) return;
   pass_begun_ = true;
+  reducing_ = true;
   if (use_.kind() == GraphKind::every_parameter) return;
   try {
     if (use_.learning()) {
@@ -179,10 +180,10 @@ void Reducer::launch(std::size_t bucket) {
   Lane& lane = *lanes_[bucket % static_cast<std::size_t>(lanes)];
   running_.add();
   try {
-    lane.submit([this, bucket, &lane, state = at::ThreadLocalState(), iteration = iteration_] {
+    lane.submit([this, bucket, &lane, state = at::ThreadLocalState(), tag = tag_of(bucket)] {
       {
         const at::ThreadLocalStateGuard caller(state);
-        run_on_lane(bucket, lane, iteration);
+        run_on_lane(bucket, lane, tag);
       }
       running_.done();
     });
@@ -192,16 +193,16 @@ void Reducer::launch(std::size_t bucket) {
   }
 }
 
-void Reducer::run_on_lane(std::size_t bucket, Lane& lane, std::uint32_t iteration) {
+void Reducer::run_on_lane(std::size_t bucket, Lane& lane, const CallTag& tag) {
   if (failed_) return;
   try {
     const c10::NoGradGuard no_grad;
-    const LaneScope scope(lane.routes(), {.iteration = iteration, .bucket = static_cast<std::uint16_t>(bucket)});
+    const LaneScope scope(lane.routes(), tag);
     if (hook_ == nullptr) {
       keep_result(bucket, reduce_plain(bucket, lane.group()));
       return;
     }
-    const Future future = run_hook(bucket, lane.group(), iteration);
+    const Future future = run_hook(bucket, lane.group(), tag.iteration);
     future->waitAndThrow();
     keep_result(bucket, checked(bucket, tensor_of(*future)));
   } catch (...) {
@@ -260,7 +261,7 @@ void Reducer::run_here(std::size_t bucket) {
   if (hook_ == nullptr) {
     AllReduceOptions options;
     options.op = plain_op();
-    options.tag = {.iteration = iteration_, .bucket = static_cast<std::uint16_t>(bucket)};
+    options.tag = tag_of(bucket);
     flight.work = group.all_reduce({store_.bucket(bucket).buffer}, options);
     try {
       flight.future = flight.work->future();
@@ -273,7 +274,7 @@ void Reducer::run_here(std::size_t bucket) {
     flight.future = run_hook(bucket, group, iteration_);
     if (hook_->traits().single_collective) return;
   } else {
-    const LaneScope scope(routes_here_, {.iteration = iteration_, .bucket = static_cast<std::uint16_t>(bucket)});
+    const LaneScope scope(routes_here_, tag_of(bucket));
     flight.future = run_hook(bucket, group, iteration_);
   }
   flight.future->waitAndThrow();

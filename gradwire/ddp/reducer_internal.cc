@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// The Reducer's own life: its groups, its hook, what it does before a forward pass and after an error.
-// reducer_backward.cc has the backward pass.
+// The Reducer's own life: its groups, what it does before a forward pass and after an error. reducer_hook.cc has its
+// hook, reducer_backward.cc the backward pass.
 #include "gradwire/ddp/reducer_internal.h"
 
 #include <torch/csrc/autograd/utils/lambda_post_hook.h>
@@ -89,53 +89,6 @@ void Reducer::prepare_memory() {
   if (!idle()) store_.allocate(*control_);
 }
 
-int Reducer::usable_lanes() const noexcept {
-  const int lanes = static_cast<int>(lanes_.size());
-  return hook_ != nullptr && !hook_->traits().parallel_safe ? std::min(lanes, 1) : lanes;
-}
-
-void Reducer::set_hook(std::shared_ptr<CommHook> hook) {
-  MutexLock lock(mutex_);
-  if (hook == nullptr) throw InvalidArgument("register_comm_hook() got a null hook.");
-  if (hook_ != nullptr) {
-    throw InvalidArgument(concat("register_comm_hook(): this DistributedDataParallel has the hook '",
-                                 hook_->traits().name, "' already; it takes one, once."));
-  }
-  if (iteration_ > 0 || next_bucket_ > 0) {
-    throw InvalidArgument(
-        "register_comm_hook() was called after the first synchronized backward pass; register the hook before "
-        "training.");
-  }
-  for (const auto& named : hook->traits().groups) {
-    if (named == nullptr) throw InvalidArgument(concat("The hook '", hook->traits().name, "' names a null group."));
-  }
-  hook_ = std::move(hook);
-  if (control_ != nullptr) duplicate_hook_groups();
-}
-
-void Reducer::duplicate_hook_groups() {
-  if (hook_ == nullptr) return;
-  for (const auto& named : hook_->traits().groups) {
-    if (named == group_) continue;
-    for (auto& lane : lanes_) {
-      std::shared_ptr<ProcessGroup> duplicate = duplicate_of(named);
-      if (duplicate == nullptr) {
-        throw UnsupportedError(
-            concat("The hook '", hook_->traits().name, "' names the group '", named->group_name(), "' (", named->name(),
-                   "), which cannot be duplicated; make DistributedDataParallel with lanes = 0 for it."));
-      }
-      auto routes = lane->routes();
-      routes.push_back({named, duplicate});
-      lane->set_routes(std::move(routes));
-    }
-    if (!routes_here_.empty()) {
-      const std::shared_ptr<ProcessGroup> duplicate = duplicate_of(named);
-      // Without a duplicate its calls are ordered with the user's own, which are made on this thread too.
-      routes_here_.push_back({named, duplicate != nullptr ? duplicate : named});
-    }
-  }
-}
-
 void Reducer::before_forward() {
   owner_.require_current("A DistributedDataParallel");
   MutexLock lock(mutex_);
@@ -143,6 +96,7 @@ void Reducer::before_forward() {
   try {
     require_finished();
     require_own_accumulators();
+    adopt_replacement();
   } catch (...) {
     fail_and_throw("its next forward");
   }
@@ -233,6 +187,7 @@ void Reducer::set_bucket_order(const std::vector<std::string>& names) {
 void Reducer::begin_iteration() {
   expecting_ = false;
   pass_begun_ = false;
+  reducing_ = false;
   next_bucket_ = 0;
   watched_pass_ = -1;
   ready_.assign(store_.parameter_count(), false);

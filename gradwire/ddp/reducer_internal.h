@@ -11,6 +11,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -68,6 +69,10 @@ class Reducer final : public std::enable_shared_from_this<Reducer> {
   // synchronized already.
   void set_hook(std::shared_ptr<CommHook> hook);
 
+  // Another hook, null for none, from the next before_forward() on, which is collective in the groups that it names.
+  // Throws InvalidArgument within a backward pass, also when a hook calls it.
+  void replace_hook(std::shared_ptr<CommHook> hook);
+
   // Throws the first failure again; throws when the reduction before did not finish, with the names of the parameters
   // that got no gradient. Then gets ready for another one (collective the first two times: memory, and the order of the
   // buckets).
@@ -110,7 +115,7 @@ class Reducer final : public std::enable_shared_from_this<Reducer> {
   void require_storable(std::size_t parameter, const at::Tensor& grad, const at::Tensor& slot) const;
   void launch_ready();
   void launch(std::size_t bucket);
-  void run_on_lane(std::size_t bucket, Lane& lane, std::uint32_t iteration);
+  void run_on_lane(std::size_t bucket, Lane& lane, const CallTag& tag);
   void run_here(std::size_t bucket);
   Future run_hook(std::size_t bucket, ProcessGroup& group, std::uint32_t iteration);
   at::Tensor reduce_plain(std::size_t bucket, ProcessGroup& group);
@@ -123,7 +128,9 @@ class Reducer final : public std::enable_shared_from_this<Reducer> {
   void begin_iteration();
   void rebuild();
   bool rebuilds() const noexcept { return options_.graph != GraphKind::searched; }
+  void adopt_replacement();
   void duplicate_hook_groups();
+  CallTag tag_of(std::size_t bucket) const noexcept;
   std::shared_ptr<ProcessGroup> duplicate_of(const std::shared_ptr<ProcessGroup>& group);
   void require_own_accumulators() const;
   void require_finished();
@@ -146,6 +153,9 @@ class Reducer final : public std::enable_shared_from_this<Reducer> {
   BucketStore store_;
   ParameterUse use_;
   std::shared_ptr<CommHook> hook_;
+  std::optional<std::shared_ptr<CommHook>> replacement_;  // waits for the next before_forward()
+  std::uint8_t hooks_before_ = 0;                         // modulo 256; the ranks compare it
+  std::atomic<bool> reducing_{false};                     // the synchronized backward pass has begun
   std::shared_ptr<ProcessGroup> control_;
   std::vector<std::unique_ptr<Lane>> lanes_;
   // Without lanes, over a group that has duplicates: where the backward thread leads a hook's calls. Empty without
