@@ -38,6 +38,10 @@ class Bench(unittest.TestCase):
             self.assertLessEqual(line["median_us"], line["p90_us"])
         return lines
 
+    def need_peers(self):
+        if not PEERS:
+            self.skipTest("there is no Python with torch")
+
     def refused(self, part, *arguments):
         done = bench(*arguments)
         self.assertNotEqual(done.returncode, 0)
@@ -73,15 +77,14 @@ class Codecs(Bench):
         self.refused("at least 1", "codecs", "--codec", "power_sgd:rank=0")
         self.refused("3", "codecs", "--bytes", "3")
         self.refused("25Zi", "codecs", "--bytes", "25Zi")
-        if PEERS:
-            self.refused("/no/python", "codecs", "--peers", "--python", "/no/python")
+        self.refused("/no/python", "codecs", "--peers", "--python", "/no/python")
 
     def test_peer(self):
-        if PEERS:
-            for line in self.measured("codecs", "--codec", "fp16,int2,one_bit,threshold,power_sgd:rank=2", "--peers",
-                                      "--python", PEERS):
-                self.assertLess(0, line["pytorch"]["ratio_low"])
-                self.assertLessEqual(line["pytorch"]["ratio_low"], line["pytorch"]["ratio_high"])
+        self.need_peers()
+        for line in self.measured("codecs", "--codec", "fp16,int2,one_bit,threshold,power_sgd:rank=2", "--peers", "--python",
+                                  PEERS):
+            self.assertLess(0, line["pytorch"]["ratio_low"])
+            self.assertLessEqual(line["pytorch"]["ratio_low"], line["pytorch"]["ratio_high"])
 
 
 class Hooks(Bench):
@@ -125,8 +128,7 @@ class Hooks(Bench):
         self.refused("--bytes 6", "hooks", "--bytes", "4Ki,6")
 
     def test_peer(self):
-        if not PEERS:
-            return
+        self.need_peers()
         lines = {line["hook"]: line.get("pytorch") for line in self.measured(
             "hooks", "--hook", "allreduce,bf16_compress,quantize_per_tensor,power_sgd,int8", "--peers", "--python", PEERS)}
         for hook in ("allreduce", "power_sgd:start=2"):
