@@ -26,6 +26,9 @@ std::vector<std::pair<std::string, std::string>> shared_options(const Options& o
           {"batch", concat(options.batch)},   {"optimizer", options.optimizer}};
 }
 
+// An option may be called what a part of the checkpoint is called.
+std::string option_key(const std::string& name) { return "option_" + name; }
+
 std::string read_string(torch::serialize::InputArchive& archive, const std::string& key) {
   c10::IValue value;
   archive.read(key, value);
@@ -52,7 +55,7 @@ torch::serialize::InputArchive open(const std::string& file) {
 void require_match(torch::serialize::InputArchive& archive, const std::string& file, const Options& options,
                    const Vocabulary& vocabulary) {
   for (const auto& [name, wanted] : shared_options(options)) {
-    const std::string found = read_string(archive, name);
+    const std::string found = read_string(archive, option_key(name));
     if (found != wanted) {
       throw UserError(
           concat("the checkpoint ", file, " was made with --", name, " ", found, ", not --", name, " ", wanted));
@@ -113,7 +116,7 @@ void save_checkpoint(const std::string& file, const Options& options, const Voca
   archive.write("step", c10::IValue(progress.step));
   archive.write("vocabulary", c10::IValue(vocabulary.bytes()));
   for (const auto& [name, value] : shared_options(options)) {
-    archive.write(name, c10::IValue(value));
+    archive.write(option_key(name), c10::IValue(value));
   }
   write_part(archive, "model", [&](auto& part) { model->save(part); });
   write_part(archive, "optimizer_state", [&](auto& part) { optimizer.save(part); });

@@ -22,8 +22,15 @@ struct CompressedHookOptions {
 // all_gather of the group, and all_to_all where the exchange is "all_reduce". May run for several buckets at once.
 //
 // Numbers: the codec sees float32. float64, float16 and bfloat16 buckets are cast to it and back, rounding to nearest
-// even. Buckets of other types, and those that are not on the CPU, are averaged plainly. An Inf or NaN of any rank
-// reaches all ranks; the memory of that bucket stays what it was (see Compressor).
+// even. Buckets of other types, and those that are not on the CPU, are averaged plainly.
+//
+// Inf and NaN, as they come of a loss scale that is too large. One in any rank's bucket reaches all ranks: they hold
+// the same bits, not finite somewhere, so all skip the step. What the memory keeps for that bucket stays what it was,
+// bit for bit. The other buckets of the step have gone one step on, alike on all ranks, and do not go back (that would
+// take a second copy of all memory): error feedback and momentum take what they delivered for applied, so of the
+// skipped step that much is lost and the rest is still sent; EF21 goes on as if the step had been taken, and loses
+// nothing. With plain_vectors a bucket's vectors and its other gradients count as two buckets. What a memory keeps is
+// in the scale of the gradients it saw: a change of scale makes it that factor too large or small, once.
 //
 // Bytes a rank sends: Compressor::bytes_sent() of the bucket's elements; exchange.h has the formulas.
 //
