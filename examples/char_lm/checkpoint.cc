@@ -119,7 +119,7 @@ void save_checkpoint(const std::string& file, const Options& options, const Voca
     archive.write(option_key(name), c10::IValue(value));
   }
   write_part(archive, "model", [&](auto& part) { model->save(part); });
-  write_part(archive, "optimizer_state", [&](auto& part) { optimizer.save(part); });
+  write_part(archive, "optimizer", [&](auto& part) { optimizer.save(part); });
   write_memory(archive, progress.memory);
 
   const std::string unfinished = file + ".part";
@@ -145,7 +145,7 @@ Progress load_checkpoint(const std::string& file, const Options& options, const 
   }
   Progress progress{step.toInt(), read_memory(archive)};
   read_part(archive, "model", [&](auto& part) { model->load(part); });
-  read_part(archive, "optimizer_state", [&](auto& part) { optimizer.load(part); });
+  read_part(archive, "optimizer", [&](auto& part) { optimizer.load(part); });
   return progress;
 }
 
