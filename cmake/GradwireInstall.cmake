@@ -6,12 +6,12 @@ set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/gradwire")
 
 set(installed_rooms base kernels store backend compress)
 if(GRADWIRE_TORCH)
-  list(APPEND installed_rooms process_group functional ddp hooks optim)
+  list(APPEND installed_rooms process_group functional ddp hooks optim testing)
 endif()
 foreach(room IN LISTS installed_rooms)
   if(IS_DIRECTORY "${PROJECT_SOURCE_DIR}/gradwire/${room}")
     install(DIRECTORY gradwire/${room} DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/gradwire"
-      FILES_MATCHING PATTERN "*.h" PATTERN "*_internal.h" EXCLUDE PATTERN "*_test*.h" EXCLUDE PATTERN "testing" EXCLUDE)
+      FILES_MATCHING PATTERN "*.h" PATTERN "*_internal.h" EXCLUDE PATTERN "*_test*.h" EXCLUDE)
   endif()
 endforeach()
 

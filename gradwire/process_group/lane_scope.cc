@@ -19,6 +19,10 @@ LaneScope::LaneScope(const std::vector<Route>& routes, CallTag tag)
 
 LaneScope::~LaneScope() { innermost = outer_; }
 
+LaneScope::Pause::Pause() noexcept : paused_(std::exchange(innermost, nullptr)) {}
+
+LaneScope::Pause::~Pause() { innermost = paused_; }
+
 LaneScope* LaneScope::current() noexcept { return innermost; }
 
 ProcessGroup& LaneScope::route(ProcessGroup& group) const {

@@ -31,6 +31,19 @@ class LaneScope {
   LaneScope(const LaneScope&) = delete;
   LaneScope& operator=(const LaneScope&) = delete;
 
+  // While it lives, this thread is no lane: what a group calls on groups of its own, inside of a call that was led to
+  // it already, goes where it says.
+  class Pause {
+   public:
+    Pause() noexcept;
+    ~Pause();
+    Pause(const Pause&) = delete;
+    Pause& operator=(const Pause&) = delete;
+
+   private:
+    LaneScope* paused_;
+  };
+
   // The innermost scope of this thread, or null.
   static LaneScope* current() noexcept;
 

@@ -123,7 +123,11 @@ std::shared_ptr<Work> ProcessGroup::enter(const char* operation, const Options& 
     settled.async = false;
     settled.tag = lane->next_tag();
   }
-  std::shared_ptr<Work> work = call(target, settled);
+  std::shared_ptr<Work> work;
+  {
+    const LaneScope::Pause within_the_group;
+    work = call(target, settled);
+  }
   target.names_->payload.fetch_add(payload, std::memory_order_relaxed);
   if (work == nullptr) {
     throw InvalidArgument(concat(internal::name_group(target), ": ", operation,
@@ -137,7 +141,11 @@ std::shared_ptr<Work> ProcessGroup::enter(const char* operation, const Options& 
 template <class Call>
 std::shared_ptr<Work> ProcessGroup::enter(const char* operation, const Call& call) {
   ProcessGroup& target = here();
-  std::shared_ptr<Work> work = call(target);
+  std::shared_ptr<Work> work;
+  {
+    const LaneScope::Pause within_the_group;
+    work = call(target);
+  }
   if (work == nullptr) {
     throw InvalidArgument(concat(internal::name_group(target), ": ", operation,
                                  " returned no Work; the class of the group must return one"));
@@ -337,6 +345,7 @@ std::shared_ptr<Work> ProcessGroup::barrier(const BarrierOptions& options) {
 void ProcessGroup::monitored_barrier(Milliseconds timeout, bool wait_all) {
   Validator(*this, "monitored_barrier").timeout(timeout);
   ProcessGroup& group = here();
+  const LaneScope::Pause within_the_group;
   group.do_monitored_barrier(timeout.count() == 0 ? group.timeout() : timeout, wait_all);
 }
 
@@ -376,15 +385,23 @@ std::shared_ptr<Work> ProcessGroup::recv_anysource(Tensors tensors, int tag) {
   return enter("recv_anysource", [&](ProcessGroup& group) { return group.do_recv_anysource(tensors, tag); });
 }
 
-std::shared_ptr<ProcessGroup> ProcessGroup::dup() { return here().do_dup(); }
+std::shared_ptr<ProcessGroup> ProcessGroup::dup() {
+  ProcessGroup& group = here();
+  const LaneScope::Pause within_the_group;
+  return group.do_dup();
+}
 
 std::shared_ptr<ProcessGroup> ProcessGroup::split(int color, int key, std::optional<std::string> desc) {
-  return here().do_split(color, key, desc);
+  ProcessGroup& group = here();
+  const LaneScope::Pause within_the_group;
+  return group.do_split(color, key, desc);
 }
 
 at::Tensor ProcessGroup::allocate(std::int64_t numel, at::ScalarType dtype) {
   if (numel < 0) Validator(*this, "allocate").fail(concat("a number of elements of ", numel));
-  return here().do_allocate(numel, dtype);
+  ProcessGroup& group = here();
+  const LaneScope::Pause within_the_group;
+  return group.do_allocate(numel, dtype);
 }
 
 }  // namespace gradwire

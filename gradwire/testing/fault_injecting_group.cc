@@ -1,0 +1,218 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/testing/fault_injecting_group.h"
+
+#include <limits>
+#include <mutex>
+#include <numeric>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "gradwire/base/error.h"
+#include "gradwire/base/strings.h"
+
+namespace gradwire::testing {
+
+struct FaultInjectingGroup::Faults {
+  std::mutex mutex;
+  std::map<std::string, std::size_t> calls;
+  std::size_t total = 0;
+  std::size_t lost_after = std::numeric_limits<std::size_t>::max();
+  std::chrono::microseconds latency{0};
+  std::function<void(const std::string&, std::size_t)> fault;
+  std::vector<std::weak_ptr<ProcessGroup>> wrapped;  // all of them, to abort when the rank is lost
+};
+
+FaultInjectingGroup::FaultInjectingGroup(std::shared_ptr<ProcessGroup> wrapped)
+    : FaultInjectingGroup(std::move(wrapped), std::make_shared<Faults>()) {}
+
+namespace {
+
+const std::shared_ptr<ProcessGroup>& required(const std::shared_ptr<ProcessGroup>& group) {
+  if (group == nullptr) throw InvalidArgument("FaultInjectingGroup: there is no group to wrap");
+  return group;
+}
+
+}  // namespace
+
+FaultInjectingGroup::FaultInjectingGroup(std::shared_ptr<ProcessGroup> wrapped, std::shared_ptr<Faults> faults)
+    : ProcessGroup(required(wrapped)->rank(), required(wrapped)->size()),
+      wrapped_(std::move(wrapped)),
+      faults_(std::move(faults)) {
+  set_timeout(wrapped_->timeout());
+  const std::lock_guard lock(faults_->mutex);
+  faults_->wrapped.push_back(wrapped_);
+}
+
+std::map<std::string, std::size_t> FaultInjectingGroup::calls() const {
+  const std::lock_guard lock(faults_->mutex);
+  return faults_->calls;
+}
+
+std::size_t FaultInjectingGroup::calls(const std::string& operation) const {
+  const std::lock_guard lock(faults_->mutex);
+  const auto found = faults_->calls.find(operation);
+  return found == faults_->calls.end() ? 0 : found->second;
+}
+
+std::size_t FaultInjectingGroup::total_calls() const {
+  const std::lock_guard lock(faults_->mutex);
+  return faults_->total;
+}
+
+void FaultInjectingGroup::set_latency(std::chrono::microseconds latency) {
+  const std::lock_guard lock(faults_->mutex);
+  faults_->latency = latency;
+}
+
+void FaultInjectingGroup::set_fault(std::function<void(const std::string&, std::size_t)> fault) {
+  const std::lock_guard lock(faults_->mutex);
+  faults_->fault = std::move(fault);
+}
+
+void FaultInjectingGroup::lose_after(std::size_t calls) {
+  const std::lock_guard lock(faults_->mutex);
+  faults_->lost_after = calls;
+}
+
+void FaultInjectingGroup::enter(const char* operation) {
+  std::unique_lock lock(faults_->mutex);
+  const std::size_t number = faults_->total;
+  if (number >= faults_->lost_after) {
+    const std::string reason =
+        concat("rank ", get_rank(), " was lost on purpose, before its ", operation, ", after ", number, " calls");
+    const auto all = faults_->wrapped;
+    lock.unlock();
+    for (const auto& weak : all) {
+      if (const auto group = weak.lock()) group->abort(reason);
+    }
+    throw AbortedError(concat(operation, ": ", reason));
+  }
+  ++faults_->total;
+  ++faults_->calls[operation];
+  const std::chrono::microseconds latency = faults_->latency;
+  const auto fault = faults_->fault;
+  lock.unlock();
+  if (latency.count() > 0) std::this_thread::sleep_for(latency);
+  if (fault) fault(operation, number);
+}
+
+std::shared_ptr<ProcessGroup> FaultInjectingGroup::wrap(std::shared_ptr<ProcessGroup> group) const {
+  if (group == nullptr) return nullptr;
+  return std::shared_ptr<ProcessGroup>(new FaultInjectingGroup(std::move(group), faults_));
+}
+
+bool FaultInjectingGroup::supports(c10::DeviceType device) const { return wrapped_->supports(device); }
+void FaultInjectingGroup::abort(const std::string& reason) { wrapped_->abort(reason); }
+void FaultInjectingGroup::shutdown() { wrapped_->shutdown(); }
+std::string FaultInjectingGroup::get_backend_name() const { return concat("fault_injecting(", wrapped_->name(), ")"); }
+
+std::shared_ptr<Work> FaultInjectingGroup::do_broadcast(Tensors& tensors, const BroadcastOptions& options) {
+  enter("broadcast");
+  return wrapped_->broadcast(tensors, options);
+}
+
+std::shared_ptr<Work> FaultInjectingGroup::do_all_reduce(Tensors& tensors, const AllReduceOptions& options) {
+  enter("all_reduce");
+  return wrapped_->all_reduce(tensors, options);
+}
+
+std::shared_ptr<Work> FaultInjectingGroup::do_reduce(Tensors& tensors, const ReduceOptions& options) {
+  enter("reduce");
+  return wrapped_->reduce(tensors, options);
+}
+
+std::shared_ptr<Work> FaultInjectingGroup::do_all_gather(std::vector<Tensors>& outputs, Tensors& inputs,
+                                                         const AllGatherOptions& options) {
+  enter("all_gather");
+  return wrapped_->all_gather(outputs, inputs, options);
+}
+
+std::shared_ptr<Work> FaultInjectingGroup::do_all_gather_into_tensor(at::Tensor& output, at::Tensor& input,
+                                                                     const AllGatherOptions& options) {
+  enter("all_gather_into_tensor");
+  return wrapped_->all_gather_into_tensor(output, input, options);
+}
+
+std::shared_ptr<Work> FaultInjectingGroup::do_gather(std::vector<Tensors>& outputs, Tensors& inputs,
+                                                     const GatherOptions& options) {
+  enter("gather");
+  return wrapped_->gather(outputs, inputs, options);
+}
+
+std::shared_ptr<Work> FaultInjectingGroup::do_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                                                      const ScatterOptions& options) {
+  enter("scatter");
+  return wrapped_->scatter(outputs, inputs, options);
+}
+
+std::shared_ptr<Work> FaultInjectingGroup::do_reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                                                             const ReduceScatterOptions& options) {
+  enter("reduce_scatter");
+  return wrapped_->reduce_scatter(outputs, inputs, options);
+}
+
+std::shared_ptr<Work> FaultInjectingGroup::do_reduce_scatter_tensor(at::Tensor& output, at::Tensor& input,
+                                                                    const ReduceScatterOptions& options) {
+  enter("reduce_scatter_tensor");
+  return wrapped_->reduce_scatter_tensor(output, input, options);
+}
+
+std::shared_ptr<Work> FaultInjectingGroup::do_all_to_all(Tensors& outputs, Tensors& inputs,
+                                                         const AllToAllOptions& options) {
+  enter("all_to_all");
+  return wrapped_->all_to_all(outputs, inputs, options);
+}
+
+std::shared_ptr<Work> FaultInjectingGroup::do_all_to_all_single(at::Tensor& output, at::Tensor& input,
+                                                                std::vector<std::int64_t>& output_splits,
+                                                                std::vector<std::int64_t>& input_splits,
+                                                                const AllToAllOptions& options) {
+  enter("all_to_all_single");
+  return wrapped_->all_to_all_single(output, input, output_splits, input_splits, options);
+}
+
+std::shared_ptr<Work> FaultInjectingGroup::do_barrier(const BarrierOptions& options) {
+  enter("barrier");
+  return wrapped_->barrier(options);
+}
+
+void FaultInjectingGroup::do_monitored_barrier(Milliseconds timeout, bool wait_all) {
+  enter("monitored_barrier");
+  wrapped_->monitored_barrier(timeout, wait_all);
+}
+
+std::shared_ptr<Work> FaultInjectingGroup::do_send(Tensors& tensors, int destination, int tag) {
+  enter("send");
+  return wrapped_->send(tensors, destination, tag);
+}
+
+std::shared_ptr<Work> FaultInjectingGroup::do_recv(Tensors& tensors, int source, int tag) {
+  enter("recv");
+  return wrapped_->recv(tensors, source, tag);
+}
+
+std::shared_ptr<Work> FaultInjectingGroup::do_recv_anysource(Tensors& tensors, int tag) {
+  enter("recv_anysource");
+  return wrapped_->recv_anysource(tensors, tag);
+}
+
+std::shared_ptr<ProcessGroup> FaultInjectingGroup::do_dup() {
+  enter("dup");
+  return wrap(wrapped_->dup());
+}
+
+std::shared_ptr<ProcessGroup> FaultInjectingGroup::do_split(int color, int key,
+                                                            const std::optional<std::string>& desc) {
+  enter("split");
+  return wrap(wrapped_->split(color, key, desc));
+}
+
+at::Tensor FaultInjectingGroup::do_allocate(std::int64_t numel, at::ScalarType dtype) {
+  enter("allocate");
+  return wrapped_->allocate(numel, dtype);
+}
+
+}  // namespace gradwire::testing
