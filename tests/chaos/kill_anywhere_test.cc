@@ -3,7 +3,6 @@
 // kill -9 from outside at any moment of any collective: where kill_test.cc chooses the point in the code, here the
 // clock chooses. The output says in which calls the kills landed and how long the survivors took to learn of it.
 #include <gtest/gtest.h>
-#include <sys/mman.h>
 
 #include <algorithm>
 #include <atomic>
@@ -12,12 +11,12 @@
 #include <iostream>
 #include <iterator>
 #include <map>
-#include <new>
 #include <sstream>
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
 #include "tests/chaos/leftovers.h"
+#include "tests/chaos/shared_page.h"
 #include "tests/conformance/child_process.h"
 #include "tests/conformance/random_calls.h"
 
@@ -35,29 +34,9 @@ constexpr std::size_t kBetween = std::size(RandomCalls::kKinds);
 struct Progress {
   std::atomic<int> calls{0};                // that the victim has begun
   std::atomic<std::size_t> kind{kBetween};  // of the call it is in
-  std::atomic<std::int64_t> killed_ns{0};
-
-  static std::int64_t now() noexcept { return Clock::now().time_since_epoch() / std::chrono::nanoseconds(1); }
-  double milliseconds_since_kill() const noexcept {
-    return static_cast<double>(now() - killed_ns.load(std::memory_order_relaxed)) * 1e-6;
-  }
+  DeathClock death;
 };
-
-class SharedProgress {
- public:
-  SharedProgress() {
-    void* memory = ::mmap(nullptr, sizeof(Progress), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) throw std::bad_alloc();
-    progress_ = new (memory) Progress;
-  }
-  ~SharedProgress() { ::munmap(progress_, sizeof(Progress)); }
-  SharedProgress(const SharedProgress&) = delete;
-  SharedProgress& operator=(const SharedProgress&) = delete;
-  Progress* operator->() const noexcept { return progress_; }
-
- private:
-  Progress* progress_;
-};
+using SharedProgress = SharedPage<Progress>;
 
 struct Kill {
   int ranks;
@@ -86,9 +65,9 @@ void survive(RankContext& context, const Kill& kill, const SharedProgress& progr
   try {
     call_until_failure(context, kill, progress);
   } catch (const PeerError& error) {
-    const double ms = progress->milliseconds_since_kill();
+    const double ms = progress->death.milliseconds_since();
     ChildProcess::note(concat(ms));
-    EXPECT_NE(progress->killed_ns.load(), 0) << error.what();
+    EXPECT_TRUE(progress->death.stamped()) << error.what();
     EXPECT_LT(ms, kGuardMs);
     EXPECT_EQ(error.peers(), std::vector<int>{kill.victim}) << error.what();
     expect_contains(error.what(), concat("rank ", kill.victim));
@@ -123,7 +102,7 @@ std::size_t play(const Kill& kill, std::vector<double>& times) {
     while (Clock::now() - begin < kill.and_then) {
     }
     landed = progress->kind.load();
-    progress->killed_ns.store(Progress::now());
+    progress->death.stamp();
     children[static_cast<std::size_t>(kill.victim)].signal(SIGKILL);
     for (int rank = 0; rank < kill.ranks; ++rank) {
       ChildProcess& child = children[static_cast<std::size_t>(rank)];

@@ -3,15 +3,12 @@
 // kill -9 of a rank in every phase: the survivors get a PeerError that names it, soon, and nothing stays behind. The
 // output says how many kills landed in each phase and how long the survivors took to learn of it.
 #include <gtest/gtest.h>
-#include <sys/mman.h>
 
 #include <algorithm>
-#include <atomic>
 #include <csignal>
 #include <iostream>
 #include <map>
 #include <memory>
-#include <new>
 #include <optional>
 #include <sstream>
 
@@ -19,13 +16,12 @@
 #include "gradwire/base/strings.h"
 #include "tests/chaos/leftovers.h"
 #include "tests/chaos/phases.h"
+#include "tests/chaos/shared_page.h"
 #include "tests/conformance/child_process.h"
 #include "tests/conformance/conformance.h"
 
 namespace gradwire::testing {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 // How a rank may wait for its peers to appear, and how soon a death must be known; the promise is 2 s, the rest is for
 // slow machines.
@@ -46,43 +42,17 @@ std::ostream& operator<<(std::ostream& out, const Scenario& s) {
              << s.occurrence << ", count " << s.count << ", placement " << static_cast<int>(s.placement);
 }
 
-// One word of memory that all processes see: when the victim died.
-class DeathClock {
- public:
-  DeathClock() {
-    void* memory = ::mmap(nullptr, sizeof(Time), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) throw std::bad_alloc();
-    time_ = new (memory) Time(0);
-  }
-  ~DeathClock() { ::munmap(time_, sizeof(Time)); }
-  DeathClock(const DeathClock&) = delete;
-  DeathClock& operator=(const DeathClock&) = delete;
-
-  void stamp() noexcept { time_->store(now(), std::memory_order_relaxed); }
-  bool stamped() const noexcept { return time_->load(std::memory_order_relaxed) != 0; }
-  double milliseconds_since() const noexcept {
-    return static_cast<double>(now() - time_->load(std::memory_order_relaxed)) * 1e-6;
-  }
-
- private:
-  using Time = std::atomic<std::int64_t>;
-  static_assert(Time::is_always_lock_free);
-  // steady_clock is the same for all processes of a machine.
-  static std::int64_t now() noexcept { return Clock::now().time_since_epoch() / std::chrono::nanoseconds(1); }
-  Time* time_;
-};
-
 // The victim's side: stamps the clock just before it dies.
 class StampingInjector {
  public:
-  StampingInjector(const Scenario& scenario, DeathClock& clock)
+  StampingInjector(const Scenario& scenario, const SharedPage<DeathClock>& clock)
       : clock_(clock), injector_(scenario.phase, scenario.occurrence, SIGKILL) {
-    injector_.on_strike = [this] { clock_.stamp(); };
+    injector_.on_strike = [this] { clock_->stamp(); };
   }
   void between_calls() noexcept { injector_.between_calls(); }
 
  private:
-  DeathClock& clock_;
+  const SharedPage<DeathClock>& clock_;
   FaultInjector injector_;
 };
 
@@ -105,19 +75,19 @@ void expect_names(const std::vector<int>& peers, const std::string& text, int vi
   expect_contains(text, concat("rank ", victim));
 }
 
-void survive(RankContext& context, const Scenario& scenario, const DeathClock& clock) {
+void survive(RankContext& context, const Scenario& scenario, const SharedPage<DeathClock>& clock) {
   try {
     context.join(0, kRendezvousTimeout);
     EXPECT_NE(scenario.phase, Phase::rendezvous) << "the world was made without rank " << scenario.victim;
     reduce_until_failure(context, scenario, [] {});
   } catch (const PeerError& error) {
-    const double ms = clock.milliseconds_since();
+    const double ms = clock->milliseconds_since();
     ChildProcess::note(concat(ms));
-    EXPECT_TRUE(clock.stamped()) << error.what();
+    EXPECT_TRUE(clock->stamped()) << error.what();
     EXPECT_LT(ms, kGuardMs);
     expect_names(error.peers(), error.what(), scenario.victim);
   } catch (const TimeoutError& error) {
-    ChildProcess::note(concat(clock.milliseconds_since()));
+    ChildProcess::note(concat(clock->milliseconds_since()));
     EXPECT_EQ(scenario.phase, Phase::rendezvous) << error.what();
     expect_contains(error.what(), concat("rank ", scenario.victim));
   }
@@ -133,7 +103,7 @@ std::vector<double> play(const Scenario& scenario) {
   const TemporaryFolder folder;
   const std::string store = folder.path() + "/store";
   const Leftovers leftovers;
-  DeathClock clock;
+  const SharedPage<DeathClock> clock;
   std::vector<double> times;
   {
     const World world{Kind::shm, scenario.ranks};
@@ -213,7 +183,7 @@ TEST(Kill, ASurvivorOfManyDeathsDoesNotGrow) {
   const std::string store = folder.path() + "/store";
   const World world{Kind::shm, 2};
   const Scenario scenario{Phase::reduce, 3, 2, 1, 200'000, Placement::in_place};
-  DeathClock clock;
+  const SharedPage<DeathClock> clock;
   ChildProcess survivor("the survivor", [&] {
     const std::unique_ptr<RankContext> context = process_rank(world, 0, store);
     Footprint warm;
