@@ -4,13 +4,11 @@
 
 #include <cstring>
 #include <memory>
-#include <thread>
 #include <vector>
 
+#include "bench/local_ranks.h"
 #include "bench/worker.h"
 #include "gradwire/backend/registry.h"
-#include "gradwire/store/file_store.h"
-#include "gradwire/store/hash_store.h"
 
 namespace gradwire::bench {
 namespace {
@@ -59,15 +57,8 @@ void serve_rank(const WorkerOptions& options, const std::shared_ptr<Store>& stor
 }  // namespace
 
 void run_gradwire_worker(const WorkerOptions& options) {
-  if (options.backend != "threads") {
-    serve_rank(options, std::make_shared<FileStore>(options.rendezvous, options.world), options.rank);
-    return;
-  }
-  const auto store = std::make_shared<HashStore>();
-  std::vector<std::jthread> ranks;
-  for (int rank = 0; rank < options.world; ++rank) {
-    ranks.emplace_back([&options, store, rank] { serve_rank(options, store, rank); });
-  }
+  serve_local_ranks(options.backend, options.rendezvous, options.rank, options.world,
+                    [&](const std::shared_ptr<Store>& store, int rank) { serve_rank(options, store, rank); });
 }
 
 }  // namespace gradwire::bench

@@ -9,18 +9,16 @@
 #include <cmath>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "bench/hooks_command.h"
+#include "bench/local_ranks.h"
 #include "bench/worker.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/ddp/grad_bucket.h"
 #include "gradwire/hooks/registry.h"
 #include "gradwire/process_group/init.h"
 #include "gradwire/process_group/lane_scope.h"
-#include "gradwire/store/file_store.h"
-#include "gradwire/store/hash_store.h"
 
 namespace gradwire::bench {
 namespace {
@@ -131,15 +129,8 @@ void serve_rank(const HookWorkerOptions& options, const std::shared_ptr<Store>& 
 }  // namespace
 
 void run_hook_worker(const HookWorkerOptions& options) {
-  if (options.backend != "threads") {
-    serve_rank(options, std::make_shared<FileStore>(options.rendezvous, options.world), options.rank);
-    return;
-  }
-  const auto store = std::make_shared<HashStore>();
-  std::vector<std::jthread> ranks;
-  for (int rank = 0; rank < options.world; ++rank) {
-    ranks.emplace_back([&options, store, rank] { serve_rank(options, store, rank); });
-  }
+  serve_local_ranks(options.backend, options.rendezvous, options.rank, options.world,
+                    [&](const std::shared_ptr<Store>& store, int rank) { serve_rank(options, store, rank); });
 }
 
 }  // namespace gradwire::bench

@@ -198,8 +198,8 @@ void print_row(const HooksCommandOptions& options, const Row& row) {
 void print_head(const HooksCommandOptions& options) {
   std::printf(
       "hooks: backend %s, %d ranks, one thread each%s, %d processors; one float32 bucket of matrices of 1024 x 1024 "
-      "and "
-      "vectors, gradients N(0, 1)\nmedian [p10 .. p90] on rank 0, from the bucket ready to its result; bytes a rank "
+      "and vectors, gradients N(0, 1)\nmedian [p10 .. p90] on rank 0, from the bucket ready to its result; bytes a "
+      "rank "
       "sends a step, and how many times fewer than plain all-reduce;\nthe network speed below which it "
       "beats plain all-reduce, if what a network takes for the bytes came on top of the times here\n",
       options.backend.c_str(), options.world, options.pin ? ", pinned" : "",
@@ -255,8 +255,8 @@ void list_hooks(bool json) {
   if (json) return;
   std::printf(
       "\nBytes a rank sends a step for n float32 gradients among N ranks. Where enc(n), the bytes of an encoding, "
-      "stand "
-      "for them:\n(N-1) enc(n) with exchange=all_gather, about 2(N-1)/N enc(n) with exchange=all_reduce. Every hook "
+      "stand for them:\n(N-1) enc(n) with exchange=all_gather, about 2(N-1)/N enc(n) with exchange=all_reduce. Every "
+      "hook "
       "also takes\nwarm_up=0, min=0 and wrap=none|fp16|bf16; those with an encoding also vectors=compressed|plain.\n");
 }
 

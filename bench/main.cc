@@ -111,16 +111,22 @@ void add_codecs(CLI::App& app) {
   });
 }
 
-void add_hook_worker(CLI::App& app) {
-  static HookWorkerOptions options;
-  auto* command = app.add_subcommand("hook-worker", "One rank that runs hooks (started by hooks)");
-  command->group("");
+// What every worker that is a rank is told.
+template <class Options>
+void add_rank_options(CLI::App* command, Options& options) {
   command->add_option("--backend", options.backend);
   command->add_option("--socket", options.socket)->required();
   command->add_option("--rendezvous", options.rendezvous)->required();
   command->add_option("--rank", options.rank);
   command->add_option("--world", options.world);
   command->add_flag("--pin,!--no-pin", options.pin);
+}
+
+void add_hook_worker(CLI::App& app) {
+  static HookWorkerOptions options;
+  auto* command = app.add_subcommand("hook-worker", "One rank that runs hooks (started by hooks)");
+  command->group("");
+  add_rank_options(command, options);
   command->callback([] { run_hook_worker(options); });
 }
 
@@ -137,14 +143,9 @@ void add_training_worker(CLI::App& app) {
   static TrainingWorkerOptions options;
   auto* command = app.add_subcommand("training-worker", "One rank that trains (started by ddp)");
   command->group("");
-  command->add_option("--backend", options.backend);
-  command->add_option("--socket", options.socket)->required();
-  command->add_option("--rendezvous", options.rendezvous)->required();
-  command->add_option("--rank", options.rank);
-  command->add_option("--world", options.world);
+  add_rank_options(command, options);
   command->add_option("--batch", options.batch);
   command->add_option("--lanes", options.lanes);
-  command->add_flag("--pin,!--no-pin", options.pin);
   command->callback([] { run_training_worker(options); });
 }
 
