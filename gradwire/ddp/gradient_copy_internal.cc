@@ -6,29 +6,14 @@
 #include <ATen/Parallel.h>
 
 #include <cstddef>
-#include <optional>
 
 #include "gradwire/kernels/reduce.h"
+#include "gradwire/process_group/dtype_internal.h"
 
 namespace gradwire::internal {
 namespace {
 
 constexpr std::int64_t kGrain = std::int64_t{1} << 18;  // elements a thread takes at least
-
-std::optional<DType> kernel_type(const at::Tensor& tensor) {
-  switch (tensor.scalar_type()) {
-    case at::kFloat:
-      return DType::f32;
-    case at::kDouble:
-      return DType::f64;
-    case at::kHalf:
-      return DType::f16;
-    case at::kBFloat16:
-      return DType::bf16;
-    default:
-      return std::nullopt;
-  }
-}
 
 bool is_one_run(const at::Tensor& destination, const at::Tensor& source) {
   return destination.device().is_cpu() && source.device().is_cpu() && destination.strides() == source.strides() &&
@@ -45,7 +30,7 @@ at::Tensor wrapped_number(double value) {
 }  // namespace
 
 void copy_scaled(at::Tensor& destination, const at::Tensor& source, double factor, bool streamed) {
-  const auto dtype = kernel_type(source);
+  const auto dtype = to_floating_dtype(source.scalar_type());
   if (!dtype || !is_one_run(destination, source)) {
     if (factor == 1.0) {
       destination.copy_(source);

@@ -8,25 +8,14 @@
 #include <utility>
 
 #include "gradwire/kernels/cast.h"
+#include "gradwire/process_group/dtype_internal.h"
 
 namespace gradwire::internal {
 namespace {
 
 // What kernels::cast() knows.
 std::optional<DType> castable(const at::Tensor& tensor) {
-  if (!tensor.device().is_cpu()) return std::nullopt;
-  switch (tensor.scalar_type()) {
-    case at::kFloat:
-      return DType::f32;
-    case at::kDouble:
-      return DType::f64;
-    case at::kHalf:
-      return DType::f16;
-    case at::kBFloat16:
-      return DType::bf16;
-    default:
-      return std::nullopt;
-  }
+  return tensor.device().is_cpu() ? to_floating_dtype(tensor.scalar_type()) : std::nullopt;
 }
 
 }  // namespace

@@ -31,6 +31,11 @@ std::optional<DType> to_dtype(at::ScalarType type) noexcept {
   return std::nullopt;
 }
 
+std::optional<DType> to_floating_dtype(at::ScalarType type) noexcept {
+  const std::optional<DType> dtype = to_dtype(type);
+  return dtype && is_floating(*dtype) ? dtype : std::nullopt;
+}
+
 at::ScalarType to_scalar_type(DType dtype) noexcept {
   for (const auto& [ours, scalar] : kPairs) {
     if (ours == dtype) return scalar;
