@@ -27,11 +27,9 @@ constexpr int kMaxLanes = 8;
 constexpr int kAutomaticLanes = 1;
 
 void refuse_later_options(const DdpOptions& options) {
-  const std::pair<const char*, bool> later[] = {{"mixed_precision", options.mixed_precision}};
-  for (const auto& [name, wanted] : later) {
-    if (wanted)
-      throw UnsupportedError(
-          concat("DistributedDataParallel: the option ", name, " is not available in this version; leave it false."));
+  if (options.mixed_precision) {
+    throw UnsupportedError(
+        "DistributedDataParallel: the option mixed_precision is not available in this version; leave it false.");
   }
 }
 

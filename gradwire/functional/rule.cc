@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
+#include <ATen/ops/tensor.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
@@ -55,12 +55,12 @@ Tensors run_rule(c10::intrusive_ptr<Rule> rule, const Tensors& inputs) {
   bool needed = wants_gradient(inputs);
   ProcessGroup& group = rule->group();
   if (group.size() > 1) {
-    const at::Tensor votes = at::zeros({2}, at::TensorOptions(at::kLong).device(inputs.front().device()));
-    votes[0] = needed ? 1 : 0;
-    votes[1] = c10::GradMode::is_enabled() ? 0 : 1;
+    const std::vector<std::int64_t> mine{needed ? 1 : 0, c10::GradMode::is_enabled() ? 0 : 1};
+    const at::Tensor votes = at::tensor(mine).to(inputs.front().device());
     group.all_reduce({votes}, synchronous<AllReduceOptions>())->wait();
-    needed = votes[0].item<std::int64_t>() > 0;
-    const auto without = votes[1].item<std::int64_t>();
+    const at::Tensor all = votes.cpu();
+    needed = all.const_data_ptr<std::int64_t>()[0] > 0;
+    const std::int64_t without = all.const_data_ptr<std::int64_t>()[1];
     if (needed && without > 0) {
       throw InvalidArgument(concat(rule->operation(), " on rank ", group.rank(), ": a rank needs a gradient, but ",
                                    without, " of ", group.size(),
