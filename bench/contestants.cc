@@ -22,6 +22,30 @@ std::vector<std::string> python_peer(const std::string& python, const std::strin
   return {"OMP_NUM_THREADS=1", python, std::filesystem::path(GRADWIRE_BENCH_SOURCE_DIR) / "peers" / script};
 }
 
+Contestant gloo_contestant(const PeerOptions& options, const ScratchFolder& scratch, const std::string& socket) {
+  const std::vector<std::string> peer = python_peer(options.python, "gloo_worker.py");
+  Contestant made{"gloo", {}, options.world};
+  for (int rank = 0; rank < options.world; ++rank) {
+    std::vector<std::string>& command = made.commands.emplace_back(peer);
+    command.insert(command.end(), {socket, scratch / "gloo", std::to_string(rank), std::to_string(options.world),
+                                   options.dtype, options.op, options.pin ? "pin" : "free"});
+  }
+  return made;
+}
+
+Contestant mpi_contestant(const PeerOptions& options, const std::string& socket) {
+  const std::filesystem::path program = std::filesystem::path(own_path()).parent_path() / "gradwire-bench-mpi";
+  if (!std::filesystem::exists(program)) {
+    throw std::runtime_error("the peer OpenMPI is missing: " + program.string() +
+                             " was not built (`make bench` installs OpenMPI and builds it)");
+  }
+  return {"openmpi",
+          {{"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1", "mpirun", "--oversubscribe", "--bind-to",
+            "none", "-n", std::to_string(options.world), program, socket, options.dtype, options.op,
+            options.pin ? "pin" : "free"}},
+          options.world};
+}
+
 void require_world(int world) {
   if (world < 1 || world > 64) throw InvalidArgument(concat("--world ", world, ": it must be from 1 to 64"));
 }
