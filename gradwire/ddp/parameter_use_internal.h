@@ -55,17 +55,22 @@ class ParameterUse {
   void share(ProcessGroup& group);
   // Waits for it and gives the kept .grad back to every parameter (`parameters` by number) that no rank used.
   void restore(const std::vector<at::Tensor>& parameters);
-  void end_iteration();
+  // `joined`: this rank took part without a pass of its own, and learnt nothing of a fixed graph.
+  void end_iteration(bool joined = false);
+  // The parameters that got no gradient on this rank in the iteration that ended last.
+  const std::vector<std::size_t>& unused() const noexcept { return unused_; }
 
  private:
   const GraphKind kind_;
   bool learnt_ = false;
+  bool map_known_ = false;  // fixed: it was exchanged
   std::uint64_t firings_ = 0;
   std::vector<std::uint64_t> last_firing_;  // by parameter; 0: none yet. While learning.
   std::vector<int> expected_, left_;        // gradients an iteration, fixed
   std::vector<bool> reachable_;             // searched
   std::vector<bool> touched_;
   std::vector<bool> used_somewhere_;
+  std::vector<std::size_t> unused_;
   std::map<std::size_t, at::Tensor> kept_;
   at::Tensor map_;
   std::shared_ptr<Work> sharing_;
