@@ -28,6 +28,9 @@ class BucketStore {
     std::vector<at::Tensor>
         views;  // into buffer, one a slot; no views in autograd's sense, so that detach_() works on a .grad that is one
     bool sparse = false;  // of one parameter with sparse gradients: no memory
+    // Whether it does not stay in the cache until it is read again; docs/decisions/0003-streamed-stores.md has the
+    // measurement.
+    bool is_large() const { return buffer.nbytes() >= (std::size_t{8} << 20); }
   };
   // Where a parameter's gradient lies.
   struct Place {

@@ -39,12 +39,15 @@ struct DdpCore::Parts {
   bool synchronized_forward = false;  // between before_forward() and after_forward()
   bool joined_ever = false;
   bool divide_by_initial_world_size = true;  // of the Join
+  std::vector<bool> has_taken_part;          // by rank, with data, in a synchronized iteration
 
   // Collective, once: the groups.
   void start();
   // Collective, in a Join: `mine`, null on a rank that has joined, and what the active ranks do. Throws MismatchError
   // when they do not agree.
   Forward agree(const Forward* mine, const JoinRound& round);
+  // Whether a rank takes part for the first time.
+  bool has_new_rank(const JoinRound* round);
   // What sums are divided by in `round` (null: no Join).
   int divisor(const JoinRound* round) const;
   // Collective where they are due.

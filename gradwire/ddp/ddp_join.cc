@@ -49,6 +49,17 @@ int DdpCore::Parts::divisor(const JoinRound* round) const {
   return round == nullptr || divide_by_initial_world_size ? group->size() : round->active;
 }
 
+bool DdpCore::Parts::has_new_rank(const JoinRound* round) {
+  bool found = false;
+  has_taken_part.resize(static_cast<std::size_t>(group->size()), false);
+  for (std::size_t rank = 0; rank < has_taken_part.size(); ++rank) {
+    if (has_taken_part[rank] || (round != nullptr && !round->is_active[rank])) continue;
+    has_taken_part[rank] = true;
+    found = true;
+  }
+  return found;
+}
+
 DdpCore::Parts::Forward DdpCore::Parts::agree(const Forward* mine, const JoinRound& round) {
   std::vector<std::int64_t> numbers(2, 0);
   if (mine != nullptr) numbers = {mine->synchronized ? 1 : 0, mine->buffers ? 1 : 0};
@@ -68,7 +79,7 @@ DdpCore::Parts::Forward DdpCore::Parts::agree(const Forward* mine, const JoinRou
 void DdpCore::Parts::begin_forward(const Forward& forward, const JoinRound* round) {
   if (forward.synchronized) {
     start();
-    reducer->set_divisor(divisor(round));
+    reducer->set_participants(divisor(round), has_new_rank(round));
     reducer->before_forward();
   }
   if (forward.buffers) {

@@ -95,9 +95,11 @@ void ParameterUse::restore(const std::vector<at::Tensor>& parameters) {
   if (sharing_ != nullptr) {
     sharing_->wait();
     sharing_.reset();
+    const bool adds = kind_ == GraphKind::fixed && map_seen_;
     for (std::size_t i = 0; i < used_somewhere_.size(); ++i) {
-      used_somewhere_[i] = map_.const_data_ptr<std::int32_t>()[i] != 0;
+      used_somewhere_[i] = map_.const_data_ptr<std::int32_t>()[i] != 0 || (adds && used_somewhere_[i]);
     }
+    map_seen_ = true;
   }
   for (const auto& [parameter, grad] : kept_) {
     if (used_somewhere_[parameter]) continue;

@@ -49,6 +49,9 @@ class ParameterUse {
   // Learning: all parameters, in the order of their last gradients, those without one at the end.
   std::vector<std::size_t> order_of_completion() const;
 
+  // Fixed: a rank takes part for the first time, so the map is exchanged once more, and added to what was known.
+  void expect_new_rank() { map_known_ = false; }
+
   // Keeps .grad as it is, for restore().
   void keep(std::size_t parameter, const at::Tensor& grad);
   // Starts the all-reduce of the map unless all is known; after the last bucket was launched.
@@ -63,7 +66,8 @@ class ParameterUse {
  private:
   const GraphKind kind_;
   bool learnt_ = false;
-  bool map_known_ = false;  // fixed: it was exchanged
+  bool map_known_ = false;  // fixed: it was exchanged, with all ranks that ever took part
+  bool map_seen_ = false;   // it was exchanged once
   std::uint64_t firings_ = 0;
   std::vector<std::uint64_t> last_firing_;  // by parameter; 0: none yet. While learning.
   std::vector<int> expected_, left_;        // gradients an iteration, fixed

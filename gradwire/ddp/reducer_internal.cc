@@ -218,9 +218,10 @@ void Reducer::begin_iteration() {
   gradient_order_.clear();
 }
 
-void Reducer::set_divisor(int divisor) {
+void Reducer::set_participants(int divisor, bool new_rank) {
   MutexLock lock(mutex_);
   divisor_ = divisor;
+  if (new_rank) use_.expect_new_rank();
 }
 
 void Reducer::expect_backward() {

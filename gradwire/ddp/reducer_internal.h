@@ -87,8 +87,9 @@ class Reducer final : public std::enable_shared_from_this<Reducer> {
   // that got no gradient. Then gets ready for another one (collective the first two times: memory, and the order of the
   // buckets).
   void before_forward();
-  // What sums of the next iteration are divided by; the same on all ranks. Between iterations.
-  void set_divisor(int divisor);
+  // Who takes part in the next iteration: what sums are divided by, and whether a rank does for the first time; the
+  // same on all ranks.
+  void set_participants(int divisor, bool new_rank);
   // The next backward pass is synchronized.
   void expect_backward();
   // Instead of a backward pass: takes part in the others' with zeros, and gets the averages. Throws what a backward
