@@ -207,6 +207,11 @@ void Reducer::finish() {
     } catch (...) {
       fail_and_throw("the exchange of which parameters were used");
     }
+    try {
+      if (hook_ != nullptr) hook_->end_iteration();
+    } catch (...) {
+      fail_and_throw("the hook's end of the iteration");
+    }
   }
   count_times();
   use_.end_iteration(joined_);
