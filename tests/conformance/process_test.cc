@@ -65,7 +65,7 @@ TEST_P(Process, TwoHundredLivesLeakNoDescriptorMappingThreadOrFile) {
     // The first lives warm up what a process keeps: arenas of malloc, stacks of threads, lazily opened files.
     std::size_t fds = 0, maps = 0, tasks = 0;
     // Ranks that share a process would see the descriptors with which others count.
-    const bool counts = context.world().kind == Kind::shm || context.rank() == 0;
+    const bool counts = has_processes(context.world().kind) || context.rank() == 0;
     for (int life = 0; life < 200; ++life) {
       context.join(life);
       if (life % 10 == 0) use(context.channel());
