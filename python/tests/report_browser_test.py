@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The gradwire authors
 # SPDX-License-Identifier: Apache-2.0
-"""Looks at gradwire.report's pages in a headless Chromium: everything lies where its number says, is inside the window, can be read in
-light and dark, and the page asks for nothing. Exits with 77 where there is no Chromium (scripts/setup.sh browser installs it). The
-environment may name another: GRADWIRE_BROWSER."""
+"""Looks at gradwire.report's pages in a headless Chromium: everything lies where its number says, is inside the window,
+can be read in light and dark, and the page asks for nothing. Exits with 77 where there is no Chromium (scripts/setup.sh
+browser installs it). The environment may name another: GRADWIRE_BROWSER."""
+
 import json
 import os
 import pathlib
@@ -18,63 +19,17 @@ import zlib
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from report_test import BENCH, ReportTest, Tree, command, train  # noqa: E402
 
-NAMES = [os.environ["GRADWIRE_BROWSER"]] if "GRADWIRE_BROWSER" in os.environ else ["chromium", "chromium-browser", "google-chrome"]
+NAMES = (
+    [os.environ["GRADWIRE_BROWSER"]]
+    if "GRADWIRE_BROWSER" in os.environ
+    else ["chromium", "chromium-browser", "google-chrome"]
+)
 BROWSER = next(filter(None, map(shutil.which, NAMES)), None)
 MISSING = f"there is no {' or '.join(NAMES)}; scripts/setup.sh browser installs chromium"
-LIGHT_PAGE, DARK_PAGE = (0xf4, 0xf5, 0xf7), (0x14, 0x18, 0x1e)
+LIGHT_PAGE, DARK_PAGE = (0xF4, 0xF5, 0xF7), (0x14, 0x18, 0x1E)
 
-# Says in <pre id="measured"> what is wrong and what is where, in pixels.
-MEASURE = """
-const problems = [], box = element => element.getBoundingClientRect();
-const inside = (a, b) => a.left >= b.left - 1 && a.right <= b.right + 1 && a.top >= b.top - 1 && a.bottom <= b.bottom + 1;
-const meet = (a, b) => a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom;
-document.querySelectorAll('details').forEach(each => each.open = true);
-if (document.documentElement.scrollWidth > document.documentElement.clientWidth)
-  problems.push('the page is wider than the window: ' + document.documentElement.scrollWidth);
-for (const card of document.querySelectorAll('section'))
-  for (const element of card.querySelectorAll(':scope > :not(.scroll), .legend *, .bar > *, .gantt > *'))
-    if (!inside(box(element), box(card))) problems.push('outside of its section: ' + element.outerHTML.slice(0, 200));
-for (const svg of document.querySelectorAll('svg')) {
-  const texts = [...svg.querySelectorAll('text')].map(text => [text.textContent, box(text)]);
-  texts.forEach(([word, place], i) => {
-    if (!inside(place, box(svg))) problems.push('outside of its chart: ' + word);
-    texts.slice(i + 1).forEach(([other, there]) => { if (meet(place, there)) problems.push(word + ' lies over ' + other); });
-  });
-  svg.querySelectorAll('circle').forEach(dot => { if (!inside(box(dot), box(svg))) problems.push('a dot outside of its chart'); });
-}
-for (const scale of document.querySelectorAll('.gantt-scale')) {
-  const marks = [...scale.children].map(box);
-  marks.slice(1).forEach((mark, i) => { if (meet(mark, marks[i])) problems.push('marks of a timeline lie over each other'); });
-}
-const numbers = text => text.match(/[\\d.]+/g).map(Number);
-const light = ([r, g, b]) => [r, g, b].map(v => v / 255).map(v => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4)
-  .reduce((sum, v, i) => sum + v * [.2126, .7152, .0722][i], 0);
-const behind = element => {
-  for (let at = element; at; at = at.parentElement) {
-    const colour = numbers(getComputedStyle(at).backgroundColor);
-    if (colour.length < 4 || colour[3] > 0) return colour;
-  }
-};
-let faintest = 99;
-for (const element of document.querySelectorAll('body *')) {
-  const words = [...element.childNodes].some(node => node.nodeType == 3 && node.textContent.trim());
-  if (!words || element.tagName == 'title' || element.tagName == 'SCRIPT') continue;
-  const style = getComputedStyle(element);
-  const pair = [light(numbers(element.ownerSVGElement ? style.fill : style.color)), light(behind(element))].sort((a, b) => b - a);
-  faintest = Math.min(faintest, (pair[0] + .05) / (pair[1] + .05));
-}
-const blocks = [...document.querySelectorAll('.block')].map(block => {
-  const track = box(block.parentElement), own = box(block), length = +block.closest('.gantt').dataset.length;
-  return [block.dataset.begin / length, block.dataset.end / length, (own.left - track.left) / track.width, (own.right - track.left) / track.width,
-          1 / track.width];
-});
-const bars = [...document.querySelectorAll('.bars')].map(chart => [...chart.querySelectorAll('.piece')]
-  .map(piece => [+piece.dataset.value, box(piece).width]));
-const report = document.createElement('pre');
-report.id = 'measured';
-report.textContent = JSON.stringify({problems, faintest, blocks, bars, dark: matchMedia('(prefers-color-scheme: dark)').matches});
-document.body.append(report);
-"""
+# What runs in the page.
+MEASURE = (pathlib.Path(__file__).resolve().parent / "report_data" / "measure.js").read_text()
 
 
 def setUpModule():
@@ -85,10 +40,24 @@ def setUpModule():
 def browse(folder, page, *options, width=1100, height=900, dark=False):
     # Without a sandbox of its own, which containers and root do not allow; the page is ours.
     done = subprocess.run(
-        [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars", "--no-first-run",
-         f"--user-data-dir={folder / 'profile'}", f"--window-size={width},{height}",
-         f"--blink-settings=preferredColorScheme={0 if dark else 1}", "--enable-logging=stderr", *options, page.as_uri()],
-        capture_output=True, timeout=240)  # generous: it only ends what hangs
+        [
+            BROWSER,
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            "--hide-scrollbars",
+            "--no-first-run",
+            f"--user-data-dir={folder / 'profile'}",
+            f"--window-size={width},{height}",
+            f"--blink-settings=preferredColorScheme={0 if dark else 1}",
+            "--enable-logging=stderr",
+            *options,
+            page.as_uri(),
+        ],
+        capture_output=True,
+        timeout=240,
+    )  # generous: it only ends what hangs
     assert done.returncode == 0, done.stderr.decode(errors="replace")
     return done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
 
@@ -97,8 +66,8 @@ def pixels(file):
     """The colours of an 8-bit RGB or RGBA PNG, each as (red, green, blue)."""
     data, at, packed = file.read_bytes(), 8, b""
     while at < len(data):
-        length, kind = struct.unpack(">I4s", data[at:at + 8])
-        body = data[at + 8:at + 8 + length]
+        length, kind = struct.unpack(">I4s", data[at : at + 8])
+        body = data[at + 8 : at + 8 + length]
         if kind == b"IHDR":
             width, height, depth, colour = struct.unpack(">IIBB", body[:10])
         elif kind == b"IDAT":
@@ -109,7 +78,7 @@ def pixels(file):
     raw, row, colours = zlib.decompress(packed), bytearray(width * size), set()
     for line in range(height):
         begin = line * (width * size + 1)
-        how, above, row = raw[begin], row, bytearray(raw[begin + 1:begin + 1 + width * size])
+        how, above, row = raw[begin], row, bytearray(raw[begin + 1 : begin + 1 + width * size])
         for i in range(len(row)) if how else ():
             left = row[i - size] if i >= size else 0
             corner = above[i - size] if i >= size else 0
@@ -130,8 +99,10 @@ class Browser(ReportTest):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        cls.runs = [train(cls.folder, "plain", "--steps", "8"),
-                    train(cls.folder, "power", "--steps", "8", "--hook", "power_sgd:rank=2,start=4,min_rate=1")]
+        cls.runs = [
+            train(cls.folder, "plain", "--steps", "8"),
+            train(cls.folder, "power", "--steps", "8", "--hook", "power_sgd:rank=2,start=4,min_rate=1"),
+        ]
         cls.pages = {"single": [cls.runs[1]], "compared": [*cls.runs, BENCH]}
         for name, files in cls.pages.items():
             done = command(*files, "-o", cls.folder / f"{name}.html")

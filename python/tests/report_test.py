@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The gradwire authors
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of gradwire.report: its pages show the numbers of the files, of runs that char_lm makes here and of lines that gradwire-bench
-wrote (report_data/), and what is wrong with a file is said in one line. The environment names the build folder: GRADWIRE_BUILD."""
+"""Tests of gradwire.report: its pages show the numbers of the files, of runs that char_lm makes here and of lines that
+gradwire-bench wrote (report_data/), and what is wrong with a file is said in one line. The environment names the build
+folder: GRADWIRE_BUILD."""
+
 import json
 import os
 import pathlib
@@ -28,9 +30,13 @@ class Element:
             yield from child.walk()
 
     def all(self, tag=None, class_=None, **attributes):
-        return [element for element in self.walk() if tag in (None, element.tag)
-                and (class_ is None or class_ in element.attributes.get("class", "").split())
-                and all(element.attributes.get(name) == value for name, value in attributes.items())]
+        return [
+            element
+            for element in self.walk()
+            if tag in (None, element.tag)
+            and (class_ is None or class_ in element.attributes.get("class", "").split())
+            and all(element.attributes.get(name) == value for name, value in attributes.items())
+        ]
 
     def one(self, *arguments, **attributes):
         (found,) = self.all(*arguments, **attributes)
@@ -66,7 +72,12 @@ class Tree(HTMLParser):
 
 def command(*arguments):
     # From the sources; PackageTest starts it as `python -m`.
-    return subprocess.run([sys.executable, ROOT / "python" / "gradwire" / "report", *arguments], capture_output=True, text=True, timeout=60)
+    return subprocess.run(
+        [sys.executable, ROOT / "python" / "gradwire" / "report", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
 
 
 def records(file):
@@ -77,11 +88,45 @@ def train(folder, name, *options):
     """A short run on two ranks whose buckets are small; returns its file."""
     file = pathlib.Path(folder) / f"{name}.jsonl"
     text = pathlib.Path(folder) / "text"
-    text.write_text("".join(f"{i} green bottles, and {i * i} blue ones, hang on wall number {i % 7}.\n" for i in range(400)))
+    text.write_text(
+        "".join(f"{i} green bottles, and {i * i} blue ones, hang on wall number {i % 7}.\n" for i in range(400))
+    )
     done = subprocess.run(
-        [BUILD / "bin" / "gradwire-run", "-n", "2", BUILD / "bin" / "char_lm", "--text", text, "--layers", "1", "--width", "32", "--heads", "2",
-         "--context", "16", "--batch", "8", "--threads", "1", "--generate", "0", "--eval-batches", "1", "--log-every", "1",
-         "--bucket-cap-mb", "0.01", "--json", file, *options], capture_output=True, text=True, timeout=240)
+        [
+            BUILD / "bin" / "gradwire-run",
+            "-n",
+            "2",
+            BUILD / "bin" / "char_lm",
+            "--text",
+            text,
+            "--layers",
+            "1",
+            "--width",
+            "32",
+            "--heads",
+            "2",
+            "--context",
+            "16",
+            "--batch",
+            "8",
+            "--threads",
+            "1",
+            "--generate",
+            "0",
+            "--eval-batches",
+            "1",
+            "--log-every",
+            "1",
+            "--bucket-cap-mb",
+            "0.01",
+            "--json",
+            file,
+            *options,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
     assert done.returncode == 0, done.stderr
     return file
 
@@ -143,13 +188,17 @@ class Runs(ReportTest):
         self.assertLess(scale, 0, "a larger loss lies higher")
         for place, loss in zip(at, losses):
             self.assertAlmostEqual(place, at[low] + scale * (loss - losses[low]), delta=0.02)
-        self.assertEqual([float(dot.attributes["cx"]) for dot in dots], sorted(float(dot.attributes["cx"]) for dot in dots))
+        self.assertEqual(
+            [float(dot.attributes["cx"]) for dot in dots], sorted(float(dot.attributes["cx"]) for dot in dots)
+        )
 
     def test_bars_are_the_split_and_the_bytes(self):
         page = self.page(self.plain, self.power_sgd)
         ends = [self.of_type(file, "summary")[0] for file in (self.plain, self.power_sgd)]
         shown = [float(piece.attributes["data-value"]) for piece in page.one("section", id="time").all(class_="piece")]
-        self.assertEqual(shown, [end["split_seconds"][part] for end in ends for part in ("compute", "communication", "hook")])
+        self.assertEqual(
+            shown, [end["split_seconds"][part] for end in ends for part in ("compute", "communication", "hook")]
+        )
         shown = [float(piece.attributes["data-value"]) for piece in page.one("section", id="bytes").all(class_="piece")]
         self.assertEqual(shown, [end["bytes_per_step"] for end in ends])
 
@@ -157,22 +206,54 @@ class Runs(ReportTest):
         page = self.page(self.power_sgd)
         last = self.of_type(self.power_sgd, "timeline")[-1]
         details = page.one("section", id="buckets-0").all("details")
-        self.assertEqual([each.one("summary").text.split(":")[0] for each in details],
-                         [f"Step {step}" for step in (12, 10, 9, 7, 6, 4, 3, 1)], "eight, evenly, the last one first")
+        self.assertEqual(
+            [each.one("summary").text.split(":")[0] for each in details],
+            [f"Step {step}" for step in (12, 10, 9, 7, 6, 4, 3, 1)],
+            "eight, evenly, the last one first",
+        )
         self.assertEqual(["open" in each.attributes for each in details], [True] + 7 * [False])
         gantt = details[0].one(class_="gantt")
         self.assertEqual(float(gantt.attributes["data-length"]), last["seconds"])
-        rows = [{(block.attributes["class"].split()[1], float(block.attributes["data-begin"]), float(block.attributes["data-end"]))
-                 for block in track.children if block.tag == "div"} for track in gantt.all(class_="gantt-track")]
-        self.assertEqual(rows[0], {("forward", *last["forward"]), ("backward", last["backward"][0], last["wait"][0]),
-                                   ("wait", *last["wait"]), ("optimizer", *last["optimizer"])})
-        self.assertEqual(rows[1:], [{("queued", bucket["ready"], bucket["hook"][0]), ("hook", *bucket["hook"]),
-                                     *(("communication", *call) for call in bucket["calls"])} for bucket in last["buckets"]])
+        rows = [
+            {
+                (
+                    block.attributes["class"].split()[1],
+                    float(block.attributes["data-begin"]),
+                    float(block.attributes["data-end"]),
+                )
+                for block in track.children
+                if block.tag == "div"
+            }
+            for track in gantt.all(class_="gantt-track")
+        ]
+        self.assertEqual(
+            rows[0],
+            {
+                ("forward", *last["forward"]),
+                ("backward", last["backward"][0], last["wait"][0]),
+                ("wait", *last["wait"]),
+                ("optimizer", *last["optimizer"]),
+            },
+        )
+        self.assertEqual(
+            rows[1:],
+            [
+                {
+                    ("queued", bucket["ready"], bucket["hook"][0]),
+                    ("hook", *bucket["hook"]),
+                    *(("communication", *call) for call in bucket["calls"]),
+                }
+                for bucket in last["buckets"]
+            ],
+        )
         self.assertGreater(len(rows), 3)
 
     def test_runs_have_labels_that_tell_them_apart(self):
         def labels(*files):
-            return [cell.words() for cell in self.page(*files).one("section", id="runs").one("thead").one("tr").children[1:]]
+            return [
+                cell.words() for cell in self.page(*files).one("section", id="runs").one("thead").one("tr").children[1:]
+            ]
+
         other = self.folder / "other"
         other.mkdir(exist_ok=True)
         again = other / "plain.jsonl"
@@ -231,7 +312,9 @@ class Runs(ReportTest):
         page = self.page(self.write(*lines))
         self.assertEqual(self.facts(page)["compression"], ["-"])
         blocks = page.one("section", id="buckets-0").all("details")[0].all(class_="block")
-        self.assertEqual([block.attributes["class"].split()[1] for block in blocks], ["forward", "backward", "optimizer"])
+        self.assertEqual(
+            [block.attributes["class"].split()[1] for block in blocks], ["forward", "backward", "optimizer"]
+        )
 
     def test_names_are_text(self):
         lines = records(self.plain)
@@ -263,7 +346,9 @@ class Benchmarks(ReportTest):
                 self.assertLessEqual({1e3 * record["alone_ms"], 1e3 * record["ddp_ms"]}, shown)
             elif kind in ("hooks", "codecs") or record.get("collective") == "barrier":
                 peers = [*record.get("peers", {}).values(), record.get("pytorch", {})]
-                self.assertLessEqual({record["median_us"], *(peer["median_us"] for peer in peers if "median_us" in peer)}, shown)
+                self.assertLessEqual(
+                    {record["median_us"], *(peer["median_us"] for peer in peers if "median_us" in peer)}, shown
+                )
             else:
                 points += len(record["contestants"]) if kind == "all_reduce" else 1 + len(record["peers"])
         self.assertEqual(curves, points)
@@ -274,7 +359,10 @@ class Benchmarks(ReportTest):
         for record in records(BENCH):
             if record["benchmark"] == "hooks":
                 peer = record["pytorch"]
-                self.assertIn(peer.get("none") or f"{peer['ratio']:.2f}x [{peer['ratio_low']:.2f}, {peer['ratio_high']:.2f}]", words)
+                self.assertIn(
+                    peer.get("none") or f"{peer['ratio']:.2f}x [{peer['ratio_low']:.2f}, {peer['ratio_high']:.2f}]",
+                    words,
+                )
 
     def test_two_files_of_one_benchmark_are_two_series(self):
         other = self.folder / "after.jsonl"
@@ -284,8 +372,23 @@ class Benchmarks(ReportTest):
             self.assertIn(series, words)
 
     def test_what_the_program_writes_now(self):
-        done = subprocess.run([BUILD / "bin" / "gradwire-bench", "codecs", "--json", "--bytes", "4Ki", "--rounds", "1", "--no-pin",
-                               "--codec", "fp16,int8"], capture_output=True, text=True, timeout=120)
+        done = subprocess.run(
+            [
+                BUILD / "bin" / "gradwire-bench",
+                "codecs",
+                "--json",
+                "--bytes",
+                "4Ki",
+                "--rounds",
+                "1",
+                "--no-pin",
+                "--codec",
+                "fp16,int8",
+            ],
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
         self.assertEqual(done.returncode, 0, done.stderr)
         page = self.page(self.write(*done.stdout.splitlines()))
         shown = [float(piece.attributes["data-value"]) for piece in page.all(class_="piece")]
@@ -293,12 +396,36 @@ class Benchmarks(ReportTest):
 
 
 class WrongInput(ReportTest):
-    RUN = {"type": "run", "world_size": 2, "threads": 1, "backend": "shm", "hook": "allreduce", "dtype": "f32", "parameters": 100,
-           "batch": 8, "first_step": 0, "steps": 6}
-    STEP = {"type": "step", "step": 1, "loss": 4.5, "steps_per_second": 10.0, "bytes_per_step": 400.0,
-            "split_seconds": {"compute": 0.1, "communication": 0.01, "hook": 0.001}}
-    TIMELINE = {"type": "timeline", "step": 1, "seconds": 0.1, "forward": [0.01, 0.02], "backward": [0.02, 0.08], "wait": [0.07, 0.08],
-                "optimizer": [0.08, 0.1], "buckets": []}
+    RUN = {
+        "type": "run",
+        "world_size": 2,
+        "threads": 1,
+        "backend": "shm",
+        "hook": "allreduce",
+        "dtype": "f32",
+        "parameters": 100,
+        "batch": 8,
+        "first_step": 0,
+        "steps": 6,
+    }
+    STEP = {
+        "type": "step",
+        "step": 1,
+        "loss": 4.5,
+        "steps_per_second": 10.0,
+        "bytes_per_step": 400.0,
+        "split_seconds": {"compute": 0.1, "communication": 0.01, "hook": 0.001},
+    }
+    TIMELINE = {
+        "type": "timeline",
+        "step": 1,
+        "seconds": 0.1,
+        "forward": [0.01, 0.02],
+        "backward": [0.02, 0.08],
+        "wait": [0.07, 0.08],
+        "optimizer": [0.08, 0.1],
+        "buckets": [],
+    }
 
     def refused(self, files, *parts):
         output = self.folder / "report.html"
@@ -322,38 +449,51 @@ class WrongInput(ReportTest):
         self.refused([binary], binary, "UTF-8")
 
     def test_lines(self):
-        self.assertEqual(command(self.write(self.RUN, self.STEP, "", self.TIMELINE), "-o", self.folder / "good.html").returncode, 0)
+        self.assertEqual(
+            command(self.write(self.RUN, self.STEP, "", self.TIMELINE), "-o", self.folder / "good.html").returncode, 0
+        )
         for lines, number, part in (
-                (['{"type":"run", "world'], 1, "no JSON"),
-                ([self.RUN, "[rank 0] step 1"], 2, "no JSON"),
-                ([self.RUN, "", "[1, 2]"], 3, "no JSON object"),
-                (["[" * 100000], 1, "no JSON"),
-                ([{"hook": "int8"}], 1, "neither"),
-                ([{"type": "song"}], 1, "song"),
-                ([self.RUN, {"type": "song"}], 2, "'song'; there are run, step, timeline and summary"),
-                ([{"type": 3}], 1, "'type' of the record is not a text"),
-                ([{"benchmark": "telepathy"}], 1, "'telepathy'; there are all_reduce"),
-                ([self.STEP], 1, "belongs to no run"),
-                ([self.RUN, self.STEP, self.STEP], 3, "step 1 comes after step 1"),
-                ([{"benchmark": "ddp", "world": 2}], 1, "'contestant' of the ddp record is missing")):
+            (['{"type":"run", "world'], 1, "no JSON"),
+            ([self.RUN, "[rank 0] step 1"], 2, "no JSON"),
+            ([self.RUN, "", "[1, 2]"], 3, "no JSON object"),
+            (["[" * 100000], 1, "no JSON"),
+            ([{"hook": "int8"}], 1, "neither"),
+            ([{"type": "song"}], 1, "song"),
+            ([self.RUN, {"type": "song"}], 2, "'song'; there are run, step, timeline and summary"),
+            ([{"type": 3}], 1, "'type' of the record is not a text"),
+            ([{"benchmark": "telepathy"}], 1, "'telepathy'; there are all_reduce"),
+            ([self.STEP], 1, "belongs to no run"),
+            ([self.RUN, self.STEP, self.STEP], 3, "step 1 comes after step 1"),
+            ([{"benchmark": "ddp", "world": 2}], 1, "'contestant' of the ddp record is missing"),
+        ):
             with self.subTest(part=part):
                 self.refused([self.write(*lines)], f"written.jsonl:{number}: ", part)
 
     def test_fields(self):
         for record, name, value, part in (
-                (self.RUN, "hook", 3, "'hook' of the run record is not a text"),
-                (self.RUN, "world_size", 1.5, "'world_size' of the run record is not a whole number"),
-                (self.STEP, "loss", "low", "'loss' of the step record is not a number or null"),
-                (self.STEP, "steps_per_second", 0, "not above 0"),
-                (self.STEP, "bytes_per_step", True, "'bytes_per_step' of the step record is not a number"),
-                (self.STEP, "bytes_per_step", float("inf"), "'bytes_per_step' of the step record is not a number"),
-                (self.STEP, "split_seconds", {"compute": 1}, "'communication' of the step record's split_seconds is missing"),
-                (self.STEP, "split_seconds", 3, "'split_seconds' of the step record is not an object"),
-                (self.TIMELINE, "forward", [2, 1], "'forward' of the timeline record is not a pair of numbers in order"),
-                (self.TIMELINE, "seconds", 0, "not above 0"),
-                (self.TIMELINE, "buckets", [3], "'buckets' of the timeline record is not a list of objects"),
-                (self.TIMELINE, "buckets", [{"bytes": 1, "sent": 1, "ready": 0, "hook": [0, 1], "calls": [[1]]}],
-                 "'calls' of the timeline record's buckets is not a list of pairs")):
+            (self.RUN, "hook", 3, "'hook' of the run record is not a text"),
+            (self.RUN, "world_size", 1.5, "'world_size' of the run record is not a whole number"),
+            (self.STEP, "loss", "low", "'loss' of the step record is not a number or null"),
+            (self.STEP, "steps_per_second", 0, "not above 0"),
+            (self.STEP, "bytes_per_step", True, "'bytes_per_step' of the step record is not a number"),
+            (self.STEP, "bytes_per_step", float("inf"), "'bytes_per_step' of the step record is not a number"),
+            (
+                self.STEP,
+                "split_seconds",
+                {"compute": 1},
+                "'communication' of the step record's split_seconds is missing",
+            ),
+            (self.STEP, "split_seconds", 3, "'split_seconds' of the step record is not an object"),
+            (self.TIMELINE, "forward", [2, 1], "'forward' of the timeline record is not a pair of numbers in order"),
+            (self.TIMELINE, "seconds", 0, "not above 0"),
+            (self.TIMELINE, "buckets", [3], "'buckets' of the timeline record is not a list of objects"),
+            (
+                self.TIMELINE,
+                "buckets",
+                [{"bytes": 1, "sent": 1, "ready": 0, "hook": [0, 1], "calls": [[1]]}],
+                "'calls' of the timeline record's buckets is not a list of pairs",
+            ),
+        ):
             with self.subTest(part=part):
                 lines = [self.RUN] if record is not self.RUN else []
                 self.refused([self.write(*lines, {**record, name: value})], f"written.jsonl:{len(lines) + 1}: ", part)
@@ -361,7 +501,9 @@ class WrongInput(ReportTest):
             if name != "type":
                 with self.subTest(missing=name):
                     less = {key: value for key, value in self.STEP.items() if key != name}
-                    self.refused([self.write(self.RUN, less)], "written.jsonl:2: ", f"'{name}' of the step record is missing")
+                    self.refused(
+                        [self.write(self.RUN, less)], "written.jsonl:2: ", f"'{name}' of the step record is missing"
+                    )
 
     def test_page_that_cannot_be_written(self):
         done = command(BENCH, "-o", self.folder / "no" / "page.html")
@@ -375,10 +517,18 @@ class PackageTest(ReportTest):
         (self.folder / "gradwire" / "report").symlink_to(ROOT / "python" / "gradwire" / "report")
         output = self.folder / "page.html"
         # -S: without installed packages.
-        done = subprocess.run([sys.executable, "-S", "-m", "gradwire.report", BENCH, "-o", output], cwd=self.folder, capture_output=True,
-                              text=True, timeout=60)
+        done = subprocess.run(
+            [sys.executable, "-S", "-m", "gradwire.report", BENCH, "-o", output],
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
         self.assertEqual((done.returncode, done.stderr), (0, ""))
-        self.assertEqual(output.read_text(), (command(BENCH, "-o", self.folder / "same.html"), (self.folder / "same.html").read_text())[1])
+        self.assertEqual(
+            output.read_text(),
+            (command(BENCH, "-o", self.folder / "same.html"), (self.folder / "same.html").read_text())[1],
+        )
 
 
 if __name__ == "__main__":

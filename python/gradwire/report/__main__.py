@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: The gradwire authors
 # SPDX-License-Identifier: Apache-2.0
 """python -m gradwire.report FILE... -o PAGE"""
+
 from __future__ import annotations
 
 import argparse
@@ -18,8 +19,11 @@ from .page import make_report  # noqa: E402
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="gradwire.report", description="Makes a page of what char_lm --json and gradwire-bench --json "
-                                     "wrote: loss, time of a step, bytes, timelines of buckets, and times beside those of peers.")
+    parser = argparse.ArgumentParser(
+        prog="gradwire.report",
+        description="Makes a page of what char_lm --json and gradwire-bench --json "
+        "wrote: loss, time of a step, bytes, timelines of buckets, and times beside those of peers.",
+    )
     parser.add_argument("files", nargs="+", metavar="FILE", help="JSON lines; several are shown beside each other")
     parser.add_argument("-o", "--output", default="report.html", metavar="PAGE", help="the page (default report.html)")
     options = parser.parse_args(arguments)

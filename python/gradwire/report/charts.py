@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: The gradwire authors
 # SPDX-License-Identifier: Apache-2.0
 """Charts. Curves are SVG; bars and timelines are boxes, which the browser lays out with the text beside them."""
+
 from __future__ import annotations
 
 import math
@@ -26,7 +27,9 @@ def even_ticks(low: float, high: float, count: int) -> list[float]:
 class Axis:
     """Where values lie between `begin` and `end`, in pixels, and which of them get a mark."""
 
-    def __init__(self, values: Sequence[float], begin: float, end: float, logarithmic: bool = False, ticks: int = 6) -> None:
+    def __init__(
+        self, values: Sequence[float], begin: float, end: float, logarithmic: bool = False, ticks: int = 6
+    ) -> None:
         low, high = min(values), max(values)
         self._log = logarithmic and low > 0
         if low == high:
@@ -40,11 +43,11 @@ class Axis:
 
     @staticmethod
     def _log_ticks(low: float, high: float, count: int) -> list[float]:
-        powers = [10.0 ** power for power in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)]
+        powers = [10.0**power for power in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)]
         ticks = [tick for tick in powers if low <= tick <= high]
         if len(ticks) < 3:
             ticks = [factor * power for power in powers for factor in (1, 2, 5) if low <= factor * power <= high]
-        return ticks[::math.ceil(len(ticks) / count)] if ticks else [low, high]
+        return ticks[:: math.ceil(len(ticks) / count)] if ticks else [low, high]
 
     def _map(self, value: float) -> float:
         return math.log10(value) if self._log else value
@@ -74,9 +77,17 @@ WIDE, NARROW = 1000, 480  # of a chart on its own, and of one beside another
 LEFT, RIGHT, TOP, BOTTOM = 64, 16, 10, 48
 
 
-def add_frame(parent: Element, labels: Labels, x: Axis, y: Axis, width: int, height: int, x_ticks: Sequence[float] | None) -> Element:
-    svg = add(add(parent, "div", class_="scroll"), "svg", viewBox=f"0 0 {width} {height}", role="img",
-              aria_label=f"{labels.y} by {labels.x}", style=f"min-width:{0.7 * width:.0f}px;max-width:{width}px")
+def add_frame(
+    parent: Element, labels: Labels, x: Axis, y: Axis, width: int, height: int, x_ticks: Sequence[float] | None
+) -> Element:
+    svg = add(
+        add(parent, "div", class_="scroll"),
+        "svg",
+        viewBox=f"0 0 {width} {height}",
+        role="img",
+        aria_label=f"{labels.y} by {labels.x}",
+        style=f"min-width:{0.7 * width:.0f}px;max-width:{width}px",
+    )
     for tick in y.ticks:
         at = y.place(tick)
         add(svg, "line", class_="grid", x1=LEFT, x2=width - RIGHT, y1=at, y2=at)
@@ -89,9 +100,15 @@ def add_frame(parent: Element, labels: Labels, x: Axis, y: Axis, width: int, hei
     return svg
 
 
-def add_curves(parent: Element, curves: Sequence[Curve], labels: Labels, width: int = WIDE, height: int = 300,
-               logarithmic: bool = False) -> None:
-    """`logarithmic`: both axes, with a mark at every x that there is. Where no point is finite there is a sentence instead."""
+def add_curves(
+    parent: Element,
+    curves: Sequence[Curve],
+    labels: Labels,
+    width: int = WIDE,
+    height: int = 300,
+    logarithmic: bool = False,
+) -> None:
+    """`logarithmic`: both axes, with a mark at every x that there is. Where no point is finite a sentence says so."""
     known = [(x, y) for curve in curves for x, y in curve.points if y is not None]
     add(parent, "p", labels.y, class_="unit")
     if not known:
@@ -111,8 +128,14 @@ def add_curves(parent: Element, curves: Sequence[Curve], labels: Labels, width: 
         add(svg, "path", class_=f"curve {curve.colour}", d=path or "M0 0")
         for at, value in curve.points:
             if value is not None:
-                dot = add(svg, "circle", class_=f"dot {curve.colour}", cx=round(x.place(at), 2), cy=round(y.place(value), 2),
-                          r=2.5 if len(curve.points) <= 60 else 1.5)
+                dot = add(
+                    svg,
+                    "circle",
+                    class_=f"dot {curve.colour}",
+                    cx=round(x.place(at), 2),
+                    cy=round(y.place(value), 2),
+                    r=2.5 if len(curve.points) <= 60 else 1.5,
+                )
                 add(dot, "title", f"{curve.label}: {labels.write_y(value)} at {labels.x} {labels.write_x(at)}")
 
 
@@ -123,8 +146,10 @@ def padding(values: Sequence[float]) -> tuple[float, float]:
     return (0.0 if low < 0 <= min(values) else low), max(values) + room
 
 
-def add_stack(parent: Element, layers: Sequence[Curve], highest: float, labels: Labels, width: int, height: int = 200) -> None:
-    """Areas on top of each other, the first at the bottom, under an axis to `highest`; every layer has a value at every x."""
+def add_stack(
+    parent: Element, layers: Sequence[Curve], highest: float, labels: Labels, width: int, height: int = 200
+) -> None:
+    """Areas on top of each other, the first at the bottom; the axis ends at `highest`. No layer has gaps."""
     add(parent, "p", labels.y, class_="unit")
     xs = [at for at, _ in layers[0].points]
     heights = [[layer.points[i][1] or 0.0 for layer in layers] for i in range(len(xs))]
@@ -166,11 +191,22 @@ def add_bars(parent: Element, bars: Sequence[Bar]) -> None:
         add(row, "div", bar.label, class_="bar-label", title=bar.label or None)
         track = add(row, "div", class_="bar-track")
         for piece in bar.pieces:
-            add(track, "div", class_=f"piece {piece.colour}", title=piece.title, data_value=repr(piece.value),
-                style=f"width:{percent(piece.value, longest)}")
+            add(
+                track,
+                "div",
+                class_=f"piece {piece.colour}",
+                title=piece.title,
+                data_value=repr(piece.value),
+                style=f"width:{percent(piece.value, longest)}",
+            )
         if bar.whisker:
-            add(track, "div", class_="whisker", style=f"left:{percent(bar.whisker[0], longest)};"
-                f"width:{percent(bar.whisker[1] - bar.whisker[0], longest)}")
+            add(
+                track,
+                "div",
+                class_="whisker",
+                style=f"left:{percent(bar.whisker[0], longest)};"
+                f"width:{percent(bar.whisker[1] - bar.whisker[0], longest)}",
+            )
         add(row, "div", bar.text, class_="bar-text")
 
 
@@ -196,6 +232,12 @@ def add_gantt(parent: Element, length: float, rows: Iterable[tuple[str, Sequence
         for tick in ticks:
             add(track, "b", style=f"left:{percent(tick, length)}")
         for block in blocks:
-            add(track, "div", class_=f"block {block.colour}", title=block.title, data_begin=repr(block.begin),
+            add(
+                track,
+                "div",
+                class_=f"block {block.colour}",
+                title=block.title,
+                data_begin=repr(block.begin),
                 data_end=repr(block.end),
-                style=f"left:{percent(block.begin, length)};width:{percent(block.end - block.begin, length)}")
+                style=f"left:{percent(block.begin, length)};width:{percent(block.end - block.begin, length)}",
+            )

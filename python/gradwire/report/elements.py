@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: The gradwire authors
 # SPDX-License-Identifier: Apache-2.0
 """HTML and SVG as a tree that the standard library writes out (and escapes)."""
+
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -11,8 +12,11 @@ __all__ = ["Element", "add", "add_table", "add_legend", "percent"]
 
 def add(parent: Element, tag: str, text: str = "", **attributes: str | float | None) -> Element:
     """A child of `parent`. class_ stands for class, data_x for data-x; an attribute that is None is left out."""
-    given = {name.rstrip("_").replace("_", "-"): value if isinstance(value, str) else f"{value:.10g}"
-             for name, value in attributes.items() if value is not None}
+    given = {
+        name.rstrip("_").replace("_", "-"): value if isinstance(value, str) else f"{value:.10g}"
+        for name, value in attributes.items()
+        if value is not None
+    }
     child = SubElement(parent, tag, given)
     child.text = text or None
     return child

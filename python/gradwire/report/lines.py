@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: The gradwire authors
 # SPDX-License-Identifier: Apache-2.0
 """Files of JSON lines, and fields that are what they should be."""
+
 from __future__ import annotations
 
 import json
@@ -56,7 +57,10 @@ class Line:
     def inner_list(self, name: str) -> list[Line]:
         value = self.fields.get(name)
         fits = isinstance(value, list) and all(isinstance(item, dict) for item in value)
-        return [Line(self.file, self.number, item, f"{self.what}'s {name}") for item in self._get(name, "a list of objects", fits)]
+        return [
+            Line(self.file, self.number, item, f"{self.what}'s {name}")
+            for item in self._get(name, "a list of objects", fits)
+        ]
 
     def span_at(self, name: str) -> Span:
         value = self.fields.get(name)
@@ -101,7 +105,11 @@ def read_lines(file: str) -> Iterator[Line]:
             fields = json.loads(text)
         except (ValueError, RecursionError) as error:
             why = getattr(error, "msg", "nested too deep")
-            raise ReportError(f"{file}:{number}: this line is no JSON ({why}); was the writer stopped, or is it a log?") from None
+            raise ReportError(
+                f"{file}:{number}: this line is no JSON ({why}); was the writer stopped, or is it a log?"
+            ) from None
         if not isinstance(fields, dict):
-            raise ReportError(f"{file}:{number}: this line is no JSON object, as every record of char_lm and gradwire-bench is")
+            raise ReportError(
+                f"{file}:{number}: this line is no JSON object, as every record of char_lm and gradwire-bench is"
+            )
         yield Line(file, number, fields)

@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: The gradwire authors
 # SPDX-License-Identifier: Apache-2.0
 """The page: one HTML file that asks for nothing else."""
+
 from __future__ import annotations
 
 import pathlib
@@ -27,7 +28,9 @@ def make_report(files: Sequence[str]) -> str:
             elif "benchmark" in line.fields:
                 timings += read_timings(line)
             else:
-                raise line.fail("this record is neither char_lm's (it has no 'type') nor gradwire-bench's (no 'benchmark')")
+                raise line.fail(
+                    "this record is neither char_lm's (it has no 'type') nor gradwire-bench's (no 'benchmark')"
+                )
     runs = reader.finish()
     page = Element("html", {"lang": "en"})
     add_head(page, " ".join(pathlib.PurePath(file).name for file in files))
@@ -35,7 +38,11 @@ def make_report(files: Sequence[str]) -> str:
     header = add(body, "header")
     add(header, "h1", "gradwire report")
     parts = [count_of(len(runs), "run")] if runs else []
-    parts += [f"times from {count_of(len({timing.file for timing in timings}), 'file')} of gradwire-bench"] if timings else []
+    parts += (
+        [f"times from {count_of(len({timing.file for timing in timings}), 'file')} of gradwire-bench"]
+        if timings
+        else []
+    )
     add(header, "p", " and ".join(parts) + ": " + ", ".join(files))
     main = add(body, "main")
     if runs:
@@ -49,7 +56,12 @@ def add_head(page: Element, title: str) -> None:
     add(head, "meta", charset="utf-8")
     add(head, "meta", name="viewport", content="width=device-width, initial-scale=1")
     # The browser itself then refuses whatever is not in the file.
-    add(head, "meta", http_equiv="Content-Security-Policy", content="default-src 'none'; style-src 'unsafe-inline'; img-src data:")
+    add(
+        head,
+        "meta",
+        http_equiv="Content-Security-Policy",
+        content="default-src 'none'; style-src 'unsafe-inline'; img-src data:",
+    )
     add(head, "link", rel="icon", href="data:,")
     add(head, "title", f"gradwire report: {title}")
     add(head, "style", resources.files(__package__ or "").joinpath("page.css").read_text(encoding="utf-8"))

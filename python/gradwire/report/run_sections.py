@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: The gradwire authors
 # SPDX-License-Identifier: Apache-2.0
 """What the page says of char_lm's runs."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -59,8 +60,11 @@ def state_of(run: Run) -> str:
 def add_overview(main: Element, runs: Sequence[Run]) -> None:
     part = section(main, "Runs" if len(runs) > 1 else "Run", name="runs")
     columns = [facts_of(run) for run in runs]
-    add_table(part, ["", *(swatched(run, number) for number, run in enumerate(runs))],
-              [[name, *(column[name] for column in columns)] for name in columns[0]])
+    add_table(
+        part,
+        ["", *(swatched(run, number) for number, run in enumerate(runs))],
+        [[name, *(column[name] for column in columns)] for name in columns[0]],
+    )
 
 
 def facts_of(run: Run) -> dict[str, str]:
@@ -84,17 +88,33 @@ def facts_of(run: Run) -> dict[str, str]:
 
 
 def add_loss(main: Element, runs: Sequence[Run]) -> None:
-    part = section(main, "Loss", "Nats a character, of one step's batch over all ranks; guessing costs ln of the vocabulary's size.",
-                   "loss")
+    part = section(
+        main,
+        "Loss",
+        "Nats a character, of one step's batch over all ranks; guessing costs ln of the vocabulary's size.",
+        "loss",
+    )
     legend_of_runs(part, runs)
-    add_curves(part, [Curve(run.label, colour_of(number), [(step.step, step.loss) for step in run.steps])
-                      for number, run in enumerate(runs)], Labels("step", "loss", plain, plain))
+    add_curves(
+        part,
+        [
+            Curve(run.label, colour_of(number), [(step.step, step.loss) for step in run.steps])
+            for number, run in enumerate(runs)
+        ],
+        Labels("step", "loss", plain, plain),
+    )
 
 
 def pieces_of(split: Split) -> list[Piece]:
     values = {"compute": split.compute, "communication": split.communication, "hook": split.hook}
-    return [Piece(colour, values[name], f"{name}: {human_seconds(values[name])} a step, {100 * values[name] / (split.total or 1):.1f}%")
-            for name, colour in PARTS]
+    return [
+        Piece(
+            colour,
+            values[name],
+            f"{name}: {human_seconds(values[name])} a step, {100 * values[name] / (split.total or 1):.1f}%",
+        )
+        for name, colour in PARTS
+    ]
 
 
 def split_text(split: Split) -> str:
@@ -103,10 +123,14 @@ def split_text(split: Split) -> str:
 
 
 def add_step_time(main: Element, runs: Sequence[Run]) -> None:
-    part = section(main, "Time of a step",
-                   "Of rank 0's training thread, mean over the run. Communication: a collective keeps it waiting, other ranks' lateness "
-                   "included. Hook: the rest of averaging does (casts, compression, waking up, writing back). Compute: all else, whatever "
-                   "goes on beside it.", "time")
+    part = section(
+        main,
+        "Time of a step",
+        "Of rank 0's training thread, mean over the run. Communication: a collective keeps it waiting, other ranks' "
+        "lateness included. Hook: the rest of averaging does (casts, compression, waking up, writing back). Compute: "
+        "all else, whatever goes on beside it.",
+        "time",
+    )
     add_legend(part, [(colour, name) for name, colour in PARTS])
     shown = [run for run in runs if run.steps]
     add_bars(part, [Bar(run.label, pieces_of(run.split()), split_text(run.split())) for run in shown])
@@ -116,22 +140,52 @@ def add_step_time(main: Element, runs: Sequence[Run]) -> None:
     for run in curves:
         chart = add(grid, "div")
         add(chart, "h3", f"{run.label}: over the run")
-        layers = [Curve(name, colour, [(step.step, getattr(step.split, name)) for step in run.steps]) for name, colour in PARTS]
-        add_stack(chart, layers, highest, Labels("step", "time of a step", plain, human_seconds), WIDE if len(curves) == 1 else NARROW)
+        layers = [
+            Curve(name, colour, [(step.step, getattr(step.split, name)) for step in run.steps])
+            for name, colour in PARTS
+        ]
+        add_stack(
+            chart,
+            layers,
+            highest,
+            Labels("step", "time of a step", plain, human_seconds),
+            WIDE if len(curves) == 1 else NARROW,
+        )
 
 
 def add_bytes(main: Element, runs: Sequence[Run]) -> None:
-    part = section(main, "Bytes", "What a rank sends for gradients in a step, as the hook's algorithm is documented.", "bytes")
+    part = section(
+        main, "Bytes", "What a rank sends for gradients in a step, as the hook's algorithm is documented.", "bytes"
+    )
     shown = [run for run in runs if run.steps]
-    add_bars(part, [Bar(run.label, [Piece(colour_of(runs.index(run)), run.bytes_per_step(), human_bytes(run.bytes_per_step()))],
-                        human_bytes(run.bytes_per_step()) + (f", {run.summary.compression:.2f}x less than all-reduce"
-                                                             if run.summary and run.summary.compression > 1.005 else ""))
-                    for run in shown])
+    add_bars(
+        part,
+        [
+            Bar(
+                run.label,
+                [Piece(colour_of(runs.index(run)), run.bytes_per_step(), human_bytes(run.bytes_per_step()))],
+                human_bytes(run.bytes_per_step())
+                + (
+                    f", {run.summary.compression:.2f}x less than all-reduce"
+                    if run.summary and run.summary.compression > 1.005
+                    else ""
+                ),
+            )
+            for run in shown
+        ],
+    )
     if any(len({step.bytes_per_step for step in run.steps}) > 1 for run in shown):
         add(part, "h3", "Over the run")
         legend_of_runs(part, runs)
-        add_curves(part, [Curve(run.label, colour_of(number), [(step.step, step.bytes_per_step) for step in run.steps])
-                          for number, run in enumerate(runs)], Labels("step", "bytes a step", plain, human_bytes), height=220)
+        add_curves(
+            part,
+            [
+                Curve(run.label, colour_of(number), [(step.step, step.bytes_per_step) for step in run.steps])
+                for number, run in enumerate(runs)
+            ],
+            Labels("step", "bytes a step", plain, human_bytes),
+            height=220,
+        )
 
 
 # --- the timeline of a step ------------------------------------------------------------------------------------------
@@ -145,31 +199,53 @@ def chosen(timelines: Sequence[Timeline]) -> list[Timeline]:
 
 
 def add_timelines(main: Element, run: Run, number: int) -> None:
-    part = section(main, f"Buckets: {run.label}",
-                   "One step of rank 0. A bucket is ready when its last gradient is there, waits for a lane, then its hook runs; calls "
-                   "of collectives lie within.", f"buckets-{number}")
-    add_legend(part, [("forward", "forward"), ("backward", "backward"), ("wait", "waiting for buckets"), ("optimizer", "optimizer"),
-                      ("queued", "bucket is ready"), ("hook", "hook"), ("communication", "collective")])
+    part = section(
+        main,
+        f"Buckets: {run.label}",
+        "One step of rank 0. A bucket is ready when its last gradient is there, waits for a lane, then its hook runs; "
+        "calls of collectives lie within.",
+        f"buckets-{number}",
+    )
+    add_legend(
+        part,
+        [
+            ("forward", "forward"),
+            ("backward", "backward"),
+            ("wait", "waiting for buckets"),
+            ("optimizer", "optimizer"),
+            ("queued", "bucket is ready"),
+            ("hook", "hook"),
+            ("communication", "collective"),
+        ],
+    )
     shown = chosen(run.timelines)
     if len(shown) < len(run.timelines):
         add(part, "p", f"{len(shown)} of {len(run.timelines)} timelines are shown.", class_="note")
     for timeline in reversed(shown):
         details = add(part, "details", open="open" if timeline is shown[-1] else None)
-        add(details, "summary", f"Step {timeline.step}: {human_seconds(timeline.seconds)}, {count_of(len(timeline.buckets), 'bucket')}")
+        add(
+            details,
+            "summary",
+            f"Step {timeline.step}: {human_seconds(timeline.seconds)}, {count_of(len(timeline.buckets), 'bucket')}",
+        )
         rows = [("training thread", phases_of(timeline)), *map(row_of, enumerate(timeline.buckets))]
         add_gantt(details, timeline.seconds, rows, human_seconds)
 
 
 def block(colour: str, name: str, begin: float, end: float) -> Block:
-    return Block(colour, begin, end, f"{name}: {human_seconds(end - begin)}, from {human_seconds(begin)} to {human_seconds(end)}")
+    return Block(
+        colour, begin, end, f"{name}: {human_seconds(end - begin)}, from {human_seconds(begin)} to {human_seconds(end)}"
+    )
 
 
 def phases_of(timeline: Timeline) -> list[Block]:
     backward = timeline.backward
     computed = timeline.wait.begin if timeline.buckets else backward.end
-    blocks = [block("forward", "forward", timeline.forward.begin, timeline.forward.end),
-              block("backward", "backward", backward.begin, computed),
-              block("optimizer", "optimizer", timeline.optimizer.begin, timeline.optimizer.end)]
+    blocks = [
+        block("forward", "forward", timeline.forward.begin, timeline.forward.end),
+        block("backward", "backward", backward.begin, computed),
+        block("optimizer", "optimizer", timeline.optimizer.begin, timeline.optimizer.end),
+    ]
     if timeline.buckets:
         blocks.append(block("wait", "waiting for buckets", timeline.wait.begin, timeline.wait.end))
     return blocks
@@ -177,7 +253,9 @@ def phases_of(timeline: Timeline) -> list[Block]:
 
 def row_of(numbered: tuple[int, Bucket]) -> tuple[str, list[Block]]:
     number, bucket = numbered
-    blocks = [block("queued", "ready, waiting for a lane", bucket.ready, max(bucket.ready, bucket.hook.begin)),
-              block("hook", "hook", bucket.hook.begin, bucket.hook.end)]
+    blocks = [
+        block("queued", "ready, waiting for a lane", bucket.ready, max(bucket.ready, bucket.hook.begin)),
+        block("hook", "hook", bucket.hook.begin, bucket.hook.end),
+    ]
     blocks += [block("communication", "collective", call.begin, call.end) for call in bucket.calls]
     return f"bucket {number}: {human_bytes(bucket.bytes)}, sends {human_bytes(bucket.sent)}", blocks

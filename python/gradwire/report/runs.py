@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: The gradwire authors
 # SPDX-License-Identifier: Apache-2.0
 """What char_lm wrote with --json (examples/char_lm/README.md has the records)."""
+
 from __future__ import annotations
 
 import pathlib
@@ -97,8 +98,11 @@ class Run:
     def split(self) -> Split:
         if self.summary:
             return self.summary.split
-        return Split(self.mean(lambda step: step.split.compute), self.mean(lambda step: step.split.communication),
-                     self.mean(lambda step: step.split.hook))
+        return Split(
+            self.mean(lambda step: step.split.compute),
+            self.mean(lambda step: step.split.communication),
+            self.mean(lambda step: step.split.hook),
+        )
 
     def bytes_per_step(self) -> float:
         return self.summary.bytes_per_step if self.summary else self.mean(lambda step: step.bytes_per_step)
@@ -111,9 +115,18 @@ class Run:
 
 
 def read_run(line: Line) -> Run:
-    return Run(line.file, line.count_at("world_size"), line.count_at("threads"), line.text_at("backend"), line.text_at("hook"),
-               line.text_at("dtype"), line.count_at("parameters"), line.count_at("batch"), line.count_at("first_step"),
-               line.count_at("steps"))
+    return Run(
+        line.file,
+        line.count_at("world_size"),
+        line.count_at("threads"),
+        line.text_at("backend"),
+        line.text_at("hook"),
+        line.text_at("dtype"),
+        line.count_at("parameters"),
+        line.count_at("batch"),
+        line.count_at("first_step"),
+        line.count_at("steps"),
+    )
 
 
 def read_split(line: Line) -> Split:
@@ -121,8 +134,13 @@ def read_split(line: Line) -> Split:
 
 
 def read_step(line: Line, run: Run) -> Step:
-    step = Step(line.count_at("step"), line.number_or_none("loss"), line.number_at("steps_per_second"),
-                line.number_at("bytes_per_step"), read_split(line.inner("split_seconds")))
+    step = Step(
+        line.count_at("step"),
+        line.number_or_none("loss"),
+        line.number_at("steps_per_second"),
+        line.number_at("bytes_per_step"),
+        read_split(line.inner("split_seconds")),
+    )
     before = run.steps[-1].step if run.steps else run.first_step
     if step.step <= before:
         raise line.fail(f"step {step.step} comes after step {before}; are these the lines of one run?")
@@ -132,22 +150,43 @@ def read_step(line: Line, run: Run) -> Step:
 
 
 def read_bucket(line: Line) -> Bucket:
-    return Bucket(line.count_at("bytes"), line.count_at("sent"), line.number_at("ready"), line.span_at("hook"), line.spans_at("calls"))
+    return Bucket(
+        line.count_at("bytes"),
+        line.count_at("sent"),
+        line.number_at("ready"),
+        line.span_at("hook"),
+        line.spans_at("calls"),
+    )
 
 
 def read_timeline(line: Line) -> Timeline:
-    timeline = Timeline(line.count_at("step"), line.number_at("seconds"), line.span_at("forward"), line.span_at("backward"),
-                        line.span_at("wait"), line.span_at("optimizer"), [read_bucket(bucket) for bucket in line.inner_list("buckets")])
+    timeline = Timeline(
+        line.count_at("step"),
+        line.number_at("seconds"),
+        line.span_at("forward"),
+        line.span_at("backward"),
+        line.span_at("wait"),
+        line.span_at("optimizer"),
+        [read_bucket(bucket) for bucket in line.inner_list("buckets")],
+    )
     if timeline.seconds <= 0:
         raise line.fail("'seconds' of the timeline record is not above 0")
     return timeline
 
 
 def read_summary(line: Line) -> Summary:
-    return Summary(line.count_at("steps"), line.number_at("seconds"), line.number_at("steps_per_second"),
-                   line.number_at("bytes_per_step"), line.number_at("compression_factor"), line.number_at("hook_seconds_per_step"),
-                   read_split(line.inner("split_seconds")), line.number_or_none("train_loss"), line.number_or_none("held_out_loss"),
-                   line.text_at("parameter_hash"))
+    return Summary(
+        line.count_at("steps"),
+        line.number_at("seconds"),
+        line.number_at("steps_per_second"),
+        line.number_at("bytes_per_step"),
+        line.number_at("compression_factor"),
+        line.number_at("hook_seconds_per_step"),
+        read_split(line.inner("split_seconds")),
+        line.number_or_none("train_loss"),
+        line.number_or_none("held_out_loss"),
+        line.text_at("parameter_hash"),
+    )
 
 
 class RunReader:
@@ -171,7 +210,9 @@ class RunReader:
         elif kind == "summary":
             run.summary = read_summary(line)
         else:
-            raise line.fail(f"char_lm writes no records of the type '{kind}'; there are run, step, timeline and summary")
+            raise line.fail(
+                f"char_lm writes no records of the type '{kind}'; there are run, step, timeline and summary"
+            )
 
     def finish(self) -> list[Run]:
         """The runs, with labels that tell them apart: the hook where that does, else the file."""

@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: The gradwire authors
 # SPDX-License-Identifier: Apache-2.0
 """What the page says of gradwire-bench's lines."""
+
 from __future__ import annotations
 
 import pathlib
@@ -18,9 +19,11 @@ Key = TypeVar("Key")
 NOTES = {
     "all_reduce": "Time of an all-reduce on rank 0, and of peers in multiples of it.",
     "collectives": "Time of a call on rank 0, and of peers in multiples of it; bytes of the largest tensor of a call.",
-    "hooks": "Time from a bucket's readiness to its result on rank 0, and of PyTorch's hook in multiples of it. Pays below: the speed of "
-             "a network under which the hook beats plain all-reduce, if what the network takes for the bytes came on top.",
-    "codecs": "Time to encode or decode, in copies of the values (memcpys) too, and of PyTorch's operators in multiples of it.",
+    "hooks": "Time from a bucket's readiness to its result on rank 0, and of PyTorch's hook in multiples of it. "
+    "Pays below: the speed of a network under which the hook beats plain all-reduce, if what the network takes for the "
+    "bytes came on top.",
+    "codecs": "Time to encode or decode, also in copies of the values (memcpys), and of PyTorch's operators in "
+    "multiples of it.",
     "ddp": "Time of a step of training (forward, backward and SGD), alone and, in multiples of that, with DDP.",
 }
 SPREAD = " Bars are medians; a line goes from the 10th to the 90th percentile, as far as the chart does."
@@ -43,7 +46,9 @@ def add_timing_sections(main: Element, timings: Sequence[Timing]) -> None:
         subjects = grouped(group, lambda timing: timing.subject)
         many_sizes = {subject: len({timing.bytes for timing in own}) > 1 for subject, own in subjects.items()}
         if benchmark in ("all_reduce", "collectives") and any(many_sizes.values()):
-            add_curves_by_size(part, {subject: own for subject, own in subjects.items() if many_sizes[subject]}, colours)
+            add_curves_by_size(
+                part, {subject: own for subject, own in subjects.items() if many_sizes[subject]}, colours
+            )
             group_of_bars = [timing for timing in group if not many_sizes[timing.subject]]
         else:
             group_of_bars = group
@@ -75,9 +80,22 @@ def add_curves_by_size(part: Element, subjects: dict[str, list[Timing]], colours
     for subject, own in subjects.items():
         chart = add(grid, "div")
         add(chart, "h3", subject)
-        curves = [Curve(series, colours[series], sorted((timing.bytes, timing.times.median * 1e-6) for timing in same if timing.times))
-                  for series, same in grouped(own, lambda timing: timing.series).items()]
-        add_curves(chart, curves, Labels("bytes", "time of a call", binary_bytes, human_seconds), width=width, height=260, logarithmic=True)
+        curves = [
+            Curve(
+                series,
+                colours[series],
+                sorted((timing.bytes, timing.times.median * 1e-6) for timing in same if timing.times),
+            )
+            for series, same in grouped(own, lambda timing: timing.series).items()
+        ]
+        add_curves(
+            chart,
+            curves,
+            Labels("bytes", "time of a call", binary_bytes, human_seconds),
+            width=width,
+            height=260,
+            logarithmic=True,
+        )
 
 
 def bars_of(timings: Sequence[Timing], colours: dict[str, str]) -> Iterable[Bar]:
@@ -88,8 +106,12 @@ def bars_of(timings: Sequence[Timing], colours: dict[str, str]) -> Iterable[Bar]
                 continue
             whisker = None if times.p10 is None or times.p90 is None else (times.p10, times.p90)
             text = human_microseconds(times.median)
-            yield Bar("" if number else subject, [Piece(colours[timing.series], times.median, f"{timing.series}: {text}")],
-                      text + (f", {timing.ratio[0]:.2f}x" if timing.ratio else ""), whisker)
+            yield Bar(
+                "" if number else subject,
+                [Piece(colours[timing.series], times.median, f"{timing.series}: {text}")],
+                text + (f", {timing.ratio[0]:.2f}x" if timing.ratio else ""),
+                whisker,
+            )
 
 
 def add_numbers(part: Element, benchmark: str, group: Sequence[Timing]) -> None:
@@ -98,16 +120,30 @@ def add_numbers(part: Element, benchmark: str, group: Sequence[Timing]) -> None:
     names = list(dict.fromkeys(name for timing in group for name, _ in timing.facts))
     sized = any(timing.bytes for timing in group)
     spread = has_spread(group)
-    headings = ["measured", *(["bytes"] if sized else []), "by", "median", *(["10% .. 90%"] if spread else []), *names,
-                "times the step alone [95%]" if benchmark == "ddp" else "times gradwire's [95%]"]
+    headings = [
+        "measured",
+        *(["bytes"] if sized else []),
+        "by",
+        "median",
+        *(["10% .. 90%"] if spread else []),
+        *names,
+        "times the step alone [95%]" if benchmark == "ddp" else "times gradwire's [95%]",
+    ]
     rows = []
     for timing in group:
         facts, times = dict(timing.facts), timing.times
         between = "-"
         if times and times.p10 is not None and times.p90 is not None:
             between = f"{human_microseconds(times.p10)} .. {human_microseconds(times.p90)}"
-        rows.append([timing.subject, *([binary_bytes(timing.bytes)] if sized else []), timing.series,
-                     human_microseconds(times.median) if times else "-", *([between] if spread else []),
-                     *(facts.get(name, "-") for name in names),
-                     "{:.2f}x [{:.2f}, {:.2f}]".format(*timing.ratio) if timing.ratio else timing.missing or "-"])
+        rows.append(
+            [
+                timing.subject,
+                *([binary_bytes(timing.bytes)] if sized else []),
+                timing.series,
+                human_microseconds(times.median) if times else "-",
+                *([between] if spread else []),
+                *(facts.get(name, "-") for name in names),
+                "{:.2f}x [{:.2f}, {:.2f}]".format(*timing.ratio) if timing.ratio else timing.missing or "-",
+            ]
+        )
     add_table(details, headings, rows)

@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: The gradwire authors
 # SPDX-License-Identifier: Apache-2.0
 """What gradwire-bench wrote with --json: every line becomes times of one or several series, all alike."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
@@ -59,19 +60,36 @@ def peer(line: Line, own: Timing, series: str) -> Timing:
 def read_all_reduce(line: Line) -> Iterator[Timing]:
     setting = f"{place_of(line)}, {line.text_at('dtype')} {line.text_at('op')}, {line.text_at('buffers')} buffers"
     contestants = line.inner("contestants")
-    ours = [name for name in contestants.fields if name.startswith("gradwire")]
+    # Where ours were measured in two ways, peers are compared with the first: in place before staged.
+    ours = sorted(name for name in contestants.fields if name.startswith("gradwire"))
     for name in contestants.fields:
         entry = contestants.inner(name)
         over = [f"over_{own}" for own in ours if f"over_{own}" in entry.fields]
-        yield Timing(line.text_at("benchmark"), setting, "all_reduce", name, line.file, line.count_at("bytes"), times_of(entry),
-                     ratio=ratio_of(entry.inner(over[0]), "low", "high") if over else None,
-                     facts=(("GB/s", f"{entry.number_at('algbw_gbps'):.2f}"),))
+        yield Timing(
+            line.text_at("benchmark"),
+            setting,
+            "all_reduce",
+            name,
+            line.file,
+            line.count_at("bytes"),
+            times_of(entry),
+            ratio=ratio_of(entry.inner(over[0]), "low", "high") if over else None,
+            facts=(("GB/s", f"{entry.number_at('algbw_gbps'):.2f}"),),
+        )
 
 
 def read_collectives(line: Line) -> Iterator[Timing]:
     bandwidth = f"{line.number_at('algbw_gbps'):.2f}" if line.count_at("bytes") else "-"
-    own = Timing(line.text_at("benchmark"), place_of(line), line.text_at("collective"), "gradwire", line.file,
-                 line.count_at("bytes"), times_of(line), facts=(("GB/s", bandwidth),))
+    own = Timing(
+        line.text_at("benchmark"),
+        place_of(line),
+        line.text_at("collective"),
+        "gradwire",
+        line.file,
+        line.count_at("bytes"),
+        times_of(line),
+        facts=(("GB/s", bandwidth),),
+    )
     yield own
     if "peers" in line.fields:
         peers = line.inner("peers")
@@ -81,20 +99,40 @@ def read_collectives(line: Line) -> Iterator[Timing]:
 
 def read_hooks(line: Line) -> Iterator[Timing]:
     compression, speed = line.number_or_none("compression"), line.number_or_none("pays_below_gbit")
-    own = Timing(line.text_at("benchmark"), place_of(line), line.text_at("hook"), "gradwire", line.file, line.count_at("bytes"),
-                 times_of(line), facts=(("sent", human_bytes(line.count_at("sent_bytes"))),
-                                          ("compression", "-" if compression is None else f"{compression:.1f}x"),
-                                          ("pays below", "-" if speed is None else f"{speed:.1f} Gbit/s")))
+    own = Timing(
+        line.text_at("benchmark"),
+        place_of(line),
+        line.text_at("hook"),
+        "gradwire",
+        line.file,
+        line.count_at("bytes"),
+        times_of(line),
+        facts=(
+            ("sent", human_bytes(line.count_at("sent_bytes"))),
+            ("compression", "-" if compression is None else f"{compression:.1f}x"),
+            ("pays below", "-" if speed is None else f"{speed:.1f} Gbit/s"),
+        ),
+    )
     yield own
     if "pytorch" in line.fields:
         yield peer(line.inner("pytorch"), own, "PyTorch")
 
 
 def read_codecs(line: Line) -> Iterator[Timing]:
-    own = Timing(line.text_at("benchmark"), "one core", f"{line.text_at('codec')} {line.text_at('direction')}", "gradwire", line.file,
-                 line.count_at("bytes"), times_of(line), facts=(("encoded", human_bytes(line.count_at("encoded_bytes"))),
-                                                                  ("GB/s", f"{line.number_at('gbps'):.2f}"),
-                                                                  ("memcpys", f"{line.number_at('memcpys'):.2f}")))
+    own = Timing(
+        line.text_at("benchmark"),
+        "one core",
+        f"{line.text_at('codec')} {line.text_at('direction')}",
+        "gradwire",
+        line.file,
+        line.count_at("bytes"),
+        times_of(line),
+        facts=(
+            ("encoded", human_bytes(line.count_at("encoded_bytes"))),
+            ("GB/s", f"{line.number_at('gbps'):.2f}"),
+            ("memcpys", f"{line.number_at('memcpys'):.2f}"),
+        ),
+    )
     yield own
     if "pytorch" in line.fields:
         yield peer(line.inner("pytorch"), own, "PyTorch")
@@ -102,12 +140,25 @@ def read_codecs(line: Line) -> Iterator[Timing]:
 
 def read_ddp(line: Line) -> Iterator[Timing]:
     for series, name in (("the step alone", "alone_ms"), ("with DDP", "ddp_ms")):
-        yield Timing(line.text_at("benchmark"), f"{line.count_at('world')} ranks", line.text_at("contestant"), series, line.file, 0,
-                     Times(1e3 * line.number_at(name)), ratio=ratio_of(line) if name == "ddp_ms" else None)
+        yield Timing(
+            line.text_at("benchmark"),
+            f"{line.count_at('world')} ranks",
+            line.text_at("contestant"),
+            series,
+            line.file,
+            0,
+            Times(1e3 * line.number_at(name)),
+            ratio=ratio_of(line) if name == "ddp_ms" else None,
+        )
 
 
 READERS: dict[str, Callable[[Line], Iterator[Timing]]] = {
-    "all_reduce": read_all_reduce, "collectives": read_collectives, "hooks": read_hooks, "codecs": read_codecs, "ddp": read_ddp}
+    "all_reduce": read_all_reduce,
+    "collectives": read_collectives,
+    "hooks": read_hooks,
+    "codecs": read_codecs,
+    "ddp": read_ddp,
+}
 
 
 def read_timings(line: Line) -> list[Timing]:
