@@ -17,7 +17,7 @@ import unittest
 import zlib
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from report_test import BENCH, ReportTest, Tree, command, train  # noqa: E402
+from test_report import BENCH, ReportTest, Tree, command, train  # noqa: E402
 
 NAMES = (
     [os.environ["GRADWIRE_BROWSER"]]
