@@ -279,6 +279,15 @@ class Runs(ReportTest):
             mean = sum(weight * step["split_seconds"][part] for weight, step in zip(weights, steps)) / sum(weights)
             self.assertAlmostEqual(value, mean, delta=1e-12)
 
+    def test_long_run_is_a_line_without_dots(self):
+        lines = records(self.plain)
+        step = next(line for line in lines if line["type"] == "step")
+        page = self.page(self.write(lines[0], *({**step, "step": number} for number in range(1, 2001))))
+        loss = page.one("section", id="loss")
+        self.assertEqual(loss.one("path").attributes["d"].count("L"), 1999)
+        self.assertFalse(loss.all("circle"))
+        self.assertIn("1000", loss.words())
+
     def test_run_that_has_just_begun(self):
         page = self.page(self.write(records(self.plain)[0]))
         self.assertEqual(self.facts(page)["steps"], ["0 of 6, not ended"])
@@ -509,6 +518,32 @@ class WrongInput(ReportTest):
         done = command(BENCH, "-o", self.folder / "no" / "page.html")
         self.assertEqual((done.returncode, done.stdout, len(done.stderr.splitlines())), (1, "", 1))
         self.assertIn("cannot be written", done.stderr)
+
+
+class Numbers(unittest.TestCase):
+    def test_three_digits_and_a_unit(self):
+        sys.path.insert(0, str(ROOT / "python" / "gradwire"))
+        try:
+            from report.text import binary_bytes, human_bytes, human_seconds, plain
+        finally:
+            sys.path.pop(0)
+        for write, value, text in (
+            (human_seconds, 0, "0"),
+            (human_seconds, 1e-5, "10 µs"),
+            (human_seconds, 0.00123456, "1.23 ms"),
+            (human_seconds, 0.0128, "12.8 ms"),
+            (human_seconds, 0.128, "128 ms"),
+            (human_seconds, 2.5e-7, "0.25 µs"),
+            (human_seconds, 12, "12 s"),
+            (human_bytes, 0, "0 B"),
+            (human_bytes, 1703936, "1.70 MB"),
+            (human_bytes, 999, "999 B"),
+            (binary_bytes, 25 << 20, "25 MiB"),
+            (binary_bytes, 4096, "4 KiB"),
+            (plain, 20000, "20000"),
+            (plain, 2.5, "2.5"),
+        ):
+            self.assertEqual(write(value), text)
 
 
 class PackageTest(ReportTest):

@@ -74,6 +74,7 @@ class Labels:
 
 
 WIDE, NARROW = 1000, 480  # of a chart on its own, and of one beside another
+MOST_DOTS = 500  # of a curve; a longer one is a line alone
 LEFT, RIGHT, TOP, BOTTOM = 64, 16, 10, 48
 
 
@@ -126,17 +127,18 @@ def add_curves(
                 path += f"{pen}{x.place(at):.2f} {y.place(value):.2f}"
             pen = "M" if value is None else "L"
         add(svg, "path", class_=f"curve {curve.colour}", d=path or "M0 0")
-        for at, value in curve.points:
-            if value is not None:
-                dot = add(
-                    svg,
-                    "circle",
-                    class_=f"dot {curve.colour}",
-                    cx=round(x.place(at), 2),
-                    cy=round(y.place(value), 2),
-                    r=2.5 if len(curve.points) <= 60 else 1.5,
-                )
-                add(dot, "title", f"{curve.label}: {labels.write_y(value)} at {labels.x} {labels.write_x(at)}")
+        if len(curve.points) <= MOST_DOTS:
+            add_dots(svg, curve, labels, x, y)
+
+
+def add_dots(svg: Element, curve: Curve, labels: Labels, x: Axis, y: Axis) -> None:
+    radius = 2.5 if len(curve.points) <= 60 else 1.5
+    for at, value in curve.points:
+        if value is None:
+            continue
+        left, top = round(x.place(at), 2), round(y.place(value), 2)
+        dot = add(svg, "circle", class_=f"dot {curve.colour}", cx=left, cy=top, r=radius)
+        add(dot, "title", f"{curve.label}: {labels.write_y(value)} at {labels.x} {labels.write_x(at)}")
 
 
 def padding(values: Sequence[float]) -> tuple[float, float]:

@@ -33,7 +33,7 @@ def binary_bytes(value: float) -> str:
 
 
 def plain(value: float) -> str:
-    return f"{value:.4g}"
+    return str(int(value)) if value == int(value) else f"{value:.4g}"
 
 
 def loss_text(value: float | None) -> str:
