@@ -14,6 +14,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/base/trace.h"
 #include "gradwire/process_group/lane_scope.h"
 #include "gradwire/process_group/validate_internal.h"
 #include "gradwire/process_group/work_internal.h"
@@ -162,6 +163,7 @@ std::shared_ptr<Work> ProcessGroup::enter(const char* operation, const Options& 
     settled.async = false;
     settled.tag = lane->next_tag();
   }
+  trace::point("group.call", target.rank());
   std::shared_ptr<Work> work;
   {
     const LaneScope::Pause within_the_group;
@@ -174,6 +176,7 @@ std::shared_ptr<Work> ProcessGroup::enter(const char* operation, const Options& 
                                  " returned no Work; the class of the group must return one"));
   }
   if (lane != nullptr) settle(*work);
+  trace::point("group.return", target.rank());
   return work;
 }
 

@@ -171,6 +171,28 @@ TEST_P(Groups, AGroupThatIsLetGoWithWorkUnderWayFailsIt) {
   });
 }
 
+TEST_P(Groups, AGroupThatIsLetGoAfterItsWorkEndedHasOnlyLeft) {
+  run_ranks(GetParam(), 2, [](int rank, const std::shared_ptr<Store>& store) {
+    auto group = make_process_group(GetParam(), store, rank, 2, kLong);
+    at::Tensor tensor = number(3);
+    group->all_reduce({tensor})->wait();
+    EXPECT_EQ(number_of(tensor), 6);
+    const std::string left = "left";
+    if (rank == 0) {
+      group.reset();
+      store->set(left, "1");
+      return;
+    }
+    store->wait(std::span(&left, 1), kLong);
+    try {
+      group->all_reduce({tensor})->wait();
+      ADD_FAILURE() << "rank 0 has left";
+    } catch (const PeerError& error) {
+      EXPECT_EQ(std::string(error.what()).find("under way"), std::string::npos) << error.what();
+    }
+  });
+}
+
 TEST_P(Groups, ShutdownFinishesAndThenRefuses) {
   on_ranks(2, [](const std::shared_ptr<ProcessGroup>& group) {
     at::Tensor tensor = number(1);
