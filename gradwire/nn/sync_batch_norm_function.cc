@@ -4,6 +4,7 @@
 //   db = sum dy,  dw = r sum dy (x - mean)                     of this rank's elements
 //   dx = w r (dy - sum dy / n - (x - mean) r^2 sum dy (x - mean) / n)
 #include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/custom_class.h>
 

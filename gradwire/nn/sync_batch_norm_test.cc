@@ -8,6 +8,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/ddp/ddp_test_support.h"
 #include "gradwire/nn/duplicates_internal.h"
+#include "tests/support/ranks.h"
 
 namespace gradwire::testing {
 namespace {
@@ -115,6 +116,63 @@ at::Tensor sum_of_ranks(const at::Tensor& tensor, ProcessGroup& group) {
   group.all_reduce({sum})->wait();
   return sum;
 }
+
+torch::nn::Sequential net_with(torch::nn::AnyModule norm) {
+  torch::nn::Sequential net;
+  net->push_back(torch::nn::Linear(4, kChannels));
+  net->push_back(std::move(norm));
+  net->push_back(torch::nn::Tanh());
+  net->push_back(torch::nn::Linear(kChannels, 2));
+  fill(*net, 3);
+  net->to(at::kDouble);
+  return net;
+}
+
+constexpr int kDdpRanks = 2;
+
+// Five steps of `forward`, which is `net` or DDP around it; parameters and buffers at the end.
+template <class Forward>
+std::vector<at::Tensor> train(Forward& forward, torch::nn::Module& net,
+                              const std::function<at::Tensor(const at::Tensor&)>& part) {
+  torch::optim::SGD optimizer(net.parameters(), 0.2);
+  for (int step = 0; step < 5; ++step) {
+    optimizer.zero_grad();
+    forward.forward(part(random_tensor({6, 4}, step).to(at::kDouble))).square().mean().backward();
+    optimizer.step();
+  }
+  std::vector<at::Tensor> all = net.parameters();
+  for (const at::Tensor& buffer : net.buffers()) all.push_back(buffer.to(at::kDouble));
+  return all;
+}
+
+void expect_trains_as_one_rank(int rank, const DdpOptions& options) {
+  auto alone = net_with(torch::nn::AnyModule(torch::nn::BatchNorm1d(kChannels)));
+  auto net = net_with(torch::nn::AnyModule(torch::nn::BatchNorm1d(kChannels)));
+  const auto wanted = train(*alone, *alone, [](const at::Tensor& x) { return x; });
+  convert_sync_batchnorm(net.ptr(), options.process_group);
+  DistributedDataParallel ddp(net, options);
+  const auto part = [&](const at::Tensor& x) { return x.chunk(kDdpRanks)[static_cast<std::size_t>(rank)]; };
+  expect_close(train(ddp, *net, part), wanted, 1e-9);
+}
+
+// First: its ranks are forked.
+TEST(SyncBatchNorm, TrainsUnderDdpOnProcesses) {
+  test_support::run_ranks("shm", kDdpRanks, [](int rank, const std::shared_ptr<Store>& store) {
+    at::set_num_threads(1);
+    expect_trains_as_one_rank(rank, options_for({"shm", 1, true}, make_process_group("shm", store, rank, kDdpRanks,
+                                                                                     std::chrono::minutes(2))));
+  });
+}
+
+class SyncBatchNormDdp : public ::testing::TestWithParam<Setup> {};
+
+TEST_P(SyncBatchNormDdp, TrainsAsOneRankOnTheWholeBatch) {
+  run_ranks(GetParam(), kDdpRanks, [](int rank, std::shared_ptr<ProcessGroup> group) {
+    expect_trains_as_one_rank(rank, options_for(GetParam(), group));
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Setups, SyncBatchNormDdp, ::testing::ValuesIn(all_setups()), name_of_setup);
 
 class SyncBatchNormTest : public ::testing::TestWithParam<Batch> {};
 
@@ -250,46 +308,6 @@ TEST(SyncBatchNorm, LayersShareADuplicateAsLongAsOneHoldsIt) {
     EXPECT_EQ(internal::shared_duplicate(group), group);  // it has none
   });
 }
-
-torch::nn::Sequential net_with(torch::nn::AnyModule norm) {
-  torch::nn::Sequential net;
-  net->push_back(torch::nn::Linear(4, kChannels));
-  net->push_back(std::move(norm));
-  net->push_back(torch::nn::Tanh());
-  net->push_back(torch::nn::Linear(kChannels, 2));
-  fill(*net, 3);
-  net->to(at::kDouble);
-  return net;
-}
-
-class SyncBatchNormDdp : public ::testing::TestWithParam<Setup> {};
-
-TEST_P(SyncBatchNormDdp, TrainsAsOneRankOnTheWholeBatch) {
-  constexpr int kRanks = 2, kSteps = 5;
-  const auto train = [](auto& forward, torch::nn::Module& net, const auto& part) {
-    torch::optim::SGD optimizer(net.parameters(), 0.2);
-    for (int step = 0; step < kSteps; ++step) {
-      optimizer.zero_grad();
-      forward(part(random_tensor({6, 4}, step).to(at::kDouble))).square().mean().backward();
-      optimizer.step();
-    }
-    std::vector<at::Tensor> all = net.parameters();
-    for (const at::Tensor& buffer : net.buffers()) all.push_back(buffer.to(at::kDouble));
-    return all;
-  };
-  auto alone = net_with(torch::nn::AnyModule(torch::nn::BatchNorm1d(kChannels)));
-  const auto forward_alone = [&](const at::Tensor& x) { return alone->forward(x); };
-  const auto wanted = train(forward_alone, *alone, [](const at::Tensor& x) { return x; });
-  run_ranks(GetParam(), kRanks, [&](int rank, std::shared_ptr<ProcessGroup> group) {
-    auto net = net_with(torch::nn::AnyModule(torch::nn::BatchNorm1d(kChannels)));
-    convert_sync_batchnorm(net.ptr(), group);
-    DistributedDataParallel ddp(net, options_for(GetParam(), group));
-    expect_close(train(ddp, *net, [&](const at::Tensor& x) { return x.chunk(kRanks)[static_cast<std::size_t>(rank)]; }),
-                 wanted, 1e-9);
-  });
-}
-
-INSTANTIATE_TEST_SUITE_P(Setups, SyncBatchNormDdp, ::testing::ValuesIn(all_setups()), name_of_setup);
 
 // As users nest one Sequential in another.
 struct BlockImpl : torch::nn::SequentialImpl {

@@ -27,28 +27,12 @@
 // not have been used in this one before: put such types first, or into a program of their own.
 #pragma once
 
-#include <cstdint>
-
 #include "gradwire/testing/conformance_collectives.h"
 #include "gradwire/testing/conformance_groups.h"
 #include "gradwire/testing/conformance_traits.h"
 #include "gradwire/testing/random_program.h"
 
 namespace gradwire::testing {
-
-// Runs the random programs `first` to `first + count - 1` in each world: for tests that want more of them than the
-// suite has. In the suite, and here, a program that failed is replayed by its seed.
-template <class Group>
-void run_random_programs(std::uint64_t first, std::uint64_t count) {
-  using Traits = ConformanceTraits<Group>;
-  for (const int size : Traits::worlds()) {
-    Traits::run(size, [&](const std::shared_ptr<ProcessGroup>& group) {
-      for (std::uint64_t seed = first; seed < first + count && !::testing::Test::HasFailure(); ++seed) {
-        RandomProgram(seed, Traits::capabilities()).run(group);
-      }
-    });
-  }
-}
 
 template <class Group>
 class ConformanceSuite : public ::testing::Test {

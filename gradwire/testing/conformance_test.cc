@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
 // Our own groups, the fault-injecting one, and one as a user would write it pass the conformance suite.
+#include "gradwire/testing/conformance_suite.h"
 #include "gradwire/testing/conformance_test_support.h"
 
 namespace gradwire::testing {

@@ -6,7 +6,7 @@
 #include <ATen/Parallel.h>
 
 #include "gradwire/process_group/init.h"
-#include "gradwire/testing/conformance_suite.h"
+#include "gradwire/testing/conformance_traits.h"
 #include "gradwire/testing/fault_injecting_group.h"
 #include "tests/support/local_group.h"
 #include "tests/support/ranks.h"

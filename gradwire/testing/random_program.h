@@ -292,4 +292,21 @@ class RandomProgram {
   const Capabilities can_;
 };
 
+// Runs the random programs `first` to `first + count - 1` in each world, up to the first that fails on some rank: for
+// tests that want more of them than the conformance suite has. A program that failed is replayed by its seed.
+template <class Group>
+void run_random_programs(std::uint64_t first, std::uint64_t count) {
+  using Traits = ConformanceTraits<Group>;
+  for (const int size : Traits::worlds()) {
+    Traits::run(size, [&](const std::shared_ptr<ProcessGroup>& group) {
+      for (std::uint64_t seed = first; seed < first + count; ++seed) {
+        RandomProgram(seed, Traits::capabilities()).run(group);
+        const at::Tensor failures = at::full({1}, ::testing::Test::HasFailure() ? 1 : 0, at::kLong);
+        group->all_reduce({failures})->wait();
+        if (failures.item<std::int64_t>() > 0) break;
+      }
+    });
+  }
+}
+
 }  // namespace gradwire::testing

@@ -4,6 +4,7 @@
 // group.
 #include "gradwire/base/environment.h"
 #include "gradwire/testing/conformance_test_support.h"
+#include "gradwire/testing/random_program.h"
 
 namespace gradwire::testing {
 namespace {
@@ -18,7 +19,7 @@ TYPED_TEST(RandomPrograms, GiveWhatTheyShould) {
   if (seed) {
     run_random_programs<TypeParam>(std::stoull(*seed), 1);
   } else {
-    run_random_programs<TypeParam>(1000, 200);
+    run_random_programs<TypeParam>(1000, 400);
   }
 }
 
