@@ -64,6 +64,7 @@ TEST(OptimProcesses, OptimizersInTheBackwardPass) {
         std::shared_ptr<OptimizersInBackward> in_backward;
         if (kind == "plain") {
           plain = plain_optimizer(adam_factory(), ddp.parameters());
+          ddp.register_comm_hook(make_allreduce_hook());  // divides where the others do
         } else if (kind == "in backward") {
           in_backward = apply_optimizer_in_backward(ddp.core(), ddp.parameters(), adam_factory());
         } else {
