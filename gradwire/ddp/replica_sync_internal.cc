@@ -146,7 +146,7 @@ void verify_replicas(ProcessGroup& group, const std::vector<NamedTensor>& parame
   require_equal_settings(headers, settings);
 }
 
-std::vector<Numbers> gather_integers(ProcessGroup& group, Numbers mine) {
+std::vector<Numbers> gather_integers(ProcessGroup& group, std::vector<std::int64_t> mine) {
   std::vector<Numbers> all(static_cast<std::size_t>(group.size()), Numbers(mine.size()));
   std::vector<at::Tensor> outputs;
   for (Numbers& numbers : all) outputs.push_back(tensor_of_numbers(numbers));
@@ -180,8 +180,8 @@ at::Tensor slice_for(const at::Tensor& message, std::int64_t offset, const at::T
 
 void broadcast_message(ProcessGroup& group, std::span<const at::Tensor> tensors, int root) {
   BroadcastOptions options;
-  options.root = root;
   options.async = false;
+  options.root = root;
   if (tensors.size() == 1 && tensors[0].is_contiguous()) {
     group.broadcast({tensors[0].detach()}, options)->wait();
     return;

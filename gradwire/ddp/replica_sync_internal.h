@@ -17,6 +17,7 @@ namespace gradwire::internal {
 struct NamedTensor {
   std::string name;
   at::Tensor tensor;
+  bool sparse = false;  // its gradients are
 };
 
 // A setting that must be the same on all ranks; at most 8.
@@ -38,7 +39,7 @@ inline constexpr std::size_t kBroadcastChunkBytes = std::size_t{250} << 20;
 void broadcast_values(ProcessGroup& group, const std::vector<at::Tensor>& tensors, int root = 0,
                       std::size_t chunk_bytes = kBroadcastChunkBytes);
 
-// Collective: each rank's `values`, by rank; all pass the same number of them.
+// Collective: the numbers of every rank, by rank; all pass as many.
 std::vector<std::vector<std::int64_t>> gather_integers(ProcessGroup& group, std::vector<std::int64_t> values);
 
 // Collective: rank 0's `values` on all ranks; all pass the same number of them.
