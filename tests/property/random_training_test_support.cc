@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/property/random_training_test_support.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <optional>
@@ -75,22 +76,22 @@ at::Tensor all_gather_and_sum(GradBucket& bucket) {
 const std::vector<ExactHook>& exact_hooks() {
   using Made = std::shared_ptr<CommHook>;
   static const std::vector<ExactHook> hooks{
-      {"none", []() -> Made { return nullptr; }},
-      {"allreduce", []() -> Made { return make_allreduce_hook(); }},
-      {"all_gather_and_sum", []() -> Made { return make_comm_hook(&all_gather_and_sum); }},
-      {"all_gather_and_sum, two at once",
+      {"none", true, []() -> Made { return nullptr; }},
+      {"allreduce", true, []() -> Made { return make_allreduce_hook(); }},
+      {"all_gather_and_sum", true, []() -> Made { return make_comm_hook(&all_gather_and_sum); }},
+      {"all_gather_and_sum, two at once", true,
        []() -> Made { return make_comm_hook(&all_gather_and_sum, {.parallel_safe = true}); }},
-      {"checking", []() -> Made { return make_checking_hook(make_allreduce_hook()); }},
-      {"hook_then_step",
+      {"checking", true, []() -> Made { return make_checking_hook(make_allreduce_hook()); }},
+      {"hook_then_step", true,
        []() -> Made {
          return make_hook_then_step(make_allreduce_hook(), [](const std::string&, at::Tensor, at::Tensor) {});
        }},
-      {"post_local_sgd before its start",
+      {"post_local_sgd before its start", true,
        []() -> Made {
          return make_post_local_sgd_hook({.start_iteration = 1000, .post_local_gradient_allreduce = false});
        }},
-      {"power_sgd before its start", []() -> Made { return make_hook("power_sgd:start=1000"); }},
-      {"int8 in its warm-up", []() -> Made { return make_hook("int8:warm_up=1000"); }},
+      {"power_sgd before its start", false, []() -> Made { return make_hook("power_sgd:start=1000"); }},
+      {"int8 in its warm-up", false, []() -> Made { return make_hook("int8:warm_up=1000"); }},
   };
   return hooks;
 }
@@ -115,10 +116,15 @@ TrainingPlan::TrainingPlan(std::uint64_t chosen) : seed(chosen) {
   const int step_count = 2 + draw.below(4);
   for (int i = 0; i < step_count; ++i)
     steps.push_back({draw.below(3), graphs != Graphs::fixed && draw.one_in(3) ? 1 + draw.below(2) : 0});
-  const auto hook_count = static_cast<int>(exact_hooks().size());
-  hook = static_cast<std::size_t>(draw.below(hook_count));
+  const bool is_complex =
+      std::any_of(layers.begin(), layers.end(), [](const LayerPlan& layer) { return at::isComplexType(layer.dtype); });
+  const auto draw_hook = [&] {
+    const auto drawn = static_cast<std::size_t>(draw.below(static_cast<int>(exact_hooks().size())));
+    return is_complex && !exact_hooks()[drawn].takes_complex ? std::size_t{1} : drawn;
+  };
+  hook = draw_hook();
   if (draw.one_in(3)) {
-    later_hook = static_cast<std::size_t>(draw.below(hook_count));
+    later_hook = draw_hook();
     replaced_at = static_cast<std::size_t>(draw.below(step_count));
   }
 }

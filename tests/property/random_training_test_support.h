@@ -56,6 +56,7 @@ struct TrainingPlan {
 // Hooks that average without loss, by name.
 struct ExactHook {
   std::string name;
+  bool takes_complex = true;
   std::shared_ptr<CommHook> (*make)();
 };
 const std::vector<ExactHook>& exact_hooks();
