@@ -22,6 +22,8 @@ ABOVE = {
     "ddp": [*BELOW, "process_group", "functional"],
     "hooks": [*BELOW, "process_group", "functional", "ddp"],
     "optim": [*BELOW, "process_group", "functional", "ddp", "hooks"],
+    "nn": [*BELOW, "process_group", "functional", "ddp"],
+    "amp": [*BELOW, "process_group"],
     "testing": [*BELOW, "process_group", "functional", "ddp", "hooks", "optim"],
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')

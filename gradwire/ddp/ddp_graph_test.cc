@@ -245,6 +245,58 @@ TEST_P(DdpGraph, AFixedGraphMayBringAParameterSeveralGradients) {
   });
 }
 
+struct ChainImpl : torch::nn::Module {
+  explicit ChainImpl(bool checkpoints) : checkpointed(checkpoints) {
+    for (int i = 0; i < 3; ++i)
+      layers.push_back(register_module(concat("layer", i), torch::nn::Linear(kWidth, kWidth)));
+    fill(*this, 7);
+  }
+  at::Tensor forward(at::Tensor x) {
+    x = torch::tanh(layers[0](x));
+    for (const std::size_t i : {1, 2})
+      x = checkpointed ? Checkpoint::apply(x, layers[i].get()) : torch::tanh(layers[i](x));
+    return x;
+  }
+  bool checkpointed;
+  std::vector<torch::nn::Linear> layers;
+};
+TORCH_MODULE(Chain);
+
+// Each parameter in one segment: no option is needed, in a lower precision either.
+TEST_P(DdpGraph, CheckpointedSegments) {
+  for (const bool low : {false, true}) {
+    run_ranks(GetParam(), 2, [&](int rank, auto group) {
+      DdpOptions made = options(group);
+      if (low) made.mixed_precision = MixedPrecision{.param_dtype = at::kBFloat16, .reduce_dtype = at::kFloat};
+      Chain net(true);
+      DistributedDataParallel ddp(net, made);
+      for (int step = 0; step < 3; ++step) {
+        ddp.zero_grad();
+        if (step == 2) {
+          const auto local = ddp.no_sync();
+          ddp(input_of(rank, 9)).square().sum().backward();
+        }
+        ddp(input_of(rank, step)).square().sum().backward();
+        std::vector<at::Tensor> wanted;
+        for (const int number : step == 2 ? std::vector<int>{9, 2} : std::vector<int>{step}) {
+          for (int other = 0; other < 2; ++other) {
+            Chain local(false);
+            if (low) local->to(at::kBFloat16);
+            local->forward(input_of(other, number).to(low ? at::kBFloat16 : at::kFloat)).square().sum().backward();
+            const auto gradients = gradients_of(*local);
+            wanted.resize(gradients.size());
+            for (std::size_t i = 0; i < gradients.size(); ++i) {
+              const at::Tensor share = gradients[i].to(at::kFloat) / 2;
+              wanted[i] = wanted[i].defined() ? wanted[i] + share : share;
+            }
+          }
+        }
+        expect_close(gradients_of(*net), wanted);
+      }
+    });
+  }
+}
+
 TEST_P(DdpGraph, SeveralGradientsWithoutAFixedGraphAreAnErrorThatNamesTheOption) {
   std::atomic<int> named{0};
   try {

@@ -36,6 +36,11 @@ class DdpCore::Shadow final : public JoinHook {
 std::unique_ptr<JoinHook> DdpCore::join_hook(const JoinOptions& options) {
   Parts& p = *parts_;
   p.start();
+  if (p.delayed_reduction && p.delayed_reduction->group() == p.group) {
+    throw UnsupportedError(
+        concat("delay_all_reduce_named_params in a Join needs a group that can be duplicated, which '", p.group->name(),
+               "' cannot: a rank that has joined does not know when the others' backward passes reduce them."));
+  }
   p.joined_ever = true;
   p.divide_by_initial_world_size = options.divide_by_initial_world_size;
   return std::make_unique<Shadow>(p);
@@ -89,7 +94,7 @@ void DdpCore::Parts::begin_forward(const Forward& forward, const JoinRound* roun
 
 void DdpCore::Parts::start() {
   if (!reducer->started()) reducer->start();
-  if (delayed_reduction && !delayed_reduction->attached()) delayed_reduction->attach(reducer->another_group());
+  if (delayed_reduction && delayed_reduction->group() == nullptr) delayed_reduction->attach(reducer->another_group());
 }
 
 }  // namespace gradwire

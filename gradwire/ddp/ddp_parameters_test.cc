@@ -97,7 +97,9 @@ void train_tables(const Setup& setup, int world, const UsesBag& bag, const std::
       expect_close(dense(gradients_of(*net)), table_average(world, {step}, bag), 1e-12);
       optimizer.step();
     }
-    if (hook) EXPECT_EQ(lasts, 4) << "one bucket of each iteration is the last that a hook gets";
+    if (hook) {
+      EXPECT_EQ(lasts, 4) << "one bucket of each iteration is the last that a hook gets";
+    }
     optimizer.zero_grad();
     {
       const auto local = ddp.no_sync();
@@ -302,7 +304,7 @@ class DdpGroups : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Lanes, DdpGroups, ::testing::Values(0, 1, 3));
 
 TEST_P(DdpGroups, TwoModulesOnDifferentGroups) {
-  const Setup setup{"threads", GetParam(), false};
+  const gradwire::testing::Setup setup{"threads", GetParam(), false};
   run_ranks(setup, 3, [&](int rank, auto group) {
     const auto pair = group->split(rank < 2 ? 0 : 1);
     Mlp wide, paired;

@@ -282,7 +282,7 @@ TEST(DdpMemory, PeakIsOneBucketCopyOfTheGradients) {
   EXPECT_GE(local, kGradients) << "the counter sees the gradients";
   for (const bool view : {false, true}) {
     for (const bool hook : {false, true}) {
-      const Setup setup{"threads", 1, view};
+      const gradwire::testing::Setup setup{"threads", 1, view};
       std::atomic<std::int64_t> peak{0}, buckets{0};
       run_ranks(setup, kWorld, [&](int rank, auto group) {
         auto options = options_for(setup, group);

@@ -26,7 +26,7 @@ class DelayedReduction final : public std::enable_shared_from_this<DelayedReduct
 
   // Over `group` from now on; puts a hook on the trigger.
   void attach(std::shared_ptr<ProcessGroup> group);
-  bool attached() const noexcept { return group_ != nullptr; }
+  const std::shared_ptr<ProcessGroup>& group() const noexcept { return group_; }  // null before
   // The next gradient of the trigger starts a reduction, with sums divided by `divisor`.
   void expect(int divisor);
   // At once, with zeros: on a rank that has joined the others. Its gradients become the averages.

@@ -214,6 +214,7 @@ void Reducer::finish() {
     }
   }
   count_times();
+  last_gradient_order_ = std::exchange(gradient_order_, {});
   use_.end_iteration(joined_);
   ++iteration_;
   begin_iteration();

@@ -214,8 +214,6 @@ void Reducer::begin_iteration() {
   for (std::size_t i = 0; i < pending_.size(); ++i) pending_[i] = store_.members(i).size();
   flights_.clear();
   flights_.resize(store_.bucket_count());
-  last_gradient_order_.swap(gradient_order_);
-  gradient_order_.clear();
 }
 
 void Reducer::set_participants(int divisor, bool new_rank) {

@@ -146,7 +146,7 @@ void verify_replicas(ProcessGroup& group, const std::vector<NamedTensor>& parame
   require_equal_settings(headers, settings);
 }
 
-std::vector<Numbers> gather_integers(ProcessGroup& group, std::vector<std::int64_t> mine) {
+std::vector<Numbers> gather_integers(ProcessGroup& group, Numbers mine) {
   std::vector<Numbers> all(static_cast<std::size_t>(group.size()), Numbers(mine.size()));
   std::vector<at::Tensor> outputs;
   for (Numbers& numbers : all) outputs.push_back(tensor_of_numbers(numbers));

@@ -10,6 +10,7 @@
 #include "gradwire/base/options.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/compress/compressor.h"
+#include "gradwire/hooks/between_hosts_hook.h"
 #include "gradwire/hooks/compress_wrappers.h"
 #include "gradwire/hooks/compressed_hook.h"
 #include "gradwire/hooks/debugging_hooks.h"
@@ -119,11 +120,12 @@ std::shared_ptr<CommHook> make_named(std::string_view name, std::string_view tex
       std::find_if(kHooks.begin(), kHooks.end(), [&](const auto& one) { return one.info.name == name; });
   if (entry != kHooks.end()) {
     Options options(concat("hook ", name), text);
-    auto hook = entry->make(std::move(group), options);
+    auto hook = entry->make(group, options);
     options.require_all_taken(entry->info.options);
-    return hook;
+    const bool compresses = name != "allreduce" && name != "noop";
+    return compresses ? make_between_hosts_hook(std::move(hook), std::move(group)) : hook;
   }
-  if (is_compressor(name)) return make_compressed(name, text, std::move(group));
+  if (is_compressor(name)) return make_between_hosts_hook(make_compressed(name, text, group), group);
   throw InvalidArgument(concat("There is no hook '", name, "'; the hooks are: ", join(hook_names(), ", "), "."));
 }
 
