@@ -16,6 +16,7 @@
 #include "gradwire/base/strings.h"
 #include "gradwire/process_group/backend_group_internal.h"
 #include "gradwire/process_group/c10d/gloo_internal.h"
+#include "gradwire/process_group/hybrid/make_hybrid_internal.h"
 #include "gradwire/process_group/membership_internal.h"
 #include "gradwire/process_group/rendezvous_internal.h"
 #include "gradwire/store/prefix_store.h"
@@ -54,7 +55,10 @@ ProcessWorld& process_world() {
 thread_local std::shared_ptr<World> thread_world;
 
 constexpr const char* kThreads = "threads";
+constexpr const char* kShm = "shm";
 constexpr const char* kGloo = "gloo";
+constexpr const char* kHybrid = "hybrid";
+constexpr const char* kAuto = "auto";
 
 // The world that calls of this thread mean; null when there is none. One that a forked child inherited is none of its
 // own.
@@ -77,9 +81,9 @@ std::shared_ptr<World> require_world(const char* operation) {
 }
 
 std::string resolve_backend(const std::string& name) {
-  const std::string resolved = name.empty() || name == "auto" ? "shm" : name;
-  if (resolved == kGloo) return resolved;
-  std::vector<std::string> known{"auto", kGloo};
+  const std::string resolved = name.empty() ? kAuto : name;
+  std::vector<std::string> known{kAuto, kGloo, kHybrid};
+  if (std::find(known.begin(), known.end(), resolved) != known.end()) return resolved;
   for (const BackendEntry& entry : builtin_backends()) {
     if (entry.name == resolved) return resolved;
     known.emplace_back(entry.name);
@@ -164,8 +168,16 @@ std::shared_ptr<ProcessGroup> make_process_group(const std::string& backend, std
   if (store == nullptr) throw InvalidArgument("make_process_group: the store is null");
   if (timeout.count() <= 0)
     throw InvalidArgument(concat("make_process_group: a time-out of ", timeout.count(), " ms; give a positive one"));
-  const std::string name = resolve_backend(backend);
+  std::string name = resolve_backend(backend);
   if (name == kGloo) return internal::make_gloo_group(std::move(store), rank, size, timeout);
+  if (name == kAuto || name == kHybrid) {
+    const auto hosts = internal::exchange_hosts(*store, rank, size, timeout);
+    const bool on_one = std::count(hosts.begin(), hosts.end(), hosts.front()) == size;
+    log::info(concat("rank ", rank, " of ", size, ": backend ", name, ", ",
+                     on_one ? "all ranks on one host" : "ranks on several hosts"));
+    if (name == kHybrid || !on_one) return internal::make_hybrid_group(store, rank, hosts, timeout);
+    name = kShm;
+  }
   BackendOptions options;
   options.store = std::make_shared<PrefixStore>("backend", store);
   options.rank = rank;

@@ -33,8 +33,13 @@ namespace gradwire {
 // generation with keys of its own, which ranks join together. A job that died during its rendezvous is seen as such by
 // the next one on the same host (its processes are gone) and passed over. Two jobs at the same time need two stores, or
 // two group names.
+//
+// Backends: "shm" (ranks on one host), "threads" (ranks as threads), "mpi" (ranks of an MPI job), "gloo" (libtorch's
+// own), "hybrid" (shm on each host, gloo between them: hybrid_group.h), "auto" (shm where all ranks are on one host,
+// else hybrid). Ranks are on one host when they run on one kernel and see the same network; the variable GRADWIRE_HOST,
+// a name, says otherwise.
 struct InitOptions {
-  std::string backend = "auto";            // "auto" (shm), "shm", "threads", "gloo" (libtorch's own)
+  std::string backend = "auto";            // see below
   std::string method = "env://";           // see above
   std::shared_ptr<Store> store;            // instead of `method`; needs `rank` and `world_size`
   int rank = -1;                           // -1: from the method or the environment

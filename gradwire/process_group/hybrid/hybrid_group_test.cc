@@ -7,6 +7,8 @@
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
 #include "gradwire/base/error.h"
 #include "gradwire/process_group/init.h"
 #include "tests/support/ranks.h"
@@ -246,6 +248,43 @@ TEST_P(Hybrid, MemoryIsRefusedToAllOrNone) {
 
 INSTANTIATE_TEST_SUITE_P(Hosts, Hybrid, ::testing::Values("0", "000", "012", "0011", "0101", "001", "01100", "001122"),
                          [](const auto& info) { return std::string("ranks_on_") + info.param; });
+
+// First: its ranks are forked. Hosts are what GRADWIRE_HOST says.
+TEST(HybridByName, RanksOnSeveralHostsGetAHybridGroupOfGlooAndSharedMemory) {
+  run_ranks("shm", 4, [](int rank, const std::shared_ptr<Store>& store) {
+    at::set_num_threads(1);
+    ::setenv("GRADWIRE_HOST", rank % 2 == 0 ? "even" : "odd", 1);
+    const auto group = std::dynamic_pointer_cast<HybridGroup>(make_process_group("auto", store, rank, 4, kLong));
+    ASSERT_NE(group, nullptr);
+    EXPECT_EQ(group->hosts(), 2);
+    EXPECT_EQ(group->local()->name(), "shm");
+    EXPECT_EQ(group->cross()->name(), "gloo");
+    const auto copy = group->dup();
+    ASSERT_NE(copy, nullptr);
+    for (const auto& each : {std::shared_ptr<ProcessGroup>(group), copy}) {
+      const at::Tensor tensor = at::arange(50'000, at::kDouble).mul(rank + 1);
+      each->all_reduce({tensor})->wait();
+      EXPECT_SAME(tensor, at::arange(50'000, at::kDouble).mul(10));
+    }
+  });
+}
+
+TEST(HybridByName, RanksOnOneHostGetSharedMemory) {
+  run_ranks("shm", 2, [](int rank, const std::shared_ptr<Store>& store) {
+    EXPECT_EQ(make_process_group("auto", store, rank, 2, kLong)->name(), "shm");
+  });
+}
+
+TEST(HybridByName, ARankThatDoesNotSayItsHostIsNamed) {
+  const auto store = std::make_shared<HashStore>();
+  try {
+    make_process_group("auto", store, 0, 3, std::chrono::milliseconds(50));
+    ADD_FAILURE() << "ranks 1 and 2 are not there";
+  } catch (const TimeoutError& error) {
+    EXPECT_EQ(error.peers(), (std::vector<int>{1, 2})) << error.what();
+  }
+  EXPECT_THROW(make_process_group("auto", store, 3, 3, kLong), InvalidArgument);
+}
 
 TEST(HybridGroups, LocalRanksOutOfOrderAreRefusedOnAllRanks) {
   run_ranks("threads", 4, [](int rank, const std::shared_ptr<Store>& store) {
