@@ -246,7 +246,7 @@ class Coordinator::Impl final : Interruption {
   };
 
   Verdict watch(Meeting& meeting) {
-    Others others{meeting.beats(), std::vector<Clock::time_point>(plan_->nodes.size(), Clock::now()),
+    Others others{meeting.beats(*plan_), std::vector<Clock::time_point>(plan_->nodes.size(), Clock::now()),
                   std::vector<std::optional<NodeEnd>>(plan_->nodes.size())};
     const std::string over_key = Meeting::key("over", round_);
     const std::string next_key = Meeting::key("next", round_);
@@ -290,7 +290,7 @@ class Coordinator::Impl final : Interruption {
 
   // Node 0: who has ended, and who is silent.
   void look_around(Meeting& meeting, Others& others) {
-    const auto beats = meeting.beats();
+    const auto beats = meeting.beats(*plan_);
     const auto now = Clock::now();
     for (int node = 0; node < options_.nodes; ++node) {
       // One that ended well may still be interrupted.
@@ -328,10 +328,8 @@ class Coordinator::Impl final : Interruption {
       meeting.put(Meeting::key("bye", 0, options_.node), "1");
       if (options_.node != 0) return;
       const Deadline deadline = Deadline::after(std::min<Milliseconds>(kFarewellTime, options_.heartbeat_timeout));
-      const auto beats = meeting.beats();
       for (int node = 1; node < options_.nodes; ++node) {
-        const bool never_came = beats[node] == 0;
-        if (never_came || std::find(gone.begin(), gone.end(), node) != gone.end()) continue;
+        if (!meeting.has_come(node) || std::find(gone.begin(), gone.end(), node) != gone.end()) continue;
         const std::string bye = Meeting::key("bye", 0, node);
         while (!meeting.has(bye) && !deadline.expired()) meeting.wait_a_moment(bye);
       }

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/support/network_hosts.h"
+#include "bench/network_hosts.h"
 
 #include <fcntl.h>
 #include <sched.h>
@@ -21,7 +21,7 @@
 
 #include "gradwire/base/strings.h"
 
-namespace gradwire::testing {
+namespace gradwire::bench {
 namespace {
 
 // What a child that keeps a namespace does until it is killed. Never returns.
@@ -195,4 +195,4 @@ std::vector<pid_t> NetworkHosts::processes(int host) const {
   return found;
 }
 
-}  // namespace gradwire::testing
+}  // namespace gradwire::bench
