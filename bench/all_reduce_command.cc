@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "bench/contestants.h"
 #include "bench/contract_cost.h"
@@ -40,6 +41,7 @@ Contestant gradwire_contestant(const AllReduceOptions& options, const ScratchFol
                              "--world", std::to_string(options.world), "--dtype", options.dtype, "--op", options.op,
                              options.pin ? "--pin" : "--no-pin"});
   }
+  made.commands = started_for(options.backend, std::move(made.commands));
   return made;
 }
 

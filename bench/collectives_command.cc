@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bench/contestants.h"
@@ -49,6 +50,7 @@ Contestant gradwire_contestant(const CollectivesCommandOptions& options, const S
                              "--socket", socket, "--rendezvous", scratch / "gradwire", "--rank", std::to_string(rank),
                              "--world", std::to_string(options.world), options.pin ? "--pin" : "--no-pin"});
   }
+  made.commands = started_for(options.backend, std::move(made.commands));
   return made;
 }
 

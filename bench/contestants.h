@@ -15,6 +15,11 @@ namespace gradwire::bench {
 // The path of this program.
 std::string own_path();
 
+using Commands = std::vector<std::vector<std::string>>;
+
+// The commands, one a rank, that start ranks of `backend`: as they are, or (mpi) as one mpirun's.
+Commands started_for(const std::string& backend, Commands ranks);
+
 // The start of the command that runs peers/`script` on one thread; the script's arguments follow. Throws
 // std::runtime_error when there is no `python`.
 std::vector<std::string> python_peer(const std::string& python, const std::string& script);

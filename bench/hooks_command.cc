@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bench/contestants.h"
@@ -92,6 +93,7 @@ Contestant gradwire_contestant(const HooksCommandOptions& options, const Scratch
                              std::to_string(options.world), options.pin ? "--pin" : "--no-pin"});
   }
   place(options, made);
+  made.commands = started_for(options.backend, std::move(made.commands));
   return made;
 }
 
