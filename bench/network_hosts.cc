@@ -122,8 +122,9 @@ void NetworkHosts::make_holder(const std::string& name) {
 }
 
 void NetworkHosts::configure(const Holder& where, const std::string& batch, const char* tool) const {
-  const std::string command = concat("nsenter --target ", where.pid, " --net ", tool, " -batch - 2>&1 >/dev/null");
-  // One pipe takes the lines; what the tool complains of goes to this program's stdout.
+  // ip and tc lie where only root's PATH may lead. What they complain of goes to this program's stderr.
+  const std::string command =
+      concat("PATH=\"$PATH:/usr/sbin:/sbin\" nsenter --target ", where.pid, " --net ", tool, " -batch - >/dev/null");
   FILE* pipe = ::popen(command.c_str(), "we");
   if (pipe == nullptr) throw std::runtime_error("cannot run nsenter");
   std::fwrite(batch.data(), 1, batch.size(), pipe);

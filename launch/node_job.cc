@@ -3,6 +3,7 @@
 // One host of a job over several.
 #include <poll.h>
 
+#include <algorithm>
 #include <climits>
 #include <cstdio>
 
