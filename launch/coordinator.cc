@@ -12,6 +12,7 @@
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/process.h"
 #include "gradwire/base/strings.h"
+#include "launch/attempt_ends.h"
 #include "launch/launch_error.h"
 #include "launch/meeting.h"
 #include "launch/rank_environment.h"
@@ -19,8 +20,6 @@
 
 namespace gradwire::launch {
 namespace {
-
-using Clock = Deadline::Clock;
 
 // How long node 0 keeps serving for the others to read the last verdict.
 constexpr Milliseconds kFarewellTime{3000};
@@ -32,8 +31,6 @@ std::string own_host_name() {
   char name[256] = {};
   return ::gethostname(name, sizeof(name) - 1) == 0 && name[0] != '\0' ? name : "unknown host";
 }
-
-std::string seconds(Milliseconds time) { return concat(static_cast<double>(time.count()) / 1000, " s"); }
 
 }  // namespace
 
@@ -157,7 +154,7 @@ class Coordinator::Impl final : Interruption {
   [[noreturn]] void fail_to_gather(const std::vector<int>& absent) const {
     throw LaunchError(kHostsFailedExit,
                       concat(absent.size() == 1 ? "node " : "nodes ", join(absent), " of ", options_.nodes,
-                             " had not joined after ", seconds(options_.rendezvous_timeout),
+                             " had not joined after ", seconds_text(options_.rendezvous_timeout),
                              "; is gradwire-run started there, with the same --rendezvous and --nnodes?"));
   }
 
@@ -213,8 +210,8 @@ class Coordinator::Impl final : Interruption {
       }
       if (deadline.expired()) {
         throw LaunchError(kHostsFailedExit,
-                          concat("node ", options_.node, " waited ", seconds(options_.rendezvous_timeout), " for all ",
-                                 options_.nodes, " nodes to join"));
+                          concat("node ", options_.node, " waited ", seconds_text(options_.rendezvous_timeout),
+                                 " for all ", options_.nodes, " nodes to join"));
       }
       meeting.wait_a_moment(plan_key);
     }
@@ -238,16 +235,9 @@ class Coordinator::Impl final : Interruption {
     publish(*plan_);
   }
 
-  // What the others have said about the attempt, as node 0 sees it.
-  struct Others {
-    std::vector<std::int64_t> beats;
-    std::vector<Clock::time_point> heard;
-    std::vector<std::optional<NodeEnd>> ends;
-  };
-
   Verdict watch(Meeting& meeting) {
-    Others others{meeting.beats(*plan_), std::vector<Clock::time_point>(plan_->nodes.size(), Clock::now()),
-                  std::vector<std::optional<NodeEnd>>(plan_->nodes.size())};
+    std::optional<AttemptEnds> ends;
+    if (options_.node == 0) ends.emplace(meeting, *plan_, round_, options_.heartbeat_timeout);
     const std::string over_key = Meeting::key("over", round_);
     const std::string next_key = Meeting::key("next", round_);
     bool over = false;
@@ -257,9 +247,10 @@ class Coordinator::Impl final : Interruption {
       report(meeting);
       over = over || meeting.has(over_key);
       if (over && !reported_) alarm_.raise();
-      if (options_.node == 0) {
-        look_around(meeting, others);
-        if (const auto verdict = judge_if_over(others)) {
+      if (ends) {
+        ends->look();
+        if (const auto verdict = ends->verdict()) {
+          gone_ = ends->gone();
           meeting.put(next_key, encode(*verdict));
           return *verdict;
         }
@@ -288,40 +279,6 @@ class Coordinator::Impl final : Interruption {
     if (end->kind != NodeEnd::Kind::good) meeting.put(Meeting::key("over", round_), "1");
   }
 
-  // Node 0: who has ended, and who is silent.
-  void look_around(Meeting& meeting, Others& others) {
-    const auto beats = meeting.beats(*plan_);
-    const auto now = Clock::now();
-    for (int node = 0; node < options_.nodes; ++node) {
-      // One that ended well may still be interrupted.
-      if (others.ends[node] && others.ends[node]->kind != NodeEnd::Kind::good) continue;
-      const std::string end_key = Meeting::key("end", round_, node);
-      if (meeting.has(end_key)) {
-        others.ends[node] = decode_end(meeting.get(end_key));
-      } else if (beats[node] != others.beats[node] || node == 0) {
-        others.beats[node] = beats[node];
-        others.heard[node] = now;
-      } else if (now - others.heard[node] > options_.heartbeat_timeout) {
-        others.ends[node] =
-            NodeEnd{NodeEnd::Kind::vanished, kHostLostExit,
-                    concat(plan_->name_of(node), " has not been heard of for ", seconds(options_.heartbeat_timeout),
-                           ": the host, its network or its gradwire-run is gone")};
-        gone_.push_back(node);
-        meeting.put(end_key, encode(*others.ends[node]));
-        meeting.put(Meeting::key("over", round_), "1");
-      }
-    }
-  }
-
-  std::optional<Verdict> judge_if_over(const Others& others) const {
-    std::vector<NodeEnd> ends;
-    for (const auto& end : others.ends) {
-      if (!end) return std::nullopt;
-      ends.push_back(*end);
-    }
-    return judge(*plan_, ends);
-  }
-
   // Says that this node needs the store no more; node 0 waits for the others to say so, because it ends with it.
   void farewell(Meeting& meeting, const std::vector<int>& gone) {
     try {
@@ -341,7 +298,7 @@ class Coordinator::Impl final : Interruption {
   // Node 0 is gone: this host's ranks are stopped, then, if restarts are left, node 0 is looked for again.
   void survive(const std::string& reason) {
     const std::string what = concat(plan_ ? plan_->name_of(0) : concat("node 0 at ", options_.host, ":", options_.port),
-                                    " has not answered for ", seconds(options_.heartbeat_timeout), " (", reason,
+                                    " has not answered for ", seconds_text(options_.heartbeat_timeout), " (", reason,
                                     "): its host or its gradwire-run is gone, or the network between it and node ",
                                     options_.node, " (", self_.host, ")");
     if (!plan_) throw LaunchError(kHostLostExit, what);

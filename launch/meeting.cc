@@ -20,11 +20,11 @@ std::string beat_key(const std::string& launcher) { return concat("gradwire-run/
 
 std::string place_key(int node) { return concat("gradwire-run/node/", node); }
 
-std::string seconds(Milliseconds time) { return concat(static_cast<double>(time.count()) / 1000, " s"); }
-
 [[noreturn]] void refuse(const std::string& sentence) { throw LaunchError(kHostsFailedExit, sentence); }
 
 }  // namespace
+
+std::string seconds_text(Milliseconds time) { return concat(static_cast<double>(time.count()) / 1000, " s"); }
 
 std::string Meeting::key(const char* what, int round) { return concat("gradwire-run/", what, "/", round); }
 
@@ -105,7 +105,7 @@ void Meeting::connect(Deadline deadline) {
     }
   }
   refuse(concat("node ", options_.node, " did not find node 0 at ", options_.host, ":", options_.port, " within ",
-                seconds(options_.rendezvous_timeout), " (", reason,
+                seconds_text(options_.rendezvous_timeout), " (", reason,
                 "); is it started, and does a firewall let that port through?"));
 }
 

@@ -32,6 +32,9 @@ class Interruption {
 
 // The number of the attempt that is being prepared or runs; a decimal number.
 inline constexpr const char* kRoundKey = "gradwire-run/round";
+// "1.5 s"
+std::string seconds_text(Milliseconds time);
+
 // Why the job ended while no attempt ran: a NodeEnd.
 inline constexpr const char* kQuitKey = "gradwire-run/quit";
 
