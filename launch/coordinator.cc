@@ -24,6 +24,9 @@ namespace {
 // How long node 0 keeps serving for the others to read the last verdict.
 constexpr Milliseconds kFarewellTime{3000};
 
+// How long node 0 waits for the others before it says so.
+constexpr Milliseconds kSilentTime{10000};
+
 // The destructor calls.
 struct Stopped {};
 
@@ -151,16 +154,20 @@ class Coordinator::Impl final : Interruption {
     throw LaunchError(quit.exit_code, quit.what);
   }
 
+  std::string name_nodes(const std::vector<int>& nodes) const {
+    return concat(nodes.size() == 1 ? "node " : "nodes ", join(nodes), " of ", options_.nodes);
+  }
+
   [[noreturn]] void fail_to_gather(const std::vector<int>& absent) const {
     throw LaunchError(kHostsFailedExit,
-                      concat(absent.size() == 1 ? "node " : "nodes ", join(absent), " of ", options_.nodes,
-                             " had not joined after ", seconds_text(options_.rendezvous_timeout),
+                      concat(name_nodes(absent), " had not joined after ", seconds_text(options_.rendezvous_timeout),
                              "; is gradwire-run started there, with the same --rendezvous and --nnodes?"));
   }
 
   // Node 0: waits for all others and tells them who holds which ranks.
   Plan gather(Meeting& meeting, int round) {
     const Deadline deadline = Deadline::after(options_.rendezvous_timeout);
+    Deadline patience = Deadline::after(std::min<Milliseconds>(kSilentTime, options_.rendezvous_timeout / 2));
     meeting.put(kRoundKey, std::to_string(round));
     for (;;) {
       check_waiting(meeting);
@@ -170,6 +177,10 @@ class Coordinator::Impl final : Interruption {
       }
       if (absent.empty()) break;
       if (deadline.expired()) fail_to_gather(absent);
+      if (patience.expired()) {
+        publish(Notice{concat("waiting for ", name_nodes(absent), " to join")});
+        patience = Deadline::never();
+      }
       meeting.wait_a_moment(Meeting::key("join", round, absent.front()));
     }
     Plan plan{options_.job_id.empty() ? self_.launcher : options_.job_id,
