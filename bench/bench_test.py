@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The gradwire authors
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of gradwire-bench hooks, codecs and collectives: that they measure what they are asked for, count bytes as the documentation does,
+"""Tests of gradwire-bench hooks, network, codecs and collectives: that they measure what they are asked for, count bytes as the documentation does,
 and refuse what is wrong in one line. bench_test.py PROGRAM [--no-torch] [PYTHON with torch, for the peers]"""
 import json
 import math
@@ -49,6 +49,27 @@ class Bench(unittest.TestCase):
         self.assertEqual(done.stdout, "")
         self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
         self.assertIn(part, done.stderr)
+
+
+class Network(Bench):
+    def test_bytes_on_the_link_are_those_of_the_formulas(self):
+        size = 4 << 20
+        done = bench("network", "--hook", "allreduce,fp16_compress", "--bytes", str(size), "--rounds", "1", "--rate", "1gbit", "--json")
+        if done.returncode == 77:
+            self.skipTest(done.stderr.strip())
+        self.assertEqual(done.returncode, 0, done.stderr)
+        lines = [json.loads(line) for line in done.stdout.splitlines()]
+        self.assertEqual([(line["benchmark"], line["backend"], line["hosts"]) for line in lines], [("network", "gloo", 2)] * 2)
+        for line, sent in zip(lines, [size, size // 2]):
+            self.assertEqual(line["sent_bytes"], sent)
+            # Of both hosts; headers and acknowledgements come on top.
+            self.assertGreaterEqual(line["wire_bytes"], 2 * sent)
+            self.assertLessEqual(line["wire_bytes"], 1.05 * 2 * sent)
+
+    def test_what_is_wrong(self):
+        done = bench("network", "--hosts", "1")
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("--hosts", done.stderr)
 
 
 class Codecs(Bench):
@@ -182,6 +203,6 @@ class WithoutTorch(Bench):
 if __name__ == "__main__":
     PROGRAM, *rest = sys.argv[1:]
     PEERS = next((word for word in rest if not word.startswith("--")), "")
-    cases = [Codecs, *([WithoutTorch] if "--no-torch" in rest else [Hooks, Collectives])]
+    cases = [Codecs, *([WithoutTorch] if "--no-torch" in rest else [Hooks, Network, Collectives])]
     suite = unittest.TestSuite(unittest.defaultTestLoader.loadTestsFromTestCase(case) for case in cases)
     sys.exit(not unittest.TextTestRunner(verbosity=2).run(suite).wasSuccessful())

@@ -69,6 +69,20 @@ std::string past_warm_up(const std::string& spec) {
   return started;
 }
 
+// Sends the ranks of a contestant to their hosts.
+void place(const HooksCommandOptions& options, Contestant& contestant) {
+  if (!options.network) return;
+  for (std::size_t rank = 0; rank < contestant.commands.size(); ++rank) {
+    auto& words = contestant.commands[rank];
+    const auto& enter = options.network->enter[rank];
+    // The environment stays in front. Gloo looks its own host's name up otherwise.
+    const auto program = std::find_if(words.begin(), words.end(),
+                                      [](const std::string& word) { return word.find('=') == std::string::npos; });
+    words.insert(program, enter.begin(), enter.end());
+    words.insert(words.begin(), "GLOO_SOCKET_IFNAME=eth0");
+  }
+}
+
 Contestant gradwire_contestant(const HooksCommandOptions& options, const ScratchFolder& scratch,
                                const std::string& socket) {
   Contestant made{"gradwire", {}, options.world};
@@ -78,6 +92,7 @@ Contestant gradwire_contestant(const HooksCommandOptions& options, const Scratch
                              socket, "--rendezvous", scratch / "gradwire", "--rank", std::to_string(rank), "--world",
                              std::to_string(options.world), options.pin ? "--pin" : "--no-pin"});
   }
+  place(options, made);
   made.commands = started_for(options.backend, std::move(made.commands));
   return made;
 }
@@ -91,6 +106,7 @@ Contestant pytorch_contestant(const HooksCommandOptions& options, const ScratchF
     command.insert(command.end(), {socket, scratch / "pytorch", std::to_string(rank), std::to_string(options.world),
                                    options.pin ? "pin" : "free"});
   }
+  place(options, made);
   return made;
 }
 
@@ -99,13 +115,27 @@ struct Result {
   Summary ours;
   std::size_t sent = 0;
   std::optional<Summary> peer;
-  Ratio ratio;          // the peer's time over ours
-  std::string no_peer;  // why there are no figures of PyTorch's
+  Ratio ratio;                       // the peer's time over ours
+  std::string no_peer;               // why there are no figures of PyTorch's
+  std::optional<double> wire_bytes;  // see wire_bytes(); nothing where there is no network
 };
+
+// The bytes that all hosts together put on the network in a step, headers and acknowledgements included.
+std::optional<double> wire_bytes(Coordinator& coordinator, const HooksCommandOptions& options, const std::string& hook,
+                                 std::size_t bytes) {
+  if (!options.network) return std::nullopt;
+  constexpr int kSteps = 3;
+  const std::uint64_t before = options.network->sent_bytes();
+  coordinator.measure("gradwire", {bytes, kSteps, 0, hook, false});
+  return static_cast<double>(options.network->sent_bytes() - before) / kSteps;
+}
 
 Result measure_hook(Coordinator& coordinator, const HooksCommandOptions& options, const std::string& hook,
                     std::size_t bytes, bool peers) {
-  const int iterations = static_cast<int>(std::clamp<std::size_t>((std::size_t{128} << 20) / bytes, 5, 100));
+  // Over a network a step takes long, and hardly more or less than the one before.
+  const std::size_t volume = std::size_t{options.network ? 16U : 128U} << 20;
+  const int iterations =
+      static_cast<int>(std::clamp<std::size_t>(volume / bytes, options.network ? 2 : 5, options.network ? 20 : 100));
   // Once before the turns: PowerSGD's plain steps, every first allocation, and whether PyTorch can run it at all.
   const Measurement first{bytes, 1, 4, hook, false};
   Result result;
@@ -117,6 +147,7 @@ Result measure_hook(Coordinator& coordinator, const HooksCommandOptions& options
   } else {
     result.no_peer = refusal_of(coordinator, "pytorch", first);
   }
+  result.wire_bytes = wire_bytes(coordinator, options, hook, bytes);
   const Measurement what{bytes, iterations, 1, hook, false};
   std::vector<Entrant> entrants{{"gradwire", "gradwire", what}};
   if (result.no_peer.empty()) entrants.push_back({"pytorch", "pytorch", what});
@@ -159,11 +190,26 @@ struct Row {
 
 void print_json(const HooksCommandOptions& options, const Row& row) {
   const Result& result = row.result;
-  nlohmann::json line{{"benchmark", "hooks"},      {"hook", row.hook},          {"backend", options.backend},
-                      {"world", options.world},    {"bytes", row.bytes},        {"median_us", result.ours.median},
-                      {"p10_us", result.ours.p10}, {"p90_us", result.ours.p90}, {"samples", result.ours.samples},
-                      {"sent_bytes", result.sent}, {"compression", nullptr},    {"pays_below_gbit", nullptr}};
+  nlohmann::json line{{"benchmark", options.network ? "network" : "hooks"},
+                      {"hook", row.hook},
+                      {"backend", options.backend},
+                      {"world", options.world},
+                      {"bytes", row.bytes},
+                      {"median_us", result.ours.median},
+                      {"p10_us", result.ours.p10},
+                      {"p90_us", result.ours.p90},
+                      {"samples", result.ours.samples},
+                      {"sent_bytes", result.sent},
+                      {"compression", nullptr},
+                      {"pays_below_gbit", nullptr}};
   if (row.compression) line["compression"] = *row.compression;
+  if (options.network) {
+    line["hosts"] = options.network->hosts;
+    line["ranks_per_host"] = options.network->ranks_per_host;
+    line["rate"] = options.network->rate;
+    line["delay"] = options.network->delay;
+    line["wire_bytes"] = *result.wire_bytes;
+  }
   if (row.pays_below) line["pays_below_gbit"] = *row.pays_below;
   if (result.peer) {
     line["pytorch"] = {{"median_us", result.peer->median}, {"p10_us", result.peer->p10},
@@ -188,6 +234,7 @@ void print_row(const HooksCommandOptions& options, const Row& row) {
   std::printf("%-31s %8s %9.3f ms [%.3f .. %.3f] %10zu %7s %11s", row.hook.c_str(), format_bytes(row.bytes).c_str(),
               result.ours.median / 1e3, result.ours.p10 / 1e3, result.ours.p90 / 1e3, result.sent,
               format_number(row.compression, "x").c_str(), format_number(row.pays_below, " Gbit/s").c_str());
+  if (result.wire_bytes) std::printf(" %11.0f", *result.wire_bytes);
   if (result.peer) {
     std::printf("   %9.3f ms [%.3f .. %.3f] %8.2fx [%.2f, %.2f]", result.peer->median / 1e3, result.peer->p10 / 1e3,
                 result.peer->p90 / 1e3, result.ratio.value, result.ratio.low, result.ratio.high);
@@ -206,6 +253,14 @@ void print_head(const HooksCommandOptions& options) {
       "beats plain all-reduce, if what a network takes for the bytes came on top of the times here\n",
       options.backend.c_str(), options.world, options.pin ? ", pinned" : "",
       static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN)));
+  if (options.network) {
+    std::printf(
+        "%d hosts with %d ranks each, a link of %s%s%s a host; the last number: bytes that all hosts put on it a "
+        "step\n",
+        options.network->hosts, options.network->ranks_per_host,
+        options.network->rate.empty() ? "no limit" : options.network->rate.c_str(),
+        options.network->delay.empty() ? "" : " and a delay of ", options.network->delay.c_str());
+  }
   if (options.peers)
     std::printf("then PyTorch's hook over Gloo, and its time over ours [95%% interval of the ratio]\n");
   std::printf("\n");
@@ -220,7 +275,7 @@ bool is_compressor(std::string_view name) {
 
 void run_hooks(const HooksCommandOptions& options) {
   require_world(options.world);
-  require_backend(options.backend);
+  if (!options.network) require_backend(options.backend);
   std::vector<std::string> hooks;
   for (const std::string& hook : options.hooks.empty() ? kHooks : options.hooks) hooks.push_back(past_warm_up(hook));
   require_floats(options.bytes);

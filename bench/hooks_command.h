@@ -6,10 +6,22 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 namespace gradwire::bench {
+
+// Ranks on several hosts (see network_command.h).
+struct HookNetwork {
+  int hosts = 2;
+  int ranks_per_host = 1;
+  std::string rate;                             // as tc has it; empty: not limited
+  std::string delay;                            // the same
+  std::vector<std::vector<std::string>> enter;  // by rank: the words before its program that run it on its host
+  std::function<std::uint64_t()> sent_bytes;    // by all hosts together, so far
+};
 
 struct HooksCommandOptions {
   std::vector<std::string> hooks;  // as make_hook() takes them; empty: all of PyTorch's names and the main compressors
@@ -20,7 +32,8 @@ struct HooksCommandOptions {
   bool peers = false;
   bool json = false;
   bool pin = true;
-  std::string python;  // that has torch
+  std::string python;                                 // that has torch
+  std::optional<HookNetwork> network = std::nullopt;  // nothing: all ranks are processes of this host
 };
 
 // Measures and prints. PowerSGD that names no start begins at the second step, so that what is timed is past it.

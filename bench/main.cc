@@ -13,6 +13,7 @@
 #include "bench/ddp_command.h"
 #include "bench/gradwire_worker.h"
 #include "bench/hooks_command.h"
+#include "bench/network_command.h"
 #include "bench/sizes.h"
 
 namespace gradwire::bench {
@@ -113,6 +114,37 @@ void add_hooks(CLI::App& app) {
   });
 }
 
+// The exit code of a command that has one of its own.
+int exit_code = 0;
+
+void add_network(CLI::App& app) {
+  static NetworkCommandOptions options;
+  static std::string hooks;
+  static std::vector<std::string> sizes;
+  auto* command =
+      app.add_subcommand("network", "Hooks over backends that cross hosts, on hosts made of network namespaces");
+  command->add_option("--hosts", options.hosts, "Number of hosts")->capture_default_str()->check(CLI::Range(2, 26));
+  command->add_option("--ranks-per-host", options.ranks_per_host, "Ranks on each")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 64));
+  command->add_option("--rate", options.rate, "Of every host's link, as 1gbit or 100mbit; none: not limited")
+      ->capture_default_str();
+  command->add_option("--delay", options.delay, "Of every host's way out, as 1ms (where the kernel has netem)");
+  command->add_option("--backend", options.backends, "Backends")->capture_default_str()->delimiter(',');
+  command->add_option("--hook", hooks, "Hooks, as fp16_compress,power_sgd:rank=4 (default: eight of them)");
+  command->add_option("--bytes", sizes, "Sizes of the bucket, as 1Mi,25Mi (default: 25Mi)")->delimiter(',');
+  command->add_option("--rounds", options.rounds, "Rounds of ABBA")->capture_default_str()->check(CLI::Range(1, 1000));
+  command->add_flag("--peers", options.peers, "Run PyTorch's hooks over Gloo on the same hosts");
+  command->add_flag("--json", options.json, "One JSON line a backend, hook and size instead of the table");
+  options.python = GRADWIRE_BENCH_PYTHON;
+  command->add_option("--python", options.python, "A Python that has torch")->capture_default_str();
+  command->callback([] {
+    options.hooks = parse_names(hooks);
+    if (!sizes.empty()) options.bytes = parse_bytes(sizes);
+    exit_code = run_network(options);
+  });
+}
+
 void add_codecs(CLI::App& app) {
   static CodecsCommandOptions options;
   static std::string codecs;
@@ -209,6 +241,7 @@ int run(int argc, char** argv) {
   add_collectives(app);
   add_ddp(app);
   add_hooks(app);
+  add_network(app);
   add_codecs(app);
   add_worker(app);
   add_training_worker(app);
@@ -223,7 +256,7 @@ int run(int argc, char** argv) {
     std::fprintf(stderr, "gradwire-bench: %s\n", error.what());
     return 1;
   }
-  return 0;
+  return exit_code;
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/process.h"
 #include "gradwire/base/strings.h"
+#include "launch/attempt_ends.h"
 #include "launch/launch_error.h"
 #include "launch/meeting.h"
 #include "launch/rank_environment.h"
@@ -20,10 +21,11 @@
 namespace gradwire::launch {
 namespace {
 
-using Clock = Deadline::Clock;
-
 // How long node 0 keeps serving for the others to read the last verdict.
 constexpr Milliseconds kFarewellTime{3000};
+
+// How long node 0 waits for the others before it says so.
+constexpr Milliseconds kSilentTime{10000};
 
 // The destructor calls.
 struct Stopped {};
@@ -32,8 +34,6 @@ std::string own_host_name() {
   char name[256] = {};
   return ::gethostname(name, sizeof(name) - 1) == 0 && name[0] != '\0' ? name : "unknown host";
 }
-
-std::string seconds(Milliseconds time) { return concat(static_cast<double>(time.count()) / 1000, " s"); }
 
 }  // namespace
 
@@ -154,16 +154,20 @@ class Coordinator::Impl final : Interruption {
     throw LaunchError(quit.exit_code, quit.what);
   }
 
+  std::string name_nodes(const std::vector<int>& nodes) const {
+    return concat(nodes.size() == 1 ? "node " : "nodes ", join(nodes), " of ", options_.nodes);
+  }
+
   [[noreturn]] void fail_to_gather(const std::vector<int>& absent) const {
     throw LaunchError(kHostsFailedExit,
-                      concat(absent.size() == 1 ? "node " : "nodes ", join(absent), " of ", options_.nodes,
-                             " had not joined after ", seconds(options_.rendezvous_timeout),
+                      concat(name_nodes(absent), " had not joined after ", seconds_text(options_.rendezvous_timeout),
                              "; is gradwire-run started there, with the same --rendezvous and --nnodes?"));
   }
 
   // Node 0: waits for all others and tells them who holds which ranks.
   Plan gather(Meeting& meeting, int round) {
     const Deadline deadline = Deadline::after(options_.rendezvous_timeout);
+    Deadline patience = Deadline::after(std::min<Milliseconds>(kSilentTime, options_.rendezvous_timeout / 2));
     meeting.put(kRoundKey, std::to_string(round));
     for (;;) {
       check_waiting(meeting);
@@ -173,6 +177,10 @@ class Coordinator::Impl final : Interruption {
       }
       if (absent.empty()) break;
       if (deadline.expired()) fail_to_gather(absent);
+      if (patience.expired()) {
+        publish(Notice{concat("waiting for ", name_nodes(absent), " to join")});
+        patience = Deadline::never();
+      }
       meeting.wait_a_moment(Meeting::key("join", round, absent.front()));
     }
     Plan plan{options_.job_id.empty() ? self_.launcher : options_.job_id,
@@ -213,8 +221,8 @@ class Coordinator::Impl final : Interruption {
       }
       if (deadline.expired()) {
         throw LaunchError(kHostsFailedExit,
-                          concat("node ", options_.node, " waited ", seconds(options_.rendezvous_timeout), " for all ",
-                                 options_.nodes, " nodes to join"));
+                          concat("node ", options_.node, " waited ", seconds_text(options_.rendezvous_timeout),
+                                 " for all ", options_.nodes, " nodes to join"));
       }
       meeting.wait_a_moment(plan_key);
     }
@@ -238,16 +246,9 @@ class Coordinator::Impl final : Interruption {
     publish(*plan_);
   }
 
-  // What the others have said about the attempt, as node 0 sees it.
-  struct Others {
-    std::vector<std::int64_t> beats;
-    std::vector<Clock::time_point> heard;
-    std::vector<std::optional<NodeEnd>> ends;
-  };
-
   Verdict watch(Meeting& meeting) {
-    Others others{meeting.beats(), std::vector<Clock::time_point>(plan_->nodes.size(), Clock::now()),
-                  std::vector<std::optional<NodeEnd>>(plan_->nodes.size())};
+    std::optional<AttemptEnds> ends;
+    if (options_.node == 0) ends.emplace(meeting, *plan_, round_, options_.heartbeat_timeout);
     const std::string over_key = Meeting::key("over", round_);
     const std::string next_key = Meeting::key("next", round_);
     bool over = false;
@@ -257,9 +258,10 @@ class Coordinator::Impl final : Interruption {
       report(meeting);
       over = over || meeting.has(over_key);
       if (over && !reported_) alarm_.raise();
-      if (options_.node == 0) {
-        look_around(meeting, others);
-        if (const auto verdict = judge_if_over(others)) {
+      if (ends) {
+        ends->look();
+        if (const auto verdict = ends->verdict()) {
+          gone_ = ends->gone();
           meeting.put(next_key, encode(*verdict));
           return *verdict;
         }
@@ -288,50 +290,14 @@ class Coordinator::Impl final : Interruption {
     if (end->kind != NodeEnd::Kind::good) meeting.put(Meeting::key("over", round_), "1");
   }
 
-  // Node 0: who has ended, and who is silent.
-  void look_around(Meeting& meeting, Others& others) {
-    const auto beats = meeting.beats();
-    const auto now = Clock::now();
-    for (int node = 0; node < options_.nodes; ++node) {
-      // One that ended well may still be interrupted.
-      if (others.ends[node] && others.ends[node]->kind != NodeEnd::Kind::good) continue;
-      const std::string end_key = Meeting::key("end", round_, node);
-      if (meeting.has(end_key)) {
-        others.ends[node] = decode_end(meeting.get(end_key));
-      } else if (beats[node] != others.beats[node] || node == 0) {
-        others.beats[node] = beats[node];
-        others.heard[node] = now;
-      } else if (now - others.heard[node] > options_.heartbeat_timeout) {
-        others.ends[node] =
-            NodeEnd{NodeEnd::Kind::vanished, kHostLostExit,
-                    concat(plan_->name_of(node), " has not been heard of for ", seconds(options_.heartbeat_timeout),
-                           ": the host, its network or its gradwire-run is gone")};
-        gone_.push_back(node);
-        meeting.put(end_key, encode(*others.ends[node]));
-        meeting.put(Meeting::key("over", round_), "1");
-      }
-    }
-  }
-
-  std::optional<Verdict> judge_if_over(const Others& others) const {
-    std::vector<NodeEnd> ends;
-    for (const auto& end : others.ends) {
-      if (!end) return std::nullopt;
-      ends.push_back(*end);
-    }
-    return judge(*plan_, ends);
-  }
-
   // Says that this node needs the store no more; node 0 waits for the others to say so, because it ends with it.
   void farewell(Meeting& meeting, const std::vector<int>& gone) {
     try {
       meeting.put(Meeting::key("bye", 0, options_.node), "1");
       if (options_.node != 0) return;
       const Deadline deadline = Deadline::after(std::min<Milliseconds>(kFarewellTime, options_.heartbeat_timeout));
-      const auto beats = meeting.beats();
       for (int node = 1; node < options_.nodes; ++node) {
-        const bool never_came = beats[node] == 0;
-        if (never_came || std::find(gone.begin(), gone.end(), node) != gone.end()) continue;
+        if (!meeting.has_come(node) || std::find(gone.begin(), gone.end(), node) != gone.end()) continue;
         const std::string bye = Meeting::key("bye", 0, node);
         while (!meeting.has(bye) && !deadline.expired()) meeting.wait_a_moment(bye);
       }
@@ -343,7 +309,7 @@ class Coordinator::Impl final : Interruption {
   // Node 0 is gone: this host's ranks are stopped, then, if restarts are left, node 0 is looked for again.
   void survive(const std::string& reason) {
     const std::string what = concat(plan_ ? plan_->name_of(0) : concat("node 0 at ", options_.host, ":", options_.port),
-                                    " has not answered for ", seconds(options_.heartbeat_timeout), " (", reason,
+                                    " has not answered for ", seconds_text(options_.heartbeat_timeout), " (", reason,
                                     "): its host or its gradwire-run is gone, or the network between it and node ",
                                     options_.node, " (", self_.host, ")");
     if (!plan_) throw LaunchError(kHostLostExit, what);

@@ -36,9 +36,14 @@ struct Failure {
   std::string what;
 };
 
+// Something that the user may want to hear; it changes nothing.
+struct Notice {
+  std::string what;
+};
+
 // What happens, in this order: a Plan, its Verdict, after a Verdict `restart` the next Plan, and so on; or a Failure,
-// after which nothing comes.
-using Event = std::variant<Plan, Verdict, Failure>;
+// after which nothing comes. Notices anywhere in between.
+using Event = std::variant<Plan, Verdict, Failure, Notice>;
 
 // Runs on a thread of its own; its methods do not block and are for one thread.
 //

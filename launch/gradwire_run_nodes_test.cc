@@ -167,6 +167,7 @@ TEST_F(NodesTest, NodesThatDoNotComeAreNamed) {
   auto first = launch("0", node(0, 3, "true", {"--rendezvous-timeout", "1"}));
   auto second = launch("1", node(1, 3, "true"));
   const Result results[] = {first.finish(), second.finish()};
+  EXPECT_TRUE(contains(results[0].err, "waiting for node 2 of 3 to join\n")) << results[0].err;
   for (const Result& result : results) {
     EXPECT_EQ(result.exit_code, kHostsFailedExit);
     EXPECT_TRUE(contains(result.err, "node 2 of 3 had not joined after 1 s")) << result.err;

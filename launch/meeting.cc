@@ -16,13 +16,15 @@ constexpr const char* kJobKey = "gradwire-run/job";
 constexpr Milliseconds kLongestMoment{200};
 constexpr Milliseconds kConnectTime{2000};
 
-std::string beat_key(int node) { return concat("gradwire-run/beat/", node); }
+std::string beat_key(const std::string& launcher) { return concat("gradwire-run/beat/", launcher); }
 
-std::string seconds(Milliseconds time) { return concat(static_cast<double>(time.count()) / 1000, " s"); }
+std::string place_key(int node) { return concat("gradwire-run/node/", node); }
 
 [[noreturn]] void refuse(const std::string& sentence) { throw LaunchError(kHostsFailedExit, sentence); }
 
 }  // namespace
+
+std::string seconds_text(Milliseconds time) { return concat(static_cast<double>(time.count()) / 1000, " s"); }
 
 std::string Meeting::key(const char* what, int round) { return concat("gradwire-run/", what, "/", round); }
 
@@ -51,6 +53,7 @@ auto Meeting::ask(Call call) {
 
 Meeting::Meeting(const CoordinatorOptions& options, const NodeRecord& self, Interruption& interruption)
     : options_(options),
+      launcher_(self.launcher),
       interruption_(interruption),
       moment_(std::clamp(options.heartbeat_timeout / 10, Milliseconds(10), kLongestMoment)) {
   if (options_.node == 0) {
@@ -102,7 +105,7 @@ void Meeting::connect(Deadline deadline) {
     }
   }
   refuse(concat("node ", options_.node, " did not find node 0 at ", options_.host, ":", options_.port, " within ",
-                seconds(options_.rendezvous_timeout), " (", reason,
+                seconds_text(options_.rendezvous_timeout), " (", reason,
                 "); is it started, and does a firewall let that port through?"));
 }
 
@@ -123,10 +126,10 @@ void Meeting::check_job() {
 }
 
 void Meeting::take_place(const NodeRecord& self) {
-  const std::string place = concat("gradwire-run/node/", options_.node);
+  const std::string place = place_key(options_.node);
   const std::string mine = encode(NodeRecord{self.host, self.launcher, self.pid, 0, 0});
   std::string holder = ask([&] { return store_->compare_set(place, "", mine); });
-  if (holder != mine && !is_alive(options_.node)) {
+  if (holder != mine && !is_alive(decode_node(holder))) {
     holder = ask([&] { return store_->compare_set(place, holder, mine); });
   }
   if (holder == mine) return;
@@ -135,10 +138,10 @@ void Meeting::take_place(const NodeRecord& self) {
                 "; is this a second job with the same --rendezvous, or a --node-rank given twice?"));
 }
 
-// Whether a node's beats go on. One that has just died may have been heard of a moment ago: takes heartbeat_timeout and
-// more.
-bool Meeting::is_alive(int node) {
-  const auto count = [&] { return ask([&] { return store_->add(beat_key(node), 0); }); };
+// Whether a launcher's beats go on. One that has just died may have been heard of a moment ago: takes heartbeat_timeout
+// and more.
+bool Meeting::is_alive(const NodeRecord& other) {
+  const auto count = [&] { return ask([&] { return store_->add(beat_key(other.launcher), 0); }); };
   std::int64_t known = count();
   const Deadline look = Deadline::after(options_.heartbeat_timeout);
   Deadline silent = look;
@@ -153,16 +156,18 @@ bool Meeting::is_alive(int node) {
 }
 
 void Meeting::beat() {
-  ask([&] { return store_->add(beat_key(options_.node), 1); });
+  ask([&] { return store_->add(beat_key(launcher_), 1); });
 }
 
-std::vector<std::int64_t> Meeting::beats() {
+std::vector<std::int64_t> Meeting::beats(const Plan& plan) {
   std::vector<std::int64_t> counts;
-  for (int node = 0; node < options_.nodes; ++node) {
-    counts.push_back(ask([&] { return store_->add(beat_key(node), 0); }));
+  for (const NodeRecord& node : plan.nodes) {
+    counts.push_back(ask([&] { return store_->add(beat_key(node.launcher), 0); }));
   }
   return counts;
 }
+
+bool Meeting::has_come(int node) { return has(place_key(node)); }
 
 bool Meeting::has(const std::string& key) {
   return ask([&] { return store_->check(std::span(&key, 1)); });

@@ -32,6 +32,9 @@ class Interruption {
 
 // The number of the attempt that is being prepared or runs; a decimal number.
 inline constexpr const char* kRoundKey = "gradwire-run/round";
+// "1.5 s"
+std::string seconds_text(Milliseconds time);
+
 // Why the job ended while no attempt ran: a NodeEnd.
 inline constexpr const char* kQuitKey = "gradwire-run/quit";
 
@@ -46,8 +49,11 @@ class Meeting final {
 
   // Tells the others that this node is there.
   void beat();
-  // The number of beats of all nodes; 0 for one that has not been there.
-  std::vector<std::int64_t> beats();
+  // The number of beats of all who take part in an attempt. They belong to a launcher, not to a node: when one is
+  // started anew, the attempt of the one before it is over all the same.
+  std::vector<std::int64_t> beats(const Plan& plan);
+  // Whether a node has taken its place, ever.
+  bool has_come(int node);
 
   bool has(const std::string& key);
   void put(const std::string& key, const std::string& value);
@@ -68,9 +74,10 @@ class Meeting final {
   void connect(Deadline deadline);
   void check_job();
   void take_place(const NodeRecord& self);
-  bool is_alive(int node);
+  bool is_alive(const NodeRecord& other);
 
   const CoordinatorOptions& options_;
+  const std::string launcher_;
   Interruption& interruption_;
   Milliseconds moment_;
   std::unique_ptr<TcpStore> store_;

@@ -3,6 +3,7 @@
 // One host of a job over several.
 #include <poll.h>
 
+#include <algorithm>
 #include <climits>
 #include <cstdio>
 
@@ -71,6 +72,8 @@ class NodeJob {
       if (!event) return exit_code_;
       if (const auto* plan = std::get_if<Plan>(&*event)) {
         run_attempt(*plan);
+      } else if (const auto* notice = std::get_if<Notice>(&*event)) {
+        say(notice->what);
       } else if (const auto* failure = std::get_if<Failure>(&*event)) {
         say(failure->what);
         return failure->exit_code;

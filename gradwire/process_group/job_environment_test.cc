@@ -15,6 +15,7 @@
 #include "gradwire/base/strings.h"
 #include "gradwire/process_group/rendezvous_internal.h"
 #include "gradwire/store/file_store.h"
+#include "gradwire/store/tcp_store.h"
 #include "tests/support/ranks.h"
 
 namespace gradwire {
@@ -169,6 +170,25 @@ TEST(JobEnvironment, MethodsAreTakenApart) {
   const auto place = find_meeting_place(options, reading({{"RANK", "5"}}));
   EXPECT_EQ(place.rank, 0);
   EXPECT_EQ(place.world_size, 2);
+}
+
+TEST(JobEnvironment, RanksOfSeveralHostsMeetInTheLaunchersStore) {
+  TcpStore launcher({.is_server = true, .secret = "the job's"});
+  const auto environment = [&](int rank) -> Variables {
+    return {{"RANK", concat(rank)},
+            {"WORLD_SIZE", "2"},
+            {"GRADWIRE_SECRET", "the job's"},
+            {"GRADWIRE_RENDEZVOUS", concat("tcp://127.0.0.1:", launcher.port(), "?hosted=1&prefix=ranks/job/3")}};
+  };
+  const auto zero = find_meeting_place({}, reading(environment(0)));
+  const auto one = find_meeting_place({}, reading(environment(1)));
+  zero.store->set("key", "value");
+  EXPECT_EQ(one.store->get("key"), "value");
+  EXPECT_EQ(launcher.get("ranks/job/3/key"), "value");
+  EXPECT_FALSE(one.may_reconnect) << "the launcher's store outlives every group";
+  Variables stranger = environment(1);
+  stranger.erase("GRADWIRE_SECRET");
+  EXPECT_THROW(find_meeting_place({}, reading(stranger)), StoreError);
 }
 
 class PrivateFile : public ::testing::Test {

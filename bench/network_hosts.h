@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace gradwire::testing {
+namespace gradwire::bench {
 
 // Hosts 0 to N-1 with a network interface `eth0`, a host name and a loopback of their own each, and a bridge that joins
 // them. Memory and files are the machine's. They have no names in the file system: the last process on them takes them
@@ -68,4 +68,4 @@ class NetworkHosts {
   bool shaped_ = false;
 };
 
-}  // namespace gradwire::testing
+}  // namespace gradwire::bench

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/support/network_hosts.h"
+#include "bench/network_hosts.h"
 
 #include <fcntl.h>
 #include <sched.h>
@@ -21,7 +21,7 @@
 
 #include "gradwire/base/strings.h"
 
-namespace gradwire::testing {
+namespace gradwire::bench {
 namespace {
 
 // What a child that keeps a namespace does until it is killed. Never returns.
@@ -122,8 +122,9 @@ void NetworkHosts::make_holder(const std::string& name) {
 }
 
 void NetworkHosts::configure(const Holder& where, const std::string& batch, const char* tool) const {
-  const std::string command = concat("nsenter --target ", where.pid, " --net ", tool, " -batch - 2>&1 >/dev/null");
-  // One pipe takes the lines; what the tool complains of goes to this program's stdout.
+  // ip and tc lie where only root's PATH may lead. What they complain of goes to this program's stderr.
+  const std::string command =
+      concat("PATH=\"$PATH:/usr/sbin:/sbin\" nsenter --target ", where.pid, " --net ", tool, " -batch - >/dev/null");
   FILE* pipe = ::popen(command.c_str(), "we");
   if (pipe == nullptr) throw std::runtime_error("cannot run nsenter");
   std::fwrite(batch.data(), 1, batch.size(), pipe);
@@ -195,4 +196,4 @@ std::vector<pid_t> NetworkHosts::processes(int host) const {
   return found;
 }
 
-}  // namespace gradwire::testing
+}  // namespace gradwire::bench

@@ -1,0 +1,62 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/network_command.h"
+
+#include <cstdio>
+
+#include "bench/hooks_command.h"
+#include "bench/network_hosts.h"
+
+namespace gradwire::bench {
+namespace {
+
+constexpr int kSkipped = 77;
+
+const std::vector<std::string> kHooks{"allreduce", "fp16_compress", "bf16_compress", "int8",
+                                      "int4",      "one_bit",       "top_k",         "power_sgd:rank=4"};
+
+HookNetwork network_of(const NetworkCommandOptions& options, const NetworkHosts& hosts) {
+  HookNetwork network;
+  network.hosts = options.hosts;
+  network.ranks_per_host = options.ranks_per_host;
+  network.rate = options.rate == "none" ? "" : options.rate;
+  network.delay = options.delay;
+  for (int rank = 0; rank < options.hosts * options.ranks_per_host; ++rank) {
+    network.enter.push_back(hosts.enter(rank / options.ranks_per_host));
+  }
+  network.sent_bytes = [&hosts] {
+    std::uint64_t sum = 0;
+    for (int host = 0; host < hosts.count(); ++host) sum += hosts.traffic(host).sent;
+    return sum;
+  };
+  return network;
+}
+
+}  // namespace
+
+int run_network(const NetworkCommandOptions& options) {
+  const std::string reason = NetworkHosts::why_not();
+  if (!reason.empty()) {
+    std::fprintf(stderr, "gradwire-bench: skipped: %s\n", reason.c_str());
+    return kSkipped;
+  }
+  NetworkHosts hosts(options.hosts);
+  if (options.rate != "none") hosts.shape(options.rate);
+  if (!options.delay.empty()) hosts.delay(options.delay);
+  HooksCommandOptions each;
+  each.hooks = options.hooks.empty() ? kHooks : options.hooks;
+  each.world = options.hosts * options.ranks_per_host;
+  each.bytes = options.bytes;
+  each.rounds = options.rounds;
+  each.peers = options.peers;
+  each.json = options.json;
+  each.python = options.python;
+  each.network = network_of(options, hosts);
+  for (const std::string& backend : options.backends) {
+    each.backend = backend;
+    run_hooks(each);
+  }
+  return 0;
+}
+
+}  // namespace gradwire::bench
