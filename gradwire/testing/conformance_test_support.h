@@ -5,6 +5,7 @@
 
 #include <ATen/Parallel.h>
 
+#include "gradwire/process_group/hybrid/hybrid_group.h"
 #include "gradwire/process_group/init.h"
 #include "gradwire/testing/conformance_traits.h"
 #include "gradwire/testing/fault_injecting_group.h"
@@ -43,6 +44,22 @@ struct ConformanceTraits<FaultInjectingGroup> {
   static std::vector<int> worlds() { return {2}; }
   static void run(int size, const GroupBody& body) {
     run_backend("threads", size, [&](const auto& group) { body(std::make_shared<FaultInjectingGroup>(group)); });
+  }
+};
+
+// Two hosts, made of the threads with even and those with odd ranks.
+template <>
+struct ConformanceTraits<HybridGroup> {
+  static Capabilities capabilities() {
+    Capabilities can;
+    can.mismatches = false;  // within a host; the other hosts get the abort that comes of it
+    return can;
+  }
+  static std::vector<int> worlds() { return {4, 5}; }
+  static void run(int size, const GroupBody& body) {
+    run_backend("threads", size, [&](const std::shared_ptr<ProcessGroup>& group) {
+      body(HybridGroup::make(group->dup(), group->split(group->rank() % 2)));
+    });
   }
 };
 
