@@ -165,7 +165,7 @@ class Collectives(Bench):
     def test_peers(self):
         self.need_peers()
         if not os.path.exists(os.path.join(os.path.dirname(PROGRAM), "gradwire-bench-mpi")):
-            self.skipTest("OpenMPI's worker is not built (make bench)")
+            self.skipTest("OpenMPI's worker is not built (there was no OpenMPI)")
         for line in self.measured("collectives", "--peers", "--python", PEERS, "--collective", ",".join(self.NAMES)):
             for peer in ("Gloo (PyTorch)", "OpenMPI"):
                 self.assertLess(0, line["peers"][peer]["ratio_low"])

@@ -59,7 +59,7 @@ Contestant mpi_contestant(const PeerOptions& options, const std::string& socket)
   const std::filesystem::path program = std::filesystem::path(own_path()).parent_path() / "gradwire-bench-mpi";
   if (!std::filesystem::exists(program)) {
     throw std::runtime_error("the peer OpenMPI is missing: " + program.string() +
-                             " was not built (`make bench` installs OpenMPI and builds it)");
+                             " was not built (`make setup` installs OpenMPI, `make build` builds it)");
   }
   std::vector<std::string> command = kMpirun;
   append(command, {"-n", std::to_string(options.world), program, socket, options.dtype, options.op,

@@ -24,7 +24,7 @@ ABOVE = {
     "optim": [*BELOW, "process_group", "functional", "ddp", "hooks"],
     "nn": [*BELOW, "process_group", "functional", "ddp"],
     "amp": [*BELOW, "process_group"],
-    "testing": [*BELOW, "process_group", "functional", "ddp", "hooks"],
+    "testing": [*BELOW, "process_group", "functional", "ddp", "hooks", "optim"],
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 TORCH = re.compile(r"^(torch|ATen|c10|caffe2|torchgen|pybind11)/")

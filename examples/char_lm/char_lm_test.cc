@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -168,6 +169,28 @@ TEST_F(CharLm, BucketsAndLanesDoNotChangeTheNumbers) {
     EXPECT_EQ(curve.losses, plain.losses) << options[0];
     EXPECT_EQ(curve.summary.at("parameter_hash"), plain.summary.at("parameter_hash")) << options[0];
   }
+}
+
+// Another launcher and another engine, several lanes of it: the same bits.
+TEST_F(CharLm, LearnsTheSameUnderMpirun) {
+  if (std::string(CHAR_LM_MPIRUN).empty()) GTEST_SKIP() << "gradwire was built without MPI";
+  const Arguments options{"--steps", "20", "--bucket-cap-mb", "0.01", "--lanes", "2"};
+  const Curve shm = learn(4, options);
+  const std::string file = scratch("mpi.json");
+  // OpenMPI leaves a folder of its own behind.
+  const std::string folder = scratch("mpi");
+  std::filesystem::create_directory(folder);
+  Arguments command{"env", "OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1", concat("TMPDIR=", folder)};
+  command.insert(command.end(), {CHAR_LM_MPIRUN, "--oversubscribe", "--bind-to", "none", "-n", "4"});
+  for (const std::string& word : tiny(options)) command.push_back(word);
+  command.insert(command.end(), {"--backend", "mpi", "--json", file});
+  const Result result = run_alone(command);
+  ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
+  const Curve mpi = read_curve(file);
+  EXPECT_EQ(mpi.summary.at("backend"), "mpi");
+  EXPECT_EQ(mpi.summary.at("world_size"), 4);
+  EXPECT_EQ(mpi.losses, shm.losses);
+  EXPECT_EQ(mpi.summary.at("parameter_hash"), shm.summary.at("parameter_hash"));
 }
 
 TEST_F(CharLm, LearnsAndSaysSo) {

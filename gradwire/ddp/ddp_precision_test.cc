@@ -161,6 +161,30 @@ TEST_P(DdpPrecision, ForwardsWithoutABackwardPass) {
   });
 }
 
+TEST_P(DdpPrecision, ChangesThatWouldBeLostAreToldAndParametersSurviveTheWrapper) {
+  run_ranks(GetParam(), kWorld, [&](int rank, auto group) {
+    auto made = options(group);
+    made.mixed_precision = MixedPrecision{.param_dtype = at::kBFloat16};
+    Noting net;
+    const at::Tensor before = net->body->linears[0]->weight.detach().clone();
+    {
+      DistributedDataParallel ddp(net, made);
+      ddp(input_of(rank, 0));
+      EXPECT_EQ(net->body->linears[0]->weight.scalar_type(), at::kBFloat16);
+    }
+    EXPECT_TRUE(at::equal(net->body->linears[0]->weight, before));
+    DistributedDataParallel ddp(net, made);
+    const at::Tensor loss = ddp(input_of(rank, 0)).square().sum();
+    {
+      const torch::NoGradGuard no_grad;
+      net->body->linears[2]->bias.add_(1);
+    }
+    const std::string error = error_of([&] { loss.backward(); });
+    EXPECT_NE(error.find("the change is lost"), std::string::npos) << error;
+    EXPECT_EQ(net->body->linears[2]->bias.scalar_type(), at::kFloat);
+  });
+}
+
 // Types without which nothing changes, and parameters that are not real floating-point ones.
 TEST_P(DdpPrecision, OnlyTheReductionMayHaveAnotherType) {
   run_ranks(GetParam(), kWorld, [&](int rank, auto group) {

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "gradwire/base/error.h"
+#include "gradwire/base/log.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/ddp/ddp_core_internal.h"
 #include "gradwire/ddp/ddp_options_internal.h"
@@ -174,7 +175,14 @@ DdpCore::DdpCore(std::shared_ptr<torch::nn::Module> module, DdpOptions options) 
   p.reducer->attach();
 }
 
-DdpCore::~DdpCore() = default;
+DdpCore::~DdpCore() {
+  if (!parts_ || !parts_->low_precision) return;
+  try {
+    parts_->low_precision->restore();
+  } catch (const std::exception& error) {
+    log::error(error.what());
+  }
+}
 
 const DdpOptions& DdpCore::options() const noexcept { return parts_->options; }
 const std::shared_ptr<ProcessGroup>& DdpCore::process_group() const noexcept { return parts_->group; }

@@ -135,7 +135,11 @@ std::shared_ptr<torch::nn::Module> base_of(const Holder& holder) { return holder
 // A backward pass is synchronized when a forward() of this object with gradients on, outside no_sync(), came before it.
 // One that enters through the inner module alone is local. Gradients are averaged over the ranks, whatever accumulated
 // in .grad before included. All ranks run the same number of synchronized passes, and in each every parameter that
-// needs a gradient gets one, unless find_unused_parameters or static_graph says otherwise.
+// needs a gradient gets one, unless find_unused_parameters or static_graph says otherwise. Which parameters need one is
+// settled when the module is wrapped; to freeze some later, set find_unused_parameters.
+//
+// The weight of a torch::nn::Embedding or EmbeddingBag with sparse = true has a bucket to itself, which hooks do not
+// get: the ranks' entries are gathered, summed and divided, and .grad is sparse.
 //
 // After any error of a synchronized backward pass, in a hook, in the user's code or of a peer, this object is at its
 // end on every rank: each throws, the others a PeerError that quotes the first, and so does every later forward().

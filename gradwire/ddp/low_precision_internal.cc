@@ -5,6 +5,10 @@
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/engine.h>
 
+#include <algorithm>
+
+#include "gradwire/base/error.h"
+
 namespace gradwire::internal {
 
 LowPrecision::LowPrecision(const std::vector<at::Tensor>& parameters, at::ScalarType dtype) : dtype_(dtype) {
@@ -16,12 +20,14 @@ LowPrecision::LowPrecision(const std::vector<at::Tensor>& parameters, at::Scalar
 bool LowPrecision::lower() {
   // A pass that ended with an exception has not.
   restoring_ = false;
+  if (lowered_ && changed()) restore();
   if (lowered_ || entries_.empty()) return false;
   const c10::NoGradGuard no_grad;
   lowered_ = true;
   for (Entry& entry : entries_) {
     entry.full = entry.parameter.variable_data();
     entry.parameter.set_data(entry.full.to(dtype_));
+    entry.version = entry.parameter._version();
   }
   return true;
 }
@@ -34,6 +40,7 @@ void LowPrecision::restore_at_end(const std::shared_ptr<LowPrecision>& self) {
 void LowPrecision::restore() {
   if (!lowered_) return;
   const c10::NoGradGuard no_grad;
+  const bool lost = changed();
   lowered_ = false;
   for (Entry& entry : entries_) {
     const at::ScalarType dtype = entry.full.scalar_type();
@@ -42,6 +49,15 @@ void LowPrecision::restore() {
     at::Tensor& grad = entry.parameter.mutable_grad();
     if (grad.defined() && grad.scalar_type() != dtype) grad = grad.to(dtype);
   }
+  if (!lost) return;
+  throw InvalidArgument(
+      "A parameter was changed while mixed_precision had it in a lower precision, between forward() and the end of the "
+      "backward pass; the change is lost. Step optimizers after the backward pass, not in hooks.");
+}
+
+bool LowPrecision::changed() const {
+  return std::any_of(entries_.begin(), entries_.end(),
+                     [](const Entry& entry) { return entry.parameter._version() != entry.version; });
 }
 
 }  // namespace gradwire::internal

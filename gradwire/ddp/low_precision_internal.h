@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <atomic>
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -18,9 +19,12 @@ class LowPrecision {
   // Of `parameters`, those of a real floating-point type take part.
   LowPrecision(const std::vector<at::Tensor>& parameters, at::ScalarType dtype);
 
-  // The parameters become copies in the lower precision; does nothing where they are. True when they changed.
+  // The parameters become copies in the lower precision; does nothing where they are. True when they changed. Throws
+  // as restore() does.
   bool lower();
-  // The parameters are what they were, and gradients get their type. Does nothing where they are.
+  // The parameters are what they were, and gradients get their type. Does nothing where they are. Throws
+  // InvalidArgument, after it has done so, when somebody has changed a copy: an optimizer in a hook, or before the
+  // backward pass.
   void restore();
   // In a backward pass: restore() at its end, once.
   static void restore_at_end(const std::shared_ptr<LowPrecision>& self);
@@ -29,7 +33,9 @@ class LowPrecision {
   struct Entry {
     at::Tensor parameter;
     at::Tensor full;  // while it is lowered: the memory of the parameter
+    std::uint32_t version = 0;
   };
+  bool changed() const;
   std::vector<Entry> entries_;
   const at::ScalarType dtype_;
   bool lowered_ = false;

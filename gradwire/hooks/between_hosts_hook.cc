@@ -25,8 +25,7 @@ Options options_of_first_rank() {
 
 class BetweenHostsHook final : public CommHook {
  public:
-  BetweenHostsHook(std::shared_ptr<CommHook> inner, std::shared_ptr<ProcessGroup> group)
-      : CommHook(inner->traits()), inner_(std::move(inner)), group_(std::move(group)) {}
+  explicit BetweenHostsHook(std::shared_ptr<CommHook> inner) : CommHook(inner->traits()), inner_(std::move(inner)) {}
 
   Future run(GradBucket& bucket) override {
     const auto* const hosts = dynamic_cast<const HybridGroup*>(&bucket.group());
@@ -56,8 +55,7 @@ class BetweenHostsHook final : public CommHook {
   }
 
   at::Tensor run_between(GradBucket& bucket, const std::shared_ptr<ProcessGroup>& cross) {
-    std::vector<LaneScope::Route> routes{{cross, cross}};
-    if (group_ != nullptr) routes.push_back({group_, cross});
+    const std::vector<LaneScope::Route> routes{{cross, cross}};
     const LaneScope between(routes,
                             {.iteration = bucket.iteration(), .bucket = static_cast<std::uint16_t>(bucket.index())});
     GradBucket sums = bucket.over(*cross);
@@ -68,15 +66,13 @@ class BetweenHostsHook final : public CommHook {
   }
 
   const std::shared_ptr<CommHook> inner_;
-  const std::shared_ptr<ProcessGroup> group_;
 };
 
 }  // namespace
 
-std::shared_ptr<CommHook> make_between_hosts_hook(std::shared_ptr<CommHook> inner,
-                                                  std::shared_ptr<ProcessGroup> group) {
+std::shared_ptr<CommHook> make_between_hosts_hook(std::shared_ptr<CommHook> inner) {
   if (inner == nullptr) throw InvalidArgument("make_between_hosts_hook() needs a hook to wrap; got null.");
-  return std::make_shared<BetweenHostsHook>(std::move(inner), std::move(group));
+  return std::make_shared<BetweenHostsHook>(std::move(inner));
 }
 
 }  // namespace gradwire

@@ -16,9 +16,8 @@ namespace gradwire {
 // group: `inner` as it is.
 //
 // All ranks hold the same bits where `inner` gives the first ranks the same. Traits and memory are the inner hook's.
-// `inner` uses the bucket's group, or `group`, DDP's own, where it was made with that; no other. make_hook() puts this
-// around every hook that compresses. Throws InvalidArgument for a null hook.
-std::shared_ptr<CommHook> make_between_hosts_hook(std::shared_ptr<CommHook> inner,
-                                                  std::shared_ptr<ProcessGroup> group = nullptr);
+// `inner` uses the bucket's group and no other. make_hook() puts this around every hook that compresses. Throws
+// InvalidArgument for a null hook.
+std::shared_ptr<CommHook> make_between_hosts_hook(std::shared_ptr<CommHook> inner);
 
 }  // namespace gradwire

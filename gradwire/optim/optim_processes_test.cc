@@ -64,6 +64,7 @@ TEST(OptimProcesses, OptimizersInTheBackwardPass) {
         std::shared_ptr<OptimizersInBackward> in_backward;
         if (kind == "plain") {
           plain = plain_optimizer(adam_factory(), ddp.parameters());
+          ddp.register_comm_hook(make_allreduce_hook());  // divides where the others do
         } else if (kind == "in backward") {
           in_backward = apply_optimizer_in_backward(ddp.core(), ddp.parameters(), adam_factory());
         } else {
@@ -92,7 +93,7 @@ TEST(OptimProcesses, AveragersSplitTheRanks) {
   in_processes(4, [](int rank, const std::shared_ptr<ProcessGroup>& group) {
     HierarchicalModelAverager averager({{1, 2}, {2, 4}}, 0, group);
     for (int step = 0; step < 6; ++step) {
-      at::Tensor parameter = at::full({1000}, rank).requires_grad_();
+      at::Tensor parameter = at::full({1000}, rank, at::kFloat).requires_grad_();
       parameter.mutable_grad() = at::zeros({1000});
       averager.average_parameters({parameter});
       const double expected = step % 2 == 0 ? 1.5 : rank / 2 * 2 + 0.5;

@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <atomic>
 #include <map>
 #include <set>
 #include <utility>
@@ -14,6 +15,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/hooks/averaged_bucket_internal.h"
+#include "gradwire/optim/full_precision_internal.h"
 #include "gradwire/optim/param_groups_internal.h"
 
 namespace gradwire {
@@ -122,11 +124,18 @@ class StepInHook final : public CommHook, public OptimizersInBackward {
       if (found == by_parameter_.end()) continue;
       const internal::LentGradient lent(bucket.parameters()[i], gradients[i]);
       found->second->step();
+      ++stepped_;
     }
     return completed_future(buffer);
   }
 
   void end_iteration() override {
+    const std::size_t stepped = stepped_.exchange(0);
+    if (stepped != parameters_.size()) {
+      throw InvalidArgument(concat(kName, ": ", parameters_.size() - stepped, " of ", parameters_.size(),
+                                   " parameters came in no bucket: their gradients are sparse, delayed or ignored by "
+                                   "DistributedDataParallel. Leave them out, and step them after the backward pass."));
+    }
     for (const at::Tensor& parameter : parameters_) parameter.mutable_grad() = at::Tensor();
   }
 
@@ -136,6 +145,7 @@ class StepInHook final : public CommHook, public OptimizersInBackward {
   const std::vector<at::Tensor> parameters_;
   const Optimizers optimizers_;
   std::map<const c10::TensorImpl*, torch::optim::Optimizer*> by_parameter_;
+  std::atomic<std::size_t> stepped_{0};  // in this iteration
 };
 
 }  // namespace
@@ -150,6 +160,7 @@ std::shared_ptr<OptimizersInBackward> apply_optimizer_in_backward(DdpCore& ddp,
                                                                   const std::vector<at::Tensor>& parameters,
                                                                   const OptimizerFactory& factory) {
   require_gradients(parameters);
+  internal::require_full_precision(kName, ddp);
   std::set<const c10::TensorImpl*> of_ddp;
   for (const at::Tensor& parameter : ddp.module().parameters()) of_ddp.insert(parameter.unsafeGetTensorImpl());
   for (std::size_t i = 0; i < parameters.size(); ++i) {

@@ -24,7 +24,7 @@ torch::optim::Optimizer& require(const std::unique_ptr<torch::optim::Optimizer>&
 
 PostLocalSGDOptimizer::PostLocalSGDOptimizer(std::unique_ptr<torch::optim::Optimizer> inner,
                                              std::shared_ptr<ModelAverager> averager)
-    : Optimizer(require(inner).param_groups(), inner->defaults().clone()),
+    : Optimizer(require(inner).param_groups(), require(inner).defaults().clone()),
       inner_(std::move(inner)),
       averager_(std::move(averager)) {
   if (averager_ == nullptr) throw InvalidArgument("PostLocalSGDOptimizer needs an averager; got null.");

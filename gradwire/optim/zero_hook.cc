@@ -12,6 +12,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/hooks/averaged_bucket_internal.h"
+#include "gradwire/optim/full_precision_internal.h"
 #include "gradwire/optim/zero_internal.h"
 
 namespace gradwire {
@@ -172,6 +173,7 @@ std::shared_ptr<CommHook> make_zero_hook(std::shared_ptr<CommHook> inner, std::s
                                  "' and DistributedDataParallel's is '", ddp.process_group()->group_name(),
                                  "'; give both the same one."));
   }
+  internal::require_full_precision("make_zero_hook()", ddp);
   internal::ZeroParts& parts = internal::ZeroHook::parts_of(*zero);
   MutexLock lock(parts.mutex);
   if (parts.has_hook) {

@@ -40,8 +40,9 @@ struct ZeroHookOptions {
 // owns, what a broadcast of them sends. The state to save is the optimizer's (consolidate_state()) and inner's.
 //
 // Throws InvalidArgument for a null argument, an optimizer without overlap_with_ddp, one of another group than `ddp`'s,
-// one that has a hook already; in the first iteration with updates, when `ddp` and the optimizer do not have the same
-// parameters; and later when buckets change.
+// one that has a hook already; UnsupportedError for DDP's mixed precision, whose parameters are not of their own type
+// in the backward pass; InvalidArgument in the first iteration with updates, when `ddp` and the optimizer do not have
+// the same parameters; and later when buckets change.
 std::shared_ptr<CommHook> make_zero_hook(std::shared_ptr<CommHook> inner, std::shared_ptr<ZeroRedundancyOptimizer> zero,
                                          const DdpCore& ddp, ZeroHookOptions options = {});
 

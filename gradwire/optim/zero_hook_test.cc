@@ -270,6 +270,27 @@ TEST(InBackwardErrors, WhatCannotWorkIsRefused) {
     expect_in(error_of([&] { (void)apply_optimizer_in_backward(run.ddp.core(), run.ddp.parameters(), factory); }),
               "allreduce");
 
+    auto options = options_for({"threads"}, group);
+    options.mixed_precision = MixedPrecision{.param_dtype = at::kBFloat16};
+    DistributedDataParallel low(Mlp(2, kWidth), options);
+    expect_in(error_of([&] { (void)apply_optimizer_in_backward(low.core(), low.parameters(), factory); }),
+              "mixed_precision");
+    expect_in(error_of([&] {
+                (void)make_zero_hook(make_allreduce_hook(), overlapped(low.parameters(), group, factory), low.core());
+              }),
+              "mixed_precision");
+
+    // What DDP sums without a hook would lose its gradient and never step.
+    options = options_for({"threads"}, group);
+    options.delay_all_reduce_named_params = {"layer0.weight"};
+    options.param_to_hook_all_reduce = "layer0.bias";
+    DistributedDataParallel delayed(Mlp(2, kWidth), options);
+    const auto some = apply_optimizer_in_backward(delayed.core(), delayed.parameters(), factory);
+    expect_in(error_of([&] {
+                delayed(random_tensor({2, kWidth}, rank)).sum().backward();
+              }),
+              "1 of 4 parameters came in no bucket");
+
     // A module that is wrapped afterwards would step with the gradients of its own rank.
     const Mlp net(2, kWidth);
     const auto optimizers = apply_optimizer_in_backward(net->parameters(), factory);

@@ -55,13 +55,35 @@ at::Tensor ZeroRedundancyOptimizer::step(LossClosure closure) {
     throw InvalidArgument(
         concat(kZeroName, ": with overlap_with_ddp the steps run in the backward pass; step() takes no closure."));
   }
+  return step_and_share(std::move(closure), /*joined=*/false);
+}
+
+at::Tensor ZeroRedundancyOptimizer::step_and_share(LossClosure closure, bool joined) {
+  ZeroParts& p = *parts_;
   p.consolidated.reset();
+  // After the closure, in which DDP may go first, and before the first change.
+  bool told = joined;
+  const auto tell_join = [&] {
+    if (!std::exchange(told, true)) Join::notify(*this);
+  };
   at::Tensor loss;
   try {
     adopt_added_groups();
     torch::optim::Optimizer& local = local_optimizer();
     copy_options(param_groups_, local.param_groups());
-    loss = local.step(std::move(closure));
+    if (closure == nullptr) {
+      tell_join();
+      local.step();
+    } else {
+      loss = local.step([&] {
+        at::Tensor result = closure();
+        tell_join();
+        return result;
+      });
+      tell_join();
+    }
+  } catch (const EarlyTermination&) {
+    throw;
   } catch (const std::exception& error) {
     // The others are on their way to the exchange. The user's own group is not ours to end.
     if (p.channel != p.group)
@@ -71,6 +93,22 @@ at::Tensor ZeroRedundancyOptimizer::step(LossClosure closure) {
   for (const auto& piece : p.pieces) p.share(*piece, *p.channel);
   return loss;
 }
+
+class ZeroRedundancyOptimizer::Shadow final : public JoinHook {
+ public:
+  explicit Shadow(ZeroRedundancyOptimizer& optimizer) : optimizer_(optimizer) {}
+  void main_hook(const JoinRound&) override { optimizer_.step_and_share(nullptr, /*joined=*/true); }
+
+ private:
+  ZeroRedundancyOptimizer& optimizer_;
+};
+
+std::unique_ptr<JoinHook> ZeroRedundancyOptimizer::join_hook(const JoinOptions&) {
+  if (parts_->options.overlap_with_ddp) return std::make_unique<JoinHook>();
+  return std::make_unique<Shadow>(*this);
+}
+
+c10::Device ZeroRedundancyOptimizer::join_device() const { return param_groups_[0].params()[0].device(); }
 
 torch::optim::Optimizer& ZeroRedundancyOptimizer::local_optimizer() {
   if (parts_->options.overlap_with_ddp) {
@@ -83,9 +121,14 @@ void ZeroRedundancyOptimizer::add_param_group(const torch::optim::OptimizerParam
   ParamGroups all = param_groups_;
   all.push_back(group);
   parts_->require_usable(all);
-  Optimizer::add_param_group(group);
   parts_->consolidated.reset();
-  adopt_added_groups();
+  Optimizer::add_param_group(group);
+  try {
+    adopt_added_groups();
+  } catch (...) {
+    param_groups_.pop_back();
+    throw;
+  }
 }
 
 void ZeroRedundancyOptimizer::adopt_added_groups() {

@@ -24,6 +24,7 @@
 #include <memory>
 #include <vector>
 
+#include "gradwire/ddp/join.h"
 #include "gradwire/optim/optimizer_factory.h"
 #include "gradwire/process_group/process_group.h"
 
@@ -56,8 +57,11 @@ struct ZeroOptions {
 // When a step throws on one rank, out of the closure or the local optimizer, the others throw a PeerError that quotes
 // it, where the group can be duplicated; else they wait for its timeout. Parameters are indeterminate then.
 //
+// In a Join (ddp/join.h), after the DistributedDataParallel whose gradients it uses, a rank that has joined goes on
+// stepping its part: DDP gives it the averages. With overlap_with_ddp, DDP's hook does that already.
+//
 // Not movable; used from one thread at a time. Destroy it before its group.
-class ZeroRedundancyOptimizer final : public torch::optim::Optimizer {
+class ZeroRedundancyOptimizer final : public torch::optim::Optimizer, public Joinable {
  public:
   // Collective in the group: the ranks compare what they were given. Throws InvalidArgument (no parameters, one twice,
   // sparse, on a device that the group does not serve; a factory that is null or makes no usable optimizer; several
@@ -93,6 +97,11 @@ class ZeroRedundancyOptimizer final : public torch::optim::Optimizer {
   // optimizer or other parameters).
   void load(torch::serialize::InputArchive& archive) override;
 
+  // For Join.
+  std::unique_ptr<JoinHook> join_hook(const JoinOptions& options) override;
+  c10::Device join_device() const override;
+  std::shared_ptr<ProcessGroup> join_process_group() const override { return process_group(); }
+
   // The rank that steps `parameter`. Throws InvalidArgument for one that is not here, and with overlap_with_ddp before
   // the first update.
   int owner_of(const at::Tensor& parameter) const;
@@ -103,8 +112,10 @@ class ZeroRedundancyOptimizer final : public torch::optim::Optimizer {
 
  private:
   friend class internal::ZeroHook;
+  class Shadow;
   explicit ZeroRedundancyOptimizer(std::unique_ptr<internal::ZeroParts> parts);
   void adopt_added_groups();
+  at::Tensor step_and_share(LossClosure closure, bool joined);
   std::unique_ptr<torch::optim::Optimizer> make_plain() const;
 
   const std::unique_ptr<internal::ZeroParts> parts_;

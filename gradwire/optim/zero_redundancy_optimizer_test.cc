@@ -27,9 +27,9 @@ ZeroOptions zero_options(std::shared_ptr<ProcessGroup> group, bool view = false)
 
 TEST(Partition, IsGreedyBySizeAndBalancedAndStaysWhenGroupsAreAdded) {
   internal::GreedyPartition partition(3);
-  EXPECT_EQ(partition.add_group({1, 9, 5, 5, 5, 2}), (std::vector<int>{1, 0, 1, 2, 2, 0}));
-  EXPECT_EQ(partition.load(), (std::vector<std::int64_t>{11, 6, 10}));
-  EXPECT_EQ(partition.add_group({1, 1, 7}), (std::vector<int>{2, 0, 1}));
+  EXPECT_EQ(partition.add_group({1, 9, 5, 5, 5, 2}), (std::vector<int>{2, 0, 1, 2, 1, 2}));
+  EXPECT_EQ(partition.load(), (std::vector<std::int64_t>{9, 10, 8}));
+  EXPECT_EQ(partition.add_group({1, 1, 7}), (std::vector<int>{0, 0, 2}));
 
   std::mt19937 random(7);
   for (int trial = 0; trial < 300; ++trial) {
@@ -296,6 +296,80 @@ TEST(Zero, StepsDdpLikeTheOptimizerItself) {
       expect_same_bits(results[2], results[0], "ZeRO with views");
     });
   }
+}
+
+// What the rank with the most batches makes of DDP and the optimizer itself, which ends as the model of all.
+TEST(ZeroJoin, RanksThatHaveJoinedGoOnSteppingTheirPart) {
+  for (const std::string& kind : group_kinds()) {
+    for (const bool by_initial_size : {true, false}) {
+      run_ranks({kind}, 3, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
+        std::vector<std::vector<at::Tensor>> results;
+        for (const int tried : {0, 1, 2}) {
+          Mlp net(3, 8);
+          auto options = options_for({kind}, group);
+          options.bucket_cap_mb = 0.0005;
+          DistributedDataParallel ddp(net, options);
+          std::unique_ptr<torch::optim::Optimizer> optimizer;
+          std::vector<std::reference_wrapper<Joinable>> joinables{ddp};
+          if (tried == 0) {
+            optimizer = plain_optimizer(adam_factory(), ddp.parameters());
+          } else {
+            auto zero = std::make_unique<ZeroRedundancyOptimizer>(ddp.parameters(), adam_factory(),
+                                                                  zero_options(group, by_initial_size));
+            joinables.emplace_back(*zero);
+            optimizer = std::move(zero);
+          }
+          const std::vector<int> batches{3, 6, 1};
+          {
+            Join join(joinables, {.divide_by_initial_world_size = by_initial_size});
+            for (int step = 0; step < batches[static_cast<std::size_t>(rank)]; ++step) {
+              const auto backward = [&] {
+                optimizer->zero_grad();
+                at::Tensor loss = ddp(random_tensor({4, 8}, 10 * step + rank)).pow(2).mean();
+                loss.backward();
+                return loss;
+              };
+              if (tried == 2) {
+                EXPECT_TRUE(optimizer->step(backward).defined());
+              } else {
+                backward();
+                optimizer->step();
+              }
+            }
+            join.finish();
+          }
+          expect_replicas(*group, ddp.parameters(), "after the Join");
+          set_gradients(ddp.parameters(), 3, 0);  // what ranks remember counts in the next step
+          optimizer->step();
+          results.push_back(ddp.parameters());
+        }
+        if (rank != 1) return;  // the plain optimizer saw all steps here alone
+        expect_same_bits(results[1], results[0], "ZeRO");
+        expect_same_bits(results[2], results[0], "ZeRO with closures");
+      });
+    }
+  }
+}
+
+TEST(ZeroJoin, EarlyTerminationLeavesEqualReplicas) {
+  run_ranks({"threads"}, 2, [](int rank, const std::shared_ptr<ProcessGroup>& group) {
+    const auto parameters = many_parameters();
+    ZeroRedundancyOptimizer zero(parameters, adam_factory(), zero_options(group));
+    int steps = 0;
+    const auto epoch = [&] {
+      Join join({zero}, {.throw_on_early_termination = true});
+      for (; steps < 2 + rank; ++steps) {
+        set_gradients(parameters, 2, steps);
+        zero.step();
+      }
+      join.finish();
+    };
+    EXPECT_THROW(epoch(), EarlyTermination);
+    EXPECT_EQ(steps, 2);
+    expect_replicas(*group, parameters, "after the Join");
+    zero.step();  // goes on
+    expect_replicas(*group, parameters, "after another step");
+  });
 }
 
 // As after the optimizer's own step, also where another rank made it.

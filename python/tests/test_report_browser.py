@@ -154,7 +154,9 @@ class Browser(ReportTest):
             self.assertGreater(len(colours), 50)
         # What the page does not bring itself, the browser refuses and says so.
         asking = self.folder / "asking.html"
-        asking.write_text(page.read_text().replace("</body>", '<img src="http://127.0.0.1:9/picture.png"></body>'))
+        asking.write_text(
+            page.read_text().replace("</body>", '<script src="http://127.0.0.1:9/script.js"></script></body>')
+        )
         _, errors = browse(self.folder, asking, "--dump-dom")
         self.assertIn("Content Security Policy", errors)
 

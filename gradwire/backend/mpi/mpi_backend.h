@@ -3,7 +3,7 @@
 // Ranks that mpirun or srun started, over MPI's messages.
 //
 // MPI itself is used by a library of its own, libgradwire_mpi.so, which lies beside libgradwire_core.so and is loaded
-// when the first backend is made: programs start on machines without MPI (docs/decisions/0006).
+// when the first backend is made: programs start on machines without MPI (docs/decisions/0007).
 #pragma once
 
 #include <memory>

@@ -4,12 +4,25 @@
 #include <utility>
 
 #include "gradwire/base/error.h"
+#include "gradwire/base/strings.h"
 #include "gradwire/process_group/c10d/c10d_work_internal.h"
 
 namespace gradwire::internal {
 namespace {
 
 bool is_message(c10d::OpType type) { return c10d::isP2POp(type) || type == c10d::OpType::RECVANYSOURCE; }
+
+// Programs written for c10d's engines look for "Timed out" in what a late call says.
+std::exception_ptr for_c10d(const std::exception_ptr& error) {
+  if (!error) return error;
+  try {
+    std::rethrow_exception(error);
+  } catch (const TimeoutError& late) {
+    return std::make_exception_ptr(TimeoutError(concat("gradwire: Timed out in ", late.what()), late.peers()));
+  } catch (...) {
+    return error;
+  }
+}
 
 // The future of `work`, or null where it has none.
 Future future_of(Work& work) {
@@ -47,8 +60,9 @@ void WorkForC10d::follow(std::shared_ptr<gradwire::Work> work) {
                       /*uses_future=*/false);
 }
 
-void WorkForC10d::end(std::exception_ptr error) {
+void WorkForC10d::end(const std::exception_ptr& ours) {
   std::call_once(ended_, [&] {
+    const std::exception_ptr error = for_c10d(ours);
     std::function<void()> end_of_event;
     {
       const std::lock_guard lock(mutex_);
@@ -91,7 +105,7 @@ bool WorkForC10d::wait(std::chrono::milliseconds timeout) {
     work_->wait(timeout);
   } catch (const TimeoutError&) {
     isCompleted();  // it may be this wait alone that has ended
-    throw;
+    std::rethrow_exception(for_c10d(std::current_exception()));
   } catch (...) {
     end(std::current_exception());
     throw;

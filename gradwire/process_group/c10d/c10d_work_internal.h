@@ -38,7 +38,7 @@ class WorkForC10d final : public c10d::Work {
   std::uint64_t getSequencenumber() const override { return sequence_; }
 
  private:
-  void end(std::exception_ptr error);
+  void end(const std::exception_ptr& ours);
 
   const std::uint64_t sequence_;
   std::shared_ptr<gradwire::Work> work_;
