@@ -81,10 +81,10 @@ TEST_P(Groups, PayloadIsWhatTheTextbookAlgorithmsSend) {
 }
 
 TEST_P(Groups, MemoryFromAllocateOutlivesTheGroup) {
-  run_ranks(GetParam(), 3, [](int rank, const std::shared_ptr<Store>& store) {
+  run_ranks(engine_of(GetParam()), 3, [](int rank, const std::shared_ptr<Store>& store) {
     at::Tensor tensor;
     {
-      const auto group = make_process_group(GetParam(), store, rank, 3);
+      const auto group = make_named_group(GetParam(), store, rank, 3);
       tensor = group->allocate(1000, at::kBFloat16);
       EXPECT_EQ(tensor.count_nonzero().item<std::int64_t>(), 0);
       tensor.fill_(rank + 1);

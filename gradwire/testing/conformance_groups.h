@@ -148,11 +148,14 @@ inline void messages_are_matched_by_tag_and_never_wait_for_collectives(const Gro
   const at::Tensor reduced = number(1);
   if (group->rank() == 0) {
     const auto collective = group->all_reduce({reduced});
+    // Not waited for one by one: a send may end only when its message is received.
+    std::vector<std::shared_ptr<Work>> sent;
     for (int peer = 1; peer < group->size(); ++peer) {
-      group->send({number(5)}, peer, 5)->wait();
-      group->send({number(6)}, peer, 6)->wait();
-      group->send({number(7)}, peer, 5)->wait();
+      sent.push_back(group->send({number(5)}, peer, 5));
+      sent.push_back(group->send({number(6)}, peer, 6));
+      sent.push_back(group->send({number(7)}, peer, 5));
     }
+    for (const auto& message : sent) message->wait();
     collective->wait();
   } else {
     const at::Tensor first = number(0), second = number(0), other = number(0);

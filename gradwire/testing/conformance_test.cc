@@ -9,6 +9,7 @@ namespace gradwire::testing {
 // First: its ranks are forked.
 INSTANTIATE_TYPED_TEST_SUITE_P(Shm, ConformanceSuite, Shm);
 INSTANTIATE_TYPED_TEST_SUITE_P(Threads, ConformanceSuite, Threads);
+INSTANTIATE_TYPED_TEST_SUITE_P(Hybrid, ConformanceSuite, HybridGroup);
 INSTANTIATE_TYPED_TEST_SUITE_P(FaultInjecting, ConformanceSuite, FaultInjectingGroup);
 INSTANTIATE_TYPED_TEST_SUITE_P(User, ConformanceSuite, LocalGroup);
 

@@ -5,19 +5,21 @@
 
 #include <ATen/Parallel.h>
 
-#include "gradwire/process_group/init.h"
+#include "gradwire/process_group/hybrid/hybrid_group.h"
 #include "gradwire/testing/conformance_traits.h"
 #include "gradwire/testing/fault_injecting_group.h"
 #include "tests/support/local_group.h"
+#include "tests/support/named_group.h"
 #include "tests/support/ranks.h"
 
 namespace gradwire::testing {
 
 // Runs `body` on the ranks of a backend.
 inline void run_backend(const std::string& backend, int size, const GroupBody& body) {
-  test_support::run_ranks(backend, size, [&](int rank, const std::shared_ptr<Store>& store) {
-    if (backend != "threads") at::set_num_threads(1);
-    body(make_process_group(backend, store, rank, size, std::chrono::minutes(2)));
+  const std::string engine = test_support::engine_of(backend);
+  test_support::run_ranks(engine, size, [&](int rank, const std::shared_ptr<Store>& store) {
+    if (engine != "threads") at::set_num_threads(1);
+    body(test_support::make_named_group(backend, store, rank, size, std::chrono::minutes(2)));
   });
 }
 
@@ -27,6 +29,32 @@ struct ConformanceTraits<Shm> {
   static Capabilities capabilities() { return {}; }
   static std::vector<int> worlds() { return {1, 2, 3}; }
   static void run(int size, const GroupBody& body) { run_backend("shm", size, body); }
+};
+
+// What docs/backends.md denies engines of c10d.
+struct Gloo {};
+template <>
+struct ConformanceTraits<Gloo> {
+  static Capabilities capabilities() {
+    Capabilities can;
+    can.waiting_callbacks = can.mismatches = false;
+    return can;
+  }
+  static std::vector<int> worlds() { return {1, 2, 3}; }
+  static void run(int size, const GroupBody& body) { run_backend("gloo", size, body); }
+};
+
+// Ours as a c10d backend, as a group of ours.
+struct RoundTrip {};
+template <>
+struct ConformanceTraits<RoundTrip> {
+  static Capabilities capabilities() {
+    Capabilities can;
+    can.waiting_callbacks = false;
+    return can;
+  }
+  static std::vector<int> worlds() { return {1, 3}; }
+  static void run(int size, const GroupBody& body) { run_backend("round_trip", size, body); }
 };
 
 struct Threads {};
@@ -43,6 +71,22 @@ struct ConformanceTraits<FaultInjectingGroup> {
   static std::vector<int> worlds() { return {2}; }
   static void run(int size, const GroupBody& body) {
     run_backend("threads", size, [&](const auto& group) { body(std::make_shared<FaultInjectingGroup>(group)); });
+  }
+};
+
+// Two hosts, made of the threads with even and those with odd ranks.
+template <>
+struct ConformanceTraits<HybridGroup> {
+  static Capabilities capabilities() {
+    Capabilities can;
+    can.mismatches = false;  // within a host; the other hosts get the abort that comes of it
+    return can;
+  }
+  static std::vector<int> worlds() { return {4, 5}; }
+  static void run(int size, const GroupBody& body) {
+    run_backend("threads", size, [&](const std::shared_ptr<ProcessGroup>& group) {
+      body(HybridGroup::make(group->dup(), group->split(group->rank() % 2)));
+    });
   }
 };
 

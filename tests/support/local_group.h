@@ -6,6 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
@@ -66,11 +67,11 @@ class Meeting {
   std::string reason_;
 };
 
-// How often a group was used; shared by all its ranks' counters.
+// How often a group was used; several threads may wait for one Work.
 struct Calls {
-  int collectives = 0;
-  int waits = 0;
-  int futures = 0;
+  std::atomic<int> collectives{0};
+  std::atomic<int> waits{0};
+  std::atomic<int> futures{0};
 };
 
 // A Work of a user's: all is done when it is made; it counts who asks.
