@@ -123,6 +123,7 @@ TEST_P(DdpJoin, EndsWithTheModelOfTheOracle) {
       train(graph, {{0, 1, 2}, {2, 2, 2}, {1, 3, 0}}, by_initial_size);
     }
     train(graph, {{2, 1}}, false);
+    train(graph, {{1, 0}, {0, 1}, {2, 2}}, true);
     train(graph, {{2}}, true);
   }
 }
@@ -153,6 +154,22 @@ TEST_P(DdpJoin, AJoinedRankGetsTheAveragesToo) {
   (alone->forward(input_of(1, 1), {0, 1}, true) / 2).backward();
   expect_close(gradients[0], gradients_of(*alone), 1e-12);
   for (std::size_t i = 0; i < gradients[0].size(); ++i) EXPECT_TRUE(at::equal(gradients[0][i], gradients[1][i]));
+}
+
+// What nobody uses stays untouched on a rank that has joined too.
+TEST_P(DdpJoin, GradientsOfWhatNobodyUsesAreKeptOnAJoinedRank) {
+  run_ranks(GetParam(), 2, [&](int rank, auto group) {
+    Heads net;
+    DistributedDataParallel ddp(net, options(group, {"searched", true}));
+    net->spare.mutable_grad() = at::full({3}, 7.0 + rank, kDouble);
+    {
+      Join join = ddp.join();
+      for (int step = 0; step < 2 * rank; ++step) ddp(input_of(rank, step), std::vector<int>{0}, false).backward();
+    }
+    EXPECT_TRUE(at::equal(net->spare.grad(), at::full({3}, 7.0 + rank, kDouble)));
+    EXPECT_FALSE(net->heads[1]->weight.grad().defined());
+    EXPECT_TRUE(net->heads[0]->weight.grad().defined());
+  });
 }
 
 struct CounterImpl : torch::nn::Module {
