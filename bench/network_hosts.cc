@@ -162,7 +162,12 @@ void NetworkHosts::shape(const std::string& rate) {
 void NetworkHosts::delay(const std::string& time) {
   for (int host = 0; host < count(); ++host) {
     const char* place = shaped_ ? " parent 1: handle 2:" : " root";
-    configure(hosts_[host], concat("qdisc add dev eth0", place, " netem delay ", time, " limit 100000\n"), "tc");
+    try {
+      configure(hosts_[host], concat("qdisc add dev eth0", place, " netem delay ", time, " limit 100000\n"), "tc");
+    } catch (const std::runtime_error&) {
+      throw std::runtime_error(
+          concat("a delay of '", time, "' cannot be had: it is no time, or this kernel has no netem"));
+    }
   }
 }
 
