@@ -17,7 +17,7 @@ import unittest
 import zlib
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from test_report import BENCH, ReportTest, Tree, command, train  # noqa: E402
+from test_report import BENCH, ReportTest, Tree, command, records, train  # noqa: E402
 
 NAMES = (
     [os.environ["GRADWIRE_BROWSER"]]
@@ -142,6 +142,18 @@ class Browser(ReportTest):
 
     def test_comparison_on_a_narrow_screen(self):
         self.look("compared", width=520)
+
+    def test_marks_of_a_timeline_stay_inside_wherever_it_ends(self):
+        lines = records(self.runs[1])
+        step = {**lines[-2], "buckets": []}
+        for name in ("forward", "backward", "wait", "optimizer"):
+            step[name] = [0, 0.0001]
+        # The last mark, at 2.50 ms, 3.50 ms and so on, is just before the end.
+        lengths = (0.00262, 0.00367, 0.105, 0.2625, 0.00105)
+        steps = [{**step, "step": number, "seconds": length} for number, length in enumerate(lengths)]
+        file = self.write(lines[0], *steps)
+        self.assertEqual(command(file, "-o", self.folder / "lengths.html").returncode, 0)
+        self.assertEqual(self.measured("lengths", width=520)["problems"], [])
 
     def test_page_is_painted_and_asks_for_nothing(self):
         page = self.folder / "single.html"

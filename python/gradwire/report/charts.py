@@ -223,11 +223,12 @@ class Block:
 def add_gantt(parent: Element, length: float, rows: Iterable[tuple[str, Sequence[Block]]], write: Format) -> None:
     """Rows of blocks on one scale from 0 to `length`."""
     chart = add(parent, "div", class_="gantt", data_length=repr(length))
-    ticks = [tick for tick in even_ticks(0, length, 8) if tick <= 0.96 * length]
+    ticks = even_ticks(0, length, 8)
     add(chart, "div", class_="gantt-label")
     scale = add(chart, "div", class_="gantt-scale")
     for tick in ticks:
-        add(scale, "span", write(tick), style=f"left:{percent(tick, length)}")
+        if tick <= 0.85 * length:  # the text goes to the right of its mark
+            add(scale, "span", write(tick), style=f"left:{percent(tick, length)}")
     for label, blocks in rows:
         add(chart, "div", label, class_="gantt-label", title=label)
         track = add(chart, "div", class_="gantt-track")
