@@ -6,7 +6,7 @@ set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/gradwire")
 
 set(installed_rooms base kernels store backend compress)
 if(GRADWIRE_TORCH)
-  list(APPEND installed_rooms process_group functional ddp hooks optim testing)
+  list(APPEND installed_rooms process_group functional ddp hooks nn amp optim testing)
 endif()
 foreach(room IN LISTS installed_rooms)
   if(IS_DIRECTORY "${PROJECT_SOURCE_DIR}/gradwire/${room}")
