@@ -84,7 +84,7 @@ TEST_P(SingleProcess, ThreeLayersOfLstmThatFlattenTheirParameters) {
   expect_trains_alike(Rnn(), random_tensor({kBatch, kLength, kWidth}, 1), random_tensor({kBatch, kLength, kWidth}, 2));
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, SingleProcess, ::testing::Values("shm", "threads"),
+INSTANTIATE_TEST_SUITE_P(Backends, SingleProcess, ::testing::Values("gloo", "shm", "threads"),
                          [](const auto& info) { return std::string(info.param); });
 
 // ---- TestDistributedNNFunctions; gather and scatter are in gradwire/functional/functional_test.cc
