@@ -56,12 +56,11 @@ ReducerOptions reducer_options(const DdpOptions& options) {
 }
 
 // Each tensor once, under its first name: a shared parameter has several.
-std::vector<NamedTensor> without_repeats(const torch::OrderedDict<std::string, at::Tensor>& tensors) {
+std::vector<NamedTensor> without_repeats(const std::vector<std::pair<std::string, at::Tensor>>& tensors) {
   std::vector<NamedTensor> out;
   std::set<const c10::TensorImpl*> seen;
-  for (const auto& item : tensors) {
-    if (item.value().defined() && seen.insert(item.value().unsafeGetTensorImpl()).second)
-      out.push_back({item.key(), item.value()});
+  for (const auto& [name, tensor] : tensors) {
+    if (tensor.defined() && seen.insert(tensor.unsafeGetTensorImpl()).second) out.push_back({name, tensor});
   }
   return out;
 }
@@ -140,19 +139,28 @@ struct DdpCore::Parts {
 };
 
 DdpCore::DdpCore(std::shared_ptr<torch::nn::Module> module, DdpOptions options) : parts_(std::make_unique<Parts>()) {
-  Parts& p = *parts_;
   if (module == nullptr) throw InvalidArgument("DistributedDataParallel: the module is null.");
+  refuse_sparse_embeddings(*module);
+  parts_->module = module;
+  start({module->named_parameters().pairs(), module->named_buffers().pairs()}, std::move(options), {});
+}
+
+DdpCore::DdpCore(ModuleTensors module, DdpOptions options, Rethrow rethrow) : parts_(std::make_unique<Parts>()) {
+  start(module, std::move(options), std::move(rethrow));
+}
+
+void DdpCore::start(const ModuleTensors& module, DdpOptions options, Rethrow rethrow) {
+  Parts& p = *parts_;
   refuse_later_options(options);
   ReducerOptions tuned = reducer_options(options);
-  const std::vector<NamedTensor> parameters = without_repeats(module->named_parameters());
+  tuned.rethrow = std::move(rethrow);
+  const std::vector<NamedTensor> parameters = without_repeats(module.parameters);
   const std::vector<NamedTensor> trained = needing_gradient(parameters);
-  const std::vector<NamedTensor> buffers = without_repeats(module->named_buffers());
-  refuse_sparse_embeddings(*module);
+  const std::vector<NamedTensor> buffers = without_repeats(module.buffers);
   p.device = device_of(options, parameters);
   p.group = options.process_group != nullptr ? options.process_group : default_group();
   require_served(*p.group, parameters);
 
-  p.module = std::move(module);
   p.options = std::move(options);
   p.buffers = tensors_of(buffers);
   p.reducer = std::make_shared<Reducer>(trained, p.group, tuned);
@@ -192,14 +200,16 @@ std::vector<std::vector<std::size_t>> DdpCore::bucket_plan() const { return part
 std::uint64_t DdpCore::payload_bytes() const { return parts_->reducer->payload_bytes(); }
 std::uint32_t DdpCore::iterations() const { return parts_->reducer->iterations(); }
 
-void DdpCore::before_forward() {
+void DdpCore::before_forward() { before_forward(parts_->module->is_training()); }
+
+void DdpCore::before_forward(bool training) {
   Parts& p = *parts_;
   p.synchronized_forward = p.sync && c10::GradMode::is_enabled();
   if (p.synchronized_forward) {
     if (!p.reducer->started()) p.reducer->start();
     p.reducer->before_forward();
   }
-  if (!p.options.broadcast_buffers || !p.module->is_training()) return;
+  if (!p.options.broadcast_buffers || !training) return;
   if (p.synchronized_forward && p.buffers_due && !p.reducer->alone()) {
     internal::broadcast_values(p.reducer->control(), p.buffers);
   }

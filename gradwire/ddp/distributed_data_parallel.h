@@ -19,6 +19,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -72,27 +74,41 @@ struct DdpOptions {
   bool mixed_precision = false;
 };
 
+// What DDP needs of a module that is no torch::nn::Module, a Python one for instance. Names are those in the module; a
+// tensor that has several is listed once, or counts under its first name.
+struct ModuleTensors {
+  std::vector<std::pair<std::string, at::Tensor>> parameters;
+  std::vector<std::pair<std::string, at::Tensor>> buffers;
+};
+
 // What does not depend on the type of the module. Use DistributedDataParallel.
 class DdpCore {
  public:
+  // Rethrows an error of backward as what the caller's language wants; returns where it has nothing better.
+  using Rethrow = std::function<void(const std::exception_ptr& error)>;
+
   // Collective in the group, unless init_sync is false. Throws InvalidArgument (no parameter needs a gradient, a device
   // the group does not serve, an option out of range), UnsupportedError (an option of a later version), MismatchError
   // on all ranks (modules or options differ), ResourceError.
   DdpCore(std::shared_ptr<torch::nn::Module> module, DdpOptions options);
+  // The same for a module that lives elsewhere, which finds its sparse embeddings and tells whether it is training
+  // itself. `rethrow` may be empty; it is called on the thread of forward() or backward().
+  DdpCore(ModuleTensors module, DdpOptions options, Rethrow rethrow = {});
   ~DdpCore();
   DdpCore(const DdpCore&) = delete;
   DdpCore& operator=(const DdpCore&) = delete;
 
   const DdpOptions& options() const noexcept;
   const std::shared_ptr<ProcessGroup>& process_group() const noexcept;
-  torch::nn::Module& module() const noexcept;
+  torch::nn::Module& module() const noexcept;  // not for a module that lives elsewhere
 
   void register_comm_hook(std::shared_ptr<CommHook> hook);
   void replace_comm_hook(std::shared_ptr<CommHook> hook);
   bool set_sync(bool sync) noexcept;  // returns what it was
 
-  // Around the module's forward().
+  // Around the module's forward(). `training`: of the module; not given, the module is asked.
   void before_forward();
+  void before_forward(bool training);
   void after_forward(const std::vector<at::Tensor>& outputs);
   // `tensor` on this rank's device.
   at::Tensor to_device(at::Tensor tensor) const;
@@ -115,6 +131,7 @@ class DdpCore {
 
  private:
   struct Parts;
+  void start(const ModuleTensors& module, DdpOptions options, Rethrow rethrow);
   std::unique_ptr<Parts> parts_;
 };
 

@@ -29,6 +29,7 @@ struct ReducerOptions {
   BucketCaps caps = bucket_caps();
   int lanes = 1;  // 0: hooks run on the thread of the backward pass
   GraphKind graph = GraphKind::every_parameter;
+  std::function<void(const std::exception_ptr&)> rethrow = {};  // as DdpCore::Rethrow; may be empty
 };
 
 // The life of an iteration: before_forward() -> expect_backward() -> one call of on_gradient() a parameter -> finish(),

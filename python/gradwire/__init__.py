@@ -1,0 +1,28 @@
+# SPDX-FileCopyrightText: The gradwire authors
+# SPDX-License-Identifier: Apache-2.0
+"""Data-parallel training over gradwire's C++ runtime, with the names of torch.distributed.
+
+    import gradwire.distributed as dist
+    from gradwire.nn.parallel import DistributedDataParallel
+
+    dist.init_process_group()                     # under gradwire-run or torchrun
+    model = DistributedDataParallel(model)
+    model.register_comm_hook(*gradwire.hooks.power_sgd(rank=4))
+
+See docs/python.md for what differs from PyTorch.
+"""
+import torch
+
+from gradwire import _build
+
+if torch.__version__.split("+")[0] != _build.TORCH_VERSION:
+    raise ImportError(
+        f"gradwire was built for torch {_build.TORCH_VERSION}, but torch {torch.__version__} is installed in "
+        f"{torch.__path__[0]}. Their binary interfaces differ: install torch=={_build.TORCH_VERSION}, or build gradwire "
+        "again against this torch (pip install --no-build-isolation . in its sources)."
+    )
+
+from gradwire import _C, _errors, distributed, hooks, nn  # noqa: E402  (_C needs torch's libraries loaded, and checked)
+
+__version__ = _build.VERSION
+__all__ = ["distributed", "hooks", "nn"]

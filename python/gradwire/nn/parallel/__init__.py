@@ -1,0 +1,6 @@
+# SPDX-FileCopyrightText: The gradwire authors
+# SPDX-License-Identifier: Apache-2.0
+"""Parallel modules."""
+from gradwire.nn.parallel.distributed import DistributedDataParallel
+
+__all__ = ["DistributedDataParallel"]

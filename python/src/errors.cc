@@ -1,0 +1,90 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include <torch/csrc/Exceptions.h>
+
+#include "binding.h"
+
+namespace gradwire::python {
+namespace {
+
+const char* class_name(const Error& error) {
+  if (dynamic_cast<const InvalidArgument*>(&error) != nullptr) return "InvalidArgument";
+  if (dynamic_cast<const UnsupportedError*>(&error) != nullptr) return "UnsupportedError";
+  if (dynamic_cast<const MismatchError*>(&error) != nullptr) return "MismatchError";
+  if (dynamic_cast<const PeerError*>(&error) != nullptr) return "PeerError";
+  if (dynamic_cast<const TimeoutError*>(&error) != nullptr) return "TimeoutError";
+  if (dynamic_cast<const AbortedError*>(&error) != nullptr) return "AbortedError";
+  if (dynamic_cast<const ResourceError*>(&error) != nullptr) return "ResourceError";
+  if (dynamic_cast<const StoreError*>(&error) != nullptr) return "StoreError";
+  if (dynamic_cast<const InternalError*>(&error) != nullptr) return "InternalError";
+  return "DistError";
+}
+
+py::object own_exception(const Error& error) {
+  py::object made = py::module_::import("gradwire._errors").attr(class_name(error))(error.what());
+  if (const auto* peer = dynamic_cast<const PeerError*>(&error)) made.attr("peers") = peer->peers();
+  if (const auto* timeout = dynamic_cast<const TimeoutError*>(&error)) made.attr("peers") = timeout->peers();
+  return made;
+}
+
+// Takes the exception that is being raised in this thread.
+py::object raised_exception() {
+  py::error_already_set raised;
+  return raised.value();
+}
+
+void raise(const py::object& exception) { PyErr_SetObject(py::type::handle_of(exception).ptr(), exception.ptr()); }
+
+}  // namespace
+
+py::object exception_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& own) {
+    return own_exception(own);
+  } catch (py::error_already_set& python) {
+    return python.value();
+  } catch (python_error& python) {
+    python.restore();
+    return raised_exception();
+  } catch (const std::exception& other) {
+    return py::module_::import("builtins").attr("RuntimeError")(other.what());
+  } catch (...) {
+    return py::module_::import("builtins").attr("RuntimeError")("an exception that is no std::exception");
+  }
+}
+
+void rethrow_as_python(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& own) {
+    const py::gil_scoped_acquire lock;
+    raise(own_exception(own));
+    throw py::error_already_set();
+  } catch (...) {
+    // Autograd knows what to do with Python's own errors and with all others.
+  }
+}
+
+void bind_errors(py::module_& module) {
+  py::register_exception_translator([](std::exception_ptr error) {
+    try {
+      if (error) std::rethrow_exception(error);
+    } catch (const Error& own) {
+      raise(own_exception(own));
+    } catch (python_error& python) {
+      python.restore();
+    }
+  });
+  module.def(
+      "_raise_for_tests",
+      [](const std::string& kind) {
+        if (kind == "PeerError") throw PeerError("a peer", {1, 2});
+        if (kind == "TimeoutError") throw TimeoutError("too late", {3});
+        if (kind == "InvalidArgument") throw InvalidArgument("wrong");
+        throw InternalError(kind);
+      },
+      py::arg("kind"));
+}
+
+}  // namespace gradwire::python
