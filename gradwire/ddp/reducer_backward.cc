@@ -277,7 +277,7 @@ void Reducer::run_here(std::size_t bucket) {
     const LaneScope scope(routes_here_, tag_of(bucket));
     flight.future = run_hook(bucket, group, iteration_);
   }
-  flight.future->waitAndThrow();
+  work_from_future(flight.future)->wait();
   keep_result(bucket, checked(bucket, tensor_of(*flight.future)));
 }
 
@@ -287,7 +287,7 @@ void Reducer::await_here() {
     Flight& flight = flights_[bucket];
     if (flight.result.defined()) continue;
     if (flight.future) {
-      flight.future->waitAndThrow();
+      work_from_future(flight.future)->wait();
     } else {
       flight.work->wait();
     }
@@ -308,7 +308,11 @@ void Reducer::finish() {
         fail(std::current_exception(), "the reduction of its gradients");
       }
     }
-    running_.wait();
+    try {
+      running_.wait_unless_interrupted();
+    } catch (...) {
+      fail(std::current_exception(), "the reduction of its gradients");
+    }
     if (failed_) throw_failure();
     if (!options_.gradient_as_bucket_view) write_back();
     try {

@@ -11,6 +11,8 @@
 
 See docs/python.md for what differs from PyTorch.
 """
+import threading
+
 import torch
 
 from gradwire import _build
@@ -23,6 +25,9 @@ if torch.__version__.split("+")[0] != _build.TORCH_VERSION:
     )
 
 from gradwire import _C, _errors, distributed, hooks, nn  # noqa: E402  (_C needs torch's libraries loaded, and checked)
+
+if threading.current_thread() is threading.main_thread():
+    _C.watch_signals()
 
 __version__ = _build.VERSION
 __all__ = ["distributed", "hooks", "nn"]

@@ -12,28 +12,20 @@ __all__ = [
     "InvalidArgument", "MismatchError", "PeerError", "ResourceError", "StoreError", "TimeoutError", "UnsupportedError",
 ]
 
-if _torch.is_available():
-    _Error = _torch.DistError
-    _BackendError = _torch.DistBackendError
-    _NetworkError = _torch.DistNetworkError
-    _StoreError = _torch.DistStoreError
-else:
-    _Error = _BackendError = _NetworkError = _StoreError = RuntimeError
 
-
-class DistError(_Error):
+class DistError(_torch.DistError):
     """The base of them all."""
 
 
-class DistBackendError(DistError, _BackendError):
+class DistBackendError(DistError, _torch.DistBackendError):
     """A collective failed. The group is at its end: every later call on it raises the first reason again."""
 
 
-class DistNetworkError(DistError, _NetworkError):
+class DistNetworkError(DistError, _torch.DistNetworkError):
     """The network between ranks failed."""
 
 
-class DistStoreError(DistError, _StoreError):
+class DistStoreError(DistError, _torch.DistStoreError):
     """The rendezvous store failed or is gone."""
 
 

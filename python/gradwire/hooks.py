@@ -10,11 +10,10 @@ from __future__ import annotations
 from typing import Any, Callable, Iterable
 
 import torch
-from torch.futures import Future
 
 from gradwire import _C
-from gradwire._C import CommHook, GradBucket, ProcessGroup
-from gradwire.distributed.algorithms.ddp_comm_hooks._native import Hook, native, native_hook
+from gradwire._C import CommHook, ProcessGroup
+from gradwire.distributed.algorithms.ddp_comm_hooks._native import Hook, NativeHook, native_hook
 from gradwire.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import (
     PowerSGDState,
     batched_powerSGD_hook,
@@ -29,10 +28,11 @@ __all__ = [
 Registration = tuple[Any, Hook]
 
 
-@native(lambda state: state)
-def run(state: CommHook, bucket: GradBucket) -> Future[torch.Tensor]:
-    """The hook whose state is a hook of the C++ runtime."""
-    return state.run(bucket)
+run = NativeHook(
+    "run",
+    lambda state: state,
+    """The hook whose state is a hook of the C++ runtime.""",
+)
 
 
 def names() -> list[str]:

@@ -38,8 +38,8 @@ void bind_comm_hook(py::module_& module);
 void bind_hooks(py::module_& module);
 void bind_ddp(py::module_& module);
 
-// The Python exception of `error`, with the lock held: one of the family in gradwire/_errors.py for gradwire's own, what
-// Python raised for Python's own, else RuntimeError.
+// The Python exception of `error`, with the lock held: one of the family in gradwire/_errors.py for gradwire's own,
+// what Python raised for Python's own, else RuntimeError.
 py::object exception_of(const std::exception_ptr& error);
 
 // DdpCore::Rethrow: as above, on threads that do not hold the lock.

@@ -50,8 +50,9 @@ void bind_ddp(py::module_& module) {
            py::arg("broadcast_buffers"), py::arg("init_sync"), py::arg("bucket_cap_mb"),
            py::arg("find_unused_parameters"), py::arg("gradient_as_bucket_view"), py::arg("static_graph"),
            py::arg("lanes"), Unlocked())
-      .def("before_forward", [](DdpCore& self, bool training) { self.before_forward(training); }, py::arg("training"),
-           Unlocked())
+      .def(
+          "before_forward", [](DdpCore& self, bool training) { self.before_forward(training); }, py::arg("training"),
+          Unlocked())
       .def("after_forward", &DdpCore::after_forward, py::arg("outputs"), Unlocked())
       .def("set_sync", &DdpCore::set_sync, py::arg("sync"))
       .def("register_comm_hook", &DdpCore::register_comm_hook, py::arg("hook"), Unlocked())

@@ -3,6 +3,7 @@
 #include <torch/csrc/Exceptions.h>
 
 #include "binding.h"
+#include "gradwire/base/interrupt.h"
 
 namespace gradwire::python {
 namespace {
@@ -35,6 +36,26 @@ py::object raised_exception() {
 
 void raise(const py::object& exception) { PyErr_SetObject(py::type::handle_of(exception).ptr(), exception.ptr()); }
 
+// What a signal's handler raised while a call was waiting: the call ends with an AbortedError, and this takes its
+// place. Of the main thread alone, where handlers run.
+PyObject* raised_by_signal = nullptr;
+
+bool look_for_signals() noexcept {
+  const py::gil_scoped_acquire lock;
+  if (raised_by_signal != nullptr) return true;
+  if (PyErr_CheckSignals() == 0) return false;
+  py::error_already_set raised;
+  raised_by_signal = py::object(raised.value()).release().ptr();
+  return true;
+}
+
+bool raise_for_signal() {
+  if (raised_by_signal == nullptr || interrupt_check() != &look_for_signals) return false;
+  const auto exception = py::reinterpret_steal<py::object>(std::exchange(raised_by_signal, nullptr));
+  raise(exception);
+  return true;
+}
+
 }  // namespace
 
 py::object exception_of(const std::exception_ptr& error) {
@@ -59,7 +80,7 @@ void rethrow_as_python(const std::exception_ptr& error) {
     std::rethrow_exception(error);
   } catch (const Error& own) {
     const py::gil_scoped_acquire lock;
-    raise(own_exception(own));
+    if (!raise_for_signal()) raise(own_exception(own));
     throw py::error_already_set();
   } catch (...) {
     // Autograd knows what to do with Python's own errors and with all others.
@@ -71,11 +92,14 @@ void bind_errors(py::module_& module) {
     try {
       if (error) std::rethrow_exception(error);
     } catch (const Error& own) {
-      raise(own_exception(own));
+      if (!raise_for_signal()) raise(own_exception(own));
     } catch (python_error& python) {
       python.restore();
     }
   });
+  module.def(
+      "watch_signals", [] { set_interrupt_check(&look_for_signals); },
+      "Lets Ctrl-C (any signal whose handler raises) end waits of the calling thread, which must be the main one.");
   module.def(
       "_raise_for_tests",
       [](const std::string& kind) {

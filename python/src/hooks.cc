@@ -52,35 +52,23 @@ HookPtr make_python_hook(py::object state, py::object callable, const std::strin
   return std::make_shared<PythonHook>(std::move(state), std::move(callable), std::move(traits));
 }
 
-// The hook's body as a function (group, bucket).
-using Body = Future (*)(const GroupPtr&, GradBucket&);
-void def_body(py::module_& module, const char* name, Body body) {
-  module.def(
-      name,
-      [body](const GroupPtr& group, GradBucket& bucket) {
-        Future future;
-        {
-          const py::gil_scoped_release unlocked;
-          future = body(group, bucket);
-        }
-        return python_future(std::move(future));
-      },
-      py::arg("group"), py::arg("bucket"));
-}
-
-using PowerSGDBody = Future (*)(const std::shared_ptr<PowerSGDState>&, GradBucket&);
-void def_body(py::module_& module, const char* name, PowerSGDBody body) {
-  module.def(
-      name,
-      [body](const std::shared_ptr<PowerSGDState>& state, GradBucket& bucket) {
-        Future future;
-        {
-          const py::gil_scoped_release unlocked;
-          future = body(state, bucket);
-        }
-        return python_future(std::move(future));
-      },
-      py::arg("state"), py::arg("bucket"));
+// A bucket of PyTorch's DistributedDataParallel, whose `gradients` are views into `buffer`.
+GradBucket make_grad_bucket(std::size_t index, const at::Tensor& buffer, const std::vector<at::Tensor>& parameters,
+                            const std::vector<std::string>& names, const std::vector<at::Tensor>& gradients,
+                            const GroupPtr& group, bool is_last, std::uint32_t iteration) {
+  auto layout = std::make_shared<BucketLayout>();
+  layout->index = index;
+  layout->numel = buffer.numel();
+  layout->dtype = buffer.scalar_type();
+  layout->device = buffer.device();
+  layout->parameters = parameters;
+  layout->names = names;
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    const at::Tensor& gradient = gradients[i];
+    layout->slots.push_back({i, gradient.storage_offset() - buffer.storage_offset(), gradient.numel(),
+                             gradient.sizes().vec(), gradient.strides().vec()});
+  }
+  return {std::move(layout), buffer, *group, group->size(), is_last, iteration};
 }
 
 py::dict record_dict(const BucketRecord& record) {
@@ -117,17 +105,17 @@ void bind_power_sgd(py::module_& module) {
              const CompressionStats stats = self.compression_stats();
              return py::make_tuple(stats.rate, stats.before, stats.after);
            })
-      .def("error",
-           [](const PowerSGDState& self, const std::string& parameter) -> std::optional<at::Tensor> {
-             at::Tensor error = self.error(parameter);
-             if (!error.defined()) return std::nullopt;
-             return error;
-           }, py::arg("parameter"))
+      .def(
+          "error",
+          [](const PowerSGDState& self, const std::string& parameter) -> std::optional<at::Tensor> {
+            at::Tensor error = self.error(parameter);
+            if (!error.defined()) return std::nullopt;
+            return error;
+          },
+          py::arg("parameter"))
       .def("state_dict", [](const PowerSGDState& self) { return dict_of(self.state_dict()); })
       .def("load_state_dict",
            [](PowerSGDState& self, const py::dict& state) { self.load_state_dict(hook_state_from(state)); });
-  def_body(module, "power_sgd_hook", &power_sgd_hook);
-  def_body(module, "batched_power_sgd_hook", &batched_power_sgd_hook);
   module.def("make_power_sgd_hook",
              [](std::shared_ptr<PowerSGDState> state) { return make_power_sgd_hook(std::move(state)); });
   module.def("make_batched_power_sgd_hook",
@@ -150,25 +138,32 @@ be divided by `divisor`, and collectives to go through `group`.)")
       .def("parameter_names", &GradBucket::parameter_names, "Their names in the module.")
       .def_property_readonly("iteration", &GradBucket::iteration, "Counts synchronized backward passes from 0.")
       .def_property_readonly("divisor", &GradBucket::divisor, "The number of ranks that take part.")
-      .def_property_readonly("group", [](const GradBucket& self) { return self.group().shared_from_this(); },
-                             "The group for this bucket's collectives.");
+      .def_property_readonly(
+          "group", [](const GradBucket& self) { return self.group().shared_from_this(); },
+          "The group for this bucket's collectives.");
+  module.def("make_grad_bucket", &make_grad_bucket, py::arg("index"), py::arg("buffer"), py::arg("parameters"),
+             py::arg("names"), py::arg("gradients"), py::arg("group"), py::arg("is_last"), py::arg("iteration"),
+             py::keep_alive<0, 6>());
   py::class_<CommHook, HookPtr>(module, "CommHook", "A hook of the C++ runtime, as register_comm_hook() takes it.")
       .def_property_readonly("name", [](const CommHook& self) { return self.traits().name; })
       .def_property_readonly("parallel_safe", [](const CommHook& self) { return self.traits().parallel_safe; })
-      .def("state_dict", [](const CommHook& self) { return dict_of(self.state_dict()); },
-           "What the hook remembers; keys that begin with 'local/' are this rank's own. Between iterations only.")
-      .def("load_state_dict", [](CommHook& self, const py::dict& state) { self.load_state_dict(hook_state_from(state)); },
-           py::arg("state"))
-      .def("run",
-           [](CommHook& self, GradBucket& bucket) {
-             Future future;
-             {
-               const py::gil_scoped_release unlocked;
-               future = self.run(bucket);
-             }
-             return python_future(std::move(future));
-           },
-           py::arg("bucket"), "What is done with one bucket; a torch.futures.Future of what becomes the gradients.")
+      .def(
+          "state_dict", [](const CommHook& self) { return dict_of(self.state_dict()); },
+          "What the hook remembers; keys that begin with 'local/' are this rank's own. Between iterations only.")
+      .def(
+          "load_state_dict",
+          [](CommHook& self, const py::dict& state) { self.load_state_dict(hook_state_from(state)); }, py::arg("state"))
+      .def(
+          "run",
+          [](CommHook& self, GradBucket& bucket) {
+            Future future;
+            {
+              const py::gil_scoped_release unlocked;
+              future = self.run(bucket);
+            }
+            return python_future(std::move(future));
+          },
+          py::arg("bucket"), "What is done with one bucket; a torch.futures.Future of what becomes the gradients.")
       .def("__repr__", [](const CommHook& self) { return "<gradwire hook '" + self.traits().name + "'>"; });
   module.def("make_python_hook", &make_python_hook, py::arg("state"), py::arg("callable"), py::arg("name"),
              py::arg("parallel_safe"), py::arg("single_collective"), py::arg("groups"));
@@ -176,12 +171,6 @@ be divided by `divisor`, and collectives to go through `group`.)")
 
 void bind_hooks(py::module_& module) {
   py::module_ hooks = module.def_submodule("hooks", "Ready-made hooks.");
-  def_body(hooks, "allreduce_hook", &allreduce_hook);
-  def_body(hooks, "fp16_compress_hook", &fp16_compress_hook);
-  def_body(hooks, "bf16_compress_hook", &bf16_compress_hook);
-  def_body(hooks, "noop_hook", &noop_hook);
-  def_body(hooks, "quantization_pertensor_hook", &quantization_pertensor_hook);
-  def_body(hooks, "quantization_perchannel_hook", &quantization_perchannel_hook);
   hooks.def("make_allreduce_hook", &make_allreduce_hook, py::arg("group") = py::none());
   hooks.def("make_fp16_compress_hook", &make_fp16_compress_hook, py::arg("group") = py::none());
   hooks.def("make_bf16_compress_hook", &make_bf16_compress_hook, py::arg("group") = py::none());
@@ -196,7 +185,8 @@ void bind_hooks(py::module_& module) {
       [](GroupPtr group, GroupPtr subgroup, std::int64_t start, bool all_reduce) {
         return make_post_local_sgd_hook({std::move(group), std::move(subgroup), start, all_reduce});
       },
-      py::arg("process_group"), py::arg("subgroup"), py::arg("start_iteration"), py::arg("post_local_gradient_allreduce"));
+      py::arg("process_group"), py::arg("subgroup"), py::arg("start_iteration"),
+      py::arg("post_local_gradient_allreduce"));
   hooks.def(
       "make_compressed_hook",
       [](const std::string& description, bool plain_vectors, GroupPtr group) {
@@ -216,16 +206,17 @@ void bind_hooks(py::module_& module) {
   hooks.def(
       "make_hook_then_step",
       [](HookPtr inner, py::object step) {
-        return make_hook_then_step(std::move(inner), [held = HeldObject(std::move(step))](
-                                                         const std::string& name, at::Tensor parameter,
-                                                         at::Tensor gradient) {
-          const py::gil_scoped_acquire lock;
-          held.get()(name, parameter, gradient);
-        });
+        return make_hook_then_step(
+            std::move(inner),
+            [held = HeldObject(std::move(step))](const std::string& name, at::Tensor parameter, at::Tensor gradient) {
+              const py::gil_scoped_acquire lock;
+              held.get()(name, parameter, gradient);
+            });
       },
       py::arg("inner"), py::arg("step"));
-  hooks.def("make_hook", [](const std::string& spec, GroupPtr group) { return make_hook(spec, std::move(group)); },
-            py::arg("spec"), py::arg("group") = py::none());
+  hooks.def(
+      "make_hook", [](const std::string& spec, GroupPtr group) { return make_hook(spec, std::move(group)); },
+      py::arg("spec"), py::arg("group") = py::none());
   hooks.def("hook_names", &hook_names);
   hooks.def("known_hooks", [] {
     py::list out;

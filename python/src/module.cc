@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// The extension module gradwire._C: the C++ runtime as Python objects. What users call is in the Python files around it.
+// The extension module gradwire._C: the C++ runtime as Python objects. What users call is in the Python files around
+// it.
 #include "binding.h"
 
 PYBIND11_MODULE(_C, module) {

@@ -24,13 +24,16 @@ class PyProcessGroup final : public ProcessGroup, public py::trampoline_self_lif
 
   bool supports(c10::DeviceType device) const override {
     const std::string name = c10::DeviceTypeName(device, true);
-    return overridden(base(), "supports", cast<bool>, [&] { return ProcessGroup::supports(device); }, name);
+    return overridden(
+        base(), "supports", cast<bool>, [&] { return ProcessGroup::supports(device); }, name);
   }
   void abort(const std::string& reason) override {
-    overridden(base(), "abort", [](const py::object&) {}, [&] { ProcessGroup::abort(reason); });
+    overridden(
+        base(), "abort", [](const py::object&) {}, [&] { ProcessGroup::abort(reason); });
   }
   void shutdown() override {
-    overridden(base(), "shutdown", [](const py::object&) {}, [&] { ProcessGroup::shutdown(); });
+    overridden(
+        base(), "shutdown", [](const py::object&) {}, [&] { ProcessGroup::shutdown(); });
   }
 
  protected:
@@ -48,24 +51,29 @@ class PyProcessGroup final : public ProcessGroup, public py::trampoline_self_lif
   }
   void do_set_group_name(const std::string& name) override {
     const auto otherwise = [&] { ProcessGroup::do_set_group_name(name); };
-    overridden(base(), "setGroupName", [](const py::object&) {}, otherwise, name);
+    overridden(
+        base(), "setGroupName", [](const py::object&) {}, otherwise, name);
   }
   std::string get_group_desc() const override {
     return overridden(base(), "getGroupDesc", cast<std::string>, [&] { return ProcessGroup::get_group_desc(); });
   }
   void do_set_group_desc(const std::string& desc) override {
     const auto otherwise = [&] { ProcessGroup::do_set_group_desc(desc); };
-    overridden(base(), "setGroupDesc", [](const py::object&) {}, otherwise, desc);
+    overridden(
+        base(), "setGroupDesc", [](const py::object&) {}, otherwise, desc);
   }
 
   WorkPtr do_broadcast(Tensors& tensors, const BroadcastOptions& options) override {
-    return work("broadcast", [&] { return ProcessGroup::do_broadcast(tensors, options); }, tensors, options);
+    return work(
+        "broadcast", [&] { return ProcessGroup::do_broadcast(tensors, options); }, tensors, options);
   }
   WorkPtr do_all_reduce(Tensors& tensors, const AllReduceOptions& options) override {
-    return work("allreduce", [&] { return ProcessGroup::do_all_reduce(tensors, options); }, tensors, options);
+    return work(
+        "allreduce", [&] { return ProcessGroup::do_all_reduce(tensors, options); }, tensors, options);
   }
   WorkPtr do_reduce(Tensors& tensors, const ReduceOptions& options) override {
-    return work("reduce", [&] { return ProcessGroup::do_reduce(tensors, options); }, tensors, options);
+    return work(
+        "reduce", [&] { return ProcessGroup::do_reduce(tensors, options); }, tensors, options);
   }
   WorkPtr do_all_gather(Lists& outputs, Tensors& inputs, const AllGatherOptions& options) override {
     const auto otherwise = [&] { return ProcessGroup::do_all_gather(outputs, inputs, options); };
@@ -104,20 +112,25 @@ class PyProcessGroup final : public ProcessGroup, public py::trampoline_self_lif
     return work("alltoall_base", otherwise, output, input, output_splits, input_splits, options);
   }
   WorkPtr do_barrier(const BarrierOptions& options) override {
-    return work("barrier", [&] { return ProcessGroup::do_barrier(options); }, options);
+    return work(
+        "barrier", [&] { return ProcessGroup::do_barrier(options); }, options);
   }
   void do_monitored_barrier(Milliseconds timeout, bool wait_all) override {
     const auto otherwise = [&] { ProcessGroup::do_monitored_barrier(timeout, wait_all); };
-    overridden(base(), "monitored_barrier", [](const py::object&) {}, otherwise, timeout, wait_all);
+    overridden(
+        base(), "monitored_barrier", [](const py::object&) {}, otherwise, timeout, wait_all);
   }
   WorkPtr do_send(Tensors& tensors, int destination, int tag) override {
-    return work("send", [&] { return ProcessGroup::do_send(tensors, destination, tag); }, tensors, destination, tag);
+    return work(
+        "send", [&] { return ProcessGroup::do_send(tensors, destination, tag); }, tensors, destination, tag);
   }
   WorkPtr do_recv(Tensors& tensors, int source, int tag) override {
-    return work("recv", [&] { return ProcessGroup::do_recv(tensors, source, tag); }, tensors, source, tag);
+    return work(
+        "recv", [&] { return ProcessGroup::do_recv(tensors, source, tag); }, tensors, source, tag);
   }
   WorkPtr do_recv_anysource(Tensors& tensors, int tag) override {
-    return work("recv_anysource", [&] { return ProcessGroup::do_recv_anysource(tensors, tag); }, tensors, tag);
+    return work(
+        "recv_anysource", [&] { return ProcessGroup::do_recv_anysource(tensors, tag); }, tensors, tag);
   }
   GroupPtr do_dup() override {
     return overridden(base(), "dup", cast<GroupPtr>, [&] { return ProcessGroup::do_dup(); });
@@ -164,8 +177,10 @@ void bind_identity(Class& group) {
                     "A timedelta: how long calls without a time-out of their own may take.")
       .def("_set_default_timeout", &ProcessGroup::set_timeout, py::arg("timeout"))
       .def_property_readonly("bound_device_id", [](const ProcessGroup&) { return py::none(); })
-      .def("supports", [](const ProcessGroup& self, const std::string& type) { return self.supports(c10::Device(type).type()); },
-           py::arg("device_type"), Unlocked(), "Whether collectives work on tensors of 'cpu', 'cuda', ...")
+      .def(
+          "supports",
+          [](const ProcessGroup& self, const std::string& type) { return self.supports(c10::Device(type).type()); },
+          py::arg("device_type"), Unlocked(), "Whether collectives work on tensors of 'cpu', 'cuda', ...")
       .def("payload_bytes", &ProcessGroup::payload_bytes,
            "The bytes that this rank's collectives so far have to send by the textbook algorithm.");
 }
@@ -175,23 +190,32 @@ void bind_collectives(Class& group) {
   group
       .def("broadcast", &ProcessGroup::broadcast, py::arg("tensors"), opts(BroadcastOptions()), Unlocked(),
            "opts.rootRank's tensors on every rank, in place.")
-      .def("broadcast", [](ProcessGroup& self, const at::Tensor& tensor, int root) {
-             BroadcastOptions options;
-             options.root = root;
-             return self.broadcast({tensor}, options);
-           }, py::arg("tensor"), py::arg("root"), Unlocked())
+      .def(
+          "broadcast",
+          [](ProcessGroup& self, const at::Tensor& tensor, int root) {
+            BroadcastOptions options;
+            options.root = root;
+            return self.broadcast({tensor}, options);
+          },
+          py::arg("tensor"), py::arg("root"), Unlocked())
       .def("allreduce", &ProcessGroup::all_reduce, py::arg("tensors"), opts(AllReduceOptions()), Unlocked(),
            "The reduction of all ranks' tensors, in place and bit for bit the same on every rank.")
-      .def("allreduce", [](ProcessGroup& self, Tensors tensors, const ReduceOp& op) {
-             AllReduceOptions options;
-             options.op = op;
-             return self.all_reduce(std::move(tensors), options);
-           }, py::arg("tensors"), py::arg("op"), Unlocked())
-      .def("allreduce", [](ProcessGroup& self, const at::Tensor& tensor, const ReduceOp& op) {
-             AllReduceOptions options;
-             options.op = op;
-             return self.all_reduce({tensor}, options);
-           }, py::arg("tensor"), py::arg("op") = ReduceOp::sum(), Unlocked())
+      .def(
+          "allreduce",
+          [](ProcessGroup& self, Tensors tensors, const ReduceOp& op) {
+            AllReduceOptions options;
+            options.op = op;
+            return self.all_reduce(std::move(tensors), options);
+          },
+          py::arg("tensors"), py::arg("op"), Unlocked())
+      .def(
+          "allreduce",
+          [](ProcessGroup& self, const at::Tensor& tensor, const ReduceOp& op) {
+            AllReduceOptions options;
+            options.op = op;
+            return self.all_reduce({tensor}, options);
+          },
+          py::arg("tensor"), py::arg("op") = ReduceOp::sum(), Unlocked())
       .def("allreduce_coalesced", &ProcessGroup::all_reduce_coalesced, py::arg("tensors"), opts(AllReduceOptions()),
            Unlocked(), "allreduce of several tensors at once.")
       .def("reduce", &ProcessGroup::reduce, py::arg("tensors"), opts(ReduceOptions()), Unlocked(),
@@ -223,18 +247,19 @@ void bind_collectives(Class& group) {
 }
 
 void bind_rest(Class& group) {
-  group
-      .def("send", &ProcessGroup::send, py::arg("tensors"), py::arg("dstRank"), py::arg("tag") = 0, Unlocked())
+  group.def("send", &ProcessGroup::send, py::arg("tensors"), py::arg("dstRank"), py::arg("tag") = 0, Unlocked())
       .def("recv", &ProcessGroup::recv, py::arg("tensors"), py::arg("srcRank"), py::arg("tag") = 0, Unlocked())
       .def("recv_anysource", &ProcessGroup::recv_anysource, py::arg("tensors"), py::arg("tag") = 0, Unlocked())
       .def("dup", &ProcessGroup::dup, Unlocked(),
            "A group of the same ranks with an ordered sequence of its own; collective. None where there is none.")
-      .def("split", &ProcessGroup::split, py::arg("color"), py::arg("key") = 0, py::arg("desc") = py::none(), Unlocked(),
+      .def("split", &ProcessGroup::split, py::arg("color"), py::arg("key") = 0, py::arg("desc") = py::none(),
+           Unlocked(),
            "Groups of the ranks with the same color, ordered by key; collective. None for a negative color.")
       .def("allocate", &ProcessGroup::allocate, py::arg("numel"), py::arg("dtype"), Unlocked(),
            "Zeroed 1-D memory that this group communicates fastest with; collective.")
-      .def("abort", [](ProcessGroup& self) { self.abort(); }, Unlocked(),
-           "Ends the group on this rank: waiting calls and every later one raise. Does nothing unless overridden.")
+      .def(
+          "abort", [](ProcessGroup& self) { self.abort(); }, Unlocked(),
+          "Ends the group on this rank: waiting calls and every later one raise. Does nothing unless overridden.")
       .def("abort", &ProcessGroup::abort, py::arg("reason"), Unlocked())
       .def("shutdown", &ProcessGroup::shutdown, Unlocked(), "Ends the group well. Does nothing unless overridden.");
 }

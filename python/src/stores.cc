@@ -114,9 +114,7 @@ class PyStore final : public Store, public py::trampoline_self_life_support {
   void multi_set(std::span<const std::string> keys, std::span<const Value> values) override {
     for (std::size_t i = 0; i < keys.size(); ++i) set(keys[i], values[i]);
   }
-  void queue_push(const std::string& queue, const Value& value) override {
-    call("queue_push", queue, Bytes{value});
-  }
+  void queue_push(const std::string& queue, const Value& value) override { call("queue_push", queue, Bytes{value}); }
   Value queue_pop(const std::string& queue) override { return call_for<Value>("queue_pop", queue); }
   std::int64_t queue_length(const std::string& queue) override { return call_for<std::int64_t>("queue_len", queue); }
   Milliseconds timeout() const override { return timeout_; }
@@ -167,21 +165,25 @@ arguments that no store takes. A class may derive from Store; it must have set, 
            "Adds to the decimal number that `key` holds (an absent key: 0) and returns the new one; atomic.")
       .def("compare_set", &compare_set, py::arg("key"), py::arg("expected_value"), py::arg("desired_value"),
            "Sets `key` if it holds `expected_value`, or is absent and that is empty; returns what it holds then.")
-      .def("wait", [](Store& self, const Keys& keys) { wait_for(self, keys, self.timeout()); }, py::arg("keys"),
-           Unlocked(), "Waits until all keys are there.")
+      .def(
+          "wait", [](Store& self, const Keys& keys) { wait_for(self, keys, self.timeout()); }, py::arg("keys"),
+          Unlocked(), "Waits until all keys are there.")
       .def("wait", &wait_for, py::arg("keys"), py::arg("timeout"), Unlocked())
-      .def("check", [](Store& self, const Keys& keys) { return self.check(keys); }, py::arg("keys"), Unlocked(),
-           "Whether all keys are there now.")
+      .def(
+          "check", [](Store& self, const Keys& keys) { return self.check(keys); }, py::arg("keys"), Unlocked(),
+          "Whether all keys are there now.")
       .def("delete_key", &Store::delete_key, py::arg("key"), Unlocked(), "Removes `key`; whether it was there.")
       .def("num_keys", &Store::num_keys, Unlocked(), "How many keys there are.")
       .def("append", &Store::append, py::arg("key"), py::arg("value"), Unlocked(), "Appends to the value; atomic.")
       .def("multi_get", &multi_get, py::arg("keys"), "get() of several keys.")
-      .def("multi_set", [](Store& self, const Keys& keys, const Keys& values) { self.multi_set(keys, values); },
-           py::arg("keys"), py::arg("values"), Unlocked(), "set() of several keys.")
+      .def(
+          "multi_set", [](Store& self, const Keys& keys, const Keys& values) { self.multi_set(keys, values); },
+          py::arg("keys"), py::arg("values"), Unlocked(), "set() of several keys.")
       .def("queue_push", &Store::queue_push, py::arg("key"), py::arg("value"), Unlocked(), "Appends to a queue.")
       .def("queue_pop", &pop, py::arg("key"), py::arg("block") = true, "Takes the first element; waits for one.")
       .def("queue_len", &Store::queue_length, py::arg("key"), Unlocked(), "How many elements a queue has.")
-      .def("has_extended_api", [](const Store&) { return true; }, "Whether append, multi_get, ... are there: yes.")
+      .def(
+          "has_extended_api", [](const Store&) { return true; }, "Whether append, multi_get, ... are there: yes.")
       .def("set_timeout", &Store::set_timeout, py::arg("timeout"), Unlocked(), "How long waiting calls wait at most.")
       .def_property("timeout", &Store::timeout, &Store::set_timeout, "A timedelta; 30 minutes unless set.")
       .def("clone", &Store::clone, Unlocked(), "An independent handle on the same data.");

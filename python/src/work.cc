@@ -15,11 +15,13 @@ class PyWork final : public Work, public py::trampoline_self_life_support {
  public:
   bool wait(Milliseconds timeout) override {
     const auto truth = [](const py::object& result) { return result.is_none() || result.cast<bool>(); };
-    return overridden(base(), "wait", truth, [&] { return Work::wait(timeout); }, timeout);
+    return overridden(
+        base(), "wait", truth, [&] { return Work::wait(timeout); }, timeout);
   }
   Future future() override {
-    return overridden(base(), "get_future", [](const py::object& result) { return future_from(result); },
-                      [&] { return Work::future(); });
+    return overridden(
+        base(), "get_future", [](const py::object& result) { return future_from(result); },
+        [&] { return Work::future(); });
   }
   bool is_completed() override {
     return overridden(base(), "is_completed", cast<bool>, [&] { return Work::is_completed(); });
@@ -31,8 +33,8 @@ class PyWork final : public Work, public py::trampoline_self_life_support {
     return overridden(base(), "result", cast<std::vector<at::Tensor>>, [&] { return Work::result(); });
   }
   void block_current_stream() override {
-    return overridden(base(), "block_current_stream", [](const py::object&) {},
-                      [&] { Work::block_current_stream(); });
+    return overridden(
+        base(), "block_current_stream", [](const py::object&) {}, [&] { Work::block_current_stream(); });
   }
   int source_rank() const override {
     return overridden(static_cast<const Work*>(this), "_source_rank", cast<int>, [&] { return Work::source_rank(); });
@@ -77,7 +79,8 @@ dropped before it ends, and waited for several times, from several threads.)")
 
 timeout: a timedelta; zero means the one the call was made with. Raises the error of the collective, TimeoutError when
 `timeout` passes first (the collective goes on). On CUDA tensors the current stream waits, not the CPU.)")
-      .def("synchronize", [](Work& work) { work.wait(Work::kNoTimeout); }, Unlocked(), "wait() without a result.")
+      .def(
+          "synchronize", [](Work& work) { work.wait(Work::kNoTimeout); }, Unlocked(), "wait() without a result.")
       .def("get_future", &future_of, "A torch.futures.Future of the list of output tensors.")
       .def("is_completed", &Work::is_completed, Unlocked(), "Whether it has ended, well or with an error.")
       .def("is_success", &Work::is_success, Unlocked(), "Whether it has ended well.")

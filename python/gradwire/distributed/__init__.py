@@ -27,7 +27,8 @@ from gradwire._C import (
 from gradwire._errors import *  # noqa: F403
 from gradwire.distributed import distributed_c10d
 from gradwire.distributed.distributed_c10d import *  # noqa: F403
-from gradwire.distributed.distributed_c10d import _all_gather_base, _get_default_group, _reduce_scatter_base
+from gradwire.distributed._collectives import _all_gather_base, _reduce_scatter_base
+from gradwire.distributed._groups import _get_default_group
 from gradwire.distributed import algorithms, nn, optim  # noqa: E402  (they import this package's names)
 
 _Work = Work

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import threading
 from datetime import timedelta
 from typing import Any, Sequence
 
@@ -78,6 +79,8 @@ def init_process_group(
         raise InvalidArgument("init_process_group: give store or init_method, not both.")
     if store is not None and (rank < 0 or world_size < 1):
         raise InvalidArgument("init_process_group: with store, rank and world_size are needed.")
+    if threading.current_thread() is threading.main_thread():
+        _C.watch_signals()
     _C.init_process_group(
         backend or "auto", init_method or "env://", store, rank, world_size, timeout or default_pg_timeout, group_name
     )
@@ -85,12 +88,12 @@ def init_process_group(
     _ranks[world] = list(range(world.size()))
 
 
-def destroy_process_group(group: ProcessGroup | None = None) -> None:
+def destroy_process_group(group: ProcessGroup | int | None = None) -> None:
     """Ends `group`, or, for None or the default group, the default group and all that new_group() made.
 
     Waits for what is under way. init_process_group() works again afterwards.
     """
-    if group == GroupMember.NON_GROUP_MEMBER:
+    if isinstance(group, int):  # GroupMember.NON_GROUP_MEMBER
         return
     if not is_initialized():
         raise InvalidArgument("destroy_process_group: there is no default group; call init_process_group() first.")

@@ -78,7 +78,7 @@ def _packed(objects: list[Any]) -> tuple[Tensor, Tensor]:
 
 
 def _unpack(objects: list[Any], sizes: Tensor, data: Tensor) -> None:
-    for place, part in enumerate(data.split([int(size) for size in sizes])):
+    for place, part in enumerate(torch.split(data, [int(size) for size in sizes])):
         objects[place] = _object_in(part, part.numel())
 
 

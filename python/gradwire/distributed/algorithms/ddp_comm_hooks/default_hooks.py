@@ -5,34 +5,33 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-from torch.futures import Future
-
 from gradwire import _C
-from gradwire._C import GradBucket, ProcessGroup
-from gradwire.distributed.algorithms.ddp_comm_hooks._native import Hook, group_of, native, native_hook
+from gradwire.distributed.algorithms.ddp_comm_hooks._native import Hook, NativeHook, group_of, native_hook
 
 __all__ = [
     "allreduce_hook", "bf16_compress_hook", "bf16_compress_wrapper", "fp16_compress_hook", "fp16_compress_wrapper",
 ]
 
 
-@native(lambda state: _C.hooks.make_allreduce_hook(group_of(state)))
-def allreduce_hook(process_group: ProcessGroup | None, bucket: GradBucket) -> Future[torch.Tensor]:
-    """Divides by the number of ranks, then sums. process_group None: DDP's own."""
-    return _C.hooks.allreduce_hook(group_of(process_group), bucket)
+allreduce_hook = NativeHook(
+    "allreduce_hook",
+    lambda state: _C.hooks.make_allreduce_hook(group_of(state)),
+    """Divides by the number of ranks, then sums. process_group None: DDP's own.""",
+)
 
 
-@native(lambda state: _C.hooks.make_fp16_compress_hook(group_of(state)))
-def fp16_compress_hook(process_group: ProcessGroup | None, bucket: GradBucket) -> Future[torch.Tensor]:
-    """Casts to float16, divides there, sums, casts back. Values beyond 65504 become infinite."""
-    return _C.hooks.fp16_compress_hook(group_of(process_group), bucket)
+fp16_compress_hook = NativeHook(
+    "fp16_compress_hook",
+    lambda state: _C.hooks.make_fp16_compress_hook(group_of(state)),
+    """Casts to float16, divides there, sums, casts back. Values beyond 65504 become infinite.""",
+)
 
 
-@native(lambda state: _C.hooks.make_bf16_compress_hook(group_of(state)))
-def bf16_compress_hook(process_group: ProcessGroup | None, bucket: GradBucket) -> Future[torch.Tensor]:
-    """The same in bfloat16: the range of float32, 8 significant bits. On every backend."""
-    return _C.hooks.bf16_compress_hook(group_of(process_group), bucket)
+bf16_compress_hook = NativeHook(
+    "bf16_compress_hook",
+    lambda state: _C.hooks.make_bf16_compress_hook(group_of(state)),
+    """The same in bfloat16: the range of float32, 8 significant bits. On every backend.""",
+)
 
 
 def fp16_compress_wrapper(hook: Hook) -> Hook:
@@ -46,8 +45,8 @@ def bf16_compress_wrapper(hook: Hook) -> Hook:
 
 
 def _wrapped(hook: Hook, wrap: Any) -> Hook:
-    @native(lambda state: wrap(native_hook(state, hook)))
-    def wrapped(state: Any, bucket: GradBucket) -> Future[torch.Tensor]:
-        return wrap(native_hook(state, hook)).run(bucket)
-
-    return wrapped
+    return NativeHook(
+        "wrapped",
+        lambda state: wrap(native_hook(state, hook)),
+        """As said above.""",
+    )

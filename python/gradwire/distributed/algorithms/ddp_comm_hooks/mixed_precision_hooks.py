@@ -4,11 +4,9 @@
 from __future__ import annotations
 
 import torch
-from torch.futures import Future
 
 from gradwire import _C
-from gradwire._C import GradBucket
-from gradwire.distributed.algorithms.ddp_comm_hooks._native import Hook, group_of, native
+from gradwire.distributed.algorithms.ddp_comm_hooks._native import Hook, NativeHook, group_of
 
 __all__ = ["reduce_in_dtype_hook"]
 
@@ -16,8 +14,8 @@ __all__ = ["reduce_in_dtype_hook"]
 def reduce_in_dtype_hook(dtype: torch.dtype) -> Hook:
     """A hook whose state is a process group (or None): casts the bucket to `dtype`, sums, divides there, casts back."""
 
-    @native(lambda state: _C.hooks.make_reduce_in_dtype_hook(dtype, group_of(state)))
-    def reduce_in_dtype(process_group: object, bucket: GradBucket) -> Future[torch.Tensor]:
-        return _C.hooks.make_reduce_in_dtype_hook(dtype, group_of(process_group)).run(bucket)
-
-    return reduce_in_dtype
+    return NativeHook(
+        "reduce_in_dtype",
+        lambda state: _C.hooks.make_reduce_in_dtype_hook(dtype, group_of(state)),
+        """As said above.""",
+    )

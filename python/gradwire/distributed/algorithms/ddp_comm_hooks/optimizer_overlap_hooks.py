@@ -10,11 +10,9 @@ from __future__ import annotations
 from typing import Any, Callable
 
 import torch
-from torch.futures import Future
 
 from gradwire import _C
-from gradwire._C import GradBucket
-from gradwire.distributed.algorithms.ddp_comm_hooks._native import Hook, native, native_hook
+from gradwire.distributed.algorithms.ddp_comm_hooks._native import Hook, NativeHook, native_hook
 
 __all__ = ["hook_then_optimizer"]
 
@@ -52,8 +50,8 @@ def hook_then_optimizer(hook: Hook, make_optimizer: Callable[[list[torch.Tensor]
             made[id(state)] = _C.hooks.make_hook_then_step(native_hook(state, hook), steps)
         return made[id(state)]
 
-    @native(make)
-    def then_optimizer(state: Any, bucket: GradBucket) -> Future[torch.Tensor]:
-        return make(state).run(bucket)
-
-    return then_optimizer
+    return NativeHook(
+        "then_optimizer",
+        make,
+        """As said above.""",
+    )

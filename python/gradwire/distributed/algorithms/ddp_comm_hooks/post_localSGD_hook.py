@@ -4,13 +4,10 @@
 arXiv:1808.07217). Models are then to be averaged now and then, see gradwire.distributed.algorithms.model_averaging."""
 from __future__ import annotations
 
-import torch
-from torch.futures import Future
-
 from gradwire import _C
-from gradwire._C import GradBucket, ProcessGroup
+from gradwire._C import ProcessGroup
 from gradwire.distributed._groups import new_subgroups
-from gradwire.distributed.algorithms.ddp_comm_hooks._native import native
+from gradwire.distributed.algorithms.ddp_comm_hooks._native import NativeHook
 
 __all__ = ["PostLocalSGDState", "post_localSGD_hook"]
 
@@ -39,7 +36,8 @@ class PostLocalSGDState:
         )
 
 
-@native(lambda state: state._native)
-def post_localSGD_hook(state: PostLocalSGDState, bucket: GradBucket) -> Future[torch.Tensor]:
-    """Averages over all ranks before state.start_localSGD_iter, within the subgroup from then on."""
-    return state._native.run(bucket)
+post_localSGD_hook = NativeHook(
+    "post_localSGD_hook",
+    lambda state: state._native,
+    """Averages over all ranks before state.start_localSGD_iter, within the subgroup from then on.""",
+)

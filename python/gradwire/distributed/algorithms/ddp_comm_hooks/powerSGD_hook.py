@@ -6,12 +6,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.futures import Future
 
 from gradwire import _C
-from gradwire._C import GradBucket, ProcessGroup
+from gradwire._C import ProcessGroup
 from gradwire._errors import InvalidArgument
-from gradwire.distributed.algorithms.ddp_comm_hooks._native import native
+from gradwire.distributed.algorithms.ddp_comm_hooks._native import NativeHook, group_of
 
 __all__ = ["PowerSGDState", "batched_powerSGD_hook", "powerSGD_hook"]
 
@@ -54,7 +53,7 @@ class PowerSGDState:
                 f"PowerSGDState: start_powerSGD_iter = {start_powerSGD_iter}, but with {what} it must be at least 2: "
                 "buckets are rebuilt after the first iteration."
             )
-        self.process_group = process_group
+        self.process_group = group_of(process_group)
         self._arguments: dict[str, Any] = {
             "matrix_approximation_rank": matrix_approximation_rank,
             "start_powerSGD_iter": start_powerSGD_iter,
@@ -69,7 +68,7 @@ class PowerSGDState:
         options = _C.hooks.PowerSGDOptions()
         for name, value in self._arguments.items():
             setattr(options, "start_iteration" if name == "start_powerSGD_iter" else name, value)
-        self._native = _C.hooks.PowerSGDState(options, process_group)
+        self._native = _C.hooks.PowerSGDState(options, self.process_group)
 
     def __getattr__(self, name: str) -> Any:
         arguments = self.__dict__.get("_arguments", {})
@@ -106,13 +105,15 @@ class PowerSGDState:
         self.load_state_dict(state["memory"])
 
 
-@native(lambda state: _C.hooks.make_power_sgd_hook(state._native))
-def powerSGD_hook(state: PowerSGDState, bucket: GradBucket) -> Future[torch.Tensor]:
-    """Averages each gradient as a product of two matrices of `state.matrix_approximation_rank` columns."""
-    return _C.hooks.power_sgd_hook(state._native, bucket)
+powerSGD_hook = NativeHook(
+    "powerSGD_hook",
+    lambda state: _C.hooks.make_power_sgd_hook(state._native),
+    """Averages each gradient as a product of two matrices of `state.matrix_approximation_rank` columns.""",
+)
 
 
-@native(lambda state: _C.hooks.make_batched_power_sgd_hook(state._native))
-def batched_powerSGD_hook(state: PowerSGDState, bucket: GradBucket) -> Future[torch.Tensor]:
-    """The same with the whole bucket as one square matrix: faster, and less accurate."""
-    return _C.hooks.batched_power_sgd_hook(state._native, bucket)
+batched_powerSGD_hook = NativeHook(
+    "batched_powerSGD_hook",
+    lambda state: _C.hooks.make_batched_power_sgd_hook(state._native),
+    """The same with the whole bucket as one square matrix: faster, and less accurate.""",
+)

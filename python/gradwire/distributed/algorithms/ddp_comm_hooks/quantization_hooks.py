@@ -7,23 +7,21 @@ channel rows have 512 elements. Both work on every backend, and ranges below 3e-
 """
 from __future__ import annotations
 
-import torch
-from torch.futures import Future
-
 from gradwire import _C
-from gradwire._C import GradBucket, ProcessGroup
-from gradwire.distributed.algorithms.ddp_comm_hooks._native import group_of, native
+from gradwire.distributed.algorithms.ddp_comm_hooks._native import NativeHook, group_of
 
 __all__ = ["quantization_perchannel_hook", "quantization_pertensor_hook"]
 
 
-@native(lambda state: _C.hooks.make_quantization_pertensor_hook(group_of(state)))
-def quantization_pertensor_hook(process_group: ProcessGroup | None, bucket: GradBucket) -> Future[torch.Tensor]:
-    """One scale for the whole bucket."""
-    return _C.hooks.quantization_pertensor_hook(group_of(process_group), bucket)
+quantization_pertensor_hook = NativeHook(
+    "quantization_pertensor_hook",
+    lambda state: _C.hooks.make_quantization_pertensor_hook(group_of(state)),
+    """One scale for the whole bucket.""",
+)
 
 
-@native(lambda state: _C.hooks.make_quantization_perchannel_hook(group_of(state)))
-def quantization_perchannel_hook(process_group: ProcessGroup | None, bucket: GradBucket) -> Future[torch.Tensor]:
-    """A scale for each 512 elements."""
-    return _C.hooks.quantization_perchannel_hook(group_of(process_group), bucket)
+quantization_perchannel_hook = NativeHook(
+    "quantization_perchannel_hook",
+    lambda state: _C.hooks.make_quantization_perchannel_hook(group_of(state)),
+    """A scale for each 512 elements.""",
+)
