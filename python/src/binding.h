@@ -68,6 +68,21 @@ class HeldObject {
   std::shared_ptr<py::object> object_;
 };
 
+// Throws torch's python_error for what Python has just raised: pybind11's own type can be shown to Python only once,
+// but an error of a group or of DDP is thrown again and again.
+[[noreturn]] void throw_python_error(py::error_already_set& raised);
+
+// Runs `call`, which goes into Python, with the lock held.
+template <class Call>
+auto in_python(const Call& call) -> decltype(call()) {
+  const py::gil_scoped_acquire lock;
+  try {
+    return call();
+  } catch (py::error_already_set& raised) {
+    throw_python_error(raised);
+  }
+}
+
 // Calls the method `name` that a Python class derived from Base overrides: `convert` makes the result of what it
 // returns, with the lock held. Where there is none, `otherwise` is called without it.
 template <class Base, class Convert, class Otherwise, class... Args>
@@ -75,7 +90,8 @@ auto overridden(const Base* self, const char* name, const Convert& convert, cons
     -> decltype(otherwise()) {
   {
     const py::gil_scoped_acquire lock;
-    if (const py::function method = py::get_override(self, name)) return convert(method(std::forward<Args>(args)...));
+    if (const py::function method = py::get_override(self, name))
+      return in_python([&] { return convert(method(std::forward<Args>(args)...)); });
   }
   return otherwise();
 }

@@ -24,7 +24,8 @@ C10dFactory factory_from(py::object callable) {
   };
 }
 
-std::shared_ptr<ProcessGroup> from_backend(const BackendPtr& backend, std::shared_ptr<Store> store, py::object factory) {
+std::shared_ptr<ProcessGroup> from_backend(const BackendPtr& backend, std::shared_ptr<Store> store,
+                                           py::object factory) {
   FromC10dOptions options;
   options.store = std::move(store);
   options.factory = factory_from(std::move(factory));

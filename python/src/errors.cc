@@ -58,6 +58,15 @@ bool raise_for_signal() {
 
 }  // namespace
 
+void throw_python_error(py::error_already_set& raised) {
+  std::string message = raised.what();  // with the traceback, for the log and the other ranks
+  raised.restore();
+  python_error lasting;
+  lasting.persist();
+  lasting.message = std::move(message);
+  throw lasting;
+}
+
 py::object exception_of(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);

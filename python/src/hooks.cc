@@ -35,10 +35,10 @@ class PythonHook final : public CommHook {
       : CommHook(std::move(traits)), state_(std::move(state)), callable_(std::move(callable)) {}
 
   Future run(GradBucket& bucket) override {
-    const py::gil_scoped_acquire lock;
-    const py::object result = callable_.get()(state_.get(), py::cast(GradBucket(bucket)));
-    if (THPVariable_Check(result.ptr())) return completed_future(result.cast<at::Tensor>());
-    return future_from(result);
+    return in_python([&] {
+      const py::object result = callable_.get()(state_.get(), py::cast(GradBucket(bucket)));
+      return THPVariable_Check(result.ptr()) ? completed_future(result.cast<at::Tensor>()) : future_from(result);
+    });
   }
 
  private:
@@ -198,8 +198,7 @@ void bind_hooks(py::module_& module) {
       "make_logging_hook",
       [](HookPtr inner, py::object sink) {
         return make_logging_hook(std::move(inner), [held = HeldObject(std::move(sink))](const BucketRecord& record) {
-          const py::gil_scoped_acquire lock;
-          held.get()(record_dict(record));
+          in_python([&] { held.get()(record_dict(record)); });
         });
       },
       py::arg("inner"), py::arg("sink"));
@@ -209,8 +208,7 @@ void bind_hooks(py::module_& module) {
         return make_hook_then_step(
             std::move(inner),
             [held = HeldObject(std::move(step))](const std::string& name, at::Tensor parameter, at::Tensor gradient) {
-              const py::gil_scoped_acquire lock;
-              held.get()(name, parameter, gradient);
+              in_python([&] { held.get()(name, parameter, gradient); });
             });
       },
       py::arg("inner"), py::arg("step"));

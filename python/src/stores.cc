@@ -134,13 +134,11 @@ class PyStore final : public Store, public py::trampoline_self_life_support {
 
   template <class... Args>
   void call(const char* name, const Args&... args) {
-    const py::gil_scoped_acquire lock;
-    method(name)(argument(args)...);
+    in_python([&] { method(name)(argument(args)...); });
   }
   template <class Result, class... Args>
   Result call_for(const char* name, const Args&... args) {
-    const py::gil_scoped_acquire lock;
-    return method(name)(argument(args)...).template cast<Result>();
+    return in_python([&] { return method(name)(argument(args)...).template cast<Result>(); });
   }
   py::function method(const char* name) const {
     if (py::function found = py::get_override(static_cast<const Store*>(this), name)) return found;

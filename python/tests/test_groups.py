@@ -127,11 +127,18 @@ def test_ranks_that_call_different_things_are_told(ranks):
 
 
 def test_errors_name_the_ranks_that_are_missing(ranks):
+    given_up = threading.Event()
+
     def body(group):
-        if group.rank() == 0:
-            options = _C.BarrierOptions()
-            options.timeout = timedelta(milliseconds=50)
+        if group.rank() == 1:
+            assert given_up.wait(60)
+            return
+        options = _C.BarrierOptions()
+        options.timeout = timedelta(milliseconds=50)
+        try:
             group.barrier(options).wait()
+        finally:
+            given_up.set()
 
     ranks(2, body)
     error = ranks.errors[0]
