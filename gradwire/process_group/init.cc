@@ -15,6 +15,7 @@
 #include "gradwire/base/process.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/process_group/backend_group_internal.h"
+#include "gradwire/process_group/c10d/gloo_internal.h"
 #include "gradwire/process_group/membership_internal.h"
 #include "gradwire/process_group/rendezvous_internal.h"
 #include "gradwire/store/prefix_store.h"
@@ -53,6 +54,7 @@ ProcessWorld& process_world() {
 thread_local std::shared_ptr<World> thread_world;
 
 constexpr const char* kThreads = "threads";
+constexpr const char* kGloo = "gloo";
 
 // The world that calls of this thread mean; null when there is none. One that a forked child inherited is none of its
 // own.
@@ -76,7 +78,8 @@ std::shared_ptr<World> require_world(const char* operation) {
 
 std::string resolve_backend(const std::string& name) {
   const std::string resolved = name.empty() || name == "auto" ? "shm" : name;
-  std::vector<std::string> known{"auto"};
+  if (resolved == kGloo) return resolved;
+  std::vector<std::string> known{"auto", kGloo};
   for (const BackendEntry& entry : builtin_backends()) {
     if (entry.name == resolved) return resolved;
     known.emplace_back(entry.name);
@@ -162,6 +165,7 @@ std::shared_ptr<ProcessGroup> make_process_group(const std::string& backend, std
   if (timeout.count() <= 0)
     throw InvalidArgument(concat("make_process_group: a time-out of ", timeout.count(), " ms; give a positive one"));
   const std::string name = resolve_backend(backend);
+  if (name == kGloo) return internal::make_gloo_group(std::move(store), rank, size, timeout);
   BackendOptions options;
   options.store = std::make_shared<PrefixStore>("backend", store);
   options.rank = rank;

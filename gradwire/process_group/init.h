@@ -31,7 +31,7 @@ namespace gradwire {
 // the next one on the same host (its processes are gone) and passed over. Two jobs at the same time need two stores, or
 // two group names.
 struct InitOptions {
-  std::string backend = "auto";            // "auto" (shm), "shm", "threads", or any name in the table of backends
+  std::string backend = "auto";            // "auto" (shm), "shm", "threads", "gloo" (libtorch's own)
   std::string method = "env://";           // see above
   std::shared_ptr<Store> store;            // instead of `method`; needs `rank` and `world_size`
   int rank = -1;                           // -1: from the method or the environment
@@ -63,7 +63,8 @@ std::shared_ptr<ProcessGroup> new_group(const std::vector<int>& ranks = {}, cons
                                         const std::string& desc = "", Milliseconds timeout = Milliseconds{0});
 
 // Makes a group out of a backend by name, without touching the default group: the building block of the above. The keys
-// of `store` are this group's alone: give each group a PrefixStore of its own. Throws as make_backend() does.
+// of `store` are this group's alone: give each group a PrefixStore of its own. Throws as make_backend() does;
+// UnsupportedError for "gloo" in a build without Gloo's headers.
 std::shared_ptr<ProcessGroup> make_process_group(const std::string& backend, std::shared_ptr<Store> store, int rank,
                                                  int size, Milliseconds timeout = kDefaultTimeout);
 

@@ -148,9 +148,7 @@ void ProcessGroup::do_monitored_barrier(Milliseconds timeout, bool wait_all) {
     try {
       do_recv(go, 0, tag)->wait(left_of(deadline));
     } catch (const TimeoutError&) {
-      throw TimeoutError(concat(internal::name_group(*this), ": monitored_barrier: rank 0 did not report within ",
-                                timeout.count(), " ms that all ranks have come"),
-                         {0});
+      internal::throw_no_report(*this, timeout);
     }
     return;
   }
@@ -172,13 +170,7 @@ void ProcessGroup::do_monitored_barrier(Milliseconds timeout, bool wait_all) {
       dead = true;
     }
   }
-  if (!missing.empty()) {
-    const std::string message =
-        concat(internal::name_group(*this), ": monitored_barrier: ", name_ranks(missing), " did not come within ",
-               timeout.count(), " ms", wait_all ? "" : "; others may be missing too");
-    if (dead) throw PeerError(message, missing);
-    throw TimeoutError(message, missing);
-  }
+  if (!missing.empty()) internal::throw_missing(*this, missing, dead, timeout, wait_all);
   for (int peer = 1; peer < size(); ++peer)
     do_send(bytes[static_cast<std::size_t>(peer)], peer, tag)->wait(left_of(deadline));
 }

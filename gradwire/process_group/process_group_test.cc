@@ -11,11 +11,14 @@
 
 #include "gradwire/base/error.h"
 #include "gradwire/process_group/init.h"
+#include "tests/support/named_group.h"
 #include "tests/support/ranks.h"
 
 namespace gradwire {
 namespace {
 
+using test_support::engine_of;
+using test_support::make_named_group;
 using test_support::run_ranks;
 
 constexpr at::ScalarType kTypes[] = {at::kHalf, at::kBFloat16,     at::kFloat,        at::kDouble,
@@ -59,12 +62,12 @@ class Collectives : public ::testing::TestWithParam<std::tuple<std::string, int>
 
   // Runs `body` on every rank with a group.
   void on_ranks(const std::function<void(ProcessGroup& group)>& body) {
-    run_ranks(backend(), world(), [&](int rank, const std::shared_ptr<Store>& store) {
-      if (backend() != "threads") at::set_num_threads(1);
-      const auto group = make_process_group(backend(), store, rank, world(), std::chrono::minutes(2));
+    run_ranks(engine_of(backend()), world(), [&](int rank, const std::shared_ptr<Store>& store) {
+      if (engine_of(backend()) != "threads") at::set_num_threads(1);
+      const auto group = make_named_group(backend(), store, rank, world(), std::chrono::minutes(2));
       ASSERT_EQ(group->rank(), rank);
       ASSERT_EQ(group->size(), world());
-      ASSERT_EQ(group->name(), backend());
+      ASSERT_EQ(group->name(), backend() == "round_trip" ? "gradwire" : backend());
       body(*group);
       group->barrier()->wait();
     });
@@ -334,10 +337,10 @@ TEST_P(Collectives, AutogradDoesNotSeeThem) {
 
 TEST_P(Collectives, MemoryFromAllocateIsZeroedAndOutlivesTheGroup) {
   at::Tensor kept;
-  run_ranks(backend(), world(), [&](int rank, const std::shared_ptr<Store>& store) {
+  run_ranks(engine_of(backend()), world(), [&](int rank, const std::shared_ptr<Store>& store) {
     at::Tensor tensor;
     {
-      const auto group = make_process_group(backend(), store, rank, world());
+      const auto group = make_named_group(backend(), store, rank, world());
       tensor = group->allocate(1000, at::kBFloat16);
       EXPECT_EQ(tensor.numel(), 1000);
       EXPECT_EQ(tensor.count_nonzero().item<std::int64_t>(), 0);
@@ -377,6 +380,10 @@ std::string name_of_case(const ::testing::TestParamInfo<Collectives::ParamType>&
 
 INSTANTIATE_TEST_SUITE_P(Threads, Collectives,
                          ::testing::Combine(::testing::Values("threads"), ::testing::Values(1, 2, 3, 5)), name_of_case);
+INSTANTIATE_TEST_SUITE_P(RoundTrip, Collectives,
+                         ::testing::Combine(::testing::Values("round_trip"), ::testing::Values(1, 3)), name_of_case);
+INSTANTIATE_TEST_SUITE_P(Gloo, Collectives, ::testing::Combine(::testing::Values("gloo"), ::testing::Values(1, 2, 3)),
+                         name_of_case);
 INSTANTIATE_TEST_SUITE_P(Shm, Collectives, ::testing::Combine(::testing::Values("shm"), ::testing::Values(1, 2, 3)),
                          name_of_case);
 

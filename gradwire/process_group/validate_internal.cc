@@ -16,6 +16,21 @@ std::string name_group(const ProcessGroup& group) {
   return concat("rank ", group.rank(), " of group '", group.group_name(), "' (", group.name(), ")");
 }
 
+void throw_missing(const ProcessGroup& group, const std::vector<int>& missing, bool dead, Milliseconds timeout,
+                   bool wait_all) {
+  const std::string message =
+      concat(name_group(group), ": monitored_barrier: ", name_ranks(missing), " did not come within ", timeout.count(),
+             " ms", wait_all ? "" : "; others may be missing too");
+  if (dead) throw PeerError(message, missing);
+  throw TimeoutError(message, missing);
+}
+
+void throw_no_report(const ProcessGroup& group, Milliseconds timeout) {
+  throw TimeoutError(concat(name_group(group), ": monitored_barrier: rank 0 did not report within ", timeout.count(),
+                            " ms that all ranks have come"),
+                     {0});
+}
+
 Validator::Validator(const ProcessGroup& group, std::string_view operation) : group_(group), operation_(operation) {}
 
 void Validator::fail(const std::string& what) const {

@@ -47,6 +47,12 @@ class Validator {
   std::string_view operation_;
 };
 
+// How a monitored barrier fails: on rank 0, which did not see the ranks `missing` (`dead`: one of them has died), and
+// on the others, which heard nothing from rank 0.
+[[noreturn]] void throw_missing(const ProcessGroup& group, const std::vector<int>& missing, bool dead,
+                                Milliseconds timeout, bool wait_all);
+[[noreturn]] void throw_no_report(const ProcessGroup& group, Milliseconds timeout);
+
 // "rank 0 of group 'default' (shm)": how messages name a group.
 std::string name_group(const ProcessGroup& group);
 

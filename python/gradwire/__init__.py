@@ -9,6 +9,8 @@
     model = DistributedDataParallel(model)
     model.register_comm_hook(*gradwire.hooks.power_sgd(rank=4))
 
+After `import gradwire`, torch.distributed.init_process_group("gradwire") runs PyTorch's own collectives over it.
+
 See docs/python.md for what differs from PyTorch.
 """
 import threading
@@ -24,10 +26,12 @@ if torch.__version__.split("+")[0] != _build.TORCH_VERSION:
         "again against this torch (pip install --no-build-isolation . in its sources)."
     )
 
-from gradwire import _C, _errors, distributed, hooks, nn  # noqa: E402  (_C needs torch's libraries loaded, and checked)
+from gradwire import _C, _c10d, distributed, hooks, nn  # noqa: E402  (_C needs torch's libraries loaded, and checked)
+from gradwire._c10d import from_c10d, to_c10d  # noqa: E402
 
 if threading.current_thread() is threading.main_thread():
     _C.watch_signals()
+_c10d.register()
 
 __version__ = _build.VERSION
-__all__ = ["distributed", "hooks", "nn"]
+__all__ = ["distributed", "from_c10d", "hooks", "nn", "to_c10d"]

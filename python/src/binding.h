@@ -37,6 +37,7 @@ void bind_functional(py::module_& module);
 void bind_comm_hook(py::module_& module);
 void bind_hooks(py::module_& module);
 void bind_ddp(py::module_& module);
+void bind_c10d(py::module_& module);
 
 // The Python exception of `error`, with the lock held: one of the family in gradwire/_errors.py for gradwire's own,
 // what Python raised for Python's own, else RuntimeError.

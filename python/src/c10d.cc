@@ -19,8 +19,7 @@ using StorePtr = c10::intrusive_ptr<c10d::Store>;
 C10dFactory factory_from(py::object callable) {
   if (callable.is_none()) return {};
   return [held = HeldObject(std::move(callable))](const StorePtr& store, int rank, int size, Milliseconds timeout) {
-    const py::gil_scoped_acquire lock;
-    return held.get()(store, rank, size, timeout).cast<BackendPtr>();
+    return in_python([&] { return held.get()(store, rank, size, timeout).cast<BackendPtr>(); });
   };
 }
 

@@ -70,6 +70,7 @@ void end_of_interpreter(const std::vector<std::shared_ptr<ProcessGroup>>& groups
 std::vector<std::string> backend_names() {
   std::vector<std::string> names;
   for (const BackendEntry& entry : builtin_backends()) names.emplace_back(entry.name);
+  names.emplace_back("gloo");
   return names;
 }
 

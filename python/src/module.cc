@@ -18,4 +18,5 @@ PYBIND11_MODULE(_C, module) {
   bind_comm_hook(module);
   bind_hooks(module);
   bind_ddp(module);
+  bind_c10d(module);
 }

@@ -1,0 +1,259 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/base/error.h"
+#include "gradwire/base/log.h"
+#include "gradwire/base/strings.h"
+#include "gradwire/process_group/c10d/c10d_call_internal.h"
+#include "gradwire/process_group/c10d/c10d_error_internal.h"
+#include "gradwire/process_group/parked_threads_internal.h"
+
+#include <algorithm>
+#include <atomic>
+#include <utility>
+
+namespace gradwire::internal {
+namespace {
+
+thread_local int callbacks_on_this_thread = 0;
+
+struct InCallback {
+  InCallback() { ++callbacks_on_this_thread; }
+  ~InCallback() { --callbacks_on_this_thread; }
+};
+
+// A collective under way; shared by the callbacks of its parts.
+struct Call {
+  std::string what;
+  std::shared_ptr<C10dLedger> ledger;
+  C10dWorks parts;
+  std::function<void()> after;
+  Outputs outputs;
+  Future future;
+  std::atomic<std::size_t> left{0};
+
+  std::exception_ptr first_error() {
+    for (const auto& part : parts) {
+      const Future done = part->getFuture();
+      if (done->hasError()) return ledger->fail(what, done->exception_ptr(), false);
+    }
+    try {
+      if (after) after();
+    } catch (...) {
+      return std::current_exception();
+    }
+    return nullptr;
+  }
+
+  void one_ended() {
+    if (left.fetch_sub(1) != 1) return;
+    const InCallback here;
+    const std::exception_ptr error = first_error();
+    complete_once(future, error, [&] { return outputs.value(); });
+  }
+};
+
+// The futures of `parts`; none where a part has none.
+std::vector<Future> futures_of(const C10dWorks& parts) {
+  std::vector<Future> futures;
+  try {
+    for (const auto& part : parts) futures.push_back(part->getFuture());
+  } catch (const c10::Error&) {
+    return {};
+  }
+  return futures;
+}
+
+}  // namespace
+
+bool in_engine_callback() noexcept { return callbacks_on_this_thread > 0; }
+
+bool complete_once(const Future& future, const std::exception_ptr& error, const std::function<c10::IValue()>& value) {
+  if (future->completed()) return false;
+  try {
+    if (error) {
+      future->setErrorIfNeeded(error);
+    } else {
+      future->markCompleted(value());
+    }
+    return true;
+  } catch (const std::exception& problem) {
+    // Either end_all() was faster, or a callback threw; both are told elsewhere.
+    log::debug(concat("a future of a c10d call: ", problem.what()));
+    return false;
+  }
+}
+
+std::exception_ptr C10dLedger::failure() const {
+  MutexLock lock(mutex_);
+  return failure_;
+}
+
+std::exception_ptr C10dLedger::fail(const std::string& what, const std::exception_ptr& error, bool at_call) {
+  if (const std::exception_ptr first = failure()) return first;
+  const std::exception_ptr explained = explain_(what, error, at_call);
+  if (!ends_the_group(explained)) return explained;
+  MutexLock lock(mutex_);
+  if (!failure_) failure_ = explained;
+  return failure_;
+}
+
+void C10dLedger::add(const Future& future, std::function<void()> drive) {
+  MutexLock lock(mutex_);
+  std::erase_if(open_, [](const Open& each) { return each.future->completed(); });
+  open_.push_back({future, std::move(drive)});
+}
+
+std::vector<C10dLedger::Open> C10dLedger::open() {
+  MutexLock lock(mutex_);
+  std::erase_if(open_, [](const Open& each) { return each.future->completed(); });
+  return open_;
+}
+
+std::size_t C10dLedger::under_way() { return open().size(); }
+
+void C10dLedger::wait_all() {
+  for (const Open& each : open()) {
+    if (each.drive) each.drive();
+    each.future->wait();
+  }
+}
+
+void C10dLedger::end_all(const std::exception_ptr& error) {
+  for (const Open& each : open()) complete_once(each.future, error, {});
+}
+
+bool on_cpu(const Outputs& outputs) {
+  const std::vector<at::Tensor> tensors = outputs.flattened();
+  return std::all_of(tensors.begin(), tensors.end(), [](const at::Tensor& tensor) { return tensor.is_cpu(); });
+}
+
+std::shared_ptr<Work> follow_call(std::string what, const std::shared_ptr<C10dLedger>& ledger, C10dWorks parts,
+                                  std::function<void()> after, Outputs outputs, std::shared_ptr<void> owner) {
+  // On a device a wait orders streams and does not block, so there is no need for the future.
+  const std::vector<Future> futures = on_cpu(outputs) ? futures_of(parts) : std::vector<Future>();
+  if (futures.size() != parts.size() || parts.empty()) {
+    try {
+      for (const auto& part : parts) part->wait();
+      if (after) after();
+      return completed_work(std::move(outputs));
+    } catch (...) {
+      return failed_work(ledger->fail(what, std::current_exception(), false));
+    }
+  }
+  auto call = std::make_shared<Call>();
+  call->what = std::move(what);
+  call->ledger = ledger;
+  call->parts = std::move(parts);
+  call->after = std::move(after);
+  call->outputs = std::move(outputs);
+  call->future = c10::make_intrusive<c10::ivalue::Future>(call->outputs.type());
+  call->left = futures.size();
+  ledger->add(call->future);
+  const Future whole = call->future;
+  for (const Future& future : futures)
+    future->addCallback([call](c10::ivalue::Future&) { call->one_ended(); }, /*uses_future=*/false);
+  return work_from_future(whole, std::move(owner));
+}
+
+void MessageWaiters::start(std::function<void()> body) {
+  MutexLock lock(mutex_);
+  threads_.emplace_back("gw-c10d-message", std::move(body));
+}
+
+void MessageWaiters::join() {
+  std::vector<Thread> threads;
+  {
+    MutexLock lock(mutex_);
+    threads.swap(threads_);
+  }
+  for (Thread& thread : threads) {
+    if (thread.is_current()) park_thread(std::move(thread));
+  }
+}
+
+namespace {
+
+// Messages under way. Whoever waits first waits for the engine; others wait for him.
+struct Messages {
+  std::string what;
+  std::shared_ptr<C10dLedger> ledger;
+  C10dWorks parts;
+  std::function<void()> after;
+  Outputs outputs;
+  Deadline deadline = Deadline::never();
+  Future future;
+  std::atomic<int> source{-1};
+  std::atomic<bool> watched{false};
+  Mutex turn;
+
+  void finish() {
+    MutexLock lock(turn);
+    if (future->completed()) return;
+    std::exception_ptr error;
+    try {
+      for (const auto& part : parts) part->wait(std::max(deadline.remaining(), Milliseconds{1}));
+      if (parts.front()->retrieveOpType() == c10d::OpType::RECVANYSOURCE) source = parts.front()->sourceRank();
+      if (after) after();
+    } catch (...) {
+      error = ledger->fail(what, std::current_exception(), false);
+    }
+    lock.unlock();
+    complete_once(future, error, [this] { return outputs.value(); });
+  }
+};
+
+class MessagesWork final : public Work {
+ public:
+  MessagesWork(std::shared_ptr<Messages> messages, std::shared_ptr<MessageWaiters> waiters, std::shared_ptr<void> owner)
+      : owner_(std::move(owner)), waiters_(std::move(waiters)), messages_(std::move(messages)) {}
+  ~MessagesWork() override {
+    // The engine must not lose a message that is under way.
+    if (!messages_->future->completed()) watch();
+  }
+
+  bool wait(Milliseconds timeout) override {
+    // A wait of the engine's that misses its time-out ends the group, so a shorter one is waited for here.
+    if (timeout != kNoTimeout) return Work::wait(timeout);
+    if (!messages_->watched) messages_->finish();
+    return Work::wait(kNoTimeout);
+  }
+  Future future() override {
+    watch();
+    return messages_->future;
+  }
+  int source_rank() const override {
+    if (messages_->source < 0) return Work::source_rank();
+    return messages_->source;
+  }
+
+ private:
+  void watch() {
+    if (messages_->future->completed() || messages_->watched.exchange(true)) return;
+    waiters_->start([messages = messages_] { messages->finish(); });
+  }
+
+  std::shared_ptr<void> owner_;  // goes last: the group joins the waiters
+  std::shared_ptr<MessageWaiters> waiters_;
+  std::shared_ptr<Messages> messages_;
+};
+
+}  // namespace
+
+std::shared_ptr<Work> follow_messages(std::string what, const std::shared_ptr<C10dLedger>& ledger, C10dWorks parts,
+                                      std::function<void()> after, Outputs outputs, Deadline deadline,
+                                      const std::shared_ptr<MessageWaiters>& waiters, std::shared_ptr<void> owner) {
+  auto messages = std::make_shared<Messages>();
+  messages->what = std::move(what);
+  messages->ledger = ledger;
+  messages->parts = std::move(parts);
+  messages->after = std::move(after);
+  messages->outputs = std::move(outputs);
+  messages->deadline = deadline;
+  messages->future = c10::make_intrusive<c10::ivalue::Future>(messages->outputs.type());
+  ledger->add(messages->future, [weak = std::weak_ptr<Messages>(messages)] {
+    if (const auto alive = weak.lock()) alive->finish();
+  });
+  return std::make_shared<MessagesWork>(std::move(messages), waiters, std::move(owner));
+}
+
+}  // namespace gradwire::internal

@@ -1,0 +1,110 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/Functions.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+
+#include "gradwire/base/error.h"
+#include "gradwire/process_group/c10d/c10d_convert_internal.h"
+#include "gradwire/process_group/c10d/c10d_dialect_internal.h"
+#include "gradwire/process_group/tensor_memory_internal.h"
+
+namespace gradwire::internal {
+namespace {
+
+bool gloo_moves(at::ScalarType type) {
+  switch (type) {
+    case at::kFloat:
+    case at::kDouble:
+    case at::kHalf:
+    case at::kBFloat16:
+    case at::kByte:
+    case at::kChar:
+    case at::kInt:
+    case at::kLong:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// The same memory as bytes.
+at::Tensor as_bytes(const at::Tensor& memory) {
+  void* data = memory.mutable_data_ptr();
+  return at::from_blob(
+      data, {static_cast<std::int64_t>(memory.nbytes())}, [memory](void*) {},
+      at::TensorOptions(at::kByte).device(memory.device()));
+}
+
+// A bool is a byte, 0 or 1, so reductions of bytes do: a sum of bytes would leave bytes that are no bool.
+ReduceOp op_of_bytes(ReduceOp op) {
+  switch (op.kind) {
+    case ReduceOp::Kind::sum:
+    case ReduceOp::Kind::max:
+    case ReduceOp::Kind::bor:
+      return ReduceOp::max();
+    case ReduceOp::Kind::bxor:
+      return ReduceOp::bxor();
+    default:
+      return ReduceOp::min();
+  }
+}
+
+}  // namespace
+
+Dialect dialect_of(const std::string& backend_name) {
+  Dialect dialect;
+  if (backend_name == "gloo") {
+    dialect.is_gloo = true;
+    dialect.messages_have_futures = false;
+    dialect.serves_others = false;
+  } else if (backend_name == "nccl") {
+    dialect.serves_cpu = false;
+  }
+  return dialect;
+}
+
+Prepared prepare_to_move(const Dialect& dialect, const at::Tensor& tensor, bool reads, bool writes) {
+  const at::Tensor memory = reads ? memory_with_values(tensor) : memory_for_results(tensor);
+  Prepared prepared{memory.detach(), nullptr};
+  if (writes && !memory.is_same(tensor)) prepared.bring_back = [tensor, memory] { copy_back(tensor, memory); };
+  if (dialect.is_gloo && !gloo_moves(tensor.scalar_type())) prepared.memory = as_bytes(memory);
+  return prepared;
+}
+
+PreparedReduction prepare_to_reduce(const Dialect& dialect, const at::Tensor& source, const at::Tensor& target,
+                                    ReduceOp op, int ranks) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  at::Tensor memory = memory_with_values(source);
+  const bool in_place = target.defined() && memory.is_same(target);
+  if (!in_place && memory.is_same(source)) memory = source.clone();  // the engine writes there
+  double divisor = 1;
+  if (dialect.is_gloo) {
+    if (op.kind == ReduceOp::Kind::premul_sum) {
+      memory.mul_(op.factor);
+      op = ReduceOp::sum();
+    } else if (op.kind == ReduceOp::Kind::avg) {
+      divisor = ranks;
+      op = ReduceOp::sum();
+    }
+    if (memory.is_complex() && op.kind != ReduceOp::Kind::sum)
+      throw UnsupportedError("gloo has no product of complex numbers");
+  }
+  PreparedReduction prepared{{memory.detach(), nullptr}, c10d::ReduceOp()};
+  if (dialect.is_gloo && memory.scalar_type() == at::kBool) {
+    prepared.tensor.memory = as_bytes(memory);
+    op = op_of_bytes(op);
+  } else if (dialect.is_gloo && memory.is_complex()) {
+    prepared.tensor.memory = at::view_as_real(memory.detach());
+  }
+  prepared.op = reduce_op_to_c10d(op);
+  if (target.defined() && (!in_place || divisor != 1)) {
+    prepared.tensor.bring_back = [target, memory, divisor] {
+      const at::AutoDispatchBelowADInplaceOrView below_autograd_here;
+      if (divisor != 1) memory.div_(divisor);
+      copy_back(target, memory);
+    };
+  }
+  return prepared;
+}
+
+}  // namespace gradwire::internal

@@ -1,0 +1,45 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// What an engine understands, and how our calls are put so that it does.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include <functional>
+#include <string>
+#include <torch/csrc/distributed/c10d/Types.hpp>
+
+#include "gradwire/base/reduce_op.h"
+
+namespace gradwire::internal {
+
+// What is known of an engine by its name.
+struct Dialect {
+  bool is_gloo = false;
+  bool messages_have_futures = true;
+  bool serves_cpu = true;
+  bool serves_others = true;
+};
+Dialect dialect_of(const std::string& backend_name);
+
+// A tensor of the caller's as the engine gets it: in order, apart from autograd, of a dtype that it knows.
+struct Prepared {
+  at::Tensor memory;
+  std::function<void()> bring_back;  // puts the result into the caller's tensor; empty where it is there already
+};
+
+// For a call that moves elements. `reads`: the engine reads the values; `writes`: it writes them.
+Prepared prepare_to_move(const Dialect& dialect, const at::Tensor& tensor, bool reads, bool writes);
+
+struct PreparedReduction {
+  Prepared tensor;
+  c10d::ReduceOp op;
+};
+
+// For a reduction with `op` over `ranks` ranks. `source` is read, `target` (the same tensor, or undefined where this
+// rank gets no result) receives. Throws UnsupportedError where the engine has no such reduction.
+PreparedReduction prepare_to_reduce(const Dialect& dialect, const at::Tensor& source, const at::Tensor& target,
+                                    ReduceOp op, int ranks);
+
+}  // namespace gradwire::internal

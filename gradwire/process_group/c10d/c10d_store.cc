@@ -1,0 +1,263 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/process_group/c10d/c10d_store.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <atomic>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gradwire/base/error.h"
+#include "gradwire/base/strings.h"
+
+namespace gradwire {
+namespace {
+
+using Bytes = std::vector<std::uint8_t>;
+
+Bytes to_bytes(const std::string& text) { return {text.begin(), text.end()}; }
+std::string to_text(const Bytes& bytes) { return {bytes.begin(), bytes.end()}; }
+
+// Runs `call`; what our stores throw becomes what libtorch's throw.
+template <class Call>
+auto as_c10d(const Call& call) {
+  try {
+    return call();
+  } catch (const TimeoutError& error) {
+    C10_THROW_ERROR(DistStoreError, error.what());
+  } catch (const StoreError& error) {
+    C10_THROW_ERROR(DistStoreError, error.what());
+  }
+}
+
+class StoreForC10d final : public c10d::Store {
+ public:
+  explicit StoreForC10d(std::shared_ptr<gradwire::Store> store)
+      : c10d::Store(store->timeout()), store_(std::move(store)) {}
+
+  const std::shared_ptr<gradwire::Store>& underlying() const { return store_; }
+
+  using c10d::Store::compareSet;
+  using c10d::Store::set;
+  using c10d::Store::wait;
+
+  c10::intrusive_ptr<c10d::Store> clone() override {
+    return as_c10d([&] {
+      auto copy = c10::make_intrusive<StoreForC10d>(store_->clone());
+      copy->setTimeout(timeout_);
+      return c10::intrusive_ptr<c10d::Store>(std::move(copy));
+    });
+  }
+  void set(const std::string& key, const Bytes& value) override {
+    as_c10d([&] { store_->set(key, to_text(value)); });
+  }
+  Bytes compareSet(const std::string& key, const Bytes& expected, const Bytes& desired) override {
+    return as_c10d([&] { return to_bytes(store_->compare_set(key, to_text(expected), to_text(desired))); });
+  }
+  Bytes get(const std::string& key) override {
+    return as_c10d([&] {
+      await({&key, 1});
+      return to_bytes(store_->get(key));
+    });
+  }
+  std::int64_t add(const std::string& key, std::int64_t value) override {
+    return as_c10d([&] { return store_->add(key, value); });
+  }
+  bool deleteKey(const std::string& key) override {
+    return as_c10d([&] { return store_->delete_key(key); });
+  }
+  bool check(const std::vector<std::string>& keys) override {
+    return as_c10d([&] { return store_->check(keys); });
+  }
+  std::int64_t getNumKeys() override {
+    return as_c10d([&] { return store_->num_keys(); });
+  }
+  void wait(const std::vector<std::string>& keys) override { wait(keys, timeout_); }
+  void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) override {
+    as_c10d([&] { store_->wait(keys, timeout); });
+  }
+  void append(const std::string& key, const Bytes& value) override {
+    as_c10d([&] { store_->append(key, to_text(value)); });
+  }
+  std::vector<Bytes> multiGet(const std::vector<std::string>& keys) override {
+    return as_c10d([&] {
+      await(keys);
+      std::vector<Bytes> values;
+      for (const std::string& value : store_->multi_get(keys)) values.push_back(to_bytes(value));
+      return values;
+    });
+  }
+  void multiSet(const std::vector<std::string>& keys, const std::vector<Bytes>& values) override {
+    as_c10d([&] {
+      std::vector<std::string> texts;
+      for (const Bytes& value : values) texts.push_back(to_text(value));
+      store_->multi_set(keys, texts);
+    });
+  }
+  bool hasExtendedApi() const override { return true; }
+  void queuePush(const std::string& key, const Bytes& value) override {
+    as_c10d([&] { store_->queue_push(key, to_text(value)); });
+  }
+  // Without `block` an empty queue is an error at once.
+  Bytes queuePop(const std::string& key, bool block) override {
+    return as_c10d([&] {
+      store_->wait(std::span(&key, 1), block ? timeout_ : std::chrono::milliseconds(0));
+      return to_bytes(store_->queue_pop(key));
+    });
+  }
+  std::int64_t queueLen(const std::string& key) override {
+    return as_c10d([&] { return store_->queue_length(key); });
+  }
+
+ private:
+  // get() waits as long as the store underneath does; where this object's time-out is another, it waits here first.
+  void await(std::span<const std::string> keys) {
+    if (timeout_ != store_->timeout()) store_->wait(keys, timeout_);
+  }
+
+  std::shared_ptr<gradwire::Store> store_;
+};
+
+bool speaks_of_time(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
+  return text.find("timeout") != std::string::npos || text.find("timed out") != std::string::npos;
+}
+
+// Runs `call` of the store; what libtorch's stores throw becomes what ours throw.
+template <class Call>
+auto from_c10d_call(const char* operation, const Call& call) {
+  try {
+    return call();
+  } catch (const Error&) {
+    throw;
+  } catch (const c10::NotImplementedError& error) {
+    throw UnsupportedError(concat("c10d store: ", operation, ": ", error.what_without_backtrace()));
+  } catch (const c10::Error& error) {
+    const std::string what = concat("c10d store: ", operation, ": ", error.what_without_backtrace());
+    if (speaks_of_time(what)) throw TimeoutError(what);
+    throw StoreError(what);
+  } catch (const std::exception& error) {
+    const std::string what = concat("c10d store: ", operation, ": ", error.what());
+    if (speaks_of_time(what)) throw TimeoutError(what);
+    throw StoreError(what);
+  }
+}
+
+void require_key(const char* operation, const std::string& key) {
+  if (key.empty()) throw InvalidArgument(concat("c10d store: ", operation, ": the key is empty"));
+}
+
+class StoreOfC10d final : public Store {
+ public:
+  StoreOfC10d(c10::intrusive_ptr<c10d::Store> store, Milliseconds timeout)
+      : store_(std::move(store)), timeout_(timeout) {}
+
+  const c10::intrusive_ptr<c10d::Store>& underlying() const { return store_; }
+
+  void set(const std::string& key, const Value& value) override {
+    require_key("set", key);
+    from_c10d_call("set", [&] { store_->set(key, to_bytes(value)); });
+  }
+  Value get(const std::string& key) override {
+    require_key("get", key);
+    return from_c10d_call("get", [&] {
+      store_->wait({key}, timeout());
+      return to_text(store_->get(key));
+    });
+  }
+  std::int64_t add(const std::string& key, std::int64_t amount) override {
+    require_key("add", key);
+    return from_c10d_call("add", [&] { return store_->add(key, amount); });
+  }
+  Value compare_set(const std::string& key, const Value& expected, const Value& desired) override {
+    require_key("compare_set", key);
+    return from_c10d_call("compare_set",
+                          [&] { return to_text(store_->compareSet(key, to_bytes(expected), to_bytes(desired))); });
+  }
+  using Store::wait;
+  void wait(std::span<const std::string> keys, Milliseconds timeout) override {
+    if (keys.empty()) return;
+    const std::vector<std::string> all(keys.begin(), keys.end());
+    // c10d takes a time-out of zero for one without end.
+    if (timeout.count() == 0 && check(keys)) return;
+    const Milliseconds span = std::max(timeout, Milliseconds{1});
+    try {
+      from_c10d_call("wait", [&] { store_->wait(all, span); });
+    } catch (const TimeoutError&) {
+      std::vector<std::string> missing;
+      for (const std::string& key : keys) {
+        if (!check({&key, 1})) missing.push_back(key);
+      }
+      throw TimeoutError(
+          concat("c10d store: the keys ", join(missing, ", "), " were not there after ", timeout.count(), " ms"));
+    }
+  }
+  bool check(std::span<const std::string> keys) override {
+    return from_c10d_call("check", [&] { return store_->check({keys.begin(), keys.end()}); });
+  }
+  bool delete_key(const std::string& key) override {
+    require_key("delete_key", key);
+    return from_c10d_call("delete_key", [&] { return store_->deleteKey(key); });
+  }
+  std::int64_t num_keys() override {
+    return from_c10d_call("num_keys", [&] { return store_->getNumKeys(); });
+  }
+  void append(const std::string& key, const Value& value) override {
+    require_key("append", key);
+    from_c10d_call("append", [&] { store_->append(key, to_bytes(value)); });
+  }
+  std::vector<Value> multi_get(std::span<const std::string> keys) override {
+    std::vector<Value> values;
+    for (const std::string& key : keys) values.push_back(get(key));
+    return values;
+  }
+  void multi_set(std::span<const std::string> keys, std::span<const Value> values) override {
+    if (keys.size() != values.size()) {
+      throw InvalidArgument(
+          concat("c10d store: multi_set: there are ", values.size(), " values for ", keys.size(), " keys"));
+    }
+    for (std::size_t i = 0; i < keys.size(); ++i) set(keys[i], values[i]);
+  }
+  void queue_push(const std::string& queue, const Value& value) override {
+    require_key("queue_push", queue);
+    from_c10d_call("queue_push", [&] { store_->queuePush(queue, to_bytes(value)); });
+  }
+  Value queue_pop(const std::string& queue) override {
+    require_key("queue_pop", queue);
+    return from_c10d_call("queue_pop", [&] { return to_text(store_->queuePop(queue, /*block=*/true)); });
+  }
+  std::int64_t queue_length(const std::string& queue) override {
+    require_key("queue_length", queue);
+    return from_c10d_call("queue_length", [&] { return store_->queueLen(queue); });
+  }
+  Milliseconds timeout() const override { return timeout_.load(std::memory_order_relaxed); }
+  void set_timeout(Milliseconds timeout) override { timeout_.store(timeout, std::memory_order_relaxed); }
+  std::shared_ptr<Store> clone() override {
+    return from_c10d_call("clone", [&] { return std::make_shared<StoreOfC10d>(store_->clone(), timeout()); });
+  }
+
+ private:
+  c10::intrusive_ptr<c10d::Store> store_;
+  std::atomic<Milliseconds> timeout_;
+};
+
+}  // namespace
+
+c10::intrusive_ptr<c10d::Store> store_to_c10d(std::shared_ptr<Store> store) {
+  if (store == nullptr) throw InvalidArgument("store_to_c10d: the store is null");
+  if (const auto* wrapped = dynamic_cast<const StoreOfC10d*>(store.get())) return wrapped->underlying();
+  return c10::make_intrusive<StoreForC10d>(std::move(store));
+}
+
+std::shared_ptr<Store> store_from_c10d(c10::intrusive_ptr<c10d::Store> store) {
+  if (!store) throw InvalidArgument("store_from_c10d: the store is null");
+  if (const auto* wrapped = dynamic_cast<const StoreForC10d*>(store.get())) return wrapped->underlying();
+  const Milliseconds timeout = store->getTimeout();
+  return std::make_shared<StoreOfC10d>(std::move(store), timeout);
+}
+
+}  // namespace gradwire

@@ -1,0 +1,50 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// Work of ours as Work of c10d.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <vector>
+
+#include "gradwire/process_group/work.h"
+
+namespace gradwire::internal {
+
+// One call of a C10dBackend. Made before the call, so that a profiler sees all of it; follow() is told what the call
+// returned. Three ways to the end:
+//   - the call has ended when it returns (asyncOp false): so has this;
+//   - it goes on, and has a future: this ends with the future. A profiler's event ends first, then futures complete,
+//     then waiters go on;
+//   - messages, and Work without a future: this ends when someone who waits or asks finds that it has.
+class WorkForC10d final : public c10d::Work {
+ public:
+  // `title` is a literal: "gradwire:all_reduce".
+  WorkForC10d(int rank, c10d::OpType type, const char* title, const std::vector<at::Tensor>& inputs,
+              std::uint64_t sequence);
+
+  void follow(std::shared_ptr<gradwire::Work> work);
+
+  bool isCompleted() override;
+  bool isSuccess() const override;
+  std::exception_ptr exception() const override;
+  int sourceRank() const override;
+  std::vector<at::Tensor> result() override;
+  bool wait(std::chrono::milliseconds timeout) override;
+  void blockCurrentStream() override;
+  Future getFuture() override;
+  std::uint64_t getSequencenumber() const override { return sequence_; }
+
+ private:
+  void end(const std::exception_ptr& ours);
+
+  const std::uint64_t sequence_;
+  std::shared_ptr<gradwire::Work> work_;
+  Future future_;      // of a call that went on
+  bool asks_ = false;  // the third way
+  std::once_flag ended_;
+};
+
+}  // namespace gradwire::internal

@@ -1,0 +1,294 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// The calls of GroupOverC10d: each is put in the engine's words, started, and followed to its end.
+#include "gradwire/process_group/c10d/group_over_c10d_internal.h"
+
+#include <ATen/Functions.h>
+
+#include <utility>
+
+#include "gradwire/base/error.h"
+#include "gradwire/base/strings.h"
+#include "gradwire/process_group/tensor_memory_internal.h"
+
+namespace gradwire::internal {
+namespace {
+
+template <class Theirs>
+Theirs options_for(const CollectiveOptions& ours, Milliseconds group_timeout) {
+  Theirs theirs;
+  theirs.timeout = ours.timeout.count() == 0 ? group_timeout : ours.timeout;
+  theirs.asyncOp = ours.async;
+  return theirs;
+}
+
+// Views of memory in order as a list of its parts for the ranks.
+Tensors flat(const Tensors& tensors) {
+  Tensors all;
+  for (const at::Tensor& tensor : tensors) all.push_back(tensor.view({-1}));
+  return all;
+}
+
+}  // namespace
+
+// One call: prepares tensors, starts the engine's calls, and returns the Work of all of them.
+class GroupOverC10d::Launch {
+ public:
+  Launch(GroupOverC10d& group, const char* operation)
+      : group_(group), what_(group.describe(operation)), engine_(group.engine(operation)) {}
+
+  at::Tensor reads(const at::Tensor& tensor) { return keep(prepare_to_move(group_.dialect_, tensor, true, false)); }
+  at::Tensor writes(const at::Tensor& tensor) { return keep(prepare_to_move(group_.dialect_, tensor, false, true)); }
+  at::Tensor both(const at::Tensor& tensor) { return keep(prepare_to_move(group_.dialect_, tensor, true, true)); }
+  Tensors reads(const Tensors& tensors) {
+    Tensors all;
+    for (const at::Tensor& tensor : tensors) all.push_back(reads(tensor));
+    return all;
+  }
+  Tensors writes(const Tensors& tensors) {
+    Tensors all;
+    for (const at::Tensor& tensor : tensors) all.push_back(writes(tensor));
+    return all;
+  }
+  at::Tensor reduces(const at::Tensor& source, const at::Tensor& target, ReduceOp op, c10d::ReduceOp& theirs) {
+    PreparedReduction prepared = prepare_to_reduce(group_.dialect_, source, target, op, group_.size());
+    theirs = prepared.op;
+    return keep(std::move(prepared.tensor));
+  }
+
+  // Starts one call of the engine's. After an error nothing more is started.
+  template <class Start>
+  void start(const Start& start) {
+    if (error_ || (error_ = group_.ledger_->failure())) return;
+    try {
+      parts_.push_back(start(*engine_));
+    } catch (...) {
+      error_ = group_.ledger_->fail(what_, std::current_exception(), /*at_call=*/true);
+      if (!group_.ledger_->failure()) std::rethrow_exception(error_);
+    }
+  }
+
+  std::shared_ptr<Work> follow(bool async, Outputs outputs) {
+    if (error_) return failed_work(error_);
+    auto work =
+        follow_call(what_, group_.ledger_, std::move(parts_), after(), std::move(outputs), group_.shared_from_this());
+    if (!async) settle(*work);
+    return work;
+  }
+
+  std::shared_ptr<Work> follow_messages(Outputs outputs, Deadline deadline) {
+    if (error_) return failed_work(error_);
+    if (group_.dialect_.messages_have_futures) return follow(true, std::move(outputs));
+    return internal::follow_messages(what_, group_.ledger_, std::move(parts_), after(), std::move(outputs), deadline,
+                                     group_.waiters_, group_.shared_from_this());
+  }
+
+ private:
+  at::Tensor keep(Prepared prepared) {
+    if (prepared.bring_back) bring_back_.push_back(std::move(prepared.bring_back));
+    return prepared.memory;
+  }
+  std::function<void()> after() {
+    if (bring_back_.empty()) return nullptr;
+    return [all = std::move(bring_back_)] {
+      for (const auto& one : all) one();
+    };
+  }
+  static void settle(Work& work) {
+    try {
+      work.wait();
+    } catch (const std::exception&) {
+      // It stays in the Work.
+    }
+  }
+
+  GroupOverC10d& group_;
+  const std::string what_;
+  const BackendPtr engine_;
+  C10dWorks parts_;
+  std::vector<std::function<void()>> bring_back_;
+  std::exception_ptr error_;
+};
+
+std::shared_ptr<Work> GroupOverC10d::do_broadcast(Tensors& tensors, const BroadcastOptions& options) {
+  Launch launch(*this, "broadcast");
+  auto theirs = options_for<c10d::BroadcastOptions>(options, timeout());
+  theirs.rootRank = options.root;
+  for (const at::Tensor& tensor : tensors) {
+    Tensors one{rank() == options.root ? launch.reads(tensor) : launch.both(tensor)};
+    launch.start([&](c10d::Backend& engine) { return engine.broadcast(one, theirs); });
+  }
+  return launch.follow(options.async, Outputs::list(tensors));
+}
+
+std::shared_ptr<Work> GroupOverC10d::do_all_reduce(Tensors& tensors, const AllReduceOptions& options) {
+  Launch launch(*this, "all_reduce");
+  auto theirs = options_for<c10d::AllreduceOptions>(options, timeout());
+  for (const at::Tensor& tensor : tensors) {
+    Tensors one{launch.reduces(tensor, tensor, options.op, theirs.reduceOp)};
+    launch.start([&](c10d::Backend& engine) { return engine.allreduce(one, theirs); });
+  }
+  return launch.follow(options.async, Outputs::list(tensors));
+}
+
+std::shared_ptr<Work> GroupOverC10d::do_reduce(Tensors& tensors, const ReduceOptions& options) {
+  Launch launch(*this, "reduce");
+  auto theirs = options_for<c10d::ReduceOptions>(options, timeout());
+  theirs.rootRank = options.root;
+  for (const at::Tensor& tensor : tensors) {
+    const at::Tensor target = rank() == options.root ? tensor : at::Tensor();
+    Tensors one{launch.reduces(tensor, target, options.op, theirs.reduceOp)};
+    launch.start([&](c10d::Backend& engine) { return engine.reduce(one, theirs); });
+  }
+  return launch.follow(options.async, Outputs::list(tensors));
+}
+
+std::shared_ptr<Work> GroupOverC10d::do_all_gather(std::vector<Tensors>& outputs, Tensors& inputs,
+                                                   const AllGatherOptions& options) {
+  Launch launch(*this, "all_gather");
+  const auto theirs = options_for<c10d::AllgatherOptions>(options, timeout());
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    std::vector<Tensors> lists{flat(launch.writes(outputs[i]))};
+    Tensors one{launch.reads(inputs[i]).view({-1})};
+    launch.start([&](c10d::Backend& engine) { return engine.allgather(lists, one, theirs); });
+  }
+  return launch.follow(options.async, Outputs::lists(outputs));
+}
+
+std::shared_ptr<Work> GroupOverC10d::do_all_gather_into_tensor(at::Tensor& output, at::Tensor& input,
+                                                               const AllGatherOptions& options) {
+  Launch launch(*this, "all_gather_into_tensor");
+  const auto theirs = options_for<c10d::AllgatherOptions>(options, timeout());
+  at::Tensor whole = launch.writes(output).view({-1});
+  at::Tensor part = launch.reads(input).view({-1});
+  launch.start([&](c10d::Backend& engine) { return engine._allgather_base(whole, part, theirs); });
+  return launch.follow(options.async, Outputs::list({output}));
+}
+
+std::shared_ptr<Work> GroupOverC10d::do_gather(std::vector<Tensors>& outputs, Tensors& inputs,
+                                               const GatherOptions& options) {
+  Launch launch(*this, "gather");
+  auto theirs = options_for<c10d::GatherOptions>(options, timeout());
+  theirs.rootRank = options.root;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    std::vector<Tensors> lists;
+    if (rank() == options.root) lists.push_back(flat(launch.writes(outputs[i])));
+    Tensors one{launch.reads(inputs[i]).view({-1})};
+    launch.start([&](c10d::Backend& engine) { return engine.gather(lists, one, theirs); });
+  }
+  return launch.follow(options.async, Outputs::lists(outputs));
+}
+
+std::shared_ptr<Work> GroupOverC10d::do_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                                                const ScatterOptions& options) {
+  Launch launch(*this, "scatter");
+  auto theirs = options_for<c10d::ScatterOptions>(options, timeout());
+  theirs.rootRank = options.root;
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    std::vector<Tensors> lists;
+    if (rank() == options.root) lists.push_back(flat(launch.reads(inputs[i])));
+    Tensors one{launch.writes(outputs[i]).view({-1})};
+    launch.start([&](c10d::Backend& engine) { return engine.scatter(one, lists, theirs); });
+  }
+  return launch.follow(options.async, Outputs::list(outputs));
+}
+
+std::shared_ptr<Work> GroupOverC10d::do_reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                                                       const ReduceScatterOptions& options) {
+  const at::NoGradGuard no_grad;
+  // Through one tensor: engines agree on what that means, and not on lists.
+  std::vector<std::shared_ptr<Work>> works;
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    Tensors rows;
+    for (const at::Tensor& input : inputs[i]) rows.push_back(input.reshape({-1}));
+    at::Tensor whole = at::cat(rows);
+    works.push_back(do_reduce_scatter_tensor(outputs[i], whole, options));
+  }
+  return work_of_all(std::move(works), Outputs::list(outputs));
+}
+
+std::shared_ptr<Work> GroupOverC10d::do_reduce_scatter_tensor(at::Tensor& output, at::Tensor& input,
+                                                              const ReduceScatterOptions& options) {
+  const at::NoGradGuard no_grad;
+  Launch launch(*this, "reduce_scatter_tensor");
+  auto theirs = options_for<c10d::ReduceScatterOptions>(options, timeout());
+  at::Tensor part = launch.reduces(output, output, options.op, theirs.reduceOp).view({-1});
+  // What a reduction changes before it starts is changed in a copy of the input; else the engine reads the input.
+  const bool as_it_is =
+      options.op.kind != ReduceOp::Kind::premul_sum && !input.is_complex() && input.scalar_type() != at::kBool;
+  at::Tensor whole =
+      as_it_is ? memory_with_values(input).detach() : launch.reduces(input, at::Tensor(), options.op, theirs.reduceOp);
+  whole = whole.view({-1});
+  launch.start([&](c10d::Backend& engine) { return engine._reduce_scatter_base(part, whole, theirs); });
+  return launch.follow(options.async, Outputs::list({output}));
+}
+
+std::shared_ptr<Work> GroupOverC10d::do_all_to_all(Tensors& outputs, Tensors& inputs, const AllToAllOptions& options) {
+  const at::NoGradGuard no_grad;
+  Launch launch(*this, "all_to_all");
+  const auto theirs = options_for<c10d::AllToAllOptions>(options, timeout());
+  Tensors to = flat(launch.writes(outputs));
+  Tensors from = flat(launch.reads(inputs));
+  launch.start([&](c10d::Backend& engine) { return engine.alltoall(to, from, theirs); });
+  return launch.follow(options.async, Outputs::list(outputs));
+}
+
+std::shared_ptr<Work> GroupOverC10d::do_all_to_all_single(at::Tensor& output, at::Tensor& input,
+                                                          std::vector<std::int64_t>& output_splits,
+                                                          std::vector<std::int64_t>& input_splits,
+                                                          const AllToAllOptions& options) {
+  Launch launch(*this, "all_to_all_single");
+  const auto theirs = options_for<c10d::AllToAllOptions>(options, timeout());
+  at::Tensor to = launch.writes(output).view({-1});
+  at::Tensor from = launch.reads(input).view({-1});
+  // Splits of the elements that the engine sees, which are bytes at times: sizes of a row, not of a tensor.
+  std::int64_t row = 1;
+  for (const std::int64_t extent : input.sizes().slice(1)) row *= extent;
+  row *= static_cast<std::int64_t>(input.element_size() / from.element_size());
+  std::vector<std::int64_t> to_splits;
+  std::vector<std::int64_t> from_splits;
+  for (const std::int64_t split : output_splits) to_splits.push_back(split * row);
+  for (const std::int64_t split : input_splits) from_splits.push_back(split * row);
+  launch.start([&](c10d::Backend& engine) { return engine.alltoall_base(to, from, to_splits, from_splits, theirs); });
+  return launch.follow(options.async, Outputs::list({output}));
+}
+
+std::shared_ptr<Work> GroupOverC10d::do_barrier(const BarrierOptions& options) {
+  Launch launch(*this, "barrier");
+  auto theirs = options_for<c10d::BarrierOptions>(options, timeout());
+  theirs.device_ids.assign(options.device_ids.begin(), options.device_ids.end());
+  launch.start([&](c10d::Backend& engine) { return engine.barrier(theirs); });
+  return launch.follow(options.async, Outputs::list({}));
+}
+
+std::shared_ptr<Work> GroupOverC10d::do_send(Tensors& tensors, int destination, int tag) {
+  const Deadline deadline = Deadline::after(timeout());
+  Launch launch(*this, "send");
+  for (const at::Tensor& tensor : tensors) {
+    Tensors one{launch.reads(tensor)};
+    launch.start([&](c10d::Backend& engine) { return engine.send(one, destination, tag); });
+  }
+  return launch.follow_messages(Outputs::list(tensors), deadline);
+}
+
+std::shared_ptr<Work> GroupOverC10d::receive(const char* operation, Tensors& tensors, int source, int tag) {
+  const Deadline deadline = Deadline::after(timeout());
+  Launch launch(*this, operation);
+  for (const at::Tensor& tensor : tensors) {
+    Tensors one{launch.writes(tensor)};
+    launch.start([&](c10d::Backend& engine) {
+      return source < 0 ? engine.recvAnysource(one, tag) : engine.recv(one, source, tag);
+    });
+  }
+  return launch.follow_messages(Outputs::list(tensors), deadline);
+}
+
+std::shared_ptr<Work> GroupOverC10d::do_recv(Tensors& tensors, int source, int tag) {
+  return receive("recv", tensors, source, tag);
+}
+
+std::shared_ptr<Work> GroupOverC10d::do_recv_anysource(Tensors& tensors, int tag) {
+  return receive("recv_anysource", tensors, -1, tag);
+}
+
+}  // namespace gradwire::internal

@@ -1,0 +1,323 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// How a GroupOverC10d begins, multiplies, fails and ends.
+#include <ATen/Functions.h>
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <utility>
+
+#include "gradwire/base/error.h"
+#include "gradwire/base/log.h"
+#include "gradwire/base/strings.h"
+#include "gradwire/process_group/c10d/c10d_error_internal.h"
+#include "gradwire/process_group/c10d/c10d_store.h"
+#include "gradwire/process_group/c10d/group_over_c10d_internal.h"
+#include "gradwire/process_group/parked_threads_internal.h"
+#include "gradwire/process_group/validate_internal.h"
+#include "gradwire/store/prefix_store.h"
+
+namespace gradwire::internal {
+namespace {
+
+using BackendPtr = GroupOverC10d::BackendPtr;
+
+// In the store: "<rank> <reason>" of the first rank that aborted.
+constexpr const char* kAborted = "aborted";
+
+// A Gloo receive that misses its time-out closes all connections of its group: what is under way here fails at once,
+// and so does what the others have under way. Gloo has no other way to end a call early.
+void close_gloo(c10d::Backend& engine) {
+  if (engine.getSize() < 2) return;
+  try {
+    Tensors byte{at::zeros({1}, at::TensorOptions(at::kByte))};
+    constexpr int kNoTagOfUsers = std::numeric_limits<int>::max();
+    engine.recv(byte, engine.getRank() == 0 ? 1 : 0, kNoTagOfUsers)->wait(Milliseconds{1});
+  } catch (const std::exception&) {
+    // That is the point of it.
+  }
+}
+
+// Every rank sends every other one byte, so that an engine which connects when it is first used is connected.
+void connect_all(c10d::Backend& engine, Milliseconds timeout) {
+  at::Tensor from = at::zeros({engine.getSize()}, at::TensorOptions(at::kByte));
+  at::Tensor to = at::zeros({engine.getSize()}, at::TensorOptions(at::kByte));
+  std::vector<std::int64_t> even;
+  c10d::AllToAllOptions options;
+  options.timeout = timeout;
+  engine.alltoall_base(to, from, even, even, options)->wait();
+}
+
+// Gloo writes the new group's ranks into the options that it is given, which are the origin's own; put back what was
+// there, or the origin cannot split again.
+BackendPtr split_engine(const BackendPtr& origin, const c10::intrusive_ptr<c10d::Store>& store,
+                        const std::vector<int>& members) {
+  const auto options = origin->getBackendOptions();
+  auto& ranks = options->global_ranks_in_group;
+  const std::vector<std::uint64_t> before = ranks;
+  if (ranks.size() != static_cast<std::size_t>(origin->getSize())) {
+    ranks.resize(static_cast<std::size_t>(origin->getSize()));
+    std::iota(ranks.begin(), ranks.end(), std::uint64_t{0});
+  }
+  BackendPtr made = origin->split(store, members, options);
+  ranks = before;
+  return made;
+}
+
+// The engine of `origin`'s ranks `members`, which meet in `store`; connected.
+BackendPtr make_engine(const BackendPtr& origin, const C10dFactory& factory, const std::shared_ptr<Store>& store,
+                       const std::vector<int>& members, Milliseconds timeout) {
+  const auto meeting = store_to_c10d(std::make_shared<PrefixStore>("engine", store));
+  if (factory) {
+    const auto place = std::find(members.begin(), members.end(), origin->getRank()) - members.begin();
+    return factory(meeting, static_cast<int>(place), static_cast<int>(members.size()), timeout);
+  }
+  BackendPtr made = split_engine(origin, meeting, members);
+  connect_all(*made, timeout);
+  return made;
+}
+
+// Drops an engine; not on a thread of its own, which it could not join.
+void let_go(BackendPtr engine) {
+  if (!engine || !in_engine_callback()) return;
+  auto held = std::make_shared<BackendPtr>(std::move(engine));
+  park_thread(Thread("gw-c10d-end", [held = std::move(held)] { held->reset(); }));
+}
+
+// What an engine's error means here; the store knows whether a rank aborted.
+std::exception_ptr explain(const std::shared_ptr<Store>& store, const std::string& what,
+                           const std::exception_ptr& error, bool at_call) {
+  const std::exception_ptr ours = error_from_c10d(what, error, at_call);
+  if (store == nullptr) return ours;
+  try {
+    std::rethrow_exception(ours);
+  } catch (const PeerError&) {
+    try {
+      const std::string key = kAborted;
+      if (!store->check(std::span(&key, 1))) return ours;
+      const std::string told = store->get(key);
+      const std::size_t end_of_rank = told.find(' ');
+      const int rank = std::stoi(told.substr(0, end_of_rank));
+      return std::make_exception_ptr(
+          PeerError(concat(what, ": rank ", rank, " aborted the group: ", told.substr(end_of_rank + 1)), {rank}));
+    } catch (const std::exception&) {
+      return ours;  // the store may have gone with the rank that served it
+    }
+  } catch (...) {
+    return ours;
+  }
+}
+
+}  // namespace
+
+GroupOverC10d::GroupOverC10d(BackendPtr backend, std::shared_ptr<Store> store, C10dFactory factory)
+    : ProcessGroup(backend->getRank(), backend->getSize()),
+      name_(backend->getBackendName()),
+      dialect_(dialect_of(name_)),
+      factory_(std::move(factory)),
+      ledger_(std::make_shared<C10dLedger>([store](const std::string& what, std::exception_ptr error, bool at_call) {
+        return explain(store, what, error, at_call);
+      })),
+      waiters_(std::make_shared<MessageWaiters>()),
+      backend_(std::move(backend)),
+      store_(std::move(store)) {}
+
+GroupOverC10d::~GroupOverC10d() {
+  BackendPtr engine;
+  {
+    MutexLock lock(mutex_);
+    engine = std::move(backend_);
+    backend_ = engine;
+  }
+  if (!owner_.is_current()) {
+    // A forked child: an engine that ends here would wait for threads that are not here, and speak for the parent.
+    static_cast<void>(std::make_unique<BackendPtr>(engine).release());
+    return;
+  }
+  if (engine && ledger_->under_way() > 0)
+    abort("the group was let go with work under way; call shutdown() to finish it first");
+  waiters_->join();
+  {
+    MutexLock lock(mutex_);
+    backend_.reset();
+  }
+  let_go(std::move(engine));
+}
+
+std::string GroupOverC10d::describe(const char* operation) const { return concat(name_group(*this), ": ", operation); }
+
+GroupOverC10d::BackendPtr GroupOverC10d::engine(const char* operation) const {
+  owner_.require_current("a process group");
+  MutexLock lock(mutex_);
+  if (!backend_) {
+    lock.unlock();
+    throw InvalidArgument(concat(describe(operation), ": the group was shut down; make a new one"));
+  }
+  return backend_;
+}
+
+bool GroupOverC10d::supports(c10::DeviceType device) const {
+  return device == c10::DeviceType::CPU ? dialect_.serves_cpu : dialect_.serves_others;
+}
+
+void GroupOverC10d::abort(const std::string& reason) {
+  if (!owner_.is_current()) return;
+  BackendPtr engine;
+  std::shared_ptr<Store> store;
+  std::vector<std::weak_ptr<GroupOverC10d>> duplicates;
+  {
+    MutexLock lock(mutex_);
+    engine = backend_;
+    store = store_;
+    duplicates = duplicates_;
+  }
+  if (engine && !ledger_->failure()) {
+    const std::exception_ptr error = ledger_->fail(
+        "", std::make_exception_ptr(AbortedError(concat(name_group(*this), " aborted: ", reason))), false);
+    try {
+      if (store != nullptr) store->compare_set(kAborted, "", concat(rank(), " ", reason));
+    } catch (const std::exception& problem) {
+      log::debug(concat(name_group(*this), ": abort: the store could not be told: ", problem.what()));
+    }
+    if (dialect_.is_gloo) {
+      close_gloo(*engine);
+    } else {
+      engine->abort();
+      ledger_->end_all(error);
+    }
+  }
+  for (const auto& weak : duplicates) {
+    if (const auto duplicate = weak.lock()) duplicate->abort(reason);
+  }
+}
+
+void GroupOverC10d::shutdown() {
+  if (!owner_.is_current()) return;
+  ledger_->wait_all();
+  waiters_->join();
+  BackendPtr engine;
+  std::shared_ptr<Store> store;
+  MutexLock lock(mutex_);
+  std::swap(engine, backend_);
+  store.swap(store_);
+  duplicates_.clear();
+  lock.unlock();  // what goes here may take its time
+  let_go(std::move(engine));
+}
+
+std::shared_ptr<GroupOverC10d> GroupOverC10d::make_group(const char* operation, int color,
+                                                         const std::vector<int>& members) {
+  const BackendPtr origin = engine(operation);
+  std::shared_ptr<Store> store;
+  std::uint64_t number = 0;
+  {
+    MutexLock lock(mutex_);
+    store = store_;
+    number = made_++;
+  }
+  if (store == nullptr || (!factory_ && !origin->supportsSplitting())) return nullptr;
+  if (const std::exception_ptr error = ledger_->failure()) std::rethrow_exception(error);
+  if (members.empty()) return nullptr;
+  auto prefixed = std::make_shared<PrefixStore>(concat("made/", number, "/", color), std::move(store));
+  try {
+    BackendPtr made = make_engine(origin, factory_, prefixed, members, timeout());
+    auto group = std::make_shared<GroupOverC10d>(std::move(made), std::move(prefixed), factory_);
+    group->set_timeout(timeout());
+    group->set_group_name(concat(group_name(), "/", operation, number));
+    group->set_group_desc(group_desc());
+    return group;
+  } catch (...) {
+    std::rethrow_exception(error_from_c10d(describe(operation), std::current_exception(), false));
+  }
+}
+
+std::shared_ptr<ProcessGroup> GroupOverC10d::do_dup() {
+  std::vector<int> all(static_cast<std::size_t>(size()));
+  std::iota(all.begin(), all.end(), 0);
+  auto group = make_group("dup", 0, all);
+  if (group == nullptr) return nullptr;
+  MutexLock lock(mutex_);
+  std::erase_if(duplicates_, [](const auto& weak) { return weak.expired(); });
+  duplicates_.push_back(group);
+  return group;
+}
+
+std::shared_ptr<ProcessGroup> GroupOverC10d::do_split(int color, int key, const std::optional<std::string>& desc) {
+  const auto longs = at::TensorOptions(at::kLong);
+  const at::Tensor all = at::zeros({size(), 2}, longs);
+  const at::Tensor mine = at::zeros({2}, longs);
+  mine[0].fill_(color);
+  mine[1].fill_(key);
+  all_gather_into_tensor(all, mine)->wait();
+  const auto* asked = all.const_data_ptr<std::int64_t>();
+  std::vector<int> members;
+  for (int rank = 0; rank < size(); ++rank) {
+    if (color >= 0 && asked[2 * rank] == color) members.push_back(rank);
+  }
+  std::stable_sort(members.begin(), members.end(), [&](int a, int b) { return asked[2 * a + 1] < asked[2 * b + 1]; });
+  auto group = make_group("split", color, members);
+  if (group == nullptr && !members.empty()) {
+    throw UnsupportedError(concat(describe("split"), ": the engine '", name_,
+                                  "' was handed over without a store, or without a way to make another"));
+  }
+  if (group != nullptr && desc) group->set_group_desc(*desc);
+  return group;
+}
+
+at::Tensor GroupOverC10d::do_allocate(std::int64_t numel, at::ScalarType dtype) {
+  engine("allocate");  // refuses, where there is none
+  if (const std::exception_ptr error = ledger_->failure()) std::rethrow_exception(error);
+  return ProcessGroup::do_allocate(numel, dtype);
+}
+
+void GroupOverC10d::do_monitored_barrier(Milliseconds timeout, bool wait_all) {
+  const BackendPtr engine = this->engine("monitored_barrier");
+  if (const std::exception_ptr error = ledger_->failure()) std::rethrow_exception(error);
+  std::shared_ptr<Store> store;
+  {
+    MutexLock lock(mutex_);
+    store = store_;
+  }
+  if (store != nullptr) return barrier_in_store(store->clone(), timeout, wait_all);
+  try {
+    c10d::BarrierOptions options;
+    options.timeout = timeout;
+    engine->monitoredBarrier(options, wait_all);
+  } catch (...) {
+    std::rethrow_exception(ledger_->fail(describe("monitored_barrier"), std::current_exception(), false));
+  }
+}
+
+// Through the store, because a message of Gloo's that misses its time-out ends the group.
+void GroupOverC10d::barrier_in_store(const std::shared_ptr<Store>& store, Milliseconds timeout, bool wait_all) {
+  const Deadline deadline = Deadline::after(timeout);
+  std::string prefix;
+  {
+    MutexLock lock(mutex_);
+    prefix = concat("barrier/", barriers_++, "/");
+  }
+  const std::string go = concat(prefix, "go");
+  if (rank() != 0) {
+    store->set(concat(prefix, rank()), "here");
+    try {
+      store->wait(std::span(&go, 1), timeout);
+    } catch (const TimeoutError&) {
+      throw_no_report(*this, timeout);
+    }
+    return;
+  }
+  std::vector<int> missing;
+  for (int peer = 1; peer < size() && (missing.empty() || wait_all); ++peer) {
+    const std::string key = concat(prefix, peer);
+    try {
+      store->wait(std::span(&key, 1), deadline.remaining());
+    } catch (const TimeoutError&) {
+      missing.push_back(peer);
+    }
+  }
+  if (!missing.empty()) throw_missing(*this, missing, /*dead=*/false, timeout, wait_all);
+  store->set(go, "all");
+}
+
+}  // namespace gradwire::internal

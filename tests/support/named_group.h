@@ -1,0 +1,32 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// Groups for tests above the line, by a name: a backend's, or "round_trip", which is the backend "threads" as a c10d
+// backend, and that as a group again, so that every call goes through both adapters.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "gradwire/process_group/c10d/from_c10d.h"
+#include "gradwire/process_group/c10d/to_c10d.h"
+#include "gradwire/process_group/init.h"
+#include "gradwire/store/prefix_store.h"
+
+namespace gradwire::test_support {
+
+// The backend whose ranks a test of `name` runs.
+inline std::string engine_of(const std::string& name) { return name == "round_trip" ? "threads" : name; }
+
+inline std::shared_ptr<ProcessGroup> make_named_group(const std::string& name, const std::shared_ptr<Store>& store,
+                                                      int rank, int size, Milliseconds timeout = kDefaultTimeout) {
+  auto group = make_process_group(engine_of(name), store, rank, size, timeout);
+  if (name != "round_trip") return group;
+  FromC10dOptions options;
+  options.store = std::make_shared<PrefixStore>("round_trip", store);
+  options.unwrap = false;
+  auto around = from_c10d(to_c10d(std::move(group)), options);
+  around->set_timeout(timeout);
+  return around;
+}
+
+}  // namespace gradwire::test_support
