@@ -301,3 +301,30 @@ def test_what_has_no_meaning_is_refused(ranks):
         assert ddp_comm_hooks.__doc__
 
     ranks.all_well(SIZE, body)
+
+
+def test_post_local_sgd_averages_models_now_and_then(ranks):
+    def body(group):
+        from gradwire.distributed.algorithms.ddp_comm_hooks import post_localSGD_hook as post_local
+        from gradwire.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
+        from gradwire.distributed.optim import PostLocalSGDOptimizer
+
+        ddp = DistributedDataParallel(make_model(), process_group=group)
+        own = group.split(group.rank())
+        ddp.register_comm_hook(post_local.PostLocalSGDState(group, own, 1), post_local.post_localSGD_hook)
+        optimizer = PostLocalSGDOptimizer(torch.optim.SGD(ddp.parameters(), 0.1), PeriodicModelAverager(2, 2, group))
+        alike = []
+        for _ in range(5):
+            gradients(ddp, group, steps=1)
+            optimizer.step()
+            weight = ddp.module[0].weight.detach()
+            everyones = [torch.empty_like(weight) for _ in range(SIZE)]
+            dist.all_gather(everyones, weight, group)
+            alike.append(torch.equal(everyones[0], everyones[1]))
+        assert optimizer.state_dict()["step"] == 5
+        again = PostLocalSGDOptimizer(torch.optim.SGD(make_model().parameters(), 0.1), PeriodicModelAverager(2, 2, group))
+        again.load_state_dict(pickle.loads(pickle.dumps(optimizer.state_dict())))
+        assert again.averager.step == 5
+        return alike
+
+    assert ranks.all_well(SIZE, body) == [[True, False, True, False, True]] * SIZE
