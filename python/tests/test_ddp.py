@@ -3,6 +3,7 @@
 """DistributedDataParallel and its hooks, with ranks as threads."""
 import enum
 import pickle
+import threading
 import traceback
 
 import pytest
@@ -19,9 +20,14 @@ from gradwire.nn.parallel import DistributedDataParallel
 SIZE = 2
 
 
+# Ranks are threads, and share torch's generator.
+_seeded = threading.Lock()
+
+
 def make_model(seed: int = 0) -> nn.Module:
-    torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 3))
+    with _seeded:
+        torch.manual_seed(seed)
+        return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 3))
 
 
 def batch_of(rank: int) -> torch.Tensor:
