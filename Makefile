@@ -48,8 +48,8 @@ test: build  ## Build and run the tests (under 20 minutes on two cores)
 test-slow: build  ## Run the tests that take longer
 	@scripts/run_tests.py $(BUILD) --label slow
 
-bench:  ## Measure beside Gloo, OpenMPI and PyTorch (BENCH=all_reduce, ddp, hooks or codecs; BENCH_ARGS="--bytes 1Mi")
-	@scripts/setup.sh build bench torch
+bench:  ## Measure beside Gloo, OpenMPI and PyTorch (BENCH=all_reduce, collectives, ddp, hooks or codecs; BENCH_ARGS="--bytes 1Mi")
+	@scripts/setup.sh build torch
 	@$(CONFIGURE) && echo '$(CONFIGURE)' > $(BUILD)/.configured
 	@$(NINJA) gradwire-bench
 	$(BUILD)/bin/gradwire-bench $(BENCH) --peers $(BENCH_ARGS)

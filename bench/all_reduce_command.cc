@@ -6,9 +6,9 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "bench/contestants.h"
 #include "bench/contract_cost.h"
@@ -27,7 +27,7 @@ namespace {
 struct Column {
   std::string title;
   std::string contestant;
-  bool in_place;
+  std::string variant;
   bool ours;
 };
 
@@ -41,31 +41,8 @@ Contestant gradwire_contestant(const AllReduceOptions& options, const ScratchFol
                              "--world", std::to_string(options.world), "--dtype", options.dtype, "--op", options.op,
                              options.pin ? "--pin" : "--no-pin"});
   }
+  made.commands = started_for(options.backend, std::move(made.commands));
   return made;
-}
-
-Contestant gloo_contestant(const AllReduceOptions& options, const ScratchFolder& scratch, const std::string& socket) {
-  const std::vector<std::string> peer = python_peer(options.python, "gloo_worker.py");
-  Contestant made{"gloo", {}, options.world};
-  for (int rank = 0; rank < options.world; ++rank) {
-    std::vector<std::string>& command = made.commands.emplace_back(peer);
-    command.insert(command.end(), {socket, scratch / "gloo", std::to_string(rank), std::to_string(options.world),
-                                   options.dtype, options.op, options.pin ? "pin" : "free"});
-  }
-  return made;
-}
-
-Contestant mpi_contestant(const AllReduceOptions& options, const std::string& socket) {
-  const std::filesystem::path program = std::filesystem::path(own_path()).parent_path() / "gradwire-bench-mpi";
-  if (!std::filesystem::exists(program)) {
-    throw std::runtime_error("the peer OpenMPI is missing: " + program.string() +
-                             " was not built (`make bench` installs OpenMPI and builds it)");
-  }
-  return {"openmpi",
-          {{"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1", "mpirun", "--oversubscribe", "--bind-to",
-            "none", "-n", std::to_string(options.world), program, socket, options.dtype, options.op,
-            options.pin ? "pin" : "free"}},
-          options.world};
 }
 
 int iterations_for(std::size_t bytes, bool cold) {
@@ -79,9 +56,7 @@ std::map<std::string, Turns> measure_size(Coordinator& coordinator, const AllRed
   std::vector<Entrant> entrants;
   for (const Column& column : columns) {
     entrants.push_back(
-        {column.title,
-         column.contestant,
-         {bytes, iterations, std::min(iterations, 5), column.in_place ? "in-place" : "staged", options.cold}});
+        {column.title, column.contestant, {bytes, iterations, std::min(iterations, 5), column.variant, options.cold}});
   }
   return measure_in_turn(coordinator, entrants, options.rounds);
 }
@@ -110,8 +85,8 @@ void report(const AllReduceOptions& options, const std::vector<Column>& columns,
       if (!other.ours || column.ours) continue;
       const Ratio ratio = ratio_of_medians(own.blocks, turns.at(other.title).blocks);
       char text[96];
-      std::snprintf(text, sizeof(text), "  %s %.2fx [%.2f, %.2f]", other.in_place ? "in-place" : "staged", ratio.value,
-                    ratio.low, ratio.high);
+      std::snprintf(text, sizeof(text), "  %s %.2fx [%.2f, %.2f]", other.variant.c_str(), ratio.value, ratio.low,
+                    ratio.high);
       ratios += text;
       entry["over_" + other.title] = {{"ratio", ratio.value}, {"low", ratio.low}, {"high", ratio.high}};
     }
@@ -141,13 +116,14 @@ void run_all_reduce(const AllReduceOptions& options) {
   Coordinator coordinator(socket);
   std::vector<Column> columns;
   coordinator.start(gradwire_contestant(options, scratch, socket));
-  if (options.in_place) columns.push_back({"gradwire in-place", "gradwire", true, true});
-  if (options.staged) columns.push_back({"gradwire staged", "gradwire", false, true});
+  if (options.in_place) columns.push_back({"gradwire in-place", "gradwire", "in-place", true});
+  if (options.staged) columns.push_back({"gradwire staged", "gradwire", "staged", true});
   if (options.peers) {
-    coordinator.start(mpi_contestant(options, socket));
-    columns.push_back({"OpenMPI", "openmpi", true, false});
-    coordinator.start(gloo_contestant(options, scratch, socket));
-    columns.push_back({"Gloo (PyTorch)", "gloo", true, false});
+    const PeerOptions peers{options.world, options.dtype, options.op, options.pin, options.python};
+    coordinator.start(mpi_contestant(peers, socket));
+    columns.push_back({"OpenMPI", "openmpi", "all_reduce", false});
+    coordinator.start(gloo_contestant(peers, scratch, socket));
+    columns.push_back({"Gloo (PyTorch)", "gloo", "all_reduce", false});
   }
   if (!options.json) {
     std::printf("all_reduce: backend %s, %d ranks, %s %s, %s buffers, %d processors%s\n", options.backend.c_str(),

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The gradwire authors
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of gradwire-bench hooks and codecs: that they measure what they are asked for, count bytes as the documentation does,
+"""Tests of gradwire-bench hooks, codecs and collectives: that they measure what they are asked for, count bytes as the documentation does,
 and refuse what is wrong in one line. bench_test.py PROGRAM [--no-torch] [PYTHON with torch, for the peers]"""
 import json
 import math
+import os
 import subprocess
 import sys
 import unittest
@@ -139,15 +140,48 @@ class Hooks(Bench):
         self.assertIn("no such hook", lines["int8"]["none"])
 
 
-class HooksWithoutTorch(Bench):
+class Collectives(Bench):
+    NAMES = ["all_reduce", "broadcast", "reduce", "all_gather", "gather", "scatter", "reduce_scatter", "all_to_all",
+             "send_recv"]
+
+    def test_every_collective(self):
+        lines = self.measured("collectives", "--collective", ",".join(self.NAMES))
+        self.assertEqual([line["collective"] for line in lines], self.NAMES)
+        for line in lines:
+            self.assertAlmostEqual(line["algbw_gbps"], BYTES / line["median_us"] / 1e3, places=6)
+
+    def test_ranks_as_threads_and_a_barrier_without_bytes(self):
+        lines = self.lines("collectives", "--backend", "threads", "--world", "3", "--bytes", "12Ki,24Ki", "--rounds", "1",
+                           "--no-pin", "--collective", "all_gather,barrier")
+        self.assertEqual([(line["collective"], line["bytes"], line["world"]) for line in lines],
+                         [("all_gather", 12 << 10, 3), ("all_gather", 24 << 10, 3), ("barrier", 0, 3)])
+
+    def test_what_is_wrong(self):
+        self.refused("telepathy", "collectives", "--collective", "all_reduce,telepathy")
+        self.refused("smoke", "collectives", "--backend", "smoke")
+        self.refused("--world 65", "collectives", "--world", "65")
+        self.refused("--bytes 12", "collectives", "--bytes", "12")
+
+    def test_peers(self):
+        self.need_peers()
+        if not os.path.exists(os.path.join(os.path.dirname(PROGRAM), "gradwire-bench-mpi")):
+            self.skipTest("OpenMPI's worker is not built (there was no OpenMPI)")
+        for line in self.measured("collectives", "--peers", "--python", PEERS, "--collective", ",".join(self.NAMES)):
+            for peer in ("Gloo (PyTorch)", "OpenMPI"):
+                self.assertLess(0, line["peers"][peer]["ratio_low"])
+                self.assertLessEqual(line["peers"][peer]["ratio_low"], line["peers"][peer]["ratio_high"])
+
+
+class WithoutTorch(Bench):
     def test_refused(self):
         self.refused("GRADWIRE_TORCH=OFF", "hooks")
         self.refused("GRADWIRE_TORCH=OFF", "hooks", "--list")
+        self.refused("GRADWIRE_TORCH=OFF", "collectives")
 
 
 if __name__ == "__main__":
     PROGRAM, *rest = sys.argv[1:]
     PEERS = next((word for word in rest if not word.startswith("--")), "")
-    cases = [Codecs, HooksWithoutTorch if "--no-torch" in rest else Hooks]
+    cases = [Codecs, *([WithoutTorch] if "--no-torch" in rest else [Hooks, Collectives])]
     suite = unittest.TestSuite(unittest.defaultTestLoader.loadTestsFromTestCase(case) for case in cases)
     sys.exit(not unittest.TextTestRunner(verbosity=2).run(suite).wasSuccessful())

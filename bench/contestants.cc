@@ -11,8 +11,30 @@
 #include "gradwire/base/strings.h"
 
 namespace gradwire::bench {
+namespace {
+
+// The coordinator's ranks of one host, more of them than processors perhaps.
+const std::vector<std::string> kMpirun{
+    "OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1", "mpirun", "--oversubscribe", "--bind-to", "none"};
+
+void append(std::vector<std::string>& command, const std::vector<std::string>& words) {
+  command.insert(command.end(), words.begin(), words.end());
+}
+
+}  // namespace
 
 std::string own_path() { return std::filesystem::read_symlink("/proc/self/exe"); }
+
+Commands started_for(const std::string& backend, Commands ranks) {
+  if (backend != "mpi") return ranks;
+  std::vector<std::string> one = kMpirun;
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    if (rank > 0) one.emplace_back(":");
+    append(one, {"-n", "1", "env"});
+    append(one, ranks[rank]);
+  }
+  return {one};
+}
 
 std::vector<std::string> python_peer(const std::string& python, const std::string& script) {
   if (!std::filesystem::exists(python)) {
@@ -20,6 +42,29 @@ std::vector<std::string> python_peer(const std::string& python, const std::strin
                              " is not there (run `make setup`, or name one with --python)");
   }
   return {"OMP_NUM_THREADS=1", python, std::filesystem::path(GRADWIRE_BENCH_SOURCE_DIR) / "peers" / script};
+}
+
+Contestant gloo_contestant(const PeerOptions& options, const ScratchFolder& scratch, const std::string& socket) {
+  const std::vector<std::string> peer = python_peer(options.python, "gloo_worker.py");
+  Contestant made{"gloo", {}, options.world};
+  for (int rank = 0; rank < options.world; ++rank) {
+    std::vector<std::string>& command = made.commands.emplace_back(peer);
+    command.insert(command.end(), {socket, scratch / "gloo", std::to_string(rank), std::to_string(options.world),
+                                   options.dtype, options.op, options.pin ? "pin" : "free"});
+  }
+  return made;
+}
+
+Contestant mpi_contestant(const PeerOptions& options, const std::string& socket) {
+  const std::filesystem::path program = std::filesystem::path(own_path()).parent_path() / "gradwire-bench-mpi";
+  if (!std::filesystem::exists(program)) {
+    throw std::runtime_error("the peer OpenMPI is missing: " + program.string() +
+                             " was not built (`make setup` installs OpenMPI, `make build` builds it)");
+  }
+  std::vector<std::string> command = kMpirun;
+  append(command, {"-n", std::to_string(options.world), program, socket, options.dtype, options.op,
+                   options.pin ? "pin" : "free"});
+  return {"openmpi", {command}, options.world};
 }
 
 void require_world(int world) {

@@ -15,9 +15,27 @@ namespace gradwire::bench {
 // The path of this program.
 std::string own_path();
 
+using Commands = std::vector<std::vector<std::string>>;
+
+// The commands, one a rank, that start ranks of `backend`: as they are, or (mpi) as one mpirun's.
+Commands started_for(const std::string& backend, Commands ranks);
+
 // The start of the command that runs peers/`script` on one thread; the script's arguments follow. Throws
 // std::runtime_error when there is no `python`.
 std::vector<std::string> python_peer(const std::string& python, const std::string& script);
+
+// How the ranks of a peer are started that does any collective; the variant of a measurement names it, as in
+// known_collectives().
+struct PeerOptions {
+  int world = 2;
+  std::string dtype = "f32";
+  std::string op = "sum";
+  bool pin = true;
+  std::string python;  // that has torch, for Gloo
+};
+// Both throw std::runtime_error when the peer is missing.
+Contestant gloo_contestant(const PeerOptions& options, const ScratchFolder& scratch, const std::string& socket);
+Contestant mpi_contestant(const PeerOptions& options, const std::string& socket);
 
 // Throw InvalidArgument.
 void require_world(int world);

@@ -6,6 +6,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bench/contestants.h"
@@ -53,6 +54,7 @@ Contestant gradwire_contestant(const DdpCommandOptions& options, const ScratchFo
                              "--world", std::to_string(options.world), "--batch", std::to_string(options.batch),
                              "--lanes", std::to_string(options.lanes), options.pin ? "--pin" : "--no-pin"});
   }
+  made.commands = started_for(options.backend, std::move(made.commands));
   return made;
 }
 

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bench/contestants.h"
@@ -77,6 +78,7 @@ Contestant gradwire_contestant(const HooksCommandOptions& options, const Scratch
                              socket, "--rendezvous", scratch / "gradwire", "--rank", std::to_string(rank), "--world",
                              std::to_string(options.world), options.pin ? "--pin" : "--no-pin"});
   }
+  made.commands = started_for(options.backend, std::move(made.commands));
   return made;
 }
 

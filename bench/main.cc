@@ -9,6 +9,7 @@
 
 #include "bench/all_reduce_command.h"
 #include "bench/codecs_command.h"
+#include "bench/collectives_command.h"
 #include "bench/ddp_command.h"
 #include "bench/gradwire_worker.h"
 #include "bench/hooks_command.h"
@@ -42,6 +43,28 @@ void add_all_reduce(CLI::App& app) {
   command->callback([] {
     if (!sizes.empty()) options.bytes = parse_bytes(sizes);
     run_all_reduce(options);
+  });
+}
+
+void add_collectives(CLI::App& app) {
+  static CollectivesCommandOptions options;
+  static std::vector<std::string> sizes;
+  auto* command = app.add_subcommand("collectives", "Every collective of a process group, by size");
+  command->add_option("--collective", options.collectives, "Collectives, as all_gather,barrier (default: all)")
+      ->delimiter(',');
+  command->add_option("--backend", options.backend, "shm or threads")->capture_default_str();
+  command->add_option("--world", options.world, "Number of ranks")->capture_default_str();
+  command->add_option("--bytes", sizes, "Sizes of the largest tensor, as 4Ki,25Mi (default: 4Ki,1Mi,25Mi)")
+      ->delimiter(',');
+  command->add_option("--rounds", options.rounds, "Rounds of ABBA")->capture_default_str()->check(CLI::Range(1, 1000));
+  command->add_flag("--peers", options.peers, "Run PyTorch's Gloo and OpenMPI beside it; a missing peer is an error");
+  command->add_flag("--json", options.json, "One JSON line a collective and size instead of the table");
+  command->add_flag("--pin,!--no-pin", options.pin, "Keep each rank on a processor of its own (the default)");
+  options.python = GRADWIRE_BENCH_PYTHON;
+  command->add_option("--python", options.python, "A Python that has torch, for Gloo")->capture_default_str();
+  command->callback([] {
+    if (!sizes.empty()) options.bytes = parse_bytes(sizes);
+    run_collectives(options);
   });
 }
 
@@ -130,6 +153,14 @@ void add_hook_worker(CLI::App& app) {
   command->callback([] { run_hook_worker(options); });
 }
 
+void add_collective_worker(CLI::App& app) {
+  static CollectiveWorkerOptions options;
+  auto* command = app.add_subcommand("collective-worker", "One rank that runs collectives (started by collectives)");
+  command->group("");
+  add_rank_options(command, options);
+  command->callback([] { run_collective_worker(options); });
+}
+
 void add_codec_worker(CLI::App& app) {
   static CodecWorkerOptions options;
   auto* command = app.add_subcommand("codec-worker", "One core that encodes and decodes (started by codecs)");
@@ -175,12 +206,14 @@ int run(int argc, char** argv) {
   CLI::App app("Speed of gradwire beside its peers, in one run on one machine", "gradwire-bench");
   app.require_subcommand(1);
   add_all_reduce(app);
+  add_collectives(app);
   add_ddp(app);
   add_hooks(app);
   add_codecs(app);
   add_worker(app);
   add_training_worker(app);
   add_hook_worker(app);
+  add_collective_worker(app);
   add_codec_worker(app);
   try {
     app.parse(argc, argv);

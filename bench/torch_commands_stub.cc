@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// What stands for the commands ddp and hooks, and their workers, in a build without torch.
+// What stands for the commands collectives, ddp and hooks, and their workers, in a build without torch.
+#include "bench/collectives_command.h"
 #include "bench/ddp_command.h"
 #include "bench/hooks_command.h"
 #include "gradwire/base/error.h"
@@ -16,6 +17,8 @@ namespace {
 
 }  // namespace
 
+void run_collectives(const CollectivesCommandOptions& /*options*/) { refuse("collectives"); }
+void run_collective_worker(const CollectiveWorkerOptions& /*options*/) { refuse("collectives"); }
 void run_ddp(const DdpCommandOptions& /*options*/) { refuse("ddp"); }
 void run_training_worker(const TrainingWorkerOptions& /*options*/) { refuse("ddp"); }
 void run_hooks(const HooksCommandOptions& /*options*/) { refuse("hooks"); }

@@ -6,7 +6,7 @@ set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/gradwire")
 
 set(installed_rooms base kernels store backend compress)
 if(GRADWIRE_TORCH)
-  list(APPEND installed_rooms process_group functional ddp hooks optim testing)
+  list(APPEND installed_rooms process_group functional ddp hooks nn amp optim testing)
 endif()
 foreach(room IN LISTS installed_rooms)
   if(IS_DIRECTORY "${PROJECT_SOURCE_DIR}/gradwire/${room}")
@@ -16,6 +16,9 @@ foreach(room IN LISTS installed_rooms)
 endforeach()
 
 install(TARGETS gradwire_core EXPORT gradwire-core-targets LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+if(TARGET gradwire_mpi)
+  install(TARGETS gradwire_mpi LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" NAMELINK_SKIP)  # loaded, never linked
+endif()
 install(EXPORT gradwire-core-targets NAMESPACE gradwire:: DESTINATION "${package_dir}")
 if(GRADWIRE_TORCH)
   install(TARGETS gradwire EXPORT gradwire-torch-targets LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")

@@ -29,6 +29,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (const auto reply = store::decode_reply(bytes)) {
     require(std::string_view(store::encode(*reply)).substr(store::kLengthBytes) == bytes);
   }
-  if (store::version_of_client(bytes)) require(size == store::kHelloBytes && !store::version_of_server(bytes));
+  if (const auto hello = store::decode_client_hello(bytes)) {
+    require(size == store::kHelloBytes && !store::decode_server_hello(bytes));
+  }
+  if (const auto hello = store::decode_server_hello(bytes); hello && hello->version == store::kTcpStoreVersion) {
+    require(store::server_hello(hello->asks_for_proof) == bytes);
+  }
   return 0;
 }

@@ -30,10 +30,21 @@ void pass_on(pid_t keeper, int signal) {
   ::kill(keeper, SIGCONT);
 }
 
-ProcessEnd wait_for_keeper(pid_t keeper, SignalQueue& signals) {
+// Whether `fd` has come to its end; what can be read from it is dropped.
+bool has_ended(int fd) {
+  char dropped[512];
+  const ssize_t count = ::read(fd, dropped, sizeof(dropped));
+  return count == 0 || (count < 0 && errno != EINTR && errno != EAGAIN);
+}
+
+ProcessEnd wait_for_keeper(pid_t keeper, SignalQueue& signals, int watched_fd) {
   while (true) {
-    pollfd polled{signals.fd(), POLLIN, 0};
-    ::poll(&polled, 1, -1);
+    pollfd polled[2] = {{signals.fd(), POLLIN, 0}, {watched_fd, POLLIN, 0}};
+    ::poll(polled, 2, -1);
+    if (polled[1].revents != 0 && has_ended(watched_fd)) {
+      watched_fd = -1;
+      ::kill(keeper, SIGTERM);
+    }
     while (const auto signal = signals.next()) pass_on(keeper, *signal);
     siginfo_t info{};
     if (::waitid(P_PID, static_cast<id_t>(keeper), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == keeper) {
@@ -59,7 +70,7 @@ void clear_up(const Descendants& descendants, SignalQueue& signals) {
 
 }  // namespace
 
-int run_in_keeper(SignalQueue& signals, const std::function<int(int front_fd)>& job) {
+int run_in_keeper(SignalQueue& signals, int watched_fd, const std::function<int(int front_fd)>& job) {
   const Descendants descendants;
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) throw_errno("cannot make a pipe to the keeper process");
@@ -75,7 +86,7 @@ int run_in_keeper(SignalQueue& signals, const std::function<int(int front_fd)>& 
     return job(reader.get());
   }
   reader.reset();
-  const ProcessEnd end = wait_for_keeper(keeper, signals);
+  const ProcessEnd end = wait_for_keeper(keeper, signals, watched_fd);
   if (!end.by_signal) return end.code;
   clear_up(descendants, signals);
   throw LaunchError(kLaunchFailedExit, concat("the process that watched the ranks died of ", describe(end),

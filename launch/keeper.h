@@ -18,8 +18,8 @@ namespace gradwire::launch {
 
 // Forks the keeper, which runs `job(front_fd)`; `front_fd` becomes readable when the front has died. Returns twice: in
 // the keeper what the job returned, which must become its exit code, and in the front that exit code. `signals` is used
-// by both. Call from a process with one thread. Throws LaunchError: in the keeper what the job threw, in the front when
-// the keeper was killed.
-int run_in_keeper(SignalQueue& signals, const std::function<int(int front_fd)>& job);
+// by both. The end of `watched_fd`, unless it is -1, is as good as SIGTERM. Call from a process with one thread. Throws
+// LaunchError: in the keeper what the job threw, in the front when the keeper was killed.
+int run_in_keeper(SignalQueue& signals, int watched_fd, const std::function<int(int front_fd)>& job);
 
 }  // namespace gradwire::launch

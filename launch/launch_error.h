@@ -11,6 +11,8 @@ namespace gradwire::launch {
 
 // Exit codes of the launcher's own; those of ranks are passed through (see JobOutcome::exit_code()).
 inline constexpr int kUsageExit = 2;            // bad options; nothing was started
+inline constexpr int kHostsFailedExit = 122;    // the hosts did not find together: refused, or not there in time
+inline constexpr int kHostLostExit = 123;       // a host of the job vanished
 inline constexpr int kTimeoutExit = 124;        // --timeout passed, as timeout(1) has it
 inline constexpr int kLaunchFailedExit = 125;   // the machine refused something that the launcher needs
 inline constexpr int kNotExecutableExit = 126;  // as a shell has it

@@ -51,7 +51,76 @@ bool eventually(std::chrono::seconds guard, Condition condition) {
   ::_exit(127);
 }
 
+constexpr std::chrono::seconds kProgramGuard{60};
+
+UniqueFd watch(pid_t pid) { return UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))); }
+
 }  // namespace
+
+BackgroundProgram::BackgroundProgram(std::string files, const std::vector<std::string>& command,
+                                     const std::vector<std::string>& extra)
+    : files_(std::move(files)), started_(Clock::now()) {
+  for (const char* stream : {".out", ".err"}) std::filesystem::remove(files_ + stream);  // an earlier one's
+  pid_ = ::fork();
+  if (pid_ == 0) {
+    for (const auto& entry : extra) ::putenv(const_cast<char*>(entry.c_str()));
+    become(command, "/dev/null", files_ + ".out", files_ + ".err");
+  }
+  pidfd_ = watch(pid_);
+}
+
+BackgroundProgram::~BackgroundProgram() {
+  if (!pidfd_) return;
+  ::kill(pid_, SIGKILL);
+  ::waitpid(pid_, nullptr, 0);
+}
+
+Result BackgroundProgram::finish() {
+  pollfd ended{pidfd_.get(), POLLIN, 0};
+  const auto guard = std::chrono::duration_cast<std::chrono::milliseconds>(kProgramGuard);
+  if (::poll(&ended, 1, static_cast<int>(guard.count())) != 1) {
+    ADD_FAILURE() << "it hangs: " << out() << err();
+    ::kill(pid_, SIGKILL);
+  }
+  int status = 0;
+  ::waitpid(pid_, &status, 0);
+  pidfd_ = UniqueFd();
+  return {WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status), out(), err(),
+          std::chrono::duration<double>(Clock::now() - started_).count()};
+}
+
+void BackgroundProgram::wait_for(const std::string& text, int times) const {
+  ASSERT_TRUE(eventually(kProgramGuard, [&] { return count_of(out() + err(), text) >= times; }))
+      << "no '" << text << "' in: " << out() << err();
+}
+
+void BackgroundProgram::signal(int signal) const { ASSERT_EQ(::kill(pid_, signal), 0); }
+
+void BackgroundProgram::kill_children() const {
+  int count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    const std::string number = entry.path().filename();
+    if (number.find_first_not_of("0123456789") != std::string::npos) continue;
+    const std::string stat = read_file(entry.path() / "stat");
+    const auto name_end = stat.rfind(") ");
+    if (name_end == std::string::npos || std::stoi(stat.substr(name_end + 4)) != pid_) continue;
+    ::kill(std::stoi(number), SIGKILL);
+    ++count;
+  }
+  EXPECT_GT(count, 0);
+}
+
+std::string BackgroundProgram::out() const { return read_file(files_ + ".out"); }
+
+std::string BackgroundProgram::err() const { return read_file(files_ + ".err"); }
+
+BackgroundProgram LauncherTest::launch(const std::string& name, const std::vector<std::string>& arguments,
+                                       const std::vector<std::string>& before) const {
+  std::vector<std::string> command = before;
+  command.emplace_back(GRADWIRE_RUN_PROGRAM);
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  return {scratch(name), command, {"TMPDIR=" + scratch("tmp"), marker_}};
+}
 
 std::string read_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -100,7 +169,7 @@ void LauncherTest::start_program(const std::vector<std::string>& command, const 
     ::putenv(marker_.data());
     become(command, scratch("stdin"), scratch("stdout"), scratch("stderr"));
   }
-  pidfd_ = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)));
+  pidfd_ = watch(pid_);
   ASSERT_TRUE(pidfd_);
 }
 

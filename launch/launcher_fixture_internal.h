@@ -23,6 +23,32 @@ struct Result {
   double seconds = 0;  // from start to end
 };
 
+// A program that runs beside the test and others; its stdout and stderr go to files.
+class BackgroundProgram {
+ public:
+  // The files are called <files>.out and <files>.err. `extra` is added to its environment: NAME=VALUE.
+  BackgroundProgram(std::string files, const std::vector<std::string>& command,
+                    const std::vector<std::string>& extra = {});
+  BackgroundProgram(BackgroundProgram&& other) noexcept = default;
+  ~BackgroundProgram();  // kills it
+
+  // Waits for its end.
+  Result finish();
+  // Waits until stdout and stderr so far hold `text` so many times together.
+  void wait_for(const std::string& text, int times = 1) const;
+  void signal(int signal) const;
+  // Kills its child processes, not itself.
+  void kill_children() const;
+  std::string out() const;
+  std::string err() const;
+
+ private:
+  std::string files_;
+  UniqueFd pidfd_;
+  pid_t pid_ = -1;
+  std::chrono::steady_clock::time_point started_;
+};
+
 // Each test gets a scratch folder, with the TMPDIR of its launchers in it, and a marker that its launchers and all
 // their descendants carry in their environment. At the end no process carries the marker and TMPDIR is empty.
 class LauncherTest : public testing::Test {
@@ -65,6 +91,10 @@ class LauncherTest : public testing::Test {
   void wait_until_none_marked() const;
 
   std::string scratch(const std::string& name) const { return (scratch_ / name).string(); }
+
+  // gradwire-run with these arguments, as a program of its own.
+  BackgroundProgram launch(const std::string& name, const std::vector<std::string>& arguments,
+                           const std::vector<std::string>& before = {}) const;
 
  private:
   std::filesystem::path scratch_;

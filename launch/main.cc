@@ -7,15 +7,15 @@
 #include <cstdio>
 #include <exception>
 
-#include "launch/cpu_share.h"
+#include "gradwire/base/environment.h"
+#include "gradwire/base/error.h"
+#include "gradwire/store/secret.h"
+#include "launch/job.h"
 #include "launch/keeper.h"
 #include "launch/launch_error.h"
 #include "launch/options.h"
-#include "launch/rank_environment.h"
 #include "launch/rendezvous_folder.h"
-#include "launch/report.h"
 #include "launch/signals.h"
-#include "launch/supervisor.h"
 
 namespace gradwire::launch {
 namespace {
@@ -28,18 +28,23 @@ void fill_standard_descriptors() {
   if (fd > STDERR_FILENO) ::close(fd);
 }
 
-int run_job(const Options& options, SignalQueue& signals, const RendezvousFolder& rendezvous, int front_fd) {
-  const JobEnvironment job{.ranks = options.ranks,
-                           .rendezvous_file = rendezvous.store_file(),
-                           .job_id = random_job_id(),
-                           .master_port = find_free_port(),
-                           .threads = threads_per_rank(allowed_cpus(), options.ranks),
-                           .terminal = options.prefix && options.log_folder.empty() && ::isatty(STDOUT_FILENO) == 1,
-                           .extra = options.extra_environment};
-  Supervisor supervisor(options, signals, front_fd);
-  const JobOutcome outcome = supervisor.run(job);
-  supervisor.finish_output(report(outcome, options.timeout.value_or(std::chrono::milliseconds::zero())));
-  return outcome.exit_code();
+// Empty where the job needs none.
+std::string find_secret(const Options& options) {
+  if (options.secret_file == "-") return read_secret_line(STDIN_FILENO);
+  if (options.node.host.empty()) return "";
+  try {
+    return options.secret_file.empty() ? secret_from_environment([](const char* name) { return environment(name); })
+                                       : read_secret_file(options.secret_file);
+  } catch (const InvalidArgument& problem) {
+    throw LaunchError(kUsageExit, problem.what());
+  }
+}
+
+int run_job(const Options& options, const std::string& secret, SignalQueue& signals, const RendezvousFolder& folder,
+            int front_fd) {
+  if (!options.remote.hosts.empty()) return run_on_hosts(options, secret, signals, front_fd);
+  if (!options.node.host.empty()) return run_node(options, secret, signals, folder, front_fd);
+  return run_alone(options, signals, folder, front_fd);
 }
 
 int run(int argc, char** argv) {
@@ -49,11 +54,13 @@ int run(int argc, char** argv) {
       std::fputs(information->text.c_str(), stdout);
       return std::fflush(stdout) == 0 ? 0 : kLaunchFailedExit;
     }
+    const auto& options = std::get<Options>(parsed);
     SignalQueue signals;
+    const std::string secret = find_secret(options);
     // Removed by both processes of keeper.h, so by the one that is left.
-    const RendezvousFolder rendezvous;
-    return run_in_keeper(
-        signals, [&](int front_fd) { return run_job(std::get<Options>(parsed), signals, rendezvous, front_fd); });
+    const RendezvousFolder folder;
+    return run_in_keeper(signals, options.end_with_stdin ? STDIN_FILENO : -1,
+                         [&](int front_fd) { return run_job(options, secret, signals, folder, front_fd); });
   } catch (const LaunchError& error) {
     std::fprintf(stderr, "gradwire-run: %s\n", error.what());
     return error.exit_code();

@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <map>
@@ -16,9 +17,11 @@ namespace gradwire::launch {
 namespace {
 
 constexpr const char* kDescription =
-    "Starts N ranks of a program on this host, watches them and stops them.\n"
+    "Starts N ranks of a program on this host, or on each of several, watches them and stops them.\n"
     "\n"
     "  gradwire-run -n 4 ./train --steps 100\n"
+    "  gradwire-run --hosts a,b -n 4 ./train --steps 100\n"
+    "  gradwire-run --nnodes 2 --node-rank 0 --rendezvous a:29400 -n 4 ./train --steps 100\n"
     "\n"
     "Each rank finds its place in the environment: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,\n"
     "MASTER_ADDR, MASTER_PORT, GRADWIRE_RENDEZVOUS and more (docs/launcher.md). When one rank ends badly, the\n"
@@ -27,11 +30,26 @@ constexpr const char* kDescription =
 constexpr const char* kFooter =
     "Exit code: 0 when every rank left with 0; otherwise that of the rank that died first (128 + signal if a signal\n"
     "killed it); 128 + signal when the job was interrupted; 124 after --timeout; 2 for a bad command line; 126 or 127\n"
-    "when the program cannot be run or found.";
+    "when the program cannot be run or found; 122 when the hosts did not find together; 123 when a host vanished.";
+
+constexpr const char* kDefaultShell = "ssh -o BatchMode=yes {host} {command}";
+constexpr const char* kDefaultPort = "29400";
 
 // What the user wrote, before it is checked. Numbers are read here and not by CLI11, so that the sentences are ours.
 struct RawOptions {
   std::string ranks;
+  std::string nodes;
+  std::string node;
+  std::string rendezvous;
+  std::string job_id;
+  std::string master_port;
+  std::string rendezvous_timeout = "300";
+  std::string heartbeat_timeout = "10";
+  std::string max_restarts = "0";
+  std::string hosts;
+  std::string shell;
+  std::string secret_file;
+  bool end_with_stdin = false;
   std::string timeout;
   std::string grace = "1";
   std::string stdin_mode = "rank0";
@@ -44,11 +62,33 @@ struct RawOptions {
 
 [[noreturn]] void refuse(const std::string& sentence) { throw LaunchError(kUsageExit, sentence); }
 
+void declare_hosts(CLI::App& app, RawOptions& raw) {
+  const char* group = "Several hosts";
+  const auto add = [&](const char* name, std::string& value, const char* text, const char* type) {
+    app.add_option(name, value, text)->type_name(type)->group(group);
+  };
+  add("--hosts", raw.hosts, "Start gradwire-run on each of these hosts", "A,B,...");
+  add("--ssh", raw.shell, "How to run a command on a host (default \"ssh -o BatchMode=yes {host} {command}\")",
+      "COMMAND");
+  add("--nnodes", raw.nodes, "How many hosts take part, each with a gradwire-run of its own", "N");
+  add("--node-rank", raw.node, "The number of this host, from 0", "K");
+  add("--rendezvous", raw.rendezvous, "Where node 0 listens and the others find it", "HOST:PORT");
+  add("--job-id", raw.job_id, "The job's name: launchers of another job are refused", "NAME");
+  add("--secret-file", raw.secret_file, "Holds the secret that the hosts share (default: GRADWIRE_SECRET_FILE)",
+      "FILE");
+  add("--master-port", raw.master_port, "MASTER_PORT of the ranks (default: one that is free on node 0)", "PORT");
+  add("--rendezvous-timeout", raw.rendezvous_timeout, "How long hosts wait for each other (default 300)", "SECONDS");
+  add("--heartbeat-timeout", raw.heartbeat_timeout, "A host that is silent so long has vanished (default 10)",
+      "SECONDS");
+  app.add_flag("--end-with-stdin", raw.end_with_stdin, "Take the end of stdin for SIGTERM")->group(group);
+}
+
 void declare(CLI::App& app, RawOptions& raw) {
   app.prefix_command();
   app.footer(kFooter);
   app.set_version_flag("--version", std::string("gradwire-run " GRADWIRE_VERSION));
-  app.add_option("-n,--ranks", raw.ranks, "How many ranks to start, 1 to 64 (required)")->type_name("N");
+  app.add_option("-n,--ranks,--nproc-per-node", raw.ranks, "How many ranks to start on each host, 1 to 64 (required)")
+      ->type_name("N");
   app.add_flag("--pin", raw.pin, "Pin each rank to its share of the cores");
   app.add_option("--env", raw.environment, "Set a variable for every rank; may be given again")
       ->type_name("NAME=VALUE")
@@ -61,17 +101,24 @@ void declare(CLI::App& app, RawOptions& raw) {
   app.add_option("--timeout", raw.timeout, "End the job after so many seconds")->type_name("SECONDS");
   app.add_option("--grace", raw.grace, "Seconds between SIGTERM and SIGKILL when the job is stopped (default 1)")
       ->type_name("SECONDS");
+  app.add_option("--max-restarts", raw.max_restarts, "Start all ranks again, up to so many times, when one fails")
+      ->type_name("N");
+  declare_hosts(app, raw);
+}
+
+int read_number(const char* option, const std::string& text, int low, int high) {
+  int value = 0;
+  const char* end = text.data() + text.size();
+  const auto result = std::from_chars(text.data(), end, value);
+  if (result.ec != std::errc() || result.ptr != end || value < low || value > high) {
+    refuse(concat(option, " is '", text, "'; it must be a whole number from ", low, " to ", high));
+  }
+  return value;
 }
 
 int read_ranks(const std::string& text) {
   if (text.empty()) refuse(concat("say how many ranks to start: -n N, with N from 1 to ", kMaxRanks));
-  int value = 0;
-  const char* end = text.data() + text.size();
-  const auto result = std::from_chars(text.data(), end, value);
-  if (result.ec != std::errc() || result.ptr != end || value < 1 || value > kMaxRanks) {
-    refuse(concat("-n is '", text, "'; it must be a whole number from 1 to ", kMaxRanks));
-  }
-  return value;
+  return read_number("-n", text, 1, kMaxRanks);
 }
 
 std::chrono::milliseconds read_seconds(const char* option, const std::string& text, bool zero_allowed) {
@@ -97,8 +144,16 @@ Enum read_word(const char* option, const std::string& word, const std::map<std::
 }
 
 std::pair<std::string, std::string> read_assignment(const std::string& text) {
-  constexpr std::array kReserved = {"RANK",       "LOCAL_RANK",          "WORLD_SIZE",     "LOCAL_WORLD_SIZE",
-                                    "GROUP_RANK", "GRADWIRE_RENDEZVOUS", "GRADWIRE_JOB_ID"};
+  constexpr std::array kReserved = {"RANK",
+                                    "LOCAL_RANK",
+                                    "WORLD_SIZE",
+                                    "LOCAL_WORLD_SIZE",
+                                    "GROUP_RANK",
+                                    "GROUP_WORLD_SIZE",
+                                    "GRADWIRE_RENDEZVOUS",
+                                    "GRADWIRE_JOB_ID",
+                                    "GRADWIRE_ATTEMPT",
+                                    "GRADWIRE_SECRET_FILE"};
   const auto equals = text.find('=');
   if (equals == std::string::npos || equals == 0) refuse(concat("--env is '", text, "'; it must read NAME=VALUE"));
   std::string name = text.substr(0, equals);
@@ -118,6 +173,78 @@ std::vector<std::string> read_command(std::vector<std::string> rest) {
   return rest;
 }
 
+std::uint16_t read_port(const char* option, const std::string& text) {
+  return static_cast<std::uint16_t>(read_number(option, text, 1, 65535));
+}
+
+void read_rendezvous(NodeOptions& node, const std::string& text) {
+  const auto colon = text.rfind(':');
+  if (colon == std::string::npos || colon == 0) refuse(concat("--rendezvous is '", text, "'; it must read HOST:PORT"));
+  node.host = text.substr(0, colon);
+  if (node.host.size() > 2 && node.host.front() == '[' && node.host.back() == ']') {
+    node.host = node.host.substr(1, node.host.size() - 2);
+  }
+  node.port = read_port("the port of --rendezvous", text.substr(colon + 1));
+}
+
+std::vector<std::string> read_hosts(const std::string& text) {
+  std::vector<std::string> hosts;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    hosts.push_back(text.substr(begin, end - begin));
+    // A name that begins with a dash would be an option of ssh.
+    if (hosts.back().empty() || hosts.back().front() == '-') {
+      refuse(concat("--hosts is '", text, "'; it must be a list of host names: a,b,c"));
+    }
+    begin = end + 1;
+  }
+  return hosts;
+}
+
+NodeOptions read_node(const RawOptions& raw, int hosts) {
+  constexpr int kMaxNodes = 1024;
+  NodeOptions node;
+  if (!raw.nodes.empty()) node.nodes = read_number("--nnodes", raw.nodes, 1, kMaxNodes);
+  if (hosts != 0) node.nodes = hosts;
+  if (!raw.node.empty()) node.node = read_number("--node-rank", raw.node, 0, node.nodes - 1);
+  if (!raw.rendezvous.empty()) read_rendezvous(node, raw.rendezvous);
+  if (!raw.master_port.empty()) node.master_port = read_port("--master-port", raw.master_port);
+  node.rendezvous_timeout = read_seconds("--rendezvous-timeout", raw.rendezvous_timeout, false);
+  node.heartbeat_timeout = read_seconds("--heartbeat-timeout", raw.heartbeat_timeout, false);
+  node.job_id = raw.job_id;
+  const auto plain = [](unsigned char byte) {
+    return std::isalnum(byte) != 0 || byte == '.' || byte == '_' || byte == '-';
+  };
+  if (!std::all_of(node.job_id.begin(), node.job_id.end(), plain)) {
+    refuse(concat("--job-id is '", node.job_id, "'; it may hold letters, digits, '.', '_' and '-'"));
+  }
+  if (hosts != 0) return node;
+  if (node.nodes > 1 && raw.node.empty()) refuse("--nnodes wants --node-rank: the number of this host, from 0");
+  if (node.nodes > 1 && node.host.empty()) refuse("--nnodes wants --rendezvous HOST:PORT: where node 0 listens");
+  return node;
+}
+
+void read_several_hosts(Options& options, const RawOptions& raw) {
+  if (!raw.hosts.empty()) {
+    if (!raw.nodes.empty() || !raw.node.empty()) {
+      refuse("--hosts starts gradwire-run on all hosts; --nnodes and --node-rank are for starting it on each yourself");
+    }
+    options.remote.hosts = read_hosts(raw.hosts);
+    options.remote.shell = raw.shell.empty() ? kDefaultShell : raw.shell;
+  } else if (!raw.shell.empty()) {
+    refuse("--ssh says how --hosts reaches a host; give --hosts too");
+  }
+  options.node = read_node(raw, static_cast<int>(options.remote.hosts.size()));
+  if (!options.remote.hosts.empty() && options.node.host.empty()) {
+    std::string first = options.remote.hosts.front();
+    read_rendezvous(options.node, concat(first.substr(first.find('@') + 1), ":", kDefaultPort));
+  }
+  options.secret_file = raw.secret_file;
+  options.end_with_stdin = raw.end_with_stdin;
+  const bool stdin_is_taken = options.secret_file == "-" || options.end_with_stdin || !options.remote.hosts.empty();
+  if (stdin_is_taken) options.stdin_mode = StdinMode::none;
+}
+
 Options check(const RawOptions& raw, std::vector<std::string> rest) {
   Options options;
   options.command = read_command(std::move(rest));
@@ -133,10 +260,52 @@ Options check(const RawOptions& raw, std::vector<std::string> rest) {
   options.log_folder = raw.log_folder;
   options.pin = raw.pin;
   options.prefix = !raw.no_prefix;
+  options.max_restarts = read_number("--max-restarts", raw.max_restarts, 0, 1000000);
+  read_several_hosts(options, raw);
   return options;
 }
 
 }  // namespace
+
+std::vector<std::string> arguments_for_host(const Options& options, int node) {
+  const auto seconds = [](std::chrono::milliseconds time) {
+    return std::to_string(static_cast<double>(time.count()) / 1000);
+  };
+  const NodeOptions& job = options.node;
+  const bool ipv6 = job.host.find(':') != std::string::npos;
+  std::vector<std::string> arguments = {"--ranks",
+                                        std::to_string(options.ranks),
+                                        "--nnodes",
+                                        std::to_string(job.nodes),
+                                        "--node-rank",
+                                        std::to_string(node),
+                                        "--rendezvous",
+                                        concat(ipv6 ? "[" : "", job.host, ipv6 ? "]:" : ":", job.port),
+                                        "--rendezvous-timeout",
+                                        seconds(job.rendezvous_timeout),
+                                        "--heartbeat-timeout",
+                                        seconds(job.heartbeat_timeout),
+                                        "--max-restarts",
+                                        std::to_string(options.max_restarts),
+                                        "--grace",
+                                        seconds(options.grace),
+                                        "--secret-file",
+                                        "-",
+                                        "--end-with-stdin",
+                                        "--color",
+                                        options.color == ColorMode::always ? "always" : "never"};
+  const auto add = [&](std::vector<std::string> more) { arguments.insert(arguments.end(), more.begin(), more.end()); };
+  if (options.timeout) add({"--timeout", seconds(*options.timeout)});
+  if (!job.job_id.empty()) add({"--job-id", job.job_id});
+  if (job.master_port != 0) add({"--master-port", std::to_string(job.master_port)});
+  if (!options.log_folder.empty()) add({"--log-dir", options.log_folder});
+  if (options.pin) add({"--pin"});
+  if (!options.prefix) add({"--no-prefix"});
+  for (const auto& [name, value] : options.extra_environment) add({"--env", concat(name, "=", value)});
+  add({"--"});
+  add(options.command);
+  return arguments;
+}
 
 std::variant<Options, Information> parse_options(int argc, const char* const* argv) {
   CLI::App app(kDescription, "gradwire-run");

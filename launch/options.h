@@ -4,6 +4,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <utility>
@@ -17,8 +18,26 @@ inline constexpr int kMaxRanks = 64;
 enum class StdinMode { rank0, none };
 enum class ColorMode { automatic, always, never };
 
+// This host's place in a job over several hosts.
+struct NodeOptions {
+  int nodes = 1;
+  int node = 0;
+  std::string host;               // where node 0 serves the rendezvous; empty: the job has one host and needs none
+  std::uint16_t port = 0;         // the same
+  std::string job_id;             // letters, digits, '.', '_' and '-'; empty: not named
+  std::uint16_t master_port = 0;  // 0: any free one
+  std::chrono::milliseconds rendezvous_timeout = std::chrono::minutes(5);
+  std::chrono::milliseconds heartbeat_timeout = std::chrono::seconds(10);
+};
+
+// Where --hosts starts a launcher each.
+struct RemoteOptions {
+  std::vector<std::string> hosts;  // empty: none, the ranks are started here
+  std::string shell;               // how a command is run there, with {host} and {command} in it
+};
+
 struct Options {
-  int ranks = 0;                     // 1 to kMaxRanks
+  int ranks = 0;                     // on each host, 1 to kMaxRanks
   std::vector<std::string> command;  // the program and its arguments; never empty
   std::vector<std::pair<std::string, std::string>> extra_environment;
   std::optional<std::chrono::milliseconds> timeout;           // the whole job's
@@ -26,6 +45,11 @@ struct Options {
   std::string log_folder;                                     // empty: output goes to the launcher's own
   StdinMode stdin_mode = StdinMode::rank0;
   ColorMode color = ColorMode::automatic;
+  int max_restarts = 0;     // of all ranks, when one fails
+  std::string secret_file;  // holds the job's secret; empty: the environment says, "-": the first line of stdin
+  NodeOptions node;
+  RemoteOptions remote;
+  bool end_with_stdin = false;  // the end of stdin is as good as SIGTERM
   bool pin = false;
   bool prefix = true;
 };
@@ -34,6 +58,10 @@ struct Options {
 struct Information {
   std::string text;
 };
+
+// The command line that gradwire-run has on host `node` of --hosts, its own name not included. It reads its secret from
+// stdin.
+std::vector<std::string> arguments_for_host(const Options& options, int node);
 
 // Reads the command line. Everything behind the program's name belongs to the program. Throws LaunchError(kUsageExit)
 // with one sentence that says what is wrong.

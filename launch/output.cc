@@ -24,8 +24,9 @@ bool use_color(const Options& options, const OutputSink& sink) {
   return sink.is_terminal() && !environment("NO_COLOR") && environment("TERM").value_or("dumb") != "dumb";
 }
 
-UniqueFd open_log(const std::string& path) {
-  UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666));
+UniqueFd open_log(const std::string& path, bool append) {
+  const int how = append ? 0 : O_TRUNC;
+  UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | how | O_APPEND | O_CLOEXEC, 0666));
   if (!fd) throw_errno(concat("--log-dir: cannot write '", path, "'"));
   return fd;
 }
@@ -46,7 +47,8 @@ std::string prefix_of_rank(int rank, int ranks, bool colored) {
   return colored ? concat(kColors[rank % kColors.size()], plain, "\x1b[0m ") : plain + " ";
 }
 
-Output::Output(const Options& options) : options_(options), out_(STDOUT_FILENO), err_(STDERR_FILENO) {
+Output::Output(const Options& options, const OutputNames& names)
+    : options_(options), names_(names), out_(STDOUT_FILENO), err_(STDERR_FILENO) {
   if (options.log_folder.empty()) return;
   std::error_code error;
   std::filesystem::create_directories(options.log_folder, error);
@@ -58,7 +60,8 @@ Output::Output(const Options& options) : options_(options), out_(STDOUT_FILENO),
 
 RankOutput Output::open(int rank) {
   if (!options_.log_folder.empty()) {
-    return {open_log(log_path(options_, rank, ".out")), open_log(error_file(rank))};
+    return {open_log(log_path(options_, names_.first_rank + rank, ".out"), names_.append),
+            open_log(error_file(rank), names_.append)};
   }
   RankOutput output;
   last_.push_back(std::make_unique<LastLines>());
@@ -75,8 +78,9 @@ RankOutput Output::open(int rank) {
 }
 
 void Output::add_stream(int rank, UniqueFd fd, OutputSink& sink, LastLines* last) {
-  streams_.push_back(
-      {std::move(fd), &sink, prefix_of_rank(rank, options_.ranks, use_color(options_, sink)), LineSplitter(), last});
+  std::string prefix =
+      names_.bare ? "" : prefix_of_rank(names_.first_rank + rank, names_.world, use_color(options_, sink));
+  streams_.push_back({std::move(fd), &sink, std::move(prefix), LineSplitter(), last});
 }
 
 void Output::append_interest(std::vector<pollfd>& polled) const {
@@ -148,7 +152,7 @@ std::vector<std::string> Output::last_error_lines(int rank) const {
 }
 
 std::string Output::error_file(int rank) const {
-  return options_.log_folder.empty() ? std::string() : log_path(options_, rank, ".err");
+  return options_.log_folder.empty() ? std::string() : log_path(options_, names_.first_rank + rank, ".err");
 }
 
 }  // namespace gradwire::launch

@@ -22,10 +22,19 @@ struct RankOutput {
   UniqueFd err;
 };
 
+// What the ranks are called in the output.
+struct OutputNames {
+  int first_rank = 0;   // the number that rank 0 has in the job
+  int world = 1;        // ranks in the job: prefixes are of one width
+  bool bare = false;    // no prefixes; lines are still whole
+  bool append = false;  // to the files of --log-dir
+};
+
+// Ranks are numbered from 0 here.
 class Output {
  public:
   // Throws LaunchError when --log-dir names a folder that cannot be made or written to.
-  explicit Output(const Options& options);
+  Output(const Options& options, const OutputNames& names);
 
   // Opens the way for one rank: pipes to here, or the rank's files. Throws LaunchError.
   RankOutput open(int rank);
@@ -61,6 +70,7 @@ class Output {
   void emit(Stream& stream, std::string_view line);
 
   const Options& options_;
+  const OutputNames names_;
   OutputSink out_;
   OutputSink err_;
   std::vector<Stream> streams_;

@@ -41,33 +41,36 @@ class EnvironmentBuilder {
 
 }  // namespace
 
-std::vector<std::string> rank_environment(const JobEnvironment& job, int rank, const char* const* inherited) {
+std::vector<std::string> rank_environment(const JobEnvironment& job, int local_rank, const char* const* inherited) {
   EnvironmentBuilder environment(inherited);
-  environment.set("RANK", rank);
-  environment.set("LOCAL_RANK", rank);
-  environment.set("WORLD_SIZE", job.ranks);
+  environment.set("RANK", job.first_rank + local_rank);
+  environment.set("LOCAL_RANK", local_rank);
+  environment.set("WORLD_SIZE", job.world);
   environment.set("LOCAL_WORLD_SIZE", job.ranks);
-  environment.set("GROUP_RANK", 0);
-  environment.set("MASTER_ADDR", "127.0.0.1");
+  environment.set("GROUP_RANK", job.node);
+  environment.set("GROUP_WORLD_SIZE", job.nodes);
+  environment.set("MASTER_ADDR", job.master_address);
   environment.set("MASTER_PORT", job.master_port);
-  environment.set("GRADWIRE_RENDEZVOUS", job.rendezvous_file);
+  environment.set("GRADWIRE_RENDEZVOUS", job.rendezvous);
   environment.set("GRADWIRE_JOB_ID", job.job_id);
+  environment.set("GRADWIRE_ATTEMPT", job.attempt);
+  if (!job.secret_file.empty()) environment.set("GRADWIRE_SECRET_FILE", job.secret_file);
   if (job.terminal) environment.set("GRADWIRE_TERMINAL", 1);
   if (!environment.has("OMP_NUM_THREADS")) environment.set("OMP_NUM_THREADS", job.threads);
   for (const auto& [name, value] : job.extra) environment.set(name, value);
   return environment.take();
 }
 
-std::uint16_t find_free_port() {
+std::uint16_t find_free_port(PortScope scope) {
   const UniqueFd probe(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!probe) throw_errno("cannot open a socket to find a free port");
   sockaddr_in address{};
   address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_addr.s_addr = htonl(scope == PortScope::loopback ? INADDR_LOOPBACK : INADDR_ANY);
   socklen_t length = sizeof(address);
   auto* generic = reinterpret_cast<sockaddr*>(&address);
   if (::bind(probe.get(), generic, length) != 0 || ::getsockname(probe.get(), generic, &length) != 0) {
-    throw_errno("cannot find a free port on 127.0.0.1");
+    throw_errno("cannot find a free port");
   }
   return ntohs(address.sin_port);
 }

@@ -10,24 +10,34 @@
 
 namespace gradwire::launch {
 
-// What the ranks of one job share.
+// What the ranks of one job share on one host.
 struct JobEnvironment {
-  int ranks = 1;
-  std::string rendezvous_file;  // where the ranks' file store goes
-  std::string job_id;           // no two jobs share it
+  int ranks = 1;       // on this host
+  int first_rank = 0;  // the number of this host's first rank
+  int world = 1;       // ranks on all hosts
+  int node = 0;        // this host's number
+  int nodes = 1;
+  int attempt = 0;         // counts the restarts of the job
+  std::string rendezvous;  // a file for the ranks' store, or a method of init_process_group()
+  std::string job_id;      // no two jobs share it
+  std::string master_address = "127.0.0.1";
   std::uint16_t master_port = 0;
+  std::string secret_file;                                 // holds the job's secret; empty: there is none
   int threads = 1;                                         // OMP_NUM_THREADS where nobody set it
   bool terminal = false;                                   // the ranks' output is shown on a terminal
   std::vector<std::pair<std::string, std::string>> extra;  // --env; goes over what is inherited
 };
 
 // "NAME=VALUE" entries for execve: `inherited` (ended by a null pointer, as `environ` is), then what the launcher sets
-// for `rank`, then `extra`; a later entry takes the place of an earlier one of the same name. A pure function.
-std::vector<std::string> rank_environment(const JobEnvironment& job, int rank, const char* const* inherited);
+// for this host's rank `local_rank`, then `extra`; a later entry takes the place of an earlier one of the same name. A
+// pure function.
+std::vector<std::string> rank_environment(const JobEnvironment& job, int local_rank, const char* const* inherited);
 
-// A TCP port on 127.0.0.1 that was free a moment ago: another process may take it before rank 0 does, which is why
-// gradwire's own ranks meet through the file instead. Throws LaunchError.
-std::uint16_t find_free_port();
+enum class PortScope { loopback, all_interfaces };
+
+// A TCP port that was free a moment ago: another process may take it before rank 0 does, which is why gradwire's own
+// ranks meet elsewhere. Throws LaunchError.
+std::uint16_t find_free_port(PortScope scope);
 
 // 16 hexadecimal digits from the kernel's random numbers. Throws LaunchError.
 std::string random_job_id();

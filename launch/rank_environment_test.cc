@@ -20,8 +20,8 @@ std::vector<std::string> values(const std::vector<std::string>& environment, con
 TEST(RankEnvironment, ReplacesWhatIsInheritedAndKeepsTheRest) {
   const char* inherited[] = {"RANK=9", "RANKING=kept", "HOME=/h", "WORLD_SIZE=100", "A=1", "NOVALUE", nullptr};
   JobEnvironment job;
-  job.ranks = 4;
-  job.rendezvous_file = "/t/store";
+  job.ranks = job.world = 4;
+  job.rendezvous = "/t/store";
   job.master_port = 1234;
   job.threads = 3;
   job.extra = {{"A", "2"}, {"B", "x=y"}, {"A", "3"}, {"MASTER_PORT", "99"}};
@@ -41,6 +41,30 @@ TEST(RankEnvironment, ReplacesWhatIsInheritedAndKeepsTheRest) {
 TEST(RankEnvironment, ThreadsThatTheUserChoseStay) {
   const char* inherited[] = {"OMP_NUM_THREADS=8", nullptr};
   EXPECT_EQ(values(rank_environment(JobEnvironment(), 0, inherited), "OMP_NUM_THREADS"), std::vector<std::string>{"8"});
+}
+
+TEST(RankEnvironment, ARankOnAnotherHostCountsFromItsHostsFirst) {
+  JobEnvironment job;
+  job.ranks = 2;
+  job.first_rank = 3;
+  job.world = 8;
+  job.node = 1;
+  job.nodes = 3;
+  job.attempt = 2;
+  job.master_address = "10.0.0.1";
+  job.secret_file = "/t/secret";
+  const char* inherited[] = {"GRADWIRE_SECRET_FILE=/other", nullptr};
+  const auto environment = rank_environment(job, 1, inherited);
+  using Values = std::vector<std::string>;
+  EXPECT_EQ(values(environment, "RANK"), Values{"4"});
+  EXPECT_EQ(values(environment, "LOCAL_RANK"), Values{"1"});
+  EXPECT_EQ(values(environment, "WORLD_SIZE"), Values{"8"});
+  EXPECT_EQ(values(environment, "LOCAL_WORLD_SIZE"), Values{"2"});
+  EXPECT_EQ(values(environment, "GROUP_RANK"), Values{"1"});
+  EXPECT_EQ(values(environment, "GROUP_WORLD_SIZE"), Values{"3"});
+  EXPECT_EQ(values(environment, "MASTER_ADDR"), Values{"10.0.0.1"});
+  EXPECT_EQ(values(environment, "GRADWIRE_ATTEMPT"), Values{"2"});
+  EXPECT_EQ(values(environment, "GRADWIRE_SECRET_FILE"), Values{"/t/secret"});
 }
 
 TEST(RankEnvironment, JobIdsDiffer) { EXPECT_NE(random_job_id(), random_job_id()); }

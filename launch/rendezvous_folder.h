@@ -16,8 +16,10 @@ class RendezvousFolder {
   RendezvousFolder(const RendezvousFolder&) = delete;
   RendezvousFolder& operator=(const RendezvousFolder&) = delete;
 
-  // The file for the ranks' store; it does not exist yet.
-  std::string store_file() const { return path_ + "/store"; }
+  // The file for the ranks' store in an attempt; it does not exist yet.
+  std::string store_file(int attempt) const;
+  // Writes the job's secret to a file in the folder, of mode 0600, and returns its path. Throws LaunchError.
+  std::string keep_secret(const std::string& secret) const;
 
  private:
   std::string path_;

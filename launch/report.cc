@@ -44,7 +44,7 @@ std::string how_ranks_ended(const JobOutcome& outcome, std::optional<int> told_a
     const auto& end = outcome.ends[rank];
     std::string what = end ? describe(*end) : "still there after SIGKILL";
     if (end && killed && end->by_signal && end->code == SIGKILL) what = "killed by gradwire-run";
-    alike[std::move(what)].push_back(rank);
+    alike[std::move(what)].push_back(outcome.first_rank + rank);
   }
   std::vector<std::string> parts;
   for (const auto& [what, ranks] : alike) parts.push_back(concat(name_ranks(ranks), ": ", what));
@@ -54,10 +54,9 @@ std::string how_ranks_ended(const JobOutcome& outcome, std::optional<int> told_a
 }
 
 std::string first_death(const JobOutcome& outcome) {
-  const int rank = *outcome.first_bad;
-  const ProcessEnd& end = *outcome.ends[rank];
-  return concat(kName, "rank ", rank, " died first, of ", describe(end), hint(end), ", ",
-                seconds(outcome.first_bad_after), " s after the start\n");
+  const ProcessEnd& end = *outcome.ends[*outcome.first_bad];
+  return concat(kName, "rank ", outcome.first_rank + *outcome.first_bad, " died first, of ", describe(end), hint(end),
+                ", ", seconds(outcome.first_bad_after), " s after the start\n");
 }
 
 }  // namespace
@@ -73,11 +72,15 @@ std::string report(const JobOutcome& outcome, std::chrono::milliseconds timeout)
   std::string text;
   std::optional<int> first;
   if (!outcome.late.empty()) {
+    std::vector<int> late = outcome.late;
+    for (int& rank : late) rank += outcome.first_rank;
     text += concat(kName, "the job ran longer than --timeout ", seconds(timeout), " s and was stopped; ",
-                   name_ranks(outcome.late), outcome.late.size() == 1 ? " was" : " were", " still running\n");
+                   name_ranks(late), outcome.late.size() == 1 ? " was" : " were", " still running\n");
   } else if (outcome.interrupted_first) {
     text += concat(kName, "interrupted by ", name_of_signal(outcome.interrupted_by),
                    ", which was passed on to the ranks\n");
+  } else if (outcome.stopped_first) {
+    text += concat(kName, "the ranks of this host were stopped, because the job failed on another host\n");
   } else if (outcome.first_bad) {
     text += first_death(outcome) + quoted(outcome);
     first = outcome.first_bad;

@@ -13,6 +13,7 @@
 namespace gradwire::launch {
 
 struct JobOutcome {
+  int first_rank = 0;                           // the number of this host's first rank; what follows counts from it
   std::vector<std::optional<ProcessEnd>> ends;  // by rank; nothing for a rank that even SIGKILL did not end in time
   std::optional<int> first_bad;                 // the rank that was the first to end badly, by itself or by a signal
   std::chrono::milliseconds first_bad_after{};  // from the start of the job
@@ -20,6 +21,7 @@ struct JobOutcome {
   std::vector<int> late;                        // ranks that were still there when --timeout passed
   int interrupted_by = 0;                       // the signal that told the launcher to end the job; 0 for none
   bool interrupted_first = false;               // before any rank had ended badly
+  bool stopped_first = false;                   // another host's failure stopped the ranks, before one had ended badly
   std::vector<pid_t> unkillable;                // processes that SIGKILL did not end in time
   std::vector<std::string> last_lines;          // of the first bad rank's stderr
   std::string error_file;                       // where the whole of it is, with --log-dir

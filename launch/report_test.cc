@@ -84,6 +84,26 @@ TEST(Report, ATimeoutIsTheReasonThoughTheRanksDieOfIt) {
       std::string::npos);
 }
 
+TEST(Report, RanksHaveTheNumbersThatTheyHaveInTheJob) {
+  auto outcome = outcome_of({kTerm, kSeven});
+  outcome.first_rank = 6;
+  outcome.first_bad = 1;
+  const auto text = report(outcome, kTimeout);
+  EXPECT_NE(text.find("rank 7 died first"), std::string::npos) << text;
+  EXPECT_NE(text.find("rank 6: signal 15"), std::string::npos) << text;
+}
+
+TEST(Report, ARankThatWasStoppedForAnotherHostIsNotBlamed) {
+  auto outcome = outcome_of({kTerm, kTerm});
+  outcome.first_rank = 2;
+  outcome.first_bad = 0;
+  outcome.stopped_first = true;
+  const auto text = report(outcome, kTimeout);
+  EXPECT_EQ(text.find("died first"), std::string::npos) << text;
+  EXPECT_NE(text.find("failed on another host"), std::string::npos) << text;
+  EXPECT_NE(text.find("ranks 2, 3: signal 15"), std::string::npos) << text;
+}
+
 TEST(Report, WhatSigkillDidNotEndIsSaid) {
   auto outcome = outcome_of({kSeven, std::nullopt});
   outcome.first_bad = 0;

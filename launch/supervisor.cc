@@ -19,7 +19,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kNoticeTime{250};
 constexpr milliseconds kLeftoverTime{300};
 // How long a killed process may take to go: memory of many gigabytes is not given back at once.
 constexpr milliseconds kKillTime{5000};
@@ -30,8 +29,13 @@ int poll_timeout(Deadline until) { return static_cast<int>(std::min<long long>(u
 
 }  // namespace
 
-Supervisor::Supervisor(const Options& options, SignalQueue& signals, int front_fd)
-    : options_(options), signals_(signals), front_fd_(front_fd), output_(options) {}
+Supervisor::Supervisor(const Options& options, SignalQueue& signals, int front_fd, const JobView& view)
+    : options_(options),
+      signals_(signals),
+      front_fd_(front_fd),
+      view_(view),
+      output_(options, view.names),
+      job_end_(view.job_end) {}
 
 Supervisor::~Supervisor() {
   if (ranks_gone_) return;
@@ -47,12 +51,12 @@ Supervisor::~Supervisor() {
   }
 }
 
-JobOutcome Supervisor::run(const JobEnvironment& job) {
+JobOutcome Supervisor::run(const std::vector<RankCommand>& ranks) {
   outcome_ = {};
-  outcome_.ends.resize(options_.ranks);
+  outcome_.first_rank = view_.names.first_rank;
+  outcome_.ends.resize(ranks.size());
   started_ = Deadline::Clock::now();
-  start_ranks(job);
-  if (options_.timeout) job_end_ = Deadline::after(*options_.timeout);
+  start_ranks(ranks);
   while (!running_ranks().empty()) {
     step(phase_end_.earlier(job_end_));
     advance();
@@ -73,20 +77,23 @@ void Supervisor::finish_output(const std::string& text) {
   while (!output_.flushed() && !leave_) step(Deadline::never());
 }
 
-void Supervisor::start_ranks(const JobEnvironment& job) {
+void Supervisor::start_ranks(const std::vector<RankCommand>& ranks) {
   const UniqueFd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   if (!null) throw_errno("cannot open /dev/null");
   const auto cpus = allowed_cpus();
-  for (int rank = 0; rank < options_.ranks; ++rank) start_one(job, rank, cpus, null.get());
+  const int count = static_cast<int>(ranks.size());
+  for (int rank = 0; rank < count; ++rank) {
+    start_one(ranks[rank], rank, options_.pin ? CpuSet(share_of_rank(cpus, rank, count)) : CpuSet(), null.get());
+  }
 }
 
-void Supervisor::start_one(const JobEnvironment& job, int rank, const std::vector<int>& cpus, int null_fd) {
+void Supervisor::start_one(const RankCommand& command, int rank, CpuSet cpus, int null_fd) {
   const RankOutput output = output_.open(rank);
-  RankStart start{.rank = rank,
-                  .command = options_.command,
-                  .environment = rank_environment(job, rank, environ),
-                  .cpus = options_.pin ? CpuSet(share_of_rank(cpus, rank, options_.ranks)) : CpuSet(),
-                  .stdin_fd = rank == 0 && options_.stdin_mode == StdinMode::rank0 ? STDIN_FILENO : null_fd,
+  RankStart start{.rank = view_.names.first_rank + rank,
+                  .command = command.command,
+                  .environment = command.environment,
+                  .cpus = std::move(cpus),
+                  .stdin_fd = command.stdin_fd >= 0 ? command.stdin_fd : null_fd,
                   .stdout_fd = output.out.get(),
                   .stderr_fd = output.err.get(),
                   .signal_mask = signals_.original_mask()};
@@ -95,12 +102,14 @@ void Supervisor::start_one(const JobEnvironment& job, int rank, const std::vecto
 }
 
 void Supervisor::step(Deadline until) {
-  std::vector<pollfd> polled = {{signals_.fd(), POLLIN, 0}, {deaths_.fd(), POLLIN, 0}, {front_fd_, POLLIN, 0}};
+  std::vector<pollfd> polled = {
+      {signals_.fd(), POLLIN, 0}, {deaths_.fd(), POLLIN, 0}, {front_fd_, POLLIN, 0}, {view_.alarm_fd, POLLIN, 0}};
   output_.append_interest(polled);
   if (::poll(polled.data(), polled.size(), poll_timeout(until)) < 0) return;
-  output_.handle(polled.data() + 3);
+  output_.handle(polled.data() + 4);
   if (polled[2].revents != 0) on_front_death();
   for (const int rank : deaths_.ended()) on_rank_end(rank);
+  if (polled[3].revents != 0) on_alarm();
   while (const auto signal = signals_.next()) on_signal(*signal);
   reap_orphans();
 }
@@ -125,7 +134,7 @@ void Supervisor::enter(Phase phase) {
     case Phase::running:
       break;
     case Phase::noticing:
-      phase_end_ = Deadline::after(kNoticeTime);
+      phase_end_ = Deadline::after(view_.notice_time);
       break;
     case Phase::asked:
       signal_ranks(SIGTERM);
@@ -160,7 +169,18 @@ void Supervisor::on_signal(int signal) {
 void Supervisor::on_front_death() {
   front_fd_ = -1;
   leave_ = true;  // nobody waits for the output any more
-  if (phase_ != Phase::killed) enter(Phase::killed);
+  if (view_.gentle && phase_ != Phase::killed) {
+    if (phase_ != Phase::asked) enter(Phase::asked);
+  } else if (phase_ != Phase::killed) {
+    enter(Phase::killed);
+  }
+}
+
+void Supervisor::on_alarm() {
+  view_.alarm_fd = -1;
+  if (ranks_gone_) return;
+  outcome_.stopped_first = !outcome_.first_bad && outcome_.late.empty() && outcome_.interrupted_by == 0;
+  if (phase_ == Phase::running) enter(Phase::noticing);
 }
 
 void Supervisor::on_rank_end(int rank) {
@@ -186,7 +206,7 @@ void Supervisor::reap_orphans() {
 }
 
 void Supervisor::clear_leftovers() {
-  const Deadline patience = Deadline::after(front_fd_ < 0 ? milliseconds::zero() : kLeftoverTime);
+  const Deadline patience = Deadline::after(front_fd_ < 0 && !view_.gentle ? milliseconds::zero() : kLeftoverTime);
   const Deadline give_up = Deadline::after(kLeftoverTime + kKillTime);
   // Killing one process hands its children to this one, which SIGCHLD announces; so this goes on until nobody is left.
   // The short waits are for a child that came between the look and the kill.

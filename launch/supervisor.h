@@ -14,18 +14,34 @@
 #include "launch/descendants.h"
 #include "launch/options.h"
 #include "launch/output.h"
-#include "launch/rank_environment.h"
 #include "launch/rank_process.h"
 #include "launch/report.h"
 #include "launch/signals.h"
 
 namespace gradwire::launch {
 
-// One job. The life of a job that goes wrong:
+// One rank to start.
+struct RankCommand {
+  std::vector<std::string> command;
+  std::vector<std::string> environment;
+  int stdin_fd = -1;  // stays the caller's; -1: /dev/null
+};
+
+// What a supervisor knows of the rest of the job.
+struct JobView {
+  OutputNames names;
+  // How long the ranks may take to notice that one has ended badly before they get SIGTERM.
+  std::chrono::milliseconds notice_time{250};
+  int alarm_fd = -1;                     // readable once the job has failed on another host
+  Deadline job_end = Deadline::never();  // --timeout
+  bool gentle = false;                   // the ranks are asked to end, not killed, when the process in front was killed
+};
+
+// The ranks of one job on this host. The life of a job that goes wrong:
 //
 //   running     every rank is there, or has left with 0
-//   noticing    a rank has ended badly; the others get a moment to notice it themselves, because a program without a
-//   handler
+//   noticing    a rank has ended badly, here or on another host; the others get a moment to notice it themselves,
+//   because a program without a handler
 //               for SIGTERM would die of it without a word, and its PeerError says more
 //   asked       they have got SIGTERM, and --grace to report and leave
 //   killed      they have got SIGKILL
@@ -34,16 +50,18 @@ namespace gradwire::launch {
 // do), then SIGKILL. One thread, one poll loop; nothing in it blocks.
 class Supervisor {
  public:
-  // Both outlive the supervisor. When `front_fd` becomes readable, the job is killed at once. Throws LaunchError.
-  Supervisor(const Options& options, SignalQueue& signals, int front_fd);
+  // All outlive the supervisor. When `front_fd` becomes readable, the job is killed at once. Throws LaunchError.
+  Supervisor(const Options& options, SignalQueue& signals, int front_fd, const JobView& view);
   // Kills whatever still runs.
   ~Supervisor();
   Supervisor(const Supervisor&) = delete;
   Supervisor& operator=(const Supervisor&) = delete;
 
-  // Starts all ranks, returns when the last is gone, and with it everything it started. `job` says what the ranks
-  // share. Throws LaunchError when the program cannot be started.
-  JobOutcome run(const JobEnvironment& job);
+  // Starts all ranks, returns when the last is gone, and with it everything it started. Throws LaunchError when a
+  // program cannot be started.
+  JobOutcome run(const std::vector<RankCommand>& ranks);
+  // Whether the process in front was killed, so that nobody waits for the outcome.
+  bool is_abandoned() const noexcept { return front_fd_ < 0; }
   // Writes a text to stderr behind all output of the ranks, and returns when everything is written, or a signal says to
   // leave.
   void finish_output(const std::string& text);
@@ -51,14 +69,15 @@ class Supervisor {
  private:
   enum class Phase { running, noticing, asked, killed };
 
-  void start_ranks(const JobEnvironment& job);
-  void start_one(const JobEnvironment& job, int rank, const std::vector<int>& cpus, int null_fd);
+  void start_ranks(const std::vector<RankCommand>& ranks);
+  void start_one(const RankCommand& command, int rank, CpuSet cpus, int null_fd);
   // Waits until something happens or `until` comes, and deals with it.
   void step(Deadline until);
   void advance();
   void enter(Phase phase);
   void on_signal(int signal);
   void on_front_death();
+  void on_alarm();
   void on_rank_end(int rank);
   void reap_orphans();
   void clear_leftovers();
@@ -69,6 +88,7 @@ class Supervisor {
   const Options& options_;
   SignalQueue& signals_;
   int front_fd_;  // -1 once the front has died
+  JobView view_;
   Descendants descendants_;
   DeathWatch deaths_;
   Output output_;
@@ -76,7 +96,7 @@ class Supervisor {
   JobOutcome outcome_;
   Phase phase_ = Phase::running;
   Deadline phase_end_ = Deadline::never();
-  Deadline job_end_ = Deadline::never();
+  Deadline job_end_;
   Deadline repeat_guard_ = Deadline::never();
   Deadline::Clock::time_point started_{};
   bool leave_ = false;  // a signal came after the ranks were gone

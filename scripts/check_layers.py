@@ -22,7 +22,9 @@ ABOVE = {
     "ddp": [*BELOW, "process_group", "functional"],
     "hooks": [*BELOW, "process_group", "functional", "ddp"],
     "optim": [*BELOW, "process_group", "functional", "ddp", "hooks"],
-    "testing": [*BELOW, "process_group", "functional", "ddp", "hooks"],
+    "nn": [*BELOW, "process_group", "functional", "ddp"],
+    "amp": [*BELOW, "process_group"],
+    "testing": [*BELOW, "process_group", "functional", "ddp", "hooks", "optim"],
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 TORCH = re.compile(r"^(torch|ATen|c10|caffe2|torchgen|pybind11)/")

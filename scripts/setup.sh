@@ -4,15 +4,16 @@
 # scripts/setup.sh GROUP...   installs what a group of make targets needs, and nothing that is there already.
 #   build   compiler, CMake, Ninja and the libraries of the build and the tests
 #   torch   .venv/ with the pinned libtorch wheel, unless GRADWIRE_TORCH_DIR or CMAKE_PREFIX_PATH names a libtorch
-#   bench   the peers that gradwire-bench measures against
 #   lint    clang-format, clang-tidy and the clang that the annotations and the fuzzers want
+#   browser what the tests look at gradwire.report's pages with; without it they are skipped
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 BUILD_PACKAGES=(g++ cmake ninja-build ccache libhwy-dev libasio-dev libssl-dev libspdlog-dev libfmt-dev libcli11-dev
-                nlohmann-json3-dev libgloo-dev libgtest-dev libgmock-dev libbenchmark-dev iproute2 python3 python3-dev python3-venv)
-BENCH_PACKAGES=(openmpi-bin libopenmpi-dev)
+                nlohmann-json3-dev libgloo-dev libgtest-dev libgmock-dev libbenchmark-dev iproute2 openmpi-bin libopenmpi-dev
+                python3 python3-dev python3-venv)
 LINT_PACKAGES=(clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev)
+BROWSER_PACKAGES=(chromium fonts-dejavu-core)
 
 say() { printf 'setup: %s\n' "$*" >&2; }
 die() { say "$*"; exit 1; }
@@ -120,15 +121,15 @@ need_torch() {
     die "could not install torch; to use one that you have, name it: make GRADWIRE_TORCH_DIR=<folder with include/ and lib/>"
 }
 
-(($# > 0)) || die "usage: scripts/setup.sh build|torch|bench|lint ..."
+(($# > 0)) || die "usage: scripts/setup.sh build|torch|lint|browser ..."
 packages=() torch=no
 for group in "$@"; do
     case "$group" in
         build) packages+=("${BUILD_PACKAGES[@]}") ;;
-        bench) packages+=("${BENCH_PACKAGES[@]}") ;;
         lint) packages+=("${LINT_PACKAGES[@]}") ;;
+        browser) packages+=("${BROWSER_PACKAGES[@]}") ;;
         torch) torch=yes ;;
-        *) die "no group '$group'; there are build, torch, bench and lint" ;;
+        *) die "no group '$group'; there are build, torch, lint and browser" ;;
     esac
 done
 if ((${#packages[@]} > 0)); then need_packages "${packages[@]}"; fi

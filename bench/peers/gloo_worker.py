@@ -14,21 +14,55 @@ OPS = {"sum": dist.ReduceOp.SUM, "product": dist.ReduceOp.PRODUCT, "min": dist.R
        "band": dist.ReduceOp.BAND, "bor": dist.ReduceOp.BOR, "bxor": dist.ReduceOp.BXOR}
 
 
-class AllReduce(protocol.Subject):
-    def __init__(self, dtype, op):
-        self.dtype, self.op = dtype, op
+class Collective(protocol.Subject):
+    """What bench/collectives_command.h says of each collective: `whole` has the bytes of a measurement, `part` a rank's share."""
+
+    def __init__(self, rank, world, dtype, op):
+        self.rank, self.world, self.dtype, self.op = rank, world, dtype, op
 
     def prepare(self, what):
-        self.data = torch.zeros(what.bytes // self.dtype.itemsize, dtype=self.dtype)
+        numel = what.bytes // self.dtype.itemsize
+        self.whole = torch.zeros(numel, dtype=self.dtype)
+        self.other = torch.zeros(numel, dtype=self.dtype)
+        self.part = torch.zeros(numel // self.world, dtype=self.dtype)
+        self.parts = list(self.whole.chunk(self.world)) if what.variant in ("gather", "scatter") else []
+        self.run = getattr(self, what.variant)
 
     def refill(self):
-        self.data.zero_()
+        self.whole.zero_()
 
     def barrier(self):
         dist.barrier()
 
-    def run(self):
-        dist.all_reduce(self.data, op=self.op)
+    def all_reduce(self):
+        dist.all_reduce(self.whole, op=self.op)
+
+    def broadcast(self):
+        dist.broadcast(self.whole, src=self.world - 1)
+
+    def reduce(self):
+        dist.reduce(self.whole, dst=0, op=self.op)
+
+    def all_gather(self):
+        dist.all_gather_into_tensor(self.whole, self.part)
+
+    def gather(self):
+        dist.gather(self.part, self.parts if self.rank == 0 else None, dst=0)
+
+    def scatter(self):
+        source = self.world - 1
+        dist.scatter(self.part, self.parts if self.rank == source else None, src=source)
+
+    def reduce_scatter(self):
+        dist.reduce_scatter_tensor(self.part, self.whole, op=self.op)
+
+    def all_to_all(self):
+        dist.all_to_all_single(self.other, self.whole)
+
+    def send_recv(self):
+        sent = dist.isend(self.whole, (self.rank + 1) % self.world)
+        dist.recv(self.other, (self.rank - 1) % self.world)
+        sent.wait()
 
 
 def main():
@@ -38,7 +72,7 @@ def main():
         protocol.pin_to_processor(rank)
     torch.set_num_threads(1)
     dist.init_process_group("gloo", store=dist.FileStore(rendezvous, world), rank=rank, world_size=world)
-    protocol.serve(path, "gloo", rank, AllReduce(DTYPES[dtype], OPS[op]))
+    protocol.serve(path, "gloo", rank, Collective(rank, world, DTYPES[dtype], OPS[op]))
     dist.destroy_process_group()
 
 

@@ -7,8 +7,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -28,6 +30,8 @@ using Json = nlohmann::json;
 struct Curve {
   std::vector<std::int64_t> steps;
   std::vector<double> losses;
+  std::vector<Json> splits;
+  std::vector<Json> timelines;
   Json summary;
 };
 
@@ -38,7 +42,10 @@ Curve read_curve(const std::string& file) {
     const Json entry = Json::parse(line);
     if (entry.at("type") == "summary") {
       curve.summary = entry;
-    } else {
+    } else if (entry.at("type") == "timeline") {
+      curve.timelines.push_back(entry);
+    } else if (entry.at("type") == "step") {
+      curve.splits.push_back(entry.at("split_seconds"));
       curve.steps.push_back(entry.at("step"));
       curve.losses.push_back(entry.at("loss"));
     }
@@ -164,6 +171,28 @@ TEST_F(CharLm, BucketsAndLanesDoNotChangeTheNumbers) {
   }
 }
 
+// Another launcher and another engine, several lanes of it: the same bits.
+TEST_F(CharLm, LearnsTheSameUnderMpirun) {
+  if (std::string(CHAR_LM_MPIRUN).empty()) GTEST_SKIP() << "gradwire was built without MPI";
+  const Arguments options{"--steps", "20", "--bucket-cap-mb", "0.01", "--lanes", "2"};
+  const Curve shm = learn(4, options);
+  const std::string file = scratch("mpi.json");
+  // OpenMPI leaves a folder of its own behind.
+  const std::string folder = scratch("mpi");
+  std::filesystem::create_directory(folder);
+  Arguments command{"env", "OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1", concat("TMPDIR=", folder)};
+  command.insert(command.end(), {CHAR_LM_MPIRUN, "--oversubscribe", "--bind-to", "none", "-n", "4"});
+  for (const std::string& word : tiny(options)) command.push_back(word);
+  command.insert(command.end(), {"--backend", "mpi", "--json", file});
+  const Result result = run_alone(command);
+  ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
+  const Curve mpi = read_curve(file);
+  EXPECT_EQ(mpi.summary.at("backend"), "mpi");
+  EXPECT_EQ(mpi.summary.at("world_size"), 4);
+  EXPECT_EQ(mpi.losses, shm.losses);
+  EXPECT_EQ(mpi.summary.at("parameter_hash"), shm.summary.at("parameter_hash"));
+}
+
 TEST_F(CharLm, LearnsAndSaysSo) {
   const Curve curve = learn(2, {"--steps", "100", "--lr", "0.01"});
   EXPECT_LT(curve.losses.back(), 0.7 * curve.losses.front());
@@ -215,6 +244,58 @@ TEST_F(CharLm, HooksDoWhatTheirNamesSay) {
   const Curve apart = learn(2, {"--steps", "5", "--hook", "noop"});
   EXPECT_EQ(apart.summary.at("parameter_hash"), "");
   EXPECT_NE(output_.find("parameters differ"), std::string::npos) << output_;
+}
+
+// Where a step's time went: every bucket once, within the backward pass, with the collectives of its hook; the parts
+// are the step.
+TEST_F(CharLm, TimelinesAddUp) {
+  struct Case {
+    std::string hook, lanes;
+    std::optional<std::size_t> calls;  // of collectives a bucket; unset: more than one
+  };
+  for (const Case& each : {Case{"allreduce", "2", 1}, Case{"power_sgd:start=2,min_rate=1", "1", std::nullopt},
+                           Case{"fp16_compress", "0", 1}, Case{"noop", "2", 0}}) {
+    const Curve curve =
+        learn(2, {"--steps", "4", "--bucket-cap-mb", "0.01", "--hook", each.hook, "--lanes", each.lanes});
+    ASSERT_EQ(curve.timelines.size(), 4U) << each.hook;
+    for (std::size_t step = 2; step < 4; ++step) {  // the buckets are final, PowerSGD has started
+      const Json& line = curve.timelines[step];
+      const double seconds = line.at("seconds");
+      double parts = 0;
+      for (const double part : curve.splits[step]) {
+        EXPECT_GE(part, 0) << each.hook;
+        parts += part;
+      }
+      EXPECT_NEAR(parts, seconds, 1e-9 * seconds) << each.hook;
+      EXPECT_LE(line.at("forward")[1], line.at("backward")[0]);
+      EXPECT_EQ(line.at("wait")[1], line.at("backward")[1]);
+      EXPECT_LE(line.at("optimizer")[1], seconds);
+      std::int64_t bytes = 0;
+      std::size_t calls = 0;
+      double latest = line.at("backward")[0];
+      ASSERT_GT(line.at("buckets").size(), 2U);
+      for (const Json& bucket : line.at("buckets")) {
+        bytes += bucket.at("bytes").get<std::int64_t>();
+        calls += bucket.at("calls").size();
+        EXPECT_LE(latest, bucket.at("ready")) << "buckets are launched in order";
+        latest = bucket.at("ready");
+        EXPECT_LE(bucket.at("ready"), bucket.at("hook")[0]);
+        EXPECT_LE(bucket.at("hook")[1], line.at("wait")[1]);
+        for (const Json& call : bucket.at("calls")) {
+          EXPECT_LE(bucket.at("hook")[0], call[0]);
+          EXPECT_LT(call[0], call[1]);
+          EXPECT_LE(call[1], bucket.at("hook")[1]);
+        }
+      }
+      EXPECT_EQ(bytes, 4 * curve.summary.at("parameters").get<std::int64_t>()) << each.hook;
+      const std::size_t buckets = line.at("buckets").size();
+      if (each.calls) {
+        EXPECT_EQ(calls, *each.calls * buckets) << each.hook;
+      } else {
+        EXPECT_GT(calls, buckets) << each.hook;
+      }
+    }
+  }
 }
 
 TEST_F(CharLm, SgdLearnsAndResumes) {

@@ -4,8 +4,6 @@
 
 #include <torch/torch.h>
 
-#include <atomic>
-#include <chrono>
 #include <utility>
 
 #include "gradwire/ddp/distributed_data_parallel.h"
@@ -14,34 +12,22 @@
 namespace char_lm {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-// Added to by lanes, read by the training loop.
-struct Meter {
-  std::atomic<std::int64_t> nanoseconds{0};
-  std::atomic<std::int64_t> bytes{0};
-
-  void add(Clock::duration time, std::int64_t sent) {
-    nanoseconds.fetch_add(std::chrono::nanoseconds(time).count(), std::memory_order_relaxed);
-    bytes.fetch_add(sent, std::memory_order_relaxed);
-  }
-};
-
 // Another hook with a stopwatch and a count of bytes. It makes the same promises, so DDP treats it alike.
 class MeteredHook final : public gradwire::CommHook {
  public:
-  MeteredHook(std::shared_ptr<gradwire::CommHook> hook, std::shared_ptr<Meter> meter)
-      : CommHook(hook->traits()), hook_(std::move(hook)), meter_(std::move(meter)) {}
+  MeteredHook(std::shared_ptr<gradwire::CommHook> hook, std::shared_ptr<StepRecorder> recorder)
+      : CommHook(hook->traits()), hook_(std::move(hook)), recorder_(std::move(recorder)) {}
 
   gradwire::Future run(gradwire::GradBucket& bucket) override {
-    const Clock::time_point start = Clock::now();
+    const std::size_t index = bucket.index();
+    const StepRecorder::HookCall call(*recorder_, index, static_cast<std::int64_t>(bucket.buffer().nbytes()));
     // Nobody else uses the group of a lane, so what it counts is this hook's.
     const std::uint64_t before = bucket.group().payload_bytes();
     gradwire::Future future = hook_->run(bucket);
     const auto sent = static_cast<std::int64_t>(bucket.group().payload_bytes() - before);
     // On a lane the future is done already and the callback runs at once.
     future->addCallback(
-        [meter = meter_, start, sent](c10::ivalue::Future&) { meter->add(Clock::now() - start, sent); });
+        [recorder = recorder_, index, sent](c10::ivalue::Future&) { recorder->hook_done(index, sent); });
     return future;
   }
   gradwire::HookState state_dict() const override { return hook_->state_dict(); }
@@ -49,7 +35,7 @@ class MeteredHook final : public gradwire::CommHook {
 
  private:
   std::shared_ptr<gradwire::CommHook> hook_;
-  std::shared_ptr<Meter> meter_;
+  std::shared_ptr<StepRecorder> recorder_;
 };
 
 gradwire::DdpOptions ddp_options(const Options& options, std::shared_ptr<gradwire::ProcessGroup> group) {
@@ -65,18 +51,14 @@ gradwire::DdpOptions ddp_options(const Options& options, std::shared_ptr<gradwir
 
 class Replica::Impl {
  public:
-  Impl(CharTransformer model, const Options& options, std::shared_ptr<gradwire::ProcessGroup> group)
-      : hook_(std::make_shared<MeteredHook>(gradwire::make_hook(options.hook), meter_)),
+  Impl(CharTransformer model, const Options& options, std::shared_ptr<gradwire::ProcessGroup> group,
+       std::shared_ptr<StepRecorder> recorder)
+      : hook_(std::make_shared<MeteredHook>(gradwire::make_hook(options.hook), std::move(recorder))),
         ddp_(std::move(model), ddp_options(options, std::move(group))) {
     ddp_.register_comm_hook(hook_);
   }
 
   torch::Tensor forward(const torch::Tensor& tokens) { return ddp_.forward(tokens); }
-
-  CommunicationTotals communication() const {
-    return {static_cast<double>(meter_->nanoseconds.load(std::memory_order_relaxed)) * 1e-9,
-            meter_->bytes.load(std::memory_order_relaxed)};
-  }
 
   ReplicaState state() { return {ddp_.core().bucket_order(), hook_->state_dict()}; }
 
@@ -86,19 +68,17 @@ class Replica::Impl {
   }
 
  private:
-  std::shared_ptr<Meter> meter_ = std::make_shared<Meter>();
   std::shared_ptr<MeteredHook> hook_;
   gradwire::DistributedDataParallel<CharTransformer> ddp_;
 };
 
-Replica::Replica(CharTransformer model, const Options& options, std::shared_ptr<gradwire::ProcessGroup> group)
-    : impl_(std::make_unique<Impl>(std::move(model), options, std::move(group))) {}
+Replica::Replica(CharTransformer model, const Options& options, std::shared_ptr<gradwire::ProcessGroup> group,
+                 std::shared_ptr<StepRecorder> recorder)
+    : impl_(std::make_unique<Impl>(std::move(model), options, std::move(group), std::move(recorder))) {}
 
 Replica::~Replica() = default;
 
 torch::Tensor Replica::forward(const torch::Tensor& tokens) { return impl_->forward(tokens); }
-
-CommunicationTotals Replica::communication() const { return impl_->communication(); }
 
 ReplicaState Replica::state() const { return impl_->state(); }
 

@@ -5,24 +5,17 @@
 
 #include <torch/types.h>
 
-#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "examples/char_lm/model.h"
 #include "examples/char_lm/options.h"
+#include "examples/char_lm/step_recorder.h"
 #include "gradwire/ddp/comm_hook.h"
 #include "gradwire/process_group/process_group.h"
 
 namespace char_lm {
-
-// What communication cost since the replica was made.
-struct CommunicationTotals {
-  double seconds =
-      0;  // in the hook: casts, collectives and waiting for other ranks, whether backward went on meanwhile or not
-  std::int64_t bytes = 0;  // of gradients that this rank gave to the hook's collectives, as they go on the wire
-};
 
 // What of the replica, beside the model, decides how training goes on. Between steps only.
 struct ReplicaState {
@@ -32,14 +25,13 @@ struct ReplicaState {
 
 class Replica {
  public:
-  // Wraps `model`; collective. Throws gradwire::InvalidArgument for an unknown hook.
-  Replica(CharTransformer model, const Options& options, std::shared_ptr<gradwire::ProcessGroup> group);
+  // Wraps `model`; collective. `recorder` learns when hooks run. Throws gradwire::InvalidArgument for an unknown hook.
+  Replica(CharTransformer model, const Options& options, std::shared_ptr<gradwire::ProcessGroup> group,
+          std::shared_ptr<StepRecorder> recorder);
   ~Replica();
 
   // Through DDP: the backward pass of what comes of it averages the gradients over the ranks.
   torch::Tensor forward(const torch::Tensor& tokens);
-
-  CommunicationTotals communication() const;
 
   ReplicaState state() const;
   // Before the first step, on all ranks; without the hook's part when `with_hook` is false. Throws

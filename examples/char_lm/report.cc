@@ -42,6 +42,33 @@ std::string pace_text(const Pace& pace) {
                 human_bytes(pace.bytes_per_step).c_str());
 }
 
+Json json_of(const Split& split) {
+  return {{"compute", split.compute}, {"communication", split.communication}, {"hook", split.hook}};
+}
+
+Json json_of(const Span& span) { return Json::array({span.begin, span.end}); }
+
+Json timeline(std::int64_t step, const StepTimes& times) {
+  Json buckets = Json::array();
+  for (const BucketTimes& bucket : times.buckets) {
+    Json calls = Json::array();
+    for (const Span& call : bucket.calls) calls.push_back(json_of(call));
+    buckets.push_back({{"bytes", bucket.bytes},
+                       {"sent", bucket.sent},
+                       {"ready", bucket.ready},
+                       {"hook", json_of(bucket.hook)},
+                       {"calls", calls}});
+  }
+  return {{"type", "timeline"},
+          {"step", step},
+          {"seconds", times.seconds},
+          {"forward", json_of(times.forward)},
+          {"backward", json_of(times.backward)},
+          {"wait", json_of(times.wait)},
+          {"optimizer", json_of(times.optimizer)},
+          {"buckets", buckets}};
+}
+
 }  // namespace
 
 std::string human_bytes(double bytes) {
@@ -76,6 +103,18 @@ void Report::header() {
   if (!speaks_) {
     return;
   }
+  write_json(Json{{"type", "run"},
+                  {"world_size", facts_.world},
+                  {"threads", facts_.threads},
+                  {"backend", facts_.backend},
+                  {"hook", options_.hook},
+                  {"dtype", options_.dtype},
+                  {"parameters", facts_.parameters},
+                  {"batch", options_.batch},
+                  {"context", options_.context},
+                  {"first_step", facts_.first_step},
+                  {"steps", options_.steps}}
+                 .dump());
   const auto count = [](auto number, const char* what) { return concat(number, " ", what, number == 1 ? "" : "s"); };
   std::cout << "A character transformer learns " << facts_.source << ": " << facts_.train_characters
             << " characters, and " << facts_.held_out_characters << " held out.\n"
@@ -121,7 +160,7 @@ void Report::clear() {
   }
 }
 
-void Report::logged_step(std::int64_t step, double loss, const Pace& pace) {
+void Report::logged_step(std::int64_t step, double loss, const Pace& pace, const StepTimes& times) {
   if (!speaks_) {
     return;
   }
@@ -142,8 +181,10 @@ void Report::logged_step(std::int64_t step, double loss, const Pace& pace) {
                   {"loss", loss},
                   {"steps_per_second", pace.steps_per_second},
                   {"communication_share", pace.communication_share},
-                  {"bytes_per_step", pace.bytes_per_step}}
+                  {"bytes_per_step", pace.bytes_per_step},
+                  {"split_seconds", json_of(pace.split)}}
                  .dump());
+  write_json(timeline(step, times).dump());
 }
 
 void Report::say(const std::string& line) {
@@ -184,6 +225,7 @@ void Report::summary(const Summary& summary) {
                   {"compression_factor", compression_factor(summary.pace)},
                   {"hook_seconds_per_step", summary.pace.hook_seconds_per_step},
                   {"communication_share", summary.pace.communication_share},
+                  {"split_seconds", json_of(summary.pace.split)},
                   {"train_loss", summary.train_loss},
                   {"held_out_loss", summary.held_out_loss},
                   {"parameter_hash", summary.parameter_hash},

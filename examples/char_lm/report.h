@@ -9,6 +9,7 @@
 #include <string>
 
 #include "examples/char_lm/options.h"
+#include "examples/char_lm/step_recorder.h"
 
 namespace char_lm {
 
@@ -32,6 +33,7 @@ struct Pace {
   double communication_share = 0;  // of the time, 0 to 1
   double bytes_per_step = 0;       // sent by this rank
   double hook_seconds_per_step = 0;
+  Split split;  // of a step
 };
 
 struct Summary {
@@ -51,9 +53,9 @@ class Report {
   void header();
   // Step `step` (from 1) is done; on a terminal the progress line shows it, a few times a second.
   void progress(std::int64_t step);
-  // Its loss, averaged over the ranks, and the pace since the last such call. Throws std::runtime_error when the JSON
-  // file cannot be written to.
-  void logged_step(std::int64_t step, double loss, const Pace& pace);
+  // Its loss, averaged over the ranks, the pace since the last such call, and when this step did what. Throws
+  // std::runtime_error when the JSON file cannot be written to.
+  void logged_step(std::int64_t step, double loss, const Pace& pace, const StepTimes& times);
   // A line of its own.
   void say(const std::string& line);
   void summary(const Summary& summary);

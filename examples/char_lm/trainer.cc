@@ -21,6 +21,7 @@
 #include "examples/char_lm/replica.h"
 #include "examples/char_lm/report.h"
 #include "examples/char_lm/sampler.h"
+#include "examples/char_lm/step_recorder.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
 
@@ -65,23 +66,28 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const Options& options, 
 // Seconds and communication since the last lap.
 class PaceMeter {
  public:
-  explicit PaceMeter(const Replica& replica)
-      : replica_(&replica), start_(Clock::now()), base_(replica.communication()) {}
+  explicit PaceMeter(const StepRecorder& recorder)
+      : recorder_(&recorder), start_(Clock::now()), base_(recorder.totals()) {}
 
   Pace measure(std::int64_t steps) const {
     const double seconds = elapsed();
-    const CommunicationTotals now = replica_->communication();
+    const Totals& now = recorder_->totals();
     const double count = static_cast<double>(std::max<std::int64_t>(steps, 1));
-    const double in_hook = now.seconds - base_.seconds;
-    return {count / seconds, std::min(1.0, in_hook / seconds), static_cast<double>(now.bytes - base_.bytes) / count,
-            in_hook / count};
+    const double in_hook = now.hook_seconds - base_.hook_seconds;
+    return {
+        count / seconds,
+        std::min(1.0, in_hook / seconds),
+        static_cast<double>(now.sent - base_.sent) / count,
+        in_hook / count,
+        {(now.split.compute - base_.split.compute) / count,
+         (now.split.communication - base_.split.communication) / count, (now.split.hook - base_.split.hook) / count}};
   }
   double elapsed() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
 
  private:
-  const Replica* replica_;
+  const StepRecorder* recorder_;
   Clock::time_point start_;
-  CommunicationTotals base_;
+  Totals base_;
 };
 
 class Run {
@@ -96,7 +102,7 @@ class Run {
         optimizer_(make_optimizer(options, model_)),
         resumed_(resume()),
         first_step_(resumed_ ? resumed_->step : 0),
-        replica_(model_, options, group),
+        replica_(model_, options, group, recorder_),
         facts_(describe(text)),
         report_(options, facts_, group->rank() == 0) {
     if (resumed_) {
@@ -108,7 +114,7 @@ class Run {
   void run() {
     report_.header();
     Summary summary;
-    const PaceMeter whole(replica_);
+    const PaceMeter whole(*recorder_);
     summary.train_loss = train_all_steps();
     summary.seconds = whole.elapsed();
     summary.pace = whole.measure(options_.steps - first_step_);
@@ -149,7 +155,7 @@ class Run {
   // Returns the last step's loss, averaged over the ranks.
   double train_all_steps() {
     double loss = 0;
-    PaceMeter lap(replica_);
+    PaceMeter lap(*recorder_);
     std::int64_t lap_steps = 0;
     for (std::int64_t step = first_step_; step < options_.steps; ++step) {
       const torch::Tensor local_loss = take_step(step);
@@ -159,8 +165,8 @@ class Run {
       // The ranks' shares are of one size, so the mean of their means is the mean over the batch.
       if (done % options_.log_every == 0 || done == options_.steps || done == first_step_ + 1) {
         loss = mean_over_ranks(group_, local_loss.item<double>());
-        report_.logged_step(done, loss, lap.measure(lap_steps));
-        lap = PaceMeter(replica_);
+        report_.logged_step(done, loss, lap.measure(lap_steps), recorder_->last_step());
+        lap = PaceMeter(*recorder_);
         lap_steps = 0;
       }
     }
@@ -168,12 +174,17 @@ class Run {
   }
 
   torch::Tensor take_step(std::int64_t step) {
+    recorder_->begin_step();
     const Samples samples = cut(corpus_.train(), sampler_.train(step), options_.context);
     set_learning_rate(step);
     optimizer_->zero_grad();
+    recorder_->begin_forward();
     const torch::Tensor loss = cross_entropy(replica_.forward(samples.inputs), samples.targets);
+    recorder_->begin_backward();
     loss.backward();
+    recorder_->begin_optimizer();
     optimizer_->step();
+    recorder_->end_step();
     return loss.detach();
   }
 
@@ -223,6 +234,7 @@ class Run {
   const std::unique_ptr<torch::optim::Optimizer> optimizer_;
   std::optional<Progress> resumed_;  // until the replica has what it needs of it
   const std::int64_t first_step_;
+  const std::shared_ptr<StepRecorder> recorder_ = std::make_shared<StepRecorder>();
   Replica replica_;
   RunFacts facts_;
   Report report_;

@@ -4,6 +4,7 @@
 
 #include <array>
 
+#include "gradwire/backend/mpi/mpi_backend.h"
 #include "gradwire/backend/rendezvous_internal.h"
 #include "gradwire/backend/shm/shm_backend.h"
 #include "gradwire/backend/threads/threads_backend.h"
@@ -14,7 +15,8 @@
 namespace gradwire {
 namespace {
 
-constexpr std::array<BackendEntry, 2> kBuiltin{{
+constexpr std::array<BackendEntry, 3> kBuiltin{{
+    {"mpi", "ranks that mpirun or srun started, over MPI", &make_mpi_backend},
     {"shm", "ranks on one host, over shared memory", &make_shm_backend},
     {"threads", "ranks as threads of one process", &make_threads_backend},
 }};

@@ -33,38 +33,55 @@ std::vector<std::int64_t> row_major(at::IntArrayRef sizes) {
 
 }  // namespace
 
-BucketStore::BucketStore(std::vector<NamedTensor> parameters)
-    : parameters_(std::move(parameters)), places_(parameters_.size()), loans_(parameters_.size()) {}
+BucketStore::BucketStore(std::vector<NamedTensor> parameters, std::optional<at::ScalarType> bucket_dtype)
+    : parameters_(std::move(parameters)), places_(parameters_.size()), loans_(parameters_.size()) {
+  for (const NamedTensor& parameter : parameters_) {
+    const at::ScalarType own = parameter.tensor.scalar_type();
+    types_.push_back({own, parameter.tensor.is_floating_point() ? bucket_dtype.value_or(own) : own});
+  }
+}
 
 std::vector<TensorSpec> BucketStore::specs() const {
   std::vector<TensorSpec> specs;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const at::Tensor& tensor = parameters_[i].tensor;
     specs.push_back({.index = i,
-                     .bytes = tensor.nbytes(),
-                     .dtype = static_cast<std::int32_t>(tensor.scalar_type()),
-                     .device = static_cast<std::int32_t>(tensor.device().type()) * 256 + tensor.device().index()});
+                     .bytes = static_cast<std::size_t>(tensor.numel()) * c10::elementSize(types_[i].slot),
+                     .dtype = static_cast<std::int32_t>(types_[i].slot),
+                     .device = static_cast<std::int32_t>(tensor.device().type()) * 256 + tensor.device().index(),
+                     .sparse = parameters_[i].sparse});
   }
   return specs;
 }
 
-BucketStore::Block& BucketStore::block_for(const at::Tensor& parameter) {
+BucketStore::Block& BucketStore::block_for(std::size_t parameter) {
+  const at::ScalarType dtype = types_[parameter].slot;
+  const at::Device device = parameters_[parameter].tensor.device();
   for (Block& block : blocks_) {
-    if (block.dtype == parameter.scalar_type() && block.device == parameter.device()) return block;
+    if (block.dtype == dtype && block.device == device) return block;
   }
-  return blocks_.emplace_back(Block{parameter.scalar_type(), parameter.device(), {}, 0});
+  return blocks_.emplace_back(Block{dtype, device, {}, 0});
+}
+
+std::size_t BucketStore::last_dense_bucket() const {
+  std::size_t last = plan_.size();
+  while (last-- > 0) {
+    if (!parameters_[plan_[last].front()].sparse) break;
+  }
+  return last;
 }
 
 void BucketStore::allocate(ProcessGroup& group) {
   if (allocated()) return;
   // Any plan fits: each parameter may begin a bucket of its own, on a line of its own.
-  for (const NamedTensor& parameter : parameters_) {
-    block_for(parameter.tensor).used += parameter.tensor.numel() + line_elements(parameter.tensor.scalar_type());
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (!is_sparse(i)) block_for(i).used += parameters_[i].tensor.numel() + line_elements(types_[i].slot);
   }
   for (Block& block : blocks_) {
     block.memory = block.device.is_cpu() ? group.allocate(block.used, block.dtype)
                                          : at::zeros({block.used}, at::TensorOptions(block.device).dtype(block.dtype));
   }
+  allocated_ = true;
   cut();
 }
 
@@ -87,9 +104,9 @@ void BucketStore::cut() {
 BucketStore::Bucket BucketStore::cut_bucket(std::size_t index) {
   auto layout = std::make_shared<BucketLayout>();
   layout->index = index;
-  const at::Tensor& first = parameters_[plan_[index].front()].tensor;
-  layout->dtype = first.scalar_type();
-  layout->device = first.device();
+  const std::size_t first = plan_[index].front();
+  layout->dtype = types_[first].slot;
+  layout->device = parameters_[first].tensor.device();
   for (const std::size_t number : plan_[index]) {
     const at::Tensor& tensor = parameters_[number].tensor;
     BucketLayout::Slot slot{
@@ -103,8 +120,13 @@ BucketStore::Bucket BucketStore::cut_bucket(std::size_t index) {
     layout->parameters.push_back(tensor);
     layout->names.push_back(parameters_[number].name);
   }
-  Block& block = block_for(first);
   Bucket bucket;
+  bucket.sparse = is_sparse(first);
+  if (bucket.sparse) {
+    bucket.layout = std::move(layout);
+    return bucket;
+  }
+  Block& block = block_for(first);
   bucket.buffer = block.memory.narrow(0, block.used, layout->numel);
   const std::int64_t line = line_elements(layout->dtype);
   block.used += (layout->numel + line - 1) / line * line;
@@ -114,6 +136,7 @@ BucketStore::Bucket BucketStore::cut_bucket(std::size_t index) {
 }
 
 bool BucketStore::is_slot(const at::Tensor& grad, std::size_t parameter) const {
+  if (is_sparse(parameter)) return false;
   const Place place = places_[parameter];
   const at::Tensor& view = buckets_[place.bucket].views[place.slot];
   // A lent slot has a storage of its own, so the memory is what tells.
@@ -123,7 +146,7 @@ bool BucketStore::is_slot(const at::Tensor& grad, std::size_t parameter) const {
 }
 
 bool BucketStore::owns(const at::Tensor& grad) const {
-  if (!grad.has_storage()) return false;
+  if (grad.layout() != at::kStrided || !grad.has_storage()) return false;
   const auto* begin = static_cast<const std::byte*>(grad.const_data_ptr());
   return std::any_of(blocks_.begin(), blocks_.end(), [&](const Block& block) {
     if (!block.memory.defined() || block.device != grad.device()) return false;

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "gradwire/ddp/bucket_plan.h"
@@ -26,6 +27,10 @@ class BucketStore {
     at::Tensor buffer;
     std::vector<at::Tensor>
         views;  // into buffer, one a slot; no views in autograd's sense, so that detach_() works on a .grad that is one
+    bool sparse = false;  // of one parameter with sparse gradients: no memory
+    // Whether it does not stay in the cache until it is read again; docs/decisions/0003-streamed-stores.md has the
+    // measurement.
+    bool is_large() const { return buffer.nbytes() >= (std::size_t{8} << 20); }
   };
   // Where a parameter's gradient lies.
   struct Place {
@@ -33,14 +38,15 @@ class BucketStore {
     std::size_t slot = 0;
   };
 
-  explicit BucketStore(std::vector<NamedTensor> parameters);
+  // `bucket_dtype`: of the buckets of real floating-point parameters, instead of theirs.
+  BucketStore(std::vector<NamedTensor> parameters, std::optional<at::ScalarType> bucket_dtype);
 
   // For the planner, in the order of the parameters.
   std::vector<TensorSpec> specs() const;
 
   // Gets the memory from `group` (collective) unless it is there, and makes buckets of it.
   void allocate(ProcessGroup& group);
-  bool allocated() const noexcept { return !blocks_.empty(); }
+  bool allocated() const noexcept { return allocated_; }
   // Takes effect at once when there is memory, else at allocate(). Every parameter is in exactly one bucket.
   void arrange(BucketPlan plan);
 
@@ -53,6 +59,13 @@ class BucketStore {
   std::vector<at::Tensor> parameters() const;
   const std::string& name(std::size_t index) const { return parameters_[index].name; }
   std::size_t parameter_count() const noexcept { return parameters_.size(); }
+  bool is_sparse(std::size_t parameter) const { return parameters_[parameter].sparse; }
+  // The type of a parameter, and so of its gradients; not what it is while its precision is lowered.
+  at::ScalarType dtype(std::size_t parameter) const { return types_[parameter].parameter; }
+  // Whether a slot has that type, so that its memory may be the gradient.
+  bool is_lendable(std::size_t parameter) const { return types_[parameter].parameter == types_[parameter].slot; }
+  // The last bucket with memory: the last one that a hook gets.
+  std::size_t last_dense_bucket() const;
 
   // Whether `grad` is the slot of this parameter: same memory, same strides.
   bool is_slot(const at::Tensor& grad, std::size_t parameter) const;
@@ -72,11 +85,16 @@ class BucketStore {
     at::Tensor memory;
     std::int64_t used = 0;
   };
-  Block& block_for(const at::Tensor& parameter);
+  struct Types {
+    at::ScalarType parameter, slot;
+  };
+  Block& block_for(std::size_t parameter);
   void cut();
   Bucket cut_bucket(std::size_t index);
 
   const std::vector<NamedTensor> parameters_;
+  std::vector<Types> types_;  // by parameter
+  bool allocated_ = false;
   BucketPlan plan_;
   std::vector<Place> places_;
   std::vector<SlotLoan> loans_;  // by parameter

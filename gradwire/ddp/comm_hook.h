@@ -66,6 +66,10 @@ class CommHook {
   // a PeerError that quotes it.
   virtual Future run(GradBucket& bucket) = 0;
 
+  // Called once an iteration, on the thread of the backward pass, when all gradients are in place, before backward()
+  // returns. Must not call the DDP object. Default: nothing.
+  virtual void end_iteration() {}
+
   // The memory of the hook, for a checkpoint, and back again. Between iterations only. A hook without memory has an
   // empty state. load_state_dict() replaces all there was; throws InvalidArgument, and changes nothing, for a state
   // that is not this hook's.

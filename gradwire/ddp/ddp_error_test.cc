@@ -113,7 +113,11 @@ TEST_P(DdpError, BadOptionsAreRefusedBeforeAnyCommunication) {
   refused([](DdpOptions& o) { o.bucket_cap_mb = -1; }, "bucket_cap_mb");
   refused([](DdpOptions& o) { o.device_ids = {0}; }, "device_ids");
   refused([](DdpOptions& o) { o.device_ids = {0, 1}; }, "device_ids");
-  refused([](DdpOptions& o) { o.mixed_precision = true; }, "mixed_precision");
+  refused([](DdpOptions& o) { o.mixed_precision = MixedPrecision{.param_dtype = at::kInt}; }, "param_dtype");
+  refused([](DdpOptions& o) { o.mixed_precision = MixedPrecision{.reduce_dtype = at::kComplexFloat}; }, "reduce_dtype");
+  refused([](DdpOptions& o) { o.parameters_and_buffers_to_ignore = {"nobody"}; }, "nobody");
+  refused([](DdpOptions& o) { o.delay_all_reduce_named_params = {"layer0.weight"}; }, "param_to_hook_all_reduce");
+  refused([](DdpOptions& o) { o.param_to_hook_all_reduce = "layer0.weight"; }, "delay_all_reduce_named_params");
 }
 
 TEST_P(DdpError, ModulesThatCannotTrainAreRefused) {
@@ -127,7 +131,6 @@ TEST_P(DdpError, ModulesThatCannotTrainAreRefused) {
   for (auto& parameter : frozen->parameters()) parameter.set_requires_grad(false);
   expect_contains(error_for(frozen), "no parameter that needs a gradient");
   expect_contains(error_for(std::shared_ptr<MlpImpl>()), "null");
-  expect_contains(error_for(torch::nn::Embedding(torch::nn::EmbeddingOptions(3, 2).sparse(true))), "sparse");
 }
 
 // One step with a hook that fails on rank 0 in its bucket 1; then what each rank's step and next step threw.

@@ -245,6 +245,58 @@ TEST_P(DdpGraph, AFixedGraphMayBringAParameterSeveralGradients) {
   });
 }
 
+struct ChainImpl : torch::nn::Module {
+  explicit ChainImpl(bool checkpoints) : checkpointed(checkpoints) {
+    for (int i = 0; i < 3; ++i)
+      layers.push_back(register_module(concat("layer", i), torch::nn::Linear(kWidth, kWidth)));
+    fill(*this, 7);
+  }
+  at::Tensor forward(at::Tensor x) {
+    x = torch::tanh(layers[0](x));
+    for (const std::size_t i : {1, 2})
+      x = checkpointed ? Checkpoint::apply(x, layers[i].get()) : torch::tanh(layers[i](x));
+    return x;
+  }
+  bool checkpointed;
+  std::vector<torch::nn::Linear> layers;
+};
+TORCH_MODULE(Chain);
+
+// Each parameter in one segment: no option is needed, in a lower precision either.
+TEST_P(DdpGraph, CheckpointedSegments) {
+  for (const bool low : {false, true}) {
+    run_ranks(GetParam(), 2, [&](int rank, auto group) {
+      DdpOptions made = options(group);
+      if (low) made.mixed_precision = MixedPrecision{.param_dtype = at::kBFloat16, .reduce_dtype = at::kFloat};
+      Chain net(true);
+      DistributedDataParallel ddp(net, made);
+      for (int step = 0; step < 3; ++step) {
+        ddp.zero_grad();
+        if (step == 2) {
+          const auto local = ddp.no_sync();
+          ddp(input_of(rank, 9)).square().sum().backward();
+        }
+        ddp(input_of(rank, step)).square().sum().backward();
+        std::vector<at::Tensor> wanted;
+        for (const int number : step == 2 ? std::vector<int>{9, 2} : std::vector<int>{step}) {
+          for (int other = 0; other < 2; ++other) {
+            Chain local(false);
+            if (low) local->to(at::kBFloat16);
+            local->forward(input_of(other, number).to(low ? at::kBFloat16 : at::kFloat)).square().sum().backward();
+            const auto gradients = gradients_of(*local);
+            wanted.resize(gradients.size());
+            for (std::size_t i = 0; i < gradients.size(); ++i) {
+              const at::Tensor share = gradients[i].to(at::kFloat) / 2;
+              wanted[i] = wanted[i].defined() ? wanted[i] + share : share;
+            }
+          }
+        }
+        expect_close(gradients_of(*net), wanted);
+      }
+    });
+  }
+}
+
 TEST_P(DdpGraph, SeveralGradientsWithoutAFixedGraphAreAnErrorThatNamesTheOption) {
   std::atomic<int> named{0};
   try {
@@ -257,6 +309,89 @@ TEST_P(DdpGraph, SeveralGradientsWithoutAFixedGraphAreAnErrorThatNamesTheOption)
   } catch (const Error&) {
   }
   EXPECT_GE(named.load(), 1);
+}
+
+// PyTorch allows it neither in the first iteration nor later.
+TEST_P(DdpGraph, AFixedGraphMayRunTwoForwardsThenTwoBackwards) {
+  run_ranks(GetParam(), 2, [&](int rank, auto group) {
+    DdpOptions made = options(group);
+    made.static_graph = true;
+    Branches net;
+    DistributedDataParallel ddp(net, made);
+    const std::vector<int> used{0, 2};
+    for (int step = 0; step < 4; step += 2) {
+      ddp.zero_grad();
+      const at::Tensor first = ddp(input_of(rank, step), used).square().sum();
+      const at::Tensor second = ddp(input_of(rank, step + 1), used).square().sum();
+      first.backward();
+      second.backward();
+      Branches local;
+      for (int other = 0; other < 2; ++other) {
+        for (const int at : {step, step + 1}) (local->forward(input_of(other, at), used).square().sum() / 2).backward();
+      }
+      expect_close(gradients_of(*net), gradients_of(*local));
+    }
+    EXPECT_EQ(ddp.core().iterations(), 4U);
+  });
+}
+
+TEST_P(DdpGraph, AParameterThatBecameUnusedInAFixedGraphIsNamed) {
+  std::atomic<int> named{0};
+  try {
+    run_ranks(GetParam(), 2, [&](int rank, auto group) {
+      DdpOptions made = options(group);
+      made.static_graph = true;
+      DistributedDataParallel ddp(Branches(), made);
+      const auto step = [&](int number, const std::vector<int>& used) {
+        ddp(input_of(rank, number), used).sum().backward();
+      };
+      for (int number = 0; number < 2; ++number) step(number, {0, 1});
+      const std::string error = error_of([&] {
+        step(2, {0});
+        step(3, {0});
+      });
+      if (error.find("'branch1.weight'") != std::string::npos) ++named;
+      EXPECT_EQ(error.find("'branch0."), std::string::npos) << error;
+      throw InvalidArgument(error);
+    });
+  } catch (const Error&) {
+  }
+  EXPECT_EQ(named.load(), 2);
+}
+
+// What a forward within no_sync() began is local, wherever its backward runs; what one outside began is not.
+TEST_P(DdpGraph, NoSyncIsAboutTheForward) {
+  run_ranks(GetParam(), 2, [&](int rank, auto group) {
+    Branches net;
+    DistributedDataParallel ddp(net, options(group));
+    const std::vector<int> all{0, 1, 2, 3};
+    const auto loss = [&](int step) { return ddp(input_of(rank, step), all).square().sum(); };
+    const auto local = [&](int other, int step, int over) {
+      Branches alone;
+      (alone->forward(input_of(other, step), all).square().sum() / over).backward();
+      return gradients_of(*alone);
+    };
+    at::Tensor begun;
+    {
+      const auto outer = ddp.no_sync();
+      { const auto inner = ddp.no_sync(); }
+      begun = loss(0);  // still within the outer one
+    }
+    begun.backward();
+    expect_close(gradients_of(*net), local(rank, 0, 1));
+    EXPECT_EQ(ddp.core().iterations(), 0U);
+    ddp.zero_grad();
+    begun = loss(1);
+    {
+      const auto guard = ddp.no_sync();
+      begun.backward();
+    }
+    auto expected = local(0, 1, 2);
+    const auto second = local(1, 1, 2);
+    for (std::size_t i = 0; i < expected.size(); ++i) expected[i] += second[i];
+    expect_close(gradients_of(*net), expected);
+    EXPECT_EQ(ddp.core().iterations(), 1U);
+  });
 }
 
 TEST_P(DdpGraph, OptionsThatDifferBetweenRanksAreRefused) {

@@ -5,87 +5,71 @@
 #include <c10/core/GradMode.h>
 #include <torch/nn/modules/embedding.h>
 
-#include <cmath>
 #include <set>
 #include <utility>
 
 #include "gradwire/base/error.h"
+#include "gradwire/base/log.h"
 #include "gradwire/base/strings.h"
-#include "gradwire/ddp/reducer_internal.h"
+#include "gradwire/ddp/ddp_core_internal.h"
+#include "gradwire/ddp/ddp_options_internal.h"
 #include "gradwire/process_group/init.h"
 
 namespace gradwire {
 
-using internal::NamedSetting;
+using internal::contains;
 using internal::NamedTensor;
 using internal::Reducer;
 using internal::ReducerOptions;
 
 namespace {
 
-constexpr int kMaxLanes = 8;
-constexpr int kAutomaticLanes = 1;
+using Names = std::vector<std::string>;
 
-void refuse_later_options(const DdpOptions& options) {
-  if (options.mixed_precision) {
-    throw UnsupportedError(
-        "DistributedDataParallel: the option mixed_precision is not available in this version; leave it false.");
-  }
-}
-
-ReducerOptions reducer_options(const DdpOptions& options) {
-  if (options.lanes < -1 || options.lanes > kMaxLanes) {
-    throw InvalidArgument(concat("DistributedDataParallel: lanes = ", options.lanes, "; it must be 0 to ", kMaxLanes,
-                                 ", or -1 for automatic."));
-  }
-  ReducerOptions out;
-  out.gradient_as_bucket_view = options.gradient_as_bucket_view;
-  out.graph = options.static_graph             ? internal::GraphKind::fixed
-              : options.find_unused_parameters ? internal::GraphKind::searched
-                                               : internal::GraphKind::every_parameter;
-  out.lanes = options.lanes == -1 ? kAutomaticLanes : options.lanes;
-  if (options.bucket_cap_mb) {
-    const double bytes = *options.bucket_cap_mb * 1024 * 1024;
-    if (!(bytes >= 1 && bytes < 0x1p62)) {
-      throw InvalidArgument(concat("DistributedDataParallel: bucket_cap_mb = ", *options.bucket_cap_mb,
-                                   "; it must be a positive number of MiB."));
-    }
-    out.caps = bucket_caps(static_cast<std::size_t>(bytes));
-  }
-  return out;
-}
-
-// Each tensor once, under its first name: a shared parameter has several.
-std::vector<NamedTensor> without_repeats(const std::vector<std::pair<std::string, at::Tensor>>& tensors) {
+// Each tensor once, under its first name: a shared parameter has several. Without those that any of `ignored` names.
+std::vector<NamedTensor> without_repeats(const torch::OrderedDict<std::string, at::Tensor>& tensors,
+                                         const Names& ignored) {
   std::vector<NamedTensor> out;
   std::set<const c10::TensorImpl*> seen;
-  for (const auto& [name, tensor] : tensors) {
-    if (tensor.defined() && seen.insert(tensor.unsafeGetTensorImpl()).second) out.push_back({name, tensor});
+  for (const auto& item : tensors) {
+    if (item.value().defined() && contains(ignored, item.key())) seen.insert(item.value().unsafeGetTensorImpl());
+  }
+  for (const auto& item : tensors) {
+    if (item.value().defined() && seen.insert(item.value().unsafeGetTensorImpl()).second)
+      out.push_back({item.key(), item.value()});
   }
   return out;
 }
 
-std::vector<NamedTensor> needing_gradient(const std::vector<NamedTensor>& parameters) {
+// Those that need a gradient, or do not.
+std::vector<NamedTensor> needing_gradient(const std::vector<NamedTensor>& parameters, bool needing) {
   std::vector<NamedTensor> out;
   for (const NamedTensor& parameter : parameters) {
-    if (parameter.tensor.requires_grad()) out.push_back(parameter);
-  }
-  if (out.empty()) {
-    throw InvalidArgument(
-        "DistributedDataParallel: the module has no parameter that needs a gradient; there is nothing to average. Use "
-        "the module itself.");
+    if (parameter.tensor.requires_grad() == needing) out.push_back(parameter);
   }
   return out;
 }
 
-void refuse_sparse_embeddings(const torch::nn::Module& module) {
+// The weights of embeddings that make sparse gradients.
+std::set<const c10::TensorImpl*> sparse_weights(const torch::nn::Module& module) {
+  std::set<const c10::TensorImpl*> found;
   for (const auto& item : module.named_modules()) {
     const auto* embedding = item.value()->as<torch::nn::EmbeddingImpl>();
     const auto* bag = item.value()->as<torch::nn::EmbeddingBagImpl>();
-    if ((embedding != nullptr && embedding->options.sparse()) || (bag != nullptr && bag->options.sparse())) {
-      throw UnsupportedError(
-          concat("DistributedDataParallel: the embedding '", item.key(),
-                 "' makes sparse gradients, which are not supported yet; make it with sparse = false."));
+    if (embedding != nullptr && embedding->options.sparse()) found.insert(embedding->weight.unsafeGetTensorImpl());
+    if (bag != nullptr && bag->options.sparse()) found.insert(bag->weight.unsafeGetTensorImpl());
+  }
+  return found;
+}
+
+void mark_sparse(std::vector<NamedTensor>& parameters, const torch::nn::Module& module, const DdpOptions& options) {
+  const auto sparse = sparse_weights(module);
+  for (NamedTensor& parameter : parameters) {
+    parameter.sparse = sparse.contains(parameter.tensor.unsafeGetTensorImpl());
+    if (parameter.sparse && options.mixed_precision) {
+      throw UnsupportedError(concat("DistributedDataParallel: '", parameter.name,
+                                    "' makes sparse gradients, which mixed_precision does not support; make its "
+                                    "embedding with sparse = false."));
     }
   }
 }
@@ -122,67 +106,83 @@ std::vector<at::Tensor> tensors_of(const std::vector<NamedTensor>& named) {
   return out;
 }
 
+// Without those that any of `names` names.
+void take_out(std::vector<NamedTensor>& tensors, const Names& names) {
+  std::erase_if(tensors, [&](const NamedTensor& tensor) { return contains(names, tensor.name); });
+}
+
+std::shared_ptr<internal::DelayedReduction> make_delayed_reduction(const torch::nn::Module& module,
+                                                                   const DdpOptions& options) {
+  if (options.delay_all_reduce_named_params.empty()) return nullptr;
+  const auto parameters = module.named_parameters();
+  std::vector<at::Tensor> delayed;
+  for (const std::string& name : options.delay_all_reduce_named_params) delayed.push_back(parameters[name]);
+  return std::make_shared<internal::DelayedReduction>(std::move(delayed), parameters[options.param_to_hook_all_reduce]);
+}
+
+void cast_buffers(const std::vector<NamedTensor>& buffers, const std::optional<MixedPrecision>& types) {
+  if (!types || !types->buffer_dtype) return;
+  const c10::NoGradGuard no_grad;
+  for (at::Tensor buffer : tensors_of(buffers)) {
+    if (buffer.is_floating_point()) buffer.set_data(buffer.to(*types->buffer_dtype));
+  }
+}
+
 }  // namespace
 
-struct DdpCore::Parts {
-  std::shared_ptr<torch::nn::Module> module;
-  DdpOptions options;
-  std::shared_ptr<ProcessGroup> group;
-  std::optional<at::Device> device;
-  std::vector<at::Tensor> buffers;
-  std::shared_ptr<Reducer> reducer;
-  bool sync = true;
-  // As in PyTorch: buffers travel when the training forward before was synchronized, so the first one after no_sync()
-  // skips them.
-  bool buffers_due = true;
-  bool synchronized_forward = false;  // between before_forward() and after_forward()
-};
-
 DdpCore::DdpCore(std::shared_ptr<torch::nn::Module> module, DdpOptions options) : parts_(std::make_unique<Parts>()) {
-  if (module == nullptr) throw InvalidArgument("DistributedDataParallel: the module is null.");
-  refuse_sparse_embeddings(*module);
-  parts_->module = module;
-  start({module->named_parameters().pairs(), module->named_buffers().pairs()}, std::move(options), {});
-}
-
-DdpCore::DdpCore(ModuleTensors module, DdpOptions options, Rethrow rethrow) : parts_(std::make_unique<Parts>()) {
-  start(module, std::move(options), std::move(rethrow));
-}
-
-void DdpCore::start(const ModuleTensors& module, DdpOptions options, Rethrow rethrow) {
   Parts& p = *parts_;
-  refuse_later_options(options);
-  ReducerOptions tuned = reducer_options(options);
-  tuned.rethrow = std::move(rethrow);
-  const std::vector<NamedTensor> parameters = without_repeats(module.parameters);
-  const std::vector<NamedTensor> trained = needing_gradient(parameters);
-  const std::vector<NamedTensor> buffers = without_repeats(module.buffers);
+  if (module == nullptr) throw InvalidArgument("DistributedDataParallel: the module is null.");
+  ReducerOptions tuned = internal::reducer_options(options);
+  internal::require_names(*module, options);
+  const std::vector<NamedTensor> parameters =
+      without_repeats(module->named_parameters(), options.parameters_and_buffers_to_ignore);
+  std::vector<NamedTensor> trained = needing_gradient(parameters, true);
+  if (trained.empty()) {
+    throw InvalidArgument(
+        "DistributedDataParallel: the module has no parameter that needs a gradient; there is nothing to average. Use "
+        "the module itself.");
+  }
+  take_out(trained, options.delay_all_reduce_named_params);
+  mark_sparse(trained, *module, options);
+  const std::vector<NamedTensor> buffers =
+      without_repeats(module->named_buffers(), options.parameters_and_buffers_to_ignore);
   p.device = device_of(options, parameters);
   p.group = options.process_group != nullptr ? options.process_group : default_group();
   require_served(*p.group, parameters);
 
+  p.module = std::move(module);
   p.options = std::move(options);
+  cast_buffers(buffers, p.options.mixed_precision);
+  p.frozen = needing_gradient(parameters, false);
   p.buffers = tensors_of(buffers);
+  if (p.options.mixed_precision && p.options.mixed_precision->param_dtype) {
+    p.low_precision =
+        std::make_shared<internal::LowPrecision>(tensors_of(parameters), *p.options.mixed_precision->param_dtype);
+    tuned.on_pass = [low = p.low_precision] { internal::LowPrecision::restore_at_end(low); };
+  }
+  p.delayed_reduction = make_delayed_reduction(*p.module, p.options);
   p.reducer = std::make_shared<Reducer>(trained, p.group, tuned);
+  std::vector<NamedTensor> state = parameters;
+  if (p.options.broadcast_buffers) state.insert(state.end(), buffers.begin(), buffers.end());
+  p.state = tensors_of(state);
   if (p.options.init_sync) {
-    p.reducer->start();
-    std::vector<NamedTensor> state = parameters;
-    if (p.options.broadcast_buffers) state.insert(state.end(), buffers.begin(), buffers.end());
-    const std::vector<NamedSetting> settings{
-        {"gradient_as_bucket_view", tuned.gradient_as_bucket_view ? 1 : 0},
-        {"lanes", tuned.lanes},
-        {"kind of graph (static_graph, find_unused_parameters)", static_cast<std::int64_t>(tuned.graph)},
-        {"first bucket's cap in bytes", static_cast<std::int64_t>(tuned.caps.front())},
-        {"later buckets' cap in bytes", static_cast<std::int64_t>(tuned.caps.back())},
-        {"broadcast_buffers", p.options.broadcast_buffers ? 1 : 0}};
-    internal::verify_replicas(p.reducer->control(), state, settings);
-    internal::broadcast_values(p.reducer->control(), tensors_of(state));
+    p.start();
+    internal::verify_replicas(p.reducer->control(), state, internal::settings_of(p.options, tuned));
+    internal::broadcast_values(p.reducer->control(), p.state);
     p.reducer->prepare_memory();
   }
   p.reducer->attach();
 }
 
-DdpCore::~DdpCore() = default;
+DdpCore::~DdpCore() {
+  if (!parts_ || !parts_->low_precision) return;
+  try {
+    parts_->low_precision->restore();
+  } catch (const std::exception& error) {
+    log::error(error.what());
+  }
+}
 
 const DdpOptions& DdpCore::options() const noexcept { return parts_->options; }
 const std::shared_ptr<ProcessGroup>& DdpCore::process_group() const noexcept { return parts_->group; }
@@ -190,9 +190,12 @@ torch::nn::Module& DdpCore::module() const noexcept { return *parts_->module; }
 void DdpCore::register_comm_hook(std::shared_ptr<CommHook> hook) { parts_->reducer->set_hook(std::move(hook)); }
 void DdpCore::replace_comm_hook(std::shared_ptr<CommHook> hook) { parts_->reducer->replace_hook(std::move(hook)); }
 bool DdpCore::set_sync(bool sync) noexcept { return std::exchange(parts_->sync, sync); }
-bool DdpCore::moves_inputs() const noexcept { return parts_->device.has_value(); }
+bool DdpCore::moves_inputs() const noexcept { return parts_->device.has_value() || parts_->low_precision != nullptr; }
 at::Tensor DdpCore::to_device(at::Tensor tensor) const {
-  return tensor.defined() ? tensor.to(*parts_->device) : tensor;
+  if (!tensor.defined()) return tensor;
+  if (parts_->device) tensor = tensor.to(*parts_->device);
+  return parts_->low_precision && tensor.is_floating_point() ? tensor.to(*parts_->options.mixed_precision->param_dtype)
+                                                             : tensor;
 }
 std::vector<std::string> DdpCore::bucket_order() const { return parts_->reducer->bucket_order(); }
 void DdpCore::set_bucket_order(const std::vector<std::string>& names) { parts_->reducer->set_bucket_order(names); }
@@ -200,26 +203,72 @@ std::vector<std::vector<std::size_t>> DdpCore::bucket_plan() const { return part
 std::uint64_t DdpCore::payload_bytes() const { return parts_->reducer->payload_bytes(); }
 std::uint32_t DdpCore::iterations() const { return parts_->reducer->iterations(); }
 
-void DdpCore::before_forward() { before_forward(parts_->module->is_training()); }
+DdpLoggingData DdpCore::logging_data() const {
+  const Parts& p = *parts_;
+  DdpLoggingData data;
+  data.rank = p.group->rank();
+  data.world_size = p.group->size();
+  data.backend_name = p.group->name();
+  data.module_name = p.module->name();
+  data.broadcast_buffers = p.options.broadcast_buffers;
+  data.gradient_as_bucket_view = p.options.gradient_as_bucket_view;
+  data.find_unused_parameters = p.options.find_unused_parameters && !p.options.static_graph;
+  data.static_graph = p.options.static_graph;
+  data.mixed_precision = p.options.mixed_precision.has_value();
+  data.join_uneven_inputs = p.joined_ever;
+  data.ignored_parameters = p.options.parameters_and_buffers_to_ignore;
+  p.reducer->describe_parameters(data);
+  p.reducer->report(data);
+  return data;
+}
 
-void DdpCore::before_forward(bool training) {
+void DdpCore::before_forward() {
   Parts& p = *parts_;
-  p.synchronized_forward = p.sync && c10::GradMode::is_enabled();
-  if (p.synchronized_forward) {
-    if (!p.reducer->started()) p.reducer->start();
-    p.reducer->before_forward();
-  }
-  if (!p.options.broadcast_buffers || !training) return;
-  if (p.synchronized_forward && p.buffers_due && !p.reducer->alone()) {
-    internal::broadcast_values(p.reducer->control(), p.buffers);
-  }
-  p.buffers_due = p.synchronized_forward;
+  p.synchronized_forward = false;
+  const JoinRound* round = Join::notify(*this);
+  const bool may_broadcast = p.options.broadcast_buffers && p.module->is_training();
+  Parts::Forward forward;
+  forward.synchronized = p.sync && c10::GradMode::is_enabled();
+  forward.buffers = forward.synchronized && may_broadcast && p.buffers_due && !p.buffers.empty() && !p.reducer->alone();
+  if (round != nullptr) p.agree(&forward, *round);
+  if (forward.synchronized) p.require_still_frozen();
+  p.begin_forward(forward, round);
+  if (may_broadcast) p.buffers_due = forward.synchronized;
+  if (forward.synchronized && p.delayed_reduction) p.delayed_reduction->expect(p.divisor(round));
+  if (p.low_precision && p.low_precision->lower()) p.reducer->attach();
+  p.synchronized_forward = forward.synchronized;
 }
 
 void DdpCore::after_forward(const std::vector<at::Tensor>& outputs) {
-  if (!parts_->synchronized_forward) return;
-  parts_->reducer->expect_backward();
-  parts_->reducer->expect_backward_through(outputs);
+  Parts& p = *parts_;
+  if (p.low_precision) p.restore_after(outputs);
+  if (!p.synchronized_forward) return;
+  p.reducer->expect_backward();
+  p.reducer->expect_backward_through(outputs);
+}
+
+void DdpCore::Parts::require_still_frozen() const {
+  for (const NamedTensor& parameter : frozen) {
+    if (!parameter.tensor.requires_grad()) continue;
+    throw InvalidArgument(concat("Parameter '", parameter.name, "' needs a gradient on rank ", group->rank(),
+                                 ", but did not when DistributedDataParallel was made, which therefore does not "
+                                 "average it. Wrap the module while all that is ever trained needs a gradient, and "
+                                 "freeze it afterwards (with find_unused_parameters), or name it in "
+                                 "parameters_and_buffers_to_ignore."));
+  }
+}
+
+void DdpCore::Parts::restore_after(const std::vector<at::Tensor>& outputs) {
+  if (!c10::GradMode::is_enabled()) {
+    low_precision->restore();
+    return;
+  }
+  for (const at::Tensor& output : outputs) {
+    if (!output.defined() || !output.requires_grad() || output.is_leaf()) continue;
+    output.register_hook([weak = std::weak_ptr(low_precision)](const at::Tensor&) {
+      if (const auto low = weak.lock()) internal::LowPrecision::restore_at_end(low);
+    });
+  }
 }
 
 }  // namespace gradwire

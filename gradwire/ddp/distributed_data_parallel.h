@@ -19,8 +19,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <exception>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -29,90 +27,46 @@
 #include <vector>
 
 #include "gradwire/ddp/comm_hook.h"
+#include "gradwire/ddp/ddp_options.h"
+#include "gradwire/ddp/join.h"
+#include "gradwire/ddp/logging_data.h"
 #include "gradwire/ddp/output_tensors.h"
 #include "gradwire/process_group/process_group.h"
 
 namespace gradwire {
 
-// Must be the same on all ranks.
-struct DdpOptions {
-  // What changes behaviour.
-  std::shared_ptr<ProcessGroup> process_group;  // null: the default group
-  // The device of this rank's module, at most one; arguments of forward() that are tensors (or hold some) move there.
-  // Empty: wherever they are.
-  std::vector<int> device_ids;
-  // Buffers (batch norm's running statistics, say) of rank 0 go to all ranks before each synchronized forward in
-  // training mode; never in eval mode, so that one rank may evaluate alone.
-  bool broadcast_buffers = true;
-  // Compare the parameters with rank 0's and take over its values at construction. False: the construction makes no
-  // call on the group; the caller answers for equal modules.
-  bool init_sync = true;
-  // A .grad is a view into its bucket for good: one that is kept past zero_grad() changes with the next backward pass.
-  // Otherwise gradients lie in the buckets too, but one that is kept moves, with its values, to memory of its own
-  // before its place in the bucket is needed again. (A raw pointer into it does not follow.)
-  bool gradient_as_bucket_view = false;
-  // Some parameters may get no gradient, others in each iteration and on each rank. They are found at the end of each
-  // forward(), by a search of the graph from its outputs, so every tensor that the loss is made of must be among those
-  // (output_tensors.h), and what is reachable must get a gradient. A parameter that one rank did not use takes part
-  // with zeros (or what .grad holds) and gets the average; one that no rank used since the iteration before keeps its
-  // .grad untouched, bit for bit, undefined or not: ranks exchange one integer a parameter for that. Buckets keep their
-  // first order.
-  bool find_unused_parameters = false;
-  // Every iteration on every rank has the same graph: the same parameters get as many gradients (none, one, several as
-  // in re-entrant checkpoints) as in the first one, whose gradients are all reduced at its end. An iteration that
-  // brings more throws; one that brings fewer is found at the next forward(). Overrides find_unused_parameters.
-  bool static_graph = false;
-
-  // What changes performance.
-  // Cap of the buckets in MiB. Not given: 1 MiB for the first, 25 for the others; given: for the first too.
-  std::optional<double> bucket_cap_mb;
-  // Threads that run hooks, each with a duplicate of the group: 0 to 8; 0 runs hooks on the backward thread; -1:
-  // chosen.
-  int lanes = -1;
-
-  // Not available yet; true throws UnsupportedError.
-  bool mixed_precision = false;
-};
-
-// What DDP needs of a module that is no torch::nn::Module, a Python one for instance. Names are those in the module; a
-// tensor that has several is listed once, or counts under its first name.
-struct ModuleTensors {
-  std::vector<std::pair<std::string, at::Tensor>> parameters;
-  std::vector<std::pair<std::string, at::Tensor>> buffers;
-};
-
 // What does not depend on the type of the module. Use DistributedDataParallel.
-class DdpCore {
+class DdpCore final : public Joinable {
  public:
-  // Rethrows an error of backward as what the caller's language wants; returns where it has nothing better.
-  using Rethrow = std::function<void(const std::exception_ptr& error)>;
-
   // Collective in the group, unless init_sync is false. Throws InvalidArgument (no parameter needs a gradient, a device
   // the group does not serve, an option out of range), UnsupportedError (an option of a later version), MismatchError
   // on all ranks (modules or options differ), ResourceError.
   DdpCore(std::shared_ptr<torch::nn::Module> module, DdpOptions options);
-  // The same for a module that lives elsewhere, which finds its sparse embeddings and tells whether it is training
-  // itself. `rethrow` may be empty; it is called on the thread of forward() or backward().
-  DdpCore(ModuleTensors module, DdpOptions options, Rethrow rethrow = {});
-  ~DdpCore();
+  ~DdpCore() override;
   DdpCore(const DdpCore&) = delete;
   DdpCore& operator=(const DdpCore&) = delete;
 
   const DdpOptions& options() const noexcept;
   const std::shared_ptr<ProcessGroup>& process_group() const noexcept;
-  torch::nn::Module& module() const noexcept;  // not for a module that lives elsewhere
+  torch::nn::Module& module() const noexcept;
 
   void register_comm_hook(std::shared_ptr<CommHook> hook);
   void replace_comm_hook(std::shared_ptr<CommHook> hook);
   bool set_sync(bool sync) noexcept;  // returns what it was
 
-  // Around the module's forward(). `training`: of the module; not given, the module is asked.
+  // Around the module's forward().
   void before_forward();
-  void before_forward(bool training);
   void after_forward(const std::vector<at::Tensor>& outputs);
-  // `tensor` on this rank's device.
+  // `tensor` on this rank's device, in the type of MixedPrecision::param_dtype.
   at::Tensor to_device(at::Tensor tensor) const;
   bool moves_inputs() const noexcept;
+
+  // In a Join (see join.h) a rank that has joined takes part in the others' iterations with zeros: buffers, buckets,
+  // the hook, the exchange of used parameters. So its .grad holds the averages too, and hooks that step an optimizer do
+  // so. Buffers come from the highest rank that has not joined; at the end all take over the last joiner's model.
+  std::unique_ptr<JoinHook> join_hook(const JoinOptions& options) override;
+  c10::Device join_device() const override;
+  std::shared_ptr<ProcessGroup> join_process_group() const override { return process_group(); }
 
   // Which parameters share a bucket decides what a compressor makes of them, and DDP finds the order of the buckets in
   // its first iteration. So a run that goes on from a checkpoint with the same bits saves the order, and gives it back
@@ -128,10 +82,11 @@ class DdpCore {
   // What this object's collectives had to send from this rank so far, hooks and buffers included; see
   // ProcessGroup::payload_bytes(). Over a group without duplicates: all that the group sent.
   std::uint64_t payload_bytes() const;
+  DdpLoggingData logging_data() const;
 
  private:
   struct Parts;
-  void start(const ModuleTensors& module, DdpOptions options, Rethrow rethrow);
+  class Shadow;
   std::unique_ptr<Parts> parts_;
 };
 
@@ -180,7 +135,11 @@ std::shared_ptr<torch::nn::Module> base_of(const Holder& holder) { return holder
 // A backward pass is synchronized when a forward() of this object with gradients on, outside no_sync(), came before it.
 // One that enters through the inner module alone is local. Gradients are averaged over the ranks, whatever accumulated
 // in .grad before included. All ranks run the same number of synchronized passes, and in each every parameter that
-// needs a gradient gets one, unless find_unused_parameters or static_graph says otherwise.
+// needs a gradient gets one, unless find_unused_parameters or static_graph says otherwise. Which parameters need one is
+// settled when the module is wrapped; to freeze some later, set find_unused_parameters.
+//
+// The weight of a torch::nn::Embedding or EmbeddingBag with sparse = true has a bucket to itself, which hooks do not
+// get: the ranks' entries are gathered, summed and divided, and .grad is sparse.
 //
 // After any error of a synchronized backward pass, in a hook, in the user's code or of a peer, this object is at its
 // end on every rank: each throws, the others a PeerError that quotes the first, and so does every later forward().
@@ -245,6 +204,24 @@ class DistributedDataParallel {
   // forward throws UnsupportedError, and ends this object, where a named group cannot be duplicated.
   void replace_comm_hook(std::shared_ptr<CommHook> hook) { core_.replace_comm_hook(std::move(hook)); }
 
+  // Training with a different number of batches on each rank; see join.h. For several joinables make the Join yourself.
+  [[nodiscard]] Join join(JoinOptions options = {}) { return Join({core_}, options); }
+  // For Join({ddp, ...}).
+  operator Joinable&() noexcept { return core_; }
+
+  // torch::save(ddp, ...) and torch::load() see the inner module's names.
+  friend torch::serialize::OutputArchive& operator<<(torch::serialize::OutputArchive& archive,
+                                                     const DistributedDataParallel& ddp) {
+    ddp.core_.module().save(archive);
+    return archive;
+  }
+  friend torch::serialize::InputArchive& operator>>(torch::serialize::InputArchive& archive,
+                                                    DistributedDataParallel& ddp) {
+    ddp.core_.module().load(archive);
+    return archive;
+  }
+
+  DdpLoggingData logging_data() const { return core_.logging_data(); }
   const Holder& module() const noexcept { return module_; }
   std::vector<at::Tensor> parameters() const { return core_.module().parameters(); }
   auto named_parameters() const { return core_.module().named_parameters(); }

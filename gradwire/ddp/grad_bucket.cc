@@ -19,13 +19,14 @@ std::vector<at::Tensor> BucketLayout::views(const at::Tensor& buffer) const {
 }
 
 GradBucket::GradBucket(std::shared_ptr<const BucketLayout> layout, at::Tensor buffer, ProcessGroup& group, int divisor,
-                       bool is_last, std::uint32_t iteration)
+                       bool is_last, std::uint32_t iteration, bool joined)
     : layout_(std::move(layout)),
       buffer_(std::move(buffer)),
       group_(&group),
       divisor_(divisor),
       is_last_(is_last),
-      iteration_(iteration) {}
+      iteration_(iteration),
+      joined_(joined) {}
 
 void GradBucket::set_buffer(at::Tensor buffer) {
   if (!buffer.defined() || buffer.dim() != 1 || buffer.numel() != layout_->numel || !buffer.is_contiguous() ||
@@ -37,6 +38,12 @@ void GradBucket::set_buffer(at::Tensor buffer) {
                                  "."));
   }
   buffer_ = std::move(buffer);
+}
+
+GradBucket GradBucket::over(ProcessGroup& group) const {
+  GradBucket same = *this;
+  same.group_ = &group;
+  return same;
 }
 
 }  // namespace gradwire

@@ -43,11 +43,11 @@ class GradBucket {
  public:
   // `group` is what collectives of this bucket go through; it outlives the bucket.
   GradBucket(std::shared_ptr<const BucketLayout> layout, at::Tensor buffer, ProcessGroup& group, int divisor,
-             bool is_last, std::uint32_t iteration = 0);
+             bool is_last, std::uint32_t iteration = 0, bool joined = false);
 
   // Buckets count from 0 in the order in which they are launched, the same on all ranks.
   std::size_t index() const noexcept { return layout_->index; }
-  // Whether it is the last bucket of this iteration. Exactly one is.
+  // Whether it is the last bucket of this iteration that a hook gets. Exactly one is.
   bool is_last() const noexcept { return is_last_; }
   // Counts the synchronized backward passes from 0, the same on all ranks.
   std::uint32_t iteration() const noexcept { return iteration_; }
@@ -70,8 +70,13 @@ class GradBucket {
   // The group for this bucket's collectives: a lane's duplicate of DDP's group, or the group itself where it has no
   // duplicates.
   ProcessGroup& group() const noexcept { return *group_; }
-  // What sums are to be divided by: the number of ranks that take part.
+  // What sums are to be divided by: the number of ranks that take part; see JoinOptions for those that have joined.
   int divisor() const noexcept { return divisor_; }
+  // This rank has no inputs left (join.h) and takes part with zeros.
+  bool joined() const noexcept { return joined_; }
+
+  // The same bucket, whose collectives go through `group`, which outlives it.
+  GradBucket over(ProcessGroup& group) const;
 
  private:
   std::shared_ptr<const BucketLayout> layout_;
@@ -80,6 +85,7 @@ class GradBucket {
   int divisor_;
   bool is_last_;
   std::uint32_t iteration_;
+  bool joined_;
 };
 
 }  // namespace gradwire

@@ -82,7 +82,7 @@ void ParameterUse::keep(std::size_t parameter, const at::Tensor& grad) {
 }
 
 void ParameterUse::share(ProcessGroup& group) {
-  if (kind_ == GraphKind::every_parameter || (kind_ == GraphKind::fixed && learnt_)) return;
+  if (kind_ == GraphKind::every_parameter || (kind_ == GraphKind::fixed && map_known_)) return;
   map_ = at::zeros({static_cast<std::int64_t>(touched_.size())}, at::kInt);
   for (std::size_t i = 0; i < touched_.size(); ++i) {
     if (touched_[i]) map_.data_ptr<std::int32_t>()[i] = 1;
@@ -95,25 +95,32 @@ void ParameterUse::restore(const std::vector<at::Tensor>& parameters) {
   if (sharing_ != nullptr) {
     sharing_->wait();
     sharing_.reset();
+    const bool adds = kind_ == GraphKind::fixed && map_seen_;
     for (std::size_t i = 0; i < used_somewhere_.size(); ++i) {
-      used_somewhere_[i] = map_.const_data_ptr<std::int32_t>()[i] != 0;
+      used_somewhere_[i] = map_.const_data_ptr<std::int32_t>()[i] != 0 || (adds && used_somewhere_[i]);
     }
+    map_seen_ = true;
   }
   for (const auto& [parameter, grad] : kept_) {
     if (used_somewhere_[parameter]) continue;
     at::Tensor& now = parameters[parameter].mutable_grad();
-    if (grad.defined()) {
+    if (grad.defined() && now.defined() && grad.layout() == at::kStrided) {
       now.copy_(grad);
     } else {
-      now.reset();
+      now = grad;
     }
   }
 }
 
-void ParameterUse::end_iteration() {
+void ParameterUse::end_iteration(bool joined) {
   kept_.clear();
   sharing_.reset();
-  learnt_ = true;
+  if (!joined) learnt_ = true;
+  map_known_ = true;
+  unused_.clear();
+  for (std::size_t i = 0; i < touched_.size(); ++i) {
+    if (!touched_[i]) unused_.push_back(i);
+  }
   left_ = expected_;
   reachable_.assign(reachable_.size(), false);
   touched_.assign(touched_.size(), false);

@@ -49,23 +49,32 @@ class ParameterUse {
   // Learning: all parameters, in the order of their last gradients, those without one at the end.
   std::vector<std::size_t> order_of_completion() const;
 
+  // Fixed: a rank takes part for the first time, so the map is exchanged once more, and added to what was known.
+  void expect_new_rank() { map_known_ = false; }
+
   // Keeps .grad as it is, for restore().
   void keep(std::size_t parameter, const at::Tensor& grad);
   // Starts the all-reduce of the map unless all is known; after the last bucket was launched.
   void share(ProcessGroup& group);
   // Waits for it and gives the kept .grad back to every parameter (`parameters` by number) that no rank used.
   void restore(const std::vector<at::Tensor>& parameters);
-  void end_iteration();
+  // `joined`: this rank took part without a pass of its own, and learnt nothing of a fixed graph.
+  void end_iteration(bool joined = false);
+  // The parameters that got no gradient on this rank in the iteration that ended last.
+  const std::vector<std::size_t>& unused() const noexcept { return unused_; }
 
  private:
   const GraphKind kind_;
   bool learnt_ = false;
+  bool map_known_ = false;  // fixed: it was exchanged, with all ranks that ever took part
+  bool map_seen_ = false;   // it was exchanged once
   std::uint64_t firings_ = 0;
   std::vector<std::uint64_t> last_firing_;  // by parameter; 0: none yet. While learning.
   std::vector<int> expected_, left_;        // gradients an iteration, fixed
   std::vector<bool> reachable_;             // searched
   std::vector<bool> touched_;
   std::vector<bool> used_somewhere_;
+  std::vector<std::size_t> unused_;
   std::map<std::size_t, at::Tensor> kept_;
   at::Tensor map_;
   std::shared_ptr<Work> sharing_;

@@ -31,17 +31,19 @@ Reducer::Reducer(std::vector<NamedTensor> parameters, std::shared_ptr<ProcessGro
       group_(std::move(group)),
       ours_(is_ours(*group_)),
       alone_(ours_ && group_->size() == 1),
-      store_(std::move(parameters)),
-      use_(options_.graph, store_.parameter_count()) {
+      store_(std::move(parameters), options_.bucket_dtype),
+      use_(options_.graph, store_.parameter_count()),
+      divisor_(group_->size()) {
   // Before any backward pass has shown the order, one bucket for each dtype and device: the first iteration only
   // learns. Where the order may differ each time there is nothing to learn.
   store_.arrange(plan_initial_buckets(store_.specs(), rebuilds() ? BucketCaps{kUnlimitedBucketBytes} : options_.caps));
+  first_bucket_sizes_ = bucket_sizes();
   begin_iteration();
 }
 
 Reducer::~Reducer() {
   if (!owner_.is_current()) return;
-  for (std::size_t i = 0; i < accumulators_.size(); ++i) accumulators_[i]->del_post_hook(hook_keys_[i]);
+  detach();
   if (under_way() && !failed_) {
     fail(std::make_exception_ptr(AbortedError(concat("DistributedDataParallel was destroyed on rank ", group_->rank(),
                                                      " before its gradients were reduced."))),
@@ -50,7 +52,14 @@ Reducer::~Reducer() {
   lanes_.clear();  // joins the threads before their groups go
 }
 
+void Reducer::detach() noexcept {
+  for (std::size_t i = 0; i < accumulators_.size(); ++i) accumulators_[i]->del_post_hook(hook_keys_[i]);
+  accumulators_.clear();
+  hook_keys_.clear();
+}
+
 void Reducer::attach() {
+  detach();
   for (std::size_t i = 0; i < store_.parameter_count(); ++i) {
     auto accumulator = torch::autograd::impl::grad_accumulator(store_.parameter(i));
     using Variables = torch::autograd::variable_list;
@@ -68,6 +77,12 @@ std::shared_ptr<ProcessGroup> Reducer::duplicate_of(const std::shared_ptr<Proces
   std::shared_ptr<ProcessGroup> duplicate = group->dup();
   aborted_with_us_.push_back(duplicate != nullptr ? duplicate : group);
   return duplicate;
+}
+
+std::shared_ptr<ProcessGroup> Reducer::another_group() {
+  MutexLock lock(mutex_);
+  std::shared_ptr<ProcessGroup> duplicate = duplicate_of(group_);
+  return duplicate != nullptr ? duplicate : group_;
 }
 
 void Reducer::start() {
@@ -93,6 +108,7 @@ void Reducer::before_forward() {
   owner_.require_current("A DistributedDataParallel");
   MutexLock lock(mutex_);
   if (failed_) throw_failure();
+  marks_.forward = Clock::now();
   try {
     require_finished();
     require_own_accumulators();
@@ -121,6 +137,8 @@ void Reducer::require_finished() {
 // Autograd makes a parameter a new accumulator, without our hook, when its dtype or device changes: its gradients would
 // silently stay local.
 void Reducer::require_own_accumulators() const {
+  // Mixed precision changes them for each pass, and attaches us again.
+  if (options_.on_pass) return;
   for (std::size_t i = 0; i < accumulators_.size(); ++i) {
     if (torch::autograd::impl::try_get_grad_accumulator(store_.parameter(i)) == accumulators_[i]) continue;
     throw InvalidArgument(concat("Parameter '", store_.name(i),
@@ -187,6 +205,7 @@ void Reducer::set_bucket_order(const std::vector<std::string>& names) {
 void Reducer::begin_iteration() {
   expecting_ = false;
   pass_begun_ = false;
+  joined_ = false;
   reducing_ = false;
   next_bucket_ = 0;
   watched_pass_ = -1;
@@ -195,6 +214,12 @@ void Reducer::begin_iteration() {
   for (std::size_t i = 0; i < pending_.size(); ++i) pending_[i] = store_.members(i).size();
   flights_.clear();
   flights_.resize(store_.bucket_count());
+}
+
+void Reducer::set_participants(int divisor, bool new_rank) {
+  MutexLock lock(mutex_);
+  divisor_ = divisor;
+  if (new_rank) use_.expect_new_rank();
 }
 
 void Reducer::expect_backward() {

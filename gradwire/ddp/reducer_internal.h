@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/function.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -20,6 +21,7 @@
 #include "gradwire/ddp/bucket_store_internal.h"
 #include "gradwire/ddp/comm_hook.h"
 #include "gradwire/ddp/lane_internal.h"
+#include "gradwire/ddp/logging_data.h"
 #include "gradwire/ddp/parameter_use_internal.h"
 
 namespace gradwire::internal {
@@ -29,12 +31,16 @@ struct ReducerOptions {
   BucketCaps caps = bucket_caps();
   int lanes = 1;  // 0: hooks run on the thread of the backward pass
   GraphKind graph = GraphKind::every_parameter;
-  std::function<void(const std::exception_ptr&)> rethrow = {};  // as DdpCore::Rethrow; may be empty
+  std::function<void(const std::exception_ptr&)> rethrow = {};  // as DdpOptions::rethrow
+  // Mixed precision: the type of the buckets of real floating-point parameters. Sums are divided after the reduction.
+  std::optional<at::ScalarType> bucket_dtype;
+  // Mixed precision: called once in each backward pass, local ones included, at the first gradient.
+  std::function<void()> on_pass;
 };
 
 // The life of an iteration: before_forward() -> expect_backward() -> one call of on_gradient() a parameter -> finish(),
 // which autograd calls at the end of the pass in which the last bucket became ready. docs/architecture.md has the
-// picture.
+// picture. On a rank that has joined (join.h): before_forward() -> shadow_backward().
 //
 // Gradients are averaged so: without a hook each rank multiplies by 1/N, then the ranks' products are summed in rank
 // order. Our own groups multiply in the reduction (premul_sum, same bits). Over a user's group it happens in the copy
@@ -52,8 +58,9 @@ class Reducer final : public std::enable_shared_from_this<Reducer> {
   // Takes the autograd hooks away. An unfinished reduction is aborted, so that the other ranks do not wait for it.
   ~Reducer();
 
-  // Puts a hook on every parameter's gradient.
+  // Puts a hook on every parameter's gradient; again after the parameters have changed their types.
   void attach();
+  void detach() noexcept;
 
   // Collective, once: makes the duplicates of the group, one for control and one a lane.
   void start();
@@ -62,6 +69,9 @@ class Reducer final : public std::enable_shared_from_this<Reducer> {
   bool started() const noexcept { return control_ != nullptr; }
   // The group for what DDP itself has to say; after start().
   ProcessGroup& control() const noexcept { return *control_; }
+
+  // Collective: one more duplicate of the group, or the group itself, which errors of this object abort.
+  std::shared_ptr<ProcessGroup> another_group();
 
   // Whether there is nobody to communicate with.
   bool alone() const noexcept { return alone_; }
@@ -78,8 +88,14 @@ class Reducer final : public std::enable_shared_from_this<Reducer> {
   // that got no gradient. Then gets ready for another one (collective the first two times: memory, and the order of the
   // buckets).
   void before_forward();
+  // Who takes part in the next iteration: what sums are divided by, and whether a rank does for the first time; the
+  // same on all ranks.
+  void set_participants(int divisor, bool new_rank);
   // The next backward pass is synchronized.
   void expect_backward();
+  // Instead of a backward pass: takes part in the others' with zeros, and gets the averages. Throws what a backward
+  // pass would.
+  void shadow_backward();
   // Calls expect_backward() when a backward pass comes through one of `outputs`, and looks at the start of the pass for
   // parameters that it will bring no gradient.
   void expect_backward_through(const std::vector<at::Tensor>& outputs);
@@ -98,13 +114,23 @@ class Reducer final : public std::enable_shared_from_this<Reducer> {
   std::vector<std::vector<std::size_t>> plan() const;
   // ProcessGroup::payload_bytes() of all groups that carry gradients or DDP's own calls, together.
   std::uint64_t payload_bytes() const;
+  // Fill in what it knows of the parameters, and of what happened.
+  void describe_parameters(DdpLoggingData& data) const;
+  void report(DdpLoggingData& data) const;
 
  private:
+  using Clock = std::chrono::steady_clock;
+  // When what happened in an iteration.
+  struct Marks {
+    Clock::time_point forward, backward, first_launch, last_gradient;
+  };
   // A bucket from its launch to the end of the iteration.
   struct Flight {
     at::Tensor result;           // what becomes the gradients; undefined until it is known
     Future future;               // without lanes: still under way
     std::shared_ptr<Work> work;  // without lanes: kept until its end; a user's group may hold it nowhere
+    at::Tensor sparse;           // this rank's gradient, of a sparse bucket; undefined: no entries
+    Clock::time_point end;       // when the result was known
   };
 
   void begin_pass();
@@ -113,19 +139,27 @@ class Reducer final : public std::enable_shared_from_this<Reducer> {
   void take_gradient(std::size_t parameter);
   void take_absent(std::size_t parameter);
   void store_gradient(std::size_t parameter);
+  void store_zeros(std::size_t parameter);
+  void store_sparse(std::size_t parameter);
   void require_storable(std::size_t parameter, const at::Tensor& grad, const at::Tensor& slot) const;
   void launch_ready();
+  bool launch_next();
   void launch(std::size_t bucket);
   void run_on_lane(std::size_t bucket, Lane& lane, const CallTag& tag);
   void run_here(std::size_t bucket);
   Future run_hook(std::size_t bucket, ProcessGroup& group, std::uint32_t iteration);
   at::Tensor reduce_plain(std::size_t bucket, ProcessGroup& group);
+  at::Tensor reduce_sparse(std::size_t bucket, ProcessGroup& group, const CallTag& tag);
+  at::Tensor plain_result(std::size_t bucket);
+  bool divides_after() const noexcept { return options_.bucket_dtype.has_value(); }
   ReduceOp plain_op() const;
   at::Tensor checked(std::size_t bucket, at::Tensor result) const;
   void keep_result(std::size_t bucket, at::Tensor result);
   void await_here();
   void finish();
   void write_back();
+  void write_back(std::size_t bucket);
+  void count_times();
   void begin_iteration();
   void rebuild();
   bool rebuilds() const noexcept { return options_.graph != GraphKind::searched; }
@@ -142,6 +176,7 @@ class Reducer final : public std::enable_shared_from_this<Reducer> {
   void fail_and_throw(const std::string& where);
   std::vector<std::string> missing_parameters() const;
   int usable_lanes() const noexcept;
+  std::vector<std::size_t> bucket_sizes() const;
   bool idle() const noexcept { return alone_ && hook_ == nullptr; }
 
   const ReducerOptions options_;
@@ -168,6 +203,8 @@ class Reducer final : public std::enable_shared_from_this<Reducer> {
   // Of the iteration.
   bool expecting_ = false;
   bool pass_begun_ = false;
+  bool joined_ = false;  // this iteration is another rank's
+  int divisor_ = 1;
   bool rebuilt_ = false;
   std::uint32_t iteration_ = 0;
   int watched_pass_ = -1;
@@ -178,6 +215,14 @@ class Reducer final : public std::enable_shared_from_this<Reducer> {
   bool order_loaded_ = false;
   std::vector<Flight> flights_;  // by bucket
   PendingCount running_;         // buckets on lanes
+  int mixed_pass_ = -1;          // the pass that options_.on_pass knows of
+
+  // For report().
+  Marks marks_;
+  DdpTimes last_times_, total_times_;
+  std::uint32_t timed_ = 0;  // iterations in total_times_
+  std::vector<std::size_t> gradient_order_, last_gradient_order_;
+  std::vector<std::size_t> first_bucket_sizes_;
 
   mutable Mutex failure_mutex_;
   std::exception_ptr failure_ GRADWIRE_GUARDED_BY(failure_mutex_);

@@ -29,16 +29,6 @@ at::Tensor tensor_of_numbers(Numbers& numbers) {
   return at::from_blob(numbers.data(), {static_cast<std::int64_t>(numbers.size())}, at::kLong);
 }
 
-std::vector<Numbers> gather_numbers(ProcessGroup& group, Numbers mine) {
-  std::vector<Numbers> all(static_cast<std::size_t>(group.size()), Numbers(mine.size()));
-  std::vector<at::Tensor> outputs;
-  for (Numbers& numbers : all) outputs.push_back(tensor_of_numbers(numbers));
-  AllGatherOptions options;
-  options.async = false;
-  group.all_gather({outputs}, {tensor_of_numbers(mine)}, options)->wait();
-  return all;
-}
-
 std::uint64_t hash_of(const Numbers& numbers) {
   std::uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a over 64-bit words
   for (const std::int64_t number : numbers) hash = (hash ^ static_cast<std::uint64_t>(number)) * 0x100000001b3u;
@@ -132,7 +122,7 @@ void verify_replicas(ProcessGroup& group, const std::vector<NamedTensor>& parame
   header[2] = static_cast<std::int64_t>(hash_of(mine));
   for (std::size_t i = 0; i < settings.size(); ++i) header[3 + i] = settings[i].value;
 
-  const std::vector<Numbers> headers = gather_numbers(group, header);
+  const std::vector<Numbers> headers = gather_integers(group, header);
   if (std::all_of(headers.begin(), headers.end(), [&](const Numbers& other) { return other == headers[0]; })) return;
 
   // Only now the whole story, so that every rank can tell it.
@@ -140,7 +130,7 @@ void verify_replicas(ProcessGroup& group, const std::vector<NamedTensor>& parame
   reference = broadcast_integers(group, std::move(reference));
   const std::int64_t index = first_difference(mine, reference);
   const auto own = index < 0 ? std::span<const std::int64_t>{} : signature_at(mine, index);
-  const std::vector<Numbers> differences = gather_numbers(group, difference_of(index, own));
+  const std::vector<Numbers> differences = gather_integers(group, difference_of(index, own));
   for (std::size_t rank = 1; rank < differences.size(); ++rank) {
     const std::int64_t at = differences[rank][0];
     if (at < 0) continue;
@@ -154,6 +144,16 @@ void verify_replicas(ProcessGroup& group, const std::vector<NamedTensor>& parame
                                headers[rank][0], ". Build the same module on every rank."));
   }
   require_equal_settings(headers, settings);
+}
+
+std::vector<Numbers> gather_integers(ProcessGroup& group, Numbers mine) {
+  std::vector<Numbers> all(static_cast<std::size_t>(group.size()), Numbers(mine.size()));
+  std::vector<at::Tensor> outputs;
+  for (Numbers& numbers : all) outputs.push_back(tensor_of_numbers(numbers));
+  AllGatherOptions options;
+  options.async = false;
+  group.all_gather({outputs}, {tensor_of_numbers(mine)}, options)->wait();
+  return all;
 }
 
 std::vector<std::int64_t> broadcast_integers(ProcessGroup& group, std::vector<std::int64_t> values) {
@@ -178,9 +178,10 @@ at::Tensor slice_for(const at::Tensor& message, std::int64_t offset, const at::T
       .view(tensor.sizes());
 }
 
-void broadcast_message(ProcessGroup& group, std::span<const at::Tensor> tensors) {
+void broadcast_message(ProcessGroup& group, std::span<const at::Tensor> tensors, int root) {
   BroadcastOptions options;
   options.async = false;
+  options.root = root;
   if (tensors.size() == 1 && tensors[0].is_contiguous()) {
     group.broadcast({tensors[0].detach()}, options)->wait();
     return;
@@ -190,14 +191,14 @@ void broadcast_message(ProcessGroup& group, std::span<const at::Tensor> tensors)
   at::Tensor message =
       at::zeros({bytes}, tensors[0].options().dtype(at::kByte).requires_grad(false).memory_format(std::nullopt));
   std::int64_t offset = 0;
-  if (group.rank() == 0) {
+  if (group.rank() == root) {
     for (const at::Tensor& tensor : tensors) {
       slice_for(message, offset, tensor).copy_(tensor);
       offset += padded_bytes(tensor);
     }
   }
   group.broadcast({message}, options)->wait();
-  if (group.rank() == 0) return;
+  if (group.rank() == root) return;
   for (at::Tensor tensor : tensors) {
     tensor.copy_(slice_for(message, offset, tensor));
     offset += padded_bytes(tensor);
@@ -206,7 +207,7 @@ void broadcast_message(ProcessGroup& group, std::span<const at::Tensor> tensors)
 
 }  // namespace
 
-void broadcast_values(ProcessGroup& group, const std::vector<at::Tensor>& tensors, std::size_t chunk_bytes) {
+void broadcast_values(ProcessGroup& group, const std::vector<at::Tensor>& tensors, int root, std::size_t chunk_bytes) {
   const c10::NoGradGuard no_grad;
   std::map<std::pair<c10::DeviceType, int>, std::vector<at::Tensor>> by_device;
   for (const at::Tensor& tensor : tensors) {
@@ -218,7 +219,7 @@ void broadcast_values(ProcessGroup& group, const std::vector<at::Tensor>& tensor
       std::size_t bytes = 0;
       do bytes += static_cast<std::size_t>(padded_bytes(list[last++]));
       while (last < list.size() && bytes + list[last].nbytes() <= chunk_bytes);
-      broadcast_message(group, std::span(list).subspan(first, last - first));
+      broadcast_message(group, std::span(list).subspan(first, last - first), root);
       first = last;
     }
   }

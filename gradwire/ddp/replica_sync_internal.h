@@ -17,6 +17,7 @@ namespace gradwire::internal {
 struct NamedTensor {
   std::string name;
   at::Tensor tensor;
+  bool sparse = false;  // its gradients are
 };
 
 // A setting that must be the same on all ranks; at most 8.
@@ -33,10 +34,13 @@ void verify_replicas(ProcessGroup& group, const std::vector<NamedTensor>& parame
 
 inline constexpr std::size_t kBroadcastChunkBytes = std::size_t{250} << 20;
 
-// Collective: the values of `tensors` on rank 0 go to all ranks. Many small tensors travel as one message of at most
-// `chunk_bytes` (one larger tensor alone travels by itself). All ranks pass tensors of the same sizes and dtypes.
-void broadcast_values(ProcessGroup& group, const std::vector<at::Tensor>& tensors,
+// Collective: the values of `tensors` on rank `root` go to all ranks. Many small tensors travel as one message of at
+// most `chunk_bytes` (one larger tensor alone travels by itself). All ranks pass tensors of the same sizes and dtypes.
+void broadcast_values(ProcessGroup& group, const std::vector<at::Tensor>& tensors, int root = 0,
                       std::size_t chunk_bytes = kBroadcastChunkBytes);
+
+// Collective: the numbers of every rank, by rank; all pass as many.
+std::vector<std::vector<std::int64_t>> gather_integers(ProcessGroup& group, std::vector<std::int64_t> values);
 
 // Collective: rank 0's `values` on all ranks; all pass the same number of them.
 std::vector<std::int64_t> broadcast_integers(ProcessGroup& group, std::vector<std::int64_t> values);

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What holds for every hook, over every number of ranks and lanes: parameters of any type and layout get the average,
 // all ranks hold the same bits, and a second run gives them again; a group that lacks what the hook needs is refused.
+#include <array>
+
 #include "gradwire/hooks/hook_cases_test_support.h"
 
 namespace gradwire::testing {
@@ -37,6 +39,33 @@ TEST_P(AllHooks, RanksGetTheAverageAndTheSameBits) {
         EXPECT_TRUE(same_bits(second[0][i], first[0][i])) << "parameter " << i << ", second run";
       }
     }
+  }
+}
+
+// Ranks that have run out of data take part with zeros, and sums are divided by those left.
+TEST_P(AllHooks, InAJoinTheAverageIsThatOfTheRanksLeft) {
+  constexpr std::array<int, 3> kSteps{1, 3, 2};
+  std::vector<std::vector<at::Tensor>> ends(3);
+  run_ranks({"threads"}, 3, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
+    Zoo zoo;
+    auto options = options_for({"threads", 2, true}, group);
+    options.bucket_cap_mb = 1e-6;
+    DistributedDataParallel ddp(zoo, options);
+    ddp.register_comm_hook(GetParam().make(group));
+    {
+      Join join = ddp.join({.divide_by_initial_world_size = false});
+      for (int step = 0; step < kSteps[static_cast<std::size_t>(rank)]; ++step) {
+        ddp.zero_grad();
+        ddp(rank, step).backward();
+      }
+    }
+    ends[static_cast<std::size_t>(rank)] = gradients_of(*zoo);
+  });
+  const auto expected = Zoo()->weights(1, 2);  // rank 1 was alone in the last step
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_TRUE(at::allclose(ends[0][i].to(at::kDouble), expected[i], 0, 3 * GetParam().tolerance))
+        << "parameter " << i;
+    for (const auto& rank : ends) EXPECT_TRUE(same_bits(rank[i], ends[0][i])) << "parameter " << i;
   }
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "gradwire/base/error.h"
+#include "gradwire/base/mutex.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/hooks/default_hooks.h"
 #include "gradwire/hooks/iteration_internal.h"
@@ -73,6 +74,7 @@ class CompressedHook final : public CommHook {
   Future run(GradBucket& bucket) override {
     const at::Tensor buffer = bucket.buffer();
     if (!compressible(buffer)) return allreduce_hook(group_, bucket);
+    follow_divisor(bucket.divisor());
     const auto step = static_cast<std::uint64_t>(iteration_.of(bucket));
     const auto plain = [&](const BucketLayout::Slot& slot) { return options_.plain_vectors && slot.sizes.size() < 2; };
     const auto& slots = bucket.layout().slots;
@@ -117,10 +119,27 @@ class CompressedHook final : public CommHook {
     }
     compressor_->memory().load(memory);
     iteration_.set_next(iteration->second.toInt());
+    const MutexLock lock(divisor_mutex_);
+    divisor_ = 0;
   }
 
  private:
   ProcessGroup& group_of(GradBucket& bucket) const { return group_ != nullptr ? *group_ : bucket.group(); }
+
+  // EF21's aggregate is a mean of what all ranks sent, by the divisor of the step before, which a Join may change. All
+  // buckets of an iteration have one divisor and come through here first: the first of them finds no other under way.
+  void follow_divisor(int divisor) {
+    const MutexLock lock(divisor_mutex_);
+    const int before = std::exchange(divisor_, divisor);
+    if (before == 0 || before == divisor) return;
+    compress::MemoryState memory = compressor_->memory().save();
+    const float factor = static_cast<float>(before) / static_cast<float>(divisor);
+    for (auto& [key, values] : memory) {
+      if (!key.starts_with("aggregate/")) continue;
+      for (float& value : values) value *= factor;
+    }
+    compressor_->memory().load(memory);
+  }
 
   // `values`: the parts that `slots` name, in the bucket's dtype; the average replaces them.
   void compress(GradBucket& bucket, const std::vector<BucketLayout::Slot>& slots, std::uint64_t step,
@@ -172,6 +191,8 @@ class CompressedHook final : public CommHook {
   const CompressedHookOptions options_;
   const std::shared_ptr<ProcessGroup> group_;
   internal::IterationCount iteration_;
+  Mutex divisor_mutex_;
+  int divisor_ GRADWIRE_GUARDED_BY(divisor_mutex_) = 0;  // of the iteration before; 0: there was none
 };
 
 }  // namespace

@@ -76,6 +76,80 @@ TEST(DdpProcesses, HooksCompress) {
   });
 }
 
+struct WordsImpl : torch::nn::Module {
+  WordsImpl() {
+    table = register_module("table", torch::nn::Embedding(torch::nn::EmbeddingOptions(12, 8).sparse(true)));
+    body = register_module("body", Mlp(2, 8));
+    fill(*this, 4);
+  }
+  at::Tensor forward(const at::Tensor& rows) { return body->forward(table(rows)).square().sum(); }
+  torch::nn::Embedding table{nullptr};
+  Mlp body{nullptr};
+};
+TORCH_MODULE(Words);
+
+// Rank 0 has two batches, rank 1 four: all ranks end with the parameters that one process finds.
+TEST(DdpProcesses, UnevenInputsWithSparseGradients) {
+  in_processes([](int rank, std::shared_ptr<ProcessGroup> group) {
+    const auto rows = [](int r, int step) { return torch::tensor(std::vector<std::int64_t>{r, step, 2 * step + r}); };
+    Words alone;
+    torch::optim::SGD step_alone(alone->parameters(), 0.1);
+    for (int step = 0; step < 4; ++step) {
+      step_alone.zero_grad();
+      for (int r = step < 2 ? 0 : 1; r < kWorld; ++r) (alone->forward(rows(r, step)) / (step < 2 ? 2 : 1)).backward();
+      step_alone.step();
+    }
+    for (const int lanes : {0, 1}) {
+      Words net;
+      DistributedDataParallel ddp(net, options_for({"shm", lanes, lanes == 1}, group));
+      torch::optim::SGD optimizer(ddp.parameters(), 0.1);
+      {
+        Join join = ddp.join({.divide_by_initial_world_size = false});
+        for (int step = 0; step < 2 + 2 * rank; ++step) {
+          optimizer.zero_grad();
+          ddp(rows(rank, step)).backward();
+          optimizer.step();
+        }
+      }
+      expect_close(net->parameters(), alone->parameters());
+      for (const auto& parameter : net->parameters()) {
+        at::Tensor first = parameter.detach().clone();
+        group->broadcast({first})->wait();
+        EXPECT_TRUE(first.equal(parameter));
+      }
+    }
+  });
+}
+
+TEST(DdpProcesses, LowPrecisionGivesTheSameBitsOnAllRanks) {
+  in_processes([](int rank, std::shared_ptr<ProcessGroup> group) {
+    for (const bool view : {false, true}) {
+      auto options = options_for({"shm", 1, view}, group);
+      options.mixed_precision = MixedPrecision{.param_dtype = at::kBFloat16, .reduce_dtype = at::kFloat};
+      Mlp net(3, 8), low(3, 8);
+      low->to(at::kBFloat16);
+      DistributedDataParallel ddp(net, options);
+      for (int step = 0; step < 3; ++step) {
+        const auto input = [&](int r) { return random_tensor({2, 8}, 10 * r + step); };
+        ddp.zero_grad();
+        ddp(input(rank)).sum().backward();
+        std::vector<at::Tensor> expected;
+        for (int r = 0; r < kWorld; ++r) {
+          low->zero_grad();
+          low->forward(input(r).to(at::kBFloat16)).sum().backward();
+          const auto gradients = gradients_of(*low);
+          for (std::size_t i = 0; i < gradients.size(); ++i) {
+            if (r == 0) expected.push_back(gradients[i].to(at::kFloat));
+            if (r == 1) expected[i] = (expected[i] + gradients[i].to(at::kFloat)) / kWorld;
+          }
+        }
+        const auto mine = gradients_of(*net);
+        for (std::size_t i = 0; i < mine.size(); ++i) EXPECT_TRUE(mine[i].equal(expected[i])) << "parameter " << i;
+      }
+    }
+  });
+}
+
 TEST(DdpProcesses, AFailureReachesTheOtherProcessWithItsCause) {
   in_processes([](int rank, std::shared_ptr<ProcessGroup> group) {
     DistributedDataParallel ddp(Mlp(), options_for({"shm", 1, true}, group));

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "gradwire/hooks/averaged_bucket_internal.h"
 #include "gradwire/hooks/wrapper_internal.h"
 
 namespace gradwire {
@@ -23,37 +24,14 @@ constexpr std::string_view kPrefix = "optimizer/";
 
 // Runs the inner hook to its end, then `step` for each parameter of the bucket.
 template <class Step>
-Future run_then_step(CommHook& inner, GradBucket& bucket, const Step& step) {
-  const Future future = inner.run(bucket);
-  if (!future) throw InvalidArgument(concat("The hook '", inner.traits().name, "' returned a null future."));
-  future->waitAndThrow();
-  const at::Tensor result = tensor_of(*future);
-  if (!result.defined() || result.scalar_type() != bucket.layout().dtype) {
-    throw InvalidArgument(concat("The hook '", inner.traits().name, "' must return a tensor of ", bucket.layout().dtype,
-                                 " for bucket ", bucket.index(), "."));
-  }
-  GradBucket averaged = bucket;
-  averaged.set_buffer(result);
+Future run_then_step(CommHook& inner, const GradBucket& bucket, const Step& step) {
+  const GradBucket averaged = internal::averaged_bucket(inner, bucket);
   const std::vector<at::Tensor> gradients = averaged.gradients();
   const at::NoGradGuard no_grad;
   for (std::size_t i = 0; i < gradients.size(); ++i)
     step(bucket.parameter_names()[i], bucket.parameters()[i], gradients[i]);
-  return completed_future(result);
+  return completed_future(averaged.buffer());
 }
-
-// Optimizers look for the gradient in .grad, and it has to be what it was after the step: DDP writes there later.
-class LentGradient {
- public:
-  LentGradient(at::Tensor parameter, at::Tensor gradient)
-      : parameter_(std::move(parameter)), before_(std::exchange(parameter_.mutable_grad(), std::move(gradient))) {}
-  ~LentGradient() { parameter_.mutable_grad() = std::move(before_); }
-  LentGradient(const LentGradient&) = delete;
-  LentGradient& operator=(const LentGradient&) = delete;
-
- private:
-  at::Tensor parameter_;
-  at::Tensor before_;
-};
 
 torch::serialize::InputArchive reread(torch::serialize::OutputArchive& archive) {
   std::stringstream bytes;
@@ -143,7 +121,7 @@ Future HookThenOptimizer::run(GradBucket& bucket) {
                        [this](const std::string& name, const at::Tensor& parameter, const at::Tensor& gradient) {
                          torch::optim::Optimizer* optimizer = optimizer_of(name, parameter);
                          if (optimizer == nullptr) return;
-                         const LentGradient lent(parameter, gradient);
+                         const internal::LentGradient lent(parameter, gradient);
                          optimizer->step();
                        });
 }

@@ -61,6 +61,7 @@ class HookThenOptimizer final : public CommHook {
   ~HookThenOptimizer() override;
 
   Future run(GradBucket& bucket) override;
+  void end_iteration() override { inner_->end_iteration(); }
 
   // Calls `visit` for the optimizer of each parameter that has stepped, in the order of their names, e.g. to set a
   // learning rate. Between iterations. Optimizers are made at a parameter's first step, so what is to hold for all

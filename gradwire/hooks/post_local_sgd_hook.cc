@@ -2,6 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gradwire/hooks/post_local_sgd_hook.h"
 
+#include <ATen/Functions.h>
+
+#include <algorithm>
 #include <utility>
 
 #include "gradwire/base/error.h"
@@ -39,7 +42,7 @@ class PostLocalSGDHook final : public CommHook {
     at::Tensor buffer = bucket.buffer();
     if (!state_.post_local_gradient_allreduce) return completed_future(buffer);
     // Not bucket.divisor(), which counts all ranks.
-    buffer.div_(state_.subgroup->size());
+    buffer.div_(participants(bucket));
     return tensor_future(state_.subgroup->all_reduce({buffer}));
   }
 
@@ -55,6 +58,15 @@ class PostLocalSGDHook final : public CommHook {
   }
 
  private:
+  // Of the subgroup. Where ranks that have joined do not count they are to be found first.
+  int participants(const GradBucket& bucket) const {
+    if (bucket.divisor() == bucket.group().size()) return state_.subgroup->size();
+    const at::Tensor count =
+        at::full({1}, bucket.joined() ? 0 : 1, at::TensorOptions(bucket.layout().device).dtype(at::kInt));
+    state_.subgroup->all_reduce({count})->wait();
+    return std::max(1, count.item<int>());
+  }
+
   const PostLocalSGDState state_;
   internal::IterationCount iteration_;
 };

@@ -25,7 +25,8 @@ struct PostLocalSGDState {
 };
 
 // Before start_iteration, allreduce_hook() over process_group. From then on the average over the ranks of `subgroup`,
-// all of whom hold the same bits; ranks of other subgroups hold others.
+// all of whom hold the same bits; ranks of other subgroups hold others. In a Join with divide_by_initial_world_size
+// false, over those of them that have not joined, whom one more all-reduce of an integer counts.
 //
 // Bytes a rank sends for n float32 elements: what an all-reduce of them sends, over the ranks of the group in use.
 //

@@ -10,6 +10,7 @@
 #include "gradwire/base/options.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/compress/compressor.h"
+#include "gradwire/hooks/between_hosts_hook.h"
 #include "gradwire/hooks/compress_wrappers.h"
 #include "gradwire/hooks/compressed_hook.h"
 #include "gradwire/hooks/debugging_hooks.h"
@@ -17,6 +18,7 @@
 #include "gradwire/hooks/policy_hook.h"
 #include "gradwire/hooks/power_sgd.h"
 #include "gradwire/hooks/quantization_hooks.h"
+#include "gradwire/process_group/hybrid/hybrid_group.h"
 
 namespace gradwire {
 namespace {
@@ -127,18 +129,27 @@ std::shared_ptr<CommHook> make_named(std::string_view name, std::string_view tex
   throw InvalidArgument(concat("There is no hook '", name, "'; the hooks are: ", join(hook_names(), ", "), "."));
 }
 
+// With a wrapper every hook does.
+bool compresses(std::string_view name) { return name != "allreduce" && name != "noop"; }
+
+// The group for a hook that runs between hosts: of the ranks between them, which the bucket hands it, not `group`.
+Group group_between_hosts(std::string_view name, Group group) {
+  return compresses(name) && dynamic_cast<const HybridGroup*>(group.get()) != nullptr ? nullptr : std::move(group);
+}
+
 }  // namespace
 
 std::string_view name_of(DDPCommHookType type) noexcept { return kHooks[static_cast<std::size_t>(type)].info.name; }
 
 std::shared_ptr<CommHook> make_hook(DDPCommHookType type, Group group) {
-  return make_named(name_of(type), "", std::move(group));
+  return make_hook(name_of(type), std::move(group));
 }
 
 std::shared_ptr<CommHook> make_hook(std::string_view spec, Group group) {
   const NamedOptions parts = split_name(spec);
   const SplitOptions split = split_options(parts.options, {"warm_up", "min", "wrap"});
-  std::shared_ptr<CommHook> hook = make_named(parts.name, split.rest, std::move(group));
+  std::shared_ptr<CommHook> hook =
+      make_named(parts.name, split.rest, group_between_hosts(parts.name, std::move(group)));
   Options options(concat("hook ", parts.name), split.chosen);
   PolicyOptions policy;
   policy.warm_up = options.number("warm_up", policy.warm_up);
@@ -147,6 +158,7 @@ std::shared_ptr<CommHook> make_hook(std::string_view spec, Group group) {
   options.require_all_taken(kPolicyOptions);
   if (wrap == 1) hook = make_fp16_compress_wrapper(std::move(hook));
   if (wrap == 2) hook = make_bf16_compress_wrapper(std::move(hook));
+  if (compresses(parts.name) || wrap != 0) hook = make_between_hosts_hook(std::move(hook));
   if (policy.warm_up > 0 || policy.min_bytes > 0) hook = make_policy_hook(std::move(hook), policy);
   return hook;
 }

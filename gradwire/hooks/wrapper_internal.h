@@ -23,6 +23,7 @@ class HookWrapper : public CommHook {
 
   HookState state_dict() const override { return inner_->state_dict(); }
   void load_state_dict(const HookState& state) override { inner_->load_state_dict(state); }
+  void end_iteration() override { inner_->end_iteration(); }
 
  protected:
   CommHook& inner() const noexcept { return *inner_; }

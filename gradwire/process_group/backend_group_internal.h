@@ -3,7 +3,6 @@
 // The group of our own backends.
 #pragma once
 
-#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -12,20 +11,19 @@
 #include "gradwire/backend/backend.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/process.h"
-#include "gradwire/process_group/executor_internal.h"
+#include "gradwire/process_group/ordered_calls_internal.h"
 #include "gradwire/process_group/point_to_point_internal.h"
 #include "gradwire/process_group/process_group.h"
-#include "gradwire/process_group/work_internal.h"
 #include "gradwire/store/store.h"
 
 namespace gradwire::internal {
 
 // A group over one Channel. The Backend is shared with the group's duplicates and goes with the last of them.
 //
-// Order. The group's collectives, dup, split and allocate are one sequence (see Executor). A call with `async` false,
-// and any call on a lane, runs on its own thread when nothing is under way; others run on the group's one worker, which
-// carries the caller's ThreadLocalState. Then-callbacks run on that worker too; a collective called in one has run when
-// the call returns.
+// Order. The group's collectives, dup, split and allocate are one sequence (see OrderedCalls). A call with `async`
+// false, and any call on a lane, runs on its own thread when nothing is under way; others run on the group's one
+// worker, which carries the caller's ThreadLocalState. Then-callbacks run on that worker too; a collective called in
+// one has run when the call returns.
 //
 // Deadlines. The clock of a collective starts when it is called, so time in the queue counts (as in PyTorch).
 //
@@ -102,8 +100,7 @@ class BackendGroup final : public ProcessGroup {
   std::uint64_t dups_ GRADWIRE_GUARDED_BY(mutex_) = 0;
   std::uint64_t splits_ GRADWIRE_GUARDED_BY(mutex_) = 0;
   std::vector<std::weak_ptr<BackendGroup>> duplicates_ GRADWIRE_GUARDED_BY(mutex_);
-  const std::shared_ptr<std::atomic<int>> under_way_;  // collectives that were posted and have not ended
-  Executor executor_;                                  // goes first: its worker uses the channel
+  OrderedCalls calls_;  // goes first: its worker uses the channel
 };
 
 // A group over `backend`'s first channel.

@@ -2,14 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // How a BackendGroup begins, takes its turns, multiplies and ends.
 #include <ATen/Functions.h>
-#include <ATen/ThreadLocalState.h>
 
 #include <algorithm>
 #include <array>
 #include <utility>
 
 #include "gradwire/base/error.h"
-#include "gradwire/base/log.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/process_group/backend_group_internal.h"
 #include "gradwire/process_group/init.h"
@@ -30,20 +28,6 @@ std::shared_ptr<Channel> own(std::shared_ptr<Channel> origin, std::unique_ptr<Ch
   return {owned, owned->channel.get()};
 }
 
-// Completes `future`; what its callbacks throw must not end the worker.
-void complete(const Future& future, const Outputs& outputs, std::exception_ptr error,
-              const std::string& what) noexcept {
-  try {
-    if (error) {
-      future->setError(error);
-    } else {
-      future->markCompleted(outputs.value());
-    }
-  } catch (const std::exception& problem) {
-    log::error(concat(what, ": a callback of its future threw: ", problem.what()));
-  }
-}
-
 }  // namespace
 
 std::shared_ptr<BackendGroup> make_backend_group(std::shared_ptr<Backend> backend, std::shared_ptr<Store> store) {
@@ -59,8 +43,7 @@ BackendGroup::BackendGroup(std::shared_ptr<Channel> channel, std::string backend
       watcher_(std::make_shared<CompletionWatcher>()),
       channel_(std::move(channel)),
       store_(std::move(store)),
-      under_way_(std::make_shared<std::atomic<int>>(0)),
-      executor_("gw-collectives") {}
+      calls_("gw-collectives") {}
 
 BackendGroup::~BackendGroup() {
   if (!owner_.is_current()) {
@@ -72,15 +55,15 @@ BackendGroup::~BackendGroup() {
     static_cast<void>(inherited.release());
     return;
   }
-  executor_.close();
+  calls_.close();
   std::shared_ptr<Channel> channel;
   {
     MutexLock lock(mutex_);
     channel = channel_;
   }
-  if (channel != nullptr && under_way_->load() > 0)
+  if (channel != nullptr && calls_.under_way())
     channel->abort("the group was let go with work under way; call shutdown() to finish it first");
-  executor_.finish();
+  calls_.finish();
   watcher_->stop(false, "the group was let go with messages under way");
 }
 
@@ -108,54 +91,22 @@ std::shared_ptr<Work> BackendGroup::collective(const char* operation, const Coll
                                                Body body) {
   std::shared_ptr<Channel> channel = this->channel(operation);
   const CallOptions call = call_options(options);
-  if (!options.async) {
-    std::exception_ptr error;
-    const bool ran = executor_.run([&] {
-      try {
-        body(*channel, call);
-      } catch (...) {
-        error = std::current_exception();
-      }
-    });
-    if (!ran) fail_shut_down(operation);
-    return error ? failed_work(error) : completed_work(std::move(outputs));
+  std::shared_ptr<Work> work;
+  if (options.async) {
+    work = calls_.post(
+        describe(operation), std::move(outputs),
+        [channel = std::move(channel), call, body = std::move(body)] { body(*channel, call); }, shared_from_this());
+  } else {
+    work = calls_.run(std::move(outputs), [&] { body(*channel, call); });
   }
-  Future future = c10::make_intrusive<c10::ivalue::Future>(outputs.type());
-  ++*under_way_;
-  const bool posted =
-      executor_.post([channel = std::move(channel), call, body = std::move(body), outputs = std::move(outputs), future,
-                      what = describe(operation), under_way = under_way_, state = at::ThreadLocalState()]() mutable {
-        const at::ThreadLocalStateGuard as_the_caller(state);
-        std::exception_ptr error;
-        try {
-          body(*channel, call);
-        } catch (...) {
-          error = std::current_exception();
-        }
-        body = nullptr;
-        channel.reset();
-        complete(future, outputs, error, what);
-      });
-  if (!posted) {
-    --*under_way_;
-    fail_shut_down(operation);
-  }
-  return work_from_future(std::move(future), shared_from_this());
+  if (work == nullptr) fail_shut_down(operation);
+  return work;
 }
 
 void BackendGroup::in_turn(const char* operation, const Body& body) {
   const std::shared_ptr<Channel> channel = this->channel(operation);
   const CallOptions call = call_options({});
-  std::exception_ptr error;
-  const bool ran = executor_.run([&] {
-    try {
-      body(*channel, call);
-    } catch (...) {
-      error = std::current_exception();
-    }
-  });
-  if (!ran) fail_shut_down(operation);
-  if (error) std::rethrow_exception(error);
+  if (!calls_.in_turn([&] { body(*channel, call); })) fail_shut_down(operation);
 }
 
 void BackendGroup::abort(const std::string& reason) {
@@ -175,7 +126,7 @@ void BackendGroup::abort(const std::string& reason) {
 
 void BackendGroup::shutdown() {
   if (!owner_.is_current()) return;
-  executor_.finish();
+  calls_.finish();
   watcher_->stop(true, "the group was shut down");
   std::shared_ptr<Channel> channel;
   std::shared_ptr<Store> store;

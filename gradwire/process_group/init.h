@@ -14,7 +14,7 @@ namespace gradwire {
 
 // Where the ranks meet:
 //   env://            what started the processes says; first match wins
-//     gradwire-run      RANK, WORLD_SIZE, and the file that GRADWIRE_RENDEZVOUS names
+//     gradwire-run      RANK, WORLD_SIZE, and the file or, on several hosts, the store that GRADWIRE_RENDEZVOUS names
 //     torchrun          RANK, WORLD_SIZE; one host: a private file (MASTER_PORT is taken by torchrun's own store)
 //     by hand           RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT: rank 0 serves a TcpStore there
 //     mpirun            OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_SIZE; one host: a private file, else as by hand
@@ -22,6 +22,9 @@ namespace gradwire {
 //     srun              SLURM_PROCID, SLURM_NTASKS, SLURM_NNODES inside a job step; the same
 //   file:///path      a FileStore; its maker removes the file
 //   tcp://host:port   rank 0 serves a TcpStore at that port
+// A TcpStore's ranks share the secret that GRADWIRE_SECRET_FILE or GRADWIRE_SECRET gives (store/secret.h), if any.
+// "?hosted=1" behind tcp:// says that another process serves the store there, "prefix=place" which part of it is the
+// ranks'.
 // "?rank=0&world_size=2" may follow file:// and tcp://; InitOptions::rank and world_size count more than both that and
 // the environment. A private file is in $XDG_RUNTIME_DIR/gradwire or $TMPDIR/gradwire-<uid> (mode 0700, checked), named
 // by the job, and removed as soon as all ranks have it open, so that nothing is left of it after any end of the job.

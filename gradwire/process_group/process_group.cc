@@ -4,12 +4,17 @@
 // lane, and then to the virtual.
 #include "gradwire/process_group/process_group.h"
 
+#include <c10/core/GradMode.h>
+#include <c10/util/SmallVector.h>
+
 #include <atomic>
+#include <cstddef>
 #include <utility>
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/base/trace.h"
 #include "gradwire/process_group/lane_scope.h"
 #include "gradwire/process_group/validate_internal.h"
 #include "gradwire/process_group/work_internal.h"
@@ -28,6 +33,41 @@ void settle(Work& work) {
     work.wait();
   } catch (const std::exception&) {
   }
+}
+
+// The tensors that a group was given to write into, in order. (Not by reference counting: a call costs microseconds.)
+using Given = c10::SmallVector<std::pair<const c10::TensorImpl*, std::int64_t>, 8>;
+
+void collect(const at::Tensor& tensor, Given& given) {
+  given.emplace_back(tensor.unsafeGetTensorImpl(), tensor.defined() ? tensor.numel() : -1);
+}
+
+template <class T>
+void collect(const std::vector<T>& list, Given& given) {
+  for (const T& element : list) collect(element, given);
+}
+
+// `call`, and afterwards a look at whether the class of the group, which may be a user's, kept to the tensors of
+// `outputs`: what it puts in their place instead would be lost.
+template <class Outputs, class Call>
+auto writing_into(const char* operation, const Outputs& outputs, Call call) {
+  return [operation, &outputs, call = std::move(call)](ProcessGroup& group, const auto&... settled) {
+    Given before, after;
+    collect(outputs, before);
+    std::shared_ptr<Work> work = call(group, settled...);
+    collect(outputs, after);
+    // A group may have moved the list into its task.
+    const std::size_t kept = before.size() == after.size() ? before.size() : 0;
+    for (std::size_t i = 0; i < kept; ++i) {
+      if (before[i] == after[i] || after[i].second < 0) continue;
+      throw InvalidArgument(
+          concat(internal::name_group(group), ": ", operation, " was given a tensor of ", before[i].second,
+                 " elements to write into, as number ", i, ", and ",
+                 before[i].first == after[i].first ? "resized it to" : "put in its place another one of", " ",
+                 after[i].second, "; the class of the group must write into the tensors it is given, as they are"));
+    }
+    return work;
+  };
 }
 
 std::uint64_t others_of(const ProcessGroup& group) { return static_cast<std::uint64_t>(group.size()) - 1; }
@@ -123,9 +163,11 @@ std::shared_ptr<Work> ProcessGroup::enter(const char* operation, const Options& 
     settled.async = false;
     settled.tag = lane->next_tag();
   }
+  trace::point("group.call", target.rank());
   std::shared_ptr<Work> work;
   {
     const LaneScope::Pause within_the_group;
+    const c10::NoGradGuard no_grad;  // a tensor that requires a gradient is written into as any other
     work = call(target, settled);
   }
   target.names_->payload.fetch_add(payload, std::memory_order_relaxed);
@@ -134,6 +176,7 @@ std::shared_ptr<Work> ProcessGroup::enter(const char* operation, const Options& 
                                  " returned no Work; the class of the group must return one"));
   }
   if (lane != nullptr) settle(*work);
+  trace::point("group.return", target.rank());
   return work;
 }
 
@@ -144,6 +187,7 @@ std::shared_ptr<Work> ProcessGroup::enter(const char* operation, const Call& cal
   std::shared_ptr<Work> work;
   {
     const LaneScope::Pause within_the_group;
+    const c10::NoGradGuard no_grad;  // a tensor that requires a gradient is written into as any other
     work = call(target);
   }
   if (work == nullptr) {
@@ -159,7 +203,9 @@ std::shared_ptr<Work> ProcessGroup::broadcast(Tensors tensors, const BroadcastOp
   check.outputs("tensors", tensors);
   check.root(options);
   return enter("broadcast", options, rank() == options.root ? others_of(*this) * bytes_of(tensors) : 0,
-               [&](ProcessGroup& group, const auto& settled) { return group.do_broadcast(tensors, settled); });
+               writing_into("broadcast", tensors, [&](ProcessGroup& group, const auto& settled) {
+                 return group.do_broadcast(tensors, settled);
+               }));
 }
 
 std::shared_ptr<Work> ProcessGroup::all_reduce(Tensors tensors, const AllReduceOptions& options) {
@@ -168,7 +214,9 @@ std::shared_ptr<Work> ProcessGroup::all_reduce(Tensors tensors, const AllReduceO
   check.outputs("tensors", tensors);
   check.reduction(options.op, tensors);
   return enter("all_reduce", options, 2 * others_of(*this) * bytes_of(tensors) / (others_of(*this) + 1),
-               [&](ProcessGroup& group, const auto& settled) { return group.do_all_reduce(tensors, settled); });
+               writing_into("all_reduce", tensors, [&](ProcessGroup& group, const auto& settled) {
+                 return group.do_all_reduce(tensors, settled);
+               }));
 }
 
 std::shared_ptr<Work> ProcessGroup::all_reduce_coalesced(Tensors tensors, const AllReduceOptions& options) {
@@ -182,7 +230,9 @@ std::shared_ptr<Work> ProcessGroup::reduce(Tensors tensors, const ReduceOptions&
   check.root(options);
   check.reduction(options.op, tensors);
   return enter("reduce", options, rank() == options.root ? 0 : bytes_of(tensors),
-               [&](ProcessGroup& group, const auto& settled) { return group.do_reduce(tensors, settled); });
+               writing_into("reduce", tensors, [&](ProcessGroup& group, const auto& settled) {
+                 return group.do_reduce(tensors, settled);
+               }));
 }
 
 std::shared_ptr<Work> ProcessGroup::all_gather(std::vector<Tensors> outputs, Tensors inputs,
@@ -193,7 +243,9 @@ std::shared_ptr<Work> ProcessGroup::all_gather(std::vector<Tensors> outputs, Ten
   check.lists("lists of outputs", outputs, "inputs", inputs);
   for (const Tensors& list : outputs) check.outputs("outputs", list);
   return enter("all_gather", options, others_of(*this) * bytes_of(inputs),
-               [&](ProcessGroup& group, const auto& settled) { return group.do_all_gather(outputs, inputs, settled); });
+               writing_into("all_gather", outputs, [&](ProcessGroup& group, const auto& settled) {
+                 return group.do_all_gather(outputs, inputs, settled);
+               }));
 }
 
 std::shared_ptr<Work> ProcessGroup::all_gather_into_tensor(at::Tensor output, at::Tensor input,
@@ -204,9 +256,9 @@ std::shared_ptr<Work> ProcessGroup::all_gather_into_tensor(at::Tensor output, at
   check.output("outputs", output);
   check.matches("outputs", output, input, input.numel() * size());
   return enter("all_gather_into_tensor", options, others_of(*this) * bytes_of(input),
-               [&](ProcessGroup& group, const auto& settled) {
+               writing_into("all_gather_into_tensor", output, [&](ProcessGroup& group, const auto& settled) {
                  return group.do_all_gather_into_tensor(output, input, settled);
-               });
+               }));
 }
 
 std::shared_ptr<Work> ProcessGroup::all_gather_into_tensor_coalesced(Tensors outputs, Tensors inputs,
@@ -235,7 +287,9 @@ std::shared_ptr<Work> ProcessGroup::gather(std::vector<Tensors> outputs, Tensors
     check.fail(concat("outputs were given on a rank that is not the root, ", options.root));
   }
   return enter("gather", options, rank() == options.root ? 0 : bytes_of(inputs),
-               [&](ProcessGroup& group, const auto& settled) { return group.do_gather(outputs, inputs, settled); });
+               writing_into("gather", outputs, [&](ProcessGroup& group, const auto& settled) {
+                 return group.do_gather(outputs, inputs, settled);
+               }));
 }
 
 std::shared_ptr<Work> ProcessGroup::scatter(Tensors outputs, std::vector<Tensors> inputs,
@@ -250,7 +304,9 @@ std::shared_ptr<Work> ProcessGroup::scatter(Tensors outputs, std::vector<Tensors
     check.fail(concat("inputs were given on a rank that is not the root, ", options.root));
   }
   return enter("scatter", options, rank() == options.root ? others_of(*this) * bytes_of(outputs) : 0,
-               [&](ProcessGroup& group, const auto& settled) { return group.do_scatter(outputs, inputs, settled); });
+               writing_into("scatter", outputs, [&](ProcessGroup& group, const auto& settled) {
+                 return group.do_scatter(outputs, inputs, settled);
+               }));
 }
 
 std::shared_ptr<Work> ProcessGroup::reduce_scatter(Tensors outputs, std::vector<Tensors> inputs,
@@ -260,9 +316,10 @@ std::shared_ptr<Work> ProcessGroup::reduce_scatter(Tensors outputs, std::vector<
   check.outputs("outputs", outputs);
   check.lists("lists of inputs", inputs, "outputs", outputs);
   check.reduction(options.op, outputs);
-  return enter(
-      "reduce_scatter", options, others_of(*this) * bytes_of(outputs),
-      [&](ProcessGroup& group, const auto& settled) { return group.do_reduce_scatter(outputs, inputs, settled); });
+  return enter("reduce_scatter", options, others_of(*this) * bytes_of(outputs),
+               writing_into("reduce_scatter", outputs, [&](ProcessGroup& group, const auto& settled) {
+                 return group.do_reduce_scatter(outputs, inputs, settled);
+               }));
 }
 
 std::shared_ptr<Work> ProcessGroup::reduce_scatter_tensor(at::Tensor output, at::Tensor input,
@@ -273,9 +330,10 @@ std::shared_ptr<Work> ProcessGroup::reduce_scatter_tensor(at::Tensor output, at:
   check.tensor("inputs", input);
   check.matches("inputs", input, output, output.numel() * size());
   check.reduction(options.op, {output});
-  return enter(
-      "reduce_scatter_tensor", options, others_of(*this) * bytes_of(output),
-      [&](ProcessGroup& group, const auto& settled) { return group.do_reduce_scatter_tensor(output, input, settled); });
+  return enter("reduce_scatter_tensor", options, others_of(*this) * bytes_of(output),
+               writing_into("reduce_scatter_tensor", output, [&](ProcessGroup& group, const auto& settled) {
+                 return group.do_reduce_scatter_tensor(output, input, settled);
+               }));
 }
 
 std::shared_ptr<Work> ProcessGroup::reduce_scatter_tensor_coalesced(Tensors outputs, Tensors inputs,
@@ -305,7 +363,9 @@ std::shared_ptr<Work> ProcessGroup::all_to_all(Tensors outputs, Tensors inputs, 
   const auto self = static_cast<std::size_t>(rank());
   check.matches("outputs", outputs[self], inputs[self], inputs[self].numel());
   return enter("all_to_all", options, bytes_of(inputs) - bytes_of(inputs[self]),
-               [&](ProcessGroup& group, const auto& settled) { return group.do_all_to_all(outputs, inputs, settled); });
+               writing_into("all_to_all", outputs, [&](ProcessGroup& group, const auto& settled) {
+                 return group.do_all_to_all(outputs, inputs, settled);
+               }));
 }
 
 std::shared_ptr<Work> ProcessGroup::all_to_all_single(at::Tensor output, at::Tensor input,
@@ -331,9 +391,10 @@ std::shared_ptr<Work> ProcessGroup::all_to_all_single(at::Tensor output, at::Ten
   const std::uint64_t to_others = rows == 0 ? 0
                                             : bytes_of(input) / static_cast<std::uint64_t>(rows) *
                                                   static_cast<std::uint64_t>(rows - input_splits[self]);
-  return enter("all_to_all_single", options, to_others, [&](ProcessGroup& group, const auto& settled) {
-    return group.do_all_to_all_single(output, input, output_splits, input_splits, settled);
-  });
+  return enter("all_to_all_single", options, to_others,
+               writing_into("all_to_all_single", output, [&](ProcessGroup& group, const auto& settled) {
+                 return group.do_all_to_all_single(output, input, output_splits, input_splits, settled);
+               }));
 }
 
 std::shared_ptr<Work> ProcessGroup::barrier(const BarrierOptions& options) {
@@ -371,7 +432,8 @@ std::shared_ptr<Work> ProcessGroup::recv(Tensors tensors, int source, int tag) {
   const Validator check(*this, "recv");
   check.outputs("tensors", tensors);
   check_message(check, "the source", source, tag, *this);
-  return enter("recv", [&](ProcessGroup& group) { return group.do_recv(tensors, source, tag); });
+  return enter("recv",
+               writing_into("recv", tensors, [&](ProcessGroup& group) { return group.do_recv(tensors, source, tag); }));
 }
 
 std::shared_ptr<Work> ProcessGroup::recv_anysource(Tensors tensors, int tag) {
@@ -382,7 +444,9 @@ std::shared_ptr<Work> ProcessGroup::recv_anysource(Tensors tensors, int tag) {
         concat("a list of ", tensors.size(), " tensors, which could come from different ranks; receive one at a time"));
   if (tag < 0 || tag >= kFirstInternalTag)
     check.fail(concat("the tag is ", tag, "; tags are in [0, ", kFirstInternalTag, ")"));
-  return enter("recv_anysource", [&](ProcessGroup& group) { return group.do_recv_anysource(tensors, tag); });
+  return enter("recv_anysource", writing_into("recv_anysource", tensors, [&](ProcessGroup& group) {
+                 return group.do_recv_anysource(tensors, tag);
+               }));
 }
 
 std::shared_ptr<ProcessGroup> ProcessGroup::dup() {

@@ -9,6 +9,8 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/store/file_store.h"
+#include "gradwire/store/prefix_store.h"
+#include "gradwire/store/secret.h"
 #include "gradwire/store/tcp_store.h"
 
 namespace gradwire::internal {
@@ -20,6 +22,8 @@ struct Method {
   std::string place;
   int rank = -1;
   int world_size = -1;
+  bool hosted = false;  // the launcher serves the store, not rank 0
+  std::string prefix;   // the ranks' part of that store
 };
 
 int number_in(const std::string& method, const std::string& text) {
@@ -54,9 +58,13 @@ Method parse(const std::string& method) {
       parsed.rank = number_in(method, value);
     } else if (name == "world_size") {
       parsed.world_size = number_in(method, value);
+    } else if (name == "hosted") {
+      parsed.hosted = number_in(method, value) != 0;
+    } else if (name == "prefix") {
+      parsed.prefix = value;
     } else {
       throw InvalidArgument(concat("init_process_group: unknown '", name, "' in the method '", method,
-                                   "'; known are rank and world_size"));
+                                   "'; known are rank, world_size, hosted and prefix"));
     }
     if (end == std::string::npos) break;
     rest = rest.substr(end);
@@ -87,20 +95,32 @@ void meet_in_file(MeetingPlace& place, const std::string& path, Milliseconds tim
   place.store->set_timeout(timeout);
 }
 
-void meet_at_server(MeetingPlace& place, std::string host, int port, Milliseconds timeout) {
+struct Server {
+  std::string host;
+  int port = 0;
+  bool hosted = false;
+  std::string prefix;
+};
+
+void meet_at_server(MeetingPlace& place, Server server, const ReadVariable& read, Milliseconds timeout) {
+  std::string& host = server.host;
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
   TcpStoreOptions options;
   options.host = std::move(host);
-  options.port = static_cast<std::uint16_t>(port);
-  options.is_server = place.rank == 0;
+  options.port = static_cast<std::uint16_t>(server.port);
+  options.is_server = place.rank == 0 && !server.hosted;
+  options.secret = secret_from_environment(read);
   options.world_size = place.world_size;
   options.wait_for_workers = false;  // the membership counts the ranks, and says which are missing
   options.timeout = timeout;
-  place.may_reconnect = place.rank != 0;
+  place.may_reconnect = place.rank != 0 && !server.hosted;
   place.store = std::make_shared<TcpStore>(options);
+  if (!server.prefix.empty()) place.store = std::make_shared<PrefixStore>(server.prefix, place.store);
 }
 
-void meet_at_address(MeetingPlace& place, const std::string& method, const std::string& address, Milliseconds timeout) {
+void meet_at_address(MeetingPlace& place, const std::string& method, const Method& parsed, const ReadVariable& read,
+                     Milliseconds timeout) {
+  const std::string& address = parsed.place;
   const std::size_t colon = address.rfind(':');
   if (colon == std::string::npos || colon == 0) {
     throw InvalidArgument(concat("init_process_group: the method '", method, "' names no port; write tcp://host:port"));
@@ -109,7 +129,7 @@ void meet_at_address(MeetingPlace& place, const std::string& method, const std::
   if (port < 1 || port > 65535)
     throw InvalidArgument(
         concat("init_process_group: port ", port, " in the method '", method, "'; ports are 1 to 65535"));
-  meet_at_server(place, address.substr(0, colon), port, timeout);
+  meet_at_server(place, {address.substr(0, colon), port, parsed.hosted, parsed.prefix}, read, timeout);
 }
 
 void meet_as_launched(MeetingPlace& place, const JobEnvironment& job, const ReadVariable& read, Milliseconds timeout) {
@@ -117,7 +137,7 @@ void meet_as_launched(MeetingPlace& place, const JobEnvironment& job, const Read
     if (job.rendezvous.find("://") == std::string::npos) return meet_in_file(place, job.rendezvous, timeout);
     const Method method = parse(job.rendezvous);
     if (method.scheme == "file") return meet_in_file(place, method.place, timeout);
-    if (method.scheme == "tcp") return meet_at_address(place, job.rendezvous, method.place, timeout);
+    if (method.scheme == "tcp") return meet_at_address(place, job.rendezvous, method, read, timeout);
     throw InvalidArgument(concat("init_process_group: GRADWIRE_RENDEZVOUS is '", job.rendezvous,
                                  "'; it must be a path, file:///path or tcp://host:port"));
   }
@@ -128,7 +148,7 @@ void meet_as_launched(MeetingPlace& place, const JobEnvironment& job, const Read
     return;
   }
   if (!job.master_address.empty() && job.master_port)
-    return meet_at_server(place, job.master_address, *job.master_port, timeout);
+    return meet_at_server(place, {job.master_address, *job.master_port, false, ""}, read, timeout);
   if (!one_host) {
     throw InvalidArgument(concat("init_process_group: ", job.launcher, " started ", place.world_size,
                                  " ranks on several hosts",
@@ -170,7 +190,7 @@ MeetingPlace find_meeting_place(const InitOptions& options, const ReadVariable& 
   if (method.scheme == "file") {
     meet_in_file(place, method.place, options.timeout);
   } else if (method.scheme == "tcp") {
-    meet_at_address(place, options.method, method.place, options.timeout);
+    meet_at_address(place, options.method, method, read, options.timeout);
   } else {
     throw InvalidArgument(concat("init_process_group: unknown method '", options.method,
                                  "'; known are env://, file:///path and tcp://host:port"));

@@ -6,7 +6,19 @@
 #define ASIO_STANDALONE
 #define ASIO_NO_DEPRECATED
 
+#include <fcntl.h>
+
 #include <asio.hpp>
 
 // For classes that hold Asio's objects; they cannot be seen further than those.
 #define GRADWIRE_HIDDEN __attribute__((visibility("hidden")))
+
+namespace gradwire::store_internal {
+
+// Asio opens its sockets without O_CLOEXEC: a program that this process starts would hold them open.
+template <class Socket>
+void close_on_exec(Socket& socket) {
+  static_cast<void>(::fcntl(socket.native_handle(), F_SETFD, FD_CLOEXEC));
+}
+
+}  // namespace gradwire::store_internal

@@ -44,8 +44,10 @@ bool is_loopback(const std::string& host) { return host == "localhost" || host =
 std::shared_ptr<TcpStoreServer> start_server(const TcpStoreOptions& options) {
   std::string address = options.bind_address;
   if (address.empty() && is_loopback(options.host)) address = options.host == "localhost" ? "127.0.0.1" : options.host;
-  return std::make_shared<TcpStoreServer>(store_internal::TcpStoreServerOptions{
-      .bind_address = std::move(address), .port = options.port, .reuse_port = options.reuse_port});
+  return std::make_shared<TcpStoreServer>(store_internal::TcpStoreServerOptions{.bind_address = std::move(address),
+                                                                                .port = options.port,
+                                                                                .reuse_port = options.reuse_port,
+                                                                                .secret = options.secret});
 }
 
 void require_options(const TcpStoreOptions& options) {
@@ -66,12 +68,13 @@ std::vector<std::string> copy(std::span<const std::string> list) { return {list.
 
 class TcpStore::Impl {
  public:
-  Impl(std::string host, std::uint16_t port, Milliseconds timeout, std::shared_ptr<TcpStoreServer> server)
-      : host(std::move(host)), port(port), timeout(timeout), server(std::move(server)) {}
+  Impl(std::string host, std::uint16_t port, std::string secret, Milliseconds timeout,
+       std::shared_ptr<TcpStoreServer> server)
+      : host(std::move(host)), port(port), secret(std::move(secret)), timeout(timeout), server(std::move(server)) {}
 
   // Makes the first connection.
   void connect(Deadline deadline, TcpStoreConnection::Retry retry) {
-    give_back(std::make_unique<TcpStoreConnection>(host, port, deadline, retry));
+    give_back(std::make_unique<TcpStoreConnection>(host, port, secret, deadline, retry));
   }
 
   // Sends a request and returns the reply to it, an error as an exception. `wait` is how long the server may hold the
@@ -109,6 +112,7 @@ class TcpStore::Impl {
 
   const std::string host;
   const std::uint16_t port;
+  const std::string secret;
   std::atomic<Milliseconds> timeout;
   const std::shared_ptr<TcpStoreServer> server;
 
@@ -129,7 +133,7 @@ class TcpStore::Impl {
       }
     }
     // The server was there once: if nobody listens now, it is gone for good.
-    return std::make_unique<TcpStoreConnection>(host, port, deadline, TcpStoreConnection::Retry::no);
+    return std::make_unique<TcpStoreConnection>(host, port, secret, deadline, TcpStoreConnection::Retry::no);
   }
 
   void give_back(std::unique_ptr<TcpStoreConnection> connection) {
@@ -146,7 +150,8 @@ TcpStore::TcpStore(TcpStoreOptions options) {
   const Deadline deadline = Deadline::after(options.timeout);
   std::shared_ptr<TcpStoreServer> server = options.is_server ? start_server(options) : nullptr;
   const std::uint16_t port = server != nullptr ? server->port() : options.port;
-  impl_ = std::make_unique<Impl>(std::move(options.host), port, options.timeout, std::move(server));
+  impl_ = std::make_unique<Impl>(std::move(options.host), port, std::move(options.secret), options.timeout,
+                                 std::move(server));
   impl_->connect(deadline, TcpStoreConnection::Retry::yes);
   if (options.world_size < 1 || !options.wait_for_workers) return;
   impl_->call("join", {.operation = Operation::join, .keys = {}, .values = {}});
@@ -270,7 +275,7 @@ void TcpStore::set_timeout(Milliseconds timeout) {
 }
 
 std::shared_ptr<Store> TcpStore::clone() {
-  auto copied = std::make_unique<Impl>(impl_->host, impl_->port, timeout(), impl_->server);
+  auto copied = std::make_unique<Impl>(impl_->host, impl_->port, impl_->secret, timeout(), impl_->server);
   copied->connect(Deadline::after(std::max(timeout(), kAnswerGrace)), TcpStoreConnection::Retry::no);
   return std::make_shared<TcpStore>(std::move(copied));
 }

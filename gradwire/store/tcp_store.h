@@ -24,6 +24,9 @@ struct TcpStoreOptions {
   bool wait_for_workers = true;
   // The store's timeout(); the constructor takes no longer either.
   Milliseconds timeout = kDefaultTimeout;
+  // Shared by all processes of the job: the server refuses clients that do not know it, and clients a server that does
+  // not (it never goes over the wire). Empty: anyone may connect. See secret.h.
+  std::string secret = {};
   // For the server: the numeric address of the interface to listen on. Empty: loopback when `host` is "localhost" or a
   // loopback address, all interfaces otherwise.
   std::string bind_address = {};
@@ -44,14 +47,15 @@ struct TcpStoreOptions {
 //
 // A caller that dies or gives up while an element is on the way to its queue_pop takes that element with it.
 //
-// The server is for a trusted network: anyone who can connect can read and write. Garbage (a port scan, a malformed or
-// oversized message) closes the connection that sent it and nothing else. A forked child must not use a TcpStore
+// Without a secret the server is for a trusted network: anyone who can connect can read and write. With one it lets in
+// those who know it; what they say is neither encrypted nor signed. Garbage (a port scan, a malformed or oversized
+// message) closes the connection that sent it and nothing else. A forked child must not use a TcpStore
 // (InvalidArgument). docs/format/tcp_store.md specifies the protocol.
 class TcpStore final : public Store {
  public:
   // Starts the server if it is this process's, then connects; a client tries again until the server is there. Throws
-  // StoreError when the port is in use or something else listens there, TimeoutError, InvalidArgument for options that
-  // make no sense.
+  // StoreError when the port is in use, or something else listens there, or the secret is another, TimeoutError,
+  // InvalidArgument for options that make no sense.
   explicit TcpStore(TcpStoreOptions options);
   class Impl;
   explicit TcpStore(std::unique_ptr<Impl> impl);  // for clone(); nobody else has an Impl

@@ -12,6 +12,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/store/asio_internal.h"
+#include "gradwire/store/handshake_internal.h"
 
 namespace gradwire::store_internal {
 
@@ -41,7 +42,8 @@ bool is_hung_up(const asio::error_code& error) {
 
 class GRADWIRE_HIDDEN TcpStoreConnection::Impl final {
  public:
-  Impl(std::string host, std::uint16_t port) : host_(std::move(host)), port_(port) {}
+  Impl(std::string host, std::uint16_t port, std::string secret)
+      : host_(std::move(host)), port_(port), secret_(std::move(secret)) {}
   ~Impl() { close(); }
 
   void connect(Deadline deadline, Retry retry) {
@@ -148,30 +150,61 @@ class GRADWIRE_HIDDEN TcpStoreConnection::Impl final {
     asio::error_code ignored;
     // A client that knocks on a free port of its own host may be given that very port as its source, and reach itself.
     if (socket_.local_endpoint(ignored) == socket_.remote_endpoint(ignored)) return asio::error::connection_refused;
+    close_on_exec(socket_);
     socket_.set_option(tcp::no_delay(true), ignored);
     socket_.set_option(asio::socket_base::keep_alive(true), ignored);
     if (const auto error = write(client_hello(), deadline)) return error;
     std::array<char, kHelloBytes> hello{};
     if (const auto error = read(hello.data(), hello.size(), deadline)) return error;
-    const auto version = version_of_server(std::string_view(hello.data(), hello.size()));
-    if (!version) throw StoreError(concat(name(), ": another program listens there (it is no store's server)"));
-    if (*version != kTcpStoreVersion) {
-      throw StoreError(concat(name(), ": the server speaks version ", *version,
-                              " of the store's protocol, this program ", kTcpStoreVersion,
+    const auto server = decode_server_hello(std::string_view(hello.data(), hello.size()));
+    if (!server) throw StoreError(concat(name(), ": another program listens there (it is no store's server)"));
+    if (server->version != kTcpStoreVersion) {
+      throw StoreError(concat(name(), ": the server speaks version ", server->version,
+                              " of the store's protocol, this program ", int{kTcpStoreVersion},
                               "; run the same release of gradwire on all ranks"));
+    }
+    if (server->asks_for_proof) return exchange_proofs(deadline);
+    if (secret_.empty()) return {};
+    throw StoreError(concat(name(),
+                            ": the server asks for no secret, though this program was given one; give all "
+                            "ranks of the job the same secret"));
+  }
+
+  asio::error_code exchange_proofs(Deadline deadline) {
+    if (secret_.empty()) {
+      throw StoreError(concat(name(),
+                              ": the server asks for a secret and this program was given none; set "
+                              "GRADWIRE_SECRET_FILE to the file that holds the job's secret"));
+    }
+    Challenges challenges{std::string(kChallengeBytes, '\0'), random_challenge()};
+    std::string& from_server = challenges.of_server;
+    if (const auto error = read(from_server.data(), from_server.size(), deadline)) return error;
+    if (const auto error = write(challenges.of_client + proof_of(Role::client, secret_, challenges), deadline)) {
+      return error;
+    }
+    std::string answer(1 + kProofBytes, '\0');
+    if (const auto error = read(answer.data(), answer.size(), deadline)) return error;
+    if (answer.front() != kProofAccepted) {
+      throw StoreError(
+          concat(name(), ": the server refused this program's secret; give all ranks of the job the same"));
+    }
+    if (!same_proof(answer.substr(1), proof_of(Role::server, secret_, challenges))) {
+      throw StoreError(concat(name(), ": the server does not know this program's secret; is it another job's?"));
     }
     return {};
   }
 
   const std::string host_;
   const std::uint16_t port_;
+  const std::string secret_;
   asio::io_context loop_{1};
   tcp::socket socket_{loop_};
 };
 
-TcpStoreConnection::TcpStoreConnection(const std::string& host, std::uint16_t port, Deadline deadline, Retry retry) {
+TcpStoreConnection::TcpStoreConnection(const std::string& host, std::uint16_t port, const std::string& secret,
+                                       Deadline deadline, Retry retry) {
   try {
-    impl_ = std::make_unique<Impl>(host, port);
+    impl_ = std::make_unique<Impl>(host, port, secret);
   } catch (const std::system_error& problem) {  // out of descriptors
     throw ResourceError(concat("TcpStore ", host, ":", port, ": cannot make a connection: ", problem.what()));
   }

@@ -17,10 +17,11 @@ class TcpStoreConnection final {
  public:
   enum class Retry { yes, no };
 
-  // Connects and exchanges hellos. Retry::yes tries again, with growing pauses, while nobody listens there. Throws
-  // TimeoutError at `deadline`, StoreError when the other side is no server of this version, or, with Retry::no, when
-  // nobody listens.
-  TcpStoreConnection(const std::string& host, std::uint16_t port, Deadline deadline, Retry retry);
+  // Connects and exchanges hellos, and proofs of the shared `secret` unless it is empty. Retry::yes tries again, with
+  // growing pauses, while nobody listens there. Throws TimeoutError at `deadline`, StoreError when the other side is no
+  // server of this version, or does not share the secret, or, with Retry::no, when nobody listens.
+  TcpStoreConnection(const std::string& host, std::uint16_t port, const std::string& secret, Deadline deadline,
+                     Retry retry);
   ~TcpStoreConnection();
   TcpStoreConnection(const TcpStoreConnection&) = delete;
   TcpStoreConnection& operator=(const TcpStoreConnection&) = delete;

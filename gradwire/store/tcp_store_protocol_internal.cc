@@ -29,15 +29,20 @@ Integer get(std::string_view bytes) noexcept {
   return static_cast<Integer>(value);
 }
 
-std::string hello(std::string_view magic) {
+std::string hello(std::string_view magic, bool asks_for_proof) {
   std::string out(magic);
   put(out, kTcpStoreVersion);
+  put(out, static_cast<std::uint8_t>(asks_for_proof));
   return out;
 }
 
-std::optional<std::uint16_t> version_of(std::string_view magic, std::string_view bytes) noexcept {
+std::optional<Hello> decode_hello(std::string_view magic, std::string_view bytes) noexcept {
   if (bytes.size() != kHelloBytes || bytes.substr(0, magic.size()) != magic) return std::nullopt;
-  return get<std::uint16_t>(bytes.substr(magic.size()));
+  const auto version = get<std::uint8_t>(bytes.substr(magic.size()));
+  const auto flags = get<std::uint8_t>(bytes.substr(magic.size() + 1));
+  // Another version may use the rest as it likes.
+  if (version == kTcpStoreVersion && flags > 1) return std::nullopt;
+  return Hello{version, flags == 1};
 }
 
 std::size_t list_bytes(const std::vector<std::string>& list) noexcept {
@@ -122,17 +127,13 @@ bool has_what_its_operation_takes(const Request& request) noexcept {
 
 }  // namespace
 
-std::string client_hello() { return hello(kClientMagic); }
+std::string client_hello() { return hello(kClientMagic, false); }
 
-std::string server_hello() { return hello(kServerMagic); }
+std::string server_hello(bool asks_for_proof) { return hello(kServerMagic, asks_for_proof); }
 
-std::optional<std::uint16_t> version_of_client(std::string_view bytes) noexcept {
-  return version_of(kClientMagic, bytes);
-}
+std::optional<Hello> decode_client_hello(std::string_view bytes) noexcept { return decode_hello(kClientMagic, bytes); }
 
-std::optional<std::uint16_t> version_of_server(std::string_view bytes) noexcept {
-  return version_of(kServerMagic, bytes);
-}
+std::optional<Hello> decode_server_hello(std::string_view bytes) noexcept { return decode_hello(kServerMagic, bytes); }
 
 std::size_t body_bytes(const Request& request) noexcept {
   return 1 + 8 + list_bytes(request.keys) + list_bytes(request.values);

@@ -15,18 +15,28 @@
 
 namespace gradwire::store_internal {
 
-inline constexpr std::uint16_t kTcpStoreVersion = 1;
+inline constexpr std::uint8_t kTcpStoreVersion = 1;
 inline constexpr std::size_t kHelloBytes = 8;
 inline constexpr std::size_t kLengthBytes = 8;
 // The most bytes that a message may have behind its length.
 inline constexpr std::uint64_t kMaxMessageBytes = 64 * 1024 * 1024;
 
-// What each side says first.
+// What each side says first. With `asks_for_proof` the server goes on with a challenge (handshake_internal.h).
 std::string client_hello();
-std::string server_hello();
-// The version in the other side's hello; nothing when it is no hello of this protocol.
-std::optional<std::uint16_t> version_of_client(std::string_view hello) noexcept;
-std::optional<std::uint16_t> version_of_server(std::string_view hello) noexcept;
+std::string server_hello(bool asks_for_proof = false);
+
+struct Hello {
+  int version = 0;
+  bool asks_for_proof = false;
+};
+// The other side's hello; nothing when it is no hello of this protocol.
+std::optional<Hello> decode_client_hello(std::string_view hello) noexcept;
+std::optional<Hello> decode_server_hello(std::string_view hello) noexcept;
+
+// Where the server asks for proof: its challenge follows its hello, then the client sends a challenge of its own and
+// its proof, then the server one byte and its own proof (zeros where it refuses), and closes where it refuses.
+inline constexpr char kProofAccepted = 1;
+inline constexpr char kProofRefused = 0;
 
 enum class Operation : std::uint8_t {
   set = 1,          // keys: 1, values: 1

@@ -65,11 +65,16 @@ TEST(TcpStoreProtocol, TheBytesAreThoseOfTheSpecification) {
 }
 
 TEST(TcpStoreProtocol, HellosAreToldApart) {
-  EXPECT_EQ(version_of_client(client_hello()), kTcpStoreVersion);
-  EXPECT_EQ(version_of_server(server_hello()), kTcpStoreVersion);
-  EXPECT_EQ(version_of_client(server_hello()), std::nullopt);
-  EXPECT_EQ(version_of_client("GET / HT"), std::nullopt);
-  EXPECT_EQ(version_of_client("gwtcpc"), std::nullopt);
+  EXPECT_EQ(decode_client_hello(client_hello()).value().version, kTcpStoreVersion);
+  for (const bool asks : {false, true}) {
+    EXPECT_EQ(decode_server_hello(server_hello(asks)).value().version, kTcpStoreVersion);
+    EXPECT_EQ(decode_server_hello(server_hello(asks)).value().asks_for_proof, asks);
+    EXPECT_FALSE(decode_client_hello(server_hello(asks)));
+  }
+  EXPECT_EQ(decode_server_hello(std::string("gwtcps\x09\x03")).value().version, 9) << "another version is told apart";
+  EXPECT_FALSE(decode_server_hello("gwtcps\x01\x02")) << "a flag that this version does not know";
+  EXPECT_FALSE(decode_client_hello("GET / HT"));
+  EXPECT_FALSE(decode_client_hello("gwtcpc"));
 }
 
 TEST(TcpStoreProtocol, EveryCutAndEveryExtraByteIsRefused) {

@@ -62,6 +62,7 @@ tcp::acceptor listen(asio::io_context& loop, const TcpStoreServerOptions& option
     const tcp::endpoint endpoint(address, options.port);
     acceptor.open(endpoint.protocol(), error);
     if (error) return acceptor;
+    close_on_exec(acceptor);
     // Connections of an earlier server that linger in TIME_WAIT do not count as use of the port.
     acceptor.set_option(tcp::acceptor::reuse_address(true), error);
     if (!error && options.reuse_port) acceptor.set_option(ReusePort(true), error);
@@ -134,7 +135,8 @@ class GRADWIRE_HIDDEN TcpStoreServer::Impl final : public TcpStoreSession::Owner
       if (error == asio::error::operation_aborted) return;
       if (error) return accept_later(error);
       try {
-        const auto session = std::make_shared<Session>(std::move(socket), *this);
+        close_on_exec(socket);
+        const auto session = std::make_shared<Session>(std::move(socket), options_.secret, *this);
         sessions_.insert(session);
         strangers_.push_back(session);
         session->start(Deadline::after(options_.hello_timeout));
@@ -243,7 +245,7 @@ class GRADWIRE_HIDDEN TcpStoreServer::Impl final : public TcpStoreSession::Owner
   asio::steady_timer retry_;
   KeyValueMap map_;
   std::unordered_set<Session::Ptr> sessions_;
-  std::list<Session::Ptr> strangers_;  // those that have not said hello, oldest first
+  std::list<Session::Ptr> strangers_;  // those that were not greeted yet, oldest first
   std::unordered_map<std::string, std::deque<Parked>> parked_;
   std::unordered_map<Session*, std::string> where_;  // the key under which a session's request is parked
 

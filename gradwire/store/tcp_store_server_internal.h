@@ -17,9 +17,10 @@ struct TcpStoreServerOptions {
   std::string bind_address;  // a numeric address; empty: all interfaces, IPv4 and IPv6
   std::uint16_t port = 0;    // 0: any free one
   bool reuse_port = false;   // SO_REUSEPORT
-  // A connection must say hello within that time.
+  std::string secret = {};   // what clients must prove to know; empty: nothing
+  // A connection must say hello, and prove that it knows the secret, within that time.
   Milliseconds hello_timeout = std::chrono::seconds(10);
-  // When more connections than that have not said hello yet, the oldest of them is closed.
+  // When more connections than that have not done so yet, the oldest of them is closed.
   std::size_t max_strangers = 256;
 };
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "gradwire/base/log.h"
+#include "gradwire/base/strings.h"
 
 namespace gradwire::store_internal {
 namespace {
@@ -30,8 +31,8 @@ auto TcpStoreSession::then(Next next) {
   };
 }
 
-TcpStoreSession::TcpStoreSession(asio::ip::tcp::socket socket, Owner& owner)
-    : socket_(std::move(socket)), timer_(socket_.get_executor()), owner_(owner) {
+TcpStoreSession::TcpStoreSession(asio::ip::tcp::socket socket, const std::string& secret, Owner& owner)
+    : socket_(std::move(socket)), timer_(socket_.get_executor()), secret_(secret), owner_(owner) {
   asio::error_code ignored;  // a connection that cannot take an option works without
   socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
   socket_.set_option(asio::socket_base::keep_alive(true), ignored);
@@ -44,19 +45,50 @@ void TcpStoreSession::start(Deadline deadline) {
 
 void TcpStoreSession::read_hello() {
   asio::async_read(socket_, asio::buffer(head_.data(), kHelloBytes), then([this] {
-                     const auto version = version_of_client(std::string_view(head_.data(), kHelloBytes));
-                     if (!version) {
+                     const auto client = decode_client_hello(std::string_view(head_.data(), kHelloBytes));
+                     if (!client) {
                        log::debug("tcp store: closing a connection that does not speak the store's protocol");
                        return close();
                      }
-                     timer_.cancel();
-                     ++turn_;
-                     owner_.greeted(shared_from_this());
-                     out_ = server_hello();
-                     const bool understood = *version == kTcpStoreVersion;
-                     asio::async_write(socket_, asio::buffer(out_),
-                                       then([this, understood] { understood ? read_length() : close(); }));
+                     out_ = server_hello(!secret_.empty());
+                     if (client->version != kTcpStoreVersion) {
+                       log::warn(concat("tcp store: refused a client that speaks version ", client->version,
+                                        " of the store's protocol; this server speaks ", int{kTcpStoreVersion}));
+                       return asio::async_write(socket_, asio::buffer(out_), then([this] { close(); }));
+                     }
+                     if (!secret_.empty()) return read_proof();
+                     greet();
                    }));
+}
+
+void TcpStoreSession::read_proof() {
+  challenges_.of_server = random_challenge();
+  out_ += challenges_.of_server;
+  body_.resize(kChallengeBytes + kProofBytes);
+  asio::async_write(socket_, asio::buffer(out_),
+                    then([this] { asio::async_read(socket_, asio::buffer(body_), then([this] { check_proof(); })); }));
+}
+
+void TcpStoreSession::check_proof() {
+  const std::string said = std::exchange(body_, {});
+  challenges_.of_client = said.substr(0, kChallengeBytes);
+  if (same_proof(said.substr(kChallengeBytes), proof_of(Role::client, secret_, challenges_))) {
+    out_ = kProofAccepted + proof_of(Role::server, secret_, challenges_);
+    return greet();
+  }
+  asio::error_code ignored;
+  log::warn(concat("tcp store: refused a client with another secret, from ",
+                   socket_.remote_endpoint(ignored).address().to_string()));
+  out_ = std::string(1, kProofRefused) + std::string(kProofBytes, '\0');
+  asio::async_write(socket_, asio::buffer(out_), then([this] { close(); }));
+}
+
+// Sends what is in out_, and goes on to the requests.
+void TcpStoreSession::greet() {
+  timer_.cancel();
+  ++turn_;
+  owner_.greeted(shared_from_this());
+  asio::async_write(socket_, asio::buffer(out_), then([this] { read_length(); }));
 }
 
 void TcpStoreSession::read_length() {

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// One client's connection as the server sees it: hello, framing, one request at a time.
+// One client's connection as the server sees it: hello, proof of the secret, framing, one request at a time.
 #pragma once
 
 #include <array>
@@ -10,6 +10,7 @@
 
 #include "gradwire/base/deadline.h"
 #include "gradwire/store/asio_internal.h"
+#include "gradwire/store/handshake_internal.h"
 #include "gradwire/store/tcp_store_protocol_internal.h"
 
 namespace gradwire::store_internal {
@@ -26,6 +27,7 @@ class GRADWIRE_HIDDEN TcpStoreSession final : public std::enable_shared_from_thi
   class Owner {
    public:
     virtual ~Owner() = default;
+    // The client has said hello and proved what it had to.
     virtual void greeted(const Ptr& session) = 0;
     // Must call reply() or hold().
     virtual void requested(const Ptr& session, Request request) = 0;
@@ -33,10 +35,10 @@ class GRADWIRE_HIDDEN TcpStoreSession final : public std::enable_shared_from_thi
     virtual void closed(const Ptr& session) = 0;
   };
 
-  // `owner` lives longer than the event loop runs.
-  TcpStoreSession(asio::ip::tcp::socket socket, Owner& owner);
+  // `secret` (empty: none) and `owner` live longer than the event loop runs.
+  TcpStoreSession(asio::ip::tcp::socket socket, const std::string& secret, Owner& owner);
 
-  // Waits for the hello until `deadline`.
+  // Waits for the hello and the proof until `deadline`.
   void start(Deadline deadline);
 
   // Answers the request at hand and goes on to the next.
@@ -50,6 +52,9 @@ class GRADWIRE_HIDDEN TcpStoreSession final : public std::enable_shared_from_thi
 
  private:
   void read_hello();
+  void read_proof();
+  void check_proof();
+  void greet();
   void read_length();
   void read_body(std::size_t length);
   void start_timer(Deadline deadline, std::function<void()> expired);
@@ -59,12 +64,14 @@ class GRADWIRE_HIDDEN TcpStoreSession final : public std::enable_shared_from_thi
 
   asio::ip::tcp::socket socket_;
   asio::steady_timer timer_;
+  const std::string& secret_;
   Owner& owner_;
   bool closed_ = false;
   bool held_ = false;
   bool watching_ = false;   // whether an operation waits for bytes or the end of a held connection
   std::uint64_t turn_ = 0;  // changes with every hold() and reply(), so that a timer of an earlier turn can tell
   std::array<char, kLengthBytes> head_{};
+  Challenges challenges_;
   std::string body_;
   std::string out_;
 };

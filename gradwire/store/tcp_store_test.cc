@@ -9,9 +9,11 @@
 #include <future>
 #include <memory>
 #include <random>
+#include <set>
 #include <vector>
 
 #include "gradwire/base/error.h"
+#include "gradwire/store/handshake_internal.h"
 #include "gradwire/store/raw_socket_test_internal.h"
 #include "gradwire/store/store_test_support_internal.h"
 #include "gradwire/store/tcp_store_protocol_internal.h"
@@ -399,6 +401,71 @@ TEST(TcpStoreStrangers, ACrowdOfThemShutsNobodyOut) {
   store.set("key", "value");
   EXPECT_EQ(store.get("key"), "value");
   EXPECT_TRUE(crowd.front().is_closed_by_peer());
+}
+
+TEST(TcpStoreSecret, WhoeverKnowsItIsServed) {
+  const std::string secret("any bytes \0 at all", 18);
+  TcpStore server({.is_server = true, .secret = secret});
+  TcpStore client({.port = server.port(), .secret = secret});
+  client.set("key", "value");
+  EXPECT_EQ(client.clone()->get("key"), "value");
+  EXPECT_EQ(server.get("key"), "value");
+}
+
+TEST(TcpStoreSecret, AnotherOneOrNoneIsRefusedAndSaid) {
+  TcpStore server({.is_server = true, .secret = "the job's"});
+  const auto with = [&](const std::string& secret) {
+    return message_of<StoreError>([&] { TcpStore({.port = server.port(), .secret = secret}); });
+  };
+  EXPECT_TRUE(contains(with("the job'S"), "refused this program's secret"));
+  EXPECT_TRUE(contains(with(""), "was given none"));
+  TcpStore open({.is_server = true});
+  const auto text = message_of<StoreError>([&] { TcpStore({.port = open.port(), .secret = "the job's"}); });
+  EXPECT_TRUE(contains(text, "asks for no secret")) << text;
+  EXPECT_EQ(server.add("served all along", 1), 1);
+}
+
+// A listener that plays the server's part without the secret: it could only guess the proof, or send back the client's.
+TEST(TcpStoreSecret, AServerThatDoesNotKnowItIsRefused) {
+  using store_internal::kChallengeBytes;
+  RawSocket listener = RawSocket::bind(0);
+  listener.listen();
+  auto impostor = std::async(std::launch::async, [&] {
+    RawSocket connection = listener.accept();
+    connection.receive(store_internal::kHelloBytes);
+    connection.send(store_internal::server_hello(true) + std::string(kChallengeBytes, 'c'));
+    const std::string said = connection.receive(kChallengeBytes + store_internal::kProofBytes);
+    connection.send(store_internal::kProofAccepted + said.substr(kChallengeBytes));
+    connection.is_closed_by_peer();
+  });
+  const auto text = message_of<StoreError>([&] { TcpStore({.port = listener.port(), .secret = "s"}); });
+  EXPECT_TRUE(contains(text, "does not know this program's secret")) << text;
+  impostor.get();
+}
+
+// What one client said to prove itself is of no use to the next: the server's challenge is another.
+TEST(TcpStoreSecret, AStrangerGetsNowhere) {
+  TcpStore server({.is_server = true, .secret = "s"});
+  std::set<std::string> challenges;
+  for (const std::string& says :
+       {std::string(64, '\0'), std::string(64, 'x'),
+        store_internal::encode(Request{Operation::set, 0, {"key"}, {"value"}}) + std::string(99, ' ')}) {
+    RawSocket socket = RawSocket::connect(server.port());
+    socket.send(store_internal::client_hello());
+    EXPECT_EQ(socket.receive(store_internal::kHelloBytes), store_internal::server_hello(true));
+    EXPECT_TRUE(challenges.insert(socket.receive(store_internal::kChallengeBytes)).second);
+    socket.send(says);
+    EXPECT_EQ(socket.receive(1), std::string(1, store_internal::kProofRefused));
+    EXPECT_TRUE(socket.is_closed_by_peer());
+  }
+  EXPECT_EQ(server.num_keys(), 0);
+}
+
+TEST(TcpStoreSecret, WhoeverProvesNothingIsClosedInTime) {
+  TcpStoreServer server({.bind_address = "127.0.0.1", .secret = "s", .hello_timeout = Milliseconds(100)});
+  RawSocket slow = RawSocket::connect(server.port());
+  slow.send(store_internal::client_hello() + std::string(10, 'x'));
+  EXPECT_TRUE(slow.is_closed_by_peer());
 }
 
 }  // namespace

@@ -42,6 +42,8 @@ FaultInjectingGroup::FaultInjectingGroup(std::shared_ptr<ProcessGroup> wrapped, 
       wrapped_(std::move(wrapped)),
       faults_(std::move(faults)) {
   set_timeout(wrapped_->timeout());
+  set_group_name(wrapped_->group_name());
+  set_group_desc(wrapped_->group_desc());
   const std::lock_guard lock(faults_->mutex);
   faults_->wrapped.push_back(wrapped_);
 }

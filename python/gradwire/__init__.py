@@ -10,28 +10,17 @@
     model.register_comm_hook(*gradwire.hooks.power_sgd(rank=4))
 
 After `import gradwire`, torch.distributed.init_process_group("gradwire") runs PyTorch's own collectives over it.
-
-See docs/python.md for what differs from PyTorch.
+See docs/python.md for what differs from PyTorch. gradwire.report needs neither torch nor the runtime.
 """
-import threading
+import importlib.util as _importlib
 
-import torch
-
-from gradwire import _build
-
-if torch.__version__.split("+")[0] != _build.TORCH_VERSION:
-    raise ImportError(
-        f"gradwire was built for torch {_build.TORCH_VERSION}, but torch {torch.__version__} is installed in "
-        f"{torch.__path__[0]}. Their binary interfaces differ: install torch=={_build.TORCH_VERSION}, or build gradwire "
-        "again against this torch (pip install --no-build-isolation . in its sources)."
-    )
-
-from gradwire import _C, _c10d, distributed, hooks, nn  # noqa: E402  (_C needs torch's libraries loaded, and checked)
-from gradwire._c10d import from_c10d, to_c10d  # noqa: E402
-
-if threading.current_thread() is threading.main_thread():
-    _C.watch_signals()
-_c10d.register()
-
-__version__ = _build.VERSION
 __all__ = ["distributed", "from_c10d", "hooks", "nn", "to_c10d"]
+
+if _importlib.find_spec("gradwire._build") is not None:
+    from gradwire._runtime import __version__, distributed, from_c10d, hooks, nn, to_c10d
+else:  # the folder of the sources: gradwire.report alone
+
+    def __getattr__(name: str) -> object:
+        raise AttributeError(
+            f"gradwire.{name} needs the C++ runtime, which lies beside the built package (build/python) or an installed one."
+        )

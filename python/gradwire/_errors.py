@@ -8,8 +8,8 @@ import builtins
 import torch.distributed as _torch
 
 __all__ = [
-    "AbortedError", "DistBackendError", "DistError", "DistNetworkError", "DistStoreError", "InternalError",
-    "InvalidArgument", "MismatchError", "PeerError", "ResourceError", "StoreError", "TimeoutError", "UnsupportedError",
+    "AbortedError", "DistBackendError", "DistError", "DistNetworkError", "DistStoreError", "EarlyTermination",
+    "InternalError", "InvalidArgument", "MismatchError", "PeerError", "ResourceError", "StoreError", "TimeoutError", "UnsupportedError",
 ]
 
 
@@ -62,6 +62,10 @@ class AbortedError(DistBackendError):
 
 class ResourceError(DistError):
     """The machine refused memory, a descriptor, a thread; nothing was touched."""
+
+
+class EarlyTermination(DistError):
+    """A rank ran out of inputs, and join() was told to raise then. Groups stay usable."""
 
 
 class InternalError(DistError):

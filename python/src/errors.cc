@@ -4,6 +4,7 @@
 
 #include "binding.h"
 #include "gradwire/base/interrupt.h"
+#include "gradwire/ddp/join.h"
 
 namespace gradwire::python {
 namespace {
@@ -18,6 +19,7 @@ const char* class_name(const Error& error) {
   if (dynamic_cast<const ResourceError*>(&error) != nullptr) return "ResourceError";
   if (dynamic_cast<const StoreError*>(&error) != nullptr) return "StoreError";
   if (dynamic_cast<const InternalError*>(&error) != nullptr) return "InternalError";
+  if (dynamic_cast<const EarlyTermination*>(&error) != nullptr) return "EarlyTermination";
   return "DistError";
 }
 

@@ -15,7 +15,7 @@ from gradwire import distributed as dist
 from gradwire.distributed.algorithms import ddp_comm_hooks
 from gradwire.distributed.algorithms.ddp_comm_hooks import DDPCommHookType, register_ddp_comm_hook
 from gradwire.distributed.algorithms.ddp_comm_hooks import default_hooks, optimizer_overlap_hooks, powerSGD_hook
-from gradwire.nn.parallel import DistributedDataParallel
+from gradwire.nn.parallel import DistributedDataParallel, MixedPrecision
 
 SIZE = 2
 
@@ -296,7 +296,7 @@ def test_hooks_without_ddp_and_clipping(ranks):
 
 def test_what_has_no_meaning_is_refused(ranks):
     def body(group):
-        for arguments in ({"mixed_precision": object()}, {"bucket_cap_mb_list": [1]}, {"dim": 1}):
+        for arguments in ({"device_mesh": object()}, {"bucket_cap_mb_list": [1]}, {"dim": 1}):
             with pytest.raises(dist.UnsupportedError, match=next(iter(arguments))):
                 DistributedDataParallel(make_model(), process_group=group, **arguments)
         with pytest.raises(TypeError):
@@ -334,3 +334,28 @@ def test_post_local_sgd_averages_models_now_and_then(ranks):
         return alike
 
     assert ranks.all_well(SIZE, body) == [[True, False, True, False, True]] * SIZE
+
+
+def test_join_lets_ranks_have_different_numbers_of_batches(ranks):
+    def body(group):
+        ddp = DistributedDataParallel(make_model(), process_group=group)
+        optimizer = torch.optim.SGD(ddp.parameters(), 0.1)
+        with ddp.join():
+            for _ in range(2 + 2 * group.rank()):
+                gradients(ddp, group, steps=1)
+                optimizer.step()
+        return [parameter.detach().clone() for parameter in ddp.parameters()]
+
+    assert_all_equal(ranks.all_well(SIZE, body))
+
+
+def test_mixed_precision(ranks):
+    def body(group):
+        types = MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+        ddp = DistributedDataParallel(make_model(), process_group=group, mixed_precision=types)
+        assert ddp(batch_of(0)).dtype == torch.bfloat16
+        result = gradients(ddp, group)
+        assert all(parameter.dtype == torch.float32 for parameter in ddp.parameters())
+        return result
+
+    assert_averages(ranks.all_well(SIZE, body), rtol=0.1, atol=0.3)

@@ -16,7 +16,7 @@ from gradwire.nn.parallel import DistributedDataParallel
 assert dist.is_available() and not dist.is_initialized() and dist.group.WORLD is None
 rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 for generation in range(5):
-    dist.init_process_group("shm", init_method="file://" + os.environ["MEET"])
+    dist.init_process_group("shm", "file://" + os.environ["MEET"], rank=rank, world_size=size)
     assert (dist.get_rank(), dist.get_world_size(), dist.get_backend()) == (rank, size, "shm")
     tensor = torch.ones(1000) * (rank + 1)
     dist.all_reduce(tensor)
@@ -31,7 +31,7 @@ for generation in range(5):
     dist.destroy_process_group()
     assert not dist.is_initialized() and dist.get_pg_count() == 0
 
-dist.init_process_group("shm", init_method="file://" + os.environ["MEET"])
+dist.init_process_group("shm", "file://" + os.environ["MEET"], rank=rank, world_size=size)
 child = os.fork()
 if child == 0:
     code = 1

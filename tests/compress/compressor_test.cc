@@ -286,10 +286,10 @@ TEST(Convergence, TopKOnePercentNeedsAMemory) {
       const auto compressor = make_compressor(description);
       Floats x(count, 2.0f);
       Floats gradient(count);
-      for (std::uint64_t step = 0; step < 6000; ++step) {
+      for (std::uint64_t step = 0; step < 3000; ++step) {
         for (std::size_t i = 0; i < count; ++i) gradient[i] = x[i] - target[i];
         compressor->all_reduce(transport, segments, {.tensor = 1, .step = step, .divisor = 0}, gradient);
-        for (std::size_t i = 0; i < count; ++i) x[i] -= 0.005f * gradient[i];
+        for (std::size_t i = 0; i < count; ++i) x[i] -= 0.01f * gradient[i];
       }
       double squares = 0;
       for (std::size_t i = 0; i < count; ++i) {

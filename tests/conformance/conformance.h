@@ -20,6 +20,9 @@ namespace gradwire::testing {
 
 class ConformanceTest : public ::testing::TestWithParam<World> {
  protected:
+  void SetUp() override {
+    if (!can_run(GetParam())) GTEST_SKIP() << "needs mpirun -n " << GetParam().size;
+  }
   const World& world() const { return GetParam(); }
   void run(const std::function<void(RankContext&)>& body) const { run_world(GetParam(), body); }
 };

@@ -6,9 +6,7 @@
 #include <cstring>
 
 #include "gradwire/backend/fingerprint_internal.h"
-#include "gradwire/backend/validate_internal.h"
 #include "gradwire/base/error.h"
-#include "gradwire/base/os_handles.h"
 #include "gradwire/base/strings.h"
 
 namespace gradwire::testing {
@@ -170,26 +168,6 @@ std::unique_ptr<Channel> LoopbackChannel::duplicate(const CallOptions& options) 
   run(fingerprint_of(Operation::duplicate), options,
       [&] { channel = std::make_unique<LoopbackChannel>(hub_, concat(name_, ".", ++duplicates_), rank_); });
   return channel;
-}
-
-Allocation LoopbackChannel::allocate(std::size_t bytes, const CallOptions& options) {
-  validate::allocate(*this, bytes);
-  std::vector<std::byte> failed(static_cast<std::size_t>(size()));
-  Allocation allocation{nullptr, bytes, false};
-  run(fingerprint_of(Operation::allocate, DType::u8, bytes), options, [&] {
-    try {
-      const auto mapping = std::make_shared<Mapping>(Mapping::anonymous(std::max<std::size_t>(bytes, 1)));
-      allocation.data = {mapping, mapping->data()};
-    } catch (const ResourceError&) {  // told to all below
-    }
-    const std::byte mine{allocation.data == nullptr};
-    failed[static_cast<std::size_t>(rank_)] = mine;
-    share(&mine, failed.data(), 1, options.deadline);
-  });
-  for (std::size_t r = 0; r < failed.size(); ++r) {
-    if (failed[r] != std::byte{0}) throw ResourceError(concat("rank ", r, " was refused ", bytes, " bytes"));
-  }
-  return allocation;
 }
 
 }  // namespace gradwire::testing

@@ -69,7 +69,6 @@ class LoopbackChannel final : public GenericChannel {
   int rank() const noexcept override { return rank_; }
   int size() const noexcept override { return hub_->size(); }
   std::unique_ptr<Channel> duplicate(const CallOptions& options) override;
-  Allocation allocate(std::size_t bytes, const CallOptions& options) override;
 
  protected:
   std::shared_ptr<Request> start_send(const void* data, std::size_t bytes, int destination, std::uint32_t tag) override;

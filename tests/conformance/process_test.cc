@@ -30,6 +30,13 @@ GRADWIRE_CONFORMANCE_SUITE(Process, 2, 3);
 class ProcessRanks : public ConformanceTest {};
 INSTANTIATE_TEST_SUITE_P(All, ProcessRanks, ::testing::Values(World{Kind::shm, 2}, World{Kind::shm, 3}), world_name);
 
+// What a process may do to its forked children, and they to it.
+class ForkedChildren : public ConformanceTest {};
+INSTANTIATE_TEST_SUITE_P(All, ForkedChildren,
+                         ::testing::Values(World{Kind::shm, 2}, World{Kind::shm, 3}, World{Kind::mpi, 2},
+                                           World{Kind::mpi, 3}),
+                         world_name);
+
 std::size_t entries(const std::string& folder) {
   const auto begin = std::filesystem::directory_iterator(folder);
   return static_cast<std::size_t>(std::distance(begin, std::filesystem::directory_iterator{}));
@@ -65,7 +72,7 @@ TEST_P(Process, TwoHundredLivesLeakNoDescriptorMappingThreadOrFile) {
     // The first lives warm up what a process keeps: arenas of malloc, stacks of threads, lazily opened files.
     std::size_t fds = 0, maps = 0, tasks = 0;
     // Ranks that share a process would see the descriptors with which others count.
-    const bool counts = context.world().kind == Kind::shm || context.rank() == 0;
+    const bool counts = has_processes(context.world().kind) || context.rank() == 0;
     for (int life = 0; life < 200; ++life) {
       context.join(life);
       if (life % 10 == 0) use(context.channel());
@@ -91,7 +98,7 @@ TEST_P(Process, TwoHundredLivesLeakNoDescriptorMappingThreadOrFile) {
   EXPECT_EQ(files_in("/dev/shm"), before);
 }
 
-TEST_P(ProcessRanks, AForkedChildThatExitsDisturbsNobody) {
+TEST_P(ForkedChildren, AForkedChildThatExitsDisturbsNobody) {
   run([](RankContext& context) {
     use(context.channel());
     const Allocation allocation = context.channel().allocate(40'000, guarded());
@@ -120,7 +127,7 @@ TEST_P(ProcessRanks, AForkedChildThatExitsDisturbsNobody) {
   });
 }
 
-TEST_P(ProcessRanks, AChildThatLivesOnDoesNotKeepItsParentAlive) {
+TEST_P(ForkedChildren, AChildThatLivesOnDoesNotKeepItsParentAlive) {
   run([](RankContext& context) {
     // The child holds copies of all descriptors. Its parent leaves; the others must see that.
     if (context.rank() == 0) {

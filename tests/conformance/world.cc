@@ -3,7 +3,10 @@
 #include "tests/conformance/world.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <cstdlib>
+#include <filesystem>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -31,6 +34,8 @@ std::string name_of(Kind kind) {
       return "threads";
     case Kind::shm:
       return "shm";
+    case Kind::mpi:
+      return "mpi";
   }
   return "unknown";
 }
@@ -105,8 +110,36 @@ void run_processes(const World& world, bool joined, const std::function<void(Ran
   for (ChildProcess& child : children) child.expect_success(guard);
 }
 
+int from_mpirun(const char* variable) {
+  const char* const text = std::getenv(variable);
+  return text == nullptr ? -1 : std::atoi(text);
+}
+
+// The rank of this process in the one test after the other that all ranks run in step.
+void run_as_mpi_rank(const World& world, bool joined, const std::function<void(RankContext&)>& body) {
+  static int worlds = 0;
+  const int rank = from_mpirun("OMPI_COMM_WORLD_RANK");
+  // mpirun is the parent of all its ranks on a host.
+  const std::string path =
+      concat(std::filesystem::temp_directory_path().string(), "/gradwire-mpi-test.", ::getppid(), ".", worlds++);
+  {
+    const std::unique_ptr<RankContext> context = process_rank(world, rank, path);
+    run_rank(*context, joined, body);
+    context->leave();
+    // Rank 0 takes the file away, after the others are through with it.
+    context->store().set(concat("through/", rank), "yes");
+    if (rank != 0) return;
+    std::vector<std::string> through;
+    for (int r = 0; r < world.size; ++r) through.push_back(concat("through/", r));
+    context->store().wait(through, kGuard);
+  }
+  std::filesystem::remove(path);
+}
+
 void run_any(const World& world, bool joined, const std::function<void(RankContext&)>& body) {
-  if (world.kind == Kind::shm) {
+  if (world.kind == Kind::mpi) {
+    run_as_mpi_rank(world, joined, body);
+  } else if (world.kind == Kind::shm) {
     run_processes(world, joined, body);
   } else {
     run_threads(world, joined, body);
@@ -118,9 +151,13 @@ void run_any(const World& world, bool joined, const std::function<void(RankConte
 std::string name_of(const World& world) { return concat(name_of(world.kind), "_", world.size); }
 std::ostream& operator<<(std::ostream& out, const World& world) { return out << name_of(world); }
 
+bool can_run(const World& world) {
+  return world.kind != Kind::mpi || from_mpirun("OMPI_COMM_WORLD_SIZE") == world.size;
+}
+
 std::vector<World> worlds(const std::vector<int>& sizes) {
   std::vector<World> all;
-  for (const Kind kind : {Kind::loopback, Kind::threads, Kind::shm}) {
+  for (const Kind kind : {Kind::loopback, Kind::threads, Kind::shm, Kind::mpi}) {
     for (const int size : sizes) all.push_back({kind, size});
   }
   return all;

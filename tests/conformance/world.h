@@ -18,6 +18,7 @@ enum class Kind {
   loopback,  // generic collectives over mailboxes, ranks as threads
   threads,   // the backend of that name, ranks as threads
   shm,       // the backend of that name, ranks as forked processes
+  mpi,       // the backend of that name; mpirun has started this program once a rank, and each runs every test
 };
 
 struct World {
@@ -26,6 +27,11 @@ struct World {
 };
 std::string name_of(const World& world);  // "shm_3"
 std::ostream& operator<<(std::ostream& out, const World& world);
+
+// Whether ranks are processes, one each.
+inline bool has_processes(Kind kind) { return kind == Kind::shm || kind == Kind::mpi; }
+// Whether a world can run here: one of MPI needs a program that mpirun started with as many ranks.
+bool can_run(const World& world);
 
 // All kinds with each of `sizes`.
 std::vector<World> worlds(const std::vector<int>& sizes);

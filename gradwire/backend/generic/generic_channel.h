@@ -53,6 +53,9 @@ class GenericChannel : public Channel {
   void all_to_all(std::span<const ConstSlice> inputs, std::span<const Slice> outputs, DType dtype,
                   const CallOptions& options) override;
 
+  // Private memory on all ranks: nothing is reduced where it lies.
+  Allocation allocate(std::size_t bytes, const CallOptions& options) override;
+
   // Check the arguments (tags included) and the channel's state, then start_send() and start_receive().
   std::shared_ptr<Request> isend(const void* data, std::size_t bytes, int destination, std::uint32_t tag) final;
   std::shared_ptr<Request> irecv(void* data, std::size_t bytes, int source, std::uint32_t tag) final;
@@ -75,7 +78,7 @@ class GenericChannel : public Channel {
   virtual void announce_end(std::string_view reason) noexcept = 0;
 
   // Runs `body` as one collective: compares fingerprints, then calls it. An exception ends the channel, and what comes
-  // out is the first reason. For collectives that the derived class adds (duplicate, allocate). `call.sequence` and
+  // out is the first reason. For collectives that the derived class adds (duplicate). `call.sequence` and
   // `call.tag` are filled in.
   void run(Fingerprint call, const CallOptions& options, const std::function<void()>& body);
 

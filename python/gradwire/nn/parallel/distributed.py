@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from typing import Any, Iterator
+from typing import Any, Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -36,17 +36,24 @@ def _tensors_in(value: Any, found: list[Tensor]) -> list[Tensor]:
     return found
 
 
-def _moved(value: Any, device: torch.device) -> Any:
-    """`value` with every tensor in it on `device`; what is no container of tensors stays as it is."""
+def _moved(value: Any, move: Callable[[Tensor], Tensor]) -> Any:
+    """`value` with move(tensor) for every tensor in it; what is no container of tensors stays as it is."""
     if isinstance(value, Tensor):
-        return value.to(device)
+        return move(value)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_moved(item, device) for item in value))
+        return type(value)(*(_moved(item, move) for item in value))
     if isinstance(value, (list, tuple)):
-        return type(value)(_moved(item, device) for item in value)
+        return type(value)(_moved(item, move) for item in value)
     if isinstance(value, dict):
-        return type(value)((key, _moved(item, device)) for key, item in value.items())
+        return type(value)((key, _moved(item, move)) for key, item in value.items())
     return value
+
+
+def _mixed_precision(asked: Any) -> _C.MixedPrecision | None:
+    """PyTorch's _MixedPrecision, or anything with its three types."""
+    if asked is None:
+        return None
+    return _C.MixedPrecision(asked.param_dtype, asked.reduce_dtype, asked.buffer_dtype)
 
 
 def _device_index(device: Any) -> int:
@@ -75,6 +82,10 @@ class DistributedDataParallel(Module):
     find_unused_parameters: some parameters may get no gradient, others in each iteration and on each rank.
     static_graph: every iteration on every rank has the same graph.
     gradient_as_bucket_view: .grad is a view into its bucket for good.
+    mixed_precision: an object with param_dtype, reduce_dtype and buffer_dtype (gradwire.nn.parallel.MixedPrecision, or
+        PyTorch's): parameters and inputs are of a lower precision in forward and backward, buckets of another one.
+    delay_all_reduce_named_params: (name, parameter) of those whose gradients are reduced together when that of
+        param_to_hook_all_reduce is there.
     lanes (gradwire's own): threads that run hooks, 0 to 8; -1: chosen. 0 runs hooks on the backward thread.
 
     Options must be the same on all ranks; modules or options that differ are refused on all of them. After an error in
@@ -109,9 +120,6 @@ class DistributedDataParallel(Module):
     ) -> None:
         super().__init__()
         refused = {
-            "delay_all_reduce_named_params": delay_all_reduce_named_params is not None,
-            "param_to_hook_all_reduce": param_to_hook_all_reduce is not None,
-            "mixed_precision": mixed_precision is not None,
             "device_mesh": device_mesh is not None,
             "skip_all_reduce_unused_params": skip_all_reduce_unused_params,
             "bucket_cap_mb_list": bucket_cap_mb_list is not None,
@@ -142,7 +150,10 @@ class DistributedDataParallel(Module):
         self.find_unused_parameters = find_unused_parameters
         self.gradient_as_bucket_view = gradient_as_bucket_view
         self.static_graph = static_graph
-        self._device = torch.device("cuda", indices[0]) if indices else None
+        delayed = [name for name, _ in delay_all_reduce_named_params or []]
+        delayed_until = next(
+            (name for name, parameter in module.named_parameters() if parameter is param_to_hook_all_reduce), ""
+        )
         ignored = set(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
         self.parameters_to_ignore = ignored
         self._core = _C.DdpCore(
@@ -157,14 +168,17 @@ class DistributedDataParallel(Module):
             gradient_as_bucket_view=gradient_as_bucket_view,
             static_graph=static_graph,
             lanes=lanes,
+            mixed_precision=_mixed_precision(mixed_precision),
+            delay_all_reduce_named_params=delayed,
+            param_to_hook_all_reduce=delayed_until,
         )
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """module(*inputs, **kwargs); tensors among the arguments move to the device in device_ids."""
         self._core.before_forward(self.training)
-        if self._device is not None:
-            inputs = _moved(inputs, self._device)
-            kwargs = _moved(kwargs, self._device)
+        if self._core.moves_inputs():
+            inputs = _moved(inputs, self._core.to_device)
+            kwargs = _moved(kwargs, self._core.to_device)
         output = self.module(*inputs, **kwargs)
         self._core.after_forward(_tensors_in(output, []))
         return output
@@ -179,6 +193,26 @@ class DistributedDataParallel(Module):
         finally:
             self._core.set_sync(before)
             self.require_backward_grad_sync = before
+
+    @contextlib.contextmanager
+    def join(
+        self,
+        divide_by_initial_world_size: bool = True,
+        enable: bool = True,
+        throw_on_early_termination: bool = False,
+    ) -> Iterator[None]:
+        """Training with a different number of batches on each rank: a rank that leaves goes on with zeros until all have.
+
+        divide_by_initial_world_size False: sums are divided by the ranks that still have inputs.
+        throw_on_early_termination: every rank raises EarlyTermination as soon as one has left.
+        """
+        context = _C.JoinContext(self._core, divide_by_initial_world_size, enable, throw_on_early_termination)
+        try:
+            yield
+        except BaseException as error:
+            context.fail(f"{type(error).__name__}: {error}")
+            raise
+        context.finish()
 
     def register_comm_hook(self, state: Any, hook: Hook | CommHook) -> None:
         """One hook, before the first synchronized backward pass; collective in the groups that `state` holds.
@@ -208,26 +242,11 @@ class DistributedDataParallel(Module):
 
     def _get_ddp_logging_data(self) -> dict[str, Any]:
         """What is known of this object and its iterations, under PyTorch's names where those exist."""
-        parameters = [p for name, p in self.module.named_parameters() if name not in self.parameters_to_ignore]
-        trained = [p for p in parameters if p.requires_grad]
-        plan = self._core.bucket_plan()
-        sizes = [sum(trained[i].numel() * trained[i].element_size() for i in bucket) for bucket in plan]
         return {
-            "world_size": self.process_group.size(),
-            "rank": self.process_group.rank(),
-            "backend_name": self.process_group.name(),
+            **self._core.logging_data(),
             "module_name": type(self.module).__name__,
             "device_ids": ", ".join(str(device) for device in self.device_ids or []),
-            "broadcast_buffers": int(self.broadcast_buffers),
-            "find_unused_parameters": int(self.find_unused_parameters),
-            "gradient_as_bucket_view": int(self.gradient_as_bucket_view),
-            "static_graph": int(self.static_graph),
             "iteration": self._core.iterations(),
-            "num_parameter_tensors": len(trained),
-            "total_parameter_size_bytes": sum(p.numel() * p.element_size() for p in trained),
-            "dtypes": ", ".join(sorted({str(p.dtype).removeprefix("torch.") for p in trained})),
-            "bucket_sizes": ", ".join(str(size) for size in sizes),
-            "payload_bytes": self._core.payload_bytes(),
         }
 
     def __getstate__(self) -> dict[str, Any]:

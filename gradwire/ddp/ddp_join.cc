@@ -1,0 +1,100 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// DistributedDataParallel in a Join.
+#include "gradwire/base/error.h"
+#include "gradwire/base/strings.h"
+#include "gradwire/ddp/ddp_core_internal.h"
+
+namespace gradwire {
+
+// What this rank does once it has joined: the collectives of a forward and a backward pass, in their order. What the
+// active ranks' forward does has to be known first; then the buckets' order (where they are rebuilt), buffers, zero
+// buckets through the hook, and the used map.
+class DdpCore::Shadow final : public JoinHook {
+ public:
+  explicit Shadow(Parts& parts) : parts_(parts) {}
+
+  void main_hook(const JoinRound& round) override {
+    const Parts::Forward forward = parts_.agree(nullptr, round);
+    parts_.begin_forward(forward, &round);
+    if (parts_.module->is_training()) parts_.buffers_due = forward.synchronized;
+    if (!forward.synchronized) return;
+    parts_.reducer->shadow_backward();
+    if (parts_.delayed_reduction) parts_.delayed_reduction->shadow(parts_.divisor(&round));
+  }
+
+  void post_hook(const JoinEnd& end) override {
+    if (parts_.low_precision) parts_.low_precision->restore();
+    if (parts_.group->size() == 1) return;
+    internal::broadcast_values(parts_.reducer->control(), parts_.state, end.last_joiner);
+  }
+
+ private:
+  Parts& parts_;
+};
+
+std::unique_ptr<JoinHook> DdpCore::join_hook(const JoinOptions& options) {
+  Parts& p = *parts_;
+  p.start();
+  if (p.delayed_reduction && p.delayed_reduction->group() == p.group) {
+    throw UnsupportedError(
+        concat("delay_all_reduce_named_params in a Join needs a group that can be duplicated, which '", p.group->name(),
+               "' cannot: a rank that has joined does not know when the others' backward passes reduce them."));
+  }
+  p.joined_ever = true;
+  p.divide_by_initial_world_size = options.divide_by_initial_world_size;
+  return std::make_unique<Shadow>(p);
+}
+
+c10::Device DdpCore::join_device() const {
+  return parts_->device.value_or(parts_->state.empty() ? c10::Device(c10::kCPU) : parts_->state.front().device());
+}
+
+int DdpCore::Parts::divisor(const JoinRound* round) const {
+  return round == nullptr || divide_by_initial_world_size ? group->size() : round->active;
+}
+
+bool DdpCore::Parts::has_new_rank(const JoinRound* round) {
+  bool found = false;
+  has_taken_part.resize(static_cast<std::size_t>(group->size()), false);
+  for (std::size_t rank = 0; rank < has_taken_part.size(); ++rank) {
+    if (has_taken_part[rank] || (round != nullptr && !round->is_active[rank])) continue;
+    has_taken_part[rank] = true;
+    found = true;
+  }
+  return found;
+}
+
+DdpCore::Parts::Forward DdpCore::Parts::agree(const Forward* mine, const JoinRound& round) {
+  std::vector<std::int64_t> numbers(2, 0);
+  if (mine != nullptr) numbers = {mine->synchronized ? 1 : 0, mine->buffers ? 1 : 0};
+  const auto all = internal::gather_integers(reducer->control(), numbers);
+  const auto& agreed = all[static_cast<std::size_t>(round.highest_active)];
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (!round.is_active[rank] || all[rank] == agreed) continue;
+    throw MismatchError(concat("In a Join, rank ", rank, " ran a ", all[rank][0] != 0 ? "synchronized" : "local",
+                               " forward ", all[rank][1] != 0 ? "with" : "without",
+                               " a broadcast of buffers, and rank ", round.highest_active, " a ",
+                               agreed[0] != 0 ? "synchronized" : "local", " one ", agreed[1] != 0 ? "with" : "without",
+                               "; use no_sync(), NoGradGuard and train() alike on all ranks."));
+  }
+  return {.synchronized = agreed[0] != 0, .buffers = agreed[1] != 0};
+}
+
+void DdpCore::Parts::begin_forward(const Forward& forward, const JoinRound* round) {
+  if (forward.synchronized) {
+    start();
+    reducer->set_participants(divisor(round), has_new_rank(round));
+    reducer->before_forward();
+  }
+  if (forward.buffers) {
+    internal::broadcast_values(reducer->control(), buffers, round != nullptr ? round->highest_active : 0);
+  }
+}
+
+void DdpCore::Parts::start() {
+  if (!reducer->started()) reducer->start();
+  if (delayed_reduction && delayed_reduction->group() == nullptr) delayed_reduction->attach(reducer->another_group());
+}
+
+}  // namespace gradwire

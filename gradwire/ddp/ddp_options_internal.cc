@@ -1,0 +1,117 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/ddp/ddp_options_internal.h"
+
+#include <algorithm>
+#include <functional>
+#include <optional>
+
+#include "gradwire/base/error.h"
+#include "gradwire/base/strings.h"
+
+namespace gradwire::internal {
+namespace {
+
+using Names = std::vector<std::string>;
+
+constexpr int kMaxLanes = 8;
+constexpr int kAutomaticLanes = 1;
+
+bool is_float(at::ScalarType dtype) {
+  return dtype == at::kHalf || dtype == at::kBFloat16 || dtype == at::kFloat || dtype == at::kDouble;
+}
+
+void require_float(const std::optional<at::ScalarType>& dtype, const char* name) {
+  if (!dtype || is_float(*dtype)) return;
+  throw InvalidArgument(concat("DistributedDataParallel: ", name, " of mixed_precision is ", *dtype,
+                               "; it must be Half, BFloat16, Float or Double."));
+}
+
+// A number for settings that ranks compare.
+std::int64_t hash_of(const Names& names) {
+  return static_cast<std::int64_t>(std::hash<std::string>()(join(names, "\n")) >> 1);
+}
+
+std::int64_t number_of(const std::optional<MixedPrecision>& types) {
+  if (!types) return 0;
+  std::int64_t number = 1;
+  for (const auto& dtype : {types->param_dtype, types->reduce_dtype, types->buffer_dtype}) {
+    number = number * 256 + (dtype ? static_cast<std::int64_t>(*dtype) + 1 : 0);
+  }
+  return number;
+}
+
+}  // namespace
+
+bool contains(const Names& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+ReducerOptions reducer_options(const DdpOptions& options) {
+  if (options.lanes < -1 || options.lanes > kMaxLanes) {
+    throw InvalidArgument(concat("DistributedDataParallel: lanes = ", options.lanes, "; it must be 0 to ", kMaxLanes,
+                                 ", or -1 for automatic."));
+  }
+  ReducerOptions out;
+  out.rethrow = options.rethrow;
+  out.gradient_as_bucket_view = options.gradient_as_bucket_view;
+  out.graph = options.static_graph             ? internal::GraphKind::fixed
+              : options.find_unused_parameters ? internal::GraphKind::searched
+                                               : internal::GraphKind::every_parameter;
+  out.lanes = options.lanes == -1 ? kAutomaticLanes : options.lanes;
+  if (options.mixed_precision) {
+    require_float(options.mixed_precision->param_dtype, "param_dtype");
+    require_float(options.mixed_precision->reduce_dtype, "reduce_dtype");
+    require_float(options.mixed_precision->buffer_dtype, "buffer_dtype");
+    out.bucket_dtype = options.mixed_precision->reduce_dtype;
+    if (!out.bucket_dtype) out.bucket_dtype = options.mixed_precision->param_dtype;
+  }
+  if (options.bucket_cap_mb) {
+    const double bytes = *options.bucket_cap_mb * 1024 * 1024;
+    if (!(bytes >= 1 && bytes < 0x1p62)) {
+      throw InvalidArgument(concat("DistributedDataParallel: bucket_cap_mb = ", *options.bucket_cap_mb,
+                                   "; it must be a positive number of MiB."));
+    }
+    out.caps = bucket_caps(static_cast<std::size_t>(bytes));
+  }
+  return out;
+}
+
+void require_names(const torch::nn::Module& module, const DdpOptions& options) {
+  const auto parameters = module.named_parameters();
+  const auto buffers = module.named_buffers();
+  for (const std::string& name : options.parameters_and_buffers_to_ignore) {
+    if (parameters.contains(name) || buffers.contains(name)) continue;
+    throw InvalidArgument(concat("DistributedDataParallel: parameters_and_buffers_to_ignore names '", name,
+                                 "', which is no parameter or buffer of the module."));
+  }
+  Names needed = options.delay_all_reduce_named_params;
+  if (needed.empty() && options.param_to_hook_all_reduce.empty()) return;
+  needed.push_back(options.param_to_hook_all_reduce);
+  for (const std::string& name : needed) {
+    if (parameters.contains(name) && parameters[name].requires_grad()) continue;
+    throw InvalidArgument(concat("DistributedDataParallel: delay_all_reduce_named_params or param_to_hook_all_reduce ",
+                                 "names '", name, "', which is no parameter of the module that needs a gradient."));
+  }
+  if (options.delay_all_reduce_named_params.empty()) {
+    throw InvalidArgument(
+        "DistributedDataParallel: param_to_hook_all_reduce is given without delay_all_reduce_named_params.");
+  }
+}
+
+std::vector<NamedSetting> settings_of(const DdpOptions& options, const ReducerOptions& tuned) {
+  Names names = options.parameters_and_buffers_to_ignore;
+  names.push_back("");
+  names.insert(names.end(), options.delay_all_reduce_named_params.begin(), options.delay_all_reduce_named_params.end());
+  names.push_back(options.param_to_hook_all_reduce);
+  return {{"gradient_as_bucket_view", tuned.gradient_as_bucket_view ? 1 : 0},
+          {"lanes", tuned.lanes},
+          {"kind of graph (static_graph, find_unused_parameters)", static_cast<std::int64_t>(tuned.graph)},
+          {"first bucket's cap in bytes", static_cast<std::int64_t>(tuned.caps.front())},
+          {"later buckets' cap in bytes", static_cast<std::int64_t>(tuned.caps.back())},
+          {"broadcast_buffers", options.broadcast_buffers ? 1 : 0},
+          {"mixed_precision", number_of(options.mixed_precision)},
+          {"names to ignore or to delay", hash_of(names)}};
+}
+
+}  // namespace gradwire::internal

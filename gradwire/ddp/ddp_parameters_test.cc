@@ -1,0 +1,360 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// Parameters that are not plain: sparse gradients, complex numbers, frozen for a while, ignored, delayed; and what a
+// checkpoint calls them.
+#include <array>
+#include <sstream>
+
+#include "gradwire/base/error.h"
+#include "gradwire/ddp/ddp_test_support.h"
+
+namespace gradwire::testing {
+namespace {
+
+constexpr int kRows = 9;
+constexpr int kColumns = 4;
+
+class DdpParameters : public ::testing::TestWithParam<Setup> {
+ protected:
+  static DdpOptions options(const std::shared_ptr<ProcessGroup>& group) {
+    DdpOptions made = options_for(GetParam(), group);
+    made.bucket_cap_mb = 0.0001;  // a bucket a tensor
+    return made;
+  }
+};
+
+// Two tables of sparse gradients around a dense layer; the bag is used when asked for.
+struct TablesImpl : torch::nn::Module {
+  TablesImpl() {
+    table = register_module("table", torch::nn::Embedding(torch::nn::EmbeddingOptions(kRows, kColumns).sparse(true)));
+    linear = register_module("linear", torch::nn::Linear(kColumns, kColumns));
+    bag = register_module(
+        "bag", torch::nn::EmbeddingBag(torch::nn::EmbeddingBagOptions(kRows, kColumns).sparse(true).mode(torch::kSum)));
+    fill(*this, 2);
+    to(at::kDouble);
+  }
+  at::Tensor forward(const at::Tensor& rows, bool with_bag) {
+    at::Tensor h = torch::tanh(linear(table(rows))).sum(0);
+    if (with_bag) h = h + bag(rows.view({1, -1})).square().sum(0);
+    return h.square().sum();
+  }
+  torch::nn::Embedding table{nullptr};
+  torch::nn::Linear linear{nullptr};
+  torch::nn::EmbeddingBag bag{nullptr};
+};
+TORCH_MODULE(Tables);
+
+// Different rows and numbers of rows on each rank, some twice.
+at::Tensor rows_of(int rank, int step) {
+  std::vector<std::int64_t> rows;
+  for (int i = 0; i <= rank + step % 2; ++i) rows.push_back((3 * rank + step + 2 * i * i) % kRows);
+  rows.push_back(rows.front());
+  return torch::tensor(rows);
+}
+
+using UsesBag = std::function<bool(int rank, int step)>;
+
+std::vector<at::Tensor> dense(std::vector<at::Tensor> gradients) {
+  for (at::Tensor& gradient : gradients) {
+    if (gradient.defined() && gradient.is_sparse()) gradient = gradient.to_dense();
+  }
+  return gradients;
+}
+
+// Averages of the ranks' gradients; undefined where no rank has one.
+std::vector<at::Tensor> table_average(int world, const std::vector<int>& steps, const UsesBag& bag) {
+  Tables net;
+  for (const int step : steps) {
+    for (int rank = 0; rank < world; ++rank) (net->forward(rows_of(rank, step), bag(rank, step)) / world).backward();
+  }
+  return dense(gradients_of(*net));
+}
+
+void train_tables(const Setup& setup, int world, const UsesBag& bag, const std::function<void(DdpOptions&)>& change,
+                  bool hook = false) {
+  std::vector<std::vector<at::Tensor>> last(static_cast<std::size_t>(world)), expected;
+  for (int step = 0; step < 3; ++step) expected.push_back(table_average(world, {step}, bag));
+  expected.push_back(table_average(world, {4, 5}, bag));
+  run_ranks(setup, world, [&](int rank, auto group) {
+    auto options = options_for(setup, group);
+    options.bucket_cap_mb = 0.0001;
+    change(options);
+    Tables net;
+    DistributedDataParallel ddp(net, options);
+    int lasts = 0;
+    if (hook) {
+      ddp.register_comm_hook([&](GradBucket& bucket) {
+        lasts += bucket.is_last() ? 1 : 0;
+        for (const auto& name : bucket.parameter_names()) EXPECT_EQ(name.substr(0, 6), "linear");
+        bucket.group().all_reduce({bucket.buffer().div_(bucket.divisor())})->wait();
+        return bucket.buffer();
+      });
+    }
+    torch::optim::SGD optimizer(ddp.parameters(), 0.0);
+    for (int step = 0; step < 3; ++step) {
+      SCOPED_TRACE(concat("rank ", rank, " of ", world, ", step ", step));
+      optimizer.zero_grad();
+      ddp(rows_of(rank, step), bag(rank, step)).backward();
+      EXPECT_TRUE(net->table->weight.grad().is_sparse());
+      expect_close(dense(gradients_of(*net)), expected[static_cast<std::size_t>(step)], 1e-12);
+      optimizer.step();
+    }
+    if (hook) {
+      EXPECT_EQ(lasts, 3) << "one bucket of each iteration is the last that a hook gets";
+    }
+    optimizer.zero_grad();
+    {
+      const auto local = ddp.no_sync();
+      ddp(rows_of(rank, 4), bag(rank, 4)).backward();
+    }
+    ddp(rows_of(rank, 5), bag(rank, 5)).backward();
+    expect_close(dense(gradients_of(*net)), expected.back(), 1e-12);
+    last[static_cast<std::size_t>(rank)] = dense(gradients_of(*net));
+  });
+  for (const auto& rank : last)
+    for (std::size_t i = 0; i < rank.size(); ++i) EXPECT_TRUE(at::equal(rank[i], last[0][i])) << "parameter " << i;
+}
+
+TEST_P(DdpParameters, SparseGradientsAreAveraged) {
+  const auto always = [](int, int) { return true; };
+  train_tables(GetParam(), 1, always, [](DdpOptions&) {});
+  train_tables(
+      GetParam(), 2, always, [](DdpOptions&) {}, /*hook=*/true);
+  train_tables(GetParam(), 2, always, [](DdpOptions& o) { o.static_graph = true; });
+  train_tables(
+      GetParam(), 3, [](int rank, int step) { return step % 2 == 1 && rank != 1; },
+      [](DdpOptions& o) { o.find_unused_parameters = true; });
+}
+
+TEST_P(DdpParameters, SparseGradientsInAJoin) {
+  run_ranks(GetParam(), 2, [&](int rank, auto group) {
+    Tables net;
+    DistributedDataParallel ddp(net, options(group));
+    {
+      Join join = ddp.join({.divide_by_initial_world_size = false});
+      for (int step = 0; step < 1 + rank; ++step) {
+        ddp.zero_grad();
+        ddp(rows_of(rank, step), true).backward();
+      }
+    }
+    Tables alone;
+    alone->forward(rows_of(1, 1), true).backward();
+    expect_close(dense(gradients_of(*net)), dense(gradients_of(*alone)), 1e-12);
+  });
+}
+
+TEST_P(DdpParameters, ADenseGradientOfASparseTableIsRefused) {
+  const std::string error = error_of([&] {
+    run_ranks(GetParam(), 2, [&](int rank, auto group) {
+      Tables net;
+      DistributedDataParallel ddp(net, options(group));
+      (ddp(rows_of(rank, 0), true) + net->table->weight.sum()).backward();
+    });
+  });
+  EXPECT_NE(error.find("'table.weight'"), std::string::npos) << error;
+}
+
+struct ComplexImpl : torch::nn::Module {
+  ComplexImpl() {
+    const auto make = [](int seed) {
+      return at::complex(random_tensor({3, 4}, seed).to(at::kDouble), random_tensor({3, 4}, seed + 1).to(at::kDouble));
+    };
+    wide = register_parameter("wide", make(1));
+    narrow = register_parameter("narrow", make(3).to(at::kComplexFloat));
+    real = register_parameter("real", random_tensor({4}, 5).to(at::kDouble));
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    const at::Tensor h = torch::matmul(wide * narrow, (x * real).to(at::kComplexDouble));
+    return at::real(h * h.conj()).sum() + at::imag(h).sum();
+  }
+  at::Tensor wide, narrow, real;
+};
+TORCH_MODULE(Complex);
+
+TEST_P(DdpParameters, ComplexParameters) {
+  for (const bool hook : {false, true}) {
+    run_ranks(GetParam(), 3, [&](int rank, auto group) {
+      const auto input = [](int r, int step) { return random_tensor({4}, 50 * r + step).to(at::kDouble); };
+      Complex net;
+      DistributedDataParallel ddp(net, options(group));
+      if (hook) {
+        ddp.register_comm_hook([](GradBucket& bucket) {
+          bucket.group().all_reduce({bucket.buffer().div_(bucket.divisor())})->wait();
+          return bucket.buffer();
+        });
+      }
+      for (int step = 0; step < 3; ++step) {
+        ddp.zero_grad();
+        ddp(input(rank, step)).backward();
+        Complex alone;
+        for (int other = 0; other < 3; ++other) (alone->forward(input(other, step)) / 3).backward();
+        expect_close(gradients_of(*net), gradients_of(*alone), 1e-6);
+      }
+    });
+  }
+}
+
+// Frozen after the module was wrapped, and thawed again, as fine-tuning schedules do.
+TEST_P(DdpParameters, FrozenAndThawedBetweenIterations) {
+  run_ranks(GetParam(), 2, [&](int rank, auto group) {
+    Mlp net;
+    net->to(at::kDouble);
+    auto made = options(group);
+    made.find_unused_parameters = true;
+    DistributedDataParallel ddp(net, made);
+    const auto input = [](int r, int step) { return random_tensor({2, 8}, 50 * r + step).to(at::kDouble); };
+    for (int step = 0; step < 6; ++step) {
+      SCOPED_TRACE(concat("rank ", rank, ", step ", step));
+      const auto freeze = [step](Mlp& module) {
+        for (auto& parameter : module->linears[0]->parameters()) parameter.set_requires_grad(step / 2 != 1);
+      };
+      freeze(net);
+      ddp.zero_grad();
+      ddp(input(rank, step)).square().sum().backward();
+      Mlp alone;
+      alone->to(at::kDouble);
+      freeze(alone);
+      for (int other = 0; other < 2; ++other) (alone->forward(input(other, step)).square().sum() / 2).backward();
+      expect_close(gradients_of(*net), gradients_of(*alone), 1e-12);
+    }
+  });
+}
+
+TEST_P(DdpParameters, ThawedAfterItWasWrappedFrozenIsAnError) {
+  run_ranks(GetParam(), 2, [&](int rank, auto group) {
+    Mlp net;
+    net->linears[1]->bias.set_requires_grad(false);
+    DistributedDataParallel ddp(net, options(group));
+    ddp(random_tensor({2, 8}, rank)).sum().backward();
+    net->linears[1]->bias.set_requires_grad(true);
+    const std::string error = error_of([&] { ddp(random_tensor({2, 8}, rank)); });
+    EXPECT_NE(error.find("'layer1.bias'"), std::string::npos) << error;
+  });
+}
+
+// What is ignored may even have another shape on each rank.
+TEST_P(DdpParameters, IgnoredParametersAndBuffersStayLocal) {
+  struct Own : torch::nn::Module {
+    explicit Own(int rank) {
+      shared = register_parameter("shared", at::full({3}, rank + 1.0));
+      own = register_parameter("own", at::full({3}, rank + 1.0));
+      size = register_parameter("size", at::ones({rank + 1}));
+      mine = register_buffer("mine", at::full({2}, rank + 1.0));
+      common = register_buffer("common", at::full({2}, rank + 1.0));
+    }
+    at::Tensor forward(double factor) { return (shared.sum() + own.sum() + size.sum()) * factor; }
+    at::Tensor shared, own, size, mine, common;
+  };
+  run_ranks(GetParam(), 2, [&](int rank, auto group) {
+    auto made = options(group);
+    made.parameters_and_buffers_to_ignore = {"own", "size", "mine"};
+    auto net = std::make_shared<Own>(rank);
+    DistributedDataParallel<Own> ddp(net, made);
+    for (int step = 0; step < 3; ++step) {
+      ddp.zero_grad();
+      ddp(rank + 1.0).backward();
+      EXPECT_TRUE(at::equal(net->shared.grad(), at::full({3}, 1.5)));
+      EXPECT_TRUE(at::equal(net->own.grad(), at::full({3}, rank + 1.0)));
+    }
+    EXPECT_EQ(net->shared[0].item<float>(), 1);
+    EXPECT_EQ(net->own[0].item<float>(), rank + 1);
+    EXPECT_EQ(net->mine[0].item<float>(), rank + 1);
+    EXPECT_EQ(net->common[0].item<float>(), 1);
+    EXPECT_EQ(ddp.logging_data().num_parameter_tensors, 1U);
+  });
+}
+
+TEST_P(DdpParameters, DelayedParametersAreAveragedToo) {
+  const std::vector<std::string> last{"layer2.weight", "layer2.bias"};
+  const std::vector<std::string> most{"layer0.weight", "layer1.weight", "layer1.bias", "layer2.weight", "layer2.bias"};
+  for (const bool all : {false, true}) {
+    run_ranks(GetParam(), 2, [&](int rank, auto group) {
+      const auto input = [](int r, int step) { return random_tensor({2, 8}, 50 * r + step).to(at::kDouble); };
+      auto made = options(group);
+      made.delay_all_reduce_named_params = all ? most : last;
+      made.param_to_hook_all_reduce = all ? "layer0.weight" : "layer1.weight";
+      if (all) made.parameters_and_buffers_to_ignore = {"layer0.bias"};
+      Mlp net;
+      net->to(at::kDouble);
+      DistributedDataParallel ddp(net, made);
+      for (int step = 0; step < 3; ++step) {
+        SCOPED_TRACE(concat("rank ", rank, ", step ", step, all ? ", all of them" : ""));
+        ddp.zero_grad(step != 1);
+        if (step == 2) {
+          const auto local = ddp.no_sync();
+          ddp(input(rank, 7)).square().sum().backward();
+        }
+        ddp(input(rank, step)).square().sum().backward();
+        Mlp alone;
+        alone->to(at::kDouble);
+        for (int other = 0; other < 2; ++other) {
+          if (step == 2) (alone->forward(input(other, 7)).square().sum() / 2).backward();
+          (alone->forward(input(other, step)).square().sum() / 2).backward();
+        }
+        auto mine = gradients_of(*net);
+        auto expected = gradients_of(*alone);
+        if (all) mine[1] = expected[1] = at::Tensor();  // layer0.bias
+        expect_close(mine, expected, 1e-12);
+      }
+    });
+  }
+}
+
+class DdpGroups : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Lanes, DdpGroups, ::testing::Values(0, 1, 3));
+
+TEST_P(DdpGroups, TwoModulesOnDifferentGroups) {
+  const gradwire::testing::Setup setup{"threads", GetParam(), false};
+  run_ranks(setup, 3, [&](int rank, auto group) {
+    const auto pair = group->split(rank < 2 ? 0 : 1);
+    Mlp wide, paired;
+    wide->to(at::kDouble);
+    paired->to(at::kDouble);
+    DistributedDataParallel all(wide, options_for(setup, group));
+    DistributedDataParallel some(paired, options_for(setup, pair));
+    const auto input = [](int r, int step) { return random_tensor({2, 8}, 50 * r + step).to(at::kDouble); };
+    for (int step = 0; step < 3; ++step) {
+      all.zero_grad();
+      some.zero_grad();
+      some(all(input(rank, step))).square().sum().backward();
+      std::vector<std::vector<at::Tensor>> wides, pairs;
+      for (int r = 0; r < 3; ++r) {
+        Mlp first, second;
+        first->to(at::kDouble);
+        second->to(at::kDouble);
+        second->forward(first->forward(input(r, step))).square().sum().backward();
+        wides.push_back(gradients_of(*first));
+        pairs.push_back(gradients_of(*second));
+      }
+      for (std::size_t i = 0; i < wides[0].size(); ++i) {
+        EXPECT_TRUE(
+            at::allclose(wide->parameters()[i].grad(), (wides[0][i] + wides[1][i] + wides[2][i]) / 3, 0, 1e-12));
+        const at::Tensor expected = rank < 2 ? (pairs[0][i] + pairs[1][i]) / 2 : pairs[2][i];
+        EXPECT_TRUE(at::allclose(paired->parameters()[i].grad(), expected, 0, 1e-12));
+      }
+    }
+  });
+}
+
+TEST_P(DdpParameters, CheckpointsHaveTheInnerModulesNames) {
+  run_ranks(GetParam(), 2, [&](int, auto group) {
+    Mlp net;
+    DistributedDataParallel ddp(net, options(group));
+    EXPECT_TRUE(ddp.named_parameters().contains("layer0.weight"));
+    std::stringstream wrapped, plain;
+    torch::save(ddp, wrapped);
+    torch::save(net, plain);
+    Mlp other(3, 8, 77);
+    torch::load(other, wrapped);
+    EXPECT_TRUE(at::equal(other->linears[2]->weight, net->linears[2]->weight));
+    const torch::NoGradGuard no_grad;
+    net->linears[2]->weight.zero_();
+    torch::load(ddp, plain);
+    EXPECT_TRUE(at::equal(other->linears[2]->weight, net->linears[2]->weight));
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Groups, DdpParameters, ::testing::ValuesIn(all_setups()), name_of_setup);
+
+}  // namespace
+}  // namespace gradwire::testing

@@ -1,0 +1,340 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// Uneven inputs: what the ranks hold is what an oracle that sees every batch says.
+#include "gradwire/ddp/join.h"
+
+#include "gradwire/base/error.h"
+#include "gradwire/ddp/ddp_test_support.h"
+
+namespace gradwire::testing {
+namespace {
+
+constexpr int kWidth = 5;
+constexpr double kRate = 0.1;
+const auto kDouble = at::kDouble;
+
+// A body that all use; heads that some ranks use in some steps, and one that nobody ever does.
+struct HeadsImpl : torch::nn::Module {
+  HeadsImpl() {
+    body = register_module("body", torch::nn::Linear(kWidth, kWidth));
+    for (int i = 0; i < 2; ++i) heads.push_back(register_module(concat("head", i), torch::nn::Linear(kWidth, kWidth)));
+    spare = register_parameter("spare", at::zeros({3}));
+    fill(*this, 3);
+    to(kDouble);
+  }
+  at::Tensor forward(const at::Tensor& x, const std::vector<int>& used, bool all) {
+    at::Tensor h = torch::tanh(body(x));
+    at::Tensor loss = h.square().sum();
+    for (const int i : used) loss = loss + torch::tanh(heads[static_cast<std::size_t>(i)](h)).square().sum() * (i + 1);
+    return all ? loss + spare.sum() : loss;
+  }
+  torch::nn::Linear body{nullptr};
+  std::vector<torch::nn::Linear> heads;
+  at::Tensor spare;
+};
+TORCH_MODULE(Heads);
+
+struct Graph {
+  std::string name;
+  bool searched = false, fixed = false;
+  // The heads that `rank` uses in `step`.
+  std::vector<int> used(int rank, int step) const {
+    if (searched) return step % 2 == 0 ? std::vector<int>{rank % 2} : std::vector<int>{0};
+    if (fixed) return rank == 0 ? std::vector<int>{0, 1} : std::vector<int>{0};
+    return {0, 1};
+  }
+  bool all() const { return !searched && !fixed; }
+};
+
+at::Tensor input_of(int rank, int step) { return random_tensor({3, kWidth}, 100 * (rank + 1) + step).to(kDouble); }
+
+using Epochs = std::vector<std::vector<int>>;  // number of batches, by epoch and rank
+
+// The parameters that all ranks must end with.
+std::vector<at::Tensor> oracle(const Graph& graph, const Epochs& epochs, bool by_initial_size) {
+  Heads net;
+  int step = 0;
+  for (const auto& batches : epochs) {
+    const int steps = *std::max_element(batches.begin(), batches.end());
+    for (int k = 0; k < steps; ++k, ++step) {
+      std::vector<int> active;
+      for (std::size_t rank = 0; rank < batches.size(); ++rank)
+        if (batches[rank] > k) active.push_back(static_cast<int>(rank));
+      net->zero_grad();
+      const double divisor = static_cast<double>(by_initial_size ? batches.size() : active.size());
+      for (const int rank : active)
+        (net->forward(input_of(rank, step), graph.used(rank, step), graph.all()) / divisor).backward();
+      torch::NoGradGuard no_grad;
+      for (auto& parameter : net->parameters())
+        if (parameter.grad().defined()) parameter.sub_(parameter.grad(), kRate);
+    }
+  }
+  return net->parameters();
+}
+
+class DdpJoin : public ::testing::TestWithParam<Setup> {
+ protected:
+  static DdpOptions options(const std::shared_ptr<ProcessGroup>& group, const Graph& graph = {}) {
+    DdpOptions made = options_for(GetParam(), group);
+    made.bucket_cap_mb = 0.0001;
+    made.find_unused_parameters = graph.searched;
+    made.static_graph = graph.fixed;
+    return made;
+  }
+
+  static void train(const Graph& graph, const Epochs& epochs, bool by_initial_size) {
+    SCOPED_TRACE(concat(graph.name, by_initial_size ? ", divided by all" : ", divided by those left"));
+    const int world = static_cast<int>(epochs.front().size());
+    const auto expected = oracle(graph, epochs, by_initial_size);
+    std::vector<std::vector<at::Tensor>> ends(static_cast<std::size_t>(world));
+    run_ranks(GetParam(), world, [&](int rank, auto group) {
+      Heads net;
+      DistributedDataParallel ddp(net, options(group, graph));
+      torch::optim::SGD optimizer(ddp.parameters(), kRate);
+      int first = 0;
+      for (const auto& batches : epochs) {
+        Join join = ddp.join({.divide_by_initial_world_size = by_initial_size});
+        for (int k = 0; k < batches[static_cast<std::size_t>(rank)]; ++k) {
+          optimizer.zero_grad();
+          ddp(input_of(rank, first + k), graph.used(rank, first + k), graph.all()).backward();
+          optimizer.step();
+        }
+        join.finish();
+        first += *std::max_element(batches.begin(), batches.end());
+      }
+      ends[static_cast<std::size_t>(rank)] = net->parameters();
+    });
+    for (std::size_t rank = 0; rank < ends.size(); ++rank) {
+      SCOPED_TRACE(concat("rank ", rank));
+      for (std::size_t i = 0; i < expected.size(); ++i) {
+        EXPECT_TRUE(at::allclose(ends[rank][i], expected[i], 0, 1e-12)) << "parameter " << i;
+        EXPECT_TRUE(at::equal(ends[rank][i], ends[0][i])) << "parameter " << i;
+      }
+    }
+  }
+};
+
+// Several contexts one after another: who has nothing at first, who comes back, the rebuild of the buckets on a rank
+// that never saw a gradient.
+TEST_P(DdpJoin, EndsWithTheModelOfTheOracle) {
+  for (const Graph& graph : {Graph{"every parameter"}, Graph{"searched", true}, Graph{"fixed", false, true}}) {
+    for (const bool by_initial_size : {true, false}) {
+      train(graph, {{2, 4, 1}, {3, 0, 2}}, by_initial_size);
+      train(graph, {{0, 1, 2}, {2, 2, 2}, {1, 3, 0}}, by_initial_size);
+    }
+    train(graph, {{2, 1}}, false);
+    train(graph, {{2}}, true);
+  }
+}
+
+// A rank that has joined holds the averages in .grad, so that a sharded optimizer can go on there.
+TEST_P(DdpJoin, AJoinedRankGetsTheAveragesToo) {
+  std::vector<std::vector<at::Tensor>> gradients(2);
+  run_ranks(GetParam(), 2, [&](int rank, auto group) {
+    Heads net;
+    DistributedDataParallel ddp(net, options(group));
+    ddp(input_of(rank, 0), std::vector<int>{0, 1}, true).backward();
+    const at::Tensor kept = net->body->weight.grad();
+    const at::Tensor value = kept.clone();
+    {
+      Join join = ddp.join();
+      if (rank == 1) {
+        ddp.zero_grad();
+        ddp(input_of(rank, 1), std::vector<int>{0, 1}, true).backward();
+      }
+    }
+    gradients[static_cast<std::size_t>(rank)] = gradients_of(*net);
+    if (!GetParam().view) {
+      EXPECT_TRUE(at::equal(kept, value));
+    }
+    EXPECT_TRUE(ddp.logging_data().join_uneven_inputs);
+  });
+  Heads alone;
+  (alone->forward(input_of(1, 1), {0, 1}, true) / 2).backward();
+  expect_close(gradients[0], gradients_of(*alone), 1e-12);
+  for (std::size_t i = 0; i < gradients[0].size(); ++i) EXPECT_TRUE(at::equal(gradients[0][i], gradients[1][i]));
+}
+
+struct CounterImpl : torch::nn::Module {
+  CounterImpl() {
+    weight = register_parameter("weight", at::ones({2}));
+    count = register_buffer("count", at::zeros({1}));
+  }
+  at::Tensor forward(double add) {
+    seen.push_back(count.item<double>());
+    count.add_(add);
+    return weight.sum();
+  }
+  at::Tensor weight, count;
+  std::vector<double> seen;
+};
+TORCH_MODULE(Counter);
+
+TEST_P(DdpJoin, BuffersComeFromTheHighestRankThatHasNotJoined) {
+  constexpr std::array<int, 3> kBatches{2, 4, 1};
+  run_ranks(GetParam(), 3, [&](int rank, auto group) {
+    Counter net;
+    DistributedDataParallel ddp(net, options(group));
+    {
+      Join join = ddp.join();
+      for (int k = 0; k < kBatches[static_cast<std::size_t>(rank)]; ++k) ddp(rank + 1.0).backward();
+    }
+    // Step 0 begins with 0; rank 2 adds 3 and joins. Then rank 1, the highest left, has 0 + 2, and adds 2 a step.
+    const std::vector<double> expected{0, 2, 4, 6};
+    for (std::size_t k = 0; k < net->seen.size(); ++k) EXPECT_EQ(net->seen[k], expected[k]) << "step " << k;
+    EXPECT_EQ(net->count.item<double>(), 8) << "the last joiner's";
+  });
+}
+
+TEST_P(DdpJoin, LocalForwardsCountAndAreNotReduced) {
+  run_ranks(GetParam(), 2, [&](int rank, auto group) {
+    Heads net;
+    DistributedDataParallel ddp(net, options(group));
+    {
+      Join join = ddp.join({.divide_by_initial_world_size = false});
+      if (rank == 0) {
+        {
+          const auto local = ddp.no_sync();
+          ddp(input_of(0, 0), std::vector<int>{0, 1}, true).backward();
+        }
+        ddp(input_of(0, 1), std::vector<int>{0, 1}, true).backward();
+        const torch::NoGradGuard no_grad;
+        (void)ddp(input_of(0, 2), std::vector<int>{0, 1}, true);
+      }
+    }
+    Heads alone;
+    for (const int step : {0, 1}) alone->forward(input_of(0, step), {0, 1}, true).backward();
+    expect_close(gradients_of(*net), gradients_of(*alone), 1e-12);
+    EXPECT_EQ(ddp.core().iterations(), 1U);
+  });
+}
+
+TEST_P(DdpJoin, EarlyTerminationReachesAllRanksAndLeavesThemUsable) {
+  run_ranks(GetParam(), 3, [&](int rank, auto group) {
+    Heads net;
+    DistributedDataParallel ddp(net, options(group));
+    const auto step = [&](int k) { ddp(input_of(rank, k), std::vector<int>{0, 1}, true).backward(); };
+    int steps = 0;
+    EXPECT_THROW(
+        {
+          Join join({ddp}, {.throw_on_early_termination = true});
+          for (; steps < 2 + rank; ++steps) step(steps);
+        },
+        EarlyTermination);
+    EXPECT_EQ(steps, 2);
+    ddp.zero_grad();
+    step(5);
+    Heads alone;
+    for (int other = 0; other < 3; ++other) (alone->forward(input_of(other, 5), {0, 1}, true) / 3).backward();
+    expect_close(gradients_of(*net), gradients_of(*alone), 1e-12);
+  });
+}
+
+TEST_P(DdpJoin, RanksThatDisagreeAboutAForwardAreTold) {
+  run_ranks(GetParam(), 2, [&](int rank, auto group) {
+    Heads net;
+    DistributedDataParallel ddp(net, options(group));
+    const std::string error = error_of([&] {
+      Join join = ddp.join();
+      ddp.core().set_sync(rank == 0);
+      ddp(input_of(rank, 0), std::vector<int>{0}, true);
+    });
+    EXPECT_NE(error.find("rank 0 ran a synchronized forward"), std::string::npos) << error;
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Groups, DdpJoin, ::testing::ValuesIn(all_setups()), name_of_setup);
+
+// Sums one number over the ranks in each iteration.
+class Summing final : public Joinable {
+ public:
+  Summing(std::shared_ptr<ProcessGroup> group, std::vector<std::string>& log, std::string name)
+      : group_(std::move(group)), log_(log), name_(std::move(name)) {}
+
+  double add(double mine) {
+    const JoinRound* round = Join::notify(*this);
+    log_.push_back(round == nullptr ? name_ + " alone" : concat(name_, " ", round->active));
+    return sum(mine);
+  }
+  std::unique_ptr<JoinHook> join_hook(const JoinOptions&) override { return std::make_unique<Hook>(*this); }
+  c10::Device join_device() const override { return c10::kCPU; }
+  std::shared_ptr<ProcessGroup> join_process_group() const override { return group_; }
+
+ private:
+  struct Hook final : JoinHook {
+    explicit Hook(Summing& of) : owner(of) {}
+    void main_hook(const JoinRound& round) override {
+      owner.sum(0);
+      owner.log_.push_back(concat("shadow ", owner.name_, " ", round.active, " ", round.highest_active));
+    }
+    void post_hook(const JoinEnd& end) override {
+      owner.log_.push_back(concat(owner.name_, end.is_last_joiner ? " last " : " end ", end.last_joiner));
+    }
+    Summing& owner;
+  };
+  double sum(double mine) const {
+    const at::Tensor value = at::full({1}, mine, kDouble);
+    group_->all_reduce({value})->wait();
+    return value.item<double>();
+  }
+  const std::shared_ptr<ProcessGroup> group_;
+  std::vector<std::string>& log_;
+  const std::string name_;
+};
+
+TEST(Join, RunsTheHooksOfAllJoinablesInOrder) {
+  run_ranks({"threads"}, 2, [&](int rank, auto group) {
+    std::vector<std::string> log;
+    Summing first(group, log, "a");
+    Summing second(group, log, "b");
+    {
+      Join join({first, second});
+      EXPECT_EQ(first.add(1), 2);
+      EXPECT_EQ(second.add(10), 20);
+      if (rank == 1) {
+        EXPECT_EQ(first.add(1), 1);
+        EXPECT_EQ(second.add(10), 10);
+      }
+    }
+    const std::vector<std::string> expected =
+        rank == 0 ? std::vector<std::string>{"a 2", "b 2", "shadow a 1 1", "shadow b 1 1", "a end 1", "b end 1"}
+                  : std::vector<std::string>{"a 2", "b 2", "a 1", "b 1", "a last 1", "b last 1"};
+    EXPECT_EQ(log, expected);
+    EXPECT_EQ(first.add(2), 4);
+    EXPECT_EQ(log.back(), "a alone");
+  });
+}
+
+TEST(Join, RefusesWhatItCannotDo) {
+  run_ranks({"threads"}, 1, [&](int, auto group) {
+    std::vector<std::string> log;
+    Summing first(group, log, "a");
+    Summing second(group, log, "b");
+    Summing elsewhere(group->dup(), log, "c");
+    EXPECT_THROW(Join({}), InvalidArgument);
+    EXPECT_THROW(Join({first, elsewhere}), InvalidArgument);
+    Join join({first, second});
+    EXPECT_THROW(Join({second}), InvalidArgument);
+    EXPECT_THROW(second.add(1), InvalidArgument) << "before the first";
+    join.finish();
+    join.finish();
+    Join off({first}, {.enable = false});
+    first.add(1);
+    EXPECT_EQ(log.back(), "a alone");
+  });
+}
+
+TEST(Join, ARankThatLeavesWithAnExceptionTellsTheOthers) {
+  const std::string error = error_of([] {
+    run_ranks({"threads"}, 2, [&](int rank, auto group) {
+      std::vector<std::string> log;
+      Summing summing(group, log, "a");
+      Join join({summing});
+      if (rank == 1) throw std::runtime_error("the data are gone");
+    });
+  });
+  EXPECT_NE(error.find("rank 1 left a Join early"), std::string::npos) << error;
+}
+
+}  // namespace
+}  // namespace gradwire::testing

@@ -1,0 +1,125 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// Over a group of several hosts a hook that compresses does to the sums of hosts what it does, over a flat group with a
+// rank a host, to the gradients of ranks: bit for bit, on all ranks, with its memory. Hosts are parts of one group of
+// threads here.
+#include "gradwire/hooks/between_hosts_hook.h"
+
+#include "gradwire/base/error.h"
+#include "gradwire/hooks/hook_test_support.h"
+#include "gradwire/hooks/registry.h"
+#include "gradwire/process_group/hybrid/hybrid_group.h"
+
+namespace gradwire::testing {
+namespace {
+
+constexpr int kSteps = 4;
+constexpr std::int64_t kCount = 3000;
+
+at::Tensor gradient(int rank, int step) { return random_tensor({kCount}, 100 * step + rank); }
+
+std::shared_ptr<HybridGroup> hybrid_of(const std::shared_ptr<ProcessGroup>& flat, const std::string& hosts) {
+  const auto rank = static_cast<std::size_t>(flat->rank());
+  return HybridGroup::make(flat->dup(), flat->split(hosts[rank] - '0'));
+}
+
+// What the hook makes of `values_of(rank, step)`, by rank and step.
+using Results = std::vector<std::vector<at::Tensor>>;
+template <class Group, class Values>
+Results train(int world, const std::string& spec, int divisor, const Group& group_of, const Values& values_of) {
+  Results results(static_cast<std::size_t>(world));
+  run_ranks({"threads"}, world, [&](int rank, const std::shared_ptr<ProcessGroup>& flat) {
+    const auto group = group_of(flat);
+    const auto hook = make_hook(spec);
+    for (int step = 0; step < kSteps; ++step) {
+      GradBucket bucket = bucket_of(values_of(rank, step), *group, static_cast<std::uint32_t>(step), divisor);
+      const Future future = hook->run(bucket);
+      future->waitAndThrow();
+      results[static_cast<std::size_t>(rank)].push_back(tensor_of(*future).clone());
+    }
+    flat->barrier()->wait();
+  });
+  return results;
+}
+
+class BetweenHosts : public ::testing::TestWithParam<std::tuple<const char*, const char*>> {};
+
+TEST_P(BetweenHosts, TheSumsOfHostsAreWhatIsCompressed) {
+  const std::string hosts = std::get<0>(GetParam());
+  const std::string spec = std::get<1>(GetParam());
+  const int world = static_cast<int>(hosts.size());
+  const Results actual = train(
+      world, spec, world, [&](const auto& flat) { return hybrid_of(flat, hosts); }, gradient);
+  const auto sum_of_host = [&](int host, int step) {
+    at::Tensor sum;
+    for (int rank = 0; rank < world; ++rank) {
+      if (hosts[static_cast<std::size_t>(rank)] - '0' != host) continue;
+      sum = sum.defined() ? sum + gradient(rank, step) : gradient(rank, step);
+    }
+    return sum;
+  };
+  const int host_count = *std::max_element(hosts.begin(), hosts.end()) - '0' + 1;
+  const Results expected = train(
+      host_count, spec, world, [](const auto& flat) { return flat; }, sum_of_host);
+  for (int rank = 0; rank < world; ++rank) {
+    for (std::size_t step = 0; step < kSteps; ++step) {
+      EXPECT_TRUE(same_bits(actual[static_cast<std::size_t>(rank)][step], expected[0][step]))
+          << "rank " << rank << ", step " << step;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Hooks, BetweenHosts,
+                         ::testing::Combine(::testing::Values("0011", "010", "012"),
+                                            ::testing::Values("fp16_compress", "quantize_per_tensor",
+                                                              "power_sgd:start=2", "int8", "int4:exchange=all_gather",
+                                                              "top_k:ratio=0.1", "one_bit", "bf16_compress:wrap=fp16")),
+                         [](const auto& info) {
+                           std::string name =
+                               concat("ranks_on_", std::get<0>(info.param), "_", std::get<1>(info.param));
+                           for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
+                           return name;
+                         });
+
+TEST(BetweenHostsHook, UnderDdpAllRanksHoldTheSameBits) {
+  run_ranks({"threads"}, 4, [](int rank, const std::shared_ptr<ProcessGroup>& flat) {
+    const auto group = hybrid_of(flat, "0101");
+    for (const char* spec : {"int8", "power_sgd:start=2", "fp16_compress"}) {
+      Zoo zoo;
+      DdpOptions options;
+      options.process_group = group;
+      options.bucket_cap_mb = 1e-6;
+      DistributedDataParallel ddp(zoo, options);
+      ddp.register_comm_hook(make_hook(spec, group));
+      for (int step = 0; step < 3; ++step) {
+        ddp.zero_grad();
+        ddp(rank, step).backward();
+      }
+      std::vector<at::Tensor> rows;
+      for (const at::Tensor& each : gradients_of(*zoo)) rows.push_back(each.to(at::kDouble).flatten());
+      const at::Tensor mine = at::cat(rows);
+      const at::Tensor first = mine.clone();
+      flat->broadcast({first})->wait();
+      EXPECT_TRUE(same_bits(mine, first)) << spec;
+      // An average it is, too: within what compressing numbers of this size loses.
+      const auto average = zoo->average(4, 2);
+      double farthest = 0;
+      const auto gradients = gradients_of(*zoo);
+      for (std::size_t i = 0; i < average.size(); ++i) {
+        if (average[i].numel() == 0) continue;
+        farthest = std::max(farthest, (gradients[i].to(at::kDouble) - average[i]).abs().max().item<double>());
+      }
+      EXPECT_LT(farthest, std::string(spec) == "power_sgd:start=2" ? 1.0 : 0.02) << spec;
+    }
+  });
+}
+
+TEST(BetweenHostsHook, TraitsAndMemoryAreTheInnerHooks) {
+  const auto inner = make_comm_hook([](GradBucket& bucket) { return bucket.buffer(); });
+  EXPECT_EQ(make_between_hosts_hook(inner)->traits().name, inner->traits().name);
+  EXPECT_TRUE(make_between_hosts_hook(inner)->state_dict().empty());
+  EXPECT_THROW((void)make_between_hosts_hook(nullptr), InvalidArgument);
+}
+
+}  // namespace
+}  // namespace gradwire::testing

@@ -1,0 +1,146 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/nn/sync_batch_norm.h"
+
+#include <ATen/Context.h>
+#include <ATen/Functions.h>
+#include <torch/nn/init.h>
+
+#include <optional>
+#include <utility>
+
+#include "gradwire/base/error.h"
+#include "gradwire/base/strings.h"
+#include "gradwire/nn/duplicates_internal.h"
+#include "gradwire/nn/sync_batch_norm_function_internal.h"
+#include "gradwire/process_group/init.h"
+
+namespace gradwire {
+
+SyncBatchNormImpl::SyncBatchNormImpl(torch::nn::BatchNormOptions options_in, std::shared_ptr<ProcessGroup> group)
+    : options(std::move(options_in)), group_(std::move(group)) {
+  SyncBatchNormImpl::reset();
+}
+
+SyncBatchNormImpl::SyncBatchNormImpl(torch::nn::BatchNormOptions options_in, std::shared_ptr<ProcessGroup> group,
+                                     at::Tensor weight_in, at::Tensor bias_in, at::Tensor mean, at::Tensor variance,
+                                     at::Tensor batches)
+    : options(std::move(options_in)),
+      weight(std::move(weight_in)),
+      bias(std::move(bias_in)),
+      running_mean(std::move(mean)),
+      running_var(std::move(variance)),
+      num_batches_tracked(std::move(batches)),
+      group_(std::move(group)) {
+  register_all(weight.defined() && weight.requires_grad(), bias.defined() && bias.requires_grad());
+}
+
+void SyncBatchNormImpl::reset() {
+  const auto channels = options.num_features();
+  const bool affine = options.affine(), tracked = options.track_running_stats();
+  weight = affine ? at::empty({channels}) : at::Tensor();
+  bias = affine ? at::empty({channels}) : at::Tensor();
+  running_mean = tracked ? at::zeros({channels}) : at::Tensor();
+  running_var = tracked ? at::ones({channels}) : at::Tensor();
+  num_batches_tracked = tracked ? at::zeros({}, at::kLong) : at::Tensor();
+  register_all(affine, affine);
+  reset_parameters();
+}
+
+void SyncBatchNormImpl::register_all(bool weight_trains, bool bias_trains) {
+  weight = register_parameter("weight", weight, weight_trains);
+  bias = register_parameter("bias", bias, bias_trains);
+  running_mean = register_buffer("running_mean", running_mean);
+  running_var = register_buffer("running_var", running_var);
+  num_batches_tracked = register_buffer("num_batches_tracked", num_batches_tracked);
+}
+
+void SyncBatchNormImpl::reset_running_stats() {
+  if (!running_mean.defined()) return;
+  const at::NoGradGuard no_grad;
+  running_mean.zero_();
+  running_var.fill_(1);
+  num_batches_tracked.zero_();
+}
+
+void SyncBatchNormImpl::reset_parameters() {
+  reset_running_stats();
+  if (!weight.defined()) return;
+  torch::nn::init::ones_(weight);
+  torch::nn::init::zeros_(bias);
+}
+
+void SyncBatchNormImpl::pretty_print(std::ostream& stream) const {
+  stream << std::boolalpha << "gradwire::SyncBatchNorm(" << options.num_features() << ", eps=" << options.eps()
+         << ", momentum=";
+  if (options.momentum().has_value()) {
+    stream << *options.momentum();
+  } else {
+    stream << "None";
+  }
+  stream << ", affine=" << options.affine() << ", track_running_stats=" << options.track_running_stats() << ')';
+}
+
+void SyncBatchNormImpl::require_fitting(const at::Tensor& input) const {
+  if (!input.defined() || input.dim() < 2) {
+    throw InvalidArgument(concat("SyncBatchNorm: the input has ", input.defined() ? input.dim() : 0,
+                                 " dimensions; pass [N, C] or [N, C, ...]"));
+  }
+  if (input.size(1) != options.num_features() || input.size(1) == 0) {
+    throw InvalidArgument(concat("SyncBatchNorm: the input has ", input.size(1),
+                                 " channels in dimension 1; this layer ", "was made for ", options.num_features()));
+  }
+  if (!at::isFloatingType(input.scalar_type())) {
+    throw InvalidArgument(
+        concat("SyncBatchNorm: the input is of ", c10::toString(input.scalar_type()), "; pass floating point numbers"));
+  }
+}
+
+double SyncBatchNormImpl::next_momentum() {
+  if (!num_batches_tracked.defined()) return options.momentum().value_or(0.0);
+  {
+    const at::NoGradGuard no_grad;
+    num_batches_tracked.add_(1);
+  }
+  return options.momentum().has_value() ? *options.momentum() : 1.0 / num_batches_tracked.item<double>();
+}
+
+std::shared_ptr<ProcessGroup> SyncBatchNormImpl::duplicate() {
+  std::shared_ptr<ProcessGroup> group = group_;
+  if (group == nullptr && is_initialized()) group = default_group();
+  if (group == nullptr || group->size() < 2) return nullptr;
+  if (duplicate_ == nullptr || duplicated_.lock() != group) {
+    duplicate_.reset();
+    duplicate_ = internal::shared_duplicate(group);
+    duplicated_ = group;
+  }
+  return duplicate_;
+}
+
+at::Tensor SyncBatchNormImpl::plain(const at::Tensor& input, bool own_statistics, double momentum) const {
+  return at::batch_norm(input, weight, bias, running_mean, running_var, own_statistics, momentum, options.eps(),
+                        at::globalContext().userEnabledCuDNN());
+}
+
+at::Tensor SyncBatchNormImpl::forward(const at::Tensor& input) {
+  require_fitting(input);
+  if (!is_training()) {
+    return plain(input, !running_mean.defined(), 0.0);
+  }
+  const std::shared_ptr<ProcessGroup> group = duplicate();
+  if (group == nullptr) {
+    if (input.numel() == input.size(1)) internal::refuse_one_value(nullptr);
+    return plain(input, true, next_momentum());
+  }
+  const internal::BatchStatistics statistics = internal::gather_statistics(input, group);
+  const double momentum = next_momentum();
+  if (running_mean.defined() && statistics.count > 0) {
+    const at::NoGradGuard no_grad;
+    const double unbiased = statistics.count / (statistics.count - 1);
+    running_mean.mul_(1 - momentum).add_(statistics.mean.to(running_mean.scalar_type()), momentum);
+    running_var.mul_(1 - momentum).add_(statistics.variance.mul(unbiased).to(running_var.scalar_type()), momentum);
+  }
+  return internal::normalize(input, weight, bias, statistics, options.eps(), group);
+}
+
+}  // namespace gradwire

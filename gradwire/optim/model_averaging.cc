@@ -1,0 +1,152 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/optim/model_averaging.h"
+
+#include <ATen/Functions.h>
+#include <c10/core/GradMode.h>
+
+#include <map>
+#include <span>
+#include <string_view>
+#include <tuple>
+
+#include "gradwire/base/error.h"
+#include "gradwire/base/strings.h"
+#include "gradwire/optim/param_groups_internal.h"
+#include "gradwire/process_group/init.h"
+
+namespace gradwire {
+namespace {
+
+constexpr std::size_t kMessageBytes = std::size_t{25} << 20;
+
+std::shared_ptr<ProcessGroup> or_default(std::shared_ptr<ProcessGroup> group) {
+  return group != nullptr ? std::move(group) : default_group();
+}
+
+std::int64_t require_not_negative(std::string_view who, const char* what, std::int64_t value) {
+  if (value < 0) throw InvalidArgument(concat(who, ": ", what, " is ", value, "; it must be 0 or more."));
+  return value;
+}
+
+std::int64_t require_positive(std::int64_t period) {
+  if (period < 1)
+    throw InvalidArgument(concat("PeriodicModelAverager: the period is ", period, "; it must be 1 or more."));
+  return period;
+}
+
+// One message: parameters of one type and device.
+void average_message(std::span<const at::Tensor> parameters, ProcessGroup& group) {
+  std::vector<at::Tensor> flat;
+  for (const at::Tensor& parameter : parameters) flat.push_back(parameter.reshape({-1}));
+  at::Tensor message = at::cat(flat);
+  flat.clear();
+  message.div_(group.size());
+  AllReduceOptions options;
+  options.async = false;
+  group.all_reduce({message}, options)->wait();
+  std::int64_t offset = 0;
+  for (const at::Tensor& parameter : parameters) {
+    parameter.copy_(message.narrow(0, offset, parameter.numel()).view(parameter.sizes()));
+    offset += parameter.numel();
+  }
+}
+
+}  // namespace
+
+std::vector<at::Tensor> parameters_to_average(const std::vector<at::Tensor>& parameters) {
+  std::vector<at::Tensor> chosen;
+  for (const at::Tensor& parameter : parameters) {
+    if (parameter.grad().defined()) chosen.push_back(parameter);
+  }
+  return chosen;
+}
+
+std::vector<at::Tensor> parameters_to_average(const std::vector<torch::optim::OptimizerParamGroup>& groups) {
+  return parameters_to_average(internal::parameters_in(groups));
+}
+
+void average_parameters(const std::vector<at::Tensor>& parameters, const std::shared_ptr<ProcessGroup>& group) {
+  const c10::NoGradGuard no_grad;
+  const std::shared_ptr<ProcessGroup> over = or_default(group);
+  if (over->size() == 1) return;
+  std::map<std::tuple<at::ScalarType, c10::DeviceType, int>, std::vector<at::Tensor>> kinds;
+  for (const at::Tensor& parameter : parameters) {
+    if (parameter.numel() == 0) continue;
+    const at::Device device = parameter.device();
+    kinds[{parameter.scalar_type(), device.type(), device.index()}].push_back(parameter);
+  }
+  for (const auto& [kind, list] : kinds) {
+    for (std::size_t first = 0; first < list.size();) {
+      std::size_t last = first;
+      std::size_t bytes = 0;
+      do bytes += list[last++].nbytes();
+      while (last < list.size() && bytes + list[last].nbytes() <= kMessageBytes);
+      average_message(std::span(list).subspan(first, last - first), *over);
+      first = last;
+    }
+  }
+}
+
+PeriodicModelAverager::PeriodicModelAverager(std::int64_t period, std::int64_t warm_up,
+                                             std::shared_ptr<ProcessGroup> group)
+    : period_(require_positive(period)),
+      warm_up_(require_not_negative("PeriodicModelAverager", "warm_up", warm_up)),
+      group_(or_default(std::move(group))) {}
+
+void PeriodicModelAverager::average_parameters(const std::vector<at::Tensor>& parameters) {
+  if (step_ >= warm_up_ && (step_ - warm_up_) % period_ == 0)
+    gradwire::average_parameters(parameters_to_average(parameters), group_);
+  ++step_;
+}
+
+void PeriodicModelAverager::set_step(std::int64_t step) {
+  step_ = require_not_negative("PeriodicModelAverager", "the step", step);
+}
+
+HierarchicalModelAverager::HierarchicalModelAverager(const std::vector<Level>& levels, std::int64_t warm_up,
+                                                     std::shared_ptr<ProcessGroup> group)
+    : warm_up_(require_not_negative("HierarchicalModelAverager", "warm_up", warm_up)) {
+  const std::shared_ptr<ProcessGroup> all = or_default(std::move(group));
+  if (levels.empty()) throw InvalidArgument("HierarchicalModelAverager got no levels; give periods and group sizes.");
+  std::int64_t before = 0;
+  for (const Level& level : levels) {
+    if (level.period <= before) {
+      throw InvalidArgument(concat("HierarchicalModelAverager: period ", level.period, " comes after ", before,
+                                   "; periods begin at 1 or more and rise."));
+    }
+    before = level.period;
+    if (level.group_size < 1 || all->size() % level.group_size != 0) {
+      throw InvalidArgument(concat("HierarchicalModelAverager: groups of ", level.group_size, " ranks; the ",
+                                   all->size(), " ranks of the group cannot be divided so."));
+    }
+  }
+  if (levels.back().group_size != all->size()) {
+    throw InvalidArgument(concat("HierarchicalModelAverager: the last group size is ", levels.back().group_size,
+                                 "; it must be that of the whole group, ", all->size(), "."));
+  }
+  for (const Level& level : levels) {
+    groups_.emplace_back(level.period,
+                         level.group_size == all->size() ? all : all->split(all->rank() / level.group_size));
+  }
+}
+
+std::shared_ptr<ProcessGroup> HierarchicalModelAverager::group_at(std::int64_t step) const {
+  if (step < warm_up_) return nullptr;
+  for (auto level = groups_.rbegin(); level != groups_.rend(); ++level) {
+    if (step % level->first == 0) return level->second;
+  }
+  return nullptr;
+}
+
+void HierarchicalModelAverager::average_parameters(const std::vector<at::Tensor>& parameters) {
+  const std::shared_ptr<ProcessGroup> group = group_at(step_);
+  if (group != nullptr) gradwire::average_parameters(parameters_to_average(parameters), group);
+  ++step_;
+}
+
+void HierarchicalModelAverager::set_step(std::int64_t step) {
+  step_ = require_not_negative("HierarchicalModelAverager", "the step", step);
+}
+
+}  // namespace gradwire

@@ -1,0 +1,176 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/optim/optimizer_in_backward.h"
+
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <atomic>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "gradwire/base/error.h"
+#include "gradwire/base/strings.h"
+#include "gradwire/hooks/averaged_bucket_internal.h"
+#include "gradwire/optim/full_precision_internal.h"
+#include "gradwire/optim/param_groups_internal.h"
+
+namespace gradwire {
+namespace {
+
+using Optimizers = std::vector<std::unique_ptr<torch::optim::Optimizer>>;
+
+constexpr const char* kName = "apply_optimizer_in_backward()";
+
+Optimizers make_optimizers(const std::vector<at::Tensor>& parameters, const OptimizerFactory& factory) {
+  if (factory == nullptr) throw InvalidArgument(concat(kName, " needs a factory of optimizers; got null."));
+  Optimizers optimizers;
+  for (const at::Tensor& parameter : parameters) {
+    internal::ParamGroups group;
+    group.emplace_back(std::vector<at::Tensor>{parameter});
+    optimizers.push_back(factory(std::move(group)));
+    if (optimizers.back() == nullptr) throw InvalidArgument(concat(kName, ": the factory returned no optimizer."));
+  }
+  return optimizers;
+}
+
+void require_gradients(const std::vector<at::Tensor>& parameters) {
+  internal::require_parameters(kName, parameters);
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (parameters[i].requires_grad()) continue;
+    throw InvalidArgument(concat(kName, ": parameter number ", i, " needs no gradient; leave it out."));
+  }
+}
+
+// Steps one parameter at the end of its gradient's accumulation.
+class StepAfterAccumulation final : public torch::autograd::FunctionPostHook {
+ public:
+  using Variables = torch::autograd::variable_list;
+  StepAfterAccumulation(at::Tensor parameter, torch::optim::Optimizer& optimizer, const torch::autograd::Node& node)
+      : parameter_(std::move(parameter)), optimizer_(optimizer), node_(node) {}
+
+  Variables operator()(const Variables& outputs, const Variables&) override {
+    if (node_.post_hooks().size() > 1) {
+      throw InvalidArgument(
+          concat(kName,
+                 ": a parameter got another hook on its gradient's accumulation since; was the module "
+                 "given to DistributedDataParallel? Wrap it first, and pass ddp.core()."));
+    }
+    if (parameter_.grad().defined()) {
+      const c10::NoGradGuard no_grad;
+      optimizer_.step();
+      parameter_.mutable_grad() = at::Tensor();
+    }
+    return outputs;
+  }
+
+ private:
+  at::Tensor parameter_;
+  torch::optim::Optimizer& optimizer_;
+  const torch::autograd::Node& node_;
+};
+
+class LocalOptimizers final : public OptimizersInBackward {
+ public:
+  LocalOptimizers(const std::vector<at::Tensor>& parameters, const OptimizerFactory& factory)
+      : optimizers_(make_optimizers(parameters, factory)) {
+    for (const at::Tensor& parameter : parameters) {
+      accumulators_.push_back(torch::autograd::impl::grad_accumulator(parameter));
+      if (accumulators_.back()->post_hooks().empty()) continue;
+      throw InvalidArgument(concat(kName, ": parameter number ", accumulators_.size() - 1,
+                                   " has a hook on its gradient's accumulation already: an optimizer in the backward, "
+                                   "or DistributedDataParallel's; with the latter, pass ddp.core()."));
+    }
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      keys_.push_back(accumulators_[i]->add_post_hook(
+          std::make_unique<StepAfterAccumulation>(parameters[i], *optimizers_[i], *accumulators_[i])));
+    }
+  }
+  ~LocalOptimizers() override {
+    for (std::size_t i = 0; i < keys_.size(); ++i) accumulators_[i]->del_post_hook(keys_[i]);
+  }
+  LocalOptimizers(const LocalOptimizers&) = delete;
+  LocalOptimizers& operator=(const LocalOptimizers&) = delete;
+
+  const Optimizers& optimizers() const override { return optimizers_; }
+
+ private:
+  const Optimizers optimizers_;
+  std::vector<c10::intrusive_ptr<torch::autograd::Node>> accumulators_;  // autograd itself holds them weakly
+  std::vector<std::uintptr_t> keys_;
+};
+
+class StepInHook final : public CommHook, public OptimizersInBackward {
+ public:
+  StepInHook(const std::vector<at::Tensor>& parameters, const OptimizerFactory& factory)
+      : CommHook({.name = "optimizer_in_backward", .parallel_safe = true}),
+        parameters_(parameters),
+        optimizers_(make_optimizers(parameters, factory)) {
+    for (std::size_t i = 0; i < parameters_.size(); ++i)
+      by_parameter_[parameters_[i].unsafeGetTensorImpl()] = optimizers_[i].get();
+  }
+
+  Future run(GradBucket& bucket) override {
+    bucket.group().all_reduce({bucket.buffer()})->wait();
+    const c10::NoGradGuard no_grad;
+    at::Tensor buffer = bucket.buffer();
+    buffer.div_(bucket.divisor());
+    const std::vector<at::Tensor> gradients = bucket.gradients();
+    for (std::size_t i = 0; i < gradients.size(); ++i) {
+      const auto found = by_parameter_.find(bucket.parameters()[i].unsafeGetTensorImpl());
+      if (found == by_parameter_.end()) continue;
+      const internal::LentGradient lent(bucket.parameters()[i], gradients[i]);
+      found->second->step();
+      ++stepped_;
+    }
+    return completed_future(buffer);
+  }
+
+  void end_iteration() override {
+    const std::size_t stepped = stepped_.exchange(0);
+    if (stepped != parameters_.size()) {
+      throw InvalidArgument(concat(kName, ": ", parameters_.size() - stepped, " of ", parameters_.size(),
+                                   " parameters came in no bucket: their gradients are sparse, delayed or ignored by "
+                                   "DistributedDataParallel. Leave them out, and step them after the backward pass."));
+    }
+    for (const at::Tensor& parameter : parameters_) parameter.mutable_grad() = at::Tensor();
+  }
+
+  const Optimizers& optimizers() const override { return optimizers_; }
+
+ private:
+  const std::vector<at::Tensor> parameters_;
+  const Optimizers optimizers_;
+  std::map<const c10::TensorImpl*, torch::optim::Optimizer*> by_parameter_;
+  std::atomic<std::size_t> stepped_{0};  // in this iteration
+};
+
+}  // namespace
+
+std::shared_ptr<OptimizersInBackward> apply_optimizer_in_backward(const std::vector<at::Tensor>& parameters,
+                                                                  const OptimizerFactory& factory) {
+  require_gradients(parameters);
+  return std::make_shared<LocalOptimizers>(parameters, factory);
+}
+
+std::shared_ptr<OptimizersInBackward> apply_optimizer_in_backward(DdpCore& ddp,
+                                                                  const std::vector<at::Tensor>& parameters,
+                                                                  const OptimizerFactory& factory) {
+  require_gradients(parameters);
+  internal::require_full_precision(kName, ddp);
+  std::set<const c10::TensorImpl*> of_ddp;
+  for (const at::Tensor& parameter : ddp.module().parameters()) of_ddp.insert(parameter.unsafeGetTensorImpl());
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (of_ddp.contains(parameters[i].unsafeGetTensorImpl())) continue;
+    throw InvalidArgument(
+        concat(kName, ": parameter number ", i, " is not one of the DistributedDataParallel's module."));
+  }
+  auto hook = std::make_shared<StepInHook>(parameters, factory);
+  ddp.register_comm_hook(hook);
+  return hook;
+}
+
+}  // namespace gradwire

@@ -1,0 +1,107 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/optim/param_groups_internal.h"
+
+#include <ATen/Functions.h>
+#include <c10/core/GradMode.h>
+
+#include <map>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "gradwire/base/error.h"
+#include "gradwire/base/strings.h"
+
+namespace gradwire::internal {
+namespace {
+
+constexpr std::int64_t kAlignment = 64;
+
+std::int64_t padded_numel(const at::Tensor& tensor) {
+  const auto size = static_cast<std::int64_t>(tensor.element_size());
+  const std::int64_t bytes = tensor.numel() * size;
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment / size;
+}
+
+}  // namespace
+
+std::vector<at::Tensor> parameters_in(const ParamGroups& groups) {
+  std::vector<at::Tensor> all;
+  for (const auto& group : groups) all.insert(all.end(), group.params().begin(), group.params().end());
+  return all;
+}
+
+void require_parameters(std::string_view who, const std::vector<at::Tensor>& parameters) {
+  if (parameters.empty()) throw InvalidArgument(concat(who, " got no parameters; pass those of the module."));
+  std::set<const c10::TensorImpl*> seen;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const at::Tensor& parameter = parameters[i];
+    const char* problem = nullptr;
+    if (!parameter.defined()) {
+      problem = "undefined";
+    } else if (parameter.layout() != at::kStrided) {
+      problem = "sparse; only dense parameters can be stepped";
+    } else if (!parameter.is_leaf()) {
+      problem = "no leaf of autograd's graph; pass the parameter itself, not a tensor that was computed from it";
+    } else if (!seen.insert(parameter.unsafeGetTensorImpl()).second) {
+      problem = "among the parameters twice; pass each once, in one group";
+    }
+    if (problem != nullptr) throw InvalidArgument(concat(who, ": parameter number ", i, " is ", problem, "."));
+  }
+}
+
+torch::optim::OptimizerParamGroup with_options_of(const torch::optim::OptimizerParamGroup& group,
+                                                  std::vector<at::Tensor> parameters) {
+  torch::optim::OptimizerParamGroup made(std::move(parameters));
+  if (group.has_options()) made.set_options(group.options().clone());
+  return made;
+}
+
+void copy_options(const ParamGroups& from, ParamGroups& to) {
+  GRADWIRE_CHECK(from.size() == to.size());
+  for (std::size_t i = 0; i < from.size(); ++i) to[i].set_options(from[i].options().clone());
+}
+
+void move_state(torch::optim::Optimizer& from, torch::optim::Optimizer& to, const std::vector<at::Tensor>& parameters) {
+  for (const at::Tensor& parameter : parameters) {
+    void* const key = parameter.unsafeGetTensorImpl();
+    to.state().erase(key);
+    const auto found = from.state().find(key);
+    if (found == from.state().end()) continue;
+    to.state()[key] = std::move(found->second);
+    from.state().erase(key);
+  }
+}
+
+std::vector<at::Tensor> pack_parameters(const std::vector<at::Tensor>& parameters) {
+  const c10::NoGradGuard no_grad;
+  std::map<std::tuple<at::ScalarType, c10::DeviceType, int>, std::vector<at::Tensor>> kinds;
+  for (const at::Tensor& parameter : parameters) {
+    const at::Device device = parameter.device();
+    kinds[{parameter.scalar_type(), device.type(), device.index()}].push_back(parameter);
+  }
+  std::vector<at::Tensor> buffers;
+  for (const auto& [kind, list] : kinds) {
+    std::int64_t numel = 0;
+    for (const at::Tensor& parameter : list) numel += padded_numel(parameter);
+    const at::Tensor buffer = at::zeros({numel}, list[0].options().requires_grad(false).memory_format(std::nullopt));
+    std::int64_t offset = 0;
+    for (const at::Tensor& parameter : list) {
+      const at::Tensor view = parameter.is_non_overlapping_and_dense()
+                                  ? buffer.as_strided(parameter.sizes(), parameter.strides(), offset)
+                                  : buffer.narrow(0, offset, parameter.numel()).view(parameter.sizes());
+      view.copy_(parameter);
+      parameter.set_data(view);
+      offset += padded_numel(parameter);
+    }
+    buffers.push_back(buffer);
+  }
+  return buffers;
+}
+
+void mark_changed(const std::vector<at::Tensor>& parameters) {
+  for (const at::Tensor& parameter : parameters) parameter.unsafeGetTensorImpl()->bump_version();
+}
+
+}  // namespace gradwire::internal

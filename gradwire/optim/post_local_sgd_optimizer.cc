@@ -1,0 +1,62 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/optim/post_local_sgd_optimizer.h"
+
+#include <torch/serialize/input-archive.h>
+#include <torch/serialize/output-archive.h>
+
+#include <utility>
+
+#include "gradwire/base/error.h"
+#include "gradwire/optim/param_groups_internal.h"
+
+namespace gradwire {
+namespace {
+
+constexpr const char* kStep = "step";
+
+torch::optim::Optimizer& require(const std::unique_ptr<torch::optim::Optimizer>& inner) {
+  if (inner == nullptr) throw InvalidArgument("PostLocalSGDOptimizer needs an optimizer to step with; got null.");
+  return *inner;
+}
+
+}  // namespace
+
+PostLocalSGDOptimizer::PostLocalSGDOptimizer(std::unique_ptr<torch::optim::Optimizer> inner,
+                                             std::shared_ptr<ModelAverager> averager)
+    : Optimizer(require(inner).param_groups(), require(inner).defaults().clone()),
+      inner_(std::move(inner)),
+      averager_(std::move(averager)) {
+  if (averager_ == nullptr) throw InvalidArgument("PostLocalSGDOptimizer needs an averager; got null.");
+  internal::copy_options(inner_->param_groups(), param_groups_);
+}
+
+void PostLocalSGDOptimizer::pass_groups_on() const {
+  for (std::size_t i = inner_->param_groups().size(); i < param_groups_.size(); ++i)
+    inner_->add_param_group(param_groups_[i]);
+  internal::copy_options(param_groups_, inner_->param_groups());
+}
+
+at::Tensor PostLocalSGDOptimizer::step(LossClosure closure) {
+  pass_groups_on();
+  at::Tensor loss = inner_->step(std::move(closure));
+  averager_->average_parameters(internal::parameters_in(param_groups_));
+  return loss;
+}
+
+void PostLocalSGDOptimizer::save(torch::serialize::OutputArchive& archive) const {
+  pass_groups_on();
+  inner_->save(archive);
+  archive.write(kStep, c10::IValue(averager_->step()));
+}
+
+void PostLocalSGDOptimizer::load(torch::serialize::InputArchive& archive) {
+  pass_groups_on();
+  c10::IValue step(std::int64_t{0});
+  archive.try_read(kStep, step);
+  inner_->load(archive);
+  averager_->set_step(step.toInt());
+  internal::copy_options(inner_->param_groups(), param_groups_);
+}
+
+}  // namespace gradwire

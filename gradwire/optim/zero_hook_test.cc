@@ -1,0 +1,303 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// The sharded optimizer and single optimizers inside the backward pass.
+#include "gradwire/optim/zero_hook.h"
+
+#include "gradwire/base/error.h"
+#include "gradwire/hooks/default_hooks.h"
+#include "gradwire/optim/optim_test_support.h"
+#include "gradwire/optim/optimizer_in_backward.h"
+
+namespace gradwire::testing {
+namespace {
+
+constexpr int kWidth = 16;
+
+std::shared_ptr<ZeroRedundancyOptimizer> overlapped(const std::vector<at::Tensor>& parameters,
+                                                    const std::shared_ptr<ProcessGroup>& group,
+                                                    const OptimizerFactory& factory, bool view = false) {
+  return std::make_shared<ZeroRedundancyOptimizer>(
+      parameters, factory,
+      ZeroOptions{.process_group = group, .parameters_as_bucket_view = view, .overlap_with_ddp = true});
+}
+
+DdpOptions small_buckets(const Setup& setup, const std::shared_ptr<ProcessGroup>& group, bool fixed = false) {
+  DdpOptions options = options_for(setup, group);
+  options.bucket_cap_mb = 0.002;
+  options.static_graph = fixed;
+  return options;
+}
+
+// A net in DDP, and the gradients of one step of training.
+struct Training {
+  Training(const Setup& setup, const std::shared_ptr<ProcessGroup>& group, bool fixed = false)
+      : ddp(net, small_buckets(setup, group, fixed)) {}
+  void backward(int rank, int step) {
+    ddp.zero_grad();
+    ddp(random_tensor({4, kWidth}, 100 * step + rank)).pow(2).mean().backward();
+  }
+  Mlp net{6, kWidth};
+  DistributedDataParallel<Mlp> ddp;
+};
+
+// DDP with the plain hook; an optimizer that skips the first steps.
+struct Expected : Training {
+  Expected(const Setup& setup, const std::shared_ptr<ProcessGroup>& group, const OptimizerFactory& factory,
+           bool fixed = false)
+      : Training(setup, group, fixed), optimizer(plain_optimizer(factory, ddp.parameters())), skipped(fixed ? 3 : 2) {
+    ddp.register_comm_hook(make_allreduce_hook());
+  }
+  void train(int rank, int step) {
+    backward(rank, step);
+    if (step >= skipped) optimizer->step();
+  }
+  std::unique_ptr<torch::optim::Optimizer> optimizer;
+  int skipped;
+};
+
+class ZeroHook : public ::testing::TestWithParam<Setup> {};
+INSTANTIATE_TEST_SUITE_P(Setups, ZeroHook, ::testing::ValuesIn(all_setups()), name_of_setup);
+
+TEST_P(ZeroHook, UpdatesLikeTheOptimizerItselfAfterTwoOrThreeIterations) {
+  const auto kinds = optimizer_kinds();
+  for (const int world : {2, 3}) {
+    run_ranks(GetParam(), world, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
+      std::size_t kind = 0;
+      for (const bool interleaved : {true, false}) {
+        for (const bool shard : {true, false}) {
+          const bool fixed = shard != interleaved;
+          const OptimizerFactory& factory = kinds[kind++ % kinds.size()].factory;
+          Expected expected(GetParam(), group, factory, fixed);
+          Training run(GetParam(), group, fixed);
+          const auto zero = overlapped(run.ddp.parameters(), group, factory, world == 3);
+          run.ddp.register_comm_hook(make_zero_hook(make_allreduce_hook(), zero, run.ddp.core(), {interleaved, shard}));
+          for (int step = 0; step < 7; ++step) {
+            if (step == 5) {
+              zero->param_groups()[0].options().set_lr(0.003);
+              expected.optimizer->param_groups()[0].options().set_lr(0.003);
+            }
+            expected.train(rank, step);
+            run.backward(rank, step);
+            const std::string where = concat("world ", world, interleaved ? ", interleaved" : "",
+                                             shard ? ", sharded" : "", fixed ? ", static" : "", ", step ", step);
+            expect_same_bits(run.ddp.parameters(), expected.ddp.parameters(), where);
+            expect_same_bits(gradients_of(*run.net), gradients_of(*expected.net), where);
+          }
+          expect_replicas(*group, run.ddp.parameters(), "at the end");
+          EXPECT_FALSE(zero->step().defined());
+        }
+      }
+    });
+  }
+}
+
+TEST(ZeroHookState, GoesToThePlainOptimizerAndToAnotherWorld) {
+  std::string state;
+  std::vector<at::Tensor> weights;
+  const gradwire::testing::Setup setup{"threads", 2, true};
+  run_ranks(setup, 3, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
+    Training run(setup, group);
+    const auto zero = overlapped(run.ddp.parameters(), group, adam_factory());
+    run.ddp.register_comm_hook(make_zero_hook(make_allreduce_hook(), zero, run.ddp.core(), {.shard_buckets = true}));
+    EXPECT_NE(error_of([&] { zero->consolidate_state(); }).find("before the first update"), std::string::npos);
+    EXPECT_NE(error_of([&] { (void)zero->owner_of(run.ddp.parameters()[0]); }).find("first update"), std::string::npos);
+    for (int step = 0; step < 6; ++step) run.backward(rank, step);
+    zero->consolidate_state(1);
+    std::int64_t owned = 0;
+    std::int64_t total = 0;
+    for (const auto& parameter : run.ddp.parameters()) {
+      total += parameter.numel();
+      owned += zero->owner_of(parameter) == rank ? parameter.numel() : 0;
+    }
+    EXPECT_LE(owned, total / 3 + kWidth * kWidth);
+    if (rank != 1) return;
+    state = bytes_of(*zero);
+    for (const auto& parameter : run.ddp.parameters()) weights.push_back(parameter.detach().clone());
+  });
+  run_ranks(setup, 2, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
+    const auto restore = [&](Training& run) {
+      const torch::NoGradGuard no_grad;
+      for (std::size_t i = 0; i < weights.size(); ++i) run.ddp.parameters()[i].detach().copy_(weights[i]);
+    };
+    Expected expected(setup, group, adam_factory());
+    load_bytes(*expected.optimizer, state);
+    EXPECT_EQ(expected.optimizer->state().size(), weights.size());
+    restore(expected);
+    Training run(setup, group);
+    restore(run);
+    const auto zero = overlapped(run.ddp.parameters(), group, adam_factory());
+    load_bytes(*zero, state);
+    run.ddp.register_comm_hook(make_zero_hook(make_allreduce_hook(), zero, run.ddp.core()));
+    for (int step = 0; step < 5; ++step) {
+      expected.train(rank, step);
+      run.backward(rank, step);
+      expect_same_bits(run.ddp.parameters(), expected.ddp.parameters(), concat("resumed, step ", step));
+    }
+    load_bytes(*zero, state);  // and when buckets are known
+    load_bytes(*expected.optimizer, state);
+    expected.train(rank, 5);
+    run.backward(rank, 5);
+    expect_same_bits(run.ddp.parameters(), expected.ddp.parameters(), "loaded again");
+  });
+}
+
+TEST(ZeroHookErrors, WhatCannotWorkIsRefused) {
+  const gradwire::testing::Setup setup{"threads", 1, false};
+  run_ranks(setup, 2, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
+    const auto expect_in = [](const std::string& error, const std::string& part) {
+      EXPECT_NE(error.find(part), std::string::npos) << error;
+    };
+    Training run(setup, group);
+    const auto hook = make_allreduce_hook();
+    const auto zero = overlapped(run.ddp.parameters(), group, adam_factory());
+    expect_in(error_of([&] { (void)make_zero_hook(nullptr, zero, run.ddp.core()); }), "null");
+    expect_in(error_of([&] { (void)make_zero_hook(hook, nullptr, run.ddp.core()); }), "null");
+    const auto plain = std::make_shared<ZeroRedundancyOptimizer>(run.ddp.parameters(), adam_factory(),
+                                                                 ZeroOptions{.process_group = group});
+    expect_in(error_of([&] { (void)make_zero_hook(hook, plain, run.ddp.core()); }), "overlap_with_ddp");
+    const auto elsewhere = overlapped(run.ddp.parameters(), group->dup(), adam_factory());
+    expect_in(error_of([&] { (void)make_zero_hook(hook, elsewhere, run.ddp.core()); }), "same one");
+    expect_in(error_of([&] { zero->step([] { return at::zeros({}); }); }), "no closure");
+    expect_in(
+        error_of([&] { zero->add_param_group(torch::optim::OptimizerParamGroup({at::ones({2}).requires_grad_()})); }),
+        "one parameter group");
+    expect_in(error_of([&] { (void)zero->local_optimizer(); }), "no one local optimizer");
+    (void)make_zero_hook(hook, zero, run.ddp.core());
+    expect_in(error_of([&] { (void)make_zero_hook(hook, zero, run.ddp.core()); }), "has a hook already");
+
+    // Not DDP's parameters, all of them.
+    auto some = run.ddp.parameters();
+    some.pop_back();
+    const auto part = overlapped(some, group, adam_factory());
+    run.ddp.register_comm_hook(make_zero_hook(hook, part, run.ddp.core()));
+    run.backward(rank, 0);
+    run.backward(rank, 1);
+    expect_in(error_of([&] { run.backward(rank, 2); }), "12 parameters in its buckets and the optimizer 11");
+  });
+}
+
+class InBackward : public ::testing::TestWithParam<Setup> {};
+INSTANTIATE_TEST_SUITE_P(Setups, InBackward, ::testing::ValuesIn(all_setups()), name_of_setup);
+
+// Those in the backward step with the averages and lose their gradients; the others keep theirs.
+TEST_P(InBackward, StepsEachParameterWithItsAverageAndFreesTheGradient) {
+  for (const OptimizerKind& kind : optimizer_kinds()) {
+    run_ranks(GetParam(), 2, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
+      Training expected(GetParam(), group);
+      const auto plain = plain_optimizer(kind.factory, expected.ddp.parameters());
+      Training run(GetParam(), group);
+      auto early = run.ddp.parameters();
+      const std::vector<at::Tensor> late{early[2], early[7]};
+      early.erase(early.begin() + 7);
+      early.erase(early.begin() + 2);
+      const auto optimizers = apply_optimizer_in_backward(run.ddp.core(), early, kind.factory);
+      const auto rest = plain_optimizer(kind.factory, late);
+      EXPECT_EQ(optimizers->optimizers().size(), early.size());
+      for (int step = 0; step < 4; ++step) {
+        if (step == 2) {
+          for (const auto& one : optimizers->optimizers()) one->param_groups()[0].options().set_lr(0.02);
+          rest->param_groups()[0].options().set_lr(0.02);
+          plain->param_groups()[0].options().set_lr(0.02);
+        }
+        expected.backward(rank, step);
+        plain->step();
+        run.backward(rank, step);
+        for (const auto& parameter : early) EXPECT_FALSE(parameter.grad().defined());
+        for (const auto& parameter : late) EXPECT_TRUE(parameter.grad().defined());
+        rest->step();
+        expect_same_bits(run.ddp.parameters(), expected.ddp.parameters(), concat(kind.name, ", step ", step));
+      }
+      // Local passes accumulate, and count in the next synchronized one.
+      {
+        const auto guard = run.ddp.no_sync();
+        run.ddp(random_tensor({4, kWidth}, 7 + rank)).sum().backward();
+      }
+      EXPECT_TRUE(early[0].grad().defined());
+      EXPECT_NE(error_of([&] { run.ddp.register_comm_hook(make_allreduce_hook()); }).find("optimizer_in_backward"),
+                std::string::npos);
+    });
+  }
+}
+
+TEST(InBackwardAlone, StepsAsGradientsComeAndStopsWithItsHandle) {
+  for (const OptimizerKind& kind : optimizer_kinds()) {
+    Mlp expected(4, kWidth);
+    const auto plain = plain_optimizer(kind.factory, expected->parameters());
+    Mlp net(4, kWidth);
+    auto optimizers = apply_optimizer_in_backward(net->parameters(), kind.factory);
+    for (int step = 0; step < 4; ++step) {
+      const at::Tensor x = random_tensor({4, kWidth}, step);
+      plain->zero_grad();
+      // A parameter that is used twice gets one gradient, and steps once.
+      (expected->forward(x).pow(2).mean() + expected->linears[0]->weight.sum()).backward();
+      plain->step();
+      (net->forward(x).pow(2).mean() + net->linears[0]->weight.sum()).backward();
+      for (const auto& parameter : net->parameters()) EXPECT_FALSE(parameter.grad().defined());
+      expect_same_bits(net->parameters(), expected->parameters(), concat(kind.name, ", step ", step));
+    }
+    EXPECT_NE(error_of([&] {
+                (void)apply_optimizer_in_backward(net->parameters(), kind.factory);
+              }).find("an optimizer in the backward"),
+              std::string::npos);
+    optimizers.reset();
+    const auto before = net->parameters()[0].detach().clone();
+    net->forward(random_tensor({4, kWidth}, 9)).sum().backward();
+    EXPECT_TRUE(before.equal(net->parameters()[0]));
+    EXPECT_TRUE(net->parameters()[0].grad().defined());
+  }
+}
+
+TEST(InBackwardErrors, WhatCannotWorkIsRefused) {
+  run_ranks({"threads"}, 2, [](int rank, const std::shared_ptr<ProcessGroup>& group) {
+    const auto expect_in = [](const std::string& error, const std::string& part) {
+      EXPECT_NE(error.find(part), std::string::npos) << error;
+    };
+    const auto factory = adam_factory();
+    const auto refusal = [&](const std::vector<at::Tensor>& parameters, const OptimizerFactory& make) {
+      return error_of([&] { (void)apply_optimizer_in_backward(parameters, make); });
+    };
+    const at::Tensor good = at::ones({3}).requires_grad_();
+    expect_in(refusal({}, factory), "no parameters");
+    expect_in(refusal({good, good}, factory), "twice");
+    expect_in(refusal({at::ones({3})}, factory), "needs no gradient");
+    expect_in(refusal({good}, nullptr), "null");
+    expect_in(refusal({good}, [](auto) { return nullptr; }), "returned no optimizer");
+
+    Training run({"threads"}, group);
+    expect_in(error_of([&] { (void)apply_optimizer_in_backward(run.ddp.core(), {good}, factory); }), "is not one of");
+    expect_in(refusal(run.ddp.parameters(), factory), "pass ddp.core()");
+    run.ddp.register_comm_hook(make_allreduce_hook());
+    expect_in(error_of([&] { (void)apply_optimizer_in_backward(run.ddp.core(), run.ddp.parameters(), factory); }),
+              "allreduce");
+
+    auto options = options_for({"threads"}, group);
+    options.mixed_precision = MixedPrecision{.param_dtype = at::kBFloat16};
+    DistributedDataParallel low(Mlp(2, kWidth), options);
+    expect_in(error_of([&] { (void)apply_optimizer_in_backward(low.core(), low.parameters(), factory); }),
+              "mixed_precision");
+    expect_in(error_of([&] {
+                (void)make_zero_hook(make_allreduce_hook(), overlapped(low.parameters(), group, factory), low.core());
+              }),
+              "mixed_precision");
+
+    // What DDP sums without a hook would lose its gradient and never step.
+    options = options_for({"threads"}, group);
+    options.delay_all_reduce_named_params = {"layer0.weight"};
+    options.param_to_hook_all_reduce = "layer0.bias";
+    DistributedDataParallel delayed(Mlp(2, kWidth), options);
+    const auto some = apply_optimizer_in_backward(delayed.core(), delayed.parameters(), factory);
+    expect_in(error_of([&] {
+                delayed(random_tensor({2, kWidth}, rank)).sum().backward();
+              }),
+              "1 of 4 parameters came in no bucket");
+
+    // A module that is wrapped afterwards would step with the gradients of its own rank.
+    const Mlp net(2, kWidth);
+    const auto optimizers = apply_optimizer_in_backward(net->parameters(), factory);
+    DistributedDataParallel late(net, options_for({"threads"}, group));
+    expect_in(error_of([&] { late(random_tensor({2, kWidth}, rank)).sum().backward(); }), "Wrap it first");
+  });
+}
+
+}  // namespace
+}  // namespace gradwire::testing

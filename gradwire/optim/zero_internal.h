@@ -1,0 +1,78 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// What a ZeroRedundancyOptimizer and its hook work on.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/optim/optimizer.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gradwire/base/mutex.h"
+#include "gradwire/ddp/grad_bucket.h"
+#include "gradwire/optim/optimizer_factory.h"
+#include "gradwire/optim/param_groups_internal.h"
+#include "gradwire/optim/partition_internal.h"
+#include "gradwire/optim/zero_redundancy_optimizer.h"
+#include "gradwire/process_group/process_group.h"
+
+namespace gradwire::internal {
+
+inline constexpr const char* kZeroName = "ZeroRedundancyOptimizer";
+
+// Parameters that one rank steps together. All ranks have the same pieces in the same order: one a rank, or, overlapped
+// with DDP, one for each bucket and rank.
+struct ZeroPiece {
+  int owner = 0;
+  ParamGroups groups = {};                                       // without options
+  std::unique_ptr<torch::optim::Optimizer> optimizer = nullptr;  // on its owner
+  std::vector<at::Tensor> messages = {};                         // what travels: the parameters, or buffers they lie in
+  std::vector<std::size_t> slots = {};                           // overlapped: the parameters' places in the bucket
+};
+
+struct ZeroParts {
+  ZeroParts(ParamGroups given, OptimizerFactory make, ZeroOptions chosen);
+
+  // An optimizer of the factory's; throws InvalidArgument for one that cannot be used here.
+  std::unique_ptr<torch::optim::Optimizer> make(ParamGroups groups) const;
+  // Owners and pieces for groups beyond those that are known; `all` begins with those. `shares`: makes local
+  // optimizers.
+  void place_groups(const ParamGroups& all);
+  void require_usable(const ParamGroups& all) const;
+  // Collective: throws MismatchError on all ranks when they differ.
+  void require_agreement(const ParamGroups& all) const;
+  // Collective: all ranks get what the piece's owner holds.
+  void share(ZeroPiece& piece, ProcessGroup& over) const;
+  bool packs() const noexcept { return options.parameters_as_bucket_view; }
+  int rank() const { return group->rank(); }
+
+  const OptimizerFactory factory;
+  const ZeroOptions options;
+  const std::shared_ptr<ProcessGroup> group;
+  ParamGroups groups;                                 // as given; empty once the optimizer has them
+  std::shared_ptr<ProcessGroup> channel;              // a duplicate of the group, or the group itself
+  std::unique_ptr<torch::optim::Optimizer> defaults;  // without parameters: knows the defaults
+  GreedyPartition partition;
+  std::map<const c10::TensorImpl*, int> owners;
+  std::vector<std::size_t> known;  // parameters in each group that was placed
+  std::vector<std::unique_ptr<ZeroPiece>> pieces;
+  std::unique_ptr<torch::optim::Optimizer> consolidated;  // over all parameters, where consolidate_state() brought it
+  std::unique_ptr<torch::optim::Optimizer> loaded;        // overlapped: waits for the buckets
+
+  // Of the hook, which may run for several buckets at once.
+  struct SeenBucket {
+    std::vector<at::Tensor> parameters;
+    std::vector<ZeroPiece*> pieces = {};
+  };
+  Mutex mutex;
+  bool has_hook = false;
+  std::int64_t learned_in = -1;  // the iteration in which the buckets were seen
+  bool placed = false;           // pieces of the buckets are made
+  std::map<std::size_t, SeenBucket> buckets;
+};
+
+}  // namespace gradwire::internal

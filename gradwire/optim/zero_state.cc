@@ -1,0 +1,130 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// The state of all ranks in one place, and back.
+#include <ATen/Functions.h>
+#include <torch/serialize/input-archive.h>
+#include <torch/serialize/output-archive.h>
+
+#include <algorithm>
+#include <sstream>
+#include <string>
+#include <utility>
+
+#include "gradwire/base/error.h"
+#include "gradwire/base/strings.h"
+#include "gradwire/ddp/replica_sync_internal.h"
+#include "gradwire/optim/zero_internal.h"
+
+namespace gradwire {
+
+using internal::copy_options;
+using internal::kZeroName;
+using internal::move_state;
+using internal::parameters_in;
+using internal::ParamGroups;
+using internal::ZeroParts;
+using internal::ZeroPiece;
+
+namespace {
+
+// Ranks that only pass a state on need no more memory than this.
+constexpr std::size_t kChunkBytes = std::size_t{25} << 20;
+
+std::string saved(const torch::optim::Optimizer& optimizer) {
+  torch::serialize::OutputArchive archive;
+  optimizer.save(archive);
+  std::ostringstream bytes;
+  archive.save_to(bytes);
+  return std::move(bytes).str();
+}
+
+// Collective: the owner's `bytes` on rank `to`; the other ranks see them pass.
+std::string transfer(ProcessGroup& group, std::string bytes, std::size_t size, int owner, int to) {
+  std::string received;
+  for (std::size_t first = 0; first < size; first += kChunkBytes) {
+    const std::size_t length = std::min(kChunkBytes, size - first);
+    at::Tensor chunk = group.rank() == owner
+                           ? at::from_blob(bytes.data() + first, {static_cast<std::int64_t>(length)}, at::kByte)
+                           : at::empty({static_cast<std::int64_t>(length)}, at::kByte);
+    internal::broadcast_values(group, {chunk}, owner);
+    if (group.rank() == to) received.append(static_cast<const char*>(chunk.const_data_ptr()), length);
+  }
+  return received;
+}
+
+}  // namespace
+
+// The optimizer itself over all parameters, without state.
+std::unique_ptr<torch::optim::Optimizer> ZeroRedundancyOptimizer::make_plain() const {
+  auto plain = parts_->make(param_groups_);
+  copy_options(param_groups_, plain->param_groups());
+  return plain;
+}
+
+void ZeroRedundancyOptimizer::consolidate_state(int to) {
+  ZeroParts& p = *parts_;
+  if (to < 0 || to >= p.group->size()) {
+    throw InvalidArgument(
+        concat(kZeroName, ": consolidate_state(", to, "): the group has ranks 0 to ", p.group->size() - 1, "."));
+  }
+  if (p.options.overlap_with_ddp && !p.placed) {
+    throw InvalidArgument(concat(kZeroName,
+                                 ": with overlap_with_ddp there is no state before the first update; DDP's buckets are "
+                                 "not known yet."));
+  }
+  p.consolidated.reset();
+  const int rank = p.rank();
+  std::vector<std::string> own(p.pieces.size());
+  std::vector<std::int64_t> numbers{to};
+  for (std::size_t i = 0; i < p.pieces.size(); ++i) {
+    if (p.pieces[i]->owner == rank) own[i] = saved(*p.pieces[i]->optimizer);
+    numbers.push_back(static_cast<std::int64_t>(own[i].size()));
+  }
+  const auto by_rank = internal::gather_integers(*p.channel, numbers);
+  for (std::size_t other = 1; other < by_rank.size(); ++other) {
+    if (by_rank[other][0] == by_rank[0][0]) continue;
+    throw MismatchError(concat(kZeroName, ": consolidate_state() was called for rank ", by_rank[0][0],
+                               " on rank 0 and for rank ", by_rank[other][0], " on rank ", other, "."));
+  }
+  auto plain = rank == to ? make_plain() : nullptr;
+  for (std::size_t i = 0; i < p.pieces.size(); ++i) {
+    ZeroPiece& piece = *p.pieces[i];
+    std::string bytes = std::move(own[i]);
+    if (piece.owner != to) {
+      const auto size = static_cast<std::size_t>(by_rank[static_cast<std::size_t>(piece.owner)][i + 1]);
+      bytes = transfer(*p.channel, std::move(bytes), size, piece.owner, to);
+    }
+    if (plain == nullptr) continue;
+    // Loading maps what the owner remembers to this rank's own copies of the parameters.
+    const auto copy = p.make(piece.groups);
+    torch::serialize::InputArchive archive;
+    archive.load_from(bytes.data(), bytes.size(), at::Device(at::kCPU));
+    copy->load(archive);
+    move_state(*copy, *plain, parameters_in(piece.groups));
+  }
+  p.consolidated = std::move(plain);
+}
+
+void ZeroRedundancyOptimizer::save(torch::serialize::OutputArchive& archive) const {
+  if (parts_->consolidated == nullptr) {
+    throw InvalidArgument(concat(kZeroName, ": rank ", parts_->rank(),
+                                 " does not have the state of all ranks as of the last step; call consolidate_state(",
+                                 parts_->rank(), ") on all ranks first."));
+  }
+  copy_options(param_groups_, parts_->consolidated->param_groups());
+  parts_->consolidated->save(archive);
+}
+
+void ZeroRedundancyOptimizer::load(torch::serialize::InputArchive& archive) {
+  ZeroParts& p = *parts_;
+  auto plain = make_plain();
+  plain->load(archive);
+  p.consolidated.reset();
+  copy_options(plain->param_groups(), param_groups_);
+  for (const auto& piece : p.pieces) {
+    if (piece->optimizer != nullptr) move_state(*plain, *piece->optimizer, parameters_in(piece->groups));
+  }
+  if (p.options.overlap_with_ddp && !p.placed) p.loaded = std::move(plain);
+}
+
+}  // namespace gradwire

@@ -1,0 +1,263 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// The calls of HybridGroup, each in steps within the host and between hosts.
+#include <ATen/Functions.h>
+
+#include <utility>
+
+#include "gradwire/process_group/hybrid/hybrid_call_internal.h"
+#include "gradwire/process_group/ordered_calls_internal.h"
+#include "gradwire/process_group/tensor_memory_internal.h"
+
+namespace gradwire {
+namespace {
+
+using internal::copy_back;
+using internal::memory_for_results;
+using internal::memory_with_values;
+using internal::Outputs;
+
+// Below this an all-reduce takes as long as its messages' latency, of which one rank a host needs the fewest.
+constexpr std::int64_t kLeaderBytes = 16 << 10;
+
+// What the first level of an `op` over two levels does, and the second.
+ReduceOp within_host(ReduceOp op) { return op.kind == ReduceOp::Kind::avg ? ReduceOp::sum() : op; }
+ReduceOp between_hosts(ReduceOp op) {
+  return op.kind == ReduceOp::Kind::avg || op.kind == ReduceOp::Kind::premul_sum ? ReduceOp::sum() : op;
+}
+
+void divide_for(ReduceOp op, const at::Tensor& sums, int ranks) {
+  if (op.kind != ReduceOp::Kind::avg) return;
+  sums.div_(ranks);
+}
+
+// Elements in order, as one row.
+at::Tensor row_of(const at::Tensor& memory) { return memory.view({-1}); }
+
+}  // namespace
+
+void HybridGroup::reduce_through_leader(Call& call, const at::Tensor& row, ReduceOp op) {
+  auto to_leader = call.rooted<ReduceOptions>(0);
+  to_leader.op = within_host(op);
+  call.local.reduce({row}, to_leader)->wait();
+  if (is_leader()) call.cross->all_reduce({row}, call.reducing<AllReduceOptions>(between_hosts(op)))->wait();
+  call.local.broadcast({row}, call.rooted<BroadcastOptions>(0))->wait();
+}
+
+void HybridGroup::reduce_by_shares(Call& call, const at::Tensor& row, ReduceOp op) {
+  const int sharers = call.local.size();
+  const std::int64_t share = row.numel() / sharers;
+  const at::Tensor shared = row.narrow(0, 0, share * sharers);
+  const at::Tensor rest = row.narrow(0, shared.numel(), row.numel() - shared.numel());
+  // The last rank of a host speaks for what does not divide, too.
+  const bool has_rest = call.local.rank() == sharers - 1;
+  const at::Tensor mine = at::empty({share + (has_rest ? rest.numel() : 0)}, row.options());
+  const at::Tensor part = mine.narrow(0, 0, share);
+  const at::Tensor part_of_rest = mine.narrow(0, share, mine.numel() - share);
+  call.local.reduce_scatter_tensor(part, shared, call.reducing<ReduceScatterOptions>(within_host(op)))->wait();
+  if (rest.numel() > 0) call.local.all_reduce({rest}, call.reducing<AllReduceOptions>(within_host(op)))->wait();
+  if (has_rest) part_of_rest.copy_(rest);
+  call.cross->all_reduce({mine}, call.reducing<AllReduceOptions>(between_hosts(op)))->wait();
+  call.local.all_gather_into_tensor(shared, part, call.options<AllGatherOptions>())->wait();
+  if (has_rest) rest.copy_(part_of_rest);
+  if (rest.numel() > 0) call.local.broadcast({rest}, call.rooted<BroadcastOptions>(sharers - 1))->wait();
+}
+
+// rows[r] = part of rank r.
+void HybridGroup::gather_rows(Call& call, const at::Tensor& rows, const at::Tensor& part) {
+  if (!even_) {
+    call.everyone.all_gather_into_tensor(row_of(rows), part, call.options<AllGatherOptions>())->wait();
+    return;
+  }
+  const at::Tensor of_hosts = at::empty({hosts() * part.numel()}, part.options());
+  call.cross->all_gather_into_tensor(of_hosts, part, call.options<AllGatherOptions>())->wait();
+  const at::Tensor gathered = at::empty({call.local.size(), hosts(), part.numel()}, part.options());
+  call.local.all_gather_into_tensor(row_of(gathered), of_hosts, call.options<AllGatherOptions>())->wait();
+  for (int rank = 0; rank < size(); ++rank)
+    rows.select(0, rank).copy_(gathered.select(0, local_rank_of(rank)).select(0, host_of(rank)));
+}
+
+// part = op over all ranks of their rows[rank()].
+void HybridGroup::reduce_rows(Call& call, const at::Tensor& part, const at::Tensor& rows, ReduceOp op) {
+  if (!even_) {
+    call.everyone.reduce_scatter_tensor(part, row_of(rows), call.reducing<ReduceScatterOptions>(op))->wait();
+    return;
+  }
+  const at::Tensor arranged = at::empty({call.local.size(), hosts(), part.numel()}, part.options());
+  for (int rank = 0; rank < size(); ++rank)
+    arranged.select(0, local_rank_of(rank)).select(0, host_of(rank)).copy_(rows.select(0, rank));
+  const at::Tensor of_hosts = at::empty({hosts() * part.numel()}, part.options());
+  const auto within = call.reducing<ReduceScatterOptions>(within_host(op));
+  call.local.reduce_scatter_tensor(of_hosts, row_of(arranged), within)->wait();
+  const auto between = call.reducing<ReduceScatterOptions>(between_hosts(op));
+  call.cross->reduce_scatter_tensor(part, of_hosts, between)->wait();
+  divide_for(op, part, size());
+}
+
+std::shared_ptr<Work> HybridGroup::do_all_reduce(Tensors& tensors, const AllReduceOptions& options) {
+  return ordered("all_reduce", options, Outputs::list(tensors), [this, tensors, op = options.op](Call& call) {
+    for (const at::Tensor& tensor : tensors) {
+      const at::Tensor memory = memory_with_values(tensor);
+      const at::Tensor row = row_of(memory);
+      if (even_ && call.local.size() > 1 && static_cast<std::int64_t>(memory.nbytes()) > kLeaderBytes) {
+        reduce_by_shares(call, row, op);
+      } else {
+        reduce_through_leader(call, row, op);
+      }
+      divide_for(op, row, size());
+      copy_back(tensor, memory);
+    }
+  });
+}
+
+std::shared_ptr<Work> HybridGroup::do_broadcast(Tensors& tensors, const BroadcastOptions& options) {
+  return ordered("broadcast", options, Outputs::list(tensors), [this, tensors, root = options.root](Call& call) {
+    const bool from_here = host_of(root) == host();
+    for (const at::Tensor& tensor : tensors) {
+      const at::Tensor memory = memory_with_values(tensor);
+      if (from_here) call.local.broadcast({memory}, call.rooted<BroadcastOptions>(local_rank_of(root)))->wait();
+      if (is_leader()) call.cross->broadcast({memory}, call.rooted<BroadcastOptions>(host_of(root)))->wait();
+      if (!from_here) call.local.broadcast({memory}, call.rooted<BroadcastOptions>(0))->wait();
+      copy_back(tensor, memory);
+    }
+  });
+}
+
+std::shared_ptr<Work> HybridGroup::do_reduce(Tensors& tensors, const ReduceOptions& options) {
+  return ordered("reduce", options, Outputs::list(tensors),
+                 [this, tensors, op = options.op, root = options.root](Call& call) {
+                   const bool to_here = host_of(root) == host();
+                   const int local_root = to_here ? local_rank_of(root) : 0;
+                   for (const at::Tensor& tensor : tensors) {
+                     const at::Tensor memory = memory_with_values(tensor);
+                     // Only the root's tensor may change.
+                     const bool needs_room = is_leader() && rank() != root;
+                     const at::Tensor sums = needs_room ? memory.clone() : memory;
+                     auto within = call.rooted<ReduceOptions>(0);
+                     within.op = within_host(op);
+                     call.local.reduce({sums}, within)->wait();
+                     if (is_leader()) {
+                       auto between = call.rooted<ReduceOptions>(host_of(root));
+                       between.op = between_hosts(op);
+                       call.cross->reduce({sums}, between)->wait();
+                     }
+                     if (to_here && local_root != 0) {
+                       if (is_leader()) call.local.send({sums}, local_root)->wait();
+                       if (rank() == root) call.local.recv({sums}, 0)->wait();
+                     }
+                     if (rank() != root) continue;
+                     divide_for(op, sums, size());
+                     copy_back(tensor, sums);
+                   }
+                 });
+}
+
+std::shared_ptr<Work> HybridGroup::do_all_gather_into_tensor(at::Tensor& output, at::Tensor& input,
+                                                             const AllGatherOptions& options) {
+  return ordered("all_gather_into_tensor", options, Outputs::list({output}), [this, output, input](Call& call) {
+    const at::Tensor part = row_of(memory_with_values(input));
+    const at::Tensor result = memory_for_results(output);
+    gather_rows(call, result.view({size(), part.numel()}), part);
+    copy_back(output, result);
+  });
+}
+
+std::shared_ptr<Work> HybridGroup::do_all_gather(std::vector<Tensors>& outputs, Tensors& inputs,
+                                                 const AllGatherOptions& options) {
+  return ordered("all_gather", options, Outputs::lists(outputs), [this, outputs, inputs](Call& call) {
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      const at::Tensor part = row_of(memory_with_values(inputs[i]));
+      const at::Tensor rows = at::empty({size(), part.numel()}, part.options());
+      gather_rows(call, rows, part);
+      for (int rank = 0; rank < size(); ++rank) {
+        const at::Tensor& output = outputs[i][static_cast<std::size_t>(rank)];
+        output.copy_(rows.select(0, rank).view(output.sizes()));
+      }
+    }
+  });
+}
+
+std::shared_ptr<Work> HybridGroup::do_reduce_scatter_tensor(at::Tensor& output, at::Tensor& input,
+                                                            const ReduceScatterOptions& options) {
+  return ordered("reduce_scatter_tensor", options, Outputs::list({output}),
+                 [this, output, input, op = options.op](Call& call) {
+                   const at::Tensor result = memory_for_results(output);
+                   reduce_rows(call, row_of(result), memory_with_values(input).view({size(), result.numel()}), op);
+                   copy_back(output, result);
+                 });
+}
+
+std::shared_ptr<Work> HybridGroup::do_reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                                                     const ReduceScatterOptions& options) {
+  return ordered("reduce_scatter", options, Outputs::list(outputs),
+                 [this, outputs, inputs, op = options.op](Call& call) {
+                   for (std::size_t i = 0; i < outputs.size(); ++i) {
+                     const at::Tensor result = memory_for_results(outputs[i]);
+                     const at::Tensor rows = at::empty({size(), result.numel()}, result.options());
+                     for (int rank = 0; rank < size(); ++rank) {
+                       const at::Tensor& input = inputs[i][static_cast<std::size_t>(rank)];
+                       rows.select(0, rank).copy_(input.reshape({-1}));
+                     }
+                     reduce_rows(call, row_of(result), rows, op);
+                     copy_back(outputs[i], result);
+                   }
+                 });
+}
+
+std::shared_ptr<Work> HybridGroup::do_gather(std::vector<Tensors>& outputs, Tensors& inputs,
+                                             const GatherOptions& options) {
+  return ordered("gather", options, Outputs::lists(outputs), [outputs, inputs, root = options.root](Call& call) {
+    call.everyone.gather(outputs, inputs, call.rooted<GatherOptions>(root))->wait();
+  });
+}
+
+std::shared_ptr<Work> HybridGroup::do_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                                              const ScatterOptions& options) {
+  return ordered("scatter", options, Outputs::list(outputs), [outputs, inputs, root = options.root](Call& call) {
+    call.everyone.scatter(outputs, inputs, call.rooted<ScatterOptions>(root))->wait();
+  });
+}
+
+std::shared_ptr<Work> HybridGroup::do_all_to_all(Tensors& outputs, Tensors& inputs, const AllToAllOptions& options) {
+  return ordered("all_to_all", options, Outputs::list(outputs), [outputs, inputs](Call& call) {
+    call.everyone.all_to_all(outputs, inputs, call.options<AllToAllOptions>())->wait();
+  });
+}
+
+std::shared_ptr<Work> HybridGroup::do_all_to_all_single(at::Tensor& output, at::Tensor& input,
+                                                        std::vector<std::int64_t>& output_splits,
+                                                        std::vector<std::int64_t>& input_splits,
+                                                        const AllToAllOptions& options) {
+  return ordered(
+      "all_to_all_single", options, Outputs::list({output}), [output, input, output_splits, input_splits](Call& call) {
+        call.everyone.all_to_all_single(output, input, output_splits, input_splits, call.options<AllToAllOptions>())
+            ->wait();
+      });
+}
+
+std::shared_ptr<Work> HybridGroup::do_barrier(const BarrierOptions& options) {
+  return ordered("barrier", options, Outputs::list({}),
+                 [](Call& call) { call.everyone.barrier(call.options<BarrierOptions>())->wait(); });
+}
+
+void HybridGroup::do_monitored_barrier(Milliseconds timeout, bool wait_all) {
+  require_alive("monitored_barrier");
+  groups_.everyone->monitored_barrier(timeout, wait_all);
+}
+
+std::shared_ptr<Work> HybridGroup::do_send(Tensors& tensors, int destination, int tag) {
+  require_alive("send");
+  return groups_.everyone->send(tensors, destination, tag);
+}
+
+std::shared_ptr<Work> HybridGroup::do_recv(Tensors& tensors, int source, int tag) {
+  require_alive("recv");
+  return groups_.everyone->recv(tensors, source, tag);
+}
+
+std::shared_ptr<Work> HybridGroup::do_recv_anysource(Tensors& tensors, int tag) {
+  require_alive("recv_anysource");
+  return groups_.everyone->recv_anysource(tensors, tag);
+}
+
+}  // namespace gradwire

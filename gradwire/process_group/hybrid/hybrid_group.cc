@@ -1,0 +1,249 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// How a HybridGroup is made, takes its turns, multiplies and ends.
+#include "gradwire/process_group/hybrid/hybrid_group.h"
+
+#include <ATen/Functions.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+
+#include <algorithm>
+#include <exception>
+#include <map>
+#include <utility>
+
+#include "gradwire/base/error.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/base/process.h"
+#include "gradwire/base/strings.h"
+#include "gradwire/process_group/hybrid/hybrid_call_internal.h"
+#include "gradwire/process_group/ordered_calls_internal.h"
+#include "gradwire/process_group/validate_internal.h"
+
+namespace gradwire {
+namespace {
+
+// The lowest rank of the host of every rank, by rank. Throws InvalidArgument on all ranks when one's `local` is not in
+// the order of `everyone`.
+std::vector<std::int64_t> find_first_ranks(ProcessGroup& everyone, ProcessGroup& local) {
+  const at::Tensor mine = at::tensor({static_cast<std::int64_t>(everyone.rank())});
+  const at::Tensor of_host = at::empty({local.size()}, at::kLong);
+  local.all_gather_into_tensor(of_host, mine)->wait();
+  const auto* const ranks = of_host.const_data_ptr<std::int64_t>();
+  const bool in_order = std::is_sorted(ranks, ranks + local.size());
+  const at::Tensor first = at::tensor({in_order ? ranks[0] : std::int64_t{-1}});
+  const at::Tensor of_all = at::empty({everyone.size()}, at::kLong);
+  everyone.all_gather_into_tensor(of_all, first)->wait();
+  const auto* const begin = of_all.const_data_ptr<std::int64_t>();
+  std::vector<std::int64_t> firsts(begin, begin + everyone.size());
+  for (std::size_t rank = 0; rank < firsts.size(); ++rank) {
+    if (firsts[rank] >= 0) continue;
+    throw InvalidArgument(concat("hybrid group on rank ", everyone.rank(), ": the group of rank ", rank,
+                                 "'s host does not have its ranks in the order of the whole group"));
+  }
+  return firsts;
+}
+
+// Numbers the hosts by their lowest ranks.
+std::vector<int> number_hosts(const std::vector<std::int64_t>& firsts) {
+  std::map<std::int64_t, int> hosts;
+  for (const std::int64_t first : firsts) hosts.emplace(first, 0);
+  int number = 0;
+  for (auto& [first, host] : hosts) host = number++;
+  std::vector<int> host_of;
+  for (const std::int64_t first : firsts) host_of.push_back(hosts.at(first));
+  return host_of;
+}
+
+std::vector<std::vector<int>> group_by_host(const std::vector<int>& host_of) {
+  std::vector<std::vector<int>> ranks_of(static_cast<std::size_t>(*std::max_element(host_of.begin(), host_of.end())) +
+                                         1);
+  for (std::size_t rank = 0; rank < host_of.size(); ++rank)
+    ranks_of[static_cast<std::size_t>(host_of[rank])].push_back(static_cast<int>(rank));
+  return ranks_of;
+}
+
+bool have_one_size(const std::vector<std::vector<int>>& ranks_of) {
+  return std::all_of(ranks_of.begin(), ranks_of.end(),
+                     [&](const auto& ranks) { return ranks.size() == ranks_of.front().size(); });
+}
+
+}  // namespace
+
+struct HybridGroup::State {
+  const OwnerProcess owner;
+  Mutex mutex;
+  std::exception_ptr error GRADWIRE_GUARDED_BY(mutex);
+  std::uint64_t dups GRADWIRE_GUARDED_BY(mutex) = 0;
+  std::vector<std::weak_ptr<HybridGroup>> duplicates GRADWIRE_GUARDED_BY(mutex);
+};
+
+std::shared_ptr<HybridGroup> HybridGroup::make(std::shared_ptr<ProcessGroup> everyone,
+                                               std::shared_ptr<ProcessGroup> local) {
+  if (everyone == nullptr || local == nullptr) throw InvalidArgument("hybrid group: there is no group to make it of");
+  std::vector<int> host_of = number_hosts(find_first_ranks(*everyone, *local));
+  const bool even = have_one_size(group_by_host(host_of));
+  const int color = even || local->rank() == 0 ? local->rank() : -1;
+  auto cross = everyone->split(color, everyone->rank());
+  const Milliseconds timeout = everyone->timeout();
+  std::shared_ptr<HybridGroup> made(
+      new HybridGroup({std::move(everyone), std::move(local), std::move(cross)}, std::move(host_of)));
+  made->set_timeout(timeout);
+  return made;
+}
+
+HybridGroup::HybridGroup(Groups groups, std::vector<int> host_of)
+    : ProcessGroup(groups.everyone->rank(), groups.everyone->size()),
+      groups_(std::move(groups)),
+      host_of_(std::move(host_of)),
+      ranks_of_(group_by_host(host_of_)),
+      even_(have_one_size(ranks_of_)),
+      state_(std::make_unique<State>()),
+      calls_(std::make_unique<internal::OrderedCalls>("gw-hybrid")) {}
+
+HybridGroup::~HybridGroup() {
+  if (!state_->owner.is_current()) return;
+  calls_->close();
+  if (calls_->under_way()) abort("the group was let go with work under way; call shutdown() to finish it first");
+  calls_->finish();
+}
+
+int HybridGroup::local_rank_of(int rank) const {
+  const std::vector<int>& ranks = ranks_of(host_of(rank));
+  return static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
+}
+
+bool HybridGroup::supports(c10::DeviceType device) const {
+  return groups_.everyone->supports(device) && groups_.local->supports(device);
+}
+
+std::string HybridGroup::describe(const char* operation) const {
+  return concat(internal::name_group(*this), ": ", operation);
+}
+
+void HybridGroup::require_alive(const char* operation) const {
+  state_->owner.require_current("a process group");
+  MutexLock lock(state_->mutex);
+  if (!state_->error) return;
+  const std::exception_ptr error = state_->error;
+  lock.unlock();
+  static_cast<void>(operation);
+  std::rethrow_exception(error);
+}
+
+void HybridGroup::fail(std::exception_ptr error, const std::string& reason) {
+  {
+    MutexLock lock(state_->mutex);
+    if (state_->error) return;
+    state_->error = std::move(error);
+  }
+  // The network's groups first: ranks of this host learn of it through shared memory at once, others wait for this.
+  if (groups_.cross != nullptr) groups_.cross->abort(reason);
+  groups_.everyone->abort(reason);
+  groups_.local->abort(reason);
+}
+
+std::shared_ptr<Work> HybridGroup::ordered(const char* operation, const CollectiveOptions& options,
+                                           internal::Outputs outputs, Body body) {
+  const Deadline deadline = Deadline::after(options.timeout.count() == 0 ? timeout() : options.timeout);
+  const auto run = [this, operation, deadline, tag = options.tag, body = std::move(body)] {
+    require_alive(operation);
+    // What the steps do to tensors is no part of anybody's graph.
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    try {
+      Call call(groups_, deadline, tag);
+      body(call);
+    } catch (const InvalidArgument&) {
+      throw;  // refused before anything was sent
+    } catch (const std::exception& error) {
+      fail(std::current_exception(), concat(describe(operation), ": ", error.what()));
+      throw;
+    }
+  };
+  const auto work = options.async ? calls_->post(describe(operation), std::move(outputs), run, shared_from_this())
+                                  : calls_->run(std::move(outputs), run);
+  if (work == nullptr) throw InvalidArgument(concat(describe(operation), ": the group was shut down; make a new one"));
+  return work;
+}
+
+void HybridGroup::in_turn(const char* operation, const Body& body) {
+  CollectiveOptions options;
+  options.async = false;
+  ordered(operation, options, internal::Outputs::list({}), body)->wait();
+}
+
+void HybridGroup::abort(const std::string& reason) {
+  if (!state_->owner.is_current()) return;
+  fail(std::make_exception_ptr(AbortedError(concat(internal::name_group(*this), ": ", reason))), reason);
+  std::vector<std::weak_ptr<HybridGroup>> duplicates;
+  {
+    MutexLock lock(state_->mutex);
+    duplicates = state_->duplicates;
+  }
+  for (const auto& weak : duplicates) {
+    if (const auto duplicate = weak.lock()) duplicate->abort(reason);
+  }
+}
+
+void HybridGroup::shutdown() {
+  if (!state_->owner.is_current()) return;
+  calls_->finish();
+  if (groups_.cross != nullptr) groups_.cross->shutdown();
+  groups_.everyone->shutdown();
+  groups_.local->shutdown();
+}
+
+std::shared_ptr<ProcessGroup> HybridGroup::do_dup() {
+  Groups made;
+  in_turn("dup", [&](Call& call) {
+    made.everyone = call.everyone.dup();
+    made.local = call.local.dup();
+    if (call.cross != nullptr) made.cross = call.cross->dup();
+  });
+  // Whether a group has dup() is the same on all ranks.
+  if (made.everyone == nullptr || made.local == nullptr || (made.cross == nullptr) != (groups_.cross == nullptr))
+    return nullptr;
+  std::shared_ptr<HybridGroup> group(new HybridGroup(std::move(made), host_of_));
+  MutexLock lock(state_->mutex);
+  const std::uint64_t number = state_->dups++;
+  std::erase_if(state_->duplicates, [](const auto& weak) { return weak.expired(); });
+  state_->duplicates.push_back(group);
+  lock.unlock();
+  group->set_timeout(timeout());
+  group->set_group_name(concat(group_name(), "/dup", number));
+  group->set_group_desc(group_desc());
+  return group;
+}
+
+std::shared_ptr<ProcessGroup> HybridGroup::do_split(int color, int key, const std::optional<std::string>& desc) {
+  std::shared_ptr<HybridGroup> group;
+  in_turn("split", [&](Call& call) {
+    auto everyone = call.everyone.split(color, key, desc);
+    auto local = call.local.split(color, key, desc);
+    if (everyone != nullptr) group = make(std::move(everyone), std::move(local));
+  });
+  if (group == nullptr) return nullptr;
+  group->set_group_name(groups_.everyone->group_name());
+  group->set_group_desc(desc.value_or(group_desc()));
+  return group;
+}
+
+at::Tensor HybridGroup::do_allocate(std::int64_t numel, at::ScalarType dtype) {
+  at::Tensor memory;
+  in_turn("allocate", [&](Call& call) {
+    std::exception_ptr refused;
+    try {
+      memory = call.local.allocate(numel, dtype);
+    } catch (const ResourceError&) {
+      refused = std::current_exception();
+    }
+    // One outcome for all: what one host has and another has not would leave ranks with different errors.
+    const at::Tensor all_have = at::tensor({std::int64_t{refused == nullptr}});
+    call.everyone.all_reduce({all_have}, call.reducing<AllReduceOptions>(ReduceOp::min()))->wait();
+    if (refused) std::rethrow_exception(refused);
+    if (all_have.item<std::int64_t>() == 0)
+      throw ResourceError(concat(describe("allocate"), ": a rank of another host was refused memory"));
+  });
+  return memory;
+}
+
+}  // namespace gradwire

@@ -1,0 +1,261 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// Every call of a hybrid group gives what a flat group gives, whichever ranks share a host, and sends between hosts no
+// more than its header says. Hosts are parts of one group of threads here.
+#include "gradwire/process_group/hybrid/hybrid_group.h"
+
+#include <ATen/Functions.h>
+#include <gtest/gtest.h>
+
+#include "gradwire/base/error.h"
+#include "gradwire/process_group/init.h"
+#include "tests/support/ranks.h"
+
+namespace gradwire {
+namespace {
+
+using test_support::run_ranks;
+
+constexpr Milliseconds kLong = std::chrono::minutes(2);
+
+// Which host each rank is on, as a name: "0011".
+class Hybrid : public ::testing::TestWithParam<const char*> {
+ protected:
+  static int world() { return static_cast<int>(std::string(GetParam()).size()); }
+  static int host_of(int rank) { return std::string(GetParam())[static_cast<std::size_t>(rank)] - '0'; }
+
+  struct Groups {
+    std::shared_ptr<ProcessGroup> flat;      // the oracle
+    std::shared_ptr<ProcessGroup> everyone;  // what crosses hosts
+    std::shared_ptr<HybridGroup> hybrid;
+  };
+  static Groups make(int rank, const std::shared_ptr<Store>& store) {
+    Groups groups;
+    groups.flat = make_process_group("threads", store, rank, world(), kLong);
+    groups.everyone = groups.flat->dup();
+    groups.hybrid = HybridGroup::make(groups.everyone, groups.flat->split(host_of(rank)));
+    return groups;
+  }
+  static void on_ranks(const std::function<void(const Groups& groups)>& body) {
+    run_ranks("threads", world(), [&](int rank, const std::shared_ptr<Store>& store) {
+      const Groups groups = make(rank, store);
+      body(groups);
+      groups.flat->barrier()->wait();
+    });
+  }
+};
+
+// Whole numbers, so that every order of summation is exact.
+at::Tensor values(int rank, std::int64_t count, at::ScalarType type) {
+  return at::arange(count, at::kLong).mul(rank + 2).remainder(7).sub(3).to(type);
+}
+
+#define EXPECT_SAME(actual, expected) EXPECT_TRUE(at::equal((actual), (expected))) << (actual) << (expected)
+
+// Calls `call` on the flat group and on the hybrid one, each with tensors of its own.
+template <class Call>
+void expect_as_flat(ProcessGroup& flat, ProcessGroup& hybrid, const Call& call) {
+  const at::Tensor expected = call(flat);
+  const at::Tensor actual = call(hybrid);
+  EXPECT_TRUE(at::equal(actual, expected))
+      << "rank " << flat.rank() << ": " << actual.flatten().slice(0, 0, 8) << expected.flatten().slice(0, 0, 8);
+}
+
+TEST_P(Hybrid, ReductionsAreThoseOfAFlatGroup) {
+  on_ranks([](const Groups& groups) {
+    const int rank = groups.flat->rank();
+    for (const ReduceOp op : {ReduceOp::sum(), ReduceOp::avg(), ReduceOp::product(), ReduceOp::min(), ReduceOp::max(),
+                              ReduceOp::premul_sum(0.5)}) {
+      for (const std::int64_t count : {0, 1, 5, 4099, 20000}) {
+        expect_as_flat(*groups.flat, *groups.hybrid, [&](ProcessGroup& group) {
+          const at::Tensor tensor = values(rank, count, at::kDouble).requires_grad_(true);
+          AllReduceOptions options;
+          options.op = op;
+          group.all_reduce({tensor}, options)->wait();
+          return tensor.detach();
+        });
+      }
+      for (int root = 0; root < groups.flat->size(); ++root) {
+        expect_as_flat(*groups.flat, *groups.hybrid, [&](ProcessGroup& group) {
+          const at::Tensor tensor = values(rank, 33, at::kDouble);
+          ReduceOptions options;
+          options.op = op;
+          options.root = root;
+          group.reduce({tensor}, options)->wait();
+          return tensor;  // off the root: as it was
+        });
+      }
+      expect_as_flat(*groups.flat, *groups.hybrid, [&](ProcessGroup& group) {
+        const at::Tensor output = at::empty({11}, at::kDouble);
+        ReduceScatterOptions options;
+        options.op = op;
+        group.reduce_scatter_tensor(output, values(rank, 11 * group.size(), at::kDouble), options)->wait();
+        return output;
+      });
+    }
+  });
+}
+
+TEST_P(Hybrid, WhatMovesIsAsInAFlatGroup) {
+  on_ranks([](const Groups& groups) {
+    const int rank = groups.flat->rank();
+    const auto same = [&](const auto& call) { expect_as_flat(*groups.flat, *groups.hybrid, call); };
+    for (int root = 0; root < groups.flat->size(); ++root) {
+      same([&](ProcessGroup& group) {
+        const at::Tensor tensor = values(rank, 50, at::kShort).t();
+        BroadcastOptions options;
+        options.root = root;
+        group.broadcast({tensor}, options)->wait();
+        return tensor;
+      });
+      same([&](ProcessGroup& group) {
+        const at::Tensor all = at::zeros({group.size(), 3}, at::kLong);
+        const bool here = rank == root;
+        GatherOptions options;
+        options.root = root;
+        group
+            .gather(here ? std::vector<Tensors>{all.unbind()} : std::vector<Tensors>{}, {values(rank, 3, at::kLong)},
+                    options)
+            ->wait();
+        return all;
+      });
+      same([&](ProcessGroup& group) {
+        const at::Tensor part = at::zeros({3}, at::kLong);
+        const Tensors parts = values(rank, 3 * group.size(), at::kLong).chunk(group.size());
+        ScatterOptions options;
+        options.root = root;
+        group.scatter({part}, rank == root ? std::vector<Tensors>{parts} : std::vector<Tensors>{}, options)->wait();
+        return part;
+      });
+    }
+    same([&](ProcessGroup& group) {
+      const at::Tensor all = at::empty({group.size(), 6}, at::kFloat);
+      group.all_gather_into_tensor(all, values(rank, 6, at::kFloat))->wait();
+      return all;
+    });
+    same([&](ProcessGroup& group) {
+      const at::Tensor all = at::empty({6, group.size()}, at::kFloat);
+      group.all_gather({all.unbind(1)}, {values(rank, 6, at::kFloat)})->wait();
+      return all;
+    });
+    same([&](ProcessGroup& group) {
+      const at::Tensor part = at::empty({4}, at::kInt);
+      group.reduce_scatter({part}, {values(rank, 4 * group.size(), at::kInt).chunk(group.size())})->wait();
+      return part;
+    });
+    same([&](ProcessGroup& group) {
+      const at::Tensor output = at::empty({2 * group.size()}, at::kInt);
+      group.all_to_all_single(output, values(rank, 2 * group.size(), at::kInt))->wait();
+      return output;
+    });
+    if (groups.flat->size() == 1) return;  // nobody to send to
+    same([&](ProcessGroup& group) {
+      const at::Tensor output = at::empty({5}, at::kInt);
+      const auto sent = group.send({values(rank, 5, at::kInt)}, (rank + 1) % group.size(), 9);
+      group.recv({output}, (rank + group.size() - 1) % group.size(), 9)->wait();
+      sent->wait();
+      return output;
+    });
+  });
+}
+
+TEST_P(Hybrid, BetweenHostsABigAllReduceSendsItsBytesOnceAHost) {
+  on_ranks([](const Groups& groups) {
+    constexpr std::int64_t kCount = 120'001;
+    const std::shared_ptr<ProcessGroup>& cross = groups.hybrid->cross();
+    const std::size_t before = cross == nullptr ? 0 : cross->payload_bytes();
+    const std::size_t before_of_everyone = groups.everyone->payload_bytes();
+    groups.hybrid->all_reduce({at::ones({kCount})})->wait();
+    const auto sent = static_cast<std::int64_t>(cross == nullptr ? 0 : cross->payload_bytes() - before);
+    const at::Tensor by_host = at::zeros({groups.hybrid->hosts()}, at::kLong);
+    by_host[groups.hybrid->host_of(groups.flat->rank())] = sent;
+    groups.flat->all_reduce({by_host})->wait();
+    // A ring's bytes, 2 B (H-1)/H, give or take the rounding of each rank's share.
+    const std::int64_t hosts = groups.hybrid->hosts();
+    const double expected = 2.0 * 4 * kCount * static_cast<double>(hosts - 1) / static_cast<double>(hosts);
+    for (std::int64_t host = 0; host < hosts; ++host)
+      EXPECT_NEAR(static_cast<double>(by_host[host].item<std::int64_t>()), expected, 64) << "host " << host;
+    EXPECT_EQ(groups.everyone->payload_bytes(), before_of_everyone);
+  });
+}
+
+TEST_P(Hybrid, DuplicatesAndPartsAreHybridToo) {
+  on_ranks([](const Groups& groups) {
+    const auto copy = std::dynamic_pointer_cast<HybridGroup>(groups.hybrid->dup());
+    ASSERT_NE(copy, nullptr);
+    // A sequence of its own: ranks call the two in different orders.
+    const bool first = groups.flat->rank() % 2 == 0;
+    const at::Tensor one = at::ones({3});
+    const at::Tensor two = at::ones({3});
+    const auto a = (first ? groups.hybrid : copy)->all_reduce({first ? one : two});
+    const auto b = (first ? copy : groups.hybrid)->all_reduce({first ? two : one});
+    a->wait();
+    b->wait();
+    EXPECT_SAME(one, at::full({3}, groups.flat->size()));
+    EXPECT_SAME(two, one);
+    // The even and the odd ranks, backwards.
+    const auto part = groups.hybrid->split(groups.flat->rank() % 2, -groups.flat->rank());
+    ASSERT_NE(part, nullptr);
+    const auto flat_part = groups.flat->split(groups.flat->rank() % 2, -groups.flat->rank());
+    EXPECT_EQ(part->name(), "hybrid");
+    EXPECT_EQ(part->rank(), flat_part->rank());
+    expect_as_flat(*flat_part, *part, [&](ProcessGroup& group) {
+      const at::Tensor all = at::empty({group.size()}, at::kLong);
+      group.all_gather_into_tensor(all, at::tensor({std::int64_t{groups.flat->rank()}}))->wait();
+      return all;
+    });
+  });
+}
+
+TEST_P(Hybrid, AfterAnErrorEveryCallFailsWithIt) {
+  run_ranks("threads", world(), [&](int rank, const std::shared_ptr<Store>& store) {
+    const Groups groups = make(rank, store);
+    groups.flat->barrier()->wait();
+    if (rank == 0) {
+      groups.hybrid->abort("the test wants it");
+      EXPECT_THROW(groups.hybrid->barrier()->wait(), AbortedError);
+      return;
+    }
+    std::string first;
+    try {
+      groups.hybrid->all_reduce({at::ones({10})})->wait();
+      ADD_FAILURE() << "rank 0 never calls";
+    } catch (const Error& error) {
+      first = error.what();
+    }
+    EXPECT_NE(first.find("the test wants it"), std::string::npos) << first;
+    try {
+      groups.hybrid->barrier()->wait();
+      ADD_FAILURE() << "the group is at its end";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.what(), first);
+    }
+  });
+}
+
+TEST_P(Hybrid, MemoryIsRefusedToAllOrNone) {
+  on_ranks([](const Groups& groups) {
+    const at::Tensor memory = groups.hybrid->allocate(1000, at::kFloat);
+    EXPECT_SAME(memory, at::zeros({1000}));
+    memory.fill_(groups.flat->rank() + 1);
+    groups.hybrid->all_reduce({memory})->wait();
+    const int n = groups.flat->size();
+    EXPECT_SAME(memory, at::full({1000}, n * (n + 1) / 2.0f));
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Hosts, Hybrid, ::testing::Values("0", "000", "012", "0011", "0101", "001", "01100", "001122"),
+                         [](const auto& info) { return std::string("ranks_on_") + info.param; });
+
+TEST(HybridGroups, LocalRanksOutOfOrderAreRefusedOnAllRanks) {
+  run_ranks("threads", 4, [](int rank, const std::shared_ptr<Store>& store) {
+    const auto flat = make_process_group("threads", store, rank, 4, kLong);
+    // The second host's ranks the other way round.
+    auto local = flat->split(rank / 2, rank < 2 ? rank : -rank);
+    EXPECT_THROW(HybridGroup::make(flat->dup(), local), InvalidArgument);
+    flat->barrier()->wait();
+  });
+}
+
+}  // namespace
+}  // namespace gradwire

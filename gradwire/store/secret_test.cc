@@ -1,0 +1,86 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// Where a secret comes from, and what is proved with it.
+#include "gradwire/store/secret.h"
+
+#include <fstream>
+#include <map>
+
+#include "gradwire/base/error.h"
+#include "gradwire/store/handshake_internal.h"
+#include "gradwire/store/store_test_support_internal.h"
+
+namespace gradwire {
+namespace {
+
+using store_internal::proof_of;
+using store_internal::Role;
+using store_test::message_of;
+
+std::string write_file(const store_test::TemporaryFolder& folder, const std::string& name, const std::string& bytes) {
+  std::ofstream(folder.file(name), std::ios::binary) << bytes;
+  return folder.file(name);
+}
+
+TEST(Secret, AFileIsReadWithoutItsLineEnd) {
+  const store_test::TemporaryFolder folder;
+  EXPECT_EQ(read_secret_file(write_file(folder, "bare", "abc")), "abc");
+  EXPECT_EQ(read_secret_file(write_file(folder, "unix", "abc\n")), "abc");
+  EXPECT_EQ(read_secret_file(write_file(folder, "dos", "abc\r\n")), "abc");
+  EXPECT_EQ(read_secret_file(write_file(folder, "two", "a\n\n")), "a\n");
+  const std::string longest(kMaxSecretBytes, 's');
+  EXPECT_EQ(read_secret_file(write_file(folder, "longest", longest + "\n")), longest);
+}
+
+TEST(Secret, OneThatIsNoneIsRefused) {
+  const store_test::TemporaryFolder folder;
+  for (const std::string& bytes : {std::string(), std::string("\n"), std::string(kMaxSecretBytes + 1, 's')}) {
+    const std::string path = write_file(folder, "bad", bytes);
+    EXPECT_NE(message_of<InvalidArgument>([&] { read_secret_file(path); }).find(path), std::string::npos);
+  }
+  EXPECT_THROW(read_secret_file(folder.file("missing")), InvalidArgument);
+}
+
+TEST(Secret, TheEnvironmentNamesAFileOrHoldsIt) {
+  const store_test::TemporaryFolder folder;
+  std::map<std::string, std::string> variables;
+  const auto read = [&](const char* name) -> std::optional<std::string> {
+    const auto found = variables.find(name);
+    return found == variables.end() ? std::nullopt : std::optional(found->second);
+  };
+  EXPECT_EQ(secret_from_environment(read), "");
+  variables["GRADWIRE_SECRET"] = "of the variable";
+  EXPECT_EQ(secret_from_environment(read), "of the variable");
+  variables["GRADWIRE_SECRET_FILE"] = write_file(folder, "secret", "of the file\n");
+  EXPECT_EQ(secret_from_environment(read), "of the file");
+  variables["GRADWIRE_SECRET_FILE"] = folder.file("missing");
+  EXPECT_THROW(secret_from_environment(read), InvalidArgument);
+}
+
+TEST(Secret, AProofDependsOnAllThatGoesIntoIt) {
+  const store_internal::Challenges challenges{std::string(32, 'a'), std::string(32, 'b')};
+  const std::string proof = proof_of(Role::client, "s", challenges);
+  EXPECT_EQ(proof.size(), store_internal::kProofBytes);
+  EXPECT_TRUE(store_internal::same_proof(proof, proof_of(Role::client, "s", challenges)));
+  EXPECT_FALSE(store_internal::same_proof(proof, proof_of(Role::server, "s", challenges)));
+  EXPECT_FALSE(store_internal::same_proof(proof, proof_of(Role::client, "S", challenges)));
+  EXPECT_FALSE(
+      store_internal::same_proof(proof, proof_of(Role::client, "s", {challenges.of_client, challenges.of_server})));
+  EXPECT_FALSE(store_internal::same_proof(proof, proof.substr(1)));
+  EXPECT_NE(store_internal::random_challenge(), store_internal::random_challenge());
+}
+
+// Computed with `openssl dgst -sha256 -hmac s`.
+TEST(Secret, AProofIsTheHmacOfTheSpecification) {
+  const std::string proof = proof_of(Role::client, "s", {std::string(32, 'a'), std::string(32, 'b')});
+  std::string hex;
+  for (const char byte : proof) {
+    constexpr const char* kDigits = "0123456789abcdef";
+    hex += kDigits[(byte >> 4) & 15];
+    hex += kDigits[byte & 15];
+  }
+  EXPECT_EQ(hex, "eb9288b9e55cebe7f14a7516f6c2672300d82049e5d6180c97f996d8ee63ec3c");
+}
+
+}  // namespace
+}  // namespace gradwire

@@ -1,0 +1,285 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// gradwire-run on several "hosts" that share this one: each launcher is a node of its own, and they meet on loopback.
+// tests/network has hosts with networks of their own.
+#include <signal.h>
+
+#include <fstream>
+
+#include "gradwire/base/strings.h"
+#include "gradwire/store/tcp_store.h"
+#include "launch/launch_error.h"
+#include "launch/launcher_fixture_internal.h"
+#include "launch/meeting.h"
+#include "launch/rank_environment.h"
+
+namespace gradwire::launch {
+namespace {
+
+using Words = std::vector<std::string>;
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+class NodesTest : public LauncherTest {
+ protected:
+  // The command line of a node that runs a shell script on `ranks` ranks.
+  Words node(int node, int nodes, const std::string& script, const Words& more = {}, int ranks = 2) const {
+    Words words = {"-n",
+                   std::to_string(ranks),
+                   "--nnodes",
+                   std::to_string(nodes),
+                   "--node-rank",
+                   std::to_string(node),
+                   "--rendezvous",
+                   concat("127.0.0.1:", port_),
+                   "--heartbeat-timeout",
+                   "1"};
+    words.insert(words.end(), more.begin(), more.end());
+    for (const char* word : {"/bin/sh", "-c"}) words.emplace_back(word);
+    words.push_back(script);
+    return words;
+  }
+  // Waits until a node has a place in the meeting on this test's port.
+  void wait_for_place(int node) const {
+    TcpStore store({.port = port_});
+    store.get(concat("gradwire-run/node/", node));
+  }
+  std::string secret_file(const std::string& name, const std::string& secret) const {
+    std::ofstream(scratch(name)) << secret << "\n";
+    return scratch(name);
+  }
+
+  const std::uint16_t port_ = find_free_port(PortScope::loopback);
+};
+
+TEST_F(NodesTest, RanksOfAllNodesMakeOneWorld) {
+  const std::string script =
+      "echo $RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $GROUP_RANK $GROUP_WORLD_SIZE $GRADWIRE_ATTEMPT "
+      "$MASTER_ADDR; echo same $MASTER_PORT $GRADWIRE_JOB_ID $GRADWIRE_RENDEZVOUS; read x; echo read $x";
+  auto first = launch("0", node(0, 2, script, {}, 1));
+  auto second = launch("1", node(1, 2, script, {}, 2));
+  const Result results[] = {first.finish(), second.finish()};
+  EXPECT_EQ(results[0].exit_code, 0) << results[0].err;
+  EXPECT_EQ(results[1].exit_code, 0) << results[1].err;
+  EXPECT_EQ(results[0].err + results[1].err, "");
+  EXPECT_TRUE(contains(results[0].out, "[rank 0] 0 0 3 1 0 2 0 127.0.0.1\n")) << results[0].out;
+  EXPECT_TRUE(contains(results[1].out, "[rank 1] 1 0 3 2 1 2 0 127.0.0.1\n")) << results[1].out;
+  EXPECT_TRUE(contains(results[1].out, "[rank 2] 2 1 3 2 1 2 0 127.0.0.1\n")) << results[1].out;
+  const auto shared = [](const std::string& out, const std::string& rank) {
+    const auto at = out.find("[rank " + rank + "] same ");
+    return at == std::string::npos ? "nothing for rank " + rank : out.substr(at + 9, out.find('\n', at) - at - 9);
+  };
+  EXPECT_EQ(shared(results[0].out, "0"), shared(results[1].out, "1"));
+  EXPECT_EQ(shared(results[0].out, "0"), shared(results[1].out, "2"));
+  EXPECT_TRUE(contains(shared(results[0].out, "0"), concat("tcp://127.0.0.1:", port_, "?"))) << results[0].out;
+}
+
+TEST_F(NodesTest, ARankThatDiesEndsTheJobOnAllNodesWithItsCode) {
+  auto first = launch("0", node(0, 2, "sleep 1000"));
+  auto second = launch("1", node(1, 2, "[ $RANK = 3 ] && kill -SEGV $$; sleep 1000"));
+  const Result results[] = {first.finish(), second.finish()};
+  for (const Result& result : results) {
+    EXPECT_EQ(result.exit_code, 128 + SIGSEGV) << result.err;
+    EXPECT_TRUE(contains(result.err, "gradwire-run: rank 3 on node 1 (")) << result.err;
+    EXPECT_TRUE(contains(result.err, "died of signal 11 (SIGSEGV)")) << result.err;
+  }
+  EXPECT_TRUE(contains(results[0].err, "failed on another host")) << results[0].err;
+  EXPECT_TRUE(contains(results[1].err, "rank 3 died first")) << results[1].err;
+}
+
+TEST_F(NodesTest, RestartsBeginAllRanksAnewOnAllNodes) {
+  const std::string script =
+      "echo attempt $GRADWIRE_ATTEMPT rank $RANK $GRADWIRE_RENDEZVOUS; [ $GRADWIRE_ATTEMPT = 2 ] && exit 0;"
+      "[ $RANK = $GRADWIRE_ATTEMPT ] && exit 7; sleep 1000";
+  auto first = launch("0", node(0, 2, script, {"--max-restarts", "2", "--grace", "0"}, 1));
+  auto second = launch("1", node(1, 2, script, {"--grace", "0"}, 1));  // node 0 says how many restarts there are
+  const Result results[] = {first.finish(), second.finish()};
+  for (const Result& result : results) {
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    for (const char* attempt : {"attempt 0", "attempt 1", "attempt 2"}) EXPECT_EQ(count_of(result.out, attempt), 1);
+    EXPECT_TRUE(contains(result.err, "died of exit code 7; all ranks start again (restart 2 of 2)")) << result.err;
+  }
+}
+
+TEST_F(NodesTest, RestartsOnOneHostToo) {
+  const auto result =
+      run_script({"-n", "2", "--max-restarts", "3", "--grace", "0"},
+                 "echo $GRADWIRE_ATTEMPT; [ $GRADWIRE_ATTEMPT = 1 ] && exit 0; [ $RANK = 1 ] && exit 5; "
+                 "sleep 1000");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(count_of(result.out, "] 0\n") + count_of(result.out, "] 1\n"), 4) << result.out;
+  EXPECT_TRUE(contains(result.err, "restart 1 of 3")) << result.err;
+  EXPECT_EQ(run_script({"-n", "1", "--max-restarts", "2"}, "exit 5").exit_code, 5);
+}
+
+TEST_F(NodesTest, AnotherSecretIsRefusedAndHarmsNobody) {
+  const Words right = {"--secret-file", secret_file("right", "the job's")};
+  const std::string script =
+      "[ $(cat $GRADWIRE_SECRET_FILE) = \"the job's\" ] || [ \"$(cat $GRADWIRE_SECRET_FILE)\" = "
+      "\"the job's\" ] && stat -c %a $GRADWIRE_SECRET_FILE";
+  auto first = launch("0", node(0, 2, script, right, 1));
+  const Result wrong = launch("w", node(1, 2, "true", {"--secret-file", secret_file("wrong", "mine")}, 1)).finish();
+  EXPECT_EQ(wrong.exit_code, kHostsFailedExit);
+  EXPECT_TRUE(contains(wrong.err, "refused this program's secret")) << wrong.err;
+  const Result none = launch("n", node(1, 2, "true", {}, 1)).finish();
+  EXPECT_EQ(none.exit_code, kHostsFailedExit);
+  EXPECT_TRUE(contains(none.err, "asks for a secret")) << none.err;
+  const Result second = launch("1", node(1, 2, script, right, 1)).finish();
+  EXPECT_EQ(second.exit_code, 0) << second.err;
+  EXPECT_EQ(second.out, "[rank 1] 600\n");
+  EXPECT_EQ(first.finish().exit_code, 0);
+}
+
+TEST_F(NodesTest, ASecondJobIsRefusedAndHarmsNobody) {
+  const std::string script = concat("echo up; while [ ! -e ", scratch("go"), " ]; do sleep 0.02; done");
+  const Words id = {"--job-id", "one"};
+  auto first = launch("0", node(0, 2, script, id, 1));
+  auto second = launch("1", node(1, 2, script, id, 1));
+  second.wait_for("up");
+  const Result zero = launch("a", node(0, 2, "true", id, 1)).finish();
+  EXPECT_EQ(zero.exit_code, kHostsFailedExit);
+  EXPECT_TRUE(contains(zero.err, concat("port ", port_, " is in use"))) << zero.err;
+  const Result one = launch("b", node(1, 2, "true", id, 1)).finish();
+  EXPECT_EQ(one.exit_code, kHostsFailedExit);
+  EXPECT_TRUE(contains(one.err, "node 1 is there already: gradwire-run on ")) << one.err;
+  const Result other = launch("c", node(1, 2, "true", {"--job-id", "two"}, 1)).finish();
+  EXPECT_EQ(other.exit_code, kHostsFailedExit);
+  EXPECT_TRUE(contains(other.err, "belongs to job 'one', not to job 'two'")) << other.err;
+  const Result third = launch("d", node(1, 3, "true", id, 1)).finish();
+  EXPECT_TRUE(contains(third.err, "node 0 says --nnodes 2, node 1 says --nnodes 3")) << third.err;
+  std::ofstream(scratch("go")) << "";
+  EXPECT_EQ(first.finish().exit_code, 0);
+  EXPECT_EQ(second.finish().exit_code, 0);
+}
+
+TEST_F(NodesTest, AnotherVersionIsRefusedAndBothAreNamed) {
+  TcpStore store({.port = port_, .is_server = true});
+  store.set("gradwire-run/job", encode(JobRecord{kLauncherProtocol, "99.1.2", "", 2}));
+  const Result other = launch("v", node(1, 2, "true")).finish();
+  EXPECT_EQ(other.exit_code, kHostsFailedExit);
+  EXPECT_TRUE(contains(other.err, "node 0 runs gradwire 99.1.2 (launcher protocol 1), node 1 gradwire ")) << other.err;
+  store.set("gradwire-run/job", "{\"protocol\": 2, \"version\": \"99.1.2\"}");
+  const Result newer = launch("p", node(1, 2, "true")).finish();
+  EXPECT_TRUE(contains(newer.err, "(launcher protocol 2)")) << newer.err;
+}
+
+TEST_F(NodesTest, NodesThatDoNotComeAreNamed) {
+  auto first = launch("0", node(0, 3, "true", {"--rendezvous-timeout", "1"}));
+  auto second = launch("1", node(1, 3, "true"));
+  const Result results[] = {first.finish(), second.finish()};
+  for (const Result& result : results) {
+    EXPECT_EQ(result.exit_code, kHostsFailedExit);
+    EXPECT_TRUE(contains(result.err, "node 2 of 3 had not joined after 1 s")) << result.err;
+  }
+  const Result alone = launch("a", node(1, 2, "true", {"--rendezvous-timeout", "0.3"})).finish();
+  EXPECT_EQ(alone.exit_code, kHostsFailedExit);
+  EXPECT_TRUE(contains(alone.err, concat("did not find node 0 at 127.0.0.1:", port_))) << alone.err;
+}
+
+TEST_F(NodesTest, ALauncherThatIsKilledIsMissedByTheOthers) {
+  for (const int victim : {0, 1}) {
+    auto first = launch("0", node(0, 2, "echo up; sleep 1000", {"--grace", "0"}));
+    auto second = launch("1", node(1, 2, "echo up; sleep 1000", {"--grace", "0"}));
+    first.wait_for("up", 2);
+    second.wait_for("up", 2);
+    // The keeper: its child, and the one that keeps in touch. Its ranks die with it.
+    (victim == 0 ? first : second).kill_children();
+    const Result left = (victim == 0 ? second : first).finish();
+    EXPECT_EQ(left.exit_code, kHostLostExit) << left.err;
+    EXPECT_TRUE(contains(left.err, concat("node ", victim, " ("))) << left.err;
+    EXPECT_TRUE(contains(left.err, victim == 0 ? "has not answered for 1 s" : "has not been heard of for 1 s"))
+        << left.err;
+    EXPECT_TRUE(contains(left.err, victim == 0 ? ", ranks 0, 1)" : ", ranks 2, 3)")) << left.err;
+    (victim == 0 ? first : second).finish();
+  }
+}
+
+TEST_F(NodesTest, AnInterruptionOfOneNodeEndsAll) {
+  for (const bool waiting : {true, false}) {
+    auto first = launch("0", node(0, waiting ? 3 : 2, "echo up; sleep 1000", {"--max-restarts", "5"}, 1));
+    auto second = launch("1", node(1, waiting ? 3 : 2, "echo up; sleep 1000", {}, 1));
+    if (!waiting) second.wait_for("up");
+    if (waiting) wait_for_place(1);
+    second.signal(SIGTERM);
+    const Result results[] = {first.finish(), second.finish()};
+    for (const Result& result : results) {
+      EXPECT_EQ(result.exit_code, 128 + SIGTERM) << result.err;
+      EXPECT_TRUE(contains(result.err, "interrupted by SIGTERM")) << result.err;
+    }
+  }
+}
+
+TEST_F(NodesTest, AProgramThatIsNotThereEndsTheJob) {
+  Words missing = node(1, 2, "", {"--rendezvous-timeout", "20"}, 1);
+  missing.resize(missing.size() - 3);
+  missing.emplace_back("/no/such/program");
+  auto first = launch("0", node(0, 2, "sleep 1000", {"--max-restarts", "3"}, 1));
+  auto second = launch("1", missing);
+  EXPECT_EQ(second.finish().exit_code, 127);
+  const Result result = first.finish();
+  EXPECT_EQ(result.exit_code, 127);
+  EXPECT_TRUE(contains(result.err, "'/no/such/program' does not exist")) << result.err;
+}
+
+TEST_F(NodesTest, HostsAreStartedThroughAShell) {
+  const Words options = {"--hosts",
+                         "a,b",
+                         "--ssh",
+                         "/bin/sh -c {command} {host}",
+                         "--rendezvous",
+                         concat("127.0.0.1:", port_),
+                         "-n",
+                         "2",
+                         "--env",
+                         "WORD=it's \"so\"",
+                         "--heartbeat-timeout",
+                         "2"};
+  const auto result = run_script(options, "echo $GROUP_RANK $WORLD_SIZE $WORD $(wc -c < $GRADWIRE_SECRET_FILE); pwd");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  for (int rank = 0; rank < 4; ++rank) {
+    EXPECT_TRUE(contains(result.out, concat("[rank ", rank, "] ", rank / 2, " 4 it's \"so\" 64\n"))) << result.out;
+    EXPECT_TRUE(contains(result.out, concat("[rank ", rank, "] ", std::filesystem::current_path().string(), "\n")));
+  }
+  EXPECT_EQ(run_script(options, "[ $RANK = 2 ] && exit 9; sleep 1000").exit_code, 9);
+}
+
+TEST_F(NodesTest, TheEndOfTheStarterIsTheEndOfAll) {
+  start_script({"--hosts", "a,b", "--ssh", "/bin/sh -c {command} {host}", "--rendezvous", concat("127.0.0.1:", port_),
+                "-n", "1"},
+               "echo up; sleep 1000");
+  wait_for_output("up", 2);
+  signal_launcher(SIGKILL);
+  finish_killed();
+  wait_until_none_marked();
+}
+
+TEST_F(NodesTest, AHostThatCannotBeReachedIsNamed) {
+  std::ofstream(scratch("fails")) << "exit 255\n";
+  const auto result = run_script({"--hosts", "a", "--ssh", "/bin/sh " + scratch("fails"), "-n", "1"}, "true");
+  EXPECT_EQ(result.exit_code, 255);
+  EXPECT_TRUE(contains(result.err, "host a: exit code 255")) << result.err;
+}
+
+TEST_F(NodesTest, CommandLinesThatMakeNoSenseAreRefused) {
+  const auto refused = [&](Words options, const std::string& part) {
+    const auto result = run_script(std::move(options), "true");
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_TRUE(contains(result.err, part)) << result.err;
+  };
+  refused({"-n", "1", "--nnodes", "2"}, "--node-rank");
+  refused({"-n", "1", "--nnodes", "2", "--node-rank", "1"}, "--rendezvous");
+  refused({"-n", "1", "--nnodes", "2", "--node-rank", "2", "--rendezvous", "a:1"}, "from 0 to 1");
+  refused({"-n", "1", "--rendezvous", "a"}, "HOST:PORT");
+  refused({"-n", "1", "--rendezvous", "a:0"}, "from 1 to 65535");
+  refused({"-n", "1", "--rendezvous", "a:1", "--job-id", "a b"}, "--job-id");
+  refused({"-n", "1", "--hosts", "a,,b"}, "--hosts");
+  refused({"-n", "1", "--hosts", "-oProxyCommand=x"}, "--hosts");
+  refused({"-n", "1", "--hosts", "a", "--nnodes", "1"}, "--hosts starts");
+  refused({"-n", "1", "--ssh", "rsh"}, "--hosts");
+  refused({"-n", "1", "--max-restarts", "-1"}, "--max-restarts");
+  refused({"-n", "1", "--env", "GRADWIRE_ATTEMPT=1"}, "GRADWIRE_ATTEMPT");
+  refused({"-n", "1", "--rendezvous", "127.0.0.1:1", "--secret-file", scratch("missing")}, "missing");
+}
+
+}  // namespace
+}  // namespace gradwire::launch

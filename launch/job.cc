@@ -1,0 +1,71 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/job.h"
+
+#include <unistd.h>
+
+#include <utility>
+
+#include "gradwire/base/strings.h"
+#include "gradwire/store/secret.h"
+#include "launch/cpu_share.h"
+#include "launch/launch_error.h"
+#include "launch/report.h"
+
+namespace gradwire::launch {
+
+std::string read_secret_line(int fd) {
+  std::string line;
+  for (char byte = 0; ::read(fd, &byte, 1) == 1 && byte != '\n';) {
+    line += byte;
+    if (line.size() > kMaxSecretBytes) break;
+  }
+  if (line.empty() || line.size() > kMaxSecretBytes) {
+    throw LaunchError(kUsageExit, concat("--secret-file -: the first line of stdin must be the secret, of 1 to ",
+                                         kMaxSecretBytes, " bytes"));
+  }
+  return line;
+}
+
+std::vector<RankCommand> rank_commands(const Options& options, JobEnvironment job) {
+  job.ranks = options.ranks;
+  job.threads = threads_per_rank(allowed_cpus(), options.ranks);
+  job.terminal = options.prefix && options.log_folder.empty() && ::isatty(STDOUT_FILENO) == 1;
+  job.extra = options.extra_environment;
+  std::vector<RankCommand> ranks;
+  for (int rank = 0; rank < options.ranks; ++rank) {
+    const bool reads = job.first_rank + rank == 0 && options.stdin_mode == StdinMode::rank0;
+    ranks.push_back({options.command, rank_environment(job, rank, environ), reads ? STDIN_FILENO : -1});
+  }
+  return ranks;
+}
+
+Deadline job_deadline(const Options& options) {
+  return options.timeout ? Deadline::after(*options.timeout) : Deadline::never();
+}
+
+int run_alone(const Options& options, SignalQueue& signals, const RendezvousFolder& folder, int front_fd) {
+  JobEnvironment job;
+  job.world = options.ranks;
+  job.job_id = random_job_id();
+  JobView view{.names = {.world = options.ranks}, .job_end = job_deadline(options)};
+  for (;; ++job.attempt) {
+    job.rendezvous = folder.store_file(job.attempt);
+    job.master_port = find_free_port(PortScope::loopback);
+    view.names.append = job.attempt > 0;
+    Supervisor supervisor(options, signals, front_fd, view);
+    const JobOutcome outcome = supervisor.run(rank_commands(options, job));
+    const bool failed = outcome.first_bad && outcome.interrupted_by == 0 && outcome.late.empty() &&
+                        outcome.unkillable.empty() && !supervisor.is_abandoned();
+    const bool again = failed && job.attempt < options.max_restarts;
+    std::string text = report(outcome, options.timeout.value_or(std::chrono::milliseconds::zero()));
+    if (again) {
+      text +=
+          concat("gradwire-run: all ranks start again (restart ", job.attempt + 1, " of ", options.max_restarts, ")\n");
+    }
+    supervisor.finish_output(text);
+    if (!again) return outcome.exit_code();
+  }
+}
+
+}  // namespace gradwire::launch

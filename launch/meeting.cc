@@ -1,0 +1,192 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/meeting.h"
+
+#include <algorithm>
+#include <array>
+
+#include "gradwire/base/error.h"
+#include "gradwire/base/strings.h"
+#include "launch/launch_error.h"
+
+namespace gradwire::launch {
+namespace {
+
+constexpr const char* kJobKey = "gradwire-run/job";
+constexpr Milliseconds kLongestMoment{200};
+constexpr Milliseconds kConnectTime{2000};
+
+std::string beat_key(int node) { return concat("gradwire-run/beat/", node); }
+
+std::string seconds(Milliseconds time) { return concat(static_cast<double>(time.count()) / 1000, " s"); }
+
+[[noreturn]] void refuse(const std::string& sentence) { throw LaunchError(kHostsFailedExit, sentence); }
+
+}  // namespace
+
+std::string Meeting::key(const char* what, int round) { return concat("gradwire-run/", what, "/", round); }
+
+std::string Meeting::key(const char* what, int round, int node) {
+  return concat("gradwire-run/", what, "/", round, "/", node);
+}
+
+// Tries again while the time that a node may be silent has not passed.
+template <class Call>
+auto Meeting::ask(Call call) {
+  for (;;) {
+    std::string reason;
+    try {
+      auto result = call();
+      heard_ = Deadline::Clock::now();
+      return result;
+    } catch (const StoreError& problem) {
+      reason = problem.what();
+    } catch (const TimeoutError& problem) {
+      reason = problem.what();
+    }
+    if (Deadline::Clock::now() - heard_ >= options_.heartbeat_timeout) throw NodeZeroLost(reason);
+    interruption_.pause(moment_);
+  }
+}
+
+Meeting::Meeting(const CoordinatorOptions& options, const NodeRecord& self, Interruption& interruption)
+    : options_(options),
+      interruption_(interruption),
+      moment_(std::clamp(options.heartbeat_timeout / 10, Milliseconds(10), kLongestMoment)) {
+  if (options_.node == 0) {
+    serve();
+  } else {
+    connect(Deadline::after(options_.rendezvous_timeout));
+  }
+  heard_ = Deadline::Clock::now();
+  store_->set_timeout(options_.heartbeat_timeout);
+  if (options_.node == 0) {
+    put(kRoundKey, "0");
+    put(kJobKey, encode(JobRecord{kLauncherProtocol, options_.version, options_.job_id, options_.nodes}));
+  }
+  check_job();
+  take_place(self);
+}
+
+void Meeting::serve() {
+  try {
+    store_ = std::make_unique<TcpStore>(TcpStoreOptions{.host = options_.host,
+                                                        .port = options_.port,
+                                                        .is_server = true,
+                                                        .timeout = options_.heartbeat_timeout,
+                                                        .secret = options_.secret});
+  } catch (const StoreError& problem) {
+    refuse(concat("node 0 cannot serve the rendezvous at ", options_.host, ":", options_.port, ": ", problem.what(),
+                  "; does another job, or an earlier one, run with this --rendezvous?"));
+  } catch (const TimeoutError& problem) {
+    refuse(concat("node 0 does not reach itself at ", options_.host, ":", options_.port, ": ", problem.what(),
+                  "; --rendezvous must name an address of node 0's own"));
+  }
+}
+
+void Meeting::connect(Deadline deadline) {
+  std::string reason;
+  while (!deadline.expired()) {
+    interruption_.check();
+    try {
+      const Milliseconds limit = std::min(kConnectTime, deadline.remaining());
+      store_ = std::make_unique<TcpStore>(
+          TcpStoreOptions{.host = options_.host, .port = options_.port, .timeout = limit, .secret = options_.secret});
+      // Node 0 writes this as soon as it serves.
+      store_->wait(std::array{std::string(kJobKey)}, limit);
+      return;
+    } catch (const TimeoutError& problem) {
+      reason = problem.what();
+    } catch (const StoreError& problem) {
+      refuse(concat("node ", options_.node, " cannot join the rendezvous: ", problem.what()));
+    }
+  }
+  refuse(concat("node ", options_.node, " did not find node 0 at ", options_.host, ":", options_.port, " within ",
+                seconds(options_.rendezvous_timeout), " (", reason,
+                "); is it started, and does a firewall let that port through?"));
+}
+
+void Meeting::check_job() {
+  const JobRecord job = decode_job(get(kJobKey));
+  if (job.protocol != kLauncherProtocol || job.version != options_.version) {
+    refuse(concat("node 0 runs gradwire ", job.version, " (launcher protocol ", job.protocol, "), node ", options_.node,
+                  " gradwire ", options_.version, " (launcher protocol ", kLauncherProtocol,
+                  "); install one version on all hosts"));
+  }
+  if (job.job_id != options_.job_id) {
+    refuse(concat("the rendezvous at ", options_.host, ":", options_.port, " belongs to job '", job.job_id,
+                  "', not to job '", options_.job_id, "'; give each job a --rendezvous of its own"));
+  }
+  if (job.nodes != options_.nodes) {
+    refuse(concat("node 0 says --nnodes ", job.nodes, ", node ", options_.node, " says --nnodes ", options_.nodes));
+  }
+}
+
+void Meeting::take_place(const NodeRecord& self) {
+  const std::string place = concat("gradwire-run/node/", options_.node);
+  const std::string mine = encode(NodeRecord{self.host, self.launcher, self.pid, 0, 0});
+  std::string holder = ask([&] { return store_->compare_set(place, "", mine); });
+  if (holder != mine && !is_alive(options_.node)) {
+    holder = ask([&] { return store_->compare_set(place, holder, mine); });
+  }
+  if (holder == mine) return;
+  const NodeRecord other = decode_node(holder);
+  refuse(concat("node ", options_.node, " is there already: gradwire-run on ", other.host, ", process ", other.pid,
+                "; is this a second job with the same --rendezvous, or a --node-rank given twice?"));
+}
+
+// Whether a node's beats go on. One that has just died may have been heard of a moment ago: takes heartbeat_timeout and
+// more.
+bool Meeting::is_alive(int node) {
+  const auto count = [&] { return ask([&] { return store_->add(beat_key(node), 0); }); };
+  std::int64_t known = count();
+  const Deadline look = Deadline::after(options_.heartbeat_timeout);
+  Deadline silent = look;
+  for (;;) {
+    interruption_.pause(moment_);
+    const std::int64_t now = count();
+    if (now != known && look.expired()) return true;
+    if (now != known) silent = Deadline::after(options_.heartbeat_timeout);
+    known = now;
+    if (silent.expired()) return false;
+  }
+}
+
+void Meeting::beat() {
+  ask([&] { return store_->add(beat_key(options_.node), 1); });
+}
+
+std::vector<std::int64_t> Meeting::beats() {
+  std::vector<std::int64_t> counts;
+  for (int node = 0; node < options_.nodes; ++node) {
+    counts.push_back(ask([&] { return store_->add(beat_key(node), 0); }));
+  }
+  return counts;
+}
+
+bool Meeting::has(const std::string& key) {
+  return ask([&] { return store_->check(std::span(&key, 1)); });
+}
+
+void Meeting::put(const std::string& key, const std::string& value) {
+  ask([&] {
+    store_->set(key, value);
+    return true;
+  });
+}
+
+std::string Meeting::get(const std::string& key) {
+  return ask([&] { return store_->get(key); });
+}
+
+void Meeting::wait_a_moment(const std::string& key) {
+  try {
+    store_->wait(std::span(&key, 1), moment_);
+  } catch (const TimeoutError&) {
+    // Not there yet, or nobody answers: the next beat tells.
+  } catch (const StoreError&) {
+    interruption_.pause(moment_);
+  }
+}
+
+}  // namespace gradwire::launch

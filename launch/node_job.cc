@@ -1,0 +1,177 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// One host of a job over several.
+#include <poll.h>
+
+#include <climits>
+#include <cstdio>
+
+#include "gradwire/base/strings.h"
+#include "launch/coordinator.h"
+#include "launch/job.h"
+#include "launch/launch_error.h"
+#include "launch/report.h"
+
+namespace gradwire::launch {
+namespace {
+
+// timeout(1) and others signal the launcher and its process group, so that one interruption arrives twice.
+constexpr Milliseconds kRepeatTime{250};
+
+CoordinatorOptions coordinator_options(const Options& options, const std::string& secret) {
+  const NodeOptions& node = options.node;
+  return {.nodes = node.nodes,
+          .node = node.node,
+          .ranks = options.ranks,
+          .host = node.host,
+          .port = node.port,
+          .job_id = node.job_id,
+          .secret = secret,
+          .version = GRADWIRE_VERSION,
+          .max_restarts = options.max_restarts,
+          .master_port = node.master_port,
+          .rendezvous_timeout = node.rendezvous_timeout,
+          .heartbeat_timeout = node.heartbeat_timeout};
+}
+
+NodeEnd end_of(const JobOutcome& outcome, const std::string& place) {
+  using Kind = NodeEnd::Kind;
+  if (outcome.interrupted_by != 0) {
+    return {Kind::final, outcome.exit_code(),
+            concat(place, " was interrupted by ", name_of_signal(outcome.interrupted_by))};
+  }
+  if (!outcome.late.empty()) return {Kind::final, kTimeoutExit, concat("--timeout passed on ", place)};
+  if (outcome.stopped_first) return {Kind::stopped, outcome.exit_code(), ""};
+  if (outcome.first_bad) {
+    const ProcessEnd& end = *outcome.ends[*outcome.first_bad];
+    return {end.by_signal ? Kind::killed : Kind::failed, end.exit_code(),
+            concat("rank ", outcome.first_rank + *outcome.first_bad, " on ", place, " died of ", describe(end))};
+  }
+  if (outcome.exit_code() != 0)
+    return {Kind::final, outcome.exit_code(), concat("ranks on ", place, " cannot be killed")};
+  return {};
+}
+
+void say(const std::string& sentence) { std::fprintf(stderr, "gradwire-run: %s\n", sentence.c_str()); }
+
+class NodeJob {
+ public:
+  NodeJob(const Options& options, const std::string& secret, SignalQueue& signals, const RendezvousFolder& folder,
+          int front_fd)
+      : options_(options),
+        signals_(signals),
+        front_fd_(front_fd),
+        secret_file_(secret.empty() ? "" : folder.keep_secret(secret)),
+        job_end_(job_deadline(options)),
+        coordinator_(coordinator_options(options, secret)) {}
+
+  int run() {
+    for (;;) {
+      const auto event = wait();
+      if (!event) return exit_code_;
+      if (const auto* plan = std::get_if<Plan>(&*event)) {
+        run_attempt(*plan);
+      } else if (const auto* failure = std::get_if<Failure>(&*event)) {
+        say(failure->what);
+        return failure->exit_code;
+      } else {
+        const Verdict& verdict = std::get<Verdict>(*event);
+        if (!verdict.what.empty()) say(verdict.what);
+        if (verdict.kind != Verdict::Kind::restart) return verdict.exit_code;
+      }
+    }
+  }
+
+ private:
+  // The next event; nothing when the job is to end without one.
+  std::optional<Event> wait() {
+    for (;;) {
+      if (auto event = coordinator_.next()) return event;
+      if (patience_.expired()) return std::nullopt;
+      pollfd polled[3] = {{signals_.fd(), POLLIN, 0}, {coordinator_.event_fd(), POLLIN, 0}, {front_fd_, POLLIN, 0}};
+      ::poll(polled, 3, static_cast<int>(std::min<long long>(patience_.remaining().count(), INT_MAX)));
+      if (polled[2].revents != 0) on_front_death();
+      while (const auto signal = signals_.next()) {
+        if (ends_job(*signal)) interrupt(*signal);
+      }
+    }
+  }
+
+  void interrupt(int signal) {
+    if (exit_code_ != 0) {
+      if (repeat_guard_.expired()) patience_ = Deadline::after(Milliseconds::zero());
+      return;
+    }
+    repeat_guard_ = Deadline::after(kRepeatTime);
+    leave(128 + signal, concat("node ", options_.node.node, " was interrupted by ", name_of_signal(signal)));
+  }
+
+  void on_front_death() {
+    // To the others it is as if this host were gone: they notice, and may start again.
+    front_fd_ = -1;
+    exit_code_ = 128 + SIGKILL;
+    patience_ = Deadline::after(Milliseconds::zero());
+  }
+
+  // Tells the others, and waits a while for what they say to it.
+  void leave(int exit_code, const std::string& what) {
+    exit_code_ = exit_code;
+    patience_ = Deadline::after(options_.node.heartbeat_timeout);
+    coordinator_.leave({NodeEnd::Kind::final, exit_code, what});
+  }
+
+  void run_attempt(const Plan& plan) {
+    const int node = options_.node.node;
+    const std::string place = concat("node ", node, " (", plan.nodes[node].host, ")");
+    const JobView view{
+        .names = {.first_rank = plan.first_rank(node), .world = plan.world(), .append = plan.attempt > 0},
+        .alarm_fd = coordinator_.alarm_fd(),
+        .job_end = job_end_};
+    try {
+      Supervisor supervisor(options_, signals_, front_fd_, view);
+      const JobOutcome outcome = supervisor.run(rank_commands(options_, environment_of(plan)));
+      if (supervisor.is_abandoned()) return on_front_death();
+      coordinator_.ranks_ended(end_of(outcome, place));
+      supervisor.finish_output(report(outcome, options_.timeout.value_or(Milliseconds::zero())));
+    } catch (const LaunchError& error) {
+      coordinator_.ranks_ended({NodeEnd::Kind::final, error.exit_code(), concat(place, ": ", error.what())});
+    }
+  }
+
+  JobEnvironment environment_of(const Plan& plan) const {
+    const NodeOptions& node = options_.node;
+    const bool ipv6 = node.host.find(':') != std::string::npos;
+    JobEnvironment job;
+    job.first_rank = plan.first_rank(node.node);
+    job.world = plan.world();
+    job.node = node.node;
+    job.nodes = node.nodes;
+    job.attempt = plan.attempt;
+    job.rendezvous = concat("tcp://", ipv6 ? "[" : "", node.host, ipv6 ? "]:" : ":", node.port,
+                            "?hosted=1&prefix=ranks/", plan.job_id, "/", plan.attempt);
+    job.job_id = plan.job_id;
+    job.master_address = node.host;
+    job.master_port = plan.master_port;
+    job.secret_file = secret_file_;
+    return job;
+  }
+
+  const Options& options_;
+  SignalQueue& signals_;
+  int front_fd_;  // -1 once the front has died
+  const std::string secret_file_;
+  const Deadline job_end_;
+  int exit_code_ = 0;  // not 0: this node has said that it leaves
+  Deadline patience_ = Deadline::never();
+  Deadline repeat_guard_ = Deadline::never();
+  Coordinator coordinator_;
+};
+
+}  // namespace
+
+int run_node(const Options& options, const std::string& secret, SignalQueue& signals, const RendezvousFolder& folder,
+             int front_fd) {
+  return NodeJob(options, secret, signals, folder, front_fd).run();
+}
+
+}  // namespace gradwire::launch

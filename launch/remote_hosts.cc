@@ -1,0 +1,100 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// --hosts: one gradwire-run on each host, through ssh or what stands in for it. Here they are like ranks: watched, and
+// stopped when they do not end by themselves.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "gradwire/base/os_handles.h"
+#include "gradwire/base/strings.h"
+#include "launch/job.h"
+#include "launch/launch_error.h"
+#include "launch/remote_command.h"
+#include "launch/report.h"
+
+namespace gradwire::launch {
+namespace {
+
+// ssh's own exit code for what went wrong with the connection.
+constexpr int kSshFailed = 255;
+
+std::string draw_secret() {
+  std::string secret;
+  for (int i = 0; i < 4; ++i) secret += random_job_id();
+  return secret;
+}
+
+// How the launcher on a host is fed: its stdin holds the secret, and ends when this process does.
+struct Feed {
+  UniqueFd reader;
+  UniqueFd writer;
+};
+
+Feed feed(const std::string& secret) {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) throw_errno("cannot make a pipe to a host");
+  Feed made{UniqueFd(ends[0]), UniqueFd(ends[1])};
+  const std::string line = secret + "\n";
+  if (::write(ends[1], line.data(), line.size()) != static_cast<ssize_t>(line.size())) {
+    throw_errno("cannot write to a host");
+  }
+  return made;
+}
+
+std::string own_program() {
+  std::error_code error;
+  const auto path = std::filesystem::read_symlink("/proc/self/exe", error);
+  return error ? "gradwire-run" : path.string();
+}
+
+std::vector<std::string> inherited_environment() {
+  std::vector<std::string> environment;
+  for (char** entry = environ; *entry != nullptr; ++entry) environment.emplace_back(*entry);
+  return environment;
+}
+
+// The launchers report what happens to their ranks themselves.
+std::string report_of_hosts(const Options& options, const JobOutcome& outcome) {
+  std::string text;
+  for (std::size_t host = 0; host < outcome.ends.size(); ++host) {
+    const auto& end = outcome.ends[host];
+    if (!end || end->by_signal || end->code != kSshFailed) continue;
+    text += concat("gradwire-run: host ", options.remote.hosts[host],
+                   ": exit code 255, as ssh has it when it cannot connect or loses the connection\n");
+  }
+  return text;
+}
+
+}  // namespace
+
+int run_on_hosts(const Options& options, const std::string& secret, SignalQueue& signals, int front_fd) {
+  const std::string shared = secret.empty() ? draw_secret() : secret;
+  Options here = options;
+  here.pin = false;  // these are the hosts' affairs
+  here.log_folder.clear();
+  here.prefix = true;
+  std::error_code ignored;
+  const std::string folder = std::filesystem::current_path(ignored).string();
+  Options there = options;
+  if (options.color == ColorMode::automatic && ::isatty(STDOUT_FILENO) == 1) there.color = ColorMode::always;
+  std::vector<Feed> feeds;
+  std::vector<RankCommand> launchers;
+  for (std::size_t host = 0; host < options.remote.hosts.size(); ++host) {
+    std::vector<std::string> command = {own_program()};
+    for (auto& argument : arguments_for_host(there, static_cast<int>(host))) command.push_back(std::move(argument));
+    feeds.push_back(feed(shared));
+    launchers.push_back({remote_command(options.remote.shell, options.remote.hosts[host], folder, command),
+                         inherited_environment(), feeds.back().reader.get()});
+  }
+  // When one fails the others learn it among themselves.
+  const Milliseconds notice = options.node.heartbeat_timeout + options.grace + std::chrono::seconds(10);
+  here.grace = notice;
+  Supervisor supervisor(here, signals, front_fd, {.names = {.bare = true}, .notice_time = notice, .gentle = true});
+  const JobOutcome outcome = supervisor.run(launchers);
+  supervisor.finish_output(report_of_hosts(options, outcome));
+  return outcome.exit_code();
+}
+
+}  // namespace gradwire::launch

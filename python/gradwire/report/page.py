@@ -1,0 +1,70 @@
+# SPDX-FileCopyrightText: The gradwire authors
+# SPDX-License-Identifier: Apache-2.0
+"""The page: one HTML file that asks for nothing else."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Sequence
+from importlib import resources
+from xml.etree import ElementTree
+
+from .elements import Element, add
+from .lines import ReportError, read_lines
+from .run_sections import add_run_sections
+from .runs import RunReader
+from .text import count_of
+from .timing_sections import add_timing_sections
+from .timings import Timing, read_timings
+
+
+def make_report(files: Sequence[str]) -> str:
+    """The page of all records of `files`. Throws ReportError."""
+    reader, timings = RunReader(), list[Timing]()
+    for file in files:
+        for line in read_lines(file):
+            if "type" in line.fields:
+                reader.take(line, line.text_at("type"))
+            elif "benchmark" in line.fields:
+                timings += read_timings(line)
+            else:
+                raise line.fail(
+                    "this record is neither char_lm's (it has no 'type') nor gradwire-bench's (no 'benchmark')"
+                )
+    runs = reader.finish()
+    page = Element("html", {"lang": "en"})
+    add_head(page, " ".join(pathlib.PurePath(file).name for file in files))
+    body = add(page, "body")
+    header = add(body, "header")
+    add(header, "h1", "gradwire report")
+    parts = [count_of(len(runs), "run")] if runs else []
+    parts += (
+        [f"times from {count_of(len({timing.file for timing in timings}), 'file')} of gradwire-bench"]
+        if timings
+        else []
+    )
+    add(header, "p", " and ".join(parts) + ": " + ", ".join(files))
+    main = add(body, "main")
+    if runs:
+        add_run_sections(main, runs)
+    add_timing_sections(main, timings)
+    return "<!DOCTYPE html>\n" + ElementTree.tostring(page, encoding="unicode", method="html") + "\n"
+
+
+def add_head(page: Element, title: str) -> None:
+    head = add(page, "head")
+    add(head, "meta", charset="utf-8")
+    add(head, "meta", name="viewport", content="width=device-width, initial-scale=1")
+    # The browser itself then refuses whatever is not in the file.
+    add(
+        head,
+        "meta",
+        http_equiv="Content-Security-Policy",
+        content="default-src 'none'; style-src 'unsafe-inline'; img-src data:",
+    )
+    add(head, "link", rel="icon", href="data:,")
+    add(head, "title", f"gradwire report: {title}")
+    add(head, "style", resources.files(__package__ or "").joinpath("page.css").read_text(encoding="utf-8"))
+
+
+__all__ = ["ReportError", "make_report"]
