@@ -121,7 +121,8 @@ def run_on_torch_bucket(hook: NativeHook, state: Any, bucket: Any) -> Future[tor
     future = made.run(ours)
     if last:
         known.iteration += 1
-    return future
+    # PyTorch wants a future that holds a Python object.
+    return future.then(lambda done: done.value())
 
 
 def _is_group(state: Any) -> bool:
