@@ -25,6 +25,12 @@ if(GRADWIRE_TORCH)
   install(EXPORT gradwire-torch-targets NAMESPACE gradwire:: DESTINATION "${package_dir}")
   install(FILES cmake/GradwireFindTorch.cmake DESTINATION "${package_dir}")
 endif()
+if(SKBUILD AND TARGET gradwire-run)
+  # From an environment's bin/ to the libraries in its site-packages/.
+  set_property(TARGET gradwire-run APPEND PROPERTY INSTALL_RPATH
+    "$ORIGIN/../lib/python${Python_VERSION_MAJOR}.${Python_VERSION_MINOR}/site-packages/gradwire")
+  install(TARGETS gradwire-run RUNTIME DESTINATION "${SKBUILD_SCRIPTS_DIR}" COMPONENT python)
+endif()
 foreach(program gradwire-run gradwire-bench)
   if(TARGET ${program})
     install(TARGETS ${program} RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")

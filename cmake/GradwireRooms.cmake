@@ -50,7 +50,10 @@ function(gradwire_library LAYER)
     target_link_libraries(${target} PUBLIC gradwire_core gradwire::torch PRIVATE ${libs})
     gradwire_remember_torch(${target})
   endif()
-  set_target_properties(${target} PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR} LINKER_LANGUAGE CXX)
+  set_target_properties(${target} PROPERTIES LINKER_LANGUAGE CXX)
+  if(NOT SKBUILD)  # a wheel holds no links, so each name would be a copy
+    set_target_properties(${target} PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
+  endif()
   # The tree before every other include folder, so that no installed copy of gradwire shadows it.
   target_include_directories(${target} BEFORE PUBLIC
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
@@ -60,7 +63,11 @@ endfunction()
 # Installed, TARGET looks for libtorch where it was at build time. (CMake would do this by itself, but not for folders below the
 # source folder, where .venv/ is.)
 function(gradwire_remember_torch TARGET)
-  set_property(TARGET ${TARGET} APPEND PROPERTY INSTALL_RPATH "${GRADWIRE_TORCH_DIR}/lib")
+  if(SKBUILD)  # site-packages/gradwire beside site-packages/torch, wherever that is
+    set_property(TARGET ${TARGET} APPEND PROPERTY INSTALL_RPATH "$ORIGIN/../torch/lib")
+  else()
+    set_property(TARGET ${TARGET} APPEND PROPERTY INSTALL_RPATH "${GRADWIRE_TORCH_DIR}/lib")
+  endif()
 endfunction()
 
 function(gradwire_link_layer TARGET LAYER)

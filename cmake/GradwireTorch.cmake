@@ -3,9 +3,9 @@
 # libtorch for this build: `gradwire::torch` and the precompiled header. Where torch is looked for, first match wins:
 #   1. GRADWIRE_TORCH_DIR      the folder that holds include/ and lib/
 #   2. CMAKE_PREFIX_PATH       a libtorch distribution, or a torch package folder
-#   3. the Python in .venv/, then `python3`: the folder of its `torch` package
+#   3. the Python that scikit-build-core builds a wheel for, the one in .venv/, then `python3`: the folder of its `torch` package
 include(GradwireFindTorch)
-gradwire_find_torch(GRADWIRE_TORCH_FOUND PYTHONS "${PROJECT_SOURCE_DIR}/.venv/bin/python" python3)
+gradwire_find_torch(GRADWIRE_TORCH_FOUND PYTHONS ${Python_EXECUTABLE} "${PROJECT_SOURCE_DIR}/.venv/bin/python" python3)
 if(NOT GRADWIRE_TORCH_FOUND)
   message(FATAL_ERROR "gradwire: no libtorch found. Looked for include/torch/headeronly/version.h and lib/libtorch_cpu.so in: "
     "${GRADWIRE_TORCH_FOUND_LOOKED}. Run `make setup`, name a libtorch with -DCMAKE_PREFIX_PATH=..., or build the torch-free "

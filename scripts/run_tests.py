@@ -41,7 +41,7 @@ def ctest_tests(build, selection):
 
 
 def gtest_cases(folder, names):
-    """(test, case, state, seconds, reason) for every case that a GoogleTest program reported.
+    """(test, case, state, seconds, reason) for every case that a GoogleTest program or pytest reported.
 
     gradwire_test() has a program write test-results/<name of the ctest test>.xml; a program that was registered by hand
     writes <program>.xml, or <program>_1.xml where that exists.
@@ -57,7 +57,7 @@ def gtest_cases(folder, names):
         for case in root.iter("testcase"):
             name = f"{case.get('classname')}.{case.get('name')}"
             skipped = case.find("skipped")
-            if case.find("failure") is not None:
+            if case.find("failure") is not None or case.find("error") is not None:
                 yield program, name, "failed", float(case.get("time", 0)), ""
             elif case.get("result") == "suppressed":
                 yield program, name, "disabled", 0.0, "disabled in the source"
@@ -66,7 +66,7 @@ def gtest_cases(folder, names):
                 # The message opens with the file and line of the GTEST_SKIP.
                 reason = " ".join(message.strip().splitlines()[1:]) or message.strip() or "no reason given"
                 yield program, name, "skipped", float(case.get("time", 0)), reason
-            elif case.get("status") == "run":
+            elif case.get("status", "run") == "run":  # pytest's files have no status
                 yield program, name, "passed", float(case.get("time", 0)), ""
 
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "gradwire/base/error.h"
+#include "gradwire/base/interrupt.h"
 #include "gradwire/base/strings.h"
 
 namespace gradwire::rendezvous {
@@ -33,6 +34,7 @@ std::string await_key(Store& store, const std::string& key, const std::string& w
       return store.get(key);
     } catch (const TimeoutError&) {
       throw_if_failed(store);
+      throw_if_interrupted("rendezvous");
       if (deadline.expired()) {
         throw TimeoutError(concat("rendezvous: the deadline passed while waiting for ", who, " (key '", key, "')"));
       }

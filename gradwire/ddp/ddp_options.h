@@ -5,6 +5,8 @@
 
 #include <c10/core/ScalarType.h>
 
+#include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -65,6 +67,9 @@ struct DdpOptions {
   // take part with what .grad holds then, or zeros; averages are in .grad at the end of the backward pass.
   std::vector<std::string> delay_all_reduce_named_params;
   std::string param_to_hook_all_reduce;
+  // Rethrows an error of a forward or backward pass as what the caller's language wants; returns where it has nothing
+  // better. On the thread of that pass. May be empty.
+  std::function<void(const std::exception_ptr& error)> rethrow;
 
   // What changes performance.
   // Cap of the buckets in MiB. Not given: 1 MiB for the first, 25 for the others; given: for the first too.

@@ -7,10 +7,15 @@
 
 #include <utility>
 
+#include "gradwire/base/deadline.h"
+#include "gradwire/base/interrupt.h"
 #include "gradwire/base/strings.h"
 
 namespace gradwire::internal {
 namespace {
+
+// A thread that may be interrupted looks up that often.
+constexpr Milliseconds kLook{50};
 
 // at::set_num_threads() would change the whole process. The OpenMP and MKL settings that belong to one thread are
 // reached by name, because libtorch brings its own copies of those libraries.
@@ -37,6 +42,15 @@ void PendingCount::done() {
 void PendingCount::wait() {
   MutexLock lock(mutex_);
   while (count_ != 0) none_.wait(lock);
+}
+
+void PendingCount::wait_unless_interrupted() {
+  if (interrupt_check() == nullptr) return wait();
+  MutexLock lock(mutex_);
+  while (count_ != 0) {
+    if (none_.wait_until(lock, Deadline::after(kLook).point()) == std::cv_status::timeout)
+      throw_if_interrupted("the reduction of gradients");
+  }
 }
 
 Lane::Lane(int number, std::vector<LaneScope::Route> routes)

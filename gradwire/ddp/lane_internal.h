@@ -22,6 +22,8 @@ class PendingCount {
   void add() GRADWIRE_EXCLUDES(mutex_);
   void done() GRADWIRE_EXCLUDES(mutex_);
   void wait() GRADWIRE_EXCLUDES(mutex_);
+  // The same; throws AbortedError where the calling thread is interrupted (gradwire/base/interrupt.h).
+  void wait_unless_interrupted() GRADWIRE_EXCLUDES(mutex_);
 
  private:
   Mutex mutex_;

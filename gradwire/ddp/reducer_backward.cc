@@ -199,7 +199,11 @@ void Reducer::finish() {
         fail(std::current_exception(), "the reduction of its gradients");
       }
     }
-    running_.wait();
+    try {
+      running_.wait_unless_interrupted();
+    } catch (...) {
+      fail(std::current_exception(), "the reduction of its gradients");
+    }
     if (failed_) throw_failure();
     write_back();
     try {

@@ -279,6 +279,7 @@ void Reducer::throw_failure() {
     MutexLock lock(failure_mutex_);
     failure = failure_;
   }
+  if (options_.rethrow) options_.rethrow(failure);
   std::rethrow_exception(failure);
 }
 

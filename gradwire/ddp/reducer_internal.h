@@ -31,6 +31,7 @@ struct ReducerOptions {
   BucketCaps caps = bucket_caps();
   int lanes = 1;  // 0: hooks run on the thread of the backward pass
   GraphKind graph = GraphKind::every_parameter;
+  std::function<void(const std::exception_ptr&)> rethrow = {};  // as DdpOptions::rethrow
   // Mixed precision: the type of the buckets of real floating-point parameters. Sums are divided after the reduction.
   std::optional<at::ScalarType> bucket_dtype;
   // Mixed precision: called once in each backward pass, local ones included, at the first gradient.

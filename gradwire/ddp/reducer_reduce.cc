@@ -147,7 +147,7 @@ void Reducer::run_here(std::size_t bucket) {
     const LaneScope scope(routes_here_, tag_of(bucket));
     flight.future = run_hook(bucket, group, iteration_);
   }
-  flight.future->waitAndThrow();
+  work_from_future(flight.future)->wait();
   keep_result(bucket, checked(bucket, tensor_of(*flight.future)));
 }
 
@@ -157,7 +157,7 @@ void Reducer::await_here() {
     Flight& flight = flights_[bucket];
     if (flight.result.defined()) continue;
     if (flight.future) {
-      flight.future->waitAndThrow();
+      work_from_future(flight.future)->wait();
     } else {
       flight.work->wait();
     }

@@ -16,6 +16,7 @@
 
 #include "gradwire/backend/backend.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/interrupt.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/store/prefix_store.h"
 
@@ -203,6 +204,12 @@ std::string Membership::await_outcome(Store& store, int world_size, Milliseconds
       store.wait(std::span(&kOutcome, 1), std::min(kLook, deadline.remaining()));
       return store.get(kOutcome);
     } catch (const TimeoutError&) {
+      try {
+        throw_if_interrupted("rendezvous");
+      } catch (const AbortedError& error) {
+        store.compare_set(kOutcome, "", concat(kLost, rank_, ":rank ", rank_, " gave up: ", error.what()));
+        throw;
+      }
       for (const int rank : dead_ranks(store, world_size)) {
         store.compare_set(kOutcome, "",
                           concat(kLost, rank, ":rank ", rank, " (", process_of(peek(store, claim_key(rank))),

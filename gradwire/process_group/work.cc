@@ -5,12 +5,16 @@
 #include <utility>
 
 #include "gradwire/base/error.h"
+#include "gradwire/base/interrupt.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/process_group/work_internal.h"
 
 namespace gradwire {
 namespace {
+
+// A thread that may be interrupted looks up that often.
+constexpr Milliseconds kLook{50};
 
 // Set by a callback of the future, waited for with a time-out. Shared with the callback, which may run after the waiter
 // has left.
@@ -21,8 +25,7 @@ class Signal {
     set_ = true;
     condition_.notify_all();
   }
-  bool wait_for(Milliseconds timeout) {
-    const Deadline deadline = Deadline::after(timeout);
+  bool wait_until(Deadline deadline) {
     MutexLock lock(mutex_);
     while (!set_) {
       if (deadline.point() == Deadline::Clock::time_point::max()) {
@@ -99,10 +102,13 @@ Future failed_future(std::exception_ptr error, const c10::TypePtr& type) {
 
 bool Work::wait(Milliseconds timeout) {
   const Future future = this->future();
-  if (timeout != kNoTimeout && !future->completed()) {
+  if ((timeout != kNoTimeout || interrupt_check() != nullptr) && !future->completed()) {
+    const Deadline deadline = timeout == kNoTimeout ? Deadline::never() : Deadline::after(timeout);
     auto signal = std::make_shared<Signal>();
     future->addCallback([signal](c10::ivalue::Future&) { signal->set(); }, /*uses_future=*/false);
-    if (!signal->wait_for(timeout) && !future->completed()) {
+    while (!signal->wait_until(interrupt_check() == nullptr ? deadline : deadline.earlier(Deadline::after(kLook)))) {
+      throw_if_interrupted("Work::wait(): the call goes on");
+      if (!deadline.expired() || future->completed()) continue;
       throw TimeoutError(concat("Work::wait(): the call had not ended after ", timeout.count(),
                                 " ms; it goes on, wait again or abort the group"));
     }

@@ -7,6 +7,7 @@
 #include "gradwire/backend/shared/futex_internal.h"
 #include "gradwire/backend/shared/shared_channel_internal.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/interrupt.h"
 #include "gradwire/base/strings.h"
 
 namespace gradwire::shared {
@@ -66,6 +67,7 @@ void SharedChannel::throw_if_over(int peer, bool look_for_death) {
           {peer});
     }
   }
+  if (look_for_death) throw_if_interrupted(in_call());
   if (options_.deadline.expired()) {
     const std::vector<int> missing = missing_ranks();
     if (missing.empty()) return;

@@ -10,6 +10,7 @@
 #include "gradwire/backend/shared/futex_internal.h"
 #include "gradwire/backend/shared/message_ring_internal.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/interrupt.h"
 #include "gradwire/base/strings.h"
 
 namespace gradwire::shared {
@@ -217,7 +218,13 @@ Request::Status PointToPoint::State::wait(const MessagePtr& message, Deadline de
                           peers)));
       break;
     }
-    if (deadline.point() == Deadline::never().point()) {
+    if (interrupt_check() != nullptr) {
+      if (interrupt_check()()) {
+        forget(message, std::make_exception_ptr(AbortedError("the wait for a message was interrupted on this rank")));
+        break;
+      }
+      changed_.wait_until(lock, deadline.earlier(Deadline::after(kSlice)).point());
+    } else if (deadline.point() == Deadline::never().point()) {
       changed_.wait(lock);
     } else {
       changed_.wait_until(lock, deadline.point());

@@ -30,6 +30,7 @@
 #include "gradwire/backend/shm/memory_file_internal.h"
 #include "gradwire/backend/shm/shm_world_internal.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/interrupt.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/base/trace.h"
 
@@ -160,6 +161,7 @@ class Root {
 
   void look_for_trouble() const {
     rendezvous::throw_if_failed(*options_.store);
+    throw_if_interrupted("rendezvous");
     for (int rank = 1; rank < options_.size; ++rank) {
       const UniqueFd& socket = members_.sockets[static_cast<std::size_t>(rank)];
       Packet packet;
@@ -265,6 +267,7 @@ Members join(const BackendOptions& options, Deadline deadline) {
   const Deadline verdict = Deadline::after(std::min(deadline.remaining(), kYear) + kVerdictPatience);
   while (received == Received::nothing) {
     received = shm::receive_packet(socket, packet, kSlice);
+    throw_if_interrupted("rendezvous");
     // Rank 0 gives up at the deadline too, and then says who is missing: leave it the time to.
     if (received == Received::nothing && verdict.expired()) {
       throw TimeoutError(

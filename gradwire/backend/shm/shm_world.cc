@@ -12,6 +12,7 @@
 #include "gradwire/backend/shm/descriptor_socket_internal.h"
 #include "gradwire/backend/shm/memory_file_internal.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/interrupt.h"
 #include "gradwire/base/strings.h"
 
 namespace gradwire::shm {
@@ -91,6 +92,7 @@ ShmWorld::Offer ShmWorld::receive(std::uint64_t key, Deadline deadline, const st
       }
     }
     check();
+    throw_if_interrupted("allocate");
     if (deadline.expired()) throw TimeoutError("the deadline passed while waiting for rank 0 to share memory", {0});
   }
 }

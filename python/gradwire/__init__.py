@@ -1,0 +1,26 @@
+# SPDX-FileCopyrightText: The gradwire authors
+# SPDX-License-Identifier: Apache-2.0
+"""Data-parallel training over gradwire's C++ runtime, with the names of torch.distributed.
+
+    import gradwire.distributed as dist
+    from gradwire.nn.parallel import DistributedDataParallel
+
+    dist.init_process_group()                     # under gradwire-run or torchrun
+    model = DistributedDataParallel(model)
+    model.register_comm_hook(*gradwire.hooks.power_sgd(rank=4))
+
+After `import gradwire`, torch.distributed.init_process_group("gradwire") runs PyTorch's own collectives over it.
+See docs/python.md for what differs from PyTorch. gradwire.report needs neither torch nor the runtime.
+"""
+import importlib.util as _importlib
+
+__all__ = ["distributed", "from_c10d", "hooks", "nn", "to_c10d"]
+
+if _importlib.find_spec("gradwire._build") is not None:
+    from gradwire._runtime import __version__, distributed, from_c10d, hooks, nn, to_c10d
+else:  # the folder of the sources: gradwire.report alone
+
+    def __getattr__(name: str) -> object:
+        raise AttributeError(
+            f"gradwire.{name} needs the C++ runtime, which lies beside the built package (build/python) or an installed one."
+        )

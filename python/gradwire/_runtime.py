@@ -1,0 +1,25 @@
+# SPDX-FileCopyrightText: The gradwire authors
+# SPDX-License-Identifier: Apache-2.0
+"""Loads the C++ runtime beside the torch that it was built for."""
+import threading
+
+import torch
+
+from gradwire import _build
+
+if torch.__version__.split("+")[0] != _build.TORCH_VERSION:
+    raise ImportError(
+        f"gradwire was built for torch {_build.TORCH_VERSION}, but torch {torch.__version__} is installed in "
+        f"{torch.__path__[0]}. Their binary interfaces differ: install torch=={_build.TORCH_VERSION}, or build gradwire "
+        "again against this torch (pip install --no-build-isolation . in its sources)."
+    )
+
+from gradwire import _C, _c10d, distributed, hooks, nn  # noqa: E402  (_C needs torch's libraries loaded, and checked)
+from gradwire._c10d import from_c10d, to_c10d  # noqa: E402
+
+__version__ = _build.VERSION
+__all__ = ["__version__", "distributed", "from_c10d", "hooks", "nn", "to_c10d"]
+
+if threading.current_thread() is threading.main_thread():
+    _C.watch_signals()
+_c10d.register()

@@ -1,0 +1,308 @@
+# SPDX-FileCopyrightText: The gradwire authors
+# SPDX-License-Identifier: Apache-2.0
+"""The groups of this process: which there are, and which ranks they have."""
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from datetime import timedelta
+from typing import Any, Sequence
+
+from gradwire import _C
+from gradwire._C import ProcessGroup, Store
+from gradwire._errors import InvalidArgument
+
+default_pg_timeout: timedelta = _C.DEFAULT_TIMEOUT
+
+# Ranks (of the default group) by group, in the order of the group's own ranks. Of those that this process is in.
+_ranks: dict[ProcessGroup, list[int]] = {}
+# The default group that each of the others was made in: ranks as threads each have one.
+_worlds: dict[ProcessGroup, ProcessGroup] = {}
+_pid = os.getpid()
+
+
+class _GroupMeta(type):
+    # As in PyTorch, None before init_process_group().
+    @property
+    def WORLD(cls) -> ProcessGroup | None:
+        return _C.default_group() if _C.is_initialized() else None
+
+
+class group(metaclass=_GroupMeta):
+    """`group.WORLD` is the default group, None before init_process_group()."""
+
+
+class GroupMember(metaclass=_GroupMeta):
+    """WORLD is the default group; NON_GROUP_MEMBER is what new_group() returns on ranks that are not in it."""
+
+    NON_GROUP_MEMBER = -100
+
+
+def is_available() -> bool:
+    """Whether gradwire's distributed part is built in: always True; PyTorch programs ask."""
+    return bool(_C.is_available())
+
+
+def is_initialized() -> bool:
+    """Whether there is a default group. False in a forked child, which may make one of its own."""
+    return bool(_C.is_initialized())
+
+
+def init_process_group(
+    backend: str | None = None,
+    init_method: str | None = None,
+    timeout: timedelta | None = None,
+    world_size: int = -1,
+    rank: int = -1,
+    store: Store | None = None,
+    group_name: str = "",
+    pg_options: Any = None,
+    device_id: Any = None,
+) -> None:
+    """Makes the default group of this process; blocks until all ranks are there.
+
+    backend: "auto" (the default), "shm", "threads", or any name in `gradwire.distributed.backend_names()`.
+    init_method: "env://" (the default: gradwire-run, torchrun, mpirun, srun, or RANK, WORLD_SIZE, MASTER_ADDR and
+        MASTER_PORT by hand), "file:///path", "tcp://host:port".
+    timeout: of the rendezvous and of the group's calls; 30 minutes.
+    store: instead of init_method; needs rank and world_size.
+
+    Raises InvalidArgument (a ValueError), TimeoutError that names the missing ranks, MismatchError, PeerError,
+    StoreError. PyTorch's pg_options and device_id have no meaning here and are refused.
+    """
+    if pg_options is not None:
+        raise InvalidArgument("init_process_group: pg_options belong to PyTorch's backends; gradwire's have none.")
+    if device_id is not None:
+        raise InvalidArgument("init_process_group: device_id is not supported; set the current CUDA device instead.")
+    if store is not None and init_method is not None:
+        raise InvalidArgument("init_process_group: give store or init_method, not both.")
+    if store is not None and (rank < 0 or world_size < 1):
+        raise InvalidArgument("init_process_group: with store, rank and world_size are needed.")
+    if threading.current_thread() is threading.main_thread():
+        _C.watch_signals()
+    _C.init_process_group(
+        backend or "auto", init_method or "env://", store, rank, world_size, timeout or default_pg_timeout, group_name
+    )
+    world = _C.default_group()
+    _ranks[world] = list(range(world.size()))
+
+
+def destroy_process_group(group: ProcessGroup | int | None = None) -> None:
+    """Ends `group`, or, for None or the default group, the default group and all that new_group() made.
+
+    Waits for what is under way. init_process_group() works again afterwards.
+    """
+    if isinstance(group, int):  # GroupMember.NON_GROUP_MEMBER
+        return
+    if not is_initialized():
+        raise InvalidArgument("destroy_process_group: there is no default group; call init_process_group() first.")
+    world = _C.default_group()
+    if group is None or group is world:
+        _C.destroy_process_group(None)
+        for known in [known for known, origin in _worlds.items() if origin is world] + [world]:
+            _ranks.pop(known, None)
+            _worlds.pop(known, None)
+    else:
+        _C.destroy_process_group(group)
+        _ranks.pop(group, None)
+        _worlds.pop(group, None)
+
+
+def _get_default_group() -> ProcessGroup:
+    if not is_initialized():
+        raise InvalidArgument("there is no default group; call init_process_group() first.")
+    return _C.default_group()
+
+
+def _resolve(group: ProcessGroup | None) -> ProcessGroup:
+    """The group that a call means: None is the default one."""
+    if group is None:
+        return _get_default_group()
+    if isinstance(group, ProcessGroup):
+        return group
+    if group == GroupMember.NON_GROUP_MEMBER:
+        raise InvalidArgument("this rank is not part of the group.")
+    raise TypeError(f"a gradwire ProcessGroup was expected, not {type(group).__name__}; from_c10d() adapts PyTorch's.")
+
+
+def _is_member(group: ProcessGroup | None) -> bool:
+    return isinstance(group, ProcessGroup) or group is None
+
+
+def new_group(
+    ranks: Sequence[int] | None = None,
+    timeout: timedelta | None = None,
+    backend: str | None = None,
+    pg_options: Any = None,
+    use_local_synchronization: bool = False,
+    group_desc: str | None = None,
+    device_id: Any = None,
+    sort_ranks: bool = True,
+) -> ProcessGroup | int:
+    """A group of some ranks of the default group; GroupMember.NON_GROUP_MEMBER on ranks that are not part of it.
+
+    Collective over the default group: every rank calls it, in the same order and with the same ranks (None: all).
+    sort_ranks False keeps the order of `ranks`.
+    """
+    if pg_options is not None or device_id is not None:
+        raise InvalidArgument("new_group: pg_options and device_id belong to PyTorch's backends.")
+    if use_local_synchronization:
+        raise InvalidArgument("new_group: use_local_synchronization is not supported; all ranks call new_group.")
+    world = _get_default_group()
+    chosen = list(range(world.size())) if ranks is None else [int(rank) for rank in ranks]
+    if sort_ranks:
+        chosen.sort()
+    made = _C.new_group(chosen, backend or "", group_desc or "", timeout or timedelta(0))
+    if made is None:
+        return GroupMember.NON_GROUP_MEMBER
+    _ranks[made] = chosen
+    _worlds[made] = world
+    return made
+
+
+def new_subgroups_by_enumeration(
+    ranks_per_subgroup_list: Sequence[Sequence[int]],
+    timeout: timedelta | None = None,
+    backend: str | None = None,
+    pg_options: Any = None,
+    group_desc: str | None = None,
+) -> tuple[ProcessGroup | int, list[ProcessGroup | int]]:
+    """Several groups at once; returns this rank's own and all of them. Collective over the default group."""
+    seen: set[int] = set()
+    for ranks in ranks_per_subgroup_list:
+        for rank in ranks:
+            if rank in seen:
+                raise InvalidArgument(f"new_subgroups_by_enumeration: rank {rank} is in two groups.")
+            seen.add(rank)
+    mine: ProcessGroup | int = GroupMember.NON_GROUP_MEMBER
+    made = []
+    for ranks in ranks_per_subgroup_list:
+        made.append(new_group(ranks, timeout, backend, pg_options, group_desc=group_desc))
+        if get_rank() in ranks:
+            mine = made[-1]
+    return mine, made
+
+
+def new_subgroups(
+    group_size: int | None = None,
+    group: ProcessGroup | None = None,
+    timeout: timedelta | None = None,
+    backend: str | None = None,
+    pg_options: Any = None,
+    group_desc: str | None = None,
+) -> tuple[ProcessGroup | int, list[ProcessGroup | int]]:
+    """Groups of `group_size` consecutive ranks each; returns this rank's own and all of them."""
+    if group_size is None:
+        group_size = int(os.environ.get("LOCAL_WORLD_SIZE", get_world_size()))
+    ranks = get_process_group_ranks(group)
+    if group_size < 1 or len(ranks) % group_size != 0:
+        raise InvalidArgument(f"new_subgroups: {len(ranks)} ranks do not fall into groups of {group_size}.")
+    lists = [ranks[start : start + group_size] for start in range(0, len(ranks), group_size)]
+    return new_subgroups_by_enumeration(lists, timeout, backend, pg_options, group_desc)
+
+
+def split_group(
+    parent_pg: ProcessGroup | None = None,
+    split_ranks: Sequence[Sequence[int]] | None = None,
+    timeout: timedelta | None = None,
+    pg_options: Any = None,
+    group_desc: str | None = None,
+) -> ProcessGroup | None:
+    """The group of `split_ranks` (lists of the parent's ranks) that this rank is in, else None; collective there."""
+    if pg_options is not None:
+        raise InvalidArgument("split_group: pg_options belong to PyTorch's backends.")
+    if not split_ranks:
+        raise InvalidArgument("split_group: split_ranks is empty.")
+    parent = _resolve(parent_pg)
+    own = parent.rank()
+    color, key = -1, 0
+    for number, ranks in enumerate(split_ranks):
+        if own in ranks:
+            color, key = number, sorted(ranks).index(own)
+    made = parent.split(color, key, group_desc)
+    if made is None:
+        return None
+    if timeout is not None:
+        made.timeout = timeout
+    world_ranks = get_process_group_ranks(parent)
+    _ranks[made] = [world_ranks[rank] for rank in sorted(split_ranks[color])]
+    _worlds[made] = _get_default_group() if is_initialized() else parent
+    return made
+
+
+def get_rank(group: ProcessGroup | None = None) -> int:
+    """This process's number in `group` (None: the default group), -1 when it is not in it."""
+    return _resolve(group).rank() if _is_member(group) else -1
+
+
+def get_world_size(group: ProcessGroup | None = None) -> int:
+    """How many ranks `group` has, -1 when this process is not in it."""
+    return _resolve(group).size() if _is_member(group) else -1
+
+
+def get_backend(group: ProcessGroup | None = None) -> str:
+    """The name of the backend of `group`."""
+    return str(_resolve(group).name())
+
+
+def get_process_group_ranks(group: ProcessGroup | None) -> list[int]:
+    """The numbers in the default group of the ranks of `group`, in its order."""
+    resolved = _resolve(group)
+    return list(_ranks.get(resolved, range(resolved.size())))
+
+
+def get_global_rank(group: ProcessGroup | None, group_rank: int) -> int:
+    """The number in the default group of rank `group_rank` of `group`."""
+    ranks = get_process_group_ranks(group)
+    if not 0 <= group_rank < len(ranks):
+        raise InvalidArgument(f"rank {group_rank} is not in a group of {len(ranks)} ranks.")
+    return ranks[group_rank]
+
+
+def get_group_rank(group: ProcessGroup | None, global_rank: int) -> int:
+    """The number in `group` of rank `global_rank` of the default group."""
+    ranks = get_process_group_ranks(group)
+    if global_rank not in ranks:
+        raise InvalidArgument(f"global rank {global_rank} is not in the group, which has the ranks {ranks}.")
+    return ranks.index(global_rank)
+
+
+def get_pg_count() -> int:
+    """How many groups this process is in."""
+    return len(_ranks)
+
+
+def get_node_local_rank(fallback_rank: int | None = None) -> int:
+    """This process's number among those of its host, from LOCAL_RANK."""
+    if "LOCAL_RANK" in os.environ:
+        return int(os.environ["LOCAL_RANK"])
+    if fallback_rank is not None:
+        return int(fallback_rank)
+    raise InvalidArgument("get_node_local_rank: LOCAL_RANK is not set; start with gradwire-run or torchrun.")
+
+
+def backend_names() -> list[str]:
+    """The backends that init_process_group() knows, beside "auto"."""
+    return list(_C.backend_names())
+
+
+def is_backend_available(backend: str) -> bool:
+    """Whether init_process_group() knows that backend."""
+    return backend.lower() in backend_names()
+
+
+def is_torchelastic_launched() -> bool:
+    """Whether torchrun started this process."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
+def _at_exit() -> None:
+    # Threads of a group must not want the interpreter's lock any more when there is none to have.
+    if os.getpid() == _pid:
+        _C.end_of_interpreter(list(_ranks))
+        _ranks.clear()
+        _worlds.clear()
+
+
+atexit.register(_at_exit)

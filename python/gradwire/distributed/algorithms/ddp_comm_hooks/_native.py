@@ -1,0 +1,129 @@
+# SPDX-FileCopyrightText: The gradwire authors
+# SPDX-License-Identifier: Apache-2.0
+"""How a hook of this package becomes one of the C++ runtime.
+
+A hook is a callable (state, bucket) that returns a torch.futures.Future of one tensor, as in PyTorch. Hooks of this
+package also know the hook of the C++ runtime that does the same; DistributedDataParallel takes that one, so that no
+Python runs in the backward pass.
+"""
+from __future__ import annotations
+
+import weakref
+from typing import Any, Callable
+
+import torch
+import torch.distributed
+from torch.futures import Future
+from torch.utils.weak import WeakIdKeyDictionary
+
+from gradwire import _C
+from gradwire._C import CommHook, GradBucket, ProcessGroup
+from gradwire._errors import InvalidArgument
+
+Hook = Callable[[Any, GradBucket], Future[torch.Tensor]]
+
+
+class NativeHook:
+    """A hook that the C++ runtime has, too: DistributedDataParallel takes that one.
+
+    Called, it does the same, in a hook of yours or as a hook of PyTorch's DistributedDataParallel.
+    """
+
+    def __init__(self, name: str, make_native: Callable[[Any], CommHook], documentation: str) -> None:
+        self.make_native = make_native
+        # PyTorch goes by names when it refuses bfloat16, which works here.
+        self.__name__ = f"gradwire.{name}"
+        self.__qualname__ = self.__name__
+        self.__doc__ = documentation
+
+    # Without annotations: PyTorch's DistributedDataParallel wants its own there, or none.
+    def __call__(self, state, bucket):  # type: ignore[no-untyped-def]
+        if isinstance(bucket, GradBucket):
+            return self.make_native(state).run(bucket)
+        return run_on_torch_bucket(self, state, bucket)
+
+    def __repr__(self) -> str:
+        return f"<hook {self.__name__}>"
+
+
+def groups_in(state: Any) -> list[ProcessGroup]:
+    """The groups that a state holds: DDP makes duplicates of them for its lanes."""
+    held = [state] if isinstance(state, ProcessGroup) else list(getattr(state, "__dict__", {}).values())
+    return [group for group in held if isinstance(group, ProcessGroup)]
+
+
+def native_hook(state: Any, hook: Hook | NativeHook | CommHook) -> CommHook:
+    """The hook of the C++ runtime for what register_comm_hook(state, hook) gets."""
+    if isinstance(hook, CommHook):
+        return hook
+    if not callable(hook):
+        raise TypeError(f"a hook must be callable (state, bucket), but {type(hook).__name__} is not.")
+    if isinstance(hook, NativeHook):
+        return hook.make_native(state)
+    name = getattr(hook, "__qualname__", type(hook).__name__)
+    safe = bool(getattr(hook, "parallel_safe", False))
+    single = bool(getattr(hook, "single_collective", False))
+    return _C.make_python_hook(state, hook, name, safe, single, groups_in(state))
+
+
+def group_of(state: Any) -> ProcessGroup | None:
+    """The process group that is a hook's whole state, gradwire's or PyTorch's; None for None."""
+    if state is None or isinstance(state, ProcessGroup):
+        return state
+    if torch.distributed.is_available() and isinstance(state, torch.distributed.ProcessGroup):
+        return adapted(state)
+    raise InvalidArgument(f"the state of this hook is a process group or None, not a {type(state).__name__}.")
+
+
+# Groups of PyTorch's that hooks have used, each with its gradwire group.
+_adapted: weakref.WeakKeyDictionary[Any, ProcessGroup] = weakref.WeakKeyDictionary()
+
+
+def adapted(group: Any) -> ProcessGroup:
+    """One gradwire group for a group of PyTorch's, however often it is asked for."""
+    if group not in _adapted:
+        _adapted[group] = _C.from_c10d(group)
+    return _adapted[group]
+
+
+class _Pass:
+    """What a hook under PyTorch's DistributedDataParallel must know of its model, and PyTorch's buckets do not tell."""
+
+    def __init__(self) -> None:
+        self.iteration = 0
+        self.names: WeakIdKeyDictionary = WeakIdKeyDictionary()
+
+    def name_of(self, parameter: torch.Tensor) -> str:
+        # Numbers in the order of first sight: the same on all ranks, and for good when buckets are rebuilt.
+        if parameter not in self.names:
+            self.names[parameter] = f"parameter{len(self.names)}"
+        return str(self.names[parameter])
+
+
+_passes: weakref.WeakKeyDictionary[Any, _Pass] = weakref.WeakKeyDictionary()
+
+
+def run_on_torch_bucket(hook: NativeHook, state: Any, bucket: Any) -> Future[torch.Tensor]:
+    """One bucket of PyTorch's DistributedDataParallel: over the group in the state, else over PyTorch's default one."""
+    made = hook.make_native(state)
+    # Only a state that is an object of its own has a memory.
+    known = _Pass() if state is None else _passes.setdefault(state, _Pass())
+    held = groups_in(state) if not isinstance(state, CommHook) else []
+    group = (group_of(state) if _is_group(state) else held[0] if held else None) or adapted(
+        torch.distributed.group.WORLD
+    )
+    parameters = bucket.parameters()
+    last = bucket.is_last()
+    ours = _C.make_grad_bucket(
+        bucket.index(), bucket.buffer(), parameters, [known.name_of(parameter) for parameter in parameters],
+        bucket.gradients(), group, last, known.iteration,
+    )
+    future = made.run(ours)
+    if last:
+        known.iteration += 1
+    # PyTorch wants a future that holds a Python object.
+    return future.then(lambda done: done.value())
+
+
+def _is_group(state: Any) -> bool:
+    return isinstance(state, (ProcessGroup, torch.distributed.ProcessGroup))

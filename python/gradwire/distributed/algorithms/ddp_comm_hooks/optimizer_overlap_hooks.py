@@ -1,0 +1,57 @@
+# SPDX-FileCopyrightText: The gradwire authors
+# SPDX-License-Identifier: Apache-2.0
+"""The optimizer's step inside the backward pass: parameters step as soon as their gradients are averaged.
+
+Do not call a step of your own. What wants all gradients before the step (clipping by global norm, skipping a step
+because of an Inf) comes too late here.
+"""
+from __future__ import annotations
+
+from typing import Any, Callable
+
+import torch
+
+from gradwire import _C
+from gradwire.distributed.algorithms.ddp_comm_hooks._native import Hook, NativeHook, native_hook
+
+__all__ = ["hook_then_optimizer"]
+
+
+class _Steps:
+    """An optimizer for each parameter, made at its first step."""
+
+    def __init__(self, make_optimizer: Callable[[list[torch.Tensor]], torch.optim.Optimizer]) -> None:
+        self._make = make_optimizer
+        self._optimizers: dict[str, tuple[torch.nn.Parameter, torch.optim.Optimizer]] = {}
+
+    def __call__(self, name: str, parameter: torch.Tensor, gradient: torch.Tensor) -> None:
+        if name not in self._optimizers:
+            # Shares the parameter's memory, but has a .grad of its own: the parameter's belongs to DDP.
+            twin = torch.nn.Parameter(parameter.detach())
+            self._optimizers[name] = twin, self._make([twin])
+        twin, optimizer = self._optimizers[name]
+        twin.grad = gradient
+        with torch.no_grad():
+            optimizer.step()
+        twin.grad = None
+
+
+def hook_then_optimizer(hook: Hook, make_optimizer: Callable[[list[torch.Tensor]], torch.optim.Optimizer]) -> Hook:
+    """A hook that runs `hook` and then steps each parameter of the bucket by its average.
+
+    make_optimizer: called once a parameter with a list of it, e.g. `lambda params: torch.optim.SGD(params, 0.1)`. For
+    optimizers that treat each parameter by itself (all of torch.optim's but LBFGS).
+    """
+    steps = _Steps(make_optimizer)
+    made: dict[int, Any] = {}
+
+    def make(state: Any) -> Any:
+        if id(state) not in made:
+            made[id(state)] = _C.hooks.make_hook_then_step(native_hook(state, hook), steps)
+        return made[id(state)]
+
+    return NativeHook(
+        "then_optimizer",
+        make,
+        """As said above.""",
+    )

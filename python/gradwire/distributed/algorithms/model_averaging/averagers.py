@@ -1,0 +1,48 @@
+# SPDX-FileCopyrightText: The gradwire authors
+# SPDX-License-Identifier: Apache-2.0
+"""When models are averaged."""
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, Iterable
+
+import torch
+
+from gradwire._C import ProcessGroup
+from gradwire._errors import InvalidArgument
+from gradwire.distributed.algorithms.model_averaging.utils import average_parameters_or_parameter_groups
+
+__all__ = ["ModelAverager", "PeriodicModelAverager"]
+
+Parameters = Iterable[torch.nn.Parameter] | Iterable[dict[str, Any]]
+
+
+class ModelAverager(ABC):
+    """Derive and say when. `step` counts the calls."""
+
+    def __init__(self, process_group: ProcessGroup | None = None) -> None:
+        self.process_group = process_group
+        self.step = 0
+
+    @abstractmethod
+    def average_parameters(self, params: Parameters) -> None:
+        """Called once a step, after the optimizer's; collective where it averages."""
+
+
+class PeriodicModelAverager(ModelAverager):
+    """Averages over the ranks at step `warmup_steps` and every `period` steps from there; the first step is 0."""
+
+    def __init__(self, period: int, warmup_steps: int = 0, process_group: ProcessGroup | None = None) -> None:
+        super().__init__(process_group)
+        if warmup_steps < 0:
+            raise InvalidArgument(f"PeriodicModelAverager: warmup_steps = {warmup_steps}; it must not be negative.")
+        if period < 1:
+            raise InvalidArgument(f"PeriodicModelAverager: period = {period}; it must be at least 1.")
+        self.period = period
+        self.warmup_steps = warmup_steps
+
+    def average_parameters(self, params: Parameters) -> None:
+        """params: parameters, or an optimizer's groups of them; those without gradient are skipped."""
+        if self.step >= self.warmup_steps and (self.step - self.warmup_steps) % self.period == 0:
+            average_parameters_or_parameter_groups(params, self.process_group)
+        self.step += 1

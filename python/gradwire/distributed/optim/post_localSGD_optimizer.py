@@ -1,0 +1,58 @@
+# SPDX-FileCopyrightText: The gradwire authors
+# SPDX-License-Identifier: Apache-2.0
+"""An optimizer for post-local SGD (Lin et al., 2018, arXiv:1808.07217)."""
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+
+from gradwire.distributed.algorithms.model_averaging.averagers import ModelAverager
+
+__all__ = ["PostLocalSGDOptimizer"]
+
+
+class PostLocalSGDOptimizer(torch.optim.Optimizer):
+    """Steps `optim`, then lets `averager` average the parameters when it is time.
+
+        state = PostLocalSGDState(process_group=None, subgroup=subgroup, start_localSGD_iter=100)
+        model.register_comm_hook(state, post_localSGD_hook)
+        optimizer = PostLocalSGDOptimizer(torch.optim.SGD(model.parameters(), 0.1), PeriodicModelAverager(4, 100))
+    """
+
+    def __init__(self, optim: torch.optim.Optimizer, averager: ModelAverager) -> None:
+        self.optim = optim
+        self.param_groups = optim.param_groups
+        self.averager = averager
+
+    @property
+    def state(self) -> Any:  # type: ignore[override]
+        return self.optim.state
+
+    def __repr__(self) -> str:
+        return repr(self.optim)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The optimizer's, and under "step" the averager's step."""
+        return {**self.optim.state_dict(), "step": self.averager.step}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Without "step" the averager begins at 0, with a warning."""
+        self.optim.load_state_dict({key: value for key, value in state_dict.items() if key != "step"})
+        self.param_groups = self.optim.param_groups
+        if "step" not in state_dict:
+            warnings.warn("PostLocalSGDOptimizer: the state has no step; the averager begins at 0.", stacklevel=2)
+        self.averager.step = state_dict.get("step", 0)
+
+    def step(self, closure: Any = None) -> Any:
+        """The optimizer's step, then the averager's. Collective where it averages."""
+        loss = self.optim.step(closure)
+        self.averager.average_parameters(self.optim.param_groups)
+        return loss
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self.optim.zero_grad(set_to_none=set_to_none)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        self.optim.add_param_group(param_group)

@@ -1,0 +1,258 @@
+# SPDX-FileCopyrightText: The gradwire authors
+# SPDX-License-Identifier: Apache-2.0
+"""DistributedDataParallel: one module on several ranks, each with its own data."""
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from typing import Any, Callable, Iterator
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from gradwire import _C
+from gradwire._C import CommHook, ProcessGroup
+from gradwire._errors import InvalidArgument, UnsupportedError
+from gradwire.distributed._groups import _resolve
+from gradwire.distributed.algorithms.ddp_comm_hooks._native import Hook, native_hook
+
+__all__ = ["DistributedDataParallel"]
+
+
+def _tensors_in(value: Any, found: list[Tensor]) -> list[Tensor]:
+    """The tensors in what forward() returned: in lists, tuples, dicts and dataclasses, nested."""
+    if isinstance(value, Tensor):
+        found.append(value)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            _tensors_in(item, found)
+    elif isinstance(value, dict):
+        for item in value.values():
+            _tensors_in(item, found)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            _tensors_in(getattr(value, field.name, None), found)
+    return found
+
+
+def _moved(value: Any, move: Callable[[Tensor], Tensor]) -> Any:
+    """`value` with move(tensor) for every tensor in it; what is no container of tensors stays as it is."""
+    if isinstance(value, Tensor):
+        return move(value)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(_moved(item, move) for item in value))
+    if isinstance(value, (list, tuple)):
+        return type(value)(_moved(item, move) for item in value)
+    if isinstance(value, dict):
+        return type(value)((key, _moved(item, move)) for key, item in value.items())
+    return value
+
+
+def _mixed_precision(asked: Any) -> _C.MixedPrecision | None:
+    """PyTorch's _MixedPrecision, or anything with its three types."""
+    if asked is None:
+        return None
+    return _C.MixedPrecision(asked.param_dtype, asked.reduce_dtype, asked.buffer_dtype)
+
+
+def _device_index(device: Any) -> int:
+    if isinstance(device, int):
+        return device
+    parsed = torch.device(device)
+    if parsed.type != "cuda" or parsed.index is None:
+        raise InvalidArgument(f"DistributedDataParallel: device_ids takes CUDA devices, not {device}; leave it None.")
+    return parsed.index
+
+
+class DistributedDataParallel(Module):
+    """Averages the gradients of `module` over the ranks of `process_group` while backward() runs.
+
+        model = DistributedDataParallel(model)
+        loss = loss_of(model(x), target)
+        loss.backward()                  # gradients are averages by its end
+        optimizer.step()
+
+    module: the same on every rank; rank 0's values are taken over by all (init_sync False: no call on the group at
+        construction, the caller answers for equal modules).
+    device_ids: at most one CUDA device, where inputs move; None: wherever they are.
+    process_group: None: the default group.
+    broadcast_buffers: rank 0's buffers go to all before each synchronized forward in training mode.
+    bucket_cap_mb: cap of all buckets in MiB; None: 1 for the first, 25 for the others.
+    find_unused_parameters: some parameters may get no gradient, others in each iteration and on each rank.
+    static_graph: every iteration on every rank has the same graph.
+    gradient_as_bucket_view: .grad is a view into its bucket for good.
+    mixed_precision: an object with param_dtype, reduce_dtype and buffer_dtype (gradwire.nn.parallel.MixedPrecision, or
+        PyTorch's): parameters and inputs are of a lower precision in forward and backward, buckets of another one.
+    delay_all_reduce_named_params: (name, parameter) of those whose gradients are reduced together when that of
+        param_to_hook_all_reduce is there.
+    lanes (gradwire's own): threads that run hooks, 0 to 8; -1: chosen. 0 runs hooks on the backward thread.
+
+    Options must be the same on all ranks; modules or options that differ are refused on all of them. After an error in
+    a synchronized backward pass the object is at its end on every rank, and every later forward raises. Of PyTorch's
+    other arguments those are refused, not ignored, that would ask for something else than what happens.
+    """
+
+    def __init__(
+        self,
+        module: Module,
+        device_ids: list[int | torch.device] | None = None,
+        output_device: int | torch.device | None = None,
+        dim: int = 0,
+        broadcast_buffers: bool | None = None,
+        init_sync: bool = True,
+        process_group: ProcessGroup | None = None,
+        bucket_cap_mb: float | None = None,
+        find_unused_parameters: bool = False,
+        check_reduction: bool = False,
+        gradient_as_bucket_view: bool = False,
+        static_graph: bool = False,
+        delay_all_reduce_named_params: Any = None,
+        param_to_hook_all_reduce: Any = None,
+        mixed_precision: Any = None,
+        device_mesh: Any = None,
+        skip_all_reduce_unused_params: bool = False,
+        bucket_cap_mb_list: list[int] | None = None,
+        batched_grad_copy: bool = False,
+        forward_sync_buffers: bool | None = None,
+        *,
+        lanes: int = -1,
+    ) -> None:
+        super().__init__()
+        refused = {
+            "device_mesh": device_mesh is not None,
+            "skip_all_reduce_unused_params": skip_all_reduce_unused_params,
+            "bucket_cap_mb_list": bucket_cap_mb_list is not None,
+            "dim": dim != 0,
+        }
+        for name, given in refused.items():
+            if given:
+                raise UnsupportedError(f"DistributedDataParallel: the argument {name} is not supported; leave it out.")
+        if not isinstance(module, Module):
+            raise TypeError(f"DistributedDataParallel: a torch.nn.Module was expected, not {type(module).__name__}.")
+        for name, part in module.named_modules():
+            if isinstance(part, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and part.sparse:
+                raise UnsupportedError(
+                    f"DistributedDataParallel: the embedding {name!r} makes sparse gradients, which are not supported "
+                    "yet; make it with sparse=False."
+                )
+        if forward_sync_buffers is not None and broadcast_buffers is None:
+            broadcast_buffers = forward_sync_buffers
+        indices = [_device_index(device) for device in device_ids or []]
+        if output_device is not None and [_device_index(output_device)] != indices:
+            raise InvalidArgument("DistributedDataParallel: output_device must be the device in device_ids.")
+        self.module = module
+        self.process_group = _resolve(process_group)
+        self.device_ids = device_ids
+        self.output_device = output_device
+        self.broadcast_buffers = True if broadcast_buffers is None else bool(broadcast_buffers)
+        self.require_backward_grad_sync = True
+        self.find_unused_parameters = find_unused_parameters
+        self.gradient_as_bucket_view = gradient_as_bucket_view
+        self.static_graph = static_graph
+        delayed = [name for name, _ in delay_all_reduce_named_params or []]
+        delayed_until = next(
+            (name for name, parameter in module.named_parameters() if parameter is param_to_hook_all_reduce), ""
+        )
+        ignored = set(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
+        self.parameters_to_ignore = ignored
+        self._core = _C.DdpCore(
+            parameters=[(name, p) for name, p in module.named_parameters() if name not in ignored],
+            buffers=[(name, b) for name, b in module.named_buffers() if name not in ignored],
+            process_group=self.process_group,
+            device_ids=indices,
+            broadcast_buffers=self.broadcast_buffers,
+            init_sync=init_sync,
+            bucket_cap_mb=bucket_cap_mb,
+            find_unused_parameters=find_unused_parameters,
+            gradient_as_bucket_view=gradient_as_bucket_view,
+            static_graph=static_graph,
+            lanes=lanes,
+            mixed_precision=_mixed_precision(mixed_precision),
+            delay_all_reduce_named_params=delayed,
+            param_to_hook_all_reduce=delayed_until,
+        )
+
+    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        """module(*inputs, **kwargs); tensors among the arguments move to the device in device_ids."""
+        self._core.before_forward(self.training)
+        if self._core.moves_inputs():
+            inputs = _moved(inputs, self._core.to_device)
+            kwargs = _moved(kwargs, self._core.to_device)
+        output = self.module(*inputs, **kwargs)
+        self._core.after_forward(_tensors_in(output, []))
+        return output
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Gradients of forward passes within only accumulate on this rank."""
+        before = self._core.set_sync(False)
+        self.require_backward_grad_sync = False
+        try:
+            yield
+        finally:
+            self._core.set_sync(before)
+            self.require_backward_grad_sync = before
+
+    @contextlib.contextmanager
+    def join(
+        self,
+        divide_by_initial_world_size: bool = True,
+        enable: bool = True,
+        throw_on_early_termination: bool = False,
+    ) -> Iterator[None]:
+        """Training with a different number of batches on each rank: a rank that leaves goes on with zeros until all have.
+
+        divide_by_initial_world_size False: sums are divided by the ranks that still have inputs.
+        throw_on_early_termination: every rank raises EarlyTermination as soon as one has left.
+        """
+        context = _C.JoinContext(self._core, divide_by_initial_world_size, enable, throw_on_early_termination)
+        try:
+            yield
+        except BaseException as error:
+            context.fail(f"{type(error).__name__}: {error}")
+            raise
+        context.finish()
+
+    def register_comm_hook(self, state: Any, hook: Hook | CommHook) -> None:
+        """One hook, before the first synchronized backward pass; collective in the groups that `state` holds.
+
+        hook: a callable (state, bucket) that returns a torch.futures.Future of one tensor, or the tensor. It runs for
+        one bucket at a time, in bucket order, on a thread of DDP's; collectives it calls on DDP's group go to a
+        duplicate of it, so several may follow one another. DDP does not divide: the hook does, by bucket.divisor. An
+        exception ends DDP on all ranks. Or a hook of gradwire.hooks, with state None.
+        """
+        self._core.register_comm_hook(native_hook(state, hook))
+
+    def replace_comm_hook(self, state: Any, hook: Hook | CommHook | None) -> None:
+        """Another hook (None: plain averaging) from the next synchronized forward on; on all ranks alike."""
+        self._core.replace_comm_hook(None if hook is None else native_hook(state, hook))
+
+    def bucket_order(self) -> list[str]:
+        """Names of parameters in the order of their buckets, to save; empty before the second synchronized forward."""
+        return list(self._core.bucket_order())
+
+    def set_bucket_order(self, names: list[str]) -> None:
+        """Begins with a saved order, so that a run goes on with the same bits; before the first forward."""
+        self._core.set_bucket_order(names)
+
+    def payload_bytes(self) -> int:
+        """What this object's collectives had to send from this rank so far, by the textbook algorithms."""
+        return int(self._core.payload_bytes())
+
+    def _get_ddp_logging_data(self) -> dict[str, Any]:
+        """What is known of this object and its iterations, under PyTorch's names where those exist."""
+        return {
+            **self._core.logging_data(),
+            "module_name": type(self.module).__name__,
+            "device_ids": ", ".join(str(device) for device in self.device_ids or []),
+            "iteration": self._core.iterations(),
+        }
+
+    def __getstate__(self) -> dict[str, Any]:
+        raise TypeError("DistributedDataParallel cannot be pickled or copied; save .module, or its state_dict().")
+
+    @staticmethod
+    def _set_params_and_buffers_to_ignore_for_model(module: Module, params_and_buffers_to_ignore: list[str]) -> None:
+        """Names of parameters and buffers of `module` that DistributedDataParallel is to leave alone."""
+        module._ddp_params_and_buffers_to_ignore = params_and_buffers_to_ignore  # type: ignore[assignment]

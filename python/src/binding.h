@@ -1,0 +1,100 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// What the sources of the extension module share.
+//
+// The interpreter's lock (GIL): every method that may wait releases it; what calls into Python takes it. Nothing here
+// holds it while it takes a lock of gradwire's or joins a thread.
+#pragma once
+
+#include <pybind11/chrono.h>
+#include <pybind11/stl.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <exception>
+#include <memory>
+#include <utility>
+
+#include "gradwire/base/error.h"
+#include "gradwire/ddp/comm_hook.h"
+#include "gradwire/process_group/work.h"
+
+namespace gradwire::python {
+
+namespace py = pybind11;
+
+// The guard of a method that may wait.
+using Unlocked = py::call_guard<py::gil_scoped_release>;
+
+// Each adds its part to the module.
+void bind_errors(py::module_& module);
+void bind_reduce_op(py::module_& module);
+void bind_stores(py::module_& module);
+void bind_work(py::module_& module);
+void bind_options(py::module_& module);
+void bind_process_group(py::module_& module);
+void bind_init(py::module_& module);
+void bind_functional(py::module_& module);
+void bind_comm_hook(py::module_& module);
+void bind_hooks(py::module_& module);
+void bind_ddp(py::module_& module);
+void bind_c10d(py::module_& module);
+
+// The Python exception of `error`, with the lock held: one of the family in gradwire/_errors.py for gradwire's own,
+// what Python raised for Python's own, else RuntimeError.
+py::object exception_of(const std::exception_ptr& error);
+
+// DdpCore::Rethrow: as above, on threads that do not hold the lock.
+void rethrow_as_python(const std::exception_ptr& error);
+
+// Futures, with the lock held. A future that Python made holds a Python object; future_from() gives one that holds the
+// tensor or list of tensors in it. Throws a TypeError for what is no torch.futures.Future.
+py::object python_future(Future future);
+Future future_from(py::handle object);
+
+// A hook's state as a dict, and back; with the lock held.
+py::dict dict_of(const HookState& state);
+HookState hook_state_from(const py::dict& state);
+
+// A Python object that C++ may drop on any thread, with or without the lock.
+class HeldObject {
+ public:
+  explicit HeldObject(py::object object)
+      : object_(new py::object(std::move(object)), [](py::object* held) {
+          const py::gil_scoped_acquire lock;
+          delete held;
+        }) {}
+  const py::object& get() const noexcept { return *object_; }
+
+ private:
+  std::shared_ptr<py::object> object_;
+};
+
+// Throws torch's python_error for what Python has just raised: pybind11's own type can be shown to Python only once,
+// but an error of a group or of DDP is thrown again and again.
+[[noreturn]] void throw_python_error(py::error_already_set& raised);
+
+// Runs `call`, which goes into Python, with the lock held.
+template <class Call>
+auto in_python(const Call& call) -> decltype(call()) {
+  const py::gil_scoped_acquire lock;
+  try {
+    return call();
+  } catch (py::error_already_set& raised) {
+    throw_python_error(raised);
+  }
+}
+
+// Calls the method `name` that a Python class derived from Base overrides: `convert` makes the result of what it
+// returns, with the lock held. Where there is none, `otherwise` is called without it.
+template <class Base, class Convert, class Otherwise, class... Args>
+auto overridden(const Base* self, const char* name, const Convert& convert, const Otherwise& otherwise, Args&&... args)
+    -> decltype(otherwise()) {
+  {
+    const py::gil_scoped_acquire lock;
+    if (const py::function method = py::get_override(self, name))
+      return in_python([&] { return convert(method(std::forward<Args>(args)...)); });
+  }
+  return otherwise();
+}
+
+}  // namespace gradwire::python

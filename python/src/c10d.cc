@@ -1,0 +1,59 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// Groups of PyTorch's as groups of gradwire, and the other way.
+#include "gradwire/process_group/c10d/from_c10d.h"
+
+#include <string>
+
+#include "binding.h"
+#include "gradwire/process_group/c10d/c10d_store.h"
+#include "gradwire/process_group/c10d/to_c10d.h"
+
+namespace gradwire::python {
+namespace {
+
+using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
+using StorePtr = c10::intrusive_ptr<c10d::Store>;
+
+// A factory that Python made, for duplicates and splits.
+C10dFactory factory_from(py::object callable) {
+  if (callable.is_none()) return {};
+  return [held = HeldObject(std::move(callable))](const StorePtr& store, int rank, int size, Milliseconds timeout) {
+    return in_python([&] { return held.get()(store, rank, size, timeout).cast<BackendPtr>(); });
+  };
+}
+
+std::shared_ptr<ProcessGroup> from_backend(const BackendPtr& backend, std::shared_ptr<Store> store,
+                                           py::object factory) {
+  FromC10dOptions options;
+  options.store = std::move(store);
+  options.factory = factory_from(std::move(factory));
+  const py::gil_scoped_release unlocked;
+  return from_c10d(backend, options);
+}
+
+std::shared_ptr<ProcessGroup> from_group(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
+                                         std::shared_ptr<Store> store, py::object factory) {
+  FromC10dOptions options;
+  options.store = std::move(store);
+  options.factory = factory_from(std::move(factory));
+  const py::gil_scoped_release unlocked;
+  return from_c10d(group, options);
+}
+
+}  // namespace
+
+void bind_c10d(py::module_& module) {
+  module.def("make_c10d_backend", &make_c10d_backend, py::arg("store"), py::arg("rank"), py::arg("size"),
+             py::arg("timeout"), py::arg("engine") = "auto", Unlocked());
+  module.def("to_c10d", &to_c10d, py::arg("group"), Unlocked());
+  module.def("group_under", &group_under, py::arg("backend"), Unlocked());
+  module.def("from_c10d", &from_group, py::arg("group"), py::arg("store") = py::none(),
+             py::arg("factory") = py::none());
+  module.def("from_c10d", &from_backend, py::arg("group"), py::arg("store") = py::none(),
+             py::arg("factory") = py::none());
+  module.def("store_from_c10d", &store_from_c10d, py::arg("store"));
+  module.def("store_to_c10d", &store_to_c10d, py::arg("store"));
+}
+
+}  // namespace gradwire::python

@@ -1,0 +1,237 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// Hooks: GradBucket, hooks in Python, and the ready-made ones.
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "binding.h"
+#include "gradwire/ddp/grad_bucket.h"
+#include "gradwire/hooks/clip_hook.h"
+#include "gradwire/hooks/compress_wrappers.h"
+#include "gradwire/hooks/compressed_hook.h"
+#include "gradwire/hooks/debugging_hooks.h"
+#include "gradwire/hooks/default_hooks.h"
+#include "gradwire/hooks/mixed_precision_hooks.h"
+#include "gradwire/hooks/optimizer_overlap_hooks.h"
+#include "gradwire/hooks/policy_hook.h"
+#include "gradwire/hooks/post_local_sgd_hook.h"
+#include "gradwire/hooks/power_sgd.h"
+#include "gradwire/hooks/quantization_hooks.h"
+#include "gradwire/hooks/registry.h"
+
+namespace gradwire::python {
+namespace {
+
+using GroupPtr = std::shared_ptr<ProcessGroup>;
+using HookPtr = std::shared_ptr<CommHook>;
+
+// A callable (state, bucket) that returns a torch.futures.Future, or the tensor itself.
+class PythonHook final : public CommHook {
+ public:
+  PythonHook(py::object state, py::object callable, HookTraits traits)
+      : CommHook(std::move(traits)), state_(std::move(state)), callable_(std::move(callable)) {}
+
+  Future run(GradBucket& bucket) override {
+    return in_python([&] {
+      const py::object result = callable_.get()(state_.get(), py::cast(GradBucket(bucket)));
+      return THPVariable_Check(result.ptr()) ? completed_future(result.cast<at::Tensor>()) : future_from(result);
+    });
+  }
+
+ private:
+  const HeldObject state_;
+  const HeldObject callable_;
+};
+
+HookPtr make_python_hook(py::object state, py::object callable, const std::string& name, bool parallel_safe,
+                         bool single_collective, std::vector<GroupPtr> groups) {
+  HookTraits traits{name, parallel_safe, single_collective, std::move(groups)};
+  return std::make_shared<PythonHook>(std::move(state), std::move(callable), std::move(traits));
+}
+
+// A bucket of PyTorch's DistributedDataParallel, whose `gradients` are views into `buffer`.
+GradBucket make_grad_bucket(std::size_t index, const at::Tensor& buffer, const std::vector<at::Tensor>& parameters,
+                            const std::vector<std::string>& names, const std::vector<at::Tensor>& gradients,
+                            const GroupPtr& group, bool is_last, std::uint32_t iteration) {
+  auto layout = std::make_shared<BucketLayout>();
+  layout->index = index;
+  layout->numel = buffer.numel();
+  layout->dtype = buffer.scalar_type();
+  layout->device = buffer.device();
+  layout->parameters = parameters;
+  layout->names = names;
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    const at::Tensor& gradient = gradients[i];
+    layout->slots.push_back({i, gradient.storage_offset() - buffer.storage_offset(), gradient.numel(),
+                             gradient.sizes().vec(), gradient.strides().vec()});
+  }
+  return {std::move(layout), buffer, *group, group->size(), is_last, iteration};
+}
+
+py::dict record_dict(const BucketRecord& record) {
+  py::dict out;
+  out["iteration"] = record.iteration;
+  out["bucket"] = record.bucket;
+  out["is_last"] = record.is_last;
+  out["numel"] = record.numel;
+  out["dtype"] = record.dtype;
+  out["norm_before"] = record.norm_before;
+  out["norm_after"] = record.norm_after;
+  out["seconds"] = record.seconds;
+  return out;
+}
+
+void bind_power_sgd(py::module_& module) {
+  py::class_<PowerSGDOptions>(module, "PowerSGDOptions")
+      .def(py::init<>())
+      .def_readwrite("matrix_approximation_rank", &PowerSGDOptions::matrix_approximation_rank)
+      .def_readwrite("start_iteration", &PowerSGDOptions::start_iteration)
+      .def_readwrite("min_compression_rate", &PowerSGDOptions::min_compression_rate)
+      .def_readwrite("use_error_feedback", &PowerSGDOptions::use_error_feedback)
+      .def_readwrite("warm_start", &PowerSGDOptions::warm_start)
+      .def_readwrite("orthogonalization_epsilon", &PowerSGDOptions::orthogonalization_epsilon)
+      .def_readwrite("random_seed", &PowerSGDOptions::random_seed)
+      .def_readwrite("compression_stats_logging_frequency", &PowerSGDOptions::compression_stats_logging_frequency)
+      .def_readwrite("batch_tensors_with_same_shape", &PowerSGDOptions::batch_tensors_with_same_shape);
+  py::class_<PowerSGDState, std::shared_ptr<PowerSGDState>>(module, "PowerSGDState")
+      .def(py::init<PowerSGDOptions, GroupPtr>(), py::arg("options"), py::arg("group"))
+      .def_property_readonly("options", &PowerSGDState::options)
+      .def("iterations", &PowerSGDState::iterations, Unlocked())
+      .def("compression_stats",
+           [](const PowerSGDState& self) {
+             const CompressionStats stats = self.compression_stats();
+             return py::make_tuple(stats.rate, stats.before, stats.after);
+           })
+      .def(
+          "error",
+          [](const PowerSGDState& self, const std::string& parameter) -> std::optional<at::Tensor> {
+            at::Tensor error = self.error(parameter);
+            if (!error.defined()) return std::nullopt;
+            return error;
+          },
+          py::arg("parameter"))
+      .def("state_dict", [](const PowerSGDState& self) { return dict_of(self.state_dict()); })
+      .def("load_state_dict",
+           [](PowerSGDState& self, const py::dict& state) { self.load_state_dict(hook_state_from(state)); });
+  module.def("make_power_sgd_hook",
+             [](std::shared_ptr<PowerSGDState> state) { return make_power_sgd_hook(std::move(state)); });
+  module.def("make_batched_power_sgd_hook",
+             [](std::shared_ptr<PowerSGDState> state) { return make_batched_power_sgd_hook(std::move(state)); });
+}
+
+}  // namespace
+
+void bind_comm_hook(py::module_& module) {
+  py::class_<GradBucket>(module, "GradBucket", R"(One bucket of gradients, ready on this rank: what a hook gets.
+
+The hook may read and write buffer() and its views until its future completes. Nothing has been divided yet: sums are to
+be divided by `divisor`, and collectives to go through `group`.)")
+      .def("index", &GradBucket::index, "Buckets count from 0 in the order of their launch, the same on all ranks.")
+      .def("is_last", &GradBucket::is_last, "Whether it is the last bucket of this iteration. Exactly one is.")
+      .def("buffer", &GradBucket::buffer, "The gradients, flat: 1-D and contiguous.")
+      .def("set_buffer", &GradBucket::set_buffer, py::arg("tensor"), "Replaces buffer(), by as many elements.")
+      .def("gradients", &GradBucket::gradients, "Views into buffer(), one a parameter, with its sizes and strides.")
+      .def("parameters", &GradBucket::parameters, "The parameters, in the order of gradients().")
+      .def("parameter_names", &GradBucket::parameter_names, "Their names in the module.")
+      .def_property_readonly("iteration", &GradBucket::iteration, "Counts synchronized backward passes from 0.")
+      .def_property_readonly("divisor", &GradBucket::divisor, "The number of ranks that take part.")
+      .def_property_readonly(
+          "group", [](const GradBucket& self) { return self.group().shared_from_this(); },
+          "The group for this bucket's collectives.");
+  module.def("make_grad_bucket", &make_grad_bucket, py::arg("index"), py::arg("buffer"), py::arg("parameters"),
+             py::arg("names"), py::arg("gradients"), py::arg("group"), py::arg("is_last"), py::arg("iteration"),
+             py::keep_alive<0, 6>());
+  py::class_<CommHook, HookPtr>(module, "CommHook", "A hook of the C++ runtime, as register_comm_hook() takes it.")
+      .def_property_readonly("name", [](const CommHook& self) { return self.traits().name; })
+      .def_property_readonly("parallel_safe", [](const CommHook& self) { return self.traits().parallel_safe; })
+      .def(
+          "state_dict", [](const CommHook& self) { return dict_of(self.state_dict()); },
+          "What the hook remembers; keys that begin with 'local/' are this rank's own. Between iterations only.")
+      .def(
+          "load_state_dict",
+          [](CommHook& self, const py::dict& state) { self.load_state_dict(hook_state_from(state)); }, py::arg("state"))
+      .def(
+          "run",
+          [](CommHook& self, GradBucket& bucket) {
+            Future future;
+            {
+              const py::gil_scoped_release unlocked;
+              future = self.run(bucket);
+            }
+            return python_future(std::move(future));
+          },
+          py::arg("bucket"), "What is done with one bucket; a torch.futures.Future of what becomes the gradients.")
+      .def("__repr__", [](const CommHook& self) { return "<gradwire hook '" + self.traits().name + "'>"; });
+  module.def("make_python_hook", &make_python_hook, py::arg("state"), py::arg("callable"), py::arg("name"),
+             py::arg("parallel_safe"), py::arg("single_collective"), py::arg("groups"));
+}
+
+void bind_hooks(py::module_& module) {
+  py::module_ hooks = module.def_submodule("hooks", "Ready-made hooks.");
+  hooks.def("make_allreduce_hook", &make_allreduce_hook, py::arg("group") = py::none());
+  hooks.def("make_fp16_compress_hook", &make_fp16_compress_hook, py::arg("group") = py::none());
+  hooks.def("make_bf16_compress_hook", &make_bf16_compress_hook, py::arg("group") = py::none());
+  hooks.def("make_noop_hook", &make_noop_hook);
+  hooks.def("make_quantization_pertensor_hook", &make_quantization_pertensor_hook, py::arg("group") = py::none());
+  hooks.def("make_quantization_perchannel_hook", &make_quantization_perchannel_hook, py::arg("group") = py::none());
+  hooks.def("make_fp16_compress_wrapper", &make_fp16_compress_wrapper, py::arg("inner"));
+  hooks.def("make_bf16_compress_wrapper", &make_bf16_compress_wrapper, py::arg("inner"));
+  hooks.def("make_reduce_in_dtype_hook", &make_reduce_in_dtype_hook, py::arg("dtype"), py::arg("group") = py::none());
+  hooks.def(
+      "make_post_local_sgd_hook",
+      [](GroupPtr group, GroupPtr subgroup, std::int64_t start, bool all_reduce) {
+        return make_post_local_sgd_hook({std::move(group), std::move(subgroup), start, all_reduce});
+      },
+      py::arg("process_group"), py::arg("subgroup"), py::arg("start_iteration"),
+      py::arg("post_local_gradient_allreduce"));
+  hooks.def(
+      "make_compressed_hook",
+      [](const std::string& description, bool plain_vectors, GroupPtr group) {
+        return make_compressed_hook(description, {.plain_vectors = plain_vectors}, std::move(group));
+      },
+      py::arg("description"), py::arg("plain_vectors") = false, py::arg("group") = py::none());
+  hooks.def("make_checking_hook", &make_checking_hook, py::arg("inner"));
+  hooks.def(
+      "make_logging_hook",
+      [](HookPtr inner, py::object sink) {
+        return make_logging_hook(std::move(inner), [held = HeldObject(std::move(sink))](const BucketRecord& record) {
+          in_python([&] { held.get()(record_dict(record)); });
+        });
+      },
+      py::arg("inner"), py::arg("sink"));
+  hooks.def(
+      "make_hook_then_step",
+      [](HookPtr inner, py::object step) {
+        return make_hook_then_step(
+            std::move(inner),
+            [held = HeldObject(std::move(step))](const std::string& name, at::Tensor parameter, at::Tensor gradient) {
+              in_python([&] { held.get()(name, parameter, gradient); });
+            });
+      },
+      py::arg("inner"), py::arg("step"));
+  hooks.def(
+      "make_hook", [](const std::string& spec, GroupPtr group) { return make_hook(spec, std::move(group)); },
+      py::arg("spec"), py::arg("group") = py::none());
+  hooks.def("hook_names", &hook_names);
+  hooks.def("known_hooks", [] {
+    py::list out;
+    for (const HookInfo& info : known_hooks())
+      out.append(py::make_tuple(py::str(std::string(info.name)), py::str(std::string(info.options)),
+                                py::str(std::string(info.bytes)), py::str(std::string(info.paper))));
+    return out;
+  });
+  hooks.def(
+      "clip_grad_norm",
+      [](const std::vector<at::Tensor>& parameters, double max_norm, bool max) {
+        return clip_grad_norm(parameters, max_norm, max ? NormKind::kMax : NormKind::kL2);
+      },
+      py::arg("parameters"), py::arg("max_norm"), py::arg("max") = false, Unlocked());
+  hooks.def("reduce_gradients", &reduce_gradients, py::arg("parameters"), py::arg("hook") = py::none(),
+            py::arg("group") = py::none(), py::arg("iteration") = 0, Unlocked());
+  bind_power_sgd(hooks);
+}
+
+}  // namespace gradwire::python

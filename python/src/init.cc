@@ -1,0 +1,118 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// How a process becomes a rank, and the differentiable collectives.
+#include <chrono>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "binding.h"
+#include "gradwire/backend/registry.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/functional/functional.h"
+#include "gradwire/process_group/init.h"
+
+namespace gradwire::python {
+namespace {
+
+std::shared_ptr<ProcessGroup> init(const std::string& backend, const std::string& method, std::shared_ptr<Store> store,
+                                   int rank, int world_size, Milliseconds timeout, const std::string& group_name) {
+  InitOptions options;
+  options.backend = backend;
+  options.method = method;
+  options.store = std::move(store);
+  options.rank = rank;
+  options.world_size = world_size;
+  options.timeout = timeout;
+  options.group_name = group_name;
+  return init_process_group(options);
+}
+
+// Longer than any orderly end takes, short enough for who waits for his prompt.
+constexpr std::chrono::seconds kPatienceAtExit{2};
+
+// Ends the default group and all others; what is under way and does not end by itself soon is aborted.
+void end_of_interpreter(const std::vector<std::shared_ptr<ProcessGroup>>& groups) {
+  Mutex mutex;
+  ConditionVariable changed;
+  bool ended = false;
+  std::thread impatient([&] {
+    const auto limit = std::chrono::steady_clock::now() + kPatienceAtExit;
+    {
+      MutexLock lock(mutex);
+      while (!ended) {
+        if (changed.wait_until(lock, limit) == std::cv_status::timeout) break;
+      }
+      if (ended) return;
+    }
+    for (const auto& group : groups) {
+      try {
+        group->abort("the Python interpreter of this rank ended");
+      } catch (const std::exception&) {
+        // There is nobody left to tell.
+      }
+    }
+  });
+  try {
+    destroy_process_group();
+  } catch (const std::exception&) {
+    // The same.
+  }
+  {
+    MutexLock lock(mutex);
+    ended = true;
+    changed.notify_all();
+  }
+  impatient.join();
+}
+
+std::vector<std::string> backend_names() {
+  std::vector<std::string> names;
+  for (const BackendEntry& entry : builtin_backends()) names.emplace_back(entry.name);
+  names.emplace_back("gloo");
+  return names;
+}
+
+}  // namespace
+
+void bind_init(py::module_& module) {
+  module.def("init_process_group", &init, py::arg("backend"), py::arg("init_method"), py::arg("store"), py::arg("rank"),
+             py::arg("world_size"), py::arg("timeout"), py::arg("group_name"), Unlocked());
+  module.def("is_initialized", &is_initialized);
+  module.def("is_available", &is_available);
+  module.def("default_group", &default_group);
+  module.def("new_group", &new_group, py::arg("ranks"), py::arg("backend"), py::arg("desc"), py::arg("timeout"),
+             Unlocked());
+  module.def("make_process_group", &make_process_group, py::arg("backend"), py::arg("store"), py::arg("rank"),
+             py::arg("size"), py::arg_v("timeout", kDefaultTimeout, "timedelta(minutes=30)"), Unlocked(),
+             "A group out of a backend by name, beside the default group. The keys of `store` are this group's alone.");
+  module.def("destroy_process_group", &destroy_process_group, py::arg("group") = py::none(), Unlocked());
+  module.def("end_of_interpreter", &end_of_interpreter, py::arg("groups"), Unlocked());
+  module.def("backend_names", &backend_names, "The backends that init_process_group() knows.");
+  module.attr("DEFAULT_TIMEOUT") = kDefaultTimeout;
+}
+
+void bind_functional(py::module_& module) {
+  namespace f = gradwire::functional;
+  py::module_ part = module.def_submodule("functional", "Collectives that autograd differentiates.");
+  const auto add = [&part](const char* name, auto function, const auto&... arguments) {
+    part.def(name, function, arguments..., Unlocked());
+  };
+  const auto op = py::arg("op") = ReduceOp::sum();
+  add("broadcast", &f::broadcast, py::arg("tensor"), py::arg("root"), py::arg("group"));
+  add("all_reduce", &f::all_reduce, py::arg("tensor"), py::arg("group"), op);
+  add("reduce", &f::reduce, py::arg("tensor"), py::arg("root"), py::arg("group"), op);
+  add("reduce_scatter", &f::reduce_scatter, py::arg("inputs"), py::arg("group"), op);
+  add("all_gather", &f::all_gather, py::arg("tensor"), py::arg("group"));
+  add("gather", &f::gather, py::arg("tensor"), py::arg("root"), py::arg("group"));
+  add("scatter", &f::scatter, py::arg("inputs"), py::arg("root"), py::arg("group"));
+  add("all_to_all", &f::all_to_all, py::arg("inputs"), py::arg("group"),
+      py::arg("output_sizes") = std::vector<std::vector<std::int64_t>>());
+  add("all_to_all_single", &f::all_to_all_single, py::arg("input"), py::arg("group"),
+      py::arg("output_splits") = std::vector<std::int64_t>(), py::arg("input_splits") = std::vector<std::int64_t>());
+  add("send", &f::send, py::arg("tensor"), py::arg("destination"), py::arg("group"), py::arg("tag") = 0);
+  add("recv", &f::recv, py::arg("like"), py::arg("source"), py::arg("group"), py::arg("tag") = 0);
+}
+
+}  // namespace gradwire::python

@@ -1,0 +1,22 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// The extension module gradwire._C: the C++ runtime as Python objects. What users call is in the Python files around
+// it.
+#include "binding.h"
+
+PYBIND11_MODULE(_C, module) {
+  module.doc() = "The C++ runtime of gradwire. Import gradwire instead.";
+  using namespace gradwire::python;
+  bind_errors(module);
+  bind_reduce_op(module);
+  bind_options(module);
+  bind_stores(module);
+  bind_work(module);
+  bind_process_group(module);
+  bind_init(module);
+  bind_functional(module);
+  bind_comm_hook(module);
+  bind_hooks(module);
+  bind_ddp(module);
+  bind_c10d(module);
+}

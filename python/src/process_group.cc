@@ -1,0 +1,282 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// ProcessGroup, which Python classes may derive from. The Python names and argument shapes are c10d's.
+#include <pybind11/trampoline_self_life_support.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "binding.h"
+#include "gradwire/process_group/process_group.h"
+
+namespace gradwire::python {
+namespace {
+
+using WorkPtr = std::shared_ptr<Work>;
+using GroupPtr = std::shared_ptr<ProcessGroup>;
+using Lists = std::vector<Tensors>;
+using Splits = std::vector<std::int64_t>;
+
+class PyProcessGroup final : public ProcessGroup, public py::trampoline_self_life_support {
+ public:
+  using ProcessGroup::ProcessGroup;
+
+  bool supports(c10::DeviceType device) const override {
+    const std::string name = c10::DeviceTypeName(device, true);
+    return overridden(
+        base(), "supports", cast<bool>, [&] { return ProcessGroup::supports(device); }, name);
+  }
+  void abort(const std::string& reason) override {
+    overridden(
+        base(), "abort", [](const py::object&) {}, [&] { ProcessGroup::abort(reason); });
+  }
+  void shutdown() override {
+    overridden(
+        base(), "shutdown", [](const py::object&) {}, [&] { ProcessGroup::shutdown(); });
+  }
+
+ protected:
+  int get_rank() const override {
+    return overridden(base(), "getRank", cast<int>, [&] { return ProcessGroup::get_rank(); });
+  }
+  int get_size() const override {
+    return overridden(base(), "getSize", cast<int>, [&] { return ProcessGroup::get_size(); });
+  }
+  std::string get_backend_name() const override {
+    return overridden(base(), "getBackendName", cast<std::string>, [&] { return ProcessGroup::get_backend_name(); });
+  }
+  std::string get_group_name() const override {
+    return overridden(base(), "getGroupName", cast<std::string>, [&] { return ProcessGroup::get_group_name(); });
+  }
+  void do_set_group_name(const std::string& name) override {
+    const auto otherwise = [&] { ProcessGroup::do_set_group_name(name); };
+    overridden(
+        base(), "setGroupName", [](const py::object&) {}, otherwise, name);
+  }
+  std::string get_group_desc() const override {
+    return overridden(base(), "getGroupDesc", cast<std::string>, [&] { return ProcessGroup::get_group_desc(); });
+  }
+  void do_set_group_desc(const std::string& desc) override {
+    const auto otherwise = [&] { ProcessGroup::do_set_group_desc(desc); };
+    overridden(
+        base(), "setGroupDesc", [](const py::object&) {}, otherwise, desc);
+  }
+
+  WorkPtr do_broadcast(Tensors& tensors, const BroadcastOptions& options) override {
+    return work(
+        "broadcast", [&] { return ProcessGroup::do_broadcast(tensors, options); }, tensors, options);
+  }
+  WorkPtr do_all_reduce(Tensors& tensors, const AllReduceOptions& options) override {
+    return work(
+        "allreduce", [&] { return ProcessGroup::do_all_reduce(tensors, options); }, tensors, options);
+  }
+  WorkPtr do_reduce(Tensors& tensors, const ReduceOptions& options) override {
+    return work(
+        "reduce", [&] { return ProcessGroup::do_reduce(tensors, options); }, tensors, options);
+  }
+  WorkPtr do_all_gather(Lists& outputs, Tensors& inputs, const AllGatherOptions& options) override {
+    const auto otherwise = [&] { return ProcessGroup::do_all_gather(outputs, inputs, options); };
+    return work("allgather", otherwise, outputs, inputs, options);
+  }
+  WorkPtr do_all_gather_into_tensor(at::Tensor& output, at::Tensor& input, const AllGatherOptions& options) override {
+    const auto otherwise = [&] { return ProcessGroup::do_all_gather_into_tensor(output, input, options); };
+    return work("_allgather_base", otherwise, output, input, options);
+  }
+  WorkPtr do_gather(Lists& outputs, Tensors& inputs, const GatherOptions& options) override {
+    const auto otherwise = [&] { return ProcessGroup::do_gather(outputs, inputs, options); };
+    return work("gather", otherwise, outputs, inputs, options);
+  }
+  WorkPtr do_scatter(Tensors& outputs, Lists& inputs, const ScatterOptions& options) override {
+    const auto otherwise = [&] { return ProcessGroup::do_scatter(outputs, inputs, options); };
+    return work("scatter", otherwise, outputs, inputs, options);
+  }
+  WorkPtr do_reduce_scatter(Tensors& outputs, Lists& inputs, const ReduceScatterOptions& options) override {
+    const auto otherwise = [&] { return ProcessGroup::do_reduce_scatter(outputs, inputs, options); };
+    return work("reduce_scatter", otherwise, outputs, inputs, options);
+  }
+  WorkPtr do_reduce_scatter_tensor(at::Tensor& output, at::Tensor& input,
+                                   const ReduceScatterOptions& options) override {
+    const auto otherwise = [&] { return ProcessGroup::do_reduce_scatter_tensor(output, input, options); };
+    return work("_reduce_scatter_base", otherwise, output, input, options);
+  }
+  WorkPtr do_all_to_all(Tensors& outputs, Tensors& inputs, const AllToAllOptions& options) override {
+    const auto otherwise = [&] { return ProcessGroup::do_all_to_all(outputs, inputs, options); };
+    return work("alltoall", otherwise, outputs, inputs, options);
+  }
+  WorkPtr do_all_to_all_single(at::Tensor& output, at::Tensor& input, Splits& output_splits, Splits& input_splits,
+                               const AllToAllOptions& options) override {
+    const auto otherwise = [&] {
+      return ProcessGroup::do_all_to_all_single(output, input, output_splits, input_splits, options);
+    };
+    return work("alltoall_base", otherwise, output, input, output_splits, input_splits, options);
+  }
+  WorkPtr do_barrier(const BarrierOptions& options) override {
+    return work(
+        "barrier", [&] { return ProcessGroup::do_barrier(options); }, options);
+  }
+  void do_monitored_barrier(Milliseconds timeout, bool wait_all) override {
+    const auto otherwise = [&] { ProcessGroup::do_monitored_barrier(timeout, wait_all); };
+    overridden(
+        base(), "monitored_barrier", [](const py::object&) {}, otherwise, timeout, wait_all);
+  }
+  WorkPtr do_send(Tensors& tensors, int destination, int tag) override {
+    return work(
+        "send", [&] { return ProcessGroup::do_send(tensors, destination, tag); }, tensors, destination, tag);
+  }
+  WorkPtr do_recv(Tensors& tensors, int source, int tag) override {
+    return work(
+        "recv", [&] { return ProcessGroup::do_recv(tensors, source, tag); }, tensors, source, tag);
+  }
+  WorkPtr do_recv_anysource(Tensors& tensors, int tag) override {
+    return work(
+        "recv_anysource", [&] { return ProcessGroup::do_recv_anysource(tensors, tag); }, tensors, tag);
+  }
+  GroupPtr do_dup() override {
+    return overridden(base(), "dup", cast<GroupPtr>, [&] { return ProcessGroup::do_dup(); });
+  }
+  GroupPtr do_split(int color, int key, const std::optional<std::string>& desc) override {
+    const auto otherwise = [&] { return ProcessGroup::do_split(color, key, desc); };
+    return overridden(base(), "split", cast<GroupPtr>, otherwise, color, key, desc);
+  }
+  at::Tensor do_allocate(std::int64_t numel, at::ScalarType dtype) override {
+    const auto otherwise = [&] { return ProcessGroup::do_allocate(numel, dtype); };
+    return overridden(base(), "allocate", cast<at::Tensor>, otherwise, numel, dtype);
+  }
+
+ private:
+  const ProcessGroup* base() const noexcept { return this; }
+  template <class T>
+  static T cast(const py::object& object) {
+    return object.cast<T>();
+  }
+  template <class Otherwise, class... Args>
+  WorkPtr work(const char* name, const Otherwise& otherwise, Args&... args) {
+    return overridden(base(), name, cast<WorkPtr>, otherwise, args...);
+  }
+};
+
+using Class = py::class_<ProcessGroup, PyProcessGroup, py::smart_holder>;
+
+void bind_identity(Class& group) {
+  group.def("rank", &ProcessGroup::rank, Unlocked(), "This process's number in the group, from 0.")
+      .def("size", &ProcessGroup::size, Unlocked(), "How many ranks the group has.")
+      .def("name", &ProcessGroup::name, Unlocked(), "The name of the backend.")
+      .def("getRank", &ProcessGroup::rank, Unlocked(), "rank(), to override.")
+      .def("getSize", &ProcessGroup::size, Unlocked(), "size(), to override.")
+      .def("getBackendName", &ProcessGroup::name, Unlocked(), "name(), to override.")
+      .def("getGroupName", &ProcessGroup::group_name, Unlocked(), "group_name, to override.")
+      .def("setGroupName", &ProcessGroup::set_group_name, py::arg("name"), Unlocked())
+      .def("getGroupDesc", &ProcessGroup::group_desc, Unlocked(), "group_desc, to override.")
+      .def("setGroupDesc", &ProcessGroup::set_group_desc, py::arg("group_desc"), Unlocked())
+      .def_property_readonly("group_name", &ProcessGroup::group_name, "The group's own name.")
+      .def_property_readonly("group_desc", &ProcessGroup::group_desc, "What the group is for.")
+      .def("_set_group_name", &ProcessGroup::set_group_name, py::arg("name"), Unlocked())
+      .def("_set_group_desc", &ProcessGroup::set_group_desc, py::arg("desc"), Unlocked())
+      .def_property("timeout", &ProcessGroup::timeout, &ProcessGroup::set_timeout,
+                    "A timedelta: how long calls without a time-out of their own may take.")
+      .def("_set_default_timeout", &ProcessGroup::set_timeout, py::arg("timeout"))
+      .def_property_readonly("bound_device_id", [](const ProcessGroup&) { return py::none(); })
+      .def(
+          "supports",
+          [](const ProcessGroup& self, const std::string& type) { return self.supports(c10::Device(type).type()); },
+          py::arg("device_type"), Unlocked(), "Whether collectives work on tensors of 'cpu', 'cuda', ...")
+      .def("payload_bytes", &ProcessGroup::payload_bytes,
+           "The bytes that this rank's collectives so far have to send by the textbook algorithm.");
+}
+
+void bind_collectives(Class& group) {
+  const auto opts = [](const auto& defaults) { return py::arg_v("opts", defaults, "..."); };
+  group
+      .def("broadcast", &ProcessGroup::broadcast, py::arg("tensors"), opts(BroadcastOptions()), Unlocked(),
+           "opts.rootRank's tensors on every rank, in place.")
+      .def(
+          "broadcast",
+          [](ProcessGroup& self, const at::Tensor& tensor, int root) {
+            BroadcastOptions options;
+            options.root = root;
+            return self.broadcast({tensor}, options);
+          },
+          py::arg("tensor"), py::arg("root"), Unlocked())
+      .def("allreduce", &ProcessGroup::all_reduce, py::arg("tensors"), opts(AllReduceOptions()), Unlocked(),
+           "The reduction of all ranks' tensors, in place and bit for bit the same on every rank.")
+      .def(
+          "allreduce",
+          [](ProcessGroup& self, Tensors tensors, const ReduceOp& op) {
+            AllReduceOptions options;
+            options.op = op;
+            return self.all_reduce(std::move(tensors), options);
+          },
+          py::arg("tensors"), py::arg("op"), Unlocked())
+      .def(
+          "allreduce",
+          [](ProcessGroup& self, const at::Tensor& tensor, const ReduceOp& op) {
+            AllReduceOptions options;
+            options.op = op;
+            return self.all_reduce({tensor}, options);
+          },
+          py::arg("tensor"), py::arg("op") = ReduceOp::sum(), Unlocked())
+      .def("allreduce_coalesced", &ProcessGroup::all_reduce_coalesced, py::arg("tensors"), opts(AllReduceOptions()),
+           Unlocked(), "allreduce of several tensors at once.")
+      .def("reduce", &ProcessGroup::reduce, py::arg("tensors"), opts(ReduceOptions()), Unlocked(),
+           "The reduction on opts.rootRank; what the other ranks' tensors hold afterwards is not defined.")
+      .def("allgather", &ProcessGroup::all_gather, py::arg("output_tensors"), py::arg("input_tensors"),
+           opts(AllGatherOptions()), Unlocked(), "One list of size() outputs for each input.")
+      .def("_allgather_base", &ProcessGroup::all_gather_into_tensor, py::arg("output"), py::arg("input"),
+           opts(AllGatherOptions()), Unlocked(), "All ranks' tensors, one after another, in one output.")
+      .def("allgather_into_tensor_coalesced", &ProcessGroup::all_gather_into_tensor_coalesced, py::arg("outputs"),
+           py::arg("inputs"), opts(AllGatherOptions()), Unlocked())
+      .def("gather", &ProcessGroup::gather, py::arg("output_tensors"), py::arg("input_tensors"), opts(GatherOptions()),
+           Unlocked(), "All ranks' tensors on opts.rootRank; no outputs elsewhere.")
+      .def("scatter", &ProcessGroup::scatter, py::arg("output_tensors"), py::arg("input_tensors"),
+           opts(ScatterOptions()), Unlocked(), "One tensor of opts.rootRank's lists to each rank; no inputs elsewhere.")
+      .def("reduce_scatter", &ProcessGroup::reduce_scatter, py::arg("output_tensors"), py::arg("input_tensors"),
+           opts(ReduceScatterOptions()), Unlocked(), "The reduction of all ranks' inputs[rank()].")
+      .def("_reduce_scatter_base", &ProcessGroup::reduce_scatter_tensor, py::arg("output"), py::arg("input"),
+           opts(ReduceScatterOptions()), Unlocked())
+      .def("reduce_scatter_tensor_coalesced", &ProcessGroup::reduce_scatter_tensor_coalesced, py::arg("outputs"),
+           py::arg("inputs"), opts(ReduceScatterOptions()), Unlocked())
+      .def("alltoall", &ProcessGroup::all_to_all, py::arg("output_tensors"), py::arg("input_tensors"),
+           opts(AllToAllOptions()), Unlocked(), "inputs[i] goes to rank i, outputs[i] comes from it.")
+      .def("alltoall_base", &ProcessGroup::all_to_all_single, py::arg("output"), py::arg("input"),
+           py::arg("output_split_sizes") = Splits(), py::arg("input_split_sizes") = Splits(), opts(AllToAllOptions()),
+           Unlocked(), "The same on one tensor, split along dimension 0; empty splits: even ones.")
+      .def("barrier", &ProcessGroup::barrier, opts(BarrierOptions()), Unlocked(), "Ends when all ranks have come.")
+      .def("monitored_barrier", &ProcessGroup::monitored_barrier, py::arg("timeout"), py::arg("wait_all_ranks") = false,
+           Unlocked(), "Rank 0 names the ranks that did not come within `timeout`; the group goes on.");
+}
+
+void bind_rest(Class& group) {
+  group.def("send", &ProcessGroup::send, py::arg("tensors"), py::arg("dstRank"), py::arg("tag") = 0, Unlocked())
+      .def("recv", &ProcessGroup::recv, py::arg("tensors"), py::arg("srcRank"), py::arg("tag") = 0, Unlocked())
+      .def("recv_anysource", &ProcessGroup::recv_anysource, py::arg("tensors"), py::arg("tag") = 0, Unlocked())
+      .def("dup", &ProcessGroup::dup, Unlocked(),
+           "A group of the same ranks with an ordered sequence of its own; collective. None where there is none.")
+      .def("split", &ProcessGroup::split, py::arg("color"), py::arg("key") = 0, py::arg("desc") = py::none(),
+           Unlocked(),
+           "Groups of the ranks with the same color, ordered by key; collective. None for a negative color.")
+      .def("allocate", &ProcessGroup::allocate, py::arg("numel"), py::arg("dtype"), Unlocked(),
+           "Zeroed 1-D memory that this group communicates fastest with; collective.")
+      .def(
+          "abort", [](ProcessGroup& self) { self.abort(); }, Unlocked(),
+          "Ends the group on this rank: waiting calls and every later one raise. Does nothing unless overridden.")
+      .def("abort", &ProcessGroup::abort, py::arg("reason"), Unlocked())
+      .def("shutdown", &ProcessGroup::shutdown, Unlocked(), "Ends the group well. Does nothing unless overridden.");
+}
+
+}  // namespace
+
+void bind_process_group(py::module_& module) {
+  Class group(module, "ProcessGroup", R"(A group of ranks.
+
+Derive and override what you need: methods have c10d's names and argument shapes (`allreduce(tensors, opts)`,
+`allgather(output_tensors, input_tensors, opts)`, `broadcast(tensors, opts)`, ...) and return a Work. What is not
+overridden raises UnsupportedError. DistributedDataParallel works over a group that has just these three. C++ keeps a
+group alive that Python has forgotten; the group can be referenced weakly.)");
+  group.def(py::init<int, int>(), py::arg("rank"), py::arg("size"));
+  bind_identity(group);
+  bind_collectives(group);
+  bind_rest(group);
+}
+
+}  // namespace gradwire::python

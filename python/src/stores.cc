@@ -1,0 +1,231 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// The rendezvous stores. Values are bytes in Python; keys and values may be given as str, too.
+#include <pybind11/trampoline_self_life_support.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "binding.h"
+#include "gradwire/base/deadline.h"
+#include "gradwire/store/file_store.h"
+#include "gradwire/store/hash_store.h"
+#include "gradwire/store/prefix_store.h"
+#include "gradwire/store/tcp_store.h"
+
+namespace gradwire::python {
+namespace {
+
+using Keys = std::vector<std::string>;
+
+// A waiting call looks for Ctrl-C that often.
+constexpr Milliseconds kLook{100};
+
+// Ends a wait with the exception that a signal's handler raised, KeyboardInterrupt mostly.
+void raise_signals() {
+  const py::gil_scoped_acquire lock;
+  if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+}
+
+void wait_for(Store& store, const Keys& keys, Milliseconds timeout) {
+  const Deadline deadline = Deadline::after(timeout);
+  while (true) {
+    const Milliseconds left = deadline.remaining();
+    try {
+      store.wait(keys, std::min(left, kLook));
+      return;
+    } catch (const TimeoutError&) {
+      if (left <= kLook) throw;
+    }
+    raise_signals();
+  }
+}
+
+py::bytes get(Store& store, const std::string& key) {
+  std::string value;
+  {
+    const py::gil_scoped_release unlocked;
+    const Keys keys{key};
+    if (!store.check(keys)) wait_for(store, keys, store.timeout());
+    value = store.get(key);
+  }
+  return value;
+}
+
+py::bytes pop(Store& store, const std::string& queue, bool block) {
+  std::string value;
+  {
+    const py::gil_scoped_release unlocked;
+    const Keys keys{queue};
+    const Deadline deadline = Deadline::after(block ? store.timeout() : Milliseconds{0});
+    // Another one may take the element between the look and the pop, which then waits by itself.
+    if (!store.check(keys)) wait_for(store, keys, deadline.remaining());
+    value = store.queue_pop(queue);
+  }
+  return value;
+}
+
+std::vector<py::bytes> multi_get(Store& store, const Keys& keys) {
+  std::vector<std::string> values;
+  {
+    const py::gil_scoped_release unlocked;
+    if (!store.check(keys)) wait_for(store, keys, store.timeout());
+    values = store.multi_get(keys);
+  }
+  return {values.begin(), values.end()};
+}
+
+py::bytes compare_set(Store& store, const std::string& key, const std::string& expected, const std::string& desired) {
+  std::string value;
+  {
+    const py::gil_scoped_release unlocked;
+    value = store.compare_set(key, expected, desired);
+  }
+  return value;
+}
+
+// A store in Python: a class that has these methods.
+class PyStore final : public Store, public py::trampoline_self_life_support {
+ public:
+  void set(const std::string& key, const Value& value) override { call("set", key, Bytes{value}); }
+  Value get(const std::string& key) override { return call_for<Value>("get", key); }
+  std::int64_t add(const std::string& key, std::int64_t amount) override {
+    return call_for<std::int64_t>("add", key, amount);
+  }
+  Value compare_set(const std::string& key, const Value& expected, const Value& desired) override {
+    return call_for<Value>("compare_set", key, Bytes{expected}, Bytes{desired});
+  }
+  void wait(std::span<const std::string> keys, Milliseconds timeout) override {
+    call("wait", Keys(keys.begin(), keys.end()), timeout);
+  }
+  bool check(std::span<const std::string> keys) override {
+    return call_for<bool>("check", Keys(keys.begin(), keys.end()));
+  }
+  bool delete_key(const std::string& key) override { return call_for<bool>("delete_key", key); }
+  std::int64_t num_keys() override { return call_for<std::int64_t>("num_keys"); }
+  void append(const std::string& key, const Value& value) override { call("append", key, Bytes{value}); }
+  std::vector<Value> multi_get(std::span<const std::string> keys) override {
+    std::vector<Value> values;
+    for (const std::string& key : keys) values.push_back(get(key));
+    return values;
+  }
+  void multi_set(std::span<const std::string> keys, std::span<const Value> values) override {
+    for (std::size_t i = 0; i < keys.size(); ++i) set(keys[i], values[i]);
+  }
+  void queue_push(const std::string& queue, const Value& value) override { call("queue_push", queue, Bytes{value}); }
+  Value queue_pop(const std::string& queue) override { return call_for<Value>("queue_pop", queue); }
+  std::int64_t queue_length(const std::string& queue) override { return call_for<std::int64_t>("queue_len", queue); }
+  Milliseconds timeout() const override { return timeout_; }
+  void set_timeout(Milliseconds timeout) override { timeout_ = timeout; }
+  std::shared_ptr<Store> clone() override { return call_for<std::shared_ptr<Store>>("clone"); }
+
+ private:
+  // A value becomes bytes, a key str.
+  struct Bytes {
+    const Value& value;
+  };
+  template <class T>
+  static const T& argument(const T& value) {
+    return value;
+  }
+  static py::bytes argument(const Bytes& bytes) { return bytes.value; }
+
+  template <class... Args>
+  void call(const char* name, const Args&... args) {
+    in_python([&] { method(name)(argument(args)...); });
+  }
+  template <class Result, class... Args>
+  Result call_for(const char* name, const Args&... args) {
+    return in_python([&] { return method(name)(argument(args)...).template cast<Result>(); });
+  }
+  py::function method(const char* name) const {
+    if (py::function found = py::get_override(static_cast<const Store*>(this), name)) return found;
+    throw UnsupportedError(std::string("this store, a Python class, has no ") + name + "(); override it");
+  }
+
+  Milliseconds timeout_ = kDefaultTimeout;
+};
+
+using Class = py::class_<Store, PyStore, py::smart_holder>;
+
+void bind_base(py::module_& module) {
+  Class(module, "Store", R"(A small key-value map through which ranks find each other.
+
+Keys and values are byte strings; values come back as bytes. Every method raises StoreError when the store failed or is
+gone, TimeoutError (naming the missing keys) when what it waits for did not come within its time, InvalidArgument for
+arguments that no store takes. A class may derive from Store; it must have set, get, add, compare_set, wait and check.)")
+      .def(py::init<>())
+      .def("set", &Store::set, py::arg("key"), py::arg("value"), Unlocked(), "Sets `key`.")
+      .def("get", &get, py::arg("key"), "The value of `key`; waits for it up to `timeout`.")
+      .def("add", &Store::add, py::arg("key"), py::arg("amount"), Unlocked(),
+           "Adds to the decimal number that `key` holds (an absent key: 0) and returns the new one; atomic.")
+      .def("compare_set", &compare_set, py::arg("key"), py::arg("expected_value"), py::arg("desired_value"),
+           "Sets `key` if it holds `expected_value`, or is absent and that is empty; returns what it holds then.")
+      .def(
+          "wait", [](Store& self, const Keys& keys) { wait_for(self, keys, self.timeout()); }, py::arg("keys"),
+          Unlocked(), "Waits until all keys are there.")
+      .def("wait", &wait_for, py::arg("keys"), py::arg("timeout"), Unlocked())
+      .def(
+          "check", [](Store& self, const Keys& keys) { return self.check(keys); }, py::arg("keys"), Unlocked(),
+          "Whether all keys are there now.")
+      .def("delete_key", &Store::delete_key, py::arg("key"), Unlocked(), "Removes `key`; whether it was there.")
+      .def("num_keys", &Store::num_keys, Unlocked(), "How many keys there are.")
+      .def("append", &Store::append, py::arg("key"), py::arg("value"), Unlocked(), "Appends to the value; atomic.")
+      .def("multi_get", &multi_get, py::arg("keys"), "get() of several keys.")
+      .def(
+          "multi_set", [](Store& self, const Keys& keys, const Keys& values) { self.multi_set(keys, values); },
+          py::arg("keys"), py::arg("values"), Unlocked(), "set() of several keys.")
+      .def("queue_push", &Store::queue_push, py::arg("key"), py::arg("value"), Unlocked(), "Appends to a queue.")
+      .def("queue_pop", &pop, py::arg("key"), py::arg("block") = true, "Takes the first element; waits for one.")
+      .def("queue_len", &Store::queue_length, py::arg("key"), Unlocked(), "How many elements a queue has.")
+      .def(
+          "has_extended_api", [](const Store&) { return true; }, "Whether append, multi_get, ... are there: yes.")
+      .def("set_timeout", &Store::set_timeout, py::arg("timeout"), Unlocked(), "How long waiting calls wait at most.")
+      .def_property("timeout", &Store::timeout, &Store::set_timeout, "A timedelta; 30 minutes unless set.")
+      .def("clone", &Store::clone, Unlocked(), "An independent handle on the same data.");
+}
+
+std::shared_ptr<TcpStore> tcp_store(const std::string& host, std::uint16_t port, std::optional<int> world_size,
+                                    bool is_master, Milliseconds timeout, bool wait_for_workers) {
+  TcpStoreOptions options;
+  options.host = host;
+  options.port = port;
+  options.world_size = world_size.value_or(-1);
+  options.is_server = is_master;
+  options.timeout = timeout;
+  options.wait_for_workers = wait_for_workers;
+  return std::make_shared<TcpStore>(options);
+}
+
+}  // namespace
+
+void bind_stores(py::module_& module) {
+  bind_base(module);
+  py::class_<HashStore, Store, py::smart_holder>(module, "HashStore",
+                                                 "A store in the memory of one process, for ranks that are threads.")
+      .def(py::init<>());
+  py::class_<FileStore, Store, py::smart_holder>(
+      module, "FileStore",
+      "A store in a file that all ranks can open. Whoever made the file removes it when all ranks are done.")
+      .def(py::init<std::string, int>(), py::arg("file_name"), py::arg("world_size") = -1)
+      .def_property_readonly("path", &FileStore::path);
+  py::class_<TcpStore, Store, py::smart_holder>(
+      module, "TCPStore", R"(A client of a server, and with `is_master` the owner of the server, for a trusted network.
+
+port 0, for the server: any free port, which `port` then tells. With a known world size the server's constructor returns
+when that many ranks have connected, unless `wait_for_workers` is False.)")
+      .def(py::init(&tcp_store), py::arg("host_name"), py::arg("port"), py::arg("world_size") = py::none(),
+           py::arg("is_master") = false, py::arg_v("timeout", kDefaultTimeout, "timedelta(minutes=30)"),
+           py::arg("wait_for_workers") = true, Unlocked())
+      .def_property_readonly("host", &TcpStore::host)
+      .def_property_readonly("port", &TcpStore::port);
+  py::class_<PrefixStore, Store, py::smart_holder>(module, "PrefixStore",
+                                                   "Puts `prefix` and a slash before every key of another store.")
+      .def(py::init<std::string, std::shared_ptr<Store>>(), py::arg("prefix"), py::arg("store"))
+      .def_property_readonly("prefix", &PrefixStore::prefix)
+      .def_property_readonly("underlying_store", &PrefixStore::underlying);
+}
+
+}  // namespace gradwire::python

@@ -1,0 +1,90 @@
+# SPDX-FileCopyrightText: The gradwire authors
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks as threads of this process: each has a group over the backend "threads", and a lock of the interpreter to share.
+
+Tests that need processes start few of them: each imports torch, which takes seconds.
+"""
+from __future__ import annotations
+
+import itertools
+import os
+import pathlib
+import subprocess
+import sys
+import threading
+from typing import Any, Callable
+
+import pytest
+
+import gradwire
+from gradwire import distributed as dist
+
+_numbers = itertools.count()
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+
+
+class Ranks:
+    """Runs a function once for each rank, with a group; returns what each returned, raises what the first raised."""
+
+    def __init__(self, backend: str) -> None:
+        self.backend = backend
+
+    def __call__(self, size: int, body: Callable[..., Any], timeout: float = 120) -> list[Any]:
+        store = dist.HashStore()
+        results: list[Any] = [None] * size
+        errors: list[BaseException | None] = [None] * size
+        prefix = f"test{next(_numbers)}"
+
+        def run(rank: int) -> None:
+            try:
+                group = dist.make_process_group(self.backend, dist.PrefixStore(prefix, store), rank, size)
+                try:
+                    results[rank] = body(group)
+                finally:
+                    group.shutdown()
+            except BaseException as error:  # noqa: BLE001
+                errors[rank] = error
+
+        threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(size)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(timeout)
+        assert not any(thread.is_alive() for thread in threads), "a rank hangs"
+        self.errors = errors
+        return results
+
+    def all_well(self, size: int, body: Callable[..., Any]) -> list[Any]:
+        results = self(size, body)
+        for error in self.errors:
+            if error is not None:
+                raise error
+        return results
+
+
+@pytest.fixture
+def ranks() -> Ranks:
+    return Ranks("threads")
+
+
+@pytest.fixture
+def run_script(tmp_path: pathlib.Path) -> Callable[..., list[subprocess.Popen]]:
+    """Starts a script on `size` processes, which find RANK, WORLD_SIZE and a file to meet in their environment."""
+    started: list[subprocess.Popen] = []
+
+    def start(source: str, size: int, *arguments: str) -> list[subprocess.Popen]:
+        script = tmp_path / "script.py"
+        script.write_text(source)
+        where = os.pathsep.join([str(pathlib.Path(gradwire.__file__).parent.parent), os.environ.get("PYTHONPATH", "")])
+        for rank in range(size):
+            environment = {**os.environ, "PYTHONPATH": where, "RANK": str(rank), "WORLD_SIZE": str(size),
+                           "MEET": str(tmp_path / "meet"), "OMP_NUM_THREADS": "1"}
+            started.append(subprocess.Popen([sys.executable, str(script), *arguments], env=environment, text=True,
+                                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
+        return started[-size:]
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.wait()

@@ -1,0 +1,87 @@
+# SPDX-FileCopyrightText: The gradwire authors
+# SPDX-License-Identifier: Apache-2.0
+"""PyTorch's own distributed programs over the backend "gradwire", beside Gloo in the same processes."""
+import json
+
+GUARD = 400
+
+PROGRAMS = """
+import json, os, sys, torch, torch.distributed as td
+from torch import nn
+import gradwire
+from gradwire.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+out = {}
+
+def model():
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 1))
+
+def train(wrapped, steps=6):
+    optimizer = torch.optim.SGD(wrapped.parameters(), 0.05)
+    losses = []
+    for step in range(steps):
+        x = torch.randn(4, 8, generator=torch.Generator().manual_seed(step * size + rank))
+        loss = (wrapped(x) - x.sum(1, keepdim=True)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        total = loss.detach().clone()
+        td.all_reduce(total)
+        losses.append(total.item())
+    return losses
+
+for backend in ("gloo", "gradwire"):
+    store = td.FileStore(os.environ["MEET"] + backend, size)
+    td.init_process_group(backend, store=store, rank=rank, world_size=size)
+    out[backend] = results = {"name": td.get_backend()}
+    objects = [None] * size
+    td.all_gather_object(objects, {"rank": rank})
+    results["objects"] = objects
+    half = td.new_group(list(range(size)))
+    tensor = torch.ones(3) * (rank + 1)
+    td.all_reduce(tensor, td.ReduceOp.MAX, group=half)
+    results["max"] = tensor.tolist()
+    DDP = nn.parallel.DistributedDataParallel
+    results["ddp"] = train(DDP(model()))
+    hooked = DDP(model())
+    hooked.register_comm_hook(None, default_hooks.bf16_compress_hook)
+    results["bf16"] = train(hooked)
+    hooked = DDP(model())
+    hooked.register_comm_hook(*gradwire.hooks.power_sgd(rank=32, start=2, min_compression_rate=0))
+    results["power_sgd"] = train(hooked)
+    hooked = DDP(model())
+    hooked.register_comm_hook(*gradwire.hooks.make("int8"))
+    results["int8"] = train(hooked)
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    sharded = model()
+    fully_shard(sharded, mesh=init_device_mesh("cpu", (size,)))
+    results["fsdp"] = train(sharded)
+    if backend == "gradwire":
+        ours = gradwire.from_c10d(td.group.WORLD)
+    else:
+        ours = gradwire.from_c10d(td.group.WORLD, gradwire.distributed.FileStore(os.environ["MEET"] + "ours", size))
+    results["gradwire_ddp"] = train(gradwire.nn.parallel.DistributedDataParallel(model(), process_group=ours))
+    td.destroy_process_group()
+
+if rank == 0:
+    print(json.dumps(out), flush=True)
+"""
+
+
+def test_pytorchs_programs_train_to_the_same_losses_as_over_gloo(run_script):
+    processes = run_script(PROGRAMS, 2)
+    outputs = [process.communicate(timeout=GUARD)[0] for process in processes]
+    assert all(process.returncode == 0 for process in processes), "\n".join(outputs)
+    result = json.loads(outputs[0].splitlines()[-1])
+    gloo, ours = result["gloo"], result["gradwire"]
+    assert (gloo["name"], ours["name"]) == ("gloo", "gradwire")
+    assert gloo["objects"] == ours["objects"] and gloo["max"] == ours["max"]
+    for what in ("ddp", "fsdp", "gradwire_ddp"):
+        assert all(abs(a - b) <= 1e-5 * abs(a) for a, b in zip(gloo[what], ours[what], strict=True)), (what, result)
+    # Lossy hooks follow the plain run from afar, on either engine.
+    for what in ("bf16", "power_sgd", "int8"):
+        for losses in (gloo[what], ours[what]):
+            assert all(abs(a - b) <= 0.05 * abs(a) for a, b in zip(gloo["ddp"], losses, strict=True)), (what, result)

@@ -1,0 +1,361 @@
+# SPDX-FileCopyrightText: The gradwire authors
+# SPDX-License-Identifier: Apache-2.0
+"""DistributedDataParallel and its hooks, with ranks as threads."""
+import enum
+import pickle
+import threading
+import traceback
+
+import pytest
+import torch
+from torch import nn
+
+import gradwire
+from gradwire import distributed as dist
+from gradwire.distributed.algorithms import ddp_comm_hooks
+from gradwire.distributed.algorithms.ddp_comm_hooks import DDPCommHookType, register_ddp_comm_hook
+from gradwire.distributed.algorithms.ddp_comm_hooks import default_hooks, optimizer_overlap_hooks, powerSGD_hook
+from gradwire.nn.parallel import DistributedDataParallel, MixedPrecision
+
+SIZE = 2
+
+
+# Ranks are threads, and share torch's generator.
+_seeded = threading.Lock()
+
+
+def make_model(seed: int = 0) -> nn.Module:
+    with _seeded:
+        torch.manual_seed(seed)
+        return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 3))
+
+
+def batch_of(rank: int) -> torch.Tensor:
+    return torch.randn(5, 6, generator=torch.Generator().manual_seed(100 + rank))
+
+
+def mean_gradients() -> list[torch.Tensor]:
+    """What one process computes for the mean of all ranks' losses."""
+    model = make_model()
+    (sum(model(batch_of(rank)).square().sum() for rank in range(SIZE)) / SIZE).backward()
+    return [parameter.grad for parameter in model.parameters()]
+
+
+def gradients(ddp: nn.Module, group: dist.ProcessGroup, steps: int = 3) -> list[torch.Tensor]:
+    for _ in range(steps):
+        ddp.zero_grad()
+        ddp(batch_of(group.rank())).square().sum().backward()
+    return [parameter.grad.clone() for parameter in ddp.parameters()]
+
+
+def assert_all_equal(results):
+    for other in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
+
+
+def assert_averages(results, rtol=1e-5, atol=1e-6):
+    assert_all_equal(results)
+    for got, wanted in zip(results[0], mean_gradients(), strict=True):
+        torch.testing.assert_close(got, wanted, rtol=rtol, atol=atol)
+
+
+@pytest.mark.parametrize("view", [False, True])
+@pytest.mark.parametrize("lanes", [0, 1, 2])
+def test_gradients_are_averages(ranks, view, lanes):
+    def body(group):
+        ddp = DistributedDataParallel(make_model(group.rank()), process_group=group, bucket_cap_mb=0.0005,
+                                      gradient_as_bucket_view=view, lanes=lanes)
+        result = gradients(ddp, group)
+        assert len(ddp._core.bucket_plan()) > 1 and ddp._get_ddp_logging_data()["iteration"] == 3
+        return result
+
+    assert_averages(ranks.all_well(SIZE, body))
+
+
+@pytest.mark.parametrize("kind", list(DDPCommHookType))
+def test_every_type_of_hook_registers_and_keeps_ranks_alike(ranks, kind):
+    def body(group):
+        ddp = DistributedDataParallel(make_model(), process_group=group, bucket_cap_mb=0.0005)
+        register_ddp_comm_hook(kind, ddp, group)
+        return gradients(ddp, group)
+
+    results = ranks.all_well(SIZE, body)
+    if kind is not DDPCommHookType.NOOP:
+        assert_averages(results, rtol=0.02, atol=0.15)
+
+
+def test_the_types_are_an_enum_with_callable_values():
+    assert issubclass(DDPCommHookType, enum.Enum) and len(DDPCommHookType) == 10
+    assert len({kind.value for kind in DDPCommHookType}) == 10 and all(callable(kind.value) for kind in DDPCommHookType)
+
+
+@pytest.mark.parametrize("lanes", [0, 1])
+def test_a_python_hook_of_several_stages(ranks, lanes):
+    def hook(state, bucket):
+        group, order = state["group"], state["order"]
+        order.append((bucket.iteration, bucket.index(), bucket.is_last()))
+        scale = bucket.buffer().abs().max()
+        dist.all_reduce(scale, dist.ReduceOp.MAX, group)
+        future = group.allreduce([bucket.buffer().div_(scale)]).get_future()
+        return future.then(lambda done: done.value()[0] * scale / bucket.divisor)
+
+    def body(group):
+        ddp = DistributedDataParallel(make_model(), process_group=group, bucket_cap_mb=0.0005, lanes=lanes)
+        state = {"group": group, "order": []}
+        ddp.register_comm_hook(state, hook)
+        result = gradients(ddp, group)
+        count = len(ddp._core.bucket_plan())
+        last = [entry for entry in state["order"] if entry[0] == 2]
+        assert last == [(2, index, index == count - 1) for index in range(count)] and count > 1
+        return result
+
+    assert_averages(ranks.all_well(SIZE, body))
+
+
+def test_a_hook_may_return_the_tensor_and_use_any_names_of_arguments(ranks):
+    def body(group):
+        ddp = DistributedDataParallel(make_model(), process_group=group)
+
+        def average(_, whatever):
+            dist.all_reduce(whatever.buffer(), group=whatever.group)
+            return whatever.buffer().div_(whatever.divisor)
+
+        ddp.register_comm_hook(None, average)
+        return gradients(ddp, group)
+
+    assert_averages(ranks.all_well(SIZE, body))
+
+
+def test_hooks_of_the_package_inside_a_users_hook(ranks):
+    def body(group):
+        ddp = DistributedDataParallel(make_model(), process_group=group)
+        ddp.register_comm_hook(group, lambda state, bucket: default_hooks.fp16_compress_hook(state, bucket))
+        return gradients(ddp, group)
+
+    assert_averages(ranks.all_well(SIZE, body), rtol=5e-3, atol=5e-3)
+
+
+@pytest.mark.parametrize("lanes", [0, 1])
+def test_an_exception_of_a_python_hook_ends_all_ranks_with_its_traceback(ranks, lanes):
+    def body(group):
+        ddp = DistributedDataParallel(make_model(), process_group=group, lanes=lanes)
+
+        def hook_that_fails(state, bucket):
+            if group.rank() == 1:
+                raise KeyError("the reason")
+            return default_hooks.allreduce_hook(None, bucket)
+
+        ddp.register_comm_hook(None, hook_that_fails)
+        try:
+            ddp(batch_of(group.rank())).sum().backward()
+        except Exception as error:
+            with pytest.raises(Exception):
+                ddp(batch_of(0))  # and it stays at its end
+            raise error
+
+    ranks(SIZE, body)
+    first, second = ranks.errors
+    assert isinstance(second, KeyError) and "hook_that_fails" in "".join(traceback.format_exception(second))
+    assert isinstance(first, dist.PeerError), repr(first)
+    assert "rank 1" in str(first) and "the reason" in str(first)
+
+
+def test_differing_modules_are_refused_on_all_ranks(ranks):
+    def body(group):
+        DistributedDataParallel(nn.Linear(3, 4 + group.rank()), process_group=group)
+
+    ranks(SIZE, body)
+    assert all(isinstance(error, dist.MismatchError) for error in ranks.errors)
+
+
+def test_no_sync_accumulates_locally(ranks):
+    def body(group):
+        ddp = DistributedDataParallel(make_model(), process_group=group)
+        with ddp.no_sync():
+            ddp(batch_of(group.rank())).square().sum().backward()
+        local = make_model()
+        local(batch_of(group.rank())).square().sum().backward()
+        for got, wanted in zip(ddp.parameters(), local.parameters(), strict=True):
+            assert torch.equal(got.grad, wanted.grad)
+        ddp(batch_of(group.rank())).square().sum().backward()
+        return [parameter.grad / 2 for parameter in ddp.parameters()]
+
+    assert_averages(ranks.all_well(SIZE, body))
+
+
+def test_unused_parameters_and_nested_outputs(ranks):
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.never = nn.Linear(6, 2), nn.Linear(6, 2), nn.Linear(6, 2)
+
+        def forward(self, x, *, use_b):
+            out = self.b(x) if use_b else self.a(x)
+            return {"nested": [(out,)]}
+
+    def body(group):
+        torch.manual_seed(0)
+        ddp = DistributedDataParallel(Two(), process_group=group, find_unused_parameters=True)
+        for _ in range(2):
+            ddp.zero_grad()
+            ddp(batch_of(0), use_b=group.rank() == 1)["nested"][0][0].sum().backward()
+        assert ddp.module.never.weight.grad is None
+        return [ddp.module.a.weight.grad, ddp.module.b.weight.grad]
+
+    results = ranks.all_well(SIZE, body)
+    assert_all_equal(results)
+    torch.testing.assert_close(results[0][0], batch_of(0).sum(0).expand(2, 6) / SIZE)
+
+
+def test_buffers_follow_rank_0(ranks):
+    def body(group):
+        ddp = DistributedDataParallel(nn.BatchNorm1d(6), process_group=group)
+        ddp(batch_of(group.rank())).sum().backward()
+        ddp(batch_of(group.rank())).sum().backward()
+        ddp.eval()
+        before = ddp.module.running_mean.clone()
+        ddp(batch_of(0))
+        assert torch.equal(before, ddp.module.running_mean)
+        return ddp.module.num_batches_tracked.clone()
+
+    results = ranks.all_well(SIZE, body)
+    assert results[0] == results[1] == 2
+
+
+def test_hooks_by_name_checked_logged_and_saved(ranks):
+    def body(group):
+        records = []
+        ddp = DistributedDataParallel(make_model(), process_group=group)
+        state, hook = gradwire.hooks.make("top_k:ratio=0.5,memory=ef21")
+        memory = state
+        state, hook = gradwire.hooks.checking(state, hook)
+        ddp.register_comm_hook(*gradwire.hooks.logging(state, hook, records.append))
+        gradients(ddp, group)
+        assert [record["iteration"] for record in records] == [0, 1, 2] and records[0]["norm_after"] > 0
+        saved = pickle.loads(pickle.dumps(memory.state_dict()))
+        again, _ = gradwire.hooks.make("top_k:ratio=0.5,memory=ef21")
+        again.load_state_dict(saved)
+        for key, value in again.state_dict().items():
+            assert torch.equal(value, saved[key]) if isinstance(value, torch.Tensor) else value == saved[key]
+        with pytest.raises(dist.InvalidArgument, match="fp16_compress"):
+            gradwire.hooks.make("no_such_hook")
+
+    ranks.all_well(SIZE, body)
+
+
+def test_power_sgd_state_checks_and_pickles(ranks):
+    with pytest.raises(ValueError, match="start_powerSGD_iter"):
+        powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=1)
+
+    def body(group):
+        ddp = DistributedDataParallel(make_model(), process_group=group)
+        state, hook = gradwire.hooks.power_sgd(rank=2, start=2, min_compression_rate=1)
+        ddp.register_comm_hook(state, hook)
+        gradients(ddp, group, steps=5)
+        again = pickle.loads(pickle.dumps(state))
+        assert again.iter == state.iter == 5 and again.matrix_approximation_rank == 2
+        assert state.compression_stats()[0] > 1
+        name = next(name for name, p in ddp.module.named_parameters() if p.shape == (16, 16))
+        assert torch.equal(again.error(name), state.error(name)) and state.error("nothing") is None
+
+    ranks.all_well(SIZE, body)
+
+
+def test_the_optimizers_step_inside_backward(ranks):
+    def body(group):
+        ddp = DistributedDataParallel(make_model(), process_group=group, bucket_cap_mb=0.0005)
+        make_optimizer = lambda params: torch.optim.Adam(params, 0.01)  # noqa: E731
+        hook = optimizer_overlap_hooks.hook_then_optimizer(default_hooks.allreduce_hook, make_optimizer)
+        ddp.register_comm_hook(None, hook)
+        plain = DistributedDataParallel(make_model(), process_group=group, bucket_cap_mb=0.0005)
+        plain.register_comm_hook(None, default_hooks.allreduce_hook)
+        optimizer = torch.optim.Adam(plain.parameters(), 0.01)
+        for _ in range(3):
+            gradients(ddp, group, steps=1)
+            gradients(plain, group, steps=1)
+            optimizer.step()
+        for got, wanted in zip(ddp.parameters(), plain.parameters(), strict=True):
+            torch.testing.assert_close(got, wanted, rtol=1e-6, atol=1e-7)
+
+    ranks.all_well(SIZE, body)
+
+
+def test_hooks_without_ddp_and_clipping(ranks):
+    def body(group):
+        model = make_model()
+        model(batch_of(group.rank())).square().sum().backward()
+        gradwire.hooks.reduce_gradients(model.named_parameters(), group=group)
+        result = [parameter.grad.clone() for parameter in model.parameters()]
+        norm = gradwire.hooks.clip_grad_norm(model.parameters(), 1.0)
+        assert norm == pytest.approx(torch.sqrt(sum(g.square().sum() for g in result)).item(), rel=1e-5)
+        assert gradwire.hooks.clip_grad_norm(model.parameters(), 1.0) == pytest.approx(1.0, rel=1e-4)
+        return result
+
+    assert_averages(ranks.all_well(SIZE, body))
+
+
+def test_what_has_no_meaning_is_refused(ranks):
+    def body(group):
+        for arguments in ({"device_mesh": object()}, {"bucket_cap_mb_list": [1]}, {"dim": 1}):
+            with pytest.raises(dist.UnsupportedError, match=next(iter(arguments))):
+                DistributedDataParallel(make_model(), process_group=group, **arguments)
+        with pytest.raises(TypeError):
+            DistributedDataParallel(make_model(), process_group="gloo")
+        ddp = DistributedDataParallel(make_model(), process_group=group)
+        with pytest.raises(TypeError, match="module"):
+            pickle.dumps(ddp)
+        assert ddp_comm_hooks.__doc__
+
+    ranks.all_well(SIZE, body)
+
+
+def test_post_local_sgd_averages_models_now_and_then(ranks):
+    def body(group):
+        from gradwire.distributed.algorithms.ddp_comm_hooks import post_localSGD_hook as post_local
+        from gradwire.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
+        from gradwire.distributed.optim import PostLocalSGDOptimizer
+
+        ddp = DistributedDataParallel(make_model(), process_group=group)
+        own = group.split(group.rank())
+        ddp.register_comm_hook(post_local.PostLocalSGDState(group, own, 1), post_local.post_localSGD_hook)
+        optimizer = PostLocalSGDOptimizer(torch.optim.SGD(ddp.parameters(), 0.1), PeriodicModelAverager(2, 2, group))
+        alike = []
+        for _ in range(5):
+            gradients(ddp, group, steps=1)
+            optimizer.step()
+            weight = ddp.module[0].weight.detach()
+            everyones = [torch.empty_like(weight) for _ in range(SIZE)]
+            dist.all_gather(everyones, weight, group)
+            alike.append(torch.equal(everyones[0], everyones[1]))
+        assert optimizer.state_dict()["step"] == 5
+        again = PostLocalSGDOptimizer(torch.optim.SGD(make_model().parameters(), 0.1), PeriodicModelAverager(2, 2, group))
+        again.load_state_dict(pickle.loads(pickle.dumps(optimizer.state_dict())))
+        assert again.averager.step == 5
+        return alike
+
+    assert ranks.all_well(SIZE, body) == [[True, False, True, False, True]] * SIZE
+
+
+def test_join_lets_ranks_have_different_numbers_of_batches(ranks):
+    def body(group):
+        ddp = DistributedDataParallel(make_model(), process_group=group)
+        optimizer = torch.optim.SGD(ddp.parameters(), 0.1)
+        with ddp.join():
+            for _ in range(2 + 2 * group.rank()):
+                gradients(ddp, group, steps=1)
+                optimizer.step()
+        return [parameter.detach().clone() for parameter in ddp.parameters()]
+
+    assert_all_equal(ranks.all_well(SIZE, body))
+
+
+def test_mixed_precision(ranks):
+    def body(group):
+        types = MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+        ddp = DistributedDataParallel(make_model(), process_group=group, mixed_precision=types)
+        assert ddp(batch_of(0)).dtype == torch.bfloat16
+        result = gradients(ddp, group)
+        assert all(parameter.dtype == torch.float32 for parameter in ddp.parameters())
+        return result
+
+    assert_averages(ranks.all_well(SIZE, body), rtol=0.1, atol=0.3)

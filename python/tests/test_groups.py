@@ -1,0 +1,328 @@
+# SPDX-FileCopyrightText: The gradwire authors
+# SPDX-License-Identifier: Apache-2.0
+"""Groups, works, stores and reductions, in Python classes and out of them."""
+import copy
+import gc
+import pickle
+import threading
+import weakref
+from datetime import timedelta
+
+import pytest
+import torch
+
+from gradwire import _C
+from gradwire import distributed as dist
+from gradwire.distributed import nn as dnn
+
+SIZE = 3
+
+
+def tensor_of(rank: int) -> torch.Tensor:
+    return torch.arange(4.0) + 10 * rank
+
+
+def test_collectives_do_what_their_names_say(ranks):
+    total = sum(tensor_of(rank) for rank in range(SIZE))
+
+    def body(group):
+        rank = group.rank()
+        tensor = tensor_of(rank)
+        assert dist.all_reduce(tensor, group=group) is None
+        assert torch.equal(tensor, total)
+        tensor = tensor_of(rank)
+        work = dist.all_reduce(tensor, dist.ReduceOp.MAX, group, async_op=True)
+        assert work.wait() and work.is_completed() and work.is_success()
+        assert torch.equal(tensor, tensor_of(SIZE - 1)) and work.get_future().value()[0].data_ptr() == tensor.data_ptr()
+        tensor = tensor_of(rank)
+        dist.broadcast(tensor, 1, group)
+        assert torch.equal(tensor, tensor_of(1))
+        gathered = [torch.empty(4) for _ in range(SIZE)]
+        dist.all_gather(gathered, tensor_of(rank), group)
+        assert all(torch.equal(part, tensor_of(r)) for r, part in enumerate(gathered))
+        whole = torch.empty(SIZE, 4)
+        dist.all_gather_into_tensor(whole, tensor_of(rank), group)
+        assert torch.equal(whole, torch.stack([tensor_of(r) for r in range(SIZE)]))
+        parts = [torch.empty(4) for _ in range(SIZE)] if rank == 2 else None
+        dist.gather(tensor_of(rank), parts, group_dst=2, group=group)
+        assert parts is None or torch.equal(torch.stack(parts), whole)
+        part = torch.empty(4)
+        dist.scatter(part, list(whole) if rank == 0 else None, group=group)
+        assert torch.equal(part, tensor_of(rank))
+        dist.reduce_scatter(part, [tensor_of(rank)] * SIZE, group=group)
+        assert torch.equal(part, total)
+        out = torch.empty(SIZE)
+        dist.all_to_all_single(out, torch.arange(float(SIZE)) + 10 * rank, group=group)
+        assert torch.equal(out, torch.tensor([10.0 * r + rank for r in range(SIZE)]))
+        dist.barrier(group)
+
+    ranks.all_well(SIZE, body)
+
+
+def test_messages_and_batches(ranks):
+    def body(group):
+        rank, right, left = group.rank(), (group.rank() + 1) % SIZE, (group.rank() - 1) % SIZE
+        received = torch.empty(4)
+        works = dist.batch_isend_irecv([
+            dist.P2POp(dist.isend, tensor_of(rank), right, group), dist.P2POp(dist.irecv, received, left, group)])
+        for work in works:
+            work.wait()
+        assert torch.equal(received, tensor_of(left))
+        if rank == 0:
+            senders = {dist.recv(received, group=group) for _ in range(SIZE - 1)}
+            assert senders == set(range(1, SIZE))
+        else:
+            dist.send(tensor_of(rank), 0, group)
+
+    ranks.all_well(SIZE, body)
+
+
+def test_objects_travel(ranks):
+    def body(group):
+        rank = group.rank()
+        everything = [None] * SIZE
+        dist.all_gather_object(everything, {"rank": rank, "text": "x" * rank * 100}, group)
+        assert everything == [{"rank": r, "text": "x" * r * 100} for r in range(SIZE)]
+        objects = [1, "two", {3}] if rank == 1 else [None] * 3
+        dist.broadcast_object_list(objects, 1, group)
+        assert objects == [1, "two", {3}]
+        gathered = [None] * SIZE if rank == 0 else None
+        dist.gather_object((rank,), gathered, group=group)
+        assert rank != 0 or gathered == [(r,) for r in range(SIZE)]
+        out = [None]
+        dist.scatter_object_list(out, [r * "y" for r in range(SIZE)] if rank == 2 else None, 2, group)
+        assert out == ["y" * rank]
+        if rank == 0:
+            dist.send_object_list(["hello", 5], 1, group)
+        elif rank == 1:
+            got = [None, None]
+            assert dist.recv_object_list(got, 0, group) == 0 and got == ["hello", 5]
+
+    ranks.all_well(SIZE, body)
+
+
+def test_differentiable_collectives_have_the_gradients_of_the_sum_of_losses(ranks):
+    def body(group):
+        x = tensor_of(group.rank()).requires_grad_()
+        (dnn.all_reduce(x, group=group) ** 2).sum().backward()
+        total = sum(tensor_of(rank) for rank in range(SIZE))
+        assert torch.equal(x.grad, SIZE * 2 * total)
+        x = tensor_of(group.rank()).requires_grad_()
+        sum(((r + 1) * part).sum() for r, part in enumerate(dnn.all_gather(x, group))).backward()
+        assert torch.equal(x.grad, torch.full((4,), float(SIZE * (group.rank() + 1))))
+
+    ranks.all_well(SIZE, body)
+
+
+def test_ranks_that_call_different_things_are_told(ranks):
+    def body(group):
+        if group.rank() == 0:
+            dist.barrier(group)
+        else:
+            dist.all_reduce(torch.ones(2), group=group)
+
+    ranks(2, body)
+    assert all(isinstance(error, dist.MismatchError) for error in ranks.errors)
+    assert all(isinstance(error, (RuntimeError, torch.distributed.DistBackendError)) for error in ranks.errors)
+
+
+def test_errors_name_the_ranks_that_are_missing(ranks):
+    given_up = threading.Event()
+
+    def body(group):
+        if group.rank() == 1:
+            assert given_up.wait(60)
+            return
+        options = _C.BarrierOptions()
+        options.timeout = timedelta(milliseconds=50)
+        try:
+            group.barrier(options).wait()
+        finally:
+            given_up.set()
+
+    ranks(2, body)
+    error = ranks.errors[0]
+    assert isinstance(error, dist.TimeoutError) and isinstance(error, TimeoutError) and error.peers == [1]
+
+
+def test_bad_arguments_are_value_errors_before_anything_is_sent(ranks):
+    def body(group):
+        with pytest.raises(ValueError, match="rank 7"):
+            dist.broadcast(torch.ones(1), 7, group)
+        with pytest.raises(dist.InvalidArgument):
+            dist.all_reduce(torch.ones(2, dtype=torch.int32), dist.ReduceOp.AVG, group)
+        with pytest.raises(dist.UnsupportedError):
+            _C.ProcessGroup(0, 1).barrier()
+        dist.barrier(group)
+
+    ranks.all_well(2, body)
+
+
+def test_waits_let_other_threads_run(ranks):
+    reached = threading.Event()
+
+    def body(group):
+        if group.rank() == 0:
+            work = group.barrier()
+            work.wait()  # without the interpreter's lock, or rank 1 could not come
+        else:
+            assert reached.wait(60)
+            dist.barrier(group)
+
+    threading.Timer(0.2, reached.set).start()
+    ranks.all_well(2, body)
+
+
+@pytest.mark.parametrize("make", [dist.HashStore, "file", "tcp"])
+def test_stores(make, tmp_path):
+    if make == "file":
+        store = dist.FileStore(str(tmp_path / "store"), 1)
+    elif make == "tcp":
+        store = dist.TCPStore("127.0.0.1", 0, 1, is_master=True, timeout=timedelta(seconds=20))
+        assert store.port > 0
+    else:
+        store = make()
+    store.set("key", b"\x00\xff")
+    assert store.get("key") == b"\x00\xff" and store.check(["key"]) and not store.check(["other"])
+    assert store.add("count", 5) == 5 and store.add("count", -2) == 3
+    assert store.compare_set("key", "other", "new") == b"\x00\xff"
+    store.append("key", "!")
+    assert store.multi_get(["key", "count"]) == [b"\x00\xff!", b"3"]
+    store.queue_push("queue", "a")
+    assert store.queue_len("queue") == 1 and store.queue_pop("queue") == b"a"
+    inner = dist.PrefixStore("in", store)
+    inner.set("key", "x")
+    assert store.get("in/key") == b"x" and inner.underlying_store is store
+    assert store.delete_key("key") and not store.delete_key("key")
+    store.set_timeout(timedelta(milliseconds=30))
+    assert store.timeout == timedelta(milliseconds=30)
+    with pytest.raises(dist.DistStoreError, match="nowhere"):
+        store.get("nowhere")
+    with pytest.raises(dist.TimeoutError):
+        store.wait(["nowhere"], timedelta(milliseconds=20))
+
+
+class DictStore(dist.Store):
+    """A store that Python made, for ranks as threads."""
+
+    def __init__(self):
+        super().__init__()
+        self.data, self.changed = {}, threading.Condition()
+
+    def set(self, key, value):
+        with self.changed:
+            self.data[key] = value if isinstance(value, bytes) else value.encode()
+            self.changed.notify_all()
+
+    def get(self, key):
+        return self.data[key]
+
+    def add(self, key, amount):
+        with self.changed:
+            self.data[key] = str(int(self.data.get(key, b"0")) + amount).encode()
+            self.changed.notify_all()
+            return int(self.data[key])
+
+    def compare_set(self, key, expected, desired):
+        with self.changed:
+            if self.data.get(key, b"") == expected:
+                self.data[key] = desired
+                self.changed.notify_all()
+            return self.data.get(key, expected)
+
+    def wait(self, keys, timeout):
+        with self.changed:
+            if not self.changed.wait_for(lambda: all(key in self.data for key in keys), timeout.total_seconds()):
+                raise dist.TimeoutError(f"no {keys}")
+
+    def check(self, keys):
+        return all(key in self.data for key in keys)
+
+
+def test_a_store_in_python_makes_a_group():
+    store = DictStore()
+    results = [0.0] * 2
+
+    def run(rank):
+        group = dist.make_process_group("shm", store, rank, 2)
+        tensor = torch.ones(1) * (rank + 1)
+        dist.all_reduce(tensor, group=group)
+        results[rank] = tensor.item()
+        group.shutdown()
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert results == [3.0, 3.0]
+
+
+class LonelyGroup(dist.ProcessGroup):
+    def __init__(self):
+        super().__init__(0, 1)
+        self.calls = []
+
+    def allreduce(self, tensors, opts):
+        self.calls.append(("allreduce", len(tensors), opts.reduceOp))
+        future = torch.futures.Future()
+        future.set_result(tensors)
+        return dist._create_work_from_future(future)
+
+    def getBackendName(self):
+        return "lonely"
+
+
+def test_a_group_in_python_is_called_with_c10ds_arguments():
+    group = LonelyGroup()
+    tensor = torch.ones(2)
+    dist.all_reduce(tensor, dist.ReduceOp.PRODUCT, group)
+    assert group.calls == [("allreduce", 1, dist.ReduceOp.PRODUCT)]
+    assert (group.rank(), group.size(), group.name()) == (0, 1, "lonely")
+    # A default that is made of another: a barrier is an all-reduce of one byte.
+    _C.ProcessGroup.barrier(group)
+    assert group.calls[-1][0] == "allreduce"
+    group.timeout = timedelta(seconds=5)
+    assert group.timeout == timedelta(seconds=5)
+
+
+def test_cpp_keeps_a_group_that_python_forgot_and_weak_references_follow():
+    group = LonelyGroup()
+    gone = weakref.ref(group)
+    bucket_user = _C.hooks.make_allreduce_hook(group)
+    del group
+    gc.collect()
+    assert gone() is not None and gone().name() == "lonely"
+    del bucket_user
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_work_in_python_answers_for_itself():
+    class MyWork(dist.Work):
+        def __init__(self):
+            super().__init__()
+            self.future = torch.futures.Future()
+
+        def get_future(self):
+            return self.future
+
+    work = MyWork()
+    assert not work.is_completed()
+    with pytest.raises(dist.TimeoutError):
+        work.wait(timedelta(milliseconds=20))
+    work.future.set_result([torch.ones(1)])
+    assert work.wait() and work.is_success() and torch.equal(work.result()[0], torch.ones(1))
+    assert work.exception() is None
+    with pytest.raises(dist.UnsupportedError):
+        dist.Work().wait()
+    with pytest.raises(TypeError, match="Future"):
+        dist._create_work_from_future(5)
+
+
+def test_reduce_ops_are_values():
+    op = dist.ReduceOp
+    assert op.SUM == copy.deepcopy(op.SUM) == pickle.loads(pickle.dumps(op.SUM)) != op.MAX
+    assert op.premul_sum(0.5) == pickle.loads(pickle.dumps(op.premul_sum(0.5))) != op.premul_sum(0.25)
+    assert len({op.SUM, op.AVG, op.PRODUCT, op.MIN, op.MAX, op.BAND, op.BOR, op.BXOR}) == 8
+    assert repr(op.SUM) == "ReduceOp.SUM" and op.BXOR.name == "BXOR"

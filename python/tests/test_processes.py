@@ -1,0 +1,115 @@
+# SPDX-FileCopyrightText: The gradwire authors
+# SPDX-License-Identifier: Apache-2.0
+"""What needs processes: the default group, Ctrl-C, the end of the interpreter, forks."""
+import signal
+import subprocess
+import time
+
+# Far beyond what anything here takes, also on a machine that does much else.
+GUARD = 120
+
+LIFE = """
+import os, sys, torch
+import gradwire, gradwire.distributed as dist
+from gradwire.nn.parallel import DistributedDataParallel
+
+assert dist.is_available() and not dist.is_initialized() and dist.group.WORLD is None
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+for generation in range(5):
+    dist.init_process_group("shm", "file://" + os.environ["MEET"], rank=rank, world_size=size)
+    assert (dist.get_rank(), dist.get_world_size(), dist.get_backend()) == (rank, size, "shm")
+    tensor = torch.ones(1000) * (rank + 1)
+    dist.all_reduce(tensor)
+    assert tensor[0] == size * (size + 1) / 2
+    alone = dist.new_group([1])
+    assert dist.get_rank(alone) == (0 if rank == 1 else -1)
+    if rank == 1:
+        assert dist.get_process_group_ranks(alone) == [1] and dist.get_global_rank(alone, 0) == 1
+    assert dist.all_reduce(tensor, group=alone) is None
+    mine = dist.split_group(split_ranks=[[1, 0]])
+    assert dist.get_process_group_ranks(mine) == [0, 1]
+    dist.destroy_process_group()
+    assert not dist.is_initialized() and dist.get_pg_count() == 0
+
+dist.init_process_group("shm", "file://" + os.environ["MEET"], rank=rank, world_size=size)
+child = os.fork()
+if child == 0:
+    code = 1
+    try:
+        dist.all_reduce(torch.ones(1))
+    except dist.DistError:
+        code = 0 if not dist.is_initialized() else 2
+    finally:
+        os._exit(code)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+ddp = DistributedDataParallel(torch.nn.Linear(2, 2))
+ddp(torch.ones(1, 2)).sum().backward()
+dist.barrier()
+print("well", flush=True)
+# No destroy_process_group(), and work under way that nobody will ever match: the interpreter ends all the same.
+if rank == 0:
+    work = dist.all_reduce(torch.ones(1), async_op=True)
+"""
+
+
+def test_groups_come_and_go_children_are_refused_and_the_interpreter_ends(run_script):
+    for process in run_script(LIFE, 2):
+        output, _ = process.communicate(timeout=GUARD)
+        assert process.returncode == 0 and "well" in output, output
+
+
+INTERRUPTED = """
+import os, sys, time, torch
+import gradwire.distributed as dist
+from gradwire.nn.parallel import DistributedDataParallel
+
+rank = int(os.environ["RANK"])
+where = sys.argv[1]
+store = dist.FileStore(os.environ["MEET"], 2)
+dist.init_process_group("shm", store=store, rank=rank, world_size=2)
+ddp = DistributedDataParallel(torch.nn.Linear(2, 2))
+loss = ddp(torch.ones(1, 2)).sum()
+try:
+    if rank == 1:
+        print("ready", flush=True)
+        try:
+            time.sleep(1000)
+        except KeyboardInterrupt:
+            pass
+        os._exit(0)
+    print("ready", flush=True)
+    if where == "collective":
+        dist.barrier()
+    elif where == "work":
+        dist.all_reduce(torch.ones(1), async_op=True).wait()
+    elif where == "message":
+        dist.recv(torch.ones(1), 1)
+    elif where == "store":
+        store.get("nothing")
+    elif where == "backward":
+        loss.backward()
+    print("went on", flush=True)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+
+
+def test_ctrl_c_ends_every_kind_of_wait(run_script):
+    for where in ("collective", "backward", "store"):
+        first, second = run_script(INTERRUPTED, 2, where)
+        for process in (first, second):
+            assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        time.sleep(0.3)  # into the wait; earlier is a Ctrl-C too
+        first.send_signal(signal.SIGINT)
+        output, _ = first.communicate(timeout=GUARD)
+        assert "interrupted" in output and first.returncode == 0, (where, output)
+        second.send_signal(signal.SIGINT)
+        second.communicate(timeout=GUARD)
+
+
+def test_a_torch_of_another_version_is_refused_in_one_sentence(tmp_path):
+    import sys
+
+    source = "import torch; torch.__version__ = '1.2.3'; import gradwire"
+    result = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=GUARD, check=False)
+    assert result.returncode == 1 and "was built for torch" in result.stderr and "1.2.3" in result.stderr
