@@ -181,8 +181,8 @@ TEST_P(Groups, AGroupThatIsLetGoWithWorkUnderWayFailsIt) {
 }
 
 TEST_P(Groups, AGroupThatIsLetGoAfterItsWorkEndedHasOnlyLeft) {
-  run_ranks(GetParam(), 2, [](int rank, const std::shared_ptr<Store>& store) {
-    auto group = make_process_group(GetParam(), store, rank, 2, kLong);
+  run_ranks(engine_of(GetParam()), 2, [](int rank, const std::shared_ptr<Store>& store) {
+    auto group = make_named_group(GetParam(), store, rank, 2, kLong);
     at::Tensor tensor = number(3);
     group->all_reduce({tensor})->wait();
     EXPECT_EQ(number_of(tensor), 6);
