@@ -100,6 +100,7 @@ void ParameterUse::restore(const std::vector<at::Tensor>& parameters) {
       used_somewhere_[i] = map_.const_data_ptr<std::int32_t>()[i] != 0 || (adds && used_somewhere_[i]);
     }
     map_seen_ = true;
+    map_known_ = true;
   }
   for (const auto& [parameter, grad] : kept_) {
     if (used_somewhere_[parameter]) continue;
@@ -116,7 +117,6 @@ void ParameterUse::end_iteration(bool joined) {
   kept_.clear();
   sharing_.reset();
   if (!joined) learnt_ = true;
-  map_known_ = true;
   unused_.clear();
   for (std::size_t i = 0; i < touched_.size(); ++i) {
     if (!touched_[i]) unused_.push_back(i);

@@ -13,6 +13,10 @@ namespace {
 
 constexpr std::uint64_t kCases = 60;
 constexpr std::uint64_t kFullCases = 3000;
+// Seeds that found something, after which all is well.
+constexpr std::uint64_t kOnceWrong[] = {
+    1137,  // static graph, one rank without a hook, which gets one later: unused parameters got gradients of zeros
+};
 
 std::uint64_t number_in(const char* variable, std::uint64_t otherwise) {
   const char* text = std::getenv(variable);
@@ -52,7 +56,10 @@ void check_all(std::uint64_t cases) {
   for (std::uint64_t seed = 1; seed <= cases && !::testing::Test::HasFailure(); ++seed) check(seed);
 }
 
-TEST(DdpProperty, GradientsAreThoseOfTheWholeBatch) { check_all(kCases); }
+TEST(DdpProperty, GradientsAreThoseOfTheWholeBatch) {
+  for (const std::uint64_t seed : kOnceWrong) check(seed);
+  check_all(kCases);
+}
 TEST(DdpProperty, GradientsAreThoseOfTheWholeBatchFull) { check_all(kFullCases); }
 
 // The comparison can fail: an oracle that is off in one parameter of the last step is noticed in every case.
