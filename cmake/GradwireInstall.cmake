@@ -28,7 +28,7 @@ endif()
 if(SKBUILD AND TARGET gradwire-run)
   # From an environment's bin/ to the libraries in its site-packages/.
   set_property(TARGET gradwire-run APPEND PROPERTY INSTALL_RPATH
-    "$ORIGIN/../lib/python${Python_VERSION_MAJOR}.${Python_VERSION_MINOR}/site-packages/gradwire")
+    "$ORIGIN/../lib/python${GRADWIRE_PYTHON_VERSION}/site-packages/gradwire")
   install(TARGETS gradwire-run RUNTIME DESTINATION "${SKBUILD_SCRIPTS_DIR}" COMPONENT python)
 endif()
 foreach(program gradwire-run gradwire-bench)

@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: The gradwire authors
 # SPDX-License-Identifier: Apache-2.0
 # The Python that the package is built for: the one whose torch this build uses, so `gradwire::torch` must be a torch package
-# (a plain libtorch has no Python half). Sets GRADWIRE_PYTHON_EXECUTABLE, _INCLUDE and _SUFFIX; GRADWIRE_PYTHON_FOUND says
+# (a plain libtorch has no Python half). Sets GRADWIRE_PYTHON_EXECUTABLE, _INCLUDE, _SUFFIX and _VERSION ("3.11"); GRADWIRE_PYTHON_FOUND says
 # whether there is one, GRADWIRE_PYTHON_MISSING why not.
 set(GRADWIRE_PYTHON_FOUND OFF)
 set(GRADWIRE_PYTHON_MISSING "${GRADWIRE_TORCH_DIR} is a libtorch without its Python half")
@@ -17,17 +17,19 @@ if(EXISTS "${GRADWIRE_TORCH_DIR}/lib/libtorch_python.so")
 import importlib.util as u, os, sysconfig
 print(os.path.realpath(u.find_spec('torch').submodule_search_locations[0]))
 print(sysconfig.get_path('include'))
-print(sysconfig.get_config_var('EXT_SUFFIX'))"
+print(sysconfig.get_config_var('EXT_SUFFIX'))
+print(sysconfig.get_python_version())"
       OUTPUT_VARIABLE answer OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET RESULT_VARIABLE failed)
     file(REAL_PATH "${GRADWIRE_TORCH_DIR}" wanted)
     string(REPLACE "\n" ";" answer "${answer}")
     list(LENGTH answer lines)
-    if(failed OR NOT lines EQUAL 3)
+    if(failed OR NOT lines EQUAL 4)
       continue()
     endif()
     list(GET answer 0 found_torch)
     list(GET answer 1 GRADWIRE_PYTHON_INCLUDE)
     list(GET answer 2 GRADWIRE_PYTHON_SUFFIX)
+    list(GET answer 3 GRADWIRE_PYTHON_VERSION)
     if(NOT found_torch STREQUAL wanted)
       continue()
     endif()
