@@ -37,7 +37,7 @@ template <>
 struct ConformanceTraits<Gloo> {
   static Capabilities capabilities() {
     Capabilities can;
-    can.waiting_callbacks = can.mismatches = false;
+    can.waiting_callbacks = can.mismatches = can.calls_in_order = false;
     return can;
   }
   static std::vector<int> worlds() { return {1, 3}; }

@@ -38,6 +38,7 @@ struct Capabilities {
                                         at::kBool, at::kComplexFloat, at::kComplexDouble};
   bool every_operation = true;    // all_reduce: products, extremes, averages, bits; else SUM alone
   bool several_tensors = true;    // in one call
+  bool calls_in_order = true;     // calls under way on one tensor take effect in the order they were made
   bool waiting_callbacks = true;  // a callback of a future may start a collective and wait for it
 
   // Errors.

@@ -183,7 +183,7 @@ class RandomProgram {
                 std::vector<Pending>& pending) const {
     if (kind == 0) return add_broadcast(group, call, pending);
     if (kind == 1) return add_all_gather(group, call, pending);
-    if (kind == 2) return build_on(group, call, chain, pending);
+    if (kind == 2 && can_.calls_in_order) return build_on(group, call, chain, pending);
     if (kind == 3) return pending.push_back({group.barrier(options_of<BarrierOptions>(call)), [] {}});
     if (kind == 4 && can_.reduce) return add_reduce(group, call, pending);
     if (kind == 5 && can_.gather) return add_gather(group, call, pending);
