@@ -1,9 +1,10 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// DDP over shared memory, each rank a process. The test's own process stays clear of autograd, which does not survive a
-// fork.
+// DDP over shared memory and over Gloo, each rank a process. The test's own process stays clear of autograd, which does
+// not survive a fork.
 #include "gradwire/ddp/ddp_test_support.h"
 #include "gradwire/hooks/registry.h"
+#include "tests/support/named_group.h"
 #include "tests/support/ranks.h"
 
 namespace gradwire::testing {
@@ -11,12 +12,15 @@ namespace {
 
 constexpr int kWorld = 2;
 
-void in_processes(const std::function<void(int, std::shared_ptr<ProcessGroup>)>& body) {
-  test_support::run_ranks("shm", kWorld, [&](int rank, const std::shared_ptr<Store>& store) {
-    at::set_num_threads(1);
-    body(rank, make_process_group("shm", store, rank, kWorld, std::chrono::seconds(60)));
-  });
-}
+class DdpProcesses : public ::testing::TestWithParam<std::string> {
+ protected:
+  static void in_processes(const std::function<void(int, std::shared_ptr<ProcessGroup>)>& body) {
+    test_support::run_ranks(GetParam(), kWorld, [&](int rank, const std::shared_ptr<Store>& store) {
+      at::set_num_threads(1);
+      body(rank, make_process_group(GetParam(), store, rank, kWorld, std::chrono::seconds(60)));
+    });
+  }
+};
 
 std::vector<at::Tensor> train(int rank, const Setup& setup, std::shared_ptr<ProcessGroup> group,
                               const std::string& hook) {
@@ -37,7 +41,7 @@ std::vector<at::Tensor> train(int rank, const Setup& setup, std::shared_ptr<Proc
   return parameters;
 }
 
-TEST(DdpProcesses, TrainLikeOneRankOnTheWholeBatch) {
+TEST_P(DdpProcesses, TrainLikeOneRankOnTheWholeBatch) {
   in_processes([](int rank, std::shared_ptr<ProcessGroup> group) {
     Mlp alone(6, 16);
     torch::optim::SGD optimizer(alone->parameters(), 0.1);
@@ -47,17 +51,18 @@ TEST(DdpProcesses, TrainLikeOneRankOnTheWholeBatch) {
       optimizer.step();
     }
     for (const bool view : {false, true}) {
-      for (const int lanes : {0, 1, 2}) expect_close(train(rank, {"shm", lanes, view}, group, ""), alone->parameters());
+      for (const int lanes : {0, 1, 2})
+        expect_close(train(rank, {GetParam(), lanes, view}, group, ""), alone->parameters());
     }
   });
 }
 
 // The multiplication by 1/N is made in the copy in one case and in the reduction in the other; the bits are the same,
 // and the same on all ranks.
-TEST(DdpProcesses, BucketViewsAndCopiesGiveTheSameBitsOnAllRanks) {
+TEST_P(DdpProcesses, BucketViewsAndCopiesGiveTheSameBitsOnAllRanks) {
   in_processes([](int rank, std::shared_ptr<ProcessGroup> group) {
-    const auto copied = train(rank, {"shm", 1, false}, group, "");
-    const auto viewed = train(rank, {"shm", 2, true}, group, "");
+    const auto copied = train(rank, {GetParam(), 1, false}, group, "");
+    const auto viewed = train(rank, {GetParam(), 2, true}, group, "");
     for (std::size_t i = 0; i < copied.size(); ++i) {
       EXPECT_TRUE(copied[i].equal(viewed[i])) << "parameter " << i;
       at::Tensor zero = copied[i].clone();
@@ -67,18 +72,18 @@ TEST(DdpProcesses, BucketViewsAndCopiesGiveTheSameBitsOnAllRanks) {
   });
 }
 
-TEST(DdpProcesses, HooksCompress) {
+TEST_P(DdpProcesses, HooksCompress) {
   in_processes([](int rank, std::shared_ptr<ProcessGroup> group) {
-    const auto plain = train(rank, {"shm", 1, true}, group, "");
-    expect_close(train(rank, {"shm", 1, true}, group, "allreduce"), plain);
-    expect_close(train(rank, {"shm", 2, true}, group, "fp16_compress"), plain, 1e-3);
-    expect_close(train(rank, {"shm", 2, false}, group, "bf16_compress"), plain, 1e-2);
+    const auto plain = train(rank, {GetParam(), 1, true}, group, "");
+    expect_close(train(rank, {GetParam(), 1, true}, group, "allreduce"), plain);
+    expect_close(train(rank, {GetParam(), 2, true}, group, "fp16_compress"), plain, 1e-3);
+    expect_close(train(rank, {GetParam(), 2, false}, group, "bf16_compress"), plain, 1e-2);
   });
 }
 
-TEST(DdpProcesses, AFailureReachesTheOtherProcessWithItsCause) {
+TEST_P(DdpProcesses, AFailureReachesTheOtherProcessWithItsCause) {
   in_processes([](int rank, std::shared_ptr<ProcessGroup> group) {
-    DistributedDataParallel ddp(Mlp(), options_for({"shm", 1, true}, group));
+    DistributedDataParallel ddp(Mlp(), options_for({GetParam(), 1, true}, group));
     ddp.register_comm_hook([&](GradBucket& bucket) -> at::Tensor {
       if (rank == 1) throw std::runtime_error("the disk is full");
       bucket.group().all_reduce({bucket.buffer()})->wait();
@@ -89,6 +94,9 @@ TEST(DdpProcesses, AFailureReachesTheOtherProcessWithItsCause) {
     group->barrier()->wait();  // the user's own group is not at its end
   });
 }
+
+INSTANTIATE_TEST_SUITE_P(Backends, DdpProcesses, ::testing::ValuesIn(test_support::process_backends()),
+                         [](const auto& info) { return info.param; });
 
 }  // namespace
 }  // namespace gradwire::testing

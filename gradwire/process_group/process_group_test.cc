@@ -382,9 +382,9 @@ INSTANTIATE_TEST_SUITE_P(Threads, Collectives,
                          ::testing::Combine(::testing::Values("threads"), ::testing::Values(1, 2, 3, 5)), name_of_case);
 INSTANTIATE_TEST_SUITE_P(RoundTrip, Collectives,
                          ::testing::Combine(::testing::Values("round_trip"), ::testing::Values(1, 3)), name_of_case);
-INSTANTIATE_TEST_SUITE_P(Gloo, Collectives, ::testing::Combine(::testing::Values("gloo"), ::testing::Values(1, 2, 3)),
-                         name_of_case);
-INSTANTIATE_TEST_SUITE_P(Shm, Collectives, ::testing::Combine(::testing::Values("shm"), ::testing::Values(1, 2, 3)),
+INSTANTIATE_TEST_SUITE_P(Processes, Collectives,
+                         ::testing::Combine(::testing::ValuesIn(test_support::process_backends()),
+                                            ::testing::Values(1, 2, 3)),
                          name_of_case);
 
 }  // namespace
