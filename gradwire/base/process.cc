@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <memory>
 #include <utility>
 
 #include "gradwire/base/error.h"
@@ -58,7 +59,9 @@ void Thread::join() {
   if (owner_.is_current()) {
     thread_.join();
   } else {
-    thread_.detach();  // a forked child: there is no such thread here, and joining it would wait for ever
+    // A forked child: there is no such thread here, and joining it would wait for ever. Detaching it would mean whichever
+    // thread of this process has been given its stack since.
+    static_cast<void>(std::make_unique<std::thread>(std::move(thread_)).release());
   }
 }
 

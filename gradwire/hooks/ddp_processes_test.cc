@@ -1,9 +1,10 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// DDP over shared memory, each rank a process. The test's own process stays clear of autograd, which does not survive a
-// fork.
+// DDP over shared memory and over Gloo, each rank a process. The test's own process stays clear of autograd, which does
+// not survive a fork.
 #include "gradwire/ddp/ddp_test_support.h"
 #include "gradwire/hooks/registry.h"
+#include "tests/support/named_group.h"
 #include "tests/support/ranks.h"
 
 namespace gradwire::testing {
@@ -11,12 +12,15 @@ namespace {
 
 constexpr int kWorld = 2;
 
-void in_processes(const std::function<void(int, std::shared_ptr<ProcessGroup>)>& body) {
-  test_support::run_ranks("shm", kWorld, [&](int rank, const std::shared_ptr<Store>& store) {
-    at::set_num_threads(1);
-    body(rank, make_process_group("shm", store, rank, kWorld, std::chrono::seconds(60)));
-  });
-}
+class DdpProcesses : public ::testing::TestWithParam<std::string> {
+ protected:
+  static void in_processes(const std::function<void(int, std::shared_ptr<ProcessGroup>)>& body) {
+    test_support::run_ranks(GetParam(), kWorld, [&](int rank, const std::shared_ptr<Store>& store) {
+      at::set_num_threads(1);
+      body(rank, make_process_group(GetParam(), store, rank, kWorld, std::chrono::seconds(60)));
+    });
+  }
+};
 
 std::vector<at::Tensor> train(int rank, const Setup& setup, std::shared_ptr<ProcessGroup> group,
                               const std::string& hook) {
@@ -37,7 +41,7 @@ std::vector<at::Tensor> train(int rank, const Setup& setup, std::shared_ptr<Proc
   return parameters;
 }
 
-TEST(DdpProcesses, TrainLikeOneRankOnTheWholeBatch) {
+TEST_P(DdpProcesses, TrainLikeOneRankOnTheWholeBatch) {
   in_processes([](int rank, std::shared_ptr<ProcessGroup> group) {
     Mlp alone(6, 16);
     torch::optim::SGD optimizer(alone->parameters(), 0.1);
@@ -47,17 +51,18 @@ TEST(DdpProcesses, TrainLikeOneRankOnTheWholeBatch) {
       optimizer.step();
     }
     for (const bool view : {false, true}) {
-      for (const int lanes : {0, 1, 2}) expect_close(train(rank, {"shm", lanes, view}, group, ""), alone->parameters());
+      for (const int lanes : {0, 1, 2})
+        expect_close(train(rank, {GetParam(), lanes, view}, group, ""), alone->parameters());
     }
   });
 }
 
 // The multiplication by 1/N is made in the copy in one case and in the reduction in the other; the bits are the same,
 // and the same on all ranks.
-TEST(DdpProcesses, BucketViewsAndCopiesGiveTheSameBitsOnAllRanks) {
+TEST_P(DdpProcesses, BucketViewsAndCopiesGiveTheSameBitsOnAllRanks) {
   in_processes([](int rank, std::shared_ptr<ProcessGroup> group) {
-    const auto copied = train(rank, {"shm", 1, false}, group, "");
-    const auto viewed = train(rank, {"shm", 2, true}, group, "");
+    const auto copied = train(rank, {GetParam(), 1, false}, group, "");
+    const auto viewed = train(rank, {GetParam(), 2, true}, group, "");
     for (std::size_t i = 0; i < copied.size(); ++i) {
       EXPECT_TRUE(copied[i].equal(viewed[i])) << "parameter " << i;
       at::Tensor zero = copied[i].clone();
@@ -67,12 +72,12 @@ TEST(DdpProcesses, BucketViewsAndCopiesGiveTheSameBitsOnAllRanks) {
   });
 }
 
-TEST(DdpProcesses, HooksCompress) {
+TEST_P(DdpProcesses, HooksCompress) {
   in_processes([](int rank, std::shared_ptr<ProcessGroup> group) {
-    const auto plain = train(rank, {"shm", 1, true}, group, "");
-    expect_close(train(rank, {"shm", 1, true}, group, "allreduce"), plain);
-    expect_close(train(rank, {"shm", 2, true}, group, "fp16_compress"), plain, 1e-3);
-    expect_close(train(rank, {"shm", 2, false}, group, "bf16_compress"), plain, 1e-2);
+    const auto plain = train(rank, {GetParam(), 1, true}, group, "");
+    expect_close(train(rank, {GetParam(), 1, true}, group, "allreduce"), plain);
+    expect_close(train(rank, {GetParam(), 2, true}, group, "fp16_compress"), plain, 1e-3);
+    expect_close(train(rank, {GetParam(), 2, false}, group, "bf16_compress"), plain, 1e-2);
   });
 }
 
@@ -89,7 +94,7 @@ struct WordsImpl : torch::nn::Module {
 TORCH_MODULE(Words);
 
 // Rank 0 has two batches, rank 1 four: all ranks end with the parameters that one process finds.
-TEST(DdpProcesses, UnevenInputsWithSparseGradients) {
+TEST_P(DdpProcesses, UnevenInputsWithSparseGradients) {
   in_processes([](int rank, std::shared_ptr<ProcessGroup> group) {
     const auto rows = [](int r, int step) { return torch::tensor(std::vector<std::int64_t>{r, step, 2 * step + r}); };
     Words alone;
@@ -101,7 +106,7 @@ TEST(DdpProcesses, UnevenInputsWithSparseGradients) {
     }
     for (const int lanes : {0, 1}) {
       Words net;
-      DistributedDataParallel ddp(net, options_for({"shm", lanes, lanes == 1}, group));
+      DistributedDataParallel ddp(net, options_for({GetParam(), lanes, lanes == 1}, group));
       torch::optim::SGD optimizer(ddp.parameters(), 0.1);
       {
         Join join = ddp.join({.divide_by_initial_world_size = false});
@@ -121,10 +126,10 @@ TEST(DdpProcesses, UnevenInputsWithSparseGradients) {
   });
 }
 
-TEST(DdpProcesses, LowPrecisionGivesTheSameBitsOnAllRanks) {
+TEST_P(DdpProcesses, LowPrecisionGivesTheSameBitsOnAllRanks) {
   in_processes([](int rank, std::shared_ptr<ProcessGroup> group) {
     for (const bool view : {false, true}) {
-      auto options = options_for({"shm", 1, view}, group);
+      auto options = options_for({GetParam(), 1, view}, group);
       options.mixed_precision = MixedPrecision{.param_dtype = at::kBFloat16, .reduce_dtype = at::kFloat};
       Mlp net(3, 8), low(3, 8);
       low->to(at::kBFloat16);
@@ -150,9 +155,9 @@ TEST(DdpProcesses, LowPrecisionGivesTheSameBitsOnAllRanks) {
   });
 }
 
-TEST(DdpProcesses, AFailureReachesTheOtherProcessWithItsCause) {
+TEST_P(DdpProcesses, AFailureReachesTheOtherProcessWithItsCause) {
   in_processes([](int rank, std::shared_ptr<ProcessGroup> group) {
-    DistributedDataParallel ddp(Mlp(), options_for({"shm", 1, true}, group));
+    DistributedDataParallel ddp(Mlp(), options_for({GetParam(), 1, true}, group));
     ddp.register_comm_hook([&](GradBucket& bucket) -> at::Tensor {
       if (rank == 1) throw std::runtime_error("the disk is full");
       bucket.group().all_reduce({bucket.buffer()})->wait();
@@ -163,6 +168,9 @@ TEST(DdpProcesses, AFailureReachesTheOtherProcessWithItsCause) {
     group->barrier()->wait();  // the user's own group is not at its end
   });
 }
+
+INSTANTIATE_TEST_SUITE_P(Backends, DdpProcesses, ::testing::ValuesIn(test_support::process_backends()),
+                         [](const auto& info) { return info.param; });
 
 }  // namespace
 }  // namespace gradwire::testing

@@ -1,21 +1,22 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Every hook over shared memory, each rank a process. The test's own process stays clear of autograd, which does not
-// survive a fork.
+// Every hook over shared memory and over Gloo, each rank a process. The test's own process stays clear of autograd,
+// which does not survive a fork.
 #include "gradwire/hooks/hook_cases_test_support.h"
+#include "tests/support/named_group.h"
 #include "tests/support/ranks.h"
 
 namespace gradwire::testing {
 namespace {
 
-void run_all_hooks(int world) {
-  test_support::run_ranks("shm", world, [&](int rank, const std::shared_ptr<Store>& store) {
+void run_all_hooks(const std::string& backend, int world) {
+  test_support::run_ranks(backend, world, [&](int rank, const std::shared_ptr<Store>& store) {
     at::set_num_threads(1);
-    const auto group = make_process_group("shm", store, rank, world, std::chrono::seconds(120));
+    const auto group = make_process_group(backend, store, rank, world, std::chrono::seconds(120));
     int turn = 0;
     for (const HookCase& hook : hook_cases()) {
       SCOPED_TRACE(hook.name);
-      const Setup setup{"shm", turn % 3, turn % 2 == 0};
+      const Setup setup{backend, turn % 3, turn % 2 == 0};
       ++turn;
       const auto first = zoo_gradients(rank, group, setup, hook.make);
       const auto second = zoo_gradients(rank, group, setup, hook.make);
@@ -31,8 +32,14 @@ void run_all_hooks(int world) {
   });
 }
 
-TEST(HookProcesses, TwoRanks) { run_all_hooks(2); }
-TEST(HookProcesses, ThreeRanks) { run_all_hooks(3); }
+class HookProcesses : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(HookProcesses, TwoRanks) { run_all_hooks(GetParam(), 2); }
+
+INSTANTIATE_TEST_SUITE_P(Backends, HookProcesses, ::testing::ValuesIn(test_support::process_backends()),
+                         [](const auto& info) { return info.param; });
+
+TEST(HookProcesses3, ThreeRanksOverSharedMemory) { run_all_hooks("shm", 3); }
 
 }  // namespace
 }  // namespace gradwire::testing

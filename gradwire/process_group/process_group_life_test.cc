@@ -41,7 +41,7 @@ at::Tensor number(double value) { return at::full({1}, value, at::kDouble); }
 
 double number_of(const at::Tensor& tensor) { return tensor.item<double>(); }
 
-class Groups : public ::testing::TestWithParam<const char*> {
+class Groups : public ::testing::TestWithParam<std::string> {
  protected:
   void on_ranks(int world, const std::function<void(const std::shared_ptr<ProcessGroup>& group)>& body) {
     run_ranks(engine_of(GetParam()), world, [&](int rank, const std::shared_ptr<Store>& store) {
@@ -52,8 +52,9 @@ class Groups : public ::testing::TestWithParam<const char*> {
   }
 
   // What docs/backends.md denies an engine of c10d.
-  bool callbacks_may_wait() const { return std::string(GetParam()) == "threads" || std::string(GetParam()) == "shm"; }
-  bool sees_mismatches() const { return std::string(GetParam()) != "gloo"; }
+  bool callbacks_may_wait() const { return GetParam() == "threads" || GetParam() == "shm"; }
+  bool sees_mismatches() const { return GetParam() != "gloo"; }
+  bool sends_are_buffered() const { return GetParam() != "gloo"; }
   bool carries_tags() const { return callbacks_may_wait(); }
 };
 
@@ -464,8 +465,8 @@ TEST_P(Groups, AForkedChildIsRefusedAndTearsNothingDown) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, Groups, ::testing::Values("threads", "shm", "gloo", "round_trip"),
-                         [](const auto& info) { return std::string(info.param); });
+INSTANTIATE_TEST_SUITE_P(Backends, Groups, ::testing::ValuesIn(test_support::named_groups()),
+                         [](const auto& info) { return info.param; });
 
 }  // namespace
 }  // namespace gradwire

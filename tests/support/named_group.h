@@ -6,13 +6,28 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "gradwire/process_group/c10d/from_c10d.h"
+#include "gradwire/process_group/c10d/gloo_internal.h"
 #include "gradwire/process_group/c10d/to_c10d.h"
 #include "gradwire/process_group/init.h"
 #include "gradwire/store/prefix_store.h"
 
 namespace gradwire::test_support {
+
+// The backends whose ranks are processes. Gloo is among them where its headers were there.
+inline std::vector<std::string> process_backends() {
+  if (internal::gloo_is_built()) return {"shm", "gloo"};
+  return {"shm"};
+}
+
+// All names: for tests of process groups.
+inline std::vector<std::string> named_groups() {
+  std::vector<std::string> names = process_backends();
+  names.insert(names.end(), {"threads", "round_trip"});
+  return names;
+}
 
 // The backend whose ranks a test of `name` runs.
 inline std::string engine_of(const std::string& name) { return name == "round_trip" ? "threads" : name; }

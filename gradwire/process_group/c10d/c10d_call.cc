@@ -182,7 +182,6 @@ struct Messages {
   Outputs outputs;
   Deadline deadline = Deadline::never();
   Future future;
-  std::atomic<int> source{-1};
   std::atomic<bool> watched{false};
   Mutex turn;
 
@@ -192,7 +191,6 @@ struct Messages {
     std::exception_ptr error;
     try {
       for (const auto& part : parts) part->wait(std::max(deadline.remaining(), Milliseconds{1}));
-      if (parts.front()->retrieveOpType() == c10d::OpType::RECVANYSOURCE) source = parts.front()->sourceRank();
       if (after) after();
     } catch (...) {
       error = ledger->fail(what, std::current_exception(), false);
@@ -220,10 +218,6 @@ class MessagesWork final : public Work {
   Future future() override {
     watch();
     return messages_->future;
-  }
-  int source_rank() const override {
-    if (messages_->source < 0) return Work::source_rank();
-    return messages_->source;
   }
 
  private:

@@ -62,8 +62,9 @@ bool in_engine_callback() noexcept;
 std::shared_ptr<Work> follow_call(std::string what, const std::shared_ptr<C10dLedger>& ledger, C10dWorks parts,
                                   std::function<void()> after, Outputs outputs, std::shared_ptr<void> owner);
 
-// Threads that wait for messages whose Work has no future of its own. One a message, started when someone asks for its
-// future, waits with a time-out of his own, or drops it before its end.
+// Threads that wait for messages. An engine's message may have no future (Gloo's), or one whose callbacks run where
+// other messages are brought to their end, so whoever waits waits for the message itself, and a thread is started for
+// one when someone asks for its future, waits with a time-out of his own, or drops it before its end.
 class MessageWaiters {
  public:
   ~MessageWaiters() { join(); }
@@ -76,7 +77,7 @@ class MessageWaiters {
   std::vector<Thread> threads_ GRADWIRE_GUARDED_BY(mutex_);
 };
 
-// A Work of messages without futures.
+// A Work of messages.
 std::shared_ptr<Work> follow_messages(std::string what, const std::shared_ptr<C10dLedger>& ledger, C10dWorks parts,
                                       std::function<void()> after, Outputs outputs, Deadline deadline,
                                       const std::shared_ptr<MessageWaiters>& waiters, std::shared_ptr<void> owner);

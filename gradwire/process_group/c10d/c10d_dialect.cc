@@ -55,7 +55,6 @@ Dialect dialect_of(const std::string& backend_name) {
   Dialect dialect;
   if (backend_name == "gloo") {
     dialect.is_gloo = true;
-    dialect.messages_have_futures = false;
     dialect.serves_others = false;
   } else if (backend_name == "nccl") {
     dialect.serves_cpu = false;

@@ -17,7 +17,6 @@ namespace gradwire::internal {
 // What is known of an engine by its name.
 struct Dialect {
   bool is_gloo = false;
-  bool messages_have_futures = true;
   bool serves_cpu = true;
   bool serves_others = true;
 };

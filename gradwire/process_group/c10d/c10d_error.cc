@@ -69,8 +69,6 @@ bool ends_the_group(const std::exception_ptr& error) {
     return true;
   } catch (const PeerError&) {
     return true;
-  } catch (const MismatchError&) {
-    return true;
   } catch (const AbortedError&) {
     return true;
   } catch (...) {

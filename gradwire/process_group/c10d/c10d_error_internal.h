@@ -15,7 +15,8 @@ namespace gradwire::internal {
 // throws (Python's), stay as they are.
 std::exception_ptr error_from_c10d(const std::string& what, const std::exception_ptr& error, bool at_call);
 
-// Whether the group is at its end after `error`.
+// Whether the group is at its end after `error`. Only an engine of ours finds a mismatch, and knows by itself whether
+// it ends the group.
 bool ends_the_group(const std::exception_ptr& error);
 
 }  // namespace gradwire::internal

@@ -70,10 +70,17 @@ void WorkForC10d::end(const std::exception_ptr& ours) {
     }
     if (end_of_event) end_of_event();
     if (future_) {
+      const c10::IValue value = error ? c10::IValue() : work_->future()->value();
+      {
+        // This may be the group's own thread, and the Work holds the group, which should not end on it.
+        const std::lock_guard lock(mutex_);
+        if (!error) result_ = work_->result();
+        work_.reset();
+      }
       if (error) {
         future_->setError(error);
       } else {
-        future_->markCompleted(work_->future()->value());
+        future_->markCompleted(value);
       }
     }
     finish(error);
@@ -95,9 +102,22 @@ bool WorkForC10d::isSuccess() const { return asks_ ? work_->is_success() : c10d:
 
 std::exception_ptr WorkForC10d::exception() const { return asks_ ? work_->exception() : c10d::Work::exception(); }
 
-int WorkForC10d::sourceRank() const { return work_->source_rank(); }
+std::shared_ptr<gradwire::Work> WorkForC10d::followed() const {
+  const std::lock_guard lock(mutex_);
+  return work_;
+}
 
-std::vector<at::Tensor> WorkForC10d::result() { return work_->result(); }
+int WorkForC10d::sourceRank() const {
+  const auto work = followed();
+  if (work == nullptr) throw UnsupportedError("sourceRank(): only a receive has a source");
+  return work->source_rank();
+}
+
+std::vector<at::Tensor> WorkForC10d::result() {
+  if (const auto work = followed()) return work->result();
+  if (const std::exception_ptr error = exception()) std::rethrow_exception(error);
+  return result_;
+}
 
 bool WorkForC10d::wait(std::chrono::milliseconds timeout) {
   if (!asks_) return c10d::Work::wait(timeout);
@@ -114,7 +134,9 @@ bool WorkForC10d::wait(std::chrono::milliseconds timeout) {
   return true;
 }
 
-void WorkForC10d::blockCurrentStream() { work_->block_current_stream(); }
+void WorkForC10d::blockCurrentStream() {
+  if (const auto work = followed()) work->block_current_stream();
+}
 
 Future WorkForC10d::getFuture() { return future_ ? future_ : work_->future(); }
 

@@ -39,11 +39,14 @@ class WorkForC10d final : public c10d::Work {
 
  private:
   void end(const std::exception_ptr& ours);
+  // What follow() was given; null where that went on and has ended.
+  std::shared_ptr<gradwire::Work> followed() const;
 
   const std::uint64_t sequence_;
-  std::shared_ptr<gradwire::Work> work_;
-  Future future_;      // of a call that went on
-  bool asks_ = false;  // the third way
+  std::shared_ptr<gradwire::Work> work_;  // as followed() says
+  std::vector<at::Tensor> result_;        // of a call that went on and has ended
+  Future future_;                         // of a call that went on
+  bool asks_ = false;                     // the third way
   std::once_flag ended_;
 };
 

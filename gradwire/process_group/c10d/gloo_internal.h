@@ -9,6 +9,9 @@
 
 namespace gradwire::internal {
 
+// Whether Gloo's headers were there when this was built.
+bool gloo_is_built() noexcept;
+
 // Makes libtorch's ProcessGroupGloo, connected to all peers when it returns. Throws UnsupportedError in a build without
 // Gloo's headers. GLOO_SOCKET_IFNAME names the interfaces, as for PyTorch; without it the host's own address decides.
 c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,

@@ -6,6 +6,8 @@
 
 namespace gradwire::internal {
 
+bool gloo_is_built() noexcept { return false; }
+
 c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store>&, int, int, Milliseconds) {
   throw UnsupportedError(
       "this gradwire was built without Gloo, because Gloo's headers were not there; install them (Debian: libgloo-dev) "

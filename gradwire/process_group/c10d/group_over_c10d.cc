@@ -29,6 +29,21 @@ Tensors flat(const Tensors& tensors) {
   return all;
 }
 
+// A receive, which also knows from whom.
+class ReceiveWork final : public Work {
+ public:
+  ReceiveWork(std::shared_ptr<Work> work, c10::intrusive_ptr<c10d::Work> received, int source)
+      : work_(std::move(work)), received_(std::move(received)), source_(source) {}
+  bool wait(Milliseconds timeout) override { return work_->wait(timeout); }
+  Future future() override { return work_->future(); }
+  int source_rank() const override { return source_ < 0 && received_ ? received_->sourceRank() : source_; }
+
+ private:
+  const std::shared_ptr<Work> work_;
+  const c10::intrusive_ptr<c10d::Work> received_;
+  const int source_;
+};
+
 }  // namespace
 
 // One call: prepares tensors, starts the engine's calls, and returns the Work of all of them.
@@ -78,9 +93,14 @@ class GroupOverC10d::Launch {
 
   std::shared_ptr<Work> follow_messages(Outputs outputs, Deadline deadline) {
     if (error_) return failed_work(error_);
-    if (group_.dialect_.messages_have_futures) return follow(true, std::move(outputs));
     return internal::follow_messages(what_, group_.ledger_, std::move(parts_), after(), std::move(outputs), deadline,
                                      group_.waiters_, group_.shared_from_this());
+  }
+
+  // The same for a receive; `source` negative: from whom the engine says.
+  std::shared_ptr<Work> follow_receive(Outputs outputs, Deadline deadline, int source) {
+    const auto first = parts_.empty() ? c10::intrusive_ptr<c10d::Work>() : parts_.front();
+    return std::make_shared<ReceiveWork>(follow_messages(std::move(outputs), deadline), first, source);
   }
 
  private:
@@ -224,13 +244,41 @@ std::shared_ptr<Work> GroupOverC10d::do_reduce_scatter_tensor(at::Tensor& output
 }
 
 std::shared_ptr<Work> GroupOverC10d::do_all_to_all(Tensors& outputs, Tensors& inputs, const AllToAllOptions& options) {
-  const at::NoGradGuard no_grad;
+  if (dialect_.is_gloo) return all_to_all_in_one(outputs, inputs, options);
   Launch launch(*this, "all_to_all");
   const auto theirs = options_for<c10d::AllToAllOptions>(options, timeout());
   Tensors to = flat(launch.writes(outputs));
   Tensors from = flat(launch.reads(inputs));
   launch.start([&](c10d::Backend& engine) { return engine.alltoall(to, from, theirs); });
   return launch.follow(options.async, Outputs::list(outputs));
+}
+
+// Gloo's lists must be of one size; its splits need not.
+std::shared_ptr<Work> GroupOverC10d::all_to_all_in_one(const Tensors& outputs, const Tensors& inputs,
+                                                       const AllToAllOptions& options) {
+  const at::NoGradGuard no_grad;
+  std::vector<std::int64_t> to_splits;
+  std::vector<std::int64_t> from_splits;
+  std::int64_t expected = 0;
+  for (const at::Tensor& output : outputs) {
+    to_splits.push_back(output.numel());
+    expected += output.numel();
+  }
+  Tensors rows;
+  for (const at::Tensor& input : inputs) {
+    from_splits.push_back(input.numel());
+    rows.push_back(input.detach().reshape({-1}));
+  }
+  at::Tensor from = at::cat(rows);
+  at::Tensor to = at::empty({expected}, from.options());
+  auto work = do_all_to_all_single(to, from, to_splits, from_splits, options);
+  return work_after(
+      std::move(work),
+      [to, to_splits, outputs] {
+        const Tensors parts = to.split_with_sizes(to_splits);
+        for (std::size_t i = 0; i < outputs.size(); ++i) copy_back(outputs[i], parts[i].view(outputs[i].sizes()));
+      },
+      Outputs::list(outputs));
 }
 
 std::shared_ptr<Work> GroupOverC10d::do_all_to_all_single(at::Tensor& output, at::Tensor& input,
@@ -280,7 +328,7 @@ std::shared_ptr<Work> GroupOverC10d::receive(const char* operation, Tensors& ten
       return source < 0 ? engine.recvAnysource(one, tag) : engine.recv(one, source, tag);
     });
   }
-  return launch.follow_messages(Outputs::list(tensors), deadline);
+  return launch.follow_receive(Outputs::list(tensors), deadline, source);
 }
 
 std::shared_ptr<Work> GroupOverC10d::do_recv(Tensors& tensors, int source, int tag) {

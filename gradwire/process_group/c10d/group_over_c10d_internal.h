@@ -66,6 +66,8 @@ class GroupOverC10d final : public ProcessGroup {
   std::string describe(const char* operation) const;
   // The engine, for a call of `operation`. Throws InvalidArgument after shutdown() and in a forked child.
   BackendPtr engine(const char* operation) const;
+  std::shared_ptr<Work> all_to_all_in_one(const Tensors& outputs, const Tensors& inputs,
+                                          const AllToAllOptions& options);
   std::shared_ptr<Work> receive(const char* operation, Tensors& tensors, int source, int tag);
   // Null where it cannot be made.
   std::shared_ptr<GroupOverC10d> make_group(const char* operation, int color, const std::vector<int>& members);

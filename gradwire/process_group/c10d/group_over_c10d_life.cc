@@ -127,8 +127,7 @@ GroupOverC10d::~GroupOverC10d() {
   BackendPtr engine;
   {
     MutexLock lock(mutex_);
-    engine = std::move(backend_);
-    backend_ = engine;
+    engine = backend_;
   }
   if (!owner_.is_current()) {
     // A forked child: an engine that ends here would wait for threads that are not here, and speak for the parent.

@@ -1,0 +1,235 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// Groups of libtorch's as groups of ours: Gloo as a backend by every way of meeting, the errors of engines, and groups
+// that users derived from c10d's classes. Collectives, messages and ends of groups over Gloo are in process_group_test
+// and process_group_life_test.
+#include "gradwire/process_group/c10d/from_c10d.h"
+
+#include <ATen/Functions.h>
+#include <gtest/gtest.h>
+
+#include "gradwire/base/error.h"
+#include "gradwire/process_group/c10d/c10d_store.h"
+#include "gradwire/process_group/c10d/gloo_internal.h"
+#include "gradwire/process_group/init.h"
+#include "gradwire/store/prefix_store.h"
+#include "gradwire/store/tcp_store.h"
+#include "tests/support/ranks.h"
+
+namespace gradwire {
+namespace {
+
+using test_support::collect_ranks;
+using test_support::run_ranks;
+using test_support::TemporaryFolder;
+using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+
+constexpr Milliseconds kLong = std::chrono::minutes(2);
+
+void expect_sum_works(ProcessGroup& group) {
+  at::Tensor tensor = at::full({3}, group.rank() + 1, at::kFloat);
+  group.all_reduce({tensor})->wait();
+  EXPECT_TRUE(at::equal(tensor, at::full({3}, group.size() * (group.size() + 1) / 2, at::kFloat)));
+}
+
+// The tests over Gloo.
+class Gloo : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!internal::gloo_is_built()) GTEST_SKIP() << "built without Gloo's headers";
+  }
+};
+class FromC10dGloo : public Gloo {};
+
+std::uint16_t free_port() {
+  TcpStoreOptions options;
+  options.is_server = true;
+  options.world_size = 1;
+  return TcpStore(options).port();
+}
+
+void init_and_destroy(InitOptions options, int rank) {
+  options.backend = "gloo";
+  options.rank = rank;
+  options.world_size = 2;
+  options.timeout = kLong;
+  for (int round = 0; round < 2; ++round) {
+    const auto group = init_process_group(options);
+    EXPECT_EQ(group->name(), "gloo");
+    expect_sum_works(*group);
+    const auto second = new_group();
+    expect_sum_works(*second);
+    destroy_process_group();
+  }
+}
+
+TEST_F(Gloo, IsABackendByEveryWayOfMeeting) {
+  const TemporaryFolder folder;
+  const std::string port = std::to_string(free_port());
+  const std::string file = folder.path() + "/meeting";
+  const std::string rendezvous = folder.path() + "/rendezvous";
+  run_ranks("gloo", 2, [&](int rank, const std::shared_ptr<Store>& store) {
+    InitOptions options;
+    options.method = "file://" + file;
+    init_and_destroy(options, rank);
+    options.method = "tcp://localhost:" + port;
+    init_and_destroy(options, rank);
+    options.method = "env://";
+    ::setenv("GRADWIRE_RENDEZVOUS", rendezvous.c_str(), 1);
+    ::setenv("RANK", std::to_string(rank).c_str(), 1);
+    ::setenv("WORLD_SIZE", "2", 1);
+    init_and_destroy(options, rank);
+    options.store = std::make_shared<PrefixStore>("by store", store);
+    init_and_destroy(options, rank);
+  });
+}
+
+TEST_F(Gloo, RanksThatDoNotComeAreNamed) {
+  run_ranks("gloo", 1, [](int, const std::shared_ptr<Store>& store) {
+    try {
+      make_process_group("gloo", store, 1, 3, Milliseconds(50));
+      ADD_FAILURE() << "ranks 0 and 2 were not there";
+    } catch (const TimeoutError& error) {
+      EXPECT_EQ(error.peers(), (std::vector<int>{0, 2})) << error.what();
+    }
+    EXPECT_THROW(make_process_group("gloo", store, 1, 4, Milliseconds(50)), MismatchError);
+    EXPECT_THROW(make_process_group("gloo", store, 4, 4, Milliseconds(50)), InvalidArgument);
+  });
+}
+
+TEST_F(Gloo, ADeadRankIsAPeerErrorAtOnce) {
+  const auto ends = collect_ranks("gloo", 2, [](int rank, const std::shared_ptr<Store>& store) {
+    const auto group = make_process_group("gloo", store, rank, 2, kLong);
+    expect_sum_works(*group);
+    const std::string summed = "summed";
+    if (rank == 1) {
+      store->wait(std::span(&summed, 1), kLong);  // Gloo may need this rank until the other has its sum
+      ::_exit(3);
+    }
+    store->set(summed, "1");
+    at::Tensor tensor = at::ones({100});
+    EXPECT_THROW(group->all_reduce({tensor})->wait(), PeerError);
+    EXPECT_THROW(group->barrier()->wait(), PeerError);  // the first reason stays
+    EXPECT_THROW(group->dup(), PeerError);
+  });
+  EXPECT_FALSE(ends[0].failed) << ends[0].message;
+}
+
+TEST_F(Gloo, DuplicatesRunSideBySide) {
+  run_ranks("gloo", 2, [](int rank, const std::shared_ptr<Store>& store) {
+    const auto group = make_process_group("gloo", store, rank, 2, kLong);
+    std::vector<std::shared_ptr<ProcessGroup>> lanes;
+    for (int i = 0; i < 3; ++i) lanes.push_back(group->dup());
+    // Each rank starts them in an order of its own.
+    std::vector<at::Tensor> tensors(3);
+    std::vector<std::shared_ptr<Work>> works;
+    for (std::size_t i = 0; i < 3; ++i) {
+      const std::size_t which = rank == 0 ? i : 2 - i;
+      tensors[which] = at::full({1 << 16}, static_cast<double>(which + 1));
+      works.push_back(lanes[which]->all_reduce({tensors[which]}));
+    }
+    for (const auto& work : works) work->wait();
+    for (std::size_t i = 0; i < 3; ++i)
+      EXPECT_TRUE(at::equal(tensors[i], at::full({1 << 16}, 2 * static_cast<double>(i + 1))));
+  });
+}
+
+// A group as PyTorch users know it: named, with a store, and Gloo behind the CPU.
+c10::intrusive_ptr<c10d::ProcessGroup> pytorch_group(const std::shared_ptr<Store>& store, int rank, int size) {
+  const auto theirs = store_to_c10d(store);
+  auto group = c10::make_intrusive<c10d::ProcessGroup>(theirs, rank, size);
+  const auto engine =
+      internal::make_gloo(store_to_c10d(std::make_shared<PrefixStore>("gloo", store)), rank, size, kLong);
+  group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::GLOO, engine);
+  group->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
+  group->setGroupName("theirs");
+  return group;
+}
+
+TEST_F(FromC10dGloo, AGroupWithAStoreHasDuplicatesAndSplits) {
+  run_ranks("gloo", 2, [](int rank, const std::shared_ptr<Store>& store) {
+    const auto theirs = pytorch_group(store, rank, 2);
+    for (int wrapper = 0; wrapper < 2; ++wrapper) {
+      const auto group = from_c10d(theirs);
+      EXPECT_EQ(group->name(), "gloo");
+      EXPECT_EQ(group->group_name(), "theirs");
+      expect_sum_works(*group);
+      for (int i = 0; i < 2; ++i) {
+        const auto copy = group->dup();
+        ASSERT_NE(copy, nullptr);
+        expect_sum_works(*copy);
+        const auto again = copy->dup();
+        expect_sum_works(*again);
+      }
+      const auto alone = group->split(rank);
+      EXPECT_EQ(alone->size(), 1);
+      expect_sum_works(*alone);
+      group->monitored_barrier(kLong);
+    }
+  });
+}
+
+TEST_F(FromC10dGloo, WithoutAStoreThereAreNoDuplicates) {
+  run_ranks("gloo", 2, [](int rank, const std::shared_ptr<Store>& store) {
+    const auto group = from_c10d(internal::make_gloo(store_to_c10d(store), rank, 2, kLong));
+    expect_sum_works(*group);
+    EXPECT_EQ(group->dup(), nullptr);
+    EXPECT_THROW(group->split(0), UnsupportedError);
+    group->monitored_barrier(kLong);
+    at::Tensor complex = at::ones({2}, at::kComplexFloat);
+    AllReduceOptions product;
+    product.op = ReduceOp::product();
+    EXPECT_THROW(group->all_reduce({complex}, product), UnsupportedError);
+    expect_sum_works(*group);
+  });
+}
+
+// Work whose results are there, without a future.
+class BareWork final : public c10d::Work {
+ public:
+  bool wait(std::chrono::milliseconds) override { return true; }
+};
+
+// A group as a user writes one, alone in its world: the calls are overridden, there is no backend.
+class UsersGroup final : public c10d::ProcessGroup {
+ public:
+  UsersGroup() : c10d::ProcessGroup(0, 1) {}
+  const std::string getBackendName() const override { return "mine"; }
+  WorkPtr allreduce(std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& options) override {
+    EXPECT_EQ(options.timeout, Milliseconds(1234));
+    ++calls;
+    if (tensors.at(0).numel() == 7) throw std::runtime_error("connection lost");
+    return c10::make_intrusive<BareWork>();
+  }
+  WorkPtr allgather(std::vector<std::vector<at::Tensor>>& outputs, std::vector<at::Tensor>& inputs,
+                    const c10d::AllgatherOptions&) override {
+    ++calls;
+    outputs.at(0).at(0).copy_(inputs.at(0));
+    return c10::make_intrusive<BareWork>();
+  }
+  int calls = 0;
+};
+
+TEST(FromC10d, AUsersGroupNeedsOnlyWhatIsCalled) {
+  run_ranks("threads", 1, [](int, const std::shared_ptr<Store>&) {
+    const auto theirs = c10::make_intrusive<UsersGroup>();
+    const auto group = from_c10d(c10::intrusive_ptr<c10d::ProcessGroup>(theirs));
+    EXPECT_EQ(group->name(), "mine");
+    EXPECT_EQ(group->dup(), nullptr);
+    AllReduceOptions options;
+    options.timeout = Milliseconds(1234);
+    at::Tensor tensor = at::ones({2});
+    EXPECT_TRUE(group->all_reduce({tensor}, options)->wait());
+    at::Tensor whole = at::zeros({2});
+    group->all_gather_into_tensor(whole, tensor)->wait();
+    EXPECT_TRUE(at::equal(whole, tensor));
+    EXPECT_EQ(theirs->calls, 2);
+    at::Tensor seven = at::ones({7});
+    EXPECT_THROW(group->all_reduce({seven}, options)->wait(), PeerError);
+    EXPECT_THROW(group->all_reduce({tensor}, options)->wait(), PeerError);  // at its end
+    EXPECT_EQ(theirs->calls, 3);
+  });
+}
+
+}  // namespace
+}  // namespace gradwire
