@@ -6,8 +6,10 @@
 
 namespace gradwire::testing {
 
-// First: its ranks are forked.
+// First: their ranks are forked.
 INSTANTIATE_TYPED_TEST_SUITE_P(Shm, ConformanceSuite, Shm);
+INSTANTIATE_TYPED_TEST_SUITE_P(Gloo, ConformanceSuite, Gloo);
+INSTANTIATE_TYPED_TEST_SUITE_P(RoundTrip, ConformanceSuite, RoundTrip);
 INSTANTIATE_TYPED_TEST_SUITE_P(Threads, ConformanceSuite, Threads);
 INSTANTIATE_TYPED_TEST_SUITE_P(Hybrid, ConformanceSuite, HybridGroup);
 INSTANTIATE_TYPED_TEST_SUITE_P(FaultInjecting, ConformanceSuite, FaultInjectingGroup);
