@@ -59,8 +59,8 @@ void Thread::join() {
   if (owner_.is_current()) {
     thread_.join();
   } else {
-    // A forked child: there is no such thread here, and joining it would wait for ever. Detaching it would mean whichever
-    // thread of this process has been given its stack since.
+    // A forked child: there is no such thread here, and joining it would wait for ever. Detaching it would mean
+    // whichever thread of this process has been given its stack since.
     static_cast<void>(std::make_unique<std::thread>(std::move(thread_)).release());
   }
 }
