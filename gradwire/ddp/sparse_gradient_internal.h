@@ -10,9 +10,7 @@
 namespace gradwire::internal {
 
 // Collective: the coalesced sum over the ranks of `mine`, divided by `divisor`. `mine` is a sparse COO tensor with
-// `sizes`; undefined: no entries. `options` (dtype, device) are those of the parameter. Ranks pass different numbers
-// of entries: three all_gathers carry those numbers, then indices and values, padded to the largest. The sum is taken
-// in rank order, so all ranks hold the same bits.
+// `sizes`; undefined: no entries. `options` (dtype, device) are those of the parameter. All ranks hold the same bits.
 at::Tensor average_sparse(ProcessGroup& group, const at::Tensor& mine, at::IntArrayRef sizes,
                           const at::TensorOptions& options, int divisor, const CallTag& tag = {});
 

@@ -83,8 +83,4 @@ class C10dBackend final : public c10d::Backend {
   std::atomic<std::uint64_t> sequence_{0};
 };
 
-// The sum of all ranks' sparse COO tensors, written into each rank's; blocks. Ranks must agree on the shape and on how
-// many of its dimensions are sparse: MismatchError on all otherwise.
-void all_reduce_sparse(ProcessGroup& group, at::Tensor& tensor, const CollectiveOptions& options);
-
 }  // namespace gradwire::internal

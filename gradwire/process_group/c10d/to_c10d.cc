@@ -12,6 +12,7 @@
 #include "gradwire/process_group/c10d/c10d_store.h"
 #include "gradwire/process_group/c10d/c10d_work_internal.h"
 #include "gradwire/process_group/init.h"
+#include "gradwire/process_group/sparse_all_reduce_internal.h"
 
 namespace gradwire {
 namespace internal {

@@ -1,15 +1,15 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// The sum of sparse tensors: every rank gathers all ranks' indices and values, and adds them up by itself. All ranks do
-// the same sums over the same bits, so all hold the same result.
+#include "gradwire/process_group/sparse_all_reduce_internal.h"
+
 #include <ATen/Functions.h>
+#include <c10/core/GradMode.h>
 
 #include <algorithm>
 #include <array>
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
-#include "gradwire/process_group/c10d/c10d_backend_internal.h"
 #include "gradwire/process_group/validate_internal.h"
 
 namespace gradwire::internal {
@@ -71,7 +71,7 @@ at::Tensor gather_rows(ProcessGroup& group, const at::Tensor& part, std::int64_t
 }  // namespace
 
 void all_reduce_sparse(ProcessGroup& group, at::Tensor& tensor, const CollectiveOptions& options) {
-  const at::NoGradGuard no_grad;
+  const c10::NoGradGuard no_grad;
   const Validator check(group, "all_reduce");
   if (!tensor.is_sparse()) check.fail("the tensor is not a sparse COO tensor");
   if (!group.supports(tensor.device().type())) check.fail(concat("the tensor is on ", tensor.device()));
