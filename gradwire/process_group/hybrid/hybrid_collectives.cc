@@ -241,22 +241,22 @@ std::shared_ptr<Work> HybridGroup::do_barrier(const BarrierOptions& options) {
 }
 
 void HybridGroup::do_monitored_barrier(Milliseconds timeout, bool wait_all) {
-  require_alive("monitored_barrier");
+  require_alive();
   groups_.everyone->monitored_barrier(timeout, wait_all);
 }
 
 std::shared_ptr<Work> HybridGroup::do_send(Tensors& tensors, int destination, int tag) {
-  require_alive("send");
+  require_alive();
   return groups_.everyone->send(tensors, destination, tag);
 }
 
 std::shared_ptr<Work> HybridGroup::do_recv(Tensors& tensors, int source, int tag) {
-  require_alive("recv");
+  require_alive();
   return groups_.everyone->recv(tensors, source, tag);
 }
 
 std::shared_ptr<Work> HybridGroup::do_recv_anysource(Tensors& tensors, int tag) {
-  require_alive("recv_anysource");
+  require_alive();
   return groups_.everyone->recv_anysource(tensors, tag);
 }
 

@@ -120,13 +120,12 @@ std::string HybridGroup::describe(const char* operation) const {
   return concat(internal::name_group(*this), ": ", operation);
 }
 
-void HybridGroup::require_alive(const char* operation) const {
+void HybridGroup::require_alive() const {
   state_->owner.require_current("a process group");
   MutexLock lock(state_->mutex);
   if (!state_->error) return;
   const std::exception_ptr error = state_->error;
   lock.unlock();
-  static_cast<void>(operation);
   std::rethrow_exception(error);
 }
 
@@ -146,7 +145,7 @@ std::shared_ptr<Work> HybridGroup::ordered(const char* operation, const Collecti
                                            internal::Outputs outputs, Body body) {
   const Deadline deadline = Deadline::after(options.timeout.count() == 0 ? timeout() : options.timeout);
   const auto run = [this, operation, deadline, tag = options.tag, body = std::move(body)] {
-    require_alive(operation);
+    require_alive();
     // What the steps do to tensors is no part of anybody's graph.
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     try {

@@ -41,8 +41,8 @@ class HybridGroup final : public ProcessGroup {
  public:
   // Collective over `everyone`, all ranks over an engine that crosses hosts; `local` is the ranks of this rank's host,
   // in the order that they have in `everyone`. Makes the groups between hosts by everyone->split(). Both groups belong
-  // to the new one, which calls nothing else may make on them. Throws InvalidArgument on all ranks when a `local` is
-  // not in order, UnsupportedError where `everyone` has no split.
+  // to the new one: nobody else may call them. Throws InvalidArgument on all ranks when a `local` is not in order,
+  // UnsupportedError where `everyone` has no split.
   static std::shared_ptr<HybridGroup> make(std::shared_ptr<ProcessGroup> everyone, std::shared_ptr<ProcessGroup> local);
   ~HybridGroup() override;
 
@@ -118,7 +118,7 @@ class HybridGroup final : public ProcessGroup {
   std::shared_ptr<Work> ordered(const char* operation, const CollectiveOptions& options, internal::Outputs outputs,
                                 Body body);
   void in_turn(const char* operation, const Body& body);
-  void require_alive(const char* operation) const;
+  void require_alive() const;
   void fail(std::exception_ptr error, const std::string& reason);
   std::string describe(const char* operation) const;
 
