@@ -31,20 +31,6 @@ struct Column {
   bool ours;
 };
 
-Contestant gradwire_contestant(const AllReduceOptions& options, const ScratchFolder& scratch,
-                               const std::string& socket) {
-  Contestant made{"gradwire", {}, options.world};
-  const int processes = options.backend == "threads" ? 1 : options.world;
-  for (int rank = 0; rank < processes; ++rank) {
-    made.commands.push_back({own_path(), "worker", "--backend", options.backend, "--socket", socket, "--rendezvous",
-                             scratch / "gradwire", "--contestant", "gradwire", "--rank", std::to_string(rank),
-                             "--world", std::to_string(options.world), "--dtype", options.dtype, "--op", options.op,
-                             options.pin ? "--pin" : "--no-pin"});
-  }
-  made.commands = started_for(options.backend, std::move(made.commands));
-  return made;
-}
-
 int iterations_for(std::size_t bytes, bool cold) {
   const std::size_t budget = (std::size_t{64} << 20) / std::max<std::size_t>(bytes, 1);
   return static_cast<int>(std::clamp<std::size_t>(budget, 3, cold ? 10 : 200));
@@ -110,12 +96,14 @@ void run_all_reduce(const AllReduceOptions& options) {
   const DType dtype = dtype_from_name(options.dtype);
   require_defined(reduce_op_from_name(options.op), dtype);
   require_world(options.world);
-  require_backend(options.backend);
+  require_backend(options.backend, raw_backends());
   const ScratchFolder scratch;
   const std::string socket = scratch / "coordinator";
   Coordinator coordinator(socket);
   std::vector<Column> columns;
-  coordinator.start(gradwire_contestant(options, scratch, socket));
+  coordinator.start(gradwire_contestant(
+      {options.backend, options.world, options.pin},
+      {"worker", "--contestant", "gradwire", "--dtype", options.dtype, "--op", options.op}, scratch, socket));
   if (options.in_place) columns.push_back({"gradwire in-place", "gradwire", "in-place", true});
   if (options.staged) columns.push_back({"gradwire staged", "gradwire", "staged", true});
   if (options.peers) {

@@ -171,6 +171,11 @@ class Collectives(Bench):
         for line in lines:
             self.assertAlmostEqual(line["algbw_gbps"], BYTES / line["median_us"] / 1e3, places=6)
 
+    def test_backends_that_only_groups_have(self):
+        for backend in ("gloo", "hybrid"):
+            (line,) = self.measured("collectives", "--backend", backend, "--collective", "all_reduce")
+            self.assertEqual(line["backend"], backend)
+
     def test_ranks_as_threads_and_a_barrier_without_bytes(self):
         lines = self.lines("collectives", "--backend", "threads", "--world", "3", "--bytes", "12Ki,24Ki", "--rounds", "1",
                            "--no-pin", "--collective", "all_gather,barrier")

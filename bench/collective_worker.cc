@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One rank that runs collectives of a ProcessGroup.
 #include <ATen/Functions.h>
-#include <ATen/Parallel.h>
 #include <c10/core/GradMode.h>
 
 #include <functional>
@@ -11,9 +10,7 @@
 #include <string>
 
 #include "bench/collectives_command.h"
-#include "bench/local_ranks.h"
-#include "bench/worker.h"
-#include "gradwire/process_group/init.h"
+#include "bench/group_ranks.h"
 
 namespace gradwire::bench {
 namespace {
@@ -81,29 +78,16 @@ class CollectiveSubject {
       {"barrier", [this] { return group_->barrier(blocking<BarrierOptions>()); }}};
 };
 
-void serve_rank(const CollectiveWorkerOptions& options, const std::shared_ptr<Store>& store, int rank) {
-  if (options.pin) pin_to_processor(rank);
-  at::set_num_threads(1);
-  const c10::NoGradGuard no_grad;
-  InitOptions init;
-  init.backend = options.backend;
-  init.store = store;
-  init.rank = rank;
-  init.world_size = options.world;
-  {
-    CollectiveSubject subject(init_process_group(init));
-    serve(options.socket, "gradwire", rank,
-          {[&](const Measurement& what) { subject.prepare(what); }, [&] { subject.refill(); },
-           [&] { subject.barrier(); }, [&] { subject.run(); }});
-  }
-  destroy_process_group();
-}
-
 }  // namespace
 
-void run_collective_worker(const CollectiveWorkerOptions& options) {
-  serve_local_ranks(options.backend, options.rendezvous, options.rank, options.world,
-                    [&](const std::shared_ptr<Store>& store, int rank) { serve_rank(options, store, rank); });
+void run_collective_worker(const RankOptions& options) {
+  serve_group_ranks(options, [&](const std::shared_ptr<ProcessGroup>& group) {
+    const c10::NoGradGuard no_grad;
+    CollectiveSubject subject(group);
+    serve(options.socket, "gradwire", group->rank(),
+          {[&](const Measurement& what) { subject.prepare(what); }, [&] { subject.refill(); },
+           [&] { subject.barrier(); }, [&] { subject.run(); }});
+  });
 }
 
 }  // namespace gradwire::bench

@@ -17,6 +17,7 @@
 #include "bench/statistics.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/process_group/backend_names.h"
 
 namespace gradwire::bench {
 namespace {
@@ -40,19 +41,6 @@ struct Row {
   Summary ours;
   std::vector<PeerResult> peers;
 };
-
-Contestant gradwire_contestant(const CollectivesCommandOptions& options, const ScratchFolder& scratch,
-                               const std::string& socket) {
-  Contestant made{"gradwire", {}, options.world};
-  const int processes = options.backend == "threads" ? 1 : options.world;
-  for (int rank = 0; rank < processes; ++rank) {
-    made.commands.push_back({"OMP_NUM_THREADS=1", own_path(), "collective-worker", "--backend", options.backend,
-                             "--socket", socket, "--rendezvous", scratch / "gradwire", "--rank", std::to_string(rank),
-                             "--world", std::to_string(options.world), options.pin ? "--pin" : "--no-pin"});
-  }
-  made.commands = started_for(options.backend, std::move(made.commands));
-  return made;
-}
 
 void require_collectives(const std::vector<std::string>& names) {
   const auto& known = known_collectives();
@@ -152,13 +140,14 @@ const std::vector<std::string>& known_collectives() {
 
 void run_collectives(const CollectivesCommandOptions& options) {
   require_world(options.world);
-  require_backend(options.backend);
+  require_backend(options.backend, backend_names());
   require_collectives(options.collectives);
   require_shares(options);
   const ScratchFolder scratch;
   const std::string socket = scratch / "coordinator";
   Coordinator coordinator(socket);
-  coordinator.start(gradwire_contestant(options, scratch, socket));
+  coordinator.start(
+      gradwire_contestant({options.backend, options.world, options.pin}, {"collective-worker"}, scratch, socket));
   std::vector<Peer> peers;
   if (options.peers) {
     const PeerOptions peer{options.world, "f32", "sum", options.pin, options.python};

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "bench/local_ranks.h"
+
 namespace gradwire::bench {
 
 // all_reduce, broadcast, reduce, all_gather, gather, scatter, reduce_scatter, all_to_all, send_recv, barrier.
@@ -34,17 +36,8 @@ struct CollectivesCommandOptions {
 // torch.
 void run_collectives(const CollectivesCommandOptions& options);
 
-struct CollectiveWorkerOptions {
-  std::string backend = "shm";
-  std::string socket;
-  std::string rendezvous;
-  int rank = 0;
-  int world = 2;
-  bool pin = true;
-};
-
 // Serves as rank `rank`, or, with the backend threads, as all ranks, a thread each. The variant of a measurement is the
 // collective.
-void run_collective_worker(const CollectiveWorkerOptions& options);
+void run_collective_worker(const RankOptions& options);
 
 }  // namespace gradwire::bench

@@ -21,10 +21,7 @@ void append(std::vector<std::string>& command, const std::vector<std::string>& w
   command.insert(command.end(), words.begin(), words.end());
 }
 
-}  // namespace
-
-std::string own_path() { return std::filesystem::read_symlink("/proc/self/exe"); }
-
+// The commands, one a rank, that start ranks of `backend`: as they are, or (mpi) as one mpirun's.
 Commands started_for(const std::string& backend, Commands ranks) {
   if (backend != "mpi") return ranks;
   std::vector<std::string> one = kMpirun;
@@ -34,6 +31,27 @@ Commands started_for(const std::string& backend, Commands ranks) {
     append(one, ranks[rank]);
   }
   return {one};
+}
+
+}  // namespace
+
+std::string own_path() { return std::filesystem::read_symlink("/proc/self/exe"); }
+
+Contestant gradwire_contestant(const RankProcesses& ranks, std::vector<std::string> worker,
+                               const ScratchFolder& scratch, const std::string& socket,
+                               const std::function<void(Contestant&)>& place) {
+  Contestant made{"gradwire", {}, ranks.world};
+  const int processes = ranks.backend == "threads" ? 1 : ranks.world;
+  for (int rank = 0; rank < processes; ++rank) {
+    std::vector<std::string>& command = made.commands.emplace_back();
+    command = {"OMP_NUM_THREADS=1", own_path()};
+    append(command, worker);
+    append(command, {"--backend", ranks.backend, "--socket", socket, "--rendezvous", scratch / "gradwire", "--rank",
+                     std::to_string(rank), "--world", std::to_string(ranks.world), ranks.pin ? "--pin" : "--no-pin"});
+  }
+  if (place) place(made);
+  made.commands = started_for(ranks.backend, std::move(made.commands));
+  return made;
 }
 
 std::vector<std::string> python_peer(const std::string& python, const std::string& script) {
@@ -71,13 +89,15 @@ void require_world(int world) {
   if (world < 1 || world > 64) throw InvalidArgument(concat("--world ", world, ": it must be from 1 to 64"));
 }
 
-void require_backend(const std::string& backend) {
-  std::vector<std::string> known;
-  for (const BackendEntry& entry : builtin_backends()) {
-    if (entry.name == backend) return;
-    known.emplace_back(entry.name);
-  }
+void require_backend(const std::string& backend, const std::vector<std::string>& known) {
+  if (std::find(known.begin(), known.end(), backend) != known.end()) return;
   throw InvalidArgument(concat("--backend ", backend, ": there is no such backend; known are ", join(known, ", ")));
+}
+
+std::vector<std::string> raw_backends() {
+  std::vector<std::string> names;
+  for (const BackendEntry& entry : builtin_backends()) names.emplace_back(entry.name);
+  return names;
 }
 
 void require_floats(const std::vector<std::size_t>& bytes) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -17,8 +18,17 @@ std::string own_path();
 
 using Commands = std::vector<std::vector<std::string>>;
 
-// The commands, one a rank, that start ranks of `backend`: as they are, or (mpi) as one mpirun's.
-Commands started_for(const std::string& backend, Commands ranks);
+// The ranks of gradwire's contestant, which runs `worker` (a subcommand of this program and options of its own) for
+// each: a process a rank, or (threads) one for all, or (mpi) mpirun's. `place`, where there is one, changes the
+// commands of ranks that are processes of their own.
+struct RankProcesses {
+  std::string backend;
+  int world = 2;
+  bool pin = true;
+};
+Contestant gradwire_contestant(const RankProcesses& ranks, std::vector<std::string> worker,
+                               const ScratchFolder& scratch, const std::string& socket,
+                               const std::function<void(Contestant&)>& place = nullptr);
 
 // The start of the command that runs peers/`script` on one thread; the script's arguments follow. Throws
 // std::runtime_error when there is no `python`.
@@ -39,7 +49,10 @@ Contestant mpi_contestant(const PeerOptions& options, const std::string& socket)
 
 // Throw InvalidArgument.
 void require_world(int world);
-void require_backend(const std::string& backend);
+// One of `known`.
+void require_backend(const std::string& backend, const std::vector<std::string>& known);
+// The names of backends below process groups.
+std::vector<std::string> raw_backends();
 void require_floats(const std::vector<std::size_t>& bytes);
 
 // Has `contestant` measure once: nothing, or why it cannot. Throws as Coordinator::measure(), but not ContestantError.

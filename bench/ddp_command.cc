@@ -12,6 +12,7 @@
 #include "bench/contestants.h"
 #include "bench/coordinator.h"
 #include "bench/statistics.h"
+#include "gradwire/process_group/backend_names.h"
 
 namespace gradwire::bench {
 namespace {
@@ -45,19 +46,6 @@ Result measure_case(Coordinator& coordinator, const DdpCommandOptions& options, 
   return {median_of(alone) / 1e3, median_of(ddp) / 1e3, paired_ratio(ddp, alone)};
 }
 
-Contestant gradwire_contestant(const DdpCommandOptions& options, const ScratchFolder& scratch,
-                               const std::string& socket) {
-  Contestant made{"gradwire", {}, options.world};
-  for (int rank = 0; rank < options.world; ++rank) {
-    made.commands.push_back({"OMP_NUM_THREADS=1", own_path(), "training-worker", "--backend", options.backend,
-                             "--socket", socket, "--rendezvous", scratch / "gradwire", "--rank", std::to_string(rank),
-                             "--world", std::to_string(options.world), "--batch", std::to_string(options.batch),
-                             "--lanes", std::to_string(options.lanes), options.pin ? "--pin" : "--no-pin"});
-  }
-  made.commands = started_for(options.backend, std::move(made.commands));
-  return made;
-}
-
 Contestant pytorch_contestant(const DdpCommandOptions& options, const ScratchFolder& scratch,
                               const std::string& socket) {
   const std::vector<std::string> peer = python_peer(options.python, "ddp_worker.py");
@@ -74,13 +62,16 @@ Contestant pytorch_contestant(const DdpCommandOptions& options, const ScratchFol
 
 void run_ddp(const DdpCommandOptions& options) {
   require_world(options.world);
-  require_backend(options.backend);
+  require_backend(options.backend, backend_names());
   const ScratchFolder scratch;
   const std::string socket = scratch / "coordinator";
   Coordinator coordinator(socket);
   std::vector<Case> cases{{"gradwire", "view", "gradwire " + options.backend + ", gradient_as_bucket_view"},
                           {"gradwire", "copy", "gradwire " + options.backend}};
-  coordinator.start(gradwire_contestant(options, scratch, socket));
+  coordinator.start(gradwire_contestant(
+      {options.backend, options.world, options.pin},
+      {"training-worker", "--batch", std::to_string(options.batch), "--lanes", std::to_string(options.lanes)}, scratch,
+      socket));
   if (options.peers) {
     coordinator.start(pytorch_contestant(options, scratch, socket));
     cases.push_back({"pytorch", "view", "PyTorch Gloo, gradient_as_bucket_view"});

@@ -6,6 +6,8 @@
 
 #include <string>
 
+#include "bench/local_ranks.h"
+
 namespace gradwire::bench {
 
 struct DdpCommandOptions {
@@ -24,15 +26,9 @@ struct DdpCommandOptions {
 // Measures and prints. Throws std::runtime_error, InvalidArgument; UnsupportedError in a build without torch.
 void run_ddp(const DdpCommandOptions& options);
 
-struct TrainingWorkerOptions {
-  std::string backend = "shm";
-  std::string socket;
-  std::string rendezvous;
-  int rank = 0;
-  int world = 2;
+struct TrainingWorkerOptions : RankOptions {
   int batch = 32;
   int lanes = -1;
-  bool pin = true;
 };
 
 // One rank of the training contestant. Variants: "alone" (no DDP), "view" and "copy" (DDP with and without

@@ -57,8 +57,7 @@ void serve_rank(const WorkerOptions& options, const std::shared_ptr<Store>& stor
 }  // namespace
 
 void run_gradwire_worker(const WorkerOptions& options) {
-  serve_local_ranks(options.backend, options.rendezvous, options.rank, options.world,
-                    [&](const std::shared_ptr<Store>& store, int rank) { serve_rank(options, store, rank); });
+  serve_local_ranks(options, [&](const std::shared_ptr<Store>& store, int rank) { serve_rank(options, store, rank); });
 }
 
 }  // namespace gradwire::bench

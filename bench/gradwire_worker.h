@@ -6,21 +6,16 @@
 
 #include <string>
 
+#include "bench/local_ranks.h"
 #include "gradwire/base/dtype.h"
 #include "gradwire/base/reduce_op.h"
 
 namespace gradwire::bench {
 
-struct WorkerOptions {
-  std::string backend = "shm";
-  std::string socket;      // the coordinator's
-  std::string rendezvous;  // a file for the store
+struct WorkerOptions : RankOptions {
   std::string contestant;
-  int rank = 0;
-  int world = 2;
   DType dtype = DType::f32;
   ReduceOp op = ReduceOp::sum();
-  bool pin = true;
 };
 
 // Serves as rank `rank` (backend shm), or as all ranks, a thread each (backend threads).

@@ -3,7 +3,6 @@
 // One rank that runs hooks on a bucket.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Functions.h>
-#include <ATen/Parallel.h>
 #include <c10/core/GradMode.h>
 
 #include <cmath>
@@ -11,13 +10,11 @@
 #include <string>
 #include <vector>
 
+#include "bench/group_ranks.h"
 #include "bench/hooks_command.h"
-#include "bench/local_ranks.h"
-#include "bench/worker.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/ddp/grad_bucket.h"
 #include "gradwire/hooks/registry.h"
-#include "gradwire/process_group/init.h"
 #include "gradwire/process_group/lane_scope.h"
 
 namespace gradwire::bench {
@@ -108,29 +105,16 @@ class HookSubject {
   std::size_t sent_ = 0;
 };
 
-void serve_rank(const HookWorkerOptions& options, const std::shared_ptr<Store>& store, int rank) {
-  if (options.pin) pin_to_processor(rank);
-  at::set_num_threads(1);
-  const c10::NoGradGuard no_grad;
-  InitOptions init;
-  init.backend = options.backend;
-  init.store = store;
-  init.rank = rank;
-  init.world_size = options.world;
-  {
-    HookSubject subject(init_process_group(init));
-    serve(options.socket, "gradwire", rank,
-          {[&](const Measurement& what) { subject.prepare(what); }, [&] { subject.refill(); },
-           [&] { subject.barrier(); }, [&] { subject.run(); }, [&] { return subject.bytes(); }});
-  }
-  destroy_process_group();
-}
-
 }  // namespace
 
-void run_hook_worker(const HookWorkerOptions& options) {
-  serve_local_ranks(options.backend, options.rendezvous, options.rank, options.world,
-                    [&](const std::shared_ptr<Store>& store, int rank) { serve_rank(options, store, rank); });
+void run_hook_worker(const RankOptions& options) {
+  serve_group_ranks(options, [&](const std::shared_ptr<ProcessGroup>& group) {
+    const c10::NoGradGuard no_grad;
+    HookSubject subject(group);
+    serve(options.socket, "gradwire", group->rank(),
+          {[&](const Measurement& what) { subject.prepare(what); }, [&] { subject.refill(); },
+           [&] { subject.barrier(); }, [&] { subject.run(); }, [&] { return subject.bytes(); }});
+  });
 }
 
 }  // namespace gradwire::bench

@@ -21,6 +21,7 @@
 #include "gradwire/base/strings.h"
 #include "gradwire/compress/compressor.h"
 #include "gradwire/hooks/registry.h"
+#include "gradwire/process_group/backend_names.h"
 
 namespace gradwire::bench {
 namespace {
@@ -81,20 +82,6 @@ void place(const HooksCommandOptions& options, Contestant& contestant) {
     words.insert(program, enter.begin(), enter.end());
     words.insert(words.begin(), "GLOO_SOCKET_IFNAME=eth0");
   }
-}
-
-Contestant gradwire_contestant(const HooksCommandOptions& options, const ScratchFolder& scratch,
-                               const std::string& socket) {
-  Contestant made{"gradwire", {}, options.world};
-  const int processes = options.backend == "threads" ? 1 : options.world;
-  for (int rank = 0; rank < processes; ++rank) {
-    made.commands.push_back({"OMP_NUM_THREADS=1", own_path(), "hook-worker", "--backend", options.backend, "--socket",
-                             socket, "--rendezvous", scratch / "gradwire", "--rank", std::to_string(rank), "--world",
-                             std::to_string(options.world), options.pin ? "--pin" : "--no-pin"});
-  }
-  place(options, made);
-  made.commands = started_for(options.backend, std::move(made.commands));
-  return made;
 }
 
 Contestant pytorch_contestant(const HooksCommandOptions& options, const ScratchFolder& scratch,
@@ -275,14 +262,15 @@ bool is_compressor(std::string_view name) {
 
 void run_hooks(const HooksCommandOptions& options) {
   require_world(options.world);
-  if (!options.network) require_backend(options.backend);
+  require_backend(options.backend, backend_names());
   std::vector<std::string> hooks;
   for (const std::string& hook : options.hooks.empty() ? kHooks : options.hooks) hooks.push_back(past_warm_up(hook));
   require_floats(options.bytes);
   const ScratchFolder scratch;
   const std::string socket = scratch / "coordinator";
   Coordinator coordinator(socket);
-  coordinator.start(gradwire_contestant(options, scratch, socket));
+  coordinator.start(gradwire_contestant({options.backend, options.world, options.pin}, {"hook-worker"}, scratch, socket,
+                                        [&](Contestant& ranks) { place(options, ranks); }));
   if (options.peers) coordinator.start(pytorch_contestant(options, scratch, socket));
   if (!options.json) print_head(options);
   for (const std::size_t bytes : options.bytes) {

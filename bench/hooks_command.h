@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "bench/local_ranks.h"
+
 namespace gradwire::bench {
 
 // Ranks on several hosts (see network_command.h).
@@ -43,18 +45,9 @@ void run_hooks(const HooksCommandOptions& options);
 // Prints every hook with its options, the bytes it sends and its paper.
 void list_hooks(bool json);
 
-struct HookWorkerOptions {
-  std::string backend = "shm";
-  std::string socket;
-  std::string rendezvous;
-  int rank = 0;
-  int world = 2;
-  bool pin = true;
-};
-
 // Serves as rank `rank`, or, with the backend threads, as all ranks, a thread each. The variant of a measurement is the
 // hook. What is timed is what DDP does with a bucket that is ready: the hook on a lane's group, in memory of the group,
 // and its result back in the bucket.
-void run_hook_worker(const HookWorkerOptions& options);
+void run_hook_worker(const RankOptions& options);
 
 }  // namespace gradwire::bench

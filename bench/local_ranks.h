@@ -14,17 +14,27 @@
 
 namespace gradwire::bench {
 
-// Runs `serve` as rank `rank` over the file `rendezvous`; with the backend "threads" as all ranks of the world, a
-// thread each, over a store of the process. Returns when they have ended.
-inline void serve_local_ranks(const std::string& backend, const std::string& rendezvous, int rank, int world,
+// What every worker that is a rank is told.
+struct RankOptions {
+  std::string backend = "shm";
+  std::string socket;      // the coordinator's
+  std::string rendezvous;  // a file for the store
+  int rank = 0;
+  int world = 2;
+  bool pin = true;  // keeps to the processor of its rank
+};
+
+// Runs `serve` as rank `options.rank` over the file `options.rendezvous`; with the backend "threads" as all ranks of
+// the world, a thread each, over a store of the process. Returns when they have ended.
+inline void serve_local_ranks(const RankOptions& options,
                               const std::function<void(const std::shared_ptr<Store>& store, int rank)>& serve) {
-  if (backend != "threads") {
-    serve(std::make_shared<FileStore>(rendezvous, world), rank);
+  if (options.backend != "threads") {
+    serve(std::make_shared<FileStore>(options.rendezvous, options.world), options.rank);
     return;
   }
   const auto store = std::make_shared<HashStore>();
   std::vector<std::jthread> ranks;
-  for (int each = 0; each < world; ++each) {
+  for (int each = 0; each < options.world; ++each) {
     ranks.emplace_back([&serve, store, each] { serve(store, each); });
   }
 }

@@ -19,12 +19,22 @@
 namespace gradwire::bench {
 namespace {
 
+// What the commands share that time ranks in turns with peers.
+template <class Options>
+void add_table_options(CLI::App* command, Options& options) {
+  command->add_option("--backend", options.backend, "Backend of the ranks")->capture_default_str();
+  command->add_option("--world", options.world, "Number of ranks")->capture_default_str();
+  command->add_option("--rounds", options.rounds, "Rounds of ABBA")->capture_default_str()->check(CLI::Range(1, 1000));
+  command->add_flag("--pin,!--no-pin", options.pin, "Keep each rank on a processor of its own (the default)");
+  options.python = GRADWIRE_BENCH_PYTHON;
+  command->add_option("--python", options.python, "A Python that has torch")->capture_default_str();
+}
+
 void add_all_reduce(CLI::App& app) {
   static AllReduceOptions options;
   static std::vector<std::string> sizes;
   auto* command = app.add_subcommand("all_reduce", "All-reduce at the Backend, by size");
-  command->add_option("--backend", options.backend, "shm or threads")->capture_default_str();
-  command->add_option("--world", options.world, "Number of ranks")->capture_default_str();
+  add_table_options(command, options);
   command->add_option("--bytes", sizes, "Sizes, as 4Ki,1Mi,25Mi,100Mi")->delimiter(',');
   command->add_option("--dtype", options.dtype, "Element type")->capture_default_str();
   command->add_option("--op", options.op, "Reduction")->capture_default_str();
@@ -37,10 +47,6 @@ void add_all_reduce(CLI::App& app) {
   command->add_flag("--cold", options.cold, "Empty the caches before each call");
   command->add_flag("--peers", options.peers, "Run PyTorch's Gloo and OpenMPI beside it; a missing peer is an error");
   command->add_flag("--json", options.json, "One JSON line a size instead of the table");
-  command->add_flag("--pin,!--no-pin", options.pin, "Keep each rank on a processor of its own (the default)");
-  command->add_option("--rounds", options.rounds, "Rounds of ABBA")->capture_default_str()->check(CLI::Range(1, 1000));
-  options.python = GRADWIRE_BENCH_PYTHON;
-  command->add_option("--python", options.python, "A Python that has torch, for Gloo")->capture_default_str();
   command->callback([] {
     if (!sizes.empty()) options.bytes = parse_bytes(sizes);
     run_all_reduce(options);
@@ -53,16 +59,11 @@ void add_collectives(CLI::App& app) {
   auto* command = app.add_subcommand("collectives", "Every collective of a process group, by size");
   command->add_option("--collective", options.collectives, "Collectives, as all_gather,barrier (default: all)")
       ->delimiter(',');
-  command->add_option("--backend", options.backend, "shm or threads")->capture_default_str();
-  command->add_option("--world", options.world, "Number of ranks")->capture_default_str();
+  add_table_options(command, options);
   command->add_option("--bytes", sizes, "Sizes of the largest tensor, as 4Ki,25Mi (default: 4Ki,1Mi,25Mi)")
       ->delimiter(',');
-  command->add_option("--rounds", options.rounds, "Rounds of ABBA")->capture_default_str()->check(CLI::Range(1, 1000));
   command->add_flag("--peers", options.peers, "Run PyTorch's Gloo and OpenMPI beside it; a missing peer is an error");
   command->add_flag("--json", options.json, "One JSON line a collective and size instead of the table");
-  command->add_flag("--pin,!--no-pin", options.pin, "Keep each rank on a processor of its own (the default)");
-  options.python = GRADWIRE_BENCH_PYTHON;
-  command->add_option("--python", options.python, "A Python that has torch, for Gloo")->capture_default_str();
   command->callback([] {
     if (!sizes.empty()) options.bytes = parse_bytes(sizes);
     run_collectives(options);
@@ -98,15 +99,10 @@ void add_hooks(CLI::App& app) {
   auto* command = app.add_subcommand("hooks", "Every communication hook on a bucket of gradients");
   command->add_flag("--list", list, "Print the hooks with their options, bytes and papers, and measure nothing");
   command->add_option("--hook", hooks, "Hooks, as fp16_compress,power_sgd:rank=4,start=2,int8 (default: all)");
-  command->add_option("--backend", options.backend, "shm or threads")->capture_default_str();
-  command->add_option("--world", options.world, "Number of ranks")->capture_default_str();
+  add_table_options(command, options);
   command->add_option("--bytes", sizes, "Sizes of the bucket, as 1Mi,25Mi (default: 25Mi)")->delimiter(',');
-  command->add_option("--rounds", options.rounds, "Rounds of ABBA")->capture_default_str()->check(CLI::Range(1, 1000));
   command->add_flag("--peers", options.peers, "Run PyTorch's hooks over Gloo beside ours");
   command->add_flag("--json", options.json, "One JSON line a hook and size instead of the table");
-  command->add_flag("--pin,!--no-pin", options.pin, "Keep each rank on a processor of its own (the default)");
-  options.python = GRADWIRE_BENCH_PYTHON;
-  command->add_option("--python", options.python, "A Python that has torch")->capture_default_str();
   command->callback([] {
     options.hooks = parse_names(hooks);
     if (!sizes.empty()) options.bytes = parse_bytes(sizes);
@@ -167,8 +163,7 @@ void add_codecs(CLI::App& app) {
 }
 
 // What every worker that is a rank is told.
-template <class Options>
-void add_rank_options(CLI::App* command, Options& options) {
+void add_rank_options(CLI::App* command, RankOptions& options) {
   command->add_option("--backend", options.backend);
   command->add_option("--socket", options.socket)->required();
   command->add_option("--rendezvous", options.rendezvous)->required();
@@ -178,7 +173,7 @@ void add_rank_options(CLI::App* command, Options& options) {
 }
 
 void add_hook_worker(CLI::App& app) {
-  static HookWorkerOptions options;
+  static RankOptions options;
   auto* command = app.add_subcommand("hook-worker", "One rank that runs hooks (started by hooks)");
   command->group("");
   add_rank_options(command, options);
@@ -186,7 +181,7 @@ void add_hook_worker(CLI::App& app) {
 }
 
 void add_collective_worker(CLI::App& app) {
-  static CollectiveWorkerOptions options;
+  static RankOptions options;
   auto* command = app.add_subcommand("collective-worker", "One rank that runs collectives (started by collectives)");
   command->group("");
   add_rank_options(command, options);
@@ -218,15 +213,10 @@ void add_worker(CLI::App& app) {
   static std::string op = "sum";
   auto* command = app.add_subcommand("worker", "One rank of a contestant (started by the other commands)");
   command->group("");
-  command->add_option("--backend", options.backend);
-  command->add_option("--socket", options.socket)->required();
-  command->add_option("--rendezvous", options.rendezvous);
+  add_rank_options(command, options);
   command->add_option("--contestant", options.contestant)->required();
-  command->add_option("--rank", options.rank);
-  command->add_option("--world", options.world);
   command->add_option("--dtype", dtype);
   command->add_option("--op", op);
-  command->add_flag("--pin,!--no-pin", options.pin);
   command->callback([] {
     options.dtype = dtype_from_name(dtype);
     options.op = reduce_op_from_name(op);

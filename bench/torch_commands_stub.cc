@@ -18,11 +18,11 @@ namespace {
 }  // namespace
 
 void run_collectives(const CollectivesCommandOptions& /*options*/) { refuse("collectives"); }
-void run_collective_worker(const CollectiveWorkerOptions& /*options*/) { refuse("collectives"); }
+void run_collective_worker(const RankOptions& /*options*/) { refuse("collectives"); }
 void run_ddp(const DdpCommandOptions& /*options*/) { refuse("ddp"); }
 void run_training_worker(const TrainingWorkerOptions& /*options*/) { refuse("ddp"); }
 void run_hooks(const HooksCommandOptions& /*options*/) { refuse("hooks"); }
 void list_hooks(bool /*json*/) { refuse("hooks"); }
-void run_hook_worker(const HookWorkerOptions& /*options*/) { refuse("hooks"); }
+void run_hook_worker(const RankOptions& /*options*/) { refuse("hooks"); }
 
 }  // namespace gradwire::bench

@@ -13,10 +13,8 @@
 #include <string>
 
 #include "bench/ddp_command.h"
-#include "bench/worker.h"
+#include "bench/group_ranks.h"
 #include "gradwire/ddp/distributed_data_parallel.h"
-#include "gradwire/process_group/init.h"
-#include "gradwire/store/file_store.h"
 
 namespace gradwire::bench {
 namespace {
@@ -65,15 +63,7 @@ class Trainer {
 }  // namespace
 
 void run_training_worker(const TrainingWorkerOptions& options) {
-  if (options.pin) pin_to_processor(options.rank);
-  at::set_num_threads(1);
-  InitOptions init;
-  init.backend = options.backend;
-  init.store = std::make_shared<FileStore>(options.rendezvous, options.world);
-  init.rank = options.rank;
-  init.world_size = options.world;
-  const auto group = init_process_group(init);
-  {
+  serve_group_ranks(options, [&](const std::shared_ptr<ProcessGroup>& group) {
     std::map<std::string, std::unique_ptr<Trainer>> trainers;
     for (const char* variant : {"alone", "view", "copy"})
       trainers[variant] = std::make_unique<Trainer>(options, variant);
@@ -88,9 +78,8 @@ void run_training_worker(const TrainingWorkerOptions& options) {
     subject.refill = [] {};
     subject.barrier = [] {};  // steps follow each other as they do in training
     subject.run = [&] { trainer->step(input, target); };
-    serve(options.socket, "gradwire", options.rank, subject);
-  }
-  destroy_process_group();
+    serve(options.socket, "gradwire", group->rank(), subject);
+  });
 }
 
 }  // namespace gradwire::bench

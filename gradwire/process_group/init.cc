@@ -15,6 +15,7 @@
 #include "gradwire/base/process.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/process_group/backend_group_internal.h"
+#include "gradwire/process_group/backend_names.h"
 #include "gradwire/process_group/c10d/gloo_internal.h"
 #include "gradwire/process_group/hybrid/make_hybrid_internal.h"
 #include "gradwire/process_group/membership_internal.h"
@@ -81,13 +82,9 @@ std::shared_ptr<World> require_world(const char* operation) {
 }
 
 std::string resolve_backend(const std::string& name) {
+  const std::vector<std::string> known = backend_names();
   const std::string resolved = name.empty() ? kAuto : name;
-  std::vector<std::string> known{kAuto, kGloo, kHybrid};
   if (std::find(known.begin(), known.end(), resolved) != known.end()) return resolved;
-  for (const BackendEntry& entry : builtin_backends()) {
-    if (entry.name == resolved) return resolved;
-    known.emplace_back(entry.name);
-  }
   throw InvalidArgument(concat("unknown backend '", name, "'; known are ", join(known, ", ")));
 }
 
@@ -162,6 +159,12 @@ void end(World& world) {
 }
 
 }  // namespace
+
+std::vector<std::string> backend_names() {
+  std::vector<std::string> names{kAuto, kGloo, kHybrid};
+  for (const BackendEntry& entry : builtin_backends()) names.emplace_back(entry.name);
+  return names;
+}
 
 std::shared_ptr<ProcessGroup> make_process_group(const std::string& backend, std::shared_ptr<Store> store, int rank,
                                                  int size, Milliseconds timeout) {

@@ -1,0 +1,34 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// Worker processes whose ranks use a process group.
+#pragma once
+
+#include <ATen/Parallel.h>
+
+#include <functional>
+#include <memory>
+
+#include "bench/local_ranks.h"
+#include "bench/worker.h"
+#include "gradwire/process_group/init.h"
+
+namespace gradwire::bench {
+
+// Runs `body` as the ranks of `options` (see serve_local_ranks), each on one thread of libtorch's with the default
+// group, which is destroyed afterwards.
+inline void serve_group_ranks(const RankOptions& options,
+                              const std::function<void(const std::shared_ptr<ProcessGroup>& group)>& body) {
+  serve_local_ranks(options, [&](const std::shared_ptr<Store>& store, int rank) {
+    if (options.pin) pin_to_processor(rank);
+    at::set_num_threads(1);
+    InitOptions init;
+    init.backend = options.backend;
+    init.store = store;
+    init.rank = rank;
+    init.world_size = options.world;
+    body(init_process_group(init));
+    destroy_process_group();
+  });
+}
+
+}  // namespace gradwire::bench
