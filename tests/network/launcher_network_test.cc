@@ -125,13 +125,16 @@ TEST_F(LauncherNetworkTest, AHostThatVanishesIsNamedWithItsRanks) {
   EXPECT_LT(took.count(), 30) << "a guard against a hang; the deadline is 1 s";
 }
 
+// Ranks that stay where they are in the first attempt, and end in the next.
+Words waits_at_first() {
+  return {"/bin/sh", "-c",
+          concat("[ $GRADWIRE_ATTEMPT = 0 ] && exec ", STORE_RANK_PROGRAM, " wait; exec ", STORE_RANK_PROGRAM)};
+}
+
 TEST_F(LauncherNetworkTest, AHostThatComesBackTakesPartInTheRestart) {
   const Words restarts = {"--max-restarts", "3"};
-  const Words program = {
-      "/bin/sh", "-c",
-      concat("[ $GRADWIRE_ATTEMPT = 0 ] && exec ", STORE_RANK_PROGRAM, " wait; exec ", STORE_RANK_PROGRAM)};
-  auto first = node("0", 0, restarts, program);
-  auto second = node("1", 1, restarts, program);
+  auto first = node("0", 0, restarts, waits_at_first());
+  auto second = node("1", 1, restarts, waits_at_first());
   first.wait_for("sum 10", 2);
   second.wait_for("sum 10", 2);
   hosts_->set_link(1, false);
@@ -147,14 +150,11 @@ TEST_F(LauncherNetworkTest, AHostThatComesBackTakesPartInTheRestart) {
 
 TEST_F(LauncherNetworkTest, AHostThatIsStartedAnewTakesItsPlace) {
   const Words restarts = {"--max-restarts", "1"};
-  const Words program = {
-      "/bin/sh", "-c",
-      concat("[ $GRADWIRE_ATTEMPT = 0 ] && exec ", STORE_RANK_PROGRAM, " wait; exec ", STORE_RANK_PROGRAM)};
-  auto first = node("0", 0, restarts, program);
-  auto second = std::make_unique<BackgroundProgram>(node("1", 1, restarts, program));
+  auto first = node("0", 0, restarts, waits_at_first());
+  auto second = std::make_unique<BackgroundProgram>(node("1", 1, restarts, waits_at_first()));
   second->wait_for("sum 10", 2);
   second.reset();  // kill -9, as a host that loses its power
-  auto again = node("2", 1, restarts, program);
+  auto again = node("2", 1, restarts, waits_at_first());
   const Result results[] = {first.finish(), again.finish()};
   for (const Result& result : results) {
     EXPECT_EQ(result.exit_code, 0) << result.err;

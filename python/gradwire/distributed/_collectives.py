@@ -38,7 +38,7 @@ def _options(kind: Callable[[], Any], async_op: bool, **fields: Any) -> Any:
 
 
 def _rank_in(group: Group, rank: int | None, group_rank: int | None, what: str, default: int | None = None) -> int:
-    """The group's own number of the rank that a call names one way or the other."""
+    """The group's own number of the rank that a call names one way or the other; `default` is such a number."""
     if rank is not None and group_rank is not None:
         raise InvalidArgument(f"give {what} or group_{what}, not both.")
     if group_rank is not None:
@@ -46,7 +46,7 @@ def _rank_in(group: Group, rank: int | None, group_rank: int | None, what: str, 
     if rank is None:
         if default is None:
             raise InvalidArgument(f"give {what} or group_{what}.")
-        rank = default
+        return default
     return int(rank) if group is None else get_group_rank(group, rank)
 
 
@@ -140,7 +140,7 @@ def gather(
     """All ranks' tensors on rank `dst` (default 0), into `gather_list`, which only that rank gives."""
     if not _is_member(group):
         return None
-    root = _rank_in(group, dst, group_dst, "dst", default=0 if group is None else get_global_rank(group, 0))
+    root = _rank_in(group, dst, group_dst, "dst", default=0)
     options = _options(_C.GatherOptions, async_op, rootRank=root)
     resolved = _resolve(group)
     if resolved.rank() == root and gather_list is None:
@@ -160,7 +160,7 @@ def scatter(
     """One tensor of rank `src` (default 0) to each rank, out of `scatter_list`, which only that rank gives."""
     if not _is_member(group):
         return None
-    root = _rank_in(group, src, group_src, "src", default=0 if group is None else get_global_rank(group, 0))
+    root = _rank_in(group, src, group_src, "src", default=0)
     options = _options(_C.ScatterOptions, async_op, rootRank=root)
     resolved = _resolve(group)
     if resolved.rank() == root and scatter_list is None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gradwire._errors import InvalidArgument
 from gradwire.distributed import _collectives as c
-from gradwire.distributed._groups import _is_member, _resolve, get_global_rank
+from gradwire.distributed._groups import _is_member, _resolve
 
 Group = c.Group
 
@@ -59,7 +59,7 @@ def gather_object(
     """All ranks' objects on rank `dst` (default 0), into `object_gather_list`, which only that rank gives."""
     if not _is_member(group):
         return
-    root = c._rank_in(group, dst, group_dst, "dst", default=0 if group is None else get_global_rank(group, 0))
+    root = c._rank_in(group, dst, group_dst, "dst", default=0)
     own = _tensor_of(obj)
     receives = _resolve(group).rank() == root
     sizes = _sizes(own, group)
@@ -89,7 +89,7 @@ def broadcast_object_list(
     _refuse_device("broadcast_object_list", device)
     if not _is_member(group) or not object_list:
         return
-    root = c._rank_in(group, src, group_src, "src", default=0 if group is None else get_global_rank(group, 0))
+    root = c._rank_in(group, src, group_src, "src", default=0)
     sends = _resolve(group).rank() == root
     sizes, data = _packed(object_list) if sends else (torch.empty(len(object_list), dtype=torch.int64), None)
     c.broadcast(sizes, group=group, group_src=root)
@@ -113,7 +113,7 @@ def scatter_object_list(
     if len(scatter_object_output_list) < 1:
         raise InvalidArgument("scatter_object_list: scatter_object_output_list needs a place for the object.")
     resolved = _resolve(group)
-    root = c._rank_in(group, src, group_src, "src", default=0 if group is None else get_global_rank(group, 0))
+    root = c._rank_in(group, src, group_src, "src", default=0)
     parts = None
     sizes = torch.empty(resolved.size(), dtype=torch.int64)
     if resolved.rank() == root:

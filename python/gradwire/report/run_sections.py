@@ -4,11 +4,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from .charts import NARROW, WIDE, Bar, Block, Curve, Labels, Piece, add_bars, add_curves, add_gantt, add_stack
 from .elements import Element, add, add_legend, add_table
-from .runs import Bucket, Run, Split, Timeline
+from .runs import Bucket, Run, Split, Step, Timeline
 from .text import count_of, human_bytes, human_seconds, loss_text, plain
 
 COLOURS = 8  # classes c0 to c7 of the style sheet
@@ -87,6 +87,18 @@ def facts_of(run: Run) -> dict[str, str]:
     }
 
 
+def add_curves_of_runs(
+    part: Element, runs: Sequence[Run], value_of: Callable[[Step], float | None], labels: Labels, height: int = 300
+) -> None:
+    """What a number of the steps did over each run, under a legend of the runs."""
+    legend_of_runs(part, runs)
+    curves = [
+        Curve(run.label, colour_of(number), [(step.step, value_of(step)) for step in run.steps])
+        for number, run in enumerate(runs)
+    ]
+    add_curves(part, curves, labels, height=height)
+
+
 def add_loss(main: Element, runs: Sequence[Run]) -> None:
     part = section(
         main,
@@ -94,15 +106,7 @@ def add_loss(main: Element, runs: Sequence[Run]) -> None:
         "Nats a character, of one step's batch over all ranks; guessing costs ln of the vocabulary's size.",
         "loss",
     )
-    legend_of_runs(part, runs)
-    add_curves(
-        part,
-        [
-            Curve(run.label, colour_of(number), [(step.step, step.loss) for step in run.steps])
-            for number, run in enumerate(runs)
-        ],
-        Labels("step", "loss", plain, plain),
-    )
+    add_curves_of_runs(part, runs, lambda step: step.loss, Labels("step", "loss", plain, plain))
 
 
 def pieces_of(split: Split) -> list[Piece]:
@@ -176,16 +180,8 @@ def add_bytes(main: Element, runs: Sequence[Run]) -> None:
     )
     if any(len({step.bytes_per_step for step in run.steps}) > 1 for run in shown):
         add(part, "h3", "Over the run")
-        legend_of_runs(part, runs)
-        add_curves(
-            part,
-            [
-                Curve(run.label, colour_of(number), [(step.step, step.bytes_per_step) for step in run.steps])
-                for number, run in enumerate(runs)
-            ],
-            Labels("step", "bytes a step", plain, human_bytes),
-            height=220,
-        )
+        labels = Labels("step", "bytes a step", plain, human_bytes)
+        add_curves_of_runs(part, runs, lambda step: step.bytes_per_step, labels, height=220)
 
 
 # --- the timeline of a step ------------------------------------------------------------------------------------------
