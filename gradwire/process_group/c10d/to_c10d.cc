@@ -49,6 +49,18 @@ Tensors all_of(const std::vector<Tensors>& lists) {
   return all;
 }
 
+// How a monitored barrier has failed, as programs written for Gloo expect to read it.
+std::string barrier_failure(int rank, const std::vector<int>& missing, Milliseconds timeout) {
+  if (rank != 0) {
+    return concat("Rank ", rank, " successfully reached monitoredBarrier, but received errors while waiting for ",
+                  "send/recv from rank 0");
+  }
+  if (timeout.count() == 0) return "Rank 0 timed out in monitoredBarrier after 0 ms";
+  std::string ranks = name_ranks(missing);
+  ranks.front() = 'R';
+  return ranks + " failed to pass monitoredBarrier";
+}
+
 bool is_sparse(const Tensors& tensors) {
   return !tensors.empty() && tensors.front().defined() && tensors.front().is_sparse();
 }
@@ -205,7 +217,19 @@ C10dBackend::WorkPtr C10dBackend::barrier(const c10d::BarrierOptions& options) {
 }
 
 void C10dBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all) {
-  group_->monitored_barrier(std::max(options.timeout, Milliseconds{0}), wait_all);
+  const Milliseconds timeout = options.timeout;
+  const auto fail = [&]<class E>(const E& error) {
+    throw E(concat("gradwire: ", barrier_failure(rank_, error.peers(), timeout), ": ", error.what()), error.peers());
+  };
+  try {
+    // c10d's -1 means the group's time-out, and here alone its 0 is no time at all.
+    group_->monitored_barrier(timeout == c10d::kUnsetTimeout ? Milliseconds{0} : std::max(timeout, Milliseconds{1}),
+                              wait_all);
+  } catch (const TimeoutError& error) {
+    fail(error);
+  } catch (const PeerError& error) {
+    fail(error);
+  }
 }
 
 C10dBackend::WorkPtr C10dBackend::send(Tensors& tensors, int destination, int tag) {

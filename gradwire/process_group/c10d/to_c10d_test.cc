@@ -217,6 +217,43 @@ TEST(ToC10d, ErrorsAreOursAndALateCallSaysTimedOut) {
   });
 }
 
+TEST(ToC10d, AMonitoredBarrierSpeaksAsGlooDoes) {
+  run_ranks("threads", 3, [](int rank, const std::shared_ptr<Store>& store) {
+    const auto backend = make_c10d_backend(store_to_c10d(store), rank, 3, kLong, "threads");
+    c10d::BarrierOptions options;
+    backend->monitoredBarrier(options, false);  // all are there
+    const auto expect = [&](const std::string& words) {
+      try {
+        backend->monitoredBarrier(options, true);
+        ADD_FAILURE() << "rank 2 was not there";
+      } catch (const TimeoutError& error) {
+        EXPECT_NE(std::string(error.what()).find(words), std::string::npos) << error.what();
+        EXPECT_EQ(error.peers(), std::vector<int>{rank == 0 ? 2 : 0});
+      }
+    };
+    const std::string over = "over";
+    if (rank == 2) return store->wait(std::span(&over, 1), kLong);
+    options.timeout = Milliseconds(200);
+    expect(rank == 0 ? "Rank 2 failed to pass monitoredBarrier" : "Rank 1 successfully reached monitoredBarrier");
+    if (store->add("through", 1) == 2) store->set(over, "1");
+  });
+  run_ranks("threads", 2, [](int rank, const std::shared_ptr<Store>& store) {
+    const auto backend = make_c10d_backend(store_to_c10d(store), rank, 2, kLong, "threads");
+    const std::string over = "over";
+    if (rank == 1) return store->wait(std::span(&over, 1), kLong);
+    c10d::BarrierOptions options;
+    options.timeout = Milliseconds(0);  // no time at all, and not the group's
+    try {
+      backend->monitoredBarrier(options, false);
+      ADD_FAILURE() << "rank 1 was not there";
+    } catch (const TimeoutError& error) {
+      EXPECT_NE(std::string(error.what()).find("Rank 0 timed out in monitoredBarrier"), std::string::npos)
+          << error.what();
+    }
+    store->set(over, "1");
+  });
+}
+
 TEST(ToC10d, BothWaysGiveTheGroupUnderneath) {
   run_ranks("threads", 1, [](int rank, const std::shared_ptr<Store>& store) {
     const auto group = make_process_group("threads", store, rank, 1);
