@@ -34,6 +34,15 @@ struct ZeroPiece {
   std::vector<std::size_t> slots = {};                           // overlapped: the parameters' places in the bucket
 };
 
+// Collective: throws MismatchError on all ranks when they pass other parameters, another number of groups, or other
+// options.
+void require_same_parameters(ProcessGroup& group, const std::vector<at::Tensor>& parameters, std::size_t groups,
+                             const ZeroOptions& options);
+
+// Collective: all ranks get what `messages` hold on `owner`; those are `parameters`, or the buffers that they lie in.
+void share_parameters(ProcessGroup& group, const std::vector<at::Tensor>& messages,
+                      const std::vector<at::Tensor>& parameters, int owner);
+
 struct ZeroParts {
   ZeroParts(ParamGroups given, OptimizerFactory make, ZeroOptions chosen);
 
@@ -43,10 +52,13 @@ struct ZeroParts {
   // optimizers.
   void place_groups(const ParamGroups& all);
   void require_usable(const ParamGroups& all) const;
-  // Collective: throws MismatchError on all ranks when they differ.
-  void require_agreement(const ParamGroups& all) const;
   // Collective: all ranks get what the piece's owner holds.
-  void share(ZeroPiece& piece, ProcessGroup& over) const;
+  void share(ZeroPiece& piece, ProcessGroup& over) const {
+    share_parameters(over, piece.messages, parameters_in(piece.groups), piece.owner);
+  }
+  void require_agreement(const ParamGroups& all) const {
+    require_same_parameters(channel != nullptr ? *channel : *group, parameters_in(all), all.size(), options);
+  }
   bool packs() const noexcept { return options.parameters_as_bucket_view; }
   int rank() const { return group->rank(); }
 

@@ -39,6 +39,30 @@ ParamGroups without_parameters(const ParamGroups& groups) {
 
 }  // namespace
 
+void require_same_parameters(ProcessGroup& group, const std::vector<at::Tensor>& parameters, std::size_t groups,
+                             const ZeroOptions& options) {
+  std::vector<std::int64_t> mine(kComparedCount);
+  mine[kParameters] = static_cast<std::int64_t>(parameters.size());
+  mine[kGroups] = static_cast<std::int64_t>(groups);
+  for (const at::Tensor& parameter : parameters) mine[kElements] += parameter.numel();
+  mine[kViews] = options.parameters_as_bucket_view ? 1 : 0;
+  mine[kOverlap] = options.overlap_with_ddp ? 1 : 0;
+  mine[kHash] = hash_of(parameters);
+  const auto describe_rank = [](const std::vector<std::int64_t>& has) {
+    return concat(has[kParameters], " parameters with ", has[kElements], " elements in ", has[kGroups],
+                  " groups, parameters_as_bucket_view = ", has[kViews], " and overlap_with_ddp = ", has[kOverlap]);
+  };
+  const auto ranks = gather_integers(group, mine);
+  for (std::size_t other = 1; other < ranks.size(); ++other) {
+    if (ranks[other] == ranks[0]) continue;
+    throw MismatchError(
+        concat(kZeroName, " was given ", describe_rank(ranks[0]), " on rank 0, and ", describe_rank(ranks[other]),
+               " on rank ", other,
+               "; all ranks must pass parameters of the same sizes and types in the same order, and the "
+               "same options."));
+  }
+}
+
 ZeroParts::ZeroParts(ParamGroups given, OptimizerFactory make_optimizer, ZeroOptions chosen)
     : factory(std::move(make_optimizer)),
       options(std::move(chosen)),
@@ -83,30 +107,6 @@ std::unique_ptr<torch::optim::Optimizer> ZeroParts::make(ParamGroups over) const
   return optimizer;
 }
 
-void ZeroParts::require_agreement(const ParamGroups& all) const {
-  const std::vector<at::Tensor> parameters = parameters_in(all);
-  std::vector<std::int64_t> mine(kComparedCount);
-  mine[kParameters] = static_cast<std::int64_t>(parameters.size());
-  mine[kGroups] = static_cast<std::int64_t>(all.size());
-  for (const at::Tensor& parameter : parameters) mine[kElements] += parameter.numel();
-  mine[kViews] = options.parameters_as_bucket_view ? 1 : 0;
-  mine[kOverlap] = options.overlap_with_ddp ? 1 : 0;
-  mine[kHash] = hash_of(parameters);
-  const auto describe_rank = [](const std::vector<std::int64_t>& has) {
-    return concat(has[kParameters], " parameters with ", has[kElements], " elements in ", has[kGroups],
-                  " groups, parameters_as_bucket_view = ", has[kViews], " and overlap_with_ddp = ", has[kOverlap]);
-  };
-  const auto ranks = gather_integers(channel != nullptr ? *channel : *group, mine);
-  for (std::size_t other = 1; other < ranks.size(); ++other) {
-    if (ranks[other] == ranks[0]) continue;
-    throw MismatchError(
-        concat(kZeroName, " was given ", describe_rank(ranks[0]), " on rank 0, and ", describe_rank(ranks[other]),
-               " on rank ", other,
-               "; all ranks must pass parameters of the same sizes and types in the same order, and the "
-               "same options."));
-  }
-}
-
 void ZeroParts::place_groups(const ParamGroups& all) {
   const bool first = known.empty();
   if (first && !options.overlap_with_ddp) {
@@ -141,10 +141,11 @@ void ZeroParts::place_groups(const ParamGroups& all) {
   }
 }
 
-void ZeroParts::share(ZeroPiece& piece, ProcessGroup& over) const {
-  if (group->size() == 1) return;
-  broadcast_values(over, piece.messages, piece.owner, kMessageBytes);
-  if (piece.owner != rank()) mark_changed(parameters_in(piece.groups));
+void share_parameters(ProcessGroup& group, const std::vector<at::Tensor>& messages,
+                      const std::vector<at::Tensor>& parameters, int owner) {
+  if (group.size() == 1) return;
+  broadcast_values(group, messages, owner, kMessageBytes);
+  if (owner != group.rank()) mark_changed(parameters);
 }
 
 }  // namespace gradwire::internal

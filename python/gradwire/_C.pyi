@@ -240,18 +240,28 @@ class MixedPrecision:
         buffer_dtype: torch.dtype | None = None,
     ) -> None: ...
 
+class Joinable: ...
+
+class PythonJoinable(Joinable):
+    def __init__(self, hook: Any, device: torch.device, process_group: ProcessGroup) -> None: ...
+
+def notify_join(joinable: Joinable) -> None: ...
+
 class JoinContext:
     def __init__(
-        self, core: DdpCore, divide_by_initial_world_size: bool, enable: bool, throw_on_early_termination: bool
+        self,
+        joinables: list[Joinable],
+        divide_by_initial_world_size: bool, enable: bool, throw_on_early_termination: bool
     ) -> None: ...
     def finish(self) -> None: ...
     def fail(self, what: str) -> None: ...
 
-class DdpCore:
+class DdpCore(Joinable):
     def __init__(
         self,
         parameters: list[tuple[str, Tensor]],
         buffers: list[tuple[str, Tensor]],
+        sparse: set[str],
         process_group: ProcessGroup,
         device_ids: list[int],
         broadcast_buffers: bool,
@@ -363,6 +373,33 @@ class functional:
     def send(tensor: Tensor, destination: int, group: ProcessGroup, tag: int = 0) -> Tensor: ...
     @staticmethod
     def recv(like: Tensor, source: int, group: ProcessGroup, tag: int = 0) -> Tensor: ...
+
+class _GreedyPartition:
+    def __init__(self, ranks: int) -> None: ...
+    def add_group(self, sizes: list[int]) -> list[int]: ...
+
+class optim:
+    GreedyPartition = _GreedyPartition
+    @staticmethod
+    def require_parameters(who: str, parameters: list[Tensor]) -> None: ...
+    @staticmethod
+    def require_same_parameters(
+        group: ProcessGroup,
+        parameters: list[Tensor],
+        groups: int,
+        parameters_as_bucket_view: bool,
+        overlap_with_ddp: bool,
+    ) -> None: ...
+    @staticmethod
+    def pack_parameters(parameters: list[Tensor]) -> list[Tensor]: ...
+    @staticmethod
+    def share_parameters(
+        group: ProcessGroup, messages: list[Tensor], parameters: list[Tensor], owner: int
+    ) -> None: ...
+    @staticmethod
+    def average_parameters(parameters: list[Tensor], group: ProcessGroup) -> None: ...
+    @staticmethod
+    def make_hook_then_bucket(name: str, inner: CommHook, callable: Callable[[GradBucket], None]) -> CommHook: ...
 
 class hooks:
     PowerSGDOptions = _PowerSGDOptions

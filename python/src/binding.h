@@ -36,6 +36,8 @@ void bind_init(py::module_& module);
 void bind_functional(py::module_& module);
 void bind_comm_hook(py::module_& module);
 void bind_hooks(py::module_& module);
+void bind_optim(py::module_& module);
+void bind_join(py::module_& module);
 void bind_ddp(py::module_& module);
 void bind_c10d(py::module_& module);
 

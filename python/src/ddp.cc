@@ -2,50 +2,74 @@
 // SPDX-License-Identifier: Apache-2.0
 // The part of DistributedDataParallel that does not depend on the module, for the Python class around it.
 #include <torch/nn/module.h>
+#include <torch/nn/modules/embedding.h>
 
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "binding.h"
 #include "gradwire/ddp/distributed_data_parallel.h"
-#include "gradwire/ddp/join.h"
 
 namespace gradwire::python {
 namespace {
 
 using Named = std::vector<std::pair<std::string, at::Tensor>>;
 
-// A module that holds the tensors of the Python one under the same names.
-class TensorModule final : public torch::nn::Module {
+// A tree of modules that holds the tensors of the Python one under the same names.
+class ModuleTree {
  public:
-  using torch::nn::Module::Module;
-
-  // The module and the last part of a name like "encoder.0.weight"; makes the modules on the way.
-  std::pair<TensorModule*, std::string> place_of(const std::string& name) {
-    const std::size_t dot = name.find('.');
-    if (dot == std::string::npos) return {this, name};
-    std::shared_ptr<TensorModule>& child = children_by_name_[name.substr(0, dot)];
-    if (child == nullptr) child = register_module(name.substr(0, dot), std::make_shared<TensorModule>("TensorModule"));
-    return child->place_of(name.substr(dot + 1));
+  // `sparse`: names of embeddings' weights whose gradients are sparse. DDP knows those by the type of their module.
+  ModuleTree(const Named& parameters, const std::set<std::string>& sparse) {
+    for (const auto& [name, tensor] : parameters) {
+      if (!sparse.contains(name)) continue;
+      const bool requires_grad = tensor.requires_grad();
+      const auto options = torch::nn::EmbeddingOptions(tensor.size(0), tensor.size(1))._weight(tensor).sparse(true);
+      modules_[path_of(name)] = std::make_shared<torch::nn::EmbeddingImpl>(options);
+      tensor.set_requires_grad(requires_grad);
+    }
   }
+
+  // The module at the path; makes it, and those on the way.
+  torch::nn::Module& at(const std::string& path) {
+    std::shared_ptr<torch::nn::Module>& module = modules_[path];
+    if (module == nullptr) module = std::make_shared<torch::nn::Module>("Module");
+    torch::nn::Module& found = *module;
+    if (!path.empty() && linked_.insert(path).second) at(path_of(path)).register_module(last_of(path), module);
+    return found;
+  }
+  std::shared_ptr<torch::nn::Module> root() {
+    at("");
+    return modules_.at("");
+  }
+
+  // "encoder.0.weight": "encoder.0" and "weight".
+  static std::string path_of(const std::string& name) {
+    const std::size_t dot = name.rfind('.');
+    return dot == std::string::npos ? "" : name.substr(0, dot);
+  }
+  static std::string last_of(const std::string& name) { return name.substr(name.rfind('.') + 1); }
 
  private:
-  std::map<std::string, std::shared_ptr<TensorModule>> children_by_name_;
+  std::map<std::string, std::shared_ptr<torch::nn::Module>> modules_;
+  std::set<std::string> linked_;  // to their parents
 };
 
-std::shared_ptr<torch::nn::Module> module_of(const Named& parameters, const Named& buffers) {
-  auto module = std::make_shared<TensorModule>("TensorModule");
+std::shared_ptr<torch::nn::Module> module_of(const Named& parameters, const Named& buffers,
+                                             const std::set<std::string>& sparse) {
+  ModuleTree tree(parameters, sparse);
   for (const auto& [name, tensor] : parameters) {
-    const auto [holder, last] = module->place_of(name);
-    holder->register_parameter(last, tensor, tensor.requires_grad());
+    if (sparse.contains(name)) {
+      tree.at(ModuleTree::path_of(name));  // has its weight
+    } else {
+      tree.at(ModuleTree::path_of(name)).register_parameter(ModuleTree::last_of(name), tensor, tensor.requires_grad());
+    }
   }
-  for (const auto& [name, tensor] : buffers) {
-    const auto [holder, last] = module->place_of(name);
-    holder->register_buffer(last, tensor);
-  }
-  return module;
+  for (const auto& [name, tensor] : buffers)
+    tree.at(ModuleTree::path_of(name)).register_buffer(ModuleTree::last_of(name), tensor);
+  return tree.root();
 }
 
 // Lanes may be running Python when it goes: they are joined without the lock.
@@ -58,9 +82,9 @@ void destroy(DdpCore* core) {
   }
 }
 
-std::shared_ptr<DdpCore> make(Named parameters, Named buffers, std::shared_ptr<ProcessGroup> group,
-                              std::vector<int> device_ids, bool broadcast_buffers, bool init_sync,
-                              std::optional<double> bucket_cap_mb, bool find_unused_parameters,
+std::shared_ptr<DdpCore> make(Named parameters, Named buffers, const std::set<std::string>& sparse,
+                              std::shared_ptr<ProcessGroup> group, std::vector<int> device_ids, bool broadcast_buffers,
+                              bool init_sync, std::optional<double> bucket_cap_mb, bool find_unused_parameters,
                               bool gradient_as_bucket_view, bool static_graph, int lanes,
                               const std::optional<MixedPrecision>& mixed_precision, std::vector<std::string> delayed,
                               std::string delayed_until) {
@@ -78,48 +102,7 @@ std::shared_ptr<DdpCore> make(Named parameters, Named buffers, std::shared_ptr<P
   options.delay_all_reduce_named_params = std::move(delayed);
   options.param_to_hook_all_reduce = std::move(delayed_until);
   options.rethrow = &rethrow_as_python;
-  return {new DdpCore(module_of(parameters, buffers), std::move(options)), &destroy};
-}
-
-// A Join that Python enters and leaves.
-class JoinContext {
- public:
-  JoinContext(std::shared_ptr<DdpCore> core, JoinOptions options)
-      : core_(std::move(core)),
-        join_(std::make_unique<Join>(std::vector<std::reference_wrapper<Joinable>>{*core_}, options)) {}
-
-  ~JoinContext() {
-    if (join_ != nullptr) fail("the Join was dropped before it was left");
-  }
-  JoinContext(const JoinContext&) = delete;
-  JoinContext& operator=(const JoinContext&) = delete;
-
-  void finish() {
-    join_->finish();
-    join_.reset();
-  }
-  // Leaves as a C++ scope is left with an exception.
-  void fail(const std::string& what) {
-    try {
-      const std::unique_ptr<Join> leaving = std::move(join_);
-      throw InternalError(what);
-    } catch (const InternalError&) {
-      // Python has the real one.
-    }
-  }
-
- private:
-  std::shared_ptr<DdpCore> core_;
-  std::unique_ptr<Join> join_;
-};
-
-std::shared_ptr<JoinContext> make_join(std::shared_ptr<DdpCore> core, bool divide_by_initial_world_size, bool enable,
-                                       bool throw_on_early_termination) {
-  JoinOptions options;
-  options.enable = enable;
-  options.throw_on_early_termination = throw_on_early_termination;
-  options.divide_by_initial_world_size = divide_by_initial_world_size;
-  return std::make_shared<JoinContext>(std::move(core), options);
+  return {new DdpCore(module_of(parameters, buffers, sparse), std::move(options)), &destroy};
 }
 
 }  // namespace
@@ -135,15 +118,10 @@ void bind_ddp(py::module_& module) {
       .def_readonly("param_dtype", &MixedPrecision::param_dtype)
       .def_readonly("reduce_dtype", &MixedPrecision::reduce_dtype)
       .def_readonly("buffer_dtype", &MixedPrecision::buffer_dtype);
-  py::class_<JoinContext, std::shared_ptr<JoinContext>>(module, "JoinContext")
-      .def(py::init(&make_join), py::arg("core"), py::arg("divide_by_initial_world_size"), py::arg("enable"),
-           py::arg("throw_on_early_termination"), Unlocked())
-      .def("finish", &JoinContext::finish, Unlocked())
-      .def("fail", &JoinContext::fail, py::arg("what"), Unlocked());
-  py::class_<DdpCore, std::shared_ptr<DdpCore>>(module, "DdpCore",
-                                                "What DistributedDataParallel does around a module's forward().")
-      .def(py::init(&make), py::arg("parameters"), py::arg("buffers"), py::arg("process_group"), py::arg("device_ids"),
-           py::arg("broadcast_buffers"), py::arg("init_sync"), py::arg("bucket_cap_mb"),
+  py::class_<DdpCore, Joinable, std::shared_ptr<DdpCore>>(
+      module, "DdpCore", "What DistributedDataParallel does around a module's forward().")
+      .def(py::init(&make), py::arg("parameters"), py::arg("buffers"), py::arg("sparse"), py::arg("process_group"),
+           py::arg("device_ids"), py::arg("broadcast_buffers"), py::arg("init_sync"), py::arg("bucket_cap_mb"),
            py::arg("find_unused_parameters"), py::arg("gradient_as_bucket_view"), py::arg("static_graph"),
            py::arg("lanes"), py::arg("mixed_precision"), py::arg("delay_all_reduce_named_params"),
            py::arg("param_to_hook_all_reduce"), Unlocked())

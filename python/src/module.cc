@@ -17,6 +17,8 @@ PYBIND11_MODULE(_C, module) {
   bind_functional(module);
   bind_comm_hook(module);
   bind_hooks(module);
+  bind_optim(module);
+  bind_join(module);
   bind_ddp(module);
   bind_c10d(module);
 }

@@ -349,6 +349,70 @@ def test_join_lets_ranks_have_different_numbers_of_batches(ranks):
     assert_all_equal(ranks.all_well(SIZE, body))
 
 
+class Words(nn.Module):
+    """Sparse embeddings, one with a dense parameter of its own, beside an ordinary layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(20, 4, sparse=True)
+        self.words.scale = nn.Parameter(torch.full((4,), 0.5))
+        self.bags = nn.ModuleList([nn.EmbeddingBag(15, 4, sparse=True, mode="sum")])
+        self.out = nn.Linear(4, 2)
+
+    def forward(self, words):
+        embedded = self.words(words) * self.words.scale
+        return self.out(embedded.sum(1) + self.bags[0](words % 15))
+
+
+@pytest.mark.parametrize("options", [{}, {"gradient_as_bucket_view": True}, {"find_unused_parameters": True}])
+def test_sparse_embeddings_train_as_in_one_process(ranks, options):
+    size = 3
+
+    def words_of(rank, step):
+        return torch.randint(20, (4, 5), generator=torch.Generator().manual_seed(10 * step + rank))
+
+    def make():
+        with _seeded:
+            torch.manual_seed(0)
+            return Words()
+
+    def body(group):
+        ddp = DistributedDataParallel(make(), process_group=group, **options)
+        ddp.register_comm_hook(None, default_hooks.allreduce_hook)
+        optimizer = torch.optim.SGD(ddp.parameters(), 0.05)
+        for step in range(4):
+            optimizer.zero_grad()
+            ddp(words_of(group.rank(), step)).square().sum().backward()
+            assert ddp.module.words.weight.grad.is_sparse and ddp.module.bags[0].weight.grad.is_sparse
+            assert not ddp.module.words.scale.grad.is_sparse
+            optimizer.step()
+        return [parameter.detach().clone() for parameter in ddp.parameters()]
+
+    model = make()
+    optimizer = torch.optim.SGD(model.parameters(), 0.05)
+    for step in range(4):
+        optimizer.zero_grad()
+        (sum(model(words_of(rank, step)).square().sum() for rank in range(size)) / size).backward()
+        optimizer.step()
+    results = ranks.all_well(size, body)
+    assert_all_equal(results)
+    for got, wanted in zip(results[0], model.parameters(), strict=True):
+        torch.testing.assert_close(got, wanted.detach(), rtol=1e-5, atol=1e-6)
+
+
+def test_an_embedding_alone_and_in_mixed_precision(ranks):
+    def body(group):
+        ddp = DistributedDataParallel(nn.Embedding(5, 2, sparse=True), process_group=group)
+        ddp(torch.tensor([group.rank(), 4])).sum().backward()
+        expected = torch.tensor([[0.5], [0.5], [0.0], [0.0], [1.0]]).expand(5, 2)
+        assert torch.equal(ddp.module.weight.grad.to_dense(), expected)
+        with pytest.raises(dist.UnsupportedError, match="sparse"):
+            DistributedDataParallel(nn.Embedding(5, 2, sparse=True), process_group=group,
+                                    mixed_precision=MixedPrecision(param_dtype=torch.bfloat16))
+
+    ranks.all_well(SIZE, body)
+
+
 def test_mixed_precision(ranks):
     def body(group):
         types = MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)

@@ -326,3 +326,39 @@ def test_reduce_ops_are_values():
     assert op.premul_sum(0.5) == pickle.loads(pickle.dumps(op.premul_sum(0.5))) != op.premul_sum(0.25)
     assert len({op.SUM, op.AVG, op.PRODUCT, op.MIN, op.MAX, op.BAND, op.BOR, op.BXOR}) == 8
     assert repr(op.SUM) == "ReduceOp.SUM" and op.BXOR.name == "BXOR"
+
+
+def test_values_are_pickled_and_copied():
+    from gradwire.distributed.algorithms.ddp_comm_hooks import DDPCommHookType, default_hooks
+    from gradwire.nn.parallel import MixedPrecision
+
+    options = dist.ReduceOptions()
+    options.rootRank, options.reduceOp, options.timeout = 3, dist.ReduceOp.premul_sum(0.5), timedelta(seconds=7)
+    for again in (pickle.loads(pickle.dumps(options)), copy.deepcopy(options), copy.copy(options)):
+        assert again is not options and type(again) is dist.ReduceOptions
+        assert (again.rootRank, again.reduceOp, again.timeout) == (3, options.reduceOp, options.timeout)
+        assert (again.rootTensor, again.asyncOp) == (options.rootTensor, options.asyncOp)
+    types = pickle.loads(pickle.dumps(MixedPrecision(param_dtype=torch.float16)))
+    assert (types.param_dtype, types.reduce_dtype) == (torch.float16, None)
+    for kind in DDPCommHookType:
+        assert pickle.loads(pickle.dumps(kind)) is kind
+    assert pickle.loads(pickle.dumps(default_hooks.allreduce_hook)) is default_hooks.allreduce_hook
+    with pytest.raises(pickle.PicklingError, match="wrapped"):
+        pickle.dumps(default_hooks.fp16_compress_wrapper(default_hooks.allreduce_hook))
+
+
+def test_what_belongs_to_a_process_refuses_to_be_pickled(tmp_path):
+    future = torch.futures.Future()
+    future.set_result([])
+    for value, why in (
+        (dist.HashStore(), "a HashStore .* same arguments"),
+        (dist.FileStore(str(tmp_path / "file"), 1), "a FileStore .* same arguments"),
+        (DictStore(), "a DictStore .* same arguments"),
+        (_C.ProcessGroup(0, 1), "init_process_group"),
+        (LonelyGroup(), "a LonelyGroup .* init_process_group"),
+        (dist._create_work_from_future(future), "call of this process"),
+        (_C.hooks.make_noop_hook(), "state_dict"),
+    ):
+        for attempt in (pickle.dumps, copy.copy, copy.deepcopy):
+            with pytest.raises(TypeError, match=why):
+                attempt(value)

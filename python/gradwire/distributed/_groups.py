@@ -208,10 +208,16 @@ def split_group(
     timeout: timedelta | None = None,
     pg_options: Any = None,
     group_desc: str | None = None,
+    backend: str | None = None,
 ) -> ProcessGroup | None:
-    """The group of `split_ranks` (lists of the parent's ranks) that this rank is in, else None; collective there."""
+    """The group of `split_ranks` (lists of the parent's ranks) that this rank is in, else None; collective there.
+
+    It has the parent's backend: `backend` may say so.
+    """
     if pg_options is not None:
         raise InvalidArgument("split_group: pg_options belong to PyTorch's backends.")
+    if backend is not None and backend != get_backend(parent_pg):
+        raise InvalidArgument(f"split_group: a part of a group has its backend; use new_group() for {backend!r}.")
     if not split_ranks:
         raise InvalidArgument("split_group: split_ranks is empty.")
     parent = _resolve(parent_pg)

@@ -20,8 +20,8 @@ from gradwire._C import (
 )
 from gradwire.distributed._collectives import (
     P2POp,
-    _all_gather_base,
-    _reduce_scatter_base,
+    _all_gather_base as _all_gather_base,
+    _reduce_scatter_base as _reduce_scatter_base,
     all_gather,
     all_gather_coalesced,
     all_gather_into_tensor,
@@ -48,7 +48,7 @@ from gradwire.distributed._collectives import (
 )
 from gradwire.distributed._groups import (
     GroupMember,
-    _get_default_group,
+    _get_default_group as _get_default_group,
     backend_names,
     default_pg_timeout,
     destroy_process_group,
@@ -80,4 +80,17 @@ from gradwire.distributed._objects import (
     send_object_list,
 )
 
-__all__ = [name for name in dir() if not name.startswith("_")]
+__all__ = [
+    "AllToAllOptions", "AllgatherOptions", "AllreduceCoalescedOptions", "AllreduceOptions", "BarrierOptions",
+    "BroadcastOptions", "GatherOptions", "GroupMember", "P2POp", "PrefixStore", "ProcessGroup", "ReduceOp",
+    "ReduceOptions", "ReduceScatterOptions", "ScatterOptions", "Store", "Work", "all_gather",
+    "all_gather_coalesced", "all_gather_into_tensor", "all_gather_object", "all_gather_single", "all_reduce",
+    "all_reduce_coalesced", "all_to_all", "all_to_all_single", "backend_names", "barrier", "batch_isend_irecv",
+    "broadcast", "broadcast_object_list", "default_pg_timeout", "destroy_process_group", "gather", "gather_object",
+    "get_backend", "get_global_rank", "get_group_rank", "get_node_local_rank", "get_pg_count",
+    "get_process_group_ranks", "get_rank", "get_world_size", "group", "init_process_group", "irecv", "is_available",
+    "is_backend_available", "is_initialized", "is_torchelastic_launched", "isend", "monitored_barrier", "new_group",
+    "new_subgroups", "new_subgroups_by_enumeration", "recv", "recv_object_list", "reduce", "reduce_scatter",
+    "reduce_scatter_single", "reduce_scatter_tensor", "scatter", "scatter_object_list", "send", "send_object_list",
+    "split_group", "supports_complex",
+]

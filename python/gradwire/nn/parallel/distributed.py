@@ -16,6 +16,7 @@ from gradwire._C import CommHook, ProcessGroup
 from gradwire._errors import InvalidArgument, UnsupportedError
 from gradwire.distributed._groups import _resolve
 from gradwire.distributed.algorithms.ddp_comm_hooks._native import Hook, native_hook
+from gradwire.distributed.algorithms.join import Join, Joinable, JoinHook
 
 __all__ = ["DistributedDataParallel"]
 
@@ -56,6 +57,13 @@ def _mixed_precision(asked: Any) -> _C.MixedPrecision | None:
     return _C.MixedPrecision(asked.param_dtype, asked.reduce_dtype, asked.buffer_dtype)
 
 
+def _sparse_weights(module: Module) -> set[str]:
+    """Names of the weights whose gradients are sparse."""
+    makers = [m for m in module.modules() if isinstance(m, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and m.sparse]
+    weights = {id(maker.weight) for maker in makers}
+    return {name for name, parameter in module.named_parameters() if id(parameter) in weights}
+
+
 def _device_index(device: Any) -> int:
     if isinstance(device, int):
         return device
@@ -65,7 +73,7 @@ def _device_index(device: Any) -> int:
     return parsed.index
 
 
-class DistributedDataParallel(Module):
+class DistributedDataParallel(Module, Joinable):
     """Averages the gradients of `module` over the ranks of `process_group` while backward() runs.
 
         model = DistributedDataParallel(model)
@@ -86,6 +94,8 @@ class DistributedDataParallel(Module):
         PyTorch's): parameters and inputs are of a lower precision in forward and backward, buckets of another one.
     delay_all_reduce_named_params: (name, parameter) of those whose gradients are reduced together when that of
         param_to_hook_all_reduce is there.
+    Weights of embeddings with sparse=True have buckets of their own, which hooks do not get: their .grad is sparse.
+
     lanes (gradwire's own): threads that run hooks, 0 to 8; -1: chosen. 0 runs hooks on the backward thread.
 
     Options must be the same on all ranks; modules or options that differ are refused on all of them. After an error in
@@ -130,12 +140,6 @@ class DistributedDataParallel(Module):
                 raise UnsupportedError(f"DistributedDataParallel: the argument {name} is not supported; leave it out.")
         if not isinstance(module, Module):
             raise TypeError(f"DistributedDataParallel: a torch.nn.Module was expected, not {type(module).__name__}.")
-        for name, part in module.named_modules():
-            if isinstance(part, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and part.sparse:
-                raise UnsupportedError(
-                    f"DistributedDataParallel: the embedding {name!r} makes sparse gradients, which are not supported "
-                    "yet; make it with sparse=False."
-                )
         if forward_sync_buffers is not None and broadcast_buffers is None:
             broadcast_buffers = forward_sync_buffers
         indices = [_device_index(device) for device in device_ids or []]
@@ -150,6 +154,7 @@ class DistributedDataParallel(Module):
         self.find_unused_parameters = find_unused_parameters
         self.gradient_as_bucket_view = gradient_as_bucket_view
         self.static_graph = static_graph
+        self.mixed_precision = mixed_precision
         delayed = [name for name, _ in delay_all_reduce_named_params or []]
         delayed_until = next(
             (name for name, parameter in module.named_parameters() if parameter is param_to_hook_all_reduce), ""
@@ -159,6 +164,7 @@ class DistributedDataParallel(Module):
         self._core = _C.DdpCore(
             parameters=[(name, p) for name, p in module.named_parameters() if name not in ignored],
             buffers=[(name, b) for name, b in module.named_buffers() if name not in ignored],
+            sparse=_sparse_weights(module) - ignored,
             process_group=self.process_group,
             device_ids=indices,
             broadcast_buffers=self.broadcast_buffers,
@@ -194,25 +200,36 @@ class DistributedDataParallel(Module):
             self._core.set_sync(before)
             self.require_backward_grad_sync = before
 
-    @contextlib.contextmanager
     def join(
         self,
         divide_by_initial_world_size: bool = True,
         enable: bool = True,
         throw_on_early_termination: bool = False,
-    ) -> Iterator[None]:
+    ) -> Join:
         """Training with a different number of batches on each rank: a rank that leaves goes on with zeros until all have.
 
         divide_by_initial_world_size False: sums are divided by the ranks that still have inputs.
         throw_on_early_termination: every rank raises EarlyTermination as soon as one has left.
+
+        For a ZeroRedundancyOptimizer beside it, or a Joinable of yours: gradwire.distributed.algorithms.Join.
         """
-        context = _C.JoinContext(self._core, divide_by_initial_world_size, enable, throw_on_early_termination)
-        try:
-            yield
-        except BaseException as error:
-            context.fail(f"{type(error).__name__}: {error}")
-            raise
-        context.finish()
+        return Join(
+            [self], enable, throw_on_early_termination, divide_by_initial_world_size=divide_by_initial_world_size
+        )
+
+    def join_hook(self, **kwargs: Any) -> JoinHook:
+        raise UnsupportedError("DistributedDataParallel's part of a Join runs in the C++ runtime; pass the object to Join.")
+
+    @property
+    def join_device(self) -> torch.device:
+        return next(self.module.parameters()).device
+
+    @property
+    def join_process_group(self) -> ProcessGroup:
+        return self.process_group
+
+    def _enter_join(self, kwargs: dict[str, Any]) -> _C.Joinable:
+        return self._core
 
     def register_comm_hook(self, state: Any, hook: Hook | CommHook) -> None:
         """One hook, before the first synchronized backward pass; collective in the groups that `state` holds.

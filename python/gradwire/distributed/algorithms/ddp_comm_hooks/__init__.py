@@ -45,6 +45,9 @@ class DDPCommHookType(enum.Enum):
     BATCHED_POWER_SGD_RANK2 = _member(partial(_power_sgd, hook=powerSGD.batched_powerSGD_hook, rank=2))
     NOOP = _member(partial(_plain, hook=debugging.noop_hook))
 
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        return getattr, (type(self), self.name)
+
 
 def register_ddp_comm_hook(comm_hook_type: DDPCommHookType, model: Any, state: Any = None) -> None:
     """Registers the hook of that type with `model`. state: a process group, or None for DDP's own."""

@@ -31,6 +31,8 @@ class NativeHook:
 
     def __init__(self, name: str, make_native: Callable[[Any], CommHook], documentation: str) -> None:
         self.make_native = make_native
+        self._name = name
+        self.__module__ = make_native.__module__
         # PyTorch goes by names when it refuses bfloat16, which works here.
         self.__name__ = f"gradwire.{name}"
         self.__qualname__ = self.__name__
@@ -41,6 +43,10 @@ class NativeHook:
         if isinstance(bucket, GradBucket):
             return self.make_native(state).run(bucket)
         return run_on_torch_bucket(self, state, bucket)
+
+    def __reduce__(self) -> str:
+        # By reference, as a function is: the hooks of this package have these names in their modules.
+        return self._name
 
     def __repr__(self) -> str:
         return f"<hook {self.__name__}>"

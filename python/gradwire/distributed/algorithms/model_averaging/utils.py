@@ -3,12 +3,13 @@
 """What averagers are made of."""
 from __future__ import annotations
 
-from typing import Any, Iterable, Iterator
+from typing import Any, Iterable
 
 import torch
 
-from gradwire._C import ProcessGroup, ReduceOp
-from gradwire.distributed._collectives import all_reduce
+from gradwire import _C
+from gradwire._C import ProcessGroup
+from gradwire.distributed._groups import _resolve
 
 __all__ = ["average_parameters", "average_parameters_or_parameter_groups", "get_params_to_average"]
 
@@ -23,21 +24,17 @@ def get_params_to_average(params: Iterable[torch.nn.Parameter] | Iterable[dict[s
     return found
 
 
-def average_parameters(params: Iterator[torch.nn.Parameter], process_group: ProcessGroup | None = None) -> None:
-    """The mean over the ranks, in place; one collective for each dtype. All ranks bring the same parameters."""
-    by_dtype: dict[torch.dtype, list[torch.nn.Parameter]] = {}
-    for parameter in params:
-        by_dtype.setdefault(parameter.dtype, []).append(parameter)
-    with torch.no_grad():
-        for parameters in by_dtype.values():
-            flat = torch.cat([parameter.reshape(-1) for parameter in parameters])
-            all_reduce(flat, ReduceOp.AVG, process_group)
-            for parameter, mean in zip(parameters, torch.split(flat, [p.numel() for p in parameters])):
-                parameter.copy_(mean.view_as(parameter))
+def average_parameters(params: Iterable[torch.nn.Parameter], process_group: ProcessGroup | None = None) -> None:
+    """Collective: parameters become their means over the ranks of the group (None: the default one), in place.
+
+    Each is divided by the number of ranks in its own dtype, then summed; in messages of at most 25 MiB. All ranks bring
+    the same parameters: MismatchError or PeerError otherwise.
+    """
+    _C.optim.average_parameters(list(params), _resolve(process_group))
 
 
 def average_parameters_or_parameter_groups(
     params: Iterable[torch.nn.Parameter] | Iterable[dict[str, Any]], process_group: ProcessGroup | None = None
 ) -> None:
     """average_parameters() of those that have a gradient."""
-    average_parameters(iter(get_params_to_average(params)), process_group)
+    average_parameters(get_params_to_average(params), process_group)

@@ -1,0 +1,90 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// What the optimizers in Python share with those of C++: who steps what, and how parameters travel.
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "binding.h"
+#include "gradwire/ddp/grad_bucket.h"
+#include "gradwire/hooks/averaged_bucket_internal.h"
+#include "gradwire/optim/model_averaging.h"
+#include "gradwire/optim/param_groups_internal.h"
+#include "gradwire/optim/partition_internal.h"
+#include "gradwire/optim/zero_internal.h"
+
+namespace gradwire::python {
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+
+// Runs `inner`, then a callable with the averaged bucket.
+class HookThenBucket final : public CommHook {
+ public:
+  HookThenBucket(const std::string& name, std::shared_ptr<CommHook> inner, py::object callable)
+      : CommHook(traits_around(name, *inner)), inner_(std::move(inner)), callable_(std::move(callable)) {}
+
+  Future run(GradBucket& bucket) override {
+    const GradBucket averaged = internal::averaged_bucket(*inner_, bucket);
+    in_python([&] { callable_.get()(py::cast(averaged)); });
+    return completed_future(averaged.buffer());
+  }
+  HookState state_dict() const override { return inner_->state_dict(); }
+  void load_state_dict(const HookState& state) override { inner_->load_state_dict(state); }
+  void end_iteration() override { inner_->end_iteration(); }
+
+ private:
+  static HookTraits traits_around(const std::string& name, const CommHook& inner) {
+    return {name + "(" + inner.traits().name + ")", /*parallel_safe=*/false, /*single_collective=*/false,
+            inner.traits().groups};
+  }
+
+  const std::shared_ptr<CommHook> inner_;
+  const HeldObject callable_;
+};
+
+}  // namespace
+
+void bind_optim(py::module_& module) {
+  py::module_ optim = module.def_submodule("optim", "Parts of optimizers over several ranks.");
+  py::class_<internal::GreedyPartition>(optim, "GreedyPartition",
+                                        "Gives parameters to ranks: the largest first, to the rank with the fewest.")
+      .def(py::init<int>(), py::arg("ranks"))
+      .def("add_group", &internal::GreedyPartition::add_group, py::arg("sizes"),
+           "The owners of one more group of parameters, by their numbers of elements.");
+  optim.def(
+      "require_same_parameters",
+      [](ProcessGroup& group, const Tensors& parameters, std::size_t groups, bool views, bool overlap) {
+        ZeroOptions options;
+        options.parameters_as_bucket_view = views;
+        options.overlap_with_ddp = overlap;
+        internal::require_same_parameters(group, parameters, groups, options);
+      },
+      py::arg("group"), py::arg("parameters"), py::arg("groups"), py::arg("parameters_as_bucket_view"),
+      py::arg("overlap_with_ddp"), Unlocked(), "Collective: MismatchError on all ranks when they differ.");
+  optim.def(
+      "require_parameters",
+      [](const std::string& who, const Tensors& parameters) { internal::require_parameters(who, parameters); },
+      py::arg("who"), py::arg("parameters"), "Parameters are dense leaves, each there once, or InvalidArgument.");
+  optim.def("pack_parameters", &internal::pack_parameters, py::arg("parameters"), Unlocked(),
+            "Moves parameters into flat buffers, one a dtype and device, which it returns.");
+  optim.def("share_parameters", &internal::share_parameters, py::arg("group"), py::arg("messages"),
+            py::arg("parameters"), py::arg("owner"), Unlocked(),
+            "Collective: all ranks get what `messages` hold on `owner`, where `parameters` lie.");
+  optim.def(
+      "average_parameters",
+      [](const Tensors& parameters, const std::shared_ptr<ProcessGroup>& group) {
+        average_parameters(parameters, group);
+      },
+      py::arg("parameters"), py::arg("group"), Unlocked(), "Collective: parameters become means over the ranks.");
+  optim.def(
+      "make_hook_then_bucket",
+      [](const std::string& name, std::shared_ptr<CommHook> inner, py::object callable) -> std::shared_ptr<CommHook> {
+        return std::make_shared<HookThenBucket>(name, std::move(inner), std::move(callable));
+      },
+      py::arg("name"), py::arg("inner"), py::arg("callable"),
+      "A hook that calls `callable` with each bucket that `inner` has averaged, in bucket order.");
+}
+
+}  // namespace gradwire::python

@@ -1,0 +1,121 @@
+# SPDX-FileCopyrightText: The gradwire authors
+# SPDX-License-Identifier: Apache-2.0
+"""Names and arguments are PyTorch's, or are known to be absent; everything says what it is."""
+import importlib
+import inspect
+import pydoc
+
+import pytest
+import torch
+import torch.distributed.nn  # noqa: F401  (torch.distributed does not import it)
+
+import gradwire
+from gradwire import distributed as dist
+from gradwire.distributed.algorithms.ddp_comm_hooks._native import NativeHook
+
+HOOKS = "algorithms.ddp_comm_hooks"
+MODULES = [
+    "distributed_c10d", "nn.functional", "algorithms.join", HOOKS, f"{HOOKS}.ddp_zero_hook", f"{HOOKS}.debugging_hooks",
+    f"{HOOKS}.default_hooks", f"{HOOKS}.mixed_precision_hooks", f"{HOOKS}.optimizer_overlap_hooks",
+    f"{HOOKS}.post_localSGD_hook", f"{HOOKS}.powerSGD_hook", f"{HOOKS}.quantization_hooks",
+    "algorithms.model_averaging.averagers", "algorithms.model_averaging.hierarchical_model_averager",
+    "algorithms.model_averaging.utils", "optim.post_localSGD_optimizer", "optim.zero_redundancy_optimizer",
+]
+
+# PyTorch's names that have no meaning here, by what one uses instead.
+ABSENT = {
+    "Backend": "names of backends are plain strings: backend_names()",
+    "BackendConfig": "a group has one backend",
+    "DebugLevel": "GRADWIRE_LOG says how much is logged",
+    "GroupName": "a str",
+    "ProcessGroupGloo": "the backend 'gloo'",
+    "get_backend_config": "a group has one backend",
+    "get_debug_level": "GRADWIRE_LOG says how much is logged",
+    "get_default_backend_for_device": "every backend takes CPU tensors",
+    "is_gloo_available": "is_backend_available('gloo')",
+    "is_mpi_available": "is_backend_available('mpi')",
+    "is_nccl_available": "is_backend_available('nccl')",
+    "is_ucc_available": "is_backend_available('ucc')",
+    "is_xccl_available": "is_backend_available('xccl')",
+    "record_comm": "PyTorch's flight recorder",
+    "reduce_op": "ReduceOp; deprecated by PyTorch",
+    "shrink_group": "new_group() of the ranks that are left",
+}
+
+
+def names_of(module):
+    names = getattr(module, "__all__", None)
+    if names is None:
+        names = [name for name, value in vars(module).items()
+                 if not name.startswith("_") and getattr(value, "__module__", "") == module.__name__]
+    return set(names)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_names_are_pytorchs_or_known_to_be_absent(name):
+    theirs = importlib.import_module(f"torch.distributed.{name}")
+    ours = importlib.import_module(f"gradwire.distributed.{name}")
+    missing = {each for each in names_of(theirs) if not hasattr(ours, each)}
+    assert missing <= ABSENT.keys(), missing - ABSENT.keys()
+
+
+def test_what_is_said_to_be_absent_is():
+    assert not [name for name in ABSENT if hasattr(dist, name)]
+
+
+def parameters_of(callable):
+    try:
+        return [parameter.name for parameter in inspect.signature(callable).parameters.values()
+                if parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)]
+    except (TypeError, ValueError):
+        return None
+
+
+@pytest.mark.parametrize("name", MODULES + ["DistributedDataParallel"])
+def test_arguments_have_pytorchs_names_in_pytorchs_order(name):
+    if name == "DistributedDataParallel":
+        pairs = {name: (torch.nn.parallel.DistributedDataParallel, gradwire.nn.parallel.DistributedDataParallel)}
+        method = "register_comm_hook no_sync join forward"
+        pairs.update({part: tuple(getattr(kind, part) for kind in pairs[name]) for part in method.split()})
+    else:
+        theirs = importlib.import_module(f"torch.distributed.{name}")
+        ours = importlib.import_module(f"gradwire.distributed.{name}")
+        pairs = {each: (getattr(theirs, each), getattr(ours, each))
+                 for each in names_of(theirs) & names_of(ours) if callable(getattr(ours, each))}
+    for each, (their, our) in pairs.items():
+        wanted, got = parameters_of(their), parameters_of(our)
+        if wanted is None or got is None or inspect.isclass(their) and their.__module__.startswith("torch._C"):
+            continue
+        if isinstance(our, NativeHook):  # DistributedDataParallel calls it; the first argument has several names in PyTorch
+            assert len(got) == len(wanted) == 2 and got[1] == wanted[1], (each, wanted, got)
+        else:
+            assert got[: len(wanted)] == wanted, (each, wanted, got)
+
+
+def public(module, seen):
+    """The public functions, classes and methods of the package from `module` on, by their names."""
+    for name in names_of(module):
+        value = getattr(module, name)
+        where = f"{module.__name__}.{name}"
+        if inspect.ismodule(value) and value.__name__.startswith("gradwire"):
+            if value not in seen:
+                seen.add(value)
+                yield where, value
+                yield from public(value, seen)
+        elif callable(value) and str(getattr(value, "__module__", "")).startswith("gradwire"):
+            yield where, value
+            if inspect.isclass(value):
+                for part, method in vars(value).items():
+                    if not part.startswith("_") and (inspect.isfunction(method) or isinstance(method, property)):
+                        yield f"{where}.{part}", method
+
+
+def test_everything_public_says_what_it_is():
+    found = dict(public(gradwire, set()))
+    assert len(found) > 150
+    silent = [where for where, value in found.items() if not inspect.getdoc(value)]
+    assert not silent, silent
+    for where in ("gradwire.distributed.all_reduce", "gradwire.nn.parallel.DistributedDataParallel",
+                  "gradwire.distributed.GradBucket", "gradwire.distributed.init_process_group"):
+        text = pydoc.plain(pydoc.render_doc(where))
+        assert len(text) > 200 and "0x" not in text, text
