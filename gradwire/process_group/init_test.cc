@@ -255,6 +255,55 @@ TEST(InitProcesses, RankZeroServesATcpStoreAgainAndAgain) {
   });
 }
 
+// The store goes with rank 0, which is told too: all the others hear of it first.
+TEST(InitProcesses, TwoRanksOfOneNumberAreToldByTheServerOnRankZero) {
+  const std::uint16_t port = free_port();
+  run_ranks("shm", 4, [&](int rank, const std::shared_ptr<Store>&) {
+    InitOptions options;
+    options.method = concat("tcp://127.0.0.1:", port);
+    options.rank = rank == 3 ? 1 : rank;
+    options.world_size = 4;
+    options.timeout = kLong;
+    try {
+      init_process_group(options);
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const MismatchError& error) {
+      EXPECT_TRUE(has(error.what(), "number 1")) << error.what();
+    }
+  });
+}
+
+// One that comes when all ranks are there is refused, and harms nobody.
+TEST(InitProcesses, ARankTooManyIsLeftOutside) {
+  const std::uint16_t port = free_port();
+  run_ranks("shm", 3, [&](int rank, const std::shared_ptr<Store>& outside) {
+    InitOptions options;
+    options.method = concat("tcp://127.0.0.1:", port);
+    options.rank = std::min(rank, 1);
+    options.world_size = 2;
+    options.timeout = kLong;
+    if (rank == 2) {
+      const std::string ready = "ready";
+      outside->wait(std::span(&ready, 1), kLong);
+      try {
+        init_process_group(options);
+        ADD_FAILURE() << "nothing was thrown";
+      } catch (const MismatchError& error) {
+        EXPECT_TRUE(has(error.what(), "rank 1 is taken")) << error.what();
+      }
+      outside->set("refused", "");
+      return;
+    }
+    const auto group = init_process_group(options);
+    expect_sum_works(*group);
+    if (rank == 0) outside->set("ready", "");
+    const std::string refused = "refused";
+    outside->wait(std::span(&refused, 1), kLong);
+    expect_sum_works(*group);
+    destroy_process_group();
+  });
+}
+
 TEST(InitProcesses, APortInUseIsAStoreError) {
   TcpStoreOptions other;
   other.is_server = true;
