@@ -24,6 +24,8 @@ namespace gradwire::internal {
 namespace {
 
 constexpr Milliseconds kLook{200};
+// How long rank 0 stays for others to hear of a failure.
+constexpr Milliseconds kHearing{2000};
 const std::string kOutcome = "outcome";
 const std::string kOk = "ok";
 const std::string kAbandoned = "abandoned";
@@ -155,11 +157,29 @@ bool Membership::join(Store& store, int world_size, Milliseconds timeout) {
     store.compare_set(kOutcome, "", kAbandoned);
     return false;
   }
-  claim(store, world_size);
-  const std::string outcome = await_outcome(store, world_size, timeout);
-  if (outcome == kAbandoned) return false;
-  if (outcome != kOk) throw_failure(outcome);
-  return true;
+  store.add("came", 1);
+  try {
+    claim(store, world_size);
+    const std::string outcome = await_outcome(store, world_size, timeout);
+    if (outcome == kAbandoned) return false;
+    if (outcome != kOk) throw_failure(outcome);
+    return true;
+  } catch (const StoreError&) {
+    throw;
+  } catch (const Error&) {
+    let_all_hear(store);
+    throw;
+  }
+}
+
+void Membership::let_all_hear(Store& store) {
+  const std::string all = "all_heard";
+  try {
+    if (store.add("heard", 1) >= store.add("came", 0)) store.set(all, "1");
+    if (rank_ == 0) store.wait(std::span(&all, 1), kHearing);
+  } catch (const TimeoutError&) {  // some died, or are late
+  } catch (const StoreError&) {    // the store went first
+  }
 }
 
 void Membership::refuse_late(Store& store, const std::string& outcome) {

@@ -41,6 +41,8 @@ class Membership {
  private:
   // Whether this rank is in (else: try the next generation).
   bool join(Store& store, int world_size, Milliseconds timeout);
+  // After a failure: rank 0 may serve the store, which goes with it, and waits a moment until those who came know too.
+  void let_all_hear(Store& store);
   // Throws when an outcome that is there already is this rank's too.
   void refuse_late(Store& store, const std::string& outcome);
   void claim(Store& store, int world_size);

@@ -280,9 +280,9 @@ TEST_F(CharLmNetworkJobs, TorchrunOnTwoHostsLearnsTheSame) {
 TEST_F(CharLmNetworkJobs, MpirunOnTwoHostsLearnsTheSame) {
   if (std::string(MPIRUN_PROGRAM).empty()) GTEST_SKIP() << "gradwire was built without MPI";
   connect({2, 2, "1gbit"});
-  // mpirun logs in to the other host with this.
-  std::ofstream(scratch("ssh")) << hosts().shell_script();
-  ::chmod(scratch("ssh").c_str(), 0700);
+  // mpirun logs in to the other host with this; one that is called ssh would get options of ssh.
+  std::ofstream(scratch("log-in")) << hosts().shell_script();
+  ::chmod(scratch("log-in").c_str(), 0700);
   std::filesystem::create_directory(scratch("mpi"));
   const auto mpirun = [&](const Words& more) {
     Words words = hosts().enter(0);
@@ -302,7 +302,7 @@ TEST_F(CharLmNetworkJobs, MpirunOnTwoHostsLearnsTheSame) {
                                "none",
                                "--mca",
                                "plm_rsh_agent",
-                               scratch("ssh"),
+                               scratch("log-in"),
                                "--mca",
                                "oob_tcp_if_include",
                                "eth0",
