@@ -3,6 +3,8 @@
 // The calls of HybridGroup, each in steps within the host and between hosts.
 #include <ATen/Functions.h>
 
+#include <algorithm>
+#include <deque>
 #include <utility>
 
 #include "gradwire/process_group/hybrid/hybrid_call_internal.h"
@@ -19,6 +21,9 @@ using internal::Outputs;
 
 // Below this an all-reduce takes as long as its messages' latency, of which one rank a host needs the fewest.
 constexpr std::int64_t kLeaderBytes = 16 << 10;
+// A larger one goes in pieces of so many bytes of the tensor, so many of them under way at a time.
+constexpr std::int64_t kPieceBytes = 4 << 20;
+constexpr std::size_t kPiecesUnderWay = 3;
 
 // What the first level of an `op` over two levels does, and the second.
 ReduceOp within_host(ReduceOp op) { return op.kind == ReduceOp::Kind::avg ? ReduceOp::sum() : op; }
@@ -44,23 +49,57 @@ void HybridGroup::reduce_through_leader(Call& call, const at::Tensor& row, Reduc
   call.local.broadcast({row}, call.rooted<BroadcastOptions>(0))->wait();
 }
 
-void HybridGroup::reduce_by_shares(Call& call, const at::Tensor& row, ReduceOp op) {
+// A part of a tensor on its way through both levels.
+struct HybridGroup::Piece {
+  at::Tensor shared;  // what divides by the ranks of the host, and what does not
+  at::Tensor rest;
+  at::Tensor mine;  // this rank's share; the last rank of a host speaks for the rest, too
+  std::shared_ptr<Work> between;
+};
+
+HybridGroup::Piece HybridGroup::begin_piece(Call& call, const at::Tensor& row, ReduceOp op) {
   const int sharers = call.local.size();
   const std::int64_t share = row.numel() / sharers;
-  const at::Tensor shared = row.narrow(0, 0, share * sharers);
-  const at::Tensor rest = row.narrow(0, shared.numel(), row.numel() - shared.numel());
-  // The last rank of a host speaks for what does not divide, too.
-  const bool has_rest = call.local.rank() == sharers - 1;
-  const at::Tensor mine = at::empty({share + (has_rest ? rest.numel() : 0)}, row.options());
-  const at::Tensor part = mine.narrow(0, 0, share);
-  const at::Tensor part_of_rest = mine.narrow(0, share, mine.numel() - share);
-  call.local.reduce_scatter_tensor(part, shared, call.reducing<ReduceScatterOptions>(within_host(op)))->wait();
-  if (rest.numel() > 0) call.local.all_reduce({rest}, call.reducing<AllReduceOptions>(within_host(op)))->wait();
-  if (has_rest) part_of_rest.copy_(rest);
-  call.cross->all_reduce({mine}, call.reducing<AllReduceOptions>(between_hosts(op)))->wait();
-  call.local.all_gather_into_tensor(shared, part, call.options<AllGatherOptions>())->wait();
-  if (has_rest) rest.copy_(part_of_rest);
-  if (rest.numel() > 0) call.local.broadcast({rest}, call.rooted<BroadcastOptions>(sharers - 1))->wait();
+  Piece piece;
+  piece.shared = row.narrow(0, 0, share * sharers);
+  piece.rest = row.narrow(0, share * sharers, row.numel() - share * sharers);
+  const bool has_rest = call.local.rank() == sharers - 1 && piece.rest.numel() > 0;
+  piece.mine = at::empty({share + (has_rest ? piece.rest.numel() : 0)}, row.options());
+  const auto within = call.reducing<ReduceScatterOptions>(within_host(op));
+  call.local.reduce_scatter_tensor(piece.mine.narrow(0, 0, share), piece.shared, within)->wait();
+  if (piece.rest.numel() > 0)
+    call.local.all_reduce({piece.rest}, call.reducing<AllReduceOptions>(within_host(op)))->wait();
+  if (has_rest) piece.mine.narrow(0, share, piece.rest.numel()).copy_(piece.rest);
+  auto between = call.reducing<AllReduceOptions>(between_hosts(op));
+  between.async = true;
+  piece.between = call.cross->all_reduce({piece.mine}, between);
+  return piece;
+}
+
+void HybridGroup::end_piece(Call& call, const Piece& piece) {
+  const int sharers = call.local.size();
+  const std::int64_t share = piece.shared.numel() / sharers;
+  piece.between->wait();
+  call.local.all_gather_into_tensor(piece.shared, piece.mine.narrow(0, 0, share), call.options<AllGatherOptions>())
+      ->wait();
+  if (piece.rest.numel() == 0) return;
+  if (call.local.rank() == sharers - 1) piece.rest.copy_(piece.mine.narrow(0, share, piece.rest.numel()));
+  call.local.broadcast({piece.rest}, call.rooted<BroadcastOptions>(sharers - 1))->wait();
+}
+
+// Piece by piece, so that neither the network nor the memory of the host waits for the other.
+void HybridGroup::reduce_by_shares(Call& call, const at::Tensor& row, ReduceOp op) {
+  std::deque<Piece> under_way;
+  const auto end_first = [&] {
+    end_piece(call, under_way.front());
+    under_way.pop_front();
+  };
+  const std::int64_t each = kPieceBytes / row.element_size() / call.local.size() * call.local.size();
+  for (std::int64_t begin = 0; begin < row.numel(); begin += each) {
+    if (under_way.size() == kPiecesUnderWay) end_first();
+    under_way.push_back(begin_piece(call, row.narrow(0, begin, std::min(each, row.numel() - begin)), op));
+  }
+  while (!under_way.empty()) end_first();
 }
 
 // rows[r] = part of rank r.

@@ -26,6 +26,7 @@ struct Outputs;
 //   broadcast, reduce               one rank a host speaks for it.
 //   all_gather, reduce_scatter      a rank's part crosses once to each other host.
 //   gather, scatter, all_to_all, barrier, point to point     the group that crosses hosts, as it is.
+// A large all-reduce goes in pieces, so that the sums within the host take their time while the network works.
 // Small all-reduces, and all on hosts with different numbers of ranks, go through one rank a host. all_gather and
 // reduce_scatter on such hosts go through the group that crosses hosts, as they are.
 //
@@ -100,6 +101,7 @@ class HybridGroup final : public ProcessGroup {
     std::shared_ptr<ProcessGroup> cross;
   };
   class Call;
+  struct Piece;
   using Body = std::function<void(Call& call)>;
 
   HybridGroup(Groups groups, std::vector<int> host_of);
@@ -112,6 +114,8 @@ class HybridGroup final : public ProcessGroup {
   // The steps of the collectives, on memory in order.
   void reduce_through_leader(Call& call, const at::Tensor& row, ReduceOp op);
   void reduce_by_shares(Call& call, const at::Tensor& row, ReduceOp op);
+  static Piece begin_piece(Call& call, const at::Tensor& row, ReduceOp op);
+  static void end_piece(Call& call, const Piece& piece);
   void gather_rows(Call& call, const at::Tensor& rows, const at::Tensor& part);
   void reduce_rows(Call& call, const at::Tensor& part, const at::Tensor& rows, ReduceOp op);
 

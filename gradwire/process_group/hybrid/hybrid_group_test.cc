@@ -19,6 +19,7 @@ namespace {
 using test_support::run_ranks;
 
 constexpr Milliseconds kLong = std::chrono::minutes(2);
+constexpr std::int64_t kManyPieces = 4'500'001;  // float32: four pieces of an all-reduce and a bit
 
 // Which host each rank is on, as a name: "0011".
 class Hybrid : public ::testing::TestWithParam<const char*> {
@@ -38,6 +39,7 @@ class Hybrid : public ::testing::TestWithParam<const char*> {
     groups.hybrid = HybridGroup::make(groups.everyone, groups.flat->split(host_of(rank)));
     return groups;
   }
+  static void after_an_error_every_call_fails_with_it(std::int64_t count);
   static void on_ranks(const std::function<void(const Groups& groups)>& body) {
     run_ranks("threads", world(), [&](int rank, const std::shared_ptr<Store>& store) {
       const Groups groups = make(rank, store);
@@ -161,6 +163,22 @@ TEST_P(Hybrid, WhatMovesIsAsInAFlatGroup) {
   });
 }
 
+// A piece holds 4 MiB: one and a bit, four and a bit; what is left divides by no number of ranks.
+TEST_P(Hybrid, ABigAllReduceInPiecesIsThatOfAFlatGroup) {
+  on_ranks([](const Groups& groups) {
+    for (const std::int64_t count : {(std::int64_t{1} << 20) + 7, kManyPieces}) {
+      const at::Tensor mine = values(groups.flat->rank(), count, at::kFloat);
+      expect_as_flat(*groups.flat, *groups.hybrid, [&](ProcessGroup& group) {
+        const at::Tensor tensor = mine.clone();
+        AllReduceOptions options;
+        options.op = ReduceOp::avg();
+        group.all_reduce({tensor}, options)->wait();
+        return tensor;
+      });
+    }
+  });
+}
+
 TEST_P(Hybrid, BetweenHostsABigAllReduceSendsItsBytesOnceAHost) {
   on_ranks([](const Groups& groups) {
     constexpr std::int64_t kCount = 120'001;
@@ -209,7 +227,7 @@ TEST_P(Hybrid, DuplicatesAndPartsAreHybridToo) {
   });
 }
 
-TEST_P(Hybrid, AfterAnErrorEveryCallFailsWithIt) {
+void Hybrid::after_an_error_every_call_fails_with_it(std::int64_t count) {
   run_ranks("threads", world(), [&](int rank, const std::shared_ptr<Store>& store) {
     const Groups groups = make(rank, store);
     groups.flat->barrier()->wait();
@@ -220,7 +238,7 @@ TEST_P(Hybrid, AfterAnErrorEveryCallFailsWithIt) {
     }
     std::string first;
     try {
-      groups.hybrid->all_reduce({at::ones({10})})->wait();
+      groups.hybrid->all_reduce({at::ones({count})})->wait();
       ADD_FAILURE() << "rank 0 never calls";
     } catch (const Error& error) {
       first = error.what();
@@ -233,6 +251,11 @@ TEST_P(Hybrid, AfterAnErrorEveryCallFailsWithIt) {
       EXPECT_EQ(error.what(), first);
     }
   });
+}
+
+// With one piece under way, and with as many as there may be.
+TEST_P(Hybrid, AfterAnErrorEveryCallFailsWithIt) {
+  for (const std::int64_t count : {std::int64_t{10}, kManyPieces}) after_an_error_every_call_fails_with_it(count);
 }
 
 TEST_P(Hybrid, MemoryIsRefusedToAllOrNone) {
