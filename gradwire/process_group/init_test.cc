@@ -159,6 +159,17 @@ TEST_P(Init, TwoRanksOfOneNumberAreAMismatchOnAllRanks) {
   });
 }
 
+TEST(InitProcesses, AnotherVersionIsAMismatchThatNamesBoth) {
+  const auto store = std::make_shared<HashStore>();
+  store->set("gradwire//g0/version", "99.1.2");
+  try {
+    init_process_group(through(store, 0, 1, "shm"));
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const MismatchError& error) {
+    EXPECT_TRUE(has(error.what(), "rank 0 has gradwire ") && has(error.what(), "another rank 99.1.2")) << error.what();
+  }
+}
+
 TEST_P(Init, RanksThatDoNotComeAreNamed) {
   run_ranks(GetParam(), 2, [](int rank, const std::shared_ptr<Store>& store) {
     InitOptions options = through(store, rank, 4, GetParam());

@@ -203,10 +203,14 @@ void Membership::claim(Store& store, int world_size) {
   const std::string mine = process_identity();
   // The claim comes first: who finds a failure looks for the processes it belongs to.
   const std::string holder = store.compare_set(claim_key(rank_), "", mine);
+  const std::string version = store.compare_set("version", "", GRADWIRE_VERSION);
   const std::string agreed = store.compare_set("size", "", size);
   std::string problem;
   if (holder != mine) {
     problem = concat("two ranks have the number ", rank_, ": ", process_of(holder), " and ", process_of(mine));
+  } else if (version != GRADWIRE_VERSION) {
+    problem = concat("rank ", rank_, " has gradwire " GRADWIRE_VERSION ", another rank ", version,
+                     "; install one version on all hosts");
   } else if (agreed != size) {
     problem = concat("rank ", rank_, " was started with a world of ", size, " ranks, another with ", agreed);
   }

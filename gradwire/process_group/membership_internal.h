@@ -18,7 +18,7 @@ namespace gradwire::internal {
 // of one process: each is a generation, whose keys begin with "g<number>/". A generation has a world size, a claim for
 // each rank (which process it is), and one outcome, which is written once:
 //   ok          every rank is there
-//   mismatch    ranks disagree: another world size, or two processes with one rank
+//   mismatch    ranks disagree: another version of gradwire or world size, or two processes with one rank
 //   lost        a rank died or gave up while the others waited
 //   abandoned   left over from a job that died during its rendezvous, and found by a rank of a later one
 // Ranks join the first generation without an outcome; one that comes late to a failure of processes that still live
