@@ -17,52 +17,80 @@
 namespace gradwire::compress {
 namespace {
 
+class Run final : public ExchangeRun {
+ public:
+  Run(Transport& transport, const Codec& codec, const ExchangeCall& call, Workspace& workspace)
+      : transport_(transport), codec_(codec), call_(call), workspace_(workspace) {}
+
+  bool advance() override {
+    if (call_.values.empty()) return false;
+    if (encodings_.parts.empty()) {
+      send_encoding();
+      return true;
+    }
+    finish(encodings_.transfer);
+    for (int r = 0; r < transport_.size(); ++r) add_decoded(r);
+    divide(call_.mean, divisor_of(call_, transport_), call_.mean);
+    return false;
+  }
+
+  std::size_t sent() const noexcept override { return encodings_.sent; }
+
+ private:
+  EncodeKey key_of(int rank) const noexcept {
+    EncodeKey key = call_.key;
+    key.rank = static_cast<std::uint32_t>(rank);
+    return key;
+  }
+
+  void send_encoding() {
+    const std::size_t count = call_.values.size();
+    const EncodeKey key = key_of(transport_.rank());
+    const auto room = room_in(workspace_.outgoing, codec_.encoded_size(count, key.step));
+    const std::size_t size = codec_.encode(call_.values, key, room);
+    encodings_ = start_gathering(
+        transport_, codec_, key.step, size, count, [count](int) { return count; }, workspace_);
+  }
+
+  // Puts the first rank's decoded values into the mean, or adds another's.
+  void add_decoded(int rank) {
+    const auto bytes = encodings_.parts[static_cast<std::size_t>(rank)];
+    const bool first = rank == 0;
+    if (rank == transport_.rank() && !call_.delivered.empty()) {
+      codec_.decode(bytes, key_of(rank), call_.delivered);
+      if (first) {
+        std::copy(call_.delivered.begin(), call_.delivered.end(), call_.mean.begin());
+      } else {
+        add(call_.mean, call_.delivered);
+      }
+    } else if (first) {
+      codec_.decode(bytes, key_of(rank), call_.mean);
+    } else {
+      const auto decoded = room_in(workspace_.decoded, call_.mean.size());
+      codec_.decode(bytes, key_of(rank), decoded);
+      add(call_.mean, decoded);
+    }
+  }
+
+  Transport& transport_;
+  const Codec& codec_;
+  const ExchangeCall call_;
+  Workspace& workspace_;
+  Encodings encodings_;  // no parts: not encoded yet
+};
+
 class AllGatherExchange final : public Exchange {
  public:
   std::string name() const override { return "all_gather"; }
 
-  std::size_t run(Transport& transport, const Codec& codec, const ExchangeCall& call,
-                  Workspace& workspace) const override {
+  std::unique_ptr<ExchangeRun> start(Transport& transport, const Codec& codec, const ExchangeCall& call,
+                                     Workspace& workspace) const override {
     require_fitting(transport, call);
-    const std::size_t count = call.values.size();
-    if (count == 0) return 0;
-    EncodeKey key = call.key;
-    key.rank = static_cast<std::uint32_t>(transport.rank());
-    const auto room = room_in(workspace.outgoing, codec.encoded_size(count, key.step));
-    const std::size_t size = codec.encode(call.values, key, room);
-    const Encodings encodings = gather_encodings(
-        transport, codec, key.step, size, count, [&](int) { return count; }, workspace);
-    for (int r = 0; r < transport.size(); ++r) {
-      key.rank = static_cast<std::uint32_t>(r);
-      add_decoded(codec, key, encodings.parts[static_cast<std::size_t>(r)], r == transport.rank(), call, workspace);
-    }
-    divide(call.mean, divisor_of(call, transport), call.mean);
-    return encodings.sent;
+    return std::make_unique<Run>(transport, codec, call, workspace);
   }
 
   std::size_t bytes_sent(const Codec& codec, std::size_t count, int world, std::uint64_t step) const override {
     return count == 0 ? 0 : gathered_bytes(codec, step, count, world);
-  }
-
- private:
-  // Puts the first rank's decoded values into `mean`, or adds another's.
-  static void add_decoded(const Codec& codec, const EncodeKey& key, std::span<const std::byte> bytes, bool own,
-                          const ExchangeCall& call, Workspace& workspace) {
-    const bool first = key.rank == 0;
-    if (own && !call.delivered.empty()) {
-      codec.decode(bytes, key, call.delivered);
-      if (first) {
-        std::copy(call.delivered.begin(), call.delivered.end(), call.mean.begin());
-      } else {
-        add(call.mean, call.delivered);
-      }
-    } else if (first) {
-      codec.decode(bytes, key, call.mean);
-    } else {
-      const auto decoded = room_in(workspace.decoded, call.mean.size());
-      codec.decode(bytes, key, decoded);
-      add(call.mean, decoded);
-    }
   }
 };
 

@@ -30,8 +30,7 @@
 namespace gradwire::compress {
 namespace {
 
-// One run; its steps in order.
-class Run {
+class Run final : public ExchangeRun {
  public:
   Run(Transport& transport, const Codec& codec, const ExchangeCall& call, Workspace& workspace)
       : transport_(transport),
@@ -44,14 +43,27 @@ class Run {
         header_(codec.is_fixed_size() ? 0 : kSizeBytes),
         stride_(header_ + codec.encoded_size(largest_, call.key.step)) {}
 
-  std::size_t go() {
-    encode_chunks();
-    exchange_chunks();
-    add_chunks();
-    exchange_means();
-    settle_own_chunk();
-    return sent_;
+  bool advance() override {
+    if (call_.values.empty()) return false;
+    switch (next_++) {
+      case 0:
+        encode_chunks();
+        send_chunks();
+        return true;
+      case 1:
+        finish(chunks_);
+        add_chunks();
+        send_mean();
+        return true;
+      default:
+        finish(means_.transfer);
+        decode_means();
+        settle_own_chunk();
+        return false;
+    }
   }
+
+  std::size_t sent() const noexcept override { return sent_; }
 
  private:
   std::size_t begin_of(int r) const noexcept { return chunk_begin(call_.values.size(), world_, r); }
@@ -87,11 +99,11 @@ class Run {
     }
   }
 
-  void exchange_chunks() {
+  void send_chunks() {
     if (world_ == 1) return;
     if (header_ != 0) shorten_parts();
     const std::size_t bytes = static_cast<std::size_t>(world_) * stride_;
-    transport_.all_to_all(room_in(workspace_.outgoing, bytes), room_in(workspace_.incoming, bytes));
+    chunks_ = transport_.start_all_to_all(room_in(workspace_.outgoing, bytes), room_in(workspace_.incoming, bytes));
     sent_ += static_cast<std::size_t>(world_ - 1) * stride_;
   }
 
@@ -138,20 +150,24 @@ class Run {
     return std::span<const float>(workspace_.own).first(length_of(rank_));
   }
 
-  // Steps 4 and 5.
-  void exchange_means() {
+  // Step 4.
+  void send_mean() {
     const Codec& codec = codec_.for_means();
     const std::size_t length = length_of(rank_);
     const auto mean = room_in(workspace_.decoded, length);
     divide(room_in(workspace_.sum, length), divisor_of(call_, transport_), mean);
     const auto room = room_in(workspace_.outgoing, codec.encoded_size(largest_, call_.key.step));
     const std::size_t size = codec.encode(mean, key(rank_, world_ + rank_), room);
-    const Encodings encodings = gather_encodings(
-        transport_, codec, call_.key.step, size, largest_, [&](int r) { return length_of(r); }, workspace_);
+    means_ = start_gathering(
+        transport_, codec, call_.key.step, size, largest_, [this](int r) { return length_of(r); }, workspace_);
+    sent_ += means_.sent;
+  }
+
+  // Step 5.
+  void decode_means() {
     for (int r = 0; r < world_; ++r) {
-      codec.decode(encodings.parts[static_cast<std::size_t>(r)], key(r, world_ + r), chunk(call_.mean, r));
+      codec_.for_means().decode(means_.parts[static_cast<std::size_t>(r)], key(r, world_ + r), chunk(call_.mean, r));
     }
-    sent_ += encodings.sent;
   }
 
   // What the second encoding lost is this rank's to deliver.
@@ -168,7 +184,7 @@ class Run {
 
   Transport& transport_;
   const Codec& codec_;
-  const ExchangeCall& call_;
+  const ExchangeCall call_;
   Workspace& workspace_;
   int world_;
   int rank_;
@@ -177,16 +193,19 @@ class Run {
   std::size_t stride_;       // bytes of a part
   std::size_t longest_ = 0;  // encoding for another rank
   std::size_t sent_ = 0;
+  int next_ = 0;                      // step of advance()
+  std::unique_ptr<Transfer> chunks_;  // on their way to their owners
+  Encodings means_;
 };
 
 class AllReduceExchange final : public Exchange {
  public:
   std::string name() const override { return "all_reduce"; }
 
-  std::size_t run(Transport& transport, const Codec& codec, const ExchangeCall& call,
-                  Workspace& workspace) const override {
+  std::unique_ptr<ExchangeRun> start(Transport& transport, const Codec& codec, const ExchangeCall& call,
+                                     Workspace& workspace) const override {
     require_fitting(transport, call);
-    return call.values.empty() ? 0 : Run(transport, codec, call, workspace).go();
+    return std::make_unique<Run>(transport, codec, call, workspace);
   }
 
   std::size_t bytes_sent(const Codec& codec, std::size_t count, int world, std::uint64_t step) const override {

@@ -14,6 +14,7 @@ class CastCodec final : public Codec {
   std::string name() const override { return dtype_ == DType::f16 ? "fp16" : "bf16"; }
   std::size_t max_encoded_size(std::size_t count) const noexcept override { return 2 * count; }
   bool is_fixed_size() const noexcept override { return true; }
+  bool codes_by_block() const noexcept override { return true; }
   std::size_t encode(std::span<const float> values, const EncodeKey&, std::span<std::byte> bytes) const override {
     require_room(*this, values.size(), bytes.size());
     kernels::cast(DType::f32, values.data(), dtype_, bytes.data(), values.size());

@@ -49,6 +49,10 @@ class Codec {
   // encoded. Not so for bare signs.
   virtual bool keeps_scale() const noexcept { return true; }
 
+  // Whether a value's code depends on no value outside its block (or on none but itself), so that a long vector may as
+  // well be encoded in pieces. Not so where values compete for places (top-k).
+  virtual bool codes_by_block() const noexcept { return false; }
+
   // The codec for a mean of decoded values, in an exchange that encodes twice: this one, but where coding twice would
   // scale twice (unbiased random-k). It lives as long as this one.
   virtual const Codec& for_means() const noexcept { return *this; }

@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
+#include <limits>
+#include <utility>
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
@@ -21,17 +24,79 @@ void require_within(std::span<const Segment> segments, std::size_t count) {
   }
 }
 
+// What a network takes milliseconds for and a processor's cache holds; and what is worth a message to one rank.
+constexpr std::size_t kPieceValues = std::size_t{1} << 20;
+constexpr std::size_t kLeastChunk = std::size_t{1} << 17;
+
+// The parts of segments in the `count` values from `begin`, counted from there.
+std::vector<Segment> segments_within(std::span<const Segment> segments, std::size_t begin, std::size_t count) {
+  std::vector<Segment> within;
+  for (const Segment& segment : segments) {
+    const std::size_t from = std::max(segment.offset, begin);
+    const std::size_t to = std::min(segment.offset + segment.count, begin + count);
+    if (from >= to) continue;
+    within.push_back(
+        {segment.name, from - begin, to - from, segment.first + (from - segment.offset), segment.of_parameter()});
+  }
+  return within;
+}
+
 bool is_finite(std::span<const float> values) noexcept {
   return std::isfinite(kernels::max_magnitude(values.data(), values.size()));
 }
 
 }  // namespace
 
-// What one call works in.
+// What one piece works in.
 struct Compressor::Scratch {
   Workspace workspace;
   std::vector<float> values;
   std::vector<float> delivered;
+};
+
+// A part of a gradient on its way: what the memory adds, the exchange, what the memory keeps.
+class Compressor::Piece {
+ public:
+  // `segments` lie within `gradient`.
+  Piece(Compressor& owner, Transport& transport, std::vector<Segment> segments, const EncodeKey& key, double divisor,
+        std::span<float> gradient)
+      : owner_(owner), segments_(std::move(segments)), gradient_(gradient), scratch_(owner.take_scratch()) {
+    ExchangeCall call{.key = key, .divisor = divisor, .values = gradient, .mean = gradient, .delivered = {}};
+    if (owner_.memory_->remembers()) {
+      const auto values = room_in(scratch_->values, gradient.size());
+      std::copy(gradient.begin(), gradient.end(), values.begin());
+      owner_.memory_->before(segments_, transport.size(), values);
+      call.values = values;
+      values_ = values;
+      call.delivered = room_in(scratch_->delivered, gradient.size());
+      delivered_ = call.delivered;
+    }
+    run_ = owner_.exchange_->start(transport, *owner_.codec_, call, scratch_->workspace);
+  }
+
+  // As ExchangeRun::advance().
+  bool advance() {
+    if (run_->advance()) return true;
+    if (owner_.memory_->remembers() && is_finite(gradient_)) {
+      owner_.memory_->after(segments_, values_, delivered_, gradient_);
+    }
+    return false;
+  }
+
+  // After the last advance(); after an error the scratch goes, with what it holds.
+  std::size_t end() {
+    owner_.give_back(std::move(scratch_));
+    return run_->sent();
+  }
+
+ private:
+  Compressor& owner_;
+  const std::vector<Segment> segments_;
+  const std::span<float> gradient_;
+  std::span<const float> values_;
+  std::span<const float> delivered_;
+  std::unique_ptr<Scratch> scratch_;
+  std::unique_ptr<ExchangeRun> run_;  // goes first: what it sends lies in the scratch
 };
 
 Compressor::Compressor(std::unique_ptr<Codec> codec, std::unique_ptr<Memory> memory, std::unique_ptr<Exchange> exchange,
@@ -63,29 +128,40 @@ void Compressor::give_back(std::unique_ptr<Scratch> scratch) noexcept {
 std::size_t Compressor::all_reduce(Transport& transport, std::span<const Segment> segments, const CompressCall& call,
                                    std::span<float> gradient) {
   require_within(segments, gradient.size());
-  auto scratch = take_scratch();
-  const std::size_t sent = run(transport, segments, call, gradient, *scratch);
-  // After an error it goes, with what it holds.
-  give_back(std::move(scratch));
+  const std::size_t each = piece_values(transport.size());
+  const std::size_t pieces = gradient.size() <= each ? 1 : divide_up(gradient.size(), each);
+  std::deque<Piece> under_way;
+  std::size_t sent = 0;
+  for (std::size_t started = 0; started < pieces || !under_way.empty();) {
+    if (started < pieces) {
+      const std::size_t begin = started * each;
+      const std::size_t count = std::min(each, gradient.size() - begin);
+      under_way.emplace_back(*this, transport, segments_within(segments, begin, count),
+                             EncodeKey{seed_, call.tensor * pieces + started, call.step, 0}, call.divisor,
+                             gradient.subspan(begin, count));
+      ++started;
+    }
+    // The newest first, so that there is something on its way while the older ones are worked on.
+    bool first_goes_on = true;
+    for (auto piece = under_way.rbegin(); piece != under_way.rend(); ++piece) first_goes_on = piece->advance();
+    if (first_goes_on) continue;
+    sent += under_way.front().end();
+    under_way.pop_front();
+  }
   return sent;
 }
 
-std::size_t Compressor::run(Transport& transport, std::span<const Segment> segments, const CompressCall& call,
-                            std::span<float> gradient, Scratch& scratch) {
-  ExchangeCall exchange;
-  exchange.key = {seed_, call.tensor, call.step, 0};
-  exchange.divisor = call.divisor;
-  exchange.values = gradient;
-  exchange.mean = gradient;
-  if (!memory_->remembers()) return exchange_->run(transport, *codec_, exchange, scratch.workspace);
-  const auto values = room_in(scratch.values, gradient.size());
-  std::copy(gradient.begin(), gradient.end(), values.begin());
-  memory_->before(segments, transport.size(), values);
-  exchange.values = values;
-  exchange.delivered = room_in(scratch.delivered, gradient.size());
-  const std::size_t sent = exchange_->run(transport, *codec_, exchange, scratch.workspace);
-  if (is_finite(gradient)) memory_->after(segments, values, exchange.delivered, gradient);
-  return sent;
+std::size_t Compressor::piece_values(int world) const noexcept {
+  if (!codec_->codes_by_block() || !memory_->works_by_value()) return std::numeric_limits<std::size_t>::max();
+  return std::max(kPieceValues, static_cast<std::size_t>(world) * kLeastChunk);
+}
+
+std::size_t Compressor::bytes_sent(std::size_t count, int world, std::uint64_t step) const {
+  const std::size_t each = piece_values(world);
+  const std::size_t rest = count % each;
+  const std::size_t whole = count / each;
+  const std::size_t of_whole = whole == 0 ? 0 : whole * exchange_->bytes_sent(*codec_, each, world, step);
+  return of_whole + exchange_->bytes_sent(*codec_, rest, world, step);
 }
 
 std::string Compressor::name() const {

@@ -27,8 +27,10 @@ struct CompressCall {
   double divisor = 0;        // what the sum of all ranks is divided by; 0: the number of ranks
 };
 
-// Thread-safe for calls that name different parameters at once. Buffers are kept from call to call, one set for each of
-// the calls that ran at a time.
+// Thread-safe for calls that name different parameters at once. Buffers are kept from call to call.
+//
+// A long gradient goes in pieces where the codec and the memory allow it (Codec::codes_by_block,
+// Memory::works_by_value): each is an exchange of its own, and while one is on its way the next is encoded.
 class Compressor {
  public:
   Compressor(std::unique_ptr<Codec> codec, std::unique_ptr<Memory> memory, std::unique_ptr<Exchange> exchange,
@@ -41,16 +43,19 @@ class Compressor {
   //
   // An infinity or a NaN in any rank's gradient reaches all ranks as a gradient that is not finite somewhere. All ranks
   // see that in the same bits, and all leave their memories as they were before the call: the step is going to be
-  // skipped, as under a gradient scaler. (Other calls of that step, whose gradients were finite, have updated theirs.)
+  // skipped, as under a gradient scaler. (Other calls of that step, whose gradients were finite, have updated theirs,
+  // and so have the other pieces of this one.)
   //
-  // Throws what Exchange::run() and Memory::before() throw; `gradient` is unspecified then, the memory as it was.
+  // Throws what Exchange::run() and Memory::before() throw; `gradient` is unspecified then, the memory as it was
+  // but for pieces that had arrived.
   std::size_t all_reduce(Transport& transport, std::span<const Segment> segments, const CompressCall& call,
                          std::span<float> gradient);
 
   // What all_reduce() would return; see Exchange::bytes_sent.
-  std::size_t bytes_sent(std::size_t count, int world, std::uint64_t step = 0) const {
-    return exchange_->bytes_sent(*codec_, count, world, step);
-  }
+  std::size_t bytes_sent(std::size_t count, int world, std::uint64_t step = 0) const;
+
+  // How many values a piece has among `world` ranks; the last has what is left.
+  std::size_t piece_values(int world) const noexcept;
 
   // What make_compressor() would be given for it.
   std::string name() const;
@@ -63,8 +68,7 @@ class Compressor {
 
  private:
   struct Scratch;
-  std::size_t run(Transport& transport, std::span<const Segment> segments, const CompressCall& call,
-                  std::span<float> gradient, Scratch& scratch);
+  class Piece;
   std::unique_ptr<Scratch> take_scratch() GRADWIRE_EXCLUDES(mutex_);
   void give_back(std::unique_ptr<Scratch> scratch) noexcept GRADWIRE_EXCLUDES(mutex_);
 

@@ -51,9 +51,9 @@ std::vector<std::size_t> gather_sizes(Transport& transport, const Codec& codec, 
   return sizes;
 }
 
-Encodings gather_encodings(Transport& transport, const Codec& codec, std::uint64_t step, std::size_t size,
-                           std::size_t largest_count, const std::function<std::size_t(int)>& count_of,
-                           Workspace& workspace) {
+Encodings start_gathering(Transport& transport, const Codec& codec, std::uint64_t step, std::size_t size,
+                          std::size_t largest_count, const std::function<std::size_t(int)>& count_of,
+                          Workspace& workspace) {
   const auto ranks = static_cast<std::size_t>(transport.size());
   Encodings result;
   result.parts.resize(ranks);
@@ -71,7 +71,7 @@ Encodings gather_encodings(Transport& transport, const Codec& codec, std::uint64
     result.sent += (ranks - 1) * kSizeBytes;
   }
   const auto incoming = room_in(workspace.incoming, ranks * stride);
-  transport.all_gather(std::span<const std::byte>(workspace.outgoing).first(stride), incoming);
+  result.transfer = transport.start_all_gather(std::span<const std::byte>(workspace.outgoing).first(stride), incoming);
   result.sent += (ranks - 1) * stride;
   for (std::size_t r = 0; r < ranks; ++r) result.parts[r] = incoming.subspan(r * stride, sizes[r]);
   return result;

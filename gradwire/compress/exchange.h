@@ -41,7 +41,21 @@ struct ExchangeCall {
   std::span<float> delivered;     // out; empty when nobody wants to know
 };
 
-// An immutable object; run() may be called by several threads at once, with a Workspace and a Transport each.
+// An exchange that was started. What it was made of must outlive it.
+class ExchangeRun {
+ public:
+  virtual ~ExchangeRun() = default;
+
+  // Waits for the communication that it started last, works on what came, and starts the next. Returns false when all
+  // is done. Between two calls others may use the transport, in the same order on all ranks. Throws what run() throws.
+  virtual bool advance() = 0;
+
+  // The bytes that this rank sent so far.
+  virtual std::size_t sent() const noexcept = 0;
+};
+
+// An immutable object; run() and start() may be called by several threads at once, with a Workspace and a Transport
+// each.
 class Exchange {
  public:
   virtual ~Exchange() = default;
@@ -59,8 +73,16 @@ class Exchange {
   // Throws InvalidArgument before any communication when spans differ in length; MismatchError when bytes of a peer are
   // no encoding (a rank that meets this stops there: end the group, so that the others do not wait for the rest of the
   // call until their deadline); what the transport throws.
-  virtual std::size_t run(Transport& transport, const Codec& codec, const ExchangeCall& call,
-                          Workspace& workspace) const = 0;
+  std::size_t run(Transport& transport, const Codec& codec, const ExchangeCall& call, Workspace& workspace) const {
+    const auto started = start(transport, codec, call, workspace);
+    while (started->advance()) {
+    }
+    return started->sent();
+  }
+
+  // The same in steps, for a caller with several exchanges under way; nothing is sent before the first advance().
+  virtual std::unique_ptr<ExchangeRun> start(Transport& transport, const Codec& codec, const ExchangeCall& call,
+                                             Workspace& workspace) const = 0;
 
   // What run() returns with `count` values on `world` ranks at that step (EncodeKey::step), for codecs of fixed size;
   // for the others the most that it may return.

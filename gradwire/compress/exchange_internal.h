@@ -41,19 +41,26 @@ std::vector<std::size_t> gather_sizes(Transport& transport, const Codec& codec, 
 // Reads a size that a peer sent. Throws MismatchError for one above `largest`.
 std::size_t read_size(const Codec& codec, const std::byte* from, std::size_t largest);
 
+// Waits for what is on its way, if anything is.
+inline void finish(std::unique_ptr<Transfer>& transfer) {
+  if (transfer != nullptr) transfer->wait();
+  transfer.reset();
+}
+
 // The encodings of all ranks, and the bytes that this rank sent for them.
 struct Encodings {
   std::vector<std::span<const std::byte>> parts;  // in `incoming`
   std::size_t sent = 0;
+  std::unique_ptr<Transfer> transfer;  // to finish() before the parts are there
 };
 
-// All-gathers the first `size` bytes of `outgoing`, this rank's encoding. Rank r's encodes count_of(r) values, at most
-// `largest_count`, for which `outgoing` has room.
-Encodings gather_encodings(Transport& transport, const Codec& codec, std::uint64_t step, std::size_t size,
-                           std::size_t largest_count, const std::function<std::size_t(int)>& count_of,
-                           Workspace& workspace);
+// Starts to all-gather the first `size` bytes of `outgoing`, this rank's encoding. Rank r's encodes count_of(r) values,
+// at most `largest_count`, for which `outgoing` has room.
+Encodings start_gathering(Transport& transport, const Codec& codec, std::uint64_t step, std::size_t size,
+                          std::size_t largest_count, const std::function<std::size_t(int)>& count_of,
+                          Workspace& workspace);
 
-// What gather_encodings() sends at most.
+// What start_gathering() sends at most.
 std::size_t gathered_bytes(const Codec& codec, std::uint64_t step, std::size_t largest_count, int world) noexcept;
 
 }  // namespace gradwire::compress

@@ -59,6 +59,7 @@ class Fp8Codec final : public Codec {
   std::string name() const override { return concat(Format::kName, ":block=", block_); }
   std::size_t max_encoded_size(std::size_t count) const noexcept override { return scale_bytes(count) + count; }
   bool is_fixed_size() const noexcept override { return true; }
+  bool codes_by_block() const noexcept override { return true; }
 
   std::size_t encode(std::span<const float> values, const EncodeKey&, std::span<std::byte> bytes) const override {
     require_room(*this, values.size(), bytes.size());

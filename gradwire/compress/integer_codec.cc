@@ -27,6 +27,7 @@ class IntegerCodec final : public Codec {
   }
   std::size_t max_encoded_size(std::size_t count) const noexcept override { return scale_bytes(count) + packed(count); }
   bool is_fixed_size() const noexcept override { return true; }
+  bool codes_by_block() const noexcept override { return true; }
 
   std::size_t encode(std::span<const float> values, const EncodeKey& key, std::span<std::byte> bytes) const override {
     require_room(*this, values.size(), bytes.size());

@@ -25,8 +25,8 @@ class NoMemory final : public Memory {
 }  // namespace
 
 std::span<float> NamedVectors::fitting(const Segment& segment, std::vector<float>& vector) const {
-  if (vector.size() == segment.count) return vector;
-  throw InvalidArgument(concat("compression memory: parameter '", segment.name, "' has ", segment.count,
+  if (vector.size() == segment.of_parameter()) return std::span(vector).subspan(segment.first, segment.count);
+  throw InvalidArgument(concat("compression memory: parameter '", segment.name, "' has ", segment.of_parameter(),
                                " values, but ", prefix_, segment.name, " has ", vector.size(),
                                "; clear() the memory, or load the state of this model"));
 }
@@ -41,7 +41,8 @@ std::span<float> NamedVectors::get(const Segment& segment) {
   const MutexLock lock(mutex_);
   const auto entry = vectors_.find(segment.name);
   if (entry != vectors_.end()) return fitting(segment, entry->second);
-  return vectors_.emplace(std::string(segment.name), std::vector<float>(segment.count)).first->second;
+  return fitting(segment,
+                 vectors_.emplace(std::string(segment.name), std::vector<float>(segment.of_parameter())).first->second);
 }
 
 void NamedVectors::save(MemoryState& state) const {

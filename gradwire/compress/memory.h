@@ -22,6 +22,11 @@ struct Segment {
   std::string_view name;
   std::size_t offset = 0;
   std::size_t count = 0;
+  // Of a parameter that comes in parts: the first of its values here, and how many it has (0: `count`, it is whole).
+  std::size_t first = 0;
+  std::size_t whole = 0;
+
+  std::size_t of_parameter() const noexcept { return whole == 0 ? count : whole; }
 };
 
 // A memory's state to save. A key ends in the parameter's name. Keys that begin with "local/" are this rank's own; the
@@ -39,6 +44,9 @@ class Memory {
 
   // Whether it keeps anything. One that does not ("none") needs no `delivered`, and before() and after() do nothing.
   virtual bool remembers() const noexcept = 0;
+
+  // Whether what becomes of a value depends on its own past alone, so that a parameter may come in parts.
+  virtual bool works_by_value() const noexcept { return true; }
 
   // Turns this rank's gradient into the values to send, in place, among `world` ranks. `segments` lie within `values`
   // and do not overlap; what no segment covers goes out as it is. Changes nothing that lasts: only after() does, so a

@@ -16,7 +16,8 @@ class NamedVectors {
   // `prefix` begins the keys of the saved state: "local/residual/".
   explicit NamedVectors(std::string_view prefix) : prefix_(prefix) {}
 
-  // The vector of a parameter, empty when there is none yet. Throws InvalidArgument when it has another length.
+  // What is kept of a segment's values, empty when there is none of that parameter yet. Throws InvalidArgument when the
+  // parameter has another number of values.
   std::span<float> find(const Segment& segment) GRADWIRE_EXCLUDES(mutex_);
   // The same, made of zeros when there is none yet.
   std::span<float> get(const Segment& segment) GRADWIRE_EXCLUDES(mutex_);

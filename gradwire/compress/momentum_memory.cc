@@ -18,6 +18,7 @@ class MomentumMemory final : public Memory {
     return concat("momentum:momentum=", exact(options_.momentum), ",clip=", exact(options_.clip));
   }
   bool remembers() const noexcept override { return true; }
+  bool works_by_value() const noexcept override { return options_.clip == 0; }
 
   void before(std::span<const Segment> segments, int world, std::span<float> values) override {
     for (const Segment& segment : segments) {

@@ -18,6 +18,7 @@ class OneBitCodec final : public Codec {
     return scale_bytes(count) + divide_up(count, 8);
   }
   bool is_fixed_size() const noexcept override { return true; }
+  bool codes_by_block() const noexcept override { return true; }
 
   std::size_t encode(std::span<const float> values, const EncodeKey&, std::span<std::byte> bytes) const override {
     require_room(*this, values.size(), bytes.size());

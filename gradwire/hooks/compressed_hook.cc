@@ -16,6 +16,7 @@
 #include "gradwire/hooks/default_hooks.h"
 #include "gradwire/hooks/iteration_internal.h"
 #include "gradwire/hooks/support_internal.h"
+#include "gradwire/process_group/lane_scope.h"
 
 namespace gradwire {
 namespace {
@@ -28,6 +29,25 @@ at::Tensor byte_tensor(std::span<const std::byte> bytes) {
                        at::TensorOptions().dtype(at::kByte));
 }
 
+class GroupTransfer final : public compress::Transfer {
+ public:
+  explicit GroupTransfer(std::shared_ptr<Work> work) : work_(std::move(work)) {}
+  ~GroupTransfer() override {
+    if (work_ == nullptr) return;
+    try {
+      work_->wait();
+    } catch (...) {  // of a call that has failed already, with an error of its own
+    }
+  }
+  GroupTransfer(const GroupTransfer&) = delete;
+  GroupTransfer& operator=(const GroupTransfer&) = delete;
+
+  void wait() override { std::exchange(work_, nullptr)->wait(); }
+
+ private:
+  std::shared_ptr<Work> work_;
+};
+
 // What an exchange needs, out of a group's collectives on tensors.
 class GroupTransport final : public compress::Transport {
  public:
@@ -35,16 +55,39 @@ class GroupTransport final : public compress::Transport {
   int rank() const noexcept override { return rank_; }
   int size() const noexcept override { return size_; }
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all) override {
-    group_.all_gather_into_tensor(byte_tensor(all), byte_tensor(mine))->wait();
+    gather(mine, all, false)->wait();
   }
   void all_to_all(std::span<const std::byte> to_each, std::span<std::byte> from_each) override {
-    group_.all_to_all_single(byte_tensor(from_each), byte_tensor(to_each))->wait();
+    swap(to_each, from_each, false)->wait();
+  }
+  std::unique_ptr<compress::Transfer> start_all_gather(std::span<const std::byte> mine,
+                                                       std::span<std::byte> all) override {
+    const LaneScope::Overlap until_it_is_called;
+    return std::make_unique<GroupTransfer>(gather(mine, all, overlaps_));
+  }
+  std::unique_ptr<compress::Transfer> start_all_to_all(std::span<const std::byte> to_each,
+                                                       std::span<std::byte> from_each) override {
+    const LaneScope::Overlap until_it_is_called;
+    return std::make_unique<GroupTransfer>(swap(to_each, from_each, overlaps_));
   }
 
  private:
+  std::shared_ptr<Work> gather(std::span<const std::byte> mine, std::span<std::byte> all, bool async) {
+    AllGatherOptions options;
+    options.async = async;
+    return group_.all_gather_into_tensor(byte_tensor(all), byte_tensor(mine), options);
+  }
+  std::shared_ptr<Work> swap(std::span<const std::byte> to_each, std::span<std::byte> from_each, bool async) {
+    AllToAllOptions options;
+    options.async = async;
+    return group_.all_to_all_single(byte_tensor(from_each), byte_tensor(to_each), {}, {}, options);
+  }
+
   ProcessGroup& group_;
   const int rank_;
   const int size_;
+  // Where bytes move by the caller's own hand, another thread would only take its processor from it.
+  const bool overlaps_ = group_.name() != "shm" && group_.name() != "threads";
 };
 
 // A number that stays with a bucket as long as its first parameter does, on all ranks and in all runs (FNV-1a).

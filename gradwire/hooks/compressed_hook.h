@@ -29,10 +29,13 @@ struct CompressedHookOptions {
 // bit for bit. The other buckets of the step have gone one step on, alike on all ranks, and do not go back (that would
 // take a second copy of all memory): error feedback and momentum take what they delivered for applied, so of the
 // skipped step that much is lost and the rest is still sent; EF21 goes on as if the step had been taken, and loses
-// nothing. With plain_vectors a bucket's vectors and its other gradients count as two buckets. What a memory keeps is
-// in the scale of the gradients it saw: a change of scale makes it that factor too large or small, once.
+// nothing. With plain_vectors a bucket's vectors and its other gradients count as two buckets, and so does each piece
+// that a long bucket goes in (Compressor::piece_values). What a memory keeps is in the scale of the gradients it saw: a
+// change of scale makes it that factor too large or small, once.
 //
 // Bytes a rank sends: Compressor::bytes_sent() of the bucket's elements; exchange.h has the formulas.
+// A long bucket's pieces overlap: while one is on its way the next is encoded, but on shm and threads, whose bytes move
+// by the rank's own hand.
 //
 // State to save: what the memory keeps, by parameter name, and "iteration", the number of the next one. It outlives
 // other buckets and lanes. Throws InvalidArgument for a null compressor.

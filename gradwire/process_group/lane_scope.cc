@@ -23,6 +23,13 @@ LaneScope::Pause::Pause() noexcept : paused_(std::exchange(innermost, nullptr)) 
 
 LaneScope::Pause::~Pause() { innermost = paused_; }
 
+LaneScope::Overlap::Overlap() noexcept
+    : lane_(innermost), before_(lane_ != nullptr && std::exchange(lane_->overlaps_, true)) {}
+
+LaneScope::Overlap::~Overlap() {
+  if (lane_ != nullptr) lane_->overlaps_ = before_;
+}
+
 LaneScope* LaneScope::current() noexcept { return innermost; }
 
 ProcessGroup& LaneScope::route(ProcessGroup& group) const {

@@ -17,7 +17,7 @@ namespace gradwire {
 //   - a call on a duplicate itself is itself; a call on any other group throws InvalidArgument that says to name the
 //     group when the hook is registered;
 //   - every collective runs at once on this thread and returns a completed Work, so wait() on it, or on any future made
-//     of it, returns;
+//     of it, returns; but for those under an Overlap;
 //   - each collective carries `tag`, whose stage counts up by one a call.
 // Scopes nest; the inner one holds. Not movable; lives on the stack of its thread.
 class LaneScope {
@@ -44,6 +44,21 @@ class LaneScope {
     LaneScope* paused_;
   };
 
+  // While it lives, calls on this lane that are asynchronous stay so, for a hook that has work of its own to do
+  // meanwhile. It waits for them, those of an error too, before its run() ends. Without a lane it does nothing.
+  class Overlap {
+   public:
+    Overlap() noexcept;
+    ~Overlap();
+    Overlap(const Overlap&) = delete;
+    Overlap& operator=(const Overlap&) = delete;
+
+   private:
+    LaneScope* const lane_;
+    const bool before_;
+  };
+  bool overlaps() const noexcept { return overlaps_; }
+
   // The innermost scope of this thread, or null.
   static LaneScope* current() noexcept;
 
@@ -57,6 +72,7 @@ class LaneScope {
   const std::vector<Route>& routes_;
   CallTag tag_;
   LaneScope* outer_;
+  bool overlaps_ = false;
 };
 
 }  // namespace gradwire

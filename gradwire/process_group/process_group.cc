@@ -160,7 +160,7 @@ std::shared_ptr<Work> ProcessGroup::enter(const char* operation, const Options& 
   Options settled = options;
   ProcessGroup& target = here();
   if (lane != nullptr) {
-    settled.async = false;
+    settled.async = settled.async && lane->overlaps();
     settled.tag = lane->next_tag();
   }
   trace::point("group.call", target.rank());
@@ -175,7 +175,7 @@ std::shared_ptr<Work> ProcessGroup::enter(const char* operation, const Options& 
     throw InvalidArgument(concat(internal::name_group(target), ": ", operation,
                                  " returned no Work; the class of the group must return one"));
   }
-  if (lane != nullptr) settle(*work);
+  if (lane != nullptr && !settled.async) settle(*work);
   trace::point("group.return", target.rank());
   return work;
 }

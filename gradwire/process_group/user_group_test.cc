@@ -160,6 +160,18 @@ TEST(UserGroup, OnALaneItIsToldToRunAtOnceAndGetsTheTag) {
   EXPECT_EQ(group->last_tag, (CallTag{4, 2, 0}));
   group->broadcast({tensor});
   EXPECT_EQ(group->last_tag, (CallTag{4, 2, 1}));
+  {
+    const LaneScope::Overlap overlap;
+    group->all_reduce({tensor});
+    EXPECT_TRUE(group->last_async);
+    EXPECT_EQ(group->last_tag, (CallTag{4, 2, 2}));
+    AllReduceOptions at_once;
+    at_once.async = false;
+    group->all_reduce({tensor}, at_once);
+    EXPECT_FALSE(group->last_async);
+  }
+  group->all_reduce({tensor});
+  EXPECT_FALSE(group->last_async);
   const auto unnamed = single();
   unnamed->set_group_name("stranger");
   const std::string message = message_of<InvalidArgument>([&] { unnamed->all_reduce({tensor}); });

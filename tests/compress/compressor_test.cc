@@ -237,6 +237,105 @@ TEST(State, MovesToAnotherWorld) {
   }
 }
 
+// Two parameters over a piece and a half; the second begins in the first piece.
+constexpr std::size_t kLong = (std::size_t{3} << 19) + 3;
+const std::vector<Segment> kLongSegments{{"a", 0, 700'001}, {"b", 700'001, kLong - 700'001}};
+
+// Drawing so many numbers would take most of the test.
+Floats long_gradient(std::uint64_t seed) {
+  const Floats drawn = gradient_like(4099, seed);
+  Floats values(kLong);
+  for (std::size_t i = 0; i < kLong; ++i) values[i] = drawn[i % drawn.size()];
+  return values;
+}
+
+// Each piece is an exchange of its own, so what a long gradient becomes is worked out piece by piece, without memory.
+TEST(Pieces, AreExchangesOfTheirOwn) {
+  run_threads(2, [](RankContext& context) {
+    auto transport = transport_of(context);
+    for (const char* codec : {"int4:block=64", "fp16"}) {
+      for (const std::string& exchange : known_exchanges()) {
+        const auto compressor = make_compressor(with(codec, "none", exchange));
+        SCOPED_TRACE(compressor->name());
+        ASSERT_EQ(compressor->piece_values(2), std::size_t{1} << 20);
+        const Floats gradient = long_gradient(static_cast<std::uint64_t>(context.rank()));
+        Floats whole = gradient;
+        testing::CountingTransport counting(transport);
+        const std::size_t sent =
+            compressor->all_reduce(counting, kLongSegments, {.tensor = 1, .step = 0, .divisor = 0}, whole);
+        EXPECT_EQ(sent, counting.sent());
+        EXPECT_EQ(sent, compressor->bytes_sent(kLong, 2));
+        Floats by_pieces;
+        for (std::size_t begin = 0; begin < kLong; begin += std::size_t{1} << 20) {
+          const auto end =
+              gradient.begin() + static_cast<std::ptrdiff_t>(std::min(kLong, begin + (std::size_t{1} << 20)));
+          Floats piece(gradient.begin() + static_cast<std::ptrdiff_t>(begin), end);
+          Workspace workspace;
+          make_exchange(exchange)->run(transport, *make_codec(codec),
+                                       {.key = {}, .divisor = 0, .values = piece, .mean = piece, .delivered = {}},
+                                       workspace);
+          by_pieces.insert(by_pieces.end(), piece.begin(), piece.end());
+        }
+        ASSERT_TRUE(same_bits(whole, by_pieces));
+      }
+    }
+  });
+}
+
+// Whichever transport, and whatever a memory keeps: it keeps it where the parameter's value is.
+TEST(Pieces, OnTheirWayTogetherGiveTheSameBits) {
+  run_threads(2, [](RankContext& context) {
+    auto transport = transport_of(context);
+    for (const std::string& description :
+         {with("int4:rounding=stochastic", "error_feedback", "all_reduce"), with("fp8_e4m3", "ef21", "all_gather"),
+          with("int8", "momentum", "all_reduce")}) {
+      SCOPED_TRACE(description);
+      testing::LateTransport late(transport);
+      const auto at_once = make_compressor(description);
+      const auto overlapped = make_compressor(description);
+      for (std::uint64_t step = 0; step < 2; ++step) {
+        const Floats gradient = long_gradient(step * 10 + static_cast<std::uint64_t>(context.rank()));
+        const CompressCall call{.tensor = 1, .step = step, .divisor = 0};
+        Floats first = gradient;
+        at_once->all_reduce(transport, kLongSegments, call, first);
+        Floats second = gradient;
+        overlapped->all_reduce(late, kLongSegments, call, second);
+        ASSERT_TRUE(same_bits(first, second));
+      }
+      ASSERT_EQ(at_once->memory().save(), overlapped->memory().save());
+      EXPECT_GE(late.most_under_way(), 2);
+    }
+  });
+}
+
+// What both ranks gave and do not owe is what arrived, value by value.
+TEST(Pieces, AMemoryIsOwedWhatEachLost) {
+  run_threads(2, [](RankContext& context) {
+    auto transport = transport_of(context);
+    const auto compressor = make_compressor(with("int4:block=64", "error_feedback", "all_gather"));
+    const Floats gradient = long_gradient(static_cast<std::uint64_t>(context.rank()));
+    Floats mean = gradient;
+    compressor->all_reduce(transport, kLongSegments, {.tensor = 1, .step = 0, .divisor = 0}, mean);
+    const MemoryState state = compressor->memory().save();
+    Floats owed = state.at("local/residual/a");
+    owed.insert(owed.end(), state.at("local/residual/b").begin(), state.at("local/residual/b").end());
+    ASSERT_EQ(owed.size(), kLong);
+    const auto gradients = collect(transport, gradient);
+    const auto all_owed = collect(transport, owed);
+    for (std::size_t i = 0; i < kLong; ++i) {
+      const double delivered =
+          double{gradients[0][i]} + double{gradients[1][i]} - double{all_owed[0][i]} - double{all_owed[1][i]};
+      ASSERT_NEAR(2 * double{mean[i]}, delivered, 1e-5) << i;
+    }
+  });
+}
+
+TEST(Pieces, WhatCompetesForPlacesOrIsClippedByParameterStaysWhole) {
+  for (const char* whole : {"top_k:ratio=0.01", "random_k", "threshold", "int8:memory=momentum,clip=1"})
+    EXPECT_EQ(make_compressor(whole)->piece_values(2), std::numeric_limits<std::size_t>::max()) << whole;
+  EXPECT_EQ(make_compressor("int8:memory=momentum")->piece_values(64), std::size_t{8} << 20);
+}
+
 TEST(Lanes, TwoTensorsAtOnceGiveWhatOneAfterTheOtherGives) {
   run_threads(2, [](RankContext& context) {
     const std::vector<std::vector<Segment>> segments{{{"a", 0, 20000}}, {{"b", 0, 15000}, {"c", 15000, 9000}}};

@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <limits>
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
@@ -62,6 +64,51 @@ class CountingTransport final : public compress::Transport {
   std::size_t others() const noexcept { return static_cast<std::size_t>(size() - 1); }
   compress::Transport& below_;
   std::size_t sent_ = 0;
+};
+
+// Moves nothing before somebody waits for it: what was read too soon has not come, what was overwritten too soon goes
+// out wrong.
+class LateTransport final : public compress::Transport {
+ public:
+  explicit LateTransport(compress::Transport& below) : below_(below) {}
+  int rank() const noexcept override { return below_.rank(); }
+  int size() const noexcept override { return below_.size(); }
+  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all) override { below_.all_gather(mine, all); }
+  void all_to_all(std::span<const std::byte> to_each, std::span<std::byte> from_each) override {
+    below_.all_to_all(to_each, from_each);
+  }
+  std::unique_ptr<compress::Transfer> start_all_gather(std::span<const std::byte> mine,
+                                                       std::span<std::byte> all) override {
+    return start([=, this] { below_.all_gather(mine, all); });
+  }
+  std::unique_ptr<compress::Transfer> start_all_to_all(std::span<const std::byte> to_each,
+                                                       std::span<std::byte> from_each) override {
+    return start([=, this] { below_.all_to_all(to_each, from_each); });
+  }
+  // The most that were under way at a time.
+  int most_under_way() const noexcept { return most_; }
+
+ private:
+  class Late final : public compress::Transfer {
+   public:
+    Late(std::function<void()> move, int& under_way) : move_(std::move(move)), under_way_(under_way) {}
+    void wait() override {
+      move_();
+      --under_way_;
+    }
+
+   private:
+    std::function<void()> move_;
+    int& under_way_;
+  };
+  std::unique_ptr<compress::Transfer> start(std::function<void()> move) {
+    most_ = std::max(most_, ++under_way_);
+    return std::make_unique<Late>(std::move(move), under_way_);
+  }
+
+  compress::Transport& below_;
+  int under_way_ = 0;
+  int most_ = 0;
 };
 
 inline compress::ChannelTransport transport_of(const RankContext& context) {
