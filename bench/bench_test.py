@@ -52,13 +52,29 @@ class Bench(unittest.TestCase):
 
 
 class Network(Bench):
-    def test_bytes_on_the_link_are_those_of_the_formulas(self):
-        size = 4 << 20
-        done = bench("network", "--hook", "allreduce,fp16_compress", "--bytes", str(size), "--rounds", "1", "--rate", "1gbit", "--json")
+    def over_network(self, *arguments):
+        done = bench("network", "--rounds", "1", "--rate", "1gbit", "--json", *arguments)
         if done.returncode == 77:
             self.skipTest(done.stderr.strip())
         self.assertEqual(done.returncode, 0, done.stderr)
-        lines = [json.loads(line) for line in done.stdout.splitlines()]
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    def test_ranks_of_hosts_in_any_order_send_a_bucket_once_a_host(self):
+        size = 2 << 20
+        for placement in ("contiguous", "round-robin"):
+            plain, fp16 = self.over_network("--hook", "allreduce,fp16_compress", "--bytes", str(size), "--backend", "hybrid",
+                                            "--ranks-per-host", "2", "--placement", placement)
+            # Every rank its share of the bucket; the first of a host all of it, compressed.
+            self.assertEqual([plain["sent_bytes"], fp16["sent_bytes"]], [size // 2] * 2)
+            for line, sent in ((plain, 2 * size), (fp16, size)):
+                self.assertEqual((line["placement"], line["sent_bytes_of_all"]), (placement, sent))
+                self.assertGreaterEqual(line["wire_bytes"], sent)
+                self.assertLessEqual(line["wire_bytes"], 1.05 * sent)
+            self.assertEqual(fp16["compression"], 2)
+
+    def test_bytes_on_the_link_are_those_of_the_formulas(self):
+        size = 4 << 20
+        lines = self.over_network("--hook", "allreduce,fp16_compress", "--bytes", str(size))
         self.assertEqual([(line["benchmark"], line["backend"], line["hosts"]) for line in lines], [("network", "gloo", 2)] * 2)
         for line, sent in zip(lines, [size, size // 2]):
             self.assertEqual(line["sent_bytes"], sent)
@@ -67,9 +83,10 @@ class Network(Bench):
             self.assertLessEqual(line["wire_bytes"], 1.05 * 2 * sent)
 
     def test_what_is_wrong(self):
-        done = bench("network", "--hosts", "1")
-        self.assertNotEqual(done.returncode, 0)
-        self.assertIn("--hosts", done.stderr)
+        for option, value in (("--hosts", "1"), ("--placement", "anywhere")):
+            done = bench("network", option, value)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertIn(option, done.stderr)
 
 
 class Codecs(Bench):

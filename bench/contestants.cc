@@ -132,6 +132,7 @@ std::map<std::string, Turns> measure_in_turn(Coordinator& coordinator, const std
       Turns& own = turns[entrant.title];
       own.blocks.push_back(std::move(reply.samples));
       own.bytes = reply.bytes;
+      own.bytes_of_all = reply.bytes_of_all;
     }
     std::reverse(order.begin(), order.end());
   }

@@ -65,10 +65,11 @@ struct Entrant {
   Measurement what;
 };
 
-// What came of an entrant: samples in microseconds, a block a turn, and Reply::bytes of the last.
+// What came of an entrant: samples in microseconds, a block a turn, and the bytes of the last Reply.
 struct Turns {
   std::vector<std::vector<double>> blocks;
   std::size_t bytes = 0;
+  std::size_t bytes_of_all = 0;
 
   std::vector<double> samples() const;
 };

@@ -168,7 +168,10 @@ Reply Coordinator::measure(const std::string& contestant, const Measurement& wha
     }
     for (std::string word; reply >> word;) {
       if (word == "bytes") {
-        reply >> made.bytes;
+        std::size_t bytes = 0;
+        reply >> bytes;
+        if (rank == 0) made.bytes = bytes;
+        made.bytes_of_all += bytes;
       } else {
         made.samples.push_back(std::stod(word));
       }

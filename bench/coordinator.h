@@ -23,10 +23,11 @@ struct Contestant {
   int ranks = 2;
 };
 
-// What rank 0 of a contestant said.
+// What a contestant said.
 struct Reply {
-  std::vector<double> samples;  // microseconds
-  std::size_t bytes = 0;        // what one run sent, or made; 0 from contestants that do not say
+  std::vector<double> samples;   // of rank 0, in microseconds
+  std::size_t bytes = 0;         // what one run of rank 0 sent, or made; 0 from contestants that do not say
+  std::size_t bytes_of_all = 0;  // of all ranks together
 };
 
 // What a rank said instead. All ranks have answered, so a contestant that lives on may be asked again.

@@ -16,6 +16,7 @@
 #include "gradwire/ddp/grad_bucket.h"
 #include "gradwire/hooks/registry.h"
 #include "gradwire/process_group/lane_scope.h"
+#include "gradwire/process_group/network_payload.h"
 
 namespace gradwire::bench {
 namespace {
@@ -80,14 +81,14 @@ class HookSubject {
   void barrier() { group_->barrier()->wait(); }
 
   void run() {
-    const std::uint64_t before = lane_.payload_bytes();
+    const std::uint64_t before = network_payload_bytes(lane_);
     const LaneScope scope(routes_, {.iteration = iteration_});
     GradBucket bucket(layout_, buffer_, lane_, group_->size(), true, iteration_++);
     const Future future = hook_->run(bucket);
     future->waitAndThrow();
     const at::Tensor result = tensor_of(*future);
     if (result.data_ptr() != buffer_.data_ptr()) buffer_.copy_(result);
-    sent_ = lane_.payload_bytes() - before;
+    sent_ = network_payload_bytes(lane_) - before;
   }
 
   std::size_t bytes() const { return sent_; }

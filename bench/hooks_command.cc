@@ -100,7 +100,8 @@ Contestant pytorch_contestant(const HooksCommandOptions& options, const ScratchF
 // One hook at one size.
 struct Result {
   Summary ours;
-  std::size_t sent = 0;
+  std::size_t sent = 0;         // by rank 0
+  std::size_t sent_by_all = 0;  // by all ranks together
   std::optional<Summary> peer;
   Ratio ratio;                       // the peer's time over ours
   std::string no_peer;               // why there are no figures of PyTorch's
@@ -142,6 +143,7 @@ Result measure_hook(Coordinator& coordinator, const HooksCommandOptions& options
   const Turns& ours = turns.at("gradwire");
   result.ours = summarize(ours.samples());
   result.sent = ours.bytes;
+  result.sent_by_all = ours.bytes_of_all;
   if (result.no_peer.empty()) {
     const Turns& peer = turns.at("pytorch");
     result.peer = summarize(peer.samples());
@@ -150,19 +152,18 @@ Result measure_hook(Coordinator& coordinator, const HooksCommandOptions& options
   return result;
 }
 
-// How many times fewer bytes than plain all-reduce sends; nothing where nothing is sent.
-std::optional<double> compression(const HooksCommandOptions& options, std::size_t bytes, std::size_t sent) {
-  if (sent == 0) return std::nullopt;
-  const double plain = 2.0 * (options.world - 1) / options.world * static_cast<double>(bytes);
-  return plain / static_cast<double>(sent);
+// How many times fewer bytes all ranks send than under plain all-reduce; nothing where nothing is sent.
+std::optional<double> compression(const Result& plain, const Result& hook) {
+  if (hook.sent_by_all == 0) return std::nullopt;
+  return static_cast<double>(plain.sent_by_all) / static_cast<double>(hook.sent_by_all);
 }
 
 // The network speed in Gbit/s below which the hook is faster than plain averaging, if what a network takes for the
 // bytes came on top of the times measured here; nothing where that is at no speed, or at any.
-std::optional<double> pays_below(const Result& plain, const Result& hook) {
-  const double saved = static_cast<double>(plain.sent) - static_cast<double>(hook.sent);
+std::optional<double> pays_below(const HooksCommandOptions& options, const Result& plain, const Result& hook) {
+  const double saved = (static_cast<double>(plain.sent_by_all) - static_cast<double>(hook.sent_by_all)) / options.world;
   const double longer = hook.ours.median - plain.ours.median;
-  if (saved <= 0 || hook.sent == 0 || longer <= 0) return std::nullopt;
+  if (saved <= 0 || hook.sent_by_all == 0 || longer <= 0) return std::nullopt;
   return 8 * saved / longer / 1e3;
 }
 
@@ -187,12 +188,14 @@ void print_json(const HooksCommandOptions& options, const Row& row) {
                       {"p90_us", result.ours.p90},
                       {"samples", result.ours.samples},
                       {"sent_bytes", result.sent},
+                      {"sent_bytes_of_all", result.sent_by_all},
                       {"compression", nullptr},
                       {"pays_below_gbit", nullptr}};
   if (row.compression) line["compression"] = *row.compression;
   if (options.network) {
     line["hosts"] = options.network->hosts;
     line["ranks_per_host"] = options.network->ranks_per_host;
+    line["placement"] = options.network->placement;
     line["rate"] = options.network->rate;
     line["delay"] = options.network->delay;
     line["wire_bytes"] = *result.wire_bytes;
@@ -242,9 +245,9 @@ void print_head(const HooksCommandOptions& options) {
       static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN)));
   if (options.network) {
     std::printf(
-        "%d hosts with %d ranks each, a link of %s%s%s a host; the last number: bytes that all hosts put on it a "
-        "step\n",
-        options.network->hosts, options.network->ranks_per_host,
+        "%d hosts with %d ranks each (%s), a link of %s%s%s a host; the last number: bytes that all hosts put on it "
+        "a step\n",
+        options.network->hosts, options.network->ranks_per_host, options.network->placement.c_str(),
         options.network->rate.empty() ? "no limit" : options.network->rate.c_str(),
         options.network->delay.empty() ? "" : " and a delay of ", options.network->delay.c_str());
   }
@@ -277,7 +280,7 @@ void run_hooks(const HooksCommandOptions& options) {
     const Result plain = measure_hook(coordinator, options, "allreduce", bytes, false);
     for (const std::string& hook : hooks) {
       const Result result = measure_hook(coordinator, options, hook, bytes, options.peers);
-      const Row row{hook, bytes, result, compression(options, bytes, result.sent), pays_below(plain, result)};
+      const Row row{hook, bytes, result, compression(plain, result), pays_below(options, plain, result)};
       options.json ? print_json(options, row) : print_row(options, row);
       std::fflush(stdout);
     }

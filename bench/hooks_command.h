@@ -19,6 +19,7 @@ namespace gradwire::bench {
 struct HookNetwork {
   int hosts = 2;
   int ranks_per_host = 1;
+  std::string placement;                        // of ranks on hosts, by name
   std::string rate;                             // as tc has it; empty: not limited
   std::string delay;                            // the same
   std::vector<std::vector<std::string>> enter;  // by rank: the words before its program that run it on its host

@@ -123,6 +123,9 @@ void add_network(CLI::App& app) {
   command->add_option("--ranks-per-host", options.ranks_per_host, "Ranks on each")
       ->capture_default_str()
       ->check(CLI::Range(1, 64));
+  command->add_option("--placement", options.placement, "Of ranks on hosts: neighbours on one, or dealt out in turn")
+      ->capture_default_str()
+      ->check(CLI::IsMember(kPlacements));
   command->add_option("--rate", options.rate, "Of every host's link, as 1gbit or 100mbit; none: not limited")
       ->capture_default_str();
   command->add_option("--delay", options.delay, "Of every host's way out, as 1ms (where the kernel has netem)");

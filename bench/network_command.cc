@@ -19,10 +19,12 @@ HookNetwork network_of(const NetworkCommandOptions& options, const NetworkHosts&
   HookNetwork network;
   network.hosts = options.hosts;
   network.ranks_per_host = options.ranks_per_host;
+  network.placement = options.placement;
   network.rate = options.rate == "none" ? "" : options.rate;
   network.delay = options.delay;
   for (int rank = 0; rank < options.hosts * options.ranks_per_host; ++rank) {
-    network.enter.push_back(hosts.enter(rank / options.ranks_per_host));
+    const bool neighbours = options.placement == kPlacements.front();
+    network.enter.push_back(hosts.enter(neighbours ? rank / options.ranks_per_host : rank % options.hosts));
   }
   network.sent_bytes = [&hosts] {
     std::uint64_t sum = 0;

@@ -9,11 +9,15 @@
 
 namespace gradwire::bench {
 
+// How ranks lie on hosts: neighbours on one host, or rank r on host r modulo the hosts. For both sides.
+inline const std::vector<std::string> kPlacements{"contiguous", "round-robin"};
+
 struct NetworkCommandOptions {
   int hosts = 2;
   int ranks_per_host = 1;
-  std::string rate = "1gbit";  // of every host's link, both ways, as tc has it; "none": not limited
-  std::string delay;           // of every host's way out, as tc has it; empty: none
+  std::string placement = kPlacements.front();  // one of kPlacements
+  std::string rate = "1gbit";                   // of every host's link, both ways, as tc has it; "none": not limited
+  std::string delay;                            // of every host's way out, as tc has it; empty: none
   std::vector<std::string> backends{"gloo"};
   std::vector<std::string> hooks;  // empty: plain, casts, codecs and PowerSGD
   std::vector<std::size_t> bytes{std::size_t{25} << 20};

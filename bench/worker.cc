@@ -112,7 +112,7 @@ void serve(const std::string& socket_path, const std::string& contestant, int ra
       std::ostringstream reply;
       reply << (rank == 0 ? "samples" : "done");
       for (std::size_t i = 0; rank == 0 && i < samples.size(); ++i) reply << ' ' << samples[i];
-      if (rank == 0 && subject.bytes) reply << " bytes " << subject.bytes();
+      if (subject.bytes) reply << " bytes " << subject.bytes();
       line.write(reply.str());
     } catch (const std::exception& error) {
       line.write(std::string("error ") + error.what());

@@ -121,6 +121,23 @@ class CharLm : public gradwire::launch::LauncherTest {
     return finish();
   }
 
+  // `launcher` and char_lm with `options` behind it learn what gradwire-run's ranks do, bit for bit.
+  void expect_same(const std::string& ranks, const std::string& backend, const Arguments& launcher, Arguments options) {
+    const std::string file = scratch("launched.json");
+    Arguments command = launcher;
+    for (const std::string& word : tiny(options)) command.push_back(word);
+    command.insert(command.end(), {"--json", file});
+    const Result result = run_alone(command);
+    ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
+    const Curve launched = read_curve(file);
+    EXPECT_EQ(launched.summary.at("backend"), backend);
+    EXPECT_EQ(concat(launched.summary.at("world_size").get<int>()), ranks);
+    options.insert(options.end(), {"--backend", "shm"});
+    const Curve own = learn(std::stoi(ranks), options);
+    EXPECT_EQ(launched.losses, own.losses);
+    EXPECT_EQ(launched.summary.at("parameter_hash"), own.summary.at("parameter_hash"));
+  }
+
   std::string output_;  // of the last learn()
 
  private:
@@ -171,26 +188,37 @@ TEST_F(CharLm, BucketsAndLanesDoNotChangeTheNumbers) {
   }
 }
 
-// Another launcher and another engine, several lanes of it: the same bits.
+// Other launchers, over the same engine or over their own with several lanes of it: the same bits.
 TEST_F(CharLm, LearnsTheSameUnderMpirun) {
   if (std::string(CHAR_LM_MPIRUN).empty()) GTEST_SKIP() << "gradwire was built without MPI";
-  const Arguments options{"--steps", "20", "--bucket-cap-mb", "0.01", "--lanes", "2"};
-  const Curve shm = learn(4, options);
-  const std::string file = scratch("mpi.json");
   // OpenMPI leaves a folder of its own behind.
   const std::string folder = scratch("mpi");
   std::filesystem::create_directory(folder);
-  Arguments command{"env", "OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1", concat("TMPDIR=", folder)};
-  command.insert(command.end(), {CHAR_LM_MPIRUN, "--oversubscribe", "--bind-to", "none", "-n", "4"});
-  for (const std::string& word : tiny(options)) command.push_back(word);
-  command.insert(command.end(), {"--backend", "mpi", "--json", file});
-  const Result result = run_alone(command);
-  ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
-  const Curve mpi = read_curve(file);
-  EXPECT_EQ(mpi.summary.at("backend"), "mpi");
-  EXPECT_EQ(mpi.summary.at("world_size"), 4);
-  EXPECT_EQ(mpi.losses, shm.losses);
-  EXPECT_EQ(mpi.summary.at("parameter_hash"), shm.summary.at("parameter_hash"));
+  const auto mpirun = [&](const std::string& ranks) {
+    return Arguments{"env",
+                     "OMPI_ALLOW_RUN_AS_ROOT=1",
+                     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
+                     "TMPDIR=" + folder,
+                     CHAR_LM_MPIRUN,
+                     "--oversubscribe",
+                     "--bind-to",
+                     "none",
+                     "-n",
+                     ranks};
+  };
+  expect_same("3", "shm", mpirun("3"), {"--steps", "20", "--batch", "9"});
+  expect_same("4", "mpi", mpirun("4"),
+              {"--steps", "20", "--bucket-cap-mb", "0.01", "--lanes", "2", "--backend", "mpi"});
+}
+
+TEST_F(CharLm, LearnsTheSameUnderTorchrun) {
+  if (!std::filesystem::exists(CHAR_LM_TORCHRUN)) GTEST_SKIP() << "there is no torchrun";
+  // It leaves a folder of its own behind.
+  const std::string folder = scratch("torchrun");
+  std::filesystem::create_directory(folder);
+  expect_same("3", "shm",
+              {"env", "TMPDIR=" + folder, CHAR_LM_TORCHRUN, "--standalone", "--nproc-per-node", "3", "--no-python"},
+              {"--steps", "20", "--batch", "9"});
 }
 
 TEST_F(CharLm, LearnsAndSaysSo) {
@@ -443,6 +471,30 @@ TEST_F(CharLm, SurvivorSaysWhoDied) {
   EXPECT_NE(result.err.find("[rank 0] char_lm: "), std::string::npos) << result.err;
   EXPECT_NE(result.err.find("rank 1"), std::string::npos) << result.err;
   EXPECT_EQ(result.err.find("Exception raised from"), std::string::npos) << "a stack dump:\n" << result.err;
+}
+
+// A rank dies after the first checkpoint: the job starts again, goes on from it, and ends as if nothing had happened,
+// with what the hook remembered too.
+TEST_F(CharLm, AJobThatIsStartedAgainGoesOnFromItsCheckpoint) {
+  const Arguments options{"--steps", "400", "--hook", "one_bit:warm_up=20", "--checkpoint-every", "100"};
+  const Curve whole = learn(2, options);
+  Arguments all{"-n", "2", "--max-restarts", "1"};
+  for (const std::string& word : tiny(options)) all.push_back(word);
+  all.insert(all.end(), {"--checkpoint", scratch("checkpoint"), "--json", scratch("again.json")});
+  start(all);
+  wait_for_output("checkpoint of step 100 written");
+  const pid_t victim = process_of_rank(marked_processes(), 1);
+  ASSERT_GT(victim, 0);
+  kill(victim, SIGKILL);
+  const Result result = finish();
+  EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+  EXPECT_NE(result.err.find("all ranks start again (restart 1 of 1)"), std::string::npos) << result.err;
+  const Curve again = read_curve(scratch("again.json"));
+  ASSERT_FALSE(again.steps.empty());
+  EXPECT_EQ(again.steps.front() % 100, 1) << "the step after a checkpoint";
+  EXPECT_GT(again.steps.front(), 1);
+  EXPECT_EQ(again.losses, std::vector<double>(whole.losses.begin() + (again.steps.front() - 1), whole.losses.end()));
+  EXPECT_EQ(again.summary.at("parameter_hash"), whole.summary.at("parameter_hash"));
 }
 
 // A job that is told to end does so at once, in the middle of training.

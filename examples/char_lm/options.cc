@@ -56,7 +56,16 @@ void add_training_options(CLI::App& app, Options& options) {
       ->check(no_minus)
       ->capture_default_str();
   app.add_option("--save", options.save, "Write a checkpoint here at the end");
-  app.add_option("--resume", options.resume, "Go on from a checkpoint that --save wrote");
+  auto* resume =
+      app.add_option("--resume", options.resume, "Go on from a checkpoint that --save or --checkpoint wrote");
+  app.add_option(
+         "--checkpoint", options.checkpoint,
+         "Go on from this checkpoint if it is there, and write it every --checkpoint-every steps: for jobs that "
+         "are started again (gradwire-run --max-restarts)")
+      ->excludes(resume);
+  app.add_option("--checkpoint-every", options.checkpoint_every, "Steps between two checkpoints")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 40))
+      ->capture_default_str();
 }
 
 void add_gradwire_options(CLI::App& app, Options& options) {
@@ -126,6 +135,7 @@ void check(const Options& options, const CLI::App& app) {
     throw UserError(concat("--bucket-cap-mb must be a positive number, not ", *options.bucket_cap_mb));
   }
   require_writable("--save", options.save);
+  require_writable("--checkpoint", options.checkpoint);
   require_writable("--json", options.json);
 }
 

@@ -35,6 +35,8 @@ struct Options {
 
   // What comes out.
   std::string save;
+  std::string checkpoint;  // gone on from where it is there; in place of `resume`
+  std::int64_t checkpoint_every = 100;
   std::string json;
   std::int64_t log_every = 25;
   int generate = 400;    // characters of sample text

@@ -115,30 +115,38 @@ TEST_P(BadOptions, GetOneSentence) {
 
 INSTANTIATE_TEST_SUITE_P(
     Table, BadOptions,
-    testing::Values(BadOption{{"--colour", "red"}, "--colour"}, BadOption{{"stray"}, "stray"},
-                    BadOption{{"--text"}, "--text"}, BadOption{{"--text", ""}, "--text"},
-                    BadOption{{"--layers", "0"}, "--layers"}, BadOption{{"--layers", "two"}, "--layers"},
-                    BadOption{{"--width", "100", "--heads", "3"}, "--heads 3"},
-                    BadOption{{"--context", "-1"}, "--context"}, BadOption{{"--batch", "0"}, "--batch"},
-                    BadOption{{"--steps", "0"}, "--steps"}, BadOption{{"--steps", "99999999999999999999"}, "--steps"},
-                    BadOption{{"--lr", "0"}, "--lr"}, BadOption{{"--lr", "nan"}, "--lr"},
-                    BadOption{{"--lr", "inf"}, "--lr"}, BadOption{{"--seed", "-1"}, "--seed"},
-                    BadOption{{"--dtype", "f8"}, "--dtype"}, BadOption{{"--lanes", "9"}, "--lanes"},
-                    BadOption{{"--bucket-cap-mb", "-3"}, "--bucket-cap-mb"},
-                    BadOption{{"--eval-batches", "0"}, "--eval-batches"}, BadOption{{"--generate", "-1"}, "--generate"},
-                    BadOption{{"--log-every", "0"}, "--log-every"}, BadOption{{"--threads", "-2"}, "--threads"},
-                    BadOption{{"--save", "/nonexistent/x"}, "/nonexistent"}, BadOption{{"--json", "/"}, "folder"}));
+    testing::Values(
+        BadOption{{"--colour", "red"}, "--colour"}, BadOption{{"stray"}, "stray"}, BadOption{{"--text"}, "--text"},
+        BadOption{{"--text", ""}, "--text"}, BadOption{{"--layers", "0"}, "--layers"},
+        BadOption{{"--layers", "two"}, "--layers"}, BadOption{{"--width", "100", "--heads", "3"}, "--heads 3"},
+        BadOption{{"--context", "-1"}, "--context"}, BadOption{{"--batch", "0"}, "--batch"},
+        BadOption{{"--steps", "0"}, "--steps"}, BadOption{{"--steps", "99999999999999999999"}, "--steps"},
+        BadOption{{"--lr", "0"}, "--lr"}, BadOption{{"--lr", "nan"}, "--lr"}, BadOption{{"--lr", "inf"}, "--lr"},
+        BadOption{{"--seed", "-1"}, "--seed"}, BadOption{{"--dtype", "f8"}, "--dtype"},
+        BadOption{{"--lanes", "9"}, "--lanes"}, BadOption{{"--bucket-cap-mb", "-3"}, "--bucket-cap-mb"},
+        BadOption{{"--eval-batches", "0"}, "--eval-batches"}, BadOption{{"--generate", "-1"}, "--generate"},
+        BadOption{{"--log-every", "0"}, "--log-every"}, BadOption{{"--threads", "-2"}, "--threads"},
+        BadOption{{"--save", "/nonexistent/x"}, "/nonexistent"},
+        BadOption{{"--checkpoint", "/nonexistent/x"}, "/nonexistent"},
+        BadOption{{"--checkpoint", "c", "--resume", "r"}, "--resume"},
+        BadOption{{"--checkpoint-every", "0"}, "--checkpoint-every"}, BadOption{{"--json", "/"}, "folder"}));
 
 TEST(Options, HelpNamesEveryOption) {
   try {
     parse_options({"--help"});
     FAIL() << "went on";
   } catch (const HelpRequest& help) {
-    for (const char* option :
-         {"--text",     "--layers",      "--width",  "--heads", "--context",       "--batch",
-          "--steps",    "--lr",          "--seed",   "--hook",  "--backend",       "--dtype",
-          "--lanes",    "--save",        "--resume", "--json",  "--bucket-cap-mb", "--no-gradient-as-bucket-view",
-          "--generate", "--eval-batches"}) {
+    for (const char* option : {"--text",          "--layers",
+                               "--width",         "--heads",
+                               "--context",       "--batch",
+                               "--steps",         "--lr",
+                               "--seed",          "--hook",
+                               "--backend",       "--dtype",
+                               "--lanes",         "--save",
+                               "--resume",        "--json",
+                               "--bucket-cap-mb", "--no-gradient-as-bucket-view",
+                               "--checkpoint",    "--checkpoint-every",
+                               "--generate",      "--eval-batches"}) {
       EXPECT_NE(help.text.find(option), std::string::npos) << option;
     }
   }

@@ -8,6 +8,7 @@
 
 #include "gradwire/ddp/distributed_data_parallel.h"
 #include "gradwire/hooks/registry.h"
+#include "gradwire/process_group/network_payload.h"
 
 namespace char_lm {
 namespace {
@@ -22,9 +23,9 @@ class MeteredHook final : public gradwire::CommHook {
     const std::size_t index = bucket.index();
     const StepRecorder::HookCall call(*recorder_, index, static_cast<std::int64_t>(bucket.buffer().nbytes()));
     // Nobody else uses the group of a lane, so what it counts is this hook's.
-    const std::uint64_t before = bucket.group().payload_bytes();
+    const std::uint64_t before = gradwire::network_payload_bytes(bucket.group());
     gradwire::Future future = hook_->run(bucket);
-    const auto sent = static_cast<std::int64_t>(bucket.group().payload_bytes() - before);
+    const auto sent = static_cast<std::int64_t>(gradwire::network_payload_bytes(bucket.group()) - before);
     // On a lane the future is done already and the callback runs at once.
     future->addCallback(
         [recorder = recorder_, index, sent](c10::ivalue::Future&) { recorder->hook_done(index, sent); });

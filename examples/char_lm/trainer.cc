@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -119,7 +120,9 @@ class Run {
     summary.seconds = whole.elapsed();
     summary.pace = whole.measure(options_.steps - first_step_);
     summary.parameter_hash = compare_parameters();
-    save();
+    if (!options_.save.empty()) {
+      write_checkpoint(options_.save, options_.steps);
+    }
     summary.held_out_loss = held_out_loss(model_, corpus_, sampler_, options_.context, options_.eval_batches, group_);
     if (group_.rank() == 0) {
       summary.sample = generate(model_, corpus_.vocabulary(), options_.context, options_.generate, options_.seed);
@@ -129,10 +132,19 @@ class Run {
 
  private:
   std::optional<Progress> resume() {
-    if (options_.resume.empty()) {
+    const std::string file = options_.checkpoint.empty() ? options_.resume : existing_checkpoint();
+    if (file.empty()) {
       return std::nullopt;
     }
-    return load_checkpoint(options_.resume, options_, corpus_.vocabulary(), model_, *optimizer_);
+    return load_checkpoint(file, options_, corpus_.vocabulary(), model_, *optimizer_);
+  }
+
+  // Rank 0, which writes it, says for all whether it is there: on a host that cannot see it, not finding it is an
+  // error.
+  std::string existing_checkpoint() {
+    std::error_code ignored;
+    const bool found = std::filesystem::exists(options_.checkpoint, ignored);
+    return gather_over_ranks(group_, found ? 1 : 0)[0] != 0 ? options_.checkpoint : "";
   }
 
   RunFacts describe(const Text& text) const {
@@ -168,6 +180,9 @@ class Run {
         report_.logged_step(done, loss, lap.measure(lap_steps), recorder_->last_step());
         lap = PaceMeter(*recorder_);
         lap_steps = 0;
+      }
+      if (!options_.checkpoint.empty() && done % options_.checkpoint_every == 0 && done < options_.steps) {
+        write_checkpoint(options_.checkpoint, done);
       }
     }
     return loss;
@@ -215,14 +230,11 @@ class Run {
     return hash_text(hash);
   }
 
-  void save() {
-    if (!options_.save.empty()) {
-      const Progress progress{options_.steps, gather_memory(options_, replica_, group_)};
-      on_rank_zero(group_, "save the checkpoint", [&] {
-        save_checkpoint(options_.save, options_, corpus_.vocabulary(), progress, model_, *optimizer_);
-      });
-      report_.say(concat("checkpoint of step ", options_.steps, " written to ", options_.save));
-    }
+  void write_checkpoint(const std::string& file, std::int64_t step) {
+    const Progress progress{step, gather_memory(options_, replica_, group_)};
+    on_rank_zero(group_, "save the checkpoint",
+                 [&] { save_checkpoint(file, options_, corpus_.vocabulary(), progress, model_, *optimizer_); });
+    report_.say(concat("checkpoint of step ", step, " written to ", file));
   }
 
   const Options& options_;

@@ -14,6 +14,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/log.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/process_group/network_payload.h"
 
 namespace gradwire::internal {
 namespace {
@@ -296,7 +297,8 @@ std::uint32_t Reducer::iterations() const {
 std::uint64_t Reducer::payload_bytes() const {
   MutexLock lock(mutex_);
   std::uint64_t bytes = 0;
-  for (const auto& group : aborted_with_us_) bytes += group->payload_bytes();
+  // Hooks that run between hosts alone count where they run.
+  for (const auto& group : aborted_with_us_) bytes += network_payload_bytes(*group);
   return bytes;
 }
 

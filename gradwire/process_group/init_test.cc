@@ -159,6 +159,17 @@ TEST_P(Init, TwoRanksOfOneNumberAreAMismatchOnAllRanks) {
   });
 }
 
+TEST(InitProcesses, AnotherVersionIsAMismatchThatNamesBoth) {
+  const auto store = std::make_shared<HashStore>();
+  store->set("gradwire//g0/version", "99.1.2");
+  try {
+    init_process_group(through(store, 0, 1, "shm"));
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const MismatchError& error) {
+    EXPECT_TRUE(has(error.what(), "rank 0 has gradwire ") && has(error.what(), "another rank 99.1.2")) << error.what();
+  }
+}
+
 TEST_P(Init, RanksThatDoNotComeAreNamed) {
   run_ranks(GetParam(), 2, [](int rank, const std::shared_ptr<Store>& store) {
     InitOptions options = through(store, rank, 4, GetParam());
@@ -252,6 +263,55 @@ TEST(InitProcesses, RankZeroServesATcpStoreAgainAndAgain) {
       expect_sum_works(*init_process_group(options));
       destroy_process_group();
     }
+  });
+}
+
+// The store goes with rank 0, which is told too: all the others hear of it first.
+TEST(InitProcesses, TwoRanksOfOneNumberAreToldByTheServerOnRankZero) {
+  const std::uint16_t port = free_port();
+  run_ranks("shm", 4, [&](int rank, const std::shared_ptr<Store>&) {
+    InitOptions options;
+    options.method = concat("tcp://127.0.0.1:", port);
+    options.rank = rank == 3 ? 1 : rank;
+    options.world_size = 4;
+    options.timeout = kLong;
+    try {
+      init_process_group(options);
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const MismatchError& error) {
+      EXPECT_TRUE(has(error.what(), "number 1")) << error.what();
+    }
+  });
+}
+
+// One that comes when all ranks are there is refused, and harms nobody.
+TEST(InitProcesses, ARankTooManyIsLeftOutside) {
+  const std::uint16_t port = free_port();
+  run_ranks("shm", 3, [&](int rank, const std::shared_ptr<Store>& outside) {
+    InitOptions options;
+    options.method = concat("tcp://127.0.0.1:", port);
+    options.rank = std::min(rank, 1);
+    options.world_size = 2;
+    options.timeout = kLong;
+    if (rank == 2) {
+      const std::string ready = "ready";
+      outside->wait(std::span(&ready, 1), kLong);
+      try {
+        init_process_group(options);
+        ADD_FAILURE() << "nothing was thrown";
+      } catch (const MismatchError& error) {
+        EXPECT_TRUE(has(error.what(), "rank 1 is taken")) << error.what();
+      }
+      outside->set("refused", "");
+      return;
+    }
+    const auto group = init_process_group(options);
+    expect_sum_works(*group);
+    if (rank == 0) outside->set("ready", "");
+    const std::string refused = "refused";
+    outside->wait(std::span(&refused, 1), kLong);
+    expect_sum_works(*group);
+    destroy_process_group();
   });
 }
 

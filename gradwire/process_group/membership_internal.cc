@@ -24,6 +24,8 @@ namespace gradwire::internal {
 namespace {
 
 constexpr Milliseconds kLook{200};
+// How long rank 0 stays for others to hear of a failure.
+constexpr Milliseconds kHearing{2000};
 const std::string kOutcome = "outcome";
 const std::string kOk = "ok";
 const std::string kAbandoned = "abandoned";
@@ -155,11 +157,29 @@ bool Membership::join(Store& store, int world_size, Milliseconds timeout) {
     store.compare_set(kOutcome, "", kAbandoned);
     return false;
   }
-  claim(store, world_size);
-  const std::string outcome = await_outcome(store, world_size, timeout);
-  if (outcome == kAbandoned) return false;
-  if (outcome != kOk) throw_failure(outcome);
-  return true;
+  store.add("came", 1);
+  try {
+    claim(store, world_size);
+    const std::string outcome = await_outcome(store, world_size, timeout);
+    if (outcome == kAbandoned) return false;
+    if (outcome != kOk) throw_failure(outcome);
+    return true;
+  } catch (const StoreError&) {
+    throw;
+  } catch (const Error&) {
+    let_all_hear(store);
+    throw;
+  }
+}
+
+void Membership::let_all_hear(Store& store) {
+  const std::string all = "all_heard";
+  try {
+    if (store.add("heard", 1) >= store.add("came", 0)) store.set(all, "1");
+    if (rank_ == 0) store.wait(std::span(&all, 1), kHearing);
+  } catch (const TimeoutError&) {  // some died, or are late
+  } catch (const StoreError&) {    // the store went first
+  }
 }
 
 void Membership::refuse_late(Store& store, const std::string& outcome) {
@@ -183,10 +203,14 @@ void Membership::claim(Store& store, int world_size) {
   const std::string mine = process_identity();
   // The claim comes first: who finds a failure looks for the processes it belongs to.
   const std::string holder = store.compare_set(claim_key(rank_), "", mine);
+  const std::string version = store.compare_set("version", "", GRADWIRE_VERSION);
   const std::string agreed = store.compare_set("size", "", size);
   std::string problem;
   if (holder != mine) {
     problem = concat("two ranks have the number ", rank_, ": ", process_of(holder), " and ", process_of(mine));
+  } else if (version != GRADWIRE_VERSION) {
+    problem = concat("rank ", rank_, " has gradwire " GRADWIRE_VERSION ", another rank ", version,
+                     "; install one version on all hosts");
   } else if (agreed != size) {
     problem = concat("rank ", rank_, " was started with a world of ", size, " ranks, another with ", agreed);
   }

@@ -18,7 +18,7 @@ namespace gradwire::internal {
 // of one process: each is a generation, whose keys begin with "g<number>/". A generation has a world size, a claim for
 // each rank (which process it is), and one outcome, which is written once:
 //   ok          every rank is there
-//   mismatch    ranks disagree: another world size, or two processes with one rank
+//   mismatch    ranks disagree: another version of gradwire or world size, or two processes with one rank
 //   lost        a rank died or gave up while the others waited
 //   abandoned   left over from a job that died during its rendezvous, and found by a rank of a later one
 // Ranks join the first generation without an outcome; one that comes late to a failure of processes that still live
@@ -41,6 +41,8 @@ class Membership {
  private:
   // Whether this rank is in (else: try the next generation).
   bool join(Store& store, int world_size, Milliseconds timeout);
+  // After a failure: rank 0 may serve the store, which goes with it, and waits a moment until those who came know too.
+  void let_all_hear(Store& store);
   // Throws when an outcome that is there already is this rank's too.
   void refuse_late(Store& store, const std::string& outcome);
   void claim(Store& store, int world_size);

@@ -150,11 +150,12 @@ void meet_as_launched(MeetingPlace& place, const JobEnvironment& job, const Read
   if (!job.master_address.empty() && job.master_port)
     return meet_at_server(place, {job.master_address, *job.master_port, false, ""}, read, timeout);
   if (!one_host) {
-    throw InvalidArgument(concat("init_process_group: ", job.launcher, " started ", place.world_size,
-                                 " ranks on several hosts",
-                                 job.launcher == "torchrun" ? ", and its own store at MASTER_PORT is not for us"
-                                                            : ", and MASTER_ADDR and MASTER_PORT are not both set",
-                                 "; several hosts need a method tcp://host:port whose host is rank 0's"));
+    throw InvalidArgument(
+        concat("init_process_group: ", job.launcher, " started ", place.world_size, " ranks on several hosts",
+               job.launcher == "torchrun" ? ", and its own store at MASTER_PORT is not for us"
+                                          : ", and MASTER_ADDR and MASTER_PORT are not both set",
+               "; several hosts need a method tcp://host:port whose host is rank 0's, in the program or in "
+               "GRADWIRE_RENDEZVOUS"));
   }
   throw InvalidArgument(concat("init_process_group: ", job.master_address.empty() ? "MASTER_ADDR" : "MASTER_PORT",
                                " is not set, so the ranks have nowhere to meet; set it, start the program with "
