@@ -96,7 +96,8 @@ void require_served(const ProcessGroup& group, const std::vector<NamedTensor>& t
   for (const NamedTensor& tensor : tensors) {
     if (group.supports(tensor.tensor.device().type())) continue;
     throw InvalidArgument(concat("DistributedDataParallel: '", tensor.name, "' is on ", tensor.tensor.device(),
-                                 ", which the group '", group.name(), "' does not serve."));
+                                 ", which the group '", group.name(),
+                                 "' does not serve; make the group with its device: InitOptions::device_id."));
   }
 }
 

@@ -12,6 +12,7 @@
 
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/process.h"
+#include "gradwire/ddp/stream_fence_internal.h"
 #include "gradwire/process_group/lane_scope.h"
 
 namespace gradwire::internal {
@@ -49,6 +50,8 @@ class Lane {
   void set_routes(std::vector<LaneScope::Route> routes) { routes_ = std::move(routes); }
   const std::vector<LaneScope::Route>& routes() const noexcept { return routes_; }
   ProcessGroup& group() const noexcept { return *routes_.front().duplicate; }
+  // Where jobs put their work on a device; for them alone.
+  c10::Stream stream(const at::Device& device) { return streams_.on(device); }
 
  private:
   struct Queue {
@@ -60,6 +63,7 @@ class Lane {
   static void run(Queue& queue);
 
   std::vector<LaneScope::Route> routes_;
+  OwnStreams streams_;
   OwnerProcess owner_;
   // Shared with the thread, so that in a forked child, where the thread is not, the condition variable it sleeps on is
   // never destroyed.

@@ -109,13 +109,15 @@ void Reducer::backward_failed(const std::exception_ptr& error) {
   if (!expecting_) return;
   fail(error, "its backward pass");
   running_.wait();
+  follow_lanes();
   store_.make_gradients_private();
 }
 
 void Reducer::store_gradient(std::size_t parameter) {
   const c10::NoGradGuard no_grad;
-  if (store_.is_sparse(parameter)) return store_sparse(parameter);
   const BucketStore::Place place = store_.place(parameter);
+  flights_[place.bucket].filled.add_current(store_.parameter(parameter).device());
+  if (store_.is_sparse(parameter)) return store_sparse(parameter);
   BucketStore::Bucket& bucket = store_.bucket(place.bucket);
   at::Tensor& slot = bucket.views[place.slot];
   at::Tensor& grad = store_.parameter(parameter).mutable_grad();
@@ -205,6 +207,7 @@ void Reducer::finish() {
       fail(std::current_exception(), "the reduction of its gradients");
     }
     if (failed_) throw_failure();
+    follow_lanes();
     write_back();
     try {
       use_.restore(store_.parameters());

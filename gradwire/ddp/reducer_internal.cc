@@ -274,6 +274,7 @@ void Reducer::fail(std::exception_ptr error, const std::string& where) {
 // those.
 void Reducer::throw_failure() {
   running_.wait();
+  follow_lanes();
   store_.make_gradients_private();
   std::exception_ptr failure;
   {

@@ -131,6 +131,8 @@ class Reducer final : public std::enable_shared_from_this<Reducer> {
     std::shared_ptr<Work> work;  // without lanes: kept until its end; a user's group may hold it nowhere
     at::Tensor sparse;           // this rank's gradient, of a sparse bucket; undefined: no entries
     Clock::time_point end;       // when the result was known
+    StreamFence filled;          // the streams that wrote this rank's gradients; of a bucket on a device, as the next
+    StreamFence reduced;         // the streams that made the result
   };
 
   void begin_pass();
@@ -145,7 +147,12 @@ class Reducer final : public std::enable_shared_from_this<Reducer> {
   void launch_ready();
   bool launch_next();
   void launch(std::size_t bucket);
+  at::Device device_of(std::size_t bucket) const;
+  void follow_gradients(std::size_t bucket);
+  void mark_reduced(std::size_t bucket);
+  void follow_lanes();
   void run_on_lane(std::size_t bucket, Lane& lane, const CallTag& tag);
+  void reduce_on_lane(std::size_t bucket, Lane& lane, const CallTag& tag);
   void run_here(std::size_t bucket);
   Future run_hook(std::size_t bucket, ProcessGroup& group, std::uint32_t iteration);
   at::Tensor reduce_plain(std::size_t bucket, ProcessGroup& group);

@@ -4,6 +4,7 @@
 #include <ATen/Functions.h>
 #include <ATen/ThreadLocalState.h>
 #include <c10/core/GradMode.h>
+#include <c10/core/StreamGuard.h>
 
 #include <utility>
 
@@ -19,9 +20,12 @@ namespace gradwire::internal {
 void Reducer::launch(std::size_t bucket) {
   trace::point("ddp.launch", group_->rank(), bucket);
   if (bucket == 0) marks_.first_launch = Clock::now();
+  flights_[bucket].filled.record();
   const int lanes = usable_lanes();
   if (lanes == 0) {
+    follow_gradients(bucket);
     run_here(bucket);
+    mark_reduced(bucket);
     return;
   }
   Lane& lane = *lanes_[bucket % static_cast<std::size_t>(lanes)];
@@ -40,25 +44,61 @@ void Reducer::launch(std::size_t bucket) {
   }
 }
 
+at::Device Reducer::device_of(std::size_t bucket) const { return store_.bucket(bucket).layout->device; }
+
+// The current stream of the bucket's device goes on when the gradients are there.
+void Reducer::follow_gradients(std::size_t bucket) {
+  flights_[bucket].filled.wait();
+  keep_for_current_stream(store_.bucket(bucket).buffer);
+  keep_for_current_stream(flights_[bucket].sparse);
+}
+
+void Reducer::mark_reduced(std::size_t bucket) {
+  flights_[bucket].reduced.add_current(device_of(bucket));
+  flights_[bucket].reduced.record();
+}
+
+// The caller's streams go on when those of the lanes have got so far, also after an error.
+void Reducer::follow_lanes() {
+  for (const Flight& flight : flights_) {
+    flight.reduced.wait();
+    keep_for_current_stream(flight.result);
+  }
+}
+
 void Reducer::run_on_lane(std::size_t bucket, Lane& lane, const CallTag& tag) {
   if (failed_) return;
+  const auto failed = [&] { fail(std::current_exception(), concat("the reduction of bucket ", bucket)); };
   try {
-    const c10::NoGradGuard no_grad;
-    const LaneScope scope(lane.routes(), tag);
-    if (store_.bucket(bucket).sparse) {
-      keep_result(bucket, reduce_sparse(bucket, lane.group(), {}));
-      return;
+    const at::Device device = device_of(bucket);
+    c10::OptionalStreamGuard on_stream;
+    if (!device.is_cpu()) on_stream.reset_stream(lane.stream(device));
+    try {
+      reduce_on_lane(bucket, lane, tag);
+    } catch (...) {
+      failed();
     }
-    if (hook_ == nullptr) {
-      keep_result(bucket, reduce_plain(bucket, lane.group()));
-      return;
-    }
-    const Future future = run_hook(bucket, lane.group(), tag.iteration);
-    future->waitAndThrow();
-    keep_result(bucket, checked(bucket, tensor_of(*future)));
+    mark_reduced(bucket);  // after an error too: what the stream has queued may write into the bucket yet
   } catch (...) {
-    fail(std::current_exception(), concat("the reduction of bucket ", bucket));
+    failed();
   }
+}
+
+void Reducer::reduce_on_lane(std::size_t bucket, Lane& lane, const CallTag& tag) {
+  const c10::NoGradGuard no_grad;
+  const LaneScope scope(lane.routes(), tag);
+  follow_gradients(bucket);
+  if (store_.bucket(bucket).sparse) {
+    keep_result(bucket, reduce_sparse(bucket, lane.group(), {}));
+    return;
+  }
+  if (hook_ == nullptr) {
+    keep_result(bucket, reduce_plain(bucket, lane.group()));
+    return;
+  }
+  const Future future = run_hook(bucket, lane.group(), tag.iteration);
+  future->waitAndThrow();
+  keep_result(bucket, checked(bucket, tensor_of(*future)));
 }
 
 Future Reducer::run_hook(std::size_t bucket, ProcessGroup& group, std::uint32_t iteration) {

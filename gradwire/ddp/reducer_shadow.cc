@@ -37,6 +37,7 @@ void Reducer::shadow_backward() {
 void Reducer::store_zeros(std::size_t parameter) {
   const c10::NoGradGuard no_grad;
   const BucketStore::Place place = store_.place(parameter);
+  flights_[place.bucket].filled.add_current(store_.parameter(parameter).device());
   if (store_.is_sparse(parameter)) {
     flights_[place.bucket].sparse.reset();
     return;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "gradwire/backend/registry.h"
@@ -17,6 +18,8 @@
 #include "gradwire/process_group/backend_group_internal.h"
 #include "gradwire/process_group/backend_names.h"
 #include "gradwire/process_group/c10d/gloo_internal.h"
+#include "gradwire/process_group/c10d/nccl_internal.h"
+#include "gradwire/process_group/choose_backend_internal.h"
 #include "gradwire/process_group/hybrid/make_hybrid_internal.h"
 #include "gradwire/process_group/membership_internal.h"
 #include "gradwire/process_group/rendezvous_internal.h"
@@ -35,6 +38,7 @@ struct World {
   MeetingPlace place;
   std::unique_ptr<Membership> membership;
   std::string backend;
+  std::optional<at::Device> device;
   std::shared_ptr<ProcessGroup> group;
   Mutex mutex;
   std::uint64_t groups_made GRADWIRE_GUARDED_BY(mutex) = 0;
@@ -59,6 +63,7 @@ constexpr const char* kThreads = "threads";
 constexpr const char* kShm = "shm";
 constexpr const char* kGloo = "gloo";
 constexpr const char* kHybrid = "hybrid";
+constexpr const char* kNccl = "nccl";
 constexpr const char* kAuto = "auto";
 
 // The world that calls of this thread mean; null when there is none. One that a forked child inherited is none of its
@@ -112,6 +117,11 @@ std::shared_ptr<Store> sub_store(const World& world, const std::string& prefix) 
   return std::make_shared<PrefixStore>(prefix, world.membership->store());
 }
 
+// Of a group with the backend `name`: a job on CUDA may have groups of others, for tensors on the CPU.
+std::optional<at::Device> device_for(const World& world, const std::string& name) {
+  return name == kNccl || name == kAuto ? world.device : std::nullopt;
+}
+
 // "0,2,3": as ranks compare it.
 std::string spell(const std::vector<int>& ranks, const std::string& backend) {
   return concat(backend, ":", join(ranks, ","));
@@ -161,26 +171,31 @@ void end(World& world) {
 }  // namespace
 
 std::vector<std::string> backend_names() {
-  std::vector<std::string> names{kAuto, kGloo, kHybrid};
+  std::vector<std::string> names{kAuto, kGloo, kHybrid, kNccl};
   for (const BackendEntry& entry : builtin_backends()) names.emplace_back(entry.name);
   return names;
 }
 
 std::shared_ptr<ProcessGroup> make_process_group(const std::string& backend, std::shared_ptr<Store> store, int rank,
-                                                 int size, Milliseconds timeout) {
+                                                 int size, Milliseconds timeout,
+                                                 const std::optional<at::Device>& device_id) {
   if (store == nullptr) throw InvalidArgument("make_process_group: the store is null");
   if (timeout.count() <= 0)
     throw InvalidArgument(concat("make_process_group: a time-out of ", timeout.count(), " ms; give a positive one"));
-  std::string name = resolve_backend(backend);
-  if (name == kGloo) return internal::make_gloo_group(std::move(store), rank, size, timeout);
-  if (name == kAuto || name == kHybrid) {
-    const auto hosts = internal::exchange_hosts(*store, rank, size, timeout);
-    const bool on_one = std::count(hosts.begin(), hosts.end(), hosts.front()) == size;
-    log::info(concat("rank ", rank, " of ", size, ": backend ", name, ", ",
-                     on_one ? "all ranks on one host" : "ranks on several hosts"));
-    if (name == kHybrid || !on_one) return internal::make_hybrid_group(store, rank, hosts, timeout);
-    name = kShm;
+  const std::string asked = resolve_backend(backend);
+  const bool on_cuda = device_id && device_id->is_cuda();
+  std::vector<std::string> hosts;
+  if (asked == kHybrid || (asked == kAuto && !on_cuda)) hosts = internal::exchange_hosts(*store, rank, size, timeout);
+  const bool one_host = !hosts.empty() && std::count(hosts.begin(), hosts.end(), hosts.front()) == size;
+  const auto [name, why] = internal::choose_backend(asked, device_id, one_host);
+  log::info(concat("rank ", rank, " of ", size, ": backend ", name, ", because ", why));
+  if (name == kNccl) {
+    internal::require_nccl();
+    auto cpu = make_process_group(kAuto, std::make_shared<PrefixStore>("cpu", store), rank, size, timeout);
+    return internal::make_nccl_group(std::move(cpu), std::make_shared<PrefixStore>("nccl", store), device_id);
   }
+  if (name == kGloo) return internal::make_gloo_group(std::move(store), rank, size, timeout);
+  if (name == kHybrid) return internal::make_hybrid_group(store, rank, hosts, timeout);
   BackendOptions options;
   options.store = std::make_shared<PrefixStore>("backend", store);
   options.rank = rank;
@@ -204,8 +219,9 @@ std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
   auto world = std::make_shared<World>();
   world->backend = resolve_backend(options.backend);
   meet(*world, options);
+  world->device = options.device_id;
   world->group = make_process_group(world->backend, sub_store(*world, "default"), world->place.rank,
-                                    world->place.world_size, options.timeout);
+                                    world->place.world_size, options.timeout, world->device);
   world->group->set_group_name(options.group_name.empty() ? "default" : options.group_name);
   if (world->backend == kThreads) {
     thread_world = world;
@@ -254,7 +270,7 @@ std::shared_ptr<ProcessGroup> new_group(const std::vector<int>& ranks, const std
   if (place == members.end()) return nullptr;
   auto group =
       make_process_group(name, store, static_cast<int>(place - members.begin()), static_cast<int>(members.size()),
-                         timeout.count() == 0 ? world->group->timeout() : timeout);
+                         timeout.count() == 0 ? world->group->timeout() : timeout, device_for(*world, name));
   group->set_group_name(concat("group", number));
   group->set_group_desc(desc);
   MutexLock lock(world->mutex);

@@ -3,7 +3,10 @@
 // Starting and ending: how a process becomes a rank.
 #pragma once
 
+#include <c10/core/Device.h>
+
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,9 +38,10 @@ namespace gradwire {
 // two group names.
 //
 // Backends: "shm" (ranks on one host), "threads" (ranks as threads), "mpi" (ranks of an MPI job), "gloo" (libtorch's
-// own), "hybrid" (shm on each host, gloo between them: hybrid_group.h), "auto" (shm where all ranks are on one host,
-// else hybrid). Ranks are on one host when they run on one kernel and see the same network; the variable GRADWIRE_HOST,
-// a name, says otherwise.
+// own), "hybrid" (shm on each host, gloo between them: hybrid_group.h), "nccl" (libtorch's own for CUDA tensors, and
+// what "auto" means for those on the CPU), "auto" (nccl where `device_id` is a CUDA device; else shm where all ranks
+// are on one host, hybrid where they are not). Ranks are on one host when they run on one kernel and see the same
+// network; the variable GRADWIRE_HOST, a name, says otherwise. What was chosen, and why, is logged.
 struct InitOptions {
   std::string backend = "auto";            // see below
   std::string method = "env://";           // see above
@@ -46,6 +50,9 @@ struct InitOptions {
   int world_size = -1;                     // the same
   Milliseconds timeout = kDefaultTimeout;  // of the rendezvous and of the group's calls
   std::string group_name;                  // the default group's; empty: "default"
+  // The CUDA device that this rank's tensors are on. Not given, with "nccl": the one with the number LOCAL_RANK, else
+  // with that of the rank modulo the number of devices. Groups that new_group() makes use the same.
+  std::optional<at::Device> device_id = std::nullopt;
 };
 
 // Makes the default group of this process (with the backend "threads": of this thread, so that ranks as threads each
@@ -72,9 +79,12 @@ std::shared_ptr<ProcessGroup> new_group(const std::vector<int>& ranks = {}, cons
 
 // Makes a group out of a backend by name, without touching the default group: the building block of the above. The keys
 // of `store` are this group's alone: give each group a PrefixStore of its own. Throws as make_backend() does;
-// UnsupportedError for "gloo" in a build without Gloo's headers.
+// UnsupportedError for "gloo" in a build without Gloo's headers and for "nccl" in one whose torch has no CUDA;
+// InvalidArgument where the backend does not serve `device_id`, or it is not there. All ranks name a kind of device, or
+// none does.
 std::shared_ptr<ProcessGroup> make_process_group(const std::string& backend, std::shared_ptr<Store> store, int rank,
-                                                 int size, Milliseconds timeout = kDefaultTimeout);
+                                                 int size, Milliseconds timeout = kDefaultTimeout,
+                                                 const std::optional<at::Device>& device_id = std::nullopt);
 
 // Shuts `group` down, or, when null or the default group, the default group and all that new_group made: waits for what
 // is under way (abort() first where that cannot end), and refuses further calls. init_process_group works again

@@ -2,12 +2,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gradwire/process_group/work.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/interrupt.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/process_group/stream_hold_internal.h"
 #include "gradwire/process_group/work_internal.h"
 
 namespace gradwire {
@@ -80,7 +82,7 @@ class CompletedWork final : public Work {
   Future future() override {
     MutexLock lock(mutex_);
     if (!future_) {
-      future_ = c10::make_intrusive<c10::ivalue::Future>(outputs_.type());
+      future_ = internal::make_future(outputs_.type(), outputs_.flattened());
       future_->markCompleted(outputs_.value());
     }
     return future_;
@@ -138,7 +140,16 @@ std::vector<at::Tensor> Work::result() {
   return tensors;
 }
 
-void Work::block_current_stream() { wait(kNoTimeout); }
+void Work::block_current_stream() {
+  if (internal::current_stream_can_wait()) {
+    try {
+      if (internal::hold_current_stream(future())) return;
+    } catch (const UnsupportedError&) {
+      // A Work that can only be waited for.
+    }
+  }
+  wait(kNoTimeout);
+}
 
 int Work::source_rank() const { throw UnsupportedError("Work::source_rank(): only a receive has a source"); }
 
@@ -154,7 +165,7 @@ std::shared_ptr<Work> failed_work(std::exception_ptr error) {
 }
 
 Future completed_future(at::Tensor tensor) {
-  auto future = c10::make_intrusive<c10::ivalue::Future>(c10::TensorType::get());
+  Future future = internal::make_future(c10::TensorType::get(), {tensor});
   future->markCompleted(c10::IValue(std::move(tensor)));
   return future;
 }
@@ -172,6 +183,19 @@ std::vector<at::Tensor> Outputs::flattened() const {
   std::vector<at::Tensor> tensors = flat;
   for (const auto& some : nested) tensors.insert(tensors.end(), some.begin(), some.end());
   return tensors;
+}
+
+std::vector<c10::Device> devices_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<c10::Device> devices;
+  for (const at::Tensor& tensor : tensors) {
+    if (!tensor.defined() || tensor.is_cpu()) continue;
+    if (std::find(devices.begin(), devices.end(), tensor.device()) == devices.end()) devices.push_back(tensor.device());
+  }
+  return devices;
+}
+
+Future make_future(const c10::TypePtr& type, const std::vector<at::Tensor>& tensors) {
+  return c10::make_intrusive<c10::ivalue::Future>(type, devices_of(tensors));
 }
 
 std::shared_ptr<Work> completed_work(Outputs outputs) { return std::make_shared<CompletedWork>(std::move(outputs)); }
@@ -219,6 +243,7 @@ struct Gathering {
     }
     for (const Future& part : parts) {
       if (part->hasError()) return whole->setError(part->exception_ptr());
+      part->wait();  // it has ended: on a device, the callback's stream follows the part's
     }
     whole->markCompleted(outputs.value());
   }
@@ -241,12 +266,14 @@ std::shared_ptr<Work> work_of_all(std::vector<std::shared_ptr<Work>> works, Outp
     MutexLock lock(state->mutex);
     state->left = works.size();
   }
-  state->whole = c10::make_intrusive<c10::ivalue::Future>(outputs.type());
+  state->whole = make_future(outputs.type(), outputs.flattened());
+  const bool on_device = !state->whole->devices().empty();
   state->outputs = std::move(outputs);
   // A copy: the last callback may run here and now, and `state` must outlive the loop.
   const std::vector<Future> parts = state->parts;
   for (const Future& part : parts) {
-    part->addCallback([state](c10::ivalue::Future&) { state->one_ended(); }, /*uses_future=*/false);
+    // A callback that uses the future runs with a stream of its own as the current one.
+    part->addCallback([state](c10::ivalue::Future&) { state->one_ended(); }, /*uses_future=*/on_device);
   }
   return work_from_future(state->whole, std::make_shared<std::vector<std::shared_ptr<Work>>>(std::move(works)));
 }

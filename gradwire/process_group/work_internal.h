@@ -29,6 +29,13 @@ struct Outputs {
   std::vector<at::Tensor> flattened() const;
 };
 
+// The devices other than the CPU that `tensors` are on, each once.
+std::vector<c10::Device> devices_of(const std::vector<at::Tensor>& tensors);
+
+// A future whose value will hold `tensors`. Where they are on a device, whoever completes it marks the streams that are
+// current there on his thread, and whoever waits for it lets his own wait for those; the CPU does not.
+Future make_future(const c10::TypePtr& type, const std::vector<at::Tensor>& tensors);
+
 // A Work that has ended well with `outputs`. Makes its future only when asked, so that a call on a lane costs no
 // future.
 std::shared_ptr<Work> completed_work(Outputs outputs);

@@ -122,15 +122,11 @@ void C10dLedger::end_all(const std::exception_ptr& error) {
   for (const Open& each : open()) complete_once(each.future, error, {});
 }
 
-bool on_cpu(const Outputs& outputs) {
-  const std::vector<at::Tensor> tensors = outputs.flattened();
-  return std::all_of(tensors.begin(), tensors.end(), [](const at::Tensor& tensor) { return tensor.is_cpu(); });
-}
-
 std::shared_ptr<Work> follow_call(std::string what, const std::shared_ptr<C10dLedger>& ledger, C10dWorks parts,
                                   std::function<void()> after, Outputs outputs, std::shared_ptr<void> owner) {
-  // On a device a wait orders streams and does not block, so there is no need for the future.
-  const std::vector<Future> futures = on_cpu(outputs) ? futures_of(parts) : std::vector<Future>();
+  if (!devices_of(outputs.flattened()).empty())
+    return follow_on_streams(std::move(what), ledger, std::move(parts), after, std::move(outputs), std::move(owner));
+  const std::vector<Future> futures = futures_of(parts);
   if (futures.size() != parts.size() || parts.empty()) {
     try {
       for (const auto& part : parts) part->wait();
@@ -236,6 +232,8 @@ class MessagesWork final : public Work {
 std::shared_ptr<Work> follow_messages(std::string what, const std::shared_ptr<C10dLedger>& ledger, C10dWorks parts,
                                       std::function<void()> after, Outputs outputs, Deadline deadline,
                                       const std::shared_ptr<MessageWaiters>& waiters, std::shared_ptr<void> owner) {
+  if (!devices_of(outputs.flattened()).empty())
+    return follow_on_streams(std::move(what), ledger, std::move(parts), after, std::move(outputs), std::move(owner));
   auto messages = std::make_shared<Messages>();
   messages->what = std::move(what);
   messages->ledger = ledger;

@@ -62,6 +62,14 @@ bool in_engine_callback() noexcept;
 std::shared_ptr<Work> follow_call(std::string what, const std::shared_ptr<C10dLedger>& ledger, C10dWorks parts,
                                   std::function<void()> after, Outputs outputs, std::shared_ptr<void> owner);
 
+// The same where `outputs` are on devices. The engine's calls run on streams of its own: who waits lets the streams
+// that are current on his thread wait for those, the CPU goes on. With `after` that happens here and now, and `after`
+// runs on the current streams. A time-out of wait() has no meaning, because nothing blocks; the engine keeps the call's
+// own.
+std::shared_ptr<Work> follow_on_streams(std::string what, const std::shared_ptr<C10dLedger>& ledger, C10dWorks parts,
+                                        const std::function<void()>& after, Outputs outputs,
+                                        std::shared_ptr<void> owner);
+
 // Threads that wait for messages. An engine's message may have no future (Gloo's), or one whose callbacks run where
 // other messages are brought to their end, so whoever waits waits for the message itself, and a thread is started for
 // one when someone asks for its future, waits with a time-out of his own, or drops it before its end.

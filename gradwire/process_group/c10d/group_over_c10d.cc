@@ -76,7 +76,8 @@ class GroupOverC10d::Launch {
   void start(const Start& start) {
     if (error_ || (error_ = group_.ledger_->failure())) return;
     try {
-      parts_.push_back(start(*engine_));
+      // No Work means that the engine put the call on the caller's own stream (NCCL, where it is not asynchronous).
+      if (auto part = start(*engine_)) parts_.push_back(std::move(part));
     } catch (...) {
       error_ = group_.ledger_->fail(what_, std::current_exception(), /*at_call=*/true);
       if (!group_.ledger_->failure()) std::rethrow_exception(error_);

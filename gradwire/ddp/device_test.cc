@@ -1,0 +1,366 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// Streams of devices, on a device that is not there: who reads or writes memory of a device has waited for who wrote
+// it, by events, and what the allocator gets back is used by nobody.
+#include <c10/core/StreamGuard.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <mutex>
+#include <set>
+
+#include "gradwire/ddp/ddp_test_support.h"
+#include "gradwire/ddp/stream_fence_internal.h"
+#include "gradwire/process_group/c10d/from_c10d.h"
+#include "gradwire/process_group/device_group_internal.h"
+#include "gradwire/process_group/stream_hold_internal.h"
+#include "gradwire/process_group/work_internal.h"
+#include "gradwire/store/hash_store.h"
+#include "gradwire/store/prefix_store.h"
+#include "tests/support/fake_device.h"
+
+namespace gradwire::testing {
+namespace {
+
+using internal::DeviceGroup;
+using internal::StreamFence;
+
+std::string races() { return join(take_fake_races(), "\n"); }
+
+at::Tensor on_fake(int index, at::IntArrayRef sizes = {8}) {
+  return at::zeros(sizes, at::TensorOptions(fake_device(index)).dtype(at::kFloat));
+}
+
+// An Mlp whose parameters are made on a device: libtorch moves none to this one afterwards.
+struct LayersImpl : torch::nn::Module {
+  explicit LayersImpl(const c10::Device& device = at::kCPU) {
+    for (int i = 0; i < 3; ++i) {
+      weights.push_back(register_parameter(concat("weight", i), random_tensor({8, 8}, 2 * i).to(device)));
+      biases.push_back(register_parameter(concat("bias", i), random_tensor({8}, 2 * i + 1).to(device)));
+    }
+  }
+  at::Tensor forward(at::Tensor x) {
+    for (std::size_t i = 0; i < weights.size(); ++i) x = torch::tanh(at::addmm(biases[i], x, weights[i]));
+    return x;
+  }
+  std::vector<at::Tensor> weights, biases;
+};
+TORCH_MODULE(Layers);
+
+// The meetings of the engines of one test, by the place in the store where they were made.
+class Meetings {
+ public:
+  explicit Meetings(int size) : size_(size) {}
+  std::shared_ptr<Meeting> at(Store& place) {
+    // The first of the ranks gives the place its number.
+    const std::lock_guard lock(mutex_);
+    std::string number = place.compare_set("number", "", std::to_string(meetings_.size()));
+    const auto index = static_cast<std::size_t>(std::stoul(number));
+    if (index == meetings_.size()) meetings_.push_back(std::make_shared<Meeting>(size_));
+    return meetings_[index];
+  }
+  std::size_t count() {
+    const std::lock_guard lock(mutex_);
+    return meetings_.size();
+  }
+
+ private:
+  const int size_;
+  std::mutex mutex_;
+  std::vector<std::shared_ptr<Meeting>> meetings_;
+};
+
+// `size` ranks as threads, each with the device of its number and a group for it and for the CPU. Throws what the
+// lowest rank threw.
+void run_device_ranks(int size, const std::function<void(int, std::shared_ptr<ProcessGroup>)>& body) {
+  fake_device(0);
+  Meetings meetings(size);
+  auto store = std::make_shared<HashStore>();
+  const DeviceGroup::Maker maker = [&](const std::shared_ptr<Store>& place, int rank, int of, Milliseconds) {
+    FromC10dOptions options;
+    options.store = std::make_shared<PrefixStore>("engine", place);
+    return from_c10d(make_fake_engine(meetings.at(*place), rank, of), options);
+  };
+  run_ranks({"threads"}, size, [&](int rank, const std::shared_ptr<ProcessGroup>& cpu) {
+    auto group = std::make_shared<DeviceGroup>(cpu, kFakeDevice, std::make_shared<PrefixStore>("both", store), maker);
+    try {
+      const c10::DeviceGuard here(fake_device(rank));
+      body(rank, group);
+    } catch (const std::exception& error) {
+      group->abort(error.what());
+      throw;
+    }
+  });
+}
+
+TEST(FakeDevice, SeesWhatNoEventOrders) {
+  const c10::Device device = fake_device(0);
+  const c10::Stream one = new_fake_stream(device), other = new_fake_stream(device);
+  const at::Tensor tensor = on_fake(0);
+  EXPECT_EQ(races(), "");
+  access_on(one, tensor, false);
+  EXPECT_NE(races(), "") << "zeros() wrote on the default stream";
+  access_on(other, tensor, true);
+  EXPECT_NE(races(), "");
+  {
+    const c10::StreamGuard guard(one);
+    const at::Tensor used = on_fake(0);
+    const c10::StreamGuard elsewhere(other);
+    access_on(other, used, false);
+  }
+  EXPECT_NE(races().find("freed"), std::string::npos);
+}
+
+TEST(StreamFence, OrdersTheStreamsThatItKnows) {
+  const c10::Device device = fake_device(0);
+  StreamFence fence;
+  fence.add_current(device);
+  fence.add_current(device);
+  fence.add_current(at::kCPU);
+  {
+    const at::Tensor early = on_fake(0);
+    const c10::StreamGuard guard(new_fake_stream(device));
+    fence.wait();  // nothing is recorded yet
+    access_on(current_fake_stream(device), early, true);
+  }
+  EXPECT_NE(races(), "");
+  const at::Tensor tensor = on_fake(0);
+  fence.record();
+  const c10::StreamGuard guard(new_fake_stream(device));
+  fence.wait();
+  access_on(current_fake_stream(device), tensor, true);
+  internal::keep_for_current_stream(tensor);
+  internal::keep_for_current_stream(at::Tensor());
+  internal::keep_for_current_stream(at::zeros({1}));
+  EXPECT_EQ(races(), "");
+}
+
+TEST(DeviceFuture, CarriesTheOrderOfStreams) {
+  const c10::Device device = fake_device(0);
+  const auto use = [&](const at::Tensor& tensor) { access_on(current_fake_stream(device), tensor, true); };
+  const Future future = completed_future(on_fake(0));
+  const auto work = completed_work({on_fake(0)});
+  const auto second = work_from_future(completed_future(on_fake(0)));
+  const auto both = internal::work_of_all({work, second}, internal::Outputs::list({work->result().front()}));
+  const auto after = internal::work_after(
+      work, [&, tensor = work->result().front()] { use(tensor); }, internal::Outputs::list(work->result()));
+  ASSERT_FALSE(future->devices().empty());
+  EXPECT_EQ(races(), "");
+  const c10::StreamGuard guard(new_fake_stream(device));
+  future->waitAndThrow();
+  use(future->value().toTensor());
+  both->wait();
+  after->wait();
+  use(both->result().front());
+  use(second->future()->value().toTensor());
+  EXPECT_EQ(races(), "");
+}
+
+// What holds up a CUDA stream until the CPU lets it go.
+class Hold final : public c10d::cuda::StreamBlock {
+ public:
+  explicit Hold(std::shared_ptr<int> ends) : ends_(std::move(ends)) {}
+  void abort() override { ++*ends_; }
+  c10d::cuda::StreamBlockStatus status() override { return c10d::cuda::RUNNING; }
+
+ private:
+  const std::shared_ptr<int> ends_;
+};
+
+TEST(StreamHold, LastsUntilTheFutureEndsWhateverBecomesOfTheWork) {
+  for (const bool well : {true, false}) {
+    auto future = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::ofTensors());
+    auto work = work_from_future(future);
+    auto ends = std::make_shared<int>(0);
+    EXPECT_TRUE(internal::hold_current_stream(work->future(), [&] { return std::make_shared<Hold>(ends); }));
+    work.reset();
+    EXPECT_EQ(*ends, 0);
+    well ? future->markCompleted(std::vector<at::Tensor>{})
+         : future->setError(std::make_exception_ptr(PeerError("gone", {})));
+    EXPECT_EQ(*ends, 1);
+    EXPECT_FALSE(internal::hold_current_stream(future, [&] { return std::make_shared<Hold>(ends); }));
+  }
+}
+
+TEST(DeviceGroup, SendsEachCallWhereItsTensorsAre) {
+  run_device_ranks(2, [](int rank, const std::shared_ptr<ProcessGroup>& group) {
+    EXPECT_TRUE(group->supports(at::kCPU) && group->supports(kFakeDevice));
+    EXPECT_FALSE(group->supports(at::kCUDA));
+    at::Tensor here = at::full({4}, rank + 1.0), there = on_fake(rank, {4}).fill_(rank + 1.0);
+    group->all_reduce({here})->wait();
+    const auto work = group->all_reduce({there});
+    // Before wait() the caller's stream does not follow the engine's.
+    work->wait();
+    there.add_(1);
+    EXPECT_EQ(here.sum().item<float>(), 12);
+    EXPECT_EQ(there.cpu().sum().item<float>(), 16);
+    EXPECT_TRUE(work->is_completed() && work->is_success());
+    group->barrier()->wait();
+    const std::string mixed = error_of([&] { group->all_reduce({here, there}); });
+    EXPECT_NE(mixed.find("all tensors of a call must be in one place"), std::string::npos) << mixed;
+    const std::string strange = error_of([&] { group->all_reduce({at::empty({1}, at::kMeta)}); });
+    EXPECT_NE(strange.find("does not serve"), std::string::npos) << strange;
+  });
+  EXPECT_EQ(races(), "");
+}
+
+TEST(DeviceGroup, AWorkNotWaitedForOrdersNothing) {
+  run_device_ranks(2, [](int rank, const std::shared_ptr<ProcessGroup>& group) {
+    const at::Tensor tensor = on_fake(rank);
+    const auto work = group->all_reduce({tensor});
+    access_on(current_fake_stream(tensor.device()), tensor, true);
+    work->wait();
+  });
+  EXPECT_NE(races(), "");
+}
+
+TEST(DeviceGroup, AFutureOfAWorkOrdersWhoWaitsForIt) {
+  run_device_ranks(2, [](int rank, const std::shared_ptr<ProcessGroup>& group) {
+    const at::Tensor tensor = on_fake(rank);
+    const Future doubled = group->all_reduce({tensor})->future()->then(
+        [](c10::ivalue::Future& done) -> c10::IValue { return done.value().toTensorVector().front() * 2; },
+        c10::TensorType::get());
+    const c10::StreamGuard guard(new_fake_stream(tensor.device()));
+    doubled->waitAndThrow();
+    doubled->value().toTensor().add_(tensor);
+  });
+  EXPECT_EQ(races(), "");
+}
+
+TEST(DeviceGroup, DuplicatesAndSplitsHaveEnginesOfTheirOwn) {
+  run_device_ranks(3, [](int rank, const std::shared_ptr<ProcessGroup>& group) {
+    const auto duplicate = group->dup();
+    ASSERT_NE(duplicate, nullptr);
+    const at::Tensor tensor = on_fake(rank, {1}).fill_(rank);
+    duplicate->all_reduce({tensor})->wait();
+    EXPECT_EQ(tensor.item<float>(), 3);
+    EXPECT_EQ(duplicate->name(), "nccl");
+    const at::Tensor whole = on_fake(rank, {3});
+    duplicate->all_gather_into_tensor(whole, on_fake(rank, {1}).fill_(rank))->wait();
+    EXPECT_TRUE(whole.cpu().equal(at::arange(3, at::kFloat)));
+  });
+  EXPECT_EQ(races(), "");
+}
+
+// Gradients of `steps` steps on the device of each rank, against those of one process with all the inputs.
+struct DeviceCase {
+  const char* name;
+  int lanes;
+  bool view;
+  enum Hook { none, stages, chained, captured } hook;
+};
+
+class DdpOnDevice : public ::testing::TestWithParam<DeviceCase> {};
+
+std::shared_ptr<CommHook> make_hook(DeviceCase::Hook kind, const std::shared_ptr<ProcessGroup>& group,
+                                    const std::function<void(const at::Tensor&)>& note) {
+  if (kind == DeviceCase::stages) {
+    return make_comm_hook(
+        [note](GradBucket& bucket) {
+          note(bucket.buffer());
+          const at::Tensor half = bucket.buffer().to(at::kDouble).div_(bucket.divisor());
+          bucket.group().all_reduce({half})->wait();
+          const at::Tensor part = half.narrow(0, 0, 1).clone();
+          bucket.group().broadcast({part})->wait();
+          half.narrow(0, 0, 1).copy_(part);
+          return half.to(at::kFloat);
+        },
+        {.name = "stages", .parallel_safe = true});
+  }
+  if (kind == DeviceCase::chained) {
+    return make_comm_hook([note](GradBucket& bucket) {
+      note(bucket.buffer());
+      return bucket.group()
+          .all_reduce({bucket.buffer()})
+          ->future()
+          ->then(
+              [divisor = bucket.divisor()](c10::ivalue::Future& done) -> c10::IValue {
+                return done.value().toTensorVector().front() / divisor;
+              },
+              c10::TensorType::get());
+    });
+  }
+  return make_comm_hook([note, group](GradBucket& bucket) {
+    note(bucket.buffer());
+    group->all_reduce({bucket.buffer()})->wait();
+    bucket.buffer().div_(bucket.divisor());
+    return bucket.buffer();
+  });
+}
+
+TEST_P(DdpOnDevice, AveragesWithoutARace) {
+  constexpr int kRanks = 2, kSteps = 3;
+  const DeviceCase param = GetParam();
+  std::mutex mutex;
+  std::set<std::pair<int, c10::StreamId>> streams_of_hooks;
+  run_device_ranks(kRanks, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
+    const c10::Device device = fake_device(rank);
+    const c10::StreamGuard users(new_fake_stream(device));
+    Layers model(device);
+    DdpOptions options = options_for({"threads", param.lanes, param.view}, group);
+    options.bucket_cap_mb = 300.0 / (1 << 20);  // a layer a bucket
+    DistributedDataParallel ddp(model, options);
+    if (param.hook != DeviceCase::none) {
+      ddp.register_comm_hook(make_hook(param.hook, group, [&](const at::Tensor& buffer) {
+        const std::lock_guard lock(mutex);
+        streams_of_hooks.emplace(rank, current_fake_stream(buffer.device()).id());
+      }));
+    }
+    Layers whole;
+    for (int step = 0; step < kSteps; ++step) {
+      model->zero_grad(step % 2 == 0);
+      whole->zero_grad();
+      ddp(random_tensor({4, 8}, 10 * step + rank).to(device)).sum().backward();
+      for (int each = 0; each < kRanks; ++each)
+        (whole->forward(random_tensor({4, 8}, 10 * step + each)).sum() / kRanks).backward();
+      const torch::NoGradGuard no_grad;
+      std::vector<at::Tensor> actual;
+      for (const at::Tensor& gradient : gradients_of(*model)) actual.push_back(gradient.cpu());
+      expect_close(actual, gradients_of(*whole), 1e-5);
+      for (auto& parameter : model->parameters()) parameter.sub_(parameter.grad(), 0.1);
+      for (auto& parameter : whole->parameters()) parameter.sub_(parameter.grad(), 0.1);
+    }
+    if (param.lanes != 0) {
+      const std::lock_guard lock(mutex);
+      EXPECT_FALSE(streams_of_hooks.contains({rank, current_fake_stream(device).id()}))
+          << "a hook ran on the user's stream";
+    }
+  });
+  if (param.hook != DeviceCase::none && param.lanes != 0) {
+    EXPECT_GE(streams_of_hooks.size(), static_cast<std::size_t>(kRanks));
+  }
+  EXPECT_EQ(races(), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(All, DdpOnDevice,
+                         ::testing::Values(DeviceCase{"plain", -1, false, DeviceCase::none},
+                                           DeviceCase{"plain_view", -1, true, DeviceCase::none},
+                                           DeviceCase{"plain_no_lane", 0, false, DeviceCase::none},
+                                           DeviceCase{"plain_two_lanes", 2, true, DeviceCase::none},
+                                           DeviceCase{"stages", -1, false, DeviceCase::stages},
+                                           DeviceCase{"stages_view", -1, true, DeviceCase::stages},
+                                           DeviceCase{"stages_two_lanes", 2, false, DeviceCase::stages},
+                                           DeviceCase{"stages_no_lane", 0, false, DeviceCase::stages},
+                                           DeviceCase{"chained", 1, false, DeviceCase::chained},
+                                           DeviceCase{"captured", 1, true, DeviceCase::captured}),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+// A hook that throws in the midst of its kernels: the gradients are saved from the bucket after those.
+TEST(DdpOnDeviceAfterAnError, ReadsNoBucketThatALaneStillWrites) {
+  const std::string error = error_of([] {
+    run_device_ranks(2, [](int rank, const std::shared_ptr<ProcessGroup>& group) {
+      Layers model(fake_device(rank));
+      DistributedDataParallel ddp(model, options_for({"threads", 1, true}, group));
+      ddp.register_comm_hook(make_comm_hook([](GradBucket& bucket) -> at::Tensor {
+        bucket.buffer().mul_(2);
+        throw InvalidArgument("this hook is broken");
+      }));
+      ddp(random_tensor({4, 8}, rank).to(fake_device(rank))).sum().backward();
+    });
+  });
+  EXPECT_NE(error.find("this hook is broken"), std::string::npos) << error;
+  EXPECT_EQ(races(), "");
+}
+
+}  // namespace
+}  // namespace gradwire::testing
