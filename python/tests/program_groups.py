@@ -73,6 +73,48 @@ def check_objects() -> None:
         assert received == [{"a": 1}, "b"]
 
 
+def check_collectives() -> None:
+    """What PyTorch's suite tries over no engine for CPUs."""
+    received = [torch.zeros(rank + 1) for rank in range(SIZE)]
+    td.all_to_all(received, [torch.full((RANK + 1,), 10.0 * RANK + rank) for rank in range(SIZE)])
+    assert [tensor.tolist() for tensor in received] == [[10.0 * rank + RANK] * (rank + 1) for rank in range(SIZE)]
+    row = torch.full((SIZE * 2,), 0.0)
+    td.all_to_all_single(row, torch.arange(SIZE * 2.0) + 10 * RANK)
+    assert row.tolist() == [10.0 * rank + 2 * RANK + i for rank in range(SIZE) for i in range(2)]
+    part = torch.zeros(2)
+    td.reduce_scatter(part, [torch.full((2,), 10.0**RANK * (rank + 1)) for rank in range(SIZE)])
+    assert part.tolist() == [1111.0 * (RANK + 1)] * 2
+    td.reduce_scatter_tensor(part, torch.arange(SIZE * 2.0) * 10**RANK, td.ReduceOp.AVG)
+    assert part.tolist() == [1111 * 2 * RANK / SIZE, 1111 * (2 * RANK + 1) / SIZE]
+    td.all_gather_into_tensor(row, torch.full((2,), float(RANK)))
+    assert row.tolist() == [float(rank) for rank in range(SIZE) for _ in range(2)]
+
+    sums = [torch.full((3,), float(10**RANK)), torch.full((2,), 2.0 * 10**RANK)]
+    with td._coalescing_manager():
+        for tensor in sums:
+            td.all_reduce(tensor)
+    assert [tensor[0].item() for tensor in sums] == [1111, 2222]
+    rows = [torch.zeros(SIZE), torch.zeros(SIZE * 2)]
+    with td._coalescing_manager(async_ops=True) as pending:
+        for i, tensor in enumerate(rows):
+            td.all_gather_into_tensor(tensor, torch.full((i + 1,), float(RANK)))
+    pending.wait()
+    assert rows[0].tolist() == [0, 1, 2, 3] and rows[1].tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+
+    for dtype in (torch.bool, torch.uint8, torch.int16, torch.bfloat16, torch.complex64, torch.float8_e4m3fn):
+        tensor = torch.full((3,), RANK % 2).to(dtype)
+        copies = [torch.zeros(3).to(dtype) for _ in range(SIZE)]
+        td.all_gather(copies, tensor)
+        td.broadcast(tensor, src=1)
+        assert [copy[0].float().item() for copy in copies] == [0, 1, 0, 1] and tensor[2].float().item() == 1, dtype
+    try:
+        td.all_reduce(torch.ones(2), op=td.ReduceOp.BAND)
+    except ValueError as error:  # before any communication
+        assert "all_reduce" in str(error)
+    else:
+        raise AssertionError("a bitwise operation on floats was not refused")
+
+
 def check_functional(group: td.ProcessGroup) -> None:
     mine = torch.arange(4.0) + 10 * RANK
     everyone = torch.stack([torch.arange(4.0) + 10 * rank for rank in range(SIZE)])
@@ -130,6 +172,7 @@ def check_groups_of_either(backend: str = "gradwire") -> dict[str, list[float]]:
 meet("gradwire", "four")
 check_groups()
 check_objects()
+check_collectives()
 check_functional(td.group.WORLD)
 found = check_groups_of_either()
 td.destroy_process_group()

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The gradwire authors
 # SPDX-License-Identifier: Apache-2.0
-"""Four ranks: FSDP on one and two dimensions, tensors of a mesh, a checkpoint of four ranks that two go on from."""
+"""Four ranks: meshes, pipelines, Join, every way of sharding, a checkpoint of four ranks that two go on from."""
 from __future__ import annotations
 
 import os
@@ -9,12 +9,15 @@ import torch
 import torch.distributed as td
 import torch.distributed.checkpoint as dcp
 from torch import nn
+from torch.distributed.algorithms.join import Join
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-from torch_programs import RANK, SIZE, make_model, meet, report, train
+from torch_programs import BATCH, RANK, SIZE, make_model, meet, report, train
 
 import gradwire  # noqa: F401
 
@@ -60,6 +63,32 @@ def check_mesh(mesh: DeviceMesh) -> None:
     torch.testing.assert_close(split(x), expected)
 
 
+def check_pipeline() -> None:
+    """A stage a rank: the gradients of the stages are those of the whole model."""
+    whole, parts = make_model(), [slice(0, 2), slice(2, 3), slice(3, 4), slice(4, 5)]
+    stage = make_model()[parts[RANK]]
+    x = torch.randn(BATCH, 8, generator=torch.Generator().manual_seed(0))
+    goal = x.sum(1, keepdim=True)
+    schedule = Schedule1F1B(PipelineStage(stage, RANK, SIZE, torch.device("cpu")), n_microbatches=4,
+                            loss_fn=lambda found, right: (found - right).square().mean())
+    schedule.step(*([x] if RANK == 0 else []), **({"target": goal} if RANK == SIZE - 1 else {}))
+    (whole(x) - goal).square().mean().backward()
+    for ours, right in zip(stage.parameters(), whole[parts[RANK]].parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, right.grad)
+
+
+def uneven() -> list[float]:
+    """Ranks with one to four batches under Join, then steps of all."""
+    model = nn.parallel.DistributedDataParallel(make_model())
+    optimizer = torch.optim.AdamW(model.parameters(), 0.01)
+    with Join([model]):
+        for batch in range(RANK + 1):
+            optimizer.zero_grad()
+            model(torch.ones(2, 8) * (batch + 1)).square().mean().backward()
+            optimizer.step()
+    return train(model, optimizer, range(8))
+
+
 results: dict[str, dict[str, list[float]]] = {}
 for backend in ("gloo", "gradwire"):
     losses = results[backend] = {}
@@ -67,6 +96,12 @@ for backend in ("gloo", "gradwire"):
     meet(backend, "four")
     square = init_device_mesh("cpu", (HALF, HALF), mesh_dim_names=("rows", "columns"))
     check_mesh(square)
+    check_pipeline()
+    losses["uneven inputs"] = uneven()
+    replica = nn.parallel.DistributedDataParallel(make_model())
+    losses["zero"] = train(replica, ZeroRedundancyOptimizer(replica.parameters(), torch.optim.AdamW, lr=0.01), range(8))
+    flat = FullyShardedDataParallel(make_model(), device_id=torch.device("cpu"))
+    losses["flat shards"] = train(flat, torch.optim.AdamW(flat.parameters(), 0.01), range(8))
     losses["replicated shards"] = train(*sharded(square), range(8))
     model, optimizer = sharded(init_device_mesh("cpu", (SIZE,)))
     before = train(model, optimizer, range(4))

@@ -41,11 +41,11 @@ def assert_as_over_gloo(results):
         assert_same(losses, results["gradwire"][what], what)
 
 
-def test_fsdp_meshes_and_a_checkpoint_that_fewer_ranks_go_on_from(run_program):
+def test_sharding_meshes_and_a_checkpoint_that_fewer_ranks_go_on_from(run_program):
     results = run_program("program_sharded.py", 4)
     assert_as_over_gloo(results)
-    # The batch is the same on any number of ranks, so training goes on as if nothing had happened.
-    for what in ("shards, then half the ranks", "replicated shards"):
+    # The batch is the same on any number of ranks, and AdamW is AdamW however its state is sharded.
+    for what in ("shards, then half the ranks", "replicated shards", "flat shards", "zero"):
         assert_same(results["gradwire"]["shards"], results["gradwire"][what], what)
 
 
