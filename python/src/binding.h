@@ -22,7 +22,7 @@ namespace gradwire::python {
 
 namespace py = pybind11;
 
-// The guard of a method that may wait.
+// The guard of a method that may wait; not of a constructor, whose object pybind11 would register without the lock.
 using Unlocked = py::call_guard<py::gil_scoped_release>;
 
 // Each adds its part to the module.

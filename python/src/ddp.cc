@@ -88,6 +88,7 @@ std::shared_ptr<DdpCore> make(Named parameters, Named buffers, const std::set<st
                               bool gradient_as_bucket_view, bool static_graph, int lanes,
                               const std::optional<MixedPrecision>& mixed_precision, std::vector<std::string> delayed,
                               std::string delayed_until) {
+  const py::gil_scoped_release unlocked;
   DdpOptions options;
   options.process_group = std::move(group);
   options.device_ids = std::move(device_ids);
@@ -115,16 +116,16 @@ void bind_ddp(py::module_& module) {
            }),
            py::arg("param_dtype") = py::none(), py::arg("reduce_dtype") = py::none(),
            py::arg("buffer_dtype") = py::none())
-      .def_readonly("param_dtype", &MixedPrecision::param_dtype)
-      .def_readonly("reduce_dtype", &MixedPrecision::reduce_dtype)
-      .def_readonly("buffer_dtype", &MixedPrecision::buffer_dtype);
+      .def_readonly("param_dtype", &MixedPrecision::param_dtype, "Of parameters and inputs in forward and backward.")
+      .def_readonly("reduce_dtype", &MixedPrecision::reduce_dtype, "Of the buckets that are reduced.")
+      .def_readonly("buffer_dtype", &MixedPrecision::buffer_dtype, "Of buffers.");
   py::class_<DdpCore, Joinable, std::shared_ptr<DdpCore>>(
       module, "DdpCore", "What DistributedDataParallel does around a module's forward().")
       .def(py::init(&make), py::arg("parameters"), py::arg("buffers"), py::arg("sparse"), py::arg("process_group"),
            py::arg("device_ids"), py::arg("broadcast_buffers"), py::arg("init_sync"), py::arg("bucket_cap_mb"),
            py::arg("find_unused_parameters"), py::arg("gradient_as_bucket_view"), py::arg("static_graph"),
            py::arg("lanes"), py::arg("mixed_precision"), py::arg("delay_all_reduce_named_params"),
-           py::arg("param_to_hook_all_reduce"), Unlocked())
+           py::arg("param_to_hook_all_reduce"))
       .def(
           "before_forward",
           [](DdpCore& self, bool training) {

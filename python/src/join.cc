@@ -78,6 +78,7 @@ class JoinContext {
 
 std::shared_ptr<JoinContext> make_join(std::vector<JoinablePtr> joinables, bool divide_by_initial_world_size,
                                        bool enable, bool throw_on_early_termination) {
+  const py::gil_scoped_release unlocked;
   JoinOptions options;
   options.enable = enable;
   options.throw_on_early_termination = throw_on_early_termination;
@@ -94,7 +95,7 @@ void bind_join(py::module_& module) {
            py::arg("process_group"));
   py::class_<JoinContext, std::shared_ptr<JoinContext>>(module, "JoinContext")
       .def(py::init(&make_join), py::arg("joinables"), py::arg("divide_by_initial_world_size"), py::arg("enable"),
-           py::arg("throw_on_early_termination"), Unlocked())
+           py::arg("throw_on_early_termination"))
       .def("finish", &JoinContext::finish, Unlocked())
       .def("fail", &JoinContext::fail, py::arg("what"), Unlocked());
   module.def(

@@ -41,7 +41,9 @@ SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR, BXOR, and ReduceOp.premul_sum(factor), w
 `factor` first. Elements are combined in rank order, so all ranks get the same bits; float16 and bfloat16 are combined
 in float32 and rounded once.)");
   op.def_static("premul_sum", &ReduceOp::premul_sum, py::arg("factor"), "A sum of products with `factor`.")
-      .def_property_readonly("name", [](const ReduceOp& self) { return upper(name_of(self.kind)); })
+      .def_property_readonly(
+          "name", [](const ReduceOp& self) { return upper(name_of(self.kind)); },
+          "\"SUM\", \"AVG\", ...; \"PREMUL_SUM\".")
       .def_readonly("factor", &ReduceOp::factor, "Of premul_sum.")
       .def(py::self == py::self)
       .def("__hash__",
@@ -66,9 +68,9 @@ void bind_options(py::module_& module) {
       .def_readwrite("rootRank", &BroadcastOptions::root, "The rank whose tensors go out.")
       .def_readwrite("rootTensor", &BroadcastOptions::root_tensor, "Must be 0.");
   bind_common<AllReduceOptions>(module, "AllreduceOptions", "Options of ProcessGroup.allreduce().")
-      .def_readwrite("reduceOp", &AllReduceOptions::op);
+      .def_readwrite("reduceOp", &AllReduceOptions::op, "A ReduceOp.");
   bind_common<ReduceOptions>(module, "ReduceOptions", "Options of ProcessGroup.reduce().")
-      .def_readwrite("reduceOp", &ReduceOptions::op)
+      .def_readwrite("reduceOp", &ReduceOptions::op, "A ReduceOp.")
       .def_readwrite("rootRank", &ReduceOptions::root, "The rank that gets the result.")
       .def_readwrite("rootTensor", &ReduceOptions::root_tensor, "Must be 0.");
   bind_common<AllGatherOptions>(module, "AllgatherOptions", "Options of ProcessGroup.allgather().");
@@ -77,10 +79,10 @@ void bind_options(py::module_& module) {
   bind_common<ScatterOptions>(module, "ScatterOptions", "Options of ProcessGroup.scatter().")
       .def_readwrite("rootRank", &ScatterOptions::root, "The rank whose tensors go out.");
   bind_common<ReduceScatterOptions>(module, "ReduceScatterOptions", "Options of ProcessGroup.reduce_scatter().")
-      .def_readwrite("reduceOp", &ReduceScatterOptions::op);
+      .def_readwrite("reduceOp", &ReduceScatterOptions::op, "A ReduceOp.");
   bind_common<AllToAllOptions>(module, "AllToAllOptions", "Options of ProcessGroup.alltoall().");
   bind_common<BarrierOptions>(module, "BarrierOptions", "Options of ProcessGroup.barrier().")
-      .def_readwrite("device_ids", &BarrierOptions::device_ids);
+      .def_readwrite("device_ids", &BarrierOptions::device_ids, "As PyTorch has it; of no use here.");
   module.attr("AllreduceCoalescedOptions") = module.attr("AllreduceOptions");
 }
 

@@ -176,7 +176,8 @@ void bind_identity(Class& group) {
       .def_property("timeout", &ProcessGroup::timeout, &ProcessGroup::set_timeout,
                     "A timedelta: how long calls without a time-out of their own may take.")
       .def("_set_default_timeout", &ProcessGroup::set_timeout, py::arg("timeout"))
-      .def_property_readonly("bound_device_id", [](const ProcessGroup&) { return py::none(); })
+      .def_property_readonly(
+          "bound_device_id", [](const ProcessGroup&) { return py::none(); }, "None: groups are bound to no device.")
       .def(
           "supports",
           [](const ProcessGroup& self, const std::string& type) { return self.supports(c10::Device(type).type()); },

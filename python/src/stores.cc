@@ -189,6 +189,7 @@ arguments that no store takes. A class may derive from Store; it must have set, 
 
 std::shared_ptr<TcpStore> tcp_store(const std::string& host, std::uint16_t port, std::optional<int> world_size,
                                     bool is_master, Milliseconds timeout, bool wait_for_workers) {
+  const py::gil_scoped_release unlocked;
   TcpStoreOptions options;
   options.host = host;
   options.port = port;
@@ -210,7 +211,7 @@ void bind_stores(py::module_& module) {
       module, "FileStore",
       "A store in a file that all ranks can open. Whoever made the file removes it when all ranks are done.")
       .def(py::init<std::string, int>(), py::arg("file_name"), py::arg("world_size") = -1)
-      .def_property_readonly("path", &FileStore::path);
+      .def_property_readonly("path", &FileStore::path, "The file's.");
   py::class_<TcpStore, Store, py::smart_holder>(
       module, "TCPStore", R"(A client of a server, and with `is_master` the owner of the server, for a trusted network.
 
@@ -218,14 +219,14 @@ port 0, for the server: any free port, which `port` then tells. With a known wor
 when that many ranks have connected, unless `wait_for_workers` is False.)")
       .def(py::init(&tcp_store), py::arg("host_name"), py::arg("port"), py::arg("world_size") = py::none(),
            py::arg("is_master") = false, py::arg_v("timeout", kDefaultTimeout, "timedelta(minutes=30)"),
-           py::arg("wait_for_workers") = true, Unlocked())
-      .def_property_readonly("host", &TcpStore::host)
-      .def_property_readonly("port", &TcpStore::port);
+           py::arg("wait_for_workers") = true)
+      .def_property_readonly("host", &TcpStore::host, "The server's.")
+      .def_property_readonly("port", &TcpStore::port, "The server's; what the system chose where 0 was asked for.");
   py::class_<PrefixStore, Store, py::smart_holder>(module, "PrefixStore",
                                                    "Puts `prefix` and a slash before every key of another store.")
       .def(py::init<std::string, std::shared_ptr<Store>>(), py::arg("prefix"), py::arg("store"))
-      .def_property_readonly("prefix", &PrefixStore::prefix)
-      .def_property_readonly("underlying_store", &PrefixStore::underlying);
+      .def_property_readonly("prefix", &PrefixStore::prefix, "What stands before every key.")
+      .def_property_readonly("underlying_store", &PrefixStore::underlying, "The store that keys go to.");
 }
 
 }  // namespace gradwire::python

@@ -160,6 +160,14 @@ def test_an_exception_of_a_python_hook_ends_all_ranks_with_its_traceback(ranks, 
     assert "rank 1" in str(first) and "the reason" in str(first)
 
 
+def test_many_are_made_and_dropped_on_several_threads_at_once(ranks):
+    def body(group):
+        for _ in range(60):
+            DistributedDataParallel(nn.Linear(2, 2), process_group=group)
+
+    ranks.all_well(3, body)
+
+
 def test_differing_modules_are_refused_on_all_ranks(ranks):
     def body(group):
         DistributedDataParallel(nn.Linear(3, 4 + group.rank()), process_group=group)

@@ -129,9 +129,17 @@ def scatter_object_list(
 
 
 def send_object_list(
-    object_list: list[Any], dst: int | None = None, group: Group = None, device: Any = None, group_dst: int | None = None
+    object_list: list[Any],
+    dst: int | None = None,
+    group: Group = None,
+    device: Any = None,
+    group_dst: int | None = None,
+    use_batch: bool = False,
 ) -> None:
-    """Sends the objects to rank `dst`, which calls recv_object_list() with a list as long."""
+    """Sends the objects to rank `dst`, which calls recv_object_list() with a list as long.
+
+    use_batch makes no difference: it is for backends whose first message is collective.
+    """
     _refuse_device("send_object_list", device)
     sizes, data = _packed(object_list)
     c.send(sizes, dst, group, group_dst=group_dst)
@@ -139,9 +147,17 @@ def send_object_list(
 
 
 def recv_object_list(
-    object_list: list[Any], src: int | None = None, group: Group = None, device: Any = None, group_src: int | None = None
+    object_list: list[Any],
+    src: int | None = None,
+    group: Group = None,
+    device: Any = None,
+    group_src: int | None = None,
+    use_batch: bool = False,
 ) -> int:
-    """Receives objects from rank `src` (from any, when it is not given) into `object_list`; returns who sent."""
+    """Receives objects from rank `src` (from any, when it is not given) into `object_list`; returns who sent.
+
+    use_batch makes no difference, as in send_object_list().
+    """
     _refuse_device("recv_object_list", device)
     sizes = torch.empty(len(object_list), dtype=torch.int64)
     sender = c.recv(sizes, src, group, group_src=group_src)
