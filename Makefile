@@ -16,13 +16,14 @@ TRAIN_ARGS ?=
 BENCH ?= all_reduce
 BENCH_ARGS ?=
 CMAKE_ARGS ?=
+CHECK_CUDA ?= compile
 
 define_or_forget = $(if $($(1)),-D$(1)="$(subst :,;,$($(1)))",-U$(1))
 CONFIGURE := cmake --preset release $(call define_or_forget,GRADWIRE_TORCH_DIR) \
              $(call define_or_forget,CMAKE_PREFIX_PATH) $(CMAKE_ARGS)
 NINJA := ninja -C $(BUILD) -j$(JOBS)
 
-.PHONY: help setup configure build train test test-slow bench format check-format tidy clean
+.PHONY: help setup configure build train test test-slow bench format check-format tidy check-cuda clean
 
 help:  ## Say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 22
@@ -65,6 +66,9 @@ check-format:  ## Fail when a C++ source is not formatted
 tidy:  ## Run clang-tidy over the torch-free half (FILES="gradwire/base/..." for some)
 	@scripts/setup.sh build lint
 	@scripts/tidy.sh $(FILES)
+
+check-cuda: setup  ## Compile the backend nccl against torch with CUDA (fetches 3 GB; CHECK_CUDA=build links and trains with it, on the CPU)
+	@scripts/check_cuda.sh $(CHECK_CUDA)
 
 clean:  ## Remove the build folders (.venv/ stays)
 	rm -rf build build-*/

@@ -8,16 +8,17 @@
 #include <vector>
 
 #include "binding.h"
-#include "gradwire/backend/registry.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/functional/functional.h"
+#include "gradwire/process_group/backend_names.h"
 #include "gradwire/process_group/init.h"
 
 namespace gradwire::python {
 namespace {
 
 std::shared_ptr<ProcessGroup> init(const std::string& backend, const std::string& method, std::shared_ptr<Store> store,
-                                   int rank, int world_size, Milliseconds timeout, const std::string& group_name) {
+                                   int rank, int world_size, Milliseconds timeout, const std::string& group_name,
+                                   std::optional<int> cuda_device) {
   InitOptions options;
   options.backend = backend;
   options.method = method;
@@ -26,7 +27,13 @@ std::shared_ptr<ProcessGroup> init(const std::string& backend, const std::string
   options.world_size = world_size;
   options.timeout = timeout;
   options.group_name = group_name;
+  if (cuda_device) options.device_id = at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(*cuda_device));
   return init_process_group(options);
+}
+
+std::shared_ptr<ProcessGroup> make_group(const std::string& backend, std::shared_ptr<Store> store, int rank, int size,
+                                         Milliseconds timeout) {
+  return make_process_group(backend, std::move(store), rank, size, timeout);
 }
 
 // Longer than any orderly end takes, short enough for who waits for his prompt.
@@ -67,29 +74,23 @@ void end_of_interpreter(const std::vector<std::shared_ptr<ProcessGroup>>& groups
   impatient.join();
 }
 
-std::vector<std::string> backend_names() {
-  std::vector<std::string> names;
-  for (const BackendEntry& entry : builtin_backends()) names.emplace_back(entry.name);
-  names.emplace_back("gloo");
-  return names;
-}
-
 }  // namespace
 
 void bind_init(py::module_& module) {
   module.def("init_process_group", &init, py::arg("backend"), py::arg("init_method"), py::arg("store"), py::arg("rank"),
-             py::arg("world_size"), py::arg("timeout"), py::arg("group_name"), Unlocked());
+             py::arg("world_size"), py::arg("timeout"), py::arg("group_name"), py::arg("cuda_device") = py::none(),
+             Unlocked());
   module.def("is_initialized", &is_initialized);
   module.def("is_available", &is_available);
   module.def("default_group", &default_group);
   module.def("new_group", &new_group, py::arg("ranks"), py::arg("backend"), py::arg("desc"), py::arg("timeout"),
              Unlocked());
-  module.def("make_process_group", &make_process_group, py::arg("backend"), py::arg("store"), py::arg("rank"),
-             py::arg("size"), py::arg_v("timeout", kDefaultTimeout, "timedelta(minutes=30)"), Unlocked(),
+  module.def("make_process_group", &make_group, py::arg("backend"), py::arg("store"), py::arg("rank"), py::arg("size"),
+             py::arg_v("timeout", kDefaultTimeout, "timedelta(minutes=30)"), Unlocked(),
              "A group out of a backend by name, beside the default group. The keys of `store` are this group's alone.");
   module.def("destroy_process_group", &destroy_process_group, py::arg("group") = py::none(), Unlocked());
   module.def("end_of_interpreter", &end_of_interpreter, py::arg("groups"), Unlocked());
-  module.def("backend_names", &backend_names, "The backends that init_process_group() knows.");
+  module.def("backend_names", &gradwire::backend_names, "The backends that init_process_group() knows.");
   module.attr("DEFAULT_TIMEOUT") = kDefaultTimeout;
 }
 

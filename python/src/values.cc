@@ -69,8 +69,9 @@ Future future_from(py::handle object) {
   }
   const Future future = object.cast<std::shared_ptr<PythonFutureWrapper>>()->fut;
   if (future->elementType()->kind() != c10::TypeKind::PyObjectType) return future;
-  if (future->completed()) {
-    if (future->hasError()) return future;
+  if (future->completed() && future->hasError()) return future;
+  // On a device then() keeps its streams in order.
+  if (future->completed() && future->devices().empty()) {
     auto converted = c10::make_intrusive<c10::ivalue::Future>(c10::AnyType::get());
     converted->markCompleted(without_python(*future));
     return converted;

@@ -9,6 +9,8 @@ import threading
 from datetime import timedelta
 from typing import Any, Sequence
 
+import torch
+
 from gradwire import _C
 from gradwire._C import ProcessGroup, Store
 from gradwire._errors import InvalidArgument
@@ -49,6 +51,15 @@ def is_initialized() -> bool:
     return bool(_C.is_initialized())
 
 
+def _cuda_device(device: Any) -> int:
+    parsed = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+    if parsed.type != "cuda" or parsed.index is None:
+        raise InvalidArgument(
+            f"init_process_group: device_id takes a CUDA device and its number, not {device}; leave it None for the CPU."
+        )
+    return int(parsed.index)
+
+
 def init_process_group(
     backend: str | None = None,
     init_method: str | None = None,
@@ -67,14 +78,14 @@ def init_process_group(
         MASTER_PORT by hand), "file:///path", "tcp://host:port".
     timeout: of the rendezvous and of the group's calls; 30 minutes.
     store: instead of init_method; needs rank and world_size.
+    device_id: the CUDA device of this rank's tensors, a torch.device, its name or its number; "auto" is "nccl" then.
+        "nccl" without it takes LOCAL_RANK's.
 
     Raises InvalidArgument (a ValueError), TimeoutError that names the missing ranks, MismatchError, PeerError,
-    StoreError. PyTorch's pg_options and device_id have no meaning here and are refused.
+    StoreError. PyTorch's pg_options have no meaning here and are refused.
     """
     if pg_options is not None:
         raise InvalidArgument("init_process_group: pg_options belong to PyTorch's backends; gradwire's have none.")
-    if device_id is not None:
-        raise InvalidArgument("init_process_group: device_id is not supported; set the current CUDA device instead.")
     if store is not None and init_method is not None:
         raise InvalidArgument("init_process_group: give store or init_method, not both.")
     if store is not None and (rank < 0 or world_size < 1):
@@ -82,7 +93,14 @@ def init_process_group(
     if threading.current_thread() is threading.main_thread():
         _C.watch_signals()
     _C.init_process_group(
-        backend or "auto", init_method or "env://", store, rank, world_size, timeout or default_pg_timeout, group_name
+        backend or "auto",
+        init_method or "env://",
+        store,
+        rank,
+        world_size,
+        timeout or default_pg_timeout,
+        group_name,
+        None if device_id is None else _cuda_device(device_id),
     )
     world = _C.default_group()
     _ranks[world] = list(range(world.size()))

@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# SPDX-FileCopyrightText: The gradwire authors
+# SPDX-License-Identifier: Apache-2.0
+# scripts/check_cuda.sh [setup|compile|build]   what can be checked of the backend nccl on a machine without a GPU.
+#   setup    a folder with the pinned libtorch as CUDA build, and CUDA's and NCCL's libraries and headers (3 GB, through pip)
+#   compile  nccl.cc alone against those headers, with GCC and, where there is one, clang 14 (the default, with setup)
+#   build    all of the library and char_lm against that libtorch, in build-cuda/, and char_lm on the CPU
+# GRADWIRE_CUDA_SITE names the folder; .cuda-site/ here otherwise. Runs by hand: too much to fetch for every run of CI.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+SITE="${GRADWIRE_CUDA_SITE:-$PWD/.cuda-site}"
+PYTHON="${PYTHON:-.venv/bin/python}"
+TORCH=2.13.0
+# Headers that torch's own include and pip does not install beside it; of the CUDA that this torch was built with.
+HEADERS=("nvidia-cuda-crt>=13.0,<13.1" "nvidia-cuda-cccl>=13.0,<13.1")
+
+setup() {
+    [[ -e "$SITE/torch/lib/libtorch_cuda.so" && -e "$SITE/nvidia/cu13/include/crt/host_config.h" ]] && return
+    # Isolated: a machine whose pip prefers a torch without CUDA asks the public index here all the same.
+    "$PYTHON" -m pip --isolated install -q --target "$SITE" "torch==$TORCH" "${HEADERS[@]}"
+}
+
+compile() {
+    local compiler
+    for compiler in g++ clang++-14; do
+        command -v "$compiler" >/dev/null || continue
+        "$compiler" -std=c++20 -fsyntax-only -Wall -Wextra -Werror -I. -isystem "$SITE/torch/include" \
+            -isystem "$SITE/torch/include/torch/csrc/api/include" -isystem "$SITE/nvidia/cu13/include" \
+            -isystem "$SITE/nvidia/nccl/include" gradwire/process_group/c10d/nccl.cc
+        echo "check_cuda: nccl.cc compiles with $compiler against torch $TORCH with CUDA"
+    done
+}
+
+build() {
+    cmake -G Ninja -S . -B build-cuda -DGRADWIRE_TORCH_DIR="$SITE/torch" -DGRADWIRE_CUDA=ON -DGRADWIRE_TESTS=OFF -DGRADWIRE_PYTHON=OFF
+    ninja -C build-cuda gradwire-run char_lm
+    build-cuda/bin/gradwire-run -n 2 build-cuda/bin/char_lm --steps 5
+}
+
+case "${1:-compile}" in
+    setup) setup ;;
+    compile) setup; compile ;;
+    build) setup; build ;;
+    *) sed -n '4,8p' "$0" >&2; exit 2 ;;
+esac
