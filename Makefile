@@ -67,7 +67,7 @@ tidy:  ## Run clang-tidy over the torch-free half (FILES="gradwire/base/..." for
 	@scripts/setup.sh build lint
 	@scripts/tidy.sh $(FILES)
 
-check-cuda: setup  ## Compile the backend nccl against torch with CUDA (fetches 3 GB; CHECK_CUDA=build links and trains with it, on the CPU)
+check-cuda: setup  ## Compile the backend nccl against torch with CUDA (takes 5 GB; CHECK_CUDA=build links and trains with it, on the CPU)
 	@scripts/check_cuda.sh $(CHECK_CUDA)
 
 clean:  ## Remove the build folders (.venv/ stays)

@@ -2,7 +2,7 @@
 # SPDX-FileCopyrightText: The gradwire authors
 # SPDX-License-Identifier: Apache-2.0
 # scripts/check_cuda.sh [setup|compile|build]   what can be checked of the backend nccl on a machine without a GPU.
-#   setup    a folder with the pinned libtorch as CUDA build, and CUDA's and NCCL's libraries and headers (3 GB, through pip)
+#   setup    a folder with the pinned libtorch as CUDA build, and CUDA's and NCCL's libraries and headers (5 GB on disk, through pip)
 #   compile  nccl.cc alone against those headers, with GCC and, where there is one, clang 14 (the default, with setup)
 #   build    all of the library and char_lm against that libtorch, in build-cuda/, and char_lm on the CPU
 # GRADWIRE_CUDA_SITE names the folder; .cuda-site/ here otherwise. Runs by hand: too much to fetch for every run of CI.

@@ -147,6 +147,7 @@ TEST(DeviceFuture, CarriesTheOrderOfStreams) {
   ASSERT_FALSE(future->devices().empty());
   EXPECT_EQ(races(), "");
   const c10::StreamGuard guard(new_fake_stream(device));
+  second->wait();
   future->waitAndThrow();
   use(future->value().toTensor());
   both->wait();
@@ -223,6 +224,7 @@ TEST(DeviceGroup, AFutureOfAWorkOrdersWhoWaitsForIt) {
     const c10::StreamGuard guard(new_fake_stream(tensor.device()));
     doubled->waitAndThrow();
     doubled->value().toTensor().add_(tensor);
+    internal::keep_for_current_stream(tensor);  // the caller's own, from another stream
   });
   EXPECT_EQ(races(), "");
 }
