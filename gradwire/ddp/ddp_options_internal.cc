@@ -8,6 +8,7 @@
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/process_group/hybrid/hybrid_group.h"
 
 namespace gradwire::internal {
 namespace {
@@ -15,7 +16,6 @@ namespace {
 using Names = std::vector<std::string>;
 
 constexpr int kMaxLanes = 8;
-constexpr int kAutomaticLanes = 1;
 
 bool is_float(at::ScalarType dtype) {
   return dtype == at::kHalf || dtype == at::kBFloat16 || dtype == at::kFloat || dtype == at::kDouble;
@@ -43,6 +43,11 @@ std::int64_t number_of(const std::optional<MixedPrecision>& types) {
 
 }  // namespace
 
+int automatic_lanes(const ProcessGroup& group) {
+  const auto* const hosts = dynamic_cast<const HybridGroup*>(&group);
+  return hosts != nullptr && hosts->hosts() > 1 ? 2 : 1;
+}
+
 bool contains(const Names& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
@@ -58,7 +63,7 @@ ReducerOptions reducer_options(const DdpOptions& options) {
   out.graph = options.static_graph             ? internal::GraphKind::fixed
               : options.find_unused_parameters ? internal::GraphKind::searched
                                                : internal::GraphKind::every_parameter;
-  out.lanes = options.lanes == -1 ? kAutomaticLanes : options.lanes;
+  if (options.lanes != -1) out.lanes = options.lanes;
   if (options.mixed_precision) {
     require_float(options.mixed_precision->param_dtype, "param_dtype");
     require_float(options.mixed_precision->reduce_dtype, "reduce_dtype");

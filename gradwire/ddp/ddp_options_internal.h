@@ -14,6 +14,10 @@
 
 namespace gradwire::internal {
 
+// How many lanes DDP takes where none are asked for: two where buckets cross a network, so that one is on its way while
+// another is compressed or waits for an answer; one elsewhere, where lanes compete for the same cores.
+int automatic_lanes(const ProcessGroup& group);
+
 // Throws InvalidArgument for an option out of range.
 ReducerOptions reducer_options(const DdpOptions& options);
 

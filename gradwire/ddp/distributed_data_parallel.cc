@@ -151,6 +151,7 @@ DdpCore::DdpCore(std::shared_ptr<torch::nn::Module> module, DdpOptions options) 
   p.device = device_of(options, parameters);
   p.group = options.process_group != nullptr ? options.process_group : default_group();
   require_served(*p.group, parameters);
+  if (options.lanes == -1) tuned.lanes = internal::automatic_lanes(*p.group);
 
   p.module = std::move(module);
   p.options = std::move(options);

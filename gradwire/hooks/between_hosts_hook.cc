@@ -35,10 +35,7 @@ class BetweenHostsHook final : public CommHook {
     const auto to_first = options_of_first_rank<ReduceOptions>();
     const auto from_first = options_of_first_rank<BroadcastOptions>();
     within_host([&] { local.reduce({buffer}, to_first)->wait(); });
-    if (hosts->is_leader()) {
-      const at::Tensor result = run_between(bucket, hosts->cross());
-      if (!result.is_same(buffer)) buffer.copy_(result);
-    }
+    if (hosts->is_leader()) average_between(bucket, *hosts);
     within_host([&] { local.broadcast({buffer}, from_first)->wait(); });
     return completed_future(buffer);
   }
@@ -54,12 +51,27 @@ class BetweenHostsHook final : public CommHook {
     call();
   }
 
-  at::Tensor run_between(GradBucket& bucket, const std::shared_ptr<ProcessGroup>& cross) {
+  // What goes in are means of hosts and what comes out is their mean, so that a hook which remembers the difference
+  // sees both on one scale.
+  void average_between(GradBucket& bucket, const HybridGroup& hosts) {
+    at::Tensor buffer = bucket.buffer();
+    const double ranks_a_host = static_cast<double>(hosts.size()) / hosts.hosts();
+    if (ranks_a_host != 1) buffer.div_(ranks_a_host);
+    const at::Tensor result = run_between(bucket, hosts.cross());
+    if (!result.is_same(buffer)) buffer.copy_(result);
+    // Where ranks have joined, fewer count.
+    if (bucket.divisor() != hosts.size()) buffer.mul_(static_cast<double>(hosts.size()) / bucket.divisor());
+  }
+
+  at::Tensor run_between(const GradBucket& bucket, const std::shared_ptr<ProcessGroup>& cross) {
     const std::vector<LaneScope::Route> routes{{cross, cross}};
     const LaneScope between(routes,
                             {.iteration = bucket.iteration(), .bucket = static_cast<std::uint16_t>(bucket.index())});
-    GradBucket sums = bucket.over(*cross);
-    const Future future = inner_->run(sums);
+    // The bucket is there until the hook's future is.
+    const std::shared_ptr<const BucketLayout> layout(std::shared_ptr<void>(), &bucket.layout());
+    GradBucket means(layout, bucket.buffer(), *cross, cross->size(), bucket.is_last(), bucket.iteration(),
+                     bucket.joined());
+    const Future future = inner_->run(means);
     if (!future) throw InvalidArgument(concat("The hook '", inner_->traits().name, "' returned a null future."));
     future->waitAndThrow();
     return tensor_of(*future);

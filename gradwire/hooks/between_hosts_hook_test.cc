@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Over a group of several hosts a hook that compresses does to the sums of hosts what it does, over a flat group with a
-// rank a host, to the gradients of ranks: bit for bit, on all ranks, with its memory. Hosts are parts of one group of
+// Over a group of several hosts a hook that compresses does to the means of hosts what it does, over a flat group with
+// a rank a host, to the gradients of ranks: bit for bit, on all ranks, with its memory. Hosts are parts of one group of
 // threads here.
 #include "gradwire/hooks/between_hosts_hook.h"
 
@@ -44,23 +44,23 @@ Results train(int world, const std::string& spec, int divisor, const Group& grou
 
 class BetweenHosts : public ::testing::TestWithParam<std::tuple<const char*, const char*>> {};
 
-TEST_P(BetweenHosts, TheSumsOfHostsAreWhatIsCompressed) {
+TEST_P(BetweenHosts, TheMeansOfHostsAreWhatIsCompressed) {
   const std::string hosts = std::get<0>(GetParam());
   const std::string spec = std::get<1>(GetParam());
   const int world = static_cast<int>(hosts.size());
   const Results actual = train(
       world, spec, world, [&](const auto& flat) { return hybrid_of(flat, hosts); }, gradient);
-  const auto sum_of_host = [&](int host, int step) {
+  const int host_count = *std::max_element(hosts.begin(), hosts.end()) - '0' + 1;
+  const auto mean_of_host = [&](int host, int step) {
     at::Tensor sum;
     for (int rank = 0; rank < world; ++rank) {
       if (hosts[static_cast<std::size_t>(rank)] - '0' != host) continue;
       sum = sum.defined() ? sum + gradient(rank, step) : gradient(rank, step);
     }
-    return sum;
+    return world == host_count ? sum : sum / (static_cast<double>(world) / host_count);
   };
-  const int host_count = *std::max_element(hosts.begin(), hosts.end()) - '0' + 1;
   const Results expected = train(
-      host_count, spec, world, [](const auto& flat) { return flat; }, sum_of_host);
+      host_count, spec, host_count, [](const auto& flat) { return flat; }, mean_of_host);
   for (int rank = 0; rank < world; ++rank) {
     for (std::size_t step = 0; step < kSteps; ++step) {
       EXPECT_TRUE(same_bits(actual[static_cast<std::size_t>(rank)][step], expected[0][step]))
@@ -81,6 +81,23 @@ INSTANTIATE_TEST_SUITE_P(Hooks, BetweenHosts,
                            return name;
                          });
 
+// What PowerSGD makes of gradients and its memory is linear in them, so hosts change nothing but rounding; also where
+// fewer ranks count than there are.
+TEST(BetweenHostsHook, WhatIsRememberedIsOnTheScaleOfWhatComesOut) {
+  for (const int divisor : {4, 3}) {
+    const std::string spec = "batched_power_sgd_rank2:start=2";
+    const Results hosts = train(
+        4, spec, divisor, [](const auto& flat) { return hybrid_of(flat, "0101"); }, gradient);
+    const Results flat = train(
+        4, spec, 4, [](const auto& group) { return group; }, gradient);
+    for (std::size_t step = 0; step < kSteps; ++step) {
+      const at::Tensor expected = flat[0][step] * (4.0 / divisor);
+      EXPECT_TRUE(at::allclose(hosts[0][step], expected, 1e-3, 1e-4))
+          << "step " << step << ": " << (hosts[0][step] - expected).abs().max().item<float>();
+    }
+  }
+}
+
 TEST(BetweenHostsHook, UnderDdpAllRanksHoldTheSameBits) {
   run_ranks({"threads"}, 4, [](int rank, const std::shared_ptr<ProcessGroup>& flat) {
     const auto group = hybrid_of(flat, "0101");
@@ -95,6 +112,7 @@ TEST(BetweenHostsHook, UnderDdpAllRanksHoldTheSameBits) {
         ddp.zero_grad();
         ddp(rank, step).backward();
       }
+      EXPECT_EQ(ddp.core().logging_data().lanes, 2) << "buckets cross a network";
       std::vector<at::Tensor> rows;
       for (const at::Tensor& each : gradients_of(*zoo)) rows.push_back(each.to(at::kDouble).flatten());
       const at::Tensor mine = at::cat(rows);
