@@ -17,7 +17,7 @@ _VALUES = (
 _REFUSED = {
     _C.CommHook: "save its state_dict(), and make it again",
     _C.GradBucket: "it lives as long as the call of the hook that gets it",
-    _C.ProcessGroup: "it belongs to this process; every process makes its own, with init_process_group() or new_group()",
+    _C.ProcessGroup: "every process makes its own, with init_process_group() or new_group()",
     _C.Store: "it is a connection of this process; make one with the same arguments in the other process",
     _C.Work: "it belongs to a call of this process",
 }

@@ -1,7 +1,10 @@
 # SPDX-FileCopyrightText: The gradwire authors
 # SPDX-License-Identifier: Apache-2.0
-"""Optimizers over several ranks, averagers and Join, with ranks as threads; oracles are PyTorch's optimizers, which know
-of no ranks, PyTorch's own ZeroRedundancyOptimizer for who steps what, and means in float64."""
+"""Optimizers over several ranks, averagers and Join, with ranks as threads.
+
+Oracles are PyTorch's optimizers, which know of no ranks, PyTorch's own ZeroRedundancyOptimizer for who steps what, and
+means in float64.
+"""
 import copy
 import pickle
 import threading

@@ -219,11 +219,18 @@ def all_to_all_single(
     return _finish(_resolve(group).alltoall_base(output, input, *splits, options), async_op)
 
 
-def barrier(group: Group = None, async_op: bool = False, device_ids: list[int] | None = None) -> Work | None:
-    """Ends when all ranks have come."""
+def barrier(
+    group: Group = None,
+    async_op: bool = False,
+    device_ids: list[int] | None = None,
+    timeout: timedelta | None = None,
+) -> Work | None:
+    """Ends when all ranks have come; TimeoutError when they have not within `timeout` (None: the group's)."""
     if not _is_member(group):
         return None
     options = _options(_C.BarrierOptions, async_op, device_ids=device_ids or [])
+    if timeout is not None:
+        options.timeout = timeout
     return _finish(_resolve(group).barrier(options), async_op)
 
 

@@ -28,6 +28,7 @@ class PostLocalSGDOptimizer(torch.optim.Optimizer):
 
     @property
     def state(self) -> Any:  # type: ignore[override]
+        """The optimizer's."""
         return self.optim.state
 
     def __repr__(self) -> str:

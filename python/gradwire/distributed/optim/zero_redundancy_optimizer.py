@@ -327,7 +327,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         """What this rank remembers, by the parameters' numbers, on the CPU."""
         numbers = {parameter: number for number, parameter in enumerate(self._parameters())}
         return {
-            numbers[parameter]: _pytree.tree_map_only(Tensor, lambda tensor: tensor.cpu(), dict(piece.optim.state[parameter]))
+            numbers[parameter]: _pytree.tree_map_only(Tensor, Tensor.cpu, dict(piece.optim.state[parameter]))
             for piece in self._pieces if piece.optim is not None
             for parameter in piece.parameters if parameter in piece.optim.state
         }

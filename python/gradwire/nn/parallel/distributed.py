@@ -206,7 +206,7 @@ class DistributedDataParallel(Module, Joinable):
         enable: bool = True,
         throw_on_early_termination: bool = False,
     ) -> Join:
-        """Training with a different number of batches on each rank: a rank that leaves goes on with zeros until all have.
+        """Training with other numbers of batches on each rank: a rank that leaves goes on with zeros until all have.
 
         divide_by_initial_world_size False: sums are divided by the ranks that still have inputs.
         throw_on_early_termination: every rank raises EarlyTermination as soon as one has left.
@@ -218,7 +218,7 @@ class DistributedDataParallel(Module, Joinable):
         )
 
     def join_hook(self, **kwargs: Any) -> JoinHook:
-        raise UnsupportedError("DistributedDataParallel's part of a Join runs in the C++ runtime; pass the object to Join.")
+        raise UnsupportedError("DistributedDataParallel's part of a Join runs in C++; pass the object to Join.")
 
     @property
     def join_device(self) -> torch.device:

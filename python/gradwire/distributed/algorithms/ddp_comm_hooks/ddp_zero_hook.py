@@ -28,7 +28,9 @@ __all__ = ["hook_with_zero_step", "hook_with_zero_step_interleaved"]
 class _Steps:
     """Called with each averaged bucket, one at a time, in bucket order."""
 
-    def __init__(self, zero: ZeroRedundancyOptimizer, first_update: int, shard_buckets: bool, interleaved: bool) -> None:
+    def __init__(
+        self, zero: ZeroRedundancyOptimizer, first_update: int, shard_buckets: bool, interleaved: bool
+    ) -> None:
         self._zero = zero
         self._first_update = first_update
         self._shard_buckets = shard_buckets
