@@ -11,7 +11,7 @@ import shutil
 import pytest
 
 HERE = pathlib.Path(__file__).parent
-GUARD = 900
+GUARD = 500
 
 
 @pytest.fixture
