@@ -80,7 +80,7 @@ class DdpCore final : public Joinable {
   std::vector<std::vector<std::size_t>> bucket_plan() const;
   std::uint32_t iterations() const;
   // What this object's collectives had to send from this rank so far, hooks and buffers included; see
-  // ProcessGroup::payload_bytes(). Over a group without duplicates: all that the group sent.
+  // network_payload_bytes(). Over a group without duplicates: all that the group sent.
   std::uint64_t payload_bytes() const;
   DdpLoggingData logging_data() const;
 

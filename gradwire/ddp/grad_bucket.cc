@@ -40,10 +40,4 @@ void GradBucket::set_buffer(at::Tensor buffer) {
   buffer_ = std::move(buffer);
 }
 
-GradBucket GradBucket::over(ProcessGroup& group) const {
-  GradBucket same = *this;
-  same.group_ = &group;
-  return same;
-}
-
 }  // namespace gradwire

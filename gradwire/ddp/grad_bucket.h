@@ -75,9 +75,6 @@ class GradBucket {
   // This rank has no inputs left (join.h) and takes part with zeros.
   bool joined() const noexcept { return joined_; }
 
-  // The same bucket, whose collectives go through `group`, which outlives it.
-  GradBucket over(ProcessGroup& group) const;
-
  private:
   std::shared_ptr<const BucketLayout> layout_;
   at::Tensor buffer_;

@@ -112,7 +112,7 @@ class Reducer final : public std::enable_shared_from_this<Reducer> {
   // What happened so far, for tests and logs.
   std::uint32_t iterations() const;
   std::vector<std::vector<std::size_t>> plan() const;
-  // ProcessGroup::payload_bytes() of all groups that carry gradients or DDP's own calls, together.
+  // network_payload_bytes() of all groups that carry gradients or DDP's own calls, together.
   std::uint64_t payload_bytes() const;
   // Fill in what it knows of the parameters, and of what happened.
   void describe_parameters(DdpLoggingData& data) const;
