@@ -3,6 +3,7 @@
 #include "gradwire/compress/compressor.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <deque>
 #include <limits>
@@ -24,9 +25,11 @@ void require_within(std::span<const Segment> segments, std::size_t count) {
   }
 }
 
-// What a network takes milliseconds for and a processor's cache holds; and what is worth a message to one rank.
-constexpr std::size_t kPieceValues = std::size_t{1} << 20;
-constexpr std::size_t kLeastChunk = std::size_t{1} << 17;
+// What the encoding of a piece takes, about: long messages both ways hinder each other, short ones cost latency.
+constexpr std::size_t kPieceBytes = std::size_t{1} << 19;
+constexpr std::size_t kLeastPiece = std::size_t{1} << 18;
+constexpr std::size_t kLargestPiece = std::size_t{1} << 22;
+constexpr std::size_t kLeastChunk = std::size_t{1} << 16;  // of a piece, for one rank
 
 // The parts of segments in the `count` values from `begin`, counted from there.
 std::vector<Segment> segments_within(std::span<const Segment> segments, std::size_t begin, std::size_t count) {
@@ -153,7 +156,10 @@ std::size_t Compressor::all_reduce(Transport& transport, std::span<const Segment
 
 std::size_t Compressor::piece_values(int world) const noexcept {
   if (!codec_->codes_by_block() || !memory_->works_by_value()) return std::numeric_limits<std::size_t>::max();
-  return std::max(kPieceValues, static_cast<std::size_t>(world) * kLeastChunk);
+  // The power of two below one and a half times as many as fit.
+  const std::size_t fitting = kLargestPiece * kPieceBytes / codec_->max_encoded_size(kLargestPiece) * 3 / 2;
+  const std::size_t piece = std::clamp(std::bit_floor(fitting), kLeastPiece, kLargestPiece);
+  return std::max(piece, static_cast<std::size_t>(world) * kLeastChunk);
 }
 
 std::size_t Compressor::bytes_sent(std::size_t count, int world, std::uint64_t step) const {

@@ -253,11 +253,12 @@ Floats long_gradient(std::uint64_t seed) {
 TEST(Pieces, AreExchangesOfTheirOwn) {
   run_threads(2, [](RankContext& context) {
     auto transport = transport_of(context);
-    for (const char* codec : {"int4:block=64", "fp16"}) {
+    for (const char* codec : {"int8:block=64", "fp16"}) {
       for (const std::string& exchange : known_exchanges()) {
         const auto compressor = make_compressor(with(codec, "none", exchange));
         SCOPED_TRACE(compressor->name());
-        ASSERT_EQ(compressor->piece_values(2), std::size_t{1} << 20);
+        const std::size_t each = compressor->piece_values(2);
+        ASSERT_LT(each, kLong);
         const Floats gradient = long_gradient(static_cast<std::uint64_t>(context.rank()));
         Floats whole = gradient;
         testing::CountingTransport counting(transport);
@@ -266,9 +267,8 @@ TEST(Pieces, AreExchangesOfTheirOwn) {
         EXPECT_EQ(sent, counting.sent());
         EXPECT_EQ(sent, compressor->bytes_sent(kLong, 2));
         Floats by_pieces;
-        for (std::size_t begin = 0; begin < kLong; begin += std::size_t{1} << 20) {
-          const auto end =
-              gradient.begin() + static_cast<std::ptrdiff_t>(std::min(kLong, begin + (std::size_t{1} << 20)));
+        for (std::size_t begin = 0; begin < kLong; begin += each) {
+          const auto end = gradient.begin() + static_cast<std::ptrdiff_t>(std::min(kLong, begin + each));
           Floats piece(gradient.begin() + static_cast<std::ptrdiff_t>(begin), end);
           Workspace workspace;
           make_exchange(exchange)->run(transport, *make_codec(codec),
@@ -287,7 +287,7 @@ TEST(Pieces, OnTheirWayTogetherGiveTheSameBits) {
   run_threads(2, [](RankContext& context) {
     auto transport = transport_of(context);
     for (const std::string& description :
-         {with("int4:rounding=stochastic", "error_feedback", "all_reduce"), with("fp8_e4m3", "ef21", "all_gather"),
+         {with("int8:rounding=stochastic", "error_feedback", "all_reduce"), with("fp8_e4m3", "ef21", "all_gather"),
           with("int8", "momentum", "all_reduce")}) {
       SCOPED_TRACE(description);
       testing::LateTransport late(transport);
@@ -312,7 +312,7 @@ TEST(Pieces, OnTheirWayTogetherGiveTheSameBits) {
 TEST(Pieces, AMemoryIsOwedWhatEachLost) {
   run_threads(2, [](RankContext& context) {
     auto transport = transport_of(context);
-    const auto compressor = make_compressor(with("int4:block=64", "error_feedback", "all_gather"));
+    const auto compressor = make_compressor(with("int8:block=64", "error_feedback", "all_gather"));
     const Floats gradient = long_gradient(static_cast<std::uint64_t>(context.rank()));
     Floats mean = gradient;
     compressor->all_reduce(transport, kLongSegments, {.tensor = 1, .step = 0, .divisor = 0}, mean);
@@ -333,7 +333,15 @@ TEST(Pieces, AMemoryIsOwedWhatEachLost) {
 TEST(Pieces, WhatCompetesForPlacesOrIsClippedByParameterStaysWhole) {
   for (const char* whole : {"top_k:ratio=0.01", "random_k", "threshold", "int8:memory=momentum,clip=1"})
     EXPECT_EQ(make_compressor(whole)->piece_values(2), std::numeric_limits<std::size_t>::max()) << whole;
-  EXPECT_EQ(make_compressor("int8:memory=momentum")->piece_values(64), std::size_t{8} << 20);
+}
+
+// About half a megabyte of encoding, and more where many ranks share it.
+TEST(Pieces, AreAsLongAsTheirEncodingsAreShort) {
+  EXPECT_EQ(make_compressor("fp16")->piece_values(2), std::size_t{1} << 18);
+  EXPECT_EQ(make_compressor("int8:memory=momentum")->piece_values(2), std::size_t{1} << 19);
+  EXPECT_EQ(make_compressor("int4")->piece_values(2), std::size_t{1} << 20);
+  EXPECT_EQ(make_compressor("one_bit")->piece_values(2), std::size_t{1} << 22);
+  EXPECT_EQ(make_compressor("fp16")->piece_values(64), std::size_t{1} << 22);
 }
 
 TEST(Lanes, TwoTensorsAtOnceGiveWhatOneAfterTheOtherGives) {
