@@ -269,7 +269,11 @@ TEST(InitProcesses, RankZeroServesATcpStoreAgainAndAgain) {
 // The store goes with rank 0, which is told too: all the others hear of it first.
 TEST(InitProcesses, TwoRanksOfOneNumberAreToldByTheServerOnRankZero) {
   const std::uint16_t port = free_port();
-  run_ranks("shm", 4, [&](int rank, const std::shared_ptr<Store>&) {
+  run_ranks("shm", 4, [&](int rank, const std::shared_ptr<Store>& outside) {
+    // Together: rank 0 does not keep the store for one that is seconds late.
+    outside->set(concat("here/", rank), "");
+    const std::vector<std::string> all{"here/0", "here/1", "here/2", "here/3"};
+    outside->wait(all, kLong);
     InitOptions options;
     options.method = concat("tcp://127.0.0.1:", port);
     options.rank = rank == 3 ? 1 : rank;
