@@ -150,7 +150,7 @@ Membership::~Membership() {
 bool Membership::join(Store& store, int world_size, Milliseconds timeout) {
   const std::string before = peek(store, kOutcome);
   if (!before.empty()) {
-    refuse_late(store, before);
+    refuse_late(store, before, world_size);
     return false;
   }
   if (!dead_ranks(store, world_size).empty()) {
@@ -166,23 +166,26 @@ bool Membership::join(Store& store, int world_size, Milliseconds timeout) {
     return true;
   } catch (const StoreError&) {
     throw;
+  } catch (const MismatchError&) {
+    let_all_hear(store, world_size);  // those on their way, too
+    throw;
   } catch (const Error&) {
-    let_all_hear(store);
+    let_all_hear(store, 0);
     throw;
   }
 }
 
-void Membership::let_all_hear(Store& store) {
+void Membership::let_all_hear(Store& store, int at_least) {
   const std::string all = "all_heard";
   try {
-    if (store.add("heard", 1) >= store.add("came", 0)) store.set(all, "1");
+    if (store.add("heard", 1) >= std::max<std::int64_t>(store.add("came", 0), at_least)) store.set(all, "1");
     if (rank_ == 0) store.wait(std::span(&all, 1), kHearing);
   } catch (const TimeoutError&) {  // some died, or are late
   } catch (const StoreError&) {    // the store went first
   }
 }
 
-void Membership::refuse_late(Store& store, const std::string& outcome) {
+void Membership::refuse_late(Store& store, const std::string& outcome, int world_size) {
   if (outcome == kAbandoned) return;
   const std::string holder = peek(store, claim_key(rank_));
   if (outcome == kOk) {
@@ -195,6 +198,7 @@ void Membership::refuse_late(Store& store, const std::string& outcome) {
   // it is history.
   if (!holder.empty() || !anyone_alive(store)) return;
   store.compare_set(claim_key(rank_), "", process_identity());
+  let_all_hear(store, world_size);
   throw_failure(outcome);
 }
 

@@ -41,10 +41,11 @@ class Membership {
  private:
   // Whether this rank is in (else: try the next generation).
   bool join(Store& store, int world_size, Milliseconds timeout);
-  // After a failure: rank 0 may serve the store, which goes with it, and waits a moment until those who came know too.
-  void let_all_hear(Store& store);
+  // After a failure: rank 0 may serve the store, which goes with it, and waits a moment until those who came know too,
+  // and `at_least` so many ranks.
+  void let_all_hear(Store& store, int at_least);
   // Throws when an outcome that is there already is this rank's too.
-  void refuse_late(Store& store, const std::string& outcome);
+  void refuse_late(Store& store, const std::string& outcome, int world_size);
   void claim(Store& store, int world_size);
   std::string await_outcome(Store& store, int world_size, Milliseconds timeout);
 
