@@ -20,7 +20,7 @@ endif()
 message(STATUS "gradwire: libtorch ${GRADWIRE_TORCH_VERSION} in ${GRADWIRE_TORCH_DIR}")
 gradwire_import_torch("${GRADWIRE_TORCH_DIR}")
 
-# One precompiled header for every source above the line: torch's headers cost 15-20 s a file otherwise.
+# One precompiled header for every source above the line: torch's headers cost about 10 s a file otherwise.
 function(gradwire_use_torch_pch TARGET)
   if(NOT TARGET gradwire_torch_pch)
     add_library(gradwire_torch_pch OBJECT "${PROJECT_SOURCE_DIR}/cmake/torch_pch.cc")

@@ -4,7 +4,7 @@
 
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/init.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <cmath>
 

@@ -4,7 +4,8 @@
 #include "examples/char_lm/model.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include <cmath>
 #include <vector>

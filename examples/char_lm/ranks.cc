@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/char_lm/ranks.h"
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <algorithm>
 #include <stdexcept>

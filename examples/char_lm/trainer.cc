@@ -2,7 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/char_lm/trainer.h"
 
-#include <torch/torch.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include <algorithm>
 #include <chrono>

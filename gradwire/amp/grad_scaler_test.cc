@@ -3,8 +3,11 @@
 // GradScaler against its rules, written down once more in plain numbers, and over ranks.
 #include "gradwire/amp/grad_scaler.h"
 
+#include <ATen/Functions.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/optim/sgd.h>
+#include <torch/serialize/input-archive.h>
+#include <torch/serialize/output-archive.h>
 
 #include <limits>
 #include <random>

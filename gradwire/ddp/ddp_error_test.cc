@@ -1,6 +1,9 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
 // What goes wrong ends with one clear error on every rank, and nothing hangs.
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/nn/modules/activation.h>
+
 #include <stdexcept>
 
 #include "gradwire/base/error.h"

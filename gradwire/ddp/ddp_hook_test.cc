@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Hooks under DDP: their order, their groups, their futures.
 #include <ATen/core/jit_type.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 #include <map>

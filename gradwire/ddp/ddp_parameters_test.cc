@@ -2,6 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Parameters that are not plain: sparse gradients, complex numbers, frozen for a while, ignored, delayed; and what a
 // checkpoint calls them.
+#include <torch/nn/modules/embedding.h>
+#include <torch/optim/sgd.h>
+#include <torch/serialize.h>
+
 #include <array>
 #include <sstream>
 

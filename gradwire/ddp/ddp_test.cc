@@ -1,6 +1,9 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
 // DistributedDataParallel against a model trained without it, over every kind of group.
+#include <torch/optim/adam.h>
+#include <torch/optim/sgd.h>
+
 #include <algorithm>
 #include <set>
 

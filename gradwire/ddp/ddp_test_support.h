@@ -3,8 +3,12 @@
 // Ranks, models and comparisons for the tests of this room and of the hooks.
 #pragma once
 
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Functions.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/pimpl.h>
 
 #include <cstdlib>
 #include <functional>

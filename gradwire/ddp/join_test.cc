@@ -3,6 +3,8 @@
 // Uneven inputs: what the ranks hold is what an oracle that sees every batch says.
 #include "gradwire/ddp/join.h"
 
+#include <torch/optim/sgd.h>
+
 #include "gradwire/base/error.h"
 #include "gradwire/ddp/ddp_test_support.h"
 

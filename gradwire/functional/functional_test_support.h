@@ -5,8 +5,9 @@
 #pragma once
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Functions.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include <functional>
 #include <memory>

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gradwire/hooks/clip_hook.h"
 
+#include <torch/nn/utils/clip_grad.h>
+
 #include <cmath>
 #include <limits>
 

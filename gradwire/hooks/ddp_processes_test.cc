@@ -3,6 +3,9 @@
 // DDP over shared memory and over Gloo, each rank a process. The test's own process stays clear of autograd, which does
 // not survive a fork.
 #include "gradwire/ddp/ddp_test_support.h"
+
+#include <torch/nn/modules/embedding.h>
+#include <torch/optim/sgd.h>
 #include "gradwire/hooks/registry.h"
 #include "tests/support/named_group.h"
 #include "tests/support/ranks.h"

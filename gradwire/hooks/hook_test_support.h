@@ -3,7 +3,9 @@
 // For the tests of hooks: a hook on a bucket of given numbers, without DDP; a module whose gradients are known.
 #pragma once
 
-#include <torch/torch.h>
+#include <ATen/Functions.h>
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
 
 #include <memory>
 #include <string>

@@ -2,6 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gradwire/hooks/optimizer_overlap_hooks.h"
 
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
+
 #include "gradwire/base/error.h"
 #include "gradwire/hooks/default_hooks.h"
 #include "gradwire/hooks/hook_test_support.h"

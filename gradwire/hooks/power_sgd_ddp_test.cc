@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // PowerSGD under DDP: several buckets, lanes, a user's group, rebuilt buckets, training.
 #include "gradwire/hooks/power_sgd.h"
+
+#include <torch/optim/sgd.h>
 #include "gradwire/hooks/power_sgd_test_support.h"
 
 namespace gradwire::testing {

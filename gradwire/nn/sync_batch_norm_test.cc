@@ -3,6 +3,15 @@
 // SyncBatchNorm against torch's BatchNorm in float64 over the batch of all ranks together.
 #include "gradwire/nn/sync_batch_norm.h"
 
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/any.h>
+#include <torch/nn/modules/container/moduledict.h>
+#include <torch/nn/modules/container/modulelist.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/optim/sgd.h>
+
 #include <numeric>
 
 #include "gradwire/base/error.h"

@@ -3,7 +3,12 @@
 // For the tests of this room: parameters of many kinds with gradients that every rank knows, and kinds of optimizers.
 #pragma once
 
-#include <torch/torch.h>
+#include <ATen/Functions.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
+#include <torch/serialize/input-archive.h>
+#include <torch/serialize/output-archive.h>
 
 #include <functional>
 #include <memory>

@@ -4,6 +4,8 @@
 
 #include <c10/core/Allocator.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
+#include <torch/optim/lbfgs.h>
+#include <torch/optim/schedulers/step_lr.h>
 
 #include <numeric>
 #include <random>

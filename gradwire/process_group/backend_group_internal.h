@@ -11,6 +11,7 @@
 #include "gradwire/backend/backend.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/process.h"
+#include "gradwire/process_group/duplicate_list_internal.h"
 #include "gradwire/process_group/ordered_calls_internal.h"
 #include "gradwire/process_group/point_to_point_internal.h"
 #include "gradwire/process_group/process_group.h"
@@ -99,7 +100,7 @@ class BackendGroup final : public ProcessGroup {
   std::shared_ptr<Store> store_ GRADWIRE_GUARDED_BY(mutex_);
   std::uint64_t dups_ GRADWIRE_GUARDED_BY(mutex_) = 0;
   std::uint64_t splits_ GRADWIRE_GUARDED_BY(mutex_) = 0;
-  std::vector<std::weak_ptr<BackendGroup>> duplicates_ GRADWIRE_GUARDED_BY(mutex_);
+  DuplicateList duplicates_;
   OrderedCalls calls_;  // goes first: its worker uses the channel
 };
 

@@ -112,16 +112,12 @@ void BackendGroup::in_turn(const char* operation, const Body& body) {
 void BackendGroup::abort(const std::string& reason) {
   if (!owner_.is_current()) return;
   std::shared_ptr<Channel> channel;
-  std::vector<std::weak_ptr<BackendGroup>> duplicates;
   {
     MutexLock lock(mutex_);
     channel = channel_;
-    duplicates = duplicates_;
   }
   if (channel != nullptr) channel->abort(reason);
-  for (const auto& weak : duplicates) {
-    if (const auto duplicate = weak.lock()) duplicate->abort(reason);
-  }
+  duplicates_.abort_all(reason);
 }
 
 void BackendGroup::shutdown() {
@@ -133,8 +129,8 @@ void BackendGroup::shutdown() {
   MutexLock lock(mutex_);
   channel.swap(channel_);
   store.swap(store_);
-  duplicates_.clear();
   lock.unlock();  // what goes here may take its time
+  duplicates_.clear();
 }
 
 std::shared_ptr<ProcessGroup> BackendGroup::do_dup() {
@@ -146,12 +142,11 @@ std::shared_ptr<ProcessGroup> BackendGroup::do_dup() {
   std::shared_ptr<Store> store;
   if (store_ != nullptr) store = std::make_shared<PrefixStore>(concat("dup/", number), store_);
   auto group = std::make_shared<BackendGroup>(own(origin, std::move(made)), backend_name_, std::move(store));
-  std::erase_if(duplicates_, [](const auto& weak) { return weak.expired(); });
-  duplicates_.push_back(group);
   lock.unlock();
   group->set_timeout(timeout());
   group->set_group_name(concat(group_name(), "/dup", number));
   group->set_group_desc(group_desc());
+  duplicates_.add(group);
   return group;
 }
 

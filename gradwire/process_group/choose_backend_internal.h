@@ -11,9 +11,10 @@
 namespace gradwire::internal {
 
 struct BackendChoice {
-  std::string
-      name;         // of the backend; what "nccl" does with tensors on the CPU is a choice of its own, without a device
-  std::string why;  // for the log: "all ranks are on one host"
+  // Of the backend. What "nccl" does with tensors on the CPU is a choice of its own, without a device.
+  std::string name;
+  // For the log: "all ranks are on one host".
+  std::string why;
 };
 
 // `asked` is a name that backend_names() has. `device`: what the ranks' tensors are on, where they have said.

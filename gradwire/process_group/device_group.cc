@@ -161,9 +161,7 @@ std::shared_ptr<ProcessGroup> DeviceGroup::do_dup() {
   auto cpu = cpu_->dup();
   if (cpu == nullptr) return nullptr;
   auto made = around(std::move(cpu), concat("dup", number));
-  MutexLock lock(mutex_);
-  std::erase_if(duplicates_, [](const auto& weak) { return weak.expired(); });
-  duplicates_.push_back(made);
+  duplicates_.add(made);
   return made;
 }
 
@@ -183,19 +181,13 @@ void DeviceGroup::abort(const std::string& reason) {
   // The CPU's first: its other ranks learn of it at once.
   cpu_->abort(reason);
   on_device_->abort(reason);
-  std::vector<std::weak_ptr<ProcessGroup>> duplicates;
-  {
-    MutexLock lock(mutex_);
-    duplicates = duplicates_;
-  }
-  for (const auto& weak : duplicates) {
-    if (const auto duplicate = weak.lock()) duplicate->abort(reason);
-  }
+  duplicates_.abort_all(reason);
 }
 
 void DeviceGroup::shutdown() {
   on_device_->shutdown();
   cpu_->shutdown();
+  duplicates_.clear();
 }
 
 }  // namespace gradwire::internal

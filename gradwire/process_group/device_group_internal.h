@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "gradwire/base/mutex.h"
+#include "gradwire/process_group/duplicate_list_internal.h"
 #include "gradwire/process_group/process_group.h"
 #include "gradwire/store/store.h"
 
@@ -82,7 +83,7 @@ class DeviceGroup final : public ProcessGroup {
   const std::shared_ptr<ProcessGroup> on_device_;
   Mutex mutex_;
   std::uint64_t made_ GRADWIRE_GUARDED_BY(mutex_) = 0;  // duplicates and splits
-  std::vector<std::weak_ptr<ProcessGroup>> duplicates_ GRADWIRE_GUARDED_BY(mutex_);
+  DuplicateList duplicates_;
 };
 
 }  // namespace gradwire::internal

@@ -14,10 +14,12 @@
 #include <thread>
 
 #include "gradwire/base/error.h"
+#include "gradwire/process_group/duplicate_list_internal.h"
 #include "gradwire/process_group/init.h"
 #include "gradwire/process_group/lane_scope.h"
 #include "gradwire/process_group/parked_threads_internal.h"
 #include "gradwire/process_group/process_group.h"
+#include "gradwire/store/hash_store.h"
 #include "gradwire/store/prefix_store.h"
 #include "tests/support/named_group.h"
 #include "tests/support/ranks.h"
@@ -467,6 +469,25 @@ TEST_P(Groups, AForkedChildIsRefusedAndTearsNothingDown) {
     copy->all_reduce({tensor})->wait();
     EXPECT_EQ(number_of(tensor), 8);
   });
+}
+
+TEST(DuplicateList, AbortsThoseThatLiveAndThoseThatComeLater) {
+  const auto group = [] {
+    return make_process_group("threads", std::make_shared<HashStore>(), /*rank=*/0, /*size=*/1, kLong);
+  };
+  const auto early = group();
+  const auto late = group();
+  const auto released = group();
+  internal::DuplicateList duplicates;
+  duplicates.add(released);
+  duplicates.clear();
+  duplicates.add(early);
+  duplicates.add(group());  // gone already
+  duplicates.abort_all("the end");
+  duplicates.add(late);
+  EXPECT_THROW(early->all_reduce({number(1)})->wait(), AbortedError);
+  EXPECT_THROW(late->all_reduce({number(1)})->wait(), AbortedError);
+  released->all_reduce({number(1)})->wait();
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, Groups, ::testing::ValuesIn(test_support::named_groups()),

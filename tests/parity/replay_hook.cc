@@ -10,7 +10,11 @@
 // target; plain SGD. Both files are float32 in the machine's byte order. Problem: for each layer its weight (out x in)
 // and, with --bias, its bias; then for each step and each rank the batch of inputs and of targets. Result: for each
 // rank all parameters in the same order.
-#include <torch/torch.h>
+#include <ATen/Functions.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
 
 #include <CLI/CLI.hpp>
 #include <exception>

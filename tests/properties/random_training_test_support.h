@@ -3,7 +3,8 @@
 // Random models and ways of training them, each of one number.
 #pragma once
 
-#include <torch/torch.h>
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
 
 #include <cstdint>
 #include <string>

@@ -13,6 +13,7 @@
 #include "gradwire/process_group/c10d/c10d_call_internal.h"
 #include "gradwire/process_group/c10d/c10d_dialect_internal.h"
 #include "gradwire/process_group/c10d/from_c10d.h"
+#include "gradwire/process_group/duplicate_list_internal.h"
 
 namespace gradwire::internal {
 
@@ -84,7 +85,7 @@ class GroupOverC10d final : public ProcessGroup {
   std::shared_ptr<Store> store_ GRADWIRE_GUARDED_BY(mutex_);
   std::uint64_t made_ GRADWIRE_GUARDED_BY(mutex_) = 0;      // duplicates and splits
   std::uint64_t barriers_ GRADWIRE_GUARDED_BY(mutex_) = 0;  // monitored ones
-  std::vector<std::weak_ptr<GroupOverC10d>> duplicates_ GRADWIRE_GUARDED_BY(mutex_);
+  DuplicateList duplicates_;
 };
 
 }  // namespace gradwire::internal

@@ -164,12 +164,10 @@ void GroupOverC10d::abort(const std::string& reason) {
   if (!owner_.is_current()) return;
   BackendPtr engine;
   std::shared_ptr<Store> store;
-  std::vector<std::weak_ptr<GroupOverC10d>> duplicates;
   {
     MutexLock lock(mutex_);
     engine = backend_;
     store = store_;
-    duplicates = duplicates_;
   }
   if (engine && !ledger_->failure()) {
     const std::exception_ptr error = ledger_->fail(
@@ -186,9 +184,7 @@ void GroupOverC10d::abort(const std::string& reason) {
       ledger_->end_all(error);
     }
   }
-  for (const auto& weak : duplicates) {
-    if (const auto duplicate = weak.lock()) duplicate->abort(reason);
-  }
+  duplicates_.abort_all(reason);
 }
 
 void GroupOverC10d::shutdown() {
@@ -200,8 +196,8 @@ void GroupOverC10d::shutdown() {
   MutexLock lock(mutex_);
   std::swap(engine, backend_);
   store.swap(store_);
-  duplicates_.clear();
   lock.unlock();  // what goes here may take its time
+  duplicates_.clear();
   let_go(std::move(engine));
 }
 
@@ -235,10 +231,7 @@ std::shared_ptr<ProcessGroup> GroupOverC10d::do_dup() {
   std::vector<int> all(static_cast<std::size_t>(size()));
   std::iota(all.begin(), all.end(), 0);
   auto group = make_group("dup", 0, all);
-  if (group == nullptr) return nullptr;
-  MutexLock lock(mutex_);
-  std::erase_if(duplicates_, [](const auto& weak) { return weak.expired(); });
-  duplicates_.push_back(group);
+  if (group != nullptr) duplicates_.add(group);
   return group;
 }
 

@@ -6,11 +6,11 @@
 #define USE_C10D_NCCL
 #endif
 #include <atomic>
-#include <cstdlib>
 #include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 #include <utility>
 
+#include "gradwire/base/environment.h"
 #include "gradwire/base/log.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/process_group/c10d/nccl_internal.h"
@@ -23,8 +23,7 @@ class Nccl final : public c10d::ProcessGroupNCCL {
   Nccl(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, c10::intrusive_ptr<Options> options)
       : ProcessGroupNCCL(store, rank, size, std::move(options)) {
     // A failed call ends the communicator; the error reaches who waits, and the process goes on.
-    if (std::getenv("TORCH_NCCL_ASYNC_ERROR_HANDLING") == nullptr && !blockingWait_)
-      asyncErrorHandling_ = c10d::CleanUpOnly;
+    if (!environment("TORCH_NCCL_ASYNC_ERROR_HANDLING") && !blockingWait_) asyncErrorHandling_ = c10d::CleanUpOnly;
   }
   ~Nccl() override {
     if (ended_) return;

@@ -15,6 +15,7 @@
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/process.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/process_group/duplicate_list_internal.h"
 #include "gradwire/process_group/hybrid/hybrid_call_internal.h"
 #include "gradwire/process_group/ordered_calls_internal.h"
 #include "gradwire/process_group/validate_internal.h"
@@ -74,7 +75,7 @@ struct HybridGroup::State {
   Mutex mutex;
   std::exception_ptr error GRADWIRE_GUARDED_BY(mutex);
   std::uint64_t dups GRADWIRE_GUARDED_BY(mutex) = 0;
-  std::vector<std::weak_ptr<HybridGroup>> duplicates GRADWIRE_GUARDED_BY(mutex);
+  internal::DuplicateList duplicates;
 };
 
 std::shared_ptr<HybridGroup> HybridGroup::make(std::shared_ptr<ProcessGroup> everyone,
@@ -173,14 +174,7 @@ void HybridGroup::in_turn(const char* operation, const Body& body) {
 void HybridGroup::abort(const std::string& reason) {
   if (!state_->owner.is_current()) return;
   fail(std::make_exception_ptr(AbortedError(concat(internal::name_group(*this), ": ", reason))), reason);
-  std::vector<std::weak_ptr<HybridGroup>> duplicates;
-  {
-    MutexLock lock(state_->mutex);
-    duplicates = state_->duplicates;
-  }
-  for (const auto& weak : duplicates) {
-    if (const auto duplicate = weak.lock()) duplicate->abort(reason);
-  }
+  state_->duplicates.abort_all(reason);
 }
 
 void HybridGroup::shutdown() {
@@ -189,6 +183,7 @@ void HybridGroup::shutdown() {
   if (groups_.cross != nullptr) groups_.cross->shutdown();
   groups_.everyone->shutdown();
   groups_.local->shutdown();
+  state_->duplicates.clear();
 }
 
 std::shared_ptr<ProcessGroup> HybridGroup::do_dup() {
@@ -204,12 +199,11 @@ std::shared_ptr<ProcessGroup> HybridGroup::do_dup() {
   std::shared_ptr<HybridGroup> group(new HybridGroup(std::move(made), host_of_));
   MutexLock lock(state_->mutex);
   const std::uint64_t number = state_->dups++;
-  std::erase_if(state_->duplicates, [](const auto& weak) { return weak.expired(); });
-  state_->duplicates.push_back(group);
   lock.unlock();
   group->set_timeout(timeout());
   group->set_group_name(concat(group_name(), "/dup", number));
   group->set_group_desc(group_desc());
+  state_->duplicates.add(group);
   return group;
 }
 

@@ -5,6 +5,7 @@
 #include "gradwire/process_group/hybrid/hybrid_group.h"
 
 #include <ATen/Functions.h>
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
