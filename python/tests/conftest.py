@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import threading
@@ -21,6 +22,9 @@ from gradwire import distributed as dist
 
 _numbers = itertools.count()
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+
+# A shell that runs the tests in the background has them ignore Ctrl-C, and ranks would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class Ranks:

@@ -29,6 +29,7 @@ ABSENT = {
     "DebugLevel": "GRADWIRE_LOG says how much is logged",
     "GroupName": "a str",
     "ProcessGroupGloo": "the backend 'gloo'",
+    "ProcessGroupNCCL": "the backend 'nccl'",
     "get_backend_config": "a group has one backend",
     "get_debug_level": "GRADWIRE_LOG says how much is logged",
     "get_default_backend_for_device": "every backend takes CPU tensors",
