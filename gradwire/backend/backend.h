@@ -23,6 +23,11 @@ namespace gradwire {
 inline constexpr int kMaxWorldSize = 64;
 inline constexpr int kAnySource = -1;
 
+// What a rank keeps at most of messages that another rank has sent it and that it has not received: bytes of small
+// messages, each counted with 128 more, and large messages that are announced and wait at their sender.
+inline constexpr std::size_t kMaxUnreceivedBytes = std::size_t{1} << 20;
+inline constexpr std::size_t kMaxUnreceivedOffers = std::size_t{1} << 16;
+
 // What a caller knows of a call beyond its arguments. All ranks must pass the same; a difference is a MismatchError.
 struct CallTag {
   std::uint32_t iteration = 0;  // of DDP
@@ -56,8 +61,10 @@ struct ConstSlice {
   std::size_t count = 0;
 };
 
-// A send or receive under way. Buffers must live until wait() returned or threw. Thread-safe. Destroying an unfinished
-// request cancels it.
+// A send or receive under way. Buffers must live until wait() returned or threw, whatever it threw, or the request is
+// destroyed. Thread-safe. Destroying an unfinished request cancels it: a send that has found no receive was never sent;
+// one that has ends that receive with a PeerError that names the sender. A receive that has found its message uses the
+// message up, however it ends.
 class Request {
  public:
   struct Status {
@@ -65,8 +72,8 @@ class Request {
     std::size_t bytes = 0;  // how much came
   };
   virtual ~Request() = default;
-  // Waits for the end. Throws TimeoutError, PeerError when the other side is gone, MismatchError when the message is
-  // larger than the buffer (nothing is written beyond it), AbortedError.
+  // Waits for the end. Throws TimeoutError, which cancels the request, PeerError when the other side is gone or has
+  // cancelled its send, MismatchError when the message is larger than the buffer (nothing is written), AbortedError.
   virtual Status wait(Deadline deadline) = 0;
   // Whether wait() would return or throw at once.
   virtual bool done() = 0;
@@ -129,7 +136,12 @@ class Channel {
                           const CallOptions& options) = 0;
 
   // Point to point, matched by (channel, source, tag) in order. Never queues behind collectives and makes progress by
-  // itself: all ranks may send first and receive after, whatever the size. `source` may be kAnySource.
+  // itself: all ranks may send first and receive after, whatever the size. `source` may be kAnySource. A small message
+  // may end before its receive is called; it is kept at its destination, up to kMaxUnreceivedBytes from one rank to
+  // another in all channels. Beyond that it waits at its sender until it is received, as large messages do; beyond
+  // kMaxUnreceivedOffers of these, further sends begin when earlier ones have been received. Throws InvalidArgument,
+  // the channel's first reason, and ResourceError when the machine refuses memory or a thread: the buffer is the
+  // caller's then, and nothing was sent.
   virtual std::shared_ptr<Request> isend(const void* data, std::size_t bytes, int destination, std::uint32_t tag) = 0;
   virtual std::shared_ptr<Request> irecv(void* data, std::size_t bytes, int source, std::uint32_t tag) = 0;
 
