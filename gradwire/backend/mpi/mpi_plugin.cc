@@ -126,7 +126,7 @@ std::vector<int> meet(const BackendOptions& options, const Engine& engine, Deadl
   options.store->set(place_key(options.rank), concat(engine.job(), " ", engine.rank()));
   std::vector<int> processes;
   for (int rank = 0; rank < options.size; ++rank) {
-    std::istringstream words(rendezvous::await_key(*options.store, place_key(rank), concat("rank ", rank), deadline));
+    std::istringstream words(rendezvous::await_key(*options.store, place_key(rank), rank, deadline));
     std::uint64_t job = 0;
     int process = -1;
     words >> job >> process;
@@ -145,7 +145,7 @@ std::vector<int> meet(const BackendOptions& options, const Engine& engine, Deadl
 
 std::uint64_t agree_on_number(const BackendOptions& options, Engine& engine, Deadline deadline) {
   const std::string key = "mpi/group";
-  if (options.rank != 0) return std::stoull(rendezvous::await_key(*options.store, key, "rank 0", deadline));
+  if (options.rank != 0) return std::stoull(rendezvous::await_key(*options.store, key, 0, deadline));
   const std::uint64_t number = engine.new_group_number();
   options.store->set(key, std::to_string(number));
   return number;
