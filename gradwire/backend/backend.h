@@ -23,6 +23,11 @@ namespace gradwire {
 inline constexpr int kMaxWorldSize = 64;
 inline constexpr int kAnySource = -1;
 
+// The most that a rank keeps of messages that another rank has sent to it and that it has not received: bytes of small
+// messages (128 are added for each message), and large messages that were announced and wait at their sender.
+inline constexpr std::size_t kMaxUnreceivedBytes = std::size_t{1} << 20;
+inline constexpr std::size_t kMaxUnreceivedOffers = std::size_t{1} << 16;
+
 // The place of a call in a training step. DDP fills the tag in; other callers leave it at zero. The tag is part of the
 // fingerprint that ranks compare: ranks that pass different tags get a MismatchError.
 struct CallTag {
@@ -59,8 +64,12 @@ struct ConstSlice {
 
 // A send or a receive under way.
 //
-// Ownership: the caller owns the buffer and keeps it alive, and leaves it alone, until wait() has returned or thrown.
-// Destroying a request that has not ended cancels it. Threads: all methods may be called from any thread.
+// Ownership: the caller owns the buffer and keeps it alive, and leaves it alone, until wait() has returned or thrown,
+// or the request is destroyed. Threads: all methods may be called from any thread.
+//
+// Destroying a request that has not ended cancels it. A cancelled send that has found no receive was never sent; a
+// cancelled send that has found a receive ends that receive with a PeerError that names the sender. A receive that has
+// found its message uses the message up, however the receive ends.
 class Request {
  public:
   struct Status {
@@ -70,9 +79,9 @@ class Request {
   virtual ~Request() = default;
 
   // Waits until the send or receive has ended, and returns its status. A second call returns or throws the same.
-  // Throws TimeoutError when `deadline` passes first, PeerError when the other rank died, left or failed, MismatchError
-  // when the message is longer than the receiver's buffer (nothing is written then), AbortedError after abort() or an
-  // interrupt. After any of these the request is cancelled and the buffer is the caller's again.
+  // Throws TimeoutError when `deadline` passes first, PeerError when the other rank died, left, failed or cancelled its
+  // send, MismatchError when the message is longer than the receiver's buffer (nothing is written then), AbortedError
+  // after abort() or an interrupt. After any of these the request is cancelled and the buffer is the caller's again.
   virtual Status wait(Deadline deadline) = 0;
 
   // Returns true when wait() would return or throw at once. Moves the request on; never blocks, never throws.
@@ -151,9 +160,16 @@ class Channel {
   // Starts a send of `bytes` bytes to rank `destination`, or a receive of at most `bytes` bytes from rank `source`
   // (kAnySource: from any rank). Returns at once; Request::wait() returns the outcome. Messages are matched by channel,
   // source and tag, in the order in which they were sent. Messages never wait for collectives, and they move while
-  // their ranks do other things: all ranks may send first and receive after, whatever the size. Throws InvalidArgument,
-  // ResourceError where the thread or the memory that the message needs is refused (nothing is queued then; the channel
-  // goes on), and the channel's first reason when the channel is at its end.
+  // their ranks do other things: all ranks may send first and receive after, whatever the size.
+  //
+  // A small message may end before its receive is called. The destination keeps such messages, up to
+  // kMaxUnreceivedBytes from one rank to another in all channels. Beyond that, a message waits at its sender until it
+  // is received, as large messages do. Beyond kMaxUnreceivedOffers of these, further sends begin when earlier ones have
+  // been received.
+  //
+  // Throws InvalidArgument; ResourceError when the machine refuses the memory or the thread that the message needs
+  // (nothing was sent, the buffer is the caller's, and the channel goes on); and the channel's first reason when the
+  // channel is at its end.
   virtual std::shared_ptr<Request> isend(const void* data, std::size_t bytes, int destination, std::uint32_t tag) = 0;
   virtual std::shared_ptr<Request> irecv(void* data, std::size_t bytes, int source, std::uint32_t tag) = 0;
 

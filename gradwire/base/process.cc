@@ -17,19 +17,28 @@ namespace gradwire {
 
 namespace {
 
+// getpid() is a system call, too dear for every collective and message; a handler in the child keeps these up to date.
 std::atomic<unsigned> forks{0};
+std::atomic<pid_t> this_process{0};
 
-unsigned fork_generation() noexcept {
-  // getpid() is a system call, too dear for every collective; a handler in the child counts instead.
-  static const int registered =
-      ::pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1, std::memory_order_relaxed); });
+void count_forks() noexcept {
+  static const int registered = [] {
+    this_process.store(::getpid(), std::memory_order_relaxed);
+    return ::pthread_atfork(nullptr, nullptr, [] {
+      forks.fetch_add(1, std::memory_order_relaxed);
+      this_process.store(::getpid(), std::memory_order_relaxed);
+    });
+  }();
   static_cast<void>(registered);
-  return forks.load(std::memory_order_relaxed);
 }
 
 }  // namespace
 
-OwnerProcess::OwnerProcess() noexcept : pid_(::getpid()), generation_(fork_generation()) {}
+OwnerProcess::OwnerProcess() noexcept {
+  count_forks();
+  pid_ = this_process.load(std::memory_order_relaxed);
+  generation_ = forks.load(std::memory_order_relaxed);
+}
 
 bool OwnerProcess::is_current() const noexcept { return forks.load(std::memory_order_relaxed) == generation_; }
 
