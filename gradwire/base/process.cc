@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <memory>
+#include <system_error>
 #include <utility>
 
 #include "gradwire/base/error.h"
@@ -48,11 +49,17 @@ void OwnerProcess::require_current(const char* what) const {
              "; a forked child has no part in its parent's groups: initialise a group of its own there"));
 }
 
-Thread::Thread(std::string name, std::function<void()> body)
-    : thread_([name = std::move(name), body = std::move(body)] {
-        ::pthread_setname_np(::pthread_self(), name.substr(0, 15).c_str());
-        body();
-      }) {}
+Thread::Thread(std::string name, std::function<void()> body) {
+  try {
+    thread_ = std::thread([name, body = std::move(body)] {
+      ::pthread_setname_np(::pthread_self(), name.substr(0, 15).c_str());
+      body();
+    });
+  } catch (const std::system_error& error) {
+    throw ResourceError(concat("the machine refused the thread '", name, "' to process ", ::getpid(), ": ",
+                               error.what(), "; raise the limit on processes (ulimit -u) or start fewer ranks"));
+  }
+}
 
 Thread& Thread::operator=(Thread&& other) noexcept {
   join();

@@ -23,9 +23,7 @@
 namespace gradwire::testing {
 namespace {
 
-// How a rank may wait for its peers to appear, and how soon a death must be known; the promise is 2 s, the rest is for
-// slow machines.
-constexpr Milliseconds kRendezvousTimeout = std::chrono::seconds(3);
+// How soon a death must be known; the promise is 2 s, the rest is for slow machines.
 constexpr double kGuardMs = 20'000;
 
 struct Scenario {
@@ -77,7 +75,7 @@ void expect_names(const std::vector<int>& peers, const std::string& text, int vi
 
 void survive(RankContext& context, const Scenario& scenario, const SharedPage<DeathClock>& clock) {
   try {
-    context.join(0, kRendezvousTimeout);
+    context.join(0);
     EXPECT_NE(scenario.phase, Phase::rendezvous) << "the world was made without rank " << scenario.victim;
     reduce_until_failure(context, scenario, [] {});
   } catch (const PeerError& error) {
@@ -86,10 +84,6 @@ void survive(RankContext& context, const Scenario& scenario, const SharedPage<De
     EXPECT_TRUE(clock->stamped()) << error.what();
     EXPECT_LT(ms, kGuardMs);
     expect_names(error.peers(), error.what(), scenario.victim);
-  } catch (const TimeoutError& error) {
-    ChildProcess::note(concat(clock->milliseconds_since()));
-    EXPECT_EQ(scenario.phase, Phase::rendezvous) << error.what();
-    expect_contains(error.what(), concat("rank ", scenario.victim));
   }
   if (scenario.phase != Phase::rendezvous) {
     EXPECT_THROW(context.channel().barrier(guarded()), PeerError);
@@ -114,7 +108,7 @@ std::vector<double> play(const Scenario& scenario) {
         if (rank != scenario.victim) return survive(*context, scenario, clock);
         std::optional<StampingInjector> injector;
         if (scenario.phase == Phase::rendezvous) injector.emplace(scenario, clock);
-        context->join(0, kRendezvousTimeout);
+        context->join(0);
         if (!injector) injector.emplace(scenario, clock);
         reduce_until_failure(*context, scenario, [&] { injector->between_calls(); });
       });
@@ -172,8 +166,7 @@ TEST(Kill, SurvivorsLearnWhoDiedInEveryPhase) {
     std::cout << "phase " << name_of(phase) << ": " << kills[phase] << " kills, survivors' error after min "
               << all.front() << " / median " << all[all.size() / 2] << " / max " << all.back() << " ms\n";
   }
-  std::cout << total << " kills in all; the promise is 2000 ms but for the rendezvous, whose time-out here is "
-            << kRendezvousTimeout.count() << " ms\n";
+  std::cout << total << " kills in all; the promise is 2000 ms\n";
   EXPECT_GE(total, 50);
 }
 

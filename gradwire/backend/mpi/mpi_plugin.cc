@@ -143,7 +143,7 @@ std::vector<int> meet(const BackendOptions& options, const Job& job, Deadline de
   options.store->set(place_key(options.rank), concat(job.number(), " ", job.rank()));
   std::vector<int> processes;
   for (int rank = 0; rank < options.size; ++rank) {
-    std::istringstream words(rendezvous::await_key(*options.store, place_key(rank), concat("rank ", rank), deadline));
+    std::istringstream words(rendezvous::await_key(*options.store, place_key(rank), rank, deadline));
     std::uint64_t number = 0;
     int process = -1;
     words >> number >> process;
@@ -162,7 +162,7 @@ std::vector<int> meet(const BackendOptions& options, const Job& job, Deadline de
 
 std::uint64_t agree_on_number(const BackendOptions& options, Job& job, Deadline deadline) {
   const std::string key = "mpi/group";
-  if (options.rank != 0) return std::stoull(rendezvous::await_key(*options.store, key, "rank 0", deadline));
+  if (options.rank != 0) return std::stoull(rendezvous::await_key(*options.store, key, 0, deadline));
   const std::uint64_t number = job.new_group_number();
   options.store->set(key, std::to_string(number));
   return number;
