@@ -5,11 +5,11 @@
 #include <torch/serialize.h>
 
 #include <filesystem>
-#include <stdexcept>
 #include <utility>
 #include <vector>
 
 #include "examples/char_lm/errors.h"
+#include "examples/char_lm/whole_file.h"
 #include "gradwire/base/strings.h"
 
 namespace char_lm {
@@ -122,15 +122,12 @@ void save_checkpoint(const std::string& file, const Options& options, const Voca
   write_part(archive, "optimizer", [&](auto& part) { optimizer.save(part); });
   write_memory(archive, progress.memory);
 
-  const std::string unfinished = file + ".part";
-  try {
-    archive.save_to(unfinished);
-    std::filesystem::rename(unfinished, file);
-  } catch (const std::exception&) {
-    std::error_code ignored;
-    std::filesystem::remove(unfinished, ignored);
-    throw std::runtime_error(concat("the checkpoint ", file, " could not be written; is the disk full?"));
-  }
+  WholeFile whole(file);
+  archive.save_to([&whole](const void* data, std::size_t bytes) {
+    whole.write(data, bytes);
+    return bytes;
+  });
+  whole.finish();
 }
 
 Progress load_checkpoint(const std::string& file, const Options& options, const Vocabulary& vocabulary,

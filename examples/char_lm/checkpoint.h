@@ -22,7 +22,7 @@ struct Progress {
 };
 
 // Writes `file` whole or not at all: a run that is killed meanwhile leaves what was there before. Throws
-// std::runtime_error when the disk refuses.
+// std::runtime_error when the disk refuses, a full one say.
 void save_checkpoint(const std::string& file, const Options& options, const Vocabulary& vocabulary,
                      const Progress& progress, const CharTransformer& model, const torch::optim::Optimizer& optimizer);
 

@@ -28,9 +28,10 @@ namespace gradwire {
 // A TcpStore's ranks share the secret that GRADWIRE_SECRET_FILE or GRADWIRE_SECRET gives (store/secret.h), if any.
 // "?hosted=1" behind tcp:// says that another process serves the store there, "prefix=place" which part of it is the
 // ranks'.
-// "?rank=0&world_size=2" may follow file:// and tcp://; InitOptions::rank and world_size count more than both that and
-// the environment. A private file is in $XDG_RUNTIME_DIR/gradwire or $TMPDIR/gradwire-<uid> (mode 0700, checked), named
-// by the job, and removed as soon as all ranks have it open, so that nothing is left of it after any end of the job.
+// "?rank=0&world_size=2" may follow file:// and tcp://. Rank and world size are those of InitOptions, else those of the
+// method, else, with file:// and tcp:// too, those of what started the processes. A private file is in
+// $XDG_RUNTIME_DIR/gradwire or $TMPDIR/gradwire-<uid> (mode 0700, checked), named by the job, and removed as soon as
+// all ranks have it open, so that nothing is left of it after any end of the job.
 //
 // One store or file serves several jobs one after another, and init/destroy any number of times: each time is a
 // generation with keys of its own, which ranks join together. A job that died during its rendezvous is seen as such by

@@ -158,18 +158,50 @@ TEST(JobEnvironment, MethodsAreTakenApart) {
   };
   EXPECT_TRUE(has(refusal(with("carrier-pigeon"), {}), "unknown method"));
   EXPECT_TRUE(has(refusal(with("udp://x?rank=0&world_size=1"), {}), "unknown method"));
+  for (const char* method : {"http://x", "http://x?page=1", "://x", "FILE:///x"}) {
+    EXPECT_TRUE(has(refusal(with(method), {}), concat("unknown method '", method, "'"))) << method;
+  }
   EXPECT_TRUE(has(refusal(with("file:///x"), {}), "?world_size="));
   EXPECT_TRUE(has(refusal(with("file:///x?world_size=2"), {}), "?rank="));
   EXPECT_TRUE(has(refusal(with("file:///x?world_size=two"), {}), "'two'"));
   EXPECT_TRUE(has(refusal(with("file:///x?size=2"), {}), "'size'"));
   EXPECT_TRUE(has(refusal(with("tcp://host?rank=0&world_size=1"), {}), "no port"));
   EXPECT_TRUE(has(refusal(with("tcp://host:99999?rank=0&world_size=1"), {}), "ports are"));
+  const Variables launched = {{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"GRADWIRE_RENDEZVOUS", "http://x"}};
+  EXPECT_TRUE(has(refusal({}, launched), "GRADWIRE_RENDEZVOUS is 'http://x'"));
   const test_support::TemporaryFolder folder;
   InitOptions options = with(concat("file://", folder.path(), "/store?rank=1&world_size=2"));
   options.rank = 0;  // what is given in the options counts more
   const auto place = find_meeting_place(options, reading({{"RANK", "5"}}));
   EXPECT_EQ(place.rank, 0);
   EXPECT_EQ(place.world_size, 2);
+}
+
+TEST(JobEnvironment, AMethodWithoutRanksTakesThemFromWhatStartedTheProcesses) {
+  const test_support::TemporaryFolder folder;
+  const auto place_of = [&](const std::string& query, const Variables& variables) {
+    InitOptions options;
+    options.method = concat("file://", folder.path(), "/store", query);
+    return find_meeting_place(options, reading(variables));
+  };
+  const auto by_hand = place_of("", {{"RANK", "1"}, {"WORLD_SIZE", "2"}});
+  EXPECT_EQ(by_hand.rank, 1);
+  EXPECT_EQ(by_hand.world_size, 2);
+  const auto by_mpirun = place_of("", {{"OMPI_COMM_WORLD_RANK", "2"}, {"OMPI_COMM_WORLD_SIZE", "3"}});
+  EXPECT_EQ(by_mpirun.rank, 2);
+  EXPECT_EQ(by_mpirun.world_size, 3);
+  const auto half = place_of("?rank=0", {{"RANK", "1"}, {"WORLD_SIZE", "2"}});
+  EXPECT_EQ(half.rank, 0) << "the method counts more";
+  EXPECT_EQ(half.world_size, 2);
+  EXPECT_EQ(place_of("?rank=0&world_size=4", {{"RANK", "no number"}}).world_size, 4) << "nobody asks for it";
+
+  TcpStore store({.is_server = true});
+  InitOptions tcp;
+  tcp.method = concat("tcp://127.0.0.1:", store.port());
+  EXPECT_EQ(find_meeting_place(tcp, reading({{"RANK", "1"}, {"WORLD_SIZE", "2"}})).rank, 1);
+  tcp.method = "file:///x";
+  EXPECT_TRUE(has(refusal(tcp, {{"WORLD_SIZE", "2"}}), "RANK is not set"));
+  EXPECT_TRUE(has(refusal(tcp, {{"RANK", "two"}, {"WORLD_SIZE", "2"}}), "RANK is 'two'"));
 }
 
 TEST(JobEnvironment, RanksOfSeveralHostsMeetInTheLaunchersStore) {

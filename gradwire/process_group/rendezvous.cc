@@ -36,15 +36,19 @@ int number_in(const std::string& method, const std::string& text) {
   return number;
 }
 
-Method parse(const std::string& method) {
-  const std::size_t scheme_end = method.find("://");
-  if (scheme_end == std::string::npos) {
-    throw InvalidArgument(concat("init_process_group: unknown method '", method,
-                                 "'; known are env://, file:///path and tcp://host:port"));
+void require_known(const std::string& method) {
+  for (const char* scheme : {"env://", "file://", "tcp://"}) {
+    if (method.starts_with(scheme)) return;
   }
+  throw InvalidArgument(
+      concat("init_process_group: unknown method '", method, "'; known are env://, file:///path and tcp://host:port"));
+}
+
+// `method` has a "://".
+Method parse(const std::string& method) {
   Method parsed;
-  parsed.scheme = method.substr(0, scheme_end);
-  std::string rest = method.substr(scheme_end + 3);
+  parsed.scheme = method.substr(0, method.find("://"));
+  std::string rest = method.substr(parsed.scheme.size() + 3);
   const std::size_t query = rest.find('?');
   parsed.place = rest.substr(0, query);
   while (query != std::string::npos) {
@@ -173,28 +177,28 @@ MeetingPlace find_meeting_place(const InitOptions& options, const ReadVariable& 
     place.store = options.store;
     return place;
   }
+  require_known(options.method);
   const Method method = parse(options.method);
   if (place.rank == -1) place.rank = method.rank;
   if (place.world_size == -1) place.world_size = method.world_size;
-  if (method.scheme == "env") {
-    const JobEnvironment job = read_job_environment(read);
-    if (place.rank == -1) place.rank = job.rank.value_or(-1);
-    if (place.world_size == -1) place.world_size = job.world_size.value_or(-1);
-    const std::string hint = "; start the program with gradwire-run, torchrun, mpirun or srun, or give InitOptions::";
-    require_ranks(place, concat(job.rank_variable, " is not set", hint, "rank"),
-                  concat(job.world_size_variable, " is not set", hint, "world_size"));
+  const bool by_environment = method.scheme == "env";
+  // A launcher that has nothing to say is not asked: its variables may be those of another job.
+  const bool is_told = place.rank != -1 && place.world_size != -1;
+  const JobEnvironment job = is_told && !by_environment ? JobEnvironment() : read_job_environment(read);
+  if (place.rank == -1) place.rank = job.rank.value_or(-1);
+  if (place.world_size == -1) place.world_size = job.world_size.value_or(-1);
+  const std::string launchers = " is not set; start the program with gradwire-run, torchrun, mpirun or srun, or give ";
+  const auto hint = [&](const std::string& variable, const char* name) {
+    return concat(variable, launchers, "InitOptions::", name,
+                  by_environment ? "" : concat(", or ?", name, "= in '", options.method, "'"));
+  };
+  require_ranks(place, hint(job.rank_variable, "rank"), hint(job.world_size_variable, "world_size"));
+  if (by_environment) {
     meet_as_launched(place, job, read, options.timeout);
-    return place;
-  }
-  require_ranks(place, concat("give InitOptions::rank, or ?rank= in '", options.method, "'"),
-                concat("give InitOptions::world_size, or ?world_size= in '", options.method, "'"));
-  if (method.scheme == "file") {
+  } else if (method.scheme == "file") {
     meet_in_file(place, method.place, options.timeout);
-  } else if (method.scheme == "tcp") {
-    meet_at_address(place, options.method, method, read, options.timeout);
   } else {
-    throw InvalidArgument(concat("init_process_group: unknown method '", options.method,
-                                 "'; known are env://, file:///path and tcp://host:port"));
+    meet_at_address(place, options.method, method, read, options.timeout);
   }
   return place;
 }

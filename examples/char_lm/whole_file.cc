@@ -1,0 +1,54 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "examples/char_lm/whole_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <stdexcept>
+#include <utility>
+
+#include "gradwire/base/strings.h"
+
+namespace char_lm {
+
+WholeFile::WholeFile(std::string path)
+    : path_(std::move(path)),
+      unfinished_(path_ + ".part"),
+      file_(::open(unfinished_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)) {
+  if (!file_) remember_error();
+}
+
+WholeFile::~WholeFile() {
+  if (file_ && !finished_) ::unlink(unfinished_.c_str());
+}
+
+void WholeFile::remember_error() noexcept {
+  if (error_ == 0) error_ = errno;
+}
+
+void WholeFile::write(const void* data, std::size_t bytes) noexcept {
+  const char* from = static_cast<const char*>(data);
+  while (error_ == 0 && bytes > 0) {
+    const ssize_t count = ::write(file_.get(), from, bytes);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return remember_error();
+    from += count;
+    bytes -= static_cast<std::size_t>(count);
+  }
+}
+
+void WholeFile::finish() {
+  // A disk may say only now that it is full.
+  if (error_ == 0 && ::fsync(file_.get()) != 0) remember_error();
+  if (error_ == 0 && std::rename(unfinished_.c_str(), path_.c_str()) != 0) remember_error();
+  if (error_ != 0) {
+    throw std::runtime_error(gradwire::concat("the file ", path_, " could not be written: ", std::strerror(error_)));
+  }
+  finished_ = true;
+}
+
+}  // namespace char_lm
