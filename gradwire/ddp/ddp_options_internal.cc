@@ -3,7 +3,6 @@
 #include "gradwire/ddp/ddp_options_internal.h"
 
 #include <algorithm>
-#include <functional>
 #include <optional>
 
 #include "gradwire/base/error.h"
@@ -114,6 +113,7 @@ std::vector<NamedSetting> settings_of(const DdpOptions& options, const ReducerOp
           {"first bucket's cap in bytes", static_cast<std::int64_t>(tuned.caps.front())},
           {"later buckets' cap in bytes", static_cast<std::int64_t>(tuned.caps.back())},
           {"broadcast_buffers", options.broadcast_buffers ? 1 : 0},
+          {"forward_sync_buffers", options.forward_sync_buffers ? (*options.forward_sync_buffers ? 1 : 0) : -1},
           {"mixed_precision", number_of(options.mixed_precision)},
           {"names to ignore or to delay", hash_of(names)}};
 }
