@@ -51,11 +51,10 @@ class HostMachine {
 
   void set_deadline(Deadline deadline) noexcept { deadline_ = deadline; }  // of the call that begins
 
-  void wait(const std::atomic<std::uint64_t>& word, std::uint64_t seen) const noexcept {
-    futex_wait(low_half(word), static_cast<std::uint32_t>(seen),
-               std::clamp(deadline_.remaining(), Milliseconds(1), kSlice));
+  void wait(const std::atomic<std::uint32_t>& word, std::uint32_t seen) const noexcept {
+    futex_wait(word, seen, std::clamp(deadline_.remaining(), Milliseconds(1), kSlice));
   }
-  void wake(const std::atomic<std::uint64_t>& word) const noexcept { futex_wake_all(low_half(word)); }
+  void wake(const std::atomic<std::uint32_t>& word) const noexcept { futex_wake_all(word); }
 
   bool is_gone(int peer) const noexcept { return world_.is_gone(peer); }
   bool interrupted() const noexcept { return interrupt_check() != nullptr && interrupt_check()(); }
@@ -98,7 +97,8 @@ class HostMachine {
   };
 
  private:
-  // A sleeper looks round at least this often: for a peer's death and its own deadline.
+  // A sleeper looks round at least this often: for a peer's death, its own deadline, an interrupt. What other ranks do
+  // wakes it (tests/model shows that nothing waits for this clock).
   static constexpr Milliseconds kSlice{20};
 
   const World& world_;

@@ -143,17 +143,17 @@ Region SharedChannel::share_agreed(std::uint64_t key, std::size_t stride) {
   } catch (const ResourceError& error) {
     set_reason(vote, error.what());
   }
-  if (!steps_.say(vote)) check();
+  steps_.vote(vote);
   call_.meet();
   std::vector<int> losers;
   std::string first;
   for (int peer = 0; peer < size(); ++peer) {
-    const std::string text = reason_of(steps_.report_of(peer));
+    const std::string text = reason_of(steps_.vote_of(peer));
     if (text.empty()) continue;
     if (losers.empty()) first = text;
     losers.push_back(peer);
   }
-  call_.meet();  // nobody says something else while another still reads this
+  call_.meet();  // nobody votes on something else while another still reads this
   if (losers.empty()) return region;
   throw ResourceError(
       concat(call_.name(), ": no shared memory, all ranks go without it: ", name_ranks(losers), ": ", first));

@@ -18,7 +18,7 @@
 //   Atomic<T>, Plain<T>     std::atomic's operations; memory that the protocol itself keeps from races
 //   Mutex, Lock             of one rank's threads
 //   Card, Reason            what a rank says at entry; why its channel ended, for the rank itself
-//   wait(word, seen)        sleeps while `word` holds `seen`, for a while; may return early
+//   wait(word, seen)        sleeps while `word` holds `seen`, but looks round now and then; may return early
 //   wake(word)              wakes all who sleep on `word`
 //   Patience                { Patience(M&); bool more(); } whether to look once more before sleeping
 //   is_gone(peer), interrupted(), expired()
@@ -40,7 +40,6 @@ enum class FailureKind : std::uint32_t { peer, timeout, mismatch, aborted, other
 struct FailureReport {
   FailureKind kind;
   std::uint64_t culprits;  // a bit a rank
-  std::uint64_t during;    // the entry step of the call under way then, or 0
   char reason[1024];
 };
 
@@ -63,9 +62,11 @@ struct alignas(128) ArrivalLine {
 template <class M>
 struct StepsSlot {
   ArrivalLine<M> lines[2];
-  alignas(128) typename M::template Atomic<std::uint32_t> sleepers;  // sleep, or are about to, until this rank arrives
+  alignas(128) typename M::template Atomic<std::uint32_t> sleepers;  // sleep, or are about to, until this rank moves on
+  typename M::template Atomic<std::uint32_t> bell;  // what they sleep on: changes before they are woken
   alignas(128) typename M::template Atomic<RankState> state;
   typename M::template Plain<FailureReport> report;  // written once, before the state
+  typename M::template Plain<FailureReport> vote;
   // The entry step of the last call that this rank left by an error: it touches nobody's memory for that call any more.
   alignas(128) typename M::template Atomic<std::uint64_t> gave_up;
 };
@@ -94,17 +95,18 @@ class Steps {
   // A further step of the call.
   StepEnd meet();
   // The call is over, well or with an agreed error after which the channel goes on.
-  void finish() noexcept { entry_step_.store(0, std::memory_order_relaxed); }
+  void finish() noexcept { entry_ = 0; }
 
   // What a rank said at the step that this rank met last. Valid until this rank arrives at the step after the next.
   const Card& card(int peer) const noexcept { return line(peer).card.read(); }
   // What this rank waits for at `peer`; met() where nothing stands in the way of waiting on.
   StepEnd look(int peer, bool for_death);
-  bool has_arrived(int peer) const noexcept { return line(peer).step.load(std::memory_order_acquire) == step_; }
+  // Whether `peer` came to the step under way. Says nothing of its card.
+  bool has_arrived(int peer) const noexcept { return line(peer).step.load(std::memory_order_relaxed) == step_; }
 
   // Ends this rank's part: the first reason stays and is told to the others. False: it had ended before.
-  bool fail(FailureReport report, Reason reason);
-  bool failed() const noexcept { return failed_.load(std::memory_order_acquire); }
+  bool fail(const FailureReport& report, Reason reason);
+  bool failed() const noexcept { return failed_.load(std::memory_order_relaxed); }
   Reason reason() const;  // of the end; after failed()
   // After fail(), on the thread of the calls: returns when nobody is at work on what this rank lent.
   void drain();
@@ -113,9 +115,9 @@ class Steps {
 
   RankState state_of(int peer) const noexcept { return slot(peer).state.load(std::memory_order_acquire); }
   const FailureReport& report_of(int peer) const noexcept { return slot(peer).report.read(); }  // of one that failed
-  // A vote: a line of text in the report of a rank that has not failed. False: it has. The caller meets the others
-  // before he reads theirs, and again before anybody says something else.
-  bool say(const FailureReport& text);
+  // A vote. The caller meets the others before he reads theirs, and again before anybody votes on something else.
+  void vote(const FailureReport& mine) { slot(rank_).vote.write() = mine; }
+  const FailureReport& vote_of(int peer) const noexcept { return slot(peer).vote.read(); }
 
  private:
   Slot& slot(int rank) const noexcept {
@@ -126,9 +128,10 @@ class Steps {
   void arrive() noexcept;
   StepEnd await_all();
   StepEnd await(int peer);
-  StepEnd sleep_until_arrived(int peer);
-  bool is_at_work(int peer, std::uint64_t entry) const noexcept;
-  void wake_everyone() const noexcept;
+  template <class Over>
+  void sleep_until(int peer, Over&& over);
+  bool is_at_work(int peer) const noexcept;
+  void ring(int rank) noexcept;
 
   M& machine_;
   std::byte* const slots_;
@@ -137,8 +140,8 @@ class Steps {
   const int size_;
 
   std::uint64_t step_ = 0;
+  std::uint64_t entry_ = 0;  // the first step of the call under way, or 0
   bool lends_ = false;
-  typename M::template Atomic<std::uint64_t> entry_step_{0};  // of the call under way, or 0
   typename M::template Atomic<bool> failed_{false};
   mutable typename M::Mutex mutex_;
   Reason reason_ GRADWIRE_GUARDED_BY(mutex_){};
@@ -149,18 +152,16 @@ class Steps {
 template <class M>
 StepEnd Steps<M>::enter(const Card& mine, bool lends) {
   lends_ = lends;
-  ++step_;
-  entry_step_.store(step_, std::memory_order_relaxed);
+  entry_ = ++step_;
   line(rank_).card.write() = mine;
   arrive();
   if (const StepEnd end = await_all(); !end.met()) return end;
-  // A rank that gave up on this call before this one came says so in its report; whoever sees none such may use what
-  // the others lend (see drain()). What a rank did after this call, its failures included, is no concern of this call.
+  // Either a rank that gives up on this call sees that this one came, and waits for it (drain()), or this one sees that
+  // it gave up, and leaves what it lent alone: the sleepers' count decides, as in arrive(). What a rank did after this
+  // call is no concern of this call.
   for (int peer = 0; peer < size_; ++peer) {
-    if (slot(peer).state.load(std::memory_order_seq_cst) != RankState::failed) continue;
-    if (report_of(peer).during != step_) continue;
-    if (failed()) return {StepEnd::Kind::own_failure, rank_};
-    return {StepEnd::Kind::peer_failed, peer};
+    if (peer == rank_) continue;
+    if (slot(peer).gave_up.load(std::memory_order_acquire) == step_) return {StepEnd::Kind::peer_failed, peer};
   }
   return {};
 }
@@ -174,11 +175,16 @@ StepEnd Steps<M>::meet() {
 
 template <class M>
 void Steps<M>::arrive() noexcept {
-  // An exchange is a full barrier: the store is seen before the count of sleepers is read, as a sleeper counts itself
-  // before it looks again.
+  // Either this rank sees that somebody sleeps, or he sees that it arrived: both store before they load.
   line(rank_).step.exchange(step_, std::memory_order_seq_cst);
-  if (slot(rank_).sleepers.load(std::memory_order_seq_cst) == 0) return;
-  machine_.wake(line(rank_).step);
+  if (slot(rank_).sleepers.load(std::memory_order_seq_cst) != 0) ring(rank_);
+}
+
+// Wakes those who sleep until `rank` moves on, to look again.
+template <class M>
+void Steps<M>::ring(int rank) noexcept {
+  slot(rank).bell.fetch_add(1, std::memory_order_release);
+  machine_.wake(slot(rank).bell);
 }
 
 template <class M>
@@ -199,19 +205,29 @@ StepEnd Steps<M>::await(int peer) {
   for (typename M::Patience patience(machine_); patience.more();) {
     if (arrived.load(std::memory_order_acquire) == step_) return {};
   }
-  return sleep_until_arrived(peer);
+  StepEnd end;
+  sleep_until(peer, [&](bool slept) {
+    if (arrived.load(std::memory_order_seq_cst) == step_) return true;
+    end = look(peer, slept);
+    return !end.met();
+  });
+  return end;
 }
 
+// Sleeps until `over(slept)` holds, which is asked again whenever the bell of `peer` rings. What it asks for must ring
+// that bell after it came true; what `peer` does alone, only where it sees sleepers.
 template <class M>
-StepEnd Steps<M>::sleep_until_arrived(int peer) {
-  const auto& arrived = line(peer).step;
+template <class Over>
+void Steps<M>::sleep_until(int peer, Over&& over) {
+  auto& sleepers = slot(peer).sleepers;
+  const auto& bell = slot(peer).bell;
   for (bool slept = false;; slept = true) {
-    if (arrived.load(std::memory_order_acquire) == step_) return {};
-    if (const StepEnd end = look(peer, slept); !end.met()) return end;
-    slot(peer).sleepers.fetch_add(1, std::memory_order_seq_cst);
-    const std::uint64_t seen = arrived.load(std::memory_order_seq_cst);
-    if (seen != step_) machine_.wait(arrived, seen);
-    slot(peer).sleepers.fetch_sub(1, std::memory_order_relaxed);
+    sleepers.fetch_add(1, std::memory_order_seq_cst);
+    const std::uint32_t seen = bell.load(std::memory_order_acquire);
+    const bool is_over = over(slept);
+    if (!is_over) machine_.wait(bell, seen);
+    sleepers.fetch_sub(1, std::memory_order_relaxed);
+    if (is_over) return;
   }
 }
 
@@ -243,17 +259,17 @@ StepEnd Steps<M>::look(int peer, bool for_death) {
 // --- ending --------------------------------------------------------------------------------------------------------
 
 template <class M>
-bool Steps<M>::fail(FailureReport report, Reason reason) {
+bool Steps<M>::fail(const FailureReport& report, Reason reason) {
   {
     const typename M::Lock lock(mutex_);
     if (failed()) return false;
     reason_ = std::move(reason);
-    report.during = entry_step_.load(std::memory_order_relaxed);
     slot(rank_).report.write() = report;
-    slot(rank_).state.store(RankState::failed, std::memory_order_seq_cst);
-    failed_.store(true, std::memory_order_release);
+    slot(rank_).state.store(RankState::failed, std::memory_order_release);
+    failed_.store(true, std::memory_order_relaxed);  // what it stands for is behind the mutex
   }
-  wake_everyone();
+  // Whoever waits, waits in vain: other ranks for whatever rank, and a thread of this one.
+  for (int other = 0; other < size_; ++other) ring(other);
   return true;
 }
 
@@ -263,58 +279,36 @@ auto Steps<M>::reason() const -> Reason {
   return reason_;
 }
 
-template <class M>
-bool Steps<M>::say(const FailureReport& text) {
-  const typename M::Lock lock(mutex_);
-  if (failed()) return false;
-  slot(rank_).report.write() = text;
-  return true;
-}
-
-// A rank that gives up must not return, and free what it lent, while another is at it. It has published its failure,
-// and a rank that arrives later sees that and touches nothing. So it is left to wait for those who had arrived before,
-// until they have reached the exit or given up as well, which they do as soon as they look for this rank there.
+// A rank that gives up must not return, and free what it lent, while another is at it. Who comes to the entry later
+// sees that it gave up. So it is left to wait for those who came before, until they have reached the exit or given up
+// as well, which they do as soon as they miss this rank there.
 template <class M>
 void Steps<M>::drain() {
-  const std::uint64_t entry = entry_step_.load(std::memory_order_relaxed);
-  slot(rank_).gave_up.store(entry, std::memory_order_seq_cst);
-  finish();
-  if (!lends_ || entry == 0) return;
-  for (int peer = 0; peer < size_; ++peer) {
-    while (peer != rank_ && is_at_work(peer, entry)) {
-      wake_everyone();
-      const auto& exit = slot(peer).lines[(entry + 1) & 1].step;
-      machine_.wait(exit, exit.load(std::memory_order_seq_cst));
-    }
+  slot(rank_).gave_up.store(entry_, std::memory_order_release);
+  ring(rank_);
+  for (int peer = 0; lends_ && entry_ != 0 && peer < size_; ++peer) {
+    if (peer == rank_) continue;
+    sleep_until(peer, [&](bool) { return !is_at_work(peer); });
   }
+  finish();
 }
 
-// Whether `peer` entered the call and has neither reached its exit nor given up.
+// Whether `peer` came to the entry of this rank's call and has neither reached the exit nor given up.
 template <class M>
-bool Steps<M>::is_at_work(int peer, std::uint64_t entry) const noexcept {
+bool Steps<M>::is_at_work(int peer) const noexcept {
   const Slot& other = slot(peer);
-  const std::uint64_t exit = entry + 1;
-  if (other.state.load(std::memory_order_seq_cst) == RankState::left) return false;
-  if (other.gave_up.load(std::memory_order_seq_cst) >= entry) return false;
-  if (other.lines[entry & 1].step.load(std::memory_order_seq_cst) != entry) return false;
-  return other.lines[exit & 1].step.load(std::memory_order_seq_cst) < exit;
+  const std::uint64_t exit = entry_ + 1;
+  if (other.lines[entry_ & 1].step.load(std::memory_order_seq_cst) != entry_) return false;
+  if (other.lines[exit & 1].step.load(std::memory_order_seq_cst) >= exit) return false;
+  return other.gave_up.load(std::memory_order_acquire) < entry_;
 }
 
 template <class M>
 void Steps<M>::leave() {
   auto& state = slot(rank_).state;
-  if (state.load(std::memory_order_relaxed) == RankState::active) {
-    state.store(RankState::left, std::memory_order_seq_cst);
-  }
-  wake_everyone();
-}
-
-template <class M>
-void Steps<M>::wake_everyone() const noexcept {
-  // Waiters of other ranks sleep on this rank's lines, a waiter of this rank on some other's.
-  for (int other = 0; other < size_; ++other) {
-    for (const ArrivalLine<M>& arrival : slot(other).lines) machine_.wake(arrival.step);
-  }
+  if (state.load(std::memory_order_relaxed) == RankState::failed) return;
+  state.store(RankState::left, std::memory_order_release);
+  ring(rank_);
 }
 
 }  // namespace gradwire::shared
