@@ -5,18 +5,28 @@
 # (docs/decisions/0001). Shared by gradwire's own build and by the installed package.
 
 # gradwire_find_torch(OUT [HINTS folder...] [PYTHONS interpreter...])
-#   The first folder with include/torch/headeronly/version.h and lib/libtorch_cpu.so out of: GRADWIRE_TORCH_DIR, each entry of
-#   CMAKE_PREFIX_PATH, HINTS, the folder of the `torch` package of each interpreter. "OUT-NOTFOUND" when there is none;
-#   OUT_LOOKED lists where it looked.
+#   The folder of a libtorch, which has include/torch/headeronly/version.h and lib/libtorch_cpu.so. Where GRADWIRE_TORCH_DIR names a
+#   folder, that one and no other. Otherwise the first out of: each entry of CMAKE_PREFIX_PATH, HINTS, the folder of the `torch`
+#   package of each interpreter. "OUT-NOTFOUND" when there is none; OUT_PROBLEM says then where this function looked and what for.
 function(gradwire_find_torch OUT)
   cmake_parse_arguments(F "" "" "HINTS;PYTHONS" ${ARGN})
+  set(wanted "include/torch/headeronly/version.h and lib/libtorch_cpu.so")
+  if(GRADWIRE_TORCH_DIR)
+    if(EXISTS "${GRADWIRE_TORCH_DIR}/include/torch/headeronly/version.h" AND EXISTS "${GRADWIRE_TORCH_DIR}/lib/libtorch_cpu.so")
+      set(${OUT} "${GRADWIRE_TORCH_DIR}" PARENT_SCOPE)
+    else()
+      set(${OUT} "${OUT}-NOTFOUND" PARENT_SCOPE)
+      set(${OUT}_PROBLEM "no libtorch in GRADWIRE_TORCH_DIR, which is ${GRADWIRE_TORCH_DIR}: there are no ${wanted}" PARENT_SCOPE)
+    endif()
+    return()
+  endif()
   set(prefixes ${CMAKE_PREFIX_PATH})
   if(DEFINED ENV{CMAKE_PREFIX_PATH})
     string(REPLACE ":" ";" from_environment "$ENV{CMAKE_PREFIX_PATH}")
     list(APPEND prefixes ${from_environment})
   endif()
   set(looked)
-  foreach(folder IN LISTS GRADWIRE_TORCH_DIR prefixes F_HINTS)
+  foreach(folder IN LISTS prefixes F_HINTS)
     list(APPEND looked "${folder}")
     if(EXISTS "${folder}/include/torch/headeronly/version.h" AND EXISTS "${folder}/lib/libtorch_cpu.so")
       set(${OUT} "${folder}" PARENT_SCOPE)
@@ -35,7 +45,7 @@ function(gradwire_find_torch OUT)
   endforeach()
   set(${OUT} "${OUT}-NOTFOUND" PARENT_SCOPE)
   list(JOIN looked ", " looked)
-  set(${OUT}_LOOKED "${looked}" PARENT_SCOPE)
+  set(${OUT}_PROBLEM "no libtorch found; looked for ${wanted} in: ${looked}" PARENT_SCOPE)
 endfunction()
 
 # gradwire_torch_version(OUT folder): "2.13.0" for a folder that gradwire_find_torch found.

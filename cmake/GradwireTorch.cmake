@@ -1,15 +1,14 @@
 # SPDX-FileCopyrightText: The gradwire authors
 # SPDX-License-Identifier: Apache-2.0
 # libtorch for this build: `gradwire::torch` and the precompiled header. Where torch is looked for, first match wins:
-#   1. GRADWIRE_TORCH_DIR      the folder that holds include/ and lib/
+#   1. GRADWIRE_TORCH_DIR      the folder that holds include/ and lib/; where one is named, no other place is looked at
 #   2. CMAKE_PREFIX_PATH       a libtorch distribution, or a torch package folder
 #   3. the Python that scikit-build-core builds a wheel for, the one in .venv/, then `python3`: the folder of its `torch` package
 include(GradwireFindTorch)
 gradwire_find_torch(GRADWIRE_TORCH_FOUND PYTHONS ${Python_EXECUTABLE} "${PROJECT_SOURCE_DIR}/.venv/bin/python" python3)
 if(NOT GRADWIRE_TORCH_FOUND)
-  message(FATAL_ERROR "gradwire: no libtorch found. Looked for include/torch/headeronly/version.h and lib/libtorch_cpu.so in: "
-    "${GRADWIRE_TORCH_FOUND_LOOKED}. Run `make setup`, name a libtorch with -DCMAKE_PREFIX_PATH=..., or build the torch-free "
-    "part with -DGRADWIRE_TORCH=OFF.")
+  message(FATAL_ERROR "gradwire: ${GRADWIRE_TORCH_FOUND_PROBLEM}. Run `make setup`, name a libtorch with -DCMAKE_PREFIX_PATH=..., "
+    "or build the torch-free part with -DGRADWIRE_TORCH=OFF.")
 endif()
 # Not into the cache: there it would outlive the folder, and win over a CMAKE_PREFIX_PATH named later.
 set(GRADWIRE_TORCH_DIR "${GRADWIRE_TORCH_FOUND}")

@@ -33,7 +33,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     require(size == store::kHelloBytes && !store::decode_server_hello(bytes));
   }
   if (const auto hello = store::decode_server_hello(bytes); hello && hello->version == store::kTcpStoreVersion) {
-    require(store::server_hello(hello->asks_for_proof) == bytes);
+    require(store::server_hello(hello->says) == bytes);
   }
   return 0;
 }

@@ -4,7 +4,6 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <deque>
 #include <utility>
 
@@ -12,20 +11,15 @@
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/process.h"
 #include "gradwire/base/strings.h"
-#include "launch/attempt_ends.h"
+#include "launch/judgement.h"
 #include "launch/launch_error.h"
 #include "launch/meeting.h"
 #include "launch/rank_environment.h"
+#include "launch/record_keys.h"
 #include "launch/wakeup.h"
 
 namespace gradwire::launch {
 namespace {
-
-// How long node 0 keeps serving for the others to read the last verdict.
-constexpr Milliseconds kFarewellTime{3000};
-
-// How long node 0 waits for the others before it says so.
-constexpr Milliseconds kSilentTime{10000};
 
 // The destructor calls.
 struct Stopped {};
@@ -38,10 +32,13 @@ std::string own_host_name() {
 }  // namespace
 
 // All but the constructor, the destructor and what is marked so runs on the thread.
-class Coordinator::Impl final : Interruption {
+class Coordinator::Impl final : public Interruption {
+  using Phase = Position::Phase;
+
  public:
-  explicit Impl(CoordinatorOptions options) : options_(std::move(options)) {
-    self_ = {own_host_name(), random_job_id(), ::getpid(), options_.ranks, 0};
+  explicit Impl(CoordinatorOptions options)
+      : options_(std::move(options)),
+        position_(first_position(options_, {own_host_name(), random_job_id(), ::getpid(), options_.ranks, 0})) {
     thread_ = Thread("gw-coordinator", [this] { run(); });
   }
 
@@ -86,7 +83,7 @@ class Coordinator::Impl final : Interruption {
     if (called_away()) throw LaunchError(leaving_->exit_code, leaving_->what);
   }
   // Who leaves during an attempt does so by its verdict.
-  bool called_away() const GRADWIRE_REQUIRES(mutex_) { return stop_ || (leaving_ && !plan_); }
+  bool called_away() const GRADWIRE_REQUIRES(mutex_) { return stop_ || (leaving_ && !in_attempt_); }
 
   void run() noexcept {
     try {
@@ -99,234 +96,113 @@ class Coordinator::Impl final : Interruption {
     }
   }
 
+  // Hears, decides and acts until nothing is left to do.
   void converse() {
-    for (;;) {
+    std::optional<std::string> lost;
+    while (position_.phase != Phase::over) {
+      Heard heard = lost ? hear_own_host() : hear();
+      if (lost) heard.lost = std::exchange(lost, std::nullopt);
+      if (heard.lost) meeting_.reset();
+      Decision decision = decide(options_, position_, heard);
+      set_position(std::move(decision.position));
       try {
-        Meeting meeting(options_, self_, *this);
-        attempts(meeting);
-        return;
-      } catch (const NodeZeroLost& lost) {
-        if (options_.node == 0) throw;
-        survive(lost.what());
+        for (Action& action : decision.actions) std::visit([this](auto& what) { act(what); }, action);
+        if (!decision.wait_for.empty()) meeting_->wait_a_moment(decision.wait_for);
+      } catch (const NodeZeroLost& problem) {
+        lost = problem.what();
       }
     }
   }
 
-  // From the first attempt to the last.
-  void attempts(Meeting& meeting) {
-    for (int round = 0;; ++round) {
-      plan_.reset();
-      try {
-        plan_ = options_.node == 0 ? gather(meeting, round) : take_part(meeting);
-      } catch (const LaunchError& problem) {
-        if (ends_for_all() && !meeting.has(kQuitKey)) {
-          meeting.put(kQuitKey, encode(NodeEnd{NodeEnd::Kind::final, problem.exit_code(), problem.what()}));
-        }
-        farewell(meeting, {});
-        throw;
-      }
-      begin_attempt();
-      const Verdict verdict = watch(meeting);
-      self_.attempt = plan_->attempt + 1;
-      if (verdict.kind == Verdict::Kind::restart) {
-        publish(verdict);
-        continue;
-      }
-      // Published at the end, because the launcher leaves then, and node 0's store with it.
-      farewell(meeting, gone_);
-      publish(verdict);
+  void set_position(Position position) {
+    position_ = std::move(position);
+    MutexLock lock(mutex_);
+    in_attempt_ = position_.plan.has_value();
+  }
+
+  Heard hear_own_host() {
+    Heard heard;
+    MutexLock lock(mutex_);
+    while (!stop_ && position_.phase == Phase::orphaned && !own_end_) changed_.wait(lock);
+    if (stop_) throw Stopped();
+    heard.now = Deadline::Clock::now();
+    heard.own_end = own_end_;
+    heard.leaving = leaving_;
+    return heard;
+  }
+
+  Heard hear() {
+    Heard heard = hear_own_host();
+    if (position_.phase == Phase::orphaned) return heard;
+    try {
+      if (meeting_ == nullptr) meeting_ = std::make_unique<Meeting>(options_, position_.self, *this);
+      hear_store(heard);
+    } catch (const NodeZeroLost& problem) {
+      heard.lost = problem.what();
+    } catch (const LaunchError& problem) {
+      if (meeting_ == nullptr) throw;  // refused at the door: there is nobody to tell
+      heard.problem = Failure{problem.exit_code(), problem.what()};
+    }
+    heard.now = Deadline::Clock::now();
+    return heard;
+  }
+
+  // What the phase asks for.
+  void hear_store(Heard& heard) {
+    if (position_.phase == Phase::leaving) return hear_who_stays(heard);
+    meeting_->beat();
+    if (position_.phase == Phase::running) return hear_attempt(heard);
+    if (meeting_->has(kQuitKey)) heard.quit = decode_end(meeting_->get(kQuitKey));
+    if (options_.node == 0) return hear_who_joins(heard);
+    heard.round = std::stoi(meeting_->get(kRoundKey));
+    if (meeting_->has(plan_key(heard.round))) heard.plan = decode_plan(meeting_->get(plan_key(heard.round)));
+  }
+
+  void hear_who_joins(Heard& heard) {
+    for (int node = 1; node < options_.nodes; ++node) {
+      if (!meeting_->has(join_key(position_.round, node))) heard.absent.push_back(node);
+    }
+    if (!heard.absent.empty()) return;
+    for (int node = 1; node < options_.nodes; ++node) {
+      heard.joined.push_back(decode_node(meeting_->get(join_key(position_.round, node))));
+    }
+    if (options_.master_port == 0) heard.free_port = find_free_port(PortScope::all_interfaces);
+  }
+
+  void hear_attempt(Heard& heard) {
+    const int round = position_.round;
+    heard.over = position_.over || meeting_->has(over_key(round));
+    if (options_.node != 0) {
+      if (meeting_->has(next_key(round))) heard.next = decode_verdict(meeting_->get(next_key(round)));
       return;
     }
-  }
-
-  // Whether the others would wait in vain for this node.
-  bool ends_for_all() {
-    MutexLock lock(mutex_);
-    return options_.node == 0 || leaving_.has_value();
-  }
-
-  // What ends the wait for the others besides their coming.
-  void check_waiting(Meeting& meeting) {
-    check();
-    meeting.beat();
-    if (!meeting.has(kQuitKey)) return;
-    const NodeEnd quit = decode_end(meeting.get(kQuitKey));
-    throw LaunchError(quit.exit_code, quit.what);
-  }
-
-  std::string name_nodes(const std::vector<int>& nodes) const {
-    return concat(nodes.size() == 1 ? "node " : "nodes ", join(nodes), " of ", options_.nodes);
-  }
-
-  [[noreturn]] void fail_to_gather(const std::vector<int>& absent) const {
-    throw LaunchError(kHostsFailedExit,
-                      concat(name_nodes(absent), " had not joined after ", seconds_text(options_.rendezvous_timeout),
-                             "; is gradwire-run started there, with the same --rendezvous and --nnodes?"));
-  }
-
-  // Node 0: waits for all others and tells them who holds which ranks.
-  Plan gather(Meeting& meeting, int round) {
-    const Deadline deadline = Deadline::after(options_.rendezvous_timeout);
-    Deadline patience = Deadline::after(std::min<Milliseconds>(kSilentTime, options_.rendezvous_timeout / 2));
-    meeting.put(kRoundKey, std::to_string(round));
-    for (;;) {
-      check_waiting(meeting);
-      std::vector<int> absent;
-      for (int node = 1; node < options_.nodes; ++node) {
-        if (!meeting.has(Meeting::key("join", round, node))) absent.push_back(node);
-      }
-      if (absent.empty()) break;
-      if (deadline.expired()) fail_to_gather(absent);
-      if (patience.expired()) {
-        publish(Notice{concat("waiting for ", name_nodes(absent), " to join")});
-        patience = Deadline::never();
-      }
-      meeting.wait_a_moment(Meeting::key("join", round, absent.front()));
+    heard.beats = meeting_->beats(*position_.plan);
+    heard.ends.resize(heard.beats.size());
+    for (int node = 0; node < options_.nodes; ++node) {
+      const auto& known = position_.ends[node];
+      if (known && known->kind != NodeEnd::Kind::good) continue;  // one that ended well may still be interrupted
+      const std::string key = end_key(round, node);
+      if (meeting_->has(key)) heard.ends[node] = decode_end(meeting_->get(key));
     }
-    Plan plan{options_.job_id.empty() ? self_.launcher : options_.job_id,
-              self_.attempt,
-              options_.max_restarts,
-              options_.master_port != 0 ? options_.master_port : find_free_port(PortScope::all_interfaces),
-              {self_}};
+  }
+
+  void hear_who_stays(Heard& heard) {
+    if (options_.node != 0) return;
     for (int node = 1; node < options_.nodes; ++node) {
-      plan.nodes.push_back(decode_node(meeting.get(Meeting::key("join", round, node))));
-      plan.attempt = std::max(plan.attempt, plan.nodes.back().attempt);
-    }
-    meeting.put(Meeting::key("plan", round), encode(plan));
-    round_ = round;
-    return plan;
-  }
-
-  // Any other node: joins the attempt that is being prepared, now or when the one that runs has ended.
-  Plan take_part(Meeting& meeting) {
-    const Deadline deadline = Deadline::after(options_.rendezvous_timeout);
-    int joined = -1;
-    for (;;) {
-      check_waiting(meeting);
-      const int round = std::stoi(meeting.get(kRoundKey));
-      const std::string plan_key = Meeting::key("plan", round);
-      if (meeting.has(plan_key)) {
-        Plan plan = decode_plan(meeting.get(plan_key));
-        const std::string attempt = concat(plan.nodes.at(0).launcher, "/", round);
-        if (plan.nodes.at(options_.node).launcher == self_.launcher && attempt != last_attempt_) {
-          round_ = round;
-          last_attempt_ = attempt;
-          return plan;
-        }
-        // The attempt that this node broke off when it lost node 0 may still wait for its end.
-        if (attempt == last_attempt_) confess(meeting);
-      } else if (joined != round) {
-        meeting.put(Meeting::key("join", round, options_.node), encode(self_));
-        joined = round;
-      }
-      if (deadline.expired()) {
-        throw LaunchError(kHostsFailedExit,
-                          concat("node ", options_.node, " waited ", seconds_text(options_.rendezvous_timeout),
-                                 " for all ", options_.nodes, " nodes to join"));
-      }
-      meeting.wait_a_moment(plan_key);
+      if (meeting_->has_come(node) && !meeting_->has(bye_key(node))) heard.staying.push_back(node);
     }
   }
 
-  void confess(Meeting& meeting) {
-    if (broken_off_.empty()) return;
-    const NodeEnd end{NodeEnd::Kind::vanished, kHostLostExit, std::exchange(broken_off_, {})};
-    meeting.put(Meeting::key("end", round_, options_.node), encode(end));
-    meeting.put(Meeting::key("over", round_), "1");
-  }
-
-  void begin_attempt() {
+  void act(const Put& put) { meeting_->put(put.key, put.value); }
+  void act(const StopRanks&) { alarm_.raise(); }
+  void act(Tell& tell) { publish(std::move(tell.event)); }
+  void act(const BeginAttempt&) {
     alarm_.clear();
-    gone_.clear();
-    reported_ = told_leaving_ = false;
     {
       MutexLock lock(mutex_);
       own_end_.reset();
     }
-    publish(*plan_);
-  }
-
-  Verdict watch(Meeting& meeting) {
-    std::optional<AttemptEnds> ends;
-    if (options_.node == 0) ends.emplace(meeting, *plan_, round_, options_.heartbeat_timeout);
-    const std::string over_key = Meeting::key("over", round_);
-    const std::string next_key = Meeting::key("next", round_);
-    bool over = false;
-    for (;;) {
-      check();
-      meeting.beat();
-      report(meeting);
-      over = over || meeting.has(over_key);
-      if (over && !reported_) alarm_.raise();
-      if (ends) {
-        ends->look();
-        if (const auto verdict = ends->verdict()) {
-          gone_ = ends->gone();
-          meeting.put(next_key, encode(*verdict));
-          return *verdict;
-        }
-      } else if (meeting.has(next_key)) {
-        alarm_.raise();
-        if (reported_) return decode_verdict(meeting.get(next_key));
-      }
-      meeting.wait_a_moment(over || (reported_ && options_.node != 0) ? next_key : over_key);
-    }
-  }
-
-  // Passes on what became of this host's ranks, as soon as that is known.
-  void report(Meeting& meeting) {
-    std::optional<NodeEnd> end;
-    bool leaving = false;
-    {
-      MutexLock lock(mutex_);
-      if (!own_end_) return;
-      leaving = leaving_.has_value();
-      end = leaving ? leaving_ : own_end_;
-    }
-    if (reported_ && (!leaving || told_leaving_)) return;
-    reported_ = true;
-    told_leaving_ = leaving;
-    meeting.put(Meeting::key("end", round_, options_.node), encode(*end));
-    if (end->kind != NodeEnd::Kind::good) meeting.put(Meeting::key("over", round_), "1");
-  }
-
-  // Says that this node needs the store no more; node 0 waits for the others to say so, because it ends with it.
-  void farewell(Meeting& meeting, const std::vector<int>& gone) {
-    try {
-      meeting.put(Meeting::key("bye", 0, options_.node), "1");
-      if (options_.node != 0) return;
-      const Deadline deadline = Deadline::after(std::min<Milliseconds>(kFarewellTime, options_.heartbeat_timeout));
-      for (int node = 1; node < options_.nodes; ++node) {
-        if (!meeting.has_come(node) || std::find(gone.begin(), gone.end(), node) != gone.end()) continue;
-        const std::string bye = Meeting::key("bye", 0, node);
-        while (!meeting.has(bye) && !deadline.expired()) meeting.wait_a_moment(bye);
-      }
-    } catch (const NodeZeroLost&) {
-      // It has gone already.
-    }
-  }
-
-  // Node 0 is gone: this host's ranks are stopped, then, if restarts are left, node 0 is looked for again.
-  void survive(const std::string& reason) {
-    const std::string what = concat(plan_ ? plan_->name_of(0) : concat("node 0 at ", options_.host, ":", options_.port),
-                                    " has not answered for ", seconds_text(options_.heartbeat_timeout), " (", reason,
-                                    "): its host or its gradwire-run is gone, or the network between it and node ",
-                                    options_.node, " (", self_.host, ")");
-    if (!plan_) throw LaunchError(kHostLostExit, what);
-    alarm_.raise();
-    {
-      MutexLock lock(mutex_);
-      while (!stop_ && !own_end_) changed_.wait(lock);
-      if (stop_) throw Stopped();
-      if (leaving_ || own_end_->kind == NodeEnd::Kind::final) throw LaunchError(kHostLostExit, what);
-    }
-    const std::vector<NodeEnd> ends = {{NodeEnd::Kind::vanished, kHostLostExit, what}};
-    const Verdict verdict = judge(*plan_, ends);
-    if (verdict.kind != Verdict::Kind::restart) throw LaunchError(verdict.exit_code, verdict.what);
-    self_.attempt = plan_->attempt + 1;
-    broken_off_ = what;
-    plan_.reset();
-    publish(verdict);
+    publish(*position_.plan);
   }
 
   void publish(Event event) {
@@ -338,18 +214,13 @@ class Coordinator::Impl final : Interruption {
   const CoordinatorOptions options_;
   Wakeup events_ready_;
   Wakeup alarm_;
-  NodeRecord self_;
-  std::optional<Plan> plan_;  // of the attempt at hand
-  int round_ = 0;             // its number in the store
-  std::vector<int> gone_;     // nodes that vanished from it
-  bool reported_ = false;     // the others know how it ended here
-  bool told_leaving_ = false;
-  std::string last_attempt_;  // the last in which this node took part: node 0's launcher and the round
-  std::string broken_off_;    // why it left that one, if node 0 does not know
+  Position position_;
+  std::unique_ptr<Meeting> meeting_;  // null before the first and after node 0 was lost
 
   Mutex mutex_;
   ConditionVariable changed_;
   bool stop_ GRADWIRE_GUARDED_BY(mutex_) = false;
+  bool in_attempt_ GRADWIRE_GUARDED_BY(mutex_) = false;
   std::optional<NodeEnd> own_end_ GRADWIRE_GUARDED_BY(mutex_);
   std::optional<NodeEnd> leaving_ GRADWIRE_GUARDED_BY(mutex_);
   std::deque<Event> events_ GRADWIRE_GUARDED_BY(mutex_);

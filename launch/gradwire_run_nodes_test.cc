@@ -4,6 +4,7 @@
 // tests/network has hosts with networks of their own.
 #include <signal.h>
 
+#include <filesystem>
 #include <fstream>
 
 #include "gradwire/base/strings.h"
@@ -46,6 +47,7 @@ class NodesTest : public LauncherTest {
   }
   std::string secret_file(const std::string& name, const std::string& secret) const {
     std::ofstream(scratch(name)) << secret << "\n";
+    std::filesystem::permissions(scratch(name), std::filesystem::perms::owner_read);
     return scratch(name);
   }
 
@@ -110,6 +112,30 @@ TEST_F(NodesTest, RestartsOnOneHostToo) {
   EXPECT_EQ(count_of(result.out, "] 0\n") + count_of(result.out, "] 1\n"), 4) << result.out;
   EXPECT_TRUE(contains(result.err, "restart 1 of 3")) << result.err;
   EXPECT_EQ(run_script({"-n", "1", "--max-restarts", "2"}, "exit 5").exit_code, 5);
+}
+
+// Attempt 0 finds its folder locked against cleaners, removes it all the same, and fails; attempt 1 finds a new one.
+constexpr const char* kRemovesItsFolder =
+    "d=$FOLDER; if [ $GRADWIRE_ATTEMPT = 1 ]; then stat -c 'mode %a' $d; exit 0; fi;"
+    "flock -xn $d true && exit 9; rm -rf $d; exit 3";
+
+TEST_F(NodesTest, AnAttemptFindsItsFolderThoughSomebodyRemovedThatOfTheLast) {
+  const std::string script = std::string("FOLDER=$(dirname $GRADWIRE_RENDEZVOUS);") + kRemovesItsFolder;
+  const auto result = run_script({"-n", "1", "--max-restarts", "1"}, script);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.out, "[rank 0] mode 700\n");
+  EXPECT_TRUE(contains(result.err, "exit code 3")) << result.err;
+}
+
+TEST_F(NodesTest, AnAttemptFindsTheSecretThoughSomebodyRemovedThatOfTheLast) {
+  const std::string script = std::string("FOLDER=$(dirname $GRADWIRE_SECRET_FILE);") + kRemovesItsFolder;
+  const Words secret = {"--secret-file", secret_file("secret", "the job's"), "--max-restarts", "1"};
+  auto first = launch("0", node(0, 2, script, secret, 1));
+  auto second = launch("1", node(1, 2, "[ $GRADWIRE_ATTEMPT = 1 ] || sleep 1000", secret, 1));
+  const Result result = first.finish();
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.out, "[rank 0] mode 700\n");
+  EXPECT_EQ(second.finish().exit_code, 0);
 }
 
 TEST_F(NodesTest, AnotherSecretIsRefusedAndHarmsNobody) {

@@ -44,7 +44,7 @@ Deadline job_deadline(const Options& options) {
   return options.timeout ? Deadline::after(*options.timeout) : Deadline::never();
 }
 
-int run_alone(const Options& options, SignalQueue& signals, const RendezvousFolder& folder, int front_fd) {
+int run_alone(const Options& options, SignalQueue& signals, RendezvousFolder& folder, int front_fd) {
   JobEnvironment job;
   job.world = options.ranks;
   job.job_id = random_job_id();

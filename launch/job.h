@@ -18,8 +18,8 @@ namespace gradwire::launch {
 
 // Each runs in the keeper, says on stderr what went wrong, and returns the launcher's exit code. When `front_fd`
 // becomes readable, nobody waits for that any more. All throw LaunchError.
-int run_alone(const Options& options, SignalQueue& signals, const RendezvousFolder& folder, int front_fd);
-int run_node(const Options& options, const std::string& secret, SignalQueue& signals, const RendezvousFolder& folder,
+int run_alone(const Options& options, SignalQueue& signals, RendezvousFolder& folder, int front_fd);
+int run_node(const Options& options, const std::string& secret, SignalQueue& signals, RendezvousFolder& folder,
              int front_fd);
 // An empty `secret`: one is drawn.
 int run_on_hosts(const Options& options, const std::string& secret, SignalQueue& signals, int front_fd);

@@ -40,9 +40,10 @@ std::string find_secret(const Options& options) {
   }
 }
 
-int run_job(const Options& options, const std::string& secret, SignalQueue& signals, const RendezvousFolder& folder,
+int run_job(const Options& options, const std::string& secret, SignalQueue& signals, RendezvousFolder& folder,
             int front_fd) {
   if (!options.remote.hosts.empty()) return run_on_hosts(options, secret, signals, front_fd);
+  const FolderUpkeep upkeep(folder);
   if (!options.node.host.empty()) return run_node(options, secret, signals, folder, front_fd);
   return run_alone(options, signals, folder, front_fd);
 }
@@ -58,7 +59,7 @@ int run(int argc, char** argv) {
     SignalQueue signals;
     const std::string secret = find_secret(options);
     // Removed by both processes of keeper.h, so by the one that is left.
-    const RendezvousFolder folder;
+    RendezvousFolder folder;
     return run_in_keeper(signals, options.end_with_stdin ? STDIN_FILENO : -1,
                          [&](int front_fd) { return run_job(options, secret, signals, folder, front_fd); });
   } catch (const LaunchError& error) {

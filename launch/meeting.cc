@@ -7,30 +7,19 @@
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
+#include "launch/judgement.h"
 #include "launch/launch_error.h"
+#include "launch/record_keys.h"
 
 namespace gradwire::launch {
 namespace {
 
-constexpr const char* kJobKey = "gradwire-run/job";
 constexpr Milliseconds kLongestMoment{200};
 constexpr Milliseconds kConnectTime{2000};
-
-std::string beat_key(const std::string& launcher) { return concat("gradwire-run/beat/", launcher); }
-
-std::string place_key(int node) { return concat("gradwire-run/node/", node); }
 
 [[noreturn]] void refuse(const std::string& sentence) { throw LaunchError(kHostsFailedExit, sentence); }
 
 }  // namespace
-
-std::string seconds_text(Milliseconds time) { return concat(static_cast<double>(time.count()) / 1000, " s"); }
-
-std::string Meeting::key(const char* what, int round) { return concat("gradwire-run/", what, "/", round); }
-
-std::string Meeting::key(const char* what, int round, int node) {
-  return concat("gradwire-run/", what, "/", round, "/", node);
-}
 
 // Tries again while the time that a node may be silent has not passed.
 template <class Call>

@@ -30,14 +30,6 @@ class Interruption {
   virtual void pause(Milliseconds time) = 0;
 };
 
-// The number of the attempt that is being prepared or runs; a decimal number.
-inline constexpr const char* kRoundKey = "gradwire-run/round";
-// "1.5 s"
-std::string seconds_text(Milliseconds time);
-
-// Why the job ended while no attempt ran: a NodeEnd.
-inline constexpr const char* kQuitKey = "gradwire-run/quit";
-
 // The keys and their use; docs/format/launcher.md. Methods block, at most for heartbeat_timeout where none is given,
 // and throw NodeZeroLost; a short break of the network passes unnoticed. One thread.
 class Meeting final {
@@ -63,9 +55,6 @@ class Meeting final {
 
   // Between two looks at the store.
   Milliseconds moment() const noexcept { return moment_; }
-
-  static std::string key(const char* what, int round);
-  static std::string key(const char* what, int round, int node);
 
  private:
   template <class Call>

@@ -57,12 +57,13 @@ void say(const std::string& sentence) { std::fprintf(stderr, "gradwire-run: %s\n
 
 class NodeJob {
  public:
-  NodeJob(const Options& options, const std::string& secret, SignalQueue& signals, const RendezvousFolder& folder,
+  NodeJob(const Options& options, const std::string& secret, SignalQueue& signals, RendezvousFolder& folder,
           int front_fd)
       : options_(options),
         signals_(signals),
         front_fd_(front_fd),
-        secret_file_(secret.empty() ? "" : folder.keep_secret(secret)),
+        folder_(folder),
+        secret_(secret),
         job_end_(job_deadline(options)),
         coordinator_(coordinator_options(options, secret)) {}
 
@@ -141,7 +142,7 @@ class NodeJob {
     }
   }
 
-  JobEnvironment environment_of(const Plan& plan) const {
+  JobEnvironment environment_of(const Plan& plan) {
     const NodeOptions& node = options_.node;
     const bool ipv6 = node.host.find(':') != std::string::npos;
     JobEnvironment job;
@@ -155,14 +156,16 @@ class NodeJob {
     job.job_id = plan.job_id;
     job.master_address = node.host;
     job.master_port = plan.master_port;
-    job.secret_file = secret_file_;
+    // Anew for each attempt: the folder may have been removed since the last.
+    if (!secret_.empty()) job.secret_file = folder_.keep_secret(secret_);
     return job;
   }
 
   const Options& options_;
   SignalQueue& signals_;
   int front_fd_;  // -1 once the front has died
-  const std::string secret_file_;
+  RendezvousFolder& folder_;
+  const std::string secret_;
   const Deadline job_end_;
   int exit_code_ = 0;  // not 0: this node has said that it leaves
   Deadline patience_ = Deadline::never();
@@ -172,7 +175,7 @@ class NodeJob {
 
 }  // namespace
 
-int run_node(const Options& options, const std::string& secret, SignalQueue& signals, const RendezvousFolder& folder,
+int run_node(const Options& options, const std::string& secret, SignalQueue& signals, RendezvousFolder& folder,
              int front_fd) {
   return NodeJob(options, secret, signals, folder, front_fd).run();
 }

@@ -1,15 +1,15 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Loss scaling for training in half precision, as torch.amp.GradScaler: small gradients are kept from becoming zero by
-// a factor on the loss, which shrinks when gradients overflow and grows while they do not.
+// Loss scaling for training in half precision, as torch.amp.GradScaler. A factor on the loss keeps small gradients from
+// becoming zero. The factor shrinks when gradients overflow and grows while they do not.
 //
 //   gradwire::GradScaler scaler;
 //   for (...) {
 //     optimizer.zero_grad();
 //     scaler.scale(loss_of(ddp(x))).backward();
-//     scaler.unscale_(optimizer);                    // only to look at the gradients, to clip them, say
+//     scaler.unscale_(optimizer);                    // only needed before the gradients are read or clipped
 //     torch::nn::utils::clip_grad_norm_(...);
-//     scaler.step(optimizer);                        // not made when a gradient holds Inf or NaN
+//     scaler.step(optimizer);                        // does not step when a gradient holds Inf or NaN
 //     scaler.update();
 //   }
 #pragma once
@@ -37,9 +37,10 @@ struct GradScalerOptions {
   double backoff_factor = 0.5;          // below 1
   std::int64_t growth_interval = 2000;  // steps without overflow until the scale grows
   bool enabled = true;                  // false: scale() changes nothing, step() steps, the rest does nothing
-  // Overflow on one rank counts on all of `process_group`: they skip the same steps and keep one scale. Needed wherever
-  // ranks step with gradients of their own (sharded optimizers, no_sync, hooks that do not average); DDP's averages
-  // bring Inf and NaN to all ranks anyway. Null: each rank for itself.
+  // An overflow on one rank counts on all ranks of `process_group`: all of them skip the step and keep the same scale.
+  // Set the group where ranks step with gradients of their own (sharded optimizers, no_sync, hooks that do not
+  // average). DDP's averages carry Inf and NaN to all ranks, so plain DDP does not need the group. Null: each rank
+  // decides for itself.
   std::shared_ptr<ProcessGroup> process_group;
 };
 
@@ -51,33 +52,34 @@ struct GradScalerState {
   std::int64_t growth_tracker = 0;  // steps without overflow since the scale changed
 };
 
-// An optimizer is whatever has param_groups(), each with params(), and step(): torch::optim's and wrappers of theirs.
-// Each is unscaled at most once, and stepped at most once, between two calls of update(); it must live until then.
+// An optimizer is any class with step() and param_groups(), each group with params(): torch::optim's optimizers and
+// wrappers around them. Between two calls of update(), an optimizer is unscaled at most once and stepped at most once,
+// and must stay alive.
 //
-// With a process group, unscale_() (or step(), where it was not called) is one all_reduce of one float, to be called on
-// all ranks alike. Gradients: dense or sparse, real or complex, of any floating type but fp16, which is refused with
-// InvalidArgument as in PyTorch (keep the parameters in float); those not defined are left out. The order of calls is
-// checked: InvalidArgument for a second unscale_() or step() of one optimizer before update(), unscale_() after step(),
-// update() before any step, and any of them before the first scale().
+// With a process group, unscale_() (or step(), where unscale_() was not called) is collective: one all_reduce of one
+// float. Gradients may be dense or sparse, real or complex, of any floating type except fp16; fp16 gradients throw
+// InvalidArgument, as in PyTorch (keep the parameters in float). Undefined gradients are skipped. The order of calls is
+// checked; InvalidArgument is thrown for a second unscale_() or step() of one optimizer before update(), unscale_()
+// after step(), update() before any step, and any of them before the first scale().
 //
-// Not thread-safe.
+// Threads: one thread at a time.
 class GradScaler {
  public:
   // Throws InvalidArgument for factors or an interval out of range.
   explicit GradScaler(GradScalerOptions options = {});
 
-  // The outputs times the scale, for backward().
+  // Returns the outputs times the scale; call backward() on the result.
   at::Tensor scale(const at::Tensor& outputs);
   std::vector<at::Tensor> scale(const std::vector<at::Tensor>& outputs);
 
-  // Divides the optimizer's gradients by the scale, in place, and looks for Inf and NaN.
+  // Divides the gradients of the optimizer by the scale, in place, and checks them for Inf and NaN.
   template <class Optimizer>
   void unscale_(Optimizer& optimizer) {
     if (options_.enabled) unscale(&optimizer, gradients_of(optimizer));
   }
 
-  // Unscales, unless that was done; steps, unless a gradient held Inf or NaN (here or on another rank of the group).
-  // Whether it stepped. Closures are not supported.
+  // Calls unscale_() unless the caller did, and then optimizer.step() unless a gradient held Inf or NaN on this rank or
+  // on another rank of the group. Returns whether the optimizer stepped. Closures are not supported.
   template <class Optimizer>
   bool step(Optimizer& optimizer) {
     if (options_.enabled && !may_step(&optimizer, [&] { return gradients_of(optimizer); })) return false;
@@ -85,11 +87,11 @@ class GradScaler {
     return true;
   }
 
-  // Ends the iteration: the scale times backoff_factor when a step was left out, times growth_factor after
-  // growth_interval iterations in a row without; or `new_scale`.
+  // Ends the iteration. Multiplies the scale by backoff_factor when a step was skipped, or by growth_factor after
+  // growth_interval iterations without a skipped step. `new_scale` sets the scale instead.
   void update(std::optional<double> new_scale = std::nullopt);
 
-  // Whether the optimizer's gradients, unscaled already, held Inf or NaN. Throws InvalidArgument before unscale_().
+  // Returns whether the gradients held Inf or NaN when they were unscaled. Throws InvalidArgument before unscale_().
   template <class Optimizer>
   bool found_inf(const Optimizer& optimizer) const {
     return found(&optimizer);
@@ -104,11 +106,12 @@ class GradScaler {
   void set_growth_interval(std::int64_t interval);
   bool is_enabled() const noexcept { return options_.enabled; }
 
-  // For checkpoints, after update(). Null when not enabled; loading into a scaler that is not enabled does nothing, and
-  // null into one that is throws InvalidArgument.
+  // The state for a checkpoint; call after update(). Null when the scaler is not enabled. Loading does nothing in a
+  // scaler that is not enabled; loading null into an enabled scaler throws InvalidArgument.
   std::optional<GradScalerState> state_dict() const;
   void load_state_dict(const std::optional<GradScalerState>& state);
-  // The same in an archive of torch's, under names of its own: beside optimizers and modules in one file.
+  // Writes and reads the state in an archive of torch. The keys differ from those of optimizers and modules, so all of
+  // them fit into one file.
   void save(torch::serialize::OutputArchive& archive) const;
   void load(torch::serialize::InputArchive& archive);
 

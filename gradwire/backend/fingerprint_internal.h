@@ -43,7 +43,7 @@ struct Fingerprint {
   Operation operation = Operation::none;
   DType dtype = DType::u8;
   ReduceOp::Kind op = ReduceOp::Kind::sum;
-  std::uint8_t zero = 0;
+  std::uint8_t refused = 0;  // 1: the machine refused this rank what the call needs; compared apart
 
   friend bool operator==(const Fingerprint&, const Fingerprint&) = default;
 };

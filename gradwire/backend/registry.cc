@@ -33,9 +33,10 @@ void claim_rank(const BackendOptions& options) {
   } else if (store.add(concat("rank/", options.rank), 1) != 1) {
     problem = concat("two ranks were started with the number ", options.rank, " (of ", size, ")");
   }
-  if (problem.empty()) return;
-  rendezvous::announce_failure(store, problem);
-  throw MismatchError(concat("rendezvous failed: ", problem));
+  if (problem.empty()) return rendezvous::register_rank(store, options.rank);
+  const MismatchError error(concat("rendezvous failed: ", problem));
+  rendezvous::announce_failure(store, options.rank, error);
+  throw error;
 }
 
 }  // namespace
@@ -61,7 +62,12 @@ std::unique_ptr<Backend> make_backend(std::string_view name, const BackendOption
     }
     kernels::selected();  // a wrong GRADWIRE_KERNELS is refused here; the kernels themselves cannot throw
     claim_rank(options);
-    return entry.make(options);
+    try {
+      return entry.make(options);
+    } catch (const std::exception& error) {
+      rendezvous::announce_failure(*options.store, options.rank, error);
+      throw;
+    }
   }
   throw InvalidArgument(concat("unknown backend '", name, "'; known are ", join(known, ", ")));
 }

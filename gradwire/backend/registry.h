@@ -31,9 +31,14 @@ struct BackendEntry {
 // The backends built into this library.
 std::span<const BackendEntry> builtin_backends() noexcept;
 
-// Makes the backend called `name` out of `table`; blocks until all ranks have done so. Throws InvalidArgument for an
-// unknown name (listing the known), a rank out of [0, size), a size outside [1, kMaxWorldSize]; TimeoutError when ranks
-// are missing; MismatchError when two ranks claim the same number or name different sizes.
+// Makes the backend called `name` out of `table`; blocks until all ranks have done so. The caller owns the result.
+// Ranks that are threads may call it at the same time.
+//
+// Throws InvalidArgument for an unknown name (listing the known), a rank out of [0, size), a size outside
+// [1, kMaxWorldSize]; TimeoutError that names the missing ranks; PeerError that names a rank which died or failed on
+// the way; MismatchError when two ranks claim the same number or name different sizes; ResourceError when the machine
+// refuses memory, descriptors or threads to a rank; StoreError. A failure of one rank ends the call on all of them,
+// with the same kind and the same ranks, also on those that come later.
 std::unique_ptr<Backend> make_backend(std::string_view name, const BackendOptions& options,
                                       std::span<const BackendEntry> table = builtin_backends());
 

@@ -3,9 +3,11 @@
 #include "gradwire/backend/rendezvous_internal.h"
 
 #include <algorithm>
+#include <sstream>
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/interrupt.h"
+#include "gradwire/base/process_identity.h"
 #include "gradwire/base/strings.h"
 
 namespace gradwire::rendezvous {
@@ -14,20 +16,78 @@ namespace {
 const std::string kFailed = "failed";
 constexpr Milliseconds kLook{200};
 
+std::string process_key(int rank) { return concat("process/", rank); }
+
+// Every failure of a rendezvous says so once, however often it is passed on.
+std::string text_of(int rank, const std::exception& error) {
+  const std::string text = error.what();
+  return text.starts_with("rendezvous") ? text : concat("rendezvous failed on rank ", rank, ": ", describe(error));
+}
+
+// "kind ranks|text", the ranks with commas.
+std::string record_of(std::string_view kind, const std::vector<int>& ranks, const std::string& text) {
+  return concat(kind, " ", join(ranks, ","), "|", text);
+}
+
 }  // namespace
 
-void announce_failure(Store& store, const std::string& reason) noexcept {
+void register_rank(Store& store, int rank) { store.set(process_key(rank), process_identity()); }
+
+std::vector<int> dead_ranks(Store& store, std::span<const int> ranks) {
+  std::vector<int> dead;
+  for (const int rank : ranks) {
+    const std::string key = process_key(rank);
+    if (store.check({&key, 1}) && !may_be_alive(store.get(key))) dead.push_back(rank);
+  }
+  return dead;
+}
+
+void throw_dead(Store& store, const std::vector<int>& dead) {
+  std::vector<std::string> names;
+  for (const int rank : dead) {
+    const std::string key = process_key(rank);
+    const std::string process = store.check({&key, 1}) ? store.get(key) : std::string();
+    names.push_back(concat("rank ", rank, " (", describe_process(process), ")"));
+  }
+  throw PeerError(concat("rendezvous failed: ", join(names, ", "), " ended before all ranks were there"), dead);
+}
+
+std::string encode_failure(int rank, const std::exception& error) {
+  const std::string text = text_of(rank, error);
+  if (const auto* peer = dynamic_cast<const PeerError*>(&error)) return record_of("peer", peer->peers(), text);
+  if (const auto* late = dynamic_cast<const TimeoutError*>(&error)) return record_of("timeout", late->peers(), text);
+  if (dynamic_cast<const MismatchError*>(&error) != nullptr) return record_of("mismatch", {}, text);
+  if (dynamic_cast<const ResourceError*>(&error) != nullptr) return record_of("resource", {}, text);
+  return record_of("peer", {rank}, text);
+}
+
+void throw_failure(const std::string& record) {
+  const std::size_t end = record.find('|');
+  std::istringstream head(record.substr(0, end));
+  std::string kind;
+  head >> kind;
+  std::vector<int> ranks;
+  for (int rank = 0; head >> rank; head.ignore(1)) ranks.push_back(rank);
+  const std::string text = end == std::string::npos ? "" : record.substr(end + 1);
+  if (kind == "peer") throw PeerError(text, ranks);
+  if (kind == "timeout") throw TimeoutError(text, ranks);
+  if (kind == "mismatch") throw MismatchError(text);
+  if (kind == "resource") throw ResourceError(text);
+  throw InternalError(concat("rendezvous: another rank told of a failure in words that make no sense: ", record));
+}
+
+void announce_failure(Store& store, int rank, const std::exception& error) noexcept {
   try {
-    store.compare_set(kFailed, "", reason);
+    store.compare_set(kFailed, "", encode_failure(rank, error));
   } catch (...) {  // the store is gone too; the others have their deadlines
   }
 }
 
 void throw_if_failed(Store& store) {
-  if (store.check({&kFailed, 1})) throw MismatchError(concat("rendezvous failed: ", store.get(kFailed)));
+  if (store.check({&kFailed, 1})) throw_failure(store.get(kFailed));
 }
 
-std::string await_key(Store& store, const std::string& key, const std::string& who, Deadline deadline) {
+std::string await_key(Store& store, const std::string& key, int awaited, Deadline deadline) {
   for (;;) {
     try {
       store.wait({&key, 1}, std::min(kLook, deadline.remaining()));
@@ -35,9 +95,12 @@ std::string await_key(Store& store, const std::string& key, const std::string& w
     } catch (const TimeoutError&) {
       throw_if_failed(store);
       throw_if_interrupted("rendezvous");
-      if (deadline.expired()) {
-        throw TimeoutError(concat("rendezvous: the deadline passed while waiting for ", who, " (key '", key, "')"));
-      }
+      // A rank that set the key and left is no failure: look at the key after the process.
+      const bool dead = !dead_ranks(store, {&awaited, 1}).empty();
+      if (dead && !store.check({&key, 1})) throw_dead(store, {awaited});
+      if (dead || !deadline.expired()) continue;
+      throw TimeoutError(
+          concat("rendezvous: the deadline passed while waiting for rank ", awaited, " (key '", key, "')"), {awaited});
     }
   }
 }

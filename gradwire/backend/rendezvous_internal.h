@@ -1,23 +1,48 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// What the rendezvous of every backend has in common: waiting for a key while the group may have failed already.
+// What the rendezvous of every backend has in common: ranks say who they are, wait for each other's keys, and hear of
+// the first failure with its kind and the ranks at fault, whatever they wait for.
+//
+// Any thread may call these functions; each blocks as long as the store does. All but announce_failure() throw
+// StoreError when the store fails.
 #pragma once
 
+#include <exception>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "gradwire/base/deadline.h"
 #include "gradwire/store/store.h"
 
 namespace gradwire::rendezvous {
 
-// Says to all ranks that wait in await_key() on this store that the rendezvous failed, and why. Never throws.
-void announce_failure(Store& store, const std::string& reason) noexcept;
+// Writes which process `rank` is, so that the others see its death while they wait for it.
+void register_rank(Store& store, int rank);
 
-// Throws MismatchError with the reason if a failure was announced.
+// Those of `ranks` whose process said who it is and has certainly ended. Processes of other hosts count as alive.
+std::vector<int> dead_ranks(Store& store, std::span<const int> ranks);
+
+// PeerError that names `dead`, with their processes: "rank 2 (process 4711) ended before all ranks were there".
+[[noreturn]] void throw_dead(Store& store, const std::vector<int>& dead);
+
+// A failure as text for other ranks. TimeoutError, PeerError, MismatchError and ResourceError keep their kind and their
+// ranks there; any other failure of `rank` becomes a PeerError that names `rank`.
+std::string encode_failure(int rank, const std::exception& error);
+
+// Throws what encode_failure() wrote. Text that makes no sense is an InternalError.
+[[noreturn]] void throw_failure(const std::string& record);
+
+// Tells all ranks that use this store that the rendezvous failed on `rank`, and why. The first failure stays. Never
+// throws: where the store is gone too the others have their deadlines.
+void announce_failure(Store& store, int rank, const std::exception& error) noexcept;
+
+// Throws the failure that was announced, if there is one.
 void throw_if_failed(Store& store);
 
-// Waits for `key`, which `who` is to set. Throws TimeoutError that names `who`, MismatchError when a failure was
-// announced.
-std::string await_key(Store& store, const std::string& key, const std::string& who, Deadline deadline);
+// Waits for `key`, which rank `awaited` is to set, and returns its value. Throws the failure that was announced;
+// PeerError when `awaited` has died without setting the key; TimeoutError that names `awaited`; AbortedError when this
+// thread is interrupted.
+std::string await_key(Store& store, const std::string& key, int awaited, Deadline deadline);
 
 }  // namespace gradwire::rendezvous

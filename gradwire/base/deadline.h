@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// A point in time by which a blocking call must have ended.
+// Deadlines: the point in time by which a blocking call must have ended.
 #pragma once
 
 #include <chrono>
@@ -9,7 +9,8 @@ namespace gradwire {
 
 using Milliseconds = std::chrono::milliseconds;
 
-// Long, because ranks may save a checkpoint while others wait; the death of a rank is noticed otherwise and at once.
+// The default timeout is long, because a rank may save a checkpoint while the others wait. Backends notice the death of
+// a rank without it, and at once.
 inline constexpr Milliseconds kDefaultTimeout = std::chrono::minutes(30);
 
 // A value on the monotonic clock. Copy freely; thread-safe like any value.
@@ -17,13 +18,14 @@ class Deadline {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // `timeout` from now. A timeout of zero has already expired; a very long or negative-free overflow is `never()`.
+  // The deadline `timeout` from now. A timeout of zero has expired already. A timeout too long for the clock gives
+  // never().
   static Deadline after(Milliseconds timeout) noexcept;
   static constexpr Deadline never() noexcept { return Deadline(Clock::time_point::max()); }
 
   bool expired() const noexcept { return point_ != Clock::time_point::max() && Clock::now() >= point_; }
-  // Time left, zero when expired, Milliseconds::max() for never(). Rounded up, so that a wait of that length reaches
-  // the point.
+  // The time left: zero when expired, Milliseconds::max() for never(). Rounded up, so that a wait of that length
+  // reaches the deadline.
   Milliseconds remaining() const noexcept;
   Clock::time_point point() const noexcept { return point_; }
   Deadline earlier(Deadline other) const noexcept { return point_ < other.point_ ? *this : other; }

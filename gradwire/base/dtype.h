@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// The element types that gradwire moves and reduces.
+// Element types.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace gradwire {
 
-// Element type of a buffer. The values travel between ranks (in fingerprints), so they never change.
+// The element type of a buffer. Ranks send the numbers to each other (in fingerprints), so the numbers never change.
 enum class DType : std::uint8_t {
   f16 = 0,   // IEEE 754 binary16
   bf16 = 1,  // bfloat16: the upper half of a binary32
@@ -32,7 +32,7 @@ std::size_t size_of(DType dtype) noexcept;
 // "f32", "bf16", "bool", ...: the word used in messages and on command lines.
 std::string_view name_of(DType dtype) noexcept;
 
-// The inverse of name_of(). Throws InvalidArgument, which lists the right names.
+// The inverse of name_of(). Throws InvalidArgument for an unknown name, with the list of names.
 DType dtype_from_name(std::string_view name);
 
 bool is_floating(DType dtype) noexcept;  // f16, bf16, f32, f64

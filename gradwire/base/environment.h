@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Reads environment variables with one voice.
+// Reading environment variables.
 #pragma once
 
 #include <optional>
@@ -8,11 +8,11 @@
 
 namespace gradwire {
 
-// The value of an environment variable; nothing when it is unset or empty.
+// Returns the value of an environment variable; nothing when the variable is unset or empty.
 std::optional<std::string> environment(const char* name);
 
-// The value as an integer. Throws InvalidArgument that names the variable and its value when it is no integer in [low,
-// high].
+// Returns the value as an integer. Throws InvalidArgument, which names the variable and the value, when the value is
+// not an integer from `low` to `high`.
 std::optional<long> environment_integer(const char* name, long low, long high);
 
 }  // namespace gradwire

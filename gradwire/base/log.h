@@ -12,16 +12,16 @@ namespace gradwire::log {
 
 enum class Level { debug, info, warn, error, off };
 
-// Whether a line of this level would be written: one relaxed load, so ask before building an expensive message.
+// Returns whether write() would write a line of this level. Costs one relaxed load: ask before building a long message.
 bool enabled(Level level) noexcept;
 
-// Sets the level, over what the environment says. Thread-safe.
+// Sets the level, whatever the environment says. Thread-safe.
 void set_level(Level level) noexcept;
 
-// Prefixes every later line of this process with "rank N"; -1 takes the prefix away. Thread-safe.
+// Begins every later line of this process with "rank N"; -1 removes the prefix. Thread-safe.
 void set_rank(int rank);
 
-// Writes one line when enabled(). Thread-safe, never throws.
+// Writes one line to stderr when enabled(level). Thread-safe; never throws.
 void write(Level level, std::string_view message) noexcept;
 
 inline void debug(std::string_view message) noexcept { write(Level::debug, message); }

@@ -3,8 +3,11 @@
 // Clang's thread-safety annotations and a mutex that carries them; -Wthread-safety checks them in the clang preset.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <mutex>
+
+#include "gradwire/base/process.h"
 
 #if defined(__clang__)
 #define GRADWIRE_ANNOTATION(x) __attribute__((x))
@@ -57,7 +60,36 @@ class GRADWIRE_SCOPED_CAPABILITY MutexLock {
   bool held_ = true;
 };
 
-// Waits take a MutexLock: `while (!ready_) condition_.wait(lock);`
-using ConditionVariable = std::condition_variable_any;
+// std::condition_variable_any, for waits that hold a MutexLock: `while (!ready_) condition_.wait(lock);`
+//
+// May be destroyed in a forked child in whose parent a thread was waiting at the fork: destroying a
+// std::condition_variable waits for its waiters, of which the child has none that could ever wake.
+class ConditionVariable {
+ public:
+  ConditionVariable() : condition_() {}
+  ~ConditionVariable() {
+    if (owner_.is_current()) condition_.~condition_variable_any();
+  }
+  ConditionVariable(const ConditionVariable&) = delete;
+  ConditionVariable& operator=(const ConditionVariable&) = delete;
+
+  void notify_one() noexcept { condition_.notify_one(); }
+  void notify_all() noexcept { condition_.notify_all(); }
+  void wait(MutexLock& lock) { condition_.wait(lock); }
+  template <class Clock, class Duration>
+  std::cv_status wait_until(MutexLock& lock, const std::chrono::time_point<Clock, Duration>& time) {
+    return condition_.wait_until(lock, time);
+  }
+  template <class Rep, class Period>
+  std::cv_status wait_for(MutexLock& lock, const std::chrono::duration<Rep, Period>& time) {
+    return condition_.wait_for(lock, time);
+  }
+
+ private:
+  union {  // so that the destructor above decides
+    std::condition_variable_any condition_;
+  };
+  OwnerProcess owner_;
+};
 
 }  // namespace gradwire

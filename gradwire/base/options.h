@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Options as programs and launch scripts give them: "NAME" or "NAME:OPTION=VALUE,OPTION=VALUE".
+// Options in a string, as on a command line: "NAME" or "NAME:OPTION=VALUE,OPTION=VALUE".
 #pragma once
 
 #include <charconv>
@@ -12,25 +12,27 @@
 
 namespace gradwire {
 
-// "int4:block=64" in its two parts. Spaces around either are dropped; both point into the text they came from.
+// The two parts of a description such as "int4:block=64", without the spaces around them. Both point into the
+// description, which must outlive them.
 struct NamedOptions {
   std::string_view name;
   std::string_view options;  // what follows the first colon
 };
 NamedOptions split_name(std::string_view description) noexcept;
 
-// The options of one thing. Each is taken once, by the function that says what it has to be; what is left at the end is
-// unknown. All throw InvalidArgument for a text that is not what they take. A value, not thread-safe.
+// The options of one object. A function for each type takes an option by its name; an option that nobody took is
+// unknown, and require_all_taken() throws for it. All functions throw InvalidArgument for a value of the wrong type.
+// A value type; not thread-safe.
 class Options {
  public:
-  // `text` is "OPTION=VALUE,OPTION=VALUE"; spaces around words do not matter. `owner` is what messages call the thing:
-  // "codec int4". Throws for a part without '=' and for an option that is given twice.
+  // `text` is "OPTION=VALUE,OPTION=VALUE"; spaces around words are ignored. `owner` is the object's name in messages,
+  // such as "codec int4". Throws InvalidArgument for a part without '=' and for an option that is given twice.
   Options(std::string owner, std::string_view text);
 
   const std::string& owner() const noexcept { return owner_; }
   bool has(std::string_view name) const noexcept { return values_.find(name) != values_.end(); }
 
-  // A number of `fallback`'s type, which is what an option that is not given has.
+  // Takes a number of the type of `fallback`. Returns `fallback` when the option is not given.
   template <class T>
   T number(std::string_view name, T fallback) {
     std::string text;
@@ -41,19 +43,20 @@ class Options {
     return value;
   }
 
-  // A number of bytes: digits, then nothing, Ki, Mi or Gi.
+  // Takes a number of bytes: digits, optionally with Ki, Mi or Gi behind them.
   std::size_t byte_size(std::string_view name, std::size_t fallback);
 
-  // One of `words`: its index; 0, the default, when it is not given.
+  // Takes one of `words` and returns its index; 0 when the option is not given.
   std::size_t choice(std::string_view name, const std::vector<std::string>& words);
 
-  // Any text that is not empty.
+  // Takes any text that is not empty.
   std::string text(std::string_view name, std::string_view fallback);
 
-  // 0 or 1, also false or true.
+  // Takes 0 or 1, also false or true.
   bool flag(std::string_view name, bool fallback);
 
-  // Throws when an option is left, with `known`, the list of the right ones ("" where there are none).
+  // Throws InvalidArgument when an option was not taken. The message holds `known`, the list of the known options (""
+  // for none).
   void require_all_taken(std::string_view known) const;
 
  private:

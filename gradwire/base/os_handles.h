@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Owners of what the kernel hands out: file descriptors and mappings.
+// Owners of file descriptors and of mapped memory.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace gradwire {
 
-// Owns a file descriptor; closes it at the end. Movable, not copyable.
+// Owns a file descriptor. The destructor closes the descriptor. Movable, not copyable.
 class UniqueFd {
  public:
   UniqueFd() noexcept = default;
@@ -29,13 +29,13 @@ class UniqueFd {
   int fd_ = -1;
 };
 
-// Owns a mapping of memory (mmap); unmaps it at the end. Movable, not copyable.
+// Owns mapped memory (mmap). The destructor unmaps the memory. Movable, not copyable.
 class Mapping {
  public:
   Mapping() noexcept = default;
-  // Maps `bytes` of `fd`, shared, readable and writable. Throws ResourceError.
+  // Maps `bytes` bytes of `fd`: shared, readable and writable. Throws ResourceError when the kernel refuses.
   static Mapping of_file(int fd, std::size_t bytes);
-  // Maps `bytes` of zeroed private memory. Throws ResourceError.
+  // Maps `bytes` bytes of zeroed private memory. Throws ResourceError when the kernel refuses.
   static Mapping anonymous(std::size_t bytes);
 
   Mapping(Mapping&& other) noexcept

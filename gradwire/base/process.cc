@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <memory>
+#include <system_error>
 #include <utility>
 
 #include "gradwire/base/error.h"
@@ -16,19 +17,28 @@ namespace gradwire {
 
 namespace {
 
+// getpid() is a system call, too dear for every collective and message; a handler in the child keeps these up to date.
 std::atomic<unsigned> forks{0};
+std::atomic<pid_t> this_process{0};
 
-unsigned fork_generation() noexcept {
-  // getpid() is a system call, too dear for every collective; a handler in the child counts instead.
-  static const int registered =
-      ::pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1, std::memory_order_relaxed); });
+void count_forks() noexcept {
+  static const int registered = [] {
+    this_process.store(::getpid(), std::memory_order_relaxed);
+    return ::pthread_atfork(nullptr, nullptr, [] {
+      forks.fetch_add(1, std::memory_order_relaxed);
+      this_process.store(::getpid(), std::memory_order_relaxed);
+    });
+  }();
   static_cast<void>(registered);
-  return forks.load(std::memory_order_relaxed);
 }
 
 }  // namespace
 
-OwnerProcess::OwnerProcess() noexcept : pid_(::getpid()), generation_(fork_generation()) {}
+OwnerProcess::OwnerProcess() noexcept {
+  count_forks();
+  pid_ = this_process.load(std::memory_order_relaxed);
+  generation_ = forks.load(std::memory_order_relaxed);
+}
 
 bool OwnerProcess::is_current() const noexcept { return forks.load(std::memory_order_relaxed) == generation_; }
 
@@ -39,11 +49,17 @@ void OwnerProcess::require_current(const char* what) const {
              "; a forked child has no part in its parent's groups: initialise a group of its own there"));
 }
 
-Thread::Thread(std::string name, std::function<void()> body)
-    : thread_([name = std::move(name), body = std::move(body)] {
-        ::pthread_setname_np(::pthread_self(), name.substr(0, 15).c_str());
-        body();
-      }) {}
+Thread::Thread(std::string name, std::function<void()> body) {
+  try {
+    thread_ = std::thread([name, body = std::move(body)] {
+      ::pthread_setname_np(::pthread_self(), name.substr(0, 15).c_str());
+      body();
+    });
+  } catch (const std::system_error& error) {
+    throw ResourceError(concat("the machine refused the thread '", name, "' to process ", ::getpid(), ": ",
+                               error.what(), "; raise the limit on processes (ulimit -u) or start fewer ranks"));
+  }
+}
 
 Thread& Thread::operator=(Thread&& other) noexcept {
   join();

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 #include <pthread.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -91,6 +92,23 @@ TEST(ThreadTest, AForkedChildLetsItGo) {
             7);
   EXPECT_TRUE(thread->joinable());
   stop = true;
+}
+
+TEST(ThreadTest, AThreadThatTheMachineRefusesIsAResourceErrorThatNamesTheThread) {
+  EXPECT_EQ(run_in_child([] {
+              constexpr uid_t kNobody = 65534;  // the limit does not hold for root
+              if (::geteuid() == 0 && ::setuid(kNobody) != 0) return 1;
+              const rlimit none{0, 0};
+              if (::setrlimit(RLIMIT_NPROC, &none) != 0) return 2;
+              bool ran = false;
+              try {
+                const Thread thread("mover", [&] { ran = true; });
+                return 3;
+              } catch (const ResourceError& error) {
+                return std::string(error.what()).find("mover") != std::string::npos && !ran ? 0 : 4;
+              }
+            }),
+            0);
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// How elements of several ranks become one.
+// Reductions: how the elements of several ranks are combined.
 #pragma once
 
 #include <cstdint>
@@ -61,13 +61,13 @@ inline constexpr int kReduceOpCount = 9;
 // "sum", "avg", ...: the word used in messages and on command lines.
 std::string_view name_of(ReduceOp::Kind kind) noexcept;
 
-// The inverse, with factor 1. Throws InvalidArgument, which lists the right names.
+// The inverse of name_of(), with factor 1. Throws InvalidArgument for an unknown name, with the list of names.
 ReduceOp reduce_op_from_name(std::string_view name);
 
-// Whether the table above defines the pair.
+// Returns whether the table above defines the pair.
 bool is_defined(ReduceOp op, DType dtype) noexcept;
 
-// Throws InvalidArgument that names the pair and what to use instead, unless is_defined().
+// Throws InvalidArgument, which names the pair and an alternative, unless is_defined().
 void require_defined(ReduceOp op, DType dtype);
 
 }  // namespace gradwire

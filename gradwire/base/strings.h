@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Builds messages: concat("rank ", 3, " called ", name).
+// Functions that build messages: concat("rank ", 3, " called ", name).
 #pragma once
 
 #include <sstream>
@@ -17,7 +17,7 @@ std::string concat(const Parts&... parts) {
   return std::move(out).str();
 }
 
-// "a, b and c" style lists for messages: join({"a", "b"}, ", ").
+// Joins parts with a separator: join({"a", "b"}, ", ") is "a, b".
 std::string join(const std::vector<std::string>& parts, std::string_view separator);
 
 // "0, 2, 5"

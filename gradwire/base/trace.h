@@ -15,10 +15,13 @@ struct Event {
   std::uint64_t sequence;  // the sequence number of the call on its channel, or 0
 };
 
-// Called on the thread that passes the point, possibly from several threads at once. Must not throw.
+// Called on the thread that passes the point, possibly from several threads at once. Must not throw, and must not call
+// set_sink().
 using Sink = void (*)(void* context, const Event& event) noexcept;
 
-// Installs a sink for the process; nullptr takes it away. The caller keeps `context` alive until then.
+// Installs a sink for the process; nullptr takes the sink away. Returns when no thread is in the old sink any more, so
+// that the old sink's context may go then; the caller keeps `context` alive until the next set_sink() has returned. Any
+// thread may call, several at once too; a forked child may take its parent's sink away.
 void set_sink(Sink sink, void* context) noexcept;
 
 namespace internal {

@@ -8,13 +8,13 @@
 
 namespace gradwire::compress {
 
-// How the calls on the channel behave; nothing here changes results.
+// Options of the calls on the channel. None of them changes results.
 struct ChannelTransportOptions {
-  Milliseconds timeout = kDefaultTimeout;  // of each call
-  CallTag tag = {};                        // of the first call; the stage counts up from there with each further one
+  Milliseconds timeout = kDefaultTimeout;  // the timeout of each call
+  CallTag tag = {};                        // the tag of the first call; the stage counts up by one with each call
 };
 
-// Does not own `channel`, which must outlive it. One thread at a time, as the channel itself.
+// Does not own `channel`, which must outlive this object. Threads: one at a time, as for the channel.
 class ChannelTransport final : public Transport {
  public:
   explicit ChannelTransport(Channel& channel, const ChannelTransportOptions& options = {}) noexcept
@@ -22,7 +22,7 @@ class ChannelTransport final : public Transport {
 
   int rank() const noexcept override { return channel_.rank(); }
   int size() const noexcept override { return channel_.size(); }
-  // Throw InvalidArgument when the spans' sizes do not fit each other, else what the channel throws.
+  // Throw InvalidArgument when the sizes of the spans do not match, and what the channel throws.
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all) override;
   void all_to_all(std::span<const std::byte> to_each, std::span<std::byte> from_each) override;
 

@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// What turns gradients into fewer bytes and back.
+// Codecs: they encode gradients in fewer bytes, and decode the bytes again.
 //
-// A codec keeps no memory of what it compressed: the same values and the same EncodeKey give the same bytes, on any
-// machine and with any kernels (sign and payload of NaN excepted). What was lost is the business of a memory, how bytes
-// travel that of an exchange; any codec works with any of them.
+// A codec has no state. The same values and the same EncodeKey give the same bytes, on any machine and with any kernel
+// (except for the sign and payload of NaN). A memory (memory.h) keeps what an encoding lost, and an exchange
+// (exchange.h) sends the bytes; any codec works with any memory and any exchange.
 #pragma once
 
 #include <cstddef>
@@ -15,56 +15,56 @@
 
 namespace gradwire::compress {
 
-// Which of many draws of random numbers a call gets. Codecs without randomness ignore it.
+// Selects the random numbers of a call. Codecs without random numbers ignore the key.
 struct EncodeKey {
-  std::uint64_t seed = 0;    // of the run
-  std::uint64_t tensor = 0;  // which tensor: any number that stays with it
-  std::uint64_t step = 0;    // counts the encodings of that tensor
-  std::uint32_t rank = 0;    // makes ranks round independently; not looked at where ranks have to agree (random-k)
+  std::uint64_t seed = 0;    // the seed of the run
+  std::uint64_t tensor = 0;  // the tensor: any number, the same at every step
+  std::uint64_t step = 0;    // the number of encodings of that tensor so far
+  std::uint32_t rank = 0;    // makes ranks round independently; ignored where ranks must agree (random-k)
 };
 
-// An immutable object; all methods may be called by several threads at once.
+// An immutable object. Threads: all methods may be called from several threads at once.
 //
-// Values with an infinity or a NaN among them are not lost: each codec says in its header what decoding then gives, and
-// at least one element of that is not finite. (For top-k: if as many as the non-finite ones are sent.)
+// Infinity and NaN survive: when one of the values is not finite, at least one of the decoded values is not finite. The
+// header of each codec says which. (Top-k keeps this promise when it sends at least as many values as are not finite.)
 class Codec {
  public:
   virtual ~Codec() = default;
 
-  // What make_codec() would be given for it: "int8:block=256".
+  // The description from which make_codec() makes this codec, for example "int8:block=256".
   virtual std::string name() const = 0;
 
-  // The bytes that `count` values need at most, at any step; what a caller allocates. The header of each codec says the
-  // formula.
+  // The largest size in bytes of an encoding of `count` values, at any step: the size of the buffer to allocate. The
+  // header of each codec states the formula.
   virtual std::size_t max_encoded_size(std::size_t count) const noexcept = 0;
-  // The same for one EncodeKey::step. Only codecs with a schedule (dgc) look at the step.
+  // The largest size at one EncodeKey::step. Only a codec with a schedule (dgc) depends on the step.
   virtual std::size_t encoded_size(std::size_t count, std::uint64_t step) const noexcept {
     static_cast<void>(step);
     return max_encoded_size(count);
   }
-  // Whether encode() always writes exactly encoded_size().
+  // True: encode() always writes exactly encoded_size() bytes.
   virtual bool is_fixed_size() const noexcept = 0;
 
-  // Whether decoded values are of the size of those that went in, so that they can be added to values that were not
-  // encoded. Not so for bare signs.
+  // True: decoded values have the scale of the encoded ones, so they can be added to values that were not encoded.
+  // False for bare signs.
   virtual bool keeps_scale() const noexcept { return true; }
 
-  // Whether a value's code depends on no value outside its block (or on none but itself), so that a long vector may as
-  // well be encoded in pieces. Not so where values compete for places (top-k).
+  // True: the code of a value depends on the values of its block alone, so a long vector can be encoded in pieces.
+  // False where values compete for places (top-k).
   virtual bool codes_by_block() const noexcept { return false; }
 
-  // The codec for a mean of decoded values, in an exchange that encodes twice: this one, but where coding twice would
-  // scale twice (unbiased random-k). It lives as long as this one.
+  // The codec for the mean of decoded values, in an exchange that encodes twice. This codec itself, except where
+  // encoding twice would scale twice (unbiased random-k). This codec owns the returned one.
   virtual const Codec& for_means() const noexcept { return *this; }
 
-  // Writes an encoding of `values` to the front of `bytes` and returns its size. Throws InvalidArgument when `bytes` is
-  // smaller than encoded_size(values.size(), key.step), or `values` are more than the codec can number. No alignment is
-  // asked for.
+  // Writes an encoding of `values` to the front of `bytes`; returns its size in bytes. `bytes` may have any alignment.
+  // Throws InvalidArgument when `bytes` is smaller than encoded_size(values.size(), key.step), or when there are more
+  // values than the codec can number.
   virtual std::size_t encode(std::span<const float> values, const EncodeKey& key, std::span<std::byte> bytes) const = 0;
 
-  // Overwrites all of `values` with what `bytes` say. The number of values and the key are those of encode(). `bytes`
-  // may come from a peer and hold anything: when they are no encoding of that many values, this throws MismatchError
-  // and `values` are unspecified; it never reads or writes beyond either span.
+  // Decodes `bytes` and overwrites all of `values`. The number of values and the key are those of encode(). `bytes` may
+  // come from another rank and may hold anything: bytes that are not an encoding of that many values throw
+  // MismatchError, and `values` are unspecified then. Never reads or writes beyond the spans.
   virtual void decode(std::span<const std::byte> bytes, const EncodeKey& key, std::span<float> values) const = 0;
 };
 

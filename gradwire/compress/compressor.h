@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// A codec, a memory and an exchange together: the compressed form of "all-reduce, then divide".
+// A compressor: a codec, a memory and an exchange. It does "all-reduce, then divide" on encodings.
 //
 //   auto compressor = make_compressor("int4:block=64,memory=error_feedback,exchange=all_reduce,seed=7");
 //   compressor->all_reduce(transport, segments, {.tensor = bucket, .step = step}, gradient);
@@ -20,49 +20,49 @@
 
 namespace gradwire::compress {
 
-// What one call is; the same on all ranks.
+// One call; all ranks pass the same.
 struct CompressCall {
-  std::uint64_t tensor = 0;  // which tensor (bucket): any number that stays with it
-  std::uint64_t step = 0;    // counts up from 0: random numbers and dgc's schedule depend on it
-  double divisor = 0;        // what the sum of all ranks is divided by; 0: the number of ranks
+  std::uint64_t tensor = 0;  // the tensor (bucket): any number, the same at every step
+  std::uint64_t step = 0;    // counts up from 0; random numbers and dgc's schedule depend on the step
+  double divisor = 0;        // the divisor of the sum over all ranks; 0: the number of ranks
 };
 
-// Thread-safe for calls that name different parameters at once. Buffers are kept from call to call.
+// Threads: calls for different parameters may run at the same time. The compressor keeps its buffers between calls.
 //
-// A long gradient goes in pieces where the codec and the memory allow it (Codec::codes_by_block,
-// Memory::works_by_value): each is an exchange of its own, and while one is on its way the next is encoded.
+// A long gradient is cut into pieces where the codec and the memory allow that (Codec::codes_by_block,
+// Memory::works_by_value). Each piece is an exchange of its own. While one piece travels, the next one is encoded.
 class Compressor {
  public:
   Compressor(std::unique_ptr<Codec> codec, std::unique_ptr<Memory> memory, std::unique_ptr<Exchange> exchange,
              std::uint64_t seed = 0);
   ~Compressor();
 
-  // In: this rank's gradient; out: the mean of all ranks' as far as it was delivered, the same bits on all ranks.
-  // Returns the bytes this rank sent (Exchange::run). `segments` name the parts of `gradient` for the memory; they lie
-  // within it and do not overlap; all ranks name the same.
+  // Replaces this rank's gradient by the mean of all ranks' gradients, as far as it was delivered (exchange.h). All
+  // ranks get the same bits. Returns the bytes that this rank sent (Exchange::run). `segments` name the parts of
+  // `gradient` for the memory: they lie within `gradient`, do not overlap, and are the same on all ranks.
   //
-  // An infinity or a NaN in any rank's gradient reaches all ranks as a gradient that is not finite somewhere. All ranks
-  // see that in the same bits, and all leave their memories as they were before the call: the step is going to be
-  // skipped, as under a gradient scaler. (Other calls of that step, whose gradients were finite, have updated theirs,
-  // and so have the other pieces of this one.)
+  // When the gradient of any rank holds an infinity or a NaN, all ranks get a gradient that is not finite, with the
+  // same bits, and no rank changes its memory: the training program is expected to skip the step, as under a gradient
+  // scaler. (Calls of the same step with finite gradients have changed the memory, and so have the other pieces of this
+  // gradient.)
   //
-  // Throws what Exchange::run() and Memory::before() throw; `gradient` is unspecified then, the memory as it was
-  // but for pieces that had arrived.
+  // Throws what Exchange::run() and Memory::before() throw. `gradient` is unspecified then. The memory is unchanged,
+  // except for pieces that had arrived.
   std::size_t all_reduce(Transport& transport, std::span<const Segment> segments, const CompressCall& call,
                          std::span<float> gradient);
 
-  // What all_reduce() would return; see Exchange::bytes_sent.
+  // The bytes that all_reduce() would return; see Exchange::bytes_sent.
   std::size_t bytes_sent(std::size_t count, int world, std::uint64_t step = 0) const;
 
-  // How many values a piece has among `world` ranks; the last has what is left.
+  // The number of values in a piece when there are `world` ranks. The last piece may be shorter.
   std::size_t piece_values(int world) const noexcept;
 
-  // What make_compressor() would be given for it.
+  // The description from which make_compressor() makes this compressor.
   std::string name() const;
 
   const Codec& codec() const noexcept { return *codec_; }
   const Exchange& exchange() const noexcept { return *exchange_; }
-  // For save(), load() and clear(), not while all_reduce() runs.
+  // The memory, for save(), load() and clear(). Do not call these while all_reduce() runs.
   Memory& memory() noexcept { return *memory_; }
   const Memory& memory() const noexcept { return *memory_; }
 
@@ -81,12 +81,12 @@ class Compressor {
   std::vector<std::unique_ptr<Scratch>> idle_ GRADWIRE_GUARDED_BY(mutex_);
 };
 
-// Makes a compressor of a codec's description (registry.h) with, among its options:
+// Makes a compressor from the description of a codec (registry.h). These options may stand among the codec's:
 //   memory=none|error_feedback|ef21|momentum   exchange=all_gather|all_reduce   seed=0
 //   momentum=0.9   clip=0                      (of the momentum memory)
-// What is left out has the codec's default, see known_compressors(). Also takes "sign_sgd": signSGD with majority vote
-// (Bernstein et al. 2018), which is "sign:memory=none,exchange=all_reduce". Throws InvalidArgument, which lists the
-// right ones, for an unknown name or option.
+// An option that is not given has the codec's default (known_compressors()). The name "sign_sgd", signSGD with majority
+// vote (Bernstein et al. 2018), stands for "sign:memory=none,exchange=all_reduce". Throws InvalidArgument for an
+// unknown name or option, with the list of the known ones.
 std::unique_ptr<Compressor> make_compressor(std::string_view description);
 
 // One line of a help text.
@@ -99,7 +99,7 @@ struct CompressorInfo {
   std::string_view paper;
 };
 
-// One a codec, in the order of the documentation, then the ready combinations.
+// One entry a codec, in the order of the documentation, and then the ready combinations.
 const std::vector<CompressorInfo>& known_compressors();
 
 }  // namespace gradwire::compress

@@ -1,13 +1,14 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// How encodings of all ranks become the mean of what they say, on all ranks.
+// Exchanges: they compute the mean of all ranks' values from encodings of the values.
 //
-// The key to error feedback with any exchange is what was **delivered**: how much of this rank's values the mean really
-// contains, so that
+// Beside the mean, an exchange tells each rank which part of its values was **delivered**, that is, is contained in the
+// mean:
 //
 //   divisor * mean = delivered of rank 0 + ... + delivered of rank N-1      (up to float32 rounding)
 //
-// whatever was lost on the way, and wherever. values - delivered is what this rank still owes.
+// This holds whatever the encodings lost, and at whichever stage. Error feedback needs no more: values - delivered is
+// what this rank has to send later.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +24,8 @@
 
 namespace gradwire::compress {
 
-// Memory that exchanges work in; keep it from call to call and nothing is allocated any more. One call at a time.
+// The buffers of an exchange. A caller that keeps the workspace for the next call saves the allocations. One call at a
+// time uses a workspace.
 struct Workspace {
   std::vector<std::byte> outgoing;
   std::vector<std::byte> incoming;
@@ -32,30 +34,31 @@ struct Workspace {
   std::vector<float> own;
 };
 
-// One exchange of `values` of all ranks. Spans are of one length, the same on all ranks.
+// The arguments of one exchange. All spans have the same length, on all ranks.
 struct ExchangeCall {
-  EncodeKey key;                  // seed, tensor and step, the same on all ranks; its rank is not looked at
-  double divisor = 0;             // what the sum of all ranks is divided by; 0: the number of ranks
-  std::span<const float> values;  // of this rank
-  std::span<float> mean;          // out: the same bits on all ranks
-  std::span<float> delivered;     // out; empty when nobody wants to know
+  EncodeKey key;                  // seed, tensor and step, the same on all ranks; the key's rank is ignored
+  double divisor = 0;             // the divisor of the sum over all ranks; 0: the number of ranks
+  std::span<const float> values;  // in: this rank's values
+  std::span<float> mean;          // out: the mean, with the same bits on all ranks
+  std::span<float> delivered;     // out: see above; empty when the caller does not need it
 };
 
-// An exchange that was started. What it was made of must outlive it.
+// An exchange that was started. The transport, codec, spans and workspace of start() must outlive this object.
 class ExchangeRun {
  public:
   virtual ~ExchangeRun() = default;
 
-  // Waits for the communication that it started last, works on what came, and starts the next. Returns false when all
-  // is done. Between two calls others may use the transport, in the same order on all ranks. Throws what run() throws.
+  // Waits for the communication that the last call started, works on the received bytes, and starts the next
+  // communication. Returns false when the exchange has ended. Between two calls, others may use the transport, in the
+  // same order on all ranks. Throws what run() throws.
   virtual bool advance() = 0;
 
-  // The bytes that this rank sent so far.
+  // The bytes that this rank has sent so far.
   virtual std::size_t sent() const noexcept = 0;
 };
 
-// An immutable object; run() and start() may be called by several threads at once, with a Workspace and a Transport
-// each.
+// An immutable object. Threads: run() and start() may be called from several threads at once, each with a Workspace and
+// a Transport of its own.
 class Exchange {
  public:
   virtual ~Exchange() = default;
@@ -63,16 +66,17 @@ class Exchange {
   // "all_gather", "all_reduce".
   virtual std::string name() const = 0;
 
-  // Exchanges; returns the bytes that this rank sent: encodings, their sizes where these travel, and padding, without
-  // what the transport adds. With one rank nothing is sent, but values are still encoded and decoded, so that one rank
-  // behaves like many. `mean` may be the same memory as `values` when `delivered` is empty; otherwise spans do not
-  // overlap.
+  // Runs the exchange. Returns the bytes that this rank sent: encodings, padding, and the sizes of encodings where the
+  // sizes travel. What the transport adds is not counted. One rank alone sends nothing, but encodes and decodes its
+  // values, so that its training behaves like that of several ranks. `mean` may be the memory of `values` when
+  // `delivered` is empty; otherwise the spans do not overlap.
   //
-  // When any rank's values hold an infinity or a NaN, so does `mean`, on all ranks; `delivered` says nothing then.
+  // When the values of any rank hold an infinity or a NaN, `mean` is not finite on all ranks, and `delivered` is
+  // unspecified.
   //
-  // Throws InvalidArgument before any communication when spans differ in length; MismatchError when bytes of a peer are
-  // no encoding (a rank that meets this stops there: end the group, so that the others do not wait for the rest of the
-  // call until their deadline); what the transport throws.
+  // Throws InvalidArgument, before any communication, when the spans differ in length; MismatchError when the bytes of
+  // another rank are not an encoding (this rank stops then, so the caller must end the group, or the other ranks wait
+  // for the rest of the call until their deadline); and what the transport throws.
   std::size_t run(Transport& transport, const Codec& codec, const ExchangeCall& call, Workspace& workspace) const {
     const auto started = start(transport, codec, call, workspace);
     while (started->advance()) {
@@ -80,29 +84,31 @@ class Exchange {
     return started->sent();
   }
 
-  // The same in steps, for a caller with several exchanges under way; nothing is sent before the first advance().
+  // Starts an exchange that the caller moves on with advance(), for callers with several exchanges under way. Nothing
+  // is sent before the first advance(). Throws as run().
   virtual std::unique_ptr<ExchangeRun> start(Transport& transport, const Codec& codec, const ExchangeCall& call,
                                              Workspace& workspace) const = 0;
 
-  // What run() returns with `count` values on `world` ranks at that step (EncodeKey::step), for codecs of fixed size;
-  // for the others the most that it may return.
+  // The bytes that run() returns for `count` values on `world` ranks at `step` (EncodeKey::step). For a codec whose
+  // encodings have no fixed size: the most that run() can return.
   virtual std::size_t bytes_sent(const Codec& codec, std::size_t count, int world, std::uint64_t step = 0) const = 0;
 };
 
-// Every rank's encoding goes to every rank: all_gather_exchange.cc. (N-1) enc(n) bytes; the values are coded once. For
-// few ranks and for sparse codecs.
+// Sends every rank's encoding to every rank (all_gather_exchange.cc). A rank sends (N-1) enc(n) bytes; values are
+// encoded once. For few ranks, and for sparse codecs.
 std::unique_ptr<Exchange> make_all_gather_exchange();
 
-// A reduce-scatter and an all-gather of encodings: all_reduce_exchange.cc. About 2 (N-1)/N enc(n) bytes, which do not
-// grow with N; the values are coded twice.
+// A reduce-scatter of encodings, and an all-gather of encoded means (all_reduce_exchange.cc). A rank sends about
+// 2 (N-1)/N enc(n) bytes, which do not grow with N; values are encoded twice.
 std::unique_ptr<Exchange> make_all_reduce_exchange();
 
-// By name. Throws InvalidArgument, which lists the names, for an unknown one.
+// Makes an exchange by name. Throws InvalidArgument for an unknown name, with the list of the known ones.
 std::unique_ptr<Exchange> make_exchange(std::string_view name);
 const std::vector<std::string>& known_exchanges();
 
-// Where chunk r of `count` values begins that all_reduce cuts for `world` ranks, for r from 0 to `world` (which gives
-// `count`). Chunks are as equal as multiples of kChunkMultiple allow; the last ones may be shorter, or empty.
+// The first value of chunk r when all_reduce cuts `count` values for `world` ranks; r is 0 to `world`, and chunk
+// `world` begins at `count`. Chunks are multiples of kChunkMultiple, as equal as possible; the last ones may be shorter
+// or empty.
 std::size_t chunk_begin(std::size_t count, int world, int r) noexcept;
 
 // 16 values fill a cache line of f32, whole bytes of any code and whole draws of random numbers.

@@ -1,10 +1,11 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// What a rank remembers from step to step, so that what a codec lost is not lost for good.
+// Memories: they keep what an encoding lost, and send it in a later step.
 //
-// A memory stands before and behind an exchange: before() turns this rank's gradient into the values to send, after()
-// is told what of them was delivered (exchange.h) and turns the mean into the gradient to use. State is kept by the
-// parameters' names, so that other buckets, another cap or a resume neither lose it nor mix it.
+// A memory is called before and after an exchange. before() turns this rank's gradient into the values to send. after()
+// gets the part of the values that was delivered (exchange.h), and turns the mean into the gradient to use. A memory
+// keeps its state by the names of the parameters, so other buckets, another bucket cap or a resumed run neither lose
+// the state nor mix it up.
 #pragma once
 
 #include <cstddef>
@@ -17,70 +18,73 @@
 
 namespace gradwire::compress {
 
-// Which part of the flat values belongs to which parameter.
+// The part of the flat values that belongs to one parameter.
 struct Segment {
   std::string_view name;
   std::size_t offset = 0;
   std::size_t count = 0;
-  // Of a parameter that comes in parts: the first of its values here, and how many it has (0: `count`, it is whole).
+  // For a parameter that comes in parts: the index of the part's first value within the parameter, and the number of
+  // values of the whole parameter (0: `count`; the parameter is whole).
   std::size_t first = 0;
   std::size_t whole = 0;
 
   std::size_t of_parameter() const noexcept { return whole == 0 ? count : whole; }
 };
 
-// A memory's state to save. A key ends in the parameter's name. Keys that begin with "local/" are this rank's own; the
-// others are equal on all ranks.
+// The state of a memory, for a checkpoint. A key ends in the name of the parameter. Entries whose key begins with
+// "local/" belong to this rank; the other entries are equal on all ranks.
 using MemoryState = std::map<std::string, std::vector<float>>;
 inline constexpr std::string_view kLocalPrefix = "local/";
 
-// Thread-safe for calls that name different parameters at once; save(), load() and clear() not while such a call runs.
+// Threads: before() and after() for different parameters may run at the same time. save(), load() and clear() may not
+// run beside them.
 class Memory {
  public:
   virtual ~Memory() = default;
 
-  // "none", "error_feedback", "ef21", "momentum:momentum=0.9,clip=1".
+  // The name with its options: "none", "error_feedback", "ef21", "momentum:momentum=0.9,clip=1".
   virtual std::string name() const = 0;
 
-  // Whether it keeps anything. One that does not ("none") needs no `delivered`, and before() and after() do nothing.
+  // False for a memory that keeps nothing ("none"): before() and after() do nothing, and `delivered` is not needed.
   virtual bool remembers() const noexcept = 0;
 
-  // Whether what becomes of a value depends on its own past alone, so that a parameter may come in parts.
+  // True: what happens to a value depends on the past of that value alone, so a parameter may come in parts.
   virtual bool works_by_value() const noexcept { return true; }
 
-  // Turns this rank's gradient into the values to send, in place, among `world` ranks. `segments` lie within `values`
-  // and do not overlap; what no segment covers goes out as it is. Changes nothing that lasts: only after() does, so a
-  // step whose exchange failed, or whose mean was not finite, is as if it had not been. Throws InvalidArgument when a
-  // parameter has another number of values than before.
+  // Turns this rank's gradient into the values to send, in place; `world` is the number of ranks. `segments` lie within
+  // `values` and do not overlap; values that no segment covers are sent as they are. Does not change the state: only
+  // after() does, so a step whose exchange failed, or whose mean was not finite, leaves no trace. Throws
+  // InvalidArgument when a parameter has another number of values than in the step before.
   virtual void before(std::span<const Segment> segments, int world, std::span<float> values) = 0;
 
-  // Updates the memory, and turns `mean` into the gradient, in place. `values` are what before() left, `delivered` and
-  // `mean` what the exchange gave. Only for a finite mean: see Compressor.
+  // Updates the state, and turns `mean` into the gradient to use, in place. `values` is the result of before();
+  // `delivered` and `mean` are the results of the exchange. Call only when the mean is finite (see Compressor).
   virtual void after(std::span<const Segment> segments, std::span<const float> values, std::span<const float> delivered,
                      std::span<float> mean) = 0;
 
-  // All that it keeps. A parameter that it has not seen has no entry, which stands for zeros.
+  // Returns a copy of the state. A parameter that the memory has not seen has no entry; a missing entry means zeros.
   virtual MemoryState save() const = 0;
-  // Replaces all that it keeps. Throws InvalidArgument, and keeps what it had, for a key that is none of its own.
-  // Entries of this rank's own may be missing (a rank that is new): see average_local().
+  // Replaces the state. "local/" entries may be missing, as on a new rank (see average_local()). Throws InvalidArgument
+  // for a key that this kind of memory does not have, and keeps the old state then.
   virtual void load(const MemoryState& state) = 0;
   virtual void clear() = 0;
 };
 
-// Nothing is remembered: for codecs that lose little, or nothing on average.
+// Keeps nothing. For codecs that lose little, or nothing on average.
 std::unique_ptr<Memory> make_no_memory();
 
-// Error feedback (Seide et al. 2014; Stich et al. 2018; Karimireddy et al. 2019): what was not delivered is added to
-// the next gradient.
+// Error feedback (Seide et al. 2014; Stich et al. 2018; Karimireddy et al. 2019): adds what was not delivered to the
+// next gradient.
 //   send p = g + e;   e <- p - delivered;   gradient = mean
 // Keeps "local/residual/NAME": 4 bytes a value. Over any number of steps, the sum of the gradients is what was
 // delivered plus e.
 std::unique_ptr<Memory> make_error_feedback_memory();
 
-// EF21 (Richtarik, Sokolov and Fatkhullin 2021): ranks send how their gradient differs from what the others know of it.
+// EF21 (Richtarik, Sokolov and Fatkhullin 2021): a rank sends the difference between its gradient and the estimate of
+// the gradient that the other ranks have.
 //   send p = g - h;   h <- h + delivered;   a <- a + mean;   gradient = a
-// Keeps "local/estimate/NAME" (h) and "aggregate/NAME" (a, the mean of all ranks' h): 8 bytes a value. A rank that has
-// an aggregate but no estimate of its own starts from the aggregate. The divisor must not change between steps.
+// Keeps "local/estimate/NAME" (h) and "aggregate/NAME" (a, the mean of all ranks' h): 8 bytes a value. A rank with an
+// aggregate but without an estimate starts from the aggregate. The divisor must be the same at every step.
 std::unique_ptr<Memory> make_ef21_memory();
 
 struct MomentumOptions {
@@ -97,10 +101,10 @@ struct MomentumOptions {
 // Throws InvalidArgument for options out of range.
 std::unique_ptr<Memory> make_momentum_memory(const MomentumOptions& options = {});
 
-// What every rank of a new world loads, of any size, made of the states of all ranks of the old one: entries of ranks'
-// own are averaged (a missing one counts as zeros), the others taken as they are. What all ranks together owe, weighed
-// as a mean, stays the same, for each of the memories. Throws InvalidArgument for no states, and for entries of one key
-// with different lengths.
+// Returns the state that every rank of a new world loads, whatever its size, from the states of all ranks of the old
+// world. "local/" entries are averaged (a missing entry counts as zeros); the other entries are copied. For each kind
+// of memory, the mean over all ranks of what is still to be sent stays the same. Throws InvalidArgument when `ranks` is
+// empty, or when entries of one key differ in length.
 MemoryState average_local(std::span<const MemoryState> ranks);
 
 }  // namespace gradwire::compress

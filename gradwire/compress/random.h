@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Random numbers that ranks which agree on an EncodeKey agree on: the sequences of kernels/philox.h.
+// Random numbers of codecs: ranks with the same EncodeKey get the same numbers (kernels/philox.h).
 #pragma once
 
 #include <cstdint>
@@ -14,12 +14,12 @@ using kernels::philox;
 using kernels::PhiloxBlock;
 using kernels::PhiloxKey;
 
-// The sequence of one encoding: another one, as good as unrelated, for any other value of a field of EncodeKey or of
-// `purpose`.
+// The random sequence of one encoding. When any field of EncodeKey or `purpose` has another value, the sequence is
+// another one, statistically independent of this one.
 class RandomSequence {
  public:
   RandomSequence(const EncodeKey& key, std::uint32_t purpose) noexcept {
-    // The fields are more than a key holds: they are folded through the generator itself, one after another.
+    // The fields do not fit into a key, so the generator itself mixes them in, one after another.
     key_ = {static_cast<std::uint32_t>(key.seed), static_cast<std::uint32_t>(key.seed >> 32)};
     fold(key.tensor, purpose);
     fold(key.step, key.rank);

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// What an exchange needs from a group of ranks.
+// The two collectives that an exchange needs from a group of ranks.
 #pragma once
 
 #include <cstddef>
@@ -9,19 +9,20 @@
 
 namespace gradwire::compress {
 
-// A collective on its way. Going, it waits for its end, so that nobody writes to buffers that are gone.
+// A collective under way. The destructor waits for its end, because other ranks may still write to the buffers.
 class Transfer {
  public:
   virtual ~Transfer() = default;
 
-  // Until this rank's part is done and the buffers are its own again; once. Throws what the blocking call would.
+  // Blocks until this rank's part is done; the buffers are the caller's again then. Call once. Throws what the blocking
+  // call throws.
   virtual void wait() = 0;
 };
 
-// One rank's place in a group and two collectives on bytes. All ranks call the same ones in the same order with the
-// same sizes. Calls block until this rank's part is done and its buffers are its own again. Errors are those of what
-// lies below (PeerError, TimeoutError, MismatchError, AbortedError); the transport is at its end then. One thread at a
-// time.
+// One rank's place in a group, with two collectives on bytes. All ranks call the same collectives in the same order
+// with the same sizes. A call blocks until this rank's part is done; the buffers are the caller's again then. Throws
+// what the layer below throws (PeerError, TimeoutError, MismatchError, AbortedError); the transport is at its end after
+// that. Threads: one at a time.
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -29,17 +30,17 @@ class Transport {
   virtual int rank() const noexcept = 0;
   virtual int size() const noexcept = 0;
 
-  // `all` = the `mine` of rank 0, of rank 1, ...: size() parts of mine.size() bytes. Buffers do not overlap. No bytes
-  // at all are fine.
+  // Collective. Writes the `mine` of rank 0, of rank 1, ... to `all`: size() parts of mine.size() bytes. Buffers do not
+  // overlap. `mine` may be empty.
   virtual void all_gather(std::span<const std::byte> mine, std::span<std::byte> all) = 0;
 
-  // Both spans are size() parts of equal length: part r of `to_each` becomes part rank() of rank r's `from_each`. What
-  // a rank's part for itself becomes is not specified. Buffers do not overlap.
+  // Collective. Both spans hold size() parts of equal length. Part r of `to_each` is written to part rank() of the
+  // `from_each` of rank r. Part rank() of this rank's own `from_each` is unspecified. Buffers do not overlap.
   virtual void all_to_all(std::span<const std::byte> to_each, std::span<std::byte> from_each) = 0;
 
-  // The same for callers with something else to do meanwhile; the buffers are the transfer's until its wait() returned.
-  // Several may be on their way; they end in any order. Null when all is done already, which is what these do unless
-  // overridden: the blocking call.
+  // Start the collective and return. The transfer owns the buffers until its wait() has returned. Several transfers may
+  // be under way, and may be waited for in any order. Return null when the collective has ended already. Default: make
+  // the blocking call and return null.
   virtual std::unique_ptr<Transfer> start_all_gather(std::span<const std::byte> mine, std::span<std::byte> all) {
     all_gather(mine, all);
     return nullptr;

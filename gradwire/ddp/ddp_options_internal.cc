@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "gradwire/base/error.h"
+#include "gradwire/base/stable_hash.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/process_group/hybrid/hybrid_group.h"
 
@@ -27,10 +28,8 @@ void require_float(const std::optional<at::ScalarType>& dtype, const char* name)
                                "; it must be Half, BFloat16, Float or Double."));
 }
 
-// A number for settings that ranks compare.
-std::int64_t hash_of(const Names& names) {
-  return static_cast<std::int64_t>(std::hash<std::string>()(join(names, "\n")) >> 1);
-}
+// A number for settings that ranks compare, whose builds may differ.
+std::int64_t hash_of(const Names& names) { return static_cast<std::int64_t>(stable_hash(join(names, "\n")) >> 1); }
 
 std::int64_t number_of(const std::optional<MixedPrecision>& types) {
   if (!types) return 0;

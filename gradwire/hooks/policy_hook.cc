@@ -11,7 +11,7 @@
 namespace gradwire {
 namespace {
 
-constexpr const char* kIteration = "policy/iteration";
+constexpr const char* kPolicyIteration = "policy/iteration";
 
 class PolicyHook final : public internal::HookWrapper {
  public:
@@ -27,16 +27,16 @@ class PolicyHook final : public internal::HookWrapper {
 
   HookState state_dict() const override {
     HookState state = HookWrapper::state_dict();
-    if (options_.warm_up > 0) state.emplace(kIteration, iteration_.next());
+    if (options_.warm_up > 0) state.emplace(kPolicyIteration, iteration_.next());
     return state;
   }
 
   void load_state_dict(const HookState& state) override {
     HookState of_inner = state;
-    const auto found = of_inner.extract(kIteration);
+    const auto found = of_inner.extract(kPolicyIteration);
     const bool valid = found.empty() ? options_.warm_up == 0 : found.mapped().isInt() && found.mapped().toInt() >= 0;
     if (!valid) {
-      throw InvalidArgument(concat("The hook '", traits().name, "': the state to load has no valid '", kIteration,
+      throw InvalidArgument(concat("The hook '", traits().name, "': the state to load has no valid '", kPolicyIteration,
                                    "', which a hook with a warm-up saves; it was saved by another hook."));
     }
     HookWrapper::load_state_dict(of_inner);

@@ -15,7 +15,7 @@
 namespace gradwire {
 namespace {
 
-constexpr const char* kIteration = "iteration";
+constexpr const char* kLocalSgdIteration = "iteration";
 
 HookTraits traits_of(const PostLocalSGDState& state) {
   if (state.start_iteration < 0) {
@@ -46,12 +46,12 @@ class PostLocalSGDHook final : public CommHook {
     return tensor_future(state_.subgroup->all_reduce({buffer}));
   }
 
-  HookState state_dict() const override { return {{kIteration, iteration_.next()}}; }
+  HookState state_dict() const override { return {{kLocalSgdIteration, iteration_.next()}}; }
 
   void load_state_dict(const HookState& state) override {
-    const auto found = state.find(kIteration);
+    const auto found = state.find(kLocalSgdIteration);
     if (state.size() != 1 || found == state.end() || !found->second.isInt() || found->second.toInt() < 0) {
-      throw InvalidArgument(concat("The state of the hook post_local_sgd is one number, '", kIteration,
+      throw InvalidArgument(concat("The state of the hook post_local_sgd is one number, '", kLocalSgdIteration,
                                    "'; the state to load was saved by another hook."));
     }
     iteration_.set_next(found->second.toInt());

@@ -3,7 +3,8 @@
 // Affine quantization of f32 to bytes, and the average of several quantized arrays: the loops of the quantization
 // hooks.
 //
-// All of them: noexcept, thread-safe, any alignment, any count from 0; bits do not depend on the kernel.
+// All functions are noexcept and thread-safe, and take any alignment and any count from 0. Bits do not depend on the
+// kernel.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +13,7 @@
 
 namespace gradwire::kernels {
 
-// What maps a code to a number: scale * (code - zero_point). zero_point is a whole number from 0 to 255.
+// Maps a code to a number: scale * (code - zero_point). zero_point is a whole number from 0 to 255.
 struct AffineScale {
   float scale = 1;
   float zero_point = 0;
@@ -23,8 +24,8 @@ struct AffineScale {
 // Finite and positive for finite input, however small or large; a NaN and 0 when an input is infinite or a NaN.
 AffineScale affine_scale(const float* source, std::size_t count) noexcept;
 
-// codes[i] = round(source[i] / scale) + zero_point, half to even, cut to 0 and 255. A code for values within the range
-// that `affine` was made of is off by half a unit at most; with a NaN for a scale all codes are 0.
+// codes[i] = round(source[i] / scale) + zero_point, half to even, clamped to 0 and 255. For values within the range
+// that `affine` covers, the error is at most half a unit. When the scale is NaN, all codes are 0.
 void quantize_affine(const float* source, std::size_t count, AffineScale affine, std::uint8_t* codes) noexcept;
 
 // `count` codes of one rank.

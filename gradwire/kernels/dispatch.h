@@ -9,18 +9,18 @@
 
 namespace gradwire::kernels {
 
-// The name of the set in use: "scalar", or Highway's target name in lower case: "avx3" (AVX-512), "avx2" or "sse4" on
-// x86-64, "neon" on Arm. Chosen at the first call: the best this processor has, or what the environment variable
-// GRADWIRE_KERNELS names. A name that is unknown or that this processor lacks throws InvalidArgument with the right
-// names. Thread-safe.
+// Returns the name of the instruction set in use: "scalar", or Highway's target name in lower case ("avx3", which is
+// AVX-512, "avx2" or "sse4" on x86-64, "neon" on Arm). The first call chooses: the best set of this processor, or the
+// set that the environment variable GRADWIRE_KERNELS names. Throws InvalidArgument, with the list of names, when
+// GRADWIRE_KERNELS is unknown or this processor lacks the set. Thread-safe.
 std::string_view selected();
 
-// The names that this processor can run, best first; "scalar", the reference, is always the last.
+// Returns the names that this processor can run, best first. The last one is always "scalar", the reference.
 std::vector<std::string> available();
 
-// Selects by name for the whole process, over GRADWIRE_KERNELS; an empty name goes back to the default, which is looked
-// up again at the next call. For tests and benchmarks. Thread-safe; a reduction that is under way ends with the set it
-// began with. Throws InvalidArgument like selected().
+// Selects a set by name for the whole process, whatever GRADWIRE_KERNELS says. An empty name restores the default,
+// which the next call looks up again. For tests and benchmarks. Thread-safe: a reduction under way ends with the set
+// with which it began. Throws InvalidArgument as selected() does.
 void select(std::string_view name);
 
 }  // namespace gradwire::kernels

@@ -1,15 +1,15 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Products of a large matrix with a narrow one, and back: what low-rank compression computes.
+// Products of a large matrix with a narrow one, for low-rank compression.
 //
 // Matrices are row-major, rows x columns. A factor is narrow, so it is stored column by column: `rank` runs of as many
 // elements as the side of the matrix that it belongs to; element i of run k stands at [k * side + i].
 //
-// The bits depend on neither the kernel nor alignment: every sum has a fixed order, nothing is fused. A result that is
-// NaN is so everywhere; its sign and payload are unspecified. Each function reads the matrix from memory once (up to
-// four runs at a time; more runs re-read pieces of it that are in the cache). All are for float and double, noexcept
-// and thread-safe, allocate nothing and use the calling thread alone. Buffers have the alignment of their type and must
-// not overlap unless said otherwise; any size may be 0.
+// The bits depend neither on the kernel nor on alignment: every sum has a fixed order, and no multiplication is fused
+// with an addition. Every kernel gives NaN for the same elements, with unspecified sign and payload. Each function
+// reads the matrix from memory once (up to four runs at a time; more runs read pieces again that are in the cache). All
+// functions are noexcept and thread-safe, allocate nothing and use the calling thread alone. Buffers have the alignment
+// of their type and do not overlap unless stated; any size may be 0.
 #pragma once
 
 #include <cstddef>
@@ -31,8 +31,8 @@ void skinny_product_transposed(const float* matrix, std::size_t rows, std::size_
 void skinny_product_transposed(const double* matrix, std::size_t rows, std::size_t columns, const double* factor,
                                std::size_t rank, double* result) noexcept;
 
-// matrix = left x transposed right, run 0 first. `left` belongs to the rows, `right` to the columns. Where `residual`
-// is not null it becomes what the matrix was, less what it is now (row-major; not the same memory).
+// matrix = left x transposed right, run 0 first. `left` belongs to the rows, `right` to the columns. When `residual` is
+// not null, it gets the old matrix minus the new one (row-major, in other memory).
 void expand(const float* left, const float* right, std::size_t rank, std::size_t rows, std::size_t columns,
             float* matrix, float* residual) noexcept;
 void expand(const double* left, const double* right, std::size_t rank, std::size_t rows, std::size_t columns,

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
 // Random numbers by counter: Philox4x32-10 (J. Salmon, M. Moraes, R. Dror, D. Shaw: "Parallel random numbers: as easy
-// as 1, 2, 3", SC 2011). The n-th number is a function of the key and n, so any part of a sequence can be had without
-// the rest.
+// as 1, 2, 3", SC 2011). The n-th number is a function of the key and n, so any part of a sequence can be computed
+// without the rest.
 #pragma once
 
 #include <array>

@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The loops of lossy codecs: find a scale, map f32 to few bits and back, pick the large ones.
 //
-// All of them: noexcept, thread-safe, any alignment, any count from 0; bits do not depend on the kernel.
+// All functions are noexcept and thread-safe, and take any alignment and any count from 0. Bits do not depend on the
+// kernel.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +13,7 @@
 
 namespace gradwire::kernels {
 
-// The largest |x|; infinity or NaN when there is one among the inputs (NaN before infinity), 0 for no input.
+// Returns the largest |x|. Returns NaN when an input is NaN, else infinity when an input is infinite; 0 for no input.
 float max_magnitude(const float* source, std::size_t count) noexcept;
 
 // The sum of all |x|, as 16 interleaved partial sums (x0 + x16 + ..., x1 + x17 + ..., ...) that are then added in
@@ -24,13 +25,13 @@ float sum_magnitudes(const float* source, std::size_t count) noexcept;
 // are 0. Writes ceil(count * bits / 8) bytes.
 void quantize(int bits, const float* source, std::size_t count, float inverse_scale, std::uint8_t* codes) noexcept;
 
-// The same with stochastic rounding: floor(x * inverse_scale + u), at least -L and at most L = 2^(bits - 1) - 1, plus
+// quantize() with stochastic rounding: floor(x * inverse_scale + u), at least -L and at most L = 2^(bits - 1) - 1, plus
 // 2^(bits - 1). For value i, u = (number first + i of the sequence of `key`, philox.h) / 2^8 rounded down, / 2^24: in
 // [0, 1). `first` is a multiple of 4. |x * inverse_scale| must be below 2^30.
 void quantize_stochastic(int bits, const float* source, std::size_t count, float inverse_scale, const PhiloxKey& key,
                          std::uint64_t first, std::uint8_t* codes) noexcept;
 
-// The inverse: (code - 2^(bits - 1)) * scale for any code.
+// The inverse of quantize(): (code - 2^(bits - 1)) * scale for any code.
 void dequantize(int bits, const std::uint8_t* codes, std::size_t count, float scale, float* destination) noexcept;
 
 // Packs codes that lie one a byte, in the form that quantize() writes. Codes must be below 2^bits.
@@ -44,8 +45,8 @@ struct Fp8Layout {
   std::uint8_t nan;
 };
 
-// codes[i] = x * first_factor * second_factor, rounded to nearest even. A finite product must not round beyond the
-// format's largest number. Two factors, because a scale's reciprocal may not be a normal f32.
+// codes[i] = x * first_factor * second_factor, rounded to nearest even. A finite product must not exceed the largest
+// number of the format after rounding. There are two factors because the reciprocal of a scale may not be a normal f32.
 void encode_fp8(const Fp8Layout& layout, const float* source, std::size_t count, float first_factor,
                 float second_factor, std::uint8_t* codes) noexcept;
 

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Element-wise reduction of several buffers in one pass over memory.
+// Element-wise reduction of several buffers, in one pass over memory.
 #pragma once
 
 #include <cstddef>
@@ -11,11 +11,10 @@
 
 namespace gradwire::kernels {
 
-// Whether stores bypass the cache. `streamed` pays where the destinations are other memory than the sources, are too
-// large for the cache and are not read again soon (docs/decisions/0003-streamed-stores.md holds the measurement). It is
-// a wish: where a destination is a source, or the destinations do not share one alignment, stores are cached. Streamed
-// stores are fenced before reduce() returns, so handing the result to another thread or process needs nothing beyond
-// what cached ones need.
+// Whether stores bypass the cache. `streamed` is faster when the destinations are not the sources, are too large for
+// the cache and are not read again soon (measured in docs/decisions/0003-streamed-stores.md). `streamed` is a hint:
+// when a destination is a source, or the destinations differ in alignment, stores are cached. reduce() fences streamed
+// stores before it returns, so other threads and processes can read the result as after cached stores.
 enum class Store { cached, streamed };
 
 // For each i < count: destination[d][i] = op(source[0][i], source[1][i], ...) for every d.
@@ -25,17 +24,17 @@ enum class Store { cached, streamed };
 // adding; nothing is fused. avg divides by sources.size(). With one source avg and premul_sum still apply. Complex
 // products are (ac - bd, ad + bc). Of a zero and a negative zero, min and max take the earlier source's.
 //
-// The bits do not depend on the kernel, on alignment or on `store`, but for NaN: a result that is NaN is so everywhere,
-// its sign and payload are unspecified. It is quiet where arithmetic or rounding made it; min, max and the sum of one
-// source hand on the NaN they met.
+// The bits depend neither on the kernel, nor on alignment, nor on `store`, except for NaN: every kernel gives NaN for
+// the same elements, but sign and payload are unspecified. A NaN from arithmetic or rounding is quiet; min, max and the
+// sum of one source return the NaN of the source.
 //
 // `sources` (1 to 64) and `destinations` (1 to 64) point to `count` elements of `dtype`, of any alignment. A
 // destination may be the same buffer as a source (same address); otherwise buffers must not overlap. The pair (op,
 // dtype) must be defined (require_defined() in reduce_op.h refuses the others). The floating-point environment is taken
 // to be the default one (nearest even, denormals kept). Noexcept, thread-safe, allocates nothing after the first call.
 //
-// The first call chooses the kernels (dispatch.h). Call selected() before it to be told of a wrong GRADWIRE_KERNELS;
-// reduce() cannot throw, and takes the best kernels then.
+// The first call chooses the kernels (dispatch.h). A wrong GRADWIRE_KERNELS makes selected() throw; reduce() cannot
+// throw and uses the best kernels then.
 void reduce(DType dtype, ReduceOp op, std::span<const void* const> sources, std::span<void* const> destinations,
             std::size_t count, Store store = Store::cached) noexcept;
 

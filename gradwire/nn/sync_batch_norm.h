@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Batch normalization whose statistics are those of all ranks' batches together, as torch.nn.SyncBatchNorm.
+// Batch normalization with the statistics of all ranks' batches together, as torch.nn.SyncBatchNorm.
 //
 //   struct NetImpl : torch::nn::Module {
 //     torch::nn::Conv2d conv{...};
@@ -24,33 +24,33 @@
 
 namespace gradwire {
 
-// y = (x - mean) / sqrt(variance + eps) * weight + bias for each channel (dimension 1) of an input [N, C] or
-// [N, C, ...], N and the rest being different on each rank if need be; a rank may have an empty batch (N = 0). In
-// training mode mean and variance are those of all ranks' elements of the channel; in eval mode, and in a group of one
-// rank, this is BatchNorm1d, 2d and 3d in one. Options, parameters, buffers and their names are theirs.
+// For each channel (dimension 1) of an input [N, C] or [N, C, ...]: y = (x - mean) / sqrt(variance + eps) * weight +
+// bias. N and the other dimensions may differ between ranks, and N may be 0. In training mode, mean and variance are
+// those of all ranks' elements of the channel. In eval mode, and in a group of one rank, this class does what
+// BatchNorm1d, 2d and 3d do. Options, parameters, buffers and their names are those of BatchNorm.
 //
 // Contract in training mode in a group of several ranks:
-//  - Collective: all ranks call forward() of the same layers in the same order, and all or none run backward. Forward
-//  is
-//    one all_gather of 2 C + 2 doubles, backward one all_reduce of 2 C doubles where some rank's input needs a
-//    gradient. The ranks that stay behind in DDP's Join take no part, so uneven numbers of batches do not go together
-//    with this layer.
-//  - The collectives run in a duplicate of the group (ProcessGroup::dup()), made at the first such forward() and shared
-//    by all layers over the group: what else runs on the group, DDP's buckets in the middle of a backward pass
-//    included, cannot meet them. Over a group without duplicates they run in the group itself.
-//  - Gradients are those of the sum of all ranks' losses. Those of weight and bias are this rank's part: DDP, or
-//    whoever averages gradients, brings them together. A backward pass with create_graph (on all ranks alike) can be
-//    differentiated again.
-//  - Statistics are computed in float64 and combined in rank order: running_mean and running_var get the same bits on
-//    all ranks. Half types compute in float.
-//  - One element a channel over all ranks is refused on all ranks with InvalidArgument (PyTorch's goes on with an
-//    infinite variance); none at all is fine. So is a rank in no-grad mode while another one needs a gradient.
-// Not thread-safe, as no module is.
+//  - Agreement: all ranks call forward() of the same layers in the same order, and all ranks or none run backward.
+//    Forward is one all_gather of 2 C + 2 doubles. Backward is one all_reduce of 2 C doubles, where any rank's input
+//    needs a gradient. A rank that has joined in DDP's Join does not take part, so this layer does not work with uneven
+//    numbers of batches.
+//  - The collectives run on a duplicate of the group (ProcessGroup::dup()). The first such forward() makes the
+//    duplicate, and all layers over the group share it. So the collectives cannot meet other collectives of the group,
+//    DDP's buckets included. Over a group without duplicates the collectives run on the group itself.
+//  - Gradients are those of the sum of all ranks' losses. The gradients of weight and bias are this rank's part; DDP
+//    averages them. A backward pass with create_graph (on all ranks) can be differentiated again.
+//  - Statistics are computed in float64 and combined in rank order, so running_mean and running_var have the same bits
+//    on all ranks. Half types compute in float.
+//  - Two errors are thrown as InvalidArgument on all ranks: one element in a channel over all ranks (PyTorch goes on
+//    with an infinite variance; no element at all is allowed), and a rank in no-grad mode while another rank needs a
+//    gradient.
+// Threads: one thread at a time uses a layer, as with any module.
 class SyncBatchNormImpl : public torch::nn::Cloneable<SyncBatchNormImpl> {
  public:
-  // `group` null: the default group, if there is one when forward() runs.
+  // A null `group` means the default group at the time of forward(); without a default group, this rank alone.
   explicit SyncBatchNormImpl(torch::nn::BatchNormOptions options, std::shared_ptr<ProcessGroup> group = nullptr);
-  // Takes over the options, the mode and the very tensors of `plain` (parameters stay those an optimizer knows).
+  // Takes over options, mode and tensors of `plain`. The tensors are shared, not copied, so an optimizer that holds the
+  // parameters of `plain` goes on working.
   template <size_t D, class Derived>
   SyncBatchNormImpl(const torch::nn::BatchNormImplBase<D, Derived>& plain, std::shared_ptr<ProcessGroup> group)
       : SyncBatchNormImpl(plain.options, std::move(group), plain.weight, plain.bias, plain.running_mean,
@@ -58,8 +58,8 @@ class SyncBatchNormImpl : public torch::nn::Cloneable<SyncBatchNormImpl> {
     train(plain.is_training());
   }
 
-  // Throws InvalidArgument for an input of less than two dimensions, of another number of channels, or not of a
-  // floating type.
+  // Returns the normalized input. Throws InvalidArgument for an input with fewer than two dimensions, with another
+  // number of channels, or of a type that is not floating, and what the group's collectives throw.
   at::Tensor forward(const at::Tensor& input);
 
   void reset() override;
@@ -90,15 +90,15 @@ class SyncBatchNormImpl : public torch::nn::Cloneable<SyncBatchNormImpl> {
 };
 TORCH_MODULE(SyncBatchNorm);
 
-// Puts a SyncBatchNorm with the same tensors in the place of every BatchNorm1d, 2d and 3d at or below `module`, and
-// gives the SyncBatchNorms that are there already the group. Returns `module`, or, where it is a BatchNorm itself, its
-// replacement. Not collective.
+// Replaces every BatchNorm1d, 2d and 3d in `module` and below by a SyncBatchNorm with the same tensors, and sets
+// `group` in every SyncBatchNorm that is there already. Returns `module`; where `module` is a BatchNorm itself, returns
+// its replacement. Does not communicate.
 //
-// What can be replaced: elements of torch::nn::Sequential, ModuleList and ModuleDict (and of classes derived from
-// them), wherever these stand in the tree. What cannot: a BatchNorm that a class of the user's has as a typed member or
-// has registered itself, since C++ calls BatchNorm's forward() there, whatever is registered under the name. One of
-// those, and nothing is changed: throws InvalidArgument with the names of them all. Declare such a member as
-// SyncBatchNorm. Elements of a ModuleList or ModuleDict are then to be taken out as SyncBatchNorm, not as BatchNorm.
+// Elements of torch::nn::Sequential, ModuleList and ModuleDict (and of classes derived from them) can be replaced.
+// A BatchNorm that a class of the user holds as a typed member cannot be replaced, because C++ calls the forward() of
+// the member's type: declare the member as SyncBatchNorm instead. When there is any such member, nothing is changed and
+// InvalidArgument names them all. Code that takes an element out of a ModuleList or ModuleDict must take it out as
+// SyncBatchNorm afterwards.
 std::shared_ptr<torch::nn::Module> convert_sync_batchnorm(const std::shared_ptr<torch::nn::Module>& module,
                                                           const std::shared_ptr<ProcessGroup>& group = nullptr);
 

@@ -14,6 +14,7 @@
 #include "gradwire/base/log.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/process.h"
+#include "gradwire/base/stable_hash.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/process_group/backend_group_internal.h"
 #include "gradwire/process_group/backend_names.h"
@@ -142,7 +143,7 @@ void check_ranks(const std::vector<int>& ranks, int world_size) {
 // Throws MismatchError on all ranks unless all have come with the same `asked`. Through the default group, so that a
 // rank which died is noticed.
 void require_agreement(World& world, const std::string& asked) {
-  const auto mine = static_cast<std::int64_t>(internal::stable_hash(asked));
+  const auto mine = static_cast<std::int64_t>(stable_hash(asked));
   Tensors all;
   for (int rank = 0; rank < world.place.world_size; ++rank) all.push_back(at::zeros({1}, at::TensorOptions(at::kLong)));
   AllGatherOptions options;

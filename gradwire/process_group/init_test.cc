@@ -14,7 +14,7 @@
 #include <filesystem>
 
 #include "gradwire/base/error.h"
-#include "gradwire/process_group/membership_internal.h"
+#include "gradwire/base/process_identity.h"
 #include "gradwire/store/prefix_store.h"
 #include "gradwire/store/tcp_store.h"
 #include "tests/support/ranks.h"
@@ -237,7 +237,7 @@ TEST(InitProcesses, ARankThatDiesInTheRendezvousIsNoticedAtOnce) {
     if (rank == 2) {
       const std::string other = "gradwire//g0/rank/0";
       store->wait(std::span(&other, 1), kLong);
-      store->set("gradwire//g0/rank/2", internal::process_identity());  // joins, and dies at once
+      store->set("gradwire//g0/rank/2", process_identity());  // joins, and dies at once
       ::raise(SIGKILL);
     }
     try {

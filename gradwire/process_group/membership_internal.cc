@@ -2,21 +2,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gradwire/process_group/membership_internal.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <array>
-#include <atomic>
 #include <cstdlib>
-#include <fstream>
 #include <span>
-#include <sstream>
 #include <utility>
 #include <vector>
 
 #include "gradwire/backend/backend.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/interrupt.h"
+#include "gradwire/base/process_identity.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/store/prefix_store.h"
 
@@ -38,41 +33,6 @@ std::string peek(Store& store, const std::string& key) {
 
 std::string claim_key(int rank) { return concat("rank/", rank); }
 std::string left_key(int rank) { return concat("left/", rank); }
-
-std::string first_line(const std::string& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
-
-// The state letter and the start time of a process, "" when there is none.
-std::pair<std::string, std::string> state_and_start(const std::string& pid) {
-  const std::string line = first_line(concat("/proc/", pid, "/stat"));
-  const std::size_t name_end = line.rfind(')');  // the name before it may hold anything
-  if (name_end == std::string::npos) return {};
-  std::istringstream rest(line.substr(name_end + 1));
-  std::string state;
-  std::string field;
-  rest >> state;
-  for (int i = 4; i <= 22; ++i) rest >> field;
-  return {state, field};
-}
-
-std::string host_identity() {
-  std::array<char, 64> name_space{};
-  const ssize_t length = ::readlink("/proc/self/ns/pid", name_space.data(), name_space.size() - 1);
-  return concat(first_line("/proc/sys/kernel/random/boot_id"), "/", length > 0 ? name_space.data() : "");
-}
-
-// The process of a claim, for messages.
-std::string process_of(const std::string& claim) {
-  std::istringstream in(claim);
-  std::string host;
-  std::string pid;
-  in >> host >> pid;
-  return concat("process ", pid);
-}
 
 std::vector<int> dead_ranks(Store& store, int world_size) {
   std::vector<int> dead;
@@ -109,24 +69,6 @@ bool anyone_alive(Store& store) {
 }
 
 }  // namespace
-
-std::string process_identity() {
-  static std::atomic<std::uint64_t> counter{0};
-  const std::string pid = std::to_string(::getpid());
-  // The number tells ranks apart that are threads of one process.
-  return concat(host_identity(), " ", pid, " ", state_and_start(pid).second, " ", counter.fetch_add(1));
-}
-
-bool may_be_alive(const std::string& identity) {
-  std::istringstream in(identity);
-  std::string host;
-  std::string pid;
-  std::string start;
-  in >> host >> pid >> start;
-  if (host != host_identity()) return true;
-  const auto [state, begun] = state_and_start(pid);
-  return begun == start && !state.empty() && state != "Z" && state != "X";
-}
 
 Membership::Membership(std::shared_ptr<Store> store, int rank, int world_size, Milliseconds timeout) : rank_(rank) {
   const Deadline deadline = Deadline::after(timeout);
@@ -191,7 +133,7 @@ void Membership::refuse_late(Store& store, const std::string& outcome, int world
   if (outcome == kOk) {
     if (holder.empty() || !peek(store, left_key(rank_)).empty() || !may_be_alive(holder)) return;
     throw MismatchError(
-        concat("rendezvous: rank ", rank_, " is taken: ", process_of(holder), " is rank ", rank_,
+        concat("rendezvous: rank ", rank_, " is taken: ", describe_process(holder), " is rank ", rank_,
                " of a job that runs through the same store; give each rank a number and each job a store of its own"));
   }
   // A failure that this rank has not heard of yet is its own as long as those who were there live; when they are gone
@@ -211,7 +153,8 @@ void Membership::claim(Store& store, int world_size) {
   const std::string agreed = store.compare_set("size", "", size);
   std::string problem;
   if (holder != mine) {
-    problem = concat("two ranks have the number ", rank_, ": ", process_of(holder), " and ", process_of(mine));
+    problem =
+        concat("two ranks have the number ", rank_, ": ", describe_process(holder), " and ", describe_process(mine));
   } else if (version != GRADWIRE_VERSION) {
     problem = concat("rank ", rank_, " has gradwire " GRADWIRE_VERSION ", another rank ", version,
                      "; install one version on all hosts");
@@ -240,7 +183,7 @@ std::string Membership::await_outcome(Store& store, int world_size, Milliseconds
       }
       for (const int rank : dead_ranks(store, world_size)) {
         store.compare_set(kOutcome, "",
-                          concat(kLost, rank, ":rank ", rank, " (", process_of(peek(store, claim_key(rank))),
+                          concat(kLost, rank, ":rank ", rank, " (", describe_process(peek(store, claim_key(rank))),
                                  ") ended while the others waited for all to be there"));
       }
       if (!deadline.expired() || !peek(store, kOutcome).empty()) continue;

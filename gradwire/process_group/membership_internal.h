@@ -54,10 +54,4 @@ class Membership {
   std::shared_ptr<Store> store_;
 };
 
-// Names this process so that another process of the same host can see whether it still lives.
-std::string process_identity();
-
-// False when the process of that identity has certainly ended; true when it lives or that cannot be seen from here.
-bool may_be_alive(const std::string& identity);
-
 }  // namespace gradwire::internal

@@ -15,6 +15,7 @@
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/os_handles.h"
+#include "gradwire/base/stable_hash.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/process_group/rendezvous_internal.h"
 #include "gradwire/store/file_store.h"
@@ -54,12 +55,6 @@ std::string file_name_of(const std::string& key) {
 }
 
 }  // namespace
-
-std::uint64_t stable_hash(std::string_view text) noexcept {
-  std::uint64_t hash = 14695981039346656037ULL;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ULL;
-  return hash;
-}
 
 std::shared_ptr<Store> open_private_file(const std::string& key, const ReadVariable& read, std::string& path) {
   const std::string folder = private_folder(read);

@@ -39,7 +39,4 @@ std::shared_ptr<Store> open_private_file(const std::string& key, const ReadVaria
 // Removes the private file once every rank has joined; returns when it is removed. Does nothing where there is none.
 void close_meeting_place(const MeetingPlace& place, Store& generation);
 
-// FNV-1a: the same in every process and build. Not against an adversary.
-std::uint64_t stable_hash(std::string_view text) noexcept;
-
 }  // namespace gradwire::internal

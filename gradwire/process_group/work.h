@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// A collective under way.
+// A Work: a collective, send or receive that was started.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,15 +14,15 @@
 
 namespace gradwire {
 
-// libtorch's own future, so that then-callbacks and Python's torch.futures.Future fit. A collective's future holds the
-// list of its output tensors (all_gather, gather: a list of lists); a hook's future holds one tensor.
+// libtorch's own future type, so that then-callbacks and Python's torch.futures.Future work. The future of a collective
+// holds the list of its output tensors (all_gather and gather: a list of lists); the future of a hook holds one tensor.
 using Future = c10::intrusive_ptr<c10::ivalue::Future>;
 
-// What a collective returns. A base class: users derive from it. The defaults of every method need nothing but
-// future(), so that deriving and overriding future() (or wait()) alone gives a usable Work.
+// What a collective, send or receive of a ProcessGroup returns. Users may derive from this class: the default of every
+// method needs only future(), so a class that overrides future() (or wait()) alone is a usable Work.
 //
-// Thread-safe. A Work keeps alive what it needs (tensors, group); it may be dropped before it ends, and waited for
-// several times, from several threads.
+// Ownership: a Work keeps alive whatever it needs (tensors, group). The caller may drop the Work before the work has
+// ended; the work goes on. Threads: all methods may be called from any thread, any number of times.
 class Work {
  public:
   static constexpr Milliseconds kNoTimeout{0};
@@ -32,38 +32,48 @@ class Work {
   Work(const Work&) = delete;
   Work& operator=(const Work&) = delete;
 
-  // Waits for the end; true. `timeout` 0 means: the timeout the call was made with. Throws the error of the collective,
-  // TimeoutError when `timeout` passes first (the collective goes on). On CUDA tensors the current stream waits, not
-  // the CPU. Default: waits for future().
+  // Blocks until the work has ended; returns true. A `timeout` of 0 means the timeout that the call was made with.
+  // Throws the error of the work; TimeoutError when `timeout` passes first (the work goes on then); AbortedError when
+  // the wait is interrupted. On CUDA tensors the current stream waits, not the CPU, and `timeout` has no meaning.
+  // Default: waits for future().
   virtual bool wait(Milliseconds timeout = kNoTimeout);
 
+  // Returns the future that ends with this work. The future is shared: all calls return the same one. Never blocks.
   // Default: throws UnsupportedError.
   virtual Future future();
 
-  // Defaults ask future(), if there is one.
+  // Returns whether the work has ended, well or with an error. Never blocks; throws UnsupportedError where the class
+  // has no future(). Default: asks future().
   virtual bool is_completed();
-  virtual bool is_success();                 // completed, and without error
-  virtual std::exception_ptr exception();    // null unless completed with an error
-  virtual std::vector<at::Tensor> result();  // the output tensors; throws the error, or if it is not complete
 
-  // Makes the current CUDA stream wait until the work is done, without blocking the CPU. The control memory outlives
-  // this object. On a build without CUDA, or when no CUDA stream is current, it waits on the CPU.
+  // Returns whether the work has ended without an error. As is_completed() otherwise.
+  virtual bool is_success();
+
+  // Returns the error with which the work ended; null when it has not ended or ended well. As is_completed() otherwise.
+  virtual std::exception_ptr exception();
+
+  // Returns the output tensors, which the caller shares with the work. Throws the error of the work, or an error that
+  // says so when the work has not ended. Never blocks. Default: asks future().
+  virtual std::vector<at::Tensor> result();
+
+  // Makes the current CUDA stream wait until the work has ended. The CPU does not wait, and this object may be dropped
+  // before the stream goes on. In a build without CUDA, or without a current CUDA stream, the CPU waits, as in wait().
   virtual void block_current_stream();
 
-  // Who a receive came from; throws UnsupportedError for anything else.
+  // Returns the rank that sent a received message. Throws UnsupportedError for everything that is not a receive.
   virtual int source_rank() const;
 };
 
-// A Work whose every answer comes from `future` (which may complete later).
+// Returns a Work that ends as `future` ends. `future` may end later.
 std::shared_ptr<Work> work_from_future(Future future);
 
-// A Work that has ended well, and its future.
+// Returns a Work that has ended well. Its future holds `outputs`.
 std::shared_ptr<Work> completed_work(std::vector<at::Tensor> outputs);
 
-// A Work that has ended with an error.
+// Returns a Work that has ended with `error`.
 std::shared_ptr<Work> failed_work(std::exception_ptr error);
 
-// A future that holds `tensor` already: what a hook returns that has nothing left to wait for.
+// Returns a future that holds `tensor` already: the result of a hook that has nothing left to wait for.
 Future completed_future(at::Tensor tensor);
 
 }  // namespace gradwire

@@ -23,9 +23,27 @@ std::int64_t parse_number(const std::string& key, const Store::Value& text) {
   return number;
 }
 
+std::size_t entry_bytes(const std::string& key, const Store::Value& value) {
+  return KeyValueMap::kEntryBytes + key.size() + value.size();
+}
+
 }  // namespace
 
-void KeyValueMap::set(const std::string& key, Value value) { values_[key] = std::move(value); }
+void KeyValueMap::count(const std::string& key, std::size_t before, std::size_t after) {
+  if (after > before && after - before > max_bytes_ - bytes_) {
+    throw StoreError(concat("the store is full: it holds ", bytes_, " of at most ", max_bytes_,
+                            " bytes (TcpStoreLimits::stored_bytes), and ", quote(key), " needs ", after - before,
+                            " more; delete keys that nobody needs any more, or raise the limit of the rank that runs "
+                            "the server"));
+  }
+  bytes_ = bytes_ - before + after;
+}
+
+void KeyValueMap::set(const std::string& key, Value value) {
+  const Value* held = find(key);
+  count(key, held == nullptr ? 0 : entry_bytes(key, *held), entry_bytes(key, value));
+  values_[key] = std::move(value);
+}
 
 const Store::Value* KeyValueMap::find(const std::string& key) const {
   const auto found = values_.find(key);
@@ -57,12 +75,28 @@ void KeyValueMap::append(const std::string& key, const Value& value) {
     throw StoreError(concat("append: the value of key ", quote(key), " would have ", held->size() + value.size(),
                             " bytes; a value has at most ", Store::kMaxValueBytes));
   }
+  if (held == nullptr) return set(key, value);
+  count(key, 0, value.size());
   values_[key] += value;
 }
 
-bool KeyValueMap::remove(const std::string& key) { return values_.erase(key) > 0; }
+bool KeyValueMap::remove(const std::string& key) {
+  const auto found = values_.find(key);
+  if (found == values_.end()) return false;
+  count(key, entry_bytes(key, found->second), 0);
+  values_.erase(found);
+  return true;
+}
 
-void KeyValueMap::push(const std::string& queue, Value value) { queues_[queue].push_back(std::move(value)); }
+void KeyValueMap::push(const std::string& queue, Value value) {
+  count(queue, 0, entry_bytes(queue, value));
+  queues_[queue].push_back(std::move(value));
+}
+
+void KeyValueMap::put_back(const std::string& queue, Value value) {
+  bytes_ += entry_bytes(queue, value);  // there was room a moment ago
+  queues_[queue].push_front(std::move(value));
+}
 
 std::optional<Store::Value> KeyValueMap::pop(const std::string& queue) {
   const auto found = queues_.find(queue);
@@ -70,6 +104,7 @@ std::optional<Store::Value> KeyValueMap::pop(const std::string& queue) {
   Value value = std::move(found->second.front());
   found->second.pop_front();
   if (found->second.empty()) queues_.erase(found);
+  count(queue, entry_bytes(queue, value), 0);
   return value;
 }
 
@@ -97,6 +132,7 @@ std::vector<std::string> KeyValueMap::missing_values(std::span<const std::string
 void KeyValueMap::clear() {
   values_.clear();
   queues_.clear();
+  bytes_ = 0;
 }
 
 void require_key(const char* operation, const std::string& key) {

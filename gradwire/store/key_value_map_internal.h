@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -20,9 +21,15 @@ namespace gradwire::store_internal {
 // thread-safe.
 //
 // Its methods take arguments that have passed the require_ functions below. A method that throws has changed nothing.
+// One that would make the data larger than `max_bytes` throws StoreError.
 class KeyValueMap {
  public:
   using Value = Store::Value;
+
+  // What a key, or an element of a queue, counts for beside its bytes.
+  static constexpr std::size_t kEntryBytes = 128;
+
+  explicit KeyValueMap(std::size_t max_bytes = std::numeric_limits<std::size_t>::max()) : max_bytes_(max_bytes) {}
 
   void set(const std::string& key, Value value);
   // The value of `key`, nullptr where there is none; valid until the next change.
@@ -43,6 +50,8 @@ class KeyValueMap {
 
   void push(const std::string& queue, Value value);
   std::optional<Value> pop(const std::string& queue);
+  // Makes what pop() has just returned the first element again.
+  void put_back(const std::string& queue, Value value);
   std::int64_t queue_length(const std::string& queue) const;
 
   // Those of `keys` that are neither a key nor a queue with elements, in their order: what wait() waits for.
@@ -53,6 +62,11 @@ class KeyValueMap {
   void clear();
 
  private:
+  // Counts an entry that grows from `before` bytes to `after`.
+  void count(const std::string& key, std::size_t before, std::size_t after);
+
+  const std::size_t max_bytes_;
+  std::size_t bytes_ = 0;
   std::unordered_map<std::string, Value> values_;
   std::unordered_map<std::string, std::deque<Value>> queues_;  // holds no empty queue
 };

@@ -3,6 +3,8 @@
 // Where a secret comes from, and what is proved with it.
 #include "gradwire/store/secret.h"
 
+#include <sys/stat.h>
+
 #include <fstream>
 #include <map>
 
@@ -17,8 +19,10 @@ using store_internal::proof_of;
 using store_internal::Role;
 using store_test::message_of;
 
-std::string write_file(const store_test::TemporaryFolder& folder, const std::string& name, const std::string& bytes) {
+std::string write_file(const store_test::TemporaryFolder& folder, const std::string& name, const std::string& bytes,
+                       mode_t mode = 0600) {
   std::ofstream(folder.file(name), std::ios::binary) << bytes;
+  EXPECT_EQ(::chmod(folder.file(name).c_str(), mode), 0);
   return folder.file(name);
 }
 
@@ -39,6 +43,32 @@ TEST(Secret, OneThatIsNoneIsRefused) {
     EXPECT_NE(message_of<InvalidArgument>([&] { read_secret_file(path); }).find(path), std::string::npos);
   }
   EXPECT_THROW(read_secret_file(folder.file("missing")), InvalidArgument);
+}
+
+TEST(Secret, OneThatOtherUsersMayReadIsRefused) {
+  const store_test::TemporaryFolder folder;
+  for (const mode_t mode : {0400, 0600, 0700}) {
+    EXPECT_EQ(read_secret_file(write_file(folder, "own", "abc", mode)), "abc");
+  }
+  for (const mode_t mode : {0640, 0620, 0604, 0602, 0644, 0666}) {
+    const std::string path = write_file(folder, "shared", "abc", mode);
+    const std::string text = message_of<InvalidArgument>([&] { read_secret_file(path); });
+    EXPECT_NE(text.find("other users may use the secret in '" + path), std::string::npos) << text;
+    EXPECT_NE(text.find("chmod 600"), std::string::npos) << text;
+  }
+}
+
+// A secret that a cluster mounts belongs to root; the job's user reads it through the group. This user is not always
+// root, and a file of another user cannot be made without it.
+TEST(Secret, AGroupMayReadOneThatBelongsToAnotherUser) {
+  const store_test::TemporaryFolder folder;
+  const std::string path = write_file(folder, "mounted", "abc", 0440);
+  if (::geteuid() == 0) {
+    ASSERT_EQ(::chown(path.c_str(), 1, ::getegid()), 0);
+    EXPECT_EQ(read_secret_file(path), "abc");
+    ASSERT_EQ(::chmod(path.c_str(), 0444), 0);
+  }
+  EXPECT_THROW(read_secret_file(path), InvalidArgument);
 }
 
 TEST(Secret, TheEnvironmentNamesAFileOrHoldsIt) {

@@ -47,7 +47,8 @@ std::shared_ptr<TcpStoreServer> start_server(const TcpStoreOptions& options) {
   return std::make_shared<TcpStoreServer>(store_internal::TcpStoreServerOptions{.bind_address = std::move(address),
                                                                                 .port = options.port,
                                                                                 .reuse_port = options.reuse_port,
-                                                                                .secret = options.secret});
+                                                                                .secret = options.secret,
+                                                                                .limits = options.limits});
 }
 
 void require_options(const TcpStoreOptions& options) {
@@ -59,7 +60,13 @@ void require_options(const TcpStoreOptions& options) {
   if (options.world_size != -1 && options.world_size < 1) {
     throw InvalidArgument(concat("TcpStore: a world size of ", options.world_size, " is neither -1 nor positive"));
   }
+  if (options.limits.connections == 0) throw InvalidArgument("TcpStore: a limit of 0 connections serves nobody");
   store_internal::require_timeout("TcpStore", options.timeout);
+}
+
+// "get of 'key'"
+std::string describe(const char* operation, const Request& request) {
+  return request.keys.empty() ? operation : concat(operation, " of ", store_internal::quote_list(request.keys));
 }
 
 std::vector<std::string> copy(std::span<const std::string> list) { return {list.begin(), list.end()}; }
@@ -85,9 +92,16 @@ class TcpStore::Impl {
                                    " bytes; one call takes at most ", store_internal::kMaxMessageBytes));
     }
     const Deadline deadline = answer_deadline(wait);
-    std::unique_ptr<TcpStoreConnection> connection = take(deadline);
-    Reply reply = connection->exchange(request, deadline);
-    give_back(std::move(connection));
+    Reply reply;
+    try {
+      std::unique_ptr<TcpStoreConnection> connection = take(deadline);
+      reply = connection->exchange(request, deadline);
+      give_back(std::move(connection));
+    } catch (const TimeoutError& problem) {
+      throw TimeoutError(concat(problem.what(), " (", describe(operation, request), ")"));
+    } catch (const StoreError& problem) {
+      throw StoreError(concat(problem.what(), " (", describe(operation, request), ")"));
+    }
     if (reply.status == Status::timeout) {
       throw TimeoutError(store_internal::missing_message(name(), operation, reply.values, wait.value_or(timeout)));
     }

@@ -3,6 +3,7 @@
 // A store behind a TCP port, which one rank serves: for ranks on several hosts.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -10,6 +11,20 @@
 #include "gradwire/store/store.h"
 
 namespace gradwire {
+
+// What a server holds at most, so that whoever can connect cannot use up its process's memory and descriptors. Keys and
+// values have the limits of Store (64 KiB and 16 MiB).
+struct TcpStoreLimits {
+  // Clients' connections; at most three quarters of the descriptors that the process may have. A client beyond is
+  // refused: StoreError.
+  std::size_t connections = 4096;
+  // All keys, values and elements of queues, each counted with 128 bytes more. What would not fit is refused,
+  // StoreError, and changes nothing.
+  std::size_t stored_bytes = std::size_t{2} << 30;
+  // All requests and replies under way, those of at most 64 KiB not counted. A request or reply that would not fit is
+  // dropped, StoreError; a queue keeps the element that could not be sent.
+  std::size_t message_bytes = std::size_t{2} << 30;
+};
 
 struct TcpStoreOptions {
   // Where the server is: a host name or numeric address.
@@ -33,6 +48,8 @@ struct TcpStoreOptions {
   // For the server: sets SO_REUSEPORT, so that it can take a port over from a socket that was bound with the same
   // option to reserve it. (A port that an earlier server has just left can be bound again in any case.)
   bool reuse_port = false;
+  // For the server.
+  TcpStoreLimits limits = {};
 };
 
 // A client of the server, and, with is_server, the owner of the server: one thread, which serves until the last handle
@@ -49,7 +66,8 @@ struct TcpStoreOptions {
 //
 // Without a secret the server is for a trusted network: anyone who can connect can read and write. With one it lets in
 // those who know it; what they say is neither encrypted nor signed. Garbage (a port scan, a malformed or oversized
-// message) closes the connection that sent it and nothing else. A forked child must not use a TcpStore
+// message) closes the connection that sent it and nothing else. TcpStoreLimits bounds what a server holds; who passes a
+// limit gets a StoreError that names the limit. A forked child must not use a TcpStore
 // (InvalidArgument). docs/format/tcp_store.md specifies the protocol.
 class TcpStore final : public Store {
  public:

@@ -13,6 +13,7 @@
 #include "gradwire/base/strings.h"
 #include "gradwire/store/asio_internal.h"
 #include "gradwire/store/handshake_internal.h"
+#include "gradwire/store/name_lookup_internal.h"
 
 namespace gradwire::store_internal {
 
@@ -131,11 +132,15 @@ class GRADWIRE_HIDDEN TcpStoreConnection::Impl final {
 
   asio::error_code try_to_connect(Deadline deadline) {
     asio::error_code error;
-    tcp::resolver resolver(loop_);
-    const auto found = resolver.resolve(host_, std::to_string(port_), tcp::resolver::numeric_service, error);
-    for (const auto& entry : found) {
+    const auto addresses = look_up(host_, deadline, error);
+    if (error == asio::error::operation_aborted) {
+      throw TimeoutError(concat(name(),
+                                ": the name of the host was not found in time: the resolver does not answer "
+                                "(/etc/resolv.conf names its servers); a numeric address needs none"));
+    }
+    for (const auto& address : addresses) {
       close();
-      error = finish(deadline, [&](auto done) { socket_.async_connect(entry.endpoint(), done); });
+      error = finish(deadline, [&](auto done) { socket_.async_connect(tcp::endpoint(address, port_), done); });
       if (!error) error = greet(deadline);
       if (!error) return error;
       if (error == asio::error::operation_aborted) {
@@ -163,7 +168,12 @@ class GRADWIRE_HIDDEN TcpStoreConnection::Impl final {
                               " of the store's protocol, this program ", int{kTcpStoreVersion},
                               "; run the same release of gradwire on all ranks"));
     }
-    if (server->asks_for_proof) return exchange_proofs(deadline);
+    if (server->says == ServerSays::full) {
+      throw StoreError(concat(name(),
+                              ": the server has as many connections as it takes (TcpStoreLimits::connections, and "
+                              "three quarters of the descriptors that its process may have)"));
+    }
+    if (server->says == ServerSays::prove) return exchange_proofs(deadline);
     if (secret_.empty()) return {};
     throw StoreError(concat(name(),
                             ": the server asks for no secret, though this program was given one; give all "

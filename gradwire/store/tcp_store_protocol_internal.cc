@@ -29,20 +29,20 @@ Integer get(std::string_view bytes) noexcept {
   return static_cast<Integer>(value);
 }
 
-std::string hello(std::string_view magic, bool asks_for_proof) {
+std::string hello(std::string_view magic, ServerSays says) {
   std::string out(magic);
   put(out, kTcpStoreVersion);
-  put(out, static_cast<std::uint8_t>(asks_for_proof));
+  put(out, static_cast<std::uint8_t>(says));
   return out;
 }
 
 std::optional<Hello> decode_hello(std::string_view magic, std::string_view bytes) noexcept {
   if (bytes.size() != kHelloBytes || bytes.substr(0, magic.size()) != magic) return std::nullopt;
   const auto version = get<std::uint8_t>(bytes.substr(magic.size()));
-  const auto flags = get<std::uint8_t>(bytes.substr(magic.size() + 1));
+  const auto says = get<std::uint8_t>(bytes.substr(magic.size() + 1));
   // Another version may use the rest as it likes.
-  if (version == kTcpStoreVersion && flags > 1) return std::nullopt;
-  return Hello{version, flags == 1};
+  if (version == kTcpStoreVersion && says > static_cast<std::uint8_t>(ServerSays::full)) return std::nullopt;
+  return Hello{version, static_cast<ServerSays>(says)};
 }
 
 std::size_t list_bytes(const std::vector<std::string>& list) noexcept {
@@ -127,9 +127,9 @@ bool has_what_its_operation_takes(const Request& request) noexcept {
 
 }  // namespace
 
-std::string client_hello() { return hello(kClientMagic, false); }
+std::string client_hello() { return hello(kClientMagic, ServerSays::welcome); }
 
-std::string server_hello(bool asks_for_proof) { return hello(kServerMagic, asks_for_proof); }
+std::string server_hello(ServerSays says) { return hello(kServerMagic, says); }
 
 std::optional<Hello> decode_client_hello(std::string_view bytes) noexcept { return decode_hello(kClientMagic, bytes); }
 

@@ -21,13 +21,17 @@ inline constexpr std::size_t kLengthBytes = 8;
 // The most bytes that a message may have behind its length.
 inline constexpr std::uint64_t kMaxMessageBytes = 64 * 1024 * 1024;
 
-// What each side says first. With `asks_for_proof` the server goes on with a challenge (handshake_internal.h).
+// What follows the server's hello: the client's first request; a challenge (handshake_internal.h); nothing, because it
+// has as many clients as it takes, and closes the connection.
+enum class ServerSays : std::uint8_t { welcome = 0, prove = 1, full = 2 };
+
+// What each side says first.
 std::string client_hello();
-std::string server_hello(bool asks_for_proof = false);
+std::string server_hello(ServerSays says = ServerSays::welcome);
 
 struct Hello {
   int version = 0;
-  bool asks_for_proof = false;
+  ServerSays says = ServerSays::welcome;
 };
 // The other side's hello; nothing when it is no hello of this protocol.
 std::optional<Hello> decode_client_hello(std::string_view hello) noexcept;

@@ -66,13 +66,13 @@ TEST(TcpStoreProtocol, TheBytesAreThoseOfTheSpecification) {
 
 TEST(TcpStoreProtocol, HellosAreToldApart) {
   EXPECT_EQ(decode_client_hello(client_hello()).value().version, kTcpStoreVersion);
-  for (const bool asks : {false, true}) {
-    EXPECT_EQ(decode_server_hello(server_hello(asks)).value().version, kTcpStoreVersion);
-    EXPECT_EQ(decode_server_hello(server_hello(asks)).value().asks_for_proof, asks);
-    EXPECT_FALSE(decode_client_hello(server_hello(asks)));
+  for (const ServerSays says : {ServerSays::welcome, ServerSays::prove, ServerSays::full}) {
+    EXPECT_EQ(decode_server_hello(server_hello(says)).value().version, kTcpStoreVersion);
+    EXPECT_EQ(decode_server_hello(server_hello(says)).value().says, says);
+    EXPECT_FALSE(decode_client_hello(server_hello(says)));
   }
   EXPECT_EQ(decode_server_hello(std::string("gwtcps\x09\x03")).value().version, 9) << "another version is told apart";
-  EXPECT_FALSE(decode_server_hello("gwtcps\x01\x02")) << "a flag that this version does not know";
+  EXPECT_FALSE(decode_server_hello("gwtcps\x01\x03")) << "an answer that this version does not know";
   EXPECT_FALSE(decode_client_hello("GET / HT"));
   EXPECT_FALSE(decode_client_hello("gwtcpc"));
 }

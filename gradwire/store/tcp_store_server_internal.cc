@@ -23,6 +23,7 @@
 #include "gradwire/base/strings.h"
 #include "gradwire/store/asio_internal.h"
 #include "gradwire/store/key_value_map_internal.h"
+#include "gradwire/store/tcp_store_listen_internal.h"
 #include "gradwire/store/tcp_store_protocol_internal.h"
 #include "gradwire/store/tcp_store_session_internal.h"
 
@@ -32,8 +33,6 @@ using asio::ip::tcp;
 
 namespace {
 
-using ReusePort = asio::detail::socket_option::boolean<SOL_SOCKET, SO_REUSEPORT>;
-
 Reply number_reply(std::int64_t number) { return {Status::ok, number, {}}; }
 
 Reply value_reply(Store::Value value) {
@@ -42,51 +41,17 @@ Reply value_reply(Store::Value value) {
   return reply;
 }
 
-// The values of the first keys, as many as fit a message.
-Reply values_reply(const KeyValueMap& map, std::span<const std::string> keys) {
+// The values of the first keys, at least one, as many as fit a message and `room`.
+Reply values_reply(const KeyValueMap& map, std::span<const std::string> keys, std::size_t room) {
   Reply reply;
   std::size_t bytes = 64;
   for (const std::string& key : keys) {
     const Store::Value& value = *map.find(key);
     bytes += 4 + value.size();
-    if (bytes > kMaxMessageBytes) break;
+    if (!reply.values.empty() && bytes > std::min<std::uint64_t>(kMaxMessageBytes, room)) break;
     reply.values.push_back(value);
   }
   return reply;
-}
-
-tcp::acceptor listen(asio::io_context& loop, const TcpStoreServerOptions& options) {
-  asio::error_code error;
-  const auto open = [&](const asio::ip::address& address) {
-    tcp::acceptor acceptor(loop);
-    const tcp::endpoint endpoint(address, options.port);
-    acceptor.open(endpoint.protocol(), error);
-    if (error) return acceptor;
-    close_on_exec(acceptor);
-    // Connections of an earlier server that linger in TIME_WAIT do not count as use of the port.
-    acceptor.set_option(tcp::acceptor::reuse_address(true), error);
-    if (!error && options.reuse_port) acceptor.set_option(ReusePort(true), error);
-    if (!error && address.is_v6()) acceptor.set_option(asio::ip::v6_only(!address.is_unspecified()), error);
-    if (!error) acceptor.bind(endpoint, error);
-    if (!error) acceptor.listen(tcp::acceptor::max_listen_connections, error);
-    return acceptor;
-  };
-  const bool any = options.bind_address.empty();
-  const asio::ip::address address =
-      any ? asio::ip::address(asio::ip::address_v6::any()) : asio::ip::make_address(options.bind_address, error);
-  if (error) {
-    throw InvalidArgument(concat("TcpStore: '", options.bind_address, "' is no numeric address to listen on"));
-  }
-  tcp::acceptor acceptor = open(address);
-  // A kernel without IPv6 refuses the first try.
-  if (error && any && error != asio::error::address_in_use) acceptor = open(asio::ip::address_v4::any());
-  if (error == asio::error::address_in_use) {
-    throw StoreError(concat("TcpStore: port ", options.port,
-                            " is in use by another program (or by a store that is still open); "
-                            "choose another port, or 0 for any"));
-  }
-  if (error) throw StoreError(concat("TcpStore: cannot listen on port ", options.port, ": ", error.message()));
-  return acceptor;
 }
 
 }  // namespace
@@ -95,7 +60,10 @@ tcp::acceptor listen(asio::io_context& loop, const TcpStoreServerOptions& option
 class GRADWIRE_HIDDEN TcpStoreServer::Impl final : public TcpStoreSession::Owner {
  public:
   explicit Impl(const TcpStoreServerOptions& options)
-      : options_(options), acceptor_(listen(loop_, options)), retry_(loop_) {
+      : options_(within_descriptors(options)),
+        acceptor_(listen(loop_, options)),
+        retry_(loop_),
+        map_(options.limits.stored_bytes) {
     accept();
   }
 
@@ -157,6 +125,17 @@ class GRADWIRE_HIDDEN TcpStoreServer::Impl final : public TcpStoreSession::Owner
     });
   }
 
+  bool admits() const override { return sessions_.size() - strangers_.size() < options_.limits.connections; }
+
+  bool count_bytes(std::size_t before, std::size_t after) override {
+    if (after > before && after - before > room()) return false;
+    message_bytes_ = message_bytes_ - before + after;
+    return true;
+  }
+
+  // For messages.
+  std::size_t room() const { return options_.limits.message_bytes - message_bytes_; }
+
   void greeted(const Session::Ptr& session) override { strangers_.remove(session); }
 
   void closed(const Session::Ptr& session) override {
@@ -173,7 +152,7 @@ class GRADWIRE_HIDDEN TcpStoreServer::Impl final : public TcpStoreSession::Owner
       reply = Reply{Status::store_error, 0, {problem.what()}};
     }
     if (!reply) return park(session, std::move(request), Deadline::after(Milliseconds(request.number)));
-    session->reply(*reply);
+    answer(*session, request, *std::move(reply));
     for (const std::string& key : request.keys) {
       if (changes(request.operation)) wake(key);
     }
@@ -182,6 +161,11 @@ class GRADWIRE_HIDDEN TcpStoreServer::Impl final : public TcpStoreSession::Owner
   static bool changes(Operation operation) {
     return operation == Operation::set || operation == Operation::add || operation == Operation::compare_set ||
            operation == Operation::append || operation == Operation::multi_set || operation == Operation::queue_push;
+  }
+
+  void answer(Session& session, const Request& request, Reply reply) {
+    if (session.reply(reply) || request.operation != Operation::queue_pop || reply.status != Status::ok) return;
+    map_.put_back(request.keys[0], std::move(reply.values[0]));
   }
 
   // The reply; nothing when the request has to wait.
@@ -231,19 +215,20 @@ class GRADWIRE_HIDDEN TcpStoreServer::Impl final : public TcpStoreSession::Owner
     parked_.erase(found);
     for (Parked& parked : line) {
       where_.erase(parked.session.get());
-      if (const auto reply = serve(parked.request)) {
-        parked.session->reply(*reply);
+      if (auto reply = serve(parked.request)) {
+        answer(*parked.session, parked.request, *std::move(reply));
       } else {
         park(parked.session, std::move(parked.request), parked.deadline);
       }
     }
   }
 
-  TcpStoreServerOptions options_;
+  const TcpStoreServerOptions options_;
   asio::io_context loop_{1};
   tcp::acceptor acceptor_;
   asio::steady_timer retry_;
   KeyValueMap map_;
+  std::size_t message_bytes_ = 0;  // what sessions hold of messages
   std::unordered_set<Session::Ptr> sessions_;
   std::list<Session::Ptr> strangers_;  // those that were not greeted yet, oldest first
   std::unordered_map<std::string, std::deque<Parked>> parked_;
@@ -264,7 +249,7 @@ std::optional<Reply> TcpStoreServer::Impl::serve(const Request& request) {
       return Reply();
     case Operation::get:
       if (!missing(request).empty()) return std::nullopt;
-      return values_reply(map_, keys);
+      return values_reply(map_, keys, room());
     case Operation::add:
       return number_reply(map_.add(keys[0], request.number));
     case Operation::compare_set:

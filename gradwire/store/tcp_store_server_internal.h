@@ -10,6 +10,7 @@
 #include "gradwire/base/deadline.h"
 #include "gradwire/base/process.h"
 #include "gradwire/store/process_bound_internal.h"
+#include "gradwire/store/tcp_store.h"
 
 namespace gradwire::store_internal {
 
@@ -18,6 +19,7 @@ struct TcpStoreServerOptions {
   std::uint16_t port = 0;    // 0: any free one
   bool reuse_port = false;   // SO_REUSEPORT
   std::string secret = {};   // what clients must prove to know; empty: nothing
+  TcpStoreLimits limits = {};
   // A connection must say hello, and prove that it knows the secret, within that time.
   Milliseconds hello_timeout = std::chrono::seconds(10);
   // When more connections than that have not done so yet, the oldest of them is closed.

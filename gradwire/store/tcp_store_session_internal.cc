@@ -13,7 +13,20 @@ namespace gradwire::store_internal {
 namespace {
 
 constexpr std::size_t kFirstChunkBytes = 64 * 1024;
-static_assert(kHelloBytes <= kLengthBytes);
+static_assert(kHelloBytes <= kLengthBytes && kFirstChunkBytes <= TcpStoreSession::kFreeBytes);
+
+Reply no_room(const char* message) {
+  return {Status::store_error,
+          0,
+          {concat("the server has no room for this ", message,
+                  ": others have too much under way (TcpStoreLimits::message_bytes); try again, "
+                  "or raise the limit of the rank that runs the server")}};
+}
+
+// The decoded lists of a request take that much beside its bytes.
+std::size_t list_bytes(const Request& request) {
+  return (request.keys.size() + request.values.size()) * sizeof(std::string);
+}
 
 }  // namespace
 
@@ -50,7 +63,12 @@ void TcpStoreSession::read_hello() {
                        log::debug("tcp store: closing a connection that does not speak the store's protocol");
                        return close();
                      }
-                     out_ = server_hello(!secret_.empty());
+                     if (!owner_.admits()) {
+                       log::warn("tcp store: refused a client: there are as many connections as the server takes");
+                       out_ = server_hello(ServerSays::full);
+                       return asio::async_write(socket_, asio::buffer(out_), then([this] { close(); }));
+                     }
+                     out_ = server_hello(secret_.empty() ? ServerSays::welcome : ServerSays::prove);
                      if (client->version != kTcpStoreVersion) {
                        log::warn(concat("tcp store: refused a client that speaks version ", client->version,
                                         " of the store's protocol; this server speaks ", int{kTcpStoreVersion}));
@@ -93,6 +111,7 @@ void TcpStoreSession::greet() {
 
 void TcpStoreSession::read_length() {
   out_ = {};
+  hold_bytes(0);
   asio::async_read(socket_, asio::buffer(head_), then([this] {
                      const std::uint64_t length = decode_length(std::string_view(head_.data(), head_.size()));
                      if (length == 0 || length > kMaxMessageBytes) {
@@ -106,6 +125,11 @@ void TcpStoreSession::read_length() {
 void TcpStoreSession::read_body(std::size_t length) {
   const std::size_t done = body_.size();
   const std::size_t chunk = std::min(length - done, std::max(done, kFirstChunkBytes));
+  if (!hold_bytes(done + chunk)) {
+    body_ = {};
+    hold_bytes(0);
+    return drop_body(length - done);
+  }
   body_.resize(done + chunk);
   asio::async_read(socket_, asio::buffer(body_.data() + done, chunk), then([this, length] {
                      if (body_.size() < length) return read_body(length);
@@ -115,16 +139,41 @@ void TcpStoreSession::read_body(std::size_t length) {
                        log::debug("tcp store: closing a connection that sent a malformed message");
                        return close();
                      }
+                     if (!hold_bytes(body.size() + list_bytes(*request))) return send(encode(no_room("request")));
                      owner_.requested(shared_from_this(), *std::move(request));
                    }));
 }
 
-void TcpStoreSession::reply(const Reply& reply) {
-  if (closed_) return;
+void TcpStoreSession::drop_body(std::size_t rest) {
+  if (rest == 0) {
+    body_ = {};
+    return send(encode(no_room("request")));
+  }
+  body_.resize(std::min(rest, kFirstChunkBytes));
+  asio::async_read(socket_, asio::buffer(body_), then([this, rest] { drop_body(rest - body_.size()); }));
+}
+
+bool TcpStoreSession::hold_bytes(std::size_t bytes) {
+  const std::size_t counted = bytes <= kFreeBytes ? 0 : bytes;
+  if (!owner_.count_bytes(bytes_, counted)) return false;
+  bytes_ = counted;
+  return true;
+}
+
+bool TcpStoreSession::reply(const Reply& reply) {
+  if (closed_) return true;
+  std::string bytes = encode(reply);
+  const bool fits = hold_bytes(bytes.size());
+  if (!fits) hold_bytes(0);
+  send(fits ? std::move(bytes) : encode(no_room("reply")));
+  return fits;
+}
+
+void TcpStoreSession::send(std::string bytes) {
   ++turn_;
   held_ = false;
   timer_.cancel();
-  out_ = encode(reply);
+  out_ = std::move(bytes);
   asio::async_write(socket_, asio::buffer(out_), then([this] { read_length(); }));
 }
 
@@ -158,6 +207,7 @@ void TcpStoreSession::close() {
   socket_.shutdown(asio::ip::tcp::socket::shutdown_both, ignored);  // for forked children that hold a copy
   socket_.close(ignored);
   body_ = {};
+  hold_bytes(0);
   owner_.closed(shared_from_this());
 }
 

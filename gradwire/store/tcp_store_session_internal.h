@@ -18,15 +18,24 @@ namespace gradwire::store_internal {
 // Runs on the server's event loop only. Keeps itself alive while an operation on its socket is under way.
 //
 // Its memory is bounded: no buffer before a valid hello, then at most twice the bytes that arrived of one message; the
-// next request is read only after the reply to the last one went out.
+// next request is read only after the reply to the last one went out. What a message holds beyond kFreeBytes is asked
+// of the owner; a request for which there is no room is read and dropped, and answered with an error.
 class GRADWIRE_HIDDEN TcpStoreSession final : public std::enable_shared_from_this<TcpStoreSession> {
  public:
   using Ptr = std::shared_ptr<TcpStoreSession>;
+
+  // A message of that many bytes is not counted.
+  static constexpr std::size_t kFreeBytes = 64 * 1024;
 
   // What the server makes of it.
   class Owner {
    public:
     virtual ~Owner() = default;
+    // Whether another client may come.
+    virtual bool admits() const = 0;
+    // Counts what a session holds of messages, `before` bytes so far; false, and nothing is counted, where there is no
+    // room for `after`.
+    virtual bool count_bytes(std::size_t before, std::size_t after) = 0;
     // The client has said hello and proved what it had to.
     virtual void greeted(const Ptr& session) = 0;
     // Must call reply() or hold().
@@ -41,8 +50,9 @@ class GRADWIRE_HIDDEN TcpStoreSession final : public std::enable_shared_from_thi
   // Waits for the hello and the proof until `deadline`.
   void start(Deadline deadline);
 
-  // Answers the request at hand and goes on to the next.
-  void reply(const Reply& reply);
+  // Answers the request at hand and goes on to the next. False: there was no room for the reply, so that the client got
+  // an error in its place.
+  bool reply(const Reply& reply);
 
   // Leaves the request unanswered for now: calls `expired` at `deadline` unless reply() came first. A client that hangs
   // up meanwhile, or says anything, is closed.
@@ -57,6 +67,9 @@ class GRADWIRE_HIDDEN TcpStoreSession final : public std::enable_shared_from_thi
   void greet();
   void read_length();
   void read_body(std::size_t length);
+  void drop_body(std::size_t rest);
+  bool hold_bytes(std::size_t bytes);
+  void send(std::string bytes);
   void start_timer(Deadline deadline, std::function<void()> expired);
   // Wraps a handler: closes the session on an error, does nothing when it is closed already.
   template <class Next>
@@ -74,6 +87,7 @@ class GRADWIRE_HIDDEN TcpStoreSession final : public std::enable_shared_from_thi
   Challenges challenges_;
   std::string body_;
   std::string out_;
+  std::size_t bytes_ = 0;  // as the owner has counted them
 };
 
 }  // namespace gradwire::store_internal

@@ -6,6 +6,7 @@
 #include <array>
 #include <csignal>
 #include <fstream>
+#include <functional>
 #include <future>
 #include <memory>
 #include <random>
@@ -14,6 +15,7 @@
 
 #include "gradwire/base/error.h"
 #include "gradwire/store/handshake_internal.h"
+#include "gradwire/store/key_value_map_internal.h"
 #include "gradwire/store/raw_socket_test_internal.h"
 #include "gradwire/store/store_test_support_internal.h"
 #include "gradwire/store/tcp_store_protocol_internal.h"
@@ -94,8 +96,9 @@ TEST(TcpStoreTest, AServerThatDiesEndsAWaitAtOnce) {
   auto popped = std::async(std::launch::async, [&] { return store.queue_pop("never"); });
   EXPECT_EQ(value.wait_for(Milliseconds(50)), std::future_status::timeout);
   server.kill();
-  EXPECT_TRUE(contains(message_of<StoreError>([&] { value.get(); }), "ended"));
-  EXPECT_THROW(popped.get(), StoreError);
+  const std::string text = message_of<StoreError>([&] { value.get(); });
+  EXPECT_TRUE(contains(text, "ended") && contains(text, "get of 'never'")) << text;
+  EXPECT_TRUE(contains(message_of<StoreError>([&] { popped.get(); }), "queue_pop of 'never'"));
   EXPECT_THROW(store.set("key", "value"), StoreError);
   EXPECT_THROW(store.set("key", "value"), StoreError);
   EXPECT_THROW(store.clone(), StoreError);
@@ -108,9 +111,12 @@ TEST(TcpStoreTest, AServerThatStallsIsATimeout) {
   store.set_timeout(Milliseconds(200));
   server.stop();
   EXPECT_TRUE(contains(message_of<TimeoutError>([&] { store.set("key", "value"); }), "did not answer"));
-  EXPECT_THROW(store.get("key"), TimeoutError);
+  EXPECT_TRUE(contains(message_of<TimeoutError>([&] { store.get("key"); }), "get of 'key'"));
   store.set_timeout(kDefaultTimeout);
-  EXPECT_THROW(store.wait(Keys{"key"}, Milliseconds(0)), TimeoutError);
+  EXPECT_TRUE(contains(message_of<TimeoutError>([&] {
+                         store.wait(Keys{"a", "b"}, Milliseconds(0));
+                       }),
+                       "wait of 'a', 'b'"));
   EXPECT_THROW(store.wait(Keys{"key"}, Milliseconds(10)), TimeoutError);
   EXPECT_THROW(TcpStore({.port = server.port(), .timeout = Milliseconds(300)}), TimeoutError);
 }
@@ -403,6 +409,121 @@ TEST(TcpStoreStrangers, ACrowdOfThemShutsNobodyOut) {
   EXPECT_TRUE(crowd.front().is_closed_by_peer());
 }
 
+// Tries again until the server's loop has seen that others have gone.
+template <class Call>
+void eventually(Call call) {
+  const Deadline guard = Deadline::after(std::chrono::minutes(1));
+  for (;;) {
+    try {
+      return call();
+    } catch (const StoreError&) {
+      if (guard.expired()) throw;
+    }
+  }
+}
+
+TEST(TcpStoreLimitsTest, MoreConnectionsThanTheLimitAreRefusedAndSaid) {
+  TcpStore server({.is_server = true, .limits = {.connections = 3}});  // the server's own is one of them
+  auto one = std::make_unique<TcpStore>(client_of(server.port()));
+  TcpStore two(client_of(server.port()));
+  const auto text = message_of<StoreError>([&] { TcpStore three(client_of(server.port())); });
+  EXPECT_TRUE(contains(text, "TcpStoreLimits::connections")) << text;
+  two.set("key", "value");
+  EXPECT_EQ(server.get("key"), "value") << "those who are in are served";
+  one.reset();
+  eventually([&] { EXPECT_EQ(TcpStore(client_of(server.port())).get("key"), "value"); });
+  EXPECT_THROW(TcpStore({.is_server = true, .limits = {.connections = 0}}), InvalidArgument);
+}
+
+TEST(TcpStoreLimitsTest, StrangersDoNotCountAsConnections) {
+  TcpStore server({.is_server = true, .limits = {.connections = 2}});
+  const RawSocket stranger = RawSocket::connect(server.port());
+  TcpStore(client_of(server.port())).set("key", "value");
+  EXPECT_EQ(server.get("key"), "value");
+}
+
+TEST(TcpStoreLimitsTest, AStoreThatIsFullRefusesMoreAndKeepsWhatItHas) {
+  constexpr std::size_t kEntry = store_internal::KeyValueMap::kEntryBytes;
+  // Room for "a" with ten bytes and the queue "q" with five, to the byte.
+  TcpStore store({.is_server = true, .limits = {.stored_bytes = 2 * kEntry + 1 + 10 + 1 + 5}});
+  store.set("a", std::string(10, 'v'));
+  store.queue_push("q", "12345");
+  const std::vector<std::function<void()>> refused = {
+      [&] { store.set("b", ""); },
+      [&] { store.set("a", std::string(11, 'v')); },
+      [&] { store.append("a", "v"); },
+      [&] { store.append("b", "v"); },
+      [&] { store.add("n", 1); },
+      [&] { store.compare_set("b", "", "v"); },
+      [&] {
+        store.multi_set(Keys{"a", "b"}, Keys{std::string(10, 'v'), "v"});
+      },
+      [&] { store.queue_push("q", ""); },
+  };
+  for (const auto& call : refused) {
+    const auto text = message_of<StoreError>(call);
+    EXPECT_TRUE(contains(text, "TcpStoreLimits::stored_bytes")) << text;
+  }
+  EXPECT_EQ(store.get("a"), std::string(10, 'v'));
+  EXPECT_EQ(store.num_keys(), 1);
+  store.set("a", std::string(10, 'w'));
+  EXPECT_EQ(store.queue_pop("q"), "12345");
+  store.set("b", "12345");
+  EXPECT_THROW(store.queue_push("q", ""), StoreError);
+  EXPECT_TRUE(store.delete_key("b"));
+  store.queue_push("q", "12345");
+  EXPECT_EQ(store.queue_length("q"), 1);
+}
+
+// A client that holds `bytes` of a message that never ends.
+RawSocket unfinished(std::uint16_t port, TcpStore& server, std::size_t bytes) {
+  RawSocket socket = RawSocket::connect(port);
+  EXPECT_TRUE(socket.send(store_internal::client_hello()));
+  EXPECT_EQ(socket.receive(store_internal::kHelloBytes), store_internal::server_hello());
+  EXPECT_TRUE(socket.send(length_bytes(2 * bytes) + std::string(bytes, 'x')));
+  // The server has read a part of it when there is no room for as much again.
+  const Deadline guard = Deadline::after(std::chrono::minutes(1));
+  for (bool full = false; !full && !guard.expired();) {
+    try {
+      server.set("probe", std::string(bytes, 'p'));
+    } catch (const StoreError&) {
+      full = true;
+    }
+  }
+  return socket;
+}
+
+TEST(TcpStoreLimitsTest, MessagesShareABoundAndSmallOnesAreFree) {
+  constexpr std::size_t kLarge = 600 * 1024;
+  TcpStore server({.is_server = true, .limits = {.message_bytes = 1024 * 1024}});
+  const auto text = message_of<StoreError>([&] { server.set("key", std::string(2 * kLarge, 'v')); });
+  EXPECT_TRUE(contains(text, "TcpStoreLimits::message_bytes")) << text;
+  server.set("large", std::string(kLarge, 'v'));
+  server.queue_push("q", std::string(kLarge, 'e'));
+  {
+    const RawSocket greedy = unfinished(server.port(), server, kLarge);
+    server.set("small", "served all the same");
+    EXPECT_EQ(server.get("small"), "served all the same");
+    EXPECT_TRUE(contains(message_of<StoreError>([&] { server.get("large"); }), "TcpStoreLimits::message_bytes"));
+    EXPECT_THROW(server.queue_pop("q"), StoreError);
+    EXPECT_EQ(server.queue_length("q"), 1) << "an element that cannot be sent stays";
+  }
+  eventually([&] { EXPECT_EQ(server.get("large"), std::string(kLarge, 'v')); });
+  EXPECT_EQ(server.queue_pop("q"), std::string(kLarge, 'e'));
+}
+
+TEST(TcpStoreLimitsTest, ManyValuesComeInAsManyRepliesAsThereIsRoomFor) {
+  TcpStore server({.is_server = true, .limits = {.message_bytes = 1024 * 1024}});
+  Keys keys;
+  for (int i = 0; i < 8; ++i) {
+    keys.push_back(std::to_string(i));
+    server.set(keys.back(), std::string(300'000, static_cast<char>('0' + i)));
+  }
+  const Keys values = server.multi_get(keys);
+  ASSERT_EQ(values.size(), keys.size());
+  for (int i = 0; i < 8; ++i) EXPECT_EQ(values[i], std::string(300'000, static_cast<char>('0' + i)));
+}
+
 TEST(TcpStoreSecret, WhoeverKnowsItIsServed) {
   const std::string secret("any bytes \0 at all", 18);
   TcpStore server({.is_server = true, .secret = secret});
@@ -433,7 +554,8 @@ TEST(TcpStoreSecret, AServerThatDoesNotKnowItIsRefused) {
   auto impostor = std::async(std::launch::async, [&] {
     RawSocket connection = listener.accept();
     connection.receive(store_internal::kHelloBytes);
-    connection.send(store_internal::server_hello(true) + std::string(kChallengeBytes, 'c'));
+    connection.send(store_internal::server_hello(store_internal::ServerSays::prove) +
+                    std::string(kChallengeBytes, 'c'));
     const std::string said = connection.receive(kChallengeBytes + store_internal::kProofBytes);
     connection.send(store_internal::kProofAccepted + said.substr(kChallengeBytes));
     connection.is_closed_by_peer();
@@ -452,7 +574,8 @@ TEST(TcpStoreSecret, AStrangerGetsNowhere) {
         store_internal::encode(Request{Operation::set, 0, {"key"}, {"value"}}) + std::string(99, ' ')}) {
     RawSocket socket = RawSocket::connect(server.port());
     socket.send(store_internal::client_hello());
-    EXPECT_EQ(socket.receive(store_internal::kHelloBytes), store_internal::server_hello(true));
+    EXPECT_EQ(socket.receive(store_internal::kHelloBytes),
+              store_internal::server_hello(store_internal::ServerSays::prove));
     EXPECT_TRUE(challenges.insert(socket.receive(store_internal::kChallengeBytes)).second);
     socket.send(says);
     EXPECT_EQ(socket.receive(1), std::string(1, store_internal::kProofRefused));

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -370,6 +371,7 @@ TEST_F(CharLmNetworkJobs, AStrangerAtEveryPortIsHarmless) {
   const Words steps = {"--steps", "30"};
   const Curve quiet = on_one_host(steps);
   std::ofstream(scratch("secret")) << "the job's\n";
+  std::filesystem::permissions(scratch("secret"), std::filesystem::perms::owner_read);
   Words stranger = hosts().enter(1);
   for (const std::string& word : {std::string("python3"), std::string("-c"), std::string(kStranger),
                                   std::to_string(hosts().processes(0).front()), scratch("end"), hosts().address(0)}) {

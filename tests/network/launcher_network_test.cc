@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 
@@ -175,6 +176,7 @@ TEST_F(LauncherNetworkTest, AShortBreakOfTheLinkIsNoEnd) {
 
 TEST_F(LauncherNetworkTest, StrangersAreHarmless) {
   std::ofstream(scratch("secret")) << "the job's\n";
+  std::filesystem::permissions(scratch("secret"), std::filesystem::perms::owner_read);
   const Words secret = {"--secret-file", scratch("secret")};
   auto first = node("0", 0, secret, kSum);
   const std::string noise =

@@ -22,14 +22,13 @@ namespace gradwire {
 void GenericChannel::all_reduce(void* data, std::size_t count, DType dtype, ReduceOp op, const CallOptions& options) {
   validate::all_reduce(*this, data, count, dtype, op);
   const Fingerprint call = fingerprint_of(Operation::all_reduce, dtype, count, op);
-  run(call, options, [&] {
-    const std::size_t element = size_of(dtype);
-    const auto ranks = static_cast<std::size_t>(size());
-    const std::size_t longest = generic::part_of(count, size(), 0).count;
-    const std::size_t chunk = std::min(longest, generic::chunk_elements(kStagingBytes, size(), element));
-    const std::size_t staging_bytes = chunk * element * (ranks - 1);
-    const auto staging = std::make_unique_for_overwrite<std::byte[]>(staging_bytes);
-    generic::Exchange exchange;  // after the staging memory: it goes first, and cancels what is under way
+  const std::size_t element = size_of(dtype);
+  const auto ranks = static_cast<std::size_t>(size());
+  const std::size_t longest = generic::part_of(count, size(), 0).count;
+  const std::size_t chunk = std::min(longest, generic::chunk_elements(kStagingBytes, size(), element));
+  const std::size_t staging_bytes = chunk * element * (ranks - 1);
+  run_staged(call, options, staging_bytes, [&](std::span<std::byte> staging) {
+    generic::Exchange exchange;
     std::array<ConstSlice, kMaxWorldSize> parts;
     for (std::size_t index = 0; index * chunk < longest; ++index) {
       const auto at = [&](int r) {
@@ -41,8 +40,7 @@ void GenericChannel::all_reduce(void* data, std::size_t count, DType dtype, Redu
         parts[r] = {slice.data, slice.count};
       }
       const Slice own = at(rank());
-      reduce_parts(exchange, {parts.data(), ranks}, own.data, {staging.get(), staging_bytes}, dtype, op,
-                   options.deadline);
+      reduce_parts(exchange, {parts.data(), ranks}, own.data, staging, dtype, op, options.deadline);
       for (int step = 1; step < size(); ++step) {
         const int from = (rank() - step + size()) % size();
         const Slice theirs = at(from);

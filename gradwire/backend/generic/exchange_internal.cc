@@ -15,7 +15,7 @@ void Exchange::finish_receives(Deadline deadline) {
     try {
       status = item.request->wait(deadline);
     } catch (const TimeoutError&) {
-      const std::vector<int> missing = unfinished(receives_);
+      const std::vector<int> missing = unfinished(receives_, item.peer);
       throw TimeoutError(concat("nothing came from ", name_ranks(missing), " by the deadline"), missing);
     }
     if (status.bytes != item.bytes) {
@@ -32,15 +32,15 @@ void Exchange::finish(Deadline deadline) {
     try {
       item.request->wait(deadline);
     } catch (const TimeoutError&) {
-      const std::vector<int> missing = unfinished(sends_);
+      const std::vector<int> missing = unfinished(sends_, item.peer);
       throw TimeoutError(concat(name_ranks(missing), " took nothing by the deadline"), missing);
     }
   }
   sends_.clear();
 }
 
-std::vector<int> Exchange::unfinished(const std::vector<Item>& items) {
-  std::vector<int> peers;
+std::vector<int> Exchange::unfinished(const std::vector<Item>& items, int late) {
+  std::vector<int> peers{late};
   for (const Item& item : items) {
     if (!item.request->done()) peers.push_back(item.peer);
   }

@@ -31,7 +31,8 @@ class Exchange {
     std::size_t bytes;
     std::shared_ptr<Request> request;
   };
-  static std::vector<int> unfinished(const std::vector<Item>& items);
+  // The peers of those that are not done, and `late`, whose request has ended by its deadline.
+  static std::vector<int> unfinished(const std::vector<Item>& items, int late);
 
   std::vector<Item> sends_;
   std::vector<Item> receives_;

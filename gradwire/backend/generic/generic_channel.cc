@@ -2,7 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gradwire/backend/generic/generic_channel.h"
 
+#include <array>
 #include <new>
+#include <utility>
 
 #include "gradwire/backend/fingerprint_internal.h"
 #include "gradwire/backend/generic/exchange_internal.h"
@@ -24,6 +26,7 @@ void require_user_tag(const char* operation, int rank, std::uint32_t tag) {
 }
 
 // The exception under way with the call's name before its text. Kinds that carry no rank of a peer keep their kind too.
+// What ends the channel is no ResourceError, after which callers go on.
 std::exception_ptr with_context(const std::string& context) {
   try {
     throw;
@@ -32,7 +35,9 @@ std::exception_ptr with_context(const std::string& context) {
   } catch (const PeerError& error) {
     return std::make_exception_ptr(PeerError(concat(context, error.what()), error.peers()));
   } catch (const std::bad_alloc&) {
-    return std::make_exception_ptr(ResourceError(concat(context, "no memory to stage messages in")));
+    return std::make_exception_ptr(AbortedError(concat(context, "no memory for messages that are under way")));
+  } catch (const ResourceError& error) {
+    return std::make_exception_ptr(AbortedError(concat(context, error.what())));
   } catch (...) {
     return std::current_exception();
   }
@@ -89,23 +94,51 @@ void GenericChannel::end_with(std::exception_ptr error, const std::string& text)
 }
 
 void GenericChannel::run(Fingerprint call, const CallOptions& options, const std::function<void()>& body) {
+  run_staged(call, options, 0, [&](std::span<std::byte>) { body(); });
+}
+
+void GenericChannel::run_staged(Fingerprint call, const CallOptions& options, std::size_t bytes,
+                                const StagedBody& body) {
   check();
   call.sequence = ++sequence_;
   call.tag = options.tag;
   trace::point("collective.entry", rank(), call.sequence);
+  const std::string context =
+      concat(describe(call), ", collective number ", call.sequence, ", on rank ", rank(), " of ", size(), ": ");
+  std::unique_ptr<std::byte[]> staging;
   try {
-    std::vector<Fingerprint> fingerprints(static_cast<std::size_t>(size()));
-    fingerprints[static_cast<std::size_t>(rank())] = call;
-    share(&call, fingerprints.data(), sizeof(call), options.deadline);
-    require_same(fingerprints, rank());
-    body();
+    staging = std::make_unique_for_overwrite<std::byte[]>(bytes);
+  } catch (const std::bad_alloc&) {
+    call.refused = 1;
+  }
+  std::vector<int> refused;
+  try {
+    refused = compare(call, options.deadline);
+    if (refused.empty()) body({staging.get(), bytes});
   } catch (...) {
-    const auto error = with_context(
-        concat(describe(call), ", collective number ", call.sequence, ", on rank ", rank(), " of ", size(), ": "));
+    const auto error = with_context(context);
     end_with(error, text_of(error));
   }
   check();
+  if (!refused.empty()) {
+    throw ResourceError(concat(context, name_ranks(refused), " had no ", bytes,
+                               " bytes to stage messages in; nothing was sent, and the channel goes on"));
+  }
   trace::point("collective.exit", rank(), call.sequence);
+}
+
+std::vector<int> GenericChannel::compare(const Fingerprint& call, Deadline deadline) {
+  std::array<Fingerprint, kMaxWorldSize> space{};
+  const std::span<Fingerprint> fingerprints(space.data(), static_cast<std::size_t>(size()));
+  fingerprints[static_cast<std::size_t>(rank())] = call;
+  share(&call, fingerprints.data(), sizeof(call), deadline);
+  std::vector<int> refused;
+  for (int r = 0; r < size(); ++r) {
+    Fingerprint& fingerprint = fingerprints[static_cast<std::size_t>(r)];
+    if (std::exchange(fingerprint.refused, std::uint8_t{0}) != 0) refused.push_back(r);
+  }
+  require_same(fingerprints, rank());
+  return refused;
 }
 
 void GenericChannel::share(const void* mine, void* all, std::size_t bytes, Deadline deadline) {

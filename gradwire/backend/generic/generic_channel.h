@@ -8,8 +8,9 @@
 //
 // Every collective starts with an exchange of fingerprints (see barrier.cc) among all ranks. So ranks that disagree
 // about the operation, its count, dtype, op, root or tag all get the same MismatchError, ranks that do not come are
-// named exactly, and no data moves before. Not detected: a rank that calls a collective where the others call isend or
-// irecv (they wait until their deadlines).
+// named exactly, and no data moves before. A rank that was refused memory to stage messages in says so there, too: all
+// ranks throw ResourceError then, and the channel goes on. Not detected: a rank that calls a collective where the
+// others call isend or irecv (they wait until their deadlines).
 #pragma once
 
 #include <cstdint>
@@ -19,6 +20,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "gradwire/backend/backend.h"
 #include "gradwire/base/mutex.h"
@@ -81,6 +83,10 @@ class GenericChannel : public Channel {
   // out is the first reason. For collectives that the derived class adds (duplicate). `call.sequence` and
   // `call.tag` are filled in.
   void run(Fingerprint call, const CallOptions& options, const std::function<void()>& body);
+  // The same for a body that needs `bytes` bytes of memory until it ends, which all ranks take before anything of the
+  // call has moved: where one is refused them, all throw ResourceError and the channel goes on.
+  using StagedBody = std::function<void(std::span<std::byte> staging)>;
+  void run_staged(Fingerprint call, const CallOptions& options, std::size_t bytes, const StagedBody& body);
 
   // Inside run(): everyone's `bytes` bytes at `mine` arrive at `all`, by rank. Small messages only: all go at once.
   void share(const void* mine, void* all, std::size_t bytes, Deadline deadline);
@@ -93,6 +99,8 @@ class GenericChannel : public Channel {
   void reduce_parts(generic::Exchange& exchange, std::span<const ConstSlice> parts, void* result,
                     std::span<std::byte> staging, DType dtype, ReduceOp op, Deadline deadline);
   void note_reduction() const noexcept;
+  // Which ranks were refused what the call needs, when all have called the same. Throws MismatchError.
+  std::vector<int> compare(const Fingerprint& call, Deadline deadline);
   // Makes `error` the first reason, unless there is one, and tells the others.
   void end_with(std::exception_ptr error, const std::string& text) noexcept GRADWIRE_EXCLUDES(mutex_);
 

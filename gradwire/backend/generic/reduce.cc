@@ -21,15 +21,14 @@ void GenericChannel::reduce(const void* input, void* output, std::size_t count, 
                             const CallOptions& options) {
   validate::reduce(*this, input, output, count, dtype, op, root);
   const Fingerprint call = fingerprint_of(Operation::reduce, dtype, count, op, root);
-  run(call, options, [&] {
-    const std::size_t element = size_of(dtype);
-    const auto ranks = static_cast<std::size_t>(size());
-    const std::size_t longest = generic::part_of(count, size(), 0).count;
-    const std::size_t chunk = std::min(longest, generic::chunk_elements(kStagingBytes, size(), element));
-    const std::size_t staging_bytes = chunk * element * (ranks - 1);
-    // The last chunk's worth holds the result of a rank that is not the root, whose output is not ours to touch.
-    const auto staging = std::make_unique_for_overwrite<std::byte[]>(staging_bytes + chunk * element);
-    generic::Exchange exchange;  // after the staging memory: it goes first, and cancels what is under way
+  const std::size_t element = size_of(dtype);
+  const auto ranks = static_cast<std::size_t>(size());
+  const std::size_t longest = generic::part_of(count, size(), 0).count;
+  const std::size_t chunk = std::min(longest, generic::chunk_elements(kStagingBytes, size(), element));
+  const std::size_t staging_bytes = chunk * element * (ranks - 1);
+  // The last chunk's worth holds the result of a rank that is not the root, whose output is not ours to touch.
+  run_staged(call, options, staging_bytes + chunk * element, [&](std::span<std::byte> staging) {
+    generic::Exchange exchange;
     std::array<ConstSlice, kMaxWorldSize> parts;
     for (std::size_t index = 0; index * chunk < longest; ++index) {
       const auto part = [&](int r) { return generic::chunk_of(generic::part_of(count, size(), r), index, chunk); };
@@ -39,9 +38,8 @@ void GenericChannel::reduce(const void* input, void* output, std::size_t count, 
       }
       auto* const out = static_cast<std::byte*>(output);
       const generic::Part own = part(rank());
-      std::byte* const result = rank() == root ? out + own.begin * element : staging.get() + staging_bytes;
-      reduce_parts(exchange, {parts.data(), ranks}, result, {staging.get(), staging_bytes}, dtype, op,
-                   options.deadline);
+      std::byte* const result = rank() == root ? out + own.begin * element : staging.data() + staging_bytes;
+      reduce_parts(exchange, {parts.data(), ranks}, result, staging.first(staging_bytes), dtype, op, options.deadline);
       if (rank() != root) {
         post_send(exchange, result, own.count * element, root);
       } else {

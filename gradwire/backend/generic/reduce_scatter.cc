@@ -53,20 +53,19 @@ void GenericChannel::reduce_scatter(std::span<const void* const> inputs, void* o
                                     ReduceOp op, const CallOptions& options) {
   validate::reduce_scatter(*this, inputs, output, count, dtype, op);
   const Fingerprint call = fingerprint_of(Operation::reduce_scatter, dtype, count, op);
-  run(call, options, [&] {
-    const std::size_t element = size_of(dtype);
-    const std::size_t chunk = std::min(count, generic::chunk_elements(kStagingBytes, size(), element));
-    const std::size_t staging_bytes = chunk * element * (inputs.size() - 1);
-    const auto staging = std::make_unique_for_overwrite<std::byte[]>(staging_bytes);
-    generic::Exchange exchange;  // after the staging memory: it goes first, and cancels what is under way
+  const std::size_t element = size_of(dtype);
+  const std::size_t chunk = std::min(count, generic::chunk_elements(kStagingBytes, size(), element));
+  const std::size_t staging_bytes = chunk * element * (inputs.size() - 1);
+  run_staged(call, options, staging_bytes, [&](std::span<std::byte> staging) {
+    generic::Exchange exchange;
     std::array<ConstSlice, kMaxWorldSize> parts;
     for (std::size_t begin = 0; begin < count; begin += chunk) {
       const std::size_t length = std::min(chunk, count - begin);
       for (std::size_t r = 0; r < inputs.size(); ++r) {
         parts[r] = {static_cast<const std::byte*>(inputs[r]) + begin * element, length};
       }
-      reduce_parts(exchange, {parts.data(), inputs.size()}, static_cast<std::byte*>(output) + begin * element,
-                   {staging.get(), staging_bytes}, dtype, op, options.deadline);
+      reduce_parts(exchange, {parts.data(), inputs.size()}, static_cast<std::byte*>(output) + begin * element, staging,
+                   dtype, op, options.deadline);
     }
   });
 }

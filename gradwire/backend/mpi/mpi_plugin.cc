@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// The backend itself: collectives of GenericChannel over the messages of the engine.
+// The backend itself: collectives of GenericChannel over the engine of messages.
 #include <algorithm>
 #include <atomic>
 #include <sstream>
@@ -8,7 +8,7 @@
 
 #include "gradwire/backend/fingerprint_internal.h"
 #include "gradwire/backend/generic/generic_channel.h"
-#include "gradwire/backend/mpi/engine_internal.h"
+#include "gradwire/backend/mpi/job_internal.h"
 #include "gradwire/backend/mpi/plugin_internal.h"
 #include "gradwire/backend/rendezvous_internal.h"
 #include "gradwire/base/error.h"
@@ -18,51 +18,65 @@
 namespace gradwire::mpi {
 namespace {
 
-// What the channels of one group have in common. The group is known to the engine as long as one of them is there.
+// Numbers of channels: 40 bits for the group, the rest for its channels.
+constexpr std::uint64_t kChannels = std::uint64_t{1} << 24;
+
+// What the channels of one group have in common.
 class Membership {
  public:
-  Membership(std::shared_ptr<Engine> engine, std::uint64_t number, int rank, int size)
-      : engine_(std::move(engine)), number_(number), rank_(rank), size_(size) {
-    engine_->add_group(number_, rank_);
-  }
-  ~Membership() { engine_->remove_group(number_); }
+  Membership(std::shared_ptr<Job> job, std::uint64_t number, int rank, int size)
+      : job_(std::move(job)),
+        first_(number * kChannels),
+        rank_(rank),
+        size_(size),
+        left_(concat("rank ", rank, " left the group")),
+        destroyed_(
+            std::make_exception_ptr(AbortedError(concat("rank ", rank, ": the group was destroyed meanwhile")))) {}
+  ~Membership() { engine().remove_channels(first_, first_ + kChannels - 1); }
   Membership(const Membership&) = delete;
   Membership& operator=(const Membership&) = delete;
 
-  Engine& engine() const noexcept { return *engine_; }
-  const std::shared_ptr<Engine>& shared_engine() const noexcept { return engine_; }
-  std::uint64_t number() const noexcept { return number_; }
+  // Which process of the MPI job each rank is.
+  void place(std::vector<int> processes) {
+    members_ = std::make_shared<messages::Members>(messages::Members{rank_, std::move(processes)});
+  }
+
+  messages::Engine& engine() const noexcept { return job_->engine(); }
+  const std::shared_ptr<const messages::Members>& members() const noexcept { return members_; }
+  std::uint64_t channel(std::uint32_t number) const noexcept { return first_ + number; }
   int rank() const noexcept { return rank_; }
   int size() const noexcept { return size_; }
-  // Rank 0's number for the next channel; the others take its word.
-  std::uint32_t next_channel() noexcept { return channels_.fetch_add(1); }
+  // Rank 0's number for the next channel; the others take its word. Throws ResourceError when there is none left.
+  std::uint32_t next_channel() {
+    const std::uint32_t number = channels_.fetch_add(1);
+    if (number >= kChannels) throw ResourceError("backend mpi: the group has as many duplicates as there can be");
+    return number;
+  }
+  // For the end of a channel: what the others hear, and requests of this rank.
+  const std::string& left() const noexcept { return left_; }
+  const std::exception_ptr& destroyed() const noexcept { return destroyed_; }
 
  private:
-  const std::shared_ptr<Engine> engine_;
-  const std::uint64_t number_;
+  const std::shared_ptr<Job> job_;
+  const std::uint64_t first_;  // channel
   const int rank_;
   const int size_;
+  const std::string left_;
+  const std::exception_ptr destroyed_;
+  std::shared_ptr<const messages::Members> members_;
   std::atomic<std::uint32_t> channels_{1};
-};
-
-class MpiRequest final : public Request {
- public:
-  MpiRequest(std::shared_ptr<Engine> engine, MessagePtr message)
-      : engine_(std::move(engine)), message_(std::move(message)) {}
-  ~MpiRequest() override { engine_->cancel(message_); }
-  Status wait(Deadline deadline) override { return engine_->wait(message_, deadline); }
-  bool done() override { return engine_->done(message_); }
-
- private:
-  const std::shared_ptr<Engine> engine_;
-  const MessagePtr message_;
 };
 
 class MpiChannel final : public GenericChannel {
  public:
   MpiChannel(std::shared_ptr<Membership> membership, std::uint32_t number)
-      : membership_(std::move(membership)), key_{membership_->number(), number} {}
-  ~MpiChannel() override { membership_->engine().remove_channel(key_); }
+      : membership_(std::move(membership)), number_(membership_->channel(number)) {
+    engine().add_channel(number_, membership_->members(), nullptr);
+  }
+  ~MpiChannel() override {
+    engine().end_channel(number_, membership_->destroyed(), &membership_->left());
+    engine().remove_channels(number_, number_);
+  }
 
   int rank() const noexcept override { return membership_->rank(); }
   int size() const noexcept override { return membership_->size(); }
@@ -82,22 +96,25 @@ class MpiChannel final : public GenericChannel {
  protected:
   std::shared_ptr<Request> start_send(const void* data, std::size_t bytes, int destination,
                                       std::uint32_t tag) override {
-    auto* const from = const_cast<std::byte*>(static_cast<const std::byte*>(data));  // a send only reads it
-    return start({Message::Direction::send, key_, destination, tag, from, bytes});
+    return engine().isend(number_, data, bytes, destination, tag);
   }
   std::shared_ptr<Request> start_receive(void* data, std::size_t bytes, int source, std::uint32_t tag) override {
-    return start({Message::Direction::receive, key_, source, tag, static_cast<std::byte*>(data), bytes});
+    return engine().irecv(number_, data, bytes, source, tag);
   }
-  void announce_end(std::string_view reason) noexcept override { membership_->engine().end_channel(key_, reason); }
+  void announce_end(std::string_view reason) noexcept override {
+    try {
+      const std::string text(reason);
+      engine().end_channel(number_, std::make_exception_ptr(AbortedError(text)), &text);
+    } catch (const std::bad_alloc&) {
+      engine().end_channel(number_, membership_->destroyed(), &membership_->left());
+    }
+  }
 
  private:
-  std::shared_ptr<Request> start(Message description) {
-    MessagePtr message = membership_->engine().post(std::move(description));
-    return std::make_shared<MpiRequest>(membership_->shared_engine(), std::move(message));
-  }
+  messages::Engine& engine() const noexcept { return membership_->engine(); }
 
   const std::shared_ptr<Membership> membership_;
-  const ChannelKey key_;
+  const std::uint64_t number_;
 };
 
 class MpiBackend final : public Backend {
@@ -122,15 +139,15 @@ class MpiBackend final : public Backend {
 std::string place_key(int rank) { return concat("mpi/place/", rank); }
 
 // The process in the MPI job of each rank of the group. Throws InvalidArgument unless they are processes of one job.
-std::vector<int> meet(const BackendOptions& options, const Engine& engine, Deadline deadline) {
-  options.store->set(place_key(options.rank), concat(engine.job(), " ", engine.rank()));
+std::vector<int> meet(const BackendOptions& options, const Job& job, Deadline deadline) {
+  options.store->set(place_key(options.rank), concat(job.number(), " ", job.rank()));
   std::vector<int> processes;
   for (int rank = 0; rank < options.size; ++rank) {
-    std::istringstream words(rendezvous::await_key(*options.store, place_key(rank), concat("rank ", rank), deadline));
-    std::uint64_t job = 0;
+    std::istringstream words(rendezvous::await_key(*options.store, place_key(rank), rank, deadline));
+    std::uint64_t number = 0;
     int process = -1;
-    words >> job >> process;
-    if (job != engine.job()) {
+    words >> number >> process;
+    if (number != job.number()) {
       throw InvalidArgument(concat("backend mpi on rank ", options.rank, ": rank ", rank,
                                    " is in another MPI job; start all ranks with one mpirun or srun"));
     }
@@ -143,10 +160,10 @@ std::vector<int> meet(const BackendOptions& options, const Engine& engine, Deadl
   return processes;
 }
 
-std::uint64_t agree_on_number(const BackendOptions& options, Engine& engine, Deadline deadline) {
+std::uint64_t agree_on_number(const BackendOptions& options, Job& job, Deadline deadline) {
   const std::string key = "mpi/group";
-  if (options.rank != 0) return std::stoull(rendezvous::await_key(*options.store, key, "rank 0", deadline));
-  const std::uint64_t number = engine.new_group_number();
+  if (options.rank != 0) return std::stoull(rendezvous::await_key(*options.store, key, 0, deadline));
+  const std::uint64_t number = job.new_group_number();
   options.store->set(key, std::to_string(number));
   return number;
 }
@@ -154,11 +171,11 @@ std::uint64_t agree_on_number(const BackendOptions& options, Engine& engine, Dea
 std::unique_ptr<Backend> make(const BackendOptions& options) {
   trace::point("rendezvous.begin", options.rank);
   const Deadline deadline = Deadline::after(options.timeout);
-  std::shared_ptr<Engine> engine = Engine::of_this_process(options.size, deadline);
-  const std::uint64_t number = agree_on_number(options, *engine, deadline);
-  // Known here before anybody can know that this rank is there, so that no frame of the group comes too early.
-  const auto membership = std::make_shared<Membership>(engine, number, options.rank, options.size);
-  engine->place_group(number, meet(options, *engine, deadline));
+  std::shared_ptr<Job> job = Job::of_this_process(options.size, deadline);
+  const std::uint64_t number = agree_on_number(options, *job, deadline);
+  // Should this rank fail from here on, it drops what others send it already.
+  const auto membership = std::make_shared<Membership>(job, number, options.rank, options.size);
+  membership->place(meet(options, *job, deadline));
   trace::point("rendezvous.connected", options.rank);
   auto backend = std::make_unique<MpiBackend>(membership);
   backend->channel().barrier({deadline, {}});

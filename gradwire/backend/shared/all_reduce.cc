@@ -20,8 +20,7 @@
 #include <array>
 #include <cstring>
 
-#include "gradwire/backend/shared/call_internal.h"
-#include "gradwire/backend/validate_internal.h"
+#include "gradwire/backend/shared/collectives_internal.h"
 #include "gradwire/kernels/reduce.h"
 
 namespace gradwire::shared {
@@ -46,109 +45,108 @@ Range share_of(int rank, int size, std::size_t count, std::size_t element) noexc
   return {begin, std::min(count, begin + each)};
 }
 
-}  // namespace
-
-void SharedChannel::all_reduce(void* data, std::size_t count, DType dtype, ReduceOp op, const CallOptions& options) {
-  validate::all_reduce(*this, data, count, dtype, op);
-  collective(Operation::all_reduce, options, [&] {
-    auto* bytes = static_cast<std::byte*>(data);
-    const std::size_t length = count * size_of(dtype);
-    const Location location = locate(data, length);
-    const bool private_memory = location.segment == 0;
-    const bool eager = length <= kEagerBytes;
-    if (private_memory && eager) {
-      if (length > 0) std::memcpy(input_area(rank(), window_), data, length);  // no elements may come with no address
-    } else if (private_memory) {
-      stage_for_others(bytes, std::min(count, layout_.window / size_of(dtype)), dtype);
-    }
-    expect_direct_use(location);
-    enter(fingerprint(dtype, count, op), location);
-    trace::point("collective.reduce", rank(), sequence_);
-    if (all_in_place()) {
-      all_reduce_direct(count, dtype, op);
-    } else if (eager) {
-      all_reduce_eager(bytes, count, dtype, op, private_memory);
-    } else {
-      all_reduce_staged(bytes, count, dtype, op, private_memory);
-    }
-  });
-}
-
-void SharedChannel::all_reduce_eager(std::byte* data, std::size_t count, DType dtype, ReduceOp op, bool is_staged) {
-  if (any_in_place()) {
-    if (!is_staged) std::memcpy(input_area(rank(), window_), data, count * size_of(dtype));
-    meet();
+void all_reduce_eager(Call& call, std::byte* data, std::size_t count, DType dtype, ReduceOp op, bool is_staged) {
+  Buffers& buffers = call.buffers();
+  if (call.any_in_place()) {
+    if (!is_staged) std::memcpy(buffers.input_area(call.rank()), data, count * size_of(dtype));
+    call.meet();
   }
   std::array<const void*, kMaxWorldSize> sources{};
-  for (int peer = 0; peer < size(); ++peer) sources[static_cast<std::size_t>(peer)] = input_area(peer, window_);
+  for (int peer = 0; peer < call.size(); ++peer) sources[static_cast<std::size_t>(peer)] = buffers.input_area(peer);
   void* const to = data;
-  kernels::reduce(dtype, op, {sources.data(), static_cast<std::size_t>(size())}, {&to, 1}, count);
-  ++window_;
-  trace::point("collective.exit", rank(), sequence_);
+  kernels::reduce(dtype, op, {sources.data(), static_cast<std::size_t>(call.size())}, {&to, 1}, count);
+  buffers.next_window();
+  trace::point("collective.exit", call.rank(), call.sequence());
 }
 
-void SharedChannel::all_reduce_direct(std::size_t count, DType dtype, ReduceOp op) {
+void all_reduce_direct(Call& call, std::size_t count, DType dtype, ReduceOp op) {
   const std::size_t element = size_of(dtype);
-  const Range mine = share_of(rank(), size(), count, element);
+  const Range mine = share_of(call.rank(), call.size(), count, element);
   std::array<const void*, kMaxWorldSize> sources{};
   std::array<void*, kMaxWorldSize> targets{};
-  for (int peer = 0; peer < size(); ++peer) {
-    std::byte* share = resolve(peer, line(peer).location.offset) + mine.begin * element;
+  for (int peer = 0; peer < call.size(); ++peer) {
+    std::byte* share = call.buffer_of(peer) + mine.begin * element;
     sources[static_cast<std::size_t>(peer)] = share;
     targets[static_cast<std::size_t>(peer)] = share;
   }
-  const auto ranks = static_cast<std::size_t>(size());
+  const auto ranks = static_cast<std::size_t>(call.size());
   kernels::reduce(dtype, op, {sources.data(), ranks}, {targets.data(), ranks}, mine.length());
-  trace::point("collective.exit", rank(), sequence_);
-  meet();
+  trace::point("collective.exit", call.rank(), call.sequence());
+  call.meet();
 }
 
-void SharedChannel::stage_for_others(const std::byte* data, std::size_t count, DType dtype) const noexcept {
+void stage_for_others(const Call& call, const std::byte* data, std::size_t count, DType dtype) noexcept {
   const std::size_t element = size_of(dtype);
-  const Range mine = share_of(rank(), size(), count, element);
-  std::byte* area = input_area(rank(), window_);
+  const Range mine = share_of(call.rank(), call.size(), count, element);
+  std::byte* area = call.buffers().input_area(call.rank());
   std::memcpy(area, data, mine.begin * element);
   std::memcpy(area + mine.end * element, data + mine.end * element, (count - mine.end) * element);
 }
 
-void SharedChannel::all_reduce_staged(std::byte* data, std::size_t count, DType dtype, ReduceOp op,
-                                      bool first_is_staged) {
+void all_reduce_staged(Call& call, std::byte* data, std::size_t count, DType dtype, ReduceOp op, bool first_is_staged) {
+  Buffers& buffers = call.buffers();
   const std::size_t element = size_of(dtype);
-  const std::size_t per_window = layout_.window / element;
-  const auto ranks = static_cast<std::size_t>(size());
-  if (any_in_place()) {
-    if (!first_is_staged) stage_for_others(data, std::min(count, per_window), dtype);
-    meet();
+  const std::size_t per_window = buffers.window_bytes() / element;
+  const auto ranks = static_cast<std::size_t>(call.size());
+  if (call.any_in_place()) {
+    if (!first_is_staged) stage_for_others(call, data, std::min(count, per_window), dtype);
+    call.meet();
   }
-  const auto collect = [&](std::size_t begin, std::uint64_t window) {
+  const auto collect = [&](std::size_t begin) {
     const std::size_t length = std::min(per_window, count - begin);
-    for (int peer = 0; peer < size(); ++peer) {
-      const Range share = share_of(peer, size(), length, element);
-      if (peer == rank() || share.length() == 0) continue;
-      std::memcpy(data + (begin + share.begin) * element, result_area(peer, window) + share.begin * element,
+    for (int peer = 0; peer < call.size(); ++peer) {
+      const Range share = share_of(peer, call.size(), length, element);
+      if (peer == call.rank() || share.length() == 0) continue;
+      std::memcpy(data + (begin + share.begin) * element, buffers.last_result_area(peer) + share.begin * element,
                   share.length() * element);
     }
   };
   for (std::size_t begin = 0; begin < count; begin += per_window) {
     const std::size_t length = std::min(per_window, count - begin);
     if (begin != 0) {
-      stage_for_others(data + begin * element, length, dtype);
-      meet();
+      stage_for_others(call, data + begin * element, length, dtype);
+      call.meet();
     }
-    const Range mine = share_of(rank(), size(), length, element);
+    const Range mine = share_of(call.rank(), call.size(), length, element);
     std::byte* own = data + (begin + mine.begin) * element;
     std::array<const void*, kMaxWorldSize> sources{};
-    for (int peer = 0; peer < size(); ++peer) {
-      sources[static_cast<std::size_t>(peer)] = peer == rank() ? own : input_area(peer, window_) + mine.begin * element;
+    for (int peer = 0; peer < call.size(); ++peer) {
+      sources[static_cast<std::size_t>(peer)] =
+          peer == call.rank() ? own : buffers.input_area(peer) + mine.begin * element;
     }
-    const std::array<void*, 2> targets{own, result_area(rank(), window_) + mine.begin * element};
+    const std::array<void*, 2> targets{own, buffers.result_area(call.rank()) + mine.begin * element};
     kernels::reduce(dtype, op, {sources.data(), ranks}, targets, mine.length());
-    if (begin != 0) collect(begin - per_window, window_ - 1);
-    ++window_;
+    if (begin != 0) collect(begin - per_window);
+    buffers.next_window();
   }
-  trace::point("collective.exit", rank(), sequence_);
-  meet();
-  collect((count - 1) / per_window * per_window, window_ - 1);
+  trace::point("collective.exit", call.rank(), call.sequence());
+  call.meet();
+  collect((count - 1) / per_window * per_window);
+}
+
+}  // namespace
+
+void all_reduce(Call& call, void* data, std::size_t count, DType dtype, ReduceOp op) {
+  Buffers& buffers = call.buffers();
+  auto* bytes = static_cast<std::byte*>(data);
+  const std::size_t length = count * size_of(dtype);
+  const Location location = buffers.locate(data, length);
+  const bool private_memory = location.segment == 0;
+  const bool eager = length <= kEagerBytes;
+  if (private_memory && eager) {
+    if (length > 0) std::memcpy(buffers.input_area(call.rank()), data, length);  // no elements may come with no address
+  } else if (private_memory) {
+    stage_for_others(call, bytes, std::min(count, buffers.window_bytes() / size_of(dtype)), dtype);
+  }
+  call.enter(call.fingerprint(dtype, count, op), location);
+  trace::point("collective.reduce", call.rank(), call.sequence());
+  if (call.all_in_place()) {
+    all_reduce_direct(call, count, dtype, op);
+  } else if (eager) {
+    all_reduce_eager(call, bytes, count, dtype, op, private_memory);
+  } else {
+    all_reduce_staged(call, bytes, count, dtype, op, private_memory);
+  }
 }
 
 }  // namespace gradwire::shared

@@ -1,68 +1,119 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// The frame around every collective of a SharedChannel.
+// What a collective works with: the call under way, the steps in which it meets the other ranks, and the buffers.
+//
+// A call is *direct* when every rank's buffer lies where all can read it: each rank then works straight on the others'
+// buffers, and a last step, the *exit*, keeps a buffer from going back to its owner while others use it. Any other call
+// is *staged*: buffers pass through the ranks' staging areas. Which of the two is decided after entry from what all
+// ranks published, hence equally on all of them.
 #pragma once
 
 #include <algorithm>
+#include <string>
 
-#include "gradwire/backend/shared/shared_channel_internal.h"
-#include "gradwire/base/error.h"
+#include "gradwire/backend/shared/buffers_internal.h"
 #include "gradwire/base/trace.h"
 
 namespace gradwire::shared {
 
-template <class Body>
-void SharedChannel::collective(Operation operation, const CallOptions& options, Body&& body) {
-  world_->owner().require_current("this group");
-  check();
-  operation_ = operation;
-  options_ = options;
-  direct_ = false;
-  try {
-    body();
-  } catch (const ResourceError&) {
-    entry_step_.store(0, std::memory_order_relaxed);
-    ++sequence_;  // agreed on by all ranks: the channel goes on
-    throw;
-  } catch (...) {
-    end(std::current_exception());
-  }
-  entry_step_.store(0, std::memory_order_relaxed);
-  ++sequence_;
-}
+class Call {
+ public:
+  // All of one channel; they outlive the object.
+  Call(const World& world, HostMachine& machine, Steps<HostMachine>& steps, Buffers& buffers) noexcept
+      : world_(world), machine_(machine), steps_(steps), buffers_(buffers) {}
 
+  int rank() const noexcept { return steps_.rank(); }
+  int size() const noexcept { return steps_.size(); }
+  std::string name() const;  // "all_reduce (call 3) on rank 1 of 4"
+  Deadline deadline() const noexcept { return options_.deadline; }
+  Buffers& buffers() const noexcept { return buffers_; }
+  std::uint32_t sequence() const noexcept { return sequence_; }
+
+  void begin(Operation operation, const CallOptions& options) noexcept;
+  void finish() noexcept;  // well, or with an error that all ranks agreed on
+
+  // What this rank called.
+  Fingerprint fingerprint(DType dtype, std::size_t count, ReduceOp op = {}, int root = -1) const noexcept;
+
+  // The entry: meets the other ranks, compares fingerprints, learns where all buffers lie. Throws MismatchError,
+  // PeerError, TimeoutError, AbortedError; so do the next two.
+  void enter(const Fingerprint& mine, Location location);
+  // A further step.
+  void meet();
+  // Throws where nothing is left to wait for; called now and then by what waits for something other than a step.
+  void check_others() { require(steps_.look(rank(), false)); }
+
+  // After entry.
+  bool all_in_place() const noexcept;  // every rank's buffer can be read by all
+  bool any_in_place() const noexcept;
+  std::byte* buffer_of(int peer) const noexcept { return buffers_.resolve(peer, steps_.card(peer).location.offset); }
+
+  // Lists of buffers, one a rank: what this rank publishes before entry, and what a rank published, after it.
+  void publish_parts(const Offer& offer, Location location, std::span<const std::size_t> expected);
+  const PartEntry& part_of(int peer, std::size_t part) const noexcept {
+    return buffers_.slot(peer).parts[steps_.step() & 1][part];
+  }
+
+ private:
+  void require(const StepEnd& end) const {
+    if (!end.met()) [[unlikely]] {
+      throw_end(end);
+    }
+  }
+  [[noreturn]] void throw_end(const StepEnd& end) const;
+  void compare_fingerprints(const Fingerprint& mine) const;
+  std::vector<int> missing_ranks() const;
+
+  const World& world_;
+  HostMachine& machine_;
+  Steps<HostMachine>& steps_;
+  Buffers& buffers_;
+  std::uint32_t sequence_ = 0;
+  Operation operation_ = Operation::none;
+  CallOptions options_;
+};
+
+// One call in which ranks offer buffers and take from others' buffers. After entry it runs `direct()` once, with
+// everybody's buffers readable through peer_part(), or `window(begin, length)` for consecutive ranges of the parts,
+// with that range of every part readable through Buffers::staged_part(). `longest()` is asked after entry for the
+// largest number of bytes in a part, and must be the same on all ranks.
 template <class Longest, class Direct, class Window>
-void SharedChannel::transfer(const Fingerprint& mine, const Offer& offer, std::size_t parts, Location location,
-                             Longest&& longest, Direct&& direct, Window&& window) {
-  const std::size_t slice = slice_of(parts);
+void transfer(Call& call, const Fingerprint& mine, const Offer& offer, std::size_t parts, Location location,
+              Longest&& longest, Direct&& direct, Window&& window) {
+  Buffers& buffers = call.buffers();
+  const std::size_t slice = buffers.slice_of(parts);
   // A private buffer makes the call a staged one whatever the others have, so its first window can be filled before
   // entry.
   const bool staged_early = location.segment == 0;
-  if (staged_early) stage(offer, slice, 0);
-  expect_direct_use(location);
-  enter(mine, location);
+  if (staged_early) buffers.stage(offer, 0);
+  call.enter(mine, location);
   const std::size_t bytes = longest();
-  if (all_in_place()) {
-    trace::point("collective.copy", rank(), sequence_);
+  if (call.all_in_place()) {
+    trace::point("collective.copy", call.rank(), call.sequence());
     direct();
-    trace::point("collective.exit", rank(), sequence_);
-    meet();
+    trace::point("collective.exit", call.rank(), call.sequence());
+    call.meet();
     return;
   }
-  if (any_in_place()) {
-    if (!staged_early) stage(offer, slice, 0);
-    meet();
+  if (call.any_in_place()) {
+    if (!staged_early) buffers.stage(offer, 0);
+    call.meet();
   }
-  trace::point("collective.copy", rank(), sequence_);
+  trace::point("collective.copy", call.rank(), call.sequence());
   for (std::size_t begin = 0; begin < bytes; begin += slice) {
     if (begin != 0) {
-      stage(offer, slice, begin);
-      meet();
+      buffers.stage(offer, begin);
+      call.meet();
     }
     window(begin, std::min(slice, bytes - begin));
-    ++window_;
+    buffers.next_window();
   }
-  trace::point("collective.exit", rank(), sequence_);
+  trace::point("collective.exit", call.rank(), call.sequence());
+}
+
+// What `peer` offers as its part `part` of `parts`; in a direct call.
+inline const std::byte* peer_part(const Call& call, int peer, std::size_t part, std::size_t parts) noexcept {
+  return parts == 1 ? call.buffer_of(peer) : call.buffers().resolve(peer, call.part_of(peer, part).offset);
 }
 
 }  // namespace gradwire::shared

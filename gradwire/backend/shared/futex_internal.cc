@@ -15,10 +15,11 @@ namespace gradwire::shared {
 static_assert(sizeof(std::atomic<std::uint32_t>) == sizeof(std::uint32_t));
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free && std::atomic<std::uint64_t>::is_always_lock_free);
 
-void futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t expected, Milliseconds limit) noexcept {
+void futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t expected,
+                std::chrono::microseconds limit) noexcept {
   timespec time{};
-  time.tv_sec = static_cast<time_t>(limit.count() / 1000);
-  time.tv_nsec = static_cast<long>(limit.count() % 1000) * 1'000'000L;
+  time.tv_sec = static_cast<time_t>(limit.count() / 1'000'000);
+  time.tv_nsec = static_cast<long>(limit.count() % 1'000'000) * 1000L;
   ::syscall(SYS_futex, &word, FUTEX_WAIT, expected, &time, nullptr, 0);
 }
 

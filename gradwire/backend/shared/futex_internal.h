@@ -4,15 +4,15 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
-
-#include "gradwire/base/deadline.h"
 
 namespace gradwire::shared {
 
 // Sleeps while `word` holds `expected`, at most `limit`. May wake for no reason. The word may lie in memory that
 // several processes map, which is why this is the raw call and not std::atomic::wait (private to a process).
-void futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t expected, Milliseconds limit) noexcept;
+void futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t expected,
+                std::chrono::microseconds limit) noexcept;
 
 // Wakes all who sleep on `word`, in any process.
 void futex_wake_all(const std::atomic<std::uint32_t>& word) noexcept;

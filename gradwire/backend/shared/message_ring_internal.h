@@ -1,31 +1,24 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// A ring of bytes in shared memory with one writer and one reader (who may be different processes), and the bell that
-// wakes its reader.
+// A ring of frames in shared memory with one writer and one reader (who may be different processes), and the bell that
+// wakes a rank.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 
-namespace gradwire::shared {
+#include "gradwire/backend/messages/wire_internal.h"
 
-// What stands before every piece of data in a ring.
-struct Frame {
-  enum class Kind : std::uint32_t { message = 1, offer, accept, piece, cancel };
-  Kind kind;
-  std::uint32_t tag;
-  std::uint64_t channel;
-  std::uint64_t id;     // of a large message, unique to its sender
-  std::uint64_t bytes;  // message, piece: of the payload that follows; offer: of the whole message
-};
-static_assert(sizeof(Frame) == 32);
+namespace gradwire::shared {
 
 // In shared memory, before the ring's data. Positions count bytes since the beginning.
 struct RingHeader {
   alignas(64) std::atomic<std::uint64_t> written;
   alignas(64) std::atomic<std::uint64_t> read;
+  std::atomic<std::uint32_t> writer_waits;  // for room
 };
 
 // One side's view of a ring; `capacity` is a power of two. Not thread-safe: each side has one thread at a time.
@@ -33,31 +26,41 @@ class Ring {
  public:
   Ring(RingHeader* header, std::byte* data, std::size_t capacity) : header_(header), data_(data), capacity_(capacity) {}
 
-  // Writes a frame and its payload if there is room for both.
-  bool write(const Frame& frame, const std::byte* payload, std::size_t bytes) noexcept {
+  // Writes a frame and its payload if there is room for both. Otherwise the reader's pop() will say that the writer
+  // waits.
+  bool write(const messages::Frame& frame, const std::byte* payload, std::size_t bytes) noexcept {
     const std::uint64_t at = header_->written.load(std::memory_order_relaxed);
-    const std::size_t needed = sizeof(Frame) + padded(bytes);
-    if (capacity_ - (at - header_->read.load(std::memory_order_acquire)) < needed) return false;
-    put(at, &frame, sizeof(Frame));
-    put(at + sizeof(Frame), payload, bytes);
+    const std::size_t needed = sizeof(frame) + padded(bytes);
+    if (capacity_ - (at - header_->read.load(std::memory_order_acquire)) < needed) {
+      // Said before looking again, as the reader reads first and asks after: one of the two sees the other.
+      header_->writer_waits.store(1, std::memory_order_seq_cst);
+      if (capacity_ - (at - header_->read.load(std::memory_order_seq_cst)) < needed) return false;
+    }
+    put(at, &frame, sizeof(frame));
+    put(at + sizeof(frame), payload, bytes);
     header_->written.store(at + needed, std::memory_order_seq_cst);
     return true;
   }
 
-  // The next frame, if one is there.
-  bool peek(Frame& frame) const noexcept {
+  // The next frame and its payload where it lies, if one is there.
+  bool peek(messages::Frame& frame, messages::Payload& payload) const noexcept {
     const std::uint64_t at = header_->read.load(std::memory_order_relaxed);
     if (header_->written.load(std::memory_order_acquire) == at) return false;
-    get(at, &frame, sizeof(Frame));
+    get(at, &frame, sizeof(frame));
+    const std::size_t bytes = messages::payload_bytes(frame);
+    const std::size_t offset = (at + sizeof(frame)) & (capacity_ - 1);
+    const std::size_t first = std::min(bytes, capacity_ - offset);
+    payload.first = {data_ + offset, first};
+    payload.second = {data_, bytes - first};
     return true;
   }
 
-  // Copies `bytes` of the next frame's payload (to may be null: drops it) and frees frame and payload, `all` bytes
-  // long.
-  void take(std::byte* to, std::size_t bytes, std::size_t all) noexcept {
+  // Frees the frame that peek() gave. Returns whether the writer waits for room.
+  bool pop(const messages::Frame& frame) noexcept {
     const std::uint64_t at = header_->read.load(std::memory_order_relaxed);
-    if (to != nullptr) get(at + sizeof(Frame), to, bytes);
-    header_->read.store(at + sizeof(Frame) + padded(all), std::memory_order_seq_cst);
+    header_->read.store(at + sizeof(frame) + padded(messages::payload_bytes(frame)), std::memory_order_seq_cst);
+    return header_->writer_waits.load(std::memory_order_seq_cst) != 0 &&
+           header_->writer_waits.exchange(0, std::memory_order_seq_cst) != 0;
   }
 
   std::size_t capacity() const noexcept { return capacity_; }
@@ -68,16 +71,15 @@ class Ring {
   void put(std::uint64_t at, const void* from, std::size_t bytes) noexcept {
     if (bytes == 0) return;
     const std::size_t offset = at & (capacity_ - 1);
-    const std::size_t first = bytes < capacity_ - offset ? bytes : capacity_ - offset;
+    const std::size_t first = std::min(bytes, capacity_ - offset);
     std::memcpy(data_ + offset, from, first);
-    std::memcpy(data_, static_cast<const std::byte*>(from) + first, bytes - first);
+    if (first != bytes) std::memcpy(data_, static_cast<const std::byte*>(from) + first, bytes - first);
   }
   void get(std::uint64_t at, void* to, std::size_t bytes) const noexcept {
-    if (bytes == 0) return;
     const std::size_t offset = at & (capacity_ - 1);
-    const std::size_t first = bytes < capacity_ - offset ? bytes : capacity_ - offset;
+    const std::size_t first = std::min(bytes, capacity_ - offset);
     std::memcpy(to, data_ + offset, first);
-    std::memcpy(static_cast<std::byte*>(to) + first, data_, bytes - first);
+    if (first != bytes) std::memcpy(static_cast<std::byte*>(to) + first, data_, bytes - first);
   }
 
   RingHeader* header_;

@@ -13,6 +13,10 @@
 namespace gradwire::shared {
 namespace {
 
+using messages::Frame;
+using messages::FrameKind;
+using messages::Payload;
+
 class RingTest : public testing::Test {
  protected:
   static constexpr std::size_t kCapacity = 4096;
@@ -31,14 +35,17 @@ std::vector<std::byte> payload_of(std::size_t bytes, unsigned seed) {
 TEST_F(RingTest, AFullRingRefusesAndGoesOnWhenThereIsRoom) {
   Ring ring = this->ring();
   const std::vector<std::byte> payload = payload_of(1000, 1);
-  const Frame frame{Frame::Kind::message, 5, 6, 7, payload.size()};
+  const Frame frame{FrameKind::message, 5, 6, 7, 0, payload.size()};
   int written = 0;
   while (ring.write(frame, payload.data(), payload.size())) ++written;
-  EXPECT_EQ(written, 3) << "1000 bytes and a header of 32 go three times into 4096";
+  EXPECT_EQ(written, 3) << "1000 bytes and a header of 40 go three times into 4096";
   Frame seen{};
-  ASSERT_TRUE(ring.peek(seen));
-  ring.take(nullptr, 0, seen.bytes);
+  Payload lies;
+  ASSERT_TRUE(ring.peek(seen, lies));
+  EXPECT_TRUE(ring.pop(seen)) << "the writer waits for room";
   EXPECT_TRUE(ring.write(frame, payload.data(), payload.size()));
+  ASSERT_TRUE(ring.peek(seen, lies));
+  EXPECT_FALSE(ring.pop(seen)) << "the writer does not wait any more";
 }
 
 TEST_F(RingTest, WriterAndReaderInTwoThreadsAgree) {
@@ -48,7 +55,7 @@ TEST_F(RingTest, WriterAndReaderInTwoThreadsAgree) {
     std::mt19937 random(1);
     for (int i = 0; i < kFrames; ++i) {
       const std::vector<std::byte> payload = payload_of(random() % 900, static_cast<unsigned>(i));
-      const Frame frame{Frame::Kind::message, static_cast<std::uint32_t>(i), 1, 2, payload.size()};
+      const Frame frame{FrameKind::message, static_cast<std::uint32_t>(i), 1, 2, 0, payload.size()};
       while (!ring.write(frame, payload.data(), payload.size())) std::this_thread::yield();
     }
   });
@@ -57,10 +64,12 @@ TEST_F(RingTest, WriterAndReaderInTwoThreadsAgree) {
   int wrong = 0;
   for (int i = 0; i < kFrames; ++i) {
     Frame frame{};
-    while (!ring.peek(frame)) std::this_thread::yield();
+    Payload payload;
+    while (!ring.peek(frame, payload)) std::this_thread::yield();
     const std::vector<std::byte> expected = payload_of(random() % 900, static_cast<unsigned>(i));
-    std::vector<std::byte> got(frame.bytes);
-    ring.take(got.data(), got.size(), frame.bytes);
+    std::vector<std::byte> got(payload.size());
+    payload.copy_to(got.data());
+    ring.pop(frame);
     if (frame.tag != static_cast<std::uint32_t>(i) || got != expected) ++wrong;
   }
   writer.join();

@@ -1,33 +1,18 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Point-to-point messages between ranks that share memory.
-//
-// Every ordered pair of ranks has a ring of bytes with one writer and one reader. Frames in it:
-//   message   a small message, header and payload
-//   offer     a large message is there; it stays with its sender
-//   accept    the receiver has a buffer for it
-//   piece     part of a large message that was accepted
-//   cancel    the sender of an accepted message went back on it
-// Small messages that nobody waits for yet are kept on the heap; large ones cost the receiver nothing before it wants
-// them. A thread of each rank, started with the first message that cannot end at once, moves the frames, so messages go
-// on while their rank computes or sits in a collective.
+// Point-to-point messages between ranks that share memory: the engine of messages over rings, for the channels of one
+// world. Why a rank's part cannot come any more stands in shared memory, and its process can be asked for.
 #pragma once
 
-#include <atomic>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <exception>
 #include <functional>
-#include <map>
 #include <memory>
-#include <vector>
 
 #include "gradwire/backend/backend.h"
+#include "gradwire/backend/messages/engine_internal.h"
 #include "gradwire/backend/shared/world_internal.h"
-#include "gradwire/base/mutex.h"
-#include "gradwire/base/process.h"
 
 namespace gradwire::shared {
 
@@ -53,10 +38,12 @@ class PointToPoint {
   std::shared_ptr<Request> irecv(std::uint64_t channel, void* data, std::size_t bytes, int source, std::uint32_t tag);
 
  private:
-  class State;
-  class Message;
-  std::shared_ptr<State> state_;
-  OwnerProcess owner_;
+  std::exception_ptr why_gone(int peer) const;
+
+  const std::shared_ptr<World> world_;
+  const std::shared_ptr<const messages::Members> members_;
+  const std::exception_ptr destroyed_;
+  const std::shared_ptr<messages::Engine> engine_;
 };
 
 }  // namespace gradwire::shared

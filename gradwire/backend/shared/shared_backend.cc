@@ -24,7 +24,7 @@ SharedBackend::SharedBackend(std::string_view name, std::shared_ptr<World> world
       point_to_point_(std::make_shared<PointToPoint>(world_, inner(region, ChannelLayout(world_->size()).stride))),
       channel_(std::make_unique<SharedChannel>(
           world_, point_to_point_, region, kFirstChannel,
-          world_->may_spin() ? SharedChannel::Waiting::spins : SharedChannel::Waiting::yields)) {
+          world_->may_spin() ? HostMachine::Waiting::spins : HostMachine::Waiting::yields)) {
   channel_->barrier({Deadline::after(timeout), {}});
 }
 

@@ -2,203 +2,114 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gradwire/backend/shared/shared_channel_internal.h"
 
-#include <sched.h>
-
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
-#include "gradwire/backend/shared/call_internal.h"
-#include "gradwire/backend/shared/futex_internal.h"
+#include "gradwire/backend/shared/collectives_internal.h"
+#include "gradwire/backend/shared/failure_internal.h"
 #include "gradwire/backend/validate_internal.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
-#include "gradwire/base/trace.h"
 
 namespace gradwire::shared {
-namespace {
-
-// How long a waiter spins when every rank has a processor of its own, before it sleeps.
-constexpr auto kSpinTime = std::chrono::microseconds(60);
-constexpr int kPausesBetweenLooks = 64;
-// Where threads share processors: how often a waiter gives its processor away before it sleeps.
-constexpr int kYields = 8;
-// A sleeper looks round at least this often: for a peer's death, its own deadline, a wake that was lost.
-constexpr Milliseconds kSlice{20};
-constexpr std::uint64_t kEverywhere = 1;  // the segment of ranks that are threads: all memory
-
-}  // namespace
 
 SharedChannel::SharedChannel(std::shared_ptr<World> world, std::shared_ptr<PointToPoint> point_to_point, Region region,
-                             std::uint64_t id, Waiting waiting)
+                             std::uint64_t id, HostMachine::Waiting waiting)
     : world_(std::move(world)),
       point_to_point_(std::move(point_to_point)),
-      region_(std::move(region)),
       id_(id),
-      layout_(world_->size()),
-      waiting_(waiting) {
+      machine_(*world_, waiting),
+      buffers_(*world_, std::move(region)),
+      steps_(machine_, buffers_.region().base.get(), buffers_.region().stride, world_->rank(), world_->size()),
+      call_(*world_, machine_, steps_, buffers_) {
   point_to_point_->add_channel(id_, [this](int peer) { return point_to_point_failure(peer); });
 }
 
 SharedChannel::~SharedChannel() {
   if (!world_->owner().is_current()) return;
   point_to_point_->remove_channel(id_);
-  FailureNote& note = slot(rank()).failure;
-  if (note.state.load(std::memory_order_relaxed) == RankState::active) {
-    note.state.store(RankState::left, std::memory_order_seq_cst);
+  steps_.leave();
+}
+
+template <class Body>
+void SharedChannel::collective(Operation operation, const CallOptions& options, Body&& body) {
+  world_->owner().require_current("this group");
+  check();
+  call_.begin(operation, options);
+  try {
+    body();
+  } catch (const ResourceError&) {
+    call_.finish();  // agreed on by all ranks: the channel goes on
+    throw;
+  } catch (...) {
+    end(std::current_exception());
   }
-  wake_everyone();
+  call_.finish();
 }
 
-// --- steps ---------------------------------------------------------------------------------------------------------
-
-Fingerprint SharedChannel::fingerprint(DType dtype, std::size_t count, ReduceOp op, int root) const noexcept {
-  Fingerprint mine = fingerprint_of(operation_, dtype, count, op, root);
-  mine.sequence = sequence_;
-  mine.tag = options_.tag;
-  return mine;
-}
-
-void SharedChannel::enter(const Fingerprint& mine, Location location) {
-  trace::point("collective.entry", rank(), sequence_);
-  ++step_;
-  entry_step_.store(step_, std::memory_order_relaxed);
-  ArrivalLine& own = line(rank());
-  own.fingerprint = mine;
-  own.location = location;
-  arrive();
-  await_all();
-  // A rank that gave up on this call before this one came says so in its note; whoever sees none such may use the
-  // others' buffers (see drain()). What a rank did after this call, its failures included, is no concern of this call.
-  for (int peer = 0; peer < world_->size(); ++peer) {
-    const FailureNote& note = slot(peer).failure;
-    if (note.state.load(std::memory_order_seq_cst) == RankState::failed && note.during == step_) {
-      check();
-      adopt_failure_of(peer);
-    }
-  }
-  compare_fingerprints(mine);
-}
-
-void SharedChannel::meet() {
-  ++step_;
-  arrive();
-  await_all();
-}
-
-void SharedChannel::arrive() noexcept {
-  ArrivalLine& own = line(rank());
-  // An exchange is a full barrier: the store is seen before the count of sleepers is read, as a sleeper counts itself
-  // before it looks again.
-  own.step.exchange(step_, std::memory_order_seq_cst);
-  if (slot(rank()).sleepers.load(std::memory_order_seq_cst) != 0) futex_wake_all(low_half(own.step));
-}
-
-void SharedChannel::await_all() {
-  const int size = world_->size();
-  for (int peer = rank() + 1; peer < size; ++peer) await(peer);
-  for (int peer = 0; peer < rank(); ++peer) await(peer);
-}
-
-void SharedChannel::await(int peer) {
-  const std::atomic<std::uint64_t>& arrived = line(peer).step;
-  if (arrived.load(std::memory_order_acquire) == step_) return;
-  auto spin_until = Deadline::Clock::time_point::min();
-  for (int look = 0;; ++look) {
-    for (int pause = 0; pause < kPausesBetweenLooks; ++pause) {
-      spin_pause();
-      if (arrived.load(std::memory_order_acquire) == step_) return;
-    }
-    if (waiting_ == Waiting::spins) {
-      const auto now = Deadline::Clock::now();
-      if (look == 0) spin_until = now + kSpinTime;
-      if (now >= spin_until) break;
-    } else {
-      if (look == kYields) break;
-      ::sched_yield();
-    }
-  }
-  sleep_until_arrived(peer);
-}
-
-void SharedChannel::sleep_until_arrived(int peer) {
-  const std::atomic<std::uint64_t>& arrived = line(peer).step;
-  const std::atomic<std::uint32_t>& word = low_half(arrived);
-  for (bool slept = false;; slept = true) {
-    if (arrived.load(std::memory_order_acquire) == step_) return;
-    throw_if_over(peer, slept);
-    slot(peer).sleepers.fetch_add(1, std::memory_order_seq_cst);
-    const std::uint32_t seen = word.load(std::memory_order_seq_cst);
-    if (seen != static_cast<std::uint32_t>(step_)) {
-      futex_wait(word, seen, std::clamp(options_.deadline.remaining(), Milliseconds(1), kSlice));
-    }
-    slot(peer).sleepers.fetch_sub(1, std::memory_order_relaxed);
-  }
-}
-
-void SharedChannel::compare_fingerprints(const Fingerprint& mine) const {
-  const int size = world_->size();
-  bool equal = true;
-  for (int peer = 0; peer < size; ++peer) equal = equal && line(peer).fingerprint == mine;
-  if (equal) return;
-  std::vector<Fingerprint> all;
-  for (int peer = 0; peer < size; ++peer) all.push_back(line(peer).fingerprint);
-  require_same(all, rank());
-}
-
-// --- where buffers lie ---------------------------------------------------------------------------------------------
-
-Location SharedChannel::locate(const void* data, std::size_t bytes) {
-  const auto* begin = static_cast<const std::byte*>(data);
-  if (world_->shares_all_memory()) return {kEverywhere, reinterpret_cast<std::uint64_t>(begin)};
-  auto& cache = cached_segment_;
-  if (cache.generation != world_->segments().generation()) {
-    cache = {};
-    cache.generation = world_->segments().generation();
-  }
-  if (cache.segment == 0 || begin < cache.begin || begin + bytes > cache.begin + cache.bytes) {
-    const auto found = world_->segments().find(data, bytes);
-    if (!found) return {};
-    cache.segment = found->location.segment;
-    cache.begin = found->begin;
-    cache.bytes = found->bytes;
-    cache.base = found->region.base.get();
-    cache.stride = found->region.stride;
-  }
-  return {cache.segment, static_cast<std::uint64_t>(begin - cache.begin)};
-}
-
-std::byte* SharedChannel::resolve(int peer, std::uint64_t offset) const noexcept {
-  if (world_->shares_all_memory()) return reinterpret_cast<std::byte*>(offset);
-  return cached_segment_.base + static_cast<std::size_t>(peer) * cached_segment_.stride + offset;
-}
-
-bool SharedChannel::all_in_place() const noexcept {
-  const std::uint64_t segment = line(rank()).location.segment;
-  bool all = segment != 0;
-  for (int peer = 0; all && peer < world_->size(); ++peer) all = line(peer).location.segment == segment;
-  return all;
-}
-
-bool SharedChannel::any_in_place() const noexcept {
-  bool any = false;
-  for (int peer = 0; peer < world_->size(); ++peer) any = any || line(peer).location.segment != 0;
-  return any;
-}
-
-// --- calls that move nothing ---------------------------------------------------------------------------------------
+// --- collectives ---------------------------------------------------------------------------------------------------
 
 void SharedChannel::barrier(const CallOptions& options) {
-  collective(Operation::barrier, options, [&] { enter(fingerprint(DType::u8, 0), {}); });
+  collective(Operation::barrier, options, [&] { call_.enter(call_.fingerprint(DType::u8, 0), {}); });
 }
+
+void SharedChannel::broadcast(void* data, std::size_t count, DType dtype, int root, const CallOptions& options) {
+  validate::broadcast(*this, data, count, dtype, root);
+  collective(Operation::broadcast, options, [&] { shared::broadcast(call_, data, count, dtype, root); });
+}
+
+void SharedChannel::all_reduce(void* data, std::size_t count, DType dtype, ReduceOp op, const CallOptions& options) {
+  validate::all_reduce(*this, data, count, dtype, op);
+  collective(Operation::all_reduce, options, [&] { shared::all_reduce(call_, data, count, dtype, op); });
+}
+
+void SharedChannel::reduce(const void* input, void* output, std::size_t count, DType dtype, ReduceOp op, int root,
+                           const CallOptions& options) {
+  validate::reduce(*this, input, output, count, dtype, op, root);
+  collective(Operation::reduce, options, [&] { shared::reduce(call_, input, output, count, dtype, op, root); });
+}
+
+void SharedChannel::all_gather(const void* input, std::span<void* const> outputs, std::size_t count, DType dtype,
+                               const CallOptions& options) {
+  validate::all_gather(*this, input, outputs, count, dtype);
+  collective(Operation::all_gather, options, [&] { shared::all_gather(call_, input, outputs, count, dtype); });
+}
+
+void SharedChannel::gather(const void* input, std::span<void* const> outputs, std::size_t count, DType dtype, int root,
+                           const CallOptions& options) {
+  validate::gather(*this, input, outputs, count, dtype, root);
+  collective(Operation::gather, options, [&] { shared::gather(call_, input, outputs, count, dtype, root); });
+}
+
+void SharedChannel::scatter(std::span<const void* const> inputs, void* output, std::size_t count, DType dtype, int root,
+                            const CallOptions& options) {
+  validate::scatter(*this, inputs, output, count, dtype, root);
+  collective(Operation::scatter, options, [&] { shared::scatter(call_, inputs, output, count, dtype, root); });
+}
+
+void SharedChannel::reduce_scatter(std::span<const void* const> inputs, void* output, std::size_t count, DType dtype,
+                                   ReduceOp op, const CallOptions& options) {
+  validate::reduce_scatter(*this, inputs, output, count, dtype, op);
+  collective(Operation::reduce_scatter, options,
+             [&] { shared::reduce_scatter(call_, inputs, output, count, dtype, op); });
+}
+
+void SharedChannel::all_to_all(std::span<const ConstSlice> inputs, std::span<const Slice> outputs, DType dtype,
+                               const CallOptions& options) {
+  validate::all_to_all(*this, inputs, outputs, dtype);
+  collective(Operation::all_to_all, options, [&] { shared::all_to_all(call_, inputs, outputs, dtype); });
+}
+
+// --- what a channel makes ------------------------------------------------------------------------------------------
 
 std::unique_ptr<Channel> SharedChannel::duplicate(const CallOptions& options) {
   std::unique_ptr<Channel> made;
   collective(Operation::duplicate, options, [&] {
-    enter(fingerprint(DType::u8, 0), {});
+    call_.enter(call_.fingerprint(DType::u8, 0), {});
     const std::uint64_t id = mix(id_, ++made_);
     Region region = share_agreed(id, ChannelLayout(size()).stride);
-    made = std::make_unique<SharedChannel>(world_, point_to_point_, std::move(region), id, Waiting::yields);
+    made =
+        std::make_unique<SharedChannel>(world_, point_to_point_, std::move(region), id, HostMachine::Waiting::yields);
   });
   return made;
 }
@@ -207,7 +118,7 @@ Allocation SharedChannel::allocate(std::size_t bytes, const CallOptions& options
   validate::allocate(*this, bytes);
   Allocation made;
   collective(Operation::allocate, options, [&] {
-    enter(fingerprint(DType::u8, bytes), {});
+    call_.enter(call_.fingerprint(DType::u8, bytes), {});
     const std::uint64_t segment = mix(id_, ++made_);
     constexpr std::size_t kPage = 4096;
     const Region region = share_agreed(segment, std::max(kPage, (bytes + kPage - 1) / kPage * kPage));
@@ -226,33 +137,55 @@ Allocation SharedChannel::allocate(std::size_t bytes, const CallOptions& options
 
 Region SharedChannel::share_agreed(std::uint64_t key, std::size_t stride) {
   Region region;
-  std::string refused;
+  FailureReport vote{};
   try {
-    region = world_->share_region(key, stride, options_.deadline, [this] { throw_if_over(rank(), false); });
+    region = world_->share_region(key, stride, call_.deadline(), [this] { call_.check_others(); });
   } catch (const ResourceError& error) {
-    refused = error.what();
+    set_reason(vote, error.what());
   }
-  // The vote: each rank says with what it came out, in its note, which nothing else uses while the rank is active.
-  {
-    const MutexLock lock(failure_mutex_);
-    if (failure_ != nullptr) std::rethrow_exception(failure_);
-    FailureNote& note = slot(rank()).failure;
-    std::memset(note.reason, 0, sizeof(note.reason));
-    refused.copy(note.reason, sizeof(note.reason) - 1);
-  }
-  meet();
+  if (!steps_.say(vote)) check();
+  call_.meet();
   std::vector<int> losers;
   std::string first;
   for (int peer = 0; peer < size(); ++peer) {
-    const char* text = slot(peer).failure.reason;
-    if (*text == '\0') continue;
+    const std::string text = reason_of(steps_.report_of(peer));
+    if (text.empty()) continue;
     if (losers.empty()) first = text;
     losers.push_back(peer);
   }
-  meet();  // nobody writes a note again while another still reads it
+  call_.meet();  // nobody says something else while another still reads this
   if (losers.empty()) return region;
   throw ResourceError(
-      concat(in_call(), ": no shared memory, all ranks go without it: ", name_ranks(losers), ": ", first));
+      concat(call_.name(), ": no shared memory, all ranks go without it: ", name_ranks(losers), ": ", first));
+}
+
+// --- ending --------------------------------------------------------------------------------------------------------
+
+void SharedChannel::check() const {
+  if (steps_.failed()) std::rethrow_exception(steps_.reason());
+}
+
+void SharedChannel::end(std::exception_ptr error) {
+  end_quietly(report_of(error), error);
+  steps_.drain();
+  check();
+  std::rethrow_exception(error);
+}
+
+void SharedChannel::end_quietly(const FailureReport& report, const std::exception_ptr& error) noexcept {
+  if (steps_.fail(report, error)) point_to_point_->end_channel(id_, error);
+}
+
+void SharedChannel::abort(std::string_view reason) noexcept {
+  if (!world_->owner().is_current()) return;
+  try {
+    FailureReport report{};
+    report.kind = FailureKind::aborted;
+    set_reason(report, reason);
+    end_quietly(report,
+                std::make_exception_ptr(AbortedError(concat("rank ", rank(), " of ", size(), " aborted: ", reason))));
+  } catch (...) {  // out of memory for the text: the others learn by the deadline
+  }
 }
 
 // --- point to point ------------------------------------------------------------------------------------------------
@@ -269,6 +202,14 @@ std::shared_ptr<Request> SharedChannel::irecv(void* data, std::size_t bytes, int
   world_->owner().require_current("this group");
   check();
   return point_to_point_->irecv(id_, data, bytes, source, tag);
+}
+
+std::exception_ptr SharedChannel::point_to_point_failure(int peer) const {
+  const RankState state = steps_.state_of(peer);
+  if (state == RankState::active) return nullptr;
+  const std::string what = concat("point to point on rank ", rank(), " of ", size(), ": rank ", peer);
+  if (state == RankState::left) return std::make_exception_ptr(PeerError(what + " left the group", {peer}));
+  return std::make_exception_ptr(PeerError(concat(what, " failed: ", reason_of(steps_.report_of(peer))), {peer}));
 }
 
 }  // namespace gradwire::shared

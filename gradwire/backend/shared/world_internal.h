@@ -14,11 +14,16 @@
 #include <string>
 #include <vector>
 
-#include "gradwire/backend/shared/layout_internal.h"
 #include "gradwire/base/deadline.h"
 #include "gradwire/base/process.h"
 
 namespace gradwire::shared {
+
+// Where a rank's buffer lies: an offset within its part of a segment that all ranks map. Segment 0: in private memory.
+struct Location {
+  std::uint64_t segment = 0;
+  std::uint64_t offset = 0;
+};
 
 // Zeroed memory that all ranks see: `stride` bytes for each, one after another. The last copy of `base` unmaps it.
 struct Region {

@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <sys/random.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -14,6 +15,7 @@
 #include <cstring>
 
 #include "gradwire/backend/backend.h"
+#include "gradwire/backend/shm/descriptor_limit_internal.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
 
@@ -31,16 +33,23 @@ socklen_t fill_address(sockaddr_un& address, const std::string& name) {
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + length);
 }
 
+[[noreturn]] void throw_errno(const char* what) {
+  const int error = errno;
+  throw ResourceError(
+      concat(what, ": ", std::strerror(error),
+             error == EMFILE || error == ETOOMANYREFS ? concat("; ", describe_descriptor_limit()) : ""));
+}
+
 UniqueFd make_socket() {
   UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  if (!fd) throw ResourceError(concat("cannot make a socket: ", std::strerror(errno)));
+  if (!fd) throw_errno("cannot make a socket");
   return fd;
 }
 
 std::string random_name() {
   std::array<unsigned char, 16> bytes{};
   if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
-    throw ResourceError(concat("cannot get random bytes: ", std::strerror(errno)));
+    throw_errno("cannot get random bytes");
   }
   constexpr std::string_view kDigits = "0123456789abcdef";
   std::string name = "gradwire-";
@@ -51,9 +60,32 @@ std::string random_name() {
   return name;
 }
 
-bool wait_readable(int fd, Milliseconds wait) {
-  pollfd entry{fd, POLLIN, 0};
+bool wait_for(int fd, short events, Milliseconds wait) {
+  pollfd entry{fd, events, 0};
   return ::poll(&entry, 1, static_cast<int>(std::clamp<long>(wait.count(), 0, 1000))) > 0;
+}
+
+// The user at the other end of a connection, as the kernel saw him when it was made.
+std::optional<uid_t> user_of(int socket) {
+  ucred peer{};
+  socklen_t length = sizeof(peer);
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) return std::nullopt;
+  return peer.uid;
+}
+
+// The descriptors of a message, each with an owner.
+std::vector<UniqueFd> take_descriptors(msghdr& message) {
+  std::vector<UniqueFd> fds;
+  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
+    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
+    const std::size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (std::size_t i = 0; i < count; ++i) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof(int));
+      fds.emplace_back(fd);
+    }
+  }
+  return fds;
 }
 
 }  // namespace
@@ -65,39 +97,46 @@ UniqueFd listen_on_abstract_address(std::string& name) {
   const socklen_t length = fill_address(address, name);
   if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
       ::listen(fd.get(), kMaxWorldSize) != 0) {
-    throw ResourceError(concat("cannot listen on a local socket: ", std::strerror(errno)));
+    throw_errno("cannot listen on a local socket");
   }
   return fd;
 }
 
-UniqueFd connect_to_abstract_address(const std::string& name) {
+Connection connect_to_abstract_address(const std::string& name, Milliseconds wait) {
+  Connection connection;
   UniqueFd fd = make_socket();
+  // A full queue holds connect() up: no longer than this.
+  const timeval limit{wait.count() / 1000, static_cast<suseconds_t>(wait.count() % 1000 * 1000)};
+  if (::setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit)) != 0)
+    throw_errno("cannot set up a socket");
   sockaddr_un address{};
   const socklen_t length = fill_address(address, name);
-  int result = -1;
-  do {
-    result = ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), length);
-  } while (result != 0 && errno == EINTR);
-  if (result != 0) {
-    throw InvalidArgument(
-        concat("backend shm cannot reach rank 0 on this host: ", std::strerror(errno),
-               "; its ranks must run on one host and in one network namespace, and rank 0 must be alive"));
+  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) {
+    if (errno != ECONNREFUSED && errno != EAGAIN && errno != EINTR) throw_errno("cannot connect to a local socket");
+    connection.busy = errno != ECONNREFUSED;
+    return connection;
   }
-  return fd;
+  const std::optional<uid_t> user = user_of(fd.get());
+  if (!user) throw_errno("cannot ask who listens on a local socket");
+  connection.listener_user = *user;
+  connection.socket = std::move(fd);
+  return connection;
 }
 
 std::optional<UniqueFd> accept_own_user(int listener, Milliseconds wait) {
-  if (!wait_readable(listener, wait)) return std::nullopt;
+  if (!wait_for(listener, POLLIN, wait)) return std::nullopt;
   UniqueFd fd(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
-  if (!fd) return std::nullopt;
-  ucred peer{};
-  socklen_t length = sizeof(peer);
-  if (::getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0 || peer.uid != ::geteuid())
-    return std::nullopt;
+  // Out of descriptors: the connection stays in the queue, so asking again would spin.
+  if (!fd && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)) {
+    throw_errno("cannot accept a rank's connection");
+  }
+  if (!fd || user_of(fd.get()) != ::geteuid()) return std::nullopt;
   return fd;
 }
 
-bool send_packet(int socket, std::string_view bytes, std::span<const int> fds) {
+Sent send_packet(int socket, std::string_view bytes, std::span<const int> fds, Deadline deadline,
+                 const std::function<void()>& check) {
+  constexpr Milliseconds kSlice{10};
   iovec part{const_cast<char*>(bytes.data()), bytes.size()};
   msghdr message{};
   message.msg_iov = &part;
@@ -112,15 +151,23 @@ bool send_packet(int socket, std::string_view bytes, std::span<const int> fds) {
     header->cmsg_len = CMSG_LEN(fds.size_bytes());
     std::memcpy(CMSG_DATA(header), fds.data(), fds.size_bytes());
   }
-  ssize_t sent = -1;
-  do {
-    sent = ::sendmsg(socket, &message, MSG_NOSIGNAL);
-  } while (sent < 0 && errno == EINTR);
-  return sent == static_cast<ssize_t>(bytes.size());
+  for (;;) {
+    if (::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return Sent::sent;
+    const int error = errno;
+    if (error == EINTR) continue;
+    if (error == EPIPE || error == ECONNRESET || error == ENOTCONN) return Sent::closed;
+    if (error != EAGAIN && error != ETOOMANYREFS) throw_errno("cannot send descriptors to another rank");
+    if (deadline.expired() && error == EAGAIN) return Sent::late;
+    if (deadline.expired()) throw_errno("cannot send descriptors to another rank");
+    // Nothing tells when descriptors in flight have arrived; the end of the other side does end this wait.
+    wait_for(socket, error == EAGAIN ? POLLOUT : short{0}, std::min(kSlice, deadline.remaining()));
+    if (check) check();
+  }
 }
 
 Received receive_packet(int socket, Packet& packet, Milliseconds wait) {
-  if (!wait_readable(socket, wait)) return Received::nothing;
+  packet = {};
+  if (!wait_for(socket, POLLIN, wait)) return Received::nothing;
   std::array<char, kMaxPacket> buffer{};
   iovec part{buffer.data(), buffer.size()};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * kMaxFds)> control{};
@@ -131,18 +178,13 @@ Received receive_packet(int socket, Packet& packet, Milliseconds wait) {
   message.msg_controllen = control.size();
   const ssize_t got = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return Received::nothing;
-  packet.fds.clear();
-  for (cmsghdr* header = CMSG_FIRSTHDR(&message); got > 0 && header != nullptr;
-       header = CMSG_NXTHDR(&message, header)) {
-    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
-    const std::size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    for (std::size_t i = 0; i < count; ++i) {
-      int fd = -1;
-      std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof(int));
-      packet.fds.emplace_back(fd);
-    }
+  if (got <= 0) return Received::closed;
+  packet.fds = take_descriptors(message);
+  if ((message.msg_flags & MSG_CTRUNC) != 0) {
+    packet.fds.clear();  // some without the others are of no use
+    packet.lost = concat("no room for the descriptors that another rank sent; ", describe_descriptor_limit());
   }
-  if (got <= 0 || (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) return Received::closed;
+  if ((message.msg_flags & MSG_TRUNC) != 0) return Received::closed;
   packet.bytes.assign(buffer.data(), static_cast<std::size_t>(got));
   return Received::packet;
 }

@@ -4,12 +4,15 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <string_view>
 
 #include "gradwire/base/environment.h"
 #include "gradwire/base/error.h"
@@ -27,6 +30,12 @@ UniqueFd make_unlinked_file(const std::string& folder) {
   if (!fd) throw ResourceError(concat("cannot make a file for shared memory in ", folder, ": ", std::strerror(errno)));
   ::unlink(name.c_str());
   return fd;
+}
+
+bool is_memfd(int fd) {
+  std::array<char, 16> name{};
+  const ssize_t length = ::readlink(concat("/proc/self/fd/", fd).c_str(), name.data(), name.size());
+  return std::string_view(name.data(), static_cast<std::size_t>(std::max<ssize_t>(length, 0))).starts_with("/memfd:");
 }
 
 void set_length(int fd, std::size_t bytes) {
@@ -107,13 +116,40 @@ UniqueFd make_memory_file(std::size_t bytes) {
   return fd;
 }
 
+// A signal makes the kernel give back all that one call has taken. With a timer that fires faster than a large call
+// takes, the call would start again for ever, so it is cut in parts that get shorter with each signal.
 void reserve_pages(int fd, std::size_t begin, std::size_t bytes) {
-  int error = EINTR;
-  while (error == EINTR) error = ::posix_fallocate(fd, static_cast<off_t>(begin), static_cast<off_t>(bytes));
-  if (error == 0) return;
-  throw ResourceError(concat("the system refused ", bytes, " bytes of shared memory: ", std::strerror(error),
-                             "; free memory, use smaller buckets or fewer ranks",
-                             environment("GRADWIRE_SHM_FOLDER") ? ", or name a larger GRADWIRE_SHM_FOLDER" : ""));
+  constexpr std::size_t kLongest = std::size_t{64} << 20;
+  constexpr std::size_t kShortest = std::size_t{64} << 10;
+  std::size_t part = kLongest;
+  for (std::size_t done = 0; done < bytes;) {
+    const std::size_t length = std::min(part, bytes - done);
+    const int error = ::posix_fallocate(fd, static_cast<off_t>(begin + done), static_cast<off_t>(length));
+    if (error == EINTR) {
+      part = std::max(kShortest, part / 2);
+      continue;
+    }
+    if (error != 0) {
+      throw ResourceError(concat("the system refused ", bytes, " bytes of shared memory: ", std::strerror(error),
+                                 "; free memory, use smaller buckets or fewer ranks",
+                                 environment("GRADWIRE_SHM_FOLDER") ? ", or name a larger GRADWIRE_SHM_FOLDER" : ""));
+    }
+    done += length;
+    part = std::min(kLongest, part * 2);
+  }
+}
+
+std::string why_not_mapped(int fd, std::size_t bytes) {
+  struct stat about {};
+  if (::fstat(fd, &about) != 0) return concat("it cannot be looked at: ", std::strerror(errno));
+  if (!S_ISREG(about.st_mode)) return "it is no file";
+  if (static_cast<std::size_t>(about.st_size) < bytes)
+    return concat("it holds ", about.st_size, " bytes where ", bytes, " are needed");
+  if (about.st_nlink != 0) return "it has a name, by which others may open it";
+  // A file of a tmpfs answers too, and cannot be sealed.
+  if (is_memfd(fd) && (::fcntl(fd, F_GET_SEALS) & F_SEAL_SHRINK) == 0)
+    return "it is not sealed, so that its sender could shrink it";
+  return "";
 }
 
 }  // namespace gradwire::shm

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Memory that can be passed to other processes and has no name.
+// Memory that can be passed to other processes and has no name. Any thread may call these functions.
 #pragma once
 
 #include <cstddef>
@@ -17,8 +17,14 @@ namespace gradwire::shm {
 UniqueFd make_memory_file(std::size_t bytes);
 
 // Takes the pages of [begin, begin + bytes) now, so that touching them later cannot fail (a fault on a full file system
-// is a SIGBUS). Throws ResourceError with the sizes and what to do.
+// is a SIGBUS). Throws ResourceError with the sizes and what to do; pages that were taken until then stay with the
+// file. Signals that come meanwhile are handled and do not stop this, at whatever rate up to some thousands a second.
 void reserve_pages(int fd, std::size_t begin, std::size_t bytes);
+
+// Why a file that another process sent must not be mapped; empty when it may be. It must be a file of at least `bytes`
+// bytes that nobody can open by a name, and a memfd must be sealed against shrinking: a mapping of a file that is
+// shorter, or gets shorter, ends its reader with a SIGBUS.
+std::string why_not_mapped(int fd, std::size_t bytes);
 
 // The memory limit of this process's control group, if it has one; `root` is where the cgroup file system is mounted.
 std::optional<std::size_t> control_group_limit(const std::string& root = "/sys/fs/cgroup",

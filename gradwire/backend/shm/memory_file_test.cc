@@ -1,15 +1,18 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
 // Proves: memory files have no name and cannot be shrunk; a refusal is an error before any page is touched;
-// control-group limits are found wherever they stand in the path.
+// signals
+// do not keep pages from being taken; control-group limits are found wherever they stand in the path.
 #include "gradwire/backend/shm/memory_file_internal.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -17,6 +20,24 @@
 #include <string>
 
 #include "gradwire/base/error.h"
+
+namespace {
+
+// What one call of posix_fallocate() may take before it is interrupted: a kernel that gives everything back at a
+// signal, under a timer that fires so often. Zero: the kernel's own.
+std::size_t bytes_between_signals = 0;
+std::size_t calls_of_fallocate = 0;
+
+}  // namespace
+
+// In place of the C library's for this program.
+extern "C" int posix_fallocate(int fd, off_t begin, off_t bytes) {
+  ++calls_of_fallocate;
+  if (bytes_between_signals > 0 && static_cast<std::size_t>(bytes) > bytes_between_signals) {
+    return calls_of_fallocate < 10'000 ? EINTR : EDEADLK;
+  }
+  return ::fallocate(fd, 0, begin, bytes) == 0 ? 0 : errno;
+}
 
 namespace gradwire::shm {
 namespace {
@@ -31,6 +52,7 @@ class MemoryFileTest : public testing::Test {
     folder_ = name;
   }
   void TearDown() override {
+    bytes_between_signals = 0;
     ::unsetenv("GRADWIRE_SHM_FOLDER");
     if (mounted_) ::umount(folder_.c_str());
     fs::remove_all(folder_);
@@ -90,6 +112,39 @@ TEST_F(MemoryFileTest, AFullFileSystemRefusesBeforeAnythingIsTouched) {
   } catch (const ResourceError& error) {
     EXPECT_NE(std::string(error.what()).find("4194304 bytes"), std::string::npos) << error.what();
   }
+}
+
+TEST_F(MemoryFileTest, SignalsThatKeepInterruptingDoNotStopPagesFromBeingTaken) {
+  constexpr std::size_t kBytes = (std::size_t{24} << 20) + 4096;
+  const UniqueFd fd = make_memory_file(kBytes);
+  bytes_between_signals = std::size_t{1} << 20;
+  calls_of_fallocate = 0;
+  reserve_pages(fd.get(), 0, kBytes);
+  EXPECT_GT(calls_of_fallocate, 24U);
+  struct stat about {};
+  ASSERT_EQ(::fstat(fd.get(), &about), 0);
+  EXPECT_GE(static_cast<std::size_t>(about.st_blocks) * 512, kBytes) << "some pages are not there";
+}
+
+TEST_F(MemoryFileTest, WhatAnotherProcessSentIsLookedAtBeforeItIsMapped) {
+  const UniqueFd good = make_memory_file(8192);
+  EXPECT_EQ(why_not_mapped(good.get(), 8192), "");
+  EXPECT_NE(why_not_mapped(good.get(), 8193).find("holds 8192 bytes where 8193"), std::string::npos);
+  const UniqueFd open(::memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  ASSERT_EQ(::ftruncate(open.get(), 8192), 0);
+  EXPECT_NE(why_not_mapped(open.get(), 8192).find("not sealed"), std::string::npos);
+  const UniqueFd unsealable(::memfd_create("test", MFD_CLOEXEC));
+  ASSERT_EQ(::ftruncate(unsealable.get(), 8192), 0);
+  EXPECT_NE(why_not_mapped(unsealable.get(), 8192).find("not sealed"), std::string::npos);
+  ::setenv("GRADWIRE_SHM_FOLDER", folder_.c_str(), 1);
+  const UniqueFd unlinked = make_memory_file(8192);
+  EXPECT_EQ(why_not_mapped(unlinked.get(), 8192), "");
+  write("named", std::string(8192, ' '));
+  const UniqueFd named(::open((folder_ / "named").c_str(), O_RDWR | O_CLOEXEC));
+  EXPECT_NE(why_not_mapped(named.get(), 8192).find("has a name"), std::string::npos);
+  const UniqueFd folder(::open(folder_.c_str(), O_RDONLY | O_CLOEXEC));
+  EXPECT_NE(why_not_mapped(folder.get(), 0).find("no file"), std::string::npos);
+  EXPECT_NE(why_not_mapped(-1, 0).find("cannot be looked at"), std::string::npos);
 }
 
 TEST_F(MemoryFileTest, FindsTheSmallestLimitUpTheUnifiedPath) {

@@ -42,14 +42,17 @@ ShmWorld::ShmWorld(int rank, int size, std::vector<UniqueFd> sockets, std::vecto
 
 shared::Region ShmWorld::share_region(std::uint64_t key, std::size_t stride, Deadline deadline,
                                       const std::function<void()>& check) {
-  const Offer offer =
-      rank() == 0 ? make_and_send(key, stride * static_cast<std::size_t>(size())) : receive(key, deadline, check);
+  const std::size_t bytes = stride * static_cast<std::size_t>(size());
+  const Offer offer = rank() == 0 ? make_and_send(key, bytes, deadline, check) : receive(key, deadline, check);
   if (!offer.refusal.empty()) throw ResourceError(offer.refusal);
+  if (const std::string why = why_not_mapped(offer.fd.get(), bytes); !why.empty())
+    throw PeerError(concat("rank 0 (", describe_peer(0), ") sent memory that cannot be used: ", why), {0});
   reserve_pages(offer.fd.get(), static_cast<std::size_t>(rank()) * stride, stride);
   return map_region(offer.fd.get(), stride, size());
 }
 
-ShmWorld::Offer ShmWorld::make_and_send(std::uint64_t key, std::size_t bytes) {
+ShmWorld::Offer ShmWorld::make_and_send(std::uint64_t key, std::size_t bytes, Deadline deadline,
+                                        const std::function<void()>& check) {
   Offer offer;
   try {
     offer.fd = make_memory_file(bytes);
@@ -59,10 +62,15 @@ ShmWorld::Offer ShmWorld::make_and_send(std::uint64_t key, std::size_t bytes) {
   const std::string packet = pack(key, offer.refusal);
   const int fd = offer.fd.get();
   const std::span<const int> fds(&fd, offer.fd ? 1 : 0);
-  const MutexLock lock(mutex_);
   for (int peer = 1; peer < size(); ++peer) {
-    if (!send_packet(sockets_[static_cast<std::size_t>(peer)].get(), packet, fds)) {
-      throw PeerError(concat("rank ", peer, " (", describe_peer(peer), ") is gone: it cannot be sent memory"), {peer});
+    switch (send_packet(sockets_[static_cast<std::size_t>(peer)].get(), packet, fds, deadline, check)) {
+      case Sent::sent:
+        break;
+      case Sent::closed:
+        throw PeerError(concat("rank ", peer, " (", describe_peer(peer), ") is gone: it cannot be sent memory"),
+                        {peer});
+      case Sent::late:
+        throw TimeoutError(concat("the deadline passed while rank ", peer, " took no memory"), {peer});
     }
   }
   return offer;
@@ -86,7 +94,7 @@ ShmWorld::Offer ShmWorld::receive(std::uint64_t key, Deadline deadline, const st
         std::uint64_t sent = 0;
         std::memcpy(&sent, packet.bytes.data(), sizeof(sent));
         Offer& offer = early_[sent];
-        offer.refusal = packet.bytes.substr(sizeof(sent));
+        offer.refusal = packet.lost.empty() ? packet.bytes.substr(sizeof(sent)) : packet.lost;
         if (!packet.fds.empty()) offer.fd = std::move(packet.fds.front());
         continue;
       }

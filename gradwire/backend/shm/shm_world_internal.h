@@ -38,7 +38,7 @@ class ShmWorld final : public shared::World {
     UniqueFd fd;
     std::string refusal;
   };
-  Offer make_and_send(std::uint64_t key, std::size_t bytes);
+  Offer make_and_send(std::uint64_t key, std::size_t bytes, Deadline deadline, const std::function<void()>& check);
   Offer receive(std::uint64_t key, Deadline deadline, const std::function<void()>& check);
 
   std::vector<UniqueFd> sockets_;

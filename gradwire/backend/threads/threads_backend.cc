@@ -133,7 +133,7 @@ std::unique_ptr<Backend> make_threads_backend(const BackendOptions& options) {
     meeting = std::move(opened);
     options.store->set("threads/meeting", concat(::getpid(), " ", number));
   } else {
-    const std::string text = rendezvous::await_key(*options.store, "threads/meeting", "rank 0", deadline);
+    const std::string text = rendezvous::await_key(*options.store, "threads/meeting", 0, deadline);
     std::istringstream words(text);
     long process = 0;
     std::uint64_t number = 0;

@@ -111,7 +111,7 @@ C10dBackend::WorkPtr C10dBackend::allreduce_sparse(Tensors& tensors, const c10d:
     throw InvalidArgument("gradwire: an all_reduce of sparse tensors knows SUM alone; make them dense for another");
   return start(OpType::_ALLREDUCE_SPARSE, "gradwire:sparse_all_reduce", tensors, [&] {
     for (at::Tensor& tensor : tensors) all_reduce_sparse(*group_, tensor, options_of<CollectiveOptions>(options));
-    return completed_work(tensors);
+    return gradwire::completed_work(tensors);
   });
 }
 

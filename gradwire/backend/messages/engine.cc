@@ -1,0 +1,298 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/backend/messages/engine_internal.h"
+
+#include <algorithm>
+#include <new>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "gradwire/backend/shared/futex_internal.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/interrupt.h"
+#include "gradwire/base/strings.h"
+
+namespace gradwire::messages {
+namespace {
+
+using std::chrono::microseconds;
+
+// How often the ranks that requests wait for are looked at, and waiters look at their own affairs.
+constexpr Milliseconds kLook{20};
+// The thread's sleep without work; its bell and wake() end it.
+constexpr microseconds kIdle{1'000'000};
+
+}  // namespace
+
+// What a caller holds of a message.
+class Engine::Ticket final : public Request {
+ public:
+  Ticket(std::shared_ptr<Engine> engine, MessagePtr message)
+      : engine_(std::move(engine)), message_(std::move(message)) {}
+  ~Ticket() override { engine_->cancel(*message_); }
+  Status wait(Deadline deadline) override { return engine_->wait(*message_, deadline); }
+  bool done() override { return engine_->done(*message_); }
+
+ private:
+  const std::shared_ptr<Engine> engine_;
+  const MessagePtr message_;
+};
+
+Engine::Engine(std::unique_ptr<Wire> wire, Options options)
+    : wire_(std::move(wire)),
+      options_(options),
+      dropped_(std::make_exception_ptr(AbortedError("the request was dropped before it ended"))),
+      destroyed_(std::make_exception_ptr(AbortedError("point to point: the group was destroyed meanwhile"))),
+      matcher_(*wire_, options.limits) {}
+
+Engine::~Engine() { close(destroyed_, nullptr); }
+
+// --- channels ------------------------------------------------------------------------------------------------------
+
+void Engine::add_channel(std::uint64_t channel, std::shared_ptr<const Members> members, FailureOf failure_of) {
+  const MutexLock lock(mutex_);
+  require_open();
+  try {
+    if (failure_of != nullptr) failure_of_[channel] = std::move(failure_of);
+    matcher_.add_channel(channel, std::move(members));
+  } catch (const std::bad_alloc&) {
+    throw ResourceError("point to point: no memory for another channel");
+  }
+}
+
+void Engine::end_channel(std::uint64_t channel, const std::exception_ptr& reason, const std::string* text) noexcept {
+  if (!owner_.is_current()) return;
+  const MutexLock lock(mutex_);
+  matcher_.end_channel(channel, reason, text);
+  poll();
+}
+
+void Engine::remove_channels(std::uint64_t first, std::uint64_t last) noexcept {
+  if (!owner_.is_current()) return;
+  const MutexLock lock(mutex_);
+  failure_of_.erase(failure_of_.lower_bound(first), failure_of_.upper_bound(last));
+  try {
+    matcher_.remove_channels(first, last);
+  } catch (const std::bad_alloc&) {  // what still comes for them is kept in vain, within the limits
+  }
+}
+
+// --- requests ------------------------------------------------------------------------------------------------------
+
+std::shared_ptr<Request> Engine::isend(std::uint64_t channel, const void* data, std::size_t bytes, int rank,
+                                       std::uint32_t tag) {
+  return post(Message::Direction::send, channel, const_cast<void*>(data), bytes, rank, tag);  // a send only reads it
+}
+
+std::shared_ptr<Request> Engine::irecv(std::uint64_t channel, void* data, std::size_t bytes, int rank,
+                                       std::uint32_t tag) {
+  return post(Message::Direction::receive, channel, data, bytes, rank, tag);
+}
+
+std::shared_ptr<Request> Engine::post(Message::Direction direction, std::uint64_t channel, void* data,
+                                      std::size_t bytes, int rank, std::uint32_t tag) try {
+  owner_.require_current("this group");
+  auto message = std::make_shared<Message>(direction, channel, rank, tag, static_cast<std::byte*>(data), bytes);
+  auto ticket = std::make_shared<Ticket>(shared_from_this(), message);
+  const MutexLock lock(mutex_);
+  require_open();
+  // What has come may end a receive, and make room for a send.
+  if (direction == Message::Direction::receive) poll();
+  if (matcher_.end_at_once(*message)) return ticket;
+  if (direction == Message::Direction::send && poll() && matcher_.end_at_once(*message)) return ticket;
+  require_open();  // polling may have found it broken
+  // All that may fail comes before the message is known to anybody.
+  ensure_thread();
+  matcher_.start(message);
+  poll();
+  if (!message->done && idle_ && options_.rhythm.nap.count() == 0) wire_->wake();
+  return ticket;
+} catch (const std::bad_alloc&) {
+  throw ResourceError(concat("point to point: no memory for a message of ", bytes, " bytes; nothing was sent"));
+}
+
+Request::Status Engine::wait(Message& message, Deadline deadline) {
+  owner_.require_current("this request");
+  const Rhythm& rhythm = options_.rhythm;
+  MutexLock lock(mutex_);
+  ++waiters_;
+  auto spin_until = Clock::now() + rhythm.spin;
+  while (!message.done) {
+    const bool moved = poll();
+    if (message.done) break;
+    if (const auto reason = why_give_up(message, deadline)) {
+      matcher_.cancel(message, reason);
+      poll();
+      break;
+    }
+    const auto now = Clock::now();
+    if (moved && rhythm.nap.count() > 0) spin_until = now + rhythm.spin;
+    if (now < spin_until) {
+      lock.unlock();
+      if (rhythm.yields) {
+        std::this_thread::yield();
+      } else {
+        shared::spin_pause();
+      }
+      lock.lock();
+    } else if (rhythm.nap.count() > 0) {
+      changed_.wait_for(lock, rhythm.nap);
+    } else if (interrupt_check() != nullptr) {
+      changed_.wait_until(lock, std::min(deadline.point(), now + kLook));
+    } else if (deadline.point() == Clock::time_point::max()) {
+      changed_.wait(lock);
+    } else {
+      changed_.wait_until(lock, deadline.point());
+    }
+  }
+  --waiters_;
+  if (message.error != nullptr) std::rethrow_exception(message.error);
+  return message.status;
+}
+
+std::exception_ptr Engine::why_give_up(const Message& message, Deadline deadline) const {
+  if (deadline.expired()) {
+    return std::make_exception_ptr(
+        TimeoutError(concat(matcher_.describe(message), ": the deadline passed"),
+                     message.rank == kAnySource ? std::vector<int>{} : std::vector<int>{message.rank}));
+  }
+  const InterruptCheck check = interrupt_check();
+  if (check == nullptr || !check()) return nullptr;
+  return std::make_exception_ptr(
+      AbortedError(concat(matcher_.describe(message), ": the wait was interrupted on this rank")));
+}
+
+bool Engine::done(const Message& message) {
+  owner_.require_current("this request");
+  const MutexLock lock(mutex_);
+  if (!message.done) poll();
+  return message.done;
+}
+
+void Engine::cancel(Message& message) noexcept {
+  if (!owner_.is_current()) return;
+  const MutexLock lock(mutex_);
+  if (message.done) return;
+  matcher_.cancel(message, dropped_);
+  poll();
+}
+
+// --- moving --------------------------------------------------------------------------------------------------------
+
+bool Engine::poll() noexcept { return closed_ == nullptr && move(); }
+
+bool Engine::move() noexcept {
+  bool moved = false;
+  try {
+    moved = matcher_.poll();
+  } catch (...) {
+    broken_ = true;
+    break_off(std::current_exception());
+  }
+  if (matcher_.take_ended()) changed_.notify_all();
+  return moved;
+}
+
+void Engine::break_off(const std::exception_ptr& reason) noexcept {
+  if (closed_ == nullptr) closed_ = reason;
+  matcher_.fail_all(closed_);
+  changed_.notify_all();
+}
+
+void Engine::require_open() const {
+  if (closed_ != nullptr) std::rethrow_exception(closed_);
+}
+
+void Engine::ensure_thread() {
+  if (!options_.makes_thread || thread_.joinable()) return;
+  try {
+    thread_ = Thread("gradwire-p2p", [this] { serve(); });
+  } catch (const std::system_error& error) {
+    throw ResourceError(concat("point to point: the machine refused the thread that moves messages (", error.what(),
+                               "); nothing was sent or received; allow this user more processes (ulimit -u)"));
+  }
+}
+
+void Engine::serve() {
+  for (;;) {
+    const std::uint32_t seen = wire_->bell();
+    microseconds nap{0};
+    {
+      const MutexLock lock(mutex_);
+      if (closed_ != nullptr) return;
+      const bool moved = poll();
+      if (matcher_.busy() && Clock::now() >= next_look_) look_for_failures();
+      idle_ = !moved && !matcher_.busy();
+      if (!moved) nap = next_nap();
+    }
+    if (nap.count() > 0) {
+      wire_->sleep(seen, nap);
+    } else if (options_.rhythm.yields) {
+      std::this_thread::yield();
+    }
+  }
+}
+
+microseconds Engine::next_nap() const {
+  constexpr microseconds kBesideWaiters{5000};
+  const Rhythm& rhythm = options_.rhythm;
+  if (rhythm.nap.count() > 0) return waiters_ > 0 ? kBesideWaiters : matcher_.busy() ? rhythm.nap : rhythm.idle_nap;
+  return matcher_.busy() ? microseconds(kLook) : kIdle;
+}
+
+void Engine::look_for_failures() noexcept try {
+  if (failure_of_.empty()) return;
+  struct Loss {
+    std::uint64_t channel;
+    int rank;
+    std::exception_ptr reason;
+  };
+  next_look_ = Clock::now() + kLook;
+  std::vector<Loss> losses;
+  for (const auto& [channel, ranks] : matcher_.awaited()) {
+    const auto found = failure_of_.find(channel);
+    if (found == failure_of_.end()) continue;
+    for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+      if (!ranks[rank]) continue;
+      if (auto reason = found->second(static_cast<int>(rank))) {
+        losses.push_back({channel, static_cast<int>(rank), std::move(reason)});
+      }
+    }
+  }
+  if (losses.empty()) return;
+  poll();  // what they sent before they went counts
+  for (const Loss& loss : losses) matcher_.fail_rank(loss.channel, loss.rank, loss.reason);
+  if (matcher_.take_ended()) changed_.notify_all();
+} catch (const std::bad_alloc&) {  // the next look comes
+}
+
+void Engine::close(const std::exception_ptr& reason, const std::string* text) noexcept {
+  if (!owner_.is_current()) return;
+  Thread last;
+  {
+    const MutexLock lock(mutex_);
+    if (closed_ == nullptr && text != nullptr) {
+      closed_ = reason;
+      matcher_.end_all(reason, *text);
+    }
+    if (text == nullptr) break_off(reason);
+    changed_.notify_all();
+    last = std::move(thread_);
+  }
+  wire_->wake();
+  last.join();
+}
+
+bool Engine::drain() noexcept {
+  const MutexLock lock(mutex_);
+  move();
+  return matcher_.busy();
+}
+
+bool Engine::is_broken() noexcept {
+  const MutexLock lock(mutex_);
+  return broken_;
+}
+
+}  // namespace gradwire::messages

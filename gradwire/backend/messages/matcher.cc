@@ -1,0 +1,335 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// Channels and requests. The frames that come are in matcher_reading.cc, those that go in matcher_writing.cc.
+#include "gradwire/backend/messages/matcher_internal.h"
+
+#include <algorithm>
+#include <new>
+#include <utility>
+
+#include "gradwire/base/error.h"
+#include "gradwire/base/strings.h"
+
+namespace gradwire::messages {
+namespace {
+
+using Stage = Message::Stage;
+using Direction = Message::Direction;
+
+bool is_matched_receive(const Message& message) {
+  return message.stage == Stage::accepting || message.stage == Stage::receiving;
+}
+
+}  // namespace
+
+Matcher::Matcher(Wire& wire, Limits limits)
+    : wire_(wire), limits_(limits), peers_(static_cast<std::size_t>(wire.size())) {}
+
+// --- channels ------------------------------------------------------------------------------------------------------
+
+void Matcher::add_channel(std::uint64_t channel, std::shared_ptr<const Members> members) {
+  channels_.try_emplace(channel).first->second.members = std::move(members);
+}
+
+void Matcher::end_channel(std::uint64_t channel, const std::exception_ptr& reason, const std::string* text) noexcept {
+  const auto found = channels_.find(channel);
+  if (found == channels_.end() || found->second.ended != nullptr) return;
+  found->second.ended = reason;
+  open_.for_each([&](Message& message) {
+    if (message.channel == channel) cancel(message, reason);
+  });
+  if (text == nullptr) return;
+  const Members& members = *found->second.members;
+  try {
+    const auto shared = std::make_shared<const std::string>(*text);
+    for (int rank = 0; rank < members.size(); ++rank) {
+      if (rank == members.rank) continue;
+      peer(members.peers[static_cast<std::size_t>(rank)]).ends.push_back({channel, members.rank, shared});
+      ++unwritten_;
+    }
+  } catch (const std::bad_alloc&) {  // those who were not told learn by their deadlines
+  }
+}
+
+void Matcher::end_all(const std::exception_ptr& reason, const std::string& text) noexcept {
+  for (const auto& [number, channel] : channels_) {
+    if (channel.members != nullptr) end_channel(number, reason, &text);
+  }
+}
+
+void Matcher::remove_channels(std::uint64_t first, std::uint64_t last) {
+  // Ranges that touch become one; one that was there before may lie within this one.
+  const auto range = removed_.insert_or_assign(first, last).first;
+  for (auto later = std::next(range); later != removed_.end() && later->first <= last + 1;) {
+    range->second = std::max(range->second, later->second);
+    later = removed_.erase(later);
+  }
+  if (range != removed_.begin() && std::prev(range)->second + 1 == first) {
+    std::prev(range)->second = range->second;
+    removed_.erase(range);
+  }
+  for (auto channel = channels_.lower_bound(first); channel != channels_.end() && channel->first <= last;) {
+    UnexpectedList& list = channel->second.unexpected;
+    while (!list.empty()) drop(list, list.begin());
+    channel = channels_.erase(channel);
+  }
+}
+
+bool Matcher::is_removed(std::uint64_t channel) const noexcept {
+  const auto after = removed_.upper_bound(channel);
+  return after != removed_.begin() && std::prev(after)->second >= channel;
+}
+
+void Matcher::fail_rank(std::uint64_t channel, int rank, const std::exception_ptr& reason) {
+  const auto found = channels_.find(channel);
+  if (found == channels_.end()) return;
+  lose_peer(channel, found->second, found->second.members->peers[static_cast<std::size_t>(rank)], reason);
+}
+
+void Matcher::lose_peer(std::uint64_t number, Channel& channel, int lost, const std::exception_ptr& reason) {
+  if (!channel.gone.try_emplace(lost, reason).second) return;
+  // What it sent and nobody received is there still; what it only offered is not.
+  for (auto row = channel.unexpected.begin(); row != channel.unexpected.end();) {
+    row = row->peer == lost && row->offer != 0 ? drop(channel.unexpected, row) : std::next(row);
+  }
+  open_.for_each([&](Message& message) {
+    if (message.channel != number) return;
+    const bool from_anyone = message.peer == kAnySource && why_unreachable(message, channel) != nullptr;
+    if (message.peer == lost || from_anyone) abandon(message, reason);
+  });
+}
+
+void Matcher::fail_all(const std::exception_ptr& reason) noexcept {
+  for (auto& [number, channel] : channels_) {
+    if (channel.ended == nullptr) channel.ended = reason;
+  }
+  open_.for_each([&](Message& message) { abandon(message, reason); });
+  for (Peer& to : peers_) {
+    unwritten_ -= to.ends.size();
+    to.ends.clear();
+  }
+}
+
+// --- requests ------------------------------------------------------------------------------------------------------
+
+bool Matcher::end_at_once(Message& message) {
+  Channel& channel = channel_of(message);
+  if (message.rank != kAnySource) message.peer = channel.members->peers[static_cast<std::size_t>(message.rank)];
+  if (channel.ended != nullptr) {
+    end(message, channel.ended);
+  } else if (message.direction == Direction::send) {
+    send_at_once(message, channel);
+  } else {
+    receive_at_once(message, channel);
+  }
+  return message.done;
+}
+
+void Matcher::send_at_once(Message& message, const Channel& channel) {
+  if (const auto error = why_unreachable(message, channel)) return end(message, error);
+  Peer& to = peer(message.peer);
+  // Never before a message that is older.
+  if (!to.sends.empty() || !has_eager_credit(to, message.bytes)) return;
+  const Frame frame{FrameKind::message, message.tag, message.channel, 0, 0, message.bytes};
+  if (!write(message.peer, frame, message.data, message.bytes)) return;
+  to.eager_bytes += message.bytes + kEagerOverhead;
+  wire_.flush();
+  end(message, nullptr);
+}
+
+void Matcher::receive_at_once(Message& message, Channel& channel) {
+  const auto match = find_unexpected(channel, message);
+  if (match == channel.unexpected.end()) {
+    if (const auto error = why_unreachable(message, channel)) end(message, error);
+    return;
+  }
+  if (match->offer != 0) return;
+  const std::exception_ptr error = refusal(message, match->peer, match->bytes);
+  set_source(message, channel, match->peer, match->bytes);
+  if (error == nullptr && match->bytes != 0) std::memcpy(message.data, match->payload.get(), match->bytes);
+  drop(channel.unexpected, match);
+  end(message, error);
+}
+
+void Matcher::start(const MessagePtr& message) {
+  Channel& channel = channel_of(*message);
+  if (message->direction == Direction::send) {
+    open_.add(message);
+    message->stage = Stage::waiting;
+    peer(message->peer).sends.push_back(*message);
+    ++unfinished_;
+    return;
+  }
+  const auto match = find_unexpected(channel, *message);
+  if (match == channel.unexpected.end()) {
+    open_.add(message);
+    message->stage = Stage::posted;
+    channel.posted.push_back(*message);
+    ++unfinished_;
+    return;
+  }
+  const std::exception_ptr error = refusal(*message, match->peer, match->bytes);
+  open_.add(message);
+  ++unfinished_;
+  set_source(*message, channel, match->peer, match->bytes);
+  accept(*message, match->peer, match->offer, error);
+  drop(channel.unexpected, match);
+}
+
+std::exception_ptr Matcher::why_unreachable(const Message& message, const Channel& channel) const {
+  if (message.peer != kAnySource) {
+    const auto found = channel.gone.find(message.peer);
+    return found == channel.gone.end() ? nullptr : found->second;
+  }
+  // Somebody may still send as long as one other rank is there; alone, this rank itself may.
+  const std::size_t others = channel.members->peers.size() - 1;
+  return others > 0 && channel.gone.size() == others ? channel.gone.begin()->second : nullptr;
+}
+
+std::string Matcher::describe(const Message& message) const {
+  const bool send = message.direction == Direction::send;
+  const Members& members = *channels_.at(message.channel).members;
+  return concat(send ? "send" : "receive", " on rank ", members.rank, " of ", members.size(), send ? " to " : " from ",
+                message.rank == kAnySource ? std::string("any rank") : concat("rank ", message.rank), ", tag ",
+                message.tag, ", ", message.bytes, " bytes");
+}
+
+std::exception_ptr Matcher::refusal(const Message& receive, int source, std::size_t bytes) const {
+  if (bytes <= receive.bytes) return nullptr;
+  const std::vector<int>& peers = channels_.at(receive.channel).members->peers;
+  const auto rank = std::find(peers.begin(), peers.end(), source) - peers.begin();
+  return std::make_exception_ptr(MismatchError(
+      concat(describe(receive), ": the message of rank ", rank, " has ", bytes, " bytes; nothing was written")));
+}
+
+void Matcher::set_source(Message& receive, const Channel& channel, int source, std::size_t bytes) const {
+  const std::vector<int>& peers = channel.members->peers;
+  receive.status.source = static_cast<int>(std::find(peers.begin(), peers.end(), source) - peers.begin());
+  receive.status.bytes = receive.incoming = bytes;
+}
+
+// A message that is too large for its receive is accepted too: the answer says that nobody wants its pieces.
+void Matcher::accept(Message& receive, int source, std::uint64_t offer, const std::exception_ptr& error) noexcept {
+  receive.peer = source;
+  receive.other = offer;
+  receive.stage = Stage::accepting;
+  peer(source).answers.push_back(receive);
+  ++unwritten_;
+  if (error != nullptr) finish(receive, error);
+}
+
+void Matcher::end(Message& message, const std::exception_ptr& error) noexcept {
+  message.done = true;
+  message.error = error;
+}
+
+// Ends a message that was started.
+void Matcher::finish(Message& message, const std::exception_ptr& error) noexcept {
+  end(message, error);
+  --unfinished_;
+  ended_some_ = true;
+}
+
+// Takes the message out of everything that knows it. It may be gone afterwards.
+void Matcher::release(Message& message) noexcept {
+  if (message.stage == Stage::accepting || message.stage == Stage::cancelling) --unwritten_;
+  MessageQueue::remove(message);
+  message.stage = Stage::ended;
+  open_.remove(message);
+}
+
+// Ends a message of which nobody is to hear any more.
+void Matcher::abandon(Message& message, const std::exception_ptr& error) noexcept {
+  if (!message.done) finish(message, error);
+  release(message);
+}
+
+void Matcher::cancel(Message& message, const std::exception_ptr& reason) noexcept {
+  if (message.done || message.stage == Stage::fresh) return;
+  switch (message.stage) {
+    case Stage::offered:
+    case Stage::sending:
+      MessageQueue::remove(message);
+      message.stage = Stage::cancelling;
+      peer(message.peer).answers.push_back(message);
+      ++unwritten_;
+      finish(message, reason);
+      return;
+    case Stage::accepting:  // the answer will be that nobody wants the message
+      finish(message, reason);
+      return;
+    default:  // pieces that still come find nobody
+      abandon(message, reason);
+      return;
+  }
+}
+
+// --- what nobody has received --------------------------------------------------------------------------------------
+
+Matcher::UnexpectedList::iterator Matcher::find_unexpected(Channel& channel, const Message& receive) {
+  return std::find_if(channel.unexpected.begin(), channel.unexpected.end(), [&](const Unexpected& row) {
+    return row.tag == receive.tag && (receive.peer == kAnySource || receive.peer == row.peer);
+  });
+}
+
+void Matcher::keep(Channel& channel, int source, const Frame& frame, const Payload& payload) {
+  std::unique_ptr<std::byte[]> memory;
+  if (payload.size() != 0) memory = std::make_unique_for_overwrite<std::byte[]>(payload.size());
+  if (spare_.empty()) spare_.emplace_back();
+  payload.copy_to(memory.get());
+  spare_.front() = {source, frame.tag, frame.id, frame.bytes, std::move(memory)};
+  channel.unexpected.splice(channel.unexpected.end(), spare_, spare_.begin());
+}
+
+Matcher::UnexpectedList::iterator Matcher::drop(UnexpectedList& list, UnexpectedList::iterator which) noexcept {
+  constexpr std::size_t kSpare = 64;
+  freed(which->peer, which->offer != 0, which->bytes);
+  which->payload.reset();
+  if (spare_.size() >= kSpare) return list.erase(which);
+  const auto after = std::next(which);
+  spare_.splice(spare_.end(), list, which);
+  return after;
+}
+
+void Matcher::freed(int source, bool is_offer, std::size_t bytes) noexcept {
+  if (is_offer) {
+    ++peer(source).freed_offers;
+  } else {
+    peer(source).freed_bytes += bytes + kEagerOverhead;
+  }
+}
+
+Matcher::Kept Matcher::kept(int peer) const noexcept {
+  Kept all;
+  for (const auto& [number, channel] : channels_) {
+    for (const Unexpected& row : channel.unexpected) {
+      if (row.peer != peer) continue;
+      (row.offer != 0 ? all.offers : all.bytes) += row.offer != 0 ? 1 : row.bytes + kEagerOverhead;
+    }
+  }
+  return all;
+}
+
+Matcher::Awaited Matcher::awaited() const {
+  Awaited all;
+  open_.for_each([&](const Message& message) {
+    if (message.done) return;
+    const Members& members = *channels_.at(message.channel).members;
+    std::vector<bool>& ranks = all[message.channel];
+    ranks.resize(members.peers.size());
+    const int rank = is_matched_receive(message) ? message.status.source : message.rank;
+    if (rank != kAnySource) {
+      ranks[static_cast<std::size_t>(rank)] = true;
+    } else {
+      ranks.assign(members.peers.size(), true);
+    }
+  });
+  for (auto& [channel, ranks] : all) ranks[static_cast<std::size_t>(channels_.at(channel).members->rank)] = false;
+  return all;
+}
+
+bool Matcher::take_ended() noexcept { return std::exchange(ended_some_, false); }
+
+bool Matcher::busy() const noexcept { return unfinished_ > 0 || unwritten_ > 0; }
+
+}  // namespace gradwire::messages

@@ -1,0 +1,145 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// One send or receive, and what keeps those under way.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <vector>
+
+#include "gradwire/backend/backend.h"
+
+namespace gradwire::messages {
+
+class MessageQueue;
+
+// Written by the Matcher, but for the first six fields. `data` is touched only while `done` is false.
+struct Message {
+  enum class Direction : std::uint8_t { send, receive };
+  enum class Stage : std::uint8_t {
+    fresh,       // not begun
+    waiting,     // a send that nothing was written of
+    offered,     // a send whose offer was written
+    sending,     // a send that was accepted
+    posted,      // a receive without a message
+    accepting,   // a receive whose accept is to be written
+    receiving,   // a receive whose pieces come
+    cancelling,  // a send whose cancel is to be written
+    ended,
+  };
+
+  Message(Direction message_direction, std::uint64_t message_channel, int message_rank, std::uint32_t message_tag,
+          std::byte* buffer, std::size_t length)
+      : direction(message_direction),
+        channel(message_channel),
+        rank(message_rank),
+        tag(message_tag),
+        data(buffer),
+        bytes(length) {}
+
+  const Direction direction;
+  const std::uint64_t channel;
+  const int rank;  // of the other side, or kAnySource
+  const std::uint32_t tag;
+  std::byte* const data;
+  const std::size_t bytes;
+
+  Stage stage = Stage::fresh;
+  bool done = false;
+  int peer = kAnySource;     // the other side on the wire, once that is known
+  std::uint64_t id = 0;      // its number here, while it is under way
+  std::uint64_t other = 0;   // its number at the other side
+  std::size_t moved = 0;     // bytes of it written or read
+  std::size_t incoming = 0;  // a receive's: the size of the message that was matched
+  std::exception_ptr error;
+  Request::Status status;
+
+ private:
+  friend class MessageQueue;
+  MessageQueue* queue_ = nullptr;
+  Message* previous_ = nullptr;
+  Message* next_ = nullptr;
+};
+using MessagePtr = std::shared_ptr<Message>;
+
+// Messages in a row, linked through themselves: going from one queue to another takes no memory, so it cannot fail.
+// A message is in one queue at a time. Does not own its messages.
+class MessageQueue {
+ public:
+  MessageQueue() = default;
+  MessageQueue(const MessageQueue&) = delete;
+  MessageQueue& operator=(const MessageQueue&) = delete;
+
+  bool empty() const noexcept { return first_ == nullptr; }
+  Message* front() const noexcept { return first_; }
+  static Message* after(const Message& message) noexcept { return message.next_; }
+
+  void push_back(Message& message) noexcept {
+    message.queue_ = this;
+    message.previous_ = last_;
+    message.next_ = nullptr;
+    (last_ == nullptr ? first_ : last_->next_) = &message;
+    last_ = &message;
+  }
+  // Takes the message out of the queue that it is in, if any.
+  static void remove(Message& message) noexcept {
+    MessageQueue* const queue = message.queue_;
+    if (queue == nullptr) return;
+    (message.previous_ == nullptr ? queue->first_ : message.previous_->next_) = message.next_;
+    (message.next_ == nullptr ? queue->last_ : message.next_->previous_) = message.previous_;
+    message.queue_ = nullptr;
+    message.previous_ = message.next_ = nullptr;
+  }
+
+ private:
+  Message* first_ = nullptr;
+  Message* last_ = nullptr;
+};
+
+// The messages under way, each by a number that is not used again soon. Owns them.
+class MessageTable {
+ public:
+  // Gives the message its number. Throws std::bad_alloc, without effect.
+  void add(const MessagePtr& message) {
+    if (free_.empty()) {
+      if (free_.capacity() <= rows_.size()) free_.reserve(2 * rows_.size() + 16);  // so that remove() cannot fail
+      rows_.emplace_back();
+      free_.push_back(static_cast<std::uint32_t>(rows_.size() - 1));
+    }
+    const std::uint32_t row = free_.back();
+    free_.pop_back();
+    rows_[row].message = message;
+    message->id = (std::uint64_t{rows_[row].uses} << 32) | (row + 1);
+  }
+  void remove(Message& message) noexcept {
+    const auto row = static_cast<std::uint32_t>(message.id & 0xffff'ffffU) - 1;
+    ++rows_[row].uses;
+    free_.push_back(row);
+    const MessagePtr last = std::move(rows_[row].message);
+  }
+  // Null when there is no such message any more.
+  Message* find(std::uint64_t id) const noexcept {
+    const std::uint64_t row = (id & 0xffff'ffffU) - 1;
+    if (row >= rows_.size() || rows_[row].uses != id >> 32) return nullptr;
+    return rows_[row].message.get();
+  }
+  // Calls `visit(message)` for each; it may remove the message that it was given.
+  template <class Visit>
+  void for_each(Visit&& visit) const {
+    for (std::size_t row = 0; row < rows_.size(); ++row) {
+      if (rows_[row].message != nullptr) visit(*rows_[row].message);
+    }
+  }
+
+ private:
+  struct Row {
+    MessagePtr message;
+    std::uint32_t uses = 0;
+  };
+  std::vector<Row> rows_;
+  std::vector<std::uint32_t> free_;
+};
+
+}  // namespace gradwire::messages

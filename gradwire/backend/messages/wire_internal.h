@@ -1,0 +1,101 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// What a backend gives so that messages can be made of it: frames that move between peers, and a bell.
+//
+// A wire joins this endpoint with peers 0 to size() - 1, one of which may be the endpoint itself. The frames of a pair
+// of peers arrive whole and in the order in which they were written. A wire may refuse a frame for want of room; it
+// never waits.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+
+namespace gradwire::messages {
+
+enum class FrameKind : std::uint32_t {
+  message = 1,  // a whole small message
+  offer,        // a message is there; it stays with its sender until its receive is there
+  accept,       // the receive of an offer is there
+  piece,        // a part of an accepted message
+  cancel,       // the sender takes an offer back, or stops an accepted message
+  credit,       // room that the receiver of messages and offers has again
+  end,          // the sender's end of a channel; the payload says why
+};
+
+// As it lies in memory at the beginning of a frame: both sides are of one build on one kind of machine.
+struct Frame {
+  FrameKind kind = FrameKind::message;
+  std::uint32_t tag = 0;
+  std::uint64_t channel = 0;
+  // offer, cancel: the sender's number for the message. accept: that number again. piece: the receiver's number.
+  // credit: offers. end: the sender's rank.
+  std::uint64_t id = 0;
+  std::uint64_t reply = 0;  // accept: the receiver's number for the message; 0: the sender may forget the message
+  std::uint64_t bytes = 0;  // offer: of the whole message; message, piece, end: of the payload; credit: of messages
+};
+static_assert(sizeof(Frame) == 40);
+
+// The bytes that follow a frame.
+inline std::size_t payload_bytes(const Frame& frame) noexcept {
+  const bool has_payload =
+      frame.kind == FrameKind::message || frame.kind == FrameKind::piece || frame.kind == FrameKind::end;
+  return has_payload ? frame.bytes : 0;
+}
+
+// A payload where the wire has it: in one part or, at the end of a ring, in two. Valid during on_frame() only.
+struct Payload {
+  std::span<const std::byte> first;
+  std::span<const std::byte> second;
+
+  std::size_t size() const noexcept { return first.size() + second.size(); }
+  void copy_to(std::byte* to) const noexcept {
+    if (!first.empty()) std::memcpy(to, first.data(), first.size());
+    if (!second.empty()) std::memcpy(to + first.size(), second.data(), second.size());
+  }
+};
+
+// Takes the frames that have come.
+class FrameSink {
+ public:
+  // Returns false when there is no memory for the frame; nothing has changed then, and the wire keeps the frame and
+  // brings it again. Throws InternalError when the frame makes no sense. Does not write to the wire.
+  virtual bool on_frame(int peer, const Frame& frame, const Payload& payload) = 0;
+
+ protected:
+  ~FrameSink() = default;
+};
+
+// write(), read() and flush() are called by one thread at a time; size() and max_payload() by any; bell(), sleep() and
+// wake() by any thread beside them.
+class Wire {
+ public:
+  virtual ~Wire() = default;
+
+  virtual int size() const noexcept = 0;
+  // The bytes of the largest payload of one frame.
+  virtual std::size_t max_payload() const noexcept = 0;
+
+  // Writes a frame to a peer; `payload` is the caller's again at return. Returns false, without effect, when the wire
+  // cannot take the frame now; the bell rings when it can. Throws InternalError when the engine below fails.
+  virtual bool write(int peer, const Frame& frame, std::span<const std::byte> payload) = 0;
+
+  // Hands on what has come, each peer's frames in order, and keeps a frame that the sink refuses, with those behind it.
+  // Returns whether anything moved. Throws what write() and the sink throw.
+  virtual bool read(FrameSink& sink) = 0;
+
+  // Called after a round of reads and writes: tells the peers of it.
+  virtual void flush() = 0;
+
+  // A number that changes when a peer has written or made room.
+  virtual std::uint32_t bell() const noexcept = 0;
+  // Sleeps while the bell says `seen`, until wake(), or for `limit`. May end early. A wire that cannot be told of
+  // frames sleeps for `limit`.
+  virtual void sleep(std::uint32_t seen, std::chrono::microseconds limit) noexcept = 0;
+  // Ends the sleep() of this endpoint.
+  virtual void wake() noexcept = 0;
+};
+
+}  // namespace gradwire::messages

@@ -1,0 +1,84 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// Proves: a failure that one rank tells the others keeps its kind and its ranks, whatever they wait for; a rank that
+// died is not waited for.
+#include "gradwire/backend/rendezvous_internal.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "gradwire/base/error.h"
+#include "gradwire/store/hash_store.h"
+
+namespace gradwire {
+namespace {
+
+const Deadline kSoon = Deadline::after(std::chrono::minutes(1));
+
+// What a rank that waits gets when rank 2 has announced `error`.
+template <class Kind>
+Kind heard(const std::exception& error) {
+  HashStore store;
+  rendezvous::announce_failure(store, 2, error);
+  rendezvous::announce_failure(store, 3, InternalError("a later one"));
+  try {
+    rendezvous::await_key(store, "never", 0, kSoon);
+  } catch (const Kind& told) {
+    return told;
+  }
+  throw InternalError("another kind came");
+}
+
+TEST(Rendezvous, AFailureKeepsItsKindAndItsRanks) {
+  EXPECT_EQ(heard<TimeoutError>(TimeoutError("rendezvous failed: late", {1, 4})).peers(), (std::vector<int>{1, 4}));
+  EXPECT_EQ(heard<PeerError>(PeerError("rendezvous failed: dead", {5})).peers(), std::vector<int>{5});
+  EXPECT_STREQ(heard<MismatchError>(MismatchError("rendezvous failed: a|b\nc")).what(), "rendezvous failed: a|b\nc");
+  EXPECT_STREQ(heard<ResourceError>(ResourceError("no memory")).what(),
+               "rendezvous failed on rank 2: ResourceError: no memory");
+}
+
+TEST(Rendezvous, AFailureOfARanksOwnBecomesAPeerErrorThatNamesTheRank) {
+  const PeerError told = heard<PeerError>(InvalidArgument("another host"));
+  EXPECT_EQ(told.peers(), std::vector<int>{2});
+  EXPECT_STREQ(told.what(), "rendezvous failed on rank 2: InvalidArgument: another host");
+  EXPECT_EQ(heard<PeerError>(AbortedError("Ctrl-C")).peers(), std::vector<int>{2});
+}
+
+TEST(Rendezvous, TextThatMakesNoSenseIsSaidToBeThat) {
+  EXPECT_THROW(rendezvous::throw_failure(""), InternalError);
+  EXPECT_THROW(rendezvous::throw_failure("carrots 1,2|text"), InternalError);
+}
+
+TEST(Rendezvous, ARankThatDiedIsNotWaitedFor) {
+  HashStore store;
+  rendezvous::register_rank(store, 0);
+  const std::string mine = store.get("process/0");
+  EXPECT_TRUE(rendezvous::dead_ranks(store, std::vector<int>{0, 1}).empty());
+  store.set("process/1", mine.substr(0, mine.find(' ')) + " 1 0 0");  // process 1 did not start at 0
+  EXPECT_EQ(rendezvous::dead_ranks(store, std::vector<int>{0, 1}), std::vector<int>{1});
+  try {
+    rendezvous::await_key(store, "of rank 1", 1, kSoon);
+    ADD_FAILURE() << "rank 1 is dead";
+  } catch (const PeerError& error) {
+    EXPECT_EQ(error.peers(), std::vector<int>{1}) << error.what();
+  }
+  // What it said before it died counts.
+  store.set("of rank 1", "value");
+  EXPECT_EQ(rendezvous::await_key(store, "of rank 1", 1, kSoon), "value");
+}
+
+TEST(Rendezvous, ADeadlineNamesTheRankThatIsAwaited) {
+  HashStore store;
+  try {
+    rendezvous::await_key(store, "of rank 7", 7, Deadline::after(Milliseconds(1)));
+    ADD_FAILURE() << "nobody set the key";
+  } catch (const TimeoutError& error) {
+    EXPECT_EQ(error.peers(), std::vector<int>{7});
+  }
+}
+
+}  // namespace
+}  // namespace gradwire

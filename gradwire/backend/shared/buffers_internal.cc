@@ -1,0 +1,74 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/backend/shared/buffers_internal.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace gradwire::shared {
+namespace {
+
+constexpr std::uint64_t kEverywhere = 1;  // the segment of ranks that are threads: all memory
+constexpr std::size_t kSliceAlignment = 64;
+
+}  // namespace
+
+Buffers::Buffers(World& world, Region region) : world_(world), region_(std::move(region)), layout_(world.size()) {}
+
+Location Buffers::locate(const void* data, std::size_t bytes) {
+  const auto* begin = static_cast<const std::byte*>(data);
+  if (world_.shares_all_memory()) return {kEverywhere, reinterpret_cast<std::uint64_t>(begin)};
+  auto& cache = cached_segment_;
+  if (cache.generation != world_.segments().generation()) {
+    cache = {};
+    cache.generation = world_.segments().generation();
+  }
+  if (cache.segment == 0 || begin < cache.begin || begin + bytes > cache.begin + cache.bytes) {
+    const auto found = world_.segments().find(data, bytes);
+    if (!found) return {};
+    cache.segment = found->location.segment;
+    cache.begin = found->begin;
+    cache.bytes = found->bytes;
+    cache.base = found->region.base.get();
+    cache.stride = found->region.stride;
+  }
+  return {cache.segment, static_cast<std::uint64_t>(begin - cache.begin)};
+}
+
+Location Buffers::locate(const Offer& offer, const void* otherwise, std::size_t bytes) {
+  if (!offer.reachable) return {};
+  if (offer.parts.empty()) return locate(otherwise, bytes);
+  const Location first = locate(offer.parts[0].data, offer.parts[0].count);
+  for (const ConstSlice& part : offer.parts) {
+    if (locate(part.data, part.count).segment != first.segment) return {};
+  }
+  return first;
+}
+
+std::byte* Buffers::resolve(int peer, std::uint64_t offset) const noexcept {
+  if (world_.shares_all_memory()) return reinterpret_cast<std::byte*>(offset);
+  return cached_segment_.base + static_cast<std::size_t>(peer) * cached_segment_.stride + offset;
+}
+
+std::size_t Buffers::slice_of(std::size_t parts) const noexcept {
+  return layout_.window / parts / kSliceAlignment * kSliceAlignment;
+}
+
+void Buffers::stage(const Offer& offer, std::size_t begin) const noexcept {
+  if (offer.parts.empty()) return;
+  const std::size_t slice = slice_of(offer.parts.size());
+  std::byte* area = input_area(world_.rank());
+  for (std::size_t i = 0; i < offer.parts.size(); ++i) {
+    const ConstSlice& part = offer.parts[i];
+    if (part.count <= begin) continue;
+    std::memcpy(area + i * slice, static_cast<const std::byte*>(part.data) + begin,
+                std::min(slice, part.count - begin));
+  }
+}
+
+const std::byte* Buffers::staged_part(int peer, std::size_t part, std::size_t parts) const noexcept {
+  return input_area(peer) + part * slice_of(parts);
+}
+
+}  // namespace gradwire::shared

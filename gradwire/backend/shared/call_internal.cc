@@ -1,0 +1,105 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/backend/shared/call_internal.h"
+
+#include <vector>
+
+#include "gradwire/backend/shared/failure_internal.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/strings.h"
+
+namespace gradwire::shared {
+
+std::string Call::name() const {
+  return concat(name_of(operation_), " (call ", sequence_, ") on rank ", rank(), " of ", size());
+}
+
+void Call::begin(Operation operation, const CallOptions& options) noexcept {
+  operation_ = operation;
+  options_ = options;
+  machine_.set_deadline(options.deadline);
+}
+
+void Call::finish() noexcept {
+  steps_.finish();
+  ++sequence_;
+}
+
+Fingerprint Call::fingerprint(DType dtype, std::size_t count, ReduceOp op, int root) const noexcept {
+  Fingerprint mine = fingerprint_of(operation_, dtype, count, op, root);
+  mine.sequence = sequence_;
+  mine.tag = options_.tag;
+  return mine;
+}
+
+void Call::enter(const Fingerprint& mine, Location location) {
+  trace::point("collective.entry", rank(), sequence_);
+  require(steps_.enter({mine, location}, buffers_.lends(location)));
+  compare_fingerprints(mine);
+}
+
+void Call::meet() { require(steps_.meet()); }
+
+bool Call::all_in_place() const noexcept {
+  const std::uint64_t segment = steps_.card(rank()).location.segment;
+  bool all = segment != 0;
+  for (int peer = 0; all && peer < size(); ++peer) all = steps_.card(peer).location.segment == segment;
+  return all;
+}
+
+bool Call::any_in_place() const noexcept {
+  bool any = false;
+  for (int peer = 0; peer < size(); ++peer) any = any || steps_.card(peer).location.segment != 0;
+  return any;
+}
+
+void Call::publish_parts(const Offer& offer, Location location, std::span<const std::size_t> expected) {
+  auto& entries = buffers_.slot(rank()).parts[(steps_.step() + 1) & 1];  // read after the step that comes next
+  for (std::size_t i = 0; i < offer.parts.size(); ++i) {
+    const ConstSlice& part = offer.parts[i];
+    const std::uint64_t offset = location.segment == 0 ? 0 : buffers_.locate(part.data, part.count).offset;
+    entries[i] = {offset, part.count, expected.empty() ? 0 : expected[i]};
+  }
+}
+
+void Call::compare_fingerprints(const Fingerprint& mine) const {
+  bool equal = true;
+  for (int peer = 0; peer < size(); ++peer) equal = equal && steps_.card(peer).fingerprint == mine;
+  if (equal) return;
+  std::vector<Fingerprint> all;
+  for (int peer = 0; peer < size(); ++peer) all.push_back(steps_.card(peer).fingerprint);
+  require_same(all, rank());
+}
+
+std::vector<int> Call::missing_ranks() const {
+  std::vector<int> missing;
+  for (int peer = 0; peer < size(); ++peer) {
+    if (!steps_.has_arrived(peer)) missing.push_back(peer);
+  }
+  return missing;
+}
+
+void Call::throw_end(const StepEnd& end) const {
+  switch (end.kind) {
+    case StepEnd::Kind::own_failure:
+      std::rethrow_exception(steps_.reason());
+    case StepEnd::Kind::peer_failed:
+      throw_failure_of(end.peer, steps_.report_of(end.peer), name());
+    case StepEnd::Kind::peer_left:
+      throw PeerError(concat(name(), ": rank ", end.peer, " left the group before it did its part"), {end.peer});
+    case StepEnd::Kind::peer_died:
+      throw PeerError(
+          concat(name(), ": rank ", end.peer, " (", world_.describe_peer(end.peer), ") died before it did its part"),
+          {end.peer});
+    case StepEnd::Kind::interrupted:
+      throw AbortedError(concat(name(), ": interrupted on this rank"));
+    case StepEnd::Kind::deadline:
+    case StepEnd::Kind::met:
+      break;
+  }
+  std::vector<int> missing = missing_ranks();
+  if (missing.empty()) missing = {end.peer};  // it came after the deadline
+  throw TimeoutError(concat(name(), ": the deadline passed while waiting for ", name_ranks(missing)), missing);
+}
+
+}  // namespace gradwire::shared

@@ -1,0 +1,82 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/backend/shared/failure_internal.h"
+
+#include <cstring>
+#include <vector>
+
+#include "gradwire/backend/backend.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/strings.h"
+
+namespace gradwire::shared {
+namespace {
+
+std::uint64_t to_mask(const std::vector<int>& ranks) noexcept {
+  std::uint64_t mask = 0;
+  for (const int rank : ranks) mask |= std::uint64_t{1} << static_cast<unsigned>(rank);
+  return mask;
+}
+
+std::vector<int> to_ranks(std::uint64_t mask) {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < kMaxWorldSize; ++rank) {
+    if ((mask >> static_cast<unsigned>(rank) & 1U) != 0) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+FailureReport make_report(FailureKind kind, std::uint64_t culprits, std::string_view reason) noexcept {
+  FailureReport report{};
+  report.kind = kind;
+  report.culprits = culprits;
+  set_reason(report, reason);
+  return report;
+}
+
+}  // namespace
+
+void set_reason(FailureReport& report, std::string_view reason) noexcept {
+  std::memset(report.reason, 0, sizeof(report.reason));
+  reason.copy(report.reason, sizeof(report.reason) - 1);
+}
+
+std::string reason_of(const FailureReport& report) {
+  return {report.reason, ::strnlen(report.reason, sizeof(report.reason))};
+}
+
+FailureReport report_of(const std::exception_ptr& error) noexcept {
+  try {
+    std::rethrow_exception(error);
+  } catch (const PeerError& e) {
+    return make_report(FailureKind::peer, to_mask(e.peers()), e.what());
+  } catch (const TimeoutError& e) {
+    return make_report(FailureKind::timeout, to_mask(e.peers()), e.what());
+  } catch (const MismatchError& e) {
+    return make_report(FailureKind::mismatch, 0, e.what());
+  } catch (const AbortedError& e) {
+    return make_report(FailureKind::aborted, 0, e.what());
+  } catch (const std::exception& e) {
+    return make_report(FailureKind::other, 0, e.what());
+  } catch (...) {
+    return make_report(FailureKind::other, 0, "an exception that is no std::exception");
+  }
+}
+
+void throw_failure_of(int peer, const FailureReport& report, std::string_view call) {
+  const std::string message = concat(call, ": rank ", peer, " failed: ", reason_of(report));
+  switch (report.kind) {
+    case FailureKind::mismatch:
+      throw MismatchError(message);
+    case FailureKind::timeout:
+      throw TimeoutError(message, to_ranks(report.culprits));
+    case FailureKind::peer:
+      throw PeerError(message, to_ranks(report.culprits));
+    case FailureKind::aborted:
+    case FailureKind::other:
+      break;
+  }
+  throw PeerError(message, {peer});
+}
+
+}  // namespace gradwire::shared

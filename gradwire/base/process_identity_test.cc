@@ -1,0 +1,58 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// Proves: a process that runs is never taken for dead; one that ended is known as soon as it has, reaped or not; what
+// cannot be seen counts as alive.
+#include "gradwire/base/process_identity.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <csignal>
+#include <string>
+
+namespace gradwire {
+namespace {
+
+TEST(ProcessIdentity, ThisProcessIsAliveAndItsNamesDiffer) {
+  const std::string one = process_identity();
+  EXPECT_TRUE(may_be_alive(one));
+  EXPECT_NE(one, process_identity());
+  EXPECT_EQ(describe_process(one), "process " + std::to_string(::getpid()));
+}
+
+TEST(ProcessIdentity, AProcessThatEndedIsDeadBeforeItsParentHasReapedIt) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::pipe(ends.data()), 0);
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    const std::string name = process_identity();
+    if (::write(ends[1], name.data(), name.size()) < 0) ::_exit(1);
+    ::pause();
+    ::_exit(0);
+  }
+  std::array<char, 256> buffer{};
+  ASSERT_GT(::read(ends[0], buffer.data(), buffer.size() - 1), 0);
+  const std::string name = buffer.data();
+  EXPECT_TRUE(may_be_alive(name));
+  ::kill(child, SIGKILL);
+  siginfo_t about{};
+  ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(child), &about, WEXITED | WNOWAIT), 0);
+  EXPECT_FALSE(may_be_alive(name)) << "a zombie runs no more";
+  ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+  EXPECT_FALSE(may_be_alive(name));
+  ::close(ends[0]);
+  ::close(ends[1]);
+}
+
+TEST(ProcessIdentity, WhatCannotBeSeenFromHereMayBeAlive) {
+  EXPECT_TRUE(may_be_alive(""));
+  EXPECT_TRUE(may_be_alive("no sense"));
+  EXPECT_TRUE(may_be_alive("another-boot/pid:[1] 1 1 0"));
+  EXPECT_EQ(describe_process(""), "process of unknown number");
+}
+
+}  // namespace
+}  // namespace gradwire
