@@ -13,31 +13,27 @@
 namespace gradwire::testing {
 namespace {
 
-// How long a rank waits for its peers where one never comes. Nobody is told of a death before the dead rank was met.
-constexpr Milliseconds kMeeting{2500};
 constexpr Milliseconds kDeadline{1000};
 
 // The survivors of a rendezvous without the victim: they may have met it, so the world may have come to be.
 void meet_without(Member& self) {
-  self.learn(
-      [&] {
-        self.join(kMeeting);
-        self.make_calls_for_ever();
-      },
-      true);
+  self.learn([&] {
+    self.join();
+    self.make_calls_for_ever();
+  });
   self.after_death();
 }
 
 void before_it_connects(Member& self) {
   if (!self.is_victim()) return meet_without(self);
   const Trigger trigger("rendezvous.begin", 0, [&self] { self.die(); });
-  self.join(kMeeting);
+  self.join();
 }
 
 void when_it_has_connected(Member& self) {
   if (!self.is_victim()) return meet_without(self);
   const Trigger trigger("rendezvous.connected", 0, [&self] { self.die(); });
-  self.join(kMeeting);
+  self.join();
 }
 
 void while_they_meet(Member& self) {
@@ -47,7 +43,7 @@ void while_they_meet(Member& self) {
     self.stage().death.stamp_in(from_now);
     kill_this_process_after(from_now);
   });
-  self.join(kMeeting);
+  self.join();
   self.make_calls_for_ever();
 }
 
@@ -114,7 +110,7 @@ void another_user(Member& self) {
   if (self.is_victim()) {
     self.stage().death.stamp();
     become_nobody();
-    EXPECT_THROW(self.join(kMeeting), Error);
+    EXPECT_THROW(self.join(), Error);
     return;
   }
   meet_without(self);

@@ -243,39 +243,42 @@ void from_a_stopped_rank(Member& self) {
   self.after_nothing();
 }
 
-// The victim gives a send up: its receiver hears of it, unless all had come, and the next message takes its place.
+// A receive from the victim, which may have given the message up: whether the message came. Where the victim gave up
+// before it had said a word of it, its next message comes instead, and the size tells.
+std::size_t receive_if_not_given_up(Member& self) {
+  Bytes got(kInPieces);
+  const auto receive = self.channel().irecv(got.data(), got.size(), self.victim(), kTag);
+  self.stage().ready.raise();
+  try {
+    got.resize(receive->wait(guard()).bytes);
+    if (got != message(self, got.size(), self.victim())) Member::report(Complaint::wrong, "a message differs");
+    return got.size();
+  } catch (const PeerError& error) {
+    if (error.peers() != std::vector<int>{self.victim()}) Member::report(Complaint::unnamed, error.what());
+  } catch (const TimeoutError& error) {
+    Member::report(Complaint::hang, concat("the cancel did not arrive: ", error.what()));
+  }
+  return 0;
+}
+
+// The victim gives a send up: its receiver hears of it, unless all had come, and the next message comes whole.
 void cancelled_send(Member& self) {
   self.join();
   self.warm_up();
   const bool receiver_first = self.random().below(2) == 0;
   const std::size_t looks = self.random().below(400);
   const int receiver = (self.victim() + 1) % self.size();
-  Bytes sent = message(self, kInPieces, self.victim());
   if (self.is_victim()) {
+    const Bytes given_up = message(self, kInPieces, self.victim());
     if (receiver_first) self.stage().ready.await(1);
-    auto request = self.channel().isend(sent.data(), sent.size(), receiver, kTag);
+    auto request = self.channel().isend(given_up.data(), given_up.size(), receiver, kTag);
     for (std::size_t i = 0; i < looks && !request->done(); ++i) shared::spin_pause();
     request.reset();
     const Bytes next = message(self, kEager, self.victim());
     self.channel().isend(next.data(), next.size(), receiver, kTag)->wait(guard());
-  } else if (self.rank() == receiver) {
-    Bytes got(kInPieces);
-    const auto receive = self.channel().irecv(got.data(), got.size(), self.victim(), kTag);
-    self.stage().ready.raise();
-    try {
-      const std::size_t bytes = receive->wait(guard()).bytes;
-      // Given up before it was offered: the next message has come in its place, and nothing else will.
-      got.resize(bytes);
-      if (got != message(self, bytes, self.victim())) Member::report(Complaint::wrong, "a message differs");
-      if (bytes == kEager) return self.after_nothing();
-    } catch (const PeerError& error) {
-      if (error.peers() != std::vector<int>{self.victim()}) Member::report(Complaint::unnamed, error.what());
-    } catch (const TimeoutError& error) {
-      Member::report(Complaint::hang, concat("the cancel did not arrive: ", error.what()));
-    }
+  } else if (self.rank() == receiver && receive_if_not_given_up(self) != kEager) {
     Bytes next(kEager);
-    const auto second = self.channel().irecv(next.data(), next.size(), self.victim(), kTag);
-    wait_for(self, *second, next);
+    wait_for(self, *self.channel().irecv(next.data(), next.size(), self.victim(), kTag), next);
   }
   self.after_nothing();
 }
