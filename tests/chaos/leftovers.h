@@ -1,16 +1,17 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// What a group of processes could leave behind, and a check that it did not.
+// What a group of processes could leave behind, and what a group could leave behind in a process that goes on.
 #pragma once
 
 #include <set>
 #include <string>
+#include <vector>
 
 #include "tests/conformance/child_process.h"
 
 namespace gradwire::testing {
 
-// From construction to expect_none(): temporary files of this process and its children go to a folder of their own, and
+// From construction to find(): temporary files of this process and its children go to a folder of their own, and
 // orphans of its children become its own children.
 class Leftovers {
  public:
@@ -19,8 +20,9 @@ class Leftovers {
   Leftovers(const Leftovers&) = delete;
   Leftovers& operator=(const Leftovers&) = delete;
 
-  // Adds failures for every child process, file in the temporary folder, or new file in /dev/shm.
-  void expect_none() const;
+  // One line for every child process, file in the temporary folder, or new file in /dev/shm. Call it when all children
+  // that the test started are reaped.
+  std::vector<std::string> find() const;
 
  private:
   TemporaryFolder folder_;
@@ -28,12 +30,22 @@ class Leftovers {
   std::set<std::string> shared_before_;
 };
 
-// Resident memory of this process in KiB, descriptors and mappings it holds.
+// Waits for the end of a child (or of an orphan that has become one). False when the child comes to none: then it is
+// killed.
+bool reap(pid_t child);
+
+// What this process holds.
 struct Footprint {
   long resident_kib = 0;
   long descriptors = 0;
   long mappings = 0;
+  long shared_mappings = 0;  // of memory that other processes map, too
+  long threads = 0;
 };
 Footprint footprint();
+
+// "" when this process holds no more descriptors, threads and shared mappings than `before`, else what it holds. Gives
+// threads that have just been joined the time to leave the kernel's list.
+std::string grown_since(const Footprint& before);
 
 }  // namespace gradwire::testing

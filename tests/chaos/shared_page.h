@@ -37,6 +37,10 @@ class SharedPage {
 class DeathClock {
  public:
   void stamp() noexcept { time_.store(now(), std::memory_order_relaxed); }
+  // For a death that is certain to come.
+  void stamp_in(std::chrono::nanoseconds from_now) noexcept {
+    time_.store(now() + from_now.count(), std::memory_order_relaxed);
+  }
   bool stamped() const noexcept { return time_.load(std::memory_order_relaxed) != 0; }
   double milliseconds_since() const noexcept {
     return static_cast<double>(now() - time_.load(std::memory_order_relaxed)) * 1e-6;

@@ -86,6 +86,10 @@ void Call::throw_end(const StepEnd& end) const {
     case StepEnd::Kind::peer_failed:
       throw_failure_of(end.peer, steps_.report_of(end.peer), name());
     case StepEnd::Kind::peer_left:
+      // A rank that hears of a death elsewhere, on a duplicate say, may leave at once. The cause is the dead rank.
+      for (const int other : world_.gone()) {
+        if (!steps_.has_arrived(other)) throw_end({StepEnd::Kind::peer_died, other});
+      }
       throw PeerError(concat(name(), ": rank ", end.peer, " left the group before it did its part"), {end.peer});
     case StepEnd::Kind::peer_died:
       throw PeerError(

@@ -34,6 +34,14 @@ std::optional<SegmentTable::Found> SegmentTable::find(const void* data, std::siz
   return std::nullopt;
 }
 
+std::vector<int> World::gone() const {
+  std::vector<int> ranks;
+  for (int peer = 0; peer < size_; ++peer) {
+    if (is_gone(peer)) ranks.push_back(peer);
+  }
+  return ranks;
+}
+
 std::uint64_t mix(std::uint64_t a, std::uint64_t b) noexcept {
   // The finalizer of SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014).
   std::uint64_t z = a * 0x9e3779b97f4a7c15U + b + 0x632be59bd9b4e019U;

@@ -89,6 +89,8 @@ class World {
 
   // Whether the process of `peer` has ended. A system call.
   virtual bool is_gone(int peer) const noexcept = 0;
+  // All ranks whose processes have ended, in ascending order.
+  std::vector<int> gone() const;
 
   // "process 4711", for messages.
   virtual std::string describe_peer(int peer) const = 0;

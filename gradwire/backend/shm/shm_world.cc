@@ -67,8 +67,7 @@ ShmWorld::Offer ShmWorld::make_and_send(std::uint64_t key, std::size_t bytes, De
       case Sent::sent:
         break;
       case Sent::closed:
-        throw PeerError(concat("rank ", peer, " (", describe_peer(peer), ") is gone: it cannot be sent memory"),
-                        {peer});
+        throw_absent(peer, check);
       case Sent::late:
         throw TimeoutError(concat("the deadline passed while rank ", peer, " took no memory"), {peer});
     }
@@ -77,7 +76,7 @@ ShmWorld::Offer ShmWorld::make_and_send(std::uint64_t key, std::size_t bytes, De
 }
 
 ShmWorld::Offer ShmWorld::receive(std::uint64_t key, Deadline deadline, const std::function<void()>& check) {
-  for (;;) {
+  for (Received received = Received::nothing;;) {
     {
       const MutexLock lock(mutex_);
       if (const auto found = early_.find(key); found != early_.end()) {
@@ -86,10 +85,7 @@ ShmWorld::Offer ShmWorld::receive(std::uint64_t key, Deadline deadline, const st
         return offer;
       }
       Packet packet;
-      const Received received = receive_packet(sockets_[0].get(), packet, kSlice);
-      if (received == Received::closed) {
-        throw PeerError(concat("rank 0 (", describe_peer(0), ") is gone: no memory comes from it"), {0});
-      }
+      received = receive_packet(sockets_[0].get(), packet, kSlice);
       if (received == Received::packet && packet.bytes.size() >= sizeof(key)) {
         std::uint64_t sent = 0;
         std::memcpy(&sent, packet.bytes.data(), sizeof(sent));
@@ -99,10 +95,21 @@ ShmWorld::Offer ShmWorld::receive(std::uint64_t key, Deadline deadline, const st
         continue;
       }
     }
+    if (received == Received::closed) throw_absent(0, check);
     check();
     throw_if_interrupted("allocate");
     if (deadline.expired()) throw TimeoutError("the deadline passed while waiting for rank 0 to share memory", {0});
   }
+}
+
+// A rank closes its socket at its death, or when it leaves because it has heard of another's.
+void ShmWorld::throw_absent(int peer, const std::function<void()>& check) const {
+  check();  // what it said itself comes first
+  const std::vector<int> dead = gone();
+  const int culprit = dead.empty() ? peer : dead.front();
+  throw PeerError(concat("rank ", culprit, " (", describe_peer(culprit), dead.empty() ? ") left" : ") died",
+                         " before all ranks had the memory that rank 0 shares"),
+                  {culprit});
 }
 
 bool ShmWorld::is_gone(int peer) const noexcept {

@@ -39,6 +39,7 @@ class ShmWorld final : public shared::World {
     std::string refusal;
   };
   Offer make_and_send(std::uint64_t key, std::size_t bytes, Deadline deadline, const std::function<void()>& check);
+  [[noreturn]] void throw_absent(int peer, const std::function<void()>& check) const;
   Offer receive(std::uint64_t key, Deadline deadline, const std::function<void()>& check);
 
   std::vector<UniqueFd> sockets_;
