@@ -1,0 +1,180 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// Proves, step by step, what the matcher does at the edges: cancelled offers, credits, sizes, ends of channels.
+#include "gradwire/backend/messages/matcher_internal.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gradwire/backend/messages/simulated_wire_test_support.h"
+#include "gradwire/base/error.h"
+
+namespace gradwire::messages {
+namespace {
+
+using Direction = Message::Direction;
+
+constexpr std::uint64_t kChannel = 5;
+constexpr std::size_t kCapacity = 2000;
+
+class MatcherTest : public ::testing::Test {
+ protected:
+  static constexpr Limits kLimits{.eager_message = 100, .eager_bytes = 3 * (100 + kEagerOverhead), .offers = 2};
+
+  MatcherTest() {
+    for (int rank = 0; rank < 2; ++rank) {
+      matchers_[rank].add_channel(kChannel, std::make_shared<Members>(Members{rank, std::vector<int>{0, 1}}));
+    }
+  }
+
+  MessagePtr post(int rank, Direction direction, std::vector<std::byte>& buffer, std::uint32_t tag = 1) {
+    auto message = std::make_shared<Message>(direction, kChannel, 1 - rank, tag, buffer.data(), buffer.size());
+    if (!matchers_[rank].end_at_once(*message)) matchers_[rank].start(message);
+    return message;
+  }
+  void settle() {
+    while (matchers_[0].poll() || matchers_[1].poll()) {
+    }
+  }
+  static std::string error_of(const MessagePtr& message) {
+    if (!message->done) return "not done";
+    try {
+      if (message->error != nullptr) std::rethrow_exception(message->error);
+    } catch (const std::exception& error) {
+      return describe(error);
+    }
+    return "";
+  }
+  static std::exception_ptr given_up() { return std::make_exception_ptr(AbortedError("given up")); }
+
+  SimulatedNet net_{2, kCapacity};
+  SimulatedWire wires_[2]{{net_, 0}, {net_, 1}};
+  Matcher matchers_[2]{{wires_[0], kLimits}, {wires_[1], kLimits}};
+  std::vector<std::byte> large_ = std::vector<std::byte>(5000, std::byte{1});
+  std::vector<std::byte> room_ = std::vector<std::byte>(5000);
+};
+
+TEST_F(MatcherTest, AnOfferThatIsCancelledBeforeItsReceiveWasNeverMade) {
+  const auto send = post(0, Direction::send, large_);
+  settle();
+  EXPECT_EQ(matchers_[1].kept(0).offers, 1U);
+  matchers_[0].cancel(*send, given_up());
+  settle();
+  EXPECT_EQ(matchers_[1].kept(0).offers, 0U);
+  const auto receive = post(1, Direction::receive, room_);
+  settle();
+  EXPECT_EQ(error_of(receive), "not done");
+  EXPECT_FALSE(matchers_[0].busy());
+}
+
+TEST_F(MatcherTest, ASendThatIsCancelledAfterItsReceiveWasThereEndsTheReceive) {
+  // Accepted, and no piece has gone: there is no room for one.
+  const auto receive = post(1, Direction::receive, room_);
+  const auto send = post(0, Direction::send, large_);
+  matchers_[0].poll();  // the offer
+  matchers_[1].poll();  // the accept
+  while (net_.write(0, 1, {FrameKind::credit}, {})) {
+  }
+  matchers_[0].poll();
+  EXPECT_EQ(send->stage, Message::Stage::sending);
+  EXPECT_EQ(send->moved, 0U);
+  matchers_[0].cancel(*send, given_up());
+  settle();
+  EXPECT_NE(error_of(receive).find("PeerError: receive on rank 1 of 2"), std::string::npos) << error_of(receive);
+  EXPECT_NE(error_of(receive).find("rank 0, gave up"), std::string::npos) << error_of(receive);
+  EXPECT_FALSE(matchers_[0].busy() || matchers_[1].busy());
+}
+
+TEST_F(MatcherTest, AReceiveThatIsCancelledAfterItHadMatchedUsesItsMessageUp) {
+  const auto receive = post(1, Direction::receive, room_);
+  const auto send = post(0, Direction::send, large_);
+  matchers_[0].poll();
+  matchers_[1].poll();
+  matchers_[0].poll();
+  matchers_[1].cancel(*receive, given_up());
+  const std::vector<std::byte> then = room_;
+  settle();
+  EXPECT_EQ(error_of(send), "");
+  EXPECT_EQ(room_, then) << "written after its end";
+  EXPECT_FALSE(matchers_[0].busy() || matchers_[1].busy());
+}
+
+TEST_F(MatcherTest, ALargeMessageForASmallBufferIsRefusedAndDoesNotTravel) {
+  std::vector<std::byte> small(10, std::byte{7});
+  const auto receive = post(1, Direction::receive, small);
+  const auto send = post(0, Direction::send, large_);
+  settle();
+  EXPECT_NE(error_of(receive).find("MismatchError"), std::string::npos);
+  EXPECT_EQ(error_of(send), "");
+  EXPECT_EQ(small, std::vector<std::byte>(10, std::byte{7}));
+}
+
+TEST_F(MatcherTest, BeyondItsCreditASmallMessageWaitsAtItsSenderAndComesInOrder) {
+  std::vector<std::vector<std::byte>> sent;
+  for (int i = 0; i < 10; ++i) sent.emplace_back(100, static_cast<std::byte>(i));
+  std::vector<MessagePtr> sends;
+  for (auto& buffer : sent) sends.push_back(post(0, Direction::send, buffer));
+  settle();
+  EXPECT_TRUE(sends[2]->done) << "within the credit";
+  EXPECT_FALSE(sends[3]->done) << "beyond it";
+  EXPECT_EQ(matchers_[1].kept(0).bytes, kLimits.eager_bytes);
+  EXPECT_EQ(matchers_[1].kept(0).offers, kLimits.offers);
+  for (int i = 0; i < 10; ++i) {
+    std::vector<std::byte> received(100);
+    const auto receive = post(1, Direction::receive, received);
+    settle();
+    EXPECT_EQ(error_of(receive), "");
+    EXPECT_EQ(received, sent[static_cast<std::size_t>(i)]) << "message " << i;
+  }
+  for (const auto& send : sends) EXPECT_EQ(error_of(send), "");
+}
+
+TEST_F(MatcherTest, TheEndOfAChannelReachesTheOthersBehindWhatWasSent) {
+  std::vector<std::byte> small(10, std::byte{3});
+  const auto sent = post(0, Direction::send, small);
+  const auto lost = post(0, Direction::send, large_, 2);
+  const std::string text = "rank 0 left the group";
+  matchers_[0].end_channel(kChannel, given_up(), &text);
+  matchers_[0].remove_channels(kChannel, kChannel);
+  EXPECT_NE(error_of(lost).find("given up"), std::string::npos);
+  settle();
+  std::vector<std::byte> received(10);
+  EXPECT_EQ(error_of(post(1, Direction::receive, received)), "");
+  EXPECT_EQ(received, small);
+  EXPECT_EQ(error_of(post(1, Direction::receive, received)), "PeerError: rank 0 left the group");
+  EXPECT_EQ(error_of(post(1, Direction::send, large_)), "PeerError: rank 0 left the group");
+  EXPECT_FALSE(matchers_[0].busy() || matchers_[1].busy());
+}
+
+TEST_F(MatcherTest, WhatComesForAChannelThatWasRemovedIsDroppedAndItsCreditGivenBack) {
+  matchers_[1].end_channel(kChannel, given_up(), nullptr);
+  matchers_[1].remove_channels(kChannel, kChannel);
+  std::vector<std::vector<std::byte>> sent(40, std::vector<std::byte>(100));
+  for (auto& buffer : sent) {
+    const auto send = post(0, Direction::send, buffer);
+    settle();
+    EXPECT_EQ(error_of(send), "");
+  }
+  EXPECT_EQ(matchers_[1].kept(0).bytes, 0U);
+}
+
+TEST_F(MatcherTest, MessagesMayComeBeforeTheirChannel) {
+  const auto members = [](int rank) { return std::make_shared<Members>(Members{rank, std::vector<int>{1, 0}}); };
+  matchers_[0].add_channel(9, members(1));  // the ranks the other way round
+  std::vector<std::byte> small(10, std::byte{4});
+  auto send = std::make_shared<Message>(Direction::send, 9, 0, 1, small.data(), small.size());
+  EXPECT_TRUE(matchers_[0].end_at_once(*send));
+  settle();
+  matchers_[1].add_channel(9, members(0));
+  std::vector<std::byte> received(10);
+  auto receive = std::make_shared<Message>(Direction::receive, 9, kAnySource, 1, received.data(), received.size());
+  EXPECT_TRUE(matchers_[1].end_at_once(*receive));
+  EXPECT_EQ(receive->status.source, 1);
+  EXPECT_EQ(received, small);
+}
+
+}  // namespace
+}  // namespace gradwire::messages
