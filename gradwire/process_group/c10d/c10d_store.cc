@@ -164,10 +164,8 @@ class StoreOfC10d final : public Store {
   }
   Value get(const std::string& key) override {
     require_key("get", key);
-    return from_c10d_call("get", [&] {
-      store_->wait({key}, timeout());
-      return to_text(store_->get(key));
-    });
+    wait(std::span(&key, 1), timeout());
+    return from_c10d_call("get", [&] { return to_text(store_->get(key)); });
   }
   std::int64_t add(const std::string& key, std::int64_t amount) override {
     require_key("add", key);
@@ -228,7 +226,8 @@ class StoreOfC10d final : public Store {
   }
   Value queue_pop(const std::string& queue) override {
     require_key("queue_pop", queue);
-    return from_c10d_call("queue_pop", [&] { return to_text(store_->queuePop(queue, /*block=*/true)); });
+    return from_c10d_call(concat("queue_pop of ", queue).c_str(),
+                          [&] { return to_text(store_->queuePop(queue, /*block=*/true)); });
   }
   std::int64_t queue_length(const std::string& queue) override {
     require_key("queue_length", queue);

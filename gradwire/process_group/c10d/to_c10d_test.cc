@@ -9,6 +9,7 @@
 #include <c10/util/Exception.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <mutex>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -312,11 +313,16 @@ TEST(C10dStores, TheirsForOurs) {
   EXPECT_EQ(store->get("key"), "y");
   const std::string none = "none";
   EXPECT_FALSE(store->check(std::span(&none, 1)));
-  try {
-    store->wait(std::span(&none, 1), Milliseconds(20));
-    ADD_FAILURE() << "there is no such key";
-  } catch (const TimeoutError& error) {
-    EXPECT_NE(std::string(error.what()).find("none"), std::string::npos) << error.what();
+  store->set_timeout(Milliseconds(20));
+  const std::vector<std::function<void()>> waits = {[&] { store->wait(std::span(&none, 1), Milliseconds(20)); },
+                                                    [&] { store->get(none); }};
+  for (const auto& wait : waits) {
+    try {
+      wait();
+      ADD_FAILURE() << "there is no such key";
+    } catch (const TimeoutError& error) {
+      EXPECT_NE(std::string(error.what()).find("none"), std::string::npos) << error.what();
+    }
   }
   EXPECT_THROW(store->wait(std::span(&none, 1), Milliseconds(0)), TimeoutError);
   EXPECT_THROW(store->set("", "x"), InvalidArgument);
