@@ -6,6 +6,7 @@
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/ddp/hook_agreement_internal.h"
 #include "gradwire/ddp/reducer_internal.h"
 
 namespace gradwire::internal {
@@ -43,6 +44,7 @@ void Reducer::set_hook(std::shared_ptr<CommHook> hook) {
   }
   require_named_groups(*hook);
   hook_ = std::move(hook);
+  hook_since_ = iteration_;
   if (control_ != nullptr) duplicate_hook_groups();
 }
 
@@ -62,11 +64,17 @@ void Reducer::adopt_replacement() {
   if (!replacement_) return;
   hook_ = *std::exchange(replacement_, std::nullopt);
   ++hooks_before_;
+  hook_since_ = iteration_;
   if (control_ != nullptr) duplicate_hook_groups();
 }
 
 CallTag Reducer::tag_of(std::size_t bucket) const noexcept {
   return {.iteration = iteration_, .bucket = static_cast<std::uint16_t>(bucket), .stage = 0, .hook = hooks_before_};
+}
+
+// Ranks that have not replaced their hook make another call in this place, which the tag tells apart.
+void Reducer::compare_hooks(std::size_t bucket, ProcessGroup& group, std::uint32_t iteration) const {
+  if (hook_since_ == iteration && bucket == store_.first_dense_bucket()) require_same_hooks(group, hook_.get());
 }
 
 void Reducer::duplicate_hook_groups() {

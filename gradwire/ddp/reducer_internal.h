@@ -172,6 +172,7 @@ class Reducer final : public std::enable_shared_from_this<Reducer> {
   bool rebuilds() const noexcept { return options_.graph != GraphKind::searched; }
   void adopt_replacement();
   void duplicate_hook_groups();
+  void compare_hooks(std::size_t bucket, ProcessGroup& group, std::uint32_t iteration) const;
   CallTag tag_of(std::size_t bucket) const noexcept;
   std::shared_ptr<ProcessGroup> duplicate_of(const std::shared_ptr<ProcessGroup>& group);
   void require_own_accumulators() const;
@@ -198,7 +199,8 @@ class Reducer final : public std::enable_shared_from_this<Reducer> {
   std::shared_ptr<CommHook> hook_;
   std::optional<std::shared_ptr<CommHook>> replacement_;  // waits for the next before_forward()
   std::uint8_t hooks_before_ = 0;                         // modulo 256; the ranks compare it
-  std::atomic<bool> reducing_{false};                     // the synchronized backward pass has begun
+  std::optional<std::uint32_t> hook_since_;  // the first iteration of the hook, in which the ranks compare it
+  std::atomic<bool> reducing_{false};        // the synchronized backward pass has begun
   std::shared_ptr<ProcessGroup> control_;
   std::vector<std::unique_ptr<Lane>> lanes_;
   // Without lanes, over a group that has duplicates: where the backward thread leads a hook's calls. Empty without

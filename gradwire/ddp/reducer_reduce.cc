@@ -12,6 +12,7 @@
 #include "gradwire/base/strings.h"
 #include "gradwire/base/trace.h"
 #include "gradwire/ddp/gradient_copy_internal.h"
+#include "gradwire/ddp/hook_agreement_internal.h"
 #include "gradwire/ddp/reducer_internal.h"
 #include "gradwire/ddp/sparse_gradient_internal.h"
 
@@ -24,7 +25,7 @@ void Reducer::launch(std::size_t bucket) {
   const int lanes = usable_lanes();
   if (lanes == 0) {
     follow_gradients(bucket);
-    run_here(bucket);
+    naming_hook(hook_.get(), group_->rank(), [&] { run_here(bucket); });
     mark_reduced(bucket);
     return;
   }
@@ -68,7 +69,10 @@ void Reducer::follow_lanes() {
 
 void Reducer::run_on_lane(std::size_t bucket, Lane& lane, const CallTag& tag) {
   if (failed_) return;
-  const auto failed = [&] { fail(std::current_exception(), concat("the reduction of bucket ", bucket)); };
+  const auto failed = [&] {
+    fail(with_hook_named(std::current_exception(), hook_.get(), group_->rank()),
+         concat("the reduction of bucket ", bucket));
+  };
   try {
     const at::Device device = device_of(bucket);
     c10::OptionalStreamGuard on_stream;
@@ -92,6 +96,7 @@ void Reducer::reduce_on_lane(std::size_t bucket, Lane& lane, const CallTag& tag)
     keep_result(bucket, reduce_sparse(bucket, lane.group(), {}));
     return;
   }
+  compare_hooks(bucket, lane.group(), tag.iteration);
   if (hook_ == nullptr) {
     keep_result(bucket, reduce_plain(bucket, lane.group()));
     return;
@@ -105,9 +110,7 @@ Future Reducer::run_hook(std::size_t bucket, ProcessGroup& group, std::uint32_t 
   const BucketStore::Bucket& held = store_.bucket(bucket);
   GradBucket argument(held.layout, held.buffer, group, divisor_, bucket == store_.last_dense_bucket(), iteration,
                       joined_);
-  Future future = hook_->run(argument);
-  if (!future) throw InvalidArgument(concat("The hook '", hook_->traits().name, "' returned a null future."));
-  return future;
+  return gradwire::run_hook(*hook_, argument);
 }
 
 // Over a user's group the gradients have been multiplied by 1/N already.
@@ -168,6 +171,12 @@ void Reducer::run_here(std::size_t bucket) {
     keep_result(bucket, reduce_sparse(bucket, group, tag_of(bucket)));
     return;
   }
+  if (routes_here_.empty()) {
+    compare_hooks(bucket, group, iteration_);
+  } else {
+    const LaneScope with_tags(routes_here_, tag_of(bucket));
+    compare_hooks(bucket, group, iteration_);
+  }
   if (hook_ == nullptr) {
     AllReduceOptions options;
     options.op = plain_op();
@@ -196,11 +205,13 @@ void Reducer::await_here() {
   for (std::size_t bucket = 0; bucket < flights_.size(); ++bucket) {
     Flight& flight = flights_[bucket];
     if (flight.result.defined()) continue;
-    if (flight.future) {
-      work_from_future(flight.future)->wait();
-    } else {
-      flight.work->wait();
-    }
+    naming_hook(hook_.get(), group_->rank(), [&] {
+      if (flight.future) {
+        work_from_future(flight.future)->wait();
+      } else {
+        flight.work->wait();
+      }
+    });
     // A collective writes in place; what its future holds may be anything, even nothing, in a user's group.
     keep_result(bucket, hook_ == nullptr ? plain_result(bucket) : checked(bucket, tensor_of(*flight.future)));
   }
