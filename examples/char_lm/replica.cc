@@ -31,6 +31,7 @@ class MeteredHook final : public gradwire::CommHook {
         [recorder = recorder_, index, sent](c10::ivalue::Future&) { recorder->hook_done(index, sent); });
     return future;
   }
+  void end_iteration() override { hook_->end_iteration(); }
   gradwire::HookState state_dict() const override { return hook_->state_dict(); }
   void load_state_dict(const gradwire::HookState& state) override { hook_->load_state_dict(state); }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <utility>
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/options.h"
@@ -35,29 +36,14 @@ std::unique_ptr<Codec> make_fp8(Fp8Format format, Options& options) {
   return make_fp8_codec(format, made);
 }
 
-std::unique_ptr<Codec> make_one_bit(Options& options) {
-  OneBitOptions made;
-  made.block = options.number("block", made.block);
-  return make_one_bit_codec(made);
-}
-
-std::unique_ptr<Codec> make_top_k(Options& options) {
-  TopKOptions made;
-  made.ratio = options.number("ratio", made.ratio);
-  return make_top_k_codec(made);
-}
-
-std::unique_ptr<Codec> make_dgc(Options& options) {
-  DgcOptions made;
-  made.ratio = options.number("ratio", made.ratio);
-  made.ramp = options.number("ramp", made.ramp);
-  return make_dgc_codec(made);
-}
-
-std::unique_ptr<Codec> make_threshold(Options& options) {
-  ThresholdOptions made;
-  made.threshold = options.number("threshold", made.threshold);
-  return make_threshold_codec(made);
+// A codec all of whose options are numbers: each by its name and its place.
+template <class Made, class... Numbers>
+auto with_numbers(std::unique_ptr<Codec> (*make)(const Made&), std::pair<const char*, Numbers Made::*>... fields) {
+  return [=](Options& options) {
+    Made made;
+    ((made.*fields.second = options.number(fields.first, made.*fields.second)), ...);
+    return make(made);
+  };
 }
 
 std::unique_ptr<Codec> make_random_k(Options& options) {
@@ -86,11 +72,15 @@ const std::vector<Row>& rows() {
        [](Options& options) { return make_integer(4, options); }},
       {{"int2", "block=256,rounding=nearest|stochastic", "4 ceil(n/block) + ceil(n/4)", "Wen et al. 2017"},
        [](Options& options) { return make_integer(2, options); }},
-      {{"one_bit", "block=4096", "4 ceil(n/block) + ceil(n/8)", "Karimireddy et al. 2019"}, make_one_bit},
+      {{"one_bit", "block=4096", "4 ceil(n/block) + ceil(n/8)", "Karimireddy et al. 2019"},
+       with_numbers(make_one_bit_codec, std::pair("block", &OneBitOptions::block))},
       {{"sign", "", "1 + ceil(n/8)", "Bernstein et al. 2018"}, [](Options&) { return make_sign_codec(); }},
-      {{"top_k", "ratio=0.01", "8 ceil(ratio n)", "Aji and Heafield 2017"}, make_top_k},
-      {{"dgc", "ratio=0.001,ramp=1000", "8 ceil(r n), r from 1/4 to ratio", "Lin et al. 2018"}, make_dgc},
-      {{"threshold", "threshold=0.01", "8 for each value that reaches it", "Strom 2015"}, make_threshold},
+      {{"top_k", "ratio=0.01", "8 ceil(ratio n)", "Aji and Heafield 2017"},
+       with_numbers(make_top_k_codec, std::pair("ratio", &TopKOptions::ratio))},
+      {{"dgc", "ratio=0.001,ramp=1000", "8 ceil(r n), r from 1/4 to ratio", "Lin et al. 2018"},
+       with_numbers(make_dgc_codec, std::pair("ratio", &DgcOptions::ratio), std::pair("ramp", &DgcOptions::ramp))},
+      {{"threshold", "threshold=0.01", "8 for each value that reaches it", "Strom 2015"},
+       with_numbers(make_threshold_codec, std::pair("threshold", &ThresholdOptions::threshold))},
       {{"random_k", "ratio=0.01,unbiased=0|1", "4 ceil(ratio n) + 4", "Stich et al. 2018"}, make_random_k}};
   return table;
 }

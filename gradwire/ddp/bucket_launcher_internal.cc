@@ -13,6 +13,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/base/trace.h"
+#include "gradwire/ddp/hook_agreement_internal.h"
 #include "gradwire/ddp/hook_scope_internal.h"
 #include "gradwire/ddp/run_hook_internal.h"
 #include "gradwire/ddp/sparse_gradient_internal.h"
@@ -115,7 +116,10 @@ void BucketLauncher::launch(BucketJob job) {
   trace::point("ddp.launch", group_->rank(), job.bucket());
   job.filled.record();
   const int lanes = lanes_for(job.hook.get());
-  if (lanes == 0) return run_here(std::move(job));
+  if (lanes == 0) {
+    const std::shared_ptr<CommHook> hook = job.hook;
+    return naming_hook(hook.get(), group_->rank(), [&] { run_here(std::move(job)); });
+  }
   Lane& lane = *lanes_[job.bucket() % static_cast<std::size_t>(lanes)];
   auto shared = std::make_shared<const BucketJob>(std::move(job));
   lane.submit(
@@ -128,7 +132,9 @@ void BucketLauncher::launch(BucketJob job) {
 
 void BucketLauncher::wait() {
   const c10::NoGradGuard no_grad;
-  for (const UnderWay& started : std::exchange(under_way_, {})) keep(started.job, end_of(started));
+  for (const UnderWay& started : std::exchange(under_way_, {})) {
+    naming_hook(started.job.hook.get(), group_->rank(), [&] { keep(started.job, end_of(started)); });
+  }
   running_.wait_unless_interrupted();
 }
 
@@ -154,7 +160,8 @@ void BucketLauncher::give_up() {
 void BucketLauncher::run_on_lane(const BucketJob& job, Lane& lane) {
   if (failure_.happened()) return;
   const auto failed = [&] {
-    failure_.report(std::current_exception(), concat("the reduction of bucket ", job.bucket()));
+    failure_.report(with_hook_named(std::current_exception(), job.hook.get(), group_->rank()),
+                    concat("the reduction of bucket ", job.bucket()));
   };
   try {
     c10::OptionalStreamGuard on_stream;
@@ -175,6 +182,7 @@ at::Tensor BucketLauncher::reduce_on_lane(const BucketJob& job, Lane& lane) cons
   const LaneScope scope(lane.routes(), job.tag);
   follow_gradients(job);
   if (!job.buffer.defined()) return reduce_sparse(job, lane.group(), {});
+  if (job.compare_hooks) require_same_hooks(lane.group(), job.hook.get());
   if (job.hook == nullptr) {
     start_plain(job, lane.group(), /*async=*/false)->wait();
     return divided(job);
@@ -203,6 +211,7 @@ at::Tensor BucketLauncher::reduce_here(UnderWay& started) const {
   const BucketJob& job = started.job;
   ProcessGroup& group = routes_here_.empty() ? *group_ : *routes_here_.front().duplicate;
   if (!job.buffer.defined()) return reduce_sparse(job, group, job.tag);
+  if (job.compare_hooks) compare_hooks_here(job, group);
   if (job.hook == nullptr) {
     started.work = start_plain(job, group, /*async=*/true);
     started.future = future_of(started.work);
@@ -218,6 +227,12 @@ at::Tensor BucketLauncher::reduce_here(UnderWay& started) const {
     started.future = start_hook(*job.hook, argument);
   }
   return end_of(started);
+}
+
+void BucketLauncher::compare_hooks_here(const BucketJob& job, ProcessGroup& group) const {
+  if (routes_here_.empty()) return require_same_hooks(group, job.hook.get());
+  const LaneScope with_tags(routes_here_, job.tag);
+  require_same_hooks(group, job.hook.get());
 }
 
 at::Tensor BucketLauncher::end_of(const UnderWay& started) const {

@@ -27,6 +27,7 @@ struct BucketJob {
   at::Tensor sparse;               // this rank's sparse gradient; undefined: no entries
   StreamFence filled;              // the streams that wrote this rank's gradients
   std::shared_ptr<CommHook> hook;  // null: plain averaging
+  bool compare_hooks = false;      // the ranks compare their hooks first
   ReduceOp op;                     // of plain averaging
   bool divide = false;             // after plain averaging
   bool keep_in_buffer = false;     // the average is to be in `buffer`, wherever a hook leaves it
@@ -89,6 +90,7 @@ class BucketLauncher final {
   at::Tensor reduce_on_lane(const BucketJob& job, Lane& lane) const;
   void run_here(BucketJob job) GRADWIRE_EXCLUDES(results_mutex_);
   at::Tensor reduce_here(UnderWay& started) const;
+  void compare_hooks_here(const BucketJob& job, ProcessGroup& group) const;
   at::Tensor end_of(const UnderWay& started) const;
   GradBucket argument_of(const BucketJob& job, ProcessGroup& group) const;
   at::Tensor checked(const BucketJob& job, at::Tensor result) const;

@@ -72,6 +72,12 @@ std::size_t BucketStore::last_dense_bucket() const {
   return last;
 }
 
+std::size_t BucketStore::first_dense_bucket() const {
+  std::size_t first = 0;
+  while (first < plan_.size() && parameters_[plan_[first].front()].sparse) ++first;
+  return first;
+}
+
 void BucketStore::allocate(ProcessGroup& group) {
   if (allocated()) return;
   // Any plan fits: each parameter may begin a bucket of its own, on a line of its own.

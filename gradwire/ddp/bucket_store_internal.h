@@ -70,6 +70,7 @@ class BucketStore {
   bool is_lendable(std::size_t parameter) const { return types_[parameter].parameter == types_[parameter].slot; }
   // The last bucket with memory: the last one that a hook gets.
   std::size_t last_dense_bucket() const;
+  std::size_t first_dense_bucket() const;
 
   // Whether `grad` is the slot of this parameter: same memory, same strides.
   bool is_slot(const at::Tensor& grad, std::size_t parameter) const;

@@ -32,6 +32,18 @@ at::Tensor tensor_of(c10::ivalue::Future& future) {
   throw InvalidArgument(concat("A future of one tensor was expected; it holds a value of type ", value.tagKind(), "."));
 }
 
+Future run_hook(CommHook& hook, GradBucket& bucket) {
+  Future future = hook.run(bucket);
+  if (!future) throw InvalidArgument(concat("The hook '", hook.traits().name, "' returned a null future."));
+  return future;
+}
+
+at::Tensor result_of(CommHook& hook, GradBucket& bucket) {
+  const Future future = run_hook(hook, bucket);
+  future->waitAndThrow();
+  return tensor_of(*future);
+}
+
 Future tensor_future(const std::shared_ptr<Work>& collective) {
   Future future = collective->future();
   return future->then(

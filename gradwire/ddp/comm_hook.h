@@ -46,6 +46,9 @@ struct HookTraits {
   // Groups besides DDP's own that the hook uses; DDP makes duplicates for its lanes when the hook is registered
   // (collective in those groups).
   std::vector<std::shared_ptr<ProcessGroup>> groups = {};
+  // The hook and its options as text, as in "power_sgd:rank=4": DDP throws a MismatchError where the ranks' differ.
+  // Empty: the name. A hook that the other ranks need not have, as one that only logs, takes that of the hook it wraps.
+  std::string identity = {};
 };
 
 // What a hook remembers from one iteration to the next: tensors, numbers and strings. Values under keys that begin with
@@ -77,6 +80,8 @@ class CommHook {
   virtual void load_state_dict(const HookState& state);
 
   const HookTraits& traits() const noexcept { return traits_; }
+  // What all ranks' hooks must have in common: see HookTraits.
+  const std::string& identity() const noexcept { return traits_.identity.empty() ? traits_.name : traits_.identity; }
 
  private:
   const HookTraits traits_;
@@ -125,6 +130,13 @@ requires std::is_invocable_v<Callable&, GradBucket&> std::shared_ptr<CommHook> m
 // The one tensor in a completed future: of a hook (a tensor), or of a collective (a list with one tensor). Throws
 // InvalidArgument for anything else; rethrows its error.
 at::Tensor tensor_of(c10::ivalue::Future& future);
+
+// Calls hook.run(bucket). Throws what that throws, and InvalidArgument where it returns a null future. For hooks that
+// wrap others.
+Future run_hook(CommHook& hook, GradBucket& bucket);
+
+// The same, and waits for the end of the hook: the tensor that it made. Throws the hook's error.
+at::Tensor result_of(CommHook& hook, GradBucket& bucket);
 
 // A future of tensor_of(collective): what a hook returns that ends with a collective.
 Future tensor_future(const std::shared_ptr<Work>& collective);

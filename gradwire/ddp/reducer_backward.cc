@@ -148,6 +148,8 @@ BucketJob Reducer::job_of(std::size_t bucket) {
   job.sparse = std::move(fillings_[bucket].sparse);
   job.filled = std::move(fillings_[bucket].filled);
   job.hook = hook_;
+  // Ranks that have not replaced their hook make another call in this place, which the tag tells apart.
+  job.compare_hooks = hook_since_ == iteration_.number() && bucket == store_.first_dense_bucket();
   job.op = ours_ && !divides_after() ? ReduceOp::premul_sum(1.0 / divisor_) : ReduceOp::sum();
   job.divide = divides_after();
   job.keep_in_buffer = options_.gradient_as_bucket_view;

@@ -59,6 +59,7 @@ void Reducer::adopt_replacement() {
 
 void Reducer::use_hook(std::shared_ptr<CommHook> hook) {
   hook_ = std::move(hook);
+  hook_since_ = iteration_.number();
   if (hook_ != nullptr && control_ != nullptr) launcher_.duplicate_groups_of(*hook_);
   report_.set_hook(hook_ != nullptr ? hook_->traits().name : std::string(), launcher_.lanes_for(hook_.get()));
 }

@@ -180,6 +180,8 @@ class Reducer final : public std::enable_shared_from_this<Reducer> {
   // Waits for the next before_forward().
   std::optional<std::shared_ptr<CommHook>> replacement_ GRADWIRE_GUARDED_BY(mutex_);
   std::uint8_t hooks_before_ GRADWIRE_GUARDED_BY(mutex_) = 0;  // modulo 256; the ranks compare it
+  // The first iteration of the hook, in which the ranks compare it; nothing before the first hook.
+  std::optional<std::uint32_t> hook_since_ GRADWIRE_GUARDED_BY(mutex_);
   int divisor_ GRADWIRE_GUARDED_BY(mutex_) = 1;
   bool rebuilt_ GRADWIRE_GUARDED_BY(mutex_) = false;
   // Of the first iteration, or loaded; after the rebuild: of the buckets.

@@ -13,6 +13,7 @@
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/process_group/flat_tensors_internal.h"
 
 namespace gradwire::internal {
 namespace {
@@ -27,12 +28,6 @@ constexpr std::size_t kDifferenceLength = 4 + 2 * kDescribedDims;
 
 at::Tensor tensor_of_numbers(Numbers& numbers) {
   return at::from_blob(numbers.data(), {static_cast<std::int64_t>(numbers.size())}, at::kLong);
-}
-
-std::uint64_t hash_of(const Numbers& numbers) {
-  std::uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a over 64-bit words
-  for (const std::int64_t number : numbers) hash = (hash ^ static_cast<std::uint64_t>(number)) * 0x100000001b3u;
-  return hash;
 }
 
 Numbers signature_of(const at::Tensor& tensor) {
@@ -146,6 +141,12 @@ void verify_replicas(ProcessGroup& group, const std::vector<NamedTensor>& parame
   require_equal_settings(headers, settings);
 }
 
+std::uint64_t hash_of(const Numbers& numbers) {
+  std::uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a over 64-bit words
+  for (const std::int64_t number : numbers) hash = (hash ^ static_cast<std::uint64_t>(number)) * 0x100000001b3u;
+  return hash;
+}
+
 std::vector<Numbers> gather_integers(ProcessGroup& group, Numbers mine) {
   std::vector<Numbers> all(static_cast<std::size_t>(group.size()), Numbers(mine.size()));
   std::vector<at::Tensor> outputs;
@@ -214,14 +215,7 @@ void broadcast_values(ProcessGroup& group, const std::vector<at::Tensor>& tensor
     if (tensor.numel() > 0) by_device[{tensor.device().type(), tensor.device().index()}].push_back(tensor);
   }
   for (const auto& [device, list] : by_device) {
-    for (std::size_t first = 0; first < list.size();) {
-      std::size_t last = first;
-      std::size_t bytes = 0;
-      do bytes += static_cast<std::size_t>(padded_bytes(list[last++]));
-      while (last < list.size() && bytes + list[last].nbytes() <= chunk_bytes);
-      broadcast_message(group, std::span(list).subspan(first, last - first), root);
-      first = last;
-    }
+    for (const auto& run : in_runs_of(list, chunk_bytes, kAlignment)) broadcast_message(group, run, root);
   }
 }
 

@@ -9,10 +9,7 @@ namespace gradwire::internal {
 
 GradBucket averaged_bucket(CommHook& inner, const GradBucket& bucket) {
   GradBucket averaged = bucket;
-  const Future future = inner.run(averaged);
-  if (!future) throw InvalidArgument(concat("The hook '", inner.traits().name, "' returned a null future."));
-  future->waitAndThrow();
-  at::Tensor result = tensor_of(*future);
+  at::Tensor result = result_of(inner, averaged);
   if (!result.defined() || result.scalar_type() != bucket.layout().dtype) {
     throw InvalidArgument(concat("The hook '", inner.traits().name, "' must return a tensor of ", bucket.layout().dtype,
                                  " for bucket ", bucket.index(), "."));

@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/hooks/wrapper_internal.h"
 #include "gradwire/process_group/hybrid/hybrid_group.h"
 #include "gradwire/process_group/lane_scope.h"
 
@@ -23,13 +23,13 @@ Options options_of_first_rank() {
   return options;
 }
 
-class BetweenHostsHook final : public CommHook {
+class BetweenHostsHook final : public internal::HookWrapper {
  public:
-  explicit BetweenHostsHook(std::shared_ptr<CommHook> inner) : CommHook(inner->traits()), inner_(std::move(inner)) {}
+  explicit BetweenHostsHook(const std::shared_ptr<CommHook>& inner) : HookWrapper(traits_around(inner), inner) {}
 
   Future run(GradBucket& bucket) override {
     const auto* const hosts = dynamic_cast<const HybridGroup*>(&bucket.group());
-    if (hosts == nullptr) return inner_->run(bucket);
+    if (hosts == nullptr) return inner().run(bucket);
     ProcessGroup& local = *hosts->local();
     const at::Tensor buffer = bucket.buffer();
     const auto to_first = options_of_first_rank<ReduceOptions>();
@@ -40,10 +40,14 @@ class BetweenHostsHook final : public CommHook {
     return completed_future(buffer);
   }
 
-  HookState state_dict() const override { return inner_->state_dict(); }
-  void load_state_dict(const HookState& state) override { inner_->load_state_dict(state); }
-
  private:
+  // The inner hook's name: between hosts or not, it is that hook.
+  static HookTraits traits_around(const std::shared_ptr<CommHook>& inner) {
+    HookTraits traits = internal::wrapped("make_between_hosts_hook()", inner).traits();
+    traits.identity = concat("between_hosts(", inner->identity(), ")");
+    return traits;
+  }
+
   // The groups within and between hosts belong to the bucket's group, which the lane knows; they are not led anywhere.
   template <class Call>
   static void within_host(const Call& call) {
@@ -71,20 +75,14 @@ class BetweenHostsHook final : public CommHook {
     const std::shared_ptr<const BucketLayout> layout(std::shared_ptr<void>(), &bucket.layout());
     GradBucket means(layout, bucket.buffer(), *cross, cross->size(), bucket.is_last(), bucket.iteration(),
                      bucket.joined());
-    const Future future = inner_->run(means);
-    if (!future) throw InvalidArgument(concat("The hook '", inner_->traits().name, "' returned a null future."));
-    future->waitAndThrow();
-    return tensor_of(*future);
+    return result_of(inner(), means);
   }
-
-  const std::shared_ptr<CommHook> inner_;
 };
 
 }  // namespace
 
 std::shared_ptr<CommHook> make_between_hosts_hook(std::shared_ptr<CommHook> inner) {
-  if (inner == nullptr) throw InvalidArgument("make_between_hosts_hook() needs a hook to wrap; got null.");
-  return std::make_shared<BetweenHostsHook>(std::move(inner));
+  return std::make_shared<BetweenHostsHook>(inner);
 }
 
 }  // namespace gradwire

@@ -60,10 +60,7 @@ std::vector<BucketLayout> layouts_of(const NamedTensors& parameters) {
 void reduce_bucket(CommHook& hook, GradBucket& bucket) {
   const std::vector<at::Tensor> views = bucket.gradients();
   for (std::size_t i = 0; i < views.size(); ++i) views[i].copy_(bucket.parameters()[i].grad());
-  const Future future = hook.run(bucket);
-  if (!future) throw InvalidArgument(concat("The hook '", hook.traits().name, "' returned a null future."));
-  future->waitAndThrow();
-  bucket.set_buffer(tensor_of(*future));
+  bucket.set_buffer(result_of(hook, bucket));
   const std::vector<at::Tensor> averages = bucket.gradients();
   for (std::size_t i = 0; i < averages.size(); ++i) {
     at::Tensor gradient = bucket.parameters()[i].grad();

@@ -14,8 +14,8 @@ namespace {
 
 class CompressWrapper final : public internal::HookWrapper {
  public:
-  CompressWrapper(std::string_view what, std::shared_ptr<CommHook> inner, at::ScalarType narrow)
-      : HookWrapper(what, std::move(inner), /*keeps_single_collective=*/true), narrow_(narrow) {}
+  CompressWrapper(std::string_view what, const std::shared_ptr<CommHook>& inner, at::ScalarType narrow)
+      : HookWrapper(what, inner, /*keeps_single_collective=*/true), narrow_(narrow) {}
 
   Future run(GradBucket& bucket) override {
     const at::Tensor buffer = bucket.buffer();
@@ -23,19 +23,18 @@ class CompressWrapper final : public internal::HookWrapper {
     // A copy, which the inner hook's callbacks may hold on to; the caller's bucket keeps its buffer.
     GradBucket narrow = bucket;
     narrow.set_buffer(internal::cast_to(buffer, narrow_));
-    const Future result = inner().run(narrow);
-    if (!result) throw InvalidArgument(concat("The hook '", inner().traits().name, "' returned a null future."));
-    return result->then(
-        [buffer, name = inner().traits().name](c10::ivalue::Future& done) {
-          const at::Tensor tensor = tensor_of(done);
-          if (!tensor.defined() || tensor.numel() != buffer.numel() || tensor.device() != buffer.device()) {
-            throw InvalidArgument(concat("The hook '", name, "' must return a tensor of ", buffer.numel(),
-                                         " elements on ", buffer.device(), ", like the bucket's buffer."));
-          }
-          internal::cast_into(tensor.contiguous(), buffer);
-          return c10::IValue(buffer);
-        },
-        c10::TensorType::get());
+    return run_hook(inner(), narrow)
+        ->then(
+            [buffer, name = inner().traits().name](c10::ivalue::Future& done) {
+              const at::Tensor tensor = tensor_of(done);
+              if (!tensor.defined() || tensor.numel() != buffer.numel() || tensor.device() != buffer.device()) {
+                throw InvalidArgument(concat("The hook '", name, "' must return a tensor of ", buffer.numel(),
+                                             " elements on ", buffer.device(), ", like the bucket's buffer."));
+              }
+              internal::cast_into(tensor.contiguous(), buffer);
+              return c10::IValue(buffer);
+            },
+            c10::TensorType::get());
   }
 
  private:
@@ -45,11 +44,11 @@ class CompressWrapper final : public internal::HookWrapper {
 }  // namespace
 
 std::shared_ptr<CommHook> make_fp16_compress_wrapper(std::shared_ptr<CommHook> inner) {
-  return std::make_shared<CompressWrapper>("fp16_compress_wrapper", std::move(inner), at::kHalf);
+  return std::make_shared<CompressWrapper>("fp16_compress_wrapper", inner, at::kHalf);
 }
 
 std::shared_ptr<CommHook> make_bf16_compress_wrapper(std::shared_ptr<CommHook> inner) {
-  return std::make_shared<CompressWrapper>("bf16_compress_wrapper", std::move(inner), at::kBFloat16);
+  return std::make_shared<CompressWrapper>("bf16_compress_wrapper", inner, at::kBFloat16);
 }
 
 }  // namespace gradwire

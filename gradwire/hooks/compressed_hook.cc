@@ -16,6 +16,7 @@
 #include "gradwire/hooks/default_hooks.h"
 #include "gradwire/hooks/iteration_internal.h"
 #include "gradwire/hooks/support_internal.h"
+#include "gradwire/process_group/flat_tensors_internal.h"
 #include "gradwire/process_group/lane_scope.h"
 
 namespace gradwire {
@@ -109,7 +110,8 @@ class CompressedHook final : public CommHook {
       : CommHook({.name = compressor->name(),
                   .parallel_safe = true,
                   .single_collective = false,
-                  .groups = group ? std::vector{group} : std::vector<std::shared_ptr<ProcessGroup>>{}}),
+                  .groups = group ? std::vector{group} : std::vector<std::shared_ptr<ProcessGroup>>{},
+                  .identity = concat(compressor->name(), ",vectors=", options.plain_vectors ? "plain" : "compressed")}),
         compressor_(std::move(compressor)),
         options_(options),
         group_(std::move(group)) {}
@@ -127,11 +129,12 @@ class CompressedHook final : public CommHook {
     }
     std::vector<BucketLayout::Slot> matrices, vectors;
     for (const auto& slot : slots) (plain(slot) ? vectors : matrices).push_back(slot);
-    average_plainly(bucket, vectors, buffer);
+    internal::average_together(group_of(bucket), bucket.divisor(), parts_of(buffer, vectors));
     if (!matrices.empty()) {
-      const at::Tensor packed = pack(buffer, matrices);
+      const std::vector<at::Tensor> parts = parts_of(buffer, matrices);
+      const at::Tensor packed = internal::flatten(parts);
       compress(bucket, moved_together(matrices), step, packed);
-      unpack(packed, matrices, buffer);
+      internal::unflatten(packed, parts);
     }
     return completed_future(buffer);
   }
@@ -205,29 +208,15 @@ class CompressedHook final : public CommHook {
     if (!floats.is_same(values)) internal::cast_into(floats, values);
   }
 
-  void average_plainly(GradBucket& bucket, const std::vector<BucketLayout::Slot>& slots, const at::Tensor& buffer) {
-    at::Tensor packed = pack(buffer, slots);
-    packed.div_(bucket.divisor());
-    group_of(bucket).all_reduce({packed})->wait();
-    unpack(packed, slots, buffer);
-  }
-
   static std::vector<BucketLayout::Slot> moved_together(std::vector<BucketLayout::Slot> slots) {
     std::int64_t offset = 0;
     for (auto& slot : slots) slot.offset = std::exchange(offset, offset + slot.numel);
     return slots;
   }
-  static at::Tensor pack(const at::Tensor& buffer, const std::vector<BucketLayout::Slot>& slots) {
+  static std::vector<at::Tensor> parts_of(const at::Tensor& buffer, const std::vector<BucketLayout::Slot>& slots) {
     std::vector<at::Tensor> parts;
     for (const auto& slot : slots) parts.push_back(buffer.narrow(0, slot.offset, slot.numel));
-    return at::cat(parts);
-  }
-  static void unpack(const at::Tensor& packed, const std::vector<BucketLayout::Slot>& slots, const at::Tensor& buffer) {
-    std::int64_t offset = 0;
-    for (const auto& slot : slots) {
-      buffer.narrow(0, slot.offset, slot.numel).copy_(packed.narrow(0, offset, slot.numel));
-      offset += slot.numel;
-    }
+    return parts;
   }
 
   const std::unique_ptr<compress::Compressor> compressor_;

@@ -20,9 +20,8 @@ namespace {
 
 class LoggingHook final : public internal::HookWrapper {
  public:
-  LoggingHook(std::shared_ptr<CommHook> inner, BucketSink sink)
-      : HookWrapper("logging", std::move(inner), /*keeps_single_collective=*/true),
-        log_(std::make_shared<Log>(std::move(sink))) {
+  LoggingHook(const std::shared_ptr<CommHook>& inner, BucketSink sink)
+      : HookWrapper(traits_around(inner), inner), log_(std::make_shared<Log>(std::move(sink))) {
     if (!log_->sink) throw InvalidArgument("A logging hook needs a function that takes records; got null.");
   }
 
@@ -34,22 +33,28 @@ class LoggingHook final : public internal::HookWrapper {
                               .dtype = bucket.buffer().scalar_type(),
                               .norm_before = std::sqrt(internal::sum_of_squares(bucket.buffer()))};
     const auto start = std::chrono::steady_clock::now();
-    const Future future = inner().run(bucket);
-    if (!future) throw InvalidArgument(concat("The hook '", inner().traits().name, "' returned a null future."));
-    return future->then(
-        [log = log_, before = record, start](c10::ivalue::Future& done) {
-          BucketRecord record = before;
-          const at::Tensor result = tensor_of(done);
-          record.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-          record.norm_after = std::sqrt(internal::sum_of_squares(result));
-          MutexLock lock(log->mutex);
-          log->sink(record);
-          return c10::IValue(result);
-        },
-        c10::TensorType::get());
+    return run_hook(inner(), bucket)
+        ->then(
+            [log = log_, before = record, start](c10::ivalue::Future& done) {
+              BucketRecord record = before;
+              const at::Tensor result = tensor_of(done);
+              record.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+              record.norm_after = std::sqrt(internal::sum_of_squares(result));
+              MutexLock lock(log->mutex);
+              log->sink(record);
+              return c10::IValue(result);
+            },
+            c10::TensorType::get());
   }
 
  private:
+  // One rank may log and another not.
+  static HookTraits traits_around(const std::shared_ptr<CommHook>& inner) {
+    HookTraits traits = internal::traits_around("logging", inner, /*keeps_single_collective=*/true);
+    traits.identity = inner->identity();
+    return traits;
+  }
+
   // Shared with futures, which may outlive the hook.
   struct Log {
     explicit Log(BucketSink to) : sink(std::move(to)) {}
@@ -86,14 +91,11 @@ std::uint64_t checksum(const void* memory, std::size_t bytes) {
 
 class CheckingHook final : public internal::HookWrapper {
  public:
-  explicit CheckingHook(std::shared_ptr<CommHook> inner)
-      : HookWrapper("checking", std::move(inner), /*keeps_single_collective=*/false) {}
+  explicit CheckingHook(const std::shared_ptr<CommHook>& inner)
+      : HookWrapper("checking", inner, /*keeps_single_collective=*/false) {}
 
   Future run(GradBucket& bucket) override {
-    const Future future = inner().run(bucket);
-    if (!future) throw InvalidArgument(concat("The hook '", inner().traits().name, "' returned a null future."));
-    future->waitAndThrow();
-    const at::Tensor result = tensor_of(*future);
+    const at::Tensor result = result_of(inner(), bucket);
     GradBucket reduced = bucket;
     reduced.set_buffer(result);
     compare(reduced);
@@ -143,11 +145,11 @@ std::shared_ptr<CommHook> make_noop_hook() {
 }
 
 std::shared_ptr<CommHook> make_logging_hook(std::shared_ptr<CommHook> inner, BucketSink sink) {
-  return std::make_shared<LoggingHook>(std::move(inner), std::move(sink));
+  return std::make_shared<LoggingHook>(inner, std::move(sink));
 }
 
 std::shared_ptr<CommHook> make_checking_hook(std::shared_ptr<CommHook> inner) {
-  return std::make_shared<CheckingHook>(std::move(inner));
+  return std::make_shared<CheckingHook>(inner);
 }
 
 }  // namespace gradwire

@@ -35,6 +35,7 @@ std::shared_ptr<CommHook> make_reduce_in_dtype_hook(at::ScalarType dtype, std::s
         concat("Gradients can be reduced in Half, BFloat16, Float or Double; ", dtype, " is not one of these."));
   }
   HookTraits traits{.name = "reduce_in_dtype", .parallel_safe = true, .single_collective = true};
+  traits.identity = concat(traits.name, ":dtype=", dtype);
   if (group != nullptr) traits.groups.push_back(group);
   return make_comm_hook(
       std::move(group),

@@ -87,20 +87,14 @@ bool replace_parts(torch::optim::OptimizerParamState& state, const std::map<std:
 }
 
 HookTraits traits_around(const char* what, const std::shared_ptr<CommHook>& inner, bool has_step) {
-  if (inner == nullptr || !has_step)
-    throw InvalidArgument(concat(what, " needs a hook and what to step with; got null."));
-  HookTraits traits = inner->traits();
-  traits.name = concat(what, "(", traits.name, ")");
-  traits.single_collective = false;  // it waits
-  return traits;
+  if (!has_step) throw InvalidArgument(concat(what, " needs what to step parameters with; got null."));
+  return internal::traits_around(what, inner, /*keeps_single_collective=*/false);
 }
 
 class HookThenStep final : public internal::HookWrapper {
  public:
-  HookThenStep(std::shared_ptr<CommHook> inner, ParameterStep step)
-      : HookWrapper("hook_then_step", std::move(inner), /*keeps_single_collective=*/false), step_(std::move(step)) {
-    if (!step_) throw InvalidArgument("hook_then_step needs a function that steps a parameter; got null.");
-  }
+  HookThenStep(const std::shared_ptr<CommHook>& inner, ParameterStep step)
+      : HookWrapper(traits_around("hook_then_step", inner, step != nullptr), inner), step_(std::move(step)) {}
   Future run(GradBucket& bucket) override { return run_then_step(inner(), bucket, step_); }
 
  private:
@@ -211,7 +205,7 @@ std::shared_ptr<HookThenOptimizer> make_hook_then_optimizer(std::shared_ptr<Comm
 }
 
 std::shared_ptr<CommHook> make_hook_then_step(std::shared_ptr<CommHook> inner, ParameterStep step) {
-  return std::make_shared<HookThenStep>(std::move(inner), std::move(step));
+  return std::make_shared<HookThenStep>(inner, std::move(step));
 }
 
 }  // namespace gradwire

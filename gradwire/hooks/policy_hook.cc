@@ -15,8 +15,8 @@ constexpr const char* kPolicyIteration = "policy/iteration";
 
 class PolicyHook final : public internal::HookWrapper {
  public:
-  PolicyHook(std::shared_ptr<CommHook> inner, const PolicyOptions& options)
-      : HookWrapper("policy", std::move(inner), /*keeps_single_collective=*/true), options_(options) {}
+  PolicyHook(const std::shared_ptr<CommHook>& inner, const PolicyOptions& options)
+      : HookWrapper(traits_around(inner, options), inner), options_(options) {}
 
   Future run(GradBucket& bucket) override {
     if (iteration_.of(bucket) < options_.warm_up || bucket.buffer().nbytes() < options_.min_bytes) {
@@ -44,6 +44,11 @@ class PolicyHook final : public internal::HookWrapper {
   }
 
  private:
+  static HookTraits traits_around(const std::shared_ptr<CommHook>& inner, const PolicyOptions& options) {
+    return internal::traits_around("policy", inner, /*keeps_single_collective=*/true,
+                                   concat("warm_up=", options.warm_up, ",min=", options.min_bytes));
+  }
+
   const PolicyOptions options_;
   internal::IterationCount iteration_;
 };
@@ -51,7 +56,7 @@ class PolicyHook final : public internal::HookWrapper {
 }  // namespace
 
 std::shared_ptr<CommHook> make_policy_hook(std::shared_ptr<CommHook> inner, const PolicyOptions& options) {
-  return std::make_shared<PolicyHook>(std::move(inner), options);
+  return std::make_shared<PolicyHook>(inner, options);
 }
 
 }  // namespace gradwire

@@ -28,6 +28,8 @@ HookTraits traits_of(const PostLocalSGDState& state) {
         "post_local_gradient_allreduce = false.");
   }
   HookTraits traits{.name = "post_local_sgd", .parallel_safe = true, .single_collective = true};
+  traits.identity = concat(traits.name, ":start=", state.start_iteration,
+                           ",gradient_allreduce=", state.post_local_gradient_allreduce);
   if (state.process_group != nullptr) traits.groups.push_back(state.process_group);
   if (state.subgroup != nullptr && state.post_local_gradient_allreduce) traits.groups.push_back(state.subgroup);
   return traits;

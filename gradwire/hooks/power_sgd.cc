@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iomanip>
 #include <limits>
 #include <utility>
 
@@ -15,6 +16,7 @@
 #include "gradwire/base/strings.h"
 #include "gradwire/hooks/default_hooks.h"
 #include "gradwire/hooks/power_sgd_internal.h"
+#include "gradwire/hooks/support_internal.h"
 
 namespace gradwire {
 namespace {
@@ -120,18 +122,6 @@ Division divide(const PowerSGDState& state, const GradBucket& bucket, at::Scalar
   }
   ordered.uncompressed = std::move(found.uncompressed);
   return ordered;
-}
-
-void average_uncompressed(const PowerSGDState& state, GradBucket& bucket, const std::vector<at::Tensor>& entries) {
-  if (entries.empty()) return;
-  at::Tensor packed = at::cat(entries);
-  if (bucket.divisor() != 1) packed.div_(bucket.divisor());
-  internal::group_of(state, bucket).all_reduce({packed})->wait();
-  std::int64_t at = 0;
-  for (at::Tensor entry : entries) {
-    entry.copy_(packed.narrow(0, at, entry.numel()));
-    at += entry.numel();
-  }
 }
 
 double largest_in(at::ScalarType type) {
@@ -240,9 +230,18 @@ class PowerSGDHook final : public CommHook {
   const Body body_;
 };
 
+// What ranks must agree on. Numbers with all digits that tell two apart.
+std::string describe(const PowerSGDOptions& options) {
+  return concat(std::setprecision(std::numeric_limits<double>::max_digits10),
+                "rank=", options.matrix_approximation_rank, ",start=", options.start_iteration,
+                ",min_rate=", options.min_compression_rate, ",error_feedback=", options.use_error_feedback,
+                ",warm_start=", options.warm_start, ",epsilon=", options.orthogonalization_epsilon,
+                ",seed=", options.random_seed, ",same_shape=", options.batch_tensors_with_same_shape);
+}
+
 std::shared_ptr<CommHook> make(const char* name, std::shared_ptr<PowerSGDState> state, Body body) {
   if (state == nullptr) throw InvalidArgument(concat("The hook '", name, "' got a null state."));
-  HookTraits traits{.name = name, .parallel_safe = true};
+  HookTraits traits{.name = name, .parallel_safe = true, .identity = concat(name, ":", describe(state->options()))};
   if (state->group() != nullptr) traits.groups.push_back(state->group());
   return std::make_shared<PowerSGDHook>(std::move(traits), std::move(state), body);
 }
@@ -257,7 +256,7 @@ Future power_sgd_hook(const std::shared_ptr<PowerSGDState>& state, GradBucket& b
     internal::approximate(*state, bucket, division.matrices);
     return allreduce_hook(state->group(), bucket);
   }
-  average_uncompressed(*state, bucket, division.uncompressed);
+  internal::average_together(internal::group_of(*state, bucket), bucket.divisor(), division.uncompressed);
   internal::approximate(*state, bucket, division.matrices);
   for (std::size_t i = 0; i < division.matrices.size(); ++i) {
     write_back(*state, division.matrices[i], division.compressed[i]);

@@ -9,6 +9,7 @@
 
 #include "gradwire/kernels/cast.h"
 #include "gradwire/process_group/dtype_internal.h"
+#include "gradwire/process_group/flat_tensors_internal.h"
 
 namespace gradwire::internal {
 namespace {
@@ -36,6 +37,14 @@ at::Tensor cast_to(const at::Tensor& source, at::ScalarType dtype) {
   at::Tensor result = at::empty(source.sizes(), source.options().dtype(dtype));
   cast_into(source, result);
   return result;
+}
+
+void average_together(ProcessGroup& group, int divisor, const std::vector<at::Tensor>& parts) {
+  if (parts.empty()) return;
+  at::Tensor row = flatten(parts);
+  if (divisor != 1) row.div_(divisor);
+  group.all_reduce({row})->wait();
+  unflatten(row, parts);
 }
 
 void rethrow_error(c10::ivalue::Future& done) {

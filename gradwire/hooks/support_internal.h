@@ -8,6 +8,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "gradwire/ddp/comm_hook.h"
 #include "gradwire/process_group/process_group.h"
@@ -19,6 +20,9 @@ void cast_into(const at::Tensor& source, const at::Tensor& destination);
 
 // `source` in `dtype`: new memory, or `source` itself where it has that dtype.
 at::Tensor cast_to(const at::Tensor& source, at::ScalarType dtype);
+
+// The average of `parts` of buckets, of one dtype and device, in their place, by one all-reduce; nothing for none.
+void average_together(ProcessGroup& group, int divisor, const std::vector<at::Tensor>& parts);
 
 // Throws the error of a future that has one: for callbacks, which see completed futures alone.
 void rethrow_error(c10::ivalue::Future& done);

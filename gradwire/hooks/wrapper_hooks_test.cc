@@ -6,11 +6,14 @@
 #include <set>
 
 #include "gradwire/base/error.h"
+#include "gradwire/hooks/between_hosts_hook.h"
 #include "gradwire/hooks/compress_wrappers.h"
 #include "gradwire/hooks/debugging_hooks.h"
 #include "gradwire/hooks/default_hooks.h"
 #include "gradwire/hooks/hook_test_support.h"
 #include "gradwire/hooks/mixed_precision_hooks.h"
+#include "gradwire/hooks/optimizer_overlap_hooks.h"
+#include "gradwire/hooks/policy_hook.h"
 #include "gradwire/hooks/post_local_sgd_hook.h"
 
 namespace gradwire::testing {
@@ -86,6 +89,29 @@ TEST(WrapperTraits, MemoryIsTheInnerHooks) {
   outer->load_state_dict({{"iteration", 3}});
   EXPECT_EQ(inner->state_dict().at("iteration").toInt(), 3);
   EXPECT_EQ(outer->state_dict().at("iteration").toInt(), 3);
+}
+
+TEST(WrapperTraits, TheEndOfAnIterationReachesTheInnerHook) {
+  class CountingHook final : public CommHook {
+   public:
+    Future run(GradBucket& bucket) override { return completed_future(bucket.buffer()); }
+    void end_iteration() override { ++ended; }
+    int ended = 0;
+  };
+  const auto inner = std::make_shared<CountingHook>();
+  const std::vector<std::shared_ptr<CommHook>> wrappers{
+      make_fp16_compress_wrapper(inner),
+      make_bf16_compress_wrapper(inner),
+      make_logging_hook(inner, [](const BucketRecord&) {}),
+      make_checking_hook(inner),
+      make_policy_hook(inner, {.warm_up = 1}),
+      make_between_hosts_hook(inner),
+      make_hook_then_step(inner, [](const std::string&, at::Tensor, at::Tensor) {}),
+      make_hook_then_optimizer(inner, [](const std::string&, const at::Tensor&) { return nullptr; })};
+  for (std::size_t i = 0; i < wrappers.size(); ++i) {
+    wrappers[i]->end_iteration();
+    EXPECT_EQ(inner->ended, static_cast<int>(i) + 1) << wrappers[i]->traits().name;
+  }
 }
 
 // Half gradients whose sum does not fit into half: right when reduced in float32, infinite in half.

@@ -5,14 +5,13 @@
 #include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
 
-#include <map>
 #include <span>
 #include <string_view>
-#include <tuple>
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/optim/param_groups_internal.h"
+#include "gradwire/process_group/flat_tensors_internal.h"
 #include "gradwire/process_group/init.h"
 
 namespace gradwire {
@@ -37,19 +36,12 @@ std::int64_t require_positive(std::int64_t period) {
 
 // One message: parameters of one type and device.
 void average_message(std::span<const at::Tensor> parameters, ProcessGroup& group) {
-  std::vector<at::Tensor> flat;
-  for (const at::Tensor& parameter : parameters) flat.push_back(parameter.reshape({-1}));
-  at::Tensor message = at::cat(flat);
-  flat.clear();
+  at::Tensor message = internal::flatten(parameters);
   message.div_(group.size());
   AllReduceOptions options;
   options.async = false;
   group.all_reduce({message}, options)->wait();
-  std::int64_t offset = 0;
-  for (const at::Tensor& parameter : parameters) {
-    parameter.copy_(message.narrow(0, offset, parameter.numel()).view(parameter.sizes()));
-    offset += parameter.numel();
-  }
+  internal::unflatten(message, parameters);
 }
 
 }  // namespace
@@ -70,21 +62,12 @@ void average_parameters(const std::vector<at::Tensor>& parameters, const std::sh
   const c10::NoGradGuard no_grad;
   const std::shared_ptr<ProcessGroup> over = or_default(group);
   if (over->size() == 1) return;
-  std::map<std::tuple<at::ScalarType, c10::DeviceType, int>, std::vector<at::Tensor>> kinds;
+  std::vector<at::Tensor> with_elements;
   for (const at::Tensor& parameter : parameters) {
-    if (parameter.numel() == 0) continue;
-    const at::Device device = parameter.device();
-    kinds[{parameter.scalar_type(), device.type(), device.index()}].push_back(parameter);
+    if (parameter.numel() > 0) with_elements.push_back(parameter);
   }
-  for (const auto& [kind, list] : kinds) {
-    for (std::size_t first = 0; first < list.size();) {
-      std::size_t last = first;
-      std::size_t bytes = 0;
-      do bytes += list[last++].nbytes();
-      while (last < list.size() && bytes + list[last].nbytes() <= kMessageBytes);
-      average_message(std::span(list).subspan(first, last - first), *over);
-      first = last;
-    }
+  for (const auto& list : internal::by_type_and_device(with_elements)) {
+    for (const auto& run : internal::in_runs_of(list, kMessageBytes)) average_message(run, *over);
   }
 }
 

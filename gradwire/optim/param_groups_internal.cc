@@ -5,13 +5,12 @@
 #include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
 
-#include <map>
 #include <set>
-#include <tuple>
 #include <utility>
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/process_group/flat_tensors_internal.h"
 
 namespace gradwire::internal {
 namespace {
@@ -76,13 +75,8 @@ void move_state(torch::optim::Optimizer& from, torch::optim::Optimizer& to, cons
 
 std::vector<at::Tensor> pack_parameters(const std::vector<at::Tensor>& parameters) {
   const c10::NoGradGuard no_grad;
-  std::map<std::tuple<at::ScalarType, c10::DeviceType, int>, std::vector<at::Tensor>> kinds;
-  for (const at::Tensor& parameter : parameters) {
-    const at::Device device = parameter.device();
-    kinds[{parameter.scalar_type(), device.type(), device.index()}].push_back(parameter);
-  }
   std::vector<at::Tensor> buffers;
-  for (const auto& [kind, list] : kinds) {
+  for (const auto& list : by_type_and_device(parameters)) {
     std::int64_t numel = 0;
     for (const at::Tensor& parameter : list) numel += padded_numel(parameter);
     const at::Tensor buffer = at::zeros({numel}, list[0].options().requires_grad(false).memory_format(std::nullopt));

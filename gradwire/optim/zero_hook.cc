@@ -12,18 +12,18 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/hooks/averaged_bucket_internal.h"
+#include "gradwire/hooks/wrapper_internal.h"
 #include "gradwire/optim/full_precision_internal.h"
 #include "gradwire/optim/zero_internal.h"
 
 namespace gradwire {
 namespace internal {
 
-class ZeroHook final : public CommHook {
+class ZeroHook final : public HookWrapper {
  public:
-  ZeroHook(std::shared_ptr<CommHook> inner, std::shared_ptr<ZeroRedundancyOptimizer> zero, std::int64_t first_update,
-           ZeroHookOptions options)
-      : CommHook(traits_around(*inner, options)),
-        inner_(std::move(inner)),
+  ZeroHook(const std::shared_ptr<CommHook>& inner, std::shared_ptr<ZeroRedundancyOptimizer> zero,
+           std::int64_t first_update, ZeroHookOptions options)
+      : HookWrapper(traits_of(inner, options), inner),
         zero_(std::move(zero)),
         first_update_(first_update),
         options_(options) {}
@@ -31,8 +31,8 @@ class ZeroHook final : public CommHook {
   static ZeroParts& parts_of(ZeroRedundancyOptimizer& zero) { return *zero.parts_; }
 
   Future run(GradBucket& bucket) override {
-    if (learns_from(bucket)) return inner_->run(bucket);
-    GradBucket averaged = averaged_bucket(*inner_, bucket);
+    if (learns_from(bucket)) return inner().run(bucket);
+    GradBucket averaged = averaged_bucket(inner(), bucket);
     if (options_.interleaved) {
       update(averaged, bucket.group());
       return completed_future(averaged.buffer());
@@ -44,16 +44,12 @@ class ZeroHook final : public CommHook {
     return completed_future(averaged.buffer());
   }
 
-  void end_iteration() override { inner_->end_iteration(); }
-  HookState state_dict() const override { return inner_->state_dict(); }
-  void load_state_dict(const HookState& state) override { inner_->load_state_dict(state); }
-
  private:
-  static HookTraits traits_around(const CommHook& inner, const ZeroHookOptions& options) {
-    HookTraits traits = inner.traits();
-    traits.name = concat("zero(", traits.name, ")");
+  static HookTraits traits_of(const std::shared_ptr<CommHook>& inner, const ZeroHookOptions& options) {
+    HookTraits traits =
+        traits_around("zero", inner, /*keeps_single_collective=*/false,
+                      concat("interleaved=", options.interleaved, ",shard_buckets=", options.shard_buckets));
     traits.parallel_safe = traits.parallel_safe && options.interleaved;
-    traits.single_collective = false;  // it waits
     return traits;
   }
 
@@ -101,7 +97,7 @@ class ZeroHook final : public CommHook {
       for (auto& [owner, places] : slots) {
         std::vector<at::Tensor> part;
         for (const std::size_t slot : places) part.push_back(bucket.parameters[slot]);
-        auto piece = std::make_unique<ZeroPiece>(ZeroPiece{.owner = owner});
+        auto piece = p.make_piece(owner);
         if (owner == p.rank()) {
           ParamGroups group;
           group.push_back(with_options_of(zero_->param_groups_[0], part));
@@ -140,7 +136,7 @@ class ZeroHook final : public CommHook {
     for (ZeroPiece* piece : pieces) {
       const std::vector<at::Tensor>& parameters = piece->groups[0].params();
       // Not before: the backward pass of this bucket's parameters is over, that of others may not be.
-      if (piece->messages.empty()) piece->messages = p.packs() ? pack_parameters(parameters) : parameters;
+      if (piece->shared.empty()) piece->shared.add(parameters);
       if (piece->optimizer == nullptr) continue;
       copy_options(zero_->param_groups_, piece->optimizer->param_groups());
       std::vector<LentGradient> lent;
@@ -148,10 +144,9 @@ class ZeroHook final : public CommHook {
       for (std::size_t i = 0; i < parameters.size(); ++i) lent.emplace_back(parameters[i], gradients[piece->slots[i]]);
       piece->optimizer->step();
     }
-    for (ZeroPiece* piece : pieces) p.share(*piece, group);
+    for (ZeroPiece* piece : pieces) piece->shared.share(group, piece->owner);
   }
 
-  const std::shared_ptr<CommHook> inner_;
   const std::shared_ptr<ZeroRedundancyOptimizer> zero_;
   const std::int64_t first_update_;
   const ZeroHookOptions options_;
@@ -184,7 +179,7 @@ std::shared_ptr<CommHook> make_zero_hook(std::shared_ptr<CommHook> inner, std::s
   // What PyTorch's hook waits for: the buckets are final from the second forward on (its static graphs: the third), and
   // one iteration more shows them all.
   const std::int64_t first_update = ddp.options().static_graph ? 3 : 2;
-  return std::make_shared<internal::ZeroHook>(std::move(inner), std::move(zero), first_update, options);
+  return std::make_shared<internal::ZeroHook>(inner, std::move(zero), first_update, options);
 }
 
 }  // namespace gradwire

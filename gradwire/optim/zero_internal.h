@@ -17,6 +17,7 @@
 #include "gradwire/optim/optimizer_factory.h"
 #include "gradwire/optim/param_groups_internal.h"
 #include "gradwire/optim/partition_internal.h"
+#include "gradwire/optim/shared_parameters_internal.h"
 #include "gradwire/optim/zero_redundancy_optimizer.h"
 #include "gradwire/process_group/process_group.h"
 
@@ -28,9 +29,9 @@ inline constexpr const char* kZeroName = "ZeroRedundancyOptimizer";
 // with DDP, one for each bucket and rank.
 struct ZeroPiece {
   int owner = 0;
+  SharedParameters shared;
   ParamGroups groups = {};                                       // without options
   std::unique_ptr<torch::optim::Optimizer> optimizer = nullptr;  // on its owner
-  std::vector<at::Tensor> messages = {};                         // what travels: the parameters, or buffers they lie in
   std::vector<std::size_t> slots = {};                           // overlapped: the parameters' places in the bucket
 };
 
@@ -38,10 +39,6 @@ struct ZeroPiece {
 // options.
 void require_same_parameters(ProcessGroup& group, const std::vector<at::Tensor>& parameters, std::size_t groups,
                              const ZeroOptions& options);
-
-// Collective: all ranks get what `messages` hold on `owner`; those are `parameters`, or the buffers that they lie in.
-void share_parameters(ProcessGroup& group, const std::vector<at::Tensor>& messages,
-                      const std::vector<at::Tensor>& parameters, int owner);
 
 struct ZeroParts {
   ZeroParts(ParamGroups given, OptimizerFactory make, ZeroOptions chosen);
@@ -52,14 +49,13 @@ struct ZeroParts {
   // optimizers.
   void place_groups(const ParamGroups& all);
   void require_usable(const ParamGroups& all) const;
-  // Collective: all ranks get what the piece's owner holds.
-  void share(ZeroPiece& piece, ProcessGroup& over) const {
-    share_parameters(over, piece.messages, parameters_in(piece.groups), piece.owner);
+  std::unique_ptr<ZeroPiece> make_piece(int owner) const {
+    return std::make_unique<ZeroPiece>(
+        ZeroPiece{.owner = owner, .shared = SharedParameters(options.parameters_as_bucket_view)});
   }
   void require_agreement(const ParamGroups& all) const {
     require_same_parameters(channel != nullptr ? *channel : *group, parameters_in(all), all.size(), options);
   }
-  bool packs() const noexcept { return options.parameters_as_bucket_view; }
   int rank() const { return group->rank(); }
 
   const OptimizerFactory factory;

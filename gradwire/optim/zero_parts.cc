@@ -14,21 +14,17 @@
 namespace gradwire::internal {
 namespace {
 
-// Small parameters travel together in messages of this size, so that a step needs no copy of all of them.
-constexpr std::size_t kMessageBytes = std::size_t{25} << 20;
-
 // What ranks compare. The last one tells lists of one length apart.
 enum Compared : std::size_t { kParameters, kGroups, kElements, kViews, kOverlap, kHash, kComparedCount };
 
-std::int64_t hash_of(const std::vector<at::Tensor>& parameters) {
-  std::uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a over 64-bit words
-  const auto add = [&](std::int64_t number) { hash = (hash ^ static_cast<std::uint64_t>(number)) * 0x100000001b3u; };
+std::int64_t hash_of_sizes(const std::vector<at::Tensor>& parameters) {
+  std::vector<std::int64_t> numbers;
   for (const at::Tensor& parameter : parameters) {
-    add(static_cast<std::int64_t>(parameter.scalar_type()));
-    add(parameter.dim());
-    for (const std::int64_t size : parameter.sizes()) add(size);
+    numbers.push_back(static_cast<std::int64_t>(parameter.scalar_type()));
+    numbers.push_back(parameter.dim());
+    numbers.insert(numbers.end(), parameter.sizes().begin(), parameter.sizes().end());
   }
-  return static_cast<std::int64_t>(hash);
+  return static_cast<std::int64_t>(hash_of(numbers));
 }
 
 ParamGroups without_parameters(const ParamGroups& groups) {
@@ -47,7 +43,7 @@ void require_same_parameters(ProcessGroup& group, const std::vector<at::Tensor>&
   for (const at::Tensor& parameter : parameters) mine[kElements] += parameter.numel();
   mine[kViews] = options.parameters_as_bucket_view ? 1 : 0;
   mine[kOverlap] = options.overlap_with_ddp ? 1 : 0;
-  mine[kHash] = hash_of(parameters);
+  mine[kHash] = hash_of_sizes(parameters);
   const auto describe_rank = [](const std::vector<std::int64_t>& has) {
     return concat(has[kParameters], " parameters with ", has[kElements], " elements in ", has[kGroups],
                   " groups, parameters_as_bucket_view = ", has[kViews], " and overlap_with_ddp = ", has[kOverlap]);
@@ -110,8 +106,7 @@ std::unique_ptr<torch::optim::Optimizer> ZeroParts::make(ParamGroups over) const
 void ZeroParts::place_groups(const ParamGroups& all) {
   const bool first = known.empty();
   if (first && !options.overlap_with_ddp) {
-    for (int owner = 0; owner < group->size(); ++owner)
-      pieces.push_back(std::make_unique<ZeroPiece>(ZeroPiece{.owner = owner}));
+    for (int owner = 0; owner < group->size(); ++owner) pieces.push_back(make_piece(owner));
   }
   ParamGroups mine;
   for (std::size_t index = known.size(); index < all.size(); ++index) {
@@ -126,8 +121,7 @@ void ZeroParts::place_groups(const ParamGroups& all) {
       for (std::size_t i = 0; i < parameters.size(); ++i) {
         if (given_to[i] == piece->owner) part.push_back(parameters[i]);
       }
-      const std::vector<at::Tensor> messages = packs() ? pack_parameters(part) : part;
-      piece->messages.insert(piece->messages.end(), messages.begin(), messages.end());
+      piece->shared.add(part);
       if (piece->owner == rank()) mine.push_back(with_options_of(all[index], part));
       piece->groups.emplace_back(std::move(part));
     }
@@ -139,13 +133,6 @@ void ZeroParts::place_groups(const ParamGroups& all) {
   } else {
     for (const auto& added : mine) local->add_param_group(added);
   }
-}
-
-void share_parameters(ProcessGroup& group, const std::vector<at::Tensor>& messages,
-                      const std::vector<at::Tensor>& parameters, int owner) {
-  if (group.size() == 1) return;
-  broadcast_values(group, messages, owner, kMessageBytes);
-  if (owner != group.rank()) mark_changed(parameters);
 }
 
 }  // namespace gradwire::internal

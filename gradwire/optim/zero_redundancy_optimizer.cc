@@ -90,7 +90,7 @@ at::Tensor ZeroRedundancyOptimizer::step_and_share(LossClosure closure, bool joi
       p.channel->abort(concat("The step of ", kZeroName, " failed on rank ", p.rank(), ": ", describe(error)));
     throw;
   }
-  for (const auto& piece : p.pieces) p.share(*piece, *p.channel);
+  for (const auto& piece : p.pieces) piece->shared.share(*p.channel, piece->owner);
   return loss;
 }
 

@@ -6,6 +6,7 @@
 #include <c10/util/ThreadLocalDebugInfo.h>
 #include <torch/optim/lbfgs.h>
 #include <torch/optim/schedulers/step_lr.h>
+#include <torch/serialize.h>
 
 #include <numeric>
 #include <random>
@@ -297,6 +298,40 @@ TEST(Zero, StepsDdpLikeTheOptimizerItself) {
       expect_same_bits(results[1], results[0], "ZeRO");
       expect_same_bits(results[2], results[0], "ZeRO with views");
     });
+  }
+}
+
+// torch::load() and Module::to() give parameters other memory than that in which they were put to travel as they are.
+TEST(Zero, FollowsParametersThatWereGivenOtherMemory) {
+  enum Change { kLoad, kLoadOnOneRank, kToDouble };
+  for (const std::string& kind : group_kinds()) {
+    for (const bool view : {false, true}) {
+      for (const Change change : {kLoad, kLoadOnOneRank, kToDouble}) {
+        run_ranks({kind}, 2, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
+          Mlp net(3, 8);
+          Mlp alone(3, 8);
+          const OptimizerFactory factory = optimizer_kinds().front().factory;
+          ZeroRedundancyOptimizer zero(net->parameters(), factory, zero_options(group, view));
+          const auto plain = plain_optimizer(factory, alone->parameters());
+          for (int step = 0; step < 6; ++step) {
+            std::stringstream file;
+            if (step == 2) torch::save(net, file);
+            if (step == 2 && (change == kLoad || (change == kLoadOnOneRank && rank == 1))) torch::load(net, file);
+            if (step == 0 && change == kToDouble) {
+              net->to(torch::kDouble);
+              alone->to(torch::kDouble);
+            }
+            set_gradients(net->parameters(), 2, step);
+            set_gradients(alone->parameters(), 2, step);
+            zero.step();
+            plain->step();
+            const std::string where = concat(kind, view ? ", views" : "", ", change ", change, ", step ", step);
+            expect_same_bits(net->parameters(), alone->parameters(), where);
+            expect_replicas(*group, net->parameters(), where);
+          }
+        });
+      }
+    }
   }
 }
 

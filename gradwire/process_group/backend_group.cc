@@ -11,6 +11,7 @@
 #include "gradwire/base/strings.h"
 #include "gradwire/process_group/backend_group_internal.h"
 #include "gradwire/process_group/dtype_internal.h"
+#include "gradwire/process_group/flat_tensors_internal.h"
 #include "gradwire/process_group/tensor_memory_internal.h"
 #include "gradwire/process_group/validate_internal.h"
 
@@ -81,26 +82,11 @@ bool worth_flattening(const Tensors& tensors) {
   return bytes <= kFlattenBytes;
 }
 
-at::Tensor flatten(const Tensors& tensors) {
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  Tensors rows;
-  for (const at::Tensor& tensor : tensors) rows.push_back(tensor.reshape({-1}));
-  return at::cat(rows);
-}
-
-void unflatten(const at::Tensor& flat, const Tensors& tensors) {
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  std::int64_t begin = 0;
-  for (const at::Tensor& tensor : tensors) {
-    tensor.copy_(flat.narrow(0, begin, tensor.numel()).view(tensor.sizes()));
-    begin += tensor.numel();
-  }
-}
-
 // Calls `one(memory)` for each tensor's values, or once for all of them, and brings the results back.
 template <class One>
 void for_each_in_place(const Tensors& tensors, const One& one) {
   if (worth_flattening(tensors)) {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
     const at::Tensor flat = flatten(tensors);
     one(flat);
     return unflatten(flat, tensors);
@@ -127,9 +113,10 @@ std::vector<SliceOf> slices(Pointer* begin, std::span<const std::int64_t> splits
 
 }  // namespace
 
-std::shared_ptr<Work> BackendGroup::do_broadcast(Tensors& tensors, const BroadcastOptions& options) {
-  return collective("broadcast", options, Outputs::list(tensors),
-                    [tensors, root = options.root](Channel& channel, const CallOptions& call) {
+template <>
+std::shared_ptr<Work> BackendGroup::run(BroadcastCall& given) {
+  return collective("broadcast", given.options, Outputs::list(given.tensors),
+                    [tensors = given.tensors, root = given.options.root](Channel& channel, const CallOptions& call) {
                       for_each_in_place(tensors, [&](const at::Tensor& memory) {
                         const Elements elements = elements_of(memory);
                         channel.broadcast(written(memory), elements.count, elements.dtype, root, call);
@@ -137,10 +124,11 @@ std::shared_ptr<Work> BackendGroup::do_broadcast(Tensors& tensors, const Broadca
                     });
 }
 
-std::shared_ptr<Work> BackendGroup::do_all_reduce(Tensors& tensors, const AllReduceOptions& options) {
-  require_reducible(*this, "all_reduce", tensors);
-  return collective("all_reduce", options, Outputs::list(tensors),
-                    [tensors, op = options.op](Channel& channel, const CallOptions& call) {
+template <>
+std::shared_ptr<Work> BackendGroup::run(AllReduceCall& given) {
+  require_reducible(*this, "all_reduce", given.tensors);
+  return collective("all_reduce", given.options, Outputs::list(given.tensors),
+                    [tensors = given.tensors, op = given.options.op](Channel& channel, const CallOptions& call) {
                       for_each_in_place(tensors, [&](const at::Tensor& memory) {
                         const Elements elements = elements_of(memory);
                         channel.all_reduce(written(memory), elements.count, elements.dtype, op, call);
@@ -148,10 +136,12 @@ std::shared_ptr<Work> BackendGroup::do_all_reduce(Tensors& tensors, const AllRed
                     });
 }
 
-std::shared_ptr<Work> BackendGroup::do_reduce(Tensors& tensors, const ReduceOptions& options) {
-  require_reducible(*this, "reduce", tensors);
-  return collective("reduce", options, Outputs::list(tensors),
-                    [tensors, op = options.op, root = options.root](Channel& channel, const CallOptions& call) {
+template <>
+std::shared_ptr<Work> BackendGroup::run(ReduceCall& given) {
+  require_reducible(*this, "reduce", given.tensors);
+  return collective("reduce", given.options, Outputs::list(given.tensors),
+                    [tensors = given.tensors, op = given.options.op, root = given.options.root](
+                        Channel& channel, const CallOptions& call) {
                       for (const at::Tensor& tensor : tensors) {
                         const at::Tensor memory = memory_with_values(tensor);
                         const Elements elements = elements_of(memory);
@@ -163,24 +153,25 @@ std::shared_ptr<Work> BackendGroup::do_reduce(Tensors& tensors, const ReduceOpti
                     });
 }
 
-std::shared_ptr<Work> BackendGroup::do_all_gather(std::vector<Tensors>& outputs, Tensors& inputs,
-                                                  const AllGatherOptions& options) {
-  return collective(
-      "all_gather", options, Outputs::lists(outputs), [outputs, inputs](Channel& channel, const CallOptions& call) {
-        for (std::size_t i = 0; i < inputs.size(); ++i) {
-          const at::Tensor input = memory_with_values(inputs[i]);
-          const Tensors results = memories_for_results(outputs[i]);
-          const Elements elements = elements_of(input);
-          channel.all_gather(read(input), pointers_to_write(results), elements.count, elements.dtype, call);
-          copy_all_back(outputs[i], results);
-        }
-      });
+template <>
+std::shared_ptr<Work> BackendGroup::run(AllGatherCall& given) {
+  return collective("all_gather", given.options, Outputs::lists(given.outputs),
+                    [outputs = given.outputs, inputs = given.inputs](Channel& channel, const CallOptions& call) {
+                      for (std::size_t i = 0; i < inputs.size(); ++i) {
+                        const at::Tensor input = memory_with_values(inputs[i]);
+                        const Tensors results = memories_for_results(outputs[i]);
+                        const Elements elements = elements_of(input);
+                        channel.all_gather(read(input), pointers_to_write(results), elements.count, elements.dtype,
+                                           call);
+                        copy_all_back(outputs[i], results);
+                      }
+                    });
 }
 
-std::shared_ptr<Work> BackendGroup::do_all_gather_into_tensor(at::Tensor& output, at::Tensor& input,
-                                                              const AllGatherOptions& options) {
-  return collective("all_gather_into_tensor", options, Outputs::list({output}),
-                    [output, input](Channel& channel, const CallOptions& call) {
+template <>
+std::shared_ptr<Work> BackendGroup::run(AllGatherIntoTensorCall& given) {
+  return collective("all_gather_into_tensor", given.options, Outputs::list({given.output}),
+                    [output = given.output, input = given.input](Channel& channel, const CallOptions& call) {
                       const at::Tensor memory = memory_with_values(input);
                       const at::Tensor result = memory_for_results(output);
                       const Elements elements = elements_of(memory);
@@ -190,10 +181,11 @@ std::shared_ptr<Work> BackendGroup::do_all_gather_into_tensor(at::Tensor& output
                     });
 }
 
-std::shared_ptr<Work> BackendGroup::do_gather(std::vector<Tensors>& outputs, Tensors& inputs,
-                                              const GatherOptions& options) {
-  return collective("gather", options, Outputs::lists(outputs),
-                    [outputs, inputs, root = options.root](Channel& channel, const CallOptions& call) {
+template <>
+std::shared_ptr<Work> BackendGroup::run(GatherCall& given) {
+  return collective("gather", given.options, Outputs::lists(given.outputs),
+                    [outputs = given.outputs, inputs = given.inputs, root = given.options.root](
+                        Channel& channel, const CallOptions& call) {
                       for (std::size_t i = 0; i < inputs.size(); ++i) {
                         const at::Tensor input = memory_with_values(inputs[i]);
                         const bool here = channel.rank() == root;
@@ -206,10 +198,11 @@ std::shared_ptr<Work> BackendGroup::do_gather(std::vector<Tensors>& outputs, Ten
                     });
 }
 
-std::shared_ptr<Work> BackendGroup::do_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
-                                               const ScatterOptions& options) {
-  return collective("scatter", options, Outputs::list(outputs),
-                    [outputs, inputs, root = options.root](Channel& channel, const CallOptions& call) {
+template <>
+std::shared_ptr<Work> BackendGroup::run(ScatterCall& given) {
+  return collective("scatter", given.options, Outputs::list(given.outputs),
+                    [outputs = given.outputs, inputs = given.inputs, root = given.options.root](
+                        Channel& channel, const CallOptions& call) {
                       for (std::size_t i = 0; i < outputs.size(); ++i) {
                         const bool here = channel.rank() == root;
                         const Tensors parts = here ? memories_with_values(inputs[i]) : Tensors();
@@ -222,11 +215,12 @@ std::shared_ptr<Work> BackendGroup::do_scatter(Tensors& outputs, std::vector<Ten
                     });
 }
 
-std::shared_ptr<Work> BackendGroup::do_reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
-                                                      const ReduceScatterOptions& options) {
-  require_reducible(*this, "reduce_scatter", outputs);
-  return collective("reduce_scatter", options, Outputs::list(outputs),
-                    [outputs, inputs, op = options.op](Channel& channel, const CallOptions& call) {
+template <>
+std::shared_ptr<Work> BackendGroup::run(ReduceScatterCall& given) {
+  require_reducible(*this, "reduce_scatter", given.outputs);
+  return collective("reduce_scatter", given.options, Outputs::list(given.outputs),
+                    [outputs = given.outputs, inputs = given.inputs, op = given.options.op](Channel& channel,
+                                                                                            const CallOptions& call) {
                       for (std::size_t i = 0; i < outputs.size(); ++i) {
                         const Tensors parts = memories_with_values(inputs[i]);
                         const at::Tensor result = memory_for_results(outputs[i]);
@@ -238,26 +232,28 @@ std::shared_ptr<Work> BackendGroup::do_reduce_scatter(Tensors& outputs, std::vec
                     });
 }
 
-std::shared_ptr<Work> BackendGroup::do_reduce_scatter_tensor(at::Tensor& output, at::Tensor& input,
-                                                             const ReduceScatterOptions& options) {
-  require_reducible(*this, "reduce_scatter_tensor", {output});
-  return collective("reduce_scatter_tensor", options, Outputs::list({output}),
-                    [output, input, op = options.op](Channel& channel, const CallOptions& call) {
-                      const at::Tensor memory = memory_with_values(input);
-                      const at::Tensor result = memory_for_results(output);
-                      const Elements elements = elements_of(result);
-                      const auto* begin = static_cast<const std::byte*>(read(memory));
-                      std::vector<const void*> parts;
-                      for (int rank = 0; rank < channel.size(); ++rank)
-                        parts.push_back(begin + static_cast<std::size_t>(rank) * result.nbytes());
-                      channel.reduce_scatter(parts, written(result), elements.count, elements.dtype, op, call);
-                      copy_back(output, result);
-                    });
+template <>
+std::shared_ptr<Work> BackendGroup::run(ReduceScatterTensorCall& given) {
+  require_reducible(*this, "reduce_scatter_tensor", {given.output});
+  return collective(
+      "reduce_scatter_tensor", given.options, Outputs::list({given.output}),
+      [output = given.output, input = given.input, op = given.options.op](Channel& channel, const CallOptions& call) {
+        const at::Tensor memory = memory_with_values(input);
+        const at::Tensor result = memory_for_results(output);
+        const Elements elements = elements_of(result);
+        const auto* begin = static_cast<const std::byte*>(read(memory));
+        std::vector<const void*> parts;
+        for (int rank = 0; rank < channel.size(); ++rank)
+          parts.push_back(begin + static_cast<std::size_t>(rank) * result.nbytes());
+        channel.reduce_scatter(parts, written(result), elements.count, elements.dtype, op, call);
+        copy_back(output, result);
+      });
 }
 
-std::shared_ptr<Work> BackendGroup::do_all_to_all(Tensors& outputs, Tensors& inputs, const AllToAllOptions& options) {
-  return collective("all_to_all", options, Outputs::list(outputs),
-                    [outputs, inputs](Channel& channel, const CallOptions& call) {
+template <>
+std::shared_ptr<Work> BackendGroup::run(AllToAllCall& given) {
+  return collective("all_to_all", given.options, Outputs::list(given.outputs),
+                    [outputs = given.outputs, inputs = given.inputs](Channel& channel, const CallOptions& call) {
                       const Tensors parts = memories_with_values(inputs);
                       const Tensors results = memories_for_results(outputs);
                       std::vector<ConstSlice> from;
@@ -270,12 +266,11 @@ std::shared_ptr<Work> BackendGroup::do_all_to_all(Tensors& outputs, Tensors& inp
                     });
 }
 
-std::shared_ptr<Work> BackendGroup::do_all_to_all_single(at::Tensor& output, at::Tensor& input,
-                                                         std::vector<std::int64_t>& output_splits,
-                                                         std::vector<std::int64_t>& input_splits,
-                                                         const AllToAllOptions& options) {
-  return collective("all_to_all_single", options, Outputs::list({output}),
-                    [output, input, output_splits, input_splits](Channel& channel, const CallOptions& call) {
+template <>
+std::shared_ptr<Work> BackendGroup::run(AllToAllSingleCall& given) {
+  return collective("all_to_all_single", given.options, Outputs::list({given.output}),
+                    [output = given.output, input = given.input, output_splits = given.output_splits,
+                     input_splits = given.input_splits](Channel& channel, const CallOptions& call) {
                       const at::Tensor memory = memory_with_values(input);
                       const at::Tensor result = memory_for_results(output);
                       const Elements elements = elements_of(memory);
@@ -291,20 +286,22 @@ std::shared_ptr<Work> BackendGroup::do_all_to_all_single(at::Tensor& output, at:
                     });
 }
 
-std::shared_ptr<Work> BackendGroup::do_barrier(const BarrierOptions& options) {
-  return collective("barrier", options, Outputs::list({}),
+template <>
+std::shared_ptr<Work> BackendGroup::run(BarrierCall& given) {
+  return collective("barrier", given.options, Outputs::list({}),
                     [](Channel& channel, const CallOptions& call) { channel.barrier(call); });
 }
 
-std::shared_ptr<Work> BackendGroup::do_send(Tensors& tensors, int destination, int tag) {
+template <>
+std::shared_ptr<Work> BackendGroup::run(SendCall& given) {
   const std::shared_ptr<Channel> channel = this->channel("send");
   const Deadline deadline = Deadline::after(timeout());
   std::vector<Message> messages;
-  for (const at::Tensor& tensor : tensors) messages.push_back({tensor, memory_with_values(tensor), nullptr});
+  for (const at::Tensor& tensor : given.tensors) messages.push_back({tensor, memory_with_values(tensor), nullptr});
   try {
     for (Message& message : messages) {
-      message.request =
-          channel->isend(read(message.memory), message.memory.nbytes(), destination, static_cast<std::uint32_t>(tag));
+      message.request = channel->isend(read(message.memory), message.memory.nbytes(), given.destination,
+                                       static_cast<std::uint32_t>(given.tag));
     }
   } catch (const InvalidArgument&) {
     throw;
@@ -334,12 +331,18 @@ std::shared_ptr<Work> BackendGroup::receive(const char* operation, Tensors& tens
                                             shared_from_this());
 }
 
-std::shared_ptr<Work> BackendGroup::do_recv(Tensors& tensors, int source, int tag) {
-  return receive("recv", tensors, source, tag);
+template <>
+std::shared_ptr<Work> BackendGroup::run(RecvCall& given) {
+  return receive("recv", given.tensors, given.source, given.tag);
 }
 
-std::shared_ptr<Work> BackendGroup::do_recv_anysource(Tensors& tensors, int tag) {
-  return receive("recv_anysource", tensors, kAnySource, tag);
+template <>
+std::shared_ptr<Work> BackendGroup::run(RecvAnySourceCall& given) {
+  return receive("recv_anysource", given.tensors, kAnySource, given.tag);
+}
+
+std::shared_ptr<Work> BackendGroup::do_call(GroupCall& call) {
+  return std::visit([this](auto& given) { return run(given); }, call);
 }
 
 }  // namespace gradwire::internal

@@ -11,11 +11,11 @@
 #include "gradwire/backend/backend.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/process.h"
+#include "gradwire/process_group/call_group.h"
 #include "gradwire/process_group/closable.h"
 #include "gradwire/process_group/duplicate_list_internal.h"
 #include "gradwire/process_group/ordered_calls_internal.h"
 #include "gradwire/process_group/point_to_point_internal.h"
-#include "gradwire/process_group/process_group.h"
 #include "gradwire/store/store.h"
 
 namespace gradwire::internal {
@@ -35,7 +35,7 @@ namespace gradwire::internal {
 // End. A Work keeps its group alive. A group that is let go with work under way (only futures are left of it) aborts
 // that work: its futures fail with AbortedError, and ranks that need this one's part with PeerError. shutdown()
 // finishes it instead; it refuses what then-callbacks would start meanwhile.
-class BackendGroup final : public ProcessGroup, public Closable {
+class BackendGroup final : public CallGroup, public Closable {
  public:
   // `channel` owns what it needs of its backend. `store` is where split() makes its rendezvous; null: no split. It is
   // this group's alone.
@@ -48,30 +48,7 @@ class BackendGroup final : public ProcessGroup, public Closable {
 
  protected:
   std::string get_backend_name() const override { return backend_name_; }
-  std::shared_ptr<Work> do_broadcast(Tensors& tensors, const BroadcastOptions& options) override;
-  std::shared_ptr<Work> do_all_reduce(Tensors& tensors, const AllReduceOptions& options) override;
-  std::shared_ptr<Work> do_reduce(Tensors& tensors, const ReduceOptions& options) override;
-  std::shared_ptr<Work> do_all_gather(std::vector<Tensors>& outputs, Tensors& inputs,
-                                      const AllGatherOptions& options) override;
-  std::shared_ptr<Work> do_all_gather_into_tensor(at::Tensor& output, at::Tensor& input,
-                                                  const AllGatherOptions& options) override;
-  std::shared_ptr<Work> do_gather(std::vector<Tensors>& outputs, Tensors& inputs,
-                                  const GatherOptions& options) override;
-  std::shared_ptr<Work> do_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
-                                   const ScatterOptions& options) override;
-  std::shared_ptr<Work> do_reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
-                                          const ReduceScatterOptions& options) override;
-  std::shared_ptr<Work> do_reduce_scatter_tensor(at::Tensor& output, at::Tensor& input,
-                                                 const ReduceScatterOptions& options) override;
-  std::shared_ptr<Work> do_all_to_all(Tensors& outputs, Tensors& inputs, const AllToAllOptions& options) override;
-  std::shared_ptr<Work> do_all_to_all_single(at::Tensor& output, at::Tensor& input,
-                                             std::vector<std::int64_t>& output_splits,
-                                             std::vector<std::int64_t>& input_splits,
-                                             const AllToAllOptions& options) override;
-  std::shared_ptr<Work> do_barrier(const BarrierOptions& options) override;
-  std::shared_ptr<Work> do_send(Tensors& tensors, int destination, int tag) override;
-  std::shared_ptr<Work> do_recv(Tensors& tensors, int source, int tag) override;
-  std::shared_ptr<Work> do_recv_anysource(Tensors& tensors, int tag) override;
+  std::shared_ptr<Work> do_call(GroupCall& call) override;
   std::shared_ptr<ProcessGroup> do_dup() override;
   std::shared_ptr<ProcessGroup> do_split(int color, int key, const std::optional<std::string>& desc) override;
   at::Tensor do_allocate(std::int64_t numel, at::ScalarType dtype) override;
@@ -80,6 +57,9 @@ class BackendGroup final : public ProcessGroup, public Closable {
   // The body of a collective: blocks until this rank's part is done.
   using Body = std::function<void(Channel& channel, const CallOptions& options)>;
 
+  // One a kind of call.
+  template <class Given>
+  std::shared_ptr<Work> run(Given& given);
   CallOptions call_options(const CollectiveOptions& options) const;
   // The channel, for a call of `operation`. Throws InvalidArgument when the group was shut down, or belongs to a parent
   // process.

@@ -38,7 +38,7 @@ std::shared_ptr<BackendGroup> make_backend_group(std::shared_ptr<Backend> backen
 }
 
 BackendGroup::BackendGroup(std::shared_ptr<Channel> channel, std::string backend_name, std::shared_ptr<Store> store)
-    : ProcessGroup(channel->rank(), channel->size()),
+    : CallGroup(channel->rank(), channel->size()),
       backend_name_(std::move(backend_name)),
       watcher_(std::make_shared<CompletionWatcher>()),
       channel_(std::move(channel)),

@@ -11,13 +11,6 @@
 namespace gradwire::internal {
 namespace {
 
-// As the caller gave them, with this group's time-out where he gave none.
-template <class Options>
-Options within(const ProcessGroup& group, Options options) {
-  if (options.timeout.count() == 0) options.timeout = group.timeout();
-  return options;
-}
-
 std::shared_ptr<ProcessGroup> make_on(const DeviceGroup::Maker& maker, const std::shared_ptr<Store>& store,
                                       const ProcessGroup& cpu) {
   return maker(std::make_shared<PrefixStore>("device", store), cpu.rank(), cpu.size(), cpu.timeout());
@@ -27,7 +20,7 @@ std::shared_ptr<ProcessGroup> make_on(const DeviceGroup::Maker& maker, const std
 
 DeviceGroup::DeviceGroup(std::shared_ptr<ProcessGroup> cpu, c10::DeviceType device, std::shared_ptr<Store> store,
                          Maker maker)
-    : ProcessGroup(cpu->rank(), cpu->size()),
+    : CallGroup(cpu->rank(), cpu->size()),
       cpu_(std::move(cpu)),
       device_(device),
       store_(std::move(store)),
@@ -38,108 +31,33 @@ DeviceGroup::DeviceGroup(std::shared_ptr<ProcessGroup> cpu, c10::DeviceType devi
 
 bool DeviceGroup::supports(c10::DeviceType device) const { return device == device_ || cpu_->supports(device); }
 
-ProcessGroup& DeviceGroup::group_for(const char* operation, const at::Tensor& tensor) const {
-  ProcessGroup& group = tensor.device().type() == device_ ? *on_device_ : *cpu_;
-  // Messages take their time-out from the group.
-  if (group.timeout() != timeout()) group.set_timeout(timeout());
-  if (!group.supports(tensor.device().type())) {
-    throw InvalidArgument(concat(name_group(*this), ": ", operation, ": a tensor is on ", tensor.device(),
+ProcessGroup& DeviceGroup::group_for(const GroupCall& call) const {
+  std::optional<at::Device> place;
+  for_each_tensor(call, [&](const at::Tensor& tensor) {
+    if (!place) place = tensor.device();
+    if (tensor.device().type() == place->type()) return;
+    throw InvalidArgument(concat(name_group(*this), ": ", name_of(call), " was given tensors on ", *place, " and on ",
+                                 tensor.device(), "; all tensors of a call must be in one place"));
+  });
+  ProcessGroup& group = place && place->type() == device_ ? *on_device_ : *cpu_;
+  if (place && !group.supports(place->type())) {
+    throw InvalidArgument(concat(name_group(*this), ": ", name_of(call), ": a tensor is on ", *place,
                                  ", which this group does not serve"));
   }
   return group;
 }
 
-ProcessGroup& DeviceGroup::group_for(const char* operation, const Tensors& tensors) const {
-  if (tensors.empty()) return *cpu_;
-  for (const at::Tensor& tensor : tensors) {
-    if (tensor.device().type() == tensors.front().device().type()) continue;
-    throw InvalidArgument(concat(name_group(*this), ": ", operation, " was given tensors on ", tensors.front().device(),
-                                 " and on ", tensor.device(), "; all tensors of a call must be in one place"));
-  }
-  return group_for(operation, tensors.front());
-}
-
-ProcessGroup& DeviceGroup::group_for(const char* operation, const std::vector<Tensors>& lists,
-                                     const Tensors& tensors) const {
-  Tensors all = tensors;
-  for (const Tensors& list : lists) all.insert(all.end(), list.begin(), list.end());
-  return group_for(operation, all);
-}
-
-std::shared_ptr<Work> DeviceGroup::do_broadcast(Tensors& tensors, const BroadcastOptions& options) {
-  return group_for("broadcast", tensors).broadcast(tensors, within(*this, options));
-}
-
-std::shared_ptr<Work> DeviceGroup::do_all_reduce(Tensors& tensors, const AllReduceOptions& options) {
-  return group_for("all_reduce", tensors).all_reduce(tensors, within(*this, options));
-}
-
-std::shared_ptr<Work> DeviceGroup::do_reduce(Tensors& tensors, const ReduceOptions& options) {
-  return group_for("reduce", tensors).reduce(tensors, within(*this, options));
-}
-
-std::shared_ptr<Work> DeviceGroup::do_all_gather(std::vector<Tensors>& outputs, Tensors& inputs,
-                                                 const AllGatherOptions& options) {
-  return group_for("all_gather", outputs, inputs).all_gather(outputs, inputs, within(*this, options));
-}
-
-std::shared_ptr<Work> DeviceGroup::do_all_gather_into_tensor(at::Tensor& output, at::Tensor& input,
-                                                             const AllGatherOptions& options) {
-  return group_for("all_gather_into_tensor", Tensors{input, output})
-      .all_gather_into_tensor(output, input, within(*this, options));
-}
-
-std::shared_ptr<Work> DeviceGroup::do_gather(std::vector<Tensors>& outputs, Tensors& inputs,
-                                             const GatherOptions& options) {
-  return group_for("gather", outputs, inputs).gather(outputs, inputs, within(*this, options));
-}
-
-std::shared_ptr<Work> DeviceGroup::do_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
-                                              const ScatterOptions& options) {
-  return group_for("scatter", inputs, outputs).scatter(outputs, inputs, within(*this, options));
-}
-
-std::shared_ptr<Work> DeviceGroup::do_reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
-                                                     const ReduceScatterOptions& options) {
-  return group_for("reduce_scatter", inputs, outputs).reduce_scatter(outputs, inputs, within(*this, options));
-}
-
-std::shared_ptr<Work> DeviceGroup::do_reduce_scatter_tensor(at::Tensor& output, at::Tensor& input,
-                                                            const ReduceScatterOptions& options) {
-  return group_for("reduce_scatter_tensor", Tensors{input, output})
-      .reduce_scatter_tensor(output, input, within(*this, options));
-}
-
-std::shared_ptr<Work> DeviceGroup::do_all_to_all(Tensors& outputs, Tensors& inputs, const AllToAllOptions& options) {
-  return group_for("all_to_all", {outputs}, inputs).all_to_all(outputs, inputs, within(*this, options));
-}
-
-std::shared_ptr<Work> DeviceGroup::do_all_to_all_single(at::Tensor& output, at::Tensor& input,
-                                                        std::vector<std::int64_t>& output_splits,
-                                                        std::vector<std::int64_t>& input_splits,
-                                                        const AllToAllOptions& options) {
-  return group_for("all_to_all_single", Tensors{input, output})
-      .all_to_all_single(output, input, output_splits, input_splits, within(*this, options));
-}
-
-std::shared_ptr<Work> DeviceGroup::do_barrier(const BarrierOptions& options) {
-  return cpu_->barrier(within(*this, options));
+std::shared_ptr<Work> DeviceGroup::do_call(GroupCall& call) {
+  ProcessGroup& group = group_for(call);
+  CollectiveOptions* const options = options_of(call);
+  if (options != nullptr && options->timeout.count() == 0) options->timeout = timeout();
+  // Messages take their time-out from the group.
+  if (options == nullptr && group.timeout() != timeout()) group.set_timeout(timeout());
+  return call_on(group, call);
 }
 
 void DeviceGroup::do_monitored_barrier(Milliseconds timeout, bool wait_all) {
   cpu_->monitored_barrier(timeout, wait_all);
-}
-
-std::shared_ptr<Work> DeviceGroup::do_send(Tensors& tensors, int destination, int tag) {
-  return group_for("send", tensors).send(tensors, destination, tag);
-}
-
-std::shared_ptr<Work> DeviceGroup::do_recv(Tensors& tensors, int source, int tag) {
-  return group_for("recv", tensors).recv(tensors, source, tag);
-}
-
-std::shared_ptr<Work> DeviceGroup::do_recv_anysource(Tensors& tensors, int tag) {
-  return group_for("recv_anysource", tensors).recv_anysource(tensors, tag);
 }
 
 std::uint64_t DeviceGroup::next() {

@@ -38,7 +38,7 @@ const std::shared_ptr<ProcessGroup>& required(const std::shared_ptr<ProcessGroup
 }  // namespace
 
 FaultInjectingGroup::FaultInjectingGroup(std::shared_ptr<ProcessGroup> wrapped, std::shared_ptr<Faults> faults)
-    : ProcessGroup(required(wrapped)->rank(), required(wrapped)->size()),
+    : CallGroup(required(wrapped)->rank(), required(wrapped)->size()),
       wrapped_(std::move(wrapped)),
       faults_(std::move(faults)) {
   set_timeout(wrapped_->timeout());
@@ -111,94 +111,14 @@ void FaultInjectingGroup::abort(const std::string& reason) { wrapped_->abort(rea
 void FaultInjectingGroup::shutdown() { wrapped_->shutdown(); }
 std::string FaultInjectingGroup::get_backend_name() const { return concat("fault_injecting(", wrapped_->name(), ")"); }
 
-std::shared_ptr<Work> FaultInjectingGroup::do_broadcast(Tensors& tensors, const BroadcastOptions& options) {
-  enter("broadcast");
-  return wrapped_->broadcast(tensors, options);
-}
-
-std::shared_ptr<Work> FaultInjectingGroup::do_all_reduce(Tensors& tensors, const AllReduceOptions& options) {
-  enter("all_reduce");
-  return wrapped_->all_reduce(tensors, options);
-}
-
-std::shared_ptr<Work> FaultInjectingGroup::do_reduce(Tensors& tensors, const ReduceOptions& options) {
-  enter("reduce");
-  return wrapped_->reduce(tensors, options);
-}
-
-std::shared_ptr<Work> FaultInjectingGroup::do_all_gather(std::vector<Tensors>& outputs, Tensors& inputs,
-                                                         const AllGatherOptions& options) {
-  enter("all_gather");
-  return wrapped_->all_gather(outputs, inputs, options);
-}
-
-std::shared_ptr<Work> FaultInjectingGroup::do_all_gather_into_tensor(at::Tensor& output, at::Tensor& input,
-                                                                     const AllGatherOptions& options) {
-  enter("all_gather_into_tensor");
-  return wrapped_->all_gather_into_tensor(output, input, options);
-}
-
-std::shared_ptr<Work> FaultInjectingGroup::do_gather(std::vector<Tensors>& outputs, Tensors& inputs,
-                                                     const GatherOptions& options) {
-  enter("gather");
-  return wrapped_->gather(outputs, inputs, options);
-}
-
-std::shared_ptr<Work> FaultInjectingGroup::do_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
-                                                      const ScatterOptions& options) {
-  enter("scatter");
-  return wrapped_->scatter(outputs, inputs, options);
-}
-
-std::shared_ptr<Work> FaultInjectingGroup::do_reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
-                                                             const ReduceScatterOptions& options) {
-  enter("reduce_scatter");
-  return wrapped_->reduce_scatter(outputs, inputs, options);
-}
-
-std::shared_ptr<Work> FaultInjectingGroup::do_reduce_scatter_tensor(at::Tensor& output, at::Tensor& input,
-                                                                    const ReduceScatterOptions& options) {
-  enter("reduce_scatter_tensor");
-  return wrapped_->reduce_scatter_tensor(output, input, options);
-}
-
-std::shared_ptr<Work> FaultInjectingGroup::do_all_to_all(Tensors& outputs, Tensors& inputs,
-                                                         const AllToAllOptions& options) {
-  enter("all_to_all");
-  return wrapped_->all_to_all(outputs, inputs, options);
-}
-
-std::shared_ptr<Work> FaultInjectingGroup::do_all_to_all_single(at::Tensor& output, at::Tensor& input,
-                                                                std::vector<std::int64_t>& output_splits,
-                                                                std::vector<std::int64_t>& input_splits,
-                                                                const AllToAllOptions& options) {
-  enter("all_to_all_single");
-  return wrapped_->all_to_all_single(output, input, output_splits, input_splits, options);
-}
-
-std::shared_ptr<Work> FaultInjectingGroup::do_barrier(const BarrierOptions& options) {
-  enter("barrier");
-  return wrapped_->barrier(options);
+std::shared_ptr<Work> FaultInjectingGroup::do_call(GroupCall& call) {
+  enter(name_of(call));
+  return call_on(*wrapped_, call);
 }
 
 void FaultInjectingGroup::do_monitored_barrier(Milliseconds timeout, bool wait_all) {
   enter("monitored_barrier");
   wrapped_->monitored_barrier(timeout, wait_all);
-}
-
-std::shared_ptr<Work> FaultInjectingGroup::do_send(Tensors& tensors, int destination, int tag) {
-  enter("send");
-  return wrapped_->send(tensors, destination, tag);
-}
-
-std::shared_ptr<Work> FaultInjectingGroup::do_recv(Tensors& tensors, int source, int tag) {
-  enter("recv");
-  return wrapped_->recv(tensors, source, tag);
-}
-
-std::shared_ptr<Work> FaultInjectingGroup::do_recv_anysource(Tensors& tensors, int tag) {
-  enter("recv_anysource");
-  return wrapped_->recv_anysource(tensors, tag);
 }
 
 std::shared_ptr<ProcessGroup> FaultInjectingGroup::do_dup() {

@@ -15,7 +15,7 @@
 #include <memory>
 #include <string>
 
-#include "gradwire/process_group/process_group.h"
+#include "gradwire/process_group/call_group.h"
 
 namespace gradwire::testing {
 
@@ -25,7 +25,7 @@ namespace gradwire::testing {
 //
 // Thread-safe. Faults take effect from the next call on. The wrapped group may be used beside it; those calls are
 // neither counted nor delayed.
-class FaultInjectingGroup final : public ProcessGroup {
+class FaultInjectingGroup final : public CallGroup {
  public:
   // Throws InvalidArgument for a null group.
   explicit FaultInjectingGroup(std::shared_ptr<ProcessGroup> wrapped);
@@ -52,31 +52,8 @@ class FaultInjectingGroup final : public ProcessGroup {
 
  protected:
   std::string get_backend_name() const override;
-  std::shared_ptr<Work> do_broadcast(Tensors& tensors, const BroadcastOptions& options) override;
-  std::shared_ptr<Work> do_all_reduce(Tensors& tensors, const AllReduceOptions& options) override;
-  std::shared_ptr<Work> do_reduce(Tensors& tensors, const ReduceOptions& options) override;
-  std::shared_ptr<Work> do_all_gather(std::vector<Tensors>& outputs, Tensors& inputs,
-                                      const AllGatherOptions& options) override;
-  std::shared_ptr<Work> do_all_gather_into_tensor(at::Tensor& output, at::Tensor& input,
-                                                  const AllGatherOptions& options) override;
-  std::shared_ptr<Work> do_gather(std::vector<Tensors>& outputs, Tensors& inputs,
-                                  const GatherOptions& options) override;
-  std::shared_ptr<Work> do_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
-                                   const ScatterOptions& options) override;
-  std::shared_ptr<Work> do_reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
-                                          const ReduceScatterOptions& options) override;
-  std::shared_ptr<Work> do_reduce_scatter_tensor(at::Tensor& output, at::Tensor& input,
-                                                 const ReduceScatterOptions& options) override;
-  std::shared_ptr<Work> do_all_to_all(Tensors& outputs, Tensors& inputs, const AllToAllOptions& options) override;
-  std::shared_ptr<Work> do_all_to_all_single(at::Tensor& output, at::Tensor& input,
-                                             std::vector<std::int64_t>& output_splits,
-                                             std::vector<std::int64_t>& input_splits,
-                                             const AllToAllOptions& options) override;
-  std::shared_ptr<Work> do_barrier(const BarrierOptions& options) override;
+  std::shared_ptr<Work> do_call(GroupCall& call) override;
   void do_monitored_barrier(Milliseconds timeout, bool wait_all) override;
-  std::shared_ptr<Work> do_send(Tensors& tensors, int destination, int tag) override;
-  std::shared_ptr<Work> do_recv(Tensors& tensors, int source, int tag) override;
-  std::shared_ptr<Work> do_recv_anysource(Tensors& tensors, int tag) override;
   std::shared_ptr<ProcessGroup> do_dup() override;
   std::shared_ptr<ProcessGroup> do_split(int color, int key, const std::optional<std::string>& desc) override;
   at::Tensor do_allocate(std::int64_t numel, at::ScalarType dtype) override;

@@ -37,7 +37,7 @@ class HookThenBucket final : public CommHook {
  private:
   static HookTraits traits_around(const std::string& name, const CommHook& inner) {
     return {name + "(" + inner.traits().name + ")", /*parallel_safe=*/false, /*single_collective=*/false,
-            inner.traits().groups};
+            inner.traits().groups, name + "(" + inner.identity() + ")"};
   }
 
   const std::shared_ptr<CommHook> inner_;
@@ -67,11 +67,13 @@ void bind_optim(py::module_& module) {
       "require_parameters",
       [](const std::string& who, const Tensors& parameters) { internal::require_parameters(who, parameters); },
       py::arg("who"), py::arg("parameters"), "Parameters are dense leaves, each there once, or InvalidArgument.");
-  optim.def("pack_parameters", &internal::pack_parameters, py::arg("parameters"), Unlocked(),
-            "Moves parameters into flat buffers, one a dtype and device, which it returns.");
-  optim.def("share_parameters", &internal::share_parameters, py::arg("group"), py::arg("messages"),
-            py::arg("parameters"), py::arg("owner"), Unlocked(),
-            "Collective: all ranks get what `messages` hold on `owner`, where `parameters` lie.");
+  py::class_<internal::SharedParameters>(optim, "SharedParameters",
+                                         "Parameters that one rank steps; `packs`: they lie in flat buffers.")
+      .def(py::init<bool>(), py::arg("packs"))
+      .def("add", &internal::SharedParameters::add, py::arg("parameters"), Unlocked(), "One more list of them.")
+      .def("empty", &internal::SharedParameters::empty, "Whether no list was added.")
+      .def("share", &internal::SharedParameters::share, py::arg("group"), py::arg("owner"), Unlocked(),
+           "Collective: all ranks get the values that the parameters have on `owner`.");
   optim.def(
       "average_parameters",
       [](const Tensors& parameters, const std::shared_ptr<ProcessGroup>& group) {

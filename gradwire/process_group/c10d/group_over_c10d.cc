@@ -131,127 +131,150 @@ class GroupOverC10d::Launch {
   std::exception_ptr error_;
 };
 
-std::shared_ptr<Work> GroupOverC10d::do_broadcast(Tensors& tensors, const BroadcastOptions& options) {
+template <>
+std::shared_ptr<Work> GroupOverC10d::run(BroadcastCall& given) {
   Launch launch(*this, "broadcast");
-  auto theirs = options_for<c10d::BroadcastOptions>(options, timeout());
-  theirs.rootRank = options.root;
-  for (const at::Tensor& tensor : tensors) {
-    Tensors one{rank() == options.root ? launch.reads(tensor) : launch.both(tensor)};
+  auto theirs = options_for<c10d::BroadcastOptions>(given.options, timeout());
+  theirs.rootRank = given.options.root;
+  for (const at::Tensor& tensor : given.tensors) {
+    Tensors one{rank() == given.options.root ? launch.reads(tensor) : launch.both(tensor)};
     launch.start([&](c10d::Backend& engine) { return engine.broadcast(one, theirs); });
   }
-  return launch.follow(options.async, Outputs::list(tensors));
+  return launch.follow(given.options.async, Outputs::list(given.tensors));
 }
 
-std::shared_ptr<Work> GroupOverC10d::do_all_reduce(Tensors& tensors, const AllReduceOptions& options) {
+template <>
+std::shared_ptr<Work> GroupOverC10d::run(AllReduceCall& given) {
   Launch launch(*this, "all_reduce");
-  auto theirs = options_for<c10d::AllreduceOptions>(options, timeout());
-  for (const at::Tensor& tensor : tensors) {
-    Tensors one{launch.reduces(tensor, tensor, options.op, theirs.reduceOp)};
+  auto theirs = options_for<c10d::AllreduceOptions>(given.options, timeout());
+  for (const at::Tensor& tensor : given.tensors) {
+    Tensors one{launch.reduces(tensor, tensor, given.options.op, theirs.reduceOp)};
     launch.start([&](c10d::Backend& engine) { return engine.allreduce(one, theirs); });
   }
-  return launch.follow(options.async, Outputs::list(tensors));
+  return launch.follow(given.options.async, Outputs::list(given.tensors));
 }
 
-std::shared_ptr<Work> GroupOverC10d::do_reduce(Tensors& tensors, const ReduceOptions& options) {
+template <>
+std::shared_ptr<Work> GroupOverC10d::run(ReduceCall& given) {
   Launch launch(*this, "reduce");
-  auto theirs = options_for<c10d::ReduceOptions>(options, timeout());
-  theirs.rootRank = options.root;
-  for (const at::Tensor& tensor : tensors) {
-    const at::Tensor target = rank() == options.root ? tensor : at::Tensor();
-    Tensors one{launch.reduces(tensor, target, options.op, theirs.reduceOp)};
+  auto theirs = options_for<c10d::ReduceOptions>(given.options, timeout());
+  theirs.rootRank = given.options.root;
+  for (const at::Tensor& tensor : given.tensors) {
+    const at::Tensor target = rank() == given.options.root ? tensor : at::Tensor();
+    Tensors one{launch.reduces(tensor, target, given.options.op, theirs.reduceOp)};
     launch.start([&](c10d::Backend& engine) { return engine.reduce(one, theirs); });
   }
-  return launch.follow(options.async, Outputs::list(tensors));
+  return launch.follow(given.options.async, Outputs::list(given.tensors));
 }
 
-std::shared_ptr<Work> GroupOverC10d::do_all_gather(std::vector<Tensors>& outputs, Tensors& inputs,
-                                                   const AllGatherOptions& options) {
+template <>
+std::shared_ptr<Work> GroupOverC10d::run(AllGatherCall& given) {
   Launch launch(*this, "all_gather");
-  const auto theirs = options_for<c10d::AllgatherOptions>(options, timeout());
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    std::vector<Tensors> lists{flat(launch.writes(outputs[i]))};
-    Tensors one{launch.reads(inputs[i]).view({-1})};
+  const auto theirs = options_for<c10d::AllgatherOptions>(given.options, timeout());
+  for (std::size_t i = 0; i < given.inputs.size(); ++i) {
+    std::vector<Tensors> lists{flat(launch.writes(given.outputs[i]))};
+    Tensors one{launch.reads(given.inputs[i]).view({-1})};
     launch.start([&](c10d::Backend& engine) { return engine.allgather(lists, one, theirs); });
   }
-  return launch.follow(options.async, Outputs::lists(outputs));
+  return launch.follow(given.options.async, Outputs::lists(given.outputs));
 }
 
-std::shared_ptr<Work> GroupOverC10d::do_all_gather_into_tensor(at::Tensor& output, at::Tensor& input,
-                                                               const AllGatherOptions& options) {
+template <>
+std::shared_ptr<Work> GroupOverC10d::run(AllGatherIntoTensorCall& given) {
   Launch launch(*this, "all_gather_into_tensor");
-  const auto theirs = options_for<c10d::AllgatherOptions>(options, timeout());
-  at::Tensor whole = launch.writes(output).view({-1});
-  at::Tensor part = launch.reads(input).view({-1});
+  const auto theirs = options_for<c10d::AllgatherOptions>(given.options, timeout());
+  at::Tensor whole = launch.writes(given.output).view({-1});
+  at::Tensor part = launch.reads(given.input).view({-1});
   launch.start([&](c10d::Backend& engine) { return engine._allgather_base(whole, part, theirs); });
-  return launch.follow(options.async, Outputs::list({output}));
+  return launch.follow(given.options.async, Outputs::list({given.output}));
 }
 
-std::shared_ptr<Work> GroupOverC10d::do_gather(std::vector<Tensors>& outputs, Tensors& inputs,
-                                               const GatherOptions& options) {
+template <>
+std::shared_ptr<Work> GroupOverC10d::run(GatherCall& given) {
   Launch launch(*this, "gather");
-  auto theirs = options_for<c10d::GatherOptions>(options, timeout());
-  theirs.rootRank = options.root;
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
+  auto theirs = options_for<c10d::GatherOptions>(given.options, timeout());
+  theirs.rootRank = given.options.root;
+  for (std::size_t i = 0; i < given.inputs.size(); ++i) {
     std::vector<Tensors> lists;
-    if (rank() == options.root) lists.push_back(flat(launch.writes(outputs[i])));
-    Tensors one{launch.reads(inputs[i]).view({-1})};
+    if (rank() == given.options.root) lists.push_back(flat(launch.writes(given.outputs[i])));
+    Tensors one{launch.reads(given.inputs[i]).view({-1})};
     launch.start([&](c10d::Backend& engine) { return engine.gather(lists, one, theirs); });
   }
-  return launch.follow(options.async, Outputs::lists(outputs));
+  return launch.follow(given.options.async, Outputs::lists(given.outputs));
 }
 
-std::shared_ptr<Work> GroupOverC10d::do_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
-                                                const ScatterOptions& options) {
+template <>
+std::shared_ptr<Work> GroupOverC10d::run(ScatterCall& given) {
   Launch launch(*this, "scatter");
-  auto theirs = options_for<c10d::ScatterOptions>(options, timeout());
-  theirs.rootRank = options.root;
-  for (std::size_t i = 0; i < outputs.size(); ++i) {
+  auto theirs = options_for<c10d::ScatterOptions>(given.options, timeout());
+  theirs.rootRank = given.options.root;
+  for (std::size_t i = 0; i < given.outputs.size(); ++i) {
     std::vector<Tensors> lists;
-    if (rank() == options.root) lists.push_back(flat(launch.reads(inputs[i])));
-    Tensors one{launch.writes(outputs[i]).view({-1})};
+    if (rank() == given.options.root) lists.push_back(flat(launch.reads(given.inputs[i])));
+    Tensors one{launch.writes(given.outputs[i]).view({-1})};
     launch.start([&](c10d::Backend& engine) { return engine.scatter(one, lists, theirs); });
   }
-  return launch.follow(options.async, Outputs::list(outputs));
+  return launch.follow(given.options.async, Outputs::list(given.outputs));
 }
 
-std::shared_ptr<Work> GroupOverC10d::do_reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
-                                                       const ReduceScatterOptions& options) {
+template <>
+std::shared_ptr<Work> GroupOverC10d::run(ReduceScatterTensorCall& given) {
+  const at::NoGradGuard no_grad;
+  Launch launch(*this, "reduce_scatter_tensor");
+  auto theirs = options_for<c10d::ReduceScatterOptions>(given.options, timeout());
+  at::Tensor part = launch.reduces(given.output, given.output, given.options.op, theirs.reduceOp).view({-1});
+  // What a reduction changes before it starts is changed in a copy of the input; else the engine reads the input.
+  const bool as_it_is = given.options.op.kind != ReduceOp::Kind::premul_sum && !given.input.is_complex() &&
+                        given.input.scalar_type() != at::kBool;
+  at::Tensor whole = as_it_is ? memory_with_values(given.input).detach()
+                              : launch.reduces(given.input, at::Tensor(), given.options.op, theirs.reduceOp);
+  whole = whole.view({-1});
+  launch.start([&](c10d::Backend& engine) { return engine._reduce_scatter_base(part, whole, theirs); });
+  return launch.follow(given.options.async, Outputs::list({given.output}));
+}
+
+template <>
+std::shared_ptr<Work> GroupOverC10d::run(ReduceScatterCall& given) {
   const at::NoGradGuard no_grad;
   // Through one tensor: engines agree on what that means, and not on lists.
   std::vector<std::shared_ptr<Work>> works;
-  for (std::size_t i = 0; i < outputs.size(); ++i) {
+  for (std::size_t i = 0; i < given.outputs.size(); ++i) {
     Tensors rows;
-    for (const at::Tensor& input : inputs[i]) rows.push_back(input.reshape({-1}));
+    for (const at::Tensor& input : given.inputs[i]) rows.push_back(input.reshape({-1}));
     at::Tensor whole = at::cat(rows);
-    works.push_back(do_reduce_scatter_tensor(outputs[i], whole, options));
+    ReduceScatterTensorCall part{given.outputs[i], whole, given.options};
+    works.push_back(run(part));
   }
-  return work_of_all(std::move(works), Outputs::list(outputs));
+  return work_of_all(std::move(works), Outputs::list(given.outputs));
 }
 
-std::shared_ptr<Work> GroupOverC10d::do_reduce_scatter_tensor(at::Tensor& output, at::Tensor& input,
-                                                              const ReduceScatterOptions& options) {
-  const at::NoGradGuard no_grad;
-  Launch launch(*this, "reduce_scatter_tensor");
-  auto theirs = options_for<c10d::ReduceScatterOptions>(options, timeout());
-  at::Tensor part = launch.reduces(output, output, options.op, theirs.reduceOp).view({-1});
-  // What a reduction changes before it starts is changed in a copy of the input; else the engine reads the input.
-  const bool as_it_is =
-      options.op.kind != ReduceOp::Kind::premul_sum && !input.is_complex() && input.scalar_type() != at::kBool;
-  at::Tensor whole =
-      as_it_is ? memory_with_values(input).detach() : launch.reduces(input, at::Tensor(), options.op, theirs.reduceOp);
-  whole = whole.view({-1});
-  launch.start([&](c10d::Backend& engine) { return engine._reduce_scatter_base(part, whole, theirs); });
-  return launch.follow(options.async, Outputs::list({output}));
-}
-
-std::shared_ptr<Work> GroupOverC10d::do_all_to_all(Tensors& outputs, Tensors& inputs, const AllToAllOptions& options) {
-  if (dialect_.is_gloo) return all_to_all_in_one(outputs, inputs, options);
+template <>
+std::shared_ptr<Work> GroupOverC10d::run(AllToAllCall& given) {
+  if (dialect_.is_gloo) return all_to_all_in_one(given.outputs, given.inputs, given.options);
   Launch launch(*this, "all_to_all");
-  const auto theirs = options_for<c10d::AllToAllOptions>(options, timeout());
-  Tensors to = flat(launch.writes(outputs));
-  Tensors from = flat(launch.reads(inputs));
+  const auto theirs = options_for<c10d::AllToAllOptions>(given.options, timeout());
+  Tensors to = flat(launch.writes(given.outputs));
+  Tensors from = flat(launch.reads(given.inputs));
   launch.start([&](c10d::Backend& engine) { return engine.alltoall(to, from, theirs); });
-  return launch.follow(options.async, Outputs::list(outputs));
+  return launch.follow(given.options.async, Outputs::list(given.outputs));
+}
+
+template <>
+std::shared_ptr<Work> GroupOverC10d::run(AllToAllSingleCall& given) {
+  Launch launch(*this, "all_to_all_single");
+  const auto theirs = options_for<c10d::AllToAllOptions>(given.options, timeout());
+  at::Tensor to = launch.writes(given.output).view({-1});
+  at::Tensor from = launch.reads(given.input).view({-1});
+  // Splits of the elements that the engine sees, which are bytes at times: sizes of a row, not of a tensor.
+  std::int64_t row = 1;
+  for (const std::int64_t extent : given.input.sizes().slice(1)) row *= extent;
+  row *= static_cast<std::int64_t>(given.input.element_size() / from.element_size());
+  std::vector<std::int64_t> to_splits;
+  std::vector<std::int64_t> from_splits;
+  for (const std::int64_t split : given.output_splits) to_splits.push_back(split * row);
+  for (const std::int64_t split : given.input_splits) from_splits.push_back(split * row);
+  launch.start([&](c10d::Backend& engine) { return engine.alltoall_base(to, from, to_splits, from_splits, theirs); });
+  return launch.follow(given.options.async, Outputs::list({given.output}));
 }
 
 // Gloo's lists must be of one size; its splits need not.
@@ -272,7 +295,8 @@ std::shared_ptr<Work> GroupOverC10d::all_to_all_in_one(const Tensors& outputs, c
   }
   at::Tensor from = at::cat(rows);
   at::Tensor to = at::empty({expected}, from.options());
-  auto work = do_all_to_all_single(to, from, to_splits, from_splits, options);
+  AllToAllSingleCall in_one{to, from, to_splits, from_splits, options};
+  auto work = run(in_one);
   return work_after(
       std::move(work),
       [to, to_splits, outputs] {
@@ -282,42 +306,24 @@ std::shared_ptr<Work> GroupOverC10d::all_to_all_in_one(const Tensors& outputs, c
       Outputs::list(outputs));
 }
 
-std::shared_ptr<Work> GroupOverC10d::do_all_to_all_single(at::Tensor& output, at::Tensor& input,
-                                                          std::vector<std::int64_t>& output_splits,
-                                                          std::vector<std::int64_t>& input_splits,
-                                                          const AllToAllOptions& options) {
-  Launch launch(*this, "all_to_all_single");
-  const auto theirs = options_for<c10d::AllToAllOptions>(options, timeout());
-  at::Tensor to = launch.writes(output).view({-1});
-  at::Tensor from = launch.reads(input).view({-1});
-  // Splits of the elements that the engine sees, which are bytes at times: sizes of a row, not of a tensor.
-  std::int64_t row = 1;
-  for (const std::int64_t extent : input.sizes().slice(1)) row *= extent;
-  row *= static_cast<std::int64_t>(input.element_size() / from.element_size());
-  std::vector<std::int64_t> to_splits;
-  std::vector<std::int64_t> from_splits;
-  for (const std::int64_t split : output_splits) to_splits.push_back(split * row);
-  for (const std::int64_t split : input_splits) from_splits.push_back(split * row);
-  launch.start([&](c10d::Backend& engine) { return engine.alltoall_base(to, from, to_splits, from_splits, theirs); });
-  return launch.follow(options.async, Outputs::list({output}));
-}
-
-std::shared_ptr<Work> GroupOverC10d::do_barrier(const BarrierOptions& options) {
+template <>
+std::shared_ptr<Work> GroupOverC10d::run(BarrierCall& given) {
   Launch launch(*this, "barrier");
-  auto theirs = options_for<c10d::BarrierOptions>(options, timeout());
-  theirs.device_ids.assign(options.device_ids.begin(), options.device_ids.end());
+  auto theirs = options_for<c10d::BarrierOptions>(given.options, timeout());
+  theirs.device_ids.assign(given.options.device_ids.begin(), given.options.device_ids.end());
   launch.start([&](c10d::Backend& engine) { return engine.barrier(theirs); });
-  return launch.follow(options.async, Outputs::list({}));
+  return launch.follow(given.options.async, Outputs::list({}));
 }
 
-std::shared_ptr<Work> GroupOverC10d::do_send(Tensors& tensors, int destination, int tag) {
+template <>
+std::shared_ptr<Work> GroupOverC10d::run(SendCall& given) {
   const Deadline deadline = Deadline::after(timeout());
   Launch launch(*this, "send");
-  for (const at::Tensor& tensor : tensors) {
+  for (const at::Tensor& tensor : given.tensors) {
     Tensors one{launch.reads(tensor)};
-    launch.start([&](c10d::Backend& engine) { return engine.send(one, destination, tag); });
+    launch.start([&](c10d::Backend& engine) { return engine.send(one, given.destination, given.tag); });
   }
-  return launch.follow_messages(Outputs::list(tensors), deadline);
+  return launch.follow_messages(Outputs::list(given.tensors), deadline);
 }
 
 std::shared_ptr<Work> GroupOverC10d::receive(const char* operation, Tensors& tensors, int source, int tag) {
@@ -332,12 +338,18 @@ std::shared_ptr<Work> GroupOverC10d::receive(const char* operation, Tensors& ten
   return launch.follow_receive(Outputs::list(tensors), deadline, source);
 }
 
-std::shared_ptr<Work> GroupOverC10d::do_recv(Tensors& tensors, int source, int tag) {
-  return receive("recv", tensors, source, tag);
+template <>
+std::shared_ptr<Work> GroupOverC10d::run(RecvCall& given) {
+  return receive("recv", given.tensors, given.source, given.tag);
 }
 
-std::shared_ptr<Work> GroupOverC10d::do_recv_anysource(Tensors& tensors, int tag) {
-  return receive("recv_anysource", tensors, -1, tag);
+template <>
+std::shared_ptr<Work> GroupOverC10d::run(RecvAnySourceCall& given) {
+  return receive("recv_anysource", given.tensors, -1, given.tag);
+}
+
+std::shared_ptr<Work> GroupOverC10d::do_call(GroupCall& call) {
+  return std::visit([this](auto& given) { return run(given); }, call);
 }
 
 }  // namespace gradwire::internal

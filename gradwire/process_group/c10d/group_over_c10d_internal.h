@@ -13,6 +13,7 @@
 #include "gradwire/process_group/c10d/c10d_call_internal.h"
 #include "gradwire/process_group/c10d/c10d_dialect_internal.h"
 #include "gradwire/process_group/c10d/from_c10d.h"
+#include "gradwire/process_group/call_group.h"
 #include "gradwire/process_group/closable.h"
 #include "gradwire/process_group/duplicate_list_internal.h"
 
@@ -20,7 +21,7 @@ namespace gradwire::internal {
 
 // A group over one engine. What outlives it are calls whose futures alone are held: letting go of the group aborts
 // them. In a forked child nothing of the engine is touched.
-class GroupOverC10d final : public ProcessGroup, public Closable {
+class GroupOverC10d final : public CallGroup, public Closable {
  public:
   using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
 
@@ -34,31 +35,8 @@ class GroupOverC10d final : public ProcessGroup, public Closable {
 
  protected:
   std::string get_backend_name() const override { return name_; }
-  std::shared_ptr<Work> do_broadcast(Tensors& tensors, const BroadcastOptions& options) override;
-  std::shared_ptr<Work> do_all_reduce(Tensors& tensors, const AllReduceOptions& options) override;
-  std::shared_ptr<Work> do_reduce(Tensors& tensors, const ReduceOptions& options) override;
-  std::shared_ptr<Work> do_all_gather(std::vector<Tensors>& outputs, Tensors& inputs,
-                                      const AllGatherOptions& options) override;
-  std::shared_ptr<Work> do_all_gather_into_tensor(at::Tensor& output, at::Tensor& input,
-                                                  const AllGatherOptions& options) override;
-  std::shared_ptr<Work> do_gather(std::vector<Tensors>& outputs, Tensors& inputs,
-                                  const GatherOptions& options) override;
-  std::shared_ptr<Work> do_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
-                                   const ScatterOptions& options) override;
-  std::shared_ptr<Work> do_reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
-                                          const ReduceScatterOptions& options) override;
-  std::shared_ptr<Work> do_reduce_scatter_tensor(at::Tensor& output, at::Tensor& input,
-                                                 const ReduceScatterOptions& options) override;
-  std::shared_ptr<Work> do_all_to_all(Tensors& outputs, Tensors& inputs, const AllToAllOptions& options) override;
-  std::shared_ptr<Work> do_all_to_all_single(at::Tensor& output, at::Tensor& input,
-                                             std::vector<std::int64_t>& output_splits,
-                                             std::vector<std::int64_t>& input_splits,
-                                             const AllToAllOptions& options) override;
-  std::shared_ptr<Work> do_barrier(const BarrierOptions& options) override;
+  std::shared_ptr<Work> do_call(GroupCall& call) override;
   void do_monitored_barrier(Milliseconds timeout, bool wait_all) override;
-  std::shared_ptr<Work> do_send(Tensors& tensors, int destination, int tag) override;
-  std::shared_ptr<Work> do_recv(Tensors& tensors, int source, int tag) override;
-  std::shared_ptr<Work> do_recv_anysource(Tensors& tensors, int tag) override;
   std::shared_ptr<ProcessGroup> do_dup() override;
   std::shared_ptr<ProcessGroup> do_split(int color, int key, const std::optional<std::string>& desc) override;
   at::Tensor do_allocate(std::int64_t numel, at::ScalarType dtype) override;
@@ -66,6 +44,9 @@ class GroupOverC10d final : public ProcessGroup, public Closable {
  private:
   class Launch;  // what one call of ours needs to become calls of the engine
 
+  // One a kind of call.
+  template <class Given>
+  std::shared_ptr<Work> run(Given& given);
   std::string describe(const char* operation) const;
   // The engine, for a call of `operation`. Throws InvalidArgument after shutdown() and in a forked child.
   BackendPtr engine(const char* operation) const;

@@ -112,7 +112,7 @@ std::exception_ptr explain(const std::shared_ptr<Store>& store, const std::strin
 }  // namespace
 
 GroupOverC10d::GroupOverC10d(BackendPtr backend, std::shared_ptr<Store> store, C10dFactory factory)
-    : ProcessGroup(backend->getRank(), backend->getSize()),
+    : CallGroup(backend->getRank(), backend->getSize()),
       name_(backend->getBackendName()),
       dialect_(dialect_of(name_)),
       factory_(std::move(factory)),

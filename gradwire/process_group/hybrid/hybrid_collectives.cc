@@ -133,38 +133,45 @@ void HybridGroup::reduce_rows(Call& call, const at::Tensor& part, const at::Tens
   divide_for(op, part, size());
 }
 
-std::shared_ptr<Work> HybridGroup::do_all_reduce(Tensors& tensors, const AllReduceOptions& options) {
-  return ordered("all_reduce", options, Outputs::list(tensors), [this, tensors, op = options.op](Call& call) {
-    for (const at::Tensor& tensor : tensors) {
-      const at::Tensor memory = memory_with_values(tensor);
-      const at::Tensor row = row_of(memory);
-      if (even_ && call.local.size() > 1 && static_cast<std::int64_t>(memory.nbytes()) > kLeaderBytes) {
-        reduce_by_shares(call, row, op);
-      } else {
-        reduce_through_leader(call, row, op);
-      }
-      divide_for(op, row, size());
-      copy_back(tensor, memory);
-    }
-  });
+template <>
+std::shared_ptr<Work> HybridGroup::run(AllReduceCall& given) {
+  return ordered("all_reduce", given.options, Outputs::list(given.tensors),
+                 [this, tensors = given.tensors, op = given.options.op](Call& call) {
+                   for (const at::Tensor& tensor : tensors) {
+                     const at::Tensor memory = memory_with_values(tensor);
+                     const at::Tensor row = row_of(memory);
+                     if (even_ && call.local.size() > 1 && static_cast<std::int64_t>(memory.nbytes()) > kLeaderBytes) {
+                       reduce_by_shares(call, row, op);
+                     } else {
+                       reduce_through_leader(call, row, op);
+                     }
+                     divide_for(op, row, size());
+                     copy_back(tensor, memory);
+                   }
+                 });
 }
 
-std::shared_ptr<Work> HybridGroup::do_broadcast(Tensors& tensors, const BroadcastOptions& options) {
-  return ordered("broadcast", options, Outputs::list(tensors), [this, tensors, root = options.root](Call& call) {
-    const bool from_here = host_of(root) == host();
-    for (const at::Tensor& tensor : tensors) {
-      const at::Tensor memory = memory_with_values(tensor);
-      if (from_here) call.local.broadcast({memory}, call.rooted<BroadcastOptions>(local_rank_of(root)))->wait();
-      if (is_leader()) call.cross->broadcast({memory}, call.rooted<BroadcastOptions>(host_of(root)))->wait();
-      if (!from_here) call.local.broadcast({memory}, call.rooted<BroadcastOptions>(0))->wait();
-      copy_back(tensor, memory);
-    }
-  });
+template <>
+std::shared_ptr<Work> HybridGroup::run(BroadcastCall& given) {
+  return ordered("broadcast", given.options, Outputs::list(given.tensors),
+                 [this, tensors = given.tensors, root = given.options.root](Call& call) {
+                   const bool from_here = host_of(root) == host();
+                   for (const at::Tensor& tensor : tensors) {
+                     const at::Tensor memory = memory_with_values(tensor);
+                     if (from_here)
+                       call.local.broadcast({memory}, call.rooted<BroadcastOptions>(local_rank_of(root)))->wait();
+                     if (is_leader())
+                       call.cross->broadcast({memory}, call.rooted<BroadcastOptions>(host_of(root)))->wait();
+                     if (!from_here) call.local.broadcast({memory}, call.rooted<BroadcastOptions>(0))->wait();
+                     copy_back(tensor, memory);
+                   }
+                 });
 }
 
-std::shared_ptr<Work> HybridGroup::do_reduce(Tensors& tensors, const ReduceOptions& options) {
-  return ordered("reduce", options, Outputs::list(tensors),
-                 [this, tensors, op = options.op, root = options.root](Call& call) {
+template <>
+std::shared_ptr<Work> HybridGroup::run(ReduceCall& given) {
+  return ordered("reduce", given.options, Outputs::list(given.tensors),
+                 [this, tensors = given.tensors, op = given.options.op, root = given.options.root](Call& call) {
                    const bool to_here = host_of(root) == host();
                    const int local_root = to_here ? local_rank_of(root) : 0;
                    for (const at::Tensor& tensor : tensors) {
@@ -191,45 +198,47 @@ std::shared_ptr<Work> HybridGroup::do_reduce(Tensors& tensors, const ReduceOptio
                  });
 }
 
-std::shared_ptr<Work> HybridGroup::do_all_gather_into_tensor(at::Tensor& output, at::Tensor& input,
-                                                             const AllGatherOptions& options) {
-  return ordered("all_gather_into_tensor", options, Outputs::list({output}), [this, output, input](Call& call) {
-    const at::Tensor part = row_of(memory_with_values(input));
-    const at::Tensor result = memory_for_results(output);
-    gather_rows(call, result.view({size(), part.numel()}), part);
-    copy_back(output, result);
-  });
+template <>
+std::shared_ptr<Work> HybridGroup::run(AllGatherIntoTensorCall& given) {
+  return ordered("all_gather_into_tensor", given.options, Outputs::list({given.output}),
+                 [this, output = given.output, input = given.input](Call& call) {
+                   const at::Tensor part = row_of(memory_with_values(input));
+                   const at::Tensor result = memory_for_results(output);
+                   gather_rows(call, result.view({size(), part.numel()}), part);
+                   copy_back(output, result);
+                 });
 }
 
-std::shared_ptr<Work> HybridGroup::do_all_gather(std::vector<Tensors>& outputs, Tensors& inputs,
-                                                 const AllGatherOptions& options) {
-  return ordered("all_gather", options, Outputs::lists(outputs), [this, outputs, inputs](Call& call) {
-    for (std::size_t i = 0; i < inputs.size(); ++i) {
-      const at::Tensor part = row_of(memory_with_values(inputs[i]));
-      const at::Tensor rows = at::empty({size(), part.numel()}, part.options());
-      gather_rows(call, rows, part);
-      for (int rank = 0; rank < size(); ++rank) {
-        const at::Tensor& output = outputs[i][static_cast<std::size_t>(rank)];
-        output.copy_(rows.select(0, rank).view(output.sizes()));
-      }
-    }
-  });
+template <>
+std::shared_ptr<Work> HybridGroup::run(AllGatherCall& given) {
+  return ordered("all_gather", given.options, Outputs::lists(given.outputs),
+                 [this, outputs = given.outputs, inputs = given.inputs](Call& call) {
+                   for (std::size_t i = 0; i < inputs.size(); ++i) {
+                     const at::Tensor part = row_of(memory_with_values(inputs[i]));
+                     const at::Tensor rows = at::empty({size(), part.numel()}, part.options());
+                     gather_rows(call, rows, part);
+                     for (int rank = 0; rank < size(); ++rank) {
+                       const at::Tensor& output = outputs[i][static_cast<std::size_t>(rank)];
+                       output.copy_(rows.select(0, rank).view(output.sizes()));
+                     }
+                   }
+                 });
 }
 
-std::shared_ptr<Work> HybridGroup::do_reduce_scatter_tensor(at::Tensor& output, at::Tensor& input,
-                                                            const ReduceScatterOptions& options) {
-  return ordered("reduce_scatter_tensor", options, Outputs::list({output}),
-                 [this, output, input, op = options.op](Call& call) {
+template <>
+std::shared_ptr<Work> HybridGroup::run(ReduceScatterTensorCall& given) {
+  return ordered("reduce_scatter_tensor", given.options, Outputs::list({given.output}),
+                 [this, output = given.output, input = given.input, op = given.options.op](Call& call) {
                    const at::Tensor result = memory_for_results(output);
                    reduce_rows(call, row_of(result), memory_with_values(input).view({size(), result.numel()}), op);
                    copy_back(output, result);
                  });
 }
 
-std::shared_ptr<Work> HybridGroup::do_reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
-                                                     const ReduceScatterOptions& options) {
-  return ordered("reduce_scatter", options, Outputs::list(outputs),
-                 [this, outputs, inputs, op = options.op](Call& call) {
+template <>
+std::shared_ptr<Work> HybridGroup::run(ReduceScatterCall& given) {
+  return ordered("reduce_scatter", given.options, Outputs::list(given.outputs),
+                 [this, outputs = given.outputs, inputs = given.inputs, op = given.options.op](Call& call) {
                    for (std::size_t i = 0; i < outputs.size(); ++i) {
                      const at::Tensor result = memory_for_results(outputs[i]);
                      const at::Tensor rows = at::empty({size(), result.numel()}, result.options());
@@ -243,39 +252,44 @@ std::shared_ptr<Work> HybridGroup::do_reduce_scatter(Tensors& outputs, std::vect
                  });
 }
 
-std::shared_ptr<Work> HybridGroup::do_gather(std::vector<Tensors>& outputs, Tensors& inputs,
-                                             const GatherOptions& options) {
-  return ordered("gather", options, Outputs::lists(outputs), [outputs, inputs, root = options.root](Call& call) {
-    call.everyone.gather(outputs, inputs, call.rooted<GatherOptions>(root))->wait();
-  });
+template <>
+std::shared_ptr<Work> HybridGroup::run(GatherCall& given) {
+  return ordered("gather", given.options, Outputs::lists(given.outputs),
+                 [outputs = given.outputs, inputs = given.inputs, root = given.options.root](Call& call) {
+                   call.everyone.gather(outputs, inputs, call.rooted<GatherOptions>(root))->wait();
+                 });
 }
 
-std::shared_ptr<Work> HybridGroup::do_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
-                                              const ScatterOptions& options) {
-  return ordered("scatter", options, Outputs::list(outputs), [outputs, inputs, root = options.root](Call& call) {
-    call.everyone.scatter(outputs, inputs, call.rooted<ScatterOptions>(root))->wait();
-  });
+template <>
+std::shared_ptr<Work> HybridGroup::run(ScatterCall& given) {
+  return ordered("scatter", given.options, Outputs::list(given.outputs),
+                 [outputs = given.outputs, inputs = given.inputs, root = given.options.root](Call& call) {
+                   call.everyone.scatter(outputs, inputs, call.rooted<ScatterOptions>(root))->wait();
+                 });
 }
 
-std::shared_ptr<Work> HybridGroup::do_all_to_all(Tensors& outputs, Tensors& inputs, const AllToAllOptions& options) {
-  return ordered("all_to_all", options, Outputs::list(outputs), [outputs, inputs](Call& call) {
-    call.everyone.all_to_all(outputs, inputs, call.options<AllToAllOptions>())->wait();
-  });
+template <>
+std::shared_ptr<Work> HybridGroup::run(AllToAllCall& given) {
+  return ordered("all_to_all", given.options, Outputs::list(given.outputs),
+                 [outputs = given.outputs, inputs = given.inputs](Call& call) {
+                   call.everyone.all_to_all(outputs, inputs, call.options<AllToAllOptions>())->wait();
+                 });
 }
 
-std::shared_ptr<Work> HybridGroup::do_all_to_all_single(at::Tensor& output, at::Tensor& input,
-                                                        std::vector<std::int64_t>& output_splits,
-                                                        std::vector<std::int64_t>& input_splits,
-                                                        const AllToAllOptions& options) {
-  return ordered(
-      "all_to_all_single", options, Outputs::list({output}), [output, input, output_splits, input_splits](Call& call) {
-        call.everyone.all_to_all_single(output, input, output_splits, input_splits, call.options<AllToAllOptions>())
-            ->wait();
-      });
+template <>
+std::shared_ptr<Work> HybridGroup::run(AllToAllSingleCall& given) {
+  return ordered("all_to_all_single", given.options, Outputs::list({given.output}),
+                 [output = given.output, input = given.input, output_splits = given.output_splits,
+                  input_splits = given.input_splits](Call& call) {
+                   call.everyone
+                       .all_to_all_single(output, input, output_splits, input_splits, call.options<AllToAllOptions>())
+                       ->wait();
+                 });
 }
 
-std::shared_ptr<Work> HybridGroup::do_barrier(const BarrierOptions& options) {
-  return ordered("barrier", options, Outputs::list({}),
+template <>
+std::shared_ptr<Work> HybridGroup::run(BarrierCall& given) {
+  return ordered("barrier", given.options, Outputs::list({}),
                  [](Call& call) { call.everyone.barrier(call.options<BarrierOptions>())->wait(); });
 }
 
@@ -284,19 +298,26 @@ void HybridGroup::do_monitored_barrier(Milliseconds timeout, bool wait_all) {
   groups_.everyone->monitored_barrier(timeout, wait_all);
 }
 
-std::shared_ptr<Work> HybridGroup::do_send(Tensors& tensors, int destination, int tag) {
+template <>
+std::shared_ptr<Work> HybridGroup::run(SendCall& given) {
   require_alive();
-  return groups_.everyone->send(tensors, destination, tag);
+  return groups_.everyone->send(given.tensors, given.destination, given.tag);
 }
 
-std::shared_ptr<Work> HybridGroup::do_recv(Tensors& tensors, int source, int tag) {
+template <>
+std::shared_ptr<Work> HybridGroup::run(RecvCall& given) {
   require_alive();
-  return groups_.everyone->recv(tensors, source, tag);
+  return groups_.everyone->recv(given.tensors, given.source, given.tag);
 }
 
-std::shared_ptr<Work> HybridGroup::do_recv_anysource(Tensors& tensors, int tag) {
+template <>
+std::shared_ptr<Work> HybridGroup::run(RecvAnySourceCall& given) {
   require_alive();
-  return groups_.everyone->recv_anysource(tensors, tag);
+  return groups_.everyone->recv_anysource(given.tensors, given.tag);
+}
+
+std::shared_ptr<Work> HybridGroup::do_call(GroupCall& call) {
+  return std::visit([this](auto& given) { return run(given); }, call);
 }
 
 }  // namespace gradwire

@@ -93,7 +93,7 @@ std::shared_ptr<HybridGroup> HybridGroup::make(std::shared_ptr<ProcessGroup> eve
 }
 
 HybridGroup::HybridGroup(Groups groups, std::vector<int> host_of)
-    : ProcessGroup(groups.everyone->rank(), groups.everyone->size()),
+    : CallGroup(groups.everyone->rank(), groups.everyone->size()),
       groups_(std::move(groups)),
       host_of_(std::move(host_of)),
       ranks_of_(group_by_host(host_of_)),

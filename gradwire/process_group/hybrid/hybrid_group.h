@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "gradwire/process_group/call_group.h"
 #include "gradwire/process_group/closable.h"
-#include "gradwire/process_group/process_group.h"
 
 namespace gradwire {
 
@@ -39,7 +39,7 @@ struct Outputs;
 // Calls, deadlines and Works are as of any group of ours: one sequence, on one worker thread or at once. After an error
 // in a call the group is at its end on this rank: the groups below are aborted with its reason, so that the other ranks
 // get it too where those groups can tell them, and every later call fails with it.
-class HybridGroup final : public ProcessGroup, public Closable {
+class HybridGroup final : public CallGroup, public Closable {
  public:
   // Collective over `everyone`, all ranks over an engine that crosses hosts; `local` is the ranks of this rank's host,
   // in the order that they have in `everyone`. Makes the groups between hosts by everyone->split(). Both groups belong
@@ -67,31 +67,8 @@ class HybridGroup final : public ProcessGroup, public Closable {
 
  protected:
   std::string get_backend_name() const override { return "hybrid"; }
-  std::shared_ptr<Work> do_broadcast(Tensors& tensors, const BroadcastOptions& options) override;
-  std::shared_ptr<Work> do_all_reduce(Tensors& tensors, const AllReduceOptions& options) override;
-  std::shared_ptr<Work> do_reduce(Tensors& tensors, const ReduceOptions& options) override;
-  std::shared_ptr<Work> do_all_gather(std::vector<Tensors>& outputs, Tensors& inputs,
-                                      const AllGatherOptions& options) override;
-  std::shared_ptr<Work> do_all_gather_into_tensor(at::Tensor& output, at::Tensor& input,
-                                                  const AllGatherOptions& options) override;
-  std::shared_ptr<Work> do_gather(std::vector<Tensors>& outputs, Tensors& inputs,
-                                  const GatherOptions& options) override;
-  std::shared_ptr<Work> do_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
-                                   const ScatterOptions& options) override;
-  std::shared_ptr<Work> do_reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
-                                          const ReduceScatterOptions& options) override;
-  std::shared_ptr<Work> do_reduce_scatter_tensor(at::Tensor& output, at::Tensor& input,
-                                                 const ReduceScatterOptions& options) override;
-  std::shared_ptr<Work> do_all_to_all(Tensors& outputs, Tensors& inputs, const AllToAllOptions& options) override;
-  std::shared_ptr<Work> do_all_to_all_single(at::Tensor& output, at::Tensor& input,
-                                             std::vector<std::int64_t>& output_splits,
-                                             std::vector<std::int64_t>& input_splits,
-                                             const AllToAllOptions& options) override;
-  std::shared_ptr<Work> do_barrier(const BarrierOptions& options) override;
+  std::shared_ptr<Work> do_call(GroupCall& call) override;
   void do_monitored_barrier(Milliseconds timeout, bool wait_all) override;
-  std::shared_ptr<Work> do_send(Tensors& tensors, int destination, int tag) override;
-  std::shared_ptr<Work> do_recv(Tensors& tensors, int source, int tag) override;
-  std::shared_ptr<Work> do_recv_anysource(Tensors& tensors, int tag) override;
   std::shared_ptr<ProcessGroup> do_dup() override;
   std::shared_ptr<ProcessGroup> do_split(int color, int key, const std::optional<std::string>& desc) override;
   at::Tensor do_allocate(std::int64_t numel, at::ScalarType dtype) override;
@@ -102,7 +79,7 @@ class HybridGroup final : public ProcessGroup, public Closable {
     std::shared_ptr<ProcessGroup> local;
     std::shared_ptr<ProcessGroup> cross;
   };
-  class Call;
+  class Call;  // what a collective's steps see of it
   struct Piece;
   using Body = std::function<void(Call& call)>;
 
@@ -112,6 +89,10 @@ class HybridGroup final : public ProcessGroup, public Closable {
   int host() const { return host_of(rank()); }
   // The number of `rank` among the ranks of its host.
   int local_rank_of(int rank) const;
+
+  // One a kind of call.
+  template <class Given>
+  std::shared_ptr<Work> run(Given& given);
 
   // The steps of the collectives, on memory in order.
   void reduce_through_leader(Call& call, const at::Tensor& row, ReduceOp op);

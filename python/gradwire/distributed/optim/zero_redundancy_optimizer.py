@@ -51,10 +51,10 @@ class _Piece:
     """Parameters that one rank steps together. All ranks have the same pieces in the same order: one a rank, or,
     overlapped with DDP, one for each bucket and rank."""
 
-    def __init__(self, owner: int) -> None:
+    def __init__(self, owner: int, packs: bool) -> None:
         self.owner = owner
         self.parameters: list[Tensor] = []
-        self.messages: list[Tensor] = []  # what travels: the parameters, or the buffers that they lie in
+        self.shared = _C.optim.SharedParameters(packs)  # the same parameters, for the other ranks
         self.optim: Optimizer | None = None  # on its owner
         self.slots: list[int] = []  # overlapped: places in the bucket
 
@@ -130,7 +130,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         duplicate = self.process_group.dup()
         self._channel = self.process_group if duplicate is None else duplicate
         if not overlap_with_ddp:
-            self._pieces = [_Piece(owner) for owner in range(self.world_size)]
+            self._pieces = [_Piece(owner, self.parameters_as_bucket_view) for owner in range(self.world_size)]
         self._constructed = True
         self._place(0)
 
@@ -172,7 +172,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
             for piece in self._pieces:
                 part = [parameter for parameter, owner in zip(parameters, owners) if owner == piece.owner]
                 piece.parameters += part
-                piece.messages += self._messages(part)
+                piece.shared.add(part)
                 if piece.owner == self.rank:
                     mine.append({**_options(group), "params": part})
         if self._overlap_with_ddp:
@@ -183,9 +183,6 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         else:
             for added in mine:
                 piece.optim.add_param_group(added)
-
-    def _messages(self, parameters: list[Tensor]) -> list[Tensor]:
-        return _C.optim.pack_parameters(parameters) if self.parameters_as_bucket_view else list(parameters)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Collective, with the constructor's errors; parameters of other groups stay with their ranks."""
@@ -274,7 +271,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         return loss
 
     def _share(self, piece: _Piece, group: ProcessGroup) -> None:
-        _C.optim.share_parameters(group, piece.messages, piece.parameters, piece.owner)
+        piece.shared.share(group, piece.owner)
 
     # Join
 
@@ -398,7 +395,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
                 if not shard_buckets:
                     self._owners[parameter] = index % self.world_size
                 owner = self._owners[parameter]
-                piece = pieces.setdefault(owner, _Piece(owner))
+                piece = pieces.setdefault(owner, _Piece(owner, self.parameters_as_bucket_view))
                 piece.parameters.append(parameter)
                 piece.slots.append(slot)
             placed.append([pieces[owner] for owner in sorted(pieces)])
@@ -416,8 +413,8 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         self._forget_consolidated()
         for piece in pieces:
             # Not before: the backward pass of this bucket's parameters is over, that of others may not be.
-            if not piece.messages:
-                piece.messages = self._messages(piece.parameters)
+            if piece.shared.empty():
+                piece.shared.add(piece.parameters)
             if piece.optim is not None:
                 _copy_options(self.param_groups, piece.optim.param_groups)
                 with _lent_gradients(piece.parameters, [gradients[slot] for slot in piece.slots]):

@@ -1,0 +1,44 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/process_group/group_call.h"
+
+namespace gradwire {
+namespace {
+
+using Visit = std::function<void(const at::Tensor&)>;
+
+void visit_all(const at::Tensor& tensor, const Visit& visit) { visit(tensor); }
+
+template <class T>
+void visit_all(const std::vector<T>& list, const Visit& visit) {
+  for (const T& element : list) visit_all(element, visit);
+}
+
+}  // namespace
+
+const char* name_of(const GroupCall& call) {
+  return std::visit([](const auto& one) { return one.kName; }, call);
+}
+
+CollectiveOptions* options_of(GroupCall& call) {
+  return std::visit(
+      [](auto& one) -> CollectiveOptions* {
+        if constexpr (requires { one.options; }) {
+          return &one.options;
+        } else {
+          return nullptr;
+        }
+      },
+      call);
+}
+
+void for_each_tensor(const GroupCall& call, const Visit& visit) {
+  const auto visit_lists = [&](const auto&... lists) { (visit_all(lists, visit), ...); };
+  std::visit([&](const auto& one) { std::apply(visit_lists, one.read_first()); }, call);
+}
+
+std::shared_ptr<Work> call_on(ProcessGroup& group, const GroupCall& call) {
+  return std::visit([&](const auto& one) { return one.on(group); }, call);
+}
+
+}  // namespace gradwire
