@@ -15,7 +15,7 @@
 namespace gradwire {
 
 // libtorch's own future, so that then-callbacks and Python's torch.futures.Future fit. A collective's future holds the
-// list of its output tensors (all_gather, gather: a list of lists); a hook's future holds one tensor.
+// list of its output tensors (all_gather, gather of several inputs: a list of lists); a hook's future holds one tensor.
 using Future = c10::intrusive_ptr<c10::ivalue::Future>;
 
 // What a collective returns. A base class: users derive from it. The defaults of every method need nothing but
