@@ -16,6 +16,7 @@
 #include "gradwire/base/strings.h"
 #include "gradwire/base/trace.h"
 #include "gradwire/process_group/lane_scope.h"
+#include "gradwire/process_group/live_groups_internal.h"
 #include "gradwire/process_group/validate_internal.h"
 #include "gradwire/process_group/work_internal.h"
 
@@ -96,9 +97,10 @@ ProcessGroup::ProcessGroup(int rank, int size) : rank_(rank), size_(size), names
   if (rank < 0 || rank >= size) {
     throw InvalidArgument(concat("rank ", rank, " in a group of ", size, "; its ranks are 0 to ", size - 1));
   }
+  internal::list_group(*this);
 }
 
-ProcessGroup::~ProcessGroup() = default;
+ProcessGroup::~ProcessGroup() { internal::unlist_group(*this); }
 
 Milliseconds ProcessGroup::timeout() const {
   MutexLock lock(names_->mutex);

@@ -15,7 +15,8 @@
 namespace gradwire {
 
 // libtorch's own future type, so that then-callbacks and Python's torch.futures.Future work. The future of a collective
-// holds the list of its output tensors (all_gather and gather: a list of lists); the future of a hook holds one tensor.
+// holds the list of its output tensors (all_gather and gather of several inputs: a list of lists); the future of a hook
+// holds one tensor.
 using Future = c10::intrusive_ptr<c10::ivalue::Future>;
 
 // What a collective, send or receive of a ProcessGroup returns. Users may derive from this class: the default of every

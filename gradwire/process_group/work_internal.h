@@ -22,7 +22,11 @@ struct Outputs {
   bool is_nested = false;
 
   static Outputs list(std::vector<at::Tensor> tensors) { return {std::move(tensors), {}, false}; }
-  static Outputs lists(std::vector<std::vector<at::Tensor>> tensors) { return {{}, std::move(tensors), true}; }
+  // As PyTorch's: a single list stands for itself, none for an empty one.
+  static Outputs lists(std::vector<std::vector<at::Tensor>> tensors) {
+    if (tensors.size() > 1) return {{}, std::move(tensors), true};
+    return tensors.empty() ? list({}) : list(std::move(tensors.front()));
+  }
 
   c10::IValue value() const;
   c10::TypePtr type() const;

@@ -3,10 +3,12 @@
 """gradwire as a backend of torch.distributed, and groups of either as groups of the other."""
 from __future__ import annotations
 
-from datetime import timedelta
+import os
+from collections import Counter
 from typing import Any
 
 import torch.distributed as torch_dist
+from torch.distributed.distributed_c10d import PrefixStore
 
 from gradwire import _C
 from gradwire._C import ProcessGroup, Store
@@ -28,11 +30,25 @@ def to_c10d(group: ProcessGroup) -> Any:
     return _C.to_c10d(group)
 
 
-def _create(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
-    return _C.make_c10d_backend(store, rank, size, timeout)
+# How many backends this process has made by that name of a group with those ranks.
+_made: Counter[tuple[str, str]] = Counter()
+
+
+def _create(options: Any, _: Any) -> Any:
+    """What PyTorch calls for each group; `options` says who meets where.
+
+    Ranks meet at a place of their own in the store. PyTorch gives several groups one name (new_subgroups() in a
+    subgroup), and one store several lives: of an agent that starts the ranks anew, of a group that is made again.
+    """
+    ranks = ",".join(str(rank) for rank in options.global_ranks_in_group)
+    life = _made[options.group_id, ranks]
+    _made[options.group_id, ranks] += 1
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    store = PrefixStore(f"gradwire/{attempt}/{ranks or 'all'}/{life}", options.store)
+    return _C.make_c10d_backend(store, options.group_rank, options.group_size, options.timeout)
 
 
 def register() -> None:
     """Makes torch.distributed.init_process_group("gradwire") known to PyTorch; once."""
     if not hasattr(torch_dist.Backend, "GRADWIRE"):
-        torch_dist.Backend.register_backend("gradwire", _create, devices=["cpu"])
+        torch_dist.Backend.register_backend("gradwire", _create, extended_api=True, devices=["cpu"])

@@ -9,7 +9,8 @@ import torch.distributed as _torch
 
 __all__ = [
     "AbortedError", "DistBackendError", "DistError", "DistNetworkError", "DistStoreError", "EarlyTermination",
-    "InternalError", "InvalidArgument", "MismatchError", "PeerError", "ResourceError", "StoreError", "TimeoutError", "UnsupportedError",
+    "InternalError", "InvalidArgument", "MismatchError", "PeerError", "QueueEmptyError", "ResourceError",
+    "StoreError", "TimeoutError", "UnsupportedError",
 ]
 
 
@@ -30,6 +31,10 @@ class DistStoreError(DistError, _torch.DistStoreError):
 
 
 StoreError = DistStoreError
+
+
+class QueueEmptyError(DistStoreError, _torch.QueueEmptyError):
+    """queue_pop(block=False) found nothing."""
 
 
 class InvalidArgument(DistError, ValueError):

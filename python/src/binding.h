@@ -3,7 +3,9 @@
 // What the sources of the extension module share.
 //
 // The interpreter's lock (GIL): every method that may wait releases it; what calls into Python takes it. Nothing here
-// holds it while it takes a lock of gradwire's or joins a thread.
+// holds it while it takes a lock of gradwire's or joins a thread. That includes the end of an object, which may join a
+// thread that wants the lock: classes are bound with EndsUnlocked, and groups that C++ may be the last to hold are
+// handed out by ending_unlocked().
 #pragma once
 
 #include <pybind11/chrono.h>
@@ -25,6 +27,10 @@ namespace py = pybind11;
 // The guard of a method that may wait; not of a constructor, whose object pybind11 would register without the lock.
 using Unlocked = py::call_guard<py::gil_scoped_release>;
 
+// For py::class_, of each class whose objects may wait at their end (groups, and what holds one): pybind11 destroys
+// them without the lock. A class does not inherit this.
+using EndsUnlocked = py::release_gil_before_calling_cpp_dtor;
+
 // Each adds its part to the module.
 void bind_errors(py::module_& module);
 void bind_reduce_op(py::module_& module);
@@ -40,6 +46,7 @@ void bind_optim(py::module_& module);
 void bind_join(py::module_& module);
 void bind_ddp(py::module_& module);
 void bind_c10d(py::module_& module);
+void bind_end(py::module_& module);
 
 // The Python exception of `error`, with the lock held: one of the family in gradwire/_errors.py for gradwire's own,
 // what Python raised for Python's own, else RuntimeError.
@@ -57,17 +64,35 @@ Future future_from(py::handle object);
 py::dict dict_of(const HookState& state);
 HookState hook_state_from(const py::dict& state);
 
-// A Python object that C++ may drop on any thread, with or without the lock.
+// Whether this thread may take the lock. At the end of the interpreter only the thread that ends it may, and after that
+// nobody: any other thread would be ended where it waits.
+bool may_take_lock() noexcept;
+
+// Drops `object`, without the lock where this thread holds it.
+void drop_unlocked(std::shared_ptr<void> object);
+
+// `object` for owners that may drop it with the lock held: a tensor's graph, a backend of torch.distributed.
+template <class T>
+std::shared_ptr<T> ending_unlocked(std::shared_ptr<T> object) {
+  T* const raw = object.get();
+  if (raw == nullptr) return nullptr;
+  return {raw, [held = std::move(object)](T*) mutable { drop_unlocked(std::move(held)); }};
+}
+
+// A Python object that C++ may drop on any thread, with or without the lock. Where the interpreter has ended before, it
+// is left to the system.
 class HeldObject {
  public:
-  explicit HeldObject(py::object object)
-      : object_(new py::object(std::move(object)), [](py::object* held) {
-          const py::gil_scoped_acquire lock;
-          delete held;
-        }) {}
+  explicit HeldObject(py::object object) : object_(new py::object(std::move(object)), &drop) {}
   const py::object& get() const noexcept { return *object_; }
 
  private:
+  static void drop(py::object* held) {
+    if (!may_take_lock()) return;
+    const py::gil_scoped_acquire lock;
+    delete held;
+  }
+
   std::shared_ptr<py::object> object_;
 };
 

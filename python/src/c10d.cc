@@ -8,12 +8,36 @@
 #include "binding.h"
 #include "gradwire/process_group/c10d/c10d_store.h"
 #include "gradwire/process_group/c10d/to_c10d.h"
+#include "gradwire/process_group/init.h"
 
 namespace gradwire::python {
 namespace {
 
 using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
+
+// A group that is shut down when its last owner lets go of it.
+struct OwnedGroup {
+  explicit OwnedGroup(std::shared_ptr<ProcessGroup> made) : group(std::move(made)) {}
+  ~OwnedGroup() {
+    try {
+      group->shutdown();
+    } catch (const std::exception&) {
+      // The group has failed already, and said so to whoever waited.
+    }
+  }
+  OwnedGroup(const OwnedGroup&) = delete;
+  OwnedGroup& operator=(const OwnedGroup&) = delete;
+
+  const std::shared_ptr<ProcessGroup> group;
+};
+
+// As gradwire::make_c10d_backend(); PyTorch may let go of the backend with the lock held.
+BackendPtr make_backend(const StorePtr& store, int rank, int size, Milliseconds timeout, const std::string& engine) {
+  const auto owned =
+      std::make_shared<OwnedGroup>(make_process_group(engine, store_from_c10d(store), rank, size, timeout));
+  return to_c10d(ending_unlocked(std::shared_ptr<ProcessGroup>(owned, owned->group.get())));
+}
 
 // A factory that Python made, for duplicates and splits.
 C10dFactory factory_from(py::object callable) {
@@ -29,7 +53,7 @@ std::shared_ptr<ProcessGroup> from_backend(const BackendPtr& backend, std::share
   options.store = std::move(store);
   options.factory = factory_from(std::move(factory));
   const py::gil_scoped_release unlocked;
-  return from_c10d(backend, options);
+  return ending_unlocked(from_c10d(backend, options));
 }
 
 std::shared_ptr<ProcessGroup> from_group(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
@@ -38,15 +62,17 @@ std::shared_ptr<ProcessGroup> from_group(const c10::intrusive_ptr<c10d::ProcessG
   options.store = std::move(store);
   options.factory = factory_from(std::move(factory));
   const py::gil_scoped_release unlocked;
-  return from_c10d(group, options);
+  return ending_unlocked(from_c10d(group, options));
 }
 
 }  // namespace
 
 void bind_c10d(py::module_& module) {
-  module.def("make_c10d_backend", &make_c10d_backend, py::arg("store"), py::arg("rank"), py::arg("size"),
-             py::arg("timeout"), py::arg("engine") = "auto", Unlocked());
-  module.def("to_c10d", &to_c10d, py::arg("group"), Unlocked());
+  module.def("make_c10d_backend", &make_backend, py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout"),
+             py::arg("engine") = "auto", Unlocked());
+  module.def(
+      "to_c10d", [](std::shared_ptr<ProcessGroup> group) { return to_c10d(ending_unlocked(std::move(group))); },
+      py::arg("group"), Unlocked());
   module.def("group_under", &group_under, py::arg("backend"), Unlocked());
   module.def("from_c10d", &from_group, py::arg("group"), py::arg("store") = py::none(),
              py::arg("factory") = py::none());

@@ -72,16 +72,6 @@ std::shared_ptr<torch::nn::Module> module_of(const Named& parameters, const Name
   return tree.root();
 }
 
-// Lanes may be running Python when it goes: they are joined without the lock.
-void destroy(DdpCore* core) {
-  if (PyGILState_Check() != 0) {
-    const py::gil_scoped_release unlocked;
-    delete core;
-  } else {
-    delete core;
-  }
-}
-
 std::shared_ptr<DdpCore> make(Named parameters, Named buffers, const std::set<std::string>& sparse,
                               std::shared_ptr<ProcessGroup> group, std::vector<int> device_ids, bool broadcast_buffers,
                               bool init_sync, std::optional<double> bucket_cap_mb, bool find_unused_parameters,
@@ -103,7 +93,7 @@ std::shared_ptr<DdpCore> make(Named parameters, Named buffers, const std::set<st
   options.delay_all_reduce_named_params = std::move(delayed);
   options.param_to_hook_all_reduce = std::move(delayed_until);
   options.rethrow = &rethrow_as_python;
-  return {new DdpCore(module_of(parameters, buffers, sparse), std::move(options)), &destroy};
+  return ending_unlocked(std::make_shared<DdpCore>(module_of(parameters, buffers, sparse), std::move(options)));
 }
 
 }  // namespace
@@ -120,7 +110,7 @@ void bind_ddp(py::module_& module) {
       .def_readonly("reduce_dtype", &MixedPrecision::reduce_dtype, "Of the buckets that are reduced.")
       .def_readonly("buffer_dtype", &MixedPrecision::buffer_dtype, "Of buffers.");
   py::class_<DdpCore, Joinable, std::shared_ptr<DdpCore>>(
-      module, "DdpCore", "What DistributedDataParallel does around a module's forward().")
+      module, "DdpCore", EndsUnlocked(), "What DistributedDataParallel does around a module's forward().")
       .def(py::init(&make), py::arg("parameters"), py::arg("buffers"), py::arg("sparse"), py::arg("process_group"),
            py::arg("device_ids"), py::arg("broadcast_buffers"), py::arg("init_sync"), py::arg("bucket_cap_mb"),
            py::arg("find_unused_parameters"), py::arg("gradient_as_bucket_view"), py::arg("static_graph"),

@@ -96,7 +96,7 @@ void bind_power_sgd(py::module_& module) {
       .def_readwrite("random_seed", &PowerSGDOptions::random_seed)
       .def_readwrite("compression_stats_logging_frequency", &PowerSGDOptions::compression_stats_logging_frequency)
       .def_readwrite("batch_tensors_with_same_shape", &PowerSGDOptions::batch_tensors_with_same_shape);
-  py::class_<PowerSGDState, std::shared_ptr<PowerSGDState>>(module, "PowerSGDState")
+  py::class_<PowerSGDState, std::shared_ptr<PowerSGDState>>(module, "PowerSGDState", EndsUnlocked())
       .def(py::init<PowerSGDOptions, GroupPtr>(), py::arg("options"), py::arg("group"))
       .def_property_readonly("options", &PowerSGDState::options)
       .def("iterations", &PowerSGDState::iterations, Unlocked())
@@ -125,7 +125,8 @@ void bind_power_sgd(py::module_& module) {
 }  // namespace
 
 void bind_comm_hook(py::module_& module) {
-  py::class_<GradBucket>(module, "GradBucket", R"(One bucket of gradients, ready on this rank: what a hook gets.
+  py::class_<GradBucket>(module, "GradBucket", EndsUnlocked(),
+                         R"(One bucket of gradients, ready on this rank: what a hook gets.
 
 The hook may read and write buffer() and its views until its future completes. Nothing has been divided yet: sums are to
 be divided by `divisor`, and collectives to go through `group`.)")
@@ -144,7 +145,8 @@ be divided by `divisor`, and collectives to go through `group`.)")
   module.def("make_grad_bucket", &make_grad_bucket, py::arg("index"), py::arg("buffer"), py::arg("parameters"),
              py::arg("names"), py::arg("gradients"), py::arg("group"), py::arg("is_last"), py::arg("iteration"),
              py::keep_alive<0, 6>());
-  py::class_<CommHook, HookPtr>(module, "CommHook", "A hook of the C++ runtime, as register_comm_hook() takes it.")
+  py::class_<CommHook, HookPtr>(module, "CommHook", EndsUnlocked(),
+                                "A hook of the C++ runtime, as register_comm_hook() takes it.")
       .def_property_readonly("name", [](const CommHook& self) { return self.traits().name; })
       .def_property_readonly("parallel_safe", [](const CommHook& self) { return self.traits().parallel_safe; })
       .def(

@@ -1,14 +1,11 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
 // How a process becomes a rank, and the differentiable collectives.
-#include <chrono>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "binding.h"
-#include "gradwire/base/mutex.h"
 #include "gradwire/functional/functional.h"
 #include "gradwire/process_group/backend_names.h"
 #include "gradwire/process_group/init.h"
@@ -28,50 +25,12 @@ std::shared_ptr<ProcessGroup> init(const std::string& backend, const std::string
   options.timeout = timeout;
   options.group_name = group_name;
   if (cuda_device) options.device_id = at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(*cuda_device));
-  return init_process_group(options);
+  return ending_unlocked(init_process_group(options));
 }
 
 std::shared_ptr<ProcessGroup> make_group(const std::string& backend, std::shared_ptr<Store> store, int rank, int size,
                                          Milliseconds timeout) {
-  return make_process_group(backend, std::move(store), rank, size, timeout);
-}
-
-// Longer than any orderly end takes, short enough for who waits for his prompt.
-constexpr std::chrono::seconds kPatienceAtExit{2};
-
-// Ends the default group and all others; what is under way and does not end by itself soon is aborted.
-void end_of_interpreter(const std::vector<std::shared_ptr<ProcessGroup>>& groups) {
-  Mutex mutex;
-  ConditionVariable changed;
-  bool ended = false;
-  std::thread impatient([&] {
-    const auto limit = std::chrono::steady_clock::now() + kPatienceAtExit;
-    {
-      MutexLock lock(mutex);
-      while (!ended) {
-        if (changed.wait_until(lock, limit) == std::cv_status::timeout) break;
-      }
-      if (ended) return;
-    }
-    for (const auto& group : groups) {
-      try {
-        group->abort("the Python interpreter of this rank ended");
-      } catch (const std::exception&) {
-        // There is nobody left to tell.
-      }
-    }
-  });
-  try {
-    destroy_process_group();
-  } catch (const std::exception&) {
-    // The same.
-  }
-  {
-    MutexLock lock(mutex);
-    ended = true;
-    changed.notify_all();
-  }
-  impatient.join();
+  return ending_unlocked(make_process_group(backend, std::move(store), rank, size, timeout));
 }
 
 }  // namespace
@@ -83,13 +42,16 @@ void bind_init(py::module_& module) {
   module.def("is_initialized", &is_initialized);
   module.def("is_available", &is_available);
   module.def("default_group", &default_group);
-  module.def("new_group", &new_group, py::arg("ranks"), py::arg("backend"), py::arg("desc"), py::arg("timeout"),
-             Unlocked());
+  module.def(
+      "new_group",
+      [](const std::vector<int>& ranks, const std::string& backend, const std::string& desc, Milliseconds timeout) {
+        return ending_unlocked(new_group(ranks, backend, desc, timeout));
+      },
+      py::arg("ranks"), py::arg("backend"), py::arg("desc"), py::arg("timeout"), Unlocked());
   module.def("make_process_group", &make_group, py::arg("backend"), py::arg("store"), py::arg("rank"), py::arg("size"),
              py::arg_v("timeout", kDefaultTimeout, "timedelta(minutes=30)"), Unlocked(),
              "A group out of a backend by name, beside the default group. The keys of `store` are this group's alone.");
   module.def("destroy_process_group", &destroy_process_group, py::arg("group") = py::none(), Unlocked());
-  module.def("end_of_interpreter", &end_of_interpreter, py::arg("groups"), Unlocked());
   module.def("backend_names", &gradwire::backend_names, "The backends that init_process_group() knows.");
   module.attr("DEFAULT_TIMEOUT") = kDefaultTimeout;
 }

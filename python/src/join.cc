@@ -89,11 +89,11 @@ std::shared_ptr<JoinContext> make_join(std::vector<JoinablePtr> joinables, bool 
 }  // namespace
 
 void bind_join(py::module_& module) {
-  py::class_<Joinable, JoinablePtr>(module, "Joinable", "What can take part in a Join.");
-  py::class_<PythonJoinable, Joinable, std::shared_ptr<PythonJoinable>>(module, "PythonJoinable")
+  py::class_<Joinable, JoinablePtr>(module, "Joinable", EndsUnlocked(), "What can take part in a Join.");
+  py::class_<PythonJoinable, Joinable, std::shared_ptr<PythonJoinable>>(module, "PythonJoinable", EndsUnlocked())
       .def(py::init<py::object, c10::Device, std::shared_ptr<ProcessGroup>>(), py::arg("hook"), py::arg("device"),
            py::arg("process_group"));
-  py::class_<JoinContext, std::shared_ptr<JoinContext>>(module, "JoinContext")
+  py::class_<JoinContext, std::shared_ptr<JoinContext>>(module, "JoinContext", EndsUnlocked())
       .def(py::init(&make_join), py::arg("joinables"), py::arg("divide_by_initial_world_size"), py::arg("enable"),
            py::arg("throw_on_early_termination"))
       .def("finish", &JoinContext::finish, Unlocked())

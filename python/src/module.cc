@@ -21,4 +21,5 @@ PYBIND11_MODULE(_C, module) {
   bind_join(module);
   bind_ddp(module);
   bind_c10d(module);
+  bind_end(module);
 }

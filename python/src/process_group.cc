@@ -1,14 +1,18 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
 // ProcessGroup, which Python classes may derive from. The Python names and argument shapes are c10d's.
+#include <ATen/Functions.h>
 #include <pybind11/trampoline_self_life_support.h>
 
+#include <algorithm>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "binding.h"
 #include "gradwire/process_group/process_group.h"
+#include "profiled.h"
 
 namespace gradwire::python {
 namespace {
@@ -158,6 +162,53 @@ class PyProcessGroup final : public ProcessGroup, public py::trampoline_self_lif
 
 using Class = py::class_<ProcessGroup, PyProcessGroup, py::smart_holder>;
 
+// `made` as Python's, which is told the ranks of `parent` that it has.
+py::object with_ranks(ProcessGroup& parent, const GroupPtr& made, const std::vector<std::int64_t>& ranks) {
+  py::object object = py::cast(made);
+  if (!ranks.empty())
+    py::module_::import("gradwire.distributed._groups").attr("_note_ranks")(parent.shared_from_this(), object, ranks);
+  return object;
+}
+
+py::object dup(ProcessGroup& group) {
+  GroupPtr made;
+  std::vector<std::int64_t> ranks;
+  {
+    const py::gil_scoped_release unlocked;
+    made = ending_unlocked(group.dup());
+    if (made != nullptr) ranks.resize(static_cast<std::size_t>(group.size()));
+    std::iota(ranks.begin(), ranks.end(), std::int64_t{0});
+  }
+  return with_ranks(group, made, ranks);
+}
+
+// The ranks of `group` that `part` has; collective in the part.
+std::vector<std::int64_t> ranks_in(ProcessGroup& group, ProcessGroup& part) {
+  at::Tensor ranks = at::empty({part.size()}, at::TensorOptions(at::kLong));
+  AllGatherOptions options;
+  options.async = false;
+  part.all_gather_into_tensor(ranks, at::full({1}, group.rank(), ranks.options()), options)->wait();
+  const auto* const first = ranks.const_data_ptr<std::int64_t>();
+  return {first, first + part.size()};
+}
+
+py::object split(ProcessGroup& group, int color, int key, std::optional<std::string> desc) {
+  GroupPtr made;
+  std::vector<std::int64_t> ranks;
+  {
+    const py::gil_scoped_release unlocked;
+    made = ending_unlocked(group.split(color, key, std::move(desc)));
+    const bool is_ours = made != nullptr && dynamic_cast<const PyProcessGroup*>(made.get()) == nullptr;
+    if (is_ours) ranks = ranks_in(group, *made);
+  }
+  return with_ranks(group, made, ranks);
+}
+
+// PyTorch's 0: no time at all. Ours: the group's.
+void monitored_barrier(ProcessGroup& group, Milliseconds timeout, bool wait_all) {
+  group.monitored_barrier(std::max(timeout, Milliseconds{1}), wait_all);
+}
+
 void bind_identity(Class& group) {
   group.def("rank", &ProcessGroup::rank, Unlocked(), "This process's number in the group, from 0.")
       .def("size", &ProcessGroup::size, Unlocked(), "How many ranks the group has.")
@@ -188,73 +239,87 @@ void bind_identity(Class& group) {
 
 void bind_collectives(Class& group) {
   const auto opts = [](const auto& defaults) { return py::arg_v("opts", defaults, "..."); };
+  const auto broadcast = profiled("gradwire:broadcast", &ProcessGroup::broadcast);
+  const auto all_reduce = profiled("gradwire:all_reduce", &ProcessGroup::all_reduce);
   group
-      .def("broadcast", &ProcessGroup::broadcast, py::arg("tensors"), opts(BroadcastOptions()), Unlocked(),
+      .def("broadcast", broadcast, py::arg("tensors"), opts(BroadcastOptions()), Unlocked(),
            "opts.rootRank's tensors on every rank, in place.")
       .def(
           "broadcast",
-          [](ProcessGroup& self, const at::Tensor& tensor, int root) {
+          [broadcast](ProcessGroup& self, const at::Tensor& tensor, int root) {
             BroadcastOptions options;
             options.root = root;
-            return self.broadcast({tensor}, options);
+            return broadcast(self, {tensor}, options);
           },
           py::arg("tensor"), py::arg("root"), Unlocked())
-      .def("allreduce", &ProcessGroup::all_reduce, py::arg("tensors"), opts(AllReduceOptions()), Unlocked(),
+      .def("allreduce", all_reduce, py::arg("tensors"), opts(AllReduceOptions()), Unlocked(),
            "The reduction of all ranks' tensors, in place and bit for bit the same on every rank.")
       .def(
           "allreduce",
-          [](ProcessGroup& self, Tensors tensors, const ReduceOp& op) {
+          [all_reduce](ProcessGroup& self, Tensors tensors, const ReduceOp& op) {
             AllReduceOptions options;
             options.op = op;
-            return self.all_reduce(std::move(tensors), options);
+            return all_reduce(self, std::move(tensors), options);
           },
           py::arg("tensors"), py::arg("op"), Unlocked())
       .def(
           "allreduce",
-          [](ProcessGroup& self, const at::Tensor& tensor, const ReduceOp& op) {
+          [all_reduce](ProcessGroup& self, const at::Tensor& tensor, const ReduceOp& op) {
             AllReduceOptions options;
             options.op = op;
-            return self.all_reduce({tensor}, options);
+            return all_reduce(self, {tensor}, options);
           },
           py::arg("tensor"), py::arg("op") = ReduceOp::sum(), Unlocked())
-      .def("allreduce_coalesced", &ProcessGroup::all_reduce_coalesced, py::arg("tensors"), opts(AllReduceOptions()),
-           Unlocked(), "allreduce of several tensors at once.")
-      .def("reduce", &ProcessGroup::reduce, py::arg("tensors"), opts(ReduceOptions()), Unlocked(),
-           "The reduction on opts.rootRank; what the other ranks' tensors hold afterwards is not defined.")
-      .def("allgather", &ProcessGroup::all_gather, py::arg("output_tensors"), py::arg("input_tensors"),
-           opts(AllGatherOptions()), Unlocked(), "One list of size() outputs for each input.")
-      .def("_allgather_base", &ProcessGroup::all_gather_into_tensor, py::arg("output"), py::arg("input"),
-           opts(AllGatherOptions()), Unlocked(), "All ranks' tensors, one after another, in one output.")
-      .def("allgather_into_tensor_coalesced", &ProcessGroup::all_gather_into_tensor_coalesced, py::arg("outputs"),
+      .def("allreduce_coalesced", profiled("gradwire:all_reduce", &ProcessGroup::all_reduce_coalesced),
+           py::arg("tensors"), opts(AllReduceOptions()), Unlocked(), "allreduce of several tensors at once.")
+      .def("reduce", profiled("gradwire:reduce", &ProcessGroup::reduce), py::arg("tensors"), opts(ReduceOptions()),
+           Unlocked(), "The reduction on opts.rootRank; what the other ranks' tensors hold afterwards is not defined.")
+      .def("allgather", profiled("gradwire:all_gather", &ProcessGroup::all_gather), py::arg("output_tensors"),
+           py::arg("input_tensors"), opts(AllGatherOptions()), Unlocked(), "One list of size() outputs for each input.")
+      .def("_allgather_base", profiled("gradwire:all_gather", &ProcessGroup::all_gather_into_tensor), py::arg("output"),
+           py::arg("input"), opts(AllGatherOptions()), Unlocked(),
+           "All ranks' tensors, one after another, in one output.")
+      .def("allgather_into_tensor_coalesced",
+           profiled("gradwire:all_gather", &ProcessGroup::all_gather_into_tensor_coalesced), py::arg("outputs"),
            py::arg("inputs"), opts(AllGatherOptions()), Unlocked())
-      .def("gather", &ProcessGroup::gather, py::arg("output_tensors"), py::arg("input_tensors"), opts(GatherOptions()),
-           Unlocked(), "All ranks' tensors on opts.rootRank; no outputs elsewhere.")
-      .def("scatter", &ProcessGroup::scatter, py::arg("output_tensors"), py::arg("input_tensors"),
-           opts(ScatterOptions()), Unlocked(), "One tensor of opts.rootRank's lists to each rank; no inputs elsewhere.")
-      .def("reduce_scatter", &ProcessGroup::reduce_scatter, py::arg("output_tensors"), py::arg("input_tensors"),
-           opts(ReduceScatterOptions()), Unlocked(), "The reduction of all ranks' inputs[rank()].")
-      .def("_reduce_scatter_base", &ProcessGroup::reduce_scatter_tensor, py::arg("output"), py::arg("input"),
-           opts(ReduceScatterOptions()), Unlocked())
-      .def("reduce_scatter_tensor_coalesced", &ProcessGroup::reduce_scatter_tensor_coalesced, py::arg("outputs"),
+      .def("gather", profiled("gradwire:gather", &ProcessGroup::gather), py::arg("output_tensors"),
+           py::arg("input_tensors"), opts(GatherOptions()), Unlocked(),
+           "All ranks' tensors on opts.rootRank; no outputs elsewhere.")
+      .def("scatter", profiled("gradwire:scatter", &ProcessGroup::scatter), py::arg("output_tensors"),
+           py::arg("input_tensors"), opts(ScatterOptions()), Unlocked(),
+           "One tensor of opts.rootRank's lists to each rank; no inputs elsewhere.")
+      .def("reduce_scatter", profiled("gradwire:reduce_scatter", &ProcessGroup::reduce_scatter),
+           py::arg("output_tensors"), py::arg("input_tensors"), opts(ReduceScatterOptions()), Unlocked(),
+           "The reduction of all ranks' inputs[rank()].")
+      .def("_reduce_scatter_base", profiled("gradwire:reduce_scatter", &ProcessGroup::reduce_scatter_tensor),
+           py::arg("output"), py::arg("input"), opts(ReduceScatterOptions()), Unlocked())
+      .def("reduce_scatter_tensor_coalesced",
+           profiled("gradwire:reduce_scatter", &ProcessGroup::reduce_scatter_tensor_coalesced), py::arg("outputs"),
            py::arg("inputs"), opts(ReduceScatterOptions()), Unlocked())
-      .def("alltoall", &ProcessGroup::all_to_all, py::arg("output_tensors"), py::arg("input_tensors"),
-           opts(AllToAllOptions()), Unlocked(), "inputs[i] goes to rank i, outputs[i] comes from it.")
-      .def("alltoall_base", &ProcessGroup::all_to_all_single, py::arg("output"), py::arg("input"),
-           py::arg("output_split_sizes") = Splits(), py::arg("input_split_sizes") = Splits(), opts(AllToAllOptions()),
-           Unlocked(), "The same on one tensor, split along dimension 0; empty splits: even ones.")
-      .def("barrier", &ProcessGroup::barrier, opts(BarrierOptions()), Unlocked(), "Ends when all ranks have come.")
-      .def("monitored_barrier", &ProcessGroup::monitored_barrier, py::arg("timeout"), py::arg("wait_all_ranks") = false,
-           Unlocked(), "Rank 0 names the ranks that did not come within `timeout`; the group goes on.");
+      .def("alltoall", profiled("gradwire:all_to_all", &ProcessGroup::all_to_all), py::arg("output_tensors"),
+           py::arg("input_tensors"), opts(AllToAllOptions()), Unlocked(),
+           "inputs[i] goes to rank i, outputs[i] comes from it.")
+      .def("alltoall_base", profiled("gradwire:all_to_all", &ProcessGroup::all_to_all_single), py::arg("output"),
+           py::arg("input"), py::arg("output_split_sizes") = Splits(), py::arg("input_split_sizes") = Splits(),
+           opts(AllToAllOptions()), Unlocked(),
+           "The same on one tensor, split along dimension 0; empty splits: even ones.")
+      .def("barrier", profiled("gradwire:barrier", &ProcessGroup::barrier), opts(BarrierOptions()), Unlocked(),
+           "Ends when all ranks have come.")
+      .def("monitored_barrier", &monitored_barrier, py::arg("timeout"), py::arg("wait_all_ranks") = false, Unlocked(),
+           "Rank 0 names the ranks that did not come within `timeout`; the group goes on.");
 }
 
 void bind_rest(Class& group) {
-  group.def("send", &ProcessGroup::send, py::arg("tensors"), py::arg("dstRank"), py::arg("tag") = 0, Unlocked())
-      .def("recv", &ProcessGroup::recv, py::arg("tensors"), py::arg("srcRank"), py::arg("tag") = 0, Unlocked())
-      .def("recv_anysource", &ProcessGroup::recv_anysource, py::arg("tensors"), py::arg("tag") = 0, Unlocked())
-      .def("dup", &ProcessGroup::dup, Unlocked(),
+  group
+      .def("send", profiled("gradwire:send", &ProcessGroup::send, /*is_message=*/true), py::arg("tensors"),
+           py::arg("dstRank"), py::arg("tag") = 0, Unlocked())
+      .def("recv", profiled("gradwire:recv", &ProcessGroup::recv, /*is_message=*/true), py::arg("tensors"),
+           py::arg("srcRank"), py::arg("tag") = 0, Unlocked())
+      .def("recv_anysource", profiled("gradwire:recvAnySource", &ProcessGroup::recv_anysource, /*is_message=*/true),
+           py::arg("tensors"), py::arg("tag") = 0, Unlocked())
+      .def("dup", &dup,
            "A group of the same ranks with an ordered sequence of its own; collective. None where there is none.")
-      .def("split", &ProcessGroup::split, py::arg("color"), py::arg("key") = 0, py::arg("desc") = py::none(),
-           Unlocked(),
+      .def("split", &split, py::arg("color"), py::arg("key") = 0, py::arg("desc") = py::none(),
            "Groups of the ranks with the same color, ordered by key; collective. None for a negative color.")
       .def("allocate", &ProcessGroup::allocate, py::arg("numel"), py::arg("dtype"), Unlocked(),
            "Zeroed 1-D memory that this group communicates fastest with; collective.")
@@ -268,7 +333,7 @@ void bind_rest(Class& group) {
 }  // namespace
 
 void bind_process_group(py::module_& module) {
-  Class group(module, "ProcessGroup", R"(A group of ranks.
+  Class group(module, "ProcessGroup", EndsUnlocked(), R"(A group of ranks.
 
 Derive and override what you need: methods have c10d's names and argument shapes (`allreduce(tensors, opts)`,
 `allgather(output_tensors, input_tensors, opts)`, `broadcast(tensors, opts)`, ...) and return a Work. What is not

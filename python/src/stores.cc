@@ -10,6 +10,7 @@
 
 #include "binding.h"
 #include "gradwire/base/deadline.h"
+#include "gradwire/base/strings.h"
 #include "gradwire/store/file_store.h"
 #include "gradwire/store/hash_store.h"
 #include "gradwire/store/prefix_store.h"
@@ -54,14 +55,23 @@ py::bytes get(Store& store, const std::string& key) {
   return value;
 }
 
+[[noreturn]] void throw_queue_empty(const std::string& queue) {
+  const py::gil_scoped_acquire lock;
+  const py::object kind = py::module_::import("gradwire._errors").attr("QueueEmptyError");
+  PyErr_SetString(kind.ptr(), concat("the queue '", queue, "' is empty").c_str());
+  throw py::error_already_set();
+}
+
 py::bytes pop(Store& store, const std::string& queue, bool block) {
   std::string value;
   {
     const py::gil_scoped_release unlocked;
     const Keys keys{queue};
-    const Deadline deadline = Deadline::after(block ? store.timeout() : Milliseconds{0});
     // Another one may take the element between the look and the pop, which then waits by itself.
-    if (!store.check(keys)) wait_for(store, keys, deadline.remaining());
+    if (!store.check(keys)) {
+      if (!block) throw_queue_empty(queue);
+      wait_for(store, keys, store.timeout());
+    }
     value = store.queue_pop(queue);
   }
   return value;
@@ -107,11 +117,13 @@ class PyStore final : public Store, public py::trampoline_self_life_support {
   std::int64_t num_keys() override { return call_for<std::int64_t>("num_keys"); }
   void append(const std::string& key, const Value& value) override { call("append", key, Bytes{value}); }
   std::vector<Value> multi_get(std::span<const std::string> keys) override {
+    if (has("multi_get")) return call_for<std::vector<Value>>("multi_get", Keys(keys.begin(), keys.end()));
     std::vector<Value> values;
     for (const std::string& key : keys) values.push_back(get(key));
     return values;
   }
   void multi_set(std::span<const std::string> keys, std::span<const Value> values) override {
+    if (has("multi_set")) return call("multi_set", Keys(keys.begin(), keys.end()), ManyBytes{values});
     for (std::size_t i = 0; i < keys.size(); ++i) set(keys[i], values[i]);
   }
   void queue_push(const std::string& queue, const Value& value) override { call("queue_push", queue, Bytes{value}); }
@@ -131,6 +143,14 @@ class PyStore final : public Store, public py::trampoline_self_life_support {
     return value;
   }
   static py::bytes argument(const Bytes& bytes) { return bytes.value; }
+  struct ManyBytes {
+    std::span<const Value> values;
+  };
+  static py::list argument(const ManyBytes& many) {
+    py::list out;
+    for (const Value& value : many.values) out.append(py::bytes(value));
+    return out;
+  }
 
   template <class... Args>
   void call(const char* name, const Args&... args) {
@@ -139,6 +159,9 @@ class PyStore final : public Store, public py::trampoline_self_life_support {
   template <class Result, class... Args>
   Result call_for(const char* name, const Args&... args) {
     return in_python([&] { return method(name)(argument(args)...).template cast<Result>(); });
+  }
+  bool has(const char* name) const {
+    return in_python([&] { return static_cast<bool>(py::get_override(static_cast<const Store*>(this), name)); });
   }
   py::function method(const char* name) const {
     if (py::function found = py::get_override(static_cast<const Store*>(this), name)) return found;
@@ -151,7 +174,7 @@ class PyStore final : public Store, public py::trampoline_self_life_support {
 using Class = py::class_<Store, PyStore, py::smart_holder>;
 
 void bind_base(py::module_& module) {
-  Class(module, "Store", R"(A small key-value map through which ranks find each other.
+  Class(module, "Store", EndsUnlocked(), R"(A small key-value map through which ranks find each other.
 
 Keys and values are byte strings; values come back as bytes. Every method raises StoreError when the store failed or is
 gone, TimeoutError (naming the missing keys) when what it waits for did not come within its time, InvalidArgument for
@@ -204,16 +227,17 @@ std::shared_ptr<TcpStore> tcp_store(const std::string& host, std::uint16_t port,
 
 void bind_stores(py::module_& module) {
   bind_base(module);
-  py::class_<HashStore, Store, py::smart_holder>(module, "HashStore",
+  py::class_<HashStore, Store, py::smart_holder>(module, "HashStore", EndsUnlocked(),
                                                  "A store in the memory of one process, for ranks that are threads.")
       .def(py::init<>());
   py::class_<FileStore, Store, py::smart_holder>(
-      module, "FileStore",
+      module, "FileStore", EndsUnlocked(),
       "A store in a file that all ranks can open. Whoever made the file removes it when all ranks are done.")
       .def(py::init<std::string, int>(), py::arg("file_name"), py::arg("world_size") = -1)
       .def_property_readonly("path", &FileStore::path, "The file's.");
   py::class_<TcpStore, Store, py::smart_holder>(
-      module, "TCPStore", R"(A client of a server, and with `is_master` the owner of the server, for a trusted network.
+      module, "TCPStore", EndsUnlocked(),
+      R"(A client of a server, and with `is_master` the owner of the server, for a trusted network.
 
 port 0, for the server: any free port, which `port` then tells. With a known world size the server's constructor returns
 when that many ranks have connected, unless `wait_for_workers` is False.)")
@@ -222,7 +246,7 @@ when that many ranks have connected, unless `wait_for_workers` is False.)")
            py::arg("wait_for_workers") = true)
       .def_property_readonly("host", &TcpStore::host, "The server's.")
       .def_property_readonly("port", &TcpStore::port, "The server's; what the system chose where 0 was asked for.");
-  py::class_<PrefixStore, Store, py::smart_holder>(module, "PrefixStore",
+  py::class_<PrefixStore, Store, py::smart_holder>(module, "PrefixStore", EndsUnlocked(),
                                                    "Puts `prefix` and a slash before every key of another store.")
       .def(py::init<std::string, std::shared_ptr<Store>>(), py::arg("prefix"), py::arg("store"))
       .def_property_readonly("prefix", &PrefixStore::prefix, "What stands before every key.")

@@ -69,7 +69,7 @@ py::object exception_in(Work& work) {
 }  // namespace
 
 void bind_work(py::module_& module) {
-  py::class_<Work, PyWork, py::smart_holder>(module, "Work", R"(A collective under way.
+  py::class_<Work, PyWork, py::smart_holder>(module, "Work", EndsUnlocked(), R"(A collective under way.
 
 Derive and override ``get_future()`` (or ``wait(timeout)``) alone; the other methods are made of it. A Work may be
 dropped before it ends, and waited for several times, from several threads.)")

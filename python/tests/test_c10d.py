@@ -85,3 +85,74 @@ def test_pytorchs_programs_train_to_the_same_losses_as_over_gloo(run_script):
     for what in ("bf16", "power_sgd", "int8"):
         for losses in (gloo[what], ours[what]):
             assert all(abs(a - b) <= 0.05 * abs(a) for a, b in zip(gloo["ddp"], losses, strict=True)), (what, result)
+
+
+# Ranks that are forked from a process that has imported torch, over one store that outlives them.
+FORKS = """
+import os, sys, torch, torch.distributed as td
+import gradwire
+
+def run(size, attempt, body):
+    pids = []
+    for rank in range(size):
+        pid = os.fork()
+        if pid == 0:
+            os.environ["TORCHELASTIC_RESTART_COUNT"] = str(attempt)
+            try:
+                body(rank, size, attempt)
+                os._exit(0)
+            except BaseException as error:
+                print(f"rank {rank}, attempt {attempt}: {type(error).__name__}: {error}", flush=True)
+                os._exit(1)
+        pids.append(pid)
+    assert all(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0 for pid in pids)
+
+def init(rank, size):
+    td.init_process_group("gradwire", store=td.FileStore(os.environ["MEET"], -1), rank=rank, world_size=size)
+
+def sum_of_ranks(group=None):
+    tensor = torch.tensor([10 ** td.get_rank()])
+    td.all_reduce(tensor, group=group)
+    return int(tensor.item())
+"""
+
+RESTARTS = FORKS + """
+def lives(rank, size, attempt):
+    for life in range(2):
+        init(rank, size)
+        assert sum_of_ranks() == 11
+        if attempt == 0 and life == 1:
+            os._exit(0)  # as one that was killed
+        td.destroy_process_group()
+
+for attempt in range(3):
+    run(2, attempt, lives)
+print("well", flush=True)
+"""
+
+SUBGROUPS = FORKS + """
+def groups_in_groups(rank, size, attempt):
+    init(rank, size)
+    mine, _ = td.new_subgroups_by_enumeration([[0, 2], [1, 3]])
+    alone, _ = td.new_subgroups(group_size=1, group=mine)
+    assert sum_of_ranks(alone) == 10 ** rank and sum_of_ranks(mine) == (101, 1010)[rank % 2]
+    # Different pairs on different ranks, which PyTorch gives one name.
+    pair, _ = td.new_subgroups(group_size=2, group=mine)
+    assert sum_of_ranks(pair) == (101, 1010)[rank % 2]
+    td.destroy_process_group()
+
+run(4, 0, groups_in_groups)
+print("well", flush=True)
+"""
+
+
+def test_ranks_that_are_started_anew_meet_again_in_the_store_of_their_agent(run_script):
+    (process,) = run_script(RESTARTS, 1)
+    output, _ = process.communicate(timeout=GUARD)
+    assert process.returncode == 0 and output == "well\n", output
+
+
+def test_subgroups_of_subgroups(run_script):
+    (process,) = run_script(SUBGROUPS, 1)
+    output, _ = process.communicate(timeout=GUARD)
+    assert process.returncode == 0 and output == "well\n", output

@@ -230,6 +230,45 @@ def test_buffers_follow_rank_0(ranks):
     assert results[0] == results[1] == 2
 
 
+@pytest.mark.parametrize("arguments, at_construction, in_forward", [
+    ({}, True, True), ({"broadcast_buffers": False}, False, False), ({"forward_sync_buffers": False}, True, False),
+    ({"broadcast_buffers": False, "forward_sync_buffers": True}, True, True),
+    ({"broadcast_buffers": True, "forward_sync_buffers": False}, True, False),
+    ({"forward_sync_buffers": False, "init_sync": False}, False, False)])
+def test_when_buffers_travel(ranks, arguments, at_construction, in_forward):
+    def body(group):
+        module = nn.BatchNorm1d(6)
+        module.running_mean.fill_(group.rank() + 1.0)
+        ddp = DistributedDataParallel(module, process_group=group, **arguments)
+        assert (module.running_mean[0].item() == 1) == (at_construction or group.rank() == 0)
+        module.running_mean.fill_(group.rank() + 1.0)
+        ddp(torch.zeros(2, 6)).sum().backward()
+        assert (module.running_mean[0].item() == pytest.approx(0.9)) == (in_forward or group.rank() == 0)
+        assert ddp.broadcast_buffers == ddp.forward_sync_buffers == in_forward
+
+    ranks.all_well(SIZE, body)
+
+
+def test_synchronization_can_be_switched_off_by_the_property(ranks):
+    def body(group):
+        ddp = DistributedDataParallel(make_model(), process_group=group)
+        assert ddp.require_backward_grad_sync
+        ddp.require_backward_grad_sync = False
+        ddp(batch_of(group.rank())).square().sum().backward()
+        with ddp.no_sync():
+            ddp(batch_of(group.rank())).square().sum().backward()
+        assert not ddp.require_backward_grad_sync
+        local = make_model()
+        local(batch_of(group.rank())).square().sum().backward()
+        for got, wanted in zip(ddp.parameters(), local.parameters(), strict=True):
+            torch.testing.assert_close(got.grad, 2 * wanted.grad)
+        ddp.zero_grad()
+        ddp.require_backward_grad_sync = True
+        return gradients(ddp, group, steps=1)
+
+    assert_all_equal(ranks.all_well(SIZE, body))
+
+
 def test_hooks_by_name_checked_logged_and_saved(ranks):
     def body(group):
         records = []

@@ -59,6 +59,90 @@ def test_collectives_do_what_their_names_say(ranks):
     ranks.all_well(SIZE, body)
 
 
+def test_futures_hold_what_pytorchs_hold(ranks):
+    def body(group):
+        rank = group.rank()
+        outputs = [torch.empty(4) for _ in range(SIZE)]
+        gathered = dist.all_gather(outputs, tensor_of(rank), group, async_op=True).get_future().wait()
+        assert [tensor.data_ptr() for tensor in gathered] == [tensor.data_ptr() for tensor in outputs]
+        parts = [torch.empty(4) for _ in range(SIZE)] if rank == 1 else None
+        gathered = dist.gather(tensor_of(rank), parts, group=group, group_dst=1, async_op=True).get_future().wait()
+        assert len(gathered) == (SIZE if rank == 1 else 0) and all(isinstance(each, torch.Tensor) for each in gathered)
+        # Two inputs: a list for each.
+        lists = [[torch.empty(4) for _ in range(SIZE)] for _ in range(2)]
+        gathered = group.allgather(lists, [tensor_of(rank), tensor_of(rank)]).get_future().wait()
+        assert [len(each) for each in gathered] == [SIZE, SIZE]
+        tensors = [tensor_of(rank), 2 * tensor_of(rank)]
+        future = dist.all_reduce_coalesced(tensors, group=group, async_op=True)
+        assert isinstance(future, torch.Future) and torch.equal(future.wait()[1], 2 * tensors[0])
+        lists = [[torch.empty(4), torch.empty(2)] for _ in range(SIZE)]
+        future = dist.all_gather_coalesced(lists, [tensor_of(rank), torch.full((2,), float(rank))], group, async_op=True)
+        assert isinstance(future, torch.Future) and future.wait() is not None
+        assert lists[2][1].tolist() == [2.0, 2.0]
+        assert dist.all_reduce_coalesced(tensors, group=group) is None
+
+    ranks.all_well(SIZE, body)
+
+
+def test_each_tensor_of_a_list_is_reduced_by_itself(ranks):
+    def body(group):
+        tensors = [torch.ones(2), torch.full((2,), 10.0)]
+        group.allreduce(tensors).wait()
+        assert [tensor.tolist() for tensor in tensors] == [[2.0, 2.0], [20.0, 20.0]]
+
+    ranks.all_well(2, body)
+
+
+def test_parts_of_parts_know_their_ranks(ranks):
+    def body(group):
+        rank = group.rank()
+        half = group.split(rank % 2, -rank)  # the highest rank first
+        assert dist.get_process_group_ranks(half) == [[2, 0], [3, 1]][rank % 2]
+        assert dist.get_process_group_ranks(half.dup()) == [[2, 0], [3, 1]][rank % 2]
+        alone = half.split(half.rank())
+        assert dist.get_process_group_ranks(alone) == [rank]
+        assert dist.get_global_rank(half, half.rank()) == rank and dist.get_group_rank(half, rank) == half.rank()
+        assert (group.split(-1) if rank == 0 else group.split(0)) is None or rank != 0
+
+    ranks.all_well(4, body)
+
+
+def test_a_monitored_barrier_without_time_does_not_wait(ranks):
+    given_up = threading.Event()
+
+    def body(group):
+        if group.rank() == 1:
+            assert given_up.wait(60)
+            return
+        with pytest.raises(dist.TimeoutError):
+            group.monitored_barrier(timedelta(0))
+        with pytest.raises(dist.TimeoutError):
+            dist.monitored_barrier(group, timedelta(0))
+        given_up.set()
+
+    ranks.all_well(2, body)
+
+
+def test_a_profiler_sees_the_calls_of_a_group(ranks):
+    def body(group):
+        if group.rank() == 1:
+            for _ in range(2):
+                dist.all_reduce(torch.ones(3), group=group)
+            dist.all_gather([torch.ones(1), torch.ones(1)], torch.ones(1), group)
+            dist.send(torch.ones(2), 0, group)
+            return []
+        with torch.profiler.profile(record_shapes=True) as profile:
+            dist.all_reduce(torch.ones(3), group=group)
+            dist.all_reduce(torch.ones(3), group=group, async_op=True).wait()
+            dist.all_gather([torch.ones(1), torch.ones(1)], torch.ones(1), group)
+            dist.recv(torch.ones(2), 1, group)
+        return [(event.name, event.input_shapes) for event in profile.events() if event.name.startswith("gradwire:")]
+
+    seen = ranks.all_well(2, body)[0]
+    assert sorted(seen) == [("gradwire:all_gather", [[1]]), ("gradwire:all_reduce", [[3]]), ("gradwire:all_reduce", [[3]]),
+                            ("gradwire:recv", [[2]])]
+
+
 def test_messages_and_batches(ranks):
     def body(group):
         rank, right, left = group.rank(), (group.rank() + 1) % SIZE, (group.rank() - 1) % SIZE
@@ -188,6 +272,9 @@ def test_stores(make, tmp_path):
     assert store.multi_get(["key", "count"]) == [b"\x00\xff!", b"3"]
     store.queue_push("queue", "a")
     assert store.queue_len("queue") == 1 and store.queue_pop("queue") == b"a"
+    for kind in (dist.QueueEmptyError, torch.distributed.QueueEmptyError):
+        with pytest.raises(kind, match="queue"):
+            store.queue_pop("queue", block=False)
     inner = dist.PrefixStore("in", store)
     inner.set("key", "x")
     assert store.get("in/key") == b"x" and inner.underlying_store is store
@@ -235,6 +322,32 @@ class DictStore(dist.Store):
 
     def check(self, keys):
         return all(key in self.data for key in keys)
+
+
+def test_a_store_in_python_is_asked_for_several_keys_at_once():
+    class Many(DictStore):
+        def __init__(self):
+            super().__init__()
+            self.calls = []
+
+        def multi_get(self, keys):
+            self.calls.append(("multi_get", keys))
+            return [self.data[key] for key in keys]
+
+        def multi_set(self, keys, values):
+            self.calls.append(("multi_set", keys, values))
+            for key, value in zip(keys, values, strict=True):
+                self.set(key, value)
+
+    store = Many()
+    prefixed = dist.PrefixStore("p", store)
+    prefixed.multi_set(["a", "b"], [b"1", b"\xff"])
+    assert prefixed.multi_get(["a", "b"]) == [b"1", b"\xff"]
+    assert store.calls == [("multi_set", ["p/a", "p/b"], [b"1", b"\xff"]), ("multi_get", ["p/a", "p/b"])]
+    # One by one, where the class has neither.
+    prefixed = dist.PrefixStore("p", DictStore())
+    prefixed.multi_set(["a", "b"], [b"1", b"2"])
+    assert prefixed.multi_get(["a", "b"]) == [b"1", b"2"]
 
 
 def test_a_store_in_python_makes_a_group():

@@ -12,6 +12,7 @@ import torch.distributed.nn  # noqa: F401  (torch.distributed does not import it
 import gradwire
 from gradwire import distributed as dist
 from gradwire.distributed.algorithms.ddp_comm_hooks._native import NativeHook
+from conftest import ROOT
 
 HOOKS = "algorithms.ddp_comm_hooks"
 MODULES = [
@@ -26,13 +27,19 @@ MODULES = [
 ABSENT = {
     "Backend": "names of backends are plain strings: backend_names()",
     "BackendConfig": "a group has one backend",
+    "BuiltinCommHookType": "DDPCommHookType",
     "DebugLevel": "GRADWIRE_LOG says how much is logged",
+    "DeviceMesh": "PyTorch's, over the backend 'gradwire'",
     "GroupName": "a str",
+    "Logger": "_get_ddp_logging_data()",
     "ProcessGroupGloo": "the backend 'gloo'",
     "ProcessGroupNCCL": "the backend 'nccl'",
+    "Reducer": "DistributedDataParallel",
+    "breakpoint": "pdb on one rank, between two barriers",
     "get_backend_config": "a group has one backend",
     "get_debug_level": "GRADWIRE_LOG says how much is logged",
     "get_default_backend_for_device": "every backend takes CPU tensors",
+    "init_device_mesh": "PyTorch's, over the backend 'gradwire'",
     "is_gloo_available": "is_backend_available('gloo')",
     "is_mpi_available": "is_backend_available('mpi')",
     "is_nccl_available": "is_backend_available('nccl')",
@@ -40,6 +47,10 @@ ABSENT = {
     "is_xccl_available": "is_backend_available('xccl')",
     "record_comm": "PyTorch's flight recorder",
     "reduce_op": "ReduceOp; deprecated by PyTorch",
+    "register_rendezvous_handler": "init_method, or a store",
+    "rendezvous": "init_method, or a store",
+    "set_debug_level": "GRADWIRE_LOG says how much is logged",
+    "set_debug_level_from_env": "GRADWIRE_LOG says how much is logged",
     "shrink_group": "new_group() of the ranks that are left",
 }
 
@@ -60,8 +71,24 @@ def test_names_are_pytorchs_or_known_to_be_absent(name):
     assert missing <= ABSENT.keys(), missing - ABSENT.keys()
 
 
-def test_what_is_said_to_be_absent_is():
+# Of the names in torch.distributed itself, those that are no part of it.
+NO_NAMES = {"RankType", "log", "timedelta"}
+
+
+def test_names_of_the_package_itself_are_pytorchs_or_known_to_be_absent():
+    theirs = {name for name in dir(torch.distributed)
+              if not name.startswith("_") and not inspect.ismodule(getattr(torch.distributed, name))} - NO_NAMES
+    missing = {name for name in theirs if not hasattr(dist, name)}
+    assert missing <= ABSENT.keys(), missing - ABSENT.keys()
+
+
+def test_what_is_said_to_be_absent_is_and_the_page_says_so():
     assert not [name for name in ABSENT if hasattr(dist, name)]
+    page = (ROOT / "docs" / "python.md").read_text()
+    absent = page[page.index("- **Absent names**"):].split("\n- ")[0] + page[page.index("- **Stores**"):].split("\n- ")[0]
+    stores = ["multi_tenant", "master_listen_fd", "use_libuv", "libuvBackend", "list_keys", "barrier"]
+    assert not [name for name in [*ABSENT, *stores] if f"`{name}" not in absent]
+    assert not [name for name in stores[3:] if hasattr(dist.TCPStore, name)]
 
 
 def parameters_of(callable):

@@ -113,3 +113,32 @@ def test_a_torch_of_another_version_is_refused_in_one_sentence(tmp_path):
     source = "import torch; torch.__version__ = '1.2.3'; import gradwire"
     result = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=GUARD, check=False)
     assert result.returncode == 1 and "was built for torch" in result.stderr and "1.2.3" in result.stderr
+
+
+SAMPLES = """
+import os, torch
+import gradwire.distributed as dist
+from gradwire.utils.data import DistributedSampler
+
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+try:
+    DistributedSampler(range(5))
+except dist.InvalidArgument:
+    pass
+else:
+    raise AssertionError("a sampler without a default group was not refused")
+dist.init_process_group("shm", "file://" + os.environ["MEET"], rank=rank, world_size=size)
+assert list(DistributedSampler(range(6), shuffle=False)) == list(range(rank, 6, size))
+assert list(DistributedSampler(range(6), num_replicas=3, rank=2, shuffle=False)) == [2, 5]
+everyones = [None] * size
+dist.all_gather_object(everyones, list(DistributedSampler(range(6), seed=1)))
+assert sorted(sum(everyones, [])) == list(range(6))
+dist.destroy_process_group()
+print("well", flush=True)
+"""
+
+
+def test_a_sampler_asks_the_default_group(run_script):
+    for process in run_script(SAMPLES, 2):
+        output, _ = process.communicate(timeout=GUARD)
+        assert process.returncode == 0 and output == "well\n", output

@@ -20,8 +20,8 @@ namespace gradwire {
 //
 // What a c10d user sees:
 //   - work: waits, futures, operation types and sequence numbers; a profiler sees "gradwire:all_reduce" and the like,
-//     with the shapes of the inputs. A call with asyncOp false runs on the calling thread. The future of all_gather and
-//     gather holds a list of lists, everything else's a list of tensors.
+//     with the shapes of the inputs. A call with asyncOp false runs on the calling thread. A future holds the list of
+//     output tensors; that of all_gather and gather of several inputs, a list of lists.
 //   - reductions: all of ours (AVG and PREMUL_SUM too), on all of our dtypes. all_reduce takes sparse COO tensors too,
 //     with SUM alone; that call returns when it has ended.
 //   - lists: each tensor of a list is a message of its own (engines for several devices a rank reduce over a list).

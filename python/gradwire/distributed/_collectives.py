@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import Any, Callable, Sequence
 
 from torch import Tensor
+from torch.futures import Future
 
 from gradwire import _C
 from gradwire._C import ProcessGroup, ReduceOp, Work
@@ -62,12 +63,13 @@ def all_reduce(
 
 def all_reduce_coalesced(
     tensors: Sequence[Tensor], op: ReduceOp = ReduceOp.SUM, group: Group = None, async_op: bool = False
-) -> Work | None:
-    """all_reduce of several tensors of one dtype at once."""
+) -> Future[list[Tensor]] | None:
+    """all_reduce of several tensors of one dtype at once. With `async_op` a Future, as in PyTorch."""
     if not _is_member(group):
         return None
     options = _options(_C.AllreduceOptions, async_op, reduceOp=op)
-    return _finish(_resolve(group).allreduce_coalesced(list(tensors), options), async_op)
+    work = _finish(_resolve(group).allreduce_coalesced(list(tensors), options), async_op)
+    return None if work is None else work.get_future()
 
 
 def broadcast(
@@ -120,13 +122,17 @@ def all_gather_coalesced(
     input_tensor_list: Sequence[Tensor],
     group: Group = None,
     async_op: bool = False,
-) -> Work | None:
-    """all_gather of several tensors: output_tensor_lists[rank][i] is input_tensor_list[i] of that rank."""
+) -> Future[list[Any]] | None:
+    """all_gather of several tensors: output_tensor_lists[rank][i] is input_tensor_list[i] of that rank.
+
+    With `async_op` a Future, as in PyTorch.
+    """
     if not _is_member(group):
         return None
     lists = [list(outputs) for outputs in zip(*output_tensor_lists)]
     options = _options(_C.AllgatherOptions, async_op)
-    return _finish(_resolve(group).allgather(lists, list(input_tensor_list), options), async_op)
+    work = _finish(_resolve(group).allgather(lists, list(input_tensor_list), options), async_op)
+    return None if work is None else work.get_future()
 
 
 def gather(
@@ -235,11 +241,14 @@ def barrier(
 
 
 def monitored_barrier(group: Group = None, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
-    """A barrier whose TimeoutError, on rank 0, names the ranks that did not come: the first, or all of them."""
+    """A barrier whose TimeoutError, on rank 0, names the ranks that did not come: the first, or all of them.
+
+    timeout: None is the group's, timedelta(0) no time at all.
+    """
     if not _is_member(group):
         return
     resolved = _resolve(group)
-    resolved.monitored_barrier(timeout or resolved.timeout, wait_all_ranks)
+    resolved.monitored_barrier(resolved.timeout if timeout is None else timeout, wait_all_ranks)
 
 
 def isend(

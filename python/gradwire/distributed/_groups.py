@@ -3,9 +3,9 @@
 """The groups of this process: which there are, and which ranks they have."""
 from __future__ import annotations
 
-import atexit
 import os
 import threading
+import weakref
 from datetime import timedelta
 from typing import Any, Sequence
 
@@ -21,7 +21,14 @@ default_pg_timeout: timedelta = _C.DEFAULT_TIMEOUT
 _ranks: dict[ProcessGroup, list[int]] = {}
 # The default group that each of the others was made in: ranks as threads each have one.
 _worlds: dict[ProcessGroup, ProcessGroup] = {}
-_pid = os.getpid()
+# Ranks (of the default group) of the groups that ProcessGroup.split() and dup() made, which belong to their users.
+_parts: weakref.WeakKeyDictionary[ProcessGroup, list[int]] = weakref.WeakKeyDictionary()
+
+
+def _note_ranks(parent: ProcessGroup, made: ProcessGroup, ranks: list[int]) -> None:
+    """`made` has these ranks of `parent`. ProcessGroup.split() and dup() call this."""
+    origin = get_process_group_ranks(parent)
+    _parts[made] = [origin[rank] for rank in ranks]
 
 
 class _GroupMeta(type):
@@ -273,7 +280,7 @@ def get_backend(group: ProcessGroup | None = None) -> str:
 def get_process_group_ranks(group: ProcessGroup | None) -> list[int]:
     """The numbers in the default group of the ranks of `group`, in its order."""
     resolved = _resolve(group)
-    return list(_ranks.get(resolved, range(resolved.size())))
+    return list(_ranks.get(resolved) or _parts.get(resolved) or range(resolved.size()))
 
 
 def get_global_rank(group: ProcessGroup | None, group_rank: int) -> int:
@@ -319,14 +326,3 @@ def is_backend_available(backend: str) -> bool:
 def is_torchelastic_launched() -> bool:
     """Whether torchrun started this process."""
     return "TORCHELASTIC_RUN_ID" in os.environ
-
-
-def _at_exit() -> None:
-    # Threads of a group must not want the interpreter's lock any more when there is none to have.
-    if os.getpid() == _pid:
-        _C.end_of_interpreter(list(_ranks))
-        _ranks.clear()
-        _worlds.clear()
-
-
-atexit.register(_at_exit)

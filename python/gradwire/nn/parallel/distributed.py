@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from typing import Any, Callable, Iterator
+from typing import Any, Callable, Iterator, NoReturn, cast
 
 import torch
 from torch import Tensor
 from torch.nn import Module
 
-from gradwire import _C
+from gradwire import _C, _end
 from gradwire._C import CommHook, ProcessGroup
 from gradwire._errors import InvalidArgument, UnsupportedError
 from gradwire.distributed._groups import _resolve
@@ -64,6 +64,20 @@ def _sparse_weights(module: Module) -> set[str]:
     return {name for name, parameter in module.named_parameters() if id(parameter) in weights}
 
 
+def _broadcast_from_rank_0(tensors: list[Tensor], group: ProcessGroup) -> None:
+    """The values of rank 0's tensors on every rank; collective."""
+    works = [group.broadcast([tensor], _C.BroadcastOptions()) for tensor in tensors]
+    for work in works:
+        work.wait()
+
+
+class _Ended:
+    """Stands for the C++ object at the end of the interpreter."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise InvalidArgument("DistributedDataParallel: the interpreter of this rank is ending; its threads have ended.")
+
+
 def _device_index(device: Any) -> int:
     if isinstance(device, int):
         return device
@@ -85,7 +99,9 @@ class DistributedDataParallel(Module, Joinable):
         construction, the caller answers for equal modules).
     device_ids: at most one CUDA device, where inputs move; None: wherever they are.
     process_group: None: the default group.
-    broadcast_buffers: rank 0's buffers go to all before each synchronized forward in training mode.
+    forward_sync_buffers: rank 0's buffers go to all before each synchronized forward in training mode, and at
+        construction in any case. broadcast_buffers (PyTorch's old name, which counts where the new one is not given):
+        False skips both.
     bucket_cap_mb: cap of all buckets in MiB; None: 1 for the first, 25 for the others.
     find_unused_parameters: some parameters may get no gradient, others in each iteration and on each rank.
     static_graph: every iteration on every rank has the same graph.
@@ -140,8 +156,6 @@ class DistributedDataParallel(Module, Joinable):
                 raise UnsupportedError(f"DistributedDataParallel: the argument {name} is not supported; leave it out.")
         if not isinstance(module, Module):
             raise TypeError(f"DistributedDataParallel: a torch.nn.Module was expected, not {type(module).__name__}.")
-        if forward_sync_buffers is not None and broadcast_buffers is None:
-            broadcast_buffers = forward_sync_buffers
         indices = [_device_index(device) for device in device_ids or []]
         if output_device is not None and [_device_index(output_device)] != indices:
             raise InvalidArgument("DistributedDataParallel: output_device must be the device in device_ids.")
@@ -149,8 +163,13 @@ class DistributedDataParallel(Module, Joinable):
         self.process_group = _resolve(process_group)
         self.device_ids = device_ids
         self.output_device = output_device
-        self.broadcast_buffers = True if broadcast_buffers is None else bool(broadcast_buffers)
-        self.require_backward_grad_sync = True
+        if forward_sync_buffers is None:
+            forward_sync_buffers = broadcast_buffers is not False
+            init_sync_buffers = forward_sync_buffers
+        else:
+            init_sync_buffers = True
+        self.forward_sync_buffers = bool(forward_sync_buffers)
+        self._sync = True
         self.find_unused_parameters = find_unused_parameters
         self.gradient_as_bucket_view = gradient_as_bucket_view
         self.static_graph = static_graph
@@ -163,11 +182,11 @@ class DistributedDataParallel(Module, Joinable):
         self.parameters_to_ignore = ignored
         self._core = _C.DdpCore(
             parameters=[(name, p) for name, p in module.named_parameters() if name not in ignored],
-            buffers=[(name, b) for name, b in module.named_buffers() if name not in ignored],
+            buffers=self._named_buffers(),
             sparse=_sparse_weights(module) - ignored,
             process_group=self.process_group,
             device_ids=indices,
-            broadcast_buffers=self.broadcast_buffers,
+            broadcast_buffers=self.forward_sync_buffers,
             init_sync=init_sync,
             bucket_cap_mb=bucket_cap_mb,
             find_unused_parameters=find_unused_parameters,
@@ -178,6 +197,13 @@ class DistributedDataParallel(Module, Joinable):
             delay_all_reduce_named_params=delayed,
             param_to_hook_all_reduce=delayed_until,
         )
+        _end.ends_before_groups(self)
+        if init_sync and init_sync_buffers and not self.forward_sync_buffers:
+            _broadcast_from_rank_0([buffer for _, buffer in self._named_buffers()], self.process_group)
+
+    def _named_buffers(self) -> list[tuple[str, Tensor]]:
+        """The module's buffers, without those to leave alone."""
+        return [(name, b) for name, b in self.module.named_buffers() if name not in self.parameters_to_ignore]
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """module(*inputs, **kwargs); tensors among the arguments move to the device in device_ids."""
@@ -192,13 +218,26 @@ class DistributedDataParallel(Module, Joinable):
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
         """Gradients of forward passes within only accumulate on this rank."""
-        before = self._core.set_sync(False)
-        self.require_backward_grad_sync = False
+        before, self.require_backward_grad_sync = self.require_backward_grad_sync, False
         try:
             yield
         finally:
-            self._core.set_sync(before)
             self.require_backward_grad_sync = before
+
+    @property
+    def broadcast_buffers(self) -> bool:
+        """PyTorch's old name of forward_sync_buffers."""
+        return self.forward_sync_buffers
+
+    @property
+    def require_backward_grad_sync(self) -> bool:
+        """Whether backward passes of the forwards to come average gradients; False: they only accumulate."""
+        return self._sync
+
+    @require_backward_grad_sync.setter
+    def require_backward_grad_sync(self, sync: bool) -> None:
+        self._core.set_sync(bool(sync))
+        self._sync = bool(sync)
 
     def join(
         self,
@@ -265,6 +304,10 @@ class DistributedDataParallel(Module, Joinable):
             "device_ids": ", ".join(str(device) for device in self.device_ids or []),
             "iteration": self._core.iterations(),
         }
+
+    def _end(self) -> None:
+        """At the end of the interpreter: lets go of the C++ object, whose threads end with it."""
+        self._core = cast(_C.DdpCore, _Ended())
 
     def __getstate__(self) -> dict[str, Any]:
         raise TypeError("DistributedDataParallel cannot be pickled or copied; save .module, or its state_dict().")
