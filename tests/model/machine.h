@@ -71,20 +71,17 @@ class Atomic {
       return bits(value);
     });
   }
-  T exchange(T value, std::memory_order order, Site site = {__builtin_FILE(), __builtin_LINE()}) {
-    return access("replaces", site, [&](Run& run, int thread) {
-      const auto all = [&](std::uint64_t /*before*/) { return bits(value); };
-      return run.memory.replace(thread, location_, all, run.mutation.order(site, Access::both, order));
-    });
+  // Read-modify-writes return nothing: the code under test uses none of what they would return.
+  void exchange(T value, std::memory_order order, Site site = {__builtin_FILE(), __builtin_LINE()}) {
+    replace("replaces", site, order, [&](T /*before*/) { return value; });
   }
-  T fetch_add(T value, std::memory_order order, Site site = {__builtin_FILE(), __builtin_LINE()}) {
-    return access("adds to", site, [&](Run& run, int thread) {
-      const auto sum = [&](std::uint64_t before) { return bits(static_cast<T>(static_cast<T>(before) + value)); };
-      return run.memory.replace(thread, location_, sum, run.mutation.order(site, Access::both, order));
-    });
+  void fetch_add(T value, std::memory_order order, Site site = {__builtin_FILE(), __builtin_LINE()}) {
+    replace("adds to", site, order, [&](T before) { return static_cast<T>(before + value); });
   }
-  T fetch_sub(T value, std::memory_order order, Site site = {__builtin_FILE(), __builtin_LINE()}) {
-    return fetch_add(static_cast<T>(T{} - value), order, site);
+  void fetch_sub(T value, std::memory_order order, Site site = {__builtin_FILE(), __builtin_LINE()}) {
+    // Done at once, whoever loads may still return what was there before; and additions may change places.
+    if (order == std::memory_order_relaxed) Run::now().scheduler.stay();
+    replace("takes from", site, order, [&](T before) { return static_cast<T>(before - value); });
   }
 
   int location() const noexcept { return location_; }
@@ -101,6 +98,14 @@ class Atomic {
     run.scheduler.observed(value);
     run.trace(what, site, location_, value);
     return static_cast<T>(value);
+  }
+  template <class Next>
+  void replace(const char* what, Site site, std::memory_order order, Next&& next) {
+    access(what, site, [&](Run& run, int thread) {
+      const auto bits_of_next = [&](std::uint64_t before) { return bits(next(static_cast<T>(before))); };
+      run.memory.replace(thread, location_, bits_of_next, run.mutation.order(site, Access::both, order));
+      return std::uint64_t{0};
+    });
   }
 
   const int location_;

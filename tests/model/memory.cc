@@ -90,12 +90,11 @@ void Memory::store(int thread, int location, std::uint64_t value, std::memory_or
   append(thread, location, value, order, {});
 }
 
-std::uint64_t Memory::replace(int thread, int location, const std::function<std::uint64_t(std::uint64_t)>& value,
-                              std::memory_order order) {
+void Memory::replace(int thread, int location, const std::function<std::uint64_t(std::uint64_t)>& value,
+                     std::memory_order order) {
   const Store last = locations_[index(location)].stores.back();
   if (acquires(order)) threads_[index(thread)].join(last.released);
   append(thread, location, value(last.value), order, last.released);
-  return last.value;
 }
 
 void Memory::race(int thread, int other, const char* what, int cell) {

@@ -51,9 +51,9 @@ class Memory {
   // Accesses by `thread`.
   std::uint64_t load(int thread, int location, std::memory_order order);
   void store(int thread, int location, std::uint64_t value, std::memory_order order);
-  // A read-modify-write: stores `value` of what was there, and returns what was there.
-  std::uint64_t replace(int thread, int location, const std::function<std::uint64_t(std::uint64_t)>& value,
-                        std::memory_order order);
+  // A read-modify-write: stores `value` of what was there.
+  void replace(int thread, int location, const std::function<std::uint64_t(std::uint64_t)>& value,
+               std::memory_order order);
   void read_cell(int thread, int cell);
   void write_cell(int thread, int cell);
   void acquire_mutex(int thread, int mutex) { threads_[index(thread)].join(mutexes_[index(mutex)]); }

@@ -302,19 +302,15 @@ std::vector<Scenario> slow_scenarios() {
   using enum CallKind;
   return {
       {.name = "2 ranks, a death among calls", .calls = {direct, barrier}, .options = {.crashes = 1}},
-      {.name = "2 ranks, one aborts", .calls = {direct}, .aborts = 0},
-      {.name = "2 ranks, one aborts a vote", .calls = {vote}, .aborts = 0},
       {.name = "2 ranks, a sleep ends for no reason", .calls = {direct, direct}, .options = {.spurious = 1}},
+      {.name = "2 ranks, one aborts", .calls = {direct}, .options = {.preemptions = 3}, .aborts = 0},
+      {.name = "2 ranks, one aborts a vote", .calls = {vote}, .options = {.preemptions = 2}, .aborts = 0},
       {.name = "3 ranks, barrier", .ranks = 3, .calls = {barrier}},
       {.name = "3 ranks, direct", .ranks = 3, .calls = {direct}, .options = {.preemptions = 2}},
-      {.name = "3 ranks, a death", .ranks = 3, .calls = {direct}, .options = {.crashes = 1, .preemptions = 2}},
-      {.name = "3 ranks, one leaves early",
-       .ranks = 3,
-       .calls = {barrier, barrier},
-       .options = {.preemptions = 2},
-       .leaves = 1},
-      {.name = "3 ranks disagree", .ranks = 3, .calls = {direct}, .options = {.preemptions = 1}, .disagrees = 1},
-      {.name = "3 ranks, one aborts", .ranks = 3, .calls = {direct}, .options = {.preemptions = 1}, .aborts = 0},
+      {.name = "3 ranks, a death", .ranks = 3, .calls = {direct}, .options = {.crashes = 1, .preemptions = 1}},
+      {.name = "3 ranks, one leaves early", .ranks = 3, .calls = {barrier}, .options = {.preemptions = 2}, .leaves = 1},
+      {.name = "3 ranks disagree", .ranks = 3, .calls = {direct}, .options = {.preemptions = 0}, .disagrees = 1},
+      {.name = "3 ranks, one aborts", .ranks = 3, .calls = {direct}, .options = {.preemptions = 0}, .aborts = 0},
   };
 }
 
