@@ -42,15 +42,16 @@ bool DelayedReduction::has_own_group() const {
 }
 
 void DelayedReduction::attach() {
-  MutexLock lock(mutex_);
-  hooks_.clear();
+  std::vector<AccumulatorHook> hooks;
   const auto watch = [&](const at::Tensor& parameter, Entry* entry) {
-    hooks_.emplace_back(parameter, [weak = weak_from_this(), entry] {
+    hooks.emplace_back(parameter, [weak = weak_from_this(), entry] {
       if (const auto self = weak.lock()) self->on_gradient(entry);
     });
   };
+  MutexLock lock(mutex_);
   for (Entry& entry : entries_) watch(entry.parameter, &entry);
   watch(trigger_, nullptr);
+  hooks_.swap(hooks);
 }
 
 void DelayedReduction::on_output(int divisor) {
