@@ -42,15 +42,16 @@ bool DelayedReduction::has_own_group() const {
 }
 
 void DelayedReduction::attach() {
-  MutexLock lock(mutex_);
-  hooks_.clear();
+  std::vector<AccumulatorHook> hooks;
   const auto watch = [&](const at::Tensor& parameter, Entry* entry) {
-    hooks_.emplace_back(parameter, [weak = weak_from_this(), entry] {
+    hooks.emplace_back(parameter, [weak = weak_from_this(), entry] {
       if (const auto self = weak.lock()) self->on_gradient(entry);
     });
   };
+  MutexLock lock(mutex_);
   for (Entry& entry : entries_) watch(entry.parameter, &entry);
   watch(trigger_, nullptr);
+  hooks_.swap(hooks);
 }
 
 void DelayedReduction::on_output(int divisor) {
@@ -120,14 +121,14 @@ void DelayedReduction::start(bool zeros) {
     message.entries.push_back(&entry);
   }
   for (Message& message : under_way_) {
-    std::vector<at::Tensor> flat;
+    std::vector<at::Tensor> parts;
     for (const Entry* entry : message.entries) {
       const at::Tensor& grad = entry->parameter.grad();
       const auto options = at::TensorOptions(entry->parameter.device()).dtype(entry->travels);
-      flat.push_back(!zeros && grad.defined() ? grad.detach().reshape({-1}).to(entry->travels)
-                                              : at::zeros({entry->parameter.numel()}, options));
+      parts.push_back(!zeros && grad.defined() ? grad.detach().to(entry->travels)
+                                               : at::zeros(entry->parameter.sizes(), options));
     }
-    message.buffer = at::cat(flat);
+    message.buffer = at::flatten_dense_tensors(parts);
     message.work = group_->all_reduce({message.buffer});
   }
 }
@@ -144,17 +145,17 @@ void DelayedReduction::finish_locked() {
   const int divisor = std::exchange(divisor_, 0);
   for (const Message& message : std::exchange(under_way_, {})) {
     message.work->wait();
-    at::Tensor average = message.buffer;
-    average.div_(divisor);
-    std::int64_t offset = 0;
-    for (const Entry* entry : message.entries) {
-      const at::Tensor part = average.narrow(0, offset, entry->parameter.numel()).view(entry->parameter.sizes());
-      offset += entry->parameter.numel();
-      at::Tensor& grad = entry->parameter.mutable_grad();
-      if (!grad.defined() || grad.scalar_type() != entry->type) {
-        grad = at::empty_like(entry->parameter, entry->parameter.options().dtype(entry->type).requires_grad(false));
+    message.buffer.div_(divisor);
+    std::vector<at::Tensor> parameters;
+    for (const Entry* entry : message.entries) parameters.push_back(entry->parameter);
+    const std::vector<at::Tensor> averages = at::unflatten_dense_tensors(message.buffer, parameters);
+    for (std::size_t i = 0; i < averages.size(); ++i) {
+      const Entry& entry = *message.entries[i];
+      at::Tensor& grad = entry.parameter.mutable_grad();
+      if (!grad.defined() || grad.scalar_type() != entry.type) {
+        grad = at::empty_like(entry.parameter, entry.parameter.options().dtype(entry.type).requires_grad(false));
       }
-      grad.copy_(part);
+      grad.copy_(averages[i]);
     }
   }
 }
