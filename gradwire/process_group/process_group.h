@@ -95,6 +95,8 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   std::uint64_t payload_bytes() const noexcept;
 
   std::shared_ptr<Work> broadcast(Tensors tensors, const BroadcastOptions& options = {});
+  // Each tensor of the list is reduced with the tensors in its place on the other ranks, never with others of the list
+  // (PyTorch's Gloo also adds up the list). The same holds for every collective that takes a list.
   std::shared_ptr<Work> all_reduce(Tensors tensors, const AllReduceOptions& options = {});
   std::shared_ptr<Work> all_reduce_coalesced(Tensors tensors, const AllReduceOptions& options = {});
   std::shared_ptr<Work> reduce(Tensors tensors, const ReduceOptions& options = {});
