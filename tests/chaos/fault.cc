@@ -32,8 +32,8 @@ std::size_t all_weights() {
 std::span<const FaultClass> fault_classes() {
   static const std::vector<FaultClass> all = [] {
     std::vector<FaultClass> classes;
-    for (const auto part :
-         {collective_faults(), message_faults(), life_faults(), store_faults(), fork_faults(), limit_faults()}) {
+    for (const auto part : {collective_faults(), message_faults(), request_faults(), life_faults(), store_faults(),
+                            fork_faults(), limit_faults()}) {
       std::copy_if(part.begin(), part.end(), std::back_inserter(classes),
                    [](const FaultClass& each) { return !each.needs_root || ::geteuid() == 0; });
     }

@@ -62,6 +62,7 @@ std::ostream& operator<<(std::ostream& out, const Fault& fault);
 // The files of classes; see the comments there.
 std::span<const FaultClass> collective_faults();
 std::span<const FaultClass> message_faults();
+std::span<const FaultClass> request_faults();
 std::span<const FaultClass> life_faults();
 std::span<const FaultClass> store_faults();
 std::span<const FaultClass> fork_faults();

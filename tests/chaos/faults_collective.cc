@@ -39,6 +39,28 @@ void at_a_point(Member& self) {
       [&] { self.make_calls_for_ever(); });
 }
 
+// Sums over several pieces, longer than a cache, in memory that is in place on all ranks, on some, or on none.
+void in_a_long_sum(Member& self) {
+  constexpr std::size_t kCount = 400'003;
+  constexpr const char* kAlwaysPassed[] = {"collective.entry", "collective.reduce", "collective.exit"};
+  const char* const point = kAlwaysPassed[self.random().below(std::size(kAlwaysPassed))];
+  const int occurrence = static_cast<int>(self.random().below(8));
+  const Placement placement = kPlacements[self.random().below(std::size(kPlacements))];
+  const std::vector<Bytes> inputs = make_inputs(DType::f32, kCount, self.size(), self.fault().seed);
+  const Bytes expected = combine(DType::f32, ReduceOp::sum(), inputs);
+  until_death<std::unique_ptr<Trigger>>(
+      self, [&] { return std::make_unique<Trigger>(point, occurrence, [&self] { self.die(); }); },
+      [&] {
+        for (Arena arena(self.context(), kCount * sizeof(float));;) {
+          arena.start(placement);
+          std::byte* const data = arena.add(inputs[static_cast<std::size_t>(self.rank())]);
+          self.channel().all_reduce(data, kCount, DType::f32, ReduceOp::sum(), guarded());
+          const std::string where = difference(data, expected, DType::f32);
+          if (!where.empty()) return Member::report(Complaint::wrong, where);
+        }
+      });
+}
+
 void at_any_moment(Member& self) {
   until_death<int>(
       self,
@@ -113,7 +135,8 @@ void exits(Member& self) {
 }
 
 constexpr FaultClass kClasses[] = {
-    {.name = "collective: killed at a trace point", .ending = Ending::killed, .weight = 14, .play = at_a_point},
+    {.name = "collective: killed at a trace point", .ending = Ending::killed, .weight = 10, .play = at_a_point},
+    {.name = "collective: killed in a long sum", .ending = Ending::killed, .weight = 4, .play = in_a_long_sum},
     {.name = "collective: killed at any moment", .ending = Ending::killed, .weight = 12, .play = at_any_moment},
     {.name = "collective: two killed", .ending = Ending::killed, .weight = 4, .play = two_at_once, .victims = 2},
     {.name = "between calls: killed", .ending = Ending::killed, .weight = 4, .play = between_calls},

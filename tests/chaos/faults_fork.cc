@@ -11,13 +11,11 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/process.h"
 #include "gradwire/base/strings.h"
-#include "tests/chaos/member.h"
+#include "tests/chaos/messages.h"
 #include "tests/chaos/trigger.h"
 
 namespace gradwire::testing {
 namespace {
-
-constexpr std::uint32_t kTag = 1'000'000;  // beyond those of the program
 
 // A forked child is killed; its parent's group takes no notice.
 void child_is_killed(Member& self) {
@@ -54,7 +52,7 @@ void child_lets_go(Member& self) {
     if (thread_waits) {
       waiter = Thread("waiter", [&begun, request = receive.get()] {
         begun.raise();
-        request->wait(guarded().deadline);
+        request->wait(guard());
       });
       begun.await(1);
     }
@@ -65,12 +63,12 @@ void child_lets_go(Member& self) {
     });
     if (!ended) Member::report(Complaint::hang, "a forked child that lets go of its parent's group");
     self.stage().ready.raise();
-    receive->wait(guarded().deadline);
+    receive->wait(guard());
     if (thread_waits) waiter.join();
     if (byte != 'x') Member::report(Complaint::wrong, "a message differs");
   } else if (self.rank() == (self.victim() + 1) % self.size()) {
     self.stage().ready.await(1);
-    self.channel().isend("x", 1, self.victim(), kTag)->wait(guarded().deadline);
+    self.channel().isend("x", 1, self.victim(), kTag)->wait(guard());
   }
   self.after_nothing();
 }

@@ -97,15 +97,17 @@ void aborts(Member& self) {
   self.learn([&] {
     try {
       self.make_calls_for_ever();
-    } catch (const Error& error) {
-      if (std::string(error.what()).find(why) == std::string::npos) Member::report(Complaint::unnamed, error.what());
+    } catch (const PeerError& error) {
+      const bool quoted = std::string(error.what()).find(why) != std::string::npos;
+      const bool of_the_victim = error.peers() == std::vector<int>{self.victim()};  // not of a message to a survivor
+      if (of_the_victim && !quoted) Member::report(Complaint::unnamed, error.what());
       throw;
     }
   });
   self.after_abort();
 }
 
-// One rank runs as another user: nobody shares memory with it, and it is named as missing.
+// One rank runs as another user: nobody shares memory with it, and all hear which rank that is.
 void another_user(Member& self) {
   if (self.is_victim()) {
     self.stage().death.stamp();
@@ -113,7 +115,7 @@ void another_user(Member& self) {
     EXPECT_THROW(self.join(), Error);
     return;
   }
-  meet_without(self);
+  self.fail_to_meet(kGuard);
 }
 
 constexpr FaultClass kClasses[] = {

@@ -15,13 +15,12 @@
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
-#include "tests/chaos/member.h"
+#include "tests/chaos/messages.h"
 #include "tests/chaos/play.h"
 
 namespace gradwire::testing {
 namespace {
 
-constexpr std::uint32_t kTag = 1'000'000;  // beyond those of the program
 constexpr std::size_t kMuch = 64'000'000;
 
 // Lowers a soft limit of this process while it lives.
@@ -158,13 +157,13 @@ void no_threads(Member& self) {
     }
     if (request == nullptr) request = start();
     self.stage().ready.raise();
-    request->wait(guarded().deadline);
+    request->wait(guard());
     if (!send && got != sent) Member::report(Complaint::wrong, "the message differs");
   } else if (self.rank() == sender) {
     self.stage().ready.await(1);
     const auto request = send ? self.channel().irecv(got.data(), bytes, self.victim(), kTag)
                               : self.channel().isend(sent.data(), bytes, self.victim(), kTag);
-    request->wait(guarded().deadline);
+    request->wait(guard());
     if (send && got != sent) Member::report(Complaint::wrong, "the message differs");
   }
   self.after_nothing();
@@ -184,7 +183,7 @@ void no_memory_for_messages(Member& self) {
       sends.push_back(self.channel().isend(sent.data(), kBytes, self.victim(), kTag));
     }
     self.stage().ready.raise();
-    for (const auto& send : sends) send->wait(guarded().deadline);
+    for (const auto& send : sends) send->wait(guard());
   } else if (self.is_victim()) {
     char unused = 0;
     const auto other = self.channel().irecv(&unused, 1, sender, kTag + 1);  // somebody who looks at what comes
@@ -192,7 +191,7 @@ void no_memory_for_messages(Member& self) {
     self.stage().ready.await(1);
     Bytes got(kBytes);
     for (std::size_t i = 0; i < kCount; ++i) {
-      self.channel().irecv(got.data(), kBytes, sender, kTag)->wait(guarded().deadline);
+      self.channel().irecv(got.data(), kBytes, sender, kTag)->wait(guard());
       if (got != sent) return Member::report(Complaint::wrong, "a message differs");
     }
   }
@@ -215,15 +214,7 @@ void no_descriptors_to_meet(Member& self) {
     }
     return;
   }
-  try {
-    self.join(kMeeting);
-    Member::report(Complaint::wrong, "the rendezvous went well");
-  } catch (const Error& error) {
-    // Whatever kind it is told as, it says who had none.
-    ChildProcess::note(concat("known ", self.stage().death.milliseconds_since()));
-    const std::string text = describe(error);
-    if (text.find(concat("rank ", self.victim())) == std::string::npos) Member::report(Complaint::unnamed, text);
-  }
+  self.fail_to_meet(kMeeting);
 }
 
 constexpr FaultClass kClasses[] = {

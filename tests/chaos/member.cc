@@ -141,6 +141,17 @@ void Member::judge(const std::exception& error, bool also_timeout) {
   }
 }
 
+void Member::fail_to_meet(Milliseconds timeout) {
+  try {
+    join(timeout);
+    report(Complaint::wrong, "the rendezvous went well");
+  } catch (const Error& error) {
+    ChildProcess::note(concat("known ", stage_.death.milliseconds_since()));
+    const std::string text = describe(error);
+    if (text.find(concat("rank ", victim())) == std::string::npos) report(Complaint::unnamed, text);
+  }
+}
+
 void Member::expect_ended() const {
   try {
     context_->channel().barrier(guarded());

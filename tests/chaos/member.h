@@ -55,6 +55,8 @@ class Member {
   // a TimeoutError will do as well.
   void learn(const std::function<void()>& body, bool also_timeout = false);
 
+  // A rendezvous that the victim makes impossible: an error of any kind, which says which rank that was.
+  void fail_to_meet(Milliseconds timeout);
   // After learn(): the group is at its end, lets go of all it had, and the survivors can make another.
   void after_death();
   // After an abort, on all ranks: the group lets go of all it had, and all can make another.
