@@ -15,7 +15,6 @@
 #include "gradwire/base/trace.h"
 #include "gradwire/ddp/hook_agreement_internal.h"
 #include "gradwire/ddp/hook_scope_internal.h"
-#include "gradwire/ddp/run_hook_internal.h"
 #include "gradwire/ddp/sparse_gradient_internal.h"
 
 namespace gradwire::internal {
@@ -189,7 +188,7 @@ at::Tensor BucketLauncher::reduce_on_lane(const BucketJob& job, Lane& lane) cons
   }
   GradBucket argument = argument_of(job, lane.group());
   const HookScope in_hook(owner_);
-  return checked(job, run_hook(*job.hook, argument));
+  return checked(job, result_of(*job.hook, argument));
 }
 
 // PyTorch's model. What is one collective is awaited at the end.
@@ -220,11 +219,11 @@ at::Tensor BucketLauncher::reduce_here(UnderWay& started) const {
   GradBucket argument = argument_of(job, group);
   const HookScope in_hook(owner_);
   if (routes_here_.empty()) {
-    started.future = start_hook(*job.hook, argument);
+    started.future = run_hook(*job.hook, argument);
     if (job.hook->traits().single_collective) return {};
   } else {
     const LaneScope scope(routes_here_, job.tag);
-    started.future = start_hook(*job.hook, argument);
+    started.future = run_hook(*job.hook, argument);
   }
   return end_of(started);
 }

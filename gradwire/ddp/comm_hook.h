@@ -131,11 +131,12 @@ requires std::is_invocable_v<Callable&, GradBucket&> std::shared_ptr<CommHook> m
 // InvalidArgument for anything else; rethrows its error.
 at::Tensor tensor_of(c10::ivalue::Future& future);
 
-// Calls hook.run(bucket). Throws what that throws, and InvalidArgument where it returns a null future. For hooks that
-// wrap others.
+// Calls hook.run(bucket) and returns its future. Throws what the hook throws, and InvalidArgument, with the hook's name,
+// for a null future. For DDP, and for hooks that wrap others.
 Future run_hook(CommHook& hook, GradBucket& bucket);
 
-// The same, and waits for the end of the hook: the tensor that it made. Throws the hook's error.
+// Runs the hook to its end and returns its tensor. Throws what run_hook() throws, the error that the future holds, and
+// InvalidArgument for a future of anything but one tensor (see tensor_of()).
 at::Tensor result_of(CommHook& hook, GradBucket& bucket);
 
 // A future of tensor_of(collective): what a hook returns that ends with a collective.
