@@ -43,6 +43,7 @@ std::vector<int> dead_ranks(Store& store, std::span<const int> ranks) {
 }
 
 void throw_dead(Store& store, const std::vector<int>& dead) {
+  throw_if_failed(store);  // a rank that hears of a failure ends, too: then the failure is the cause
   std::vector<std::string> names;
   for (const int rank : dead) {
     const std::string key = process_key(rank);

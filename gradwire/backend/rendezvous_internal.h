@@ -23,7 +23,8 @@ void register_rank(Store& store, int rank);
 // Those of `ranks` whose process said who it is and has certainly ended. Processes of other hosts count as alive.
 std::vector<int> dead_ranks(Store& store, std::span<const int> ranks);
 
-// PeerError that names `dead`, with their processes: "rank 2 (process 4711) ended before all ranks were there".
+// Throws the failure that was announced, if there is one: a rank that hears of a failure ends, too. Else PeerError that
+// names `dead`, with their processes: "rank 2 (process 4711) ended before all ranks were there".
 [[noreturn]] void throw_dead(Store& store, const std::vector<int>& dead);
 
 // A failure as text for other ranks. TimeoutError, PeerError, MismatchError and ResourceError keep their kind and their
