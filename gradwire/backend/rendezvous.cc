@@ -31,13 +31,24 @@ std::string record_of(std::string_view kind, const std::vector<int>& ranks, cons
 
 }  // namespace
 
-void register_rank(Store& store, int rank) { store.set(process_key(rank), process_identity()); }
+void register_rank(Store& store, int rank) { register_process(store, rank, process_identity()); }
+
+void register_process(Store& store, int rank, const std::string& process) { store.set(process_key(rank), process); }
+
+std::string process_of(Store& store, int rank) {
+  const std::string key = process_key(rank);
+  return store.check({&key, 1}) ? store.get(key) : std::string();
+}
 
 std::vector<int> dead_ranks(Store& store, std::span<const int> ranks) {
+  std::vector<std::string> keys;
+  for (const int rank : ranks) keys.push_back(process_key(rank));
+  // Mostly all are there: two round trips instead of two a rank.
+  const bool all_here = !keys.empty() && store.check(keys);
+  const std::vector<std::string> processes = all_here ? store.multi_get(keys) : std::vector<std::string>();
   std::vector<int> dead;
-  for (const int rank : ranks) {
-    const std::string key = process_key(rank);
-    if (store.check({&key, 1}) && !may_be_alive(store.get(key))) dead.push_back(rank);
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    if (!may_be_alive(all_here ? processes[i] : process_of(store, ranks[i]))) dead.push_back(ranks[i]);
   }
   return dead;
 }
@@ -45,11 +56,8 @@ std::vector<int> dead_ranks(Store& store, std::span<const int> ranks) {
 void throw_dead(Store& store, const std::vector<int>& dead) {
   throw_if_failed(store);  // a rank that hears of a failure ends, too: then the failure is the cause
   std::vector<std::string> names;
-  for (const int rank : dead) {
-    const std::string key = process_key(rank);
-    const std::string process = store.check({&key, 1}) ? store.get(key) : std::string();
-    names.push_back(concat("rank ", rank, " (", describe_process(process), ")"));
-  }
+  for (const int rank : dead)
+    names.push_back(concat("rank ", rank, " (", describe_process(process_of(store, rank)), ")"));
   throw PeerError(concat("rendezvous failed: ", join(names, ", "), " ended before all ranks were there"), dead);
 }
 

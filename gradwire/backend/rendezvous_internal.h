@@ -19,6 +19,11 @@ namespace gradwire::rendezvous {
 
 // Writes which process `rank` is, so that the others see its death while they wait for it.
 void register_rank(Store& store, int rank);
+// The same for a rank that has said so elsewhere: `process` is its process_identity().
+void register_process(Store& store, int rank, const std::string& process);
+
+// Which process `rank` is, as process_identity() says it; empty when it has not said so yet.
+std::string process_of(Store& store, int rank);
 
 // Those of `ranks` whose process said who it is and has certainly ended. Processes of other hosts count as alive.
 std::vector<int> dead_ranks(Store& store, std::span<const int> ranks);

@@ -9,21 +9,33 @@
 #include <memory>
 
 #include "gradwire/base/environment.h"
+#include "gradwire/base/notice.h"
 
 namespace gradwire::log {
 namespace {
 
-Level level_from_environment() {
-  const std::string name = environment("GRADWIRE_LOG").value_or("off");
-  if (name == "debug") return Level::debug;
-  if (name == "info") return Level::info;
-  if (name == "warn") return Level::warn;
-  if (name == "error") return Level::error;
-  return Level::off;
+struct Choice {
+  std::atomic<Level> level{Level::off};
+  std::atomic<bool> made{false};  // by anybody
+};
+
+void choose(Choice& choice, Level level) noexcept {
+  choice.level.store(level, std::memory_order_relaxed);
+  choice.made.store(true, std::memory_order_relaxed);
 }
 
-std::atomic<Level>& level() {
-  static std::atomic<Level> value{level_from_environment()};
+Choice& choice() {
+  static Choice value;
+  static const bool read = [] {
+    const std::string name = environment("GRADWIRE_LOG").value_or("");
+    if (name == "debug") choose(value, Level::debug);
+    if (name == "info") choose(value, Level::info);
+    if (name == "warn") choose(value, Level::warn);
+    if (name == "error") choose(value, Level::error);
+    if (name == "off") choose(value, Level::off);
+    return true;
+  }();
+  static_cast<void>(read);
   return value;
 }
 
@@ -52,16 +64,7 @@ spdlog::level::level_enum to_spdlog(Level value) {
   }
 }
 
-}  // namespace
-
-bool enabled(Level value) noexcept { return value != Level::off && value >= level().load(std::memory_order_relaxed); }
-
-void set_level(Level value) noexcept { level().store(value, std::memory_order_relaxed); }
-
-void set_rank(int value) { rank.store(value, std::memory_order_relaxed); }
-
-void write(Level value, std::string_view message) noexcept {
-  if (!enabled(value)) return;
+void write_line(Level value, std::string_view message) noexcept {
   try {
     const int number = rank.load(std::memory_order_relaxed);
     if (number >= 0) {
@@ -71,6 +74,24 @@ void write(Level value, std::string_view message) noexcept {
     }
   } catch (...) {  // a full disk behind stderr must not end a training run
   }
+}
+
+}  // namespace
+
+bool enabled(Level value) noexcept {
+  return value != Level::off && value >= choice().level.load(std::memory_order_relaxed);
+}
+
+void set_level(Level value) noexcept { choose(choice(), value); }
+
+void set_rank(int value) { rank.store(value, std::memory_order_relaxed); }
+
+void write(Level value, std::string_view message) noexcept {
+  if (enabled(value)) write_line(value, message);
+}
+
+void notice(std::string_view message) noexcept {
+  if (enabled(Level::warn) || !choice().made.load(std::memory_order_relaxed)) write_line(Level::warn, message);
 }
 
 }  // namespace gradwire::log

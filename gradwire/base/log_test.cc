@@ -10,6 +10,8 @@
 #include <functional>
 #include <string>
 
+#include "gradwire/base/notice.h"
+
 namespace gradwire::log {
 namespace {
 
@@ -52,6 +54,20 @@ TEST(LogTest, IsSilentByDefault) {
   EXPECT_EQ(written(nullptr, say_all), "");
   EXPECT_EQ(written("off", say_all), "");
   EXPECT_EQ(written("no such level", say_all), "");
+}
+
+TEST(LogTest, ANoticeShowsWhereNobodyChoseALevel) {
+  const auto say = [] { notice("waiting"); };
+  EXPECT_TRUE(contains(written(nullptr, say), "waiting"));
+  EXPECT_TRUE(contains(written("warn", say), "waiting"));
+  EXPECT_EQ(written("error", say), "");
+  EXPECT_EQ(written("off", say), "");
+  EXPECT_EQ(written(nullptr,
+                    [&] {
+                      set_level(Level::off);
+                      say();
+                    }),
+            "");
 }
 
 TEST(LogTest, TheEnvironmentChoosesTheLevel) {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "gradwire/base/deadline.h"
 #include "gradwire/base/process.h"
@@ -27,9 +28,17 @@ namespace gradwire::internal {
 // the deadline decides.
 class Membership {
  public:
-  // Joins; returns when all ranks have. Throws MismatchError, PeerError, TimeoutError (which names the ranks that are
-  // missing), StoreError.
-  Membership(std::shared_ptr<Store> store, int rank, int world_size, Milliseconds timeout);
+  // When a rank that waits says who is missing: every `info` on the log's level info, and after `notice` once where
+  // nobody chose a level, by the lowest rank that is there.
+  struct Reports {
+    Milliseconds info = std::chrono::seconds(10);
+    Milliseconds notice = std::chrono::seconds(30);
+  };
+  // Joins; returns when all ranks have. Throws MismatchError, PeerError that names the rank which died or gave up,
+  // TimeoutError that names the ranks which are missing, AbortedError, StoreError.
+  Membership(std::shared_ptr<Store> store, int rank, int world_size, Milliseconds timeout, Reports reports);
+  Membership(std::shared_ptr<Store> store, int rank, int world_size, Milliseconds timeout)
+      : Membership(std::move(store), rank, world_size, timeout, Reports()) {}
   // Says that this rank is done with its generation, if the store is still there. Does nothing in a forked child.
   ~Membership();
   Membership(const Membership&) = delete;
@@ -49,7 +58,13 @@ class Membership {
   void claim(Store& store, int world_size);
   std::string await_outcome(Store& store, int world_size, Milliseconds timeout);
 
+  // Says who is missing where that is due; `began` is when this rank began to wait.
+  void report(Store& store, int world_size, Deadline::Clock::time_point began);
+
   const int rank_;
+  const Reports reports_;
+  std::int64_t infos_ = 0;  // how many reports there were
+  bool noticed_ = false;
   const OwnerProcess owner_;
   std::shared_ptr<Store> store_;
 };

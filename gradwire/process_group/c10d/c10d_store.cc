@@ -1,11 +1,13 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
 #include "gradwire/process_group/c10d/c10d_store.h"
+#include "gradwire/process_group/c10d/c10d_store_internal.h"
 
 #include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <span>
 #include <string>
 #include <utility>
@@ -36,8 +38,8 @@ auto as_c10d(const Call& call) {
 
 class StoreForC10d final : public c10d::Store {
  public:
-  explicit StoreForC10d(std::shared_ptr<gradwire::Store> store)
-      : c10d::Store(store->timeout()), store_(std::move(store)) {}
+  explicit StoreForC10d(std::shared_ptr<gradwire::Store> store, std::function<void()> check = nullptr)
+      : c10d::Store(store->timeout()), store_(std::move(store)), check_(std::move(check)) {}
 
   const std::shared_ptr<gradwire::Store>& underlying() const { return store_; }
 
@@ -47,7 +49,7 @@ class StoreForC10d final : public c10d::Store {
 
   c10::intrusive_ptr<c10d::Store> clone() override {
     return as_c10d([&] {
-      auto copy = c10::make_intrusive<StoreForC10d>(store_->clone());
+      auto copy = c10::make_intrusive<StoreForC10d>(store_->clone(), check_);
       copy->setTimeout(timeout_);
       return c10::intrusive_ptr<c10d::Store>(std::move(copy));
     });
@@ -78,7 +80,7 @@ class StoreForC10d final : public c10d::Store {
   }
   void wait(const std::vector<std::string>& keys) override { wait(keys, timeout_); }
   void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) override {
-    as_c10d([&] { store_->wait(keys, timeout); });
+    as_c10d([&] { wait_checking(keys, timeout); });
   }
   void append(const std::string& key, const Bytes& value) override {
     as_c10d([&] { store_->append(key, to_text(value)); });
@@ -105,7 +107,7 @@ class StoreForC10d final : public c10d::Store {
   // Without `block` an empty queue is an error at once.
   Bytes queuePop(const std::string& key, bool block) override {
     return as_c10d([&] {
-      store_->wait(std::span(&key, 1), block ? timeout_ : std::chrono::milliseconds(0));
+      wait_checking(std::span(&key, 1), block ? timeout_ : std::chrono::milliseconds(0));
       return to_bytes(store_->queue_pop(key));
     });
   }
@@ -116,10 +118,23 @@ class StoreForC10d final : public c10d::Store {
  private:
   // get() waits as long as the store underneath does; where this object's time-out is another, it waits here first.
   void await(std::span<const std::string> keys) {
-    if (timeout_ != store_->timeout()) store_->wait(keys, timeout_);
+    if (check_ || timeout_ != store_->timeout()) wait_checking(keys, timeout_);
+  }
+  void wait_checking(std::span<const std::string> keys, std::chrono::milliseconds timeout) {
+    constexpr Milliseconds kSlice{100};
+    const Deadline deadline = Deadline::after(timeout);
+    for (;;) {
+      try {
+        return store_->wait(keys, check_ ? std::min(kSlice, deadline.remaining()) : timeout);
+      } catch (const TimeoutError&) {
+        if (check_) check_();
+        if (!check_ || deadline.expired()) throw;
+      }
+    }
   }
 
   std::shared_ptr<gradwire::Store> store_;
+  std::function<void()> check_;
 };
 
 bool speaks_of_time(std::string text) {
@@ -250,6 +265,11 @@ c10::intrusive_ptr<c10d::Store> store_to_c10d(std::shared_ptr<Store> store) {
   if (store == nullptr) throw InvalidArgument("store_to_c10d: the store is null");
   if (const auto* wrapped = dynamic_cast<const StoreOfC10d*>(store.get())) return wrapped->underlying();
   return c10::make_intrusive<StoreForC10d>(std::move(store));
+}
+
+c10::intrusive_ptr<c10d::Store> internal::store_to_c10d_checking(std::shared_ptr<Store> store,
+                                                                 std::function<void()> check) {
+  return c10::make_intrusive<StoreForC10d>(std::move(store), std::move(check));
 }
 
 std::shared_ptr<Store> store_from_c10d(c10::intrusive_ptr<c10d::Store> store) {

@@ -57,7 +57,8 @@ std::shared_ptr<ProcessGroup> from_c10d(c10::intrusive_ptr<c10d::Backend> backen
   }
   const std::string name = backend->getGroupUid();
   const std::string desc = backend->getGroupDesc();
-  auto group = std::make_shared<internal::GroupOverC10d>(std::move(backend), options.store, options.factory);
+  auto group =
+      std::make_shared<internal::GroupOverC10d>(std::move(backend), options.store, options.factory, options.processes);
   group->set_group_name(name);
   group->set_group_desc(desc);
   return group;

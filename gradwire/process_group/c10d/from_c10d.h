@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -26,6 +27,9 @@ struct FromC10dOptions {
   std::shared_ptr<Store> store;
   // How duplicates and splits are made. Empty: by the engine's own split(), where it supports that.
   C10dFactory factory;
+  // The process of every rank (gradwire/base/process_identity.h), by which errors name ranks of this host that died.
+  // Empty: the ranks tell each other through the store.
+  std::vector<std::string> processes;
   // A backend that to_c10d() made gives the group underneath itself. False: a group over the backend all the same.
   bool unwrap = true;
 };
@@ -36,12 +40,16 @@ struct FromC10dOptions {
 //     moved as bytes; AVG, PREMUL_SUM and reductions of bool are made of what Gloo has.
 //   - time-outs of calls are passed on. Errors come out as ours, with rank, group and operation: TimeoutError,
 //   PeerError
-//     (the peers are not known, unless one of them aborted), UnsupportedError, InvalidArgument; after the first
+//     (which names those that aborted, or died on the host of a rank that saw it; of others the peers are not known),
+//     UnsupportedError, InvalidArgument; after the first
 //     TimeoutError or PeerError every later call fails with it. Exceptions of a group that Python made pass unchanged.
 //   - dup() and split() need a store, and a factory or an engine that splits. Duplicates meet under a prefix of this
 //     group's own and connect to all their peers before dup() returns. Where they cannot be made dup() is null, and DDP
 //     runs without lanes.
-//   - abort() fails what is under way here at once; on Gloo it closes the connections, so that the others fail too.
+//   - abort() fails what is under way here at once; on Gloo it closes the connections, so that the others fail too. So
+//     it does after an error; letting go of the group with work under way does the same.
+//   - writes to a connection that a peer has closed raise no SIGPIPE on threads that this group starts or is called on;
+//     an engine that was made elsewhere keeps its own threads as they are.
 //   - then-callbacks run on the engine's threads and must not wait for other calls of the group there; on a lane every
 //     call has ended when it returns.
 // Ranks wrap the c10d groups of one store in the same order. Throws InvalidArgument for null.

@@ -10,6 +10,7 @@
 #include <sstream>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
+#include "gradwire/base/sigpipe.h"
 #include "gradwire/process_group/c10d/gloo_internal.h"
 
 namespace gradwire::internal {
@@ -19,6 +20,8 @@ bool gloo_is_built() noexcept { return true; }
 c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                             Milliseconds timeout) {
   using Gloo = c10d::ProcessGroupGloo;
+  // Gloo writes to its connections on threads that start here.
+  const NoSigpipe quiet;
   auto options = Gloo::Options::create(timeout);
   const char* interfaces = std::getenv("GLOO_SOCKET_IFNAME");
   std::istringstream names(interfaces == nullptr ? "" : interfaces);

@@ -1,64 +1,198 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Gloo's rendezvous, with errors that say which ranks are missing.
+// Gloo's rendezvous, with errors that say which ranks are missing or dead.
+//
+// Gloo waits five times its time-out for a peer that dies while they connect, and does not say for whom. So Gloo is
+// given short time-outs, in tries on which all ranks agree through the store: one try in which all of them have
+// connected is the group; after another the ranks look who has died, and try again with longer ones.
+#include <algorithm>
+#include <numeric>
 #include <utility>
 
+#include "gradwire/backend/rendezvous_internal.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/interrupt.h"
+#include "gradwire/base/process_identity.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/process_group/c10d/c10d_error_internal.h"
 #include "gradwire/process_group/c10d/c10d_store.h"
+#include "gradwire/process_group/c10d/c10d_store_internal.h"
 #include "gradwire/process_group/c10d/gloo_internal.h"
 #include "gradwire/store/prefix_store.h"
 
 namespace gradwire::internal {
 namespace {
 
-void meet(Store& store, int rank, int size, Deadline deadline) {
-  const std::string mine = std::to_string(size);
-  const std::string agreed = store.compare_set("size", "", mine);
-  if (agreed != mine) {
-    throw MismatchError(
-        concat("gloo: rank ", rank, " was started with world size ", size, ", another rank with ", agreed));
-  }
-  if (store.add(concat("claim/", rank), 1) != 1)
-    throw MismatchError(concat("gloo: two ranks were started with the number ", rank, " (of ", size, ")"));
-  store.set(concat("here/", rank), "1");
-  std::vector<int> missing;
-  for (int peer = 0; peer < size; ++peer) {
-    const std::string key = concat("here/", peer);
+using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
+
+constexpr Milliseconds kSlice{200};
+constexpr Milliseconds kFirstTry{2000};
+constexpr int kTimeoutsOfATry = 5;  // Gloo's
+
+class GlooMeeting {
+ public:
+  // `processes`: as of make_gloo_group().
+  GlooMeeting(std::shared_ptr<Store> store, int rank, int size, Milliseconds timeout,
+              std::vector<std::string> processes = {})
+      : store_(std::move(store)),
+        rank_(rank),
+        size_(size),
+        timeout_(timeout),
+        deadline_(Deadline::after(timeout)),
+        processes_(std::make_shared<const std::vector<std::string>>(std::move(processes))) {}
+
+  BackendPtr connect() {
     try {
-      store.wait(std::span(&key, 1), deadline.remaining());
-    } catch (const TimeoutError&) {
-      missing.push_back(peer);
+      claim();
+      await_all("here");
+      Milliseconds patience = kFirstTry;
+      for (int number = 0;; ++number, patience *= 2) {
+        if (BackendPtr engine = try_to_connect(number, patience)) return engine;
+      }
+    } catch (const std::exception& error) {
+      rendezvous::announce_failure(*store_, rank_, error);
+      throw;
     }
   }
-  if (missing.empty()) return;
-  throw TimeoutError(concat("gloo: rank ", rank, " of ", size, ": ", name_ranks(missing), " did not come in time"),
-                     missing);
+
+  // Of all ranks, when they have connected.
+  std::vector<std::string> processes() const {
+    std::vector<std::string> all;
+    for (int rank = 0; rank < size_; ++rank) all.push_back(rendezvous::process_of(*store_, rank));
+    return all;
+  }
+
+ private:
+  std::string what() const { return concat("gloo: rank ", rank_, " of ", size_); }
+
+  void claim() {
+    const std::string mine = std::to_string(size_);
+    const std::string agreed = store_->compare_set("size", "", mine);
+    if (agreed != mine)
+      throw MismatchError(concat(what(), " was started with world size ", size_, ", another rank with ", agreed));
+    if (store_->add(concat("claim/", rank_), 1) != 1)
+      throw MismatchError(concat("gloo: two ranks were started with the number ", rank_, " (of ", size_, ")"));
+    rendezvous::register_rank(*store_, rank_);
+  }
+
+  // Throws where a rank failed or died, or this thread is interrupted.
+  void check() const { check_ranks(*store_, size_, *processes_); }
+  static void check_ranks(Store& store, int size, const std::vector<std::string>& processes) {
+    throw_if_interrupted("rendezvous");
+    rendezvous::throw_if_failed(store);
+    std::vector<int> ranks(static_cast<std::size_t>(size));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    std::vector<int> dead = rendezvous::dead_ranks(store, ranks);
+    if (!dead.empty()) rendezvous::throw_dead(store, dead);
+    std::erase_if(
+        ranks, [&](int rank) { return processes.empty() || may_be_alive(processes[static_cast<std::size_t>(rank)]); });
+    if (!ranks.empty())
+      throw PeerError(concat("rendezvous failed: ", name_ranks(ranks), " ended before all ranks were there"), ranks);
+  }
+
+  // Says that this rank has come to the place `name`, and waits until all have. Throws TimeoutError that names the
+  // others.
+  void await_all(const std::string& name) {
+    const auto key_of = [&](int rank) { return concat(name, "/", rank); };
+    store_->set(key_of(rank_), "1");
+    for (int peer = 0; peer < size_;) {
+      const std::string key = key_of(peer);
+      try {
+        store_->wait(std::span(&key, 1), std::min(kSlice, deadline_.remaining()));
+        ++peer;
+      } catch (const TimeoutError&) {
+        check();
+        if (deadline_.expired()) throw_missing(key_of);
+      }
+    }
+  }
+
+  template <class KeyOf>
+  [[noreturn]] void throw_missing(const KeyOf& key_of) const {
+    std::vector<int> missing;
+    for (int peer = 0; peer < size_; ++peer) {
+      const std::string key = key_of(peer);
+      if (!store_->check(std::span(&key, 1))) missing.push_back(peer);
+    }
+    throw TimeoutError(concat(what(), ": ", name_ranks(missing), " did not come in time"), missing);
+  }
+
+  // Null when a rank, maybe another, has not connected in this try.
+  BackendPtr try_to_connect(int number, Milliseconds patience) {
+    const std::string prefix = concat("try", number);
+    const auto engine_store = store_to_c10d_checking(
+        std::make_shared<PrefixStore>(prefix, store_),
+        [store = store_, size = size_, processes = processes_] { check_ranks(*store, size, *processes); });
+    const Milliseconds limit = std::max(deadline_.remaining() / kTimeoutsOfATry, Milliseconds(1));
+    const std::string outcome = prefix + "/outcome";
+    BackendPtr engine;
+    try {
+      engine = make_gloo(engine_store, rank_, size_, std::min(patience, limit));
+      if (store_->add(prefix + "/connected", 1) == size_) store_->compare_set(outcome, "", "connected");
+    } catch (...) {
+      const auto error = error_from_c10d(concat(what(), ": connecting"), std::current_exception(), false);
+      check();
+      if (!ends_the_group(error) || deadline_.expired()) std::rethrow_exception(error);
+      store_->compare_set(outcome, "", "failed");
+    }
+    if (await_outcome(outcome) != "connected") return nullptr;
+    engine->setTimeout(timeout_);
+    return engine;
+  }
+
+  std::string await_outcome(const std::string& key) const {
+    for (;;) {
+      try {
+        store_->wait(std::span(&key, 1), std::min(kSlice, deadline_.remaining()));
+        return store_->get(key);
+      } catch (const TimeoutError&) {
+        check();
+        if (deadline_.expired()) throw TimeoutError(concat(what(), ": the deadline passed while the ranks connected"));
+      }
+    }
+  }
+
+  const std::shared_ptr<Store> store_;
+  const int rank_;
+  const int size_;
+  const Milliseconds timeout_;
+  const Deadline deadline_;
+  const std::shared_ptr<const std::vector<std::string>> processes_;
+};
+
+std::shared_ptr<Store> meeting_place(const std::shared_ptr<Store>& store) {
+  return std::make_shared<PrefixStore>("rendezvous", store);
+}
+
+// For duplicates and splits, too.
+BackendPtr connect_gloo(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, Milliseconds timeout) {
+  return GlooMeeting(store_from_c10d(store), rank, size, timeout).connect();
 }
 
 }  // namespace
 
-std::shared_ptr<ProcessGroup> make_gloo_group(std::shared_ptr<Store> store, int rank, int size, Milliseconds timeout) {
+std::shared_ptr<ProcessGroup> make_gloo_group(std::shared_ptr<Store> store, int rank, int size, Milliseconds timeout,
+                                              std::vector<std::string> processes) {
   if (size < 1 || rank < 0 || rank >= size)
     throw InvalidArgument(concat("gloo: rank ", rank, " in a group of ", size, "; its ranks are 0 to ", size - 1));
-  const Deadline deadline = Deadline::after(timeout);
-  PrefixStore rendezvous("rendezvous", store);
-  meet(rendezvous, rank, size, deadline);
-  const auto engine_store = store_to_c10d(std::make_shared<PrefixStore>("engine", store));
-  c10::intrusive_ptr<c10d::Backend> engine;
-  try {
-    engine = make_gloo(engine_store, rank, size, timeout);
-  } catch (...) {
-    const std::string what = concat("gloo: rank ", rank, " of ", size, ": connecting");
-    std::rethrow_exception(error_from_c10d(what, std::current_exception(), false));
-  }
+  GlooMeeting meeting(meeting_place(store), rank, size, timeout, std::move(processes));
+  auto engine = meeting.connect();
   FromC10dOptions options;
+  options.processes = meeting.processes();
   options.store = std::make_shared<PrefixStore>("group", std::move(store));
-  options.factory = &make_gloo;
+  options.factory = &connect_gloo;
   auto group = from_c10d(std::move(engine), options);
   group->set_timeout(timeout);
   return group;
+}
+
+void tell_gloo_failed(const std::shared_ptr<Store>& store, int rank, const std::exception_ptr& error) noexcept {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& problem) {
+    rendezvous::announce_failure(*meeting_place(store), rank, problem);
+  } catch (...) {  // nothing that could be told
+  }
 }
 
 }  // namespace gradwire::internal

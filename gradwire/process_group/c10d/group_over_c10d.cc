@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "gradwire/base/error.h"
+#include "gradwire/base/sigpipe.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/process_group/tensor_memory_internal.h"
 
@@ -75,6 +76,8 @@ class GroupOverC10d::Launch {
   template <class Start>
   void start(const Start& start) {
     if (error_ || (error_ = group_.ledger_->failure())) return;
+    // Gloo writes messages to its connections here and now.
+    const NoSigpipe quiet;
     try {
       // No Work means that the engine put the call on the caller's own stream (NCCL, where it is not asynchronous).
       if (auto part = start(*engine_)) parts_.push_back(std::move(part));

@@ -12,6 +12,7 @@
 #include "gradwire/base/process.h"
 #include "gradwire/process_group/c10d/c10d_call_internal.h"
 #include "gradwire/process_group/c10d/c10d_dialect_internal.h"
+#include "gradwire/process_group/c10d/end_record_internal.h"
 #include "gradwire/process_group/c10d/from_c10d.h"
 #include "gradwire/process_group/call_group.h"
 #include "gradwire/process_group/closable.h"
@@ -25,7 +26,9 @@ class GroupOverC10d final : public CallGroup, public Closable {
  public:
   using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
 
-  GroupOverC10d(BackendPtr backend, std::shared_ptr<Store> store, C10dFactory factory);
+  // `processes`: as of EndRecord.
+  GroupOverC10d(BackendPtr backend, std::shared_ptr<Store> store, C10dFactory factory,
+                std::vector<std::string> processes);
   ~GroupOverC10d() override;
 
   bool supports(c10::DeviceType device) const override;
@@ -61,11 +64,13 @@ class GroupOverC10d final : public CallGroup, public Closable {
   const Dialect dialect_;
   const OwnerProcess owner_;
   const C10dFactory factory_;
+  const std::shared_ptr<EndRecord> end_;
   const std::shared_ptr<C10dLedger> ledger_;
   const std::shared_ptr<MessageWaiters> waiters_;
   mutable Mutex mutex_;
   BackendPtr backend_ GRADWIRE_GUARDED_BY(mutex_);  // null after shutdown()
   std::shared_ptr<Store> store_ GRADWIRE_GUARDED_BY(mutex_);
+  bool closed_ GRADWIRE_GUARDED_BY(mutex_) = false;         // by abort()
   std::uint64_t made_ GRADWIRE_GUARDED_BY(mutex_) = 0;      // duplicates and splits
   std::uint64_t barriers_ GRADWIRE_GUARDED_BY(mutex_) = 0;  // monitored ones
   DuplicateList duplicates_;

@@ -9,11 +9,12 @@
 #include <utility>
 
 #include "gradwire/base/error.h"
-#include "gradwire/base/log.h"
+#include "gradwire/base/sigpipe.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/process_group/c10d/c10d_error_internal.h"
 #include "gradwire/process_group/c10d/c10d_store.h"
 #include "gradwire/process_group/c10d/group_over_c10d_internal.h"
+#include "gradwire/process_group/outer_ranks_internal.h"
 #include "gradwire/process_group/parked_threads_internal.h"
 #include "gradwire/process_group/validate_internal.h"
 #include "gradwire/store/prefix_store.h"
@@ -23,19 +24,31 @@ namespace {
 
 using BackendPtr = GroupOverC10d::BackendPtr;
 
-// In the store: "<rank> <reason>" of the first rank that aborted.
-constexpr const char* kAborted = "aborted";
-
-// A Gloo receive that misses its time-out closes all connections of its group: what is under way here fails at once,
-// and so does what the others have under way. Gloo has no other way to end a call early.
-void close_gloo(c10d::Backend& engine) {
-  if (engine.getSize() < 2) return;
+// Whether a receive from `peer` missed its time-out, as it should.
+bool lets_a_receive_be_late(c10d::Backend& engine, int peer) {
   try {
     Tensors byte{at::zeros({1}, at::TensorOptions(at::kByte))};
     constexpr int kNoTagOfUsers = std::numeric_limits<int>::max();
-    engine.recv(byte, engine.getRank() == 0 ? 1 : 0, kNoTagOfUsers)->wait(Milliseconds{1});
-  } catch (const std::exception&) {
-    // That is the point of it.
+    engine.recv(byte, peer, kNoTagOfUsers)->wait(Milliseconds{1});
+  } catch (...) {
+    try {
+      std::rethrow_exception(error_from_c10d("closing", std::current_exception(), false));
+    } catch (const TimeoutError&) {
+      return true;
+    } catch (const std::exception&) {
+      return false;
+    }
+  }
+  return false;
+}
+
+// A Gloo receive that misses its time-out closes all connections of its group: what is under way here fails at once,
+// and so does what the others have under way. Gloo has no other way to end a call early. A connection that has broken
+// cannot be late, so another peer's is tried then.
+void close_gloo(c10d::Backend& engine) {
+  const NoSigpipe quiet;
+  for (int peer = 0; peer < engine.getSize(); ++peer) {
+    if (peer != engine.getRank() && lets_a_receive_be_late(engine, peer)) return;
   }
 }
 
@@ -68,6 +81,7 @@ BackendPtr split_engine(const BackendPtr& origin, const c10::intrusive_ptr<c10d:
 // The engine of `origin`'s ranks `members`, which meet in `store`; connected.
 BackendPtr make_engine(const BackendPtr& origin, const C10dFactory& factory, const std::shared_ptr<Store>& store,
                        const std::vector<int>& members, Milliseconds timeout) {
+  const NoSigpipe quiet;  // as make_gloo()
   const auto meeting = store_to_c10d(std::make_shared<PrefixStore>("engine", store));
   if (factory) {
     const auto place = std::find(members.begin(), members.end(), origin->getRank()) - members.begin();
@@ -85,40 +99,17 @@ void let_go(BackendPtr engine) {
   park_thread(Thread("gw-c10d-end", [held = std::move(held)] { held->reset(); }));
 }
 
-// What an engine's error means here; the store knows whether a rank aborted.
-std::exception_ptr explain(const std::shared_ptr<Store>& store, const std::string& what,
-                           const std::exception_ptr& error, bool at_call) {
-  const std::exception_ptr ours = error_from_c10d(what, error, at_call);
-  if (store == nullptr) return ours;
-  try {
-    std::rethrow_exception(ours);
-  } catch (const PeerError&) {
-    try {
-      const std::string key = kAborted;
-      if (!store->check(std::span(&key, 1))) return ours;
-      const std::string told = store->get(key);
-      const std::size_t end_of_rank = told.find(' ');
-      const int rank = std::stoi(told.substr(0, end_of_rank));
-      return std::make_exception_ptr(
-          PeerError(concat(what, ": rank ", rank, " aborted the group: ", told.substr(end_of_rank + 1)), {rank}));
-    } catch (const std::exception&) {
-      return ours;  // the store may have gone with the rank that served it
-    }
-  } catch (...) {
-    return ours;
-  }
-}
-
 }  // namespace
 
-GroupOverC10d::GroupOverC10d(BackendPtr backend, std::shared_ptr<Store> store, C10dFactory factory)
+GroupOverC10d::GroupOverC10d(BackendPtr backend, std::shared_ptr<Store> store, C10dFactory factory,
+                             std::vector<std::string> processes)
     : CallGroup(backend->getRank(), backend->getSize()),
       name_(backend->getBackendName()),
       dialect_(dialect_of(name_)),
       factory_(std::move(factory)),
-      ledger_(std::make_shared<C10dLedger>([store](const std::string& what, std::exception_ptr error, bool at_call) {
-        return explain(store, what, error, at_call);
-      })),
+      end_(std::make_shared<EndRecord>(store, backend->getRank(), backend->getSize(), std::move(processes))),
+      ledger_(std::make_shared<C10dLedger>([end = end_](const std::string& what, std::exception_ptr error,
+                                                        bool at_call) { return end->explain(what, error, at_call); })),
       waiters_(std::make_shared<MessageWaiters>()),
       backend_(std::move(backend)),
       store_(std::move(store)) {}
@@ -163,20 +154,18 @@ bool GroupOverC10d::supports(c10::DeviceType device) const {
 void GroupOverC10d::abort(const std::string& reason) {
   if (!owner_.is_current()) return;
   BackendPtr engine;
-  std::shared_ptr<Store> store;
+  bool first = false;
   {
     MutexLock lock(mutex_);
     engine = backend_;
-    store = store_;
+    first = engine && !std::exchange(closed_, true);
   }
-  if (engine && !ledger_->failure()) {
+  if (first) {
+    const bool well = !ledger_->failure();
     const std::exception_ptr error = ledger_->fail(
         "", std::make_exception_ptr(AbortedError(concat(name_group(*this), " aborted: ", reason))), false);
-    try {
-      if (store != nullptr) store->compare_set(kAborted, "", concat(rank(), " ", reason));
-    } catch (const std::exception& problem) {
-      log::debug(concat(name_group(*this), ": abort: the store could not be told: ", problem.what()));
-    }
+    if (well) end_->say_aborted(reason);
+    // After an error of the engine's, too: other calls may be under way on connections that are whole.
     if (dialect_.is_gloo) {
       close_gloo(*engine);
     } else {
@@ -222,13 +211,18 @@ std::shared_ptr<GroupOverC10d> GroupOverC10d::make_group(const char* operation, 
   auto prefixed = std::make_shared<PrefixStore>(concat("made/", number, "/", color), std::move(store));
   try {
     BackendPtr made = make_engine(origin, factory_, prefixed, members, timeout());
-    auto group = std::make_shared<GroupOverC10d>(std::move(made), std::move(prefixed), factory_);
+    std::vector<std::string> processes;
+    for (const int member : members) {
+      if (!end_->processes().empty()) processes.push_back(end_->processes()[static_cast<std::size_t>(member)]);
+    }
+    auto group = std::make_shared<GroupOverC10d>(std::move(made), std::move(prefixed), factory_, std::move(processes));
     group->set_timeout(timeout());
     group->set_group_name(concat(group_name(), "/", operation, number));
     group->set_group_desc(group_desc());
     return group;
   } catch (...) {
-    std::rethrow_exception(error_from_c10d(describe(operation), std::current_exception(), false));
+    const auto error = error_from_c10d(describe(operation), std::current_exception(), false);
+    std::rethrow_exception(in_outer_ranks(error, members));
   }
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <vector>
 
 #include "gradwire/process_group/hybrid/hybrid_group.h"
 
@@ -11,12 +12,27 @@ namespace gradwire {
 
 class HybridGroup::Call {
  public:
-  Call(const Groups& groups, Deadline deadline, CallTag tag)
-      : everyone(*groups.everyone), local(*groups.local), cross(groups.cross.get()), deadline_(deadline), tag_(tag) {}
+  Call(const HybridGroup& whole, Deadline deadline, CallTag tag) : whole_(whole), deadline_(deadline), tag_(tag) {}
 
-  ProcessGroup& everyone;
-  ProcessGroup& local;
-  ProcessGroup* const cross;  // as Groups::cross
+  // The groups below. The body asks for one just before it calls it or waits for it, so that an error is known to be
+  // about that group's ranks.
+  ProcessGroup& everyone() {
+    members_ = nullptr;
+    return *whole_.groups_.everyone;
+  }
+  ProcessGroup& local() {
+    members_ = &whole_.ranks_of(whole_.host());
+    return *whole_.groups_.local;
+  }
+  // Only where has_cross().
+  ProcessGroup& cross() {
+    members_ = &whole_.cross_ranks_;
+    return *whole_.groups_.cross;
+  }
+  bool has_cross() const { return whole_.groups_.cross != nullptr; }
+
+  // The ranks of the group that was asked for last, in the numbers of the whole; null where they are the same.
+  const std::vector<int>* members() const noexcept { return members_; }
 
   // For the next step: at once on this thread, within what is left of the call's time.
   template <class Options>
@@ -41,6 +57,8 @@ class HybridGroup::Call {
   }
 
  private:
+  const HybridGroup& whole_;
+  const std::vector<int>* members_ = nullptr;
   const Deadline deadline_;
   const CallTag tag_;
 };

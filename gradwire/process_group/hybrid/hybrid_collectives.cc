@@ -44,9 +44,9 @@ at::Tensor row_of(const at::Tensor& memory) { return memory.view({-1}); }
 void HybridGroup::reduce_through_leader(Call& call, const at::Tensor& row, ReduceOp op) {
   auto to_leader = call.rooted<ReduceOptions>(0);
   to_leader.op = within_host(op);
-  call.local.reduce({row}, to_leader)->wait();
-  if (is_leader()) call.cross->all_reduce({row}, call.reducing<AllReduceOptions>(between_hosts(op)))->wait();
-  call.local.broadcast({row}, call.rooted<BroadcastOptions>(0))->wait();
+  call.local().reduce({row}, to_leader)->wait();
+  if (is_leader()) call.cross().all_reduce({row}, call.reducing<AllReduceOptions>(between_hosts(op)))->wait();
+  call.local().broadcast({row}, call.rooted<BroadcastOptions>(0))->wait();
 }
 
 // A part of a tensor on its way through both levels.
@@ -58,33 +58,35 @@ struct HybridGroup::Piece {
 };
 
 HybridGroup::Piece HybridGroup::begin_piece(Call& call, const at::Tensor& row, ReduceOp op) {
-  const int sharers = call.local.size();
+  const int sharers = call.local().size();
   const std::int64_t share = row.numel() / sharers;
   Piece piece;
   piece.shared = row.narrow(0, 0, share * sharers);
   piece.rest = row.narrow(0, share * sharers, row.numel() - share * sharers);
-  const bool has_rest = call.local.rank() == sharers - 1 && piece.rest.numel() > 0;
+  const bool has_rest = call.local().rank() == sharers - 1 && piece.rest.numel() > 0;
   piece.mine = at::empty({share + (has_rest ? piece.rest.numel() : 0)}, row.options());
   const auto within = call.reducing<ReduceScatterOptions>(within_host(op));
-  call.local.reduce_scatter_tensor(piece.mine.narrow(0, 0, share), piece.shared, within)->wait();
+  call.local().reduce_scatter_tensor(piece.mine.narrow(0, 0, share), piece.shared, within)->wait();
   if (piece.rest.numel() > 0)
-    call.local.all_reduce({piece.rest}, call.reducing<AllReduceOptions>(within_host(op)))->wait();
+    call.local().all_reduce({piece.rest}, call.reducing<AllReduceOptions>(within_host(op)))->wait();
   if (has_rest) piece.mine.narrow(0, share, piece.rest.numel()).copy_(piece.rest);
   auto between = call.reducing<AllReduceOptions>(between_hosts(op));
   between.async = true;
-  piece.between = call.cross->all_reduce({piece.mine}, between);
+  piece.between = call.cross().all_reduce({piece.mine}, between);
   return piece;
 }
 
 void HybridGroup::end_piece(Call& call, const Piece& piece) {
-  const int sharers = call.local.size();
+  const int sharers = call.local().size();
   const std::int64_t share = piece.shared.numel() / sharers;
+  call.cross();  // it is whose Work this is
   piece.between->wait();
-  call.local.all_gather_into_tensor(piece.shared, piece.mine.narrow(0, 0, share), call.options<AllGatherOptions>())
+  call.local()
+      .all_gather_into_tensor(piece.shared, piece.mine.narrow(0, 0, share), call.options<AllGatherOptions>())
       ->wait();
   if (piece.rest.numel() == 0) return;
-  if (call.local.rank() == sharers - 1) piece.rest.copy_(piece.mine.narrow(0, share, piece.rest.numel()));
-  call.local.broadcast({piece.rest}, call.rooted<BroadcastOptions>(sharers - 1))->wait();
+  if (call.local().rank() == sharers - 1) piece.rest.copy_(piece.mine.narrow(0, share, piece.rest.numel()));
+  call.local().broadcast({piece.rest}, call.rooted<BroadcastOptions>(sharers - 1))->wait();
 }
 
 // Piece by piece, so that neither the network nor the memory of the host waits for the other.
@@ -94,7 +96,7 @@ void HybridGroup::reduce_by_shares(Call& call, const at::Tensor& row, ReduceOp o
     end_piece(call, under_way.front());
     under_way.pop_front();
   };
-  const std::int64_t each = kPieceBytes / row.element_size() / call.local.size() * call.local.size();
+  const std::int64_t each = kPieceBytes / row.element_size() / call.local().size() * call.local().size();
   for (std::int64_t begin = 0; begin < row.numel(); begin += each) {
     if (under_way.size() == kPiecesUnderWay) end_first();
     under_way.push_back(begin_piece(call, row.narrow(0, begin, std::min(each, row.numel() - begin)), op));
@@ -105,13 +107,13 @@ void HybridGroup::reduce_by_shares(Call& call, const at::Tensor& row, ReduceOp o
 // rows[r] = part of rank r.
 void HybridGroup::gather_rows(Call& call, const at::Tensor& rows, const at::Tensor& part) {
   if (!even_) {
-    call.everyone.all_gather_into_tensor(row_of(rows), part, call.options<AllGatherOptions>())->wait();
+    call.everyone().all_gather_into_tensor(row_of(rows), part, call.options<AllGatherOptions>())->wait();
     return;
   }
   const at::Tensor of_hosts = at::empty({hosts() * part.numel()}, part.options());
-  call.cross->all_gather_into_tensor(of_hosts, part, call.options<AllGatherOptions>())->wait();
-  const at::Tensor gathered = at::empty({call.local.size(), hosts(), part.numel()}, part.options());
-  call.local.all_gather_into_tensor(row_of(gathered), of_hosts, call.options<AllGatherOptions>())->wait();
+  call.cross().all_gather_into_tensor(of_hosts, part, call.options<AllGatherOptions>())->wait();
+  const at::Tensor gathered = at::empty({call.local().size(), hosts(), part.numel()}, part.options());
+  call.local().all_gather_into_tensor(row_of(gathered), of_hosts, call.options<AllGatherOptions>())->wait();
   for (int rank = 0; rank < size(); ++rank)
     rows.select(0, rank).copy_(gathered.select(0, local_rank_of(rank)).select(0, host_of(rank)));
 }
@@ -119,36 +121,37 @@ void HybridGroup::gather_rows(Call& call, const at::Tensor& rows, const at::Tens
 // part = op over all ranks of their rows[rank()].
 void HybridGroup::reduce_rows(Call& call, const at::Tensor& part, const at::Tensor& rows, ReduceOp op) {
   if (!even_) {
-    call.everyone.reduce_scatter_tensor(part, row_of(rows), call.reducing<ReduceScatterOptions>(op))->wait();
+    call.everyone().reduce_scatter_tensor(part, row_of(rows), call.reducing<ReduceScatterOptions>(op))->wait();
     return;
   }
-  const at::Tensor arranged = at::empty({call.local.size(), hosts(), part.numel()}, part.options());
+  const at::Tensor arranged = at::empty({call.local().size(), hosts(), part.numel()}, part.options());
   for (int rank = 0; rank < size(); ++rank)
     arranged.select(0, local_rank_of(rank)).select(0, host_of(rank)).copy_(rows.select(0, rank));
   const at::Tensor of_hosts = at::empty({hosts() * part.numel()}, part.options());
   const auto within = call.reducing<ReduceScatterOptions>(within_host(op));
-  call.local.reduce_scatter_tensor(of_hosts, row_of(arranged), within)->wait();
+  call.local().reduce_scatter_tensor(of_hosts, row_of(arranged), within)->wait();
   const auto between = call.reducing<ReduceScatterOptions>(between_hosts(op));
-  call.cross->reduce_scatter_tensor(part, of_hosts, between)->wait();
+  call.cross().reduce_scatter_tensor(part, of_hosts, between)->wait();
   divide_for(op, part, size());
 }
 
 template <>
 std::shared_ptr<Work> HybridGroup::run(AllReduceCall& given) {
-  return ordered("all_reduce", given.options, Outputs::list(given.tensors),
-                 [this, tensors = given.tensors, op = given.options.op](Call& call) {
-                   for (const at::Tensor& tensor : tensors) {
-                     const at::Tensor memory = memory_with_values(tensor);
-                     const at::Tensor row = row_of(memory);
-                     if (even_ && call.local.size() > 1 && static_cast<std::int64_t>(memory.nbytes()) > kLeaderBytes) {
-                       reduce_by_shares(call, row, op);
-                     } else {
-                       reduce_through_leader(call, row, op);
-                     }
-                     divide_for(op, row, size());
-                     copy_back(tensor, memory);
-                   }
-                 });
+  return ordered(
+      "all_reduce", given.options, Outputs::list(given.tensors),
+      [this, tensors = given.tensors, op = given.options.op](Call& call) {
+        for (const at::Tensor& tensor : tensors) {
+          const at::Tensor memory = memory_with_values(tensor);
+          const at::Tensor row = row_of(memory);
+          if (even_ && call.local().size() > 1 && static_cast<std::int64_t>(memory.nbytes()) > kLeaderBytes) {
+            reduce_by_shares(call, row, op);
+          } else {
+            reduce_through_leader(call, row, op);
+          }
+          divide_for(op, row, size());
+          copy_back(tensor, memory);
+        }
+      });
 }
 
 template <>
@@ -159,10 +162,10 @@ std::shared_ptr<Work> HybridGroup::run(BroadcastCall& given) {
                    for (const at::Tensor& tensor : tensors) {
                      const at::Tensor memory = memory_with_values(tensor);
                      if (from_here)
-                       call.local.broadcast({memory}, call.rooted<BroadcastOptions>(local_rank_of(root)))->wait();
+                       call.local().broadcast({memory}, call.rooted<BroadcastOptions>(local_rank_of(root)))->wait();
                      if (is_leader())
-                       call.cross->broadcast({memory}, call.rooted<BroadcastOptions>(host_of(root)))->wait();
-                     if (!from_here) call.local.broadcast({memory}, call.rooted<BroadcastOptions>(0))->wait();
+                       call.cross().broadcast({memory}, call.rooted<BroadcastOptions>(host_of(root)))->wait();
+                     if (!from_here) call.local().broadcast({memory}, call.rooted<BroadcastOptions>(0))->wait();
                      copy_back(tensor, memory);
                    }
                  });
@@ -181,15 +184,15 @@ std::shared_ptr<Work> HybridGroup::run(ReduceCall& given) {
                      const at::Tensor sums = needs_room ? memory.clone() : memory;
                      auto within = call.rooted<ReduceOptions>(0);
                      within.op = within_host(op);
-                     call.local.reduce({sums}, within)->wait();
+                     call.local().reduce({sums}, within)->wait();
                      if (is_leader()) {
                        auto between = call.rooted<ReduceOptions>(host_of(root));
                        between.op = between_hosts(op);
-                       call.cross->reduce({sums}, between)->wait();
+                       call.cross().reduce({sums}, between)->wait();
                      }
                      if (to_here && local_root != 0) {
-                       if (is_leader()) call.local.send({sums}, local_root)->wait();
-                       if (rank() == root) call.local.recv({sums}, 0)->wait();
+                       if (is_leader()) call.local().send({sums}, local_root)->wait();
+                       if (rank() == root) call.local().recv({sums}, 0)->wait();
                      }
                      if (rank() != root) continue;
                      divide_for(op, sums, size());
@@ -256,7 +259,7 @@ template <>
 std::shared_ptr<Work> HybridGroup::run(GatherCall& given) {
   return ordered("gather", given.options, Outputs::lists(given.outputs),
                  [outputs = given.outputs, inputs = given.inputs, root = given.options.root](Call& call) {
-                   call.everyone.gather(outputs, inputs, call.rooted<GatherOptions>(root))->wait();
+                   call.everyone().gather(outputs, inputs, call.rooted<GatherOptions>(root))->wait();
                  });
 }
 
@@ -264,7 +267,7 @@ template <>
 std::shared_ptr<Work> HybridGroup::run(ScatterCall& given) {
   return ordered("scatter", given.options, Outputs::list(given.outputs),
                  [outputs = given.outputs, inputs = given.inputs, root = given.options.root](Call& call) {
-                   call.everyone.scatter(outputs, inputs, call.rooted<ScatterOptions>(root))->wait();
+                   call.everyone().scatter(outputs, inputs, call.rooted<ScatterOptions>(root))->wait();
                  });
 }
 
@@ -272,7 +275,7 @@ template <>
 std::shared_ptr<Work> HybridGroup::run(AllToAllCall& given) {
   return ordered("all_to_all", given.options, Outputs::list(given.outputs),
                  [outputs = given.outputs, inputs = given.inputs](Call& call) {
-                   call.everyone.all_to_all(outputs, inputs, call.options<AllToAllOptions>())->wait();
+                   call.everyone().all_to_all(outputs, inputs, call.options<AllToAllOptions>())->wait();
                  });
 }
 
@@ -281,7 +284,7 @@ std::shared_ptr<Work> HybridGroup::run(AllToAllSingleCall& given) {
   return ordered("all_to_all_single", given.options, Outputs::list({given.output}),
                  [output = given.output, input = given.input, output_splits = given.output_splits,
                   input_splits = given.input_splits](Call& call) {
-                   call.everyone
+                   call.everyone()
                        .all_to_all_single(output, input, output_splits, input_splits, call.options<AllToAllOptions>())
                        ->wait();
                  });
@@ -290,7 +293,7 @@ std::shared_ptr<Work> HybridGroup::run(AllToAllSingleCall& given) {
 template <>
 std::shared_ptr<Work> HybridGroup::run(BarrierCall& given) {
   return ordered("barrier", given.options, Outputs::list({}),
-                 [](Call& call) { call.everyone.barrier(call.options<BarrierOptions>())->wait(); });
+                 [](Call& call) { call.everyone().barrier(call.options<BarrierOptions>())->wait(); });
 }
 
 void HybridGroup::do_monitored_barrier(Milliseconds timeout, bool wait_all) {

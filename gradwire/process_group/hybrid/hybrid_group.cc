@@ -7,8 +7,11 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 
 #include <algorithm>
+#include <cstring>
 #include <exception>
 #include <map>
+#include <optional>
+#include <sstream>
 #include <utility>
 
 #include "gradwire/base/error.h"
@@ -18,6 +21,7 @@
 #include "gradwire/process_group/duplicate_list_internal.h"
 #include "gradwire/process_group/hybrid/hybrid_call_internal.h"
 #include "gradwire/process_group/ordered_calls_internal.h"
+#include "gradwire/process_group/outer_ranks_internal.h"
 #include "gradwire/process_group/validate_internal.h"
 
 namespace gradwire {
@@ -68,6 +72,46 @@ bool have_one_size(const std::vector<std::vector<int>>& ranks_of) {
                      [&](const auto& ranks) { return ranks.size() == ranks_of.front().size(); });
 }
 
+// The reason of an abort is all that every kind of group passes on: it begins with the ranks at fault, in the numbers
+// of the hybrid group.
+constexpr const char* kAtFault = "[hybrid: at fault ";
+constexpr const char* kEndOfFault = "] ";
+
+// The ranks that the first rank to fail named, which may be none; nothing where `text` is of no such reason.
+std::optional<std::vector<int>> culprits_in(const std::string& text) {
+  const std::size_t begin = text.find(kAtFault);
+  if (begin == std::string::npos) return std::nullopt;
+  std::istringstream list(text.substr(begin + std::strlen(kAtFault)));
+  std::vector<int> ranks;
+  for (int rank = 0; list >> rank;) {
+    ranks.push_back(rank);
+    if (list.peek() == ',') list.ignore(1);
+  }
+  return ranks;
+}
+
+bool is_about_peers(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const PeerError&) {
+    return true;
+  } catch (const TimeoutError&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
+// The ranks of the group between hosts that a rank with the number `local` on its host is in.
+std::vector<int> ranks_across(const std::vector<std::vector<int>>& ranks_of, int local) {
+  std::vector<int> ranks;
+  for (const auto& host : ranks_of) {
+    if (static_cast<std::size_t>(local) < host.size()) ranks.push_back(host[static_cast<std::size_t>(local)]);
+  }
+  std::sort(ranks.begin(), ranks.end());
+  return ranks;
+}
+
 }  // namespace
 
 struct HybridGroup::State {
@@ -97,6 +141,7 @@ HybridGroup::HybridGroup(Groups groups, std::vector<int> host_of)
       groups_(std::move(groups)),
       host_of_(std::move(host_of)),
       ranks_of_(group_by_host(host_of_)),
+      cross_ranks_(ranks_across(ranks_of_, groups_.local->rank())),
       even_(have_one_size(ranks_of_)),
       state_(std::make_unique<State>()),
       calls_(std::make_unique<internal::OrderedCalls>("gw-hybrid")) {}
@@ -130,16 +175,30 @@ void HybridGroup::require_alive() const {
   std::rethrow_exception(error);
 }
 
-void HybridGroup::fail(std::exception_ptr error, const std::string& reason) {
+void HybridGroup::fail(const std::exception_ptr& error, const std::string& reason) {
   {
     MutexLock lock(state_->mutex);
     if (state_->error) return;
-    state_->error = std::move(error);
+    state_->error = error;
   }
+  // A failure of this rank's own, or one of others: where those are not known, nobody is named.
+  const std::vector<int> culprits = is_about_peers(error) ? internal::peers_of(error) : std::vector<int>{rank()};
+  const std::string told = concat(kAtFault, join(culprits, ","), kEndOfFault, reason);
   // The network's groups first: ranks of this host learn of it through shared memory at once, others wait for this.
-  if (groups_.cross != nullptr) groups_.cross->abort(reason);
-  groups_.everyone->abort(reason);
-  groups_.local->abort(reason);
+  if (groups_.cross != nullptr) groups_.cross->abort(told);
+  groups_.everyone->abort(told);
+  groups_.local->abort(told);
+}
+
+std::exception_ptr HybridGroup::in_own_ranks(const std::exception_ptr& error, const Call& call) const {
+  try {
+    std::rethrow_exception(error);
+  } catch (const PeerError& problem) {
+    const std::string text = problem.what();
+    if (const auto culprits = culprits_in(text)) return std::make_exception_ptr(PeerError(text, *culprits));
+  } catch (...) {  // the group below found it itself
+  }
+  return call.members() == nullptr ? error : internal::in_outer_ranks(error, *call.members());
 }
 
 std::shared_ptr<Work> HybridGroup::ordered(const char* operation, const CollectiveOptions& options,
@@ -149,14 +208,15 @@ std::shared_ptr<Work> HybridGroup::ordered(const char* operation, const Collecti
     require_alive();
     // What the steps do to tensors is no part of anybody's graph.
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    Call call(*this, deadline, tag);
     try {
-      Call call(groups_, deadline, tag);
       body(call);
     } catch (const InvalidArgument&) {
       throw;  // refused before anything was sent
-    } catch (const std::exception& error) {
-      fail(std::current_exception(), concat(describe(operation), ": ", error.what()));
-      throw;
+    } catch (const std::exception& problem) {
+      const std::exception_ptr error = in_own_ranks(std::current_exception(), call);
+      fail(error, concat(describe(operation), ": ", problem.what()));
+      std::rethrow_exception(error);
     }
   };
   const auto work = options.async ? calls_->post(describe(operation), std::move(outputs), run, shared_from_this())
@@ -191,9 +251,9 @@ bool HybridGroup::is_open() const { return gradwire::is_open(*groups_.everyone);
 std::shared_ptr<ProcessGroup> HybridGroup::do_dup() {
   Groups made;
   in_turn("dup", [&](Call& call) {
-    made.everyone = call.everyone.dup();
-    made.local = call.local.dup();
-    if (call.cross != nullptr) made.cross = call.cross->dup();
+    made.everyone = call.everyone().dup();
+    made.local = call.local().dup();
+    if (call.has_cross()) made.cross = call.cross().dup();
   });
   // Whether a group has dup() is the same on all ranks.
   if (made.everyone == nullptr || made.local == nullptr || (made.cross == nullptr) != (groups_.cross == nullptr))
@@ -212,8 +272,8 @@ std::shared_ptr<ProcessGroup> HybridGroup::do_dup() {
 std::shared_ptr<ProcessGroup> HybridGroup::do_split(int color, int key, const std::optional<std::string>& desc) {
   std::shared_ptr<HybridGroup> group;
   in_turn("split", [&](Call& call) {
-    auto everyone = call.everyone.split(color, key, desc);
-    auto local = call.local.split(color, key, desc);
+    auto everyone = call.everyone().split(color, key, desc);
+    auto local = call.local().split(color, key, desc);
     if (everyone != nullptr) group = make(std::move(everyone), std::move(local));
   });
   if (group == nullptr) return nullptr;
@@ -224,20 +284,22 @@ std::shared_ptr<ProcessGroup> HybridGroup::do_split(int color, int key, const st
 
 at::Tensor HybridGroup::do_allocate(std::int64_t numel, at::ScalarType dtype) {
   at::Tensor memory;
+  std::exception_ptr refused;
+  bool all_have = false;
   in_turn("allocate", [&](Call& call) {
-    std::exception_ptr refused;
     try {
-      memory = call.local.allocate(numel, dtype);
+      memory = call.local().allocate(numel, dtype);
     } catch (const ResourceError&) {
       refused = std::current_exception();
     }
     // One outcome for all: what one host has and another has not would leave ranks with different errors.
-    const at::Tensor all_have = at::tensor({std::int64_t{refused == nullptr}});
-    call.everyone.all_reduce({all_have}, call.reducing<AllReduceOptions>(ReduceOp::min()))->wait();
-    if (refused) std::rethrow_exception(refused);
-    if (all_have.item<std::int64_t>() == 0)
-      throw ResourceError(concat(describe("allocate"), ": a rank of another host was refused memory"));
+    const at::Tensor have = at::tensor({std::int64_t{refused == nullptr}});
+    call.everyone().all_reduce({have}, call.reducing<AllReduceOptions>(ReduceOp::min()))->wait();
+    all_have = have.item<std::int64_t>() != 0;
   });
+  // Agreed by all ranks, so the group goes on.
+  if (refused) std::rethrow_exception(refused);
+  if (!all_have) throw ResourceError(concat(describe("allocate"), ": a rank of another host was refused memory"));
   return memory;
 }
 

@@ -4,6 +4,7 @@
 // crosses them.
 #pragma once
 
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -38,7 +39,9 @@ struct Outputs;
 //
 // Calls, deadlines and Works are as of any group of ours: one sequence, on one worker thread or at once. After an error
 // in a call the group is at its end on this rank: the groups below are aborted with its reason, so that the other ranks
-// get it too where those groups can tell them, and every later call fails with it.
+// get it too where those groups can tell them, and every later call fails with it. A ResourceError of allocate() does
+// not end it. peers() of a PeerError or TimeoutError are ranks of this group, whichever group below found them, and
+// stay those of the rank at fault when other ranks pass the failure on.
 class HybridGroup final : public CallGroup, public Closable {
  public:
   // Collective over `everyone`, all ranks over an engine that crosses hosts; `local` is the ranks of this rank's host,
@@ -106,12 +109,17 @@ class HybridGroup final : public CallGroup, public Closable {
                                 Body body);
   void in_turn(const char* operation, const Body& body);
   void require_alive() const;
-  void fail(std::exception_ptr error, const std::string& reason);
+  // Ends the group with `error`, and tells the others through the groups below whose fault that is.
+  void fail(const std::exception_ptr& error, const std::string& reason);
+  // An error of a group below in the numbers of this one: of the ranks that another rank named as it failed, else of
+  // those that the group below names.
+  std::exception_ptr in_own_ranks(const std::exception_ptr& error, const Call& call) const;
   std::string describe(const char* operation) const;
 
   const Groups groups_;
   const std::vector<int> host_of_;                // by rank
   const std::vector<std::vector<int>> ranks_of_;  // by host
+  const std::vector<int> cross_ranks_;            // of Groups::cross, in its order
   const bool even_;  // every host has the same number of ranks, so that each rank of a host can speak for a part
   struct State;
   const std::unique_ptr<State> state_;                   // the first error, duplicates

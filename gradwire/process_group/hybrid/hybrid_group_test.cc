@@ -238,13 +238,18 @@ void Hybrid::after_an_error_every_call_fails_with_it(std::int64_t count) {
       return;
     }
     std::string first;
+    std::vector<int> culprits;
     try {
       groups.hybrid->all_reduce({at::ones({count})})->wait();
       ADD_FAILURE() << "rank 0 never calls";
+    } catch (const PeerError& error) {
+      culprits = error.peers();  // whoever of the ranks between told this one
+      first = error.what();
     } catch (const Error& error) {
       first = error.what();
     }
     EXPECT_NE(first.find("the test wants it"), std::string::npos) << first;
+    EXPECT_EQ(culprits, std::vector<int>{0}) << first;
     try {
       groups.hybrid->barrier()->wait();
       ADD_FAILURE() << "the group is at its end";

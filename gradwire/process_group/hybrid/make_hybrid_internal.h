@@ -18,12 +18,15 @@ namespace gradwire::internal {
 // memory all the same. Never the name of the host.
 std::string host_identity();
 
-// The identity of every rank's host, by rank. Collective in `store`. Throws TimeoutError that names the ranks that did
-// not say, InvalidArgument for a rank out of range, ResourceError where this host cannot be told from others.
+// The identity of every rank's host, by rank. Collective in `store`, where each rank also says which process it is
+// (rendezvous::register_rank). Throws TimeoutError that names the ranks that did not say, PeerError that names those
+// which died on this host meanwhile, InvalidArgument for a rank out of range, ResourceError where this host cannot be
+// told from others.
 std::vector<std::string> exchange_hosts(Store& store, int rank, int size, Milliseconds timeout);
 
-// A HybridGroup: shm on each host, Gloo between them. `hosts` is what exchange_hosts() gave. Collective in `store`.
-// Throws as make_process_group() does for "shm" and "gloo".
+// A HybridGroup: shm on each host, Gloo between them. `hosts` is what exchange_hosts() gave. Collective in `store`. The
+// result is the caller's. Throws as make_process_group() does for "shm" and "gloo", in the ranks of the whole group; a
+// failure on one host ends the call on the others, too.
 std::shared_ptr<ProcessGroup> make_hybrid_group(const std::shared_ptr<Store>& store, int rank,
                                                 const std::vector<std::string>& hosts, Milliseconds timeout);
 

@@ -1,0 +1,220 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// Deaths in groups over Gloo, flat and hybrid. Proves: every survivor names the rank that died, in the numbers of the
+// group that was called, during the rendezvous and later; a write to a dead peer ends nobody by a signal; after an
+// error the group is let go of at once.
+#include <ATen/Functions.h>
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <functional>
+
+#include "gradwire/base/error.h"
+#include "gradwire/process_group/c10d/gloo_internal.h"
+#include "gradwire/process_group/init.h"
+#include "tests/support/ranks.h"
+
+namespace gradwire {
+namespace {
+
+using test_support::collect_ranks;
+using test_support::RankEnd;
+using test_support::run_ranks;
+
+// The groups' time-out, which nothing here may wait for.
+constexpr Milliseconds kLong = std::chrono::minutes(5);
+
+// Ranks that are processes, two on each host as GRADWIRE_HOST says.
+class GlooFailure : public ::testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    if (!internal::gloo_is_built()) GTEST_SKIP() << "built without Gloo's headers";
+  }
+  static std::shared_ptr<ProcessGroup> make(const std::shared_ptr<Store>& store, int rank, int size) {
+    at::set_num_threads(1);
+    ::setenv("GRADWIRE_HOST", concat("host", rank / 2).c_str(), 1);
+    return make_process_group(GetParam(), store, rank, size, kLong);
+  }
+};
+
+std::string backend_name(const ::testing::TestParamInfo<const char*>& info) { return info.param; }
+INSTANTIATE_TEST_SUITE_P(Backends, GlooFailure, ::testing::Values("gloo", "hybrid"), backend_name);
+
+// All but the victim have ended well, and have seen what they expected.
+void expect_survival(const std::vector<RankEnd>& ends, int victim) {
+  for (std::size_t rank = 0; rank < ends.size(); ++rank) {
+    if (static_cast<int>(rank) == victim) continue;
+    EXPECT_FALSE(ends[rank].failed) << "rank " << rank << ": " << ends[rank].message;
+  }
+}
+
+void expect_named(const std::function<void()>& call, int victim) {
+  try {
+    call();
+    ADD_FAILURE() << "the call came to its end without rank " << victim;
+  } catch (const PeerError& error) {
+    EXPECT_EQ(error.peers(), std::vector<int>{victim}) << error.what();
+  } catch (const std::exception& error) {
+    ADD_FAILURE() << "another exception: " << describe(error);
+  }
+}
+
+using Collective = std::function<void(ProcessGroup&)>;
+
+const std::vector<Collective>& collectives() {
+  static const std::vector<Collective> all{
+      [](ProcessGroup& group) { group.all_reduce({at::ones({10})})->wait(); },
+      [](ProcessGroup& group) { group.all_reduce({at::ones({300'000})})->wait(); },
+      [](ProcessGroup& group) { group.all_gather_into_tensor(at::empty({group.size()}), at::ones({1}))->wait(); },
+      [](ProcessGroup& group) { group.barrier()->wait(); },
+  };
+  return all;
+}
+
+TEST_P(GlooFailure, EverySurvivorNamesTheRankThatDied) {
+  constexpr int kSize = 6;
+  for (int victim = 0; victim < kSize; ++victim) {
+    const Collective& call = collectives()[static_cast<std::size_t>(victim) % collectives().size()];
+    const auto ends = collect_ranks("processes", kSize, [&](int rank, const std::shared_ptr<Store>& store) {
+      const auto group = make(store, rank, kSize);
+      group->all_reduce({at::ones({10})})->wait();
+      if (rank == victim) ::raise(SIGKILL);
+      // A call may still find all it needs of the victim.
+      expect_named(
+          [&] {
+            for (;;) call(*group);
+          },
+          victim);
+      expect_named([&] { group->barrier()->wait(); }, victim);
+    });
+    expect_survival(ends, victim);
+  }
+}
+
+// A store that ends its process at the k-th call.
+class DeadlyStore final : public Store {
+ public:
+  DeadlyStore(std::shared_ptr<Store> store, int calls) : store_(std::move(store)), left_(calls) {}
+
+  void set(const std::string& key, const Value& value) override { next().set(key, value); }
+  Value get(const std::string& key) override { return next().get(key); }
+  std::int64_t add(const std::string& key, std::int64_t amount) override { return next().add(key, amount); }
+  Value compare_set(const std::string& key, const Value& expected, const Value& desired) override {
+    return next().compare_set(key, expected, desired);
+  }
+  void wait(std::span<const std::string> keys, Milliseconds timeout) override { next().wait(keys, timeout); }
+  bool check(std::span<const std::string> keys) override { return next().check(keys); }
+  bool delete_key(const std::string& key) override { return next().delete_key(key); }
+  std::int64_t num_keys() override { return next().num_keys(); }
+  void append(const std::string& key, const Value& value) override { next().append(key, value); }
+  std::vector<Value> multi_get(std::span<const std::string> keys) override { return next().multi_get(keys); }
+  void multi_set(std::span<const std::string> keys, std::span<const Value> values) override {
+    next().multi_set(keys, values);
+  }
+  void queue_push(const std::string& queue, const Value& value) override { next().queue_push(queue, value); }
+  Value queue_pop(const std::string& queue) override { return next().queue_pop(queue); }
+  std::int64_t queue_length(const std::string& queue) override { return next().queue_length(queue); }
+  Milliseconds timeout() const override { return store_->timeout(); }
+  void set_timeout(Milliseconds timeout) override { store_->set_timeout(timeout); }
+  std::shared_ptr<Store> clone() override { return store_->clone(); }
+
+ private:
+  Store& next() {
+    if (--left_ == 0) ::raise(SIGKILL);
+    return *store_;
+  }
+
+  const std::shared_ptr<Store> store_;
+  int left_;
+};
+
+// From the first call after the rank has said who it is.
+TEST_P(GlooFailure, ADeathInTheRendezvousIsNamedAndNotWaitedFor) {
+  constexpr int kSize = 4;
+  const auto began = std::chrono::steady_clock::now();
+  for (const int calls : {4, 6, 8, 10, 12, 16, 20, 26, 34}) {
+    const int victim = calls / 2 % kSize;
+    SCOPED_TRACE(concat("rank ", victim, " dies at its call ", calls));
+    const auto ends = collect_ranks("processes", kSize, [&](int rank, const std::shared_ptr<Store>& store) {
+      expect_named(
+          [&] {
+            const auto mine = rank == victim ? std::make_shared<DeadlyStore>(store, calls) : store;
+            const auto group = make(mine, rank, kSize);
+            if (rank == victim) ::raise(SIGKILL);  // it needed fewer calls
+            for (;;) group->all_reduce({at::ones({10})})->wait();
+          },
+          victim);
+    });
+    expect_survival(ends, victim);
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - began, kLong);
+}
+
+// The survivor writes all the time; each death finds it elsewhere.
+TEST_P(GlooFailure, AWriteToADeadPeerIsAnErrorAndNoSignal) {
+  for (int round = 0; round < 6; ++round) {
+    const auto ends = collect_ranks("processes", 4, [&](int rank, const std::shared_ptr<Store>& store) {
+      const auto group = make(store, rank, 4);
+      int calls = 0;
+      const at::Tensor tensor = at::ones({1000});
+      BroadcastOptions options;
+      options.root = 3;
+      try {
+        for (;; ++calls) {
+          if (rank == 0 && calls == 50 + 7 * round) ::raise(SIGKILL);
+          group->broadcast({tensor}, options)->wait();
+        }
+      } catch (const PeerError&) {
+      }
+    });
+    expect_survival(ends, 0);
+  }
+}
+
+TEST_P(GlooFailure, AfterADeathTheGroupIsLetGoOfAtOnce) {
+  const auto ends = collect_ranks("processes", 4, [&](int rank, const std::shared_ptr<Store>& store) {
+    auto group = make(store, rank, 4);
+    const std::string ready = concat("ready/", rank);
+    const std::string over = "over";
+    if (rank == 1) {
+      BroadcastOptions options;
+      options.root = 1;
+      const auto busy = group->broadcast({at::ones({std::int64_t{4} << 20})}, options);
+      const auto message = group->recv({at::ones({1})}, 0, 1);
+      store->set(ready, "");
+      EXPECT_THROW(message->wait(), PeerError);
+      const auto began = std::chrono::steady_clock::now();
+      group->abort("after the error");
+      group.reset();
+      EXPECT_THROW(busy->wait(), Error);
+      EXPECT_LT(std::chrono::steady_clock::now() - began, kLong / 2);
+      store->set(over, "");
+      return;
+    }
+    const std::string first = "ready/1";
+    store->wait(std::span(&first, 1), kLong);
+    if (rank == 0) ::raise(SIGKILL);
+    store->wait(std::span(&over, 1), kLong);  // alive, and in no call
+    ::_exit(0);
+  });
+  expect_survival(ends, 0);
+}
+
+TEST_P(GlooFailure, MemoryThatIsRefusedEndsNothing) {
+  run_ranks("processes", 4, [](int rank, const std::shared_ptr<Store>& store) {
+    const auto group = make(store, rank, 4);
+    if (group->name() != "hybrid") return;  // Gloo's memory is anybody's
+    if (rank == 2) ::setenv("GRADWIRE_SHM_FOLDER", "/nowhere/at/all", 1);
+    EXPECT_THROW(group->allocate(1000, at::kFloat), ResourceError);
+    const at::Tensor tensor = at::ones({10});
+    group->all_reduce({tensor})->wait();
+    EXPECT_TRUE(at::equal(tensor, at::full({10}, 4.0)));
+  });
+}
+
+}  // namespace
+}  // namespace gradwire

@@ -1,0 +1,20 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// Errors of a group inside another group, in the numbers of the outer one.
+#pragma once
+
+#include <exception>
+#include <span>
+#include <vector>
+
+namespace gradwire::internal {
+
+// `error` with peers() as ranks of the outer group: rank r inside is members[r] outside. A PeerError or TimeoutError
+// that names ranks says so before its text; other errors stay as they are, and so do ranks that `members` does not
+// have.
+std::exception_ptr in_outer_ranks(const std::exception_ptr& error, std::span<const int> members);
+
+// The ranks that a PeerError or TimeoutError names; empty for any other error.
+std::vector<int> peers_of(const std::exception_ptr& error);
+
+}  // namespace gradwire::internal
