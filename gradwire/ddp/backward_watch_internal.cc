@@ -40,4 +40,19 @@ void watch_backward_pass(std::function<void(std::exception_ptr)> on_error) {
       /*uses_future=*/false);
 }
 
+bool current_pass_reaches(const torch::autograd::Node& accumulator) {
+  auto* node = const_cast<torch::autograd::Node*>(&accumulator);  // what the sets of libtorch have for keys
+  const auto* nodes = torch::autograd::get_current_graph_task_nodes_in_graph();
+  if (nodes == nullptr || !nodes->contains(node)) return false;
+  const auto* chosen = torch::autograd::get_current_graph_task_exec_info();
+  if (chosen == nullptr || chosen->empty()) return true;
+  const auto found = chosen->find(node);
+  return found != chosen->end() && found->second.needed_;
+}
+
+bool current_pass_is_for_chosen_inputs() {
+  const auto* chosen = torch::autograd::get_current_graph_task_exec_info();
+  return chosen != nullptr && !chosen->empty();
+}
+
 }  // namespace gradwire::internal

@@ -37,7 +37,8 @@ BucketStore::BucketStore(std::vector<NamedTensor> parameters, std::optional<at::
     : parameters_(std::move(parameters)), places_(parameters_.size()), loans_(parameters_.size()) {
   for (const NamedTensor& parameter : parameters_) {
     const at::ScalarType own = parameter.tensor.scalar_type();
-    types_.push_back({own, parameter.tensor.is_floating_point() ? bucket_dtype.value_or(own) : own});
+    types_.push_back({own, parameter.tensor.is_floating_point() ? bucket_dtype.value_or(own) : own,
+                      parameter.tensor.device(), parameter.tensor.sizes().vec()});
   }
 }
 
@@ -133,6 +134,13 @@ BucketStore::Bucket BucketStore::cut_bucket(std::size_t index) {
   bucket.views = layout->views(bucket.buffer);
   bucket.layout = std::move(layout);
   return bucket;
+}
+
+bool BucketStore::fits(std::size_t parameter, bool lowered) const {
+  const at::Tensor& tensor = parameters_[parameter].tensor;
+  const Types& types = types_[parameter];
+  return tensor.device() == types.device && tensor.sizes() == types.sizes &&
+         (lowered || tensor.scalar_type() == types.parameter);
 }
 
 bool BucketStore::is_slot(const at::Tensor& grad, std::size_t parameter) const {

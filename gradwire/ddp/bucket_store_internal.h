@@ -50,6 +50,7 @@ class BucketStore {
   // Takes effect at once when there is memory, else at allocate(). Every parameter is in exactly one bucket.
   void arrange(BucketPlan plan);
 
+  const BucketPlan& plan() const noexcept { return plan_; }
   std::size_t bucket_count() const noexcept { return plan_.size(); }
   Bucket& bucket(std::size_t index) { return buckets_[index]; }
   const Bucket& bucket(std::size_t index) const { return buckets_[index]; }
@@ -62,6 +63,9 @@ class BucketStore {
   bool is_sparse(std::size_t parameter) const { return parameters_[parameter].sparse; }
   // The type of a parameter, and so of its gradients; not what it is while its precision is lowered.
   at::ScalarType dtype(std::size_t parameter) const { return types_[parameter].parameter; }
+  // Whether the parameter's tensor has the device and the sizes that it had, and the dtype unless `lowered`: its
+  // precision may be.
+  bool fits(std::size_t parameter, bool lowered) const;
   // Whether a slot has that type, so that its memory may be the gradient.
   bool is_lendable(std::size_t parameter) const { return types_[parameter].parameter == types_[parameter].slot; }
   // The last bucket with memory: the last one that a hook gets.
@@ -85,8 +89,11 @@ class BucketStore {
     at::Tensor memory;
     std::int64_t used = 0;
   };
+  // Of a parameter, when it was given.
   struct Types {
     at::ScalarType parameter, slot;
+    at::Device device;
+    std::vector<std::int64_t> sizes;
   };
   Block& block_for(std::size_t parameter);
   void cut();

@@ -306,5 +306,24 @@ TEST_P(DdpError, AGradientOfAnotherShapeIsNamed) {
   for (const auto& error : errors) expect_contains(error, "'layer1.bias'");
 }
 
+TEST_P(DdpError, AfterItsGroupWasShutDownAForwardIsRefused) {
+  if (GetParam().group == "local") return;  // a user's group says nothing of it
+  const auto errors = errors_of([&](int rank, auto group) {
+    Mlp net;
+    DistributedDataParallel ddp(net, options(group));
+    ddp(random_tensor({2, 8}, rank)).sum().backward();
+    group->shutdown();
+    {
+      const torch::NoGradGuard no_grad;
+      EXPECT_TRUE(ddp(random_tensor({2, 8}, rank)).defined()) << "what needs no other rank goes on";
+    }
+    ddp(random_tensor({2, 8}, rank));
+  });
+  for (const auto& error : errors) {
+    expect_contains(error, "InvalidArgument");
+    expect_contains(error, "destroy_process_group()");
+  }
+}
+
 }  // namespace
 }  // namespace gradwire::testing

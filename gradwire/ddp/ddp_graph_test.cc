@@ -360,6 +360,110 @@ TEST_P(DdpGraph, AParameterThatBecameUnusedInAFixedGraphIsNamed) {
   EXPECT_EQ(named.load(), 2);
 }
 
+std::vector<at::Tensor> average_of_ranks(int size, const std::function<at::Tensor(Branches&, int rank)>& loss) {
+  Branches local;
+  for (int rank = 0; rank < size; ++rank) (loss(local, rank) / size).backward();
+  return gradients_of(*local);
+}
+
+// A forward that no backward pass follows (an evaluation with gradients on, say), on all ranks or on one of them.
+TEST_P(DdpGraph, AForwardThatIsThrownAwayLeavesNothingBehind) {
+  for (const bool on_all : {true, false}) {
+    run_ranks(GetParam(), 2, [&](int rank, auto group) {
+      DdpOptions made = options(group);
+      made.find_unused_parameters = true;
+      made.broadcast_buffers = false;
+      Branches net;
+      DistributedDataParallel ddp(net, made);
+      for (int step = 0; step < 3; ++step) {
+        SCOPED_TRACE(concat("rank ", rank, ", step ", step));
+        ddp.zero_grad();
+        if (on_all || rank == 0) (void)ddp(input_of(rank, 7), std::vector<int>{0, 3});
+        ddp(input_of(rank, step), std::vector<int>{1}).square().sum().backward();
+        expect_close(gradients_of(*net), average_of_ranks(2, [&](Branches& each, int of) {
+                       return each->forward(input_of(of, step), {1}).square().sum();
+                     }));
+      }
+      EXPECT_EQ(ddp.core().iterations(), 3U);
+    });
+  }
+}
+
+TEST_P(DdpGraph, TwoForwardsThenTwoBackwardsOfDifferentParameters) {
+  for (const bool swapped : {false, true}) {
+    run_ranks(GetParam(), 2, [&](int rank, auto group) {
+      DdpOptions made = options(group);
+      made.find_unused_parameters = true;
+      Branches net;
+      DistributedDataParallel ddp(net, made);
+      for (int step = 0; step < 4; step += 2) {
+        ddp.zero_grad();
+        const at::Tensor first = ddp(input_of(rank, step), std::vector<int>{0, 2}).square().sum();
+        const at::Tensor second = ddp(input_of(rank, step + 1), std::vector<int>{2, 3}).square().sum();
+        (swapped ? second : first).backward();
+        (swapped ? first : second).backward();
+        expect_close(gradients_of(*net), average_of_ranks(2, [&](Branches& each, int of) {
+                       return each->forward(input_of(of, step), {0, 2}).square().sum() +
+                              each->forward(input_of(of, step + 1), {2, 3}).square().sum();
+                     }));
+      }
+      EXPECT_EQ(ddp.core().iterations(), 4U);
+    });
+  }
+}
+
+// Two outputs, of which the loss may use one, another on each rank.
+struct TwoHeadsImpl : torch::nn::Module {
+  TwoHeadsImpl() : branches(register_module("branches", Branches())) {}
+  std::pair<at::Tensor, at::Tensor> forward(const at::Tensor& x) {
+    return {branches->forward(x, {0, 1}), branches->forward(x, {1, 2})};
+  }
+  Branches branches;
+};
+TORCH_MODULE(TwoHeads);
+
+TEST_P(DdpGraph, AnOutputThatTheLossDoesNotUse) {
+  for (const bool alike : {true, false}) {
+    run_ranks(GetParam(), 2, [&](int rank, auto group) {
+      DdpOptions made = options(group);
+      made.find_unused_parameters = true;
+      TwoHeads net;
+      DistributedDataParallel ddp(net, made);
+      const auto loss = [&](const std::pair<at::Tensor, at::Tensor>& outputs, int of, int step) {
+        return (alike || (of + step) % 2 == 0 ? outputs.first : outputs.second).square().sum();
+      };
+      for (int step = 0; step < 3; ++step) {
+        SCOPED_TRACE(concat("rank ", rank, ", step ", step));
+        ddp.zero_grad();
+        loss(ddp(input_of(rank, step)), rank, step).backward();
+        TwoHeads alone;
+        for (int of = 0; of < 2; ++of) (loss(alone->forward(input_of(of, step)), of, step) / 2).backward();
+        expect_close(gradients_of(*net), gradients_of(*alone));
+      }
+    });
+  }
+}
+
+// torch::autograd::grad() of an input comes through the outputs and brings no gradients: a penalty on it, say.
+TEST_P(DdpGraph, APassThatBringsNoGradientsIsNotSynchronized) {
+  run_ranks(GetParam(), 2, [&](int rank, auto group) {
+    DdpOptions made = options(group);
+    made.find_unused_parameters = true;
+    Branches net;
+    DistributedDataParallel ddp(net, made);
+    const at::Tensor x = input_of(rank, 0).requires_grad_();
+    const at::Tensor loss = ddp(x, std::vector<int>{0, 1}).square().sum();
+    const auto slope = torch::autograd::grad({loss}, {x}, {}, /*retain_graph=*/true);
+    EXPECT_TRUE(slope[0].defined());
+    EXPECT_EQ(ddp.core().iterations(), 0U);
+    loss.backward();
+    EXPECT_EQ(ddp.core().iterations(), 1U);
+    expect_close(gradients_of(*net), average_of_ranks(2, [&](Branches& each, int of) {
+                   return each->forward(input_of(of, 0), {0, 1}).square().sum();
+                 }));
+  });
+}
+
 // What a forward within no_sync() began is local, wherever its backward runs; what one outside began is not.
 TEST_P(DdpGraph, NoSyncIsAboutTheForward) {
   run_ranks(GetParam(), 2, [&](int rank, auto group) {

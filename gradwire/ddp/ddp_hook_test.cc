@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <mutex>
 #include <set>
@@ -312,6 +313,58 @@ TEST(UsersGroup, WithoutInitSyncConstructionMakesNoCall) {
     ddp(random_tensor({4, 8}, 1)).pow(2).mean().backward();
     alone->forward(random_tensor({4, 8}, 1)).pow(2).mean().backward();
     expect_close(gradients_of(*net), gradients_of(*alone));
+  });
+}
+
+// The pass waits for the hook with its lock held: what the hook asks must not wait for that lock.
+TEST_P(DdpHook, AHookMayAskItsDdpAnything) {
+  ranks([&](int rank, auto group) {
+    Mlp net(6, 8);
+    DistributedDataParallel ddp(net, options(group));
+    std::atomic<int> calls{0};
+    const auto ask = [&](const GradBucket& bucket) {
+      const DdpLoggingData data = ddp.logging_data();
+      EXPECT_EQ(ddp.core().iterations(), bucket.iteration());
+      EXPECT_EQ(data.num_iterations, bucket.iteration());
+      EXPECT_EQ(ddp.core().bucket_plan().size(), data.bucket_parameters.size());
+      EXPECT_EQ(ddp.core().bucket_order().size(), bucket.iteration() == 0 ? 0U : net->parameters().size());
+      EXPECT_GE(ddp.core().payload_bytes(), data.payload_bytes);
+      EXPECT_EQ(data.comm_hook, "curious");
+      ++calls;
+    };
+    ddp.register_comm_hook(
+        [&](GradBucket& bucket) {
+          ask(bucket);
+          return mean(bucket);
+        },
+        HookTraits{.name = "curious"});
+    for (int step = 0; step < 3; ++step) ddp(share(rank)).pow(2).mean().backward();
+    EXPECT_EQ(calls.load(), 1 + 12 + 12);
+  });
+}
+
+TEST_P(DdpHook, WhatAHookMayNotDoToItsDdpIsRefused) {
+  ranks([&](int rank, auto group) {
+    Mlp net(6, 8);
+    DistributedDataParallel ddp(net, options(group));
+    std::vector<std::string> errors;
+    ddp.register_comm_hook([&](GradBucket& bucket) {
+      if (bucket.index() == 0) {
+        errors.push_back(error_of([&] { ddp.register_comm_hook(mean); }));
+        errors.push_back(error_of([&] { ddp.core().set_bucket_order({}); }));
+        errors.push_back(error_of([&] { ddp.core().replace_comm_hook(nullptr); }));
+        errors.push_back(error_of([&] { ddp(share(rank)); }));
+      }
+      return mean(bucket);
+    });
+    ddp(share(rank)).pow(2).mean().backward();
+    ASSERT_EQ(errors.size(), 4U);
+    EXPECT_NE(errors[0].find("register_comm_hook() was called within a backward pass"), std::string::npos) << errors[0];
+    EXPECT_NE(errors[1].find("set_bucket_order() was called within a backward pass"), std::string::npos) << errors[1];
+    EXPECT_NE(errors[2].find("replace_comm_hook() was called within a backward pass"), std::string::npos) << errors[2];
+    EXPECT_NE(errors[3].find("in its own communication hook"), std::string::npos) << errors[3];
+    ddp(share(rank)).pow(2).mean().backward();
+    EXPECT_EQ(ddp.core().iterations(), 2U) << "nothing is broken";
   });
 }
 

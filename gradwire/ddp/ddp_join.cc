@@ -19,14 +19,17 @@ class DdpCore::Shadow final : public JoinHook {
     parts_.begin_forward(forward, &round);
     if (parts_.module->is_training()) parts_.buffers_due = forward.synchronized;
     if (!forward.synchronized) return;
+    parts_.shadow_gradients->before_shadow();
     parts_.reducer->shadow_backward();
     if (parts_.delayed_reduction) parts_.delayed_reduction->shadow(parts_.divisor(&round));
+    parts_.shadow_gradients->after_shadow();
   }
 
   void post_hook(const JoinEnd& end) override {
     if (parts_.low_precision) parts_.low_precision->restore();
     if (parts_.group->size() == 1) return;
-    internal::broadcast_values(parts_.reducer->control(), parts_.state, end.last_joiner);
+    parts_.follow_buffers();
+    internal::broadcast_values(parts_.reducer->control(), parts_.state(parts_.buffers_travel()), end.last_joiner);
   }
 
  private:
@@ -36,7 +39,7 @@ class DdpCore::Shadow final : public JoinHook {
 std::unique_ptr<JoinHook> DdpCore::join_hook(const JoinOptions& options) {
   Parts& p = *parts_;
   p.start();
-  if (p.delayed_reduction && p.delayed_reduction->group() == p.group) {
+  if (p.delayed_reduction && !p.delayed_reduction->has_own_group()) {
     throw UnsupportedError(
         concat("delay_all_reduce_named_params in a Join needs a group that can be duplicated, which '", p.group->name(),
                "' cannot: a rank that has joined does not know when the others' backward passes reduce them."));
@@ -47,7 +50,8 @@ std::unique_ptr<JoinHook> DdpCore::join_hook(const JoinOptions& options) {
 }
 
 c10::Device DdpCore::join_device() const {
-  return parts_->device.value_or(parts_->state.empty() ? c10::Device(c10::kCPU) : parts_->state.front().device());
+  return parts_->device.value_or(parts_->parameters.empty() ? c10::Device(c10::kCPU)
+                                                            : parts_->parameters.front().device());
 }
 
 int DdpCore::Parts::divisor(const JoinRound* round) const {
@@ -88,13 +92,17 @@ void DdpCore::Parts::begin_forward(const Forward& forward, const JoinRound* roun
     reducer->before_forward();
   }
   if (forward.buffers) {
+    follow_buffers();
     internal::broadcast_values(reducer->control(), buffers, round != nullptr ? round->highest_active : 0);
   }
 }
 
 void DdpCore::Parts::start() {
   if (!reducer->started()) reducer->start();
-  if (delayed_reduction && delayed_reduction->group() == nullptr) delayed_reduction->attach(reducer->another_group());
+  if (!delayed_reduction || delayed_reduction->has_group()) return;
+  const std::shared_ptr<ProcessGroup> for_delayed = reducer->another_group();
+  delayed_reduction->set_group(for_delayed, for_delayed != group);
+  delayed_reduction->attach();
 }
 
 }  // namespace gradwire

@@ -34,9 +34,13 @@ struct DdpOptions {
   // The device of this rank's module, at most one; arguments of forward() that are tensors (or hold some) move there.
   // Empty: wherever they are.
   std::vector<int> device_ids;
-  // Buffers (batch norm's running statistics, say) of rank 0 go to all ranks before each synchronized forward in
-  // training mode; never in eval mode, so that one rank may evaluate alone.
+  // Buffers (batch norm's running statistics, say) of rank 0 go to all ranks at construction, and before each
+  // synchronized forward in training mode. Never before a forward in eval mode or without gradients, so that one rank
+  // may evaluate alone. Those that the module has at that time: a buffer may be replaced.
   bool broadcast_buffers = true;
+  // Given, it says instead of broadcast_buffers whether they go before forwards; at construction they go then in any
+  // case.
+  std::optional<bool> forward_sync_buffers;
   // Compare the parameters with rank 0's and take over its values at construction. False: the construction makes no
   // call on the group; the caller answers for equal modules.
   bool init_sync = true;
@@ -44,27 +48,29 @@ struct DdpOptions {
   // Otherwise gradients lie in the buckets too, but one that is kept moves, with its values, to memory of its own
   // before its place in the bucket is needed again. (A raw pointer into it does not follow.)
   bool gradient_as_bucket_view = false;
-  // Some parameters may get no gradient, others in each iteration and on each rank. They are found at the end of each
-  // forward(), by a search of the graph from its outputs, so every tensor that the loss is made of must be among those
-  // (output_tensors.h), and what is reachable must get a gradient. A parameter that one rank did not use takes part
-  // with zeros (or what .grad holds) and gets the average; one that no rank used since the iteration before keeps its
-  // .grad untouched, bit for bit, undefined or not: ranks exchange one integer a parameter for that. Buckets keep their
-  // first order.
+  // Some parameters may get no gradient, others in each iteration and on each rank. They are found when the backward
+  // pass begins, by what it goes through; an output of forward() that the loss does not use is none of it. For a pass
+  // to begin in time, at least one tensor that the loss is made of must be among the outputs that DDP sees
+  // (output_tensors.h). A parameter that one rank did not use takes part with zeros (or what .grad holds) and gets the
+  // average; one that no rank used since the iteration before keeps its .grad untouched, bit for bit, undefined or not:
+  // ranks exchange one integer a parameter for that. Buckets keep their first order.
   bool find_unused_parameters = false;
   // Every iteration on every rank has the same graph: the same parameters get as many gradients (none, one, several as
   // in re-entrant checkpoints) as in the first one, whose gradients are all reduced at its end. An iteration that
   // brings more throws; one that brings fewer is found at the next forward(). Overrides find_unused_parameters.
   bool static_graph = false;
   // Between forward() and the end of the backward pass the module's parameters are of a lower precision: run one
-  // backward pass for each forward (several losses: their sum). A forward without gradients leaves none of it behind;
-  // one with gradients and without a backward pass does, until the next that has both. Where reduce_dtype is not the
-  // parameters' type, gradients are no views of buckets. Not for modules with sparse gradients.
+  // backward pass for each forward (several losses: their sum), and save and load before or after. Nothing of it is
+  // left after a forward without gradients, one that throws, and one whose outputs are let go of without a backward
+  // pass; where DDP does not see the outputs (output_tensors.h), only after the next backward pass. Where reduce_dtype
+  // is not the parameters' type, gradients are no views of buckets. Not for modules with sparse gradients.
   std::optional<MixedPrecision> mixed_precision;
   // Names of parameters and buffers that DDP leaves alone: not compared, not copied from rank 0, not averaged.
   std::vector<std::string> parameters_and_buffers_to_ignore;
-  // Names of parameters whose gradients have an all-reduce of their own, without a hook, all of them together, when the
-  // gradient of `param_to_hook_all_reduce` (the name of any parameter, required with them) has been accumulated. They
-  // take part with what .grad holds then, or zeros; averages are in .grad at the end of the backward pass.
+  // Names of parameters whose gradients have an all-reduce of their own, without a hook, all of them together (with
+  // mixed_precision: of reduce_dtype). It starts when their gradients and that of `param_to_hook_all_reduce` (the name
+  // of any parameter, required with them) have been accumulated, and at the latest at the end of the backward pass.
+  // They take part with what .grad holds then, or zeros; averages are in .grad at the end of the backward pass.
   std::vector<std::string> delay_all_reduce_named_params;
   std::string param_to_hook_all_reduce;
   // Rethrows an error of a forward or backward pass as what the caller's language wants; returns where it has nothing

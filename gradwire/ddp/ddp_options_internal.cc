@@ -3,12 +3,12 @@
 #include "gradwire/ddp/ddp_options_internal.h"
 
 #include <algorithm>
-#include <functional>
 #include <optional>
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/process_group/hybrid/hybrid_group.h"
+#include "gradwire/process_group/rendezvous_internal.h"
 
 namespace gradwire::internal {
 namespace {
@@ -28,9 +28,7 @@ void require_float(const std::optional<at::ScalarType>& dtype, const char* name)
 }
 
 // A number for settings that ranks compare.
-std::int64_t hash_of(const Names& names) {
-  return static_cast<std::int64_t>(std::hash<std::string>()(join(names, "\n")) >> 1);
-}
+std::int64_t hash_of(const Names& names) { return static_cast<std::int64_t>(stable_hash(join(names, "\n"))); }
 
 std::int64_t number_of(const std::optional<MixedPrecision>& types) {
   if (!types) return 0;
@@ -115,6 +113,7 @@ std::vector<NamedSetting> settings_of(const DdpOptions& options, const ReducerOp
           {"first bucket's cap in bytes", static_cast<std::int64_t>(tuned.caps.front())},
           {"later buckets' cap in bytes", static_cast<std::int64_t>(tuned.caps.back())},
           {"broadcast_buffers", options.broadcast_buffers ? 1 : 0},
+          {"forward_sync_buffers", options.forward_sync_buffers ? (*options.forward_sync_buffers ? 1 : 0) : -1},
           {"mixed_precision", number_of(options.mixed_precision)},
           {"names to ignore or to delay", hash_of(names)}};
 }

@@ -2,7 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Parameters that are not plain: sparse gradients, complex numbers, frozen for a while, ignored, delayed; and what a
 // checkpoint calls them.
+#include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/embedding.h>
+#include <torch/nn/utils/convert_parameters.h>
 #include <torch/optim/sgd.h>
 #include <torch/serialize.h>
 
@@ -304,6 +306,82 @@ TEST_P(DdpParameters, DelayedParametersAreAveragedToo) {
   }
 }
 
+// The trigger's gradient comes before those of the delayed parameters, which are not taken for zeros.
+TEST_P(DdpParameters, ATriggerMayComeBeforeTheDelayedParameters) {
+  run_ranks(GetParam(), 2, [&](int rank, auto group) {
+    const auto input = [](int r, int step) { return random_tensor({2, 8}, 50 * r + step).to(at::kDouble); };
+    auto made = options(group);
+    made.delay_all_reduce_named_params = {"layer0.weight", "layer0.bias"};
+    made.param_to_hook_all_reduce = "layer2.weight";
+    Mlp net;
+    net->to(at::kDouble);
+    DistributedDataParallel ddp(net, made);
+    for (int step = 0; step < 3; ++step) {
+      ddp.zero_grad(step != 1);
+      ddp(input(rank, step)).square().sum().backward();
+      Mlp alone;
+      alone->to(at::kDouble);
+      for (int other = 0; other < 2; ++other) (alone->forward(input(other, step)).square().sum() / 2).backward();
+      expect_close(gradients_of(*net), gradients_of(*alone), 1e-12);
+    }
+  });
+}
+
+// Mixed precision gives parameters new accumulators in each forward: the delayed ones must not be lost sight of.
+TEST_P(DdpParameters, DelayedParametersInALowerPrecision) {
+  for (const bool wide : {true, false}) {
+    run_ranks(GetParam(), 2, [&](int rank, auto group) {
+      auto made = options(group);
+      made.delay_all_reduce_named_params = {"layer2.weight", "layer2.bias"};
+      made.param_to_hook_all_reduce = "layer1.weight";
+      made.mixed_precision = MixedPrecision{.param_dtype = at::kBFloat16};
+      const at::ScalarType reduce = wide ? at::kFloat : at::kBFloat16;
+      if (wide) made.mixed_precision->reduce_dtype = at::kFloat;
+      Mlp net;
+      DistributedDataParallel ddp(net, made);
+      for (int step = 0; step < 3; ++step) {
+        SCOPED_TRACE(concat("rank ", rank, ", step ", step, ", reduced in ", reduce));
+        ddp.zero_grad(step != 1);
+        ddp(random_tensor({2, 8}, 50 * rank + step)).square().sum().backward();
+        std::vector<at::Tensor> expected;
+        for (int other = 0; other < 2; ++other) {
+          Mlp alone;
+          alone->to(at::kBFloat16);
+          alone->forward(random_tensor({2, 8}, 50 * other + step).to(at::kBFloat16)).square().sum().backward();
+          const auto gradients = gradients_of(*alone);
+          for (std::size_t i = 0; i < gradients.size(); ++i) {
+            const at::Tensor mine = gradients[i].to(reduce);
+            if (other == 0) expected.push_back(mine);
+            if (other == 1) expected[i] = ((expected[i] + mine) / 2).to(at::kFloat);
+          }
+        }
+        const auto mine = gradients_of(*net);
+        for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(at::equal(mine[i], expected[i])) << i;
+      }
+    });
+  }
+}
+
+TEST_P(DdpParameters, TwoForwardsThenTwoBackwardsReduceDelayedParametersTwice) {
+  run_ranks(GetParam(), 2, [&](int rank, auto group) {
+    const auto input = [](int r, int step) { return random_tensor({2, 8}, 50 * r + step).to(at::kDouble); };
+    auto made = options(group);
+    made.delay_all_reduce_named_params = {"layer2.weight"};
+    made.param_to_hook_all_reduce = "layer1.weight";
+    Mlp net, alone;
+    net->to(at::kDouble);
+    alone->to(at::kDouble);
+    DistributedDataParallel ddp(net, made);
+    const at::Tensor first = ddp(input(rank, 0)).square().sum();
+    const at::Tensor second = ddp(input(rank, 1)).square().sum();
+    first.backward();
+    second.backward();
+    for (int other = 0; other < 2; ++other)
+      for (const int step : {0, 1}) (alone->forward(input(other, step)).square().sum() / 2).backward();
+    expect_close(gradients_of(*net), gradients_of(*alone), 1e-12);
+  });
+}
+
 class DdpGroups : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Lanes, DdpGroups, ::testing::Values(0, 1, 3));
 
@@ -355,6 +433,86 @@ TEST_P(DdpParameters, CheckpointsHaveTheInnerModulesNames) {
     net->linears[2]->weight.zero_();
     torch::load(ddp, plain);
     EXPECT_TRUE(at::equal(other->linears[2]->weight, net->linears[2]->weight));
+  });
+}
+
+// torch::load() gives the module's parameters other tensors: DDP goes on with those, whichever way they came.
+TEST_P(DdpParameters, TrainingGoesOnFromACheckpointThatWasLoadedAfterWrapping) {
+  for (const bool low : {false, true}) {
+    for (const bool through_ddp : {true, false}) {
+      run_ranks(GetParam(), 2, [&](int rank, auto group) {
+        SCOPED_TRACE(concat(through_ddp ? "load(ddp)" : "load(module)", low ? ", in a lower precision" : ""));
+        auto made = options(group);
+        if (low) made.mixed_precision = MixedPrecision{.param_dtype = at::kBFloat16, .reduce_dtype = at::kFloat};
+        std::stringstream file;
+        torch::save(Mlp(3, 8, 77), file);
+        Mlp net;
+        DistributedDataParallel ddp(net, made);
+        torch::optim::SGD optimizer(ddp.parameters(), 0.1);
+        const auto step = [&](int number) {
+          optimizer.zero_grad();
+          ddp(random_tensor({2, 8}, 50 * rank + number)).square().sum().backward();
+          optimizer.step();
+        };
+        for (int number = 0; number < 3; ++number) step(number);
+        if (through_ddp) {
+          torch::load(ddp, file);
+        } else {
+          torch::load(net, file);
+        }
+        EXPECT_TRUE(at::equal(net->linears[1]->weight, Mlp(3, 8, 77)->linears[1]->weight));
+        for (int number = 3; number < 6; ++number) step(number);
+        Mlp alone(3, 8, 77);
+        torch::optim::SGD reference(alone->parameters(), 0.1);
+        for (int number = 3; number < 6 && !low; ++number) {
+          reference.zero_grad();
+          for (int other = 0; other < 2; ++other)
+            (alone->forward(random_tensor({2, 8}, 50 * other + number)).square().sum() / 2).backward();
+          reference.step();
+        }
+        if (!low) expect_close(net->parameters(), alone->parameters());
+        EXPECT_EQ(net->linears[1]->weight.scalar_type(), at::kFloat);
+        const at::Tensor flat = torch::nn::utils::parameters_to_vector(net->parameters()).detach();
+        std::vector<at::Tensor> all{at::empty_like(flat), at::empty_like(flat)};
+        group->all_gather({all}, {flat})->wait();
+        EXPECT_TRUE(at::equal(all[0], all[1]));
+      });
+    }
+  }
+}
+
+struct HoldingImpl : torch::nn::Module {
+  HoldingImpl() {
+    inner = register_module("inner", Mlp(1, 8));
+    norm = register_module("norm", torch::nn::BatchNorm1d(torch::nn::BatchNorm1dOptions(8).affine(false)));
+  }
+  at::Tensor forward(const at::Tensor& x) { return norm(inner->forward(x)); }
+  Mlp inner{nullptr};
+  torch::nn::BatchNorm1d norm{nullptr};
+};
+TORCH_MODULE(Holding);
+
+TEST_P(DdpParameters, AParameterThatWasReplacedIsRefused) {
+  run_ranks(GetParam(), 2, [&](int rank, auto group) {
+    Holding net;
+    DistributedDataParallel ddp(net, options(group));
+    ddp(random_tensor({4, 8}, rank)).sum().backward();
+    net->inner = net->replace_module("inner", Mlp(1, 8, 9));
+    const std::string error = error_of([&] { ddp(random_tensor({4, 8}, rank)); });
+    EXPECT_NE(error.find("Parameter 'inner.layer0.weight' of the module"), std::string::npos) << error;
+  });
+}
+
+TEST_P(DdpParameters, BuffersThatTookTheirPlaceTravel) {
+  run_ranks(GetParam(), 2, [&](int rank, auto group) {
+    Holding net;
+    DistributedDataParallel ddp(net, options(group));
+    ddp(random_tensor({4, 8}, rank)).sum().backward();
+    net->norm = net->replace_module("norm", torch::nn::BatchNorm1d(torch::nn::BatchNorm1dOptions(8).affine(false)));
+    net->norm->running_mean.fill_(5.0 + rank);
+    net->norm->eval();  // keeps its statistics as they are
+    ddp(random_tensor({4, 8}, rank)).sum().backward();
+    EXPECT_TRUE(at::equal(net->norm->running_mean, at::full({8}, 5.0)));
   });
 }
 

@@ -3,9 +3,12 @@
 // Mixed precision; what DDP tells of itself; how much memory it takes.
 #include <c10/core/CPUAllocator.h>
 #include <torch/optim/sgd.h>
+#include <torch/serialize.h>
 
 #include <atomic>
 #include <numeric>
+#include <sstream>
+#include <stdexcept>
 
 #include "gradwire/base/error.h"
 #include "gradwire/ddp/ddp_test_support.h"
@@ -162,6 +165,63 @@ TEST_P(DdpPrecision, ForwardsWithoutABackwardPass) {
   });
 }
 
+struct FailingImpl : torch::nn::Module {
+  FailingImpl() : body(register_module("body", Mlp(2, 8))) {}
+  at::Tensor forward(const at::Tensor& x, const std::string& fails) {
+    const at::Tensor y = body->forward(x);
+    if (fails == "forward") throw std::runtime_error("a bad batch");
+    if (fails == "backward") y.register_hook([](const at::Tensor&) { throw std::runtime_error("a bad gradient"); });
+    return y;
+  }
+  Mlp body;
+};
+TORCH_MODULE(Failing);
+
+at::ScalarType saved_type(const Failing& net) {
+  std::stringstream file;
+  torch::save(net->body, file);
+  torch::serialize::InputArchive archive, layer;
+  archive.load_from(file);
+  archive.read("layer0", layer);
+  at::Tensor weight;
+  layer.read("weight", weight);
+  return weight.scalar_type();
+}
+
+// However a forward or a backward pass ends, what is saved then has the parameters' own type.
+TEST_P(DdpPrecision, NothingIsLeftOfTheLowerPrecisionWhereNoBackwardPassCanCome) {
+  run_ranks(GetParam(), kWorld, [&](int rank, auto group) {
+    auto made = options(group);
+    made.mixed_precision = MixedPrecision{.param_dtype = at::kBFloat16};
+    Failing net;
+    DistributedDataParallel ddp(net, made);
+    const auto weight_type = [&] { return net->body->linears[0]->weight.scalar_type(); };
+    ddp(input_of(rank, 0), "").sum().backward();
+    EXPECT_EQ(error_of([&] { ddp(input_of(rank, 0), "forward"); }), "a bad batch");
+    EXPECT_EQ(weight_type(), at::kFloat) << "after a forward that threw";
+    EXPECT_EQ(saved_type(net), at::kFloat);
+    (void)ddp(input_of(rank, 1), "");
+    EXPECT_EQ(weight_type(), at::kFloat) << "after an output that was thrown away";
+    EXPECT_EQ(saved_type(net), at::kFloat);
+    {
+      const at::Tensor loss = ddp(input_of(rank, 2), "").square().sum();
+      EXPECT_EQ(error_of([&] { ddp(input_of(rank, 0), "forward"); }), "a bad batch");
+      EXPECT_EQ(weight_type(), at::kBFloat16) << "the earlier forward's backward pass may come";
+      std::stringstream file;
+      EXPECT_NE(error_of([&] { torch::save(ddp, file); }).find("lower precision"), std::string::npos);
+    }
+    EXPECT_EQ(weight_type(), at::kFloat);
+    std::stringstream file;
+    torch::save(ddp, file);
+    ddp.zero_grad();
+    ddp(input_of(rank, 3), "").sum().backward();
+    EXPECT_EQ(weight_type(), at::kFloat) << "and training goes on";
+    EXPECT_EQ(ddp.core().iterations(), 2U);
+    EXPECT_NE(error_of([&] { ddp(input_of(rank, 4), "backward").sum().backward(); }), "");
+    EXPECT_EQ(weight_type(), at::kFloat) << "after a backward pass that threw";
+  });
+}
+
 TEST_P(DdpPrecision, ChangesThatWouldBeLostAreToldAndParametersSurviveTheWrapper) {
   run_ranks(GetParam(), kWorld, [&](int rank, auto group) {
     auto made = options(group);
@@ -169,8 +229,9 @@ TEST_P(DdpPrecision, ChangesThatWouldBeLostAreToldAndParametersSurviveTheWrapper
     Noting net;
     const at::Tensor before = net->body->linears[0]->weight.detach().clone();
     {
+      at::Tensor output;  // goes after DDP
       DistributedDataParallel ddp(net, made);
-      ddp(input_of(rank, 0));
+      output = ddp(input_of(rank, 0));
       EXPECT_EQ(net->body->linears[0]->weight.scalar_type(), at::kBFloat16);
     }
     EXPECT_TRUE(at::equal(net->body->linears[0]->weight, before));

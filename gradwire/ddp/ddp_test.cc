@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <set>
 
+#include "gradwire/base/log.h"
 #include "gradwire/ddp/bucket_plan.h"
 #include "gradwire/ddp/ddp_test_support.h"
 
@@ -399,6 +400,55 @@ TEST_P(Ddp, BuffersComeFromRankZeroBeforeATrainingForward) {
   }
 }
 
+struct NormImpl : torch::nn::Module {
+  explicit NormImpl(int rank) {
+    weight = register_parameter("weight", at::ones({2}));
+    value = register_buffer("value", at::full({1}, rank + 1.0));
+  }
+  at::Tensor forward() { return weight.sum() * value.item<double>(); }
+  at::Tensor weight, value;
+};
+TORCH_MODULE(Norm);
+
+TEST_P(Ddp, BuffersAreTakenOverAtConstructionWhereOnlyForwardsAreToldNotTo) {
+  ranks([&](int rank, auto group) {
+    auto made = options(group);
+    made.forward_sync_buffers = false;
+    Norm net(rank);
+    DistributedDataParallel ddp(net, made);
+    EXPECT_EQ(net->value.item<double>(), 1);
+    net->value.fill_(10 + rank);
+    ddp().backward();
+    EXPECT_EQ(net->value.item<double>(), 10 + rank);
+    made.broadcast_buffers = false;
+    made.forward_sync_buffers = true;
+    Norm other(rank);
+    DistributedDataParallel both(other, made);
+    EXPECT_EQ(other->value.item<double>(), 1);
+    other->value.fill_(10 + rank);
+    both().backward();
+    EXPECT_EQ(other->value.item<double>(), 10);
+  });
+}
+
+// One rank evaluates alone without eval(): neither that forward nor the next one waits for ranks that do something
+// else.
+TEST_P(Ddp, AForwardWithoutGradientsIsLocalToItsRank) {
+  ranks([&](int rank, auto group) {
+    Norm net(rank);
+    DistributedDataParallel ddp(net, options(group));
+    for (int step = 0; step < 3; ++step) {
+      if (rank == step % 2) {
+        const torch::NoGradGuard no_grad;
+        (void)ddp();
+      }
+      net->value.fill_(10 * step + rank);
+      ddp().backward();
+      EXPECT_EQ(net->value.item<double>(), 10 * step);
+    }
+  });
+}
+
 TEST_P(Ddp, BucketsAreRebuiltInTheOrderOfReadiness) {
   ranks([&](int rank, auto group) {
     // Used in the order 1, 0, 2, so gradients become ready as 2, 0, 1.
@@ -437,6 +487,25 @@ TEST_P(Ddp, CreateGraphReplacesGradientsAndTheyAreStillReduced) {
         parameter.mutable_grad() = parameter.grad().detach().clone();  // breaks the cycle with the graph
     }
   });
+}
+
+TEST_P(Ddp, CreateGraphIsWarnedOfOnce) {
+  log::set_level(log::Level::warn);
+  ::testing::internal::CaptureStderr();
+  ranks([&](int rank, auto group) {
+    Mlp net;
+    DistributedDataParallel ddp(net, options(group));
+    for (int step = 0; step < 2; ++step) {
+      ddp(random_tensor({2, 8}, rank)).pow(2).mean().backward({}, /*retain_graph=*/true, /*create_graph=*/true);
+      for (auto& parameter : net->parameters()) parameter.mutable_grad() = at::Tensor();
+    }
+  });
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  log::set_level(log::Level::off);
+  int times = 0;
+  for (std::size_t at = 0; (at = said.find("averages gradients, but not their graphs", at)) != std::string::npos; ++at)
+    ++times;
+  EXPECT_EQ(times, kWorld) << said;
 }
 
 // ---- forward() of any signature

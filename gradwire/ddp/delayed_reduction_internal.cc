@@ -5,60 +5,128 @@
 #include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/utils/lambda_post_hook.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <utility>
 
+#include "gradwire/base/error.h"
+#include "gradwire/base/strings.h"
+
 namespace gradwire::internal {
 
-DelayedReduction::DelayedReduction(std::vector<at::Tensor> parameters, at::Tensor trigger)
-    : parameters_(std::move(parameters)), trigger_(std::move(trigger)) {}
-
-DelayedReduction::~DelayedReduction() {
-  if (accumulator_) accumulator_->del_post_hook(hook_key_);
+DelayedReduction::DelayedReduction(std::vector<NamedTensor> parameters, at::Tensor trigger,
+                                   std::optional<at::ScalarType> reduce_dtype)
+    : trigger_(std::move(trigger)) {
+  MutexLock lock(mutex_);
+  for (NamedTensor& parameter : parameters) {
+    const at::ScalarType type = parameter.tensor.scalar_type();
+    const at::ScalarType travels = parameter.tensor.is_floating_point() ? reduce_dtype.value_or(type) : type;
+    entries_.push_back({std::move(parameter.name), std::move(parameter.tensor), type, travels});
+  }
 }
 
-void DelayedReduction::attach(std::shared_ptr<ProcessGroup> group) {
+void DelayedReduction::set_group(std::shared_ptr<ProcessGroup> group, bool own) {
+  MutexLock lock(mutex_);
   group_ = std::move(group);
-  accumulator_ = torch::autograd::impl::grad_accumulator(trigger_);
-  using Variables = torch::autograd::variable_list;
-  hook_key_ = accumulator_->add_post_hook(std::make_unique<torch::autograd::utils::LambdaPostHook>(
-      [weak = weak_from_this()](const Variables& outputs, const Variables&) {
-        const auto self = weak.lock();
-        if (self == nullptr || self->divisor_ == 0) return outputs;
-        self->start(/*zeros=*/false);
-        torch::autograd::Engine::get_default_engine().queue_callback([self] { self->finish(); });
-        return outputs;
-      }));
+  own_group_ = own;
 }
 
-void DelayedReduction::expect(int divisor) { divisor_ = divisor; }
+bool DelayedReduction::has_group() const {
+  MutexLock lock(mutex_);
+  return group_ != nullptr;
+}
+
+bool DelayedReduction::has_own_group() const {
+  MutexLock lock(mutex_);
+  return own_group_;
+}
+
+void DelayedReduction::attach() {
+  std::vector<AccumulatorHook> hooks;
+  const auto watch = [&](const at::Tensor& parameter, Entry* entry) {
+    hooks.emplace_back(parameter, [weak = weak_from_this(), entry] {
+      if (const auto self = weak.lock()) self->on_gradient(entry);
+    });
+  };
+  MutexLock lock(mutex_);
+  for (Entry& entry : entries_) watch(entry.parameter, &entry);
+  watch(trigger_, nullptr);
+  hooks_.swap(hooks);
+}
+
+void DelayedReduction::on_output(int divisor) {
+  MutexLock lock(mutex_);
+  // The backward pass of another forward may have been the one that was expected.
+  if (divisor_ == 0) expect_pass(divisor);
+  begin_pass();
+}
+
+void DelayedReduction::expect_pass(int divisor) {
+  divisor_ = divisor;
+  pass_begun_ = false;
+  triggered_ = false;
+  under_way_.clear();
+  for (Entry& entry : entries_) entry.arrived = false;
+}
+
+void DelayedReduction::expect(const std::vector<at::Tensor>& outputs, int divisor) {
+  {
+    MutexLock lock(mutex_);
+    expect_pass(divisor);
+  }
+  for (const at::Tensor& output : outputs) {
+    if (!output.defined() || !output.requires_grad() || output.is_leaf()) continue;
+    output.register_hook([weak = weak_from_this(), divisor](const at::Tensor&) {
+      if (const auto self = weak.lock()) self->on_output(divisor);
+    });
+  }
+}
+
+void DelayedReduction::begin_pass() {
+  if (divisor_ == 0 || std::exchange(pass_begun_, true)) return;
+  torch::autograd::Engine::get_default_engine().queue_callback([self = shared_from_this()] { self->finish(); });
+}
+
+void DelayedReduction::on_gradient(Entry* entry) {
+  MutexLock lock(mutex_);
+  if (divisor_ == 0) return;
+  begin_pass();
+  if (entry != nullptr && !under_way_.empty()) {
+    throw InvalidArgument(concat("Parameter '", entry->name, "' of delay_all_reduce_named_params got another gradient ",
+                                 "after the reduction of the delayed gradients had begun, on rank ", group_->rank(),
+                                 "; name as param_to_hook_all_reduce one whose gradient comes after all of theirs."));
+  }
+  if (entry == nullptr) triggered_ = true;
+  if (entry != nullptr) entry->arrived = true;
+  // On a group that others use too, the order of calls must not depend on which gradient comes first.
+  if (!own_group_ || !triggered_ || !under_way_.empty()) return;
+  if (std::all_of(entries_.begin(), entries_.end(), [](const Entry& each) { return each.arrived; })) start(false);
+}
 
 void DelayedReduction::shadow(int divisor) {
-  divisor_ = divisor;
+  MutexLock lock(mutex_);
+  expect_pass(divisor);
   start(/*zeros=*/true);
-  finish();
+  finish_locked();
 }
 
 void DelayedReduction::start(bool zeros) {
   const c10::NoGradGuard no_grad;
-  dividing_by_ = divisor_.exchange(0);
-  under_way_.clear();
-  for (const at::Tensor& parameter : parameters_) {
+  for (Entry& entry : entries_) {
     const auto same = std::find_if(under_way_.begin(), under_way_.end(), [&](const Message& message) {
-      return message.parameters.front().options().type_equal(parameter.options()) &&
-             message.parameters.front().device() == parameter.device();
+      return message.entries.front()->travels == entry.travels &&
+             message.entries.front()->parameter.device() == entry.parameter.device();
     });
     Message& message = same != under_way_.end() ? *same : under_way_.emplace_back();
-    message.parameters.push_back(parameter);
+    message.entries.push_back(&entry);
   }
   for (Message& message : under_way_) {
     std::vector<at::Tensor> flat;
-    for (const at::Tensor& parameter : message.parameters) {
-      const bool has = !zeros && parameter.grad().defined();
-      flat.push_back(has ? parameter.grad().reshape({-1}) : at::zeros({parameter.numel()}, parameter.options()));
+    for (const Entry* entry : message.entries) {
+      const at::Tensor& grad = entry->parameter.grad();
+      const auto options = at::TensorOptions(entry->parameter.device()).dtype(entry->travels);
+      flat.push_back(!zeros && grad.defined() ? grad.detach().reshape({-1}).to(entry->travels)
+                                              : at::zeros({entry->parameter.numel()}, options));
     }
     message.buffer = at::cat(flat);
     message.work = group_->all_reduce({message.buffer});
@@ -66,21 +134,28 @@ void DelayedReduction::start(bool zeros) {
 }
 
 void DelayedReduction::finish() {
+  MutexLock lock(mutex_);
+  if (divisor_ == 0) return;
+  if (under_way_.empty()) start(/*zeros=*/false);
+  finish_locked();
+}
+
+void DelayedReduction::finish_locked() {
   const c10::NoGradGuard no_grad;
+  const int divisor = std::exchange(divisor_, 0);
   for (const Message& message : std::exchange(under_way_, {})) {
     message.work->wait();
     at::Tensor average = message.buffer;
-    average.div_(dividing_by_);
+    average.div_(divisor);
     std::int64_t offset = 0;
-    for (const at::Tensor& parameter : message.parameters) {
-      const at::Tensor part = average.narrow(0, offset, parameter.numel()).view(parameter.sizes());
-      offset += parameter.numel();
-      at::Tensor& grad = parameter.mutable_grad();
-      if (grad.defined()) {
-        grad.copy_(part);
-      } else {
-        grad = at::empty_like(parameter, parameter.options().requires_grad(false)).copy_(part);
+    for (const Entry* entry : message.entries) {
+      const at::Tensor part = average.narrow(0, offset, entry->parameter.numel()).view(entry->parameter.sizes());
+      offset += entry->parameter.numel();
+      at::Tensor& grad = entry->parameter.mutable_grad();
+      if (!grad.defined() || grad.scalar_type() != entry->type) {
+        grad = at::empty_like(entry->parameter, entry->parameter.options().dtype(entry->type).requires_grad(false));
       }
+      grad.copy_(part);
     }
   }
 }

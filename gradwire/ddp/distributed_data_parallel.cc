@@ -5,6 +5,7 @@
 #include <c10/core/GradMode.h>
 #include <torch/nn/modules/embedding.h>
 
+#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -13,33 +14,19 @@
 #include "gradwire/base/strings.h"
 #include "gradwire/ddp/ddp_core_internal.h"
 #include "gradwire/ddp/ddp_options_internal.h"
+#include "gradwire/process_group/closable.h"
 #include "gradwire/process_group/init.h"
 
 namespace gradwire {
 
-using internal::contains;
 using internal::NamedTensor;
 using internal::Reducer;
 using internal::ReducerOptions;
+using internal::without_repeats;
 
 namespace {
 
 using Names = std::vector<std::string>;
-
-// Each tensor once, under its first name: a shared parameter has several. Without those that any of `ignored` names.
-std::vector<NamedTensor> without_repeats(const torch::OrderedDict<std::string, at::Tensor>& tensors,
-                                         const Names& ignored) {
-  std::vector<NamedTensor> out;
-  std::set<const c10::TensorImpl*> seen;
-  for (const auto& item : tensors) {
-    if (item.value().defined() && contains(ignored, item.key())) seen.insert(item.value().unsafeGetTensorImpl());
-  }
-  for (const auto& item : tensors) {
-    if (item.value().defined() && seen.insert(item.value().unsafeGetTensorImpl()).second)
-      out.push_back({item.key(), item.value()});
-  }
-  return out;
-}
 
 // Those that need a gradient, or do not.
 std::vector<NamedTensor> needing_gradient(const std::vector<NamedTensor>& parameters, bool needing) {
@@ -109,23 +96,26 @@ std::vector<at::Tensor> tensors_of(const std::vector<NamedTensor>& named) {
 
 // Without those that any of `names` names.
 void take_out(std::vector<NamedTensor>& tensors, const Names& names) {
-  std::erase_if(tensors, [&](const NamedTensor& tensor) { return contains(names, tensor.name); });
+  std::erase_if(tensors, [&](const NamedTensor& tensor) { return internal::contains(names, tensor.name); });
 }
 
 std::shared_ptr<internal::DelayedReduction> make_delayed_reduction(const torch::nn::Module& module,
-                                                                   const DdpOptions& options) {
+                                                                   const DdpOptions& options,
+                                                                   std::optional<at::ScalarType> reduce_dtype) {
   if (options.delay_all_reduce_named_params.empty()) return nullptr;
   const auto parameters = module.named_parameters();
-  std::vector<at::Tensor> delayed;
-  for (const std::string& name : options.delay_all_reduce_named_params) delayed.push_back(parameters[name]);
-  return std::make_shared<internal::DelayedReduction>(std::move(delayed), parameters[options.param_to_hook_all_reduce]);
+  std::vector<NamedTensor> delayed;
+  for (const std::string& name : options.delay_all_reduce_named_params) delayed.push_back({name, parameters[name]});
+  return std::make_shared<internal::DelayedReduction>(std::move(delayed), parameters[options.param_to_hook_all_reduce],
+                                                      reduce_dtype);
 }
 
 void cast_buffers(const std::vector<NamedTensor>& buffers, const std::optional<MixedPrecision>& types) {
   if (!types || !types->buffer_dtype) return;
   const c10::NoGradGuard no_grad;
   for (at::Tensor buffer : tensors_of(buffers)) {
-    if (buffer.is_floating_point()) buffer.set_data(buffer.to(*types->buffer_dtype));
+    if (buffer.is_floating_point() && buffer.scalar_type() != *types->buffer_dtype)
+      buffer.set_data(buffer.to(*types->buffer_dtype));
   }
 }
 
@@ -137,17 +127,16 @@ DdpCore::DdpCore(std::shared_ptr<torch::nn::Module> module, DdpOptions options) 
   ReducerOptions tuned = internal::reducer_options(options);
   internal::require_names(*module, options);
   const std::vector<NamedTensor> parameters =
-      without_repeats(module->named_parameters(), options.parameters_and_buffers_to_ignore);
+      without_repeats(internal::named_parameters(*module), options.parameters_and_buffers_to_ignore);
   std::vector<NamedTensor> trained = needing_gradient(parameters, true);
   if (trained.empty()) {
     throw InvalidArgument(
         "DistributedDataParallel: the module has no parameter that needs a gradient; there is nothing to average. Use "
         "the module itself.");
   }
+  const std::vector<at::Tensor> with_gradient = tensors_of(trained);
   take_out(trained, options.delay_all_reduce_named_params);
   mark_sparse(trained, *module, options);
-  const std::vector<NamedTensor> buffers =
-      without_repeats(module->named_buffers(), options.parameters_and_buffers_to_ignore);
   p.device = device_of(options, parameters);
   p.group = options.process_group != nullptr ? options.process_group : default_group();
   require_served(*p.group, parameters);
@@ -155,23 +144,28 @@ DdpCore::DdpCore(std::shared_ptr<torch::nn::Module> module, DdpOptions options) 
 
   p.module = std::move(module);
   p.options = std::move(options);
-  cast_buffers(buffers, p.options.mixed_precision);
   p.frozen = needing_gradient(parameters, false);
-  p.buffers = tensors_of(buffers);
+  p.parameters = tensors_of(parameters);
+  p.parameters_seen = internal::TensorIdentities::of_parameters(*p.module);
+  p.follow_buffers();
   if (p.options.mixed_precision && p.options.mixed_precision->param_dtype) {
-    p.low_precision =
-        std::make_shared<internal::LowPrecision>(tensors_of(parameters), *p.options.mixed_precision->param_dtype);
-    tuned.on_pass = [low = p.low_precision] { internal::LowPrecision::restore_at_end(low); };
+    p.low_precision = std::make_shared<internal::LowPrecision>(p.parameters, *p.options.mixed_precision->param_dtype);
+    tuned.on_pass = [low = p.low_precision] { low->restore_at_end(); };
   }
-  p.delayed_reduction = make_delayed_reduction(*p.module, p.options);
+  p.delayed_reduction = make_delayed_reduction(*p.module, p.options, tuned.bucket_dtype);
+  p.shadow_gradients = std::make_unique<internal::ShadowGradients>(with_gradient, p.options.gradient_as_bucket_view);
   p.reducer = std::make_shared<Reducer>(trained, p.group, tuned);
-  std::vector<NamedTensor> state = parameters;
-  if (p.options.broadcast_buffers) state.insert(state.end(), buffers.begin(), buffers.end());
-  p.state = tensors_of(state);
   if (p.options.init_sync) {
+    const bool with_buffers = p.options.broadcast_buffers || p.options.forward_sync_buffers;
+    std::vector<NamedTensor> compared = parameters;
+    if (with_buffers) {
+      const auto buffers =
+          without_repeats(internal::named_buffers(*p.module), p.options.parameters_and_buffers_to_ignore);
+      compared.insert(compared.end(), buffers.begin(), buffers.end());
+    }
     p.start();
-    internal::verify_replicas(p.reducer->control(), state, internal::settings_of(p.options, tuned));
-    internal::broadcast_values(p.reducer->control(), p.state);
+    internal::verify_replicas(p.reducer->control(), compared, internal::settings_of(p.options, tuned));
+    internal::broadcast_values(p.reducer->control(), p.state(with_buffers));
     p.reducer->prepare_memory();
   }
   p.reducer->attach();
@@ -190,6 +184,18 @@ const DdpOptions& DdpCore::options() const noexcept { return parts_->options; }
 const std::shared_ptr<ProcessGroup>& DdpCore::process_group() const noexcept { return parts_->group; }
 torch::nn::Module& DdpCore::module() const noexcept { return *parts_->module; }
 void DdpCore::register_comm_hook(std::shared_ptr<CommHook> hook) { parts_->reducer->set_hook(std::move(hook)); }
+void DdpCore::set_buffers(const std::vector<std::pair<std::string, at::Tensor>>& buffers) {
+  parts_->buffers_given = true;
+  parts_->use_buffers(without_repeats(buffers, parts_->options.parameters_and_buffers_to_ignore));
+}
+void DdpCore::save(torch::serialize::OutputArchive& archive) const {
+  parts_->require_full_precision("torch::save()");
+  parts_->module->save(archive);
+}
+void DdpCore::load(torch::serialize::InputArchive& archive) {
+  parts_->require_full_precision("torch::load()");
+  parts_->module->load(archive);
+}
 void DdpCore::replace_comm_hook(std::shared_ptr<CommHook> hook) { parts_->reducer->replace_hook(std::move(hook)); }
 bool DdpCore::set_sync(bool sync) noexcept { return std::exchange(parts_->sync, sync); }
 bool DdpCore::moves_inputs() const noexcept { return parts_->device.has_value() || parts_->low_precision != nullptr; }
@@ -212,44 +218,64 @@ DdpLoggingData DdpCore::logging_data() const {
   data.world_size = p.group->size();
   data.backend_name = p.group->name();
   data.module_name = p.module->name();
-  data.broadcast_buffers = p.options.broadcast_buffers;
+  data.broadcast_buffers = p.buffers_travel();
   data.gradient_as_bucket_view = p.options.gradient_as_bucket_view;
   data.find_unused_parameters = p.options.find_unused_parameters && !p.options.static_graph;
   data.static_graph = p.options.static_graph;
   data.mixed_precision = p.options.mixed_precision.has_value();
   data.join_uneven_inputs = p.joined_ever;
   data.ignored_parameters = p.options.parameters_and_buffers_to_ignore;
-  p.reducer->describe_parameters(data);
   p.reducer->report(data);
   return data;
 }
 
 void DdpCore::before_forward() {
   Parts& p = *parts_;
+  p.reducer->require_outside_hook("forward()");
   p.synchronized_forward = false;
-  const JoinRound* round = Join::notify(*this);
-  const bool may_broadcast = p.options.broadcast_buffers && p.module->is_training();
   Parts::Forward forward;
   forward.synchronized = p.sync && c10::GradMode::is_enabled();
+  if (forward.synchronized) {
+    p.require_open_group();
+    p.require_known_parameters();
+  }
+  if (c10::GradMode::is_enabled()) p.shadow_gradients->leave();
+  const JoinRound* round = Join::notify(*this);
+  const bool may_broadcast = p.buffers_travel() && p.module->is_training();
+  if (forward.synchronized && may_broadcast) p.follow_buffers();  // for whether there are any
   forward.buffers = forward.synchronized && may_broadcast && p.buffers_due && !p.buffers.empty() && !p.reducer->alone();
   if (round != nullptr) p.agree(&forward, *round);
-  if (forward.synchronized) p.require_still_frozen();
   p.begin_forward(forward, round);
-  if (may_broadcast) p.buffers_due = forward.synchronized;
-  if (forward.synchronized && p.delayed_reduction) p.delayed_reduction->expect(p.divisor(round));
-  if (p.low_precision && p.low_precision->lower()) p.reducer->attach();
+  // A forward without gradients may be one rank's alone.
+  if (may_broadcast && c10::GradMode::is_enabled()) p.buffers_due = forward.synchronized;
+  if (p.low_precision && p.low_precision->lower()) {
+    p.reducer->attach();
+    if (p.delayed_reduction) p.delayed_reduction->attach();
+  }
   p.synchronized_forward = forward.synchronized;
+  p.forward_divisor = p.divisor(round);
 }
 
 void DdpCore::after_forward(const std::vector<at::Tensor>& outputs) {
   Parts& p = *parts_;
-  if (p.low_precision) p.restore_after(outputs);
+  if (p.low_precision) p.low_precision->restore_after(outputs);
   if (!p.synchronized_forward) return;
-  p.reducer->expect_backward();
-  p.reducer->expect_backward_through(outputs);
+  p.reducer->expect_backward(outputs);
+  if (p.delayed_reduction) p.delayed_reduction->expect(outputs, p.forward_divisor);
 }
 
-void DdpCore::Parts::require_still_frozen() const {
+void DdpCore::abandon_forward() noexcept {
+  if (parts_->low_precision) parts_->low_precision->abandon_forward();
+}
+
+void DdpCore::Parts::require_open_group() const {
+  if (gradwire::is_open(*group)) return;
+  throw InvalidArgument(concat("The process group of this DistributedDataParallel was shut down on rank ",
+                               group->rank(),
+                               " (destroy_process_group()); make a new group, and wrap the module again over it."));
+}
+
+void DdpCore::Parts::require_known_parameters() {
   for (const NamedTensor& parameter : frozen) {
     if (!parameter.tensor.requires_grad()) continue;
     throw InvalidArgument(concat("Parameter '", parameter.name, "' needs a gradient on rank ", group->rank(),
@@ -258,19 +284,45 @@ void DdpCore::Parts::require_still_frozen() const {
                                  "freeze it afterwards (with find_unused_parameters), or name it in "
                                  "parameters_and_buffers_to_ignore."));
   }
+  auto seen = internal::TensorIdentities::of_parameters(*module);
+  if (seen == parameters_seen) return;
+  for (const NamedTensor& now :
+       without_repeats(internal::named_parameters(*module), options.parameters_and_buffers_to_ignore)) {
+    const auto is_now = [&](const at::Tensor& known) { return known.is_same(now.tensor); };
+    if (!now.tensor.requires_grad() || std::any_of(parameters.begin(), parameters.end(), is_now)) continue;
+    throw InvalidArgument(concat("Parameter '", now.name, "' of the module on rank ", group->rank(),
+                                 " was replaced or added after DistributedDataParallel was made, which therefore does "
+                                 "not average it. Change the values of parameters in place (torch::load() into the "
+                                 "module does), or wrap the module again."));
+  }
+  parameters_seen = std::move(seen);
 }
 
-void DdpCore::Parts::restore_after(const std::vector<at::Tensor>& outputs) {
-  if (!c10::GradMode::is_enabled()) {
-    low_precision->restore();
-    return;
-  }
-  for (const at::Tensor& output : outputs) {
-    if (!output.defined() || !output.requires_grad() || output.is_leaf()) continue;
-    output.register_hook([weak = std::weak_ptr(low_precision)](const at::Tensor&) {
-      if (const auto low = weak.lock()) internal::LowPrecision::restore_at_end(low);
-    });
-  }
+void DdpCore::Parts::follow_buffers() {
+  if (buffers_given) return;
+  auto seen = internal::TensorIdentities::of_buffers(*module);
+  if (seen == buffers_seen) return;
+  buffers_seen = std::move(seen);
+  use_buffers(without_repeats(internal::named_buffers(*module), options.parameters_and_buffers_to_ignore));
+}
+
+void DdpCore::Parts::use_buffers(const std::vector<NamedTensor>& named) {
+  cast_buffers(named, options.mixed_precision);
+  buffers = tensors_of(named);
+}
+
+std::vector<at::Tensor> DdpCore::Parts::state(bool with_buffers) const {
+  std::vector<at::Tensor> state = parameters;
+  if (with_buffers) state.insert(state.end(), buffers.begin(), buffers.end());
+  return state;
+}
+
+void DdpCore::Parts::require_full_precision(const char* what) const {
+  if (!low_precision || !low_precision->is_lowered()) return;
+  throw InvalidArgument(concat(what, " of a DistributedDataParallel with mixed_precision was called on rank ",
+                               group->rank(),
+                               " between forward() and the end of the backward pass, while parameters "
+                               "have the lower precision; call it before or after."));
 }
 
 }  // namespace gradwire

@@ -54,9 +54,21 @@ class DdpCore final : public Joinable {
   void replace_comm_hook(std::shared_ptr<CommHook> hook);
   bool set_sync(bool sync) noexcept;  // returns what it was
 
-  // Around the module's forward().
+  // Around the module's forward(); abandon_forward() instead of after_forward() where that throws. before_forward()
+  // throws InvalidArgument when a hook of this object calls it, after destroy_process_group(), and when the module has
+  // parameters to train that it was not wrapped with.
   void before_forward();
   void after_forward(const std::vector<at::Tensor>& outputs);
+  void abandon_forward() noexcept;
+
+  // For a module that is not torch::nn::Module's: its buffers as they are now, by name, to be used instead of those of
+  // module() from now on.
+  void set_buffers(const std::vector<std::pair<std::string, at::Tensor>>& buffers);
+
+  // The module's. Throw InvalidArgument while its parameters are of a lower precision (DdpOptions::mixed_precision).
+  void save(torch::serialize::OutputArchive& archive) const;
+  void load(torch::serialize::InputArchive& archive);
+
   // `tensor` on this rank's device, in the type of MixedPrecision::param_dtype.
   at::Tensor to_device(at::Tensor tensor) const;
   bool moves_inputs() const noexcept;
@@ -76,6 +88,7 @@ class DdpCore final : public Joinable {
   std::vector<std::string> bucket_order() const;
   void set_bucket_order(const std::vector<std::string>& names);
 
+  // Questions, these and those above, may be asked at any time, also by a hook.
   // The parameters' numbers in each bucket, in the order of launch; synchronized iterations so far. For tests and logs.
   std::vector<std::vector<std::size_t>> bucket_plan() const;
   std::uint32_t iterations() const;
@@ -126,11 +139,30 @@ template <class Holder>
 requires requires(const Holder& holder) { holder.ptr(); }
 std::shared_ptr<torch::nn::Module> base_of(const Holder& holder) { return holder.ptr(); }
 
+// before_forward() now; after_forward() in finish(), or abandon_forward() at the end of the scope.
+class ForwardPass {
+ public:
+  explicit ForwardPass(DdpCore& core) : core_(&core) { core.before_forward(); }
+  ~ForwardPass() {
+    if (core_ != nullptr) core_->abandon_forward();
+  }
+  ForwardPass(const ForwardPass&) = delete;
+  ForwardPass& operator=(const ForwardPass&) = delete;
+  void finish(const std::vector<at::Tensor>& outputs) {
+    core_->after_forward(outputs);
+    core_ = nullptr;
+  }
+
+ private:
+  DdpCore* core_;
+};
+
 }  // namespace internal
 
 // `Module`: a class derived from torch::nn::Module, its shared_ptr, or the holder that TORCH_MODULE makes of it.
 // forward() may have any signature and return type; DDP looks for tensors in what it returns as output_tensors.h says.
-// It needs them only to notice a second backward pass after one forward; a type it cannot look into is fine.
+// It needs them to notice the beginning of a backward pass, and a second one after one forward. A type that it cannot
+// look into is fine but where an option says otherwise (find_unused_parameters, mixed_precision).
 //
 // A backward pass is synchronized when a forward() of this object with gradients on, outside no_sync(), came before it.
 // One that enters through the inner module alone is local. Gradients are averaged over the ranks, whatever accumulated
@@ -158,13 +190,13 @@ class DistributedDataParallel {
   template <class... Args>
   decltype(auto) forward(Args&&... args) {
     using Result = decltype(module_->forward(std::forward<Args>(args)...));
-    core_.before_forward();
+    internal::ForwardPass pass(core_);
     if constexpr (std::is_void_v<Result>) {
       call<Result>(std::forward<Args>(args)...);
-      core_.after_forward({});
+      pass.finish({});
     } else {
       Result result = call<Result>(std::forward<Args>(args)...);
-      core_.after_forward(internal::tensors_in(result));
+      pass.finish(internal::tensors_in(result));
       return result;
     }
   }
@@ -209,15 +241,16 @@ class DistributedDataParallel {
   // For Join({ddp, ...}).
   operator Joinable&() noexcept { return core_; }
 
-  // torch::save(ddp, ...) and torch::load() see the inner module's names.
+  // torch::save(ddp, ...) and torch::load() see the inner module's names. After a load, into this object or the module,
+  // training goes on from the values that were loaded: load on all ranks, or only on rank 0 before wrapping.
   friend torch::serialize::OutputArchive& operator<<(torch::serialize::OutputArchive& archive,
                                                      const DistributedDataParallel& ddp) {
-    ddp.core_.module().save(archive);
+    ddp.core_.save(archive);
     return archive;
   }
   friend torch::serialize::InputArchive& operator>>(torch::serialize::InputArchive& archive,
                                                     DistributedDataParallel& ddp) {
-    ddp.core_.module().load(archive);
+    ddp.core_.load(archive);
     return archive;
   }
 

@@ -158,6 +158,34 @@ TEST_P(DdpJoin, AJoinedRankGetsTheAveragesToo) {
   for (std::size_t i = 0; i < gradients[0].size(); ++i) EXPECT_TRUE(at::equal(gradients[0][i], gradients[1][i]));
 }
 
+// Averages that a rank got while it shadowed are not its own: what it accumulates afterwards goes on from what it had
+// when it joined.
+TEST_P(DdpJoin, TheNextEpochDoesNotAddToTheAveragesOfTheLast) {
+  for (const std::string zeroes : {"before", "in place", "after"}) {
+    run_ranks(GetParam(), 2, [&](int rank, auto group) {
+      SCOPED_TRACE(concat("zeroes ", zeroes, ", rank ", rank));
+      Heads net;
+      DistributedDataParallel ddp(net, options(group));
+      std::vector<at::Tensor> seen;
+      for (int epoch = 0; epoch < 2; ++epoch) {
+        Join join = ddp.join();
+        for (int step = 0; step < 1 + rank; ++step) {
+          const int number = 10 * epoch + step;
+          if (zeroes == "before") ddp.zero_grad();
+          if (zeroes == "in place") ddp.zero_grad(/*set_to_none=*/false);
+          ddp(input_of(rank, number), std::vector<int>{0, 1}, true).backward();
+          if (epoch == 1 && step == 0) seen = gradients_of(*net);
+          if (zeroes == "after") ddp.zero_grad();
+        }
+        join.finish();
+      }
+      Heads alone;
+      for (int other = 0; other < 2; ++other) (alone->forward(input_of(other, 10), {0, 1}, true) / 2).backward();
+      expect_close(seen, gradients_of(*alone), 1e-12);
+    });
+  }
+}
+
 // What nobody uses stays untouched on a rank that has joined too.
 TEST_P(DdpJoin, GradientsOfWhatNobodyUsesAreKeptOnAJoinedRank) {
   run_ranks(GetParam(), 2, [&](int rank, auto group) {

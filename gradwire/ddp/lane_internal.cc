@@ -66,10 +66,11 @@ Lane::~Lane() {
   queue_->changed.notify_one();
 }
 
-void Lane::submit(std::function<void()> job) {
+void Lane::submit(std::function<void()> job, PendingCount& pending) {
   owner_.require_current("A DistributedDataParallel");
   MutexLock lock(queue_->mutex);
-  queue_->jobs.push_back(std::move(job));
+  queue_->jobs.push_back({std::move(job), &pending});
+  pending.add();
   queue_->changed.notify_one();
 }
 
@@ -79,11 +80,12 @@ void Lane::run(Queue& queue) {
   while (true) {
     while (queue.jobs.empty() && !queue.closed) queue.changed.wait(lock);
     if (queue.jobs.empty()) return;
-    std::function<void()> job = std::move(queue.jobs.front());
+    Job job = std::move(queue.jobs.front());
     queue.jobs.pop_front();
     lock.unlock();
-    job();
-    job = nullptr;  // lets go of what it holds before the lock is taken again
+    job.body();
+    job.body = nullptr;
+    job.pending->done();
     lock.lock();
   }
 }

@@ -43,8 +43,10 @@ class Lane {
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;
 
-  // Jobs must not throw.
-  void submit(std::function<void()> job);
+  // Runs `job`, which must not throw, after those before it, and tells `pending` when it has run and nothing that it
+  // held is left: a waiter may then end what the job's closure needs to be let go of (the interpreter whose lock a
+  // captured ThreadLocalState wants). `pending` outlives the lane.
+  void submit(std::function<void()> job, PendingCount& pending);
 
   // May change only while no job is under way.
   void set_routes(std::vector<LaneScope::Route> routes) { routes_ = std::move(routes); }
@@ -54,10 +56,14 @@ class Lane {
   c10::Stream stream(const at::Device& device) { return streams_.on(device); }
 
  private:
+  struct Job {
+    std::function<void()> body;
+    PendingCount* pending;
+  };
   struct Queue {
     Mutex mutex;
     ConditionVariable changed;
-    std::deque<std::function<void()>> jobs GRADWIRE_GUARDED_BY(mutex);
+    std::deque<Job> jobs GRADWIRE_GUARDED_BY(mutex);
     bool closed GRADWIRE_GUARDED_BY(mutex) = false;
   };
   static void run(Queue& queue);

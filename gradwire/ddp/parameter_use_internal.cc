@@ -7,8 +7,6 @@
 
 #include <algorithm>
 #include <numeric>
-#include <unordered_map>
-#include <unordered_set>
 
 namespace gradwire::internal {
 
@@ -17,38 +15,14 @@ ParameterUse::ParameterUse(GraphKind kind, std::size_t parameters)
       last_firing_(parameters, 0),
       expected_(parameters, 0),
       left_(parameters, 0),
-      reachable_(parameters, false),
+      reached_(parameters, false),
       touched_(parameters, false),
       used_somewhere_(parameters, true) {}
-
-void ParameterUse::search(const std::vector<at::Tensor>& outputs,
-                          const std::vector<c10::intrusive_ptr<torch::autograd::Node>>& accumulators) {
-  if (kind_ != GraphKind::searched) return;
-  using torch::autograd::Node;
-  std::unordered_map<const Node*, std::size_t> parameter_of;
-  for (std::size_t i = 0; i < accumulators.size(); ++i) parameter_of.emplace(accumulators[i].get(), i);
-  std::unordered_set<const Node*> seen;
-  std::vector<const Node*> open;
-  const auto visit = [&](const Node* node) {
-    if (node == nullptr || !seen.insert(node).second) return;
-    const auto found = parameter_of.find(node);
-    if (found != parameter_of.end()) reachable_[found->second] = true;
-    open.push_back(node);
-  };
-  for (const at::Tensor& output : outputs) {
-    if (output.defined() && output.requires_grad()) visit(torch::autograd::impl::gradient_edge(output).function.get());
-  }
-  while (!open.empty()) {
-    const Node* node = open.back();
-    open.pop_back();
-    for (const torch::autograd::Edge& edge : node->next_edges()) visit(edge.function.get());
-  }
-}
 
 std::vector<std::size_t> ParameterUse::absent() const {
   std::vector<std::size_t> absent;
   for (std::size_t i = 0; i < touched_.size(); ++i) {
-    if (kind_ == GraphKind::searched ? !reachable_[i] : kind_ == GraphKind::fixed && learnt_ && expected_[i] == 0) {
+    if (kind_ == GraphKind::searched ? !reached_[i] : kind_ == GraphKind::fixed && learnt_ && expected_[i] == 0) {
       absent.push_back(i);
     }
   }
@@ -122,7 +96,6 @@ void ParameterUse::end_iteration(bool joined) {
     if (!touched_[i]) unused_.push_back(i);
   }
   left_ = expected_;
-  reachable_.assign(reachable_.size(), false);
   touched_.assign(touched_.size(), false);
 }
 

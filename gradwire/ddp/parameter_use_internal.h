@@ -4,12 +4,12 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <torch/csrc/autograd/function.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "gradwire/process_group/process_group.h"
@@ -18,7 +18,7 @@ namespace gradwire::internal {
 
 enum class GraphKind {
   every_parameter,  // each gets one gradient in each iteration
-  searched,         // find_unused_parameters: those that the outputs of forward() lead to get one
+  searched,         // find_unused_parameters: those that the pass goes through get one
   fixed,            // static_graph: each gets as many as in the first iteration, none or several
 };
 
@@ -34,9 +34,8 @@ class ParameterUse {
   // The first iteration of a fixed graph, in which gradients are counted and all wait for the end of the pass.
   bool learning() const noexcept { return kind_ == GraphKind::fixed && !learnt_; }
 
-  // Searched: adds the parameters that `outputs` lead to. `accumulators`: autograd's node of each parameter.
-  void search(const std::vector<at::Tensor>& outputs,
-              const std::vector<c10::intrusive_ptr<torch::autograd::Node>>& accumulators);
+  // Searched: by parameter, whether the pass that begins brings it a gradient.
+  void expect(std::vector<bool> reached) { reached_ = std::move(reached); }
   // The parameters that the pass which begins brings no gradient.
   std::vector<std::size_t> absent() const;
 
@@ -71,7 +70,7 @@ class ParameterUse {
   std::uint64_t firings_ = 0;
   std::vector<std::uint64_t> last_firing_;  // by parameter; 0: none yet. While learning.
   std::vector<int> expected_, left_;        // gradients an iteration, fixed
-  std::vector<bool> reachable_;             // searched
+  std::vector<bool> reached_;               // searched
   std::vector<bool> touched_;
   std::vector<bool> used_somewhere_;
   std::vector<std::size_t> unused_;

@@ -1,20 +1,16 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
 // The Reducer's own life: its groups, what it does before a forward pass and after an error. reducer_hook.cc has its
-// hook, reducer_backward.cc the backward pass.
+// hook, reducer_backward.cc the backward pass, reducer_finish.cc the end of an iteration.
 #include "gradwire/ddp/reducer_internal.h"
-
-#include <torch/csrc/autograd/utils/lambda_post_hook.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "gradwire/backend/registry.h"
 #include "gradwire/base/error.h"
-#include "gradwire/base/log.h"
 #include "gradwire/base/strings.h"
-#include "gradwire/process_group/network_payload.h"
+#include "gradwire/ddp/hook_scope_internal.h"
 
 namespace gradwire::internal {
 namespace {
@@ -25,6 +21,22 @@ bool is_ours(const ProcessGroup& group) {
   return std::any_of(backends.begin(), backends.end(), [&](const BackendEntry& entry) { return entry.name == name; });
 }
 
+std::vector<ReductionReport::Parameter> described(const BucketStore& store) {
+  std::vector<ReductionReport::Parameter> described;
+  for (std::size_t i = 0; i < store.parameter_count(); ++i) {
+    const at::ScalarType dtype = store.dtype(i);
+    const auto bytes = static_cast<std::size_t>(store.parameter(i).numel()) * c10::elementSize(dtype);
+    described.push_back({store.name(i), c10::toString(dtype), bytes});
+  }
+  return described;
+}
+
+std::vector<std::size_t> slot_bytes(const BucketStore& store) {
+  std::vector<std::size_t> bytes;
+  for (const TensorSpec& spec : store.specs()) bytes.push_back(spec.bytes);
+  return bytes;
+}
+
 }  // namespace
 
 Reducer::Reducer(std::vector<NamedTensor> parameters, std::shared_ptr<ProcessGroup> group, ReducerOptions options)
@@ -32,72 +44,52 @@ Reducer::Reducer(std::vector<NamedTensor> parameters, std::shared_ptr<ProcessGro
       group_(std::move(group)),
       ours_(is_ours(*group_)),
       alone_(ours_ && group_->size() == 1),
+      failure_(group_->rank()),
       store_(std::move(parameters), options_.bucket_dtype),
+      report_(described(store_), slot_bytes(store_), options_.caps),
       use_(options_.graph, store_.parameter_count()),
+      launcher_(group_, failure_, this),
       divisor_(group_->size()) {
   // Before any backward pass has shown the order, one bucket for each dtype and device: the first iteration only
   // learns. Where the order may differ each time there is nothing to learn.
   store_.arrange(plan_initial_buckets(store_.specs(), rebuilds() ? BucketCaps{kUnlimitedBucketBytes} : options_.caps));
-  first_bucket_sizes_ = bucket_sizes();
+  report_.set_first_plan(store_.plan());
   begin_iteration();
 }
 
 Reducer::~Reducer() {
   if (!owner_.is_current()) return;
-  detach();
-  if (under_way() && !failed_) {
-    fail(std::make_exception_ptr(AbortedError(concat("DistributedDataParallel was destroyed on rank ", group_->rank(),
-                                                     " before its gradients were reduced."))),
-         "its destruction");
-  }
-  lanes_.clear();  // joins the threads before their groups go
-}
-
-void Reducer::detach() noexcept {
-  for (std::size_t i = 0; i < accumulators_.size(); ++i) accumulators_[i]->del_post_hook(hook_keys_[i]);
-  accumulators_.clear();
-  hook_keys_.clear();
+  hooks_on_parameters_.clear();
+  if (!iteration_.under_way() || failure_.happened()) return;
+  const std::string reason =
+      concat("DistributedDataParallel was destroyed on rank ", group_->rank(), " before its gradients were reduced.");
+  failure_.report(std::make_exception_ptr(AbortedError(reason)), "its destruction");
 }
 
 void Reducer::attach() {
-  detach();
+  MutexLock lock(mutex_);
+  attach_hooks();
+}
+
+void Reducer::attach_hooks() {
+  hooks_on_parameters_.clear();
   for (std::size_t i = 0; i < store_.parameter_count(); ++i) {
-    auto accumulator = torch::autograd::impl::grad_accumulator(store_.parameter(i));
-    using Variables = torch::autograd::variable_list;
-    auto hook =
-        std::make_unique<torch::autograd::utils::LambdaPostHook>([this, i](const Variables& outputs, const Variables&) {
-          on_gradient(i);
-          return outputs;
-        });
-    hook_keys_.push_back(accumulator->add_post_hook(std::move(hook)));
-    accumulators_.push_back(std::move(accumulator));
+    hooks_on_parameters_.emplace_back(store_.parameter(i), [this, i] { on_gradient(i); });
   }
 }
 
-std::shared_ptr<ProcessGroup> Reducer::duplicate_of(const std::shared_ptr<ProcessGroup>& group) {
-  std::shared_ptr<ProcessGroup> duplicate = group->dup();
-  aborted_with_us_.push_back(duplicate != nullptr ? duplicate : group);
-  return duplicate;
-}
-
 std::shared_ptr<ProcessGroup> Reducer::another_group() {
-  MutexLock lock(mutex_);
-  std::shared_ptr<ProcessGroup> duplicate = duplicate_of(group_);
+  std::shared_ptr<ProcessGroup> duplicate = failure_.duplicate(group_);
   return duplicate != nullptr ? duplicate : group_;
 }
 
 void Reducer::start() {
   MutexLock lock(mutex_);
   if (control_ != nullptr) return;
-  std::shared_ptr<ProcessGroup> control = duplicate_of(group_);
-  if (control != nullptr) {
-    if (options_.lanes == 0) routes_here_.push_back({group_, duplicate_of(group_)});
-    for (int number = 0; number < options_.lanes; ++number) {
-      lanes_.push_back(std::make_unique<Lane>(number, std::vector<LaneScope::Route>{{group_, duplicate_of(group_)}}));
-    }
-  }
+  std::shared_ptr<ProcessGroup> control = failure_.duplicate(group_);
+  if (control != nullptr) launcher_.start(options_.lanes);
   control_ = control != nullptr ? std::move(control) : group_;
-  duplicate_hook_groups();
+  use_hook(hook_);
 }
 
 void Reducer::prepare_memory() {
@@ -105,55 +97,57 @@ void Reducer::prepare_memory() {
   if (!idle()) store_.allocate(*control_);
 }
 
+void Reducer::require_outside_hook(const char* what) const {
+  if (!HookScope::is_inside(this)) return;
+  throw InvalidArgument(concat(what, " of a DistributedDataParallel was called in its own communication hook on rank ",
+                               group_->rank(), "; call it after the backward pass, which waits for the hook."));
+}
+
 void Reducer::before_forward() {
   owner_.require_current("A DistributedDataParallel");
   MutexLock lock(mutex_);
-  if (failed_) throw_failure();
-  marks_.forward = Clock::now();
+  if (failure_.happened()) throw_failure();
+  iteration_.mark_forward();
   try {
     require_finished();
-    require_own_accumulators();
+    follow_parameters();
     adopt_replacement();
   } catch (...) {
     fail_and_throw("its next forward");
   }
   if (control_ == nullptr || idle()) return;
   store_.allocate(*control_);
-  if (!rebuilt_ && (order_loaded_ || (rebuilds() && iteration_ > 0))) rebuild();
+  if (!rebuilt_ && (order_loaded_ || (rebuilds() && iteration_.number() > 0))) rebuild();
 }
 
-bool Reducer::under_way() const { return expecting_ && std::find(ready_.begin(), ready_.end(), true) != ready_.end(); }
-
-void Reducer::require_finished() {
-  if (!under_way()) return;
-  const auto missing = missing_parameters();
+void Reducer::require_finished() const {
+  if (!iteration_.under_way()) return;
+  std::vector<std::string> missing;
+  for (const std::size_t parameter : iteration_.missing()) missing.push_back(concat("'", store_.name(parameter), "'"));
   throw InvalidArgument(concat(
       "The reduction of the iteration before did not finish on rank ", group_->rank(), " of ", group_->size(), ": ",
       missing.size(), " of ", store_.parameter_count(), " parameters got no gradient: ", join(missing, ", "),
       ". Every parameter that needs a gradient must take part in the loss on every rank, unless find_unused_parameters "
-      "is set and all outputs of forward() take part; and backward must run once for each synchronized forward; use "
-      "no_sync() to accumulate."));
+      "is set; and backward must run once for each synchronized forward; use no_sync() to accumulate."));
 }
 
-// Autograd makes a parameter a new accumulator, without our hook, when its dtype or device changes: its gradients would
-// silently stay local.
-void Reducer::require_own_accumulators() const {
-  // Mixed precision changes them for each pass, and attaches us again.
-  if (options_.on_pass) return;
-  for (std::size_t i = 0; i < accumulators_.size(); ++i) {
-    if (torch::autograd::impl::try_get_grad_accumulator(store_.parameter(i)) == accumulators_[i]) continue;
-    throw InvalidArgument(concat("Parameter '", store_.name(i),
-                                 "' changed its dtype or device after DistributedDataParallel was made, on rank ",
-                                 group_->rank(), "; change the module first, then wrap it."));
+// Autograd makes a parameter a new accumulator, without our hook, when its tensor is replaced by one of another dtype
+// or device, and sometimes when it is not (torch::load() into the module): its gradients would silently stay local.
+void Reducer::follow_parameters() {
+  // Mixed precision changes the accumulators for each pass, and attaches us again.
+  const bool lowered = options_.on_pass != nullptr;
+  bool followed = true;
+  for (std::size_t i = 0; i < hooks_on_parameters_.size(); ++i) {
+    const at::Tensor& parameter = store_.parameter(i);
+    if (!store_.fits(i, lowered)) {
+      throw InvalidArgument(concat("Parameter '", store_.name(i), "' is ", parameter.scalar_type(), parameter.sizes(),
+                                   " on ", parameter.device(), " on rank ", group_->rank(),
+                                   ", but had another dtype, device or other sizes when DistributedDataParallel was "
+                                   "made; change the module (or load it from a file) first, then wrap it."));
+    }
+    followed = followed && hooks_on_parameters_[i].is_of(parameter);
   }
-}
-
-std::vector<std::string> Reducer::missing_parameters() const {
-  std::vector<std::string> names;
-  for (std::size_t i = 0; i < ready_.size(); ++i) {
-    if (!ready_[i]) names.push_back(concat("'", store_.name(i), "'"));
-  }
-  return names;
+  if (!followed && !lowered) attach_hooks();
 }
 
 // Once, before the second synchronized forward: buckets in the order in which gradients became ready on rank 0. Before
@@ -168,20 +162,14 @@ void Reducer::rebuild() {
   store_.make_gradients_private();
   store_.arrange(plan_buckets(ordered, options_.caps));
   rebuilt_ = true;
+  report_.set_rebuilt_plan(store_.plan(), ready_order_);
   begin_iteration();
 }
 
-std::vector<std::string> Reducer::bucket_order() const {
-  MutexLock lock(mutex_);
-  std::vector<std::string> names;
-  if (!rebuilt_) return names;
-  for (const std::int64_t index : ready_order_) names.push_back(store_.name(static_cast<std::size_t>(index)));
-  return names;
-}
-
 void Reducer::set_bucket_order(const std::vector<std::string>& names) {
+  require_between_passes("set_bucket_order()");
   MutexLock lock(mutex_);
-  if (iteration_ > 0 || under_way()) {
+  if (iteration_.number() > 0 || iteration_.under_way()) {
     throw InvalidArgument("set_bucket_order() was called after the first synchronized backward pass; call it before.");
   }
   std::vector<std::int64_t> order;
@@ -204,17 +192,11 @@ void Reducer::set_bucket_order(const std::vector<std::string>& names) {
 }
 
 void Reducer::begin_iteration() {
-  expecting_ = false;
-  pass_begun_ = false;
-  joined_ = false;
   reducing_ = false;
-  next_bucket_ = 0;
-  watched_pass_ = -1;
-  ready_.assign(store_.parameter_count(), false);
-  pending_.resize(store_.bucket_count());
-  for (std::size_t i = 0; i < pending_.size(); ++i) pending_[i] = store_.members(i).size();
-  flights_.clear();
-  flights_.resize(store_.bucket_count());
+  iteration_.reset(store_.plan());
+  launcher_.expect(store_.bucket_count());
+  fillings_.clear();
+  fillings_.resize(store_.bucket_count());
 }
 
 void Reducer::set_participants(int divisor, bool new_rank) {
@@ -223,91 +205,42 @@ void Reducer::set_participants(int divisor, bool new_rank) {
   if (new_rank) use_.expect_new_rank();
 }
 
-void Reducer::expect_backward() {
-  MutexLock lock(mutex_);
-  expecting_ = true;
-}
-
-void Reducer::expect_backward_through(const std::vector<at::Tensor>& outputs) {
+void Reducer::expect_backward(const std::vector<at::Tensor>& outputs) {
   {
     MutexLock lock(mutex_);
-    use_.search(outputs, accumulators_);
+    iteration_.expect();
   }
   for (const at::Tensor& output : outputs) {
     // A leaf would keep the hook for ever, and a parameter among the outputs has one of its own.
     if (!output.defined() || !output.requires_grad() || output.is_leaf()) continue;
     output.register_hook([weak = weak_from_this()](const at::Tensor&) {
-      const auto reducer = weak.lock();
-      if (reducer == nullptr) return;
-      MutexLock lock(reducer->mutex_);
-      if (reducer->failed_) return;
-      reducer->expecting_ = true;
-      reducer->watch_pass();
-      reducer->begin_pass();
+      if (const auto reducer = weak.lock()) reducer->on_output();
     });
   }
 }
 
-void Reducer::fail(std::exception_ptr error, const std::string& where) {
-  {
-    MutexLock lock(failure_mutex_);
-    if (failure_ != nullptr) return;
-    failure_ = error;
-    failed_ = true;
-  }
-  std::string what;
-  try {
-    std::rethrow_exception(std::move(error));
-  } catch (const std::exception& caught) {
-    what = describe(caught);
-  } catch (...) {
-    what = "an exception that is no std::exception";
-  }
-  const std::string reason =
-      concat("DistributedDataParallel on rank ", group_->rank(), " failed in ", where, ": ", what);
-  log::error(reason);
-  // Among them, without duplicates, the user's own group: its sequence is out of step with the other ranks' now.
-  for (const auto& group : aborted_with_us_) group->abort(reason);
+// Gradients leave the buckets: on shared memory a stalled peer may still write into those.
+void Reducer::leave_buckets() {
+  launcher_.give_up();
+  store_.make_gradients_private();
 }
 
-// The caller holds mutex_. Gradients leave the buckets first: on shared memory a stalled peer may still write into
-// those.
 void Reducer::throw_failure() {
-  running_.wait();
-  follow_lanes();
-  store_.make_gradients_private();
-  std::exception_ptr failure;
-  {
-    MutexLock lock(failure_mutex_);
-    failure = failure_;
-  }
+  leave_buckets();
+  const std::exception_ptr failure = failure_.first();
   if (options_.rethrow) options_.rethrow(failure);
   std::rethrow_exception(failure);
 }
 
 void Reducer::fail_and_throw(const std::string& where) {
-  fail(std::current_exception(), where);
+  failure_.report(std::current_exception(), where);
   throw_failure();
 }
 
-std::uint32_t Reducer::iterations() const {
-  MutexLock lock(mutex_);
-  return iteration_;
-}
-
-std::uint64_t Reducer::payload_bytes() const {
-  MutexLock lock(mutex_);
-  std::uint64_t bytes = 0;
-  // Hooks that run between hosts alone count where they run.
-  for (const auto& group : aborted_with_us_) bytes += network_payload_bytes(*group);
-  return bytes;
-}
-
-std::vector<std::vector<std::size_t>> Reducer::plan() const {
-  MutexLock lock(mutex_);
-  std::vector<std::vector<std::size_t>> plan;
-  for (std::size_t i = 0; i < store_.bucket_count(); ++i) plan.push_back(store_.members(i));
-  return plan;
+void Reducer::report(DdpLoggingData& data) const {
+  report_.fill(data);
+  data.payload_bytes = failure_.payload_bytes();
+  data.error = failure_.description();
 }
 
 }  // namespace gradwire::internal

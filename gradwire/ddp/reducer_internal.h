@@ -4,10 +4,8 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <torch/csrc/autograd/function.h>
 
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -18,11 +16,15 @@
 
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/process.h"
+#include "gradwire/ddp/accumulator_hook_internal.h"
+#include "gradwire/ddp/bucket_launcher_internal.h"
 #include "gradwire/ddp/bucket_store_internal.h"
 #include "gradwire/ddp/comm_hook.h"
-#include "gradwire/ddp/lane_internal.h"
+#include "gradwire/ddp/failure_internal.h"
+#include "gradwire/ddp/iteration_internal.h"
 #include "gradwire/ddp/logging_data.h"
 #include "gradwire/ddp/parameter_use_internal.h"
+#include "gradwire/ddp/reduction_report_internal.h"
 
 namespace gradwire::internal {
 
@@ -51,7 +53,8 @@ struct ReducerOptions {
 // accumulate are not copied at all.
 //
 // Threads: on_gradient() and finish() run on autograd's threads, the rest on the user's; one lock serializes them.
-// Hooks run on lanes, outside that lock.
+// Hooks run on lanes, outside that lock, or under it on the thread of the backward pass. Questions (the const
+// functions) never take it, so that hooks may ask them.
 class Reducer final : public std::enable_shared_from_this<Reducer> {
  public:
   Reducer(std::vector<NamedTensor> parameters, std::shared_ptr<ProcessGroup> group, ReducerOptions options);
@@ -59,13 +62,12 @@ class Reducer final : public std::enable_shared_from_this<Reducer> {
   ~Reducer();
 
   // Puts a hook on every parameter's gradient; again after the parameters have changed their types.
-  void attach();
-  void detach() noexcept;
+  void attach() GRADWIRE_EXCLUDES(mutex_);
 
   // Collective, once: makes the duplicates of the group, one for control and one a lane.
-  void start();
+  void start() GRADWIRE_EXCLUDES(mutex_);
   // Collective, once, after start(): gets the memory of the buckets; before_forward() does it otherwise.
-  void prepare_memory();
+  void prepare_memory() GRADWIRE_EXCLUDES(mutex_);
   bool started() const noexcept { return control_ != nullptr; }
   // The group for what DDP itself has to say; after start().
   ProcessGroup& control() const noexcept { return *control_; }
@@ -76,167 +78,115 @@ class Reducer final : public std::enable_shared_from_this<Reducer> {
   // Whether there is nobody to communicate with.
   bool alone() const noexcept { return alone_; }
 
-  // Collective in the groups that the hook names. Throws InvalidArgument when there is a hook or a backward pass was
-  // synchronized already.
-  void set_hook(std::shared_ptr<CommHook> hook);
+  // Collective in the groups that the hook names. Throws InvalidArgument when there is a hook, a backward pass was
+  // synchronized already, or one runs (a hook calls it).
+  void set_hook(std::shared_ptr<CommHook> hook) GRADWIRE_EXCLUDES(mutex_);
 
   // Another hook, null for none, from the next before_forward() on, which is collective in the groups that it names.
   // Throws InvalidArgument within a backward pass, also when a hook calls it.
-  void replace_hook(std::shared_ptr<CommHook> hook);
+  void replace_hook(std::shared_ptr<CommHook> hook) GRADWIRE_EXCLUDES(mutex_);
+
+  // Throws InvalidArgument when a hook of this object runs on this thread: `what` would wait for that hook.
+  void require_outside_hook(const char* what) const;
 
   // Throws the first failure again; throws when the reduction before did not finish, with the names of the parameters
   // that got no gradient. Then gets ready for another one (collective the first two times: memory, and the order of the
   // buckets).
-  void before_forward();
+  void before_forward() GRADWIRE_EXCLUDES(mutex_);
   // Who takes part in the next iteration: what sums are divided by, and whether a rank does for the first time; the
   // same on all ranks.
-  void set_participants(int divisor, bool new_rank);
-  // The next backward pass is synchronized.
-  void expect_backward();
+  void set_participants(int divisor, bool new_rank) GRADWIRE_EXCLUDES(mutex_);
+  // The next backward pass is synchronized, and every one that comes through one of `outputs`.
+  void expect_backward(const std::vector<at::Tensor>& outputs) GRADWIRE_EXCLUDES(mutex_);
   // Instead of a backward pass: takes part in the others' with zeros, and gets the averages. Throws what a backward
   // pass would.
-  void shadow_backward();
-  // Calls expect_backward() when a backward pass comes through one of `outputs`, and looks at the start of the pass for
-  // parameters that it will bring no gradient.
-  void expect_backward_through(const std::vector<at::Tensor>& outputs);
+  void shadow_backward() GRADWIRE_EXCLUDES(mutex_);
 
-  // Ends this rank's part with a reason that the other ranks get; the first one stays.
-  void fail(std::exception_ptr error, const std::string& where);
-
-  // The names of the parameters in the order of their buckets, as rank 0 found it; empty before that.
-  std::vector<std::string> bucket_order() const;
   // Begins with this order instead of finding one. Takes effect at the next before_forward(), where rank 0's counts.
   // Throws InvalidArgument when it is not an order of the parameters, or a backward pass was synchronized already.
-  void set_bucket_order(const std::vector<std::string>& names);
+  void set_bucket_order(const std::vector<std::string>& names) GRADWIRE_EXCLUDES(mutex_);
 
-  // What happened so far, for tests and logs.
-  std::uint32_t iterations() const;
-  std::vector<std::vector<std::size_t>> plan() const;
+  // What happened so far, for tests and logs. From any thread, also in a hook.
+  std::uint32_t iterations() const { return report_.iterations(); }
+  BucketPlan plan() const { return report_.plan(); }
+  // The names of the parameters in the order of their buckets, as rank 0 found it; empty before that.
+  std::vector<std::string> bucket_order() const { return report_.bucket_order(); }
   // network_payload_bytes() of all groups that carry gradients or DDP's own calls, together.
-  std::uint64_t payload_bytes() const;
-  // Fill in what it knows of the parameters, and of what happened.
-  void describe_parameters(DdpLoggingData& data) const;
+  std::uint64_t payload_bytes() const { return failure_.payload_bytes(); }
   void report(DdpLoggingData& data) const;
 
  private:
-  using Clock = std::chrono::steady_clock;
-  // When what happened in an iteration.
-  struct Marks {
-    Clock::time_point forward, backward, first_launch, last_gradient;
-  };
-  // A bucket from its launch to the end of the iteration.
-  struct Flight {
-    at::Tensor result;           // what becomes the gradients; undefined until it is known
-    Future future;               // without lanes: still under way
-    std::shared_ptr<Work> work;  // without lanes: kept until its end; a user's group may hold it nowhere
-    at::Tensor sparse;           // this rank's gradient, of a sparse bucket; undefined: no entries
-    Clock::time_point end;       // when the result was known
-    StreamFence filled;          // the streams that wrote this rank's gradients; of a bucket on a device, as the next
-    StreamFence reduced;         // the streams that made the result
+  // What a bucket's gradients leave on their way into it.
+  struct Filling {
+    StreamFence filled;
+    at::Tensor sparse;  // this rank's gradient, of a sparse bucket; undefined: no entries
   };
 
-  void begin_pass();
-  void end_of_learning();
-  void on_gradient(std::size_t parameter);
-  void take_gradient(std::size_t parameter);
-  void take_absent(std::size_t parameter);
-  void store_gradient(std::size_t parameter);
-  void store_zeros(std::size_t parameter);
-  void store_sparse(std::size_t parameter);
-  void require_storable(std::size_t parameter, const at::Tensor& grad, const at::Tensor& slot) const;
-  void launch_ready();
-  bool launch_next();
-  void launch(std::size_t bucket);
-  at::Device device_of(std::size_t bucket) const;
-  void follow_gradients(std::size_t bucket);
-  void mark_reduced(std::size_t bucket);
-  void follow_lanes();
-  void run_on_lane(std::size_t bucket, Lane& lane, const CallTag& tag);
-  void reduce_on_lane(std::size_t bucket, Lane& lane, const CallTag& tag);
-  void run_here(std::size_t bucket);
-  Future run_hook(std::size_t bucket, ProcessGroup& group, std::uint32_t iteration);
-  at::Tensor reduce_plain(std::size_t bucket, ProcessGroup& group);
-  at::Tensor reduce_sparse(std::size_t bucket, ProcessGroup& group, const CallTag& tag);
-  at::Tensor plain_result(std::size_t bucket);
-  bool divides_after() const noexcept { return options_.bucket_dtype.has_value(); }
-  ReduceOp plain_op() const;
-  at::Tensor checked(std::size_t bucket, at::Tensor result) const;
-  void keep_result(std::size_t bucket, at::Tensor result);
-  void await_here();
-  void finish();
-  void write_back();
-  void write_back(std::size_t bucket);
-  void count_times();
-  void begin_iteration();
-  void rebuild();
+  void attach_hooks() GRADWIRE_REQUIRES(mutex_);
+  void on_output() GRADWIRE_EXCLUDES(mutex_);
+  void begin_pass(std::optional<std::size_t> parameter) GRADWIRE_REQUIRES(mutex_);
+  bool pass_reaches(std::size_t parameter) const GRADWIRE_REQUIRES(mutex_);
+  void end_of_learning() GRADWIRE_EXCLUDES(mutex_);
+  void on_gradient(std::size_t parameter) GRADWIRE_EXCLUDES(mutex_);
+  void take_gradient(std::size_t parameter) GRADWIRE_REQUIRES(mutex_);
+  void take_absent(std::size_t parameter) GRADWIRE_REQUIRES(mutex_);
+  void store_gradient(std::size_t parameter) GRADWIRE_REQUIRES(mutex_);
+  void store_zeros(std::size_t parameter) GRADWIRE_REQUIRES(mutex_);
+  void store_sparse(std::size_t parameter) GRADWIRE_REQUIRES(mutex_);
+  void require_storable(std::size_t parameter, const at::Tensor& grad, const at::Tensor& slot) const
+      GRADWIRE_REQUIRES(mutex_);
+  void warn_of_graph(const at::Tensor& grad) GRADWIRE_REQUIRES(mutex_);
+  void launch_ready() GRADWIRE_REQUIRES(mutex_);
+  bool launch_next() GRADWIRE_REQUIRES(mutex_);
+  BucketJob job_of(std::size_t bucket) GRADWIRE_REQUIRES(mutex_);
+  void finish() GRADWIRE_EXCLUDES(mutex_);
+  std::vector<BucketResult> await_results() GRADWIRE_REQUIRES(mutex_);
+  void write_back(std::size_t bucket, const at::Tensor& average) GRADWIRE_REQUIRES(mutex_);
+  void end_iteration(const std::vector<BucketResult>& results) GRADWIRE_REQUIRES(mutex_);
+  void begin_iteration() GRADWIRE_REQUIRES(mutex_);
+  void rebuild() GRADWIRE_REQUIRES(mutex_);
+  void adopt_replacement() GRADWIRE_REQUIRES(mutex_);
+  void use_hook(std::shared_ptr<CommHook> hook) GRADWIRE_REQUIRES(mutex_);
+  void follow_parameters() GRADWIRE_REQUIRES(mutex_);
+  void require_finished() const GRADWIRE_REQUIRES(mutex_);
+  void require_between_passes(const char* what) const;
+  void watch_pass() GRADWIRE_REQUIRES(mutex_);
+  void backward_failed(const std::exception_ptr& error) GRADWIRE_EXCLUDES(mutex_);
+  void leave_buckets() GRADWIRE_REQUIRES(mutex_);
+  [[noreturn]] void throw_failure() GRADWIRE_REQUIRES(mutex_);
+  [[noreturn]] void fail_and_throw(const std::string& where) GRADWIRE_REQUIRES(mutex_);
   bool rebuilds() const noexcept { return options_.graph != GraphKind::searched; }
-  void adopt_replacement();
-  void duplicate_hook_groups();
-  CallTag tag_of(std::size_t bucket) const noexcept;
-  std::shared_ptr<ProcessGroup> duplicate_of(const std::shared_ptr<ProcessGroup>& group);
-  void require_own_accumulators() const;
-  void require_finished();
-  bool under_way() const;
-  void watch_pass();
-  void backward_failed(const std::exception_ptr& error);
-  [[noreturn]] void throw_failure();
-  void fail_and_throw(const std::string& where);
-  std::vector<std::string> missing_parameters() const;
-  int usable_lanes() const noexcept;
-  std::vector<std::size_t> bucket_sizes() const;
-  bool idle() const noexcept { return alone_ && hook_ == nullptr; }
+  bool divides_after() const noexcept { return options_.bucket_dtype.has_value(); }
+  bool idle() const noexcept GRADWIRE_REQUIRES(mutex_) { return alone_ && hook_ == nullptr; }
 
   const ReducerOptions options_;
   const std::shared_ptr<ProcessGroup> group_;
   const bool ours_;   // one of gradwire's own backends
   const bool alone_;  // one rank over one of them: nothing to communicate
   OwnerProcess owner_;
+  Failure failure_;
+  std::atomic<bool> reducing_{false};      // the synchronized backward pass has begun
+  std::shared_ptr<ProcessGroup> control_;  // set once, by start(), before any pass
 
   mutable Mutex mutex_;
-  BucketStore store_;
-  ParameterUse use_;
-  std::shared_ptr<CommHook> hook_;
-  std::optional<std::shared_ptr<CommHook>> replacement_;  // waits for the next before_forward()
-  std::uint8_t hooks_before_ = 0;                         // modulo 256; the ranks compare it
-  std::atomic<bool> reducing_{false};                     // the synchronized backward pass has begun
-  std::shared_ptr<ProcessGroup> control_;
-  std::vector<std::unique_ptr<Lane>> lanes_;
-  // Without lanes, over a group that has duplicates: where the backward thread leads a hook's calls. Empty without
-  // duplicates.
-  std::vector<LaneScope::Route> routes_here_;
-  // All groups that carry gradients or DDP's own calls: duplicates, or what has none. An error aborts them.
-  std::vector<std::shared_ptr<ProcessGroup>> aborted_with_us_;
-
-  // Of the iteration.
-  bool expecting_ = false;
-  bool pass_begun_ = false;
-  bool joined_ = false;  // this iteration is another rank's
-  int divisor_ = 1;
-  bool rebuilt_ = false;
-  std::uint32_t iteration_ = 0;
-  int watched_pass_ = -1;
-  std::size_t next_bucket_ = 0;
-  std::vector<std::size_t> pending_;       // gradients that each bucket still waits for
-  std::vector<bool> ready_;                // by parameter
-  std::vector<std::int64_t> ready_order_;  // of the first iteration, or loaded; after the rebuild: of the buckets
-  bool order_loaded_ = false;
-  std::vector<Flight> flights_;  // by bucket
-  PendingCount running_;         // buckets on lanes
-  int mixed_pass_ = -1;          // the pass that options_.on_pass knows of
-
-  // For report().
-  Marks marks_;
-  DdpTimes last_times_, total_times_;
-  std::uint32_t timed_ = 0;  // iterations in total_times_
-  std::vector<std::size_t> gradient_order_, last_gradient_order_;
-  std::vector<std::size_t> first_bucket_sizes_;
-
-  mutable Mutex failure_mutex_;
-  std::exception_ptr failure_ GRADWIRE_GUARDED_BY(failure_mutex_);
-  std::atomic<bool> failed_{false};
-
-  std::vector<c10::intrusive_ptr<torch::autograd::Node>> accumulators_;  // autograd itself holds them weakly
-  std::vector<std::uintptr_t> hook_keys_;
+  BucketStore store_ GRADWIRE_GUARDED_BY(mutex_);
+  ReductionReport report_;  // has a lock of its own
+  ParameterUse use_ GRADWIRE_GUARDED_BY(mutex_);
+  BucketLauncher launcher_ GRADWIRE_GUARDED_BY(mutex_);
+  Iteration iteration_ GRADWIRE_GUARDED_BY(mutex_);
+  std::vector<Filling> fillings_ GRADWIRE_GUARDED_BY(mutex_);  // by bucket
+  std::vector<AccumulatorHook> hooks_on_parameters_ GRADWIRE_GUARDED_BY(mutex_);
+  std::shared_ptr<CommHook> hook_ GRADWIRE_GUARDED_BY(mutex_);
+  // Waits for the next before_forward().
+  std::optional<std::shared_ptr<CommHook>> replacement_ GRADWIRE_GUARDED_BY(mutex_);
+  std::uint8_t hooks_before_ GRADWIRE_GUARDED_BY(mutex_) = 0;  // modulo 256; the ranks compare it
+  int divisor_ GRADWIRE_GUARDED_BY(mutex_) = 1;
+  bool rebuilt_ GRADWIRE_GUARDED_BY(mutex_) = false;
+  // Of the first iteration, or loaded; after the rebuild: of the buckets.
+  std::vector<std::int64_t> ready_order_ GRADWIRE_GUARDED_BY(mutex_);
+  bool order_loaded_ GRADWIRE_GUARDED_BY(mutex_) = false;
+  int mixed_pass_ GRADWIRE_GUARDED_BY(mutex_) = -1;  // the pass that options_.on_pass knows of
+  bool warned_of_graph_ GRADWIRE_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace gradwire::internal

@@ -19,7 +19,7 @@ namespace {
 
 using Numbers = std::vector<std::int64_t>;
 
-constexpr std::size_t kMaxSettings = 8;
+constexpr std::size_t kMaxSettings = 9;
 constexpr std::size_t kDescribedDims = 8;  // dimensions that a message shows
 // What a rank tells of the parameter at which it differs: its number, whether it has it, dtype and need of a gradient,
 // dim, sizes, strides.

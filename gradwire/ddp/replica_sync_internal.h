@@ -20,7 +20,7 @@ struct NamedTensor {
   bool sparse = false;  // its gradients are
 };
 
-// A setting that must be the same on all ranks; at most 8.
+// A setting that must be the same on all ranks; at most 9.
 struct NamedSetting {
   std::string name;
   std::int64_t value = 0;

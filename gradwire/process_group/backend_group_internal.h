@@ -11,6 +11,7 @@
 #include "gradwire/backend/backend.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/process.h"
+#include "gradwire/process_group/closable.h"
 #include "gradwire/process_group/duplicate_list_internal.h"
 #include "gradwire/process_group/ordered_calls_internal.h"
 #include "gradwire/process_group/point_to_point_internal.h"
@@ -34,7 +35,7 @@ namespace gradwire::internal {
 // End. A Work keeps its group alive. A group that is let go with work under way (only futures are left of it) aborts
 // that work: its futures fail with AbortedError, and ranks that need this one's part with PeerError. shutdown()
 // finishes it instead; it refuses what then-callbacks would start meanwhile.
-class BackendGroup final : public ProcessGroup {
+class BackendGroup final : public ProcessGroup, public Closable {
  public:
   // `channel` owns what it needs of its backend. `store` is where split() makes its rendezvous; null: no split. It is
   // this group's alone.
@@ -43,6 +44,7 @@ class BackendGroup final : public ProcessGroup {
 
   void abort(const std::string& reason) override;
   void shutdown() override;
+  bool is_open() const override;
 
  protected:
   std::string get_backend_name() const override { return backend_name_; }

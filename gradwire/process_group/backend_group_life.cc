@@ -133,6 +133,11 @@ void BackendGroup::shutdown() {
   duplicates_.clear();
 }
 
+bool BackendGroup::is_open() const {
+  MutexLock lock(mutex_);
+  return channel_ != nullptr;
+}
+
 std::shared_ptr<ProcessGroup> BackendGroup::do_dup() {
   const std::shared_ptr<Channel> origin = channel("dup");
   std::unique_ptr<Channel> made;

@@ -190,4 +190,6 @@ void DeviceGroup::shutdown() {
   duplicates_.clear();
 }
 
+bool DeviceGroup::is_open() const { return gradwire::is_open(*cpu_); }
+
 }  // namespace gradwire::internal

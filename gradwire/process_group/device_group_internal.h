@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "gradwire/base/mutex.h"
+#include "gradwire/process_group/closable.h"
 #include "gradwire/process_group/duplicate_list_internal.h"
 #include "gradwire/process_group/process_group.h"
 #include "gradwire/store/store.h"
@@ -22,7 +23,7 @@ namespace gradwire::internal {
 // Each call goes to the group that serves its tensors; all tensors of a call are in one place. Calls without tensors
 // (barrier, monitored_barrier) go to the CPU's group, and say nothing of what a device has queued. Each of the two has
 // an order of its own. Thread-safe.
-class DeviceGroup final : public ProcessGroup {
+class DeviceGroup final : public ProcessGroup, public Closable {
  public:
   // Makes the device's group of `rank` of `size` ranks that meet in `store`, whose keys are its alone.
   using Maker = std::function<std::shared_ptr<ProcessGroup>(const std::shared_ptr<Store>& store, int rank, int size,
@@ -35,6 +36,7 @@ class DeviceGroup final : public ProcessGroup {
   bool supports(c10::DeviceType device) const override;
   void abort(const std::string& reason) override;
   void shutdown() override;
+  bool is_open() const override;
 
  protected:
   std::string get_backend_name() const override { return on_device_->name(); }

@@ -13,13 +13,14 @@
 #include "gradwire/process_group/c10d/c10d_call_internal.h"
 #include "gradwire/process_group/c10d/c10d_dialect_internal.h"
 #include "gradwire/process_group/c10d/from_c10d.h"
+#include "gradwire/process_group/closable.h"
 #include "gradwire/process_group/duplicate_list_internal.h"
 
 namespace gradwire::internal {
 
 // A group over one engine. What outlives it are calls whose futures alone are held: letting go of the group aborts
 // them. In a forked child nothing of the engine is touched.
-class GroupOverC10d final : public ProcessGroup {
+class GroupOverC10d final : public ProcessGroup, public Closable {
  public:
   using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
 
@@ -29,6 +30,7 @@ class GroupOverC10d final : public ProcessGroup {
   bool supports(c10::DeviceType device) const override;
   void abort(const std::string& reason) override;
   void shutdown() override;
+  bool is_open() const override;
 
  protected:
   std::string get_backend_name() const override { return name_; }

@@ -201,6 +201,11 @@ void GroupOverC10d::shutdown() {
   let_go(std::move(engine));
 }
 
+bool GroupOverC10d::is_open() const {
+  MutexLock lock(mutex_);
+  return backend_ != nullptr;
+}
+
 std::shared_ptr<GroupOverC10d> GroupOverC10d::make_group(const char* operation, int color,
                                                          const std::vector<int>& members) {
   const BackendPtr origin = engine(operation);

@@ -186,6 +186,8 @@ void HybridGroup::shutdown() {
   state_->duplicates.clear();
 }
 
+bool HybridGroup::is_open() const { return gradwire::is_open(*groups_.everyone); }
+
 std::shared_ptr<ProcessGroup> HybridGroup::do_dup() {
   Groups made;
   in_turn("dup", [&](Call& call) {

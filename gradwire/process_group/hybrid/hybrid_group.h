@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "gradwire/process_group/closable.h"
 #include "gradwire/process_group/process_group.h"
 
 namespace gradwire {
@@ -38,7 +39,7 @@ struct Outputs;
 // Calls, deadlines and Works are as of any group of ours: one sequence, on one worker thread or at once. After an error
 // in a call the group is at its end on this rank: the groups below are aborted with its reason, so that the other ranks
 // get it too where those groups can tell them, and every later call fails with it.
-class HybridGroup final : public ProcessGroup {
+class HybridGroup final : public ProcessGroup, public Closable {
  public:
   // Collective over `everyone`, all ranks over an engine that crosses hosts; `local` is the ranks of this rank's host,
   // in the order that they have in `everyone`. Makes the groups between hosts by everyone->split(). Both groups belong
@@ -62,6 +63,7 @@ class HybridGroup final : public ProcessGroup {
   bool supports(c10::DeviceType device) const override;
   void abort(const std::string& reason) override;
   void shutdown() override;
+  bool is_open() const override;
 
  protected:
   std::string get_backend_name() const override { return "hybrid"; }

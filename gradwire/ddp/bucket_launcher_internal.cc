@@ -1,0 +1,271 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/ddp/bucket_launcher_internal.h"
+
+#include <ATen/Functions.h>
+#include <ATen/ThreadLocalState.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/StreamGuard.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "gradwire/base/error.h"
+#include "gradwire/base/strings.h"
+#include "gradwire/base/trace.h"
+#include "gradwire/ddp/hook_scope_internal.h"
+#include "gradwire/ddp/run_hook_internal.h"
+#include "gradwire/ddp/sparse_gradient_internal.h"
+
+namespace gradwire::internal {
+namespace {
+
+bool routed(const std::vector<LaneScope::Route>& routes, const std::shared_ptr<ProcessGroup>& group) {
+  return std::any_of(routes.begin(), routes.end(), [&](const auto& route) { return route.original == group; });
+}
+
+// The current stream of the bucket's device goes on when the gradients are there.
+void follow_gradients(const BucketJob& job) {
+  job.filled.wait();
+  keep_for_current_stream(job.buffer);
+  keep_for_current_stream(job.sparse);
+}
+
+at::Tensor divided(const BucketJob& job) {
+  at::Tensor buffer = job.buffer;
+  if (job.divide) buffer.div_(job.divisor);
+  return buffer;
+}
+
+std::shared_ptr<Work> start_plain(const BucketJob& job, ProcessGroup& group, bool async) {
+  AllReduceOptions options;
+  options.async = async;
+  options.op = job.op;
+  if (async) options.tag = job.tag;
+  return group.all_reduce({job.buffer}, options);
+}
+
+at::Tensor reduce_sparse(const BucketJob& job, ProcessGroup& group, const CallTag& tag) {
+  const at::Tensor& parameter = job.layout->parameters.front();
+  return average_sparse(group, job.sparse, parameter.sizes(), parameter.options(), job.divisor, tag);
+}
+
+// A Work that can only be waited for has none.
+Future future_of(const std::shared_ptr<Work>& work) {
+  try {
+    return work->future();
+  } catch (const UnsupportedError&) {
+    return {};
+  }
+}
+
+}  // namespace
+
+BucketLauncher::BucketLauncher(std::shared_ptr<ProcessGroup> group, Failure& failure, const void* owner)
+    : group_(std::move(group)), failure_(failure), owner_(owner) {}
+
+BucketLauncher::~BucketLauncher() {
+  lanes_.clear();  // joins the threads before anything goes that they use
+}
+
+void BucketLauncher::start(int lanes) {
+  if (lanes == 0) routes_here_.push_back({group_, failure_.duplicate(group_)});
+  for (int number = 0; number < lanes; ++number) {
+    std::vector<LaneScope::Route> routes{{group_, failure_.duplicate(group_)}};
+    lanes_.push_back(std::make_unique<Lane>(number, std::move(routes)));
+  }
+}
+
+void BucketLauncher::duplicate_groups_of(const CommHook& hook) {
+  for (const auto& named : hook.traits().groups) {
+    if (named == group_) continue;
+    for (auto& lane : lanes_) {
+      if (routed(lane->routes(), named)) continue;  // an earlier hook named it too
+      std::shared_ptr<ProcessGroup> duplicate = failure_.duplicate(named);
+      if (duplicate == nullptr) {
+        throw UnsupportedError(
+            concat("The hook '", hook.traits().name, "' names the group '", named->group_name(), "' (", named->name(),
+                   "), which cannot be duplicated; make DistributedDataParallel with lanes = 0 for it."));
+      }
+      auto routes = lane->routes();
+      routes.push_back({named, duplicate});
+      lane->set_routes(std::move(routes));
+    }
+    if (!routes_here_.empty() && !routed(routes_here_, named)) {
+      const std::shared_ptr<ProcessGroup> duplicate = failure_.duplicate(named);
+      // Without a duplicate its calls are ordered with the user's own, which are made on this thread too.
+      routes_here_.push_back({named, duplicate != nullptr ? duplicate : named});
+    }
+  }
+}
+
+int BucketLauncher::lanes_for(const CommHook* hook) const noexcept {
+  const int lanes = static_cast<int>(lanes_.size());
+  return hook != nullptr && !hook->traits().parallel_safe ? std::min(lanes, 1) : lanes;
+}
+
+void BucketLauncher::expect(std::size_t buckets) {
+  under_way_.clear();
+  MutexLock lock(results_mutex_);
+  results_.clear();
+  results_.resize(buckets);
+}
+
+void BucketLauncher::launch(BucketJob job) {
+  trace::point("ddp.launch", group_->rank(), job.bucket());
+  job.filled.record();
+  const int lanes = lanes_for(job.hook.get());
+  if (lanes == 0) return run_here(std::move(job));
+  Lane& lane = *lanes_[job.bucket() % static_cast<std::size_t>(lanes)];
+  auto shared = std::make_shared<const BucketJob>(std::move(job));
+  lane.submit(
+      [this, &lane, job = std::move(shared), state = at::ThreadLocalState()] {
+        const at::ThreadLocalStateGuard caller(state);
+        run_on_lane(*job, lane);
+      },
+      running_);
+}
+
+void BucketLauncher::wait() {
+  const c10::NoGradGuard no_grad;
+  for (const UnderWay& started : std::exchange(under_way_, {})) keep(started.job, end_of(started));
+  running_.wait_unless_interrupted();
+}
+
+std::vector<BucketResult> BucketLauncher::take_results() {
+  std::vector<BucketResult> results;
+  {
+    MutexLock lock(results_mutex_);
+    results.swap(results_);
+  }
+  for (const BucketResult& result : results) {
+    result.reduced.wait();
+    keep_for_current_stream(result.average);
+  }
+  return results;
+}
+
+void BucketLauncher::give_up() {
+  running_.wait();
+  under_way_.clear();
+  take_results();
+}
+
+void BucketLauncher::run_on_lane(const BucketJob& job, Lane& lane) {
+  if (failure_.happened()) return;
+  const auto failed = [&] {
+    failure_.report(std::current_exception(), concat("the reduction of bucket ", job.bucket()));
+  };
+  try {
+    c10::OptionalStreamGuard on_stream;
+    if (!job.device().is_cpu()) on_stream.reset_stream(lane.stream(job.device()));
+    try {
+      keep(job, reduce_on_lane(job, lane));
+    } catch (...) {
+      failed();
+    }
+    mark_reduced(job);  // after an error too: what the stream has queued may write into the bucket yet
+  } catch (...) {
+    failed();
+  }
+}
+
+at::Tensor BucketLauncher::reduce_on_lane(const BucketJob& job, Lane& lane) const {
+  const c10::NoGradGuard no_grad;
+  const LaneScope scope(lane.routes(), job.tag);
+  follow_gradients(job);
+  if (!job.buffer.defined()) return reduce_sparse(job, lane.group(), {});
+  if (job.hook == nullptr) {
+    start_plain(job, lane.group(), /*async=*/false)->wait();
+    return divided(job);
+  }
+  GradBucket argument = argument_of(job, lane.group());
+  const HookScope in_hook(owner_);
+  return checked(job, run_hook(*job.hook, argument));
+}
+
+// PyTorch's model. What is one collective is awaited at the end.
+void BucketLauncher::run_here(BucketJob job) {
+  const c10::NoGradGuard no_grad;
+  follow_gradients(job);
+  UnderWay started{std::move(job), {}, {}};
+  at::Tensor average = reduce_here(started);
+  mark_reduced(started.job);
+  if (average.defined()) {
+    keep(started.job, std::move(average));
+  } else {
+    under_way_.push_back(std::move(started));
+  }
+}
+
+// Undefined: it is under way.
+at::Tensor BucketLauncher::reduce_here(UnderWay& started) const {
+  const BucketJob& job = started.job;
+  ProcessGroup& group = routes_here_.empty() ? *group_ : *routes_here_.front().duplicate;
+  if (!job.buffer.defined()) return reduce_sparse(job, group, job.tag);
+  if (job.hook == nullptr) {
+    started.work = start_plain(job, group, /*async=*/true);
+    started.future = future_of(started.work);
+    return {};
+  }
+  GradBucket argument = argument_of(job, group);
+  const HookScope in_hook(owner_);
+  if (routes_here_.empty()) {
+    started.future = start_hook(*job.hook, argument);
+    if (job.hook->traits().single_collective) return {};
+  } else {
+    const LaneScope scope(routes_here_, job.tag);
+    started.future = start_hook(*job.hook, argument);
+  }
+  return end_of(started);
+}
+
+at::Tensor BucketLauncher::end_of(const UnderWay& started) const {
+  if (started.future) {
+    work_from_future(started.future)->wait();
+  } else {
+    started.work->wait();
+  }
+  // A collective writes in place; what its future holds may be anything, even nothing, in a user's group.
+  if (started.job.hook == nullptr) return divided(started.job);
+  return checked(started.job, tensor_of(*started.future));
+}
+
+GradBucket BucketLauncher::argument_of(const BucketJob& job, ProcessGroup& group) const {
+  return {job.layout, job.buffer, group, job.divisor, job.is_last, job.tag.iteration, job.joined};
+}
+
+at::Tensor BucketLauncher::checked(const BucketJob& job, at::Tensor result) const {
+  const at::Tensor& buffer = job.buffer;
+  if (result.defined() && result.layout() == at::kStrided && result.sizes() == buffer.sizes() &&
+      result.scalar_type() == buffer.scalar_type() && result.device() == buffer.device()) {
+    return result.is_contiguous() ? result : result.contiguous();
+  }
+  const std::string got = result.defined() ? concat(result.scalar_type(), result.sizes(), " on ", result.device())
+                                           : std::string("an undefined tensor");
+  throw InvalidArgument(concat("The hook '", job.hook->traits().name, "' returned ", got, " for bucket ", job.bucket(),
+                               " on rank ", group_->rank(), "; it must return ", buffer.scalar_type(), buffer.sizes(),
+                               " on ", buffer.device(), ", like the bucket's buffer."));
+}
+
+void BucketLauncher::keep(const BucketJob& job, at::Tensor average) {
+  const c10::NoGradGuard no_grad;
+  const at::Tensor& buffer = job.buffer;
+  if (job.keep_in_buffer && buffer.defined() && !average.is_same(buffer)) {
+    if (average.data_ptr() != buffer.data_ptr()) buffer.copy_(average);
+    average = buffer;
+  }
+  MutexLock lock(results_mutex_);
+  results_[job.bucket()].average = std::move(average);
+  results_[job.bucket()].end = std::chrono::steady_clock::now();
+}
+
+void BucketLauncher::mark_reduced(const BucketJob& job) {
+  StreamFence reduced;
+  reduced.add_current(job.device());
+  reduced.record();
+  MutexLock lock(results_mutex_);
+  results_[job.bucket()].reduced = std::move(reduced);
+}
+
+}  // namespace gradwire::internal

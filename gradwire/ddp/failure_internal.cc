@@ -1,0 +1,67 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/ddp/failure_internal.h"
+
+#include <utility>
+
+#include "gradwire/base/error.h"
+#include "gradwire/base/log.h"
+#include "gradwire/base/strings.h"
+#include "gradwire/process_group/network_payload.h"
+
+namespace gradwire::internal {
+namespace {
+
+std::string text_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& caught) {
+    return describe(caught);
+  } catch (...) {
+    return "an exception that is no std::exception";
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<ProcessGroup> Failure::duplicate(const std::shared_ptr<ProcessGroup>& group) {
+  std::shared_ptr<ProcessGroup> made = group->dup();
+  MutexLock lock(mutex_);
+  groups_.push_back(made != nullptr ? made : group);
+  return made;
+}
+
+void Failure::report(std::exception_ptr error, const std::string& where) {
+  std::vector<std::shared_ptr<ProcessGroup>> groups;
+  {
+    MutexLock lock(mutex_);
+    if (first_ != nullptr) return;
+    first_ = error;
+    groups = groups_;
+  }
+  happened_ = true;
+  const std::string reason =
+      concat("DistributedDataParallel on rank ", rank_, " failed in ", where, ": ", text_of(error));
+  log::error(reason);
+  for (const auto& group : groups) group->abort(reason);
+}
+
+std::exception_ptr Failure::first() const {
+  MutexLock lock(mutex_);
+  return first_;
+}
+
+std::string Failure::description() const {
+  const std::exception_ptr error = first();
+  return error == nullptr ? std::string() : text_of(error);
+}
+
+std::uint64_t Failure::payload_bytes() const {
+  MutexLock lock(mutex_);
+  std::uint64_t bytes = 0;
+  // Hooks that run between hosts alone count where they run.
+  for (const auto& group : groups_) bytes += network_payload_bytes(*group);
+  return bytes;
+}
+
+}  // namespace gradwire::internal
