@@ -230,6 +230,33 @@ def test_buffers_follow_rank_0(ranks):
     assert results[0] == results[1] == 2
 
 
+class Counts(nn.Module):
+    """A module that makes a new tensor of its buffer in each forward."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 2)
+        self.inner = nn.Module()
+        self.inner.register_buffer("seen", torch.zeros(1))
+
+    def forward(self, x):
+        return self.layer(x) + self.inner.seen
+
+
+def test_a_buffer_that_the_program_replaces_follows_rank_0(ranks):
+    def body(group):
+        ddp = DistributedDataParallel(Counts(), process_group=group)
+        got = []
+        for _ in range(3):
+            if group.rank() == 0:
+                ddp.module.inner.seen = ddp.module.inner.seen + 1
+            ddp(batch_of(0)).sum().backward()
+            got.append(ddp.module.inner.seen.item())
+        return got
+
+    assert ranks.all_well(SIZE, body) == [[1, 2, 3]] * SIZE
+
+
 @pytest.mark.parametrize("arguments, at_construction, in_forward", [
     ({}, True, True), ({"broadcast_buffers": False}, False, False), ({"forward_sync_buffers": False}, True, False),
     ({"broadcast_buffers": False, "forward_sync_buffers": True}, True, True),
@@ -267,6 +294,62 @@ def test_synchronization_can_be_switched_off_by_the_property(ranks):
         return gradients(ddp, group, steps=1)
 
     assert_all_equal(ranks.all_well(SIZE, body))
+
+
+def test_a_hook_may_ask_its_ddp(ranks):
+    def body(group):
+        ddp = DistributedDataParallel(make_model(), process_group=group)
+        told = []
+
+        def hook(state, bucket):
+            told.append((ddp._get_ddp_logging_data()["iteration"], ddp.payload_bytes() >= 0, len(ddp.bucket_order()) >= 0,
+                         len(ddp._core.bucket_plan()) > 0, bucket.iteration))
+            with pytest.raises(dist.InvalidArgument):
+                ddp.register_comm_hook(None, hook)
+            dist.all_reduce(bucket.buffer(), group=bucket.group)
+            return bucket.buffer() / bucket.divisor
+
+        ddp.register_comm_hook(None, hook)
+        result = gradients(ddp, group)
+        assert [each[0] for each in told] == [each[-1] for each in told] and len(told) >= 3
+        return result
+
+    assert_averages(ranks.all_well(SIZE, body))
+
+
+def test_gradients_after_a_join_are_those_of_the_ranks_own_backward_pass(ranks):
+    def body(group):
+        ddp = DistributedDataParallel(nn.Linear(1, 1, bias=False), process_group=group)
+        seen = []
+        for _ in range(2):
+            with ddp.join():
+                for _ in range(1 + group.rank()):
+                    ddp(torch.full((1, 1), 10.0)).sum().backward()
+                    seen.append(ddp.module.weight.grad.item())
+                    ddp.zero_grad()
+            assert ddp.module.weight.grad is None
+        return seen
+
+    assert ranks.all_well(SIZE, body) == [[10.0] * 2, [10.0, 5.0] * 2]
+
+
+def test_an_output_that_the_loss_does_not_use(ranks):
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
+
+        def forward(self, x):
+            return self.a(x), self.b(x)
+
+    def body(group):
+        ddp = DistributedDataParallel(Two(), process_group=group, find_unused_parameters=True)
+        for _ in range(3):
+            ddp.zero_grad()
+            ddp(torch.full((1, 1), 1.0 + group.rank()))[1].sum().backward()
+            assert ddp.module.b.weight.grad.item() == 1.5 and ddp.module.a.weight.grad in (None, 0.0)
+
+    ranks.all_well(SIZE, body)
 
 
 def test_hooks_by_name_checked_logged_and_saved(ranks):

@@ -64,13 +64,6 @@ def _sparse_weights(module: Module) -> set[str]:
     return {name for name, parameter in module.named_parameters() if id(parameter) in weights}
 
 
-def _broadcast_from_rank_0(tensors: list[Tensor], group: ProcessGroup) -> None:
-    """The values of rank 0's tensors on every rank; collective."""
-    works = [group.broadcast([tensor], _C.BroadcastOptions()) for tensor in tensors]
-    for work in works:
-        work.wait()
-
-
 class _Ended:
     """Stands for the C++ object at the end of the interpreter."""
 
@@ -163,12 +156,8 @@ class DistributedDataParallel(Module, Joinable):
         self.process_group = _resolve(process_group)
         self.device_ids = device_ids
         self.output_device = output_device
-        if forward_sync_buffers is None:
-            forward_sync_buffers = broadcast_buffers is not False
-            init_sync_buffers = forward_sync_buffers
-        else:
-            init_sync_buffers = True
-        self.forward_sync_buffers = bool(forward_sync_buffers)
+        at_construction = broadcast_buffers is not False
+        self.forward_sync_buffers = at_construction if forward_sync_buffers is None else bool(forward_sync_buffers)
         self._sync = True
         self.find_unused_parameters = find_unused_parameters
         self.gradient_as_bucket_view = gradient_as_bucket_view
@@ -180,13 +169,15 @@ class DistributedDataParallel(Module, Joinable):
         )
         ignored = set(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
         self.parameters_to_ignore = ignored
+        self._buffers_seen = self._named_buffers()
         self._core = _C.DdpCore(
             parameters=[(name, p) for name, p in module.named_parameters() if name not in ignored],
-            buffers=self._named_buffers(),
+            buffers=self._buffers_seen,
             sparse=_sparse_weights(module) - ignored,
             process_group=self.process_group,
             device_ids=indices,
-            broadcast_buffers=self.forward_sync_buffers,
+            broadcast_buffers=at_construction,
+            forward_sync_buffers=forward_sync_buffers,
             init_sync=init_sync,
             bucket_cap_mb=bucket_cap_mb,
             find_unused_parameters=find_unused_parameters,
@@ -198,21 +189,32 @@ class DistributedDataParallel(Module, Joinable):
             param_to_hook_all_reduce=delayed_until,
         )
         _end.ends_before_groups(self)
-        if init_sync and init_sync_buffers and not self.forward_sync_buffers:
-            _broadcast_from_rank_0([buffer for _, buffer in self._named_buffers()], self.process_group)
 
     def _named_buffers(self) -> list[tuple[str, Tensor]]:
         """The module's buffers, without those to leave alone."""
         return [(name, b) for name, b in self.module.named_buffers() if name not in self.parameters_to_ignore]
 
+    def _follow_buffers(self) -> None:
+        """Lets the C++ object know of buffers that were replaced: `module.running_mean = ...` makes another tensor."""
+        if not (self._buffers_seen and self.forward_sync_buffers and self.training):
+            return
+        seen, self._buffers_seen = self._buffers_seen, self._named_buffers()
+        if len(seen) != len(self._buffers_seen) or any(a[1] is not b[1] for a, b in zip(seen, self._buffers_seen)):
+            self._core.set_buffers(self._buffers_seen)
+
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """module(*inputs, **kwargs); tensors among the arguments move to the device in device_ids."""
+        self._follow_buffers()
         self._core.before_forward(self.training)
-        if self._core.moves_inputs():
-            inputs = _moved(inputs, self._core.to_device)
-            kwargs = _moved(kwargs, self._core.to_device)
-        output = self.module(*inputs, **kwargs)
-        self._core.after_forward(_tensors_in(output, []))
+        try:
+            if self._core.moves_inputs():
+                inputs = _moved(inputs, self._core.to_device)
+                kwargs = _moved(kwargs, self._core.to_device)
+            output = self.module(*inputs, **kwargs)
+            self._core.after_forward(_tensors_in(output, []))
+        except BaseException:
+            self._core.abandon_forward()
+            raise
         return output
 
     @contextlib.contextmanager
