@@ -131,8 +131,8 @@ requires std::is_invocable_v<Callable&, GradBucket&> std::shared_ptr<CommHook> m
 // InvalidArgument for anything else; rethrows its error.
 at::Tensor tensor_of(c10::ivalue::Future& future);
 
-// Calls hook.run(bucket) and returns its future. Throws what the hook throws, and InvalidArgument, with the hook's name,
-// for a null future. For DDP, and for hooks that wrap others.
+// Calls hook.run(bucket) and returns its future. Throws what the hook throws, and InvalidArgument, with the hook's
+// name, for a null future. For DDP, and for hooks that wrap others.
 Future run_hook(CommHook& hook, GradBucket& bucket);
 
 // Runs the hook to its end and returns its tensor. Throws what run_hook() throws, the error that the future holds, and
