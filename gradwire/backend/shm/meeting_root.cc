@@ -110,6 +110,7 @@ class Root {
   }
 
   [[noreturn]] void throw_gone(int rank) const {
+    rendezvous::throw_if_failed(*options_.store);  // a rank that hears of a failure ends, too
     throw PeerError(
         concat("rendezvous failed: rank ", rank, " (process ", peer(rank).pid, ") ended before all ranks were there"),
         {rank});

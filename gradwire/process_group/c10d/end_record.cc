@@ -17,7 +17,7 @@ namespace {
 
 // In the store: "aborted <rank> <reason>" or "lost <ranks>", the first only.
 const std::string kEnd = "end";
-constexpr Milliseconds kSlice{20};
+constexpr Milliseconds kBetweenLooks{20};
 // A connection closes a moment before its process has ended, and another host's rank takes a moment to tell.
 constexpr Milliseconds kHearing{1000};
 
@@ -57,7 +57,7 @@ std::exception_ptr EndRecord::explain(const std::string& what, const std::except
     if (const std::exception_ptr found = find(what, said)) return found;
     if (deadline.expired() || store_ == nullptr) return ours;
     try {
-      store_->wait({&kEnd, 1}, kSlice);
+      store_->wait({&kEnd, 1}, kBetweenLooks);
     } catch (const TimeoutError&) {
     } catch (const std::exception&) {  // the store went with the rank that served it
       const std::exception_ptr death = find(what, said);
