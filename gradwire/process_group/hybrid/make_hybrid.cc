@@ -21,7 +21,7 @@
 namespace gradwire::internal {
 namespace {
 
-constexpr Milliseconds kSlice{200};
+constexpr Milliseconds kStoreLook{200};
 
 std::string key_of(int rank) { return concat("host/", rank); }
 
@@ -54,7 +54,7 @@ std::vector<std::string> exchange_hosts(Store& store, int rank, int size, Millis
   const Deadline deadline = Deadline::after(timeout);
   for (;;) {
     try {
-      store.wait(keys, std::min(kSlice, deadline.remaining()));
+      store.wait(keys, std::min(kStoreLook, deadline.remaining()));
       return store.multi_get(keys);
     } catch (const TimeoutError&) {
       throw_if_interrupted("make_process_group");
