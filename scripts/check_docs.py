@@ -49,7 +49,7 @@ def main():
         return 0
     problems = [*broken_links(), *trace_point_differences()]
     if block.group(2) != example_text():
-        problems.append(f"README.md: the example differs from {EXAMPLE.relative_to(ROOT)}; run scripts/check_readme.py --write")
+        problems.append(f"README.md: the example differs from {EXAMPLE.relative_to(ROOT)}; run scripts/check_docs.py --write")
     print("\n".join(problems) if problems else "docs: the example is the file that CI compiles; links and trace points are right")
     return 1 if problems else 0
 
