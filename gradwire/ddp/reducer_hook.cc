@@ -41,6 +41,7 @@ void Reducer::set_hook(std::shared_ptr<CommHook> hook) {
         "training.");
   }
   require_named_groups(*hook);
+  hook_since_ = iteration_.number();
   use_hook(std::move(hook));
 }
 
@@ -54,12 +55,12 @@ void Reducer::replace_hook(std::shared_ptr<CommHook> hook) {
 void Reducer::adopt_replacement() {
   if (!replacement_) return;
   ++hooks_before_;
+  hook_since_ = iteration_.number();
   use_hook(*std::exchange(replacement_, std::nullopt));
 }
 
 void Reducer::use_hook(std::shared_ptr<CommHook> hook) {
   hook_ = std::move(hook);
-  hook_since_ = iteration_.number();
   if (hook_ != nullptr && control_ != nullptr) launcher_.duplicate_groups_of(*hook_);
   report_.set_hook(hook_ != nullptr ? hook_->traits().name : std::string(), launcher_.lanes_for(hook_.get()));
 }
