@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <optional>
 #include <sstream>
 #include <utility>
 
@@ -43,7 +44,13 @@ std::exception_ptr EndRecord::explain(const std::string& what, const std::except
   try {
     std::rethrow_exception(ours);
   } catch (const PeerError& problem) {
-    if (!problem.peers().empty()) return ours;
+    if (!problem.peers().empty()) {
+      // The engine names the rank; a rank that aborted has told the reason here alone.
+      const std::optional<std::string> first = record();
+      const bool aborted = first && first->starts_with("aborted ");
+      const std::exception_ptr told = aborted ? told_by(*first, what, problem.what()) : nullptr;
+      return told ? told : ours;
+    }
     patience = kHearing;
     said = problem.what();
   } catch (const TimeoutError& problem) {
@@ -68,15 +75,20 @@ std::exception_ptr EndRecord::explain(const std::string& what, const std::except
 
 // What was told first comes first: ranks that have ended since because of it died too, and are not at fault.
 std::exception_ptr EndRecord::find(const std::string& what, const std::string& said) {
-  try {
-    if (store_ != nullptr && store_->check({&kEnd, 1})) return told_by(store_->get(kEnd), what, said);
-  } catch (const std::exception&) {  // the store has gone
-  }
+  if (const std::optional<std::string> first = record()) return told_by(*first, what, said);
   try {
     return find_death(what, said);
   } catch (const std::exception&) {  // the store has gone, which knew the processes
     return nullptr;
   }
+}
+
+std::optional<std::string> EndRecord::record() const {
+  try {
+    if (store_ != nullptr && store_->check({&kEnd, 1})) return store_->get(kEnd);
+  } catch (const std::exception&) {  // the store has gone
+  }
+  return std::nullopt;
 }
 
 std::exception_ptr EndRecord::find_death(const std::string& what, const std::string& said) {

@@ -5,6 +5,7 @@
 
 #include <exception>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,10 +31,12 @@ class EndRecord {
   // `error` of an engine as one of ours (error_from_c10d), which begins with `what`. A PeerError of unknown peers, or a
   // time-out, becomes a PeerError that names the ranks which died or aborted, where that can be known: deaths on this
   // host by looking, others from the store. Waits for that up to a second after a PeerError. Where it stays unknown,
-  // the error is as the engine said.
+  // the error is as the engine said. A PeerError with peers stays too, but for the reason of a rank that aborted.
   std::exception_ptr explain(const std::string& what, const std::exception_ptr& error, bool at_call);
 
  private:
+  // What the store holds; nothing where there is no end yet, or no store any more.
+  std::optional<std::string> record() const;
   // Null where the end is not known now.
   std::exception_ptr find(const std::string& what, const std::string& said);
   std::exception_ptr find_death(const std::string& what, const std::string& said);
