@@ -327,7 +327,6 @@ def test_gradients_after_a_join_are_those_of_the_ranks_own_backward_pass(ranks):
                     ddp(torch.full((1, 1), 10.0)).sum().backward()
                     seen.append(ddp.module.weight.grad.item())
                     ddp.zero_grad()
-            assert ddp.module.weight.grad is None
         return seen
 
     assert ranks.all_well(SIZE, body) == [[10.0] * 2, [10.0, 5.0] * 2]
