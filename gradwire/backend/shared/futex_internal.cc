@@ -6,7 +6,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <bit>
 #include <climits>
 #include <ctime>
 
@@ -25,11 +24,6 @@ void futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t expected,
 
 void futex_wake_all(const std::atomic<std::uint32_t>& word) noexcept {
   ::syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
-}
-
-const std::atomic<std::uint32_t>& low_half(const std::atomic<std::uint64_t>& counter) noexcept {
-  const auto* halves = reinterpret_cast<const std::atomic<std::uint32_t>*>(&counter);
-  return halves[std::endian::native == std::endian::little ? 0 : 1];
 }
 
 }  // namespace gradwire::shared

@@ -17,9 +17,6 @@ void futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t expected,
 // Wakes all who sleep on `word`, in any process.
 void futex_wake_all(const std::atomic<std::uint32_t>& word) noexcept;
 
-// The half of a 64-bit counter that changes with every step: what a waiter for the counter sleeps on.
-const std::atomic<std::uint32_t>& low_half(const std::atomic<std::uint64_t>& counter) noexcept;
-
 // Tells the processor that this is a spin loop.
 inline void spin_pause() noexcept {
 #if defined(__x86_64__) || defined(__i386__)
