@@ -16,8 +16,8 @@ namespace gradwire::store_internal {
 //
 // The system's resolver cannot be interrupted, so a thread of its own asks it. Where the deadline comes first, that
 // thread goes on: a later call for the same name waits for it, and the end of the process does (a resolver gives up by
-// itself, after 5 to 30 s as it is usually set up). Throws std::system_error when there is no thread or descriptor to
-// be had. Thread-safe; a forked child may call it.
+// itself, after 5 to 30 s as it is usually set up). Throws ResourceError where a thread is refused, std::system_error
+// where a descriptor is. Thread-safe; a forked child may call it.
 std::vector<asio::ip::address> look_up(const std::string& host, Deadline deadline, asio::error_code& error);
 
 }  // namespace gradwire::store_internal

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <new>
-#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -206,12 +205,7 @@ void Engine::require_open() const {
 
 void Engine::ensure_thread() {
   if (!options_.makes_thread || thread_.joinable()) return;
-  try {
-    thread_ = Thread("gradwire-p2p", [this] { serve(); });
-  } catch (const std::system_error& error) {
-    throw ResourceError(concat("point to point: the machine refused the thread that moves messages (", error.what(),
-                               "); nothing was sent or received; allow this user more processes (ulimit -u)"));
-  }
+  thread_ = Thread("gradwire-p2p", [this] { serve(); });
 }
 
 void Engine::serve() {
