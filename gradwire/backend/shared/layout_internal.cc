@@ -11,7 +11,8 @@ ChannelLayout::ChannelLayout(int size) noexcept {
   // 32 MiB at most.
   constexpr std::size_t kLargest = std::size_t{256} << 10;
   constexpr std::size_t kSmallest = std::size_t{64} << 10;
-  window = std::clamp(kLargest * 8 / static_cast<std::size_t>(size), kSmallest, kLargest);
+  constexpr std::size_t kPage = 4096;
+  window = std::clamp(kLargest * 8 / static_cast<std::size_t>(size) / kPage * kPage, kSmallest, kLargest);
   stride = sizeof(RankSlot) + 4 * window;
 }
 

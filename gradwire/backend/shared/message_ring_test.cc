@@ -10,6 +10,8 @@
 #include <thread>
 #include <vector>
 
+#include "gradwire/backend/shared/layout_internal.h"
+
 namespace gradwire::shared {
 namespace {
 
@@ -74,6 +76,14 @@ TEST_F(RingTest, WriterAndReaderInTwoThreadsAgree) {
   }
   writer.join();
   EXPECT_EQ(wrong, 0);
+}
+
+TEST(ChannelLayout, HasWholePagesForEveryNumberOfRanks) {
+  for (int size = 1; size <= kMaxWorldSize; ++size) {
+    const ChannelLayout layout(size);
+    EXPECT_EQ(layout.window % 4096, 0U) << size << " ranks";
+    EXPECT_EQ(layout.stride % alignof(RankSlot), 0U) << size << " ranks";
+  }
 }
 
 }  // namespace
