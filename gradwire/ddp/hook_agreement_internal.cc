@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "gradwire/base/error.h"
+#include "gradwire/base/stable_hash.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/ddp/replica_sync_internal.h"
 
@@ -64,7 +65,7 @@ std::string describe(const std::vector<std::string>& texts) {
 void require_same_hooks(ProcessGroup& group, const CommHook* hook) {
   if (group.size() == 1) return;
   const std::string mine = identity_of(hook);
-  const auto hashes = gather_integers(group, {static_cast<std::int64_t>(hash_of(letters_of(mine)))});
+  const auto hashes = gather_integers(group, {static_cast<std::int64_t>(stable_hash(mine))});
   if (std::all_of(hashes.begin(), hashes.end(), [&](const Numbers& other) { return other == hashes[0]; })) return;
   throw MismatchError(
       concat("The communication hooks of DistributedDataParallel differ: ", describe(gather_texts(group, mine)),

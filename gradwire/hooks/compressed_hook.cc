@@ -12,6 +12,7 @@
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/mutex.h"
+#include "gradwire/base/stable_hash.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/hooks/default_hooks.h"
 #include "gradwire/hooks/iteration_internal.h"
@@ -92,11 +93,7 @@ class GroupTransport final : public compress::Transport {
 };
 
 // A number that stays with a bucket as long as its first parameter does, on all ranks and in all runs (FNV-1a).
-std::uint64_t number_of(const std::string& name) {
-  std::uint64_t hash = 0xcbf29ce484222325u;
-  for (const char letter : name) hash = (hash ^ static_cast<unsigned char>(letter)) * 0x100000001b3u;
-  return hash;
-}
+std::uint64_t number_of(const std::string& name) { return stable_hash(name); }
 
 bool compressible(const at::Tensor& buffer) {
   return buffer.device().is_cpu() && (buffer.scalar_type() == at::kFloat || buffer.scalar_type() == at::kDouble ||
