@@ -97,7 +97,7 @@ TEST_F(LauncherEndTest, OthersHaveTimeToNoticeAndTheirWordsAreKept) {
   // Rank 0 stands for a program without a handler for SIGTERM that learns of the death by itself, as a PeerError would
   // have it.
   const auto result =
-      run_script({"-n", "2"}, "[ $RANK = 1 ] && exit 5; sleep 0.1; echo 'PeerError: rank 1 died' >&2; exit 9");
+      run_script({"-n", "2"}, "[ $RANK = 1 ] && exit 5; sleep 0.5; echo 'PeerError: rank 1 died' >&2; exit 9");
   EXPECT_EQ(result.exit_code, 5);
   EXPECT_TRUE(says(result, "[rank 0] PeerError: rank 1 died")) << result.err;
   EXPECT_TRUE(says(result, "rank 0: exit code 9")) << result.err;
@@ -207,7 +207,7 @@ TEST_F(LauncherEndTest, AnInterruptedJobEndsWith128PlusSignal) {
 
 TEST_F(LauncherEndTest, RanksThatHandleTheInterruptionTakeTheirTime) {
   // Longer than notice and grace together: none of them has ended badly, so nobody is hurried.
-  start_script({"-n", "2"}, "trap 'sleep 1.5; echo checkpoint; exit 0' INT; echo ready; while :; do sleep 0.05; done");
+  start_script({"-n", "2"}, "trap 'sleep 2.5; echo checkpoint; exit 0' INT; echo ready; while :; do sleep 0.05; done");
   wait_for_output("ready", 2);
   signal_launcher(SIGINT);
   const auto result = finish();

@@ -30,8 +30,9 @@ struct RankCommand {
 // What a supervisor knows of the rest of the job.
 struct JobView {
   OutputNames names;
-  // How long the ranks may take to notice that one has ended badly before they get SIGTERM.
-  std::chrono::milliseconds notice_time{250};
+  // How long the ranks may take to notice that one has ended badly before they get SIGTERM. On a busy machine a rank
+  // needs more than a quarter of a second from the death to the end of its own error message.
+  std::chrono::milliseconds notice_time{1000};
   int alarm_fd = -1;                     // readable once the job has failed on another host
   Deadline job_end = Deadline::never();  // --timeout
   bool gentle = false;                   // the ranks are asked to end, not killed, when the process in front was killed
@@ -41,8 +42,8 @@ struct JobView {
 //
 //   running     every rank is there, or has left with 0
 //   noticing    a rank has ended badly, here or on another host; the others get a moment to notice it themselves,
-//   because a program without a handler
-//               for SIGTERM would die of it without a word, and its PeerError says more
+//               because a program without a handler for SIGTERM would die of it without a word, and its PeerError
+//               says more
 //   asked       they have got SIGTERM, and --grace to report and leave
 //   killed      they have got SIGKILL
 //
