@@ -103,8 +103,9 @@ void GenericChannel::run_staged(Fingerprint call, const CallOptions& options, st
   call.sequence = ++sequence_;
   call.tag = options.tag;
   trace::point("collective.entry", rank(), call.sequence);
-  const std::string context =
-      concat(describe(call), ", collective number ", call.sequence, ", on rank ", rank(), " of ", size(), ": ");
+  const auto context = [&] {
+    return concat(describe(call), ", collective number ", call.sequence, ", on rank ", rank(), " of ", size(), ": ");
+  };
   std::unique_ptr<std::byte[]> staging;
   try {
     staging = std::make_unique_for_overwrite<std::byte[]>(bytes);
@@ -116,20 +117,23 @@ void GenericChannel::run_staged(Fingerprint call, const CallOptions& options, st
     refused = compare(call, options.deadline);
     if (refused.empty()) body({staging.get(), bytes});
   } catch (...) {
-    const auto error = with_context(context);
+    const auto error = with_context(context());
     end_with(error, text_of(error));
   }
   check();
   if (!refused.empty()) {
-    throw ResourceError(concat(context, name_ranks(refused), " had no ", bytes,
+    throw ResourceError(concat(context(), name_ranks(refused), " had no ", bytes,
                                " bytes to stage messages in; nothing was sent, and the channel goes on"));
   }
   trace::point("collective.exit", rank(), call.sequence);
 }
 
 std::vector<int> GenericChannel::compare(const Fingerprint& call, Deadline deadline) {
-  std::array<Fingerprint, kMaxWorldSize> space{};
-  const std::span<Fingerprint> fingerprints(space.data(), static_cast<std::size_t>(size()));
+  // Room that needs no memory of the heap, of which only this group's part is written.
+  alignas(Fingerprint) std::array<std::byte, kMaxWorldSize * sizeof(Fingerprint)> space;
+  const std::span<Fingerprint> fingerprints(reinterpret_cast<Fingerprint*>(space.data()),
+                                            static_cast<std::size_t>(size()));
+  std::uninitialized_default_construct(fingerprints.begin(), fingerprints.end());
   fingerprints[static_cast<std::size_t>(rank())] = call;
   share(&call, fingerprints.data(), sizeof(call), deadline);
   std::vector<int> refused;

@@ -96,16 +96,18 @@ std::shared_ptr<Request> Engine::post(Message::Direction direction, std::uint64_
   auto ticket = std::make_shared<Ticket>(shared_from_this(), message);
   const MutexLock lock(mutex_);
   require_open();
-  // What has come may end a receive, and make room for a send.
-  if (direction == Message::Direction::receive) poll();
+  // What has come may end a receive, and make room for a send. Where nothing wakes a waiter, reading the wire is dear,
+  // and who waits for the message reads it at once.
+  const bool reads = options_.rhythm.nap.count() == 0;
+  if (reads && direction == Message::Direction::receive) poll();
   if (matcher_.end_at_once(*message)) return ticket;
-  if (direction == Message::Direction::send && poll() && matcher_.end_at_once(*message)) return ticket;
+  if (reads && direction == Message::Direction::send && poll() && matcher_.end_at_once(*message)) return ticket;
   require_open();  // polling may have found it broken
   // All that may fail comes before the message is known to anybody.
   ensure_thread();
   matcher_.start(message);
-  poll();
-  if (!message->done && idle_ && options_.rhythm.nap.count() == 0) wire_->wake();
+  move(reads ? &Matcher::poll : &Matcher::write_all);
+  if (!message->done && idle_ && reads) wire_->wake();
   return ticket;
 } catch (const std::bad_alloc&) {
   throw ResourceError(concat("point to point: no memory for a message of ", bytes, " bytes; nothing was sent"));
@@ -126,10 +128,12 @@ Request::Status Engine::wait(Message& message, Deadline deadline) {
       break;
     }
     const auto now = Clock::now();
-    if (moved && rhythm.nap.count() > 0) spin_until = now + rhythm.spin;
+    if (moved) spin_until = now + rhythm.spin;
     if (now < spin_until) {
       lock.unlock();
-      if (rhythm.yields) {
+      if (moved) {
+        // more of it may be there
+      } else if (rhythm.yields) {
         std::this_thread::yield();
       } else {
         shared::spin_pause();
@@ -179,12 +183,12 @@ void Engine::cancel(Message& message) noexcept {
 
 // --- moving --------------------------------------------------------------------------------------------------------
 
-bool Engine::poll() noexcept { return closed_ == nullptr && move(); }
+bool Engine::poll() noexcept { return closed_ == nullptr && move(&Matcher::poll); }
 
-bool Engine::move() noexcept {
+bool Engine::move(bool (Matcher::*step)()) noexcept {
   bool moved = false;
   try {
-    moved = matcher_.poll();
+    moved = (matcher_.*step)();
   } catch (...) {
     broken_ = true;
     break_off(std::current_exception());
@@ -280,7 +284,7 @@ void Engine::close(const std::exception_ptr& reason, const std::string* text) no
 
 bool Engine::drain() noexcept {
   const MutexLock lock(mutex_);
-  move();
+  move(&Matcher::poll);
   return matcher_.busy();
 }
 

@@ -27,11 +27,11 @@ class Engine final : public std::enable_shared_from_this<Engine> {
  public:
   // How a waiter and the thread wait.
   struct Rhythm {
-    std::chrono::microseconds spin{0};  // a waiter asks the wire again and again for so long before it sleeps
-    bool yields = false;                // it gives its processor away in between
-    // A wire that cannot wake anybody: a waiter asks every `nap`, and spins again when something moved; the thread asks
-    // every `nap` with work under way that nobody waits for. Zero: the wire's bell wakes the thread, and that the
-    // waiters.
+    // A waiter asks the wire again and again before it sleeps, until nothing has moved for so long.
+    std::chrono::microseconds spin{0};
+    bool yields = false;  // it gives its processor away in between
+    // A wire that cannot wake anybody: a waiter asks every `nap`, and the thread asks every `nap` with work under way
+    // that nobody waits for. Zero: the wire's bell wakes the thread, and that the waiters.
     std::chrono::microseconds nap{0};
     std::chrono::microseconds idle_nap{0};  // the thread's, without work
   };
@@ -88,7 +88,7 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   void cancel(Message& message) noexcept;
 
   bool poll() noexcept GRADWIRE_REQUIRES(mutex_);  // nothing after close()
-  bool move() noexcept GRADWIRE_REQUIRES(mutex_);
+  bool move(bool (Matcher::*step)()) noexcept GRADWIRE_REQUIRES(mutex_);
   void break_off(const std::exception_ptr& reason) noexcept GRADWIRE_REQUIRES(mutex_);
   void require_open() const GRADWIRE_REQUIRES(mutex_);
   void ensure_thread() GRADWIRE_REQUIRES(mutex_);

@@ -77,6 +77,8 @@ class Matcher final : private FrameSink {
 
   // Reads and writes what the wire has and takes. Returns whether anything moved. Throws InternalError of the wire.
   bool poll();
+  // The second half of poll().
+  bool write_all();
   // Whether messages have been done since the last call.
   bool take_ended() noexcept;
   // Whether a message is not done, or something is still to be written.

@@ -14,10 +14,14 @@ using Stage = Message::Stage;
 
 bool Matcher::poll() {
   const bool came = wire_.read(*this);
+  return write_all() || came;
+}
+
+bool Matcher::write_all() {
   const std::uint64_t before = written_;
   for (int index = 0; index < wire_.size(); ++index) write_to(index);
   wire_.flush();
-  return came || written_ != before;
+  return written_ != before;
 }
 
 bool Matcher::write(int to, const Frame& frame, const std::byte* payload, std::size_t bytes) {

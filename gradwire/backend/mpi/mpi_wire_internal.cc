@@ -190,21 +190,24 @@ void MpiWire::on_received(std::size_t slot, const MPI_Status& status) {
     throw InternalError(concat("backend mpi: a frame of rank ", source, " that makes no sense"));
   }
   arrivals_[slot] = {true, source, header.sequence};
+  ++held_;
 }
 
 // Receives are posted in one order and may end in another: a short frame may be here before a long one. A frame keeps
 // its slot until it is handed on. Those before it have slots of their own by then, so they come.
 bool MpiWire::hand_on_arrivals(messages::FrameSink& sink) {
   bool moved = false;
-  for (bool again = true; again;) {
+  for (bool again = held_ > 0; again;) {
     again = false;
     for (std::size_t slot = 0; slot < kReceives; ++slot) {
       const Arrival& arrival = arrivals_[slot];
       if (!arrival.here || arrival.sequence != peer(arrival.source).received) continue;
       if (!hand_on(sink, arrival.source, buffers_[slot].memory.get())) continue;
       ++peer(arrival.source).received;
+      --held_;
       post_receive(slot);
-      again = moved = true;
+      moved = true;
+      again = held_ > 0;
     }
   }
   return moved;

@@ -88,6 +88,7 @@ class MpiWire final : public messages::Wire {
   std::vector<MPI_Status> statuses_;
   std::deque<Buffer> local_;
   std::vector<Buffer> spare_;
+  std::size_t held_ = 0;  // frames that have come and were not handed on
   std::size_t in_flight_ = 0;
   std::atomic<std::uint32_t> bell_{0};
 };
