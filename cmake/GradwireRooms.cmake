@@ -1,7 +1,8 @@
 # SPDX-FileCopyrightText: The gradwire authors
 # SPDX-License-Identifier: Apache-2.0
-# gradwire_room(NAME LAYER core|torch SOURCES ... [DEPENDS room...] [LIBS lib...])
+# gradwire_room(NAME LAYER core|torch SOURCES ... [APART] [DEPENDS room...] [LIBS lib...])
 #   One room, one object library `gradwire_<NAME>`; its objects go into the shared library of its layer.
+#   Its sources are compiled in batches (GRADWIRE_UNITY) unless the room says APART.
 #   DEPENDS names rooms, which must lie below or beside it; the include check in scripts/ enforces the line.
 # gradwire_test(NAME SOURCES ... [LAYER core|torch] [LABELS ...] [LIBS ...] [ARGS ...] [TIMEOUT s])
 # gradwire_test(NAME PROGRAM name ARGS ... [LAYER ...] [LABELS ...] [TIMEOUT s])   another run of the program of another test
@@ -13,7 +14,7 @@
 #   The shared library of one layer out of the rooms declared so far.
 
 function(gradwire_room NAME)
-  cmake_parse_arguments(R "" "LAYER" "SOURCES;DEPENDS;LIBS" ${ARGN})
+  cmake_parse_arguments(R "APART" "LAYER" "SOURCES;DEPENDS;LIBS" ${ARGN})
   set(target gradwire_${NAME})
   add_library(${target} OBJECT ${R_SOURCES})
   target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>)
@@ -24,10 +25,10 @@ function(gradwire_room NAME)
   if(R_LAYER STREQUAL "torch")
     target_link_libraries(${target} PUBLIC gradwire::torch)
     gradwire_use_torch_pch(${target})
-    # Most of a source above the line is libtorch's templates: several sources in one compilation pay for them once.
-    if(GRADWIRE_UNITY)
-      set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
-    endif()
+  endif()
+  # Most of a source is templates that its headers bring: several sources in one compilation pay for them once.
+  if(GRADWIRE_UNITY AND NOT R_APART)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
   endif()
   set_property(GLOBAL APPEND PROPERTY GRADWIRE_ROOMS_${R_LAYER} ${target})
   set_property(GLOBAL APPEND PROPERTY GRADWIRE_LIBS_${R_LAYER} ${R_LIBS})
@@ -87,6 +88,19 @@ function(gradwire_link_layer TARGET LAYER)
   endif()
 endfunction()
 
+# One precompiled header for the tests below the line. Above it, libtorch's is the one that a source may have.
+function(gradwire_use_test_pch TARGET)
+  if(NOT TARGET gradwire_test_pch)
+    add_library(gradwire_test_pch OBJECT "${PROJECT_SOURCE_DIR}/cmake/test_pch.cc")
+    target_link_libraries(gradwire_test_pch PRIVATE gradwire_flags GTest::gtest Threads::Threads)
+    # As the tests themselves, which are programs.
+    set_target_properties(gradwire_test_pch PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+    target_compile_options(gradwire_test_pch PRIVATE -fPIE)
+    target_precompile_headers(gradwire_test_pch PRIVATE "${PROJECT_SOURCE_DIR}/cmake/test_pch.h")
+  endif()
+  target_precompile_headers(${TARGET} REUSE_FROM gradwire_test_pch)
+endfunction()
+
 function(gradwire_test NAME)
   if(NOT GRADWIRE_TESTS)
     return()
@@ -109,6 +123,8 @@ function(gradwire_test NAME)
     target_link_libraries(${NAME} PRIVATE GTest::gtest_main ${T_LIBS})
     if(T_LAYER STREQUAL "torch")  # a quarter less of what is most of the build; what is tested is compiled as ever
       target_compile_options(${NAME} PRIVATE $<$<CONFIG:Release>:-O1>)
+    else()
+      gradwire_use_test_pch(${NAME})
     endif()
   endif()
   add_test(NAME ${NAME} COMMAND ${T_PROGRAM} ${T_ARGS})

@@ -17,9 +17,9 @@
 namespace gradwire::compress {
 namespace {
 
-class Run final : public ExchangeRun {
+class AllGatherRun final : public ExchangeRun {
  public:
-  Run(Transport& transport, const Codec& codec, const ExchangeCall& call, Workspace& workspace)
+  AllGatherRun(Transport& transport, const Codec& codec, const ExchangeCall& call, Workspace& workspace)
       : transport_(transport), codec_(codec), call_(call), workspace_(workspace) {}
 
   bool advance() override {
@@ -86,7 +86,7 @@ class AllGatherExchange final : public Exchange {
   std::unique_ptr<ExchangeRun> start(Transport& transport, const Codec& codec, const ExchangeCall& call,
                                      Workspace& workspace) const override {
     require_fitting(transport, call);
-    return std::make_unique<Run>(transport, codec, call, workspace);
+    return std::make_unique<AllGatherRun>(transport, codec, call, workspace);
   }
 
   std::size_t bytes_sent(const Codec& codec, std::size_t count, int world, std::uint64_t step) const override {

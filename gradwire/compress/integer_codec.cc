@@ -13,7 +13,7 @@
 namespace gradwire::compress {
 namespace {
 
-constexpr std::uint32_t kPurpose = 0x696e7471;
+constexpr std::uint32_t kRoundingPurpose = 0x696e7471;
 constexpr float kSmallest = 0x1p-118f;
 
 class IntegerCodec final : public Codec {
@@ -33,7 +33,7 @@ class IntegerCodec final : public Codec {
     require_room(*this, values.size(), bytes.size());
     std::byte* scales = bytes.data();
     std::byte* codes = scales + scale_bytes(values.size());
-    const RandomSequence random(key, kPurpose);
+    const RandomSequence random(key, kRoundingPurpose);
     for (std::size_t begin = 0; begin < values.size(); begin += options_.block) {
       const auto block = values.subspan(begin, std::min(options_.block, values.size() - begin));
       const float scale = choose_scale(kernels::max_magnitude(block.data(), block.size()));

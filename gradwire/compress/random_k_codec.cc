@@ -13,14 +13,14 @@
 namespace gradwire::compress {
 namespace {
 
-constexpr std::uint32_t kPurpose = 0x72616e6b;
+constexpr std::uint32_t kChoicePurpose = 0x72616e6b;
 constexpr std::size_t kMarkerSize = 4;
 
 // The places of one encoding, in ascending order.
 class Places {
  public:
   Places(const EncodeKey& key, std::size_t count, std::size_t number)
-      : random_({key.seed, key.tensor, key.step, 0}, kPurpose), short_(count / number), longer_(count % number) {}
+      : random_({key.seed, key.tensor, key.step, 0}, kChoicePurpose), short_(count / number), longer_(count % number) {}
   struct Place {
     std::size_t index;
     std::size_t length;  // of the stretch that it was drawn from

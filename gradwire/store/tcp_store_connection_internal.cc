@@ -21,7 +21,6 @@ using asio::ip::tcp;
 
 namespace {
 
-constexpr std::size_t kFirstChunkBytes = 64 * 1024;
 constexpr Milliseconds kFirstPause{10};
 constexpr Milliseconds kLongestPause{500};
 constexpr int kMostRefusals = 20;

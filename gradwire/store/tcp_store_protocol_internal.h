@@ -20,6 +20,8 @@ inline constexpr std::size_t kHelloBytes = 8;
 inline constexpr std::size_t kLengthBytes = 8;
 // The most bytes that a message may have behind its length.
 inline constexpr std::uint64_t kMaxMessageBytes = 64 * 1024 * 1024;
+// Memory for a body is taken as it comes, so much at first: a length alone costs the reader nothing.
+inline constexpr std::size_t kFirstChunkBytes = 64 * 1024;
 
 // What follows the server's hello: the client's first request; a challenge (handshake_internal.h); nothing, because it
 // has as many clients as it takes, and closes the connection.

@@ -12,7 +12,6 @@
 namespace gradwire::store_internal {
 namespace {
 
-constexpr std::size_t kFirstChunkBytes = 64 * 1024;
 static_assert(kHelloBytes <= kLengthBytes && kFirstChunkBytes <= TcpStoreSession::kFreeBytes);
 
 Reply no_room(const char* message) {

@@ -380,10 +380,10 @@ TEST(Lanes, TwoTensorsAtOnceGiveWhatOneAfterTheOtherGives) {
 
 // Each rank pulls towards a point of its own; the best point is their mean. In two places the ranks pull hard against
 // each other, for ever, so a rank that sends only its largest values sends nothing else.
-TEST(Convergence, TopKOnePercentNeedsAMemory) {
+TEST(Convergence, TopKNeedsAMemory) {
   run_threads(2, [](RankContext& context) {
     auto transport = transport_of(context);
-    const std::size_t count = 200;
+    const std::size_t count = 100;
     const std::vector<Segment> segments{{"x", 0, count}};
     Floats target = gradient_like(count, 40 + static_cast<std::uint64_t>(context.rank()));
     for (float& value : target) value = std::clamp(value, -1.0f, 1.0f);
@@ -393,10 +393,10 @@ TEST(Convergence, TopKOnePercentNeedsAMemory) {
       const auto compressor = make_compressor(description);
       Floats x(count, 2.0f);
       Floats gradient(count);
-      for (std::uint64_t step = 0; step < 3000; ++step) {
+      for (std::uint64_t step = 0; step < 1500; ++step) {
         for (std::size_t i = 0; i < count; ++i) gradient[i] = x[i] - target[i];
         compressor->all_reduce(transport, segments, {.tensor = 1, .step = step, .divisor = 0}, gradient);
-        for (std::size_t i = 0; i < count; ++i) x[i] -= 0.01f * gradient[i];
+        for (std::size_t i = 0; i < count; ++i) x[i] -= 0.02f * gradient[i];
       }
       double squares = 0;
       for (std::size_t i = 0; i < count; ++i) {
@@ -405,11 +405,11 @@ TEST(Convergence, TopKOnePercentNeedsAMemory) {
       }
       return std::sqrt(squares);
     };
-    const double without = distance_after("top_k:ratio=0.01,memory=none");
+    const double without = distance_after("top_k:ratio=0.02,memory=none");
     EXPECT_GT(without, 5);
-    EXPECT_LT(distance_after("top_k:ratio=0.01,memory=error_feedback"), without / 5);
-    EXPECT_LT(distance_after("top_k:ratio=0.01,memory=error_feedback,exchange=all_reduce"), without / 5);
-    EXPECT_LT(distance_after("top_k:ratio=0.01,memory=ef21"), without / 5);
+    EXPECT_LT(distance_after("top_k:ratio=0.02,memory=error_feedback"), without / 5);
+    EXPECT_LT(distance_after("top_k:ratio=0.02,memory=error_feedback,exchange=all_reduce"), without / 5);
+    EXPECT_LT(distance_after("top_k:ratio=0.02,memory=ef21"), without / 5);
   });
 }
 

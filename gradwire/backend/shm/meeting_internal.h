@@ -29,12 +29,15 @@
 #include "gradwire/backend/shared/world_internal.h"
 #include "gradwire/backend/shm/descriptor_socket_internal.h"
 #include "gradwire/backend/shm/shm_world_internal.h"
+#include "gradwire/base/deadline.h"
 #include "gradwire/base/os_handles.h"
 
 namespace gradwire::shm {
 
 // Changes with these packets and with the layout of shared memory: "GRW2".
 inline constexpr std::uint32_t kMagic = 0x32575247;
+// How long a rank waits before it looks again whether the others live.
+inline constexpr Milliseconds kSlice{50};
 
 enum class PacketKind : std::uint32_t { hello, welcome, ready, go, failure };
 

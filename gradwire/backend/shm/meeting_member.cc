@@ -17,7 +17,6 @@
 namespace gradwire::shm {
 namespace {
 
-constexpr Milliseconds kSlice{50};
 // Rank 0 gives up at the deadline too, and then says who is missing: ranks leave it the time to.
 constexpr Milliseconds kVerdictPatience{2000};
 

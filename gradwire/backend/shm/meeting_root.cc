@@ -18,7 +18,6 @@
 namespace gradwire::shm {
 namespace {
 
-constexpr Milliseconds kSlice{50};
 constexpr Milliseconds kLookAtProcesses{250};
 
 class Root {

@@ -18,7 +18,7 @@
 namespace gradwire::shm {
 namespace {
 
-constexpr Milliseconds kSlice{20};
+constexpr Milliseconds kWatchSlice{20};
 
 std::string pack(std::uint64_t key, const std::string& refusal) {
   std::string bytes(sizeof(key), '\0');
@@ -85,7 +85,7 @@ ShmWorld::Offer ShmWorld::receive(std::uint64_t key, Deadline deadline, const st
         return offer;
       }
       Packet packet;
-      received = receive_packet(sockets_[0].get(), packet, kSlice);
+      received = receive_packet(sockets_[0].get(), packet, kWatchSlice);
       if (received == Received::packet && packet.bytes.size() >= sizeof(key)) {
         std::uint64_t sent = 0;
         std::memcpy(&sent, packet.bytes.data(), sizeof(sent));
