@@ -167,6 +167,10 @@ class Channel {
   // is received, as large messages do. Beyond kMaxUnreceivedOffers of these, further sends begin when earlier ones have
   // been received.
   //
+  // A receive from any rank ends with a PeerError when a rank has died or failed and no message for the receive is
+  // here: nobody can tell whether that rank would have sent it. When a rank has left in good order, the receive goes on
+  // as long as another rank is there.
+  //
   // Throws InvalidArgument; ResourceError when the machine refuses the memory or the thread that the message needs
   // (nothing was sent, the buffer is the caller's, and the channel goes on); and the channel's first reason when the
   // channel is at its end.

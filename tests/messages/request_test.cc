@@ -217,5 +217,78 @@ TEST(RequestsAmongDeaths, ADeathIsNoticedWhateverOthersSend) {
   EXPECT_TRUE(ending.ended && !ending.exited);
 }
 
+// Three ranks over shm, each a process. Rank 0 has posted a receive from any rank when rank 1 goes.
+class ReceiveFromAnyRank : public ::testing::Test {
+ protected:
+  ChildProcess start(int number, const std::function<void(RankContext&)>& body) const {
+    return ChildProcess(concat("rank ", number), [this, number, body] {
+      const auto context = process_rank({Kind::shm, 3}, number, folder_.path() + "/store");
+      context->join();
+      body(*context);
+      context->leave();
+    });
+  }
+  const TemporaryFolder folder_;
+};
+
+TEST_F(ReceiveFromAnyRank, EndsWithTheFirstDeath) {
+  ChildProcess waiting = start(0, [](RankContext& context) {
+    Channel& channel = context.channel();
+    char value = 0;
+    const auto receive = channel.irecv(&value, 1, kAnySource, 5);
+    context.meet("posted");
+    // Messages that were here before are received; after that, each such receive ends at once.
+    EXPECT_THROW(receive->wait(Deadline::after(kGuard / 3)), PeerError);
+    char kept = 0;
+    finish(channel.irecv(&kept, 1, 2, 6));
+    try {
+      finish(channel.irecv(&value, 1, kAnySource, 5));
+      ADD_FAILURE() << "received what nobody sent";
+    } catch (const PeerError& error) {
+      EXPECT_EQ(error.peers(), std::vector<int>{1}) << error.what();
+    }
+    finish(channel.isend(&value, 1, 2, 8));
+  });
+  ChildProcess victim = start(1, [](RankContext& context) {
+    context.meet("posted");
+    ::raise(SIGKILL);
+  });
+  ChildProcess alive = start(2, [](RankContext& context) {
+    char value = 0;
+    context.meet("posted");
+    finish(context.channel().isend(&value, 1, 0, 6));
+    finish(context.channel().irecv(&value, 1, 0, 8));
+  });
+  const Deadline guard = Deadline::after(2 * kGuard);
+  waiting.expect_success(guard);
+  alive.expect_success(guard);
+  EXPECT_TRUE(victim.wait(guard).ended);
+}
+
+TEST_F(ReceiveFromAnyRank, GoesOnWhenARankLeavesInGoodOrder) {
+  ChildProcess waiting = start(0, [](RankContext& context) {
+    Channel& channel = context.channel();
+    char value = 0;
+    const auto receive = channel.irecv(&value, 1, kAnySource, 5);
+    context.meet("posted");
+    // Rank 1 is known to be gone before rank 2 sends.
+    EXPECT_THROW(finish(channel.irecv(&value, 1, 1, 7)), PeerError);
+    EXPECT_FALSE(receive->done());
+    finish(channel.isend(&value, 1, 2, 8));
+    EXPECT_EQ(receive->wait(Deadline::after(kGuard)).source, 2);
+  });
+  ChildProcess leaving = start(1, [](RankContext& context) { context.meet("posted"); });
+  ChildProcess sending = start(2, [](RankContext& context) {
+    char value = 0;
+    context.meet("posted");
+    finish(context.channel().irecv(&value, 1, 0, 8));
+    finish(context.channel().isend(&value, 1, 0, 5));
+  });
+  const Deadline guard = Deadline::after(2 * kGuard);
+  waiting.expect_success(guard);
+  sending.expect_success(guard);
+  leaving.expect_success(guard);
+}
+
 }  // namespace
 }  // namespace gradwire::testing

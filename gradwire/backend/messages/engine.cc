@@ -60,10 +60,10 @@ void Engine::add_channel(std::uint64_t channel, std::shared_ptr<const Members> m
   }
 }
 
-void Engine::end_channel(std::uint64_t channel, const std::exception_ptr& reason, const std::string* text) noexcept {
+void Engine::end_channel(std::uint64_t channel, const std::exception_ptr& reason, const Notice* notice) noexcept {
   if (!owner_.is_current()) return;
   const MutexLock lock(mutex_);
-  matcher_.end_channel(channel, reason, text);
+  matcher_.end_channel(channel, reason, notice);
   poll();
 }
 
@@ -241,40 +241,39 @@ microseconds Engine::next_nap() const {
 
 void Engine::look_for_failures() noexcept try {
   if (failure_of_.empty()) return;
-  struct Loss {
+  struct LostRank {
     std::uint64_t channel;
     int rank;
-    std::exception_ptr reason;
+    Loss loss;
   };
   next_look_ = Clock::now() + kLook;
-  std::vector<Loss> losses;
+  std::vector<LostRank> lost;
   for (const auto& [channel, ranks] : matcher_.awaited()) {
     const auto found = failure_of_.find(channel);
     if (found == failure_of_.end()) continue;
     for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
       if (!ranks[rank]) continue;
-      if (auto reason = found->second(static_cast<int>(rank))) {
-        losses.push_back({channel, static_cast<int>(rank), std::move(reason)});
-      }
+      Loss loss = found->second(static_cast<int>(rank));
+      if (loss.reason != nullptr) lost.push_back({channel, static_cast<int>(rank), std::move(loss)});
     }
   }
-  if (losses.empty()) return;
+  if (lost.empty()) return;
   poll();  // what they sent before they went counts
-  for (const Loss& loss : losses) matcher_.fail_rank(loss.channel, loss.rank, loss.reason);
+  for (const LostRank& one : lost) matcher_.fail_rank(one.channel, one.rank, one.loss);
   if (matcher_.take_ended()) changed_.notify_all();
 } catch (const std::bad_alloc&) {  // the next look comes
 }
 
-void Engine::close(const std::exception_ptr& reason, const std::string* text) noexcept {
+void Engine::close(const std::exception_ptr& reason, const Notice* notice) noexcept {
   if (!owner_.is_current()) return;
   Thread last;
   {
     const MutexLock lock(mutex_);
-    if (closed_ == nullptr && text != nullptr) {
+    if (closed_ == nullptr && notice != nullptr) {
       closed_ = reason;
-      matcher_.end_all(reason, *text);
+      matcher_.end_all(reason, *notice);
     }
-    if (text == nullptr) break_off(reason);
+    if (notice == nullptr) break_off(reason);
     changed_.notify_all();
     last = std::move(thread_);
   }

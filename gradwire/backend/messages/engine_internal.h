@@ -42,9 +42,9 @@ class Engine final : public std::enable_shared_from_this<Engine> {
     // calls serve() on one.
     bool makes_thread = true;
   };
-  // Says why a rank's part on a channel cannot come any more, or null. Called with the lock held, with a rank other
-  // than this one; must not call back.
-  using FailureOf = std::function<std::exception_ptr(int rank)>;
+  // Says why a rank's part on a channel cannot come any more; no reason while it can. Called with the lock held, with a
+  // rank other than this one; must not call back.
+  using FailureOf = std::function<Loss(int rank)>;
 
   Engine(std::unique_ptr<Wire> wire, Options options);
   // Ends what is under way.
@@ -54,9 +54,9 @@ class Engine final : public std::enable_shared_from_this<Engine> {
 
   // `failure_of` may be null. Throws ResourceError, the reason of close().
   void add_channel(std::uint64_t channel, std::shared_ptr<const Members> members, FailureOf failure_of);
-  // Ends what is under way on the channel with `reason`; unless `text` is null, the other ranks' requests that need
-  // this one end with it. The first call counts.
-  void end_channel(std::uint64_t channel, const std::exception_ptr& reason, const std::string* text) noexcept;
+  // Ends what is under way on the channel with `reason`; unless `notice` is null, the other ranks' requests that need
+  // this one end with its text. The first call counts.
+  void end_channel(std::uint64_t channel, const std::exception_ptr& reason, const Notice* notice) noexcept;
   // Forgets channels, which have ended.
   void remove_channels(std::uint64_t first, std::uint64_t last) noexcept;
 
@@ -69,9 +69,9 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   // Moves frames on the calling thread until close(). Where the backend provides the thread.
   void serve();
   // Ends everything under way with `reason`, and later calls at once; the first reason stays. Ends serve() and the
-  // engine's own thread: the wire is not touched any more, but by drain(). Unless `text` is null, the other ranks'
-  // requests that need this one are to end with it, and drain() tells them.
-  void close(const std::exception_ptr& reason, const std::string* text) noexcept;
+  // engine's own thread: the wire is not touched any more, but by drain(). Unless `notice` is null, the other
+  // ranks' requests that need this one are to end with its text, and drain() tells them.
+  void close(const std::exception_ptr& reason, const Notice* notice) noexcept;
   // After close(): moves what can be moved. Returns whether something is still to be written.
   bool drain() noexcept;
   // Whether the wire has failed.

@@ -77,7 +77,7 @@ TEST_F(EngineTest, AFailureIsNoticedByTheClockWhateverTheTraffic) {
   const auto engine = make();
   std::atomic<bool> gone{false};
   engine->add_channel(7, members(), [&](int rank) {
-    return gone ? std::make_exception_ptr(PeerError("rank 1 died", {rank})) : nullptr;
+    return gone ? Loss{std::make_exception_ptr(PeerError("rank 1 died", {rank}))} : Loss{};
   });
   const auto receive = engine->irecv(7, &value_, 1, 1, 3);
   const auto anyone = engine->irecv(7, &value_, 1, kAnySource, 3);

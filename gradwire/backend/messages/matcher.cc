@@ -32,17 +32,17 @@ void Matcher::add_channel(std::uint64_t channel, std::shared_ptr<const Members> 
   channels_.try_emplace(channel).first->second.members = std::move(members);
 }
 
-void Matcher::end_channel(std::uint64_t channel, const std::exception_ptr& reason, const std::string* text) noexcept {
+void Matcher::end_channel(std::uint64_t channel, const std::exception_ptr& reason, const Notice* notice) noexcept {
   const auto found = channels_.find(channel);
   if (found == channels_.end() || found->second.ended != nullptr) return;
   found->second.ended = reason;
   open_.for_each([&](Message& message) {
     if (message.channel == channel) cancel(message, reason);
   });
-  if (text == nullptr) return;
+  if (notice == nullptr) return;
   const Members& members = *found->second.members;
   try {
-    const auto shared = std::make_shared<const std::string>(*text);
+    const auto shared = std::make_shared<const Notice>(*notice);
     for (int rank = 0; rank < members.size(); ++rank) {
       if (rank == members.rank) continue;
       peer(members.peers[static_cast<std::size_t>(rank)]).ends.push_back({channel, members.rank, shared});
@@ -52,9 +52,9 @@ void Matcher::end_channel(std::uint64_t channel, const std::exception_ptr& reaso
   }
 }
 
-void Matcher::end_all(const std::exception_ptr& reason, const std::string& text) noexcept {
+void Matcher::end_all(const std::exception_ptr& reason, const Notice& notice) noexcept {
   for (const auto& [number, channel] : channels_) {
-    if (channel.members != nullptr) end_channel(number, reason, &text);
+    if (channel.members != nullptr) end_channel(number, reason, &notice);
   }
 }
 
@@ -81,14 +81,15 @@ bool Matcher::is_removed(std::uint64_t channel) const noexcept {
   return after != removed_.begin() && std::prev(after)->second >= channel;
 }
 
-void Matcher::fail_rank(std::uint64_t channel, int rank, const std::exception_ptr& reason) {
+void Matcher::fail_rank(std::uint64_t channel, int rank, const Loss& loss) {
   const auto found = channels_.find(channel);
   if (found == channels_.end()) return;
-  lose_peer(channel, found->second, found->second.members->peers[static_cast<std::size_t>(rank)], reason);
+  lose_peer(channel, found->second, found->second.members->peers[static_cast<std::size_t>(rank)], loss);
 }
 
-void Matcher::lose_peer(std::uint64_t number, Channel& channel, int lost, const std::exception_ptr& reason) {
-  if (!channel.gone.try_emplace(lost, reason).second) return;
+void Matcher::lose_peer(std::uint64_t number, Channel& channel, int lost, const Loss& loss) {
+  if (!channel.gone.try_emplace(lost, loss.reason).second) return;
+  if (!loss.left && channel.broken == nullptr) channel.broken = loss.reason;
   // What it sent and nobody received is there still; what it only offered is not.
   for (auto row = channel.unexpected.begin(); row != channel.unexpected.end();) {
     row = row->peer == lost && row->offer != 0 ? drop(channel.unexpected, row) : std::next(row);
@@ -96,7 +97,7 @@ void Matcher::lose_peer(std::uint64_t number, Channel& channel, int lost, const 
   open_.for_each([&](Message& message) {
     if (message.channel != number) return;
     const bool from_anyone = message.peer == kAnySource && why_unreachable(message, channel) != nullptr;
-    if (message.peer == lost || from_anyone) abandon(message, reason);
+    if (message.peer == lost || from_anyone) abandon(message, loss.reason);
   });
 }
 
@@ -182,6 +183,7 @@ std::exception_ptr Matcher::why_unreachable(const Message& message, const Channe
     const auto found = channel.gone.find(message.peer);
     return found == channel.gone.end() ? nullptr : found->second;
   }
+  if (channel.broken != nullptr) return channel.broken;
   // Somebody may still send as long as one other rank is there; alone, this rank itself may.
   const std::size_t others = channel.members->peers.size() - 1;
   return others > 0 && channel.gone.size() == others ? channel.gone.begin()->second : nullptr;

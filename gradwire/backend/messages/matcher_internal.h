@@ -48,6 +48,20 @@ struct Members {
   int size() const noexcept { return static_cast<int>(peers.size()); }
 };
 
+// Why a rank's part of a channel cannot come any more.
+struct Loss {
+  std::exception_ptr reason;
+  // The rank left in good order: a receive from any rank goes on as long as another rank is there. After another loss
+  // such a receive ends, as nobody can tell whether that rank's message was the one that it would have got.
+  bool left = false;
+};
+
+// What the other ranks are told at the end of a channel.
+struct Notice {
+  std::string text;
+  bool left = false;  // as Loss's
+};
+
 // Used by one thread at a time. What throws std::bad_alloc has had no effect then.
 class Matcher final : private FrameSink {
  public:
@@ -57,13 +71,13 @@ class Matcher final : private FrameSink {
   // Messages of the channel may have come before. Throws std::bad_alloc.
   void add_channel(std::uint64_t channel, std::shared_ptr<const Members> members);
   // Ends the requests of the channel that are under way with `reason`, and later ones at once; does nothing when the
-  // channel has ended before. Tells the other ranks, unless `text` is null. Out of memory, it may tell only some.
-  void end_channel(std::uint64_t channel, const std::exception_ptr& reason, const std::string* text) noexcept;
-  void end_all(const std::exception_ptr& reason, const std::string& text) noexcept;
+  // channel has ended before. Tells the other ranks, unless `notice` is null. Out of memory, it may tell only some.
+  void end_channel(std::uint64_t channel, const std::exception_ptr& reason, const Notice* notice) noexcept;
+  void end_all(const std::exception_ptr& reason, const Notice& notice) noexcept;
   // Forgets the channels `first` to `last`, which have ended; frames of theirs are dropped from here on.
   void remove_channels(std::uint64_t first, std::uint64_t last);
-  // The rank's part of the channel cannot come any more: ends the requests that need it with `reason`.
-  void fail_rank(std::uint64_t channel, int rank, const std::exception_ptr& reason);
+  // The rank's part of the channel cannot come any more: ends the requests that need it with the loss's reason.
+  void fail_rank(std::uint64_t channel, int rank, const Loss& loss);
   // Ends everything under way with `reason`, and writes nothing of it.
   void fail_all(const std::exception_ptr& reason) noexcept;
 
@@ -111,13 +125,14 @@ class Matcher final : private FrameSink {
     std::shared_ptr<const Members> members;  // null: frames came before add_channel()
     std::exception_ptr ended;
     std::map<int, std::exception_ptr> gone;  // by peer
+    std::exception_ptr broken;               // the first loss of a rank that did not leave in good order
     UnexpectedList unexpected;
     MessageQueue posted;
   };
   struct EndNotice {
     std::uint64_t channel;
     int rank;
-    std::shared_ptr<const std::string> text;
+    std::shared_ptr<const Notice> notice;
   };
   struct Peer {
     // To be written, in this order of urgency; the last two in turn.
@@ -165,7 +180,7 @@ class Matcher final : private FrameSink {
   void on_cancel(int source, const Frame& frame);
   void on_credit(int source, const Frame& frame) noexcept;
   void on_end(int source, const Frame& frame, const Payload& payload);
-  void lose_peer(std::uint64_t number, Channel& channel, int peer, const std::exception_ptr& reason);
+  void lose_peer(std::uint64_t number, Channel& channel, int peer, const Loss& loss);
 
   // Frames that go. Those that return a bool say whether the wire has room left.
   bool write(int to, const Frame& frame, const std::byte* payload, std::size_t bytes);

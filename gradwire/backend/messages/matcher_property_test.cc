@@ -101,7 +101,7 @@ class Simulation {
     }
     for (const int survivor : std::exchange(failures_due_, {})) {
       for (std::uint64_t channel = 0; channel < kChannels; ++channel) {
-        matchers_[at(survivor)]->fail_rank(channel, dead_, std::make_exception_ptr(PeerError("gone", {dead_})));
+        matchers_[at(survivor)]->fail_rank(channel, dead_, {std::make_exception_ptr(PeerError("gone", {dead_}))});
       }
       note_ends();
     }

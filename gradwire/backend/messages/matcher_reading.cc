@@ -142,7 +142,7 @@ void Matcher::on_end(int source, const Frame& frame, const Payload& payload) {
   std::string text(payload.size(), '\0');
   payload.copy_to(reinterpret_cast<std::byte*>(text.data()));
   const int rank = static_cast<int>(frame.id);
-  lose_peer(frame.channel, *channel, source, std::make_exception_ptr(PeerError(text, {rank})));
+  lose_peer(frame.channel, *channel, source, {std::make_exception_ptr(PeerError(text, {rank})), frame.reply != 0});
 }
 
 }  // namespace gradwire::messages

@@ -136,8 +136,8 @@ TEST_F(MatcherTest, TheEndOfAChannelReachesTheOthersBehindWhatWasSent) {
   std::vector<std::byte> small(10, std::byte{3});
   const auto sent = post(0, Direction::send, small);
   const auto lost = post(0, Direction::send, large_, 2);
-  const std::string text = "rank 0 left the group";
-  matchers_[0].end_channel(kChannel, given_up(), &text);
+  const Notice notice{"rank 0 left the group", true};
+  matchers_[0].end_channel(kChannel, given_up(), &notice);
   matchers_[0].remove_channels(kChannel, kChannel);
   EXPECT_NE(error_of(lost).find("given up"), std::string::npos);
   settle();

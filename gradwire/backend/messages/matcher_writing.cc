@@ -75,10 +75,12 @@ bool Matcher::write_answers(int index) {
 bool Matcher::write_ends(int index) {
   std::deque<EndNotice>& ends = peer(index).ends;
   while (!ends.empty()) {
-    const EndNotice& notice = ends.front();
-    const std::size_t bytes = std::min(notice.text->size(), wire_.max_payload());
-    const Frame frame{FrameKind::end, 0, notice.channel, static_cast<std::uint64_t>(notice.rank), 0, bytes};
-    if (!write(index, frame, reinterpret_cast<const std::byte*>(notice.text->data()), bytes)) return false;
+    const EndNotice& end = ends.front();
+    const std::string& text = end.notice->text;
+    const std::size_t bytes = std::min(text.size(), wire_.max_payload());
+    const std::uint64_t left = end.notice->left ? 1 : 0;
+    const Frame frame{FrameKind::end, 0, end.channel, static_cast<std::uint64_t>(end.rank), left, bytes};
+    if (!write(index, frame, reinterpret_cast<const std::byte*>(text.data()), bytes)) return false;
     ends.pop_front();
     --unwritten_;
   }

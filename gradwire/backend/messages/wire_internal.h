@@ -33,7 +33,9 @@ struct Frame {
   // offer, cancel: the sender's number for the message. accept: that number again. piece: the receiver's number.
   // credit: offers. end: the sender's rank.
   std::uint64_t id = 0;
-  std::uint64_t reply = 0;  // accept: the receiver's number for the message; 0: the sender may forget the message
+  // accept: the receiver's number for the message; 0: the sender may forget the message. end: whether the sender left
+  // in good order.
+  std::uint64_t reply = 0;
   std::uint64_t bytes = 0;  // offer: of the whole message; message, piece, end: of the payload; credit: of messages
 };
 static_assert(sizeof(Frame) == 40);

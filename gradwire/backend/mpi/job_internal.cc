@@ -163,17 +163,17 @@ void Job::on_mpi_finalize() noexcept {
 void Job::shut_down() noexcept {
   if (!owner_.is_current()) return;
   std::shared_ptr<messages::Engine> engine;
-  std::string text;
+  messages::Notice notice{.text = {}, .left = true};
   {
     const MutexLock lock(mutex_);
     stopping_ = true;
     engine = engine_;
-    text = concat("process ", rank_, " of the MPI job has ended");
+    notice.text = concat("process ", rank_, " of the MPI job has ended");
   }
   wake_.notify_all();
   if (engine != nullptr) {
     engine->close(std::make_exception_ptr(AbortedError("backend mpi: the process is ending, MPI is no longer there")),
-                  &text);
+                  &notice);
   }
   thread_.join();
 }

@@ -29,7 +29,7 @@ class Membership {
         first_(number * kChannels),
         rank_(rank),
         size_(size),
-        left_(concat("rank ", rank, " left the group")),
+        left_{concat("rank ", rank, " left the group"), true},
         destroyed_(
             std::make_exception_ptr(AbortedError(concat("rank ", rank, ": the group was destroyed meanwhile")))) {}
   ~Membership() { engine().remove_channels(first_, first_ + kChannels - 1); }
@@ -53,7 +53,7 @@ class Membership {
     return number;
   }
   // For the end of a channel: what the others hear, and requests of this rank.
-  const std::string& left() const noexcept { return left_; }
+  const messages::Notice& left() const noexcept { return left_; }
   const std::exception_ptr& destroyed() const noexcept { return destroyed_; }
 
  private:
@@ -61,7 +61,7 @@ class Membership {
   const std::uint64_t first_;  // channel
   const int rank_;
   const int size_;
-  const std::string left_;
+  const messages::Notice left_;
   const std::exception_ptr destroyed_;
   std::shared_ptr<const messages::Members> members_;
   std::atomic<std::uint32_t> channels_{1};
@@ -103,8 +103,8 @@ class MpiChannel final : public GenericChannel {
   }
   void announce_end(std::string_view reason) noexcept override {
     try {
-      const std::string text(reason);
-      engine().end_channel(number_, std::make_exception_ptr(AbortedError(text)), &text);
+      const messages::Notice notice{std::string(reason), false};
+      engine().end_channel(number_, std::make_exception_ptr(AbortedError(notice.text)), &notice);
     } catch (const std::bad_alloc&) {
       engine().end_channel(number_, membership_->destroyed(), &membership_->left());
     }

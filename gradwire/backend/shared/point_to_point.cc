@@ -51,8 +51,8 @@ std::exception_ptr PointToPoint::why_gone(int peer) const {
 
 void PointToPoint::add_channel(std::uint64_t channel, FailureOf failure_of) {
   engine_->add_channel(channel, members_, [this, failure_of = std::move(failure_of)](int peer) {
-    auto error = failure_of(peer);
-    return error != nullptr ? error : why_gone(peer);
+    messages::Loss loss = failure_of(peer);
+    return loss.reason != nullptr ? loss : messages::Loss{why_gone(peer)};
   });
 }
 

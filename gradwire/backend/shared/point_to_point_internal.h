@@ -27,7 +27,7 @@ class PointToPoint {
   PointToPoint& operator=(const PointToPoint&) = delete;
 
   // Says why a peer's part on a channel cannot come any more, or null. Called with the lock held; must not call back.
-  using FailureOf = std::function<std::exception_ptr(int peer)>;
+  using FailureOf = std::function<messages::Loss(int peer)>;
   void add_channel(std::uint64_t channel, FailureOf failure_of);
   // Fails what is under way on the channel with `reason`.
   void end_channel(std::uint64_t channel, std::exception_ptr reason) noexcept;

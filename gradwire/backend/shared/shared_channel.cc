@@ -204,12 +204,14 @@ std::shared_ptr<Request> SharedChannel::irecv(void* data, std::size_t bytes, int
   return point_to_point_->irecv(id_, data, bytes, source, tag);
 }
 
-std::exception_ptr SharedChannel::point_to_point_failure(int peer) const {
+messages::Loss SharedChannel::point_to_point_failure(int peer) const {
   const RankState state = steps_.state_of(peer);
-  if (state == RankState::active) return nullptr;
+  if (state == RankState::active) return {};
   const std::string what = concat("point to point on rank ", rank(), " of ", size(), ": rank ", peer);
-  if (state == RankState::left) return std::make_exception_ptr(PeerError(what + " left the group", {peer}));
-  return std::make_exception_ptr(PeerError(concat(what, " failed: ", reason_of(steps_.report_of(peer))), {peer}));
+  if (state == RankState::left) {
+    return {.reason = std::make_exception_ptr(PeerError(what + " left the group", {peer})), .left = true};
+  }
+  return {std::make_exception_ptr(PeerError(concat(what, " failed: ", reason_of(steps_.report_of(peer))), {peer}))};
 }
 
 }  // namespace gradwire::shared

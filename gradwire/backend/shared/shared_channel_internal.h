@@ -59,7 +59,7 @@ class SharedChannel final : public Channel {
 
   [[noreturn]] void end(std::exception_ptr error);  // ends the channel and throws the first reason
   void end_quietly(const FailureReport& report, const std::exception_ptr& error) noexcept;
-  std::exception_ptr point_to_point_failure(int peer) const;
+  messages::Loss point_to_point_failure(int peer) const;
 
   std::shared_ptr<World> world_;
   std::shared_ptr<PointToPoint> point_to_point_;
