@@ -11,8 +11,8 @@
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/process.h"
 #include "gradwire/process_group/c10d/c10d_call_internal.h"
-#include "gradwire/process_group/c10d/c10d_dialect_internal.h"
 #include "gradwire/process_group/c10d/end_record_internal.h"
+#include "gradwire/process_group/c10d/engine_traits_internal.h"
 #include "gradwire/process_group/c10d/from_c10d.h"
 #include "gradwire/process_group/call_group.h"
 #include "gradwire/process_group/closable.h"
@@ -61,7 +61,7 @@ class GroupOverC10d final : public CallGroup, public Closable {
   void barrier_in_store(const std::shared_ptr<Store>& store, Milliseconds timeout, bool wait_all);
 
   const std::string name_;
-  const Dialect dialect_;
+  const EngineTraits traits_;
   const OwnerProcess owner_;
   const C10dFactory factory_;
   const std::shared_ptr<EndRecord> end_;

@@ -105,7 +105,7 @@ GroupOverC10d::GroupOverC10d(BackendPtr backend, std::shared_ptr<Store> store, C
                              std::vector<std::string> processes)
     : CallGroup(backend->getRank(), backend->getSize()),
       name_(backend->getBackendName()),
-      dialect_(dialect_of(name_)),
+      traits_(traits_of(name_)),
       factory_(std::move(factory)),
       end_(std::make_shared<EndRecord>(store, backend->getRank(), backend->getSize(), std::move(processes))),
       ledger_(std::make_shared<C10dLedger>([end = end_](const std::string& what, std::exception_ptr error,
@@ -148,7 +148,7 @@ GroupOverC10d::BackendPtr GroupOverC10d::engine(const char* operation) const {
 }
 
 bool GroupOverC10d::supports(c10::DeviceType device) const {
-  return device == c10::DeviceType::CPU ? dialect_.serves_cpu : dialect_.serves_others;
+  return device == c10::DeviceType::CPU ? traits_.serves_cpu : traits_.serves_others;
 }
 
 void GroupOverC10d::abort(const std::string& reason) {
@@ -166,7 +166,7 @@ void GroupOverC10d::abort(const std::string& reason) {
         "", std::make_exception_ptr(AbortedError(concat(name_group(*this), " aborted: ", reason))), false);
     if (well) end_->say_aborted(reason);
     // After an error of the engine's, too: other calls may be under way on connections that are whole.
-    if (dialect_.is_gloo) {
+    if (traits_.is_gloo) {
       close_gloo(*engine);
     } else {
       engine->abort();

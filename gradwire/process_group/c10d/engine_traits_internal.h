@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// What an engine understands, and how our calls are put so that it does.
+// What an engine of c10d supports, and how the arguments of a call are converted for it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,12 +15,12 @@
 namespace gradwire::internal {
 
 // What is known of an engine by its name.
-struct Dialect {
+struct EngineTraits {
   bool is_gloo = false;
   bool serves_cpu = true;
   bool serves_others = true;
 };
-Dialect dialect_of(const std::string& backend_name);
+EngineTraits traits_of(const std::string& backend_name);
 
 // A tensor of the caller's as the engine gets it: in order, apart from autograd, of a dtype that it knows.
 struct Prepared {
@@ -29,7 +29,7 @@ struct Prepared {
 };
 
 // For a call that moves elements. `reads`: the engine reads the values; `writes`: it writes them.
-Prepared prepare_to_move(const Dialect& dialect, const at::Tensor& tensor, bool reads, bool writes);
+Prepared prepare_to_move(const EngineTraits& traits, const at::Tensor& tensor, bool reads, bool writes);
 
 struct PreparedReduction {
   Prepared tensor;
@@ -38,7 +38,7 @@ struct PreparedReduction {
 
 // For a reduction with `op` over `ranks` ranks. `source` is read, `target` (the same tensor, or undefined where this
 // rank gets no result) receives. Throws UnsupportedError where the engine has no such reduction.
-PreparedReduction prepare_to_reduce(const Dialect& dialect, const at::Tensor& source, const at::Tensor& target,
+PreparedReduction prepare_to_reduce(const EngineTraits& traits, const at::Tensor& source, const at::Tensor& target,
                                     ReduceOp op, int ranks);
 
 }  // namespace gradwire::internal
