@@ -22,13 +22,13 @@ struct EngineTraits {
 };
 EngineTraits traits_of(const std::string& backend_name);
 
-// A tensor of the caller's as the engine gets it: in order, apart from autograd, of a dtype that it knows.
+// A tensor of the caller as the engine gets it: contiguous, without autograd, of a dtype that the engine knows.
 struct Prepared {
   at::Tensor memory;
-  std::function<void()> bring_back;  // puts the result into the caller's tensor; empty where it is there already
+  std::function<void()> bring_back;  // copies the result into the caller's tensor; empty where nothing is to copy
 };
 
-// For a call that moves elements. `reads`: the engine reads the values; `writes`: it writes them.
+// For a call that moves elements. `reads`: the engine reads the values; `writes`: the engine writes them.
 Prepared prepare_to_move(const EngineTraits& traits, const at::Tensor& tensor, bool reads, bool writes);
 
 struct PreparedReduction {
@@ -36,8 +36,9 @@ struct PreparedReduction {
   c10d::ReduceOp op;
 };
 
-// For a reduction with `op` over `ranks` ranks. `source` is read, `target` (the same tensor, or undefined where this
-// rank gets no result) receives. Throws UnsupportedError where the engine has no such reduction.
+// For a reduction with `op` over `ranks` ranks. `source` is read. `target` gets the result: it is the same tensor,
+// another tensor, or undefined where this rank gets no result. Throws UnsupportedError where the engine has no such
+// reduction.
 PreparedReduction prepare_to_reduce(const EngineTraits& traits, const at::Tensor& source, const at::Tensor& target,
                                     ReduceOp op, int ranks);
 

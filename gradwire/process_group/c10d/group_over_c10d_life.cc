@@ -24,7 +24,7 @@ namespace {
 
 using BackendPtr = GroupOverC10d::BackendPtr;
 
-// Whether a receive from `peer` missed its time-out, as it should.
+// Whether a receive from `peer` missed its timeout, as it should.
 bool lets_a_receive_be_late(c10d::Backend& engine, int peer) {
   try {
     Tensors byte{at::zeros({1}, at::TensorOptions(at::kByte))};
@@ -42,7 +42,7 @@ bool lets_a_receive_be_late(c10d::Backend& engine, int peer) {
   return false;
 }
 
-// A Gloo receive that misses its time-out closes all connections of its group: what is under way here fails at once,
+// A Gloo receive that misses its timeout closes all connections of its group: what is under way here fails at once,
 // and so does what the others have under way. Gloo has no other way to end a call early. A connection that has broken
 // cannot be late, so another peer's is tried then.
 void close_gloo(c10d::Backend& engine) {
@@ -280,7 +280,7 @@ void GroupOverC10d::do_monitored_barrier(Milliseconds timeout, bool wait_all) {
   }
 }
 
-// Through the store, because a message of Gloo's that misses its time-out ends the group.
+// Through the store, because a message of Gloo's that misses its timeout ends the group.
 void GroupOverC10d::barrier_in_store(const std::shared_ptr<Store>& store, Milliseconds timeout, bool wait_all) {
   const Deadline deadline = Deadline::after(timeout);
   std::string prefix;

@@ -28,7 +28,7 @@ namespace gradwire {
 //   - split and merge make groups with the backend of `group`, in the store that they are given. They throw
 //     UnsupportedError unless `group` has one of make_process_group()'s backends.
 //   - abort() ends the group on this rank and tells the other ranks; shutdown() waits for the calls under way.
-// A group that came from from_c10d() gets a backend in the same way.
+// For a group that came from from_c10d(), too, the result is a new backend over the group.
 c10::intrusive_ptr<c10d::Backend> to_c10d(std::shared_ptr<ProcessGroup> group);
 
 // Returns the group under a backend that to_c10d() or make_c10d_backend() made; null for any other backend.

@@ -95,7 +95,7 @@ class HybridGroup final : public CallGroup, public Closable {
   // The number of `rank` among the ranks of its host.
   int local_rank_of(int rank) const;
 
-  // One a kind of call.
+  // One for each kind of call.
   template <class Given>
   std::shared_ptr<Work> run(Given& given);
 
