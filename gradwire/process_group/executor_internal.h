@@ -16,10 +16,9 @@ namespace gradwire::internal {
 //   - on the calling thread, at once, when the call waits and no other task is queued or running; no thread is started
 //     then, and none is switched to;
 //   - otherwise on the one worker thread, which starts with its first task;
-//   - on the thread of a running task, when that task makes the call (a then-callback that starts a further
-//   collective):
-//     the thread cannot wait for itself. So the new task goes to the end of the queue, and the thread runs the queue up
-//     to and including the new task. The order is kept, and a wait for the new task returns.
+//   - on the thread of a running task, when that task makes the call (a then-callback that starts a collective). The
+//     thread cannot wait for itself. So the new task goes to the end of the queue, and the thread runs the queue up to
+//     and including the new task. The order is kept, and a wait for the new task returns.
 //
 // A task must not throw. Thread-safe. Tasks hold no reference to the executor.
 class Executor {

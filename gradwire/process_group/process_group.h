@@ -80,8 +80,8 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   // Copies each tensor of rank `root` to the tensor in the same place on every other rank.
   std::shared_ptr<Work> broadcast(Tensors tensors, const BroadcastOptions& options = {});
 
-  // Each element becomes `op` over all ranks of that element, on all ranks. InvalidArgument when `op` is not defined
-  // for the dtype (ReduceOp), here and in the other reductions. The coalesced form is the same call.
+  // Each element becomes `op` over all ranks of that element, on all ranks. Throws InvalidArgument when `op` is not
+  // defined for the dtype (ReduceOp), here and in the other reductions. The coalesced form is the same call.
   std::shared_ptr<Work> all_reduce(Tensors tensors, const AllReduceOptions& options = {});
   std::shared_ptr<Work> all_reduce_coalesced(Tensors tensors, const AllReduceOptions& options = {});
 
@@ -93,7 +93,8 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   std::shared_ptr<Work> all_gather(std::vector<Tensors> outputs, Tensors inputs, const AllGatherOptions& options = {});
 
   // `output` becomes the inputs of all ranks, one after another in rank order. The output has size() times the elements
-  // of the input. The coalesced form makes one such call for each pair of tensors, in order; its Work ends with all.
+  // of the input. The coalesced form makes one such call for each pair of tensors, in order; its Work ends when all of
+  // these calls have ended.
   std::shared_ptr<Work> all_gather_into_tensor(at::Tensor output, at::Tensor input,
                                                const AllGatherOptions& options = {});
   std::shared_ptr<Work> all_gather_into_tensor_coalesced(Tensors outputs, Tensors inputs,
@@ -102,17 +103,18 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   // all_gather() whose result only rank `root` gets. On the other ranks `outputs` is empty.
   std::shared_ptr<Work> gather(std::vector<Tensors> outputs, Tensors inputs, const GatherOptions& options = {});
 
-  // outputs[i] becomes inputs[i][rank()] of rank `root`. There `inputs` holds one list of size() tensors for each
-  // output, with its dtype and number of elements. On the other ranks `inputs` is empty.
+  // outputs[i] becomes inputs[i][rank()] of rank `root`. On the root, `inputs` holds one list of size() tensors for
+  // each output, with the output's dtype and number of elements. On the other ranks `inputs` is empty.
   std::shared_ptr<Work> scatter(Tensors outputs, std::vector<Tensors> inputs, const ScatterOptions& options = {});
 
   // outputs[i] becomes `op` over all ranks of their inputs[i][rank()]. `inputs` holds one list of size() tensors for
-  // each output, with its dtype and number of elements.
+  // each output, with the output's dtype and number of elements.
   std::shared_ptr<Work> reduce_scatter(Tensors outputs, std::vector<Tensors> inputs,
                                        const ReduceScatterOptions& options = {});
 
-  // The same with the inputs one after another in one tensor, which has size() times the elements of the output. The
-  // coalesced form makes one such call for each pair of tensors, in order; its Work ends with all.
+  // reduce_scatter() with the inputs one after another in one tensor, which has size() times the elements of the
+  // output. The coalesced form makes one such call for each pair of tensors, in order; its Work ends when all of these
+  // calls have ended.
   std::shared_ptr<Work> reduce_scatter_tensor(at::Tensor output, at::Tensor input,
                                               const ReduceScatterOptions& options = {});
   std::shared_ptr<Work> reduce_scatter_tensor_coalesced(Tensors outputs, Tensors inputs,
@@ -122,8 +124,9 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   // differ, but rank r sends to rank s as many as s expects from r.
   std::shared_ptr<Work> all_to_all(Tensors outputs, Tensors inputs, const AllToAllOptions& options = {});
 
-  // The same with the parts one after another along dimension 0 of one tensor: input_splits[r] rows go to rank r, and
-  // output_splits[r] rows come from rank r. Empty splits mean equal parts. Rows of both tensors have the same shape.
+  // all_to_all() with the parts one after another along dimension 0 of one tensor: input_splits[r] rows go to rank r,
+  // and output_splits[r] rows come from rank r. Empty splits mean equal parts. Rows of both tensors have the same
+  // shape.
   std::shared_ptr<Work> all_to_all_single(at::Tensor output, at::Tensor input,
                                           std::vector<std::int64_t> output_splits = {},
                                           std::vector<std::int64_t> input_splits = {},

@@ -24,7 +24,8 @@ namespace gradwire {
 //   InvalidArgument  the arguments are wrong: an empty key, a key or value that is too long, a negative timeout, lists
 //                    of different lengths; nothing was changed. gradwire's own stores also throw it in a forked child.
 //   StoreError       the store failed or is gone, or refused the change
-//   TimeoutError     what the method waits for did not come in time; the message names the missing keys
+//   TimeoutError     a key or an element for which the method waits did not come in time; the message names the missing
+//                    keys
 // The store stays usable after an InvalidArgument, and after the TimeoutError of a method that waits for keys.
 //
 // Threads: all methods may be called from any thread. In an implementation with a single connection, a call that waits

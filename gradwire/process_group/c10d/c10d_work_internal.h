@@ -16,9 +16,8 @@ namespace gradwire::internal {
 // One call of a C10dBackend. Made before the call, so that a profiler sees all of the call; follow() takes the Work
 // that the call returned. There are three cases:
 //   - The call has ended when it returns (asyncOp false): this object has ended then, too.
-//   - The call goes on, and its Work has a future: this object ends with the future. A profiler's event ends first,
-//   then
-//     futures complete, then waiters go on.
+//   - The call goes on, and its Work has a future: this object ends with the future. A profiler's event ends first;
+//     then futures complete; then waiters go on.
 //   - Messages, and a Work without a future: this object ends when a thread that waits or asks finds that the Work has
 //     ended.
 class WorkForC10d final : public c10d::Work {
