@@ -23,22 +23,22 @@ namespace gradwire::internal {
 // A group over one Channel. The Backend is shared with the group's duplicates and goes with the last of them.
 //
 // Order. The group's collectives, dup, split and allocate are one sequence (see OrderedCalls). A call with `async`
-// false, and any call on a lane, runs on its own thread when nothing is under way; others run on the group's one
-// worker, which carries the caller's ThreadLocalState. Then-callbacks run on that worker too; a collective called in
-// one has run when the call returns.
+// false, and any call on a lane, runs on the calling thread when no call is under way. Other calls run on the group's
+// one worker, with the caller's ThreadLocalState. Then-callbacks run on that worker too; a collective called in a
+// then-callback has run when the call returns.
 //
 // Deadlines. The clock of a collective starts when it is called, so time in the queue counts (as in PyTorch).
 //
 // Errors. A call after the first error gets that error, from its Work. A group that was shut down refuses calls with
 // InvalidArgument; in a forked child every call does.
 //
-// End. A Work keeps its group alive. A group that is let go with work under way (only futures are left of it) aborts
-// that work: its futures fail with AbortedError, and ranks that need this one's part with PeerError. shutdown()
-// finishes it instead; it refuses what then-callbacks would start meanwhile.
+// End. A Work keeps its group alive. A group that is destroyed while calls are under way, of which only futures are
+// held, aborts these calls: the futures fail with AbortedError, and ranks that need this rank's part with PeerError.
+// shutdown() waits for these calls instead, and refuses calls that then-callbacks make meanwhile.
 class BackendGroup final : public CallGroup, public Closable {
  public:
-  // `channel` owns what it needs of its backend. `store` is where split() makes its rendezvous; null: no split. It is
-  // this group's alone.
+  // `channel` keeps its backend alive. New groups of split() meet in `store`, whose keys are this group's alone; null:
+  // no split().
   BackendGroup(std::shared_ptr<Channel> channel, std::string backend_name, std::shared_ptr<Store> store);
   ~BackendGroup() override;
 
@@ -57,7 +57,7 @@ class BackendGroup final : public CallGroup, public Closable {
   // The body of a collective: blocks until this rank's part is done.
   using Body = std::function<void(Channel& channel, const CallOptions& options)>;
 
-  // One a kind of call.
+  // One for each kind of call.
   template <class Given>
   std::shared_ptr<Work> run(Given& given);
   CallOptions call_options(const CollectiveOptions& options) const;
@@ -66,7 +66,7 @@ class BackendGroup final : public CallGroup, public Closable {
   std::shared_ptr<Channel> channel(const char* operation) const;
   // Runs `body` in its turn, now or on the worker, as `options` say.
   std::shared_ptr<Work> collective(const char* operation, const CollectiveOptions& options, Outputs outputs, Body body);
-  // Runs `body` in its turn and returns when it has run. Throws what it throws.
+  // Runs `body` in its turn, and returns when the body has run. Throws what the body throws.
   void in_turn(const char* operation, const Body& body);
   std::shared_ptr<Work> receive(const char* operation, Tensors& tensors, int source, int tag);
   std::shared_ptr<ProcessGroup> make_split(int color, int key, const std::optional<std::string>& desc,
@@ -86,7 +86,7 @@ class BackendGroup final : public CallGroup, public Closable {
   OrderedCalls calls_;  // goes first: its worker uses the channel
 };
 
-// A group over `backend`'s first channel.
+// Makes a group over the first channel of `backend`.
 std::shared_ptr<BackendGroup> make_backend_group(std::shared_ptr<Backend> backend, std::shared_ptr<Store> store);
 
 }  // namespace gradwire::internal

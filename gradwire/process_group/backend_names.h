@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Which backends a process group can have.
+// The names of the backends that a process group can have.
 #pragma once
 
 #include <string>
@@ -8,7 +8,9 @@
 
 namespace gradwire {
 
-// The names that init_process_group() and make_process_group() take, for messages and options.
+// Returns the names that init_process_group() and make_process_group() accept ("auto", "shm", "gloo", ...), for
+// messages and options. A backend that this build lacks is among them; a request for it throws UnsupportedError.
+// Thread-safe.
 std::vector<std::string> backend_names();
 
 }  // namespace gradwire

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// The base of groups that get every collective and every message as one value.
+// The base class of groups that treat all calls alike: each collective and each message arrives as one value.
 #pragma once
 
 #include <cstdint>
@@ -12,16 +12,17 @@
 
 namespace gradwire {
 
-// Derive from this instead of ProcessGroup to treat all calls alike: to count or delay them, to lead them to one of
-// several groups, to hand them to an engine. A collective that is added to ProcessGroup is added here and in
-// group_call.h; a class that passes calls on needs no change. What is no collective and no message (dup, split,
-// allocate, monitored_barrier, abort, shutdown, supports) stays with the virtuals of ProcessGroup.
+// Derive from CallGroup instead of ProcessGroup to count or delay all calls, to pass them on to one of several groups,
+// or to hand them to an engine. A call that is added to ProcessGroup is added here and in group_call.h; a class that
+// passes calls on needs no change. Methods of ProcessGroup that are not in group_call.h (dup, split, allocate,
+// monitored_barrier, abort, shutdown, supports) keep their own virtuals.
 class CallGroup : public ProcessGroup {
  protected:
   using ProcessGroup::ProcessGroup;
 
-  // Starts `call` and returns its Work, never null. The arguments have been checked. Throws as ProcessGroup's virtuals
-  // may. Any thread, several at once.
+  // Starts `call` and returns its Work, never null. The arguments were checked. The lists and tensors in `call` are the
+  // caller's: `call` is valid until do_call() returns. Throws as the virtuals of ProcessGroup do. Any thread may call,
+  // several at once.
   virtual std::shared_ptr<Work> do_call(GroupCall& call) = 0;
 
  private:

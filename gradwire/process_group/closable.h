@@ -7,15 +7,17 @@
 
 namespace gradwire {
 
-// A group that knows. Its duplicates live on without it, so who uses duplicates alone asks here. Thread-safe.
+// A group that can be asked whether it was shut down. Duplicates of a group still work after the group was shut down,
+// so code that uses only duplicates asks the group itself. Thread-safe.
 class Closable {
  public:
   virtual ~Closable() = default;
-  // False after shutdown().
+  // Returns false after shutdown(), true before.
   virtual bool is_open() const = 0;
 };
 
-// False after shutdown() of one of gradwire's own groups; true otherwise, and for a user's group.
+// Returns false after shutdown() of a Closable group, as gradwire's own groups are; true otherwise, and for
+// every group that is not Closable. Thread-safe.
 inline bool is_open(const ProcessGroup& group) {
   const auto* const closable = dynamic_cast<const Closable*>(&group);
   return closable == nullptr || closable->is_open();

@@ -51,7 +51,7 @@ std::shared_ptr<Work> DeviceGroup::do_call(GroupCall& call) {
   ProcessGroup& group = group_for(call);
   CollectiveOptions* const options = options_of(call);
   if (options != nullptr && options->timeout.count() == 0) options->timeout = timeout();
-  // Messages take their time-out from the group.
+  // Messages take their timeout from the group.
   if (options == nullptr && group.timeout() != timeout()) group.set_timeout(timeout());
   return call_on(group, call);
 }

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// One group for tensors on the CPU and another for those on a kind of device, as one.
+// A group for tensors on the CPU and a group for tensors on a kind of device, as one group.
 #pragma once
 
 #include <c10/core/DeviceType.h>
@@ -21,16 +21,15 @@
 namespace gradwire::internal {
 
 // Each call goes to the group that serves its tensors; all tensors of a call are in one place. Calls without tensors
-// (barrier, monitored_barrier) go to the CPU's group, and say nothing of what a device has queued. Each of the two has
-// an order of its own. Thread-safe.
+// (barrier, monitored_barrier) go to the CPU's group, and do not wait for work that a device has queued. Each of the
+// two groups has its own order of calls. Thread-safe.
 class DeviceGroup final : public CallGroup, public Closable {
  public:
-  // Makes the device's group of `rank` of `size` ranks that meet in `store`, whose keys are its alone.
+  // Makes the device's group, of `size` ranks that meet in `store`; only that group uses the keys of `store`.
   using Maker = std::function<std::shared_ptr<ProcessGroup>(const std::shared_ptr<Store>& store, int rank, int size,
                                                             Milliseconds timeout)>;
 
-  // Collective in `store`: the device's group is made here, after `cpu`, whose ranks it has. It serves tensors of
-  // `device`.
+  // Collective in `store`: makes the device's group, which has the ranks of `cpu` and serves tensors of `device`.
   DeviceGroup(std::shared_ptr<ProcessGroup> cpu, c10::DeviceType device, std::shared_ptr<Store> store, Maker maker);
 
   bool supports(c10::DeviceType device) const override;
@@ -49,7 +48,8 @@ class DeviceGroup final : public CallGroup, public Closable {
  private:
   // The group for the call's tensors. Throws InvalidArgument unless they are all in one place.
   ProcessGroup& group_for(const GroupCall& call) const;
-  // The same as one more group, out of a new one for the CPU. `place` is the same on its ranks and no others'.
+  // Makes a further DeviceGroup around `cpu`, a new group for the CPU. `place` is the part of the store for it: the
+  // same on its ranks, and different for every other group.
   std::shared_ptr<ProcessGroup> around(std::shared_ptr<ProcessGroup> cpu, const std::string& place);
   std::uint64_t next();
 

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// libtorch's element types and ours.
+// Converts between libtorch's element types and gradwire's.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -11,7 +11,7 @@
 
 namespace gradwire::internal {
 
-// Nothing for a type that gradwire does not reduce (it may still be moved, as bytes).
+// Returns none for a type that gradwire does not reduce; tensors of such a type may still be moved as bytes.
 std::optional<DType> to_dtype(at::ScalarType type) noexcept;
 
 // Only f16, bf16, f32 and f64.

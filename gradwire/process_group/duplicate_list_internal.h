@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// What a group knows of the groups that its dup() made.
+// A group's list of the groups that its dup() made.
 #pragma once
 
 #include <memory>
@@ -13,14 +13,14 @@
 
 namespace gradwire::internal {
 
-// The duplicates of one group, which end when it is aborted. They belong to whoever asked for them: what is kept are
-// weak pointers. Thread-safe.
+// The duplicates of one group, which are aborted with that group. The callers of dup() own the duplicates; the list
+// holds weak pointers. Thread-safe.
 class DuplicateList {
  public:
-  // A duplicate that comes after abort_all() is aborted here.
+  // Adds a duplicate; aborts the duplicate when abort_all() was called before.
   void add(const std::shared_ptr<ProcessGroup>& duplicate);
   void abort_all(const std::string& reason);
-  // Lets them go, as a group does that is shut down: they live on without it.
+  // Forgets the duplicates, which go on without the group. For a group that is shut down.
   void clear();
 
  private:

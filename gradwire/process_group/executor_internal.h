@@ -12,38 +12,38 @@
 
 namespace gradwire::internal {
 
-// Three ways lead to the run of a task:
-//   - a call that waits, when nothing is queued or running: at once, on the calling thread (no thread is started, no
-//     switch of threads);
-//   - a call that waits, otherwise, and every call that does not: on one worker thread, which starts with the first;
-//   - a call out of a task's own end (a then-callback that starts a further collective): it cannot wait for the worker,
-//     because it is the worker. It takes its place at the end of the queue and runs everything up to and including
-//     itself, so that order is kept and waiting for it returns.
+// A task runs
+//   - on the calling thread, at once, when the call waits and no other task is queued or running; no thread is started
+//     then, and none is switched to;
+//   - otherwise on the one worker thread, which starts with its first task;
+//   - on the thread of a running task, when that task makes the call (a then-callback that starts a collective). The
+//     thread cannot wait for itself. So the new task goes to the end of the queue, and the thread runs the queue up to
+//     and including the new task. The order is kept, and a wait for the new task returns.
 //
-// A task must not throw. Thread-safe. Tasks hold no reference to it.
+// A task must not throw. Thread-safe. Tasks hold no reference to the executor.
 class Executor {
  public:
   using Task = std::function<void()>;
 
   // `name` shows in debuggers.
   explicit Executor(std::string name);
-  // close(), and waits until everything that was queued has run; on the worker itself it only closes. In a forked child
-  // it lets everything be.
+  // Calls close(), and waits until all queued tasks have run; on the worker itself, only calls close(). In a forked
+  // child the destructor does nothing.
   ~Executor();
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
-  // Queues `task`. False when closed: the task will not run.
+  // Queues `task`. Returns false when closed: the task will not run.
   bool post(Task task);
 
-  // Runs `task` in its turn and returns when it has run. False when closed.
+  // Runs `task` in its turn, and returns true when the task has run. Returns false when closed.
   bool run(const Task& task);
 
-  // Takes no task from now on. Those that are queued still run.
+  // Refuses further tasks. Queued tasks still run.
   void close();
 
-  // close(), and waits until everything that was queued has run and the worker is gone. On the worker itself, and on a
-  // thread that runs a task, it only closes.
+  // Calls close(), and waits until all queued tasks have run and the worker has ended. On the worker itself, and on a
+  // thread that runs a task, only calls close().
   void finish();
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Many tensors as few messages: sorted by type and device, flattened, in pieces, and back.
+// Many tensors as few messages: sorted by dtype and device, split into runs, flattened, and copied back.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,7 +11,8 @@
 
 namespace gradwire::internal {
 
-// Lists of one dtype and device each, in the order in which these first appear; within a list the order stays.
+// Returns lists of one dtype and device each, in the order in which these first appear. Each list keeps the order of
+// `tensors`.
 std::vector<std::vector<at::Tensor>> by_type_and_device(const std::vector<at::Tensor>& tensors);
 
 // Runs of `tensors` that have at most `bytes` together, but at least one tensor each. A tensor counts as a multiple of
@@ -25,7 +26,7 @@ at::Tensor flatten(std::span<const at::Tensor> tensors);
 // The parts of `row` that belong to `tensors`, as views with their sizes.
 std::vector<at::Tensor> cut_like(std::span<const at::Tensor> tensors, const at::Tensor& row);
 
-// Copies those parts into the tensors.
+// Copies the parts of `row` into `tensors`.
 void unflatten(const at::Tensor& row, std::span<const at::Tensor> tensors);
 
 }  // namespace gradwire::internal

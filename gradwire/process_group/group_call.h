@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// A call on a group as a value: which collective or message, and with what. For groups that treat all calls alike, as
-// those that pass them on to another group: call_group.h.
+// A call on a group as a value: the collective or message, and its arguments. For groups that treat all calls alike,
+// such as groups that pass calls on to another group (call_group.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,10 +17,11 @@
 
 namespace gradwire {
 
-// One struct a method of ProcessGroup, kName, with its arguments. Tensors and lists are the caller's and are there
-// until the call has returned its Work. `options` (messages have none) are the call's own and may be changed before it
-// goes on. on() makes the same call on another group. read_first() has what holds tensors, what is read before what is
-// written.
+// One struct for each method of ProcessGroup that starts a call. kName is the method's name; the fields are its
+// arguments. Tensors and lists are references to the caller's: they are valid until the call has returned its Work.
+// `options` (messages have none) is a copy, and may be changed before the call is passed on. on() makes the same call
+// on another group, and returns and throws what that group's method does. read_first() returns references to the fields
+// that hold tensors; fields that the call reads come before fields that it writes.
 
 struct BroadcastCall {
   static constexpr const char* kName = "broadcast";
@@ -159,16 +160,16 @@ using GroupCall = std::variant<BroadcastCall, AllReduceCall, ReduceCall, AllGath
                                GatherCall, ScatterCall, ReduceScatterCall, ReduceScatterTensorCall, AllToAllCall,
                                AllToAllSingleCall, BarrierCall, SendCall, RecvCall, RecvAnySourceCall>;
 
-// ProcessGroup's method: "all_reduce".
+// Returns the name of the method ("all_reduce"). The string is static.
 const char* name_of(const GroupCall& call);
 
-// Null for a message.
+// Returns the options inside `call`, which the caller may change; null for a message.
 CollectiveOptions* options_of(GroupCall& call);
 
-// Calls `visit` for each tensor, those that are read first.
+// Calls `visit` for each tensor of the call: tensors that the call reads come before tensors that it writes.
 void for_each_tensor(const GroupCall& call, const std::function<void(const at::Tensor&)>& visit);
 
-// The call, made on `group`; returns and throws what its method does.
+// Makes the call on `group`. Returns and throws what the group's method does.
 std::shared_ptr<Work> call_on(ProcessGroup& group, const GroupCall& call);
 
 }  // namespace gradwire

@@ -11,28 +11,28 @@
 
 namespace gradwire {
 
-// While one of these lives on a thread, that thread is a lane:
-//   - a call on an `original` group goes to its `duplicate` instead (a hook that captured a group is right without
-//     knowing of lanes);
-//   - a call on a duplicate itself is itself; a call on any other group throws InvalidArgument that says to name the
-//     group when the hook is registered;
-//   - every collective runs at once on this thread and returns a completed Work, so wait() on it, or on any future made
-//     of it, returns; but for those under an Overlap;
-//   - each collective carries `tag`, whose stage counts up by one a call.
-// Scopes nest; the inner one holds. Not movable; lives on the stack of its thread.
+// While a LaneScope exists on a thread, the thread is a lane:
+//   - A call on an `original` group is made on its `duplicate` instead; a hook that captured a group needs no change.
+//     A call on a duplicate is made on the duplicate. A call on any other group throws InvalidArgument, which says to
+//     name the group when the hook is registered.
+//   - Every collective has ended when the call returns. So wait() on its Work, or on a future made from it, returns at
+//     once. Collectives under an Overlap are the exception. Messages stay asynchronous.
+//   - Each collective carries `tag`; the tag's stage grows by one with each collective.
+// Scopes nest: the innermost one applies. A scope lives on the stack of its thread.
 class LaneScope {
  public:
   struct Route {
     std::shared_ptr<ProcessGroup> original;
     std::shared_ptr<ProcessGroup> duplicate;
   };
+  // `routes` must outlive the scope.
   explicit LaneScope(const std::vector<Route>& routes, CallTag tag = {});
   ~LaneScope();
   LaneScope(const LaneScope&) = delete;
   LaneScope& operator=(const LaneScope&) = delete;
 
-  // While it lives, this thread is no lane: what a group calls on groups of its own, inside of a call that was led to
-  // it already, goes where it says.
+  // While a Pause exists, this thread is no lane. A group that was reached through a lane may call groups of its own:
+  // these calls go to the groups that it names.
   class Pause {
    public:
     Pause() noexcept;
@@ -44,8 +44,9 @@ class LaneScope {
     LaneScope* paused_;
   };
 
-  // While it lives, calls on this lane that are asynchronous stay so, for a hook that has work of its own to do
-  // meanwhile. It waits for them, those of an error too, before its run() ends. Without a lane it does nothing.
+  // While an Overlap exists, asynchronous collectives on this lane stay asynchronous, so that a hook can compute while
+  // they run. The hook waits for all of them before its run() ends, also when it fails. On a thread that is no lane, an
+  // Overlap does nothing.
   class Overlap {
    public:
     Overlap() noexcept;
@@ -57,15 +58,16 @@ class LaneScope {
     LaneScope* const lane_;
     const bool before_;
   };
+  // Returns whether an Overlap exists in this scope.
   bool overlaps() const noexcept { return overlaps_; }
 
-  // The innermost scope of this thread, or null.
+  // Returns the innermost scope of this thread; null when the thread is no lane.
   static LaneScope* current() noexcept;
 
-  // Where a call on `group` goes from this lane. Throws InvalidArgument for a group that no route names.
+  // Returns the group on which a call on `group` is made. Throws InvalidArgument for a group that no route names.
   ProcessGroup& route(ProcessGroup& group) const;
 
-  // The tag of the next collective.
+  // Returns the tag of the next collective, and counts that collective.
   CallTag next_tag() noexcept;
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// The groups of this process that are alive, so that whoever ends the process can end their threads first.
+// The groups of this process that exist, so that code which ends the process can end their threads first.
 #pragma once
 
 #include <memory>
@@ -15,7 +15,7 @@ namespace gradwire::internal {
 void list_group(ProcessGroup& group);
 void unlist_group(ProcessGroup& group) noexcept;
 
-// The listed groups that a shared_ptr holds, the youngest first: a group comes before those that it is made of.
+// The listed groups that a shared_ptr holds, the youngest first: a group comes before the groups that it is made of.
 std::vector<std::shared_ptr<ProcessGroup>> live_groups();
 
 }  // namespace gradwire::internal

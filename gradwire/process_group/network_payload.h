@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// What a rank sends to ranks that it cannot reach through memory.
+// The bytes that a rank sends to ranks of other hosts.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +9,11 @@
 
 namespace gradwire {
 
-// The bytes that this rank's collectives over `group` so far have to put on a network, by the textbook algorithms that
-// ProcessGroup::payload_bytes() names. Over a HybridGroup what goes between hosts: the steps between hosts of its
-// collectives, and what hooks send that run there alone (make_between_hosts_hook()); not gather, scatter and
-// all_to_all, which it leaves to the group of all ranks. Over any other group payload_bytes(). Thread-safe.
+// Returns the bytes that the textbook algorithms of ProcessGroup::payload_bytes() put on a network for this rank's
+// collectives over `group` so far. For a HybridGroup, these are the bytes between hosts: those of the steps between
+// hosts of its collectives, and those of hooks that run only between hosts (make_between_hosts_hook()). gather, scatter
+// and all_to_all are not counted, because a HybridGroup hands them to the group of all ranks. For any other group, the
+// result is payload_bytes(). Thread-safe.
 std::uint64_t network_payload_bytes(const ProcessGroup& group) noexcept;
 
 }  // namespace gradwire

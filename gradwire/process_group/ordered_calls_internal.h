@@ -13,8 +13,8 @@
 
 namespace gradwire::internal {
 
-// Turns the bodies of a group's calls into Works. A body blocks until this rank's part is done, and throws when that
-// fails. Bodies run in the order in which they were handed over; see Executor for where.
+// Makes Works from the bodies of a group's calls. A body blocks until this rank's part is done, and throws when that
+// fails. Bodies run in the order of the calls of run(), post() and in_turn(), on the thread that Executor chooses.
 //
 // Thread-safe. Works hold no reference to this object.
 class OrderedCalls {
@@ -23,14 +23,14 @@ class OrderedCalls {
 
   explicit OrderedCalls(std::string thread_name);
 
-  // Runs `body` in its turn; a completed Work of `outputs`, or a failed one. Null when closed.
+  // Runs `body` in its turn. Returns a Work that has ended, with `outputs` or with the body's error; null when closed.
   std::shared_ptr<Work> run(Outputs outputs, const Body& body);
 
-  // Hands `body` to the worker, which carries the caller's ThreadLocalState; a Work of `outputs` that keeps `owner`
-  // alive. `what` is for the log. Null when closed.
+  // Hands `body` to the worker, which runs it with the caller's ThreadLocalState. Returns a Work of `outputs` that
+  // keeps `owner` alive; null when closed. `what` names the call in the log.
   std::shared_ptr<Work> post(std::string what, Outputs outputs, Body body, std::shared_ptr<void> owner);
 
-  // Runs `body` in its turn and throws what it throws. False when closed.
+  // Runs `body` in its turn, and throws what the body throws. Returns false when closed.
   bool in_turn(const Body& body);
 
   // Whether a posted body has not ended.

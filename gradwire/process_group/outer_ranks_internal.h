@@ -9,9 +9,9 @@
 
 namespace gradwire::internal {
 
-// `error` with peers() as ranks of the outer group: rank r inside is members[r] outside. A PeerError or TimeoutError
-// that names ranks says so before its text; other errors stay as they are, and so do ranks that `members` does not
-// have.
+// Returns `error` with peers() as ranks of the outer group: rank r inside is members[r] outside. The text of a
+// PeerError or TimeoutError that names ranks then begins with the outer ranks. Other errors do not change, nor do ranks
+// that `members` does not have.
 std::exception_ptr in_outer_ranks(const std::exception_ptr& error, std::span<const int> members);
 
 // The ranks that a PeerError or TimeoutError names; empty for any other error.

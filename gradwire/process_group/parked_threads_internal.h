@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Threads whose owner was destroyed on the thread itself, and which therefore nobody could join there.
+// Threads whose owner was destroyed on the thread itself, where a thread cannot be joined.
 #pragma once
 
 #include "gradwire/base/process.h"
@@ -10,8 +10,8 @@ namespace gradwire::internal {
 // Keeps `thread`, whose body is about to end, until join_parked_threads(). Thread-safe.
 void park_thread(Thread thread);
 
-// Joins what was parked. Called when the next group starts a thread and at the end of the process; a test that counts
-// threads calls it too. A parked thread that calls it is left out. Thread-safe.
+// Joins the parked threads. Called when the next group starts a thread and at the end of the process; a test that
+// counts threads calls it too. Does not join the calling thread. Thread-safe.
 void join_parked_threads();
 
 }  // namespace gradwire::internal

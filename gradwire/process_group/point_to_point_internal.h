@@ -23,13 +23,13 @@ struct Message {
 
 class CompletionWatcher;
 
-// Messages under way. wait() waits for the messages themselves, so it returns whatever else is going on; the future
-// completes by the watcher's thread, or by whoever waits. Ends with the first error in the order of the messages, or
-// MismatchError when a receive was shorter than its tensor.
+// Messages under way. wait() waits for the messages themselves, so it does not depend on other calls. The future is
+// completed by the watcher's thread, or by a thread that waits. The Work ends with the first error in the order of the
+// messages, or with MismatchError when a message was shorter than its tensor.
 class PointToPointWork final : public Work, public std::enable_shared_from_this<PointToPointWork> {
  public:
-  // `what` is "rank 0 of group 'default' (shm): recv"; `channel` is kept until the end, `owner` (the group) as long as
-  // this.
+  // `what` is "rank 0 of group 'default' (shm): recv". `channel` is kept until the messages have ended, `owner` (the
+  // group) as long as this object.
   PointToPointWork(std::string what, bool receives, std::vector<Message> messages, Deadline deadline,
                    std::shared_ptr<Channel> channel, std::shared_ptr<CompletionWatcher> watcher,
                    std::shared_ptr<void> owner);
@@ -46,26 +46,27 @@ class PointToPointWork final : public Work, public std::enable_shared_from_this<
  private:
   friend class CompletionWatcher;
 
-  // What is under way; shared with the watcher, which brings it to its end when the Work is dropped before.
+  // The messages under way. Shared with the watcher, which ends them when the Work is destroyed first.
   struct State;
   std::shared_ptr<void> owner_;  // goes last: its end stops the watcher
   std::shared_ptr<CompletionWatcher> watcher_;
   std::shared_ptr<State> state_;
 };
 
-// Brings to their end the messages whose Work has a future that someone may wait for, or that nobody holds any more.
-// One thread, started with the first of them. A Request tells only when asked, so the thread asks all of them, at first
-// often, then every 2 ms. Thread-safe.
+// Ends messages for which perhaps no thread waits: those whose Work was asked for its future, and those whose Work was
+// destroyed. One thread, started with the first such message. A Request must be asked whether it has ended, so the
+// thread asks all of them, at first often, then every 2 ms. Thread-safe.
 class CompletionWatcher {
  public:
   CompletionWatcher();
-  // In a forked child it lets everything be.
+  // In a forked child the destructor does nothing.
   ~CompletionWatcher();
   CompletionWatcher(const CompletionWatcher&) = delete;
   CompletionWatcher& operator=(const CompletionWatcher&) = delete;
 
-  // Takes nothing more, and ends the thread: with `drain` when all that it watches has ended, else at once; then
-  // futures of what has not ended fail with AbortedError and `reason`, and what nobody holds is cancelled.
+  // Refuses further messages, and ends the thread. With `drain`, the thread first waits until all watched messages have
+  // ended. Without it, futures of messages that have not ended fail with AbortedError and `reason`, and messages whose
+  // Work was destroyed are cancelled.
   void stop(bool drain, const std::string& reason);
 
  private:

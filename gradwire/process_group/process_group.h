@@ -11,66 +11,46 @@
 #include <string>
 #include <vector>
 
-#include "gradwire/backend/backend.h"
 #include "gradwire/base/deadline.h"
-#include "gradwire/base/reduce_op.h"
+#include "gradwire/process_group/collective_options.h"
 #include "gradwire/process_group/work.h"
 
 namespace gradwire {
 
-// Options of the calls: plain structs with defaults. `timeout` 0 means the group's. `async` false runs the call at once
-// on the calling thread where the group can and nothing of the group is under way, and returns a completed Work; true
-// returns at once.
-struct CollectiveOptions {
-  bool async = true;
-  Milliseconds timeout{0};
-  CallTag tag = {};  // what DDP knows of the call; part of the fingerprint that ranks compare
-};
-struct BroadcastOptions : CollectiveOptions {
-  int root = 0;         // the rank whose tensors go out
-  int root_tensor = 0;  // for PyTorch's signature; must be 0
-};
-struct AllReduceOptions : CollectiveOptions {
-  ReduceOp op = ReduceOp::sum();
-};
-struct ReduceOptions : CollectiveOptions {
-  ReduceOp op = ReduceOp::sum();
-  int root = 0;
-  int root_tensor = 0;
-};
-struct AllGatherOptions : CollectiveOptions {};
-struct GatherOptions : CollectiveOptions {
-  int root = 0;
-};
-struct ScatterOptions : CollectiveOptions {
-  int root = 0;
-};
-struct ReduceScatterOptions : CollectiveOptions {
-  ReduceOp op = ReduceOp::sum();
-};
-struct AllToAllOptions : CollectiveOptions {};
-struct BarrierOptions : CollectiveOptions {
-  std::vector<int> device_ids;
-};
-
 using Tensors = std::vector<at::Tensor>;
 
-// The base class of every group, ours and yours. Public methods are not virtual: they validate arguments, run on a lane
-// what is called on a lane, lead a group that a hook captured to the lane's duplicate, and then call the protected
-// virtual of the same name with `do_` before it. Derive and override only what you need; what is not overridden throws
-// UnsupportedError with the names of the group and of the operation. DDP works over a group that has just broadcast,
-// all_gather and all_reduce. Some defaults are made of others: all_gather_into_tensor of all_gather,
-// reduce_scatter_tensor of reduce_scatter, all_to_all_single of all_to_all, barrier of an all_reduce of one byte,
-// monitored_barrier of send and recv, the coalesced forms of the plain ones.
+// A fixed set of ranks that communicate by tensors: the base class of every group, gradwire's own and yours.
 //
-// Tensors: dense, on a device the group serves, any strides (a group copies what it cannot use). All ranks pass the
-// same number of elements and dtype. Outputs are written in place. Groups are held by shared_ptr; thread-safe.
-// Ordering: collectives of one group are ordered as they were called on each rank, and all ranks must call the same
-// ones in the same order.
+// Calls: a public method that is not virtual checks its arguments, and then calls the protected virtual of the same
+// name with `do_` before it. On a lane, that is the virtual of the lane's duplicate (lane_scope.h).
 //
-// Errors of the collective itself come out of Work::wait(), those of its arguments (InvalidArgument) out of the call.
+// Order: all ranks call the same collectives of a group, in the same order, with the same list lengths, dtypes, numbers
+// of elements, op, root and tag, where the method does not say otherwise. The group runs its collectives in the order
+// in which they were called. dup(), split() and allocate() are collectives too.
+//
+// Arguments: tensors are dense, on a device that the group supports, with any strides; a group copies what it cannot
+// use as it lies. Elements of an output do not share memory. A list is not empty; entry i of a list is communicated
+// with entry i on the other ranks, and never with other entries. (PyTorch's Gloo also adds up the list.)
+//
+// Success: the call returns a Work, never null. When the Work has ended, the results are in the output tensors, and the
+// Work's future holds the output tensors.
+//
+// Failure: the call itself throws
+//   InvalidArgument   before any communication: wrong arguments, a group that was shut down, a forked child, a group
+//                     that was not named for the hook that runs on this lane
+//   UnsupportedError  the class of the group does not have this operation
+// Work::wait() throws the errors of the communication: MismatchError, PeerError, TimeoutError, AbortedError,
+// ResourceError. After any of these but ResourceError in a collective, the group is at its end: the Work of every later
+// call fails with the first reason. Methods that return no Work throw the same errors themselves. docs/errors.md has
+// the details; docs/backends.md lists the errors that each backend detects.
+//
+// Ownership: a shared_ptr holds every group. Tensors are handles: the Work shares their memory. The caller does not
+// write to the tensors of a call, nor read its outputs, until the Work has ended.
+//
+// Threads: all methods may be called from any thread.
 class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
  public:
+  // This rank's number, from 0 to size - 1, and the number of ranks. Throws InvalidArgument when they are out of range.
   ProcessGroup(int rank, int size);
   virtual ~ProcessGroup();
   ProcessGroup(const ProcessGroup&) = delete;
@@ -78,85 +58,137 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
 
   int rank() const { return get_rank(); }
   int size() const { return get_size(); }
-  std::string name() const { return get_backend_name(); }  // the backend's name
+  // The name of the backend ("shm"); "user" where the class does not override it.
+  std::string name() const { return get_backend_name(); }
+  // The name and the description of this group, for messages. Empty until they are set.
   std::string group_name() const { return get_group_name(); }
   void set_group_name(const std::string& name) { do_set_group_name(name); }
   std::string group_desc() const { return get_group_desc(); }
   void set_group_desc(const std::string& desc) { do_set_group_desc(desc); }
-  // What calls without a timeout of their own use.
+  // The timeout of calls that pass none; kDefaultTimeout unless set. set_timeout() holds for later calls, and throws
+  // InvalidArgument unless the timeout is positive.
   Milliseconds timeout() const;
   void set_timeout(Milliseconds timeout);
 
-  // The bytes that this rank's collectives so far have to send by the textbook algorithm, whatever the group's engine
-  // did (shared memory sends nothing): with B bytes in a call's tensors and N ranks, all_reduce 2 B (N-1)/N (ring),
-  // reduce_scatter B (N-1)/N of all its inputs, all_gather (N-1) B of its input, all_to_all what goes to other ranks,
-  // broadcast and scatter (N-1) B on the root, reduce and gather B off the root, barrier nothing. Point to point
-  // messages are not counted.
+  // Returns the bytes that the textbook algorithms send for this rank's collectives so far, whatever the engine really
+  // sent (shared memory sends nothing). With B bytes in a call's tensors and N ranks: all_reduce 2 B (N-1)/N (ring);
+  // reduce_scatter B (N-1)/N of all its inputs; all_gather (N-1) B of its input; all_to_all the bytes for other ranks;
+  // broadcast and scatter (N-1) B on the root; reduce and gather B on the other ranks; barrier 0. Point-to-point
+  // messages are not counted. Calls on a lane count in the lane's duplicate.
   std::uint64_t payload_bytes() const noexcept;
 
+  // Copies each tensor of rank `root` to the tensor in the same place on every other rank.
   std::shared_ptr<Work> broadcast(Tensors tensors, const BroadcastOptions& options = {});
-  // Each tensor of the list is reduced with the tensors in its place on the other ranks, never with others of the list
-  // (PyTorch's Gloo also adds up the list). The same holds for every collective that takes a list.
+
+  // Each element becomes `op` over all ranks of that element, on all ranks. Throws InvalidArgument when `op` is not
+  // defined for the dtype (ReduceOp), here and in the other reductions. The coalesced form is the same call.
   std::shared_ptr<Work> all_reduce(Tensors tensors, const AllReduceOptions& options = {});
   std::shared_ptr<Work> all_reduce_coalesced(Tensors tensors, const AllReduceOptions& options = {});
+
+  // all_reduce() whose result only rank `root` gets. On the other ranks the tensors do not change.
   std::shared_ptr<Work> reduce(Tensors tensors, const ReduceOptions& options = {});
-  // outputs: one list a tensor of `inputs`, each with size() tensors.
+
+  // outputs[i][r] becomes inputs[i] of rank r, on all ranks. `outputs` holds one list for each input; each list holds
+  // size() tensors with the dtype and the number of elements of the input.
   std::shared_ptr<Work> all_gather(std::vector<Tensors> outputs, Tensors inputs, const AllGatherOptions& options = {});
+
+  // `output` becomes the inputs of all ranks, one after another in rank order. The output has size() times the elements
+  // of the input. The coalesced form makes one such call for each pair of tensors, in order; its Work ends when all of
+  // these calls have ended.
   std::shared_ptr<Work> all_gather_into_tensor(at::Tensor output, at::Tensor input,
                                                const AllGatherOptions& options = {});
   std::shared_ptr<Work> all_gather_into_tensor_coalesced(Tensors outputs, Tensors inputs,
                                                          const AllGatherOptions& options = {});
+
+  // all_gather() whose result only rank `root` gets. On the other ranks `outputs` is empty.
   std::shared_ptr<Work> gather(std::vector<Tensors> outputs, Tensors inputs, const GatherOptions& options = {});
+
+  // outputs[i] becomes inputs[i][rank()] of rank `root`. On the root, `inputs` holds one list of size() tensors for
+  // each output, with the output's dtype and number of elements. On the other ranks `inputs` is empty.
   std::shared_ptr<Work> scatter(Tensors outputs, std::vector<Tensors> inputs, const ScatterOptions& options = {});
+
+  // outputs[i] becomes `op` over all ranks of their inputs[i][rank()]. `inputs` holds one list of size() tensors for
+  // each output, with the output's dtype and number of elements.
   std::shared_ptr<Work> reduce_scatter(Tensors outputs, std::vector<Tensors> inputs,
                                        const ReduceScatterOptions& options = {});
+
+  // reduce_scatter() with the inputs one after another in one tensor, which has size() times the elements of the
+  // output. The coalesced form makes one such call for each pair of tensors, in order; its Work ends when all of these
+  // calls have ended.
   std::shared_ptr<Work> reduce_scatter_tensor(at::Tensor output, at::Tensor input,
                                               const ReduceScatterOptions& options = {});
   std::shared_ptr<Work> reduce_scatter_tensor_coalesced(Tensors outputs, Tensors inputs,
                                                         const ReduceScatterOptions& options = {});
+
+  // outputs[r] becomes inputs[rank()] of rank r. Both lists hold size() tensors of one dtype. Numbers of elements may
+  // differ, but rank r sends to rank s as many as s expects from r.
   std::shared_ptr<Work> all_to_all(Tensors outputs, Tensors inputs, const AllToAllOptions& options = {});
-  // Splits along dimension 0; empty: even.
+
+  // all_to_all() with the parts one after another along dimension 0 of one tensor: input_splits[r] rows go to rank r,
+  // and output_splits[r] rows come from rank r. Empty splits mean equal parts. Rows of both tensors have the same
+  // shape.
   std::shared_ptr<Work> all_to_all_single(at::Tensor output, at::Tensor input,
                                           std::vector<std::int64_t> output_splits = {},
                                           std::vector<std::int64_t> input_splits = {},
                                           const AllToAllOptions& options = {});
+
+  // The Work ends when every rank has called barrier().
   std::shared_ptr<Work> barrier(const BarrierOptions& options = {});
-  // Rank 0 waits for every rank and throws a TimeoutError (or PeerError) that names those that did not come; with
-  // `wait_all` it names them all, else the first. The others wait for rank 0 to have seen all, and get a TimeoutError
-  // otherwise. The group goes on after a TimeoutError. Needs send and recv.
+
+  // Blocks until every rank has called monitored_barrier(). A `timeout` of 0 means timeout(). When ranks are missing
+  // after `timeout`, rank 0 throws TimeoutError (PeerError when one of them died) that names all missing ranks with
+  // `wait_all`, else the first; the other ranks throw TimeoutError that names rank 0. The group goes on after this
+  // TimeoutError; a group over a c10d engine does only where it has a store (FromC10dOptions).
   void monitored_barrier(Milliseconds timeout, bool wait_all = false);
 
-  // Point to point: never behind collectives. Both ranks may send first and receive after. Each tensor is one message;
-  // `tag` is in [0, 2^30). Messages of one sender with one tag arrive in order. A message whose length is not that of
-  // the receiving tensor is a MismatchError at the receiver. The time-out is the group's.
+  // Sends each tensor as one message to rank `destination`, or receives one message into each tensor, from rank
+  // `source` or, with one tensor, from any rank (Work::source_rank() names the rank). Messages never wait for
+  // collectives. Two ranks may both send first and receive after. Messages of one sender with one tag arrive in order.
+  // `tag` is in [0, 2^30). The deadline is the group's timeout(). Work::wait() of a receive throws MismatchError when
+  // the message is not as long as the tensor.
   std::shared_ptr<Work> send(Tensors tensors, int destination, int tag = 0);
   std::shared_ptr<Work> recv(Tensors tensors, int source, int tag = 0);
   std::shared_ptr<Work> recv_anysource(Tensors tensors, int tag = 0);
 
-  // A group of the same ranks with an ordered sequence of its own (MPI_Comm_dup); collective. Null where the group has
-  // none: DDP then runs without lanes. Default: null.
+  // Collective. Returns a group of the same ranks with an ordered sequence of its own (MPI_Comm_dup), which the caller
+  // owns. abort() of this group aborts its duplicates; shutdown() does not end them. Returns null, on all ranks, where
+  // the group cannot be duplicated; DDP then runs without lanes. Default: null.
   std::shared_ptr<ProcessGroup> dup();
-  // Groups of the ranks with the same color, ordered by key, then by rank; collective. A negative color gives null.
-  // Default: UnsupportedError.
+
+  // Collective. Returns a group of the ranks that pass the same color, ordered by key and then by rank, which the
+  // caller owns. Returns null for a negative color. Default: throws UnsupportedError.
   std::shared_ptr<ProcessGroup> split(int color, int key = 0, std::optional<std::string> desc = std::nullopt);
 
-  // Zeroed 1-D memory of `numel` elements that this group communicates fastest with (on shm: in place); collective.
-  // Default: private memory.
+  // Collective. Returns a zeroed tensor of `numel` elements in one dimension, in memory with which this group
+  // communicates fastest (shm: in place). The memory lives as long as the last tensor that uses it. Its contents are
+  // indeterminate after an error of the group. Throws ResourceError, on all ranks, when one of them is refused memory;
+  // the group goes on then. Default: private memory on the CPU.
   at::Tensor allocate(std::int64_t numel, at::ScalarType dtype);
 
-  // Whether collectives work on tensors of this kind of device. Default: CPU alone.
+  // Returns whether collectives work on tensors of this kind of device. Default: CPU only.
   virtual bool supports(c10::DeviceType device) const;
 
-  // Ends the group on this rank: waiting calls and every later one throw `reason`; the other ranks fail with it too
-  // where the group can tell them. Default: nothing.
+  // Ends the group on this rank with a reason: calls under way and all later calls fail with AbortedError. The other
+  // ranks fail with a PeerError that quotes the reason, where the group can tell them. Default: nothing.
   virtual void abort(const std::string& reason = "abort() was called");
-  // Ends the group well: waits for what is under way and lets go. Default: nothing.
+
+  // Ends the group without an error: waits until the calls under way have ended. Later calls throw InvalidArgument.
+  // Default: nothing. In a forked child, abort() and shutdown() of gradwire's own groups do nothing.
   virtual void shutdown();
 
  protected:
+  // For classes of groups. Override what the class supports; DDP needs broadcast, all_gather and all_reduce. A virtual
+  // that starts a call gets arguments that were checked: a timeout of 0 still means timeout(), splits are filled in,
+  // and tags from 2^30 on are those of monitored barriers. Gradient mode is off. The virtual may move from the lists,
+  // writes into the tensors that it is given (it neither replaces nor resizes them), and returns a Work that is not
+  // null; otherwise the public method throws InvalidArgument. Any thread may call a virtual, several at once.
+  //
+  // A default throws UnsupportedError that names the group and the operation, or is made of other virtuals:
+  // all_gather_into_tensor of all_gather, reduce_scatter_tensor of reduce_scatter, all_to_all_single of all_to_all,
+  // barrier of an all_reduce of one byte, monitored_barrier of send and recv.
   virtual int get_rank() const { return rank_; }
   virtual int get_size() const { return size_; }
-  virtual std::string get_backend_name() const;  // default: "user"
+  virtual std::string get_backend_name() const;
   virtual std::string get_group_name() const;
   virtual void do_set_group_name(const std::string& name);
   virtual std::string get_group_desc() const;

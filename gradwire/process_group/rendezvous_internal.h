@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Where the ranks of a job meet: from the options of init_process_group to a store, a rank and a world size.
+// Finds the store, the rank and the world size that the options of init_process_group() mean.
 #pragma once
 
 #include <cstdint>
@@ -26,14 +26,15 @@ struct MeetingPlace {
   bool may_reconnect = false;
 };
 
-// What `options` and, for "env://", the environment say. Throws InvalidArgument (a method that is not known; a variable
-// that is missing, which one; a rank out of range; several hosts without MASTER_ADDR), StoreError (a port in use, a
-// file that cannot be opened).
+// Returns the meeting place that `options` and the environment name. Throws InvalidArgument (an unknown method; a
+// missing variable, which the message names; a rank out of range; several hosts without MASTER_ADDR), StoreError (a
+// port in use, a file that cannot be opened).
 MeetingPlace find_meeting_place(const InitOptions& options, const ReadVariable& read);
 
 // Opens the file of this user through which the ranks of the job `key` meet: $XDG_RUNTIME_DIR/gradwire/<name> or
 // $TMPDIR/gradwire-<uid>/<name>, a folder of mode 0700 and a file of mode 0600, both checked to belong to this user.
-// `path` gets its name. The store holds the file open, and works on when its name is removed.
+// `path` is set to the file's name. The store opens the file by its descriptor, and still works when the name is
+// removed.
 std::shared_ptr<Store> open_private_file(const std::string& key, const ReadVariable& read, std::string& path);
 
 // Removes the private file once every rank has joined; returns when it is removed. Does nothing where there is none.

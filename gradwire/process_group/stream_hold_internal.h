@@ -11,15 +11,15 @@
 
 namespace gradwire::internal {
 
-// Whether libtorch has CUDA and this machine a device for it.
+// Whether libtorch has CUDA and this machine has a CUDA device.
 bool current_stream_can_wait() noexcept;
 
-// Makes the current CUDA stream wait until `future` has ended, well or not. What holds it up lives until then, whatever
-// becomes of a Work. False, and nothing done, where the future has ended already: who waits for that gets its stream in
-// order without being held up.
+// Makes the current CUDA stream wait until `future` has ended, also with an error. The object that blocks the stream
+// lives until then, even if the Work is destroyed earlier. Returns false, and does nothing, where the future has ended
+// already: a wait() for the future orders the stream then.
 bool hold_current_stream(const Future& future);
 
-// The same with another way to hold up a stream, which ends with abort().
+// The same with another way to block a stream; abort() of its result releases the stream.
 bool hold_current_stream(const Future& future,
                          const std::function<std::shared_ptr<c10d::cuda::StreamBlock>()>& hold_up);
 

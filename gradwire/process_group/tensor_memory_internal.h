@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Memory in order for tensors of any strides.
+// Contiguous memory for tensors of any strides.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,16 +12,16 @@
 
 namespace gradwire::internal {
 
-// The tensor itself when its elements lie one after another, else a copy that does.
+// Returns the tensor itself when it is contiguous, else a contiguous copy.
 at::Tensor memory_with_values(const at::Tensor& tensor);
 
-// The same for a tensor that is only written: memory of its size, without its values.
+// The same for a tensor that is only written: else contiguous memory of its size, without its values.
 at::Tensor memory_for_results(const at::Tensor& tensor);
 
-// Brings `memory` back into `tensor`, unless they are the same. Not seen by autograd.
+// Copies `memory` into `tensor`, unless they are the same. Autograd does not record the copy.
 void copy_back(const at::Tensor& tensor, const at::Tensor& memory);
 
-// How a tensor is moved: as elements of its dtype, or, where gradwire does not know that (int16, float8, ...), as
+// How a tensor is moved: as elements of its dtype or, where gradwire does not know the dtype (int16, float8, ...), as
 // bytes.
 struct Elements {
   DType dtype = DType::u8;

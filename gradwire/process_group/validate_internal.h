@@ -16,11 +16,12 @@ namespace gradwire::internal {
 // group.
 class Validator {
  public:
-  // Both must outlive this object. Throws when `options` has a negative time-out.
+  // Both must outlive this object.
   Validator(const ProcessGroup& group, std::string_view operation);
 
   [[noreturn]] void fail(const std::string& what) const;
 
+  // Not negative.
   void timeout(Milliseconds timeout) const;
   void rank(const char* what, int rank) const;
   void root(const BroadcastOptions& options) const;
@@ -47,13 +48,13 @@ class Validator {
   std::string_view operation_;
 };
 
-// How a monitored barrier fails: on rank 0, which did not see the ranks `missing` (`dead`: one of them has died), and
-// on the others, which heard nothing from rank 0.
+// The errors of a monitored barrier: on rank 0, to which the ranks `missing` did not come (`dead`: one of them has
+// died); and on the other ranks, to which rank 0 did not report.
 [[noreturn]] void throw_missing(const ProcessGroup& group, const std::vector<int>& missing, bool dead,
                                 Milliseconds timeout, bool wait_all);
 [[noreturn]] void throw_no_report(const ProcessGroup& group, Milliseconds timeout);
 
-// "rank 0 of group 'default' (shm)": how messages name a group.
+// Returns the name of a group for messages: "rank 0 of group 'default' (shm)".
 std::string name_group(const ProcessGroup& group);
 
 }  // namespace gradwire::internal

@@ -18,7 +18,7 @@ namespace {
 // A thread that may be interrupted looks up that often.
 constexpr Milliseconds kLook{50};
 
-// Set by a callback of the future, waited for with a time-out. Shared with the callback, which may run after the waiter
+// Set by a callback of the future, waited for with a timeout. Shared with the callback, which may run after the waiter
 // has left.
 class Signal {
  public:

@@ -19,8 +19,9 @@ namespace gradwire {
 // holds one tensor.
 using Future = c10::intrusive_ptr<c10::ivalue::Future>;
 
-// What a collective, send or receive of a ProcessGroup returns. Users may derive from this class: the default of every
-// method needs only future(), so a class that overrides future() (or wait()) alone is a usable Work.
+// The collective, send or receive that a call on a ProcessGroup started. Users may derive from this class: the default
+// of every method needs only future(), so a class that overrides future() alone is complete. A class that overrides
+// wait() alone can be waited for.
 //
 // Ownership: a Work keeps alive whatever it needs (tensors, group). The caller may drop the Work before the work has
 // ended; the work goes on. Threads: all methods may be called from any thread, any number of times.
@@ -35,7 +36,7 @@ class Work {
 
   // Blocks until the work has ended; returns true. A `timeout` of 0 means the timeout that the call was made with.
   // Throws the error of the work; TimeoutError when `timeout` passes first (the work goes on then); AbortedError when
-  // the wait is interrupted. On CUDA tensors the current stream waits, not the CPU, and `timeout` has no meaning.
+  // the wait is interrupted. On CUDA tensors the current stream waits, not the CPU, and `timeout` has no effect.
   // Default: waits for future().
   virtual bool wait(Milliseconds timeout = kNoTimeout);
 
@@ -53,25 +54,27 @@ class Work {
   // Returns the error with which the work ended; null when it has not ended or ended well. As is_completed() otherwise.
   virtual std::exception_ptr exception();
 
-  // Returns the output tensors, which the caller shares with the work. Throws the error of the work, or an error that
-  // says so when the work has not ended. Never blocks. Default: asks future().
+  // Returns the output tensors, which the caller shares with the work. Throws the error of the work; InvalidArgument
+  // when the work has not ended; UnsupportedError when the future holds something other than tensors. Never blocks.
+  // Default: asks future().
   virtual std::vector<at::Tensor> result();
 
   // Makes the current CUDA stream wait until the work has ended. The CPU does not wait, and this object may be dropped
-  // before the stream goes on. In a build without CUDA, or without a current CUDA stream, the CPU waits, as in wait().
+  // before the stream goes on. In a build without CUDA, or without a current CUDA stream, the CPU waits, and the method
+  // throws, as in wait().
   virtual void block_current_stream();
 
   // Returns the rank that sent a received message. Throws UnsupportedError for everything that is not a receive.
   virtual int source_rank() const;
 };
 
-// Returns a Work that ends as `future` ends. `future` may end later.
+// Returns a Work that ends as `future` ends, which may be later. Throws InvalidArgument when `future` is null.
 std::shared_ptr<Work> work_from_future(Future future);
 
 // Returns a Work that has ended well. Its future holds `outputs`.
 std::shared_ptr<Work> completed_work(std::vector<at::Tensor> outputs);
 
-// Returns a Work that has ended with `error`.
+// Returns a Work that has ended with `error`. Throws InvalidArgument when `error` is null.
 std::shared_ptr<Work> failed_work(std::exception_ptr error);
 
 // Returns a future that holds `tensor` already: the result of a hook that has nothing left to wait for.

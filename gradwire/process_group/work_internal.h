@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// What the groups of this room build their Works from.
+// The parts from which the groups of this room build their Works.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -14,15 +14,15 @@
 
 namespace gradwire::internal {
 
-// What a collective's future will hold: the list of its output tensors, or a list of lists. The IValue is built when
-// the call has ended.
+// The value of a collective's future: the list of its output tensors, or a list of lists. The IValue is built when the
+// call has ended.
 struct Outputs {
   std::vector<at::Tensor> flat;
   std::vector<std::vector<at::Tensor>> nested;  // used instead of `flat` when `is_nested`
   bool is_nested = false;
 
   static Outputs list(std::vector<at::Tensor> tensors) { return {std::move(tensors), {}, false}; }
-  // As PyTorch's: a single list stands for itself, none for an empty one.
+  // As in PyTorch: of several lists, the list of lists; of one list, that list; of none, an empty list.
   static Outputs lists(std::vector<std::vector<at::Tensor>> tensors) {
     if (tensors.size() > 1) return {{}, std::move(tensors), true};
     return tensors.empty() ? list({}) : list(std::move(tensors.front()));
@@ -36,21 +36,23 @@ struct Outputs {
 // The devices other than the CPU that `tensors` are on, each once.
 std::vector<c10::Device> devices_of(const std::vector<at::Tensor>& tensors);
 
-// A future whose value will hold `tensors`. Where they are on a device, whoever completes it marks the streams that are
-// current there on his thread, and whoever waits for it lets his own wait for those; the CPU does not.
+// Returns a future whose value will hold `tensors`. Where the tensors are on a device, the thread that completes the
+// future records its current streams there, and the current streams of a thread that waits then wait for these; the CPU
+// does not.
 Future make_future(const c10::TypePtr& type, const std::vector<at::Tensor>& tensors);
 
-// A Work that has ended well with `outputs`. Makes its future only when asked, so that a call on a lane costs no
-// future.
+// Returns a Work that has ended without an error. It makes its future, which holds `outputs`, only when asked, so a
+// call on a lane does not pay for a future.
 std::shared_ptr<Work> completed_work(Outputs outputs);
 
 // Like work_from_future, and keeps `owner` alive as long as the Work.
 std::shared_ptr<Work> work_from_future(Future future, std::shared_ptr<void> owner);
 
-// A Work that ends when `work` has ended and `then` has run after it; `then` does not run after an error.
+// Returns a Work that ends when `work` has ended and then `then` has run. After an error of `work`, `then` does not
+// run.
 std::shared_ptr<Work> work_after(std::shared_ptr<Work> work, std::function<void()> then, Outputs outputs);
 
-// A Work that ends when all of `works` have; the first error in their order is its error.
+// Returns a Work that ends when all of `works` have ended. Its error is the first error in the order of `works`.
 std::shared_ptr<Work> work_of_all(std::vector<std::shared_ptr<Work>> works, Outputs outputs);
 
 }  // namespace gradwire::internal

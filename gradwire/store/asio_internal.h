@@ -10,7 +10,7 @@
 
 #include <asio.hpp>
 
-// For classes that hold Asio's objects; they cannot be seen further than those.
+// For classes that hold Asio's objects. Their symbols cannot be more visible than those of Asio.
 #define GRADWIRE_HIDDEN __attribute__((visibility("hidden")))
 
 namespace gradwire::store_internal {

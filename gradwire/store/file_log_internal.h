@@ -29,11 +29,11 @@ struct FileRecord {
 // lock), so the kernel drops it when the process dies, and threads of one process exclude each other like processes do.
 class FileLog {
  public:
-  // Creates the file if it is missing. Throws StoreError when it cannot be opened or is no store's file.
+  // Creates the file if it is missing. Throws StoreError when the file cannot be opened or is no store's file.
   explicit FileLog(std::string path);
 
-  // Whether the file's length differs from what this process has read; no lock is taken. Throws StoreError when it is
-  // gone.
+  // Whether the file's length differs from what this process has read. Takes no lock. Throws StoreError when the file
+  // is gone.
   bool has_news() const;
 
   // Makes the next read() begin at the first record again.
@@ -51,13 +51,13 @@ class FileLog {
     Locked& operator=(const Locked&) = delete;
     ~Locked();
 
-    // All records since the last read. A torn record at the end, left by a process that was killed while it wrote, is
-    // not among them; in exclusive mode it is cut off. Throws StoreError when the file is damaged in any other way, and
-    // leaves it as it is.
+    // Returns all records since the last read. An incomplete record at the end, left by a process that was killed while
+    // it wrote, is not among them; in exclusive mode that record is cut off. Throws StoreError, and does not change the
+    // file, when the file is damaged in any other way.
     std::vector<FileRecord> read();
 
-    // Appends one record, after read(), in exclusive mode. Throws StoreError (a full disk) and leaves the file without
-    // it.
+    // Appends one record, after read(), in exclusive mode. When it throws StoreError (a full disk), the file does not
+    // hold the record.
     void append(const FileRecord& record);
 
    private:

@@ -10,23 +10,28 @@
 
 namespace gradwire {
 
-// The data is what the file says, for as long as the file is there; a later store over the same file sees it, so
-// several jobs one after another through one file keep apart by their keys (PrefixStore). The file may be missing,
-// empty, or in use. The caller removes it when all ranks are done; a store whose file was removed or replaced throws
-// StoreError.
+// The file holds the data, and keeps the data when the stores are destroyed: a later store over the same file sees the
+// keys of earlier jobs. Jobs that use one file one after another therefore need different keys (PrefixStore). The file
+// may be missing, empty, or in use. The caller removes the file when all ranks are done. A store whose file was removed
+// or replaced throws StoreError.
 //
-// Any process may be killed at any moment, also while it writes: the others detect its torn record and go on. The file
-// only grows (one record a change), and a method that waits looks at the file's length every 1 to 20 ms. Every method
-// takes the file's lock for a moment; one that cannot have it for the length of timeout() (its holder is stopped)
-// throws TimeoutError. A method that waits holds no other up. A forked child must not use it (InvalidArgument).
+// A process may be killed at any moment, also while it writes: the other processes detect the incomplete record and
+// continue. The file only grows, by one record for each change. A method that waits checks the file's length every 1 to
+// 20 ms. Methods hold the file's lock for a moment; a method that cannot get the lock for timeout(), because the
+// process that holds the lock is stopped, throws TimeoutError. A call that waits for a key does not delay other calls.
+//
+// In a forked child every method that reaches the data throws InvalidArgument. Thread-safe. store.h documents the
+// methods.
 class FileStore final : public Store {
  public:
-  // `world_size` is the number of ranks that share the file, -1 when unknown; it stands in error messages. Throws
-  // StoreError when the file cannot be opened or created, or holds something else, which is then left as it is;
-  // InvalidArgument for an empty path or a world size that is neither -1 nor positive.
+  // Opens the file, or creates it. `world_size` is the number of ranks that share the file, -1 when unknown; error
+  // messages contain the number. Throws StoreError when the file cannot be opened or created, or holds something other
+  // than a store's data (the file is not changed then); InvalidArgument for an empty path or a world size that is
+  // neither -1 nor positive.
   explicit FileStore(std::string path, int world_size = -1);
   ~FileStore() override;
 
+  // The path that the constructor got.
   const std::string& path() const noexcept;
 
   void set(const std::string& key, const Value& value) override;

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// How a client and a server prove to each other that they hold the same secret without saying it: each draws a
-// challenge, and answers with HMAC-SHA-256 (RFC 2104) under the secret of its role and both challenges.
+// How a client and a server prove to each other that they hold the same secret without sending it: each draws a
+// challenge, and answers with the HMAC-SHA-256 (RFC 2104), under the secret, of its role and both challenges.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ inline constexpr std::size_t kProofBytes = 32;
 
 enum class Role { client, server };
 
-// Both challenges as they went over the wire.
+// Both challenges, as they were sent.
 struct Challenges {
   std::string of_server;
   std::string of_client;
@@ -27,7 +27,7 @@ std::string random_challenge();
 // kProofBytes bytes. The role keeps either side from sending the other's proof back.
 std::string proof_of(Role role, std::string_view secret, const Challenges& challenges);
 
-// Whether two proofs are the same; takes as long for every wrong one.
+// Whether two proofs are the same. The call takes the same time for every wrong proof.
 bool same_proof(std::string_view one, std::string_view other) noexcept;
 
 }  // namespace gradwire::store_internal

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// A store in the memory of one process, for ranks that are threads of it.
+// A store in the memory of one process, for ranks that are threads of that process.
 #pragma once
 
 #include <atomic>
@@ -10,13 +10,15 @@
 
 namespace gradwire {
 
-// All handles that clone() makes share the data; it goes with the last of them. A method that waits holds no other up.
-// A forked child must not use it (InvalidArgument).
+// A HashStore and all handles that clone() makes share the data; the last handle releases the data. A call that waits
+// does not delay other calls. In a forked child every method that
+// reaches the data throws InvalidArgument; destroying the object there is safe. Thread-safe. store.h documents the
+// methods.
 class HashStore final : public Store {
  public:
   HashStore();
   struct Impl;
-  explicit HashStore(std::unique_ptr<Impl> impl);  // for clone(); nobody else has an Impl
+  explicit HashStore(std::unique_ptr<Impl> impl);  // for clone() only
   ~HashStore() override;
 
   void set(const std::string& key, const Value& value) override;

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// What all stores share: the meaning of the operations, the checks of arguments, the words of their errors.
+// What all stores share: the meaning of the operations, the checks of arguments, the messages of errors.
 #pragma once
 
 #include <cstdint>
@@ -21,12 +21,12 @@ namespace gradwire::store_internal {
 // thread-safe.
 //
 // Its methods take arguments that have passed the require_ functions below. A method that throws has changed nothing.
-// One that would make the data larger than `max_bytes` throws StoreError.
+// A method that would make the data larger than `max_bytes` throws StoreError.
 class KeyValueMap {
  public:
   using Value = Store::Value;
 
-  // What a key, or an element of a queue, counts for beside its bytes.
+  // The bytes that a key, or an element of a queue, counts beside its own.
   static constexpr std::size_t kEntryBytes = 128;
 
   explicit KeyValueMap(std::size_t max_bytes = std::numeric_limits<std::size_t>::max()) : max_bytes_(max_bytes) {}

@@ -11,13 +11,13 @@
 
 namespace gradwire::store_internal {
 
-// The addresses of `host`, a name or a numeric address, in the order of the system's resolver; none, and `error`, where
-// there are none. asio::error::operation_aborted: `deadline` came first.
+// Returns the addresses of `host`, a name or a numeric address, in the order of the system's resolver. Where there are
+// none, returns none and sets `error`; asio::error::operation_aborted means that `deadline` came first.
 //
-// The system's resolver cannot be interrupted, so a thread of its own asks it. Where the deadline comes first, that
-// thread goes on: a later call for the same name waits for it, and the end of the process does (a resolver gives up by
-// itself, after 5 to 30 s as it is usually set up). Throws ResourceError where a thread is refused, std::system_error
-// where a descriptor is. Thread-safe; a forked child may call it.
+// The system's resolver cannot be interrupted, so a thread of its own asks the resolver. Where the deadline comes
+// first, that thread goes on: a later call for the same name waits for the thread, and so does the end of the process
+// (a resolver with usual settings gives up by itself after 5 to 30 s). Throws ResourceError when a thread is refused,
+// std::system_error when a descriptor is refused. Thread-safe; a forked child may call it.
 std::vector<asio::ip::address> look_up(const std::string& host, Deadline deadline, asio::error_code& error);
 
 }  // namespace gradwire::store_internal

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// A name space within another store.
+// A part of another store, with keys of its own.
 #pragma once
 
 #include <memory>
@@ -10,16 +10,17 @@
 
 namespace gradwire {
 
-// Puts `prefix` and a slash before every key and queue name, so that several users share one store without meeting: the
-// key "k" of PrefixStore("job", s) is the key "job/k" of s. Prefix stores nest. Errors name keys as the underlying
-// store sees them.
+// Puts `prefix` and a slash before every key and queue name, so that several users of one store do not use the same
+// keys: the key "k" of PrefixStore("job", s) is the key "job/k" of s. Prefix stores nest. Every method calls the same
+// method of the underlying store and throws what that method throws; errors name keys as the underlying store sees
+// them. Thread-safe where the underlying store is.
 //
-// What differs from a store of its own: num_keys() counts all keys of the underlying store, and the timeout is the
-// underlying store's, for all who share it (both as in PyTorch). clone() clones the underlying store, and the clone has
-// its own timeout.
+// Two methods act on the whole underlying store, as in PyTorch: num_keys() counts all of its keys, and set_timeout()
+// changes its timeout for everybody who uses it. clone() clones the underlying store, so the clone has a timeout of its
+// own.
 class PrefixStore final : public Store {
  public:
-  // Shares ownership of `store`. Throws InvalidArgument when it is null. An empty prefix gives keys that begin with a
+  // Shares ownership of `store`. Throws InvalidArgument when `store` is null. With an empty prefix, keys begin with a
   // slash.
   PrefixStore(std::string prefix, std::shared_ptr<Store> store);
 
@@ -46,7 +47,8 @@ class PrefixStore final : public Store {
   std::shared_ptr<Store> clone() override;
 
  private:
-  // Throws InvalidArgument for an empty key, which the prefix would hide from the underlying store.
+  // Throws InvalidArgument for a key that is empty or too long: with the prefix, the underlying store would accept an
+  // empty key.
   std::string full(const char* operation, const std::string& key) const;
   std::vector<std::string> full(const char* operation, std::span<const std::string> keys) const;
 

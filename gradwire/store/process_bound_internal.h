@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// A holder for what a forked child must neither use nor tear down.
+// Holds an object that a forked child must neither use nor destroy.
 #pragma once
 
 #include <memory>

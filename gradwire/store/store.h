@@ -14,71 +14,90 @@
 
 namespace gradwire {
 
-// Keys and values are byte strings (a std::string that may hold any byte, zero included). All methods are thread-safe,
-// but a method that waits may hold others of the same object up where the implementation has one connection; clone()
-// gives an independent handle.
+// A key-value map that all ranks of a job can reach, with queues beside the keys.
 //
-// Every method throws StoreError when the store failed or is gone, TimeoutError (naming the missing keys) when what it
-// waits for did not come within its time, InvalidArgument for arguments that no store takes (an empty key, a negative
-// count).
+// Keys and values are byte strings: a std::string that may hold any byte, zero included. The store copies them. A queue
+// has a name, which follows the rules of keys. Keys and queues are two name spaces: a key and a queue may have the same
+// name.
+//
+// Failure: every method that reaches the data can throw
+//   InvalidArgument  the arguments are wrong: an empty key, a key or value that is too long, a negative timeout, lists
+//                    of different lengths; nothing was changed. gradwire's own stores also throw it in a forked child.
+//   StoreError       the store failed or is gone, or refused the change
+//   TimeoutError     a key or an element for which the method waits did not come in time; the message names the missing
+//                    keys
+// The store stays usable after an InvalidArgument, and after the TimeoutError of a method that waits for keys.
+//
+// Threads: all methods may be called from any thread. In an implementation with a single connection, a call that waits
+// may delay other calls on the same object; clone() returns an independent handle.
 class Store {
  public:
   using Value = std::string;
 
-  // More than that is refused with InvalidArgument, before anything is sent or changed. A store is for addresses and
-  // settings.
+  // The longest key and the longest value, in bytes. A store is for addresses and settings.
   static constexpr std::size_t kMaxKeyBytes = 64 * 1024;
   static constexpr std::size_t kMaxValueBytes = 16 * 1024 * 1024;
 
   virtual ~Store() = default;
 
-  // Sets `key`. Wakes those who wait for it.
+  // Sets `key` to `value`, whether or not the key is present. Wakes the calls that wait for the key.
   virtual void set(const std::string& key, const Value& value) = 0;
 
-  // The value of `key`; waits for it up to timeout().
+  // Returns the value of `key`. Waits up to timeout() for the key to be set.
   virtual Value get(const std::string& key) = 0;
 
-  // Adds `amount` to the decimal number that `key` holds (an absent key counts as 0) and returns the new number;
-  // atomic. Throws StoreError when the key holds something else.
+  // Adds `amount` to the decimal number that `key` holds, and returns the sum. An absent key counts as 0. Atomic.
+  // Throws StoreError, and changes nothing, when the key holds something else or the sum does not fit 64 bits.
   virtual std::int64_t add(const std::string& key, std::int64_t amount) = 0;
 
-  // If `key` holds `expected`, or is absent and `expected` is empty, sets it to `desired`; atomic. Returns what the key
-  // holds afterwards; for an absent key and a non-empty `expected` that is `expected` (as in PyTorch) and nothing is
-  // set.
+  // Sets `key` to `desired` if the key holds `expected`, or if the key is absent and `expected` is empty. Atomic.
+  // Returns the value that the key holds afterwards. If the key is absent and `expected` is not empty, nothing is set
+  // and `expected` is returned, as in PyTorch.
   virtual Value compare_set(const std::string& key, const Value& expected, const Value& desired) = 0;
 
-  // Waits until all keys are there, up to `timeout`.
+  // Waits until every name in `keys` is a key or a queue with elements. Throws TimeoutError after `timeout` (without
+  // the argument: after timeout()); a timeout of 0 checks once.
   virtual void wait(std::span<const std::string> keys, Milliseconds timeout) = 0;
   void wait(std::span<const std::string> keys) { wait(keys, timeout()); }
 
-  // Whether all keys are there now.
+  // Returns whether every name in `keys` is a key or a queue with elements now. Does not wait.
   virtual bool check(std::span<const std::string> keys) = 0;
 
-  // Removes `key`; whether it was there.
+  // Removes `key`, and returns whether the key was present. Queues are not removed.
   virtual bool delete_key(const std::string& key) = 0;
 
-  // How many keys there are. Keys that an implementation needs for itself do not count.
+  // Returns the number of keys. Queues do not count, nor do keys that an implementation needs for itself.
   virtual std::int64_t num_keys() = 0;
 
-  // Appends to the value of `key`; an absent key counts as empty. Atomic.
+  // Appends `value` to the value of `key`. An absent key counts as empty. Atomic. Throws StoreError, and changes
+  // nothing, when the result would be longer than kMaxValueBytes.
   virtual void append(const std::string& key, const Value& value) = 0;
 
-  // get() and set() of several keys in one round trip where the implementation can. multi_set is not atomic as a whole.
+  // Returns the values of `keys`, in their order. Waits up to timeout() for all of them. One round trip where the
+  // implementation can.
   virtual std::vector<Value> multi_get(std::span<const std::string> keys) = 0;
+
+  // Sets keys[i] to values[i]. One round trip where the implementation can. Not atomic as a whole: when the call
+  // throws, some keys may be set.
   virtual void multi_set(std::span<const std::string> keys, std::span<const Value> values) = 0;
 
-  // Queues: first in, first out; each element goes to exactly one pop. pop waits up to timeout(). A queue is a name
-  // space of its own beside the keys, but check() and wait() see a non-empty queue as present.
+  // Appends an element to a queue. The first push makes the queue.
   virtual void queue_push(const std::string& queue, const Value& value) = 0;
+
+  // Removes the first element of a queue and returns the element. Each element goes to exactly one call. Waits up to
+  // timeout() for an element.
   virtual Value queue_pop(const std::string& queue) = 0;
+
+  // Returns the number of elements; 0 for a queue that nobody has pushed to. Does not wait.
   virtual std::int64_t queue_length(const std::string& queue) = 0;
 
-  // How long get, wait, queue_pop wait at most. kDefaultTimeout (from base/deadline.h) unless set.
+  // The longest time that get(), multi_get(), queue_pop() and wait() without a timeout wait for a key or an element.
+  // The default is kDefaultTimeout (base/deadline.h). set_timeout() throws InvalidArgument for a negative timeout.
   virtual Milliseconds timeout() const = 0;
   virtual void set_timeout(Milliseconds timeout) = 0;
 
-  // An independent handle on the same data: waiting on one does not hold up the other. Starts with this one's
-  // timeout().
+  // Returns an independent handle on the same data, with this handle's timeout(). A call that waits on one handle does
+  // not delay calls on the other.
   virtual std::shared_ptr<Store> clone() = 0;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// A store behind a TCP port, which one rank serves: for ranks on several hosts.
+// A store on a server that one rank runs, reached over TCP: for ranks on several hosts.
 #pragma once
 
 #include <cstddef>
@@ -12,73 +12,78 @@
 
 namespace gradwire {
 
-// What a server holds at most, so that whoever can connect cannot use up its process's memory and descriptors. Keys and
-// values have the limits of Store (64 KiB and 16 MiB).
+// The most that a server holds, so that clients cannot use up the memory and the descriptors of the server's process.
+// Keys and values have the limits of Store (64 KiB and 16 MiB). A client that passes a limit gets a StoreError that
+// names the limit.
 struct TcpStoreLimits {
-  // Clients' connections; at most three quarters of the descriptors that the process may have. A client beyond is
-  // refused: StoreError.
+  // Connections of clients; in any case at most three quarters of the descriptors that the process may have. A further
+  // client is refused.
   std::size_t connections = 4096;
-  // All keys, values and elements of queues, each counted with 128 bytes more. What would not fit is refused,
-  // StoreError, and changes nothing.
+  // Bytes of all keys, values and elements of queues; 128 are added for each. A change that does not fit is refused and
+  // changes nothing.
   std::size_t stored_bytes = std::size_t{2} << 30;
-  // All requests and replies under way, those of at most 64 KiB not counted. A request or reply that would not fit is
-  // dropped, StoreError; a queue keeps the element that could not be sent.
+  // Bytes of all requests and replies under way; those of at most 64 KiB are not counted. A request or reply that does
+  // not fit is dropped. An element whose reply does not fit stays in its queue.
   std::size_t message_bytes = std::size_t{2} << 30;
 };
 
 struct TcpStoreOptions {
-  // Where the server is: a host name or numeric address.
+  // The server's host: a name or a numeric address.
   std::string host = "127.0.0.1";
-  // The server's port. 0, for the server only: any free port; TcpStore::port() tells which.
+  // The server's port. 0 means any free port, and is for the server only; TcpStore::port() returns the port.
   std::uint16_t port = 0;
-  // Whether this process runs the server (one rank does, rank 0 by custom).
+  // Whether this process runs the server. One rank does; rank 0 by custom.
   bool is_server = false;
   // The number of ranks that connect; -1 when unknown.
   int world_size = -1;
-  // With a known world size the server's constructor returns when that many ranks have connected, itself included.
+  // Whether the server's constructor waits until `world_size` ranks have connected, itself included. Without effect
+  // when the world size is unknown.
   bool wait_for_workers = true;
-  // The store's timeout(); the constructor takes no longer either.
+  // The store's timeout(), and the most that the constructor may take.
   Milliseconds timeout = kDefaultTimeout;
-  // Shared by all processes of the job: the server refuses clients that do not know it, and clients a server that does
-  // not (it never goes over the wire). Empty: anyone may connect. See secret.h.
+  // The secret of the job, the same in all processes (secret.h). The server refuses clients that do not know the
+  // secret, and clients refuse such a server. The secret is never sent. Empty: anyone may connect.
   std::string secret = {};
   // For the server: the numeric address of the interface to listen on. Empty: loopback when `host` is "localhost" or a
   // loopback address, all interfaces otherwise.
   std::string bind_address = {};
-  // For the server: sets SO_REUSEPORT, so that it can take a port over from a socket that was bound with the same
-  // option to reserve it. (A port that an earlier server has just left can be bound again in any case.)
+  // For the server: sets SO_REUSEPORT. The server can then bind a port that another socket reserves with the same
+  // option. (A port that an earlier server has just left can be bound again in any case.)
   bool reuse_port = false;
   // For the server.
   TcpStoreLimits limits = {};
 };
 
-// A client of the server, and, with is_server, the owner of the server: one thread, which serves until the last handle
-// (clones included) of this store is gone. Close it after all ranks are done.
+// A client of the server. With is_server, also the owner of the server: one thread, which serves until the last handle
+// of this store (clones included) is destroyed. Destroy the server's handles after all ranks are done.
 //
-// Thread-safe; a method that waits holds no other up (each call under way has a connection of its own).
+// Failure: a method throws StoreError as soon as its connection breaks, for example because the server's process died.
+// If the server does not answer, the method throws TimeoutError: get(), multi_get(), wait() and queue_pop() one second
+// after their timeout, which the server watches; other methods after timeout(), or after one second where that is
+// longer. A child that the server's process forked keeps the connections open: if the server is killed while such a
+// child lives, clients see a server that does not answer. If a caller dies or gives up while an element is on the way
+// to its queue_pop(), the element is lost.
 //
-// A method throws StoreError as soon as the connection breaks, because the server's process died, say. Where the server
-// goes silent instead, it throws TimeoutError: get, wait and queue_pop one second after their time, which the server
-// watches; the others at timeout(), but not before one second. A process that was forked from the server's holds its
-// connections open: if the server is killed while such a child lives on, that looks like silence.
+// Security: without a secret the server is for a trusted network, because anyone who can connect can read and write.
+// With a secret the server serves only clients that know the secret; requests and replies are neither encrypted nor
+// signed. A malformed or oversized message, or a port scan, closes the connection that sent it, and has no other
+// effect. docs/format/tcp_store.md specifies the protocol.
 //
-// A caller that dies or gives up while an element is on the way to its queue_pop takes that element with it.
-//
-// Without a secret the server is for a trusted network: anyone who can connect can read and write. With one it lets in
-// those who know it; what they say is neither encrypted nor signed. Garbage (a port scan, a malformed or oversized
-// message) closes the connection that sent it and nothing else. TcpStoreLimits bounds what a server holds; who passes a
-// limit gets a StoreError that names the limit. A forked child must not use a TcpStore
-// (InvalidArgument). docs/format/tcp_store.md specifies the protocol.
+// Thread-safe. Each call under way has a connection of its own, so a call that waits does not delay other calls. In a
+// forked child every method that reaches the data throws InvalidArgument. store.h documents the methods.
 class TcpStore final : public Store {
  public:
-  // Starts the server if it is this process's, then connects; a client tries again until the server is there. Throws
-  // StoreError when the port is in use, or something else listens there, or the secret is another, TimeoutError,
-  // InvalidArgument for options that make no sense.
+  // Starts the server if `options.is_server`, then connects. A client tries again until the server answers. Throws
+  // StoreError when the port is in use, when a program that is no gradwire store listens there, or when the secrets
+  // differ; TimeoutError when the server, or a rank that the server waits for, did not come within `options.timeout`;
+  // InvalidArgument for options that contradict each other or are out of range; ResourceError when the machine refuses
+  // what the server needs.
   explicit TcpStore(TcpStoreOptions options);
   class Impl;
-  explicit TcpStore(std::unique_ptr<Impl> impl);  // for clone(); nobody else has an Impl
+  explicit TcpStore(std::unique_ptr<Impl> impl);  // for clone() only
   ~TcpStore() override;
 
+  // The server's host, as the options named it, and the server's port.
   const std::string& host() const noexcept;
   std::uint16_t port() const noexcept;
 

@@ -12,14 +12,14 @@
 
 namespace gradwire::store_internal {
 
-// One connection, one request at a time. Not thread-safe. After an exception it is of no more use.
+// One connection, one request at a time. Not thread-safe. After an exception the connection cannot be used again.
 class TcpStoreConnection final {
  public:
   enum class Retry { yes, no };
 
   // Connects and exchanges hellos, and proofs of the shared `secret` unless it is empty. Retry::yes tries again, with
-  // growing pauses, while nobody listens there. Throws TimeoutError at `deadline`, StoreError when the other side is no
-  // server of this version, or does not share the secret, or, with Retry::no, when nobody listens.
+  // growing pauses, while no program listens there. Throws TimeoutError at `deadline`; StoreError when the other side
+  // is no server of this version, when the secrets differ or, with Retry::no, when no program listens.
   TcpStoreConnection(const std::string& host, std::uint16_t port, const std::string& secret, Deadline deadline,
                      Retry retry);
   ~TcpStoreConnection();

@@ -63,7 +63,7 @@ tcp::acceptor listen(asio::io_context& loop, const TcpStoreServerOptions& option
 TcpStoreServerOptions within_descriptors(TcpStoreServerOptions options) {
   const std::size_t most = most_descriptors();
   options.limits.connections = std::min(options.limits.connections, std::max<std::size_t>(most / 4 * 3, 1));
-  options.max_strangers = std::min(options.max_strangers, std::max<std::size_t>(most / 8, 1));
+  options.max_unauthenticated = std::min(options.max_unauthenticated, std::max<std::size_t>(most / 8, 1));
   return options;
 }
 

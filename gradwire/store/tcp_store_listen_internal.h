@@ -9,7 +9,7 @@
 namespace gradwire::store_internal {
 
 // A socket that listens where `options` say, closed in programs that this process starts. Throws StoreError when the
-// port is in use or may not be bound, InvalidArgument for an address that is none.
+// port is in use or may not be bound, InvalidArgument when the address is no numeric address.
 asio::ip::tcp::acceptor listen(asio::io_context& loop, const TcpStoreServerOptions& options);
 
 // `options` with limits that the descriptors of this process allow, with room for its other files and for connections

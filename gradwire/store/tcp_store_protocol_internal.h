@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The messages between a TcpStore and its server. docs/format/tcp_store.md is their specification.
 //
-// Decoders take bytes from strangers: they check every length before they use it, throw nothing of their own and
-// allocate no more than a small multiple of the bytes they are given.
+// Decoders take bytes from clients that may be unauthenticated. A decoder checks every length before it uses the
+// length, throws nothing of its own, and allocates no more than a small multiple of the bytes that it is given.
 #pragma once
 
 #include <cstddef>
@@ -23,8 +23,8 @@ inline constexpr std::uint64_t kMaxMessageBytes = 64 * 1024 * 1024;
 // Memory for a body is taken as it comes, so much at first: a length alone costs the reader nothing.
 inline constexpr std::size_t kFirstChunkBytes = 64 * 1024;
 
-// What follows the server's hello: the client's first request; a challenge (handshake_internal.h); nothing, because it
-// has as many clients as it takes, and closes the connection.
+// What follows the server's hello: the client's first request; a challenge (handshake_internal.h); or nothing, because
+// the server has as many clients as its limit allows and closes the connection.
 enum class ServerSays : std::uint8_t { welcome = 0, prove = 1, full = 2 };
 
 // What each side says first.
@@ -39,8 +39,9 @@ struct Hello {
 std::optional<Hello> decode_client_hello(std::string_view hello) noexcept;
 std::optional<Hello> decode_server_hello(std::string_view hello) noexcept;
 
-// Where the server asks for proof: its challenge follows its hello, then the client sends a challenge of its own and
-// its proof, then the server one byte and its own proof (zeros where it refuses), and closes where it refuses.
+// Where the server asks for proof, its challenge follows its hello. Then the client sends its own challenge and its
+// proof. Then the server sends one byte and its own proof. A server that refuses the client sends zeros instead of a
+// proof, and closes the connection.
 inline constexpr char kProofAccepted = 1;
 inline constexpr char kProofRefused = 0;
 

@@ -106,9 +106,9 @@ class GRADWIRE_HIDDEN TcpStoreServer::Impl final : public TcpStoreSession::Owner
         close_on_exec(socket);
         const auto session = std::make_shared<Session>(std::move(socket), options_.secret, *this);
         sessions_.insert(session);
-        strangers_.push_back(session);
+        unauthenticated_.push_back(session);
         session->start(Deadline::after(options_.hello_timeout));
-        if (strangers_.size() > options_.max_strangers) Session::Ptr(strangers_.front())->close();
+        if (unauthenticated_.size() > options_.max_unauthenticated) Session::Ptr(unauthenticated_.front())->close();
       } catch (const std::exception& problem) {
         log::warn(concat("tcp store: lost a connection: ", problem.what()));
       }
@@ -125,7 +125,7 @@ class GRADWIRE_HIDDEN TcpStoreServer::Impl final : public TcpStoreSession::Owner
     });
   }
 
-  bool admits() const override { return sessions_.size() - strangers_.size() < options_.limits.connections; }
+  bool admits() const override { return sessions_.size() - unauthenticated_.size() < options_.limits.connections; }
 
   bool count_bytes(std::size_t before, std::size_t after) override {
     if (after > before && after - before > room()) return false;
@@ -136,11 +136,11 @@ class GRADWIRE_HIDDEN TcpStoreServer::Impl final : public TcpStoreSession::Owner
   // For messages.
   std::size_t room() const { return options_.limits.message_bytes - message_bytes_; }
 
-  void greeted(const Session::Ptr& session) override { strangers_.remove(session); }
+  void greeted(const Session::Ptr& session) override { unauthenticated_.remove(session); }
 
   void closed(const Session::Ptr& session) override {
     sessions_.erase(session);
-    strangers_.remove(session);
+    unauthenticated_.remove(session);
     unpark(session);
   }
 
@@ -230,7 +230,7 @@ class GRADWIRE_HIDDEN TcpStoreServer::Impl final : public TcpStoreSession::Owner
   KeyValueMap map_;
   std::size_t message_bytes_ = 0;  // what sessions hold of messages
   std::unordered_set<Session::Ptr> sessions_;
-  std::list<Session::Ptr> strangers_;  // those that were not greeted yet, oldest first
+  std::list<Session::Ptr> unauthenticated_;  // greeted() was not called yet; oldest first
   std::unordered_map<std::string, std::deque<Parked>> parked_;
   std::unordered_map<Session*, std::string> where_;  // the key under which a session's request is parked
 

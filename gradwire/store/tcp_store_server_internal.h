@@ -18,20 +18,21 @@ struct TcpStoreServerOptions {
   std::string bind_address;  // a numeric address; empty: all interfaces, IPv4 and IPv6
   std::uint16_t port = 0;    // 0: any free one
   bool reuse_port = false;   // SO_REUSEPORT
-  std::string secret = {};   // what clients must prove to know; empty: nothing
+  std::string secret = {};   // the secret that clients must prove to know; empty: none
   TcpStoreLimits limits = {};
-  // A connection must say hello, and prove that it knows the secret, within that time.
+  // A client must say hello, and prove that it knows the secret, within this time.
   Milliseconds hello_timeout = std::chrono::seconds(10);
-  // When more connections than that have not done so yet, the oldest of them is closed.
-  std::size_t max_strangers = 256;
+  // The most connections whose clients have not done so yet. One more, and the oldest of them is closed.
+  std::size_t max_unauthenticated = 256;
 };
 
-// Serves until it is destroyed, which closes all connections. Whatever a connection sends, at worst that connection is
-// closed.
+// Serves until it is destroyed; the destructor closes all connections. Whatever a client sends, the server closes at
+// most the connection of that client.
 class TcpStoreServer final {
  public:
   // Binds, listens and starts the thread. Throws StoreError when the port is in use or may not be bound,
-  // InvalidArgument for an address that is none.
+  // InvalidArgument when `bind_address` is no numeric address, ResourceError when the machine refuses what the event
+  // loop needs.
   explicit TcpStoreServer(const TcpStoreServerOptions& options);
   ~TcpStoreServer();
   TcpStoreServer(const TcpStoreServer&) = delete;

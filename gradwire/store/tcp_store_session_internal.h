@@ -17,30 +17,31 @@ namespace gradwire::store_internal {
 
 // Runs on the server's event loop only. Keeps itself alive while an operation on its socket is under way.
 //
-// Its memory is bounded: no buffer before a valid hello, then at most twice the bytes that arrived of one message; the
-// next request is read only after the reply to the last one went out. What a message holds beyond kFreeBytes is asked
-// of the owner; a request for which there is no room is read and dropped, and answered with an error.
+// Memory is bounded: a session has no buffer before a valid hello, then at most twice the bytes of one message that
+// have arrived. The session reads the next request only after the reply to the last one was sent. It asks the owner for
+// the bytes of a message beyond kFreeBytes. A request for which there is no room is read, dropped, and answered with an
+// error.
 class GRADWIRE_HIDDEN TcpStoreSession final : public std::enable_shared_from_this<TcpStoreSession> {
  public:
   using Ptr = std::shared_ptr<TcpStoreSession>;
 
-  // A message of that many bytes is not counted.
+  // A message of at most this many bytes is not counted.
   static constexpr std::size_t kFreeBytes = 64 * 1024;
 
-  // What the server makes of it.
+  // The server, as a session sees it.
   class Owner {
    public:
     virtual ~Owner() = default;
     // Whether another client may come.
     virtual bool admits() const = 0;
-    // Counts what a session holds of messages, `before` bytes so far; false, and nothing is counted, where there is no
-    // room for `after`.
+    // Counts the bytes of messages that a session holds: `before` so far, `after` from now on. Returns false, and
+    // counts nothing, where there is no room for `after`.
     virtual bool count_bytes(std::size_t before, std::size_t after) = 0;
-    // The client has said hello and proved what it had to.
+    // The client has said hello and, where there is a secret, proved that it knows the secret.
     virtual void greeted(const Ptr& session) = 0;
     // Must call reply() or hold().
     virtual void requested(const Ptr& session, Request request) = 0;
-    // Called once, before the session lets go of itself.
+    // Called once, before the session releases the reference to itself.
     virtual void closed(const Ptr& session) = 0;
   };
 
@@ -50,12 +51,12 @@ class GRADWIRE_HIDDEN TcpStoreSession final : public std::enable_shared_from_thi
   // Waits for the hello and the proof until `deadline`.
   void start(Deadline deadline);
 
-  // Answers the request at hand and goes on to the next. False: there was no room for the reply, so that the client got
-  // an error in its place.
+  // Answers the current request and goes on to the next. Returns false when there was no room for the reply; the client
+  // got an error instead.
   bool reply(const Reply& reply);
 
-  // Leaves the request unanswered for now: calls `expired` at `deadline` unless reply() came first. A client that hangs
-  // up meanwhile, or says anything, is closed.
+  // Leaves the request unanswered for now: calls `expired` at `deadline` unless reply() came first. If the client
+  // disconnects or sends anything meanwhile, its connection is closed.
   void hold(Deadline deadline, std::function<void()> expired);
 
   void close();

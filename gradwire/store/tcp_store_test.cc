@@ -400,7 +400,8 @@ TEST(TcpStoreStrangers, WhoeverSaysNothingIsClosedInTime) {
 }
 
 TEST(TcpStoreStrangers, ACrowdOfThemShutsNobodyOut) {
-  TcpStoreServer server({.bind_address = "127.0.0.1", .hello_timeout = std::chrono::minutes(10), .max_strangers = 16});
+  TcpStoreServer server(
+      {.bind_address = "127.0.0.1", .hello_timeout = std::chrono::minutes(10), .max_unauthenticated = 16});
   std::vector<RawSocket> crowd;
   for (int i = 0; i < 100; ++i) crowd.push_back(RawSocket::connect(server.port()));
   TcpStore store(client_of(server.port()));

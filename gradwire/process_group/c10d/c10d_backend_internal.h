@@ -21,7 +21,7 @@ class C10dBackend final : public c10d::Backend {
   using OptionsPtr = c10::intrusive_ptr<c10d::Backend::Options>;
   using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
-  // With `owns` the group is shut down at this object's end.
+  // With `owns`, the destructor shuts the group down.
   C10dBackend(std::shared_ptr<ProcessGroup> group, bool owns);
   ~C10dBackend() override;
 

@@ -206,7 +206,7 @@ class MessagesWork final : public Work {
   }
 
   bool wait(Milliseconds timeout) override {
-    // A wait of the engine's that misses its time-out ends the group, so a shorter one is waited for here.
+    // A wait of the engine's that misses its timeout ends the group, so a shorter one is waited for here.
     if (timeout != kNoTimeout) return Work::wait(timeout);
     if (!messages_->watched) messages_->finish();
     return Work::wait(kNoTimeout);

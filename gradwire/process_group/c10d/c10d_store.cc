@@ -116,7 +116,7 @@ class StoreForC10d final : public c10d::Store {
   }
 
  private:
-  // get() waits as long as the store underneath does; where this object's time-out is another, it waits here first.
+  // get() waits as long as the store underneath does; where this object's timeout is another, it waits here first.
   void await(std::span<const std::string> keys) {
     if (check_ || timeout_ != store_->timeout()) wait_checking(keys, timeout_);
   }
@@ -195,7 +195,7 @@ class StoreOfC10d final : public Store {
   void wait(std::span<const std::string> keys, Milliseconds timeout) override {
     if (keys.empty()) return;
     const std::vector<std::string> all(keys.begin(), keys.end());
-    // c10d takes a time-out of zero for one without end.
+    // c10d takes a timeout of zero for one without end.
     if (timeout.count() == 0 && check(keys)) return;
     const Milliseconds span = std::max(timeout, Milliseconds{1});
     try {

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Stores for engines whose waits must look up.
+// Stores for engines whose waits must check something again and again.
 #pragma once
 
 #include <functional>
@@ -11,8 +11,8 @@
 
 namespace gradwire::internal {
 
-// As store_to_c10d(). While a call waits for keys it calls `check` every 100 ms, on its own thread; what `check` throws
-// leaves the call unchanged. `check` lives as long as the result and its clones.
+// As store_to_c10d(). A call that waits for keys calls `check` every 100 ms, on its own thread; the call passes on
+// unchanged what `check` throws. The result and its clones hold `check`.
 c10::intrusive_ptr<c10d::Store> store_to_c10d_checking(std::shared_ptr<Store> store, std::function<void()> check);
 
 }  // namespace gradwire::internal

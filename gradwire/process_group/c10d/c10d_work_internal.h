@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Work of ours as Work of c10d.
+// gradwire's Work as c10d's Work.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +13,13 @@
 
 namespace gradwire::internal {
 
-// One call of a C10dBackend. Made before the call, so that a profiler sees all of it; follow() is told what the call
-// returned. Three ways to the end:
-//   - the call has ended when it returns (asyncOp false): so has this;
-//   - it goes on, and has a future: this ends with the future. A profiler's event ends first, then futures complete,
-//     then waiters go on;
-//   - messages, and Work without a future: this ends when someone who waits or asks finds that it has.
+// One call of a C10dBackend. Made before the call, so that a profiler sees all of the call; follow() takes the Work
+// that the call returned. There are three cases:
+//   - The call has ended when it returns (asyncOp false): this object has ended then, too.
+//   - The call goes on, and its Work has a future: this object ends with the future. A profiler's event ends first;
+//     then futures complete; then waiters go on.
+//   - Messages, and a Work without a future: this object ends when a thread that waits or asks finds that the Work has
+//     ended.
 class WorkForC10d final : public c10d::Work {
  public:
   // `title` is a literal: "gradwire:all_reduce".
@@ -39,14 +40,14 @@ class WorkForC10d final : public c10d::Work {
 
  private:
   void end(const std::exception_ptr& ours);
-  // What follow() was given; null where that went on and has ended.
+  // The Work that follow() took; null where its call went on and has ended.
   std::shared_ptr<gradwire::Work> followed() const;
 
   const std::uint64_t sequence_;
   std::shared_ptr<gradwire::Work> work_;  // as followed() says
   std::vector<at::Tensor> result_;        // of a call that went on and has ended
   Future future_;                         // of a call that went on
-  bool asks_ = false;                     // the third way
+  bool asks_ = false;                     // the third case
   std::once_flag ended_;
 };
 

@@ -25,7 +25,7 @@ using test_support::collect_ranks;
 using test_support::RankEnd;
 using test_support::run_ranks;
 
-// The groups' time-out, which nothing here may wait for.
+// The groups' timeout, which nothing here may wait for.
 constexpr Milliseconds kLong = std::chrono::minutes(5);
 
 // Ranks that are processes, two on each host as GRADWIRE_HOST says.

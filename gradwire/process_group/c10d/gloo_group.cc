@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gloo's rendezvous, with errors that say which ranks are missing or dead.
 //
-// Gloo waits five times its time-out for a peer that dies while they connect, and does not say for whom. So Gloo is
-// given short time-outs, in tries on which all ranks agree through the store: one try in which all of them have
+// Gloo waits five times its timeout for a peer that dies while they connect, and does not say for whom. So Gloo is
+// given short timeouts, in tries on which all ranks agree through the store: one try in which all of them have
 // connected is the group; after another the ranks look who has died, and try again with longer ones.
 #include <algorithm>
 #include <numeric>

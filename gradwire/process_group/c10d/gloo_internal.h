@@ -12,7 +12,7 @@
 
 namespace gradwire::internal {
 
-// Whether Gloo's headers were there when this was built.
+// Whether this build has the backend "gloo", which needs Gloo's headers.
 bool gloo_is_built() noexcept;
 
 // Makes libtorch's ProcessGroupGloo, connected to all peers when it returns. Throws UnsupportedError in a build without
@@ -20,15 +20,16 @@ bool gloo_is_built() noexcept;
 c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                             Milliseconds timeout);
 
-// A group over Gloo, whose ranks meet in `store`; connected when it returns, and the caller's. Ranks that are threads
-// may call it at the same time. Throws TimeoutError that names the ranks that did not come, PeerError that names a rank
-// which died or failed on the way (a death on this host is seen at once, elsewhere by the time-out), StoreError,
-// MismatchError where two ranks claim one number or name different sizes. `processes`: process_identity() of every
-// rank, where that is known before; it lets a death be seen of a rank that has not come to `store` yet.
+// Makes a group over Gloo, whose ranks meet in `store`. The group is connected when the function returns; the caller
+// owns it. Ranks that are threads may call the function at the same time. Throws TimeoutError that names the missing
+// ranks; PeerError that names a rank that died or failed meanwhile (a death on this host is noticed at once, elsewhere
+// by the timeout); StoreError; MismatchError where two ranks have the same number or name different sizes. `processes`
+// has process_identity() of every rank, where the caller knows it: with it, the death of a rank that has not come to
+// `store` yet is noticed too.
 std::shared_ptr<ProcessGroup> make_gloo_group(std::shared_ptr<Store> store, int rank, int size, Milliseconds timeout,
                                               std::vector<std::string> processes = {});
 
-// Ends make_gloo_group() on the ranks that wait in it at `store`: `error` is why `rank` does not come. Never throws.
+// Ends make_gloo_group() on the ranks that wait in it at `store`, because `rank` failed with `error`. Never throws.
 void tell_gloo_failed(const std::shared_ptr<Store>& store, int rank, const std::exception_ptr& error) noexcept;
 
 }  // namespace gradwire::internal

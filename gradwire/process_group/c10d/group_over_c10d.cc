@@ -53,9 +53,9 @@ class GroupOverC10d::Launch {
   Launch(GroupOverC10d& group, const char* operation)
       : group_(group), what_(group.describe(operation)), engine_(group.engine(operation)) {}
 
-  at::Tensor reads(const at::Tensor& tensor) { return keep(prepare_to_move(group_.dialect_, tensor, true, false)); }
-  at::Tensor writes(const at::Tensor& tensor) { return keep(prepare_to_move(group_.dialect_, tensor, false, true)); }
-  at::Tensor both(const at::Tensor& tensor) { return keep(prepare_to_move(group_.dialect_, tensor, true, true)); }
+  at::Tensor reads(const at::Tensor& tensor) { return keep(prepare_to_move(group_.traits_, tensor, true, false)); }
+  at::Tensor writes(const at::Tensor& tensor) { return keep(prepare_to_move(group_.traits_, tensor, false, true)); }
+  at::Tensor both(const at::Tensor& tensor) { return keep(prepare_to_move(group_.traits_, tensor, true, true)); }
   Tensors reads(const Tensors& tensors) {
     Tensors all;
     for (const at::Tensor& tensor : tensors) all.push_back(reads(tensor));
@@ -67,7 +67,7 @@ class GroupOverC10d::Launch {
     return all;
   }
   at::Tensor reduces(const at::Tensor& source, const at::Tensor& target, ReduceOp op, c10d::ReduceOp& theirs) {
-    PreparedReduction prepared = prepare_to_reduce(group_.dialect_, source, target, op, group_.size());
+    PreparedReduction prepared = prepare_to_reduce(group_.traits_, source, target, op, group_.size());
     theirs = prepared.op;
     return keep(std::move(prepared.tensor));
   }
@@ -253,7 +253,7 @@ std::shared_ptr<Work> GroupOverC10d::run(ReduceScatterCall& given) {
 
 template <>
 std::shared_ptr<Work> GroupOverC10d::run(AllToAllCall& given) {
-  if (dialect_.is_gloo) return all_to_all_in_one(given.outputs, given.inputs, given.options);
+  if (traits_.is_gloo) return all_to_all_in_one(given.outputs, given.inputs, given.options);
   Launch launch(*this, "all_to_all");
   const auto theirs = options_for<c10d::AllToAllOptions>(given.options, timeout());
   Tensors to = flat(launch.writes(given.outputs));

@@ -11,8 +11,8 @@
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/process.h"
 #include "gradwire/process_group/c10d/c10d_call_internal.h"
-#include "gradwire/process_group/c10d/c10d_dialect_internal.h"
 #include "gradwire/process_group/c10d/end_record_internal.h"
+#include "gradwire/process_group/c10d/engine_traits_internal.h"
 #include "gradwire/process_group/c10d/from_c10d.h"
 #include "gradwire/process_group/call_group.h"
 #include "gradwire/process_group/closable.h"
@@ -20,13 +20,13 @@
 
 namespace gradwire::internal {
 
-// A group over one engine. What outlives it are calls whose futures alone are held: letting go of the group aborts
-// them. In a forked child nothing of the engine is touched.
+// A group over one engine. Destroying the group aborts calls under way of which only futures are held. In a forked
+// child the group does not touch the engine.
 class GroupOverC10d final : public CallGroup, public Closable {
  public:
   using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
 
-  // `processes`: as of EndRecord.
+  // `processes`: as in EndRecord.
   GroupOverC10d(BackendPtr backend, std::shared_ptr<Store> store, C10dFactory factory,
                 std::vector<std::string> processes);
   ~GroupOverC10d() override;
@@ -45,9 +45,9 @@ class GroupOverC10d final : public CallGroup, public Closable {
   at::Tensor do_allocate(std::int64_t numel, at::ScalarType dtype) override;
 
  private:
-  class Launch;  // what one call of ours needs to become calls of the engine
+  class Launch;  // turns one call of this group into calls of the engine
 
-  // One a kind of call.
+  // One for each kind of call.
   template <class Given>
   std::shared_ptr<Work> run(Given& given);
   std::string describe(const char* operation) const;
@@ -56,12 +56,12 @@ class GroupOverC10d final : public CallGroup, public Closable {
   std::shared_ptr<Work> all_to_all_in_one(const Tensors& outputs, const Tensors& inputs,
                                           const AllToAllOptions& options);
   std::shared_ptr<Work> receive(const char* operation, Tensors& tensors, int source, int tag);
-  // Null where it cannot be made.
+  // Makes a group of the ranks `members`; null where no further engine can be made.
   std::shared_ptr<GroupOverC10d> make_group(const char* operation, int color, const std::vector<int>& members);
   void barrier_in_store(const std::shared_ptr<Store>& store, Milliseconds timeout, bool wait_all);
 
   const std::string name_;
-  const Dialect dialect_;
+  const EngineTraits traits_;
   const OwnerProcess owner_;
   const C10dFactory factory_;
   const std::shared_ptr<EndRecord> end_;

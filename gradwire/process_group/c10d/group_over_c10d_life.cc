@@ -24,7 +24,7 @@ namespace {
 
 using BackendPtr = GroupOverC10d::BackendPtr;
 
-// Whether a receive from `peer` missed its time-out, as it should.
+// Whether a receive from `peer` missed its timeout, as it should.
 bool lets_a_receive_be_late(c10d::Backend& engine, int peer) {
   try {
     Tensors byte{at::zeros({1}, at::TensorOptions(at::kByte))};
@@ -42,7 +42,7 @@ bool lets_a_receive_be_late(c10d::Backend& engine, int peer) {
   return false;
 }
 
-// A Gloo receive that misses its time-out closes all connections of its group: what is under way here fails at once,
+// A Gloo receive that misses its timeout closes all connections of its group: what is under way here fails at once,
 // and so does what the others have under way. Gloo has no other way to end a call early. A connection that has broken
 // cannot be late, so another peer's is tried then.
 void close_gloo(c10d::Backend& engine) {
@@ -105,7 +105,7 @@ GroupOverC10d::GroupOverC10d(BackendPtr backend, std::shared_ptr<Store> store, C
                              std::vector<std::string> processes)
     : CallGroup(backend->getRank(), backend->getSize()),
       name_(backend->getBackendName()),
-      dialect_(dialect_of(name_)),
+      traits_(traits_of(name_)),
       factory_(std::move(factory)),
       end_(std::make_shared<EndRecord>(store, backend->getRank(), backend->getSize(), std::move(processes))),
       ledger_(std::make_shared<C10dLedger>([end = end_](const std::string& what, std::exception_ptr error,
@@ -148,7 +148,7 @@ GroupOverC10d::BackendPtr GroupOverC10d::engine(const char* operation) const {
 }
 
 bool GroupOverC10d::supports(c10::DeviceType device) const {
-  return device == c10::DeviceType::CPU ? dialect_.serves_cpu : dialect_.serves_others;
+  return device == c10::DeviceType::CPU ? traits_.serves_cpu : traits_.serves_others;
 }
 
 void GroupOverC10d::abort(const std::string& reason) {
@@ -166,7 +166,7 @@ void GroupOverC10d::abort(const std::string& reason) {
         "", std::make_exception_ptr(AbortedError(concat(name_group(*this), " aborted: ", reason))), false);
     if (well) end_->say_aborted(reason);
     // After an error of the engine's, too: other calls may be under way on connections that are whole.
-    if (dialect_.is_gloo) {
+    if (traits_.is_gloo) {
       close_gloo(*engine);
     } else {
       engine->abort();
@@ -280,7 +280,7 @@ void GroupOverC10d::do_monitored_barrier(Milliseconds timeout, bool wait_all) {
   }
 }
 
-// Through the store, because a message of Gloo's that misses its time-out ends the group.
+// Through the store, because a message of Gloo's that misses its timeout ends the group.
 void GroupOverC10d::barrier_in_store(const std::shared_ptr<Store>& store, Milliseconds timeout, bool wait_all) {
   const Deadline deadline = Deadline::after(timeout);
   std::string prefix;

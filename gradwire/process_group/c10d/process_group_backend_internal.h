@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// A whole c10d::ProcessGroup where one backend is asked for: one with several backends, or of a class (Python's, say)
-// that overrides the calls themselves.
+// A c10d::ProcessGroup as a c10d::Backend: for a group with several backends, or of a class that overrides the calls
+// themselves, as Python's may.
 #pragma once
 
 #include <string>
@@ -15,7 +15,7 @@ namespace gradwire::internal {
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 
-// Each call is the same call of the group, which this keeps alive.
+// Each call is the same call on the group, which this object keeps alive.
 class ProcessGroupBackend final : public c10d::Backend {
  public:
   using Tensors = std::vector<at::Tensor>;
@@ -42,7 +42,7 @@ class ProcessGroupBackend final : public c10d::Backend {
   WorkPtr allgather(Lists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override {
     return group_->allgather(outputs, inputs, options);
   }
-  // Many a group that overrides the calls has allgather alone.
+  // Many groups that override the calls have only allgather.
   WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) override {
     if (group_->hasBackends()) return group_->_allgather_base(output, input, options);
     Lists outputs{output.chunk(getSize())};

@@ -20,7 +20,7 @@ namespace {
 
 using c10d::OpType;
 
-// What every kind of options shares. c10d's -1 and 0 mean the group's time-out, as our 0 does.
+// What every kind of options shares. c10d's -1 and 0 mean the group's timeout, as our 0 does.
 template <class Ours, class Theirs>
 Ours options_of(const Theirs& theirs) {
   Ours ours;
@@ -222,7 +222,7 @@ void C10dBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool wai
     throw E(concat("gradwire: ", barrier_failure(rank_, error.peers(), timeout), ": ", error.what()), error.peers());
   };
   try {
-    // c10d's -1 means the group's time-out, and here alone its 0 is no time at all.
+    // c10d's -1 means the group's timeout, and here alone its 0 is no time at all.
     group_->monitored_barrier(timeout == c10d::kUnsetTimeout ? Milliseconds{0} : std::max(timeout, Milliseconds{1}),
                               wait_all);
   } catch (const TimeoutError& error) {

@@ -14,8 +14,8 @@ class HybridGroup::Call {
  public:
   Call(const HybridGroup& whole, Deadline deadline, CallTag tag) : whole_(whole), deadline_(deadline), tag_(tag) {}
 
-  // The groups below. The body asks for one just before it calls it or waits for it, so that an error is known to be
-  // about that group's ranks.
+  // The groups below. The body asks for a group just before it calls the group or waits for the group's Work, so that
+  // an error is known to concern that group's ranks.
   ProcessGroup& everyone() {
     members_ = nullptr;
     return *whole_.groups_.everyone;
@@ -24,7 +24,7 @@ class HybridGroup::Call {
     members_ = &whole_.ranks_of(whole_.host());
     return *whole_.groups_.local;
   }
-  // Only where has_cross().
+  // Only where has_cross() is true.
   ProcessGroup& cross() {
     members_ = &whole_.cross_ranks_;
     return *whole_.groups_.cross;
@@ -34,7 +34,7 @@ class HybridGroup::Call {
   // The ranks of the group that was asked for last, in the numbers of the whole; null where they are the same.
   const std::vector<int>* members() const noexcept { return members_; }
 
-  // For the next step: at once on this thread, within what is left of the call's time.
+  // Options for the next step, which runs at once on this thread, within the time that is left of the call's deadline.
   template <class Options>
   Options options() const {
     Options options;

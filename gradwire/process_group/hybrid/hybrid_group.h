@@ -1,7 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Ranks on several hosts as one group: within a host over one group (shared memory), between hosts over another that
-// crosses them.
+// Ranks on several hosts as one group, made of a group on each host (shared memory) and a group that crosses hosts.
 #pragma once
 
 #include <exception>
@@ -21,46 +20,49 @@ class OrderedCalls;
 struct Outputs;
 }  // namespace internal
 
-// What crosses the network is what has to, with B bytes a call, H hosts of L ranks each:
-//   all_reduce                      sum within the host; then each rank reduces its 1/L of the result with the ranks of
-//                                   its number on the other hosts; then shared within the host. A host sends
-//                                   2 B (H-1)/H, once, not once a rank.
-//   broadcast, reduce               one rank a host speaks for it.
-//   all_gather, reduce_scatter      a rank's part crosses once to each other host.
-//   gather, scatter, all_to_all, barrier, point to point     the group that crosses hosts, as it is.
-// A large all-reduce goes in pieces, so that the sums within the host take their time while the network works.
-// Small all-reduces, and all on hosts with different numbers of ranks, go through one rank a host. all_gather and
-// reduce_scatter on such hosts go through the group that crosses hosts, as they are.
+// Sends over the network only the bytes that have to cross hosts. With B bytes in a call's tensors and H hosts of L
+// ranks:
+//   all_reduce                 three steps: sum within the host; each rank reduces its 1/L of the sums with the ranks
+//                              of the same number on the other hosts; the host's ranks share the results. A host sends
+//                              2 B (H-1)/H, once, not once for each rank.
+//   broadcast, reduce          one rank of each host sends and receives for the host
+//   all_gather, reduce_scatter a rank's part crosses to each other host once
+//   all others                 (gather, scatter, all_to_all, barrier, messages) run on the group that crosses hosts
+// A large all-reduce goes in pieces, so that the network does not wait for the sums within the host. Small all-reduces
+// go through one rank of each host, and so do all all-reduces where hosts have different numbers of ranks. On such
+// hosts all_gather and reduce_scatter run on the group that crosses hosts.
 //
-// Which ranks share a host may be any; ranks of one need not follow each other. Reductions combine the ranks of a host
-// in their order, then the hosts in theirs (by their lowest rank): all ranks hold the same bits where both groups
-// promise that, but not those of a flat group; half types are rounded once a level. avg is the sum over both levels,
-// divided by the number of ranks.
+// The ranks of a host need not be consecutive. A reduction combines the ranks of each host in their order, then the
+// hosts in the order of their lowest ranks. All ranks hold the same bits where both groups promise this; the bits may
+// differ from those of a group without levels, because half types are rounded once a level. avg is the sum over both
+// levels, divided by the number of ranks.
 //
-// Calls, deadlines and Works are as of any group of ours: one sequence, on one worker thread or at once. After an error
-// in a call the group is at its end on this rank: the groups below are aborted with its reason, so that the other ranks
-// get it too where those groups can tell them, and every later call fails with it. A ResourceError of allocate() does
-// not end it. peers() of a PeerError or TimeoutError are ranks of this group, whichever group below found them, and
-// stay those of the rank at fault when other ranks pass the failure on.
+// Order, deadlines and Works are as in gradwire's other groups: one sequence of calls, on one worker thread or at once
+// on the calling thread. After an error in a call the group is at its end on this rank: it aborts the groups below with
+// the error, so that the other ranks get the error too where those groups can tell them, and every later call fails
+// with it. An InvalidArgument, and a ResourceError of allocate(), do not end the group. peers() of a PeerError or
+// TimeoutError are ranks of this group, and only ranks at fault: other ranks pass them on unchanged. Thread-safe.
 class HybridGroup final : public CallGroup, public Closable {
  public:
-  // Collective over `everyone`, all ranks over an engine that crosses hosts; `local` is the ranks of this rank's host,
-  // in the order that they have in `everyone`. Makes the groups between hosts by everyone->split(). Both groups belong
-  // to the new one: nobody else may call them. Throws InvalidArgument on all ranks when a `local` is not in order,
-  // UnsupportedError where `everyone` has no split.
+  // Makes the group. Collective over `everyone`, a group of all ranks whose engine crosses hosts. `local` is the group
+  // of the ranks of this rank's host, in the order that they have in `everyone`. The groups between hosts come from
+  // everyone->split(). The new group takes both groups over: only hooks may call them, by local(). The caller owns the
+  // result. Throws InvalidArgument when a group is null, and on all ranks when a `local` is not in order;
+  // UnsupportedError where `everyone` has no split(); and the errors of collectives over both groups.
   static std::shared_ptr<HybridGroup> make(std::shared_ptr<ProcessGroup> everyone, std::shared_ptr<ProcessGroup> local);
   ~HybridGroup() override;
 
-  // The number of hosts, and on which of them (in the order of their lowest ranks) `rank` is.
+  // The number of hosts, and the number of the host of `rank`. Hosts are numbered in the order of their lowest ranks.
   int hosts() const noexcept { return static_cast<int>(ranks_of_.size()); }
   int host_of(int rank) const { return host_of_.at(static_cast<std::size_t>(rank)); }
 
-  // The ranks of this host, and those of this rank's number on every host, host by host. Where hosts have different
-  // numbers of ranks, `cross` is null but on the first rank of each. For hooks that do one thing within a host and
-  // another between hosts: they call these instead of this group, in the same order on all ranks.
+  // local() is the group of this host's ranks. cross() is the group of the ranks with this rank's number on every host,
+  // host by host; where hosts have different numbers of ranks, cross() is null on all but the first rank of each host.
+  // A hook that does one thing within a host and another between hosts calls these groups instead of this group, in the
+  // same order on all ranks. This group owns them.
   const std::shared_ptr<ProcessGroup>& local() const noexcept { return groups_.local; }
   const std::shared_ptr<ProcessGroup>& cross() const noexcept { return groups_.cross; }
-  // Whether this rank is the first of its host.
+  // Returns whether this rank is the first of its host.
   bool is_leader() const { return groups_.local->rank() == 0; }
 
   bool supports(c10::DeviceType device) const override;
@@ -82,7 +84,7 @@ class HybridGroup final : public CallGroup, public Closable {
     std::shared_ptr<ProcessGroup> local;
     std::shared_ptr<ProcessGroup> cross;
   };
-  class Call;  // what a collective's steps see of it
+  class Call;  // one collective, as its steps see it
   struct Piece;
   using Body = std::function<void(Call& call)>;
 
@@ -93,7 +95,7 @@ class HybridGroup final : public CallGroup, public Closable {
   // The number of `rank` among the ranks of its host.
   int local_rank_of(int rank) const;
 
-  // One a kind of call.
+  // One for each kind of call.
   template <class Given>
   std::shared_ptr<Work> run(Given& given);
 
@@ -109,10 +111,10 @@ class HybridGroup final : public CallGroup, public Closable {
                                 Body body);
   void in_turn(const char* operation, const Body& body);
   void require_alive() const;
-  // Ends the group with `error`, and tells the others through the groups below whose fault that is.
+  // Ends the group with `error`, and tells the other ranks, through the groups below, which ranks are at fault.
   void fail(const std::exception_ptr& error, const std::string& reason);
-  // An error of a group below in the numbers of this one: of the ranks that another rank named as it failed, else of
-  // those that the group below names.
+  // An error of a group below, with peers() in the numbers of this group: the ranks that another rank named when it
+  // failed, else the ranks that the group below names.
   std::exception_ptr in_own_ranks(const std::exception_ptr& error, const Call& call) const;
   std::string describe(const char* operation) const;
 

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Which ranks share a host, and a hybrid group of shm and Gloo out of that.
+// Finds out which ranks share a host, and makes a hybrid group of shm and Gloo.
 #pragma once
 
 #include <memory>
@@ -13,20 +13,20 @@
 
 namespace gradwire::internal {
 
-// What ranks that can share memory have in common and others have not: the running kernel and the network that
-// processes see. GRADWIRE_HOST, any name, says it instead: for containers that differ in neither and cannot share
-// memory all the same. Never the name of the host.
+// Returns a text that is the same on ranks that can share memory, and different on other ranks: the running kernel and
+// the network that its processes see, never the name of the host. GRADWIRE_HOST, any name, replaces both: for
+// containers that have both in common and still cannot share memory.
 std::string host_identity();
 
-// The identity of every rank's host, by rank. Collective in `store`, where each rank also says which process it is
-// (rendezvous::register_rank). Throws TimeoutError that names the ranks that did not say, PeerError that names those
-// which died on this host meanwhile, InvalidArgument for a rank out of range, ResourceError where this host cannot be
-// told from others.
+// Returns the identity of every rank's host, by rank. Collective in `store`, where each rank also registers its process
+// (rendezvous::register_rank). Throws TimeoutError that names the missing ranks, PeerError that names ranks that died
+// on this host meanwhile, InvalidArgument for a rank out of range, ResourceError where this host cannot be
+// distinguished from others.
 std::vector<std::string> exchange_hosts(Store& store, int rank, int size, Milliseconds timeout);
 
-// A HybridGroup: shm on each host, Gloo between them. `hosts` is what exchange_hosts() gave. Collective in `store`. The
-// result is the caller's. Throws as make_process_group() does for "shm" and "gloo", in the ranks of the whole group; a
-// failure on one host ends the call on the others, too.
+// Makes a HybridGroup: shm on each host, Gloo between hosts. `hosts` is the result of exchange_hosts(). Collective in
+// `store`. The caller owns the result. Throws as make_process_group() does for "shm" and "gloo", with peers() in the
+// numbers of the whole group; a failure on one host ends the call on the other hosts, too.
 std::shared_ptr<ProcessGroup> make_hybrid_group(const std::shared_ptr<Store>& store, int rank,
                                                 const std::vector<std::string>& hosts, Milliseconds timeout);
 

@@ -5,7 +5,7 @@
 
 #include "gradwire/base/error.h"
 #include "gradwire/process_group/c10d/c10d_convert_internal.h"
-#include "gradwire/process_group/c10d/c10d_dialect_internal.h"
+#include "gradwire/process_group/c10d/engine_traits_internal.h"
 #include "gradwire/process_group/tensor_memory_internal.h"
 
 namespace gradwire::internal {
@@ -51,33 +51,33 @@ ReduceOp op_of_bytes(ReduceOp op) {
 
 }  // namespace
 
-Dialect dialect_of(const std::string& backend_name) {
-  Dialect dialect;
+EngineTraits traits_of(const std::string& backend_name) {
+  EngineTraits traits;
   if (backend_name == "gloo") {
-    dialect.is_gloo = true;
-    dialect.serves_others = false;
+    traits.is_gloo = true;
+    traits.serves_others = false;
   } else if (backend_name == "nccl") {
-    dialect.serves_cpu = false;
+    traits.serves_cpu = false;
   }
-  return dialect;
+  return traits;
 }
 
-Prepared prepare_to_move(const Dialect& dialect, const at::Tensor& tensor, bool reads, bool writes) {
+Prepared prepare_to_move(const EngineTraits& traits, const at::Tensor& tensor, bool reads, bool writes) {
   const at::Tensor memory = reads ? memory_with_values(tensor) : memory_for_results(tensor);
   Prepared prepared{memory.detach(), nullptr};
   if (writes && !memory.is_same(tensor)) prepared.bring_back = [tensor, memory] { copy_back(tensor, memory); };
-  if (dialect.is_gloo && !gloo_moves(tensor.scalar_type())) prepared.memory = as_bytes(memory);
+  if (traits.is_gloo && !gloo_moves(tensor.scalar_type())) prepared.memory = as_bytes(memory);
   return prepared;
 }
 
-PreparedReduction prepare_to_reduce(const Dialect& dialect, const at::Tensor& source, const at::Tensor& target,
+PreparedReduction prepare_to_reduce(const EngineTraits& traits, const at::Tensor& source, const at::Tensor& target,
                                     ReduceOp op, int ranks) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   at::Tensor memory = memory_with_values(source);
   const bool in_place = target.defined() && memory.is_same(target);
   if (!in_place && memory.is_same(source)) memory = source.clone();  // the engine writes there
   double divisor = 1;
-  if (dialect.is_gloo) {
+  if (traits.is_gloo) {
     if (op.kind == ReduceOp::Kind::premul_sum) {
       memory.mul_(op.factor);
       op = ReduceOp::sum();
@@ -89,10 +89,10 @@ PreparedReduction prepare_to_reduce(const Dialect& dialect, const at::Tensor& so
       throw UnsupportedError("gloo has no product of complex numbers");
   }
   PreparedReduction prepared{{memory.detach(), nullptr}, c10d::ReduceOp()};
-  if (dialect.is_gloo && memory.scalar_type() == at::kBool) {
+  if (traits.is_gloo && memory.scalar_type() == at::kBool) {
     prepared.tensor.memory = as_bytes(memory);
     op = op_of_bytes(op);
-  } else if (dialect.is_gloo && memory.is_complex()) {
+  } else if (traits.is_gloo && memory.is_complex()) {
     prepared.tensor.memory = at::view_as_real(memory.detach());
   }
   prepared.op = reduce_op_to_c10d(op);
