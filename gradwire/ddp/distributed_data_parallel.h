@@ -41,11 +41,12 @@ namespace gradwire {
 class DdpCore final : public Joinable {
  public:
   // Collective in the group, unless init_sync is false. Shares the ownership of the module. Throws:
-  //   InvalidArgument   no parameter needs a gradient, the group does not serve a parameter's device, or an option is
-  //                     out of range or names no parameter or buffer
+  //   InvalidArgument   the module is null, no parameter needs a gradient, the group does not serve a parameter's
+  //                     device, or an option is out of range or names no parameter or buffer
   //   UnsupportedError  mixed_precision with sparse gradients
   //   MismatchError     on all ranks: modules or options differ between ranks
   //   ResourceError     the machine refused memory or a thread
+  //   and what the collectives throw
   DdpCore(std::shared_ptr<torch::nn::Module> module, DdpOptions options);
   ~DdpCore() override;
   DdpCore(const DdpCore&) = delete;
@@ -106,7 +107,8 @@ class DdpCore final : public Joinable {
   std::vector<std::string> bucket_order() const;
   void set_bucket_order(const std::vector<std::string>& names);
 
-  // Questions, for tests and logs. Any thread, and also a hook, may ask these and bucket_order() at any time.
+  // Questions, for tests and logs. Any thread, and also a hook, may ask these, bucket_order(), options(),
+  // process_group() and module() at any time.
   //
   // The numbers of the parameters in each bucket, in the order of launch.
   std::vector<std::vector<std::size_t>> bucket_plan() const;
