@@ -3,9 +3,9 @@
 // PowerSGD: a gradient is sent as the product of two narrow matrices (Vogels, Karimireddy, Jaggi: PowerSGD, 2019,
 // arXiv:1905.13727).
 //
-// A gradient is a matrix M of n rows (the first dimension) and m columns (all other dimensions). Its rank of
-// approximation is r = min(n, m, matrix_approximation_rank). A gradient is compressed when
-// (n + m) * r * min_compression_rate < n * m. With M = gradient + error:
+// A gradient is taken as a matrix of n rows (the first dimension) and m columns (all other dimensions). Its rank of
+// approximation is r = min(n, m, matrix_approximation_rank). The gradient is compressed when
+// (n + m) * r * min_compression_rate < n * m. With the matrix M = gradient + error:
 //
 //   Q: of the step before, or N(0, 1)    m x r    orthonormalized
 //   P = sum over ranks of M Q            n x r    all-reduced, then orthonormalized
@@ -24,11 +24,11 @@
 // A rank's own computations on bits that all ranks share have a fixed order of operations without fused operations. So
 // ranks agree bitwise, also on different processors. A column that is zero, or depends linearly on earlier columns, is
 // replaced by a unit vector that is orthogonal to the earlier columns. So a zero gradient gives zeros, never NaN, and Q
-// keeps its rank.
+// keeps its matrix rank.
 //
 // Inf and NaN. When a compressed gradient holds an Inf or NaN on any rank, all elements of the result are NaN on all
 // ranks, and the gradient's error and Q stay unchanged. The same happens when M Q overflows, and when an element of Q
-// reaches the largest number of the dtype divided by 4 r.
+// reaches 1 / (4 r) of the largest number of the dtype of the computation.
 //
 // State. The state (the errors and the Qs) belongs to parameters, by name, so it survives a rebuild of the buckets. In
 // the batched form the error belongs to parameters, and Q to the bucket's list of parameters: a bucket with another

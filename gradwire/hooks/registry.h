@@ -42,8 +42,9 @@ std::shared_ptr<CommHook> make_hook(DDPCommHookType type, std::shared_ptr<Proces
 //   warm_up=N   plain averaging in iterations before N (policy_hook.h)
 //   min=64Ki    plain averaging of buckets with fewer bytes (policy_hook.h)
 //   wrap=fp16   or wrap=bf16: the hook works on the bucket cast to that dtype (compress_wrappers.h)
-// Over a group of several hosts, a hook that compresses runs between hosts only (between_hosts_hook.h). Throws an
-// InvalidArgument that lists the known names, or the options of the hook.
+// Over a group of several hosts, a hook that compresses runs between hosts only (between_hosts_hook.h). For an
+// unknown name or option, or a value out of range, throws an InvalidArgument. The message for an unknown name lists the
+// known names; the message for an unknown option lists the hook's options.
 std::shared_ptr<CommHook> make_hook(std::string_view spec, std::shared_ptr<ProcessGroup> group = nullptr);
 
 // One line of a help text.
