@@ -20,10 +20,10 @@ namespace gradwire {
 struct BucketLayout {
   // The place of one gradient.
   struct Slot {
-    std::size_t parameter = 0;  // the parameter's number among the parameters that need a gradient, in the order of
-                                // module.parameters()
-    std::int64_t offset = 0;    // in elements, from the start of the buffer
-    std::int64_t numel = 0;     // in elements
+    // The parameter's number, in the order of module.parameters(), among the parameters that need a gradient.
+    std::size_t parameter = 0;
+    std::int64_t offset = 0;  // in elements, from the start of the buffer
+    std::int64_t numel = 0;   // in elements
     std::vector<std::int64_t> sizes;
     std::vector<std::int64_t> strides;  // the parameter's strides when the parameter is dense, else row-major
   };

@@ -31,8 +31,7 @@ struct CompressedHookOptions {
 // stays unchanged, bit for bit. The state of the other buckets has advanced by one step, on all ranks alike, and does
 // not go back (that would take a second copy of the state):
 //   - Error feedback and momentum count the delivered part of a gradient as applied. So the delivered part of the
-//   skipped
-//     step is lost; the rest is still sent later.
+//     skipped step is lost; the rest is still sent later.
 //   - EF21 continues as if the step had been taken, and loses nothing.
 // With plain_vectors, the vectors of a bucket and its other gradients count as two buckets here. Each piece of a long
 // bucket (Compressor::piece_values) counts as a bucket, too. The state has the loss scale of the gradients that it came

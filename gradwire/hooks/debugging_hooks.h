@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Hooks that measure and check training. They are not for production.
+// Hooks for measuring and checking training, not for training itself.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -19,13 +19,11 @@
 //
 // Notes for users:
 // - Do not call optimizer.step(). At the end of the backward pass `.grad` holds the averages, as without this hook.
-// They
-//   accumulate until zero_grad(), as always.
+//   The averages accumulate until zero_grad(), as always.
 // - A parameter changes while the backward pass still computes other gradients. Autograd no longer needs the value of
-// the
-//   parameter then: a gradient is ready only when all nodes that use the parameter have run. Code that reads the value
-//   without autograd (detach(), a buffer that shares the memory) sees the new value. Autograd refuses a second backward
-//   pass over the same graph (retain_graph, create_graph), because the parameter has changed.
+//   the parameter then: a gradient is ready only when all nodes that use the parameter have run. Code that reads the
+//   value without autograd (detach(), a buffer that shares the memory) sees the new value. Autograd refuses a second
+//   backward pass over the same graph (retain_graph, create_graph), because the parameter has changed.
 // - Do not use this hook when the program needs all gradients before the step (clipping by the global norm, skipping a
 //   step because of an Inf). Use the inner hook alone.
 // - After an error in the backward pass some parameters have stepped and others have not. Continue from a checkpoint.

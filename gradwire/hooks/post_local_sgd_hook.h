@@ -33,11 +33,10 @@ struct PostLocalSGDState {
 //
 // A rank sends the bytes of an all-reduce of the bucket over the group in use.
 //
-// To register the hook is collective in `subgroup` too. The hook may run for several buckets at once: it uses
+// Registering the hook is collective in `subgroup` too. The hook may run for several buckets at once: it uses
 // bucket.iteration(). (PyTorch's hook has a counter that the last bucket advances, and that stops at start_iteration.)
-// The state to save is "iteration", the number of
-// the next iteration, so a resumed run does not begin with averages over all ranks again. Throws InvalidArgument for a
-// negative start_iteration and for a missing subgroup.
+// The state to save is "iteration", the number of the next iteration, so a resumed run does not begin with averages
+// over all ranks again. Throws InvalidArgument for a negative start_iteration and for a missing subgroup.
 std::shared_ptr<CommHook> make_post_local_sgd_hook(PostLocalSGDState state);
 
 }  // namespace gradwire

@@ -66,8 +66,8 @@ struct PowerSGDOptions {
   bool use_error_feedback = true;
   // True: each step starts with the Q of the step before. False: each step starts with a random Q.
   bool warm_start = true;
-  // Is added to the norm by which a column is divided, as in PyTorch, when the rank is at most 2 or the bucket is
-  // float16 or bfloat16; else unused. Zero columns do not need it. Not negative.
+  // This number is added to the norm by which a column is divided, as in PyTorch, when the rank is at most 2 or the
+  // bucket is float16 or bfloat16; else unused. Zero columns do not need it. Not negative.
   double orthogonalization_epsilon = 0;
   // The seed of random Qs. Draw k seeds a generator with the k-th randint(1'000'000'000) of
   // numpy.random.RandomState(random_seed), and gives the same numbers as torch.manual_seed() and torch.randn(). A

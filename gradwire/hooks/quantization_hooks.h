@@ -17,12 +17,10 @@
 //
 // The arithmetic is that of PyTorch's two hooks of these names, with these differences:
 // - PyTorch makes no scale smaller than 1.19e-7. So a row loses bits when its range is below 3e-5, and all bits when
-// its
-//   range is below 6e-8. Here the smallest scale is 1.18e-38, and the relative error does not depend on the range. A
-//   row loses bits when its range is below 3e-36, and denormal numbers (below 1.18e-38) may become 0.
+//   its range is below 6e-8. Here the smallest scale is 1.18e-38, and the relative error does not depend on the range.
+//   A row loses bits when its range is below 3e-36, and denormal numbers (below 1.18e-38) may become 0.
 // - When a row holds an infinity or a NaN on any rank, every element of the row becomes NaN on all ranks. PyTorch fails
-// an
-//   assertion on that rank alone, or returns finite numbers.
+//   an assertion on that rank alone, or returns finite numbers.
 // - A range that does not fit into float32 is handled correctly (PyTorch: NaN). A value within one scale of the largest
 //   float32 may become infinite, and so may sums beyond the largest float32.
 // - There is one collective instead of two. A bucket of an exact multiple of 512 elements has no empty row at its end.
