@@ -95,8 +95,8 @@ class EarlyTermination final : public Error {
 // its collectives before the next one begins: for example, DDP runs one backward pass for each forward pass, and the
 // optimizer's step follows. A forward without a backward pass, or within no_sync(), is an iteration too.
 //
-// When a rank leaves the Join with an exception, the other ranks get a PeerError that quotes the exception, if the
-// group can be duplicated. Not thread-safe.
+// When a rank leaves the Join with an exception, the other ranks get a PeerError that names the rank, and that quotes
+// an exception of finish(). This holds if the group can be duplicated. Not thread-safe.
 class Join {
  public:
   // Collective in the joinables' group. Throws InvalidArgument when there are no joinables, when the groups of the

@@ -60,6 +60,7 @@ using ParameterStep = std::function<void(const std::string& name, at::Tensor par
 // has the traits of the inner hook, but is no single collective, and sends the bytes of the inner hook.
 class HookThenOptimizer final : public CommHook {
  public:
+  // Throws InvalidArgument when an argument is null.
   HookThenOptimizer(std::shared_ptr<CommHook> inner, ParameterOptimizerFactory factory);
   ~HookThenOptimizer() override;
 
