@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Learns when autograd has accumulated a gradient.
+// A hook that runs when autograd has accumulated a gradient.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,9 +11,9 @@
 
 namespace gradwire::internal {
 
-// Calls `action` on autograd's thread each time it has accumulated into the parameter's .grad, also where the gradient
-// was undefined, until the hook is destroyed. What `action` throws ends that backward pass. Autograd gives a parameter
-// another accumulator, without the hook, when its dtype or device changes.
+// Calls `action` each time autograd has accumulated into the parameter's .grad, also when the gradient was undefined,
+// until the hook is destroyed. The call comes on autograd's thread. An exception of `action` ends the backward pass.
+// When a parameter's dtype or device changes, autograd gives the parameter another accumulator, without the hook.
 class AccumulatorHook final {
  public:
   AccumulatorHook(const at::Tensor& parameter, std::function<void()> action);
@@ -21,12 +21,12 @@ class AccumulatorHook final {
   AccumulatorHook& operator=(AccumulatorHook&&) = delete;
   ~AccumulatorHook();
 
-  // Whether `parameter` has the accumulator still that it had when the hook was made.
+  // Whether `parameter` still has the accumulator that it had when the hook was made.
   bool is_of(const at::Tensor& parameter) const;
   const torch::autograd::Node& node() const noexcept { return *accumulator_; }
 
  private:
-  c10::intrusive_ptr<torch::autograd::Node> accumulator_;  // autograd itself holds it weakly; null: moved from
+  c10::intrusive_ptr<torch::autograd::Node> accumulator_;  // autograd holds it weakly; null: moved from
   std::uintptr_t key_;
 };
 

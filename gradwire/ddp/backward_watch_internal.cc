@@ -12,8 +12,8 @@ namespace {
 
 using torch::autograd::GraphTask;
 
-// The pass that runs on this thread, or null. libtorch gives out the address of one member of it, and nothing else; its
-// distance from the start is the compiler's to say.
+// The pass that runs on this thread, or null. libtorch's interface gives the address of one member of the pass only, so
+// the pass is found by the offset of that member.
 const GraphTask* current_task() {
   const auto* member = torch::autograd::get_current_graph_task_exec_info();
   if (member == nullptr) return nullptr;
@@ -22,7 +22,7 @@ const GraphTask* current_task() {
   constexpr std::size_t kDistance = offsetof(GraphTask, exec_info_);
 #pragma GCC diagnostic pop
   const auto* task = reinterpret_cast<const GraphTask*>(reinterpret_cast<const char*>(member) - kDistance);
-  // A libtorch whose class looks otherwise than its header says would show here.
+  // Null when the class of the running libtorch has another layout than the header says.
   return task->id_ == static_cast<std::uint64_t>(torch::autograd::get_current_graph_task_id()) ? task : nullptr;
 }
 
@@ -41,7 +41,7 @@ void watch_backward_pass(std::function<void(std::exception_ptr)> on_error) {
 }
 
 bool current_pass_reaches(const torch::autograd::Node& accumulator) {
-  auto* node = const_cast<torch::autograd::Node*>(&accumulator);  // what the sets of libtorch have for keys
+  auto* node = const_cast<torch::autograd::Node*>(&accumulator);  // the key type of libtorch's sets
   const auto* nodes = torch::autograd::get_current_graph_task_nodes_in_graph();
   if (nodes == nullptr || !nodes->contains(node)) return false;
   const auto* chosen = torch::autograd::get_current_graph_task_exec_info();

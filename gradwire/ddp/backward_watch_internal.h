@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// What can be known of the backward pass that runs: which gradients it brings, and that it ended with an exception.
+// Questions about the running backward pass: which gradients it brings, and whether it ended with an exception. All
+// functions must be called inside a backward pass.
 #pragma once
 
 #include <torch/csrc/autograd/function.h>
@@ -10,21 +11,21 @@
 
 namespace gradwire::internal {
 
-// To be called inside a backward pass: number of the pass that runs on this thread, different for each.
+// The number of the pass that runs on this thread. Each pass has another number.
 int current_backward_pass();
 
-// To be called inside a backward pass. Calls `on_error` when that pass ends with an exception, with it, on the thread
-// that found it; never otherwise. libtorch tells nobody of such an end: no callback of the pass runs then, and without
-// this the other ranks would wait for the missing buckets until their deadline.
+// Calls `on_error` with the exception when the running pass ends with an exception, on the thread that found the
+// exception. Never calls `on_error` otherwise. libtorch itself runs no callback of a pass that ends so: without this
+// function the other ranks would wait for the missing buckets until their deadline.
 void watch_backward_pass(std::function<void(std::exception_ptr)> on_error);
 
-// To be called inside a backward pass. Whether that pass runs `accumulator`, a parameter's node: known from the start
-// of the pass on, for the pass goes through the whole graph of its loss. False for a node that the pass itself begins
-// with (a loss that is a parameter), and for those of passes inside of it (re-entrant checkpoints).
+// Whether the running pass reaches `accumulator`, the node of a parameter. The answer is known from the start of the
+// pass: a pass goes through the whole graph of its loss. False for a node with which the pass begins (a loss that is a
+// parameter), and for the nodes of inner passes (re-entrant checkpoints).
 bool current_pass_reaches(const torch::autograd::Node& accumulator);
 
-// To be called inside a backward pass. Whether it is one for chosen tensors only: torch::autograd::grad(), or
-// backward() with `inputs`.
+// Whether the running pass computes the gradients of chosen tensors only: torch::autograd::grad(), or backward() with
+// `inputs`.
 bool current_pass_is_for_chosen_inputs();
 
 }  // namespace gradwire::internal

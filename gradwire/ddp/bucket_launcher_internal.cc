@@ -24,7 +24,7 @@ bool routed(const std::vector<LaneScope::Route>& routes, const std::shared_ptr<P
   return std::any_of(routes.begin(), routes.end(), [&](const auto& route) { return route.original == group; });
 }
 
-// The current stream of the bucket's device goes on when the gradients are there.
+// Makes the current stream of the bucket's device wait until the gradients are in the bucket.
 void follow_gradients(const BucketJob& job) {
   job.filled.wait();
   keep_for_current_stream(job.buffer);
@@ -50,7 +50,7 @@ at::Tensor reduce_sparse(const BucketJob& job, ProcessGroup& group, const CallTa
   return average_sparse(group, job.sparse, parameter.sizes(), parameter.options(), job.divisor, tag);
 }
 
-// A Work that can only be waited for has none.
+// The future of `work`; null when the Work has no future and can only be waited for.
 Future future_of(const std::shared_ptr<Work>& work) {
   try {
     return work->future();
@@ -65,7 +65,7 @@ BucketLauncher::BucketLauncher(std::shared_ptr<ProcessGroup> group, Failure& fai
     : group_(std::move(group)), failure_(failure), owner_(owner) {}
 
 BucketLauncher::~BucketLauncher() {
-  lanes_.clear();  // joins the threads before anything goes that they use
+  lanes_.clear();  // joins the threads before the objects that they use are destroyed
 }
 
 void BucketLauncher::start(int lanes) {
@@ -93,7 +93,7 @@ void BucketLauncher::duplicate_groups_of(const CommHook& hook) {
     }
     if (!routes_here_.empty() && !routed(routes_here_, named)) {
       const std::shared_ptr<ProcessGroup> duplicate = failure_.duplicate(named);
-      // Without a duplicate its calls are ordered with the user's own, which are made on this thread too.
+      // Without a duplicate the hook's calls and the user's own calls share one order: both come from this thread.
       routes_here_.push_back({named, duplicate != nullptr ? duplicate : named});
     }
   }
@@ -170,7 +170,7 @@ void BucketLauncher::run_on_lane(const BucketJob& job, Lane& lane) {
     } catch (...) {
       failed();
     }
-    mark_reduced(job);  // after an error too: what the stream has queued may write into the bucket yet
+    mark_reduced(job);  // after an error too: queued work of the stream may still write into the bucket
   } catch (...) {
     failed();
   }
@@ -191,7 +191,7 @@ at::Tensor BucketLauncher::reduce_on_lane(const BucketJob& job, Lane& lane) cons
   return checked(job, result_of(*job.hook, argument));
 }
 
-// PyTorch's model. What is one collective is awaited at the end.
+// PyTorch's model: a hook of one collective is started here, and wait() waits for it.
 void BucketLauncher::run_here(BucketJob job) {
   const c10::NoGradGuard no_grad;
   follow_gradients(job);
@@ -205,7 +205,7 @@ void BucketLauncher::run_here(BucketJob job) {
   }
 }
 
-// Undefined: it is under way.
+// Returns an undefined tensor when the reduction is under way.
 at::Tensor BucketLauncher::reduce_here(UnderWay& started) const {
   const BucketJob& job = started.job;
   ProcessGroup& group = routes_here_.empty() ? *group_ : *routes_here_.front().duplicate;
@@ -240,7 +240,7 @@ at::Tensor BucketLauncher::end_of(const UnderWay& started) const {
   } else {
     started.work->wait();
   }
-  // A collective writes in place; what its future holds may be anything, even nothing, in a user's group.
+  // A collective writes in place. The future of a user's group may hold any value, or none.
   if (started.job.hook == nullptr) return divided(started.job);
   return checked(started.job, tensor_of(*started.future));
 }

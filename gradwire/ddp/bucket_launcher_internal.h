@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// How buckets are reduced: on lanes, or on the thread of the backward pass.
+// The launcher reduces buckets: on lanes, or on the thread of the backward pass.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,17 +20,17 @@
 
 namespace gradwire::internal {
 
-// All that the reduction of one bucket needs: a lane reads nothing else of the Reducer's.
+// The data of one bucket's reduction. A lane reads no other data of the Reducer.
 struct BucketJob {
   std::shared_ptr<const BucketLayout> layout;
-  at::Tensor buffer;               // undefined: of sparse gradients
+  at::Tensor buffer;               // undefined: the bucket of a sparse gradient
   at::Tensor sparse;               // this rank's sparse gradient; undefined: no entries
   StreamFence filled;              // the streams that wrote this rank's gradients
   std::shared_ptr<CommHook> hook;  // null: plain averaging
   bool compare_hooks = false;      // the ranks compare their hooks first
-  ReduceOp op;                     // of plain averaging
-  bool divide = false;             // after plain averaging
-  bool keep_in_buffer = false;     // the average is to be in `buffer`, wherever a hook leaves it
+  ReduceOp op;                     // the operation of plain averaging
+  bool divide = false;             // divide after plain averaging
+  bool keep_in_buffer = false;     // the average must end up in `buffer`, also when a hook returns other memory
   int divisor = 1;
   bool is_last = false;  // see GradBucket
   bool joined = false;
@@ -40,51 +40,53 @@ struct BucketJob {
   at::Device device() const { return layout->device; }
 };
 
-// What became of it.
+// The result of one bucket's reduction.
 struct BucketResult {
   at::Tensor average;  // undefined: the reduction failed
   std::chrono::steady_clock::time_point end;
   StreamFence reduced;  // the streams that made the average
 };
 
-// The duplicates of the group that carry buckets, the lanes, and the jobs under way. One thread at a time calls it,
-// under the Reducer's lock; what lanes write has a lock of its own. `failure` and what jobs hold outlive it.
+// Owns the lanes, the group's duplicates that carry buckets, and the jobs under way. One thread at a time calls the
+// launcher, under the Reducer's lock. The results, which lanes write, have a lock of their own. `failure` and the
+// objects in the jobs must outlive the launcher.
 class BucketLauncher final {
  public:
-  // `owner`: whose hooks these are, for HookScope.
+  // `owner`: the owner of the hooks, for HookScope.
   BucketLauncher(std::shared_ptr<ProcessGroup> group, Failure& failure, const void* owner);
   // Waits for the lanes.
   ~BucketLauncher();
   BucketLauncher(const BucketLauncher&) = delete;
   BucketLauncher& operator=(const BucketLauncher&) = delete;
 
-  // Collective, once, over a group that has duplicates: makes one a lane, or one for hooks on the thread of the
-  // backward pass. Without a call of start() those use the group itself.
+  // Collective, called once, over a group that can be duplicated: makes one duplicate for each lane, or one for hooks
+  // on the thread of the backward pass when `lanes` is 0. Without start(), hooks on that thread use the group itself.
   void start(int lanes);
-  // Collective in the groups that the hook names, but for those that an earlier one named: makes duplicates of them.
-  // Throws UnsupportedError where lanes need a duplicate that cannot be made.
+  // Makes duplicates of the groups that the hook names and that no earlier hook named. Collective in these groups.
+  // Throws UnsupportedError when a lane needs the duplicate of a group that cannot be duplicated.
   void duplicate_groups_of(const CommHook& hook);
-  // How many lanes run jobs with this hook; 0: the caller's thread does.
+  // The number of lanes that run jobs with this hook. 0: the caller's thread runs the jobs.
   int lanes_for(const CommHook* hook) const noexcept;
 
-  // Forgets the results there were; `buckets` jobs come.
+  // Clears the results and prepares for `buckets` jobs.
   void expect(std::size_t buckets) GRADWIRE_EXCLUDES(results_mutex_);
-  // Starts the job, or runs it. What goes wrong on a lane is reported to the Failure, on this thread it is thrown.
+  // Starts the job on a lane, or runs it on this thread. An error on a lane is reported to the Failure; an error on
+  // this thread is thrown.
   void launch(BucketJob job) GRADWIRE_EXCLUDES(results_mutex_);
-  // Returns when all have ended. Throws the error of a job on this thread; AbortedError where the thread is
-  // interrupted.
+  // Returns when all jobs have ended. Throws the error of a job on this thread, and AbortedError when the thread is
+  // interrupted (gradwire/base/interrupt.h).
   void wait() GRADWIRE_EXCLUDES(results_mutex_);
-  // After wait(): the results, by bucket. The caller's streams go on when those of the lanes have got so far.
+  // Returns the results by bucket, after wait(). The caller's current streams then wait for the lanes' streams.
   std::vector<BucketResult> take_results() GRADWIRE_EXCLUDES(results_mutex_);
   // After an error: waits for the lanes and their streams.
   void give_up() GRADWIRE_EXCLUDES(results_mutex_);
 
  private:
-  // A job on the caller's thread, from its start to wait().
+  // A job of the caller's thread, from its start to wait().
   struct UnderWay {
     BucketJob job;
-    Future future;               // null: only the Work can be waited for
-    std::shared_ptr<Work> work;  // kept until its end; a user's group may hold it nowhere
+    Future future;               // null: wait for the Work instead
+    std::shared_ptr<Work> work;  // kept until the job ends: a user's group may not hold it
   };
   void run_on_lane(const BucketJob& job, Lane& lane) GRADWIRE_EXCLUDES(results_mutex_);
   at::Tensor reduce_on_lane(const BucketJob& job, Lane& lane) const;
@@ -101,7 +103,7 @@ class BucketLauncher final {
   Failure& failure_;
   const void* const owner_;
   std::vector<std::unique_ptr<Lane>> lanes_;
-  // Without lanes, over a group that has duplicates: where this thread leads a hook's calls. Empty without duplicates.
+  // Without lanes, over a group that can be duplicated: the routes of a hook's calls on this thread. Else empty.
   std::vector<LaneScope::Route> routes_here_;
   std::vector<UnderWay> under_way_;
   PendingCount running_;  // jobs on lanes

@@ -13,15 +13,15 @@ namespace {
 
 struct PlannedBucket {
   std::vector<std::size_t> indices;
-  std::size_t first = 0;  // positions of its first and last gradient in the input
+  std::size_t first = 0;  // the positions of its first and last gradient in the input
   std::size_t last = 0;
 };
 
-// What is being filled for one (dtype, device).
+// The bucket that is being filled for one (dtype, device).
 struct OpenBucket {
   PlannedBucket bucket;
   std::size_t bytes = 0;
-  std::size_t closed = 0;  // how many buckets of this kind came before
+  std::size_t closed = 0;  // the number of closed buckets of this kind
 };
 
 void require_caps(const BucketCaps& caps) {

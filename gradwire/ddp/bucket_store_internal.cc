@@ -80,7 +80,7 @@ std::size_t BucketStore::first_dense_bucket() const {
 
 void BucketStore::allocate(ProcessGroup& group) {
   if (allocated()) return;
-  // Any plan fits: each parameter may begin a bucket of its own, on a line of its own.
+  // The block is large enough for any plan: each parameter may begin a bucket, and so a cache line, of its own.
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (!is_sparse(i)) block_for(i).used += parameters_[i].tensor.numel() + line_elements(types_[i].slot);
   }
@@ -153,7 +153,7 @@ bool BucketStore::is_slot(const at::Tensor& grad, std::size_t parameter) const {
   if (is_sparse(parameter)) return false;
   const Place place = places_[parameter];
   const at::Tensor& view = buckets_[place.bucket].views[place.slot];
-  // A lent slot has a storage of its own, so the memory is what tells.
+  // Compare the memory, not the storage: a lent slot has a storage of its own.
   return grad.is_same(view) ||
          (owns(grad) && grad.const_data_ptr() == view.const_data_ptr() && grad.sizes() == view.sizes() &&
           grad.strides() == view.strides() && grad.scalar_type() == view.scalar_type());

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// The memory of the buckets and where each gradient lies in it.
+// The memory of the buckets, and the place of each gradient in it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,36 +18,37 @@
 
 namespace gradwire::internal {
 
-// Memory for all gradients, one block for each (dtype, device), cut into buckets. Rebuilding the buckets cuts the same
-// memory anew, so that old and new ones never exist side by side. Not thread-safe.
+// The memory for all gradients: one block for each (dtype, device), which is cut into buckets. A rebuild of the buckets
+// cuts the same memory anew, so old and new buckets never exist at the same time. Not thread-safe.
 class BucketStore {
  public:
   struct Bucket {
     std::shared_ptr<const BucketLayout> layout;
     at::Tensor buffer;
-    std::vector<at::Tensor>
-        views;  // into buffer, one a slot; no views in autograd's sense, so that detach_() works on a .grad that is one
-    bool sparse = false;  // of one parameter with sparse gradients: no memory
-    // Whether it does not stay in the cache until it is read again; docs/decisions/0003-streamed-stores.md has the
-    // measurement.
+    // A view into `buffer` for each slot. These are no views in autograd's sense, so detach_() works on such a .grad.
+    std::vector<at::Tensor> views;
+    bool sparse = false;  // true: the bucket of one parameter with sparse gradients, without memory
+    // Whether the bucket is too large to stay in the cache until it is read again. The limit was measured:
+    // docs/decisions/0003-streamed-stores.md.
     bool is_large() const { return buffer.nbytes() >= (std::size_t{8} << 20); }
   };
-  // Where a parameter's gradient lies.
+  // The place of a parameter's gradient.
   struct Place {
     std::size_t bucket = 0;
     std::size_t slot = 0;
   };
 
-  // `bucket_dtype`: of the buckets of real floating-point parameters, instead of theirs.
+  // `bucket_dtype`: the dtype of the buckets of real floating-point parameters; not given: the parameters' dtype.
   BucketStore(std::vector<NamedTensor> parameters, std::optional<at::ScalarType> bucket_dtype);
 
-  // For the planner, in the order of the parameters.
+  // The gradients for the planner, in the order of the parameters.
   std::vector<TensorSpec> specs() const;
 
-  // Gets the memory from `group` (collective) unless it is there, and makes buckets of it.
+  // Allocates the memory from `group` and cuts it into buckets. Collective. Does nothing when the memory is there.
   void allocate(ProcessGroup& group);
   bool allocated() const noexcept { return allocated_; }
-  // Takes effect at once when there is memory, else at allocate(). Every parameter is in exactly one bucket.
+  // Sets the plan, in which every parameter is in exactly one bucket. Cuts the memory at once when there is memory,
+  // else allocate() cuts it.
   void arrange(BucketPlan plan);
 
   const BucketPlan& plan() const noexcept { return plan_; }
@@ -61,26 +62,26 @@ class BucketStore {
   const std::string& name(std::size_t index) const { return parameters_[index].name; }
   std::size_t parameter_count() const noexcept { return parameters_.size(); }
   bool is_sparse(std::size_t parameter) const { return parameters_[parameter].sparse; }
-  // The type of a parameter, and so of its gradients; not what it is while its precision is lowered.
+  // The parameter's own dtype, which its gradients have; not the dtype while mixed precision lowers it.
   at::ScalarType dtype(std::size_t parameter) const { return types_[parameter].parameter; }
-  // Whether the parameter's tensor has the device and the sizes that it had, and the dtype unless `lowered`: its
-  // precision may be.
+  // Whether the parameter's tensor still has its device, its sizes and its dtype. With `lowered` the dtype may differ:
+  // mixed precision may have lowered it.
   bool fits(std::size_t parameter, bool lowered) const;
-  // Whether a slot has that type, so that its memory may be the gradient.
+  // Whether the slot has the dtype of the parameter, so that the slot's memory may be the gradient.
   bool is_lendable(std::size_t parameter) const { return types_[parameter].parameter == types_[parameter].slot; }
-  // The last bucket with memory: the last one that a hook gets.
+  // The last and the first bucket with memory. Hooks get only buckets with memory.
   std::size_t last_dense_bucket() const;
   std::size_t first_dense_bucket() const;
 
-  // Whether `grad` is the slot of this parameter: same memory, same strides.
+  // Whether `grad` is the slot of this parameter: the same memory and the same strides.
   bool is_slot(const at::Tensor& grad, std::size_t parameter) const;
   // Whether `grad` lies anywhere in the memory of the buckets.
   bool owns(const at::Tensor& grad) const;
-  // Makes .grad of this parameter the slot's memory, lent: see slot_loan_internal.h.
+  // Makes the slot's memory the .grad of this parameter, as a loan (slot_loan_internal.h).
   void lend(std::size_t parameter);
-  // Frees the slot of this parameter from gradients that were lent.
+  // Ends the loan of this parameter's slot.
   void reclaim(std::size_t parameter) { loans_[parameter].reclaim(); }
-  // Gives every gradient that lies in the buckets memory of its own, with its values.
+  // Moves every gradient that lies in the buckets, with its values, to memory of its own.
   void make_gradients_private();
 
  private:
@@ -90,7 +91,7 @@ class BucketStore {
     at::Tensor memory;
     std::int64_t used = 0;
   };
-  // Of a parameter, when it was given.
+  // The properties of a parameter when the store was made.
   struct Types {
     at::ScalarType parameter, slot;
     at::Device device;

@@ -47,7 +47,7 @@ at::Tensor result_of(CommHook& hook, GradBucket& bucket) {
 Future tensor_future(const std::shared_ptr<Work>& collective) {
   Future future = collective->future();
   return future->then(
-      // The Work is kept until its end: a user's group may have nobody else who holds it.
+      // Keeps the Work until it ends: a user's group may not hold it.
       [collective](c10::ivalue::Future& done) { return c10::IValue(tensor_of(done)); }, c10::TensorType::get());
 }
 

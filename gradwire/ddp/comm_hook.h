@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Communication hooks: what happens to a bucket of gradients between the ranks.
+// Communication hooks. A hook reduces one bucket of gradients over the ranks.
 //
-// A hook is straight-line code over the group that the bucket hands it:
+// A hook is straight-line code over the bucket's group:
 //
 //   ddp.register_comm_hook(gradwire::make_comm_hook([](gradwire::GradBucket& bucket) {
 //     bucket.buffer().div_(bucket.divisor());
@@ -10,10 +10,13 @@
 //     return bucket.buffer();
 //   }));
 //
-// It runs on a lane (see lane_scope.h), where every collective is done when its call returns. Collectives of two
-// buckets never meet, so a hook may have several stages. What the hook returns becomes the gradients: 1-D, contiguous,
-// as many elements as buffer(), its dtype and device. DDP does not divide when there is a hook: the hook does, by
-// bucket.divisor().
+// The hook runs on a lane (lane_scope.h), or on the thread of the backward pass when there are no lanes. On a lane
+// every collective is done when its call returns. Collectives of two buckets never meet, so a hook may have several
+// stages.
+//
+// The tensor that a hook returns becomes the gradients of the bucket. The tensor is 1-D and contiguous, and has the
+// number of elements, the dtype and the device of bucket.buffer(). DDP does not divide the result of a hook: the hook
+// divides by bucket.divisor().
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -33,30 +36,34 @@
 
 namespace gradwire {
 
-// How DDP may treat a hook. The defaults suit any hook and promise nothing.
+// How DDP may treat a hook. The defaults are right for every hook.
 struct HookTraits {
-  // For messages.
+  // The name of the hook in messages.
   std::string name = "user hook";
-  // The hook may run for two buckets at once, on different threads. Otherwise it is called for one bucket at a time, in
-  // bucket order.
+  // True: the hook may run for two buckets at once, on different threads. False: DDP calls the hook for one bucket at a
+  // time, in bucket order.
   bool parallel_safe = false;
-  // The hook makes one collective and never waits: over a group that cannot be duplicated it may be launched and its
-  // future awaited at the end of backward.
+  // True: the hook makes one collective and never waits. Over a group that cannot be duplicated, DDP may then start the
+  // hook for several buckets, and wait for their futures at the end of the backward pass.
   bool single_collective = false;
-  // Groups besides DDP's own that the hook uses; DDP makes duplicates for its lanes when the hook is registered
-  // (collective in those groups).
+  // The groups that the hook uses besides DDP's own group. DDP makes duplicates of these groups for its lanes when the
+  // hook is registered; that is collective in these groups.
   std::vector<std::shared_ptr<ProcessGroup>> groups = {};
-  // The hook and its options as text, as in "power_sgd:rank=4": DDP throws a MismatchError where the ranks' differ.
-  // Empty: the name. A hook that the other ranks need not have, as one that only logs, takes that of the hook it wraps.
+  // The hook and its options as text, as in "power_sgd:rank=4". Empty: the name. When the identities of the ranks
+  // differ, DDP throws a MismatchError. A hook that only some ranks need, as a logging hook, takes the identity of the
+  // hook that it wraps.
   std::string identity = {};
 };
 
-// What a hook remembers from one iteration to the next: tensors, numbers and strings. Values under keys that begin with
-// "local/" are this rank's own, all others are the same on all ranks. Tensors are copies, on the CPU. State that
-// belongs to a parameter has the parameter's name at the end of its key, so that it outlives other buckets.
+// The state that a hook keeps from one iteration to the next: tensors, numbers and strings by key. A value whose key
+// begins with "local/" belongs to this rank; all other values are the same on all ranks. Tensors are copies on the CPU.
+// The key of a parameter's state ends with the parameter's name, so the state survives a change of the buckets.
 using HookState = std::map<std::string, c10::IValue>;
 
-// Derive for a hook with state; make_comm_hook() turns callables into one.
+// The interface of a hook. Derive from CommHook for a hook with state; make_comm_hook() makes a hook of a callable.
+//
+// Threads: DDP calls run() on its lanes or on the thread of the backward pass, as HookTraits::parallel_safe allows. No
+// run() is under way when DDP calls end_iteration().
 class CommHook {
  public:
   explicit CommHook(HookTraits traits = {}) : traits_(std::move(traits)) {}
@@ -64,23 +71,25 @@ class CommHook {
   CommHook(const CommHook&) = delete;
   CommHook& operator=(const CommHook&) = delete;
 
-  // Starts (and on a lane: does) what is to be done with `bucket`. The future holds the tensor that becomes the
-  // gradients. Any exception, thrown or in the future, ends DDP on this rank with that exception and on the others with
-  // a PeerError that quotes it.
+  // Reduces `bucket`, or starts the reduction. Returns a future of the tensor that becomes the gradients (see the top
+  // of this file). The reference `bucket` is valid until run() returns; a copy of the bucket is valid until the future
+  // completes. An exception, thrown or in the future, ends the DDP object: this rank's backward pass throws the
+  // exception, and the other ranks get a PeerError that quotes it.
   virtual Future run(GradBucket& bucket) = 0;
 
-  // Called once an iteration, on the thread of the backward pass, when all gradients are in place, before backward()
-  // returns. Must not call the DDP object. Default: nothing.
+  // DDP calls end_iteration() once in each iteration, on the thread of the backward pass, after all gradients are in
+  // place and before backward() returns. The method must not call the DDP object. An exception ends the DDP object, as
+  // in run(). The default does nothing.
   virtual void end_iteration() {}
 
-  // The memory of the hook, for a checkpoint, and back again. Between iterations only. A hook without memory has an
-  // empty state. load_state_dict() replaces all there was; throws InvalidArgument, and changes nothing, for a state
-  // that is not this hook's.
+  // state_dict() returns a copy of the hook's state, for a checkpoint. load_state_dict() replaces the whole state.
+  // Call both between iterations only. A hook without state returns an empty one. load_state_dict() throws
+  // InvalidArgument, and changes nothing, when `state` was not saved by such a hook.
   virtual HookState state_dict() const { return {}; }
   virtual void load_state_dict(const HookState& state);
 
   const HookTraits& traits() const noexcept { return traits_; }
-  // What all ranks' hooks must have in common: see HookTraits.
+  // HookTraits::identity, or the name when the identity is empty. The same on all ranks.
   const std::string& identity() const noexcept { return traits_.identity.empty() ? traits_.name : traits_.identity; }
 
  private:
@@ -108,8 +117,8 @@ struct NoState {};
 
 }  // namespace internal
 
-// A hook out of `callable(state, bucket)`, which returns an at::Tensor or a Future. The hook owns `state`, of any type
-// (a shared_ptr shares it).
+// Makes a hook of `callable(state, bucket)`, which returns an at::Tensor or a Future. The hook owns `callable` and
+// `state`. `state` may have any type; pass a shared_ptr to share the state with the hook.
 template <class State, class Callable>
 requires std::is_invocable_v<Callable&, State&, GradBucket&> std::shared_ptr<CommHook> make_comm_hook(
     State state, Callable callable, HookTraits traits = {}) {
@@ -117,7 +126,7 @@ requires std::is_invocable_v<Callable&, State&, GradBucket&> std::shared_ptr<Com
                                                                    std::move(traits));
 }
 
-// A hook out of `callable(bucket)`.
+// Makes a hook of `callable(bucket)`, which returns an at::Tensor or a Future. The hook owns `callable`.
 template <class Callable>
 requires std::is_invocable_v<Callable&, GradBucket&> std::shared_ptr<CommHook> make_comm_hook(Callable callable,
                                                                                               HookTraits traits = {}) {
@@ -127,19 +136,19 @@ requires std::is_invocable_v<Callable&, GradBucket&> std::shared_ptr<CommHook> m
   return make_comm_hook(internal::NoState{}, std::move(without_state), std::move(traits));
 }
 
-// The one tensor in a completed future: of a hook (a tensor), or of a collective (a list with one tensor). Throws
-// InvalidArgument for anything else; rethrows its error.
+// Returns the one tensor in a completed future. The future of a hook holds a tensor; the future of a collective holds a
+// list with one tensor. Throws the error that the future holds, and InvalidArgument for any other value.
 at::Tensor tensor_of(c10::ivalue::Future& future);
 
-// Calls hook.run(bucket) and returns its future. Throws what the hook throws, and InvalidArgument, with the hook's
-// name, for a null future. For DDP, and for hooks that wrap others.
+// Calls hook.run(bucket) and returns the future, which is never null. Throws the hook's exceptions. When the hook
+// returns a null future, throws an InvalidArgument that names the hook. For hooks that wrap other hooks.
 Future run_hook(CommHook& hook, GradBucket& bucket);
 
-// Runs the hook to its end and returns its tensor. Throws what run_hook() throws, the error that the future holds, and
-// InvalidArgument for a future of anything but one tensor (see tensor_of()).
+// Runs the hook to its end and returns the resulting tensor. Throws what run_hook() and tensor_of() throw.
 at::Tensor result_of(CommHook& hook, GradBucket& bucket);
 
-// A future of tensor_of(collective): what a hook returns that ends with a collective.
+// Returns a future of the one tensor that `collective` reduces, for a hook that ends with a collective. The future
+// fails with the error of `collective`.
 Future tensor_future(const std::shared_ptr<Work>& collective);
 
 }  // namespace gradwire

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// What a DdpCore is made of.
+// The parts of a DdpCore.
 #pragma once
 
 #include <memory>
@@ -18,10 +18,10 @@
 namespace gradwire {
 
 struct DdpCore::Parts {
-  // What a forward pass communicates before it computes. The same on all ranks that take part with data.
+  // The kind of a forward pass. The same on all active ranks.
   struct Forward {
     bool synchronized = false;  // a backward pass with a reduction follows
-    bool buffers = false;       // buffers travel
+    bool buffers = false;       // buffers are broadcast before the forward
   };
 
   std::shared_ptr<torch::nn::Module> module;
@@ -29,48 +29,50 @@ struct DdpCore::Parts {
   std::shared_ptr<ProcessGroup> group;
   std::optional<at::Device> device;
   std::vector<internal::NamedTensor> frozen;  // parameters that needed no gradient when the module was wrapped
-  std::vector<at::Tensor> parameters;         // but those that are ignored
+  std::vector<at::Tensor> parameters;         // without the ignored ones
   internal::TensorIdentities parameters_seen;
-  std::vector<at::Tensor> buffers;  // but those that are ignored; as the module had them last
+  std::vector<at::Tensor> buffers;  // the module's present buffers, without the ignored ones
   internal::TensorIdentities buffers_seen;
-  bool buffers_given = false;  // by set_buffers(): the module's own are not asked for
+  bool buffers_given = false;  // true: set_buffers() gave the buffers, and the module's own are not used
   std::shared_ptr<internal::Reducer> reducer;
-  std::shared_ptr<internal::LowPrecision> low_precision;          // null: none
-  std::shared_ptr<internal::DelayedReduction> delayed_reduction;  // null: none
+  std::shared_ptr<internal::LowPrecision> low_precision;          // null: no mixed precision
+  std::shared_ptr<internal::DelayedReduction> delayed_reduction;  // null: no delayed gradients
   std::unique_ptr<internal::ShadowGradients> shadow_gradients;
   bool sync = true;
-  // As in PyTorch: buffers travel when the training forward before was synchronized, so the first one after no_sync()
-  // skips them.
+  // As in PyTorch: buffers are broadcast when the training forward before was synchronized. So the first synchronized
+  // forward after no_sync() broadcasts none.
   bool buffers_due = true;
-  bool synchronized_forward = false;  // between before_forward() and after_forward()
-  int forward_divisor = 1;            // what its sums are divided by
-  bool joined_ever = false;
-  bool divide_by_initial_world_size = true;  // of the Join
-  std::vector<bool> has_taken_part;          // by rank, with data, in a synchronized iteration
+  bool synchronized_forward = false;         // between before_forward() and after_forward()
+  int forward_divisor = 1;                   // the divisor of the sums of that forward's backward pass
+  bool joined_ever = false;                  // true: the object has been in a Join
+  bool divide_by_initial_world_size = true;  // the option of the Join
+  std::vector<bool> has_taken_part;          // by rank: the rank was active in a synchronized iteration
 
   bool buffers_travel() const { return options.forward_sync_buffers.value_or(options.broadcast_buffers); }
-  // Parameters, and buffers where `with_buffers`: what replicas have in common.
+  // The tensors that replicas have in common: the parameters, and the buffers when `with_buffers` is true.
   std::vector<at::Tensor> state(bool with_buffers) const;
-  // Collective, once: the groups.
+  // Makes the duplicates of the group, at the first call. Collective.
   void start();
-  // Collective, in a Join: `mine`, null on a rank that has joined, and what the active ranks do. Throws MismatchError
-  // when they do not agree.
+  // In a Join: exchanges the kinds of forward of all ranks and returns the kind of the active ranks. `mine` is null on
+  // a rank that has joined. Collective. Throws MismatchError when the active ranks differ.
   Forward agree(const Forward* mine, const JoinRound& round);
-  // Whether a rank takes part for the first time.
+  // Whether a rank takes part with data for the first time.
   bool has_new_rank(const JoinRound* round);
-  // What sums are divided by in `round` (null: no Join).
+  // The divisor of sums in `round` (null: no Join).
   int divisor(const JoinRound* round) const;
-  // Collective where they are due.
+  // Starts the Reducer's iteration and broadcasts the buffers, as `forward` says. Collective when there is something to
+  // do.
   void begin_forward(const Forward& forward, const JoinRound* round);
   // Throws InvalidArgument after destroy_process_group().
   void require_open_group() const;
-  // Throws InvalidArgument when a parameter needs a gradient that did not when the module was wrapped, or was not
-  // there: nobody would average it.
+  // Throws InvalidArgument when a parameter needs a gradient now, but did not, or did not exist, when the module was
+  // wrapped: its gradient would not be averaged.
   void require_known_parameters();
-  // Takes over the buffers that the module has now.
+  // Uses the buffers that the module has now.
   void follow_buffers();
+  // Uses these buffers, cast to MixedPrecision::buffer_dtype.
   void use_buffers(const std::vector<internal::NamedTensor>& named);
-  // Throws InvalidArgument while parameters are of a lower precision.
+  // Throws InvalidArgument while the parameters have a lower precision. `what` names the refused call.
   void require_full_precision(const char* what) const;
 };
 

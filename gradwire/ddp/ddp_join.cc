@@ -1,15 +1,15 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// DistributedDataParallel in a Join.
+// The part of DistributedDataParallel that runs in a Join.
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/ddp/ddp_core_internal.h"
 
 namespace gradwire {
 
-// What this rank does once it has joined: the collectives of a forward and a backward pass, in their order. What the
-// active ranks' forward does has to be known first; then the buckets' order (where they are rebuilt), buffers, zero
-// buckets through the hook, and the used map.
+// The hook of a rank that has joined. It makes the collectives of a forward and a backward pass in their order: first
+// the exchange of the kind of forward, then the order of the buckets (when they are rebuilt), the buffers, the buckets,
+// filled with zeros, through the hook, and the map of used parameters.
 class DdpCore::Shadow final : public JoinHook {
  public:
   explicit Shadow(Parts& parts) : parts_(parts) {}

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// How a DistributedDataParallel works.
+// The options of a DistributedDataParallel.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -16,72 +16,82 @@
 
 namespace gradwire {
 
-// Types of lower precision, for real floating-point tensors; not given: as they are.
+// The dtypes of lower precision: float16, bfloat16, float32 or float64. They apply to real floating-point tensors. A
+// dtype that is not given changes nothing.
 struct MixedPrecision {
-  // Of the parameters from forward() to the end of the backward pass, and of the arguments of forward(). The parameters
-  // themselves keep their type: an optimizer steps them, and their gradients after the backward pass have it.
+  // The dtype of the parameters from forward() to the end of the backward pass, and of the arguments of forward(). At
+  // all other times the parameters have their own dtype: the optimizer sees parameters and gradients of that dtype.
   std::optional<at::ScalarType> param_dtype = std::nullopt;
-  // Of the buckets; not given: param_dtype. Sums are divided after the reduction.
+  // The dtype of the buckets. Not given: param_dtype. Sums are divided after the reduction.
   std::optional<at::ScalarType> reduce_dtype = std::nullopt;
-  // Of the buffers, from construction on.
+  // The dtype of the buffers, from construction on.
   std::optional<at::ScalarType> buffer_dtype = std::nullopt;
 };
 
-// Must be the same on all ranks.
+// The options must be the same on all ranks.
 struct DdpOptions {
-  // What changes behaviour.
-  std::shared_ptr<ProcessGroup> process_group;  // null: the default group
-  // The device of this rank's module, at most one; arguments of forward() that are tensors (or hold some) move there.
-  // Empty: wherever they are.
+  // Options that change the behaviour.
+
+  // The group over which gradients are averaged. Null: the default group.
+  std::shared_ptr<ProcessGroup> process_group;
+  // The CUDA device of this rank's module: at most one. Tensors in the arguments of forward() move to this device.
+  // Empty: tensors stay where they are.
   std::vector<int> device_ids;
-  // Buffers (batch norm's running statistics, say) of rank 0 go to all ranks at construction, and before each
-  // synchronized forward in training mode. Never before a forward in eval mode or without gradients, so that one rank
-  // may evaluate alone. Those that the module has at that time: a buffer may be replaced.
+  // True: rank 0 sends its buffers (for example the running statistics of batch norm) to all ranks at construction, and
+  // before each synchronized forward in training mode. The first such forward after no_sync() sends none, as in
+  // PyTorch. A forward in eval mode or without gradients never sends buffers, so one rank may evaluate alone. Buffers
+  // may be replaced: DDP sends the buffers that the module has at that time.
   bool broadcast_buffers = true;
-  // Given, it says instead of broadcast_buffers whether they go before forwards; at construction they go then in any
-  // case.
+  // When given, this option decides instead of broadcast_buffers whether rank 0 sends its buffers before forwards. Rank
+  // 0 then sends its buffers at construction in any case.
   std::optional<bool> forward_sync_buffers;
-  // Compare the parameters with rank 0's and take over its values at construction. False: the construction makes no
-  // call on the group; the caller answers for equal modules.
+  // True: at construction, the ranks compare their modules with rank 0's, and take over the values of rank 0. False:
+  // the construction makes no call on the group, and the caller makes sure that the modules are equal.
   bool init_sync = true;
-  // A .grad is a view into its bucket for good: one that is kept past zero_grad() changes with the next backward pass.
-  // Otherwise gradients lie in the buckets too, but one that is kept moves, with its values, to memory of its own
-  // before its place in the bucket is needed again. (A raw pointer into it does not follow.)
+  // True: every .grad is a view into its bucket. A gradient that is kept past zero_grad() changes with the next
+  // backward pass. False: gradients lie in the buckets too, but a gradient that is kept moves, with its values, to
+  // memory of its own before the bucket needs the place again. (A raw pointer into the gradient does not follow.)
   bool gradient_as_bucket_view = false;
-  // Some parameters may get no gradient, others in each iteration and on each rank. They are found when the backward
-  // pass begins, by what it goes through; an output of forward() that the loss does not use is none of it. For a pass
-  // to begin in time, at least one tensor that the loss is made of must be among the outputs that DDP sees
-  // (output_tensors.h). A parameter that one rank did not use takes part with zeros (or what .grad holds) and gets the
-  // average; one that no rank used since the iteration before keeps its .grad untouched, bit for bit, undefined or not:
-  // ranks exchange one integer a parameter for that. Buckets keep their first order.
+  // True: parameters may get no gradient, and these may differ between iterations and between ranks. DDP finds the
+  // unused parameters when the backward pass begins: the pass does not go through them. At least one tensor from which
+  // the loss is computed must be among the outputs that DDP sees (output_tensors.h), so that DDP notices the beginning.
+  // A parameter that this rank did not use takes part with what .grad holds, or with zeros, and gets the average. A
+  // parameter that no rank used since the iteration before keeps its .grad bit for bit, undefined or not. For this the
+  // ranks exchange one integer for each parameter. The buckets keep their first order.
   bool find_unused_parameters = false;
-  // Every iteration on every rank has the same graph: the same parameters get as many gradients (none, one, several as
-  // in re-entrant checkpoints) as in the first one, whose gradients are all reduced at its end. An iteration that
-  // brings more throws; one that brings fewer is found at the next forward(). Overrides find_unused_parameters.
+  // True: every iteration on every rank has the same graph. Each parameter gets as many gradients as in the first
+  // iteration: none, one, or several (as with re-entrant checkpoints). The first iteration reduces all gradients at its
+  // end. A backward pass that brings more gradients throws. After a pass that brought fewer gradients, the next
+  // forward() throws. Overrides find_unused_parameters.
   bool static_graph = false;
-  // Between forward() and the end of the backward pass the module's parameters are of a lower precision: run one
-  // backward pass for each forward (several losses: their sum), and save and load before or after. Nothing of it is
-  // left after a forward without gradients, one that throws, and one whose outputs are let go of without a backward
-  // pass; where DDP does not see the outputs (output_tensors.h), only after the next backward pass. Where reduce_dtype
-  // is not the parameters' type, gradients are no views of buckets. Not for modules with sparse gradients.
+  // When given, the parameters have a lower precision from forward() to the end of the backward pass. Run one backward
+  // pass for each forward (for several losses: of their sum). Save and load the module before forward() or after the
+  // backward pass. The parameters also get their own dtype back after a forward without gradients, after a forward that
+  // throws, and when the outputs of forward() are destroyed without a backward pass. When DDP does not see the outputs
+  // (output_tensors.h), the parameters get their own dtype back only after the next backward pass. Gradients are views
+  // into buckets only where reduce_dtype is the parameters' own dtype. Modules with sparse gradients are refused
+  // (UnsupportedError).
   std::optional<MixedPrecision> mixed_precision;
-  // Names of parameters and buffers that DDP leaves alone: not compared, not copied from rank 0, not averaged.
+  // The names of parameters and buffers that DDP does not compare, copy from rank 0 or average.
   std::vector<std::string> parameters_and_buffers_to_ignore;
-  // Names of parameters whose gradients have an all-reduce of their own, without a hook, all of them together (with
-  // mixed_precision: of reduce_dtype). It starts when their gradients and that of `param_to_hook_all_reduce` (the name
-  // of any parameter, required with them) have been accumulated, and at the latest at the end of the backward pass.
-  // They take part with what .grad holds then, or zeros; averages are in .grad at the end of the backward pass.
+  // The names of parameters whose gradients are reduced together, apart from the buckets and without a hook: one
+  // all-reduce for each dtype and device (with mixed_precision: in reduce_dtype). The all-reduce starts when these
+  // gradients and the gradient of `param_to_hook_all_reduce` have been accumulated, and at the latest at the end of the
+  // backward pass. Over a group that cannot be duplicated, the all-reduce starts at the end. Each gradient takes part
+  // with what .grad holds at that time, or with zeros. At the end of the backward pass .grad holds the averages.
   std::vector<std::string> delay_all_reduce_named_params;
+  // The name of any parameter that needs a gradient: required with delay_all_reduce_named_params, else empty.
   std::string param_to_hook_all_reduce;
-  // Rethrows an error of a forward or backward pass as what the caller's language wants; returns where it has nothing
-  // better. On the thread of that pass. May be empty.
+  // Translates errors for the caller's language: throws an exception of that language for `error`, or returns, and DDP
+  // throws `error` itself. Called on the thread of the forward or backward pass that failed. May be empty.
   std::function<void(const std::exception_ptr& error)> rethrow;
 
-  // What changes performance.
-  // Cap of the buckets in MiB. Not given: 1 MiB for the first, 25 for the others; given: for the first too.
+  // Options that change the performance.
+
+  // The cap of all buckets in MiB. Not given: 1 MiB for the first bucket, 25 MiB for the others.
   std::optional<double> bucket_cap_mb;
-  // Threads that run hooks, each with a duplicate of the group: 0 to 8; 0 runs hooks on the backward thread; -1:
-  // chosen.
+  // The number of lanes: threads that run hooks, each with a duplicate of the group. From 0 to 8. 0 runs the hooks on
+  // the thread of the backward pass. -1 takes two lanes over a group of several hosts, and one lane elsewhere.
   int lanes = -1;
 };
 

@@ -27,7 +27,7 @@ void require_float(const std::optional<at::ScalarType>& dtype, const char* name)
                                "; it must be Half, BFloat16, Float or Double."));
 }
 
-// A number for settings that ranks compare, whose builds may differ.
+// A number by which ranks compare names. The same in all builds of gradwire.
 std::int64_t hash_of(const Names& names) { return static_cast<std::int64_t>(stable_hash(join(names, "\n")) >> 1); }
 
 std::int64_t number_of(const std::optional<MixedPrecision>& types) {

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// From what a user asks for to what the Reducer does.
+// The user's options: checked, and translated for the Reducer.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -14,17 +14,17 @@
 
 namespace gradwire::internal {
 
-// How many lanes DDP takes where none are asked for: two where buckets cross a network, so that one is on its way while
-// another is compressed or waits for an answer; one elsewhere, where lanes compete for the same cores.
+// The number of lanes when the options give none. Two over a group of several hosts: one bucket can cross the network
+// while another one is compressed, or waits for an answer. One elsewhere: there, lanes compete for the same cores.
 int automatic_lanes(const ProcessGroup& group);
 
-// Throws InvalidArgument for an option out of range.
+// Translates the options. Throws InvalidArgument for an option out of range.
 ReducerOptions reducer_options(const DdpOptions& options);
 
-// Throws InvalidArgument when an option names what `module` does not have.
+// Throws InvalidArgument when an option names a parameter or buffer that `module` does not have.
 void require_names(const torch::nn::Module& module, const DdpOptions& options);
 
-// What ranks compare.
+// The settings that the ranks compare.
 std::vector<NamedSetting> settings_of(const DdpOptions& options, const ReducerOptions& tuned);
 
 bool contains(const std::vector<std::string>& names, const std::string& name);

@@ -56,7 +56,7 @@ void DelayedReduction::attach() {
 
 void DelayedReduction::on_output(int divisor) {
   MutexLock lock(mutex_);
-  // The backward pass of another forward may have been the one that was expected.
+  // The backward pass of another forward may have used up the expectation.
   if (divisor_ == 0) expect_pass(divisor);
   begin_pass();
 }
@@ -98,7 +98,7 @@ void DelayedReduction::on_gradient(Entry* entry) {
   }
   if (entry == nullptr) triggered_ = true;
   if (entry != nullptr) entry->arrived = true;
-  // On a group that others use too, the order of calls must not depend on which gradient comes first.
+  // Other calls use the group too: the order of calls must not depend on the order of gradients.
   if (!own_group_ || !triggered_ || !under_way_.empty()) return;
   if (std::all_of(entries_.begin(), entries_.end(), [](const Entry& each) { return each.arrived; })) start(false);
 }

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Gradients that are averaged apart from the buckets.
+// The reduction of gradients that are averaged apart from the buckets.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,42 +17,42 @@
 
 namespace gradwire::internal {
 
-// Of a synchronized backward pass: the gradients of `parameters` are summed over the ranks in one all-reduce for each
-// dtype and device, divided, and in .grad at the end of that pass. The all-reduce starts when the gradients of all of
-// them and of one more parameter, the trigger, have been accumulated, and at the latest at the end of the pass;
-// parameters without a gradient then take part with zeros. Thread-safe.
+// In each synchronized backward pass the gradients of `parameters` are summed over the ranks in one all-reduce for each
+// dtype and device, then divided. The averages are in .grad at the end of the pass. The all-reduces start when the
+// gradients of all `parameters` and of one more parameter, the trigger, have been accumulated, and at the latest at the
+// end of the pass. Parameters without a gradient then take part with zeros. Thread-safe.
 class DelayedReduction final : public std::enable_shared_from_this<DelayedReduction> {
  public:
-  // `reduce_dtype`: what real floating-point gradients travel as, instead of their parameters' type.
+  // `reduce_dtype`: the dtype in which real floating-point gradients are reduced; not given: the parameters' dtype.
   DelayedReduction(std::vector<NamedTensor> parameters, at::Tensor trigger, std::optional<at::ScalarType> reduce_dtype);
 
-  // Over `group` from now on. `own`: nobody else's calls are on it, so that a reduction may start within the pass.
+  // Reduces over `group` from now on. `own`: no other calls use `group`, so a reduction may start within the pass.
   void set_group(std::shared_ptr<ProcessGroup> group, bool own) GRADWIRE_EXCLUDES(mutex_);
-  // Whether the group is there, and whether it is the reduction's own.
+  // Whether there is a group, and whether it is the reduction's own.
   bool has_group() const GRADWIRE_EXCLUDES(mutex_);
   bool has_own_group() const GRADWIRE_EXCLUDES(mutex_);
-  // Puts hooks on the parameters; again after their type has changed.
+  // Puts hooks on the parameters. Call attach() again after the dtype of the parameters has changed.
   void attach() GRADWIRE_EXCLUDES(mutex_);
-  // The next backward pass is synchronized, with sums divided by `divisor`, and every one that comes through one of
-  // `outputs`, even if it brings none of the gradients.
+  // The next backward pass is synchronized, and so is every pass that goes through one of `outputs`, even if the pass
+  // brings none of the gradients. `divisor` divides the sums.
   void expect(const std::vector<at::Tensor>& outputs, int divisor) GRADWIRE_EXCLUDES(mutex_);
-  // At once, with zeros: on a rank that has joined the others. Its gradients become the averages.
+  // On a rank that has joined: takes part in one reduction with zeros, at once. The averages become the gradients.
   void shadow(int divisor) GRADWIRE_EXCLUDES(mutex_);
 
  private:
   struct Entry {
     std::string name;
     at::Tensor parameter;
-    at::ScalarType type;  // the parameter's own, whatever it has while its precision is lowered
-    at::ScalarType travels;
-    bool arrived = false;  // its gradient, in this pass
+    at::ScalarType type;     // the parameter's own dtype, not the one to which mixed precision lowers it
+    at::ScalarType travels;  // the dtype in which the gradient is reduced
+    bool arrived = false;    // true: the gradient has been accumulated in this pass
   };
   struct Message {
     std::vector<Entry*> entries;
     at::Tensor buffer;
     std::shared_ptr<Work> work;
   };
-  void on_gradient(Entry* entry) GRADWIRE_EXCLUDES(mutex_);  // null: the trigger's
+  void on_gradient(Entry* entry) GRADWIRE_EXCLUDES(mutex_);  // null: the trigger
   void on_output(int divisor) GRADWIRE_EXCLUDES(mutex_);
   void expect_pass(int divisor) GRADWIRE_REQUIRES(mutex_);
   void begin_pass() GRADWIRE_REQUIRES(mutex_);

@@ -28,7 +28,7 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-// Those that need a gradient, or do not.
+// The parameters that need a gradient, or those that need none.
 std::vector<NamedTensor> needing_gradient(const std::vector<NamedTensor>& parameters, bool needing) {
   std::vector<NamedTensor> out;
   for (const NamedTensor& parameter : parameters) {
@@ -94,7 +94,7 @@ std::vector<at::Tensor> tensors_of(const std::vector<NamedTensor>& named) {
   return out;
 }
 
-// Without those that any of `names` names.
+// Removes the tensors that `names` names.
 void take_out(std::vector<NamedTensor>& tensors, const Names& names) {
   std::erase_if(tensors, [&](const NamedTensor& tensor) { return internal::contains(names, tensor.name); });
 }
@@ -242,11 +242,11 @@ void DdpCore::before_forward() {
   if (c10::GradMode::is_enabled()) p.shadow_gradients->leave();
   const JoinRound* round = Join::notify(*this);
   const bool may_broadcast = p.buffers_travel() && p.module->is_training();
-  if (forward.synchronized && may_broadcast) p.follow_buffers();  // for whether there are any
+  if (forward.synchronized && may_broadcast) p.follow_buffers();  // needed to know whether there are buffers
   forward.buffers = forward.synchronized && may_broadcast && p.buffers_due && !p.buffers.empty() && !p.reducer->alone();
   if (round != nullptr) p.agree(&forward, *round);
   p.begin_forward(forward, round);
-  // A forward without gradients may be one rank's alone.
+  // A forward without gradients does not count: one rank may run it alone.
   if (may_broadcast && c10::GradMode::is_enabled()) p.buffers_due = forward.synchronized;
   if (p.low_precision && p.low_precision->lower()) {
     p.reducer->attach();

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Trains one module on several ranks: each rank computes gradients on its own data, and all ranks step with the
-// average.
+// Data-parallel training of one module on several ranks. Each rank computes gradients on its own data, and all ranks
+// step with the average of the gradients.
 //
 //   gradwire::init_process_group();
 //   auto net = Net();                                  // a torch::nn::Module, the same on every rank
@@ -9,7 +9,7 @@
 //   torch::optim::SGD optimizer(ddp.parameters(), 0.1);
 //   for (auto& [x, target] : loader) {
 //     optimizer.zero_grad();
-//     loss_of(ddp(x), target).backward();              // gradients are averaged over the ranks by its end
+//     loss_of(ddp(x), target).backward();              // at its end the gradients are averaged over the ranks
 //     optimizer.step();
 //   }
 #pragma once
@@ -35,12 +35,18 @@
 
 namespace gradwire {
 
-// What does not depend on the type of the module. Use DistributedDataParallel.
+// The part of DistributedDataParallel that does not depend on the type of the module. Use DistributedDataParallel.
+//
+// Threads: one thread at a time calls a DdpCore, except for the questions at the end, which any thread may ask.
 class DdpCore final : public Joinable {
  public:
-  // Collective in the group, unless init_sync is false. Throws InvalidArgument (no parameter needs a gradient, a device
-  // the group does not serve, an option out of range), UnsupportedError (an option of a later version), MismatchError
-  // on all ranks (modules or options differ), ResourceError.
+  // Collective in the group, unless init_sync is false. Shares the ownership of the module. Throws:
+  //   InvalidArgument   the module is null, no parameter needs a gradient, the group does not serve a parameter's
+  //                     device, or an option is out of range or names no parameter or buffer
+  //   UnsupportedError  mixed_precision with sparse gradients
+  //   MismatchError     on all ranks: modules or options differ between ranks
+  //   ResourceError     the machine refused memory or a thread
+  //   and what the collectives throw
   DdpCore(std::shared_ptr<torch::nn::Module> module, DdpOptions options);
   ~DdpCore() override;
   DdpCore(const DdpCore&) = delete;
@@ -50,50 +56,66 @@ class DdpCore final : public Joinable {
   const std::shared_ptr<ProcessGroup>& process_group() const noexcept;
   torch::nn::Module& module() const noexcept;
 
+  // See DistributedDataParallel.
   void register_comm_hook(std::shared_ptr<CommHook> hook);
   void replace_comm_hook(std::shared_ptr<CommHook> hook);
-  bool set_sync(bool sync) noexcept;  // returns what it was
+  // False: the next forwards are local; see NoSync. Returns the value before.
+  bool set_sync(bool sync) noexcept;
 
-  // Around the module's forward(); abandon_forward() instead of after_forward() where that throws. before_forward()
-  // throws InvalidArgument when a hook of this object calls it, after destroy_process_group(), and when the module has
-  // parameters to train that it was not wrapped with.
+  // The caller calls before_forward(), then the module's forward(), then after_forward() with the tensors that
+  // forward() returned. When forward() throws, the caller calls abandon_forward() instead of after_forward(). A
+  // synchronized before_forward() may be collective (buffers, the buckets' memory and order). before_forward() throws:
+  //   the first error of this object, again
+  //   InvalidArgument   the last reduction did not finish (the message names the parameters that got no gradient), a
+  //                     hook of this object calls before_forward(), destroy_process_group() was called, or the module
+  //                     has parameters to train that it did not have when it was wrapped
+  //   MismatchError     in a Join: the active ranks run forwards of different kinds
+  //   and what the collectives throw
   void before_forward();
   void after_forward(const std::vector<at::Tensor>& outputs);
   void abandon_forward() noexcept;
 
-  // For a module that is not torch::nn::Module's: its buffers as they are now, by name, to be used instead of those of
-  // module() from now on.
+  // For a module that is no torch::nn::Module: from now on DDP uses `buffers`, by name, instead of module()'s buffers.
   void set_buffers(const std::vector<std::pair<std::string, at::Tensor>>& buffers);
 
-  // The module's. Throw InvalidArgument while its parameters are of a lower precision (DdpOptions::mixed_precision).
+  // Save and load the module. Throw InvalidArgument while the parameters have a lower precision
+  // (DdpOptions::mixed_precision).
   void save(torch::serialize::OutputArchive& archive) const;
   void load(torch::serialize::InputArchive& archive);
 
-  // `tensor` on this rank's device, in the type of MixedPrecision::param_dtype.
+  // Returns `tensor` on this rank's device (DdpOptions::device_ids); a floating-point tensor also gets the dtype
+  // MixedPrecision::param_dtype. Returns `tensor` itself when there is nothing to change.
   at::Tensor to_device(at::Tensor tensor) const;
+  // Whether the arguments of forward() go through to_device().
   bool moves_inputs() const noexcept;
 
-  // In a Join (see join.h) a rank that has joined takes part in the others' iterations with zeros: buffers, buckets,
-  // the hook, the exchange of used parameters. So its .grad holds the averages too, and hooks that step an optimizer do
-  // so. Buffers come from the highest rank that has not joined; at the end all take over the last joiner's model.
+  // A rank that has joined (join.h) takes part in the other ranks' iterations with zeros: in the broadcasts of buffers,
+  // in the reductions of buckets through the hook, and in the exchange of used parameters. So the .grad of this rank
+  // holds the averages too, and a hook that steps an optimizer also steps it on this rank. Buffers come from the
+  // highest active rank. At the end all ranks take over the model of the last joiner. Throws UnsupportedError with
+  // delay_all_reduce_named_params over a group that cannot be duplicated.
   std::unique_ptr<JoinHook> join_hook(const JoinOptions& options) override;
   c10::Device join_device() const override;
   std::shared_ptr<ProcessGroup> join_process_group() const override { return process_group(); }
 
-  // Which parameters share a bucket decides what a compressor makes of them, and DDP finds the order of the buckets in
-  // its first iteration. So a run that goes on from a checkpoint with the same bits saves the order, and gives it back
-  // before its first synchronized forward, on all ranks alike. Names of parameters; empty before the second
-  // synchronized forward, and where one rank is alone without a hook. set_bucket_order() throws InvalidArgument for
-  // names that are not the parameters', and when training has begun.
+  // The names of the parameters in the order of their buckets. DDP finds this order in its first iteration. A
+  // compressor's result depends on which parameters share a bucket. So a run that continues from a checkpoint with the
+  // same bits saves bucket_order(), and passes it to set_bucket_order() on all ranks before the first synchronized
+  // forward. bucket_order() is empty before the second synchronized forward, and on a group of one rank without a hook.
+  // set_bucket_order() throws InvalidArgument when `names` are not the names of the parameters that need a gradient,
+  // each once, and after the first synchronized backward pass has begun.
   std::vector<std::string> bucket_order() const;
   void set_bucket_order(const std::vector<std::string>& names);
 
-  // Questions, these and those above, may be asked at any time, also by a hook.
-  // The parameters' numbers in each bucket, in the order of launch; synchronized iterations so far. For tests and logs.
+  // Questions, for tests and logs. Any thread, and also a hook, may ask these, bucket_order(), options(),
+  // process_group() and module() at any time.
+  //
+  // The numbers of the parameters in each bucket, in the order of launch.
   std::vector<std::vector<std::size_t>> bucket_plan() const;
+  // The number of synchronized iterations that have ended.
   std::uint32_t iterations() const;
-  // What this object's collectives had to send from this rank so far, hooks and buffers included; see
-  // network_payload_bytes(). Over a group without duplicates: all that the group sent.
+  // The bytes that this object's collectives, hooks and buffers included, have sent from this rank, as
+  // network_payload_bytes() counts them. Over a group that cannot be duplicated: all bytes that the group sent.
   std::uint64_t payload_bytes() const;
   DdpLoggingData logging_data() const;
 
@@ -103,7 +125,8 @@ class DdpCore final : public Joinable {
   std::unique_ptr<Parts> parts_;
 };
 
-// While it lives, forward passes are local: their gradients only accumulate. Restores what held before.
+// While a NoSync lives, forward passes are local: their gradients accumulate on this rank and are not reduced. The
+// destructor restores the mode before. Scopes nest. `core` must outlive the NoSync.
 class [[nodiscard]] NoSync {
  public:
   explicit NoSync(DdpCore& core) : core_(&core), before_(core.set_sync(false)) {}
@@ -120,8 +143,8 @@ class [[nodiscard]] NoSync {
 
 namespace internal {
 
-// How a module is held: a class derived from torch::nn::Module by shared_ptr; a shared_ptr or a holder of TORCH_MODULE
-// as it is.
+// The type that holds the module: a shared_ptr for a class derived from torch::nn::Module; for a shared_ptr, or for a
+// holder that TORCH_MODULE made, the same type.
 template <class M>
 struct HeldModule {
   using Holder = M;
@@ -139,7 +162,8 @@ template <class Holder>
 requires requires(const Holder& holder) { holder.ptr(); }
 std::shared_ptr<torch::nn::Module> base_of(const Holder& holder) { return holder.ptr(); }
 
-// before_forward() now; after_forward() in finish(), or abandon_forward() at the end of the scope.
+// Calls before_forward() in the constructor and after_forward() in finish(). Without finish(), the destructor calls
+// abandon_forward().
 class ForwardPass {
  public:
   explicit ForwardPass(DdpCore& core) : core_(&core) { core.before_forward(); }
@@ -159,34 +183,38 @@ class ForwardPass {
 
 }  // namespace internal
 
-// `Module`: a class derived from torch::nn::Module, its shared_ptr, or the holder that TORCH_MODULE makes of it.
-// forward() may have any signature and return type; DDP looks for tensors in what it returns as output_tensors.h says.
-// It needs them to notice the beginning of a backward pass, and a second one after one forward. A type that it cannot
-// look into is fine but where an option says otherwise (find_unused_parameters, mixed_precision).
+// `Module` is a class derived from torch::nn::Module, a shared_ptr to such a class, or the holder that TORCH_MODULE
+// makes. forward() may have any signature and any return type. DDP looks for tensors in the result as output_tensors.h
+// says: with these tensors DDP notices the beginning of a backward pass, and a second backward pass after one forward.
+// A result in which DDP finds no tensors is no error; find_unused_parameters and mixed_precision (ddp_options.h) then
+// have limits.
 //
-// A backward pass is synchronized when a forward() of this object with gradients on, outside no_sync(), came before it.
-// One that enters through the inner module alone is local. Gradients are averaged over the ranks, whatever accumulated
-// in .grad before included. All ranks run the same number of synchronized passes, and in each every parameter that
-// needs a gradient gets one, unless find_unused_parameters or static_graph says otherwise. Which parameters need one is
-// settled when the module is wrapped; to freeze some later, set find_unused_parameters.
+// A backward pass is synchronized when a forward() of this object with gradients on, outside no_sync(), came before the
+// pass. A pass that begins with the inner module alone is local. A synchronized pass averages .grad over the ranks,
+// together with the gradients that had accumulated there. All ranks run the same number of synchronized passes. In each
+// of them every parameter that needs a gradient gets exactly one, unless find_unused_parameters or static_graph is set.
+// DDP determines which parameters need a gradient when the module is wrapped; to freeze parameters later, set
+// find_unused_parameters.
 //
-// The weight of a torch::nn::Embedding or EmbeddingBag with sparse = true has a bucket to itself, which hooks do not
-// get: the ranks' entries are gathered, summed and divided, and .grad is sparse.
+// The weight of a torch::nn::Embedding or EmbeddingBag with sparse = true has a bucket of its own. Hooks do not get
+// this bucket: DDP gathers the entries of all ranks, sums and divides them, and .grad is sparse.
 //
-// After any error of a synchronized backward pass, in a hook, in the user's code or of a peer, this object is at its
-// end on every rank: each throws, the others a PeerError that quotes the first, and so does every later forward().
-// Gradients are indeterminate then, in memory of their own.
+// After an error in a synchronized backward pass (in a hook, in the user's code or on another rank) this object is at
+// its end on every rank. The rank of the error throws that error; the other ranks throw a PeerError that quotes the
+// error. Every later forward() throws the same again. The values of the gradients are then indeterminate; the gradients
+// lie in memory of their own.
 //
-// Lives at one place (not movable); used from one thread at a time. Destroy it before the process group it uses.
+// The object cannot be moved. One thread at a time may use it. Destroy the object before its process group.
 template <class Module>
 class DistributedDataParallel {
  public:
   using Holder = typename internal::HeldModule<Module>::Holder;
 
+  // Collective, and throws, as DdpCore::DdpCore() says. Shares the ownership of `module`.
   explicit DistributedDataParallel(Holder module, DdpOptions options = {})
       : module_(std::move(module)), core_(internal::base_of(module_), std::move(options)) {}
 
-  // The module's forward(), between what DDP does before and after.
+  // Calls the module's forward() and returns the result. Throws what DdpCore::before_forward() and the module throw.
   template <class... Args>
   decltype(auto) forward(Args&&... args) {
     using Result = decltype(module_->forward(std::forward<Args>(args)...));
@@ -205,15 +233,18 @@ class DistributedDataParallel {
     return forward(std::forward<Args>(args)...);
   }
 
-  // Gradients of forward passes while the returned guard lives only accumulate:
-  //   { auto guard = ddp.no_sync(); loss(ddp(x1)).backward(); }   loss(ddp(x2)).backward();   // averages the sum of
-  //   both
+  // Forward passes are local while the returned guard lives: their gradients only accumulate. The next synchronized
+  // backward pass averages the sum:
+  //   { auto guard = ddp.no_sync(); loss(ddp(x1)).backward(); }
+  //   loss(ddp(x2)).backward();
   NoSync no_sync() { return NoSync(core_); }
 
-  // One hook, before the first synchronized backward pass. Collective in the groups that the hook names. Throws
-  // InvalidArgument.
+  // Registers the hook that reduces the buckets. Collective in the groups that the hook names (HookTraits::groups).
+  // Throws InvalidArgument for a null hook or a null group, when there is a hook already, and after the first
+  // synchronized backward pass has begun; throws UnsupportedError when a group that the hook names cannot be
+  // duplicated.
   void register_comm_hook(std::shared_ptr<CommHook> hook) { core_.register_comm_hook(std::move(hook)); }
-  // The same for a callable (state, bucket) or (bucket) that returns a tensor or a Future; see comm_hook.h.
+  // The same for a callable (state, bucket) or (bucket) that returns a tensor or a Future; see make_comm_hook().
   template <class State, class Callable>
   requires std::is_invocable_v<Callable&, State&, GradBucket&>
   void register_comm_hook(State state, Callable callable, HookTraits traits = {}) {
@@ -225,24 +256,29 @@ class DistributedDataParallel {
     register_comm_hook(make_comm_hook(std::move(callable), std::move(traits)));
   }
 
-  // Another hook, or plain averaging for null, from the next synchronized forward on, whether there was one or not; as
-  // often as wanted, also back to a hook that was there before (which has kept its memory, and goes on counting
-  // iterations as bucket.iteration() does). Buckets and gradients stay where they are.
+  // Uses `hook`, or plain averaging when `hook` is null, from the next synchronized forward on. DDP may have had a hook
+  // before or not. The hook may be replaced any number of times, also by a hook that was used before: such a hook has
+  // kept its state, and bucket.iteration() has gone on counting. Buckets and gradients stay where they are.
   //
-  // All ranks must call it between the same two iterations: a rank that does not, or calls it more often, gets a
-  // MismatchError in its next backward pass, as do all others (over a user's group without fingerprints: whatever the
-  // differing collectives make of it). That forward is collective in the groups that the hook names, but for those that
-  // an earlier hook named. Throws InvalidArgument within a backward pass, also from a hook, and for a null group; the
-  // forward throws UnsupportedError, and ends this object, where a named group cannot be duplicated.
+  // All ranks must make the same calls between the same two iterations. Otherwise the next backward pass throws a
+  // MismatchError on all ranks. (A user's group that does not compare calls finds no mismatch: the result is
+  // undefined.) The next synchronized forward is collective in the groups that the hook names and that no earlier hook
+  // named.
+  //
+  // Throws InvalidArgument within a backward pass, also when a hook calls it, and when the hook names a null group.
+  // When a named group cannot be duplicated, the next forward throws an UnsupportedError, and this object is at its
+  // end.
   void replace_comm_hook(std::shared_ptr<CommHook> hook) { core_.replace_comm_hook(std::move(hook)); }
 
-  // Training with a different number of batches on each rank; see join.h. For several joinables make the Join yourself.
+  // Returns a Join of this object alone, for a different number of batches on each rank (join.h). For several
+  // joinables, construct the Join directly. Collective; this object must outlive the Join.
   [[nodiscard]] Join join(JoinOptions options = {}) { return Join({core_}, options); }
-  // For Join({ddp, ...}).
+  // For Join({ddp, optimizer}).
   operator Joinable&() noexcept { return core_; }
 
-  // torch::save(ddp, ...) and torch::load() see the inner module's names. After a load, into this object or the module,
-  // training goes on from the values that were loaded: load on all ranks, or only on rank 0 before wrapping.
+  // torch::save(ddp, ...) and torch::load(ddp, ...) use the names of the inner module. After a load into this object or
+  // into the module, training goes on from the loaded values. Load on all ranks, or only on rank 0 before the module is
+  // wrapped. Throw as DdpCore::save() and DdpCore::load() do.
   friend torch::serialize::OutputArchive& operator<<(torch::serialize::OutputArchive& archive,
                                                      const DistributedDataParallel& ddp) {
     ddp.core_.save(archive);
@@ -254,6 +290,7 @@ class DistributedDataParallel {
     return archive;
   }
 
+  // As DdpCore::logging_data().
   DdpLoggingData logging_data() const { return core_.logging_data(); }
   const Holder& module() const noexcept { return module_; }
   std::vector<at::Tensor> parameters() const { return core_.module().parameters(); }

@@ -59,7 +59,7 @@ std::string Failure::description() const {
 std::uint64_t Failure::payload_bytes() const {
   MutexLock lock(mutex_);
   std::uint64_t bytes = 0;
-  // Hooks that run between hosts alone count where they run.
+  // Hooks that run between hosts only are counted between hosts.
   for (const auto& group : groups_) bytes += network_payload_bytes(*group);
   return bytes;
 }

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// The end of a DDP object: its first error, and the groups that end with it.
+// The first error of a DDP object, and the groups that the error aborts.
 #pragma once
 
 #include <atomic>
@@ -15,25 +15,27 @@
 
 namespace gradwire::internal {
 
-// The first error that is reported stays, and aborts every group that carries gradients or DDP's own calls, so that the
-// other ranks hear of it. Thread-safe; no call waits for another rank but duplicate().
+// Keeps the first reported error. That error aborts every group that carries gradients or DDP's own calls, so that the
+// other ranks get the error too. Thread-safe. Only duplicate() waits for other ranks.
 class Failure final {
  public:
   explicit Failure(int rank) : rank_(rank) {}
 
-  // Collective: a duplicate of `group`, null where it has none. From now on a failure aborts the duplicate; without one
-  // the group itself, whose sequence would be out of step with the other ranks'.
+  // Returns a duplicate of `group`, or null when `group` cannot be duplicated. Collective. From now on a failure aborts
+  // the duplicate. Without a duplicate a failure aborts `group` itself: the group's sequence of calls would differ from
+  // that of the other ranks.
   std::shared_ptr<ProcessGroup> duplicate(const std::shared_ptr<ProcessGroup>& group) GRADWIRE_EXCLUDES(mutex_);
 
-  // `where`: what failed, for the message that the other ranks get. Does nothing after the first call.
+  // Reports `error`. `where` names the operation that failed, for the message to the other ranks. Does nothing after
+  // the first call.
   void report(std::exception_ptr error, const std::string& where) GRADWIRE_EXCLUDES(mutex_);
   bool happened() const noexcept { return happened_; }
-  // Null before report().
+  // The first error. Null before report().
   std::exception_ptr first() const GRADWIRE_EXCLUDES(mutex_);
   // "kind: message" of the first error; empty while there is none.
   std::string description() const GRADWIRE_EXCLUDES(mutex_);
 
-  // network_payload_bytes() of all these groups together.
+  // The sum of network_payload_bytes() over all these groups.
   std::uint64_t payload_bytes() const GRADWIRE_EXCLUDES(mutex_);
 
  private:

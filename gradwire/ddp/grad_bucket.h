@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// What a communication hook gets: one bucket of gradients, ready on this rank.
+// The argument of a communication hook: one bucket of gradients that is ready on this rank.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,64 +15,70 @@
 
 namespace gradwire {
 
-// Where the gradients of one bucket lie in its buffer. Shared by every GradBucket of that bucket; does not change until
-// the buckets are rebuilt.
+// The layout of one bucket: where its gradients lie in the buffer. All GradBuckets of the bucket share the layout. A
+// layout is immutable; when DDP rebuilds its buckets, the new buckets get new layouts.
 struct BucketLayout {
+  // The place of one gradient.
   struct Slot {
-    std::size_t parameter = 0;  // its number in the order of module.parameters(), among those that need a gradient
-    std::int64_t offset = 0;    // in elements, from the start of the buffer
-    std::int64_t numel = 0;
+    // The parameter's number, in the order of module.parameters(), among the parameters that need a gradient.
+    std::size_t parameter = 0;
+    std::int64_t offset = 0;  // in elements, from the start of the buffer
+    std::int64_t numel = 0;   // in elements
     std::vector<std::int64_t> sizes;
-    std::vector<std::int64_t> strides;  // the parameter's own when it is dense, else row-major
+    std::vector<std::int64_t> strides;  // the parameter's strides when the parameter is dense, else row-major
   };
-  std::size_t index = 0;
-  std::int64_t numel = 0;
+  std::size_t index = 0;   // the bucket's number: see GradBucket::index()
+  std::int64_t numel = 0;  // the number of elements of the buffer
   at::ScalarType dtype = at::kFloat;
   at::Device device = at::kCPU;
   std::vector<Slot> slots;
   std::vector<at::Tensor> parameters;  // in the order of `slots`
-  std::vector<std::string> names;      // their names in the module, e.g. "encoder.weight"
+  std::vector<std::string> names;      // the parameters' names in the module, for example "encoder.weight"
 
-  // A view of `buffer` (1-D, numel elements) for each slot, with the parameter's sizes and strides.
+  // Returns a view into `buffer` (1-D, contiguous, numel elements) for each slot, with the slot's sizes and strides.
   std::vector<at::Tensor> views(const at::Tensor& buffer) const;
 };
 
-// One bucket in one iteration. A hook may read and write buffer() and the views freely until its future completes; not
-// thread-safe, but each call of a hook has a GradBucket of its own. Cheap to copy.
+// One bucket in one iteration. A hook may read and write buffer() and the views until the hook's future completes. A
+// GradBucket is not thread-safe, but each call of a hook has a GradBucket of its own. Copies are cheap and share the
+// buffer.
 class GradBucket {
  public:
-  // `group` is what collectives of this bucket go through; it outlives the bucket.
+  // `group` carries the collectives of this bucket, and must outlive the bucket.
   GradBucket(std::shared_ptr<const BucketLayout> layout, at::Tensor buffer, ProcessGroup& group, int divisor,
              bool is_last, std::uint32_t iteration = 0, bool joined = false);
 
-  // Buckets count from 0 in the order in which they are launched, the same on all ranks.
+  // The bucket's number, from 0, in the order in which buckets are launched. The same on all ranks.
   std::size_t index() const noexcept { return layout_->index; }
-  // Whether it is the last bucket of this iteration that a hook gets. Exactly one is.
+  // True for exactly one bucket of an iteration: the last one that a hook gets.
   bool is_last() const noexcept { return is_last_; }
-  // Counts the synchronized backward passes from 0, the same on all ranks.
+  // The number of synchronized backward passes before this one. The same on all ranks.
   std::uint32_t iteration() const noexcept { return iteration_; }
 
-  // The gradients, flat: 1-D, contiguous, not divided by anything yet. On shm this memory is reduced where it lies.
+  // The gradients as one flat tensor: 1-D, contiguous, not yet divided. On the shm backend the ranks reduce this memory
+  // in place.
   const at::Tensor& buffer() const noexcept { return buffer_; }
-  // Replaces buffer(); 1-D, contiguous, as many elements, on the same device (any dtype). Throws InvalidArgument
-  // otherwise. Changes what the hook sees, not what DDP takes as the result: that is what the hook's future holds.
+  // Replaces buffer(). The new buffer is 1-D and contiguous, has the same number of elements on the same device, and
+  // may have another dtype. Otherwise throws InvalidArgument and changes nothing. DDP takes the result from the hook's
+  // future, not from here.
   void set_buffer(at::Tensor buffer);
 
-  // Views into buffer(), one a parameter, with the parameter's sizes and its strides where it is dense (so
-  // channels_last gradients are channels_last, unlike in PyTorch).
+  // Returns a view into buffer() for each parameter, with the parameter's sizes. The view of a dense parameter has the
+  // parameter's strides, so channels_last gradients are channels_last (unlike in PyTorch).
   std::vector<at::Tensor> gradients() const { return layout_->views(buffer_); }
   // The parameters, in the order of gradients().
   const std::vector<at::Tensor>& parameters() const noexcept { return layout_->parameters; }
-  // Their names in the module. A key for state that survives a rebuild of the buckets.
+  // The parameters' names in the module, in the same order. State under these names survives a rebuild of the buckets.
   const std::vector<std::string>& parameter_names() const noexcept { return layout_->names; }
   const BucketLayout& layout() const noexcept { return *layout_; }
 
-  // The group for this bucket's collectives: a lane's duplicate of DDP's group, or the group itself where it has no
-  // duplicates.
+  // The group for this bucket's collectives: the lane's duplicate of DDP's group, or DDP's group itself when that group
+  // cannot be duplicated.
   ProcessGroup& group() const noexcept { return *group_; }
-  // What sums are to be divided by: the number of ranks that take part; see JoinOptions for those that have joined.
+  // The divisor of sums over the ranks: the number of ranks that take part. In a Join, see
+  // JoinOptions::divide_by_initial_world_size.
   int divisor() const noexcept { return divisor_; }
-  // This rank has no inputs left (join.h) and takes part with zeros.
+  // True on a rank that has no inputs left (join.h) and takes part with zeros.
   bool joined() const noexcept { return joined_; }
 
  private:

@@ -13,14 +13,14 @@
 namespace gradwire::internal {
 namespace {
 
-constexpr std::int64_t kGrain = std::int64_t{1} << 18;  // elements a thread takes at least
+constexpr std::int64_t kGrain = std::int64_t{1} << 18;  // the least number of elements for a thread
 
 bool is_one_run(const at::Tensor& destination, const at::Tensor& source) {
   return destination.device().is_cpu() && source.device().is_cpu() && destination.strides() == source.strides() &&
          destination.scalar_type() == source.scalar_type() && source.is_non_overlapping_and_dense();
 }
 
-// A number, not a tensor, in the eyes of type promotion: as PyTorch multiplies.
+// A tensor that type promotion treats as a number, as in PyTorch's multiplication by a number.
 at::Tensor wrapped_number(double value) {
   at::Tensor number = at::scalar_tensor(value, at::kDouble);
   number.unsafeGetTensorImpl()->set_wrapped_number(true);

@@ -36,7 +36,7 @@ std::string text_of(const Numbers& letters) {
   return text;
 }
 
-// Collective: the texts of all ranks, by rank.
+// Returns the texts of all ranks, by rank. Collective.
 std::vector<std::string> gather_texts(ProcessGroup& group, const std::string& mine) {
   const auto sizes = gather_integers(group, {static_cast<std::int64_t>(mine.size())});
   Numbers letters = letters_of(mine);

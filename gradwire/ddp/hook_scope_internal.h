@@ -1,12 +1,12 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Which DDP object's hook runs on this thread.
+// The DDP object whose hook runs on this thread.
 #pragma once
 
 namespace gradwire::internal {
 
-// While it lives, this thread runs a communication hook of `owner`, which cannot begin anything new then: it waits for
-// the hook. Scopes nest; lives on the stack of its thread.
+// While a HookScope lives, this thread runs a communication hook of `owner`. `owner` waits for the hook, so the hook
+// must not start anything new on `owner`. Scopes nest. A scope lives on the stack of its thread.
 class HookScope final {
  public:
   explicit HookScope(const void* owner) noexcept;

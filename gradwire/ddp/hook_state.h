@@ -1,16 +1,18 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// What hooks remember, on its way into a checkpoint and to another number of ranks.
+// The state of hooks in checkpoints, and for another number of ranks.
 //
-// A run on N ranks saves the shared part once and the local part of each rank:
+// A run on N ranks saves the shared part of the state once, and the local part of each rank:
 //
 //   const HookState state = hook->state_dict();
 //   save_hook_state(shared_part(state), archive);        // on one rank
 //   save_hook_state(local_part(state), own_archive);     // on each rank
 //
-// and goes on, on as many ranks, with join_parts(shared, local of this rank), on another number with
-// join_parts(shared, average_local(locals of all ranks that saved)). To go on with the same bits it also gives the new
-// DDP the old one's bucket_order().
+// A run on the same number of ranks continues with join_parts(shared, local part of this rank). A run on another number
+// of ranks continues with join_parts(shared, average_local(local parts of all ranks that saved)). To continue with the
+// same bits, the run also passes the saved bucket_order() to DdpCore::set_bucket_order().
+//
+// All functions here are thread-safe for different arguments, and change none of their inputs.
 #pragma once
 
 #include <torch/serialize/archive.h>
@@ -21,26 +23,28 @@
 
 namespace gradwire {
 
-// Writes `state` into an archive of its own (nest it with OutputArchive::write, or save_to() a file or a stream).
-// Values: tensors, numbers, booleans, strings, and lists of those. Throws c10::Error where the archive does.
+// Writes `state` into `archive`, which holds nothing else. Nest the archive in another one with OutputArchive::write(),
+// or write it with save_to(). The values of `state` are tensors, numbers, booleans, strings, and lists of these. Throws
+// the c10::Error of the archive.
 void save_hook_state(const HookState& state, torch::serialize::OutputArchive& archive);
 
-// What save_hook_state() wrote, bit for bit; tensors on the CPU. Throws InvalidArgument for an archive that
-// save_hook_state() did not write.
+// Returns the state that save_hook_state() wrote, bit for bit, with tensors on the CPU. Throws InvalidArgument when
+// save_hook_state() did not write the archive.
 HookState load_hook_state(torch::serialize::InputArchive& archive);
 
-// The entries that are the same on all ranks, and those that are this rank's own (their keys begin with "local/").
+// shared_part() returns the entries that are the same on all ranks. local_part() returns this rank's own entries: their
+// keys begin with "local/". The tensors are shared with `state`.
 HookState shared_part(const HookState& state);
 HookState local_part(const HookState& state);
 
-// Both parts in one again. Throws InvalidArgument when they have a key in common.
+// Returns the state that consists of both parts. Throws InvalidArgument when the parts have a key in common.
 HookState join_parts(HookState shared, const HookState& local);
 
-// What every rank of a new world takes as its local part, of any size, made of the local parts of all ranks of the old
-// one: the mean by key, a missing tensor counting as zeros. What all ranks together owe their gradients' mean is then
-// what it was (a hook's memory is a sum of what it has not delivered, divided by the number of ranks when it is).
-// Throws InvalidArgument for no parts, for values that are no tensors of a floating-point type, and for tensors of one
-// key with different sizes or types.
+// Returns the local part for every rank of a run with another world size: for each key the mean over `parts`, the local
+// parts of all ranks that saved. A tensor that a part lacks counts as zeros. With the mean, the ranks together still
+// owe the same average gradient: a hook divides an undelivered gradient by the number of ranks when it delivers the
+// gradient. Throws InvalidArgument when `parts` is empty, when a value is not a floating-point tensor, and when the
+// tensors of one key differ in sizes or dtypes.
 HookState average_local(const std::vector<HookState>& parts);
 
 }  // namespace gradwire

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// The state of one iteration: which gradients are there, and which bucket is the next.
+// The state of one iteration: the gradients that are ready, and the next bucket to launch.
 #pragma once
 
 #include <chrono>
@@ -14,44 +14,45 @@
 
 namespace gradwire::internal {
 
-// reset() -> expect() -> begin_pass() -> take() a parameter, next_complete_bucket() a bucket -> end(). Not thread-safe:
-// the Reducer's lock guards it.
+// The order of calls: reset() -> expect() -> begin_pass() -> take() for each parameter and next_complete_bucket() for
+// each bucket -> end(). Not thread-safe: the Reducer's lock guards the object.
 class Iteration final {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // Nothing has come yet, of any gradient in `plan`. The number stays.
+  // Begins an iteration with the buckets of `plan`, in which no gradient is ready. Does not change the number.
   void reset(const BucketPlan& plan);
-  // The iteration has ended; the next number.
+  // Ends the iteration: counts its number up.
   void end() { ++number_; }
-  // Counts the iterations that have ended.
+  // The number of iterations that have ended.
   std::uint32_t number() const noexcept { return number_; }
 
-  // A backward pass that is to be synchronized comes, or has begun.
+  // A synchronized backward pass follows, or has begun.
   void expect() { expected_ = true; }
   bool expected() const noexcept { return expected_; }
-  // Another rank's: this one has joined, and takes part with zeros.
+  // The same for a pass of other ranks: this rank has joined, and takes part with zeros.
   void expect_as_joined();
   bool joined() const noexcept { return joined_; }
-  // True the first time.
+  // Returns true at the first call in an iteration.
   bool begin_pass();
-  // True when `pass` is not the one that the last call named.
+  // Returns true when `pass` differs from the pass of the last call.
   bool enter_pass(int pass);
 
-  // The gradient of `parameter`, which is in `bucket`, is there. False when it was already.
+  // The gradient of `parameter`, in `bucket`, is ready. Returns false when the gradient was ready already.
   bool take(std::size_t parameter, std::size_t bucket);
-  // The next bucket in order, if all its gradients are there; each once.
+  // Returns the next bucket in the order of launch, if all its gradients are ready. Returns each bucket once.
   std::optional<std::size_t> next_complete_bucket();
   bool all_launched() const noexcept { return next_bucket_ == pending_.size(); }
   bool any_launched() const noexcept { return next_bucket_ > 0; }
-  // Some gradients are there, and the iteration has not ended.
+  // Whether some gradients are ready, but the iteration has not ended.
   bool under_way() const;
+  // The parameters whose gradients are not ready.
   std::vector<std::size_t> missing() const;
   // The parameters in the order in which take() was called.
   const std::vector<std::size_t>& order() const noexcept { return order_; }
 
   void mark_forward() { forward_ = Clock::now(); }
-  // What took how long; `end`: of the last reduction, not given where nothing was communicated.
+  // The times of this iteration. `end`: the end of the last reduction; not given when nothing was communicated.
   DdpTimes times(const std::optional<Clock::time_point>& end) const;
   Clock::time_point first_launch() const noexcept { return first_launch_; }
 
@@ -62,7 +63,7 @@ class Iteration final {
   bool joined_ = false;
   int pass_ = -1;
   std::size_t next_bucket_ = 0;
-  std::vector<std::size_t> pending_;  // gradients that each bucket still waits for
+  std::vector<std::size_t> pending_;  // by bucket: the number of gradients that are not ready
   std::vector<bool> ready_;           // by parameter
   std::vector<std::size_t> order_;
   Clock::time_point forward_, backward_, first_launch_, last_gradient_;

@@ -13,7 +13,7 @@
 namespace gradwire {
 namespace {
 
-// So many iterations behind the others a rank is told so, in the log.
+// A rank that joined this many iterations ago writes a warning into the log.
 constexpr std::uint64_t kLongWait = 1000;
 
 }  // namespace

@@ -1,15 +1,16 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Training on uneven inputs: ranks that have run out of them go on taking part in the others' collectives.
+// Training on uneven inputs: a rank that has no more inputs still takes part in the collectives of the other ranks.
 //
 //   {
 //     gradwire::Join join({ddp, optimizer});            // on every rank
 //     for (auto& [x, target] : loader) { ... }          // a different number of batches on each rank
-//     join.finish();                                    // until all ranks are here
+//     join.finish();                                    // returns when all ranks have joined
 //   }
 //
-// A rank joins when it calls finish(), or leaves the scope. From then on it runs the main hooks of all joinables once
-// for every iteration of the ranks that have not joined, and, when all have, the post hooks.
+// A rank joins when it calls finish() or leaves the scope. A rank that has not joined is active. A rank that has joined
+// runs the main hooks of all joinables once for every iteration of the active ranks. When all ranks have joined, every
+// rank runs the post hooks.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -26,51 +27,54 @@ namespace gradwire {
 
 class Join;
 
-// Must be the same on all ranks.
+// The options must be the same on all ranks.
 struct JoinOptions {
-  // False: the context does nothing, for inputs known to be even.
+  // False: the Join does nothing. For inputs that are known to be even.
   bool enable = true;
-  // Every rank throws EarlyTermination as soon as one has joined. For models with collectives of their own in forward.
+  // True: every rank throws EarlyTermination as soon as one rank has joined. For models whose forward() makes
+  // collectives of its own.
   bool throw_on_early_termination = false;
-  // What DistributedDataParallel divides sums by: true, the size of the group, so that each sample weighs the same
-  // throughout; false, the number of ranks that have not joined.
+  // The divisor of DistributedDataParallel's sums. True: the size of the group, so every sample has the same weight in
+  // all iterations. False: the number of active ranks.
   bool divide_by_initial_world_size = true;
 };
 
-// One iteration: who takes part with data. The same on all ranks.
+// One iteration. The same on all ranks.
 struct JoinRound {
-  std::uint64_t number = 0;          // counts iterations of this context from 1
-  int active = 0;                    // how many ranks have not joined
-  int highest_active = -1;           // the highest of them: where state that ranks copy from one another comes from
+  std::uint64_t number = 0;          // the number of the iteration in this Join, from 1
+  int active = 0;                    // the number of active ranks
+  int highest_active = -1;           // the highest active rank: the other ranks copy state, such as buffers, from it
   std::vector<bool> is_active = {};  // by rank
 };
 
-// How it ended: the same on all ranks but for the first.
+// The end of a Join. `last_joiner` is the same on all ranks.
 struct JoinEnd {
-  bool is_last_joiner = false;  // this rank was active in the last iteration (there may be several such ranks)
-  int last_joiner = -1;         // the highest of them: whose model has seen every iteration
+  bool is_last_joiner = false;  // true: this rank was active in the last iteration (several ranks may be)
+  int last_joiner = -1;         // the highest rank that was active in the last iteration: its model saw all iterations
 };
 
-// What one joinable does on a rank that has joined.
+// The part of one joinable on a rank that has joined. The thread that calls Join::finish() makes all calls.
 class JoinHook {
  public:
   virtual ~JoinHook() = default;
-  // Makes the collectives that the active ranks make in one iteration, in the same order. Default: nothing.
+  // Makes the collectives that the active ranks make in one iteration, in the same order. An exception ends the Join;
+  // see Join. The default does nothing.
   virtual void main_hook(const JoinRound& round);
-  // Once, on every rank, after all have joined. Default: nothing.
+  // Called once on every rank, after all ranks have joined. The default does nothing.
   virtual void post_hook(const JoinEnd& end);
 };
 
-// What can take part in a Join: DistributedDataParallel, a sharded optimizer, a class of yours. Before the collectives
-// of an iteration it calls Join::notify(*this). Not thread-safe.
+// A participant of a Join: DistributedDataParallel, a sharded optimizer, or a class of the user's own. A joinable calls
+// Join::notify(*this) before the collectives of each iteration. Not thread-safe.
 class Joinable {
  public:
   virtual ~Joinable() = default;
-  // Called when a Join is made, on all ranks; may be collective. The hook is destroyed at the end of that Join.
+  // Returns the hook for one Join. The constructor of the Join calls this method on all ranks, so the method may be
+  // collective. The Join owns the hook.
   virtual std::unique_ptr<JoinHook> join_hook(const JoinOptions& options) = 0;
-  // The device of the tensors that Join's own collectives use, and their group: the same group for all joinables of
-  // one Join.
+  // The device of the tensors in Join's own collectives. Join asks the first joinable.
   virtual c10::Device join_device() const = 0;
+  // The group of Join's collectives. All joinables of one Join return the same group.
   virtual std::shared_ptr<ProcessGroup> join_process_group() const = 0;
 
  private:
@@ -78,37 +82,40 @@ class Joinable {
   Join* join_ = nullptr;
 };
 
-// A rank ran out of inputs and JoinOptions::throw_on_early_termination is set. Groups and joinables stay usable.
+// A rank has no more inputs, and JoinOptions::throw_on_early_termination is set. Groups and joinables stay usable.
 class EarlyTermination final : public Error {
  public:
   using Error::Error;
 };
 
-// The context. Collective when it is made, in the joinables' group: Join uses a duplicate of it, or the group itself
-// where it has none. The joinables outlive it, and each is in one Join at a time.
+// The scope of one training on uneven inputs. The joinables must outlive the Join, and each joinable is in one Join at
+// a time. The Join uses a duplicate of the joinables' group, or the group itself when it cannot be duplicated.
 //
-// In each iteration the first joinable goes first, and each is done with its collectives before the next begins: one
-// backward pass for each forward pass of DDP, say, and the optimizer's step after it. Iterations without a backward
-// pass, or within no_sync(), count too.
+// In each iteration the joinables make their collectives in the order in which the Join got them. Each joinable ends
+// its collectives before the next one begins: for example, DDP runs one backward pass for each forward pass, and the
+// optimizer's step follows. A forward without a backward pass, or within no_sync(), is an iteration too.
 //
-// A rank that leaves with an exception tells the others, which get a PeerError that quotes it where the group can be
-// duplicated. Not thread-safe.
+// When a rank leaves the Join with an exception, the other ranks get a PeerError that names the rank, and that quotes
+// an exception of finish(). This holds if the group can be duplicated. Not thread-safe.
 class Join {
  public:
-  // Throws InvalidArgument for no joinables, different groups, a joinable that is in another Join.
+  // Collective in the joinables' group. Throws InvalidArgument when there are no joinables, when the groups of the
+  // joinables differ, and when a joinable is in another Join; throws what join_hook() and the group throw.
   explicit Join(std::vector<std::reference_wrapper<Joinable>> joinables, JoinOptions options = {});
-  // Calls finish() unless it was called, or an exception is passing. Throws what it throws.
+  // Calls finish(), and throws what finish() throws, unless the scope is left by an exception.
   ~Join() noexcept(false);
   Join(const Join&) = delete;
   Join& operator=(const Join&) = delete;
 
-  // Joins: runs main hooks until all ranks have joined, then post hooks. Throws EarlyTermination, and what hooks and
-  // collectives throw. A second call does nothing.
+  // Joins: runs the main hooks until all ranks have joined, then the post hooks. Throws EarlyTermination, and what the
+  // hooks and the collectives throw. The Join has then ended. A second call does nothing.
   void finish();
 
-  // For joinables: says that this rank takes part in an iteration with data. The first joinable's call is collective;
-  // those of the others look at what it brought. Null outside a Join, or in one that is not enabled. Throws
-  // EarlyTermination; InvalidArgument when the first joinable was not heard of in this Join yet.
+  // Tells the Join of `joinable` that this rank takes part in an iteration with data, and returns the iteration. The
+  // call of the first joinable is collective; the calls of the others return the same iteration. The result is valid
+  // until the next iteration. Returns null when `joinable` is in no Join, or the Join is not enabled. Throws
+  // EarlyTermination, what the collective throws, and InvalidArgument when the first joinable of this Join has not
+  // called notify() yet.
   static const JoinRound* notify(Joinable& joinable);
 
  private:
@@ -121,7 +128,7 @@ class Join {
   const JoinOptions options_;
   const int exceptions_before_;
   std::shared_ptr<ProcessGroup> group_;
-  bool own_group_ = false;  // a duplicate: nobody else's calls are on it
+  bool own_group_ = false;  // group_ is a duplicate, for this Join alone
   c10::Device device_ = c10::kCPU;
   std::vector<std::unique_ptr<JoinHook>> hooks_;
   JoinRound round_;

@@ -14,11 +14,11 @@
 namespace gradwire::internal {
 namespace {
 
-// A thread that may be interrupted looks up that often.
+// How often a waiting thread checks whether it is interrupted.
 constexpr Milliseconds kLook{50};
 
-// at::set_num_threads() would change the whole process. The OpenMP and MKL settings that belong to one thread are
-// reached by name, because libtorch brings its own copies of those libraries.
+// at::set_num_threads() would change the whole process. OpenMP and MKL have settings for one thread. Their functions
+// are looked up by name, because libtorch brings its own copies of these libraries.
 void use_one_compute_thread() {
   at::init_num_threads();
   at::internal::lazy_init_num_threads();

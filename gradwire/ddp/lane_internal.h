@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// The threads on which DDP runs hooks.
+// Lanes: the threads on which DDP runs hooks.
 #pragma once
 
 #include <cstddef>
@@ -17,13 +17,13 @@
 
 namespace gradwire::internal {
 
-// Counts what is under way; wait() returns when all of it has ended. Thread-safe.
+// Counts jobs under way. wait() returns when all jobs have ended. Thread-safe.
 class PendingCount {
  public:
   void add() GRADWIRE_EXCLUDES(mutex_);
   void done() GRADWIRE_EXCLUDES(mutex_);
   void wait() GRADWIRE_EXCLUDES(mutex_);
-  // The same; throws AbortedError where the calling thread is interrupted (gradwire/base/interrupt.h).
+  // The same, but throws AbortedError when the calling thread is interrupted (gradwire/base/interrupt.h).
   void wait_unless_interrupted() GRADWIRE_EXCLUDES(mutex_);
 
  private:
@@ -32,27 +32,27 @@ class PendingCount {
   std::size_t count_ GRADWIRE_GUARDED_BY(mutex_) = 0;
 };
 
-// A thread that runs jobs one after another, and the duplicates of groups that belong to it. Its BLAS and its parallel
-// loops use one thread.
+// A thread that runs jobs one after another, with its own duplicates of groups. BLAS and parallel loops use one thread
+// there.
 class Lane {
  public:
-  // routes[0] is DDP's own group and its duplicate for this lane.
+  // routes[0] holds DDP's own group and the duplicate of this lane.
   Lane(int number, std::vector<LaneScope::Route> routes);
-  // Runs what was submitted, then joins. Does nothing in a forked child.
+  // Runs all submitted jobs, then joins the thread. Does nothing in a forked child.
   ~Lane();
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;
 
-  // Runs `job`, which must not throw, after those before it, and tells `pending` when it has run and nothing that it
-  // held is left: a waiter may then end what the job's closure needs to be let go of (the interpreter whose lock a
-  // captured ThreadLocalState wants). `pending` outlives the lane.
+  // Runs `job` after all earlier jobs. `job` must not throw. Calls pending.done() after the job has run and its closure
+  // has been destroyed: a waiter may then end an object that the destruction needs (the interpreter, whose lock a
+  // captured ThreadLocalState takes). `pending` must outlive the lane.
   void submit(std::function<void()> job, PendingCount& pending);
 
-  // May change only while no job is under way.
+  // Call set_routes() only while no job is under way.
   void set_routes(std::vector<LaneScope::Route> routes) { routes_ = std::move(routes); }
   const std::vector<LaneScope::Route>& routes() const noexcept { return routes_; }
   ProcessGroup& group() const noexcept { return *routes_.front().duplicate; }
-  // Where jobs put their work on a device; for them alone.
+  // The stream for the jobs' work on `device`. Only the jobs of this lane use the stream.
   c10::Stream stream(const at::Device& device) { return streams_.on(device); }
 
  private:
@@ -71,8 +71,8 @@ class Lane {
   std::vector<LaneScope::Route> routes_;
   OwnStreams streams_;
   OwnerProcess owner_;
-  // Shared with the thread, so that in a forked child, where the thread is not, the condition variable it sleeps on is
-  // never destroyed.
+  // Shared with the thread. A forked child has no such thread, so there the queue, with the condition variable on which
+  // the thread sleeps, is never destroyed.
   std::shared_ptr<Queue> queue_;
   Thread thread_;
 };

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// What a DistributedDataParallel knows of itself: PyTorch's _get_ddp_logging_data(), typed.
+// The logging data of a DistributedDataParallel: PyTorch's _get_ddp_logging_data() with types.
 #pragma once
 
 #include <chrono>
@@ -12,62 +12,64 @@
 
 namespace gradwire {
 
-// Of one synchronized iteration, or the mean over all.
+// The times of one synchronized iteration, or their means over all synchronized iterations.
 struct DdpTimes {
-  // From the beginning of forward() to that of the backward pass, the user's loss included.
+  // From the beginning of forward() to the beginning of the backward pass. Includes the computation of the loss.
   std::chrono::nanoseconds forward_compute{0};
   // From the beginning of the backward pass to its last gradient.
   std::chrono::nanoseconds backward_compute{0};
   // From the launch of the first bucket to the end of the last one's reduction.
   std::chrono::nanoseconds backward_comm{0};
-  // The part of backward_comm before the last gradient: what is hidden behind the backward pass.
+  // The part of backward_comm before the last gradient: communication that is hidden behind the backward pass.
   std::chrono::nanoseconds backward_compute_comm_overlap{0};
 };
 
+// A snapshot; see DdpCore::logging_data().
 struct DdpLoggingData {
   int rank = 0;
   int world_size = 0;
   std::string backend_name;
-  std::string module_name;  // the class of the module
-  std::string comm_hook;    // empty: plain averaging
-  int lanes = 0;
+  std::string module_name;  // the name of the module's class
+  std::string comm_hook;    // the name of the hook; empty: plain averaging without a hook
+  int lanes = 0;            // the number of lanes that run the hook; 0: the thread of the backward pass runs it
 
-  // What was asked for.
+  // The options.
   bool broadcast_buffers = false;
   bool gradient_as_bucket_view = false;
   bool find_unused_parameters = false;
   bool static_graph = false;
   bool mixed_precision = false;
-  bool join_uneven_inputs = false;              // whether it ever was in a Join
-  std::vector<std::size_t> bucket_cap_bytes;    // of the first bucket, of the later ones
+  bool join_uneven_inputs = false;              // true: the object has been in a Join
+  std::vector<std::size_t> bucket_cap_bytes;    // the cap of the first bucket, and of all later ones
   std::vector<std::string> ignored_parameters;  // parameters_and_buffers_to_ignore
 
   // The gradients.
   std::size_t num_parameter_tensors = 0;
   std::size_t total_parameter_size_bytes = 0;
-  std::vector<std::string> dtypes;  // of the parameters that are trained, each once
-  // Bytes of each bucket in the order of launch (of a sparse gradient: of its parameter), before and after the rebuild;
-  // the second is empty until then.
+  std::vector<std::string> dtypes;  // the dtypes of the trained parameters, each once
+  // The bytes of each bucket, in the order of launch. The bucket of a sparse gradient counts the bytes of the
+  // parameter. `bucket_sizes` holds the sizes before the rebuild of the buckets, `rebuilt_bucket_sizes` the sizes after
+  // it (empty before the rebuild).
   std::vector<std::size_t> bucket_sizes;
   std::vector<std::size_t> rebuilt_bucket_sizes;
   bool has_rebuilt_buckets = false;
-  std::vector<std::vector<std::string>> bucket_parameters;  // their names, bucket by bucket, now
+  std::vector<std::vector<std::string>> bucket_parameters;  // the names of the parameters in each present bucket
   std::vector<std::string> bucket_order;                    // DdpCore::bucket_order()
-  // Of the last synchronized iteration: names in the order in which this rank's gradients became ready, and those that
-  // brought none.
+  // The last synchronized iteration on this rank: the names of the parameters in the order in which their gradients
+  // became ready, and the names of the parameters that got no gradient.
   std::vector<std::string> prev_iteration_grad_ready_order;
   std::vector<std::string> unused_parameters;
   std::size_t unused_parameter_size_bytes = 0;
 
   // The iterations.
-  std::uint32_t num_iterations = 0;  // synchronized ones
+  std::uint32_t num_iterations = 0;  // the number of synchronized iterations
   std::uint64_t payload_bytes = 0;   // DdpCore::payload_bytes()
   DdpTimes last;
   DdpTimes average;
-  std::string error;  // why this object is at its end; empty while it is not
+  std::string error;  // the error that ended the DDP object; empty: no error
 
-  // The same, flat: PyTorch's names where it has the thing; lists joined by ", ", times in nanoseconds, truth as 0
-  // or 1.
+  // Returns the same data as a flat map, under PyTorch's names where PyTorch has the entry. Lists are joined by ", ",
+  // times are in nanoseconds, and truth values are 0 or 1.
   std::map<std::string, std::string> as_map() const;
 };
 

@@ -15,7 +15,7 @@
 
 namespace gradwire::internal {
 
-// What the graphs of one forward pass hold together; destroyed with the last of them.
+// An object that all graphs of one forward pass share. It is destroyed with the last of these graphs.
 class LowPrecision::Graph final {
  public:
   Graph(std::weak_ptr<LowPrecision> of, std::uint64_t lowering) : of_(std::move(of)), lowering_(lowering) {}
@@ -84,7 +84,7 @@ void LowPrecision::restore_after(const std::vector<at::Tensor>& outputs) {
     ++graphs_;
     lowering = lowering_;
   }
-  // Nobody tells when the graph of outputs that are out of sight goes.
+  // The destruction of the graph of unknown outputs cannot be noticed.
   if (outputs.empty()) return;
   const auto graph = std::make_shared<Graph>(weak_from_this(), lowering);
   for (const at::Tensor& output : outputs) {
@@ -129,7 +129,7 @@ void LowPrecision::restore_at_end() {
 
 void LowPrecision::restore() {
   const c10::NoGradGuard no_grad;
-  std::vector<at::Tensor> gone;  // goes after the lock: what these hold may come back here at its end
+  std::vector<at::Tensor> gone;  // destroyed after the lock is released: the destruction may call this object again
   bool lost = false;
   {
     MutexLock lock(mutex_);

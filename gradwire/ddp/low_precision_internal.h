@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Parameters that have a lower precision while a forward and a backward pass compute.
+// Mixed precision: parameters have a lower precision during a forward and a backward pass.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,39 +14,41 @@
 
 namespace gradwire::internal {
 
-// Autograd makes a parameter a new gradient accumulator whenever its type changes, so hooks on those are to be set
-// after lower(). Thread-safe, but the caller sees to it that no pass computes with the parameters while they change,
-// except the one whose end calls restore().
+// Autograd gives a parameter a new gradient accumulator whenever the parameter's dtype changes. So the caller sets
+// hooks on accumulators after lower(). Thread-safe, but the caller makes sure that no pass computes with the parameters
+// while they change, except the pass whose end calls restore().
 class LowPrecision final : public std::enable_shared_from_this<LowPrecision> {
  public:
-  // Of `parameters`, those of a real floating-point type take part.
+  // Lowers those of `parameters` that have a real floating-point dtype. `dtype`: the lower precision.
   LowPrecision(const std::vector<at::Tensor>& parameters, at::ScalarType dtype);
 
-  // The parameters become copies in the lower precision; does nothing where they are. True when they changed. Throws
-  // as restore() does.
+  // Turns the parameters into copies of the lower precision. Returns whether they changed; does nothing when they
+  // already are lowered. Throws as restore() does.
   bool lower() GRADWIRE_EXCLUDES(mutex_);
-  // The parameters are what they were, and gradients get their type. Does nothing where they are. A parameter whose
-  // tensor somebody has replaced meanwhile (torch::load() does) keeps what it was given, if that has its own type.
-  // Throws InvalidArgument, after it has done so, when somebody has changed a copy: an optimizer in a hook, or before
-  // the backward pass.
+  // Gives the parameters their own values and dtype back, and casts the gradients to that dtype. Does nothing when the
+  // parameters are not lowered. A parameter whose tensor was replaced meanwhile (as torch::load() does) keeps the new
+  // tensor, if that tensor has the parameter's own dtype. After all that, throws InvalidArgument when the program has
+  // changed a copy: with an optimizer in a hook, or with a step before the backward pass.
   void restore() GRADWIRE_EXCLUDES(mutex_);
   bool is_lowered() const GRADWIRE_EXCLUDES(mutex_);
 
-  // After a forward pass: restore() at the end of the backward pass through one of `outputs`, however that pass ends,
-  // and when none of their graphs is left, so that no backward pass can come. Outputs of which none has a graph: now.
-  // No outputs: the caller knows no more of them than that; the next backward pass restores.
+  // Called after a forward pass. Calls restore() at the end of the backward pass through one of `outputs`, also when
+  // that pass ends with an exception. Calls restore() also when the graphs of all `outputs` are destroyed, because no
+  // backward pass can follow then. When no output has a graph, calls restore() now. When `outputs` is empty, the
+  // outputs are unknown: the next backward pass restores.
   void restore_after(const std::vector<at::Tensor>& outputs) GRADWIRE_EXCLUDES(mutex_);
-  // After a forward pass that ended with an exception: now, unless outputs of an earlier one may be used yet.
+  // Called after a forward pass that ended with an exception. Calls restore() now, unless a backward pass through the
+  // outputs of an earlier forward may still follow.
   void abandon_forward() noexcept GRADWIRE_EXCLUDES(mutex_);
-  // In a backward pass: restore() at its end, once.
+  // Called in a backward pass: calls restore() once, at the end of the pass.
   void restore_at_end() GRADWIRE_EXCLUDES(mutex_);
 
  private:
   class Graph;
   struct Entry {
     at::Tensor parameter;
-    at::Tensor full;  // while it is lowered: the memory of the parameter
-    at::Tensor low;   // while it is lowered: the copy's memory
+    at::Tensor full;  // while the parameter is lowered: its own memory
+    at::Tensor low;   // while the parameter is lowered: the memory of the copy
     std::uint32_t version = 0;
 
     bool was_replaced() const { return !parameter.is_alias_of(low); }
@@ -59,9 +61,9 @@ class LowPrecision final : public std::enable_shared_from_this<LowPrecision> {
   mutable Mutex mutex_;
   std::vector<Entry> entries_ GRADWIRE_GUARDED_BY(mutex_);
   bool lowered_ GRADWIRE_GUARDED_BY(mutex_) = false;
-  bool restoring_ GRADWIRE_GUARDED_BY(mutex_) = false;      // at the end of the pass that runs
-  std::uint64_t lowering_ GRADWIRE_GUARDED_BY(mutex_) = 0;  // counts calls of lower() that did something
-  std::size_t graphs_ GRADWIRE_GUARDED_BY(mutex_) = 0;      // of forward passes since then that are left
+  bool restoring_ GRADWIRE_GUARDED_BY(mutex_) = false;      // true: the running pass restores at its end
+  std::uint64_t lowering_ GRADWIRE_GUARDED_BY(mutex_) = 0;  // the number of calls of lower() that changed something
+  std::size_t graphs_ GRADWIRE_GUARDED_BY(mutex_) = 0;      // the graphs of forward passes since then that exist
 };
 
 }  // namespace gradwire::internal

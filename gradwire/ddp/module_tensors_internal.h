@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// The tensors of a module, and whether others have taken their place.
+// The tensors of a module, and the check whether they were replaced.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -14,13 +14,14 @@ namespace gradwire::internal {
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
-// Each tensor once, under its first name: a shared one has several. Without those that any of `ignored` names.
+// Returns each tensor once, under its first name: a shared tensor has several names. Leaves out the tensors that have a
+// name in `ignored`.
 std::vector<NamedTensor> without_repeats(const NamedTensors& tensors, const std::vector<std::string>& ignored);
 
 NamedTensors named_parameters(const torch::nn::Module& module);
 NamedTensors named_buffers(const torch::nn::Module& module);
 
-// Which tensors a module has, in the order of its tree. Costs little: no names are made.
+// The identities of a module's tensors, in the order of the module's tree. Cheap: no names are made.
 class TensorIdentities final {
  public:
   static TensorIdentities of_parameters(const torch::nn::Module& module);

@@ -1,16 +1,16 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Finds the tensors in what a module's forward() takes and returns, whatever its type.
+// Finds the tensors in the arguments and in the result of a module's forward(), whatever their types.
 //
-// Looked into: at::Tensor; std::optional, pair, tuple, array, vector, list, deque, map, unordered_map (values),
-// shared_ptr and unique_ptr of such, nested at will. A type of your own takes part through a function that
-// argument-dependent lookup finds next to it:
+// DDP finds tensors in these types, nested at will: at::Tensor; std::optional, pair, tuple, array, vector, list, deque,
+// map and unordered_map (in the values), shared_ptr and unique_ptr. For a type of your own, write a function
+// visit_tensors() that argument-dependent lookup finds:
 //
 //   struct Detections { at::Tensor boxes; std::vector<at::Tensor> masks; int count; };
 //   template <class Visit> void visit_tensors(Detections& d, Visit&& visit) { visit(d.boxes); visit(d.masks); }
 //
-// `visit` takes anything that can be looked into. What is none of these (an int, a string) holds no tensors as far as
-// DDP can see; that is no error.
+// `visit` takes a value of any of the types above. DDP finds no tensors in other types (an int, a string, a class
+// without visit_tensors()); that is no error.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -63,7 +63,7 @@ struct IsHolder<std::shared_ptr<T>> : std::bool_constant<!std::is_void_v<T>> {};
 template <class T, class D>
 struct IsHolder<std::unique_ptr<T, D>> : std::true_type {};
 
-// Calls action(at::Tensor&) for every tensor in a value.
+// Calls action(at::Tensor&) for every tensor in a value. `action` must outlive the visitor.
 template <class Action>
 class TensorVisitor {
  public:
@@ -73,7 +73,7 @@ class TensorVisitor {
   void operator()(T& value) const {
     using Plain = std::remove_const_t<T>;
     if constexpr (std::is_const_v<T>) {
-      // Visitors of users' types take their value by reference; DDP changes nothing it reached through a const one.
+      // visit_tensors() takes its value by a reference that is not const. DDP changes no value that it got as const.
       (*this)(const_cast<Plain&>(value));
     } else if constexpr (std::is_base_of_v<at::Tensor, Plain>) {
       action_(static_cast<at::Tensor&>(value));
@@ -95,8 +95,8 @@ class TensorVisitor {
   const Action& action_;
 };
 
-// How an argument of forward() is kept while its tensors move to another device: copied when it holds some by value,
-// else as it came.
+// The type that holds an argument of forward() while its tensors move to another device or dtype: a copy when the
+// argument holds tensors by value and can be copied, else the argument itself.
 template <class T>
 inline constexpr bool kHoldsTensors = std::is_base_of_v<at::Tensor, T> || IsSequence<T>::value || IsMapping<T>::value ||
                                       IsTuple<T>::value ||
@@ -116,7 +116,7 @@ void visit_moved(T& argument, const Visit& visit) {
   if constexpr (kIsMoved<T>) visit(argument);
 }
 
-// Every tensor in `value`, in order.
+// Returns every tensor in `value`, in the order in which `value` holds the tensors.
 template <class T>
 std::vector<at::Tensor> tensors_in(const T& value) {
   std::vector<at::Tensor> found;

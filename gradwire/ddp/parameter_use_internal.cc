@@ -44,7 +44,7 @@ bool ParameterUse::complete(std::size_t parameter) {
 std::vector<std::size_t> ParameterUse::order_of_completion() const {
   std::vector<std::size_t> order(last_firing_.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  // Zero, which is no firing, becomes the largest.
+  // Zero means that no gradient came: the subtraction turns it into the largest number.
   std::stable_sort(order.begin(), order.end(),
                    [&](std::size_t a, std::size_t b) { return last_firing_[a] - 1 < last_firing_[b] - 1; });
   return order;

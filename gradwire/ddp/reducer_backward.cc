@@ -13,11 +13,11 @@
 
 namespace gradwire::internal {
 
-// A pass comes through an output of forward().
+// Autograd calls this when a pass goes through an output of forward().
 void Reducer::on_output() {
   MutexLock lock(mutex_);
   if (failure_.happened()) return;
-  // torch::autograd::grad() of an input, say, is no pass that brings gradients.
+  // A pass for chosen tensors, such as torch::autograd::grad() of an input, may bring no gradients of parameters.
   if (current_pass_is_for_chosen_inputs()) {
     bool any = false;
     for (std::size_t i = 0; i < store_.parameter_count(); ++i) any = any || pass_reaches(i);
@@ -32,7 +32,7 @@ bool Reducer::pass_reaches(std::size_t parameter) const {
   return current_pass_reaches(hooks_on_parameters_[parameter].node());
 }
 
-// What is known of the graph before the first gradient comes; `parameter`: whose gradient has come already.
+// Finds the absent parameters at the beginning of a pass. `parameter`: the parameter whose gradient has come already.
 void Reducer::begin_pass(std::optional<std::size_t> parameter) {
   if (!iteration_.begin_pass()) return;
   reducing_ = true;
@@ -63,7 +63,7 @@ void Reducer::on_gradient(std::size_t parameter) {
   if (options_.on_pass && std::exchange(mixed_pass_, current_backward_pass()) != current_backward_pass())
     options_.on_pass();
   if (!iteration_.expected()) return;
-  // Most failures of other ranks reach this one's lanes while backward still runs: no use in going on.
+  // Most failures of other ranks reach this rank's lanes while backward still runs: stop the pass then.
   if (failure_.happened()) throw_failure();
   watch_pass();
   begin_pass(parameter);
@@ -93,7 +93,7 @@ void Reducer::take_absent(std::size_t parameter) {
   take_gradient(parameter);
 }
 
-// The first pass over a fixed graph has ended: now it is known which gradients there are.
+// The first pass over a fixed graph has ended: the gradients of the graph are now known.
 void Reducer::end_of_learning() {
   MutexLock lock(mutex_);
   if (!iteration_.expected() || failure_.happened()) return;
@@ -108,7 +108,7 @@ void Reducer::end_of_learning() {
   }
 }
 
-// One notice a pass: re-entrant passes (checkpoints) are passes of their own.
+// Watches each pass once. A re-entrant pass (a checkpoint) is a pass of its own.
 void Reducer::watch_pass() {
   if (!iteration_.enter_pass(current_backward_pass())) return;
   watch_backward_pass([weak = weak_from_this()](const std::exception_ptr& error) {
@@ -129,7 +129,7 @@ void Reducer::launch_ready() {
   torch::autograd::Engine::get_default_engine().queue_callback([self = shared_from_this()] { self->finish(); });
 }
 
-// Whether it launched the last one.
+// Launches all buckets whose turn it is. Returns whether the last bucket was among them.
 bool Reducer::launch_next() {
   if (iteration_.all_launched()) return false;
   while (const auto bucket = iteration_.next_complete_bucket()) {
@@ -148,7 +148,7 @@ BucketJob Reducer::job_of(std::size_t bucket) {
   job.sparse = std::move(fillings_[bucket].sparse);
   job.filled = std::move(fillings_[bucket].filled);
   job.hook = hook_;
-  // Ranks that have not replaced their hook make another call in this place, which the tag tells apart.
+  // A rank that has not replaced its hook makes another call here: the tags of the two calls differ.
   job.compare_hooks = hook_since_ == iteration_.number() && bucket == store_.first_dense_bucket();
   job.op = ours_ && !divides_after() ? ReduceOp::premul_sum(1.0 / divisor_) : ReduceOp::sum();
   job.divide = divides_after();

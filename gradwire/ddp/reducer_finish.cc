@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// The end of an iteration: averages go where gradients are.
+// The Reducer at the end of an iteration: it writes the averages into the gradients.
 #include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
 
@@ -48,8 +48,8 @@ std::vector<BucketResult> Reducer::await_results() {
   return launcher_.take_results();
 }
 
-// Averages that are not where the gradients are: a hook returned memory of its own, a gradient could not be lent, the
-// bucket has another type.
+// Copies averages that do not lie in the gradients' memory: a hook returned other memory, a gradient could not be lent,
+// or the bucket has another dtype.
 void Reducer::write_back(std::size_t bucket, const at::Tensor& average) {
   const BucketStore::Bucket& held = store_.bucket(bucket);
   if (held.sparse) {

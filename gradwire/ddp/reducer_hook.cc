@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Which hook the Reducer runs.
+// The Reducer's hook: registration and replacement.
 #include <utility>
 
 #include "gradwire/base/error.h"
@@ -18,7 +18,7 @@ void require_named_groups(const CommHook& hook) {
 
 }  // namespace
 
-// Before the lock, which a pass holds while hooks run.
+// Called before the lock is taken: a pass may hold the lock while hooks run.
 void Reducer::require_between_passes(const char* what) const {
   if (!reducing_) return;
   throw InvalidArgument(concat(what, " was called within a backward pass on rank ", group_->rank(),

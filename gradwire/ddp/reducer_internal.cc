@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// The Reducer's own life: its groups, what it does before a forward pass and after an error. reducer_hook.cc has its
-// hook, reducer_backward.cc the backward pass, reducer_finish.cc the end of an iteration.
+// The Reducer: construction, groups, the calls before a forward pass, and errors. reducer_hook.cc has the choice of the
+// hook, reducer_backward.cc the backward pass, reducer_store.cc the copies into buckets, reducer_finish.cc the end of
+// an iteration, and reducer_shadow.cc the iterations of a rank that has joined.
 #include "gradwire/ddp/reducer_internal.h"
 
 #include <algorithm>
@@ -50,8 +51,8 @@ Reducer::Reducer(std::vector<NamedTensor> parameters, std::shared_ptr<ProcessGro
       use_(options_.graph, store_.parameter_count()),
       launcher_(group_, failure_, this),
       divisor_(group_->size()) {
-  // Before any backward pass has shown the order, one bucket for each dtype and device: the first iteration only
-  // learns. Where the order may differ each time there is nothing to learn.
+  // The first iteration only finds the order of the gradients, so there is one bucket for each dtype and device. When
+  // the order may change in each iteration, there is nothing to find, and the caps hold at once.
   store_.arrange(plan_initial_buckets(store_.specs(), rebuilds() ? BucketCaps{kUnlimitedBucketBytes} : options_.caps));
   report_.set_first_plan(store_.plan());
   begin_iteration();
@@ -131,10 +132,11 @@ void Reducer::require_finished() const {
       "is set; and backward must run once for each synchronized forward; use no_sync() to accumulate."));
 }
 
-// Autograd makes a parameter a new accumulator, without our hook, when its tensor is replaced by one of another dtype
-// or device, and sometimes when it is not (torch::load() into the module): its gradients would silently stay local.
+// Autograd gives a parameter a new accumulator, without our hook, when its tensor is replaced by one of another dtype
+// or device, and sometimes in other cases (torch::load() into the module). Without a new hook, the parameter's
+// gradients would silently stay local.
 void Reducer::follow_parameters() {
-  // Mixed precision changes the accumulators for each pass, and attaches us again.
+  // Mixed precision changes the accumulators for each pass, and then calls attach().
   const bool lowered = options_.on_pass != nullptr;
   bool followed = true;
   for (std::size_t i = 0; i < hooks_on_parameters_.size(); ++i) {
@@ -150,15 +152,15 @@ void Reducer::follow_parameters() {
   if (!followed && !lowered) attach_hooks();
 }
 
-// Once, before the second synchronized forward: buckets in the order in which gradients became ready on rank 0. Before
-// the first one, where an order was loaded.
+// Called once, before the second synchronized forward: plans the buckets in the order in which gradients became ready
+// on rank 0. When an order was loaded, called before the first synchronized forward.
 void Reducer::rebuild() {
   ready_order_ = broadcast_integers(*control_, std::move(ready_order_));
   const std::vector<TensorSpec> specs = store_.specs();
   std::vector<TensorSpec> ordered;
   for (const std::int64_t index : ready_order_) ordered.push_back(specs.at(static_cast<std::size_t>(index)));
-  // The values of gradients that lie in the memory which is cut anew must not be lost, nor be taken for another
-  // parameter's.
+  // Gradients may lie in the memory that is cut anew: their values must be kept, and must not become the gradients of
+  // other parameters.
   store_.make_gradients_private();
   store_.arrange(plan_buckets(ordered, options_.caps));
   rebuilt_ = true;
@@ -211,7 +213,7 @@ void Reducer::expect_backward(const std::vector<at::Tensor>& outputs) {
     iteration_.expect();
   }
   for (const at::Tensor& output : outputs) {
-    // A leaf would keep the hook for ever, and a parameter among the outputs has one of its own.
+    // A leaf would keep the hook forever, and a parameter among the outputs has a hook of its own.
     if (!output.defined() || !output.requires_grad() || output.is_leaf()) continue;
     output.register_hook([weak = weak_from_this()](const at::Tensor&) {
       if (const auto reducer = weak.lock()) reducer->on_output();
@@ -219,7 +221,7 @@ void Reducer::expect_backward(const std::vector<at::Tensor>& outputs) {
   }
 }
 
-// Gradients leave the buckets: on shared memory a stalled peer may still write into those.
+// Moves the gradients out of the buckets: in shared memory a stalled peer may still write into the buckets.
 void Reducer::leave_buckets() {
   launcher_.give_up();
   store_.make_gradients_private();

@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Follows gradients from autograd into buckets, over the ranks and back.
+// The Reducer takes gradients from autograd into buckets, reduces the buckets over the ranks and writes the averages
+// back.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -34,92 +35,96 @@ struct ReducerOptions {
   int lanes = 1;  // 0: hooks run on the thread of the backward pass
   GraphKind graph = GraphKind::every_parameter;
   std::function<void(const std::exception_ptr&)> rethrow = {};  // as DdpOptions::rethrow
-  // Mixed precision: the type of the buckets of real floating-point parameters. Sums are divided after the reduction.
+  // Mixed precision: the dtype of the buckets of real floating-point parameters. Sums are divided after the reduction.
   std::optional<at::ScalarType> bucket_dtype;
   // Mixed precision: called once in each backward pass, local ones included, at the first gradient.
   std::function<void()> on_pass;
 };
 
-// The life of an iteration: before_forward() -> expect_backward() -> one call of on_gradient() a parameter -> finish(),
-// which autograd calls at the end of the pass in which the last bucket became ready. docs/architecture.md has the
+// The calls in an iteration: before_forward() -> expect_backward() -> on_gradient() for each parameter -> finish().
+// Autograd calls finish() at the end of the pass in which the last bucket became ready. docs/architecture.md has the
 // picture. On a rank that has joined (join.h): before_forward() -> shadow_backward().
 //
-// Gradients are averaged so: without a hook each rank multiplies by 1/N, then the ranks' products are summed in rank
-// order. Our own groups multiply in the reduction (premul_sum, same bits). Over a user's group it happens in the copy
-// into the bucket or, where there is no copy, in a pass of its own.
+// Averages without a hook: each rank multiplies its gradients by 1/N, then the products are summed in rank order.
+// gradwire's own groups multiply in the reduction (premul_sum, with the same bits). Over a user's group the Reducer
+// multiplies in the copy into the bucket, or, when there is no copy, in a separate pass.
 //
-// A gradient that autograd made elsewhere is copied into its slot, and the slot takes its place as .grad: for good with
-// gradient_as_bucket_view, else lent (slot_loan_internal.h). So averages are not copied back, and gradients that
+// A gradient that autograd made in other memory is copied into its slot, and the slot becomes .grad: permanently with
+// gradient_as_bucket_view, else as a loan (slot_loan_internal.h). So averages are not copied back, and gradients that
 // accumulate are not copied at all.
 //
-// Threads: on_gradient() and finish() run on autograd's threads, the rest on the user's; one lock serializes them.
-// Hooks run on lanes, outside that lock, or under it on the thread of the backward pass. Questions (the const
-// functions) never take it, so that hooks may ask them.
+// Threads: on_gradient() and finish() run on autograd's threads, the other methods on the user's threads; one lock
+// serializes them. Hooks run on lanes without that lock, or on the thread of the backward pass under the lock. The
+// questions (const methods) never take the lock, so hooks may ask them.
 class Reducer final : public std::enable_shared_from_this<Reducer> {
  public:
   Reducer(std::vector<NamedTensor> parameters, std::shared_ptr<ProcessGroup> group, ReducerOptions options);
-  // Takes the autograd hooks away. An unfinished reduction is aborted, so that the other ranks do not wait for it.
+  // Removes the autograd hooks. Aborts an unfinished reduction, so that the other ranks do not wait for it.
   ~Reducer();
 
-  // Puts a hook on every parameter's gradient; again after the parameters have changed their types.
+  // Puts a hook on every parameter's gradient. Call attach() again after the dtypes of the parameters have changed.
   void attach() GRADWIRE_EXCLUDES(mutex_);
 
-  // Collective, once: makes the duplicates of the group, one for control and one a lane.
+  // Makes the duplicates of the group: one for control, and one for each lane. Collective; called once.
   void start() GRADWIRE_EXCLUDES(mutex_);
-  // Collective, once, after start(): gets the memory of the buckets; before_forward() does it otherwise.
+  // Allocates the memory of the buckets, after start(). Collective; called at most once. Without this call,
+  // before_forward() allocates the memory.
   void prepare_memory() GRADWIRE_EXCLUDES(mutex_);
   bool started() const noexcept { return control_ != nullptr; }
-  // The group for what DDP itself has to say; after start().
+  // The group for DDP's own calls. Valid after start().
   ProcessGroup& control() const noexcept { return *control_; }
 
-  // Collective: one more duplicate of the group, or the group itself, which errors of this object abort.
+  // Returns one more duplicate of the group, or the group itself when it cannot be duplicated. Errors of this object
+  // abort the result. Collective.
   std::shared_ptr<ProcessGroup> another_group();
 
-  // Whether there is nobody to communicate with.
+  // Whether this rank is the only one of a gradwire group, so that there is no communication.
   bool alone() const noexcept { return alone_; }
 
-  // Collective in the groups that the hook names. Throws InvalidArgument when there is a hook, a backward pass was
-  // synchronized already, or one runs (a hook calls it).
+  // Sets the first hook. Collective in the groups that the hook names. Throws InvalidArgument when there is a hook
+  // already, when a backward pass was synchronized already, and when a backward pass runs (a hook makes the call).
   void set_hook(std::shared_ptr<CommHook> hook) GRADWIRE_EXCLUDES(mutex_);
 
-  // Another hook, null for none, from the next before_forward() on, which is collective in the groups that it names.
-  // Throws InvalidArgument within a backward pass, also when a hook calls it.
+  // Uses `hook` (null: plain averaging) from the next before_forward() on. That call is collective in the groups that
+  // the hook names. Throws InvalidArgument within a backward pass, also when a hook makes the call.
   void replace_hook(std::shared_ptr<CommHook> hook) GRADWIRE_EXCLUDES(mutex_);
 
-  // Throws InvalidArgument when a hook of this object runs on this thread: `what` would wait for that hook.
+  // Throws InvalidArgument when a hook of this object runs on this thread: the operation `what` would wait for the
+  // hook.
   void require_outside_hook(const char* what) const;
 
-  // Throws the first failure again; throws when the reduction before did not finish, with the names of the parameters
-  // that got no gradient. Then gets ready for another one (collective the first two times: memory, and the order of the
-  // buckets).
+  // Prepares a reduction. The first two calls are collective: they allocate the memory and agree on the order of the
+  // buckets. Throws the first failure again. Throws InvalidArgument when the reduction before did not finish, with the
+  // names of the parameters that got no gradient.
   void before_forward() GRADWIRE_EXCLUDES(mutex_);
-  // Who takes part in the next iteration: what sums are divided by, and whether a rank does for the first time; the
-  // same on all ranks.
+  // Sets the participants of the next iteration: the divisor of sums, and whether a rank takes part for the first time.
+  // The same on all ranks.
   void set_participants(int divisor, bool new_rank) GRADWIRE_EXCLUDES(mutex_);
-  // The next backward pass is synchronized, and every one that comes through one of `outputs`.
+  // The next backward pass is synchronized, and so is every pass that goes through one of `outputs`.
   void expect_backward(const std::vector<at::Tensor>& outputs) GRADWIRE_EXCLUDES(mutex_);
-  // Instead of a backward pass: takes part in the others' with zeros, and gets the averages. Throws what a backward
-  // pass would.
+  // Replaces the backward pass on a rank that has joined: takes part in the other ranks' passes with zeros, and gets
+  // the averages. Throws what a backward pass throws.
   void shadow_backward() GRADWIRE_EXCLUDES(mutex_);
 
-  // Begins with this order instead of finding one. Takes effect at the next before_forward(), where rank 0's counts.
-  // Throws InvalidArgument when it is not an order of the parameters, or a backward pass was synchronized already.
+  // Sets the order of the buckets; else the first iteration finds the order. Takes effect at the next before_forward(),
+  // which uses the order of rank 0. Throws InvalidArgument when `names` is not an order of the parameters, and when a
+  // backward pass was synchronized already.
   void set_bucket_order(const std::vector<std::string>& names) GRADWIRE_EXCLUDES(mutex_);
 
-  // What happened so far, for tests and logs. From any thread, also in a hook.
+  // Questions, for tests and logs. Any thread may ask them, also a hook.
   std::uint32_t iterations() const { return report_.iterations(); }
   BucketPlan plan() const { return report_.plan(); }
   // The names of the parameters in the order of their buckets, as rank 0 found it; empty before that.
   std::vector<std::string> bucket_order() const { return report_.bucket_order(); }
-  // network_payload_bytes() of all groups that carry gradients or DDP's own calls, together.
+  // The sum of network_payload_bytes() over all groups that carry gradients or DDP's own calls.
   std::uint64_t payload_bytes() const { return failure_.payload_bytes(); }
   void report(DdpLoggingData& data) const;
 
  private:
-  // What a bucket's gradients leave on their way into it.
+  // The state of a bucket while gradients are stored into it.
   struct Filling {
-    StreamFence filled;
-    at::Tensor sparse;  // this rank's gradient, of a sparse bucket; undefined: no entries
+    StreamFence filled;  // the streams that wrote the gradients
+    at::Tensor sparse;   // this rank's gradient of a sparse bucket; undefined: no entries
   };
 
   void attach_hooks() GRADWIRE_REQUIRES(mutex_);
@@ -162,7 +167,7 @@ class Reducer final : public std::enable_shared_from_this<Reducer> {
   const ReducerOptions options_;
   const std::shared_ptr<ProcessGroup> group_;
   const bool ours_;   // one of gradwire's own backends
-  const bool alone_;  // one rank over one of them: nothing to communicate
+  const bool alone_;  // one rank over one of these: nothing to communicate
   OwnerProcess owner_;
   Failure failure_;
   std::atomic<bool> reducing_{false};      // the synchronized backward pass has begun
@@ -177,17 +182,19 @@ class Reducer final : public std::enable_shared_from_this<Reducer> {
   std::vector<Filling> fillings_ GRADWIRE_GUARDED_BY(mutex_);  // by bucket
   std::vector<AccumulatorHook> hooks_on_parameters_ GRADWIRE_GUARDED_BY(mutex_);
   std::shared_ptr<CommHook> hook_ GRADWIRE_GUARDED_BY(mutex_);
-  // Waits for the next before_forward().
+  // The hook that the next before_forward() begins to use.
   std::optional<std::shared_ptr<CommHook>> replacement_ GRADWIRE_GUARDED_BY(mutex_);
-  std::uint8_t hooks_before_ GRADWIRE_GUARDED_BY(mutex_) = 0;  // modulo 256; the ranks compare it
-  // The first iteration of the hook, in which the ranks compare it; nothing before the first hook.
+  std::uint8_t hooks_before_ GRADWIRE_GUARDED_BY(mutex_) =
+      0;  // the number of earlier hooks modulo 256; the ranks compare it
+  // The first iteration of the hook: there the ranks compare their hooks. Not set before the first hook.
   std::optional<std::uint32_t> hook_since_ GRADWIRE_GUARDED_BY(mutex_);
   int divisor_ GRADWIRE_GUARDED_BY(mutex_) = 1;
   bool rebuilt_ GRADWIRE_GUARDED_BY(mutex_) = false;
-  // Of the first iteration, or loaded; after the rebuild: of the buckets.
+  // The order in which gradients became ready in the first iteration, or the loaded order. After the rebuild: the order
+  // of the buckets.
   std::vector<std::int64_t> ready_order_ GRADWIRE_GUARDED_BY(mutex_);
   bool order_loaded_ GRADWIRE_GUARDED_BY(mutex_) = false;
-  int mixed_pass_ GRADWIRE_GUARDED_BY(mutex_) = -1;  // the pass that options_.on_pass knows of
+  int mixed_pass_ GRADWIRE_GUARDED_BY(mutex_) = -1;  // the last pass that called options_.on_pass
   bool warned_of_graph_ GRADWIRE_GUARDED_BY(mutex_) = false;
 };
 

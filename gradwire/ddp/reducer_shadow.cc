@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// The Reducer on a rank that has joined: it takes part in the others' iterations without a backward pass.
+// The Reducer on a rank that has joined: it takes part in the other ranks' iterations without a backward pass.
 #include "gradwire/ddp/reducer_internal.h"
 
 namespace gradwire::internal {

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// How the Reducer moves gradients into buckets.
+// The Reducer's copies of gradients into buckets.
 #include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
 
@@ -20,7 +20,7 @@ void Reducer::store_gradient(std::size_t parameter) {
   BucketStore::Bucket& bucket = store_.bucket(place.bucket);
   at::Tensor& slot = bucket.views[place.slot];
   at::Tensor& grad = store_.parameter(parameter).mutable_grad();
-  // Our own groups multiply while they reduce; see job_of().
+  // gradwire's own groups multiply in the reduction; see job_of().
   const double factor = hook_ == nullptr && !ours_ && !divides_after() ? 1.0 / divisor_ : 1.0;
   warn_of_graph(grad);
   if (grad.defined() && store_.is_slot(grad, parameter)) {
@@ -42,7 +42,7 @@ void Reducer::store_gradient(std::size_t parameter) {
   }
 }
 
-// A gradient that has a graph of its own, after backward with create_graph = true, loses it.
+// After backward(create_graph = true) a gradient has a graph, which the reduction does not keep.
 void Reducer::warn_of_graph(const at::Tensor& grad) {
   if (!grad.defined() || !grad.requires_grad() || warned_of_graph_) return;
   warned_of_graph_ = true;
@@ -78,7 +78,7 @@ void Reducer::require_storable(std::size_t parameter, const at::Tensor& grad, co
   }
 }
 
-// On a rank that has joined the others.
+// For a rank that has joined.
 void Reducer::store_zeros(std::size_t parameter) {
   const c10::NoGradGuard no_grad;
   const BucketStore::Place place = store_.place(parameter);
@@ -87,7 +87,7 @@ void Reducer::store_zeros(std::size_t parameter) {
     fillings_[place.bucket].sparse.reset();
     return;
   }
-  // Whoever holds the gradient of this rank's own last pass keeps it.
+  // A tensor that holds the gradient of this rank's own last pass keeps its values.
   store_.reclaim(parameter);
   at::Tensor& slot = store_.bucket(place.bucket).views[place.slot];
   slot.zero_();

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// What the Reducer tells of itself.
+// The Reducer's report: its answers to questions.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +14,8 @@
 
 namespace gradwire::internal {
 
-// Answers to questions at any time and on any thread, so also in a hook, while the Reducer's own lock is held: the
-// Reducer writes here what has changed. Thread-safe.
+// The Reducer writes its changes into the report. The report answers questions at any time on any thread, also in a
+// hook while the Reducer's own lock is held. Thread-safe.
 class ReductionReport final {
  public:
   // A parameter as it was when the module was wrapped.
@@ -24,22 +24,22 @@ class ReductionReport final {
     std::string dtype;
     std::size_t bytes = 0;
   };
-  // `slot_bytes`: of each parameter's gradient in its bucket.
+  // `slot_bytes`: the bytes of each parameter's gradient in its bucket.
   ReductionReport(std::vector<Parameter> parameters, std::vector<std::size_t> slot_bytes, BucketCaps caps);
 
   void set_hook(const std::string& name, int lanes) GRADWIRE_EXCLUDES(mutex_);
   void set_first_plan(const BucketPlan& plan) GRADWIRE_EXCLUDES(mutex_);
-  // After the rebuild; `order`: the parameters in the order of which the plan was made.
+  // Called after the rebuild. `order`: the order of the parameters from which the plan was made.
   void set_rebuilt_plan(const BucketPlan& plan, const std::vector<std::int64_t>& order) GRADWIRE_EXCLUDES(mutex_);
-  // An iteration has ended. `times` null: this rank only shadowed it and has none of its own.
+  // An iteration has ended. `times`: null when this rank has joined, and has no times of its own.
   void end_iteration(const DdpTimes* times, const std::vector<std::size_t>& order,
                      const std::vector<std::size_t>& unused) GRADWIRE_EXCLUDES(mutex_);
 
   std::uint32_t iterations() const GRADWIRE_EXCLUDES(mutex_);
   BucketPlan plan() const GRADWIRE_EXCLUDES(mutex_);
-  // Names of parameters; empty before the rebuild.
+  // The names of the parameters in the order of their buckets; empty before the rebuild.
   std::vector<std::string> bucket_order() const GRADWIRE_EXCLUDES(mutex_);
-  // Writes what it knows into `data`.
+  // Writes the report's entries into `data`.
   void fill(DdpLoggingData& data) const GRADWIRE_EXCLUDES(mutex_);
 
  private:

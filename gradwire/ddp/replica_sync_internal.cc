@@ -22,8 +22,8 @@ using Numbers = std::vector<std::int64_t>;
 
 constexpr std::size_t kMaxSettings = 9;
 constexpr std::size_t kDescribedDims = 8;  // dimensions that a message shows
-// What a rank tells of the parameter at which it differs: its number, whether it has it, dtype and need of a gradient,
-// dim, sizes, strides.
+// The description of the first differing parameter on one rank: its number, whether the rank has it, dtype,
+// requires_grad, dim, sizes, strides.
 constexpr std::size_t kDifferenceLength = 4 + 2 * kDescribedDims;
 
 at::Tensor tensor_of_numbers(Numbers& numbers) {
@@ -71,7 +71,7 @@ std::string describe_difference(const Numbers& difference) {
                 difference[2] % 2 == 1 ? "" : " without gradient");
 }
 
-// The first parameter whose signature is not rank 0's; -1 when there is none.
+// The first parameter whose signature differs from rank 0's; -1 when there is none.
 std::int64_t first_difference(const Numbers& mine, const Numbers& reference) {
   std::span<const std::int64_t> own(mine);
   std::span<const std::int64_t> other(reference);
@@ -120,7 +120,7 @@ void verify_replicas(ProcessGroup& group, const std::vector<NamedTensor>& parame
   const std::vector<Numbers> headers = gather_integers(group, header);
   if (std::all_of(headers.begin(), headers.end(), [&](const Numbers& other) { return other == headers[0]; })) return;
 
-  // Only now the whole story, so that every rank can tell it.
+  // A rank differs: exchange the descriptions, so that every rank can name the difference.
   Numbers reference = group.rank() == 0 ? mine : Numbers(static_cast<std::size_t>(headers[0][1]));
   reference = broadcast_integers(group, std::move(reference));
   const std::int64_t index = first_difference(mine, reference);

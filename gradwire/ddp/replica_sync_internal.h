@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Makes sure that all ranks hold the same module: compares its shape, copies its values.
+// Makes the module equal on all ranks: compares its shapes and copies its values. Also exchanges integers.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,35 +17,35 @@ namespace gradwire::internal {
 struct NamedTensor {
   std::string name;
   at::Tensor tensor;
-  bool sparse = false;  // its gradients are
+  bool sparse = false;  // its gradients are sparse
 };
 
-// A setting that must be the same on all ranks; at most 9.
+// A setting that must be the same on all ranks. There are at most 9.
 struct NamedSetting {
   std::string name;
   std::int64_t value = 0;
 };
 
-// Collective: compares count, dtype, sizes, strides and need of a gradient of `parameters`, and `settings`, with those
-// of rank 0. Throws MismatchError on all ranks when any rank differs; it names the first parameter that does and what
-// the ranks have. Uses all_gather and broadcast only.
+// Compares `settings`, and the count, dtypes, sizes, strides and requires_grad of `parameters`, with rank 0's.
+// Collective. When any rank differs, throws a MismatchError on all ranks, which names the first difference and the
+// values of the ranks. Uses all_gather and broadcast only.
 void verify_replicas(ProcessGroup& group, const std::vector<NamedTensor>& parameters,
                      const std::vector<NamedSetting>& settings);
 
 inline constexpr std::size_t kBroadcastChunkBytes = std::size_t{250} << 20;
 
-// Collective: the values of `tensors` on rank `root` go to all ranks. Many small tensors travel as one message of at
-// most `chunk_bytes` (one larger tensor alone travels by itself). All ranks pass tensors of the same sizes and dtypes.
+// Copies the values of `tensors` from rank `root` to all ranks. Collective. Small tensors share a message of at most
+// `chunk_bytes`; a larger tensor has a message of its own. All ranks pass tensors of the same sizes and dtypes.
 void broadcast_values(ProcessGroup& group, const std::vector<at::Tensor>& tensors, int root = 0,
                       std::size_t chunk_bytes = kBroadcastChunkBytes);
 
-// The same for the same numbers, on all ranks and in all programs.
+// A hash of `numbers` that is the same on all ranks and in all programs.
 std::uint64_t hash_of(const std::vector<std::int64_t>& numbers);
 
-// Collective: the numbers of every rank, by rank; all pass as many.
+// Returns the numbers of every rank, by rank. Collective; all ranks pass the same number of values.
 std::vector<std::vector<std::int64_t>> gather_integers(ProcessGroup& group, std::vector<std::int64_t> values);
 
-// Collective: rank 0's `values` on all ranks; all pass the same number of them.
+// Returns rank 0's `values` on all ranks. Collective; all ranks pass the same number of values.
 std::vector<std::int64_t> broadcast_integers(ProcessGroup& group, std::vector<std::int64_t> values);
 
 }  // namespace gradwire::internal

@@ -16,7 +16,7 @@ void ShadowGradients::before_shadow() {
   const c10::NoGradGuard no_grad;
   for (const at::Tensor& parameter : parameters_) {
     const at::Tensor& grad = parameter.grad();
-    // A gradient that is lent moves to memory of its own, under the tensor that is held here.
+    // When a lent gradient moves to memory of its own, the tensor that is held here moves with it.
     own_.push_back(copied_ && grad.defined() ? grad.clone() : grad);
   }
 }

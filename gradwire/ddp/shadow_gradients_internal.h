@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// The gradients of a rank that has joined the others (join.h), and those of its own.
+// The own gradients of a rank that has joined (join.h), while its .grad holds the other ranks' averages.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,19 +12,20 @@
 
 namespace gradwire::internal {
 
-// A rank that shadows the others' iterations gets their averages in .grad. They are none of its own: what it
-// accumulates after the Join goes on from what it had before. Not thread-safe.
+// A rank that shadows the other ranks' iterations gets their averages in .grad. These are not the rank's own gradients:
+// after the Join the rank accumulates from the gradients that it had before it joined. Not thread-safe.
 class ShadowGradients final {
  public:
-  // `copied`: gradients lie for good in memory that the averages will overwrite.
+  // `copied`: gradients lie permanently in memory that the averages overwrite, so they must be copied.
   ShadowGradients(std::vector<at::Tensor> parameters, bool copied);
 
-  // Before an iteration that this rank shadows.
+  // Called before each iteration that this rank shadows.
   void before_shadow();
-  // After it: .grad holds the averages.
+  // Called after that iteration, when .grad holds the averages.
   void after_shadow();
-  // Before the next forward of this rank's own: every average that is still as it was left becomes what the rank had
-  // before it joined. One that was zeroed, taken away or added to meanwhile stays. Does nothing without a shadow.
+  // Called before this rank's next own forward. Replaces every unchanged average by the gradient that the rank had
+  // before it joined. A .grad that was zeroed, removed or added to meanwhile stays. Does nothing when no iteration was
+  // shadowed.
   void leave();
 
  private:
@@ -34,7 +35,7 @@ class ShadowGradients final {
   };
   const std::vector<at::Tensor> parameters_;
   const bool copied_;
-  std::vector<at::Tensor> own_;  // by parameter; empty: none was shadowed since leave()
+  std::vector<at::Tensor> own_;  // by parameter; empty: no iteration was shadowed since leave()
   std::vector<Left> left_;
 };
 

@@ -23,7 +23,7 @@ void SlotLoan::reclaim() {
   const auto options = at::TensorOptions(held->device()).dtype(at::kByte);
   at::Tensor own = at::empty({bytes}, options);
   own.copy_(at::from_blob(held->mutable_data(), {bytes}, options));
-  // Tensors find their memory through their storage, so all that share it move at once.
+  // Tensors find their memory through their storage, so all tensors that share the storage move at once.
   held->set_data_ptr_noswap(std::move(own.storage().mutable_data_ptr()));
 }
 

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Gradients that lie in a bucket and still belong to the user.
+// A slot's memory as a gradient that the user may keep.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,14 +10,14 @@
 namespace gradwire::internal {
 
 // Lends the memory of one slot as a gradient, so that averages need not be copied out of the bucket. When the slot is
-// needed again, whoever still holds the gradient keeps its values: they move to memory of their own, under the tensors
-// that are held. Not thread-safe.
+// needed again, a tensor that still holds the gradient keeps its values: reclaim() moves the values to other memory
+// under that tensor. Not thread-safe.
 class SlotLoan {
  public:
-  // A tensor over the memory of `slot`, with a storage of its own; keeps the memory alive. What was lent before is
-  // reclaimed.
+  // Reclaims the loan before, and returns a tensor over the memory of `slot`. The tensor has a storage of its own,
+  // which keeps the memory alive.
   at::Tensor lend(const at::Tensor& slot);
-  // The slot is free afterwards. Costs nothing when nobody holds what was lent.
+  // Ends the loan: the slot is free afterwards. Costs nothing when no tensor holds the gradient any more.
   void reclaim();
 
  private:

@@ -12,7 +12,7 @@
 namespace gradwire::internal {
 namespace {
 
-// No rows of a parameter: an embedding's gradient has one sparse dimension.
+// A sparse gradient without entries. An embedding's gradient has one sparse dimension.
 at::Tensor no_rows(at::IntArrayRef sizes, const at::TensorOptions& options) {
   std::vector<std::int64_t> value_sizes = sizes.vec();
   value_sizes.front() = 0;

@@ -9,8 +9,8 @@
 
 namespace gradwire::internal {
 
-// Collective: the coalesced sum over the ranks of `mine`, divided by `divisor`. `mine` is a sparse COO tensor with
-// `sizes`; undefined: no entries. `options` (dtype, device) are those of the parameter. All ranks hold the same bits.
+// Returns the coalesced sum of `mine` over the ranks, divided by `divisor`. Collective. `mine` is a sparse COO tensor
+// of `sizes`; undefined: no entries. `options` are the parameter's dtype and device. All ranks get the same bits.
 at::Tensor average_sparse(ProcessGroup& group, const at::Tensor& mine, at::IntArrayRef sizes,
                           const at::TensorOptions& options, int divisor, const CallTag& tag = {});
 

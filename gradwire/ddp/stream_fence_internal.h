@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Streams of devices that follow one another, for buckets that one stream fills, a lane's reduces and another uses.
-// c10's generic streams: nothing here needs CUDA, and nothing is done for the CPU.
+// The order between streams of devices. One stream fills a bucket, a lane's stream reduces it, and another stream uses
+// it. The file uses c10's generic streams: it needs no CUDA, and does nothing for the CPU.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,34 +12,36 @@
 
 namespace gradwire::internal {
 
-// What some streams have queued up to a point, which others wait for. Not thread-safe; may go from thread to thread.
+// The work that some streams have queued up to a point. Other streams can wait for that point. Not thread-safe, but may
+// be passed from thread to thread.
 class StreamFence {
  public:
-  // The stream that is current for `device` on this thread is one of them.
+  // Adds this thread's current stream for `device`.
   void add_current(const at::Device& device);
-  // The point is now.
+  // Sets the point: the work that the added streams have queued until now.
   void record();
-  // The stream that is current on this thread for each of their devices waits; the CPU does not. Nothing before
-  // record().
+  // Makes this thread's current stream for each of the devices wait for the point. The CPU does not wait. Does nothing
+  // before record().
   void wait() const;
 
  private:
   std::vector<c10::Stream> streams_;  // each once
-  std::vector<c10::Event> events_;    // one a stream
+  std::vector<c10::Event> events_;    // one for each stream
 };
 
-// The streams of one thread, one a device, which it makes when it first needs one.
+// The streams of one thread: one for each device, made when it is first needed.
 class OwnStreams {
  public:
-  // `device` is not the CPU.
+  // Returns the stream for `device`, which is not the CPU.
   c10::Stream on(const at::Device& device);
 
  private:
   std::vector<c10::Stream> streams_;
 };
 
-// Tells the allocator of the tensor's device that the current stream there uses it, so that its memory is not handed
-// out anew before that has ended. Undefined tensors, those on the CPU: nothing.
+// Tells the allocator of the tensor's device that the current stream uses the tensor, so that the allocator does not
+// give the memory to others before the stream has ended that use. Does nothing for undefined tensors and tensors on the
+// CPU.
 void keep_for_current_stream(const at::Tensor& tensor);
 
 }  // namespace gradwire::internal

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// What the hooks need that step parameters: a bucket after the inner hook, a gradient where optimizers look for it.
+// Helpers of the hooks that step parameters: the bucket after the inner hook, and an averaged gradient as .grad.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,12 +11,12 @@
 
 namespace gradwire::internal {
 
-// Runs `inner` to its end; `bucket` with what it made for a buffer. Throws the hook's error, InvalidArgument for a
-// result that is no tensor of the bucket's dtype.
+// Runs `inner` to its end, and returns a copy of `bucket` whose buffer is the result. Throws the hook's error, and
+// InvalidArgument when the result does not fit the bucket or has another dtype.
 GradBucket averaged_bucket(CommHook& inner, const GradBucket& bucket);
 
-// While it lives, `gradient` is the parameter's .grad, for an optimizer's step. Afterwards it is what it was: DDP
-// writes there later.
+// While a LentGradient lives, `gradient` is the parameter's .grad, for an optimizer's step. The destructor puts the
+// .grad before back: DDP writes to it later.
 class LentGradient {
  public:
   LentGradient(at::Tensor parameter, at::Tensor gradient)
@@ -24,7 +24,7 @@ class LentGradient {
   ~LentGradient() {
     if (parameter_.defined()) parameter_.mutable_grad() = std::move(before_);
   }
-  LentGradient(LentGradient&&) = default;  // what was moved from gives nothing back
+  LentGradient(LentGradient&&) = default;  // a moved-from object puts nothing back
   LentGradient& operator=(LentGradient&&) = delete;
 
  private:

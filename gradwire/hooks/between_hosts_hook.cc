@@ -13,7 +13,7 @@
 namespace gradwire {
 namespace {
 
-// Of a call within the host. On a lane it counts as one of the bucket's stages.
+// The options of a call within the host. On a lane the call counts as one of the bucket's stages.
 template <class Options>
 Options options_of_first_rank() {
   Options options;
@@ -41,29 +41,30 @@ class BetweenHostsHook final : public internal::HookWrapper {
   }
 
  private:
-  // The inner hook's name: between hosts or not, it is that hook.
+  // The name is the inner hook's name, because messages are about that hook.
   static HookTraits traits_around(const std::shared_ptr<CommHook>& inner) {
     HookTraits traits = internal::wrapped("make_between_hosts_hook()", inner).traits();
     traits.identity = concat("between_hosts(", inner->identity(), ")");
     return traits;
   }
 
-  // The groups within and between hosts belong to the bucket's group, which the lane knows; they are not led anywhere.
+  // The groups within and between hosts are parts of the bucket's group, which is the lane's own duplicate already. So
+  // the calls pause the lane, which would refuse these groups.
   template <class Call>
   static void within_host(const Call& call) {
     const LaneScope::Pause as_the_group;
     call();
   }
 
-  // What goes in are means of hosts and what comes out is their mean, so that a hook which remembers the difference
-  // sees both on one scale.
+  // The input of the inner hook is the mean of each host, and its result is the mean of these means. So a hook that
+  // keeps the difference sees both on one scale.
   void average_between(GradBucket& bucket, const HybridGroup& hosts) {
     at::Tensor buffer = bucket.buffer();
     const double ranks_a_host = static_cast<double>(hosts.size()) / hosts.hosts();
     if (ranks_a_host != 1) buffer.div_(ranks_a_host);
     const at::Tensor result = run_between(bucket, hosts.cross());
     if (!result.is_same(buffer)) buffer.copy_(result);
-    // Where ranks have joined, fewer count.
+    // In a Join the divisor may be smaller than the number of ranks.
     if (bucket.divisor() != hosts.size()) buffer.mul_(static_cast<double>(hosts.size()) / bucket.divisor());
   }
 
@@ -71,7 +72,7 @@ class BetweenHostsHook final : public internal::HookWrapper {
     const std::vector<LaneScope::Route> routes{{cross, cross}};
     const LaneScope between(routes,
                             {.iteration = bucket.iteration(), .bucket = static_cast<std::uint16_t>(bucket.index())});
-    // The bucket is there until the hook's future is.
+    // No ownership: the bucket, with its layout, is valid until the hook's future completes.
     const std::shared_ptr<const BucketLayout> layout(std::shared_ptr<void>(), &bucket.layout());
     GradBucket means(layout, bucket.buffer(), *cross, cross->size(), bucket.is_last(), bucket.iteration(),
                      bucket.joined());

@@ -19,12 +19,12 @@
 namespace gradwire {
 namespace {
 
-// Added to the norm, as PyTorch does.
+// Is added to the norm, as in PyTorch.
 constexpr double kEpsilon = 1e-6;
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
-// The bucket of all parameters that have gradients of one dtype on one device.
+// One bucket layout for each dtype and device of the gradients.
 std::vector<BucketLayout> layouts_of(const NamedTensors& parameters) {
   std::vector<BucketLayout> layouts;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
@@ -105,7 +105,7 @@ void reduce_gradients(const NamedTensors& parameters, const std::shared_ptr<Comm
   const at::NoGradGuard no_grad;
   const std::shared_ptr<ProcessGroup> over = group != nullptr ? group : default_group();
   const std::shared_ptr<CommHook> with = hook != nullptr ? hook : make_allreduce_hook();
-  // Like a lane whose duplicates are the groups themselves: every collective runs at once on this thread.
+  // This thread becomes a lane whose duplicates are the groups themselves, so every collective runs at once here.
   std::vector<LaneScope::Route> routes{{over, over}};
   for (const auto& named : with->traits().groups) routes.push_back({named, named});
   const std::vector<BucketLayout> layouts = layouts_of(parameters);

@@ -20,7 +20,7 @@ class CompressWrapper final : public internal::HookWrapper {
   Future run(GradBucket& bucket) override {
     const at::Tensor buffer = bucket.buffer();
     if (buffer.scalar_type() != at::kFloat && buffer.scalar_type() != at::kDouble) return inner().run(bucket);
-    // A copy, which the inner hook's callbacks may hold on to; the caller's bucket keeps its buffer.
+    // A copy: the caller's bucket keeps its buffer.
     GradBucket narrow = bucket;
     narrow.set_buffer(internal::cast_to(buffer, narrow_));
     return run_hook(inner(), narrow)

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Half precision around any hook.
+// Wrappers that run any hook on a bucket of half precision.
 #pragma once
 
 #include <memory>
@@ -9,16 +9,19 @@
 
 namespace gradwire {
 
-// The bucket's buffer is cast to half (bfloat16), `inner` runs on that, and its result is cast back into the bucket's
-// own buffer. So make_fp16_compress_wrapper(make_allreduce_hook()) does what make_fp16_compress_hook() does, and
-// PowerSGD inside sends half of what it sends alone.
+// The wrapper casts the bucket's buffer to float16 (fp16) or bfloat16 (bf16), runs `inner` on the cast buffer, and
+// casts the result back into the bucket's own buffer. So make_fp16_compress_wrapper(make_allreduce_hook()) does the
+// same as make_fp16_compress_hook().
 //
-// What the inner hook sees: bucket.buffer() and bucket.gradients() in the narrow type; bucket.parameters() and
-// bucket.layout() as ever. Buckets of other types than float32 and float64 go to `inner` as they are. Values beyond
-// 65504 are infinite in half, as in fp16_compress_hook().
+// The inner hook sees bucket.buffer() and bucket.gradients() in the lower precision. bucket.parameters() and
+// bucket.layout() are unchanged. Buckets that are neither float32 nor float64 go to `inner` unchanged. float16 turns
+// values beyond 65504 into infinities, as in fp16_compress_hook().
 //
-// Bytes a rank sends: what `inner` sends for elements of 2 bytes. Traits (groups, parallel_safe, single_collective) and
-// memory are the inner hook's. Throws InvalidArgument for null.
+// A rank sends the bytes that `inner` sends for a bucket of the lower precision. (PowerSGD sends its factors in
+// float32, and a compressor sends its encodings, whatever the dtype of the bucket.) The wrapper has the traits (groups,
+// parallel_safe, single_collective) and the state of `inner`. When `inner` returns a tensor with another number of
+// elements or on another device, the future holds an InvalidArgument. The functions throw InvalidArgument for a null
+// hook.
 std::shared_ptr<CommHook> make_fp16_compress_wrapper(std::shared_ptr<CommHook> inner);
 std::shared_ptr<CommHook> make_bf16_compress_wrapper(std::shared_ptr<CommHook> inner);
 

@@ -26,7 +26,7 @@ namespace {
 constexpr const char* kIteration = "iteration";
 
 at::Tensor byte_tensor(std::span<const std::byte> bytes) {
-  // from_blob has no form for memory that is only read.
+  // from_blob() does not take const memory.
   return at::from_blob(const_cast<std::byte*>(bytes.data()), {static_cast<std::int64_t>(bytes.size())},
                        at::TensorOptions().dtype(at::kByte));
 }
@@ -38,7 +38,7 @@ class GroupTransfer final : public compress::Transfer {
     if (work_ == nullptr) return;
     try {
       work_->wait();
-    } catch (...) {  // of a call that has failed already, with an error of its own
+    } catch (...) {  // the call has failed already, with an error of its own
     }
   }
   GroupTransfer(const GroupTransfer&) = delete;
@@ -50,7 +50,7 @@ class GroupTransfer final : public compress::Transfer {
   std::shared_ptr<Work> work_;
 };
 
-// What an exchange needs, out of a group's collectives on tensors.
+// The transport of an exchange over a group's collectives on tensors.
 class GroupTransport final : public compress::Transport {
  public:
   explicit GroupTransport(ProcessGroup& group) : group_(group), rank_(group.rank()), size_(group.size()) {}
@@ -88,11 +88,12 @@ class GroupTransport final : public compress::Transport {
   ProcessGroup& group_;
   const int rank_;
   const int size_;
-  // Where bytes move by the caller's own hand, another thread would only take its processor from it.
+  // On shm and threads the caller's thread moves the bytes: another thread would only take processor time from it.
   const bool overlaps_ = group_.name() != "shm" && group_.name() != "threads";
 };
 
-// A number that stays with a bucket as long as its first parameter does, on all ranks and in all runs (FNV-1a).
+// The number of a bucket for the compressor: a hash of the bucket's first parameter name, equal on all ranks and in all
+// runs.
 std::uint64_t number_of(const std::string& name) { return stable_hash(name); }
 
 bool compressible(const at::Tensor& buffer) {
@@ -169,8 +170,9 @@ class CompressedHook final : public CommHook {
  private:
   ProcessGroup& group_of(GradBucket& bucket) const { return group_ != nullptr ? *group_ : bucket.group(); }
 
-  // EF21's aggregate is a mean of what all ranks sent, by the divisor of the step before, which a Join may change. All
-  // buckets of an iteration have one divisor and come through here first: the first of them finds no other under way.
+  // EF21's aggregate is a sum over the ranks, divided by the divisor of the step before. A Join may change the divisor:
+  // the aggregate is then scaled. All buckets of an iteration have one divisor and begin here, so the first of them
+  // finds no other bucket under way.
   void follow_divisor(int divisor) {
     const MutexLock lock(divisor_mutex_);
     const int before = std::exchange(divisor_, divisor);
@@ -184,7 +186,7 @@ class CompressedHook final : public CommHook {
     compressor_->memory().load(memory);
   }
 
-  // `values`: the parts that `slots` name, in the bucket's dtype; the average replaces them.
+  // Replaces `values` by the average. `values` holds the parts that `slots` name, in the bucket's dtype.
   void compress(GradBucket& bucket, const std::vector<BucketLayout::Slot>& slots, std::uint64_t step,
                 const at::Tensor& values) {
     const auto& names = bucket.parameter_names();
@@ -221,7 +223,8 @@ class CompressedHook final : public CommHook {
   const std::shared_ptr<ProcessGroup> group_;
   internal::IterationCount iteration_;
   Mutex divisor_mutex_;
-  int divisor_ GRADWIRE_GUARDED_BY(divisor_mutex_) = 0;  // of the iteration before; 0: there was none
+  int divisor_ GRADWIRE_GUARDED_BY(divisor_mutex_) =
+      0;  // the divisor of the iteration before; 0: there was no iteration
 };
 
 }  // namespace

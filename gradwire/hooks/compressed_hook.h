@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Any compressor as a hook: a codec, a memory and an exchange (gradwire/compress/compressor.h).
+// Compressors as hooks. A compressor is a codec, a memory and an exchange (gradwire/compress/compressor.h).
 #pragma once
 
 #include <memory>
@@ -14,36 +14,41 @@
 namespace gradwire {
 
 struct CompressedHookOptions {
-  // Gradients of one dimension or none (biases, norms) go uncompressed, in one all-reduce a bucket.
+  // True: gradients with fewer than two dimensions (biases, norms) are not compressed. One all-reduce for each bucket
+  // averages them.
   bool plain_vectors = false;
 };
 
-// Averages buckets through `compressor`; must be the same on all ranks. `group`: null for bucket.group(). Needs
-// all_gather of the group, and all_to_all where the exchange is "all_reduce". May run for several buckets at once.
+// Returns a hook that averages buckets with `compressor`, which the hook owns. The compressor and the options must be
+// the same on all ranks. `group`: null for bucket.group(). The group must have all_gather, and also all_to_all when the
+// exchange is "all_reduce". The hook may run for several buckets at once. Throws InvalidArgument for a null compressor.
 //
-// Numbers: the codec sees float32. float64, float16 and bfloat16 buckets are cast to it and back, rounding to nearest
-// even. Buckets of other types, and those that are not on the CPU, are averaged plainly.
+// Dtypes. The codec sees float32. float64, float16 and bfloat16 buckets are cast to float32 and back, rounded to
+// nearest even. Buckets of other dtypes, and buckets that are not on the CPU, go through allreduce_hook().
 //
-// Inf and NaN, as they come of a loss scale that is too large. One in any rank's bucket reaches all ranks: they hold
-// the same bits, not finite somewhere, so all skip the step. What the memory keeps for that bucket stays what it was,
-// bit for bit. The other buckets of the step have gone one step on, alike on all ranks, and do not go back (that would
-// take a second copy of all memory): error feedback and momentum take what they delivered for applied, so of the
-// skipped step that much is lost and the rest is still sent; EF21 goes on as if the step had been taken, and loses
-// nothing. With plain_vectors a bucket's vectors and its other gradients count as two buckets, and so does each piece
-// that a long bucket goes in (Compressor::piece_values). What a memory keeps is in the scale of the gradients it saw: a
-// change of scale makes it that factor too large or small, once.
+// Inf and NaN, for example from a loss scale that is too large. An Inf or NaN in the bucket of any rank makes the
+// result not finite on all ranks, with the same bits, so all ranks skip the step. The memory's state for that bucket
+// stays unchanged, bit for bit. The state of the other buckets has advanced by one step, on all ranks alike, and does
+// not go back (that would take a second copy of the state):
+//   - Error feedback and momentum count the delivered part of a gradient as applied. So the delivered part of the
+//     skipped step is lost; the rest is still sent later.
+//   - EF21 continues as if the step had been taken, and loses nothing.
+// With plain_vectors, the vectors of a bucket and its other gradients count as two buckets here. Each piece of a long
+// bucket (Compressor::piece_values) counts as a bucket, too. The state has the loss scale of the gradients that it came
+// from: after a change of the scale the state is too large or too small by that factor, once.
 //
-// Bytes a rank sends: Compressor::bytes_sent() of the bucket's elements; exchange.h has the formulas.
-// A long bucket's pieces overlap: while one is on its way the next is encoded, but on shm and threads, whose bytes move
-// by the rank's own hand.
+// Bytes that a rank sends: Compressor::bytes_sent() of the bucket's elements; exchange.h has the formulas. While one
+// piece of a long bucket travels, the next piece is encoded. (Not on the backends shm and threads: there the rank's own
+// thread moves the bytes.)
 //
-// State to save: what the memory keeps, by parameter name, and "iteration", the number of the next one. It outlives
-// other buckets and lanes. Throws InvalidArgument for a null compressor.
+// The state to save is the state of the memory, by parameter name, and "iteration", the number of the next iteration.
+// The state survives a change of the buckets and of the lanes.
 std::shared_ptr<CommHook> make_compressed_hook(std::unique_ptr<compress::Compressor> compressor,
                                                const CompressedHookOptions& options = {},
                                                std::shared_ptr<ProcessGroup> group = nullptr);
 
-// The compressor that `description` names, as in make_compressor(): "int4:block=64,memory=ef21".
+// The same for the compressor that make_compressor() makes of `description`, for example "int4:block=64,memory=ef21".
+// Throws InvalidArgument as make_compressor() does.
 std::shared_ptr<CommHook> make_compressed_hook(std::string_view description, const CompressedHookOptions& options = {},
                                                std::shared_ptr<ProcessGroup> group = nullptr);
 

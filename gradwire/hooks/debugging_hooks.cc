@@ -48,14 +48,14 @@ class LoggingHook final : public internal::HookWrapper {
   }
 
  private:
-  // One rank may log and another not.
+  // The identity is the inner hook's, so one rank may log and another one not.
   static HookTraits traits_around(const std::shared_ptr<CommHook>& inner) {
     HookTraits traits = internal::traits_around("logging", inner, /*keeps_single_collective=*/true);
     traits.identity = inner->identity();
     return traits;
   }
 
-  // Shared with futures, which may outlive the hook.
+  // The log is shared with futures, which may outlive the hook.
   struct Log {
     explicit Log(BucketSink to) : sink(std::move(to)) {}
     Mutex mutex;
@@ -64,7 +64,8 @@ class LoggingHook final : public internal::HookWrapper {
   const std::shared_ptr<Log> log_;
 };
 
-// Eight interleaved chains of FNV-1a over words of 64 bits, then over the chains. Any one changed bit changes it.
+// A checksum: eight interleaved chains of FNV-1a over words of 64 bits, then FNV-1a over the chains. A change of any
+// one bit changes the checksum.
 std::uint64_t checksum(const void* memory, std::size_t bytes) {
   constexpr std::uint64_t kPrime = 0x100000001b3;
   constexpr std::size_t kChains = 8;
@@ -73,7 +74,7 @@ std::uint64_t checksum(const void* memory, std::size_t bytes) {
   for (std::size_t j = 0; j < kChains; ++j) chain[j] = 0xcbf29ce484222325 + j;
   const auto mix = [](std::uint64_t state, std::uint64_t word) {
     state = (state ^ word) * kPrime;
-    return state ^ state >> 29;  // or the highest bits would never reach the lower ones
+    return state ^ state >> 29;  // so that the highest bits also change the lower ones
   };
   std::size_t i = 0;
   for (; bytes - i >= sizeof chain; i += sizeof chain) {

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Counting iterations in a hook that may run for two buckets at once, and go on from a checkpoint.
+// The count of iterations in a hook that may run for several buckets at once, and that may continue from a checkpoint.
 #pragma once
 
 #include <algorithm>
@@ -12,10 +12,11 @@
 
 namespace gradwire::internal {
 
-// A bucket knows its iteration since DDP was made; this adds what came before that. Thread-safe.
+// bucket.iteration() counts from the construction of the DDP object. IterationCount adds the iterations before the
+// loaded checkpoint. Thread-safe.
 class IterationCount {
  public:
-  // The iteration of `bucket`, counted over all checkpoints.
+  // The iteration of `bucket`, with the iterations before the checkpoint.
   std::int64_t of(const GradBucket& bucket) GRADWIRE_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     const std::int64_t here = bucket.iteration();
@@ -25,12 +26,12 @@ class IterationCount {
     next_ = std::max(next_, iteration + 1);
     return iteration;
   }
-  // The iteration that comes next; between iterations.
+  // The number of the next iteration. Call it between iterations.
   std::int64_t next() const GRADWIRE_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     return next_;
   }
-  // The next bucket belongs to iteration `next`; between iterations.
+  // The next bucket belongs to iteration `next`. Call it between iterations.
   void set_next(std::int64_t next) GRADWIRE_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     loaded_ = next_ = next;

@@ -32,7 +32,7 @@ double sum_of_squares(const T* values, std::size_t count) noexcept {
   return partial[0];
 }
 
-// 1-D, contiguous, on the CPU, real and floating.
+// Returns the elements of `tensor` as a 1-D, contiguous, real tensor on the CPU.
 at::Tensor flat(const at::Tensor& tensor) {
   at::Tensor values = tensor.detach();
   values = values.is_non_overlapping_and_dense() ? values.as_strided({values.numel()}, {1}) : values.reshape(-1);
@@ -60,7 +60,7 @@ double sum_of_squares(const at::Tensor& tensor) {
 
 double max_magnitude(const at::Tensor& tensor) {
   if (!tensor.defined() || tensor.numel() == 0) return 0;
-  // A maximum does not depend on the order.
+  // The order of the elements does not matter for a maximum.
   return tensor.detach().abs().max().item<double>();
 }
 

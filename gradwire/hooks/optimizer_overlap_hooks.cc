@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::string_view kPrefix = "optimizer/";
 
-// Runs the inner hook to its end, then `step` for each parameter of the bucket.
+// Runs the inner hook to its end, then calls `step` for each parameter of the bucket.
 template <class Step>
 Future run_then_step(CommHook& inner, const GradBucket& bucket, const Step& step) {
   const GradBucket averaged = internal::averaged_bucket(inner, bucket);
@@ -41,7 +41,8 @@ torch::serialize::InputArchive reread(torch::serialize::OutputArchive& archive) 
   return input;
 }
 
-// What an optimizer remembers of a parameter, by the names it serializes it under. Undefined tensors are left out.
+// The optimizer's state of one parameter, by the names under which the optimizer serializes it. Leaves out undefined
+// tensors.
 std::map<std::string, c10::IValue> parts_of(const torch::optim::OptimizerParamState& state) {
   torch::serialize::OutputArchive archive;
   state.serialize(archive);
@@ -59,7 +60,7 @@ std::map<std::string, c10::IValue> parts_of(const torch::optim::OptimizerParamSt
   return parts;
 }
 
-// Replaces `state`, which is of the right class. False when there is a part that this class does not have.
+// Replaces `state` by `parts`. Returns false when the class of `state` lacks one of the parts.
 bool replace_parts(torch::optim::OptimizerParamState& state, const std::map<std::string, c10::IValue>& parts,
                    const at::Tensor& parameter) {
   torch::serialize::OutputArchive own;
@@ -134,8 +135,9 @@ torch::optim::Optimizer* HookThenOptimizer::optimizer_of(const std::string& name
   return entry.optimizer.get();
 }
 
-// An optimizer makes the state of a parameter at its first step, of a class that it alone knows. So another one of the
-// same factory steps a parameter of no consequence, and its state is filled and moved.
+// An optimizer makes the state of a parameter at its first step, in a class that only the optimizer knows. So the
+// factory makes a second optimizer, which steps a dummy parameter; then the loaded parts are written into the resulting
+// state, and the state is moved.
 void HookThenOptimizer::give_state(const std::string& name, Entry& entry, const Parts& parts) {
   auto& states = entry.optimizer->state();
   void* const key = entry.parameter.unsafeGetTensorImpl();
@@ -194,7 +196,7 @@ void HookThenOptimizer::load_state_dict(const HookState& state) {
   }
   inner_->load_state_dict(of_inner);
   MutexLock lock(mutex_);
-  // What the state does not mention starts afresh.
+  // Parameters that the loaded state does not mention start with empty state.
   for (const auto& [name, entry] : entries_) loaded.try_emplace(name);
   loaded_ = std::move(loaded);
 }

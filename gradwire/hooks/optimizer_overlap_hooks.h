@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// The optimizer's step inside the backward pass: each bucket's parameters step as soon as their gradients are averaged.
+// Hooks that step the optimizer inside the backward pass: the parameters of a bucket step as soon as their gradients
+// are averaged.
 //
 //   auto hook = gradwire::make_hook_then_optimizer(
 //       gradwire::make_allreduce_hook(), [](const std::string&, const at::Tensor& parameter) {
@@ -10,22 +11,22 @@
 //   ddp.register_comm_hook(hook);
 //   for (...) {
 //     ddp.zero_grad();
-//     loss_of(ddp(x)).backward();      // gradients are averaged and parameters have stepped by its end
+//     loss_of(ddp(x)).backward();      // at its end the parameters have stepped
 //   }
 //
-// The same bits as the inner hook followed by one optimizer.step() over all parameters, for optimizers that treat each
-// parameter by itself (all of torch::optim but LBFGS).
+// The result has the same bits as the inner hook followed by one optimizer.step() over all parameters, for optimizers
+// that treat each parameter separately (all of torch::optim except LBFGS).
 //
-// What a user has to know:
-// - Do not call a step of your own. `.grad` holds the averages at the end of backward, as without this hook; they
-//   accumulate until zero_grad(), as ever.
-// - A parameter changes while the backward pass of others still runs. Autograd does not need it any more: its gradient
-//   is only ready when all nodes that use it have run. What uses its value past autograd (detach(), a buffer that
-//   shares its memory) sees the new one, and a second backward pass over the same graph (retain_graph, create_graph) is
-//   refused by autograd, which sees that the parameter changed.
-// - What wants all gradients before the step (clipping by global norm, skipping a step because of an Inf) comes too
-//   late; use the inner hook alone for that.
-// - After an error in backward some parameters have stepped and others have not; go on from a checkpoint.
+// Notes for users:
+// - Do not call optimizer.step(). At the end of the backward pass `.grad` holds the averages, as without this hook.
+//   The averages accumulate until zero_grad(), as always.
+// - A parameter changes while the backward pass still computes other gradients. Autograd no longer needs the value of
+//   the parameter then: a gradient is ready only when all nodes that use the parameter have run. Code that reads the
+//   value without autograd (detach(), a buffer that shares the memory) sees the new value. Autograd refuses a second
+//   backward pass over the same graph (retain_graph, create_graph), because the parameter has changed.
+// - Do not use this hook when the program needs all gradients before the step (clipping by the global norm, skipping a
+//   step because of an Inf). Use the inner hook alone.
+// - After an error in the backward pass some parameters have stepped and others have not. Continue from a checkpoint.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -44,35 +45,38 @@ class Optimizer;
 
 namespace gradwire {
 
-// Makes the optimizer of one parameter; called once a parameter, one call at a time. `name` as in the module. Null:
-// this parameter does not step here.
+// Makes the optimizer of one parameter. `name` is the parameter's name in the module. Called before the parameter's
+// first step, one call at a time; called again with another tensor of the same sizes when loaded state is given to an
+// optimizer. Returns null for a parameter that this hook must not step.
 using ParameterOptimizerFactory =
     std::function<std::unique_ptr<torch::optim::Optimizer>(const std::string& name, const at::Tensor& parameter)>;
 
-// Steps one parameter with its averaged gradient, which has the parameter's sizes and may be overwritten. On a lane;
-// for several parameters at once, but for none twice at once.
+// Steps one parameter with its averaged gradient. The gradient has the parameter's sizes, and the function may
+// overwrite it. Called on lanes, for several parameters at the same time, but never twice at the same time for one
+// parameter.
 using ParameterStep = std::function<void(const std::string& name, at::Tensor parameter, at::Tensor gradient)>;
 
-// The hook that make_hook_then_optimizer() makes. Has the inner hook's traits, and calls it first; bytes are the inner
-// hook's.
+// The hook that make_hook_then_optimizer() makes. It runs the inner hook, then steps the parameters of the bucket. It
+// has the traits of the inner hook, but is no single collective, and sends the bytes of the inner hook.
 class HookThenOptimizer final : public CommHook {
  public:
+  // Throws InvalidArgument when an argument is null.
   HookThenOptimizer(std::shared_ptr<CommHook> inner, ParameterOptimizerFactory factory);
   ~HookThenOptimizer() override;
 
   Future run(GradBucket& bucket) override;
   void end_iteration() override { inner_->end_iteration(); }
 
-  // Calls `visit` for the optimizer of each parameter that has stepped, in the order of their names, e.g. to set a
-  // learning rate. Between iterations. Optimizers are made at a parameter's first step, so what is to hold for all
-  // belongs into the factory.
+  // Calls `visit` for the optimizer of each parameter that has stepped, in the order of the names, for example to set a
+  // learning rate. Call it between iterations. A parameter's optimizer is made at the first step: put settings that
+  // hold for all optimizers into the factory.
   void for_each(const std::function<void(const std::string& name, torch::optim::Optimizer&)>& visit)
       GRADWIRE_EXCLUDES(mutex_);
 
-  // The inner hook's state, and "optimizer/<part>/<parameter's name>" for each part of the optimizers' state (Adam:
-  // step, exp_avg, exp_avg_sq). Options (learning rate, ...) are the factory's. Loaded state is given to a parameter's
-  // optimizer when it is made or, if there is one, at its next step; it must be of the same kind of optimizer
-  // (InvalidArgument, at the step).
+  // The state is the inner hook's state, and "optimizer/<part>/<parameter's name>" for each part of the optimizers'
+  // state (Adam: step, exp_avg, exp_avg_sq). The options of the optimizers (learning rate, ...) are not saved: the
+  // factory sets them. load_state_dict() gives the loaded state to a parameter's optimizer at the parameter's next
+  // step. The state must come from the same kind of optimizer, or else that step throws an InvalidArgument.
   HookState state_dict() const override GRADWIRE_EXCLUDES(mutex_);
   void load_state_dict(const HookState& state) override GRADWIRE_EXCLUDES(mutex_);
 
@@ -89,14 +93,16 @@ class HookThenOptimizer final : public CommHook {
   const ParameterOptimizerFactory factory_;
   mutable Mutex mutex_;
   std::map<std::string, Entry> entries_ GRADWIRE_GUARDED_BY(mutex_);
-  std::map<std::string, Parts> loaded_ GRADWIRE_GUARDED_BY(mutex_);  // by parameter; not given to an optimizer yet
+  // Loaded state, by parameter, that no optimizer has been given yet.
+  std::map<std::string, Parts> loaded_ GRADWIRE_GUARDED_BY(mutex_);
 };
 
 // Throws InvalidArgument when an argument is null.
 std::shared_ptr<HookThenOptimizer> make_hook_then_optimizer(std::shared_ptr<CommHook> inner,
                                                             ParameterOptimizerFactory factory);
 
-// The same with a function in the place of optimizers. Memory is the inner hook's.
+// The same with the function `step` instead of optimizers. The state is the inner hook's state. Throws InvalidArgument
+// when an argument is null.
 std::shared_ptr<CommHook> make_hook_then_step(std::shared_ptr<CommHook> inner, ParameterStep step);
 
 }  // namespace gradwire

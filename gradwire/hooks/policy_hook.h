@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Rules about when a hook runs at all.
+// A wrapper that runs a hook only in some iterations and for some buckets.
 #pragma once
 
 #include <cstddef>
@@ -12,16 +12,16 @@
 namespace gradwire {
 
 struct PolicyOptions {
-  // Plain averaging in iterations before this one. They count from 0, over checkpoints: by bucket.iteration(), and what
-  // came before a state that was loaded.
+  // The first iteration in which the inner hook runs; plain averaging before. Iterations count from 0. A run that loads
+  // the hook's state continues the count.
   std::uint32_t warm_up = 0;
-  // Buckets of fewer bytes are averaged plainly: what compressing them saves is less than it costs.
+  // Buckets with fewer bytes are averaged plainly: compressing such a bucket costs more than it saves.
   std::size_t min_bytes = 0;
 };
 
-// `inner` where the rules let it run, else allreduce_hook(). Must be the same on all ranks. Traits and memory are the
-// inner hook's; with a warm-up the state to save has "policy/iteration" too, the number of the next one. Throws
-// InvalidArgument for a null hook.
+// Returns a hook that runs `inner` where the options allow it, and allreduce_hook() elsewhere. The options must be the
+// same on all ranks. The hook has the traits and the state of `inner`. With a warm-up the state also holds
+// "policy/iteration", the number of the next iteration. Throws InvalidArgument for a null hook.
 std::shared_ptr<CommHook> make_policy_hook(std::shared_ptr<CommHook> inner, const PolicyOptions& options);
 
 }  // namespace gradwire

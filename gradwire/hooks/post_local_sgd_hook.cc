@@ -43,7 +43,7 @@ class PostLocalSGDHook final : public CommHook {
     if (iteration_.of(bucket) < state_.start_iteration) return allreduce_hook(state_.process_group, bucket);
     at::Tensor buffer = bucket.buffer();
     if (!state_.post_local_gradient_allreduce) return completed_future(buffer);
-    // Not bucket.divisor(), which counts all ranks.
+    // bucket.divisor() counts the ranks of all subgroups.
     buffer.div_(participants(bucket));
     return tensor_future(state_.subgroup->all_reduce({buffer}));
   }
@@ -60,7 +60,8 @@ class PostLocalSGDHook final : public CommHook {
   }
 
  private:
-  // Of the subgroup. Where ranks that have joined do not count they are to be found first.
+  // The number of ranks of the subgroup that count. In a Join without the ranks that have joined, an all-reduce counts
+  // them.
   int participants(const GradBucket& bucket) const {
     if (bucket.divisor() == bucket.group().size()) return state_.subgroup->size();
     const at::Tensor count =

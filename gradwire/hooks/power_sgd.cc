@@ -25,17 +25,17 @@ using internal::LowRankMatrix;
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-// A gradient of the bucket that is compressed.
+// A compressed gradient of the bucket.
 struct Compressed {
-  at::Tensor gradient;  // the bucket's view
-  bool in_place;        // the matrix's values are the bucket's memory
+  at::Tensor gradient;  // a view into the bucket
+  bool in_place;        // true: the values of the matrix lie in the bucket's memory
 };
 
-// How one bucket is divided. `matrices` and `compressed` go in step.
+// The division of one bucket. matrices[i] and compressed[i] belong together.
 struct Division {
   std::vector<LowRankMatrix> matrices;
   std::vector<Compressed> compressed;
-  std::vector<at::Tensor> uncompressed;  // flat views of the buffer
+  std::vector<at::Tensor> uncompressed;  // flat views into the buffer
 };
 
 at::Tensor remembered_error(const PowerSGDState& state, const std::string& parameter, std::int64_t numel) {
@@ -62,7 +62,7 @@ std::pair<LowRankMatrix, Compressed> make_matrix(const PowerSGDState& state, con
   if (state.options().use_error_feedback) {
     const at::Tensor error = remembered_error(state, name, place.numel);
     if (error.defined()) at::Tensor(values).view(-1).add_(error);
-    // The new error may take the old one's place: it is written only when there is no way back.
+    // The new error may overwrite the old one: it is written only when the result is known to be finite.
     residual = error.defined() ? error : at::empty({place.numel}, values.options());
   }
   return {{.key = name,
@@ -79,7 +79,8 @@ bool pays(std::int64_t rows, std::int64_t columns, std::int64_t rank, double min
   return static_cast<double>((rows + columns) * rank) * min_rate < static_cast<double>(rows * columns);
 }
 
-// Matrices come in the order in which PyTorch draws for them: by shape, shapes as they first appear.
+// The order in which PyTorch draws random numbers for matrices: by shape, and shapes in the order of their first
+// matrices.
 std::vector<std::size_t> by_shape(const std::vector<LowRankMatrix>& matrices) {
   std::vector<std::size_t> order;
   std::vector<bool> taken(matrices.size());
@@ -129,8 +130,8 @@ double largest_in(at::ScalarType type) {
                            : static_cast<double>(std::numeric_limits<c10::BFloat16>::max());
 }
 
-// Writes `values` to `target`, of the same sizes. Where the target's type is narrower, rounds, to the largest number
-// what is beyond it; what that changes goes into `residual`, if defined.
+// Writes `values` into `target`, which has the same sizes. When the target's dtype is narrower, rounds the values, and
+// replaces values beyond the largest number by the largest number. Adds the difference to `residual`, if defined.
 void write_rounded(const at::Tensor& values, at::Tensor target, at::Tensor residual) {
   if (target.scalar_type() == values.scalar_type()) {
     target.copy_(values);
@@ -159,7 +160,7 @@ void write_back(const PowerSGDState& state, const LowRankMatrix& matrix, Compres
   if (matrix.residual.defined()) state.memory().keep_error(matrix.key, matrix.residual);
 }
 
-// The whole bucket, with the errors of its parameters added, as a square.
+// The whole bucket as a square matrix, with the errors of its parameters added.
 LowRankMatrix make_square(const PowerSGDState& state, const GradBucket& bucket, at::ScalarType type) {
   const std::int64_t numel = bucket.buffer().numel();
   auto side = static_cast<std::int64_t>(std::sqrt(static_cast<double>(numel)));
@@ -230,7 +231,7 @@ class PowerSGDHook final : public CommHook {
   const Body body_;
 };
 
-// What ranks must agree on. Numbers with all digits that tell two apart.
+// The options on which ranks must agree. Numbers have enough digits to tell any two values apart.
 std::string describe(const PowerSGDOptions& options) {
   return concat(std::setprecision(std::numeric_limits<double>::max_digits10),
                 "rank=", options.matrix_approximation_rank, ",start=", options.start_iteration,

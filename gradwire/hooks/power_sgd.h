@@ -1,36 +1,39 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// PowerSGD: gradients travel as products of two narrow matrices (Vogels, Karimireddy, Jaggi: PowerSGD, 2019,
+// PowerSGD: a gradient is sent as the product of two narrow matrices (Vogels, Karimireddy, Jaggi: PowerSGD, 2019,
 // arXiv:1905.13727).
 //
-// A gradient of n rows (its first dimension) and m columns (all others) is compressed where
-// (n + m) * r * min_compression_rate < n * m, with r = min(n, m, matrix_approximation_rank). With M = gradient + error:
+// A gradient is taken as a matrix of n rows (the first dimension) and m columns (all other dimensions). Its rank of
+// approximation is r = min(n, m, matrix_approximation_rank). The gradient is compressed when
+// (n + m) * r * min_compression_rate < n * m. With the matrix M = gradient + error:
 //
 //   Q: of the step before, or N(0, 1)    m x r    orthonormalized
 //   P = sum over ranks of M Q            n x r    all-reduced, then orthonormalized
 //   Q = sum over ranks of M^T P / N      m x r    all-reduced
 //   gradient = P Q^T, the same bits on all ranks; error = M - P Q^T, each rank's own
 //
-// All other entries (vectors, small matrices) are averaged as they are and have no error.
+// Gradients that are not compressed (vectors, small matrices) are averaged by an all-reduce and have no error.
 //
-// Bytes that a rank sends for a bucket, N ranks: 2 (N-1)/N * (sum over compressed gradients of (n + m) * r * w, and the
-// uncompressed entries in the bucket's type); w is 4, for float64 buckets 8. In the batched form there is one matrix of
-// s x s, s = ceil(sqrt(elements of the bucket)): 2 (N-1)/N * 2 * s * min(s, rank) * w. Before start_iteration: what
-// allreduce_hook sends.
+// Bytes that a rank sends for a bucket, with N ranks: 2 (N-1)/N * (the sum over the compressed gradients of
+// (n + m) * r * w, plus the uncompressed gradients in the bucket's dtype). w is 4 bytes, and 8 for float64 buckets. The
+// batched form has one matrix of s x s, s = ceil(sqrt(elements of the bucket)): 2 (N-1)/N * 2 * s * min(s, rank) * w.
+// Before start_iteration a rank sends the bytes of allreduce_hook().
 //
-// Numbers. float16 and bfloat16 buckets are computed, and keep their error, in float32, which P and Q travel in; the
-// result is rounded once, numbers beyond the type's largest to that, and what rounding changes goes into the error.
-// Everything a rank computes for itself from common bits has a fixed order of operations and no fusing, so ranks agree
-// bitwise also on different processors. Columns that are zero, or depend on earlier ones, are replaced by unit vectors
-// orthogonal to those: a zero gradient gives zeros, never NaN, and does not make the memory forget its rank.
+// Numbers. float16 and bfloat16 buckets are computed in float32: the error, P and Q are float32. The result is rounded
+// once; a number beyond the largest one of the dtype becomes the largest one. The error takes up what rounding changes.
+// A rank's own computations on bits that all ranks share have a fixed order of operations without fused operations. So
+// ranks agree bitwise, also on different processors. A column that is zero, or depends linearly on earlier columns, is
+// replaced by a unit vector that is orthogonal to the earlier columns. So a zero gradient gives zeros, never NaN, and Q
+// keeps its matrix rank.
 //
-// Inf and NaN. If a rank has one in a compressed gradient, that gradient becomes NaN in full on all ranks, and its
-// error and Q stay what they were before the step. So it does where M Q overflows, or Q reaches a 4 r-th of the largest
-// number.
+// Inf and NaN. When a compressed gradient holds an Inf or NaN on any rank, all elements of the result are NaN on all
+// ranks, and the gradient's error and Q stay unchanged. The same happens when M Q overflows, and when an element of Q
+// reaches 1 / (4 r) of the largest number of the dtype of the computation.
 //
-// State belongs to parameters, by name, so it outlives a rebuild of the buckets. In the batched form the error does; Q
-// belongs to the bucket's list of parameters, and a bucket with another list starts with a random Q again. What the
-// product puts where the square is filled up is forgotten; PyTorch, whose error belongs to the square, feeds it back.
+// State. The state (the errors and the Qs) belongs to parameters, by name, so it survives a rebuild of the buckets. In
+// the batched form the error belongs to parameters, and Q to the bucket's list of parameters: a bucket with another
+// list starts with a random Q. The batched form fills the square up with zeros, and drops the part of the product in
+// the filled part. (In PyTorch the error belongs to the whole square, so this part is fed back.)
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -49,42 +52,46 @@ namespace internal {
 class PowerSGDMemory;
 }
 
-// Must be the same on all ranks.
+// The options must be the same on all ranks.
 struct PowerSGDOptions {
-  // r above; at least 1. More is closer to the gradient and costs more.
+  // The rank of the approximation, r above: at least 1. A higher rank is more accurate and costs more.
   std::int64_t matrix_approximation_rank = 1;
-  // Plain averaging in iterations before this one; they count from 0. At least 2 with error feedback or warm start.
+  // The first iteration that compresses; plain averaging before. Iterations count from 0. At least 2 with error
+  // feedback or warm start.
   std::int64_t start_iteration = 1000;
-  // What a gradient must at least shrink by to be compressed; not negative.
+  // A gradient is compressed when compression reduces its elements by more than this factor. Not negative.
   double min_compression_rate = 2;
-  // Add what compression lost to the next step's gradient. Costs memory of the size of the compressed gradients.
+  // True: the part of a gradient that compression loses (the error) is added to the gradient of the next step. Costs
+  // memory of the size of the compressed gradients.
   bool use_error_feedback = true;
-  // Start from the Q of the step before instead of a random one.
+  // True: each step starts with the Q of the step before. False: each step starts with a random Q.
   bool warm_start = true;
-  // Added to the norms that columns are divided by where the rank is at most 2 or the bucket float16 or bfloat16, as in
-  // PyTorch; elsewhere not used. Not needed against zero columns. Not negative.
+  // This number is added to the norm by which a column is divided, as in PyTorch, when the rank is at most 2 or the
+  // bucket is float16 or bfloat16; else unused. Zero columns do not need it. Not negative.
   double orthogonalization_epsilon = 0;
-  // Of random Qs: draw k seeds a generator with the k-th randint(1'000'000'000) of numpy.random.RandomState(seed), and
-  // gives the numbers that torch.manual_seed() and torch.randn() would. Each bucket takes one draw when it needs one,
-  // in the order of buckets.
+  // The seed of random Qs. Draw k seeds a generator with the k-th randint(1'000'000'000) of
+  // numpy.random.RandomState(random_seed), and gives the same numbers as torch.manual_seed() and torch.randn(). A
+  // bucket that needs random numbers takes one draw, in the order of the buckets.
   std::uint32_t random_seed = 0;
-  // Iterations between two lines with compression_stats() in the log (at info); less than 1 counts as 1.
+  // The number of iterations between two log lines (level info) with compression_stats(). Less than 1 counts as 1.
   std::int64_t compression_stats_logging_frequency = 10000;
-  // Gradients of one shape take their random Q in one piece, as in PyTorch. The products do not change.
+  // True: gradients of the same shape take their random Qs from one draw of numbers, as in PyTorch. Changes nothing
+  // else.
   bool batch_tensors_with_same_shape = false;
 };
 
-// Elements of gradients that went through compressing iterations, and how many stood for them on the wire.
+// The elements of all gradients in iterations that compress.
 struct CompressionStats {
-  double rate = 0;  // before / after; 0 before the first
-  std::int64_t before = 0;
-  std::int64_t after = 0;
+  double rate = 0;          // before / after; 0 before the first compressing iteration
+  std::int64_t before = 0;  // the number of elements of the gradients
+  std::int64_t after = 0;   // the number of elements that stood for them in all-reduces
 };
 
-// The options and the memory of one DDP's hook. One state serves one of the two forms. Thread-safe.
+// The options and the state of one DDP object's hook. A PowerSGDState serves one of the two forms, not both.
+// Thread-safe, but call load_state_dict() between iterations only.
 class PowerSGDState {
  public:
-  // `group`: what collectives go through; null: bucket.group(). Throws InvalidArgument for options out of range.
+  // `group` carries the collectives; null: bucket.group(). Throws InvalidArgument for an option out of range.
   explicit PowerSGDState(PowerSGDOptions options = {}, std::shared_ptr<ProcessGroup> group = nullptr);
   ~PowerSGDState();
   PowerSGDState(const PowerSGDState&) = delete;
@@ -93,15 +100,16 @@ class PowerSGDState {
   const PowerSGDOptions& options() const noexcept { return options_; }
   const std::shared_ptr<ProcessGroup>& group() const noexcept { return group_; }
 
-  // Iterations begun so far, plain ones included.
+  // The number of iterations that have begun, with or without compression.
   std::int64_t iterations() const;
   CompressionStats compression_stats() const;
-  // A copy of what compression has lost of a parameter's gradient on this rank; undefined where there is none.
+  // Returns a copy of this rank's error for `parameter` (1-D, on the CPU); undefined when there is none.
   at::Tensor error(const std::string& parameter) const;
 
-  // As CommHook's. Keys: "local/error/<parameter>" (1-D), "q/<parameter>" (r x m; batched: the names of the bucket,
-  // joined by spaces), "iterations", "draws", "numel_before", "numel_after", "next_report" and the options that must
-  // agree. P is computed anew in each step and not kept.
+  // As CommHook::state_dict() and CommHook::load_state_dict(). The keys are "local/error/<parameter>" (1-D),
+  // "q/<parameter>" (r x m; in the batched form "q/" and the bucket's parameter names, joined by spaces), "iterations",
+  // "draws", "numel_before", "numel_after", "next_report", and the options that must be the same in the loading hook. P
+  // is not kept: each step computes P anew. load_state_dict() throws InvalidArgument for a state with other options.
   HookState state_dict() const;
   void load_state_dict(const HookState& state);
 
@@ -113,15 +121,18 @@ class PowerSGDState {
   const std::unique_ptr<internal::PowerSGDMemory> memory_;
 };
 
-// The hook's body: averages `bucket` as above. Errors of collectives are thrown. CPU tensors of a floating-point type
-// only: UnsupportedError otherwise. InvalidArgument where a loaded state has another shape than the parameter.
+// The body of the hook: replaces `bucket` by the average as above, and returns a future of bucket.buffer(). Throws the
+// errors of the collectives; UnsupportedError for a bucket that is not on the CPU, or is none of float16, bfloat16,
+// float32 and float64; and InvalidArgument when a loaded state does not fit the shape of a gradient.
 Future power_sgd_hook(const std::shared_ptr<PowerSGDState>& state, GradBucket& bucket);
 
-// The same with the whole bucket, filled up with zeros, as one square matrix: faster, and less accurate, because rows
-// and columns mean nothing. min_compression_rate and batch_tensors_with_same_shape do not apply.
+// The batched form: the same with the whole bucket, filled up with zeros, as one square matrix. Sends fewer bytes, and
+// is less accurate, because the rows and columns of the square have no meaning. min_compression_rate and
+// batch_tensors_with_same_shape do not apply.
 Future batched_power_sgd_hook(const std::shared_ptr<PowerSGDState>& state, GradBucket& bucket);
 
-// The same as hooks to register; they may run for several buckets at once. `state` must not be null.
+// The same as hooks to register. They may run for several buckets at once. The hook shares the ownership of `state`.
+// Throw InvalidArgument for a null state and for options out of range.
 std::shared_ptr<CommHook> make_power_sgd_hook(std::shared_ptr<PowerSGDState> state);
 std::shared_ptr<CommHook> make_batched_power_sgd_hook(std::shared_ptr<PowerSGDState> state);
 std::shared_ptr<CommHook> make_power_sgd_hook(PowerSGDOptions options, std::shared_ptr<ProcessGroup> group = nullptr);

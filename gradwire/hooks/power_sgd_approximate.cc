@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// The steps that both forms of PowerSGD take: random or remembered Q, P, Q, product.
+// The steps of both forms of PowerSGD: a random or kept Q, then P, Q and the product.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Functions.h>
 
@@ -19,7 +19,7 @@ namespace {
 
 std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
 
-// Infinity or NaN where there is one.
+// The largest magnitude; infinity or NaN when a value is.
 float largest_magnitude(const float* values, std::size_t count) { return kernels::max_magnitude(values, count); }
 double largest_magnitude(const double* values, std::size_t count) {
   double largest = 0;
@@ -31,7 +31,7 @@ double largest_magnitude(const double* values, std::size_t count) {
   return largest;
 }
 
-// P and Q of all matrices in one piece of memory each, so that each is one collective.
+// The Ps of all matrices lie in one tensor, and the Qs in another one, so that each takes one collective.
 struct Factors {
   at::Tensor ps;
   at::Tensor qs;
@@ -45,7 +45,7 @@ Factors allocate_factors(std::vector<LowRankMatrix>& matrices) {
     q_count += matrix.rank * matrix.columns;
   }
   const auto options = matrices.front().values.options();
-  // Zeros: parts of matrices that are not finite are summed, too.
+  // Zeros, because the parts of matrices that are not finite are summed too.
   Factors factors{at::zeros({p_count}, options), at::zeros({q_count}, options)};
   std::int64_t p_at = 0;
   std::int64_t q_at = 0;
@@ -58,7 +58,7 @@ Factors allocate_factors(std::vector<LowRankMatrix>& matrices) {
   return factors;
 }
 
-// The remembered Q; undefined where there is none.
+// The Q of the step before; undefined when there is none.
 at::Tensor remembered(const PowerSGDState& state, const LowRankMatrix& matrix) {
   if (!state.options().warm_start) return {};
   at::Tensor factor = state.memory().factor(matrix.key);
@@ -70,7 +70,8 @@ at::Tensor remembered(const PowerSGDState& state, const LowRankMatrix& matrix) {
   return factor;
 }
 
-// Fills the Qs of matrices [first, last), all of one shape, as torch.randn(last - first, columns, rank) would.
+// Fills the Qs of the matrices [first, last), which have one shape, with the numbers of
+// torch.randn(last - first, columns, rank).
 void randomize(std::vector<LowRankMatrix*>& cold, std::size_t first, std::size_t last, at::Generator& generator,
                at::ScalarType dtype) {
   const LowRankMatrix& shape = *cold[first];
@@ -91,7 +92,8 @@ void fill_qs(const PowerSGDState& state, const GradBucket& bucket, std::vector<L
       cold.push_back(&matrix);
     }
   }
-  // Without a warm start a bucket takes its draw even if it has no matrix, so that the draws of others do not move.
+  // Without a warm start a bucket takes its draw also when it has no matrix, so the draws of other buckets stay the
+  // same.
   if (cold.empty() && state.options().warm_start) return;
   auto generator = at::make_generator<at::CPUGeneratorImpl>(state.memory().draw(bucket.index()));
   for (std::size_t first = 0; first < cold.size();) {
@@ -131,7 +133,7 @@ class Approximation {
   }
 
   void finish(LowRankMatrix& matrix) const {
-    // No element of P is beyond 1, so with this bound none of the product, nor of the error, overflows.
+    // No element of P exceeds 1 in magnitude. So with this bound neither the product nor the error overflows.
     const T bound = std::numeric_limits<T>::max() / static_cast<T>(4 * matrix.rank);
     matrix.finite = matrix.finite && largest(matrix.q) < bound;
     if (!matrix.finite) return;
@@ -142,7 +144,7 @@ class Approximation {
  private:
   static T* data(const at::Tensor& tensor) { return tensor.mutable_data_ptr<T>(); }
   static T largest(const at::Tensor& tensor) { return largest_magnitude(data(tensor), size(tensor.numel())); }
-  // PyTorch normalizes with epsilon where it takes Gram-Schmidt, without where it takes QR.
+  // As in PyTorch, which uses epsilon with Gram-Schmidt, and none with QR.
   double epsilon_of(const LowRankMatrix& matrix) const {
     const bool half = bucket_.buffer().element_size() < 4;
     return matrix.rank <= 2 || half ? epsilon_ : 0;

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// What the two forms of PowerSGD share: their memory, random numbers and orthonormalization.
+// The common parts of the two forms of PowerSGD: the state, random numbers, orthonormalization and approximation.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,7 +17,7 @@
 
 namespace gradwire::internal {
 
-// randint(1'000'000'000) of numpy.random.RandomState(seed), one after the other.
+// The sequence of randint(1'000'000'000) of numpy.random.RandomState(seed).
 class NumpyDraws {
  public:
   explicit NumpyDraws(std::uint32_t seed) : engine_(seed) {}
@@ -28,55 +28,58 @@ class NumpyDraws {
   std::mt19937 engine_;
 };
 
-// Makes the `count` runs of `length` elements at `columns` orthonormal, in order, in double precision (Gram-Schmidt;
-// each run is freed of the earlier ones twice). A run that is zero, or next to nothing without the earlier ones,
-// becomes a unit vector freed of them; count <= length. With epsilon > 0 norms are enlarged by it and earlier runs are
-// taken out once, as PyTorch does. Plain scalar arithmetic in a fixed order: the same bits on every processor. NaN in,
-// NaN out.
+// Makes the `count` runs of `length` elements at `columns` orthonormal, in order, by Gram-Schmidt in double precision.
+// The projections on the earlier runs are subtracted twice. A run that is zero, or negligible after the subtraction, is
+// replaced by a unit vector that is orthogonal to the earlier runs; count <= length. With epsilon > 0 the projections
+// are subtracted once, and epsilon is added to the norm, as in PyTorch. Plain scalar arithmetic in a fixed order gives
+// the same bits on every processor. NaN in the input gives NaN in the output.
 template <class T>
 void orthonormalize(T* columns, std::size_t count, std::size_t length, double epsilon);
 
-// One matrix of a bucket on its way through compression.
+// One matrix of a bucket during compression.
 struct LowRankMatrix {
-  std::string key;                      // of its Q
-  std::vector<std::string> parameters;  // whose gradients it holds
+  std::string key;                      // the key of its Q
+  std::vector<std::string> parameters;  // the parameters whose gradients the matrix holds
   std::int64_t rows = 0;
   std::int64_t columns = 0;
   std::int64_t rank = 0;
-  at::Tensor values;    // rows x columns, contiguous, float32 or float64: gradient + error, then its approximation
-  at::Tensor residual;  // like `values`, or undefined: what the approximation lacks
-  at::Tensor p = {};    // rank x rows: P's columns, one after the other
-  at::Tensor q = {};    // rank x columns
-  bool finite = true;   // false: a rank had Inf or NaN in it; `values` and `residual` are not the result then
+  at::Tensor values;    // rows x columns, contiguous, float32 or float64: gradient + error, then the approximation
+  at::Tensor residual;  // like `values`, or undefined: gradient + error - approximation
+  at::Tensor p = {};    // rank x rows: the columns of P, one after the other
+  at::Tensor q = {};    // rank x columns: the columns of Q, one after the other
+  bool finite = true;   // false: a rank had an Inf or NaN, or a product overflowed; there is no result then
 };
 
-// What `bucket` is computed in: float64 for float64, else float32. Throws UnsupportedError for buckets that are not of
-// a floating-point type on the CPU.
+// The dtype in which `bucket` is computed: float64 for a float64 bucket, else float32. Throws UnsupportedError, which
+// names `hook`, for a bucket that is not on the CPU or is none of float16, bfloat16, float32 and float64.
 at::ScalarType compute_type(const GradBucket& bucket, const char* hook);
 
+// The group of the state, or the bucket's group when the state has none.
 ProcessGroup& group_of(const PowerSGDState& state, GradBucket& bucket);
 
-// Replaces the values of `matrices` (of one dtype) by the low-rank approximation of their average over the ranks.
-// Collective: two all-reduces, none for no matrices; every rank finds the same ones not finite. Remembers nothing.
+// Replaces the values of `matrices` (of one dtype) by the low-rank approximation of their averages over the ranks.
+// Collective: two all-reduces, or none when there are no matrices. All ranks mark the same matrices as not finite.
+// Changes no error and no Q of the state.
 void approximate(const PowerSGDState& state, GradBucket& bucket, std::vector<LowRankMatrix>& matrices);
 
-// PowerSGDState's memory, guarded by a mutex. Parameters belong to one bucket at a time, so what is handed out for one
-// is not touched by another's hook.
+// The state of a PowerSGDState. Thread-safe. The returned tensors are shared, not copied: a parameter belongs to one
+// bucket at a time, so no other bucket's hook uses them.
 class PowerSGDMemory {
  public:
   PowerSGDMemory(const PowerSGDOptions& options) : options_(options), draws_(options.random_seed) {}
 
-  // The hook's call for `bucket` begins. Returns whether its iteration compresses. Iterations are told apart by
-  // bucket.iteration(), or by a bucket that comes again; which bucket of an iteration comes first does not matter.
+  // Called when the hook begins with `bucket`. Returns whether the bucket's iteration compresses. A new iteration
+  // begins with another bucket.iteration(), or with a bucket that comes again. The buckets of an iteration may come in
+  // any order.
   bool begin(const GradBucket& bucket);
 
-  // The seed for a bucket's random numbers: the same whatever order buckets of an iteration ask in.
+  // The seed for a bucket's random numbers. The buckets of an iteration may ask in any order: the seeds are the same.
   std::uint32_t draw(std::size_t bucket_index);
 
   // Adds to the statistics.
   void count(std::int64_t before, std::int64_t after);
 
-  // What is remembered under `key`; undefined where there is nothing.
+  // The error of `parameter`, and the Q under `key`; undefined when there is none.
   at::Tensor error(const std::string& parameter) const;
   at::Tensor factor(const std::string& key) const;
   void keep_error(const std::string& parameter, at::Tensor error);
@@ -96,12 +99,13 @@ class PowerSGDMemory {
 
   const PowerSGDOptions options_;
   mutable Mutex mutex_;
-  std::int64_t iterations_ GRADWIRE_GUARDED_BY(mutex_) = 0;  // begun
+  std::int64_t iterations_ GRADWIRE_GUARDED_BY(mutex_) = 0;  // the iterations that have begun
   std::optional<std::uint32_t> current_ GRADWIRE_GUARDED_BY(mutex_);
-  std::vector<bool> came_ GRADWIRE_GUARDED_BY(mutex_);  // the buckets of the current iteration
+  std::vector<bool> came_ GRADWIRE_GUARDED_BY(mutex_);  // the buckets that came in the current iteration
   NumpyDraws draws_ GRADWIRE_GUARDED_BY(mutex_);
-  std::int64_t drawn_ GRADWIRE_GUARDED_BY(mutex_) = 0;                    // in all
-  std::vector<std::uint32_t> current_draws_ GRADWIRE_GUARDED_BY(mutex_);  // in the current iteration, by bucket
+  std::int64_t drawn_ GRADWIRE_GUARDED_BY(mutex_) = 0;  // the number of draws
+  std::vector<std::uint32_t> current_draws_
+      GRADWIRE_GUARDED_BY(mutex_);  // the draws of the current iteration, by bucket
   CompressionStats stats_ GRADWIRE_GUARDED_BY(mutex_);
   std::int64_t next_report_ GRADWIRE_GUARDED_BY(mutex_) = 0;
   std::map<std::string, at::Tensor> errors_ GRADWIRE_GUARDED_BY(mutex_);

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// PowerSGD's random numbers and orthonormalization: plain scalar code, so that it gives the same bits everywhere.
+// PowerSGD's random numbers and orthonormalization: plain scalar code, which gives the same bits on every processor.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -10,7 +10,7 @@
 namespace gradwire::internal {
 namespace {
 
-// Sums of products in a fixed order that compilers can make vectors of.
+// The number of partial sums: a fixed order of operations that compilers can vectorize.
 constexpr std::size_t kPartialSums = 8;
 
 double dot(const double* a, const double* b, std::size_t length) {
@@ -45,11 +45,12 @@ double largest_of(const double* column, std::size_t length) {
   return largest;
 }
 
-// Below this part of what it was, a column has nothing of its own but rounding errors of double precision.
+// A column whose norm falls below this part of its norm before consists of rounding errors of double precision only.
 constexpr double kNegligible = 1e-12;
 
-// The first unit vector that is not nearly in the span of the earlier columns, freed of them. There is one: with fewer
-// earlier columns than dimensions, some unit vector has at least 1 / length of its square outside of the span.
+// Sets `column` to the first unit vector that is not nearly in the span of the earlier columns, made orthogonal to
+// them. There is such a vector: with fewer earlier columns than dimensions, some unit vector has at least 1 / length of
+// its square outside of the span.
 void replace(const double* earlier, std::size_t count, std::size_t length, double* column) {
   const double enough = 0.5 / std::sqrt(static_cast<double>(length));
   for (std::size_t unit = 0; unit < length; ++unit) {
@@ -65,14 +66,14 @@ void replace(const double* earlier, std::size_t count, std::size_t length, doubl
   }
 }
 
-// A copy of `column` with a largest element of 1, so that squares neither overflow nor vanish, then made into what it
-// shall be.
+// Makes `column` orthogonal to the earlier columns and normalizes it. First scales `column` so that its largest element
+// is 1: then squares neither overflow nor underflow.
 void finish_column(const double* earlier, std::size_t count, std::size_t length, double epsilon, double* column) {
   const double scale = largest_of(column, length);
   if (scale == 0) return replace(earlier, count, length, column);
   divide(column, length, scale);
   if (epsilon > 0) {
-    // Once, and the earlier ones a little shorter than 1: what PyTorch computes.
+    // As PyTorch computes: one subtraction, and norms a little below 1.
     take_out(earlier, count, length, column);
     const double norm = std::sqrt(dot(column, column, length));
     if (norm == 0) return replace(earlier, count, length, column);
@@ -91,7 +92,8 @@ void finish_column(const double* earlier, std::size_t count, std::size_t length,
 }  // namespace
 
 std::uint32_t NumpyDraws::next() {
-  // What RandomState does: as many bits as the largest result needs, again until they are small enough.
+  // As RandomState: takes the number of bits that the largest result needs, and repeats until the result is small
+  // enough.
   constexpr std::uint32_t kLargest = 999'999'999;
   constexpr std::uint32_t kMask = (1u << 30) - 1;
   std::uint32_t value = 0;

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// PowerSGD's options, memory and saved state.
+// The options of PowerSGD, the state between iterations, and the saved state.
 #include <ATen/Functions.h>
 
 #include <algorithm>
@@ -76,7 +76,7 @@ void require_same_options(const HookState& state, const PowerSGDOptions& options
   }
 }
 
-// `text` after `prefix`; nullopt where it does not begin so.
+// The part of `text` after `prefix`; nullopt when `text` does not begin with `prefix`.
 std::optional<std::string> after(const std::string& text, const std::string& prefix) {
   if (text.compare(0, prefix.size(), prefix) != 0) return std::nullopt;
   return text.substr(prefix.size());
@@ -140,7 +140,7 @@ bool PowerSGDMemory::begin(const GradBucket& bucket) {
   return iterations_ > options_.start_iteration;
 }
 
-// When an iteration is over: until then other lanes may still add to it.
+// Called when an iteration is over. Before that, other lanes may still add to the statistics.
 void PowerSGDMemory::report() {
   const std::int64_t iteration = iterations_ - 1;
   if (iteration < options_.start_iteration || iteration < next_report_) return;
@@ -187,7 +187,7 @@ void PowerSGDMemory::keep_factor(const std::string& key, const std::vector<std::
     place->second.runs = std::move(factor);
     return;
   }
-  // Buckets of before a rebuild, which shared parameters with this one, are gone.
+  // An entry that shares parameters with this bucket belongs to a bucket before the rebuild: remove it.
   const auto shares = [&](const auto& other) {
     return std::find_first_of(other.second.parameters.begin(), other.second.parameters.end(), parameters.begin(),
                               parameters.end()) != other.second.parameters.end();

@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// What a rank sends is a packet: the scales of all rows (float32), their zero points (a byte each), the codes.
+// A rank sends one packet: the scales of all rows (float32 each), the zero points of all rows (one byte each), the
+// codes.
 #include "gradwire/hooks/quantization_hooks.h"
 
 #include <ATen/Functions.h>
@@ -21,7 +22,7 @@
 namespace gradwire {
 namespace {
 
-// Where things lie in a packet for `count` elements in rows of `row`.
+// The layout of a packet for `count` elements in rows of `row` elements.
 struct PacketLayout {
   std::size_t count;
   std::size_t row;
@@ -50,7 +51,7 @@ kernels::AffineCodes row_of(const PacketLayout& layout, const std::uint8_t* pack
   return codes;
 }
 
-// `packets`: one a rank, in rank order.
+// `packets` holds one packet for each rank, in rank order.
 void decode(const PacketLayout& layout, const std::uint8_t* packets, int ranks, int divisor, float* average) {
   std::vector<kernels::AffineCodes> parts(static_cast<std::size_t>(ranks));
   for (std::size_t row = 0; row < layout.rows(); ++row) {
@@ -78,7 +79,7 @@ Future quantize(const std::shared_ptr<ProcessGroup>& group, GradBucket& bucket, 
   return gathered->future()->then(
       [=, gathered = gathered, ranks = over.size(), divisor = bucket.divisor()](c10::ivalue::Future& done) {
         internal::rethrow_error(done);
-        // float32 buckets are `values`.
+        // The buffer of a float32 bucket is `values` itself.
         decode(layout, packets.const_data_ptr<std::uint8_t>(), ranks, divisor, values.mutable_data_ptr<float>());
         if (!values.is_same(buffer)) internal::cast_into(values, buffer);
         return c10::IValue(buffer);

@@ -1,32 +1,33 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// One byte an element: affine quantization, all-gather, and the average of what all ranks sent.
+// Affine quantization to one byte for each element, an all-gather, and the average over the ranks.
 //
-// A row of values x_i of one rank, with low = min(x, 0) and high = max(x, 0), becomes
+// A row of one rank's values x_i, with low = min(x, 0) and high = max(x, 0), becomes
 //   scale = (high - low) / 255       zero_point = -round(low / scale)       code_i = round(x_i / scale) + zero_point
-// in float32, rounded half to even, codes within 0 and 255. Every rank gathers all codes and computes, in rank order,
+// in float32, rounded half to even; codes are from 0 to 255. Every rank gathers all codes and computes, in rank order,
 //   average_i = (sum over ranks of scale * (code_i - zero_point)) / bucket.divisor()
-// so all ranks hold the same bits. The error of an element is half a scale at most: 0.2% of its row's range.
+// so all ranks hold the same bits. The error of an element is at most half a scale: 0.2 % of the range of its row.
 //
-// Per tensor, the bucket is one row; per channel, it is cut into rows of 512 elements, the last of which may be
+// Per tensor, the bucket is one row. Per channel, the bucket is cut into rows of 512 elements; the last row may be
 // shorter.
 //
-// Bytes a rank sends for a bucket of n elements in r rows (r = 1, or ceil(n / 512)), over N ranks: (N - 1) * (n + 5 r),
-// the 5 being a float32 and a byte. It grows with N: an all-reduce in float32 sends 8 n (N - 1) / N, less from N = 8
-// on.
+// For a bucket of n elements in r rows (r = 1, or ceil(n / 512)) and N ranks, a rank sends (N - 1) * (n + 5 r) bytes;
+// the 5 bytes are a float32 scale and a zero point. The bytes grow with N: from N = 8 on, an all-reduce in float32
+// sends less, 8 n (N - 1) / N bytes.
 //
-// The arithmetic is PyTorch's, whose two hooks these are, but for this:
-// - PyTorch makes no scale smaller than 1.19e-7, so a row whose range is below 3e-5 loses bits, and one below 6e-8 all
-//   of them. Here the smallest scale is 1.18e-38, and the relative error does not depend on the range. A row whose
-//   range is below 3e-36 loses bits, denormal numbers (below 1.18e-38) may become 0.
-// - A row with an infinity or a NaN on any rank comes out as NaN in every element, on all ranks; in PyTorch it is an
-//   assertion that fails on that rank alone, or finite numbers.
-// - A range that does not fit into float32 is right here (PyTorch: NaN); a value within one scale of the largest
-//   float32 may come out infinite, as may sums beyond it.
-// - One collective instead of two. An exact multiple of 512 elements has no empty row at its end.
+// The arithmetic is that of PyTorch's two hooks of these names, with these differences:
+// - PyTorch makes no scale smaller than 1.19e-7. So a row loses bits when its range is below 3e-5, and all bits when
+//   its range is below 6e-8. Here the smallest scale is 1.18e-38, and the relative error does not depend on the range.
+//   A row loses bits when its range is below 3e-36, and denormal numbers (below 1.18e-38) may become 0.
+// - When a row holds an infinity or a NaN on any rank, every element of the row becomes NaN on all ranks. PyTorch fails
+//   an assertion on that rank alone, or returns finite numbers.
+// - A range that does not fit into float32 is handled correctly (PyTorch: NaN). A value within one scale of the largest
+//   float32 may become infinite, and so may sums beyond the largest float32.
+// - There is one collective instead of two. A bucket of an exact multiple of 512 elements has no empty row at its end.
 //
-// Buckets of float64, half and bfloat16 are quantized from their values in float32 (larger ones are infinite there),
-// and the average is cast back. Buckets that are not of a floating type go through allreduce_hook(). On the CPU only.
+// float64, float16 and bfloat16 buckets are cast to float32 first (float64 values beyond float32 become infinite), and
+// the average is cast back. Buckets that are not of a floating-point type go through allreduce_hook(). The hooks work
+// on CPU tensors only.
 #pragma once
 
 #include <cstdint>
@@ -37,16 +38,16 @@
 
 namespace gradwire {
 
-// The hooks' bodies, over `group` (null: bucket.group()), which needs all_gather alone. The future holds
-// bucket.buffer(). Errors of the collective come out of the future; throws UnsupportedError for a bucket on another
-// device than the CPU.
+// The bodies of the hooks. They use the all_gather of `group` (null: bucket.group()), and write the averages into
+// bucket.buffer(). The future holds bucket.buffer(), or the error of the collective. Throw UnsupportedError for a
+// bucket of a floating-point type that is not on the CPU.
 Future quantization_pertensor_hook(const std::shared_ptr<ProcessGroup>& group, GradBucket& bucket);
 Future quantization_perchannel_hook(const std::shared_ptr<ProcessGroup>& group, GradBucket& bucket);
 
-// Elements of a row of the hook per channel.
+// The number of elements in a row of quantization_perchannel_hook().
 inline constexpr std::int64_t kQuantizationRow = 512;
 
-// The same as hooks to register.
+// The same as hooks to register. `group` as above.
 std::shared_ptr<CommHook> make_quantization_pertensor_hook(std::shared_ptr<ProcessGroup> group = nullptr);
 std::shared_ptr<CommHook> make_quantization_perchannel_hook(std::shared_ptr<ProcessGroup> group = nullptr);
 

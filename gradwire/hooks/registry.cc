@@ -60,7 +60,7 @@ constexpr std::string_view kPowerSgdPaper = "Vogels et al. 2019";
 constexpr std::string_view kAllReduce4 = "2(N-1)/N * 4n";
 constexpr std::string_view kAllReduce2 = "2(N-1)/N * 2n";
 
-// PyTorch's hooks are one line here each. In the order of the enumerators.
+// PyTorch's hooks, one line each, in the order of the enumerators.
 constexpr std::array kHooks{
     HookEntry{{"allreduce", "", kAllReduce4, ""}, without_options<make_allreduce_hook>},
     HookEntry{{"fp16_compress", "", kAllReduce2, ""}, without_options<make_fp16_compress_hook>},
@@ -83,7 +83,7 @@ const std::vector<std::string> kVectors{"compressed", "plain"};
 const std::vector<std::string> kWraps{"none", "fp16", "bf16"};
 constexpr std::string_view kPolicyOptions = "warm_up=0,min=0,wrap=none|fp16|bf16";
 
-// The options whose names are among `keys`, and the others, each as text again.
+// `chosen`: the options whose names are in the given list. `rest`: the other options. Both are text.
 struct SplitOptions {
   std::string chosen;
   std::string rest;
@@ -129,10 +129,10 @@ std::shared_ptr<CommHook> make_named(std::string_view name, std::string_view tex
   throw InvalidArgument(concat("There is no hook '", name, "'; the hooks are: ", join(hook_names(), ", "), "."));
 }
 
-// With a wrapper every hook does.
+// Whether the hook compresses. With a cast (wrap=) every hook does.
 bool compresses(std::string_view name) { return name != "allreduce" && name != "noop"; }
 
-// The group for a hook that runs between hosts: of the ranks between them, which the bucket hands it, not `group`.
+// The group for the hook `name`. A hook that runs between hosts uses the bucket's group, so it gets null.
 Group group_between_hosts(std::string_view name, Group group) {
   return compresses(name) && dynamic_cast<const HybridGroup*>(group.get()) != nullptr ? nullptr : std::move(group);
 }

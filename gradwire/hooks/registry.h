@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Hooks by name: as an enumerator, or as the text that a command line gives.
+// Hooks by name: by an enumerator, or by a text from a command line.
 #pragma once
 
 #include <memory>
@@ -14,7 +14,7 @@
 
 namespace gradwire {
 
-// PyTorch's ten.
+// The ten hooks of PyTorch's enumeration of the same name.
 enum class DDPCommHookType {
   ALLREDUCE,
   FP16_COMPRESS,
@@ -28,37 +28,41 @@ enum class DDPCommHookType {
   NOOP,
 };
 
-// "allreduce", "fp16_compress", ...
+// Returns the enumerator's name in lower case: "allreduce", "fp16_compress", ...
 std::string_view name_of(DDPCommHookType type) noexcept;
 
-// The hook of one type, with its default options; the PowerSGD ones start at iteration 1,000. `group` null: the group
-// of the DDP that it is registered with.
+// Returns the hook of one type with its default options: the PowerSGD hooks start at iteration 1,000. `group`: null for
+// the group of the DDP object that the hook is registered with.
 std::shared_ptr<CommHook> make_hook(DDPCommHookType type, std::shared_ptr<ProcessGroup> group = nullptr);
 
-// The hook that `spec` describes: a name, then options, as in "fp16_compress" or "power_sgd:rank=4,start=10"; spaces
-// around words do not matter. Names are those of the enumerators in lower case and of compress::known_compressors()
-// ("int8", "top_k:ratio=0.001,memory=ef21"), which also take vectors=plain (CompressedHookOptions). Every hook takes
-//   warm_up=N   plain averaging in iterations before N     min=64Ki   buckets of fewer bytes are averaged plainly
-//   wrap=fp16   or bf16: the hook works on the bucket cast to that type (compress_wrappers.h)
-// Throws InvalidArgument that lists the right names, or the options of the hook.
+// Returns the hook that `spec` describes: a name, then options, as in "fp16_compress" or "power_sgd:rank=4,start=10".
+// Spaces around words are ignored. The names are the enumerators in lower case and the names of
+// compress::known_compressors() ("int8", "top_k:ratio=0.001,memory=ef21"). Compressors also take the option
+// vectors=plain (CompressedHookOptions). Every hook takes these options:
+//   warm_up=N   plain averaging in iterations before N (policy_hook.h)
+//   min=64Ki    plain averaging of buckets with fewer bytes (policy_hook.h)
+//   wrap=fp16   or wrap=bf16: the hook works on the bucket cast to that dtype (compress_wrappers.h)
+// Over a group of several hosts, a hook that compresses runs between hosts only (between_hosts_hook.h). For an
+// unknown name or option, or a value out of range, throws an InvalidArgument. The message for an unknown name lists the
+// known names; the message for an unknown option lists the hook's options.
 std::shared_ptr<CommHook> make_hook(std::string_view spec, std::shared_ptr<ProcessGroup> group = nullptr);
 
 // One line of a help text.
 struct HookInfo {
   std::string_view name;
-  std::string_view options;  // with their defaults, beside those that every hook takes
-  // The bytes that a rank sends for n float32 values among N ranks; of a compressor: those of one encoding, see
-  // compress/exchange.h for what exchanges make of it.
+  std::string_view options;  // the hook's own options with their defaults
+  // The bytes that a rank sends for n float32 values among N ranks. For a compressor: the bytes of one encoding; an
+  // exchange sends several (compress/exchange.h).
   std::string_view bytes;
-  std::string_view paper;
+  std::string_view paper;  // authors and year; empty: none
 };
 
-// All hooks, in the order of the documentation; and their names.
+// Return all hooks, and the names of all hooks: PyTorch's first, then the compressors.
 const std::vector<HookInfo>& known_hooks();
 std::vector<std::string> hook_names();
 
-// Registers the hook of `type` with `model`, like PyTorch's function of this name. `state` is the group to use, null
-// for DDP's own.
+// Registers the hook of `type` with `model`, like PyTorch's function of this name. `state` is the group that the hook
+// uses; null for DDP's own group. Throws as DistributedDataParallel::register_comm_hook() does.
 template <class Module>
 void register_ddp_comm_hook(DDPCommHookType type, DistributedDataParallel<Module>& model,
                             std::shared_ptr<ProcessGroup> state = nullptr) {

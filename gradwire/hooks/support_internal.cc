@@ -14,7 +14,7 @@
 namespace gradwire::internal {
 namespace {
 
-// What kernels::cast() knows.
+// The dtype for kernels::cast(); nullopt when it cannot cast this tensor.
 std::optional<DType> castable(const at::Tensor& tensor) {
   return tensor.device().is_cpu() ? to_floating_dtype(tensor.scalar_type()) : std::nullopt;
 }

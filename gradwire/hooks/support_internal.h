@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// What several hooks need: flat tensors in another dtype, a hook out of its body.
+// Helpers of several hooks: casts, averages of parts of a bucket, and hooks made of their bodies.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,22 +15,24 @@
 
 namespace gradwire::internal {
 
-// destination = source in destination's dtype, rounded to nearest even. Both contiguous, on one device, of one length.
+// Casts `source` into `destination`, rounded to nearest even. Both tensors are contiguous, on one device, of one
+// length.
 void cast_into(const at::Tensor& source, const at::Tensor& destination);
 
-// `source` in `dtype`: new memory, or `source` itself where it has that dtype.
+// Returns `source` cast to `dtype` in new memory, or `source` itself when it has that dtype.
 at::Tensor cast_to(const at::Tensor& source, at::ScalarType dtype);
 
-// The average of `parts` of buckets, of one dtype and device, in their place, by one all-reduce; nothing for none.
+// Replaces `parts`, tensors of one dtype and device, by their averages over `group`, with one all-reduce. Does nothing
+// when `parts` is empty.
 void average_together(ProcessGroup& group, int divisor, const std::vector<at::Tensor>& parts);
 
-// Throws the error of a future that has one: for callbacks, which see completed futures alone.
+// Throws the error of the completed future `done`, if it has one.
 void rethrow_error(c10::ivalue::Future& done);
 
-// The body of a hook over `group`, or over bucket.group() where that is null.
+// The body of a hook over `group`, or over bucket.group() when `group` is null.
 using HookBody = Future (*)(const std::shared_ptr<ProcessGroup>& group, GradBucket& bucket);
 
-// A hook that keeps no state and makes one collective, which it does not wait for.
+// Makes a hook without state. `body` makes one collective and does not wait for it.
 std::shared_ptr<CommHook> make_group_hook(std::string name, std::shared_ptr<ProcessGroup> group, HookBody body);
 
 }  // namespace gradwire::internal

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// A hook around another hook.
+// The base of hooks that wrap another hook.
 #pragma once
 
 #include <memory>
@@ -14,14 +14,15 @@
 
 namespace gradwire::internal {
 
-// `inner`, for a wrapper that `what` names. Throws InvalidArgument for null.
+// Returns `*inner`. Throws an InvalidArgument that names the wrapper `what` when `inner` is null.
 inline const CommHook& wrapped(std::string_view what, const std::shared_ptr<CommHook>& inner) {
   if (inner == nullptr) throw InvalidArgument(concat(what, " needs a hook to wrap; got null."));
   return *inner;
 }
 
-// The inner hook's traits, but for the name, "<what>(<inner's name>)", and the identity, which gets `options` besides.
-// `keeps_single_collective`: run() adds no collective and never waits.
+// The traits of a wrapper: those of `inner`, with the name "<what>(<inner's name>)" and the identity
+// "<what>:<options>(<inner's identity>)" (no ":" when `options` is empty). `keeps_single_collective`: the wrapper adds
+// no collective and never waits.
 inline HookTraits traits_around(std::string_view what, const std::shared_ptr<CommHook>& inner,
                                 bool keeps_single_collective, std::string_view options = {}) {
   HookTraits traits = wrapped(what, inner).traits();
@@ -31,13 +32,13 @@ inline HookTraits traits_around(std::string_view what, const std::shared_ptr<Com
   return traits;
 }
 
-// Its memory and the end of its iterations are the inner hook's.
+// A hook that passes its state and end_iteration() through to the inner hook.
 class HookWrapper : public CommHook {
  public:
   // Throws InvalidArgument for a null `inner`.
   HookWrapper(std::string_view what, const std::shared_ptr<CommHook>& inner, bool keeps_single_collective)
       : HookWrapper(internal::traits_around(what, inner, keeps_single_collective), inner) {}
-  // `traits`: made of those of `inner`, which is not null.
+  // `traits`: made from the traits of `inner`, which must not be null.
   HookWrapper(HookTraits traits, std::shared_ptr<CommHook> inner)
       : CommHook(std::move(traits)), inner_(std::move(inner)) {}
 
