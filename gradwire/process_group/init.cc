@@ -182,7 +182,7 @@ std::shared_ptr<ProcessGroup> make_process_group(const std::string& backend, std
                                                  const std::optional<at::Device>& device_id) {
   if (store == nullptr) throw InvalidArgument("make_process_group: the store is null");
   if (timeout.count() <= 0)
-    throw InvalidArgument(concat("make_process_group: a time-out of ", timeout.count(), " ms; give a positive one"));
+    throw InvalidArgument(concat("make_process_group: a timeout of ", timeout.count(), " ms; give a positive one"));
   const std::string asked = resolve_backend(backend);
   const bool on_cuda = device_id && device_id->is_cuda();
   std::vector<std::string> hosts;
@@ -215,7 +215,7 @@ std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
   }
   if (options.timeout.count() <= 0) {
     throw InvalidArgument(
-        concat("init_process_group: a time-out of ", options.timeout.count(), " ms; give a positive one"));
+        concat("init_process_group: a timeout of ", options.timeout.count(), " ms; give a positive one"));
   }
   auto world = std::make_shared<World>();
   world->backend = resolve_backend(options.backend);
@@ -258,7 +258,7 @@ std::shared_ptr<ProcessGroup> new_group(const std::vector<int>& ranks, const std
   check_ranks(members, world->place.world_size);
   if (timeout.count() < 0)
     throw InvalidArgument(
-        concat("new_group: a time-out of ", timeout.count(), " ms; give a positive one, or 0 for the default group's"));
+        concat("new_group: a timeout of ", timeout.count(), " ms; give a positive one, or 0 for the default group's"));
   const std::string name = backend.empty() ? world->backend : resolve_backend(backend);
   std::uint64_t number = 0;
   {

@@ -109,7 +109,7 @@ Milliseconds ProcessGroup::timeout() const {
 
 void ProcessGroup::set_timeout(Milliseconds timeout) {
   if (timeout.count() <= 0)
-    Validator(*this, "set_timeout").fail(concat("the time-out is ", timeout.count(), " ms; give a positive one"));
+    Validator(*this, "set_timeout").fail(concat("the timeout is ", timeout.count(), " ms; give a positive one"));
   MutexLock lock(names_->mutex);
   names_->timeout = timeout;
 }

@@ -39,7 +39,7 @@ void Validator::fail(const std::string& what) const {
 
 void Validator::timeout(Milliseconds timeout) const {
   if (timeout.count() < 0) {
-    fail(concat("a time-out of ", timeout.count(), " ms; give a positive one, or 0 for the group's"));
+    fail(concat("a timeout of ", timeout.count(), " ms; give a positive one, or 0 for the group's"));
   }
 }
 

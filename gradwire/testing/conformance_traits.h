@@ -57,7 +57,7 @@ using GroupBody = std::function<void(const std::shared_ptr<ProcessGroup>& group)
 //     // Runs `body` on `size` ranks at the same time, each with its group, and returns when all have ended. Whatever a
 //     // rank expects in vain or throws must fail the test: run_ranks_as_threads() does that. A group that hangs must
 //     not
-//     // hang for ever: give it a deadline, or the test program a time-out.
+//     // hang for ever: give it a deadline, or the test program a timeout.
 //     static void run(int size, const GroupBody& body);
 //   };
 template <class Group>

@@ -315,7 +315,7 @@ TEST(UserDefinedGroup, WhoseWorksFailIsTheReasonOfDdpsError) {
   }
 }
 
-// A Work that never ends: a wait with a time-out is over when the time is, as often as it is tried, and the Work may
+// A Work that never ends: a wait with a timeout is over when the time is, as often as it is tried, and the Work may
 // go.
 TEST(UserDefinedWork, ThatNeverEndsIsWaitedForUntilTheTimeout) {
   const Future never = c10::make_intrusive<c10::ivalue::Future>(c10::NoneType::get());
