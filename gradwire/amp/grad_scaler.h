@@ -67,8 +67,8 @@ struct GradScalerState {
 // Threads: one thread at a time.
 class GradScaler {
  public:
-  // Throws InvalidArgument for a scale, a factor or an interval that GradScalerOptions does not allow, unless the scaler
-  // is not enabled.
+  // Throws InvalidArgument for a scale, a factor or an interval that GradScalerOptions does not allow, unless the
+  // scaler is not enabled.
   explicit GradScaler(GradScalerOptions options = {});
 
   // Returns the outputs times the scale; call backward() on the result. The first call creates the scale on the device
