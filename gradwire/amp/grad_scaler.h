@@ -160,7 +160,7 @@ class GradScaler {
   GradScalerOptions options_;
   std::int64_t init_growth_tracker_ = 0;
   at::Tensor scale_;                                // float scalar; undefined before the first scale()
-  at::Tensor growth_tracker_;                       // int scalar, beside it
+  at::Tensor growth_tracker_;                       // int scalar on the device of scale_
   std::map<const void*, PerOptimizer> optimizers_;  // of this iteration
 };
 
