@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// How jobs end under gradwire-run: ranks that fail, signals, time limits, and that nothing stays behind. Every test
-// also checks, in the fixture, that no process and no rendezvous folder is left. Measured times are printed; guards are
-// far above them.
+// Tests the ends of jobs under gradwire-run: ranks that fail, signals, time limits, clean-up. In every test the fixture
+// also checks that no process and no rendezvous folder is left. The tests print measured times; the guards against
+// hanging are far longer.
 #include <signal.h>
 #include <sys/stat.h>
 

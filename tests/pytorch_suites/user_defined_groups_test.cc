@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// What PyTorch's test_c10d_pypg asks: groups and works that a user derives, with DDP over them. And what a user's class
-// may do wrong.
+// The requirements of PyTorch's test_c10d_pypg: groups and works of a user's own classes, with DDP over them. And
+// mistakes of a user's class.
 #include <condition_variable>
 #include <mutex>
 
