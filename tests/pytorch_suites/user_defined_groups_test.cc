@@ -315,8 +315,7 @@ TEST(UserDefinedGroup, WhoseWorksFailIsTheReasonOfDdpsError) {
   }
 }
 
-// A Work that never ends: a wait with a time-out is over when the time is, as often as it is tried, and the Work may
-// go.
+// A Work that never ends: every wait with a timeout ends at the timeout, and the Work may be destroyed afterwards.
 TEST(UserDefinedWork, ThatNeverEndsIsWaitedForUntilTheTimeout) {
   const Future never = c10::make_intrusive<c10::ivalue::Future>(c10::NoneType::get());
   BlockWork::Taken taken;
