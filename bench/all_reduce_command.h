@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// gradwire-bench all_reduce: all-reduce at the Backend, beside PyTorch's Gloo and OpenMPI in the same run.
+// gradwire-bench all_reduce: measures all-reduce of a Backend, and of PyTorch's Gloo and OpenMPI in the same run.
 #pragma once
 
 #include <cstddef>
@@ -22,10 +22,10 @@ struct AllReduceOptions {
   bool json = false;
   bool pin = true;
   int rounds = 5;
-  std::string python;  // that has torch, for Gloo
+  std::string python;  // a Python with torch, for Gloo
 };
 
-// Measures and prints. Throws std::runtime_error, InvalidArgument.
+// Measures and prints. Throws std::runtime_error and InvalidArgument.
 void run_all_reduce(const AllReduceOptions& options);
 
 }  // namespace gradwire::bench

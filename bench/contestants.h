@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// What commands share that let contestants measure in turn: their programs, and the turns.
+// Common parts of commands that let contestants measure in turn: the contestants' programs, and the turns.
 #pragma once
 
 #include <cstddef>
@@ -18,9 +18,9 @@ std::string own_path();
 
 using Commands = std::vector<std::vector<std::string>>;
 
-// The ranks of gradwire's contestant, which runs `worker` (a subcommand of this program and options of its own) for
-// each: a process a rank, or (threads) one for all, or (mpi) mpirun's. `place`, where there is one, changes the
-// commands of ranks that are processes of their own.
+// gradwire's contestant. It runs `worker` (a subcommand of this program with its options) for the ranks: a process for
+// each rank, one process for all ranks (threads), or the processes of mpirun (mpi). `place`, unless it is null, changes
+// the commands of ranks that are separate processes.
 struct RankProcesses {
   std::string backend;
   int world = 2;
@@ -30,18 +30,18 @@ Contestant gradwire_contestant(const RankProcesses& ranks, std::vector<std::stri
                                const ScratchFolder& scratch, const std::string& socket,
                                const std::function<void(Contestant&)>& place = nullptr);
 
-// The start of the command that runs peers/`script` on one thread; the script's arguments follow. Throws
-// std::runtime_error when there is no `python`.
+// Returns the first words of the command that runs peers/`script` on one thread; the caller adds the script's
+// arguments. Throws std::runtime_error when there is no `python`.
 std::vector<std::string> python_peer(const std::string& python, const std::string& script);
 
-// How the ranks of a peer are started that does any collective; the variant of a measurement names it, as in
-// known_collectives().
+// How to start the ranks of a peer that can measure any collective. The variant of a measurement is the collective's
+// name in known_collectives().
 struct PeerOptions {
   int world = 2;
   std::string dtype = "f32";
   std::string op = "sum";
   bool pin = true;
-  std::string python;  // that has torch, for Gloo
+  std::string python;  // a Python with torch, for Gloo
 };
 // Both throw std::runtime_error when the peer is missing.
 Contestant gloo_contestant(const PeerOptions& options, const ScratchFolder& scratch, const std::string& socket);
@@ -49,23 +49,24 @@ Contestant mpi_contestant(const PeerOptions& options, const std::string& socket)
 
 // Throw InvalidArgument.
 void require_world(int world);
-// One of `known`.
+// The backend must be one of `known`.
 void require_backend(const std::string& backend, const std::vector<std::string>& known);
-// The names of backends below process groups.
+// Returns the names of the backends below process groups.
 std::vector<std::string> raw_backends();
 void require_floats(const std::vector<std::size_t>& bytes);
 
-// Has `contestant` measure once: nothing, or why it cannot. Throws as Coordinator::measure(), but not ContestantError.
+// Lets `contestant` measure once. Returns "" when the measurement succeeds, else the reason of the failure. Throws as
+// Coordinator::measure(), but not ContestantError.
 std::string refusal_of(Coordinator& coordinator, const std::string& contestant, const Measurement& what);
 
-// One who takes turns.
+// One series of measurements among those that take turns.
 struct Entrant {
   std::string title;
   std::string contestant;
   Measurement what;
 };
 
-// What came of an entrant: samples in microseconds, a block a turn, and the bytes of the last Reply.
+// The result of an entrant: samples in microseconds, one block for each turn, and the bytes of the last Reply.
 struct Turns {
   std::vector<std::vector<double>> blocks;
   std::size_t bytes = 0;
@@ -74,8 +75,8 @@ struct Turns {
   std::vector<double> samples() const;
 };
 
-// A B C, then C B A, `rounds` times, so that slow drift of the machine falls on all alike. By title. Throws as
-// Coordinator::measure().
+// Lets the entrants measure in the order A B C, then C B A, `rounds` times, so that a slow drift of the machine affects
+// all of them equally. Returns the results by title. Throws as Coordinator::measure().
 std::map<std::string, Turns> measure_in_turn(Coordinator& coordinator, const std::vector<Entrant>& entrants,
                                              int rounds);
 

@@ -1,12 +1,12 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// What the contracts (fingerprint, deadline, sequence, checks) cost a call.
+// The cost of the contracts (fingerprint, deadline, sequence, checks) for a call.
 #pragma once
 
 namespace gradwire::bench {
 
-// Measures a barrier of a two-rank channel against a bare one, two flags and nothing else, on the same two processors,
-// and prints the difference.
+// Measures a barrier of a two-rank channel, and a bare barrier that consists of two flags, on the same two processors.
+// Prints the difference.
 void print_contract_cost(bool pin);
 
 }  // namespace gradwire::bench

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Starts the ranks of all contestants, asks them to measure in turn, and collects what they say.
+// Starts the ranks of all contestants, asks them to measure in turn, and collects their replies.
 #pragma once
 
 #include <sys/types.h>
@@ -15,22 +15,22 @@
 
 namespace gradwire::bench {
 
-// How the ranks of one contestant are started: one command for all (mpirun, threads), or one a rank.
+// How to start the ranks of one contestant: one command for all ranks (mpirun, threads), or one for each rank.
 struct Contestant {
   std::string name;
-  std::vector<std::vector<std::string>>
-      commands;  // argument lists; an environment of KEY=VALUE words may precede the program
+  // Argument lists; an environment of KEY=VALUE words may precede the program.
+  std::vector<std::vector<std::string>> commands;
   int ranks = 2;
 };
 
-// What a contestant said.
+// The reply of a contestant to a measurement.
 struct Reply {
   std::vector<double> samples;   // of rank 0, in microseconds
-  std::size_t bytes = 0;         // what one run of rank 0 sent, or made; 0 from contestants that do not say
-  std::size_t bytes_of_all = 0;  // of all ranks together
+  std::size_t bytes = 0;         // that one run of rank 0 sent or made; 0: the contestant does not report bytes
+  std::size_t bytes_of_all = 0;  // the same for all ranks together
 };
 
-// What a rank said instead. All ranks have answered, so a contestant that lives on may be asked again.
+// The error that a rank replied. All ranks have answered, so a contestant whose processes still run can measure again.
 class ContestantError : public std::runtime_error {
  public:
   ContestantError(const std::string& who, const std::string& text) : runtime_error(who + ": " + text), text_(text) {}
@@ -40,7 +40,7 @@ class ContestantError : public std::runtime_error {
   std::string text_;
 };
 
-// A folder of its own for sockets and rendezvous files, gone with it.
+// A new folder for sockets and rendezvous files; the destructor removes it.
 class ScratchFolder {
  public:
   ScratchFolder();
@@ -57,17 +57,17 @@ class Coordinator {
  public:
   // Listens at `socket_path`.
   explicit Coordinator(const std::string& socket_path);
-  // Tells all workers to quit, waits for them, and kills those that do not.
+  // Tells all workers to quit, waits for them, and kills the workers that do not quit.
   ~Coordinator();
   Coordinator(const Coordinator&) = delete;
   Coordinator& operator=(const Coordinator&) = delete;
 
-  // Starts a contestant and waits until all its ranks are there. Throws std::runtime_error, with what they wrote, when
-  // they do not come.
+  // Starts a contestant, and waits until all its ranks have connected. When they do not connect, throws a
+  // std::runtime_error with their output.
   void start(const Contestant& contestant);
 
-  // Has all ranks of `contestant` measure. Throws ContestantError with a rank's error, std::runtime_error when a rank
-  // is gone or silent.
+  // Lets all ranks of `contestant` measure. Throws ContestantError with a rank's error, and std::runtime_error when a
+  // rank has ended or does not answer.
   Reply measure(const std::string& contestant, const Measurement& what);
 
  private:

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// gradwire-bench ddp: what DistributedDataParallel adds to a training step, beside PyTorch's DDP over Gloo in the same
-// run.
+// gradwire-bench ddp: measures the time that DistributedDataParallel adds to a training step, and the same for
+// PyTorch's DDP over Gloo in the same run.
 #pragma once
 
 #include <string>
@@ -13,17 +13,17 @@ namespace gradwire::bench {
 struct DdpCommandOptions {
   std::string backend = "shm";
   int world = 2;
-  int batch = 32;  // a rank
+  int batch = 32;  // samples of a rank
   int lanes = -1;
   int rounds = 20;  // pairs of blocks
-  int steps = 10;   // a block
+  int steps = 10;   // in a block
   bool peers = false;
   bool json = false;
   bool pin = true;
   std::string python;
 };
 
-// Measures and prints. Throws std::runtime_error, InvalidArgument; UnsupportedError in a build without torch.
+// Measures and prints. Throws std::runtime_error and InvalidArgument, and UnsupportedError in a build without torch.
 void run_ddp(const DdpCommandOptions& options);
 
 struct TrainingWorkerOptions : RankOptions {

@@ -1,7 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// The contestants that are ours: ranks over a gradwire backend, measured at the Backend, through the shipping code
-// path.
+// gradwire's contestants: ranks over a gradwire backend, measured at the Backend, through the code path that ships.
 #pragma once
 
 #include <string>
@@ -18,7 +17,7 @@ struct WorkerOptions : RankOptions {
   ReduceOp op = ReduceOp::sum();
 };
 
-// Serves as rank `rank` (backend shm), or as all ranks, a thread each (backend threads).
+// Serves as rank `rank` (backend shm), or as all ranks, each on a thread (backend threads).
 void run_gradwire_worker(const WorkerOptions& options);
 
 }  // namespace gradwire::bench

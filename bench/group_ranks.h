@@ -14,8 +14,8 @@
 
 namespace gradwire::bench {
 
-// Runs `body` as the ranks of `options` (see serve_local_ranks), each on one thread of libtorch's with the default
-// group, which is destroyed afterwards.
+// Runs `body` for each rank of `options` (see serve_local_ranks), with the default group and with one thread of
+// libtorch. Destroys the group afterwards.
 inline void serve_group_ranks(const RankOptions& options,
                               const std::function<void(const std::shared_ptr<ProcessGroup>& group)>& body) {
   serve_local_ranks(options, [&](const std::shared_ptr<Store>& store, int rank) {

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// gradwire-bench hooks: every communication hook on one bucket, beside PyTorch's hook of that name over Gloo in the
-// same run.
+// gradwire-bench hooks: measures every communication hook on one bucket, and PyTorch's hook of the same name over Gloo
+// in the same run.
 #pragma once
 
 #include <cstddef>
@@ -20,14 +20,14 @@ struct HookNetwork {
   int hosts = 2;
   int ranks_per_host = 1;
   std::string placement;                        // of ranks on hosts, by name
-  std::string rate;                             // as tc has it; empty: not limited
-  std::string delay;                            // the same
-  std::vector<std::vector<std::string>> enter;  // by rank: the words before its program that run it on its host
-  std::function<std::uint64_t()> sent_bytes;    // by all hosts together, so far
+  std::string rate;                             // in tc's units; empty: not limited
+  std::string delay;                            // in tc's units; empty: none
+  std::vector<std::vector<std::string>> enter;  // by rank: the words before a program that run it on the rank's host
+  std::function<std::uint64_t()> sent_bytes;    // that all hosts together have sent so far
 };
 
 struct HooksCommandOptions {
-  std::vector<std::string> hooks;  // as make_hook() takes them; empty: all of PyTorch's names and the main compressors
+  std::vector<std::string> hooks;  // names for make_hook(); empty: all of PyTorch's hooks and the main compressors
   std::string backend = "shm";
   int world = 2;
   std::vector<std::size_t> bytes{std::size_t{25} << 20};  // of a bucket
@@ -35,20 +35,21 @@ struct HooksCommandOptions {
   bool peers = false;
   bool json = false;
   bool pin = true;
-  std::string python;                                 // that has torch
-  std::optional<HookNetwork> network = std::nullopt;  // nothing: all ranks are processes of this host
+  std::string python;                                 // a Python with torch
+  std::optional<HookNetwork> network = std::nullopt;  // empty: all ranks are processes of this host
 };
 
-// Measures and prints. PowerSGD that names no start begins at the second step, so that what is timed is past it.
-// Throws std::runtime_error, InvalidArgument; UnsupportedError in a build without torch, as do the two below.
+// Measures and prints. PowerSGD without the option `start` begins at the second step, so that only compressed steps are
+// timed. Throws std::runtime_error and InvalidArgument. In a build without torch, this function and the two functions
+// below throw UnsupportedError.
 void run_hooks(const HooksCommandOptions& options);
 
 // Prints every hook with its options, the bytes it sends and its paper.
 void list_hooks(bool json);
 
-// Serves as rank `rank`, or, with the backend threads, as all ranks, a thread each. The variant of a measurement is the
-// hook. What is timed is what DDP does with a bucket that is ready: the hook on a lane's group, in memory of the group,
-// and its result back in the bucket.
+// Serves as rank `rank`, or, with the backend threads, as all ranks, each on a thread. The variant of a measurement is
+// the hook. The time covers the work of DDP on a bucket that is ready: the hook on a lane's group, in memory of the
+// group, and the copy of its result into the bucket.
 void run_hook_worker(const RankOptions& options);
 
 }  // namespace gradwire::bench

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// How fast the kernels run on one core: reductions and conversions over buffers from cache-sized to beyond it, beside
-// memcpy of the same bytes.
+// Measures the speed of the kernels on one core: reductions and conversions of buffers that fit into the cache and of
+// larger ones, and memcpy of the same bytes.
 //
 //   kernels_bench [--benchmark_filter=REGEX] [--benchmark_min_time=SECONDS]
 //

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Which ranks a worker process is.
+// The ranks of a worker process.
 #pragma once
 
 #include <functional>
@@ -14,18 +14,18 @@
 
 namespace gradwire::bench {
 
-// What every worker that is a rank is told.
+// The options of every worker that is a rank.
 struct RankOptions {
   std::string backend = "shm";
-  std::string socket;      // the coordinator's
+  std::string socket;      // of the coordinator
   std::string rendezvous;  // a file for the store
   int rank = 0;
   int world = 2;
-  bool pin = true;  // keeps to the processor of its rank
+  bool pin = true;  // pin the rank to a processor
 };
 
-// Runs `serve` as rank `options.rank` over the file `options.rendezvous`; with the backend "threads" as all ranks of
-// the world, a thread each, over a store of the process. Returns when they have ended.
+// Runs `serve` as rank `options.rank`, over the file `options.rendezvous`. With the backend "threads", runs `serve` as
+// all ranks of the world, each on a thread, over a store in memory. Returns when the ranks have ended.
 inline void serve_local_ranks(const RankOptions& options,
                               const std::function<void(const std::shared_ptr<Store>& store, int rank)>& serve) {
   if (options.backend != "threads") {

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// gradwire-bench: speed of gradwire beside its peers, in one run on one machine.
+// gradwire-bench: measures the speed of gradwire and of its peers, in one run on one machine.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>

@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// gradwire-bench network: hooks over backends that cross hosts, on hosts made of this machine's network namespaces.
+// gradwire-bench network: measures hooks over backends that cross hosts. The hosts are network namespaces of this
+// machine.
 #pragma once
 
 #include <cstddef>
@@ -9,27 +10,28 @@
 
 namespace gradwire::bench {
 
-// How ranks lie on hosts: neighbours on one host, or rank r on host r modulo the hosts. For both sides.
+// The placements of ranks on hosts, for gradwire and its peers: consecutive ranks on one host, or rank r on host
+// r modulo the number of hosts.
 inline const std::vector<std::string> kPlacements{"contiguous", "round-robin"};
 
 struct NetworkCommandOptions {
   int hosts = 2;
   int ranks_per_host = 1;
   std::string placement = kPlacements.front();  // one of kPlacements
-  std::string rate = "1gbit";                   // of every host's link, both ways, as tc has it; "none": not limited
-  std::string delay;                            // of every host's way out, as tc has it; empty: none
+  std::string rate = "1gbit";  // of every host's link, in both directions, in tc's units; "none": not limited
+  std::string delay;           // of every packet that leaves a host, in tc's units; empty: none
   std::vector<std::string> backends{"gloo"};
   std::vector<std::string> hooks;  // empty: plain, casts, codecs and PowerSGD
   std::vector<std::size_t> bytes{std::size_t{25} << 20};
   int rounds = 3;
   bool peers = false;
   bool json = false;
-  std::string python;  // that has torch
+  std::string python;  // a Python with torch
 };
 
-// Measures and prints; every backend with every hook. Where no namespaces can be made it prints why, on stderr, and
-// returns 77, which test runners take for skipped; else 0. Throws as run_hooks(), and std::runtime_error where the
-// kernel has no delay.
+// Measures every backend with every hook, and prints. Returns 0, or 77 when this machine allows no network namespaces:
+// it then prints the reason on stderr, and test runners count 77 as a skipped test. Throws as run_hooks(), and
+// std::runtime_error for a delay that the kernel does not support.
 int run_network(const NetworkCommandOptions& options);
 
 }  // namespace gradwire::bench

@@ -12,17 +12,17 @@
 
 namespace gradwire::bench {
 
-// Hosts 0 to N-1 with a network interface `eth0`, a host name and a loopback of their own each, and a bridge that joins
-// them. Memory and files are the machine's. They have no names in the file system: the last process on them takes them
-// along, however it ends.
+// Hosts 0 to N-1, each with its own network interface `eth0`, host name and loopback interface, and a bridge that
+// connects the hosts. Memory and files are shared with the machine. The hosts have no names in the file system: the
+// kernel removes a host when its last process ends, in any way.
 class NetworkHosts {
  public:
-  // Why hosts cannot be made here, in one sentence; empty where they can.
+  // Returns one sentence with the reason why this machine cannot make hosts; empty when it can.
   static std::string why_not();
 
-  // Throws std::runtime_error with what the machine refused.
+  // Makes the hosts. Throws a std::runtime_error that states what the machine refused.
   explicit NetworkHosts(int hosts);
-  // Kills what still runs on the hosts.
+  // Kills the processes that still run on the hosts.
   ~NetworkHosts();
   NetworkHosts(const NetworkHosts&) = delete;
   NetworkHosts& operator=(const NetworkHosts&) = delete;
@@ -30,31 +30,32 @@ class NetworkHosts {
   int count() const noexcept { return static_cast<int>(hosts_.size()) - 1; }
   std::string name(int host) const;     // "host-a", "host-b", ...
   std::string address(int host) const;  // "10.83.0.1", ...
-  // The words that run the command behind them on a host.
+  // Returns the first words of a command line; the command after these words runs on the host.
   std::vector<std::string> enter(int host) const;
-  // A shell script that takes a host's name and a command line, and runs it there, as ssh does.
+  // Returns a shell script that takes a host's name and a command line, and runs the command line on that host, as ssh
+  // does.
   std::string shell_script() const;
 
   // Limits both directions of every host's link, with tc's units: "1gbit", "100mbit". Throws std::runtime_error.
   void shape(const std::string& rate);
-  // Adds to the way out of every host, with tc's units: "1ms". Call after shape(). Throws std::runtime_error where the
-  // kernel has no netem.
+  // Delays every packet that leaves a host, with tc's units: "1ms". Call it after shape(). Throws std::runtime_error
+  // when the kernel has no netem.
   void delay(const std::string& time);
-  // Pulls a host's cable at the switch, or plugs it in: nothing is reset, nobody is told.
+  // Takes a host's link at the switch down, like a pulled cable, or up again. No connection is reset.
   void set_link(int host, bool up);
 
-  // Bytes that a host has sent and received on eth0, headers included, from the start.
+  // The bytes that a host has sent and received on eth0 since its start, headers included.
   struct Traffic {
     std::uint64_t sent = 0;
     std::uint64_t received = 0;
   };
   Traffic traffic(int host) const;
 
-  // Processes on a host.
+  // Returns the processes on a host.
   std::vector<pid_t> processes(int host) const;
 
  private:
-  struct Holder {  // a process that keeps a namespace
+  struct Holder {  // a process that keeps a namespace alive
     pid_t pid = -1;
     std::string name;
   };

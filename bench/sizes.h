@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// What the commands' options give as text: sizes, and lists of things with options.
+// Parses text of the commands' options: sizes, and lists of names with options.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +14,8 @@ std::size_t parse_bytes(const std::string& text);
 std::vector<std::size_t> parse_bytes(const std::vector<std::string>& texts);
 std::string format_bytes(std::size_t bytes);
 
-// "fp16,power_sgd:rank=4,start=10,int8" to its three things: an option follows a comma without a name before it.
-// Spaces are dropped.
+// Splits "fp16,power_sgd:rank=4,start=10,int8" into its three names with their options: a part "key=value" belongs to
+// the name before it. Spaces are dropped.
 std::vector<std::string> parse_names(const std::string& text);
 
 }  // namespace gradwire::bench

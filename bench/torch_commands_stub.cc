@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// What stands for the commands collectives, ddp and hooks, and their workers, in a build without torch.
+// Replaces the commands collectives, ddp and hooks, and their workers, in a build without torch.
 #include "bench/collectives_command.h"
 #include "bench/ddp_command.h"
 #include "bench/hooks_command.h"

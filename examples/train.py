@@ -49,7 +49,7 @@ def main() -> None:
         pictures, labels = digits(arguments.batch, seed=1 + step * size + rank)
         loss = nn.functional.cross_entropy(model(pictures), labels)
         optimizer.zero_grad()
-        loss.backward()  # gradients are averaged over the ranks by its end
+        loss.backward()  # when it returns, gradients are averaged over the ranks
         optimizer.step()
         if step % 50 == 0 or step == arguments.steps - 1:
             mean = loss.detach().clone()

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// One launcher's part in a job over several hosts: meets the launchers of the other hosts in a store that node 0
-// serves, keeps telling them that this host is there, and learns from them how the job goes on.
+// One launcher's part in a job over several hosts. The launchers communicate through a store that node 0 serves: each
+// launcher sends heartbeats, and learns when an attempt begins, fails or ends on the other hosts.
 #pragma once
 
 #include <chrono>
@@ -21,52 +21,54 @@ struct CoordinatorOptions {
   int ranks = 1;     // of this host
   std::string host;  // where node 0 serves the store
   std::uint16_t port = 0;
-  std::string job_id;  // as the user named it; empty: not named
+  std::string job_id;  // the user's name for the job; empty: not named
   std::string secret;
   std::string version;            // gradwire's
-  int max_restarts = 0;           // node 0's counts
-  std::uint16_t master_port = 0;  // the same; 0: any free one
+  int max_restarts = 0;           // node 0's value counts
+  std::uint16_t master_port = 0;  // node 0's value counts; 0: any free port
   std::chrono::milliseconds rendezvous_timeout{};
   std::chrono::milliseconds heartbeat_timeout{};
 };
 
-// Why the job cannot go on, or never began, for this launcher.
+// The job ended, or never began, for this launcher; `what` states why.
 struct Failure {
   int exit_code = 0;
   std::string what;
 };
 
-// Something that the user may want to hear; it changes nothing.
+// A message for the user. Changes nothing.
 struct Notice {
   std::string what;
 };
 
-// What happens, in this order: a Plan, its Verdict, after a Verdict `restart` the next Plan, and so on; or a Failure,
-// after which nothing comes. Notices anywhere in between.
+// An event of the job. Events come in this order: a Plan, its Verdict, after a Verdict `restart` the next Plan, and so
+// on. A Failure may come at any time and is the last event. Notices may come at any time.
 using Event = std::variant<Plan, Verdict, Failure, Notice>;
 
-// Runs on a thread of its own; its methods do not block and are for one thread.
+// Runs a thread of its own. One thread may call the methods; except the destructor they do not block.
 //
-// Node 0 watches all other nodes and they watch node 0. One that is not heard of for heartbeat_timeout has vanished:
-// its host is gone, or its network, or its launcher. Of a node other than 0 the others learn it from node 0.
+// Node 0 watches all other nodes, and the other nodes watch node 0. A node without a heartbeat for heartbeat_timeout
+// has vanished: its host, its network or its launcher is gone. The other nodes learn from node 0 that a node has
+// vanished.
 class Coordinator final {
  public:
   explicit Coordinator(CoordinatorOptions options);
-  // Leaves without a word when no Verdict has come; waits for a call to a store that does not answer, up to
-  // heartbeat_timeout.
+  // Ends the thread. Without a Verdict this launcher leaves without telling the others. Waits up to heartbeat_timeout
+  // when the store does not answer.
   ~Coordinator();
   Coordinator(const Coordinator&) = delete;
   Coordinator& operator=(const Coordinator&) = delete;
 
-  // Readable while next() has something.
+  // next() returns the next event, if there is one. The descriptor is readable while there is an event.
   int event_fd() const noexcept;
   std::optional<Event> next();
-  // Readable once the attempt at hand has failed elsewhere, so that this host's ranks are to be stopped.
+  // A descriptor that is readable once the current attempt has failed on another host: stop this host's ranks then.
   int alarm_fd() const noexcept;
 
-  // After a Plan: no rank of this host runs any more. A Verdict or a Failure follows, when all hosts have said so.
+  // Reports, after a Plan, that no rank of this host runs any more. A Verdict or a Failure follows when all hosts have
+  // reported this.
   void ranks_ended(const NodeEnd& end);
-  // Ends the job on all hosts; an event follows. For when no ranks run.
+  // Ends the job on all hosts; an event follows. Call it only while no rank of this host runs.
   void leave(const NodeEnd& why);
 
   class Impl;

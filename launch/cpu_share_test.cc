@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// How cores are dealt: properties over all small machines and numbers of ranks.
+// Tests the shares of cores: their properties hold for all small numbers of cores and ranks.
 #include "launch/cpu_share.h"
 
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Tells which rank ended, in the order in which they ended.
+// Reports which ranks ended, in the order of their ends.
 #pragma once
 
 #include <vector>
@@ -9,18 +9,19 @@
 
 namespace gradwire::launch {
 
-// An epoll set that holds nothing but the ranks' pidfds. The kernel appends a descriptor to the set's ready list at the
-// moment when it becomes readable, under the lock that the death itself takes, and hands the list out from the front:
-// so the order of deaths survives however late the launcher comes to look. SIGCHLD and waitpid() would lose it.
+// An epoll set that holds only the ranks' pidfds. The kernel appends a descriptor to the set's ready list when the
+// descriptor becomes readable, under the lock that the death itself takes, and returns the list from the front. So the
+// order of deaths is kept even if the launcher reads the list late. SIGCHLD and waitpid() would lose this order.
 class DeathWatch {
  public:
   DeathWatch();  // throws LaunchError
   // Watches `pidfd` under the number `rank`; the caller keeps it open until the rank has been reported.
   void add(int rank, int pidfd);
-  // The ranks that have ended since the last call, first death first. Does not wait. Remove each with remove().
+  // Returns the ranks that have ended since the last call, the first death first. Does not wait. The caller passes the
+  // pidfd of each of these ranks to remove().
   std::vector<int> ended() const;
   void remove(int pidfd) noexcept;
-  // To poll for POLLIN.
+  // The descriptor to poll for POLLIN.
   int fd() const noexcept { return epoll_.get(); }
 
  private:

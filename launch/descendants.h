@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// What the ranks leave behind: processes that outlive the rank that started them.
+// The processes that the ranks started and that outlive their rank.
 #pragma once
 
 #include <sys/types.h>
@@ -9,12 +9,12 @@
 
 namespace gradwire::launch {
 
-// Makes this process the parent of every descendant whose own parent dies (a "child subreaper"), so that none can
-// escape, and remembers which children this process had before: those are not the job's.
+// Makes this process a child subreaper: the kernel makes it the parent of every descendant whose own parent dies, so
+// the launcher finds all of them. Remembers the children that this process had before; they do not belong to the job.
 class Descendants {
  public:
   Descendants();  // throws LaunchError
-  // The children that this process has now and that it did not have before, zombies included.
+  // Returns the current children that this process did not have at construction, zombies included.
   std::vector<pid_t> children() const;
 
  private:

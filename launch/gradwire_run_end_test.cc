@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// How jobs end under gradwire-run: ranks that fail, signals, time limits, and that nothing stays behind. Every test
-// also checks, in the fixture, that no process and no rendezvous folder is left. Measured times are printed; guards are
-// far above them.
+// Tests the ends of jobs under gradwire-run: ranks that fail, signals, time limits, clean-up. In every test the fixture
+// also checks that no process and no rendezvous folder is left. The tests print measured times; the guards against
+// hanging are far longer.
 #include <signal.h>
 #include <sys/stat.h>
 
@@ -131,22 +131,23 @@ TEST_F(LauncherEndTest, StoppedRanksAreEndedToo) {
 
 TEST_F(LauncherEndTest, GrandchildrenGoWithTheJob) {
   // In the background, in a session of its own, deaf to signals, and two generations down.
-  const std::string brood =
+  const std::string children =
       "(trap '' TERM INT HUP; sleep 300) & setsid sh -c 'trap \"\" TERM INT HUP; (sleep 301; sleep 302) & sleep 303' & "
       "sleep 0.2;";
-  const auto good = run_script({"-n", "2"}, brood + " exit 0");
+  const auto good = run_script({"-n", "2"}, children + " exit 0");
   EXPECT_EQ(good.exit_code, 0) << good.err;
   print_time("ranks left with 0 and left children behind", good);
-  const auto bad = run_script({"-n", "2"}, brood + "[ $RANK = 0 ] && kill -9 $$; wait");
+  const auto bad = run_script({"-n", "2"}, children + "[ $RANK = 0 ] && kill -9 $$; wait");
   EXPECT_EQ(bad.exit_code, 128 + SIGKILL);
   print_time("a rank was killed and left children behind", bad);
 }
 
 // Ranks with children, some of them in a session of their own, which the kernel does not end with the launcher.
-const char* const kBroodingRank = "(sleep 300; true) & setsid sh -c 'echo ready; (sleep 301; true); sleep 302' & wait";
+const char* const kRankWithChildren =
+    "(sleep 300; true) & setsid sh -c 'echo ready; (sleep 301; true); sleep 302' & wait";
 
 TEST_F(LauncherEndTest, LauncherKilledTakesTheRanksAlong) {
-  start_script({"-n", "4"}, kBroodingRank);
+  start_script({"-n", "4"}, kRankWithChildren);
   wait_for_output("ready", 4);
   signal_launcher(SIGKILL);
   const auto killed_at = std::chrono::steady_clock::now();
@@ -157,7 +158,7 @@ TEST_F(LauncherEndTest, LauncherKilledTakesTheRanksAlong) {
 }
 
 TEST_F(LauncherEndTest, KeeperKilledTakesTheRanksAlong) {
-  start_script({"-n", "4"}, std::string("echo keeper-$PPID-; ") + kBroodingRank);
+  start_script({"-n", "4"}, std::string("echo keeper-$PPID-; ") + kRankWithChildren);
   wait_for_output("ready", 4);
   ASSERT_EQ(::kill(number_after(read_file(scratch("stdout")), "keeper-"), SIGKILL), 0);
   const auto result = finish();

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// gradwire-run on several "hosts" that share this one: each launcher is a node of its own, and they meet on loopback.
-// tests/network has hosts with networks of their own.
+// Tests gradwire-run with several nodes on this one host: each launcher is a node, and the launchers connect through
+// loopback. tests/network has hosts with separate networks.
 #include <signal.h>
 
 #include <filesystem>

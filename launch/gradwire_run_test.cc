@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// gradwire-run as a user meets it: what ranks find, what their output becomes, which command lines are refused.
+// Tests gradwire-run as a user sees it: the environment of ranks, their output, and command lines that are refused.
 #include <unistd.h>
 
 #include <algorithm>

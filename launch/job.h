@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// A job from its first start to its last end, restarts included: on one host, as one host of several, or as the one who
-// starts gradwire-run on several.
+// A whole job with its restarts: on one host, as one of several hosts, or as the launcher that starts gradwire-run on
+// several hosts.
 #pragma once
 
 #include <string>
@@ -16,21 +16,21 @@
 
 namespace gradwire::launch {
 
-// Each runs in the keeper, says on stderr what went wrong, and returns the launcher's exit code. When `front_fd`
-// becomes readable, nobody waits for that any more. All throw LaunchError.
+// Each function runs in the keeper, reports failures on stderr, and returns the launcher's exit code. `front_fd`
+// becomes readable when the front process has died; the exit code has no reader then. All throw LaunchError.
 int run_alone(const Options& options, SignalQueue& signals, RendezvousFolder& folder, int front_fd);
 int run_node(const Options& options, const std::string& secret, SignalQueue& signals, RendezvousFolder& folder,
              int front_fd);
-// An empty `secret`: one is drawn.
+// With an empty `secret`, this function makes a random one.
 int run_on_hosts(const Options& options, const std::string& secret, SignalQueue& signals, int front_fd);
 
-// The first line that `fd` has, read without a byte more. Throws LaunchError when there is none.
+// Reads the first line of `fd`, and no byte after the line. Throws LaunchError when there is no line.
 std::string read_secret_line(int fd);
 
-// What the ranks of this host are started with. `job` lacks what only this host knows.
+// Returns the commands that start the ranks of this host. Fills in the fields of `job` that only this host knows.
 std::vector<RankCommand> rank_commands(const Options& options, JobEnvironment job);
 
-// --timeout, from now.
+// Returns the deadline of --timeout, counted from now.
 Deadline job_deadline(const Options& options);
 
 }  // namespace gradwire::launch

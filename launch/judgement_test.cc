@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// What a launcher makes of what it hears, rule by rule, and of whole jobs whose launchers take turns at random.
+// Tests the decisions of a launcher: each rule alone, and whole jobs whose launchers take turns in random order.
 #include "launch/judgement.h"
 
 #include <gtest/gtest.h>

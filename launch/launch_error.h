@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// What ends gradwire-run before or instead of its ranks.
+// The launcher's own errors, with their exit codes.
 #pragma once
 
 #include <string>
@@ -9,16 +9,16 @@
 
 namespace gradwire::launch {
 
-// Exit codes of the launcher's own; those of ranks are passed through (see JobOutcome::exit_code()).
+// The launcher's own exit codes. Exit codes of ranks are passed through (see JobOutcome::exit_code()).
 inline constexpr int kUsageExit = 2;            // bad options; nothing was started
-inline constexpr int kHostsFailedExit = 122;    // the hosts did not find together: refused, or not there in time
+inline constexpr int kHostsFailedExit = 122;    // the hosts did not connect: refused, or missing in time
 inline constexpr int kHostLostExit = 123;       // a host of the job vanished
-inline constexpr int kTimeoutExit = 124;        // --timeout passed, as timeout(1) has it
+inline constexpr int kTimeoutExit = 124;        // --timeout passed; the same code as timeout(1)
 inline constexpr int kLaunchFailedExit = 125;   // the machine refused something that the launcher needs
-inline constexpr int kNotExecutableExit = 126;  // as a shell has it
-inline constexpr int kNotFoundExit = 127;       // as a shell has it
+inline constexpr int kNotExecutableExit = 126;  // the same code as a shell's
+inline constexpr int kNotFoundExit = 127;       // the same code as a shell's
 
-// One sentence for the user and the exit code that goes with it.
+// An error of the launcher: one sentence for the user, and the exit code.
 class LaunchError final : public Error {
  public:
   LaunchError(int exit_code, const std::string& message) : Error(message), exit_code_(exit_code) {}
@@ -28,7 +28,7 @@ class LaunchError final : public Error {
   int exit_code_;
 };
 
-// LaunchError(kLaunchFailedExit, "<what>: <text of errno>").
+// Throws LaunchError(kLaunchFailedExit, "<what>: <text of errno>").
 [[noreturn]] void throw_errno(const std::string& what);
 
 }  // namespace gradwire::launch

@@ -15,7 +15,7 @@
 
 namespace gradwire::launch {
 
-// How a launcher's run came out.
+// The result of a program's run.
 struct Result {
   int exit_code = -1;  // 128 + signal when a signal ended the launcher itself
   std::string out;
@@ -23,21 +23,21 @@ struct Result {
   double seconds = 0;  // from start to end
 };
 
-// A program that runs beside the test and others; its stdout and stderr go to files.
+// A program that runs while the test goes on; its stdout and stderr go to files.
 class BackgroundProgram {
  public:
-  // The files are called <files>.out and <files>.err. `extra` is added to its environment: NAME=VALUE.
+  // The files are called <files>.out and <files>.err. `extra` is added to the program's environment: NAME=VALUE.
   BackgroundProgram(std::string files, const std::vector<std::string>& command,
                     const std::vector<std::string>& extra = {});
   BackgroundProgram(BackgroundProgram&& other) noexcept = default;
-  ~BackgroundProgram();  // kills it
+  ~BackgroundProgram();  // kills the program
 
-  // Waits for its end.
+  // Waits for the program's end.
   Result finish();
-  // Waits until stdout and stderr so far hold `text` so many times together.
+  // Waits until stdout and stderr together hold `text` at least `times` times.
   void wait_for(const std::string& text, int times = 1) const;
   void signal(int signal) const;
-  // Kills its child processes, not itself.
+  // Kills the program's child processes, not the program itself.
   void kill_children() const;
   std::string out() const;
   std::string err() const;
@@ -53,7 +53,7 @@ class BackgroundProgram {
 // their descendants carry in their environment. At the end no process carries the marker and TMPDIR is empty.
 class LauncherTest : public testing::Test {
  protected:
-  // Far beyond what anything here takes, so that only a hang reaches it.
+  // Far longer than any step of these tests takes, so only a hang reaches this limit.
   static constexpr std::chrono::seconds kGuard{60};
 
   void SetUp() override;
@@ -63,26 +63,26 @@ class LauncherTest : public testing::Test {
   void start(const std::vector<std::string>& arguments, const std::string& input = "");
   // Starts any program in the same way.
   void start_program(const std::vector<std::string>& command, const std::string& input = "");
-  // Waits for its end, and checks that no process outlives it.
+  // Waits for the end of the launcher, and checks that no process outlives it.
   Result finish();
-  // The same for a launcher that was killed, whose ranks may end a little later. Returns its exit code.
+  // The same for a launcher that was killed, whose ranks may end a little later. Returns the launcher's exit code.
   int finish_killed();
   Result run(const std::vector<std::string>& arguments, const std::string& input = "");
-  // run() of a shell script as the rank's program.
+  // The same with a shell script as the ranks' program.
   Result run_script(std::vector<std::string> options, const std::string& script, const std::string& input = "");
   void start_script(std::vector<std::string> options, const std::string& script);
 
-  // Waits until the launcher's stdout so far holds `text` so many times.
+  // Waits until the launcher's stdout holds `text` at least `times` times.
   void wait_for_output(const std::string& text, int times = 1);
   void signal_launcher(int signal) const;
   pid_t launcher() const { return pid_; }
 
-  // Waits until a process is in a state of /proc/PID/stat: 'Z' has ended though nobody reaped it, 'T' is stopped.
+  // Waits until a process is in a state of /proc/PID/stat: 'Z' has ended and is not reaped, 'T' is stopped.
   void wait_for_state(pid_t pid, char state) const;
 
   // Waits until a process is gone, zombie included.
   void wait_until_gone(pid_t pid) const;
-  // Waits until a file holds a line with a number; -1 when it never does.
+  // Waits until a file holds a line with a number, and returns the number; -1 when the guard passes first.
   int wait_for_number(const std::string& path) const;
 
   // Processes, zombies aside, that carry this test's marker.

@@ -13,7 +13,7 @@
 
 namespace gradwire::launch {
 
-// Collects bytes and hands out whole lines. A line ends at "\n", "\r\n" or a lone "\r" (a progress bar's redraw), none
+// Collects bytes and emits whole lines. A line ends at "\n", "\r\n" or a lone "\r" (a progress bar's redraw), none
 // of which is part of it. A line longer than the limit is handed out in pieces of that many bytes, so memory stays
 // bounded.
 class LineSplitter {
@@ -45,10 +45,10 @@ class LineSplitter {
     }
   }
 
-  // Within emit: whether the line ended in a lone "\r", so that the next one is to be drawn over it.
+  // Within emit: whether the line ended in a lone "\r", so that the next line overwrites it.
   bool redrawn() const noexcept { return redrawn_; }
 
-  // The stream has ended: hands out what is left, if anything.
+  // The stream has ended: emits the unfinished line, if there is one.
   template <class Emit>
   void finish(Emit&& emit) {
     redrawn_ = false;
@@ -64,7 +64,7 @@ class LineSplitter {
   bool redrawn_ = false;
 };
 
-// The last few lines of a stream, each cut to a bearable length.
+// The last `count` lines of a stream, each cut to at most `longest` bytes.
 class LastLines {
  public:
   explicit LastLines(std::size_t count = 10, std::size_t longest = 1000) : count_(count), longest_(longest) {}
@@ -77,7 +77,7 @@ class LastLines {
   std::deque<std::string> lines_;
 };
 
-// The last lines of a file; none when it cannot be read.
+// Returns the last lines of a file; no lines when the file cannot be read.
 std::vector<std::string> last_lines_of_file(const std::string& path);
 
 }  // namespace gradwire::launch

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// LineSplitter against a plain oracle under every way of cutting the bytes; the keeper of last lines.
+// Tests LineSplitter against a simple oracle, for every way of cutting the bytes; and LastLines.
 #include "launch/lines.h"
 
 #include <gtest/gtest.h>

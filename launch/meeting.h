@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// The store in which the launchers of a job meet: who is there, which attempt runs, how it ended.
+// The store through which the launchers of a job communicate: which nodes take part, which attempt runs, how it ended.
 #pragma once
 
 #include <memory>
@@ -22,7 +22,7 @@ class NodeZeroLost final : public Error {
   using Error::Error;
 };
 
-// How somebody who waits in a Meeting is called away: both throw then.
+// Interrupts a thread that waits in a Meeting: both functions throw when the thread must stop waiting.
 class Interruption {
  public:
   virtual ~Interruption() = default;
@@ -30,30 +30,31 @@ class Interruption {
   virtual void pause(Milliseconds time) = 0;
 };
 
-// The keys and their use; docs/format/launcher.md. Methods block, at most for heartbeat_timeout where none is given,
-// and throw NodeZeroLost; a short break of the network passes unnoticed. One thread.
+// Access to the store; docs/format/launcher.md specifies the keys. A method blocks for at most heartbeat_timeout unless
+// it states another limit, and throws NodeZeroLost when the store has not answered by then. A shorter break of the
+// network is no error. For one thread.
 class Meeting final {
  public:
-  // Starts the store on node 0, connects to it elsewhere, until rendezvous_timeout; checks that it is this job's and
-  // takes this node's place. Throws LaunchError: the port is in use, the secret is wrong, another version, another job,
-  // the place is taken by a launcher that is alive, nobody there in time.
+  // On node 0 starts the store; on the other nodes connects to the store, until rendezvous_timeout. Checks that the
+  // store belongs to this job, and takes this node's place. Throws LaunchError: the port is in use, the secret is
+  // wrong, another version, another job, a launcher that is alive has the place, or no store answers in time.
   Meeting(const CoordinatorOptions& options, const NodeRecord& self, Interruption& interruption);
 
-  // Tells the others that this node is there.
+  // Sends one heartbeat of this launcher.
   void beat();
-  // The number of beats of all who take part in an attempt. They belong to a launcher, not to a node: when one is
-  // started anew, the attempt of the one before it is over all the same.
+  // Returns the number of heartbeats of every node of an attempt. Heartbeats belong to a launcher, not to a node: when
+  // a new launcher takes a node's place, the attempt of the old launcher is over.
   std::vector<std::int64_t> beats(const Plan& plan);
-  // Whether a node has taken its place, ever.
+  // Whether any launcher has ever taken the place of `node`.
   bool has_come(int node);
 
   bool has(const std::string& key);
   void put(const std::string& key, const std::string& value);
   std::string get(const std::string& key);
-  // Waits until `key` is there, a moment at most; says nothing about whether it is.
+  // Waits until `key` exists, for moment() at most. Call has() afterwards to learn whether the key exists.
   void wait_a_moment(const std::string& key);
 
-  // Between two looks at the store.
+  // The time between two reads of the store.
   Milliseconds moment() const noexcept { return moment_; }
 
  private:

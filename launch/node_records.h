@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// What the launchers of one job tell each other through the store, as JSON. docs/format/launcher.md specifies it.
+// The records that the launchers of one job exchange through the store, as JSON. docs/format/launcher.md specifies
+// them.
 #pragma once
 
 #include <cstdint>
@@ -12,21 +13,21 @@ namespace gradwire::launch {
 // The version of these records and of how they are used. Launchers of two versions refuse each other.
 inline constexpr int kLauncherProtocol = 1;
 
-// What node 0 says about the job before anybody joins.
+// The properties of the job, which node 0 writes before any node joins.
 struct JobRecord {
   int protocol = kLauncherProtocol;
   std::string version;  // gradwire's
-  std::string job_id;   // as the user named it; empty: not named
+  std::string job_id;   // the user's name for the job; empty: not named
   int nodes = 1;
 };
 
 // One launcher that takes part.
 struct NodeRecord {
-  std::string host;      // the name that the host has for itself
+  std::string host;      // the host's own name
   std::string launcher;  // random: no two launchers share it
   int pid = 0;
   int ranks = 0;
-  int attempt = 0;  // the number that the next attempt must have at least
+  int attempt = 0;  // the least number that the next attempt may have
 };
 
 // One attempt: which nodes take part and which ranks they hold.
@@ -43,22 +44,22 @@ struct Plan {
   std::string name_of(int node) const;
 };
 
-// What became of one node's ranks in an attempt.
+// How an attempt ended for the ranks of one node.
 struct NodeEnd {
   enum class Kind {
-    good,      // all left with 0
+    good,      // all ranks exited with 0
     stopped,   // they were stopped because the attempt had failed on another node
-    failed,    // one ended badly by itself
-    killed,    // the same, of a signal
-    vanished,  // the node has not been heard of (node 0 writes this)
-    final,     // nothing that a restart would mend: interrupted, --timeout, a program that cannot be started
+    failed,    // a rank failed by itself
+    killed,    // a signal killed a rank
+    vanished,  // the node sent no heartbeat in time (node 0 writes this)
+    final,     // a restart would not help: interrupted, --timeout, a program that cannot be started
   };
   Kind kind = Kind::good;
   int exit_code = 0;
-  std::string what;  // a sentence without its stop, which names node, host and rank; empty for good and stopped
+  std::string what;  // a sentence without a full stop that names node, host and rank; empty for good and stopped
 };
 
-// What node 0 made of all ends.
+// Node 0's decision after all nodes have ended an attempt.
 struct Verdict {
   enum class Kind { done, restart, end };
   Kind kind = Kind::done;
@@ -72,14 +73,14 @@ std::string encode(const Plan& plan);
 std::string encode(const NodeEnd& end);
 std::string encode(const Verdict& verdict);
 
-// Throw LaunchError when the text is no such record.
+// Throw LaunchError when the text is not a record of this kind.
 JobRecord decode_job(const std::string& text);
 NodeRecord decode_node(const std::string& text);
 Plan decode_plan(const std::string& text);
 NodeEnd decode_end(const std::string& text);
 Verdict decode_verdict(const std::string& text);
 
-// The verdict on an attempt that ended so on all nodes. A pure function.
+// Returns the verdict on an attempt with these ends, one for each node. A pure function.
 Verdict judge(const Plan& plan, const std::vector<NodeEnd>& ends);
 
 }  // namespace gradwire::launch

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// What launchers tell each other, and what is made of how an attempt ended.
+// Tests the launchers' records, and the verdict on the ends of an attempt.
 #include "launch/node_records.h"
 
 #include <gtest/gtest.h>

@@ -23,14 +23,14 @@ constexpr const char* kDescription =
     "  gradwire-run --hosts a,b -n 4 ./train --steps 100\n"
     "  gradwire-run --nnodes 2 --node-rank 0 --rendezvous a:29400 -n 4 ./train --steps 100\n"
     "\n"
-    "Each rank finds its place in the environment: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,\n"
-    "MASTER_ADDR, MASTER_PORT, GRADWIRE_RENDEZVOUS and more (docs/launcher.md). When one rank ends badly, the\n"
+    "Each rank finds its number in the environment: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,\n"
+    "MASTER_ADDR, MASTER_PORT, GRADWIRE_RENDEZVOUS and more (docs/launcher.md). When one rank fails, the\n"
     "others get SIGTERM, then --grace seconds, then SIGKILL, and gradwire-run says which rank died first and of what.";
 
 constexpr const char* kFooter =
-    "Exit code: 0 when every rank left with 0; otherwise that of the rank that died first (128 + signal if a signal\n"
+    "Exit code: 0 when every rank exited with 0; otherwise that of the rank that died first (128 + signal if a signal\n"
     "killed it); 128 + signal when the job was interrupted; 124 after --timeout; 2 for a bad command line; 126 or 127\n"
-    "when the program cannot be run or found; 122 when the hosts did not find together; 123 when a host vanished.";
+    "when the program cannot be run or found; 122 when the hosts did not connect; 123 when a host vanished.";
 
 constexpr const char* kDefaultShell = "ssh -o BatchMode=yes {host} {command}";
 constexpr const char* kDefaultPort = "29400";

@@ -22,49 +22,49 @@ enum class ColorMode { automatic, always, never };
 struct NodeOptions {
   int nodes = 1;
   int node = 0;
-  std::string host;               // where node 0 serves the rendezvous; empty: the job has one host and needs none
-  std::uint16_t port = 0;         // the same
+  std::string host;               // where node 0 serves the rendezvous; empty: the job has one host and no rendezvous
+  std::uint16_t port = 0;         // the port of the rendezvous
   std::string job_id;             // letters, digits, '.', '_' and '-'; empty: not named
   std::uint16_t master_port = 0;  // 0: any free one
   std::chrono::milliseconds rendezvous_timeout = std::chrono::minutes(5);
   std::chrono::milliseconds heartbeat_timeout = std::chrono::seconds(10);
 };
 
-// Where --hosts starts a launcher each.
+// The hosts of --hosts, each of which gets a launcher.
 struct RemoteOptions {
-  std::vector<std::string> hosts;  // empty: none, the ranks are started here
-  std::string shell;               // how a command is run there, with {host} and {command} in it
+  std::vector<std::string> hosts;  // empty: no --hosts, the ranks are started on this host
+  std::string shell;               // the command of --ssh, which may hold {host} and {command}
 };
 
 struct Options {
   int ranks = 0;                     // on each host, 1 to kMaxRanks
   std::vector<std::string> command;  // the program and its arguments; never empty
   std::vector<std::pair<std::string, std::string>> extra_environment;
-  std::optional<std::chrono::milliseconds> timeout;           // the whole job's
+  std::optional<std::chrono::milliseconds> timeout;           // for the whole job
   std::chrono::milliseconds grace = std::chrono::seconds(1);  // between SIGTERM and SIGKILL
-  std::string log_folder;                                     // empty: output goes to the launcher's own
+  std::string log_folder;                                     // empty: output goes to the launcher's stdout and stderr
   StdinMode stdin_mode = StdinMode::rank0;
   ColorMode color = ColorMode::automatic;
   int max_restarts = 0;     // of all ranks, when one fails
-  std::string secret_file;  // holds the job's secret; empty: the environment says, "-": the first line of stdin
+  std::string secret_file;  // holds the job's secret; empty: GRADWIRE_SECRET_FILE, "-": the first line of stdin
   NodeOptions node;
   RemoteOptions remote;
-  bool end_with_stdin = false;  // the end of stdin is as good as SIGTERM
+  bool end_with_stdin = false;  // the end of stdin has the effect of SIGTERM
   bool pin = false;
   bool prefix = true;
 };
 
-// --help or --version: what to print on stdout before leaving with 0.
+// The result of --help or --version: a text to print on stdout before exiting with 0.
 struct Information {
   std::string text;
 };
 
-// The command line that gradwire-run has on host `node` of --hosts, its own name not included. It reads its secret from
-// stdin.
+// Returns the arguments of gradwire-run on host `node` of --hosts, without the program's name. That gradwire-run reads
+// its secret from stdin.
 std::vector<std::string> arguments_for_host(const Options& options, int node);
 
-// Reads the command line. Everything behind the program's name belongs to the program. Throws LaunchError(kUsageExit)
-// with one sentence that says what is wrong.
+// Reads the command line. All arguments after the program's name belong to the program. Throws LaunchError(kUsageExit)
+// with one sentence that states the mistake.
 std::variant<Options, Information> parse_options(int argc, const char* const* argv);
 
 }  // namespace gradwire::launch

@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Brings the output of all ranks together: prefixed lines on the launcher's own stdout and stderr, or a file a rank.
+// Collects the output of all ranks: as prefixed lines on the launcher's own stdout and stderr, or in files, two for
+// each rank.
 #pragma once
 
 #include <poll.h>
@@ -16,38 +17,38 @@
 
 namespace gradwire::launch {
 
-// The descriptors that a rank is started with as its stdout and stderr.
+// The stdout and stderr with which a rank is started.
 struct RankOutput {
   UniqueFd out;
   UniqueFd err;
 };
 
-// What the ranks are called in the output.
+// The names of the ranks in the output.
 struct OutputNames {
   int first_rank = 0;   // the number that rank 0 has in the job
-  int world = 1;        // ranks in the job: prefixes are of one width
+  int world = 1;        // ranks in the job; all prefixes have one width
   bool bare = false;    // no prefixes; lines are still whole
-  bool append = false;  // to the files of --log-dir
+  bool append = false;  // append to the files of --log-dir instead of overwriting them
 };
 
-// Ranks are numbered from 0 here.
+// The output of this host's ranks, which are numbered from 0 here.
 class Output {
  public:
   // Throws LaunchError when --log-dir names a folder that cannot be made or written to.
   Output(const Options& options, const OutputNames& names);
 
-  // Opens the way for one rank: pipes to here, or the rank's files. Throws LaunchError.
+  // Opens the output of one rank: pipes to this object, or the rank's files. Throws LaunchError.
   RankOutput open(int rank);
 
-  // Appends what to poll for; handle() takes the same entries back, with their results.
+  // Appends the descriptors to poll; pass the same entries to handle(), with their results.
   void append_interest(std::vector<pollfd>& polled) const;
   void handle(const pollfd* results);
 
-  // Reads what is in the pipes now, without waiting, and gives out unfinished lines. For the end of the job.
+  // Reads all bytes that are in the pipes now, without waiting, and emits unfinished lines. For the end of the job.
   void drain();
   // Whether everything has been written to the launcher's own stdout and stderr.
   bool flushed() const noexcept { return out_.empty() && err_.empty(); }
-  // Writes a text of the launcher's own to stderr.
+  // Writes a text of the launcher to stderr.
   void say(const std::string& text);
 
   // The last lines of a rank's stderr. Complete after drain().
@@ -65,7 +66,7 @@ class Output {
   };
 
   void add_stream(int rank, UniqueFd fd, OutputSink& sink, LastLines* last);
-  // Reads once; false when there is nothing more to read now, or ever.
+  // Reads once; false when there are no more bytes now, or at all.
   bool read_some(Stream& stream);
   void emit(Stream& stream, std::string_view line);
 

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// The launcher's own stdout or stderr, written without ever blocking on a slow reader.
+// The launcher's own stdout or stderr, written without blocking on a slow reader.
 #pragma once
 
 #include <poll.h>
@@ -10,9 +10,9 @@
 
 namespace gradwire::launch {
 
-// A queue in front of a descriptor that the sink does not own. The descriptor is shared with other processes, so it is
-// not made non-blocking; a reader that stalls (a pager, a stopped terminal) must not keep the launcher from watching
-// its ranks, so the sink asks poll() before each write and writes no more than a pipe takes at once.
+// A queue before a descriptor that the sink does not own. A reader that stalls (a pager, a stopped terminal) must not
+// keep the launcher from watching its ranks. Other processes share the descriptor, so the sink must not make it
+// non-blocking. Instead the sink calls poll() before each write, and writes no more than a pipe accepts at once.
 class OutputSink {
  public:
   explicit OutputSink(int fd);
@@ -21,13 +21,13 @@ class OutputSink {
   void append(std::string_view bytes) {
     if (!gone_) queue_.append(bytes);
   }
-  // Writes what the descriptor takes now.
+  // Writes as many bytes as the descriptor accepts now.
   void flush_some();
 
   bool empty() const noexcept { return sent_ == queue_.size(); }
-  // Whether so much is waiting that reading from the ranks should pause; they then wait in their own write().
+  // Whether the queue is so long that the launcher should stop reading from the ranks; the ranks then wait in write().
   bool congested() const noexcept { return queue_.size() - sent_ > kCongested; }
-  // What to poll for: nothing while the queue is empty.
+  // The entry for poll(); it ignores the descriptor while the queue is empty.
   pollfd interest() const noexcept { return {empty() ? -1 : fd_, POLLOUT, 0}; }
   bool is_terminal() const noexcept { return terminal_; }
 
@@ -37,7 +37,7 @@ class OutputSink {
   int fd_;
   bool file_;  // a regular file or a device that never blocks
   bool terminal_;
-  bool gone_ = false;  // the reader has closed: everything is dropped from then on
+  bool gone_ = false;  // the reader has closed the pipe: all later bytes are dropped
   std::string queue_;
   std::size_t sent_ = 0;
 };

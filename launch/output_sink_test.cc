@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// OutputSink never blocks, loses nothing, and survives a reader that goes away.
+// Tests that OutputSink never blocks, loses nothing, and survives a reader that closes the pipe.
 #include "launch/output_sink.h"
 
 #include <fcntl.h>

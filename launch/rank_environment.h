@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// The environment that each rank is started with.
+// The environment with which each rank is started.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace gradwire::launch {
 
-// What the ranks of one job share on one host.
+// The properties that the ranks of one job on one host share.
 struct JobEnvironment {
   int ranks = 1;       // on this host
   int first_rank = 0;  // the number of this host's first rank
@@ -19,27 +19,27 @@ struct JobEnvironment {
   int nodes = 1;
   int attempt = 0;         // counts the restarts of the job
   std::string rendezvous;  // a file for the ranks' store, or a method of init_process_group()
-  std::string job_id;      // no two jobs share it
+  std::string job_id;      // unique to the job
   std::string master_address = "127.0.0.1";
   std::uint16_t master_port = 0;
   std::string secret_file;                                 // holds the job's secret; empty: there is none
-  int threads = 1;                                         // OMP_NUM_THREADS where nobody set it
+  int threads = 1;                                         // OMP_NUM_THREADS unless the user has set it
   bool terminal = false;                                   // the ranks' output is shown on a terminal
-  std::vector<std::pair<std::string, std::string>> extra;  // --env; goes over what is inherited
+  std::vector<std::pair<std::string, std::string>> extra;  // --env; overrides inherited variables
 };
 
-// "NAME=VALUE" entries for execve: `inherited` (ended by a null pointer, as `environ` is), then what the launcher sets
-// for this host's rank `local_rank`, then `extra`; a later entry takes the place of an earlier one of the same name. A
+// Returns "NAME=VALUE" entries for execve: `inherited` (ended by a null pointer, as `environ` is), then the launcher's
+// variables for this host's rank `local_rank`, then `extra`. A later entry replaces an earlier one of the same name. A
 // pure function.
 std::vector<std::string> rank_environment(const JobEnvironment& job, int local_rank, const char* const* inherited);
 
 enum class PortScope { loopback, all_interfaces };
 
-// A TCP port that was free a moment ago: another process may take it before rank 0 does, which is why gradwire's own
-// ranks meet elsewhere. Throws LaunchError.
+// Returns a TCP port that is free at the time of the call. Another process may take the port before rank 0 does, so
+// gradwire's own rendezvous does not use this port. Throws LaunchError.
 std::uint16_t find_free_port(PortScope scope);
 
-// 16 hexadecimal digits from the kernel's random numbers. Throws LaunchError.
+// Returns 16 hexadecimal digits from the kernel's random numbers. Throws LaunchError.
 std::string random_job_id();
 
 }  // namespace gradwire::launch

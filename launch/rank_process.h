@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Starts one rank and learns how it ended.
+// Starts one rank, and reports how the rank ended.
 #pragma once
 
 #include <signal.h>
@@ -21,7 +21,7 @@ struct ProcessEnd {
   bool core_dumped = false;
 
   bool good() const noexcept { return !by_signal && code == 0; }
-  // As a shell has it: the exit code, or 128 + signal.
+  // As in a shell: the exit code, or 128 + signal.
   int exit_code() const noexcept { return by_signal ? 128 + code : code; }
 };
 
@@ -30,7 +30,7 @@ std::string describe(const ProcessEnd& end);
 // "SIGTERM"; "SIG64" for a signal without a name.
 std::string name_of_signal(int signal);
 
-// What a rank is started with. The descriptors stay the caller's.
+// The program and the resources of a rank to start. The caller keeps the descriptors.
 struct RankStart {
   int rank = 0;
   const std::vector<std::string>& command;
@@ -39,17 +39,17 @@ struct RankStart {
   int stdin_fd = -1;
   int stdout_fd = -1;
   int stderr_fd = -1;
-  sigset_t signal_mask;  // the mask that the rank gets
+  sigset_t signal_mask;  // the rank's mask
 };
 
-// A running rank: the leader of a session of its own, so of a process group that its children belong to.
+// A running rank. The rank is the leader of a session of its own, and so of a process group, which holds its children.
 struct RankProcess {
   pid_t pid = -1;
   UniqueFd pidfd;  // readable once the rank has ended
 };
 
-// Starts a rank and returns when its program has been entered. The kernel kills the rank when the calling thread dies.
-// Throws LaunchError: program not found (127), not executable (126), or what the kernel refused.
+// Starts a rank, and returns when execve has succeeded. The kernel kills the rank when the calling thread dies. Throws
+// LaunchError: program not found (127), not executable (126), or the kernel refused something.
 RankProcess start_rank(const RankStart& start);
 
 // Reaps a process that has ended.

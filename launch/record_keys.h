@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Under which keys the launchers' records lie in the store; docs/format/launcher.md says who sets them and when.
+// The keys of the launchers' records in the store; docs/format/launcher.md specifies which launcher sets which key, and
+// when.
 #pragma once
 
 #include <string>

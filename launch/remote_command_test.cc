@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// What is run to start a launcher on another host.
+// Tests the command that starts a launcher on another host.
 #include "launch/remote_command.h"
 
 #include <gtest/gtest.h>

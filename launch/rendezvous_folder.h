@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// The private folder in which the ranks of a job meet.
+// The private folder with the file of the ranks' store.
 #pragma once
 
 #include <chrono>
@@ -14,11 +14,11 @@ namespace gradwire::launch {
 
 // A folder of mode 0700 with a random name, under TMPDIR or /tmp; removed with everything in it at the end.
 //
-// Programs that clean such places remove what is old. This object holds a shared lock (flock) on the folder, which
-// systemd-tmpfiles respects, and refresh() makes the folder young again for those that look at times only.
+// Programs that clean temporary folders remove old files. This object holds a shared lock (flock) on the folder, which
+// systemd-tmpfiles respects. For programs that check only the times of files, refresh() sets these times to now.
 class RendezvousFolder {
  public:
-  // Throws LaunchError that names the place.
+  // Throws a LaunchError that names the parent folder.
   RendezvousFolder();
   ~RendezvousFolder();
   RendezvousFolder(const RendezvousFolder&) = delete;
@@ -26,13 +26,14 @@ class RendezvousFolder {
 
   const std::string& path() const noexcept { return path_; }
 
-  // The file for the ranks' store in an attempt; it does not exist yet. Makes the folder again where somebody has
-  // removed it. Throws LaunchError: the folder cannot be made, or something else has taken its name.
+  // Returns the path of the file for the ranks' store in an attempt; the file does not exist yet. Makes the folder
+  // again if it was removed. Throws LaunchError: the folder cannot be made, or something else has taken its name.
   std::string store_file(int attempt);
   // Writes the job's secret to a file in the folder, of mode 0600, and returns its path. Makes the folder again as
   // store_file() does. Throws LaunchError.
   std::string keep_secret(const std::string& secret);
-  // Sets the times of the folder and of all that is in it to now. Does nothing where the folder is gone. Any thread.
+  // Sets the times of the folder and of everything in it to now. Does nothing if the folder was removed. Any thread may
+  // call this function.
   void refresh() const noexcept;
 
  private:
@@ -43,10 +44,10 @@ class RendezvousFolder {
   UniqueFd lock_;
 };
 
-// Refreshes a folder from time to time, on a thread of its own, until the end.
+// Calls refresh() regularly, on a thread of its own, until the destructor.
 class FolderUpkeep {
  public:
-  // Cleaners count in hours and days.
+  // The default interval is short: cleaning programs wait for hours or days.
   explicit FolderUpkeep(const RendezvousFolder& folder, std::chrono::milliseconds interval = std::chrono::minutes(10));
   ~FolderUpkeep();
   FolderUpkeep(const FolderUpkeep&) = delete;

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// The ranks' folder against those who clean up /tmp.
+// Tests that the rendezvous folder survives programs that clean /tmp.
 #include "launch/rendezvous_folder.h"
 
 #include <fcntl.h>

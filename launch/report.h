@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// What became of a job, and how that is told.
+// The outcome of a job, and its report for the user.
 #pragma once
 
 #include <chrono>
@@ -14,24 +14,24 @@ namespace gradwire::launch {
 
 struct JobOutcome {
   int first_rank = 0;                           // the number of this host's first rank; what follows counts from it
-  std::vector<std::optional<ProcessEnd>> ends;  // by rank; nothing for a rank that even SIGKILL did not end in time
-  std::optional<int> first_bad;                 // the rank that was the first to end badly, by itself or by a signal
+  std::vector<std::optional<ProcessEnd>> ends;  // by rank; empty for a rank that even SIGKILL did not end in time
+  std::optional<int> first_bad;                 // the first rank that failed, by its exit code or by a signal
   std::chrono::milliseconds first_bad_after{};  // from the start of the job
-  std::vector<int> killed;                      // ranks that were still there after the grace and got SIGKILL
-  std::vector<int> late;                        // ranks that were still there when --timeout passed
+  std::vector<int> killed;                      // ranks that still ran after the grace and got SIGKILL
+  std::vector<int> late;                        // ranks that still ran when --timeout passed
   int interrupted_by = 0;                       // the signal that told the launcher to end the job; 0 for none
-  bool interrupted_first = false;               // before any rank had ended badly
-  bool stopped_first = false;                   // another host's failure stopped the ranks, before one had ended badly
+  bool interrupted_first = false;               // the interruption came before any rank had failed
+  bool stopped_first = false;                   // another host's failure stopped the ranks before any had failed
   std::vector<pid_t> unkillable;                // processes that SIGKILL did not end in time
-  std::vector<std::string> last_lines;          // of the first bad rank's stderr
-  std::string error_file;                       // where the whole of it is, with --log-dir
+  std::vector<std::string> last_lines;          // of the stderr of the first rank that failed
+  std::string error_file;                       // the file of that stderr, with --log-dir
 
   // The launcher's exit code.
   int exit_code() const noexcept;
 };
 
-// Several lines, each beginning "gradwire-run: ", the quoted ones "  | "; empty for a job that ended well. A pure
-// function.
+// Returns several lines. Each line begins with "gradwire-run: ", quoted lines with "  | ". Returns an empty text for a
+// job that succeeded. A pure function.
 std::string report(const JobOutcome& outcome, std::chrono::milliseconds timeout);
 
 }  // namespace gradwire::launch

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// What the launcher says and leaves with, for every kind of end.
+// Tests the launcher's report and exit code for every kind of end.
 #include "launch/report.h"
 
 #include <gtest/gtest.h>

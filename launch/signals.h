@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// The launcher's signals, as a descriptor to poll.
+// The launcher's signals, read from a descriptor.
 #pragma once
 
 #include <signal.h>
@@ -11,9 +11,9 @@
 
 namespace gradwire::launch {
 
-// Blocks the signals that the launcher handles and makes them readable from a descriptor; ignores SIGPIPE. They stay
-// blocked when the object goes: a signal that comes as late as that must not change the exit code. One that the
-// launcher was started with as ignored (nohup) stays ignored, by it and by the ranks. A forked child that uses the
+// Blocks the signals that the launcher handles, and makes them readable from a descriptor. Ignores SIGPIPE. The signals
+// stay blocked after the destructor, because a late signal must not change the exit code. A signal that was ignored
+// when the launcher was started (nohup) stays ignored, by the launcher and by the ranks. A forked child that uses the
 // object reads its own signals.
 class SignalQueue {
  public:
@@ -21,10 +21,10 @@ class SignalQueue {
   SignalQueue(const SignalQueue&) = delete;
   SignalQueue& operator=(const SignalQueue&) = delete;
 
-  // The next signal that has arrived; nothing when there is none. Does not wait.
+  // Returns the next signal that has arrived, if there is one. Does not wait.
   std::optional<int> next();
   int fd() const noexcept { return fd_.get(); }
-  // The mask before the constructor ran: what ranks are started with.
+  // The mask before the constructor ran; ranks are started with this mask.
   const sigset_t& original_mask() const noexcept { return original_; }
 
  private:
@@ -32,7 +32,7 @@ class SignalQueue {
   sigset_t original_;
 };
 
-// SIGINT, SIGTERM, SIGHUP and SIGQUIT: the job is to end.
+// Whether the signal ends the job: SIGINT, SIGTERM, SIGHUP and SIGQUIT do.
 bool ends_job(int signal) noexcept;
 
 }  // namespace gradwire::launch

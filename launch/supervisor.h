@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Watches the ranks of one job from the first start to the last end.
+// Starts the ranks of one attempt on this host, watches them, and stops them.
 #pragma once
 
 #include <poll.h>
@@ -24,47 +24,48 @@ namespace gradwire::launch {
 struct RankCommand {
   std::vector<std::string> command;
   std::vector<std::string> environment;
-  int stdin_fd = -1;  // stays the caller's; -1: /dev/null
+  int stdin_fd = -1;  // the caller keeps it; -1: /dev/null
 };
 
-// What a supervisor knows of the rest of the job.
+// The supervisor's information about the rest of the job.
 struct JobView {
   OutputNames names;
-  // How long the ranks may take to notice that one has ended badly before they get SIGTERM. On a busy machine a rank
-  // needs more than a quarter of a second from the death to the end of its own error message.
+  // The time that the other ranks have to notice a failed rank before they get SIGTERM. On a busy machine a rank needs
+  // more than a quarter of a second from the death to the end of its own error message.
   std::chrono::milliseconds notice_time{1000};
   int alarm_fd = -1;                     // readable once the job has failed on another host
   Deadline job_end = Deadline::never();  // --timeout
-  bool gentle = false;                   // the ranks are asked to end, not killed, when the process in front was killed
+  bool gentle = false;                   // when the front process was killed, ranks get SIGTERM first, not SIGKILL
 };
 
-// The ranks of one job on this host. The life of a job that goes wrong:
+// The ranks of one job on this host. A job that fails has four phases:
 //
-//   running     every rank is there, or has left with 0
-//   noticing    a rank has ended badly, here or on another host; the others get a moment to notice it themselves,
-//               because a program without a handler for SIGTERM would die of it without a word, and its PeerError
-//               says more
-//   asked       they have got SIGTERM, and --grace to report and leave
-//   killed      they have got SIGKILL
+//   running     every rank runs, or has exited with 0
+//   noticing    a rank has failed, here or on another host; the other ranks have notice_time to notice the failure
+//               themselves, because SIGTERM would end a program without a handler before it can print its own error
+//               (a PeerError)
+//   asked       the other ranks have got SIGTERM, and have --grace to report and exit
+//   killed      the other ranks have got SIGKILL
 //
-// and at every end: what the ranks left behind gets a moment to go by itself (helpers that clean up after a process
-// do), then SIGKILL. One thread, one poll loop; nothing in it blocks.
+// At the end of every job, processes that the ranks left running have a short time to exit by themselves (helpers that
+// clean up after a process do so), then get SIGKILL. One thread with one poll loop, in which no call blocks.
 class Supervisor {
  public:
-  // All outlive the supervisor. When `front_fd` becomes readable, the job is killed at once. Throws LaunchError.
+  // The arguments outlive the supervisor. When `front_fd` becomes readable, the job is killed at once. Throws
+  // LaunchError.
   Supervisor(const Options& options, SignalQueue& signals, int front_fd, const JobView& view);
-  // Kills whatever still runs.
+  // Kills all processes of the job that still run.
   ~Supervisor();
   Supervisor(const Supervisor&) = delete;
   Supervisor& operator=(const Supervisor&) = delete;
 
-  // Starts all ranks, returns when the last is gone, and with it everything it started. Throws LaunchError when a
-  // program cannot be started.
+  // Starts all ranks, and returns when all ranks and all processes that they started have ended. Throws LaunchError
+  // when a program cannot be started.
   JobOutcome run(const std::vector<RankCommand>& ranks);
-  // Whether the process in front was killed, so that nobody waits for the outcome.
+  // Whether the front process was killed, so that no process waits for the outcome.
   bool is_abandoned() const noexcept { return front_fd_ < 0; }
-  // Writes a text to stderr behind all output of the ranks, and returns when everything is written, or a signal says to
-  // leave.
+  // Writes a text to stderr after all output of the ranks, and returns when everything is written, or when a signal
+  // ends the job.
   void finish_output(const std::string& text);
 
  private:
@@ -72,7 +73,7 @@ class Supervisor {
 
   void start_ranks(const std::vector<RankCommand>& ranks);
   void start_one(const RankCommand& command, int rank, CpuSet cpus, int null_fd);
-  // Waits until something happens or `until` comes, and deals with it.
+  // Waits for an event or until `until`, and handles the event.
   void step(Deadline until);
   void advance();
   void enter(Phase phase);

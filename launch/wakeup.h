@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// A descriptor that one thread makes readable for another.
+// A descriptor that one thread makes readable, to wake another thread.
 #pragma once
 
 #include "gradwire/base/os_handles.h"

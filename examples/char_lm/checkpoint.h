@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Checkpoints: one torch archive with the model, the optimizer's state, the step, what the communication hook remembers
-// on each rank, and the options that a resumed run must share.
+// Checkpoints: one torch archive with the model, the optimizer's state, the step, the communication hook's state on
+// each rank, and the options that a resumed run must share.
 #pragma once
 
 #include <torch/optim/optimizer.h>
@@ -21,16 +21,15 @@ struct Progress {
   HookMemory memory;
 };
 
-// Writes `file` whole or not at all: a run that is killed meanwhile leaves what was there before. Throws
-// std::runtime_error when the disk refuses, a full one say.
+// Replaces `file` as a whole or not at all: if the run is killed during the call, the old file stays. Throws
+// std::runtime_error when the write fails, for example because the disk is full.
 void save_checkpoint(const std::string& file, const Options& options, const Vocabulary& vocabulary,
                      const Progress& progress, const CharTransformer& model, const torch::optim::Optimizer& optimizer);
 
-// Loads into `model` and `optimizer`, which must be made with `options` and not yet be wrapped by DDP; returns the
-// rest. Throws UserError when the file is missing or no checkpoint, when --layers, --width, --heads, --context,
-// --dtype, --seed,
-// --batch, --optimizer or the text's characters differ, or when it is past --steps already; the model is then as it
-// was.
+// Loads into `model` and `optimizer`, which were made with `options` and are not yet wrapped by DDP. Returns the step
+// and the hook's memory. Throws UserError, and leaves the model unchanged, when the file is missing or is no
+// checkpoint; when the layers, width, heads, context, dtype, seed, batch, optimizer or the characters of the text
+// differ; or when the checkpoint is past the step in --steps.
 Progress load_checkpoint(const std::string& file, const Options& options, const Vocabulary& vocabulary,
                          CharTransformer& model, torch::optim::Optimizer& optimizer);
 

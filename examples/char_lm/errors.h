@@ -6,7 +6,7 @@
 
 namespace char_lm {
 
-// Something the user can put right: the message is one sentence, and the program ends with exit code 2.
+// An error that the user can correct. The message is one sentence, and the program ends with exit code 2.
 class UserError final : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// What a trained model is good for: loss on text it has not seen, and text of its own.
+// The evaluation of a trained model: the loss on held-out text, and generated text.
 #pragma once
 
 #include <cstdint>
@@ -20,15 +20,15 @@ struct Samples {
   torch::Tensor targets;  // the same, one character later
 };
 
-// Cuts samples out of `text`, one at each of `starts`.
+// Cuts samples out of `text`, one sample at each index in `starts`.
 Samples cut(std::span<const std::uint8_t> text, const std::vector<std::size_t>& starts, int context);
 
-// Mean loss over `batches` batches of held-out text, each rank doing its share. Collective.
+// Returns the mean loss over `batches` batches of held-out text. Each rank computes its share. Collective.
 double held_out_loss(CharTransformer& model, const Corpus& corpus, const Sampler& sampler, int context, int batches,
                      gradwire::ProcessGroup& group);
 
-// `length` characters, drawn one after the other at temperature 0.8 (a little bolder than the likeliest text, a little
-// tamer than the model's own distribution). The seed decides the draws.
+// Returns `length` characters, drawn one after the other at temperature 0.8: more varied than the most likely text,
+// less varied than the model's own distribution. The seed determines the draws.
 std::string generate(CharTransformer& model, const Vocabulary& vocabulary, int context, int length, std::uint64_t seed);
 
 }  // namespace char_lm

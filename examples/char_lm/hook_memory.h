@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// What the communication hook remembers, on its way into a checkpoint and out of it.
+// Saves the communication hook's state to a checkpoint, and restores it.
 #pragma once
 
 #include <string>
@@ -13,22 +13,22 @@
 
 namespace char_lm {
 
-// All ranks' memory. It goes into the one checkpoint file, so that the file is whole or absent and holds nothing of
-// another run's.
+// The hook's state on all ranks. All of it is in one checkpoint file, so a checkpoint is complete or absent, and never
+// mixes two runs.
 struct HookMemory {
-  std::string hook;                        // as --hook named it
+  std::string hook;                        // the value of --hook
   std::vector<std::string> bucket_order;   // of the parameters
   gradwire::HookState shared;              // the same on all ranks
   std::vector<gradwire::HookState> local;  // each rank's own, by rank
 };
 
-// Collective; complete on rank 0, on the others without `local`.
+// Collective. Returns the complete state on rank 0, and the state without `local` on the other ranks.
 HookMemory gather_memory(const Options& options, const Replica& replica, gradwire::ProcessGroup& group);
 
-// Gives `replica`, which has not trained yet, what it needs of `memory` to go on: on as many ranks as saved it, each
-// what was its own; on another number, all the mean of what was the ranks' own. A hook other than the one that saved
-// starts with an empty memory. Returns a sentence for the user when it is not as simple as the first case, else
-// nothing.
+// Restores the state of `replica`, which has not trained yet, from `memory`. If the number of ranks is that of the
+// saved run, each rank gets its own local state back. With another number, all ranks get the mean of the local states.
+// A hook other than the saved one starts with an empty state. Returns a sentence for the user in the last two cases,
+// else an empty text.
 std::string restore_memory(const HookMemory& memory, const Options& options, Replica& replica,
                            gradwire::ProcessGroup& group);
 

@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// A transformer over characters, decoder only, pre-norm, as in GPT-2 (Radford et al. 2019), out of libtorch's modules.
+// A decoder-only transformer over characters, with pre-norm as in GPT-2 (Radford et al. 2019), made of libtorch's
+// modules.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -43,7 +44,7 @@ TORCH_MODULE(Block);
 
 class CharTransformerImpl final : public torch::nn::Module {
  public:
-  // Initial weights come out of torch's generator of the CPU: seed that first.
+  // Draws the initial weights from torch's CPU generator; seed the generator first.
   explicit CharTransformerImpl(const ModelSize& size);
 
   // tokens: [batch, characters] int64, at most `context` characters. Returns logits of each character's successor:
@@ -61,8 +62,8 @@ class CharTransformerImpl final : public torch::nn::Module {
 };
 TORCH_MODULE(CharTransformer);
 
-// The mean over all characters of -log p(target), in float32 at least. logits: as above; targets: [batch, characters]
-// int64.
+// Returns the mean over all characters of -log p(target), in float32 or wider. logits: as above; targets: [batch,
+// characters] int64.
 torch::Tensor cross_entropy(const torch::Tensor& logits, const torch::Tensor& targets);
 
 }  // namespace char_lm

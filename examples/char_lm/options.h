@@ -11,13 +11,13 @@
 namespace char_lm {
 
 struct Options {
-  // What is learned. All of these change the numbers.
+  // Options that change the numbers of the training.
   std::string text;  // a file; empty: the licence texts in /usr/share/common-licenses
   int layers = 2;
   int width = 128;  // of the residual stream; a multiple of `heads`
   int heads = 4;
   int context = 64;  // characters the model sees at once
-  int batch = 32;    // samples a step over all ranks together
+  int batch = 32;    // samples of a step, over all ranks together
   std::int64_t steps = 800;
   std::string optimizer = "adamw";  // or "sgd", with momentum
   double lr = 3e-3;
@@ -26,16 +26,16 @@ struct Options {
   std::string dtype = "f32";
   std::string resume;
 
-  // How it is done.
+  // Options of the execution.
   std::string backend = "auto";
   std::optional<int> lanes;             // threads that run the hook; unset: DDP chooses
-  std::optional<double> bucket_cap_mb;  // unset: DDP's own
+  std::optional<double> bucket_cap_mb;  // unset: DDP's default
   bool gradient_as_bucket_view = true;
   int threads = 0;  // of libtorch in each rank; 0: the cores divided by the ranks of this host
 
-  // What comes out.
+  // Options of the output.
   std::string save;
-  std::string checkpoint;  // gone on from where it is there; in place of `resume`
+  std::string checkpoint;  // written regularly; a run continues from this file if it exists, so `resume` is not needed
   std::int64_t checkpoint_every = 100;
   std::string json;
   std::int64_t log_every = 25;
@@ -43,13 +43,13 @@ struct Options {
   int eval_batches = 8;  // batches of held-out text at the end
 };
 
-// What parse_options() has to say beside options: the help text was asked for.
+// Thrown by parse_options() when the user asked for the help text.
 struct HelpRequest {
   std::string text;
 };
 
-// Reads and checks the command line; what needs no other rank is checked here. Throws UserError with one sentence.
-// Throws HelpRequest for --help.
+// Reads the command line, and makes all checks that need no other rank. Throws UserError with one sentence, and
+// HelpRequest for --help.
 Options parse_options(const std::vector<std::string>& arguments);
 
 }  // namespace char_lm

@@ -13,7 +13,7 @@ namespace char_lm {
 // bits).
 std::uint64_t hash_parameters(const torch::nn::Module& module);
 
-// As 16 hexadecimal digits.
+// Returns the hash as 16 hexadecimal digits.
 std::string hash_text(std::uint64_t hash);
 
 }  // namespace char_lm

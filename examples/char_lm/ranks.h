@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// What the ranks tell each other beside gradients.
+// Communication between the ranks besides the exchange of gradients.
 #pragma once
 
 #include <cstdint>
@@ -13,25 +13,25 @@
 
 namespace char_lm {
 
-// The default group: of the ranks a launcher started, or of this process alone when none did. `backend`: a name, or
-// "auto". Throws gradwire's errors.
+// Makes the default group: of the ranks that a launcher started, or of this process alone without a launcher. `backend`
+// is a name or "auto". Throws gradwire's errors.
 std::shared_ptr<gradwire::ProcessGroup> join_ranks(const std::string& backend);
 
-// How many ranks share this host, as the launcher says; 1 when it says nothing.
+// Returns the number of ranks on this host, from the launcher's environment; 1 without a launcher.
 int ranks_on_this_host();
 
-// The sum, or the mean, of one number of each rank; the same bits on all ranks. Collective.
+// Return the sum or the mean of one number of each rank, with the same bits on all ranks. Collective.
 double sum_over_ranks(gradwire::ProcessGroup& group, double value);
 double mean_over_ranks(gradwire::ProcessGroup& group, double value);
 
-// One number of each rank, by rank. Collective.
+// Returns one number of each rank, by rank. Collective.
 std::vector<std::int64_t> gather_over_ranks(gradwire::ProcessGroup& group, std::int64_t value);
 
-// Each rank's bytes, by rank, on rank 0; nothing on the others. Collective.
+// Returns the bytes of each rank, by rank, on rank 0; an empty list on the other ranks. Collective.
 std::vector<std::string> gather_bytes(gradwire::ProcessGroup& group, const std::string& bytes);
 
-// Runs `action` on rank 0; when it throws there, that error comes out on rank 0 and a std::runtime_error that says so
-// on the others, so that no rank waits for what will not happen. Collective.
+// Runs `action` on rank 0. When `action` throws, rank 0 throws the same exception, and the other ranks throw a
+// std::runtime_error that reports the failure, so that no rank waits in vain. Collective.
 void on_rank_zero(gradwire::ProcessGroup& group, const std::string& what, const std::function<void()>& action);
 
 }  // namespace char_lm

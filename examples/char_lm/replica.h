@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// One rank's copy of the model, and DistributedDataParallel around it: everything of gradwire that training needs.
+// One rank's copy of the model, wrapped in DistributedDataParallel. All uses of gradwire in a training step are here.
 #pragma once
 
 #include <torch/types.h>
@@ -17,7 +17,7 @@
 
 namespace char_lm {
 
-// What of the replica, beside the model, decides how training goes on. Between steps only.
+// The state of the replica, besides the model, that the next steps depend on. Read it between steps only.
 struct ReplicaState {
   std::vector<std::string> bucket_order;
   gradwire::HookState hook;
@@ -25,17 +25,18 @@ struct ReplicaState {
 
 class Replica {
  public:
-  // Wraps `model`; collective. `recorder` learns when hooks run. Throws gradwire::InvalidArgument for an unknown hook.
+  // Wraps `model`; collective. The hook reports its times to `recorder`. Throws gradwire::InvalidArgument for an
+  // unknown hook.
   Replica(CharTransformer model, const Options& options, std::shared_ptr<gradwire::ProcessGroup> group,
           std::shared_ptr<StepRecorder> recorder);
   ~Replica();
 
-  // Through DDP: the backward pass of what comes of it averages the gradients over the ranks.
+  // Runs the model through DDP: the backward pass of the result averages the gradients over the ranks.
   torch::Tensor forward(const torch::Tensor& tokens);
 
   ReplicaState state() const;
-  // Before the first step, on all ranks; without the hook's part when `with_hook` is false. Throws
-  // gradwire::InvalidArgument for a state that does not fit.
+  // Restores a state; call it before the first step, on all ranks. `with_hook` false: leaves out the hook's state.
+  // Throws gradwire::InvalidArgument for a state that does not fit.
   void restore(const ReplicaState& state, bool with_hook);
 
  private:

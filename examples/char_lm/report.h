@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// What the program says while it trains: on stdout for people, in --json FILE for programs. Rank 0 alone speaks.
+// The output of the program during training: on stdout for people, in --json FILE for programs. Only rank 0 writes.
 #pragma once
 
 #include <chrono>
@@ -22,22 +22,22 @@ struct RunFacts {
   std::int64_t parameter_bytes = 0;
   int world = 1;
   int threads = 1;
-  std::string backend;          // the group's, where "auto" was asked for
-  std::int64_t first_step = 0;  // of this run: steps a checkpoint has behind it
-  std::string remark;           // on how it goes on; empty: just so
+  std::string backend;          // the group's backend, also when --backend is "auto"
+  std::int64_t first_step = 0;  // the number of steps of the checkpoint from which this run continues
+  std::string remark;           // a sentence for the user about the resumed state; may be empty
 };
 
-// What a stretch of steps took.
+// The speed over some steps.
 struct Pace {
   double steps_per_second = 0;
-  double communication_share = 0;  // of the time, 0 to 1
+  double communication_share = 0;  // the part of the time that is communication, 0 to 1
   double bytes_per_step = 0;       // sent by this rank
   double hook_seconds_per_step = 0;
-  Split split;  // of a step
+  Split split;  // for one step
 };
 
 struct Summary {
-  double seconds = 0;  // of training alone
+  double seconds = 0;  // of the training steps
   Pace pace;           // over the whole run
   double train_loss = 0;
   double held_out_loss = 0;
@@ -47,16 +47,16 @@ struct Summary {
 
 class Report {
  public:
-  // `speaks`: whether this is rank 0. Throws UserError when the JSON file cannot be opened.
+  // `speaks`: whether this rank is rank 0. Throws UserError when the JSON file cannot be opened.
   Report(const Options& options, const RunFacts& facts, bool speaks);
 
   void header();
-  // Step `step` (from 1) is done; on a terminal the progress line shows it, a few times a second.
+  // Reports that step `step` (from 1) has ended. On a terminal, the progress line shows the step, a few times a second.
   void progress(std::int64_t step);
-  // Its loss, averaged over the ranks, the pace since the last such call, and when this step did what. Throws
-  // std::runtime_error when the JSON file cannot be written to.
+  // Reports a step's loss, averaged over the ranks, the pace since the previous call, and the times within the step.
+  // Throws std::runtime_error when the JSON file cannot be written.
   void logged_step(std::int64_t step, double loss, const Pace& pace, const StepTimes& times);
-  // A line of its own.
+  // Writes one line.
   void say(const std::string& line);
   void summary(const Summary& summary);
 
@@ -84,8 +84,8 @@ class Report {
 // "1.6 MB"; decimal units.
 std::string human_bytes(double bytes);
 
-// `text` with every byte that a terminal might obey or not show (controls but for line ends and tabs, bytes above
-// ASCII) as '?'.
+// Returns `text` with '?' in place of every byte that a terminal might interpret or not show (bytes above ASCII, and
+// control bytes except line ends and tabs).
 std::string printable(const std::string& text);
 
 }  // namespace char_lm

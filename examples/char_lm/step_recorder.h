@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Where the time of a step goes on this rank: phases that the trainer names, buckets whose hook tells when it runs, and
-// the collectives within it, which gradwire's trace points show.
+// Records the times of a step on this rank: the phases, which the trainer reports; the buckets, whose hook reports when
+// it runs; and the collectives within the hook, from gradwire's trace points.
 #pragma once
 
 #include <chrono>
@@ -23,38 +23,38 @@ struct Span {
 struct BucketTimes {
   std::int64_t bytes = 0;           // of its gradients
   std::int64_t sent = 0;            // by this rank, as ProcessGroup::payload_bytes() counts
-  double ready = 0;                 // its last gradient is there
-  Span hook;                        // runs, for this bucket
-  std::vector<Span> calls;          // of collectives, within the hook; one after the other
+  double ready = 0;                 // when its last gradient was ready
+  Span hook;                        // when the hook ran for this bucket
+  std::vector<Span> calls;          // of collectives within the hook, one after the other
   bool on_training_thread = false;  // not on a lane
 };
 
 struct StepTimes {
   double seconds = 0;
   Span forward;
-  Span backward;  // with the waiting at its end
+  Span backward;  // includes the wait at its end
   Span wait;      // from the last bucket's readiness to the end of the backward pass; empty without buckets
   Span optimizer;
   std::vector<BucketTimes> buckets;
 };
 
-// The time of the thread that trains, in seconds; together they are the step's.
+// The time of the training thread in seconds, in three parts whose sum is the time of the step.
 struct Split {
-  double compute = 0;        // it computes, whatever lanes do meanwhile
-  double communication = 0;  // it is kept waiting by a collective, other ranks' lateness included
-  double hook = 0;           // it is kept waiting by the rest: casts and compression, waking up, writing back
+  double compute = 0;        // the thread computes, whatever the lanes do meanwhile
+  double communication = 0;  // the thread waits for a collective; includes waiting for other ranks
+  double hook = 0;           // the thread waits for the rest: casts, compression, wake-ups, writing back
 };
 
 Split split_of(const StepTimes& step);
 
 struct Totals {
-  double hook_seconds = 0;  // from hooks' calls to their results, whether backward went on meanwhile or not
+  double hook_seconds = 0;  // from the calls of hooks to their results, also while backward computes
   std::int64_t sent = 0;
   Split split;
 };
 
-// The sink of gradwire's trace points while it lives: one at a time in a process. Phases and steps on one thread, hooks
-// on any.
+// Is the sink of gradwire's trace points while it lives, so a process may have one StepRecorder at a time. One thread
+// reports steps and phases; any thread may report hooks.
 class StepRecorder {
  public:
   StepRecorder();
@@ -62,14 +62,14 @@ class StepRecorder {
   StepRecorder(const StepRecorder&) = delete;
   StepRecorder& operator=(const StepRecorder&) = delete;
 
-  // A step is: begin_step(), the three phases in this order, end_step().
+  // A step consists of begin_step(), the three phases in this order, and end_step().
   void begin_step();
   void begin_forward();
   void begin_backward();
   void begin_optimizer();
   void end_step();
 
-  // While it lives, the thread that made it runs the hook of a bucket of `bytes`.
+  // While this object lives, the thread that made it runs the hook of a bucket of `bytes` bytes.
   class HookCall {
    public:
     HookCall(StepRecorder& recorder, std::size_t bucket, std::int64_t bytes);
@@ -77,12 +77,12 @@ class StepRecorder {
     HookCall(const HookCall&) = delete;
     HookCall& operator=(const HookCall&) = delete;
   };
-  // The hook's result is there: on a lane, before its HookCall ends.
+  // Reports that the hook's result is ready. On a lane, call it before the HookCall ends.
   void hook_done(std::size_t bucket, std::int64_t sent);
 
-  // The last step that ended. On the thread of the steps.
+  // The last step that has ended. Call it on the thread of the steps.
   const StepTimes& last_step() const { return last_; }
-  // Since it was made; of steps that ended.
+  // The totals of all steps that have ended since construction.
   const Totals& totals() const { return totals_; }
 
  private:

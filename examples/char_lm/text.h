@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Text, its characters and its two parts. A character is a byte.
+// The text, its vocabulary, and its split into a training part and a held-out part. A character is a byte.
 #pragma once
 
 #include <array>
@@ -19,20 +19,20 @@ struct Text {
   std::string source;  // for people: "FILE" or "17 files of FOLDER"
 };
 
-// One file. Throws UserError when it is missing, unreadable or empty.
+// Loads one file. Throws UserError when the file is missing, unreadable or empty.
 Text load_file(const std::string& file);
 
-// All regular files of a folder, in the order of their names; symbolic links are left out. Throws UserError when there
-// is no such folder or nothing in it, and asks for --text.
+// Loads all regular files of a folder, in the order of their names, without symbolic links. When the folder is missing
+// or has no files, throws a UserError that asks for --text.
 Text load_folder(const std::string& folder);
 
-// Maps each byte that a text contains to a number from 0, in the order of the bytes, and back.
+// Maps each byte that a text contains to a token, a number from 0 on in the order of the bytes, and tokens to bytes.
 class Vocabulary {
  public:
   explicit Vocabulary(std::string_view text);
 
   int size() const noexcept { return static_cast<int>(bytes_.size()); }
-  // The bytes in order: the vocabulary's whole content.
+  // The bytes in order; they determine the vocabulary.
   const std::string& bytes() const noexcept { return bytes_; }
   // Throws std::out_of_range for a byte that the text did not contain.
   std::uint8_t encode(char byte) const;
@@ -43,14 +43,13 @@ class Vocabulary {
   std::array<int, 256> token_of_;
 };
 
-// A text in numbers: what is trained on, and the last tenth, which is held out.
+// A text as tokens: the training part, and the last tenth, which is held out.
 class Corpus {
  public:
-  // Throws what require_length() throws.
+  // Throws the errors of require_length().
   Corpus(const Text& text, int context);
 
-  // Throws UserError when either part of `text` would be too short for one sample: `context` characters and the one
-  // after.
+  // Throws UserError when either part of `text` is too short for one sample: `context` characters and the next one.
   static void require_length(const Text& text, int context);
 
   const Vocabulary& vocabulary() const noexcept { return vocabulary_; }

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// The run: model, replica, optimizer, steps, and what is said about them.
+// The training run: model, replica, optimizer, steps, and the report.
 #pragma once
 
 #include <memory>
@@ -11,9 +11,9 @@
 
 namespace char_lm {
 
-// Trains as `options` say and reports. Collective over `group`; every rank passes the same options and text. Throws
-// UserError for what only shows now (a batch that the ranks do not divide, a checkpoint that does not fit), gradwire's
-// errors when a rank fails.
+// Trains with `options`, and reports. Collective over `group`; every rank passes the same options and text. Throws
+// UserError for mistakes that parse_options() cannot detect (a batch that is no multiple of the number of ranks, a
+// checkpoint that does not fit), and gradwire's errors when a rank fails.
 void train(const Options& options, const Text& text, const std::shared_ptr<gradwire::ProcessGroup>& group);
 
 }  // namespace char_lm

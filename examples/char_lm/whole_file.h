@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// A file that is there whole or not at all.
+// A file that is replaced as a whole or not at all.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +10,8 @@
 
 namespace char_lm {
 
-// What is written goes to `<path>.part`, which takes the place of `path` when all of it is on the disk. Without
-// finish(), `path` stays as it was and `<path>.part` is removed.
+// Writes go to `<path>.part`. finish() replaces `path` by this file when all of it is on the disk. Without finish(),
+// `path` does not change, and `<path>.part` is removed.
 class WholeFile {
  public:
   explicit WholeFile(std::string path);
@@ -19,11 +19,12 @@ class WholeFile {
   WholeFile(const WholeFile&) = delete;
   WholeFile& operator=(const WholeFile&) = delete;
 
-  // Appends bytes. Throws nothing, because libtorch's archive writer ends the process when what it writes with does:
-  // the first error is kept for finish(), and what comes after it is dropped.
+  // Appends bytes. Throws nothing, because libtorch's archive writer ends the process when its write function throws.
+  // The first error is kept for finish(), and later bytes are dropped.
   void write(const void* data, std::size_t bytes) noexcept;
 
-  // Throws std::runtime_error, with the path and the system's reason, when anything went wrong from the start.
+  // Completes the file. Throws std::runtime_error, with the path and the system's reason, when any step has failed
+  // since construction.
   void finish();
 
  private:

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Loss scaling for training in half precision, as torch.amp.GradScaler. A factor on the loss keeps small gradients from
-// becoming zero. The factor shrinks when gradients overflow and grows while they do not.
+// Loss scaling for training in half precision, as torch.amp.GradScaler. The loss is multiplied by a factor, the scale,
+// which keeps small gradients from becoming zero. The scale shrinks when gradients overflow and grows while they do
+// not.
 //
 //   gradwire::GradScaler scaler;
 //   for (...) {
@@ -32,10 +33,10 @@ class OutputArchive;
 namespace gradwire {
 
 struct GradScalerOptions {
-  double init_scale = 65536;
+  double init_scale = 65536;            // above 0
   double growth_factor = 2;             // above 1
-  double backoff_factor = 0.5;          // below 1
-  std::int64_t growth_interval = 2000;  // steps without overflow until the scale grows
+  double backoff_factor = 0.5;          // above 0 and below 1
+  std::int64_t growth_interval = 2000;  // steps without overflow until the scale grows; at least 1
   bool enabled = true;                  // false: scale() changes nothing, step() steps, the rest does nothing
   // An overflow on one rank counts on all ranks of `process_group`: all of them skip the step and keep the same scale.
   // Set the group where ranks step with gradients of their own (sharded optimizers, no_sync, hooks that do not
@@ -44,6 +45,7 @@ struct GradScalerOptions {
   std::shared_ptr<ProcessGroup> process_group;
 };
 
+// The state of a GradScaler for a checkpoint.
 struct GradScalerState {
   double scale = 1;
   double growth_factor = 2;
@@ -65,14 +67,17 @@ struct GradScalerState {
 // Threads: one thread at a time.
 class GradScaler {
  public:
-  // Throws InvalidArgument for factors or an interval out of range.
+  // Throws InvalidArgument for a scale, a factor or an interval that GradScalerOptions does not allow, unless the
+  // scaler is not enabled.
   explicit GradScaler(GradScalerOptions options = {});
 
-  // Returns the outputs times the scale; call backward() on the result.
+  // Returns the outputs times the scale; call backward() on the result. The first call creates the scale on the device
+  // of the outputs.
   at::Tensor scale(const at::Tensor& outputs);
   std::vector<at::Tensor> scale(const std::vector<at::Tensor>& outputs);
 
-  // Divides the gradients of the optimizer by the scale, in place, and checks them for Inf and NaN.
+  // Divides the gradients of the optimizer by the scale, in place, and checks them for Inf and NaN. Collective with a
+  // process group.
   template <class Optimizer>
   void unscale_(Optimizer& optimizer) {
     if (options_.enabled) unscale(&optimizer, gradients_of(optimizer));
@@ -88,7 +93,8 @@ class GradScaler {
   }
 
   // Ends the iteration. Multiplies the scale by backoff_factor when a step was skipped, or by growth_factor after
-  // growth_interval iterations without a skipped step. `new_scale` sets the scale instead.
+  // growth_interval iterations without a skipped step. `new_scale` sets the scale instead; a `new_scale` that is not
+  // above 0 throws InvalidArgument.
   void update(std::optional<double> new_scale = std::nullopt);
 
   // Returns whether the gradients held Inf or NaN when they were unscaled. Throws InvalidArgument before unscale_().
@@ -97,7 +103,10 @@ class GradScaler {
     return found(&optimizer);
   }
 
-  double get_scale() const;  // 1 when not enabled; waits for the device
+  // The current scale and options. get_scale() returns 1 when the scaler is not enabled, and waits for the device. A
+  // setter takes effect from the next update() on, and throws InvalidArgument for a value that GradScalerOptions does
+  // not allow.
+  double get_scale() const;
   double get_growth_factor() const noexcept { return options_.growth_factor; }
   void set_growth_factor(double factor);
   double get_backoff_factor() const noexcept { return options_.backoff_factor; }
@@ -106,12 +115,13 @@ class GradScaler {
   void set_growth_interval(std::int64_t interval);
   bool is_enabled() const noexcept { return options_.enabled; }
 
-  // The state for a checkpoint; call after update(). Null when the scaler is not enabled. Loading does nothing in a
-  // scaler that is not enabled; loading null into an enabled scaler throws InvalidArgument.
+  // state_dict() returns the state for a checkpoint, or null when the scaler is not enabled; call state_dict() after
+  // update(). load_state_dict() replaces the state. It does nothing in a scaler that is not enabled. It throws
+  // InvalidArgument, and changes nothing, for null in an enabled scaler and for values out of range.
   std::optional<GradScalerState> state_dict() const;
   void load_state_dict(const std::optional<GradScalerState>& state);
-  // Writes and reads the state in an archive of torch. The keys differ from those of optimizers and modules, so all of
-  // them fit into one file.
+  // Write and read the same state in an archive of torch, with the errors of load_state_dict(). The archive of an
+  // optimizer or a module uses other keys, so one file can hold all of them.
   void save(torch::serialize::OutputArchive& archive) const;
   void load(torch::serialize::InputArchive& archive);
 
@@ -150,7 +160,7 @@ class GradScaler {
   GradScalerOptions options_;
   std::int64_t init_growth_tracker_ = 0;
   at::Tensor scale_;                                // float scalar; undefined before the first scale()
-  at::Tensor growth_tracker_;                       // int scalar, beside it
+  at::Tensor growth_tracker_;                       // int scalar on the device of scale_
   std::map<const void*, PerOptimizer> optimizers_;  // of this iteration
 };
 

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Collectives that autograd differentiates. Each function takes tensors and returns new tensors. Its gradients are
-// those of the sum of all ranks' losses.
+// Collectives that autograd differentiates. Each function takes tensors and returns new tensors. The gradients of a
+// function are those of the sum of all ranks' losses.
 //
 // What holds for all functions:
 //  - Agreement: every rank of `group` calls the same functions in the same order. The gradients travel through
@@ -17,8 +17,10 @@
 //    they throw InvalidArgument when a gradient is needed.
 //  - A backward pass consists of the same functions, so it can be differentiated again (all ranks pass the same
 //    `create_graph`). send and recv can be differentiated once only.
-//  - Errors are those of the group's calls. The function throws them, or backward() does.
-//  - Threads: as for the group.
+//  - Errors are those of the group's calls. The function throws them, or backward() does. A null group, a tensor that
+//    is undefined or sparse, a rank out of range, and lists of the wrong length throw InvalidArgument before any
+//    communication.
+//  - Threads: as for the group. The autograd graph of the outputs shares ownership of the group.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -38,40 +40,51 @@ using Group = std::shared_ptr<ProcessGroup>;
 // sum of all ranks' gradients on the root, zeros on the other ranks.
 at::Tensor broadcast(const at::Tensor& tensor, int root, const Group& group);
 
-// Returns the reduction of all ranks' tensors, with the same bits on every rank.
+// Returns the reduction of all ranks' tensors, which have one shape and dtype. Over gradwire's own backends the result
+// has the same bits on every rank.
 at::Tensor all_reduce(const at::Tensor& tensor, const Group& group, ReduceOp op = ReduceOp::sum());
 
-// Returns the reduction on rank `root`, zeros on the other ranks. The gradient comes from the root's output alone.
+// Returns the reduction of all ranks' tensors on rank `root`, and zeros of the same shape on the other ranks. The
+// gradient comes from the root's output alone.
 at::Tensor reduce(const at::Tensor& tensor, int root, const Group& group, ReduceOp op = ReduceOp::sum());
 
-// Returns the reduction of all ranks' inputs[rank()]. `inputs` holds size() tensors of one shape.
+// Returns the reduction of inputs[rank()] of all ranks. `inputs` holds size() tensors of one shape and dtype.
 at::Tensor reduce_scatter(const Tensors& inputs, const Group& group, ReduceOp op = ReduceOp::sum());
 
-// Returns all ranks' tensors, in rank order. Gradient: the sum, over all ranks, of the gradient of this rank's tensor.
+// Returns the tensors of all ranks, in rank order. Gradient: the sum, over all ranks, of the gradient of the output
+// that holds this rank's tensor.
 Tensors all_gather(const at::Tensor& tensor, const Group& group);
 
-// Returns all ranks' tensors on rank `root`, zeros of the same shapes on the other ranks. The gradient comes from the
-// root's outputs alone.
+// Returns the tensors of all ranks, in rank order, on rank `root`, and zeros of the same shapes on the other ranks. The
+// gradient comes from the root's outputs alone.
 Tensors gather(const at::Tensor& tensor, int root, const Group& group);
 
-// Returns inputs[rank()] of rank `root`. `inputs` holds size() tensors of one shape on every rank. On the other ranks
-// they give shape and dtype, and their gradients are zeros.
+// Returns inputs[rank()] of rank `root`. `inputs` holds size() tensors of one shape and dtype on every rank. On ranks
+// other than `root`, `inputs` gives only shape and dtype, and the gradients of `inputs` are zeros.
 at::Tensor scatter(const Tensors& inputs, int root, const Group& group);
 
 // Returns size() tensors: output i is inputs[rank()] of rank i. `inputs` holds size() tensors of one dtype and any
-// shapes. `output_sizes` holds the shape of each output; empty: the outputs have the shapes of the inputs.
+// shapes. `output_sizes` holds the shape of each output, so size() shapes. With empty `output_sizes` the outputs have
+// the shapes of the inputs.
 Tensors all_to_all(const Tensors& inputs, const Group& group, std::vector<std::vector<std::int64_t>> output_sizes = {});
 
-// all_to_all() on one tensor that is split along dimension 0: input_splits[i] rows go to rank i, and output_splits[i]
-// rows come from rank i. Empty splits: all parts have the same number of rows, which must divide dimension 0.
+// Does all_to_all() on one tensor, whose rows (dimension 0) are split into size() parts: input_splits[i] rows go to
+// rank i, and output_splits[i] rows come from rank i. The input splits add up to the number of rows. With empty splits
+// all parts have the same number of rows, so the number of rows must be a multiple of size(). Returns the received rows
+// in rank order. Throws InvalidArgument, before any communication, for splits that break these rules and for a
+// 0-dimensional `input`.
 at::Tensor all_to_all_single(const at::Tensor& input, const Group& group, std::vector<std::int64_t> output_splits = {},
                              std::vector<std::int64_t> input_splits = {});
 
-// Sends `tensor` to rank `destination`, whose recv() with the same tag returns the tensor. Does not wait for the
-// receiver. Returns a zero (a 0-dimensional tensor): add the zero to the loss, so that backward receives the gradient
-// from the other rank.
+// Sends a copy of `tensor` to rank `destination`, another rank, whose recv() with the same tag returns the tensor. Does
+// not wait for the receiver. Returns a zero (a 0-dimensional tensor): add the zero to the loss, so that backward
+// receives the gradient from the other rank. Only the two ranks of the message take part. Throws InvalidArgument for
+// this rank itself. Backward throws UnsupportedError with create_graph.
 at::Tensor send(const at::Tensor& tensor, int destination, const Group& group, int tag = 0);
-// Returns the tensor that rank `source` sent. `like` gives its shape, dtype and device.
+// Waits for the tensor that rank `source` sent with the same tag, and returns the tensor. `like` gives shape, dtype and
+// device; its values do not matter. The output requires a gradient when the sender's tensor does; backward then sends
+// the gradient to `source`. Throws InvalidArgument for this rank itself, and in no-grad mode when the sender needs a
+// gradient. Backward throws UnsupportedError with create_graph.
 at::Tensor recv(const at::Tensor& like, int source, const Group& group, int tag = 0);
 
 }  // namespace gradwire::functional

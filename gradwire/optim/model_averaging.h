@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Averaging the parameters of models that went their own ways for some steps. PyTorch's
+// Averages the parameters of the ranks' models, which differ when ranks step with gradients of their own. Follows
 // torch.distributed.algorithms.model_averaging.
 #pragma once
 
@@ -16,36 +16,44 @@
 
 namespace gradwire {
 
-// Those that have a gradient.
+// Returns the parameters that have a gradient, in their order. The second form takes the parameters of all groups.
 std::vector<at::Tensor> parameters_to_average(const std::vector<at::Tensor>& parameters);
 std::vector<at::Tensor> parameters_to_average(const std::vector<torch::optim::OptimizerParamGroup>& groups);
 
-// Collective: `parameters` become their averages over the ranks of `group` (null: the default group), each divided by
-// the number of ranks in its own type, then summed. All ranks pass the same ones. Parameters keep their memory. They
-// travel in messages of at most 25 MiB, or of one parameter, so little memory is needed besides. An all-reduce of all
-// of them for bytes.
+// Collective: sets `parameters` to their averages over the ranks of `group` (null: the default group). Each parameter
+// is divided by the number of ranks, in its own dtype, and then summed over the ranks. All ranks pass parameters of the
+// same sizes, dtypes and devices in the same order; gradients are not needed. Parameters keep their memory. One message
+// holds at most 25 MiB or one parameter, so the additional memory is one message. A rank sends as many bytes as for an
+// all-reduce of all parameters.
+//
+// Throws the errors of ProcessGroup::all_reduce(), and InvalidArgument when `group` is null and there is no default
+// group. After an error some parameters hold averages and the others their old values.
 void average_parameters(const std::vector<at::Tensor>& parameters,
                         const std::shared_ptr<ProcessGroup>& group = nullptr);
 
-// Decides at each step of the training loop whether parameters are averaged, and with whom. Not thread-safe.
+// An interface: decides at each step of the training loop whether to average parameters, and over which ranks. Not
+// thread-safe.
 class ModelAverager {
  public:
   virtual ~ModelAverager() = default;
-  // Once a step, after the optimizer's, on all ranks: averages those of `parameters` that have a gradient, or does not,
-  // and counts the step.
+  // Ends a step of training; call it once a step, after the optimizer's step, on all ranks. Counts the step. At the
+  // steps that the averager chooses, averages those of `parameters` that have a gradient (collective). Throws the
+  // errors of gradwire::average_parameters(); the step is not counted then.
   virtual void average_parameters(const std::vector<at::Tensor>& parameters) = 0;
-  // Steps so far; set_step() is for a run that goes on from a checkpoint, and throws InvalidArgument for one below 0.
+  // Returns the number of steps so far. set_step() sets this number when a run continues from a checkpoint, and throws
+  // InvalidArgument for a number below 0.
   virtual std::int64_t step() const = 0;
   virtual void set_step(std::int64_t step) = 0;
 };
 
-// Averages at steps warm_up, warm_up + period, warm_up + 2 period, ... counted from 0.
+// Averages over the whole group at the steps warm_up, warm_up + period, warm_up + 2 period, ... Steps count from 0.
 //
-// With a hook that averages gradients within a subgroup (hooks/post_local_sgd_hook.h) this is post-local SGD; `warm_up`
-// is then the hook's start_iteration.
+// Together with a hook that averages gradients within a subgroup (hooks/post_local_sgd_hook.h), this averager makes
+// post-local SGD; set `warm_up` to the hook's start_iteration.
 class PeriodicModelAverager final : public ModelAverager {
  public:
-  // Throws InvalidArgument for a period below 1 and a warm-up below 0. `group` null: the default group.
+  // `period` and `warm_up` are numbers of steps. A null `group` means the default group. Not collective. Throws
+  // InvalidArgument for a period below 1, for a warm-up below 0, and where there is no default group.
   explicit PeriodicModelAverager(std::int64_t period, std::int64_t warm_up = 0,
                                  std::shared_ptr<ProcessGroup> group = nullptr);
   void average_parameters(const std::vector<at::Tensor>& parameters) override;
@@ -59,19 +67,21 @@ class PeriodicModelAverager final : public ModelAverager {
   std::int64_t step_ = 0;
 };
 
-// Averages in groups of several sizes, the larger the rarer: {{2, 4}, {8, 16}} among every 4 ranks at even steps, among
-// all 16 at every eighth. Of the periods that divide the step the largest counts (the step itself, not its distance
-// from warm_up, as in PyTorch); steps before warm_up average nothing. A group is `size` ranks that follow one another.
+// Averages in groups of several sizes; larger groups average more rarely. With the levels {{2, 4}, {8, 16}}, every 4
+// consecutive ranks average at even steps, and all 16 ranks average at every eighth step. When several periods divide
+// the number of the step, the largest of these periods counts. The number of the step is divided, not its distance from
+// warm_up, as in PyTorch. Steps before warm_up do not average.
 //
 // Wang, Ma, Wang, Joshi, Gupta: Local Averaging Helps: Hierarchical Federated Learning and Convergence Analysis (2020).
 class HierarchicalModelAverager final : public ModelAverager {
  public:
   struct Level {
-    std::int64_t period = 1;
-    int group_size = 1;
+    std::int64_t period = 1;  // in steps
+    int group_size = 1;       // in consecutive ranks
   };
-  // Collective in `group` (null: the default group), which it splits. Throws InvalidArgument unless periods begin at 1
-  // or more and rise, sizes divide the group's size, the last one is the group's size, and warm_up is not below 0;
+  // Collective: splits `group` (null: the default group) for each level with a smaller group size. There is at least
+  // one level; periods begin at 1 or more and rise; each group size divides the size of `group`; the last group size is
+  // the size of `group`; warm_up is 0 or more. Otherwise throws InvalidArgument, before any communication. Throws
   // UnsupportedError for a group that cannot be split.
   explicit HierarchicalModelAverager(const std::vector<Level>& levels, std::int64_t warm_up = 0,
                                      std::shared_ptr<ProcessGroup> group = nullptr);
@@ -79,12 +89,12 @@ class HierarchicalModelAverager final : public ModelAverager {
   std::int64_t step() const override { return step_; }
   void set_step(std::int64_t step) override;
 
-  // The group that averages at `step`; null for none.
+  // Returns this rank's group that averages at `step`, or null when `step` does not average.
   std::shared_ptr<ProcessGroup> group_at(std::int64_t step) const;
 
  private:
   const std::int64_t warm_up_;
-  std::vector<std::pair<std::int64_t, std::shared_ptr<ProcessGroup>>> groups_;  // by period, rising
+  std::vector<std::pair<std::int64_t, std::shared_ptr<ProcessGroup>>> groups_;  // periods rise
   std::int64_t step_ = 0;
 };
 

@@ -1,13 +1,13 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// One optimizer a parameter, which steps inside the backward pass as soon as the gradient is there, and frees it: the
-// gradients of a model never exist all at once.
+// One optimizer for each parameter. The optimizer steps in the backward pass, as soon as the parameter's gradient is
+// complete. Without DDP the gradient is freed after the step, so the gradients of a model never exist all at once.
 //
 //   auto optimizers = gradwire::apply_optimizer_in_backward(
 //       net->parameters(), gradwire::optimizer_factory<torch::optim::SGD>(torch::optim::SGDOptions(0.1)));
 //   for (...) loss_of(net(x)).backward();      // parameters have stepped, gradients are undefined
 //
-// PyTorch's _apply_optimizer_in_backward.
+// Follows PyTorch's _apply_optimizer_in_backward.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,28 +21,36 @@
 
 namespace gradwire {
 
-// What apply_optimizer_in_backward() returns. While it lives the parameters step in the backward pass (with DDP: as
-// long as DDP lives, too).
+// The optimizers that apply_optimizer_in_backward() made. Without DDP, the parameters step in the backward pass while
+// this object lives. With DDP, they do so while this object or the DDP object lives.
 class OptimizersInBackward {
  public:
   virtual ~OptimizersInBackward() = default;
-  // In the order of the parameters: to set learning rates, between iterations, and to save and load what they remember.
+  // Returns one optimizer for each parameter, in the order of the parameters; this object owns them. Use them between
+  // iterations only: to set learning rates, and to save and load their state.
   virtual const std::vector<std::unique_ptr<torch::optim::Optimizer>>& optimizers() const = 0;
 };
 
-// Without DDP. Each parameter has an optimizer of its own, of one parameter group. Throws InvalidArgument for no
-// parameters, one twice, one that needs no gradient, or that has a hook on its gradient's accumulation (an optimizer in
-// the backward already, or DDP's: use the overload for it); and in the backward pass when the module was given to DDP
-// afterwards.
+// Without DDP: makes one optimizer for each parameter, with one parameter group. The optimizer steps at the end of its
+// gradient's accumulation, on the thread of the backward pass, and the gradient becomes undefined. Does not
+// communicate.
+//
+// Throws InvalidArgument, and changes nothing, for an empty list; a parameter that is undefined, sparse, no leaf,
+// listed twice, or needs no gradient; a parameter with a hook on its gradient's accumulation (of an earlier call of
+// this function, or of DDP: use the overload with `ddp`); a factory that is null or returns null. The backward pass
+// throws InvalidArgument when the module was given to DDP after this call.
 [[nodiscard]] std::shared_ptr<OptimizersInBackward> apply_optimizer_in_backward(
     const std::vector<at::Tensor>& parameters, const OptimizerFactory& factory);
 
-// With DDP: parameters step with the averages when their bucket is reduced, on a lane; the gradients of `parameters`
-// are undefined at the end of each synchronized backward pass, those of others hold the averages. Each bucket is summed
-// and then divided, as in PyTorch. It is the one hook of `ddp`, registered here, so before training; collective as
-// DdpCore::register_comm_hook(). What hooks that step in the backward pass mean for users is said in
-// hooks/optimizer_overlap_hooks.h. Throws InvalidArgument as above, for parameters that are not `ddp`'s, and where
-// there is a hook already.
+// With DDP: registers a hook in `ddp` that sums each bucket, divides the sum by the bucket's divisor, as PyTorch does,
+// and then steps the bucket's parameters with the averages, on a lane. At the end of each synchronized backward pass
+// the gradients of `parameters` are undefined, and the gradients of the other parameters hold the averages. DDP has one
+// hook only, so `ddp` must have none; call this function before training. Collective as DdpCore::register_comm_hook()
+// is. hooks/optimizer_overlap_hooks.h states what users of a hook that steps in the backward pass have to know.
+//
+// Throws InvalidArgument for the parameters and factories that the overload above refuses, for a parameter that is not
+// of the module of `ddp`, and where `ddp` has a hook; UnsupportedError with DDP's mixed precision. The backward pass
+// throws InvalidArgument when one of `parameters` was in no bucket (its gradient is sparse, delayed or ignored by DDP).
 [[nodiscard]] std::shared_ptr<OptimizersInBackward> apply_optimizer_in_backward(
     DdpCore& ddp, const std::vector<at::Tensor>& parameters, const OptimizerFactory& factory);
 

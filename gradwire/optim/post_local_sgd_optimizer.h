@@ -1,13 +1,14 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Post-local SGD: an optimizer steps on each rank, and an averager brings the ranks' models together now and then.
+// Post-local SGD: each rank steps an optimizer of its own, and an averager averages the ranks' models from time to
+// time.
 //
 //   ddp.register_comm_hook(gradwire::make_post_local_sgd_hook({.subgroup = of_this_host, .start_iteration = 100}));
 //   gradwire::PostLocalSGDOptimizer optimizer(
 //       std::make_unique<torch::optim::SGD>(ddp.parameters(), 0.1),
 //       std::make_shared<gradwire::PeriodicModelAverager>(/*period=*/4, /*warm_up=*/100));
 //
-// Lin, Stich, Patel, Jaggi: Don't Use Large Mini-Batches, Use Local SGD (2018). PyTorch's class of this name.
+// Lin, Stich, Patel, Jaggi: Don't Use Large Mini-Batches, Use Local SGD (2018). Follows PyTorch's class of this name.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,22 +20,27 @@
 
 namespace gradwire {
 
-// A learning rate scheduler takes this object as any optimizer: options are read from param_groups() at each step, and
-// groups that were added here are added to the inner optimizer. What that one remembers is in inner().state(). Not
-// thread-safe.
+// An optimizer that wraps another one, the inner optimizer. Each step copies the options of this object's
+// param_groups() to the inner optimizer, so a learning rate scheduler works on this object. Groups that were added to
+// this object are added to the inner optimizer at the next step, save() or load(). The state is in inner().state(); the
+// state() of this object is empty. Not thread-safe.
 class PostLocalSGDOptimizer final : public torch::optim::Optimizer {
  public:
-  // Throws InvalidArgument for null.
+  // Takes ownership of `inner` and shares `averager`. Does not communicate. Throws InvalidArgument when one is null.
   PostLocalSGDOptimizer(std::unique_ptr<torch::optim::Optimizer> inner, std::shared_ptr<ModelAverager> averager);
 
-  // The inner optimizer's step, then the averager's; what the inner one returned.
+  // Steps the inner optimizer and then calls the averager with all parameters; collective at the steps at which the
+  // averager averages. Returns the inner optimizer's result. Throws the errors of the inner optimizer (the averager is
+  // not called then) and of the averager.
   at::Tensor step(LossClosure closure = nullptr) override;
 
-  // The inner optimizer's archive and the averager's step in it, as "step". An archive without one, of the inner kind
-  // of optimizer, loads too; the averager then begins at step 0, and warms up again.
+  // save() writes the inner optimizer's archive, and the averager's step into it as "step". load() reads such an
+  // archive, and also one that the inner optimizer's class wrote by itself: the averager then begins at step 0 and
+  // warms up again. Neither communicates.
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
 
+  // Both live as long as this object.
   torch::optim::Optimizer& inner() noexcept { return *inner_; }
   ModelAverager& averager() noexcept { return *averager_; }
 

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// A ZeroRedundancyOptimizer's steps inside DDP's backward pass.
+// A hook that runs the steps of a ZeroRedundancyOptimizer in DDP's backward pass.
 //
 //   auto optimizer = std::make_shared<gradwire::ZeroRedundancyOptimizer>(
 //       ddp.parameters(), gradwire::optimizer_factory<torch::optim::Adam>(torch::optim::AdamOptions(1e-3)),
@@ -8,8 +8,7 @@
 //   ddp.register_comm_hook(gradwire::make_zero_hook(gradwire::make_allreduce_hook(), optimizer, ddp.core()));
 //   for (...) {
 //     ddp.zero_grad();
-//     loss_of(ddp(x)).backward();      // gradients are averaged and, from the third iteration on, parameters have
-//     stepped
+//     loss_of(ddp(x)).backward();      // averages gradients; from the third iteration on also steps parameters
 //   }
 #pragma once
 
@@ -21,28 +20,34 @@
 
 namespace gradwire {
 
-// Must be the same on all ranks.
+// The options must be the same on all ranks.
 struct ZeroHookOptions {
-  // True: a bucket's parameters step and travel as soon as its gradients are averaged (PyTorch's
-  // hook_with_zero_step_interleaved). False: when those of the last bucket are (hook_with_zero_step).
+  // True: the parameters of a bucket step, and are sent to all ranks, as soon as the bucket's gradients are averaged
+  // (PyTorch's hook_with_zero_step_interleaved). False: this happens for all buckets when the last bucket's gradients
+  // are averaged (PyTorch's hook_with_zero_step).
   bool interleaved = true;
-  // False: each bucket has one owner, bucket k rank k mod N. True: parameters have the owners that they have without
-  // overlap, and a bucket as many as its parameters do, so that ranks remember 1/N also where buckets are few.
+  // False: each bucket has one owner: rank k mod N owns bucket k. True: each parameter has the owner that it has
+  // without overlap_with_ddp, so a bucket may have several owners, and each rank keeps the optimizer state of 1/N of
+  // the elements also where there are few buckets.
   bool shard_buckets = false;
 };
 
-// A hook for `ddp` that runs `inner`, then the steps of `zero`. Buckets are DDP's, which are not known before its
-// second iteration, so the first two iterations (three with static_graph) make no update, as in PyTorch: their
-// gradients are averaged, and that is all. .grad holds the averages at the end of backward. What hooks that step in the
-// backward pass mean for users is said in hooks/optimizer_overlap_hooks.h.
+// Returns a hook for `ddp` that runs `inner` on each bucket, and then the step of `zero` for the bucket's parameters.
+// The caller registers the hook in `ddp`. Hook and caller share `inner` and `zero`. At the end of backward `.grad`
+// holds the averages. hooks/optimizer_overlap_hooks.h states what users of a hook that steps in the backward pass have
+// to know.
 //
-// A bucket's parameters go from their owners to all ranks: with `inner`'s bytes a rank sends, for the elements that it
-// owns, what a broadcast of them sends. The state to save is the optimizer's (consolidate_state()) and inner's.
+// DDP's buckets are final only in the second iteration. So, as in PyTorch, the first two iterations (with static_graph:
+// three) average gradients and do not step.
 //
-// Throws InvalidArgument for a null argument, an optimizer without overlap_with_ddp, one of another group than `ddp`'s,
-// one that has a hook already; UnsupportedError for DDP's mixed precision, whose parameters are not of their own type
-// in the backward pass; InvalidArgument in the first iteration with updates, when `ddp` and the optimizer do not have
-// the same parameters; and later when buckets change.
+// The owners of a bucket's parameters broadcast them to all ranks. A rank sends the bytes of `inner`, and the bytes of
+// a broadcast of the elements that it owns. A checkpoint needs the optimizer's state
+// (ZeroRedundancyOptimizer::consolidate_state()) and the state of `inner`.
+//
+// Throws InvalidArgument for a null argument, an optimizer without overlap_with_ddp, an optimizer over another group
+// than that of `ddp`, and an optimizer that has a hook; UnsupportedError with DDP's mixed precision, where parameters
+// do not have their own dtype in the backward pass. The backward pass throws InvalidArgument in the first iteration
+// that steps when `ddp` and `zero` have different parameters, and later when the buckets change.
 std::shared_ptr<CommHook> make_zero_hook(std::shared_ptr<CommHook> inner, std::shared_ptr<ZeroRedundancyOptimizer> zero,
                                          const DdpCore& ddp, ZeroHookOptions options = {});
 

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// An optimizer whose memory is shared out among the ranks: each rank steps 1/N of the parameters, remembers what its
-// optimizer needs for those (Adam: twice their size) and sends the results to the others.
+// An optimizer whose state is divided among the N ranks. Each rank steps 1/N of the parameters, keeps the optimizer
+// state of these parameters only (Adam: twice their size), and sends the new values to the other ranks.
 //
 //   gradwire::DistributedDataParallel ddp(net);
 //   gradwire::ZeroRedundancyOptimizer optimizer(
@@ -12,10 +12,11 @@
 //     optimizer.step();
 //   }
 //
-// The same bits as the optimizer itself over all parameters, on all ranks.
+// On all ranks, parameters have the same bits as with the plain optimizer over all parameters. The plain optimizer is
+// the optimizer that the factory makes.
 //
 // Rajbhandari, Rasley, Ruwase, He: ZeRO: Memory Optimizations Toward Training Trillion Parameter Models (2020), the
-// first stage. PyTorch's class of this name.
+// first stage. Follows PyTorch's class of this name.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -35,37 +36,44 @@ struct ZeroParts;
 class ZeroHook;
 }  // namespace internal
 
-// Must be the same on all ranks.
+// The options must be the same on all ranks.
 struct ZeroOptions {
   std::shared_ptr<ProcessGroup> process_group = nullptr;  // null: the default group
-  // Parameters lie in flat buffers, one for each rank's part, dtype and device, which travel as they are; otherwise
-  // small parameters are copied into messages. Construction moves them there, with their values: what shared memory
-  // with a parameter before (a .data that was kept) does not follow. Holds no extra memory.
+  // True: parameters lie in flat buffers, one for each rank's part, dtype and device, and the buffers are sent without
+  // a copy. False: small parameters are copied into messages of at most 25 MiB. With true, construction moves the
+  // parameters with their values into the buffers; a tensor that shared memory with a parameter before (a .data that
+  // was kept) does not follow. The buffers replace the old memory, so no extra memory is held.
   bool parameters_as_bucket_view = false;
-  // The steps run inside DDP's backward pass, by the hook of zero_hook.h, and step() does nothing. One parameter group.
+  // True: the hook of zero_hook.h runs the steps in DDP's backward pass, and step() does nothing. Allows one parameter
+  // group only.
   bool overlap_with_ddp = false;
 };
 
-// Each parameter belongs to one rank: within a group the largest first, each to the rank with the fewest elements so
-// far. So a rank's share is at most 1/N of all elements plus one parameter.
+// Each parameter has one owner, the rank that steps it. The parameters of a group are assigned from the largest to the
+// smallest, each to the rank that has the fewest elements so far. So a rank's part is at most 1/N of all elements plus
+// one parameter.
 //
-// All parameters travel in each step, also those that need no gradient: do not pass those. A learning rate scheduler
-// takes this object as any optimizer: options are read from param_groups() at each step. What the local optimizer
-// remembers is in local_optimizer().state(); state() of this object is empty. Groups may be added through the base
-// class too; the next step takes them up.
+// Each step sends all parameters, also those that need no gradient, so leave these out. A learning rate scheduler works
+// on this object: each step reads the options from param_groups(). The state is in local_optimizer().state(); state()
+// of this object is empty. Groups may also be added through the base class; the next step adopts them.
 //
-// When a step throws on one rank, out of the closure or the local optimizer, the others throw a PeerError that quotes
-// it, where the group can be duplicated; else they wait for its timeout. Parameters are indeterminate then.
+// When the closure or the local optimizer throws on one rank, step() throws this exception on that rank. The other
+// ranks throw a PeerError that quotes the exception if the group can be duplicated; otherwise they wait until the
+// group's timeout. Parameters are indeterminate then.
 //
-// In a Join (ddp/join.h), after the DistributedDataParallel whose gradients it uses, a rank that has joined goes on
-// stepping its part: DDP gives it the averages. With overlap_with_ddp, DDP's hook does that already.
+// In a Join (ddp/join.h), list this object after the DistributedDataParallel whose gradients it uses. A rank that has
+// joined keeps stepping its part with the averages that DDP gives it. With overlap_with_ddp, DDP's hook does this.
 //
-// Not movable; used from one thread at a time. Destroy it before its group.
+// Not movable. One thread at a time may use this object. Destroy this object before its group.
 class ZeroRedundancyOptimizer final : public torch::optim::Optimizer, public Joinable {
  public:
-  // Collective in the group: the ranks compare what they were given. Throws InvalidArgument (no parameters, one twice,
-  // sparse, on a device that the group does not serve; a factory that is null or makes no usable optimizer; several
-  // groups with overlap_with_ddp) before any call, MismatchError on all ranks.
+  // Collective in the group: all ranks pass parameters of the same sizes and dtypes in the same order, in the same
+  // number of groups, and the same options. The ranks compare these; when any rank differs, all ranks throw
+  // MismatchError.
+  //
+  // Throws InvalidArgument, before any communication, for no parameters; a parameter that is undefined, sparse, no
+  // leaf, listed twice, or on a device that the group does not serve; a factory that is null, returns null, makes
+  // LBFGS, or changes the groups; several groups with overlap_with_ddp; and where there is no group.
   ZeroRedundancyOptimizer(std::vector<at::Tensor> parameters, OptimizerFactory factory, ZeroOptions options = {});
   ZeroRedundancyOptimizer(std::vector<torch::optim::OptimizerParamGroup> groups, OptimizerFactory factory,
                           ZeroOptions options = {});
@@ -75,37 +83,39 @@ class ZeroRedundancyOptimizer final : public torch::optim::Optimizer, public Joi
   ZeroRedundancyOptimizer(ZeroRedundancyOptimizer&&) = delete;
   ZeroRedundancyOptimizer& operator=(ZeroRedundancyOptimizer&&) = delete;
 
-  // Collective: the local optimizer steps this rank's parameters, then all ranks get them. `closure` runs on every
-  // rank, once, also where no parameters are; returns what it returned. With overlap_with_ddp: does nothing, and throws
-  // InvalidArgument for a closure.
+  // Collective: the local optimizer steps this rank's parameters, and then every owner sends its parameters to all
+  // ranks. `closure` runs once on every rank, also on a rank without parameters. Returns the closure's result, or an
+  // undefined tensor without a closure. With overlap_with_ddp: does nothing, and throws InvalidArgument for a closure.
+  // Throws InvalidArgument when parameters of an existing group were added or removed; see above for other errors.
   at::Tensor step(LossClosure closure = nullptr) override;
 
-  // Collective, like the constructor, with its errors; parameters of other groups stay with their ranks. Throws
-  // InvalidArgument with overlap_with_ddp.
+  // Collective, with the constructor's rules and errors. Parameters of the other groups keep their owners. After an
+  // error the group is not added. Throws InvalidArgument with overlap_with_ddp.
   void add_param_group(const torch::optim::OptimizerParamGroup& group);
 
-  // Collective: gathers what all ranks remember on rank `to`, in the CPU's memory. save() works there until the next
-  // step. Throws InvalidArgument (no such rank; with overlap_with_ddp, before the first update), MismatchError on all
-  // ranks when they name different ones.
+  // Collective: gathers the state of all ranks on rank `to`, in CPU memory. save() then works on rank `to` until the
+  // next step, load() or new parameter group. Throws InvalidArgument for a rank out of range, and with overlap_with_ddp
+  // before the first step; MismatchError on all ranks when ranks pass different `to`; the group is usable afterwards.
   void consolidate_state(int to = 0);
 
-  // Writes the archive that the plain optimizer over the same parameters would write, and the plain optimizer loads.
-  // Throws InvalidArgument unless consolidate_state() brought the state here since the last step.
+  // Writes the archive that the plain optimizer over all parameters would write; the plain optimizer can load it. Does
+  // not communicate. Throws InvalidArgument unless this rank has the state of all ranks (consolidate_state()).
   void save(torch::serialize::OutputArchive& archive) const override;
-  // Reads such an archive: of this class with any number of ranks, or of the plain optimizer. Every rank loads the same
-  // one, keeps its part, and takes over the options. Nothing changes when it throws (c10::Error: the archive of another
-  // optimizer or other parameters).
+  // Reads an archive that this class wrote with any number of ranks, or that the plain optimizer wrote. Every rank
+  // loads the same archive, keeps the state of its part, and takes over the options. Does not communicate. Throws
+  // c10::Error for the archive of another optimizer or other parameters; nothing has changed then.
   void load(torch::serialize::InputArchive& archive) override;
 
-  // For Join.
+  // Joinable's functions, which Join calls (ddp/join.h).
   std::unique_ptr<JoinHook> join_hook(const JoinOptions& options) override;
   c10::Device join_device() const override;
   std::shared_ptr<ProcessGroup> join_process_group() const override { return process_group(); }
 
-  // The rank that steps `parameter`. Throws InvalidArgument for one that is not here, and with overlap_with_ddp before
-  // the first update.
+  // Returns the rank that steps `parameter`. Throws InvalidArgument for a tensor that is not among the parameters, and
+  // with overlap_with_ddp before the first step.
   int owner_of(const at::Tensor& parameter) const;
-  // This rank's optimizer, over its parameters in as many groups. Throws InvalidArgument with overlap_with_ddp.
+  // Returns the optimizer over this rank's parameters, which this object owns. The local optimizer has the same number
+  // of groups as this object. Throws InvalidArgument with overlap_with_ddp.
   torch::optim::Optimizer& local_optimizer();
   const std::shared_ptr<ProcessGroup>& process_group() const noexcept;
   const ZeroOptions& options() const noexcept;

@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// The collectives against oracles: what each test of the conformance suite does on one rank.
+// The collectives against oracles. Each function is the body of one test of the conformance suite, on one rank.
+// Internal to the suite.
 #pragma once
 
 #include <algorithm>
@@ -111,7 +112,7 @@ inline void all_gather(ProcessGroup& group, const Capabilities& can) {
   });
 }
 
-// On the root, `tensors` as the only list; nothing elsewhere.
+// Returns a list that holds `tensors` on the root, and an empty list on other ranks.
 inline std::vector<Tensors> on_root(bool is_root, const Tensors& tensors) {
   return is_root ? std::vector<Tensors>{tensors} : std::vector<Tensors>{};
 }
@@ -219,10 +220,11 @@ inline void autograd_does_not_see(ProcessGroup& group) {
   const at::Tensor leaf = scattered(values(group.rank(), 6, at::kFloat)).requires_grad_();
   group.all_reduce({leaf})->wait();
   EXPECT_TRUE(leaf.is_leaf());
-  expect_same(leaf.detach(), sum_over_ranks(group.size(), 6, at::kFloat), "all_reduce of what requires a gradient");
+  expect_same(leaf.detach(), sum_over_ranks(group.size(), 6, at::kFloat),
+              "all_reduce of a tensor that requires a gradient");
 }
 
-// Each call builds on the result of the one before, so another order gives other numbers.
+// Each call uses the result of the previous call, so another order gives other numbers.
 inline void order_of_calls(ProcessGroup& group, const Capabilities& can) {
   if (!can.calls_in_order) return;
   const at::Tensor tensor = at::ones({64}, at::kLong), root = at::full({64}, group.rank(), at::kLong);

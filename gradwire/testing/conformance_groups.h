@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Works, messages, duplicates, parts and ends of groups, and DDP over them: what each test of the conformance suite
-// does on one rank.
+// Works, messages, duplicates, splits and ends of groups, and DDP over a group. Each function is the body of one test
+// of the conformance suite, on one rank. Internal to the suite.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -31,7 +31,7 @@ inline void expect_rank_and_size(ProcessGroup& group, int size) {
   EXPECT_FALSE(group.name().empty());
 }
 
-// A Work may be waited for twice, from several threads, and when its group is gone.
+// A caller may wait for a Work twice, from several threads, and after the group was destroyed.
 inline void works_may_be_waited_for_again(const Group& group) {
   const at::Tensor tensor = number(1);
   const auto work = group->all_reduce({tensor});
@@ -83,7 +83,7 @@ inline void duplicates_have_sequences_of_their_own(const Group& group, const Cap
   EXPECT_EQ(copy->rank(), group->rank());
   EXPECT_EQ(copy->size(), group->size());
   EXPECT_EQ(copy->timeout(), group->timeout());
-  // The ranks call the three groups in different orders, which one sequence could not bear.
+  // The ranks call the three groups in different orders, which would be a mismatch in one sequence of calls.
   const Tensors tensors{number(1), number(2), number(3)};
   const std::vector<Group> groups{group, copy, copy_of_copy};
   std::vector<std::shared_ptr<Work>> works;
@@ -95,7 +95,7 @@ inline void duplicates_have_sequences_of_their_own(const Group& group, const Cap
   for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(number_of(tensors[i]), group->size() * (static_cast<double>(i) + 1));
 }
 
-// Even ranks backwards, odd ones in order; then all but the last.
+// Splits into the even ranks in reverse order and the odd ranks in order; then leaves out the last rank.
 inline void splits_are_ordered_by_key(const Group& group, const Capabilities& can) {
   const bool even = group->rank() % 2 == 0;
   const auto halve = [&] { return group->split(even ? 0 : 1, even ? -group->rank() : 0, "half"); };
@@ -121,7 +121,7 @@ inline void splits_are_ordered_by_key(const Group& group, const Capabilities& ca
   if (some != nullptr) some->barrier()->wait();
 }
 
-// Every rank sends to the next and receives from the one before, all sending first.
+// Every rank sends to the next rank and then receives from the previous rank.
 inline void messages_go_around(const Group& group, const Capabilities& can) {
   if (group->size() == 1) return;
   const int next = (group->rank() + 1) % group->size(), before = (group->rank() + group->size() - 1) % group->size();
@@ -142,7 +142,7 @@ inline void messages_go_around(const Group& group, const Capabilities& can) {
   group->monitored_barrier(std::chrono::minutes(2));
 }
 
-// Rank 0 gives messages to the others while a collective is under way to which they come only when they have them.
+// Rank 0 sends messages during a collective that the other ranks call only after they have received the messages.
 inline void messages_are_matched_by_tag_and_never_wait_for_collectives(const Group& group, const Capabilities& can) {
   if (!can.point_to_point || group->size() == 1) return;
   const at::Tensor reduced = number(1);
@@ -197,8 +197,8 @@ inline void ranks_that_disagree_see_a_mismatch(const Group& group, const Capabil
   EXPECT_THROW(group->all_reduce({tensor})->wait(), MismatchError);
 }
 
-// Ends the group. What had ended keeps its outcome; what had not, and all that comes later, fails with the reason on
-// every rank, as often as it is asked.
+// Ends the group. Calls that had ended keep their outcome. All other calls, and all later calls, fail with the reason
+// on every rank, in each wait().
 inline void abort_tells_everybody_why(const Group& group, const Capabilities& can) {
   const at::Tensor tensor = number(1);
   const auto before = group->all_reduce({tensor});
@@ -232,7 +232,7 @@ inline void shutdown_ends_it_well(const Group& group) {
   group->shutdown();
 }
 
-// Gradients under DDP are those of the whole batch.
+// Gradients under DDP equal the gradients of one model over the whole batch.
 inline void ddp_averages_gradients(const Group& group) {
   const at::Tensor start = at::arange(12, at::kFloat).view({3, 4}).div(8).sub(0.5);
   const auto make_net = [&] {

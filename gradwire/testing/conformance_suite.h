@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// The conformance suite: GoogleTest tests of whatever a class of groups promises. gradwire's own groups pass it.
+// The conformance suite: GoogleTest tests of the contracts of a class of groups. gradwire's own groups pass the suite.
 //
 //   #include "gradwire/testing/conformance_suite.h"
 //
@@ -8,7 +8,7 @@
 //   struct gradwire::testing::ConformanceTraits<MyGroup> {        // conformance_traits.h
 //     static Capabilities capabilities() {
 //       Capabilities can;
-//       can.duplicates = false;                                   // what MyGroup does not have
+//       can.duplicates = false;                                   // MyGroup has no dup()
 //       return can;
 //     }
 //     static std::vector<int> worlds() { return {1, 2, 3}; }
@@ -18,13 +18,13 @@
 //     }
 //   };
 //
-//   namespace gradwire::testing {                                 // GoogleTest wants the suite's own namespace
+//   namespace gradwire::testing {                                 // GoogleTest requires the suite's namespace
 //   INSTANTIATE_TYPED_TEST_SUITE_P(Mine, ConformanceSuite, MyGroup);
 //   }
 //
-// Link with gradwire::gradwire and GTest::gtest_main. The type in the list need not be the class of the groups: any
-// type with traits will do, a struct for "MyGroup behind a wrapper", say. Where run() forks processes, autograd must
-// not have been used in this one before: put such types first, or into a program of their own.
+// Link with gradwire::gradwire and GTest::gtest_main. The type in the list may be any type that has traits, also a
+// struct that stands for a wrapped MyGroup. If run() forks processes, this process must not have used autograd before:
+// put such types first, or into a program of their own.
 #pragma once
 
 #include "gradwire/testing/conformance_collectives.h"
@@ -34,12 +34,13 @@
 
 namespace gradwire::testing {
 
+// The suite for the traits of `Group`. Each test runs in every world of the traits: a world is a number of ranks.
 template <class Group>
 class ConformanceSuite : public ::testing::Test {
  protected:
   using Traits = ConformanceTraits<Group>;
 
-  // Runs `check` on every rank of every world. `ends`: it ends the group.
+  // Runs `check` on every rank of every world. `ends`: `check` ends the group, so no barrier follows.
   template <class Check>
   void on_ranks(const Check& check, bool ends = false) const {
     for (const int size : Traits::worlds()) {
@@ -50,7 +51,7 @@ class ConformanceSuite : public ::testing::Test {
       });
     }
   }
-  // The same for what takes the group and its capabilities.
+  // The same for a check that takes the group and its capabilities.
   using Call = void (*)(ProcessGroup&, const Capabilities&);
   void on_ranks(Call check) const {
     on_ranks([&](const std::shared_ptr<ProcessGroup>& group) { check(*group, Traits::capabilities()); });

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// What the conformance suite has to be told of a group: how its ranks are run, and what it promises.
+// The traits of a class of groups for the conformance suite: how to run the ranks, and what a group promises.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,8 +18,9 @@
 
 namespace gradwire::testing {
 
-// What a group promises beside broadcast, all_gather and a summing all_reduce, which every group needs. What is
-// promised is tested; an operation that is not must throw UnsupportedError, before it has communicated.
+// The promises of a group beyond broadcast, all_gather and a summing all_reduce, which every group needs. The suite
+// tests each promise except `deadlines`. An operation that is not promised must throw UnsupportedError before any
+// communication.
 struct Capabilities {
   // Operations.
   bool reduce = true;
@@ -29,42 +30,43 @@ struct Capabilities {
   bool all_to_all = true;
   bool point_to_point = true;  // send and recv, never behind collectives; monitored_barrier
   bool receive_any_source = true;
-  bool duplicates = true;  // dup(); without, it returns null
-  bool splits = true;
+  bool duplicates = true;  // dup() makes a duplicate; false: dup() returns null
+  bool splits = true;      // split()
 
-  // How far they go.
+  // Limits of the operations.
   std::vector<at::ScalarType> dtypes = {at::kHalf, at::kBFloat16,     at::kFloat,        at::kDouble,
                                         at::kChar, at::kByte,         at::kInt,          at::kLong,
                                         at::kBool, at::kComplexFloat, at::kComplexDouble};
-  bool every_operation = true;    // all_reduce: products, extremes, averages, bits; else SUM alone
-  bool several_tensors = true;    // in one call
-  bool calls_in_order = true;     // calls under way on one tensor take effect in the order they were made
+  bool every_operation = true;    // all_reduce with every ReduceOp; false: with SUM only
+  bool several_tensors = true;    // one call may take several tensors
+  bool calls_in_order = true;     // asynchronous calls on one tensor take effect in the order of the calls
   bool waiting_callbacks = true;  // a callback of a future may start a collective and wait for it
 
   // Errors.
   bool aborts = true;      // abort() ends the calls of all ranks, with its reason
-  bool deadlines = true;   // a call whose time is over throws TimeoutError
-  bool mismatches = true;  // ranks that call different things get a MismatchError, all of them
+  bool deadlines = true;   // a call that misses its deadline throws TimeoutError; not tested
+  bool mismatches = true;  // when ranks make different calls, all of them get a MismatchError
 };
 
+// The part of a test that each rank runs with its group.
 using GroupBody = std::function<void(const std::shared_ptr<ProcessGroup>& group)>;
 
-// Specialize it for your class of groups:
+// Specialize this template for your class of groups:
 //   template <>
 //   struct gradwire::testing::ConformanceTraits<MyGroup> {
 //     static Capabilities capabilities();
 //     static std::vector<int> worlds() { return {1, 2, 3}; }     // the numbers of ranks to test with
-//     // Runs `body` on `size` ranks at the same time, each with its group, and returns when all have ended. Whatever a
-//     // rank expects in vain or throws must fail the test: run_ranks_as_threads() does that. A group that hangs must
-//     not
-//     // hang for ever: give it a deadline, or the test program a timeout.
+//     // Runs `body` on `size` ranks at the same time, each with its group, and returns when all ranks have ended. A
+//     // failed expectation or an exception on any rank must fail the test, as in run_ranks_as_threads(). A test must
+//     // not hang for ever: give the groups a deadline, or the test program a timeout.
 //     static void run(int size, const GroupBody& body);
 //   };
 template <class Group>
 struct ConformanceTraits;
 
-// Ranks as threads. `make` is called on the rank's thread. What a rank throws is a failure of the test that names it,
-// and aborts the rank's group, so that the others learn of it where the group can tell them.
+// Runs each rank as a thread, and returns when all ranks have ended. Each rank calls `make` and then `body` on its
+// thread. An exception of a rank becomes a test failure that names the rank, and aborts the rank's group, so that the
+// other ranks end where the group can tell them.
 inline void run_ranks_as_threads(int size, const std::function<std::shared_ptr<ProcessGroup>(int rank)>& make,
                                  const GroupBody& body) {
   std::vector<std::thread> threads;

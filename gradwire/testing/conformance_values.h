@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Tensors and comparisons of the conformance suite.
+// The tensors and comparisons of the conformance suite. Internal to the suite.
 #pragma once
 
 #include <ATen/Functions.h>
@@ -13,28 +13,31 @@
 
 namespace gradwire::testing::conformance {
 
-// Small whole numbers, other ones on every rank: exact in every type and order of summation.
+// Returns `count` small whole numbers, which differ from rank to rank. Their sums are exact in every dtype and in every
+// order of summation.
 inline at::Tensor values(int rank, std::int64_t count, at::ScalarType type) {
   return at::arange(count, at::kLong).add(rank * 3 + 1).remainder(5).to(type);
 }
 
-// The same values with strides that are not in order.
+// Returns the same values in a tensor that is not contiguous.
 inline at::Tensor scattered(const at::Tensor& dense) {
   const at::Tensor column = at::zeros({dense.numel(), 2}, dense.options()).select(1, 1);
   column.copy_(dense.reshape({-1}));
   return column;
 }
 
+// Returns values(); contiguous when `in_order`.
 inline at::Tensor make(int rank, std::int64_t count, at::ScalarType type, bool in_order) {
   const at::Tensor dense = values(rank, count, type);
   return in_order ? dense : scattered(dense);
 }
 
-// What no rank holds, in the place of a result.
+// Returns a tensor for a result, filled with the values of rank 99, which no group has.
 inline at::Tensor blank(std::int64_t count, at::ScalarType type, bool in_order = true) {
   return make(99, count, type, in_order);
 }
 
+// Returns the sum of values() over the ranks of a group of size `world`; for bool, the logical or.
 inline at::Tensor sum_over_ranks(int world, std::int64_t count, at::ScalarType type) {
   at::Tensor sum = values(0, count, type);
   for (int rank = 1; rank < world; ++rank) {
@@ -43,6 +46,7 @@ inline at::Tensor sum_over_ranks(int world, std::int64_t count, at::ScalarType t
   return sum;
 }
 
+// Fails the test unless the tensors have equal sizes and values. `what` is for the message.
 inline void expect_same(const at::Tensor& actual, const at::Tensor& expected, const std::string& what) {
   if (at::equal(actual, expected)) return;
   std::ostringstream shown;
@@ -51,7 +55,7 @@ inline void expect_same(const at::Tensor& actual, const at::Tensor& expected, co
                 << expected.scalar_type() << expected.sizes() << shown.str();
 }
 
-// Each type, length and order in memory of an element-wise collective.
+// Calls body(type, count, in_order) for each dtype, several lengths, contiguous and not contiguous.
 template <class Body>
 void for_each_shape(const std::vector<at::ScalarType>& types, const Body& body) {
   for (const at::ScalarType type : types) {
@@ -61,6 +65,7 @@ void for_each_shape(const std::vector<at::ScalarType>& types, const Body& body) 
   }
 }
 
+// Returns default options with the given root.
 template <class Options>
 Options with_root(int root) {
   Options options;

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// A process group around another one that misbehaves on purpose, to test what a training program does then.
+// A process group that wraps another one and injects faults, to test what a training program does after a fault.
 //
 //   auto group = std::make_shared<FaultInjectingGroup>(make_process_group("threads", store, rank, 3));
-//   if (rank == 2) group->lose_after(10);          // its 11th call does not come
+//   if (rank == 2) group->lose_after(10);          // rank 2 is lost before its 11th call
 //   ... train over `group` ...                     // ranks 0 and 1 get a PeerError that says why
 //   EXPECT_EQ(group->calls("all_reduce"), 10);
 #pragma once
@@ -19,33 +19,40 @@
 
 namespace gradwire::testing {
 
-// Every call goes on to the wrapped group, after it was counted, delayed and perhaps made to fail. Duplicates (dup) and
-// parts (split) are wrapped too, and share counts and faults with the group they come from: DDP runs over it with
-// lanes, as over the wrapped group. Its name is "fault_injecting(NAME)", so DDP treats it as a group of the user's.
+// This group counts each call, delays it, makes it fail if a fault is set, and otherwise passes it to the wrapped
+// group. The results and errors are those of the wrapped group. The groups that dup() and split() return are wrapped
+// too, and share counts and faults with this group, so DDP runs with lanes, as over the wrapped group. The name is
+// "fault_injecting(NAME)", so DDP treats this group as a user's own.
 //
-// Thread-safe. Faults take effect from the next call on. The wrapped group may be used beside it; those calls are
-// neither counted nor delayed.
+// Thread-safe. Faults take effect from the next call on. A caller may also use the wrapped group directly; such calls
+// are neither counted nor delayed.
 class FaultInjectingGroup final : public CallGroup {
  public:
-  // Throws InvalidArgument for a null group.
+  // Takes rank, size, timeout, group name and description from `wrapped`, and shares its ownership. Throws
+  // InvalidArgument for a null group.
   explicit FaultInjectingGroup(std::shared_ptr<ProcessGroup> wrapped);
 
-  // Calls so far by operation ("all_reduce", "send", "dup", ...), or of one operation, or of all.
+  // Return the number of calls so far: for each operation ("all_reduce", "send", "dup", ...), of one operation, and of
+  // all operations. Calls of duplicates and splits count too.
   std::map<std::string, std::size_t> calls() const;
   std::size_t calls(const std::string& operation) const;
   std::size_t total_calls() const;
 
-  // Every call waits so long, on the caller's thread, before it goes on.
+  // Makes each call wait for `latency`, on the caller's thread, before the call is passed on.
   void set_latency(std::chrono::microseconds latency);
-  // Runs before each call goes on, with the operation and how many calls came before it in all; what it throws is what
-  // the call throws, and the wrapped group does not see the call. An empty one is none.
+  // Sets a function that runs on the caller's thread before each call is passed on. `number` is the number of earlier
+  // calls of all operations. When `fault` throws, the call throws the same exception and does not reach the wrapped
+  // group. An empty function removes the fault.
   void set_fault(std::function<void(const std::string& operation, std::size_t number)> fault);
-  // After `calls` calls in all (those before included), this rank is lost: the wrapped groups are aborted, so that the
-  // other ranks learn of it as the group tells them, and every further call of this rank throws AbortedError.
+  // Loses this rank after `calls` calls of all operations; calls before lose_after() count too. The next call then
+  // aborts the wrapped groups, so the other ranks learn of the loss in the way of the wrapped group. This call and
+  // every later call of this rank throw AbortedError.
   void lose_after(std::size_t calls);
 
+  // The group of the constructor.
   const std::shared_ptr<ProcessGroup>& wrapped() const noexcept { return wrapped_; }
 
+  // These go to the wrapped group as they are: not counted, not delayed, never failed.
   bool supports(c10::DeviceType device) const override;
   void abort(const std::string& reason) override;
   void shutdown() override;

@@ -1,12 +1,13 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Programs of collectives drawn at random, the same on all ranks, whose every result is known beforehand.
+// Random programs of collectives. All ranks run the same program, and the right result of each call is known.
 //
-// A program makes a few groups out of one (duplicates, duplicates of those, halves), gives them to one to three
-// threads, and each thread makes calls on its groups: of every kind, type, root and order in memory, blocking and not;
-// some build on the tensor of a call before that may not have ended. What a rank does with a Work is its own affair
-// (waits now, later, in another order, not at all before the end), so ranks drift apart. A program is its seed and the
-// number of ranks: both are in the message of every failure.
+// A program makes a few groups from one group (duplicates, duplicates of duplicates, halves) and distributes them over
+// one to three threads. Each thread makes calls on its groups: calls of every kind, dtype and root, on contiguous and
+// other tensors, synchronous and asynchronous. Some calls use the tensor of an earlier call that may not have ended.
+// Each rank draws for itself when it waits for a Work: at once, later, in another order, or only at the end. So the
+// ranks progress differently. The seed and the number of ranks determine a program; the message of every failure names
+// both.
 #pragma once
 
 #include <cstdint>
@@ -19,11 +20,13 @@
 
 namespace gradwire::testing {
 
+// One program for groups with the given capabilities. Any number of ranks may run the same object at the same time.
 class RandomProgram {
  public:
   RandomProgram(std::uint64_t seed, const Capabilities& can) : seed_(seed), can_(can) {}
 
-  // Collective: all ranks run the same program over `group`, which is as before afterwards.
+  // Collective: runs the program over `group`, on all ranks. A wrong result or an exception fails the test; an
+  // exception also aborts the groups of its thread. Without a failure, `group` is usable afterwards.
   void run(const std::shared_ptr<ProcessGroup>& group) const {
     Random agreed(seed_);
     std::vector<std::vector<std::shared_ptr<ProcessGroup>>> threads(can_.duplicates ? 1 + agreed.below(3) : 1);
@@ -44,7 +47,7 @@ class RandomProgram {
  private:
   using Group = std::shared_ptr<ProcessGroup>;
 
-  // Numbers that are the same on every machine.
+  // Random numbers that are the same on every machine.
   class Random {
    public:
     explicit Random(std::uint64_t seed) : engine_(seed) {}
@@ -54,15 +57,15 @@ class RandomProgram {
     std::mt19937_64 engine_;
   };
 
-  // A call that may not have ended, and what is to be seen when it has.
+  // A call that may not have ended, and the check of its result.
   struct Pending {
     std::shared_ptr<Work> work;
     std::function<void()> check;
   };
 
-  // What is agreed of one call.
+  // The properties of one call. All ranks agree on them; `async` alone is each rank's own choice.
   struct Call {
-    std::size_t number;  // seeds its values
+    std::size_t number;  // determines the values
     std::int64_t count;
     at::ScalarType type;
     bool in_order;
@@ -71,7 +74,7 @@ class RandomProgram {
     bool async;
   };
 
-  // A tensor that calls change one after the other, and what all ranks have in it.
+  // A tensor that several calls change one after the other, and its expected values on all ranks.
   struct Chain {
     at::Tensor mine;
     Tensors all;
@@ -135,7 +138,7 @@ class RandomProgram {
     return chain;
   }
 
-  // What `rank` brings into `call`.
+  // The input of `rank` for `call`.
   static at::Tensor input(const Call& call, int rank) {
     return conformance::values(rank + static_cast<int>(call.number), call.count, call.type);
   }
@@ -178,7 +181,7 @@ class RandomProgram {
                        }});
   }
 
-  // Calls are of ten kinds; what the group does not have becomes an all_reduce.
+  // There are ten kinds of calls. A kind that the group does not support becomes an all_reduce.
   void add_call(ProcessGroup& group, std::size_t kind, const Call& call, Chain& chain,
                 std::vector<Pending>& pending) const {
     if (kind == 0) return add_broadcast(group, call, pending);
@@ -209,7 +212,7 @@ class RandomProgram {
     expect_later(pending, std::move(work), output, at::cat(inputs(call, group)), "all_gather_into_tensor");
   }
 
-  // Changes the chain's tensor, whether the call before has ended or not.
+  // Makes a call on the chain's tensor, whether or not the previous call on the tensor has ended.
   static void build_on(ProcessGroup& group, const Call& call, Chain& chain, std::vector<Pending>& pending) {
     const auto root = static_cast<std::size_t>(call.root);
     if (call.count % 3 == 0) {
@@ -260,7 +263,7 @@ class RandomProgram {
                  "reduce_scatter_tensor");
   }
 
-  // Rank r sends rank s what rank r + s would bring into a call of r + s + 1 elements.
+  // Rank r sends rank s the input that rank r + s would have for a call of r + s + 1 elements.
   static void add_all_to_all(ProcessGroup& group, const Call& call, std::vector<Pending>& pending) {
     const auto part = [&](int from, int to) {
       Call some = call;
@@ -292,8 +295,9 @@ class RandomProgram {
   const Capabilities can_;
 };
 
-// Runs the random programs `first` to `first + count - 1` in each world, up to the first that fails on some rank: for
-// tests that want more of them than the conformance suite has. A program that failed is replayed by its seed.
+// Runs the random programs with the seeds `first` to `first + count - 1` in each world of the traits of `Group`. In
+// each world, stops after the first program that fails on any rank. For tests that run more programs than the
+// conformance suite. To run a failed program again, pass its seed as `first` and 1 as `count`.
 template <class Group>
 void run_random_programs(std::uint64_t first, std::uint64_t count) {
   using Traits = ConformanceTraits<Group>;

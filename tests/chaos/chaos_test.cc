@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Faults drawn from numbers: nobody hangs, no result is wrong, every death is named, nothing stays behind. A failure
-// prints its number; GRADWIRE_CHAOS_SEED=<number> plays that fault alone. GRADWIRE_CHAOS_FAULTS=<count> sets how many
-// faults the slow test plays, from GRADWIRE_CHAOS_FIRST=<number> on. docs/testing.md explains the table.
+// Random faults, each determined by a number: no rank hangs, no result is wrong, every death is named, and nothing
+// stays behind. A failure prints its number; GRADWIRE_CHAOS_SEED=<number> runs that fault alone.
+// GRADWIRE_CHAOS_FAULTS=<count> sets the number of faults of the slow test, and GRADWIRE_CHAOS_FIRST=<number> its first
+// fault. docs/testing.md explains the table.
 #include <gtest/gtest.h>
 
 #include <cstdlib>

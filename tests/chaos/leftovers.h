@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// What a group of processes could leave behind, and what a group could leave behind in a process that goes on.
+// Checks that ranks leave no process and no file behind, and that a group leaves nothing behind in a process that
+// continues.
 #pragma once
 
 #include <set>
@@ -11,8 +12,8 @@
 
 namespace gradwire::testing {
 
-// From construction to find(): temporary files of this process and its children go to a folder of their own, and
-// orphans of its children become its own children.
+// From construction to find(), temporary files of this process and its children go to a separate folder, and this
+// process becomes the parent of its children's orphans.
 class Leftovers {
  public:
   Leftovers();
@@ -20,8 +21,8 @@ class Leftovers {
   Leftovers(const Leftovers&) = delete;
   Leftovers& operator=(const Leftovers&) = delete;
 
-  // One line for every child process, file in the temporary folder, or new file in /dev/shm. Call it when all children
-  // that the test started are reaped.
+  // Returns one line for every child process, file in the temporary folder, and new file in /dev/shm. Call it after all
+  // children that the test started were reaped.
   std::vector<std::string> find() const;
 
  private:
@@ -30,22 +31,22 @@ class Leftovers {
   std::set<std::string> shared_before_;
 };
 
-// Waits for the end of a child (or of an orphan that has become one). False when the child comes to none: then it is
-// killed.
+// Waits for the end of a child, or of an orphan that has become a child. Returns false when the child does not end in
+// time; the child is killed then.
 bool reap(pid_t child);
 
-// What this process holds.
+// The resources that this process holds.
 struct Footprint {
   long resident_kib = 0;
   long descriptors = 0;
   long mappings = 0;
-  long shared_mappings = 0;  // of memory that other processes map, too
+  long shared_mappings = 0;  // of memory that other processes may map too
   long threads = 0;
 };
 Footprint footprint();
 
-// "" when this process holds no more descriptors, threads and shared mappings than `before`, else what it holds. Gives
-// threads that have just been joined the time to leave the kernel's list.
+// Returns "" when this process holds no more descriptors, threads and shared mappings than `before`, else a list of
+// them. Waits until threads that were just joined have left the kernel's list.
 std::string grown_since(const Footprint& before);
 
 }  // namespace gradwire::testing

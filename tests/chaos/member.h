@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// One rank of a fault: what it does, what it expects, and what it reports.
+// One rank in the run of a fault: its actions, its checks and its complaints.
 #pragma once
 
 #include <functional>
@@ -14,11 +14,11 @@
 
 namespace gradwire::testing {
 
-// What a rank, or the play itself, finds wrong.
+// The kinds of complaints of a rank or of the test itself.
 enum class Complaint {
-  hang,     // a call or a process came to no end in time
+  hang,     // a call or a process did not end in time
   wrong,    // a wrong result, or an outcome that no contract allows
-  unnamed,  // an error that does not name the victim, or blames another
+  unnamed,  // an error that does not name the victim, or names another rank
   left,     // something was left behind
 };
 inline constexpr int kComplaints = 4;
@@ -39,34 +39,36 @@ class Member {
   RankContext& context() const { return *context_; }
   Channel& channel() const { return context_->channel(); }
   Program& program() const { return *program_; }
-  // Numbers that are the same on all ranks, as long as all draw alike.
+  // Random numbers. They are the same on all ranks while all ranks draw equally many.
   Random& random() { return random_; }
 
-  // Makes the backend and the program. What the process holds is measured before.
+  // Makes the backend and the program. The constructor has recorded the resources of this process before.
   void join(Milliseconds timeout = kGuard);
   void make_calls(int count);
   void warm_up() { make_calls(fault_.warm_up); }
   void make_calls_for_ever();
 
-  // The victim's end: the clock is stamped, then SIGKILL.
+  // Ends the victim: records the time, then raises SIGKILL.
   void die();
 
-  // Runs `body`, which must end by the error that the victim's death is, soon enough and with its name. `also_timeout`:
-  // a TimeoutError will do as well.
+  // Runs `body`, which must throw the error for the victim's death, in time, with the victim's number. `also_timeout`:
+  // a TimeoutError is right too.
   void learn(const std::function<void()>& body, bool also_timeout = false);
 
-  // A rendezvous that the victim makes impossible: an error of any kind, which says which rank that was.
+  // Runs a rendezvous that the victim makes impossible. It must throw an error of any kind that names the victim.
   void fail_to_meet(Milliseconds timeout);
-  // After learn(): the group is at its end, lets go of all it had, and the survivors can make another.
+  // After learn(): checks that the group is at its end, that the group has released all its resources, and that the
+  // survivors can make another group.
   void after_death();
-  // After an abort, on all ranks: the group lets go of all it had, and all can make another.
+  // After an abort, on all ranks: checks that the group has released all its resources, and that all ranks can make
+  // another group.
   void after_abort();
-  // After a fault that ends nothing: calls go well, and then all leave.
+  // After a fault that does not end the group: checks that calls succeed, and that all ranks can leave.
   void after_nothing();
-  // Destroys program and backend, and reports what is left of them in this process.
+  // Destroys program and backend, and reports the resources that they left in this process.
   void leave();
 
-  // In a forked child: destroys program, backend and store, as a program's end does.
+  // In a forked child: destroys program, backend and store, as at the end of a program.
   void let_go_in_child();
 
   static void report(Complaint complaint, const std::string& text);

@@ -1,16 +1,16 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Plays one fault: starts the ranks, watches over them, and judges what came of it.
+// Runs one fault: starts the ranks, watches them, and judges the outcome.
 #pragma once
 
 #include "tests/chaos/tally.h"
 
 namespace gradwire::testing {
 
-// Call it where no other thread runs: it forks.
+// Forks, so call it while no other thread runs.
 Outcome play(const Fault& fault);
 
-// Makes this process one of the user "nobody", for good. Root only.
+// Makes this process run as the user "nobody", permanently. Needs root.
 void become_nobody();
 
 }  // namespace gradwire::testing

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// The random program that the ranks of a fault run until something goes wrong. Every result is checked.
+// The random program that the ranks run until the fault. Every result is checked.
 #pragma once
 
 #include <memory>
@@ -12,25 +12,25 @@
 
 namespace gradwire::testing {
 
-// One rank's side. All ranks draw the same calls: collectives of all kinds, staged and in place, on the first channel
-// and on duplicates; messages; memory; uses of the store; forked children. Errors of the group leave the calls.
+// The program of one rank. All ranks draw the same calls: collectives of all kinds, staged and in place, on the first
+// channel and on duplicates; messages; memory; uses of the store; forked children. A call throws the group's errors.
 class Program {
  public:
-  // What a rank is doing while it sends and receives.
+  // The text that names the rank's current action while it sends and receives.
   static constexpr const char* kMessages = "messages";
 
-  // `context` has joined. Where ranks are threads nothing is forked.
+  // `context` has joined. If ranks are threads, the program forks no children.
   Program(RankContext& context, Stage& stage, std::uint64_t seed);
 
-  // The next call. `stage` says which it is.
+  // Makes the next call, and writes its name into `stage`.
   void make_call();
 
-  // The parts, for those who choose themselves.
+  // The single calls, for a class of faults that chooses its calls itself.
   Channel& any_channel();
-  void exchange();   // a message to the next rank and one from the one before
-  void duplicate();  // one channel more, or none but the first again
+  void exchange();   // a message to the next rank and a message from the previous rank
+  void duplicate();  // adds a channel, or destroys all channels but the first
   void allocate();   // new memory for placed()
-  void placed();     // a collective on buffers that lie in shared memory, all or some
+  void placed();     // a collective on buffers of which all or some lie in shared memory
 
   Random& random() { return random_; }
   std::vector<std::unique_ptr<Channel>>& duplicates() { return duplicates_; }
@@ -50,11 +50,11 @@ class Program {
   std::unique_ptr<Arena> arena_;
 };
 
-// Runs `body` in a forked child of this rank and waits for its end; false when the child does not come to one in time
-// (the child is killed then). `body` uses nothing but what a forked child may use; its failures reach the test.
+// Runs `body` in a forked child of this rank and waits for the child's end. Returns false when the child does not end
+// in time; the child is killed then. `body` uses only what a forked child may use. Its failures reach the test.
 bool run_forked(const std::function<void()>& body);
 
-// What a forked child finds where it uses its parent's group: InvalidArgument.
+// Checks, in a forked child, that a use of the parent's group throws InvalidArgument.
 void expect_refused_in_child(Channel& channel);
 
 }  // namespace gradwire::testing

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// What the processes of a chaos test tell each other without a channel: memory that all see, and when a rank died.
+// Memory that all processes of a chaos test share, to communicate without a channel; and the time of a rank's death.
 #pragma once
 
 #include <sys/mman.h>
@@ -13,7 +13,7 @@
 
 namespace gradwire::testing {
 
-// A T that this process and those it forks share. T's destructor does not run.
+// A T that this process shares with the processes that it forks. T's destructor does not run.
 template <class T>
 class SharedPage {
   static_assert(std::is_trivially_destructible_v<T>);
@@ -33,11 +33,11 @@ class SharedPage {
   T* value_;
 };
 
-// When the victim died; lies in shared memory.
+// The time of the victim's death; lies in shared memory.
 class DeathClock {
  public:
   void stamp() noexcept { time_.store(now(), std::memory_order_relaxed); }
-  // For a death that is certain to come.
+  // Call it only for a death that is certain to happen.
   void stamp_in(std::chrono::nanoseconds from_now) noexcept {
     time_.store(now() + from_now.count(), std::memory_order_relaxed);
   }

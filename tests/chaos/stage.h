@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// What the processes of one fault tell each other without a channel: memory that all of them map.
+// The shared memory of the processes of one fault, in which they communicate without a channel.
 #pragma once
 
 #include <sys/types.h>
@@ -18,7 +18,7 @@
 
 namespace gradwire::testing {
 
-// A number that goes up, and for which others wait.
+// A number that only grows, and for which other processes wait.
 class Counter {
  public:
   void raise() noexcept {
@@ -26,7 +26,7 @@ class Counter {
     shared::futex_wake_all(value_);
   }
   std::uint32_t value() const noexcept { return value_.load(std::memory_order_seq_cst); }
-  // Returns when the number is at least `least`; false at the guard.
+  // Waits until the number is at least `least`; returns false when the guard passes first.
   bool await(std::uint32_t least) const noexcept {
     const Deadline guard = Deadline::after(kGuard);
     for (;;) {
@@ -43,14 +43,14 @@ class Counter {
 
 struct Stage {
   DeathClock death;
-  // What a rank is doing: a literal. It has one address in all the processes that were forked from one.
+  // The current action of a rank: a string literal, which has the same address in all forked processes.
   std::array<std::atomic<const char*>, kMaxRanks> doing{};
   std::array<std::atomic<int>, kMaxRanks> calls{};
   std::array<std::atomic<pid_t>, kMaxRanks> pids{};
   std::atomic<int> port{0};  // of the TcpStore
-  Counter serving;           // raised when that store is there
-  Counter told;              // survivors that know
-  Counter ready;             // for the classes, as they like
+  Counter serving;           // raised when the TcpStore serves
+  Counter told;              // the number of survivors whose calls threw
+  Counter ready;             // free for use by the classes
   Counter done;
   std::atomic<int> number{0};
   std::atomic<pid_t> orphan{0};  // a process that outlives the rank it was forked from, and ends by itself

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// A process that outlives many groups: what it holds does not grow with the deaths it has seen.
+// Tests that the resources of a process which outlives many groups do not grow with the number of dead ranks.
 #include <gtest/gtest.h>
 
 #include <csignal>

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// What came of faults, counted by class.
+// The outcomes of faults, counted by class.
 #pragma once
 
 #include <array>
@@ -13,11 +13,11 @@
 
 namespace gradwire::testing {
 
-// What came of one fault.
+// The outcome of one fault.
 struct Outcome {
   std::array<int, kComplaints> complaints{};
   std::vector<std::string> texts;    // of the complaints
-  std::vector<double> milliseconds;  // until each survivor knew
+  std::vector<double> milliseconds;  // from the fault until the call of each survivor threw
   bool well() const { return texts.empty(); }
   void complain(Complaint complaint, const std::string& text);
 };
@@ -27,8 +27,8 @@ class Tally {
   void add(const Fault& fault, const Outcome& outcome);
   int faults() const { return faults_; }
   std::size_t classes() const { return rows_.size(); }
-  // A line a class, and one for all: how many faults, how many of them with each complaint, and the time until the
-  // survivors knew.
+  // Returns a line for each class, and one for all classes: the number of faults, the number of faults with each
+  // complaint, and the time until the survivors' calls threw.
   void print(std::ostream& out) const;
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// When a fault strikes: at a named trace point, or at a moment that the kernel's clock chooses.
+// Triggers of a fault: at a named trace point, or after a time on the kernel's clock.
 #pragma once
 
 #include <atomic>
@@ -12,8 +12,8 @@
 
 namespace gradwire::testing {
 
-// While it lives, calls `strike` on the thread that passes the trace point `point` for the `occurrence`th time (0: the
-// first). One at a time in a process.
+// While this object lives, calls `strike` on the thread that passes the trace point `point` for the `occurrence`th time
+// (0: the first time). A process may have one Trigger at a time.
 class Trigger {
  public:
   Trigger(std::string_view point, int occurrence, std::function<void()> strike);
@@ -29,7 +29,7 @@ class Trigger {
   std::atomic<int> left_;
 };
 
-// Has the kernel raise SIGKILL on this process `from_now`, whatever it does then. Cannot be taken back.
+// Makes the kernel send SIGKILL to this process after the time `from_now`. Cannot be undone.
 void kill_this_process_after(std::chrono::nanoseconds from_now);
 
 }  // namespace gradwire::testing

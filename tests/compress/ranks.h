@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// What the tests of compressors between ranks share.
+// Common parts of the tests of compressors between ranks.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +24,7 @@ using Floats = std::vector<float>;
 inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
 inline constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-// One of each kind, with options that make blocks and choices matter at small sizes.
+// One codec of each kind, with options that give several blocks and choices at small sizes.
 inline const std::vector<std::string>& all_codecs() {
   static const std::vector<std::string> codecs{"fp16",
                                                "bf16",
@@ -44,7 +44,7 @@ inline const std::vector<std::string>& all_codecs() {
   return codecs;
 }
 
-// Passes everything on and counts the bytes that this rank sends to others.
+// Passes every call on, and counts the bytes that this rank sends to other ranks.
 class CountingTransport final : public compress::Transport {
  public:
   explicit CountingTransport(compress::Transport& below) : below_(below) {}
@@ -66,8 +66,8 @@ class CountingTransport final : public compress::Transport {
   std::size_t sent_ = 0;
 };
 
-// Moves nothing before somebody waits for it: what was read too soon has not come, what was overwritten too soon goes
-// out wrong.
+// Moves no data before a caller waits for it. So a result that is read too early is missing, and an input that is
+// overwritten too early is sent wrong.
 class LateTransport final : public compress::Transport {
  public:
   explicit LateTransport(compress::Transport& below) : below_(below) {}
@@ -85,7 +85,7 @@ class LateTransport final : public compress::Transport {
                                                        std::span<std::byte> from_each) override {
     return start([=, this] { below_.all_to_all(to_each, from_each); });
   }
-  // The most that were under way at a time.
+  // The largest number of transfers that were in progress at the same time.
   int most_under_way() const noexcept { return most_; }
 
  private:
@@ -115,7 +115,7 @@ inline compress::ChannelTransport transport_of(const RankContext& context) {
   return compress::ChannelTransport(context.channel(), {.timeout = kGuard, .tag = {}});
 }
 
-// Normal, with a few large ones among them, as gradients are.
+// Normally distributed values with a few large ones among them, like gradients.
 inline Floats gradient_like(std::size_t count, std::uint64_t seed) {
   std::mt19937 random(static_cast<std::uint32_t>(seed * 7919 + 17));
   std::normal_distribution<float> normal(0, 1);

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Forked children of a test whose failed expectations come back to it through a pipe, and a folder for their files.
+// Forked children of a test, whose failed expectations reach the test through a pipe; and a folder for their files.
 #pragma once
 
 #include <sys/types.h>
@@ -13,11 +13,12 @@
 
 namespace gradwire::testing {
 
-// One forked child. It dies with its parent, and is killed and reaped by the destructor if it still runs. Movable.
+// One forked child. The kernel kills the child when its parent dies. The destructor kills and reaps a child that still
+// runs. Movable.
 class ChildProcess {
  public:
-  // Forks; the child runs `body` and ends without running destructors of the parent's objects. Only where no other
-  // thread runs.
+  // Forks. The child runs `body`, and ends without running the destructors of the parent's objects. Call it only while
+  // no other thread runs.
   ChildProcess(std::string name, const std::function<void()>& body);
   ChildProcess(ChildProcess&& other) noexcept;
   ChildProcess& operator=(ChildProcess&&) = delete;
@@ -27,15 +28,15 @@ class ChildProcess {
   void signal(int number) const;
 
   struct Ending {
-    bool ended = false;  // false: still there at the deadline
+    bool ended = false;  // false: still ran at the deadline
     bool exited = false;
     int code = 0;          // exit code, or the signal's number
-    std::string failures;  // text of the failed expectations, empty when there was none
-    std::string notes;     // what it said with note()
+    std::string failures;  // text of the failed expectations, empty when there were none
+    std::string notes;     // the lines of note()
   };
-  // Waits for the end and reaps.
+  // Waits for the child's end, and reaps the child.
   Ending wait(Deadline deadline);
-  // Waits; adds a failure to the running test unless the child ended by itself and well.
+  // Waits, and adds a failure to the running test unless the child succeeded and ended by itself.
   void expect_success(Deadline deadline);
 
   // In a child: sends a line to the parent, which finds it in Ending::notes.
@@ -51,7 +52,7 @@ class ChildProcess {
   Ending ending_;
 };
 
-// A new folder under TMPDIR, removed with what is in it.
+// A new folder under TMPDIR, removed with its contents by the destructor.
 class TemporaryFolder {
  public:
   TemporaryFolder();

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// The fixture of the conformance suite: every test runs over every backend and several world sizes. A test's name ends
-// in the world, "threads_5", so --gtest_filter=*/shm_* runs one backend.
+// The fixture of the conformance suite. Every test runs over every backend, with several world sizes. A test's name
+// ends with the world, such as "threads_5", so --gtest_filter=*/shm_* runs one backend.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -35,30 +35,31 @@ inline std::string world_name(const ::testing::TestParamInfo<World>& info) { ret
   INSTANTIATE_TEST_SUITE_P(All, NAME, ::testing::ValuesIn(::gradwire::testing::worlds({__VA_ARGS__})), \
                            ::gradwire::testing::world_name)
 
-// Where the buffers of a call lie.
+// The kinds of memory for the buffers of a call.
 enum class Placement {
   in_place,      // all ranks in memory from allocate()
-  own,           // all ranks in memory of their own
-  mixed,         // odd ranks in memory of their own
-  mixed_rank_0,  // rank 0 only in memory of its own
+  own,           // all ranks in private memory
+  mixed,         // odd ranks in private memory
+  mixed_rank_0,  // rank 0 in private memory
 };
 inline constexpr Placement kPlacements[] = {Placement::in_place, Placement::own, Placement::mixed,
                                             Placement::mixed_rank_0};
 
-// Memory that calls use one after the other, with bytes before and behind every buffer that must not change.
+// Memory for the buffers of successive calls. The bytes before and after every buffer, its fences, must not change.
 class Arena {
  public:
   // Collective (it calls allocate). Holds buffers of `capacity` bytes in all, fences not counted.
   Arena(RankContext& context, std::size_t capacity);
 
-  // Forgets the buffers so far; the next ones lie as told, `misaligned` bytes past a multiple of 64.
+  // Discards the buffers so far. The next buffers lie in the given kind of memory, `misaligned` bytes after a multiple
+  // of 64.
   void start(Placement placement, std::size_t misaligned = 0);
-  // A buffer with `content`, or of `bytes` bytes that hold a pattern.
+  // Returns a buffer that holds `content`, or a buffer of `bytes` bytes that hold a pattern.
   std::byte* add(const Bytes& content);
   std::byte* add(std::size_t bytes);
   // Expects that no fence changed.
   void expect_fences() const;
-  // Whether start() gave memory of allocate().
+  // Whether start() chose memory of allocate().
   bool shared() const { return shared_; }
 
  private:
@@ -75,7 +76,7 @@ class Arena {
   std::vector<std::byte*> fences_;
 };
 
-// Runs `call` and expects the exception E; returns its message ("" when it did not come).
+// Runs `call`, and expects the exception E. Returns the exception's message, or "" when E was not thrown.
 template <class E, class F>
 std::string expect_throw(F call) {
   try {

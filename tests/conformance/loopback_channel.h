@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// The generic collectives over mailboxes in one process: what the conformance suite runs to test GenericChannel by
+// The generic collectives over mailboxes in one process. With them the conformance suite tests GenericChannel by
 // itself.
 #pragma once
 
@@ -20,8 +20,8 @@ namespace gradwire::testing {
 
 class LoopbackRequest;
 
-// The mailboxes of all ranks and channels of one world, shared by its ranks. Sends are buffered whole, so they complete
-// at once. Thread-safe.
+// The mailboxes of all ranks and channels of one world, which its ranks share. A send copies the whole message, so it
+// completes at once. Thread-safe.
 class LoopbackHub {
  public:
   // A channel is named by its path of duplications, the same on all ranks: "0", "0.1", "0.1.1", ...
@@ -49,7 +49,7 @@ class LoopbackHub {
   void await(const Address& at, LoopbackRequest& request) GRADWIRE_EXCLUDES(mutex_);
   void end(const Address& who, const std::string& reason) GRADWIRE_EXCLUDES(mutex_);
   void leave(int rank) GRADWIRE_EXCLUDES(mutex_);
-  // Why nothing more comes from `source`, if so.
+  // The reason why `source` sends no more messages, if there is one.
   std::optional<std::string> ended(const std::string& channel, int source) GRADWIRE_REQUIRES(mutex_);
   void fail_waiting() GRADWIRE_REQUIRES(mutex_);
 

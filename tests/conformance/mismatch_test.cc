@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Ranks that call different things: all get a MismatchError that says who called what, nobody hangs, nothing is
-// written.
+// Ranks that make different calls: all ranks get a MismatchError that names the ranks and their calls, no rank hangs,
+// and nothing is written.
 #include <functional>
 
 #include "gradwire/base/error.h"

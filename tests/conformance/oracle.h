@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// What collectives must give, computed element by element in the plainest way, without the library's kernels.
+// The expected results of collectives, computed element by element without the library's kernels.
 #pragma once
 
 #include <cstddef>
@@ -33,21 +33,21 @@ class Random {
   std::uint64_t state_;
 };
 
-// The input of `rank`: `count` elements that are a function of the arguments. Integers take any value, floating numbers
-// have full mantissas (so the order of additions shows) and exponents that no op overflows in 8 ranks; booleans include
-// bytes beside 0 and 1.
+// Returns the input of `rank`: `count` elements that depend only on the arguments. Integers take any value. Floating
+// point numbers have full mantissas, so that the order of additions matters, and exponents with which no operation
+// overflows on 8 ranks. Booleans include bytes other than 0 and 1.
 Bytes make_input(DType dtype, std::size_t count, int rank, std::uint64_t seed);
 std::vector<Bytes> make_inputs(DType dtype, std::size_t count, int ranks, std::uint64_t seed);
 
-// inputs[0] op inputs[1] op ... in that order, rounded as ReduceOp says.
+// Returns inputs[0] op inputs[1] op ..., in this order, rounded as ReduceOp specifies.
 Bytes combine(DType dtype, ReduceOp op, const std::vector<Bytes>& inputs);
 
-// "" if the two hold the same bits, otherwise where and how they differ first.
+// Returns "" if both hold the same bits, otherwise the place and the values of the first difference.
 std::string difference(const std::byte* actual, const Bytes& expected, DType dtype);
 
-// Element i as a double (f16, bf16, f32, f64).
+// Returns element i as a double (f16, bf16, f32, f64).
 double floating_at(const std::byte* data, DType dtype, std::size_t i);
-// The nearest value of `dtype`, ties to even; for NaN a quiet NaN.
+// Returns the nearest value of `dtype`, ties to even; for NaN a quiet NaN.
 void set_floating(std::byte* data, DType dtype, std::size_t i, double value);
 
 }  // namespace gradwire::testing

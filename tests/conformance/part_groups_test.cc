@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Groups of a part of a job's ranks, in another order, beside each other: for backends whose ranks know more processes
-// than their group has.
+// Groups of some of a job's ranks, in another order, several groups at once. For backends whose ranks know more
+// processes than their group has.
 #include "gradwire/backend/registry.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"

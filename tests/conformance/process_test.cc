@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// What a backend leaves to its process and to the machine: descriptors, mappings, files, forked children, memory that
-// is refused.
+// The effects of a backend on its process and on the machine: descriptors, mappings, files, forked children, and memory
+// that the machine refuses.
 #include <fcntl.h>
 #include <sys/mount.h>
 #include <sys/wait.h>

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Collectives chosen at random, the same on all ranks, each checked against the oracle.
+// Random collectives, the same on all ranks, each checked against the oracle.
 #pragma once
 
 #include "tests/conformance/conformance.h"
@@ -9,21 +9,21 @@ namespace gradwire::testing {
 
 class RandomCalls {
  public:
-  // The kinds of calls: a name a kind, for those who count them.
+  // The names of the kinds of calls, for tests that count the kinds.
   static constexpr const char* kKinds[] = {"barrier",    "broadcast",          "all_reduce",     "reduce",
                                            "all_gather", "gather and scatter", "reduce_scatter", "all_to_all"};
 
-  // Of counts up to `largest` elements.
+  // Calls have up to `largest` elements.
   RandomCalls(RankContext& context, Channel& channel, std::size_t largest)
       : context_(context), channel_(channel), largest_(largest) {}
 
-  // Draws a call from `random`, which must be in the same state on all ranks, makes it and expects what the oracle
-  // says.
+  // Draws a call from `random`, which must be in the same state on all ranks, makes the call, and expects the oracle's
+  // result.
   void call(Random& random) {
     draw(random);
     make();
   }
-  // The two halves, for those who want to know which kind comes: its index into kKinds.
+  // The two parts of call(), for tests that need the kind of the call: an index into kKinds.
   std::size_t draw(Random& random);
   void make();
 

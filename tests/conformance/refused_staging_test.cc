@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Proves: where one rank has no memory to stage messages in, a collective is a ResourceError on all ranks, nothing has
-// moved, and the channel goes on. The refusal is this program's own operator new.
+// Proves: when one rank has no memory for staging messages, a collective throws ResourceError on all ranks, no data has
+// moved, and the channel stays usable. This program's own operator new refuses the memory.
 #include <cstdlib>
 #include <new>
 

@@ -1,7 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Many calls one after the other and beside each other: random sequences, several channels at once, duplicates, many
-// ranks.
+// Many successive and concurrent calls: random sequences, several channels at once, duplicates, many ranks.
 #include <cstdlib>
 #include <iostream>
 #include <thread>

@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// The rendezvous of backend shm under limits, deaths and impostors. Proves: as many ranks as may be come up for an
-// ordinary user with few descriptors, or all learn what the need is; whoever dies is named by every other rank, early
-// or late; a rank tells nothing to, and maps nothing from, a process that is not rank 0 of its user.
+// The rendezvous of backend shm under limits, deaths and impostors. Proves: the largest world starts for an ordinary
+// user with few descriptors, or all ranks learn how many descriptors are needed; every other rank names a rank that
+// dies, also when it arrives later; a rank sends nothing to, and maps nothing from, a process that is not rank 0 of its
+// user.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Large counts around every power of two: slow because the oracle is.
+// Large counts around every power of two. Slow, because the oracle is slow.
 #include "gradwire/base/strings.h"
 #include "tests/conformance/conformance.h"
 

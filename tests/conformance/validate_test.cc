@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// The checks of arguments that all backends share, case by case: what is refused, in which words, and what is let
-// through.
+// The checks of arguments that all backends share, case by case: which arguments are refused, with which message, and
+// which arguments are accepted.
 #include "gradwire/backend/validate_internal.h"
 
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Runs a function on every rank of a world, over any backend, and brings the failures of all ranks back to the test.
+// Runs a function on every rank of a world, over any backend, and reports the failures of all ranks in the test.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +16,8 @@
 
 namespace gradwire::testing {
 
-// The thread sanitizer makes a call many times as slow, and looks for races, which depend on the path of a call and not
-// on which of several counts took that path. So there, and only there, tests go through fewer counts.
+// The thread sanitizer slows a call down many times. It searches for races, which depend on the path of a call, not on
+// which of several counts takes this path. So under the thread sanitizer only, tests use fewer counts.
 #if defined(__SANITIZE_THREAD__)
 inline constexpr bool kThreadSanitizer = true;
 #elif defined(__has_feature)
@@ -26,7 +26,7 @@ inline constexpr bool kThreadSanitizer = __has_feature(thread_sanitizer);
 inline constexpr bool kThreadSanitizer = false;
 #endif
 
-// `all`; under the thread sanitizer `few`, which must take every path that `all` takes.
+// Returns `all`, or under the thread sanitizer `few`, which must take every path that `all` takes.
 inline std::vector<std::size_t> counts_of(std::vector<std::size_t> all, std::vector<std::size_t> few) {
   return kThreadSanitizer ? std::move(few) : std::move(all);
 }
@@ -35,7 +35,7 @@ enum class Kind {
   loopback,  // generic collectives over mailboxes, ranks as threads
   threads,   // the backend of that name, ranks as threads
   shm,       // the backend of that name, ranks as forked processes
-  mpi,       // the backend of that name; mpirun has started this program once a rank, and each runs every test
+  mpi,       // the backend of that name; mpirun has started this program once a rank, and each process runs every test
 };
 
 struct World {
@@ -45,18 +45,18 @@ struct World {
 std::string name_of(const World& world);  // "shm_3"
 std::ostream& operator<<(std::ostream& out, const World& world);
 
-// Whether ranks are processes, one each.
+// Whether each rank is a process.
 inline bool has_processes(Kind kind) { return kind == Kind::shm || kind == Kind::mpi; }
-// Whether a world can run here: one of MPI needs a program that mpirun started with as many ranks.
+// Whether a world can run here. A world of MPI needs a program that mpirun started with the same number of ranks.
 bool can_run(const World& world);
 
 // All kinds with each of `sizes`.
 std::vector<World> worlds(const std::vector<int>& sizes);
 
-// Calls in tests end by this, so that a hang is a failure with a name. Generous: machines are slow under sanitizers.
+// The deadline of calls in tests, so that a hang becomes a failure with a name. Long, because sanitizers are slow.
 inline constexpr Milliseconds kGuard = std::chrono::seconds(60);
 
-// What one rank of a running world has.
+// The resources of one rank of a running world.
 class RankContext {
  public:
   RankContext(const World& world, int rank, std::shared_ptr<Store> store)
@@ -67,14 +67,14 @@ class RankContext {
   int size() const { return world_.size; }
   Backend& backend() const { return *backend_; }
   Channel& channel() const { return backend_->channel(); }
-  // Beside the backend's own keys.
+  // A store with keys of its own, apart from the backend's.
   Store& store() const { return *store_; }
-  // Returns when all ranks have called it with this name; needs no channel, so it works between failures.
+  // Waits until all ranks have called it with this name. Uses no channel, so it works after a failure too.
   void meet(const std::string& name) const;
   // Destroys the backend: this rank leaves.
   void leave() { backend_.reset(); }
-  // Replaces the backend (by another over a prefix of the store, named by `generation`). Loopback worlds start afresh
-  // with each generation.
+  // Replaces the backend by a new one, over a prefix of the store that `generation` names. Loopback worlds get new
+  // mailboxes with each generation.
   void join(int generation = 0, Milliseconds timeout = kGuard);
 
   std::function<std::unique_ptr<Backend>(int generation, Milliseconds timeout)> make_backend;
@@ -86,17 +86,17 @@ class RankContext {
   std::unique_ptr<Backend> backend_;
 };
 
-// Runs `body` on every rank of `world` with a backend made. An exception that leaves it, and every failed expectation,
-// fails the test, with the rank's number. Ranks that are processes start as forked children of this one.
+// Runs `body` on every rank of `world`, after making the rank's backend. An exception of `body` and every failed
+// expectation fail the test, with the rank's number. Ranks that are processes are forked children of this process.
 void run_world(const World& world, const std::function<void(RankContext&)>& body);
-// The same, but the body calls join() itself.
+// The same, but `body` calls join() itself.
 void run_world_unjoined(const World& world, const std::function<void(RankContext&)>& body);
 
-// The context of a rank that is a process of its own, not joined; `store_path` is the file they meet through. For tests
+// Returns the context, not joined, of a rank that is a process. `store_path` is the file of the ranks' store. For tests
 // that start their ranks themselves. Call it in the rank's process.
 std::unique_ptr<RankContext> process_rank(const World& world, int rank, const std::string& store_path);
 
-// Options that end by kGuard.
+// Options with the deadline kGuard.
 CallOptions guarded();
 CallOptions with_timeout(Milliseconds timeout);
 CallOptions with_tag(CallTag tag);

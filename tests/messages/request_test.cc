@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Proves what becomes of requests that are given up, whose peer dies, or whose process forks, over real backends.
+// Tests, over real backends, the outcome of requests that are cancelled, whose peer dies, or whose process forks.
 #include <poll.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>

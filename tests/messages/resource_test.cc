@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Proves what messages do where the machine refuses threads or memory, and how much may lie unreceived.
+// Tests messages when the machine refuses threads or memory, and the limits of unreceived data.
 #include <malloc.h>
 #include <sys/resource.h>
 #include <unistd.h>

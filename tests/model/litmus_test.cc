@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Proves: the explorer finds what it is made to find. Classic programs of two or three threads, right and wrong: each
-// wrong one has an outcome that C++ allows and x86 mostly hides, and each right one has none.
+// Proves: the explorer finds errors. Classic programs of two or three threads: each wrong program has an outcome that
+// C++ allows and x86 mostly hides, and each correct program has no such outcome.
 #include <gtest/gtest.h>
 
 #include <functional>

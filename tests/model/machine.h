@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// The machine that code under test runs on: atomics, plain memory, futexes and mutexes of the model. Every access tells
-// its place in the source, so that a mutant can weaken just that one.
+// The machine on which code under test runs: atomics, plain memory, futexes and mutexes of the model. Every access
+// passes its line in the source, so that a mutant can weaken this access alone.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@
 
 namespace gradwire::model {
 
-// One run of a program. There is one at a time.
+// One run of a program. Only one run exists at a time.
 class Run {
  public:
   Run(Explorer& explorer, ScheduleOptions options, Mutation& mutation)
@@ -35,7 +35,7 @@ class Run {
   Memory memory;
   Scheduler scheduler;
   Mutation& mutation;
-  int owner = -1;  // the rank whose slot, or the thread whose private memory, is being made
+  int owner = -1;  // during construction of a slot or of private memory: its rank or thread
   bool is_private = false;
 
   void trace(const char* what, Site site, int place, std::uint64_t value) {
@@ -71,7 +71,7 @@ class Atomic {
       return bits(value);
     });
   }
-  // Read-modify-writes return nothing: the code under test uses none of what they would return.
+  // Read-modify-writes return nothing, because the code under test does not use their results.
   void exchange(T value, std::memory_order order, Site site = {__builtin_FILE(), __builtin_LINE()}) {
     replace("replaces", site, order, [&](T /*before*/) { return value; });
   }
@@ -79,7 +79,7 @@ class Atomic {
     replace("adds to", site, order, [&](T before) { return static_cast<T>(before + value); });
   }
   void fetch_sub(T value, std::memory_order order, Site site = {__builtin_FILE(), __builtin_LINE()}) {
-    // Done at once, whoever loads may still return what was there before; and additions may change places.
+    // Executed at once: a later load may still return the old value, and additions commute.
     if (order == std::memory_order_relaxed) Run::now().scheduler.stay();
     replace("takes from", site, order, [&](T before) { return static_cast<T>(before - value); });
   }
@@ -113,7 +113,7 @@ class Atomic {
   const bool is_private_;
 };
 
-// Memory that is not atomic: the race detector looks at each access.
+// Memory that is not atomic: the race detector checks each access.
 template <class T>
 class Plain {
  public:

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// A mutant of code under test: one access with a weaker order, or one wake-up that is left out. An access is known by
-// its line, so the code has one a line.
+// A mutant of code under test: one access with a weaker memory order, or one omitted wake-up. The line identifies the
+// access, so the code has at most one access a line.
 #pragma once
 
 #include <atomic>
@@ -21,14 +21,14 @@ struct Site {
 enum class Access { load, store, both, wake };
 
 struct Mutant {
-  int line = 0;  // 0: none
+  int line = 0;  // 0: no mutant
   Access access = Access::load;
-  std::memory_order order = std::memory_order_relaxed;  // in place of the one there
+  std::memory_order order = std::memory_order_relaxed;  // instead of the access's own
 };
 
 class Mutation {
  public:
-  // Of the header whose path ends in `file`; empty: of nothing.
+  // Records accesses in the header whose path ends in `file`; empty: records nothing.
   explicit Mutation(std::string_view file, Mutant mutant = {}) : file_(file), mutant_(mutant) {}
 
   std::memory_order order(Site site, Access access, std::memory_order order) {
@@ -42,7 +42,7 @@ class Mutation {
     return site.line == mutant_.line;
   }
 
-  // The accesses that were run, by line.
+  // The accesses that were executed, by line.
   struct Seen {
     Access access;
     std::memory_order order;
@@ -67,11 +67,12 @@ class Mutation {
 
 std::string name_of(std::memory_order order);
 
-// The lines of a source that hold an access with an order, or a wake-up: those that must have been seen.
+// Returns the lines of a source with a memory order or a wake-up. A scenario must execute each of these lines.
 std::vector<int> lines_with_accesses(const std::string& path);
 std::string line_of(const std::string& path, int line);  // without the spaces around it
 
-// Every mutant of the accesses seen: each with the next weaker order or orders, and with none; each wake-up left out.
+// Returns every mutant of the executed accesses: each access with the next weaker order or orders and with relaxed
+// order, and each wake-up omitted.
 std::vector<Mutant> mutants_of(const std::map<int, Mutation::Seen>& seen);
 
 }  // namespace gradwire::model

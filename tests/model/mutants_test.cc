@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Proves: the model checker would notice if the step protocol were weaker. Each access of the protocol in turn gets a
-// weaker order, each wake-up is left out, and some scenario must fail. The table that it prints says which.
+// Proves: the model checker detects a weaker step protocol. Each access of the protocol gets a weaker memory order, and
+// each wake-up is omitted, one at a time; some scenario must fail. The test prints a table with these scenarios.
 #include <gtest/gtest.h>
 
 #include <iomanip>

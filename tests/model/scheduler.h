@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Cooperative threads that run one at a time and hand over at points where others could notice them. Who goes on is a
-// choice of the explorer's; so is whether a thread stops for ever there.
+// Cooperative threads. One thread runs at a time, and switches happen before each action that other threads can notice.
+// The explorer chooses which thread continues, and whether a thread dies at this point.
 //
-// The clock wakes only those that may wait for it: who waits for a dead rank, and once who has a deadline; at any time,
-// as far as the others can tell. When nobody can go on and no clock runs for those that sleep, they sleep for ever.
+// The clock wakes only a thread that waits for a dead rank, and once a thread with a deadline; this may happen at any
+// time. When no thread can continue and the clock wakes no sleeping thread, the sleeping threads sleep for ever.
 #pragma once
 
 #include <ucontext.h>
@@ -23,36 +23,37 @@ namespace gradwire::model {
 
 struct ScheduleOptions {
   int crashes = 0;       // how many ranks may die
-  int spurious = 0;      // how many sleeps may end for no reason
-  int preemptions = -1;  // how often a thread that could go on gives way; -1: without bound
+  int spurious = 0;      // how many sleeps may end without a wake-up
+  int preemptions = -1;  // how many switches away from a thread that could continue; -1: no bound
 };
 
 class Scheduler {
  public:
   Scheduler(Explorer& explorer, Memory& memory, ScheduleOptions options);
 
-  // Before run(). A rank has one thread or several; a deadline passes when its thread has slept until then.
+  // Adds a thread; call before run(). A rank has one or more threads. A deadline passes when its thread has slept until
+  // then.
   int add_thread(int rank, std::function<void()> body, bool has_deadline = false);
-  // Returns when all threads are at their end, or the run is cut short. False: it was cut short.
+  // Returns when all threads have ended, or when the run was ended early. False: the run was ended early.
   bool run();
 
-  // Of the running thread.
+  // The functions below are for the running thread.
   int current() const noexcept { return current_; }
   int rank() const noexcept { return running().rank; }
-  // Before everything that other threads can notice.
+  // Call before every action that other threads can notice.
   void point();
-  // No point is needed between what the thread did last and what it does next. So after a load that is not sequentially
-  // consistent: could it be delayed to then, it might return the same and nobody would notice.
+  // Skips the switch between the thread's last action and its next one. For a load that is not sequentially consistent:
+  // if the load were delayed to the next action, it could return the same value, and no thread could tell.
   void stay() noexcept { running().stays = true; }
-  // After it: what it returned. Threads are deterministic but for that.
+  // Call after an action, with its result. Threads are deterministic except for these results.
   void observed(std::uint64_t value) noexcept { running().history = mix(running().history, value + 1); }
-  // All that the rest of the running thread depends on is `state` (and memory): what else it observed, it has
-  // forgotten. Saves telling apart states that differ in the way there only.
+  // Declares that the rest of the running thread depends only on `state` and memory, not on earlier results. So states
+  // that differ only in the path to them count as one state.
   void forget_all_but(std::uint64_t state) noexcept { running().history = mix(0x5eed, state); }
-  // Until wake(word). `awaited` is the rank that is to wake it.
+  // Sleeps until wake(word). `awaited` is the rank that must wake this thread.
   void sleep(int word, int awaited);
   void wake(int word) noexcept;
-  void block_while(const bool& held);  // gives way until `held` is false
+  void block_while(const bool& held);  // lets other threads run until `held` is false
   bool has_deadline_passed() const noexcept { return running().has_deadline && running().ticks > 0; }
 
   bool is_dead(int rank) const noexcept;
@@ -85,7 +86,7 @@ class Scheduler {
   static bool can_run(const Thread& t) noexcept {
     return t.state == State::ready || (t.state == State::blocked && !*t.held);
   }
-  int pick();  // who goes on; kNobody: the run is over
+  int pick();  // the thread that continues; kNobody: the run is over
   void list_options();
   void take(const Option& option);
   void switch_to(int next);

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// The step protocol of gradwire/backend/shared/steps_internal.h, the very code, on the model's machine.
+// The code of the step protocol (gradwire/backend/shared/steps_internal.h) on the model's machine.
 #pragma once
 
 #include "gradwire/backend/shared/steps_internal.h"
@@ -19,13 +19,14 @@ class StepsMachine {
   using Card = int;
   using Reason = int;
 
-  // Where its rank is in its program; all that decides what the protocol does next, with the memory and the arguments.
+  // The position of the rank in its program. With the memory and the arguments, it determines the protocol's next
+  // action.
   void reach(std::uint64_t position) {
     position_ = position;
     Run::now().scheduler.forget_all_but(position);
   }
 
-  // Ends early only where the clock is needed: see Scheduler. The protocol keeps nothing in mind over a wait.
+  // Ends early only where the clock is needed: see Scheduler. The protocol keeps no state across a wait.
   template <class T>
   void wait(const Atomic<T>& word, T seen) const {
     futex_wait(word, seen);
@@ -36,7 +37,7 @@ class StepsMachine {
     futex_wake(word, site);
   }
 
-  // One look more: enough to come to every decision that several would.
+  // One more check of the peers: several checks would lead to the same decisions.
   class Patience {
    public:
     explicit Patience(const StepsMachine& /*machine*/) noexcept {}

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Proves: the step protocol keeps its promises in every order of what its ranks do, under the memory model of C++, with
-// a death at every point.
+// Proves: the step protocol keeps its promises in every order of the ranks' operations, under the memory model of C++,
+// with a death at every point.
 #include <gtest/gtest.h>
 
 #include <iostream>

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// What ranks do with the step protocol in the model, and what must hold whatever the order: the calls of SharedChannel
-// reduced to who meets when and who touches which memory.
+// The ranks' calls of the step protocol in the model, and the conditions that must hold in every order. The calls are
+// those of SharedChannel, reduced to the steps and to the accesses to memory.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ enum class CallKind {
   barrier,  // entry alone
   direct,   // entry, every rank writes into every rank's buffer, exit
   staged,   // entry and a further step, two windows through the staging areas
-  vote,     // entry, every rank says something, a step, all read it, a step
+  vote,     // entry, every rank writes a value, a step, all ranks read the values, a step
 };
 
 struct Scenario {
@@ -26,22 +26,23 @@ struct Scenario {
   int ranks = 2;
   std::vector<CallKind> calls;
   ScheduleOptions options = {};
-  // What goes wrong, if anything, and on which rank.
-  int aborts = -1;     // a second thread of that rank ends its part
-  int deadline = -1;   // its deadline passes while it waits
-  int disagrees = -1;  // it calls something else
-  int leaves = -1;     // it makes one call less
+  // The fault, and the rank with the fault; -1: no such fault.
+  int aborts = -1;     // a second thread of this rank calls abort()
+  int deadline = -1;   // the deadline of this rank passes while it waits
+  int disagrees = -1;  // this rank makes a different call
+  int leaves = -1;     // this rank makes one call less
 };
 
-// Runs it in every way, or `max_executions` times. Violations:
-//   nobody sleeps for ever;
-//   no memory is read before it is written, written while another reads, or touched after its owner has it back;
-//   a rank fails only for what went wrong, and names that;
-//   when one rank ended a call well, another fails it only by its own or another's deadline or abort;
-//   the first reason stays.
+// Runs the scenario in every order, or `max_executions` times. Reports a violation unless these conditions hold:
+//   no rank sleeps for ever;
+//   no memory is read before it is written, written while another rank reads it, or touched after its owner left the
+//   call;
+//   a rank fails only because of the fault, and its error names the fault;
+//   when one rank ended a call without an error, another rank fails in this call only because of a deadline or an
+//   abort; the first reason stays.
 Report explore(const Scenario& scenario, Mutation& mutation, std::uint64_t max_executions);
 
-// Those that every change must pass, small enough to be complete, and those that need minutes.
+// The scenarios that run for every change, which are small enough to be complete, and the scenarios that take minutes.
 std::vector<Scenario> fast_scenarios();
 std::vector<Scenario> slow_scenarios();
 

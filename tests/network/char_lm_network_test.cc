@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Training on hosts with networks of their own: losses, bytes on the link, restarts, launchers.
+// Tests training on hosts with separate networks: losses, bytes on the link, restarts, launchers.
 #include <sys/stat.h>
 
 #include <cstdio>

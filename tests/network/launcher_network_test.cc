@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// gradwire-run on hosts with networks of their own: cables that are pulled, hosts that come back, strangers.
+// Tests gradwire-run on hosts with separate networks: pulled cables, hosts that return, foreign clients.
 #include <signal.h>
 #include <sys/stat.h>
 

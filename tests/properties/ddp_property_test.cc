@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Whatever the model, the buckets, the hook and the number of ranks: gradients are those of one module that sees the
-// batches of all ranks. A failure prints the seed and what was drawn from it;
+// For every model, bucket plan, hook and number of ranks, the gradients are those of one module that gets the batches
+// of all ranks. A failure prints the seed and the random choices;
 //   GRADWIRE_PROPERTY_SEED=<seed> build/bin/tests/ddp_property_test
-// replays that one, and GRADWIRE_PROPERTY_CASES=<n> tries the seeds 1 to n. The test Full tries many.
+// runs that seed again, and GRADWIRE_PROPERTY_CASES=<n> runs the seeds 1 to n. The test Full runs many seeds.
 #include <cstdlib>
 
 #include "tests/properties/random_training_test_support.h"

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Random models and ways of training them, each of one number.
+// Random models, and random training programs for them. One number determines a model and its program.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -20,15 +20,15 @@ struct LayerPlan {
   LayerKind kind = LayerKind::linear;
   std::int64_t in = 1, out = 1;
   at::ScalarType dtype = at::kDouble;
-  int shares = -1;      // the earlier layer whose parameters this one uses
-  bool branch = false;  // beside the chain: may be unused
+  int shares = -1;      // the earlier layer whose parameters this layer uses; -1: its own
+  bool branch = false;  // not part of the chain, so it may be unused
 };
 
 enum class Graphs { every_parameter, searched, fixed };
 
-// What one step of training does before its synchronized pass.
+// The actions of one training step before its synchronized pass.
 struct StepPlan {
-  int zero = 0;   // gradients before it: 0 undefined, 1 zeros, 2 those of the step before
+  int zero = 0;   // gradients at the start: 0 undefined, 1 zeros, 2 those of the previous step
   int local = 0;  // passes without synchronization
 };
 
@@ -43,14 +43,14 @@ struct TrainingPlan {
   std::vector<LayerPlan> layers;
   std::vector<StepPlan> steps;
   std::size_t hook = 0;          // of exact_hooks()
-  std::size_t later_hook = 0;    // takes its place ...
+  std::size_t later_hook = 0;    // replaces `hook` ...
   std::size_t replaced_at = 99;  // ... before this step
   double tolerance = 1e-6;
 
   // Whether `rank` uses `layer` in pass `pass` of step `step`.
   bool uses(int rank, std::size_t step, int pass, std::size_t layer) const;
   at::Tensor input(int rank, std::size_t step, int pass) const;
-  // For a message: all that was drawn.
+  // Returns a text with all random choices, for messages.
   std::string describe() const;
 };
 
@@ -77,13 +77,13 @@ TORCH_MODULE(RandomNet);
 // The layers that `rank` uses in one pass.
 std::vector<bool> used_layers(const TrainingPlan& plan, int rank, std::size_t step, int pass);
 
-// Parameters move along their gradients, which stay.
+// Changes the parameters along their gradients, and keeps the gradients.
 void descend(torch::nn::Module& module);
 
-// The gradients after each step of one module that sees the batches of all ranks.
+// Returns the gradients, after each step, of one module that gets the batches of all ranks.
 std::vector<std::vector<at::Tensor>> oracle_gradients(const TrainingPlan& plan);
 
-// What is wrong with the gradients that DDP gives `rank`; empty for nothing.
+// Returns a text about wrong gradients that DDP gives `rank`; empty when all gradients are right.
 std::string training_error(const TrainingPlan& plan, int rank, const std::shared_ptr<ProcessGroup>& group,
                            const std::vector<std::vector<at::Tensor>>& expected);
 

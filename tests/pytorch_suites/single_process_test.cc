@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// What PyTorch's test_c10d_spawn_gloo asks: DDP in a single process over a FileStore, and the differentiable
+// The requirements of PyTorch's test_c10d_spawn_gloo: DDP in a single process over a FileStore, and the differentiable
 // collectives on two ranks.
 #include <torch/nn/modules/rnn.h>
 #include <torch/optim/adam.h>

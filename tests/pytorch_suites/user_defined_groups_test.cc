@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// What PyTorch's test_c10d_pypg asks: groups and works that a user derives, with DDP over them. And what a user's class
-// may do wrong.
+// The requirements of PyTorch's test_c10d_pypg: groups and works of a user's own classes, with DDP over them. And
+// mistakes of a user's class.
 #include <condition_variable>
 #include <mutex>
 
@@ -315,8 +315,7 @@ TEST(UserDefinedGroup, WhoseWorksFailIsTheReasonOfDdpsError) {
   }
 }
 
-// A Work that never ends: a wait with a timeout is over when the time is, as often as it is tried, and the Work may
-// go.
+// A Work that never ends: every wait with a timeout ends at the timeout, and the Work may be destroyed afterwards.
 TEST(UserDefinedWork, ThatNeverEndsIsWaitedForUntilTheTimeout) {
   const Future never = c10::make_intrusive<c10::ivalue::Future>(c10::NoneType::get());
   BlockWork::Taken taken;

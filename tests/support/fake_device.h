@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// A device with streams, for machines without one: libtorch's PrivateUse1, whose memory is the host's and whose kernels
-// are the CPU's, run at once. What it watches is the order that streams and events promise: each kernel is an access of
-// its current stream to memory, and two accesses to the same bytes, one of them a write, are a race unless events order
-// them; so is memory that goes back to the allocator while a stream may still use it. A program without races here may
-// run its streams in any order that events allow. A copy to the host does not count as waiting for it, so what only
-// works because the host waited is a race too.
+// A fake device with streams, for machines without a GPU. The device is libtorch's PrivateUse1. Its memory is host
+// memory, and its kernels run on the CPU at once. The device checks the order that streams and events promise: each
+// kernel is an access of its current stream to memory. Two accesses to the same bytes, of which one is a write, are a
+// race unless events order them. Memory that returns to the allocator while a stream may still use it is a race too. A
+// program without races here may run its streams in any order that events allow. A copy to the host does not count as a
+// wait of the host, so code that works only because the host waited has a race too.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -31,15 +31,15 @@ c10::Device fake_device(int index);
 c10::Stream current_fake_stream(const c10::Device& device);
 c10::Stream new_fake_stream(const c10::Device& device);
 
-// What went wrong so far, one line each; and forgets it.
+// Returns the races so far, one line each, and clears the list.
 std::vector<std::string> take_fake_races();
 
-// An access of `stream` to the memory of `tensor`, as by a kernel.
+// Records an access of `stream` to the memory of `tensor`, as a kernel does.
 void access_on(const c10::Stream& stream, const at::Tensor& tensor, bool writes);
 
-// An engine as NCCL is one, for ranks that are threads: all_reduce (SUM), broadcast, all_gather_base. An asynchronous
-// call runs on a stream of the engine's own, between events; any other on the caller's, and returns no Work. All ranks'
-// engines of a group share a `meeting`.
+// An engine that behaves like NCCL, for ranks that are threads: all_reduce (SUM), broadcast, all_gather_base. An
+// asynchronous call runs on the engine's own stream, between events. A synchronous call runs on the caller's stream,
+// and returns no Work. The engines of all ranks of a group share a `meeting`.
 c10::intrusive_ptr<c10d::Backend> make_fake_engine(std::shared_ptr<Meeting> meeting, int rank, int size);
 
 }  // namespace gradwire::testing

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// For tests above the line: a group as a user would write one, ranks as threads, with broadcast, all_gather and a
-// summing all_reduce, and nothing else.
+// A group as a user would write one, for tests above the line. Ranks are threads. The group supports broadcast,
+// all_gather and a summing all_reduce only.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,12 +23,12 @@
 
 namespace gradwire::testing {
 
-// Where the ranks of one group meet: every collective is one meeting.
+// The memory in which the ranks of one group meet. Every collective is one meeting.
 class Meeting {
  public:
   explicit Meeting(int size) : slots_(static_cast<std::size_t>(size)) {}
 
-  // Leaves `mine` and returns what all ranks left, in rank order.
+  // Passes `mine` to the other ranks, and returns the values of all ranks, in rank order.
   std::vector<at::Tensor> meet(int rank, const at::Tensor& mine) {
     std::unique_lock lock(mutex_);
     require_alive();
@@ -67,14 +67,14 @@ class Meeting {
   std::string reason_;
 };
 
-// How often a group was used; several threads may wait for one Work.
+// Counts the uses of a group. The counters are atomic, because several threads may wait for one Work.
 struct Calls {
   std::atomic<int> collectives{0};
   std::atomic<int> waits{0};
   std::atomic<int> futures{0};
 };
 
-// A Work of a user's: all is done when it is made; it counts who asks.
+// A Work as a user would write one. It has completed at construction, and counts waits and futures.
 class CountingWork final : public Work {
  public:
   CountingWork(std::vector<at::Tensor> outputs, Calls& calls) : outputs_(std::move(outputs)), calls_(calls) {}
@@ -132,7 +132,8 @@ class LocalGroup final : public ProcessGroup {
   std::shared_ptr<Meeting> meeting_;
 };
 
-// Runs `body` as `size` ranks over a LocalGroup; the first rank's exception (by number) comes out after all have ended.
+// Runs `body` on `size` ranks over a LocalGroup. When all ranks have ended, throws the exception of the lowest rank
+// that threw one.
 inline void run_local_ranks(int size, const std::function<void(int rank, std::shared_ptr<LocalGroup> group)>& body) {
   auto meeting = std::make_shared<Meeting>(size);
   std::vector<std::exception_ptr> errors(static_cast<std::size_t>(size));

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Groups for tests above the line, by a name: a backend's, or "round_trip", which is the backend "threads" as a c10d
-// backend, and that as a group again, so that every call goes through both adapters.
+// Groups by name, for tests above the line. A name is a backend's, or "round_trip": a group of the backend "threads"
+// that was converted to a c10d backend and back to a group, so that every call goes through both adapters.
 #pragma once
 
 #include <memory>
@@ -16,7 +16,7 @@
 
 namespace gradwire::test_support {
 
-// The backends whose ranks are processes. Gloo is among them where its headers were there.
+// The backends whose ranks are processes. Gloo is among them if its headers were installed at build time.
 inline std::vector<std::string> process_backends() {
   if (internal::gloo_is_built()) return {"shm", "gloo"};
   return {"shm"};
@@ -29,7 +29,7 @@ inline std::vector<std::string> named_groups() {
   return names;
 }
 
-// The backend whose ranks a test of `name` runs.
+// The backend that run_ranks() needs for a test of `name`.
 inline std::string engine_of(const std::string& name) { return name == "round_trip" ? "threads" : name; }
 
 inline std::shared_ptr<ProcessGroup> make_named_group(const std::string& name, const std::shared_ptr<Store>& store,

@@ -7,10 +7,10 @@
 //     ...EXPECT_EQ(...)...
 //   });
 //
-// "threads": one std::thread a rank over one HashStore. Any other backend: one forked process a rank over one FileStore
-// in a folder of its own, so the test must not have used autograd, or more than one thread of libtorch's, before. What
-// a rank expects in vain or throws is a failure of the test that names the rank. A rank that hangs past the guard ends
-// the test: processes are killed, threads take the program with them.
+// "threads": each rank is a std::thread, over one HashStore. Any other backend: each rank is a forked process, over one
+// FileStore in a separate folder. So before such a test, the process must not have used autograd, or more than one
+// thread of libtorch. A failed expectation or an exception of a rank is a failure of the test that names the rank. A
+// rank that hangs past the guard ends the test: processes are killed; with threads the program ends.
 #pragma once
 
 #include <fcntl.h>
@@ -44,16 +44,16 @@ namespace gradwire::test_support {
 
 using RankBody = std::function<void(int rank, const std::shared_ptr<Store>& store)>;
 
-// Generous: a loaded machine with two cores runs eight ranks of a sanitized build.
+// Long, because a loaded machine with two cores may run eight ranks of a sanitized build.
 inline constexpr std::chrono::seconds kRankGuard{240};
 
 // How one rank ended.
 struct RankEnd {
   bool failed = false;
-  std::string message;  // what it threw, "failed expectations", "killed by signal 9", "hung"
+  std::string message;  // the exception's text, "failed expectations", "killed by signal 9", "hung"
 };
 
-// A folder of its own, removed with all in it at the end.
+// A new folder, removed with all its contents by the destructor.
 class TemporaryFolder {
  public:
   TemporaryFolder() {
@@ -128,7 +128,7 @@ inline std::vector<RankEnd> run_threads(int world, const RankBody& body, std::ch
 
 struct ChildRank {
   pid_t pid = -1;
-  UniqueFd message;  // what the child has to say, and by its end that it is gone
+  UniqueFd message;  // a pipe with the child's message; its end shows that the child has ended
 };
 
 inline ChildRank start_child(int rank, const std::string& file, const RankBody& body) {
@@ -143,7 +143,7 @@ inline ChildRank start_child(int rank, const std::string& file, const RankBody& 
   const int before = failure_count();
   RankEnd end;
   {
-    // The store goes before the process ends: what a program does.
+    // The store is destroyed before the process ends, as in a program.
     std::shared_ptr<Store> store = std::make_shared<FileStore>(file);
     end = run_one(rank, store, body);
   }
@@ -153,7 +153,7 @@ inline ChildRank start_child(int rank, const std::string& file, const RankBody& 
   ::_exit(end.failed ? 1 : 0);
 }
 
-// Reads what the child says until it is gone or the deadline has passed; whether it is gone.
+// Reads the child's message until the child ends or the deadline passes. Returns whether the child has ended.
 inline bool read_all(int fd, Deadline deadline, std::string& text) {
   std::array<char, 4096> buffer{};
   while (true) {
@@ -195,13 +195,13 @@ inline std::vector<RankEnd> run_processes(int world, const RankBody& body, std::
 
 }  // namespace internal
 
-// Runs the ranks and says how each ended, in rank order: for tests in which ranks are to fail.
+// Runs the ranks and returns how each one ended, in rank order. For tests in which ranks must fail.
 inline std::vector<RankEnd> collect_ranks(const std::string& backend, int world, const RankBody& body,
                                           std::chrono::seconds guard = kRankGuard) {
   return backend == "threads" ? internal::run_threads(world, body, guard) : internal::run_processes(world, body, guard);
 }
 
-// Runs the ranks; every failure of one is a failure of the test.
+// Runs the ranks. Every failure of a rank is a failure of the test.
 inline void run_ranks(const std::string& backend, int world, const RankBody& body,
                       std::chrono::seconds guard = kRankGuard) {
   const std::vector<RankEnd> ends = collect_ranks(backend, world, body, guard);
