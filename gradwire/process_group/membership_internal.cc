@@ -11,8 +11,6 @@
 #include "gradwire/backend/backend.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/interrupt.h"
-#include "gradwire/base/log.h"
-#include "gradwire/base/notice.h"
 #include "gradwire/base/process_identity.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/store/prefix_store.h"
@@ -72,8 +70,9 @@ bool anyone_alive(Store& store) {
 
 }  // namespace
 
-Membership::Membership(std::shared_ptr<Store> store, int rank, int world_size, Milliseconds timeout, Reports reports)
-    : rank_(rank), reports_(reports) {
+Membership::Membership(std::shared_ptr<Store> store, int rank, int world_size, Milliseconds timeout,
+                       WaitReport::Periods reports)
+    : rank_(rank), report_(reports) {
   const Deadline deadline = Deadline::after(timeout);
   const std::string current = peek(*store, "generation");
   std::uint64_t generation = current.empty() ? 0 : std::stoull(current);
@@ -173,13 +172,12 @@ void Membership::claim(Store& store, int world_size) {
 
 std::string Membership::await_outcome(Store& store, int world_size, Milliseconds timeout) {
   const Deadline deadline = Deadline::after(timeout);
-  const auto began = Deadline::Clock::now();
   while (true) {
     try {
       store.wait(std::span(&kOutcome, 1), std::min(kLook, deadline.remaining()));
       return store.get(kOutcome);
     } catch (const TimeoutError&) {
-      report(store, world_size, began);
+      report_.look(concat("rendezvous: rank ", rank_, " of ", world_size), [&] { return missing(store, world_size); });
       try {
         throw_if_interrupted("rendezvous");
       } catch (const AbortedError& error) {
@@ -201,27 +199,11 @@ std::string Membership::await_outcome(Store& store, int world_size, Milliseconds
   }
 }
 
-void Membership::report(Store& store, int world_size, Deadline::Clock::time_point began) {
-  const auto waited = Deadline::Clock::now() - began;
-  const bool info_due = log::enabled(log::Level::info) && waited >= reports_.info * (infos_ + 1);
-  const bool notice_due = !noticed_ && waited >= reports_.notice;
-  if (!info_due && !notice_due) return;
-  const std::vector<int> missing = missing_ranks(store, world_size);
-  if (missing.empty()) return;  // they are all there, and about to hear that
-  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(waited).count();
-  const std::string text =
-      concat("rendezvous: rank ", rank_, " of ", world_size, " has waited ", seconds, " s for ", name_ranks(missing));
-  if (info_due) {
-    infos_ = waited / reports_.info;
-    log::info(text);
-  }
-  if (notice_due) {
-    noticed_ = true;
-    int lowest = 0;
-    while (std::find(missing.begin(), missing.end(), lowest) != missing.end()) ++lowest;
-    if (lowest == rank_ && !info_due)
-      log::notice(concat(text, "; GRADWIRE_LOG=info says so every ", reports_.info.count() / 1000, " s"));
-  }
+WaitReport::Missing Membership::missing(Store& store, int world_size) const {
+  const std::vector<int> absent = missing_ranks(store, world_size);
+  int lowest = 0;
+  while (std::find(absent.begin(), absent.end(), lowest) != absent.end()) ++lowest;
+  return {absent.empty() ? "" : name_ranks(absent), lowest == rank_};
 }
 
 }  // namespace gradwire::internal

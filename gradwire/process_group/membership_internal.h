@@ -10,6 +10,7 @@
 
 #include "gradwire/base/deadline.h"
 #include "gradwire/base/process.h"
+#include "gradwire/base/wait_report.h"
 #include "gradwire/store/store.h"
 
 namespace gradwire::internal {
@@ -27,17 +28,11 @@ namespace gradwire::internal {
 // joined. Between hosts the deadline decides.
 class Membership {
  public:
-  // When a rank that waits reports which ranks are missing: every `info` on the log's level info; and once after
-  // `notice`, by the lowest rank that is there, where no level was chosen.
-  struct Reports {
-    Milliseconds info = std::chrono::seconds(10);
-    Milliseconds notice = std::chrono::seconds(30);
-  };
   // Joins; returns when all ranks have joined. Throws MismatchError, PeerError that names the rank that died or gave
   // up, TimeoutError that names the missing ranks, AbortedError, StoreError.
-  Membership(std::shared_ptr<Store> store, int rank, int world_size, Milliseconds timeout, Reports reports);
+  Membership(std::shared_ptr<Store> store, int rank, int world_size, Milliseconds timeout, WaitReport::Periods reports);
   Membership(std::shared_ptr<Store> store, int rank, int world_size, Milliseconds timeout)
-      : Membership(std::move(store), rank, world_size, timeout, Reports()) {}
+      : Membership(std::move(store), rank, world_size, timeout, WaitReport::Periods()) {}
   // Records that this rank is done with its generation, if the store is still there. Does nothing in a forked child.
   ~Membership();
   Membership(const Membership&) = delete;
@@ -57,13 +52,11 @@ class Membership {
   void claim(Store& store, int world_size);
   std::string await_outcome(Store& store, int world_size, Milliseconds timeout);
 
-  // Reports which ranks are missing, when a report is due; `began` is when this rank began to wait.
-  void report(Store& store, int world_size, Deadline::Clock::time_point began);
+  // The ranks that have not come. Of those that have, the lowest gives the notice.
+  WaitReport::Missing missing(Store& store, int world_size) const;
 
   const int rank_;
-  const Reports reports_;
-  std::int64_t infos_ = 0;  // how many reports there were
-  bool noticed_ = false;
+  WaitReport report_;
   const OwnerProcess owner_;
   std::shared_ptr<Store> store_;
 };

@@ -32,7 +32,7 @@ std::string said_by(int rank, const char* level) {
     level == nullptr ? ::unsetenv("GRADWIRE_LOG") : ::setenv("GRADWIRE_LOG", level, 1);
     const auto store = std::make_shared<HashStore>();
     store->set(concat("g0/rank/", 1 - rank), "of another host");
-    const Membership::Reports often{Milliseconds(1), Milliseconds(1)};
+    const WaitReport::Periods often{Milliseconds(1), Milliseconds(1)};
     try {
       const Membership membership(store, rank, 3, Milliseconds(1500), often);
       ::_exit(1);

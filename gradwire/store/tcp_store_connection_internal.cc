@@ -24,6 +24,8 @@ namespace {
 constexpr Milliseconds kFirstPause{10};
 constexpr Milliseconds kLongestPause{500};
 constexpr int kMostRefusals = 20;
+// A host that does not answer at all is tried anew after this, so that the wait can be reported.
+constexpr Milliseconds kOneAttempt{10'000};
 
 // The server may not have started yet.
 bool is_nobody_there(const asio::error_code& error) {
@@ -46,8 +48,9 @@ class GRADWIRE_HIDDEN TcpStoreConnection::Impl final {
       : host_(std::move(host)), port_(port), secret_(std::move(secret)) {}
   ~Impl() { close(); }
 
-  void connect(Deadline deadline, Retry retry) {
+  void connect(Deadline deadline, Retry retry, WaitReport::Periods reports) {
     int hung_up = 0;
+    WaitReport report(reports);
     for (Milliseconds pause = kFirstPause;; pause = std::min(pause * 2, kLongestPause)) {
       const asio::error_code error = try_to_connect(deadline);
       if (!error) return;
@@ -61,6 +64,8 @@ class GRADWIRE_HIDDEN TcpStoreConnection::Impl final {
         throw TimeoutError(concat(name(), ": could not connect in time (", error.message(),
                                   "); has the rank that runs the server started, on that host and port?"));
       }
+      report.look(name(),
+                  [&] { return WaitReport::Missing{concat("the rank that runs the server (", error.message(), ")")}; });
       ::poll(nullptr, 0, static_cast<int>(std::min(pause, deadline.remaining()).count()));
     }
   }
@@ -139,7 +144,9 @@ class GRADWIRE_HIDDEN TcpStoreConnection::Impl final {
     }
     for (const auto& address : addresses) {
       close();
-      error = finish(deadline, [&](auto done) { socket_.async_connect(tcp::endpoint(address, port_), done); });
+      const Deadline attempt = deadline.earlier(Deadline::after(kOneAttempt));
+      error = finish(attempt, [&](auto done) { socket_.async_connect(tcp::endpoint(address, port_), done); });
+      if (error == asio::error::operation_aborted && !deadline.expired()) error = asio::error::timed_out;
       if (!error) error = greet(deadline);
       if (!error) return error;
       if (error == asio::error::operation_aborted) {
@@ -211,13 +218,13 @@ class GRADWIRE_HIDDEN TcpStoreConnection::Impl final {
 };
 
 TcpStoreConnection::TcpStoreConnection(const std::string& host, std::uint16_t port, const std::string& secret,
-                                       Deadline deadline, Retry retry) {
+                                       Deadline deadline, Retry retry, WaitReport::Periods reports) {
   try {
     impl_ = std::make_unique<Impl>(host, port, secret);
   } catch (const std::system_error& problem) {  // out of descriptors
     throw ResourceError(concat("TcpStore ", host, ":", port, ": cannot make a connection: ", problem.what()));
   }
-  impl_->connect(deadline, retry);
+  impl_->connect(deadline, retry, reports);
 }
 
 TcpStoreConnection::~TcpStoreConnection() = default;

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "gradwire/base/deadline.h"
+#include "gradwire/base/wait_report.h"
 #include "gradwire/store/tcp_store_protocol_internal.h"
 
 namespace gradwire::store_internal {
@@ -20,8 +21,9 @@ class TcpStoreConnection final {
   // Connects and exchanges hellos, and proofs of the shared `secret` unless it is empty. Retry::yes tries again, with
   // growing pauses, while no program listens there. Throws TimeoutError at `deadline`; StoreError when the other side
   // is no server of this version, when the secrets differ or, with Retry::no, when no program listens.
+  // With Retry::yes it reports that it waits, as `reports` says.
   TcpStoreConnection(const std::string& host, std::uint16_t port, const std::string& secret, Deadline deadline,
-                     Retry retry);
+                     Retry retry, WaitReport::Periods reports = {});
   ~TcpStoreConnection();
   TcpStoreConnection(const TcpStoreConnection&) = delete;
   TcpStoreConnection& operator=(const TcpStoreConnection&) = delete;

@@ -14,10 +14,12 @@
 #include <vector>
 
 #include "gradwire/base/error.h"
+#include "gradwire/base/strings.h"
 #include "gradwire/store/handshake_internal.h"
 #include "gradwire/store/key_value_map_internal.h"
 #include "gradwire/store/raw_socket_test_internal.h"
 #include "gradwire/store/store_test_support_internal.h"
+#include "gradwire/store/tcp_store_connection_internal.h"
 #include "gradwire/store/tcp_store_protocol_internal.h"
 #include "gradwire/store/tcp_store_server_internal.h"
 
@@ -162,6 +164,22 @@ TEST(TcpStoreTest, AClientWaitsForAServerThatStartsLater) {
   TcpStore server({.port = port, .is_server = true});
   server.set("key", "value");
   EXPECT_EQ(client.get(), "value");
+}
+
+// A client that waits for the server says so, by default once.
+TEST(TcpStoreTest, AWaitForTheServerIsReported) {
+  const std::uint16_t port = free_port();
+  ::testing::internal::CaptureStderr();
+  const auto text = message_of<TimeoutError>([&] {
+    store_internal::TcpStoreConnection("127.0.0.1", port, "", Deadline::after(Milliseconds(200)),
+                                       store_internal::TcpStoreConnection::Retry::yes,
+                                       {.info = Milliseconds(1), .notice = Milliseconds(1)});
+  });
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  const std::string sentence = concat("TcpStore 127.0.0.1:", port, " has waited 0 s for the rank that runs the server");
+  const std::size_t first = said.find(sentence);
+  EXPECT_NE(first, std::string::npos) << said;
+  EXPECT_EQ(said.find(sentence, first + 1), std::string::npos) << said;
 }
 
 TEST(TcpStoreTest, NobodyThereIsATimeoutThatNamesTheAddress) {
