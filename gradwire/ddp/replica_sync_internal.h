@@ -39,9 +39,6 @@ inline constexpr std::size_t kBroadcastChunkBytes = std::size_t{250} << 20;
 void broadcast_values(ProcessGroup& group, const std::vector<at::Tensor>& tensors, int root = 0,
                       std::size_t chunk_bytes = kBroadcastChunkBytes);
 
-// The same for the same numbers, on all ranks and in all programs.
-std::uint64_t hash_of(const std::vector<std::int64_t>& numbers);
-
 // Collective: the numbers of every rank, by rank; all pass as many.
 std::vector<std::vector<std::int64_t>> gather_integers(ProcessGroup& group, std::vector<std::int64_t> values);
 
