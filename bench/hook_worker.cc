@@ -27,18 +27,11 @@ constexpr std::int64_t kSide = 1024;
 // the same.
 std::shared_ptr<const BucketLayout> make_layout(std::int64_t numel) {
   auto layout = std::make_shared<BucketLayout>();
-  const auto add = [&](std::vector<std::int64_t> sizes) {
+  const auto add = [&](at::IntArrayRef sizes) {
     const at::Tensor parameter = at::zeros(sizes);
     if (parameter.numel() == 0) return;
     const std::size_t number = layout->slots.size();
-    layout->slots.push_back({.parameter = number,
-                             .offset = layout->numel,
-                             .numel = parameter.numel(),
-                             .sizes = std::move(sizes),
-                             .strides = parameter.strides().vec()});
-    layout->parameters.push_back(parameter);
-    layout->names.push_back(concat("p", number));
-    layout->numel += parameter.numel();
+    layout->append(number, parameter, parameter, concat("p", number));
   };
   while (numel - layout->numel >= kSide * kSide + kSide) {
     add({kSide, kSide});

@@ -33,6 +33,10 @@ struct BucketLayout {
   std::vector<at::Tensor> parameters;  // in the order of `slots`
   std::vector<std::string> names;      // their names in the module, e.g. "encoder.weight"
 
+  // Adds a slot behind the others, for gradients like `like`: of its sizes, and of its strides where it is dense.
+  // `number` is the parameter's. The layout's index, dtype and device stay the caller's to set.
+  void append(std::size_t number, const at::Tensor& like, at::Tensor parameter, std::string name);
+
   // A view of `buffer` (1-D, numel elements) for each slot, with the parameter's sizes and strides.
   std::vector<at::Tensor> views(const at::Tensor& buffer) const;
 };
