@@ -34,6 +34,12 @@ Contestant gradwire_contestant(const RankProcesses& ranks, std::vector<std::stri
 // std::runtime_error when there is no `python`.
 std::vector<std::string> python_peer(const std::string& python, const std::string& script);
 
+// The ranks of the contestant `name`, of PyTorch's: processes of peers/`script`, whose arguments are `socket`, the path
+// of a file in `scratch` to meet at, the rank, `world` and `words`. Throws as python_peer().
+Contestant pytorch_contestant(const std::string& name, const std::string& python, const std::string& script, int world,
+                              const ScratchFolder& scratch, const std::string& socket,
+                              const std::vector<std::string>& words);
+
 // How the ranks of a peer are started that does any collective; the variant of a measurement names it, as in
 // known_collectives().
 struct PeerOptions {
