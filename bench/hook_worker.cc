@@ -3,7 +3,6 @@
 // One rank that runs hooks on a bucket.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Functions.h>
-#include <c10/core/GradMode.h>
 
 #include <cmath>
 #include <memory>
@@ -101,14 +100,6 @@ class HookSubject {
 
 }  // namespace
 
-void run_hook_worker(const RankOptions& options) {
-  serve_group_ranks(options, [&](const std::shared_ptr<ProcessGroup>& group) {
-    const c10::NoGradGuard no_grad;
-    HookSubject subject(group);
-    serve(options.socket, "gradwire", group->rank(),
-          {[&](const Measurement& what) { subject.prepare(what); }, [&] { subject.refill(); },
-           [&] { subject.barrier(); }, [&] { subject.run(); }, [&] { return subject.bytes(); }});
-  });
-}
+void run_hook_worker(const RankOptions& options) { serve_subjects_of_groups<HookSubject>(options); }
 
 }  // namespace gradwire::bench

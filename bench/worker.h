@@ -35,6 +35,18 @@ struct Subject {
   std::function<std::size_t()> bytes = nullptr;  // that the last run sent, or made; for the reply
 };
 
+// The members of `object` that have those names; bytes() where it has one. `object` outlives what comes back.
+template <class Object>
+Subject subject_of(Object& object) {
+  Subject subject;
+  subject.prepare = [&object](const Measurement& what) { object.prepare(what); };
+  subject.refill = [&object] { object.refill(); };
+  subject.barrier = [&object] { object.barrier(); };
+  subject.run = [&object] { object.run(); };
+  if constexpr (requires { object.bytes(); }) subject.bytes = [&object] { return object.bytes(); };
+  return subject;
+}
+
 // Keeps to processor `index` modulo the number of processors.
 void pin_to_processor(int index);
 
