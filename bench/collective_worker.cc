@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One rank that runs collectives of a ProcessGroup.
 #include <ATen/Functions.h>
-#include <c10/core/GradMode.h>
 
 #include <functional>
 #include <map>
@@ -80,14 +79,6 @@ class CollectiveSubject {
 
 }  // namespace
 
-void run_collective_worker(const RankOptions& options) {
-  serve_group_ranks(options, [&](const std::shared_ptr<ProcessGroup>& group) {
-    const c10::NoGradGuard no_grad;
-    CollectiveSubject subject(group);
-    serve(options.socket, "gradwire", group->rank(),
-          {[&](const Measurement& what) { subject.prepare(what); }, [&] { subject.refill(); },
-           [&] { subject.barrier(); }, [&] { subject.run(); }});
-  });
-}
+void run_collective_worker(const RankOptions& options) { serve_subjects_of_groups<CollectiveSubject>(options); }
 
 }  // namespace gradwire::bench

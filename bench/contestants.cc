@@ -62,15 +62,22 @@ std::vector<std::string> python_peer(const std::string& python, const std::strin
   return {"OMP_NUM_THREADS=1", python, std::filesystem::path(GRADWIRE_BENCH_SOURCE_DIR) / "peers" / script};
 }
 
-Contestant gloo_contestant(const PeerOptions& options, const ScratchFolder& scratch, const std::string& socket) {
-  const std::vector<std::string> peer = python_peer(options.python, "gloo_worker.py");
-  Contestant made{"gloo", {}, options.world};
-  for (int rank = 0; rank < options.world; ++rank) {
+Contestant pytorch_contestant(const std::string& name, const std::string& python, const std::string& script, int world,
+                              const ScratchFolder& scratch, const std::string& socket,
+                              const std::vector<std::string>& words) {
+  const std::vector<std::string> peer = python_peer(python, script);
+  Contestant made{name, {}, world};
+  for (int rank = 0; rank < world; ++rank) {
     std::vector<std::string>& command = made.commands.emplace_back(peer);
-    command.insert(command.end(), {socket, scratch / "gloo", std::to_string(rank), std::to_string(options.world),
-                                   options.dtype, options.op, options.pin ? "pin" : "free"});
+    append(command, {socket, scratch / name, std::to_string(rank), std::to_string(world)});
+    append(command, words);
   }
   return made;
+}
+
+Contestant gloo_contestant(const PeerOptions& options, const ScratchFolder& scratch, const std::string& socket) {
+  return pytorch_contestant("gloo", options.python, "gloo_worker.py", options.world, scratch, socket,
+                            {options.dtype, options.op, options.pin ? "pin" : "free"});
 }
 
 Contestant mpi_contestant(const PeerOptions& options, const std::string& socket) {

@@ -34,6 +34,12 @@ Contestant gradwire_contestant(const RankProcesses& ranks, std::vector<std::stri
 // arguments. Throws std::runtime_error when there is no `python`.
 std::vector<std::string> python_peer(const std::string& python, const std::string& script);
 
+// Returns the contestant `name` of PyTorch's: its ranks are processes of peers/`script`, whose arguments are `socket`,
+// the path of a file in `scratch` to meet at, the rank, `world` and `words`. Throws as python_peer().
+Contestant pytorch_contestant(const std::string& name, const std::string& python, const std::string& script, int world,
+                              const ScratchFolder& scratch, const std::string& socket,
+                              const std::vector<std::string>& words);
+
 // How to start the ranks of a peer that can measure any collective. The variant of a measurement is the collective's
 // name in known_collectives().
 struct PeerOptions {

@@ -46,18 +46,6 @@ Result measure_case(Coordinator& coordinator, const DdpCommandOptions& options, 
   return {median_of(alone) / 1e3, median_of(ddp) / 1e3, paired_ratio(ddp, alone)};
 }
 
-Contestant pytorch_contestant(const DdpCommandOptions& options, const ScratchFolder& scratch,
-                              const std::string& socket) {
-  const std::vector<std::string> peer = python_peer(options.python, "ddp_worker.py");
-  Contestant made{"pytorch", {}, options.world};
-  for (int rank = 0; rank < options.world; ++rank) {
-    std::vector<std::string>& command = made.commands.emplace_back(peer);
-    command.insert(command.end(), {socket, scratch / "pytorch", std::to_string(rank), std::to_string(options.world),
-                                   std::to_string(options.batch), options.pin ? "pin" : "free"});
-  }
-  return made;
-}
-
 }  // namespace
 
 void run_ddp(const DdpCommandOptions& options) {
@@ -73,7 +61,8 @@ void run_ddp(const DdpCommandOptions& options) {
       {"training-worker", "--batch", std::to_string(options.batch), "--lanes", std::to_string(options.lanes)}, scratch,
       socket));
   if (options.peers) {
-    coordinator.start(pytorch_contestant(options, scratch, socket));
+    coordinator.start(pytorch_contestant("pytorch", options.python, "ddp_worker.py", options.world, scratch, socket,
+                                         {std::to_string(options.batch), options.pin ? "pin" : "free"}));
     cases.push_back({"pytorch", "view", "PyTorch Gloo, gradient_as_bucket_view"});
     cases.push_back({"pytorch", "copy", "PyTorch Gloo"});
   }

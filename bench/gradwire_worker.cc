@@ -49,9 +49,7 @@ void serve_rank(const WorkerOptions& options, const std::shared_ptr<Store>& stor
   if (options.pin) pin_to_processor(rank);
   const auto backend = make_backend(options.backend, {store, rank, options.world});
   AllReduceSubject subject(backend->channel(), options.dtype, options.op);
-  serve(options.socket, options.contestant, rank,
-        {[&](const Measurement& what) { subject.prepare(what); }, [&] { subject.refill(); }, [&] { subject.barrier(); },
-         [&] { subject.run(); }});
+  serve(options.socket, options.contestant, rank, subject_of(subject));
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <ATen/Parallel.h>
+#include <c10/core/GradMode.h>
 
 #include <functional>
 #include <memory>
@@ -28,6 +29,17 @@ inline void serve_group_ranks(const RankOptions& options,
     init.world_size = options.world;
     body(init_process_group(init));
     destroy_process_group();
+  });
+}
+
+// Serves the coordinator on the ranks of `options`, without gradients: each rank has an Object, made of its group, for
+// a subject (see subject_of).
+template <class Object>
+void serve_subjects_of_groups(const RankOptions& options) {
+  serve_group_ranks(options, [&](const std::shared_ptr<ProcessGroup>& group) {
+    const c10::NoGradGuard no_grad;
+    Object object(group);
+    serve(options.socket, "gradwire", group->rank(), subject_of(object));
   });
 }
 

@@ -3,7 +3,6 @@
 // One rank that runs hooks on a bucket.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Functions.h>
-#include <c10/core/GradMode.h>
 
 #include <cmath>
 #include <memory>
@@ -27,18 +26,11 @@ constexpr std::int64_t kSide = 1024;
 // the same.
 std::shared_ptr<const BucketLayout> make_layout(std::int64_t numel) {
   auto layout = std::make_shared<BucketLayout>();
-  const auto add = [&](std::vector<std::int64_t> sizes) {
+  const auto add = [&](at::IntArrayRef sizes) {
     const at::Tensor parameter = at::zeros(sizes);
     if (parameter.numel() == 0) return;
     const std::size_t number = layout->slots.size();
-    layout->slots.push_back({.parameter = number,
-                             .offset = layout->numel,
-                             .numel = parameter.numel(),
-                             .sizes = std::move(sizes),
-                             .strides = parameter.strides().vec()});
-    layout->parameters.push_back(parameter);
-    layout->names.push_back(concat("p", number));
-    layout->numel += parameter.numel();
+    layout->append(number, parameter, parameter, concat("p", number));
   };
   while (numel - layout->numel >= kSide * kSide + kSide) {
     add({kSide, kSide});
@@ -108,14 +100,6 @@ class HookSubject {
 
 }  // namespace
 
-void run_hook_worker(const RankOptions& options) {
-  serve_group_ranks(options, [&](const std::shared_ptr<ProcessGroup>& group) {
-    const c10::NoGradGuard no_grad;
-    HookSubject subject(group);
-    serve(options.socket, "gradwire", group->rank(),
-          {[&](const Measurement& what) { subject.prepare(what); }, [&] { subject.refill(); },
-           [&] { subject.barrier(); }, [&] { subject.run(); }, [&] { return subject.bytes(); }});
-  });
-}
+void run_hook_worker(const RankOptions& options) { serve_subjects_of_groups<HookSubject>(options); }
 
 }  // namespace gradwire::bench

@@ -84,15 +84,9 @@ void place(const HooksCommandOptions& options, Contestant& contestant) {
   }
 }
 
-Contestant pytorch_contestant(const HooksCommandOptions& options, const ScratchFolder& scratch,
-                              const std::string& socket) {
-  const std::vector<std::string> peer = python_peer(options.python, "hook_worker.py");
-  Contestant made{"pytorch", {}, options.world};
-  for (int rank = 0; rank < options.world; ++rank) {
-    std::vector<std::string>& command = made.commands.emplace_back(peer);
-    command.insert(command.end(), {socket, scratch / "pytorch", std::to_string(rank), std::to_string(options.world),
-                                   options.pin ? "pin" : "free"});
-  }
+Contestant pytorch_hooks(const HooksCommandOptions& options, const ScratchFolder& scratch, const std::string& socket) {
+  Contestant made = pytorch_contestant("pytorch", options.python, "hook_worker.py", options.world, scratch, socket,
+                                       {options.pin ? "pin" : "free"});
   place(options, made);
   return made;
 }
@@ -274,7 +268,7 @@ void run_hooks(const HooksCommandOptions& options) {
   Coordinator coordinator(socket);
   coordinator.start(gradwire_contestant({options.backend, options.world, options.pin}, {"hook-worker"}, scratch, socket,
                                         [&](Contestant& ranks) { place(options, ranks); }));
-  if (options.peers) coordinator.start(pytorch_contestant(options, scratch, socket));
+  if (options.peers) coordinator.start(pytorch_hooks(options, scratch, socket));
   if (!options.json) print_head(options);
   for (const std::size_t bytes : options.bytes) {
     const Result plain = measure_hook(coordinator, options, "allreduce", bytes, false);

@@ -35,6 +35,19 @@ struct Subject {
   std::function<std::size_t()> bytes = nullptr;     // that the last run sent or made; for the reply
 };
 
+// Returns a subject whose functions are the members of `object` with those names; bytes() where the object has one.
+// `object` must outlive the subject.
+template <class Object>
+Subject subject_of(Object& object) {
+  Subject subject;
+  subject.prepare = [&object](const Measurement& what) { object.prepare(what); };
+  subject.refill = [&object] { object.refill(); };
+  subject.barrier = [&object] { object.barrier(); };
+  subject.run = [&object] { object.run(); };
+  if constexpr (requires { object.bytes(); }) subject.bytes = [&object] { return object.bytes(); };
+  return subject;
+}
+
 // Pins the calling thread to processor `index` modulo the number of processors.
 void pin_to_processor(int index);
 

@@ -20,6 +20,16 @@ std::string describe(const std::exception& error) {
   return concat(kind, ": ", error.what());
 }
 
+std::string describe(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& exception) {
+    return describe(exception);
+  } catch (...) {
+    return "an exception that is no std::exception";
+  }
+}
+
 void invariant_failed(const char* expression, const char* file, int line) {
   throw InternalError(concat("broken invariant '", expression, "' at ", file, ":", line,
                              "; this is a bug in gradwire, please report it"));

@@ -17,6 +17,7 @@
 // call throws the first reason again. docs/errors.md has the details.
 #pragma once
 
+#include <exception>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -85,6 +86,8 @@ class TimeoutError final : public Error {
 // Returns "kind: message", with the kind "error" for an exception that is none of the above. The text with which a rank
 // reports its failure to the other ranks. Thread-safe.
 std::string describe(const std::exception& error);
+// The same for any exception; `error` is not null.
+std::string describe(const std::exception_ptr& error);
 
 // Throws InternalError that names the expression and its place. Called by GRADWIRE_CHECK.
 [[noreturn]] void invariant_failed(const char* expression, const char* file, int line);

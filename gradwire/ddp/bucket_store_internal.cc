@@ -21,16 +21,6 @@ std::int64_t line_elements(at::ScalarType dtype) {
   return std::max<std::int64_t>(1, kLineBytes / static_cast<std::int64_t>(c10::elementSize(dtype)));
 }
 
-std::vector<std::int64_t> row_major(at::IntArrayRef sizes) {
-  std::vector<std::int64_t> strides(sizes.size());
-  std::int64_t stride = 1;
-  for (std::size_t i = sizes.size(); i-- > 0;) {
-    strides[i] = stride;
-    stride *= std::max<std::int64_t>(sizes[i], 1);
-  }
-  return strides;
-}
-
 }  // namespace
 
 BucketStore::BucketStore(std::vector<NamedTensor> parameters, std::optional<at::ScalarType> bucket_dtype)
@@ -116,16 +106,7 @@ BucketStore::Bucket BucketStore::cut_bucket(std::size_t index) {
   layout->device = parameters_[first].tensor.device();
   for (const std::size_t number : plan_[index]) {
     const at::Tensor& tensor = parameters_[number].tensor;
-    BucketLayout::Slot slot{
-        .parameter = number,
-        .offset = layout->numel,
-        .numel = tensor.numel(),
-        .sizes = tensor.sizes().vec(),
-        .strides = tensor.is_non_overlapping_and_dense() ? tensor.strides().vec() : row_major(tensor.sizes())};
-    layout->numel += slot.numel;
-    layout->slots.push_back(std::move(slot));
-    layout->parameters.push_back(tensor);
-    layout->names.push_back(parameters_[number].name);
+    layout->append(number, tensor, tensor, parameters_[number].name);
   }
   Bucket bucket;
   bucket.sparse = is_sparse(first);

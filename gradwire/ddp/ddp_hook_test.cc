@@ -286,6 +286,32 @@ TEST_P(DdpHook, SetBufferChangesWhatTheHookSees) {
 
 // DDP over a group of one rank that has only three collectives: it waits for what it must finish, takes futures of what
 // it overlaps, and trains as without it.
+TEST(BucketLayout, ASlotHasTheStridesOfADenseGradientAndRowMajorOnesOfAnyOther) {
+  const at::Tensor transposed = at::arange(6, at::kFloat).view({2, 3}).t();
+  const at::Tensor expanded = at::arange(2, at::kFloat).view({2, 1}).expand({2, 4});
+  const at::Tensor empty = at::zeros({0, 3});
+  BucketLayout layout;
+  layout.append(7, transposed, transposed, "a");
+  layout.append(3, expanded, transposed, "b");
+  layout.append(5, empty, empty, "c");
+  using Numbers = std::vector<std::int64_t>;
+  EXPECT_EQ(layout.numel, 14);
+  EXPECT_EQ(layout.names, (std::vector<std::string>{"a", "b", "c"}));
+  EXPECT_TRUE(layout.parameters[1].is_same(transposed));
+  EXPECT_EQ(layout.slots[0].parameter, 7U);
+  EXPECT_EQ(layout.slots[0].strides, (Numbers{1, 3}));
+  EXPECT_EQ(layout.slots[1].offset, 6);
+  EXPECT_EQ(layout.slots[1].numel, 8);
+  EXPECT_EQ(layout.slots[1].sizes, (Numbers{2, 4}));
+  EXPECT_EQ(layout.slots[1].strides, (Numbers{4, 1}));
+  EXPECT_EQ(layout.slots[2].offset, 14);
+  const at::Tensor buffer = at::zeros({layout.numel});
+  const std::vector<at::Tensor> views = layout.views(buffer);
+  views[0].copy_(transposed);
+  views[1].copy_(expanded);
+  EXPECT_EQ(buffer.sum().item<float>(), 15 + 4);
+}
+
 TEST(UsersGroup, OfOneRankIsCalledAndChangesNothing) {
   for (const bool view : {false, true}) {
     run_local_ranks(1, [&](int, std::shared_ptr<LocalGroup> group) {

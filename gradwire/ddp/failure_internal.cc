@@ -10,20 +10,6 @@
 #include "gradwire/process_group/network_payload.h"
 
 namespace gradwire::internal {
-namespace {
-
-std::string text_of(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const std::exception& caught) {
-    return describe(caught);
-  } catch (...) {
-    return "an exception that is no std::exception";
-  }
-}
-
-}  // namespace
-
 std::shared_ptr<ProcessGroup> Failure::duplicate(const std::shared_ptr<ProcessGroup>& group) {
   std::shared_ptr<ProcessGroup> made = group->dup();
   MutexLock lock(mutex_);
@@ -41,7 +27,7 @@ void Failure::report(std::exception_ptr error, const std::string& where) {
   }
   happened_ = true;
   const std::string reason =
-      concat("DistributedDataParallel on rank ", rank_, " failed in ", where, ": ", text_of(error));
+      concat("DistributedDataParallel on rank ", rank_, " failed in ", where, ": ", describe(error));
   log::error(reason);
   for (const auto& group : groups) group->abort(reason);
 }
@@ -53,7 +39,7 @@ std::exception_ptr Failure::first() const {
 
 std::string Failure::description() const {
   const std::exception_ptr error = first();
-  return error == nullptr ? std::string() : text_of(error);
+  return error == nullptr ? std::string() : describe(error);
 }
 
 std::uint64_t Failure::payload_bytes() const {

@@ -2,12 +2,27 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gradwire/ddp/grad_bucket.h"
 
+#include <c10/util/strides.h>
+
 #include <utility>
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
 
 namespace gradwire {
+
+void BucketLayout::append(std::size_t number, const at::Tensor& like, at::Tensor parameter, std::string name) {
+  const auto row_major = c10::contiguous_strides(like.sizes());
+  const at::IntArrayRef strides = like.is_non_overlapping_and_dense() ? like.strides() : at::IntArrayRef(row_major);
+  slots.push_back({.parameter = number,
+                   .offset = numel,
+                   .numel = like.numel(),
+                   .sizes = like.sizes().vec(),
+                   .strides = strides.vec()});
+  numel += like.numel();
+  parameters.push_back(std::move(parameter));
+  names.push_back(std::move(name));
+}
 
 std::vector<at::Tensor> BucketLayout::views(const at::Tensor& buffer) const {
   std::vector<at::Tensor> out;

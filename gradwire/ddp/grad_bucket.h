@@ -35,6 +35,10 @@ struct BucketLayout {
   std::vector<at::Tensor> parameters;  // in the order of `slots`
   std::vector<std::string> names;      // the parameters' names in the module, for example "encoder.weight"
 
+  // Adds a slot behind the others, for gradients like `like`: of its sizes, and of its strides where it is dense.
+  // `number` is the parameter's. The layout's index, dtype and device stay the caller's to set.
+  void append(std::size_t number, const at::Tensor& like, at::Tensor parameter, std::string name);
+
   // Returns a view into `buffer` (1-D, contiguous, numel elements) for each slot, with the slot's sizes and strides.
   std::vector<at::Tensor> views(const at::Tensor& buffer) const;
 };

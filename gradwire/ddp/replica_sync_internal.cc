@@ -12,6 +12,7 @@
 #include <span>
 
 #include "gradwire/base/error.h"
+#include "gradwire/base/stable_hash.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/process_group/flat_tensors_internal.h"
 
@@ -114,7 +115,7 @@ void verify_replicas(ProcessGroup& group, const std::vector<NamedTensor>& parame
   Numbers header(3 + kMaxSettings, 0);
   header[0] = static_cast<std::int64_t>(parameters.size());
   header[1] = static_cast<std::int64_t>(mine.size());
-  header[2] = static_cast<std::int64_t>(hash_of(mine));
+  header[2] = static_cast<std::int64_t>(stable_hash(mine));
   for (std::size_t i = 0; i < settings.size(); ++i) header[3 + i] = settings[i].value;
 
   const std::vector<Numbers> headers = gather_integers(group, header);
@@ -139,12 +140,6 @@ void verify_replicas(ProcessGroup& group, const std::vector<NamedTensor>& parame
                                headers[rank][0], ". Build the same module on every rank."));
   }
   require_equal_settings(headers, settings);
-}
-
-std::uint64_t hash_of(const Numbers& numbers) {
-  std::uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a over 64-bit words
-  for (const std::int64_t number : numbers) hash = (hash ^ static_cast<std::uint64_t>(number)) * 0x100000001b3u;
-  return hash;
 }
 
 std::vector<Numbers> gather_integers(ProcessGroup& group, Numbers mine) {

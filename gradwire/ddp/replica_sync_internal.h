@@ -39,9 +39,6 @@ inline constexpr std::size_t kBroadcastChunkBytes = std::size_t{250} << 20;
 void broadcast_values(ProcessGroup& group, const std::vector<at::Tensor>& tensors, int root = 0,
                       std::size_t chunk_bytes = kBroadcastChunkBytes);
 
-// A hash of `numbers` that is the same on all ranks and in all programs.
-std::uint64_t hash_of(const std::vector<std::int64_t>& numbers);
-
 // Returns the numbers of every rank, by rank. Collective; all ranks pass the same number of values.
 std::vector<std::vector<std::int64_t>> gather_integers(ProcessGroup& group, std::vector<std::int64_t> values);
 

@@ -13,6 +13,7 @@
 #include "gradwire/ddp/grad_bucket.h"
 #include "gradwire/hooks/default_hooks.h"
 #include "gradwire/hooks/norm_internal.h"
+#include "gradwire/process_group/flat_tensors_internal.h"
 #include "gradwire/process_group/init.h"
 #include "gradwire/process_group/lane_scope.h"
 
@@ -24,35 +25,29 @@ constexpr double kEpsilon = 1e-6;
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
-// One bucket layout for each dtype and device of the gradients.
+// One bucket layout for each dtype and device of the gradients, of all parameters that have such a gradient.
 std::vector<BucketLayout> layouts_of(const NamedTensors& parameters) {
-  std::vector<BucketLayout> layouts;
+  std::vector<std::size_t> numbers;
+  std::vector<at::Tensor> gradients;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const auto& [name, parameter] = parameters[i];
     if (!parameter.defined() || !parameter.grad().defined()) continue;
-    const at::Tensor& gradient = parameter.grad();
-    if (gradient.layout() != at::kStrided)
+    if (parameter.grad().layout() != at::kStrided)
       throw InvalidArgument(concat("reduce_gradients: the gradient of '", name, "' is sparse."));
-    auto layout = std::find_if(layouts.begin(), layouts.end(), [&](const BucketLayout& one) {
-      return one.dtype == gradient.scalar_type() && one.device == gradient.device();
-    });
-    if (layout == layouts.end()) {
-      layouts.emplace_back();
-      layout = layouts.end() - 1;
-      layout->index = layouts.size() - 1;
-      layout->dtype = gradient.scalar_type();
-      layout->device = gradient.device();
+    numbers.push_back(i);
+    gradients.push_back(parameter.grad());
+  }
+  std::vector<BucketLayout> layouts;
+  for (const auto& places : internal::places_by_type_and_device(gradients)) {
+    const at::Tensor& first = gradients[places.front()];
+    BucketLayout& layout = layouts.emplace_back();
+    layout.index = layouts.size() - 1;
+    layout.dtype = first.scalar_type();
+    layout.device = first.device();
+    for (const std::size_t place : places) {
+      const auto& [name, parameter] = parameters[numbers[place]];
+      layout.append(numbers[place], gradients[place], parameter, name);
     }
-    const bool dense = gradient.is_non_overlapping_and_dense();
-    const at::Tensor& like = dense ? gradient : at::empty(gradient.sizes(), gradient.options());
-    layout->slots.push_back({.parameter = i,
-                             .offset = layout->numel,
-                             .numel = gradient.numel(),
-                             .sizes = like.sizes().vec(),
-                             .strides = like.strides().vec()});
-    layout->numel += gradient.numel();
-    layout->parameters.push_back(parameter);
-    layout->names.push_back(name);
   }
   return layouts;
 }

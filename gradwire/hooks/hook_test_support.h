@@ -23,12 +23,8 @@ using MakeHook = std::function<std::shared_ptr<CommHook>(const std::shared_ptr<P
 inline GradBucket bucket_of(const at::Tensor& values, ProcessGroup& group, std::uint32_t iteration = 0,
                             int divisor = -1) {
   auto layout = std::make_shared<BucketLayout>();
-  layout->numel = values.numel();
   layout->dtype = values.scalar_type();
-  layout->slots.push_back(
-      {.parameter = 0, .offset = 0, .numel = values.numel(), .sizes = {values.numel()}, .strides = {1}});
-  layout->parameters.push_back(at::zeros_like(values));
-  layout->names.emplace_back("p");
+  layout->append(0, values.reshape({-1}), at::zeros_like(values), "p");
   return GradBucket(layout, values.clone(), group, divisor < 0 ? group.size() : divisor, true, iteration);
 }
 

@@ -25,14 +25,7 @@ std::shared_ptr<const BucketLayout> layout_of(std::size_t index) {
   layout->index = index;
   for (const auto& [name, sizes] : parameters) {
     const at::Tensor like = at::zeros(sizes);
-    layout->slots.push_back({.parameter = layout->slots.size() + 2 * index,
-                             .offset = layout->numel,
-                             .numel = like.numel(),
-                             .sizes = sizes,
-                             .strides = like.strides().vec()});
-    layout->numel += like.numel();
-    layout->parameters.push_back(like);
-    layout->names.push_back(name);
+    layout->append(layout->slots.size() + 2 * index, like, like, name);
   }
   return layout;
 }

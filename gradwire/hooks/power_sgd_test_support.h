@@ -29,14 +29,7 @@ inline GradBucket make_bucket(const Gradients& gradients, ProcessGroup& group, s
   layout->index = index;
   for (const auto& [name, gradient] : gradients) {
     layout->dtype = gradient.scalar_type();
-    layout->slots.push_back({.parameter = layout->slots.size(),
-                             .offset = layout->numel,
-                             .numel = gradient.numel(),
-                             .sizes = gradient.sizes().vec(),
-                             .strides = gradient.strides().vec()});
-    layout->numel += gradient.numel();
-    layout->parameters.push_back(gradient);
-    layout->names.push_back(name);
+    layout->append(layout->slots.size(), gradient, gradient, name);
   }
   at::Tensor buffer = at::empty({layout->numel}, at::TensorOptions().dtype(layout->dtype));
   const auto views = layout->views(buffer);

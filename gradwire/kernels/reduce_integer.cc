@@ -21,42 +21,11 @@ struct BooleanFormat : PlainFormat<std::uint8_t> {
   }
 };
 
-struct Product : Sum {
-  template <class Tag, class V>
-  HWY_INLINE V combine(Tag, V a, V b) const {
-    return hn::Mul(a, b);
-  }
-};
-struct Min : Sum {
-  template <class Tag, class V>
-  HWY_INLINE V combine(Tag, V a, V b) const {
-    return hn::Min(a, b);
-  }
-};
-struct Max : Sum {
-  template <class Tag, class V>
-  HWY_INLINE V combine(Tag, V a, V b) const {
-    return hn::Max(a, b);
-  }
-};
-struct And : Sum {
-  template <class Tag, class V>
-  HWY_INLINE V combine(Tag, V a, V b) const {
-    return hn::And(a, b);
-  }
-};
-struct Or : Sum {
-  template <class Tag, class V>
-  HWY_INLINE V combine(Tag, V a, V b) const {
-    return hn::Or(a, b);
-  }
-};
-struct Xor : Sum {
-  template <class Tag, class V>
-  HWY_INLINE V combine(Tag, V a, V b) const {
-    return hn::Xor(a, b);
-  }
-};
+GRADWIRE_COMBINES_BY(Min, hn::Min);
+GRADWIRE_COMBINES_BY(Max, hn::Max);
+GRADWIRE_COMBINES_BY(And, hn::And);
+GRADWIRE_COMBINES_BY(Or, hn::Or);
+GRADWIRE_COMBINES_BY(Xor, hn::Xor);
 
 using Kind = ReduceOp::Kind;
 

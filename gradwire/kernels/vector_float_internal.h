@@ -46,13 +46,6 @@ struct PremulSum : Sum {
   double factor;
 };
 
-struct Product : Sum {
-  template <class Tag, class V>
-  HWY_INLINE V combine(Tag, V a, V b) const {
-    return hn::Mul(a, b);
-  }
-};
-
 // Not hn::Min: what the processors' own do with NaN and with zeros of both signs differs. (And not hn::Ne to find a
 // NaN: in Highway 1.0.3 it is false for NaN on AVX2 and AVX-512.)
 struct Min : Sum {

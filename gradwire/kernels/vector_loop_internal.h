@@ -51,6 +51,18 @@ struct Sum {
   }
 };
 
+// Defines the operation NAME, which combines two vectors by FUNCTION and differs from Sum in nothing else. A macro,
+// because Highway's functions are overloaded for each type of vector, and no template takes a set of overloads.
+#define GRADWIRE_COMBINES_BY(NAME, FUNCTION)    \
+  struct NAME : Sum {                           \
+    template <class Tag, class V>               \
+    HWY_INLINE V combine(Tag, V a, V b) const { \
+      return FUNCTION(a, b);                    \
+    }                                           \
+  }
+
+GRADWIRE_COMBINES_BY(Product, hn::Mul);
+
 // `kSources` and `kDestinations` are the numbers of buffers when known at compile time, else 0.
 template <class Format, class Operation, std::size_t kSources, std::size_t kDestinations, bool kStream>
 HWY_NOINLINE std::size_t run_loop(const ReduceCall& call, const Operation op, std::size_t begin, std::size_t end) {

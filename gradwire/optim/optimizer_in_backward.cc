@@ -3,9 +3,6 @@
 #include "gradwire/optim/optimizer_in_backward.h"
 
 #include <c10/core/GradMode.h>
-#include <torch/csrc/autograd/function.h>
-#include <torch/csrc/autograd/function_hook.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include <atomic>
 #include <map>
@@ -14,6 +11,7 @@
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/ddp/accumulator_hook_internal.h"
 #include "gradwire/hooks/averaged_bucket_internal.h"
 #include "gradwire/optim/full_precision_internal.h"
 #include "gradwire/optim/param_groups_internal.h"
@@ -45,52 +43,17 @@ void require_gradients(const std::vector<at::Tensor>& parameters) {
   }
 }
 
-// Steps one parameter at the end of its gradient's accumulation.
-class StepAfterAccumulation final : public torch::autograd::FunctionPostHook {
- public:
-  using Variables = torch::autograd::variable_list;
-  StepAfterAccumulation(at::Tensor parameter, torch::optim::Optimizer& optimizer, const torch::autograd::Node& node)
-      : parameter_(std::move(parameter)), optimizer_(optimizer), node_(node) {}
-
-  Variables operator()(const Variables& outputs, const Variables&) override {
-    if (node_.post_hooks().size() > 1) {
-      throw InvalidArgument(
-          concat(kName,
-                 ": a parameter got another hook on its gradient's accumulation since; was the module "
-                 "given to DistributedDataParallel? Wrap it first, and pass ddp.core()."));
-    }
-    if (parameter_.grad().defined()) {
-      const c10::NoGradGuard no_grad;
-      optimizer_.step();
-      parameter_.mutable_grad() = at::Tensor();
-    }
-    return outputs;
-  }
-
- private:
-  at::Tensor parameter_;
-  torch::optim::Optimizer& optimizer_;
-  const torch::autograd::Node& node_;
-};
-
 class LocalOptimizers final : public OptimizersInBackward {
  public:
   LocalOptimizers(const std::vector<at::Tensor>& parameters, const OptimizerFactory& factory)
-      : optimizers_(make_optimizers(parameters, factory)) {
-    for (const at::Tensor& parameter : parameters) {
-      accumulators_.push_back(torch::autograd::impl::grad_accumulator(parameter));
-      if (accumulators_.back()->post_hooks().empty()) continue;
-      throw InvalidArgument(concat(kName, ": parameter number ", accumulators_.size() - 1,
+      : parameters_(parameters), optimizers_(make_optimizers(parameters, factory)) {
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      hooks_.emplace_back(parameters_[i], [this, i] { step(i); });
+      if (has_no_other_hook(i)) continue;
+      throw InvalidArgument(concat(kName, ": parameter number ", i,
                                    " has a hook on its gradient's accumulation already: an optimizer in the backward, "
                                    "or DistributedDataParallel's; with the latter, pass ddp.core()."));
     }
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
-      keys_.push_back(accumulators_[i]->add_post_hook(
-          std::make_unique<StepAfterAccumulation>(parameters[i], *optimizers_[i], *accumulators_[i])));
-    }
-  }
-  ~LocalOptimizers() override {
-    for (std::size_t i = 0; i < keys_.size(); ++i) accumulators_[i]->del_post_hook(keys_[i]);
   }
   LocalOptimizers(const LocalOptimizers&) = delete;
   LocalOptimizers& operator=(const LocalOptimizers&) = delete;
@@ -98,9 +61,26 @@ class LocalOptimizers final : public OptimizersInBackward {
   const Optimizers& optimizers() const override { return optimizers_; }
 
  private:
+  bool has_no_other_hook(std::size_t i) const { return hooks_[i].node().post_hooks().size() == 1; }
+
+  // At the end of the accumulation of the parameter's gradient.
+  void step(std::size_t i) {
+    if (!has_no_other_hook(i)) {
+      throw InvalidArgument(
+          concat(kName,
+                 ": a parameter got another hook on its gradient's accumulation since; was the module "
+                 "given to DistributedDataParallel? Wrap it first, and pass ddp.core()."));
+    }
+    const at::Tensor& parameter = parameters_[i];
+    if (!parameter.grad().defined()) return;
+    const c10::NoGradGuard no_grad;
+    optimizers_[i]->step();
+    parameter.mutable_grad() = at::Tensor();
+  }
+
+  const std::vector<at::Tensor> parameters_;
   const Optimizers optimizers_;
-  std::vector<c10::intrusive_ptr<torch::autograd::Node>> accumulators_;  // autograd itself holds them weakly
-  std::vector<std::uintptr_t> keys_;
+  std::vector<internal::AccumulatorHook> hooks_;
 };
 
 class StepInHook final : public CommHook, public OptimizersInBackward {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "gradwire/base/error.h"
+#include "gradwire/base/stable_hash.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/ddp/replica_sync_internal.h"
 #include "gradwire/optim/zero_internal.h"
@@ -24,7 +25,7 @@ std::int64_t hash_of_sizes(const std::vector<at::Tensor>& parameters) {
     numbers.push_back(parameter.dim());
     numbers.insert(numbers.end(), parameter.sizes().begin(), parameter.sizes().end());
   }
-  return static_cast<std::int64_t>(hash_of(numbers));
+  return static_cast<std::int64_t>(stable_hash(numbers));
 }
 
 ParamGroups without_parameters(const ParamGroups& groups) {

@@ -9,17 +9,27 @@
 
 namespace gradwire::internal {
 
-std::vector<std::vector<at::Tensor>> by_type_and_device(const std::vector<at::Tensor>& tensors) {
-  std::vector<std::vector<at::Tensor>> lists;
-  for (const at::Tensor& tensor : tensors) {
-    const auto list = std::find_if(lists.begin(), lists.end(), [&](const std::vector<at::Tensor>& one) {
-      return one.front().scalar_type() == tensor.scalar_type() && one.front().device() == tensor.device();
+std::vector<std::vector<std::size_t>> places_by_type_and_device(const std::vector<at::Tensor>& tensors) {
+  std::vector<std::vector<std::size_t>> lists;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const auto list = std::find_if(lists.begin(), lists.end(), [&](const std::vector<std::size_t>& one) {
+      const at::Tensor& first = tensors[one.front()];
+      return first.scalar_type() == tensors[i].scalar_type() && first.device() == tensors[i].device();
     });
     if (list != lists.end()) {
-      list->push_back(tensor);
+      list->push_back(i);
     } else {
-      lists.push_back({tensor});
+      lists.push_back({i});
     }
+  }
+  return lists;
+}
+
+std::vector<std::vector<at::Tensor>> by_type_and_device(const std::vector<at::Tensor>& tensors) {
+  std::vector<std::vector<at::Tensor>> lists;
+  for (const auto& places : places_by_type_and_device(tensors)) {
+    std::vector<at::Tensor>& list = lists.emplace_back();
+    for (const std::size_t place : places) list.push_back(tensors[place]);
   }
   return lists;
 }

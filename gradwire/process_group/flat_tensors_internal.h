@@ -15,6 +15,9 @@ namespace gradwire::internal {
 // `tensors`.
 std::vector<std::vector<at::Tensor>> by_type_and_device(const std::vector<at::Tensor>& tensors);
 
+// The same, with the tensors' places in `tensors` instead of the tensors.
+std::vector<std::vector<std::size_t>> places_by_type_and_device(const std::vector<at::Tensor>& tensors);
+
 // Runs of `tensors` that have at most `bytes` together, but at least one tensor each. A tensor counts as a multiple of
 // `alignment` bytes.
 std::vector<std::span<const at::Tensor>> in_runs_of(const std::vector<at::Tensor>& tensors, std::size_t bytes,

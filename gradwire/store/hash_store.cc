@@ -37,6 +37,16 @@ void wait_for_change(Shared& shared, MutexLock& lock, const char* operation, std
 
 struct HashStore::Impl {
   explicit Impl(std::shared_ptr<Shared> data) : shared("this HashStore", std::move(data)) {}
+
+  // Calls `action` with the map and wakes those who wait for a change.
+  template <class Action>
+  void change(const Action& action) {
+    Shared& data = *shared.get();
+    const MutexLock lock(data.mutex);
+    action(data.map);
+    data.changed.notify_all();
+  }
+
   store_internal::ProcessBound<Shared> shared;
 };
 
@@ -49,30 +59,23 @@ HashStore::~HashStore() = default;
 void HashStore::set(const std::string& key, const Value& value) {
   require_key("set", key);
   require_value("set", value);
-  Shared& shared = *impl_->shared.get();
-  MutexLock lock(shared.mutex);
-  shared.map.set(key, value);
-  shared.changed.notify_all();
+  impl_->change([&](KeyValueMap& map) { map.set(key, value); });
 }
 
 Store::Value HashStore::get(const std::string& key) { return std::move(multi_get(std::span(&key, 1)).front()); }
 
 std::int64_t HashStore::add(const std::string& key, std::int64_t amount) {
   require_key("add", key);
-  Shared& shared = *impl_->shared.get();
-  MutexLock lock(shared.mutex);
-  const std::int64_t sum = shared.map.add(key, amount);
-  shared.changed.notify_all();
+  std::int64_t sum = 0;
+  impl_->change([&](KeyValueMap& map) { sum = map.add(key, amount); });
   return sum;
 }
 
 Store::Value HashStore::compare_set(const std::string& key, const Value& expected, const Value& desired) {
   require_key("compare_set", key);
   require_value("compare_set", desired);
-  Shared& shared = *impl_->shared.get();
-  MutexLock lock(shared.mutex);
-  Value value = shared.map.compare_set(key, expected, desired).value;
-  shared.changed.notify_all();
+  Value value;
+  impl_->change([&](KeyValueMap& map) { value = map.compare_set(key, expected, desired).value; });
   return value;
 }
 
@@ -112,10 +115,7 @@ std::int64_t HashStore::num_keys() {
 void HashStore::append(const std::string& key, const Value& value) {
   require_key("append", key);
   require_value("append", value);
-  Shared& shared = *impl_->shared.get();
-  MutexLock lock(shared.mutex);
-  shared.map.append(key, value);
-  shared.changed.notify_all();
+  impl_->change([&](KeyValueMap& map) { map.append(key, value); });
 }
 
 std::vector<Store::Value> HashStore::multi_get(std::span<const std::string> keys) {
@@ -137,19 +137,15 @@ std::vector<Store::Value> HashStore::multi_get(std::span<const std::string> keys
 
 void HashStore::multi_set(std::span<const std::string> keys, std::span<const Value> values) {
   store_internal::require_pairs("multi_set", keys, values);
-  Shared& shared = *impl_->shared.get();
-  MutexLock lock(shared.mutex);
-  for (std::size_t i = 0; i < keys.size(); ++i) shared.map.set(keys[i], values[i]);
-  shared.changed.notify_all();
+  impl_->change([&](KeyValueMap& map) {
+    for (std::size_t i = 0; i < keys.size(); ++i) map.set(keys[i], values[i]);
+  });
 }
 
 void HashStore::queue_push(const std::string& queue, const Value& value) {
   require_key("queue_push", queue);
   require_value("queue_push", value);
-  Shared& shared = *impl_->shared.get();
-  MutexLock lock(shared.mutex);
-  shared.map.push(queue, value);
-  shared.changed.notify_all();
+  impl_->change([&](KeyValueMap& map) { map.push(queue, value); });
 }
 
 Store::Value HashStore::queue_pop(const std::string& queue) {

@@ -9,6 +9,7 @@
 #include "binding.h"
 #include "gradwire/ddp/grad_bucket.h"
 #include "gradwire/hooks/averaged_bucket_internal.h"
+#include "gradwire/hooks/wrapper_internal.h"
 #include "gradwire/optim/model_averaging.h"
 #include "gradwire/optim/param_groups_internal.h"
 #include "gradwire/optim/partition_internal.h"
@@ -20,27 +21,24 @@ namespace {
 using Tensors = std::vector<at::Tensor>;
 
 // Runs `inner`, then a callable with the averaged bucket.
-class HookThenBucket final : public CommHook {
+class HookThenBucket final : public internal::HookWrapper {
  public:
-  HookThenBucket(const std::string& name, std::shared_ptr<CommHook> inner, py::object callable)
-      : CommHook(traits_around(name, *inner)), inner_(std::move(inner)), callable_(std::move(callable)) {}
+  HookThenBucket(const std::string& name, const std::shared_ptr<CommHook>& inner, py::object callable)
+      : HookWrapper(traits_of(name, inner), inner), callable_(std::move(callable)) {}
 
   Future run(GradBucket& bucket) override {
-    const GradBucket averaged = internal::averaged_bucket(*inner_, bucket);
+    const GradBucket averaged = internal::averaged_bucket(inner(), bucket);
     in_python([&] { callable_.get()(py::cast(averaged)); });
     return completed_future(averaged.buffer());
   }
-  HookState state_dict() const override { return inner_->state_dict(); }
-  void load_state_dict(const HookState& state) override { inner_->load_state_dict(state); }
-  void end_iteration() override { inner_->end_iteration(); }
 
  private:
-  static HookTraits traits_around(const std::string& name, const CommHook& inner) {
-    return {name + "(" + inner.traits().name + ")", /*parallel_safe=*/false, /*single_collective=*/false,
-            inner.traits().groups, name + "(" + inner.identity() + ")"};
+  static HookTraits traits_of(const std::string& name, const std::shared_ptr<CommHook>& inner) {
+    HookTraits traits = internal::traits_around(name, inner, /*keeps_single_collective=*/false);
+    traits.parallel_safe = false;
+    return traits;
   }
 
-  const std::shared_ptr<CommHook> inner_;
   const HeldObject callable_;
 };
 

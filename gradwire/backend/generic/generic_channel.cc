@@ -43,16 +43,6 @@ std::exception_ptr with_context(const std::string& context) {
   }
 }
 
-std::string text_of(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const std::exception& exception) {
-    return describe(exception);
-  } catch (...) {
-    return "an unknown exception";
-  }
-}
-
 }  // namespace
 
 std::shared_ptr<Request> GenericChannel::isend(const void* data, std::size_t bytes, int destination,
@@ -118,7 +108,7 @@ void GenericChannel::run_staged(Fingerprint call, const CallOptions& options, st
     if (refused.empty()) body({staging.get(), bytes});
   } catch (...) {
     const auto error = with_context(context());
-    end_with(error, text_of(error));
+    end_with(error, describe(error));
   }
   check();
   if (!refused.empty()) {
