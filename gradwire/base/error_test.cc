@@ -25,6 +25,11 @@ TEST(ErrorTest, DescribeSaysTheKindAndTheMessage) {
   EXPECT_NE(describe(std::bad_alloc()).find("error: "), std::string::npos);
 }
 
+TEST(ErrorTest, DescribeTakesWhateverWasThrown) {
+  EXPECT_EQ(describe(std::make_exception_ptr(StoreError("m"))), "StoreError: m");
+  EXPECT_EQ(describe(std::make_exception_ptr(5)), "an exception that is no std::exception");
+}
+
 TEST(ErrorTest, PeersAreCarried) {
   EXPECT_EQ(PeerError("m", {0, 3}).peers(), (std::vector<int>{0, 3}));
   EXPECT_EQ(TimeoutError("m", {2}).peers(), std::vector<int>{2});
