@@ -12,6 +12,15 @@
 #   A program in build/bin.
 # gradwire_library(core|torch)
 #   The shared library of one layer out of the rooms declared so far.
+# gradwire_compile_in_batches(TARGET SIZE)
+#   SIZE sources of TARGET in one compilation, unless GRADWIRE_UNITY is off: most of a source is templates that its headers bring,
+#   and the sources of a batch pay for them once.
+
+function(gradwire_compile_in_batches TARGET SIZE)
+  if(GRADWIRE_UNITY)
+    set_target_properties(${TARGET} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${SIZE})
+  endif()
+endfunction()
 
 function(gradwire_room NAME)
   cmake_parse_arguments(R "APART" "LAYER" "SOURCES;DEPENDS;LIBS" ${ARGN})
@@ -26,9 +35,8 @@ function(gradwire_room NAME)
     target_link_libraries(${target} PUBLIC gradwire::torch)
     gradwire_use_torch_pch(${target})
   endif()
-  # Most of a source is templates that its headers bring: several sources in one compilation pay for them once.
-  if(GRADWIRE_UNITY AND NOT R_APART)
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+  if(NOT R_APART)
+    gradwire_compile_in_batches(${target} 8)
   endif()
   set_property(GLOBAL APPEND PROPERTY GRADWIRE_ROOMS_${R_LAYER} ${target})
   set_property(GLOBAL APPEND PROPERTY GRADWIRE_LIBS_${R_LAYER} ${R_LIBS})

@@ -60,7 +60,7 @@ struct RawOptions {
   bool no_prefix = false;
 };
 
-[[noreturn]] void refuse(const std::string& sentence) { throw LaunchError(kUsageExit, sentence); }
+[[noreturn]] void refuse_option(const std::string& sentence) { throw LaunchError(kUsageExit, sentence); }
 
 void declare_hosts(CLI::App& app, RawOptions& raw) {
   const char* group = "Several hosts";
@@ -111,13 +111,13 @@ int read_number(const char* option, const std::string& text, int low, int high) 
   const char* end = text.data() + text.size();
   const auto result = std::from_chars(text.data(), end, value);
   if (result.ec != std::errc() || result.ptr != end || value < low || value > high) {
-    refuse(concat(option, " is '", text, "'; it must be a whole number from ", low, " to ", high));
+    refuse_option(concat(option, " is '", text, "'; it must be a whole number from ", low, " to ", high));
   }
   return value;
 }
 
 int read_ranks(const std::string& text) {
-  if (text.empty()) refuse(concat("say how many ranks to start: -n N, with N from 1 to ", kMaxRanks));
+  if (text.empty()) refuse_option(concat("say how many ranks to start: -n N, with N from 1 to ", kMaxRanks));
   return read_number("-n", text, 1, kMaxRanks);
 }
 
@@ -128,8 +128,8 @@ std::chrono::milliseconds read_seconds(const char* option, const std::string& te
   const auto result = std::from_chars(text.data(), end, value);
   const bool is_number = result.ec == std::errc() && result.ptr == end && std::isfinite(value);
   if (!is_number || value < 0 || value > kLongest || (value == 0 && !zero_allowed)) {
-    refuse(concat(option, " is '", text, "'; it must be a number of seconds, ",
-                  zero_allowed ? "zero or more" : "more than zero"));
+    refuse_option(concat(option, " is '", text, "'; it must be a number of seconds, ",
+                         zero_allowed ? "zero or more" : "more than zero"));
   }
   return std::chrono::milliseconds(static_cast<long long>(std::ceil(value * 1000)));
 }
@@ -140,7 +140,7 @@ Enum read_word(const char* option, const std::string& word, const std::map<std::
   if (found != words.end()) return found->second;
   std::vector<std::string> names;
   for (const auto& [name, value] : words) names.push_back(name);
-  refuse(concat(option, " is '", word, "'; it must be one of ", join(names, ", ")));
+  refuse_option(concat(option, " is '", word, "'; it must be one of ", join(names, ", ")));
 }
 
 std::pair<std::string, std::string> read_assignment(const std::string& text) {
@@ -155,10 +155,11 @@ std::pair<std::string, std::string> read_assignment(const std::string& text) {
                                     "GRADWIRE_ATTEMPT",
                                     "GRADWIRE_SECRET_FILE"};
   const auto equals = text.find('=');
-  if (equals == std::string::npos || equals == 0) refuse(concat("--env is '", text, "'; it must read NAME=VALUE"));
+  if (equals == std::string::npos || equals == 0)
+    refuse_option(concat("--env is '", text, "'; it must read NAME=VALUE"));
   std::string name = text.substr(0, equals);
   if (std::find(kReserved.begin(), kReserved.end(), name) != kReserved.end()) {
-    refuse(concat("--env cannot set ", name, ": gradwire-run gives it to each rank itself"));
+    refuse_option(concat("--env cannot set ", name, ": gradwire-run gives it to each rank itself"));
   }
   return {std::move(name), text.substr(equals + 1)};
 }
@@ -167,9 +168,10 @@ std::vector<std::string> read_command(std::vector<std::string> rest) {
   if (!rest.empty() && rest.front() == "--") {
     rest.erase(rest.begin());
   } else if (!rest.empty() && rest.front().starts_with('-')) {
-    refuse(concat("unknown option '", rest.front(), "'; see gradwire-run --help"));
+    refuse_option(concat("unknown option '", rest.front(), "'; see gradwire-run --help"));
   }
-  if (rest.empty() || rest.front().empty()) refuse("say which program to run: gradwire-run -n N program arguments...");
+  if (rest.empty() || rest.front().empty())
+    refuse_option("say which program to run: gradwire-run -n N program arguments...");
   return rest;
 }
 
@@ -179,7 +181,8 @@ std::uint16_t read_port(const char* option, const std::string& text) {
 
 void read_rendezvous(NodeOptions& node, const std::string& text) {
   const auto colon = text.rfind(':');
-  if (colon == std::string::npos || colon == 0) refuse(concat("--rendezvous is '", text, "'; it must read HOST:PORT"));
+  if (colon == std::string::npos || colon == 0)
+    refuse_option(concat("--rendezvous is '", text, "'; it must read HOST:PORT"));
   node.host = text.substr(0, colon);
   if (node.host.size() > 2 && node.host.front() == '[' && node.host.back() == ']') {
     node.host = node.host.substr(1, node.host.size() - 2);
@@ -194,7 +197,7 @@ std::vector<std::string> read_hosts(const std::string& text) {
     hosts.push_back(text.substr(begin, end - begin));
     // A name that begins with a dash would be an option of ssh.
     if (hosts.back().empty() || hosts.back().front() == '-') {
-      refuse(concat("--hosts is '", text, "'; it must be a list of host names: a,b,c"));
+      refuse_option(concat("--hosts is '", text, "'; it must be a list of host names: a,b,c"));
     }
     begin = end + 1;
   }
@@ -216,23 +219,24 @@ NodeOptions read_node(const RawOptions& raw, int hosts) {
     return std::isalnum(byte) != 0 || byte == '.' || byte == '_' || byte == '-';
   };
   if (!std::all_of(node.job_id.begin(), node.job_id.end(), plain)) {
-    refuse(concat("--job-id is '", node.job_id, "'; it may hold letters, digits, '.', '_' and '-'"));
+    refuse_option(concat("--job-id is '", node.job_id, "'; it may hold letters, digits, '.', '_' and '-'"));
   }
   if (hosts != 0) return node;
-  if (node.nodes > 1 && raw.node.empty()) refuse("--nnodes wants --node-rank: the number of this host, from 0");
-  if (node.nodes > 1 && node.host.empty()) refuse("--nnodes wants --rendezvous HOST:PORT: where node 0 listens");
+  if (node.nodes > 1 && raw.node.empty()) refuse_option("--nnodes wants --node-rank: the number of this host, from 0");
+  if (node.nodes > 1 && node.host.empty()) refuse_option("--nnodes wants --rendezvous HOST:PORT: where node 0 listens");
   return node;
 }
 
 void read_several_hosts(Options& options, const RawOptions& raw) {
   if (!raw.hosts.empty()) {
     if (!raw.nodes.empty() || !raw.node.empty()) {
-      refuse("--hosts starts gradwire-run on all hosts; --nnodes and --node-rank are for starting it on each yourself");
+      refuse_option(
+          "--hosts starts gradwire-run on all hosts; --nnodes and --node-rank are for starting it on each yourself");
     }
     options.remote.hosts = read_hosts(raw.hosts);
     options.remote.shell = raw.shell.empty() ? kDefaultShell : raw.shell;
   } else if (!raw.shell.empty()) {
-    refuse("--ssh says how --hosts reaches a host; give --hosts too");
+    refuse_option("--ssh says how --hosts reaches a host; give --hosts too");
   }
   options.node = read_node(raw, static_cast<int>(options.remote.hosts.size()));
   if (!options.remote.hosts.empty() && options.node.host.empty()) {
@@ -318,7 +322,7 @@ std::variant<Options, Information> parse_options(int argc, const char* const* ar
   } catch (const CLI::CallForVersion& version) {
     return Information{concat(version.what(), "\n")};
   } catch (const CLI::ParseError& error) {
-    refuse(concat(error.what(), "; see gradwire-run --help"));
+    refuse_option(concat(error.what(), "; see gradwire-run --help"));
   }
   return check(raw, app.remaining());
 }

@@ -8,6 +8,10 @@
 
 #include <fcntl.h>
 
+// Asio asks macros of the standard library whether there is std::aligned_alloc(). Where no header of that library came
+// before, Asio takes another allocator, and one source would free what another has allocated in another way.
+#include <cstddef>
+
 #include <asio.hpp>
 
 // For classes that hold Asio's objects. Their symbols cannot be more visible than those of Asio.

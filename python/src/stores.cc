@@ -171,10 +171,10 @@ class PyStore final : public Store, public py::trampoline_self_life_support {
   Milliseconds timeout_ = kDefaultTimeout;
 };
 
-using Class = py::class_<Store, PyStore, py::smart_holder>;
+using StoreClass = py::class_<Store, PyStore, py::smart_holder>;
 
 void bind_base(py::module_& module) {
-  Class(module, "Store", EndsUnlocked(), R"(A small key-value map through which ranks find each other.
+  StoreClass(module, "Store", EndsUnlocked(), R"(A small key-value map through which ranks find each other.
 
 Keys and values are byte strings; values come back as bytes. Every method raises StoreError when the store failed or is
 gone, TimeoutError (naming the missing keys) when what it waits for did not come within its time, InvalidArgument for
