@@ -63,7 +63,12 @@ ShmWorld::Offer ShmWorld::make_and_send(std::uint64_t key, std::size_t bytes, De
   const int fd = offer.fd.get();
   const std::span<const int> fds(&fd, offer.fd ? 1 : 0);
   for (int peer = 1; peer < size(); ++peer) {
-    switch (send_packet(sockets_[static_cast<std::size_t>(peer)].get(), packet, fds, deadline, check)) {
+    // A forked child may hold a dead rank's end of the socket, which is not closed then.
+    const auto look = [&] {
+      if (is_gone(peer)) throw_absent(peer, check);
+      check();
+    };
+    switch (send_packet(sockets_[static_cast<std::size_t>(peer)].get(), packet, fds, deadline, look)) {
       case Sent::sent:
         break;
       case Sent::closed:
@@ -77,6 +82,9 @@ ShmWorld::Offer ShmWorld::make_and_send(std::uint64_t key, std::size_t bytes, De
 
 ShmWorld::Offer ShmWorld::receive(std::uint64_t key, Deadline deadline, const std::function<void()>& check) {
   for (Received received = Received::nothing;;) {
+    // Asked before the packets are read: what rank 0 sent before its death counts. A forked child of rank 0 may hold
+    // the other end of the socket, which is not closed then.
+    const bool gone = is_gone(0);
     {
       const MutexLock lock(mutex_);
       if (const auto found = early_.find(key); found != early_.end()) {
@@ -95,7 +103,7 @@ ShmWorld::Offer ShmWorld::receive(std::uint64_t key, Deadline deadline, const st
         continue;
       }
     }
-    if (received == Received::closed) throw_absent(0, check);
+    if (received == Received::closed || (gone && received == Received::nothing)) throw_absent(0, check);
     check();
     throw_if_interrupted("allocate");
     if (deadline.expired()) throw TimeoutError("the deadline passed while waiting for rank 0 to share memory", {0});
