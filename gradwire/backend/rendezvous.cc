@@ -31,9 +31,18 @@ std::string record_of(std::string_view kind, const std::vector<int>& ranks, cons
 
 }  // namespace
 
-void register_rank(Store& store, int rank) { register_process(store, rank, process_identity()); }
+void register_rank(Store& store, int rank) { store.set(process_key(rank), process_identity()); }
 
-void register_process(Store& store, int rank, const std::string& process) { store.set(process_key(rank), process); }
+void register_processes(Store& store, std::span<const std::string> processes) {
+  std::vector<std::string> keys;
+  std::vector<std::string> known;
+  for (std::size_t rank = 0; rank < processes.size(); ++rank) {
+    if (processes[rank].empty()) continue;
+    keys.push_back(process_key(static_cast<int>(rank)));
+    known.push_back(processes[rank]);
+  }
+  if (!keys.empty()) store.multi_set(keys, known);
+}
 
 std::string process_of(Store& store, int rank) {
   const std::string key = process_key(rank);

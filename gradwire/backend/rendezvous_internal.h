@@ -19,8 +19,9 @@ namespace gradwire::rendezvous {
 
 // Writes which process `rank` is, so that the others see its death while they wait for it.
 void register_rank(Store& store, int rank);
-// The same for a rank that has said so elsewhere: `process` is its process_identity().
-void register_process(Store& store, int rank, const std::string& process);
+// The same for ranks 0, 1, ... at once, which have said elsewhere that they are `processes` (process_identity(); empty:
+// not known). So a rank that dies on its way to this rendezvous is not waited for.
+void register_processes(Store& store, std::span<const std::string> processes);
 
 // Which process `rank` is, as process_identity() says it; empty when it has not said so yet.
 std::string process_of(Store& store, int rank);

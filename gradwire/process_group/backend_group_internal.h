@@ -69,8 +69,6 @@ class BackendGroup final : public CallGroup, public Closable {
   // Runs `body` in its turn, and returns when the body has run. Throws what the body throws.
   void in_turn(const char* operation, const Body& body);
   std::shared_ptr<Work> receive(const char* operation, Tensors& tensors, int source, int tag);
-  std::shared_ptr<ProcessGroup> make_split(int color, int key, const std::optional<std::string>& desc,
-                                           std::uint64_t number);
   std::string describe(const char* operation) const;
   [[noreturn]] void fail_shut_down(const char* operation) const;
 

@@ -7,10 +7,13 @@
 #include <array>
 #include <utility>
 
+#include "gradwire/backend/rendezvous_internal.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/process_identity.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/process_group/backend_group_internal.h"
 #include "gradwire/process_group/init.h"
+#include "gradwire/process_group/outer_ranks_internal.h"
 #include "gradwire/process_group/validate_internal.h"
 #include "gradwire/store/prefix_store.h"
 
@@ -21,6 +24,18 @@ namespace {
 struct OwnedChannel {
   std::shared_ptr<Channel> origin;
   std::unique_ptr<Channel> channel;
+};
+
+// What a rank asks of a split, and which process it is: a rank that dies on its way to the new group is not waited for.
+struct SplitRequest {
+  SplitRequest() = default;
+  SplitRequest(int its_color, int its_key) : color(its_color), key(its_key) {
+    const std::string name = process_identity();
+    if (name.size() < process.size()) std::copy(name.begin(), name.end(), process.begin());
+  }
+  std::int32_t color = 0;
+  std::int32_t key = 0;
+  std::array<char, 248> process{};  // empty: not known
 };
 
 std::shared_ptr<Channel> own(std::shared_ptr<Channel> origin, std::unique_ptr<Channel> channel) {
@@ -164,13 +179,14 @@ std::shared_ptr<ProcessGroup> BackendGroup::do_split(int color, int key, const s
           concat(describe("split"), ": this group was made without a store, in which the new one would meet"));
     }
   }
-  std::array<std::int64_t, 2> mine{color, key};
-  std::vector<std::array<std::int64_t, 2>> all(static_cast<std::size_t>(size()));
+  const SplitRequest mine(color, key);
+  std::vector<SplitRequest> all(static_cast<std::size_t>(size()));
   in_turn("split", [&](Channel& channel, const CallOptions& call) {
     std::vector<void*> places;
-    for (auto& each : all) places.push_back(each.data());
-    channel.all_gather(mine.data(), places, mine.size(), DType::i64, call);
+    for (SplitRequest& each : all) places.push_back(&each);
+    channel.all_gather(&mine, places, sizeof(mine), DType::u8, call);
   });
+  const auto request_of = [&all](int rank) -> const SplitRequest& { return all[static_cast<std::size_t>(rank)]; };
   std::shared_ptr<Store> store;
   std::uint64_t number = 0;
   {
@@ -182,15 +198,23 @@ std::shared_ptr<ProcessGroup> BackendGroup::do_split(int color, int key, const s
   if (color < 0) return nullptr;
   std::vector<int> members;
   for (int rank = 0; rank < size(); ++rank) {
-    if (all[static_cast<std::size_t>(rank)][0] == color) members.push_back(rank);
+    if (request_of(rank).color == color) members.push_back(rank);
   }
-  std::stable_sort(members.begin(), members.end(), [&](int a, int b) {
-    return all[static_cast<std::size_t>(a)][1] < all[static_cast<std::size_t>(b)][1];
-  });
+  std::stable_sort(members.begin(), members.end(), [&](int a, int b) { return request_of(a).key < request_of(b).key; });
+  std::vector<std::string> processes;
+  for (const int member : members) processes.emplace_back(request_of(member).process.data());
   const auto place = std::find(members.begin(), members.end(), rank());
   auto prefixed = std::make_shared<PrefixStore>(concat("split/", number, "/", color), std::move(store));
-  auto group = std::dynamic_pointer_cast<BackendGroup>(make_process_group(
-      backend_name_, prefixed, static_cast<int>(place - members.begin()), static_cast<int>(members.size()), timeout()));
+  std::shared_ptr<BackendGroup> group;
+  try {
+    PrefixStore backend_store("backend", prefixed);
+    rendezvous::register_processes(backend_store, processes);
+    group = std::dynamic_pointer_cast<BackendGroup>(make_process_group(backend_name_, prefixed,
+                                                                       static_cast<int>(place - members.begin()),
+                                                                       static_cast<int>(members.size()), timeout()));
+  } catch (...) {
+    std::rethrow_exception(in_outer_ranks(std::current_exception(), members));
+  }
   group->set_group_name(concat(group_name(), "/split", number, ".", color));
   group->set_group_desc(desc.value_or(group_desc()));
   return group;

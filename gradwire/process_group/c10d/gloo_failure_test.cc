@@ -15,6 +15,7 @@
 
 #include "gradwire/base/error.h"
 #include "gradwire/process_group/c10d/gloo_internal.h"
+#include "gradwire/process_group/deadly_store_test_support.h"
 #include "gradwire/process_group/init.h"
 #include "tests/support/ranks.h"
 
@@ -22,6 +23,7 @@ namespace gradwire {
 namespace {
 
 using test_support::collect_ranks;
+using test_support::DeadlyStore;
 using test_support::RankEnd;
 using test_support::run_ranks;
 
@@ -94,43 +96,6 @@ TEST_P(GlooFailure, EverySurvivorNamesTheRankThatDied) {
     expect_survival(ends, victim);
   }
 }
-
-// A store that ends its process at the k-th call.
-class DeadlyStore final : public Store {
- public:
-  DeadlyStore(std::shared_ptr<Store> store, int calls) : store_(std::move(store)), left_(calls) {}
-
-  void set(const std::string& key, const Value& value) override { next().set(key, value); }
-  Value get(const std::string& key) override { return next().get(key); }
-  std::int64_t add(const std::string& key, std::int64_t amount) override { return next().add(key, amount); }
-  Value compare_set(const std::string& key, const Value& expected, const Value& desired) override {
-    return next().compare_set(key, expected, desired);
-  }
-  void wait(std::span<const std::string> keys, Milliseconds timeout) override { next().wait(keys, timeout); }
-  bool check(std::span<const std::string> keys) override { return next().check(keys); }
-  bool delete_key(const std::string& key) override { return next().delete_key(key); }
-  std::int64_t num_keys() override { return next().num_keys(); }
-  void append(const std::string& key, const Value& value) override { next().append(key, value); }
-  std::vector<Value> multi_get(std::span<const std::string> keys) override { return next().multi_get(keys); }
-  void multi_set(std::span<const std::string> keys, std::span<const Value> values) override {
-    next().multi_set(keys, values);
-  }
-  void queue_push(const std::string& queue, const Value& value) override { next().queue_push(queue, value); }
-  Value queue_pop(const std::string& queue) override { return next().queue_pop(queue); }
-  std::int64_t queue_length(const std::string& queue) override { return next().queue_length(queue); }
-  Milliseconds timeout() const override { return store_->timeout(); }
-  void set_timeout(Milliseconds timeout) override { store_->set_timeout(timeout); }
-  std::shared_ptr<Store> clone() override { return store_->clone(); }
-
- private:
-  Store& next() {
-    if (--left_ == 0) ::raise(SIGKILL);
-    return *store_;
-  }
-
-  const std::shared_ptr<Store> store_;
-  int left_;
-};
 
 // From the first call after the rank has said who it is.
 TEST_P(GlooFailure, ADeathInTheRendezvousIsNamedAndNotWaitedFor) {

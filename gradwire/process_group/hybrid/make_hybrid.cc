@@ -87,10 +87,9 @@ std::shared_ptr<ProcessGroup> make_hybrid_group(const std::shared_ptr<Store>& st
     const auto meeting = part(concat("local/", locals.front()));
     // So that one which dies before it comes there is not waited for.
     PrefixStore backend_of_local("backend", meeting);
-    for (std::size_t i = 0; i < locals.size(); ++i) {
-      const std::string& process = processes[static_cast<std::size_t>(locals[i])];
-      rendezvous::register_process(backend_of_local, static_cast<int>(i), process);
-    }
+    std::vector<std::string> here_processes;
+    for (const int each : locals) here_processes.push_back(processes[static_cast<std::size_t>(each)]);
+    rendezvous::register_processes(backend_of_local, here_processes);
     local = make_process_group("shm", meeting, static_cast<int>(before), static_cast<int>(locals.size()), timeout);
   } catch (...) {
     const auto error = in_outer_ranks(std::current_exception(), locals);
