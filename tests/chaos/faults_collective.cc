@@ -82,13 +82,13 @@ void between_calls(Member& self) {
 }
 
 // Killed where it enters a call that makes something, or while memory goes from rank to rank.
-void in_a_making_call(Member& self, void (Program::*make)()) {
+void in_a_making_call(Member& self, void (Program::*make)(), std::size_t longest_ns) {
   const bool at_entry = self.random().below(3) == 0;
   until_death<std::unique_ptr<Trigger>>(
       self,
       [&]() -> std::unique_ptr<Trigger> {
         if (at_entry) return std::make_unique<Trigger>("collective.entry", 0, [&self] { self.die(); });
-        arm_clock(self, 400'000);
+        arm_clock(self, longest_ns);
         return nullptr;
       },
       [&] {
@@ -96,8 +96,9 @@ void in_a_making_call(Member& self, void (Program::*make)()) {
       });
 }
 
-void in_duplicate(Member& self) { in_a_making_call(self, &Program::duplicate); }
-void in_allocate(Member& self) { in_a_making_call(self, &Program::allocate); }
+void in_duplicate(Member& self) { in_a_making_call(self, &Program::duplicate, 400'000); }
+void in_split(Member& self) { in_a_making_call(self, &Program::split, 3'000'000); }
+void in_allocate(Member& self) { in_a_making_call(self, &Program::allocate, 400'000); }
 
 // Two ranks die, one right after the other; the second may be on its way to hear of the first.
 void two_at_once(Member& self) {
@@ -140,7 +141,8 @@ constexpr FaultClass kClasses[] = {
     {.name = "collective: killed at any moment", .ending = Ending::killed, .weight = 12, .play = at_any_moment},
     {.name = "collective: two killed", .ending = Ending::killed, .weight = 4, .play = two_at_once, .victims = 2},
     {.name = "between calls: killed", .ending = Ending::killed, .weight = 4, .play = between_calls},
-    {.name = "duplicate: killed", .ending = Ending::killed, .weight = 6, .play = in_duplicate},
+    {.name = "duplicate: killed", .ending = Ending::killed, .weight = 3, .play = in_duplicate},
+    {.name = "split: killed", .ending = Ending::killed, .weight = 3, .play = in_split},
     {.name = "allocate: killed", .ending = Ending::killed, .weight = 6, .play = in_allocate},
     {.name = "exit without a word", .ending = Ending::gone, .weight = 4, .play = exits},
 };

@@ -5,10 +5,15 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <array>
 #include <csignal>
 
+#include "gradwire/backend/registry.h"
+#include "gradwire/backend/rendezvous_internal.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/process_identity.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/store/prefix_store.h"
 #include "tests/chaos/leftovers.h"
 
 namespace gradwire::testing {
@@ -87,9 +92,7 @@ void Program::exchange() {
   note(kMessages);
   const std::size_t bytes = kMessageBytes[random_.below(std::size(kMessageBytes))];
   const std::uint64_t seed = random_.below(1'000'000);
-  // Where there are more ranks than two, a receive from any source does not end with one of them: others may still
-  // send.
-  const bool from_any = random_.below(2) == 0 && context_.size() == 2;
+  const bool from_any = random_.below(2) == 0;
   const bool send_first = random_.below(2) == 0;
   Channel& channel = any_channel();
   if (context_.size() == 1) return;
@@ -112,6 +115,43 @@ void Program::duplicate() {
   note("duplicate");
   if (duplicates_.size() == kMostDuplicates) return duplicates_.clear();
   duplicates_.push_back(any_channel().duplicate(guarded()));
+}
+
+void Program::split() {
+  note("split");
+  const int part = context_.rank() % 2;
+  // As a process group does: which process each rank is, so that one which dies on its way is not waited for.
+  std::array<char, 256> process{};
+  process_identity().copy(process.data(), process.size() - 1);
+  std::vector<std::array<char, 256>> all(ranks());
+  std::vector<void*> outputs;
+  for (auto& one : all) outputs.push_back(one.data());
+  context_.channel().all_gather(process.data(), outputs, process.size(), DType::u8, guarded());
+  std::vector<std::string> processes;
+  for (std::size_t r = static_cast<std::size_t>(part); r < ranks(); r += 2) processes.emplace_back(all[r].data());
+
+  BackendOptions options;
+  options.store = std::make_shared<PrefixStore>(concat("split", calls_, "/", part), context_.store().clone());
+  options.rank = context_.rank() / 2;
+  options.size = (context_.size() + 1 - part) / 2;
+  options.timeout = kGuard;
+  rendezvous::register_processes(*options.store, processes);
+  try {
+    const auto backend = make_backend(context_.backend().name(), options);
+    const std::vector<Bytes> inputs = make_inputs(DType::f32, 100, options.size, calls_);
+    Bytes data = inputs[static_cast<std::size_t>(options.rank)];
+    backend->channel().all_reduce(data.data(), 100, DType::f32, ReduceOp::sum(), guarded());
+    EXPECT_EQ(difference(data.data(), combine(DType::f32, ReduceOp::sum(), inputs), DType::f32), "");
+  } catch (const PeerError& error) {
+    // Its numbers are those of the part.
+    std::vector<int> peers;
+    std::string names;
+    for (const int peer : error.peers()) {
+      peers.push_back(2 * peer + part);
+      names += concat("rank ", peers.back(), ", ");
+    }
+    throw PeerError(concat("a split failed for ", names, "in whose group: ", error.what()), peers);
+  }
 }
 
 void Program::allocate() {

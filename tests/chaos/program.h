@@ -29,6 +29,7 @@ class Program {
   Channel& any_channel();
   void exchange();   // a message to the next rank and a message from the previous rank
   void duplicate();  // adds a channel, or destroys all channels but the first
+  void split();      // a group of the even ranks and one of the odd ranks, used and destroyed
   void allocate();   // new memory for placed()
   void placed();     // a collective on buffers of which all or some lie in shared memory
 
