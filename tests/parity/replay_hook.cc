@@ -1,10 +1,15 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Trains a small model with one hook over ranks that are threads, on numbers from a file, and writes the parameters of
-// every rank: the half of the parity test that runs gradwire. compare_hooks.py runs the other half and writes the file.
+// Trains a small model with hooks over ranks that are threads, on numbers from files, and writes the parameters of
+// every rank: the half of the parity test that runs gradwire. compare_hooks.py runs the other half and writes the
+// files.
 //
-//   replay_hook --hook SPEC --world N --steps N --batch N --widths 8,16,4 [--bias] [--cap MIB] [--lanes N] [--rate R]
-//               --problem FILE --result FILE
+// Reads cases from stdin, a line each:
+//
+//   --hook SPEC --world N --steps N --batch N --widths 8,16,4 [--bias] [--cap MIB] [--lanes N] [--rate R]
+//   --problem FILE --result FILE
+//
+// and answers each with a line, "ok" or "failed: <why>".
 //
 // The model is a chain of linear layers with tanh between them; the loss is the mean square of what it gives minus a
 // target; plain SGD. Both files are float32 in the machine's byte order. Problem: for each layer its weight (out x in)
@@ -17,6 +22,7 @@
 #include <torch/types.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <exception>
 #include <fstream>
 #include <iostream>
@@ -153,9 +159,7 @@ void run(const Options& options) {
   if (!file.flush()) throw gradwire::InvalidArgument(gradwire::concat("cannot write '", options.result, "'"));
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+Options parse(const std::string& line) {
   Options options;
   CLI::App app{"Trains a small model with one hook on given numbers"};
   app.add_option("--hook", options.hook, "the hook, as in make_hook()")->required();
@@ -169,12 +173,23 @@ int main(int argc, char** argv) {
   app.add_option("--rate", options.rate, "learning rate");
   app.add_option("--problem", options.problem, "file to read")->required();
   app.add_option("--result", options.result, "file to write")->required();
-  CLI11_PARSE(app, argc, argv);
+  app.parse(line);
+  return options;
+}
+
+std::string answer_to(const std::string& line) {
   try {
-    run(options);
+    run(parse(line));
+    return "ok";
   } catch (const std::exception& error) {
-    std::cerr << "replay_hook: " << error.what() << '\n';
-    return 1;
+    std::string why = error.what();
+    std::replace(why.begin(), why.end(), '\n', ' ');
+    return "failed: " + why;
   }
-  return 0;
+}
+
+}  // namespace
+
+int main() {
+  for (std::string line; std::getline(std::cin, line);) std::cout << answer_to(line) << std::endl;
 }
