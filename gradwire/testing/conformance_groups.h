@@ -197,22 +197,6 @@ inline void ranks_that_disagree_see_a_mismatch(const Group& group, const Capabil
   EXPECT_THROW(group->all_reduce({tensor})->wait(), MismatchError);
 }
 
-// Ends the group. Rank 0 waits for a message that nobody sends, while the others wait for rank 0.
-inline void a_missed_deadline_is_a_timeout(const Group& group, const Capabilities& can) {
-  if (!can.deadlines || !can.point_to_point || group->size() == 1) return;
-  const at::Tensor tensor = number(1);
-  if (group->rank() == 0) {
-    group->set_timeout(std::chrono::milliseconds(200));
-    EXPECT_THROW(group->recv({tensor}, 1, 3)->wait(), TimeoutError);
-  }
-  // A group may be at its end after a timeout; then the others learn that instead of getting their message.
-  try {
-    if (group->rank() != 0) group->recv({tensor}, 0, 4)->wait();
-    for (int peer = 1; group->rank() == 0 && peer < group->size(); ++peer) group->send({tensor}, peer, 4)->wait();
-  } catch (const Error&) {
-  }
-}
-
 // Ends the group. Calls that had ended keep their outcome. All other calls, and all later calls, fail with the reason
 // on every rank, in each wait().
 inline void abort_tells_everybody_why(const Group& group, const Capabilities& can) {
