@@ -60,7 +60,6 @@ class PipeListener final : public ::testing::EmptyTestEventListener {
 };
 
 [[noreturn]] void run_child(int failures, int notes, const std::string& name, const std::function<void()>& body) {
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   note_pipe = notes;
   auto& listeners = ::testing::UnitTest::GetInstance()->listeners();
   const std::unique_ptr<::testing::TestEventListener> printer(listeners.Release(listeners.default_result_printer()));
@@ -98,12 +97,21 @@ bool read_available(int fd, std::string& text) {
 
 }  // namespace
 
+void end_with_parent(pid_t parent) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != parent) ::raise(SIGKILL);  // the parent ended before the kernel was asked
+}
+
 ChildProcess::ChildProcess(std::string name, const std::function<void()>& body) : name_(std::move(name)) {
   auto failures = make_pipe();
   auto notes = make_pipe();
+  const pid_t parent = ::getpid();
   pid_ = ::fork();
   if (pid_ < 0) throw std::system_error(errno, std::generic_category(), "fork");
-  if (pid_ == 0) run_child(failures[1].get(), notes[1].get(), name_, body);
+  if (pid_ == 0) {
+    end_with_parent(parent);
+    run_child(failures[1].get(), notes[1].get(), name_, body);
+  }
   failures_ = std::move(failures[0]);
   notes_ = std::move(notes[0]);
   ::fcntl(failures_.get(), F_SETFL, O_NONBLOCK);

@@ -52,6 +52,9 @@ class ChildProcess {
   Ending ending_;
 };
 
+// In a forked child: the kernel kills this process when `parent`, which forked it, ends.
+void end_with_parent(pid_t parent);
+
 // A new folder under TMPDIR, removed with its contents by the destructor.
 class TemporaryFolder {
  public:

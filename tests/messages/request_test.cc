@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Tests, over real backends, the outcome of requests that are cancelled, whose peer dies, or whose process forks.
+// Tests, over real backends, the outcome of requests that are cancelled, or whose process forks.
 #include <poll.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -15,7 +15,6 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/os_handles.h"
 #include "gradwire/base/strings.h"
-#include "tests/conformance/child_process.h"
 #include "tests/conformance/conformance.h"
 
 namespace {
@@ -159,135 +158,6 @@ TEST_P(RequestsOfProcesses, AForkedChildLetsGoOfWhatAThreadOfItsParentWaitsFor) 
         << "a child took what was its parent's";
     context.meet("received");
   });
-}
-
-TEST(RequestsAmongDeaths, ADeathIsNoticedWhateverOthersSend) {
-  const World world{Kind::shm, 3};
-  const TemporaryFolder folder;
-  const std::string path = folder.path() + "/store";
-  const auto rank = [&](int number, const std::function<void(RankContext&)>& body) {
-    return ChildProcess(concat("rank ", number), [&, number, body] {
-      const auto context = process_rank(world, number, path);
-      context->join();
-      body(*context);
-      context->leave();
-    });
-  };
-  ChildProcess waiting = rank(0, [](RankContext& context) {
-    Channel& channel = context.channel();
-    std::atomic<bool> stop{false};
-    char value = 0;
-    const auto receive = channel.irecv(&value, 1, 1, 5);
-    std::thread taker([&] {
-      char taken[64];
-      while (!stop) finish(channel.irecv(taken, sizeof(taken), 2, 7));
-      finish(channel.isend(taken, 1, 2, 8));
-      // The sender may be behind by what it keeps under way.
-      try {
-        for (;;) finish(channel.irecv(taken, sizeof(taken), 2, 7));
-      } catch (const PeerError&) {
-      }
-    });
-    context.meet("posted");
-    try {
-      receive->wait(Deadline::after(kGuard / 3));
-      ADD_FAILURE() << "received what nobody sent";
-    } catch (const PeerError& error) {
-      EXPECT_EQ(error.peers(), std::vector<int>{1}) << error.what();
-    }
-    stop = true;
-    taker.join();
-  });
-  ChildProcess victim = rank(1, [](RankContext& context) {
-    context.meet("posted");
-    ::raise(SIGKILL);
-  });
-  ChildProcess busy = rank(2, [](RankContext& context) {
-    Channel& channel = context.channel();
-    const char sent[64] = {};
-    char end = 0;
-    const auto told = channel.irecv(&end, 1, 0, 8);
-    context.meet("posted");
-    while (!told->done()) finish(channel.isend(sent, sizeof(sent), 0, 7));
-  });
-  const Deadline guard = Deadline::after(2 * kGuard);
-  waiting.expect_success(guard);
-  busy.expect_success(guard);
-  const ChildProcess::Ending ending = victim.wait(guard);
-  EXPECT_TRUE(ending.ended && !ending.exited);
-}
-
-// Three ranks over shm, each a process. Rank 0 has posted a receive from any rank when rank 1 goes.
-class ReceiveFromAnyRank : public ::testing::Test {
- protected:
-  ChildProcess start(int number, const std::function<void(RankContext&)>& body) const {
-    return ChildProcess(concat("rank ", number), [this, number, body] {
-      const auto context = process_rank({Kind::shm, 3}, number, folder_.path() + "/store");
-      context->join();
-      body(*context);
-      context->leave();
-    });
-  }
-  const TemporaryFolder folder_;
-};
-
-TEST_F(ReceiveFromAnyRank, EndsWithTheFirstDeath) {
-  ChildProcess waiting = start(0, [](RankContext& context) {
-    Channel& channel = context.channel();
-    char value = 0;
-    const auto receive = channel.irecv(&value, 1, kAnySource, 5);
-    context.meet("posted");
-    // Messages that were here before are received; after that, each such receive ends at once.
-    EXPECT_THROW(receive->wait(Deadline::after(kGuard / 3)), PeerError);
-    char kept = 0;
-    finish(channel.irecv(&kept, 1, 2, 6));
-    try {
-      finish(channel.irecv(&value, 1, kAnySource, 5));
-      ADD_FAILURE() << "received what nobody sent";
-    } catch (const PeerError& error) {
-      EXPECT_EQ(error.peers(), std::vector<int>{1}) << error.what();
-    }
-    finish(channel.isend(&value, 1, 2, 8));
-  });
-  ChildProcess victim = start(1, [](RankContext& context) {
-    context.meet("posted");
-    ::raise(SIGKILL);
-  });
-  ChildProcess alive = start(2, [](RankContext& context) {
-    char value = 0;
-    context.meet("posted");
-    finish(context.channel().isend(&value, 1, 0, 6));
-    finish(context.channel().irecv(&value, 1, 0, 8));
-  });
-  const Deadline guard = Deadline::after(2 * kGuard);
-  waiting.expect_success(guard);
-  alive.expect_success(guard);
-  EXPECT_TRUE(victim.wait(guard).ended);
-}
-
-TEST_F(ReceiveFromAnyRank, GoesOnWhenARankLeavesInGoodOrder) {
-  ChildProcess waiting = start(0, [](RankContext& context) {
-    Channel& channel = context.channel();
-    char value = 0;
-    const auto receive = channel.irecv(&value, 1, kAnySource, 5);
-    context.meet("posted");
-    // Rank 1 is known to be gone before rank 2 sends.
-    EXPECT_THROW(finish(channel.irecv(&value, 1, 1, 7)), PeerError);
-    EXPECT_FALSE(receive->done());
-    finish(channel.isend(&value, 1, 2, 8));
-    EXPECT_EQ(receive->wait(Deadline::after(kGuard)).source, 2);
-  });
-  ChildProcess leaving = start(1, [](RankContext& context) { context.meet("posted"); });
-  ChildProcess sending = start(2, [](RankContext& context) {
-    char value = 0;
-    context.meet("posted");
-    finish(context.channel().irecv(&value, 1, 0, 8));
-    finish(context.channel().isend(&value, 1, 0, 5));
-  });
-  const Deadline guard = Deadline::after(2 * kGuard);
-  waiting.expect_success(guard);
-  sending.expect_success(guard);
-  leaving.expect_success(guard);
 }
 
 }  // namespace

@@ -2,8 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gradwire/backend/shared/call_internal.h"
 
-#include <vector>
-
 #include "gradwire/backend/shared/failure_internal.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
@@ -79,6 +77,20 @@ std::vector<int> Call::missing_ranks() const {
   return missing;
 }
 
+// Ranks whose processes ended before they left.
+std::vector<int> Call::dead_ranks() const {
+  std::vector<int> dead = world_.gone();
+  std::erase_if(dead, [this](int peer) { return steps_.state_of(peer) == RankState::left; });
+  return dead;
+}
+
+void Call::throw_deaths(const std::vector<int>& dead) const {
+  std::vector<std::string> names;
+  for (const int peer : dead) names.push_back(concat("rank ", peer, " (", world_.describe_peer(peer), ")"));
+  const char* const when = dead.size() == 1 ? " died before it did its part" : " died before the call ended";
+  throw PeerError(concat(name(), ": ", join(names, " and "), when), dead);
+}
+
 void Call::throw_end(const StepEnd& end) const {
   switch (end.kind) {
     case StepEnd::Kind::own_failure:
@@ -87,14 +99,11 @@ void Call::throw_end(const StepEnd& end) const {
       throw_failure_of(end.peer, steps_.report_of(end.peer), name());
     case StepEnd::Kind::peer_left:
       // A rank that hears of a death elsewhere, on a duplicate say, may leave at once. The cause is the dead rank.
-      for (const int other : world_.gone()) {
-        if (!steps_.has_arrived(other)) throw_end({StepEnd::Kind::peer_died, other});
-      }
+      if (const std::vector<int> dead = dead_ranks(); !dead.empty()) throw_deaths(dead);
       throw PeerError(concat(name(), ": rank ", end.peer, " left the group before it did its part"), {end.peer});
     case StepEnd::Kind::peer_died:
-      throw PeerError(
-          concat(name(), ": rank ", end.peer, " (", world_.describe_peer(end.peer), ") died before it did its part"),
-          {end.peer});
+      // A rank that hears of a death may end before it tells: so all are named, the first among them.
+      throw_deaths(dead_ranks());
     case StepEnd::Kind::interrupted:
       throw AbortedError(concat(name(), ": interrupted on this rank"));
     case StepEnd::Kind::deadline:

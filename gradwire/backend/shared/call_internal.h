@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <string>
+#include <vector>
 
 #include "gradwire/backend/shared/buffers_internal.h"
 #include "gradwire/base/trace.h"
@@ -61,6 +62,8 @@ class Call {
     }
   }
   [[noreturn]] void throw_end(const StepEnd& end) const;
+  [[noreturn]] void throw_deaths(const std::vector<int>& dead) const;
+  std::vector<int> dead_ranks() const;
   void compare_fingerprints(const Fingerprint& mine) const;
   std::vector<int> missing_ranks() const;
 

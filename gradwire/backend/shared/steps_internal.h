@@ -99,7 +99,8 @@ class Steps {
 
   // What a rank said at the step that this rank met last. Valid until this rank arrives at the step after the next.
   const Card& card(int peer) const noexcept { return line(peer).card.read(); }
-  // What this rank waits for at `peer`; met() where nothing stands in the way of waiting on.
+  // Why this rank need not wait for `peer` any longer; met() where it has to. `for_death`: look for ranks that died,
+  // too.
   StepEnd look(int peer, bool for_death);
   // Whether `peer` came to the step under way. Says nothing of its card.
   bool has_arrived(int peer) const noexcept { return line(peer).step.load(std::memory_order_relaxed) == step_; }
@@ -241,11 +242,14 @@ StepEnd Steps<M>::look(int peer, bool for_death) {
     if (peer != rank_ && has_arrived(peer)) return {};
     return {Kind::peer_failed, other};
   }
-  if (peer != rank_) {
-    const bool left = state_of(peer) == RankState::left;
-    const bool gone = !left && for_death && machine_.is_gone(peer);
+  // Nobody gets past this step without a rank that will not come to it. So this rank need not wait for `peer` then,
+  // which may itself wait for this one elsewhere.
+  for (int other = 0; peer != rank_ && other < size_; ++other) {
+    if (other == rank_ || has_arrived(other)) continue;
+    const bool gone = for_death && machine_.is_gone(other);
+    const bool left = state_of(other) == RankState::left;  // after `gone`: a rank may leave and then end
     // What a rank did before it went counts: look at its arrival again now that it is known to be over.
-    if ((left || gone) && !has_arrived(peer)) return {left ? Kind::peer_left : Kind::peer_died, peer};
+    if ((left || gone) && !has_arrived(other)) return {left ? Kind::peer_left : Kind::peer_died, other};
   }
   if (for_death && machine_.interrupted()) return {Kind::interrupted, rank_};
   if (machine_.expired()) {
