@@ -110,14 +110,18 @@ ShmWorld::Offer ShmWorld::receive(std::uint64_t key, Deadline deadline, const st
   }
 }
 
-// A rank closes its socket at its death, or when it leaves because it has heard of another's.
+// A rank closes its socket when it leaves, because it has heard of a death maybe, or at its own death. A process that
+// dies closes its files before the kernel says that it is dead, so no rank can tell the two apart: both are named.
 void ShmWorld::throw_absent(int peer, const std::function<void()>& check) const {
   check();  // what it said itself comes first
-  const std::vector<int> dead = gone();
-  const int culprit = dead.empty() ? peer : dead.front();
-  throw PeerError(concat("rank ", culprit, " (", describe_peer(culprit), dead.empty() ? ") left" : ") died",
-                         " before all ranks had the memory that rank 0 shares"),
-                  {culprit});
+  std::vector<int> absent = gone();
+  std::vector<std::string> words;
+  for (const int rank : absent) words.push_back(concat("rank ", rank, " (", describe_peer(rank), ") died"));
+  if (std::find(absent.begin(), absent.end(), peer) == absent.end()) {
+    absent.push_back(peer);
+    words.push_back(concat("rank ", peer, " (", describe_peer(peer), ") left or died"));
+  }
+  throw PeerError(concat(join(words, " and "), " before all ranks had the memory that rank 0 shares"), absent);
 }
 
 bool ShmWorld::is_gone(int peer) const noexcept {
