@@ -108,6 +108,7 @@ void two_at_once(Member& self) {
     self.learn([&] { self.make_calls_for_ever(); });
     return self.after_death();
   }
+  self.stage().death.stamp();
   self.stage().ready.raise();
   self.stage().ready.await(2);
   if (self.rank() == self.victim()) self.die();

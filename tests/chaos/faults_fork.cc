@@ -1,7 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
 // Ranks fork: children that end, are killed, let go of what they inherited, or outlive their parent.
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,6 +12,7 @@
 #include "gradwire/base/strings.h"
 #include "tests/chaos/messages.h"
 #include "tests/chaos/trigger.h"
+#include "tests/conformance/child_process.h"
 
 namespace gradwire::testing {
 namespace {
@@ -23,9 +23,10 @@ void child_is_killed(Member& self) {
   self.warm_up();
   const std::size_t after = self.random().below(3);
   if (self.is_victim()) {
+    const pid_t parent = ::getpid();
     const pid_t child = ::fork();
     if (child == 0) {
-      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      end_with_parent(parent);
       for (;;) ::pause();
     }
     self.make_calls(static_cast<int>(after));

@@ -31,6 +31,18 @@ std::set<std::string> files_in(const std::string& folder) {
   return names;
 }
 
+// Children that a killed rank had forked end with that rank, by the kernel, but maybe a moment later. Returns false
+// when one goes on.
+bool reap_orphans() {
+  const Deadline guard = Deadline::after(std::chrono::seconds(20));
+  while (!guard.expired()) {
+    const pid_t ended = ::waitpid(-1, nullptr, WNOHANG);
+    if (ended < 0 && errno == ECHILD) return true;
+    if (ended == 0) ::sched_yield();
+  }
+  return false;
+}
+
 long entries_of(const char* folder) {
   return std::distance(std::filesystem::directory_iterator(folder), std::filesystem::directory_iterator{});
 }
@@ -56,8 +68,7 @@ Leftovers::~Leftovers() {
 
 std::vector<std::string> Leftovers::find() const {
   std::vector<std::string> found;
-  const pid_t orphan = ::waitpid(-1, nullptr, WNOHANG);
-  if (orphan != -1 || errno != ECHILD) found.emplace_back("a process was left behind");
+  if (!reap_orphans()) found.emplace_back("a process was left behind");
   for (const std::string& name : files_in(folder_.path())) found.push_back("left in TMPDIR: " + name);
   for (const std::string& name : files_in("/dev/shm")) {
     const bool new_one = shared_before_.count(name) == 0 && name.find("gradwire") != std::string::npos;

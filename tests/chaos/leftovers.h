@@ -21,8 +21,8 @@ class Leftovers {
   Leftovers(const Leftovers&) = delete;
   Leftovers& operator=(const Leftovers&) = delete;
 
-  // Returns one line for every child process, file in the temporary folder, and new file in /dev/shm. Call it after all
-  // children that the test started were reaped.
+  // Returns one line for a child process that goes on running, for every file in the temporary folder, and for every
+  // new file in /dev/shm. Call it after all children that the test started were reaped.
   std::vector<std::string> find() const;
 
  private:

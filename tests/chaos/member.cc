@@ -81,6 +81,11 @@ void Member::make_calls(int count) {
   for (int i = 0; i < count; ++i) program_->make_call();
 }
 
+void Member::warm_up() {
+  make_calls(fault_.warm_up);
+  channel().barrier(guarded());  // a receive from any rank ends with a death
+}
+
 void Member::make_calls_for_ever() {
   while (!::testing::Test::HasFailure()) program_->make_call();
 }
@@ -96,7 +101,7 @@ void Member::learn(const std::function<void()>& body, bool also_timeout) {
       body();
     } catch (const PeerError& error) {
       if (!is_about_a_survivor(error)) throw;
-      // The other side of a message has learned first and left: true, but not what this is about. A collective is.
+      // Another survivor has learned first and ended: true, but not what this is about. The next collective is.
       channel().barrier(guarded());
     }
     report(Complaint::wrong, "nobody noticed what happened to the victim");
@@ -108,13 +113,18 @@ void Member::learn(const std::function<void()>& body, bool also_timeout) {
 
 bool Member::is_about_a_survivor(const PeerError& error) const {
   const std::string doing = stage_.doing[static_cast<std::size_t>(rank_)].load();
-  return doing == Program::kMessages && !names_a_victim(error.peers(), error.what());
+  const bool among_some = doing == Program::kMessages || doing == Program::kSplit;
+  return among_some && !names_a_victim(error.peers(), error.what());
 }
 
+// Survivors that have learned and left may be named beside a victim.
 bool Member::names_a_victim(const std::vector<int>& peers, const std::string& text) const {
-  bool named = !peers.empty();
+  bool named = false;
   for (const int peer : peers) {
-    named = named && testing::is_victim(fault_, peer) && text.find(concat("rank ", peer)) != std::string::npos;
+    const bool victim = testing::is_victim(fault_, peer);
+    if (!victim && !stage_.leaves[static_cast<std::size_t>(peer)].load()) return false;
+    if (text.find(concat("rank ", peer)) == std::string::npos) return false;
+    named = named || victim;
   }
   return named;
 }
@@ -186,6 +196,7 @@ void Member::after_nothing() {
 }
 
 void Member::leave() {
+  stage_.leaves[static_cast<std::size_t>(rank_)].store(true);
   program_.reset();
   context_->leave();
   if (world_.kind == Kind::threads || fault_.tcp_store) return;  // others of this process hold things, too

@@ -45,7 +45,8 @@ class Member {
   // Makes the backend and the program. The constructor has recorded the resources of this process before.
   void join(Milliseconds timeout = kGuard);
   void make_calls(int count);
-  void warm_up() { make_calls(fault_.warm_up); }
+  // The calls before the fault, which all ranks have ended at return.
+  void warm_up();
   void make_calls_for_ever();
 
   // Ends the victim: records the time, then raises SIGKILL.

@@ -2,11 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/chaos/program.h"
 
-#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <array>
-#include <csignal>
 
 #include "gradwire/backend/registry.h"
 #include "gradwire/backend/rendezvous_internal.h"
@@ -15,6 +13,7 @@
 #include "gradwire/base/strings.h"
 #include "gradwire/store/prefix_store.h"
 #include "tests/chaos/leftovers.h"
+#include "tests/conformance/child_process.h"
 
 namespace gradwire::testing {
 namespace {
@@ -118,7 +117,7 @@ void Program::duplicate() {
 }
 
 void Program::split() {
-  note("split");
+  note(kSplit);
   const int part = context_.rank() % 2;
   // As a process group does: which process each rank is, so that one which dies on its way is not waited for.
   std::array<char, 256> process{};
@@ -177,10 +176,11 @@ void Program::fork_child() {
 }
 
 bool run_forked(const std::function<void()>& body) {
+  const pid_t parent = ::getpid();
   const pid_t child = ::fork();
   if (child < 0) throw ResourceError("the test cannot fork");
   if (child == 0) {
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    end_with_parent(parent);
     body();
     ::_exit(0);
   }

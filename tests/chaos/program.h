@@ -16,8 +16,9 @@ namespace gradwire::testing {
 // channel and on duplicates; messages; memory; uses of the store; forked children. A call throws the group's errors.
 class Program {
  public:
-  // The text that names the rank's current action while it sends and receives.
+  // The texts that name the rank's current action while it needs some of the other ranks, not all.
   static constexpr const char* kMessages = "messages";
+  static constexpr const char* kSplit = "split";
 
   // `context` has joined. If ranks are threads, the program forks no children.
   Program(RankContext& context, Stage& stage, std::uint64_t seed);

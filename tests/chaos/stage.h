@@ -47,10 +47,11 @@ struct Stage {
   std::array<std::atomic<const char*>, kMaxRanks> doing{};
   std::array<std::atomic<int>, kMaxRanks> calls{};
   std::array<std::atomic<pid_t>, kMaxRanks> pids{};
-  std::atomic<int> port{0};  // of the TcpStore
-  Counter serving;           // raised when the TcpStore serves
-  Counter told;              // the number of survivors whose calls threw
-  Counter ready;             // free for use by the classes
+  std::array<std::atomic<bool>, kMaxRanks> leaves{};  // the rank has begun to leave the group
+  std::atomic<int> port{0};                           // of the TcpStore
+  Counter serving;                                    // raised when the TcpStore serves
+  Counter told;                                       // the number of survivors whose calls threw
+  Counter ready;                                      // free for use by the classes
   Counter done;
   std::atomic<int> number{0};
   std::atomic<pid_t> orphan{0};  // a process that outlives the rank it was forked from, and ends by itself
