@@ -47,14 +47,7 @@ ProcessGroup& DeviceGroup::group_for(const GroupCall& call) const {
   return group;
 }
 
-std::shared_ptr<Work> DeviceGroup::do_call(GroupCall& call) {
-  ProcessGroup& group = group_for(call);
-  CollectiveOptions* const options = options_of(call);
-  if (options != nullptr && options->timeout.count() == 0) options->timeout = timeout();
-  // Messages take their timeout from the group.
-  if (options == nullptr && group.timeout() != timeout()) group.set_timeout(timeout());
-  return call_on(group, call);
-}
+std::shared_ptr<Work> DeviceGroup::do_call(GroupCall& call) { return call_on(group_for(call), call, timeout()); }
 
 void DeviceGroup::do_monitored_barrier(Milliseconds timeout, bool wait_all) {
   cpu_->monitored_barrier(timeout, wait_all);

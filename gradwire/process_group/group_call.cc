@@ -37,7 +37,10 @@ void for_each_tensor(const GroupCall& call, const Visit& visit) {
   std::visit([&](const auto& one) { std::apply(visit_lists, one.read_first()); }, call);
 }
 
-std::shared_ptr<Work> call_on(ProcessGroup& group, const GroupCall& call) {
+std::shared_ptr<Work> call_on(ProcessGroup& group, GroupCall& call, Milliseconds timeout) {
+  CollectiveOptions* const options = options_of(call);
+  if (options != nullptr && options->timeout.count() == 0) options->timeout = timeout;
+  if (options == nullptr && group.timeout() != timeout) group.set_timeout(timeout);
   return std::visit([&](const auto& one) { return one.on(group); }, call);
 }
 

@@ -169,7 +169,9 @@ CollectiveOptions* options_of(GroupCall& call);
 // Calls `visit` for each tensor of the call: tensors that the call reads come before tensors that it writes.
 void for_each_tensor(const GroupCall& call, const std::function<void(const at::Tensor&)>& visit);
 
-// Makes the call on `group`. Returns and throws what the group's method does.
-std::shared_ptr<Work> call_on(ProcessGroup& group, const GroupCall& call);
+// Makes the call on `group`, with `timeout` unless the call has one of its own: pass the timeout() of the group that
+// was called. A message takes its timeout from `group`, whose timeout() this function sets then. Returns and throws
+// what the group's method does.
+std::shared_ptr<Work> call_on(ProcessGroup& group, GroupCall& call, Milliseconds timeout);
 
 }  // namespace gradwire

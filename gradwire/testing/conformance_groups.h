@@ -197,6 +197,26 @@ inline void ranks_that_disagree_see_a_mismatch(const Group& group, const Capabil
   EXPECT_THROW(group->all_reduce({tensor})->wait(), MismatchError);
 }
 
+// Ends the group. Rank 0 waits for a message that nobody sends, while the others wait for one that rank 0 sends later.
+inline void a_missed_deadline_is_a_timeout(const Group& group, const Capabilities& can) {
+  if (!can.deadlines || !can.point_to_point || group->size() == 1) return;
+  const at::Tensor tensor = number(1);
+  if (group->rank() == 0) {
+    const auto before = group->timeout();
+    group->set_timeout(std::chrono::milliseconds(200));
+    EXPECT_THROW(group->recv({tensor}, 1, 3)->wait(), TimeoutError);
+    group->set_timeout(before);
+  }
+  // A group may be at its end after a timeout. Then the others learn of it, and do not wait for their own deadlines.
+  const auto start = std::chrono::steady_clock::now();
+  try {
+    if (group->rank() != 0) group->recv({tensor}, 0, 4)->wait();
+    for (int peer = 1; group->rank() == 0 && peer < group->size(); ++peer) group->send({tensor}, peer, 4)->wait();
+  } catch (const Error& error) {
+    EXPECT_LT(std::chrono::steady_clock::now() - start, group->timeout() / 2) << error.what();
+  }
+}
+
 // Ends the group. Calls that had ended keep their outcome. All other calls, and all later calls, fail with the reason
 // on every rank, in each wait().
 inline void abort_tells_everybody_why(const Group& group, const Capabilities& can) {

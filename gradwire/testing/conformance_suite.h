@@ -105,6 +105,9 @@ TYPED_TEST_P(ConformanceSuite, ReceivesFromAnySource) { this->on_ranks(conforman
 TYPED_TEST_P(ConformanceSuite, RanksThatDisagreeSeeAMismatch) {
   this->on_ranks(conformance::ranks_that_disagree_see_a_mismatch, true);
 }
+TYPED_TEST_P(ConformanceSuite, AMissedDeadlineIsATimeout) {
+  this->on_ranks(conformance::a_missed_deadline_is_a_timeout, true);
+}
 TYPED_TEST_P(ConformanceSuite, AbortTellsEverybodyWhy) { this->on_ranks(conformance::abort_tells_everybody_why, true); }
 TYPED_TEST_P(ConformanceSuite, ShutdownEndsItWell) {
   this->on_ranks([](const auto& group) { conformance::shutdown_ends_it_well(group); }, true);
@@ -123,7 +126,7 @@ REGISTER_TYPED_TEST_SUITE_P(ConformanceSuite, KnowsItsRankAndSize, BroadcastBrin
                             CallbacksMayStartCollectivesAndWait, DuplicatesHaveSequencesOfTheirOwn,
                             SplitOrdersByKeyAndLeavesOutWhoAsks, MessagesGoAround,
                             MessagesAreMatchedByTagAndNeverWaitForCollectives, ReceivesFromAnySource,
-                            RanksThatDisagreeSeeAMismatch, AbortTellsEverybodyWhy, ShutdownEndsItWell,
-                            DdpAveragesGradients, RandomProgramsGiveWhatTheyShould);
+                            RanksThatDisagreeSeeAMismatch, AMissedDeadlineIsATimeout, AbortTellsEverybodyWhy,
+                            ShutdownEndsItWell, DdpAveragesGradients, RandomProgramsGiveWhatTheyShould);
 
 }  // namespace gradwire::testing

@@ -19,8 +19,7 @@
 namespace gradwire::testing {
 
 // The promises of a group beyond broadcast, all_gather and a summing all_reduce, which every group needs. The suite
-// tests each promise except `deadlines`. An operation that is not promised must throw UnsupportedError before any
-// communication.
+// tests each promise. An operation that is not promised must throw UnsupportedError before any communication.
 struct Capabilities {
   // Operations.
   bool reduce = true;
@@ -44,7 +43,7 @@ struct Capabilities {
 
   // Errors.
   bool aborts = true;      // abort() ends the calls of all ranks, with its reason
-  bool deadlines = true;   // a call that misses its deadline throws TimeoutError; not tested
+  bool deadlines = true;   // a call that misses its deadline throws TimeoutError; tested with point_to_point
   bool mismatches = true;  // when ranks make different calls, all of them get a MismatchError
 };
 

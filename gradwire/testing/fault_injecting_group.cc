@@ -113,7 +113,7 @@ std::string FaultInjectingGroup::get_backend_name() const { return concat("fault
 
 std::shared_ptr<Work> FaultInjectingGroup::do_call(GroupCall& call) {
   enter(name_of(call));
-  return call_on(*wrapped_, call);
+  return call_on(*wrapped_, call, timeout());
 }
 
 void FaultInjectingGroup::do_monitored_barrier(Milliseconds timeout, bool wait_all) {

@@ -301,26 +301,16 @@ void HybridGroup::do_monitored_barrier(Milliseconds timeout, bool wait_all) {
   groups_.everyone->monitored_barrier(timeout, wait_all);
 }
 
-template <>
-std::shared_ptr<Work> HybridGroup::run(SendCall& given) {
-  require_alive();
-  return groups_.everyone->send(given.tensors, given.destination, given.tag);
-}
-
-template <>
-std::shared_ptr<Work> HybridGroup::run(RecvCall& given) {
-  require_alive();
-  return groups_.everyone->recv(given.tensors, given.source, given.tag);
-}
-
-template <>
-std::shared_ptr<Work> HybridGroup::run(RecvAnySourceCall& given) {
-  require_alive();
-  return groups_.everyone->recv_anysource(given.tensors, given.tag);
-}
-
 std::shared_ptr<Work> HybridGroup::do_call(GroupCall& call) {
-  return std::visit([this](auto& given) { return run(given); }, call);
+  const auto start = [&](auto& given) -> std::shared_ptr<Work> {
+    if constexpr (requires { given.options; }) {
+      return run(given);
+    } else {
+      require_alive();
+      return call_on(*groups_.everyone, call, timeout());  // a message
+    }
+  };
+  return std::visit(start, call);
 }
 
 }  // namespace gradwire
