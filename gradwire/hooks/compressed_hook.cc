@@ -223,8 +223,8 @@ class CompressedHook final : public CommHook {
   const std::shared_ptr<ProcessGroup> group_;
   internal::IterationCount iteration_;
   Mutex divisor_mutex_;
-  int divisor_ GRADWIRE_GUARDED_BY(divisor_mutex_) =
-      0;  // the divisor of the iteration before; 0: there was no iteration
+  // Of the iteration before; 0: there was no iteration.
+  int divisor_ GRADWIRE_GUARDED_BY(divisor_mutex_) = 0;
 };
 
 }  // namespace

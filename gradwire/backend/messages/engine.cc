@@ -131,13 +131,9 @@ Request::Status Engine::wait(Message& message, Deadline deadline) {
     if (moved) spin_until = now + rhythm.spin;
     if (now < spin_until) {
       lock.unlock();
-      if (moved) {
-        // more of it may be there
-      } else if (rhythm.yields) {
-        std::this_thread::yield();
-      } else {
-        shared::spin_pause();
-      }
+      // Where frames moved, more of them may be there already.
+      if (!moved && rhythm.yields) std::this_thread::yield();
+      if (!moved && !rhythm.yields) shared::spin_pause();
       lock.lock();
     } else if (rhythm.nap.count() > 0) {
       changed_.wait_for(lock, rhythm.nap);
