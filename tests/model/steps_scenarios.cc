@@ -310,6 +310,7 @@ std::vector<Scenario> slow_scenarios() {
       {.name = "3 ranks, a death", .ranks = 3, .calls = {direct}, .options = {.crashes = 1, .preemptions = 0}},
       {.name = "3 ranks, one leaves early", .ranks = 3, .calls = {barrier}, .options = {.preemptions = 2}, .leaves = 1},
       {.name = "3 ranks disagree", .ranks = 3, .calls = {direct}, .options = {.preemptions = 0}, .disagrees = 1},
+      {.name = "3 ranks, one aborts", .ranks = 3, .calls = {barrier}, .options = {.preemptions = 0}, .aborts = 0},
   };
 }
 
