@@ -12,6 +12,9 @@
 #   A program in build/bin.
 # gradwire_library(core|torch)
 #   The shared library of one layer out of the rooms declared so far.
+# gradwire_compile_lightly(TARGET)
+#   -O1 in a release build, for what spends its time in the libraries: tests and programs. They are most of the build, and take up to
+#   half the time to compile; the libraries themselves are compiled as ever.
 # gradwire_compile_in_batches(TARGET SIZE)
 #   SIZE sources of TARGET in one compilation, unless GRADWIRE_UNITY is off: most of a source is templates that its headers bring,
 #   and the sources of a batch pay for them once.
@@ -20,6 +23,10 @@ function(gradwire_compile_in_batches TARGET SIZE)
   if(GRADWIRE_UNITY)
     set_target_properties(${TARGET} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${SIZE})
   endif()
+endfunction()
+
+function(gradwire_compile_lightly TARGET)
+  target_compile_options(${TARGET} PRIVATE $<$<CONFIG:Release>:-O1>)
 endfunction()
 
 function(gradwire_room NAME)
@@ -129,9 +136,8 @@ function(gradwire_test NAME)
     set_target_properties(${NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin/tests")
     gradwire_link_layer(${NAME} ${T_LAYER})
     target_link_libraries(${NAME} PRIVATE GTest::gtest_main ${T_LIBS})
-    if(T_LAYER STREQUAL "torch")  # a quarter less of what is most of the build; what is tested is compiled as ever
-      target_compile_options(${NAME} PRIVATE $<$<CONFIG:Release>:-O1>)
-    else()
+    gradwire_compile_lightly(${NAME})
+    if(T_LAYER STREQUAL "core")
       gradwire_use_test_pch(${NAME})
     endif()
   endif()
