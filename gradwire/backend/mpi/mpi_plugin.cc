@@ -9,7 +9,7 @@
 #include "gradwire/backend/fingerprint_internal.h"
 #include "gradwire/backend/generic/generic_channel.h"
 #include "gradwire/backend/mpi/job_internal.h"
-#include "gradwire/backend/mpi/plugin_internal.h"
+#include "gradwire/backend/plugin_internal.h"
 #include "gradwire/backend/rendezvous_internal.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
@@ -186,6 +186,6 @@ std::unique_ptr<Backend> make(const BackendOptions& options) {
 }  // namespace gradwire::mpi
 
 extern "C" {
-extern const gradwire::mpi::Plugin gradwire_mpi_plugin;
-const gradwire::mpi::Plugin gradwire_mpi_plugin{GRADWIRE_VERSION, &gradwire::mpi::make};
+extern const gradwire::plugin::Entry gradwire_mpi_plugin;
+const gradwire::plugin::Entry gradwire_mpi_plugin{GRADWIRE_VERSION, &gradwire::mpi::make};
 }
