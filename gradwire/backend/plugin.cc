@@ -17,11 +17,13 @@ constexpr std::string_view kVersion = GRADWIRE_VERSION;
 // Beside this library, and nowhere else: another gradwire's would not fit.
 std::filesystem::path path_of(const Description& description) {
   Dl_info self{};
-  if (::dladdr(reinterpret_cast<const void*>(&make_backend), &self) == 0 || self.dli_fname == nullptr) {
+  if (::dladdr(reinterpret_cast<const void*>(&load), &self) == 0 || self.dli_fname == nullptr) {
     throw InternalError(concat("backend ", description.backend, ": the folder of libgradwire_core.so is unknown"));
   }
   return std::filesystem::path(self.dli_fname).parent_path() / description.file;
 }
+
+}  // namespace
 
 const Entry& load(const Description& description) {
   const std::filesystem::path path = path_of(description);
@@ -46,12 +48,6 @@ const Entry& load(const Description& description) {
                                   "; install both libraries from one build"));
   }
   return *entry;
-}
-
-}  // namespace
-
-std::unique_ptr<Backend> make_backend(const Description& description, const BackendOptions& options) {
-  return load(description).make(options);
 }
 
 }  // namespace gradwire::plugin

@@ -78,9 +78,16 @@ void GenericChannel::end_with(std::exception_ptr error, const std::string& text)
   {
     const MutexLock lock(mutex_);
     if (first_reason_ != nullptr) return;
-    first_reason_ = std::move(error);
+    first_reason_ = error;
   }
-  announce_end(text);
+  // A rank that fails because of others passes their names on, so that all ranks name the same.
+  try {
+    std::rethrow_exception(error);
+  } catch (const PeerError& failure) {
+    announce_end(text, failure.peers());
+  } catch (...) {
+    announce_end(text, {});
+  }
 }
 
 void GenericChannel::run(Fingerprint call, const CallOptions& options, const std::function<void()>& body) {

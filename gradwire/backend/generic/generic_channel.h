@@ -75,9 +75,9 @@ class GenericChannel : public Channel {
   virtual std::shared_ptr<Request> start_receive(void* data, std::size_t bytes, int source, std::uint32_t tag) = 0;
 
   // Called once, when the channel has come to its end on this rank, from any thread: requests of this rank that are
-  // under way must throw AbortedError with `reason`, and those of others that wait for this rank PeerError naming it
-  // with `reason`.
-  virtual void announce_end(std::string_view reason) noexcept = 0;
+  // under way must throw AbortedError with `reason`, and those of others that wait for this rank PeerError with
+  // `reason`, naming the ranks `at_fault`; or this rank where that is empty.
+  virtual void announce_end(std::string_view reason, std::span<const int> at_fault) noexcept = 0;
 
   // Runs `body` as one collective: compares fingerprints, then calls it. An exception ends the channel, and what comes
   // out is the first reason. For collectives that the derived class adds (duplicate). `call.sequence` and

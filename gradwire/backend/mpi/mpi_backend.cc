@@ -18,7 +18,7 @@ constexpr plugin::Description kMpiPlugin{.backend = "mpi",
 }  // namespace
 
 std::unique_ptr<Backend> make_mpi_backend(const BackendOptions& options) {
-  return plugin::make_backend(kMpiPlugin, options);
+  return plugin::load(kMpiPlugin).make(options);
 }
 
 }  // namespace gradwire
