@@ -137,7 +137,8 @@ void await_peers(const BackendOptions& options, UcxWire& wire, const std::vector
       if (!dead.empty()) rendezvous::throw_dead(*options.store, dead);
       next_look = Deadline::after(kLook);
     }
-    wire.sleep(seen, std::min(kLook, deadline.remaining()));
+    // Short: while connections are made, UCX has work at times for which it wakes nobody.
+    wire.sleep(seen, std::chrono::milliseconds(1));
   }
 }
 
