@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Owners of what UCX hands out, and how gradwire sets UCX up.
 //
-// UCX is told to leave the process alone: it logs through gradwire's log, hooks no memory calls and handles no signals
-// (ucx_backend.cc). What the user sets in a variable UCX_* wins over what gradwire sets.
+// UCX is told to leave the process alone: it logs through gradwire's log, and hooks no memory calls and handles no
+// signals (ucx_backend.cc). What the user sets in a variable UCX_* wins over what gradwire sets.
 #pragma once
 
 #include <ucp/api/ucp.h>

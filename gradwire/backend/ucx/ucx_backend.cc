@@ -3,11 +3,14 @@
 // The only file of this folder that is part of libgradwire_core.so.
 #include "gradwire/backend/ucx/ucx_backend.h"
 
-#include <dlfcn.h>
-#include <signal.h>
+#include <unistd.h>
 
 #include <array>
+#include <cstdlib>
+#include <deque>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "gradwire/backend/plugin_internal.h"
 
@@ -21,44 +24,52 @@ constexpr plugin::Description kUcxPlugin{.backend = "ucx",
                                          .to_build = "libucx-dev",
                                          .to_run = "libucx0"};
 
-// The handlers of all signals. UCX's libraries install handlers of their own as they are loaded, for signals that are
-// the program's (SIGSEGV, SIGHUP, ...).
-class SignalHandlers {
+// What UCX is to leave alone. Its libraries read these variables as they are loaded, and then install handlers of
+// signals, write over the first instructions of mmap and others, and start a thread that serves a file system: nothing
+// that is said to UCX later undoes that.
+constexpr std::array<const char*, 4> kHandsOff{"UCX_ERROR_SIGNALS=", "UCX_DEBUG_SIGNO=0", "UCX_MEM_EVENTS=n",
+                                               "UCX_VFS_ENABLE=n"};
+
+bool is_set(const char* setting) {
+  const std::string_view text(setting);
+  return std::getenv(std::string(text.substr(0, text.find('='))).c_str()) != nullptr;
+}
+
+// The process's environment with kHandsOff in it, while it lives; variables that the user has set stay as they are.
+//
+// Not setenv(): other threads may read the environment at any time. They find one whole list or the other. The list
+// stays in memory, as a thread may still be reading it afterwards.
+class HandsOff {
  public:
-  SignalHandlers() {
-    for (int number = 1; number < NSIG; ++number) {
-      known_[at(number)] = ::sigaction(number, nullptr, &handlers_[at(number)]) == 0;
+  HandsOff() : before_(::environ) {
+    auto* const list = new_list();
+    for (char** entry = before_; entry != nullptr && *entry != nullptr; ++entry) list->push_back(*entry);
+    for (const char* setting : kHandsOff) {
+      if (!is_set(setting)) list->push_back(const_cast<char*>(setting));  // nobody writes to it
     }
+    list->push_back(nullptr);
+    ours_ = list->data();
+    ::environ = ours_;
   }
-  // Puts back those that UCX has replaced since then, and no others: another thread may have set its own.
-  void take_back_from_ucx() const {
-    for (int number = 1; number < NSIG; ++number) {
-      struct sigaction now {};
-      if (!known_[at(number)] || ::sigaction(number, nullptr, &now) != 0 || !is_of_ucx(now)) continue;
-      ::sigaction(number, &handlers_[at(number)], nullptr);
-    }
+  ~HandsOff() {
+    if (::environ == ours_) ::environ = before_;  // else somebody has set a variable meanwhile
   }
+  HandsOff(const HandsOff&) = delete;
+  HandsOff& operator=(const HandsOff&) = delete;
 
  private:
-  static std::size_t at(int number) { return static_cast<std::size_t>(number); }
-  static bool is_of_ucx(const struct sigaction& action) {
-    const auto address = (action.sa_flags & SA_SIGINFO) != 0 ? reinterpret_cast<const void*>(action.sa_sigaction)
-                                                             : reinterpret_cast<const void*>(action.sa_handler);
-    Dl_info place{};
-    return ::dladdr(address, &place) != 0 && place.dli_fname != nullptr &&
-           std::string_view(place.dli_fname).find("libucs") != std::string_view::npos;
+  static std::vector<char*>* new_list() {
+    static std::deque<std::vector<char*>> lists;  // one for each attempt to load UCX; load_once() lets one thread in
+    return &lists.emplace_back();
   }
-
-  std::array<struct sigaction, NSIG> handlers_{};
-  std::array<bool, NSIG> known_{};
+  char** const before_;
+  char** ours_ = nullptr;
 };
 
 const plugin::Entry& load_once() {
-  static const plugin::Entry& entry = [&]() -> const plugin::Entry& {
-    const SignalHandlers before;
-    const plugin::Entry& loaded = plugin::load(kUcxPlugin);
-    before.take_back_from_ucx();
-    return loaded;
+  static const plugin::Entry& entry = []() -> const plugin::Entry& {
+    const HandsOff hands_off;
+    return plugin::load(kUcxPlugin);
   }();
   return entry;
 }
