@@ -22,6 +22,7 @@ messages::Engine::Options engine_options(bool may_spin) {
   messages::Engine::Options options;
   options.limits.eager_message = kEagerMessage;
   options.rhythm.spin = may_spin ? kSpin : microseconds(0);
+  options.rhythm.waiter_leads = true;
   options.makes_thread = false;
   return options;
 }
