@@ -27,8 +27,8 @@ struct Description {
   std::string_view to_run;    // the packages of a machine that runs it
 };
 
-// Loads the library unless it is loaded; it is never closed. Throws UnsupportedError when there is no such library here,
-// when it cannot be loaded, or when it is of another version. Thread-safe.
+// Loads the library unless it is loaded; it is never closed. Throws UnsupportedError when there is no such library
+// here, when it cannot be loaded, or when it is of another version. Thread-safe.
 const Entry& load(const Description& description);
 
 }  // namespace gradwire::plugin

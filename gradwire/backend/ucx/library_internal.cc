@@ -76,9 +76,10 @@ void require_ok(ucs_status_t status, const char* call) {
     throw ResourceError(text);
   }
   if (status == UCS_ERR_NO_DEVICE) {
-    throw InvalidArgument(concat(text,
-                                 "; UCX finds no such network: look at UCX_TLS, UCX_NET_DEVICES and "
-                                 "GRADWIRE_INTERFACE"));
+    throw InvalidArgument(
+        concat(text,
+               "; UCX finds no such network: look at UCX_TLS, UCX_NET_DEVICES, "
+               "GRADWIRE_INTERFACE, and at /sys/class/net, where UCX reads what interfaces there are"));
   }
   throw InternalError(text);
 }
