@@ -145,7 +145,7 @@ Request::Status Engine::wait(Message& message, Deadline deadline) {
       changed_.wait_for(lock, rhythm.nap);
     } else if (rhythm.waiter_leads && !led_) {
       if (now >= next_look_) look_for_failures();
-      if (!message.done) sleep_on_wire(lock, std::min(deadline.point(), now + kLook));
+      if (!message.done) sleep_on_wire(std::min(deadline.point(), now + kLook));
     } else if (interrupt_check() != nullptr) {
       changed_.wait_until(lock, std::min(deadline.point(), now + kLook));
     } else if (deadline.point() == Clock::time_point::max()) {
@@ -161,12 +161,12 @@ Request::Status Engine::wait(Message& message, Deadline deadline) {
 }
 
 // The bell is read under the lock: what changes for this waiter afterwards rings it.
-void Engine::sleep_on_wire(MutexLock& lock, Clock::time_point until) {
+void Engine::sleep_on_wire(Clock::time_point until) {
   const std::uint32_t seen = wire_->bell();
   led_ = true;
-  lock.unlock();
+  mutex_.unlock();
   wire_->sleep(seen, std::chrono::ceil<microseconds>(std::max(until - Clock::now(), Clock::duration::zero())));
-  lock.lock();
+  mutex_.lock();
   led_ = false;
 }
 

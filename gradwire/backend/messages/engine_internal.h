@@ -96,7 +96,8 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   void require_open() const GRADWIRE_REQUIRES(mutex_);
   void ensure_thread() GRADWIRE_REQUIRES(mutex_);
   void tell_waiters() noexcept GRADWIRE_REQUIRES(mutex_);
-  void sleep_on_wire(MutexLock& lock, Clock::time_point until) GRADWIRE_REQUIRES(mutex_);
+  // Lets go of the lock meanwhile.
+  void sleep_on_wire(Clock::time_point until) GRADWIRE_REQUIRES(mutex_);
   void look_for_failures() noexcept GRADWIRE_REQUIRES(mutex_);
   std::exception_ptr why_give_up(const Message& message, Deadline deadline) const GRADWIRE_REQUIRES(mutex_);
   std::chrono::microseconds next_nap() const GRADWIRE_REQUIRES(mutex_);
