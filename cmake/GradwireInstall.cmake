@@ -16,9 +16,11 @@ foreach(room IN LISTS installed_rooms)
 endforeach()
 
 install(TARGETS gradwire_core EXPORT gradwire-core-targets LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
-if(TARGET gradwire_mpi)
-  install(TARGETS gradwire_mpi LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" NAMELINK_SKIP)  # loaded, never linked
-endif()
+foreach(plugin gradwire_mpi gradwire_ucx)
+  if(TARGET ${plugin})
+    install(TARGETS ${plugin} LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" NAMELINK_SKIP)  # loaded, never linked
+  endif()
+endforeach()
 install(EXPORT gradwire-core-targets NAMESPACE gradwire:: DESTINATION "${package_dir}")
 if(GRADWIRE_TORCH)
   install(TARGETS gradwire EXPORT gradwire-torch-targets LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")

@@ -10,7 +10,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 BUILD_PACKAGES=(g++ cmake ninja-build ccache libhwy-dev libasio-dev libssl-dev libspdlog-dev libfmt-dev libcli11-dev
-                nlohmann-json3-dev libgloo-dev libgtest-dev libgmock-dev libbenchmark-dev iproute2 openmpi-bin libopenmpi-dev
+                nlohmann-json3-dev libgloo-dev libgtest-dev libgmock-dev libbenchmark-dev iproute2 openmpi-bin libopenmpi-dev libucx-dev
                 python3 python3-dev python3-venv)
 LINT_PACKAGES=(clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev)
 BROWSER_PACKAGES=(chromium fonts-dejavu-core)

@@ -8,6 +8,7 @@
 #include "gradwire/backend/rendezvous_internal.h"
 #include "gradwire/backend/shm/shm_backend.h"
 #include "gradwire/backend/threads/threads_backend.h"
+#include "gradwire/backend/ucx/ucx_backend.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/kernels/dispatch.h"
@@ -15,10 +16,11 @@
 namespace gradwire {
 namespace {
 
-constexpr std::array<BackendEntry, 3> kBuiltin{{
+constexpr std::array<BackendEntry, 4> kBuiltin{{
     {"mpi", "ranks that mpirun or srun started, over MPI", &make_mpi_backend},
     {"shm", "ranks on one host, over shared memory", &make_shm_backend},
     {"threads", "ranks as threads of one process", &make_threads_backend},
+    {"ucx", "ranks on any hosts, over UCX: TCP, RoCE, InfiniBand", &make_ucx_backend},
 }};
 
 // Ranks that were started with different world sizes, or two with one number, would wait for ever for ranks that never

@@ -45,6 +45,7 @@ namespace gradwire {
 //   shm       ranks on one host
 //   threads   ranks that are threads of one process
 //   mpi       ranks of an MPI job
+//   ucx       ranks on any hosts, over UCX
 //   gloo      libtorch's Gloo
 //   hybrid    shm on each host, gloo between hosts (hybrid_group.h)
 //   nccl      libtorch's NCCL for CUDA tensors; for tensors on the CPU, the backend that "auto" means

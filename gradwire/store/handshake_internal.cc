@@ -13,28 +13,32 @@ namespace gradwire::store_internal {
 namespace {
 
 unsigned char* bytes_of(std::string& text) { return reinterpret_cast<unsigned char*>(text.data()); }
-const unsigned char* bytes_of(const std::string& text) { return reinterpret_cast<const unsigned char*>(text.data()); }
 
 }  // namespace
 
 std::string random_challenge() {
   std::string challenge(kChallengeBytes, '\0');
   if (::RAND_bytes(bytes_of(challenge), static_cast<int>(challenge.size())) != 1) {
-    throw ResourceError("TcpStore: the system gives no random numbers for a challenge");
+    throw ResourceError("the system gives no random numbers for a challenge");
   }
   return challenge;
+}
+
+std::string hmac_sha256(std::string_view secret, std::string_view text) {
+  std::string proof(kProofBytes, '\0');
+  unsigned int length = 0;
+  const unsigned char* made =
+      ::HMAC(::EVP_sha256(), secret.data(), static_cast<int>(secret.size()),
+             reinterpret_cast<const unsigned char*>(text.data()), text.size(), bytes_of(proof), &length);
+  if (made == nullptr || length != kProofBytes) throw ResourceError("OpenSSL computes no HMAC-SHA-256");
+  return proof;
 }
 
 std::string proof_of(Role role, std::string_view secret, const Challenges& challenges) {
   const std::string text =
       std::string(role == Role::client ? "gradwire tcp store client" : "gradwire tcp store server") +
       challenges.of_server + challenges.of_client;
-  std::string proof(kProofBytes, '\0');
-  unsigned int length = 0;
-  const unsigned char* made = ::HMAC(::EVP_sha256(), secret.data(), static_cast<int>(secret.size()), bytes_of(text),
-                                     text.size(), bytes_of(proof), &length);
-  if (made == nullptr || length != kProofBytes) throw ResourceError("TcpStore: OpenSSL computes no HMAC-SHA-256");
-  return proof;
+  return hmac_sha256(secret, text);
 }
 
 bool same_proof(std::string_view one, std::string_view other) noexcept {

@@ -24,6 +24,9 @@ struct Challenges {
 // kChallengeBytes random bytes. Throws ResourceError when there are none.
 std::string random_challenge();
 
+// The HMAC-SHA-256 of `text` under `secret`: kProofBytes bytes. Throws ResourceError.
+std::string hmac_sha256(std::string_view secret, std::string_view text);
+
 // kProofBytes bytes. The role keeps either side from sending the other's proof back.
 std::string proof_of(Role role, std::string_view secret, const Challenges& challenges);
 

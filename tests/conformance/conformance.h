@@ -21,7 +21,9 @@ namespace gradwire::testing {
 class ConformanceTest : public ::testing::TestWithParam<World> {
  protected:
   void SetUp() override {
-    if (!can_run(GetParam())) GTEST_SKIP() << "needs mpirun -n " << GetParam().size;
+    if (can_run(GetParam())) return;
+    if (GetParam().kind == Kind::ucx) GTEST_SKIP() << "needs UCX (libucx-dev), which a build may lack";
+    GTEST_SKIP() << "needs mpirun -n " << GetParam().size;
   }
   const World& world() const { return GetParam(); }
   void run(const std::function<void(RankContext&)>& body) const { run_world(GetParam(), body); }

@@ -161,7 +161,10 @@ std::shared_ptr<Request> LoopbackChannel::start_receive(void* data, std::size_t 
   return request;
 }
 
-void LoopbackChannel::announce_end(std::string_view reason) noexcept { hub_->end({name_, rank_}, std::string(reason)); }
+// The others name this rank, whoever is at fault: that is all that these mailboxes know.
+void LoopbackChannel::announce_end(std::string_view reason, std::span<const int>) noexcept {
+  hub_->end({name_, rank_}, std::string(reason));
+}
 
 std::unique_ptr<Channel> LoopbackChannel::duplicate(const CallOptions& options) {
   std::unique_ptr<Channel> channel;

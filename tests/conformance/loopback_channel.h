@@ -73,7 +73,7 @@ class LoopbackChannel final : public GenericChannel {
  protected:
   std::shared_ptr<Request> start_send(const void* data, std::size_t bytes, int destination, std::uint32_t tag) override;
   std::shared_ptr<Request> start_receive(void* data, std::size_t bytes, int source, std::uint32_t tag) override;
-  void announce_end(std::string_view reason) noexcept override;
+  void announce_end(std::string_view reason, std::span<const int> at_fault) noexcept override;
 
  private:
   const std::shared_ptr<LoopbackHub> hub_;

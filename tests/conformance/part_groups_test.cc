@@ -13,8 +13,8 @@ namespace {
 
 class PartGroups : public ConformanceTest {};
 INSTANTIATE_TEST_SUITE_P(All, PartGroups,
-                         ::testing::Values(World{Kind::threads, 3}, World{Kind::shm, 3}, World{Kind::mpi, 3},
-                                           World{Kind::mpi, 5}),
+                         ::testing::Values(World{Kind::threads, 3}, World{Kind::shm, 3}, World{Kind::ucx, 3},
+                                           World{Kind::mpi, 3}, World{Kind::mpi, 5}),
                          world_name);
 
 // The group of `members`, which count in that order.

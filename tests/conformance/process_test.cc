@@ -33,8 +33,8 @@ INSTANTIATE_TEST_SUITE_P(All, ProcessRanks, ::testing::Values(World{Kind::shm, 2
 // What a process may do to its forked children, and they to it.
 class ForkedChildren : public ConformanceTest {};
 INSTANTIATE_TEST_SUITE_P(All, ForkedChildren,
-                         ::testing::Values(World{Kind::shm, 2}, World{Kind::shm, 3}, World{Kind::mpi, 2},
-                                           World{Kind::mpi, 3}),
+                         ::testing::Values(World{Kind::shm, 2}, World{Kind::shm, 3}, World{Kind::ucx, 2},
+                                           World{Kind::ucx, 3}, World{Kind::mpi, 2}, World{Kind::mpi, 3}),
                          world_name);
 
 std::size_t entries(const std::string& folder) {

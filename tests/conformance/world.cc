@@ -34,6 +34,8 @@ std::string name_of(Kind kind) {
       return "threads";
     case Kind::shm:
       return "shm";
+    case Kind::ucx:
+      return "ucx";
     case Kind::mpi:
       return "mpi";
   }
@@ -139,7 +141,7 @@ void run_as_mpi_rank(const World& world, bool joined, const std::function<void(R
 void run_any(const World& world, bool joined, const std::function<void(RankContext&)>& body) {
   if (world.kind == Kind::mpi) {
     run_as_mpi_rank(world, joined, body);
-  } else if (world.kind == Kind::shm) {
+  } else if (has_processes(world.kind)) {
     run_processes(world, joined, body);
   } else {
     run_threads(world, joined, body);
@@ -152,12 +154,13 @@ std::string name_of(const World& world) { return concat(name_of(world.kind), "_"
 std::ostream& operator<<(std::ostream& out, const World& world) { return out << name_of(world); }
 
 bool can_run(const World& world) {
+  if (world.kind == Kind::ucx) return GRADWIRE_TEST_UCX != 0;
   return world.kind != Kind::mpi || from_mpirun("OMPI_COMM_WORLD_SIZE") == world.size;
 }
 
 std::vector<World> worlds(const std::vector<int>& sizes) {
   std::vector<World> all;
-  for (const Kind kind : {Kind::loopback, Kind::threads, Kind::shm, Kind::mpi}) {
+  for (const Kind kind : {Kind::loopback, Kind::threads, Kind::shm, Kind::ucx, Kind::mpi}) {
     for (const int size : sizes) all.push_back({kind, size});
   }
   return all;

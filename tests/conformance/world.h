@@ -35,6 +35,7 @@ enum class Kind {
   loopback,  // generic collectives over mailboxes, ranks as threads
   threads,   // the backend of that name, ranks as threads
   shm,       // the backend of that name, ranks as forked processes
+  ucx,       // the backend of that name, ranks as forked processes
   mpi,       // the backend of that name; mpirun has started this program once a rank, and each process runs every test
 };
 
@@ -46,8 +47,9 @@ std::string name_of(const World& world);  // "shm_3"
 std::ostream& operator<<(std::ostream& out, const World& world);
 
 // Whether each rank is a process.
-inline bool has_processes(Kind kind) { return kind == Kind::shm || kind == Kind::mpi; }
-// Whether a world can run here. A world of MPI needs a program that mpirun started with the same number of ranks.
+inline bool has_processes(Kind kind) { return kind == Kind::shm || kind == Kind::ucx || kind == Kind::mpi; }
+// Whether a world can run here. A world of MPI needs a program that mpirun started with the same number of ranks, a
+// world of ucx a gradwire that was built with UCX.
 bool can_run(const World& world);
 
 // All kinds with each of `sizes`.

@@ -32,12 +32,13 @@ namespace {
 
 class Requests : public ConformanceTest {};
 INSTANTIATE_TEST_SUITE_P(All, Requests,
-                         ::testing::Values(World{Kind::threads, 2}, World{Kind::shm, 2}, World{Kind::mpi, 2}),
+                         ::testing::Values(World{Kind::threads, 2}, World{Kind::shm, 2}, World{Kind::ucx, 2},
+                                           World{Kind::mpi, 2}),
                          world_name);
 
 class RequestsOfProcesses : public ConformanceTest {};
-INSTANTIATE_TEST_SUITE_P(All, RequestsOfProcesses, ::testing::Values(World{Kind::shm, 2}, World{Kind::mpi, 2}),
-                         world_name);
+INSTANTIATE_TEST_SUITE_P(All, RequestsOfProcesses,
+                         ::testing::Values(World{Kind::shm, 2}, World{Kind::ucx, 2}, World{Kind::mpi, 2}), world_name);
 
 Request::Status finish(const std::shared_ptr<Request>& request) { return request->wait(Deadline::after(kGuard)); }
 

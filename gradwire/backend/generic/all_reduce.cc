@@ -2,12 +2,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // All-reduce.
 //
-// Algorithm: direct reduce-scatter, then all-gather. Terms: N ranks, B bytes, a part of B / N a rank, chunks of
-// kStagingBytes / (N - 1). Steps: for each chunk 1. Every rank sends each other rank that one's part and receives N - 1
-// inputs for its own (reduce_scatter.cc).
+// Terms: N ranks, B bytes, a part of B / N a rank.
+//
+// Algorithm for N B up to kAtOnceBytes: direct exchange. Steps: 1. Every rank sends its input, together with its
+// fingerprint, to every other. 2. Each combines all inputs in rank order. Bytes on the wire: N (N - 1) B, in the one
+// step that comparing fingerprints takes anyway.
+//
+// Algorithm for more: direct reduce-scatter, then all-gather, in chunks of a part. Steps: for each chunk 1. Every rank
+// sends each other rank that one's part and receives N - 1 inputs for its own (reduce_scatter.cc).
 // 2. It combines them in rank order, into its own part of the buffer. 3. It sends its part to all, and receives theirs.
+// Step 1 of the next chunk is under way during 2 and 3, so that combining and the network overlap.
 // Bytes on the wire: 2 (N - 1) B; each rank sends and receives 2 B (N - 1) / N, the least possible, and stages at most
 // kStagingBytes. The bits are the same on all ranks because each element is computed once.
+//
+// Both combine in the same order, so the bits do not depend on the algorithm.
 #include <array>
 #include <memory>
 
@@ -16,41 +24,76 @@
 #include "gradwire/backend/generic/generic_channel.h"
 #include "gradwire/backend/generic/parts_internal.h"
 #include "gradwire/backend/validate_internal.h"
+#include "gradwire/kernels/reduce.h"
 
 namespace gradwire {
+namespace {
+
+// Long enough that a message's cost does not count, short enough that there are several to overlap.
+constexpr std::size_t kLongestChunk = std::size_t{512} << 10;
+
+}  // namespace
 
 void GenericChannel::all_reduce(void* data, std::size_t count, DType dtype, ReduceOp op, const CallOptions& options) {
   validate::all_reduce(*this, data, count, dtype, op);
+  const std::size_t bytes = count * size_of(dtype);
+  if (bytes > at_once_bytes()) return all_reduce_in_chunks(data, count, dtype, op, options);
+  const Fingerprint call = fingerprint_of(Operation::all_reduce, dtype, count, op);
+  run_at_once(call, options, data, bytes, [&](std::span<const void* const> inputs) {
+    note_reduction();
+    kernels::reduce(dtype, op, inputs, {&data, 1}, count);
+  });
+}
+
+void GenericChannel::all_reduce_in_chunks(void* data, std::size_t count, DType dtype, ReduceOp op,
+                                          const CallOptions& options) {
   const Fingerprint call = fingerprint_of(Operation::all_reduce, dtype, count, op);
   const std::size_t element = size_of(dtype);
-  const auto ranks = static_cast<std::size_t>(size());
   const std::size_t longest = generic::part_of(count, size(), 0).count;
-  const std::size_t chunk = std::min(longest, generic::chunk_elements(kStagingBytes, size(), element));
-  const std::size_t staging_bytes = chunk * element * (ranks - 1);
-  run_staged(call, options, staging_bytes, [&](std::span<std::byte> staging) {
-    generic::Exchange exchange;
-    std::array<ConstSlice, kMaxWorldSize> parts;
-    for (std::size_t index = 0; index * chunk < longest; ++index) {
-      const auto at = [&](int r) {
-        const generic::Part part = generic::chunk_of(generic::part_of(count, size(), r), index, chunk);
-        return Slice{static_cast<std::byte*>(data) + part.begin * element, part.count};
-      };
-      for (std::size_t r = 0; r < ranks; ++r) {
-        const Slice slice = at(static_cast<int>(r));
-        parts[r] = {slice.data, slice.count};
+  const std::size_t chunk = std::min({longest, generic::chunk_elements(kStagingBytes / 2, size(), element),
+                                      std::max<std::size_t>(1, kLongestChunk / element)});
+  const std::size_t chunks = (longest + chunk - 1) / chunk;
+  const std::size_t staging_bytes = chunk * element * static_cast<std::size_t>(size() - 1);
+  run_staged(call, options, 2 * staging_bytes, [&](std::span<std::byte> staging) {
+    const auto at = [&](std::size_t index, int r) {
+      const generic::Part part = generic::chunk_of(generic::part_of(count, size(), r), index, chunk);
+      return Slice{static_cast<std::byte*>(data) + part.begin * element, part.count};
+    };
+    // Of even and odd chunks.
+    std::array<generic::Exchange, 2> scattering;
+    std::array<generic::Exchange, 2> gathering;
+    const auto scatter = [&](std::size_t index) {
+      std::array<ConstSlice, kMaxWorldSize> parts;
+      for (int r = 0; r < size(); ++r) {
+        const Slice slice = at(index, r);
+        parts[static_cast<std::size_t>(r)] = {slice.data, slice.count};
       }
-      const Slice own = at(rank());
-      reduce_parts(exchange, {parts.data(), ranks}, own.data, staging, dtype, op, options.deadline);
+      post_parts(scattering[index % 2], {parts.data(), static_cast<std::size_t>(size())},
+                 staging.subspan(index % 2 * staging_bytes, staging_bytes), element);
+    };
+    const auto gather = [&](std::size_t index) {
+      const Slice own = at(index, rank());
       for (int step = 1; step < size(); ++step) {
         const int from = (rank() - step + size()) % size();
-        const Slice theirs = at(from);
-        post_receive(exchange, theirs.data, theirs.count * element, from);
+        const Slice theirs = at(index, from);
+        post_receive(gathering[index % 2], theirs.data, theirs.count * element, from);
       }
       for (int step = 1; step < size(); ++step) {
-        post_send(exchange, own.data, own.count * element, (rank() + step) % size());
+        post_send(gathering[index % 2], own.data, own.count * element, (rank() + step) % size());
       }
-      exchange.finish(options.deadline);
+    };
+    scatter(0);
+    for (std::size_t index = 0; index < chunks; ++index) {
+      if (index + 1 < chunks) scatter(index + 1);
+      // Sends too: what comes next is written where they read.
+      scattering[index % 2].finish(options.deadline);
+      const Slice own = at(index, rank());
+      combine_parts({own.data, own.count}, own.data, staging.subspan(index % 2 * staging_bytes, staging_bytes), dtype,
+                    op);
+      gathering[index % 2].finish(options.deadline);
+      gather(index);
     }
+    for (generic::Exchange& last : gathering) last.finish(options.deadline);
   });
 }
 

@@ -18,6 +18,10 @@ class Exchange {
   void add_receive(int peer, std::size_t bytes, std::shared_ptr<Request> request) {
     receives_.push_back({peer, bytes, std::move(request)});
   }
+  // A receive of at most `bytes` bytes.
+  void add_receive_of_any_length(int peer, std::shared_ptr<Request> request) {
+    receives_.push_back({peer, kAnyLength, std::move(request)});
+  }
 
   // Waits until all are done and forgets them. Throws TimeoutError that names every peer still missing, PeerError,
   // AbortedError, MismatchError when a message is not as long as its receive expects.
@@ -26,6 +30,7 @@ class Exchange {
   void finish_receives(Deadline deadline);
 
  private:
+  static constexpr std::size_t kAnyLength = ~std::size_t{0};
   struct Item {
     int peer;
     std::size_t bytes;

@@ -3,6 +3,7 @@
 #include "gradwire/backend/generic/generic_channel.h"
 
 #include <array>
+#include <cstring>
 #include <new>
 #include <utility>
 
@@ -78,9 +79,16 @@ void GenericChannel::end_with(std::exception_ptr error, const std::string& text)
   {
     const MutexLock lock(mutex_);
     if (first_reason_ != nullptr) return;
-    first_reason_ = std::move(error);
+    first_reason_ = error;
   }
-  announce_end(text);
+  // A rank that fails because of others passes their names on, so that all ranks name the same.
+  try {
+    std::rethrow_exception(error);
+  } catch (const PeerError& failure) {
+    announce_end(text, failure.peers());
+  } catch (...) {
+    announce_end(text, {});
+  }
 }
 
 void GenericChannel::run(Fingerprint call, const CallOptions& options, const std::function<void()>& body) {
@@ -89,6 +97,18 @@ void GenericChannel::run(Fingerprint call, const CallOptions& options, const std
 
 void GenericChannel::run_staged(Fingerprint call, const CallOptions& options, std::size_t bytes,
                                 const StagedBody& body) {
+  run_any(call, options, bytes, {}, body);
+}
+
+void GenericChannel::run_at_once(Fingerprint call, const CallOptions& options, const void* mine, std::size_t bytes,
+                                 const AtOnceBody& body) {
+  std::array<const void*, kMaxWorldSize> inputs{};
+  const std::span<const void*> used(inputs.data(), static_cast<std::size_t>(size()));
+  run_any(call, options, 0, {mine, bytes, used}, [&](std::span<std::byte>) { body(used); });
+}
+
+void GenericChannel::run_any(Fingerprint call, const CallOptions& options, std::size_t bytes, Entry entry,
+                             const StagedBody& body) {
   check();
   call.sequence = ++sequence_;
   call.tag = options.tag;
@@ -102,9 +122,11 @@ void GenericChannel::run_staged(Fingerprint call, const CallOptions& options, st
   } catch (const std::bad_alloc&) {
     call.refused = 1;
   }
+  // What comes at the entry: room that needs no memory of the heap, of which only this group's part is written.
+  alignas(std::max_align_t) std::array<std::byte, kMaxWorldSize * sizeof(Fingerprint) + kAtOnceBytes> slots;
   std::vector<int> refused;
   try {
-    refused = compare(call, options.deadline);
+    refused = compare(call, entry, slots, options.deadline);
     if (refused.empty()) body({staging.get(), bytes});
   } catch (...) {
     const auto error = with_context(context());
@@ -118,20 +140,33 @@ void GenericChannel::run_staged(Fingerprint call, const CallOptions& options, st
   trace::point("collective.exit", rank(), call.sequence);
 }
 
-std::vector<int> GenericChannel::compare(const Fingerprint& call, Deadline deadline) {
-  // Room that needs no memory of the heap, of which only this group's part is written.
-  alignas(Fingerprint) std::array<std::byte, kMaxWorldSize * sizeof(Fingerprint)> space;
-  const std::span<Fingerprint> fingerprints(reinterpret_cast<Fingerprint*>(space.data()),
-                                            static_cast<std::size_t>(size()));
-  std::uninitialized_default_construct(fingerprints.begin(), fingerprints.end());
-  fingerprints[static_cast<std::size_t>(rank())] = call;
-  share(&call, fingerprints.data(), sizeof(call), deadline);
+// A rank that calls something else sends more bytes or fewer: every slot has room for the most.
+std::vector<int> GenericChannel::compare(const Fingerprint& call, const Entry& entry, std::span<std::byte> slots,
+                                         Deadline deadline) {
+  const std::size_t stride = sizeof(Fingerprint) + at_once_bytes();
+  const auto slot = [&](int r) { return slots.data() + static_cast<std::size_t>(r) * stride; };
+  generic::Exchange exchange;
+  for (int step = 1; step < size(); ++step) {
+    const int from = (rank() - step + size()) % size();
+    exchange.add_receive_of_any_length(from, start_receive(slot(from), stride, from, kCollectiveTag));
+  }
+  std::memcpy(slot(rank()), &call, sizeof(call));
+  if (entry.bytes > 0) std::memcpy(slot(rank()) + sizeof(call), entry.mine, entry.bytes);
+  for (int step = 1; step < size(); ++step) {
+    post_send(exchange, slot(rank()), sizeof(call) + entry.bytes, (rank() + step) % size());
+  }
+  exchange.finish(deadline);
+  std::array<Fingerprint, kMaxWorldSize> fingerprints;
   std::vector<int> refused;
   for (int r = 0; r < size(); ++r) {
     Fingerprint& fingerprint = fingerprints[static_cast<std::size_t>(r)];
+    std::memcpy(&fingerprint, slot(r), sizeof(fingerprint));
     if (std::exchange(fingerprint.refused, std::uint8_t{0}) != 0) refused.push_back(r);
   }
-  require_same(fingerprints, rank());
+  require_same({fingerprints.data(), static_cast<std::size_t>(size())}, rank());
+  for (std::size_t r = 0; r < entry.inputs.size(); ++r) {
+    entry.inputs[r] = static_cast<int>(r) == rank() ? entry.mine : slot(static_cast<int>(r)) + sizeof(Fingerprint);
+  }
   return refused;
 }
 

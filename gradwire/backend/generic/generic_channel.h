@@ -36,6 +36,8 @@ class GenericChannel : public Channel {
  public:
   // Tags from here on belong to the collectives: isend() and irecv() refuse them with InvalidArgument.
   static constexpr std::uint32_t kFirstInternalTag = 0x8000'0000U;
+  // Bytes that all ranks together may send along with a call's fingerprints.
+  static constexpr std::size_t kAtOnceBytes = std::size_t{16} << 10;
   // Staging memory that one collective takes at most, but for one element a rank.
   static constexpr std::size_t kStagingBytes = std::size_t{4} << 20;
 
@@ -75,9 +77,9 @@ class GenericChannel : public Channel {
   virtual std::shared_ptr<Request> start_receive(void* data, std::size_t bytes, int source, std::uint32_t tag) = 0;
 
   // Called once, when the channel has come to its end on this rank, from any thread: requests of this rank that are
-  // under way must throw AbortedError with `reason`, and those of others that wait for this rank PeerError naming it
-  // with `reason`.
-  virtual void announce_end(std::string_view reason) noexcept = 0;
+  // under way must throw AbortedError with `reason`, and those of others that wait for this rank PeerError with
+  // `reason`, naming the ranks `at_fault`; or this rank where that is empty.
+  virtual void announce_end(std::string_view reason, std::span<const int> at_fault) noexcept = 0;
 
   // Runs `body` as one collective: compares fingerprints, then calls it. An exception ends the channel, and what comes
   // out is the first reason. For collectives that the derived class adds (duplicate). `call.sequence` and
@@ -87,6 +89,13 @@ class GenericChannel : public Channel {
   // call has moved: where one is refused them, all throw ResourceError and the channel goes on.
   using StagedBody = std::function<void(std::span<std::byte> staging)>;
   void run_staged(Fingerprint call, const CallOptions& options, std::size_t bytes, const StagedBody& body);
+
+  // The same for a body that needs everyone's `bytes` bytes at `mine`, at most at_once_bytes(), and nothing else: they
+  // go with the fingerprints. `inputs` are all ranks' bytes, by rank, this rank's being `mine`.
+  using AtOnceBody = std::function<void(std::span<const void* const> inputs)>;
+  void run_at_once(Fingerprint call, const CallOptions& options, const void* mine, std::size_t bytes,
+                   const AtOnceBody& body);
+  std::size_t at_once_bytes() const noexcept { return kAtOnceBytes / static_cast<std::size_t>(size()) / 8 * 8; }
 
   // Inside run(): everyone's `bytes` bytes at `mine` arrive at `all`, by rank. Small messages only: all go at once.
   void share(const void* mine, void* all, std::size_t bytes, Deadline deadline);
@@ -98,9 +107,23 @@ class GenericChannel : public Channel {
   // order into `result`, which may be any of the parts. `staging` takes size() - 1 times the own part.
   void reduce_parts(generic::Exchange& exchange, std::span<const ConstSlice> parts, void* result,
                     std::span<std::byte> staging, DType dtype, ReduceOp op, Deadline deadline);
+  // The two halves of it: what is sent and received, and combining.
+  void post_parts(generic::Exchange& exchange, std::span<const ConstSlice> parts, std::span<std::byte> staging,
+                  std::size_t element);
+  void combine_parts(const ConstSlice& own, void* result, std::span<std::byte> staging, DType dtype, ReduceOp op);
   void note_reduction() const noexcept;
+  // What goes with a call at its entry, and where what comes with the others' calls is put.
+  struct Entry {
+    const void* mine = nullptr;
+    std::size_t bytes = 0;
+    std::span<const void*> inputs;  // set to each rank's bytes; empty: nobody wants them
+  };
+  // All that is common to the collectives; `body` is called with what compare() has found to be the same on all ranks.
+  void run_any(Fingerprint call, const CallOptions& options, std::size_t staging_bytes, Entry entry,
+               const StagedBody& body);
   // Which ranks were refused what the call needs, when all have called the same. Throws MismatchError.
-  std::vector<int> compare(const Fingerprint& call, Deadline deadline);
+  std::vector<int> compare(const Fingerprint& call, const Entry& entry, std::span<std::byte> slots, Deadline deadline);
+  void all_reduce_in_chunks(void* data, std::size_t count, DType dtype, ReduceOp op, const CallOptions& options);
   // Makes `error` the first reason, unless there is one, and tells the others.
   void end_with(std::exception_ptr error, const std::string& text) noexcept GRADWIRE_EXCLUDES(mutex_);
 

@@ -23,30 +23,41 @@
 
 namespace gradwire {
 
-void GenericChannel::reduce_parts(generic::Exchange& exchange, std::span<const ConstSlice> parts, void* result,
-                                  std::span<std::byte> staging, DType dtype, ReduceOp op, Deadline deadline) {
-  const auto own = static_cast<std::size_t>(rank());
-  const std::size_t bytes = parts[own].count * size_of(dtype);
-  std::array<const void*, kMaxWorldSize> sources{};
+void GenericChannel::post_parts(generic::Exchange& exchange, std::span<const ConstSlice> parts,
+                                std::span<std::byte> staging, std::size_t element) {
+  const std::size_t bytes = parts[static_cast<std::size_t>(rank())].count * element;
   std::size_t used = 0;
-  for (std::size_t r = 0; r < parts.size(); ++r) {
-    if (r == own) {
-      sources[r] = parts[own].data;
-      continue;
-    }
-    sources[r] = staging.data() + used;
-    post_receive(exchange, staging.data() + used, bytes, static_cast<int>(r));
+  for (int r = 0; r < size(); ++r) {
+    if (r == rank()) continue;
+    post_receive(exchange, staging.data() + used, bytes, r);
     used += bytes;
   }
   for (int step = 1; step < size(); ++step) {
     const int to = (rank() + step) % size();
     const ConstSlice& part = parts[static_cast<std::size_t>(to)];
-    post_send(exchange, part.data, part.count * size_of(dtype), to);
+    post_send(exchange, part.data, part.count * element, to);
   }
+}
+
+void GenericChannel::combine_parts(const ConstSlice& own, void* result, std::span<std::byte> staging, DType dtype,
+                                   ReduceOp op) {
+  const std::size_t bytes = own.count * size_of(dtype);
+  std::array<const void*, kMaxWorldSize> sources{};
+  std::size_t used = 0;
+  for (int r = 0; r < size(); ++r) {
+    sources[static_cast<std::size_t>(r)] = r == rank() ? own.data : staging.data() + used;
+    if (r != rank()) used += bytes;
+  }
+  note_reduction();
+  kernels::reduce(dtype, op, {sources.data(), static_cast<std::size_t>(size())}, {&result, 1}, own.count);
+}
+
+void GenericChannel::reduce_parts(generic::Exchange& exchange, std::span<const ConstSlice> parts, void* result,
+                                  std::span<std::byte> staging, DType dtype, ReduceOp op, Deadline deadline) {
+  post_parts(exchange, parts, staging, size_of(dtype));
   // Sends too: `result` may be what one of them reads.
   exchange.finish(deadline);
-  note_reduction();
-  kernels::reduce(dtype, op, {sources.data(), parts.size()}, {&result, 1}, parts[own].count);
+  combine_parts(parts[static_cast<std::size_t>(rank())], result, staging, dtype, op);
 }
 
 void GenericChannel::reduce_scatter(std::span<const void* const> inputs, void* output, std::size_t count, DType dtype,

@@ -21,6 +21,8 @@ using std::chrono::microseconds;
 constexpr Milliseconds kLook{20};
 // The thread's sleep without work; its bell and wake() end it.
 constexpr microseconds kIdle{1'000'000};
+// How soon the thread sees that nobody waits any more, where waiters lead.
+constexpr microseconds kBesideLeader{2000};
 
 }  // namespace
 
@@ -98,7 +100,7 @@ std::shared_ptr<Request> Engine::post(Message::Direction direction, std::uint64_
   require_open();
   // What has come may end a receive, and make room for a send. Where nothing wakes a waiter, reading the wire is dear,
   // and who waits for the message reads it at once.
-  const bool reads = options_.rhythm.nap.count() == 0;
+  const bool reads = options_.rhythm.nap.count() == 0 && !options_.rhythm.waiter_leads;
   if (reads && direction == Message::Direction::receive) poll();
   if (matcher_.end_at_once(*message)) return ticket;
   if (reads && direction == Message::Direction::send && poll() && matcher_.end_at_once(*message)) return ticket;
@@ -137,6 +139,9 @@ Request::Status Engine::wait(Message& message, Deadline deadline) {
       lock.lock();
     } else if (rhythm.nap.count() > 0) {
       changed_.wait_for(lock, rhythm.nap);
+    } else if (rhythm.waiter_leads && !led_) {
+      if (now >= next_look_) look_for_failures();
+      if (!message.done) sleep_on_wire(std::min(deadline.point(), now + kLook));
     } else if (interrupt_check() != nullptr) {
       changed_.wait_until(lock, std::min(deadline.point(), now + kLook));
     } else if (deadline.point() == Clock::time_point::max()) {
@@ -146,8 +151,24 @@ Request::Status Engine::wait(Message& message, Deadline deadline) {
     }
   }
   --waiters_;
+  if (waiters_ > 0 && rhythm.waiter_leads && !led_) changed_.notify_one();  // another may lead
   if (message.error != nullptr) std::rethrow_exception(message.error);
   return message.status;
+}
+
+// The bell is read under the lock: what changes for this waiter afterwards rings it.
+void Engine::sleep_on_wire(Clock::time_point until) {
+  const std::uint32_t seen = wire_->bell();
+  led_ = true;
+  mutex_.unlock();
+  wire_->sleep(seen, std::chrono::ceil<microseconds>(std::max(until - Clock::now(), Clock::duration::zero())));
+  mutex_.lock();
+  led_ = false;
+}
+
+void Engine::tell_waiters() noexcept {
+  changed_.notify_all();
+  if (led_) wire_->wake();
 }
 
 std::exception_ptr Engine::why_give_up(const Message& message, Deadline deadline) const {
@@ -189,14 +210,14 @@ bool Engine::move(bool (Matcher::*step)()) noexcept {
     broken_ = true;
     break_off(std::current_exception());
   }
-  if (matcher_.take_ended()) changed_.notify_all();
+  if (matcher_.take_ended()) tell_waiters();
   return moved;
 }
 
 void Engine::break_off(const std::exception_ptr& reason) noexcept {
   if (closed_ == nullptr) closed_ = reason;
   matcher_.fail_all(closed_);
-  changed_.notify_all();
+  tell_waiters();
 }
 
 void Engine::require_open() const {
@@ -213,7 +234,8 @@ void Engine::serve() {
     const std::uint32_t seen = wire_->bell();
     microseconds nap{0};
     {
-      const MutexLock lock(mutex_);
+      MutexLock lock(mutex_);
+      while (closed_ == nullptr && options_.rhythm.waiter_leads && waiters_ > 0) free_.wait_for(lock, kBesideLeader);
       if (closed_ != nullptr) return;
       const bool moved = poll();
       if (matcher_.busy() && Clock::now() >= next_look_) look_for_failures();
@@ -232,7 +254,8 @@ microseconds Engine::next_nap() const {
   constexpr microseconds kBesideWaiters{5000};
   const Rhythm& rhythm = options_.rhythm;
   if (rhythm.nap.count() > 0) return waiters_ > 0 ? kBesideWaiters : matcher_.busy() ? rhythm.nap : rhythm.idle_nap;
-  return matcher_.busy() ? microseconds(kLook) : kIdle;
+  // Nothing wakes the thread for a message that was posted where waiters lead.
+  return matcher_.busy() || rhythm.waiter_leads ? microseconds(kLook) : kIdle;
 }
 
 void Engine::look_for_failures() noexcept try {
@@ -256,7 +279,7 @@ void Engine::look_for_failures() noexcept try {
   if (lost.empty()) return;
   poll();  // what they sent before they went counts
   for (const LostRank& one : lost) matcher_.fail_rank(one.channel, one.rank, one.loss);
-  if (matcher_.take_ended()) changed_.notify_all();
+  if (matcher_.take_ended()) tell_waiters();
 } catch (const std::bad_alloc&) {  // the next look comes
 }
 
@@ -270,7 +293,8 @@ void Engine::close(const std::exception_ptr& reason, const Notice* notice) noexc
       matcher_.end_all(reason, *notice);
     }
     if (notice == nullptr) break_off(reason);
-    changed_.notify_all();
+    tell_waiters();
+    free_.notify_all();
     last = std::move(thread_);
   }
   wire_->wake();

@@ -30,6 +30,9 @@ class Engine final : public std::enable_shared_from_this<Engine> {
     // A waiter asks the wire again and again before it sleeps, until nothing has moved for so long.
     std::chrono::microseconds spin{0};
     bool yields = false;  // it gives its processor away in between
+    // A waiter then sleeps on the wire itself, and the thread stays away from the wire as long as somebody waits: one
+    // wake-up a message, not two. For wires that are dear to read, too: posting a message does not read them.
+    bool waiter_leads = false;
     // A wire that cannot wake anybody: a waiter asks every `nap`, and the thread asks every `nap` with work under way
     // that nobody waits for. Zero: the wire's bell wakes the thread, and that the waiters.
     std::chrono::microseconds nap{0};
@@ -92,6 +95,9 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   void break_off(const std::exception_ptr& reason) noexcept GRADWIRE_REQUIRES(mutex_);
   void require_open() const GRADWIRE_REQUIRES(mutex_);
   void ensure_thread() GRADWIRE_REQUIRES(mutex_);
+  void tell_waiters() noexcept GRADWIRE_REQUIRES(mutex_);
+  // Lets go of the lock meanwhile.
+  void sleep_on_wire(Clock::time_point until) GRADWIRE_REQUIRES(mutex_);
   void look_for_failures() noexcept GRADWIRE_REQUIRES(mutex_);
   std::exception_ptr why_give_up(const Message& message, Deadline deadline) const GRADWIRE_REQUIRES(mutex_);
   std::chrono::microseconds next_nap() const GRADWIRE_REQUIRES(mutex_);
@@ -103,13 +109,15 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   const std::exception_ptr destroyed_;
 
   Mutex mutex_;
-  ConditionVariable changed_;
+  ConditionVariable changed_;  // for waiters
+  ConditionVariable free_;     // for the thread, while a waiter leads
   Matcher matcher_ GRADWIRE_GUARDED_BY(mutex_);
   std::map<std::uint64_t, FailureOf> failure_of_ GRADWIRE_GUARDED_BY(mutex_);
   std::exception_ptr closed_ GRADWIRE_GUARDED_BY(mutex_);
   bool broken_ GRADWIRE_GUARDED_BY(mutex_) = false;
   Clock::time_point next_look_ GRADWIRE_GUARDED_BY(mutex_);
   int waiters_ GRADWIRE_GUARDED_BY(mutex_) = 0;
+  bool led_ GRADWIRE_GUARDED_BY(mutex_) = false;  // a waiter sleeps on the wire
   bool idle_ GRADWIRE_GUARDED_BY(mutex_) = true;  // the thread sleeps, or is about to, without work
   Thread thread_ GRADWIRE_GUARDED_BY(mutex_);
 };

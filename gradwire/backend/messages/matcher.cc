@@ -5,6 +5,7 @@
 #include "gradwire/backend/messages/matcher_internal.h"
 
 #include <algorithm>
+#include <cstring>
 #include <new>
 #include <utility>
 
@@ -42,10 +43,14 @@ void Matcher::end_channel(std::uint64_t channel, const std::exception_ptr& reaso
   if (notice == nullptr) return;
   const Members& members = *found->second.members;
   try {
-    const auto shared = std::make_shared<const Notice>(*notice);
+    const auto at_fault = static_cast<std::uint32_t>(notice->at_fault.size());
+    std::string payload(at_fault * sizeof(int), '\0');
+    if (at_fault > 0) std::memcpy(payload.data(), notice->at_fault.data(), payload.size());
+    const auto shared = std::make_shared<const std::string>(payload + notice->text);
     for (int rank = 0; rank < members.size(); ++rank) {
       if (rank == members.rank) continue;
-      peer(members.peers[static_cast<std::size_t>(rank)]).ends.push_back({channel, members.rank, shared});
+      peer(members.peers[static_cast<std::size_t>(rank)])
+          .ends.push_back({channel, members.rank, notice->left, at_fault, shared});
       ++unwritten_;
     }
   } catch (const std::bad_alloc&) {  // those who were not told learn by their deadlines

@@ -59,7 +59,8 @@ struct Loss {
 // What the other ranks are told at the end of a channel.
 struct Notice {
   std::string text;
-  bool left = false;  // as Loss's
+  bool left = false;               // as Loss's
+  std::vector<int> at_fault = {};  // the ranks whose failure this is, in the numbers of the channel; none: the teller's
 };
 
 // Used by one thread at a time. What throws std::bad_alloc has had no effect then.
@@ -132,7 +133,9 @@ class Matcher final : private FrameSink {
   struct EndNotice {
     std::uint64_t channel;
     int rank;
-    std::shared_ptr<const Notice> notice;
+    bool left;
+    std::uint32_t at_fault;  // how many ranks are at fault, which stand before the text
+    std::shared_ptr<const std::string> payload;
   };
   struct Peer {
     // To be written, in this order of urgency; the last two in turn.

@@ -2,8 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The frames that come. Numbers that a peer names are looked up and checked: a message may have ended meanwhile.
 #include <algorithm>
+#include <cstring>
 #include <new>
 #include <string>
+#include <vector>
 
 #include "gradwire/backend/messages/matcher_internal.h"
 #include "gradwire/base/error.h"
@@ -141,8 +143,14 @@ void Matcher::on_end(int source, const Frame& frame, const Payload& payload) {
   if (channel == nullptr) return;
   std::string text(payload.size(), '\0');
   payload.copy_to(reinterpret_cast<std::byte*>(text.data()));
-  const int rank = static_cast<int>(frame.id);
-  lose_peer(frame.channel, *channel, source, {std::make_exception_ptr(PeerError(text, {rank})), frame.reply != 0});
+  if (frame.tag > kMaxWorldSize || frame.tag * sizeof(int) > text.size()) {
+    throw InternalError(concat("a frame of rank ", frame.id, " names ", frame.tag, " ranks at fault, and holds fewer"));
+  }
+  std::vector<int> at_fault(frame.tag);
+  if (frame.tag > 0) std::memcpy(at_fault.data(), text.data(), frame.tag * sizeof(int));
+  text.erase(0, frame.tag * sizeof(int));
+  if (at_fault.empty()) at_fault.push_back(static_cast<int>(frame.id));
+  lose_peer(frame.channel, *channel, source, {std::make_exception_ptr(PeerError(text, at_fault)), frame.reply != 0});
 }
 
 }  // namespace gradwire::messages

@@ -76,11 +76,10 @@ bool Matcher::write_ends(int index) {
   std::deque<EndNotice>& ends = peer(index).ends;
   while (!ends.empty()) {
     const EndNotice& end = ends.front();
-    const std::string& text = end.notice->text;
-    const std::size_t bytes = std::min(text.size(), wire_.max_payload());
-    const std::uint64_t left = end.notice->left ? 1 : 0;
-    const Frame frame{FrameKind::end, 0, end.channel, static_cast<std::uint64_t>(end.rank), left, bytes};
-    if (!write(index, frame, reinterpret_cast<const std::byte*>(text.data()), bytes)) return false;
+    const std::size_t bytes = std::min(end.payload->size(), wire_.max_payload());
+    const std::uint64_t left = end.left ? 1 : 0;
+    const Frame frame{FrameKind::end, end.at_fault, end.channel, static_cast<std::uint64_t>(end.rank), left, bytes};
+    if (!write(index, frame, reinterpret_cast<const std::byte*>(end.payload->data()), bytes)) return false;
     ends.pop_front();
     --unwritten_;
   }

@@ -28,7 +28,7 @@ enum class FrameKind : std::uint32_t {
 // As it lies in memory at the beginning of a frame: both sides are of one build on one kind of machine.
 struct Frame {
   FrameKind kind = FrameKind::message;
-  std::uint32_t tag = 0;
+  std::uint32_t tag = 0;  // end: how many ranks at fault (int) stand in the payload before the text; 0: the sender is
   std::uint64_t channel = 0;
   // offer, cancel: the sender's number for the message. accept: that number again. piece: the receiver's number.
   // credit: offers. end: the sender's rank.

@@ -34,7 +34,7 @@ class Job {
   std::uint64_t number() const noexcept { return number_; }
   // A number that no other group of the job has, below 2^32. Throws ResourceError when there is none left.
   std::uint64_t new_group_number();
-  messages::Engine& engine() const noexcept { return *engine_; }
+  const std::shared_ptr<messages::Engine>& shared_engine() const noexcept { return engine_; }
 
   // Ends all channels, waits until the other processes have done the same, and finalises MPI if this object initialised
   // it. Every later call fails. For the end of the process.

@@ -2,14 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The backend itself: collectives of GenericChannel over the engine of messages.
 #include <algorithm>
-#include <atomic>
 #include <sstream>
 #include <utility>
 
-#include "gradwire/backend/fingerprint_internal.h"
-#include "gradwire/backend/generic/generic_channel.h"
+#include "gradwire/backend/messages/group_channel_internal.h"
 #include "gradwire/backend/mpi/job_internal.h"
-#include "gradwire/backend/mpi/plugin_internal.h"
+#include "gradwire/backend/plugin_internal.h"
 #include "gradwire/backend/rendezvous_internal.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
@@ -18,108 +16,9 @@
 namespace gradwire::mpi {
 namespace {
 
-// Numbers of channels: 40 bits for the group, the rest for its channels.
-constexpr std::uint64_t kChannels = std::uint64_t{1} << 24;
-
-// What the channels of one group have in common.
-class Membership {
- public:
-  Membership(std::shared_ptr<Job> job, std::uint64_t number, int rank, int size)
-      : job_(std::move(job)),
-        first_(number * kChannels),
-        rank_(rank),
-        size_(size),
-        left_{concat("rank ", rank, " left the group"), true},
-        destroyed_(
-            std::make_exception_ptr(AbortedError(concat("rank ", rank, ": the group was destroyed meanwhile")))) {}
-  ~Membership() { engine().remove_channels(first_, first_ + kChannels - 1); }
-  Membership(const Membership&) = delete;
-  Membership& operator=(const Membership&) = delete;
-
-  // Which process of the MPI job each rank is.
-  void place(std::vector<int> processes) {
-    members_ = std::make_shared<messages::Members>(messages::Members{rank_, std::move(processes)});
-  }
-
-  messages::Engine& engine() const noexcept { return job_->engine(); }
-  const std::shared_ptr<const messages::Members>& members() const noexcept { return members_; }
-  std::uint64_t channel(std::uint32_t number) const noexcept { return first_ + number; }
-  int rank() const noexcept { return rank_; }
-  int size() const noexcept { return size_; }
-  // Rank 0's number for the next channel; the others take its word. Throws ResourceError when there is none left.
-  std::uint32_t next_channel() {
-    const std::uint32_t number = channels_.fetch_add(1);
-    if (number >= kChannels) throw ResourceError("backend mpi: the group has as many duplicates as there can be");
-    return number;
-  }
-  // For the end of a channel: what the others hear, and requests of this rank.
-  const messages::Notice& left() const noexcept { return left_; }
-  const std::exception_ptr& destroyed() const noexcept { return destroyed_; }
-
- private:
-  const std::shared_ptr<Job> job_;
-  const std::uint64_t first_;  // channel
-  const int rank_;
-  const int size_;
-  const messages::Notice left_;
-  const std::exception_ptr destroyed_;
-  std::shared_ptr<const messages::Members> members_;
-  std::atomic<std::uint32_t> channels_{1};
-};
-
-class MpiChannel final : public GenericChannel {
- public:
-  MpiChannel(std::shared_ptr<Membership> membership, std::uint32_t number)
-      : membership_(std::move(membership)), number_(membership_->channel(number)) {
-    engine().add_channel(number_, membership_->members(), nullptr);
-  }
-  ~MpiChannel() override {
-    engine().end_channel(number_, membership_->destroyed(), &membership_->left());
-    engine().remove_channels(number_, number_);
-  }
-
-  int rank() const noexcept override { return membership_->rank(); }
-  int size() const noexcept override { return membership_->size(); }
-
-  std::unique_ptr<Channel> duplicate(const CallOptions& options) override {
-    std::unique_ptr<Channel> channel;
-    run(fingerprint_of(Operation::duplicate), options, [&] {
-      std::vector<std::uint32_t> numbers(static_cast<std::size_t>(size()));
-      const std::uint32_t mine = rank() == 0 ? membership_->next_channel() : 0;
-      numbers[static_cast<std::size_t>(rank())] = mine;
-      share(&mine, numbers.data(), sizeof(mine), options.deadline);
-      channel = std::make_unique<MpiChannel>(membership_, numbers[0]);
-    });
-    return channel;
-  }
-
- protected:
-  std::shared_ptr<Request> start_send(const void* data, std::size_t bytes, int destination,
-                                      std::uint32_t tag) override {
-    return engine().isend(number_, data, bytes, destination, tag);
-  }
-  std::shared_ptr<Request> start_receive(void* data, std::size_t bytes, int source, std::uint32_t tag) override {
-    return engine().irecv(number_, data, bytes, source, tag);
-  }
-  void announce_end(std::string_view reason) noexcept override {
-    try {
-      const messages::Notice notice{std::string(reason), false};
-      engine().end_channel(number_, std::make_exception_ptr(AbortedError(notice.text)), &notice);
-    } catch (const std::bad_alloc&) {
-      engine().end_channel(number_, membership_->destroyed(), &membership_->left());
-    }
-  }
-
- private:
-  messages::Engine& engine() const noexcept { return membership_->engine(); }
-
-  const std::shared_ptr<Membership> membership_;
-  const std::uint64_t number_;
-};
-
 class MpiBackend final : public Backend {
  public:
-  explicit MpiBackend(std::shared_ptr<Membership> membership) : channel_(std::move(membership), 0) {}
+  explicit MpiBackend(std::shared_ptr<messages::Group> group) : channel_(std::move(group), 0) {}
   std::string_view name() const noexcept override { return "mpi"; }
   int rank() const noexcept override { return channel_.rank(); }
   int size() const noexcept override { return channel_.size(); }
@@ -133,7 +32,7 @@ class MpiBackend final : public Backend {
   Channel& channel() noexcept override { return channel_; }
 
  private:
-  MpiChannel channel_;
+  messages::GroupChannel channel_;
 };
 
 std::string place_key(int rank) { return concat("mpi/place/", rank); }
@@ -174,10 +73,17 @@ std::unique_ptr<Backend> make(const BackendOptions& options) {
   std::shared_ptr<Job> job = Job::of_this_process(options.size, deadline);
   const std::uint64_t number = agree_on_number(options, *job, deadline);
   // Should this rank fail from here on, it drops what others send it already.
-  const auto membership = std::make_shared<Membership>(job, number, options.rank, options.size);
-  membership->place(meet(options, *job, deadline));
+  const auto group = std::make_shared<messages::Group>(
+      messages::Group::Options{.backend = "mpi",
+                               .engine = job->shared_engine(),
+                               .keeps = job,
+                               .first_channel = number * messages::Group::kChannels,  // 40 bits are the group's
+                               .rank = options.rank,
+                               .size = options.size,
+                               .failure_of = nullptr});
+  group->place(meet(options, *job, deadline));
   trace::point("rendezvous.connected", options.rank);
-  auto backend = std::make_unique<MpiBackend>(membership);
+  auto backend = std::make_unique<MpiBackend>(group);
   backend->channel().barrier({deadline, {}});
   return backend;
 }
@@ -186,6 +92,6 @@ std::unique_ptr<Backend> make(const BackendOptions& options) {
 }  // namespace gradwire::mpi
 
 extern "C" {
-extern const gradwire::mpi::Plugin gradwire_mpi_plugin;
-const gradwire::mpi::Plugin gradwire_mpi_plugin{GRADWIRE_VERSION, &gradwire::mpi::make};
+extern const gradwire::plugin::Entry gradwire_mpi_plugin;
+const gradwire::plugin::Entry gradwire_mpi_plugin{GRADWIRE_VERSION, &gradwire::mpi::make};
 }

@@ -1,14 +1,11 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-#include <sys/stat.h>
-
 #include <algorithm>
-#include <fstream>
 #include <utility>
 
 #include "gradwire/backend/rendezvous_internal.h"
-#include "gradwire/base/environment.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/host_identity.h"
 #include "gradwire/base/interrupt.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/process_group/c10d/gloo_internal.h"
@@ -26,19 +23,6 @@ constexpr Milliseconds kStoreLook{200};
 std::string key_of(int rank) { return concat("host/", rank); }
 
 }  // namespace
-
-std::string host_identity() {
-  if (const auto named = environment("GRADWIRE_HOST")) return concat("named ", *named);
-  std::string boot;
-  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
-  struct stat network {};
-  if (boot.empty() || ::stat("/proc/self/ns/net", &network) != 0) {
-    throw ResourceError(
-        "cannot tell which host this is (no boot_id or no network namespace in /proc); give each host a name of its "
-        "own in GRADWIRE_HOST, or name the backend");
-  }
-  return concat(boot, " ", network.st_ino);
-}
 
 std::vector<std::string> exchange_hosts(Store& store, int rank, int size, Milliseconds timeout) {
   if (rank < 0 || rank >= size)

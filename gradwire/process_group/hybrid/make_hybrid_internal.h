@@ -13,15 +13,10 @@
 
 namespace gradwire::internal {
 
-// Returns a text that is the same on ranks that can share memory, and different on other ranks: the running kernel and
-// the network that its processes see, never the name of the host. GRADWIRE_HOST, any name, replaces both: for
-// containers that have both in common and still cannot share memory.
-std::string host_identity();
-
-// Returns the identity of every rank's host, by rank. Collective in `store`, where each rank also registers its process
-// (rendezvous::register_rank). Throws TimeoutError that names the missing ranks, PeerError that names ranks that died
-// on this host meanwhile, InvalidArgument for a rank out of range, ResourceError where this host cannot be
-// distinguished from others.
+// Returns the identity (base/host_identity.h) of every rank's host, by rank. Collective in `store`, where each rank
+// also registers its process (rendezvous::register_rank). Throws TimeoutError that names the missing ranks, PeerError
+// that names ranks that died on this host meanwhile, InvalidArgument for a rank out of range, ResourceError where this
+// host cannot be distinguished from others.
 std::vector<std::string> exchange_hosts(Store& store, int rank, int size, Milliseconds timeout);
 
 // Makes a HybridGroup: shm on each host, Gloo between hosts. `hosts` is the result of exchange_hosts(). Collective in

@@ -1,0 +1,127 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/backend/ucx/library_internal.h"
+
+#include <ucs/debug/log_def.h>
+
+#include <array>
+#include <cstdarg>
+#include <cstdio>
+#include <memory>
+
+#include "gradwire/base/environment.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/log.h"
+#include "gradwire/base/strings.h"
+
+namespace gradwire::ucx {
+namespace {
+
+// UCX's words go to gradwire's log, as the library prints nothing. A peer that is gone is an error to UCX, and an
+// exception to the caller, so UCX's errors are no more than information here.
+ucs_log_func_rc_t log_line(const char*, unsigned, const char*, ucs_log_level_t level, const ucs_log_component_config_t*,
+                           const char* format, std::va_list arguments) {
+  const auto our_level = level <= UCS_LOG_LEVEL_WARN ? log::Level::info : log::Level::debug;
+  if (!log::enabled(our_level)) return UCS_LOG_FUNC_RC_STOP;
+  std::array<char, 512> line{};
+  std::vsnprintf(line.data(), line.size(), format, arguments);
+  try {
+    log::write(our_level, concat("ucx: ", line.data()));
+  } catch (...) {  // no memory for a line of the log
+  }
+  return UCS_LOG_FUNC_RC_STOP;
+}
+
+void take_the_log() {
+  if (environment("UCX_LOG_LEVEL")) return;  // the user wants to read UCX's own
+  static const bool taken = [] {
+    ucs_log_push_handler(&log_line);
+    return true;
+  }();
+  static_cast<void>(taken);
+}
+
+struct Setting {
+  const char* name;  // without UCX_
+  const char* value;
+};
+
+// No rendezvous: a frame has its memory at both ends, and arrives whole. UCX's copy of a frame is worth avoiding from
+// some thousand bytes on.
+constexpr std::array<Setting, 2> kSettings{{{"RNDV_THRESH", "inf"}, {"ZCOPY_THRESH", "4096"}}};
+
+void set(ucp_config_t* config, const char* name, const char* value) {
+  if (environment(concat("UCX_", name).c_str())) return;
+  require_ok(ucp_config_modify(config, name, value), "ucp_config_modify");
+}
+
+using ConfigOwner = std::unique_ptr<ucp_config_t, decltype(&ucp_config_release)>;
+
+ConfigOwner configuration(const std::string& interface) {
+  ucp_config_t* read = nullptr;
+  require_ok(ucp_config_read(nullptr, nullptr, &read), "ucp_config_read");
+  ConfigOwner config(read, &ucp_config_release);
+  if (!user_chose_transports()) set(read, "TLS", "tcp");
+  if (!interface.empty()) set(read, "NET_DEVICES", interface.c_str());
+  for (const Setting& setting : kSettings) set(read, setting.name, setting.value);
+  return config;
+}
+
+}  // namespace
+
+void require_ok(ucs_status_t status, const char* call) {
+  if (status == UCS_OK) return;
+  const std::string text = concat("backend ucx: ", call, " failed: ", ucs_status_string(status));
+  if (status == UCS_ERR_NO_MEMORY || status == UCS_ERR_NO_RESOURCE || status == UCS_ERR_EXCEEDS_LIMIT) {
+    throw ResourceError(text);
+  }
+  if (status == UCS_ERR_NO_DEVICE) {
+    throw InvalidArgument(
+        concat(text,
+               "; UCX finds no such network: look at UCX_TLS, UCX_NET_DEVICES, "
+               "GRADWIRE_INTERFACE, and at /sys/class/net, where UCX reads what interfaces there are"));
+  }
+  throw InternalError(text);
+}
+
+bool user_chose_transports() { return environment("UCX_TLS").has_value(); }
+
+Context::Context(const std::string& interface) {
+  take_the_log();
+  const ConfigOwner config = configuration(interface);
+  ucp_params_t params{};
+  params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME;
+  params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
+  params.name = "gradwire";
+  require_ok(ucp_init(&params, config.get(), &context_), "ucp_init");
+}
+
+Context::~Context() {
+  if (owner_.is_current()) ucp_cleanup(context_);
+}
+
+Worker::Worker(const std::string& interface) : context_(interface) {
+  ucp_worker_params_t params{};
+  params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
+  params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
+  require_ok(ucp_worker_create(context_.get(), &params, &worker_), "ucp_worker_create");
+  const ucs_status_t status = ucp_worker_get_efd(worker_, &event_fd_);
+  if (status == UCS_OK) return;
+  ucp_worker_destroy(worker_);
+  require_ok(status, "ucp_worker_get_efd");
+}
+
+Worker::~Worker() {
+  if (owner_.is_current()) ucp_worker_destroy(worker_);
+}
+
+std::string Worker::address() const {
+  ucp_address_t* address = nullptr;
+  std::size_t bytes = 0;
+  require_ok(ucp_worker_get_address(worker_, &address, &bytes), "ucp_worker_get_address");
+  std::string copy(reinterpret_cast<const char*>(address), bytes);
+  ucp_worker_release_address(worker_, address);
+  return copy;
+}
+
+}  // namespace gradwire::ucx

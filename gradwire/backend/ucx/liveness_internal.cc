@@ -1,0 +1,36 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/backend/ucx/liveness_internal.h"
+
+#include <algorithm>
+
+namespace gradwire::ucx {
+
+Liveness::Liveness(std::size_t peers, Milliseconds silence, Clock::time_point now)
+    : silence_(silence),
+      period_(std::max(silence / 8, Milliseconds(1))),
+      last_tick_(now),
+      next_tick_(now + period_),
+      peers_(peers) {
+  for (Peer& peer : peers_) peer.last_heard = now;
+}
+
+Liveness::Findings Liveness::tick(Clock::time_point now) {
+  Findings findings;
+  // Three missed ticks mean that this process did not run (SIGSTOP, a suspended machine, no processor to be had): what
+  // the peers sent meanwhile may not have been read yet.
+  const auto gap = now - last_tick_;
+  const auto forgiven = gap > 3 * period_ ? gap : Clock::duration::zero();
+  for (std::size_t index = 0; index < peers_.size(); ++index) {
+    Peer& peer = peers_[index];
+    peer.last_heard = peer.heard ? now : peer.last_heard + forgiven;
+    if (now - peer.last_heard >= silence_) findings.silent.push_back(index);
+    if (!peer.wrote) findings.to_beat.push_back(index);
+    peer.heard = peer.wrote = false;
+  }
+  last_tick_ = now;
+  next_tick_ = now + period_;
+  return findings;
+}
+
+}  // namespace gradwire::ucx

@@ -1,0 +1,48 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// Which peers have fallen silent: a pulled cable and a stopped host close no connection.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "gradwire/base/deadline.h"
+
+namespace gradwire::ucx {
+
+// Has no clock: the caller brings the time. Used by one thread at a time.
+class Liveness {
+ public:
+  using Clock = Deadline::Clock;
+
+  // A peer is silent when nothing has come of it for `silence`. Beats go often enough that a live peer never is.
+  Liveness(std::size_t peers, Milliseconds silence, Clock::time_point now);
+
+  // Something came of the peer, or was written to it. Cheap: no time is asked for.
+  void heard(std::size_t peer) noexcept { peers_[peer].heard = true; }
+  void wrote(std::size_t peer) noexcept { peers_[peer].wrote = true; }
+
+  // When tick() has something to do.
+  Clock::time_point next_tick() const noexcept { return next_tick_; }
+
+  struct Findings {
+    std::vector<std::size_t> silent;
+    std::vector<std::size_t> to_beat;  // nothing was written to these of late
+  };
+  // Looks at all peers. When this process itself has stood still for a while, the peers are forgiven that time.
+  Findings tick(Clock::time_point now);
+
+ private:
+  struct Peer {
+    bool heard = false;
+    bool wrote = false;
+    Clock::time_point last_heard;
+  };
+  const Milliseconds silence_;
+  const Milliseconds period_;
+  Clock::time_point last_tick_;
+  Clock::time_point next_tick_;
+  std::vector<Peer> peers_;
+};
+
+}  // namespace gradwire::ucx

@@ -1,0 +1,54 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// Tests, with a clock of its own, who is found silent and who gets a beat.
+#include "gradwire/backend/ucx/liveness_internal.h"
+
+#include <gtest/gtest.h>
+
+namespace gradwire::ucx {
+namespace {
+
+constexpr Milliseconds kSilence{800};
+constexpr Milliseconds kPeriod{100};
+using Peers = std::vector<std::size_t>;
+
+class LivenessTest : public ::testing::Test {
+ protected:
+  Liveness::Findings tick(Milliseconds later) { return liveness_.tick(now_ += later); }
+
+  Liveness::Clock::time_point now_{std::chrono::hours(1)};
+  Liveness liveness_{3, kSilence, now_};
+};
+
+TEST_F(LivenessTest, APeerIsSilentAfterTheSilenceAndNotBefore) {
+  for (int i = 0; i < 7; ++i) {
+    liveness_.heard(0);
+    EXPECT_EQ(tick(kPeriod).silent, Peers{}) << i;
+  }
+  liveness_.heard(0);
+  liveness_.heard(2);
+  EXPECT_EQ(tick(kPeriod).silent, Peers{1});
+}
+
+TEST_F(LivenessTest, BeatsGoToThoseToWhomNothingWasWritten) {
+  liveness_.wrote(1);
+  EXPECT_EQ(tick(kPeriod).to_beat, (Peers{0, 2}));
+  EXPECT_EQ(tick(kPeriod).to_beat, (Peers{0, 1, 2}));
+}
+
+TEST_F(LivenessTest, BeatsGoSeveralTimesWithinTheSilence) {
+  EXPECT_EQ(liveness_.next_tick() - now_, kPeriod);
+  tick(kPeriod);
+  EXPECT_EQ(liveness_.next_tick() - now_, kPeriod);
+}
+
+TEST_F(LivenessTest, ATimeInWhichThisProcessStoodStillIsNotThePeers) {
+  tick(kPeriod);
+  EXPECT_EQ(tick(std::chrono::hours(5)).silent, Peers{}) << "a process that was stopped accuses the others";
+  // From here on the time counts again; of the silence 100 ms had passed before.
+  for (int i = 0; i < 6; ++i) EXPECT_EQ(tick(kPeriod).silent, Peers{}) << i;
+  EXPECT_EQ(tick(kPeriod).silent, (Peers{0, 1, 2}));
+}
+
+}  // namespace
+}  // namespace gradwire::ucx

@@ -1,0 +1,178 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// Frames between the ranks of a group, as active messages of UCX.
+//
+// A frame goes as one active message: an envelope (whose it is, its token, its number), then the frame and its payload.
+// It is copied on the way out, as UCX keeps what it cannot send at once, and handed on from UCX's memory on the way in.
+// So no buffer of a user is ever UCX's.
+//
+// A peer is gone when UCX says that its connection broke, or when nothing has come of it for the group's silence.
+// Frames to a peer that is gone are dropped. A rank that leaves says so after its last frame, and stays until the
+// others have said that they have it all: a connection that is closed may take with it what is still on the way.
+#pragma once
+
+#include <ucp/api/ucp.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "gradwire/backend/messages/wire_internal.h"
+#include "gradwire/backend/ucx/admission_internal.h"
+#include "gradwire/backend/ucx/library_internal.h"
+#include "gradwire/backend/ucx/liveness_internal.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/base/os_handles.h"
+#include "gradwire/base/process.h"
+
+namespace gradwire::ucx {
+
+// Thread-safe. In a forked child only the destructor may be called, and it leaves everything as it is.
+class UcxWire final : public messages::Wire {
+ public:
+  struct PeerOptions {
+    std::string address;  // UCX's
+    Token sends;          // of the frames to the peer
+    Token receives;       // of the frames of the peer
+  };
+  struct Options {
+    int rank = 0;
+    std::vector<PeerOptions> peers;  // by rank; this rank's own is not read
+    Milliseconds silence{0};
+  };
+  // Why a peer's part cannot come any more.
+  struct Absence {
+    bool left = false;  // it said so, and all that it sent is here
+    std::string why;    // "its connection was closed (...)"
+  };
+
+  // Begins to connect. Throws as require_ok() does.
+  UcxWire(std::unique_ptr<Worker> worker, Options options);
+  ~UcxWire() override;
+  UcxWire(const UcxWire&) = delete;
+  UcxWire& operator=(const UcxWire&) = delete;
+
+  int size() const noexcept override { return static_cast<int>(peers_.size()); }
+  std::size_t max_payload() const noexcept override;
+  bool write(int peer, const messages::Frame& frame, std::span<const std::byte> payload) override;
+  bool read(messages::FrameSink& sink) override;
+  void flush() override {}
+  std::uint32_t bell() const noexcept override { return bell_.load(std::memory_order_seq_cst); }
+  void sleep(std::uint32_t seen, std::chrono::microseconds limit) noexcept override;
+  void wake() noexcept override;
+
+  // Before the first read(): moves what comes, and keeps the frames in it. Returns whether anything moved.
+  bool advance();
+  // The peers of which nothing has come yet that bears their token.
+  std::vector<int> unheard() const;
+  // Begins to watch for silence. When all peers have been heard of.
+  void watch();
+  // Nothing while the peer's part may still come.
+  std::optional<Absence> absence(int peer) const;
+
+  // Whether every frame written is on its way.
+  bool idle() const;
+  // Tells the peers that nothing follows. Nothing is written afterwards.
+  void say_goodbye();
+  // Whether every peer has said that it has everything, or leaves or is gone itself.
+  bool may_go() const;
+  // Takes UCX down. Frames that are still under way are lost. Nothing is read or written afterwards.
+  void close() noexcept;
+
+ private:
+  enum class Note : std::uint32_t { frame = 1, beat, goodbye, goodbye_seen };
+  struct Envelope {
+    Token token;
+    std::uint64_t number = 0;  // the how-many-th note from this source to this destination
+    std::uint32_t source = 0;
+    Note note = Note::frame;
+    messages::Frame frame;
+  };
+  using Bytes = std::vector<std::byte>;
+  // A frame that UCX has. Lists own them; UCX knows their place.
+  struct Sending {
+    UcxWire* wire = nullptr;
+    std::size_t peer = 0;
+    Bytes memory;
+    std::list<Sending>::iterator place;
+  };
+  struct Peer {
+    UcxWire* wire = nullptr;
+    PeerOptions options;
+    ucp_ep_h endpoint = nullptr;
+    // Written by UCX's error handler, which may run on a thread of UCX's.
+    std::atomic<int> failure{UCS_OK};
+    std::string why_lost;  // not empty: the peer is gone
+    bool here = false;     // it has been heard of
+    bool left = false;     // it said goodbye
+    bool has_all = false;  // it has what this rank wrote before its goodbye
+    bool beat_due = false;
+    bool answer_due = false;  // to its goodbye
+    bool goodbye_due = false;
+    std::uint64_t sent = 0;                // notes
+    std::uint64_t received = 0;            // notes taken
+    std::size_t in_flight = 0;             // notes that UCX has, to the peer
+    std::deque<Bytes> held;                // frames that the sink has not taken, as they came
+    std::map<std::uint64_t, Bytes> early;  // notes that came before those ahead of them
+  };
+
+  static ucs_status_t on_active_message(void* wire, const void* header, std::size_t header_bytes, void* data,
+                                        std::size_t bytes, const ucp_am_recv_param_t* param);
+  static void on_sent(void* request, ucs_status_t status, void* sending);
+  static void on_failure(void* peer, ucp_ep_h endpoint, ucs_status_t status);
+
+  void connect(std::size_t index) GRADWIRE_REQUIRES(mutex_);
+  bool is_gone(const Peer& peer) const { return peer.left || !peer.why_lost.empty(); }
+  Peer& peer(int rank) { return peers_[static_cast<std::size_t>(rank)]; }
+
+  // Notes that go.
+  bool send(std::size_t index, Note note, const messages::Frame& frame, std::span<const std::byte> payload)
+      GRADWIRE_REQUIRES(mutex_);
+  Sending& take_sending(std::size_t bytes) GRADWIRE_REQUIRES(mutex_);
+  void give_back(Sending& sending) noexcept GRADWIRE_REQUIRES(mutex_);
+  bool send_dues() GRADWIRE_REQUIRES(mutex_);
+
+  // Notes that come.
+  bool progress(messages::FrameSink* sink) GRADWIRE_REQUIRES(mutex_);
+  void arrive(std::span<const std::byte> bytes) GRADWIRE_REQUIRES(mutex_);
+  void take(Peer& from, std::span<const std::byte> bytes) GRADWIRE_REQUIRES(mutex_);
+  void take_frame(Peer& from, std::span<const std::byte> bytes) GRADWIRE_REQUIRES(mutex_);
+  bool hand_on(messages::FrameSink& sink, const Peer& from, std::span<const std::byte> bytes);
+  bool hand_on_held(messages::FrameSink& sink) GRADWIRE_REQUIRES(mutex_);
+  bool hand_on_local(messages::FrameSink& sink) GRADWIRE_REQUIRES(mutex_);
+
+  // Peers that go.
+  void lose(Peer& lost, std::string why) GRADWIRE_REQUIRES(mutex_);
+  bool look_after_peers() GRADWIRE_REQUIRES(mutex_);
+  void close_endpoint(Peer& of) noexcept GRADWIRE_REQUIRES(mutex_);
+
+  const OwnerProcess owner_;
+  const int rank_;
+  const Milliseconds silence_;
+  const UniqueFd wake_;  // an eventfd
+  std::atomic<std::uint32_t> bell_{0};
+
+  mutable Mutex mutex_;
+  std::unique_ptr<Worker> worker_ GRADWIRE_GUARDED_BY(mutex_);  // null after close()
+  std::vector<Peer> peers_;                                     // guarded too, but for its size
+  std::vector<void*> closing_ GRADWIRE_GUARDED_BY(mutex_);      // requests of UCX
+  std::optional<Liveness> liveness_ GRADWIRE_GUARDED_BY(mutex_);
+  std::list<Sending> under_way_ GRADWIRE_GUARDED_BY(mutex_);
+  std::list<Sending> spare_ GRADWIRE_GUARDED_BY(mutex_);
+  std::deque<Bytes> local_ GRADWIRE_GUARDED_BY(mutex_);  // frames to this rank itself
+  messages::FrameSink* sink_ GRADWIRE_GUARDED_BY(mutex_) = nullptr;
+  std::exception_ptr error_ GRADWIRE_GUARDED_BY(mutex_);
+  bool moved_ GRADWIRE_GUARDED_BY(mutex_) = false;  // since the progress under way began
+  std::size_t held_ GRADWIRE_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace gradwire::ucx

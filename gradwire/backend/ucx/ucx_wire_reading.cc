@@ -1,0 +1,201 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// The notes that come, and the peers that go. Bytes of a stranger are dropped; what bears a peer's token and makes no
+// sense is a bug, and breaks the wire.
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+#include "gradwire/backend/ucx/ucx_wire_internal.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/log.h"
+#include "gradwire/base/strings.h"
+
+namespace gradwire::ucx {
+
+using messages::FrameSink;
+
+bool UcxWire::read(FrameSink& sink) {
+  const MutexLock lock(mutex_);
+  if (worker_ == nullptr) return false;
+  const bool local = hand_on_local(sink);
+  const bool held = hand_on_held(sink);
+  // While the sink refuses frames nothing more is taken, so that the peers are held up. They hear of this rank still.
+  if (held_ > 0) return look_after_peers() || held || local;
+  return progress(&sink) || held || local;
+}
+
+bool UcxWire::advance() {
+  const MutexLock lock(mutex_);
+  return worker_ != nullptr && progress(nullptr);
+}
+
+bool UcxWire::progress(FrameSink* sink) {
+  moved_ = false;
+  sink_ = sink;
+  const bool worked = ucp_worker_progress(worker_->get()) != 0;
+  sink_ = nullptr;
+  if (error_ != nullptr) std::rethrow_exception(error_);
+  const bool peers_moved = look_after_peers();
+  return worked || moved_ || peers_moved;
+}
+
+// Called by UCX in ucp_worker_progress(), under the lock. No exception may pass through UCX.
+ucs_status_t UcxWire::on_active_message(void* argument, const void*, std::size_t header_bytes, void* data,
+                                        std::size_t bytes,
+                                        const ucp_am_recv_param_t* param) GRADWIRE_NO_THREAD_SAFETY_ANALYSIS {
+  UcxWire& wire = *static_cast<UcxWire*>(argument);
+  // gradwire asks for no rendezvous and sends no header.
+  if (header_bytes != 0 || (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0) return UCS_OK;
+  try {
+    wire.arrive({static_cast<const std::byte*>(data), bytes});
+  } catch (const std::bad_alloc&) {
+    wire.error_ = std::make_exception_ptr(ResourceError("backend ucx: no memory for a frame that has come"));
+  } catch (...) {
+    wire.error_ = std::current_exception();
+  }
+  return UCS_OK;
+}
+
+void UcxWire::arrive(std::span<const std::byte> bytes) {
+  if (error_ != nullptr || bytes.size() < sizeof(Envelope)) return;
+  Envelope envelope;
+  std::memcpy(&envelope, bytes.data(), sizeof(envelope));
+  const bool is_known = envelope.source < peers_.size() && envelope.source != static_cast<std::uint32_t>(rank_);
+  if (!is_known || !same_token(envelope.token, peers_[envelope.source].options.receives)) {
+    log::info("ucx: dropped what came without a token of this group");
+    return;
+  }
+  Peer& from = peers_[envelope.source];
+  if (is_gone(from) || envelope.number < from.received) return;
+  moved_ = true;
+  from.here = true;
+  if (liveness_) liveness_->heard(envelope.source);
+  if (envelope.number > from.received) {
+    from.early.emplace(envelope.number, Bytes(bytes.begin(), bytes.end()));
+    return;
+  }
+  take(from, bytes);
+  while (!from.early.empty() && from.early.begin()->first == from.received) {
+    const Bytes next = std::move(from.early.begin()->second);
+    from.early.erase(from.early.begin());
+    take(from, next);
+  }
+}
+
+void UcxWire::take(Peer& from, std::span<const std::byte> bytes) {
+  Envelope envelope;
+  std::memcpy(&envelope, bytes.data(), sizeof(envelope));
+  ++from.received;
+  switch (envelope.note) {
+    case Note::frame:
+      if (messages::payload_bytes(envelope.frame) != bytes.size() - sizeof(envelope)) break;
+      return take_frame(from, bytes);
+    case Note::beat:
+      return;
+    case Note::goodbye:
+      from.left = from.answer_due = true;
+      return;
+    case Note::goodbye_seen:
+      from.has_all = true;
+      return;
+  }
+  throw InternalError(concat("backend ucx: a frame of rank ", envelope.source, " makes no sense"));
+}
+
+void UcxWire::take_frame(Peer& from, std::span<const std::byte> bytes) {
+  if (sink_ != nullptr && from.held.empty() && hand_on(*sink_, from, bytes)) return;
+  from.held.emplace_back(bytes.begin(), bytes.end());
+  ++held_;
+}
+
+bool UcxWire::hand_on(FrameSink& sink, const Peer& from, std::span<const std::byte> bytes) {
+  Envelope envelope;
+  std::memcpy(&envelope, bytes.data(), sizeof(envelope));
+  return sink.on_frame(static_cast<int>(&from - peers_.data()), envelope.frame, {bytes.subspan(sizeof(envelope)), {}});
+}
+
+bool UcxWire::hand_on_held(FrameSink& sink) {
+  if (held_ == 0) return false;
+  bool moved = false;
+  for (Peer& from : peers_) {
+    while (!from.held.empty() && hand_on(sink, from, from.held.front())) {
+      from.held.pop_front();
+      --held_;
+      moved = true;
+    }
+  }
+  return moved;
+}
+
+bool UcxWire::hand_on_local(FrameSink& sink) {
+  bool moved = false;
+  while (!local_.empty() && hand_on(sink, peers_[static_cast<std::size_t>(rank_)], local_.front())) {
+    local_.pop_front();
+    moved = true;
+  }
+  return moved;
+}
+
+// --- peers that go -------------------------------------------------------------------------------------------------
+
+// May be called by UCX on a thread of its own.
+void UcxWire::on_failure(void* argument, ucp_ep_h, ucs_status_t status) {
+  static_cast<Peer*>(argument)->failure.store(status, std::memory_order_release);
+}
+
+void UcxWire::lose(Peer& lost, std::string why) {
+  if (!is_gone(lost)) {
+    lost.why_lost = std::move(why);
+    moved_ = true;
+  }
+}
+
+bool UcxWire::look_after_peers() {
+  if (liveness_ && Liveness::Clock::now() >= liveness_->next_tick()) {
+    const Liveness::Findings findings = liveness_->tick(Liveness::Clock::now());
+    for (const std::size_t index : findings.to_beat) peers_[index].beat_due = true;
+    for (const std::size_t index : findings.silent) {
+      // Frames that nobody here takes may be followed by signs of life that were not read.
+      if (index == static_cast<std::size_t>(rank_) || held_ > 0) continue;
+      lose(peers_[index], concat("nothing has been heard of it for ", silence_.count(), " ms"));
+    }
+  }
+  for (Peer& each : peers_) {
+    const int failure = each.failure.load(std::memory_order_acquire);
+    if (failure != UCS_OK) {
+      lose(each, concat("its connection was closed (", ucs_status_string(static_cast<ucs_status_t>(failure)), ")"));
+      each.answer_due = each.goodbye_due = false;  // there is nobody to hear it
+    }
+    if (!each.why_lost.empty() || failure != UCS_OK) close_endpoint(each);
+  }
+  std::erase_if(closing_, [](void* request) {
+    if (ucp_request_check_status(request) == UCS_INPROGRESS) return false;
+    ucp_request_free(request);
+    return true;
+  });
+  return send_dues();
+}
+
+std::vector<int> UcxWire::unheard() const {
+  const MutexLock lock(mutex_);
+  std::vector<int> ranks;
+  for (std::size_t index = 0; index < peers_.size(); ++index) {
+    if (index != static_cast<std::size_t>(rank_) && !peers_[index].here) ranks.push_back(static_cast<int>(index));
+  }
+  return ranks;
+}
+
+void UcxWire::watch() {
+  const MutexLock lock(mutex_);
+  liveness_.emplace(peers_.size(), silence_, Liveness::Clock::now());
+}
+
+std::optional<UcxWire::Absence> UcxWire::absence(int rank) const {
+  const MutexLock lock(mutex_);
+  const Peer& of = peers_[static_cast<std::size_t>(rank)];
+  if (!of.held.empty() || !is_gone(of)) return std::nullopt;
+  return Absence{of.left, of.why_lost};
+}
+
+}  // namespace gradwire::ucx

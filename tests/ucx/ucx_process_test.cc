@@ -1,0 +1,177 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// Tests what the backend ucx does to its process and its machine: signals, memory calls, what strangers find; that its
+// bits are those of shm; and what it refuses at the door.
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "gradwire/backend/registry.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/os_handles.h"
+#include "gradwire/base/strings.h"
+#include "gradwire/store/hash_store.h"
+#include "gradwire/store/prefix_store.h"
+#include "tests/conformance/child_process.h"
+#include "tests/conformance/conformance.h"
+
+namespace gradwire::testing {
+namespace {
+
+constexpr World kWorld{Kind::ucx, 2};
+
+// --- the process ---------------------------------------------------------------------------------------------------
+
+std::vector<void*> signal_handlers() {
+  std::vector<void*> handlers;
+  for (int number = 1; number < NSIG; ++number) {
+    struct sigaction action {};
+    ::sigaction(number, nullptr, &action);
+    handlers.push_back(reinterpret_cast<void*>(action.sa_handler));
+  }
+  return handlers;
+}
+
+// The first instructions of the calls that UCX hooks by writing over them, unless it is told not to.
+std::vector<std::array<unsigned char, 16>> first_instructions() {
+  std::vector<std::array<unsigned char, 16>> all;
+  for (const auto address : {reinterpret_cast<const void*>(&::mmap), reinterpret_cast<const void*>(&::munmap),
+                             reinterpret_cast<const void*>(&::mremap), reinterpret_cast<const void*>(&::madvise),
+                             reinterpret_cast<const void*>(&::sbrk), reinterpret_cast<const void*>(&::brk)}) {
+    std::memcpy(all.emplace_back().data(), address, 16);
+  }
+  return all;
+}
+
+void own_handler(int) {}
+
+TEST(UcxProcess, SignalsAndMemoryCallsStayTheProgramsOwn) {
+  ChildProcess child("a process", [] {
+    ::signal(SIGUSR1, &own_handler);
+    ::signal(SIGSEGV, &own_handler);
+    const auto handlers = signal_handlers();
+    const auto instructions = first_instructions();
+    const auto backend = make_backend("ucx", {std::make_shared<HashStore>(), 0, 1});
+    backend->channel().barrier(guarded());
+    EXPECT_EQ(signal_handlers(), handlers);
+    EXPECT_EQ(first_instructions(), instructions);
+  });
+  child.expect_success(Deadline::after(kGuard));
+}
+
+TEST(UcxProcess, AnInterfaceThatIsNotThereIsRefusedAndTheOthersAreListed) {
+  ChildProcess child("a process", [] {
+    ::setenv("GRADWIRE_INTERFACE", "no-such0", 1);
+    const std::string text = expect_throw<InvalidArgument>([] {
+      make_backend("ucx", {std::make_shared<HashStore>(), 0, 1});
+    });
+    expect_contains(text, "GRADWIRE_INTERFACE=no-such0");
+    expect_contains(text, "lo");
+    ::setenv("GRADWIRE_INTERFACE", "lo", 1);
+    make_backend("ucx", {std::make_shared<HashStore>(), 0, 1})->channel().barrier(guarded());
+    ::setenv("GRADWIRE_HEARTBEAT_MS", "soon", 1);
+    expect_contains(expect_throw<InvalidArgument>([] {
+                      make_backend("ucx", {std::make_shared<HashStore>(), 0, 1});
+                    }),
+                    "GRADWIRE_HEARTBEAT_MS");
+  });
+  child.expect_success(Deadline::after(kGuard));
+}
+
+// --- strangers -----------------------------------------------------------------------------------------------------
+
+// The ports on which this process listens.
+std::set<int> listening_ports() {
+  std::set<std::string> own;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code error;
+    own.insert(std::filesystem::read_symlink(entry.path(), error).string());
+  }
+  std::ifstream table("/proc/self/net/tcp");
+  std::set<int> ports;
+  std::string line;
+  std::getline(table, line);
+  while (std::getline(table, line)) {
+    std::istringstream words(line);
+    std::string slot, local, remote, state, queues, timer, retransmits, user, timeout, inode;
+    words >> slot >> local >> remote >> state >> queues >> timer >> retransmits >> user >> timeout >> inode;
+    if (state == "0A" && own.contains(concat("socket:[", inode, "]"))) {
+      ports.insert(static_cast<int>(std::strtol(local.substr(local.find(':') + 1).c_str(), nullptr, 16)));
+    }
+  }
+  return ports;
+}
+
+void send_garbage(int port, const std::string& bytes) {
+  const UniqueFd socket(::socket(AF_INET, SOCK_STREAM, 0));
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_port = htons(static_cast<std::uint16_t>(port));
+  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  ASSERT_EQ(::connect(socket.get(), reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0);
+  static_cast<void>(!::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL));
+}
+
+TEST(UcxStrangers, GarbageAtThePortDisturbsNobody) {
+  run_world(kWorld, [](RankContext& context) {
+    const auto sum = [&] {
+      std::vector<float> data(10'000, 1.0F);
+      context.channel().all_reduce(data.data(), data.size(), DType::f32, ReduceOp::sum(), guarded());
+      EXPECT_EQ(data[9'999], 2.0F);
+    };
+    sum();
+    const std::set<int> ports = listening_ports();
+    ASSERT_FALSE(ports.empty()) << "there is nothing to send garbage to";
+    Random random(7);
+    for (int round = 0; round < 20; ++round) {
+      std::string noise(static_cast<std::size_t>(random.below(300)), '\0');
+      for (char& byte : noise) byte = static_cast<char>(random.below(256));
+      for (const int port : ports) {
+        for (const std::string& bytes :
+             {std::string(), std::string("GET / HTTP/1.1\r\n\r\n"), std::string(8, '\0'), noise}) {
+          send_garbage(port, bytes);
+        }
+      }
+      sum();
+    }
+  });
+}
+
+// --- bits ----------------------------------------------------------------------------------------------------------
+
+std::unique_ptr<Backend> make_over(RankContext& context, const char* name) {
+  return make_backend(name, {std::shared_ptr<Store>(std::make_shared<PrefixStore>(name, context.store().clone())),
+                             context.rank(), context.size(), kGuard});
+}
+
+TEST(UcxBits, AreThoseOfShmForRandomReductions) {
+  run_world_unjoined({Kind::ucx, 3}, [](RankContext& context) {
+    const auto ucx = make_over(context, "ucx");
+    const auto shm = make_over(context, "shm");
+    Random random(2024);
+    for (int round = 0; round < 200; ++round) {
+      const std::size_t count = 1 + random.below(round % 20 == 0 ? 400'000 : 3'000);
+      const ReduceOp op = random.below(2) == 0 ? ReduceOp::sum() : ReduceOp::product();
+      Bytes one = make_input(DType::f32, count, context.rank(), random.next());
+      Bytes other = one;
+      ucx->channel().all_reduce(one.data(), count, DType::f32, op, guarded());
+      shm->channel().all_reduce(other.data(), count, DType::f32, op, guarded());
+      ASSERT_EQ(std::memcmp(one.data(), other.data(), one.size()), 0) << "round " << round;
+    }
+  });
+}
+
+}  // namespace
+}  // namespace gradwire::testing
