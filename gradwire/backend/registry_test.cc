@@ -60,7 +60,7 @@ TEST(Registry, RefusesWrongNumbersAtTheDoor) {
   EXPECT_EQ(error_of([&] {
               make_backend("carrier pigeon", {store, 0, 1});
             }),
-            "InvalidArgument: unknown backend 'carrier pigeon'; known are mpi, shm, threads");
+            "InvalidArgument: unknown backend 'carrier pigeon'; known are mpi, shm, threads, ucx");
 }
 
 TEST(Registry, TwoRanksWithOneNumberAllFail) {

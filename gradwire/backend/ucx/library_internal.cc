@@ -2,12 +2,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gradwire/backend/ucx/library_internal.h"
 
+#include <linux/filter.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <ucs/debug/log_def.h>
 
 #include <array>
 #include <cstdarg>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
 #include <memory>
+#include <set>
 
 #include "gradwire/base/environment.h"
 #include "gradwire/base/error.h"
@@ -67,6 +74,36 @@ ConfigOwner configuration(const std::string& interface) {
   return config;
 }
 
+// --- sockets that listen -------------------------------------------------------------------------------------------
+
+std::set<int> listening_sockets() {
+  std::set<int> listening;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    const int fd = std::atoi(entry.path().filename().c_str());
+    int accepts = 0;
+    socklen_t bytes = sizeof(accepts);
+    if (::getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &accepts, &bytes) == 0 && accepts != 0) listening.insert(fd);
+  }
+  return listening;
+}
+
+// Whether `address`, a worker's, names the port of the socket. So a socket that another thread has made meanwhile is
+// not taken for UCX's.
+bool names_port_of(int fd, const std::string& address) {
+  sockaddr_storage own{};
+  socklen_t bytes = sizeof(own);
+  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&own), &bytes) != 0) return false;
+  std::array<char, sizeof(in_port_t)> port{};
+  if (own.ss_family == AF_INET) {
+    std::memcpy(port.data(), &reinterpret_cast<const sockaddr_in&>(own).sin_port, port.size());
+  } else if (own.ss_family == AF_INET6) {
+    std::memcpy(port.data(), &reinterpret_cast<const sockaddr_in6&>(own).sin6_port, port.size());
+  } else {
+    return false;
+  }
+  return address.find(std::string(port.data(), port.size())) != std::string::npos;
+}
+
 }  // namespace
 
 void require_ok(ucs_status_t status, const char* call) {
@@ -101,18 +138,33 @@ Context::~Context() {
 }
 
 Worker::Worker(const std::string& interface) : context_(interface) {
+  const std::set<int> before = listening_sockets();
   ucp_worker_params_t params{};
   params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
   params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
   require_ok(ucp_worker_create(context_.get(), &params, &worker_), "ucp_worker_create");
-  const ucs_status_t status = ucp_worker_get_efd(worker_, &event_fd_);
-  if (status == UCS_OK) return;
-  ucp_worker_destroy(worker_);
-  require_ok(status, "ucp_worker_get_efd");
+  try {
+    require_ok(ucp_worker_get_efd(worker_, &event_fd_), "ucp_worker_get_efd");
+    const std::string own = address();
+    for (const int fd : listening_sockets()) {
+      if (!before.contains(fd) && names_port_of(fd, own)) doors_.push_back(fd);
+    }
+  } catch (...) {
+    ucp_worker_destroy(worker_);
+    throw;
+  }
 }
 
 Worker::~Worker() {
   if (owner_.is_current()) ucp_worker_destroy(worker_);
+}
+
+// A filter of packets that drops them all: the kernel sees no attempt to connect then. Shutting the socket down instead
+// would have UCX find an error there for ever.
+void Worker::close_door() const noexcept {
+  sock_filter drop_all = BPF_STMT(BPF_RET | BPF_K, 0);
+  const sock_fprog program{1, &drop_all};
+  for (const int fd : doors_) ::setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof(program));
 }
 
 std::string Worker::address() const {

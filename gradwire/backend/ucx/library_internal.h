@@ -10,6 +10,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "gradwire/base/process.h"
 
@@ -50,12 +51,16 @@ class Worker {
   int event_fd() const noexcept { return event_fd_; }
   // What a peer needs to connect; bytes that only UCX reads.
   std::string address() const;
+  // Lets nobody connect any more; connections that are there go on. UCX itself knows no way to stop listening, and 1.13
+  // ends the process when a stranger speaks the beginning of its protocol and then nonsense.
+  void close_door() const noexcept;
 
  private:
   const OwnerProcess owner_;
   const Context context_;
   ucp_worker_h worker_ = nullptr;
-  int event_fd_ = -1;  // UCX's
+  int event_fd_ = -1;       // UCX's
+  std::vector<int> doors_;  // the sockets on which UCX listens; UCX's
 };
 
 }  // namespace gradwire::ucx

@@ -19,7 +19,6 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/host_identity.h"
 #include "gradwire/base/interrupt.h"
-#include "gradwire/base/process_identity.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/base/trace.h"
 #include "gradwire/store/handshake_internal.h"
@@ -101,13 +100,20 @@ std::unique_ptr<UcxWire> connect(std::unique_ptr<Worker> worker, const std::vect
   return std::make_unique<UcxWire>(std::move(worker), std::move(options));
 }
 
+// Throws the failure that a rank has announced, if there is one. The store may have gone with the rank that failed.
+void throw_if_announced(Store& store) {
+  try {
+    rendezvous::throw_if_failed(store);
+  } catch (const StoreError&) {
+  }
+}
+
 [[noreturn]] void throw_unreachable(const BackendOptions& options, const RankRecord& record, int rank,
                                     const std::string& why) {
-  Store& store = *options.store;
-  rendezvous::throw_if_failed(store);  // a rank that fails says so before it closes its connections
-  throw PeerError(concat("rendezvous failed: rank ", options.rank, " cannot talk to rank ", rank, " (",
-                         describe_process(rendezvous::process_of(store, rank)), " on ", record.host, "): ", why),
-                  {rank});
+  throw_if_announced(*options.store);  // a rank that fails says so before it closes its connections
+  throw PeerError(
+      concat("rendezvous failed: rank ", options.rank, " cannot talk to rank ", rank, " (on ", record.host, "): ", why),
+      {rank});
 }
 
 // Returns when every peer has been heard of.
@@ -185,10 +191,17 @@ std::unique_ptr<Backend> make(const BackendOptions& options) {
     await_peers(options, *wire, records, deadline);
     trace::point("rendezvous.connected", options.rank);
     wire->watch();
+    UcxWire& connected = *wire;  // the backend's from here on
     backend =
         std::make_unique<UcxBackend>(make_group(options, std::move(wire), records, may_spin(hosts, options.rank)));
     backend->channel().barrier({deadline, {}});
+    connected.close_door();
     return backend;
+  } catch (const PeerError& error) {
+    rendezvous::announce_failure(*options.store, options.rank, error);
+    // A rank that gave up because of another one has closed its connections: the first failure is the cause of all.
+    throw_if_announced(*options.store);
+    throw;
   } catch (const std::exception& error) {
     // Before the connections are closed: the others look for the reason when they see that.
     rendezvous::announce_failure(*options.store, options.rank, error);

@@ -76,6 +76,8 @@ class UcxWire final : public messages::Wire {
   std::vector<int> unheard() const;
   // Begins to watch for silence. When all peers have been heard of.
   void watch();
+  // Lets no stranger connect any more. When all peers have heard of this rank, too.
+  void close_door();
   // Nothing while the peer's part may still come.
   std::optional<Absence> absence(int peer) const;
 

@@ -191,6 +191,11 @@ void UcxWire::watch() {
   liveness_.emplace(peers_.size(), silence_, Liveness::Clock::now());
 }
 
+void UcxWire::close_door() {
+  const MutexLock lock(mutex_);
+  if (worker_ != nullptr) worker_->close_door();
+}
+
 std::optional<UcxWire::Absence> UcxWire::absence(int rank) const {
   const MutexLock lock(mutex_);
   const Peer& of = peers_[static_cast<std::size_t>(rank)];
