@@ -82,6 +82,17 @@ class Network(Bench):
             self.assertGreaterEqual(line["wire_bytes"], 2 * sent)
             self.assertLessEqual(line["wire_bytes"], 1.05 * 2 * sent)
 
+    def test_collectives_beside_the_peers(self):
+        self.need_peers()
+        lines = self.over_network("--collective", "all_reduce,barrier", "--bytes", "4Ki", "--backend", "hybrid", "--peers",
+                                  "--python", PEERS)
+        self.assertEqual([(line["collective"], line["backend"], line["hosts"], line["rate"]) for line in lines],
+                         [(collective, "hybrid", 2, "1gbit") for collective in ("all_reduce", "barrier")])
+        for line in lines:
+            self.assertEqual(sorted(line["peers"]), ["Gloo (PyTorch)", "OpenMPI"])
+            for peer in line["peers"].values():
+                self.assertGreater(peer["ratio"], 0)
+
     def test_what_is_wrong(self):
         for option, value in (("--hosts", "1"), ("--placement", "anywhere")):
             done = bench("network", option, value)

@@ -94,6 +94,10 @@ void print_json(const CollectivesCommandOptions& options, const Row& row) {
                       {"bytes", row.bytes},          {"median_us", row.ours.median},
                       {"p10_us", row.ours.p10},      {"p90_us", row.ours.p90},
                       {"samples", row.ours.samples}, {"algbw_gbps", bandwidth_of(row.bytes, row.ours)}};
+  if (options.hosts) {
+    line["hosts"] = options.hosts->hosts;
+    line["rate"] = options.hosts->rate;
+  }
   for (const PeerResult& peer : row.peers) {
     nlohmann::json& entry = line["peers"][peer.title];
     if (!peer.refusal.empty()) {
@@ -126,6 +130,7 @@ void print_head(const CollectivesCommandOptions& options) {
       "the largest tensor of a call, median [p10 .. p90] on rank 0, bytes over that time",
       options.backend.c_str(), options.world, options.pin ? ", pinned" : "",
       static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN)));
+  if (options.hosts) std::printf("\n%s", describe(*options.hosts).c_str());
   if (options.peers) std::printf("; then each peer's time, and it over ours [95%% interval of the ratio]");
   std::printf("\n\n");
 }
@@ -147,10 +152,11 @@ void run_collectives(const CollectivesCommandOptions& options) {
   const std::string socket = scratch / "coordinator";
   Coordinator coordinator(socket);
   coordinator.start(
-      gradwire_contestant({options.backend, options.world, options.pin}, {"collective-worker"}, scratch, socket));
+      gradwire_contestant({options.backend, options.world, options.pin}, {"collective-worker"}, scratch, socket,
+                          options.hosts));
   std::vector<Peer> peers;
   if (options.peers) {
-    const PeerOptions peer{options.world, "f32", "sum", options.pin, options.python};
+    const PeerOptions peer{options.world, "f32", "sum", options.pin, options.python, options.hosts};
     coordinator.start(gloo_contestant(peer, scratch, socket));
     peers.push_back({"Gloo (PyTorch)", "gloo"});
     coordinator.start(mpi_contestant(peer, socket));

@@ -5,9 +5,11 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "bench/contestants.h"
 #include "bench/local_ranks.h"
 
 namespace gradwire::bench {
@@ -29,7 +31,8 @@ struct CollectivesCommandOptions {
   bool peers = false;
   bool json = false;
   bool pin = true;
-  std::string python;  // a Python with torch, for Gloo
+  std::string python;                             // a Python with torch, for Gloo
+  std::optional<RankHosts> hosts = std::nullopt;  // empty: all ranks are processes of this host
 };
 
 // Measures float32 sums and prints. Throws std::runtime_error and InvalidArgument, and UnsupportedError in a build

@@ -35,11 +35,33 @@ Commands started_for(const std::string& backend, Commands ranks) {
 
 }  // namespace
 
+std::string describe(const RankHosts& hosts) {
+  return concat(hosts.hosts, " hosts with ", hosts.ranks_per_host, hosts.ranks_per_host == 1 ? " rank" : " ranks",
+                " each (", hosts.placement, "), a link of ", hosts.rate.empty() ? "no limit" : hosts.rate,
+                hosts.delay.empty() ? "" : " and a delay of ", hosts.delay, " a host");
+}
+
+void place(const std::optional<RankHosts>& hosts, Contestant& contestant) {
+  if (!hosts) return;
+  for (std::size_t rank = 0; rank < contestant.commands.size(); ++rank) {
+    auto& words = contestant.commands[rank];
+    const auto& enter = hosts->enter[rank];
+    // The environment stays in front.
+    const auto program = std::find_if(words.begin(), words.end(),
+                                      [](const std::string& word) { return word.find('=') == std::string::npos; });
+    words.insert(program, enter.begin(), enter.end());
+    // Gloo looks its own host's name up otherwise, and OpenMPI takes all ranks of one mpirun here to share memory.
+    const std::vector<std::string> network{"GLOO_SOCKET_IFNAME=eth0", "OMPI_MCA_pml=ob1", "OMPI_MCA_btl=self,tcp",
+                                           "OMPI_MCA_btl_tcp_if_include=eth0"};
+    words.insert(words.begin(), network.begin(), network.end());
+  }
+}
+
 std::string own_path() { return std::filesystem::read_symlink("/proc/self/exe"); }
 
 Contestant gradwire_contestant(const RankProcesses& ranks, std::vector<std::string> worker,
                                const ScratchFolder& scratch, const std::string& socket,
-                               const std::function<void(Contestant&)>& place) {
+                               const std::optional<RankHosts>& hosts) {
   Contestant made{"gradwire", {}, ranks.world};
   const int processes = ranks.backend == "threads" ? 1 : ranks.world;
   for (int rank = 0; rank < processes; ++rank) {
@@ -49,7 +71,7 @@ Contestant gradwire_contestant(const RankProcesses& ranks, std::vector<std::stri
     append(command, {"--backend", ranks.backend, "--socket", socket, "--rendezvous", scratch / "gradwire", "--rank",
                      std::to_string(rank), "--world", std::to_string(ranks.world), ranks.pin ? "--pin" : "--no-pin"});
   }
-  if (place) place(made);
+  place(hosts, made);
   made.commands = started_for(ranks.backend, std::move(made.commands));
   return made;
 }
@@ -76,8 +98,10 @@ Contestant pytorch_contestant(const std::string& name, const std::string& python
 }
 
 Contestant gloo_contestant(const PeerOptions& options, const ScratchFolder& scratch, const std::string& socket) {
-  return pytorch_contestant("gloo", options.python, "gloo_worker.py", options.world, scratch, socket,
-                            {options.dtype, options.op, options.pin ? "pin" : "free"});
+  Contestant made = pytorch_contestant("gloo", options.python, "gloo_worker.py", options.world, scratch, socket,
+                                       {options.dtype, options.op, options.pin ? "pin" : "free"});
+  place(options.hosts, made);
+  return made;
 }
 
 Contestant mpi_contestant(const PeerOptions& options, const std::string& socket) {
@@ -86,10 +110,12 @@ Contestant mpi_contestant(const PeerOptions& options, const std::string& socket)
     throw std::runtime_error("the peer OpenMPI is missing: " + program.string() +
                              " was not built (`make setup` installs OpenMPI, `make build` builds it)");
   }
-  std::vector<std::string> command = kMpirun;
-  append(command, {"-n", std::to_string(options.world), program, socket, options.dtype, options.op,
-                   options.pin ? "pin" : "free"});
-  return {"openmpi", {command}, options.world};
+  Contestant made{"openmpi", {}, options.world};
+  for (int rank = 0; rank < options.world; ++rank)
+    made.commands.push_back({program, socket, options.dtype, options.op, options.pin ? "pin" : "free"});
+  place(options.hosts, made);
+  made.commands = started_for("mpi", std::move(made.commands));
+  return made;
 }
 
 void require_world(int world) {

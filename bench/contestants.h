@@ -4,8 +4,10 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,9 +20,24 @@ std::string own_path();
 
 using Commands = std::vector<std::vector<std::string>>;
 
+// Ranks on several hosts (see network_command.h).
+struct RankHosts {
+  int hosts = 2;
+  int ranks_per_host = 1;
+  std::string placement;                      // of ranks on hosts, by name
+  std::string rate;                           // in tc's units; empty: not limited
+  std::string delay;                          // in tc's units; empty: none
+  Commands enter;                             // by rank: the words before a program that run it on the rank's host
+  std::function<std::uint64_t()> sent_bytes;  // that all hosts together have sent so far
+};
+// "2 hosts with 1 rank each (contiguous), a link of 1gbit a host".
+std::string describe(const RankHosts& hosts);
+// Sends the ranks of a contestant, whose commands are one for each rank, to their hosts. Without hosts: does nothing.
+void place(const std::optional<RankHosts>& hosts, Contestant& contestant);
+
 // gradwire's contestant. It runs `worker` (a subcommand of this program with its options) for the ranks: a process for
-// each rank, one process for all ranks (threads), or the processes of mpirun (mpi). `place`, unless it is null, changes
-// the commands of ranks that are separate processes.
+// each rank, one process for all ranks (threads), or the processes of mpirun (mpi). Only ranks that are processes can be
+// on `hosts`.
 struct RankProcesses {
   std::string backend;
   int world = 2;
@@ -28,7 +45,7 @@ struct RankProcesses {
 };
 Contestant gradwire_contestant(const RankProcesses& ranks, std::vector<std::string> worker,
                                const ScratchFolder& scratch, const std::string& socket,
-                               const std::function<void(Contestant&)>& place = nullptr);
+                               const std::optional<RankHosts>& hosts = std::nullopt);
 
 // Returns the first words of the command that runs peers/`script` on one thread; the caller adds the script's
 // arguments. Throws std::runtime_error when there is no `python`.
@@ -47,7 +64,8 @@ struct PeerOptions {
   std::string dtype = "f32";
   std::string op = "sum";
   bool pin = true;
-  std::string python;  // a Python with torch, for Gloo
+  std::string python;                             // a Python with torch, for Gloo
+  std::optional<RankHosts> hosts = std::nullopt;  // empty: all ranks are processes of this host
 };
 // Both throw std::runtime_error when the peer is missing.
 Contestant gloo_contestant(const PeerOptions& options, const ScratchFolder& scratch, const std::string& socket);

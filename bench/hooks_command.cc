@@ -70,24 +70,10 @@ std::string past_warm_up(const std::string& spec) {
   return started;
 }
 
-// Sends the ranks of a contestant to their hosts.
-void place(const HooksCommandOptions& options, Contestant& contestant) {
-  if (!options.network) return;
-  for (std::size_t rank = 0; rank < contestant.commands.size(); ++rank) {
-    auto& words = contestant.commands[rank];
-    const auto& enter = options.network->enter[rank];
-    // The environment stays in front. Gloo looks its own host's name up otherwise.
-    const auto program = std::find_if(words.begin(), words.end(),
-                                      [](const std::string& word) { return word.find('=') == std::string::npos; });
-    words.insert(program, enter.begin(), enter.end());
-    words.insert(words.begin(), "GLOO_SOCKET_IFNAME=eth0");
-  }
-}
-
 Contestant pytorch_hooks(const HooksCommandOptions& options, const ScratchFolder& scratch, const std::string& socket) {
   Contestant made = pytorch_contestant("pytorch", options.python, "hook_worker.py", options.world, scratch, socket,
                                        {options.pin ? "pin" : "free"});
-  place(options, made);
+  place(options.network, made);
   return made;
 }
 
@@ -238,12 +224,7 @@ void print_head(const HooksCommandOptions& options) {
       options.backend.c_str(), options.world, options.pin ? ", pinned" : "",
       static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN)));
   if (options.network) {
-    std::printf(
-        "%d hosts with %d ranks each (%s), a link of %s%s%s a host; the last number: bytes that all hosts put on it "
-        "a step\n",
-        options.network->hosts, options.network->ranks_per_host, options.network->placement.c_str(),
-        options.network->rate.empty() ? "no limit" : options.network->rate.c_str(),
-        options.network->delay.empty() ? "" : " and a delay of ", options.network->delay.c_str());
+    std::printf("%s; the last number: bytes that all hosts put on it a step\n", describe(*options.network).c_str());
   }
   if (options.peers)
     std::printf("then PyTorch's hook over Gloo, and its time over ours [95%% interval of the ratio]\n");
@@ -267,7 +248,7 @@ void run_hooks(const HooksCommandOptions& options) {
   const std::string socket = scratch / "coordinator";
   Coordinator coordinator(socket);
   coordinator.start(gradwire_contestant({options.backend, options.world, options.pin}, {"hook-worker"}, scratch, socket,
-                                        [&](Contestant& ranks) { place(options, ranks); }));
+                                        options.network));
   if (options.peers) coordinator.start(pytorch_hooks(options, scratch, socket));
   if (!options.json) print_head(options);
   for (const std::size_t bytes : options.bytes) {

@@ -5,26 +5,14 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "bench/contestants.h"
 #include "bench/local_ranks.h"
 
 namespace gradwire::bench {
-
-// Ranks on several hosts (see network_command.h).
-struct HookNetwork {
-  int hosts = 2;
-  int ranks_per_host = 1;
-  std::string placement;                        // of ranks on hosts, by name
-  std::string rate;                             // in tc's units; empty: not limited
-  std::string delay;                            // in tc's units; empty: none
-  std::vector<std::vector<std::string>> enter;  // by rank: the words before a program that run it on the rank's host
-  std::function<std::uint64_t()> sent_bytes;    // that all hosts together have sent so far
-};
 
 struct HooksCommandOptions {
   std::vector<std::string> hooks;  // names for make_hook(); empty: all of PyTorch's hooks and the main compressors
@@ -35,8 +23,8 @@ struct HooksCommandOptions {
   bool peers = false;
   bool json = false;
   bool pin = true;
-  std::string python;                                 // a Python with torch
-  std::optional<HookNetwork> network = std::nullopt;  // empty: all ranks are processes of this host
+  std::string python;                               // a Python with torch
+  std::optional<RankHosts> network = std::nullopt;  // empty: all ranks are processes of this host
 };
 
 // Measures and prints. PowerSGD without the option `start` begins at the second step, so that only compressed steps are

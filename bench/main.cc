@@ -118,7 +118,7 @@ void add_network(CLI::App& app) {
   static std::string hooks;
   static std::vector<std::string> sizes;
   auto* command =
-      app.add_subcommand("network", "Hooks over backends that cross hosts, on hosts made of network namespaces");
+      app.add_subcommand("network", "Hooks or collectives over backends that cross hosts, on hosts made of network namespaces");
   command->add_option("--hosts", options.hosts, "Number of hosts")->capture_default_str()->check(CLI::Range(2, 26));
   command->add_option("--ranks-per-host", options.ranks_per_host, "Ranks on each")
       ->capture_default_str()
@@ -130,10 +130,16 @@ void add_network(CLI::App& app) {
       ->capture_default_str();
   command->add_option("--delay", options.delay, "Of every host's way out, as 1ms (where the kernel has netem)");
   command->add_option("--backend", options.backends, "Backends")->capture_default_str()->delimiter(',');
-  command->add_option("--hook", hooks, "Hooks, as fp16_compress,power_sgd:rank=4 (default: eight of them)");
-  command->add_option("--bytes", sizes, "Sizes of the bucket, as 1Mi,25Mi (default: 25Mi)")->delimiter(',');
+  auto* hook =
+      command->add_option("--hook", hooks, "Hooks, as fp16_compress,power_sgd:rank=4 (default: eight of them)");
+  command->add_option("--collective", options.collectives, "Measure collectives instead, as all_reduce,barrier")
+      ->delimiter(',')
+      ->excludes(hook);
+  command->add_option("--bytes", sizes, "Sizes of the bucket or of the largest tensor, as 1Mi,25Mi (default: 25Mi)")
+      ->delimiter(',');
   command->add_option("--rounds", options.rounds, "Rounds of ABBA")->capture_default_str()->check(CLI::Range(1, 1000));
-  command->add_flag("--peers", options.peers, "Run PyTorch's hooks over Gloo on the same hosts");
+  command->add_flag("--peers", options.peers,
+                    "Run on the same hosts: PyTorch's hooks over Gloo; for collectives PyTorch's Gloo and OpenMPI");
   command->add_flag("--json", options.json, "One JSON line a backend, hook and size instead of the table");
   options.python = GRADWIRE_BENCH_PYTHON;
   command->add_option("--python", options.python, "A Python that has torch")->capture_default_str();

@@ -4,6 +4,7 @@
 
 #include <cstdio>
 
+#include "bench/collectives_command.h"
 #include "bench/hooks_command.h"
 #include "bench/network_hosts.h"
 
@@ -15,8 +16,8 @@ constexpr int kSkipped = 77;
 const std::vector<std::string> kHooks{"allreduce", "fp16_compress", "bf16_compress", "int8",
                                       "int4",      "one_bit",       "top_k",         "power_sgd:rank=4"};
 
-HookNetwork network_of(const NetworkCommandOptions& options, const NetworkHosts& hosts) {
-  HookNetwork network;
+RankHosts hosts_of(const NetworkCommandOptions& options, const NetworkHosts& hosts) {
+  RankHosts network;
   network.hosts = options.hosts;
   network.ranks_per_host = options.ranks_per_host;
   network.placement = options.placement;
@@ -34,6 +35,34 @@ HookNetwork network_of(const NetworkCommandOptions& options, const NetworkHosts&
   return network;
 }
 
+void measure_hooks(const NetworkCommandOptions& options, const std::string& backend, const RankHosts& ranks) {
+  HooksCommandOptions each;
+  each.hooks = options.hooks.empty() ? kHooks : options.hooks;
+  each.backend = backend;
+  each.world = options.hosts * options.ranks_per_host;
+  each.bytes = options.bytes;
+  each.rounds = options.rounds;
+  each.peers = options.peers;
+  each.json = options.json;
+  each.python = options.python;
+  each.network = ranks;
+  run_hooks(each);
+}
+
+void measure_collectives(const NetworkCommandOptions& options, const std::string& backend, const RankHosts& ranks) {
+  CollectivesCommandOptions each;
+  each.collectives = options.collectives;
+  each.backend = backend;
+  each.world = options.hosts * options.ranks_per_host;
+  each.bytes = options.bytes;
+  each.rounds = options.rounds;
+  each.peers = options.peers;
+  each.json = options.json;
+  each.python = options.python;
+  each.hosts = ranks;
+  run_collectives(each);
+}
+
 }  // namespace
 
 int run_network(const NetworkCommandOptions& options) {
@@ -45,18 +74,10 @@ int run_network(const NetworkCommandOptions& options) {
   NetworkHosts hosts(options.hosts);
   if (options.rate != "none") hosts.shape(options.rate);
   if (!options.delay.empty()) hosts.delay(options.delay);
-  HooksCommandOptions each;
-  each.hooks = options.hooks.empty() ? kHooks : options.hooks;
-  each.world = options.hosts * options.ranks_per_host;
-  each.bytes = options.bytes;
-  each.rounds = options.rounds;
-  each.peers = options.peers;
-  each.json = options.json;
-  each.python = options.python;
-  each.network = network_of(options, hosts);
+  const RankHosts ranks = hosts_of(options, hosts);
   for (const std::string& backend : options.backends) {
-    each.backend = backend;
-    run_hooks(each);
+    options.collectives.empty() ? measure_hooks(options, backend, ranks)
+                                : measure_collectives(options, backend, ranks);
   }
   return 0;
 }

@@ -7,7 +7,7 @@
 # gradwire_test(NAME SOURCES ... [LAYER core|torch] [LABELS ...] [LIBS ...] [ARGS ...] [TIMEOUT s])
 # gradwire_test(NAME PROGRAM name ARGS ... [LAYER ...] [LABELS ...] [TIMEOUT s])   another run of the program of another test
 #   A GoogleTest program `<NAME>` in build/bin/tests, registered with ctest one test a program. Labels: fast (the default), slow,
-#   per_kernel, multiproc (starts processes of its own: has the machine's cores to itself), chaos (kills them: runs alone).
+#   per_kernel, multiproc (starts processes of its own: takes two places among the tests at a time), chaos (kills them: runs alone).
 # gradwire_program(NAME LAYER core|torch SOURCES ... [LIBS ...])
 #   A program in build/bin.
 # gradwire_library(core|torch)
@@ -147,7 +147,7 @@ function(gradwire_test NAME)
   if("chaos" IN_LIST T_LABELS)
     set_tests_properties(${NAME} PROPERTIES RUN_SERIAL ON)
   elseif("multiproc" IN_LIST T_LABELS)
-    set_tests_properties(${NAME} PROPERTIES PROCESSORS 2 RESOURCE_LOCK cores)
+    set_tests_properties(${NAME} PROPERTIES PROCESSORS 2)
   endif()
 endfunction()
 

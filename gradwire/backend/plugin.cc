@@ -25,6 +25,14 @@ std::filesystem::path path_of(const Description& description) {
 
 }  // namespace
 
+bool is_built(const Description& description) noexcept {
+  try {
+    return std::filesystem::exists(path_of(description));
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
 const Entry& load(const Description& description) {
   const std::filesystem::path path = path_of(description);
   const std::string who = concat("backend ", description.backend, ": ");

@@ -27,6 +27,9 @@ struct Description {
   std::string_view to_run;    // the packages of a machine that runs it
 };
 
+// Returns whether the library's file is there: whether this gradwire was built with it.
+bool is_built(const Description& description) noexcept;
+
 // Loads the library unless it is loaded; it is never closed. Throws UnsupportedError when there is no such library
 // here, when it cannot be loaded, or when it is of another version. Thread-safe.
 const Entry& load(const Description& description);

@@ -101,6 +101,15 @@ void announce_failure(Store& store, int rank, const std::exception& error) noexc
   }
 }
 
+void announce_failure(Store& store, int rank, const std::exception_ptr& error) noexcept {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& problem) {
+    announce_failure(store, rank, problem);
+  } catch (...) {  // nothing that could be told
+  }
+}
+
 void throw_if_failed(Store& store) {
   if (store.check({&kFailed, 1})) throw_failure(store.get(kFailed));
 }

@@ -43,6 +43,8 @@ std::string encode_failure(int rank, const std::exception& error);
 // Tells all ranks that use this store that the rendezvous failed on `rank`, and why. The first failure stays. Never
 // throws: where the store is gone too the others have their deadlines.
 void announce_failure(Store& store, int rank, const std::exception& error) noexcept;
+// The same for an exception that was kept. One that is no std::exception is not announced.
+void announce_failure(Store& store, int rank, const std::exception_ptr& error) noexcept;
 
 // Throws the failure that was announced, if there is one.
 void throw_if_failed(Store& store);

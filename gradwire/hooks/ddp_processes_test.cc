@@ -173,7 +173,7 @@ TEST_P(DdpProcesses, AFailureReachesTheOtherProcessWithItsCause) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, DdpProcesses, ::testing::ValuesIn(test_support::process_backends()),
-                         [](const auto& info) { return info.param; });
+                         test_support::name_case);
 
 }  // namespace
 }  // namespace gradwire::testing

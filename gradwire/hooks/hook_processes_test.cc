@@ -67,7 +67,7 @@ class HookProcesses : public ::testing::TestWithParam<std::string> {};
 TEST_P(HookProcesses, TwoRanks) { run_all_hooks(GetParam(), 2); }
 
 INSTANTIATE_TEST_SUITE_P(Backends, HookProcesses, ::testing::ValuesIn(test_support::process_backends()),
-                         [](const auto& info) { return info.param; });
+                         test_support::name_case);
 
 TEST(HookProcesses3, ThreeRanksOverSharedMemory) { run_all_hooks("shm", 3); }
 

@@ -64,6 +64,8 @@ constexpr const char* kThreads = "threads";
 constexpr const char* kShm = "shm";
 constexpr const char* kGloo = "gloo";
 constexpr const char* kHybrid = "hybrid";
+constexpr const char* kHybridGloo = "hybrid/gloo";
+constexpr const char* kHybridUcx = "hybrid/ucx";
 constexpr const char* kNccl = "nccl";
 constexpr const char* kAuto = "auto";
 
@@ -92,6 +94,14 @@ std::string resolve_backend(const std::string& name) {
   const std::string resolved = name.empty() ? kAuto : name;
   if (std::find(known.begin(), known.end(), resolved) != known.end()) return resolved;
   throw InvalidArgument(concat("unknown backend '", name, "'; known are ", join(known, ", ")));
+}
+
+// What crosses hosts in a hybrid group of this name; nothing where `backend` is another one.
+std::optional<internal::Crossing> crossing_of(const std::string& backend) {
+  if (backend == kHybrid) return internal::Crossing::any;
+  if (backend == kHybridUcx) return internal::Crossing::ucx;
+  if (backend == kHybridGloo) return internal::Crossing::gloo;
+  return std::nullopt;
 }
 
 // Meets the other ranks. A client may have reached the server of the group that rank 0 is just destroying, and tries
@@ -172,7 +182,7 @@ void end(World& world) {
 }  // namespace
 
 std::vector<std::string> backend_names() {
-  std::vector<std::string> names{kAuto, kGloo, kHybrid, kNccl};
+  std::vector<std::string> names{kAuto, kGloo, kHybrid, kHybridGloo, kHybridUcx, kNccl};
   for (const BackendEntry& entry : builtin_backends()) names.emplace_back(entry.name);
   return names;
 }
@@ -186,7 +196,7 @@ std::shared_ptr<ProcessGroup> make_process_group(const std::string& backend, std
   const std::string asked = resolve_backend(backend);
   const bool on_cuda = device_id && device_id->is_cuda();
   std::vector<std::string> hosts;
-  if (asked == kHybrid || (asked == kAuto && !on_cuda)) hosts = internal::exchange_hosts(*store, rank, size, timeout);
+  if (crossing_of(asked) || (asked == kAuto && !on_cuda)) hosts = internal::exchange_hosts(*store, rank, size, timeout);
   const bool one_host = !hosts.empty() && std::count(hosts.begin(), hosts.end(), hosts.front()) == size;
   const auto [name, why] = internal::choose_backend(asked, device_id, one_host);
   log::info(concat("rank ", rank, " of ", size, ": backend ", name, ", because ", why));
@@ -196,7 +206,7 @@ std::shared_ptr<ProcessGroup> make_process_group(const std::string& backend, std
     return internal::make_nccl_group(std::move(cpu), std::make_shared<PrefixStore>("nccl", store), device_id);
   }
   if (name == kGloo) return internal::make_gloo_group(std::move(store), rank, size, timeout);
-  if (name == kHybrid) return internal::make_hybrid_group(store, rank, hosts, timeout);
+  if (const auto crossing = crossing_of(name)) return internal::make_hybrid_group(store, rank, hosts, *crossing, timeout);
   BackendOptions options;
   options.store = std::make_shared<PrefixStore>("backend", store);
   options.rank = rank;

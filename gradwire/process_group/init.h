@@ -47,7 +47,8 @@ namespace gradwire {
 //   mpi       ranks of an MPI job
 //   ucx       ranks on any hosts, over UCX
 //   gloo      libtorch's Gloo
-//   hybrid    shm on each host, gloo between hosts (hybrid_group.h)
+//   hybrid    shm on each host (hybrid_group.h), and between hosts ucx where every rank can use UCX, else gloo;
+//             hybrid/ucx and hybrid/gloo name the engine between hosts
 //   nccl      libtorch's NCCL for CUDA tensors; for tensors on the CPU, the backend that "auto" means
 //   auto      nccl where `device_id` is a CUDA device; else shm where all ranks are on one host; else hybrid
 // Ranks are on one host when they run on one kernel and see the same network; the variable GRADWIRE_HOST, any name,

@@ -491,7 +491,7 @@ TEST(DuplicateList, AbortsThoseThatLiveAndThoseThatComeLater) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, Groups, ::testing::ValuesIn(test_support::named_groups()),
-                         [](const auto& info) { return info.param; });
+                         test_support::name_case);
 
 }  // namespace
 }  // namespace gradwire

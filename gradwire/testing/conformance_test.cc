@@ -8,7 +8,6 @@ namespace gradwire::testing {
 
 // First: their ranks are forked.
 INSTANTIATE_TYPED_TEST_SUITE_P(Shm, ConformanceSuite, Shm);
-INSTANTIATE_TYPED_TEST_SUITE_P(Gloo, ConformanceSuite, Gloo);
 INSTANTIATE_TYPED_TEST_SUITE_P(RoundTrip, ConformanceSuite, RoundTrip);
 INSTANTIATE_TYPED_TEST_SUITE_P(Threads, ConformanceSuite, Threads);
 INSTANTIATE_TYPED_TEST_SUITE_P(Hybrid, ConformanceSuite, HybridGroup);

@@ -5,6 +5,7 @@
 
 #include <ATen/Parallel.h>
 
+#include "gradwire/backend/ucx/ucx_backend.h"
 #include "gradwire/process_group/hybrid/hybrid_group.h"
 #include "gradwire/testing/conformance_traits.h"
 #include "gradwire/testing/fault_injecting_group.h"
@@ -43,6 +44,26 @@ struct ConformanceTraits<Gloo> {
   // None in a build without Gloo's headers.
   static std::vector<int> worlds() { return internal::gloo_is_built() ? std::vector<int>{1, 3} : std::vector<int>{}; }
   static void run(int size, const GroupBody& body) { run_backend("gloo", size, body); }
+};
+
+// Over UCX, flat, and between two hosts of shared memory. No worlds in a build without UCX.
+struct Ucx {};
+template <>
+struct ConformanceTraits<Ucx> {
+  static Capabilities capabilities() { return {}; }
+  static std::vector<int> worlds() { return ucx_is_built() ? std::vector<int>{1, 3} : std::vector<int>{}; }
+  static void run(int size, const GroupBody& body) { run_backend("ucx", size, body); }
+};
+struct HybridUcx {};
+template <>
+struct ConformanceTraits<HybridUcx> {
+  static Capabilities capabilities() {
+    Capabilities can;
+    can.mismatches = false;  // as of any hybrid group
+    return can;
+  }
+  static std::vector<int> worlds() { return ucx_is_built() ? std::vector<int>{4} : std::vector<int>{}; }
+  static void run(int size, const GroupBody& body) { run_backend("hybrid/ucx", size, body); }
 };
 
 // Ours as a c10d backend, as a group of ours.

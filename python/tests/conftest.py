@@ -73,18 +73,23 @@ def ranks() -> Ranks:
 
 @pytest.fixture
 def run_script(tmp_path: pathlib.Path) -> Callable[..., list[subprocess.Popen]]:
-    """Starts a script on `size` processes, which find RANK, WORLD_SIZE and a file to meet in their environment."""
+    """Starts a script on `size` processes, which find RANK, WORLD_SIZE and a file to meet in their environment.
+
+    `enter` gives, for a rank, the first words of a command line that runs on the rank's host.
+    """
     started: list[subprocess.Popen] = []
 
-    def start(source: str, size: int, *arguments: str) -> list[subprocess.Popen]:
+    def start(source: str, size: int, *arguments: str,
+              enter: Callable[[int], list[str]] = lambda rank: []) -> list[subprocess.Popen]:
         script = tmp_path / "script.py"
         script.write_text(source)
         where = os.pathsep.join([str(pathlib.Path(gradwire.__file__).parent.parent), os.environ.get("PYTHONPATH", "")])
         for rank in range(size):
             environment = {**os.environ, "PYTHONPATH": where, "RANK": str(rank), "WORLD_SIZE": str(size),
                            "MEET": str(tmp_path / "meet"), "OMP_NUM_THREADS": "1"}
-            started.append(subprocess.Popen([sys.executable, str(script), *arguments], env=environment, text=True,
-                                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
+            command = [*enter(rank), sys.executable, str(script), *arguments]
+            started.append(subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE,
+                                            stderr=subprocess.STDOUT))
         return started[-size:]
 
     yield start

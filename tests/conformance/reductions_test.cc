@@ -117,6 +117,25 @@ TEST_P(Reductions, CountsAroundPowersOfTwoOnEveryPath) {
   });
 }
 
+// Backends cut long buffers, and have one piece under way while they combine another.
+TEST_P(Reductions, LongBuffersInSeveralPieces) {
+  run([](RankContext& context) {
+    if (context.size() > 3) return;
+    const std::size_t part = (std::size_t{1} << 20) + 12'345;  // that a rank combines
+    const std::size_t whole = part * static_cast<std::size_t>(context.size()) - 1;
+    Arena arena(context, 2 * whole + (part + 64) * static_cast<std::size_t>(context.size() + 1));
+    std::uint64_t seed = 1;
+    for (const Placement placement : {Placement::in_place, Placement::own}) {
+      for (const bool same_buffer : {false, true}) {
+        check_all_reduce(context, arena, DType::u8, ReduceOp::sum(), whole, placement, 0, ++seed);
+        const int root = static_cast<int>(seed) % context.size();
+        check_reduce(context, arena, DType::u8, ReduceOp::sum(), whole, placement, root, same_buffer, seed);
+        check_reduce_scatter(context, arena, DType::u8, ReduceOp::sum(), part, placement, same_buffer, seed);
+      }
+    }
+  });
+}
+
 TEST_P(Reductions, AnyAlignmentWillDo) {
   run([](RankContext& context) {
     Arena arena(context, 64 * 1024);

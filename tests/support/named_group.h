@@ -4,10 +4,15 @@
 // that was converted to a c10d backend and back to a group, so that every call goes through both adapters.
 #pragma once
 
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "gradwire/backend/ucx/ucx_backend.h"
 #include "gradwire/process_group/c10d/from_c10d.h"
 #include "gradwire/process_group/c10d/gloo_internal.h"
 #include "gradwire/process_group/c10d/to_c10d.h"
@@ -16,10 +21,20 @@
 
 namespace gradwire::test_support {
 
-// The backends whose ranks are processes. Gloo is among them if its headers were installed at build time.
+// The backends that cross hosts, as far as this build has them.
+inline std::vector<std::string> network_backends() {
+  std::vector<std::string> names;
+  if (internal::gloo_is_built()) names.insert(names.end(), {"gloo", "hybrid/gloo"});
+  if (ucx_is_built()) names.insert(names.end(), {"ucx", "hybrid/ucx"});
+  return names;
+}
+
+// The backends whose ranks are processes, as far as this build has them.
 inline std::vector<std::string> process_backends() {
-  if (internal::gloo_is_built()) return {"shm", "gloo"};
-  return {"shm"};
+  std::vector<std::string> names{"shm"};
+  if (internal::gloo_is_built()) names.emplace_back("gloo");
+  if (ucx_is_built()) names.insert(names.end(), {"ucx", "hybrid/ucx"});
+  return names;
 }
 
 // All names: for tests of process groups.
@@ -29,11 +44,20 @@ inline std::vector<std::string> named_groups() {
   return names;
 }
 
+// A name as a part of a test's name.
+inline std::string name_case(const ::testing::TestParamInfo<std::string>& info) {
+  std::string name = info.param;
+  std::replace(name.begin(), name.end(), '/', '_');
+  return name;
+}
+
 // The backend that run_ranks() needs for a test of `name`.
 inline std::string engine_of(const std::string& name) { return name == "round_trip" ? "threads" : name; }
 
 inline std::shared_ptr<ProcessGroup> make_named_group(const std::string& name, const std::shared_ptr<Store>& store,
                                                       int rank, int size, Milliseconds timeout = kDefaultTimeout) {
+  // The ranks of a hybrid group are processes, so that each has an environment of its own: two hosts.
+  if (name.starts_with("hybrid")) ::setenv("GRADWIRE_HOST", rank % 2 == 0 ? "even" : "odd", 1);
   auto group = make_process_group(engine_of(name), store, rank, size, timeout);
   if (name != "round_trip") return group;
   FromC10dOptions options;

@@ -27,12 +27,6 @@
 #include "gradwire/kernels/reduce.h"
 
 namespace gradwire {
-namespace {
-
-// Long enough that a message's cost does not count, short enough that there are several to overlap.
-constexpr std::size_t kLongestChunk = std::size_t{512} << 10;
-
-}  // namespace
 
 void GenericChannel::all_reduce(void* data, std::size_t count, DType dtype, ReduceOp op, const CallOptions& options) {
   validate::all_reduce(*this, data, count, dtype, op);
@@ -50,49 +44,37 @@ void GenericChannel::all_reduce_in_chunks(void* data, std::size_t count, DType d
   const Fingerprint call = fingerprint_of(Operation::all_reduce, dtype, count, op);
   const std::size_t element = size_of(dtype);
   const std::size_t longest = generic::part_of(count, size(), 0).count;
-  const std::size_t chunk = std::min({longest, generic::chunk_elements(kStagingBytes / 2, size(), element),
-                                      std::max<std::size_t>(1, kLongestChunk / element)});
-  const std::size_t chunks = (longest + chunk - 1) / chunk;
-  const std::size_t staging_bytes = chunk * element * static_cast<std::size_t>(size() - 1);
-  run_staged(call, options, 2 * staging_bytes, [&](std::span<std::byte> staging) {
+  const std::size_t chunk = generic::reduction_chunk(longest, kStagingBytes, size(), element);
+  run_staged(call, options, staging_of_chunks(chunk, element), [&](std::span<std::byte> staging) {
     const auto at = [&](std::size_t index, int r) {
       const generic::Part part = generic::chunk_of(generic::part_of(count, size(), r), index, chunk);
       return Slice{static_cast<std::byte*>(data) + part.begin * element, part.count};
     };
     // Of even and odd chunks.
-    std::array<generic::Exchange, 2> scattering;
     std::array<generic::Exchange, 2> gathering;
-    const auto scatter = [&](std::size_t index) {
-      std::array<ConstSlice, kMaxWorldSize> parts;
-      for (int r = 0; r < size(); ++r) {
-        const Slice slice = at(index, r);
-        parts[static_cast<std::size_t>(r)] = {slice.data, slice.count};
-      }
-      post_parts(scattering[index % 2], {parts.data(), static_cast<std::size_t>(size())},
-                 staging.subspan(index % 2 * staging_bytes, staging_bytes), element);
+    ChunkedReduction reduction;
+    reduction.chunks = (longest + chunk - 1) / chunk;
+    reduction.dtype = dtype;
+    reduction.op = op;
+    reduction.part = [&](std::size_t index, int r) {
+      const Slice slice = at(index, r);
+      return ConstSlice{slice.data, slice.count};
     };
-    const auto gather = [&](std::size_t index) {
+    reduction.result = [&](std::size_t index) { return at(index, rank()).data; };
+    reduction.then = [&](std::size_t index) {
+      generic::Exchange& exchange = gathering[index % 2];
+      exchange.finish(options.deadline);
       const Slice own = at(index, rank());
       for (int step = 1; step < size(); ++step) {
         const int from = (rank() - step + size()) % size();
         const Slice theirs = at(index, from);
-        post_receive(gathering[index % 2], theirs.data, theirs.count * element, from);
+        post_receive(exchange, theirs.data, theirs.count * element, from);
       }
       for (int step = 1; step < size(); ++step) {
-        post_send(gathering[index % 2], own.data, own.count * element, (rank() + step) % size());
+        post_send(exchange, own.data, own.count * element, (rank() + step) % size());
       }
     };
-    scatter(0);
-    for (std::size_t index = 0; index < chunks; ++index) {
-      if (index + 1 < chunks) scatter(index + 1);
-      // Sends too: what comes next is written where they read.
-      scattering[index % 2].finish(options.deadline);
-      const Slice own = at(index, rank());
-      combine_parts({own.data, own.count}, own.data, staging.subspan(index % 2 * staging_bytes, staging_bytes), dtype,
-                    op);
-      gathering[index % 2].finish(options.deadline);
-      gather(index);
-    }
+    reduce_chunks(reduction, staging, options.deadline);
     for (generic::Exchange& last : gathering) last.finish(options.deadline);
   });
 }

@@ -103,14 +103,24 @@ class GenericChannel : public Channel {
  private:
   void post_send(generic::Exchange& exchange, const void* data, std::size_t bytes, int peer);
   void post_receive(generic::Exchange& exchange, void* data, std::size_t bytes, int peer);
-  // One chunk of a direct reduction: sends parts[r] to each rank r and combines what comes with parts[rank()] in rank
-  // order into `result`, which may be any of the parts. `staging` takes size() - 1 times the own part.
-  void reduce_parts(generic::Exchange& exchange, std::span<const ConstSlice> parts, void* result,
-                    std::span<std::byte> staging, DType dtype, ReduceOp op, Deadline deadline);
-  // The two halves of it: what is sent and received, and combining.
-  void post_parts(generic::Exchange& exchange, std::span<const ConstSlice> parts, std::span<std::byte> staging,
-                  std::size_t element);
-  void combine_parts(const ConstSlice& own, void* result, std::span<std::byte> staging, DType dtype, ReduceOp op);
+  // A direct reduction in chunks (reduce_scatter.cc). The messages of the next chunk are under way while one is combined.
+  struct ChunkedReduction {
+    std::size_t chunks = 0;
+    // The part of this rank's input that `rank` combines, of a chunk. The own part has the most elements in chunk 0.
+    std::function<ConstSlice(std::size_t chunk, int rank)> part;
+    // Called when the inputs of a chunk are there, for the place of the result. It may be any of the chunk's parts.
+    std::function<void*(std::size_t chunk)> result;
+    std::function<void(std::size_t chunk)> then;  // called when the result is there; may be null
+    DType dtype = DType::f32;
+    ReduceOp op;
+  };
+  // The bytes of staging that reduce_chunks() takes for chunks of `elements` elements, of `element` bytes each.
+  std::size_t staging_of_chunks(std::size_t elements, std::size_t element) const noexcept;
+  void reduce_chunks(const ChunkedReduction& reduction, std::span<std::byte> staging, Deadline deadline);
+  // The two halves of a chunk: what is sent and received, and combining in rank order.
+  void post_chunk(const ChunkedReduction& reduction, std::size_t chunk, generic::Exchange& exchange,
+                  std::span<std::byte> staging);
+  void combine_chunk(const ChunkedReduction& reduction, std::size_t chunk, std::span<std::byte> staging);
   void note_reduction() const noexcept;
   // What goes with a call at its entry, and where what comes with the others' calls is put.
   struct Entry {

@@ -2,10 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reduce to one rank.
 //
-// Algorithm: direct reduce-scatter, then gather. Terms: N ranks, B bytes, a part of B / N a rank, chunks of
-// kStagingBytes / (N - 1). Steps: for each chunk 1. and 2. as in reduce_scatter.cc, a rank combining its part. 3. It
-// sends the part to the root. Bytes on the wire: 2 (N - 1) B, of which the root receives 2 B (N - 1) / N, where N - 1
-// whole inputs sent to it would be (N - 1) B through one rank. Staging: kStagingBytes and one chunk.
+// Algorithm for N B up to kAtOnceBytes: every rank sends its input together with its fingerprint to every other, in the
+// one step that comparing fingerprints takes anyway; the root combines. Bytes on the wire: N (N - 1) B.
+//
+// Algorithm for more: direct reduce-scatter, then gather, in chunks. Terms: N ranks, B bytes, a part of B / N a rank. Steps: for
+// each chunk 1. and 2. as in reduce_scatter.cc, a rank combining its part. 3. It sends the part to the root, while the
+// next chunk is combined. Bytes on the wire: 2 (N - 1) B, of which the root receives 2 B (N - 1) / N, where N - 1 whole
+// inputs sent to it would be (N - 1) B through one rank. Staging: kStagingBytes and two chunks.
 #include <array>
 #include <memory>
 
@@ -14,6 +17,7 @@
 #include "gradwire/backend/generic/generic_channel.h"
 #include "gradwire/backend/generic/parts_internal.h"
 #include "gradwire/backend/validate_internal.h"
+#include "gradwire/kernels/reduce.h"
 
 namespace gradwire {
 
@@ -22,34 +26,51 @@ void GenericChannel::reduce(const void* input, void* output, std::size_t count, 
   validate::reduce(*this, input, output, count, dtype, op, root);
   const Fingerprint call = fingerprint_of(Operation::reduce, dtype, count, op, root);
   const std::size_t element = size_of(dtype);
-  const auto ranks = static_cast<std::size_t>(size());
+  if (count * element <= at_once_bytes()) {
+    return run_at_once(call, options, input, count * element, [&](std::span<const void* const> inputs) {
+      if (rank() != root) return;
+      note_reduction();
+      kernels::reduce(dtype, op, inputs, {&output, 1}, count);
+    });
+  }
   const std::size_t longest = generic::part_of(count, size(), 0).count;
-  const std::size_t chunk = std::min(longest, generic::chunk_elements(kStagingBytes, size(), element));
-  const std::size_t staging_bytes = chunk * element * (ranks - 1);
-  // The last chunk's worth holds the result of a rank that is not the root, whose output is not ours to touch.
-  run_staged(call, options, staging_bytes + chunk * element, [&](std::span<std::byte> staging) {
-    generic::Exchange exchange;
-    std::array<ConstSlice, kMaxWorldSize> parts;
-    for (std::size_t index = 0; index * chunk < longest; ++index) {
-      const auto part = [&](int r) { return generic::chunk_of(generic::part_of(count, size(), r), index, chunk); };
-      for (std::size_t r = 0; r < ranks; ++r) {
-        const generic::Part its = part(static_cast<int>(r));
-        parts[r] = {static_cast<const std::byte*>(input) + its.begin * element, its.count};
+  const std::size_t chunk = generic::reduction_chunk(longest, kStagingBytes, size(), element);
+  const std::size_t staging_bytes = staging_of_chunks(chunk, element);
+  // The last two chunks' worth holds the results of a rank that is not the root, whose output is not ours to touch.
+  run_staged(call, options, staging_bytes + 2 * chunk * element, [&](std::span<std::byte> staging) {
+    auto* const out = static_cast<std::byte*>(output);
+    const auto part = [&](std::size_t index, int r) {
+      return generic::chunk_of(generic::part_of(count, size(), r), index, chunk);
+    };
+    // Of even and odd chunks.
+    std::array<generic::Exchange, 2> gathering;
+    const auto result = [&](std::size_t index) {
+      if (rank() == root) return out + part(index, root).begin * element;
+      return staging.data() + staging_bytes + index % 2 * chunk * element;
+    };
+    ChunkedReduction reduction;
+    reduction.chunks = count == 0 ? 0 : (longest + chunk - 1) / chunk;
+    reduction.dtype = dtype;
+    reduction.op = op;
+    reduction.part = [&](std::size_t index, int r) {
+      const generic::Part its = part(index, r);
+      return ConstSlice{static_cast<const std::byte*>(input) + its.begin * element, its.count};
+    };
+    reduction.result = [&](std::size_t index) {
+      gathering[index % 2].finish(options.deadline);  // it sends what is written over now
+      return static_cast<void*>(result(index));
+    };
+    reduction.then = [&](std::size_t index) {
+      generic::Exchange& exchange = gathering[index % 2];
+      if (rank() != root) return post_send(exchange, result(index), part(index, rank()).count * element, root);
+      for (int step = 1; step < size(); ++step) {
+        const int from = (rank() + step) % size();
+        const generic::Part its = part(index, from);
+        post_receive(exchange, out + its.begin * element, its.count * element, from);
       }
-      auto* const out = static_cast<std::byte*>(output);
-      const generic::Part own = part(rank());
-      std::byte* const result = rank() == root ? out + own.begin * element : staging.data() + staging_bytes;
-      reduce_parts(exchange, {parts.data(), ranks}, result, staging.first(staging_bytes), dtype, op, options.deadline);
-      if (rank() != root) {
-        post_send(exchange, result, own.count * element, root);
-      } else {
-        for (int step = 1; step < size(); ++step) {
-          const int from = (rank() + step) % size();
-          post_receive(exchange, out + part(from).begin * element, part(from).count * element, from);
-        }
-      }
-      exchange.finish(options.deadline);
-    }
+    };
+    reduce_chunks(reduction, staging.first(staging_bytes), options.deadline);
+    for (generic::Exchange& last : gathering) last.finish(options.deadline);
   });
 }
 

@@ -2,10 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reduce-scatter, and the step that all_reduce and reduce share with it.
 //
-// Algorithm: direct. Terms: N ranks, B bytes of result a rank, chunks of kStagingBytes / (N - 1).
+// Algorithm: direct, in chunks. Terms: N ranks, B bytes of result a rank.
 // Steps: for each chunk 1. Every rank sends each other rank that one's part of its input and receives N - 1 inputs for
-// its own part.
-// 2. It combines the N inputs in rank order in one pass over memory.
+// its own part. 2. It combines the N inputs in rank order in one pass over memory.
+// Step 1 of the next chunk is under way during step 2, so that combining and the network overlap.
 // Bytes on the wire: N (N - 1) B; each rank sends and receives (N - 1) B, which is the least possible, and stages at
 // most kStagingBytes.
 //
@@ -23,9 +23,14 @@
 
 namespace gradwire {
 
-void GenericChannel::post_parts(generic::Exchange& exchange, std::span<const ConstSlice> parts,
-                                std::span<std::byte> staging, std::size_t element) {
-  const std::size_t bytes = parts[static_cast<std::size_t>(rank())].count * element;
+std::size_t GenericChannel::staging_of_chunks(std::size_t elements, std::size_t element) const noexcept {
+  return 2 * elements * element * static_cast<std::size_t>(size() - 1);
+}
+
+void GenericChannel::post_chunk(const ChunkedReduction& reduction, std::size_t chunk, generic::Exchange& exchange,
+                                std::span<std::byte> staging) {
+  const std::size_t element = size_of(reduction.dtype);
+  const std::size_t bytes = reduction.part(chunk, rank()).count * element;
   std::size_t used = 0;
   for (int r = 0; r < size(); ++r) {
     if (r == rank()) continue;
@@ -34,14 +39,15 @@ void GenericChannel::post_parts(generic::Exchange& exchange, std::span<const Con
   }
   for (int step = 1; step < size(); ++step) {
     const int to = (rank() + step) % size();
-    const ConstSlice& part = parts[static_cast<std::size_t>(to)];
+    const ConstSlice part = reduction.part(chunk, to);
     post_send(exchange, part.data, part.count * element, to);
   }
 }
 
-void GenericChannel::combine_parts(const ConstSlice& own, void* result, std::span<std::byte> staging, DType dtype,
-                                   ReduceOp op) {
-  const std::size_t bytes = own.count * size_of(dtype);
+void GenericChannel::combine_chunk(const ChunkedReduction& reduction, std::size_t chunk,
+                                   std::span<std::byte> staging) {
+  const ConstSlice own = reduction.part(chunk, rank());
+  const std::size_t bytes = own.count * size_of(reduction.dtype);
   std::array<const void*, kMaxWorldSize> sources{};
   std::size_t used = 0;
   for (int r = 0; r < size(); ++r) {
@@ -49,15 +55,27 @@ void GenericChannel::combine_parts(const ConstSlice& own, void* result, std::spa
     if (r != rank()) used += bytes;
   }
   note_reduction();
-  kernels::reduce(dtype, op, {sources.data(), static_cast<std::size_t>(size())}, {&result, 1}, own.count);
+  void* const result = reduction.result(chunk);
+  kernels::reduce(reduction.dtype, reduction.op, {sources.data(), static_cast<std::size_t>(size())}, {&result, 1},
+                  own.count);
 }
 
-void GenericChannel::reduce_parts(generic::Exchange& exchange, std::span<const ConstSlice> parts, void* result,
-                                  std::span<std::byte> staging, DType dtype, ReduceOp op, Deadline deadline) {
-  post_parts(exchange, parts, staging, size_of(dtype));
-  // Sends too: `result` may be what one of them reads.
-  exchange.finish(deadline);
-  combine_parts(parts[static_cast<std::size_t>(rank())], result, staging, dtype, op);
+void GenericChannel::reduce_chunks(const ChunkedReduction& reduction, std::span<std::byte> staging,
+                                   Deadline deadline) {
+  // Of even and odd chunks.
+  std::array<generic::Exchange, 2> exchanges;
+  const auto half = [&](std::size_t chunk) {
+    return staging.subspan(chunk % 2 * (staging.size() / 2), staging.size() / 2);
+  };
+  if (reduction.chunks > 0) post_chunk(reduction, 0, exchanges[0], half(0));
+  for (std::size_t chunk = 0; chunk < reduction.chunks; ++chunk) {
+    const std::size_t next = chunk + 1;
+    if (next < reduction.chunks) post_chunk(reduction, next, exchanges[next % 2], half(next));
+    // Sends too: the result may be written where they read.
+    exchanges[chunk % 2].finish(deadline);
+    combine_chunk(reduction, chunk, half(chunk));
+    if (reduction.then) reduction.then(chunk);
+  }
 }
 
 void GenericChannel::reduce_scatter(std::span<const void* const> inputs, void* output, std::size_t count, DType dtype,
@@ -65,19 +83,19 @@ void GenericChannel::reduce_scatter(std::span<const void* const> inputs, void* o
   validate::reduce_scatter(*this, inputs, output, count, dtype, op);
   const Fingerprint call = fingerprint_of(Operation::reduce_scatter, dtype, count, op);
   const std::size_t element = size_of(dtype);
-  const std::size_t chunk = std::min(count, generic::chunk_elements(kStagingBytes, size(), element));
-  const std::size_t staging_bytes = chunk * element * (inputs.size() - 1);
-  run_staged(call, options, staging_bytes, [&](std::span<std::byte> staging) {
-    generic::Exchange exchange;
-    std::array<ConstSlice, kMaxWorldSize> parts;
-    for (std::size_t begin = 0; begin < count; begin += chunk) {
-      const std::size_t length = std::min(chunk, count - begin);
-      for (std::size_t r = 0; r < inputs.size(); ++r) {
-        parts[r] = {static_cast<const std::byte*>(inputs[r]) + begin * element, length};
-      }
-      reduce_parts(exchange, {parts.data(), inputs.size()}, static_cast<std::byte*>(output) + begin * element, staging,
-                   dtype, op, options.deadline);
-    }
+  const std::size_t chunk = generic::reduction_chunk(count, kStagingBytes, size(), element);
+  run_staged(call, options, staging_of_chunks(chunk, element), [&](std::span<std::byte> staging) {
+    ChunkedReduction reduction;
+    reduction.chunks = count == 0 ? 0 : (count + chunk - 1) / chunk;
+    reduction.dtype = dtype;
+    reduction.op = op;
+    reduction.part = [&](std::size_t index, int r) {
+      const generic::Part part = generic::chunk_of({0, count}, index, chunk);
+      const auto* const input = static_cast<const std::byte*>(inputs[static_cast<std::size_t>(r)]);
+      return ConstSlice{input + part.begin * element, part.count};
+    };
+    reduction.result = [&](std::size_t index) { return static_cast<std::byte*>(output) + index * chunk * element; };
+    reduce_chunks(reduction, staging, options.deadline);
   });
 }
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "gradwire/backend/plugin_internal.h"
+#include "gradwire/base/error.h"
 
 namespace gradwire {
 namespace {
@@ -77,5 +78,16 @@ const plugin::Entry& load_once() {
 }  // namespace
 
 std::unique_ptr<Backend> make_ucx_backend(const BackendOptions& options) { return load_once().make(options); }
+
+bool ucx_is_built() noexcept { return plugin::is_built(kUcxPlugin); }
+
+std::optional<std::string> why_no_ucx() {
+  try {
+    load_once();
+    return std::nullopt;
+  } catch (const UnsupportedError& error) {
+    return error.what();
+  }
+}
 
 }  // namespace gradwire

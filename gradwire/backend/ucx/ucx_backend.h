@@ -7,6 +7,8 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <string>
 
 #include "gradwire/backend/registry.h"
 
@@ -21,5 +23,12 @@ namespace gradwire {
 // secrets; PeerError that names a rank that died, failed or cannot be reached; TimeoutError that names the ranks that
 // did not come; ResourceError; StoreError.
 std::unique_ptr<Backend> make_ucx_backend(const BackendOptions& options);
+
+// Returns whether this gradwire was built with UCX. The machine may lack UCX all the same.
+bool ucx_is_built() noexcept;
+
+// Returns why make_ucx_backend() would throw UnsupportedError in this process; nothing where UCX can be used. Loads UCX.
+// Thread-safe.
+std::optional<std::string> why_no_ucx();
 
 }  // namespace gradwire

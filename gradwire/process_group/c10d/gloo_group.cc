@@ -188,10 +188,8 @@ std::shared_ptr<ProcessGroup> make_gloo_group(std::shared_ptr<Store> store, int 
 
 void tell_gloo_failed(const std::shared_ptr<Store>& store, int rank, const std::exception_ptr& error) noexcept {
   try {
-    std::rethrow_exception(error);
-  } catch (const std::exception& problem) {
-    rendezvous::announce_failure(*meeting_place(store), rank, problem);
-  } catch (...) {  // nothing that could be told
+    rendezvous::announce_failure(*meeting_place(store), rank, error);
+  } catch (const std::bad_alloc&) {  // the others have their deadlines
   }
 }
 

@@ -307,7 +307,7 @@ std::shared_ptr<Work> HybridGroup::do_call(GroupCall& call) {
       return run(given);
     } else {
       require_alive();
-      return call_on(*groups_.everyone, call, timeout());  // a message
+      return own_message(call_on(*groups_.everyone, call, timeout()));
     }
   };
   return std::visit(start, call);

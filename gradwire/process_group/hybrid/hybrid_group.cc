@@ -22,6 +22,7 @@
 #include "gradwire/process_group/hybrid/hybrid_call_internal.h"
 #include "gradwire/process_group/ordered_calls_internal.h"
 #include "gradwire/process_group/outer_ranks_internal.h"
+#include "gradwire/process_group/translated_work_internal.h"
 #include "gradwire/process_group/validate_internal.h"
 
 namespace gradwire {
@@ -143,7 +144,7 @@ HybridGroup::HybridGroup(Groups groups, std::vector<int> host_of)
       ranks_of_(group_by_host(host_of_)),
       cross_ranks_(ranks_across(ranks_of_, groups_.local->rank())),
       even_(have_one_size(ranks_of_)),
-      state_(std::make_unique<State>()),
+      state_(std::make_shared<State>()),
       calls_(std::make_unique<internal::OrderedCalls>("gw-hybrid")) {}
 
 HybridGroup::~HybridGroup() {
@@ -199,6 +200,18 @@ std::exception_ptr HybridGroup::in_own_ranks(const std::exception_ptr& error, co
   } catch (...) {  // the group below found it itself
   }
   return call.members() == nullptr ? error : internal::in_outer_ranks(error, *call.members());
+}
+
+std::shared_ptr<Work> HybridGroup::own_message(std::shared_ptr<Work> message) const {
+  // An error that is not about the end of the hybrid group is the message's own, in ranks that are the same here.
+  const auto in_own_words = [state = state_](const std::exception_ptr& error) {
+    const std::string text = gradwire::describe(error);
+    const auto culprits = culprits_in(text);
+    if (!culprits) return error;
+    MutexLock lock(state->mutex);
+    return state->error ? state->error : std::make_exception_ptr(PeerError(text, *culprits));
+  };
+  return std::make_shared<internal::TranslatedWork>(std::move(message), in_own_words);
 }
 
 std::shared_ptr<Work> HybridGroup::ordered(const char* operation, const CollectiveOptions& options,

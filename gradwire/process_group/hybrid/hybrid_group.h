@@ -117,6 +117,8 @@ class HybridGroup final : public CallGroup, public Closable {
   // failed, else the ranks that the group below names.
   std::exception_ptr in_own_ranks(const std::exception_ptr& error, const Call& call) const;
   std::string describe(const char* operation) const;
+  // `message`, a Work of the group of all ranks, with the errors of this group.
+  std::shared_ptr<Work> own_message(std::shared_ptr<Work> message) const;
 
   const Groups groups_;
   const std::vector<int> host_of_;                // by rank
@@ -124,7 +126,7 @@ class HybridGroup final : public CallGroup, public Closable {
   const std::vector<int> cross_ranks_;            // of Groups::cross, in its order
   const bool even_;  // every host has the same number of ranks, so that each rank of a host can speak for a part
   struct State;
-  const std::unique_ptr<State> state_;                   // the first error, duplicates
+  const std::shared_ptr<State> state_;                   // the first error, duplicates; messages know it too
   const std::unique_ptr<internal::OrderedCalls> calls_;  // goes first: its worker uses the groups
 };
 

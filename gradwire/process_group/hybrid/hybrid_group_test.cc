@@ -9,8 +9,12 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <optional>
 
+#include "gradwire/backend/ucx/ucx_backend.h"
 #include "gradwire/base/error.h"
+#include "gradwire/process_group/c10d/gloo_internal.h"
+#include "gradwire/process_group/hybrid/make_hybrid_internal.h"
 #include "gradwire/process_group/init.h"
 #include "tests/support/ranks.h"
 
@@ -279,15 +283,15 @@ INSTANTIATE_TEST_SUITE_P(Hosts, Hybrid, ::testing::Values("0", "000", "012", "00
                          [](const auto& info) { return std::string("ranks_on_") + info.param; });
 
 // First: its ranks are forked. Hosts are what GRADWIRE_HOST says.
-TEST(HybridByName, RanksOnSeveralHostsGetAHybridGroupOfGlooAndSharedMemory) {
-  run_ranks("shm", 4, [](int rank, const std::shared_ptr<Store>& store) {
+void expect_between_hosts(const std::string& backend, const std::string& engine) {
+  run_ranks("shm", 4, [&](int rank, const std::shared_ptr<Store>& store) {
     at::set_num_threads(1);
     ::setenv("GRADWIRE_HOST", rank % 2 == 0 ? "even" : "odd", 1);
-    const auto group = std::dynamic_pointer_cast<HybridGroup>(make_process_group("auto", store, rank, 4, kLong));
+    const auto group = std::dynamic_pointer_cast<HybridGroup>(make_process_group(backend, store, rank, 4, kLong));
     ASSERT_NE(group, nullptr);
     EXPECT_EQ(group->hosts(), 2);
     EXPECT_EQ(group->local()->name(), "shm");
-    EXPECT_EQ(group->cross()->name(), "gloo");
+    EXPECT_EQ(group->cross()->name(), engine);
     const auto copy = group->dup();
     ASSERT_NE(copy, nullptr);
     for (const auto& each : {std::shared_ptr<ProcessGroup>(group), copy}) {
@@ -296,6 +300,27 @@ TEST(HybridByName, RanksOnSeveralHostsGetAHybridGroupOfGlooAndSharedMemory) {
       EXPECT_SAME(tensor, at::arange(50'000, at::kDouble).mul(10));
     }
   });
+}
+
+TEST(HybridByName, RanksOnSeveralHostsGetSharedMemoryAndUcxOrElseGloo) {
+  for (const char* backend : {"auto", "hybrid"}) expect_between_hosts(backend, ucx_is_built() ? "ucx" : "gloo");
+}
+
+TEST(HybridByName, TheEngineBetweenHostsMayBeNamed) {
+  if (ucx_is_built()) expect_between_hosts("hybrid/ucx", "ucx");
+  if (internal::gloo_is_built()) expect_between_hosts("hybrid/gloo", "gloo");
+}
+
+TEST(HybridByName, WhereOneRankLacksUcxGlooCrossesHosts) {
+  using internal::Crossing;
+  for (const int without : {-1, 0, 2}) {
+    run_ranks("threads", 3, [&](int rank, const std::shared_ptr<Store>& store) {
+      const std::optional<std::string> why_no_ucx = rank == without ? std::optional("no library") : std::nullopt;
+      const Crossing chosen = internal::choose_crossing(*store, rank, 3, why_no_ucx, kLong);
+      const bool all_have_ucx = without == -1 || !internal::gloo_is_built();
+      EXPECT_EQ(chosen, all_have_ucx ? Crossing::ucx : Crossing::gloo);
+    });
+  }
 }
 
 TEST(HybridByName, RanksOnOneHostGetSharedMemory) {

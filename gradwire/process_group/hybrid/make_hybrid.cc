@@ -1,12 +1,15 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "gradwire/backend/rendezvous_internal.h"
+#include "gradwire/backend/ucx/ucx_backend.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/host_identity.h"
 #include "gradwire/base/interrupt.h"
+#include "gradwire/base/log.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/process_group/c10d/gloo_internal.h"
 #include "gradwire/process_group/hybrid/hybrid_group.h"
@@ -19,23 +22,20 @@ namespace gradwire::internal {
 namespace {
 
 constexpr Milliseconds kStoreLook{200};
+// The part of a group's store where make_process_group() has the ranks of a backend meet.
+constexpr const char* kBackendPrefix = "backend";
 
-std::string key_of(int rank) { return concat("host/", rank); }
-
-}  // namespace
-
-std::vector<std::string> exchange_hosts(Store& store, int rank, int size, Milliseconds timeout) {
-  if (rank < 0 || rank >= size)
-    throw InvalidArgument(concat("make_process_group: the rank is ", rank, "; it must be from 0 to ", size - 1));
-  rendezvous::register_rank(store, rank);
-  store.set(key_of(rank), host_identity());
+// Tells the others `mine` under `what`, and returns what each rank told, by rank. Throws as exchange_hosts() does;
+// `missing` says what the ranks did not tell: "on which host they are".
+std::vector<std::string> exchange(Store& store, const char* what, const std::string& mine, int rank, int size,
+                                  Deadline deadline, const char* missing) {
   std::vector<std::string> keys;
   std::vector<int> ranks;
   for (int each = 0; each < size; ++each) {
-    keys.push_back(key_of(each));
+    keys.push_back(concat(what, "/", each));
     ranks.push_back(each);
   }
-  const Deadline deadline = Deadline::after(timeout);
+  store.set(keys[static_cast<std::size_t>(rank)], mine);
   for (;;) {
     try {
       store.wait(keys, std::min(kStoreLook, deadline.remaining()));
@@ -48,39 +48,87 @@ std::vector<std::string> exchange_hosts(Store& store, int rank, int size, Millis
     }
   }
   std::erase_if(ranks, [&](int each) { return store.check(std::span(&keys[static_cast<std::size_t>(each)], 1)); });
-  throw TimeoutError(concat("rank ", rank, " of ", size, ": after ", timeout.count(),
-                            " ms these ranks have not said on which host they are: ", join(ranks, ", ")),
+  throw TimeoutError(concat("rank ", rank, " of ", size, ": by the deadline these ranks have not said ", missing, ": ",
+                            join(ranks, ", ")),
                      ranks);
 }
 
+// make_process_group() for a backend of ours whose ranks are `processes`: a rank that dies on its way there is not
+// waited for.
+std::shared_ptr<ProcessGroup> make_of_processes(const char* backend, const std::shared_ptr<Store>& store, int rank,
+                                                Milliseconds timeout, const std::vector<std::string>& processes) {
+  PrefixStore meeting(kBackendPrefix, store);
+  rendezvous::register_processes(meeting, processes);
+  return make_process_group(backend, store, rank, static_cast<int>(processes.size()), timeout);
+}
+
+// The group of all ranks.
+std::shared_ptr<ProcessGroup> make_everyone(Crossing crossing, const std::shared_ptr<Store>& store, int rank,
+                                            Milliseconds timeout, std::vector<std::string> processes) {
+  if (crossing == Crossing::ucx) return make_of_processes("ucx", store, rank, timeout, processes);
+  const int size = static_cast<int>(processes.size());
+  return make_gloo_group(store, rank, size, timeout, std::move(processes));
+}
+
+// Ends make_everyone() on the ranks that are in it, because `rank` failed with `error` before.
+void tell_everyone(Crossing crossing, const std::shared_ptr<Store>& store, int rank, const std::exception_ptr& error) {
+  if (crossing == Crossing::gloo) return tell_gloo_failed(store, rank, error);
+  PrefixStore meeting(kBackendPrefix, store);
+  rendezvous::announce_failure(meeting, rank, error);
+}
+
+}  // namespace
+
+std::vector<std::string> exchange_hosts(Store& store, int rank, int size, Milliseconds timeout) {
+  if (rank < 0 || rank >= size)
+    throw InvalidArgument(concat("make_process_group: the rank is ", rank, "; it must be from 0 to ", size - 1));
+  rendezvous::register_rank(store, rank);
+  return exchange(store, "host", host_identity(), rank, size, Deadline::after(timeout), "on which host they are");
+}
+
+Crossing choose_crossing(Store& store, int rank, int size, const std::optional<std::string>& why_no_ucx,
+                         Milliseconds timeout) {
+  if (!gloo_is_built()) return Crossing::ucx;
+  const std::vector<std::string> answers = exchange(store, "has_ucx", why_no_ucx ? "no" : "yes", rank, size,
+                                                    Deadline::after(timeout), "whether they have UCX");
+  std::vector<int> without;
+  for (int each = 0; each < size; ++each) {
+    if (answers[static_cast<std::size_t>(each)] != "yes") without.push_back(each);
+  }
+  if (without.empty()) return Crossing::ucx;
+  log::info(concat("rank ", rank, " of ", size, ": gloo crosses hosts, because ", name_ranks(without),
+                   " cannot use UCX", why_no_ucx ? concat(": ", *why_no_ucx) : std::string()));
+  return Crossing::gloo;
+}
+
 std::shared_ptr<ProcessGroup> make_hybrid_group(const std::shared_ptr<Store>& store, int rank,
-                                                const std::vector<std::string>& hosts, Milliseconds timeout) {
+                                                const std::vector<std::string>& hosts, Crossing crossing,
+                                                Milliseconds timeout) {
+  const int size = static_cast<int>(hosts.size());
   const std::string& here = hosts[static_cast<std::size_t>(rank)];
   std::vector<int> locals;
-  for (std::size_t each = 0; each < hosts.size(); ++each) {
-    if (hosts[each] == here) locals.push_back(static_cast<int>(each));
+  std::vector<std::string> processes;
+  std::vector<std::string> here_processes;
+  for (int each = 0; each < size; ++each) {
+    processes.push_back(rendezvous::process_of(*store, each));
+    if (hosts[static_cast<std::size_t>(each)] != here) continue;
+    locals.push_back(each);
+    here_processes.push_back(processes.back());
   }
+  if (crossing == Crossing::any) crossing = choose_crossing(*store, rank, size, why_no_ucx(), timeout);
   const auto before = std::find(locals.begin(), locals.end(), rank) - locals.begin();
   const auto part = [&](const std::string& name) { return std::make_shared<PrefixStore>(name, store); };
   const auto everyone_at = part("everyone");
-  std::vector<std::string> processes;
-  for (int each = 0; each < static_cast<int>(hosts.size()); ++each)
-    processes.push_back(rendezvous::process_of(*store, each));
   std::shared_ptr<ProcessGroup> local;
   try {
-    const auto meeting = part(concat("local/", locals.front()));
-    // So that one which dies before it comes there is not waited for.
-    PrefixStore backend_of_local("backend", meeting);
-    std::vector<std::string> here_processes;
-    for (const int each : locals) here_processes.push_back(processes[static_cast<std::size_t>(each)]);
-    rendezvous::register_processes(backend_of_local, here_processes);
-    local = make_process_group("shm", meeting, static_cast<int>(before), static_cast<int>(locals.size()), timeout);
+    local = make_of_processes("shm", part(concat("local/", locals.front())), static_cast<int>(before), timeout,
+                              here_processes);
   } catch (...) {
     const auto error = in_outer_ranks(std::current_exception(), locals);
-    tell_gloo_failed(everyone_at, rank, error);  // for the ranks of other hosts, which wait there
+    tell_everyone(crossing, everyone_at, rank, error);  // for the ranks of other hosts, which wait there
     std::rethrow_exception(error);
   }
-  auto everyone = make_gloo_group(everyone_at, rank, static_cast<int>(hosts.size()), timeout, std::move(processes));
+  auto everyone = make_everyone(crossing, everyone_at, rank, timeout, std::move(processes));
   return HybridGroup::make(std::move(everyone), std::move(local));
 }
 

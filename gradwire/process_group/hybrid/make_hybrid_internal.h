@@ -1,9 +1,10 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Finds out which ranks share a host, and makes a hybrid group of shm and Gloo.
+// Finds out which ranks share a host, and makes a hybrid group of shm and an engine that crosses hosts.
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,10 +20,25 @@ namespace gradwire::internal {
 // host cannot be distinguished from others.
 std::vector<std::string> exchange_hosts(Store& store, int rank, int size, Milliseconds timeout);
 
-// Makes a HybridGroup: shm on each host, Gloo between hosts. `hosts` is the result of exchange_hosts(). Collective in
-// `store`. The caller owns the result. Throws as make_process_group() does for "shm" and "gloo", with peers() in the
-// numbers of the whole group; a failure on one host ends the call on the other hosts, too.
+// What crosses hosts.
+enum class Crossing {
+  any,  // ucx where every rank can load UCX, else gloo
+  ucx,
+  gloo,
+};
+
+// Chooses for Crossing::any: ucx unless a rank cannot use UCX; `why_no_ucx` says why this rank cannot (why_no_ucx() of
+// ucx_backend.h). In a build without Gloo, always ucx. Collective in `store`; all ranks come to the same result. Throws
+// as exchange_hosts() does.
+Crossing choose_crossing(Store& store, int rank, int size, const std::optional<std::string>& why_no_ucx,
+                         Milliseconds timeout);
+
+// Makes a HybridGroup: shm on each host, `crossing` between hosts. `hosts` is the result of exchange_hosts(). Collective
+// in `store`; all ranks name the same `crossing`. The caller owns the result. Throws as make_process_group() does for
+// "shm" and for the engine that crosses hosts, with peers() in the numbers of the whole group; a failure on one host ends
+// the call on the other hosts, too.
 std::shared_ptr<ProcessGroup> make_hybrid_group(const std::shared_ptr<Store>& store, int rank,
-                                                const std::vector<std::string>& hosts, Milliseconds timeout);
+                                                const std::vector<std::string>& hosts, Crossing crossing,
+                                                Milliseconds timeout);
 
 }  // namespace gradwire::internal

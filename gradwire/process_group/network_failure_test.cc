@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Deaths in groups over Gloo, flat and hybrid. Proves: every survivor names the rank that died, in the numbers of the
-// group that was called, during the rendezvous and later; a write to a dead peer ends nobody by a signal; after an
-// error the group is let go of at once.
+// Deaths in groups over the engines that cross hosts, Gloo and UCX, flat and hybrid. Proves: every survivor names the
+// rank that died, in the numbers of the group that was called, during the rendezvous and later; a write to a dead peer
+// ends nobody by a signal; after an error the group is let go of at once.
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
@@ -14,9 +14,10 @@
 #include <functional>
 
 #include "gradwire/base/error.h"
-#include "gradwire/process_group/c10d/gloo_internal.h"
 #include "gradwire/process_group/deadly_store_test_support.h"
 #include "gradwire/process_group/init.h"
+#include "gradwire/process_group/outer_ranks_internal.h"
+#include "tests/support/named_group.h"
 #include "tests/support/ranks.h"
 
 namespace gradwire {
@@ -31,11 +32,8 @@ using test_support::run_ranks;
 constexpr Milliseconds kLong = std::chrono::minutes(5);
 
 // Ranks that are processes, two on each host as GRADWIRE_HOST says.
-class GlooFailure : public ::testing::TestWithParam<const char*> {
+class NetworkFailure : public ::testing::TestWithParam<std::string> {
  protected:
-  void SetUp() override {
-    if (!internal::gloo_is_built()) GTEST_SKIP() << "built without Gloo's headers";
-  }
   static std::shared_ptr<ProcessGroup> make(const std::shared_ptr<Store>& store, int rank, int size) {
     at::set_num_threads(1);
     ::setenv("GRADWIRE_HOST", concat("host", rank / 2).c_str(), 1);
@@ -43,8 +41,8 @@ class GlooFailure : public ::testing::TestWithParam<const char*> {
   }
 };
 
-std::string backend_name(const ::testing::TestParamInfo<const char*>& info) { return info.param; }
-INSTANTIATE_TEST_SUITE_P(Backends, GlooFailure, ::testing::Values("gloo", "hybrid"), backend_name);
+INSTANTIATE_TEST_SUITE_P(Backends, NetworkFailure, ::testing::ValuesIn(test_support::network_backends()),
+                         test_support::name_case);
 
 // All but the victim have ended well, and have seen what they expected.
 void expect_survival(const std::vector<RankEnd>& ends, int victim) {
@@ -77,7 +75,7 @@ const std::vector<Collective>& collectives() {
   return all;
 }
 
-TEST_P(GlooFailure, EverySurvivorNamesTheRankThatDied) {
+TEST_P(NetworkFailure, EverySurvivorNamesTheRankThatDied) {
   constexpr int kSize = 6;
   for (int victim = 0; victim < kSize; ++victim) {
     const Collective& call = collectives()[static_cast<std::size_t>(victim) % collectives().size()];
@@ -98,7 +96,7 @@ TEST_P(GlooFailure, EverySurvivorNamesTheRankThatDied) {
 }
 
 // From the first call after the rank has said who it is.
-TEST_P(GlooFailure, ADeathInTheRendezvousIsNamedAndNotWaitedFor) {
+TEST_P(NetworkFailure, ADeathInTheRendezvousIsNamedAndNotWaitedFor) {
   constexpr int kSize = 4;
   const auto began = std::chrono::steady_clock::now();
   for (const int calls : {4, 6, 8, 10, 12, 16, 20, 26, 34}) {
@@ -120,7 +118,7 @@ TEST_P(GlooFailure, ADeathInTheRendezvousIsNamedAndNotWaitedFor) {
 }
 
 // The survivor writes all the time; each death finds it elsewhere.
-TEST_P(GlooFailure, AWriteToADeadPeerIsAnErrorAndNoSignal) {
+TEST_P(NetworkFailure, AWriteToADeadPeerIsAnErrorAndNoSignal) {
   for (int round = 0; round < 6; ++round) {
     const auto ends = collect_ranks("processes", 4, [&](int rank, const std::shared_ptr<Store>& store) {
       const auto group = make(store, rank, 4);
@@ -140,7 +138,7 @@ TEST_P(GlooFailure, AWriteToADeadPeerIsAnErrorAndNoSignal) {
   }
 }
 
-TEST_P(GlooFailure, AfterADeathTheGroupIsLetGoOfAtOnce) {
+TEST_P(NetworkFailure, AfterADeathTheGroupIsLetGoOfAtOnce) {
   const auto ends = collect_ranks("processes", 4, [&](int rank, const std::shared_ptr<Store>& store) {
     auto group = make(store, rank, 4);
     const std::string ready = concat("ready/", rank);
@@ -151,7 +149,12 @@ TEST_P(GlooFailure, AfterADeathTheGroupIsLetGoOfAtOnce) {
       const auto busy = group->broadcast({at::ones({std::int64_t{4} << 20})}, options);
       const auto message = group->recv({at::ones({1})}, 0, 1);
       store->set(ready, "");
-      EXPECT_THROW(message->wait(), PeerError);
+      expect_named([&] { message->wait(); }, 0);
+      EXPECT_EQ(internal::peers_of(message->exception()), std::vector<int>{0});
+      const auto future = message->future();
+      future->wait();
+      ASSERT_TRUE(future->hasError());
+      EXPECT_EQ(internal::peers_of(future->exception_ptr()), std::vector<int>{0});
       const auto began = std::chrono::steady_clock::now();
       group->abort("after the error");
       group.reset();
@@ -169,10 +172,10 @@ TEST_P(GlooFailure, AfterADeathTheGroupIsLetGoOfAtOnce) {
   expect_survival(ends, 0);
 }
 
-TEST_P(GlooFailure, MemoryThatIsRefusedEndsNothing) {
+TEST_P(NetworkFailure, MemoryThatIsRefusedEndsNothing) {
   run_ranks("processes", 4, [](int rank, const std::shared_ptr<Store>& store) {
     const auto group = make(store, rank, 4);
-    if (group->name() != "hybrid") return;  // Gloo's memory is anybody's
+    if (group->name() != "hybrid") return;  // networks' memory is any memory
     if (rank == 2) ::setenv("GRADWIRE_SHM_FOLDER", "/nowhere/at/all", 1);
     EXPECT_THROW(group->allocate(1000, at::kFloat), ResourceError);
     const at::Tensor tensor = at::ones({10});
