@@ -11,7 +11,7 @@
 namespace gradwire::testing {
 namespace {
 
-GRADWIRE_CONFORMANCE_SUITE(Failure, 2, 3, 5);
+GRADWIRE_CONFORMANCE_SUITE(Failure, 2, 3, 5, kWideWorld);
 GRADWIRE_CONFORMANCE_SUITE(FailureAlone, 1, 2);
 
 using Clock = std::chrono::steady_clock;

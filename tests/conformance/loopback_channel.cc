@@ -38,6 +38,12 @@ class LoopbackRequest final : public Request {
     return status_;
   }
 
+  bool done_by(Deadline deadline) override {
+    MutexLock lock(hub_->mutex_);
+    while (!done_ && !deadline.expired()) hub_->changed_.wait_until(lock, deadline.point());
+    return done_;
+  }
+
   bool done() override {
     const MutexLock lock(hub_->mutex_);
     return done_;

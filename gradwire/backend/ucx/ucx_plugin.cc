@@ -29,24 +29,11 @@ namespace {
 
 constexpr long kSilence = 2400;  // ms
 
-class UcxBackend final : public Backend {
- public:
-  explicit UcxBackend(std::shared_ptr<messages::Group> group) : channel_(std::move(group), 0) {}
-  std::string_view name() const noexcept override { return "ucx"; }
-  int rank() const noexcept override { return channel_.rank(); }
-  int size() const noexcept override { return channel_.size(); }
-  Capabilities capabilities() const noexcept override {
-    return {.in_place_memory = false,
-            .bitwise_equal = true,
-            .detects_mismatch = true,
-            .detects_death = true,
-            .crosses_hosts = true};
-  }
-  Channel& channel() noexcept override { return channel_; }
-
- private:
-  messages::GroupChannel channel_;
-};
+constexpr Capabilities kCapabilities{.in_place_memory = false,
+                                     .bitwise_equal = true,
+                                     .detects_mismatch = true,
+                                     .detects_death = true,
+                                     .crosses_hosts = true};
 
 std::string host_name() {
   std::array<char, 256> name{};
@@ -193,7 +180,8 @@ std::unique_ptr<Backend> make(const BackendOptions& options) {
     wire->watch();
     UcxWire& connected = *wire;  // the backend's from here on
     backend =
-        std::make_unique<UcxBackend>(make_group(options, std::move(wire), records, may_spin(hosts, options.rank)));
+        std::make_unique<messages::GroupBackend>(
+        make_group(options, std::move(wire), records, may_spin(hosts, options.rank)), kCapabilities);
     backend->channel().barrier({deadline, {}});
     connected.close_door();
     return backend;
