@@ -105,7 +105,8 @@ class Request {
 //   InvalidArgument  before any communication; the channel goes on
 //   MismatchError    ranks disagree
 //   PeerError        a rank whose part is missing died, left or failed; peers() names the ranks
-//   TimeoutError     the deadline passed; peers() names the ranks whose part is missing
+//   TimeoutError     the deadline passed; peers() names the ranks whose part is missing. In large groups of a network
+//                    other ranks may hear of it before their own deadlines: PeerError that names the same ranks.
 //   AbortedError     abort() was called on this rank, or the wait was interrupted
 // After any of the last four the channel is at its end: every later call throws the first reason.
 //

@@ -112,7 +112,7 @@ void TreeEntry::gather() {
       missing.insert(missing.end(), child.missing.begin(), child.missing.end());
     }
     if (awaited == nullptr) return;
-    linger(*awaited, std::move(missing));
+    linger(*awaited, missing);
   }
 }
 
@@ -184,7 +184,7 @@ void TreeEntry::hear_verdict() {
 
 // --- who is missing ------------------------------------------------------------------------------------------------
 
-void TreeEntry::linger(Request& request, std::vector<int> missing) {
+void TreeEntry::linger(Request& request, const std::vector<int>& missing) {
   if (patience_.expired() && missing != told_missing_) {
     const std::size_t listed = missing.size();
     const Head head{Head::Kind::missing, static_cast<std::uint32_t>(listed), 0};
@@ -198,7 +198,7 @@ void TreeEntry::linger(Request& request, std::vector<int> missing) {
   if (request.done_by(Deadline::after(moment_).earlier(deadline_))) return;
   throw_if_interrupted("the entry of a collective");
   if (!deadline_.expired()) return;
-  throw TimeoutError(concat("nothing came from ", name_ranks(missing), " by the deadline"), std::move(missing));
+  throw TimeoutError(concat("nothing came from ", name_ranks(missing), " by the deadline"), missing);
 }
 
 void TreeEntry::send(std::span<const std::byte> message, int to) {

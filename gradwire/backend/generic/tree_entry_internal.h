@@ -19,6 +19,7 @@
 #include <list>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "gradwire/backend/backend.h"
@@ -77,7 +78,7 @@ class TreeEntry {
   bool take(std::shared_ptr<Request>& receive, std::span<std::byte> memory, int from, std::size_t& bytes,
             std::vector<int>& missing);
   // Waits a moment for `request`, and tells the others of `missing` where that is new. Throws when it is too late.
-  void linger(Request& request, std::vector<int> missing);
+  void linger(Request& request, const std::vector<int>& missing);
   void send(std::span<const std::byte> message, int to);
 
   const int rank_;

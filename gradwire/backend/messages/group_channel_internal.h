@@ -71,6 +71,8 @@ class GroupChannel final : public GenericChannel {
   int rank() const noexcept override { return group_->rank(); }
   int size() const noexcept override { return group_->size(); }
   std::unique_ptr<Channel> duplicate(const CallOptions& options) override;
+  // Collective. Everyone's `bytes` bytes at `mine` arrive at `all`, by rank, over the few connections that share() takes.
+  void tell_all(const void* mine, void* all, std::size_t bytes, const CallOptions& options);
 
  protected:
   std::shared_ptr<Request> start_send(const void* data, std::size_t bytes, int destination, std::uint32_t tag) override;
@@ -92,7 +94,7 @@ class GroupBackend final : public Backend {
   int rank() const noexcept override { return group_->rank(); }
   int size() const noexcept override { return group_->size(); }
   Capabilities capabilities() const noexcept override { return capabilities_; }
-  Channel& channel() noexcept override { return channel_; }
+  GroupChannel& channel() noexcept override { return channel_; }
 
  private:
   const std::shared_ptr<Group> group_;

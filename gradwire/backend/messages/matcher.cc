@@ -52,6 +52,7 @@ void Matcher::end_channel(std::uint64_t channel, const std::exception_ptr& reaso
     for (int rank = 0; rank < members.size(); ++rank) {
       if (rank == members.rank) continue;
       const int index = members.peers[static_cast<std::size_t>(rank)];
+      if (!wire_.is_joined(index)) continue;
       peer(index).ends.push_back({channel, members.rank, notice->left, at_fault, shared});
       ++unwritten_;
       mark_due(index);
@@ -176,6 +177,7 @@ void Matcher::start(const MessagePtr& message) {
     open_.add(message);
     message->stage = Stage::posted;
     channel.posted.push_back(*message);
+    if (message->peer != kAnySource) wire_.expect(message->peer);
     ++unfinished_;
     return;
   }

@@ -19,7 +19,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <exception>
 #include <list>
 #include <map>
@@ -147,7 +146,7 @@ class Matcher final : private FrameSink {
   struct Peer {
     // To be written, in this order of urgency; the last two in turn.
     MessageQueue answers;  // accepts and cancels
-    std::deque<EndNotice> ends;
+    std::list<EndNotice> ends;
     MessageQueue sends;    // not begun
     MessageQueue streams;  // accepted
     // What the peer keeps of this endpoint's, as far as it has said, and what was freed here and not yet told.

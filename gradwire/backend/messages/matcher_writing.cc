@@ -89,7 +89,7 @@ bool Matcher::write_answers(int index) {
 }
 
 bool Matcher::write_ends(int index) {
-  std::deque<EndNotice>& ends = peer(index).ends;
+  std::list<EndNotice>& ends = peer(index).ends;
   while (!ends.empty()) {
     const EndNotice& end = ends.front();
     const std::size_t bytes = std::min(end.payload->size(), wire_.max_payload());
