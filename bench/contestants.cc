@@ -21,13 +21,21 @@ void append(std::vector<std::string>& command, const std::vector<std::string>& w
   command.insert(command.end(), words.begin(), words.end());
 }
 
-// The commands, one a rank, that start ranks of `backend`: as they are, or (mpi) as one mpirun's.
-Commands started_for(const std::string& backend, Commands ranks) {
-  if (backend != "mpi") return ranks;
-  std::vector<std::string> one = kMpirun;
+// The commands, one a rank, as one mpirun's, which starts on the first rank's host.
+Commands under_mpirun(const Commands& ranks, const std::optional<RankHosts>& hosts) {
+  std::vector<std::string> one;
+  if (hosts) one = hosts->enter.front();
+  one.emplace_back("env");
+  append(one, kMpirun);
+  if (hosts) {
+    append(one, {"--mca", "plm_rsh_agent", hosts->shell, "--mca", "oob_tcp_if_include", "eth0", "--mca",
+                 "btl_tcp_if_include", "eth0", "--mca", "pml", "ob1"});
+  }
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     if (rank > 0) one.emplace_back(":");
-    append(one, {"-n", "1", "env"});
+    append(one, {"-n", "1"});
+    if (hosts) append(one, {"--host", hosts->names[rank]});
+    one.emplace_back("env");
     append(one, ranks[rank]);
   }
   return {one};
@@ -50,10 +58,7 @@ void place(const std::optional<RankHosts>& hosts, Contestant& contestant) {
     const auto program = std::find_if(words.begin(), words.end(),
                                       [](const std::string& word) { return word.find('=') == std::string::npos; });
     words.insert(program, enter.begin(), enter.end());
-    // Gloo looks its own host's name up otherwise, and OpenMPI takes all ranks of one mpirun here to share memory.
-    const std::vector<std::string> network{"GLOO_SOCKET_IFNAME=eth0", "OMPI_MCA_pml=ob1", "OMPI_MCA_btl=self,tcp",
-                                           "OMPI_MCA_btl_tcp_if_include=eth0"};
-    words.insert(words.begin(), network.begin(), network.end());
+    words.insert(words.begin(), "GLOO_SOCKET_IFNAME=eth0");  // Gloo looks its own host's name up otherwise
   }
 }
 
@@ -71,8 +76,11 @@ Contestant gradwire_contestant(const RankProcesses& ranks, std::vector<std::stri
     append(command, {"--backend", ranks.backend, "--socket", socket, "--rendezvous", scratch / "gradwire", "--rank",
                      std::to_string(rank), "--world", std::to_string(ranks.world), ranks.pin ? "--pin" : "--no-pin"});
   }
-  place(hosts, made);
-  made.commands = started_for(ranks.backend, std::move(made.commands));
+  if (ranks.backend == "mpi") {
+    made.commands = under_mpirun(made.commands, hosts);
+  } else {
+    place(hosts, made);
+  }
   return made;
 }
 
@@ -113,8 +121,7 @@ Contestant mpi_contestant(const PeerOptions& options, const std::string& socket)
   Contestant made{"openmpi", {}, options.world};
   for (int rank = 0; rank < options.world; ++rank)
     made.commands.push_back({program, socket, options.dtype, options.op, options.pin ? "pin" : "free"});
-  place(options.hosts, made);
-  made.commands = started_for("mpi", std::move(made.commands));
+  made.commands = under_mpirun(made.commands, options.hosts);
   return made;
 }
 

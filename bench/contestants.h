@@ -28,6 +28,8 @@ struct RankHosts {
   std::string rate;                           // in tc's units; empty: not limited
   std::string delay;                          // in tc's units; empty: none
   Commands enter;                             // by rank: the words before a program that run it on the rank's host
+  std::vector<std::string> names;             // by rank: its host's
+  std::string shell;                          // a program that runs a command line on a host, as ssh does
   std::function<std::uint64_t()> sent_bytes;  // that all hosts together have sent so far
 };
 // "2 hosts with 1 rank each (contiguous), a link of 1gbit a host".

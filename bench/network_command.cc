@@ -3,6 +3,8 @@
 #include "bench/network_command.h"
 
 #include <cstdio>
+#include <filesystem>
+#include <fstream>
 
 #include "bench/collectives_command.h"
 #include "bench/hooks_command.h"
@@ -16,7 +18,15 @@ constexpr int kSkipped = 77;
 const std::vector<std::string> kHooks{"allreduce", "fp16_compress", "bf16_compress", "int8",
                                       "int4",      "one_bit",       "top_k",         "power_sgd:rank=4"};
 
-RankHosts hosts_of(const NetworkCommandOptions& options, const NetworkHosts& hosts) {
+// A file in `scratch` with the program that stands for ssh.
+std::string write_shell(const NetworkHosts& hosts, const ScratchFolder& scratch) {
+  const std::string path = scratch / "log-in";
+  std::ofstream(path) << hosts.shell_script();
+  std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+  return path;
+}
+
+RankHosts hosts_of(const NetworkCommandOptions& options, const NetworkHosts& hosts, const ScratchFolder& scratch) {
   RankHosts network;
   network.hosts = options.hosts;
   network.ranks_per_host = options.ranks_per_host;
@@ -25,8 +35,11 @@ RankHosts hosts_of(const NetworkCommandOptions& options, const NetworkHosts& hos
   network.delay = options.delay;
   for (int rank = 0; rank < options.hosts * options.ranks_per_host; ++rank) {
     const bool neighbours = options.placement == kPlacements.front();
-    network.enter.push_back(hosts.enter(neighbours ? rank / options.ranks_per_host : rank % options.hosts));
+    const int host = neighbours ? rank / options.ranks_per_host : rank % options.hosts;
+    network.enter.push_back(hosts.enter(host));
+    network.names.push_back(hosts.name(host));
   }
+  network.shell = write_shell(hosts, scratch);
   network.sent_bytes = [&hosts] {
     std::uint64_t sum = 0;
     for (int host = 0; host < hosts.count(); ++host) sum += hosts.traffic(host).sent;
@@ -74,7 +87,8 @@ int run_network(const NetworkCommandOptions& options) {
   NetworkHosts hosts(options.hosts);
   if (options.rate != "none") hosts.shape(options.rate);
   if (!options.delay.empty()) hosts.delay(options.delay);
-  const RankHosts ranks = hosts_of(options, hosts);
+  const ScratchFolder scratch;
+  const RankHosts ranks = hosts_of(options, hosts, scratch);
   for (const std::string& backend : options.backends) {
     options.collectives.empty() ? measure_hooks(options, backend, ranks)
                                 : measure_collectives(options, backend, ranks);

@@ -20,7 +20,8 @@
 
 namespace gradwire {
 
-inline constexpr int kMaxWorldSize = 64;
+// The most ranks of any backend. A backend may take fewer: BackendEntry::max_ranks (registry.h).
+inline constexpr int kMaxWorldSize = 4096;
 inline constexpr int kAnySource = -1;
 
 // The most that a rank keeps of messages that another rank has sent to it and that it has not received: bytes of small
@@ -86,6 +87,10 @@ class Request {
 
   // Returns true when wait() would return or throw at once. Moves the request on; never blocks, never throws.
   virtual bool done() = 0;
+
+  // Waits until done() or until `deadline` has passed, and returns done(). Cancels nothing, and never throws: wait()
+  // tells how it ended.
+  virtual bool done_by(Deadline deadline) = 0;
 };
 
 // One ordered sequence of collectives.
@@ -100,7 +105,8 @@ class Request {
 //   InvalidArgument  before any communication; the channel goes on
 //   MismatchError    ranks disagree
 //   PeerError        a rank whose part is missing died, left or failed; peers() names the ranks
-//   TimeoutError     the deadline passed; peers() names the ranks whose part is missing
+//   TimeoutError     the deadline passed; peers() names the ranks whose part is missing. In large groups of a network
+//                    other ranks may hear of it before their own deadlines: PeerError that names the same ranks.
 //   AbortedError     abort() was called on this rank, or the wait was interrupted
 // After any of the last four the channel is at its end: every later call throws the first reason.
 //

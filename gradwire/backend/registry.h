@@ -26,6 +26,7 @@ struct BackendEntry {
   std::string_view name;
   std::string_view summary;
   std::unique_ptr<Backend> (*make)(const BackendOptions& options);
+  int max_ranks = kMaxWorldSize;  // of one group; make_backend() refuses more
 };
 
 // The backends built into this library.
@@ -35,7 +36,7 @@ std::span<const BackendEntry> builtin_backends() noexcept;
 // Ranks that are threads may call it at the same time.
 //
 // Throws InvalidArgument for an unknown name (listing the known), a rank out of [0, size), a size outside
-// [1, kMaxWorldSize]; TimeoutError that names the missing ranks; PeerError that names a rank which died or failed on
+// [1, max_ranks], naming the backends that take the size; TimeoutError that names the missing ranks; PeerError that names a rank which died or failed on
 // the way; MismatchError when two ranks claim the same number or name different sizes; ResourceError when the machine
 // refuses memory, descriptors or threads to a rank; StoreError. A failure of one rank ends the call on all of them,
 // with the same kind and the same ranks, also on those that come later.

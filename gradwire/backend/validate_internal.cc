@@ -2,10 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gradwire/backend/validate_internal.h"
 
-#include <array>
+#include <algorithm>
 #include <cstdint>
+#include <numeric>
 #include <string_view>
+#include <vector>
 
+#include "gradwire/backend/generic/rank_array_internal.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
 
@@ -90,30 +93,84 @@ class Checker {
   int size_;
 };
 
+// Where a buffer lies.
+struct Extent {
+  const void* data;
+  std::size_t bytes;
+};
+
+// Whether two of the buffers at(0), at(1), ... at(count - 1) overlap. Sorts those of wide worlds: comparing each with
+// each would take milliseconds there.
+template <class At>
+bool any_overlap(std::size_t count, const At& at) {
+  constexpr std::size_t kFew = 32;
+  const auto begin_of = [](const Extent& extent) { return reinterpret_cast<std::uintptr_t>(extent.data); };
+  if (count <= kFew) {
+    for (std::size_t i = 0; i < count; ++i) {
+      const Extent one = at(i);
+      for (std::size_t j = 0; j < i && one.bytes > 0; ++j) {
+        const Extent other = at(j);
+        if (begin_of(one) < begin_of(other) + other.bytes && begin_of(other) < begin_of(one) + one.bytes) return true;
+      }
+    }
+    return false;
+  }
+  std::vector<Extent> sorted;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (at(i).bytes > 0) sorted.push_back(at(i));
+  }
+  std::sort(sorted.begin(), sorted.end(), [&](const Extent& a, const Extent& b) { return begin_of(a) < begin_of(b); });
+  return std::adjacent_find(sorted.begin(), sorted.end(), [&](const Extent& a, const Extent& b) {
+           return begin_of(b) - begin_of(a) < a.bytes;
+         }) != sorted.end();
+}
+
 // `shared` is the buffer on the other side, which may be the entry `same` (-1: any) and must lie apart from the rest.
 void pointers(const Checker& check, std::span<const void* const> list, std::size_t bytes, std::string_view name,
               const void* shared, int same, bool list_is_written, std::string_view names) {
   for (std::size_t i = 0; i < list.size(); ++i) {
     check.entry(list[i], bytes, name, i);
     check.apart(shared, bytes, list[i], bytes, same < 0 || static_cast<std::size_t>(same) == i, names);
-    for (std::size_t j = 0; list_is_written && j < i; ++j) check.apart(list[j], bytes, list[i], bytes, false, name);
   }
+  if (!list_is_written) return;
+  const auto at = [&](std::size_t i) { return Extent{list[i], bytes}; };
+  if (any_overlap(list.size(), at)) check.refuse(name, " overlap");
 }
 
 // void* const* to const void* const* is a qualification that span does not convert by itself.
 class ConstPointers {
  public:
-  ConstPointers(const Checker& check, std::span<void* const> list) : size_(list.size()) {
-    if (size_ > pointers_.size())
-      check.refuse("a list of ", size_, " buffers is more than ", kMaxWorldSize, " ranks need");
-    for (std::size_t i = 0; i < size_; ++i) pointers_[i] = list[i];
+  explicit ConstPointers(std::span<void* const> list) : pointers_(list.size()) {
+    for (std::size_t i = 0; i < list.size(); ++i) pointers_[i] = list[i];
   }
-  std::span<const void* const> span() const noexcept { return {pointers_.data(), size_}; }
+  std::span<const void* const> span() const noexcept { return pointers_.span(); }
 
  private:
-  std::array<const void*, kMaxWorldSize> pointers_;
-  std::size_t size_;
+  generic::RankArray<const void*> pointers_;
 };
+
+// No output overlaps an input, but the own ones, which were looked at. Inputs may overlap each other.
+void require_inputs_apart(const Checker& check, std::span<const ConstSlice> inputs, std::span<const Slice> outputs,
+                          std::size_t element) {
+  const auto own = static_cast<std::size_t>(check.rank());
+  // Outputs lie apart from each other: the one that an input could overlap first is found by its place.
+  std::vector<std::size_t> order(outputs.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  const auto begin_of = [](const void* data) { return reinterpret_cast<std::uintptr_t>(data); };
+  std::erase_if(order, [&](std::size_t i) { return outputs[i].count == 0; });
+  std::sort(order.begin(), order.end(),
+            [&](std::size_t a, std::size_t b) { return begin_of(outputs[a].data) < begin_of(outputs[b].data); });
+  for (std::size_t j = 0; j < inputs.size(); ++j) {
+    const std::uintptr_t begin = begin_of(inputs[j].data);
+    const std::size_t bytes = inputs[j].count * element;
+    auto at = std::partition_point(order.begin(), order.end(), [&](std::size_t i) {
+      return begin_of(outputs[i].data) + outputs[i].count * element <= begin;
+    });
+    for (; at != order.end() && bytes > 0 && begin_of(outputs[*at].data) < begin + bytes; ++at) {
+      if (*at != own || j != own) check.refuse("inputs and outputs overlap");
+    }
+  }
+}
 
 }  // namespace
 
@@ -151,7 +208,7 @@ void all_gather(const Channel& channel, const void* input, std::span<void* const
   const std::size_t bytes = check.bytes(count, dtype, check.ranks());
   check.pointer(input, bytes, "input");
   check.one_each(outputs.size(), "outputs");
-  pointers(check, ConstPointers(check, outputs).span(), bytes, "outputs", input, check.rank(), true,
+  pointers(check, ConstPointers(outputs).span(), bytes, "outputs", input, check.rank(), true,
            "input and outputs of other ranks");
 }
 
@@ -164,7 +221,7 @@ void gather(const Channel& channel, const void* input, std::span<void* const> ou
   check.pointer(input, bytes, "input");
   if (check.rank() != root) return check.none(outputs.size(), "outputs", root);
   check.one_each(outputs.size(), "outputs");
-  pointers(check, ConstPointers(check, outputs).span(), bytes, "outputs", input, root, true,
+  pointers(check, ConstPointers(outputs).span(), bytes, "outputs", input, root, true,
            "input and outputs of other ranks");
 }
 
@@ -202,18 +259,14 @@ void all_to_all(const Channel& channel, std::span<const ConstSlice> inputs, std:
     check.entry(inputs[i].data, check.bytes(inputs[i].count, dtype, check.ranks()), "inputs", i);
     check.entry(outputs[i].data, check.bytes(outputs[i].count, dtype, check.ranks()), "outputs", i);
   }
-  for (std::size_t i = 0; i < outputs.size(); ++i) {
-    const std::size_t bytes = outputs[i].count * element;
-    for (std::size_t j = 0; j < inputs.size(); ++j) {
-      // The same buffer for both ways would be overwritten by a peer before it has been sent.
-      const bool may_be_same = i == j && static_cast<int>(i) == check.rank();
-      check.apart(inputs[j].data, inputs[j].count * element, outputs[i].data, bytes, may_be_same, "inputs and outputs");
-    }
-    for (std::size_t j = 0; j < i; ++j) {
-      check.apart(outputs[j].data, outputs[j].count * element, outputs[i].data, bytes, false, "outputs");
-    }
-  }
   const auto own = static_cast<std::size_t>(check.rank());
+  if (any_overlap(outputs.size(), [&](std::size_t i) { return Extent{outputs[i].data, outputs[i].count * element}; })) {
+    check.refuse("outputs overlap");
+  }
+  // The same buffer for both ways would be overwritten by a peer before it has been sent; but for the own one.
+  check.apart(inputs[own].data, inputs[own].count * element, outputs[own].data, outputs[own].count * element, true,
+              "inputs and outputs");
+  require_inputs_apart(check, inputs, outputs, element);
   if (inputs[own].count != outputs[own].count) {
     check.refuse("a rank sends itself what it expects from itself, but inputs[", own, "] has ", inputs[own].count,
                  " elements and outputs[", own, "] has ", outputs[own].count);

@@ -28,7 +28,7 @@ enum class Store { cached, streamed };
 // the same elements, but sign and payload are unspecified. A NaN from arithmetic or rounding is quiet; min, max and the
 // sum of one source return the NaN of the source.
 //
-// `sources` (1 to 64) and `destinations` (1 to 64) point to `count` elements of `dtype`, of any alignment. A
+// `sources` and `destinations`, of each at least one, point to `count` elements of `dtype`, of any alignment. A
 // destination may be the same buffer as a source (same address); otherwise buffers must not overlap. The pair (op,
 // dtype) must be defined (require_defined() in reduce_op.h refuses the others). The floating-point environment is taken
 // to be the default one (nearest even, denormals kept). Noexcept, thread-safe, allocates nothing after the first call.

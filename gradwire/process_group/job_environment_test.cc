@@ -145,7 +145,7 @@ TEST(JobEnvironment, SaysWhichVariableIsMissingOrWrong) {
   EXPECT_TRUE(has(refusal({}, {{"RANK", "0"}, {"WORLD_SIZE", "0"}}), "WORLD_SIZE is '0'"));
   EXPECT_TRUE(has(refusal({}, {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "x"}, {"MASTER_PORT", "70000"}}),
                   "MASTER_PORT is '70000'"));
-  EXPECT_TRUE(has(refusal({}, {{"RANK", "0"}, {"WORLD_SIZE", "1000"}}), "1 to 64"));
+  EXPECT_TRUE(has(refusal({}, {{"RANK", "0"}, {"WORLD_SIZE", "5000"}}), "1 to 4096"));
   EXPECT_TRUE(
       has(refusal({}, {{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"GRADWIRE_RENDEZVOUS", "relative"}}), "no absolute path"));
 }

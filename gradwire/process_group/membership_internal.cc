@@ -51,8 +51,8 @@ std::vector<int> missing_ranks(Store& store, int world_size) {
   return missing;
 }
 
-bool anyone_alive(Store& store) {
-  for (int rank = 0; rank < kMaxWorldSize; ++rank) {
+bool anyone_alive(Store& store, int world_size) {
+  for (int rank = 0; rank < world_size; ++rank) {
     const std::string claim = peek(store, claim_key(rank));
     if (!claim.empty() && may_be_alive(claim)) return true;
   }
@@ -140,7 +140,7 @@ void Membership::refuse_late(Store& store, const std::string& outcome, int world
   }
   // A failure that this rank has not heard of yet is its own as long as those who were there live; when they are gone
   // it is history.
-  if (!holder.empty() || !anyone_alive(store)) return;
+  if (!holder.empty() || !anyone_alive(store, world_size)) return;
   store.compare_set(claim_key(rank_), "", process_identity());
   let_all_hear(store, world_size);
   throw_failure(outcome);

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/conformance/conformance.h"
 
+#include "gradwire/backend/shared/max_ranks.h"
 #include "gradwire/base/error.h"
 
 namespace gradwire::testing {
@@ -10,7 +11,7 @@ namespace {
 constexpr std::size_t kFence = 32;
 constexpr std::size_t kAlignment = 64;
 constexpr std::byte kFenceByte{0xa5};
-constexpr std::size_t kMaxBuffers = 2 * kMaxWorldSize + 2;
+constexpr std::size_t kMaxBuffers = 2 * kMaxRanksOfHost + 2;
 
 }  // namespace
 

@@ -29,13 +29,19 @@ class LoopbackRequest final : public Request {
       if (deadline.expired())
         throw TimeoutError(concat("no message from rank ", source_, " by the deadline"), {source_});
       if (deadline.point() == Deadline::Clock::time_point::max()) {
-        hub_->changed_.wait(lock);
+        changed().wait(lock);
       } else {
-        hub_->changed_.wait_until(lock, deadline.point());
+        changed().wait_until(lock, deadline.point());
       }
     }
     if (error_ != nullptr) std::rethrow_exception(error_);
     return status_;
+  }
+
+  bool done_by(Deadline deadline) override {
+    MutexLock lock(hub_->mutex_);
+    while (!done_ && !deadline.expired()) changed().wait_until(lock, deadline.point());
+    return done_;
   }
 
   bool done() override {
@@ -68,6 +74,8 @@ class LoopbackRequest final : public Request {
   }
 
  private:
+  ConditionVariable& changed() const { return hub_->changed_[static_cast<std::size_t>(at_.second)]; }
+
   const std::shared_ptr<LoopbackHub> hub_;
   const LoopbackHub::Address at_;
   void* const data_ = nullptr;
@@ -91,7 +99,7 @@ void LoopbackHub::deliver(const Address& to, Message message) {
   }
   (*taker)->take(message);
   mailbox.waiting.erase(taker);
-  changed_.notify_all();
+  changed_[static_cast<std::size_t>(to.second)].notify_all();
 }
 
 void LoopbackHub::await(const Address& at, LoopbackRequest& request) {
@@ -109,9 +117,9 @@ void LoopbackHub::await(const Address& at, LoopbackRequest& request) {
   fail_waiting();
 }
 
-void LoopbackHub::end(const Address& who, const std::string& reason) {
+void LoopbackHub::end(const Address& who, End end) {
   const MutexLock lock(mutex_);
-  ended_.emplace(who, reason);
+  ended_.emplace(who, std::move(end));
   fail_waiting();
 }
 
@@ -121,9 +129,9 @@ void LoopbackHub::leave(int rank) {
   fail_waiting();
 }
 
-std::optional<std::string> LoopbackHub::ended(const std::string& channel, int source) {
+std::optional<LoopbackHub::End> LoopbackHub::ended(const std::string& channel, int source) {
   if (const auto end = ended_.find({channel, source}); end != ended_.end()) return end->second;
-  if (const auto left = left_.find(source); left != left_.end()) return left->second;
+  if (const auto left = left_.find(source); left != left_.end()) return End{left->second, {source}};
   return std::nullopt;
 }
 
@@ -133,10 +141,10 @@ void LoopbackHub::fail_waiting() {
       const auto own = ended_.find(at);
       const auto peer = ended(at.first, (*request)->source());
       if (own != ended_.end()) {
-        (*request)->fail(std::make_exception_ptr(AbortedError(own->second)));
+        (*request)->fail(std::make_exception_ptr(AbortedError(own->second.reason)));
       } else if (peer) {
         const int source = (*request)->source();
-        (*request)->fail(std::make_exception_ptr(PeerError(concat("rank ", source, " failed: ", *peer), {source})));
+        (*request)->fail(std::make_exception_ptr(PeerError(concat("rank ", source, " failed: ", peer->reason), peer->at_fault)));
       } else {
         ++request;
         continue;
@@ -144,7 +152,7 @@ void LoopbackHub::fail_waiting() {
       request = mailbox.waiting.erase(request);
     }
   }
-  changed_.notify_all();
+  for (ConditionVariable& each : changed_) each.notify_all();
 }
 
 std::shared_ptr<Request> LoopbackChannel::start_send(const void* data, std::size_t bytes, int destination,
@@ -161,9 +169,10 @@ std::shared_ptr<Request> LoopbackChannel::start_receive(void* data, std::size_t 
   return request;
 }
 
-// The others name this rank, whoever is at fault: that is all that these mailboxes know.
-void LoopbackChannel::announce_end(std::string_view reason, std::span<const int>) noexcept {
-  hub_->end({name_, rank_}, std::string(reason));
+void LoopbackChannel::announce_end(std::string_view reason, std::span<const int> at_fault) noexcept {
+  std::vector<int> ranks(at_fault.begin(), at_fault.end());
+  if (ranks.empty()) ranks.push_back(rank_);
+  hub_->end({name_, rank_}, {std::string(reason), std::move(ranks)});
 }
 
 std::unique_ptr<Channel> LoopbackChannel::duplicate(const CallOptions& options) {

@@ -27,7 +27,7 @@ class LoopbackHub {
   // A channel is named by its path of duplications, the same on all ranks: "0", "0.1", "0.1.1", ...
   using Address = std::pair<std::string, int>;  // channel, rank
 
-  explicit LoopbackHub(int size) : size_(size) {}
+  explicit LoopbackHub(int size) : size_(size), changed_(static_cast<std::size_t>(size)) {}
   int size() const noexcept { return size_; }
 
  private:
@@ -47,17 +47,22 @@ class LoopbackHub {
 
   void deliver(const Address& to, Message message) GRADWIRE_EXCLUDES(mutex_);
   void await(const Address& at, LoopbackRequest& request) GRADWIRE_EXCLUDES(mutex_);
-  void end(const Address& who, const std::string& reason) GRADWIRE_EXCLUDES(mutex_);
+  // Why a rank sends no more messages, and whose fault that is.
+  struct End {
+    std::string reason;
+    std::vector<int> at_fault;
+  };
+  void end(const Address& who, End end) GRADWIRE_EXCLUDES(mutex_);
   void leave(int rank) GRADWIRE_EXCLUDES(mutex_);
-  // The reason why `source` sends no more messages, if there is one.
-  std::optional<std::string> ended(const std::string& channel, int source) GRADWIRE_REQUIRES(mutex_);
+  // Why `source` sends no more messages, if it does not.
+  std::optional<End> ended(const std::string& channel, int source) GRADWIRE_REQUIRES(mutex_);
   void fail_waiting() GRADWIRE_REQUIRES(mutex_);
 
   const int size_;
   Mutex mutex_;
-  ConditionVariable changed_;
+  std::vector<ConditionVariable> changed_;  // by rank
   std::map<Address, Mailbox> mailboxes_ GRADWIRE_GUARDED_BY(mutex_);
-  std::map<Address, std::string> ended_ GRADWIRE_GUARDED_BY(mutex_);
+  std::map<Address, End> ended_ GRADWIRE_GUARDED_BY(mutex_);
   std::map<int, std::string> left_ GRADWIRE_GUARDED_BY(mutex_);
 };
 

@@ -14,7 +14,7 @@
 namespace gradwire::testing {
 namespace {
 
-GRADWIRE_CONFORMANCE_SUITE(Memory, 1, 2, 3, 5, 8);
+GRADWIRE_CONFORMANCE_SUITE(Memory, 1, 2, 3, 5, 8, kWideWorld);
 
 void expect_fresh(const Allocation& allocation, std::size_t bytes) {
   EXPECT_EQ(allocation.bytes, bytes);

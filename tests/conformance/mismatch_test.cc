@@ -11,7 +11,7 @@
 namespace gradwire::testing {
 namespace {
 
-GRADWIRE_CONFORMANCE_SUITE(Mismatch, 2, 3, 5);
+GRADWIRE_CONFORMANCE_SUITE(Mismatch, 2, 3, 5, kWideWorld);
 
 // Buffers large enough for whatever the cases below name; what is in them must not change on a mismatch.
 class Scratch {

@@ -10,7 +10,7 @@
 namespace gradwire::testing {
 namespace {
 
-GRADWIRE_CONFORMANCE_SUITE(Movement, 1, 2, 3, 5, 8);
+GRADWIRE_CONFORMANCE_SUITE(Movement, 1, 2, 3, 5, 8, kWideWorld);
 
 constexpr std::size_t kCounts[] = {0, 1, 3, 64, 1000, 4097, 20001};
 constexpr std::size_t kLargest = 20001 * 16;

@@ -10,7 +10,7 @@
 namespace gradwire::testing {
 namespace {
 
-GRADWIRE_CONFORMANCE_SUITE(Reductions, 1, 2, 3, 5, 8);
+GRADWIRE_CONFORMANCE_SUITE(Reductions, 1, 2, 3, 5, 8, kWideWorld);
 
 std::string name(DType dtype, ReduceOp op, std::size_t count, Placement placement) {
   return concat(name_of(dtype), " ", name_of(op.kind), " count ", count, " placement ", static_cast<int>(placement));

@@ -13,7 +13,7 @@
 namespace gradwire::testing {
 namespace {
 
-GRADWIRE_CONFORMANCE_SUITE(Sequence, 1, 2, 3, 5, 8);
+GRADWIRE_CONFORMANCE_SUITE(Sequence, 1, 2, 3, 5, 8, kWideWorld);
 GRADWIRE_CONFORMANCE_SUITE(ManyRanks, 16, 64);
 
 // The seed of the random sequences: another one each day is GRADWIRE_TEST_SEED=$(date +%s), and a failure prints it.

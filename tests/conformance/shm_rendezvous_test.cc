@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "gradwire/backend/registry.h"
+#include "gradwire/backend/shared/max_ranks.h"
 #include "gradwire/backend/shm/descriptor_limit_internal.h"
 #include "gradwire/backend/shm/descriptor_socket_internal.h"
 #include "gradwire/backend/shm/meeting_internal.h"
@@ -113,7 +114,7 @@ void meet_and_use(const std::string& store, int rank, int size) {
 
 TEST(ShmRendezvous, ManyRanksOfAnOrdinaryUserMeetWithAThousandDescriptors) {
   const OpenFolder folder;
-  for (const int size : {40, kMaxWorldSize}) {
+  for (const int size : {40, kMaxRanksOfHost}) {
     const std::string store = folder.file(std::to_string(size));
     auto ranks = start_ranks(store, size, 1024, [=](int rank) { meet_and_use(store, rank, size); });
     expect_success(ranks);

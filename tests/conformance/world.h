@@ -52,6 +52,9 @@ inline bool has_processes(Kind kind) { return kind == Kind::shm || kind == Kind:
 // world of ucx a gradwire that was built with UCX.
 bool can_run(const World& world);
 
+// A world in which GenericChannel uses its algorithms for many ranks. For its backends only.
+inline constexpr int kWideWorld = 19;
+
 // All kinds with each of `sizes`.
 std::vector<World> worlds(const std::vector<int>& sizes);
 

@@ -7,9 +7,15 @@
 // Algorithm for N B up to kAtOnceBytes: every rank sends its input together with its fingerprint to every other, in the
 // one step that comparing fingerprints takes anyway. Bytes on the wire: N (N - 1) B, for gather too.
 //
-// Algorithm for more: direct. Steps: 1. Every rank sends its input to every other (gather: to the root) and receives theirs where they belong.
-// Bytes on the wire: N (N - 1) B, each rank (N - 1) B in and out (gather: (N - 1) B, all into the root). Nothing is
-// staged.
+// Algorithm of all-gather in wide worlds: for short blocks share (share.cc), ceil(log2 N) steps; else a ring. Steps:
+// N - 1; in each a rank passes on to the next rank what it got from the one before, first its own. Bytes on the wire:
+// N (N - 1) B, each rank (N - 1) B in and out, between neighbours only.
+//
+// Algorithm of gather in wide worlds, for short blocks: share, of which only the root keeps anything.
+//
+// Algorithm else: direct. Steps: 1. Every rank sends its input to every other (gather: to the root) and receives theirs
+// where they belong. Bytes on the wire: N (N - 1) B, each rank (N - 1) B in and out (gather: (N - 1) B, all into the root). Nothing is
+// staged, but N B bytes for short blocks.
 #include <cstring>
 
 #include "gradwire/backend/fingerprint_internal.h"
@@ -30,6 +36,18 @@ void copy_all(std::span<void* const> outputs, std::span<const void* const> input
 
 }  // namespace
 
+void GenericChannel::gather_in_ring(const void* input, std::span<void* const> outputs, std::size_t bytes,
+                                    Deadline deadline) {
+  const auto at = [&](int distance) { return static_cast<std::size_t>((rank() + size() - distance) % size()); };
+  copy_own(outputs[at(0)], input, bytes);
+  generic::Exchange exchange;
+  for (int distance = 1; distance < size(); ++distance) {
+    post_receive(exchange, outputs[at(distance)], bytes, (rank() + size() - 1) % size());
+    post_send(exchange, outputs[at(distance - 1)], bytes, (rank() + 1) % size());
+    exchange.finish(deadline);
+  }
+}
+
 void GenericChannel::all_gather(const void* input, std::span<void* const> outputs, std::size_t count, DType dtype,
                                 const CallOptions& options) {
   validate::all_gather(*this, input, outputs, count, dtype);
@@ -38,7 +56,14 @@ void GenericChannel::all_gather(const void* input, std::span<void* const> output
   if (bytes <= at_once_bytes()) {
     return run_at_once(call, options, input, bytes, [&](auto inputs) { copy_all(outputs, inputs, bytes); });
   }
+  if (bytes > 0 && bytes <= short_block()) {
+    return run_staged(call, options, outputs.size() * bytes, [&](std::span<std::byte> staging) {
+      share(input, staging.data(), bytes, options.deadline);
+      for (std::size_t r = 0; r < outputs.size(); ++r) std::memcpy(outputs[r], staging.data() + r * bytes, bytes);
+    });
+  }
   run(call, options, [&] {
+    if (is_wide()) return gather_in_ring(input, outputs, bytes, options.deadline);
     generic::Exchange exchange;
     for (int step = 1; step < size(); ++step) {
       const int from = (rank() - step + size()) % size();
@@ -58,6 +83,13 @@ void GenericChannel::gather(const void* input, std::span<void* const> outputs, s
   if (bytes <= at_once_bytes()) {
     return run_at_once(call, options, input, bytes, [&](auto inputs) {
       if (rank() == root) copy_all(outputs, inputs, bytes);
+    });
+  }
+  if (bytes > 0 && bytes <= short_block()) {
+    const std::size_t all = static_cast<std::size_t>(size()) * bytes;
+    return run_staged(call, options, all, [&](std::span<std::byte> staging) {
+      share(input, staging.data(), bytes, options.deadline);
+      for (std::size_t r = 0; r < outputs.size(); ++r) std::memcpy(outputs[r], staging.data() + r * bytes, bytes);
     });
   }
   run(call, options, [&] {

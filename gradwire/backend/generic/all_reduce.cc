@@ -4,9 +4,13 @@
 //
 // Terms: N ranks, B bytes, a part of B / N a rank.
 //
-// Algorithm for N B up to kAtOnceBytes: direct exchange. Steps: 1. Every rank sends its input, together with its
-// fingerprint, to every other. 2. Each combines all inputs in rank order. Bytes on the wire: N (N - 1) B, in the one
-// step that comparing fingerprints takes anyway.
+// Algorithm for N B up to kAtOnceBytes: with the fingerprints. Steps: 1. Every rank sends its input, together with its
+// fingerprint, to every other; in a wide world up and down a tree (tree_entry_internal.h). 2. Each combines all inputs in
+// rank order. Bytes on the wire: N (N - 1) B, in the steps that comparing fingerprints takes anyway.
+//
+// Algorithm for parts that are short blocks, in wide worlds: Bruck's exchange of blocks, after which each rank has all
+// inputs for its part and combines them in rank order, then share (share.cc). Steps: 2 ceil(log2 N). Bytes on the wire:
+// N B / 2 log2 N and (N - 1) B.
 //
 // Algorithm for more: direct reduce-scatter, then all-gather, in chunks of a part. Steps: for each chunk 1. Every rank
 // sends each other rank that one's part and receives N - 1 inputs for its own (reduce_scatter.cc).
@@ -15,7 +19,7 @@
 // Bytes on the wire: 2 (N - 1) B; each rank sends and receives 2 B (N - 1) / N, the least possible, and stages at most
 // kStagingBytes. The bits are the same on all ranks because each element is computed once.
 //
-// Both combine in the same order, so the bits do not depend on the algorithm.
+// All combine in the same order, so the bits do not depend on the algorithm.
 #include <array>
 #include <memory>
 
@@ -44,6 +48,7 @@ void GenericChannel::all_reduce_in_chunks(void* data, std::size_t count, DType d
   const Fingerprint call = fingerprint_of(Operation::all_reduce, dtype, count, op);
   const std::size_t element = size_of(dtype);
   const std::size_t longest = generic::part_of(count, size(), 0).count;
+  if (longest * element <= short_block()) return reduce_short(call, data, data, count, dtype, op, options);
   const std::size_t chunk = generic::reduction_chunk(longest, kStagingBytes, size(), element);
   run_staged(call, options, staging_of_chunks(chunk, element), [&](std::span<std::byte> staging) {
     const auto at = [&](std::size_t index, int r) {

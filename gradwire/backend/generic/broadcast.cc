@@ -43,21 +43,21 @@ Tree binomial_tree(int rank, int ranks, int root) {
 void GenericChannel::broadcast(void* data, std::size_t count, DType dtype, int root, const CallOptions& options) {
   validate::broadcast(*this, data, count, dtype, root);
   const Fingerprint call = fingerprint_of(Operation::broadcast, dtype, count, {}, root);
-  run(call, options, [&] {
-    generic::Exchange exchange;
-    const Tree tree = binomial_tree(rank(), size(), root);
-    auto* bytes = static_cast<std::byte*>(data);
-    const std::size_t total = count * size_of(dtype);
-    for (std::size_t at = 0; at < total; at += kChunkBytes) {
-      const std::size_t length = std::min(kChunkBytes, total - at);
-      if (tree.parent >= 0) {
-        post_receive(exchange, bytes + at, length, tree.parent);
-        exchange.finish_receives(options.deadline);
-      }
-      for (const int child : tree.children) post_send(exchange, bytes + at, length, child);
+  run(call, options, [&] { send_down(static_cast<std::byte*>(data), count * size_of(dtype), root, options.deadline); });
+}
+
+void GenericChannel::send_down(std::byte* data, std::size_t bytes, int root, Deadline deadline) {
+  generic::Exchange exchange;
+  const Tree tree = binomial_tree(rank(), size(), root);
+  for (std::size_t at = 0; at < bytes; at += kChunkBytes) {
+    const std::size_t length = std::min(kChunkBytes, bytes - at);
+    if (tree.parent >= 0) {
+      post_receive(exchange, data + at, length, tree.parent);
+      exchange.finish_receives(deadline);
     }
-    exchange.finish(options.deadline);
-  });
+    for (const int child : tree.children) post_send(exchange, data + at, length, child);
+  }
+  exchange.finish(deadline);
 }
 
 }  // namespace gradwire

@@ -9,6 +9,8 @@
 
 #include "gradwire/backend/fingerprint_internal.h"
 #include "gradwire/backend/generic/exchange_internal.h"
+#include "gradwire/backend/generic/rank_array_internal.h"
+#include "gradwire/backend/generic/tree_entry_internal.h"
 #include "gradwire/backend/validate_internal.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
@@ -86,6 +88,9 @@ void GenericChannel::end_with(std::exception_ptr error, const std::string& text)
     std::rethrow_exception(error);
   } catch (const PeerError& failure) {
     announce_end(text, failure.peers());
+  } catch (const TimeoutError& failure) {
+    // In a wide world most ranks wait for ranks that wait themselves.
+    announce_end(text, is_wide() ? failure.peers() : std::vector<int>{});
   } catch (...) {
     announce_end(text, {});
   }
@@ -102,8 +107,8 @@ void GenericChannel::run_staged(Fingerprint call, const CallOptions& options, st
 
 void GenericChannel::run_at_once(Fingerprint call, const CallOptions& options, const void* mine, std::size_t bytes,
                                  const AtOnceBody& body) {
-  std::array<const void*, kMaxWorldSize> inputs{};
-  const std::span<const void*> used(inputs.data(), static_cast<std::size_t>(size()));
+  generic::RankArray<const void*> inputs(static_cast<std::size_t>(size()));
+  const std::span<const void*> used = inputs.span();
   run_any(call, options, 0, {mine, bytes, used}, [&](std::span<std::byte>) { body(used); });
 }
 
@@ -122,11 +127,13 @@ void GenericChannel::run_any(Fingerprint call, const CallOptions& options, std::
   } catch (const std::bad_alloc&) {
     call.refused = 1;
   }
-  // What comes at the entry: room that needs no memory of the heap, of which only this group's part is written.
-  alignas(std::max_align_t) std::array<std::byte, kMaxWorldSize * sizeof(Fingerprint) + kAtOnceBytes> slots;
+  // What comes at the entry of a small world: room that needs no memory of the heap, of which only this group's part is
+  // written.
+  alignas(std::max_align_t) std::array<std::byte, kDirectRanks * sizeof(Fingerprint) + kAtOnceBytes> slots;
   std::vector<int> refused;
   try {
-    refused = compare(call, entry, slots, options.deadline);
+    refused = is_wide() ? compare_in_tree(call, entry, options.deadline)
+                        : compare_directly(call, entry, slots, options.deadline);
     if (refused.empty()) body({staging.get(), bytes});
   } catch (...) {
     const auto error = with_context(context());
@@ -141,8 +148,8 @@ void GenericChannel::run_any(Fingerprint call, const CallOptions& options, std::
 }
 
 // A rank that calls something else sends more bytes or fewer: every slot has room for the most.
-std::vector<int> GenericChannel::compare(const Fingerprint& call, const Entry& entry, std::span<std::byte> slots,
-                                         Deadline deadline) {
+std::vector<int> GenericChannel::compare_directly(const Fingerprint& call, const Entry& entry,
+                                                  std::span<std::byte> slots, Deadline deadline) {
   const std::size_t stride = sizeof(Fingerprint) + at_once_bytes();
   const auto slot = [&](int r) { return slots.data() + static_cast<std::size_t>(r) * stride; };
   generic::Exchange exchange;
@@ -156,29 +163,43 @@ std::vector<int> GenericChannel::compare(const Fingerprint& call, const Entry& e
     post_send(exchange, slot(rank()), sizeof(call) + entry.bytes, (rank() + step) % size());
   }
   exchange.finish(deadline);
-  std::array<Fingerprint, kMaxWorldSize> fingerprints;
-  std::vector<int> refused;
-  for (int r = 0; r < size(); ++r) {
-    Fingerprint& fingerprint = fingerprints[static_cast<std::size_t>(r)];
-    std::memcpy(&fingerprint, slot(r), sizeof(fingerprint));
-    if (std::exchange(fingerprint.refused, std::uint8_t{0}) != 0) refused.push_back(r);
-  }
-  require_same({fingerprints.data(), static_cast<std::size_t>(size())}, rank());
-  for (std::size_t r = 0; r < entry.inputs.size(); ++r) {
-    entry.inputs[r] = static_cast<int>(r) == rank() ? entry.mine : slot(static_cast<int>(r)) + sizeof(Fingerprint);
-  }
+  std::array<Fingerprint, kDirectRanks> fingerprints;
+  for (int r = 0; r < size(); ++r) std::memcpy(&fingerprints[static_cast<std::size_t>(r)], slot(r), sizeof(Fingerprint));
+  std::vector<int> refused = judge({fingerprints.data(), static_cast<std::size_t>(size())});
+  take_inputs(entry, slots.data() + sizeof(Fingerprint), stride);
   return refused;
 }
 
-void GenericChannel::share(const void* mine, void* all, std::size_t bytes, Deadline deadline) {
-  generic::Exchange exchange;
-  auto* slots = static_cast<std::byte*>(all);
-  for (int step = 1; step < size(); ++step) {
-    const int from = (rank() - step + size()) % size();
-    post_receive(exchange, slots + static_cast<std::size_t>(from) * bytes, bytes, from);
+// The inputs lie in the entry's memory, which stays as it is until the next call.
+std::vector<int> GenericChannel::compare_in_tree(const Fingerprint& call, const Entry& entry, Deadline deadline) {
+  const generic::TreeEntry::Links links{
+      [this](const void* data, std::size_t bytes, int peer) { return start_send(data, bytes, peer, kCollectiveTag); },
+      [this](void* data, std::size_t bytes, int peer) { return start_receive(data, bytes, peer, kCollectiveTag); }};
+  generic::TreeEntry tree(rank(), size(), at_once_bytes(), links, deadline);
+  if (entry_memory_.empty()) entry_memory_.resize(tree.memory_bytes());
+  tree.run(call, entry.mine, entry.bytes, entry_memory_);
+  generic::RankArray<Fingerprint> fingerprints(static_cast<std::size_t>(size()));
+  for (const generic::Run& run : tree.calls()) {
+    for (int r = run.first; r < run.first + run.count; ++r) fingerprints[static_cast<std::size_t>(r)] = run.call;
   }
-  for (int step = 1; step < size(); ++step) post_send(exchange, mine, bytes, (rank() + step) % size());
-  exchange.finish(deadline);
+  std::vector<int> refused = judge(fingerprints.span());
+  if (tree.inputs() != nullptr) take_inputs(entry, tree.inputs(), entry.bytes);
+  return refused;
+}
+
+std::vector<int> GenericChannel::judge(std::span<Fingerprint> fingerprints) const {
+  std::vector<int> refused;
+  for (std::size_t r = 0; r < fingerprints.size(); ++r) {
+    if (std::exchange(fingerprints[r].refused, std::uint8_t{0}) != 0) refused.push_back(static_cast<int>(r));
+  }
+  require_same(fingerprints, rank());
+  return refused;
+}
+
+void GenericChannel::take_inputs(const Entry& entry, const std::byte* first, std::size_t stride) const noexcept {
+  for (std::size_t r = 0; r < entry.inputs.size(); ++r) {
+    entry.inputs[r] = static_cast<int>(r) == rank() ? entry.mine : first + r * stride;
+  }
 }
 
 void GenericChannel::post_send(generic::Exchange& exchange, const void* data, std::size_t bytes, int peer) {

@@ -6,6 +6,10 @@
 // that it has failed; it overrides the collectives that it does better itself. Algorithms, their steps and bytes on the
 // wire open the files of this folder, one a collective.
 //
+// Up to kDirectRanks ranks talk to each other directly: one step is the shortest latency there is. In larger worlds what
+// is small goes in about log2 N steps between ranks whose numbers differ by a power of two, so that a rank has about
+// 2 log2 N partners; what is large still goes straight to where it belongs. Both give the same bits.
+//
 // Every collective starts with an exchange of fingerprints (see barrier.cc) among all ranks. So ranks that disagree
 // about the operation, its count, dtype, op, root or tag all get the same MismatchError, ranks that do not come are
 // named exactly, and no data moves before. A rank that was refused memory to stage messages in says so there, too: all
@@ -38,6 +42,8 @@ class GenericChannel : public Channel {
   static constexpr std::uint32_t kFirstInternalTag = 0x8000'0000U;
   // Bytes that all ranks together may send along with a call's fingerprints.
   static constexpr std::size_t kAtOnceBytes = std::size_t{16} << 10;
+  // Larger worlds are wide.
+  static constexpr int kDirectRanks = 16;
   // Staging memory that one collective takes at most, but for one element a rank.
   static constexpr std::size_t kStagingBytes = std::size_t{4} << 20;
 
@@ -97,10 +103,34 @@ class GenericChannel : public Channel {
                    const AtOnceBody& body);
   std::size_t at_once_bytes() const noexcept { return kAtOnceBytes / static_cast<std::size_t>(size()) / 8 * 8; }
 
-  // Inside run(): everyone's `bytes` bytes at `mine` arrive at `all`, by rank. Small messages only: all go at once.
+  // Inside run(): everyone's `bytes` bytes at `mine` arrive at `all`, by rank. Small messages only: see share.cc.
   void share(const void* mine, void* all, std::size_t bytes, Deadline deadline);
 
  private:
+  bool is_wide() const noexcept { return size() > kDirectRanks; }
+  // Blocks up to this many bytes, one for each rank, go in log2 N steps in a wide world.
+  std::size_t short_block() const noexcept;
+  // Inside run(): block r of `blocks`, `bytes` bytes each, goes to rank r, whose block takes its place. `scratch` has
+  // room for twice the blocks. For wide worlds and short blocks.
+  void exchange_blocks(std::byte* blocks, std::size_t bytes, std::span<std::byte> scratch, Deadline deadline);
+  // share() for wide worlds.
+  void share_in_steps(const void* mine, void* all, std::size_t bytes, Deadline deadline);
+  // Block r of `blocks` is this rank's input for the part of rank r. Combines all ranks' inputs for the part of this rank
+  // into `result`, which may be any block. `staging` begins with the blocks and has room for three times as many.
+  void reduce_blocks(std::span<std::byte> staging, std::size_t block, void* result, std::size_t count, DType dtype,
+                     ReduceOp op, Deadline deadline);
+  // A whole reduction whose parts are short blocks; `output` is null where the result is not wanted.
+  void reduce_short(const Fingerprint& call, const void* input, void* output, std::size_t count, DType dtype,
+                    ReduceOp op, const CallOptions& options);
+  void gather_in_ring(const void* input, std::span<void* const> outputs, std::size_t bytes, Deadline deadline);
+  // all_to_all's. The first two throw a MismatchError on all ranks when counts differ; the second, for wide worlds,
+  // returns the length of the longest slice of all ranks.
+  void require_same_counts(std::span<const ConstSlice> inputs, std::span<const Slice> outputs, Deadline deadline);
+  std::size_t agree_on_counts(std::span<const ConstSlice> inputs, std::span<const Slice> outputs, Deadline deadline);
+  void move_short(std::span<const ConstSlice> inputs, std::span<const Slice> outputs, std::size_t element,
+                  std::size_t block, Deadline deadline);
+  // Inside run(): `bytes` bytes of the root go to all.
+  void send_down(std::byte* data, std::size_t bytes, int root, Deadline deadline);
   void post_send(generic::Exchange& exchange, const void* data, std::size_t bytes, int peer);
   void post_receive(generic::Exchange& exchange, void* data, std::size_t bytes, int peer);
   // A direct reduction in chunks (reduce_scatter.cc). The messages of the next chunk are under way while one is combined.
@@ -128,18 +158,25 @@ class GenericChannel : public Channel {
     std::size_t bytes = 0;
     std::span<const void*> inputs;  // set to each rank's bytes; empty: nobody wants them
   };
-  // All that is common to the collectives; `body` is called with what compare() has found to be the same on all ranks.
+  // All that is common to the collectives; `body` is called when all ranks have called the same.
   void run_any(Fingerprint call, const CallOptions& options, std::size_t staging_bytes, Entry entry,
                const StagedBody& body);
   // Which ranks were refused what the call needs, when all have called the same. Throws MismatchError.
-  std::vector<int> compare(const Fingerprint& call, const Entry& entry, std::span<std::byte> slots, Deadline deadline);
+  std::vector<int> compare_in_tree(const Fingerprint& call, const Entry& entry, Deadline deadline);
+  std::vector<int> compare_directly(const Fingerprint& call, const Entry& entry, std::span<std::byte> slots,
+                                    Deadline deadline);
+  // The end of both: what each rank called, and where its bytes lie.
+  std::vector<int> judge(std::span<Fingerprint> fingerprints) const;
+  void take_inputs(const Entry& entry, const std::byte* first, std::size_t stride) const noexcept;
   void all_reduce_in_chunks(void* data, std::size_t count, DType dtype, ReduceOp op, const CallOptions& options);
   // Makes `error` the first reason, unless there is one, and tells the others.
   void end_with(std::exception_ptr error, const std::string& text) noexcept GRADWIRE_EXCLUDES(mutex_);
 
   mutable Mutex mutex_;
   std::exception_ptr first_reason_ GRADWIRE_GUARDED_BY(mutex_);
-  std::uint64_t sequence_ = 0;  // of the thread that calls collectives
+  // Of the thread that calls collectives.
+  std::uint64_t sequence_ = 0;
+  std::vector<std::byte> entry_memory_;  // of wide worlds
 };
 
 }  // namespace gradwire

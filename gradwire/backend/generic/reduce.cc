@@ -5,7 +5,10 @@
 // Algorithm for N B up to kAtOnceBytes: every rank sends its input together with its fingerprint to every other, in the
 // one step that comparing fingerprints takes anyway; the root combines. Bytes on the wire: N (N - 1) B.
 //
-// Algorithm for more: direct reduce-scatter, then gather, in chunks. Terms: N ranks, B bytes, a part of B / N a rank. Steps: for
+// Algorithm for parts that are short blocks, in wide worlds: all_reduce's, whose result only the root keeps. Steps:
+// 2 ceil(log2 N).
+//
+// Algorithm else: direct reduce-scatter, then gather, in chunks. Terms: N ranks, B bytes, a part of B / N a rank. Steps: for
 // each chunk 1. and 2. as in reduce_scatter.cc, a rank combining its part. 3. It sends the part to the root, while the
 // next chunk is combined. Bytes on the wire: 2 (N - 1) B, of which the root receives 2 B (N - 1) / N, where N - 1 whole
 // inputs sent to it would be (N - 1) B through one rank. Staging: kStagingBytes and two chunks.
@@ -34,6 +37,9 @@ void GenericChannel::reduce(const void* input, void* output, std::size_t count, 
     });
   }
   const std::size_t longest = generic::part_of(count, size(), 0).count;
+  if (longest * element <= short_block()) {
+    return reduce_short(call, input, rank() == root ? output : nullptr, count, dtype, op, options);
+  }
   const std::size_t chunk = generic::reduction_chunk(longest, kStagingBytes, size(), element);
   const std::size_t staging_bytes = staging_of_chunks(chunk, element);
   // The last two chunks' worth holds the results of a rank that is not the root, whose output is not ours to touch.

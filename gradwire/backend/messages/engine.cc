@@ -34,6 +34,7 @@ class Engine::Ticket final : public Request {
   ~Ticket() override { engine_->cancel(*message_); }
   Status wait(Deadline deadline) override { return engine_->wait(*message_, deadline); }
   bool done() override { return engine_->done(*message_); }
+  bool done_by(Deadline deadline) override { return engine_->done_by(*message_, deadline); }
 
  private:
   const std::shared_ptr<Engine> engine_;
@@ -117,14 +118,29 @@ std::shared_ptr<Request> Engine::post(Message::Direction direction, std::uint64_
 
 Request::Status Engine::wait(Message& message, Deadline deadline) {
   owner_.require_current("this request");
-  const Rhythm& rhythm = options_.rhythm;
   MutexLock lock(mutex_);
+  await(lock, message, deadline, true);
+  if (message.error != nullptr) std::rethrow_exception(message.error);
+  return message.status;
+}
+
+bool Engine::done_by(Message& message, Deadline deadline) {
+  owner_.require_current("this request");
+  MutexLock lock(mutex_);
+  await(lock, message, deadline, false);
+  return message.done;
+}
+
+// Returns when the message is done, or somebody is to give it up: then it is cancelled, if `cancels`.
+void Engine::await(MutexLock& lock, Message& message, Deadline deadline, bool cancels) {
+  const Rhythm& rhythm = options_.rhythm;
   ++waiters_;
   auto spin_until = Clock::now() + rhythm.spin;
   while (!message.done) {
     const bool moved = poll();
     if (message.done) break;
     if (const auto reason = why_give_up(message, deadline)) {
+      if (!cancels) break;
       matcher_.cancel(message, reason);
       poll();
       break;
@@ -152,8 +168,6 @@ Request::Status Engine::wait(Message& message, Deadline deadline) {
   }
   --waiters_;
   if (waiters_ > 0 && rhythm.waiter_leads && !led_) changed_.notify_one();  // another may lead
-  if (message.error != nullptr) std::rethrow_exception(message.error);
-  return message.status;
 }
 
 // The bell is read under the lock: what changes for this waiter afterwards rings it.

@@ -88,6 +88,8 @@ class Engine final : public std::enable_shared_from_this<Engine> {
                                 int rank, std::uint32_t tag);
   Request::Status wait(Message& message, Deadline deadline);
   bool done(const Message& message);
+  bool done_by(Message& message, Deadline deadline);
+  void await(MutexLock& lock, Message& message, Deadline deadline, bool cancels) GRADWIRE_REQUIRES(mutex_);
   void cancel(Message& message) noexcept;
 
   bool poll() noexcept GRADWIRE_REQUIRES(mutex_);  // nothing after close()

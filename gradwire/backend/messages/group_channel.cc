@@ -57,6 +57,11 @@ std::unique_ptr<Channel> GroupChannel::duplicate(const CallOptions& options) {
   return channel;
 }
 
+void GroupChannel::tell_all(const void* mine, void* all, std::size_t bytes, const CallOptions& options) {
+  run(fingerprint_of(Operation::all_gather, DType::u8, bytes), options,
+      [&] { share(mine, all, bytes, options.deadline); });
+}
+
 std::shared_ptr<Request> GroupChannel::start_send(const void* data, std::size_t bytes, int destination,
                                                   std::uint32_t tag) {
   return group_->engine().isend(number_, data, bytes, destination, tag);

@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "gradwire/backend/generic/generic_channel.h"
@@ -39,6 +40,7 @@ class Group final {
   // Which peer of the wire each rank is. Before the first channel is made.
   void place(std::vector<int> peers);
 
+  const std::string& backend() const noexcept { return options_.backend; }
   Engine& engine() const noexcept { return *options_.engine; }
   const std::shared_ptr<const Members>& members() const noexcept { return members_; }
   const Engine::FailureOf& failure_of() const noexcept { return options_.failure_of; }
@@ -69,6 +71,8 @@ class GroupChannel final : public GenericChannel {
   int rank() const noexcept override { return group_->rank(); }
   int size() const noexcept override { return group_->size(); }
   std::unique_ptr<Channel> duplicate(const CallOptions& options) override;
+  // Collective. Everyone's `bytes` bytes at `mine` arrive at `all`, by rank, over the few connections that share() takes.
+  void tell_all(const void* mine, void* all, std::size_t bytes, const CallOptions& options);
 
  protected:
   std::shared_ptr<Request> start_send(const void* data, std::size_t bytes, int destination, std::uint32_t tag) override;
@@ -78,6 +82,24 @@ class GroupChannel final : public GenericChannel {
  private:
   const std::shared_ptr<Group> group_;
   const std::uint64_t number_;
+};
+
+// The backend over such channels. Owns its first one.
+class GroupBackend final : public Backend {
+ public:
+  // Throws ResourceError.
+  GroupBackend(std::shared_ptr<Group> group, Capabilities capabilities)
+      : group_(std::move(group)), capabilities_(capabilities), channel_(group_, 0) {}
+  std::string_view name() const noexcept override { return group_->backend(); }
+  int rank() const noexcept override { return group_->rank(); }
+  int size() const noexcept override { return group_->size(); }
+  Capabilities capabilities() const noexcept override { return capabilities_; }
+  GroupChannel& channel() noexcept override { return channel_; }
+
+ private:
+  const std::shared_ptr<Group> group_;
+  const Capabilities capabilities_;
+  GroupChannel channel_;
 };
 
 }  // namespace gradwire::messages

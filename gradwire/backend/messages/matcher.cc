@@ -25,7 +25,9 @@ bool is_matched_receive(const Message& message) {
 }  // namespace
 
 Matcher::Matcher(Wire& wire, Limits limits)
-    : wire_(wire), limits_(limits), peers_(static_cast<std::size_t>(wire.size())) {}
+    : wire_(wire), limits_(limits), peers_(static_cast<std::size_t>(wire.size())) {
+  due_.reserve(peers_.size());
+}
 
 // --- channels ------------------------------------------------------------------------------------------------------
 
@@ -49,9 +51,11 @@ void Matcher::end_channel(std::uint64_t channel, const std::exception_ptr& reaso
     const auto shared = std::make_shared<const std::string>(payload + notice->text);
     for (int rank = 0; rank < members.size(); ++rank) {
       if (rank == members.rank) continue;
-      peer(members.peers[static_cast<std::size_t>(rank)])
-          .ends.push_back({channel, members.rank, notice->left, at_fault, shared});
+      const int index = members.peers[static_cast<std::size_t>(rank)];
+      if (!wire_.is_joined(index)) continue;
+      peer(index).ends.push_back({channel, members.rank, notice->left, at_fault, shared});
       ++unwritten_;
+      mark_due(index);
     }
   } catch (const std::bad_alloc&) {  // those who were not told learn by their deadlines
   }
@@ -164,6 +168,7 @@ void Matcher::start(const MessagePtr& message) {
     open_.add(message);
     message->stage = Stage::waiting;
     peer(message->peer).sends.push_back(*message);
+    mark_due(message->peer);
     ++unfinished_;
     return;
   }
@@ -172,6 +177,7 @@ void Matcher::start(const MessagePtr& message) {
     open_.add(message);
     message->stage = Stage::posted;
     channel.posted.push_back(*message);
+    if (message->peer != kAnySource) wire_.expect(message->peer);
     ++unfinished_;
     return;
   }
@@ -204,15 +210,13 @@ std::string Matcher::describe(const Message& message) const {
 
 std::exception_ptr Matcher::refusal(const Message& receive, int source, std::size_t bytes) const {
   if (bytes <= receive.bytes) return nullptr;
-  const std::vector<int>& peers = channels_.at(receive.channel).members->peers;
-  const auto rank = std::find(peers.begin(), peers.end(), source) - peers.begin();
+  const int rank = channels_.at(receive.channel).members->rank_of(source);
   return std::make_exception_ptr(MismatchError(
       concat(describe(receive), ": the message of rank ", rank, " has ", bytes, " bytes; nothing was written")));
 }
 
 void Matcher::set_source(Message& receive, const Channel& channel, int source, std::size_t bytes) const {
-  const std::vector<int>& peers = channel.members->peers;
-  receive.status.source = static_cast<int>(std::find(peers.begin(), peers.end(), source) - peers.begin());
+  receive.status.source = channel.members->rank_of(source);
   receive.status.bytes = receive.incoming = bytes;
 }
 
@@ -222,6 +226,7 @@ void Matcher::accept(Message& receive, int source, std::uint64_t offer, const st
   receive.other = offer;
   receive.stage = Stage::accepting;
   peer(source).answers.push_back(receive);
+  mark_due(source);
   ++unwritten_;
   if (error != nullptr) finish(receive, error);
 }
@@ -260,6 +265,7 @@ void Matcher::cancel(Message& message, const std::exception_ptr& reason) noexcep
       MessageQueue::remove(message);
       message.stage = Stage::cancelling;
       peer(message.peer).answers.push_back(message);
+      mark_due(message.peer);
       ++unwritten_;
       finish(message, reason);
       return;

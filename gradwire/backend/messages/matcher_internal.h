@@ -16,9 +16,9 @@
 // Has no clock, no lock and no thread: it does the same whenever the same calls and frames come in the same order.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <exception>
 #include <list>
 #include <map>
@@ -46,6 +46,12 @@ struct Members {
   int rank = 0;            // this endpoint's
   std::vector<int> peers;  // by rank
   int size() const noexcept { return static_cast<int>(peers.size()); }
+  // The rank that is `peer`. Mostly ranks and peers have the same numbers.
+  int rank_of(int peer) const noexcept {
+    const auto guess = static_cast<std::size_t>(peer);
+    if (guess < peers.size() && peers[guess] == peer) return peer;
+    return static_cast<int>(std::find(peers.begin(), peers.end(), peer) - peers.begin());
+  }
 };
 
 // Why a rank's part of a channel cannot come any more.
@@ -140,7 +146,7 @@ class Matcher final : private FrameSink {
   struct Peer {
     // To be written, in this order of urgency; the last two in turn.
     MessageQueue answers;  // accepts and cancels
-    std::deque<EndNotice> ends;
+    std::list<EndNotice> ends;
     MessageQueue sends;    // not begun
     MessageQueue streams;  // accepted
     // What the peer keeps of this endpoint's, as far as it has said, and what was freed here and not yet told.
@@ -148,8 +154,13 @@ class Matcher final : private FrameSink {
     std::size_t offers = 0;
     std::size_t freed_bytes = 0;
     std::size_t freed_offers = 0;
+    bool due = false;  // it is in due_
   };
 
+  // Something may be to be written to the peer: what goes is looked for at these only, as there may be thousands.
+  void mark_due(int index) noexcept;
+  bool is_credit_due(const Peer& to) const noexcept;
+  bool has_work(const Peer& to) const noexcept;
   Peer& peer(int index) noexcept { return peers_[static_cast<std::size_t>(index)]; }
   Channel& channel_of(const Message& message) { return channels_.at(message.channel); }
   bool is_removed(std::uint64_t channel) const noexcept;
@@ -198,6 +209,7 @@ class Matcher final : private FrameSink {
   Wire& wire_;
   const Limits limits_;
   std::vector<Peer> peers_;
+  std::vector<int> due_;  // peers, each once; has room for all
   std::map<std::uint64_t, Channel> channels_;
   std::map<std::uint64_t, std::uint64_t> removed_;  // channels: the first of a range, the last
   MessageTable open_;

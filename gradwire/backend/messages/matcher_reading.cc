@@ -96,6 +96,7 @@ void Matcher::on_accept(int source, const Frame& frame) noexcept {
   send->other = frame.reply;
   send->stage = Stage::sending;
   peer(source).streams.push_back(*send);
+  mark_due(source);
 }
 
 void Matcher::on_piece(int source, const Frame& frame, const Payload& payload) {

@@ -40,6 +40,7 @@ void Matcher::freed(int source, bool is_offer, std::size_t bytes) noexcept {
   } else {
     peer(source).freed_bytes += bytes + kEagerOverhead;
   }
+  if (is_credit_due(peer(source))) mark_due(source);
 }
 
 Matcher::Kept Matcher::kept(int peer) const noexcept {

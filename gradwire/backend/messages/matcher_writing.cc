@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The frames that go, and the order in which they do.
 #include <algorithm>
+#include <utility>
 
 #include "gradwire/backend/messages/matcher_internal.h"
 
@@ -19,9 +20,27 @@ bool Matcher::poll() {
 
 bool Matcher::write_all() {
   const std::uint64_t before = written_;
-  for (int index = 0; index < wire_.size(); ++index) write_to(index);
+  for (const int index : due_) write_to(index);
+  std::erase_if(due_, [&](int index) {
+    peer(index).due = has_work(peer(index));
+    return !peer(index).due;
+  });
   wire_.flush();
   return written_ != before;
+}
+
+void Matcher::mark_due(int index) noexcept {
+  if (!std::exchange(peer(index).due, true)) due_.push_back(index);
+}
+
+// Told when half of a limit was freed: often enough that a peer never waits for it, and seldom.
+bool Matcher::is_credit_due(const Peer& to) const noexcept {
+  return (to.freed_bytes > 0 && to.freed_bytes >= limits_.eager_bytes / 2) ||
+         (to.freed_offers > 0 && to.freed_offers >= limits_.offers / 2);
+}
+
+bool Matcher::has_work(const Peer& to) const noexcept {
+  return !to.answers.empty() || !to.ends.empty() || !to.sends.empty() || !to.streams.empty() || is_credit_due(to);
 }
 
 bool Matcher::write(int to, const Frame& frame, const std::byte* payload, std::size_t bytes) {
@@ -39,12 +58,9 @@ void Matcher::write_to(int index) {
   }
 }
 
-// Told when half of a limit was freed: often enough that a peer never waits for it, and seldom.
 bool Matcher::write_credit(int index) {
   Peer& to = peer(index);
-  const bool due = (to.freed_bytes > 0 && to.freed_bytes >= limits_.eager_bytes / 2) ||
-                   (to.freed_offers > 0 && to.freed_offers >= limits_.offers / 2);
-  if (!due) return true;
+  if (!is_credit_due(to)) return true;
   if (!write(index, {FrameKind::credit, 0, 0, to.freed_offers, 0, to.freed_bytes}, nullptr, 0)) return false;
   to.freed_bytes = to.freed_offers = 0;
   return true;
@@ -73,7 +89,7 @@ bool Matcher::write_answers(int index) {
 }
 
 bool Matcher::write_ends(int index) {
-  std::deque<EndNotice>& ends = peer(index).ends;
+  std::list<EndNotice>& ends = peer(index).ends;
   while (!ends.empty()) {
     const EndNotice& end = ends.front();
     const std::size_t bytes = std::min(end.payload->size(), wire_.max_payload());

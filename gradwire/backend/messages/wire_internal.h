@@ -88,6 +88,11 @@ class Wire {
   // Returns whether anything moved. Throws what write() and the sink throw.
   virtual bool read(FrameSink& sink) = 0;
 
+  // A message of the peer is awaited: a wire that connects when it must may do so now.
+  virtual void expect(int /*peer*/) noexcept {}
+  // Whether the wire is connected with the peer. A peer that it is not connected with needs no notice of the end.
+  virtual bool is_joined(int /*peer*/) const noexcept { return true; }
+
   // Called after a round of reads and writes: tells the peers of it.
   virtual void flush() = 0;
 

@@ -16,24 +16,11 @@
 namespace gradwire::mpi {
 namespace {
 
-class MpiBackend final : public Backend {
- public:
-  explicit MpiBackend(std::shared_ptr<messages::Group> group) : channel_(std::move(group), 0) {}
-  std::string_view name() const noexcept override { return "mpi"; }
-  int rank() const noexcept override { return channel_.rank(); }
-  int size() const noexcept override { return channel_.size(); }
-  Capabilities capabilities() const noexcept override {
-    return {.in_place_memory = false,
-            .bitwise_equal = true,
-            .detects_mismatch = true,
-            .detects_death = false,
-            .crosses_hosts = true};
-  }
-  Channel& channel() noexcept override { return channel_; }
-
- private:
-  messages::GroupChannel channel_;
-};
+constexpr Capabilities kCapabilities{.in_place_memory = false,
+                                     .bitwise_equal = true,
+                                     .detects_mismatch = true,
+                                     .detects_death = false,
+                                     .crosses_hosts = true};
 
 std::string place_key(int rank) { return concat("mpi/place/", rank); }
 
@@ -83,7 +70,7 @@ std::unique_ptr<Backend> make(const BackendOptions& options) {
                                .failure_of = nullptr});
   group->place(meet(options, *job, deadline));
   trace::point("rendezvous.connected", options.rank);
-  auto backend = std::make_unique<MpiBackend>(group);
+  auto backend = std::make_unique<messages::GroupBackend>(group, kCapabilities);
   backend->channel().barrier({deadline, {}});
   return backend;
 }

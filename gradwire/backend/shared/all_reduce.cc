@@ -21,6 +21,7 @@
 #include <cstring>
 
 #include "gradwire/backend/shared/collectives_internal.h"
+#include "gradwire/backend/shared/max_ranks.h"
 #include "gradwire/kernels/reduce.h"
 
 namespace gradwire::shared {
@@ -51,7 +52,7 @@ void all_reduce_eager(Call& call, std::byte* data, std::size_t count, DType dtyp
     if (!is_staged) std::memcpy(buffers.input_area(call.rank()), data, count * size_of(dtype));
     call.meet();
   }
-  std::array<const void*, kMaxWorldSize> sources{};
+  std::array<const void*, kMaxRanksOfHost> sources{};
   for (int peer = 0; peer < call.size(); ++peer) sources[static_cast<std::size_t>(peer)] = buffers.input_area(peer);
   void* const to = data;
   kernels::reduce(dtype, op, {sources.data(), static_cast<std::size_t>(call.size())}, {&to, 1}, count);
@@ -62,8 +63,8 @@ void all_reduce_eager(Call& call, std::byte* data, std::size_t count, DType dtyp
 void all_reduce_direct(Call& call, std::size_t count, DType dtype, ReduceOp op) {
   const std::size_t element = size_of(dtype);
   const Range mine = share_of(call.rank(), call.size(), count, element);
-  std::array<const void*, kMaxWorldSize> sources{};
-  std::array<void*, kMaxWorldSize> targets{};
+  std::array<const void*, kMaxRanksOfHost> sources{};
+  std::array<void*, kMaxRanksOfHost> targets{};
   for (int peer = 0; peer < call.size(); ++peer) {
     std::byte* share = call.buffer_of(peer) + mine.begin * element;
     sources[static_cast<std::size_t>(peer)] = share;
@@ -109,7 +110,7 @@ void all_reduce_staged(Call& call, std::byte* data, std::size_t count, DType dty
     }
     const Range mine = share_of(call.rank(), call.size(), length, element);
     std::byte* own = data + (begin + mine.begin) * element;
-    std::array<const void*, kMaxWorldSize> sources{};
+    std::array<const void*, kMaxRanksOfHost> sources{};
     for (int peer = 0; peer < call.size(); ++peer) {
       sources[static_cast<std::size_t>(peer)] =
           peer == call.rank() ? own : buffers.input_area(peer) + mine.begin * element;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "gradwire/backend/backend.h"
+#include "gradwire/backend/shared/max_ranks.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
 
@@ -20,7 +21,7 @@ std::uint64_t to_mask(const std::vector<int>& ranks) noexcept {
 
 std::vector<int> to_ranks(std::uint64_t mask) {
   std::vector<int> ranks;
-  for (int rank = 0; rank < kMaxWorldSize; ++rank) {
+  for (int rank = 0; rank < kMaxRanksOfHost; ++rank) {
     if ((mask >> static_cast<unsigned>(rank) & 1U) != 0) ranks.push_back(rank);
   }
   return ranks;

@@ -8,6 +8,7 @@
 
 #include "gradwire/backend/backend.h"
 #include "gradwire/backend/shared/host_machine_internal.h"
+#include "gradwire/backend/shared/max_ranks.h"
 #include "gradwire/backend/shared/steps_internal.h"
 
 namespace gradwire::shared {
@@ -21,7 +22,7 @@ struct PartEntry {
 
 struct alignas(4096) RankSlot {
   StepsSlot<HostMachine> steps;
-  alignas(128) PartEntry parts[2][kMaxWorldSize];  // by the parity of the step, as the lines
+  alignas(128) PartEntry parts[2][kMaxRanksOfHost];  // by the parity of the step, as the lines
 };
 static_assert(offsetof(RankSlot, steps) == 0);
 static_assert(sizeof(std::atomic<std::uint64_t>) + sizeof(EntryCard) <= 64, "arrival must fit one cache line");

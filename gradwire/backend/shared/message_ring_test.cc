@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
 // Proves: what goes into a ring comes out, in order and whole, at every offset and across the end; a full ring refuses.
+#include "gradwire/backend/shared/max_ranks.h"
 #include "gradwire/backend/shared/message_ring_internal.h"
 
 #include <gtest/gtest.h>
@@ -79,7 +80,7 @@ TEST_F(RingTest, WriterAndReaderInTwoThreadsAgree) {
 }
 
 TEST(ChannelLayout, HasWholePagesForEveryNumberOfRanks) {
-  for (int size = 1; size <= kMaxWorldSize; ++size) {
+  for (int size = 1; size <= kMaxRanksOfHost; ++size) {
     const ChannelLayout layout(size);
     EXPECT_EQ(layout.window % 4096, 0U) << size << " ranks";
     EXPECT_EQ(layout.stride % alignof(RankSlot), 0U) << size << " ranks";

@@ -10,6 +10,7 @@
 #include <array>
 
 #include "gradwire/backend/shared/collectives_internal.h"
+#include "gradwire/backend/shared/max_ranks.h"
 #include "gradwire/kernels/reduce.h"
 
 namespace gradwire::shared {
@@ -23,7 +24,7 @@ void reduce_offers(Call& call, const Fingerprint& mine, const Offer& offer, std:
   if (parts > 1) call.publish_parts(offer, location, {});
   const auto reduce_range = [&](std::size_t begin, std::size_t length, auto&& source_of) {
     if (output == nullptr) return;
-    std::array<const void*, kMaxWorldSize> sources{};
+    std::array<const void*, kMaxRanksOfHost> sources{};
     for (int peer = 0; peer < call.size(); ++peer) {
       sources[static_cast<std::size_t>(peer)] =
           peer == call.rank() ? static_cast<const std::byte*>(offer.parts[part].data) + begin : source_of(peer);

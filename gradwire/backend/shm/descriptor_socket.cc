@@ -15,6 +15,7 @@
 #include <cstring>
 
 #include "gradwire/backend/backend.h"
+#include "gradwire/backend/shared/max_ranks.h"
 #include "gradwire/backend/shm/descriptor_limit_internal.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
@@ -23,7 +24,7 @@ namespace gradwire::shm {
 namespace {
 
 constexpr std::size_t kMaxPacket = 8192;
-constexpr std::size_t kMaxFds = kMaxWorldSize + 1;
+constexpr std::size_t kMaxFds = kMaxRanksOfHost + 1;
 
 socklen_t fill_address(sockaddr_un& address, const std::string& name) {
   address = {};
@@ -96,7 +97,7 @@ UniqueFd listen_on_abstract_address(std::string& name) {
   sockaddr_un address{};
   const socklen_t length = fill_address(address, name);
   if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
-      ::listen(fd.get(), kMaxWorldSize) != 0) {
+      ::listen(fd.get(), kMaxRanksOfHost) != 0) {
     throw_errno("cannot listen on a local socket");
   }
   return fd;

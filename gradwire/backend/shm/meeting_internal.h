@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "gradwire/backend/registry.h"
+#include "gradwire/backend/shared/max_ranks.h"
 #include "gradwire/backend/shared/world_internal.h"
 #include "gradwire/backend/shm/descriptor_socket_internal.h"
 #include "gradwire/backend/shm/shm_world_internal.h"
@@ -58,7 +59,7 @@ struct Welcome {
   Header header{kMagic, PacketKind::welcome};
   std::uint64_t stride = 0;
   std::uint32_t may_spin = 0;
-  std::array<std::int32_t, kMaxWorldSize> pids = {};
+  std::array<std::int32_t, kMaxRanksOfHost> pids = {};
 };
 
 struct Ready {

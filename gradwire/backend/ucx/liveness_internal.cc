@@ -3,15 +3,31 @@
 #include "gradwire/backend/ucx/liveness_internal.h"
 
 #include <algorithm>
+#include <numeric>
+#include <utility>
 
 namespace gradwire::ucx {
 
+namespace {
+
+std::vector<std::size_t> all_of(std::size_t peers) {
+  std::vector<std::size_t> all(peers);
+  std::iota(all.begin(), all.end(), std::size_t{0});
+  return all;
+}
+
+}  // namespace
+
 Liveness::Liveness(std::size_t peers, Milliseconds silence, Clock::time_point now)
+    : Liveness(peers, all_of(peers), silence, now) {}
+
+Liveness::Liveness(std::size_t peers, std::vector<std::size_t> watched, Milliseconds silence, Clock::time_point now)
     : silence_(silence),
       period_(std::max(silence / 8, Milliseconds(1))),
       last_tick_(now),
       next_tick_(now + period_),
-      peers_(peers) {
+      peers_(peers),
+      watched_(std::move(watched)) {
   for (Peer& peer : peers_) peer.last_heard = now;
 }
 
@@ -21,7 +37,7 @@ Liveness::Findings Liveness::tick(Clock::time_point now) {
   // the peers sent meanwhile may not have been read yet.
   const auto gap = now - last_tick_;
   const auto forgiven = gap > 3 * period_ ? gap : Clock::duration::zero();
-  for (std::size_t index = 0; index < peers_.size(); ++index) {
+  for (const std::size_t index : watched_) {
     Peer& peer = peers_[index];
     peer.last_heard = peer.heard ? now : peer.last_heard + forgiven;
     if (now - peer.last_heard >= silence_) findings.silent.push_back(index);

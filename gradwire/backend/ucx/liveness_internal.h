@@ -17,6 +17,8 @@ class Liveness {
 
   // A peer is silent when nothing has come of it for `silence`. Beats go often enough that a live peer never is.
   Liveness(std::size_t peers, Milliseconds silence, Clock::time_point now);
+  // Looks at the peers `watched` only. The others get no beats, and are never found silent.
+  Liveness(std::size_t peers, std::vector<std::size_t> watched, Milliseconds silence, Clock::time_point now);
 
   // Something came of the peer, or was written to it. Cheap: no time is asked for.
   void heard(std::size_t peer) noexcept { peers_[peer].heard = true; }
@@ -29,7 +31,7 @@ class Liveness {
     std::vector<std::size_t> silent;
     std::vector<std::size_t> to_beat;  // nothing was written to these of late
   };
-  // Looks at all peers. When this process itself has stood still for a while, the peers are forgiven that time.
+  // Looks at the peers that are watched. When this process itself has stood still for a while, the peers are forgiven that time.
   Findings tick(Clock::time_point now);
 
  private:
@@ -43,6 +45,7 @@ class Liveness {
   Clock::time_point last_tick_;
   Clock::time_point next_tick_;
   std::vector<Peer> peers_;
+  const std::vector<std::size_t> watched_;
 };
 
 }  // namespace gradwire::ucx

@@ -29,10 +29,8 @@ messages::Engine::Options engine_options(bool may_spin) {
 
 }  // namespace
 
-Session::Session(std::unique_ptr<UcxWire> wire, int rank, std::vector<std::string> names, Milliseconds silence,
-                 bool may_spin)
+Session::Session(std::unique_ptr<UcxWire> wire, int rank, Milliseconds silence, bool may_spin)
     : rank_(rank),
-      names_(std::move(names)),
       silence_(silence),
       wire_(wire.get()),
       engine_(std::make_shared<messages::Engine>(std::move(wire), engine_options(may_spin))),
@@ -45,7 +43,7 @@ Session::~Session() {
 messages::Loss Session::loss_of(int rank) const {
   const auto absence = wire_->absence(rank);
   if (!absence) return {};
-  const std::string who = concat("rank ", rank, " (on ", names_[static_cast<std::size_t>(rank)], ")");
+  const std::string who = concat("rank ", rank, absence->host.empty() ? "" : concat(" (on ", absence->host, ")"));
   const std::string text = absence->left ? concat(who, " left the group") : concat(who, " is gone: ", absence->why);
   return {std::make_exception_ptr(PeerError(text, {rank})), absence->left};
 }

@@ -4,8 +4,6 @@
 #pragma once
 
 #include <memory>
-#include <string>
-#include <vector>
 
 #include "gradwire/backend/messages/engine_internal.h"
 #include "gradwire/backend/ucx/ucx_wire_internal.h"
@@ -16,9 +14,9 @@ namespace gradwire::ucx {
 // Thread-safe. In a forked child nothing is torn down.
 class Session {
  public:
-  // `names` are the ranks' hosts, by rank; `may_spin` whether every rank of this host has a processor of its own.
+  // `may_spin`: whether every rank of this host has a processor of its own.
   // Throws ResourceError when a thread is refused.
-  Session(std::unique_ptr<UcxWire> wire, int rank, std::vector<std::string> names, Milliseconds silence, bool may_spin);
+  Session(std::unique_ptr<UcxWire> wire, int rank, Milliseconds silence, bool may_spin);
   // Leaves in good order: returns when the other ranks have what this one has sent, or are gone, or have been silent
   // for too long.
   ~Session();
@@ -34,7 +32,6 @@ class Session {
 
   const OwnerProcess owner_;
   const int rank_;
-  const std::vector<std::string> names_;
   const Milliseconds silence_;
   UcxWire* const wire_;  // the engine's
   const std::shared_ptr<messages::Engine> engine_;

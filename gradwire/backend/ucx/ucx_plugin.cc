@@ -1,11 +1,15 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// How ranks meet: each tells the others its host, then its address, through the store; connects to all; and begins when
-// it has heard of all.
+// How ranks meet. Each publishes its sealed address in the store, takes from there the addresses of its partners, and
+// connects with these. When it has heard of them all, the ranks tell each other the other addresses over the wire: a
+// rank reads O(log N) keys and begins with O(log N) connections. Addresses from the wire bear the same seal.
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cstring>
+#include <numeric>
+#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -14,6 +18,7 @@
 #include "gradwire/backend/rendezvous_internal.h"
 #include "gradwire/backend/ucx/admission_internal.h"
 #include "gradwire/backend/ucx/interface_internal.h"
+#include "gradwire/backend/ucx/partners_internal.h"
 #include "gradwire/backend/ucx/session_internal.h"
 #include "gradwire/base/environment.h"
 #include "gradwire/base/error.h"
@@ -29,40 +34,47 @@ namespace {
 
 constexpr long kSilence = 2400;  // ms
 
-class UcxBackend final : public Backend {
- public:
-  explicit UcxBackend(std::shared_ptr<messages::Group> group) : channel_(std::move(group), 0) {}
-  std::string_view name() const noexcept override { return "ucx"; }
-  int rank() const noexcept override { return channel_.rank(); }
-  int size() const noexcept override { return channel_.size(); }
-  Capabilities capabilities() const noexcept override {
-    return {.in_place_memory = false,
-            .bitwise_equal = true,
-            .detects_mismatch = true,
-            .detects_death = true,
-            .crosses_hosts = true};
-  }
-  Channel& channel() noexcept override { return channel_; }
-
- private:
-  messages::GroupChannel channel_;
-};
+constexpr Capabilities kCapabilities{.in_place_memory = false,
+                                     .bitwise_equal = true,
+                                     .detects_mismatch = true,
+                                     .detects_death = true,
+                                     .crosses_hosts = true};
 
 std::string host_name() {
   std::array<char, 256> name{};
   return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "an unnamed host";
 }
 
-// Each rank's text under `what`, by rank.
-std::vector<std::string> exchange(const BackendOptions& options, const char* what, const std::string& mine,
-                                  Deadline deadline) {
-  const auto key = [&](int rank) { return concat("ucx/", what, "/", rank); };
-  options.store->set(key(options.rank), mine);
-  std::vector<std::string> all;
-  for (int rank = 0; rank < options.size; ++rank) {
-    all.push_back(rendezvous::await_key(*options.store, key(rank), rank, deadline));
+// How many ranks are on this host. Returns when all ranks have said on which they are.
+int count_ranks_here(const BackendOptions& options, const std::vector<int>& partners, Deadline deadline) {
+  Store& store = *options.store;
+  const std::string all_said = "ucx/all_said";
+  const auto said = [](int rank) { return concat("ucx/said/", rank); };
+  const std::string here = concat("ucx/on/", host_identity());
+  store.set(said(options.rank), "1");
+  store.add(here, 1);
+  if (store.add("ucx/count", 1) == options.size) store.set(all_said, "1");
+  constexpr Milliseconds kLook{200};
+  for (;;) {
+    try {
+      store.wait({&all_said, 1}, std::min(kLook, deadline.remaining()));
+      return static_cast<int>(store.add(here, 0));
+    } catch (const TimeoutError&) {
+      rendezvous::throw_if_failed(store);
+      throw_if_interrupted("rendezvous");
+      // Every rank has partners that watch it, and that tell the others.
+      const std::vector<int> dead = rendezvous::dead_ranks(store, partners);
+      if (store.check({&all_said, 1})) continue;
+      if (!dead.empty()) rendezvous::throw_dead(store, dead);
+      if (!deadline.expired()) continue;
+      std::vector<int> missing;
+      for (int rank = 0; rank < options.size; ++rank) {
+        const std::string key = said(rank);
+        if (!store.check({&key, 1})) missing.push_back(rank);
+      }
+      throw TimeoutError(concat("rendezvous: the deadline passed while waiting for ", name_ranks(missing)), missing);
+    }
   }
-  return all;
 }
 
 // Empty where the user has told UCX itself what to use.
@@ -72,32 +84,65 @@ std::string interface_for(const BackendOptions& options, bool one_host, Deadline
   return choose_interface(*options.store, one_host, deadline);
 }
 
-// Every rank's record, by rank. The worker's address is part of this rank's.
-std::vector<RankRecord> exchange_records(const BackendOptions& options, const Worker& worker, const std::string& secret,
-                                         Deadline deadline) {
-  const long silence = environment_integer("GRADWIRE_HEARTBEAT_MS", 100, 3'600'000).value_or(kSilence);
-  const RankRecord mine{host_name(), store_internal::random_challenge(), Milliseconds(silence), worker.address()};
-  std::vector<RankRecord> records;
-  const std::string sealed = encode_record(mine, options.rank, secret);
-  for (const std::string& text : exchange(options, "address", sealed, deadline)) {
-    records.push_back(decode_record(text, static_cast<int>(records.size()), secret));
+std::string address_key(int rank) { return concat("ucx/address/", rank); }
+
+// The records of this rank and its partners, by rank; of the others nothing. `sealed` is this rank's.
+std::vector<RankRecord> exchange_records(const BackendOptions& options, const std::vector<int>& partners,
+                                         const std::string& sealed, const std::string& secret, Deadline deadline) {
+  options.store->set(address_key(options.rank), sealed);
+  std::vector<RankRecord> records(static_cast<std::size_t>(options.size));
+  records[static_cast<std::size_t>(options.rank)] = decode_record(sealed, options.rank, secret);
+  for (const int partner : partners) {
+    const std::string text = rendezvous::await_key(*options.store, address_key(partner), partner, deadline);
+    records[static_cast<std::size_t>(partner)] = decode_record(text, partner, secret);
   }
   return records;
 }
 
-std::unique_ptr<UcxWire> connect(std::unique_ptr<Worker> worker, const std::vector<RankRecord>& records, int rank,
-                                 const std::string& secret) {
+UcxWire::PeerOptions peer_options(const std::string& secret, int rank, const RankRecord& own, int peer,
+                                  const RankRecord& its) {
+  return {its.address, token_of(secret, rank, own, peer, its), token_of(secret, peer, its, rank, own), its.host};
+}
+
+std::unique_ptr<UcxWire> connect(std::unique_ptr<Worker> worker, const std::vector<RankRecord>& records,
+                                 std::vector<int> partners, int rank, const std::string& secret) {
   UcxWire::Options options;
   options.rank = rank;
+  options.peers.resize(records.size());
   const RankRecord& own = records[static_cast<std::size_t>(rank)];
-  for (std::size_t index = 0; index < records.size(); ++index) {
-    const RankRecord& its = records[index];
-    const int peer = static_cast<int>(index);
-    options.peers.push_back(
-        {its.address, token_of(secret, rank, own, peer, its), token_of(secret, peer, its, rank, own)});
+  options.silence = own.silence;
+  for (const int partner : partners) {
+    const RankRecord& its = records[static_cast<std::size_t>(partner)];
+    options.peers[static_cast<std::size_t>(partner)] = peer_options(secret, rank, own, partner, its);
     options.silence = std::max(options.silence, its.silence);
   }
+  if (records.size() > static_cast<std::size_t>(kFullMeshRanks)) options.partners = std::move(partners);
   return std::make_unique<UcxWire>(std::move(worker), std::move(options));
+}
+
+// The wire gets to know all ranks. Nobody sends to a rank that is no partner before the barrier that follows.
+void learn_the_rest(messages::GroupChannel& channel, UcxWire& wire, const std::string& sealed,
+                    const std::string& secret, Deadline deadline) {
+  const CallOptions options{deadline, {}};
+  auto longest = static_cast<std::int64_t>(sealed.size());
+  channel.all_reduce(&longest, 1, DType::i64, ReduceOp::max(), options);
+  // Each record behind its length.
+  const std::size_t stride = sizeof(std::uint64_t) + static_cast<std::size_t>(longest);
+  std::string mine(stride, '\0');
+  const std::uint64_t bytes = sealed.size();
+  std::memcpy(mine.data(), &bytes, sizeof(bytes));
+  std::memcpy(mine.data() + sizeof(bytes), sealed.data(), sealed.size());
+  std::string all(stride * static_cast<std::size_t>(channel.size()), '\0');
+  channel.tell_all(mine.data(), all.data(), stride, options);
+  const RankRecord own = decode_record(sealed, channel.rank(), secret);
+  for (int rank = 0; rank < channel.size(); ++rank) {
+    if (rank == channel.rank()) continue;
+    const std::string_view slot = std::string_view(all).substr(static_cast<std::size_t>(rank) * stride, stride);
+    std::uint64_t length = 0;
+    std::memcpy(&length, slot.data(), sizeof(length));
+    const RankRecord its = decode_record(std::string(slot.substr(sizeof(length), length)), rank, secret);
+    wire.introduce(rank, peer_options(secret, channel.rank(), own, rank, its));
+  }
 }
 
 // Throws the failure that a rank has announced, if there is one. The store may have gone with the rank that failed.
@@ -116,9 +161,9 @@ void throw_if_announced(Store& store) {
       {rank});
 }
 
-// Returns when every peer has been heard of.
-void await_peers(const BackendOptions& options, UcxWire& wire, const std::vector<RankRecord>& records,
-                 Deadline deadline) {
+// Returns when every partner has been heard of.
+void await_partners(const BackendOptions& options, UcxWire& wire, const std::vector<RankRecord>& records,
+                    const std::vector<int>& partners, Deadline deadline) {
   constexpr Milliseconds kLook{200};
   Deadline next_look = Deadline::after(kLook);
   for (;;) {
@@ -127,7 +172,7 @@ void await_peers(const BackendOptions& options, UcxWire& wire, const std::vector
     }
     const std::vector<int> unheard = wire.unheard();
     if (unheard.empty()) return;
-    for (int rank = 0; rank < options.size; ++rank) {
+    for (const int rank : partners) {
       const auto absence = wire.absence(rank);
       if (absence) throw_unreachable(options, records[static_cast<std::size_t>(rank)], rank, absence->why);
     }
@@ -148,23 +193,11 @@ void await_peers(const BackendOptions& options, UcxWire& wire, const std::vector
   }
 }
 
-// Whether every rank of this host has a processor of its own.
-bool may_spin(const std::vector<std::string>& hosts, int rank) {
-  const auto here = std::count(hosts.begin(), hosts.end(), hosts[static_cast<std::size_t>(rank)]);
-  return static_cast<unsigned>(here) <= std::thread::hardware_concurrency();
-}
-
 std::shared_ptr<messages::Group> make_group(const BackendOptions& options, std::unique_ptr<UcxWire> wire,
-                                            const std::vector<RankRecord>& records, bool spins) {
-  std::vector<std::string> names;
-  Milliseconds silence{0};
-  std::vector<int> peers;
-  for (const RankRecord& record : records) {
-    peers.push_back(static_cast<int>(peers.size()));
-    names.push_back(record.host);
-    silence = std::max(silence, record.silence);
-  }
-  const auto session = std::make_shared<Session>(std::move(wire), options.rank, std::move(names), silence, spins);
+                                            Milliseconds silence, bool spins) {
+  std::vector<int> peers(static_cast<std::size_t>(options.size));
+  std::iota(peers.begin(), peers.end(), 0);
+  const auto session = std::make_shared<Session>(std::move(wire), options.rank, silence, spins);
   auto group = std::make_shared<messages::Group>(
       messages::Group::Options{.backend = "ucx",
                                .engine = session->engine(),
@@ -181,21 +214,27 @@ std::unique_ptr<Backend> make(const BackendOptions& options) {
   trace::point("rendezvous.begin", options.rank);
   const Deadline deadline = Deadline::after(options.timeout);
   const std::string secret = secret_from_environment([](const char* name) { return environment(name); });
-  const std::vector<std::string> hosts = exchange(options, "host", host_identity(), deadline);
-  const bool one_host = std::all_of(hosts.begin(), hosts.end(), [&](const auto& host) { return host == hosts[0]; });
-  auto worker = std::make_unique<Worker>(interface_for(options, one_host, deadline));
-  const std::vector<RankRecord> records = exchange_records(options, *worker, secret, deadline);
-  std::unique_ptr<UcxWire> wire = connect(std::move(worker), records, options.rank, secret);
-  std::unique_ptr<Backend> backend;
+  const long silence = environment_integer("GRADWIRE_HEARTBEAT_MS", 100, 3'600'000).value_or(kSilence);
+  const std::vector<int> partners = partners_of(options.rank, options.size);
+  const int here = count_ranks_here(options, partners, deadline);
+  auto worker = std::make_unique<Worker>(interface_for(options, here == options.size, deadline));
+  const std::string sealed = encode_record(
+      {host_name(), store_internal::random_challenge(), Milliseconds(silence), worker->address()}, options.rank, secret);
+  const std::vector<RankRecord> records = exchange_records(options, partners, sealed, secret, deadline);
+  std::unique_ptr<UcxWire> wire = connect(std::move(worker), records, partners, options.rank, secret);
+  std::unique_ptr<messages::GroupBackend> backend;
   try {
-    await_peers(options, *wire, records, deadline);
+    await_partners(options, *wire, records, partners, deadline);
     trace::point("rendezvous.connected", options.rank);
     wire->watch();
     UcxWire& connected = *wire;  // the backend's from here on
-    backend =
-        std::make_unique<UcxBackend>(make_group(options, std::move(wire), records, may_spin(hosts, options.rank)));
+    const bool spins = static_cast<unsigned>(here) <= std::thread::hardware_concurrency();
+    backend = std::make_unique<messages::GroupBackend>(
+        make_group(options, std::move(wire), connected.silence(), spins), kCapabilities);
+    const bool is_full_mesh = options.size <= kFullMeshRanks;
+    if (!is_full_mesh) learn_the_rest(backend->channel(), connected, sealed, secret, deadline);
     backend->channel().barrier({deadline, {}});
-    connected.close_door();
+    if (is_full_mesh) connected.close_door();  // else ranks connect later, too
     return backend;
   } catch (const PeerError& error) {
     rendezvous::announce_failure(*options.store, options.rank, error);

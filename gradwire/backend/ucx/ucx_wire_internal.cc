@@ -42,7 +42,8 @@ UcxWire::UcxWire(std::unique_ptr<Worker> worker, Options options)
       silence_(options.silence),
       wake_(make_event()),
       worker_(std::move(worker)),
-      peers_(options.peers.size()) {
+      peers_(options.peers.size()),
+      is_full_mesh_(options.partners.empty()) {
   static_assert(std::is_trivially_copyable_v<Envelope>);
   const MutexLock lock(mutex_);
   ucp_am_handler_param_t handler{};
@@ -54,7 +55,11 @@ UcxWire::UcxWire(std::unique_ptr<Worker> worker, Options options)
   for (std::size_t index = 0; index < peers_.size(); ++index) {
     peers_[index].wire = this;
     peers_[index].options = std::move(options.peers[index]);
-    if (index != static_cast<std::size_t>(rank_)) connect(index);
+    peers_[index].is_partner = is_full_mesh_ && index != static_cast<std::size_t>(rank_);
+  }
+  for (const int partner : options.partners) peer(partner).is_partner = true;
+  for (std::size_t index = 0; index < peers_.size(); ++index) {
+    if (peers_[index].is_partner) connect(index);
   }
 }
 
@@ -78,7 +83,27 @@ void UcxWire::connect(std::size_t index) {
                            "): look at GRADWIRE_INTERFACE"));
   }
   to.beat_due = true;
-  send_dues();
+  attention_ = true;
+}
+
+void UcxWire::introduce(int rank, PeerOptions options) {
+  const MutexLock lock(mutex_);
+  if (peer(rank).options.address.empty()) peer(rank).options = std::move(options);
+}
+
+// Who connects hears of the peer's death, and is told when the peer ends a channel.
+void UcxWire::expect(int rank) noexcept {
+  if (rank == rank_) return;
+  const MutexLock lock(mutex_);
+  Peer& of = peer(rank);
+  if (of.endpoint != nullptr || worker_ == nullptr || is_gone(of)) return;
+  of.connect_due = true;
+  attention_ = true;
+}
+
+bool UcxWire::is_joined(int rank) const noexcept {
+  const MutexLock lock(mutex_);
+  return peers_[static_cast<std::size_t>(rank)].endpoint != nullptr;
 }
 
 std::size_t UcxWire::max_payload() const noexcept { return kLargestNote - sizeof(Envelope); }
@@ -91,6 +116,8 @@ bool UcxWire::write(int destination, const Frame& frame, std::span<const std::by
   if (worker_ == nullptr || is_gone(to)) return true;
   try {
     if (destination != rank_) {
+      if (to.endpoint == nullptr) connect(static_cast<std::size_t>(destination));
+      if (is_gone(to)) return true;
       if (to.in_flight >= kWindow) return false;
       return send(static_cast<std::size_t>(destination), Note::frame, frame, payload);
     }
@@ -178,11 +205,28 @@ bool UcxWire::send_dues() {
       // A beat is of no use to a peer that takes nothing: what is in flight is a sign of life, too.
       if (to.beat_due && (to.in_flight > 0 || send(index, Note::beat, {}, {}))) to.beat_due = false, said = true;
       if (to.answer_due && send(index, Note::goodbye_seen, {}, {})) to.answer_due = false, said = true;
+      if (tell_losses(index)) said = true;
       if (to.goodbye_due && send(index, Note::goodbye, {}, {})) to.goodbye_due = false, said = true;
     } catch (const std::bad_alloc&) {  // it stays due
     }
+    if (to.beat_due || to.answer_due || to.goodbye_due || (to.is_partner && to.reported < losses_.size())) {
+      attention_ = true;
+    }
   }
   return said;
+}
+
+// A partner that takes nothing is not told more.
+bool UcxWire::tell_losses(std::size_t index) {
+  Peer& to = peers_[index];
+  if (!to.is_partner || to.reported == losses_.size() || to.in_flight >= 2 * kWindow) return false;
+  const LostPeer& loss = losses_[to.reported];
+  Frame frame;
+  frame.id = loss.index;
+  frame.bytes = loss.why.size();
+  if (!send(index, Note::lost, frame, std::as_bytes(std::span(loss.why)))) return false;
+  ++to.reported;
+  return true;
 }
 
 bool UcxWire::idle() const {
@@ -194,6 +238,7 @@ void UcxWire::say_goodbye() {
   const MutexLock lock(mutex_);
   for (Peer& to : peers_) to.goodbye_due = to.endpoint != nullptr && !is_gone(to);
   send_dues();
+  attention_ = true;
 }
 
 bool UcxWire::may_go() const {

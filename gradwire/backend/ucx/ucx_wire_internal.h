@@ -6,8 +6,13 @@
 // It is copied on the way out, as UCX keeps what it cannot send at once, and handed on from UCX's memory on the way in.
 // So no buffer of a user is ever UCX's.
 //
-// A peer is gone when UCX says that its connection broke, or when nothing has come of it for the group's silence.
-// Frames to a peer that is gone are dropped. A rank that leaves says so after its last frame, and stays until the
+// A rank is connected with its partners from the start, and with another rank from when one of the two first needs the
+// other. Making an endpoint does not block, and the thread of every rank serves whoever connects, whatever its caller
+// waits for: so no rank waits for a rank that waits for it.
+//
+// A peer is gone when UCX says that its connection broke, or when it is a partner and nothing has come of it for the
+// group's silence. Where not all ranks are partners, who finds a peer gone tells its partners, who tell theirs: so all
+// ranks hear it, and beats go between partners only. Frames to a peer that is gone are dropped. A rank that leaves says so after its last frame, and stays until the
 // others have said that they have it all: a connection that is closed may take with it what is still on the way.
 #pragma once
 
@@ -40,28 +45,32 @@ namespace gradwire::ucx {
 class UcxWire final : public messages::Wire {
  public:
   struct PeerOptions {
-    std::string address;  // UCX's
+    std::string address;  // UCX's; empty: not known yet
     Token sends;          // of the frames to the peer
     Token receives;       // of the frames of the peer
+    std::string host = {};  // its name, for messages
   };
   struct Options {
     int rank = 0;
     std::vector<PeerOptions> peers;  // by rank; this rank's own is not read
+    std::vector<int> partners = {};  // empty: all others
     Milliseconds silence{0};
   };
   // Why a peer's part cannot come any more.
   struct Absence {
     bool left = false;  // it said so, and all that it sent is here
     std::string why;    // "its connection was closed (...)"
+    std::string host;   // as PeerOptions'; empty: not known yet
   };
 
-  // Begins to connect. Throws as require_ok() does.
+  // Begins to connect with the partners. Throws as require_ok() does.
   UcxWire(std::unique_ptr<Worker> worker, Options options);
   ~UcxWire() override;
   UcxWire(const UcxWire&) = delete;
   UcxWire& operator=(const UcxWire&) = delete;
 
   int size() const noexcept override { return static_cast<int>(peers_.size()); }
+  Milliseconds silence() const noexcept { return silence_; }
   std::size_t max_payload() const noexcept override;
   bool write(int peer, const messages::Frame& frame, std::span<const std::byte> payload) override;
   bool read(messages::FrameSink& sink) override;
@@ -69,12 +78,16 @@ class UcxWire final : public messages::Wire {
   std::uint32_t bell() const noexcept override { return bell_.load(std::memory_order_seq_cst); }
   void sleep(std::uint32_t seen, std::chrono::microseconds limit) noexcept override;
   void wake() noexcept override;
+  void expect(int peer) noexcept override;
+  bool is_joined(int peer) const noexcept override;
 
+  // Tells how to reach a peer, unless that is known. Before this is called, what comes of the peer is dropped.
+  void introduce(int peer, PeerOptions options);
   // Before the first read(): moves what comes, and keeps the frames in it. Returns whether anything moved.
   bool advance();
-  // The peers of which nothing has come yet that bears their token.
+  // The partners of which nothing has come yet that bears their token.
   std::vector<int> unheard() const;
-  // Begins to watch for silence. When all peers have been heard of.
+  // Begins to watch for silence. When all partners have been heard of.
   void watch();
   // Lets no stranger connect any more. When all peers have heard of this rank, too.
   void close_door();
@@ -91,7 +104,8 @@ class UcxWire final : public messages::Wire {
   void close() noexcept;
 
  private:
-  enum class Note : std::uint32_t { frame = 1, beat, goodbye, goodbye_seen };
+  // lost: the peer whose number is the frame's id is gone; the payload says why.
+  enum class Note : std::uint32_t { frame = 1, beat, goodbye, goodbye_seen, lost };
   struct Envelope {
     Token token;
     std::uint64_t number = 0;  // the how-many-th note from this source to this destination
@@ -120,10 +134,13 @@ class UcxWire final : public messages::Wire {
     bool beat_due = false;
     bool answer_due = false;  // to its goodbye
     bool goodbye_due = false;
+    bool is_partner = false;
+    bool connect_due = false;              // it has connected to this rank
+    std::size_t reported = 0;              // of losses_, told to it
     std::uint64_t sent = 0;                // notes
     std::uint64_t received = 0;            // notes taken
     std::size_t in_flight = 0;             // notes that UCX has, to the peer
-    std::deque<Bytes> held;                // frames that the sink has not taken, as they came
+    std::list<Bytes> held;                 // frames that the sink has not taken, as they came
     std::map<std::uint64_t, Bytes> early;  // notes that came before those ahead of them
   };
 
@@ -155,6 +172,9 @@ class UcxWire final : public messages::Wire {
   // Peers that go.
   void lose(Peer& lost, std::string why) GRADWIRE_REQUIRES(mutex_);
   bool look_after_peers() GRADWIRE_REQUIRES(mutex_);
+  void take_loss(const Peer& from, const messages::Frame& frame, std::span<const std::byte> bytes)
+      GRADWIRE_REQUIRES(mutex_);
+  bool tell_losses(std::size_t index) GRADWIRE_REQUIRES(mutex_);
   void close_endpoint(Peer& of) noexcept GRADWIRE_REQUIRES(mutex_);
 
   const OwnerProcess owner_;
@@ -166,6 +186,14 @@ class UcxWire final : public messages::Wire {
   mutable Mutex mutex_;
   std::unique_ptr<Worker> worker_ GRADWIRE_GUARDED_BY(mutex_);  // null after close()
   std::vector<Peer> peers_;                                     // guarded too, but for its size
+  // Something may have to be said to a peer, or a peer may be gone: looked for then only, as peers may be many.
+  std::atomic<bool> attention_{true};
+  const bool is_full_mesh_;
+  struct LostPeer {
+    std::size_t index;
+    std::string why;
+  };
+  std::vector<LostPeer> losses_ GRADWIRE_GUARDED_BY(mutex_);  // that the partners hear of
   std::vector<void*> closing_ GRADWIRE_GUARDED_BY(mutex_);      // requests of UCX
   std::optional<Liveness> liveness_ GRADWIRE_GUARDED_BY(mutex_);
   std::list<Sending> under_way_ GRADWIRE_GUARDED_BY(mutex_);

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstring>
 #include <new>
+#include <string_view>
+#include <utility>
 
 #include "gradwire/backend/ucx/ucx_wire_internal.h"
 #include "gradwire/base/error.h"
@@ -70,6 +72,7 @@ void UcxWire::arrive(std::span<const std::byte> bytes) {
   if (is_gone(from) || envelope.number < from.received) return;
   moved_ = true;
   from.here = true;
+  if (from.endpoint == nullptr) from.connect_due = attention_ = true;
   if (liveness_) liveness_->heard(envelope.source);
   if (envelope.number > from.received) {
     from.early.emplace(envelope.number, Bytes(bytes.begin(), bytes.end()));
@@ -94,13 +97,26 @@ void UcxWire::take(Peer& from, std::span<const std::byte> bytes) {
     case Note::beat:
       return;
     case Note::goodbye:
-      from.left = from.answer_due = true;
+      from.left = from.answer_due = attention_ = true;
       return;
     case Note::goodbye_seen:
       from.has_all = true;
       return;
+    case Note::lost:
+      if (envelope.frame.bytes != bytes.size() - sizeof(envelope)) break;
+      return take_loss(from, envelope.frame, bytes.subspan(sizeof(envelope)));
   }
   throw InternalError(concat("backend ucx: a frame of rank ", envelope.source, " makes no sense"));
+}
+
+// What is said of this rank itself comes too late, or is wrong.
+void UcxWire::take_loss(const Peer& from, const messages::Frame& frame, std::span<const std::byte> bytes) {
+  const std::size_t index = frame.id;
+  if (index >= peers_.size() || index == static_cast<std::size_t>(rank_)) return;
+  std::string why(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  constexpr std::string_view kSaid = "as rank ";
+  if (!why.starts_with(kSaid)) why = concat(kSaid, &from - peers_.data(), " found, ", why);
+  lose(peers_[index], std::move(why));
 }
 
 void UcxWire::take_frame(Peer& from, std::span<const std::byte> bytes) {
@@ -141,27 +157,38 @@ bool UcxWire::hand_on_local(FrameSink& sink) {
 
 // May be called by UCX on a thread of its own.
 void UcxWire::on_failure(void* argument, ucp_ep_h, ucs_status_t status) {
-  static_cast<Peer*>(argument)->failure.store(status, std::memory_order_release);
+  Peer& of = *static_cast<Peer*>(argument);
+  of.failure.store(status, std::memory_order_release);
+  of.wire->attention_.store(true, std::memory_order_release);
 }
 
 void UcxWire::lose(Peer& lost, std::string why) {
-  if (!is_gone(lost)) {
-    lost.why_lost = std::move(why);
-    moved_ = true;
-  }
+  if (is_gone(lost)) return;
+  lost.why_lost = std::move(why);
+  moved_ = attention_ = true;
+  if (!is_full_mesh_) losses_.push_back({static_cast<std::size_t>(&lost - peers_.data()), lost.why_lost});
 }
 
 bool UcxWire::look_after_peers() {
   if (liveness_ && Liveness::Clock::now() >= liveness_->next_tick()) {
     const Liveness::Findings findings = liveness_->tick(Liveness::Clock::now());
-    for (const std::size_t index : findings.to_beat) peers_[index].beat_due = true;
+    for (const std::size_t index : findings.to_beat) peers_[index].beat_due = attention_ = true;
     for (const std::size_t index : findings.silent) {
       // Frames that nobody here takes may be followed by signs of life that were not read.
       if (index == static_cast<std::size_t>(rank_) || held_ > 0) continue;
       lose(peers_[index], concat("nothing has been heard of it for ", silence_.count(), " ms"));
     }
   }
+  std::erase_if(closing_, [](void* request) {
+    if (ucp_request_check_status(request) == UCS_INPROGRESS) return false;
+    ucp_request_free(request);
+    return true;
+  });
+  if (!attention_.exchange(false)) return false;
   for (Peer& each : peers_) {
+    if (std::exchange(each.connect_due, false) && each.endpoint == nullptr && !is_gone(each)) {
+      connect(static_cast<std::size_t>(&each - peers_.data()));
+    }
     const int failure = each.failure.load(std::memory_order_acquire);
     if (failure != UCS_OK) {
       lose(each, concat("its connection was closed (", ucs_status_string(static_cast<ucs_status_t>(failure)), ")"));
@@ -169,11 +196,6 @@ bool UcxWire::look_after_peers() {
     }
     if (!each.why_lost.empty() || failure != UCS_OK) close_endpoint(each);
   }
-  std::erase_if(closing_, [](void* request) {
-    if (ucp_request_check_status(request) == UCS_INPROGRESS) return false;
-    ucp_request_free(request);
-    return true;
-  });
   return send_dues();
 }
 
@@ -181,14 +203,18 @@ std::vector<int> UcxWire::unheard() const {
   const MutexLock lock(mutex_);
   std::vector<int> ranks;
   for (std::size_t index = 0; index < peers_.size(); ++index) {
-    if (index != static_cast<std::size_t>(rank_) && !peers_[index].here) ranks.push_back(static_cast<int>(index));
+    if (peers_[index].is_partner && !peers_[index].here) ranks.push_back(static_cast<int>(index));
   }
   return ranks;
 }
 
 void UcxWire::watch() {
   const MutexLock lock(mutex_);
-  liveness_.emplace(peers_.size(), silence_, Liveness::Clock::now());
+  std::vector<std::size_t> watched;
+  for (std::size_t index = 0; index < peers_.size(); ++index) {
+    if (peers_[index].is_partner) watched.push_back(index);
+  }
+  liveness_.emplace(peers_.size(), std::move(watched), silence_, Liveness::Clock::now());
 }
 
 void UcxWire::close_door() {
@@ -200,7 +226,7 @@ std::optional<UcxWire::Absence> UcxWire::absence(int rank) const {
   const MutexLock lock(mutex_);
   const Peer& of = peers_[static_cast<std::size_t>(rank)];
   if (!of.held.empty() || !is_gone(of)) return std::nullopt;
-  return Absence{of.left, of.why_lost};
+  return Absence{of.left, of.why_lost, of.options.host};
 }
 
 }  // namespace gradwire::ucx
