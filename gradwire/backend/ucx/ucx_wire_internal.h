@@ -125,6 +125,8 @@ class UcxWire final : public messages::Wire {
     UcxWire* wire = nullptr;
     PeerOptions options;
     ucp_ep_h endpoint = nullptr;
+    Deadline open_by = Deadline::never();
+    bool is_open = false;  // notes may go
     // Written by UCX's error handler, which may run on a thread of UCX's.
     std::atomic<int> failure{UCS_OK};
     std::string why_lost;  // not empty: the peer is gone
@@ -154,8 +156,10 @@ class UcxWire final : public messages::Wire {
   Peer& peer(int rank) { return peers_[static_cast<std::size_t>(rank)]; }
 
   // Notes that go.
-  bool send(std::size_t index, Note note, const messages::Frame& frame, std::span<const std::byte> payload)
-      GRADWIRE_REQUIRES(mutex_);
+  bool open(std::size_t index) GRADWIRE_REQUIRES(mutex_);
+  // `flags` are UCP_OP_ATTR_FLAG_*.
+  bool send(std::size_t index, Note note, const messages::Frame& frame, std::span<const std::byte> payload,
+            std::uint32_t flags = 0) GRADWIRE_REQUIRES(mutex_);
   Sending& take_sending(std::size_t bytes) GRADWIRE_REQUIRES(mutex_);
   void give_back(Sending& sending) noexcept GRADWIRE_REQUIRES(mutex_);
   bool send_dues() GRADWIRE_REQUIRES(mutex_);

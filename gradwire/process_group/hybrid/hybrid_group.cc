@@ -91,6 +91,16 @@ std::optional<std::vector<int>> culprits_in(const std::string& text) {
   return ranks;
 }
 
+// For an error of a group below that ended because a hybrid group did: a PeerError that names the ranks at fault, or null
+// where that is `own_rank`, or where `error` is about something else. A duplicate's groups end with those that they are
+// duplicates of, on every rank, so the error may also be an AbortedError.
+std::exception_ptr end_by_others(const std::exception_ptr& error, int own_rank) {
+  const std::string text = describe(error);
+  const auto culprits = culprits_in(text);
+  if (!culprits || *culprits == std::vector<int>{own_rank}) return nullptr;
+  return std::make_exception_ptr(PeerError(text, *culprits));
+}
+
 bool is_about_peers(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
@@ -192,30 +202,24 @@ void HybridGroup::fail(const std::exception_ptr& error, const std::string& reaso
 }
 
 std::exception_ptr HybridGroup::in_own_ranks(const std::exception_ptr& error, const Call& call) const {
-  try {
-    std::rethrow_exception(error);
-  } catch (const PeerError& problem) {
-    const std::string text = problem.what();
-    if (const auto culprits = culprits_in(text)) return std::make_exception_ptr(PeerError(text, *culprits));
-  } catch (...) {  // the group below found it itself
-  }
+  if (const auto end = end_by_others(error, rank())) return end;
   return call.members() == nullptr ? error : internal::in_outer_ranks(error, *call.members());
 }
 
 std::shared_ptr<Work> HybridGroup::own_message(std::shared_ptr<Work> message) const {
   // An error that is not about the end of the hybrid group is the message's own, in ranks that are the same here.
-  const auto in_own_words = [state = state_](const std::exception_ptr& error) {
-    const std::string text = gradwire::describe(error);
-    const auto culprits = culprits_in(text);
-    if (!culprits) return error;
+  const auto in_own_words = [state = state_, own_rank = rank()](const std::exception_ptr& error) {
+    const auto end = end_by_others(error, own_rank);
+    if (end == nullptr) return error;
     MutexLock lock(state->mutex);
-    return state->error ? state->error : std::make_exception_ptr(PeerError(text, *culprits));
+    return state->error ? state->error : end;
   };
   return std::make_shared<internal::TranslatedWork>(std::move(message), in_own_words);
 }
 
 std::shared_ptr<Work> HybridGroup::ordered(const char* operation, const CollectiveOptions& options,
                                            internal::Outputs outputs, Body body) {
+  state_->owner.require_current("a process group");
   const Deadline deadline = Deadline::after(options.timeout.count() == 0 ? timeout() : options.timeout);
   const auto run = [this, operation, deadline, tag = options.tag, body = std::move(body)] {
     require_alive();
