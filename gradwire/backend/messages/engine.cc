@@ -224,6 +224,7 @@ bool Engine::move(bool (Matcher::*step)()) noexcept {
     broken_ = true;
     break_off(std::current_exception());
   }
+  if (wire_->take_lost()) next_look_ = Clock::time_point::min();
   if (matcher_.take_ended()) tell_waiters();
   return moved;
 }

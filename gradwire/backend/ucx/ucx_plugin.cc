@@ -224,9 +224,9 @@ std::unique_ptr<Backend> make(const BackendOptions& options) {
   std::unique_ptr<UcxWire> wire = connect(std::move(worker), records, partners, options.rank, secret);
   std::unique_ptr<messages::GroupBackend> backend;
   try {
+    wire->watch();
     await_partners(options, *wire, records, partners, deadline);
     trace::point("rendezvous.connected", options.rank);
-    wire->watch();
     UcxWire& connected = *wire;  // the backend's from here on
     const bool spins = static_cast<unsigned>(here) <= std::thread::hardware_concurrency();
     backend = std::make_unique<messages::GroupBackend>(

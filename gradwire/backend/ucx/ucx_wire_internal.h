@@ -80,6 +80,7 @@ class UcxWire final : public messages::Wire {
   void wake() noexcept override;
   void expect(int peer) noexcept override;
   bool is_joined(int peer) const noexcept override;
+  bool take_lost() noexcept override { return lost_some_.exchange(false); }
 
   // Tells how to reach a peer, unless that is known. Before this is called, what comes of the peer is dropped.
   void introduce(int peer, PeerOptions options);
@@ -87,7 +88,8 @@ class UcxWire final : public messages::Wire {
   bool advance();
   // The partners of which nothing has come yet that bears their token.
   std::vector<int> unheard() const;
-  // Begins to watch for silence. When all partners have been heard of.
+  // Begins to give signs of life, and to watch for silence of the partners that have been heard of: a partner may be
+  // there and wait for others.
   void watch();
   // Lets no stranger connect any more. When all peers have heard of this rank, too.
   void close_door();
@@ -188,6 +190,7 @@ class UcxWire final : public messages::Wire {
   std::vector<Peer> peers_;                                     // guarded too, but for its size
   // Something may have to be said to a peer, or a peer may be gone: looked for then only, as peers may be many.
   std::atomic<bool> attention_{true};
+  std::atomic<bool> lost_some_{false};
   const bool is_full_mesh_;
   struct LostPeer {
     std::size_t index;
