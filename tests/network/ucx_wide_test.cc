@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Tests the backend ucx with more ranks than are connected to each other, on hosts with separate networks: they meet, do
-// collectives of all kinds with right results, and leave in good order; all of them name a rank that was killed.
+// Tests the backend ucx with more ranks than are connected to each other, on hosts with separate networks: they meet,
+// do collectives of all kinds with right results, and leave in good order; all of them name a rank that was killed.
 #include <iostream>
 #include <memory>
 #include <regex>
@@ -34,6 +34,8 @@ class WideWorld : public LauncherTest {
     const int share = ranks / hosts;
     for (int host = 0; host < hosts; ++host) {
       Words words = network.enter(host);
+      // With a hundred ranks for each processor, a rank may not run for seconds.
+      if (ranks > 100) words.insert(words.end(), {"env", "GRADWIRE_HEARTBEAT_MS=30000"});
       for (const std::string& word :
            {std::string(WIDE_RANKS_PROGRAM), std::to_string(host * share), std::to_string(share), std::to_string(ranks),
             network.address(0), std::string("29556"), std::to_string(rounds)}) {

@@ -122,8 +122,8 @@ void GenericChannel::reduce_scatter(std::span<const void* const> inputs, void* o
       for (std::size_t r = 0; r < inputs.size(); ++r) {
         parts[r] = {static_cast<const std::byte*>(inputs[r]) + begin * element, length};
       }
-      reduce_parts(exchange, parts.span(), static_cast<std::byte*>(output) + begin * element, staging,
-                   dtype, op, options.deadline);
+      reduce_parts(exchange, parts.span(), static_cast<std::byte*>(output) + begin * element, staging, dtype, op,
+                   options.deadline);
     }
   });
 }

@@ -12,8 +12,9 @@
 //
 // A peer is gone when UCX says that its connection broke, or when it is a partner and nothing has come of it for the
 // group's silence. Where not all ranks are partners, who finds a peer gone tells its partners, who tell theirs: so all
-// ranks hear it, and beats go between partners only. Frames to a peer that is gone are dropped. A rank that leaves says so after its last frame, and stays until the
-// others have said that they have it all: a connection that is closed may take with it what is still on the way.
+// ranks hear it, and beats go between partners only. Frames to a peer that is gone are dropped. A rank that leaves says
+// so after its last frame, and stays until the others have said that they have it all: a connection that is closed may
+// take with it what is still on the way.
 #pragma once
 
 #include <ucp/api/ucp.h>
@@ -45,9 +46,9 @@ namespace gradwire::ucx {
 class UcxWire final : public messages::Wire {
  public:
   struct PeerOptions {
-    std::string address;  // UCX's; empty: not known yet
-    Token sends;          // of the frames to the peer
-    Token receives;       // of the frames of the peer
+    std::string address;    // UCX's; empty: not known yet
+    Token sends;            // of the frames to the peer
+    Token receives;         // of the frames of the peer
     std::string host = {};  // its name, for messages
   };
   struct Options {
@@ -197,7 +198,7 @@ class UcxWire final : public messages::Wire {
     std::string why;
   };
   std::vector<LostPeer> losses_ GRADWIRE_GUARDED_BY(mutex_);  // that the partners hear of
-  std::vector<void*> closing_ GRADWIRE_GUARDED_BY(mutex_);      // requests of UCX
+  std::vector<void*> closing_ GRADWIRE_GUARDED_BY(mutex_);    // requests of UCX
   std::optional<Liveness> liveness_ GRADWIRE_GUARDED_BY(mutex_);
   std::list<Sending> under_way_ GRADWIRE_GUARDED_BY(mutex_);
   std::list<Sending> spare_ GRADWIRE_GUARDED_BY(mutex_);
