@@ -265,6 +265,10 @@ void use(const Arguments& arguments, int rank, Backend& backend, double met_afte
   for (int round = 0; round < arguments.rounds; ++round) {
     if (rank == arguments.killed && round == arguments.rounds / 2) die(arguments);
     rounds.run(round);
+    if (rank == 0 && (round + 1) % 25 == 0) {
+      std::printf("round %d done\n", round + 1);
+      std::fflush(stdout);
+    }
   }
   const double took = since(start);
   const auto memory = spread(channel, memory_kib());

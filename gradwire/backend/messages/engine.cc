@@ -150,11 +150,11 @@ void Engine::await(MutexLock& lock, Message& message, Deadline deadline, bool ca
     const auto now = Clock::now();
     if (moved) spin_until = now + rhythm.spin;
     if (now < spin_until) {
-      lock.unlock();
+      mutex_.unlock();
       // Where frames moved, more of them may be there already.
       if (!moved && rhythm.yields) std::this_thread::yield();
       if (!moved && !rhythm.yields) shared::spin_pause();
-      lock.lock();
+      mutex_.lock();
     } else if (rhythm.nap.count() > 0) {
       changed_.wait_for(lock, rhythm.nap);
     } else if (rhythm.waiter_leads && !led_) {
