@@ -151,9 +151,8 @@ void run_collectives(const CollectivesCommandOptions& options) {
   const ScratchFolder scratch;
   const std::string socket = scratch / "coordinator";
   Coordinator coordinator(socket);
-  coordinator.start(
-      gradwire_contestant({options.backend, options.world, options.pin}, {"collective-worker"}, scratch, socket,
-                          options.hosts));
+  coordinator.start(gradwire_contestant({options.backend, options.world, options.pin}, {"collective-worker"}, scratch,
+                                        socket, options.hosts));
   std::vector<Peer> peers;
   if (options.peers) {
     const PeerOptions peer{options.world, "f32", "sum", options.pin, options.python, options.hosts};

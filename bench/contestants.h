@@ -38,8 +38,8 @@ std::string describe(const RankHosts& hosts);
 void place(const std::optional<RankHosts>& hosts, Contestant& contestant);
 
 // gradwire's contestant. It runs `worker` (a subcommand of this program with its options) for the ranks: a process for
-// each rank, one process for all ranks (threads), or the processes of mpirun (mpi). Only ranks that are processes can be
-// on `hosts`.
+// each rank, one process for all ranks (threads), or the processes of mpirun (mpi). Only ranks that are processes can
+// be on `hosts`.
 struct RankProcesses {
   std::string backend;
   int world = 2;

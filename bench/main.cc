@@ -117,8 +117,8 @@ void add_network(CLI::App& app) {
   static NetworkCommandOptions options;
   static std::string hooks;
   static std::vector<std::string> sizes;
-  auto* command =
-      app.add_subcommand("network", "Hooks or collectives over backends that cross hosts, on hosts made of network namespaces");
+  auto* command = app.add_subcommand(
+      "network", "Hooks or collectives over backends that cross hosts, on hosts made of network namespaces");
   command->add_option("--hosts", options.hosts, "Number of hosts")->capture_default_str()->check(CLI::Range(2, 26));
   command->add_option("--ranks-per-host", options.ranks_per_host, "Ranks on each")
       ->capture_default_str()

@@ -90,8 +90,7 @@ int run_network(const NetworkCommandOptions& options) {
   const ScratchFolder scratch;
   const RankHosts ranks = hosts_of(options, hosts, scratch);
   for (const std::string& backend : options.backends) {
-    options.collectives.empty() ? measure_hooks(options, backend, ranks)
-                                : measure_collectives(options, backend, ranks);
+    options.collectives.empty() ? measure_hooks(options, backend, ranks) : measure_collectives(options, backend, ranks);
   }
   return 0;
 }

@@ -22,7 +22,7 @@ struct NetworkCommandOptions {
   std::string delay;           // of every packet that leaves a host, in tc's units; empty: none
   std::vector<std::string> backends{"gloo"};
   std::vector<std::string> collectives;  // not empty: these are measured, and no hooks
-  std::vector<std::string> hooks;  // empty: plain, casts, codecs and PowerSGD
+  std::vector<std::string> hooks;        // empty: plain, casts, codecs and PowerSGD
   std::vector<std::size_t> bytes{std::size_t{25} << 20};
   int rounds = 3;
   bool peers = false;
@@ -30,10 +30,9 @@ struct NetworkCommandOptions {
   std::string python;  // a Python with torch
 };
 
-// Measures every backend with every hook or collective, and prints. Returns 0, or 77 when this machine allows no network namespaces:
-// it then prints the reason on stderr, and test runners count 77 as a skipped test. Throws as run_hooks() and
-// run_collectives(), and
-// std::runtime_error for a delay that the kernel does not support.
+// Measures every backend with every hook or collective, and prints. Returns 0, or 77 when this machine allows no
+// network namespaces: it then prints the reason on stderr, and test runners count 77 as a skipped test. Throws as
+// run_hooks() and run_collectives(), and std::runtime_error for a delay that the kernel does not support.
 int run_network(const NetworkCommandOptions& options);
 
 }  // namespace gradwire::bench

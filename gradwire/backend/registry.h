@@ -36,10 +36,10 @@ std::span<const BackendEntry> builtin_backends() noexcept;
 // Ranks that are threads may call it at the same time.
 //
 // Throws InvalidArgument for an unknown name (listing the known), a rank out of [0, size), a size outside
-// [1, max_ranks], naming the backends that take the size; TimeoutError that names the missing ranks; PeerError that names a rank which died or failed on
-// the way; MismatchError when two ranks claim the same number or name different sizes; ResourceError when the machine
-// refuses memory, descriptors or threads to a rank; StoreError. A failure of one rank ends the call on all of them,
-// with the same kind and the same ranks, also on those that come later.
+// [1, max_ranks], naming the backends that take the size; TimeoutError that names the missing ranks; PeerError that
+// names a rank which died or failed on the way; MismatchError when two ranks claim the same number or name different
+// sizes; ResourceError when the machine refuses memory, descriptors or threads to a rank; StoreError. A failure of one
+// rank ends the call on all of them, with the same kind and the same ranks, also on those that come later.
 std::unique_ptr<Backend> make_backend(std::string_view name, const BackendOptions& options,
                                       std::span<const BackendEntry> table = builtin_backends());
 

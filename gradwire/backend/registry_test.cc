@@ -49,15 +49,14 @@ TEST(Registry, RefusesWrongNumbersAtTheDoor) {
               make_backend("threads", {store, 0, 0});
             }),
             "InvalidArgument: make_backend: the world size is 0");
-  EXPECT_EQ(error_of([&] {
-              make_backend("threads", {store, 0, 65});
-            }),
-            "InvalidArgument: make_backend: the backend threads takes at most 64 ranks, and the world size is 65; use mpi "
-            "(up to 4096) or ucx (up to 4096)");
+  EXPECT_EQ(
+      error_of([&] {
+        make_backend("threads", {store, 0, 65});
+      }),
+      "InvalidArgument: make_backend: the backend threads takes at most 64 ranks, and the world size is 65; use mpi "
+      "(up to 4096) or ucx (up to 4096)");
   for (const char* name : {"shm", "ucx", "mpi"}) {
-    const std::string error = error_of([&] {
-      make_backend(name, {store, 0, 4097});
-    });
+    const std::string error = error_of([&] { make_backend(name, {store, 0, 4097}); });
     EXPECT_NE(error.find(name), std::string::npos) << error;
     EXPECT_NE(error.find("the world size is 4097; no backend takes so many"), std::string::npos) << error;
   }

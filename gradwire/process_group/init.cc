@@ -206,7 +206,8 @@ std::shared_ptr<ProcessGroup> make_process_group(const std::string& backend, std
     return internal::make_nccl_group(std::move(cpu), std::make_shared<PrefixStore>("nccl", store), device_id);
   }
   if (name == kGloo) return internal::make_gloo_group(std::move(store), rank, size, timeout);
-  if (const auto crossing = crossing_of(name)) return internal::make_hybrid_group(store, rank, hosts, *crossing, timeout);
+  if (const auto crossing = crossing_of(name))
+    return internal::make_hybrid_group(store, rank, hosts, *crossing, timeout);
   BackendOptions options;
   options.store = std::make_shared<PrefixStore>("backend", store);
   options.rank = rank;

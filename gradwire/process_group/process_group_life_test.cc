@@ -490,8 +490,7 @@ TEST(DuplicateList, AbortsThoseThatLiveAndThoseThatComeLater) {
   released->all_reduce({number(1)})->wait();
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, Groups, ::testing::ValuesIn(test_support::named_groups()),
-                         test_support::name_case);
+INSTANTIATE_TEST_SUITE_P(Backends, Groups, ::testing::ValuesIn(test_support::named_groups()), test_support::name_case);
 
 }  // namespace
 }  // namespace gradwire

@@ -11,7 +11,8 @@ namespace {
 
 template <class Group>
 class RandomPrograms : public ::testing::Test {};
-using Groups = ::testing::Types<Shm, Gloo, Ucx, HybridUcx, RoundTrip, Threads, HybridGroup, LocalGroup>;  // the forked ones first
+using Groups =
+    ::testing::Types<Shm, Gloo, Ucx, HybridUcx, RoundTrip, Threads, HybridGroup, LocalGroup>;  // the forked ones first
 TYPED_TEST_SUITE(RandomPrograms, Groups);
 
 TYPED_TEST(RandomPrograms, GiveWhatTheyShould) {

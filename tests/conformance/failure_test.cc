@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Deadlines, abort, and ranks that leave.
 #include <chrono>
+#include <set>
 #include <thread>
 
 #include "gradwire/base/error.h"
@@ -76,6 +77,27 @@ TEST_P(Failure, ARankThatDoesNotComeIsNamedByTheDeadline) {
       context.meet("end");
     });
   }
+}
+
+// Most ranks wait for ranks that wait themselves; those are not to be named.
+TEST(WideFailure, OfSeveralRanksThatDoNotComeNoOtherRankIsNamed) {
+  run_world({Kind::loopback, kWideWorld}, [](RankContext& context) {
+    const std::set<int> absent{4, 11, 18};
+    if (!absent.contains(context.rank())) {
+      std::vector<int> named;
+      try {
+        context.channel().barrier(with_timeout(Milliseconds(1000)));
+        ADD_FAILURE() << "the call returned without ranks 4, 11 and 18";
+      } catch (const TimeoutError& error) {
+        named = error.peers();
+      } catch (const PeerError& error) {
+        named = error.peers();
+      }
+      EXPECT_FALSE(named.empty());
+      for (const int rank : named) EXPECT_TRUE(absent.contains(rank)) << rank << " was there";
+    }
+    context.meet("timed out");
+  });
 }
 
 TEST_P(Failure, AZeroTimeoutEndsAtOnceAndDoesNotHang) {

@@ -89,6 +89,7 @@ class LoopbackRequest final : public Request {
 
 void LoopbackHub::deliver(const Address& to, Message message) {
   const MutexLock lock(mutex_);
+  ++sent_[message.source];
   Mailbox& mailbox = mailboxes_[to];
   const auto taker = std::find_if(mailbox.waiting.begin(), mailbox.waiting.end(), [&](const LoopbackRequest* request) {
     return request->matches(message.source, message.tag);
@@ -114,13 +115,19 @@ void LoopbackHub::await(const Address& at, LoopbackRequest& request) {
     return;
   }
   mailbox.waiting.push_back(&request);
-  fail_waiting();
+  if (!ended_.empty() || !left_.empty()) fail_waiting();
 }
 
 void LoopbackHub::end(const Address& who, End end) {
   const MutexLock lock(mutex_);
   ended_.emplace(who, std::move(end));
   fail_waiting();
+}
+
+std::size_t LoopbackHub::sent(int rank) const {
+  const MutexLock lock(mutex_);
+  const auto found = sent_.find(rank);
+  return found == sent_.end() ? 0 : found->second;
 }
 
 void LoopbackHub::leave(int rank) {
@@ -144,7 +151,8 @@ void LoopbackHub::fail_waiting() {
         (*request)->fail(std::make_exception_ptr(AbortedError(own->second.reason)));
       } else if (peer) {
         const int source = (*request)->source();
-        (*request)->fail(std::make_exception_ptr(PeerError(concat("rank ", source, " failed: ", peer->reason), peer->at_fault)));
+        (*request)->fail(
+            std::make_exception_ptr(PeerError(concat("rank ", source, " failed: ", peer->reason), peer->at_fault)));
       } else {
         ++request;
         continue;

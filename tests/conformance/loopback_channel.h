@@ -29,6 +29,8 @@ class LoopbackHub {
 
   explicit LoopbackHub(int size) : size_(size), changed_(static_cast<std::size_t>(size)) {}
   int size() const noexcept { return size_; }
+  // How many messages the rank has sent so far.
+  std::size_t sent(int rank) const GRADWIRE_EXCLUDES(mutex_);
 
  private:
   friend class LoopbackRequest;
@@ -59,10 +61,11 @@ class LoopbackHub {
   void fail_waiting() GRADWIRE_REQUIRES(mutex_);
 
   const int size_;
-  Mutex mutex_;
+  mutable Mutex mutex_;
   std::vector<ConditionVariable> changed_;  // by rank
   std::map<Address, Mailbox> mailboxes_ GRADWIRE_GUARDED_BY(mutex_);
   std::map<Address, End> ended_ GRADWIRE_GUARDED_BY(mutex_);
+  std::map<int, std::size_t> sent_ GRADWIRE_GUARDED_BY(mutex_);  // by rank
   std::map<int, std::string> left_ GRADWIRE_GUARDED_BY(mutex_);
 };
 

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Many ranks of the backend ucx on one host: wide_ranks FIRST COUNT SIZE HOST PORT ROUNDS [KILLED FILE]. Starts the ranks
-// FIRST to FIRST + COUNT - 1 as child processes; rank 0 runs the store at HOST:PORT. The ranks meet and do ROUNDS
+// Many ranks of the backend ucx on one host: wide_ranks FIRST COUNT SIZE HOST PORT ROUNDS [KILLED FILE]. Starts the
+// ranks FIRST to FIRST + COUNT - 1 as child processes; rank 0 runs the store at HOST:PORT. The ranks meet and do ROUNDS
 // collectives of all kinds, whose results are integers that each rank knows. Rank 0 prints what it cost. With KILLED,
 // that rank kills itself halfway and writes the time to FILE, and the others must name it, and it alone.
 #include <sys/mman.h>
@@ -60,9 +60,7 @@ void require(bool right, const char* what, int round) {
 CallOptions options() { return {Deadline::after(seconds(240)), {}}; }
 
 // Element i of rank r's input. Sums over ranks stay exact, and differ for every i and round.
-std::int64_t value(int rank, std::size_t i, int round) {
-  return (rank + 1) * static_cast<std::int64_t>(i + 7) + round;
-}
+std::int64_t value(int rank, std::size_t i, int round) { return (rank + 1) * static_cast<std::int64_t>(i + 7) + round; }
 std::int64_t sum_of(int ranks, std::size_t i, int round) {
   const std::int64_t all = ranks;
   return all * (all + 1) / 2 * static_cast<std::int64_t>(i + 7) + all * round;
@@ -267,6 +265,10 @@ void use(const Arguments& arguments, int rank, Backend& backend, double met_afte
   for (int round = 0; round < arguments.rounds; ++round) {
     if (rank == arguments.killed && round == arguments.rounds / 2) die(arguments);
     rounds.run(round);
+    if (rank == 0 && (round + 1) % 25 == 0) {
+      std::printf("round %d done\n", round + 1);
+      std::fflush(stdout);
+    }
   }
   const double took = since(start);
   const auto memory = spread(channel, memory_kib());
@@ -274,7 +276,8 @@ void use(const Arguments& arguments, int rank, Backend& backend, double met_afte
   const auto meeting = spread(channel, static_cast<std::int64_t>(met_after * 1000));
   if (rank != 0) return;
   std::printf(
-      "%d ranks: the last met after %.2f s; %d collectives in %.2f s; PSS a rank %.1f MiB (most %.1f); connections a rank "
+      "%d ranks: the last met after %.2f s; %d collectives in %.2f s; PSS a rank %.1f MiB (most %.1f); connections a "
+      "rank "
       "%.1f at the start (most %lld), %.1f at the end (most %lld)\n",
       arguments.size, static_cast<double>(meeting.most) / 1000, arguments.rounds, took, memory.mean / 1024,
       static_cast<double>(memory.most) / 1024, early.mean, static_cast<long long>(early.most), later.mean,
@@ -355,8 +358,14 @@ int run(const Arguments& arguments) {
 
 int main(int argc, char** argv) {
   if (argc < 7) return 2;
-  Arguments arguments{std::atoi(argv[1]), std::atoi(argv[2]), std::atoi(argv[3]), argv[4],
-                      std::atoi(argv[5]), std::atoi(argv[6]), -1,                 ""};
+  Arguments arguments{std::atoi(argv[1]),
+                      std::atoi(argv[2]),
+                      std::atoi(argv[3]),
+                      argv[4],
+                      std::atoi(argv[5]),
+                      std::atoi(argv[6]),
+                      -1,
+                      ""};
   if (argc > 8) {
     arguments.killed = std::atoi(argv[7]);
     arguments.file = argv[8];

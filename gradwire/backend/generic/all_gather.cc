@@ -14,8 +14,8 @@
 // Algorithm of gather in wide worlds, for short blocks: share, of which only the root keeps anything.
 //
 // Algorithm else: direct. Steps: 1. Every rank sends its input to every other (gather: to the root) and receives theirs
-// where they belong. Bytes on the wire: N (N - 1) B, each rank (N - 1) B in and out (gather: (N - 1) B, all into the root). Nothing is
-// staged, but N B bytes for short blocks.
+// where they belong. Bytes on the wire: N (N - 1) B, each rank (N - 1) B in and out (gather: (N - 1) B, all into the
+// root). Nothing is staged, but N B bytes for short blocks.
 #include <cstring>
 
 #include "gradwire/backend/fingerprint_internal.h"

@@ -5,8 +5,8 @@
 // Terms: N ranks, B bytes, a part of B / N a rank.
 //
 // Algorithm for N B up to kAtOnceBytes: with the fingerprints. Steps: 1. Every rank sends its input, together with its
-// fingerprint, to every other; in a wide world up and down a tree (tree_entry_internal.h). 2. Each combines all inputs in
-// rank order. Bytes on the wire: N (N - 1) B, in the steps that comparing fingerprints takes anyway.
+// fingerprint, to every other; in a wide world up and down a tree (tree_entry_internal.h). 2. Each combines all inputs
+// in rank order. Bytes on the wire: N (N - 1) B, in the steps that comparing fingerprints takes anyway.
 //
 // Algorithm for parts that are short blocks, in wide worlds: Bruck's exchange of blocks, after which each rank has all
 // inputs for its part and combines them in rank order, then share (share.cc). Steps: 2 ceil(log2 N). Bytes on the wire:

@@ -28,8 +28,8 @@ namespace gradwire {
 namespace {
 
 void add_difference(std::string& text, std::size_t from, std::uint64_t sent, std::size_t to, std::uint64_t expected) {
-  text += concat(text.empty() ? "" : "; ", "rank ", from, " sends ", sent, " elements to rank ", to,
-                 ", which expects ", expected);
+  text += concat(text.empty() ? "" : "; ", "rank ", from, " sends ", sent, " elements to rank ", to, ", which expects ",
+                 expected);
 }
 
 void throw_if_any(const std::string& differences) {
@@ -113,7 +113,8 @@ std::size_t GenericChannel::agree_on_counts(std::span<const ConstSlice> inputs, 
     std::uint64_t sent = 0;
     std::memcpy(&sent, staging.data() + r * kBlock, kBlock);
     mine.longest = std::max<std::uint64_t>({mine.longest, inputs[r].count, outputs[r].count});
-    if (sent != outputs[r].count && mine.from < 0) mine = {mine.longest, sent, outputs[r].count, static_cast<std::int64_t>(r)};
+    if (sent != outputs[r].count && mine.from < 0)
+      mine = {mine.longest, sent, outputs[r].count, static_cast<std::int64_t>(r)};
   }
   std::vector<Finding> findings(ranks);
   share(&mine, findings.data(), sizeof(mine), deadline);

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstring>
 #include <new>
+#include <string_view>
 #include <utility>
 
 #include "gradwire/backend/fingerprint_internal.h"
@@ -28,6 +29,12 @@ void require_user_tag(const char* operation, int rank, std::uint32_t tag) {
                                GenericChannel::kFirstInternalTag));
 }
 
+// What the first rank to fail said, of a text to which the ranks in between have put theirs.
+std::string_view origin_of(std::string_view text) {
+  const std::size_t last = text.rfind("PeerError: ");
+  return last == std::string_view::npos ? text : text.substr(last);
+}
+
 // The exception under way with the call's name before its text. Kinds that carry no rank of a peer keep their kind too.
 // What ends the channel is no ResourceError, after which callers go on.
 std::exception_ptr with_context(const std::string& context) {
@@ -36,7 +43,7 @@ std::exception_ptr with_context(const std::string& context) {
   } catch (const TimeoutError& error) {
     return std::make_exception_ptr(TimeoutError(concat(context, error.what()), error.peers()));
   } catch (const PeerError& error) {
-    return std::make_exception_ptr(PeerError(concat(context, error.what()), error.peers()));
+    return std::make_exception_ptr(PeerError(concat(context, origin_of(error.what())), error.peers()));
   } catch (const std::bad_alloc&) {
     return std::make_exception_ptr(AbortedError(concat(context, "no memory for messages that are under way")));
   } catch (const ResourceError& error) {
@@ -164,7 +171,8 @@ std::vector<int> GenericChannel::compare_directly(const Fingerprint& call, const
   }
   exchange.finish(deadline);
   std::array<Fingerprint, kDirectRanks> fingerprints;
-  for (int r = 0; r < size(); ++r) std::memcpy(&fingerprints[static_cast<std::size_t>(r)], slot(r), sizeof(Fingerprint));
+  for (int r = 0; r < size(); ++r)
+    std::memcpy(&fingerprints[static_cast<std::size_t>(r)], slot(r), sizeof(Fingerprint));
   std::vector<int> refused = judge({fingerprints.data(), static_cast<std::size_t>(size())});
   take_inputs(entry, slots.data() + sizeof(Fingerprint), stride);
   return refused;

@@ -6,9 +6,9 @@
 // that it has failed; it overrides the collectives that it does better itself. Algorithms, their steps and bytes on the
 // wire open the files of this folder, one a collective.
 //
-// Up to kDirectRanks ranks talk to each other directly: one step is the shortest latency there is. In larger worlds what
-// is small goes in about log2 N steps between ranks whose numbers differ by a power of two, so that a rank has about
-// 2 log2 N partners; what is large still goes straight to where it belongs. Both give the same bits.
+// Up to kDirectRanks ranks talk to each other directly: one step is the shortest latency there is. In larger worlds
+// what is small goes in about log2 N steps between ranks whose numbers differ by a power of two, so that a rank has
+// about 2 log2 N partners; what is large still goes straight to where it belongs. Both give the same bits.
 //
 // Every collective starts with an exchange of fingerprints (see barrier.cc) among all ranks. So ranks that disagree
 // about the operation, its count, dtype, op, root or tag all get the same MismatchError, ranks that do not come are
@@ -115,8 +115,8 @@ class GenericChannel : public Channel {
   void exchange_blocks(std::byte* blocks, std::size_t bytes, std::span<std::byte> scratch, Deadline deadline);
   // share() for wide worlds.
   void share_in_steps(const void* mine, void* all, std::size_t bytes, Deadline deadline);
-  // Block r of `blocks` is this rank's input for the part of rank r. Combines all ranks' inputs for the part of this rank
-  // into `result`, which may be any block. `staging` begins with the blocks and has room for three times as many.
+  // Block r of `blocks` is this rank's input for the part of rank r. Combines all ranks' inputs for the part of this
+  // rank into `result`, which may be any block. `staging` begins with the blocks and has room for three times as many.
   void reduce_blocks(std::span<std::byte> staging, std::size_t block, void* result, std::size_t count, DType dtype,
                      ReduceOp op, Deadline deadline);
   // A whole reduction whose parts are short blocks; `output` is null where the result is not wanted.
@@ -133,7 +133,8 @@ class GenericChannel : public Channel {
   void send_down(std::byte* data, std::size_t bytes, int root, Deadline deadline);
   void post_send(generic::Exchange& exchange, const void* data, std::size_t bytes, int peer);
   void post_receive(generic::Exchange& exchange, void* data, std::size_t bytes, int peer);
-  // A direct reduction in chunks (reduce_scatter.cc). The messages of the next chunk are under way while one is combined.
+  // A direct reduction in chunks (reduce_scatter.cc). The messages of the next chunk are under way while one is
+  // combined.
   struct ChunkedReduction {
     std::size_t chunks = 0;
     // The part of this rank's input that `rank` combines, of a chunk. The own part has the most elements in chunk 0.

@@ -37,12 +37,13 @@ inline std::size_t chunk_elements(std::size_t staging, int ranks, std::size_t el
   return std::max<std::size_t>(1, staging / others / element);
 }
 
-// The chunks of a direct reduction (GenericChannel::reduce_chunks()) in which a rank combines at most `longest` elements
-// of `element` bytes. Short enough that there are several to overlap, long enough that a message's cost does not count.
+// The chunks of a direct reduction (GenericChannel::reduce_chunks()) in which a rank combines at most `longest`
+// elements of `element` bytes. Short enough that there are several to overlap, long enough that a message's cost does
+// not count.
 inline std::size_t reduction_chunk(std::size_t longest, std::size_t staging, int ranks, std::size_t element) noexcept {
   constexpr std::size_t kLongestBytes = std::size_t{512} << 10;
-  return std::min({longest, chunk_elements(staging / 2, ranks, element),
-                   std::max<std::size_t>(1, kLongestBytes / element)});
+  return std::min(
+      {longest, chunk_elements(staging / 2, ranks, element), std::max<std::size_t>(1, kLongestBytes / element)});
 }
 
 }  // namespace gradwire::generic

@@ -8,10 +8,10 @@
 // Algorithm for parts that are short blocks, in wide worlds: all_reduce's, whose result only the root keeps. Steps:
 // 2 ceil(log2 N).
 //
-// Algorithm else: direct reduce-scatter, then gather, in chunks. Terms: N ranks, B bytes, a part of B / N a rank. Steps: for
-// each chunk 1. and 2. as in reduce_scatter.cc, a rank combining its part. 3. It sends the part to the root, while the
-// next chunk is combined. Bytes on the wire: 2 (N - 1) B, of which the root receives 2 B (N - 1) / N, where N - 1 whole
-// inputs sent to it would be (N - 1) B through one rank. Staging: kStagingBytes and two chunks.
+// Algorithm else: direct reduce-scatter, then gather, in chunks. Terms: N ranks, B bytes, a part of B / N a rank.
+// Steps: for each chunk 1. and 2. as in reduce_scatter.cc, a rank combining its part. 3. It sends the part to the root,
+// while the next chunk is combined. Bytes on the wire: 2 (N - 1) B, of which the root receives 2 B (N - 1) / N, where N
+// - 1 whole inputs sent to it would be (N - 1) B through one rank. Staging: kStagingBytes and two chunks.
 #include <array>
 #include <memory>
 

@@ -51,8 +51,7 @@ void GenericChannel::post_chunk(const ChunkedReduction& reduction, std::size_t c
   }
 }
 
-void GenericChannel::combine_chunk(const ChunkedReduction& reduction, std::size_t chunk,
-                                   std::span<std::byte> staging) {
+void GenericChannel::combine_chunk(const ChunkedReduction& reduction, std::size_t chunk, std::span<std::byte> staging) {
   const ConstSlice own = reduction.part(chunk, rank());
   const std::size_t bytes = own.count * size_of(reduction.dtype);
   generic::RankArray<const void*> sources(static_cast<std::size_t>(size()));
@@ -66,8 +65,7 @@ void GenericChannel::combine_chunk(const ChunkedReduction& reduction, std::size_
   kernels::reduce(reduction.dtype, reduction.op, sources.span(), {&result, 1}, own.count);
 }
 
-void GenericChannel::reduce_chunks(const ChunkedReduction& reduction, std::span<std::byte> staging,
-                                   Deadline deadline) {
+void GenericChannel::reduce_chunks(const ChunkedReduction& reduction, std::span<std::byte> staging, Deadline deadline) {
   // Of even and odd chunks.
   std::array<generic::Exchange, 2> exchanges;
   const auto half = [&](std::size_t chunk) {

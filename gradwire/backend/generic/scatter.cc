@@ -4,8 +4,8 @@
 //
 // Terms: N ranks, B bytes of output a rank.
 //
-// Algorithm for short blocks in wide worlds: the root broadcasts all parts (broadcast.cc). Steps: ceil(log2 N). Bytes on
-// the wire: N (N - 1) B. Staging: N B.
+// Algorithm for short blocks in wide worlds: the root broadcasts all parts (broadcast.cc). Steps: ceil(log2 N). Bytes
+// on the wire: N (N - 1) B. Staging: N B.
 //
 // Algorithm else: direct. Steps: 1. The root sends every other rank its part.
 // Bytes on the wire: (N - 1) B, all out of the root. Nothing is staged.

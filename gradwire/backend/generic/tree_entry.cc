@@ -49,7 +49,9 @@ TreeEntry::TreeEntry(int rank, int size, std::size_t most_input, const Links& li
       links_(links),
       deadline_(deadline),
       moment_(moment_before(deadline)),
-      patience_(Deadline::after(moment_)),
+      longest_gap_(std::clamp(deadline.remaining() / 256, moment_, Milliseconds(2000))),
+      note_gap_(moment_),
+      next_note_(Deadline::after(moment_)),
       parent_(parent_of(rank)) {
   for (int distance = 1; rank + distance < size && (rank & distance) == 0; distance *= 2) {
     Child child;
@@ -185,7 +187,9 @@ void TreeEntry::hear_verdict() {
 // --- who is missing ------------------------------------------------------------------------------------------------
 
 void TreeEntry::linger(Request& request, const std::vector<int>& missing) {
-  if (patience_.expired() && missing != told_missing_) {
+  if (next_note_.expired() && missing != told_missing_) {
+    next_note_ = Deadline::after(note_gap_);
+    note_gap_ = std::min(2 * note_gap_, longest_gap_);
     const std::size_t listed = missing.size();
     const Head head{Head::Kind::missing, static_cast<std::uint32_t>(listed), 0};
     std::vector<std::byte>& note = notes_.emplace_back(sizeof(head) + listed * sizeof(std::int32_t));

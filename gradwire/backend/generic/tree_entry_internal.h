@@ -87,7 +87,9 @@ class TreeEntry {
   const Links& links_;
   const Deadline deadline_;
   const Milliseconds moment_;
-  const Deadline patience_;
+  const Milliseconds longest_gap_;  // between two notes: ranks that trickle in are not told of one by one
+  Milliseconds note_gap_;
+  Deadline next_note_;
   const int parent_;  // -1: none
   int below_ = 1;     // ranks from this one on in the tree
   std::vector<Child> children_;

@@ -21,8 +21,10 @@ using std::chrono::microseconds;
 constexpr Milliseconds kLook{20};
 // The thread's sleep without work; its bell and wake() end it.
 constexpr microseconds kIdle{1'000'000};
-// How soon the thread sees that nobody waits any more, where waiters lead.
+// How soon the thread sees that nobody waits any more, where waiters lead. Where waiters do not spin, ranks share
+// processors: the longer somebody has waited, the seldomer it looks, as hundreds of threads may do so.
 constexpr microseconds kBesideLeader{2000};
+constexpr microseconds kBesideLongLeader{16'000};
 
 }  // namespace
 
@@ -148,11 +150,11 @@ void Engine::await(MutexLock& lock, Message& message, Deadline deadline, bool ca
     const auto now = Clock::now();
     if (moved) spin_until = now + rhythm.spin;
     if (now < spin_until) {
-      lock.unlock();
+      mutex_.unlock();
       // Where frames moved, more of them may be there already.
       if (!moved && rhythm.yields) std::this_thread::yield();
       if (!moved && !rhythm.yields) shared::spin_pause();
-      lock.lock();
+      mutex_.lock();
     } else if (rhythm.nap.count() > 0) {
       changed_.wait_for(lock, rhythm.nap);
     } else if (rhythm.waiter_leads && !led_) {
@@ -224,6 +226,7 @@ bool Engine::move(bool (Matcher::*step)()) noexcept {
     broken_ = true;
     break_off(std::current_exception());
   }
+  if (wire_->take_lost()) next_look_ = Clock::time_point::min();
   if (matcher_.take_ended()) tell_waiters();
   return moved;
 }
@@ -249,7 +252,11 @@ void Engine::serve() {
     microseconds nap{0};
     {
       MutexLock lock(mutex_);
-      while (closed_ == nullptr && options_.rhythm.waiter_leads && waiters_ > 0) free_.wait_for(lock, kBesideLeader);
+      const auto longest = options_.rhythm.spin.count() > 0 ? kBesideLeader : kBesideLongLeader;
+      for (auto pause = kBesideLeader; closed_ == nullptr && options_.rhythm.waiter_leads && waiters_ > 0;
+           pause = std::min(2 * pause, longest)) {
+        free_.wait_for(lock, pause);
+      }
       if (closed_ != nullptr) return;
       const bool moved = poll();
       if (matcher_.busy() && Clock::now() >= next_look_) look_for_failures();

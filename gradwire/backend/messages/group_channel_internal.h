@@ -71,7 +71,8 @@ class GroupChannel final : public GenericChannel {
   int rank() const noexcept override { return group_->rank(); }
   int size() const noexcept override { return group_->size(); }
   std::unique_ptr<Channel> duplicate(const CallOptions& options) override;
-  // Collective. Everyone's `bytes` bytes at `mine` arrive at `all`, by rank, over the few connections that share() takes.
+  // Collective. Everyone's `bytes` bytes at `mine` arrive at `all`, by rank, over the few connections that share()
+  // takes.
   void tell_all(const void* mine, void* all, std::size_t bytes, const CallOptions& options);
 
  protected:

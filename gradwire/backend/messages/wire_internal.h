@@ -93,6 +93,10 @@ class Wire {
   // Whether the wire is connected with the peer. A peer that it is not connected with needs no notice of the end.
   virtual bool is_joined(int /*peer*/) const noexcept { return true; }
 
+  // Whether a peer has gone since the last call: the ranks that are waited for are looked at then, without waiting for
+  // the clock. A wire that does not know says no.
+  virtual bool take_lost() noexcept { return false; }
+
   // Called after a round of reads and writes: tells the peers of it.
   virtual void flush() = 0;
 

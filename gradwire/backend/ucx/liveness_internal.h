@@ -31,7 +31,8 @@ class Liveness {
     std::vector<std::size_t> silent;
     std::vector<std::size_t> to_beat;  // nothing was written to these of late
   };
-  // Looks at the peers that are watched. When this process itself has stood still for a while, the peers are forgiven that time.
+  // Looks at the peers that are watched. When this process itself has stood still for a while, the peers are forgiven
+  // that time.
   Findings tick(Clock::time_point now);
 
  private:

@@ -27,8 +27,8 @@ std::unique_ptr<Backend> make_ucx_backend(const BackendOptions& options);
 // Returns whether this gradwire was built with UCX. The machine may lack UCX all the same.
 bool ucx_is_built() noexcept;
 
-// Returns why make_ucx_backend() would throw UnsupportedError in this process; nothing where UCX can be used. Loads UCX.
-// Thread-safe.
+// Returns why make_ucx_backend() would throw UnsupportedError in this process; nothing where UCX can be used. Loads
+// UCX. Thread-safe.
 std::optional<std::string> why_no_ucx();
 
 }  // namespace gradwire

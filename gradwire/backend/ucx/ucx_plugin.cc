@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// How ranks meet. Each publishes its sealed address in the store, takes from there the addresses of its partners, and
-// connects with these. When it has heard of them all, the ranks tell each other the other addresses over the wire: a
-// rank reads O(log N) keys and begins with O(log N) connections. Addresses from the wire bear the same seal.
+// How ranks meet. Each publishes its sealed address in the store, takes from there the addresses of its partners
+// (meeting_internal.h), and connects with these. When it has heard of them all, the ranks tell each other the other
+// addresses over the wire: so a rank sends O(log N) messages and begins with O(log N) connections. Addresses from the
+// wire bear the same seal.
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,6 +19,7 @@
 #include "gradwire/backend/rendezvous_internal.h"
 #include "gradwire/backend/ucx/admission_internal.h"
 #include "gradwire/backend/ucx/interface_internal.h"
+#include "gradwire/backend/ucx/meeting_internal.h"
 #include "gradwire/backend/ucx/partners_internal.h"
 #include "gradwire/backend/ucx/session_internal.h"
 #include "gradwire/base/environment.h"
@@ -45,58 +47,11 @@ std::string host_name() {
   return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "an unnamed host";
 }
 
-// How many ranks are on this host. Returns when all ranks have said on which they are.
-int count_ranks_here(const BackendOptions& options, const std::vector<int>& partners, Deadline deadline) {
-  Store& store = *options.store;
-  const std::string all_said = "ucx/all_said";
-  const auto said = [](int rank) { return concat("ucx/said/", rank); };
-  const std::string here = concat("ucx/on/", host_identity());
-  store.set(said(options.rank), "1");
-  store.add(here, 1);
-  if (store.add("ucx/count", 1) == options.size) store.set(all_said, "1");
-  constexpr Milliseconds kLook{200};
-  for (;;) {
-    try {
-      store.wait({&all_said, 1}, std::min(kLook, deadline.remaining()));
-      return static_cast<int>(store.add(here, 0));
-    } catch (const TimeoutError&) {
-      rendezvous::throw_if_failed(store);
-      throw_if_interrupted("rendezvous");
-      // Every rank has partners that watch it, and that tell the others.
-      const std::vector<int> dead = rendezvous::dead_ranks(store, partners);
-      if (store.check({&all_said, 1})) continue;
-      if (!dead.empty()) rendezvous::throw_dead(store, dead);
-      if (!deadline.expired()) continue;
-      std::vector<int> missing;
-      for (int rank = 0; rank < options.size; ++rank) {
-        const std::string key = said(rank);
-        if (!store.check({&key, 1})) missing.push_back(rank);
-      }
-      throw TimeoutError(concat("rendezvous: the deadline passed while waiting for ", name_ranks(missing)), missing);
-    }
-  }
-}
-
 // Empty where the user has told UCX itself what to use.
 std::string interface_for(const BackendOptions& options, bool one_host, Deadline deadline) {
   const bool named = environment("GRADWIRE_INTERFACE").has_value();
   if (!named && (user_chose_transports() || environment("UCX_NET_DEVICES"))) return {};
   return choose_interface(*options.store, one_host, deadline);
-}
-
-std::string address_key(int rank) { return concat("ucx/address/", rank); }
-
-// The records of this rank and its partners, by rank; of the others nothing. `sealed` is this rank's.
-std::vector<RankRecord> exchange_records(const BackendOptions& options, const std::vector<int>& partners,
-                                         const std::string& sealed, const std::string& secret, Deadline deadline) {
-  options.store->set(address_key(options.rank), sealed);
-  std::vector<RankRecord> records(static_cast<std::size_t>(options.size));
-  records[static_cast<std::size_t>(options.rank)] = decode_record(sealed, options.rank, secret);
-  for (const int partner : partners) {
-    const std::string text = rendezvous::await_key(*options.store, address_key(partner), partner, deadline);
-    records[static_cast<std::size_t>(partner)] = decode_record(text, partner, secret);
-  }
-  return records;
 }
 
 UcxWire::PeerOptions peer_options(const std::string& secret, int rank, const RankRecord& own, int peer,
@@ -216,21 +171,22 @@ std::unique_ptr<Backend> make(const BackendOptions& options) {
   const std::string secret = secret_from_environment([](const char* name) { return environment(name); });
   const long silence = environment_integer("GRADWIRE_HEARTBEAT_MS", 100, 3'600'000).value_or(kSilence);
   const std::vector<int> partners = partners_of(options.rank, options.size);
-  const int here = count_ranks_here(options, partners, deadline);
+  const int here = count_ranks_on(host_identity(), options, partners, deadline);
   auto worker = std::make_unique<Worker>(interface_for(options, here == options.size, deadline));
-  const std::string sealed = encode_record(
-      {host_name(), store_internal::random_challenge(), Milliseconds(silence), worker->address()}, options.rank, secret);
+  const std::string sealed =
+      encode_record({host_name(), store_internal::random_challenge(), Milliseconds(silence), worker->address()},
+                    options.rank, secret);
   const std::vector<RankRecord> records = exchange_records(options, partners, sealed, secret, deadline);
   std::unique_ptr<UcxWire> wire = connect(std::move(worker), records, partners, options.rank, secret);
   std::unique_ptr<messages::GroupBackend> backend;
   try {
+    wire->watch();
     await_partners(options, *wire, records, partners, deadline);
     trace::point("rendezvous.connected", options.rank);
-    wire->watch();
     UcxWire& connected = *wire;  // the backend's from here on
     const bool spins = static_cast<unsigned>(here) <= std::thread::hardware_concurrency();
-    backend = std::make_unique<messages::GroupBackend>(
-        make_group(options, std::move(wire), connected.silence(), spins), kCapabilities);
+    backend = std::make_unique<messages::GroupBackend>(make_group(options, std::move(wire), connected.silence(), spins),
+                                                       kCapabilities);
     const bool is_full_mesh = options.size <= kFullMeshRanks;
     if (!is_full_mesh) learn_the_rest(backend->channel(), connected, sealed, secret, deadline);
     backend->channel().barrier({deadline, {}});

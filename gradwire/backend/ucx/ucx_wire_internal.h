@@ -12,8 +12,9 @@
 //
 // A peer is gone when UCX says that its connection broke, or when it is a partner and nothing has come of it for the
 // group's silence. Where not all ranks are partners, who finds a peer gone tells its partners, who tell theirs: so all
-// ranks hear it, and beats go between partners only. Frames to a peer that is gone are dropped. A rank that leaves says so after its last frame, and stays until the
-// others have said that they have it all: a connection that is closed may take with it what is still on the way.
+// ranks hear it, and beats go between partners only. Frames to a peer that is gone are dropped. A rank that leaves says
+// so after its last frame, and stays until the others have said that they have it all: a connection that is closed may
+// take with it what is still on the way.
 #pragma once
 
 #include <ucp/api/ucp.h>
@@ -45,9 +46,9 @@ namespace gradwire::ucx {
 class UcxWire final : public messages::Wire {
  public:
   struct PeerOptions {
-    std::string address;  // UCX's; empty: not known yet
-    Token sends;          // of the frames to the peer
-    Token receives;       // of the frames of the peer
+    std::string address;    // UCX's; empty: not known yet
+    Token sends;            // of the frames to the peer
+    Token receives;         // of the frames of the peer
     std::string host = {};  // its name, for messages
   };
   struct Options {
@@ -80,6 +81,7 @@ class UcxWire final : public messages::Wire {
   void wake() noexcept override;
   void expect(int peer) noexcept override;
   bool is_joined(int peer) const noexcept override;
+  bool take_lost() noexcept override { return lost_some_.exchange(false); }
 
   // Tells how to reach a peer, unless that is known. Before this is called, what comes of the peer is dropped.
   void introduce(int peer, PeerOptions options);
@@ -87,7 +89,8 @@ class UcxWire final : public messages::Wire {
   bool advance();
   // The partners of which nothing has come yet that bears their token.
   std::vector<int> unheard() const;
-  // Begins to watch for silence. When all partners have been heard of.
+  // Begins to give signs of life, and to watch for silence of the partners that have been heard of: a partner may be
+  // there and wait for others.
   void watch();
   // Lets no stranger connect any more. When all peers have heard of this rank, too.
   void close_door();
@@ -192,13 +195,14 @@ class UcxWire final : public messages::Wire {
   std::vector<Peer> peers_;                                     // guarded too, but for its size
   // Something may have to be said to a peer, or a peer may be gone: looked for then only, as peers may be many.
   std::atomic<bool> attention_{true};
+  std::atomic<bool> lost_some_{false};
   const bool is_full_mesh_;
   struct LostPeer {
     std::size_t index;
     std::string why;
   };
   std::vector<LostPeer> losses_ GRADWIRE_GUARDED_BY(mutex_);  // that the partners hear of
-  std::vector<void*> closing_ GRADWIRE_GUARDED_BY(mutex_);      // requests of UCX
+  std::vector<void*> closing_ GRADWIRE_GUARDED_BY(mutex_);    // requests of UCX
   std::optional<Liveness> liveness_ GRADWIRE_GUARDED_BY(mutex_);
   std::list<Sending> under_way_ GRADWIRE_GUARDED_BY(mutex_);
   std::list<Sending> spare_ GRADWIRE_GUARDED_BY(mutex_);

@@ -165,7 +165,7 @@ void UcxWire::on_failure(void* argument, ucp_ep_h, ucs_status_t status) {
 void UcxWire::lose(Peer& lost, std::string why) {
   if (is_gone(lost)) return;
   lost.why_lost = std::move(why);
-  moved_ = attention_ = true;
+  moved_ = attention_ = lost_some_ = true;
   if (!is_full_mesh_) losses_.push_back({static_cast<std::size_t>(&lost - peers_.data()), lost.why_lost});
 }
 
@@ -175,7 +175,7 @@ bool UcxWire::look_after_peers() {
     for (const std::size_t index : findings.to_beat) peers_[index].beat_due = attention_ = true;
     for (const std::size_t index : findings.silent) {
       // Frames that nobody here takes may be followed by signs of life that were not read.
-      if (index == static_cast<std::size_t>(rank_) || held_ > 0) continue;
+      if (!peers_[index].here || held_ > 0) continue;
       lose(peers_[index], concat("nothing has been heard of it for ", silence_.count(), " ms"));
     }
   }

@@ -91,9 +91,9 @@ std::optional<std::vector<int>> culprits_in(const std::string& text) {
   return ranks;
 }
 
-// For an error of a group below that ended because a hybrid group did: a PeerError that names the ranks at fault, or null
-// where that is `own_rank`, or where `error` is about something else. A duplicate's groups end with those that they are
-// duplicates of, on every rank, so the error may also be an AbortedError.
+// For an error of a group below that ended because a hybrid group did: a PeerError that names the ranks at fault, or
+// null where that is `own_rank`, or where `error` is about something else. A duplicate's groups end with those that
+// they are duplicates of, on every rank, so the error may also be an AbortedError.
 std::exception_ptr end_by_others(const std::exception_ptr& error, int own_rank) {
   const std::string text = describe(error);
   const auto culprits = culprits_in(text);

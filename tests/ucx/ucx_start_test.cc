@@ -1,0 +1,148 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// Counts what a rank of the backend ucx asks the store and sends to other ranks until it may begin, and tests that this
+// grows as the logarithm of the number of ranks. The ranks are threads, the network is mailboxes.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <iostream>
+#include <set>
+#include <thread>
+
+#include "gradwire/backend/ucx/meeting_internal.h"
+#include "gradwire/backend/ucx/partners_internal.h"
+#include "gradwire/store/handshake_internal.h"
+#include "gradwire/store/hash_store.h"
+#include "tests/conformance/loopback_channel.h"
+#include "tests/conformance/world.h"
+
+namespace gradwire::testing {
+namespace {
+
+// Counts the calls of one rank.
+class CountingStore final : public Store {
+ public:
+  explicit CountingStore(std::shared_ptr<Store> store) : store_(std::move(store)) {}
+  int calls() const { return calls_; }
+
+  void set(const std::string& key, const Value& value) override { counted().set(key, value); }
+  Value get(const std::string& key) override { return counted().get(key); }
+  std::int64_t add(const std::string& key, std::int64_t amount) override { return counted().add(key, amount); }
+  Value compare_set(const std::string& key, const Value& expected, const Value& desired) override {
+    return counted().compare_set(key, expected, desired);
+  }
+  // The wait itself; how often it is begun again depends on the machine's speed.
+  void wait(std::span<const std::string> keys, Milliseconds) override { counted().wait(keys, kGuard); }
+  bool check(std::span<const std::string> keys) override { return counted().check(keys); }
+  bool delete_key(const std::string& key) override { return counted().delete_key(key); }
+  std::int64_t num_keys() override { return counted().num_keys(); }
+  void append(const std::string& key, const Value& value) override { counted().append(key, value); }
+  std::vector<Value> multi_get(std::span<const std::string> keys) override { return counted().multi_get(keys); }
+  void multi_set(std::span<const std::string> keys, std::span<const Value> values) override {
+    counted().multi_set(keys, values);
+  }
+  void queue_push(const std::string& queue, const Value& value) override { counted().queue_push(queue, value); }
+  Value queue_pop(const std::string& queue) override { return counted().queue_pop(queue); }
+  std::int64_t queue_length(const std::string& queue) override { return counted().queue_length(queue); }
+  Milliseconds timeout() const override { return store_->timeout(); }
+  void set_timeout(Milliseconds timeout) override { store_->set_timeout(timeout); }
+  std::shared_ptr<Store> clone() override { return std::make_shared<CountingStore>(store_->clone()); }
+
+ private:
+  Store& counted() {
+    ++calls_;
+    return *store_;
+  }
+  const std::shared_ptr<Store> store_;
+  std::atomic<int> calls_{0};
+};
+
+struct Cost {
+  int calls = 0;     // of the store
+  int messages = 0;  // to ranks
+};
+
+// The most that any of `size` ranks needs.
+Cost cost_of_start(int size) {
+  const auto store = std::make_shared<HashStore>();
+  const auto hub = std::make_shared<LoopbackHub>(size);
+  std::vector<Cost> costs(static_cast<std::size_t>(size));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] {
+      const auto counting = std::make_shared<CountingStore>(store);
+      const BackendOptions options{counting, rank, size, kGuard};
+      const Deadline deadline = Deadline::after(kGuard);
+      const auto partners = ucx::partners_of(rank, size);
+      EXPECT_EQ(ucx::count_ranks_on(rank % 2 == 0 ? "even" : "odd", options, partners, deadline), size / 2);
+      const std::string sealed = ucx::encode_record(
+          {"a host", store_internal::random_challenge(), Milliseconds(1), std::string(100, 'a')}, rank, "secret");
+      const auto records = ucx::exchange_records(options, partners, sealed, "secret", deadline);
+      for (const int partner : partners) EXPECT_EQ(records[static_cast<std::size_t>(partner)].host, "a host");
+      // As learn_the_rest() and the barrier after it.
+      LoopbackChannel channel(hub, "0", rank);
+      auto longest = static_cast<std::int64_t>(sealed.size());
+      channel.all_reduce(&longest, 1, DType::i64, ReduceOp::max(), guarded());
+      std::string all(sealed.size() * static_cast<std::size_t>(size), ' ');
+      std::vector<void*> outputs;
+      for (std::size_t r = 0; r < static_cast<std::size_t>(size); ++r) outputs.push_back(&all[r * sealed.size()]);
+      channel.all_gather(sealed.data(), outputs, sealed.size(), DType::u8, guarded());
+      channel.barrier(guarded());
+      for (int r = 0; r < size; r += 17) {
+        EXPECT_EQ(
+            ucx::decode_record(all.substr(static_cast<std::size_t>(r) * sealed.size(), sealed.size()), r, "secret")
+                .host,
+            "a host");
+      }
+      // Each partner gets a first word, too.
+      costs[static_cast<std::size_t>(rank)] = {counting->calls(), static_cast<int>(hub->sent(rank) + partners.size())};
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  Cost most;
+  for (const Cost& cost : costs) {
+    most.calls = std::max(most.calls, cost.calls);
+    most.messages = std::max(most.messages, cost.messages);
+  }
+  return most;
+}
+
+TEST(UcxStart, TakesOfTheOrderOfLogNCallsAndMessages) {
+  for (const int size : {32, 64, 128, 256, 512, 1024}) {
+    const int steps = std::bit_width(static_cast<unsigned>(size)) - 1;
+    const Cost cost = cost_of_start(size);
+    std::cout << size << " ranks: at most " << cost.calls << " calls of the store and " << cost.messages
+              << " messages a rank\n";
+    EXPECT_LE(cost.calls, 4 * steps + 6);
+    // A first word and the answer to it in each direction; three entries, of which a note may say who is missing; the
+    // addresses.
+    EXPECT_LE(cost.messages, 3 * 3 * steps + steps + 2 * steps + 3 * 8 * steps);
+  }
+}
+
+TEST(UcxPartners, ArePartnersOfEachOtherAndReachEveryoneInLogNSteps) {
+  for (const int size : {1, 2, 3, 16, 17, 31, 64, 100, 1000}) {
+    int steps = 0;
+    while (1 << steps < size) ++steps;
+    std::set<int> reached{0};
+    for (int step = 0; step < steps; ++step) {
+      for (const int rank : std::set<int>(reached)) {
+        for (const int partner : ucx::partners_of(rank, size)) reached.insert(partner);
+      }
+    }
+    EXPECT_EQ(reached.size(), static_cast<std::size_t>(size));
+    for (int rank = 0; rank < size; ++rank) {
+      const auto partners = ucx::partners_of(rank, size);
+      EXPECT_LE(partners.size(), static_cast<std::size_t>(std::max(2 * steps, ucx::kFullMeshRanks - 1)));
+      for (const int partner : partners) {
+        const auto theirs = ucx::partners_of(partner, size);
+        EXPECT_TRUE(std::find(theirs.begin(), theirs.end(), rank) != theirs.end()) << rank << " and " << partner;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace gradwire::testing
