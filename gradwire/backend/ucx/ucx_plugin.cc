@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <numeric>
 #include <string_view>
@@ -52,6 +53,16 @@ std::string interface_for(const BackendOptions& options, bool one_host, Deadline
   const bool named = environment("GRADWIRE_INTERFACE").has_value();
   if (!named && (user_chose_transports() || environment("UCX_NET_DEVICES"))) return {};
   return choose_interface(*options.store, one_host, deadline);
+}
+
+// Whether there is a processor for each rank of this host. A part of a group may have one rank of many on a host, so
+// the most that any group of this process has had on this host count.
+bool has_processor_for_each(int ranks_here) {
+  static std::atomic<int> most{1};
+  int known = most.load();
+  while (known < ranks_here && !most.compare_exchange_weak(known, ranks_here)) {
+  }
+  return static_cast<unsigned>(std::max(known, ranks_here)) <= std::thread::hardware_concurrency();
 }
 
 UcxWire::PeerOptions peer_options(const std::string& secret, int rank, const RankRecord& own, int peer,
@@ -184,7 +195,7 @@ std::unique_ptr<Backend> make(const BackendOptions& options) {
     await_partners(options, *wire, records, partners, deadline);
     trace::point("rendezvous.connected", options.rank);
     UcxWire& connected = *wire;  // the backend's from here on
-    const bool spins = static_cast<unsigned>(here) <= std::thread::hardware_concurrency();
+    const bool spins = has_processor_for_each(here);
     backend = std::make_unique<messages::GroupBackend>(make_group(options, std::move(wire), connected.silence(), spins),
                                                        kCapabilities);
     const bool is_full_mesh = options.size <= kFullMeshRanks;
