@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
 // Reductions against an oracle that combines in rank order: bit for bit, on every path.
+#include <array>
 #include <cmath>
 
 #include "gradwire/base/error.h"
@@ -232,11 +233,12 @@ TEST_P(Reductions, MinAndMaxCarryNanFromAnyRank) {
 TEST_P(Reductions, SumsOfHalvesDoNotOverflowBeforeTheEnd) {
   run([](RankContext& context) {
     // 60000 + 60000 - 60000 - ... is beyond f16 on the way and within it at the end.
-    const double values[] = {60000, 60000, -60000, -60000, 1, 2, 3, 4};
+    constexpr std::array<double, 8> kValues{60000, 60000, -60000, -60000, 1, 2, 3, 4};  // again for further ranks
     std::vector<Bytes> inputs;
     for (int r = 0; r < context.size(); ++r) {
       inputs.emplace_back(2 * 33);
-      for (std::size_t i = 0; i < 33; ++i) set_floating(inputs.back().data(), DType::f16, i, values[r]);
+      const double value = kValues[static_cast<std::size_t>(r) % kValues.size()];
+      for (std::size_t i = 0; i < 33; ++i) set_floating(inputs.back().data(), DType::f16, i, value);
     }
     Bytes& data = inputs[static_cast<std::size_t>(context.rank())];
     const Bytes expected = combine(DType::f16, ReduceOp::sum(), inputs);

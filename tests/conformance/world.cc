@@ -161,9 +161,9 @@ bool can_run(const World& world) {
 std::vector<World> worlds(const std::vector<int>& sizes) {
   std::vector<World> all;
   for (const Kind kind : {Kind::loopback, Kind::threads, Kind::shm, Kind::ucx, Kind::mpi}) {
-    const bool is_generic = kind == Kind::loopback || kind == Kind::ucx;
+    const bool takes_wide = (kind == Kind::loopback || kind == Kind::ucx) && !kThreadSanitizer;
     for (const int size : sizes) {
-      if (size != kWideWorld || is_generic) all.push_back({kind, size});
+      if (size != kWideWorld || takes_wide) all.push_back({kind, size});
     }
   }
   return all;
