@@ -72,7 +72,7 @@ class LoopbackHub {
 class LoopbackChannel final : public GenericChannel {
  public:
   LoopbackChannel(std::shared_ptr<LoopbackHub> hub, std::string name, int rank)
-      : hub_(std::move(hub)), name_(std::move(name)), rank_(rank) {}
+      : GenericChannel(hub->size()), hub_(std::move(hub)), name_(std::move(name)), rank_(rank) {}
 
   int rank() const noexcept override { return rank_; }
   int size() const noexcept override { return hub_->size(); }

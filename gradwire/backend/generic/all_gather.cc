@@ -53,7 +53,7 @@ void GenericChannel::all_gather(const void* input, std::span<void* const> output
   validate::all_gather(*this, input, outputs, count, dtype);
   const Fingerprint call = fingerprint_of(Operation::all_gather, dtype, count);
   const std::size_t bytes = count * size_of(dtype);
-  if (bytes <= at_once_bytes()) {
+  if (bytes <= exchange_at_once_bytes()) {
     return run_at_once(call, options, input, bytes, [&](auto inputs) { copy_all(outputs, inputs, bytes); });
   }
   if (bytes > 0 && bytes <= short_block()) {

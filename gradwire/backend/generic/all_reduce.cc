@@ -4,9 +4,10 @@
 //
 // Terms: N ranks, B bytes, a part of B / N a rank.
 //
-// Algorithm for N B up to kAtOnceBytes: with the fingerprints. Steps: 1. Every rank sends its input, together with its
-// fingerprint, to every other; in a wide world up and down a tree (tree_entry_internal.h). 2. Each combines all inputs
-// in rank order. Bytes on the wire: N (N - 1) B, in the steps that comparing fingerprints takes anyway.
+// Algorithm for N B up to kAtOnceBytes, and for two ranks for B up to kAtOnceOfTwoBytes: with the fingerprints.
+// Steps: 1. Every rank sends its input, together with its fingerprint, to every other; in a wide world up and down a
+// tree (tree_entry_internal.h). 2. Each combines all inputs in rank order. Bytes on the wire: N (N - 1) B, in the steps
+// that comparing fingerprints takes anyway.
 //
 // Algorithm for parts that are short blocks, in wide worlds: Bruck's exchange of blocks, after which each rank has all
 // inputs for its part and combines them in rank order, then share (share.cc). Steps: 2 ceil(log2 N). Bytes on the wire:
@@ -35,7 +36,7 @@ namespace gradwire {
 void GenericChannel::all_reduce(void* data, std::size_t count, DType dtype, ReduceOp op, const CallOptions& options) {
   validate::all_reduce(*this, data, count, dtype, op);
   const std::size_t bytes = count * size_of(dtype);
-  if (bytes > at_once_bytes()) return all_reduce_in_chunks(data, count, dtype, op, options);
+  if (bytes > exchange_at_once_bytes()) return all_reduce_in_chunks(data, count, dtype, op, options);
   const Fingerprint call = fingerprint_of(Operation::all_reduce, dtype, count, op);
   run_at_once(call, options, data, bytes, [&](std::span<const void* const> inputs) {
     note_reduction();

@@ -55,6 +55,12 @@ std::exception_ptr with_context(const std::string& context) {
 
 }  // namespace
 
+// A rank that calls something else sends more bytes or fewer: every slot has room for the most.
+GenericChannel::GenericChannel(int size) {
+  const std::size_t most = size == 2 ? 2 * kAtOnceOfTwoBytes : kAtOnceBytes;
+  if (size <= kDirectRanks) entry_memory_.resize(static_cast<std::size_t>(size) * sizeof(Fingerprint) + most);
+}
+
 std::shared_ptr<Request> GenericChannel::isend(const void* data, std::size_t bytes, int destination,
                                                std::uint32_t tag) {
   validate::isend(*this, data, bytes, destination);
@@ -134,13 +140,10 @@ void GenericChannel::run_any(Fingerprint call, const CallOptions& options, std::
   } catch (const std::bad_alloc&) {
     call.refused = 1;
   }
-  // What comes at the entry of a small world: room that needs no memory of the heap, of which only this group's part is
-  // written.
-  alignas(std::max_align_t) std::array<std::byte, kDirectRanks * sizeof(Fingerprint) + kAtOnceBytes> slots;
   std::vector<int> refused;
   try {
-    refused = is_wide() ? compare_in_tree(call, entry, options.deadline)
-                        : compare_directly(call, entry, slots, options.deadline);
+    refused =
+        is_wide() ? compare_in_tree(call, entry, options.deadline) : compare_directly(call, entry, options.deadline);
     if (refused.empty()) body({staging.get(), bytes});
   } catch (...) {
     const auto error = with_context(context());
@@ -154,11 +157,9 @@ void GenericChannel::run_any(Fingerprint call, const CallOptions& options, std::
   trace::point("collective.exit", rank(), call.sequence);
 }
 
-// A rank that calls something else sends more bytes or fewer: every slot has room for the most.
-std::vector<int> GenericChannel::compare_directly(const Fingerprint& call, const Entry& entry,
-                                                  std::span<std::byte> slots, Deadline deadline) {
-  const std::size_t stride = sizeof(Fingerprint) + at_once_bytes();
-  const auto slot = [&](int r) { return slots.data() + static_cast<std::size_t>(r) * stride; };
+std::vector<int> GenericChannel::compare_directly(const Fingerprint& call, const Entry& entry, Deadline deadline) {
+  const std::size_t stride = sizeof(Fingerprint) + exchange_at_once_bytes();
+  const auto slot = [&](int r) { return entry_memory_.data() + static_cast<std::size_t>(r) * stride; };
   generic::Exchange exchange;
   for (int step = 1; step < size(); ++step) {
     const int from = (rank() - step + size()) % size();
@@ -174,7 +175,7 @@ std::vector<int> GenericChannel::compare_directly(const Fingerprint& call, const
   for (int r = 0; r < size(); ++r)
     std::memcpy(&fingerprints[static_cast<std::size_t>(r)], slot(r), sizeof(Fingerprint));
   std::vector<int> refused = judge({fingerprints.data(), static_cast<std::size_t>(size())});
-  take_inputs(entry, slots.data() + sizeof(Fingerprint), stride);
+  take_inputs(entry, entry_memory_.data() + sizeof(Fingerprint), stride);
   return refused;
 }
 

@@ -42,6 +42,8 @@ class GenericChannel : public Channel {
   static constexpr std::uint32_t kFirstInternalTag = 0x8000'0000U;
   // Bytes that all ranks together may send along with a call's fingerprints.
   static constexpr std::size_t kAtOnceBytes = std::size_t{16} << 10;
+  // Bytes that each of two ranks may send along, where both want the other's: no other way sends fewer.
+  static constexpr std::size_t kAtOnceOfTwoBytes = std::size_t{64} << 10;
   // Larger worlds are wide.
   static constexpr int kDirectRanks = 16;
   // Staging memory that one collective takes at most, but for one element a rank.
@@ -74,6 +76,9 @@ class GenericChannel : public Channel {
   void check() const final;
 
  protected:
+  // For `size` ranks. Throws std::bad_alloc.
+  explicit GenericChannel(int size);
+
   // What a backend gives. The arguments are checked; `tag` may be any number. Messages of one (source, destination,
   // tag) keep their order; a send completes when its buffer is free, and once it has, the message arrives even if the
   // sender leaves then. A receive fails with PeerError when `source` has left or failed and sent nothing that matches.
@@ -96,12 +101,14 @@ class GenericChannel : public Channel {
   using StagedBody = std::function<void(std::span<std::byte> staging)>;
   void run_staged(Fingerprint call, const CallOptions& options, std::size_t bytes, const StagedBody& body);
 
-  // The same for a body that needs everyone's `bytes` bytes at `mine`, at most at_once_bytes(), and nothing else: they
-  // go with the fingerprints. `inputs` are all ranks' bytes, by rank, this rank's being `mine`.
+  // The same for a body that needs everyone's `bytes` bytes at `mine`, at most exchange_at_once_bytes(), and nothing
+  // else: they go with the fingerprints. `inputs` are all ranks' bytes, by rank, this rank's being `mine`.
   using AtOnceBody = std::function<void(std::span<const void* const> inputs)>;
   void run_at_once(Fingerprint call, const CallOptions& options, const void* mine, std::size_t bytes,
                    const AtOnceBody& body);
+  // What is worth sending to all, where one rank wants it, and where all want it.
   std::size_t at_once_bytes() const noexcept { return kAtOnceBytes / static_cast<std::size_t>(size()) / 8 * 8; }
+  std::size_t exchange_at_once_bytes() const noexcept { return size() == 2 ? kAtOnceOfTwoBytes : at_once_bytes(); }
 
   // Inside run(): everyone's `bytes` bytes at `mine` arrive at `all`, by rank. Small messages only: see share.cc.
   void share(const void* mine, void* all, std::size_t bytes, Deadline deadline);
@@ -164,8 +171,7 @@ class GenericChannel : public Channel {
                const StagedBody& body);
   // Which ranks were refused what the call needs, when all have called the same. Throws MismatchError.
   std::vector<int> compare_in_tree(const Fingerprint& call, const Entry& entry, Deadline deadline);
-  std::vector<int> compare_directly(const Fingerprint& call, const Entry& entry, std::span<std::byte> slots,
-                                    Deadline deadline);
+  std::vector<int> compare_directly(const Fingerprint& call, const Entry& entry, Deadline deadline);
   // The end of both: what each rank called, and where its bytes lie.
   std::vector<int> judge(std::span<Fingerprint> fingerprints) const;
   void take_inputs(const Entry& entry, const std::byte* first, std::size_t stride) const noexcept;
@@ -177,7 +183,8 @@ class GenericChannel : public Channel {
   std::exception_ptr first_reason_ GRADWIRE_GUARDED_BY(mutex_);
   // Of the thread that calls collectives.
   std::uint64_t sequence_ = 0;
-  std::vector<std::byte> entry_memory_;  // of wide worlds
+  // What comes at a call's entry. Of small worlds it is there from the start: the entry needs no memory then.
+  std::vector<std::byte> entry_memory_;
 };
 
 }  // namespace gradwire

@@ -137,6 +137,7 @@ bool Engine::done_by(Message& message, Deadline deadline) {
 void Engine::await(MutexLock& lock, Message& message, Deadline deadline, bool cancels) {
   const Rhythm& rhythm = options_.rhythm;
   ++waiters_;
+  waited_ = true;
   auto spin_until = Clock::now() + rhythm.spin;
   while (!message.done) {
     const bool moved = poll();
@@ -252,11 +253,7 @@ void Engine::serve() {
     microseconds nap{0};
     {
       MutexLock lock(mutex_);
-      const auto longest = options_.rhythm.spin.count() > 0 ? kBesideLeader : kBesideLongLeader;
-      for (auto pause = kBesideLeader; closed_ == nullptr && options_.rhythm.waiter_leads && waiters_ > 0;
-           pause = std::min(2 * pause, longest)) {
-        free_.wait_for(lock, pause);
-      }
+      stay_away(lock);
       if (closed_ != nullptr) return;
       const bool moved = poll();
       if (matcher_.busy() && Clock::now() >= next_look_) look_for_failures();
@@ -268,6 +265,18 @@ void Engine::serve() {
     } else if (options_.rhythm.yields) {
       std::this_thread::yield();
     }
+  }
+}
+
+// The thread leaves the wire to the waiters, also between two waits that follow each other: else the next frame would
+// wake the thread for nothing.
+void Engine::stay_away(MutexLock& lock) {
+  if (!options_.rhythm.waiter_leads) return;
+  const auto longest = options_.rhythm.spin.count() > 0 ? kBesideLeader : kBesideLongLeader;
+  for (auto pause = kBesideLeader;; pause = std::min(2 * pause, longest)) {
+    const bool waited = std::exchange(waited_, false);
+    if (closed_ != nullptr || (waiters_ == 0 && !waited)) return;
+    free_.wait_for(lock, pause);
   }
 }
 

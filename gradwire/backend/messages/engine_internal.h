@@ -98,6 +98,7 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   void require_open() const GRADWIRE_REQUIRES(mutex_);
   void ensure_thread() GRADWIRE_REQUIRES(mutex_);
   void tell_waiters() noexcept GRADWIRE_REQUIRES(mutex_);
+  void stay_away(MutexLock& lock) GRADWIRE_REQUIRES(mutex_);
   // Lets go of the lock meanwhile.
   void sleep_on_wire(Clock::time_point until) GRADWIRE_REQUIRES(mutex_);
   void look_for_failures() noexcept GRADWIRE_REQUIRES(mutex_);
@@ -119,8 +120,9 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   bool broken_ GRADWIRE_GUARDED_BY(mutex_) = false;
   Clock::time_point next_look_ GRADWIRE_GUARDED_BY(mutex_);
   int waiters_ GRADWIRE_GUARDED_BY(mutex_) = 0;
-  bool led_ GRADWIRE_GUARDED_BY(mutex_) = false;  // a waiter sleeps on the wire
-  bool idle_ GRADWIRE_GUARDED_BY(mutex_) = true;  // the thread sleeps, or is about to, without work
+  bool waited_ GRADWIRE_GUARDED_BY(mutex_) = false;  // somebody did, since the thread last looked
+  bool led_ GRADWIRE_GUARDED_BY(mutex_) = false;     // a waiter sleeps on the wire
+  bool idle_ GRADWIRE_GUARDED_BY(mutex_) = true;     // the thread sleeps, or is about to, without work
   Thread thread_ GRADWIRE_GUARDED_BY(mutex_);
 };
 

@@ -36,7 +36,7 @@ std::uint32_t Group::next_channel() {
 // --- one channel ---------------------------------------------------------------------------------------------------
 
 GroupChannel::GroupChannel(std::shared_ptr<Group> group, std::uint32_t number)
-    : group_(std::move(group)), number_(group_->channel(number)) {
+    : GenericChannel(group->size()), group_(std::move(group)), number_(group_->channel(number)) {
   group_->engine().add_channel(number_, group_->members(), group_->failure_of());
 }
 

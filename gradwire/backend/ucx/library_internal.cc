@@ -51,15 +51,19 @@ void take_the_log() {
 struct Setting {
   const char* name;  // without UCX_
   const char* value;
+  // The variable by which a user sets it, without UCX_; null: the name. For a transport's own settings the two differ.
+  const char* variable = nullptr;
 };
 
-// No rendezvous: a frame has its memory at both ends, and arrives whole. UCX's copy of a frame is worth avoiding from
-// some thousand bytes on.
-constexpr std::array<Setting, 2> kSettings{{{"RNDV_THRESH", "inf"}, {"ZCOPY_THRESH", "4096"}}};
+// No rendezvous: a frame has its memory at both ends, and arrives whole. What fits a segment for sending, UCX's TCP
+// takes at once: the socket copies from the user's buffer, and the rest, if the socket is full, goes into the segment.
+// What is longer than a segment for receiving is put together in memory of UCX's first.
+constexpr std::array<Setting, 3> kSettings{
+    {{"RNDV_THRESH", "inf"}, {"TX_SEG_SIZE", "128K", "TCP_TX_SEG_SIZE"}, {"RX_SEG_SIZE", "128K", "TCP_RX_SEG_SIZE"}}};
 
-void set(ucp_config_t* config, const char* name, const char* value) {
-  if (environment(concat("UCX_", name).c_str())) return;
-  require_ok(ucp_config_modify(config, name, value), "ucp_config_modify");
+void set(ucp_config_t* config, const Setting& setting) {
+  if (environment(concat("UCX_", setting.variable != nullptr ? setting.variable : setting.name).c_str())) return;
+  require_ok(ucp_config_modify(config, setting.name, setting.value), "ucp_config_modify");
 }
 
 using ConfigOwner = std::unique_ptr<ucp_config_t, decltype(&ucp_config_release)>;
@@ -68,9 +72,9 @@ ConfigOwner configuration(const std::string& interface) {
   ucp_config_t* read = nullptr;
   require_ok(ucp_config_read(nullptr, nullptr, &read), "ucp_config_read");
   ConfigOwner config(read, &ucp_config_release);
-  if (!user_chose_transports()) set(read, "TLS", "tcp");
-  if (!interface.empty()) set(read, "NET_DEVICES", interface.c_str());
-  for (const Setting& setting : kSettings) set(read, setting.name, setting.value);
+  if (!user_chose_transports()) set(read, {"TLS", "tcp"});
+  if (!interface.empty()) set(read, {"NET_DEVICES", interface.c_str()});
+  for (const Setting& setting : kSettings) set(read, setting);
   return config;
 }
 

@@ -23,10 +23,9 @@ namespace {
 
 using messages::Frame;
 
-// A frame with its envelope fits one segment of UCX's TCP (64 KiB with UCX's own headers): a longer one is put together
-// in memory of UCX's first.
-constexpr std::size_t kLargestNote = (std::size_t{64} << 10) - 512;
-constexpr std::size_t kWindow = 8;  // notes to one peer that UCX has at a time
+// Of a message that goes in pieces. Measured: with notes of 128 KiB and more 1 MiB takes 1.8 times as long.
+constexpr std::size_t kLargestPiece = (std::size_t{64} << 10) - 512;
+constexpr std::size_t kWindow = 8;  // notes to one peer of which UCX has copies at a time
 constexpr std::size_t kSpareSendings = 64;
 constexpr Milliseconds kOpening{1000};  // see open()
 
@@ -34,6 +33,13 @@ UniqueFd make_event() {
   UniqueFd event(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!event) throw ResourceError(concat("backend ucx: no eventfd: ", std::strerror(errno)));
   return event;
+}
+
+// UCX takes the note now and needs neither memory any more (null), or does not take it (UCS_ERR_NO_RESOURCE).
+void* send_at_once(ucp_ep_h endpoint, const auto& envelope, std::span<const std::byte> payload) {
+  ucp_request_param_t param{};
+  param.op_attr_mask = UCP_OP_ATTR_FLAG_FORCE_IMM_CMPL;
+  return ucp_am_send_nbx(endpoint, kActiveMessage, &envelope, sizeof(envelope), payload.data(), payload.size(), &param);
 }
 
 }  // namespace
@@ -95,22 +101,19 @@ void UcxWire::connect(std::size_t index) {
 bool UcxWire::open(std::size_t index) {
   Peer& to = peers_[index];
   const Envelope first{to.options.sends, to.sent, static_cast<std::uint32_t>(rank_), Note::beat, {}};
-  ucp_request_param_t param{};
-  param.op_attr_mask = UCP_OP_ATTR_FLAG_FORCE_IMM_CMPL;
-  void* const request = ucp_am_send_nbx(to.endpoint, kActiveMessage, nullptr, 0, &first, sizeof(first), &param);
-  if (request == nullptr) {
-    to.is_open = moved_ = true;
-    ++to.sent;
-    to.beat_due = !send(index, Note::beat, {}, {}, UCP_OP_ATTR_FLAG_NO_IMM_CMPL);
-    return true;
+  void* const request = send_at_once(to.endpoint, first, {});
+  if (UCS_PTR_STATUS(request) == UCS_ERR_NO_RESOURCE) {
+    if (to.open_by.expired()) {
+      to.is_open = moved_ = true;  // a transport that sends nothing so long at once: what follows goes the usual way
+    }
+    return false;
   }
-  const ucs_status_t status = UCS_PTR_STATUS(request);
-  if (status != UCS_ERR_NO_RESOURCE) {
-    lose(to, concat("its connection failed (", ucs_status_string(status), ")"));
-  } else if (to.open_by.expired()) {
-    to.is_open = moved_ = true;  // a transport that sends nothing so long at once: what follows goes the usual way
-  }
-  return false;
+  note_sent(index, request);
+  if (!to.why_lost.empty()) return false;
+  to.is_open = moved_ = true;
+  const Envelope second{to.options.sends, to.sent, static_cast<std::uint32_t>(rank_), Note::beat, {}};
+  to.beat_due = !send_copy(index, second, {}, UCP_OP_ATTR_FLAG_NO_IMM_CMPL);
+  return true;
 }
 
 void UcxWire::introduce(int rank, PeerOptions options) {
@@ -133,7 +136,7 @@ bool UcxWire::is_joined(int rank) const noexcept {
   return peers_[static_cast<std::size_t>(rank)].endpoint != nullptr;
 }
 
-std::size_t UcxWire::max_payload() const noexcept { return kLargestNote - sizeof(Envelope); }
+std::size_t UcxWire::max_payload() const noexcept { return kLargestPiece - sizeof(Envelope); }
 
 // --- notes that go -------------------------------------------------------------------------------------------------
 
@@ -149,44 +152,55 @@ bool UcxWire::write(int destination, const Frame& frame, std::span<const std::by
       return send(static_cast<std::size_t>(destination), Note::frame, frame, payload);
     }
     if (local_.size() >= kWindow) return false;
-    Envelope envelope;
-    envelope.frame = frame;
-    Bytes memory(sizeof(envelope) + payload.size());
-    std::memcpy(memory.data(), &envelope, sizeof(envelope));
-    if (!payload.empty()) std::memcpy(memory.data() + sizeof(envelope), payload.data(), payload.size());
-    local_.push_back(std::move(memory));
+    local_.push_back({{.frame = frame}, {payload.begin(), payload.end()}});
     return true;
   } catch (const std::bad_alloc&) {
     return false;  // tried again later
   }
 }
 
-// Returns false when UCX takes the note for want of memory later. Throws std::bad_alloc.
-bool UcxWire::send(std::size_t index, Note note, const Frame& frame, std::span<const std::byte> payload,
-                   std::uint32_t flags) {
+// Throws std::bad_alloc.
+bool UcxWire::send(std::size_t index, Note note, const Frame& frame, std::span<const std::byte> payload) {
   Peer& to = peers_[index];
   const Envelope envelope{to.options.sends, to.sent, static_cast<std::uint32_t>(rank_), note, frame};
-  Sending& sending = take_sending(sizeof(envelope) + payload.size());
+  if (to.in_flight == 0) {
+    void* const request = send_at_once(to.endpoint, envelope, payload);
+    if (UCS_PTR_STATUS(request) != UCS_ERR_NO_RESOURCE) {
+      to.longest_at_once = std::max(to.longest_at_once, payload.size());
+      return note_sent(index, request);
+    }
+    if (payload.size() <= to.longest_at_once) return false;  // there is no room just now
+  }
+  return send_copy(index, envelope, payload, 0);
+}
+
+// `flags` are UCP_OP_ATTR_FLAG_*. Throws std::bad_alloc.
+bool UcxWire::send_copy(std::size_t index, const Envelope& envelope, std::span<const std::byte> payload,
+                        std::uint32_t flags) {
+  const std::size_t bytes = sizeof(envelope) + payload.size();
+  Sending& sending = take_sending(bytes);
   sending.peer = index;
-  std::memcpy(sending.memory.data(), &envelope, sizeof(envelope));
-  if (!payload.empty()) std::memcpy(sending.memory.data() + sizeof(envelope), payload.data(), payload.size());
+  std::memcpy(sending.memory.get(), &envelope, sizeof(envelope));
+  if (!payload.empty()) std::memcpy(sending.memory.get() + sizeof(envelope), payload.data(), payload.size());
   ucp_request_param_t param{};
   param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | flags;
   param.cb.send = &UcxWire::on_sent;
   param.user_data = &sending;
-  void* const request =
-      ucp_am_send_nbx(to.endpoint, kActiveMessage, nullptr, 0, sending.memory.data(), sending.memory.size(), &param);
-  if (UCS_PTR_IS_ERR(request)) {
-    give_back(sending);
-    const ucs_status_t status = UCS_PTR_STATUS(request);
-    if (status == UCS_ERR_NO_MEMORY) return false;
+  void* const request = ucp_am_send_nbx(peers_[index].endpoint, kActiveMessage, sending.memory.get(), sizeof(envelope),
+                                        sending.memory.get() + sizeof(envelope), payload.size(), &param);
+  const bool keeps = UCS_PTR_IS_PTR(request);
+  if (!keeps) give_back(sending);
+  if (keeps) ++peers_[index].in_flight;
+  return note_sent(index, request);
+}
+
+bool UcxWire::note_sent(std::size_t index, void* sent) {
+  Peer& to = peers_[index];
+  const ucs_status_t status = UCS_PTR_IS_ERR(sent) ? UCS_PTR_STATUS(sent) : UCS_OK;
+  if (status == UCS_ERR_NO_MEMORY) return false;
+  if (status != UCS_OK) {
     lose(to, concat("its connection failed (", ucs_status_string(status), ")"));
     return true;
-  }
-  if (request == nullptr) {
-    give_back(sending);
-  } else {
-    ++to.in_flight;
   }
   ++to.sent;
   if (liveness_) liveness_->wrote(index);
@@ -200,7 +214,11 @@ UcxWire::Sending& UcxWire::take_sending(std::size_t bytes) {
     spare_.back().place = std::prev(spare_.end());
   }
   Sending& sending = spare_.back();
-  sending.memory.resize(bytes);
+  if (sending.capacity < bytes) {
+    sending.capacity = 0;
+    sending.memory = std::make_unique_for_overwrite<std::byte[]>(bytes);
+    sending.capacity = bytes;
+  }
   under_way_.splice(under_way_.end(), spare_, sending.place);
   return sending;
 }

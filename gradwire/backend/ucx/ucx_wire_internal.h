@@ -2,9 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Frames between the ranks of a group, as active messages of UCX.
 //
-// A frame goes as one active message: an envelope (whose it is, its token, its number), then the frame and its payload.
-// It is copied on the way out, as UCX keeps what it cannot send at once, and handed on from UCX's memory on the way in.
-// So no buffer of a user is ever UCX's.
+// A frame goes as one active message: an envelope (whose it is, its token, its number, the frame) as its header, then
+// the payload. UCX takes it at once, straight from the user's buffer, or not at all; a transport that takes a frame of
+// that length never at once gets a copy. What comes is handed on from UCX's memory. So no buffer of a user is ever
+// UCX's.
 //
 // A rank is connected with its partners from the start, and with another rank from when one of the two first needs the
 // other. Making an endpoint does not block, and the thread of every rank serves whoever connects, whatever its caller
@@ -110,18 +111,23 @@ class UcxWire final : public messages::Wire {
   // lost: the peer whose number is the frame's id is gone; the payload says why.
   enum class Note : std::uint32_t { frame = 1, beat, goodbye, goodbye_seen, lost };
   struct Envelope {
-    Token token;
+    Token token{};
     std::uint64_t number = 0;  // the how-many-th note from this source to this destination
     std::uint32_t source = 0;
     Note note = Note::frame;
-    messages::Frame frame;
+    messages::Frame frame{};
   };
-  using Bytes = std::vector<std::byte>;
-  // A frame that UCX has. Lists own them; UCX knows their place.
+  // A note that came, or a frame to this rank itself, and waits.
+  struct Kept {
+    Envelope envelope;
+    std::vector<std::byte> payload;
+  };
+  // The copy of a note that UCX has. Lists own them; UCX knows their place.
   struct Sending {
     UcxWire* wire = nullptr;
     std::size_t peer = 0;
-    Bytes memory;
+    std::unique_ptr<std::byte[]> memory;
+    std::size_t capacity = 0;
     std::list<Sending>::iterator place;
   };
   struct Peer {
@@ -140,13 +146,14 @@ class UcxWire final : public messages::Wire {
     bool answer_due = false;  // to its goodbye
     bool goodbye_due = false;
     bool is_partner = false;
-    bool connect_due = false;              // it has connected to this rank
-    std::size_t reported = 0;              // of losses_, told to it
-    std::uint64_t sent = 0;                // notes
-    std::uint64_t received = 0;            // notes taken
-    std::size_t in_flight = 0;             // notes that UCX has, to the peer
-    std::list<Bytes> held;                 // frames that the sink has not taken, as they came
-    std::map<std::uint64_t, Bytes> early;  // notes that came before those ahead of them
+    bool connect_due = false;             // it has connected to this rank
+    std::size_t reported = 0;             // of losses_, told to it
+    std::uint64_t sent = 0;               // notes
+    std::uint64_t received = 0;           // notes taken
+    std::size_t in_flight = 0;            // notes of which UCX has copies, to the peer
+    std::size_t longest_at_once = 0;      // payload that UCX has taken at once
+    std::list<Kept> held;                 // frames that the sink has not taken
+    std::map<std::uint64_t, Kept> early;  // notes that came before those ahead of them
   };
 
   static ucs_status_t on_active_message(void* wire, const void* header, std::size_t header_bytes, void* data,
@@ -160,19 +167,23 @@ class UcxWire final : public messages::Wire {
 
   // Notes that go.
   bool open(std::size_t index) GRADWIRE_REQUIRES(mutex_);
-  // `flags` are UCP_OP_ATTR_FLAG_*.
-  bool send(std::size_t index, Note note, const messages::Frame& frame, std::span<const std::byte> payload,
-            std::uint32_t flags = 0) GRADWIRE_REQUIRES(mutex_);
+  // Return whether UCX took the note, or the peer is lost.
+  bool send(std::size_t index, Note note, const messages::Frame& frame, std::span<const std::byte> payload)
+      GRADWIRE_REQUIRES(mutex_);
+  bool send_copy(std::size_t index, const Envelope& envelope, std::span<const std::byte> payload, std::uint32_t flags)
+      GRADWIRE_REQUIRES(mutex_);
+  // What a send came to. `sent` is null where UCX is done with the note.
+  bool note_sent(std::size_t index, void* sent) GRADWIRE_REQUIRES(mutex_);
   Sending& take_sending(std::size_t bytes) GRADWIRE_REQUIRES(mutex_);
   void give_back(Sending& sending) noexcept GRADWIRE_REQUIRES(mutex_);
   bool send_dues() GRADWIRE_REQUIRES(mutex_);
 
   // Notes that come.
   bool progress(messages::FrameSink* sink) GRADWIRE_REQUIRES(mutex_);
-  void arrive(std::span<const std::byte> bytes) GRADWIRE_REQUIRES(mutex_);
-  void take(Peer& from, std::span<const std::byte> bytes) GRADWIRE_REQUIRES(mutex_);
-  void take_frame(Peer& from, std::span<const std::byte> bytes) GRADWIRE_REQUIRES(mutex_);
-  bool hand_on(messages::FrameSink& sink, const Peer& from, std::span<const std::byte> bytes);
+  void arrive(const Envelope& envelope, std::span<const std::byte> payload) GRADWIRE_REQUIRES(mutex_);
+  void take(Peer& from, const Envelope& envelope, std::span<const std::byte> payload) GRADWIRE_REQUIRES(mutex_);
+  void take_frame(Peer& from, const messages::Frame& frame, std::span<const std::byte> payload)
+      GRADWIRE_REQUIRES(mutex_);
   bool hand_on_held(messages::FrameSink& sink) GRADWIRE_REQUIRES(mutex_);
   bool hand_on_local(messages::FrameSink& sink) GRADWIRE_REQUIRES(mutex_);
 
@@ -206,7 +217,7 @@ class UcxWire final : public messages::Wire {
   std::optional<Liveness> liveness_ GRADWIRE_GUARDED_BY(mutex_);
   std::list<Sending> under_way_ GRADWIRE_GUARDED_BY(mutex_);
   std::list<Sending> spare_ GRADWIRE_GUARDED_BY(mutex_);
-  std::deque<Bytes> local_ GRADWIRE_GUARDED_BY(mutex_);  // frames to this rank itself
+  std::deque<Kept> local_ GRADWIRE_GUARDED_BY(mutex_);  // frames to this rank itself
   messages::FrameSink* sink_ GRADWIRE_GUARDED_BY(mutex_) = nullptr;
   std::exception_ptr error_ GRADWIRE_GUARDED_BY(mutex_);
   bool moved_ GRADWIRE_GUARDED_BY(mutex_) = false;  // since the progress under way began

@@ -43,14 +43,17 @@ bool UcxWire::progress(FrameSink* sink) {
 }
 
 // Called by UCX in ucp_worker_progress(), under the lock. No exception may pass through UCX.
-ucs_status_t UcxWire::on_active_message(void* argument, const void*, std::size_t header_bytes, void* data,
+ucs_status_t UcxWire::on_active_message(void* argument, const void* header, std::size_t header_bytes, void* data,
                                         std::size_t bytes,
                                         const ucp_am_recv_param_t* param) GRADWIRE_NO_THREAD_SAFETY_ANALYSIS {
   UcxWire& wire = *static_cast<UcxWire*>(argument);
-  // gradwire asks for no rendezvous and sends no header.
-  if (header_bytes != 0 || (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0) return UCS_OK;
+  // gradwire asks for no rendezvous.
+  if (wire.error_ != nullptr || header_bytes != sizeof(Envelope)) return UCS_OK;
+  if ((param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0) return UCS_OK;
+  Envelope envelope;
+  std::memcpy(&envelope, header, sizeof(envelope));
   try {
-    wire.arrive({static_cast<const std::byte*>(data), bytes});
+    wire.arrive(envelope, {static_cast<const std::byte*>(data), bytes});
   } catch (const std::bad_alloc&) {
     wire.error_ = std::make_exception_ptr(ResourceError("backend ucx: no memory for a frame that has come"));
   } catch (...) {
@@ -59,10 +62,7 @@ ucs_status_t UcxWire::on_active_message(void* argument, const void*, std::size_t
   return UCS_OK;
 }
 
-void UcxWire::arrive(std::span<const std::byte> bytes) {
-  if (error_ != nullptr || bytes.size() < sizeof(Envelope)) return;
-  Envelope envelope;
-  std::memcpy(&envelope, bytes.data(), sizeof(envelope));
+void UcxWire::arrive(const Envelope& envelope, std::span<const std::byte> payload) {
   const bool is_known = envelope.source < peers_.size() && envelope.source != static_cast<std::uint32_t>(rank_);
   if (!is_known || !same_token(envelope.token, peers_[envelope.source].options.receives)) {
     log::info("ucx: dropped what came without a token of this group");
@@ -75,25 +75,23 @@ void UcxWire::arrive(std::span<const std::byte> bytes) {
   if (from.endpoint == nullptr) from.connect_due = attention_ = true;
   if (liveness_) liveness_->heard(envelope.source);
   if (envelope.number > from.received) {
-    from.early.emplace(envelope.number, Bytes(bytes.begin(), bytes.end()));
+    from.early.try_emplace(envelope.number, Kept{envelope, {payload.begin(), payload.end()}});
     return;
   }
-  take(from, bytes);
+  take(from, envelope, payload);
   while (!from.early.empty() && from.early.begin()->first == from.received) {
-    const Bytes next = std::move(from.early.begin()->second);
+    const Kept next = std::move(from.early.begin()->second);
     from.early.erase(from.early.begin());
-    take(from, next);
+    take(from, next.envelope, next.payload);
   }
 }
 
-void UcxWire::take(Peer& from, std::span<const std::byte> bytes) {
-  Envelope envelope;
-  std::memcpy(&envelope, bytes.data(), sizeof(envelope));
+void UcxWire::take(Peer& from, const Envelope& envelope, std::span<const std::byte> payload) {
   ++from.received;
   switch (envelope.note) {
     case Note::frame:
-      if (messages::payload_bytes(envelope.frame) != bytes.size() - sizeof(envelope)) break;
-      return take_frame(from, bytes);
+      if (messages::payload_bytes(envelope.frame) != payload.size()) break;
+      return take_frame(from, envelope.frame, payload);
     case Note::beat:
       return;
     case Note::goodbye:
@@ -103,40 +101,37 @@ void UcxWire::take(Peer& from, std::span<const std::byte> bytes) {
       from.has_all = true;
       return;
     case Note::lost:
-      if (envelope.frame.bytes != bytes.size() - sizeof(envelope)) break;
-      return take_loss(from, envelope.frame, bytes.subspan(sizeof(envelope)));
+      if (envelope.frame.bytes != payload.size()) break;
+      return take_loss(from, envelope.frame, payload);
   }
   throw InternalError(concat("backend ucx: a frame of rank ", envelope.source, " makes no sense"));
 }
 
 // What is said of this rank itself comes too late, or is wrong.
-void UcxWire::take_loss(const Peer& from, const messages::Frame& frame, std::span<const std::byte> bytes) {
+void UcxWire::take_loss(const Peer& from, const messages::Frame& frame, std::span<const std::byte> payload) {
   const std::size_t index = frame.id;
   if (index >= peers_.size() || index == static_cast<std::size_t>(rank_)) return;
-  std::string why(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  std::string why(reinterpret_cast<const char*>(payload.data()), payload.size());
   constexpr std::string_view kSaid = "as rank ";
   if (!why.starts_with(kSaid)) why = concat(kSaid, &from - peers_.data(), " found, ", why);
   lose(peers_[index], std::move(why));
 }
 
-void UcxWire::take_frame(Peer& from, std::span<const std::byte> bytes) {
-  if (sink_ != nullptr && from.held.empty() && hand_on(*sink_, from, bytes)) return;
-  from.held.emplace_back(bytes.begin(), bytes.end());
+void UcxWire::take_frame(Peer& from, const messages::Frame& frame, std::span<const std::byte> payload) {
+  const int rank = static_cast<int>(&from - peers_.data());
+  if (sink_ != nullptr && from.held.empty() && sink_->on_frame(rank, frame, {payload, {}})) return;
+  from.held.push_back({{.frame = frame}, {payload.begin(), payload.end()}});
   ++held_;
-}
-
-bool UcxWire::hand_on(FrameSink& sink, const Peer& from, std::span<const std::byte> bytes) {
-  Envelope envelope;
-  std::memcpy(&envelope, bytes.data(), sizeof(envelope));
-  return sink.on_frame(static_cast<int>(&from - peers_.data()), envelope.frame, {bytes.subspan(sizeof(envelope)), {}});
 }
 
 bool UcxWire::hand_on_held(FrameSink& sink) {
   if (held_ == 0) return false;
   bool moved = false;
-  for (Peer& from : peers_) {
-    while (!from.held.empty() && hand_on(sink, from, from.held.front())) {
-      from.held.pop_front();
+  for (std::size_t index = 0; index < peers_.size(); ++index) {
+    std::list<Kept>& held = peers_[index].held;
+    while (!held.empty() &&
+           sink.on_frame(static_cast<int>(index), held.front().envelope.frame, {held.front().payload, {}})) {
+      held.pop_front();
       --held_;
       moved = true;
     }
@@ -146,7 +141,7 @@ bool UcxWire::hand_on_held(FrameSink& sink) {
 
 bool UcxWire::hand_on_local(FrameSink& sink) {
   bool moved = false;
-  while (!local_.empty() && hand_on(sink, peers_[static_cast<std::size_t>(rank_)], local_.front())) {
+  while (!local_.empty() && sink.on_frame(rank_, local_.front().envelope.frame, {local_.front().payload, {}})) {
     local_.pop_front();
     moved = true;
   }

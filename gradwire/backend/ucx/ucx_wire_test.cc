@@ -164,9 +164,10 @@ class Stranger {
   }
   // Returns when UCX has passed the bytes on. `meanwhile` moves the other side.
   template <class Meanwhile>
-  void send(const std::vector<std::byte>& bytes, Meanwhile&& meanwhile) {
+  void send(const std::vector<std::byte>& header, const std::vector<std::byte>& bytes, Meanwhile&& meanwhile) {
     ucp_request_param_t param{};
-    await(ucp_am_send_nbx(endpoint_, kActiveMessage, nullptr, 0, bytes.data(), bytes.size(), &param), meanwhile);
+    await(ucp_am_send_nbx(endpoint_, kActiveMessage, header.data(), header.size(), bytes.data(), bytes.size(), &param),
+          meanwhile);
     await(ucp_ep_flush_nbx(endpoint_, &param), meanwhile);
   }
 
@@ -195,14 +196,16 @@ TEST_F(UcxWireTest, AStrangerWhoSpeaksUcxInjectsNothing) {
   const auto try_token = [&](const Token& attempt, std::uint64_t number) {
     std::memcpy(forged.data(), attempt.data(), attempt.size());
     std::memcpy(forged.data() + sizeof(Token), &number, sizeof(number));
-    stranger.send(forged, [this] { move(); });
+    stranger.send(forged, {}, [this] { move(); });
   };
   for (std::uint64_t number = 0; number < 8; ++number) {
     try_token(token(1), number);  // the token of the other direction
     try_token(token(77), number);
   }
   for (std::size_t bytes = 0; bytes < 100; ++bytes) {
-    stranger.send(std::vector<std::byte>(bytes, std::byte{0xff}), [this] { move(); });
+    const std::vector<std::byte> garbage(bytes, std::byte{0xff});
+    stranger.send({}, garbage, [this] { move(); });
+    stranger.send(garbage, garbage, [this] { move(); });
   }
   write(0, {FrameKind::message, 1, 9, 0, 0, 0}, {});
   until([&] { return !keepers_[1].kept.empty(); });
