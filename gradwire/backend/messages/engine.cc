@@ -48,7 +48,8 @@ Engine::Engine(std::unique_ptr<Wire> wire, Options options)
       options_(options),
       dropped_(std::make_exception_ptr(AbortedError("the request was dropped before it ended"))),
       destroyed_(std::make_exception_ptr(AbortedError("point to point: the group was destroyed meanwhile"))),
-      matcher_(*wire_, options.limits) {}
+      matcher_(*wire_, options.limits),
+      spin_(options.rhythm.spin) {}
 
 Engine::~Engine() { close(destroyed_, nullptr); }
 
@@ -138,9 +139,10 @@ void Engine::await(MutexLock& lock, Message& message, Deadline deadline, bool ca
   const Rhythm& rhythm = options_.rhythm;
   ++waiters_;
   waited_ = true;
-  auto spin_until = Clock::now() + rhythm.spin;
+  auto quiet_since = Clock::now();
   while (!message.done) {
     const bool moved = poll();
+    if (moved) learn_spin(Clock::now() - std::exchange(quiet_since, Clock::now()));
     if (message.done) break;
     if (const auto reason = why_give_up(message, deadline)) {
       if (!cancels) break;
@@ -149,8 +151,7 @@ void Engine::await(MutexLock& lock, Message& message, Deadline deadline, bool ca
       break;
     }
     const auto now = Clock::now();
-    if (moved) spin_until = now + rhythm.spin;
-    if (now < spin_until) {
+    if (now < quiet_since + spin_) {
       mutex_.unlock();
       // Where frames moved, more of them may be there already.
       if (!moved && rhythm.yields) std::this_thread::yield();
@@ -171,6 +172,14 @@ void Engine::await(MutexLock& lock, Message& message, Deadline deadline, bool ca
   }
   --waiters_;
   if (waiters_ > 0 && rhythm.waiter_leads && !led_) changed_.notify_one();  // another may lead
+}
+
+// Frames that come sooner than spinning would last are worth all of it. Where they come later, as over a slow network,
+// spinning wins nothing and takes the processor from those who compute.
+void Engine::learn_spin(Clock::duration quiet) {
+  constexpr int kLeastShare = 16;
+  const microseconds full = options_.rhythm.spin;
+  spin_ = quiet <= full ? full : std::max(spin_ / 2, full / kLeastShare);
 }
 
 // The bell is read under the lock: what changes for this waiter afterwards rings it.

@@ -27,7 +27,8 @@ class Engine final : public std::enable_shared_from_this<Engine> {
  public:
   // How a waiter and the thread wait.
   struct Rhythm {
-    // A waiter asks the wire again and again before it sleeps, until nothing has moved for so long.
+    // A waiter asks the wire again and again before it sleeps, until nothing has moved for so long; shorter where that
+    // was in vain of late.
     std::chrono::microseconds spin{0};
     bool yields = false;  // it gives its processor away in between
     // A waiter then sleeps on the wire itself, and the thread stays away from the wire as long as somebody waits: one
@@ -98,6 +99,7 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   void require_open() const GRADWIRE_REQUIRES(mutex_);
   void ensure_thread() GRADWIRE_REQUIRES(mutex_);
   void tell_waiters() noexcept GRADWIRE_REQUIRES(mutex_);
+  void learn_spin(Clock::duration quiet) GRADWIRE_REQUIRES(mutex_);
   void stay_away(MutexLock& lock) GRADWIRE_REQUIRES(mutex_);
   // Lets go of the lock meanwhile.
   void sleep_on_wire(Clock::time_point until) GRADWIRE_REQUIRES(mutex_);
@@ -120,6 +122,7 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   bool broken_ GRADWIRE_GUARDED_BY(mutex_) = false;
   Clock::time_point next_look_ GRADWIRE_GUARDED_BY(mutex_);
   int waiters_ GRADWIRE_GUARDED_BY(mutex_) = 0;
+  std::chrono::microseconds spin_ GRADWIRE_GUARDED_BY(mutex_);
   bool waited_ GRADWIRE_GUARDED_BY(mutex_) = false;  // somebody did, since the thread last looked
   bool led_ GRADWIRE_GUARDED_BY(mutex_) = false;     // a waiter sleeps on the wire
   bool idle_ GRADWIRE_GUARDED_BY(mutex_) = true;     // the thread sleeps, or is about to, without work
