@@ -2,8 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests the backend ucx with more ranks than are connected to each other, on hosts with separate networks: they meet,
 // do collectives of all kinds with right results, and leave in good order; all of them name a rank that was killed.
+// Four ranks, which are all connected, name a rank that was killed at any moment.
+#include <algorithm>
 #include <cstdlib>
 #include <iostream>
+#include <map>
 #include <memory>
 
 #include "bench/network_hosts.h"
@@ -82,17 +85,59 @@ TEST_F(WideWorld, EightyRanksOfTwoHostsDoEverything) {
   expect_few_connections(printed[0], 80);
 }
 
-TEST_F(WideWorld, AllOthersNameARankThatWasKilled) {
-  const auto printed = run(2, 48, 400, {"29", scratch("killed")});
-  int named = 0;
-  // "24 ranks named rank 29: ..." on each host.
+// How the other ranks of all hosts took a death.
+struct Death {
+  int named = 0;  // how many named the rank
+  double last_ms = 0;
+  std::string during;
+};
+
+// Of what each host printed: "24 ranks named rank 29: half of them after 3.1 ms, all after 5.0 ms", "killed in
+// barrier".
+Death death_of(int victim, const std::vector<std::string>& printed) {
+  Death death;
   for (const std::string& text : printed) {
-    const std::size_t at = text.find(" ranks named rank 29");
-    ASSERT_NE(at, std::string::npos) << text;
-    const std::size_t line = text.rfind('\n', at);
-    named += std::atoi(text.c_str() + (line == std::string::npos ? 0 : line + 1));
+    const std::size_t at = text.find(concat(" ranks named rank ", victim, ":"));
+    if (at != std::string::npos) {
+      const std::size_t line = text.rfind('\n', at);
+      death.named += std::atoi(text.c_str() + (line == std::string::npos ? 0 : line + 1));
+      death.last_ms = std::max(death.last_ms, number_after(text.substr(at), "all after "));
+    }
+    const std::string kKilled = "killed in ";
+    const std::size_t killed = text.find(kKilled);
+    if (killed == std::string::npos) continue;
+    death.during = text.substr(killed + kKilled.size(), text.find('\n', killed) - killed - kKilled.size());
   }
-  EXPECT_EQ(named, 47);
+  return death;
+}
+
+constexpr int kNoEnd = 1'000'000;  // rounds, of which a death ends them
+
+TEST_F(WideWorld, AllOthersNameARankThatWasKilled) {
+  EXPECT_EQ(death_of(29, run(2, 48, kNoEnd, {"29", scratch("killed"), "200000"})).named, 47);
+}
+
+// Prints when the last of them named it, over all kills, and what the killed ranks were doing.
+TEST_F(WideWorld, SlowAllOthersNameAnyOfFourRanksKilledAtAnyMoment) {
+  constexpr int kKills = 200;
+  constexpr int kRanks = 4;
+  std::vector<double> times;
+  std::map<std::string, int> during;
+  for (int kill = 0; kill < kKills; ++kill) {
+    const int victim = kill % kRanks;
+    const Death death = death_of(
+        victim,
+        run(2, kRanks, kNoEnd, {std::to_string(victim), scratch("killed"), std::to_string(kill * 7919 % 300'000)}));
+    EXPECT_EQ(death.named, kRanks - 1) << "kill " << kill;
+    times.push_back(death.last_ms);
+    ++during[death.during];
+  }
+  std::sort(times.begin(), times.end());
+  std::cout << kKills << " kills: the last rank named the dead one after " << times[kKills / 2] << " ms (median), "
+            << times[kKills * 99 / 100] << " ms (99 %), " << times.back() << " ms (most); killed in";
+  for (const auto& [kind, count] : during) std::cout << ' ' << kind << ' ' << count << ',';
+  std::cout << '\n';
+  EXPECT_EQ(during.size(), 9U) << "a kind of collective was never hit";
 }
 
 TEST_F(WideWorld, SlowTwoHundredAndFiftySixRanksOfFourHostsDoAThousandCollectives) {

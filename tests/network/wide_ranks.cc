@@ -1,15 +1,17 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Many ranks of the backend ucx on one host: wide_ranks FIRST COUNT SIZE HOST PORT ROUNDS [KILLED FILE]. Starts the
-// ranks FIRST to FIRST + COUNT - 1 as child processes; rank 0 runs the store at HOST:PORT. The ranks meet and do ROUNDS
-// collectives of all kinds, whose results are integers that each rank knows. Rank 0 prints what it cost. With KILLED,
-// that rank kills itself halfway and writes the time to FILE, and the others must name it, and it alone.
+// Many ranks of the backend ucx on one host: wide_ranks FIRST COUNT SIZE HOST PORT ROUNDS [KILLED FILE MICROSECONDS].
+// Starts the ranks FIRST to FIRST + COUNT - 1 as child processes; rank 0 runs the store at HOST:PORT. The ranks meet
+// and do ROUNDS collectives of all kinds, whose results are integers that each rank knows. Rank 0 prints what it cost.
+// With KILLED, that rank is killed so long after its first round, the time is written to FILE, and the others must name
+// it, and it alone.
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -21,6 +23,7 @@
 #include <numeric>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "gradwire/backend/registry.h"
@@ -44,11 +47,13 @@ struct Arguments {
   int rounds = 0;
   int killed = -1;
   std::string file;
+  int kill_after_us = 0;
 };
 
 // What the ranks of this host tell their parent.
 struct Told {
   double named_after_ms = -1;
+  std::atomic<const char*> doing = nullptr;  // the collective; null before the first
 };
 
 double since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
@@ -69,13 +74,28 @@ std::int64_t sum_of(int ranks, std::size_t i, int round) {
 // One round of everything that the ranks do, which all ranks draw alike.
 class Rounds {
  public:
-  Rounds(Channel& channel) : channel_(channel), rank_(channel.rank()), size_(channel.size()) {}
+  // `messages`: whether ranks also send each other messages. `longest`: elements of the long inputs.
+  Rounds(Channel& channel, bool messages, std::size_t longest)
+      : channel_(channel), rank_(channel.rank()), size_(channel.size()), messages_(messages), longest_(longest) {}
 
-  void run(int round) {
-    const std::array<void (Rounds::*)(int), 10> kinds{
-        &Rounds::barrier, &Rounds::broadcast,      &Rounds::all_reduce, &Rounds::reduce,  &Rounds::all_gather,
-        &Rounds::gather,  &Rounds::reduce_scatter, &Rounds::scatter,    &Rounds::to_each, &Rounds::neighbours};
-    (this->*kinds[static_cast<std::size_t>(round) % kinds.size()])(round);
+  void run(int round, std::atomic<const char*>& doing) {
+    struct Kind {
+      const char* name;
+      void (Rounds::*run)(int);
+    };
+    static constexpr std::array<Kind, 10> kKinds{{{"barrier", &Rounds::barrier},
+                                                  {"broadcast", &Rounds::broadcast},
+                                                  {"all_reduce", &Rounds::all_reduce},
+                                                  {"reduce", &Rounds::reduce},
+                                                  {"all_gather", &Rounds::all_gather},
+                                                  {"gather", &Rounds::gather},
+                                                  {"reduce_scatter", &Rounds::reduce_scatter},
+                                                  {"scatter", &Rounds::scatter},
+                                                  {"all_to_all", &Rounds::to_each},
+                                                  {"send and receive", &Rounds::neighbours}}};
+    const Kind& kind = kKinds[static_cast<std::size_t>(round) % (messages_ ? kKinds.size() : kKinds.size() - 1)];
+    doing = kind.name;
+    (this->*kind.run)(round);
   }
 
  private:
@@ -83,7 +103,7 @@ class Rounds {
   // Mostly short, at times long.
   std::size_t length(int round) const {
     const auto draw = static_cast<std::size_t>(round) * 2654435761U >> 5;
-    return round % 7 == 0 ? 2000 + draw % 3000 : 1 + draw % 100;
+    return round % 7 == 0 ? longest_ / 2 + draw % (longest_ / 2) : 1 + draw % 100;
   }
   int root(int round) const { return round * 31 % size_; }
   Values input(std::size_t count, int rank, int round) const {
@@ -204,6 +224,8 @@ class Rounds {
   Channel& channel_;
   const int rank_;
   const int size_;
+  const bool messages_;
+  const std::size_t longest_;
 };
 
 // KiB of this process that no other shares, with its part of what others share.
@@ -252,23 +274,17 @@ std::shared_ptr<Store> open_store(const Arguments& arguments, int rank) {
   return std::make_shared<TcpStore>(store);
 }
 
-void die(const Arguments& arguments) {
-  std::ofstream(arguments.file) << Clock::now().time_since_epoch().count() << std::flush;
-  std::raise(SIGKILL);
-}
-
-void use(const Arguments& arguments, int rank, Backend& backend, double met_after) {
+void use(const Arguments& arguments, int rank, Backend& backend, double met_after, std::atomic<const char*>& doing) {
   Channel& channel = backend.channel();
   const auto early = spread(channel, connections(arguments, rank));
   const auto start = Clock::now();
-  Rounds rounds(channel);
-  // After a collective: a rank whose message from the dead one was lost would name it and leave, and the others would
-  // name the rank that left.
-  const int last = arguments.rounds / 20 * 10 + 1;
+  const bool kills = arguments.killed >= 0;
+  // A rank that misses a message of the one that was killed names it and leaves, and the others would name the rank
+  // that left: so there are no messages where a rank is killed.
+  Rounds rounds(channel, !kills, kills && arguments.size <= 8 ? 300'000 : 5000);
   for (int round = 0; round < arguments.rounds; ++round) {
-    if (rank == arguments.killed && round == last) die(arguments);
-    rounds.run(round);
-    if (rank == 0 && (round + 1) % 25 == 0) {
+    rounds.run(round, doing);
+    if (rank == 0 && !kills && (round + 1) % 25 == 0) {
       std::printf("round %d done\n", round + 1);
       std::fflush(stdout);
     }
@@ -296,7 +312,7 @@ int live(const Arguments& arguments, int rank, Told& told) {
       const auto backend =
           make_backend("ucx", {std::make_shared<PrefixStore>("ucx", store), rank, arguments.size, seconds(240)});
       try {
-        use(arguments, rank, *backend, since(start));
+        use(arguments, rank, *backend, since(start), told.doing);
       } catch (const PeerError& error) {
         const auto now = Clock::now().time_since_epoch();
         if (error.peers() != std::vector<int>{arguments.killed}) throw;
@@ -305,12 +321,12 @@ int live(const Arguments& arguments, int rank, Told& told) {
         told.named_after_ms = std::chrono::duration<double, std::milli>(now - Clock::duration(died)).count();
       }
     }
+    if (arguments.killed >= 0) return 0;  // the store may be gone, and nobody needs it
     // The store goes last.
     store->add("done", 1);
-    const int others = arguments.size - (arguments.killed >= 0 ? 1 : 0);
     if (rank == 0) {
       const std::string all = "all done";
-      while (store->add("done", 0) < others) {
+      while (store->add("done", 0) < arguments.size) {
         try {
           store->wait({&all, 1}, Milliseconds(20));
         } catch (const TimeoutError&) {
@@ -325,17 +341,35 @@ int live(const Arguments& arguments, int rank, Told& told) {
   return 1;
 }
 
+// Kills the rank `victim` at its time, and says when.
+void kill_in_time(const Arguments& arguments, pid_t victim, const Told& told) {
+  siginfo_t ended{};
+  while (told.doing == nullptr && ended.si_pid == 0) {
+    ::waitid(P_PID, static_cast<id_t>(victim), &ended, WEXITED | WNOHANG | WNOWAIT);
+    std::this_thread::yield();
+  }
+  std::this_thread::sleep_for(std::chrono::microseconds(arguments.kill_after_us));
+  std::ofstream(arguments.file) << Clock::now().time_since_epoch().count() << std::flush;
+  ::kill(victim, SIGKILL);
+}
+
 int run(const Arguments& arguments) {
   void* const memory = ::mmap(nullptr, sizeof(Told) * static_cast<std::size_t>(arguments.count), PROT_READ | PROT_WRITE,
                               MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return 2;
   auto* const told = static_cast<Told*>(memory);
+  std::vector<pid_t> ranks;
   for (int index = 0; index < arguments.count; ++index) {
-    told[index] = {};
-    if (::fork() != 0) continue;
+    std::construct_at(&told[index]);
+    ranks.push_back(::fork());
+    if (ranks.back() != 0) continue;
     const int status = live(arguments, arguments.first + index, told[index]);
     std::fflush(stdout);
     ::_exit(status);
+  }
+  const int here = arguments.killed - arguments.first;
+  if (arguments.killed >= 0 && here >= 0 && here < arguments.count) {
+    kill_in_time(arguments, ranks[static_cast<std::size_t>(here)], told[here]);
   }
   int failed = 0;
   for (int status = 0; ::wait(&status) > 0;) {
@@ -349,9 +383,12 @@ int run(const Arguments& arguments) {
     }
     std::sort(times.begin(), times.end());
     if (!times.empty()) {
-      std::printf("%zu ranks named rank %d: half of them after %.0f ms, all after %.0f ms\n", times.size(),
+      std::printf("%zu ranks named rank %d: half of them after %.1f ms, all after %.1f ms\n", times.size(),
                   arguments.killed, times[times.size() / 2], times.back());
     }
+  }
+  if (arguments.killed >= 0 && here >= 0 && here < arguments.count) {
+    std::printf("killed in %s\n", told[here].doing.load());
   }
   std::printf("%d ranks failed\n", failed);
   return failed == 0 ? 0 : 1;
@@ -368,10 +405,12 @@ int main(int argc, char** argv) {
                       std::atoi(argv[5]),
                       std::atoi(argv[6]),
                       -1,
-                      ""};
-  if (argc > 8) {
+                      "",
+                      0};
+  if (argc > 9) {
     arguments.killed = std::atoi(argv[7]);
     arguments.file = argv[8];
+    arguments.kill_after_us = std::atoi(argv[9]);
   }
   return run(arguments);
 }
