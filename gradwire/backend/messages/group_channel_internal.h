@@ -17,6 +17,10 @@
 
 namespace gradwire::messages {
 
+// The largest message that goes without being asked for: what two ranks may send at a call's entry, with its
+// fingerprint.
+inline constexpr std::size_t kEagerMessage = GenericChannel::kAtOnceOfTwoBytes + (std::size_t{2} << 10);
+
 // What the channels of one backend have in common. Thread-safe, but for place().
 class Group final {
  public:

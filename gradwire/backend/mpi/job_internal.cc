@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "gradwire/backend/messages/group_channel_internal.h"
 #include "gradwire/backend/mpi/mpi_wire_internal.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
@@ -15,8 +16,6 @@ namespace {
 
 using std::chrono::microseconds;
 
-// The largest message that goes without being asked for.
-constexpr std::size_t kEagerMessage = std::size_t{32} << 10;
 constexpr microseconds kNap{100};
 constexpr microseconds kIdleNap{1000};
 // How long a waiter asks again and again, giving its processor away in between, before it naps.
@@ -124,7 +123,7 @@ bool Job::connect(Library& library) {
   auto wire = std::make_unique<MpiWire>(communicator_, rank_, size_);
   wire_ = wire.get();
   messages::Engine::Options options;
-  options.limits.eager_message = kEagerMessage;
+  options.limits.eager_message = messages::kEagerMessage;
   options.rhythm = {.spin = kSpin, .yields = true, .nap = kNap, .idle_nap = kIdleNap};
   options.makes_thread = false;
   engine_ = std::make_shared<messages::Engine>(std::move(wire), options);

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <utility>
 
+#include "gradwire/backend/messages/group_channel_internal.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
 
@@ -13,15 +14,12 @@ namespace {
 
 using std::chrono::microseconds;
 
-// The largest message that goes without being asked for: what two ranks may send at a call's entry (GenericChannel),
-// and its fingerprint. It fits a segment of UCX's TCP (library_internal.cc).
-constexpr std::size_t kEagerMessage = std::size_t{66} << 10;
 // How long a waiter asks the wire again and again, where it has a processor for itself.
 constexpr microseconds kSpin{100};
 
 messages::Engine::Options engine_options(bool may_spin) {
   messages::Engine::Options options;
-  options.limits.eager_message = kEagerMessage;
+  options.limits.eager_message = messages::kEagerMessage;
   options.rhythm.spin = may_spin ? kSpin : microseconds(0);
   options.rhythm.waiter_leads = true;
   options.makes_thread = false;
