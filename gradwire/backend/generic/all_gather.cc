@@ -40,7 +40,7 @@ void GenericChannel::gather_in_ring(const void* input, std::span<void* const> ou
                                     Deadline deadline) {
   const auto at = [&](int distance) { return static_cast<std::size_t>((rank() + size() - distance) % size()); };
   copy_own(outputs[at(0)], input, bytes);
-  generic::Exchange exchange;
+  generic::Exchange exchange(*this);
   for (int distance = 1; distance < size(); ++distance) {
     post_receive(exchange, outputs[at(distance)], bytes, (rank() + size() - 1) % size());
     post_send(exchange, outputs[at(distance - 1)], bytes, (rank() + 1) % size());
@@ -64,7 +64,7 @@ void GenericChannel::all_gather(const void* input, std::span<void* const> output
   }
   run(call, options, [&] {
     if (is_wide()) return gather_in_ring(input, outputs, bytes, options.deadline);
-    generic::Exchange exchange;
+    generic::Exchange exchange(*this);
     for (int step = 1; step < size(); ++step) {
       const int from = (rank() - step + size()) % size();
       post_receive(exchange, outputs[static_cast<std::size_t>(from)], bytes, from);
@@ -93,7 +93,7 @@ void GenericChannel::gather(const void* input, std::span<void* const> outputs, s
     });
   }
   run(call, options, [&] {
-    generic::Exchange exchange;
+    generic::Exchange exchange(*this);
     if (rank() != root) {
       post_send(exchange, input, bytes, root);
     } else {

@@ -57,7 +57,7 @@ void GenericChannel::all_reduce_in_chunks(void* data, std::size_t count, DType d
       return Slice{static_cast<std::byte*>(data) + part.begin * element, part.count};
     };
     // Of even and odd chunks.
-    std::array<generic::Exchange, 2> gathering;
+    std::array<generic::Exchange, 2> gathering{generic::Exchange(*this), generic::Exchange(*this)};
     ChunkedReduction reduction;
     reduction.chunks = (longest + chunk - 1) / chunk;
     reduction.dtype = dtype;

@@ -71,7 +71,7 @@ void GenericChannel::all_to_all(std::span<const ConstSlice> inputs, std::span<co
     if (longest > 0 && longest * element <= short_block()) {
       return move_short(inputs, outputs, element, longest * element, options.deadline);
     }
-    generic::Exchange exchange;
+    generic::Exchange exchange(*this);
     for (int step = 1; step < size(); ++step) {
       const int to = (rank() + step) % size();
       const int from = (rank() - step + size()) % size();

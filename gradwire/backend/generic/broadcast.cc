@@ -47,7 +47,7 @@ void GenericChannel::broadcast(void* data, std::size_t count, DType dtype, int r
 }
 
 void GenericChannel::send_down(std::byte* data, std::size_t bytes, int root, Deadline deadline) {
-  generic::Exchange exchange;
+  generic::Exchange exchange(*this);
   const Tree tree = binomial_tree(rank(), size(), root);
   for (std::size_t at = 0; at < bytes; at += kChunkBytes) {
     const std::size_t length = std::min(kChunkBytes, bytes - at);

@@ -4,12 +4,13 @@
 
 #include <algorithm>
 
+#include "gradwire/backend/generic/generic_channel.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
 
 namespace gradwire::generic {
 
-void Exchange::finish_receives(Deadline deadline) {
+void Exchange::await_receives(Deadline deadline) {
   for (const Item& item : receives_) {
     Request::Status status;
     try {
@@ -26,8 +27,7 @@ void Exchange::finish_receives(Deadline deadline) {
   receives_.clear();
 }
 
-void Exchange::finish(Deadline deadline) {
-  finish_receives(deadline);
+void Exchange::await_sends(Deadline deadline) {
   for (const Item& item : sends_) {
     try {
       item.request->wait(deadline);
@@ -37,6 +37,21 @@ void Exchange::finish(Deadline deadline) {
     }
   }
   sends_.clear();
+}
+
+void Exchange::finish_receives(Deadline deadline) try { await_receives(deadline); } catch (...) {
+  channel_->fail_call();
+  throw;
+}
+
+void Exchange::finish(Deadline deadline) {
+  finish_receives(deadline);
+  try {
+    await_sends(deadline);
+  } catch (...) {
+    channel_->fail_call();
+    throw;
+  }
 }
 
 std::vector<int> Exchange::unfinished(const std::vector<Item>& items, int late) {

@@ -8,12 +8,19 @@
 
 #include "gradwire/backend/backend.h"
 
+namespace gradwire {
+class GenericChannel;
+}
+
 namespace gradwire::generic {
 
-// Collects requests and waits for them all. Destroying it with requests unfinished cancels these, so the buffers they
-// name are the caller's again however a step ends. Used by one thread.
+// Collects requests of a collective of the channel and waits for them all. A wait that fails ends the channel at once.
+// Destroying the exchange with requests unfinished cancels these, so the buffers they name are the caller's again
+// however a step ends: the other ranks have heard the reason then, and do not take the cancelled message for it. Used
+// by one thread.
 class Exchange {
  public:
+  explicit Exchange(GenericChannel& channel) : channel_(&channel) {}
   void add_send(int peer, std::shared_ptr<Request> request) { sends_.push_back({peer, 0, std::move(request)}); }
   void add_receive(int peer, std::size_t bytes, std::shared_ptr<Request> request) {
     receives_.push_back({peer, bytes, std::move(request)});
@@ -38,7 +45,10 @@ class Exchange {
   };
   // The peers of those that are not done, and `late`, whose request has ended by its deadline.
   static std::vector<int> unfinished(const std::vector<Item>& items, int late);
+  void await_receives(Deadline deadline);
+  void await_sends(Deadline deadline);
 
+  GenericChannel* channel_;
   std::vector<Item> sends_;
   std::vector<Item> receives_;
 };

@@ -35,6 +35,11 @@ std::string_view origin_of(std::string_view text) {
   return last == std::string_view::npos ? text : text.substr(last);
 }
 
+std::string context_of(const Fingerprint& call, const Channel& channel) {
+  return concat(describe(call), ", collective number ", call.sequence, ", on rank ", channel.rank(), " of ",
+                channel.size(), ": ");
+}
+
 // The exception under way with the call's name before its text. Kinds that carry no rank of a peer keep their kind too.
 // What ends the channel is no ResourceError, after which callers go on.
 std::exception_ptr with_context(const std::string& context) {
@@ -109,6 +114,15 @@ void GenericChannel::end_with(std::exception_ptr error, const std::string& text)
   }
 }
 
+void GenericChannel::fail_call() noexcept {
+  try {
+    const auto error = with_context(context_of(*call_, *this));
+    end_with(error, describe(error));
+  } catch (const std::bad_alloc&) {
+    end_with(std::current_exception(), "no memory for the text of an error");
+  }
+}
+
 void GenericChannel::run(Fingerprint call, const CallOptions& options, const std::function<void()>& body) {
   run_staged(call, options, 0, [&](std::span<std::byte>) { body(); });
 }
@@ -131,9 +145,7 @@ void GenericChannel::run_any(Fingerprint call, const CallOptions& options, std::
   call.sequence = ++sequence_;
   call.tag = options.tag;
   trace::point("collective.entry", rank(), call.sequence);
-  const auto context = [&] {
-    return concat(describe(call), ", collective number ", call.sequence, ", on rank ", rank(), " of ", size(), ": ");
-  };
+  call_ = &call;
   std::unique_ptr<std::byte[]> staging;
   try {
     staging = std::make_unique_for_overwrite<std::byte[]>(bytes);
@@ -146,12 +158,11 @@ void GenericChannel::run_any(Fingerprint call, const CallOptions& options, std::
         is_wide() ? compare_in_tree(call, entry, options.deadline) : compare_directly(call, entry, options.deadline);
     if (refused.empty()) body({staging.get(), bytes});
   } catch (...) {
-    const auto error = with_context(context());
-    end_with(error, describe(error));
+    fail_call();
   }
   check();
   if (!refused.empty()) {
-    throw ResourceError(concat(context(), name_ranks(refused), " had no ", bytes,
+    throw ResourceError(concat(context_of(call, *this), name_ranks(refused), " had no ", bytes,
                                " bytes to stage messages in; nothing was sent, and the channel goes on"));
   }
   trace::point("collective.exit", rank(), call.sequence);
@@ -160,7 +171,7 @@ void GenericChannel::run_any(Fingerprint call, const CallOptions& options, std::
 std::vector<int> GenericChannel::compare_directly(const Fingerprint& call, const Entry& entry, Deadline deadline) {
   const std::size_t stride = sizeof(Fingerprint) + exchange_at_once_bytes();
   const auto slot = [&](int r) { return entry_memory_.data() + static_cast<std::size_t>(r) * stride; };
-  generic::Exchange exchange;
+  generic::Exchange exchange(*this);
   for (int step = 1; step < size(); ++step) {
     const int from = (rank() - step + size()) % size();
     exchange.add_receive_of_any_length(from, start_receive(slot(from), stride, from, kCollectiveTag));

@@ -114,6 +114,8 @@ class GenericChannel : public Channel {
   void share(const void* mine, void* all, std::size_t bytes, Deadline deadline);
 
  private:
+  friend class generic::Exchange;
+
   bool is_wide() const noexcept { return size() > kDirectRanks; }
   // Blocks up to this many bytes, one for each rank, go in log2 N steps in a wide world.
   std::size_t short_block() const noexcept;
@@ -176,6 +178,8 @@ class GenericChannel : public Channel {
   std::vector<int> judge(std::span<Fingerprint> fingerprints) const;
   void take_inputs(const Entry& entry, const std::byte* first, std::size_t stride) const noexcept;
   void all_reduce_in_chunks(void* data, std::size_t count, DType dtype, ReduceOp op, const CallOptions& options);
+  // Ends the channel because of the exception under way, which ended the call.
+  void fail_call() noexcept;
   // Makes `error` the first reason, unless there is one, and tells the others.
   void end_with(std::exception_ptr error, const std::string& text) noexcept GRADWIRE_EXCLUDES(mutex_);
 
@@ -183,6 +187,7 @@ class GenericChannel : public Channel {
   std::exception_ptr first_reason_ GRADWIRE_GUARDED_BY(mutex_);
   // Of the thread that calls collectives.
   std::uint64_t sequence_ = 0;
+  const Fingerprint* call_ = nullptr;  // the one under way
   // What comes at a call's entry. Of small worlds it is there from the start: the entry needs no memory then.
   std::vector<std::byte> entry_memory_;
 };

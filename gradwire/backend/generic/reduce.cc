@@ -49,7 +49,7 @@ void GenericChannel::reduce(const void* input, void* output, std::size_t count, 
       return generic::chunk_of(generic::part_of(count, size(), r), index, chunk);
     };
     // Of even and odd chunks.
-    std::array<generic::Exchange, 2> gathering;
+    std::array<generic::Exchange, 2> gathering{generic::Exchange(*this), generic::Exchange(*this)};
     const auto result = [&](std::size_t index) {
       if (rank() == root) return out + part(index, root).begin * element;
       return staging.data() + staging_bytes + index % 2 * chunk * element;

@@ -67,7 +67,7 @@ void GenericChannel::combine_chunk(const ChunkedReduction& reduction, std::size_
 
 void GenericChannel::reduce_chunks(const ChunkedReduction& reduction, std::span<std::byte> staging, Deadline deadline) {
   // Of even and odd chunks.
-  std::array<generic::Exchange, 2> exchanges;
+  std::array<generic::Exchange, 2> exchanges{generic::Exchange(*this), generic::Exchange(*this)};
   const auto half = [&](std::size_t chunk) {
     return staging.subspan(chunk % 2 * (staging.size() / 2), staging.size() / 2);
   };

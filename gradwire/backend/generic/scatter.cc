@@ -32,7 +32,7 @@ void GenericChannel::scatter(std::span<const void* const> inputs, void* output, 
     });
   }
   run(call, options, [&] {
-    generic::Exchange exchange;
+    generic::Exchange exchange(*this);
     if (rank() != root) {
       post_receive(exchange, output, bytes, root);
     } else {

@@ -25,7 +25,7 @@ namespace gradwire {
 
 void GenericChannel::share(const void* mine, void* all, std::size_t bytes, Deadline deadline) {
   if (is_wide()) return share_in_steps(mine, all, bytes, deadline);
-  generic::Exchange exchange;
+  generic::Exchange exchange(*this);
   auto* slots = static_cast<std::byte*>(all);
   for (int step = 1; step < size(); ++step) {
     const int from = (rank() - step + size()) % size();
@@ -41,7 +41,7 @@ void GenericChannel::share_in_steps(const void* mine, void* all, std::size_t byt
   if (bytes == 0) return;
   std::vector<std::byte> held(ranks * bytes);  // of this rank, the next, ...
   std::memcpy(held.data(), mine, bytes);
-  generic::Exchange exchange;
+  generic::Exchange exchange(*this);
   for (std::size_t distance = 1; distance < ranks; distance *= 2) {
     const std::size_t moved = std::min(distance, ranks - distance) * bytes;
     post_receive(exchange, held.data() + distance * bytes, moved, static_cast<int>((own + distance) % ranks));
@@ -72,7 +72,7 @@ void GenericChannel::exchange_blocks(std::byte* blocks, std::size_t bytes, std::
     }
   };
   for (std::size_t i = 0; i < ranks; ++i) std::memcpy(held + i * bytes, blocks + (own + i) % ranks * bytes, bytes);
-  generic::Exchange exchange;
+  generic::Exchange exchange(*this);
   for (std::size_t distance = 1; distance < ranks; distance *= 2) {
     std::size_t moved = 0;
     each(distance, [&](const std::byte* block) {

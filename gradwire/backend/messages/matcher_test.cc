@@ -149,6 +149,20 @@ TEST_F(MatcherTest, TheEndOfAChannelReachesTheOthersBehindWhatWasSent) {
   EXPECT_FALSE(matchers_[0].busy() || matchers_[1].busy());
 }
 
+TEST_F(MatcherTest, AReceiveUnderWayHearsTheReasonOfTheEndAndNotThatItsMessageWasCancelled) {
+  const auto receive = post(1, Direction::receive, room_);
+  const auto send = post(0, Direction::send, large_);
+  matchers_[0].poll();  // the offer
+  matchers_[1].poll();  // accepted
+  matchers_[0].poll();  // the first pieces
+  ASSERT_EQ(error_of(send), "not done");
+  const Notice notice{"rank 1 is gone", false, {1}};
+  matchers_[0].end_channel(kChannel, given_up(), &notice);
+  settle();
+  EXPECT_EQ(error_of(receive), "PeerError: rank 1 is gone");
+  EXPECT_FALSE(matchers_[0].busy() || matchers_[1].busy());
+}
+
 TEST_F(MatcherTest, WhatComesForAChannelThatWasRemovedIsDroppedAndItsCreditGivenBack) {
   matchers_[1].end_channel(kChannel, given_up(), nullptr);
   matchers_[1].remove_channels(kChannel, kChannel);

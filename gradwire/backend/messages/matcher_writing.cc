@@ -50,7 +50,8 @@ bool Matcher::write(int to, const Frame& frame, const std::byte* payload, std::s
 }
 
 void Matcher::write_to(int index) {
-  if (!write_credit(index) || !write_answers(index) || !write_ends(index)) return;
+  // The end of a channel before the messages that it cancels: the peer is to hear why.
+  if (!write_credit(index) || !write_ends(index) || !write_answers(index)) return;
   // One piece after each send, so that neither holds up the other.
   for (std::uint64_t before = ~written_; before != written_;) {
     before = written_;
