@@ -368,7 +368,8 @@ int run(const Arguments& arguments) {
     ::_exit(status);
   }
   const int here = arguments.killed - arguments.first;
-  if (arguments.killed >= 0 && here >= 0 && here < arguments.count) {
+  const bool kills_here = arguments.killed >= 0 && here >= 0 && here < arguments.count;
+  if (kills_here) {
     kill_in_time(arguments, ranks[static_cast<std::size_t>(here)], told[here]);
   }
   int failed = 0;
@@ -387,9 +388,7 @@ int run(const Arguments& arguments) {
                   arguments.killed, times[times.size() / 2], times.back());
     }
   }
-  if (arguments.killed >= 0 && here >= 0 && here < arguments.count) {
-    std::printf("killed in %s\n", told[here].doing.load());
-  }
+  if (kills_here) std::printf("killed in %s\n", told[here].doing.load());
   std::printf("%d ranks failed\n", failed);
   return failed == 0 ? 0 : 1;
 }

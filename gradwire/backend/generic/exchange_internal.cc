@@ -39,19 +39,25 @@ void Exchange::await_sends(Deadline deadline) {
   sends_.clear();
 }
 
-void Exchange::finish_receives(Deadline deadline) try { await_receives(deadline); } catch (...) {
-  channel_->fail_call();
-  throw;
-}
-
-void Exchange::finish(Deadline deadline) {
-  finish_receives(deadline);
+template <typename Wait>
+void Exchange::or_fail(const Wait& wait) {
   try {
-    await_sends(deadline);
+    wait();
   } catch (...) {
     channel_->fail_call();
     throw;
   }
+}
+
+void Exchange::finish_receives(Deadline deadline) {
+  or_fail([&] { await_receives(deadline); });
+}
+
+void Exchange::finish(Deadline deadline) {
+  or_fail([&] {
+    await_receives(deadline);
+    await_sends(deadline);
+  });
 }
 
 std::vector<int> Exchange::unfinished(const std::vector<Item>& items, int late) {

@@ -47,6 +47,9 @@ class Exchange {
   static std::vector<int> unfinished(const std::vector<Item>& items, int late);
   void await_receives(Deadline deadline);
   void await_sends(Deadline deadline);
+  // Runs `wait`; what it throws goes on after the channel has ended.
+  template <typename Wait>
+  void or_fail(const Wait& wait);
 
   GenericChannel* channel_;
   std::vector<Item> sends_;

@@ -20,6 +20,7 @@
 #include "gradwire/backend/rendezvous_internal.h"
 #include "gradwire/backend/ucx/admission_internal.h"
 #include "gradwire/backend/ucx/interface_internal.h"
+#include "gradwire/backend/ucx/link_internal.h"
 #include "gradwire/backend/ucx/meeting_internal.h"
 #include "gradwire/backend/ucx/partners_internal.h"
 #include "gradwire/backend/ucx/session_internal.h"
@@ -43,6 +44,9 @@ constexpr Capabilities kCapabilities{.in_place_memory = false,
                                      .detects_death = true,
                                      .crosses_hosts = true};
 
+// An interface without a cable is up and does not run: so it is not waited for to the deadline.
+constexpr Milliseconds kLinkComesUp{5000};
+
 std::string host_name() {
   std::array<char, 256> name{};
   return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "an unnamed host";
@@ -52,7 +56,9 @@ std::string host_name() {
 std::string interface_for(const BackendOptions& options, bool one_host, Deadline deadline) {
   const bool named = environment("GRADWIRE_INTERFACE").has_value();
   if (!named && (user_chose_transports() || environment("UCX_NET_DEVICES"))) return {};
-  return choose_interface(*options.store, one_host, deadline);
+  std::string interface = choose_interface(*options.store, one_host, deadline);
+  await_link(interface, deadline.earlier(Deadline::after(kLinkComesUp)));  // where it does not, UCX says why
+  return interface;
 }
 
 // Whether there is a processor for each rank of this host. A part of a group may have one rank of many on a host, so
