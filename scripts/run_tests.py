@@ -70,9 +70,9 @@ def gtest_cases(folder, names):
                 yield program, name, "passed", float(case.get("time", 0)), ""
 
 
-def listed_cases(program, name):
-    """The cases of a program that did not run, for the check of stale patterns."""
-    result = subprocess.run([program, "--gtest_list_tests"], capture_output=True, text=True, timeout=120, check=False)
+def listed_cases(command, name):
+    """The cases of a test that did not run, for the check of stale patterns."""
+    result = subprocess.run([*command, "--gtest_list_tests"], capture_output=True, text=True, timeout=120, check=False)
     suite = ""
     for line in result.stdout.splitlines():
         if line and not line.startswith(" "):
@@ -162,7 +162,7 @@ def main():
                     program = pathlib.Path(test["command"][0])
                     known.add(f"ctest.{test['name']}")
                     if test["name"] not in reported and program.is_relative_to(build):
-                        known.update(listed_cases(str(program), test["name"]))
+                        known.update(listed_cases(test["command"], test["name"]))
         for pattern in stale:
             if not fnmatch.filter(known, pattern):
                 problems.append(f"{options.allowed.name} names a test that does not exist: {pattern}")

@@ -192,9 +192,9 @@ class Channel {
   // when one of them is refused memory; the channel goes on then.
   virtual Allocation allocate(std::size_t bytes, const CallOptions& options) = 0;
 
-  // Ends the channel on this rank with a reason. Calls of this rank that wait throw AbortedError; every later call
-  // throws the same. Ranks that need this rank's part throw a PeerError that quotes the reason, at once. A second call
-  // does nothing: the first reason stays. Never blocks.
+  // Ends the channel on this rank with a reason. Calls of this rank that wait throw AbortedError, even where the parts
+  // that they wait for come right after; every later call throws the same. Ranks that need this rank's part throw a
+  // PeerError that quotes the reason, at once. A second call does nothing: the first reason stays. Never blocks.
   virtual void abort(std::string_view reason) noexcept = 0;
 
   // Throws the first reason again when the channel is at its end; does nothing otherwise. Does not communicate.

@@ -9,7 +9,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/ddp/ddp_test_support.h"
 
-namespace gradwire::testing {
+namespace gradwire::testing::ddp_error_test {
 namespace {
 
 constexpr int kWorld = 2;
@@ -326,4 +326,4 @@ TEST_P(DdpError, AfterItsGroupWasShutDownAForwardIsRefused) {
 }
 
 }  // namespace
-}  // namespace gradwire::testing
+}  // namespace gradwire::testing::ddp_error_test

@@ -8,7 +8,7 @@
 
 #include "gradwire/ddp/ddp_test_support.h"
 
-namespace gradwire::testing {
+namespace gradwire::testing::ddp_exit_test {
 namespace {
 
 using Wrapped = DistributedDataParallel<Mlp>;
@@ -89,4 +89,4 @@ TEST_P(DdpExit, WithoutDestructors) {
 }
 
 }  // namespace
-}  // namespace gradwire::testing
+}  // namespace gradwire::testing::ddp_exit_test

@@ -10,7 +10,7 @@
 #include "gradwire/ddp/ddp_test_support.h"
 #include "gradwire/ddp/parameter_use_internal.h"
 
-namespace gradwire::testing {
+namespace gradwire::testing::ddp_graph_test {
 namespace {
 
 constexpr int kWidth = 6;
@@ -532,4 +532,4 @@ TEST(ParameterUse, OrdersParametersByTheirLastGradientAndThoseWithoutOneLast) {
 }
 
 }  // namespace
-}  // namespace gradwire::testing
+}  // namespace gradwire::testing::ddp_graph_test

@@ -14,7 +14,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/ddp/ddp_test_support.h"
 
-namespace gradwire::testing {
+namespace gradwire::testing::ddp_hook_test {
 namespace {
 
 constexpr int kWorld = 2;
@@ -395,4 +395,4 @@ TEST_P(DdpHook, WhatAHookMayNotDoToItsDdpIsRefused) {
 }
 
 }  // namespace
-}  // namespace gradwire::testing
+}  // namespace gradwire::testing::ddp_hook_test

@@ -14,7 +14,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/ddp/ddp_test_support.h"
 
-namespace gradwire::testing {
+namespace gradwire::testing::ddp_parameters_test {
 namespace {
 
 constexpr int kRows = 9;
@@ -519,4 +519,4 @@ TEST_P(DdpParameters, BuffersThatTookTheirPlaceTravel) {
 INSTANTIATE_TEST_SUITE_P(Groups, DdpParameters, ::testing::ValuesIn(all_setups()), name_of_setup);
 
 }  // namespace
-}  // namespace gradwire::testing
+}  // namespace gradwire::testing::ddp_parameters_test

@@ -13,7 +13,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/ddp/ddp_test_support.h"
 
-namespace gradwire::testing {
+namespace gradwire::testing::ddp_precision_test {
 namespace {
 
 constexpr int kWorld = 2;
@@ -408,4 +408,4 @@ TEST(DdpMemory, PeakIsOneBucketCopyOfTheGradients) {
 }
 
 }  // namespace
-}  // namespace gradwire::testing
+}  // namespace gradwire::testing::ddp_precision_test

@@ -11,7 +11,7 @@
 #include "gradwire/ddp/bucket_plan.h"
 #include "gradwire/ddp/ddp_test_support.h"
 
-namespace gradwire::testing {
+namespace gradwire::testing::ddp_test {
 namespace {
 
 constexpr int kWorld = 2;
@@ -567,4 +567,4 @@ TEST(OutputTensors, AreFoundWhereverTheyAre) {
 }
 
 }  // namespace
-}  // namespace gradwire::testing
+}  // namespace gradwire::testing::ddp_test

@@ -19,7 +19,7 @@
 #include "gradwire/store/prefix_store.h"
 #include "tests/support/fake_device.h"
 
-namespace gradwire::testing {
+namespace gradwire::testing::device_test {
 namespace {
 
 using internal::DeviceGroup;
@@ -365,4 +365,4 @@ TEST(DdpOnDeviceAfterAnError, ReadsNoBucketThatALaneStillWrites) {
 }
 
 }  // namespace
-}  // namespace gradwire::testing
+}  // namespace gradwire::testing::device_test

@@ -8,7 +8,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/ddp/ddp_test_support.h"
 
-namespace gradwire::testing {
+namespace gradwire::testing::join_test {
 namespace {
 
 constexpr int kWidth = 5;
@@ -384,4 +384,4 @@ TEST(Join, ARankThatLeavesWithAnExceptionTellsTheOthers) {
 }
 
 }  // namespace
-}  // namespace gradwire::testing
+}  // namespace gradwire::testing::join_test

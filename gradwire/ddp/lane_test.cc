@@ -11,7 +11,7 @@
 #include <memory>
 #include <vector>
 
-namespace gradwire::internal {
+namespace gradwire::internal::lane_test {
 namespace {
 
 TEST(Lane, RunsJobsInOrderAndTheLastOnesBeforeItEnds) {
@@ -45,4 +45,4 @@ TEST(Lane, LetsGoOfAJobBeforeItSaysThatTheJobIsDone) {
 }
 
 }  // namespace
-}  // namespace gradwire::internal
+}  // namespace gradwire::internal::lane_test

@@ -4,7 +4,7 @@
 // of torch's operators on one rank: float64 and complex, worlds 1 to 3, ties and zeros, strided, empty and scalar.
 #include "gradwire/functional/functional_test_support.h"
 
-namespace gradwire::testing {
+namespace gradwire::testing::functional_gradient_test {
 namespace {
 
 using test_support::run_ranks;
@@ -54,4 +54,4 @@ TEST_P(Gradients, AreRightWhereSomeRanksNeedNone) {
 INSTANTIATE_TEST_SUITE_P(Worlds, Gradients, ::testing::Values(1, 2, 3));
 
 }  // namespace
-}  // namespace gradwire::testing
+}  // namespace gradwire::testing::functional_gradient_test

@@ -3,7 +3,7 @@
 // The differentiable collectives between processes, over shared memory.
 #include "gradwire/functional/functional_test_support.h"
 
-namespace gradwire::testing {
+namespace gradwire::testing::functional_processes_test {
 namespace {
 
 class Processes : public ::testing::TestWithParam<int> {};
@@ -21,4 +21,4 @@ TEST_P(Processes, GradientsEqualThoseOfTheMeaning) {
 INSTANTIATE_TEST_SUITE_P(Worlds, Processes, ::testing::Values(1, 2, 3));
 
 }  // namespace
-}  // namespace gradwire::testing
+}  // namespace gradwire::testing::functional_processes_test

@@ -8,7 +8,7 @@
 #include "gradwire/functional/functional_test_support.h"
 #include "tests/support/local_group.h"
 
-namespace gradwire::testing {
+namespace gradwire::testing::functional_test {
 namespace {
 
 using Body = std::function<void(int rank, const functional::Group& group)>;
@@ -167,4 +167,4 @@ TEST(Functional, BadArgumentsAreRefusedWithAClearSentence) {
 }
 
 }  // namespace
-}  // namespace gradwire::testing
+}  // namespace gradwire::testing::functional_test

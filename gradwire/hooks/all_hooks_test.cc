@@ -6,7 +6,7 @@
 
 #include "gradwire/hooks/hook_cases_test_support.h"
 
-namespace gradwire::testing {
+namespace gradwire::testing::all_hooks_test {
 namespace {
 
 class AllHooks : public ::testing::TestWithParam<HookCase> {};
@@ -70,4 +70,4 @@ TEST_P(AllHooks, InAJoinTheAverageIsThatOfTheRanksLeft) {
 }
 
 }  // namespace
-}  // namespace gradwire::testing
+}  // namespace gradwire::testing::all_hooks_test

@@ -10,7 +10,7 @@
 #include "gradwire/hooks/registry.h"
 #include "gradwire/process_group/hybrid/hybrid_group.h"
 
-namespace gradwire::testing {
+namespace gradwire::testing::between_hosts_hook_test {
 namespace {
 
 constexpr int kSteps = 4;
@@ -140,4 +140,4 @@ TEST(BetweenHostsHook, TraitsAndMemoryAreTheInnerHooks) {
 }
 
 }  // namespace
-}  // namespace gradwire::testing
+}  // namespace gradwire::testing::between_hosts_hook_test

@@ -11,7 +11,7 @@
 #include "gradwire/hooks/hook_test_support.h"
 #include "gradwire/hooks/quantization_hooks.h"
 
-namespace gradwire::testing {
+namespace gradwire::testing::clip_hook_test {
 namespace {
 
 // A Zoo with the gradients of `rank` in `step`.
@@ -139,4 +139,4 @@ TEST(ReduceGradients, AveragesWhatEachRankClipped) {
 }
 
 }  // namespace
-}  // namespace gradwire::testing
+}  // namespace gradwire::testing::clip_hook_test

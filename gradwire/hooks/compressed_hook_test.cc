@@ -10,7 +10,7 @@
 #include "gradwire/hooks/policy_hook.h"
 #include "gradwire/hooks/registry.h"
 
-namespace gradwire::testing {
+namespace gradwire::testing::compressed_hook_test {
 namespace {
 
 constexpr int kWorld = 3;
@@ -192,4 +192,4 @@ TEST(CompressedHook, OtherTypesGoThroughFloat32) {
 }
 
 }  // namespace
-}  // namespace gradwire::testing
+}  // namespace gradwire::testing::compressed_hook_test

@@ -10,7 +10,7 @@
 #include "tests/support/named_group.h"
 #include "tests/support/ranks.h"
 
-namespace gradwire::testing {
+namespace gradwire::testing::ddp_processes_test {
 namespace {
 
 constexpr int kWorld = 2;
@@ -176,4 +176,4 @@ INSTANTIATE_TEST_SUITE_P(Backends, DdpProcesses, ::testing::ValuesIn(test_suppor
                          test_support::name_case);
 
 }  // namespace
-}  // namespace gradwire::testing
+}  // namespace gradwire::testing::ddp_processes_test

@@ -10,7 +10,7 @@
 #include "gradwire/hooks/mixed_precision_hooks.h"
 #include "gradwire/hooks/registry.h"
 
-namespace gradwire::testing {
+namespace gradwire::testing::hook_agreement_test {
 namespace {
 
 constexpr int kWorld = 3;
@@ -135,4 +135,4 @@ TEST(HookIdentity, HasTheOptionsThatRanksMustShare) {
 }
 
 }  // namespace
-}  // namespace gradwire::testing
+}  // namespace gradwire::testing::hook_agreement_test

@@ -10,7 +10,7 @@
 #include "gradwire/hooks/mixed_precision_hooks.h"
 #include "gradwire/hooks/registry.h"
 
-namespace gradwire::testing {
+namespace gradwire::testing::hook_bytes_test {
 namespace {
 
 // In one bucket; their gradients are what forward() is given.
@@ -168,4 +168,4 @@ TEST(HookBytes, OfTheCompressedAllReduceDoNotGrowWithTheWorld) {
 }
 
 }  // namespace
-}  // namespace gradwire::testing
+}  // namespace gradwire::testing::hook_bytes_test

@@ -15,7 +15,7 @@
 #include "gradwire/hooks/registry.h"
 #include "tests/support/ranks.h"
 
-namespace gradwire::testing {
+namespace gradwire::testing::hook_cover_test {
 namespace {
 
 struct CoverCase {
@@ -231,4 +231,4 @@ TEST_P(Full, NoErrorAndTheSameBitsOnAllRanksAndInBothRuns) {
 }
 
 }  // namespace
-}  // namespace gradwire::testing
+}  // namespace gradwire::testing::hook_cover_test

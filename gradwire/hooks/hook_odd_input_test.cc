@@ -8,7 +8,7 @@
 #include "gradwire/hooks/hook_cases_test_support.h"
 #include "gradwire/hooks/registry.h"
 
-namespace gradwire::testing {
+namespace gradwire::testing::hook_odd_input_test {
 namespace {
 
 // What comes out where all ranks have the same values.
@@ -223,4 +223,4 @@ TEST_P(OddInput, DividesByTheBucketsDivisor) {
 }
 
 }  // namespace
-}  // namespace gradwire::testing
+}  // namespace gradwire::testing::hook_odd_input_test

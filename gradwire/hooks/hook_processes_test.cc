@@ -8,7 +8,7 @@
 #include "tests/support/named_group.h"
 #include "tests/support/ranks.h"
 
-namespace gradwire::testing {
+namespace gradwire::testing::hook_processes_test {
 namespace {
 
 void run_all_hooks(const std::string& backend, int world) {
@@ -72,4 +72,4 @@ INSTANTIATE_TEST_SUITE_P(Backends, HookProcesses, ::testing::ValuesIn(test_suppo
 TEST(HookProcesses3, ThreeRanksOverSharedMemory) { run_all_hooks("shm", 3); }
 
 }  // namespace
-}  // namespace gradwire::testing
+}  // namespace gradwire::testing::hook_processes_test

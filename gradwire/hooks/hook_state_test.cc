@@ -11,7 +11,7 @@
 #include "gradwire/ddp/ddp_test_support.h"
 #include "gradwire/hooks/registry.h"
 
-namespace gradwire::testing {
+namespace gradwire::testing::hook_state_test {
 namespace {
 
 const Setup kSetup{"threads", 2, false};
@@ -262,4 +262,4 @@ TEST(BucketOrder, IsAnOrderOfTheParametersGivenBeforeTraining) {
 }
 
 }  // namespace
-}  // namespace gradwire::testing
+}  // namespace gradwire::testing::hook_state_test

@@ -9,7 +9,7 @@
 #include "gradwire/hooks/default_hooks.h"
 #include "gradwire/hooks/registry.h"
 
-namespace gradwire::testing {
+namespace gradwire::testing::hooks_test {
 namespace {
 
 constexpr int kWorld = 2;
@@ -144,4 +144,4 @@ TEST(HookRegistry, ErrorsListWhatIsRight) {
 }
 
 }  // namespace
-}  // namespace gradwire::testing
+}  // namespace gradwire::testing::hooks_test

@@ -8,7 +8,7 @@
 #include "gradwire/ddp/ddp_test_support.h"
 #include "gradwire/hooks/registry.h"
 
-namespace gradwire::testing {
+namespace gradwire::testing::loss_scale_test {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -170,4 +170,4 @@ TEST(LossScale, ASkippedStepLeavesTrainingGoingOn) {
 }
 
 }  // namespace
-}  // namespace gradwire::testing
+}  // namespace gradwire::testing::loss_scale_test

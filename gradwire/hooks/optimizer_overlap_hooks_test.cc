@@ -12,7 +12,7 @@
 #include "gradwire/hooks/hook_test_support.h"
 #include "gradwire/hooks/quantization_hooks.h"
 
-namespace gradwire::testing {
+namespace gradwire::testing::optimizer_overlap_hooks_test {
 namespace {
 
 constexpr int kWorld = 2;
@@ -212,4 +212,4 @@ TEST(HookThenStep, RefusesNull) {
 }
 
 }  // namespace
-}  // namespace gradwire::testing
+}  // namespace gradwire::testing::optimizer_overlap_hooks_test

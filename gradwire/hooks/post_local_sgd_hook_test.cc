@@ -5,7 +5,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/hooks/hook_test_support.h"
 
-namespace gradwire::testing {
+namespace gradwire::testing::post_local_sgd_hook_test {
 namespace {
 
 constexpr int kWorld = 4;
@@ -91,4 +91,4 @@ TEST(PostLocalSgd, RefusesWhatCannotWork) {
 }
 
 }  // namespace
-}  // namespace gradwire::testing
+}  // namespace gradwire::testing::post_local_sgd_hook_test

@@ -6,7 +6,7 @@
 #include <torch/optim/sgd.h>
 #include "gradwire/hooks/power_sgd_test_support.h"
 
-namespace gradwire::testing {
+namespace gradwire::testing::power_sgd_ddp_test {
 namespace {
 
 constexpr int kLayers = 6;
@@ -182,4 +182,4 @@ TEST(PowerSgdDdpTraining, ConvergesWithErrorFeedback) {
 }
 
 }  // namespace
-}  // namespace gradwire::testing
+}  // namespace gradwire::testing::power_sgd_ddp_test

@@ -13,7 +13,7 @@
 #include "gradwire/hooks/power_sgd_internal.h"
 #include "gradwire/hooks/power_sgd_test_support.h"
 
-namespace gradwire::testing {
+namespace gradwire::testing::power_sgd_test {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -811,4 +811,4 @@ TEST(PowerSgdState, LogsItsStatistics) {
 }
 
 }  // namespace
-}  // namespace gradwire::testing
+}  // namespace gradwire::testing::power_sgd_test

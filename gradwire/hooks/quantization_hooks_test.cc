@@ -7,7 +7,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/hooks/hook_test_support.h"
 
-namespace gradwire::testing {
+namespace gradwire::testing::quantization_hooks_test {
 namespace {
 
 constexpr float kMax = std::numeric_limits<float>::max();
@@ -130,4 +130,4 @@ TEST_P(Quantization, DividesByTheBucketsDivisor) {
 }
 
 }  // namespace
-}  // namespace gradwire::testing
+}  // namespace gradwire::testing::quantization_hooks_test

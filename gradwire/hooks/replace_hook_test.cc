@@ -8,7 +8,7 @@
 #include "gradwire/hooks/default_hooks.h"
 #include "gradwire/hooks/registry.h"
 
-namespace gradwire::testing {
+namespace gradwire::testing::replace_hook_test {
 namespace {
 
 constexpr int kWorld = 2;
@@ -211,4 +211,4 @@ TEST(ReplaceHookAlone, FromNothingToAHookAndBack) {
 }
 
 }  // namespace
-}  // namespace gradwire::testing
+}  // namespace gradwire::testing::replace_hook_test

@@ -16,7 +16,7 @@
 #include "gradwire/hooks/policy_hook.h"
 #include "gradwire/hooks/post_local_sgd_hook.h"
 
-namespace gradwire::testing {
+namespace gradwire::testing::wrapper_hooks_test {
 namespace {
 
 class WrapperHooks : public ::testing::TestWithParam<std::string> {};
@@ -206,4 +206,4 @@ TEST_P(WrapperHooks, CheckingFindsTheRankAndTheParameterThatDiffer) {
 }
 
 }  // namespace
-}  // namespace gradwire::testing
+}  // namespace gradwire::testing::wrapper_hooks_test

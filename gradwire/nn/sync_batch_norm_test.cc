@@ -19,7 +19,7 @@
 #include "gradwire/nn/duplicates_internal.h"
 #include "tests/support/ranks.h"
 
-namespace gradwire::testing {
+namespace gradwire::testing::sync_batch_norm_test {
 namespace {
 
 using torch::nn::BatchNormOptions;
@@ -408,4 +408,4 @@ TEST(ConvertSyncBatchnorm, OfALayerItselfIsItsReplacement) {
 }
 
 }  // namespace
-}  // namespace gradwire::testing
+}  // namespace gradwire::testing::sync_batch_norm_test

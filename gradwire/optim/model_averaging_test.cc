@@ -7,7 +7,7 @@
 #include "gradwire/optim/optim_test_support.h"
 #include "gradwire/optim/post_local_sgd_optimizer.h"
 
-namespace gradwire::testing {
+namespace gradwire::testing::model_averaging_test {
 namespace {
 
 using Level = HierarchicalModelAverager::Level;
@@ -240,4 +240,4 @@ TEST(PostLocalSgdOptimizer, SavesTheAveragersStepAndTakesOptionsAndGroups) {
 }
 
 }  // namespace
-}  // namespace gradwire::testing
+}  // namespace gradwire::testing::model_averaging_test

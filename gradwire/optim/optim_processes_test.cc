@@ -10,7 +10,7 @@
 #include "gradwire/optim/zero_redundancy_optimizer.h"
 #include "tests/support/ranks.h"
 
-namespace gradwire::testing {
+namespace gradwire::testing::optim_processes_test {
 namespace {
 
 void in_processes(int world, const std::function<void(int, std::shared_ptr<ProcessGroup>)>& body) {
@@ -103,4 +103,4 @@ TEST(OptimProcesses, AveragersSplitTheRanks) {
 }
 
 }  // namespace
-}  // namespace gradwire::testing
+}  // namespace gradwire::testing::optim_processes_test

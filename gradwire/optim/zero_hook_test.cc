@@ -8,7 +8,7 @@
 #include "gradwire/optim/optim_test_support.h"
 #include "gradwire/optim/optimizer_in_backward.h"
 
-namespace gradwire::testing {
+namespace gradwire::testing::zero_hook_test {
 namespace {
 
 constexpr int kWidth = 16;
@@ -304,4 +304,4 @@ TEST(InBackwardErrors, WhatCannotWorkIsRefused) {
 }
 
 }  // namespace
-}  // namespace gradwire::testing
+}  // namespace gradwire::testing::zero_hook_test

@@ -15,7 +15,7 @@
 #include "gradwire/optim/optim_test_support.h"
 #include "gradwire/optim/partition_internal.h"
 
-namespace gradwire::testing {
+namespace gradwire::testing::zero_redundancy_optimizer_test {
 namespace {
 
 using torch::optim::AdamOptions;
@@ -509,4 +509,4 @@ TEST(ZeroErrors, AStepThatFailsOnOneRankFailsOnAll) {
 }
 
 }  // namespace
-}  // namespace gradwire::testing
+}  // namespace gradwire::testing::zero_redundancy_optimizer_test

@@ -13,7 +13,7 @@
 #include "gradwire/process_group/init.h"
 #include "gradwire/store/hash_store.h"
 
-namespace gradwire {
+namespace gradwire::choose_backend_test {
 namespace {
 
 using internal::choose_backend;
@@ -86,4 +86,4 @@ TEST(ChooseBackend, WithoutCudaNcclIsAnErrorThatSaysWhatToDo) {
 }
 
 }  // namespace
-}  // namespace gradwire
+}  // namespace gradwire::choose_backend_test

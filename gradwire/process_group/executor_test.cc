@@ -13,7 +13,7 @@
 
 #include "gradwire/process_group/parked_threads_internal.h"
 
-namespace gradwire::internal {
+namespace gradwire::internal::executor_test {
 namespace {
 
 TEST(Executor, RunsACallThatWaitsOnItsOwnThreadWhenNothingIsUnderWay) {
@@ -127,4 +127,4 @@ TEST(Executor, MayBeDestroyedByItsOwnTask) {
 }
 
 }  // namespace
-}  // namespace gradwire::internal
+}  // namespace gradwire::internal::executor_test

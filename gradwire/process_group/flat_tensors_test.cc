@@ -5,7 +5,7 @@
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
 
-namespace gradwire::internal {
+namespace gradwire::internal::flat_tensors_test {
 namespace {
 
 TEST(FlatTensors, AreSortedByTypeInTheOrderInWhichTypesAppear) {
@@ -52,4 +52,4 @@ TEST(FlatTensors, GoThereAndBackWhateverTheirStrides) {
 }
 
 }  // namespace
-}  // namespace gradwire::internal
+}  // namespace gradwire::internal::flat_tensors_test

@@ -19,7 +19,7 @@
 #include "gradwire/store/tcp_store.h"
 #include "tests/support/ranks.h"
 
-namespace gradwire {
+namespace gradwire::init_test {
 namespace {
 
 using test_support::collect_ranks;
@@ -499,4 +499,4 @@ INSTANTIATE_TEST_SUITE_P(Flavours, Environment, ::testing::Range(std::size_t{0},
                          [](const auto& info) { return std::string(flavours()[info.param].name); });
 
 }  // namespace
-}  // namespace gradwire
+}  // namespace gradwire::init_test

@@ -18,7 +18,7 @@
 #include "gradwire/store/tcp_store.h"
 #include "tests/support/ranks.h"
 
-namespace gradwire {
+namespace gradwire::job_environment_test {
 namespace {
 
 using internal::find_meeting_place;
@@ -277,4 +277,4 @@ TEST_F(PrivateFile, RefusesWhatOthersMayTouch) {
 }
 
 }  // namespace
-}  // namespace gradwire
+}  // namespace gradwire::job_environment_test

@@ -20,7 +20,7 @@
 #include "tests/support/named_group.h"
 #include "tests/support/ranks.h"
 
-namespace gradwire {
+namespace gradwire::network_failure_test {
 namespace {
 
 using test_support::collect_ranks;
@@ -185,4 +185,4 @@ TEST_P(NetworkFailure, MemoryThatIsRefusedEndsNothing) {
 }
 
 }  // namespace
-}  // namespace gradwire
+}  // namespace gradwire::network_failure_test

@@ -24,7 +24,7 @@
 #include "tests/support/named_group.h"
 #include "tests/support/ranks.h"
 
-namespace gradwire {
+namespace gradwire::process_group_life_test {
 namespace {
 
 using test_support::engine_of;
@@ -493,4 +493,4 @@ TEST(DuplicateList, AbortsThoseThatLiveAndThoseThatComeLater) {
 INSTANTIATE_TEST_SUITE_P(Backends, Groups, ::testing::ValuesIn(test_support::named_groups()), test_support::name_case);
 
 }  // namespace
-}  // namespace gradwire
+}  // namespace gradwire::process_group_life_test

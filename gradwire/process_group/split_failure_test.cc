@@ -13,7 +13,7 @@
 #include "gradwire/process_group/init.h"
 #include "tests/support/ranks.h"
 
-namespace gradwire {
+namespace gradwire::split_failure_test {
 namespace {
 
 // The groups' timeout, which nothing here may wait for.
@@ -48,4 +48,4 @@ TEST(SplitFailure, ARankThatDiesOnItsWayToTheNewGroupIsNamed) {
 }
 
 }  // namespace
-}  // namespace gradwire
+}  // namespace gradwire::split_failure_test

@@ -12,7 +12,7 @@
 #include "gradwire/process_group/lane_scope.h"
 #include "gradwire/process_group/process_group.h"
 
-namespace gradwire {
+namespace gradwire::user_group_test {
 namespace {
 
 // Where the ranks of a UserGroup, which are threads, lay down their tensors.
@@ -272,4 +272,4 @@ TEST(Validation, RefusesListsThatDoNotFit) {
 }
 
 }  // namespace
-}  // namespace gradwire
+}  // namespace gradwire::user_group_test

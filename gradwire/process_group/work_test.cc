@@ -14,7 +14,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/process_group/work_internal.h"
 
-namespace gradwire {
+namespace gradwire::work_test {
 namespace {
 
 Future new_future() { return c10::make_intrusive<c10::ivalue::Future>(c10::ListType::ofTensors()); }
@@ -172,4 +172,4 @@ TEST(Work, OfAllEndsWithTheLastAndFailsWithTheFirstError) {
 }
 
 }  // namespace
-}  // namespace gradwire
+}  // namespace gradwire::work_test

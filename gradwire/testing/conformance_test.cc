@@ -4,7 +4,7 @@
 #include "gradwire/testing/conformance_suite.h"
 #include "gradwire/testing/conformance_test_support.h"
 
-namespace gradwire::testing {
+namespace gradwire::testing::conformance_test {
 
 // First: their ranks are forked.
 INSTANTIATE_TYPED_TEST_SUITE_P(Shm, ConformanceSuite, Shm);
@@ -14,4 +14,4 @@ INSTANTIATE_TYPED_TEST_SUITE_P(Hybrid, ConformanceSuite, HybridGroup);
 INSTANTIATE_TYPED_TEST_SUITE_P(FaultInjecting, ConformanceSuite, FaultInjectingGroup);
 INSTANTIATE_TYPED_TEST_SUITE_P(User, ConformanceSuite, LocalGroup);
 
-}  // namespace gradwire::testing
+}  // namespace gradwire::testing::conformance_test

@@ -8,7 +8,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/ddp/ddp_test_support.h"
 
-namespace gradwire::testing {
+namespace gradwire::testing::fault_injecting_group_test {
 namespace {
 
 constexpr int kWidth = 8;
@@ -144,4 +144,4 @@ TEST(FaultInjectingGroup, PassesEveryOperationOnAndCountsIt) {
 TEST(FaultInjectingGroup, RefusesToWrapNothing) { EXPECT_THROW(FaultInjectingGroup(nullptr), InvalidArgument); }
 
 }  // namespace
-}  // namespace gradwire::testing
+}  // namespace gradwire::testing::fault_injecting_group_test

@@ -6,7 +6,7 @@
 #include "gradwire/testing/conformance_test_support.h"
 #include "gradwire/testing/random_program.h"
 
-namespace gradwire::testing {
+namespace gradwire::testing::random_programs_test {
 namespace {
 
 template <class Group>
@@ -25,4 +25,4 @@ TYPED_TEST(RandomPrograms, GiveWhatTheyShould) {
 }
 
 }  // namespace
-}  // namespace gradwire::testing
+}  // namespace gradwire::testing::random_programs_test

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Deadlines, abort, and ranks that leave.
 #include <chrono>
+#include <latch>
 #include <set>
 #include <thread>
 
@@ -141,6 +142,35 @@ TEST_P(Failure, AbortFromAnotherThreadWakesABlockedCall) {
       EXPECT_TRUE(Clock::now() - start < kGuard / 2);
     }
     context.meet("end");
+  });
+}
+
+// The others come right after the abort, before the thread that waits has woken.
+TEST_P(Failure, ACallUnderWayFailsWhenItsRankAbortsThoughTheOthersComeNext) {
+  run([](RankContext& context) {
+    for (int round = 0; round < 20; ++round) {
+      const std::unique_ptr<Channel> channel = context.channel().duplicate(guarded());
+      if (context.rank() == 0) {
+        std::latch begun(2);
+        std::thread blocked([&] {
+          begun.arrive_and_wait();
+          expect_throw<AbortedError>([&] { channel->barrier(guarded()); });
+        });
+        begun.arrive_and_wait();
+        std::this_thread::yield();
+        channel->abort("enough");
+        context.meet(concat("aborted in round ", round));
+        blocked.join();
+      } else {
+        context.meet(concat("aborted in round ", round));
+        try {
+          channel->barrier(guarded());  // rank 0's part may have come before it aborted
+        } catch (const PeerError& error) {
+          expect_contains(error.what(), "enough");
+        }
+      }
+      context.meet(concat("end of round ", round));
+    }
   });
 }
 

@@ -24,7 +24,7 @@ namespace gradwire::test_support {
 // The backends that cross hosts, as far as this build has them.
 inline std::vector<std::string> network_backends() {
   std::vector<std::string> names;
-  if (internal::gloo_is_built()) names.insert(names.end(), {"gloo", "hybrid/gloo"});
+  if (gradwire::internal::gloo_is_built()) names.insert(names.end(), {"gloo", "hybrid/gloo"});
   if (ucx_is_built()) names.insert(names.end(), {"ucx", "hybrid/ucx"});
   return names;
 }
@@ -32,7 +32,7 @@ inline std::vector<std::string> network_backends() {
 // The backends whose ranks are processes, as far as this build has them.
 inline std::vector<std::string> process_backends() {
   std::vector<std::string> names{"shm"};
-  if (internal::gloo_is_built()) names.emplace_back("gloo");
+  if (gradwire::internal::gloo_is_built()) names.emplace_back("gloo");
   if (ucx_is_built()) names.insert(names.end(), {"ucx", "hybrid/ucx"});
   return names;
 }

@@ -38,6 +38,7 @@ void SharedChannel::collective(Operation operation, const CallOptions& options, 
   call_.begin(operation, options);
   try {
     body();
+    check();  // an abort() came first, though the others' parts came before this thread saw that
   } catch (const ResourceError&) {
     call_.finish();  // agreed on by all ranks: the channel goes on
     throw;

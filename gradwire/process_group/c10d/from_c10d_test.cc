@@ -16,7 +16,7 @@
 #include "gradwire/store/tcp_store.h"
 #include "tests/support/ranks.h"
 
-namespace gradwire {
+namespace gradwire::from_c10d_test {
 namespace {
 
 using test_support::collect_ranks;
@@ -232,4 +232,4 @@ TEST(FromC10d, AUsersGroupNeedsOnlyWhatIsCalled) {
 }
 
 }  // namespace
-}  // namespace gradwire
+}  // namespace gradwire::from_c10d_test

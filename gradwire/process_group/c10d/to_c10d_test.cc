@@ -21,7 +21,7 @@
 #include "gradwire/store/prefix_store.h"
 #include "tests/support/ranks.h"
 
-namespace gradwire {
+namespace gradwire::to_c10d_test {
 namespace {
 
 using test_support::run_ranks;
@@ -331,4 +331,4 @@ TEST(C10dStores, TheirsForOurs) {
 }
 
 }  // namespace
-}  // namespace gradwire
+}  // namespace gradwire::to_c10d_test

@@ -18,7 +18,7 @@
 #include "gradwire/process_group/init.h"
 #include "tests/support/ranks.h"
 
-namespace gradwire {
+namespace gradwire::hybrid_group_test {
 namespace {
 
 using test_support::run_ranks;
@@ -351,4 +351,4 @@ TEST(HybridGroups, LocalRanksOutOfOrderAreRefusedOnAllRanks) {
 }
 
 }  // namespace
-}  // namespace gradwire
+}  // namespace gradwire::hybrid_group_test
