@@ -15,7 +15,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/store/hash_store.h"
 
-namespace gradwire {
+namespace gradwire::registry_test {
 namespace {
 
 constexpr Milliseconds kPatience{20000};
@@ -106,4 +106,4 @@ TEST(Registry, TheTableIsPassedIn) {
 }
 
 }  // namespace
-}  // namespace gradwire
+}  // namespace gradwire::registry_test

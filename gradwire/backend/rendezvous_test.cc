@@ -13,7 +13,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/store/hash_store.h"
 
-namespace gradwire {
+namespace gradwire::rendezvous_test {
 namespace {
 
 const Deadline kSoon = Deadline::after(std::chrono::minutes(1));
@@ -81,4 +81,4 @@ TEST(Rendezvous, ADeadlineNamesTheRankThatIsAwaited) {
 }
 
 }  // namespace
-}  // namespace gradwire
+}  // namespace gradwire::rendezvous_test

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace gradwire {
+namespace gradwire::deadline_test {
 namespace {
 
 TEST(DeadlineTest, ZeroAndLessHaveExpired) {
@@ -65,4 +65,4 @@ TEST(DeadlineTest, EarlierIsTheLesser) {
 }
 
 }  // namespace
-}  // namespace gradwire
+}  // namespace gradwire::deadline_test

@@ -10,7 +10,7 @@
 
 #include "gradwire/base/error.h"
 
-namespace gradwire {
+namespace gradwire::dtype_test {
 namespace {
 
 DType dtype_at(int index) { return static_cast<DType>(index); }
@@ -78,4 +78,4 @@ TEST(DTypeTest, EveryTypeIsOfOneKind) {
 }
 
 }  // namespace
-}  // namespace gradwire
+}  // namespace gradwire::dtype_test

@@ -9,7 +9,7 @@
 
 #include "gradwire/base/error.h"
 
-namespace gradwire {
+namespace gradwire::environment_test {
 namespace {
 
 constexpr const char* kName = "GRADWIRE_TEST_VARIABLE";
@@ -55,4 +55,4 @@ TEST_F(EnvironmentTest, AnythingElseIsRefusedByName) {
 }
 
 }  // namespace
-}  // namespace gradwire
+}  // namespace gradwire::environment_test

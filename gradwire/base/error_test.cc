@@ -8,7 +8,7 @@
 #include <stdexcept>
 #include <string>
 
-namespace gradwire {
+namespace gradwire::error_test {
 namespace {
 
 TEST(ErrorTest, DescribeSaysTheKindAndTheMessage) {
@@ -54,4 +54,4 @@ TEST(ErrorTest, ABrokenInvariantNamesItselfAndItsPlace) {
 }
 
 }  // namespace
-}  // namespace gradwire
+}  // namespace gradwire::error_test

@@ -8,7 +8,7 @@
 
 #include "gradwire/base/error.h"
 
-namespace gradwire {
+namespace gradwire::interrupt_test {
 namespace {
 
 bool yes() noexcept { return true; }
@@ -31,4 +31,4 @@ TEST(InterruptTest, AThreadHasACheckOfItsOwn) {
 }
 
 }  // namespace
-}  // namespace gradwire
+}  // namespace gradwire::interrupt_test

@@ -12,7 +12,7 @@
 
 #include "gradwire/base/notice.h"
 
-namespace gradwire::log {
+namespace gradwire::log::log_test {
 namespace {
 
 // Runs `body` in a forked child with GRADWIRE_LOG set to `level` (nullptr: unset) and returns what it wrote to stdout
@@ -109,4 +109,4 @@ TEST(LogTest, LinesCarryTheRank) {
 }
 
 }  // namespace
-}  // namespace gradwire::log
+}  // namespace gradwire::log::log_test

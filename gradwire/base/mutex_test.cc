@@ -10,7 +10,7 @@
 #include <memory>
 #include <thread>
 
-namespace gradwire {
+namespace gradwire::mutex_test {
 namespace {
 
 struct Shared {
@@ -66,4 +66,4 @@ TEST(ConditionVariableTest, AForkedChildMayDestroyWhatAThreadOfItsParentWaitsFor
 }
 
 }  // namespace
-}  // namespace gradwire
+}  // namespace gradwire::mutex_test

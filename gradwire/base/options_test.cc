@@ -8,7 +8,7 @@
 
 #include "gradwire/base/error.h"
 
-namespace gradwire {
+namespace gradwire::options_test {
 namespace {
 
 template <class Call>
@@ -80,4 +80,4 @@ TEST(Options, NamesTheRightOnesForOneThatIsLeft) {
 }
 
 }  // namespace
-}  // namespace gradwire
+}  // namespace gradwire::options_test

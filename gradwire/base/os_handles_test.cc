@@ -12,7 +12,7 @@
 
 #include "gradwire/base/error.h"
 
-namespace gradwire {
+namespace gradwire::os_handles_test {
 namespace {
 
 bool is_open(int fd) { return ::fcntl(fd, F_GETFD) >= 0; }
@@ -70,4 +70,4 @@ TEST(MappingTest, WhatTheKernelRefusesIsAResourceError) {
 }
 
 }  // namespace
-}  // namespace gradwire
+}  // namespace gradwire::os_handles_test

@@ -12,7 +12,7 @@
 #include <csignal>
 #include <string>
 
-namespace gradwire {
+namespace gradwire::process_identity_test {
 namespace {
 
 TEST(ProcessIdentity, ThisProcessIsAliveAndItsNamesDiffer) {
@@ -55,4 +55,4 @@ TEST(ProcessIdentity, WhatCannotBeSeenFromHereMayBeAlive) {
 }
 
 }  // namespace
-}  // namespace gradwire
+}  // namespace gradwire::process_identity_test

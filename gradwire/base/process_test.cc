@@ -16,7 +16,7 @@
 
 #include "gradwire/base/error.h"
 
-namespace gradwire {
+namespace gradwire::process_test {
 namespace {
 
 int run_in_child(const std::function<int()>& body) {
@@ -112,4 +112,4 @@ TEST(ThreadTest, AThreadThatTheMachineRefusesIsAResourceErrorThatNamesTheThread)
 }
 
 }  // namespace
-}  // namespace gradwire
+}  // namespace gradwire::process_test

@@ -9,7 +9,7 @@
 
 #include "gradwire/base/error.h"
 
-namespace gradwire {
+namespace gradwire::reduce_op_test {
 namespace {
 
 using Kind = ReduceOp::Kind;
@@ -83,4 +83,4 @@ TEST(ReduceOpTest, AnUnknownKindIsDefinedForNothing) {
 }
 
 }  // namespace
-}  // namespace gradwire
+}  // namespace gradwire::reduce_op_test

@@ -13,7 +13,7 @@
 
 #include "gradwire/base/os_handles.h"
 
-namespace gradwire {
+namespace gradwire::sigpipe_test {
 namespace {
 
 volatile std::sig_atomic_t handled = 0;
@@ -85,4 +85,4 @@ TEST_F(Sigpipe, ASignalThatWasPendingBeforeStaysPending) {
 }
 
 }  // namespace
-}  // namespace gradwire
+}  // namespace gradwire::sigpipe_test

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace gradwire {
+namespace gradwire::stable_hash_test {
 namespace {
 
 TEST(StableHash, GivesThePublishedValues) {
@@ -28,4 +28,4 @@ TEST(StableHash, TakesANumberAsOneWord) {
 }
 
 }  // namespace
-}  // namespace gradwire
+}  // namespace gradwire::stable_hash_test

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace gradwire {
+namespace gradwire::strings_test {
 namespace {
 
 TEST(StringsTest, ConcatTakesAnythingThatPrints) {
@@ -24,4 +24,4 @@ TEST(StringsTest, NameRanksKnowsThePlural) {
 }
 
 }  // namespace
-}  // namespace gradwire
+}  // namespace gradwire::strings_test

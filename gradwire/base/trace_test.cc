@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-namespace gradwire::trace {
+namespace gradwire::trace::trace_test {
 namespace {
 
 struct Seen {
@@ -152,4 +152,4 @@ TEST_F(TraceTest, AForkedChildMayTakeTheSinkAwayWhileAThreadOfItsParentIsInIt) {
 }
 
 }  // namespace
-}  // namespace gradwire::trace
+}  // namespace gradwire::trace::trace_test

@@ -16,7 +16,7 @@
 #include "gradwire/compress/registry.h"
 #include "gradwire/kernels/dispatch.h"
 
-namespace gradwire::compress {
+namespace gradwire::compress::codec_test {
 namespace {
 
 const std::vector<std::string> kDescriptions{"fp16",
@@ -269,4 +269,4 @@ TEST(CodecRegistry, RefusesWhatItDoesNotKnowAndListsWhatItDoes) {
 }
 
 }  // namespace
-}  // namespace gradwire::compress
+}  // namespace gradwire::compress::codec_test

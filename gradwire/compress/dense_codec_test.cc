@@ -16,7 +16,7 @@
 #include "gradwire/compress/random.h"
 #include "gradwire/compress/registry.h"
 
-namespace gradwire::compress {
+namespace gradwire::compress::dense_codec_test {
 namespace {
 
 std::vector<float> normal_values(std::size_t count, std::uint32_t seed, float scale = 1) {
@@ -211,4 +211,4 @@ TEST(CastCodecs, KeepTheirTypesPrecision) {
 }
 
 }  // namespace
-}  // namespace gradwire::compress
+}  // namespace gradwire::compress::dense_codec_test

@@ -10,7 +10,7 @@
 
 #include "gradwire/base/error.h"
 
-namespace gradwire::compress {
+namespace gradwire::compress::memory_test {
 namespace {
 
 using Floats = std::vector<float>;
@@ -187,4 +187,4 @@ TEST(AverageLocal, KeepsWhatAllRanksTogetherOwe) {
 }
 
 }  // namespace
-}  // namespace gradwire::compress
+}  // namespace gradwire::compress::memory_test

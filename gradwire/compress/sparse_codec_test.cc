@@ -18,7 +18,7 @@
 #include "gradwire/compress/threshold_codec.h"
 #include "gradwire/compress/top_k_codec.h"
 
-namespace gradwire::compress {
+namespace gradwire::compress::sparse_codec_test {
 namespace {
 
 std::vector<float> normal_values(std::size_t count, std::uint32_t seed) {
@@ -227,4 +227,4 @@ TEST(RandomKCodec, AnInfinityThatIsNotDrawnStillShows) {
 }
 
 }  // namespace
-}  // namespace gradwire::compress
+}  // namespace gradwire::compress::sparse_codec_test

@@ -22,7 +22,7 @@
 #include "gradwire/base/os_handles.h"
 #include "gradwire/store/store_test_support_internal.h"
 
-namespace gradwire {
+namespace gradwire::file_store_test {
 namespace {
 
 using store_test::fork_child;
@@ -265,4 +265,4 @@ TEST_F(FileStoreTest, ProcessesKilledAtRandomMomentsLoseNothingThatWasDone) {
 }
 
 }  // namespace
-}  // namespace gradwire
+}  // namespace gradwire::file_store_test

@@ -12,7 +12,7 @@
 #include "gradwire/store/handshake_internal.h"
 #include "gradwire/store/store_test_support_internal.h"
 
-namespace gradwire {
+namespace gradwire::secret_test {
 namespace {
 
 using store_internal::proof_of;
@@ -113,4 +113,4 @@ TEST(Secret, AProofIsTheHmacOfTheSpecification) {
 }
 
 }  // namespace
-}  // namespace gradwire
+}  // namespace gradwire::secret_test

@@ -18,7 +18,7 @@
 #include "gradwire/store/store_test_support_internal.h"
 #include "gradwire/store/tcp_store.h"
 
-namespace gradwire {
+namespace gradwire::store_conformance_test {
 namespace {
 
 using store_test::message_of;
@@ -444,4 +444,4 @@ TEST_P(StoreConformance, AForkedChildIsRefusedAndHarmsNothing) {
 }
 
 }  // namespace
-}  // namespace gradwire
+}  // namespace gradwire::store_conformance_test

@@ -11,7 +11,7 @@
 
 #include "gradwire/store/store.h"
 
-namespace gradwire::store_internal {
+namespace gradwire::store_internal::tcp_store_protocol_test {
 namespace {
 
 const std::vector<Request> kGood{
@@ -125,4 +125,4 @@ TEST(TcpStoreProtocol, CountsAndLengthsThatLieAreRefused) {
 }
 
 }  // namespace
-}  // namespace gradwire::store_internal
+}  // namespace gradwire::store_internal::tcp_store_protocol_test

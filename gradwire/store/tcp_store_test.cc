@@ -23,7 +23,7 @@
 #include "gradwire/store/tcp_store_protocol_internal.h"
 #include "gradwire/store/tcp_store_server_internal.h"
 
-namespace gradwire {
+namespace gradwire::tcp_store_test {
 namespace {
 
 using store_internal::Operation;
@@ -611,4 +611,4 @@ TEST(TcpStoreSecret, WhoeverProvesNothingIsClosedInTime) {
 }
 
 }  // namespace
-}  // namespace gradwire
+}  // namespace gradwire::tcp_store_test

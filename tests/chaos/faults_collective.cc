@@ -136,7 +136,7 @@ void exits(Member& self) {
       [&] { self.make_calls_for_ever(); });
 }
 
-constexpr FaultClass kClasses[] = {
+constexpr FaultClass kCollectiveFaults[] = {
     {.name = "collective: killed at a trace point", .ending = Ending::killed, .weight = 10, .play = at_a_point},
     {.name = "collective: killed in a long sum", .ending = Ending::killed, .weight = 4, .play = in_a_long_sum},
     {.name = "collective: killed at any moment", .ending = Ending::killed, .weight = 12, .play = at_any_moment},
@@ -150,6 +150,6 @@ constexpr FaultClass kClasses[] = {
 
 }  // namespace
 
-std::span<const FaultClass> collective_faults() { return kClasses; }
+std::span<const FaultClass> collective_faults() { return kCollectiveFaults; }
 
 }  // namespace gradwire::testing

@@ -95,7 +95,7 @@ void child_outlives(Member& self) {
   self.stage().done.raise();
 }
 
-constexpr FaultClass kClasses[] = {
+constexpr FaultClass kForkFaults[] = {
     {.name = "fork: the child is killed", .ending = Ending::well, .weight = 3, .play = child_is_killed},
     {.name = "fork: the child lets go", .ending = Ending::well, .weight = 4, .play = child_lets_go},
     {.name = "fork: the child outlives its rank", .ending = Ending::killed, .weight = 3, .play = child_outlives},
@@ -103,6 +103,6 @@ constexpr FaultClass kClasses[] = {
 
 }  // namespace
 
-std::span<const FaultClass> fork_faults() { return kClasses; }
+std::span<const FaultClass> fork_faults() { return kForkFaults; }
 
 }  // namespace gradwire::testing

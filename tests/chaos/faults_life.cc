@@ -118,7 +118,7 @@ void another_user(Member& self) {
   self.fail_to_meet(kGuard);
 }
 
-constexpr FaultClass kClasses[] = {
+constexpr FaultClass kLifeFaults[] = {
     {.name = "rendezvous: killed before it connects",
      .ending = Ending::killed,
      .weight = 3,
@@ -137,6 +137,6 @@ constexpr FaultClass kClasses[] = {
 
 }  // namespace
 
-std::span<const FaultClass> life_faults() { return kClasses; }
+std::span<const FaultClass> life_faults() { return kLifeFaults; }
 
 }  // namespace gradwire::testing

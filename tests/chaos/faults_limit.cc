@@ -217,7 +217,7 @@ void no_descriptors_to_meet(Member& self) {
   self.fail_to_meet(kMeeting);
 }
 
-constexpr FaultClass kClasses[] = {
+constexpr FaultClass kLimitFaults[] = {
     {.name = "limit: no descriptors for a call", .ending = Ending::well, .weight = 3, .play = no_descriptors},
     {.name = "limit: no descriptors to meet", .ending = Ending::well, .weight = 2, .play = no_descriptors_to_meet},
     {.name = "limit: no memory", .ending = Ending::well, .weight = 3, .play = no_memory},
@@ -243,6 +243,6 @@ constexpr FaultClass kClasses[] = {
 
 }  // namespace
 
-std::span<const FaultClass> limit_faults() { return kClasses; }
+std::span<const FaultClass> limit_faults() { return kLimitFaults; }
 
 }  // namespace gradwire::testing

@@ -192,7 +192,7 @@ void from_any_source(Member& self) {
   self.after_death();
 }
 
-constexpr FaultClass kClasses[] = {
+constexpr FaultClass kMessageFaults[] = {
     {.name = "message: killed before it sends", .ending = Ending::killed, .weight = 6, .play = before_it_sends},
     {.name = "message: killed among small ones", .ending = Ending::killed, .weight = 4, .play = with_eager_messages},
     {.name = "message: killed with an open offer", .ending = Ending::killed, .weight = 4, .play = with_an_offer},
@@ -202,6 +202,6 @@ constexpr FaultClass kClasses[] = {
 
 }  // namespace
 
-std::span<const FaultClass> message_faults() { return kClasses; }
+std::span<const FaultClass> message_faults() { return kMessageFaults; }
 
 }  // namespace gradwire::testing

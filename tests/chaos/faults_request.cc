@@ -101,7 +101,7 @@ void cancelled_receive(Member& self) {
   self.after_nothing();
 }
 
-constexpr FaultClass kClasses[] = {
+constexpr FaultClass kRequestFaults[] = {
     {.name = "message: stopped past the deadline", .ending = Ending::well, .weight = 2, .play = from_a_stopped_rank},
     {.name = "message: send given up", .ending = Ending::well, .weight = 3, .play = cancelled_send},
     {.name = "message: receive given up", .ending = Ending::well, .weight = 2, .play = cancelled_receive},
@@ -109,6 +109,6 @@ constexpr FaultClass kClasses[] = {
 
 }  // namespace
 
-std::span<const FaultClass> request_faults() { return kClasses; }
+std::span<const FaultClass> request_faults() { return kRequestFaults; }
 
 }  // namespace gradwire::testing

@@ -98,13 +98,13 @@ void the_server(Member& self) {
   }
 }
 
-constexpr FaultClass kClasses[] = {
+constexpr FaultClass kStoreFaults[] = {
     {.name = "store: a client is killed", .ending = Ending::killed, .weight = 6, .play = a_client},
     {.name = "store: the server is killed", .ending = Ending::killed, .weight = 3, .play = the_server},
 };
 
 }  // namespace
 
-std::span<const FaultClass> store_faults() { return kClasses; }
+std::span<const FaultClass> store_faults() { return kStoreFaults; }
 
 }  // namespace gradwire::testing

@@ -15,7 +15,7 @@
 
 #include "gradwire/base/error.h"
 
-namespace gradwire::messages {
+namespace gradwire::messages::engine_test {
 namespace {
 
 constexpr Milliseconds kGuard{60'000};
@@ -123,4 +123,4 @@ TEST_F(EngineTest, AChannelThatHasEndedEndsItsRequestsAndNoOthers) {
 }
 
 }  // namespace
-}  // namespace gradwire::messages
+}  // namespace gradwire::messages::engine_test

@@ -21,7 +21,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
 
-namespace gradwire::messages {
+namespace gradwire::messages::matcher_property_test {
 namespace {
 
 using Direction = Message::Direction;
@@ -354,4 +354,4 @@ TEST_F(MatcherProperty, MemoryThatIsRefusedAtAnyAllocationLosesNothing) {
 }
 
 }  // namespace
-}  // namespace gradwire::messages
+}  // namespace gradwire::messages::matcher_property_test

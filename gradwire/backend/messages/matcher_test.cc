@@ -12,7 +12,7 @@
 #include "gradwire/backend/messages/simulated_wire_test_support.h"
 #include "gradwire/base/error.h"
 
-namespace gradwire::messages {
+namespace gradwire::messages::matcher_test {
 namespace {
 
 using Direction = Message::Direction;
@@ -191,4 +191,4 @@ TEST_F(MatcherTest, MessagesMayComeBeforeTheirChannel) {
 }
 
 }  // namespace
-}  // namespace gradwire::messages
+}  // namespace gradwire::messages::matcher_test

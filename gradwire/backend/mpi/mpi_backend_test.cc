@@ -11,7 +11,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/store/hash_store.h"
 
-namespace gradwire {
+namespace gradwire::mpi_backend_test {
 namespace {
 
 std::unique_ptr<Backend> make(int size) {
@@ -54,4 +54,4 @@ TEST_F(MpiBackend, RanksThatMpirunDidNotStartAreRefusedAndToldWhatToDo) {
 }
 
 }  // namespace
-}  // namespace gradwire
+}  // namespace gradwire::mpi_backend_test

@@ -13,7 +13,7 @@
 
 #include "gradwire/backend/shared/layout_internal.h"
 
-namespace gradwire::shared {
+namespace gradwire::shared::message_ring_test {
 namespace {
 
 using messages::Frame;
@@ -88,4 +88,4 @@ TEST(ChannelLayout, HasWholePagesForEveryNumberOfRanks) {
 }
 
 }  // namespace
-}  // namespace gradwire::shared
+}  // namespace gradwire::shared::message_ring_test
