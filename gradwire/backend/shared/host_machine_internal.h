@@ -63,7 +63,7 @@ class HostMachine {
   // Spins for kSpinTime, or gives the processor away kYields times, with some looks in between.
   class Patience {
    public:
-    explicit Patience(const HostMachine& machine) noexcept : waiting_(machine.waiting_) {}
+    explicit Patience(HostMachine& machine) noexcept : machine_(machine) {}
     bool more() noexcept {
       if (pauses_ == kPausesBetweenLooks && !rest()) return false;
       ++pauses_;
@@ -80,17 +80,13 @@ class HostMachine {
 
     bool rest() noexcept {
       pauses_ = 0;
-      if (waiting_ == Waiting::yields) {
-        if (rests_++ == kYields) return false;
-        ::sched_yield();
-        return true;
-      }
+      if (machine_.waiting_ == Waiting::yields) return rests_++ < kYields && machine_.yield();
       const auto now = Deadline::Clock::now();
       if (rests_++ == 0) spin_until_ = now + kSpinTime;
       return now < spin_until_;
     }
 
-    const Waiting waiting_;
+    HostMachine& machine_;
     int pauses_ = 0;
     int rests_ = 0;
     Deadline::Clock::time_point spin_until_{};
@@ -100,9 +96,26 @@ class HostMachine {
   // A sleeper looks round at least this often: for a peer's death, its own deadline, an interrupt. What other ranks do
   // wakes it (tests/model shows that nothing waits for this clock).
   static constexpr Milliseconds kSlice{20};
+  // A yield that takes longer has given the processor to a thread that computes, for a slice of the scheduler's. Of the
+  // waits that follow, this many do not yield but sleep at once: who wakes a sleeper interrupts such a thread.
+  static constexpr auto kLongYield = std::chrono::microseconds(500);
+  static constexpr int kWaitsWithoutYield = 256;
+
+  // False: the processor is not to be given away, and was not.
+  bool yield() noexcept {
+    if (waits_without_yield_ > 0) {
+      --waits_without_yield_;
+      return false;
+    }
+    const auto begin = Deadline::Clock::now();
+    ::sched_yield();
+    if (Deadline::Clock::now() - begin > kLongYield) waits_without_yield_ = kWaitsWithoutYield;
+    return true;
+  }
 
   const World& world_;
   const Waiting waiting_;
+  int waits_without_yield_ = 0;
   Deadline deadline_ = Deadline::never();
 };
 
