@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The gradwire authors
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of gradwire-bench hooks, network, codecs and collectives: that they measure what they are asked for, count bytes as the documentation does,
+"""Tests of gradwire-bench hooks, ddp, network, codecs and collectives: that they measure what they are asked for, count bytes as the documentation does,
 and refuse what is wrong in one line. bench_test.py PROGRAM [--no-torch] [PYTHON with torch, for the peers]"""
 import json
 import math
@@ -49,6 +49,16 @@ class Bench(unittest.TestCase):
         self.assertEqual(done.stdout, "")
         self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
         self.assertIn(part, done.stderr)
+
+
+class Ddp(Bench):
+    def test_a_step_is_measured_alone_and_with_ddp_with_gradients_that_stay_and_that_are_given_up(self):
+        lines = self.lines("ddp", "--rounds", "1", "--steps", "1", "--batch", "1", "--no-pin", "--bucket-cap-mb", "4")
+        self.assertEqual([line["contestant"] for line in lines],
+                         ["gradwire shm" + view + none for none in ("", ", set_to_none") for view in (", gradient_as_bucket_view", "")])
+        for line in lines:
+            self.assertEqual((line["benchmark"], line["world"], line["pairs"]), ("ddp", 2, 1))
+            self.assertAlmostEqual(line["ratio"], line["ddp_ms"] / line["alone_ms"], places=6)
 
 
 class Network(Bench):
@@ -236,6 +246,6 @@ class WithoutTorch(Bench):
 if __name__ == "__main__":
     PROGRAM, *rest = sys.argv[1:]
     PEERS = next((word for word in rest if not word.startswith("--")), "")
-    cases = [Codecs, *([WithoutTorch] if "--no-torch" in rest else [Hooks, Network, Collectives])]
+    cases = [Codecs, *([WithoutTorch] if "--no-torch" in rest else [Hooks, Ddp, Network, Collectives])]
     suite = unittest.TestSuite(unittest.defaultTestLoader.loadTestsFromTestCase(case) for case in cases)
     sys.exit(not unittest.TextTestRunner(verbosity=2).run(suite).wasSuccessful())

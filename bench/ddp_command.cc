@@ -21,8 +21,19 @@ namespace {
 struct Case {
   std::string contestant;
   std::string variant;
+  std::string alone;  // the variant without DDP
   std::string title;
 };
+
+// With and without views, with gradients that stay and that are given up between steps.
+void add_cases(std::vector<Case>& cases, const std::string& contestant, const std::string& title) {
+  for (const bool none : {false, true}) {
+    const std::string end = none ? "/none" : "";
+    const std::string words = none ? ", set_to_none" : "";
+    cases.push_back({contestant, "view" + end, "alone" + end, title + ", gradient_as_bucket_view" + words});
+    cases.push_back({contestant, "copy" + end, "alone" + end, title + words});
+  }
+}
 
 struct Result {
   double alone_ms = 0;
@@ -39,9 +50,9 @@ Result measure_case(Coordinator& coordinator, const DdpCommandOptions& options, 
   };
   for (int round = 0; round < options.rounds; ++round) {
     const bool alone_first = round % 2 == 0;
-    if (alone_first) alone.push_back(block("alone"));
+    if (alone_first) alone.push_back(block(which.alone));
     ddp.push_back(block(which.variant));
-    if (!alone_first) alone.push_back(block("alone"));
+    if (!alone_first) alone.push_back(block(which.alone));
   }
   return {median_of(alone) / 1e3, median_of(ddp) / 1e3, paired_ratio(ddp, alone)};
 }
@@ -54,23 +65,23 @@ void run_ddp(const DdpCommandOptions& options) {
   const ScratchFolder scratch;
   const std::string socket = scratch / "coordinator";
   Coordinator coordinator(socket);
-  std::vector<Case> cases{{"gradwire", "view", "gradwire " + options.backend + ", gradient_as_bucket_view"},
-                          {"gradwire", "copy", "gradwire " + options.backend}};
-  coordinator.start(gradwire_contestant(
-      {options.backend, options.world, options.pin},
-      {"training-worker", "--batch", std::to_string(options.batch), "--lanes", std::to_string(options.lanes)}, scratch,
-      socket));
+  std::vector<Case> cases;
+  add_cases(cases, "gradwire", "gradwire " + options.backend);
+  coordinator.start(
+      gradwire_contestant({options.backend, options.world, options.pin},
+                          {"training-worker", "--batch", std::to_string(options.batch), "--lanes",
+                           std::to_string(options.lanes), "--bucket-cap-mb", std::to_string(options.bucket_cap_mb)},
+                          scratch, socket));
   if (options.peers) {
     coordinator.start(pytorch_contestant("pytorch", options.python, "ddp_worker.py", options.world, scratch, socket,
                                          {std::to_string(options.batch), options.pin ? "pin" : "free"}));
-    cases.push_back({"pytorch", "view", "PyTorch Gloo, gradient_as_bucket_view"});
-    cases.push_back({"pytorch", "copy", "PyTorch Gloo"});
+    add_cases(cases, "pytorch", "PyTorch Gloo");
   }
   if (!options.json) {
     std::printf(
         "ddp: %d ranks, one thread each%s, 6307850 parameters, batch %d a rank; a step is forward, backward and SGD\n",
         options.world, options.pin ? ", pinned" : "", options.batch);
-    std::printf("%-45s %12s %12s   %s\n", "", "alone", "with DDP", "DDP costs [95% interval], pairs of blocks");
+    std::printf("%-52s %12s %12s   %s\n", "", "alone", "with DDP", "DDP costs [95% interval], pairs of blocks");
   }
   for (const Case& which : cases) {
     const Result result = measure_case(coordinator, options, which);
@@ -86,7 +97,7 @@ void run_ddp(const DdpCommandOptions& options) {
                                 {"pairs", options.rounds}};
       std::printf("%s\n", line.dump().c_str());
     } else {
-      std::printf("%-45s %9.2f ms %9.2f ms   %+.1f%% [%+.1f%%, %+.1f%%], %d\n", which.title.c_str(), result.alone_ms,
+      std::printf("%-52s %9.2f ms %9.2f ms   %+.1f%% [%+.1f%%, %+.1f%%], %d\n", which.title.c_str(), result.alone_ms,
                   result.ddp_ms, (result.ratio.value - 1) * 100, (result.ratio.low - 1) * 100,
                   (result.ratio.high - 1) * 100, options.rounds);
     }

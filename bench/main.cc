@@ -79,6 +79,8 @@ void add_ddp(CLI::App& app) {
       ->capture_default_str()
       ->check(CLI::Range(1, 1 << 20));
   command->add_option("--lanes", options.lanes, "Lanes of DDP, -1: chosen")->capture_default_str();
+  command->add_option("--bucket-cap-mb", options.bucket_cap_mb, "Cap of DDP's buckets in MiB, 0: chosen")
+      ->capture_default_str();
   command->add_option("--rounds", options.rounds, "Pairs of blocks")
       ->capture_default_str()
       ->check(CLI::Range(1, 10000));
@@ -213,6 +215,7 @@ void add_training_worker(CLI::App& app) {
   add_rank_options(command, options);
   command->add_option("--batch", options.batch);
   command->add_option("--lanes", options.lanes);
+  command->add_option("--bucket-cap-mb", options.bucket_cap_mb);
   command->callback([] { run_training_worker(options); });
 }
 

@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "bench/ddp_command.h"
 #include "bench/group_ranks.h"
@@ -38,23 +39,27 @@ torch::nn::Sequential make_model() {
 // One way to train: a model of its own, with or without DDP around it.
 class Trainer {
  public:
-  Trainer(const TrainingWorkerOptions& options, const std::string& variant)
-      : model_(make_model()), optimizer_(model_->parameters(), torch::optim::SGDOptions(0.01)) {
-    if (variant == "alone") return;
+  Trainer(const TrainingWorkerOptions& options, std::string_view variant)
+      : set_to_none_(variant.ends_with("/none")),
+        model_(make_model()),
+        optimizer_(model_->parameters(), torch::optim::SGDOptions(0.01)) {
+    if (variant.starts_with("alone")) return;
     DdpOptions ddp;
-    ddp.gradient_as_bucket_view = variant == "view";
+    ddp.gradient_as_bucket_view = variant.starts_with("view");
     ddp.lanes = options.lanes;
+    if (options.bucket_cap_mb > 0) ddp.bucket_cap_mb = options.bucket_cap_mb;
     ddp_ = std::make_unique<DistributedDataParallel<torch::nn::Sequential>>(model_, ddp);
   }
 
   void step(const at::Tensor& input, const at::Tensor& target) {
-    optimizer_.zero_grad(false);
+    optimizer_.zero_grad(set_to_none_);
     const at::Tensor output = ddp_ ? ddp_->forward(input) : model_->forward(input);
     torch::nn::functional::cross_entropy(output, target).backward();
     optimizer_.step();
   }
 
  private:
+  const bool set_to_none_;
   torch::nn::Sequential model_;
   torch::optim::SGD optimizer_;
   std::unique_ptr<DistributedDataParallel<torch::nn::Sequential>> ddp_;
@@ -65,14 +70,14 @@ class Trainer {
 void run_training_worker(const TrainingWorkerOptions& options) {
   serve_group_ranks(options, [&](const std::shared_ptr<ProcessGroup>& group) {
     std::map<std::string, std::unique_ptr<Trainer>> trainers;
-    for (const char* variant : {"alone", "view", "copy"})
-      trainers[variant] = std::make_unique<Trainer>(options, variant);
     const at::Tensor input = torch::randn({options.batch, kWidth});
     const at::Tensor target = torch::randint(0, kClasses, {options.batch});
     Trainer* trainer = nullptr;
     Subject subject;
     subject.prepare = [&](const Measurement& what) {
-      trainer = trainers.at(what.variant).get();
+      std::unique_ptr<Trainer>& known = trainers[what.variant];
+      if (known == nullptr) known = std::make_unique<Trainer>(options, what.variant);
+      trainer = known.get();
       group->barrier()->wait();
     };
     subject.refill = [] {};

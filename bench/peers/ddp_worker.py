@@ -17,6 +17,8 @@ WIDTH, LAYERS, CLASSES = 1024, 6, 10
 
 class Trainer:
     def __init__(self, variant):
+        variant, _, none = variant.partition("/")
+        self.set_to_none = none == "none"
         torch.manual_seed(1)
         layers = []
         for _ in range(LAYERS):
@@ -27,7 +29,7 @@ class Trainer:
             self.model = DistributedDataParallel(self.model, gradient_as_bucket_view=variant == "view")
 
     def step(self, x, y):
-        self.optimizer.zero_grad(set_to_none=False)
+        self.optimizer.zero_grad(set_to_none=self.set_to_none)
         torch.nn.functional.cross_entropy(self.model(x), y).backward()
         self.optimizer.step()
 
@@ -36,10 +38,12 @@ class Training(protocol.Subject):
     """Steps follow each other as they do in training: no barrier between them."""
 
     def __init__(self, batch):
-        self.trainers = {variant: Trainer(variant) for variant in ("alone", "view", "copy")}
+        self.trainers = {}
         self.x, self.y = torch.randn(batch, WIDTH), torch.randint(0, CLASSES, (batch,))
 
     def prepare(self, what):
+        if what.variant not in self.trainers:
+            self.trainers[what.variant] = Trainer(what.variant)
         self.trainer = self.trainers[what.variant]
         dist.barrier()
 

@@ -61,14 +61,14 @@ class AllGatherRun final : public ExchangeRun {
       if (first) {
         std::copy(call_.delivered.begin(), call_.delivered.end(), call_.mean.begin());
       } else {
-        add(call_.mean, call_.delivered);
+        add(call_.mean, call_.delivered, call_.mean);
       }
     } else if (first) {
       codec_.decode(bytes, key_of(rank), call_.mean);
     } else {
       const auto decoded = room_in(workspace_.decoded, call_.mean.size());
       codec_.decode(bytes, key_of(rank), decoded);
-      add(call_.mean, decoded);
+      add(call_.mean, decoded, call_.mean);
     }
   }
 

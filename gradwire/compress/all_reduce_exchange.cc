@@ -132,16 +132,18 @@ class AllReduceRun final : public ExchangeRun {
     const std::size_t length = length_of(rank_);
     const auto sum = room_in(workspace_.sum, length);
     const auto decoded = room_in(workspace_.decoded, length);
+    std::span<const float> so_far;
     for (int r = 0; r < world_; ++r) {
-      const auto target = r == 0 ? sum : decoded;
-      if (r == rank_) {
-        const auto own = own_part();
-        std::copy(own.begin(), own.end(), target.begin());
-      } else {
+      std::span<const float> more = own_part();
+      if (r != rank_) {
+        const auto target = r == 0 ? sum : decoded;
         codec_.decode(encoding_from(r), key(rank_, r), target);
+        more = target;
       }
-      if (r != 0) add(sum, decoded);
+      if (r != 0) add(so_far, more, sum);
+      so_far = r == 0 ? more : sum;
     }
+    if (world_ == 1) std::copy(so_far.begin(), so_far.end(), sum.begin());
   }
 
   // What of this rank's values went into the sum of its own chunk.

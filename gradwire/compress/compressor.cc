@@ -68,8 +68,7 @@ class Compressor::Piece {
     ExchangeCall call{.key = key, .divisor = divisor, .values = gradient, .mean = gradient, .delivered = {}};
     if (owner_.memory_->remembers()) {
       const auto values = room_in(scratch_->values, gradient.size());
-      std::copy(gradient.begin(), gradient.end(), values.begin());
-      owner_.memory_->before(segments_, transport.size(), values);
+      owner_.memory_->before(segments_, transport.size(), gradient, values);
       call.values = values;
       values_ = values;
       call.delivered = room_in(scratch_->delivered, gradient.size());

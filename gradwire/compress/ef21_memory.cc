@@ -12,11 +12,11 @@ class Ef21Memory final : public Memory {
   std::string name() const override { return "ef21"; }
   bool remembers() const noexcept override { return true; }
 
-  void before(std::span<const Segment> segments, int, std::span<float> values) override {
+  void before(std::span<const Segment> segments, int, std::span<const float> gradient,
+              std::span<float> values) override {
+    copy_uncovered(segments, gradient, values);
     for (const Segment& segment : segments) {
-      const auto known = known_of(segment);
-      const auto own = part_of(values, segment);
-      for (std::size_t i = 0; i < known.size(); ++i) own[i] -= known[i];
+      subtract(part_of(gradient, segment), known_of(segment), part_of(values, segment));
     }
   }
 
@@ -47,6 +47,12 @@ class Ef21Memory final : public Memory {
   void clear() override { load({}); }
 
  private:
+  static void subtract(std::span<const float> gradient, std::span<const float> known,
+                       std::span<float> values) noexcept {
+    if (known.empty()) return copy(gradient, values);
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = gradient[i] - known[i];
+  }
+
   // What the others take this rank's gradient for; empty for zeros. A rank without an estimate takes the aggregate,
   // which keeps the aggregate the mean of all estimates.
   std::span<const float> known_of(const Segment& segment) {

@@ -12,11 +12,11 @@ class ErrorFeedbackMemory final : public Memory {
   std::string name() const override { return "error_feedback"; }
   bool remembers() const noexcept override { return true; }
 
-  void before(std::span<const Segment> segments, int, std::span<float> values) override {
+  void before(std::span<const Segment> segments, int, std::span<const float> gradient,
+              std::span<float> values) override {
+    copy_uncovered(segments, gradient, values);
     for (const Segment& segment : segments) {
-      const auto residual = residuals_.find(segment);
-      const auto own = part_of(values, segment);
-      for (std::size_t i = 0; i < residual.size(); ++i) own[i] += residual[i];
+      add(part_of(gradient, segment), residuals_.find(segment), part_of(values, segment));
     }
   }
 
@@ -43,6 +43,12 @@ class ErrorFeedbackMemory final : public Memory {
   void clear() override { load({}); }
 
  private:
+  // No residual stands for zeros.
+  static void add(std::span<const float> gradient, std::span<const float> residual, std::span<float> values) noexcept {
+    if (residual.empty()) return copy(gradient, values);
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = gradient[i] + residual[i];
+  }
+
   NamedVectors residuals_{"local/residual/"};
 };
 

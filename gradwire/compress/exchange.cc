@@ -23,13 +23,19 @@ void require_fitting(const Transport& transport, const ExchangeCall& call) {
   }
 }
 
-void add(std::span<float> sum, std::span<const float> more) noexcept {
-  const void* sources[] = {sum.data(), more.data()};
+void add(std::span<const float> one, std::span<const float> other, std::span<float> sum) noexcept {
+  const void* sources[] = {one.data(), other.data()};
   void* destinations[] = {sum.data()};
   kernels::reduce(DType::f32, ReduceOp::sum(), sources, destinations, sum.size());
 }
 
 void divide(std::span<const float> dividend, float divisor, std::span<float> quotient) noexcept {
+  int exponent = 0;
+  if (std::frexp(divisor, &exponent) == 0.5f && std::isnormal(1 / divisor)) {
+    // A power of two: the product has the same bits, and takes less time.
+    for (std::size_t i = 0; i < dividend.size(); ++i) quotient[i] = dividend[i] * (1 / divisor);
+    return;
+  }
   for (std::size_t i = 0; i < dividend.size(); ++i) quotient[i] = dividend[i] / divisor;
 }
 

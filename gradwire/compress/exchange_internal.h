@@ -22,8 +22,8 @@ inline float divisor_of(const ExchangeCall& call, const Transport& transport) no
   return static_cast<float>(call.divisor == 0 ? transport.size() : call.divisor);
 }
 
-// sum += more.
-void add(std::span<float> sum, std::span<const float> more) noexcept;
+// sum = one + other; the sum may be one of them.
+void add(std::span<const float> one, std::span<const float> other, std::span<float> sum) noexcept;
 
 // quotient = dividend / divisor; the two may be the same.
 void divide(std::span<const float> dividend, float divisor, std::span<float> quotient) noexcept;

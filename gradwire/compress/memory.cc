@@ -15,7 +15,9 @@ class NoMemory final : public Memory {
  public:
   std::string name() const override { return "none"; }
   bool remembers() const noexcept override { return false; }
-  void before(std::span<const Segment>, int, std::span<float>) override {}
+  void before(std::span<const Segment>, int, std::span<const float> gradient, std::span<float> values) override {
+    copy(gradient, values);
+  }
   void after(std::span<const Segment>, std::span<const float>, std::span<const float>, std::span<float>) override {}
   MemoryState save() const override { return {}; }
   void load(const MemoryState& state) override { load_vectors(state, name(), {}); }
@@ -53,6 +55,12 @@ void NamedVectors::save(MemoryState& state) const {
 void NamedVectors::replace(std::map<std::string, std::vector<float>, std::less<>> vectors) noexcept {
   const MutexLock lock(mutex_);
   vectors_.swap(vectors);
+}
+
+void copy_uncovered(std::span<const Segment> segments, std::span<const float> gradient, std::span<float> values) {
+  std::size_t covered = 0;
+  for (const Segment& segment : segments) covered += segment.count;
+  if (covered < values.size()) copy(gradient, values);  // the others too: segments come in any order
 }
 
 void load_vectors(const MemoryState& state, std::string_view name, std::initializer_list<NamedVectors*> kinds) {

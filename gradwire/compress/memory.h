@@ -45,17 +45,20 @@ class Memory {
   // The name with its options: "none", "error_feedback", "ef21", "momentum:momentum=0.9,clip=1".
   virtual std::string name() const = 0;
 
-  // False for a memory that keeps nothing ("none"): before() and after() do nothing, and `delivered` is not needed.
+  // False for a memory that keeps nothing ("none"): before() copies, after() does nothing, and `delivered` is not
+  // needed.
   virtual bool remembers() const noexcept = 0;
 
   // True: what happens to a value depends on the past of that value alone, so a parameter may come in parts.
   virtual bool works_by_value() const noexcept { return true; }
 
-  // Turns this rank's gradient into the values to send, in place; `world` is the number of ranks. `segments` lie within
-  // `values` and do not overlap; values that no segment covers are sent as they are. Does not change the state: only
-  // after() does, so a step whose exchange failed, or whose mean was not finite, leaves no trace. Throws
-  // InvalidArgument when a parameter has another number of values than in the step before.
-  virtual void before(std::span<const Segment> segments, int world, std::span<float> values) = 0;
+  // Makes the `values` to send of this rank's `gradient`; `world` is the number of ranks. Both spans have one length,
+  // and may be the same memory. `segments` lie within them and do not overlap; values that no segment covers are sent
+  // as they are. Does not change the state: only after() does, so a step whose exchange failed, or whose mean was not
+  // finite, leaves no trace. Throws InvalidArgument when a parameter has another number of values than in the step
+  // before.
+  virtual void before(std::span<const Segment> segments, int world, std::span<const float> gradient,
+                      std::span<float> values) = 0;
 
   // Updates the state, and turns `mean` into the gradient to use, in place. `values` is the result of before();
   // `delivered` and `mean` are the results of the exchange. Call only when the mean is finite (see Compressor).

@@ -3,6 +3,7 @@
 // The vectors that memories keep, by the name of their parameter.
 #pragma once
 
+#include <algorithm>
 #include <initializer_list>
 
 #include "gradwire/base/mutex.h"
@@ -36,6 +37,13 @@ class NamedVectors {
 
 // Memory::load() for a memory that keeps `kinds`. `name` is the memory's, for messages.
 void load_vectors(const MemoryState& state, std::string_view name, std::initializer_list<NamedVectors*> kinds);
+
+inline void copy(std::span<const float> from, std::span<float> to) noexcept {
+  if (from.data() != to.data()) std::copy(from.begin(), from.end(), to.begin());
+}
+
+// Copies the values that no segment covers, and may copy others.
+void copy_uncovered(std::span<const Segment> segments, std::span<const float> gradient, std::span<float> values);
 
 inline std::span<float> part_of(std::span<float> values, const Segment& segment) noexcept {
   return values.subspan(segment.offset, segment.count);

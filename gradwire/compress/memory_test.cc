@@ -23,8 +23,11 @@ struct Step {
 // One step: `delivered` and `mean` are what an exchange would have given.
 Step run_step(Memory& memory, std::span<const Segment> segments, Floats gradient, const Floats& delivered, Floats mean,
               int world = 1) {
-  memory.before(segments, world, gradient);
-  Step step{gradient, std::move(mean)};
+  Floats sent(gradient.size(), -1);
+  memory.before(segments, world, gradient, sent);
+  memory.before(segments, world, gradient, gradient);
+  EXPECT_EQ(sent, gradient) << "in place and not";
+  Step step{std::move(sent), std::move(mean)};
   memory.after(segments, step.sent, delivered, step.gradient);
   return step;
 }
@@ -151,7 +154,7 @@ TEST_P(EveryMemory, AStepWithoutAfterIsAsIfItHadNotBeen) {
   const auto expected = make();
   expected->load(memory->save());
   Floats poisoned{std::numeric_limits<float>::infinity(), std::nanf("")};
-  memory->before(kOne, 1, poisoned);
+  memory->before(kOne, 1, poisoned, poisoned);
   EXPECT_EQ(memory->save(), expected->save());
   const Step a = run_step(*memory, kOne, {3, 2}, {0, 1}, {1, 1});
   const Step b = run_step(*expected, kOne, {3, 2}, {0, 1}, {1, 1});
@@ -164,7 +167,7 @@ TEST_P(EveryMemory, RefusesAnotherLengthAndForeignKeys) {
   run_step(*memory, kOne, {1, 2}, {0, 1}, {1, 1});
   Floats three(3);
   try {
-    memory->before(std::vector<Segment>{{"w", 0, 3}}, 1, three);
+    memory->before(std::vector<Segment>{{"w", 0, 3}}, 1, three, three);
     FAIL();
   } catch (const InvalidArgument& error) {
     EXPECT_NE(std::string(error.what()).find("'w' has 3 values"), std::string::npos) << error.what();

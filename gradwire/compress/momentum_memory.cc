@@ -20,7 +20,9 @@ class MomentumMemory final : public Memory {
   bool remembers() const noexcept override { return true; }
   bool works_by_value() const noexcept override { return options_.clip == 0; }
 
-  void before(std::span<const Segment> segments, int world, std::span<float> values) override {
+  void before(std::span<const Segment> segments, int world, std::span<const float> gradient,
+              std::span<float> values) override {
+    copy(gradient, values);
     for (const Segment& segment : segments) {
       const auto own = part_of(values, segment);
       clip(own, world);

@@ -10,6 +10,7 @@
 #include "gradwire/base/log.h"
 #include "gradwire/ddp/bucket_plan.h"
 #include "gradwire/ddp/ddp_test_support.h"
+#include "gradwire/process_group/call_group.h"
 
 namespace gradwire::testing::ddp_test {
 namespace {
@@ -548,6 +549,50 @@ TEST_P(Ddp, ForwardTakesAndReturnsAnything) {
     }
     EXPECT_EQ(counter, 2);
   });
+}
+
+// Passes calls on, and remembers the reductions.
+class ReductionsOf final : public CallGroup {
+ public:
+  ReductionsOf(std::shared_ptr<ProcessGroup> wrapped, bool multiplies)
+      : CallGroup(wrapped->rank(), wrapped->size()), wrapped_(std::move(wrapped)), multiplies_(multiplies) {}
+  bool multiplies_as_it_sums() const override { return multiplies_; }
+  std::vector<ReduceOp::Kind> kinds;
+
+ protected:
+  std::shared_ptr<Work> do_call(GroupCall& call) override {
+    if (const auto* reduction = std::get_if<AllReduceCall>(&call)) kinds.push_back(reduction->options.op.kind);
+    return call_on(*wrapped_, call, timeout());
+  }
+
+ private:
+  const std::shared_ptr<ProcessGroup> wrapped_;
+  const bool multiplies_;
+};
+
+TEST(Averages, AreMultipliedByAGroupThatCanAndByDdpElseWithTheSameBits) {
+  for (const bool view : {false, true}) {
+    run_ranks(gradwire::testing::Setup{"threads"}, 3, [&](int rank, const std::shared_ptr<ProcessGroup>& wrapped) {
+      std::vector<std::vector<at::Tensor>> gradients;
+      for (const bool multiplies : {false, true}) {
+        const auto group = std::make_shared<ReductionsOf>(wrapped, multiplies);
+        Mlp net;
+        DdpOptions options;
+        options.process_group = group;
+        options.gradient_as_bucket_view = view;
+        DistributedDataParallel ddp(net, options);
+        for (int step = 0; step < 2; ++step) {
+          ddp.zero_grad();
+          ddp(random_tensor({4, 8}, rank)).pow(2).mean().backward();
+        }
+        EXPECT_FALSE(group->kinds.empty());
+        for (const auto kind : group->kinds)
+          EXPECT_EQ(kind, multiplies ? ReduceOp::Kind::premul_sum : ReduceOp::Kind::sum);
+        gradients.push_back(gradients_of(*net));
+      }
+      for (std::size_t i = 0; i < gradients[0].size(); ++i) EXPECT_TRUE(gradients[0][i].equal(gradients[1][i])) << i;
+    });
+  }
 }
 
 TEST(OutputTensors, AreFoundWhereverTheyAre) {

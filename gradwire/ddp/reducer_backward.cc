@@ -150,7 +150,7 @@ BucketJob Reducer::job_of(std::size_t bucket) {
   job.hook = hook_;
   // A rank that has not replaced its hook makes another call here: the tags of the two calls differ.
   job.compare_hooks = hook_since_ == iteration_.number() && bucket == store_.first_dense_bucket();
-  job.op = ours_ && !divides_after() ? ReduceOp::premul_sum(1.0 / divisor_) : ReduceOp::sum();
+  job.op = group_multiplies_ && !divides_after() ? ReduceOp::premul_sum(1.0 / divisor_) : ReduceOp::sum();
   job.divide = divides_after();
   job.keep_in_buffer = options_.gradient_as_bucket_view;
   job.divisor = divisor_;

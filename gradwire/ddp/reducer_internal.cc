@@ -43,8 +43,8 @@ std::vector<std::size_t> slot_bytes(const BucketStore& store) {
 Reducer::Reducer(std::vector<NamedTensor> parameters, std::shared_ptr<ProcessGroup> group, ReducerOptions options)
     : options_(std::move(options)),
       group_(std::move(group)),
-      ours_(is_ours(*group_)),
-      alone_(ours_ && group_->size() == 1),
+      group_multiplies_(group_->multiplies_as_it_sums()),
+      alone_(group_->size() == 1 && is_ours(*group_)),
       failure_(group_->rank()),
       store_(std::move(parameters), options_.bucket_dtype),
       report_(described(store_), slot_bytes(store_), options_.caps),

@@ -46,8 +46,8 @@ struct ReducerOptions {
 // picture. On a rank that has joined (join.h): before_forward() -> shadow_backward().
 //
 // Averages without a hook: each rank multiplies its gradients by 1/N, then the products are summed in rank order.
-// gradwire's own groups multiply in the reduction (premul_sum, with the same bits). Over a user's group the Reducer
-// multiplies in the copy into the bucket, or, when there is no copy, in a separate pass.
+// Groups that can multiply in the reduction (premul_sum, with the same bits) do so. Over others the Reducer multiplies
+// in the copy into the bucket, or, when there is no copy, in a separate pass.
 //
 // A gradient that autograd made in other memory is copied into its slot, and the slot becomes .grad: permanently with
 // gradient_as_bucket_view, else as a loan (slot_loan_internal.h). So averages are not copied back, and gradients that
@@ -166,8 +166,8 @@ class Reducer final : public std::enable_shared_from_this<Reducer> {
 
   const ReducerOptions options_;
   const std::shared_ptr<ProcessGroup> group_;
-  const bool ours_;   // one of gradwire's own backends
-  const bool alone_;  // one rank over one of these: nothing to communicate
+  const bool group_multiplies_;  // ProcessGroup::multiplies_as_it_sums()
+  const bool alone_;             // one rank over one of gradwire's own backends: nothing to communicate
   OwnerProcess owner_;
   Failure failure_;
   std::atomic<bool> reducing_{false};      // the synchronized backward pass has begun

@@ -20,8 +20,8 @@ void Reducer::store_gradient(std::size_t parameter) {
   BucketStore::Bucket& bucket = store_.bucket(place.bucket);
   at::Tensor& slot = bucket.views[place.slot];
   at::Tensor& grad = store_.parameter(parameter).mutable_grad();
-  // gradwire's own groups multiply in the reduction; see job_of().
-  const double factor = hook_ == nullptr && !ours_ && !divides_after() ? 1.0 / divisor_ : 1.0;
+  // Else the group multiplies in the reduction; see job_of().
+  const double factor = hook_ == nullptr && !group_multiplies_ && !divides_after() ? 1.0 / divisor_ : 1.0;
   warn_of_graph(grad);
   if (grad.defined() && store_.is_slot(grad, parameter)) {
     if (factor != 1.0) slot.mul_(factor);

@@ -4,16 +4,11 @@
 //
 // A target costs compile time and code, so there is one for each step that matters: SSE4 (any x86-64 of the last
 // fifteen years), AVX2 and AVX-512. The build's own flags are older than SSE4, so Highway is told to take that as the
-// least it compiles for; nothing runs before the processor was asked. Elsewhere it is what the compiler's flags allow,
-// and so it is under ThreadSanitizer: a kernel has no race of its own to find, and each target takes long to compile.
+// least it compiles for; nothing runs before the processor was asked. Elsewhere it is what the compiler's flags allow.
 #pragma once
 
-#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
-#define GRADWIRE_HIGHWAY_CHOOSES 1
+#if defined(__x86_64__)
 #define HWY_BASELINE_TARGETS HWY_SSE4
-#else
-#define GRADWIRE_HIGHWAY_CHOOSES 0
-#define HWY_COMPILE_ONLY_STATIC
 #endif
 
 #include <hwy/detect_targets.h>
@@ -23,7 +18,7 @@
 
 // &N_TARGET::FUNCTION for a target bit, or null. For use under HWY_ONCE, in the namespace that holds the targets'
 // namespaces.
-#if GRADWIRE_HIGHWAY_CHOOSES
+#if defined(__x86_64__)
 #define GRADWIRE_FOR_TARGET(target, FUNCTION)         \
   ((target) == HWY_AVX3   ? HWY_CHOOSE_AVX3(FUNCTION) \
    : (target) == HWY_AVX2 ? HWY_CHOOSE_AVX2(FUNCTION) \
@@ -36,7 +31,7 @@
 namespace gradwire::kernels {
 
 // Best first.
-#if GRADWIRE_HIGHWAY_CHOOSES
+#if defined(__x86_64__)
 inline constexpr std::int64_t kHighwayTargets[] = {HWY_AVX3, HWY_AVX2, HWY_SSE4};
 #else
 inline constexpr std::int64_t kHighwayTargets[] = {HWY_STATIC_TARGET};

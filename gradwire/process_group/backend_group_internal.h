@@ -42,6 +42,7 @@ class BackendGroup final : public CallGroup, public Closable {
   BackendGroup(std::shared_ptr<Channel> channel, std::string backend_name, std::shared_ptr<Store> store);
   ~BackendGroup() override;
 
+  bool multiplies_as_it_sums() const override { return true; }
   void abort(const std::string& reason) override;
   void shutdown() override;
   bool is_open() const override;

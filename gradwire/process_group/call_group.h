@@ -15,7 +15,7 @@ namespace gradwire {
 // Derive from CallGroup instead of ProcessGroup to count or delay all calls, to pass them on to one of several groups,
 // or to hand them to an engine. A call that is added to ProcessGroup is added here and in group_call.h; a class that
 // passes calls on needs no change. Methods of ProcessGroup that are not in group_call.h (dup, split, allocate,
-// monitored_barrier, abort, shutdown, supports) keep their own virtuals.
+// monitored_barrier, abort, shutdown, supports, multiplies_as_it_sums) keep their own virtuals.
 class CallGroup : public ProcessGroup {
  protected:
   using ProcessGroup::ProcessGroup;

@@ -31,6 +31,10 @@ DeviceGroup::DeviceGroup(std::shared_ptr<ProcessGroup> cpu, c10::DeviceType devi
 
 bool DeviceGroup::supports(c10::DeviceType device) const { return device == device_ || cpu_->supports(device); }
 
+bool DeviceGroup::multiplies_as_it_sums() const {
+  return cpu_->multiplies_as_it_sums() && on_device_->multiplies_as_it_sums();
+}
+
 ProcessGroup& DeviceGroup::group_for(const GroupCall& call) const {
   std::optional<at::Device> place;
   for_each_tensor(call, [&](const at::Tensor& tensor) {

@@ -33,6 +33,7 @@ class DeviceGroup final : public CallGroup, public Closable {
   DeviceGroup(std::shared_ptr<ProcessGroup> cpu, c10::DeviceType device, std::shared_ptr<Store> store, Maker maker);
 
   bool supports(c10::DeviceType device) const override;
+  bool multiplies_as_it_sums() const override;
   void abort(const std::string& reason) override;
   void shutdown() override;
   bool is_open() const override;

@@ -168,6 +168,11 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   // Returns whether collectives work on tensors of this kind of device. Default: CPU only.
   virtual bool supports(c10::DeviceType device) const;
 
+  // Returns whether reductions multiply by the factor of ReduceOp::premul_sum() as they sum, in no further pass over
+  // the tensors. DDP then leaves the factor of its averages to the group, else it multiplies the gradients itself; the
+  // bits are the same. Default: false.
+  virtual bool multiplies_as_it_sums() const { return false; }
+
   // Ends the group on this rank with a reason: calls under way and all later calls fail with AbortedError. The other
   // ranks fail with a PeerError that quotes the reason, where the group can tell them. Default: nothing.
   virtual void abort(const std::string& reason = "abort() was called");

@@ -107,6 +107,8 @@ std::shared_ptr<ProcessGroup> FaultInjectingGroup::wrap(std::shared_ptr<ProcessG
 }
 
 bool FaultInjectingGroup::supports(c10::DeviceType device) const { return wrapped_->supports(device); }
+
+bool FaultInjectingGroup::multiplies_as_it_sums() const { return wrapped_->multiplies_as_it_sums(); }
 void FaultInjectingGroup::abort(const std::string& reason) { wrapped_->abort(reason); }
 void FaultInjectingGroup::shutdown() { wrapped_->shutdown(); }
 std::string FaultInjectingGroup::get_backend_name() const { return concat("fault_injecting(", wrapped_->name(), ")"); }

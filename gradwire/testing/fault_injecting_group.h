@@ -54,6 +54,7 @@ class FaultInjectingGroup final : public CallGroup {
 
   // These go to the wrapped group as they are: not counted, not delayed, never failed.
   bool supports(c10::DeviceType device) const override;
+  bool multiplies_as_it_sums() const override;
   void abort(const std::string& reason) override;
   void shutdown() override;
 

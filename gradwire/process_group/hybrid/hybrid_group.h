@@ -66,6 +66,7 @@ class HybridGroup final : public CallGroup, public Closable {
   bool is_leader() const { return groups_.local->rank() == 0; }
 
   bool supports(c10::DeviceType device) const override;
+  bool multiplies_as_it_sums() const override { return true; }  // within the host
   void abort(const std::string& reason) override;
   void shutdown() override;
   bool is_open() const override;
