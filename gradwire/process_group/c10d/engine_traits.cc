@@ -58,7 +58,6 @@ EngineTraits traits_of(const std::string& backend_name) {
     traits.serves_others = false;
   } else if (backend_name == "nccl") {
     traits.serves_cpu = false;
-    traits.multiplies = true;
   }
   return traits;
 }

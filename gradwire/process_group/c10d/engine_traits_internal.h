@@ -19,7 +19,6 @@ struct EngineTraits {
   bool is_gloo = false;
   bool serves_cpu = true;
   bool serves_others = true;
-  bool multiplies = false;  // by the factor of a premultiplied sum, as it sums
 };
 EngineTraits traits_of(const std::string& backend_name);
 

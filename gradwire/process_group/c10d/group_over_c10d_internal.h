@@ -32,7 +32,6 @@ class GroupOverC10d final : public CallGroup, public Closable {
   ~GroupOverC10d() override;
 
   bool supports(c10::DeviceType device) const override;
-  bool multiplies_as_it_sums() const override;
   void abort(const std::string& reason) override;
   void shutdown() override;
   bool is_open() const override;

@@ -151,8 +151,6 @@ bool GroupOverC10d::supports(c10::DeviceType device) const {
   return device == c10::DeviceType::CPU ? traits_.serves_cpu : traits_.serves_others;
 }
 
-bool GroupOverC10d::multiplies_as_it_sums() const { return traits_.multiplies; }
-
 void GroupOverC10d::abort(const std::string& reason) {
   if (!owner_.is_current()) return;
   BackendPtr engine;
