@@ -20,6 +20,9 @@
 namespace gradwire::internal {
 namespace {
 
+// What takes less time than waking a thread.
+constexpr std::size_t kSmallCall = 16 << 10;
+
 // A duplicate, which must go before the backend it came from.
 struct OwnedChannel {
   std::shared_ptr<Channel> origin;
@@ -108,9 +111,11 @@ std::shared_ptr<Work> BackendGroup::collective(const char* operation, const Coll
   const CallOptions call = call_options(options);
   std::shared_ptr<Work> work;
   if (options.async) {
+    const auto start = outputs.bytes() <= kSmallCall ? Executor::Start::soon : Executor::Start::now;
     work = calls_.post(
-        describe(operation), std::move(outputs),
-        [channel = std::move(channel), call, body = std::move(body)] { body(*channel, call); }, shared_from_this());
+        operation, std::move(outputs),
+        [channel = std::move(channel), call, body = std::move(body)] { body(*channel, call); }, shared_from_this(),
+        start);
   } else {
     work = calls_.run(std::move(outputs), [&] { body(*channel, call); });
   }

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gradwire/process_group/executor_internal.h"
 
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <thread>
@@ -11,10 +12,23 @@
 
 namespace gradwire::internal {
 
+namespace {
+
+// After a task the worker sleeps so long at a time, so often: a task that may start soon then wakes nobody, which takes
+// longer than a small call.
+constexpr std::chrono::microseconds kNap{50};
+constexpr int kNaps = 40;
+
+}  // namespace
+
 struct Executor::Shared {
   Mutex mutex;
-  ConditionVariable changed;
+  ConditionVariable work_to_do;  // for the worker, while it sleeps
+  ConditionVariable changed;     // for callers
+  int callers GRADWIRE_GUARDED_BY(mutex) = 0;
+  enum class Worker { awake, naps, sleeps } worker GRADWIRE_GUARDED_BY(mutex) = Worker::awake;
   std::deque<Task> queue GRADWIRE_GUARDED_BY(mutex);
+  std::uint64_t first GRADWIRE_GUARDED_BY(mutex) = 0;  // the number of the first task of the queue, over all tasks
   bool running GRADWIRE_GUARDED_BY(mutex) = false;
   std::thread::id runner GRADWIRE_GUARDED_BY(mutex);  // who runs a task, while `running`
   bool closed GRADWIRE_GUARDED_BY(mutex) = false;
@@ -22,10 +36,36 @@ struct Executor::Shared {
   bool running_here() const GRADWIRE_REQUIRES(mutex) { return running && runner == std::this_thread::get_id(); }
   bool idle() const GRADWIRE_REQUIRES(mutex) { return !running && queue.empty(); }
 
+  // Nobody is woken in vain: that takes longer than a small call.
+  void tell_callers() GRADWIRE_REQUIRES(mutex) {
+    if (callers > 0) changed.notify_all();
+  }
+  void tell_worker(Start start = Start::now) GRADWIRE_REQUIRES(mutex) {
+    const bool looks_itself = worker == Worker::awake || (worker == Worker::naps && start == Start::soon);
+    if (!looks_itself && !running && (closed || !queue.empty())) work_to_do.notify_one();
+  }
+  void wait_as_caller(MutexLock& lock) GRADWIRE_REQUIRES(mutex) {
+    ++callers;
+    changed.wait(lock);
+    --callers;
+  }
+  // No task runs any more.
+  void stop_running() GRADWIRE_REQUIRES(mutex) {
+    running = false;
+    tell_callers();
+    tell_worker();
+  }
+
+  std::uint64_t push(Task task) GRADWIRE_REQUIRES(mutex) {
+    queue.push_back(std::move(task));
+    return first + queue.size() - 1;
+  }
+
   // Runs the first task of the queue. The lock is open while it runs.
   void run_first(MutexLock& lock) GRADWIRE_REQUIRES(mutex) GRADWIRE_NO_THREAD_SAFETY_ANALYSIS {
     Task task = std::move(queue.front());
     queue.pop_front();
+    ++first;
     const bool nested = running;
     running = true;
     runner = std::this_thread::get_id();
@@ -33,9 +73,7 @@ struct Executor::Shared {
     task();
     task = nullptr;  // what it holds may be the last reference to something that comes back here
     lock.lock();
-    if (nested) return;
-    running = false;
-    changed.notify_all();
+    if (!nested) stop_running();
   }
 };
 
@@ -62,29 +100,49 @@ void Executor::start_worker() {
 }
 
 void Executor::work(Shared& shared) {
+  using Worker = Shared::Worker;
   MutexLock lock(shared.mutex);
+  int naps = 0;
+  std::uint64_t seen = 0;
   while (true) {
     while (shared.running || shared.queue.empty()) {
       if (shared.closed && shared.idle()) return;
-      shared.changed.wait(lock);
+      if (std::exchange(seen, shared.first) != shared.first) naps = kNaps;
+      if (naps > 0) {
+        --naps;
+        shared.worker = Worker::naps;
+        shared.work_to_do.wait_for(lock, kNap);
+      } else {
+        shared.worker = Worker::sleeps;
+        shared.work_to_do.wait(lock);
+      }
+      shared.worker = Worker::awake;
     }
     shared.run_first(lock);
   }
 }
 
-bool Executor::post(Task task) {
+std::optional<Executor::Place> Executor::post(Task task, Start start) {
+  Place place;
+  place.shared_ = shared_;
   {
     MutexLock lock(shared_->mutex);
-    if (shared_->closed) return false;
-    shared_->queue.push_back(std::move(task));
+    if (shared_->closed) return std::nullopt;
+    place.number_ = shared_->push(std::move(task));
     if (shared_->running_here()) {
       while (!shared_->queue.empty()) shared_->run_first(lock);
-      return true;
+      return place;
     }
-    shared_->changed.notify_all();
+    shared_->tell_worker(start);
   }
   start_worker();
-  return true;
+  return place;
+}
+
+void Executor::Place::help() const {
+  if (shared_ == nullptr || !owner_.is_current()) return;
+  MutexLock lock(shared_->mutex);
+  while (shared_->first <= number_ && (!shared_->running || shared_->running_here())) shared_->run_first(lock);
 }
 
 bool Executor::run(const Task& task) {
@@ -98,41 +156,40 @@ bool Executor::run(const Task& task) {
       lock.unlock();
       task();
       lock.lock();
-      shared_->running = false;
-      shared_->changed.notify_all();
+      shared_->stop_running();
       return true;
     }
-    shared_->queue.push_back([&] {
+    shared_->push([&] {
       task();
       MutexLock done_lock(shared_->mutex);
       done = true;
-      shared_->changed.notify_all();
+      shared_->tell_callers();
     });
     if (shared_->running_here()) {
       while (!done) shared_->run_first(lock);
       return true;
     }
-    shared_->changed.notify_all();
+    shared_->tell_worker();
   }
   start_worker();
   MutexLock lock(shared_->mutex);
-  while (!done) shared_->changed.wait(lock);
+  while (!done) shared_->wait_as_caller(lock);
   return true;
 }
 
 void Executor::close() {
   MutexLock lock(shared_->mutex);
   shared_->closed = true;
-  shared_->changed.notify_all();
+  shared_->tell_worker();
 }
 
 void Executor::finish() {
   {
     MutexLock lock(shared_->mutex);
     shared_->closed = true;
-    shared_->changed.notify_all();
+    shared_->tell_worker();
     if (shared_->running_here()) return;
-    while (!shared_->idle()) shared_->changed.wait(lock);
+    while (!shared_->idle()) shared_->wait_as_caller(lock);
   }
   MutexLock lock(worker_mutex_);
   worker_.join();

@@ -3,8 +3,10 @@
 // The ordered sequence of one group: runs its collectives one after another, in the order in which they were called.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "gradwire/base/mutex.h"
@@ -15,13 +17,16 @@ namespace gradwire::internal {
 // A task runs
 //   - on the calling thread, at once, when the call waits and no other task is queued or running; no thread is started
 //     then, and none is switched to;
-//   - otherwise on the one worker thread, which starts with its first task;
+//   - otherwise on the one worker thread, which starts with its first task, or on a thread that waits for the task and
+//     finds no task running (Place::help());
 //   - on the thread of a running task, when that task makes the call (a then-callback that starts a collective). The
 //     thread cannot wait for itself. So the new task goes to the end of the queue, and the thread runs the queue up to
 //     and including the new task. The order is kept, and a wait for the new task returns.
 //
 // A task must not throw. Thread-safe. Tasks hold no reference to the executor.
 class Executor {
+  struct Shared;
+
  public:
   using Task = std::function<void()>;
 
@@ -33,8 +38,25 @@ class Executor {
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
-  // Queues `task`. Returns false when closed: the task will not run.
-  bool post(Task task);
+  // The place of a task in the queue. Outlives the executor. Thread-safe.
+  class Place {
+   public:
+    Place() = default;
+    // Runs the queue up to and including the task on the calling thread, if no task runs elsewhere: that is sooner than
+    // the worker wakes. Otherwise, and where the task has run, does nothing; so it does in a forked child.
+    void help() const;
+
+   private:
+    friend class Executor;
+    std::shared_ptr<Shared> shared_;
+    std::uint64_t number_ = 0;
+    OwnerProcess owner_;
+  };
+
+  // When the worker is to begin: `soon` is within about 0.1 ms, and the call returns sooner.
+  enum class Start { now, soon };
+  // Queues `task`. Returns no place when closed: the task will not run.
+  std::optional<Place> post(Task task, Start start = Start::now);
 
   // Runs `task` in its turn, and returns true when the task has run. Returns false when closed.
   bool run(const Task& task);
@@ -47,7 +69,6 @@ class Executor {
   void finish();
 
  private:
-  struct Shared;
   static void work(Shared& shared);
 
   const std::string name_;

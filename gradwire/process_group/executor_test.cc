@@ -5,9 +5,12 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
+#include <chrono>
 #include <future>
 #include <numeric>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -91,6 +94,64 @@ TEST(Executor, OneTaskAtATimeWhoeverCalls) {
   for (auto& caller : callers) caller.join();
   executor.finish();
   EXPECT_EQ(total, 800);
+}
+
+TEST(Executor, HelpKeepsTheOrderAndDoesNothingWhileATaskRunsElsewhere) {
+  Executor executor("test");
+  std::vector<int> ran;
+  std::promise<void> begun;
+  std::promise<void> go;
+  executor.post([&] {
+    begun.set_value();
+    go.get_future().wait();
+    ran.push_back(0);
+  });
+  begun.get_future().wait();
+  std::array<std::optional<Executor::Place>, 4> places;
+  for (int i = 1; i < 4; ++i) {
+    places[static_cast<std::size_t>(i)] = executor.post([&ran, i] { ran.push_back(i); }, Executor::Start::soon);
+  }
+  places[3]->help();  // a task runs elsewhere: nothing to do here
+  EXPECT_TRUE(ran.empty());
+  go.set_value();
+  places[2]->help();
+  places[1]->help();  // has run, or is about to on the worker
+  executor.finish();
+  ASSERT_EQ(ran.size(), 4u);
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(ran[static_cast<std::size_t>(i)], i);
+}
+
+TEST(Executor, HelpRunsOnTheCallingThread) {
+  Executor executor("test");
+  int here = 0;
+  // The worker may be the first now and then, but not always: it naps.
+  for (int i = 0; i < 1000; ++i) {
+    const auto place = executor.post(
+        [&, caller = std::this_thread::get_id()] { here += std::this_thread::get_id() == caller ? 1 : 0; },
+        Executor::Start::soon);
+    place->help();
+  }
+  executor.finish();
+  EXPECT_GT(here, 0);
+}
+
+TEST(Executor, ATaskThatMayStartSoonStartsWhereNobodyHelps) {
+  Executor executor("test");
+  for (int i = 0; i < 20; ++i) {
+    std::promise<void> ran;
+    executor.post([&] { ran.set_value(); }, Executor::Start::soon);
+    ran.get_future().wait();
+    std::this_thread::sleep_for(std::chrono::milliseconds(i % 4));  // it naps, or sleeps
+  }
+}
+
+TEST(Executor, PlacesOutliveTheirExecutor) {
+  auto executor = std::make_unique<Executor>("test");
+  bool ran = false;
+  const auto place = executor->post([&] { ran = true; });
+  executor.reset();
+  EXPECT_TRUE(ran);
+  place->help();
 }
 
 TEST(Executor, ClosedOnesRefuseAndFinishWhatTheyHave) {

@@ -3,10 +3,14 @@
 #include "gradwire/process_group/ordered_calls_internal.h"
 
 #include <ATen/ThreadLocalState.h>
+#include <c10/core/AutogradState.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <exception>
+#include <thread>
 #include <utility>
 
+#include "gradwire/base/interrupt.h"
 #include "gradwire/base/log.h"
 #include "gradwire/base/strings.h"
 
@@ -23,8 +27,7 @@ std::exception_ptr error_of(const OrderedCalls::Body& body) noexcept {
 }
 
 // Completes `future`; what its callbacks throw must not end the worker.
-void complete(const Future& future, const Outputs& outputs, std::exception_ptr error,
-              const std::string& what) noexcept {
+void complete(const Future& future, const Outputs& outputs, std::exception_ptr error, const char* operation) noexcept {
   try {
     if (error) {
       future->setError(error);
@@ -32,9 +35,72 @@ void complete(const Future& future, const Outputs& outputs, std::exception_ptr e
       future->markCompleted(outputs.value());
     }
   } catch (const std::exception& problem) {
-    log::error(concat(what, ": a callback of its future threw: ", problem.what()));
+    log::error(concat(operation, ": a callback of its future threw: ", problem.what()));
   }
 }
+
+// The state of the thread that makes a call, for the thread that runs it.
+class CallersState {
+ public:
+  template <class Run>
+  void run(const Run& run) const {
+    if (std::this_thread::get_id() != thread_) {
+      const at::ThreadLocalStateGuard as_the_caller(all_);
+      return run();
+    }
+    // Only what may have changed since then, and matters for tensors: setting everything takes longer than a small
+    // call.
+    const c10::impl::ForceDispatchKeyGuard with_keys(keys_);
+    const Autograd with_autograd(autograd_);
+    run();
+  }
+
+ private:
+  class Autograd {
+   public:
+    explicit Autograd(const c10::AutogradState& state) : before_(c10::AutogradState::get_tls_state()) {
+      c10::AutogradState::set_tls_state(state);
+    }
+    ~Autograd() { c10::AutogradState::set_tls_state(before_); }
+    Autograd(const Autograd&) = delete;
+    Autograd& operator=(const Autograd&) = delete;
+
+   private:
+    const c10::AutogradState before_;
+  };
+
+  const std::thread::id thread_ = std::this_thread::get_id();
+  const at::ThreadLocalState all_;
+  const c10::impl::LocalDispatchKeySet keys_ = c10::impl::tls_local_dispatch_key_set();
+  const c10::AutogradState autograd_ = c10::AutogradState::get_tls_state();
+};
+
+// A posted call. Who waits for it runs it, where the worker has not begun. But not once the future was handed out: what
+// its callbacks do belongs to the worker, and may need what the waiting thread holds.
+class PostedWork final : public Work {
+ public:
+  PostedWork(Future future, Executor::Place place, std::shared_ptr<void> owner)
+      : owner_(std::move(owner)), future_(std::move(future)), place_(std::move(place)) {}
+
+  Future future() override {
+    has_callbacks_.store(true, std::memory_order_relaxed);
+    return future_;
+  }
+  bool is_completed() override { return future_->completed(); }
+  bool is_success() override { return future_->hasValue(); }
+  std::exception_ptr exception() override { return future_->exception_ptr(); }
+  bool wait(Milliseconds timeout) override {
+    const bool for_as_long_as_it_takes = timeout == kNoTimeout && interrupt_check() == nullptr;
+    if (for_as_long_as_it_takes && !has_callbacks_.load(std::memory_order_relaxed)) place_.help();
+    return Work::wait(timeout);
+  }
+
+ private:
+  const std::shared_ptr<void> owner_;  // goes after the future
+  const Future future_;
+  const Executor::Place place_;
+  std::atomic<bool> has_callbacks_{false};
+};
 
 }  // namespace
 
@@ -47,23 +113,27 @@ std::shared_ptr<Work> OrderedCalls::run(Outputs outputs, const Body& body) {
   return error ? failed_work(error) : completed_work(std::move(outputs));
 }
 
-std::shared_ptr<Work> OrderedCalls::post(std::string what, Outputs outputs, Body body, std::shared_ptr<void> owner) {
+std::shared_ptr<Work> OrderedCalls::post(const char* operation, Outputs outputs, Body body, std::shared_ptr<void> owner,
+                                         Executor::Start start) {
   Future future = c10::make_intrusive<c10::ivalue::Future>(outputs.type());
   ++*under_way_;
-  const bool posted = executor_.post([what = std::move(what), outputs = std::move(outputs), body = std::move(body),
-                                      future, under_way = under_way_, state = at::ThreadLocalState()]() mutable {
-    const at::ThreadLocalStateGuard as_the_caller(state);
-    const std::exception_ptr error = error_of(body);
-    body = nullptr;
-    // Before waiters go on: one of them may let the group go, which must not find this call under way.
-    --*under_way;
-    complete(future, outputs, error, what);
-  });
-  if (!posted) {
+  auto place = executor_.post(
+      [operation, outputs = std::move(outputs), body = std::move(body), future, under_way = under_way_,
+       caller = CallersState()]() mutable {
+        caller.run([&] {
+          const std::exception_ptr error = error_of(body);
+          body = nullptr;
+          // Before waiters go on: one of them may let the group go, which must not find this call under way.
+          --*under_way;
+          complete(future, outputs, error, operation);
+        });
+      },
+      start);
+  if (!place) {
     --*under_way_;
     return nullptr;
   }
-  return work_from_future(std::move(future), std::move(owner));
+  return std::make_shared<PostedWork>(std::move(future), std::move(*place), std::move(owner));
 }
 
 bool OrderedCalls::in_turn(const Body& body) {

@@ -26,9 +26,11 @@ class OrderedCalls {
   // Runs `body` in its turn. Returns a Work that has ended, with `outputs` or with the body's error; null when closed.
   std::shared_ptr<Work> run(Outputs outputs, const Body& body);
 
-  // Hands `body` to the worker, which runs it with the caller's ThreadLocalState. Returns a Work of `outputs` that
-  // keeps `owner` alive; null when closed. `what` names the call in the log.
-  std::shared_ptr<Work> post(std::string what, Outputs outputs, Body body, std::shared_ptr<void> owner);
+  // Hands `body` to the worker, which runs it with the caller's ThreadLocalState; a thread that waits for the Work may
+  // run it instead. Returns a Work of `outputs` that
+  // keeps `owner` alive; null when closed. `operation`, a literal, names the call in the log.
+  std::shared_ptr<Work> post(const char* operation, Outputs outputs, Body body, std::shared_ptr<void> owner,
+                             Executor::Start start = Executor::Start::now);
 
   // Runs `body` in its turn, and throws what the body throws. Returns false when closed.
   bool in_turn(const Body& body);

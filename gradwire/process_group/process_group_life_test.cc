@@ -5,11 +5,13 @@
 #include <ATen/Functions.h>
 #include <ATen/core/ivalue.h>
 #include <ATen/core/jit_type.h>
+#include <c10/core/InferenceMode.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <future>
 #include <optional>
 #include <thread>
 
@@ -129,6 +131,53 @@ TEST_P(Groups, WhatACallbackCallsKeepsItsPlaceInTheOrder) {
     EXPECT_EQ(number_of(a), 102);
     EXPECT_EQ(number_of(b), 4);
     group->barrier()->wait();
+  });
+}
+
+// What a callback does may need what the waiting thread holds.
+TEST_P(Groups, WaitingRunsNobodysCallback) {
+  on_ranks(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    const at::Tensor mine = number(1);
+    const at::Tensor go = number(0);
+    if (group->rank() == 1) group->recv({go}, 0)->wait();
+    const auto work = group->all_reduce({mine});
+    std::atomic<std::thread::id> where;
+    std::promise<void> ran;
+    work->future()->addCallback(
+        [&](c10::ivalue::Future&) {
+          where = std::this_thread::get_id();
+          ran.set_value();
+        },
+        /*uses_future=*/false);
+    if (group->rank() == 0) group->send({go}, 1)->wait();
+    work->wait();
+    ran.get_future().wait();
+    if (group->rank() == 0) {
+      EXPECT_NE(where.load(), std::this_thread::get_id());
+    }
+    EXPECT_EQ(number_of(mine), 2);
+  });
+}
+
+// Calls run with the state of their caller, whoever runs them: here writing the result back is no part of a graph.
+TEST_P(Groups, ResultsAreWrittenIntoLeavesInWhateverModeSomebodyWaits) {
+  on_ranks(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    for (int i = 0; i < 50; ++i) {
+      const at::Tensor leaf = at::ones({3, 2}).t().set_requires_grad(true);
+      const auto work = group->all_reduce({leaf});
+      work->wait();
+      EXPECT_TRUE(at::equal(leaf.detach(), at::full({2, 3}, 2.)));
+      EXPECT_TRUE(leaf.is_leaf());
+    }
+    at::Tensor inference;
+    std::shared_ptr<Work> work;
+    {
+      const c10::InferenceMode within;
+      inference = at::ones({3, 2}).t();
+      work = group->all_reduce({inference});
+    }
+    work->wait();
+    EXPECT_TRUE(at::equal(inference, at::full({2, 3}, 2.)));
   });
 }
 

@@ -185,6 +185,16 @@ std::vector<at::Tensor> Outputs::flattened() const {
   return tensors;
 }
 
+std::size_t Outputs::bytes() const {
+  std::size_t sum = 0;
+  const auto add = [&sum](const std::vector<at::Tensor>& list) {
+    for (const at::Tensor& tensor : list) sum += tensor.nbytes();
+  };
+  add(flat);
+  for (const auto& list : nested) add(list);
+  return sum;
+}
+
 std::vector<c10::Device> devices_of(const std::vector<at::Tensor>& tensors) {
   std::vector<c10::Device> devices;
   for (const at::Tensor& tensor : tensors) {

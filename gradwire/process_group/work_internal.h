@@ -31,6 +31,7 @@ struct Outputs {
   c10::IValue value() const;
   c10::TypePtr type() const;
   std::vector<at::Tensor> flattened() const;
+  std::size_t bytes() const;
 };
 
 // The devices other than the CPU that `tensors` are on, each once.

@@ -236,7 +236,7 @@ std::shared_ptr<Work> HybridGroup::ordered(const char* operation, const Collecti
       std::rethrow_exception(error);
     }
   };
-  const auto work = options.async ? calls_->post(describe(operation), std::move(outputs), run, shared_from_this())
+  const auto work = options.async ? calls_->post(operation, std::move(outputs), run, shared_from_this())
                                   : calls_->run(std::move(outputs), run);
   if (work == nullptr) throw InvalidArgument(concat(describe(operation), ": the group was shut down; make a new one"));
   return work;
