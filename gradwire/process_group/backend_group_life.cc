@@ -85,7 +85,9 @@ BackendGroup::~BackendGroup() {
   watcher_->stop(false, "the group was let go with messages under way");
 }
 
-std::string BackendGroup::describe(const char* operation) const { return concat(name_group(*this), ": ", operation); }
+std::string BackendGroup::describe(const char* operation) const {
+  return name_group(*this).append(": ").append(operation);
+}
 
 void BackendGroup::fail_shut_down(const char* operation) const {
   throw InvalidArgument(concat(describe(operation), ": the group was shut down; make a new one"));

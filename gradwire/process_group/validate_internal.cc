@@ -13,7 +13,10 @@
 namespace gradwire::internal {
 
 std::string name_group(const ProcessGroup& group) {
-  return concat("rank ", group.rank(), " of group '", group.group_name(), "' (", group.name(), ")");
+  // Appended, not streamed: every message between ranks has this name.
+  std::string name = "rank ";
+  name.append(std::to_string(group.rank())).append(" of group '").append(group.group_name());
+  return name.append("' (").append(group.name()).append(")");
 }
 
 void throw_missing(const ProcessGroup& group, const std::vector<int>& missing, bool dead, Milliseconds timeout,

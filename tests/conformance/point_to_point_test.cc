@@ -2,6 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sends and receives: matching, order, progress beside collectives, sizes.
 #include <chrono>
+#include <cstdlib>
+#include <memory>
+#include <random>
 #include <thread>
 
 #include "gradwire/base/error.h"
@@ -20,8 +23,8 @@ Bytes message(int from, int to, std::size_t bytes, std::uint64_t seed) {
 
 Request::Status finish(const std::shared_ptr<Request>& request) { return request->wait(Deadline::after(kGuard)); }
 
-TEST_P(PointToPoint, AllSendFirstAndReceiveAfterWhateverTheSize) {
-  run([](RankContext& context) {
+void all_send_first(const World& world) {
+  run_world(world, [](RankContext& context) {
     const std::size_t large = context.size() <= 3 ? std::size_t{8} << 20 : std::size_t{1} << 20;
     for (const std::size_t bytes : {std::size_t{0}, std::size_t{1}, std::size_t{4095}, std::size_t{65537}, large}) {
       SCOPED_TRACE(concat(bytes, " bytes"));
@@ -45,6 +48,47 @@ TEST_P(PointToPoint, AllSendFirstAndReceiveAfterWhateverTheSize) {
         EXPECT_EQ(difference(buffer.data(), message(peer, context.rank(), bytes, bytes), DType::u8), "");
       }
       for (const auto& send : sends) finish(send);
+    }
+  });
+}
+
+TEST_P(PointToPoint, AllSendFirstAndReceiveAfterWhateverTheSize) { all_send_first(world()); }
+
+// Elsewhere large messages are read out of the sender's memory.
+TEST_P(PointToPoint, AllSendFirstWhereNobodyReadsAPeersMemory) {
+  ::setenv("GRADWIRE_READ_PEERS", "0", 1);
+  all_send_first(world());
+  ::unsetenv("GRADWIRE_READ_PEERS");
+}
+
+// The receive must not take what has become of a buffer that its owner has given up and let go.
+TEST_P(PointToPoint, ALargeSendThatIsGivenUpAndFreedEndsItsReceiveOrWasNeverMade) {
+  run([](RankContext& context) {
+    constexpr std::size_t kBytes = std::size_t{4} << 20;
+    if (context.rank() > 1) return;
+    std::minstd_rand random(7);
+    for (std::uint32_t round = 0; round < 40; ++round) {
+      if (context.rank() == 0) {
+        auto sent = std::make_unique<Bytes>(message(0, 1, kBytes, round));
+        auto send = context.channel().isend(sent->data(), kBytes, 1, round);
+        std::this_thread::sleep_for(std::chrono::microseconds(random() % 2000));
+        send.reset();  // given up, unless it has ended
+        sent.reset();
+        const std::byte next{1};
+        finish(context.channel().isend(&next, 1, 1, 1000 + round));
+        continue;
+      }
+      Bytes received(kBytes);
+      std::byte next{0};
+      const auto receive = context.channel().irecv(received.data(), kBytes, 0, round);
+      finish(context.channel().irecv(&next, 1, 0, 1000 + round));
+      try {
+        receive->wait(Deadline::after(Milliseconds(100)));
+        EXPECT_EQ(difference(received.data(), message(0, 1, kBytes, round), DType::u8), "") << "round " << round;
+      } catch (const PeerError& error) {
+        EXPECT_EQ(error.peers(), std::vector<int>{0});
+      } catch (const TimeoutError&) {  // given up before the receive was there
+      }
     }
   });
 }

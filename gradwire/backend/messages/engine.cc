@@ -104,7 +104,7 @@ std::shared_ptr<Request> Engine::post(Message::Direction direction, std::uint64_
   require_open();
   // What has come may end a receive, and make room for a send. Where nothing wakes a waiter, reading the wire is dear,
   // and who waits for the message reads it at once.
-  const bool reads = options_.rhythm.nap.count() == 0 && !options_.rhythm.waiter_leads;
+  const bool reads = options_.rhythm.nap.count() == 0 && options_.rhythm.posting_reads;
   if (reads && direction == Message::Direction::receive) poll();
   if (matcher_.end_at_once(*message)) return ticket;
   if (reads && direction == Message::Direction::send && poll() && matcher_.end_at_once(*message)) return ticket;
@@ -141,6 +141,7 @@ void Engine::await(MutexLock& lock, Message& message, Deadline deadline, bool ca
   waited_ = true;
   auto quiet_since = Clock::now();
   while (!message.done) {
+    const std::uint32_t seen = wire_->bell();  // before the wire is read: what comes afterwards rings it
     const bool moved = poll();
     if (moved) learn_spin(Clock::now() - std::exchange(quiet_since, Clock::now()));
     if (message.done) break;
@@ -151,7 +152,7 @@ void Engine::await(MutexLock& lock, Message& message, Deadline deadline, bool ca
       break;
     }
     const auto now = Clock::now();
-    if (now < quiet_since + spin_) {
+    if (moved || now < quiet_since + spin_) {
       mutex_.unlock();
       // Where frames moved, more of them may be there already.
       if (!moved && rhythm.yields) std::this_thread::yield();
@@ -161,7 +162,7 @@ void Engine::await(MutexLock& lock, Message& message, Deadline deadline, bool ca
       changed_.wait_for(lock, rhythm.nap);
     } else if (rhythm.waiter_leads && !led_) {
       if (now >= next_look_) look_for_failures();
-      if (!message.done) sleep_on_wire(std::min(deadline.point(), now + kLook));
+      if (!message.done) sleep_on_wire(seen, std::min(deadline.point(), now + kLook));
     } else if (interrupt_check() != nullptr) {
       changed_.wait_until(lock, std::min(deadline.point(), now + kLook));
     } else if (deadline.point() == Clock::time_point::max()) {
@@ -182,9 +183,7 @@ void Engine::learn_spin(Clock::duration quiet) {
   spin_ = quiet <= full ? full : std::max(spin_ / 2, full / kLeastShare);
 }
 
-// The bell is read under the lock: what changes for this waiter afterwards rings it.
-void Engine::sleep_on_wire(Clock::time_point until) {
-  const std::uint32_t seen = wire_->bell();
+void Engine::sleep_on_wire(std::uint32_t seen, Clock::time_point until) {
   led_ = true;
   mutex_.unlock();
   wire_->sleep(seen, std::chrono::ceil<microseconds>(std::max(until - Clock::now(), Clock::duration::zero())));
@@ -293,8 +292,8 @@ microseconds Engine::next_nap() const {
   constexpr microseconds kBesideWaiters{5000};
   const Rhythm& rhythm = options_.rhythm;
   if (rhythm.nap.count() > 0) return waiters_ > 0 ? kBesideWaiters : matcher_.busy() ? rhythm.nap : rhythm.idle_nap;
-  // Nothing wakes the thread for a message that was posted where waiters lead.
-  return matcher_.busy() || rhythm.waiter_leads ? microseconds(kLook) : kIdle;
+  // Where posting does not read, nothing wakes the thread for a message that was posted.
+  return matcher_.busy() || !rhythm.posting_reads ? microseconds(kLook) : kIdle;
 }
 
 void Engine::look_for_failures() noexcept try {

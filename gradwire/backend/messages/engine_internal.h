@@ -32,8 +32,10 @@ class Engine final : public std::enable_shared_from_this<Engine> {
     std::chrono::microseconds spin{0};
     bool yields = false;  // it gives its processor away in between
     // A waiter then sleeps on the wire itself, and the thread stays away from the wire as long as somebody waits: one
-    // wake-up a message, not two. For wires that are dear to read, too: posting a message does not read them.
+    // wake-up a message, not two.
     bool waiter_leads = false;
+    // Posting a message reads the wire, too. Not for wires that are dear to read.
+    bool posting_reads = true;
     // A wire that cannot wake anybody: a waiter asks every `nap`, and the thread asks every `nap` with work under way
     // that nobody waits for. Zero: the wire's bell wakes the thread, and that the waiters.
     std::chrono::microseconds nap{0};
@@ -101,8 +103,8 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   void tell_waiters() noexcept GRADWIRE_REQUIRES(mutex_);
   void learn_spin(Clock::duration quiet) GRADWIRE_REQUIRES(mutex_);
   void stay_away(MutexLock& lock) GRADWIRE_REQUIRES(mutex_);
-  // Lets go of the lock meanwhile.
-  void sleep_on_wire(Clock::time_point until) GRADWIRE_REQUIRES(mutex_);
+  // While the bell says `seen`. Lets go of the lock meanwhile.
+  void sleep_on_wire(std::uint32_t seen, Clock::time_point until) GRADWIRE_REQUIRES(mutex_);
   void look_for_failures() noexcept GRADWIRE_REQUIRES(mutex_);
   std::exception_ptr why_give_up(const Message& message, Deadline deadline) const GRADWIRE_REQUIRES(mutex_);
   std::chrono::microseconds next_nap() const GRADWIRE_REQUIRES(mutex_);

@@ -18,8 +18,10 @@ namespace {
 using Stage = Message::Stage;
 using Direction = Message::Direction;
 
-bool is_matched_receive(const Message& message) {
-  return message.stage == Stage::accepting || message.stage == Stage::receiving;
+// Whether a frame of it waits among the answers.
+bool is_answer(Stage stage) {
+  return stage == Stage::accepting || stage == Stage::reporting || stage == Stage::confirming ||
+         stage == Stage::cancelling;
 }
 
 }  // namespace
@@ -185,7 +187,7 @@ void Matcher::start(const MessagePtr& message) {
   open_.add(message);
   ++unfinished_;
   set_source(*message, channel, match->peer, match->bytes);
-  accept(*message, match->peer, match->offer, error);
+  accept(*message, match->peer, match->offer, match->lent, error);
   drop(channel.unexpected, match);
 }
 
@@ -221,14 +223,26 @@ void Matcher::set_source(Message& receive, const Channel& channel, int source, s
 }
 
 // A message that is too large for its receive is accepted too: the answer says that nobody wants its pieces.
-void Matcher::accept(Message& receive, int source, std::uint64_t offer, const std::exception_ptr& error) noexcept {
+void Matcher::accept(Message& receive, int source, std::uint64_t offer, std::uint64_t lent,
+                     const std::exception_ptr& error) noexcept {
   receive.peer = source;
   receive.other = offer;
-  receive.stage = Stage::accepting;
-  peer(source).answers.push_back(receive);
-  mark_due(source);
-  ++unwritten_;
+  receive.lent = lent;
+  if (error == nullptr && lent != 0) {
+    receive.stage = Stage::pulling;
+    pulls_.push_back(receive);
+    return;
+  }
+  answer(receive, Stage::accepting);
   if (error != nullptr) finish(receive, error);
+}
+
+// Puts the message, which is in no queue, among what is to be written to its peer.
+void Matcher::answer(Message& message, Stage stage) noexcept {
+  message.stage = stage;
+  peer(message.peer).answers.push_back(message);
+  mark_due(message.peer);
+  ++unwritten_;
 }
 
 void Matcher::end(Message& message, const std::exception_ptr& error) noexcept {
@@ -245,7 +259,7 @@ void Matcher::finish(Message& message, const std::exception_ptr& error) noexcept
 
 // Takes the message out of everything that knows it. It may be gone afterwards.
 void Matcher::release(Message& message) noexcept {
-  if (message.stage == Stage::accepting || message.stage == Stage::cancelling) --unwritten_;
+  if (is_answer(message.stage)) --unwritten_;
   MessageQueue::remove(message);
   message.stage = Stage::ended;
   open_.remove(message);
@@ -263,16 +277,26 @@ void Matcher::cancel(Message& message, const std::exception_ptr& reason) noexcep
     case Stage::offered:
     case Stage::sending:
       MessageQueue::remove(message);
+      answer(message, Stage::cancelling);
+      finish(message, reason);
+      return;
+    case Stage::confirming:
       message.stage = Stage::cancelling;
-      peer(message.peer).answers.push_back(message);
-      mark_due(message.peer);
-      ++unwritten_;
+      finish(message, reason);
+      return;
+    case Stage::pulling:
+      MessageQueue::remove(message);
+      answer(message, Stage::accepting);
+      finish(message, reason);
+      return;
+    case Stage::reporting:
+      message.stage = Stage::accepting;
       finish(message, reason);
       return;
     case Stage::accepting:  // the answer will be that nobody wants the message
       finish(message, reason);
       return;
-    default:  // pieces that still come find nobody
+    default:  // pieces and confirmations that still come find nobody
       abandon(message, reason);
       return;
   }
@@ -285,7 +309,7 @@ Matcher::Awaited Matcher::awaited() const {
     const Members& members = *channels_.at(message.channel).members;
     std::vector<bool>& ranks = all[message.channel];
     ranks.resize(members.peers.size());
-    const int rank = is_matched_receive(message) ? message.status.source : message.rank;
+    const int rank = message.is_matched_receive() ? message.status.source : message.rank;
     if (rank != kAnySource) {
       ranks[static_cast<std::size_t>(rank)] = true;
     } else {

@@ -3,9 +3,11 @@
 // Which message belongs to which receive, and what is said to the peers about it, over frames (wire_internal.h).
 //
 // A message up to Limits::eager_message bytes is written at once and kept by its receiver until somebody receives it. A
-// larger one is offered: it stays with its sender, is accepted when its receive is there, and then goes in pieces. What
-// a peer keeps for this endpoint is bounded by credits (Limits): where they are used up, a small message is offered as
-// well, and where those for offers are used up too, further sends wait here, in their order.
+// larger one is offered: it stays with its sender, is accepted when its receive is there, and then goes in pieces. Or
+// the receiver reads it straight out of the sender's memory, where the wire can do that: it reports to have done so,
+// and the sender confirms that it had not given the message up meanwhile; only then is the message done on both sides.
+// What a peer keeps for this endpoint is bounded by credits (Limits): where they are used up, a small message is
+// offered as well, and where those for offers are used up too, further sends wait here, in their order.
 //
 // A message matches the first receive of its channel, source and tag; receives match in the order in which they were
 // posted. A send that is cancelled before its receive was there was never sent. One whose receive was there ends that
@@ -38,6 +40,7 @@ struct Limits {
   // each counted with kEagerOverhead more, and offers.
   std::size_t eager_bytes = kMaxUnreceivedBytes;
   std::size_t offers = kMaxUnreceivedOffers;
+  std::size_t pulled_piece = std::size_t{1024} << 10;  // bytes read out of a peer's memory in one poll()
 };
 inline constexpr std::size_t kEagerOverhead = 128;
 
@@ -124,6 +127,7 @@ class Matcher final : private FrameSink {
     int peer = 0;
     std::uint32_t tag = 0;
     std::uint64_t offer = 0;  // the sender's number; 0: a small message
+    std::uint64_t lent = 0;   // an offer's: as Message's
     std::size_t bytes = 0;
     std::unique_ptr<std::byte[]> payload;
   };
@@ -145,7 +149,7 @@ class Matcher final : private FrameSink {
   };
   struct Peer {
     // To be written, in this order of urgency; the last two in turn.
-    MessageQueue answers;  // accepts and cancels
+    MessageQueue answers;  // accepts, reports, confirmations and cancels
     std::list<EndNotice> ends;
     MessageQueue sends;    // not begun
     MessageQueue streams;  // accepted
@@ -172,7 +176,9 @@ class Matcher final : private FrameSink {
   std::exception_ptr why_unreachable(const Message& message, const Channel& channel) const;
   std::exception_ptr refusal(const Message& receive, int source, std::size_t bytes) const;
   void set_source(Message& receive, const Channel& channel, int source, std::size_t bytes) const;
-  void accept(Message& receive, int source, std::uint64_t offer, const std::exception_ptr& error) noexcept;
+  void accept(Message& receive, int source, std::uint64_t offer, std::uint64_t lent,
+              const std::exception_ptr& error) noexcept;
+  void answer(Message& message, Message::Stage stage) noexcept;
   static void end(Message& message, const std::exception_ptr& error) noexcept;
   void finish(Message& message, const std::exception_ptr& error) noexcept;
   void release(Message& message) noexcept;
@@ -192,9 +198,14 @@ class Matcher final : private FrameSink {
   void on_accept(int source, const Frame& frame) noexcept;
   void on_piece(int source, const Frame& frame, const Payload& payload);
   void on_cancel(int source, const Frame& frame);
+  void on_report(int source, const Frame& frame) noexcept;
+  void on_confirm(int source, const Frame& frame) noexcept;
   void on_credit(int source, const Frame& frame) noexcept;
   void on_end(int source, const Frame& frame, const Payload& payload);
   void lose_peer(std::uint64_t number, Channel& channel, int peer, const Loss& loss);
+
+  // Reads the next piece of a message that is pulled. Returns whether there is one.
+  bool pull_piece() noexcept;
 
   // Frames that go. Those that return a bool say whether the wire has room left.
   bool write(int to, const Frame& frame, const std::byte* payload, std::size_t bytes);
@@ -213,6 +224,7 @@ class Matcher final : private FrameSink {
   std::map<std::uint64_t, Channel> channels_;
   std::map<std::uint64_t, std::uint64_t> removed_;  // channels: the first of a range, the last
   MessageTable open_;
+  MessageQueue pulls_;          // receives that are read out of their senders' memory, in turn
   UnexpectedList spare_;        // rows that are free
   std::size_t unfinished_ = 0;  // messages
   std::size_t unwritten_ = 0;   // answers and ends

@@ -36,6 +36,12 @@ bool Matcher::on_frame(int source, const Frame& frame, const Payload& payload) {
       case FrameKind::cancel:
         on_cancel(source, frame);
         break;
+      case FrameKind::report:
+        on_report(source, frame);
+        break;
+      case FrameKind::confirm:
+        on_confirm(source, frame);
+        break;
       case FrameKind::credit:
         on_credit(source, frame);
         break;
@@ -85,7 +91,7 @@ void Matcher::on_offer(int source, const Frame& frame) {
   const std::exception_ptr error = refusal(*receive, source, frame.bytes);
   MessageQueue::remove(*receive);
   set_source(*receive, *channel, source, frame.bytes);
-  accept(*receive, source, frame.id, error);
+  accept(*receive, source, frame.id, frame.reply, error);
   freed(source, true, 0);
 }
 
@@ -97,6 +103,36 @@ void Matcher::on_accept(int source, const Frame& frame) noexcept {
   send->stage = Stage::sending;
   peer(source).streams.push_back(*send);
   mark_due(source);
+}
+
+// Where the send was given up before, its cancel is on the way.
+void Matcher::on_report(int source, const Frame& frame) noexcept {
+  Message* const send = open_.find(frame.id);
+  if (send == nullptr || send->stage != Stage::offered || send->peer != source) return;
+  send->other = frame.reply;
+  answer(*send, Stage::confirming);
+}
+
+void Matcher::on_confirm(int source, const Frame& frame) noexcept {
+  Message* const receive = open_.find(frame.id);
+  if (receive != nullptr && receive->stage == Stage::reported && receive->peer == source) abandon(*receive, nullptr);
+}
+
+bool Matcher::pull_piece() noexcept {
+  if (pulls_.empty()) return false;
+  Message& receive = *pulls_.front();
+  const std::size_t bytes = std::min(limits_.pulled_piece, receive.incoming - receive.moved);
+  const bool came = wire_.pull(receive.peer, receive.lent + receive.moved, {receive.data + receive.moved, bytes});
+  MessageQueue::remove(receive);
+  if (!came) {
+    receive.moved = 0;
+    answer(receive, Stage::accepting);  // so it comes in pieces
+  } else if (receive.moved += bytes; receive.moved == receive.incoming) {
+    answer(receive, Stage::reporting);
+  } else {
+    pulls_.push_back(receive);
+  }
+  return true;
 }
 
 void Matcher::on_piece(int source, const Frame& frame, const Payload& payload) {
@@ -123,7 +159,7 @@ void Matcher::on_cancel(int source, const Frame& frame) {
   Message* matched = nullptr;
   open_.for_each([&](Message& receive) {
     const bool same = receive.peer == source && receive.other == frame.id;
-    if (same && (receive.stage == Stage::accepting || receive.stage == Stage::receiving)) matched = &receive;
+    if (same && receive.is_matched_receive()) matched = &receive;
   });
   if (matched == nullptr) return;
   const auto error = matched->done ? nullptr

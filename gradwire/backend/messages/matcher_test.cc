@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -130,6 +131,114 @@ TEST_F(MatcherTest, BeyondItsCreditASmallMessageWaitsAtItsSenderAndComesInOrder)
     EXPECT_EQ(received, sent[static_cast<std::size_t>(i)]) << "message " << i;
   }
   for (const auto& send : sends) EXPECT_EQ(error_of(send), "");
+}
+
+class PullingTest : public MatcherTest {
+ protected:
+  static constexpr std::size_t kPiece = 2000;  // of 5000
+
+  PullingTest() {
+    limits_.pulled_piece = kPiece;
+    for (int rank = 0; rank < 2; ++rank) {
+      wires_[rank].least_lent = 1000;
+      wires_[rank].may_pull = [this](int) { return pulls_left_-- > 0; };
+      pulling_[rank] = std::make_unique<Matcher>(wires_[rank], limits_);
+      pulling_[rank]->add_channel(kChannel, std::make_shared<Members>(Members{rank, std::vector<int>{0, 1}}));
+    }
+    for (std::size_t i = 0; i < large_.size(); ++i) large_[i] = static_cast<std::byte>(i * 7);
+  }
+  MessagePtr post(int rank, Direction direction, std::vector<std::byte>& buffer) {
+    auto message = std::make_shared<Message>(direction, kChannel, 1 - rank, 1, buffer.data(), buffer.size());
+    if (!pulling_[rank]->end_at_once(*message)) pulling_[rank]->start(message);
+    return message;
+  }
+  void settle() {
+    while (pulling_[0]->poll() || pulling_[1]->poll()) {
+    }
+    EXPECT_FALSE(pulling_[0]->busy() || pulling_[1]->busy());
+  }
+  // A message of which the receiver has read so many pieces; the last one makes it report.
+  void pull(int pieces) {
+    receive_ = post(1, Direction::receive, room_);
+    send_ = post(0, Direction::send, large_);
+    pulling_[0]->poll();  // the offer
+    for (int i = 0; i < pieces; ++i) pulling_[1]->poll();
+    ASSERT_EQ(receive_->moved, std::min<std::size_t>(pieces * kPiece, 5000));
+    ASSERT_EQ(error_of(receive_), "not done");
+  }
+
+  Limits limits_ = kLimits;
+  int pulls_left_ = 100;
+  std::unique_ptr<Matcher> pulling_[2];
+  MessagePtr send_;
+  MessagePtr receive_;
+};
+
+TEST_F(PullingTest, ALargeMessageIsReadOutOfItsSendersMemory) {
+  pull(3);
+  EXPECT_EQ(error_of(send_), "not done") << "until it has confirmed";
+  settle();
+  EXPECT_EQ(error_of(send_), "");
+  EXPECT_EQ(error_of(receive_), "");
+  EXPECT_EQ(room_, large_);
+  EXPECT_EQ(receive_->status.bytes, 5000U);
+  EXPECT_EQ(pulls_left_, 97);
+}
+
+// What the receiver has read may no longer be what was sent.
+TEST_F(PullingTest, ASendThatIsGivenUpBeforeItsConfirmationEndsTheReceive) {
+  for (const int pieces : {1, 3}) {
+    pull(pieces);
+    pulling_[0]->cancel(*send_, given_up());
+    std::fill(large_.begin(), large_.end(), std::byte{0xee});
+    settle();
+    EXPECT_NE(error_of(send_).find("given up"), std::string::npos);
+    EXPECT_NE(error_of(receive_).find("rank 0, gave up"), std::string::npos) << error_of(receive_);
+  }
+}
+
+TEST_F(PullingTest, ASendThatIsGivenUpWithItsConfirmationUnwrittenEndsTheReceive) {
+  pull(3);
+  while (net_.write(0, 1, {FrameKind::credit}, {})) {
+  }
+  pulling_[0]->poll();
+  ASSERT_EQ(send_->stage, Message::Stage::confirming);
+  EXPECT_EQ(error_of(send_), "not done");
+  pulling_[0]->cancel(*send_, given_up());
+  settle();
+  EXPECT_NE(error_of(receive_).find("rank 0, gave up"), std::string::npos) << error_of(receive_);
+}
+
+TEST_F(PullingTest, AReceiveThatIsGivenUpUsesItsMessageUpAndIsNotWrittenAnyMore) {
+  for (const int pieces : {1, 3}) {
+    pull(pieces);
+    pulling_[1]->cancel(*receive_, given_up());
+    const std::vector<std::byte> then = room_;
+    settle();
+    EXPECT_EQ(error_of(send_), "");
+    EXPECT_NE(error_of(receive_).find("given up"), std::string::npos);
+    EXPECT_EQ(room_, then);
+  }
+}
+
+TEST_F(PullingTest, AMessageThatCannotBeReadToItsEndComesInPieces) {
+  for (const int readable : {0, 1, 2}) {
+    pulls_left_ = readable;
+    std::fill(room_.begin(), room_.end(), std::byte{0});
+    const auto receive = post(1, Direction::receive, room_);
+    const auto send = post(0, Direction::send, large_);
+    settle();
+    EXPECT_EQ(error_of(send), "");
+    EXPECT_EQ(error_of(receive), "");
+    EXPECT_EQ(room_, large_);
+  }
+}
+
+TEST_F(PullingTest, ASenderThatIsLostEndsTheReceiveHoweverMuchWasRead) {
+  pull(3);
+  pulling_[1]->fail_rank(kChannel, 0, {std::make_exception_ptr(PeerError("rank 0 died", {0}))});
+  EXPECT_EQ(error_of(receive_), "PeerError: rank 0 died");
+  EXPECT_FALSE(pulling_[1]->busy());
 }
 
 TEST_F(MatcherTest, TheEndOfAChannelReachesTheOthersBehindWhatWasSent) {

@@ -20,7 +20,8 @@ void Matcher::keep(Channel& channel, int source, const Frame& frame, const Paylo
   if (payload.size() != 0) memory = std::make_unique_for_overwrite<std::byte[]>(payload.size());
   if (spare_.empty()) spare_.emplace_back();
   payload.copy_to(memory.get());
-  spare_.front() = {source, frame.tag, frame.id, frame.bytes, std::move(memory)};
+  const std::uint64_t lent = frame.id != 0 ? frame.reply : 0;
+  spare_.front() = {source, frame.tag, frame.id, lent, frame.bytes, std::move(memory)};
   channel.unexpected.splice(channel.unexpected.end(), spare_, spare_.begin());
 }
 

@@ -15,7 +15,8 @@ using Stage = Message::Stage;
 
 bool Matcher::poll() {
   const bool came = wire_.read(*this);
-  return write_all() || came;
+  const bool pulled = pull_piece();
+  return write_all() || pulled || came;
 }
 
 bool Matcher::write_all() {
@@ -72,18 +73,24 @@ bool Matcher::write_answers(int index) {
   while (!answers.empty()) {
     Message& message = *answers.front();
     Frame frame{FrameKind::cancel, message.tag, message.channel, message.id, 0, 0};
-    if (message.stage == Stage::accepting) {
-      frame.kind = FrameKind::accept;
+    if (message.stage != Stage::cancelling) {
+      frame.kind = message.stage == Stage::accepting   ? FrameKind::accept
+                   : message.stage == Stage::reporting ? FrameKind::report
+                                                       : FrameKind::confirm;
       frame.id = message.other;
       frame.reply = message.done ? 0 : message.id;
     }
     if (!write(index, frame, nullptr, 0)) return false;
+    if (message.stage == Stage::confirming) {
+      abandon(message, nullptr);
+      continue;
+    }
     if (message.done) {
       release(message);
       continue;
     }
     MessageQueue::remove(message);
-    message.stage = Stage::receiving;
+    message.stage = message.stage == Stage::accepting ? Stage::receiving : Stage::reported;
     --unwritten_;
   }
   return true;
@@ -121,6 +128,7 @@ bool Matcher::write_send(int index) {
   if (to.offers >= limits_.offers) return true;  // no room at the receiver, whatever the wire has
   frame.kind = FrameKind::offer;
   frame.id = message.id;
+  frame.reply = wire_.lend({message.data, message.bytes});
   if (!write(index, frame, nullptr, 0)) return false;
   ++to.offers;
   MessageQueue::remove(message);

@@ -26,6 +26,10 @@ struct Message {
     posted,      // a receive without a message
     accepting,   // a receive whose accept is to be written
     receiving,   // a receive whose pieces come
+    pulling,     // a receive that reads its message out of the sender's memory
+    reporting,   // such a receive that has read all, whose report is to be written
+    reported,    // and was written: the sender is to confirm that the message was there all the time
+    confirming,  // a send whose confirmation is to be written
     cancelling,  // a send whose cancel is to be written
     ended,
   };
@@ -38,6 +42,8 @@ struct Message {
         tag(message_tag),
         data(buffer),
         bytes(length) {}
+
+  bool is_matched_receive() const noexcept { return stage >= Stage::accepting && stage <= Stage::reported; }
 
   const Direction direction;
   const std::uint64_t channel;
@@ -52,6 +58,7 @@ struct Message {
   std::uint64_t id = 0;      // its number here, while it is under way
   std::uint64_t other = 0;   // its number at the other side
   std::size_t moved = 0;     // bytes of it written or read
+  std::uint64_t lent = 0;    // a receive's: where pull() finds the message; 0: it comes in pieces
   std::size_t incoming = 0;  // a receive's: the size of the message that was matched
   std::exception_ptr error;
   Request::Status status;

@@ -1,10 +1,13 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// A wire between endpoints of one thread: links of limited capacity, from which frames are taken when a test says so.
+// A wire between endpoints of one thread: links of limited capacity, from which frames are taken when a test says so,
+// and memory that peers read when a test lets them.
 #pragma once
 
 #include <cstddef>
+#include <cstring>
 #include <deque>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -46,6 +49,11 @@ class SimulatedWire final : public Wire {
  public:
   SimulatedWire(SimulatedNet& net, int self) : net_(net), self_(self) {}
 
+  // Messages of so many bytes and more are lent; without a number, none.
+  std::optional<std::size_t> least_lent;
+  // Whether this endpoint can read a peer's memory.
+  std::function<bool(int peer)> may_pull = [](int) { return true; };
+
   // How many frames the next read() takes from each link; without a number, all.
   std::optional<std::size_t> next_read;
 
@@ -65,6 +73,14 @@ class SimulatedWire final : public Wire {
       }
     }
     return moved;
+  }
+  std::uint64_t lend(std::span<const std::byte> memory) noexcept override {
+    return least_lent && memory.size() >= *least_lent ? reinterpret_cast<std::uintptr_t>(memory.data()) : 0;
+  }
+  bool pull(int peer, std::uint64_t from, std::span<std::byte> to) noexcept override {
+    if (!may_pull(peer)) return false;
+    std::memcpy(to.data(), reinterpret_cast<const void*>(static_cast<std::uintptr_t>(from)), to.size());
+    return true;
   }
   void flush() override {}
   std::uint32_t bell() const noexcept override { return 0; }

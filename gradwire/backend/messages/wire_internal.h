@@ -23,6 +23,8 @@ enum class FrameKind : std::uint32_t {
   cancel,       // the sender takes an offer back, or stops an accepted message
   credit,       // room that the receiver of messages and offers has again
   end,          // the sender's end of a channel; the payload says why
+  report,       // the receiver has read the message of an offer out of its sender's memory
+  confirm,      // the message of a report was there all the time
 };
 
 // As it lies in memory at the beginning of a frame: both sides are of one build on one kind of machine.
@@ -30,11 +32,11 @@ struct Frame {
   FrameKind kind = FrameKind::message;
   std::uint32_t tag = 0;  // end: how many ranks at fault (int) stand in the payload before the text; 0: the sender is
   std::uint64_t channel = 0;
-  // offer, cancel: the sender's number for the message. accept: that number again. piece: the receiver's number.
-  // credit: offers. end: the sender's rank.
+  // offer, cancel: the sender's number for the message. accept, report: that number again. piece, confirm: the
+  // receiver's number. credit: offers. end: the sender's rank.
   std::uint64_t id = 0;
-  // accept: the receiver's number for the message; 0: the sender may forget the message. end: whether the sender left
-  // in good order.
+  // accept, report: the receiver's number for the message; accept: 0: the sender may forget the message. offer: what
+  // Wire::lend() said. end: whether the sender left in good order.
   std::uint64_t reply = 0;
   std::uint64_t bytes = 0;  // offer: of the whole message; message, piece, end: of the payload; credit: of messages
 };
@@ -87,6 +89,12 @@ class Wire {
   // Hands on what has come, each peer's frames in order, and keeps a frame that the sink refuses, with those behind it.
   // Returns whether anything moved. Throws what write() and the sink throw.
   virtual bool read(FrameSink& sink) = 0;
+
+  // Where the peers find memory of this process for pull(); 0 where they cannot, or where frames are quicker.
+  virtual std::uint64_t lend(std::span<const std::byte> /*memory*/) noexcept { return 0; }
+  // Reads memory of the peer's process from where its lend() said. Returns false when that cannot be. What is read may
+  // be anything where the peer does not keep the memory as it is.
+  virtual bool pull(int /*peer*/, std::uint64_t /*from*/, std::span<std::byte> /*to*/) noexcept { return false; }
 
   // A message of the peer is awaited: a wire that connects when it must may do so now.
   virtual void expect(int /*peer*/) noexcept {}

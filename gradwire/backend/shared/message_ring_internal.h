@@ -87,10 +87,11 @@ class Ring {
   std::size_t capacity_;
 };
 
-// Wakes the thread that moves a rank's messages.
+// Wakes the threads of a rank that wait for frames: one that waits for a message, and the one that moves them
+// otherwise.
 struct Bell {
   std::atomic<std::uint32_t> rings;
-  std::atomic<std::uint32_t> sleeping;
+  std::atomic<std::uint32_t> sleepers;
 };
 
 }  // namespace gradwire::shared

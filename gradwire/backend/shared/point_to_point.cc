@@ -28,6 +28,7 @@ std::shared_ptr<messages::Engine> make_engine(const std::shared_ptr<World>& worl
   messages::Engine::Options options;
   options.limits.eager_message = wire->max_payload();
   if (world->may_spin()) options.rhythm.spin = kSpinTime;
+  options.rhythm.waiter_leads = true;
   return std::make_shared<messages::Engine>(std::move(wire), options);
 }
 

@@ -17,6 +17,8 @@ constexpr std::size_t kAllRings = std::size_t{4} << 20;
 constexpr std::size_t kSmallestRing = std::size_t{4} << 10;
 constexpr std::size_t kLargestRing = std::size_t{256} << 10;
 constexpr std::size_t kPage = 4096;
+constexpr std::size_t kMarkOffset = 128;  // in the first page, behind the bell
+static_assert(sizeof(Bell) <= kMarkOffset && kMarkOffset + sizeof(MemoryMark) <= kPage);
 
 std::size_t ring_capacity(int size) noexcept {
   const auto pairs = static_cast<std::size_t>(size) * static_cast<std::size_t>(size);
@@ -36,6 +38,7 @@ RingWire::RingWire(std::shared_ptr<World> world, Region region)
     : world_(std::move(world)),
       region_(std::move(region)),
       capacity_(ring_capacity(world_->size())),
+      memory_(*world_, region_.base.get() + kMarkOffset, region_.stride),
       touched_(static_cast<std::size_t>(world_->size()), false) {}
 
 Ring RingWire::ring(int reader, int writer) const {
@@ -79,15 +82,15 @@ std::uint32_t RingWire::bell() const noexcept { return bell_of(world_->rank()).r
 
 void RingWire::sleep(std::uint32_t seen, std::chrono::microseconds limit) noexcept {
   Bell& own = bell_of(world_->rank());
-  own.sleeping.store(1, std::memory_order_seq_cst);
+  own.sleepers.fetch_add(1, std::memory_order_seq_cst);
   if (own.rings.load(std::memory_order_seq_cst) == seen) futex_wait(own.rings, seen, limit);
-  own.sleeping.store(0, std::memory_order_seq_cst);
+  own.sleepers.fetch_sub(1, std::memory_order_seq_cst);
 }
 
 void RingWire::ring_bell(int rank) const noexcept {
   Bell& other = bell_of(rank);
   other.rings.fetch_add(1, std::memory_order_seq_cst);
-  if (other.sleeping.load(std::memory_order_seq_cst) != 0) futex_wake_all(other.rings);
+  if (other.sleepers.load(std::memory_order_seq_cst) != 0) futex_wake_all(other.rings);
 }
 
 }  // namespace gradwire::shared

@@ -10,6 +10,7 @@
 
 #include "gradwire/backend/messages/wire_internal.h"
 #include "gradwire/backend/shared/message_ring_internal.h"
+#include "gradwire/backend/shared/peer_memory_internal.h"
 #include "gradwire/backend/shared/world_internal.h"
 
 namespace gradwire::shared {
@@ -23,6 +24,10 @@ class RingWire final : public messages::Wire {
   std::size_t max_payload() const noexcept override { return capacity_ / 4; }
   bool write(int peer, const messages::Frame& frame, std::span<const std::byte> payload) override;
   bool read(messages::FrameSink& sink) override;
+  std::uint64_t lend(std::span<const std::byte> memory) noexcept override { return memory_.lend(memory); }
+  bool pull(int peer, std::uint64_t from, std::span<std::byte> to) noexcept override {
+    return memory_.read(peer, from, to);
+  }
   void flush() override;
   std::uint32_t bell() const noexcept override;
   void sleep(std::uint32_t seen, std::chrono::microseconds limit) noexcept override;
@@ -37,6 +42,7 @@ class RingWire final : public messages::Wire {
   const std::shared_ptr<World> world_;
   const Region region_;
   const std::size_t capacity_;
+  PeerMemory memory_;
   std::vector<bool> touched_;  // peers whose bell is to ring
 };
 

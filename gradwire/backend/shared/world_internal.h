@@ -92,6 +92,8 @@ class World {
   // All ranks whose processes have ended, in ascending order.
   std::vector<int> gone() const;
 
+  // The number of the process of `peer`, as that process knows it.
+  virtual int process_of(int peer) const noexcept = 0;
   // "process 4711", for messages.
   virtual std::string describe_peer(int peer) const = 0;
 

@@ -4,6 +4,7 @@
 
 #include <poll.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -130,8 +131,10 @@ bool ShmWorld::is_gone(int peer) const noexcept {
   return ::poll(&entry, 1, 0) > 0 && (entry.revents & POLLIN) != 0;
 }
 
-std::string ShmWorld::describe_peer(int peer) const {
-  return concat("process ", peers_[static_cast<std::size_t>(peer)].pid);
+int ShmWorld::process_of(int peer) const noexcept {
+  return peer == rank() ? ::getpid() : peers_[static_cast<std::size_t>(peer)].pid;
 }
+
+std::string ShmWorld::describe_peer(int peer) const { return concat("process ", process_of(peer)); }
 
 }  // namespace gradwire::shm

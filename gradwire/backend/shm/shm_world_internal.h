@@ -31,6 +31,7 @@ class ShmWorld final : public shared::World {
   shared::Region share_region(std::uint64_t key, std::size_t stride, Deadline deadline,
                               const std::function<void()>& check) override;
   bool is_gone(int peer) const noexcept override;
+  int process_of(int peer) const noexcept override;
   std::string describe_peer(int peer) const override;
 
  private:

@@ -114,6 +114,7 @@ class ThreadsWorld final : public shared::World {
     return rank() == 0 ? meeting_->make(key, stride, size()) : meeting_->find(key, deadline, check);
   }
   bool is_gone(int /*peer*/) const noexcept override { return false; }
+  int process_of(int /*peer*/) const noexcept override { return ::getpid(); }
   std::string describe_peer(int peer) const override { return concat("thread of rank ", peer); }
 
  private:

@@ -22,6 +22,7 @@ messages::Engine::Options engine_options(bool may_spin) {
   options.limits.eager_message = messages::kEagerMessage;
   options.rhythm.spin = may_spin ? kSpin : microseconds(0);
   options.rhythm.waiter_leads = true;
+  options.rhythm.posting_reads = false;
   options.makes_thread = false;
   return options;
 }

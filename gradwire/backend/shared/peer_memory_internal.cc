@@ -1,0 +1,67 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/backend/shared/peer_memory_internal.h"
+
+#include <sys/uio.h>
+
+#include <random>
+
+#include "gradwire/base/environment.h"
+
+namespace gradwire::shared {
+namespace {
+
+// A call of the kernel takes as long as copying so much twice.
+constexpr std::size_t kLeastLent = std::size_t{32} << 10;
+
+std::unique_ptr<const std::uint64_t> random_value() {
+  if (environment("GRADWIRE_READ_PEERS") == "0") return nullptr;
+  std::random_device device;
+  const std::uint64_t value = (std::uint64_t{device()} << 32) | device() | 1;
+  return std::make_unique<const std::uint64_t>(value);
+}
+
+std::uint64_t address_of(const void* memory) noexcept { return reinterpret_cast<std::uintptr_t>(memory); }
+
+}  // namespace
+
+PeerMemory::PeerMemory(const World& world, std::byte* marks, std::size_t stride)
+    : world_(world),
+      marks_(marks),
+      stride_(stride),
+      value_(random_value()),
+      access_(static_cast<std::size_t>(world.size()), value_ == nullptr ? Access::refused : Access::unknown) {
+  if (value_ == nullptr) return;
+  MemoryMark& own = mark(world.rank());
+  own.address.store(address_of(value_.get()), std::memory_order_relaxed);
+  own.value.store(*value_, std::memory_order_release);
+}
+
+MemoryMark& PeerMemory::mark(int rank) const noexcept {
+  return *reinterpret_cast<MemoryMark*>(marks_ + static_cast<std::size_t>(rank) * stride_);
+}
+
+std::uint64_t PeerMemory::lend(std::span<const std::byte> memory) const noexcept {
+  return value_ != nullptr && memory.size() >= kLeastLent ? address_of(memory.data()) : 0;
+}
+
+bool PeerMemory::read(int peer, std::uint64_t from, std::span<std::byte> to) noexcept {
+  Access& access = access_[static_cast<std::size_t>(peer)];
+  if (access == Access::unknown) access = is_marked(peer) ? Access::granted : Access::refused;
+  return access == Access::granted && copy(peer, from, to.data(), to.size());
+}
+
+bool PeerMemory::is_marked(int peer) const noexcept {
+  const std::uint64_t expected = mark(peer).value.load(std::memory_order_acquire);
+  std::uint64_t found = 0;
+  return expected != 0 && copy(peer, mark(peer).address.load(std::memory_order_relaxed), &found, sizeof(found)) &&
+         found == expected;
+}
+
+bool PeerMemory::copy(int peer, std::uint64_t from, void* to, std::size_t bytes) const noexcept {
+  const iovec here{to, bytes};
+  const iovec there{reinterpret_cast<void*>(static_cast<std::uintptr_t>(from)), bytes};
+  return ::process_vm_readv(world_.process_of(peer), &here, 1, &there, 1, 0) == static_cast<ssize_t>(bytes);
+}
+
+}  // namespace gradwire::shared
