@@ -3,6 +3,7 @@
 // The calls of BackendGroup: each turns tensors into memory in order, for its body to hand to the channel.
 #include <ATen/Functions.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/util/SmallVector.h>
 
 #include <span>
 #include <utility>
@@ -52,21 +53,25 @@ void copy_all_back(const Tensors& tensors, const Tensors& memories) {
   for (std::size_t i = 0; i < tensors.size(); ++i) copy_back(tensors[i], memories[i]);
 }
 
-std::vector<void*> pointers_to_write(const Tensors& memories) {
-  std::vector<void*> pointers;
+// The pointers of a call: on the stack for the usual number of ranks.
+template <class Pointer>
+using Pointers = c10::SmallVector<Pointer, 16>;
+
+Pointers<void*> pointers_to_write(const Tensors& memories) {
+  Pointers<void*> pointers;
   for (const at::Tensor& memory : memories) pointers.push_back(written(memory));
   return pointers;
 }
 
-std::vector<const void*> pointers_to_read(const Tensors& memories) {
-  std::vector<const void*> pointers;
+Pointers<const void*> pointers_to_read(const Tensors& memories) {
+  Pointers<const void*> pointers;
   for (const at::Tensor& memory : memories) pointers.push_back(read(memory));
   return pointers;
 }
 
 // The parts of memory in order that belong to the ranks, `bytes` each.
-std::vector<void*> parts_to_write(const at::Tensor& memory, int ranks, std::size_t bytes) {
-  std::vector<void*> pointers;
+Pointers<void*> parts_to_write(const at::Tensor& memory, int ranks, std::size_t bytes) {
+  Pointers<void*> pointers;
   for (int rank = 0; rank < ranks; ++rank)
     pointers.push_back(bytes_of(memory) + static_cast<std::size_t>(rank) * bytes);
   return pointers;
@@ -100,9 +105,9 @@ void for_each_in_place(const Tensors& tensors, const One& one) {
 
 // Slices of the rows of memory in order: `splits` rows to each rank.
 template <class SliceOf, class Pointer>
-std::vector<SliceOf> slices(Pointer* begin, std::span<const std::int64_t> splits, std::size_t row_count,
-                            std::size_t element_bytes) {
-  std::vector<SliceOf> all;
+Pointers<SliceOf> slices(Pointer* begin, std::span<const std::int64_t> splits, std::size_t row_count,
+                         std::size_t element_bytes) {
+  Pointers<SliceOf> all;
   for (const std::int64_t rows : splits) {
     const std::size_t count = static_cast<std::size_t>(rows) * row_count;
     all.push_back({begin, count});
@@ -113,34 +118,51 @@ std::vector<SliceOf> slices(Pointer* begin, std::span<const std::int64_t> splits
 
 }  // namespace
 
+// A call that waits keeps its body where it is: on the stack.
+template <class CallBody>
+std::shared_ptr<Work> BackendGroup::collective(const char* operation, const CollectiveOptions& options, Outputs outputs,
+                                               CallBody body) {
+  if (options.async) return post(operation, options, std::move(outputs), std::move(body));
+  const std::shared_ptr<Channel> channel = this->channel(operation);
+  const CallOptions call = call_options(options);
+  auto work = calls_.run(std::move(outputs), [&] { body(*channel, call); });
+  if (work == nullptr) fail_shut_down(operation);
+  return work;
+}
+
 template <>
 std::shared_ptr<Work> BackendGroup::run(BroadcastCall& given) {
-  return collective("broadcast", given.options, Outputs::list(given.tensors),
-                    [tensors = given.tensors, root = given.options.root](Channel& channel, const CallOptions& call) {
-                      for_each_in_place(tensors, [&](const at::Tensor& memory) {
-                        const Elements elements = elements_of(memory);
-                        channel.broadcast(written(memory), elements.count, elements.dtype, root, call);
-                      });
-                    });
+  Outputs results = Outputs::list(given.tensors);
+  return collective(
+      "broadcast", given.options, std::move(results),
+      [tensors = std::move(given.tensors), root = given.options.root](Channel& channel, const CallOptions& call) {
+        for_each_in_place(tensors, [&](const at::Tensor& memory) {
+          const Elements elements = elements_of(memory);
+          channel.broadcast(written(memory), elements.count, elements.dtype, root, call);
+        });
+      });
 }
 
 template <>
 std::shared_ptr<Work> BackendGroup::run(AllReduceCall& given) {
   require_reducible(*this, "all_reduce", given.tensors);
-  return collective("all_reduce", given.options, Outputs::list(given.tensors),
-                    [tensors = given.tensors, op = given.options.op](Channel& channel, const CallOptions& call) {
-                      for_each_in_place(tensors, [&](const at::Tensor& memory) {
-                        const Elements elements = elements_of(memory);
-                        channel.all_reduce(written(memory), elements.count, elements.dtype, op, call);
-                      });
-                    });
+  Outputs results = Outputs::list(given.tensors);
+  return collective(
+      "all_reduce", given.options, std::move(results),
+      [tensors = std::move(given.tensors), op = given.options.op](Channel& channel, const CallOptions& call) {
+        for_each_in_place(tensors, [&](const at::Tensor& memory) {
+          const Elements elements = elements_of(memory);
+          channel.all_reduce(written(memory), elements.count, elements.dtype, op, call);
+        });
+      });
 }
 
 template <>
 std::shared_ptr<Work> BackendGroup::run(ReduceCall& given) {
   require_reducible(*this, "reduce", given.tensors);
-  return collective("reduce", given.options, Outputs::list(given.tensors),
-                    [tensors = given.tensors, op = given.options.op, root = given.options.root](
+  Outputs results = Outputs::list(given.tensors);
+  return collective("reduce", given.options, std::move(results),
+                    [tensors = std::move(given.tensors), op = given.options.op, root = given.options.root](
                         Channel& channel, const CallOptions& call) {
                       for (const at::Tensor& tensor : tensors) {
                         const at::Tensor memory = memory_with_values(tensor);
@@ -155,8 +177,10 @@ std::shared_ptr<Work> BackendGroup::run(ReduceCall& given) {
 
 template <>
 std::shared_ptr<Work> BackendGroup::run(AllGatherCall& given) {
-  return collective("all_gather", given.options, Outputs::lists(given.outputs),
-                    [outputs = given.outputs, inputs = given.inputs](Channel& channel, const CallOptions& call) {
+  Outputs results = Outputs::lists(given.outputs);
+  return collective("all_gather", given.options, std::move(results),
+                    [outputs = std::move(given.outputs), inputs = std::move(given.inputs)](Channel& channel,
+                                                                                           const CallOptions& call) {
                       for (std::size_t i = 0; i < inputs.size(); ++i) {
                         const at::Tensor input = memory_with_values(inputs[i]);
                         const Tensors results = memories_for_results(outputs[i]);
@@ -183,8 +207,9 @@ std::shared_ptr<Work> BackendGroup::run(AllGatherIntoTensorCall& given) {
 
 template <>
 std::shared_ptr<Work> BackendGroup::run(GatherCall& given) {
-  return collective("gather", given.options, Outputs::lists(given.outputs),
-                    [outputs = given.outputs, inputs = given.inputs, root = given.options.root](
+  Outputs results = Outputs::lists(given.outputs);
+  return collective("gather", given.options, std::move(results),
+                    [outputs = std::move(given.outputs), inputs = std::move(given.inputs), root = given.options.root](
                         Channel& channel, const CallOptions& call) {
                       for (std::size_t i = 0; i < inputs.size(); ++i) {
                         const at::Tensor input = memory_with_values(inputs[i]);
@@ -200,8 +225,9 @@ std::shared_ptr<Work> BackendGroup::run(GatherCall& given) {
 
 template <>
 std::shared_ptr<Work> BackendGroup::run(ScatterCall& given) {
-  return collective("scatter", given.options, Outputs::list(given.outputs),
-                    [outputs = given.outputs, inputs = given.inputs, root = given.options.root](
+  Outputs results = Outputs::list(given.outputs);
+  return collective("scatter", given.options, std::move(results),
+                    [outputs = std::move(given.outputs), inputs = std::move(given.inputs), root = given.options.root](
                         Channel& channel, const CallOptions& call) {
                       for (std::size_t i = 0; i < outputs.size(); ++i) {
                         const bool here = channel.rank() == root;
@@ -218,9 +244,10 @@ std::shared_ptr<Work> BackendGroup::run(ScatterCall& given) {
 template <>
 std::shared_ptr<Work> BackendGroup::run(ReduceScatterCall& given) {
   require_reducible(*this, "reduce_scatter", given.outputs);
-  return collective("reduce_scatter", given.options, Outputs::list(given.outputs),
-                    [outputs = given.outputs, inputs = given.inputs, op = given.options.op](Channel& channel,
-                                                                                            const CallOptions& call) {
+  Outputs results = Outputs::list(given.outputs);
+  return collective("reduce_scatter", given.options, std::move(results),
+                    [outputs = std::move(given.outputs), inputs = std::move(given.inputs), op = given.options.op](
+                        Channel& channel, const CallOptions& call) {
                       for (std::size_t i = 0; i < outputs.size(); ++i) {
                         const Tensors parts = memories_with_values(inputs[i]);
                         const at::Tensor result = memory_for_results(outputs[i]);
@@ -242,7 +269,7 @@ std::shared_ptr<Work> BackendGroup::run(ReduceScatterTensorCall& given) {
         const at::Tensor result = memory_for_results(output);
         const Elements elements = elements_of(result);
         const auto* begin = static_cast<const std::byte*>(read(memory));
-        std::vector<const void*> parts;
+        Pointers<const void*> parts;
         for (int rank = 0; rank < channel.size(); ++rank)
           parts.push_back(begin + static_cast<std::size_t>(rank) * result.nbytes());
         channel.reduce_scatter(parts, written(result), elements.count, elements.dtype, op, call);
@@ -252,12 +279,14 @@ std::shared_ptr<Work> BackendGroup::run(ReduceScatterTensorCall& given) {
 
 template <>
 std::shared_ptr<Work> BackendGroup::run(AllToAllCall& given) {
-  return collective("all_to_all", given.options, Outputs::list(given.outputs),
-                    [outputs = given.outputs, inputs = given.inputs](Channel& channel, const CallOptions& call) {
+  Outputs results = Outputs::list(given.outputs);
+  return collective("all_to_all", given.options, std::move(results),
+                    [outputs = std::move(given.outputs), inputs = std::move(given.inputs)](Channel& channel,
+                                                                                           const CallOptions& call) {
                       const Tensors parts = memories_with_values(inputs);
                       const Tensors results = memories_for_results(outputs);
-                      std::vector<ConstSlice> from;
-                      std::vector<Slice> to;
+                      Pointers<ConstSlice> from;
+                      Pointers<Slice> to;
                       for (const at::Tensor& part : parts) from.push_back({read(part), elements_of(part).count});
                       for (const at::Tensor& result : results)
                         to.push_back({written(result), elements_of(result).count});
@@ -269,8 +298,8 @@ std::shared_ptr<Work> BackendGroup::run(AllToAllCall& given) {
 template <>
 std::shared_ptr<Work> BackendGroup::run(AllToAllSingleCall& given) {
   return collective("all_to_all_single", given.options, Outputs::list({given.output}),
-                    [output = given.output, input = given.input, output_splits = given.output_splits,
-                     input_splits = given.input_splits](Channel& channel, const CallOptions& call) {
+                    [output = given.output, input = given.input, output_splits = std::move(given.output_splits),
+                     input_splits = std::move(given.input_splits)](Channel& channel, const CallOptions& call) {
                       const at::Tensor memory = memory_with_values(input);
                       const at::Tensor result = memory_for_results(output);
                       const Elements elements = elements_of(memory);

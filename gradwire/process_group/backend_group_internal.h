@@ -65,8 +65,11 @@ class BackendGroup final : public CallGroup, public Closable {
   // The channel, for a call of `operation`. Throws InvalidArgument when the group was shut down, or belongs to a parent
   // process.
   std::shared_ptr<Channel> channel(const char* operation) const;
-  // Runs `body` in its turn, now or on the worker, as `options` say.
-  std::shared_ptr<Work> collective(const char* operation, const CollectiveOptions& options, Outputs outputs, Body body);
+  // Runs `body` in its turn, now or on the worker, as `options` say. `body` is called as a Body is.
+  template <class CallBody>
+  std::shared_ptr<Work> collective(const char* operation, const CollectiveOptions& options, Outputs outputs,
+                                   CallBody body);
+  std::shared_ptr<Work> post(const char* operation, const CollectiveOptions& options, Outputs outputs, Body body);
   // Runs `body` in its turn, and returns when the body has run. Throws what the body throws.
   void in_turn(const char* operation, const Body& body);
   std::shared_ptr<Work> receive(const char* operation, Tensors& tensors, int source, int tag);

@@ -107,20 +107,13 @@ CallOptions BackendGroup::call_options(const CollectiveOptions& options) const {
   return {Deadline::after(options.timeout.count() == 0 ? timeout() : options.timeout), options.tag};
 }
 
-std::shared_ptr<Work> BackendGroup::collective(const char* operation, const CollectiveOptions& options, Outputs outputs,
-                                               Body body) {
-  std::shared_ptr<Channel> channel = this->channel(operation);
-  const CallOptions call = call_options(options);
-  std::shared_ptr<Work> work;
-  if (options.async) {
-    const auto start = outputs.bytes() <= kSmallCall ? Executor::Start::soon : Executor::Start::now;
-    work = calls_.post(
-        operation, std::move(outputs),
-        [channel = std::move(channel), call, body = std::move(body)] { body(*channel, call); }, shared_from_this(),
-        start);
-  } else {
-    work = calls_.run(std::move(outputs), [&] { body(*channel, call); });
-  }
+std::shared_ptr<Work> BackendGroup::post(const char* operation, const CollectiveOptions& options, Outputs outputs,
+                                         Body body) {
+  const auto start = outputs.bytes() <= kSmallCall ? Executor::Start::soon : Executor::Start::now;
+  auto work = calls_.post(
+      operation, std::move(outputs),
+      [channel = channel(operation), call = call_options(options), body = std::move(body)] { body(*channel, call); },
+      shared_from_this(), start);
   if (work == nullptr) fail_shut_down(operation);
   return work;
 }

@@ -23,7 +23,9 @@ Location Buffers::locate(const void* data, std::size_t bytes) {
   if (cache.generation != world_.segments().generation()) {
     cache = {};
     cache.generation = world_.segments().generation();
+    cache.none = world_.segments().empty();
   }
+  if (cache.none) return {};
   if (cache.segment == 0 || begin < cache.begin || begin + bytes > cache.begin + cache.bytes) {
     const auto found = world_.segments().find(data, bytes);
     if (!found) return {};

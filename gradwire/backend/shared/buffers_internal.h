@@ -10,17 +10,20 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <vector>
 
 #include "gradwire/backend/backend.h"
 #include "gradwire/backend/shared/layout_internal.h"
+#include "gradwire/backend/shared/rank_list_internal.h"
 #include "gradwire/backend/shared/world_internal.h"
 
 namespace gradwire::shared {
 
 // What a rank offers to the others: buffers of so many bytes each (`count`), one or one a rank.
 struct Offer {
-  std::vector<ConstSlice> parts;
+  Offer() = default;
+  explicit Offer(ConstSlice only) { parts.push_back(only); }
+
+  RankList<ConstSlice> parts;
   bool reachable = true;  // false: pretend that it is private memory
 };
 
@@ -65,6 +68,7 @@ class Buffers {
   std::uint64_t window_ = 0;  // windows staged so far, over all calls
   struct {
     std::uint64_t generation = 0;
+    bool none = false;  // there is no segment at all
     std::uint64_t segment = 0;
     const std::byte* begin = nullptr;
     std::size_t bytes = 0;

@@ -32,7 +32,7 @@ void move_bytes(std::byte* to, const std::byte* from, std::size_t bytes) noexcep
 }
 
 void copy(Call& call, const Fingerprint& mine, const Offer& offer, std::size_t parts, Location location,
-          std::size_t part_bytes, std::span<const Take> takes) {
+          std::size_t part_bytes, const RankList<Take>& takes) {
   if (parts > 1) call.publish_parts(offer, location, {});
   transfer(
       call, mine, offer, parts, location, [&] { return part_bytes; },
@@ -70,32 +70,33 @@ std::size_t longest_agreed_part(const Call& call, std::size_t element) {
 void broadcast(Call& call, void* data, std::size_t count, DType dtype, int root) {
   const std::size_t bytes = count * size_of(dtype);
   Offer offer;
-  std::vector<Take> takes;
+  RankList<Take> takes;
   if (call.rank() == root) {
-    offer.parts = {{data, bytes}};
+    offer.parts.push_back({data, bytes});
   } else {
-    takes = {{root, 0, bytes_of(data), bytes}};
+    takes.push_back({root, 0, bytes_of(data), bytes});
   }
   copy(call, call.fingerprint(dtype, count, {}, root), offer, 1, call.buffers().locate(data, bytes), bytes, takes);
 }
 
 void all_gather(Call& call, const void* input, std::span<void* const> outputs, std::size_t count, DType dtype) {
   const std::size_t bytes = count * size_of(dtype);
-  std::vector<Take> takes;
+  RankList<Take> takes;
   for (int peer = 0; peer < call.size(); ++peer) {
     if (peer != call.rank()) takes.push_back({peer, 0, bytes_of(outputs[static_cast<std::size_t>(peer)]), bytes});
   }
-  copy(call, call.fingerprint(dtype, count), {{{input, bytes}}}, 1, call.buffers().locate(input, bytes), bytes, takes);
+  copy(call, call.fingerprint(dtype, count), Offer({input, bytes}), 1, call.buffers().locate(input, bytes), bytes,
+       takes);
   move_bytes(bytes_of(outputs[static_cast<std::size_t>(call.rank())]), static_cast<const std::byte*>(input), bytes);
 }
 
 void gather(Call& call, const void* input, std::span<void* const> outputs, std::size_t count, DType dtype, int root) {
   const std::size_t bytes = count * size_of(dtype);
-  std::vector<Take> takes;
+  RankList<Take> takes;
   for (int peer = 0; call.rank() == root && peer < call.size(); ++peer) {
     if (peer != call.rank()) takes.push_back({peer, 0, bytes_of(outputs[static_cast<std::size_t>(peer)]), bytes});
   }
-  copy(call, call.fingerprint(dtype, count, {}, root), {{{input, bytes}}}, 1, call.buffers().locate(input, bytes),
+  copy(call, call.fingerprint(dtype, count, {}, root), Offer({input, bytes}), 1, call.buffers().locate(input, bytes),
        bytes, takes);
   if (call.rank() == root) {
     move_bytes(bytes_of(outputs[static_cast<std::size_t>(root)]), static_cast<const std::byte*>(input), bytes);
@@ -105,11 +106,11 @@ void gather(Call& call, const void* input, std::span<void* const> outputs, std::
 void scatter(Call& call, std::span<const void* const> inputs, void* output, std::size_t count, DType dtype, int root) {
   const std::size_t bytes = count * size_of(dtype);
   Offer offer;
-  std::vector<Take> takes;
+  RankList<Take> takes;
   if (call.rank() == root) {
     for (const void* input : inputs) offer.parts.push_back({input, bytes});
   } else {
-    takes = {{root, static_cast<std::size_t>(call.rank()), bytes_of(output), bytes}};
+    takes.push_back({root, static_cast<std::size_t>(call.rank()), bytes_of(output), bytes});
   }
   const auto parts = static_cast<std::size_t>(call.size());
   copy(call, call.fingerprint(dtype, count, {}, root), offer, parts, call.buffers().locate(offer, output, bytes), bytes,
@@ -124,8 +125,8 @@ void all_to_all(Call& call, std::span<const ConstSlice> inputs, std::span<const 
   const auto own = static_cast<std::size_t>(call.rank());
   const std::size_t element = size_of(dtype);
   Offer offer;
-  std::vector<std::size_t> expected;
-  std::vector<Take> takes;
+  RankList<std::size_t> expected;
+  RankList<Take> takes;
   for (std::size_t i = 0; i < parts; ++i) {
     // What a rank sends to itself stays out of the exchange.
     offer.parts.push_back({inputs[i].data, i == own ? 0 : inputs[i].count * element});
@@ -133,7 +134,7 @@ void all_to_all(Call& call, std::span<const ConstSlice> inputs, std::span<const 
     if (i != own) takes.push_back({static_cast<int>(i), own, bytes_of(outputs[i].data), expected[i]});
   }
   const Location location = call.buffers().locate(offer, nullptr, 0);
-  call.publish_parts(offer, location, expected);
+  call.publish_parts(offer, location, {expected.data(), expected.size()});
   transfer(
       call, call.fingerprint(dtype, 0), offer, parts, location, [&] { return longest_agreed_part(call, element); },
       [&] {

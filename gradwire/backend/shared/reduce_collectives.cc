@@ -46,7 +46,7 @@ void reduce_offers(Call& call, const Fingerprint& mine, const Offer& offer, std:
 void reduce(Call& call, const void* input, void* output, std::size_t count, DType dtype, ReduceOp op, int root) {
   const std::size_t bytes = count * size_of(dtype);
   auto* to = count != 0 && call.rank() == root ? static_cast<std::byte*>(output) : nullptr;
-  reduce_offers(call, call.fingerprint(dtype, count, op, root), {{{input, bytes}}}, 1,
+  reduce_offers(call, call.fingerprint(dtype, count, op, root), Offer({input, bytes}), 1,
                 call.buffers().locate(input, bytes), 0, to, op);
 }
 

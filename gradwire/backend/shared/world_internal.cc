@@ -23,6 +23,11 @@ void SegmentTable::remove(std::uint64_t segment) {
   generation_.fetch_add(1, std::memory_order_release);
 }
 
+bool SegmentTable::empty() const {
+  const std::shared_lock lock(mutex_);
+  return rows_.empty();
+}
+
 std::optional<SegmentTable::Found> SegmentTable::find(const void* data, std::size_t bytes) const {
   const auto* begin = static_cast<const std::byte*>(data);
   const std::shared_lock lock(mutex_);

@@ -44,6 +44,7 @@ class SegmentTable {
   };
   void add(std::uint64_t segment, const Region& region, int rank);
   void remove(std::uint64_t segment);
+  bool empty() const;
   // The segment that holds all of [data, data + bytes), if any.
   std::optional<Found> find(const void* data, std::size_t bytes) const;
   // Changes with every add and remove, so that callers can keep what they found.
