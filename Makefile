@@ -13,7 +13,7 @@ CMAKE_PREFIX_PATH ?=
 export GRADWIRE_TORCH_DIR CMAKE_PREFIX_PATH
 TRAIN_RANKS ?= 2
 TRAIN_ARGS ?=
-BENCH ?= all_reduce
+BENCH ?=
 BENCH_ARGS ?=
 CMAKE_ARGS ?=
 CHECK_CUDA ?= compile
@@ -49,11 +49,15 @@ test: build  ## Build and run the tests (on two cores 20 to 25 minutes from noth
 test-slow: build  ## Run the tests that take longer
 	@scripts/run_tests.py $(BUILD) --label slow
 
-bench:  ## Measure beside Gloo, OpenMPI and PyTorch (BENCH=all_reduce, collectives, ddp, hooks or codecs; BENCH_ARGS="--bytes 1Mi")
+bench:  ## Measure everything beside Gloo, OpenMPI and PyTorch (15 minutes), or BENCH=all_reduce, collectives, ddp, hooks, codecs, network with BENCH_ARGS="--bytes 1Mi"
 	@scripts/setup.sh build torch
 	@$(CONFIGURE) && echo '$(CONFIGURE)' > $(BUILD)/.configured
 	@$(NINJA) gradwire-bench
+ifeq ($(BENCH),)
+	scripts/bench.py $(BUILD) $(BENCH_ARGS)
+else
 	$(BUILD)/bin/gradwire-bench $(BENCH) --peers $(BENCH_ARGS)
+endif
 
 format:  ## Format every C++ source in place
 	@scripts/setup.sh lint

@@ -546,6 +546,120 @@ class Numbers(unittest.TestCase):
             self.assertEqual(write(value), text)
 
 
+ORIGIN = {
+    "command": "gradwire-bench network",
+    "machine": "A Processor, 2 processors",
+    "versions": "PyTorch 2.13",
+    "day": "2026-11-23",
+}
+
+
+def network_line(backend, hook, median):
+    return {
+        "benchmark": "network",
+        "hook": hook,
+        "backend": backend,
+        "world": 2,
+        "hosts": 2,
+        "ranks_per_host": 1,
+        "rate": "1gbit",
+        "bytes": 25 << 20,
+        "median_us": median,
+        "p10_us": median,
+        "p90_us": median,
+        "sent_bytes": 100,
+        "compression": None,
+        "pays_below_gbit": None,
+        "origin": ORIGIN,
+    }
+
+
+class TablesAndPictures(ReportTest):
+    PAGE = "before\n<!-- figures: begin (make bench writes what follows) -->\nold\n<!-- figures: end -->\nafter\n"
+
+    def run_with(self, *lines, page=PAGE):
+        file = self.folder / "page.md"
+        file.write_text(page)
+        pictures = self.folder / "pictures"
+        pictures.mkdir(exist_ok=True)
+        for old in pictures.iterdir():
+            old.unlink()
+        written = self.write(*lines)
+        output = self.folder / "report.html"
+        done = command(written, "-o", output, "--tables", file, "--pictures", pictures)
+        return done, file.read_text(), {path.name: path.read_text() for path in pictures.iterdir()}
+
+    def test_tables_stand_between_the_marks_and_hold_the_numbers(self):
+        done, page, _ = self.run_with(*records(BENCH), network_line("ucx", "one_bit", 28500))
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertTrue(page.startswith("before\n<!-- figures: begin"))
+        self.assertTrue(page.endswith("<!-- figures: end -->\nafter\n"))
+        self.assertNotIn("old", page)
+        self.assertIn("    gradwire-bench network\n", page)
+        self.assertIn("A Processor, 2 processors; PyTorch 2.13; 2026-11-23.", page)
+        self.assertIn("| one_bit | 25 MiB | 28.5 ms (28.5 ms to 28.5 ms) |", page)
+        for line in records(BENCH):
+            if line["benchmark"] == "collectives" and line["collective"] == "barrier":
+                ratio = line["peers"]["OpenMPI"]["ratio"]
+                (row,) = [row for row in page.splitlines() if row.startswith("| barrier")]
+                self.assertIn(f"**{ratio:.2f}x**", row)
+        self.assertIn("PyTorch has no such hook", page)
+
+    def test_filling_a_page_again_changes_nothing(self):
+        _, once, _ = self.run_with(*records(BENCH))
+        _, twice, _ = self.run_with(*records(BENCH), page=once)
+        self.assertEqual(once, twice)
+
+    def test_pictures_are_drawn_of_what_there_is(self):
+        _, _, pictures = self.run_with(*records(BENCH))
+        self.assertEqual(sorted(pictures), ["all_reduce.svg", "ddp.svg"])
+        (svg,) = Tree(pictures["all_reduce.svg"]).root.children
+        series = {name for line in records(BENCH) if line["benchmark"] == "all_reduce" for name in line["contestants"]}
+        sizes = {line["bytes"] for line in records(BENCH) if line["benchmark"] == "all_reduce"}
+        self.assertEqual(len(svg.all("path", class_="curve")), len(series))
+        self.assertEqual(len(svg.all("circle")), len(series) * len(sizes))
+        self.assertLessEqual(series, {text.text for text in svg.all("text", class_="name")})
+
+    def test_bars_are_as_long_as_what_they_show(self):
+        _, _, pictures = self.run_with(network_line("gloo", "allreduce", 200000), network_line("ucx", "int4", 50000))
+        (svg,) = Tree(pictures["network.svg"]).root.children
+        bars = [float(bar.attributes["width"]) for bar in svg.all("rect") if "style" in bar.attributes][2:]
+        self.assertEqual(len(bars), 2)
+        self.assertAlmostEqual(bars[0] / bars[1], 4, places=2)
+        self.assertIn(f"{ORIGIN['machine']}; {ORIGIN['versions']}; {ORIGIN['day']}", svg.words())
+
+    def test_what_is_wrong(self):
+        done, page, _ = self.run_with(*records(BENCH), page="no marks")
+        self.assertEqual((done.returncode, page), (2, "no marks"))
+        self.assertIn("it has no place for tables", done.stderr)
+        output = self.folder / "report.html"
+        done = command(BENCH, "-o", output, "--tables", self.folder / "nowhere.md")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("cannot be read", done.stderr)
+        done = command(BENCH, "-o", output, "--pictures", self.folder / "nowhere")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("cannot be written", done.stderr)
+
+
+class MakeBench(ReportTest):
+    """scripts/bench.py, for a few seconds."""
+
+    def test_lines_say_where_they_come_from_and_the_report_is_made(self):
+        build = self.folder / "build"
+        build.mkdir()
+        (build / "bin").symlink_to(BUILD / "bin")
+        done = subprocess.run(
+            [ROOT / "scripts" / "bench.py", build, "--quick"], capture_output=True, text=True, timeout=300
+        )
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        lines = records(build / "bench" / "all_reduce.jsonl")
+        self.assertEqual([line["bytes"] for line in lines], [4096, 65536])
+        for line in lines:
+            self.assertIn("gradwire-bench all_reduce", line["origin"]["command"])
+            self.assertIn("processors", line["origin"]["machine"])
+        self.assertIn("all_reduce", (build / "bench" / "report.html").read_text())
+
+
 class PackageTest(ReportTest):
     def test_module_needs_only_the_standard_library(self):
         (self.folder / "gradwire").mkdir()

@@ -9,11 +9,14 @@ import pathlib
 import sys
 
 from .lines import ReportError
-from .page import make_report
+from .page import make_report, read_files
+from .pictures import PICTURES, write_pictures
+from .tables import fill_page
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Makes a page as `arguments` say (default: those of the process). Returns the exit code."""
+    names_of_pictures = ", ".join(picture.name for picture in PICTURES)
     parser = argparse.ArgumentParser(
         prog="gradwire.report",
         description="Makes a page of what char_lm --json and gradwire-bench --json wrote: loss, time of a step, bytes, "
@@ -23,9 +26,20 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "-o", "--output", default="report.html", metavar="PAGE", help="the page to write (default report.html)"
     )
+    parser.add_argument(
+        "--tables", metavar="PAGE.md", help="also put the benchmarks' times as tables between the marks of PAGE.md"
+    )
+    parser.add_argument(
+        "--pictures", metavar="FOLDER", help="also write the benchmarks' charts as FOLDER/NAME.svg: " + names_of_pictures
+    )
     options = parser.parse_args(arguments)
     try:
-        page = make_report(options.files)
+        runs, timings = read_files(options.files)
+        page = make_report(options.files, runs, timings)
+        if options.tables:
+            fill_page(options.tables, timings)
+        if options.pictures:
+            write_pictures(options.pictures, timings)
     except ReportError as error:
         print(f"gradwire.report: {error}", file=sys.stderr)
         return 2

@@ -12,14 +12,14 @@ from xml.etree import ElementTree
 from .elements import Element, add
 from .lines import ReportError, read_lines
 from .run_sections import add_run_sections
-from .runs import RunReader
+from .runs import Run, RunReader
 from .text import count_of
 from .timing_sections import add_timing_sections
 from .timings import Timing, read_timings
 
 
-def make_report(files: Sequence[str]) -> str:
-    """The page of all records of `files`. Throws ReportError."""
+def read_files(files: Sequence[str]) -> tuple[list[Run], list[Timing]]:
+    """All records of `files`. Throws ReportError."""
     reader, timings = RunReader(), list[Timing]()
     for file in files:
         for line in read_lines(file):
@@ -31,7 +31,11 @@ def make_report(files: Sequence[str]) -> str:
                 raise line.fail(
                     "this record is neither char_lm's (it has no 'type') nor gradwire-bench's (no 'benchmark')"
                 )
-    runs = reader.finish()
+    return reader.finish(), timings
+
+
+def make_report(files: Sequence[str], runs: Sequence[Run], timings: Sequence[Timing]) -> str:
+    """The page of what read_files() read."""
     page = Element("html", {"lang": "en"})
     add_head(page, " ".join(pathlib.PurePath(file).name for file in files))
     body = add(page, "body")
@@ -67,4 +71,4 @@ def add_head(page: Element, title: str) -> None:
     add(head, "style", resources.files(__package__ or "").joinpath("page.css").read_text(encoding="utf-8"))
 
 
-__all__ = ["ReportError", "make_report"]
+__all__ = ["ReportError", "make_report", "read_files"]

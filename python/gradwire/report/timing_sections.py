@@ -22,6 +22,8 @@ NOTES = {
     "hooks": "Time from a bucket's readiness to its result on rank 0, and of PyTorch's hook in multiples of it. "
     "Pays below: the speed of a network under which the hook beats plain all-reduce, if what the network takes for the "
     "bytes came on top.",
+    "network": "Time from a bucket's readiness to its result on rank 0, between hosts, and of PyTorch's hook in "
+    "multiples of it.",
     "codecs": "Time to encode or decode, also in copies of the values (memcpys), and of PyTorch's operators in "
     "multiples of it.",
     "ddp": "Time of a step of training (forward, backward and SGD), alone and, in multiples of that, with DDP.",

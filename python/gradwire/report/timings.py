@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .lines import Line
 from .text import human_bytes
@@ -21,6 +21,16 @@ class Times:
 
 
 @dataclass(frozen=True)
+class Origin:
+    """Where a line comes from, as `make bench` notes it."""
+
+    command: str  # that measured it
+    machine: str  # "AMD EPYC, 2 processors"
+    versions: str  # of the peers
+    day: str
+
+
+@dataclass(frozen=True)
 class Timing:
     benchmark: str  # "hooks"
     setting: str  # what all lines of a chart have in common: "shm, 2 ranks"
@@ -32,6 +42,7 @@ class Timing:
     ratio: tuple[float, float, float] | None = None  # to gradwire's own time, with its interval
     facts: tuple[tuple[str, str], ...] = ()  # (heading, value), in this order
     missing: str = ""
+    origin: Origin | None = None
 
 
 def times_of(line: Line) -> Times:
@@ -43,6 +54,13 @@ def times_of(line: Line) -> Times:
 
 def ratio_of(line: Line, low: str = "ratio_low", high: str = "ratio_high") -> tuple[float, float, float]:
     return line.number_at("ratio"), line.number_at(low), line.number_at(high)
+
+
+def origin_of(line: Line) -> Origin | None:
+    if "origin" not in line.fields:
+        return None
+    origin = line.inner("origin")
+    return Origin(*(origin.text_at(name) for name in ("command", "machine", "versions", "day")))
 
 
 def place_of(line: Line) -> str:
@@ -118,6 +136,14 @@ def read_hooks(line: Line) -> Iterator[Timing]:
         yield peer(line.inner("pytorch"), own, "PyTorch")
 
 
+def read_network(line: Line) -> Iterator[Timing]:
+    """The hooks of a backend; PyTorch's stand beside them, as another backend would."""
+    setting = f"{line.count_at('hosts')} hosts, {line.count_at('ranks_per_host')} rank each, links of {line.text_at('rate')}"
+    for timing in read_hooks(line):
+        series = timing.series if timing.series == "PyTorch" else f"gradwire {line.text_at('backend')}"
+        yield replace(timing, series=series, setting=setting)
+
+
 def read_codecs(line: Line) -> Iterator[Timing]:
     own = Timing(
         line.text_at("benchmark"),
@@ -156,6 +182,7 @@ READERS: dict[str, Callable[[Line], Iterator[Timing]]] = {
     "all_reduce": read_all_reduce,
     "collectives": read_collectives,
     "hooks": read_hooks,
+    "network": read_network,
     "codecs": read_codecs,
     "ddp": read_ddp,
 }
@@ -165,4 +192,6 @@ def read_timings(line: Line) -> list[Timing]:
     kind = line.text_at("benchmark")
     if kind not in READERS:
         raise line.fail(f"gradwire-bench has no benchmark '{kind}'; there are {', '.join(READERS)}")
-    return list(READERS[kind](Line(line.file, line.number, line.fields, f"{kind} record")))
+    origin = origin_of(line)
+    records = READERS[kind](Line(line.file, line.number, line.fields, f"{kind} record"))
+    return [replace(timing, origin=origin) for timing in records]
