@@ -86,19 +86,14 @@ void UcxWire::introduce(int rank, PeerOptions options) {
   if (peer(rank).options.address.empty()) peer(rank).options = std::move(options);
 }
 
-// Who connects hears of the peer's death, and is told when the peer ends a channel.
-void UcxWire::expect(int rank) noexcept {
-  if (rank == rank_) return;
-  const MutexLock lock(mutex_);
-  Peer& of = peer(rank);
-  if (of.endpoint != nullptr || worker_ == nullptr || is_gone(of)) return;
-  of.connect_due = true;
-  attention_ = true;
+bool UcxWire::is_partner(int rank) const noexcept {
+  return rank == rank_ || peers_[static_cast<std::size_t>(rank)].is_partner;
 }
 
 bool UcxWire::is_joined(int rank) const noexcept {
   const MutexLock lock(mutex_);
-  return peers_[static_cast<std::size_t>(rank)].endpoint != nullptr;
+  const Peer& of = peers_[static_cast<std::size_t>(rank)];
+  return of.endpoint != nullptr || of.connect_due;
 }
 
 // --- waiting -------------------------------------------------------------------------------------------------------

@@ -80,7 +80,7 @@ class UcxWire final : public messages::Wire {
   std::uint32_t bell() const noexcept override { return bell_.load(std::memory_order_seq_cst); }
   void sleep(std::uint32_t seen, std::chrono::microseconds limit) noexcept override;
   void wake() noexcept override;
-  void expect(int peer) noexcept override;
+  bool is_partner(int peer) const noexcept override;
   bool is_joined(int peer) const noexcept override;
   bool take_lost() noexcept override { return lost_some_.exchange(false); }
 
@@ -203,7 +203,7 @@ class UcxWire final : public messages::Wire {
 
   mutable Mutex mutex_;
   std::unique_ptr<Worker> worker_ GRADWIRE_GUARDED_BY(mutex_);  // null after close()
-  std::vector<Peer> peers_;                                     // guarded too, but for its size
+  std::vector<Peer> peers_;                                     // guarded too, but for its size and is_partner
   // Something may have to be said to a peer, or a peer may be gone: looked for then only, as peers may be many.
   std::atomic<bool> attention_{true};
   std::atomic<bool> lost_some_{false};
