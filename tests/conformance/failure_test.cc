@@ -253,6 +253,39 @@ TEST_P(LateFailure, RequestsThatBeginAfterARankHasLeftTheirChannelEndAtOnce) {
   });
 }
 
+// Also where those who wait for the rank that left had never been connected with it.
+TEST_P(LateFailure, ARankThatHasLeftIsNoFailureToThoseWhoWaitForAnyone) {
+  run([](RankContext& context) {
+    if (context.rank() == 0) context.leave();
+    context.meet("left");
+    if (context.rank() != 0) {
+      const int others = context.size() - 1;
+      const int next = context.rank() % others + 1;
+      int heard = -1;
+      int value = 0;
+      const auto anyone = context.channel().irecv(&heard, sizeof heard, kAnySource, 4);
+      const auto start = Clock::now();
+      try {
+        context.channel().irecv(&value, sizeof value, 0, 3)->wait(Deadline::after(kGuard));
+        ADD_FAILURE() << "a message came of a rank that had left";
+      } catch (const PeerError& error) {
+        EXPECT_EQ(error.peers(), std::vector<int>{0}) << error.what();
+        expect_contains(error.what(), "left");
+      }
+      EXPECT_TRUE(Clock::now() - start < kGuard / 2);
+      context.store().add("tried", 1);
+      while (context.store().add("tried", 0) < others) std::this_thread::yield();
+      const int mine = context.rank();
+      const auto send = context.channel().isend(&mine, sizeof mine, next, 4);
+      const Request::Status status = anyone->wait(Deadline::after(kGuard));
+      EXPECT_EQ(status.source, heard);
+      EXPECT_EQ(heard % others + 1, context.rank());
+      send->wait(Deadline::after(kGuard));
+    }
+    context.meet("end");
+  });
+}
+
 TEST_P(Failure, ARankThatLeavesWithoutItsPartIsNamed) {
   run([](RankContext& context) {
     const int leaver = context.size() - 1;

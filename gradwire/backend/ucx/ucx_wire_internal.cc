@@ -73,6 +73,7 @@ void UcxWire::connect(std::size_t index) {
   const ucs_status_t status = ucp_ep_create(worker_->get(), &params, &to.endpoint);
   if (status != UCS_OK) {
     to.endpoint = nullptr;
+    to.is_refused = !to.is_partner;
     return lose(to, concat("there is no way to it from this host (", ucs_status_string(status),
                            "): look at GRADWIRE_INTERFACE"));
   }

@@ -12,10 +12,11 @@
 // waits for: so no rank waits for a rank that waits for it.
 //
 // A peer is gone when UCX says that its connection broke, or when it is a partner and nothing has come of it for the
-// group's silence. Where not all ranks are partners, who finds a peer gone tells its partners, who tell theirs: so all
-// ranks hear it, and beats go between partners only. Frames to a peer that is gone are dropped. A rank that leaves says
-// so after its last frame, and stays until the others have said that they have it all: a connection that is closed may
-// take with it what is still on the way.
+// group's silence. Where not all ranks are partners, who finds a partner gone tells its other partners, who tell theirs:
+// so all ranks hear it, and beats go between partners only. Another peer that cannot be reached may have left: only this
+// rank loses it. Frames to a peer that is gone are dropped. A rank that leaves says so after its last frame, and stays
+// until the others have said that they have it all: a connection that is closed may take with it what is still on the
+// way.
 #pragma once
 
 #include <ucp/api/ucp.h>
@@ -60,8 +61,10 @@ class UcxWire final : public messages::Wire {
   };
   // Why a peer's part cannot come any more.
   struct Absence {
-    bool left = false;  // it said so, and all that it sent is here
-    std::string why;    // "its connection was closed (...)"
+    // It said so, and all that it sent is here; `why` is empty then. Or it is no partner, takes no connection, and
+    // nobody has said that it is gone.
+    bool left = false;
+    std::string why;  // "its connection was closed (...)"
     std::string host;   // as PeerOptions'; empty: not known yet
   };
 
@@ -138,7 +141,9 @@ class UcxWire final : public messages::Wire {
     bool is_open = false;  // notes may go
     // Written by UCX's error handler, which may run on a thread of UCX's.
     std::atomic<int> failure{UCS_OK};
-    std::string why_lost;  // not empty: the peer is gone
+    std::string why_lost;    // not empty: the peer is gone
+    bool is_refused = false;  // it is no partner, and took no connection
+    bool is_told = false;     // its loss is in losses_
     bool here = false;     // it has been heard of
     bool left = false;     // it said goodbye
     bool has_all = false;  // it has what this rank wrote before its goodbye
@@ -189,6 +194,7 @@ class UcxWire final : public messages::Wire {
 
   // Peers that go.
   void lose(Peer& lost, std::string why) GRADWIRE_REQUIRES(mutex_);
+  void pass_on(Peer& lost, const std::string& why) GRADWIRE_REQUIRES(mutex_);
   bool look_after_peers() GRADWIRE_REQUIRES(mutex_);
   void take_loss(const Peer& from, const messages::Frame& frame, std::span<const std::byte> bytes)
       GRADWIRE_REQUIRES(mutex_);

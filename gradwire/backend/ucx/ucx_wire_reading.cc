@@ -114,7 +114,11 @@ void UcxWire::take_loss(const Peer& from, const messages::Frame& frame, std::spa
   std::string why(reinterpret_cast<const char*>(payload.data()), payload.size());
   constexpr std::string_view kSaid = "as rank ";
   if (!why.starts_with(kSaid)) why = concat(kSaid, &from - peers_.data(), " found, ", why);
-  lose(peers_[index], std::move(why));
+  Peer& lost = peers_[index];
+  if (lost.left) return;
+  pass_on(lost, why);
+  if (std::exchange(lost.is_refused, false)) lost.why_lost.clear();  // it had not left
+  lose(lost, std::move(why));
 }
 
 void UcxWire::take_frame(Peer& from, const messages::Frame& frame, std::span<const std::byte> payload) {
@@ -161,7 +165,13 @@ void UcxWire::lose(Peer& lost, std::string why) {
   if (is_gone(lost)) return;
   lost.why_lost = std::move(why);
   moved_ = attention_ = lost_some_ = true;
-  if (!is_full_mesh_) losses_.push_back({static_cast<std::size_t>(&lost - peers_.data()), lost.why_lost});
+  if (lost.is_partner) pass_on(lost, lost.why_lost);
+}
+
+void UcxWire::pass_on(Peer& lost, const std::string& why) {
+  if (is_full_mesh_ || std::exchange(lost.is_told, true)) return;
+  losses_.push_back({static_cast<std::size_t>(&lost - peers_.data()), why});
+  attention_ = true;
 }
 
 bool UcxWire::look_after_peers() {
@@ -186,6 +196,7 @@ bool UcxWire::look_after_peers() {
     }
     const int failure = each.failure.load(std::memory_order_acquire);
     if (failure != UCS_OK) {
+      if (!is_gone(each)) each.is_refused = !each.is_partner && !each.here;
       lose(each, concat("its connection was closed (", ucs_status_string(static_cast<ucs_status_t>(failure)), ")"));
       each.answer_due = each.goodbye_due = false;  // there is nobody to hear it
     }
@@ -221,7 +232,7 @@ std::optional<UcxWire::Absence> UcxWire::absence(int rank) const {
   const MutexLock lock(mutex_);
   const Peer& of = peers_[static_cast<std::size_t>(rank)];
   if (!of.held.empty() || !is_gone(of)) return std::nullopt;
-  return Absence{of.left, of.why_lost, of.options.host};
+  return Absence{of.left || of.is_refused, of.why_lost, of.options.host};
 }
 
 }  // namespace gradwire::ucx
