@@ -154,8 +154,8 @@ class Matcher final : private FrameSink {
     MessageQueue answers;  // accepts and cancels
     std::list<EndNotice> ends;
     std::vector<std::uint64_t> asks;  // channels
-    MessageQueue sends;    // not begun
-    MessageQueue streams;  // accepted
+    MessageQueue sends;               // not begun
+    MessageQueue streams;             // accepted
     // What the peer keeps of this endpoint's, as far as it has said, and what was freed here and not yet told.
     std::size_t eager_bytes = 0;
     std::size_t offers = 0;

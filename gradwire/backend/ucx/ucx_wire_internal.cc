@@ -79,6 +79,7 @@ void UcxWire::connect(std::size_t index) {
   }
   to.open_by = Deadline::after(kOpening);
   to.beat_due = true;
+  to.goodbye_due = is_leaving_;  // it has connected to a rank that leaves
   attention_ = true;
 }
 

@@ -94,6 +94,9 @@ void UcxWire::take(Peer& from, const Envelope& envelope, std::span<const std::by
       return take_frame(from, envelope.frame, payload);
     case Note::beat:
       return;
+    case Note::ping:
+      from.beat_due = attention_ = true;
+      return;
     case Note::goodbye:
       from.left = from.answer_due = attention_ = true;
       return;
@@ -174,16 +177,29 @@ void UcxWire::pass_on(Peer& lost, const std::string& why) {
   attention_ = true;
 }
 
-bool UcxWire::look_after_peers() {
-  if (liveness_ && Liveness::Clock::now() >= liveness_->next_tick()) {
-    const Liveness::Findings findings = liveness_->tick(Liveness::Clock::now());
-    for (const std::size_t index : findings.to_beat) peers_[index].beat_due = attention_ = true;
-    for (const std::size_t index : findings.silent) {
-      // Frames that nobody here takes may be followed by signs of life that were not read.
-      if (!peers_[index].here || held_ > 0) continue;
-      lose(peers_[index], concat("nothing has been heard of it for ", silence_.count(), " ms"));
-    }
+void UcxWire::look_for_silence() {
+  std::erase_if(awaited_, [this](std::size_t index) {
+    const bool ends = peers_[index].awaited_until.expired() || peers_[index].endpoint == nullptr;
+    if (ends) liveness_->forget(index);
+    return ends;
+  });
+  const Liveness::Findings findings = liveness_->tick(Liveness::Clock::now());
+  for (const std::size_t index : findings.to_beat) {
+    if (peers_[index].is_partner) peers_[index].beat_due = attention_ = true;
   }
+  for (const std::size_t index : findings.unheard) {
+    if (!peers_[index].is_partner) peers_[index].ping_due = attention_ = true;
+  }
+  for (const std::size_t index : findings.silent) {
+    // Frames that nobody here takes may be followed by signs of life that were not read. A partner that has not been
+    // heard of may not have begun.
+    if (held_ > 0 || (peers_[index].is_partner && !peers_[index].here)) continue;
+    lose(peers_[index], concat("nothing has been heard of it for ", silence_.count(), " ms"));
+  }
+}
+
+bool UcxWire::look_after_peers() {
+  if (liveness_ && Liveness::Clock::now() >= liveness_->next_tick()) look_for_silence();
   std::erase_if(closing_, [](void* request) {
     if (ucp_request_check_status(request) == UCS_INPROGRESS) return false;
     ucp_request_free(request);
@@ -230,7 +246,25 @@ void UcxWire::close_door() {
 
 std::optional<UcxWire::Absence> UcxWire::absence(int rank) const {
   const MutexLock lock(mutex_);
-  const Peer& of = peers_[static_cast<std::size_t>(rank)];
+  return absence(peers_[static_cast<std::size_t>(rank)]);
+}
+
+std::optional<UcxWire::Absence> UcxWire::absence_of_awaited(int rank) {
+  const MutexLock lock(mutex_);
+  await(static_cast<std::size_t>(rank));
+  return absence(peer(rank));
+}
+
+void UcxWire::await(std::size_t index) {
+  Peer& of = peers_[index];
+  if (of.is_partner || of.endpoint == nullptr || !liveness_) return;
+  of.awaited_until = Deadline::after(silence_);
+  if (std::find(awaited_.begin(), awaited_.end(), index) != awaited_.end()) return;
+  awaited_.push_back(index);
+  liveness_->watch(index, Liveness::Clock::now());
+}
+
+std::optional<UcxWire::Absence> UcxWire::absence(const Peer& of) const {
   if (!of.held.empty() || !is_gone(of)) return std::nullopt;
   return Absence{of.left || of.is_refused, of.why_lost, of.options.host};
 }
