@@ -63,7 +63,8 @@ ucs_status_t UcxWire::on_active_message(void* argument, const void* header, std:
 }
 
 void UcxWire::arrive(const Envelope& envelope, std::span<const std::byte> payload) {
-  const bool is_known = envelope.source < peers_.size() && envelope.source != static_cast<std::uint32_t>(rank_);
+  const bool is_known = envelope.source < peers_.size() && envelope.source != static_cast<std::uint32_t>(rank_) &&
+                        !peers_[envelope.source].options.address.empty();  // else it has no token yet
   if (!is_known || !same_token(envelope.token, peers_[envelope.source].options.receives)) {
     log::info("ucx: dropped what came without a token of this group");
     return;
