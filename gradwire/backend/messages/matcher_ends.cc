@@ -138,7 +138,7 @@ void Matcher::on_end(int source, const Frame& frame, const Payload& payload) {
     throw InternalError(concat("a frame tells of the end of peer ", frame.reply, ", which there is not"));
   }
   const int lost = is_passed ? static_cast<int>(frame.reply) : source;
-  if (channel->members != nullptr && lost == channel->members->peer(channel->members->rank)) return;
+  if (is_passed && wire_.is_partner(lost)) return;  // it tells this endpoint itself
   EndNotice notice{frame, nullptr};
   std::string text(payload.size(), '\0');
   payload.copy_to(reinterpret_cast<std::byte*>(text.data()));
@@ -150,8 +150,15 @@ void Matcher::on_end(int source, const Frame& frame, const Payload& payload) {
   if (frame.tag > 0) std::memcpy(at_fault.data(), text.data(), frame.tag * sizeof(int));
   text.erase(0, frame.tag * sizeof(int));
   if (at_fault.empty()) at_fault.push_back(static_cast<int>(frame.id));
-  const bool left = !is_passed && frame.reply != 0;
-  if (!lose_peer(frame.channel, *channel, lost, {std::make_exception_ptr(PeerError(text, at_fault)), left})) return;
+  const auto reason = std::make_exception_ptr(PeerError(text, at_fault));
+  if (is_passed) {
+    // The rank's own word comes behind what it had sent: only who waits for anyone takes another's.
+    if (channel->broken != nullptr) return;
+    channel->broken = reason;
+    end_unreachable(frame.channel, *channel, reason);
+  } else if (!lose_peer(frame.channel, *channel, lost, {reason, frame.reply != 0})) {
+    return;
+  }
   notice.frame.kind = FrameKind::passed_end;
   notice.frame.reply = static_cast<std::uint64_t>(lost);
   pass_on(source, notice);
@@ -177,24 +184,27 @@ void Matcher::fail_rank(std::uint64_t channel, int rank, const Loss& loss) {
 
 bool Matcher::lose_peer(std::uint64_t number, Channel& channel, int lost, const Loss& loss) {
   if (!channel.gone.try_emplace(lost, loss.reason).second) return false;
-  const bool breaks = !loss.left && channel.broken == nullptr;
-  if (breaks) channel.broken = loss.reason;
   // What it sent and nobody received is there still; what it only offered is not.
   for (auto row = channel.unexpected.begin(); row != channel.unexpected.end();) {
     row = row->peer == lost && row->offer != 0 ? drop(channel.unexpected, row) : std::next(row);
   }
+  const bool breaks = !loss.left && channel.broken == nullptr;
+  if (breaks) channel.broken = loss.reason;
+  end_unreachable(number, channel, loss.reason);
+  return breaks;
+}
+
+void Matcher::end_unreachable(std::uint64_t number, Channel& channel, const std::exception_ptr& reason) {
   bool awaits_anyone = false;
   open_.for_each([&](Message& message) {
     if (message.channel != number) return;
-    const bool from_anyone = message.peer == kAnySource && why_unreachable(message, channel) != nullptr;
-    if (message.peer == lost || from_anyone) return abandon(message, loss.reason);
+    if (why_unreachable(message, channel) != nullptr) return abandon(message, reason);
     awaits_anyone = awaits_anyone || message.peer == kAnySource;
   });
   try {
     if (awaits_anyone && !all_partners_) ask_around(channel, number);
   } catch (const std::bad_alloc&) {  // the deadline ends it
   }
-  return breaks;
 }
 
 }  // namespace gradwire::messages

@@ -4,6 +4,7 @@
 // connected with its two neighbours, and with another one from the first frame on.
 #include <gtest/gtest.h>
 
+#include <deque>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -77,6 +78,7 @@ class MatcherEndsTest : public ::testing::Test {
   SimulatedNet net_{kRanks, 2000};
   std::vector<std::unique_ptr<SimulatedWire>> wires_;
   std::vector<std::unique_ptr<Matcher>> matchers_;
+  std::deque<SimulatedNet::Letter> held_[kRanks];
   std::vector<std::byte> room_ = std::vector<std::byte>(5000);
   std::vector<std::byte> large_ = std::vector<std::byte>(5000, std::byte{1});
   std::vector<std::byte> small_ = std::vector<std::byte>(10, std::byte{2});
@@ -167,6 +169,27 @@ TEST_F(MatcherEndsTest, AReceiveFromAnyoneEndsWithAFailureOfARankThatIsNoPartner
     EXPECT_EQ(error.peers(), std::vector<int>{4}) << "the ranks at fault are passed on";
   }
   EXPECT_EQ(error_of(receive(kOpposite, kAnySource)), "PeerError: enough");
+}
+
+// The word of a third rank overtakes what the rank itself had sent before its end.
+TEST_F(MatcherEndsTest, WhatWasSentBeforeAFailureComesThoughTheFailureIsHeardOfFirst) {
+  const auto partners = receive(1, 0);
+  const auto other = receive(kOpposite, 0);
+  settle();
+  EXPECT_EQ(error_of(post(0, Direction::send, 1, small_)), "");
+  EXPECT_EQ(error_of(post(0, Direction::send, kOpposite, small_)), "");
+  abort(0, "enough");
+  at(0).write_all();
+  // All but what rank 0 has sent to ranks 1 and 3.
+  for (const int silent : {1, kOpposite}) std::swap(net_.link(0, silent), held_[silent]);
+  settle();
+  EXPECT_EQ(error_of(receive(kOpposite, kAnySource)), "PeerError: enough") << "it has heard of the failure";
+  EXPECT_EQ(error_of(partners), "not done");
+  EXPECT_EQ(error_of(other), "not done");
+  for (const int silent : {1, kOpposite}) std::swap(net_.link(0, silent), held_[silent]);
+  settle();
+  EXPECT_EQ(error_of(partners), "");
+  EXPECT_EQ(error_of(other), "");
 }
 
 TEST_F(MatcherEndsTest, AReceiveFromAnyoneGoesOnUntilTheLastOtherRankHasLeft) {

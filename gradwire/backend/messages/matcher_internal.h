@@ -196,6 +196,7 @@ class Matcher final : private FrameSink {
   void on_end(int source, const Frame& frame, const Payload& payload);
   // Returns whether that is the channel's first loss of a rank that did not leave in good order.
   bool lose_peer(std::uint64_t number, Channel& channel, int peer, const Loss& loss);
+  void end_unreachable(std::uint64_t number, Channel& channel, const std::exception_ptr& reason);
 
   // What nobody has received.
   static UnexpectedList::iterator find_unexpected(Channel& channel, const Message& receive);
