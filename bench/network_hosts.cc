@@ -18,6 +18,7 @@
 #include <fstream>
 #include <sstream>
 #include <stdexcept>
+#include <utility>
 
 #include "gradwire/base/strings.h"
 
@@ -173,6 +174,14 @@ void NetworkHosts::delay(const std::string& time) {
 
 void NetworkHosts::set_link(int host, bool up) {
   configure(hosts_[switch_index()], concat("link set p", host, up ? " up\n" : " down\n"), "ip");
+}
+
+// The packets go to a link address that nobody has.
+void NetworkHosts::cut(int one, int other) {
+  for (const auto& [from, to] : {std::pair{one, other}, std::pair{other, one}}) {
+    configure(hosts_[from], concat("neigh replace ", address(to), " lladdr 02:00:00:00:00:01 dev eth0 nud permanent\n"),
+              "ip");
+  }
 }
 
 NetworkHosts::Traffic NetworkHosts::traffic(int host) const {

@@ -43,6 +43,8 @@ class NetworkHosts {
   void delay(const std::string& time);
   // Takes a host's link at the switch down, like a pulled cable, or up again. No connection is reset.
   void set_link(int host, bool up);
+  // From here on, what the two hosts send to each other vanishes. No connection is reset; other paths stay.
+  void cut(int one, int other);
 
   // The bytes that a host has sent and received on eth0 since its start, headers included.
   struct Traffic {

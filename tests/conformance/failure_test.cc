@@ -16,6 +16,13 @@ namespace {
 GRADWIRE_CONFORMANCE_SUITE(Failure, 2, 3, 5, kWideWorld);
 GRADWIRE_CONFORMANCE_SUITE(FailureAlone, 1, 2);
 
+// Without loopback worlds, whose mailboxes know nothing of a rank's end before its process leaves.
+class LateFailure : public ConformanceTest {};
+INSTANTIATE_TEST_SUITE_P(All, LateFailure,
+                         ::testing::Values(World{Kind::threads, 3}, World{Kind::shm, 3}, World{Kind::ucx, 3},
+                                           World{Kind::ucx, kWideWorld}, World{Kind::mpi, 3}, World{Kind::mpi, 5}),
+                         world_name);
+
 using Clock = std::chrono::steady_clock;
 
 void all_reduce(Channel& channel, std::size_t count, const CallOptions& options) {
@@ -190,6 +197,90 @@ TEST_P(Failure, AbortWakesRequestsUnderWay) {
       expect_contains(expect_throw<PeerError>([&] { receive->wait(Deadline::after(kGuard)); }), "enough");
     } else {
       context.meet("receives posted");
+    }
+    context.meet("end");
+  });
+}
+
+// Waits for a request on each of `channels`: in the first for anyone's message, in the second for one of rank `gone`,
+// in the third for rank `gone` to take one. Each must end at once with a PeerError that names the rank and says `why`.
+void expect_requests_to_fail(std::span<const std::unique_ptr<Channel>> channels, int gone, const char* why) {
+  Bytes memory(200'000);
+  const auto expect_failure = [&](const char* what, const std::shared_ptr<Request>& request) {
+    const auto start = Clock::now();
+    try {
+      request->wait(Deadline::after(kGuard));
+      ADD_FAILURE() << what << " ended without rank " << gone;
+    } catch (const PeerError& error) {
+      EXPECT_EQ(error.peers(), std::vector<int>{gone}) << what << ": " << error.what();
+      expect_contains(error.what(), why);
+    } catch (const std::exception& error) {
+      ADD_FAILURE() << what << ": " << describe(error);
+    }
+    EXPECT_TRUE(Clock::now() - start < kGuard / 2) << what;
+  };
+  if (channels.size() > 2) {
+    expect_failure("a receive of anyone", channels[2]->irecv(memory.data(), memory.size(), kAnySource, 3));
+  }
+  expect_failure("a receive", channels[0]->irecv(memory.data(), memory.size(), gone, 3));
+  expect_failure("a send", channels[1]->isend(memory.data(), memory.size(), gone, 3));
+}
+
+// Also of ranks that were not connected with rank 0 when it aborted.
+TEST_P(LateFailure, RequestsThatBeginAfterAnAbortEndWithItsReason) {
+  run([](RankContext& context) {
+    std::vector<std::unique_ptr<Channel>> channels;
+    for (int i = 0; i < 3; ++i) channels.push_back(context.channel().duplicate(guarded()));
+    if (context.rank() == 0) {
+      for (const auto& channel : channels) channel->abort("enough of it");
+    }
+    context.meet("aborted");
+    if (context.rank() != 0) expect_requests_to_fail(channels, 0, "enough of it");
+    context.meet("failed");
+    channels.clear();
+    context.meet("end");
+  });
+}
+
+TEST_P(LateFailure, RequestsThatBeginAfterARankHasLeftTheirChannelEndAtOnce) {
+  run([](RankContext& context) {
+    std::vector<std::unique_ptr<Channel>> channels;
+    for (int i = 0; i < 2; ++i) channels.push_back(context.channel().duplicate(guarded()));
+    if (context.rank() == 0) channels.clear();
+    context.meet("left");
+    if (context.rank() != 0) expect_requests_to_fail(channels, 0, "left");
+    context.meet("end");
+  });
+}
+
+// Also where those who wait for the rank that left had never been connected with it.
+TEST_P(LateFailure, ARankThatHasLeftIsNoFailureToThoseWhoWaitForAnyone) {
+  run([](RankContext& context) {
+    if (context.rank() == 0) context.leave();
+    context.meet("left");
+    if (context.rank() != 0) {
+      const int others = context.size() - 1;
+      const int next = context.rank() % others + 1;
+      int heard = -1;
+      int value = 0;
+      const auto anyone = context.channel().irecv(&heard, sizeof heard, kAnySource, 4);
+      const auto start = Clock::now();
+      try {
+        context.channel().irecv(&value, sizeof value, 0, 3)->wait(Deadline::after(kGuard));
+        ADD_FAILURE() << "a message came of a rank that had left";
+      } catch (const PeerError& error) {
+        EXPECT_EQ(error.peers(), std::vector<int>{0}) << error.what();
+        expect_contains(error.what(), "left");
+      }
+      EXPECT_TRUE(Clock::now() - start < kGuard / 2);
+      context.store().add("tried", 1);
+      while (context.store().add("tried", 0) < others) std::this_thread::yield();
+      const int mine = context.rank();
+      const auto send = context.channel().isend(&mine, sizeof mine, next, 4);
+      const Request::Status status = anyone->wait(Deadline::after(kGuard));
+      EXPECT_EQ(status.source, heard);
+      EXPECT_EQ(heard % others + 1, context.rank());
+      send->wait(Deadline::after(kGuard));
     }
     context.meet("end");
   });

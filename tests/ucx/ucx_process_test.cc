@@ -158,6 +158,36 @@ TEST(UcxStrangers, FindAClosedDoorOnceTheRanksAreTogether) {
   });
 }
 
+// More than 16 ranks connect with each other later, too: their doors stay open.
+TEST(UcxStrangers, DisturbNobodyWhereTheDoorStaysOpen) {
+  run_world({Kind::ucx, kWideWorld}, [](RankContext& context) {
+    const auto sum = [&] {
+      std::int64_t value = 1;
+      context.channel().all_reduce(&value, 1, DType::i64, ReduceOp::sum(), guarded());
+      EXPECT_EQ(value, kWideWorld);
+    };
+    sum();
+    bool was_let_in = false;
+    for (const int port : listening_ports()) {
+      for (const std::string& bytes : {std::string(), std::string("GET / HTTP/1.1\r\n\r\n"), std::string(100, '\0')}) {
+        was_let_in = send_garbage(port, bytes) || was_let_in;
+        sum();
+      }
+    }
+    EXPECT_TRUE(was_let_in) << "there was no door to try";
+    // A rank that is no partner still finds its way in.
+    const int distance = 7;
+    const int mine = context.rank();
+    int heard = -1;
+    const int from = (mine + kWideWorld - distance) % kWideWorld;
+    const auto receive = context.channel().irecv(&heard, sizeof heard, from, 1);
+    context.channel().isend(&mine, sizeof mine, (mine + distance) % kWideWorld, 1)->wait(Deadline::after(kGuard));
+    receive->wait(Deadline::after(kGuard));
+    EXPECT_EQ(heard, from);
+    context.meet("end");
+  });
+}
+
 // --- bits ----------------------------------------------------------------------------------------------------------
 
 std::unique_ptr<Backend> make_over(RankContext& context, const char* name) {

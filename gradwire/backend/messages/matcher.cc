@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Channels and requests. What nobody has received is in matcher_unreceived.cc, the frames that come in
-// matcher_reading.cc, those that go in matcher_writing.cc.
+// Channels and requests. What nobody has received is in matcher_unreceived.cc, the ends of channels in matcher_ends.cc,
+// the frames that come in matcher_reading.cc, those that go in matcher_writing.cc.
 #include "gradwire/backend/messages/matcher_internal.h"
 
 #include <algorithm>
@@ -29,44 +29,13 @@ bool is_answer(Stage stage) {
 Matcher::Matcher(Wire& wire, Limits limits)
     : wire_(wire), limits_(limits), peers_(static_cast<std::size_t>(wire.size())) {
   due_.reserve(peers_.size());
+  for (int peer = 0; peer < wire.size(); ++peer) all_partners_ = all_partners_ && wire.is_partner(peer);
 }
 
 // --- channels ------------------------------------------------------------------------------------------------------
 
 void Matcher::add_channel(std::uint64_t channel, std::shared_ptr<const Members> members) {
   channels_.try_emplace(channel).first->second.members = std::move(members);
-}
-
-void Matcher::end_channel(std::uint64_t channel, const std::exception_ptr& reason, const Notice* notice) noexcept {
-  const auto found = channels_.find(channel);
-  if (found == channels_.end() || found->second.ended != nullptr) return;
-  found->second.ended = reason;
-  open_.for_each([&](Message& message) {
-    if (message.channel == channel) cancel(message, reason);
-  });
-  if (notice == nullptr) return;
-  const Members& members = *found->second.members;
-  try {
-    const auto at_fault = static_cast<std::uint32_t>(notice->at_fault.size());
-    std::string payload(at_fault * sizeof(int), '\0');
-    if (at_fault > 0) std::memcpy(payload.data(), notice->at_fault.data(), payload.size());
-    const auto shared = std::make_shared<const std::string>(payload + notice->text);
-    for (int rank = 0; rank < members.size(); ++rank) {
-      if (rank == members.rank) continue;
-      const int index = members.peers[static_cast<std::size_t>(rank)];
-      if (!wire_.is_joined(index)) continue;
-      peer(index).ends.push_back({channel, members.rank, notice->left, at_fault, shared});
-      ++unwritten_;
-      mark_due(index);
-    }
-  } catch (const std::bad_alloc&) {  // those who were not told learn by their deadlines
-  }
-}
-
-void Matcher::end_all(const std::exception_ptr& reason, const Notice& notice) noexcept {
-  for (const auto& [number, channel] : channels_) {
-    if (channel.members != nullptr) end_channel(number, reason, &notice);
-  }
 }
 
 void Matcher::remove_channels(std::uint64_t first, std::uint64_t last) {
@@ -92,26 +61,6 @@ bool Matcher::is_removed(std::uint64_t channel) const noexcept {
   return after != removed_.begin() && std::prev(after)->second >= channel;
 }
 
-void Matcher::fail_rank(std::uint64_t channel, int rank, const Loss& loss) {
-  const auto found = channels_.find(channel);
-  if (found == channels_.end()) return;
-  lose_peer(channel, found->second, found->second.members->peers[static_cast<std::size_t>(rank)], loss);
-}
-
-void Matcher::lose_peer(std::uint64_t number, Channel& channel, int lost, const Loss& loss) {
-  if (!channel.gone.try_emplace(lost, loss.reason).second) return;
-  if (!loss.left && channel.broken == nullptr) channel.broken = loss.reason;
-  // What it sent and nobody received is there still; what it only offered is not.
-  for (auto row = channel.unexpected.begin(); row != channel.unexpected.end();) {
-    row = row->peer == lost && row->offer != 0 ? drop(channel.unexpected, row) : std::next(row);
-  }
-  open_.for_each([&](Message& message) {
-    if (message.channel != number) return;
-    const bool from_anyone = message.peer == kAnySource && why_unreachable(message, channel) != nullptr;
-    if (message.peer == lost || from_anyone) abandon(message, loss.reason);
-  });
-}
-
 void Matcher::fail_all(const std::exception_ptr& reason) noexcept {
   for (auto& [number, channel] : channels_) {
     if (channel.ended == nullptr) channel.ended = reason;
@@ -120,6 +69,7 @@ void Matcher::fail_all(const std::exception_ptr& reason) noexcept {
   for (Peer& to : peers_) {
     unwritten_ -= to.ends.size();
     to.ends.clear();
+    to.asks.clear();
   }
 }
 
@@ -176,10 +126,10 @@ void Matcher::start(const MessagePtr& message) {
   }
   const auto match = find_unexpected(channel, *message);
   if (match == channel.unexpected.end()) {
+    ask(channel, *message);
     open_.add(message);
     message->stage = Stage::posted;
     channel.posted.push_back(*message);
-    if (message->peer != kAnySource) wire_.expect(message->peer);
     ++unfinished_;
     return;
   }

@@ -15,6 +15,10 @@
 // matched other receives meanwhile. A receive that is cancelled after it has matched uses its message up. Whatever ends
 // a request, its buffer is not touched afterwards.
 //
+// The end of a channel is told to the peers that are connected. Who awaits a message of a rank that is no partner asks
+// that rank, once a channel, and who ended the channel before answers; so does who gets a message for such a channel.
+// Of the first failure in a channel the partners hear, and pass it on: so receives from any rank end, too.
+//
 // Has no clock, no lock and no thread: it does the same whenever the same calls and frames come in the same order.
 #pragma once
 
@@ -25,6 +29,8 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -49,6 +55,7 @@ struct Members {
   int rank = 0;            // this endpoint's
   std::vector<int> peers;  // by rank
   int size() const noexcept { return static_cast<int>(peers.size()); }
+  int peer(int of_rank) const noexcept { return peers[static_cast<std::size_t>(of_rank)]; }
   // The rank that is `peer`. Mostly ranks and peers have the same numbers.
   int rank_of(int peer) const noexcept {
     const auto guess = static_cast<std::size_t>(peer);
@@ -139,20 +146,20 @@ class Matcher final : private FrameSink {
     std::exception_ptr broken;               // the first loss of a rank that did not leave in good order
     UnexpectedList unexpected;
     MessageQueue posted;
+    std::set<int> asked;  // peers
   };
+  // What is said of the end of a channel: an end, or a passed_end.
   struct EndNotice {
-    std::uint64_t channel;
-    int rank;
-    bool left;
-    std::uint32_t at_fault;  // how many ranks are at fault, which stand before the text
+    Frame frame;
     std::shared_ptr<const std::string> payload;
   };
   struct Peer {
     // To be written, in this order of urgency; the last two in turn.
     MessageQueue answers;  // accepts, reports, confirmations and cancels
     std::list<EndNotice> ends;
-    MessageQueue sends;    // not begun
-    MessageQueue streams;  // accepted
+    std::vector<std::uint64_t> asks;  // channels
+    MessageQueue sends;               // not begun
+    MessageQueue streams;             // accepted
     // What the peer keeps of this endpoint's, as far as it has said, and what was freed here and not yet told.
     std::size_t eager_bytes = 0;
     std::size_t offers = 0;
@@ -184,6 +191,19 @@ class Matcher final : private FrameSink {
   void release(Message& message) noexcept;
   void abandon(Message& message, const std::exception_ptr& error) noexcept;
 
+  // Ends of channels.
+  void remember(const EndNotice& notice);
+  void tell(int peer, const EndNotice& notice);
+  void answer_if_ended(int source, std::uint64_t channel);
+  void pass_on(int source, const EndNotice& notice) noexcept;
+  void ask(Channel& channel, const Message& receive);
+  void ask(Channel& channel, std::uint64_t number, int peer);
+  void ask_around(Channel& channel, std::uint64_t number);
+  void on_end(int source, const Frame& frame, const Payload& payload);
+  // Returns whether that is the channel's first loss of a rank that did not leave in good order.
+  bool lose_peer(std::uint64_t number, Channel& channel, int peer, const Loss& loss);
+  void end_unreachable(std::uint64_t number, Channel& channel, const std::exception_ptr& reason);
+
   // What nobody has received.
   static UnexpectedList::iterator find_unexpected(Channel& channel, const Message& receive);
   static Message* find_posted(const Channel& channel, int source, std::uint32_t tag);
@@ -201,8 +221,6 @@ class Matcher final : private FrameSink {
   void on_report(int source, const Frame& frame) noexcept;
   void on_confirm(int source, const Frame& frame) noexcept;
   void on_credit(int source, const Frame& frame) noexcept;
-  void on_end(int source, const Frame& frame, const Payload& payload);
-  void lose_peer(std::uint64_t number, Channel& channel, int peer, const Loss& loss);
 
   // Reads the next piece of a message that is pulled. Returns whether there is one.
   bool pull_piece() noexcept;
@@ -214,15 +232,22 @@ class Matcher final : private FrameSink {
   bool write_credit(int index);
   bool write_answers(int index);
   bool write_ends(int index);
+  bool write_asks(int index);
   bool write_send(int index);
   bool write_piece(int index);
 
   Wire& wire_;
   const Limits limits_;
   std::vector<Peer> peers_;
+  bool all_partners_ = true;
   std::vector<int> due_;  // peers, each once; has room for all
   std::map<std::uint64_t, Channel> channels_;
   std::map<std::uint64_t, std::uint64_t> removed_;  // channels: the first of a range, the last
+  // For those who ask later: how this endpoint's channels ended that failed, the last kEndsKept of them, and what it
+  // says of a channel that it has left.
+  static constexpr std::size_t kEndsKept = 256;
+  std::map<std::uint64_t, EndNotice> failed_;
+  std::optional<EndNotice> left_;
   MessageTable open_;
   MessageQueue pulls_;          // receives that are read out of their senders' memory, in turn
   UnexpectedList spare_;        // rows that are free

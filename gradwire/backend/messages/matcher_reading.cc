@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <cstring>
 #include <new>
-#include <string>
-#include <vector>
 
 #include "gradwire/backend/messages/matcher_internal.h"
 #include "gradwire/base/error.h"
@@ -46,7 +44,11 @@ bool Matcher::on_frame(int source, const Frame& frame, const Payload& payload) {
         on_credit(source, frame);
         break;
       case FrameKind::end:
+      case FrameKind::passed_end:
         on_end(source, frame, payload);
+        break;
+      case FrameKind::ask:
+        answer_if_ended(source, frame.channel);
         break;
     }
     return true;
@@ -71,6 +73,7 @@ Message* Matcher::find_posted(const Channel& channel, int source, std::uint32_t 
 }
 
 void Matcher::on_message(int source, const Frame& frame, const Payload& payload) {
+  answer_if_ended(source, frame.channel);
   Channel* const channel = channel_for(frame);
   if (channel == nullptr) return freed(source, false, frame.bytes);
   Message* const receive = find_posted(*channel, source, frame.tag);
@@ -83,6 +86,7 @@ void Matcher::on_message(int source, const Frame& frame, const Payload& payload)
 }
 
 void Matcher::on_offer(int source, const Frame& frame) {
+  answer_if_ended(source, frame.channel);
   Channel* const channel = channel_for(frame);
   // The sender learns from the end of the channel.
   if (channel == nullptr) return freed(source, true, 0);
@@ -173,21 +177,6 @@ void Matcher::on_credit(int source, const Frame& frame) noexcept {
   Peer& from = peer(source);
   from.eager_bytes -= std::min<std::size_t>(from.eager_bytes, frame.bytes);
   from.offers -= std::min<std::size_t>(from.offers, frame.id);
-}
-
-void Matcher::on_end(int source, const Frame& frame, const Payload& payload) {
-  Channel* const channel = channel_for(frame);
-  if (channel == nullptr) return;
-  std::string text(payload.size(), '\0');
-  payload.copy_to(reinterpret_cast<std::byte*>(text.data()));
-  if (frame.tag > kMaxWorldSize || frame.tag * sizeof(int) > text.size()) {
-    throw InternalError(concat("a frame of rank ", frame.id, " names ", frame.tag, " ranks at fault, and holds fewer"));
-  }
-  std::vector<int> at_fault(frame.tag);
-  if (frame.tag > 0) std::memcpy(at_fault.data(), text.data(), frame.tag * sizeof(int));
-  text.erase(0, frame.tag * sizeof(int));
-  if (at_fault.empty()) at_fault.push_back(static_cast<int>(frame.id));
-  lose_peer(frame.channel, *channel, source, {std::make_exception_ptr(PeerError(text, at_fault)), frame.reply != 0});
 }
 
 }  // namespace gradwire::messages

@@ -41,7 +41,8 @@ bool Matcher::is_credit_due(const Peer& to) const noexcept {
 }
 
 bool Matcher::has_work(const Peer& to) const noexcept {
-  return !to.answers.empty() || !to.ends.empty() || !to.sends.empty() || !to.streams.empty() || is_credit_due(to);
+  return !to.answers.empty() || !to.ends.empty() || !to.asks.empty() || !to.sends.empty() || !to.streams.empty() ||
+         is_credit_due(to);
 }
 
 bool Matcher::write(int to, const Frame& frame, const std::byte* payload, std::size_t bytes) {
@@ -52,7 +53,7 @@ bool Matcher::write(int to, const Frame& frame, const std::byte* payload, std::s
 
 void Matcher::write_to(int index) {
   // The end of a channel before the messages that it cancels: the peer is to hear why.
-  if (!write_credit(index) || !write_ends(index) || !write_answers(index)) return;
+  if (!write_credit(index) || !write_ends(index) || !write_asks(index) || !write_answers(index)) return;
   // One piece after each send, so that neither holds up the other.
   for (std::uint64_t before = ~written_; before != written_;) {
     before = written_;
@@ -91,20 +92,6 @@ bool Matcher::write_answers(int index) {
     }
     MessageQueue::remove(message);
     message.stage = message.stage == Stage::accepting ? Stage::receiving : Stage::reported;
-    --unwritten_;
-  }
-  return true;
-}
-
-bool Matcher::write_ends(int index) {
-  std::list<EndNotice>& ends = peer(index).ends;
-  while (!ends.empty()) {
-    const EndNotice& end = ends.front();
-    const std::size_t bytes = std::min(end.payload->size(), wire_.max_payload());
-    const std::uint64_t left = end.left ? 1 : 0;
-    const Frame frame{FrameKind::end, end.at_fault, end.channel, static_cast<std::uint64_t>(end.rank), left, bytes};
-    if (!write(index, frame, reinterpret_cast<const std::byte*>(end.payload->data()), bytes)) return false;
-    ends.pop_front();
     --unwritten_;
   }
   return true;

@@ -9,6 +9,7 @@
 #include <deque>
 #include <functional>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "gradwire/backend/messages/refused_memory_test_support.h"
@@ -56,10 +57,17 @@ class SimulatedWire final : public Wire {
 
   // How many frames the next read() takes from each link; without a number, all.
   std::optional<std::size_t> next_read;
+  // Empty: all others. Another peer is joined when the first frame goes to it or comes of it.
+  std::set<int> partners;
 
   int size() const noexcept override { return net_.size(); }
   std::size_t max_payload() const noexcept override { return net_.max_payload(); }
+  bool is_partner(int peer) const noexcept override {
+    return partners.empty() || peer == self_ || partners.contains(peer);
+  }
+  bool is_joined(int peer) const noexcept override { return is_partner(peer) || joined_.contains(peer); }
   bool write(int peer, const Frame& frame, std::span<const std::byte> payload) override {
+    if (!is_partner(peer)) joined_.insert(peer);
     return net_.write(self_, peer, frame, payload);
   }
   bool read(FrameSink& sink) override {
@@ -67,6 +75,7 @@ class SimulatedWire final : public Wire {
     for (int source = 0; source < size(); ++source) {
       std::deque<SimulatedNet::Letter>& link = net_.link(source, self_);
       for (std::size_t taken = 0; !link.empty() && taken < next_read.value_or(link.size() + taken); ++taken) {
+        if (!is_partner(source)) joined_.insert(source);
         if (!sink.on_frame(source, link.front().frame, split(link.front().payload))) break;
         link.pop_front();
         moved = true;
@@ -96,6 +105,7 @@ class SimulatedWire final : public Wire {
 
   SimulatedNet& net_;
   int self_;
+  std::set<int> joined_;
 };
 
 }  // namespace gradwire::messages

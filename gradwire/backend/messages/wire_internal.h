@@ -25,27 +25,31 @@ enum class FrameKind : std::uint32_t {
   end,          // the sender's end of a channel; the payload says why
   report,       // the receiver has read the message of an offer out of its sender's memory
   confirm,      // the message of a report was there all the time
+  passed_end,   // the end of a channel of another peer, by a failure; the payload says why
+  ask,          // a message of the channel is awaited: the peer answers with the channel's end, if that was
 };
 
 // As it lies in memory at the beginning of a frame: both sides are of one build on one kind of machine.
 struct Frame {
   FrameKind kind = FrameKind::message;
-  std::uint32_t tag = 0;  // end: how many ranks at fault (int) stand in the payload before the text; 0: the sender is
+  // end, passed_end: how many ranks at fault (int) stand in the payload before the text; 0: the one whose end it is.
+  std::uint32_t tag = 0;
   std::uint64_t channel = 0;
   // offer, cancel: the sender's number for the message. accept, report: that number again. piece, confirm: the
-  // receiver's number. credit: offers. end: the sender's rank.
+  // receiver's number. credit: offers. end, passed_end: the rank whose end it is.
   std::uint64_t id = 0;
   // accept, report: the receiver's number for the message; accept: 0: the sender may forget the message. offer: what
-  // Wire::lend() said. end: whether the sender left in good order.
+  // Wire::lend() said. end: whether the sender left in good order. passed_end: the peer whose end it is.
   std::uint64_t reply = 0;
-  std::uint64_t bytes = 0;  // offer: of the whole message; message, piece, end: of the payload; credit: of messages
+  // offer: of the whole message; message, piece, end, passed_end: of the payload; credit: of messages.
+  std::uint64_t bytes = 0;
 };
 static_assert(sizeof(Frame) == 40);
 
 // The bytes that follow a frame.
 inline std::size_t payload_bytes(const Frame& frame) noexcept {
-  const bool has_payload =
-      frame.kind == FrameKind::message || frame.kind == FrameKind::piece || frame.kind == FrameKind::end;
+  const bool has_payload = frame.kind == FrameKind::message || frame.kind == FrameKind::piece ||
+                           frame.kind == FrameKind::end || frame.kind == FrameKind::passed_end;
   return has_payload ? frame.bytes : 0;
 }
 
@@ -96,9 +100,10 @@ class Wire {
   // be anything where the peer does not keep the memory as it is.
   virtual bool pull(int /*peer*/, std::uint64_t /*from*/, std::span<std::byte> /*to*/) noexcept { return false; }
 
-  // A message of the peer is awaited: a wire that connects when it must may do so now.
-  virtual void expect(int /*peer*/) noexcept {}
-  // Whether the wire is connected with the peer. A peer that it is not connected with needs no notice of the end.
+  // Whether the wire is connected with the peer from the start, and the peer with this endpoint; true for the endpoint
+  // itself. What is said to all partners, and passed on by them to theirs, reaches everyone. Never changes.
+  virtual bool is_partner(int /*peer*/) const noexcept { return true; }
+  // Whether the wire is connected with the peer now. A peer that it is not connected with asks when it must know.
   virtual bool is_joined(int /*peer*/) const noexcept { return true; }
 
   // Whether a peer has gone since the last call: the ranks that are waited for are looked at then, without waiting for

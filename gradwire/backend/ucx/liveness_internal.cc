@@ -31,6 +31,13 @@ Liveness::Liveness(std::size_t peers, std::vector<std::size_t> watched, Millisec
   for (Peer& peer : peers_) peer.last_heard = now;
 }
 
+void Liveness::watch(std::size_t peer, Clock::time_point now) {
+  watched_.push_back(peer);
+  peers_[peer] = {.last_heard = now};
+}
+
+void Liveness::forget(std::size_t peer) noexcept { std::erase(watched_, peer); }
+
 Liveness::Findings Liveness::tick(Clock::time_point now) {
   Findings findings;
   // Three missed ticks mean that this process did not run (SIGSTOP, a suspended machine, no processor to be had): what
@@ -42,6 +49,7 @@ Liveness::Findings Liveness::tick(Clock::time_point now) {
     peer.last_heard = peer.heard ? now : peer.last_heard + forgiven;
     if (now - peer.last_heard >= silence_) findings.silent.push_back(index);
     if (!peer.wrote) findings.to_beat.push_back(index);
+    if (!peer.heard) findings.unheard.push_back(index);
     peer.heard = peer.wrote = false;
   }
   last_tick_ = now;

@@ -20,6 +20,10 @@ class Liveness {
   // Looks at the peers `watched` only. The others get no beats, and are never found silent.
   Liveness(std::size_t peers, std::vector<std::size_t> watched, Milliseconds silence, Clock::time_point now);
 
+  // Looks at another peer too, from now on, or no more.
+  void watch(std::size_t peer, Clock::time_point now);
+  void forget(std::size_t peer) noexcept;
+
   // Something came of the peer, or was written to it. Cheap: no time is asked for.
   void heard(std::size_t peer) noexcept { peers_[peer].heard = true; }
   void wrote(std::size_t peer) noexcept { peers_[peer].wrote = true; }
@@ -30,6 +34,7 @@ class Liveness {
   struct Findings {
     std::vector<std::size_t> silent;
     std::vector<std::size_t> to_beat;  // nothing was written to these of late
+    std::vector<std::size_t> unheard;  // nothing has come of these of late
   };
   // Looks at the peers that are watched. When this process itself has stood still for a while, the peers are forgiven
   // that time.
@@ -46,7 +51,7 @@ class Liveness {
   Clock::time_point last_tick_;
   Clock::time_point next_tick_;
   std::vector<Peer> peers_;
-  const std::vector<std::size_t> watched_;
+  std::vector<std::size_t> watched_;
 };
 
 }  // namespace gradwire::ucx

@@ -42,6 +42,29 @@ TEST_F(LivenessTest, BeatsGoSeveralTimesWithinTheSilence) {
   EXPECT_EQ(liveness_.next_tick() - now_, kPeriod);
 }
 
+TEST_F(LivenessTest, APeerThatIsWatchedLaterIsSilentAfterTheSilenceFromThenOn) {
+  Liveness few{3, {0}, kSilence, now_};
+  for (int i = 0; i < 20; ++i) {
+    few.heard(0);
+    EXPECT_EQ(few.tick(now_ += kPeriod).silent, Peers{}) << "nobody looks at 1 and 2";
+  }
+  few.watch(2, now_);
+  few.heard(2);
+  few.heard(0);
+  EXPECT_EQ(few.tick(now_ += kPeriod).unheard, Peers{});
+  for (int i = 0; i < 7; ++i) {
+    few.heard(0);
+    const Liveness::Findings findings = few.tick(now_ += kPeriod);
+    EXPECT_EQ(findings.silent, Peers{}) << i;
+    EXPECT_EQ(findings.unheard, Peers{2}) << i;
+  }
+  few.heard(0);
+  EXPECT_EQ(few.tick(now_ += kPeriod).silent, Peers{2});
+  few.forget(2);
+  few.heard(0);
+  EXPECT_EQ(few.tick(now_ += kPeriod).silent, Peers{});
+}
+
 TEST_F(LivenessTest, ATimeInWhichThisProcessStoodStillIsNotThePeers) {
   tick(kPeriod);
   EXPECT_EQ(tick(std::chrono::hours(5)).silent, Peers{}) << "a process that was stopped accuses the others";

@@ -41,10 +41,12 @@ Session::~Session() {
 }
 
 messages::Loss Session::loss_of(int rank) const {
-  const auto absence = wire_->absence(rank);
+  const auto absence = wire_->absence_of_awaited(rank);
   if (!absence) return {};
   const std::string who = concat("rank ", rank, absence->host.empty() ? "" : concat(" (on ", absence->host, ")"));
-  const std::string text = absence->left ? concat(who, " left the group") : concat(who, " is gone: ", absence->why);
+  const std::string text = !absence->left         ? concat(who, " is gone: ", absence->why)
+                           : absence->why.empty() ? concat(who, " left the group")
+                                                  : concat(who, " has left the group, or is gone: ", absence->why);
   return {std::make_exception_ptr(PeerError(text, {rank})), absence->left};
 }
 

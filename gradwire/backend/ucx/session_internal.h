@@ -24,7 +24,7 @@ class Session {
   Session& operator=(const Session&) = delete;
 
   const std::shared_ptr<messages::Engine>& engine() const noexcept { return engine_; }
-  // Why the rank's part cannot come any more. As Engine::FailureOf.
+  // Why the part of the rank, which is waited for, cannot come any more. As Engine::FailureOf.
   messages::Loss loss_of(int rank) const;
 
  private:

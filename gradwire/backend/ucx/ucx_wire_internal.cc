@@ -73,11 +73,13 @@ void UcxWire::connect(std::size_t index) {
   const ucs_status_t status = ucp_ep_create(worker_->get(), &params, &to.endpoint);
   if (status != UCS_OK) {
     to.endpoint = nullptr;
+    to.is_refused = !to.is_partner;
     return lose(to, concat("there is no way to it from this host (", ucs_status_string(status),
                            "): look at GRADWIRE_INTERFACE"));
   }
   to.open_by = Deadline::after(kOpening);
   to.beat_due = true;
+  to.goodbye_due = is_leaving_;  // it has connected to a rank that leaves
   attention_ = true;
 }
 
@@ -86,19 +88,14 @@ void UcxWire::introduce(int rank, PeerOptions options) {
   if (peer(rank).options.address.empty()) peer(rank).options = std::move(options);
 }
 
-// Who connects hears of the peer's death, and is told when the peer ends a channel.
-void UcxWire::expect(int rank) noexcept {
-  if (rank == rank_) return;
-  const MutexLock lock(mutex_);
-  Peer& of = peer(rank);
-  if (of.endpoint != nullptr || worker_ == nullptr || is_gone(of)) return;
-  of.connect_due = true;
-  attention_ = true;
+bool UcxWire::is_partner(int rank) const noexcept {
+  return rank == rank_ || peers_[static_cast<std::size_t>(rank)].is_partner;
 }
 
 bool UcxWire::is_joined(int rank) const noexcept {
   const MutexLock lock(mutex_);
-  return peers_[static_cast<std::size_t>(rank)].endpoint != nullptr;
+  const Peer& of = peers_[static_cast<std::size_t>(rank)];
+  return of.endpoint != nullptr || of.connect_due;
 }
 
 // --- waiting -------------------------------------------------------------------------------------------------------

@@ -11,11 +11,13 @@
 // other. Making an endpoint does not block, and the thread of every rank serves whoever connects, whatever its caller
 // waits for: so no rank waits for a rank that waits for it.
 //
-// A peer is gone when UCX says that its connection broke, or when it is a partner and nothing has come of it for the
-// group's silence. Where not all ranks are partners, who finds a peer gone tells its partners, who tell theirs: so all
-// ranks hear it, and beats go between partners only. Frames to a peer that is gone are dropped. A rank that leaves says
-// so after its last frame, and stays until the others have said that they have it all: a connection that is closed may
-// take with it what is still on the way.
+// A peer is gone when UCX says that its connection broke, or when nothing has come of it for the group's silence.
+// Partners tell each other that they are there. Another peer is asked whether it is, for as long as it is waited for.
+// Where not all ranks are partners, who finds a partner gone tells its other partners, who tell theirs:
+// so all ranks hear it, and beats go between partners only. Another peer that cannot be reached may have left: only
+// this rank loses it. Frames to a peer that is gone are dropped. A rank that leaves says so after its last frame, and
+// stays until the others have said that they have it all: a connection that is closed may take with it what is still on
+// the way.
 #pragma once
 
 #include <ucp/api/ucp.h>
@@ -60,9 +62,11 @@ class UcxWire final : public messages::Wire {
   };
   // Why a peer's part cannot come any more.
   struct Absence {
-    bool left = false;  // it said so, and all that it sent is here
-    std::string why;    // "its connection was closed (...)"
-    std::string host;   // as PeerOptions'; empty: not known yet
+    // It said so, and all that it sent is here; `why` is empty then. Or it is no partner, takes no connection, and
+    // nobody has said that it is gone.
+    bool left = false;
+    std::string why;   // "its connection was closed (...)"
+    std::string host;  // as PeerOptions'; empty: not known yet
   };
 
   // Begins to connect with the partners. Throws as require_ok() does.
@@ -80,7 +84,7 @@ class UcxWire final : public messages::Wire {
   std::uint32_t bell() const noexcept override { return bell_.load(std::memory_order_seq_cst); }
   void sleep(std::uint32_t seen, std::chrono::microseconds limit) noexcept override;
   void wake() noexcept override;
-  void expect(int peer) noexcept override;
+  bool is_partner(int peer) const noexcept override;
   bool is_joined(int peer) const noexcept override;
   bool take_lost() noexcept override { return lost_some_.exchange(false); }
 
@@ -97,19 +101,22 @@ class UcxWire final : public messages::Wire {
   void close_door();
   // Nothing while the peer's part may still come.
   std::optional<Absence> absence(int peer) const;
+  // The same of a peer that is waited for. One that is no partner, but is connected, is watched for silence until
+  // nobody has called this for as long as the silence.
+  std::optional<Absence> absence_of_awaited(int peer);
 
   // Whether every frame written is on its way.
   bool idle() const;
   // Tells the peers that nothing follows. Nothing is written afterwards.
   void say_goodbye();
   // Whether every peer has said that it has everything, or leaves or is gone itself.
-  bool may_go() const;
+  bool may_go();
   // Takes UCX down. Frames that are still under way are lost. Nothing is read or written afterwards.
   void close() noexcept;
 
  private:
-  // lost: the peer whose number is the frame's id is gone; the payload says why.
-  enum class Note : std::uint32_t { frame = 1, beat, goodbye, goodbye_seen, lost };
+  // ping: answered with a beat. lost: the peer whose number is the frame's id is gone; the payload says why.
+  enum class Note : std::uint32_t { frame = 1, beat, goodbye, goodbye_seen, lost, ping };
   struct Envelope {
     Token token{};
     std::uint64_t number = 0;  // the how-many-th note from this source to this destination
@@ -138,22 +145,26 @@ class UcxWire final : public messages::Wire {
     bool is_open = false;  // notes may go
     // Written by UCX's error handler, which may run on a thread of UCX's.
     std::atomic<int> failure{UCS_OK};
-    std::string why_lost;  // not empty: the peer is gone
-    bool here = false;     // it has been heard of
-    bool left = false;     // it said goodbye
-    bool has_all = false;  // it has what this rank wrote before its goodbye
+    std::string why_lost;     // not empty: the peer is gone
+    bool is_refused = false;  // it is no partner, and took no connection
+    bool is_told = false;     // its loss is in losses_
+    bool here = false;        // it has been heard of
+    bool left = false;        // it said goodbye
+    bool has_all = false;     // it has what this rank wrote before its goodbye
     bool beat_due = false;
+    bool ping_due = false;
     bool answer_due = false;  // to its goodbye
     bool goodbye_due = false;
     bool is_partner = false;
-    bool connect_due = false;             // it has connected to this rank
-    std::size_t reported = 0;             // of losses_, told to it
-    std::uint64_t sent = 0;               // notes
-    std::uint64_t received = 0;           // notes taken
-    std::size_t in_flight = 0;            // notes of which UCX has copies, to the peer
-    std::size_t longest_at_once = 0;      // payload that UCX has taken at once
-    std::list<Kept> held;                 // frames that the sink has not taken
-    std::map<std::uint64_t, Kept> early;  // notes that came before those ahead of them
+    bool connect_due = false;                    // it has connected to this rank
+    Deadline awaited_until = Deadline::never();  // of one in awaited_
+    std::size_t reported = 0;                    // of losses_, told to it
+    std::uint64_t sent = 0;                      // notes
+    std::uint64_t received = 0;                  // notes taken
+    std::size_t in_flight = 0;                   // notes of which UCX has copies, to the peer
+    std::size_t longest_at_once = 0;             // payload that UCX has taken at once
+    std::list<Kept> held;                        // frames that the sink has not taken
+    std::map<std::uint64_t, Kept> early;         // notes that came before those ahead of them
   };
 
   static ucs_status_t on_active_message(void* wire, const void* header, std::size_t header_bytes, void* data,
@@ -162,6 +173,7 @@ class UcxWire final : public messages::Wire {
   static void on_failure(void* peer, ucp_ep_h endpoint, ucs_status_t status);
 
   void connect(std::size_t index) GRADWIRE_REQUIRES(mutex_);
+  std::optional<Absence> absence(const Peer& of) const GRADWIRE_REQUIRES(mutex_);
   bool is_gone(const Peer& peer) const { return peer.left || !peer.why_lost.empty(); }
   Peer& peer(int rank) { return peers_[static_cast<std::size_t>(rank)]; }
 
@@ -189,7 +201,10 @@ class UcxWire final : public messages::Wire {
 
   // Peers that go.
   void lose(Peer& lost, std::string why) GRADWIRE_REQUIRES(mutex_);
+  void pass_on(Peer& lost, const std::string& why) GRADWIRE_REQUIRES(mutex_);
   bool look_after_peers() GRADWIRE_REQUIRES(mutex_);
+  void await(std::size_t index) GRADWIRE_REQUIRES(mutex_);
+  void look_for_silence() GRADWIRE_REQUIRES(mutex_);
   void take_loss(const Peer& from, const messages::Frame& frame, std::span<const std::byte> bytes)
       GRADWIRE_REQUIRES(mutex_);
   bool tell_losses(std::size_t index) GRADWIRE_REQUIRES(mutex_);
@@ -203,7 +218,7 @@ class UcxWire final : public messages::Wire {
 
   mutable Mutex mutex_;
   std::unique_ptr<Worker> worker_ GRADWIRE_GUARDED_BY(mutex_);  // null after close()
-  std::vector<Peer> peers_;                                     // guarded too, but for its size
+  std::vector<Peer> peers_;                                     // guarded too, but for its size and is_partner
   // Something may have to be said to a peer, or a peer may be gone: looked for then only, as peers may be many.
   std::atomic<bool> attention_{true};
   std::atomic<bool> lost_some_{false};
@@ -215,12 +230,14 @@ class UcxWire final : public messages::Wire {
   std::vector<LostPeer> losses_ GRADWIRE_GUARDED_BY(mutex_);  // that the partners hear of
   std::vector<void*> closing_ GRADWIRE_GUARDED_BY(mutex_);    // requests of UCX
   std::optional<Liveness> liveness_ GRADWIRE_GUARDED_BY(mutex_);
+  std::vector<std::size_t> awaited_ GRADWIRE_GUARDED_BY(mutex_);  // that are no partners, and are watched
   std::list<Sending> under_way_ GRADWIRE_GUARDED_BY(mutex_);
   std::list<Sending> spare_ GRADWIRE_GUARDED_BY(mutex_);
   std::deque<Kept> local_ GRADWIRE_GUARDED_BY(mutex_);  // frames to this rank itself
   messages::FrameSink* sink_ GRADWIRE_GUARDED_BY(mutex_) = nullptr;
   std::exception_ptr error_ GRADWIRE_GUARDED_BY(mutex_);
-  bool moved_ GRADWIRE_GUARDED_BY(mutex_) = false;  // since the progress under way began
+  bool is_leaving_ GRADWIRE_GUARDED_BY(mutex_) = false;  // it has said goodbye, or is about to
+  bool moved_ GRADWIRE_GUARDED_BY(mutex_) = false;       // since the progress under way began
   std::size_t held_ GRADWIRE_GUARDED_BY(mutex_) = 0;
 };
 

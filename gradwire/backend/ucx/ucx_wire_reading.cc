@@ -63,7 +63,8 @@ ucs_status_t UcxWire::on_active_message(void* argument, const void* header, std:
 }
 
 void UcxWire::arrive(const Envelope& envelope, std::span<const std::byte> payload) {
-  const bool is_known = envelope.source < peers_.size() && envelope.source != static_cast<std::uint32_t>(rank_);
+  const bool is_known = envelope.source < peers_.size() && envelope.source != static_cast<std::uint32_t>(rank_) &&
+                        !peers_[envelope.source].options.address.empty();  // else it has no token yet
   if (!is_known || !same_token(envelope.token, peers_[envelope.source].options.receives)) {
     log::info("ucx: dropped what came without a token of this group");
     return;
@@ -94,6 +95,9 @@ void UcxWire::take(Peer& from, const Envelope& envelope, std::span<const std::by
       return take_frame(from, envelope.frame, payload);
     case Note::beat:
       return;
+    case Note::ping:
+      from.beat_due = attention_ = true;
+      return;
     case Note::goodbye:
       from.left = from.answer_due = attention_ = true;
       return;
@@ -114,7 +118,11 @@ void UcxWire::take_loss(const Peer& from, const messages::Frame& frame, std::spa
   std::string why(reinterpret_cast<const char*>(payload.data()), payload.size());
   constexpr std::string_view kSaid = "as rank ";
   if (!why.starts_with(kSaid)) why = concat(kSaid, &from - peers_.data(), " found, ", why);
-  lose(peers_[index], std::move(why));
+  Peer& lost = peers_[index];
+  if (lost.left) return;
+  pass_on(lost, why);
+  if (std::exchange(lost.is_refused, false)) lost.why_lost.clear();  // it had not left
+  lose(lost, std::move(why));
 }
 
 void UcxWire::take_frame(Peer& from, const messages::Frame& frame, std::span<const std::byte> payload) {
@@ -161,19 +169,38 @@ void UcxWire::lose(Peer& lost, std::string why) {
   if (is_gone(lost)) return;
   lost.why_lost = std::move(why);
   moved_ = attention_ = lost_some_ = true;
-  if (!is_full_mesh_) losses_.push_back({static_cast<std::size_t>(&lost - peers_.data()), lost.why_lost});
+  if (lost.is_partner) pass_on(lost, lost.why_lost);
+}
+
+void UcxWire::pass_on(Peer& lost, const std::string& why) {
+  if (is_full_mesh_ || std::exchange(lost.is_told, true)) return;
+  losses_.push_back({static_cast<std::size_t>(&lost - peers_.data()), why});
+  attention_ = true;
+}
+
+void UcxWire::look_for_silence() {
+  std::erase_if(awaited_, [this](std::size_t index) {
+    const bool ends = peers_[index].awaited_until.expired() || peers_[index].endpoint == nullptr;
+    if (ends) liveness_->forget(index);
+    return ends;
+  });
+  const Liveness::Findings findings = liveness_->tick(Liveness::Clock::now());
+  for (const std::size_t index : findings.to_beat) {
+    if (peers_[index].is_partner) peers_[index].beat_due = attention_ = true;
+  }
+  for (const std::size_t index : findings.unheard) {
+    if (!peers_[index].is_partner) peers_[index].ping_due = attention_ = true;
+  }
+  for (const std::size_t index : findings.silent) {
+    // Frames that nobody here takes may be followed by signs of life that were not read. A partner that has not been
+    // heard of may not have begun.
+    if (held_ > 0 || (peers_[index].is_partner && !peers_[index].here)) continue;
+    lose(peers_[index], concat("nothing has been heard of it for ", silence_.count(), " ms"));
+  }
 }
 
 bool UcxWire::look_after_peers() {
-  if (liveness_ && Liveness::Clock::now() >= liveness_->next_tick()) {
-    const Liveness::Findings findings = liveness_->tick(Liveness::Clock::now());
-    for (const std::size_t index : findings.to_beat) peers_[index].beat_due = attention_ = true;
-    for (const std::size_t index : findings.silent) {
-      // Frames that nobody here takes may be followed by signs of life that were not read.
-      if (!peers_[index].here || held_ > 0) continue;
-      lose(peers_[index], concat("nothing has been heard of it for ", silence_.count(), " ms"));
-    }
-  }
+  if (liveness_ && Liveness::Clock::now() >= liveness_->next_tick()) look_for_silence();
   std::erase_if(closing_, [](void* request) {
     if (ucp_request_check_status(request) == UCS_INPROGRESS) return false;
     ucp_request_free(request);
@@ -186,6 +213,7 @@ bool UcxWire::look_after_peers() {
     }
     const int failure = each.failure.load(std::memory_order_acquire);
     if (failure != UCS_OK) {
+      if (!is_gone(each)) each.is_refused = !each.is_partner && !each.here;
       lose(each, concat("its connection was closed (", ucs_status_string(static_cast<ucs_status_t>(failure)), ")"));
       each.answer_due = each.goodbye_due = false;  // there is nobody to hear it
     }
@@ -219,9 +247,27 @@ void UcxWire::close_door() {
 
 std::optional<UcxWire::Absence> UcxWire::absence(int rank) const {
   const MutexLock lock(mutex_);
-  const Peer& of = peers_[static_cast<std::size_t>(rank)];
+  return absence(peers_[static_cast<std::size_t>(rank)]);
+}
+
+std::optional<UcxWire::Absence> UcxWire::absence_of_awaited(int rank) {
+  const MutexLock lock(mutex_);
+  await(static_cast<std::size_t>(rank));
+  return absence(peer(rank));
+}
+
+void UcxWire::await(std::size_t index) {
+  Peer& of = peers_[index];
+  if (of.is_partner || of.endpoint == nullptr || !liveness_) return;
+  of.awaited_until = Deadline::after(silence_);
+  if (std::find(awaited_.begin(), awaited_.end(), index) != awaited_.end()) return;
+  awaited_.push_back(index);
+  liveness_->watch(index, Liveness::Clock::now());
+}
+
+std::optional<UcxWire::Absence> UcxWire::absence(const Peer& of) const {
   if (!of.held.empty() || !is_gone(of)) return std::nullopt;
-  return Absence{of.left, of.why_lost, of.options.host};
+  return Absence{of.left || of.is_refused, of.why_lost, of.options.host};
 }
 
 }  // namespace gradwire::ucx

@@ -193,13 +193,20 @@ class Stranger {
   ucp_ep_h endpoint_ = nullptr;
 };
 
-TEST_F(UcxWireTest, AStrangerWhoSpeaksUcxInjectsNothing) {
-  // A frame of rank 0 as it would be, but for the token: an envelope is token, number, source, note, frame.
+// A frame as it would be, but for the token and the number, which are zero: an envelope is token, number, source, note,
+// frame.
+std::vector<std::byte> forge(std::uint32_t source) {
   std::vector<std::byte> forged(sizeof(Token) + 16 + sizeof(Frame));
   const std::uint32_t note = 1;
   const Frame frame{FrameKind::message, 66, 9, 0, 0, 0};
+  std::memcpy(forged.data() + sizeof(Token) + 8, &source, sizeof(source));
   std::memcpy(forged.data() + sizeof(Token) + 12, &note, sizeof(note));
   std::memcpy(forged.data() + sizeof(Token) + 16, &frame, sizeof(frame));
+  return forged;
+}
+
+TEST_F(UcxWireTest, AStrangerWhoSpeaksUcxInjectsNothing) {
+  std::vector<std::byte> forged = forge(0);
   Stranger stranger(addresses_[1]);
   const auto try_token = [&](const Token& attempt, std::uint64_t number) {
     std::memcpy(forged.data(), attempt.data(), attempt.size());
@@ -224,6 +231,28 @@ TEST_F(UcxWireTest, AStrangerWhoSpeaksUcxInjectsNothing) {
   for (; keepers_[1].kept.size() == 1 && next < 100; ++next) try_token(token(0), next);
   ASSERT_EQ(keepers_[1].kept.size(), 2U);
   EXPECT_EQ(keepers_[1].kept[1].frame.tag, 66U);
+}
+
+// Of many ranks only partners know each other's tokens from the start. Nobody is let in as one of the others meanwhile.
+TEST_F(UcxWireTest, AStrangerInjectsNothingAsARankThatIsNotYetKnown) {
+  auto worker = std::make_unique<Worker>("lo");
+  const std::string address = worker->address();
+  UcxWire::Options options{
+      .rank = 0, .peers = std::vector<UcxWire::PeerOptions>(3), .partners = {1}, .silence = kSilence};
+  options.peers[1] = {addresses_[1], token(0), token(1)};
+  UcxWire wire(std::move(worker), std::move(options));
+  Keeper keeper;
+  Stranger stranger(address);
+  stranger.send(forge(2), {}, [&] { wire.read(keeper); });
+  for (int i = 0; i < 1000; ++i) wire.read(keeper);
+  EXPECT_TRUE(keeper.kept.empty());
+  EXPECT_FALSE(wire.is_joined(2));
+  // Once the rank is known, only its token counts: the test can fail.
+  wire.introduce(2, {address, token(3), Token{}});
+  const Deadline guard = Deadline::after(std::chrono::seconds(60));
+  while (keeper.kept.empty() && !guard.expired()) stranger.send(forge(2), {}, [&] { wire.read(keeper); });
+  ASSERT_FALSE(keeper.kept.empty());
+  EXPECT_EQ(keeper.kept[0].peer, 2);
 }
 
 }  // namespace

@@ -171,12 +171,14 @@ bool UcxWire::send_dues() {
       }
       // A beat is of no use to a peer that takes nothing: what is in flight is a sign of life, too.
       if (to.beat_due && (to.in_flight > 0 || send(index, Note::beat, {}, {}))) to.beat_due = false, said = true;
+      if (to.ping_due && (to.in_flight > 0 || send(index, Note::ping, {}, {}))) to.ping_due = false, said = true;
       if (to.answer_due && send(index, Note::goodbye_seen, {}, {})) to.answer_due = false, said = true;
       if (tell_losses(index)) said = true;
       if (to.goodbye_due && send(index, Note::goodbye, {}, {})) to.goodbye_due = false, said = true;
     } catch (const std::bad_alloc&) {  // it stays due
     }
-    if (to.beat_due || to.answer_due || to.goodbye_due || (to.is_partner && to.reported < losses_.size())) {
+    if (to.beat_due || to.ping_due || to.answer_due || to.goodbye_due ||
+        (to.is_partner && to.reported < losses_.size())) {
       attention_ = true;
     }
   }
@@ -203,16 +205,22 @@ bool UcxWire::idle() const {
 
 void UcxWire::say_goodbye() {
   const MutexLock lock(mutex_);
+  is_leaving_ = true;
   for (Peer& to : peers_) to.goodbye_due = to.endpoint != nullptr && !is_gone(to);
   send_dues();
   attention_ = true;
 }
 
-bool UcxWire::may_go() const {
+bool UcxWire::may_go() {
   const MutexLock lock(mutex_);
-  return std::all_of(peers_.begin(), peers_.end(), [this](const Peer& each) {
-    return each.endpoint == nullptr || each.has_all || (is_gone(each) && !each.answer_due);
-  });
+  bool may = true;
+  for (std::size_t index = 0; index < peers_.size(); ++index) {
+    const Peer& each = peers_[index];
+    if (each.endpoint == nullptr || each.has_all || (is_gone(each) && !each.answer_due)) continue;
+    may = false;
+    await(index);
+  }
+  return may;
 }
 
 }  // namespace gradwire::ucx
