@@ -136,6 +136,7 @@ TEST_F(MatcherEndsTest, EachChannelIsAskedForThoughThePeersAreConnected) {
 }
 
 TEST_F(MatcherEndsTest, AFailureIsRememberedWhenTheChannelHasBeenRemoved) {
+  add(0, kChannel + 1);
   abort(0, "enough");
   at(0).remove_channels(kChannel, kChannel);
   leave(0, kChannel + 1);
@@ -163,6 +164,7 @@ TEST_F(MatcherEndsTest, AReceiveFromAnyoneEndsWithAFailureOfARankThatIsNoPartner
   abort(0, "enough", {4});
   settle();
   for (const auto& each : wait) EXPECT_EQ(error_of(each), "PeerError: enough");
+  ASSERT_NE(wait[2]->error, nullptr);
   try {
     std::rethrow_exception(wait[2]->error);
   } catch (const PeerError& error) {

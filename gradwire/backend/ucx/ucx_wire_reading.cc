@@ -179,11 +179,12 @@ void UcxWire::pass_on(Peer& lost, const std::string& why) {
 }
 
 void UcxWire::look_for_silence() {
-  std::erase_if(awaited_, [this](std::size_t index) {
-    const bool ends = peers_[index].awaited_until.expired() || peers_[index].endpoint == nullptr;
-    if (ends) liveness_->forget(index);
-    return ends;
-  });
+  for (auto row = awaited_.begin(); row != awaited_.end();) {
+    const Peer& of = peers_[*row];
+    const bool ends = of.awaited_until.expired() || of.endpoint == nullptr;
+    if (ends) liveness_->forget(*row);
+    row = ends ? awaited_.erase(row) : std::next(row);
+  }
   const Liveness::Findings findings = liveness_->tick(Liveness::Clock::now());
   for (const std::size_t index : findings.to_beat) {
     if (peers_[index].is_partner) peers_[index].beat_due = attention_ = true;
