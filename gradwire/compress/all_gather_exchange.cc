@@ -6,11 +6,12 @@
 //   1. encode all values (EncodeKey::rank = this rank)
 //   2. all-gather the encodings (those of variable size: their sizes first)
 //   3. decode them in rank order, add in float32: ((d0 + d1) + d2) + ...; divide
+// Each step goes from block to block.
 // delivered = the decoded form of this rank's own encoding.
 //
 // Bytes a rank sends: (N-1) enc(n); codecs of variable size: (N-1) (8 + m), m the bytes of the largest encoding.
 // Time grows with N: every rank decodes N encodings.
-#include <algorithm>
+#include <optional>
 
 #include "gradwire/compress/exchange_internal.h"
 
@@ -20,17 +21,16 @@ namespace {
 class AllGatherRun final : public ExchangeRun {
  public:
   AllGatherRun(Transport& transport, const Codec& codec, const ExchangeCall& call, Workspace& workspace)
-      : transport_(transport), codec_(codec), call_(call), workspace_(workspace) {}
+      : transport_(transport), codec_(codec), call_(call), workspace_(workspace), mean_(call.ends.mean()) {}
 
   bool advance() override {
-    if (call_.values.empty()) return false;
+    if (mean_.empty()) return false;
     if (encodings_.parts.empty()) {
       send_encoding();
       return true;
     }
     finish(encodings_.transfer);
-    for (int r = 0; r < transport_.size(); ++r) add_decoded(r);
-    divide(call_.mean, divisor_of(call_, transport_), call_.mean);
+    deliver();
     return false;
   }
 
@@ -44,39 +44,76 @@ class AllGatherRun final : public ExchangeRun {
   }
 
   void send_encoding() {
-    const std::size_t count = call_.values.size();
+    const std::size_t count = mean_.size();
     const EncodeKey key = key_of(transport_.rank());
     const auto room = room_in(workspace_.outgoing, codec_.encoded_size(count, key.step));
-    const std::size_t size = codec_.encode(call_.values, key, room);
+    std::size_t size = 0;
+    for_blocks(codec_, count, [&](std::size_t first, std::size_t length) {
+      size = codec_.encode_part(call_.ends.values(first, room_in(workspace_.values, length)), first, count, key, room);
+    });
     encodings_ = start_gathering(
-        transport_, codec_, key.step, size, count, [count](int) { return count; }, workspace_);
+        transport_, codec_, key.step, size, count, [count](int) { return count; }, room, workspace_.incoming);
   }
 
-  // Puts the first rank's decoded values into the mean, or adds another's.
-  void add_decoded(int rank) {
+  // Step 3.
+  void deliver() {
+    const bool delivers = call_.ends.takes_delivered() && mean_is_finite();
+    for_blocks(codec_, mean_.size(), [&](std::size_t first, std::size_t length) {
+      std::span<const float> values;
+      if (delivers) values = call_.ends.values(first, room_in(workspace_.values, length));
+      if (!has_mean_) work_out(first, mean_.subspan(first, length));
+      if (delivers) call_.ends.deliver(first, values, delivered(first, length));
+    });
+  }
+
+  // The memory may change only when no block is in the way, so all blocks are looked at before. The mean must not
+  // overwrite what the values come from: then it is worked out again.
+  bool mean_is_finite() {
+    has_mean_ = call_.ends.keeps_values();
+    bool finite = true;
+    for_blocks(codec_, mean_.size(), [&](std::size_t first, std::size_t length) {
+      const auto mean = has_mean_ ? mean_.subspan(first, length) : room_in(workspace_.sum, length);
+      work_out(first, mean);
+      finite = is_finite(mean) && finite;
+    });
+    return finite;
+  }
+
+  void work_out(std::size_t first, std::span<float> mean) {
+    const auto decode = [&](int r, std::span<float> room) -> std::span<const float> {
+      if (r == transport_.rank() && call_.ends.takes_delivered()) return delivered_again(first, room.size());
+      decode_part(r, first, room);
+      return room;
+    };
+    add_ranks(transport_.size(), room_in(workspace_.decoded, mean.size()), decode, mean);
+    divide(mean, divisor_of(call_, transport_), mean);
+  }
+
+  // What this rank's own encoding says of a block.
+  std::span<const float> delivered(std::size_t first, std::size_t length) {
+    if (delivered_first_ == first) return std::span<const float>(workspace_.delivered).first(length);
+    return delivered_again(first, length);
+  }
+  std::span<const float> delivered_again(std::size_t first, std::size_t length) {
+    const auto room = room_in(workspace_.delivered, length);
+    decode_part(transport_.rank(), first, room);
+    delivered_first_ = first;
+    return room;
+  }
+
+  void decode_part(int rank, std::size_t first, std::span<float> values) const {
     const auto bytes = encodings_.parts[static_cast<std::size_t>(rank)];
-    const bool first = rank == 0;
-    if (rank == transport_.rank() && !call_.delivered.empty()) {
-      codec_.decode(bytes, key_of(rank), call_.delivered);
-      if (first) {
-        std::copy(call_.delivered.begin(), call_.delivered.end(), call_.mean.begin());
-      } else {
-        add(call_.mean, call_.delivered, call_.mean);
-      }
-    } else if (first) {
-      codec_.decode(bytes, key_of(rank), call_.mean);
-    } else {
-      const auto decoded = room_in(workspace_.decoded, call_.mean.size());
-      codec_.decode(bytes, key_of(rank), decoded);
-      add(call_.mean, decoded, call_.mean);
-    }
+    codec_.decode_part(bytes, first, mean_.size(), key_of(rank), values);
   }
 
   Transport& transport_;
   const Codec& codec_;
   const ExchangeCall call_;
   Workspace& workspace_;
-  Encodings encodings_;  // no parts: not encoded yet
+  const std::span<float> mean_;
+  Encodings encodings_;                         // no parts: not encoded yet
+  bool has_mean_ = false;                       // mean_ was written
+  std::optional<std::size_t> delivered_first_;  // of the block in workspace_.delivered
 };
 
 class AllGatherExchange final : public Exchange {

@@ -10,7 +10,9 @@
 //      divides
 //   4. the owner encodes the mean of its chunk; all-gather
 //   5. decode all chunks
-// Only where the codec does not keep the scale of values (bare signs) the owner's own part is encoded and decoded too.
+// Each step goes from block to block, and takes the values from the ends again. Only the sum of a rank's own chunk is
+// kept. Only where the codec does not keep the scale of values (bare signs) the owner's own part is encoded and decoded
+// too.
 //
 // delivered: of another rank's chunk, the decoded form of this rank's encoding of it. Of a rank's own chunk,
 // own part - (sum - divisor * decoded mean): the owner owes what the second encoding lost, of all ranks' values. So one
@@ -37,14 +39,15 @@ class AllReduceRun final : public ExchangeRun {
         codec_(codec),
         call_(call),
         workspace_(workspace),
+        mean_(call.ends.mean()),
         world_(transport.size()),
         rank_(transport.rank()),
-        largest_(chunk_begin(call.values.size(), world_, 1)),
+        largest_(chunk_begin(mean_.size(), world_, 1)),
         header_(codec.is_fixed_size() ? 0 : kSizeBytes),
         stride_(header_ + codec.encoded_size(largest_, call.key.step)) {}
 
   bool advance() override {
-    if (call_.values.empty()) return false;
+    if (mean_.empty()) return false;
     switch (next_++) {
       case 0:
         encode_chunks();
@@ -52,13 +55,11 @@ class AllReduceRun final : public ExchangeRun {
         return true;
       case 1:
         finish(chunks_);
-        add_chunks();
         send_mean();
         return true;
       default:
         finish(means_.transfer);
-        decode_means();
-        settle_own_chunk();
+        deliver();
         return false;
     }
   }
@@ -66,12 +67,8 @@ class AllReduceRun final : public ExchangeRun {
   std::size_t sent() const noexcept override { return sent_; }
 
  private:
-  std::size_t begin_of(int r) const noexcept { return chunk_begin(call_.values.size(), world_, r); }
+  std::size_t begin_of(int r) const noexcept { return chunk_begin(mean_.size(), world_, r); }
   std::size_t length_of(int r) const noexcept { return begin_of(r + 1) - begin_of(r); }
-  template <class T>
-  std::span<T> chunk(std::span<T> all, int r) const noexcept {
-    return all.subspan(begin_of(r), length_of(r));
-  }
   std::span<std::byte> part(std::span<std::byte> parts, int r) const noexcept {
     return parts.subspan(static_cast<std::size_t>(r) * stride_, stride_);
   }
@@ -88,15 +85,27 @@ class AllReduceRun final : public ExchangeRun {
     for (int r = 0; r < world_; ++r) {
       if (r == rank_ && codec_.keeps_scale()) continue;
       const auto room = part(outgoing, r).subspan(header_);
-      const std::size_t size = codec_.encode(chunk(call_.values, r), key(r, rank_), room);
+      const std::size_t size = encode_chunk(r, room);
       if (header_ != 0) write_as(part(outgoing, r).data(), std::uint64_t{size});
       if (r == rank_) {
         codec_.decode(room.first(size), key(r, rank_), room_in(workspace_.own, length_of(r)));
-        continue;
+      } else {
+        longest_ = std::max(longest_, size);
       }
-      longest_ = std::max(longest_, size);
-      if (!call_.delivered.empty()) codec_.decode(room.first(size), key(r, rank_), chunk(call_.delivered, r));
     }
+  }
+
+  std::size_t encode_chunk(int r, std::span<std::byte> room) {
+    std::size_t size = 0;
+    for_blocks(codec_, length_of(r), [&](std::size_t first, std::size_t length) {
+      size = codec_.encode_part(values(r, first, length), first, length_of(r), key(r, rank_), room);
+    });
+    return size;
+  }
+
+  // This rank's values in a block of chunk r.
+  std::span<const float> values(int r, std::size_t first, std::size_t length) {
+    return call_.ends.values(begin_of(r) + first, room_in(workspace_.values, length));
   }
 
   void send_chunks() {
@@ -120,74 +129,107 @@ class AllReduceRun final : public ExchangeRun {
     stride_ = shorter;
   }
 
-  // What rank r's part for this rank encodes.
-  std::span<const std::byte> encoding_from(int r) const {
-    const auto bytes = part(workspace_.incoming, r);
-    if (header_ == 0) return bytes.first(codec_.encoded_size(length_of(rank_), call_.key.step));
+  // The encoding of `count` values in part r of `parts`.
+  std::span<const std::byte> encoding_in(std::span<std::byte> parts, int r, std::size_t count) const {
+    const auto bytes = part(parts, r);
+    if (header_ == 0) return bytes.first(codec_.encoded_size(count, call_.key.step));
     return bytes.subspan(header_, read_size(codec_, bytes.data(), stride_ - header_));
   }
 
-  // Step 3: the sum of this rank's chunk into `sum`.
-  void add_chunks() {
-    const std::size_t length = length_of(rank_);
-    const auto sum = room_in(workspace_.sum, length);
-    const auto decoded = room_in(workspace_.decoded, length);
-    std::span<const float> so_far;
-    for (int r = 0; r < world_; ++r) {
-      std::span<const float> more = own_part();
-      if (r != rank_) {
-        const auto target = r == 0 ? sum : decoded;
-        codec_.decode(encoding_from(r), key(rank_, r), target);
-        more = target;
-      }
-      if (r != 0) add(so_far, more, sum);
-      so_far = r == 0 ? more : sum;
-    }
-    if (world_ == 1) std::copy(so_far.begin(), so_far.end(), sum.begin());
-  }
-
-  // What of this rank's values went into the sum of its own chunk.
-  std::span<const float> own_part() const {
-    if (codec_.keeps_scale()) return chunk(call_.values, rank_);
-    return std::span<const float>(workspace_.own).first(length_of(rank_));
-  }
-
-  // Step 4.
+  // Steps 3 and 4.
   void send_mean() {
     const Codec& codec = codec_.for_means();
-    const std::size_t length = length_of(rank_);
-    const auto mean = room_in(workspace_.decoded, length);
-    divide(room_in(workspace_.sum, length), divisor_of(call_, transport_), mean);
-    const auto room = room_in(workspace_.outgoing, codec.encoded_size(largest_, call_.key.step));
-    const std::size_t size = codec.encode(mean, key(rank_, world_ + rank_), room);
+    const std::size_t count = length_of(rank_);
+    const auto room = room_in(workspace_.outgoing_mean, codec.encoded_size(largest_, call_.key.step));
+    std::size_t size = 0;
+    for_blocks(codec_, count, [&](std::size_t first, std::size_t length) {
+      const auto sum = add_block(first, length);
+      const auto mean = room_in(workspace_.decoded, length);
+      divide(sum, divisor_of(call_, transport_), mean);
+      size = codec.encode_part(mean, first, count, key(rank_, world_ + rank_), room);
+    });
     means_ = start_gathering(
-        transport_, codec, call_.key.step, size, largest_, [this](int r) { return length_of(r); }, workspace_);
+        transport_, codec, call_.key.step, size, largest_, [this](int r) { return length_of(r); }, room,
+        workspace_.incoming);
     sent_ += means_.sent;
   }
 
+  // The sum of a block of this rank's chunk. All sums stay where settle() needs them.
+  std::span<const float> add_block(std::size_t first, std::size_t length) {
+    const std::size_t count = length_of(rank_);
+    const bool keeps = call_.ends.takes_delivered();
+    const auto sum = room_in(workspace_.sum, keeps ? count : length).subspan(keeps ? first : 0, length);
+    const auto decode = [&](int r, std::span<float> room) -> std::span<const float> {
+      if (r == rank_) return own_part(first, length);
+      codec_.decode_part(encoding_in(workspace_.incoming, r, count), first, count, key(rank_, r), room);
+      return room;
+    };
+    add_ranks(world_, room_in(workspace_.decoded, length), decode, sum);
+    return sum;
+  }
+
+  // What of this rank's values goes into the sum of its own chunk.
+  std::span<const float> own_part(std::size_t first, std::size_t length) {
+    if (codec_.keeps_scale()) return values(rank_, first, length);
+    return std::span<const float>(workspace_.own).subspan(first, length);
+  }
+
   // Step 5.
-  void decode_means() {
+  void deliver() {
+    const bool delivers = call_.ends.takes_delivered() && mean_is_finite();
     for (int r = 0; r < world_; ++r) {
-      codec_.for_means().decode(means_.parts[static_cast<std::size_t>(r)], key(r, world_ + r), chunk(call_.mean, r));
+      for_blocks(codec_, length_of(r), [&](std::size_t first, std::size_t length) {
+        std::span<const float> wanted;
+        if (delivers) wanted = values(r, first, length);
+        const auto mean = mean_.subspan(begin_of(r) + first, length);
+        if (!has_mean_) decode_mean(r, first, mean);
+        if (delivers) call_.ends.deliver(begin_of(r) + first, wanted, delivered(r, first, wanted, mean));
+      });
     }
   }
 
-  // What the second encoding lost is this rank's to deliver.
-  void settle_own_chunk() const {
-    if (call_.delivered.empty()) return;
-    const auto own = own_part();
-    const auto mean = chunk(call_.mean, rank_);
-    const auto delivered = chunk(call_.delivered, rank_);
-    const float divisor = divisor_of(call_, transport_);
-    for (std::size_t i = 0; i < mean.size(); ++i) {
-      delivered[i] = own[i] - (workspace_.sum[i] - divisor * mean[i]);
+  // The memory may change only when no block is in the way, so all blocks are looked at before. The mean must not
+  // overwrite what the values come from: then it is decoded again.
+  bool mean_is_finite() {
+    has_mean_ = call_.ends.keeps_values();
+    bool finite = true;
+    for (int r = 0; r < world_; ++r) {
+      for_blocks(codec_, length_of(r), [&](std::size_t first, std::size_t length) {
+        const auto mean = has_mean_ ? mean_.subspan(begin_of(r) + first, length) : room_in(workspace_.decoded, length);
+        decode_mean(r, first, mean);
+        finite = is_finite(mean) && finite;
+      });
     }
+    return finite;
+  }
+
+  void decode_mean(int r, std::size_t first, std::span<float> mean) const {
+    const auto bytes = means_.parts[static_cast<std::size_t>(r)];
+    codec_.for_means().decode_part(bytes, first, length_of(r), key(r, world_ + r), mean);
+  }
+
+  // What was delivered of a block of chunk r, of the values `wanted`.
+  std::span<const float> delivered(int r, std::size_t first, std::span<const float> wanted,
+                                   std::span<const float> mean) {
+    const auto room = room_in(workspace_.delivered, wanted.size());
+    if (r != rank_) {
+      const std::size_t count = length_of(r);
+      codec_.decode_part(encoding_in(workspace_.outgoing, r, count), first, count, key(r, rank_), room);
+      return room;
+    }
+    // What the second encoding lost is this rank's to deliver.
+    const auto own = codec_.keeps_scale() ? wanted : own_part(first, wanted.size());
+    const auto sum = std::span<const float>(workspace_.sum).subspan(first, wanted.size());
+    const float divisor = divisor_of(call_, transport_);
+    for (std::size_t i = 0; i < mean.size(); ++i) room[i] = own[i] - (sum[i] - divisor * mean[i]);
+    return room;
   }
 
   Transport& transport_;
   const Codec& codec_;
   const ExchangeCall call_;
   Workspace& workspace_;
+  const std::span<float> mean_;
   int world_;
   int rank_;
   std::size_t largest_;      // values of a chunk
@@ -198,6 +240,7 @@ class AllReduceRun final : public ExchangeRun {
   int next_ = 0;                      // step of advance()
   std::unique_ptr<Transfer> chunks_;  // on their way to their owners
   Encodings means_;
+  bool has_mean_ = false;  // mean_ was written
 };
 
 class AllReduceExchange final : public Exchange {

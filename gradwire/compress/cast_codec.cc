@@ -14,15 +14,24 @@ class CastCodec final : public Codec {
   std::string name() const override { return dtype_ == DType::f16 ? "fp16" : "bf16"; }
   std::size_t max_encoded_size(std::size_t count) const noexcept override { return 2 * count; }
   bool is_fixed_size() const noexcept override { return true; }
-  bool codes_by_block() const noexcept override { return true; }
-  std::size_t encode(std::span<const float> values, const EncodeKey&, std::span<std::byte> bytes) const override {
-    require_room(*this, values.size(), bytes.size());
-    kernels::cast(DType::f32, values.data(), dtype_, bytes.data(), values.size());
-    return 2 * values.size();
+  std::size_t block() const noexcept override { return 1; }
+  std::size_t encode(std::span<const float> values, const EncodeKey& key, std::span<std::byte> bytes) const override {
+    return encode_part(values, 0, values.size(), key, bytes);
   }
-  void decode(std::span<const std::byte> bytes, const EncodeKey&, std::span<float> values) const override {
-    require_size(*this, values.size(), bytes.size());
-    kernels::cast(dtype_, bytes.data(), DType::f32, values.data(), values.size());
+  void decode(std::span<const std::byte> bytes, const EncodeKey& key, std::span<float> values) const override {
+    decode_part(bytes, 0, values.size(), key, values);
+  }
+
+  std::size_t encode_part(std::span<const float> values, std::size_t first, std::size_t whole, const EncodeKey&,
+                          std::span<std::byte> bytes) const override {
+    require_room(*this, whole, bytes.size());
+    kernels::cast(DType::f32, values.data(), dtype_, bytes.data() + 2 * first, values.size());
+    return 2 * whole;
+  }
+  void decode_part(std::span<const std::byte> bytes, std::size_t first, std::size_t whole, const EncodeKey&,
+                   std::span<float> values) const override {
+    require_size(*this, whole, bytes.size());
+    kernels::cast(dtype_, bytes.data() + 2 * first, DType::f32, values.data(), values.size());
   }
 
  private:

@@ -49,9 +49,10 @@ class Codec {
   // False for bare signs.
   virtual bool keeps_scale() const noexcept { return true; }
 
-  // True: the code of a value depends on the values of its block alone, so a long vector can be encoded in pieces.
-  // False where values compete for places (top-k).
-  virtual bool codes_by_block() const noexcept { return false; }
+  // The number of values in a block, where the code of a value depends on the values of its block alone: a vector is a
+  // row of blocks, the last of which may be shorter, and can be encoded in pieces. 0 where values compete for places
+  // (top-k), or where one mark stands for all values.
+  virtual std::size_t block() const noexcept { return 0; }
 
   // The codec for the mean of decoded values, in an exchange that encodes twice. This codec itself, except where
   // encoding twice would scale twice (unbiased random-k). This codec owns the returned one.
@@ -66,6 +67,24 @@ class Codec {
   // come from another rank and may hold anything: bytes that are not an encoding of that many values throw
   // MismatchError, and `values` are unspecified then. Never reads or writes beyond the spans.
   virtual void decode(std::span<const std::byte> bytes, const EncodeKey& key, std::span<float> values) const = 0;
+
+  // encode() and decode() of a part of `whole` values: of values.size() values from number `first`. `bytes` is (the
+  // room for) the encoding of all `whole` values; only the part's share of `bytes` is written or read. The encodings of
+  // all parts together are the bytes that encode() writes. encode_part() returns the size of the whole encoding. A part
+  // is a row of blocks: `first` is a multiple of block(), and so is first + values.size(), unless it is `whole`. A
+  // codec without blocks has one part, all values.
+  virtual std::size_t encode_part(std::span<const float> values, std::size_t first, std::size_t whole,
+                                  const EncodeKey& key, std::span<std::byte> bytes) const {
+    static_cast<void>(first);
+    static_cast<void>(whole);
+    return encode(values, key, bytes);
+  }
+  virtual void decode_part(std::span<const std::byte> bytes, std::size_t first, std::size_t whole, const EncodeKey& key,
+                           std::span<float> values) const {
+    static_cast<void>(first);
+    static_cast<void>(whole);
+    decode(bytes, key, values);
+  }
 };
 
 }  // namespace gradwire::compress

@@ -121,6 +121,36 @@ TEST_P(CodecTest, BytesDoNotDependOnTheKernelsNorOnTheCall) {
   kernels::select("");
 }
 
+// In any order of the parts, with every length of the last block, and with nothing written beside a part's share.
+TEST_P(CodecTest, PartsMakeUpTheWhole) {
+  const EncodeKey key{1, 2, 3, 4};
+  for (const std::size_t count : kCounts) {
+    const auto values = normal_values(count, 5);
+    const auto expected = encode(*codec_, values, key);
+    const auto expected_values = decode(*codec_, expected, count, key);
+    const std::size_t block = codec_->block();
+    for (const std::size_t blocks : {1, 2, 5}) {
+      const std::size_t each = block == 0 || count == 0 ? std::max<std::size_t>(count, 1) : blocks * block;
+      const std::size_t parts = std::max<std::size_t>((count + each - 1) / each, 1);
+      if (parts > 200 && blocks == 1) continue;  // blocks of one value: the longer parts do
+      std::vector<std::byte> bytes(codec_->max_encoded_size(count));
+      std::vector<float> back(count, 12345.0f);
+      std::size_t size = 0;
+      for (std::size_t part = parts; part-- > 0;) {
+        const std::size_t length = std::min(each, count - part * each);
+        size = codec_->encode_part(std::span(values).subspan(part * each, length), part * each, count, key, bytes);
+      }
+      bytes.resize(size);
+      ASSERT_EQ(bytes, expected) << count << " values, parts of " << each;
+      for (std::size_t part = parts; part-- > 0;) {
+        const std::size_t length = std::min(each, count - part * each);
+        codec_->decode_part(expected, part * each, count, key, std::span(back).subspan(part * each, length));
+      }
+      ASSERT_EQ(back, expected_values) << count << " values, parts of " << each;
+    }
+  }
+}
+
 TEST_P(CodecTest, UnalignedBytesAreFine) {
   const auto values = normal_values(1000, 3);
   const auto expected = encode(*codec_, values);

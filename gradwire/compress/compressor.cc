@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 #include <deque>
 #include <limits>
 #include <utility>
@@ -12,7 +11,6 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/compress/exchange_internal.h"
-#include "gradwire/kernels/quantize.h"
 
 namespace gradwire::compress {
 namespace {
@@ -25,6 +23,14 @@ void require_within(std::span<const Segment> segments, std::size_t count) {
   }
 }
 
+// Throws what Memory::before() throws for a parameter of another size. Before anything is sent: a block's own before()
+// comes too late for that.
+void require_known_sizes(Memory& memory, std::span<const Segment> segments, int world) {
+  std::vector<Segment> empty(segments.begin(), segments.end());
+  for (Segment& segment : empty) segment = {segment.name, 0, 0, segment.first, segment.of_parameter()};
+  memory.before(empty, world, {}, {});
+}
+
 // What the encoding of a piece takes, about: of the sizes tried at 100 Mbit/s and 1 Gbit/s the best, see
 // docs/decisions/0011.
 constexpr std::size_t kPieceBytes = std::size_t{1} << 19;
@@ -32,21 +38,21 @@ constexpr std::size_t kLeastPiece = std::size_t{1} << 18;
 constexpr std::size_t kLargestPiece = std::size_t{1} << 22;
 constexpr std::size_t kLeastChunk = std::size_t{1} << 16;  // of a piece, for one rank
 
-// The parts of segments in the `count` values from `begin`, counted from there.
-std::vector<Segment> segments_within(std::span<const Segment> segments, std::size_t begin, std::size_t count) {
-  std::vector<Segment> within;
-  for (const Segment& segment : segments) {
-    const std::size_t from = std::max(segment.offset, begin);
-    const std::size_t to = std::min(segment.offset + segment.count, begin + count);
+// Puts the parts of `segments`, which ascend, that lie in the `count` values from `begin` into `within`, counted from
+// there.
+void find_within(const std::vector<Segment>& segments, std::size_t begin, std::size_t count,
+                 std::vector<Segment>& within) {
+  within.clear();
+  const auto first = std::partition_point(segments.begin(), segments.end(), [begin](const Segment& segment) {
+    return segment.offset + segment.count <= begin;
+  });
+  for (auto segment = first; segment != segments.end() && segment->offset < begin + count; ++segment) {
+    const std::size_t from = std::max(segment->offset, begin);
+    const std::size_t to = std::min(segment->offset + segment->count, begin + count);
     if (from >= to) continue;
     within.push_back(
-        {segment.name, from - begin, to - from, segment.first + (from - segment.offset), segment.of_parameter()});
+        {segment->name, from - begin, to - from, segment->first + (from - segment->offset), segment->of_parameter()});
   }
-  return within;
-}
-
-bool is_finite(std::span<const float> values) noexcept {
-  return std::isfinite(kernels::max_magnitude(values.data(), values.size()));
 }
 
 }  // namespace
@@ -55,36 +61,29 @@ bool is_finite(std::span<const float> values) noexcept {
 struct Compressor::Scratch {
   Workspace workspace;
   std::vector<float> values;
-  std::vector<float> delivered;
 };
 
-// A part of a gradient on its way: what the memory adds, the exchange, what the memory keeps.
-class Compressor::Piece {
+// A part of a gradient on its way. What the memory adds and what it keeps is worked out block by block, as the exchange
+// asks for it. Only where there are no blocks the values to send are made at once and kept.
+class Compressor::Piece final : private ExchangeEnds {
  public:
-  // `segments` lie within `gradient`.
-  Piece(Compressor& owner, Transport& transport, std::vector<Segment> segments, const EncodeKey& key, double divisor,
-        std::span<float> gradient)
-      : owner_(owner), segments_(std::move(segments)), gradient_(gradient), scratch_(owner.take_scratch()) {
-    ExchangeCall call{.key = key, .divisor = divisor, .values = gradient, .mean = gradient, .delivered = {}};
-    if (owner_.memory_->remembers()) {
-      const auto values = room_in(scratch_->values, gradient.size());
-      owner_.memory_->before(segments_, transport.size(), gradient, values);
-      call.values = values;
-      values_ = values;
-      call.delivered = room_in(scratch_->delivered, gradient.size());
-      delivered_ = call.delivered;
+  // Of the `gradient` from number `begin`. `segments`, of the whole gradient, ascend.
+  Piece(Compressor& owner, Transport& transport, const std::vector<Segment>& segments, std::size_t begin,
+        const EncodeKey& key, double divisor, std::span<float> gradient)
+      : owner_(owner),
+        segments_(segments),
+        begin_(begin),
+        world_(transport.size()),
+        gradient_(gradient),
+        scratch_(owner.take_scratch()) {
+    if (owner_.codec_->block() == 0 || !owner_.memory_->works_by_value()) {
+      if (owner_.memory_->remembers()) kept_ = make_values(0, room_in(scratch_->values, gradient.size()));
     }
-    run_ = owner_.exchange_->start(transport, *owner_.codec_, call, scratch_->workspace);
+    run_ = owner_.exchange_->start(transport, *owner_.codec_, {key, divisor, *this}, scratch_->workspace);
   }
 
   // As ExchangeRun::advance().
-  bool advance() {
-    if (run_->advance()) return true;
-    if (owner_.memory_->remembers() && is_finite(gradient_)) {
-      owner_.memory_->after(segments_, values_, delivered_, gradient_);
-    }
-    return false;
-  }
+  bool advance() { return run_->advance(); }
 
   // After the last advance(); after an error the scratch goes, with what it holds.
   std::size_t end() {
@@ -93,11 +92,33 @@ class Compressor::Piece {
   }
 
  private:
+  std::span<float> mean() noexcept override { return gradient_; }
+  bool keeps_values() const noexcept override { return !kept_.empty(); }
+  bool takes_delivered() const noexcept override { return owner_.memory_->remembers(); }
+
+  std::span<const float> values(std::size_t first, std::span<float> room) override {
+    if (!owner_.memory_->remembers()) return gradient_.subspan(first, room.size());
+    if (!kept_.empty()) return kept_.subspan(first, room.size());
+    return make_values(first, room);
+  }
+  void deliver(std::size_t first, std::span<const float> values, std::span<const float> delivered) override {
+    find_within(segments_, begin_ + first, values.size(), within_);
+    owner_.memory_->after(within_, values, delivered, gradient_.subspan(first, values.size()));
+  }
+
+  std::span<const float> make_values(std::size_t first, std::span<float> room) {
+    find_within(segments_, begin_ + first, room.size(), within_);
+    owner_.memory_->before(within_, world_, gradient_.subspan(first, room.size()), room);
+    return room;
+  }
+
   Compressor& owner_;
-  const std::vector<Segment> segments_;
+  const std::vector<Segment>& segments_;
+  const std::size_t begin_;
+  const int world_;
   const std::span<float> gradient_;
-  std::span<const float> values_;
-  std::span<const float> delivered_;
+  std::span<const float> kept_;  // the values to send, where there are no blocks
+  std::vector<Segment> within_;  // a block; kept for its memory
   std::unique_ptr<Scratch> scratch_;
   std::unique_ptr<ExchangeRun> run_;  // goes first: what it sends lies in the scratch
 };
@@ -131,6 +152,10 @@ void Compressor::give_back(std::unique_ptr<Scratch> scratch) noexcept {
 std::size_t Compressor::all_reduce(Transport& transport, std::span<const Segment> segments, const CompressCall& call,
                                    std::span<float> gradient) {
   require_within(segments, gradient.size());
+  std::vector<Segment> ascending(segments.begin(), segments.end());
+  std::sort(ascending.begin(), ascending.end(),
+            [](const Segment& one, const Segment& other) { return one.offset < other.offset; });
+  require_known_sizes(*memory_, ascending, transport.size());
   const std::size_t each = piece_values(transport.size());
   const std::size_t pieces = gradient.size() <= each ? 1 : divide_up(gradient.size(), each);
   std::deque<Piece> under_way;
@@ -139,7 +164,7 @@ std::size_t Compressor::all_reduce(Transport& transport, std::span<const Segment
     if (started < pieces) {
       const std::size_t begin = started * each;
       const std::size_t count = std::min(each, gradient.size() - begin);
-      under_way.emplace_back(*this, transport, segments_within(segments, begin, count),
+      under_way.emplace_back(*this, transport, ascending, begin,
                              EncodeKey{seed_, call.tensor * pieces + started, call.step, 0}, call.divisor,
                              gradient.subspan(begin, count));
       ++started;
@@ -155,7 +180,7 @@ std::size_t Compressor::all_reduce(Transport& transport, std::span<const Segment
 }
 
 std::size_t Compressor::piece_values(int world) const noexcept {
-  if (!codec_->codes_by_block() || !memory_->works_by_value()) return std::numeric_limits<std::size_t>::max();
+  if (codec_->block() == 0 || !memory_->works_by_value()) return std::numeric_limits<std::size_t>::max();
   // The power of two below one and a half times as many as fit.
   const std::size_t fitting = kLargestPiece * kPieceBytes / codec_->max_encoded_size(kLargestPiece) * 3 / 2;
   const std::size_t piece = std::clamp(std::bit_floor(fitting), kLeastPiece, kLargestPiece);

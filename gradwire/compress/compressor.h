@@ -29,8 +29,9 @@ struct CompressCall {
 
 // Threads: calls for different parameters may run at the same time. The compressor keeps its buffers between calls.
 //
-// A long gradient is cut into pieces where the codec and the memory allow that (Codec::codes_by_block,
-// Memory::works_by_value). Each piece is an exchange of its own. While one piece travels, the next one is encoded.
+// A long gradient is cut into pieces where the codec and the memory allow that (Codec::block, Memory::works_by_value).
+// Each piece is an exchange of its own. While one piece travels, the next one is encoded. Within a piece the memory,
+// the codec and the sum work block by block, each block from end to end, so that the block stays in the cache.
 class Compressor {
  public:
   Compressor(std::unique_ptr<Codec> codec, std::unique_ptr<Memory> memory, std::unique_ptr<Exchange> exchange,

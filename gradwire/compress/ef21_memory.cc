@@ -23,9 +23,7 @@ class Ef21Memory final : public Memory {
   void after(std::span<const Segment> segments, std::span<const float>, std::span<const float> delivered,
              std::span<float> mean) override {
     for (const Segment& segment : segments) {
-      const auto known = known_of(segment);
-      const auto estimate = estimates_.get(segment);
-      if (known.data() != estimate.data()) std::copy(known.begin(), known.end(), estimate.begin());
+      const auto estimate = estimate_of(segment);
       const auto aggregate = aggregates_.get(segment);
       const auto got = part_of(delivered, segment);
       const auto gradient = part_of(mean, segment);
@@ -58,6 +56,16 @@ class Ef21Memory final : public Memory {
   std::span<const float> known_of(const Segment& segment) {
     const auto estimate = estimates_.find(segment);
     return estimate.empty() ? aggregates_.find(segment) : estimate;
+  }
+
+  // The estimate to update. It is made for the whole parameter: other parts look for it from then on.
+  std::span<float> estimate_of(const Segment& segment) {
+    const Segment whole{segment.name, 0, segment.of_parameter()};
+    if (estimates_.find(whole).empty()) {
+      const auto aggregate = aggregates_.find(whole);
+      std::copy(aggregate.begin(), aggregate.end(), estimates_.get(whole).begin());
+    }
+    return estimates_.get(segment);
   }
 
   NamedVectors estimates_{"local/estimate/"};

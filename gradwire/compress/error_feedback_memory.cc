@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 
+#include "gradwire/compress/exchange_internal.h"
 #include "gradwire/compress/memory_internal.h"
 
 namespace gradwire::compress {
@@ -16,7 +17,12 @@ class ErrorFeedbackMemory final : public Memory {
               std::span<float> values) override {
     copy_uncovered(segments, gradient, values);
     for (const Segment& segment : segments) {
-      add(part_of(gradient, segment), residuals_.find(segment), part_of(values, segment));
+      const auto residual = residuals_.find(segment);  // none stands for zeros
+      if (residual.empty()) {
+        copy(part_of(gradient, segment), part_of(values, segment));
+      } else {
+        add(part_of(gradient, segment), residual, part_of(values, segment));
+      }
     }
   }
 
@@ -43,12 +49,6 @@ class ErrorFeedbackMemory final : public Memory {
   void clear() override { load({}); }
 
  private:
-  // No residual stands for zeros.
-  static void add(std::span<const float> gradient, std::span<const float> residual, std::span<float> values) noexcept {
-    if (residual.empty()) return copy(gradient, values);
-    for (std::size_t i = 0; i < values.size(); ++i) values[i] = gradient[i] + residual[i];
-  }
-
   NamedVectors residuals_{"local/residual/"};
 };
 

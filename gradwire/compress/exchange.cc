@@ -8,19 +8,19 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/compress/exchange_internal.h"
+#include "gradwire/kernels/quantize.h"
 #include "gradwire/kernels/reduce.h"
 
 namespace gradwire::compress {
 
 void require_fitting(const Transport& transport, const ExchangeCall& call) {
-  const std::size_t count = call.values.size();
-  if (call.mean.size() != count || (!call.delivered.empty() && call.delivered.size() != count)) {
-    throw InvalidArgument(concat("exchange on rank ", transport.rank(), ": ", count, " values, ", call.mean.size(),
-                                 " of the mean and ", call.delivered.size(), " delivered ones are not as many"));
-  }
   if (!(call.divisor >= 0) || !std::isfinite(call.divisor)) {
     throw InvalidArgument(concat("exchange on rank ", transport.rank(), ": cannot divide by ", call.divisor));
   }
+}
+
+bool is_finite(std::span<const float> values) noexcept {
+  return std::isfinite(kernels::max_magnitude(values.data(), values.size()));
 }
 
 void add(std::span<const float> one, std::span<const float> other, std::span<float> sum) noexcept {
@@ -59,12 +59,12 @@ std::vector<std::size_t> gather_sizes(Transport& transport, const Codec& codec, 
 
 Encodings start_gathering(Transport& transport, const Codec& codec, std::uint64_t step, std::size_t size,
                           std::size_t largest_count, const std::function<std::size_t(int)>& count_of,
-                          Workspace& workspace) {
+                          std::span<const std::byte> outgoing, std::vector<std::byte>& incoming) {
   const auto ranks = static_cast<std::size_t>(transport.size());
   Encodings result;
   result.parts.resize(ranks);
   if (ranks == 1) {
-    result.parts[0] = std::span<const std::byte>(workspace.outgoing).first(size);
+    result.parts[0] = outgoing.first(size);
     return result;
   }
   std::size_t stride = codec.encoded_size(largest_count, step);
@@ -76,10 +76,10 @@ Encodings start_gathering(Transport& transport, const Codec& codec, std::uint64_
     stride = *std::max_element(sizes.begin(), sizes.end());
     result.sent += (ranks - 1) * kSizeBytes;
   }
-  const auto incoming = room_in(workspace.incoming, ranks * stride);
-  result.transfer = transport.start_all_gather(std::span<const std::byte>(workspace.outgoing).first(stride), incoming);
+  const auto all = room_in(incoming, ranks * stride);
+  result.transfer = transport.start_all_gather(outgoing.first(stride), all);
   result.sent += (ranks - 1) * stride;
-  for (std::size_t r = 0; r < ranks; ++r) result.parts[r] = incoming.subspan(r * stride, sizes[r]);
+  for (std::size_t r = 0; r < ranks; ++r) result.parts[r] = all.subspan(r * stride, sizes[r]);
   return result;
 }
 

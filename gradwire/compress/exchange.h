@@ -28,22 +28,50 @@ namespace gradwire::compress {
 // time uses a workspace.
 struct Workspace {
   std::vector<std::byte> outgoing;
+  std::vector<std::byte> outgoing_mean;
   std::vector<std::byte> incoming;
-  std::vector<float> sum;
-  std::vector<float> decoded;
   std::vector<float> own;
+  std::vector<float> sum;
+  // Of one block at a time, where the codec has blocks.
+  std::vector<float> values;
+  std::vector<float> delivered;
+  std::vector<float> decoded;
 };
 
-// The arguments of one exchange. All spans have the same length, on all ranks.
+// Where an exchange takes this rank's values from, and where it puts the mean. The exchange works on a block of values
+// from end to end before it touches the next one, so that the block stays in the cache. Only the thread that runs the
+// exchange calls.
+class ExchangeEnds {
+ public:
+  virtual ~ExchangeEnds() = default;
+
+  // Where the mean goes, with the same bits on all ranks. As many values as the exchange has, on all ranks.
+  virtual std::span<float> mean() noexcept = 0;
+
+  // Returns room.size() of this rank's values, from number `first`: where they lie, or in `room`. The exchange asks for
+  // the same values more than once and must get the same bits, until it has written the mean of these values (unless
+  // keeps_values()).
+  virtual std::span<const float> values(std::size_t first, std::span<float> room) = 0;
+
+  // True: values() gives the same bits also after the mean was written. Then each mean is decoded only once.
+  virtual bool keeps_values() const noexcept = 0;
+
+  // True: the exchange works out what was delivered, and calls deliver(). values() never returns a part of mean() then.
+  virtual bool takes_delivered() const noexcept = 0;
+
+  // Called at the end for each block, once the mean of this block is in mean(), and only when the whole mean is finite.
+  // `values` are values(first), and `delivered` is what was delivered of them. May change the mean of this block.
+  virtual void deliver(std::size_t first, std::span<const float> values, std::span<const float> delivered) = 0;
+};
+
+// The arguments of one exchange.
 struct ExchangeCall {
-  EncodeKey key;                  // seed, tensor and step, the same on all ranks; the key's rank is ignored
-  double divisor = 0;             // the divisor of the sum over all ranks; 0: the number of ranks
-  std::span<const float> values;  // in: this rank's values
-  std::span<float> mean;          // out: the mean, with the same bits on all ranks
-  std::span<float> delivered;     // out: see above; empty when the caller does not need it
+  EncodeKey key;       // seed, tensor and step, the same on all ranks; the key's rank is ignored
+  double divisor = 0;  // the divisor of the sum over all ranks; 0: the number of ranks
+  ExchangeEnds& ends;
 };
 
-// An exchange that was started. The transport, codec, spans and workspace of start() must outlive this object.
+// An exchange that was started. The transport, codec, ends and workspace of start() must outlive this object.
 class ExchangeRun {
  public:
   virtual ~ExchangeRun() = default;
@@ -68,15 +96,14 @@ class Exchange {
 
   // Runs the exchange. Returns the bytes that this rank sent: encodings, padding, and the sizes of encodings where the
   // sizes travel. What the transport adds is not counted. One rank alone sends nothing, but encodes and decodes its
-  // values, so that its training behaves like that of several ranks. `mean` may be the memory of `values` when
-  // `delivered` is empty; otherwise the spans do not overlap.
+  // values, so that its training behaves like that of several ranks.
   //
-  // When the values of any rank hold an infinity or a NaN, `mean` is not finite on all ranks, and `delivered` is
-  // unspecified.
+  // When the values of any rank hold an infinity or a NaN, the mean is not finite on all ranks, and deliver() is not
+  // called.
   //
-  // Throws InvalidArgument, before any communication, when the spans differ in length; MismatchError when the bytes of
-  // another rank are not an encoding (this rank stops then, so the caller must end the group, or the other ranks wait
-  // for the rest of the call until their deadline); and what the transport throws.
+  // Throws InvalidArgument, before any communication, for a divisor that does not divide; MismatchError when the bytes
+  // of another rank are not an encoding (this rank stops then, so the caller must end the group, or the other ranks
+  // wait for the rest of the call until their deadline); and what the transport and the ends throw.
   std::size_t run(Transport& transport, const Codec& codec, const ExchangeCall& call, Workspace& workspace) const {
     const auto started = start(transport, codec, call, workspace);
     while (started->advance()) {

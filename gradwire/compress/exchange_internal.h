@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// What both exchanges do: add and divide vectors, and all-gather encodings.
+// What both exchanges do: walk over blocks, add and divide vectors, and all-gather encodings.
 //
 // Encodings travel as parts of equal length. Those of fixed size are as long as that of the largest chunk; of the
 // others the sizes travel first, 8 bytes a rank, and parts are as long as the largest encoding that there is.
@@ -15,8 +15,25 @@ namespace gradwire::compress {
 
 inline constexpr std::size_t kSizeBytes = 8;  // of a size that travels: u64
 
-// Throws InvalidArgument unless the spans of a call are of one length and its divisor is a number that divides.
+// Throws InvalidArgument unless the divisor of a call is a number that divides.
 void require_fitting(const Transport& transport, const ExchangeCall& call);
+
+// Calls body(first, length) for each block of `count` values: whole blocks of the codec, few enough that all that is
+// worked out of them stays in the second-level cache; all values where the codec has no blocks. Once for no values.
+template <class Body>
+void for_blocks(const Codec& codec, std::size_t count, const Body& body) {
+  constexpr std::size_t kValues = 8192;
+  const std::size_t least = codec.block();
+  const std::size_t each = least == 0 ? count : least * std::max<std::size_t>(kValues / least, 1);
+  std::size_t first = 0;
+  do {
+    const std::size_t length = std::min(each, count - first);
+    body(first, length);
+    first += length;
+  } while (first < count);
+}
+
+bool is_finite(std::span<const float> values) noexcept;
 
 inline float divisor_of(const ExchangeCall& call, const Transport& transport) noexcept {
   return static_cast<float>(call.divisor == 0 ? transport.size() : call.divisor);
@@ -24,6 +41,19 @@ inline float divisor_of(const ExchangeCall& call, const Transport& transport) no
 
 // sum = one + other; the sum may be one of them.
 void add(std::span<const float> one, std::span<const float> other, std::span<float> sum) noexcept;
+
+// Adds what decode(rank, room) returns for each of the ranks, in their order, into `sum`; `room` is `sum` itself or
+// `decoded`, of the same length.
+template <class Decode>
+void add_ranks(int ranks, std::span<float> decoded, const Decode& decode, std::span<float> sum) {
+  std::span<const float> so_far;
+  for (int r = 0; r < ranks; ++r) {
+    const std::span<const float> more = decode(r, r == 0 ? sum : decoded);
+    if (r != 0) add(so_far, more, sum);
+    so_far = r == 0 ? more : sum;
+  }
+  if (so_far.data() != sum.data()) std::copy(so_far.begin(), so_far.end(), sum.begin());
+}
 
 // quotient = dividend / divisor; the two may be the same.
 void divide(std::span<const float> dividend, float divisor, std::span<float> quotient) noexcept;
@@ -49,7 +79,7 @@ inline void finish(std::unique_ptr<Transfer>& transfer) {
 
 // The encodings of all ranks, and the bytes that this rank sent for them.
 struct Encodings {
-  std::vector<std::span<const std::byte>> parts;  // in `incoming`
+  std::vector<std::span<const std::byte>> parts;  // in `incoming`, or in `outgoing` when there is one rank
   std::size_t sent = 0;
   std::unique_ptr<Transfer> transfer;  // to finish() before the parts are there
 };
@@ -58,7 +88,7 @@ struct Encodings {
 // at most `largest_count`, for which `outgoing` has room.
 Encodings start_gathering(Transport& transport, const Codec& codec, std::uint64_t step, std::size_t size,
                           std::size_t largest_count, const std::function<std::size_t(int)>& count_of,
-                          Workspace& workspace);
+                          std::span<const std::byte> outgoing, std::vector<std::byte>& incoming);
 
 // What start_gathering() sends at most.
 std::size_t gathered_bytes(const Codec& codec, std::uint64_t step, std::size_t largest_count, int world) noexcept;

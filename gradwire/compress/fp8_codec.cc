@@ -59,28 +59,39 @@ class Fp8Codec final : public Codec {
   std::string name() const override { return concat(Format::kName, ":block=", block_); }
   std::size_t max_encoded_size(std::size_t count) const noexcept override { return scale_bytes(count) + count; }
   bool is_fixed_size() const noexcept override { return true; }
-  bool codes_by_block() const noexcept override { return true; }
+  std::size_t block() const noexcept override { return block_; }
 
-  std::size_t encode(std::span<const float> values, const EncodeKey&, std::span<std::byte> bytes) const override {
-    require_room(*this, values.size(), bytes.size());
-    std::uint8_t* codes = as_codes(bytes.data() + scale_bytes(values.size()));
+  std::size_t encode(std::span<const float> values, const EncodeKey& key, std::span<std::byte> bytes) const override {
+    return encode_part(values, 0, values.size(), key, bytes);
+  }
+  void decode(std::span<const std::byte> bytes, const EncodeKey& key, std::span<float> values) const override {
+    decode_part(bytes, 0, values.size(), key, values);
+  }
+
+  std::size_t encode_part(std::span<const float> values, std::size_t first, std::size_t whole, const EncodeKey&,
+                          std::span<std::byte> bytes) const override {
+    require_room(*this, whole, bytes.size());
+    std::byte* scales = bytes.data() + scale_bytes(first);
+    std::uint8_t* codes = as_codes(bytes.data() + scale_bytes(whole) + first);
     for (std::size_t begin = 0; begin < values.size(); begin += block_) {
       const auto block = values.subspan(begin, std::min(block_, values.size() - begin));
       const int exponent = choose_exponent(block);
-      write_as(bytes.data() + 4 * (begin / block_), std::ldexp(1.0f, exponent));
+      write_as(scales + scale_bytes(begin), std::ldexp(1.0f, exponent));
       // In two steps, because the reciprocal of a large scale is a denormal and that of a small one overflows.
       const float first = std::ldexp(1.0f, -exponent / 2);
       const float second = std::ldexp(1.0f, -exponent - -exponent / 2);
       kernels::encode_fp8(kLayout, block.data(), block.size(), first, second, codes + begin);
     }
-    return max_encoded_size(values.size());
+    return max_encoded_size(whole);
   }
 
-  void decode(std::span<const std::byte> bytes, const EncodeKey&, std::span<float> values) const override {
-    require_size(*this, values.size(), bytes.size());
-    const std::uint8_t* codes = as_codes(bytes.data() + scale_bytes(values.size()));
+  void decode_part(std::span<const std::byte> bytes, std::size_t first, std::size_t whole, const EncodeKey&,
+                   std::span<float> values) const override {
+    require_size(*this, whole, bytes.size());
+    const std::byte* scales = bytes.data() + scale_bytes(first);
+    const std::uint8_t* codes = as_codes(bytes.data() + scale_bytes(whole) + first);
     for (std::size_t begin = 0; begin < values.size(); begin += block_) {
-      const auto scale = read_as<float>(bytes.data() + 4 * (begin / block_));
+      const auto scale = read_as<float>(scales + scale_bytes(begin));
       const std::size_t end = std::min(begin + block_, values.size());
       for (std::size_t i = begin; i < end; ++i) values[i] = table_[codes[i]] * scale;
     }

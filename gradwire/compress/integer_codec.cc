@@ -27,30 +27,40 @@ class IntegerCodec final : public Codec {
   }
   std::size_t max_encoded_size(std::size_t count) const noexcept override { return scale_bytes(count) + packed(count); }
   bool is_fixed_size() const noexcept override { return true; }
-  bool codes_by_block() const noexcept override { return true; }
+  std::size_t block() const noexcept override { return options_.block; }
 
   std::size_t encode(std::span<const float> values, const EncodeKey& key, std::span<std::byte> bytes) const override {
-    require_room(*this, values.size(), bytes.size());
-    std::byte* scales = bytes.data();
-    std::byte* codes = scales + scale_bytes(values.size());
+    return encode_part(values, 0, values.size(), key, bytes);
+  }
+  void decode(std::span<const std::byte> bytes, const EncodeKey& key, std::span<float> values) const override {
+    decode_part(bytes, 0, values.size(), key, values);
+  }
+
+  std::size_t encode_part(std::span<const float> values, std::size_t first, std::size_t whole, const EncodeKey& key,
+                          std::span<std::byte> bytes) const override {
+    require_room(*this, whole, bytes.size());
+    std::byte* scales = bytes.data() + scale_bytes(first);
+    std::byte* codes = bytes.data() + scale_bytes(whole) + packed(first);
     const RandomSequence random(key, kRoundingPurpose);
     for (std::size_t begin = 0; begin < values.size(); begin += options_.block) {
       const auto block = values.subspan(begin, std::min(options_.block, values.size() - begin));
       const float scale = choose_scale(kernels::max_magnitude(block.data(), block.size()));
-      write_as(scales + 4 * (begin / options_.block), scale);
+      write_as(scales + scale_bytes(begin), scale);
       // Of a block that is zero, or not finite, the scale says all; its codes are still written.
       const float inverse = std::isfinite(scale) && scale > 0 ? 1.0f / scale : 0.0f;
-      encode_block(block, begin, inverse, random, as_codes(codes + packed(begin)));
+      encode_block(block, first + begin, inverse, random, as_codes(codes + packed(begin)));
     }
-    return max_encoded_size(values.size());
+    return max_encoded_size(whole);
   }
 
-  void decode(std::span<const std::byte> bytes, const EncodeKey&, std::span<float> values) const override {
-    require_size(*this, values.size(), bytes.size());
-    const std::byte* codes = bytes.data() + scale_bytes(values.size());
+  void decode_part(std::span<const std::byte> bytes, std::size_t first, std::size_t whole, const EncodeKey&,
+                   std::span<float> values) const override {
+    require_size(*this, whole, bytes.size());
+    const std::byte* scales = bytes.data() + scale_bytes(first);
+    const std::byte* codes = bytes.data() + scale_bytes(whole) + packed(first);
     for (std::size_t begin = 0; begin < values.size(); begin += options_.block) {
       const auto block = values.subspan(begin, std::min(options_.block, values.size() - begin));
-      const auto scale = read_as<float>(bytes.data() + 4 * (begin / options_.block));
+      const auto scale = read_as<float>(scales + scale_bytes(begin));
       kernels::dequantize(bits_, as_codes(codes + packed(begin)), block.size(), scale, block.data());
     }
   }

@@ -55,13 +55,14 @@ class Memory {
   // Makes the `values` to send of this rank's `gradient`; `world` is the number of ranks. Both spans have one length,
   // and may be the same memory. `segments` lie within them and do not overlap; values that no segment covers are sent
   // as they are. Does not change the state: only after() does, so a step whose exchange failed, or whose mean was not
-  // finite, leaves no trace. Throws InvalidArgument when a parameter has another number of values than in the step
-  // before.
+  // finite, leaves no trace, and a second call gives the same values. Throws InvalidArgument when a parameter has
+  // another number of values than in the step before, also for an empty part of the parameter.
   virtual void before(std::span<const Segment> segments, int world, std::span<const float> gradient,
                       std::span<float> values) = 0;
 
-  // Updates the state, and turns `mean` into the gradient to use, in place. `values` is the result of before();
-  // `delivered` and `mean` are the results of the exchange. Call only when the mean is finite (see Compressor).
+  // Updates the state, and turns `mean` into the gradient to use, in place. `values` is the result of the last before()
+  // for these values; `delivered` and `mean` are the results of the exchange. Call only when the mean is finite (see
+  // Compressor).
   virtual void after(std::span<const Segment> segments, std::span<const float> values, std::span<const float> delivered,
                      std::span<float> mean) = 0;
 

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
 #include <limits>
 
 #include "gradwire/base/error.h"
@@ -76,6 +77,60 @@ TEST(Ef21, ARankWithoutAnEstimateStartsFromTheAggregate) {
   EXPECT_EQ(step.sent, (Floats{0, 1}));
   EXPECT_EQ(step.gradient, (Floats{5, 7}));
   EXPECT_EQ(memory->save(), (MemoryState{{"aggregate/w", {5, 7}}, {"local/estimate/w", {5, 7}}}));
+}
+
+// The first part makes the estimate. It must hold the aggregate of the other parts too.
+TEST(Ef21, ARankWithoutAnEstimateStartsFromTheAggregateInParts) {
+  const auto memory = make_ef21_memory();
+  memory->load({{"aggregate/w", {1, 2, 3, 4}}});
+  const std::vector<Segment> first{{"w", 0, 2, 0, 4}};
+  const std::vector<Segment> second{{"w", 0, 2, 2, 4}};
+  EXPECT_EQ(run_step(*memory, first, {10, 10}, {0, 0}, {5, 5}).sent, (Floats{9, 8}));
+  EXPECT_EQ(run_step(*memory, second, {10, 10}, {0, 0}, {5, 5}).sent, (Floats{7, 6}));
+  EXPECT_EQ(memory->save(), (MemoryState{{"aggregate/w", {6, 7, 8, 9}}, {"local/estimate/w", {1, 2, 3, 4}}}));
+}
+
+// What before() gives for a part does not depend on what comes with it, so a caller may ask in parts, and again.
+TEST(WorksByValue, PartsOfValuesMakeUpTheWhole) {
+  for (const auto& make :
+       {std::function(&make_no_memory), std::function(&make_error_feedback_memory), std::function(&make_ef21_memory),
+        std::function([] { return make_momentum_memory({.momentum = 0.5f, .clip = 0}); })}) {
+    const auto whole = make();
+    const auto parts = make();
+    ASSERT_TRUE(whole->works_by_value());
+    for (int step = 0; step < 3; ++step) {
+      const Floats gradient{1, 2, 3, 4.5f, 5};
+      const Floats delivered{1, 0, 2, 0, 4};
+      Floats sent(5);
+      whole->before(std::vector<Segment>{{"v", 0, 1}, {"w", 1, 4}}, 1, gradient, sent);
+      Floats mean{7, 8, 9, 10, 11};
+      whole->after(std::vector<Segment>{{"v", 0, 1}, {"w", 1, 4}}, sent, delivered, mean);
+      const std::vector<Segment> front{{"v", 0, 1}, {"w", 1, 1, 0, 4}};
+      const std::vector<Segment> back{{"w", 0, 3, 1, 4}};
+      const auto run_part = [&](const std::vector<Segment>& segments, std::size_t first, std::size_t count) {
+        const auto from = static_cast<std::ptrdiff_t>(first);
+        const auto cut = [&](const Floats& values) {
+          return Floats(values.begin() + from, values.begin() + from + static_cast<std::ptrdiff_t>(count));
+        };
+        const Step done = run_step(*parts, segments, cut(gradient), cut(delivered), cut({7, 8, 9, 10, 11}));
+        EXPECT_EQ(done.sent, cut(sent)) << whole->name();
+        EXPECT_EQ(done.gradient, cut(mean)) << whole->name();
+      };
+      run_part(back, 2, 3);
+      run_part(front, 0, 2);
+    }
+    EXPECT_EQ(parts->save(), whole->save());
+  }
+}
+
+TEST(AnEmptyPart, StillShowsAnotherSize) {
+  for (const auto& make : {std::function(&make_error_feedback_memory), std::function(&make_ef21_memory),
+                           std::function([] { return make_momentum_memory({}); })}) {
+    const auto memory = make();
+    run_step(*memory, kOne, {1, 2}, {0, 0}, {3, 4});
+    EXPECT_NO_THROW(memory->before(std::vector<Segment>{{"w", 0, 0, 0, 2}}, 1, {}, {}));
+    EXPECT_THROW(memory->before(std::vector<Segment>{{"w", 0, 0, 0, 3}}, 1, {}, {}), InvalidArgument);
+  }
 }
 
 TEST(Momentum, AccumulatesVelocitiesAndClearsWhatWasDelivered) {

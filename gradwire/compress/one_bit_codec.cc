@@ -18,26 +18,37 @@ class OneBitCodec final : public Codec {
     return scale_bytes(count) + divide_up(count, 8);
   }
   bool is_fixed_size() const noexcept override { return true; }
-  bool codes_by_block() const noexcept override { return true; }
+  std::size_t block() const noexcept override { return block_; }
 
-  std::size_t encode(std::span<const float> values, const EncodeKey&, std::span<std::byte> bytes) const override {
-    require_room(*this, values.size(), bytes.size());
-    std::byte* signs = bytes.data() + scale_bytes(values.size());
+  std::size_t encode(std::span<const float> values, const EncodeKey& key, std::span<std::byte> bytes) const override {
+    return encode_part(values, 0, values.size(), key, bytes);
+  }
+  void decode(std::span<const std::byte> bytes, const EncodeKey& key, std::span<float> values) const override {
+    decode_part(bytes, 0, values.size(), key, values);
+  }
+
+  std::size_t encode_part(std::span<const float> values, std::size_t first, std::size_t whole, const EncodeKey&,
+                          std::span<std::byte> bytes) const override {
+    require_room(*this, whole, bytes.size());
+    std::byte* scales = bytes.data() + scale_bytes(first);
+    std::byte* signs = bytes.data() + scale_bytes(whole) + first / 8;
     for (std::size_t begin = 0; begin < values.size(); begin += block_) {
       const auto block = values.subspan(begin, std::min(block_, values.size() - begin));
       const float sum = kernels::sum_magnitudes(block.data(), block.size());
-      write_as(bytes.data() + 4 * (begin / block_), sum / static_cast<float>(block.size()));
+      write_as(scales + scale_bytes(begin), sum / static_cast<float>(block.size()));
       kernels::pack_signs(block.data(), block.size(), as_codes(signs + begin / 8));
     }
-    return max_encoded_size(values.size());
+    return max_encoded_size(whole);
   }
 
-  void decode(std::span<const std::byte> bytes, const EncodeKey&, std::span<float> values) const override {
-    require_size(*this, values.size(), bytes.size());
-    const std::byte* signs = bytes.data() + scale_bytes(values.size());
+  void decode_part(std::span<const std::byte> bytes, std::size_t first, std::size_t whole, const EncodeKey&,
+                   std::span<float> values) const override {
+    require_size(*this, whole, bytes.size());
+    const std::byte* scales = bytes.data() + scale_bytes(first);
+    const std::byte* signs = bytes.data() + scale_bytes(whole) + first / 8;
     for (std::size_t begin = 0; begin < values.size(); begin += block_) {
       const auto block = values.subspan(begin, std::min(block_, values.size() - begin));
-      const auto scale = read_as<float>(bytes.data() + 4 * (begin / block_));
+      const auto scale = read_as<float>(scales + scale_bytes(begin));
       kernels::unpack_signs(as_codes(signs + begin / 8), block.size(), scale, block.data());
     }
   }

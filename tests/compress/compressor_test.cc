@@ -33,6 +33,14 @@ std::string with(const std::string& codec, const std::string& memory, const std:
 // Three parameters that fill 300 values.
 const std::vector<Segment> kSegments{{"a", 0, 100}, {"b", 100, 7}, {"c", 107, 193}};
 
+// Drawing many numbers would take most of a test.
+Floats repeated_gradient(std::size_t count, std::uint64_t seed) {
+  const Floats drawn = gradient_like(4099, seed);
+  Floats values(count);
+  for (std::size_t i = 0; i < count; ++i) values[i] = drawn[i % drawn.size()];
+  return values;
+}
+
 void expect_same_on_all(Transport& transport, const Floats& values) {
   for (const Floats& other : collect(transport, values)) ASSERT_TRUE(same_bits(other, values));
 }
@@ -64,6 +72,161 @@ TEST(CompressorCombinations, AllGiveTheSameBitsOnAllRanksAndInEveryRun) {
       }
     });
   }
+}
+
+std::span<const float> chunk_of(const Floats& values, int world, int r) {
+  const std::size_t begin = chunk_begin(values.size(), world, r);
+  return std::span(values).subspan(begin, chunk_begin(values.size(), world, r + 1) - begin);
+}
+
+// One compressed all-reduce in steps that each take the whole vector, as exchange.h and docs/algorithms.md describe it.
+// Encodings go to all ranks, by an all-gather of this test's own.
+class PlainComposition {
+ public:
+  PlainComposition(Transport& transport, const Codec& codec, Memory& memory, const CompressCall& call)
+      : transport_(transport), codec_(codec), memory_(memory), call_(call) {}
+
+  void run(bool twice, std::span<const Segment> segments, Floats& gradient) {
+    values_.resize(gradient.size());
+    mean_.resize(gradient.size());
+    delivered_.resize(gradient.size());
+    memory_.before(segments, world(), gradient, values_);
+    if (twice) {
+      all_reduce();
+    } else {
+      all_gather();
+    }
+    gradient = mean_;
+    if (all_finite(mean_)) memory_.after(segments, values_, delivered_, gradient);
+  }
+
+ private:
+  int world() const { return transport_.size(); }
+  EncodeKey key(std::uint64_t tensor, int rank) const {
+    return {0, tensor, call_.step, static_cast<std::uint32_t>(rank)};
+  }
+  static std::vector<std::byte> encode(const Codec& codec, std::span<const float> values, const EncodeKey& key) {
+    std::vector<std::byte> bytes(codec.max_encoded_size(values.size()));
+    bytes.resize(codec.encode(values, key, bytes));
+    return bytes;
+  }
+  // Every rank's `mine`, on all ranks; at most `most` bytes.
+  std::vector<std::vector<std::byte>> gather(const std::vector<std::byte>& mine, std::size_t most) {
+    std::vector<std::byte> slot(sizeof(std::size_t) + most);
+    const std::size_t size = mine.size();
+    std::memcpy(slot.data(), &size, sizeof(size));
+    std::copy(mine.begin(), mine.end(), slot.begin() + sizeof(size));
+    std::vector<std::byte> all(slot.size() * static_cast<std::size_t>(world()));
+    transport_.all_gather(slot, all);
+    std::vector<std::vector<std::byte>> parts;
+    for (std::size_t at = 0; at < all.size(); at += slot.size()) {
+      std::size_t length = 0;
+      std::memcpy(&length, all.data() + at, sizeof(length));
+      const auto from = all.begin() + static_cast<std::ptrdiff_t>(at + sizeof(length));
+      parts.emplace_back(from, from + static_cast<std::ptrdiff_t>(length));
+    }
+    return parts;
+  }
+
+  void all_gather() {
+    const std::size_t count = values_.size();
+    const auto mine = encode(codec_, values_, key(call_.tensor, transport_.rank()));
+    const auto all = gather(mine, codec_.max_encoded_size(count));
+    for (int r = 0; r < world(); ++r) {
+      Floats decoded(count);
+      codec_.decode(all[static_cast<std::size_t>(r)], key(call_.tensor, r), decoded);
+      if (r == transport_.rank()) delivered_ = decoded;
+      for (std::size_t i = 0; i < count; ++i) mean_[i] = r == 0 ? decoded[i] : mean_[i] + decoded[i];
+    }
+    for (float& value : mean_) value /= static_cast<float>(world());
+  }
+
+  void all_reduce() {
+    const auto ranks = static_cast<std::uint64_t>(world());
+    const std::size_t most = codec_.max_encoded_size(chunk_of(values_, world(), 0).size());
+    for (int c = 0; c < world(); ++c) {
+      const std::uint64_t tensor = call_.tensor * ranks + static_cast<std::uint64_t>(c);
+      const auto chunk = chunk_of(values_, world(), c);
+      const std::size_t begin = chunk_begin(values_.size(), world(), c);
+      const auto parts = gather(encode(codec_, chunk, key(tensor, transport_.rank())), most);
+      Floats own(chunk.begin(), chunk.end());  // as it goes into the sum of its owner, when that is this rank
+      Floats sum(chunk.size());
+      for (int r = 0; r < world(); ++r) {
+        Floats decoded(chunk.size());
+        codec_.decode(parts[static_cast<std::size_t>(r)], key(tensor, r), decoded);
+        if (r == transport_.rank()) std::copy(decoded.begin(), decoded.end(), delivered_.begin() + as_offset(begin));
+        if (r == c && c == transport_.rank() && !codec_.keeps_scale()) own = decoded;
+        if (r == c && c == transport_.rank()) decoded = own;
+        for (std::size_t i = 0; i < sum.size(); ++i) sum[i] = r == 0 ? decoded[i] : sum[i] + decoded[i];
+      }
+      Floats mean = sum;
+      for (float& value : mean) value /= static_cast<float>(world());
+      const EncodeKey second = key(tensor, world() + c);
+      const auto encodings = gather(encode(codec_.for_means(), mean, second), most);
+      codec_.for_means().decode(encodings[static_cast<std::size_t>(c)], second, mean);
+      std::copy(mean.begin(), mean.end(), mean_.begin() + as_offset(begin));
+      if (c != transport_.rank()) continue;
+      for (std::size_t i = 0; i < mean.size(); ++i) {
+        delivered_[begin + i] = own[i] - (sum[i] - static_cast<float>(world()) * mean[i]);
+      }
+    }
+  }
+  static std::ptrdiff_t as_offset(std::size_t index) { return static_cast<std::ptrdiff_t>(index); }
+
+  Transport& transport_;
+  const Codec& codec_;
+  Memory& memory_;
+  const CompressCall call_;
+  Floats values_;
+  Floats mean_;
+  Floats delivered_;
+};
+
+// The compressor works from block to block; what comes out must not show that. Lengths with no block, one, several, and
+// with a last one that is shorter. In one step a rank has a NaN in its last block: then no block may have changed the
+// memory.
+TEST(Blocks, GiveTheBitsOfThePlainComposition) {
+  const std::vector<std::size_t> counts = testing::counts_of({0, 1, 300, 30'001}, {1, 30'001});
+  run_threads(3, [&counts](RankContext& context) {
+    auto transport = transport_of(context);
+    std::vector<std::string> codecs = all_codecs();
+    codecs.insert(codecs.end(), {"one_bit", "int8:block=16384", "fp8_e4m3:block=3"});
+    for (const std::string& codec : codecs) {
+      for (const char* memory : {"none", "error_feedback", "ef21", "momentum", "momentum,clip=50"}) {
+        for (const std::string& exchange : known_exchanges()) {
+          for (const std::size_t count : counts) {
+            SCOPED_TRACE(concat(with(codec, memory, exchange), " ", count));
+            // In no order, with values between them that belong to none.
+            const std::size_t half = count / 2;
+            std::vector<Segment> segments{{"b", half + count % 2, half}, {"a", 0, half / 2}};
+            if (count < 4) segments.clear();
+            const auto blocks = make_compressor(with(codec, memory, exchange));
+            const auto plain = make_compressor(with(codec, memory, exchange));
+            if (std::string(memory) == "ef21" &&
+                count >= 4) {  // a rank that joins: it knows what the others have, and no more
+              const MemoryState joined{{"aggregate/a", Floats(half / 2, 2)}, {"aggregate/b", Floats(half, 1)}};
+              blocks->memory().load(joined);
+              plain->memory().load(joined);
+            }
+            for (std::uint64_t step = 0; step < 3; ++step) {
+              Floats first = repeated_gradient(count, step * 10 + static_cast<std::uint64_t>(context.rank()));
+              if (step == 1 && context.rank() == 1 && count > 0) first.back() = testing::kNan;
+              Floats second = first;
+              const CompressCall call{.tensor = 5, .step = step, .divisor = 0};
+              blocks->all_reduce(transport, segments, call, first);
+              PlainComposition(transport, plain->codec(), plain->memory(), call)
+                  .run(exchange == "all_reduce", segments, second);
+              ASSERT_EQ(all_finite(first), all_finite(second));
+              if (step != 1) {
+                ASSERT_TRUE(same_bits(first, second)) << step;
+              }
+              ASSERT_EQ(blocks->memory().save(), plain->memory().save()) << step;
+            }
+          }
+        }
+      }
+    }
+  });
 }
 
 // The sum of all gradients = the sum of all means, times the ranks, + what the ranks still owe; in float64.
@@ -241,13 +404,7 @@ TEST(State, MovesToAnotherWorld) {
 constexpr std::size_t kLong = (std::size_t{3} << 19) + 3;
 const std::vector<Segment> kLongSegments{{"a", 0, 700'001}, {"b", 700'001, kLong - 700'001}};
 
-// Drawing so many numbers would take most of the test.
-Floats long_gradient(std::uint64_t seed) {
-  const Floats drawn = gradient_like(4099, seed);
-  Floats values(kLong);
-  for (std::size_t i = 0; i < kLong; ++i) values[i] = drawn[i % drawn.size()];
-  return values;
-}
+Floats long_gradient(std::uint64_t seed) { return repeated_gradient(kLong, seed); }
 
 // Each piece is an exchange of its own, so what a long gradient becomes is worked out piece by piece, without memory.
 TEST(Pieces, AreExchangesOfTheirOwn) {
@@ -271,9 +428,8 @@ TEST(Pieces, AreExchangesOfTheirOwn) {
           const auto end = gradient.begin() + static_cast<std::ptrdiff_t>(std::min(kLong, begin + each));
           Floats piece(gradient.begin() + static_cast<std::ptrdiff_t>(begin), end);
           Workspace workspace;
-          make_exchange(exchange)->run(transport, *make_codec(codec),
-                                       {.key = {}, .divisor = 0, .values = piece, .mean = piece, .delivered = {}},
-                                       workspace);
+          testing::SpanEnds ends(piece, piece, {});
+          make_exchange(exchange)->run(transport, *make_codec(codec), {{}, 0, ends}, workspace);
           by_pieces.insert(by_pieces.end(), piece.begin(), piece.end());
         }
         ASSERT_TRUE(same_bits(whole, by_pieces));

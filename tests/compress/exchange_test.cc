@@ -21,6 +21,7 @@ using testing::gradient_like;
 using testing::Kind;
 using testing::RankContext;
 using testing::same_bits;
+using testing::SpanEnds;
 using testing::transport_of;
 using testing::World;
 
@@ -38,13 +39,8 @@ Outcome exchange_once(const Exchange& exchange, Transport& transport, const Code
                       std::uint64_t step = 0, double divisor = 0) {
   Outcome outcome{Floats(values.size(), 77), Floats(values.size(), 77), 0};
   Workspace workspace;
-  outcome.sent = exchange.run(transport, codec,
-                              {.key = {5, 3, step, 0},
-                               .divisor = divisor,
-                               .values = values,
-                               .mean = outcome.mean,
-                               .delivered = outcome.delivered},
-                              workspace);
+  SpanEnds ends(values, outcome.mean, outcome.delivered);
+  outcome.sent = exchange.run(transport, codec, {{5, 3, step, 0}, divisor, ends}, workspace);
   return outcome;
 }
 
@@ -110,8 +106,8 @@ TEST_P(ExchangeTest, TheMeanMayLieWhereTheValuesDo) {
       const Outcome expected = exchange_once(exchange, transport, codec, values);
       Floats both = values;
       Workspace workspace;
-      exchange.run(transport, codec, {.key = {5, 3, 0, 0}, .divisor = 0, .values = both, .mean = both, .delivered = {}},
-                   workspace);
+      SpanEnds ends(both, both, {});
+      exchange.run(transport, codec, {{5, 3, 0, 0}, 0, ends}, workspace);
       ASSERT_TRUE(same_bits(both, expected.mean));
     });
   });
@@ -314,19 +310,11 @@ TEST(ExchangeArguments, AreCheckedBeforeAnythingIsSent) {
   GarbageTransport transport(1);
   const auto codec = make_codec("fp16");
   Floats ten(10);
-  Floats nine(9);
   Workspace workspace;
   for (const std::string& name : known_exchanges()) {
-    const auto exchange = make_exchange(name);
-    EXPECT_THROW(exchange->run(transport, *codec,
-                               {.key = {}, .divisor = 0, .values = ten, .mean = nine, .delivered = {}}, workspace),
-                 InvalidArgument);
-    EXPECT_THROW(exchange->run(transport, *codec,
-                               {.key = {}, .divisor = 0, .values = ten, .mean = ten, .delivered = nine}, workspace),
-                 InvalidArgument);
-    EXPECT_THROW(exchange->run(transport, *codec,
-                               {.key = {}, .divisor = -1, .values = ten, .mean = ten, .delivered = {}}, workspace),
-                 InvalidArgument);
+    SpanEnds ends(ten, ten, {});
+    EXPECT_THROW(make_exchange(name)->run(transport, *codec, {{}, -1, ends}, workspace), InvalidArgument);
+    EXPECT_THROW(make_exchange(name)->run(transport, *codec, {{}, testing::kNan, ends}, workspace), InvalidArgument);
   }
 }
 

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "gradwire/compress/channel_transport.h"
+#include "gradwire/compress/exchange.h"
 #include "gradwire/compress/registry.h"
 #include "tests/conformance/world.h"
 
@@ -109,6 +110,28 @@ class LateTransport final : public compress::Transport {
   compress::Transport& below_;
   int under_way_ = 0;
   int most_ = 0;
+};
+
+// Ends that lie in memory. `mean` may be the memory of `values` when `delivered` is empty, which means that nobody
+// wants to know what was delivered.
+class SpanEnds final : public compress::ExchangeEnds {
+ public:
+  SpanEnds(std::span<const float> values, std::span<float> mean, std::span<float> delivered)
+      : values_(values), mean_(mean), delivered_(delivered) {}
+  std::span<float> mean() noexcept override { return mean_; }
+  std::span<const float> values(std::size_t first, std::span<float> room) override {
+    return values_.subspan(first, room.size());
+  }
+  bool keeps_values() const noexcept override { return values_.data() != mean_.data(); }
+  bool takes_delivered() const noexcept override { return !delivered_.empty(); }
+  void deliver(std::size_t first, std::span<const float>, std::span<const float> delivered) override {
+    std::copy(delivered.begin(), delivered.end(), delivered_.begin() + static_cast<std::ptrdiff_t>(first));
+  }
+
+ private:
+  std::span<const float> values_;
+  std::span<float> mean_;
+  std::span<float> delivered_;
 };
 
 inline compress::ChannelTransport transport_of(const RankContext& context) {
