@@ -78,9 +78,9 @@ class Fp8Codec final : public Codec {
       const int exponent = choose_exponent(block);
       write_as(scales + scale_bytes(begin), std::ldexp(1.0f, exponent));
       // In two steps, because the reciprocal of a large scale is a denormal and that of a small one overflows.
-      const float first = std::ldexp(1.0f, -exponent / 2);
-      const float second = std::ldexp(1.0f, -exponent - -exponent / 2);
-      kernels::encode_fp8(kLayout, block.data(), block.size(), first, second, codes + begin);
+      const float factor = std::ldexp(1.0f, -exponent / 2);
+      const float other_factor = std::ldexp(1.0f, -exponent - -exponent / 2);
+      kernels::encode_fp8(kLayout, block.data(), block.size(), factor, other_factor, codes + begin);
     }
     return max_encoded_size(whole);
   }

@@ -5,6 +5,7 @@
 gradwire-bench wrote (report_data/), and what is wrong with a file is said in one line. The environment names the build
 folder: GRADWIRE_BUILD."""
 
+import importlib.util
 import json
 import os
 import pathlib
@@ -623,7 +624,7 @@ class TablesAndPictures(ReportTest):
     def test_bars_are_as_long_as_what_they_show(self):
         _, _, pictures = self.run_with(network_line("gloo", "allreduce", 200000), network_line("ucx", "int4", 50000))
         (svg,) = Tree(pictures["network.svg"]).root.children
-        bars = [float(bar.attributes["width"]) for bar in svg.all("rect") if "style" in bar.attributes][2:]
+        bars = [float(bar.attributes["width"]) for bar in svg.all("rect", class_="bar")]
         self.assertEqual(len(bars), 2)
         self.assertAlmostEqual(bars[0] / bars[1], 4, places=2)
         self.assertIn(f"{ORIGIN['machine']}; {ORIGIN['versions']}; {ORIGIN['day']}", svg.words())
@@ -636,9 +637,41 @@ class TablesAndPictures(ReportTest):
         done = command(BENCH, "-o", output, "--tables", self.folder / "nowhere.md")
         self.assertEqual(done.returncode, 2)
         self.assertIn("cannot be read", done.stderr)
-        done = command(BENCH, "-o", output, "--pictures", self.folder / "nowhere")
-        self.assertEqual(done.returncode, 2)
+        done = command(BENCH, "-o", output, "--pictures", BENCH / "no folder")
+        self.assertEqual(done.returncode, 1)
         self.assertIn("cannot be written", done.stderr)
+
+    def test_the_folder_of_pictures_is_made(self):
+        folder = self.folder / "new" / "pictures"
+        done = command(BENCH, "-o", self.folder / "report.html", "--pictures", folder)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertTrue((folder / "ddp.svg").is_file())
+
+    def test_bars_of_gains_go_to_the_left_of_zero_and_labels_stay_within(self):
+        lines = [line for line in records(BENCH) if line["benchmark"] == "ddp"]
+        lines[0] |= {"ratio": 0.8, "ratio_low": 0.7, "ratio_high": 0.9}
+        lines[0]["contestant"] = "gradwire shm, gradient_as_bucket_view, set_to_none"
+        lines[1] |= {"ratio": 1.4, "ratio_low": 1.3, "ratio_high": 1.5}
+        _, _, pictures = self.run_with(*lines[:2])
+        (svg,) = Tree(pictures["ddp.svg"]).root.children
+        gain, cost = (bar.attributes for bar in svg.all("rect", class_="bar"))
+        self.assertAlmostEqual(2 * float(gain["width"]), float(cost["width"]), delta=0.2)
+        self.assertAlmostEqual(float(gain["x"]) + float(gain["width"]), float(cost["x"]), delta=0.2)
+        self.assertEqual(gain["style"], cost["style"])
+        label = next(text for text in svg.all("text", class_="name") if "set_to_none" in text.text)
+        self.assertGreaterEqual(float(label.attributes["x"]), 6.5 * len(label.text))
+
+    def test_whoever_is_compared_has_one_colour(self):
+        _, _, pictures = self.run_with(*records(BENCH), network_line("ucx", "int4", 50000))
+        for words in ("gradwire", "PyTorch"):
+            colours = set()
+            for picture in pictures.values():
+                (svg,) = Tree(picture).root.children
+                marks = [rect for rect in svg.all("rect") if rect.attributes.get("rx") == "3"]
+                names = svg.all("text", class_="name")[: len(marks)]
+                first = [mark for mark, name in zip(marks, names) if words in name.text][:1]
+                colours |= {mark.attributes["style"] for mark in first}
+            self.assertEqual(len(colours), 1, words)
 
 
 class MakeBench(ReportTest):
@@ -658,6 +691,27 @@ class MakeBench(ReportTest):
             self.assertIn("gradwire-bench all_reduce", line["origin"]["command"])
             self.assertIn("processors", line["origin"]["machine"])
         self.assertIn("all_reduce", (build / "bench" / "report.html").read_text())
+
+
+    def test_the_program_has_the_commands_and_options(self):
+        spec = importlib.util.spec_from_file_location("bench", ROOT / "scripts" / "bench.py")
+        bench = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(bench)
+        for name, arguments in (bench.BENCHMARKS | bench.QUICK).items():
+            command, *others = arguments.split()
+            done = subprocess.run(
+                [BUILD / "bin" / "gradwire-bench", command, "--help"], capture_output=True, text=True, timeout=60
+            )
+            self.assertEqual(done.returncode, 0, name)
+            known = {word for line in done.stdout.splitlines() for word in line.split()[:1]}
+            self.assertLessEqual({word for word in others if word.startswith("--")}, known, name)
+
+    def test_docs_are_of_all_figures(self):
+        done = subprocess.run(
+            [ROOT / "scripts" / "bench.py", self.folder, "--quick", "--docs"], capture_output=True, text=True, timeout=60
+        )
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("leave out --only and --quick", done.stderr)
 
 
 class PackageTest(ReportTest):

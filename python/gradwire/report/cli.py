@@ -30,12 +30,12 @@ def main(arguments: list[str] | None = None) -> int:
         "--tables", metavar="PAGE.md", help="also put the benchmarks' times as tables between the marks of PAGE.md"
     )
     parser.add_argument(
-        "--pictures", metavar="FOLDER", help="also write the benchmarks' charts as FOLDER/NAME.svg: " + names_of_pictures
+        "--pictures", metavar="FOLDER", help=f"also write the benchmarks' charts as FOLDER/NAME.svg: {names_of_pictures}"
     )
     options = parser.parse_args(arguments)
     try:
         runs, timings = read_files(options.files)
-        page = make_report(options.files, runs, timings)
+        pathlib.Path(options.output).write_text(make_report(options.files, runs, timings), encoding="utf-8")
         if options.tables:
             fill_page(options.tables, timings)
         if options.pictures:
@@ -43,9 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
     except ReportError as error:
         print(f"gradwire.report: {error}", file=sys.stderr)
         return 2
-    try:
-        pathlib.Path(options.output).write_text(page, encoding="utf-8")
     except OSError as error:
-        print(f"gradwire.report: {options.output} cannot be written: {error.strerror}", file=sys.stderr)
+        print(f"gradwire.report: {error.filename} cannot be written: {error.strerror}", file=sys.stderr)
         return 1
     return 0

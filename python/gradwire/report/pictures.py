@@ -22,10 +22,10 @@ TITLE, LEGEND, CAPTION = 30, 22, 22  # heights
 ROW = 24  # of a bar
 STYLE = """
 svg { --page: #ffffff; --text: #1c2430; --soft: #5a6472; --line: #dfe3e8;
-      --c0: #1f6feb; --c1: #d9480f; --c2: #2b8a3e; --c3: #9c36b5; --c4: #b08900; }
+      --own: #1f6feb; --own-too: #12b5cb; --pytorch: #d9480f; --openmpi: #2b8a3e; --other: #9c36b5; }
 @media (prefers-color-scheme: dark) {
   svg { --page: #14181e; --text: #e6e9ee; --soft: #a0abb9; --line: #343d49;
-        --c0: #6ea8fe; --c1: #ff8a5c; --c2: #69db7c; --c3: #da8ce8; --c4: #f0c43c; }
+        --own: #6ea8fe; --own-too: #5ce1f2; --pytorch: #ff8a5c; --openmpi: #69db7c; --other: #da8ce8; }
 }
 .page { fill: var(--page); }
 text { fill: var(--soft); font: 12px system-ui, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; }
@@ -34,7 +34,7 @@ text { fill: var(--soft); font: 12px system-ui, "Segoe UI", Roboto, "DejaVu Sans
 .grid { stroke: var(--line); }
 .curve { fill: none; stroke-width: 2; stroke-linejoin: round; }
 """
-COLOURS = 5
+CHARACTER = 6.9  # width of one in a label, at most on average
 
 
 @dataclass(frozen=True)
@@ -46,17 +46,16 @@ class Picture:
 
 
 def write_pictures(folder: str, timings: Sequence[Timing]) -> list[str]:
-    """Writes NAME.svg for each picture that there are times for, and returns the paths. Throws ReportError."""
+    """Writes NAME.svg for each picture that there are times for, and returns the paths. Makes the folder. Throws ReportError when
+    there are none, and OSError."""
     written = []
     for picture in PICTURES:
         shown = [timing for timing in timings if timing.times and picture.takes(timing)]
         if not shown:
             continue
         path = pathlib.Path(folder) / f"{picture.name}.svg"
-        try:
-            path.write_text(drawn(picture, shown), encoding="utf-8")
-        except OSError as error:
-            raise ReportError(f"{path}: it cannot be written: {error.strerror}") from None
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(drawn(picture, shown), encoding="utf-8")
         written.append(str(path))
     if not written:
         raise ReportError(f"{folder}: the files have no times for a picture: all_reduce, ddp or network")
@@ -78,9 +77,16 @@ def drawn(picture: Picture, timings: Sequence[Timing]) -> str:
     return ElementTree.tostring(svg, encoding="unicode") + "\n"
 
 
-def colours_of(timings: Iterable[Timing]) -> dict[str, str]:
-    series = dict.fromkeys(timing.series for timing in timings)
-    return {name: f"var(--c{number % COLOURS})" for number, name in enumerate(series)}
+def colours_of(series: Iterable[str]) -> dict[str, str]:
+    """Whoever is compared has one colour in all pictures."""
+    colours: dict[str, str] = {}
+    for name in series:
+        if name.startswith("gradwire"):
+            colours[name] = "var(--own-too)" if "var(--own)" in colours.values() else "var(--own)"
+        else:
+            known = (peer for peer in ("PyTorch", "OpenMPI") if peer in name)
+            colours[name] = f"var(--{next(known, 'other').lower()})"
+    return colours
 
 
 def add_names(svg: Element, colours: dict[str, str], top: float) -> None:
@@ -88,13 +94,13 @@ def add_names(svg: Element, colours: dict[str, str], top: float) -> None:
     for name, colour in colours.items():
         add(svg, "rect", x=x, y=top + 3, width=12, height=12, rx=3, style=f"fill:{colour}")
         add(svg, "text", name, class_="name", x=x + 18, y=top + 13)
-        x += 18 + 7.2 * len(name) + 18
+        x += 36 + CHARACTER * len(name)
 
 
 def draw_sizes(svg: Element, timings: Sequence[Timing]) -> float:
     """Curves of time by size, both logarithmic."""
     height = 340.0
-    colours = colours_of(timings)
+    colours = colours_of(dict.fromkeys(timing.series for timing in timings))
     add_names(svg, colours, TITLE)
     top = TITLE + LEGEND + TOP
     sizes = sorted({timing.bytes for timing in timings})
@@ -117,46 +123,61 @@ def draw_sizes(svg: Element, timings: Sequence[Timing]) -> float:
     return height - TITLE
 
 
-def add_bars(svg: Element, rows: Sequence[tuple[str, str, float, str]], top: float) -> float:
-    """Rows of (label, colour, value, text). Returns the height."""
-    left, right = 300, WIDTH - 130
-    longest = max(max(value for _, _, value, _ in rows), 1e-12)
-    for number, (label, colour, value, text) in enumerate(rows):
+@dataclass(frozen=True)
+class Row:
+    label: str
+    colour: str
+    value: float
+    text: str  # the value as a reader wants it
+
+
+def add_bars(svg: Element, rows: Sequence[Row], top: float, write_tick: Callable[[float], str], unit: str) -> float:
+    """Bars from zero, with an axis below them. Returns the height."""
+    bottom = top + len(rows) * ROW
+    left = 26 + CHARACTER * max(len(row.label) for row in rows)
+    right = WIDTH - 24 - CHARACTER * max(len(row.text) for row in rows)
+    axis = Axis([0.0, *(row.value for row in rows)], left, right, ticks=5)
+    for tick in axis.ticks:
+        x = round(axis.place(tick), 1)
+        add(svg, "line", class_="grid", x1=x, x2=x, y1=top, y2=bottom)
+        add(svg, "text", write_tick(tick), x=x, y=bottom + 16, text_anchor="middle")
+    add(svg, "text", unit, x=16, y=bottom + 16)
+    zero = axis.place(0)
+    for number, row in enumerate(rows):
         y = top + number * ROW
-        width = max(value, 0.0) / longest * (right - left)
-        add(svg, "text", label, class_="name", x=left - 10, y=y + 15, text_anchor="end")
-        add(svg, "rect", x=left, y=y + 3, width=round(width, 1), height=ROW - 8, rx=2, style=f"fill:{colour}")
-        add(svg, "text", text, class_="value", x=round(left + width + 8, 1), y=y + 15)
-    return len(rows) * ROW + 8
+        end = axis.place(row.value)
+        bar = {"x": round(min(zero, end), 1), "width": round(abs(end - zero), 1)}
+        add(svg, "text", row.label, class_="name", x=round(left - 10, 1), y=y + 16, text_anchor="end")
+        add(svg, "rect", class_="bar", y=y + 4, height=ROW - 8, rx=2, style=f"fill:{row.colour}", **bar)
+        add(svg, "text", row.text, class_="value", x=round(max(zero, end) + 8, 1), y=y + 16)
+    return bottom - top + BOTTOM / 2
 
 
 def draw_ddp(svg: Element, timings: Sequence[Timing]) -> float:
-    """What DDP adds to a step, in percent."""
-    own, peer = "var(--c0)", "var(--c1)"
+    """What DDP adds to a step, in percent of the step alone."""
+    compared = [timing for timing in timings if timing.ratio]
+    colours = colours_of(dict.fromkeys(timing.subject.split()[0] for timing in compared))
+    add_names(svg, colours, TITLE)
     rows = []
-    for timing in timings:
-        if timing.ratio is None:
-            continue
+    for timing in compared:
+        assert timing.ratio is not None
         cost, low, high = (100 * (value - 1) for value in timing.ratio)
-        colour = own if timing.subject.startswith("gradwire") else peer
-        rows.append((timing.subject, colour, cost, f"{cost:+.1f} % [{low:+.1f}, {high:+.1f}]"))
-    return add_bars(svg, rows, TITLE + 4)
+        text = f"{cost:+.1f} % [{low:+.1f}, {high:+.1f}]"
+        rows.append(Row(timing.subject, colours[timing.subject.split()[0]], cost, text))
+    return LEGEND + add_bars(svg, rows, TITLE + LEGEND + 4, lambda tick: f"{tick:+.0f} %", "percent of a local step")
 
 
 def draw_network(svg: Element, timings: Sequence[Timing]) -> float:
-    colours = colours_of(timings)
+    """The time of each hook on each backend."""
+    colours = colours_of(dict.fromkeys(timing.series for timing in timings))
     add_names(svg, colours, TITLE)
-    rows = [
-        (
-            f"{timing.subject}, {timing.series}",
-            colours[timing.series],
-            timing.times.median,
-            human_microseconds(timing.times.median),
-        )
-        for timing in timings
-        if timing.times
-    ]
-    return LEGEND + add_bars(svg, rows, TITLE + LEGEND + 4)
+    rows = []
+    for timing in timings:
+        assert timing.times is not None
+        median = timing.times.median
+        label = f"{timing.subject}, {timing.series}"
+        rows.append(Row(label, colours[timing.series], median, human_microseconds(median)))
+    return LEGEND + add_bars(svg, rows, TITLE + LEGEND + 4, human_microseconds, "median on rank 0")
 
 
 PICTURES = (

@@ -17,7 +17,7 @@ END = "<!-- figures: end -->"
 
 
 def fill_page(page: str, timings: Sequence[Timing]) -> None:
-    """Replaces what stands between the marks of the file `page`. Throws ReportError."""
+    """Replaces what stands between the marks of the file `page`. Throws ReportError, and OSError where writing fails."""
     try:
         text = pathlib.Path(page).read_text(encoding="utf-8")
     except OSError as error:
@@ -29,10 +29,7 @@ def fill_page(page: str, timings: Sequence[Timing]) -> None:
     if not timings:
         raise ReportError(f"{page}: the files have no times of gradwire-bench to fill it with")
     filled = before + begin + "\n\n" + "\n".join(lines_of(timings)) + "\n" + end + after
-    try:
-        pathlib.Path(page).write_text(filled, encoding="utf-8")
-    except OSError as error:
-        raise ReportError(f"{page}: it cannot be written: {error.strerror}") from None
+    pathlib.Path(page).write_text(filled, encoding="utf-8")
 
 
 def lines_of(timings: Iterable[Timing]) -> Iterator[str]:

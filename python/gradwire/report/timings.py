@@ -138,7 +138,9 @@ def read_hooks(line: Line) -> Iterator[Timing]:
 
 def read_network(line: Line) -> Iterator[Timing]:
     """The hooks of a backend; PyTorch's stand beside them, as another backend would."""
-    setting = f"{line.count_at('hosts')} hosts, {line.count_at('ranks_per_host')} rank each, links of {line.text_at('rate')}"
+    ranks = line.count_at("ranks_per_host")
+    each = f"{ranks} rank{'' if ranks == 1 else 's'} on each"
+    setting = f"{line.count_at('hosts')} hosts, {each}, links of {line.text_at('rate')}"
     for timing in read_hooks(line):
         series = timing.series if timing.series == "PyTorch" else f"gradwire {line.text_at('backend')}"
         yield replace(timing, series=series, setting=setting)
