@@ -14,10 +14,11 @@ namespace gradwire::internal {
 
 namespace {
 
-// After a task the worker sleeps so long at a time, so often: a task that may start soon then wakes nobody, which takes
-// longer than a small call.
+// After a task that could start soon, the worker sleeps so long at a time, so often: a next such task then wakes nobody,
+// which takes longer than a small call. Each nap stops a thread that computes on the same processor for microseconds,
+// so the naps together must not cost much more than one wake-up, and there are none after longer tasks.
 constexpr std::chrono::microseconds kNap{50};
-constexpr int kNaps = 40;
+constexpr int kNaps = 4;
 
 }  // namespace
 
@@ -27,6 +28,7 @@ struct Executor::Shared {
   ConditionVariable changed;     // for callers
   int callers GRADWIRE_GUARDED_BY(mutex) = 0;
   enum class Worker { awake, naps, sleeps } worker GRADWIRE_GUARDED_BY(mutex) = Worker::awake;
+  Start last_posted GRADWIRE_GUARDED_BY(mutex) = Start::now;
   std::deque<Task> queue GRADWIRE_GUARDED_BY(mutex);
   std::uint64_t first GRADWIRE_GUARDED_BY(mutex) = 0;  // the number of the first task of the queue, over all tasks
   bool running GRADWIRE_GUARDED_BY(mutex) = false;
@@ -40,9 +42,13 @@ struct Executor::Shared {
   void tell_callers() GRADWIRE_REQUIRES(mutex) {
     if (callers > 0) changed.notify_all();
   }
-  void tell_worker(Start start = Start::now) GRADWIRE_REQUIRES(mutex) {
+  void tell_worker() GRADWIRE_REQUIRES(mutex) {
+    if (worker_misses(Start::now)) work_to_do.notify_one();
+  }
+  // The worker does not look by itself at what there is to do.
+  bool worker_misses(Start start) const GRADWIRE_REQUIRES(mutex) {
     const bool looks_itself = worker == Worker::awake || (worker == Worker::naps && start == Start::soon);
-    if (!looks_itself && !running && (closed || !queue.empty())) work_to_do.notify_one();
+    return !looks_itself && !running && (closed || !queue.empty());
   }
   void wait_as_caller(MutexLock& lock) GRADWIRE_REQUIRES(mutex) {
     ++callers;
@@ -107,7 +113,7 @@ void Executor::work(Shared& shared) {
   while (true) {
     while (shared.running || shared.queue.empty()) {
       if (shared.closed && shared.idle()) return;
-      if (std::exchange(seen, shared.first) != shared.first) naps = kNaps;
+      if (std::exchange(seen, shared.first) != shared.first) naps = shared.last_posted == Start::soon ? kNaps : 0;
       if (naps > 0) {
         --naps;
         shared.worker = Worker::naps;
@@ -125,16 +131,20 @@ void Executor::work(Shared& shared) {
 std::optional<Executor::Place> Executor::post(Task task, Start start) {
   Place place;
   place.shared_ = shared_;
+  bool wakes_worker = false;
   {
     MutexLock lock(shared_->mutex);
     if (shared_->closed) return std::nullopt;
     place.number_ = shared_->push(std::move(task));
+    shared_->last_posted = start;
     if (shared_->running_here()) {
       while (!shared_->queue.empty()) shared_->run_first(lock);
       return place;
     }
-    shared_->tell_worker(start);
+    wakes_worker = shared_->worker_misses(start);
   }
+  // With the mutex free: the worker needs it first of all.
+  if (wakes_worker) shared_->work_to_do.notify_one();
   start_worker();
   return place;
 }
