@@ -2,8 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gradwire/kernels/cast.h"
 
-#include <cstring>
-
+#include "gradwire/base/copy.h"
 #include "gradwire/kernels/dispatch_internal.h"
 
 namespace gradwire::kernels {
@@ -19,7 +18,7 @@ void run(const CastCall& call, std::size_t count) noexcept {
 
 void cast(DType from, const void* source, DType to, void* destination, std::size_t count) noexcept {
   if (from == to) {
-    if (count != 0) std::memmove(destination, source, count * size_of(from));
+    copy_bytes(destination, source, count * size_of(from));
     return;
   }
   run({from, source, to, destination, false, 1.0}, count);

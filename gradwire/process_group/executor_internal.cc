@@ -14,9 +14,9 @@ namespace gradwire::internal {
 
 namespace {
 
-// After a task that could start soon, the worker sleeps so long at a time, so often: a next such task then wakes nobody,
-// which takes longer than a small call. Each nap stops a thread that computes on the same processor for microseconds,
-// so the naps together must not cost much more than one wake-up, and there are none after longer tasks.
+// After a task that could start soon, the worker sleeps so long at a time, so often: a next such task then wakes
+// nobody, which takes longer than a small call. Each nap stops a thread that computes on the same processor for
+// microseconds, so the naps together must not cost much more than one wake-up, and there are none after longer tasks.
 constexpr std::chrono::microseconds kNap{50};
 constexpr int kNaps = 4;
 

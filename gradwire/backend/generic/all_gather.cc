@@ -16,19 +16,17 @@
 // Algorithm else: direct. Steps: 1. Every rank sends its input to every other (gather: to the root) and receives theirs
 // where they belong. Bytes on the wire: N (N - 1) B, each rank (N - 1) B in and out (gather: (N - 1) B, all into the
 // root). Nothing is staged, but N B bytes for short blocks.
-#include <cstring>
 
 #include "gradwire/backend/fingerprint_internal.h"
 #include "gradwire/backend/generic/exchange_internal.h"
 #include "gradwire/backend/generic/generic_channel.h"
 #include "gradwire/backend/validate_internal.h"
+#include "gradwire/base/copy.h"
 
 namespace gradwire {
 namespace {
 
-void copy_own(void* output, const void* input, std::size_t bytes) noexcept {
-  if (bytes > 0 && output != input) std::memcpy(output, input, bytes);
-}
+void copy_own(void* output, const void* input, std::size_t bytes) noexcept { copy_bytes(output, input, bytes); }
 
 void copy_all(std::span<void* const> outputs, std::span<const void* const> inputs, std::size_t bytes) noexcept {
   for (std::size_t r = 0; r < outputs.size(); ++r) copy_own(outputs[r], inputs[r], bytes);
@@ -59,7 +57,7 @@ void GenericChannel::all_gather(const void* input, std::span<void* const> output
   if (bytes > 0 && bytes <= short_block()) {
     return run_staged(call, options, outputs.size() * bytes, [&](std::span<std::byte> staging) {
       share(input, staging.data(), bytes, options.deadline);
-      for (std::size_t r = 0; r < outputs.size(); ++r) std::memcpy(outputs[r], staging.data() + r * bytes, bytes);
+      for (std::size_t r = 0; r < outputs.size(); ++r) copy_bytes(outputs[r], staging.data() + r * bytes, bytes);
     });
   }
   run(call, options, [&] {
@@ -89,7 +87,7 @@ void GenericChannel::gather(const void* input, std::span<void* const> outputs, s
     const std::size_t all = static_cast<std::size_t>(size()) * bytes;
     return run_staged(call, options, all, [&](std::span<std::byte> staging) {
       share(input, staging.data(), bytes, options.deadline);
-      for (std::size_t r = 0; r < outputs.size(); ++r) std::memcpy(outputs[r], staging.data() + r * bytes, bytes);
+      for (std::size_t r = 0; r < outputs.size(); ++r) copy_bytes(outputs[r], staging.data() + r * bytes, bytes);
     });
   }
   run(call, options, [&] {

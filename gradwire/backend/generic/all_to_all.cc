@@ -21,6 +21,7 @@
 #include "gradwire/backend/generic/exchange_internal.h"
 #include "gradwire/backend/generic/generic_channel.h"
 #include "gradwire/backend/validate_internal.h"
+#include "gradwire/base/copy.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
 
@@ -83,7 +84,7 @@ void GenericChannel::all_to_all(std::span<const ConstSlice> inputs, std::span<co
     }
     const auto own = static_cast<std::size_t>(rank());
     if (inputs[own].count > 0 && inputs[own].data != outputs[own].data) {
-      std::memcpy(outputs[own].data, inputs[own].data, inputs[own].count * element);
+      copy_bytes(outputs[own].data, inputs[own].data, inputs[own].count * element);
     }
   });
 }
@@ -134,11 +135,11 @@ void GenericChannel::move_short(std::span<const ConstSlice> inputs, std::span<co
   const std::size_t ranks = inputs.size();
   std::vector<std::byte> staging(3 * ranks * block);
   for (std::size_t r = 0; r < ranks; ++r) {
-    if (inputs[r].count > 0) std::memcpy(staging.data() + r * block, inputs[r].data, inputs[r].count * element);
+    if (inputs[r].count > 0) copy_bytes(staging.data() + r * block, inputs[r].data, inputs[r].count * element);
   }
   exchange_blocks(staging.data(), block, std::span(staging).subspan(ranks * block), deadline);
   for (std::size_t r = 0; r < ranks; ++r) {
-    if (outputs[r].count > 0) std::memcpy(outputs[r].data, staging.data() + r * block, outputs[r].count * element);
+    if (outputs[r].count > 0) copy_bytes(outputs[r].data, staging.data() + r * block, outputs[r].count * element);
   }
 }
 

@@ -17,7 +17,6 @@
 // A ring or a halving would combine in another order on each rank: the bits would not be those of the rank order that
 // the interface promises.
 #include <array>
-#include <cstring>
 #include <memory>
 
 #include "gradwire/backend/fingerprint_internal.h"
@@ -26,6 +25,7 @@
 #include "gradwire/backend/generic/parts_internal.h"
 #include "gradwire/backend/generic/rank_array_internal.h"
 #include "gradwire/backend/validate_internal.h"
+#include "gradwire/base/copy.h"
 #include "gradwire/kernels/reduce.h"
 
 namespace gradwire {
@@ -105,7 +105,7 @@ void GenericChannel::reduce_short(const Fingerprint& call, const void* input, vo
       }
     };
     for_each_part([&](std::size_t r, std::size_t begin, std::size_t bytes) {
-      std::memcpy(staging.data() + r * block, static_cast<const std::byte*>(input) + begin, bytes);
+      copy_bytes(staging.data() + r * block, static_cast<const std::byte*>(input) + begin, bytes);
     });
     const std::size_t own = generic::part_of(count, size(), rank()).count;
     reduce_blocks(staging, block, staging.data(), own, dtype, op, options.deadline);
@@ -113,7 +113,7 @@ void GenericChannel::reduce_short(const Fingerprint& call, const void* input, vo
     share_in_steps(staging.data(), all, block, options.deadline);
     if (output == nullptr) return;
     for_each_part([&](std::size_t r, std::size_t begin, std::size_t bytes) {
-      std::memcpy(static_cast<std::byte*>(output) + begin, all + r * block, bytes);
+      copy_bytes(static_cast<std::byte*>(output) + begin, all + r * block, bytes);
     });
   });
 }
@@ -126,7 +126,7 @@ void GenericChannel::reduce_scatter(std::span<const void* const> inputs, void* o
   if (count > 0 && count * element <= short_block()) {
     const std::size_t block = count * element;
     return run_staged(call, options, 3 * inputs.size() * block, [&](std::span<std::byte> staging) {
-      for (std::size_t r = 0; r < inputs.size(); ++r) std::memcpy(staging.data() + r * block, inputs[r], block);
+      for (std::size_t r = 0; r < inputs.size(); ++r) copy_bytes(staging.data() + r * block, inputs[r], block);
       reduce_blocks(staging, block, output, count, dtype, op, options.deadline);
     });
   }

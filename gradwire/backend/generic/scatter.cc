@@ -9,12 +9,12 @@
 //
 // Algorithm else: direct. Steps: 1. The root sends every other rank its part.
 // Bytes on the wire: (N - 1) B, all out of the root. Nothing is staged.
-#include <cstring>
 
 #include "gradwire/backend/fingerprint_internal.h"
 #include "gradwire/backend/generic/exchange_internal.h"
 #include "gradwire/backend/generic/generic_channel.h"
 #include "gradwire/backend/validate_internal.h"
+#include "gradwire/base/copy.h"
 
 namespace gradwire {
 
@@ -26,9 +26,9 @@ void GenericChannel::scatter(std::span<const void* const> inputs, void* output, 
   if (bytes > 0 && bytes <= short_block()) {
     const auto ranks = static_cast<std::size_t>(size());
     return run_staged(call, options, ranks * bytes, [&](std::span<std::byte> staging) {
-      for (std::size_t r = 0; r < inputs.size(); ++r) std::memcpy(staging.data() + r * bytes, inputs[r], bytes);
+      for (std::size_t r = 0; r < inputs.size(); ++r) copy_bytes(staging.data() + r * bytes, inputs[r], bytes);
       send_down(staging.data(), ranks * bytes, root, options.deadline);
-      std::memcpy(output, staging.data() + static_cast<std::size_t>(rank()) * bytes, bytes);
+      copy_bytes(output, staging.data() + static_cast<std::size_t>(rank()) * bytes, bytes);
     });
   }
   run(call, options, [&] {
@@ -40,7 +40,7 @@ void GenericChannel::scatter(std::span<const void* const> inputs, void* output, 
         if (r != root) post_send(exchange, inputs[static_cast<std::size_t>(r)], bytes, r);
       }
       const void* const own = inputs[static_cast<std::size_t>(root)];
-      if (bytes > 0 && own != output) std::memcpy(output, own, bytes);
+      copy_bytes(output, own, bytes);
     }
     exchange.finish(options.deadline);
   });

@@ -15,11 +15,11 @@
 // to go has the bit d, and gets as many from rank - d. Bytes on the wire: about N B N / 2 log2 N, in N log2 N messages,
 // where sending each block by itself would be N (N - 1) B in N (N - 1) messages. So it pays for short blocks.
 #include <algorithm>
-#include <cstring>
 #include <vector>
 
 #include "gradwire/backend/generic/exchange_internal.h"
 #include "gradwire/backend/generic/generic_channel.h"
+#include "gradwire/base/copy.h"
 
 namespace gradwire {
 
@@ -40,7 +40,7 @@ void GenericChannel::share_in_steps(const void* mine, void* all, std::size_t byt
   const auto own = static_cast<std::size_t>(rank());
   if (bytes == 0) return;
   std::vector<std::byte> held(ranks * bytes);  // of this rank, the next, ...
-  std::memcpy(held.data(), mine, bytes);
+  copy_bytes(held.data(), mine, bytes);
   generic::Exchange exchange(*this);
   for (std::size_t distance = 1; distance < ranks; distance *= 2) {
     const std::size_t moved = std::min(distance, ranks - distance) * bytes;
@@ -49,8 +49,8 @@ void GenericChannel::share_in_steps(const void* mine, void* all, std::size_t byt
     exchange.finish(deadline);
   }
   auto* const slots = static_cast<std::byte*>(all);
-  std::memcpy(slots + own * bytes, held.data(), (ranks - own) * bytes);
-  if (own > 0) std::memcpy(slots, held.data() + (ranks - own) * bytes, own * bytes);
+  copy_bytes(slots + own * bytes, held.data(), (ranks - own) * bytes);
+  if (own > 0) copy_bytes(slots, held.data() + (ranks - own) * bytes, own * bytes);
 }
 
 std::size_t GenericChannel::short_block() const noexcept {
@@ -71,12 +71,12 @@ void GenericChannel::exchange_blocks(std::byte* blocks, std::size_t bytes, std::
       if ((i & distance) != 0) visit(held + i * bytes);
     }
   };
-  for (std::size_t i = 0; i < ranks; ++i) std::memcpy(held + i * bytes, blocks + (own + i) % ranks * bytes, bytes);
+  for (std::size_t i = 0; i < ranks; ++i) copy_bytes(held + i * bytes, blocks + (own + i) % ranks * bytes, bytes);
   generic::Exchange exchange(*this);
   for (std::size_t distance = 1; distance < ranks; distance *= 2) {
     std::size_t moved = 0;
     each(distance, [&](const std::byte* block) {
-      std::memcpy(sent + moved, block, bytes);
+      copy_bytes(sent + moved, block, bytes);
       moved += bytes;
     });
     post_receive(exchange, received, moved, static_cast<int>((own + ranks - distance) % ranks));
@@ -84,12 +84,12 @@ void GenericChannel::exchange_blocks(std::byte* blocks, std::size_t bytes, std::
     exchange.finish(deadline);
     const std::byte* next = received;
     each(distance, [&](std::byte* block) {
-      std::memcpy(block, next, bytes);
+      copy_bytes(block, next, bytes);
       next += bytes;
     });
   }
   for (std::size_t i = 0; i < ranks; ++i) {
-    std::memcpy(blocks + (own + ranks - i) % ranks * bytes, held + i * bytes, bytes);
+    copy_bytes(blocks + (own + ranks - i) % ranks * bytes, held + i * bytes, bytes);
   }
 }
 

@@ -5,10 +5,10 @@
 #include "gradwire/backend/messages/matcher_internal.h"
 
 #include <algorithm>
-#include <cstring>
 #include <new>
 #include <utility>
 
+#include "gradwire/base/copy.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
 
@@ -109,7 +109,7 @@ void Matcher::receive_at_once(Message& message, Channel& channel) {
   if (match->offer != 0) return;
   const std::exception_ptr error = refusal(message, match->peer, match->bytes);
   set_source(message, channel, match->peer, match->bytes);
-  if (error == nullptr && match->bytes != 0) std::memcpy(message.data, match->payload.get(), match->bytes);
+  if (error == nullptr) copy_bytes(message.data, match->payload.get(), match->bytes);
   drop(channel.unexpected, match);
   end(message, error);
 }

@@ -10,8 +10,9 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <span>
+
+#include "gradwire/base/copy.h"
 
 namespace gradwire::messages {
 
@@ -60,8 +61,8 @@ struct Payload {
 
   std::size_t size() const noexcept { return first.size() + second.size(); }
   void copy_to(std::byte* to) const noexcept {
-    if (!first.empty()) std::memcpy(to, first.data(), first.size());
-    if (!second.empty()) std::memcpy(to + first.size(), second.data(), second.size());
+    copy_bytes(to, first.data(), first.size());
+    copy_bytes(to + first.size(), second.data(), second.size());
   }
 };
 

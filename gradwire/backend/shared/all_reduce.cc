@@ -18,10 +18,10 @@
 // bits.
 #include <algorithm>
 #include <array>
-#include <cstring>
 
 #include "gradwire/backend/shared/collectives_internal.h"
 #include "gradwire/backend/shared/max_ranks.h"
+#include "gradwire/base/copy.h"
 #include "gradwire/kernels/reduce.h"
 
 namespace gradwire::shared {
@@ -49,7 +49,7 @@ Range share_of(int rank, int size, std::size_t count, std::size_t element) noexc
 void all_reduce_eager(Call& call, std::byte* data, std::size_t count, DType dtype, ReduceOp op, bool is_staged) {
   Buffers& buffers = call.buffers();
   if (call.any_in_place()) {
-    if (!is_staged) std::memcpy(buffers.input_area(call.rank()), data, count * size_of(dtype));
+    if (!is_staged) copy_bytes(buffers.input_area(call.rank()), data, count * size_of(dtype));
     call.meet();
   }
   std::array<const void*, kMaxRanksOfHost> sources{};
@@ -80,8 +80,8 @@ void stage_for_others(const Call& call, const std::byte* data, std::size_t count
   const std::size_t element = size_of(dtype);
   const Range mine = share_of(call.rank(), call.size(), count, element);
   std::byte* area = call.buffers().input_area(call.rank());
-  std::memcpy(area, data, mine.begin * element);
-  std::memcpy(area + mine.end * element, data + mine.end * element, (count - mine.end) * element);
+  copy_bytes(area, data, mine.begin * element);
+  copy_bytes(area + mine.end * element, data + mine.end * element, (count - mine.end) * element);
 }
 
 void all_reduce_staged(Call& call, std::byte* data, std::size_t count, DType dtype, ReduceOp op, bool first_is_staged) {
@@ -98,8 +98,8 @@ void all_reduce_staged(Call& call, std::byte* data, std::size_t count, DType dty
     for (int peer = 0; peer < call.size(); ++peer) {
       const Range share = share_of(peer, call.size(), length, element);
       if (peer == call.rank() || share.length() == 0) continue;
-      std::memcpy(data + (begin + share.begin) * element, buffers.last_result_area(peer) + share.begin * element,
-                  share.length() * element);
+      copy_bytes(data + (begin + share.begin) * element, buffers.last_result_area(peer) + share.begin * element,
+                 share.length() * element);
     }
   };
   for (std::size_t begin = 0; begin < count; begin += per_window) {
@@ -135,7 +135,7 @@ void all_reduce(Call& call, void* data, std::size_t count, DType dtype, ReduceOp
   const bool private_memory = location.segment == 0;
   const bool eager = length <= kEagerBytes;
   if (private_memory && eager) {
-    if (length > 0) std::memcpy(buffers.input_area(call.rank()), data, length);  // no elements may come with no address
+    copy_bytes(buffers.input_area(call.rank()), data, length);
   } else if (private_memory) {
     stage_for_others(call, bytes, std::min(count, buffers.window_bytes() / size_of(dtype)), dtype);
   }

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
 #include "gradwire/backend/shared/buffers_internal.h"
+#include "gradwire/base/copy.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 namespace gradwire::shared {
@@ -64,8 +64,7 @@ void Buffers::stage(const Offer& offer, std::size_t begin) const noexcept {
   for (std::size_t i = 0; i < offer.parts.size(); ++i) {
     const ConstSlice& part = offer.parts[i];
     if (part.count <= begin) continue;
-    std::memcpy(area + i * slice, static_cast<const std::byte*>(part.data) + begin,
-                std::min(slice, part.count - begin));
+    copy_bytes(area + i * slice, static_cast<const std::byte*>(part.data) + begin, std::min(slice, part.count - begin));
   }
 }
 

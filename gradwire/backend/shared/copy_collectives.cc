@@ -8,9 +8,9 @@
 //   broadcast   B once (root) and B (others)        all_gather  B and (N-1) B
 //   gather      B and, on the root, (N-1) B         scatter     N B (root) and B        all_to_all  (N-1) B and (N-1) B
 #include <algorithm>
-#include <cstring>
 
 #include "gradwire/backend/shared/collectives_internal.h"
+#include "gradwire/base/copy.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
 
@@ -27,21 +27,17 @@ struct Take {
 
 std::byte* bytes_of(void* data) { return static_cast<std::byte*>(data); }
 
-void move_bytes(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
-  if (bytes != 0 && to != from) std::memmove(to, from, bytes);
-}
-
 void copy(Call& call, const Fingerprint& mine, const Offer& offer, std::size_t parts, Location location,
           std::size_t part_bytes, const RankList<Take>& takes) {
   if (parts > 1) call.publish_parts(offer, location, {});
   transfer(
       call, mine, offer, parts, location, [&] { return part_bytes; },
       [&] {
-        for (const Take& take : takes) move_bytes(take.to, peer_part(call, take.peer, take.part, parts), take.bytes);
+        for (const Take& take : takes) copy_bytes(take.to, peer_part(call, take.peer, take.part, parts), take.bytes);
       },
       [&](std::size_t begin, std::size_t length) {
         for (const Take& take : takes) {
-          move_bytes(take.to + begin, call.buffers().staged_part(take.peer, take.part, parts), length);
+          copy_bytes(take.to + begin, call.buffers().staged_part(take.peer, take.part, parts), length);
         }
       });
 }
@@ -87,7 +83,7 @@ void all_gather(Call& call, const void* input, std::span<void* const> outputs, s
   }
   copy(call, call.fingerprint(dtype, count), Offer({input, bytes}), 1, call.buffers().locate(input, bytes), bytes,
        takes);
-  move_bytes(bytes_of(outputs[static_cast<std::size_t>(call.rank())]), static_cast<const std::byte*>(input), bytes);
+  copy_bytes(bytes_of(outputs[static_cast<std::size_t>(call.rank())]), static_cast<const std::byte*>(input), bytes);
 }
 
 void gather(Call& call, const void* input, std::span<void* const> outputs, std::size_t count, DType dtype, int root) {
@@ -99,7 +95,7 @@ void gather(Call& call, const void* input, std::span<void* const> outputs, std::
   copy(call, call.fingerprint(dtype, count, {}, root), Offer({input, bytes}), 1, call.buffers().locate(input, bytes),
        bytes, takes);
   if (call.rank() == root) {
-    move_bytes(bytes_of(outputs[static_cast<std::size_t>(root)]), static_cast<const std::byte*>(input), bytes);
+    copy_bytes(bytes_of(outputs[static_cast<std::size_t>(root)]), static_cast<const std::byte*>(input), bytes);
   }
 }
 
@@ -116,7 +112,7 @@ void scatter(Call& call, std::span<const void* const> inputs, void* output, std:
   copy(call, call.fingerprint(dtype, count, {}, root), offer, parts, call.buffers().locate(offer, output, bytes), bytes,
        takes);
   if (call.rank() == root) {
-    move_bytes(bytes_of(output), static_cast<const std::byte*>(inputs[static_cast<std::size_t>(root)]), bytes);
+    copy_bytes(bytes_of(output), static_cast<const std::byte*>(inputs[static_cast<std::size_t>(root)]), bytes);
   }
 }
 
@@ -138,16 +134,16 @@ void all_to_all(Call& call, std::span<const ConstSlice> inputs, std::span<const 
   transfer(
       call, call.fingerprint(dtype, 0), offer, parts, location, [&] { return longest_agreed_part(call, element); },
       [&] {
-        for (const Take& take : takes) move_bytes(take.to, peer_part(call, take.peer, take.part, parts), take.bytes);
+        for (const Take& take : takes) copy_bytes(take.to, peer_part(call, take.peer, take.part, parts), take.bytes);
       },
       [&](std::size_t begin, std::size_t length) {
         for (const Take& take : takes) {
           if (take.bytes <= begin) continue;
-          move_bytes(take.to + begin, call.buffers().staged_part(take.peer, take.part, parts),
+          copy_bytes(take.to + begin, call.buffers().staged_part(take.peer, take.part, parts),
                      std::min(length, take.bytes - begin));
         }
       });
-  move_bytes(bytes_of(outputs[own].data), static_cast<const std::byte*>(inputs[own].data), inputs[own].count * element);
+  copy_bytes(bytes_of(outputs[own].data), static_cast<const std::byte*>(inputs[own].data), inputs[own].count * element);
 }
 
 }  // namespace gradwire::shared

@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "gradwire/backend/messages/wire_internal.h"
+#include "gradwire/base/copy.h"
 
 namespace gradwire::shared {
 
@@ -72,14 +73,14 @@ class Ring {
     if (bytes == 0) return;
     const std::size_t offset = at & (capacity_ - 1);
     const std::size_t first = std::min(bytes, capacity_ - offset);
-    std::memcpy(data_ + offset, from, first);
-    if (first != bytes) std::memcpy(data_, static_cast<const std::byte*>(from) + first, bytes - first);
+    copy_bytes(data_ + offset, from, first);
+    copy_bytes(data_, static_cast<const std::byte*>(from) + first, bytes - first);
   }
   void get(std::uint64_t at, void* to, std::size_t bytes) const noexcept {
     const std::size_t offset = at & (capacity_ - 1);
     const std::size_t first = std::min(bytes, capacity_ - offset);
-    std::memcpy(to, data_ + offset, first);
-    if (first != bytes) std::memcpy(static_cast<std::byte*>(to) + first, data_, bytes - first);
+    copy_bytes(to, data_ + offset, first);
+    copy_bytes(static_cast<std::byte*>(to) + first, data_, bytes - first);
   }
 
   RingHeader* header_;

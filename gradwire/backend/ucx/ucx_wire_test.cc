@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 
 #include "gradwire/backend/ucx/active_message_internal.h"
 

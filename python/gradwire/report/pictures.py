@@ -146,9 +146,9 @@ def add_bars(svg: Element, rows: Sequence[Row], top: float, write_tick: Callable
     for number, row in enumerate(rows):
         y = top + number * ROW
         end = axis.place(row.value)
-        bar = {"x": round(min(zero, end), 1), "width": round(abs(end - zero), 1)}
+        x, width = round(min(zero, end), 1), round(abs(end - zero), 1)
         add(svg, "text", row.label, class_="name", x=round(left - 10, 1), y=y + 16, text_anchor="end")
-        add(svg, "rect", class_="bar", y=y + 4, height=ROW - 8, rx=2, style=f"fill:{row.colour}", **bar)
+        add(svg, "rect", class_="bar", x=x, y=y + 4, width=width, height=ROW - 8, rx=2, style=f"fill:{row.colour}")
         add(svg, "text", row.text, class_="value", x=round(max(zero, end) + 8, 1), y=y + 16)
     return bottom - top + BOTTOM / 2
 
