@@ -23,7 +23,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 NETWORK = "network --rate 1gbit --bytes 25Mi --rounds 5 --hook "
-# Together about a quarter of an hour on two processors.
+# Together about ten minutes on two processors.
 BENCHMARKS = {
     "all_reduce": "all_reduce --peers --bytes 64,4Ki,64Ki,1Mi,25Mi",
     "collectives": "collectives --peers --bytes 64,4Ki,64Ki,1Mi,25Mi",
