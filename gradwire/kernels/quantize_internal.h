@@ -64,31 +64,22 @@ float finish_sum(float (&partial)[kPartialSums], const float* source, std::size_
   return (word | word << 6) & 0x0303030303030303u;
 }
 
-// The same idea for fp8: no branches, so that compilers can make vectors of it.
-[[gnu::always_inline]] inline void encode_fp8_plain(const Fp8Layout& layout, const float* __restrict source,
-                                                    std::size_t count, float first_factor, float second_factor,
-                                                    std::uint8_t* __restrict codes) noexcept {
-  const int dropped = 23 - layout.mantissa_bits;
-  const std::uint32_t smallest_normal = static_cast<std::uint32_t>(128 - layout.bias) << 23;
-  const std::uint32_t rebias = static_cast<std::uint32_t>(127 - layout.bias) << 23;
-  const std::uint32_t below_half = (1u << (dropped - 1)) - 1u;
+// What encoding fp8 needs, as the bits of f32.
+struct Fp8Bits {
+  explicit Fp8Bits(const Fp8Layout& layout) noexcept
+      : dropped(23 - layout.mantissa_bits),
+        smallest_normal(static_cast<std::uint32_t>(128 - layout.bias) << 23),
+        rebias(static_cast<std::uint32_t>(127 - layout.bias) << 23),
+        below_half((1u << (dropped - 1)) - 1u),
+        magic(static_cast<std::uint32_t>(128 - layout.bias + dropped) << 23) {}
+
+  int dropped;                    // bits of the mantissa
+  std::uint32_t smallest_normal;  // of the format
+  std::uint32_t rebias;           // taken off the exponent
+  std::uint32_t below_half;       // of the last place that is kept, with the last place added: rounds to nearest even
   // Added to a number whose unit in the last place is the format's smallest number, a small one is rounded to a count
   // of that.
-  const std::uint32_t magic = static_cast<std::uint32_t>(128 - layout.bias + dropped) << 23;
-  const std::uint32_t infinity = layout.infinity;
-  const std::uint32_t nan = layout.nan;
-  for (std::size_t i = 0; i < count; ++i) {
-    const auto bits = std::bit_cast<std::uint32_t>(source[i] * first_factor * second_factor);
-    const std::uint32_t magnitude = bits & 0x7fffffffu;
-    const std::uint32_t last = (magnitude >> dropped) & 1u;
-    const std::uint32_t normal = (magnitude - rebias + below_half + last) >> dropped;
-    const float sum = std::bit_cast<float>(magnitude) + std::bit_cast<float>(magic);
-    const std::uint32_t denormal = std::bit_cast<std::uint32_t>(sum) - magic;
-    std::uint32_t code = magnitude < smallest_normal ? denormal : normal;
-    code = magnitude == 0x7f800000u ? infinity : code;
-    code = magnitude > 0x7f800000u ? nan : code;
-    codes[i] = static_cast<std::uint8_t>(code | bits >> 31 << 7);
-  }
-}
+  std::uint32_t magic;
+};
 
 }  // namespace gradwire::kernels

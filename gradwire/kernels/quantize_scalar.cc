@@ -81,7 +81,24 @@ void unpack(int bits, const std::uint8_t* codes, std::size_t groups, std::uint8_
 
 void encode_fp8(const Fp8Layout& layout, const float* source, std::size_t count, float first_factor,
                 float second_factor, std::uint8_t* codes) noexcept {
-  encode_fp8_plain(layout, source, count, first_factor, second_factor, codes);
+  const Fp8Bits constants(layout);
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto bits = std::bit_cast<std::uint32_t>(source[i] * first_factor * second_factor);
+    const std::uint32_t magnitude = bits & 0x7fffffffu;
+    std::uint32_t code = 0;
+    if (magnitude > 0x7f800000u) {
+      code = layout.nan;
+    } else if (magnitude == 0x7f800000u) {
+      code = layout.infinity;
+    } else if (magnitude < constants.smallest_normal) {
+      const float sum = std::bit_cast<float>(magnitude) + std::bit_cast<float>(constants.magic);
+      code = std::bit_cast<std::uint32_t>(sum) - constants.magic;
+    } else {
+      const std::uint32_t last = (magnitude >> constants.dropped) & 1u;
+      code = (magnitude - constants.rebias + constants.below_half + last) >> constants.dropped;
+    }
+    codes[i] = static_cast<std::uint8_t>(code | bits >> 31 << 7);
+  }
 }
 
 void pack_signs(const float* source, std::size_t count, std::uint8_t* bits) noexcept {

@@ -148,6 +148,64 @@ TEST_P(QuantizeTest, EveryCodeIsDecoded) {
   }
 }
 
+constexpr Fp8Layout kE4m3{3, 7, 0x7f, 0x7f};
+constexpr Fp8Layout kE5m2{2, 15, 0x7c, 0x7e};
+
+// The values of the codes from 0 up to the largest finite one, after the definition of the formats.
+std::vector<double> values_of(const Fp8Layout& layout) {
+  std::vector<double> values;
+  for (int code = 0; code < std::min<int>(layout.infinity, layout.nan); ++code) {
+    const int mantissa = code % (1 << layout.mantissa_bits);
+    const int exponent = code >> layout.mantissa_bits;
+    const int whole = exponent == 0 ? mantissa : mantissa + (1 << layout.mantissa_bits);
+    values.push_back(std::ldexp(whole, std::max(exponent, 1) - layout.bias - layout.mantissa_bits));
+  }
+  return values;
+}
+
+// The code next to x, the even one of two.
+unsigned fp8_code(const Fp8Layout& layout, const std::vector<double>& values, float x) {
+  const unsigned sign = std::signbit(x) ? 0x80u : 0u;
+  if (std::isnan(x)) return layout.nan | sign;
+  if (std::isinf(x)) return layout.infinity | sign;
+  const double magnitude = std::fabs(static_cast<double>(x));
+  std::size_t best = 0;
+  for (std::size_t code = 1; code < values.size(); ++code) {
+    const double distance = std::fabs(values[code] - magnitude);
+    const double least = std::fabs(values[best] - magnitude);
+    if (distance < least || (distance == least && code % 2 == 0)) best = code;
+  }
+  return static_cast<unsigned>(best) | sign;
+}
+
+TEST_P(QuantizeTest, Fp8IsTheNearestCode) {
+  for (const Fp8Layout& layout : {kE4m3, kE5m2}) {
+    const std::vector<double> values = values_of(layout);
+    std::vector<float> inputs{0.0f, kInfinity, kNan, 1e-40f, std::numeric_limits<float>::denorm_min()};
+    for (std::size_t code = 0; code < values.size(); ++code) {
+      const auto value = static_cast<float>(values[code]);
+      inputs.insert(inputs.end(), {value, std::nextafter(value, 0.0f)});
+      if (code + 1 == values.size()) continue;
+      const auto middle = static_cast<float>((values[code] + values[code + 1]) / 2);
+      inputs.insert(inputs.end(), {std::nextafter(value, kInfinity), middle, std::nextafter(middle, 0.0f),
+                                   std::nextafter(middle, kInfinity)});
+    }
+    for (const float value : random_floats(1000, static_cast<float>(values.back()), 9)) inputs.push_back(value);
+    for (std::size_t i = 0, known = inputs.size(); i < known; ++i) inputs.push_back(-inputs[i]);
+    for (const std::size_t count : {inputs.size(), inputs.size() - 5, std::size_t{3}, std::size_t{0}}) {
+      std::vector<std::uint8_t> codes(count + 1, kGuard);
+      encode_fp8(layout, inputs.data(), count, 1.0f, 1.0f, codes.data());
+      for (std::size_t i = 0; i < count; ++i) ASSERT_EQ(codes[i], fp8_code(layout, values, inputs[i])) << inputs[i];
+      EXPECT_EQ(codes[count], kGuard);
+    }
+    // Both factors count, and a product that only the two together bring into range does not overflow.
+    const std::vector<float> large(20, 0x1p100f);
+    std::vector<std::uint8_t> codes(large.size());
+    encode_fp8(layout, large.data(), large.size(), 0x1p-60f, 0x1p-40f, codes.data());
+    for (const std::uint8_t code : codes) ASSERT_EQ(code, fp8_code(layout, values, 1.0f));
+  }
+}
+
 TEST_P(QuantizeTest, SignsPackAndUnpack) {
   for (const std::size_t count : counts()) {
     auto values = random_floats(count, 1, 4);

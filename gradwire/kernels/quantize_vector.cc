@@ -216,7 +216,38 @@ void unpack(int bits, const std::uint8_t* codes, std::size_t groups, std::uint8_
 
 void encode_fp8(const Fp8Layout& layout, const float* source, std::size_t count, float first_factor,
                 float second_factor, std::uint8_t* codes) noexcept {
-  encode_fp8_plain(layout, source, count, first_factor, second_factor, codes);
+  note_run(hwy::TargetName(HWY_TARGET));
+  const FloatTag tag;
+  const WordTag word;
+  const IntTag integer;
+  const ByteTag narrow;
+  const Fp8Bits constants(layout);
+  const std::size_t lanes = hn::Lanes(tag);
+  const auto infinity = hn::Set(integer, 0x7f800000);
+  const auto smallest_normal = hn::Set(integer, static_cast<std::int32_t>(constants.smallest_normal));
+  const auto magic = hn::Set(word, constants.magic);
+  // The rest of what is added before the shift.
+  const auto rounding = hn::Set(word, constants.below_half - constants.rebias);
+  const auto code_of = [&](std::size_t at) HWY_ATTR {
+    const auto product =
+        hn::Mul(hn::Mul(hn::LoadU(tag, source + at), hn::Set(tag, first_factor)), hn::Set(tag, second_factor));
+    const auto bits = hn::BitCast(word, product);
+    const auto magnitude = hn::And(bits, hn::Set(word, 0x7fffffffu));
+    const auto last = hn::And(hn::ShiftRightSame(magnitude, constants.dropped), hn::Set(word, 1u));
+    const auto normal =
+        hn::BitCast(integer, hn::ShiftRightSame(hn::Add(hn::Add(magnitude, rounding), last), constants.dropped));
+    const auto sum = hn::Add(hn::BitCast(tag, magnitude), hn::BitCast(tag, magic));
+    const auto denormal = hn::BitCast(integer, hn::Sub(hn::BitCast(word, sum), magic));
+    // Compared as signed numbers, which more processors can do; no magnitude has the highest bit.
+    const auto compared = hn::BitCast(integer, magnitude);
+    auto code = hn::IfThenElse(hn::Lt(compared, smallest_normal), denormal, normal);
+    code = hn::IfThenElse(hn::Eq(compared, infinity), hn::Set(integer, layout.infinity), code);
+    code = hn::IfThenElse(hn::Gt(compared, infinity), hn::Set(integer, layout.nan), code);
+    return hn::Or(code, hn::BitCast(integer, hn::ShiftLeft<7>(hn::ShiftRight<31>(bits))));
+  };
+  std::size_t i = 0;
+  for (; count - i >= lanes; i += lanes) hn::StoreU(hn::DemoteTo(narrow, code_of(i)), narrow, codes + i);
+  quantize_loops_scalar().encode_fp8(layout, source + i, count - i, first_factor, second_factor, codes + i);
 }
 
 void pack_signs(const float* source, std::size_t count, std::uint8_t* bits) noexcept {
