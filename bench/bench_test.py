@@ -55,7 +55,8 @@ class Ddp(Bench):
     def test_a_step_is_measured_alone_and_with_ddp_with_gradients_that_stay_and_that_are_given_up(self):
         lines = self.lines("ddp", "--rounds", "1", "--steps", "1", "--batch", "1", "--no-pin", "--bucket-cap-mb", "4")
         self.assertEqual([line["contestant"] for line in lines],
-                         ["gradwire shm" + view + none for none in ("", ", set_to_none") for view in (", gradient_as_bucket_view", "")])
+                         ["gradwire shm" + way + none for none in ("", ", set_to_none")
+                          for way in (", gradient_as_bucket_view", "", ", fused step")])
         for line in lines:
             self.assertEqual((line["benchmark"], line["world"], line["pairs"]), ("ddp", 2, 1))
             self.assertAlmostEqual(line["ratio"], line["ddp_ms"] / line["alone_ms"], places=6)

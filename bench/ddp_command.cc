@@ -25,13 +25,14 @@ struct Case {
   std::string title;
 };
 
-// With and without views, with gradients that stay and that are given up between steps.
-void add_cases(std::vector<Case>& cases, const std::string& contestant, const std::string& title) {
+// With and without views, and with fused steps; with gradients that stay and that are given up between steps.
+void add_cases(std::vector<Case>& cases, const std::string& contestant, const std::string& title, bool fuses) {
   for (const bool none : {false, true}) {
     const std::string end = none ? "/none" : "";
     const std::string words = none ? ", set_to_none" : "";
     cases.push_back({contestant, "view" + end, "alone" + end, title + ", gradient_as_bucket_view" + words});
     cases.push_back({contestant, "copy" + end, "alone" + end, title + words});
+    if (fuses) cases.push_back({contestant, "fused" + end, "alone" + end, title + ", fused step" + words});
   }
 }
 
@@ -66,21 +67,22 @@ void run_ddp(const DdpCommandOptions& options) {
   const std::string socket = scratch / "coordinator";
   Coordinator coordinator(socket);
   std::vector<Case> cases;
-  add_cases(cases, "gradwire", "gradwire " + options.backend);
-  coordinator.start(
-      gradwire_contestant({options.backend, options.world, options.pin},
-                          {"training-worker", "--batch", std::to_string(options.batch), "--lanes",
-                           std::to_string(options.lanes), "--bucket-cap-mb", std::to_string(options.bucket_cap_mb)},
-                          scratch, socket));
+  add_cases(cases, "gradwire", "gradwire " + options.backend, /*fuses=*/true);
+  coordinator.start(gradwire_contestant(
+      {options.backend, options.world, options.pin},
+      {"training-worker", "--batch", std::to_string(options.batch), "--lanes", std::to_string(options.lanes),
+       "--bucket-cap-mb", std::to_string(options.bucket_cap_mb), "--optimizer", options.optimizer},
+      scratch, socket));
   if (options.peers) {
-    coordinator.start(pytorch_contestant("pytorch", options.python, "ddp_worker.py", options.world, scratch, socket,
-                                         {std::to_string(options.batch), options.pin ? "pin" : "free"}));
-    add_cases(cases, "pytorch", "PyTorch Gloo");
+    coordinator.start(
+        pytorch_contestant("pytorch", options.python, "ddp_worker.py", options.world, scratch, socket,
+                           {std::to_string(options.batch), options.pin ? "pin" : "free", options.optimizer}));
+    add_cases(cases, "pytorch", "PyTorch Gloo", /*fuses=*/false);
   }
   if (!options.json) {
     std::printf(
-        "ddp: %d ranks, one thread each%s, 6307850 parameters, batch %d a rank; a step is forward, backward and SGD\n",
-        options.world, options.pin ? ", pinned" : "", options.batch);
+        "ddp: %d ranks, one thread each%s, 6307850 parameters, batch %d a rank; a step is forward, backward and %s\n",
+        options.world, options.pin ? ", pinned" : "", options.batch, options.optimizer.c_str());
     std::printf("%-52s %12s %12s   %s\n", "", "alone", "with DDP", "DDP costs [95% interval], pairs of blocks");
   }
   for (const Case& which : cases) {
@@ -89,6 +91,7 @@ void run_ddp(const DdpCommandOptions& options) {
       const nlohmann::json line{{"benchmark", "ddp"},
                                 {"contestant", which.title},
                                 {"world", options.world},
+                                {"optimizer", options.optimizer},
                                 {"alone_ms", result.alone_ms},
                                 {"ddp_ms", result.ddp_ms},
                                 {"ratio", result.ratio.value},

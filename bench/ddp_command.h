@@ -15,9 +15,10 @@ struct DdpCommandOptions {
   int world = 2;
   int batch = 32;  // samples of a rank
   int lanes = -1;
-  double bucket_cap_mb = 0;  // 0: DDP's own
-  int rounds = 20;           // pairs of blocks
-  int steps = 10;            // in a block
+  double bucket_cap_mb = 0;       // 0: DDP's own
+  std::string optimizer = "sgd";  // see TrainingWorkerOptions
+  int rounds = 20;                // pairs of blocks
+  int steps = 10;                 // in a block
   bool peers = false;
   bool json = false;
   bool pin = true;
@@ -31,10 +32,12 @@ struct TrainingWorkerOptions : RankOptions {
   int batch = 32;
   int lanes = -1;
   double bucket_cap_mb = 0;
+  std::string optimizer = "sgd";  // or "momentum" (SGD with a momentum of 0.9), "adam", "adamw"
 };
 
 // One rank of the training contestant. Variants: "alone" (no DDP), "view" and "copy" (DDP with and without
-// gradient_as_bucket_view), which call zero_grad(set_to_none=False); and the same with "/none" for set_to_none=True.
+// gradient_as_bucket_view), "fused" ("view" with make_fused_zero_hook()), which call zero_grad(set_to_none=False); and
+// the same with "/none" for set_to_none=True.
 void run_training_worker(const TrainingWorkerOptions& options);
 
 }  // namespace gradwire::bench

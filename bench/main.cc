@@ -81,6 +81,9 @@ void add_ddp(CLI::App& app) {
   command->add_option("--lanes", options.lanes, "Lanes of DDP, -1: chosen")->capture_default_str();
   command->add_option("--bucket-cap-mb", options.bucket_cap_mb, "Cap of DDP's buckets in MiB, 0: chosen")
       ->capture_default_str();
+  command->add_option("--optimizer", options.optimizer, "The optimizer: sgd, momentum, adam or adamw")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"sgd", "momentum", "adam", "adamw"}));
   command->add_option("--rounds", options.rounds, "Pairs of blocks")
       ->capture_default_str()
       ->check(CLI::Range(1, 10000));
@@ -216,6 +219,7 @@ void add_training_worker(CLI::App& app) {
   command->add_option("--batch", options.batch);
   command->add_option("--lanes", options.lanes);
   command->add_option("--bucket-cap-mb", options.bucket_cap_mb);
+  command->add_option("--optimizer", options.optimizer);
   command->callback([] { run_training_worker(options); });
 }
 

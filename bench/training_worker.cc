@@ -5,6 +5,8 @@
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 #include <torch/utils.h>
 
@@ -12,10 +14,14 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "bench/ddp_command.h"
 #include "bench/group_ranks.h"
+#include "gradwire/base/error.h"
 #include "gradwire/ddp/distributed_data_parallel.h"
+#include "gradwire/optim/fused_zero_hook.h"
 
 namespace gradwire::bench {
 namespace {
@@ -36,32 +42,51 @@ torch::nn::Sequential make_model() {
   return model;
 }
 
+OptimizerFactory factory_of(const std::string& optimizer) {
+  using namespace torch::optim;
+  if (optimizer == "sgd") return optimizer_factory<SGD>(SGDOptions(0.01));
+  if (optimizer == "momentum") return optimizer_factory<SGD>(SGDOptions(0.01).momentum(0.9));
+  if (optimizer == "adam") return optimizer_factory<Adam>(AdamOptions(1e-3));
+  if (optimizer == "adamw") return optimizer_factory<AdamW>(AdamWOptions(1e-3));
+  throw InvalidArgument("training-worker: no optimizer '" + optimizer + "'.");
+}
+
 // One way to train: a model of its own, with or without DDP around it.
 class Trainer {
  public:
   Trainer(const TrainingWorkerOptions& options, std::string_view variant)
-      : set_to_none_(variant.ends_with("/none")),
-        model_(make_model()),
-        optimizer_(model_->parameters(), torch::optim::SGDOptions(0.01)) {
+      : set_to_none_(variant.ends_with("/none")), model_(make_model()) {
+    const OptimizerFactory factory = factory_of(options.optimizer);
+    const bool fused = variant.starts_with("fused");
+    if (!fused) {
+      std::vector<torch::optim::OptimizerParamGroup> groups;
+      groups.emplace_back(model_->parameters());
+      optimizer_ = factory(std::move(groups));
+    }
     if (variant.starts_with("alone")) return;
     DdpOptions ddp;
-    ddp.gradient_as_bucket_view = variant.starts_with("view");
+    ddp.gradient_as_bucket_view = fused || variant.starts_with("view");
     ddp.lanes = options.lanes;
     if (options.bucket_cap_mb > 0) ddp.bucket_cap_mb = options.bucket_cap_mb;
     ddp_ = std::make_unique<DistributedDataParallel<torch::nn::Sequential>>(model_, ddp);
+    if (!fused) return;
+    const auto zero =
+        std::make_shared<ZeroRedundancyOptimizer>(model_->parameters(), factory, ZeroOptions{.overlap_with_ddp = true});
+    ddp_->register_comm_hook(make_fused_zero_hook(zero, ddp_->core()));
+    optimizer_ = zero;
   }
 
   void step(const at::Tensor& input, const at::Tensor& target) {
-    optimizer_.zero_grad(set_to_none_);
+    optimizer_->zero_grad(set_to_none_);
     const at::Tensor output = ddp_ ? ddp_->forward(input) : model_->forward(input);
     torch::nn::functional::cross_entropy(output, target).backward();
-    optimizer_.step();
+    optimizer_->step();
   }
 
  private:
   const bool set_to_none_;
   torch::nn::Sequential model_;
-  torch::optim::SGD optimizer_;
+  std::shared_ptr<torch::optim::Optimizer> optimizer_;
   std::unique_ptr<DistributedDataParallel<torch::nn::Sequential>> ddp_;
 };
 

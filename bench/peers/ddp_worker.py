@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The gradwire authors
 # SPDX-License-Identifier: Apache-2.0
-"""The contestant PyTorch: its DDP over Gloo. ddp_worker.py SOCKET RENDEZVOUS RANK WORLD BATCH pin|free
+"""The contestant PyTorch: its DDP over Gloo. ddp_worker.py SOCKET RENDEZVOUS RANK WORLD BATCH pin|free OPTIMIZER
 
-Variants as bench/ddp_command.h has them.
+Variants and optimizers as bench/ddp_command.h has them.
 """
 import sys
 
@@ -15,8 +15,16 @@ import protocol
 WIDTH, LAYERS, CLASSES = 1024, 6, 10
 
 
+OPTIMIZERS = {
+    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.01),
+    "momentum": lambda parameters: torch.optim.SGD(parameters, lr=0.01, momentum=0.9),
+    "adam": lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
+    "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=1e-3),
+}
+
+
 class Trainer:
-    def __init__(self, variant):
+    def __init__(self, variant, optimizer):
         variant, _, none = variant.partition("/")
         self.set_to_none = none == "none"
         torch.manual_seed(1)
@@ -24,7 +32,7 @@ class Trainer:
         for _ in range(LAYERS):
             layers += [torch.nn.Linear(WIDTH, WIDTH), torch.nn.ReLU()]
         self.model = torch.nn.Sequential(*layers, torch.nn.Linear(WIDTH, CLASSES))
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
+        self.optimizer = OPTIMIZERS[optimizer](self.model.parameters())
         if variant != "alone":
             self.model = DistributedDataParallel(self.model, gradient_as_bucket_view=variant == "view")
 
@@ -37,13 +45,14 @@ class Trainer:
 class Training(protocol.Subject):
     """Steps follow each other as they do in training: no barrier between them."""
 
-    def __init__(self, batch):
+    def __init__(self, batch, optimizer):
         self.trainers = {}
+        self.optimizer = optimizer
         self.x, self.y = torch.randn(batch, WIDTH), torch.randint(0, CLASSES, (batch,))
 
     def prepare(self, what):
         if what.variant not in self.trainers:
-            self.trainers[what.variant] = Trainer(what.variant)
+            self.trainers[what.variant] = Trainer(what.variant, self.optimizer)
         self.trainer = self.trainers[what.variant]
         dist.barrier()
 
@@ -52,13 +61,13 @@ class Training(protocol.Subject):
 
 
 def main():
-    path, rendezvous, rank, world, batch, pin = sys.argv[1:7]
+    path, rendezvous, rank, world, batch, pin, optimizer = sys.argv[1:8]
     rank, world = int(rank), int(world)
     if pin == "pin":
         protocol.pin_to_processor(rank)
     torch.set_num_threads(1)
     dist.init_process_group("gloo", store=dist.FileStore(rendezvous, world), rank=rank, world_size=world)
-    protocol.serve(path, "pytorch", rank, Training(int(batch)))
+    protocol.serve(path, "pytorch", rank, Training(int(batch), optimizer))
     dist.destroy_process_group()
 
 

@@ -13,6 +13,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "gradwire/base/deadline.h"
 #include "gradwire/base/dtype.h"
@@ -191,6 +192,15 @@ class Channel {
   // where the backend has no memory of that kind. All ranks pass the same size. Throws ResourceError, on all ranks,
   // when one of them is refused memory; the channel goes on then.
   virtual Allocation allocate(std::size_t bytes, const CallOptions& options) = 0;
+
+  // Returns, by rank, where the ranks' memory lies that corresponds to [data, data + bytes) of this rank: the same
+  // place in what each rank got from the same call of allocate(). Every rank may read and write all of it; collectives
+  // (a barrier) order these accesses. Each entry keeps its memory mapped, also when the owner has released it. Empty
+  // when the range lies in no memory that allocate() returned in place. Does not communicate, and may be called from
+  // any thread at any time. The default returns nothing.
+  virtual std::vector<std::shared_ptr<std::byte>> symmetric_memory(const void* /*data*/, std::size_t /*bytes*/) const {
+    return {};
+  }
 
   // Ends the channel on this rank with a reason. Calls of this rank that wait throw AbortedError, even where the parts
   // that they wait for come right after; every later call throws the same. Ranks that need this rank's part throw a

@@ -4,17 +4,14 @@
 
 #include <ATen/Functions.h>
 #include <torch/optim/optimizer.h>
-#include <torch/serialize/input-archive.h>
-#include <torch/serialize/output-archive.h>
 
-#include <algorithm>
 #include <set>
-#include <sstream>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "gradwire/hooks/averaged_bucket_internal.h"
+#include "gradwire/hooks/optimizer_state_internal.h"
 #include "gradwire/hooks/wrapper_internal.h"
 
 namespace gradwire {
@@ -31,60 +28,6 @@ Future run_then_step(CommHook& inner, const GradBucket& bucket, const Step& step
   for (std::size_t i = 0; i < gradients.size(); ++i)
     step(bucket.parameter_names()[i], bucket.parameters()[i], gradients[i]);
   return completed_future(averaged.buffer());
-}
-
-torch::serialize::InputArchive reread(torch::serialize::OutputArchive& archive) {
-  std::stringstream bytes;
-  archive.save_to(bytes);
-  torch::serialize::InputArchive input;
-  input.load_from(bytes);
-  return input;
-}
-
-// The optimizer's state of one parameter, by the names under which the optimizer serializes it. Leaves out undefined
-// tensors.
-std::map<std::string, c10::IValue> parts_of(const torch::optim::OptimizerParamState& state) {
-  torch::serialize::OutputArchive archive;
-  state.serialize(archive);
-  torch::serialize::InputArchive input = reread(archive);
-  std::map<std::string, c10::IValue> parts;
-  for (const std::string& key : input.keys()) {
-    c10::IValue value;
-    input.read(key, value);
-    if (value.isTensor()) {
-      if (!value.toTensor().defined()) continue;
-      value = value.toTensor().detach().to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
-    }
-    parts.emplace(key, std::move(value));
-  }
-  return parts;
-}
-
-// Replaces `state` by `parts`. Returns false when the class of `state` lacks one of the parts.
-bool replace_parts(torch::optim::OptimizerParamState& state, const std::map<std::string, c10::IValue>& parts,
-                   const at::Tensor& parameter) {
-  torch::serialize::OutputArchive own;
-  state.serialize(own);
-  const std::vector<std::string> keys = reread(own).keys();
-  for (const auto& [part, value] : parts) {
-    if (std::find(keys.begin(), keys.end(), part) == keys.end()) return false;
-  }
-  torch::serialize::OutputArchive archive;
-  for (const std::string& key : keys) {
-    const auto found = parts.find(key);
-    if (found == parts.end()) {
-      archive.write(key, c10::IValue(at::Tensor()));
-      continue;
-    }
-    if (found->second.isTensor()) {
-      archive.write(key, c10::IValue(found->second.toTensor().to(parameter.device(), false, /*copy=*/true)));
-    } else {
-      archive.write(key, found->second);
-    }
-  }
-  torch::serialize::InputArchive input = reread(archive);
-  state.serialize(input);
-  return true;
 }
 
 HookTraits traits_around(const char* what, const std::shared_ptr<CommHook>& inner, bool has_step) {
@@ -148,7 +91,8 @@ void HookThenOptimizer::give_state(const std::string& name, Entry& entry, const 
   const std::unique_ptr<torch::optim::Optimizer> maker = factory_(name, model);
   if (maker != nullptr) maker->step();
   const auto made = maker == nullptr ? states.end() : maker->state().find(model.unsafeGetTensorImpl());
-  if (maker == nullptr || made == maker->state().end() || !replace_parts(*made->second, parts, entry.parameter)) {
+  if (maker == nullptr || made == maker->state().end() ||
+      !internal::replace_parts(*made->second, parts, entry.parameter)) {
     throw InvalidArgument(concat("The state that was loaded for the optimizer of '", name, "' has '",
                                  parts.begin()->first,
                                  "', which this kind of optimizer does not have; it was saved "
@@ -173,7 +117,7 @@ HookState HookThenOptimizer::state_dict() const {
   for (const auto& [name, entry] : entries_) {
     if (entry.optimizer == nullptr || loaded_.contains(name)) continue;
     const auto found = entry.optimizer->state().find(entry.parameter.unsafeGetTensorImpl());
-    if (found != entry.optimizer->state().end()) add(name, parts_of(*found->second));
+    if (found != entry.optimizer->state().end()) add(name, internal::parts_of(*found->second));
   }
   for (const auto& [name, parts] : loaded_) add(name, parts);
   return state;

@@ -3,6 +3,7 @@
 // The optimizers over shared memory, each rank a process. The test's own process stays clear of autograd, which does
 // not survive a fork.
 #include "gradwire/hooks/default_hooks.h"
+#include "gradwire/optim/fused_zero_hook.h"
 #include "gradwire/optim/model_averaging.h"
 #include "gradwire/optim/optim_test_support.h"
 #include "gradwire/optim/optimizer_in_backward.h"
@@ -87,6 +88,38 @@ TEST(OptimProcesses, OptimizersInTheBackwardPass) {
       expect_close(results[3], results[0], 1e-4);  // it divides after the sum
     }
   });
+}
+
+TEST(OptimProcesses, FusedStepsHaveTheBitsOfTheAverageAndThePlainOptimizer) {
+  for (const int world : {2, 3}) {
+    in_processes(world, [world](int rank, const std::shared_ptr<ProcessGroup>& group) {
+      for (const OptimizerKind& kind : optimizer_kinds()) {
+        std::vector<std::vector<at::Tensor>> results;
+        for (const bool fused : {false, true}) {
+          Mlp net(4, 57);
+          DdpOptions options = options_for({"shm", world - 1, world == 2}, group);
+          options.bucket_cap_mb = 0.02;
+          DistributedDataParallel ddp(net, options);
+          std::unique_ptr<torch::optim::Optimizer> plain;
+          if (fused) {
+            const auto zero = std::make_shared<ZeroRedundancyOptimizer>(
+                ddp.parameters(), kind.factory, ZeroOptions{.process_group = group, .overlap_with_ddp = true});
+            ddp.register_comm_hook(make_fused_zero_hook(zero, ddp.core(), {.chunk_numel = 999}));
+          } else {
+            plain = plain_optimizer(kind.factory, ddp.parameters());
+          }
+          for (int step = 0; step < 8; ++step) {
+            ddp.zero_grad();
+            ddp(random_tensor({4, 57}, 100 * step + rank)).pow(2).mean().backward();
+            if (plain != nullptr && step >= 2) plain->step();
+          }
+          expect_replicas(*group, ddp.parameters(), kind.name);
+          results.push_back(ddp.parameters());
+        }
+        expect_same_bits(results[1], results[0], kind.name);
+      }
+    });
+  }
 }
 
 TEST(OptimProcesses, AveragersSplitTheRanks) {

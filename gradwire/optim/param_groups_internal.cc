@@ -73,23 +73,34 @@ void move_state(torch::optim::Optimizer& from, torch::optim::Optimizer& to, cons
   }
 }
 
-std::vector<at::Tensor> pack_parameters(const std::vector<at::Tensor>& parameters) {
+std::int64_t packed_numel(const std::vector<at::Tensor>& parameters) {
+  std::int64_t numel = 0;
+  for (const at::Tensor& parameter : parameters) numel += padded_numel(parameter);
+  return numel;
+}
+
+std::vector<std::int64_t> pack_into(const at::Tensor& buffer, const std::vector<at::Tensor>& parameters) {
   const c10::NoGradGuard no_grad;
+  std::vector<std::int64_t> offsets;
+  std::int64_t offset = 0;
+  for (const at::Tensor& parameter : parameters) {
+    const at::Tensor view = parameter.is_non_overlapping_and_dense()
+                                ? buffer.as_strided(parameter.sizes(), parameter.strides(), offset)
+                                : buffer.narrow(0, offset, parameter.numel()).view(parameter.sizes());
+    view.copy_(parameter);
+    parameter.set_data(view);
+    offsets.push_back(offset);
+    offset += padded_numel(parameter);
+  }
+  return offsets;
+}
+
+std::vector<at::Tensor> pack_parameters(const std::vector<at::Tensor>& parameters) {
   std::vector<at::Tensor> buffers;
   for (const auto& list : by_type_and_device(parameters)) {
-    std::int64_t numel = 0;
-    for (const at::Tensor& parameter : list) numel += padded_numel(parameter);
-    const at::Tensor buffer = at::zeros({numel}, list[0].options().requires_grad(false).memory_format(std::nullopt));
-    std::int64_t offset = 0;
-    for (const at::Tensor& parameter : list) {
-      const at::Tensor view = parameter.is_non_overlapping_and_dense()
-                                  ? buffer.as_strided(parameter.sizes(), parameter.strides(), offset)
-                                  : buffer.narrow(0, offset, parameter.numel()).view(parameter.sizes());
-      view.copy_(parameter);
-      parameter.set_data(view);
-      offset += padded_numel(parameter);
-    }
-    buffers.push_back(buffer);
+    const auto options = list[0].options().requires_grad(false).memory_format(std::nullopt);
+    buffers.push_back(at::zeros({packed_numel(list)}, options));
+    pack_into(buffers.back(), list);
   }
   return buffers;
 }

@@ -46,8 +46,8 @@ struct ZeroHookOptions {
 //
 // Throws InvalidArgument for a null argument, an optimizer without overlap_with_ddp, an optimizer over another group
 // than that of `ddp`, and an optimizer that has a hook; UnsupportedError with DDP's mixed precision, where parameters
-// do not have their own dtype in the backward pass. The backward pass throws InvalidArgument in the first iteration
-// that steps when `ddp` and `zero` have different parameters, and later when the buckets change.
+// do not have their own dtype in the backward pass. The backward pass throws InvalidArgument in the last iteration that
+// does not step when `ddp` and `zero` have different parameters, and later when the buckets change.
 std::shared_ptr<CommHook> make_zero_hook(std::shared_ptr<CommHook> inner, std::shared_ptr<ZeroRedundancyOptimizer> zero,
                                          const DdpCore& ddp, ZeroHookOptions options = {});
 

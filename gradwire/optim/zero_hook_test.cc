@@ -175,8 +175,7 @@ TEST(ZeroHookErrors, WhatCannotWorkIsRefused) {
     const auto part = overlapped(some, group, adam_factory());
     run.ddp.register_comm_hook(make_zero_hook(hook, part, run.ddp.core()));
     run.backward(rank, 0);
-    run.backward(rank, 1);
-    expect_in(error_of([&] { run.backward(rank, 2); }), "12 parameters in its buckets and the optimizer 11");
+    expect_in(error_of([&] { run.backward(rank, 1); }), "12 parameters in its buckets and the optimizer 11");
   });
 }
 

@@ -17,6 +17,7 @@
 #include "gradwire/optim/optimizer_factory.h"
 #include "gradwire/optim/param_groups_internal.h"
 #include "gradwire/optim/partition_internal.h"
+#include "gradwire/optim/segments_internal.h"
 #include "gradwire/optim/shared_parameters_internal.h"
 #include "gradwire/optim/zero_redundancy_optimizer.h"
 #include "gradwire/process_group/process_group.h"
@@ -26,14 +27,20 @@ namespace gradwire::internal {
 inline constexpr const char* kZeroName = "ZeroRedundancyOptimizer";
 
 // Parameters that one rank steps together. All ranks have the same pieces in the same order: one a rank, or, overlapped
-// with DDP, one for each bucket and rank.
+// with DDP, one for each bucket and rank, or several of each with the fused hook.
 struct ZeroPiece {
   int owner = 0;
   SharedParameters shared;
   ParamGroups groups = {};                                       // without options
   std::unique_ptr<torch::optim::Optimizer> optimizer = nullptr;  // on its owner
   std::vector<std::size_t> slots = {};                           // overlapped: the parameters' places in the bucket
+  std::vector<Segment> segments = {};  // fused: what the tensors in `groups` are parts of; else empty
 };
+
+// The fused piece's segments, as `optimizer` steps them.
+inline SteppedSegments segments_of(const ZeroPiece& piece, torch::optim::Optimizer& optimizer) {
+  return {piece.segments, piece.groups[0].params(), &optimizer};
+}
 
 // Collective: throws MismatchError on all ranks when they pass other parameters, another number of groups, or other
 // options.
@@ -78,6 +85,7 @@ struct ZeroParts {
   };
   Mutex mutex;
   bool has_hook = false;
+  bool fused = false;            // the hook is the fused one
   std::int64_t learned_in = -1;  // the iteration in which the buckets were seen
   bool placed = false;           // pieces of the buckets are made
   std::map<std::size_t, SeenBucket> buckets;

@@ -152,6 +152,9 @@ int ZeroRedundancyOptimizer::owner_of(const at::Tensor& parameter) const {
   if (parts_->options.overlap_with_ddp && !parts_->placed) {
     throw InvalidArgument(concat(kZeroName, ": with overlap_with_ddp owners are known after the first update."));
   }
+  if (parts_->fused) {
+    throw InvalidArgument(concat(kZeroName, ": with the fused hook several ranks step parts of one parameter."));
+  }
   return found->second;
 }
 

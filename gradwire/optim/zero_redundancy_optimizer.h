@@ -33,7 +33,7 @@ namespace gradwire {
 
 namespace internal {
 struct ZeroParts;
-class ZeroHook;
+class ZeroOverlap;
 }  // namespace internal
 
 // The options must be the same on all ranks.
@@ -111,8 +111,8 @@ class ZeroRedundancyOptimizer final : public torch::optim::Optimizer, public Joi
   c10::Device join_device() const override;
   std::shared_ptr<ProcessGroup> join_process_group() const override { return process_group(); }
 
-  // Returns the rank that steps `parameter`. Throws InvalidArgument for a tensor that is not among the parameters, and
-  // with overlap_with_ddp before the first step.
+  // Returns the rank that steps `parameter`. Throws InvalidArgument for a tensor that is not among the parameters, with
+  // overlap_with_ddp before the first step, and with the hook of fused_zero_hook.h, which shares each parameter out.
   int owner_of(const at::Tensor& parameter) const;
   // Returns the optimizer over this rank's parameters, which this object owns. The local optimizer has the same number
   // of groups as this object. Throws InvalidArgument with overlap_with_ddp.
@@ -121,7 +121,7 @@ class ZeroRedundancyOptimizer final : public torch::optim::Optimizer, public Joi
   const ZeroOptions& options() const noexcept;
 
  private:
-  friend class internal::ZeroHook;
+  friend class internal::ZeroOverlap;
   class Shadow;
   explicit ZeroRedundancyOptimizer(std::unique_ptr<internal::ZeroParts> parts);
   void adopt_added_groups();

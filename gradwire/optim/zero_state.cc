@@ -87,6 +87,7 @@ void ZeroRedundancyOptimizer::consolidate_state(int to) {
                                " on rank 0 and for rank ", by_rank[other][0], " on rank ", other, "."));
   }
   auto plain = rank == to ? make_plain() : nullptr;
+  internal::JoinedState joined;
   for (std::size_t i = 0; i < p.pieces.size(); ++i) {
     ZeroPiece& piece = *p.pieces[i];
     std::string bytes = std::move(own[i]);
@@ -100,8 +101,13 @@ void ZeroRedundancyOptimizer::consolidate_state(int to) {
     torch::serialize::InputArchive archive;
     archive.load_from(bytes.data(), bytes.size(), at::Device(at::kCPU));
     copy->load(archive);
-    move_state(*copy, *plain, parameters_in(piece.groups));
+    if (piece.segments.empty()) {
+      move_state(*copy, *plain, parameters_in(piece.groups));
+    } else {
+      joined.add(segments_of(piece, *copy));
+    }
   }
+  if (plain != nullptr) joined.give(*plain);
   p.consolidated = std::move(plain);
 }
 
@@ -121,9 +127,16 @@ void ZeroRedundancyOptimizer::load(torch::serialize::InputArchive& archive) {
   plain->load(archive);
   p.consolidated.reset();
   copy_options(plain->param_groups(), param_groups_);
+  std::vector<internal::SteppedSegments> segments;
   for (const auto& piece : p.pieces) {
-    if (piece->optimizer != nullptr) move_state(*plain, *piece->optimizer, parameters_in(piece->groups));
+    if (piece->optimizer == nullptr) continue;
+    if (piece->segments.empty()) {
+      move_state(*plain, *piece->optimizer, parameters_in(piece->groups));
+    } else {
+      segments.push_back(segments_of(*piece, *piece->optimizer));
+    }
   }
+  internal::split_state(*plain, segments);
   if (p.options.overlap_with_ddp && !p.placed) p.loaded = std::move(plain);
 }
 

@@ -53,6 +53,7 @@ class BackendGroup final : public CallGroup, public Closable {
   std::shared_ptr<ProcessGroup> do_dup() override;
   std::shared_ptr<ProcessGroup> do_split(int color, int key, const std::optional<std::string>& desc) override;
   at::Tensor do_allocate(std::int64_t numel, at::ScalarType dtype) override;
+  Tensors do_symmetric_memory(const at::Tensor& tensor) override;
 
  private:
   // The body of a collective: blocks until this rank's part is done.

@@ -232,4 +232,16 @@ at::Tensor BackendGroup::do_allocate(std::int64_t numel, at::ScalarType dtype) {
       data, {numel}, [held = std::move(allocation.data)](void*) mutable { held.reset(); }, options);
 }
 
+Tensors BackendGroup::do_symmetric_memory(const at::Tensor& tensor) {
+  Tensors views;
+  if (!tensor.is_cpu() || tensor.numel() == 0) return views;
+  for (auto& memory : channel("symmetric_memory")->symmetric_memory(tensor.const_data_ptr(), tensor.nbytes())) {
+    std::byte* const data = memory.get();
+    views.push_back(at::from_blob(
+        data, tensor.sizes(), [held = std::move(memory)](void*) mutable { held.reset(); },
+        tensor.options().requires_grad(false)));
+  }
+  return views;
+}
+
 }  // namespace gradwire::internal

@@ -470,4 +470,11 @@ at::Tensor ProcessGroup::allocate(std::int64_t numel, at::ScalarType dtype) {
   return group.do_allocate(numel, dtype);
 }
 
+Tensors ProcessGroup::symmetric_memory(const at::Tensor& tensor) {
+  const Validator validator(*this, "symmetric_memory");
+  if (!tensor.defined()) validator.fail("an undefined tensor");
+  if (!tensor.is_contiguous()) validator.fail("a tensor that is not contiguous");
+  return here().do_symmetric_memory(tensor);
+}
+
 }  // namespace gradwire

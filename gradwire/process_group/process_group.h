@@ -165,6 +165,15 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   // the group goes on then. Default: private memory on the CPU.
   at::Tensor allocate(std::int64_t numel, at::ScalarType dtype);
 
+  // Returns, by rank, views of the ranks' memory that corresponds to `tensor`: the same place in what each rank got
+  // from the same call of allocate(). A view has the sizes of `tensor`, which is contiguous and lies in memory of
+  // allocate() of this group or of one of its duplicates. Every rank may read and write all views; collectives (a
+  // barrier) order these accesses, and nothing else does. A view keeps its memory mapped. Empty where ranks do not
+  // reach each other's memory or the tensor lies elsewhere: all ranks of a group get views of such a tensor, or none
+  // does. Does not communicate. Throws InvalidArgument for an undefined tensor and one that is not contiguous. Default:
+  // empty.
+  Tensors symmetric_memory(const at::Tensor& tensor);
+
   // Returns whether collectives work on tensors of this kind of device. Default: CPU only.
   virtual bool supports(c10::DeviceType device) const;
 
@@ -226,6 +235,7 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   virtual std::shared_ptr<ProcessGroup> do_dup();
   virtual std::shared_ptr<ProcessGroup> do_split(int color, int key, const std::optional<std::string>& desc);
   virtual at::Tensor do_allocate(std::int64_t numel, at::ScalarType dtype);
+  virtual Tensors do_symmetric_memory(const at::Tensor& tensor);
 
  private:
   template <class Options, class Call>

@@ -79,6 +79,8 @@ at::Tensor ProcessGroup::do_allocate(std::int64_t numel, at::ScalarType dtype) {
   return at::zeros({numel}, at::TensorOptions(dtype));
 }
 
+Tensors ProcessGroup::do_symmetric_memory(const at::Tensor&) { return {}; }
+
 std::shared_ptr<Work> ProcessGroup::do_all_gather_into_tensor(at::Tensor& output, at::Tensor& input,
                                                               const AllGatherOptions& options) {
   const at::NoGradGuard no_grad;

@@ -101,6 +101,31 @@ TEST_P(Groups, MemoryFromAllocateOutlivesTheGroup) {
   });
 }
 
+TEST_P(Groups, SymmetricMemoryIsTheOtherRanksOrNobodys) {
+  on_ranks(3, [](const std::shared_ptr<ProcessGroup>& group) {
+    const at::Tensor whole = group->allocate(1000, at::kFloat);
+    const at::Tensor part = whole.narrow(0, 301, 60).view({6, 10});
+    const std::shared_ptr<ProcessGroup> duplicate = group->dup();
+    const Tensors everywhere = (duplicate != nullptr ? duplicate : group)->symmetric_memory(part);
+    at::Tensor have = at::full({1}, everywhere.empty() ? 0 : 1);
+    group->all_reduce({have})->wait();
+    EXPECT_TRUE(have.item<double>() == 0 || have.item<double>() == group->size());
+    EXPECT_TRUE(group->symmetric_memory(at::zeros({5})).empty());
+    EXPECT_THROW(group->symmetric_memory(part.t()), InvalidArgument);
+    EXPECT_THROW(group->symmetric_memory(at::Tensor()), InvalidArgument);
+    const bool shares = GetParam() == "shm" || GetParam() == "threads";
+    EXPECT_EQ(!everywhere.empty(), shares);
+    if (!shares) return;
+    ASSERT_EQ(everywhere.size(), 3U);
+    EXPECT_EQ(everywhere[static_cast<std::size_t>(group->rank())].const_data_ptr(), part.const_data_ptr());
+    for (const at::Tensor& view : everywhere) view[group->rank()].fill_(group->rank() + 1);
+    group->barrier()->wait();
+    for (int rank = 0; rank < 3; ++rank) EXPECT_TRUE(part[rank].eq(rank + 1).all().item<bool>());
+    EXPECT_EQ(whole.count_nonzero().item<std::int64_t>(), 30);
+    group->barrier()->wait();
+  });
+}
+
 TEST_P(Groups, TypesThatAreNotReducedTravelToo) {
   on_ranks(3, [](const std::shared_ptr<ProcessGroup>& group) {
     const at::Tensor shorts = at::full({7}, group->rank() + 5, at::kShort);

@@ -126,6 +126,7 @@ TEST(UserGroup, ThreeCollectivesBringSomeMore) {
       // There is no more, and no harm in what ends a group.
       EXPECT_EQ(group.dup(), nullptr);
       EXPECT_EQ(group.allocate(5, at::kLong).sum().item<std::int64_t>(), 0);
+      EXPECT_TRUE(group.symmetric_memory(group.allocate(5, at::kLong)).empty());
       group.abort("no effect");
       group.shutdown();
     });

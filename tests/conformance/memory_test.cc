@@ -118,6 +118,37 @@ TEST_P(Memory, PartsOfAnAllocationAreReducedWithoutTouchingTheRest) {
   });
 }
 
+TEST_P(Memory, IsReachedByEveryRankWhereItIsReducedInPlace) {
+  run([](RankContext& context) {
+    constexpr std::size_t kBytes = 30'000;
+    constexpr std::size_t kOffset = 4'099;
+    const int size = context.size();
+    const std::unique_ptr<Channel> duplicate = context.channel().duplicate(guarded());
+    Allocation allocation = context.channel().allocate(kBytes, guarded());
+    std::byte* const mine = allocation.data.get() + kOffset;
+    // A duplicate finds it, too.
+    const auto places = duplicate->symmetric_memory(mine, kBytes - kOffset);
+    const std::vector<std::byte> elsewhere(100);
+    EXPECT_TRUE(context.channel().symmetric_memory(elsewhere.data(), elsewhere.size()).empty());
+    EXPECT_TRUE(context.channel().symmetric_memory(mine, kBytes + 8192).empty()) << "beyond its end";
+    if (!allocation.in_place) {
+      EXPECT_TRUE(places.empty());
+      return;
+    }
+    ASSERT_EQ(places.size(), static_cast<std::size_t>(size));
+    EXPECT_EQ(places[static_cast<std::size_t>(context.rank())].get(), mine);
+    // Every rank writes its number into a byte of its own on every rank.
+    for (const auto& place : places) place.get()[context.rank()] = std::byte(context.rank() + 1);
+    context.channel().barrier(guarded());
+    for (int rank = 0; rank < size; ++rank) EXPECT_EQ(mine[rank], std::byte(rank + 1));
+    // The owner's copy goes; the view stays.
+    allocation = {};
+    context.channel().barrier(guarded());
+    const std::byte* const next = places[static_cast<std::size_t>((context.rank() + 1) % size)].get();
+    for (int rank = 0; rank < size; ++rank) EXPECT_EQ(next[rank], std::byte(rank + 1));
+  });
+}
+
 // An engine that asks the kernel for more than there is could take the whole machine down: here files end at 1 GiB.
 void limit_file_sizes() {
   ::signal(SIGXFSZ, SIG_IGN);

@@ -136,6 +136,14 @@ Allocation SharedChannel::allocate(std::size_t bytes, const CallOptions& options
   return made;
 }
 
+std::vector<std::shared_ptr<std::byte>> SharedChannel::symmetric_memory(const void* data, std::size_t bytes) const {
+  const auto found = world_->segments().find(data, bytes);
+  std::vector<std::shared_ptr<std::byte>> by_rank;
+  for (int peer = 0; found && peer < size(); ++peer)
+    by_rank.emplace_back(found->region.base, found->region.part(peer) + found->location.offset);
+  return by_rank;
+}
+
 Region SharedChannel::share_agreed(std::uint64_t key, std::size_t stride) {
   Region region;
   FailureReport vote{};

@@ -47,6 +47,7 @@ class SharedChannel final : public Channel {
   std::shared_ptr<Request> irecv(void* data, std::size_t bytes, int source, std::uint32_t tag) override;
   std::unique_ptr<Channel> duplicate(const CallOptions& options) override;
   Allocation allocate(std::size_t bytes, const CallOptions& options) override;
+  std::vector<std::shared_ptr<std::byte>> symmetric_memory(const void* data, std::size_t bytes) const override;
   void abort(std::string_view reason) noexcept override;
   void check() const override;
 

@@ -1,0 +1,25 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// The state that an optimizer of libtorch keeps of one parameter, in parts: tensors and numbers under the names under
+// which the optimizer serializes them (Adam: "step", "exp_avg", "exp_avg_sq").
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+#include <torch/optim/optimizer.h>
+
+#include <map>
+#include <string>
+
+namespace gradwire::internal {
+
+using StateParts = std::map<std::string, c10::IValue>;
+
+// Returns copies of the parts, tensors on the CPU. Leaves out undefined tensors.
+StateParts parts_of(const torch::optim::OptimizerParamState& state);
+
+// Replaces `state`, the state of `parameter`, by copies of `parts`, tensors on the parameter's device. Returns false
+// when the class of `state` lacks one of the parts.
+bool replace_parts(torch::optim::OptimizerParamState& state, const StateParts& parts, const at::Tensor& parameter);
+
+}  // namespace gradwire::internal

@@ -1,0 +1,47 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// What the hooks share that run the steps of a ZeroRedundancyOptimizer in DDP's backward pass.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "gradwire/ddp/distributed_data_parallel.h"
+#include "gradwire/ddp/grad_bucket.h"
+#include "gradwire/optim/zero_internal.h"
+#include "gradwire/optim/zero_redundancy_optimizer.h"
+
+namespace gradwire::internal {
+
+// The tie between such a hook and its optimizer: the optimizer learns DDP's buckets from the hook.
+class ZeroOverlap {
+ public:
+  // Ties `zero` to one hook of `ddp`. `maker`: the function that the user called, for errors. Throws InvalidArgument
+  // and UnsupportedError as make_zero_hook() says.
+  ZeroOverlap(const char* maker, std::shared_ptr<ZeroRedundancyOptimizer> zero, const DdpCore& ddp);
+
+  // Returns true in an iteration that must not step yet. DDP's buckets are final in the second iteration (with
+  // static_graph: the third); from then on this remembers them. Any lane may call it.
+  bool learns_from(const GradBucket& bucket);
+  // Returns true once, at the end of the iteration in which all buckets were seen: the hook then places the parameters.
+  // Throws InvalidArgument when the buckets do not hold the optimizer's parameters, all of them and no others.
+  bool has_learned();
+  // The hook has placed the parameters: the next iteration steps.
+  void set_placed();
+
+  // The pieces of a bucket. Throws InvalidArgument when the bucket has other parameters than before. Makes a state that
+  // was consolidated stale. Any lane may call it.
+  const std::vector<ZeroPiece*>& pieces_of(const GradBucket& bucket);
+
+  ZeroParts& parts() const noexcept;
+  const ParamGroups& groups() const noexcept;  // the optimizer's one group, with its options
+
+ private:
+  void require_all_parameters() const;
+
+  const std::shared_ptr<ZeroRedundancyOptimizer> zero_;
+  const std::int64_t first_update_;
+};
+
+}  // namespace gradwire::internal
