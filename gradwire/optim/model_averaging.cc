@@ -4,6 +4,8 @@
 
 #include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
+#include <torch/serialize/input-archive.h>
+#include <torch/serialize/output-archive.h>
 
 #include <span>
 #include <string_view>
@@ -18,6 +20,7 @@ namespace gradwire {
 namespace {
 
 constexpr std::size_t kMessageBytes = std::size_t{25} << 20;
+constexpr const char* kStep = "step";
 
 std::shared_ptr<ProcessGroup> or_default(std::shared_ptr<ProcessGroup> group) {
   return group != nullptr ? std::move(group) : default_group();
@@ -45,6 +48,14 @@ void average_message(std::span<const at::Tensor> parameters, ProcessGroup& group
 }
 
 }  // namespace
+
+void ModelAverager::save(torch::serialize::OutputArchive& archive) const { archive.write(kStep, c10::IValue(step())); }
+
+void ModelAverager::load(torch::serialize::InputArchive& archive) {
+  c10::IValue step(std::int64_t{0});
+  archive.try_read(kStep, step);
+  set_step(step.toInt());
+}
 
 std::vector<at::Tensor> parameters_to_average(const std::vector<at::Tensor>& parameters) {
   std::vector<at::Tensor> chosen;

@@ -44,6 +44,10 @@ class ModelAverager {
   // InvalidArgument for a number below 0.
   virtual std::int64_t step() const = 0;
   virtual void set_step(std::int64_t step) = 0;
+  // Write and read what the averager needs to continue: the number of steps, as "step". An averager with more state
+  // writes more. load() of an archive without "step" begins at step 0. Neither communicates.
+  virtual void save(torch::serialize::OutputArchive& archive) const;
+  virtual void load(torch::serialize::InputArchive& archive);
 };
 
 // Averages over the whole group at the steps warm_up, warm_up + period, warm_up + 2 period, ... Steps count from 0.

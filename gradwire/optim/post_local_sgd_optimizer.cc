@@ -13,8 +13,6 @@
 namespace gradwire {
 namespace {
 
-constexpr const char* kStep = "step";
-
 torch::optim::Optimizer& require(const std::unique_ptr<torch::optim::Optimizer>& inner) {
   if (inner == nullptr) throw InvalidArgument("PostLocalSGDOptimizer needs an optimizer to step with; got null.");
   return *inner;
@@ -47,15 +45,13 @@ at::Tensor PostLocalSGDOptimizer::step(LossClosure closure) {
 void PostLocalSGDOptimizer::save(torch::serialize::OutputArchive& archive) const {
   pass_groups_on();
   inner_->save(archive);
-  archive.write(kStep, c10::IValue(averager_->step()));
+  averager_->save(archive);
 }
 
 void PostLocalSGDOptimizer::load(torch::serialize::InputArchive& archive) {
   pass_groups_on();
-  c10::IValue step(std::int64_t{0});
-  archive.try_read(kStep, step);
   inner_->load(archive);
-  averager_->set_step(step.toInt());
+  averager_->load(archive);
   internal::copy_options(inner_->param_groups(), param_groups_);
 }
 

@@ -34,9 +34,9 @@ class PostLocalSGDOptimizer final : public torch::optim::Optimizer {
   // not called then) and of the averager.
   at::Tensor step(LossClosure closure = nullptr) override;
 
-  // save() writes the inner optimizer's archive, and the averager's step into it as "step". load() reads such an
-  // archive, and also one that the inner optimizer's class wrote by itself: the averager then begins at step 0 and
-  // warms up again. Neither communicates.
+  // save() writes the inner optimizer's archive, and the averager's state into it (ModelAverager::save()). load() reads
+  // such an archive, and for an averager without more state than its step also one that the inner optimizer's class
+  // wrote by itself: the averager then begins at step 0 and warms up again. Neither communicates.
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
 

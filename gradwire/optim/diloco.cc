@@ -1,0 +1,240 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/optim/diloco.h"
+
+#include <torch/optim/sgd.h>
+#include <torch/serialize/input-archive.h>
+#include <torch/serialize/output-archive.h>
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "gradwire/base/error.h"
+#include "gradwire/base/stable_hash.h"
+#include "gradwire/base/strings.h"
+#include "gradwire/ddp/hook_state.h"
+#include "gradwire/ddp/replica_sync_internal.h"
+#include "gradwire/hooks/registry.h"
+#include "gradwire/optim/diloco_fragment_internal.h"
+#include "gradwire/optim/param_groups_internal.h"
+#include "gradwire/process_group/flat_tensors_internal.h"
+#include "gradwire/process_group/init.h"
+
+namespace gradwire {
+namespace {
+
+using internal::DilocoFragment;
+using internal::Lane;
+
+constexpr const char* kDiloco = "DilocoAverager";
+
+void require_usable(const std::vector<at::Tensor>& parameters, const DilocoOptions& options) {
+  internal::require_parameters(kDiloco, parameters);
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (parameters[i].is_floating_point()) continue;
+    throw InvalidArgument(concat(kDiloco, ": parameter number ", i, " is ", parameters[i].scalar_type(),
+                                 "; only floating-point parameters can be averaged."));
+  }
+  const auto refuse = [](const char* what, auto value, const std::string& range) {
+    throw InvalidArgument(concat(kDiloco, ": ", what, " is ", value, "; it must be ", range, "."));
+  };
+  if (options.inner_steps < 1) refuse("inner_steps", options.inner_steps, "1 or more");
+  if (options.fragments < 1 || options.fragments > options.inner_steps)
+    refuse("fragments", options.fragments, concat("from 1 to inner_steps = ", options.inner_steps));
+  if (options.overlap < 0 || options.overlap >= options.inner_steps)
+    refuse("overlap", options.overlap, concat("from 0 to inner_steps - 1 = ", options.inner_steps - 1));
+  if (!(options.mixing >= 0 && options.mixing < 1)) refuse("mixing", options.mixing, "at least 0 and below 1");
+}
+
+void require_agreement(ProcessGroup& group, const std::vector<at::Tensor>& parameters, const DilocoOptions& options) {
+  std::vector<std::int64_t> shapes;
+  for (const at::Tensor& parameter : parameters) {
+    shapes.push_back(static_cast<std::int64_t>(parameter.scalar_type()));
+    shapes.push_back(parameter.dim());
+    shapes.insert(shapes.end(), parameter.sizes().begin(), parameter.sizes().end());
+    shapes.insert(shapes.end(), parameter.strides().begin(), parameter.strides().end());
+  }
+  const std::vector<std::pair<const char*, std::int64_t>> compared{
+      {"the parameters (as a hash of their sizes)", static_cast<std::int64_t>(stable_hash(shapes))},
+      {"inner_steps", options.inner_steps},
+      {"fragments", options.fragments},
+      {"overlap", options.overlap},
+      {"mixing (as bits)", std::bit_cast<std::int64_t>(options.mixing)},
+      {"hook (as a hash)", static_cast<std::int64_t>(stable_hash(options.hook))}};
+  std::vector<std::int64_t> mine;
+  for (const auto& [name, value] : compared) mine.push_back(value);
+  const auto ranks = internal::gather_integers(group, mine);
+  for (std::size_t other = 1; other < ranks.size(); ++other) {
+    for (std::size_t i = 0; i < compared.size(); ++i) {
+      if (ranks[other][i] == ranks[0][i]) continue;
+      throw MismatchError(concat(kDiloco, ": ", compared[i].first, " of rank 0: ", ranks[0][i], ", of rank ", other,
+                                 ": ", ranks[other][i], "; all ranks must pass the same."));
+    }
+  }
+}
+
+// The fragment of each parameter: where the middle of the parameter lies among all elements.
+std::vector<std::int64_t> fragments_of(const std::vector<at::Tensor>& parameters, std::int64_t fragments) {
+  std::int64_t total = 0;
+  for (const at::Tensor& parameter : parameters) total += parameter.numel();
+  std::vector<std::int64_t> all;
+  std::int64_t before = 0;
+  for (const at::Tensor& parameter : parameters) {
+    const double middle = static_cast<double>(before) + static_cast<double>(parameter.numel()) / 2;
+    const double share = total == 0 ? 0 : middle / static_cast<double>(total);
+    all.push_back(std::min(fragments - 1, static_cast<std::int64_t>(share * static_cast<double>(fragments))));
+    before += parameter.numel();
+  }
+  return all;
+}
+
+OptimizerFactory or_nesterov(OptimizerFactory outer) {
+  if (outer != nullptr) return outer;
+  return optimizer_factory<torch::optim::SGD>(torch::optim::SGDOptions(0.7).momentum(0.9).nesterov(true));
+}
+
+}  // namespace
+
+struct DilocoAverager::Parts {
+  // Fragments of one number are exchanged at the same steps; there is one for each dtype and device.
+  struct Scheduled {
+    std::int64_t number;
+    std::unique_ptr<DilocoFragment> fragment;
+  };
+
+  Parts(std::vector<at::Tensor> all, DilocoOptions chosen);
+  void make_fragments();
+  // The count of steps, modulo inner_steps, at which fragments of this number are exchanged.
+  std::int64_t turn_of(std::int64_t number) const {
+    return (number + 1) * options.inner_steps / options.fragments % options.inner_steps;
+  }
+
+  const std::vector<at::Tensor> parameters;
+  const DilocoOptions options;
+  std::shared_ptr<ProcessGroup> group;
+  std::shared_ptr<ProcessGroup> channel;  // a duplicate of the group, or the group itself
+  std::shared_ptr<CommHook> hook;
+  std::vector<Scheduled> fragments;
+  std::unique_ptr<Lane> lane;  // with overlap; goes before the fragments that its jobs use
+  std::int64_t steps = 0;
+};
+
+DilocoAverager::Parts::Parts(std::vector<at::Tensor> all, DilocoOptions chosen)
+    : parameters(std::move(all)), options(std::move(chosen)) {
+  require_usable(parameters, options);
+  group = options.process_group != nullptr ? options.process_group : default_group();
+  hook = make_hook(options.hook);
+  channel = group->dup();
+  const bool duplicated = channel != nullptr;
+  if (!duplicated) channel = group;
+  require_agreement(*channel, parameters, options);
+  if (!duplicated && options.overlap > 0) {
+    throw UnsupportedError(concat(kDiloco, ": the group '", group->name(),
+                                  "' cannot be duplicated, so exchanges cannot go on beside other calls; overlap = ",
+                                  options.overlap, " must be 0 there."));
+  }
+  internal::broadcast_values(*channel, parameters);
+  internal::mark_changed(parameters);
+  make_fragments();
+  if (options.overlap > 0) lane = std::make_unique<Lane>(0, std::vector<LaneScope::Route>{{group, channel}});
+}
+
+void DilocoAverager::Parts::make_fragments() {
+  const std::vector<std::int64_t> numbers = fragments_of(parameters, options.fragments);
+  const OptimizerFactory outer = or_nesterov(options.outer);
+  for (std::int64_t number = 0; number < options.fragments; ++number) {
+    std::vector<at::Tensor> members;
+    std::vector<std::size_t> places;
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      if (numbers[i] != number) continue;
+      members.push_back(parameters[i]);
+      places.push_back(i);
+    }
+    for (const auto& list : internal::places_by_type_and_device(members)) {
+      auto layout = std::make_shared<BucketLayout>();
+      layout->index = fragments.size();
+      layout->dtype = members[list.front()].scalar_type();
+      layout->device = members[list.front()].device();
+      for (const std::size_t i : list)
+        layout->append(places[i], members[i], members[i], concat("parameter", places[i]));
+      fragments.push_back({number, std::make_unique<DilocoFragment>(std::move(layout), channel, outer)});
+    }
+  }
+}
+
+DilocoAverager::DilocoAverager(std::vector<at::Tensor> parameters, DilocoOptions options)
+    : parts_(std::make_unique<Parts>(std::move(parameters), std::move(options))) {}
+
+DilocoAverager::~DilocoAverager() = default;
+
+void DilocoAverager::average_parameters(const std::vector<at::Tensor>& parameters) {
+  Parts& p = *parts_;
+  const auto same = [](const at::Tensor& a, const at::Tensor& b) { return a.is_same(b); };
+  if (!std::equal(parameters.begin(), parameters.end(), p.parameters.begin(), p.parameters.end(), same)) {
+    throw InvalidArgument(concat(kDiloco, " was made for ", p.parameters.size(), " parameters and got ",
+                                 parameters.size(), " others at step ", p.steps, "; pass those that it was made for."));
+  }
+  const std::int64_t count = p.steps + 1;
+  const std::int64_t cycle = p.options.inner_steps;
+  // First those that end: a fragment's next exchange may begin at the same step.
+  const auto finish_those = [&](std::int64_t began) {
+    for (const auto& [number, fragment] : p.fragments) {
+      if (fragment->is_under_way() && p.turn_of(number) == began) fragment->finish(p.options.mixing);
+    }
+  };
+  if (p.options.overlap > 0) finish_those((count + cycle - p.options.overlap) % cycle);
+  const auto round = static_cast<std::uint32_t>((count - 1) / cycle);
+  for (const auto& [number, fragment] : p.fragments) {
+    if (count % cycle == p.turn_of(number)) fragment->begin(*p.hook, p.lane.get(), round);
+  }
+  if (p.options.overlap == 0) finish_those(count % cycle);
+  p.steps = count;
+}
+
+std::int64_t DilocoAverager::step() const { return parts_->steps; }
+
+void DilocoAverager::set_step(std::int64_t step) {
+  if (step < 0) throw InvalidArgument(concat(kDiloco, ": the step is ", step, "; it must be 0 or more."));
+  parts_->steps = step;
+}
+
+void DilocoAverager::save(torch::serialize::OutputArchive& archive) const {
+  ModelAverager::save(archive);
+  for (std::size_t i = 0; i < parts_->fragments.size(); ++i) {
+    torch::serialize::OutputArchive part(archive.compilation_unit());
+    parts_->fragments[i].fragment->save(part);
+    archive.write(concat("fragment", i), part);
+  }
+  torch::serialize::OutputArchive hook(archive.compilation_unit());
+  save_hook_state(parts_->hook->state_dict(), hook);
+  archive.write("hook", hook);
+}
+
+void DilocoAverager::load(torch::serialize::InputArchive& archive) {
+  for (std::size_t i = 0; i < parts_->fragments.size(); ++i) {
+    torch::serialize::InputArchive part;
+    archive.read(concat("fragment", i), part);
+    parts_->fragments[i].fragment->load(part);
+  }
+  torch::serialize::InputArchive hook;
+  archive.read("hook", hook);
+  parts_->hook->load_state_dict(load_hook_state(hook));
+  ModelAverager::load(archive);
+}
+
+std::vector<at::Tensor> DilocoAverager::outer_parameters() const {
+  std::vector<at::Tensor> all(parts_->parameters.size());
+  for (const auto& [number, fragment] : parts_->fragments) {
+    for (std::size_t i = 0; i < fragment->outer().size(); ++i) {
+      const auto found = std::find_if(parts_->parameters.begin(), parts_->parameters.end(),
+                                      [&](const at::Tensor& one) { return one.is_same(fragment->parameters()[i]); });
+      all[static_cast<std::size_t>(found - parts_->parameters.begin())] = fragment->outer()[i];
+    }
+  }
+  return all;
+}
+
+std::uint64_t DilocoAverager::payload_bytes() const { return parts_->channel->payload_bytes(); }
+
+}  // namespace gradwire
