@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <exception>
 #include <utility>
 
 #include "gradwire/base/error.h"
@@ -104,6 +105,7 @@ struct DilocoAverager::Parts {
   };
 
   Parts(std::vector<at::Tensor> all, DilocoOptions chosen);
+  ~Parts();
   void make_fragments();
   // The count of steps, modulo inner_steps, at which fragments of this number are exchanged.
   std::int64_t turn_of(std::int64_t number) const {
@@ -118,7 +120,15 @@ struct DilocoAverager::Parts {
   std::vector<Scheduled> fragments;
   std::unique_ptr<Lane> lane;  // with overlap; goes before the fragments that its jobs use
   std::int64_t steps = 0;
+  const int exceptions = std::uncaught_exceptions();  // on their way when this object was made
 };
+
+// The lane ends its jobs first. After an exception in this rank's program the other ranks may be waiting elsewhere, and
+// an exchange that they never enter would last until its deadline.
+DilocoAverager::Parts::~Parts() {
+  if (lane == nullptr || std::uncaught_exceptions() <= exceptions) return;
+  channel->abort(concat(kDiloco, " on rank ", channel->rank(), " was destroyed by an exception"));
+}
 
 DilocoAverager::Parts::Parts(std::vector<at::Tensor> all, DilocoOptions chosen)
     : parameters(std::move(all)), options(std::move(chosen)) {

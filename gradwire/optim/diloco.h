@@ -71,7 +71,8 @@ struct DilocoOptions {
 // the host remain equal.
 //
 // Not thread-safe, but for the exchange under way, which this object runs on a thread of its own. Destroy this object
-// before its group.
+// before its group. The destructor waits for an exchange under way, unless an exception destroys this object: then the
+// exchange fails on all ranks.
 class DilocoAverager final : public ModelAverager {
  public:
   // Collective: compares parameters and options, and gives all ranks the parameters of rank 0. Throws InvalidArgument,

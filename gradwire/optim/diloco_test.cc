@@ -4,7 +4,7 @@
 #include "gradwire/optim/diloco.h"
 
 #include <cmath>
-#include <mutex>
+#include <latch>
 
 #include "gradwire/base/error.h"
 #include "gradwire/optim/optim_test_support.h"
@@ -294,6 +294,33 @@ TEST(DilocoErrors, WhatCannotWorkIsRefused) {
     const std::string error =
         error_of([&] { DilocoAverager diloco(weights(), {.process_group = group, .overlap = 1}); });
     EXPECT_NE(error.find("cannot be duplicated"), std::string::npos) << error;
+  });
+}
+
+// Rank 1 fails in the midst of an exchange that rank 0 enters only when rank 1's averager is gone.
+TEST(DilocoErrors, AnExceptionEndsTheExchangeUnderWay) {
+  std::latch rank_1_is_gone(1);
+  run_ranks({"threads"}, 2, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
+    const auto parameters = weights();
+    const auto train = [&](DilocoAverager& diloco, int steps) {
+      for (int step = 0; step < steps; ++step) diloco.average_parameters(parameters);
+    };
+    const DilocoOptions options{.process_group = group, .inner_steps = 3, .overlap = 2};
+    if (rank == 1) {
+      try {
+        DilocoAverager diloco(parameters, options);
+        train(diloco, 3);
+        throw std::runtime_error("no more data");
+      } catch (const std::runtime_error&) {
+        rank_1_is_gone.count_down();
+      }
+      return;
+    }
+    DilocoAverager diloco(parameters, options);
+    train(diloco, 2);
+    rank_1_is_gone.wait();
+    const std::string error = error_of([&] { train(diloco, 3); });
+    EXPECT_NE(error.find("destroyed by an exception"), std::string::npos) << error;
   });
 }
 
