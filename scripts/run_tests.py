@@ -21,16 +21,19 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
 def read_allowed(path):
-    """Lines `pattern | reason`; the pattern is a shell pattern over test.Suite.Case."""
+    """Lines `pattern | reason` or `pattern | reason | file`; by pattern, the reason and the file.
+
+    The pattern is a shell pattern over test.Suite.Case. The file, in the build folder, is what the tests are built with.
+    """
     allowed = {}
     for number, line in enumerate(path.read_text().splitlines(), 1):
         line = line.strip()
         if not line or line.startswith("#"):
             continue
-        pattern, separator, reason = (part.strip() for part in line.partition("|"))
-        if not separator or not reason:
-            sys.exit(f"{path}:{number}: expected `pattern | reason`, found: {line}")
-        allowed[pattern] = reason
+        pattern, reason, file, *more = [part.strip() for part in line.split("|")] + ["", ""]
+        if not reason or any(more):
+            sys.exit(f"{path}:{number}: expected `pattern | reason` or `pattern | reason | file`, found: {line}")
+        allowed[pattern] = (reason, file)
     return allowed
 
 
@@ -149,13 +152,14 @@ def main():
         print(f"\nSkipped ({len(skips)}):")
     for program, name, reason in skips:
         full = f"{program}.{name}"
-        why = next((why for pattern, why in allowed.items() if fnmatch.fnmatchcase(full, pattern)), None)
+        why = next((why for pattern, (why, _) in allowed.items() if fnmatch.fnmatchcase(full, pattern)), None)
         print(f"  {full}: {reason}" + (f" [allowed: {why}]" if why else " [NOT ALLOWED]"))
         if why is None:
             problems.append(f"skipped, but not in {options.allowed.name}: {full} ({reason})")
     if options.check_allowed:
         known = {f"{program}.{name}" for program, name, *_ in cases} | {f"ctest.{test['name']}" for test in tests}
-        stale = [pattern for pattern in allowed if not fnmatch.filter(known, pattern)]
+        stale = [pattern for pattern, (_, file) in allowed.items()
+                 if (build / file).exists() and not fnmatch.filter(known, pattern)]
         if stale:
             for test in ctest_tests(build, []):
                 if test.get("command"):

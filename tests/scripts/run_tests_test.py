@@ -90,6 +90,16 @@ class RunTests(unittest.TestCase):
         self.assertEqual(status, 1)
         self.assertIn("names a test that does not exist: gone_test.*", output)
 
+    def test_a_pattern_of_tests_that_are_built_with_something_else_may_name_none_without_it(self):
+        self.add("a_test", [PASSED.format("one")])
+        allowed = "engine_test.* | needs an engine | lib/libengine.so\n"
+        self.assertEqual(self.run_tests("--check-allowed", allowed=allowed)[0], 0)
+        (self.build / "lib").mkdir()
+        (self.build / "lib" / "libengine.so").touch()
+        status, output = self.run_tests("--check-allowed", allowed=allowed)
+        self.assertEqual(status, 1)
+        self.assertIn("names a test that does not exist: engine_test.*", output)
+
     def test_a_line_without_a_reason_is_refused(self):
         self.add("a_test", [PASSED.format("one")])
         status, output = self.run_tests(allowed="a_test.Suite.two\n")
