@@ -89,8 +89,8 @@ class DilocoAverager final : public ModelAverager {
 
   // Ends a step of training; collective at the steps that begin an exchange. `parameters` are the constructor's; any
   // other list throws InvalidArgument. Throws the errors of the exchange, also of one that began up to `overlap` steps
-  // before. When a rank fails here, the others get a PeerError that quotes its error, if the group can be duplicated.
-  // After an error the parameters are indeterminate; continue from a checkpoint.
+  // before. When the hook fails on one rank, the others get a PeerError that quotes its error, if the group can be
+  // duplicated. After an error the parameters are indeterminate; continue from a checkpoint.
   void average_parameters(const std::vector<at::Tensor>& parameters) override;
 
   std::int64_t step() const override;
@@ -98,15 +98,18 @@ class DilocoAverager final : public ModelAverager {
 
   // Write and read the step, the outer parameters, the outer optimizer's state, the hook's memory, and the exchange
   // that is under way, for which save() waits. A run that continues on the same number of ranks loads what the same
-  // rank saved, and has the same bits. Neither communicates. load() throws c10::Error or InvalidArgument for an archive
-  // of other parameters or options, and nothing is to be relied on then.
+  // rank saved, with the same options (which are not compared), and has the same bits. With several fragments and a
+  // hook that counts iterations (random_k, dgc, power_sgd, stochastic rounding, warm_up), save after a step whose
+  // number inner_steps divides: the hook's count is that of whole rounds. Neither communicates. load() throws
+  // c10::Error or InvalidArgument for an archive of other parameters, and nothing is to be relied on then.
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
 
   // Returns the outer parameters, in the order of the constructor's: what to evaluate and to publish. Their memory is
   // this object's.
   std::vector<at::Tensor> outer_parameters() const;
-  // Returns the bytes that this rank has sent in exchanges (ProcessGroup::payload_bytes()).
+  // Returns the bytes that this rank has sent (ProcessGroup::payload_bytes()): for the exchanges, and for the
+  // constructor, which compares options and gives all ranks the parameters of rank 0.
   std::uint64_t payload_bytes() const;
 
  private:

@@ -36,8 +36,6 @@ DilocoFragment::DilocoFragment(std::shared_ptr<const BucketLayout> layout, std::
   if (optimizer_ == nullptr) throw InvalidArgument("DilocoAverager: the factory returned no outer optimizer.");
 }
 
-DilocoFragment::~DilocoFragment() { pending_.wait(); }
-
 void DilocoFragment::begin(CommHook& hook, Lane* lane, std::uint32_t round) {
   GRADWIRE_CHECK(!under_way_);
   const c10::NoGradGuard no_grad;

@@ -23,10 +23,9 @@ class DilocoFragment {
   // exchanges. The outer parameters begin with the parameters' values.
   DilocoFragment(std::shared_ptr<const BucketLayout> layout, std::shared_ptr<ProcessGroup> group,
                  const OptimizerFactory& outer);
-  ~DilocoFragment();
 
-  // Begins the exchange of the differences, on `lane`, or at once where that is null. `round` counts exchanges. All
-  // ranks begin the exchanges of all fragments in the same order.
+  // Begins the exchange of the differences, on `lane`, which is destroyed before this object, or at once without one.
+  // `round` counts exchanges. All ranks begin the exchanges of all fragments in the same order.
   void begin(CommHook& hook, Lane* lane, std::uint32_t round);
   bool is_under_way() const noexcept { return under_way_; }
   // Waits for the exchange, steps the outer parameters and mixes them into the parameters. Throws what the exchange

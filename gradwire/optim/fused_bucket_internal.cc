@@ -78,6 +78,15 @@ void FusedBucket::pack(const BucketLayout& layout) {
                                  layout.dtype, layout.slots[slot].sizes, " on ", layout.device,
                                  " when DistributedDataParallel was made; the fused hook cannot step it."));
   }
+  // Gradients lie in the bucket by the strides that the parameter had then; it may have other ones now.
+  const c10::NoGradGuard no_grad;
+  for (std::size_t slot = 0; slot < layout.slots.size(); ++slot) {
+    const at::Tensor& parameter = layout.parameters[slot];
+    if (parameter.numel() == 0 || parameter.strides() == at::IntArrayRef(layout.slots[slot].strides)) continue;
+    const at::Tensor same = at::empty_strided(layout.slots[slot].sizes, layout.slots[slot].strides,
+                                              parameter.options().requires_grad(false).memory_format(std::nullopt));
+    parameter.set_data(same.copy_(parameter));
+  }
   places_ = pack_into(memory_, layout.parameters);
 }
 
@@ -184,7 +193,7 @@ at::Tensor FusedBucket::shard_of_average(const GradBucket& bucket) {
   if (group_scatters_) {
     const std::int64_t padded = shard_numel_ * size_;
     at::Tensor input = buffer;
-    if (padded != buffer.numel()) {
+    if (padded != buffer.numel() || !premultiplies(bucket)) {
       input = at::zeros({padded}, buffer.options());
       input.narrow(0, 0, buffer.numel()).copy_(buffer);
     }
@@ -197,10 +206,11 @@ at::Tensor FusedBucket::shard_of_average(const GradBucket& bucket) {
       return shard;
     } catch (const UnsupportedError&) {
       group_scatters_ = false;  // on all ranks: the class of the group lacks it
-      if (input.is_same(buffer) && !premultiplies(bucket)) input.mul_(bucket.divisor());
     }
   }
-  const at::Tensor average = tensor_of(*average_of(bucket));
+  GradBucket copy = bucket;
+  copy.set_buffer(buffer.clone());
+  const at::Tensor average = tensor_of(*average_of(copy));
   return average.narrow(0, begin, std::min(shard_numel_, buffer.numel() - begin));
 }
 

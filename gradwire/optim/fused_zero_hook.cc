@@ -56,7 +56,15 @@ class FusedZeroHook final : public CommHook {
   void end_iteration() override {
     MutexLock lock(mutex_);
     if (overlap_->has_learned()) {
-      place();
+      try {
+        place();
+      } catch (const std::exception& error) {
+        // The others may be on their way to the next bucket's memory. The user's own group is not ours to end.
+        ZeroParts& p = overlap_->parts();
+        if (p.channel != p.group)
+          p.channel->abort(concat("The fused hook failed on rank ", p.rank(), ": ", describe(error)));
+        throw;
+      }
       overlap_->set_placed();
     }
     learned_.clear();
