@@ -36,6 +36,7 @@ bool is_defined(ReduceOp op, DType dtype) noexcept {
     case Kind::product:
       return true;
     case Kind::avg:
+      return dtype != DType::boolean;
     case Kind::premul_sum:
       return is_floating(dtype) || is_complex(dtype);
     case Kind::min:
@@ -54,8 +55,10 @@ void require_defined(ReduceOp op, DType dtype) {
   std::string advice;
   switch (op.kind) {
     case ReduceOp::Kind::avg:
+      advice = "; use bor or band";
+      break;
     case ReduceOp::Kind::premul_sum:
-      advice = "; use sum and divide, or a floating dtype";
+      advice = "; use sum and multiply, or a floating dtype";
       break;
     case ReduceOp::Kind::min:
     case ReduceOp::Kind::max:

@@ -18,14 +18,15 @@ namespace gradwire {
 //
 //                 f16 bf16 f32 f64   i8 u8 i32 i64   bool   c64 c128
 //   sum           yes                yes (wraps)     or     yes
-//   avg           yes                no              no     yes
+//   avg           yes                yes (to 0)      no     yes
 //   product       yes                yes (wraps)     and    yes
 //   min, max      yes (carry NaN)    yes             and/or no
 //   band/bor/bxor no                 yes             yes    no
 //   premul_sum    yes                no              no     yes
 //
 // Elements are combined in rank order: ((x0 + x1) + x2) + ... f16 and bf16 are combined in f32 and rounded once, to
-// nearest even, at the end. avg divides the sum by the number of ranks. premul_sum multiplies every rank's element by
+// nearest even, at the end. avg divides the sum by the number of ranks;
+// of integers the sum wraps, and the quotient is rounded toward zero. premul_sum multiplies every rank's element by
 // `factor` first. min and max of values of which one is NaN are NaN. A boolean sum is a logical or (as in PyTorch).
 struct ReduceOp {
   enum class Kind : std::uint8_t {

@@ -17,7 +17,7 @@ using Kind = ReduceOp::Kind;
 // The table of reduce_op.h, row by row: f16 bf16 f32 f64 | i8 u8 i32 i64 | bool | c64 c128.
 constexpr std::array<const char*, kReduceOpCount> kTable{
     "yyyy yyyy y yy",  // sum
-    "yyyy nnnn n yy",  // avg
+    "yyyy yyyy n yy",  // avg
     "yyyy yyyy y yy",  // product
     "yyyy yyyy y nn",  // min
     "yyyy yyyy y nn",  // max

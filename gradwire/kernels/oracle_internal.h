@@ -196,7 +196,10 @@ template <class T>
 void reduce_integer(ReduceOp op, const std::vector<const std::uint8_t*>& sources, std::uint8_t* out) {
   __int128 result = get<T>(sources[0]);
   for (std::size_t s = 1; s < sources.size(); ++s) result = combine_integers(op.kind, result, get<T>(sources[s]));
-  put(out, static_cast<T>(static_cast<std::uint64_t>(result)));
+  auto wrapped = static_cast<T>(static_cast<std::uint64_t>(result));
+  if (op.kind == ReduceOp::Kind::avg)
+    wrapped = static_cast<T>(static_cast<__int128>(wrapped) / static_cast<__int128>(sources.size()));
+  put(out, wrapped);
 }
 
 inline void reduce_boolean(ReduceOp op, const std::vector<const std::uint8_t*>& sources, std::uint8_t* out) {

@@ -21,7 +21,8 @@ enum class Store { cached, streamed };
 //
 // Combines in the order of `sources` ((s0 op s1) op s2 ...), f16 and bf16 in f32 with one rounding (to nearest even) at
 // the end. premul_sum rounds its factor to the type that is computed with and multiplies every source by it before
-// adding; nothing is fused. avg divides by sources.size(). With one source avg and premul_sum still apply. Complex
+// adding; nothing is fused. avg divides by sources.size(), integers toward
+// zero. With one source avg and premul_sum still apply. Complex
 // products are (ac - bd, ad + bc). Of a zero and a negative zero, min and max take the earlier source's.
 //
 // The bits depend neither on the kernel, nor on alignment, nor on `store`, except for NaN: every kernel gives NaN for

@@ -92,6 +92,8 @@ struct Average : Sum {
   V leave(V value) const noexcept {
     if constexpr (kIsPair<V>) {
       return {leave(value.real), leave(value.imaginary)};
+    } else if constexpr (std::is_integral_v<V>) {
+      return static_cast<V>(value / static_cast<std::int64_t>(count));
     } else {
       return value / static_cast<V>(count);
     }
@@ -199,6 +201,8 @@ void run_integer(const ReduceCall& call, std::size_t begin, std::size_t end) noe
   switch (call.op.kind) {
     case Kind::sum:
       return run<Plain<T>, Sum>(call, begin, end);
+    case Kind::avg:
+      return run<Plain<T>, Average>(call, begin, end);
     case Kind::product:
       return run<Plain<T>, Product>(call, begin, end);
     case Kind::min:

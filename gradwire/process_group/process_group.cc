@@ -4,6 +4,9 @@
 // lane, and then to the virtual.
 #include "gradwire/process_group/process_group.h"
 
+#include <ATen/Functions.h>
+#include <ATen/MemoryOverlap.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/SmallVector.h>
 
@@ -213,7 +216,7 @@ std::shared_ptr<Work> ProcessGroup::broadcast(Tensors tensors, const BroadcastOp
 std::shared_ptr<Work> ProcessGroup::all_reduce(Tensors tensors, const AllReduceOptions& options) {
   const Validator check(*this, "all_reduce");
   check.timeout(options.timeout);
-  check.outputs("tensors", tensors);
+  check.tensors("tensors", tensors);
   check.reduction(options.op, tensors);
   return enter("all_reduce", options, 2 * others_of(*this) * bytes_of(tensors) / (others_of(*this) + 1),
                writing_into("all_reduce", tensors, [&](ProcessGroup& group, const auto& settled) {
@@ -228,7 +231,7 @@ std::shared_ptr<Work> ProcessGroup::all_reduce_coalesced(Tensors tensors, const 
 std::shared_ptr<Work> ProcessGroup::reduce(Tensors tensors, const ReduceOptions& options) {
   const Validator check(*this, "reduce");
   check.timeout(options.timeout);
-  check.outputs("tensors", tensors);
+  check.tensors("tensors", tensors);
   check.root(options);
   check.reduction(options.op, tensors);
   return enter("reduce", options, rank() == options.root ? 0 : bytes_of(tensors),
@@ -388,6 +391,10 @@ std::shared_ptr<Work> ProcessGroup::all_to_all_single(at::Tensor output, at::Ten
   const auto self = static_cast<std::size_t>(rank());
   if (output_splits[self] != input_splits[self]) {
     check.fail(concat("this rank sends itself ", input_splits[self], " rows and expects ", output_splits[self]));
+  }
+  if (at::get_overlap_status(output, input) != at::MemOverlapStatus::No) {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    input = input.clone();
   }
   const std::int64_t rows = input.dim() == 0 ? 0 : input.size(0);
   const std::uint64_t to_others = rows == 0 ? 0

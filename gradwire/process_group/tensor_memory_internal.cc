@@ -3,6 +3,7 @@
 #include "gradwire/process_group/tensor_memory_internal.h"
 
 #include <ATen/Functions.h>
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 
 #include "gradwire/process_group/dtype_internal.h"
@@ -32,7 +33,25 @@ at::Tensor memory_with_values(const at::Tensor& tensor) {
 void copy_back(const at::Tensor& tensor, const at::Tensor& memory) {
   if (memory.is_same(tensor)) return;
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  tensor.copy_(memory);
+  if (at::has_internal_overlap(tensor) != at::MemOverlap::Yes) {
+    tensor.copy_(memory);
+    return;
+  }
+  at::Tensor once = tensor, values = memory;
+  for (std::int64_t dim = 0; dim < tensor.dim(); ++dim) {
+    if (tensor.stride(dim) != 0 || tensor.size(dim) == 0) continue;
+    once = once.narrow(dim, 0, 1);
+    values = values.narrow(dim, 0, 1);
+  }
+  once.copy_(values);
+}
+
+void divide_average(const at::Tensor& sums, int ranks) {
+  if (at::isIntegralType(sums.scalar_type(), /*includeBool=*/false)) {
+    sums.div_(ranks, "trunc");
+  } else {
+    sums.div_(ranks);
+  }
 }
 
 Elements elements_of(const at::Tensor& tensor) {

@@ -18,8 +18,12 @@ at::Tensor memory_with_values(const at::Tensor& tensor);
 // The same for a tensor that is only written: else contiguous memory of its size, without its values.
 at::Tensor memory_for_results(const at::Tensor& tensor);
 
-// Copies `memory` into `tensor`, unless they are the same. Autograd does not record the copy.
+// Copies `memory` into `tensor`, unless they are the same. Elements of an expanded tensor that share memory get the
+// value of the first of them. Autograd does not record the copy.
 void copy_back(const at::Tensor& tensor, const at::Tensor& memory);
+
+// Turns the sums of so many ranks into averages; of integers rounded toward zero.
+void divide_average(const at::Tensor& sums, int ranks);
 
 // How a tensor is moved: as elements of its dtype or, where gradwire does not know the dtype (int16, float8, ...), as
 // bytes.

@@ -12,8 +12,8 @@ from typing import Any, Callable, Iterable
 import torch
 
 from gradwire import _C
-from gradwire._C import CommHook, ProcessGroup
-from gradwire.distributed.algorithms.ddp_comm_hooks._native import Hook, NativeHook, native_hook
+from gradwire._C import CommHook
+from gradwire.distributed.algorithms.ddp_comm_hooks._native import AnyGroup, Hook, NativeHook, group_of, native_hook
 from gradwire.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import (
     PowerSGDState,
     batched_powerSGD_hook,
@@ -45,30 +45,32 @@ def known() -> list[tuple[str, str, str, str]]:
     return list(_C.hooks.known_hooks())
 
 
-def make(spec: str, group: ProcessGroup | None = None) -> Registration:
+def make(spec: str, group: AnyGroup | None = None) -> Registration:
     """A hook by name, with options: "fp16_compress", "power_sgd:rank=4,start=10", "int8", "top_k:ratio=0.01".
 
+    group: what the hook goes through, gradwire's or one of torch.distributed. None: the model's own; under PyTorch's
+    DistributedDataParallel, which does not tell hooks its process_group, the default group.
     Every hook takes warm_up=N (plain averaging before iteration N), min=64Ki (smaller buckets are averaged plainly) and
     wrap=fp16 or bf16. Raises InvalidArgument that lists the right names, or the options of the hook.
     """
-    return _C.hooks.make_hook(spec, group), run
+    return _C.hooks.make_hook(spec, group_of(group)), run
 
 
-def power_sgd(rank: int = 1, start: int = 1000, group: ProcessGroup | None = None, **options: Any) -> Registration:
+def power_sgd(rank: int = 1, start: int = 1000, group: AnyGroup | None = None, **options: Any) -> Registration:
     """PowerSGD with products of `rank` columns from iteration `start` on; options as of PowerSGDState."""
     return PowerSGDState(group, rank, start, **options), powerSGD_hook
 
 
 def batched_power_sgd(
-    rank: int = 1, start: int = 1000, group: ProcessGroup | None = None, **options: Any
+    rank: int = 1, start: int = 1000, group: AnyGroup | None = None, **options: Any
 ) -> Registration:
     """The same with each bucket as one square matrix."""
     return PowerSGDState(group, rank, start, **options), batched_powerSGD_hook
 
 
-def compressed(description: str, plain_vectors: bool = False, group: ProcessGroup | None = None) -> Registration:
+def compressed(description: str, plain_vectors: bool = False, group: AnyGroup | None = None) -> Registration:
     """Any compressor as a hook: "int4:block=64,memory=ef21". plain_vectors: biases and norms go uncompressed."""
-    return _C.hooks.make_compressed_hook(description, plain_vectors, group), run
+    return _C.hooks.make_compressed_hook(description, plain_vectors, group_of(group)), run
 
 
 def checking(state: Any, hook: Hook | CommHook) -> Registration:
@@ -98,9 +100,9 @@ def reduce_gradients(
     named_parameters: Iterable[tuple[str, torch.Tensor]],
     state: Any = None,
     hook: Hook | CommHook | None = None,
-    group: ProcessGroup | None = None,
+    group: AnyGroup | None = None,
     iteration: int = 0,
 ) -> None:
     """Averages gradients at once, without DistributedDataParallel, through a hook (None: plain); collective."""
     native_one = None if hook is None else native_hook(state, hook)
-    _C.hooks.reduce_gradients(list(named_parameters), native_one, group, iteration)
+    _C.hooks.reduce_gradients(list(named_parameters), native_one, group_of(group), iteration)

@@ -9,6 +9,7 @@
 #include "gradwire/process_group/c10d/c10d_store.h"
 #include "gradwire/process_group/c10d/to_c10d.h"
 #include "gradwire/process_group/init.h"
+#include "gradwire/process_group/sparse_all_reduce_internal.h"
 
 namespace gradwire::python {
 namespace {
@@ -78,6 +79,12 @@ void bind_c10d(py::module_& module) {
              py::arg("factory") = py::none());
   module.def("from_c10d", &from_backend, py::arg("group"), py::arg("store") = py::none(),
              py::arg("factory") = py::none());
+  module.def(
+      "all_reduce_sparse",
+      [](at::Tensor tensor, const std::shared_ptr<ProcessGroup>& group) {
+        internal::all_reduce_sparse(*group, tensor, {});
+      },
+      py::arg("tensor"), py::arg("group"), Unlocked());
   module.def("store_from_c10d", &store_from_c10d, py::arg("store"));
   module.def("store_to_c10d", &store_to_c10d, py::arg("store"));
 }

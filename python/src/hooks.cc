@@ -149,6 +149,9 @@ be divided by `divisor`, and collectives to go through `group`.)")
                                 "A hook of the C++ runtime, as register_comm_hook() takes it.")
       .def_property_readonly("name", [](const CommHook& self) { return self.traits().name; })
       .def_property_readonly("parallel_safe", [](const CommHook& self) { return self.traits().parallel_safe; })
+      .def_property_readonly(
+          "groups", [](const CommHook& self) { return self.traits().groups; },
+          "The groups that it goes through instead of the model's own.")
       .def(
           "state_dict", [](const CommHook& self) { return dict_of(self.state_dict()); },
           "What the hook remembers; keys that begin with 'local/' are this rank's own. Between iterations only.")

@@ -156,3 +156,66 @@ def test_subgroups_of_subgroups(run_script):
     (process,) = run_script(SUBGROUPS, 1)
     output, _ = process.communicate(timeout=GUARD)
     assert process.returncode == 0 and output == "well\n", output
+
+
+# What PyTorch's users do over Gloo, and what a hook with a group of its own must do.
+AS_OVER_GLOO = """
+import json, os, torch, torch.distributed as td
+from torch import nn
+import gradwire
+
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+out = {}
+for backend in ("gloo", "gradwire"):
+    store = td.FileStore(os.environ["MEET"] + backend, size)
+    td.init_process_group(backend, store=store, rank=rank, world_size=size)
+    results = out[backend] = {}
+    rows = torch.arange(size * 2.0).reshape(size, 2) + 100 * rank
+    sent = rows.clone()
+    td.all_to_all_single(rows, sent)
+    results["rows"] = rows.tolist()
+    if backend == "gradwire":
+        td.all_to_all_single(sent, sent)
+        assert torch.equal(sent, rows), (sent, rows)
+        several = [torch.full((1,), rank + 1.0).expand(4), torch.ones(2) * rank]
+        td.all_reduce_coalesced(several)
+        assert [each.tolist() for each in several] == [[10.0] * 4, [6.0] * 2], several
+    lengths = [1, 3, 0, 2]
+    part = torch.zeros(lengths[rank])
+    td.reduce_scatter(part, [torch.arange(float(n)) + rank + n for n in lengths])
+    results["part"] = part.tolist()
+    expanded = torch.full((1, 2), rank + 1.0).expand(3, 2)
+    td.all_reduce(expanded)
+    results["expanded"] = expanded.tolist()
+    sparse = nn.parallel.DistributedDataParallel(nn.Embedding(8, 2, sparse=True))
+    sparse.register_comm_hook(*(gradwire.hooks.make("int8") if backend == "gradwire" else (None, lambda _, bucket:
+        td.all_reduce(bucket.buffer(), async_op=True).get_future().then(lambda done: done.value()[0] / size))))
+    sparse(torch.tensor([rank, 7])).sum().backward()
+    results["sparse"] = sparse.module.weight.grad.to_dense().tolist()
+    if backend == "gradwire":
+        counts = torch.tensor([-7 * (rank + 1), 2 * rank, 5])  # sums -70, 12, 20: /4 is -17.5, 3, 5
+        td.all_reduce(counts, td.ReduceOp.AVG)
+        assert counts.tolist() == [-17, 3, 5], counts
+        halves = [td.new_group([0, 1]), td.new_group([2, 3])]
+        half = halves[rank // 2]
+        for group in (half, gradwire.from_c10d(half)):
+            for hook in ("allreduce", "int8", "fp16_compress"):
+                model = nn.Linear(4, 1, bias=False)
+                wrapped = nn.parallel.DistributedDataParallel(model, process_group=half)
+                wrapped.register_comm_hook(*gradwire.hooks.make(hook, group=group))
+                wrapped(torch.full((1, 4), rank + 1.0)).sum().backward()
+                mean = 1.5 if rank < 2 else 3.5
+                assert torch.allclose(model.weight.grad, torch.full((1, 4), mean), rtol=0.02), (hook, model.weight.grad)
+    td.destroy_process_group()
+print(json.dumps(out), flush=True)
+"""
+
+
+def test_what_gloo_takes_and_hooks_over_a_part_of_the_ranks(run_script):
+    processes = run_script(AS_OVER_GLOO, 4)
+    outputs = [process.communicate(timeout=GUARD)[0] for process in processes]
+    assert all(process.returncode == 0 for process in processes), "\n".join(outputs)
+    for output in outputs:
+        result = json.loads(output.splitlines()[-1])
+        assert result["gloo"].keys() == result["gradwire"].keys()
+        assert result["gloo"] == result["gradwire"]

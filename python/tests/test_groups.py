@@ -232,7 +232,7 @@ def test_bad_arguments_are_value_errors_before_anything_is_sent(ranks):
         with pytest.raises(ValueError, match="rank 7"):
             dist.broadcast(torch.ones(1), 7, group)
         with pytest.raises(dist.InvalidArgument):
-            dist.all_reduce(torch.ones(2, dtype=torch.int32), dist.ReduceOp.AVG, group)
+            dist.all_reduce(torch.ones(2, dtype=torch.bool), dist.ReduceOp.AVG, group)
         with pytest.raises(dist.UnsupportedError):
             _C.ProcessGroup(0, 1).barrier()
         dist.barrier(group)

@@ -25,7 +25,6 @@ MODULES = [
 
 # PyTorch's names that have no meaning here, by what one uses instead.
 ABSENT = {
-    "Backend": "names of backends are plain strings: backend_names()",
     "BackendConfig": "a group has one backend",
     "BuiltinCommHookType": "DDPCommHookType",
     "DebugLevel": "GRADWIRE_LOG says how much is logged",
@@ -38,11 +37,7 @@ ABSENT = {
     "breakpoint": "pdb on one rank, between two barriers",
     "get_backend_config": "a group has one backend",
     "get_debug_level": "GRADWIRE_LOG says how much is logged",
-    "get_default_backend_for_device": "every backend takes CPU tensors",
     "init_device_mesh": "PyTorch's, over the backend 'gradwire'",
-    "is_gloo_available": "is_backend_available('gloo')",
-    "is_mpi_available": "is_backend_available('mpi')",
-    "is_nccl_available": "is_backend_available('nccl')",
     "is_ucc_available": "is_backend_available('ucc')",
     "is_xccl_available": "is_backend_available('xccl')",
     "record_comm": "PyTorch's flight recorder",

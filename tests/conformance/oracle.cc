@@ -108,8 +108,12 @@ T combine_one(ReduceOp op, const std::vector<T>& values) {
   };
   T result = scaled(values[0]);
   for (std::size_t i = 1; i < values.size(); ++i) result = apply<T>(op.kind, result, scaled(values[i]));
-  if constexpr (std::is_floating_point_v<T>) {
-    if (op.kind == ReduceOp::Kind::avg) result = result / static_cast<T>(values.size());
+  if (op.kind == ReduceOp::Kind::avg) {
+    if constexpr (std::is_integral_v<T>) {
+      result = static_cast<T>(static_cast<long long>(result) / static_cast<long long>(values.size()));
+    } else {
+      result = result / static_cast<T>(values.size());
+    }
   }
   return result;
 }

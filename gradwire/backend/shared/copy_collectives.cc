@@ -6,7 +6,7 @@
 // offers into its staging area, a window at a time, and takes from the others' areas; one step a window. With B bytes a
 // part and N ranks a rank writes to and reads from memory that others read and write
 //   broadcast   B once (root) and B (others)        all_gather  B and (N-1) B
-//   gather      B and, on the root, (N-1) B         scatter     N B (root) and B        all_to_all  (N-1) B and (N-1) B
+//   gather      B and, on the root, (N-1) B         scatter     (N-1) B (root) and B    all_to_all  (N-1) B and (N-1) B
 #include <algorithm>
 
 #include "gradwire/backend/shared/collectives_internal.h"
@@ -101,18 +101,20 @@ void gather(Call& call, const void* input, std::span<void* const> outputs, std::
 
 void scatter(Call& call, std::span<const void* const> inputs, void* output, std::size_t count, DType dtype, int root) {
   const std::size_t bytes = count * size_of(dtype);
+  const auto own = static_cast<std::size_t>(call.rank());
   Offer offer;
   RankList<Take> takes;
   if (call.rank() == root) {
-    for (const void* input : inputs) offer.parts.push_back({input, bytes});
+    // What the root sends to itself stays out of the exchange.
+    for (std::size_t i = 0; i < inputs.size(); ++i) offer.parts.push_back({inputs[i], i == own ? 0 : bytes});
   } else {
-    takes.push_back({root, static_cast<std::size_t>(call.rank()), bytes_of(output), bytes});
+    takes.push_back({root, own, bytes_of(output), bytes});
   }
   const auto parts = static_cast<std::size_t>(call.size());
   copy(call, call.fingerprint(dtype, count, {}, root), offer, parts, call.buffers().locate(offer, output, bytes), bytes,
        takes);
   if (call.rank() == root) {
-    copy_bytes(bytes_of(output), static_cast<const std::byte*>(inputs[static_cast<std::size_t>(root)]), bytes);
+    copy_bytes(bytes_of(output), static_cast<const std::byte*>(inputs[own]), bytes);
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include <sys/uio.h>
 
+#include <algorithm>
 #include <random>
 
 #include "gradwire/base/environment.h"
@@ -11,6 +12,8 @@
 namespace gradwire::shared {
 namespace {
 
+// The kernel reads less than 2 GiB in one call.
+constexpr std::size_t kMostRead = std::size_t{1} << 30;
 // A call of the kernel takes as long as copying so much twice.
 constexpr std::size_t kLeastLent = std::size_t{32} << 10;
 
@@ -48,7 +51,10 @@ std::uint64_t PeerMemory::lend(std::span<const std::byte> memory) const noexcept
 bool PeerMemory::read(int peer, std::uint64_t from, std::span<std::byte> to) noexcept {
   Access& access = access_[static_cast<std::size_t>(peer)];
   if (access == Access::unknown) access = is_marked(peer) ? Access::granted : Access::refused;
-  return access == Access::granted && copy(peer, from, to.data(), to.size());
+  bool whole = access == Access::granted;
+  for (std::size_t begin = 0; whole && begin < to.size(); begin += kMostRead)
+    whole = copy(peer, from + begin, to.data() + begin, std::min(kMostRead, to.size() - begin));
+  return whole;
 }
 
 bool PeerMemory::is_marked(int peer) const noexcept {

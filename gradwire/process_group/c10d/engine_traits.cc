@@ -76,7 +76,7 @@ PreparedReduction prepare_to_reduce(const EngineTraits& traits, const at::Tensor
   at::Tensor memory = memory_with_values(source);
   const bool in_place = target.defined() && memory.is_same(target);
   if (!in_place && memory.is_same(source)) memory = source.clone();  // the engine writes there
-  double divisor = 1;
+  int divisor = 1;
   if (traits.is_gloo) {
     if (op.kind == ReduceOp::Kind::premul_sum) {
       memory.mul_(op.factor);
@@ -99,7 +99,7 @@ PreparedReduction prepare_to_reduce(const EngineTraits& traits, const at::Tensor
   if (target.defined() && (!in_place || divisor != 1)) {
     prepared.tensor.bring_back = [target, memory, divisor] {
       const at::AutoDispatchBelowADInplaceOrView below_autograd_here;
-      if (divisor != 1) memory.div_(divisor);
+      if (divisor != 1) divide_average(memory, divisor);
       copy_back(target, memory);
     };
   }

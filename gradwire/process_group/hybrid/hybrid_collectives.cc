@@ -32,8 +32,7 @@ ReduceOp between_hosts(ReduceOp op) {
 }
 
 void divide_for(ReduceOp op, const at::Tensor& sums, int ranks) {
-  if (op.kind != ReduceOp::Kind::avg) return;
-  sums.div_(ranks);
+  if (op.kind == ReduceOp::Kind::avg) internal::divide_average(sums, ranks);
 }
 
 // Elements in order, as one row.

@@ -7,7 +7,7 @@ import os
 import threading
 import weakref
 from datetime import timedelta
-from typing import Any, Sequence
+from typing import Any, Sequence, cast
 
 import torch
 
@@ -45,7 +45,8 @@ class group(metaclass=_GroupMeta):
 class GroupMember(metaclass=_GroupMeta):
     """WORLD is the default group; NON_GROUP_MEMBER is what new_group() returns on ranks that are not in it."""
 
-    NON_GROUP_MEMBER = -100
+    # As in PyTorch a number; typed as what a call with `group=` takes, so that programs need not ask at each call.
+    NON_GROUP_MEMBER: ProcessGroup = cast(ProcessGroup, -100)
 
 
 def is_available() -> bool:
@@ -164,7 +165,7 @@ def new_group(
     group_desc: str | None = None,
     device_id: Any = None,
     sort_ranks: bool = True,
-) -> ProcessGroup | int:
+) -> ProcessGroup:
     """A group of some ranks of the default group; GroupMember.NON_GROUP_MEMBER on ranks that are not part of it.
 
     Collective over the default group: every rank calls it, in the same order and with the same ranks (None: all).
@@ -192,7 +193,7 @@ def new_subgroups_by_enumeration(
     backend: str | None = None,
     pg_options: Any = None,
     group_desc: str | None = None,
-) -> tuple[ProcessGroup | int, list[ProcessGroup | int]]:
+) -> tuple[ProcessGroup, list[ProcessGroup]]:
     """Several groups at once; returns this rank's own and all of them. Collective over the default group."""
     seen: set[int] = set()
     for ranks in ranks_per_subgroup_list:
@@ -200,7 +201,7 @@ def new_subgroups_by_enumeration(
             if rank in seen:
                 raise InvalidArgument(f"new_subgroups_by_enumeration: rank {rank} is in two groups.")
             seen.add(rank)
-    mine: ProcessGroup | int = GroupMember.NON_GROUP_MEMBER
+    mine = GroupMember.NON_GROUP_MEMBER
     made = []
     for ranks in ranks_per_subgroup_list:
         made.append(new_group(ranks, timeout, backend, pg_options, group_desc=group_desc))
@@ -216,7 +217,7 @@ def new_subgroups(
     backend: str | None = None,
     pg_options: Any = None,
     group_desc: str | None = None,
-) -> tuple[ProcessGroup | int, list[ProcessGroup | int]]:
+) -> tuple[ProcessGroup, list[ProcessGroup]]:
     """Groups of `group_size` consecutive ranks each; returns this rank's own and all of them."""
     if group_size is None:
         group_size = int(os.environ.get("LOCAL_WORLD_SIZE", get_world_size()))
@@ -321,6 +322,51 @@ def backend_names() -> list[str]:
 def is_backend_available(backend: str) -> bool:
     """Whether init_process_group() knows that backend."""
     return backend.lower() in backend_names()
+
+
+class Backend(str):
+    """The name of a backend, in small letters: Backend("GLOO") == "gloo". Plain strings do as well.
+
+    Raises ValueError for what backend_names() does not have; "auto" chooses.
+    """
+
+    UNDEFINED = "undefined"
+    AUTO = "auto"
+    GLOO = "gloo"
+    MPI = "mpi"
+    NCCL = "nccl"
+    SHM = "shm"
+    THREADS = "threads"
+    UCX = "ucx"
+
+    def __new__(cls, name: str) -> Backend:
+        known = name.lower()
+        if known not in (cls.AUTO, cls.UNDEFINED) and not is_backend_available(known):
+            raise ValueError(f"there is no backend {name!r}; there are auto, {', '.join(backend_names())}.")
+        return super().__new__(cls, known)
+
+
+def is_gloo_available() -> bool:
+    """Whether init_process_group("gloo") works."""
+    return is_backend_available("gloo")
+
+
+def is_mpi_available() -> bool:
+    """Whether init_process_group("mpi") works."""
+    return is_backend_available("mpi")
+
+
+def is_nccl_available() -> bool:
+    """Whether init_process_group("nccl") works."""
+    return is_backend_available("nccl")
+
+
+def get_default_backend_for_device(device: str | torch.device) -> str:
+    """"auto", which chooses by the rank's device when the group is made."""
+    kind = torch.device(device).type
+    if kind not in ("cpu", "cuda"):
+        raise ValueError(f"get_default_backend_for_device: no backend takes tensors on {kind!r}.")
+    return "auto"
 
 
 def is_torchelastic_launched() -> bool:

@@ -72,7 +72,11 @@ def native_hook(state: Any, hook: Hook | NativeHook | CommHook) -> CommHook:
     return _C.make_python_hook(state, hook, name, safe, single, groups_in(state))
 
 
-def group_of(state: Any) -> ProcessGroup | None:
+# A group that a hook goes through: gradwire's, or one of torch.distributed.
+AnyGroup = Any
+
+
+def group_of(state: AnyGroup) -> ProcessGroup | None:
     """The process group that is a hook's whole state, gradwire's or PyTorch's; None for None."""
     if state is None or isinstance(state, ProcessGroup):
         return state
@@ -114,12 +118,17 @@ def run_on_torch_bucket(hook: NativeHook, state: Any, bucket: Any) -> Future[tor
     made = hook.make_native(state)
     # Only a state that is an object of its own has a memory.
     known = _Pass() if state is None else _passes.setdefault(state, _Pass())
-    held = groups_in(state) if not isinstance(state, CommHook) else []
+    # PyTorch's buckets do not know the group of their model. What divides must be the size of the group that sums.
+    held = made.groups if isinstance(state, CommHook) else groups_in(state)
     group = (group_of(state) if _is_group(state) else held[0] if held else None) or adapted(
         torch.distributed.group.WORLD
     )
     parameters = bucket.parameters()
     last = bucket.is_last()
+    if bucket.buffer().is_sparse:
+        if last:
+            known.iteration += 1
+        return _average_of_sparse(bucket.buffer(), group)
     ours = _C.make_grad_bucket(
         bucket.index(), bucket.buffer(), parameters, [known.name_of(parameter) for parameter in parameters],
         bucket.gradients(), group, last, known.iteration,
@@ -129,6 +138,14 @@ def run_on_torch_bucket(hook: NativeHook, state: Any, bucket: Any) -> Future[tor
         known.iteration += 1
     # PyTorch wants a future that holds a Python object.
     return future.then(lambda done: done.value())
+
+
+def _average_of_sparse(gradient: torch.Tensor, group: ProcessGroup) -> Future[torch.Tensor]:
+    """As our DistributedDataParallel does with the gradients of a sparse embedding, whatever the hook."""
+    _C.all_reduce_sparse(gradient, group)
+    future: Future[torch.Tensor] = Future()
+    future.set_result(gradient.div_(group.size()))
+    return future
 
 
 def _is_group(state: Any) -> bool:
