@@ -207,7 +207,7 @@ TEST(Validation, RefusesTensorsThatCannotBeMoved) {
   });
   expect_refused(*group, "to_dense", [&] { group->all_reduce({good.to_sparse()}); });
   expect_refused(*group, "meta", [&] { group->all_reduce({at::empty({2}, at::TensorOptions(at::kMeta))}); });
-  expect_refused(*group, "clone()", [&] { group->all_reduce({at::ones({1}).expand({4})}); });
+  expect_refused(*group, "clone()", [&] { group->broadcast({at::ones({1}).expand({4})}); });
   AllReduceOptions late;
   late.timeout = Milliseconds(-5);
   expect_refused(*group, "-5 ms", [&] { group->all_reduce({good}, late); });
@@ -218,7 +218,7 @@ TEST(Validation, RefusesPairsOfOperationAndTypeThatAreNotDefined) {
   group->set_group_name("g");
   AllReduceOptions average;
   average.op = ReduceOp::avg();
-  expect_refused(*group, "all_reduce", [&] { group->all_reduce({at::ones({2}, at::kInt)}, average); });
+  expect_refused(*group, "all_reduce", [&] { group->all_reduce({at::ones({2}, at::kBool)}, average); });
   AllReduceOptions smallest;
   smallest.op = ReduceOp::min();
   expect_refused(*group, "all_reduce", [&] { group->all_reduce({at::ones({2}, at::kComplexFloat)}, smallest); });

@@ -15,6 +15,7 @@
 #include "gradwire/process_group/c10d/c10d_work_internal.h"
 #include "gradwire/process_group/init.h"
 #include "gradwire/process_group/sparse_all_reduce_internal.h"
+#include "gradwire/process_group/tensor_memory_internal.h"
 #include "gradwire/process_group/work_internal.h"
 
 namespace gradwire {
@@ -225,7 +226,7 @@ std::shared_ptr<Work> C10dBackend::reduce_scatter_uneven(const Tensors& outputs,
       std::move(work),
       [outputs, results] {
         for (std::size_t i = 0; i < outputs.size(); ++i)
-          outputs[i].copy_(results[i].narrow(0, 0, outputs[i].numel()).view(outputs[i].sizes()));
+          copy_back(outputs[i], results[i].narrow(0, 0, outputs[i].numel()).view(outputs[i].sizes()));
       },
       Outputs::list(outputs));
 }
