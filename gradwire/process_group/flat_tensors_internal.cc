@@ -7,8 +7,6 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "gradwire/process_group/tensor_memory_internal.h"
-
 namespace gradwire::internal {
 
 std::vector<std::vector<std::size_t>> places_by_type_and_device(const std::vector<at::Tensor>& tensors) {
@@ -73,7 +71,7 @@ std::vector<at::Tensor> cut_like(std::span<const at::Tensor> tensors, const at::
 
 void unflatten(const at::Tensor& row, std::span<const at::Tensor> tensors) {
   const std::vector<at::Tensor> parts = cut_like(tensors, row);
-  for (std::size_t i = 0; i < parts.size(); ++i) copy_back(tensors[i], parts[i]);
+  for (std::size_t i = 0; i < parts.size(); ++i) tensors[i].copy_(parts[i]);
 }
 
 }  // namespace gradwire::internal

@@ -10,6 +10,7 @@
 #include <c10/core/GradMode.h>
 #include <c10/util/SmallVector.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <utility>
@@ -20,6 +21,7 @@
 #include "gradwire/base/trace.h"
 #include "gradwire/process_group/lane_scope.h"
 #include "gradwire/process_group/live_groups_internal.h"
+#include "gradwire/process_group/tensor_memory_internal.h"
 #include "gradwire/process_group/validate_internal.h"
 #include "gradwire/process_group/work_internal.h"
 
@@ -82,6 +84,27 @@ std::uint64_t bytes_of(const Tensors& tensors) {
   std::uint64_t bytes = 0;
   for (const at::Tensor& tensor : tensors) bytes += bytes_of(tensor);
   return bytes;
+}
+
+// A reduction of `tensors`, some of which are expanded: a group reduces copies, as it writes each element once.
+template <class Reduction>
+std::shared_ptr<Work> reduce_copies(Tensors tensors, const Reduction& reduction) {
+  Tensors copies;
+  {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    for (const at::Tensor& tensor : tensors) copies.push_back(tensor.clone(at::MemoryFormat::Contiguous));
+  }
+  auto work = reduction(copies);
+  const auto copy_results = [tensors, copies] {
+    for (std::size_t i = 0; i < tensors.size(); ++i) internal::copy_back(tensors[i], copies[i]);
+  };
+  return internal::work_after(std::move(work), copy_results, internal::Outputs::list(tensors));
+}
+
+bool any_expanded(const Tensors& tensors) {
+  return std::any_of(tensors.begin(), tensors.end(), [](const at::Tensor& tensor) {
+    return at::has_internal_overlap(tensor) == at::MemOverlap::Yes;
+  });
 }
 
 }  // namespace
@@ -218,6 +241,9 @@ std::shared_ptr<Work> ProcessGroup::all_reduce(Tensors tensors, const AllReduceO
   check.timeout(options.timeout);
   check.tensors("tensors", tensors);
   check.reduction(options.op, tensors);
+  if (any_expanded(tensors)) {
+    return reduce_copies(std::move(tensors), [&](const Tensors& copies) { return all_reduce(copies, options); });
+  }
   return enter("all_reduce", options, 2 * others_of(*this) * bytes_of(tensors) / (others_of(*this) + 1),
                writing_into("all_reduce", tensors, [&](ProcessGroup& group, const auto& settled) {
                  return group.do_all_reduce(tensors, settled);
@@ -234,6 +260,9 @@ std::shared_ptr<Work> ProcessGroup::reduce(Tensors tensors, const ReduceOptions&
   check.tensors("tensors", tensors);
   check.root(options);
   check.reduction(options.op, tensors);
+  if (any_expanded(tensors)) {
+    return reduce_copies(std::move(tensors), [&](const Tensors& copies) { return reduce(copies, options); });
+  }
   return enter("reduce", options, rank() == options.root ? 0 : bytes_of(tensors),
                writing_into("reduce", tensors, [&](ProcessGroup& group, const auto& settled) {
                  return group.do_reduce(tensors, settled);

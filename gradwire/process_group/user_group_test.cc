@@ -133,6 +133,17 @@ TEST(UserGroup, ThreeCollectivesBringSomeMore) {
   }
 }
 
+TEST(UserGroup, ReducesExpandedTensorsThroughCopies) {
+  on_user_ranks(3, [](UserGroup& group) {
+    const at::Tensor memory = at::full({1, 2}, group.rank() + 1, at::kFloat);
+    const at::Tensor expanded = memory.expand({4, 2});
+    const auto work = group.all_reduce({expanded});
+    work->wait();
+    EXPECT_TRUE(at::equal(memory, at::full({1, 2}, 6, at::kFloat))) << memory;
+    EXPECT_TRUE(work->result()[0].is_same(expanded));
+  });
+}
+
 TEST(UserGroup, WhatIsNotOverriddenSaysWhichGroupAndWhat) {
   const auto group = single();
   group->set_group_name("mine");
