@@ -16,7 +16,7 @@
 
 #include "tests/support/ranks.h"
 
-namespace char_lm {
+namespace char_lm::checkpoint_test {
 namespace {
 
 // While one lives, no file of this process grows beyond some bytes.
@@ -102,4 +102,4 @@ TEST_F(Checkpoints, TheNextOneTakesItsPlace) {
 }
 
 }  // namespace
-}  // namespace char_lm
+}  // namespace char_lm::checkpoint_test

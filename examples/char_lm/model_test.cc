@@ -14,7 +14,7 @@
 #include "examples/char_lm/parameter_hash.h"
 #include "examples/char_lm/report.h"
 
-namespace char_lm {
+namespace char_lm::model_test {
 namespace {
 
 constexpr ModelSize kSize{/*vocabulary=*/11, /*layers=*/2, /*width=*/16, /*heads=*/4, /*context=*/8};
@@ -123,4 +123,4 @@ TEST(Report, BytesAreShownInFittingUnits) {
 TEST(Report, UnprintableBytesAreMasked) { EXPECT_EQ(printable("a\x1b[2J\tb\n\xc3\x7f"), "a?[2J\tb\n??"); }
 
 }  // namespace
-}  // namespace char_lm
+}  // namespace char_lm::model_test

@@ -10,7 +10,7 @@
 
 #include "examples/char_lm/errors.h"
 
-namespace char_lm {
+namespace char_lm::options_test {
 namespace {
 
 TEST(Options, DefaultsPassTheirOwnChecks) {
@@ -153,4 +153,4 @@ TEST(Options, HelpNamesEveryOption) {
 }
 
 }  // namespace
-}  // namespace char_lm
+}  // namespace char_lm::options_test

@@ -8,7 +8,7 @@
 #include <set>
 #include <vector>
 
-namespace char_lm {
+namespace char_lm::sampler_test {
 namespace {
 
 constexpr std::size_t kLength = 500;
@@ -105,4 +105,4 @@ TEST(MixUnit, IsUniformEnough) {
 }
 
 }  // namespace
-}  // namespace char_lm
+}  // namespace char_lm::sampler_test

@@ -10,7 +10,7 @@
 
 #include "gradwire/base/trace.h"
 
-namespace char_lm {
+namespace char_lm::step_recorder_test {
 namespace {
 
 using gradwire::trace::point;
@@ -142,4 +142,4 @@ TEST(StepRecorder, GoesAway) {
 }
 
 }  // namespace
-}  // namespace char_lm
+}  // namespace char_lm::step_recorder_test

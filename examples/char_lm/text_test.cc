@@ -13,7 +13,7 @@
 
 #include "examples/char_lm/errors.h"
 
-namespace char_lm {
+namespace char_lm::text_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -114,4 +114,4 @@ TEST(Corpus, ShortestTextIsTheOneWhoseTenthHoldsASample) {
 }
 
 }  // namespace
-}  // namespace char_lm
+}  // namespace char_lm::text_test
