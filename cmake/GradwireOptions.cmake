@@ -19,8 +19,10 @@ set(CMAKE_INSTALL_RPATH "$ORIGIN" "$ORIGIN/${gradwire_bin_to_lib}")
 find_program(CCACHE ccache)
 if(CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   # Precompiled headers carry time stamps and macros that ccache refuses unless told that they are harmless.
+  # Paths below the source folder are made relative, so that two clones share what one of them has compiled.
   set(CMAKE_CXX_COMPILER_LAUNCHER
-      "${CMAKE_COMMAND}" -E env CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime "${CCACHE}")
+      "${CMAKE_COMMAND}" -E env CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
+      "CCACHE_BASEDIR=${PROJECT_SOURCE_DIR}" CCACHE_NOHASHDIR=1 "${CCACHE}")
 endif()
 
 add_library(gradwire_flags INTERFACE)
