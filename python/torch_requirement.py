@@ -4,14 +4,12 @@
 from __future__ import annotations
 
 import importlib.metadata
-from typing import Any
+from typing import Any, Mapping
 
 __all__ = ["dynamic_metadata"]
 
 
-def dynamic_metadata(field: str, settings: dict[str, Any] | None = None) -> list[str]:
-    """The list of dependencies. Raises PackageNotFoundError where the environment of the build has no torch."""
-    if field != "dependencies" or settings:
-        raise ValueError(f"torch_requirement: only `dependencies`, without settings, not {field} with {settings}")
+def dynamic_metadata(settings: Mapping[str, Any], project: Mapping[str, Any]) -> dict[str, Any]:
+    """The project's dependencies. Raises PackageNotFoundError where the environment of the build has no torch."""
     version = importlib.metadata.version("torch").split("+")[0]  # "2.13.0+cpu" and "2.13.0+cu130" have one interface
-    return [f"torch=={version}"]
+    return {"dependencies": [f"torch=={version}"]}

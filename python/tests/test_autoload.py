@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The backend "gradwire" is there after `import torch`, costs that import nothing, and breaks nothing where gradwire cannot be loaded."""
 import importlib.metadata
+import importlib.util
 import os
 import pathlib
 import shutil
@@ -9,6 +10,7 @@ import subprocess
 import sys
 
 import gradwire_autoload
+import torch
 from conftest import ROOT
 
 GUARD = 300
@@ -30,6 +32,14 @@ def test_the_build_and_the_wheel_have_the_same_entry_points():
     assert lines[heading + 1] == 'gradwire = "gradwire_autoload:register"' and lines[heading + 2] == ""
     (point,) = importlib.metadata.entry_points(group="torch.backends", name="gradwire")
     assert point.value == "gradwire_autoload:register" and point.load() is gradwire_autoload.register
+
+
+def test_the_wheel_requires_the_torch_that_it_is_built_against():
+    spec = importlib.util.spec_from_file_location("torch_requirement", ROOT / "python" / "torch_requirement.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    version = torch.__version__.partition("+")[0]
+    assert module.dynamic_metadata({}, {}) == {"dependencies": [f"torch=={version}"]}
 
 
 KNOWN = """
