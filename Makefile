@@ -17,13 +17,15 @@ BENCH ?=
 BENCH_ARGS ?=
 CMAKE_ARGS ?=
 CHECK_CUDA ?= compile
+TABLE ?=
+CLIENTS_ARGS ?=
 
 define_or_forget = $(if $($(1)),-D$(1)="$(subst :,;,$($(1)))",-U$(1))
 CONFIGURE := cmake --preset release $(call define_or_forget,GRADWIRE_TORCH_DIR) \
              $(call define_or_forget,CMAKE_PREFIX_PATH) $(CMAKE_ARGS)
 NINJA := ninja -C $(BUILD) -j$(JOBS)
 
-.PHONY: help setup configure build train test test-slow bench format check-format tidy check-cuda clean
+.PHONY: help setup configure build train test test-slow test-clients bench format check-format tidy check-cuda clean
 
 help:  ## Say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 22
@@ -48,6 +50,11 @@ test: build  ## Build and run the tests (on two cores 20 to 25 minutes from noth
 
 test-slow: build  ## Run the tests that take longer
 	@scripts/run_tests.py $(BUILD) --label slow
+
+test-clients: configure  ## Run Lightning, Accelerate, Trainer, DeepSpeed, Ray, torchft over gradwire (TABLE=docs/clients.md writes its table)
+	@scripts/setup.sh clients
+	@$(NINJA) gradwire_python
+	PYTHONPATH=$(CURDIR)/$(BUILD)/python .venv-clients/bin/python -m pytest -q -p no:cacheprovider tests/clients $(if $(TABLE),--table $(TABLE)) $(CLIENTS_ARGS)
 
 bench:  ## Measure everything beside Gloo, OpenMPI and PyTorch (15 minutes), or BENCH=all_reduce, collectives, ddp, hooks, codecs, network with BENCH_ARGS="--bytes 1Mi"
 	@scripts/setup.sh build torch

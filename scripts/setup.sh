@@ -5,6 +5,7 @@
 #   build   compiler, CMake, Ninja and the libraries of the build and the tests
 #   torch   .venv/ with the pinned libtorch wheel, unless GRADWIRE_TORCH_DIR or CMAKE_PREFIX_PATH names a libtorch
 #   lint    clang-format, clang-tidy and the clang that the annotations and the fuzzers want
+#   clients .venv-clients/ with the training libraries that tests/clients/ runs; their torch is .venv's, so .venv comes first
 #   browser what the tests look at gradwire.report's pages with; without it they are skipped
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -121,16 +122,37 @@ need_torch() {
     die "could not install torch; to use one that you have, name it: make GRADWIRE_TORCH_DIR=<folder with include/ and lib/>"
 }
 
-(($# > 0)) || die "usage: scripts/setup.sh build|torch|lint|browser ..."
-packages=() torch=no
+# --- training libraries ----------------------------------------------------------------------------------------------
+
+# The libraries see .venv's packages, so that torch is not installed twice and is the one that gradwire was built for.
+# DeepSpeed has no wheel: --no-build-isolation lets its set-up find torch. DS_BUILD_OPS=0: it compiles when it is used.
+need_clients() {
+    local wanted site python=.venv-clients/bin/python
+    wanted="$(cat scripts/requirements-clients.txt) $(readlink -f .venv)"
+    [[ "$(cat .venv-clients/.complete 2>/dev/null)" == "$wanted" ]] && return 0
+    need_torch
+    [[ -x .venv/bin/python ]] || die "the training libraries are installed beside .venv's torch, and there is no .venv"
+    say "installing $(grep -v '^#' scripts/requirements-clients.txt | paste -sd' ') into .venv-clients"
+    .venv/bin/python -m venv --clear .venv-clients
+    site="$($python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
+    .venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' >"$site/torch_of_the_build.pth"
+    DS_BUILD_OPS=0 $python -m pip install --disable-pip-version-check -q --no-build-isolation -r scripts/requirements-clients.txt >&2 ||
+        die "could not install the training libraries of scripts/requirements-clients.txt"
+    printf '%s\n' "$wanted" >.venv-clients/.complete
+}
+
+(($# > 0)) || die "usage: scripts/setup.sh build|torch|lint|clients|browser ..."
+packages=() torch=no clients=no
 for group in "$@"; do
     case "$group" in
         build) packages+=("${BUILD_PACKAGES[@]}") ;;
         lint) packages+=("${LINT_PACKAGES[@]}") ;;
         browser) packages+=("${BROWSER_PACKAGES[@]}") ;;
         torch) torch=yes ;;
-        *) die "no group '$group'; there are build, torch, lint and browser" ;;
+        clients) clients=yes ;;
+        *) die "no group '$group'; there are build, torch, lint, clients and browser" ;;
     esac
 done
 if ((${#packages[@]} > 0)); then need_packages "${packages[@]}"; fi
 if [[ "$torch" == yes ]]; then need_torch; fi
+if [[ "$clients" == yes ]]; then need_clients; fi

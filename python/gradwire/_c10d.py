@@ -7,7 +7,6 @@ import os
 from collections import Counter
 from typing import Any
 
-import torch.distributed as torch_dist
 from torch.distributed.distributed_c10d import PrefixStore
 
 from gradwire import _C
@@ -34,8 +33,8 @@ def to_c10d(group: ProcessGroup) -> Any:
 _made: Counter[tuple[str, str]] = Counter()
 
 
-def _create(options: Any, _: Any) -> Any:
-    """What PyTorch calls for each group; `options` says who meets where.
+def create(options: Any, _: Any) -> Any:
+    """A group of torch.distributed over gradwire, for gradwire_autoload; `options` says who meets where.
 
     Ranks meet at a place of their own in the store. PyTorch gives several groups one name (new_subgroups() in a
     subgroup), and one store several lives: of an agent that starts the ranks anew, of a group that is made again.
@@ -46,9 +45,3 @@ def _create(options: Any, _: Any) -> Any:
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     store = PrefixStore(f"gradwire/{attempt}/{ranks or 'all'}/{life}", options.store)
     return _C.make_c10d_backend(store, options.group_rank, options.group_size, options.timeout)
-
-
-def register() -> None:
-    """Makes torch.distributed.init_process_group("gradwire") known to PyTorch; once."""
-    if not hasattr(torch_dist.Backend, "GRADWIRE"):
-        torch_dist.Backend.register_backend("gradwire", _create, extended_api=True, devices=["cpu"])

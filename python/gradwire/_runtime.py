@@ -3,6 +3,7 @@
 """Loads the C++ runtime beside the torch that it was built for."""
 import threading
 
+import gradwire_autoload
 import torch
 
 from gradwire import _build
@@ -14,7 +15,7 @@ if torch.__version__.split("+")[0] != _build.TORCH_VERSION:
         "again against this torch (pip install --no-build-isolation . in its sources)."
     )
 
-from gradwire import _C, _c10d, _end as _end, _pickling, distributed, hooks, nn, utils  # noqa: E402  (_C needs torch's libraries loaded, and checked)
+from gradwire import _C, _end as _end, _pickling, distributed, hooks, nn, utils  # noqa: E402  (_C needs torch's libraries loaded, and checked)
 from gradwire._c10d import from_c10d, to_c10d  # noqa: E402
 
 __version__ = _build.VERSION
@@ -23,4 +24,4 @@ __all__ = ["__version__", "distributed", "from_c10d", "hooks", "nn", "to_c10d", 
 if threading.current_thread() is threading.main_thread():
     _C.watch_signals()
 _pickling.register()
-_c10d.register()
+gradwire_autoload.register()

@@ -64,7 +64,7 @@ def power_sgd(rank: int = 1, start: int = 1000, group: AnyGroup | None = None, *
 def batched_power_sgd(
     rank: int = 1, start: int = 1000, group: AnyGroup | None = None, **options: Any
 ) -> Registration:
-    """The same with each bucket as one square matrix."""
+    """PowerSGD of each bucket as one square matrix, from iteration `start` on; options as of PowerSGDState."""
     return PowerSGDState(group, rank, start, **options), batched_powerSGD_hook
 
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "binding.h"
+#include "gradwire/base/log.h"
 #include "gradwire/functional/functional.h"
 #include "gradwire/process_group/backend_names.h"
 #include "gradwire/process_group/init.h"
@@ -33,9 +34,25 @@ std::shared_ptr<ProcessGroup> make_group(const std::string& backend, std::shared
   return ending_unlocked(make_process_group(backend, std::move(store), rank, size, timeout));
 }
 
+// PyTorch's three levels of debugging in terms of the log.
+constexpr int kOff = 0;
+constexpr int kInfo = 1;
+constexpr int kDetail = 2;
+
+int debug_level() {
+  if (log::enabled(log::Level::debug)) return kDetail;
+  return log::enabled(log::Level::info) ? kInfo : kOff;
+}
+
+void set_debug_level(int level) {
+  log::set_level(level == kDetail ? log::Level::debug : level == kInfo ? log::Level::info : log::Level::off);
+}
+
 }  // namespace
 
 void bind_init(py::module_& module) {
+  module.def("debug_level", &debug_level, "0, 1 or 2: whether nothing, `info` or `debug` is logged.");
+  module.def("set_debug_level", &set_debug_level, py::arg("level"));
   module.def("init_process_group", &init, py::arg("backend"), py::arg("init_method"), py::arg("store"), py::arg("rank"),
              py::arg("world_size"), py::arg("timeout"), py::arg("group_name"), py::arg("cuda_device") = py::none(),
              Unlocked());

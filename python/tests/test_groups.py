@@ -473,3 +473,21 @@ def test_what_belongs_to_a_process_refuses_to_be_pickled(tmp_path):
         for attempt in (pickle.dumps, copy.copy, copy.deepcopy):
             with pytest.raises(TypeError, match=why):
                 attempt(value)
+
+
+def test_the_level_of_debugging_is_the_logs(capfd, monkeypatch):
+    before = dist.get_debug_level()
+    try:
+        for level, lines in ((dist.DebugLevel.INFO, True), (dist.DebugLevel.OFF, False)):
+            dist.set_debug_level(level)
+            assert dist.get_debug_level() is level
+            dist.make_process_group("threads", dist.HashStore(), 0, 1).shutdown()
+            assert ("backend threads" in capfd.readouterr().err) == lines
+        monkeypatch.setenv("TORCH_DISTRIBUTED_DEBUG", "detail")
+        dist.set_debug_level_from_env()
+        assert dist.get_debug_level() is dist.DebugLevel.DETAIL
+        monkeypatch.setenv("TORCH_DISTRIBUTED_DEBUG", "all")
+        with pytest.raises(ValueError, match="OFF, INFO, DETAIL"):
+            dist.set_debug_level_from_env()
+    finally:
+        dist.set_debug_level(before)

@@ -192,7 +192,7 @@ def reduce_scatter(
 def reduce_scatter_tensor(
     output: Tensor, input: Tensor, op: ReduceOp = ReduceOp.SUM, group: Group = None, async_op: bool = False
 ) -> Work | None:
-    """The same with the inputs one after another in one tensor."""
+    """output of rank i: reduction of part i of every rank's `input`, which is world size outputs along dimension 0."""
     if not _is_member(group):
         return None
     options = _options(_C.ReduceScatterOptions, async_op, reduceOp=op)
@@ -217,7 +217,11 @@ def all_to_all_single(
     group: Group = None,
     async_op: bool = False,
 ) -> Work | None:
-    """The same on one tensor, split along dimension 0: into even parts, or of the sizes given."""
+    """Part i of `input` goes to rank i; `output` receives the parts that come, in the order of the ranks.
+
+    Parts are along dimension 0, even or of the sizes given: input_split_sizes[i] rows go to rank i, and
+    output_split_sizes[i] rows come from it. `output` may be `input`.
+    """
     if not _is_member(group):
         return None
     options = _options(_C.AllToAllOptions, async_op)

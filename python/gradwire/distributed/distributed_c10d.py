@@ -48,12 +48,14 @@ from gradwire.distributed._collectives import (
 )
 from gradwire.distributed._groups import (
     Backend,
+    DebugLevel,
     GroupMember,
     _get_default_group as _get_default_group,
     backend_names,
     default_pg_timeout,
     destroy_process_group,
     get_backend,
+    get_debug_level,
     get_default_backend_for_device,
     get_global_rank,
     get_group_rank,
@@ -74,6 +76,8 @@ from gradwire.distributed._groups import (
     new_group,
     new_subgroups,
     new_subgroups_by_enumeration,
+    set_debug_level,
+    set_debug_level_from_env,
     split_group,
 )
 from gradwire.distributed._objects import (
@@ -87,16 +91,16 @@ from gradwire.distributed._objects import (
 
 __all__ = [
     "AllToAllOptions", "AllgatherOptions", "AllreduceCoalescedOptions", "AllreduceOptions", "Backend",
-    "BarrierOptions", "BroadcastOptions", "GatherOptions", "GroupMember", "P2POp", "PrefixStore", "ProcessGroup",
-    "ReduceOp", "ReduceOptions", "ReduceScatterOptions", "ScatterOptions", "Store", "Work", "all_gather",
-    "all_gather_coalesced", "all_gather_into_tensor", "all_gather_object", "all_gather_single", "all_reduce",
-    "all_reduce_coalesced", "all_to_all", "all_to_all_single", "backend_names", "barrier", "batch_isend_irecv",
-    "broadcast", "broadcast_object_list", "default_pg_timeout", "destroy_process_group", "gather", "gather_object",
-    "get_backend", "get_default_backend_for_device", "get_global_rank", "get_group_rank", "get_node_local_rank",
-    "get_pg_count", "get_process_group_ranks", "get_rank", "get_world_size", "group", "init_process_group", "irecv",
-    "is_available", "is_backend_available", "is_gloo_available", "is_initialized", "is_mpi_available",
-    "is_nccl_available", "is_torchelastic_launched", "isend", "monitored_barrier", "new_group", "new_subgroups",
-    "new_subgroups_by_enumeration", "recv", "recv_object_list", "reduce", "reduce_scatter", "reduce_scatter_single",
-    "reduce_scatter_tensor", "scatter", "scatter_object_list", "send", "send_object_list", "split_group",
-    "supports_complex",
+    "BarrierOptions", "BroadcastOptions", "DebugLevel", "GatherOptions", "GroupMember", "P2POp", "PrefixStore",
+    "ProcessGroup", "ReduceOp", "ReduceOptions", "ReduceScatterOptions", "ScatterOptions", "Store", "Work",
+    "all_gather", "all_gather_coalesced", "all_gather_into_tensor", "all_gather_object", "all_gather_single",
+    "all_reduce", "all_reduce_coalesced", "all_to_all", "all_to_all_single", "backend_names", "barrier",
+    "batch_isend_irecv", "broadcast", "broadcast_object_list", "default_pg_timeout", "destroy_process_group", "gather",
+    "gather_object", "get_backend", "get_debug_level", "get_default_backend_for_device", "get_global_rank",
+    "get_group_rank", "get_node_local_rank", "get_pg_count", "get_process_group_ranks", "get_rank", "get_world_size",
+    "group", "init_process_group", "irecv", "is_available", "is_backend_available", "is_gloo_available",
+    "is_initialized", "is_mpi_available", "is_nccl_available", "is_torchelastic_launched", "isend",
+    "monitored_barrier", "new_group", "new_subgroups", "new_subgroups_by_enumeration", "recv", "recv_object_list",
+    "reduce", "reduce_scatter", "reduce_scatter_single", "reduce_scatter_tensor", "scatter", "scatter_object_list",
+    "send", "send_object_list", "set_debug_level", "set_debug_level_from_env", "split_group", "supports_complex",
 ]

@@ -79,5 +79,9 @@ def all_to_all_single(
     input_split_sizes: Sequence[int] | None = None,
     group: Group = None,
 ) -> Tensor:
-    """The same on one tensor, split along dimension 0: into even parts, or of the sizes given."""
+    """Part i of `input` goes to rank i; returns the parts that come, one after another in the order of the ranks.
+
+    Parts are along dimension 0, even or of the sizes given: input_split_sizes[i] rows go to rank i, and
+    output_split_sizes[i] rows come from it.
+    """
     return _f.all_to_all_single(input, _resolve(group), list(output_split_sizes or []), list(input_split_sizes or []))

@@ -115,5 +115,8 @@ def hook_with_zero_step(
 def hook_with_zero_step_interleaved(
     hook: Hook, ddp: DistributedDataParallel, zero: ZeroRedundancyOptimizer, shard_buckets: bool = False
 ) -> Hook:
-    """The same, but parameters step and travel as soon as their bucket is averaged, while backward goes on."""
+    """A hook for `ddp` that runs `hook`, then steps the bucket's parameters and sends them, while backward goes on.
+
+    Arguments and errors are those of hook_with_zero_step(), which steps all parameters at the last bucket.
+    """
     return _with_zero(hook, ddp, zero, shard_buckets, interleaved=True)

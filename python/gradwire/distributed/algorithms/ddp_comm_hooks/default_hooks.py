@@ -30,7 +30,7 @@ fp16_compress_hook = NativeHook(
 bf16_compress_hook = NativeHook(
     "bf16_compress_hook",
     lambda state: _C.hooks.make_bf16_compress_hook(group_of(state)),
-    """The same in bfloat16: the range of float32, 8 significant bits. On every backend.""",
+    """Casts to bfloat16 (the range of float32, 8 significant bits), divides there, sums, casts back. On every backend.""",
 )
 
 
@@ -40,7 +40,7 @@ def fp16_compress_wrapper(hook: Hook) -> Hook:
 
 
 def bf16_compress_wrapper(hook: Hook) -> Hook:
-    """The same in bfloat16."""
+    """A hook that runs `hook` on the bucket cast to bfloat16, and casts its result back."""
     return _wrapped(hook, _C.hooks.make_bf16_compress_wrapper)
 
 
@@ -48,5 +48,5 @@ def _wrapped(hook: Hook, wrap: Any) -> Hook:
     return NativeHook(
         "wrapped",
         lambda state: wrap(native_hook(state, hook)),
-        """As said above.""",
+        """Casts the bucket to a type of 16 bits, runs the hook that it was made from, casts the result back.""",
     )

@@ -17,5 +17,5 @@ def reduce_in_dtype_hook(dtype: torch.dtype) -> Hook:
     return NativeHook(
         "reduce_in_dtype",
         lambda state: _C.hooks.make_reduce_in_dtype_hook(dtype, group_of(state)),
-        """As said above.""",
+        f"""Casts the bucket to {dtype}, sums, divides there, casts back.""",
     )

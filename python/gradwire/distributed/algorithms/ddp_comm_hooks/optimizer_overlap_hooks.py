@@ -53,5 +53,5 @@ def hook_then_optimizer(hook: Hook, make_optimizer: Callable[[list[torch.Tensor]
     return NativeHook(
         "then_optimizer",
         make,
-        """As said above.""",
+        """Runs the hook that it was made from, then steps each parameter of the bucket by its average.""",
     )

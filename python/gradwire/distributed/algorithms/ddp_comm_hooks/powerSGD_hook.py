@@ -115,5 +115,5 @@ powerSGD_hook = NativeHook(
 batched_powerSGD_hook = NativeHook(
     "batched_powerSGD_hook",
     lambda state: _C.hooks.make_batched_power_sgd_hook(state._native),
-    """The same with the whole bucket as one square matrix: faster, and less accurate.""",
+    """PowerSGD of the whole bucket as one square matrix: faster than powerSGD_hook, and less accurate.""",
 )

@@ -1,0 +1,134 @@
+# SPDX-FileCopyrightText: The gradwire authors
+# SPDX-License-Identifier: Apache-2.0
+"""Runs programs of training libraries on two ranks over Gloo and over gradwire, and compares what they report.
+
+PYTHONPATH names the build's package, as `make test-clients` does.
+
+`--table FILE` writes the table of docs/clients.md between the marks in FILE: each program then runs three times over
+each backend, in turn, and the table has the ratio of the median step times.
+"""
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+import signal
+import statistics
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+PROGRAMS = pathlib.Path(__file__).resolve().parent / "programs"
+# Longer than any program takes on a busy machine; DeepSpeed compiles for a minute when it runs for the first time.
+GUARD = 400
+# The first steps of a program pay for what later ones find done.
+WARM_UP = 5
+MARK = "<!-- the table: make test-clients TABLE=docs/clients.md -->"
+
+_rows: list[tuple[str, str, str]] = []
+
+
+def pytest_addoption(parser):
+    parser.addoption("--table", default="", help="the page whose table is written anew")
+
+
+@dataclasses.dataclass
+class Run:
+    """What the two ranks of a program reported, by rank, and what they wrote to their screens."""
+
+    ranks: list[dict]
+    output: str
+
+    def losses(self) -> list[list[float]]:
+        return [rank["losses"] for rank in self.ranks]
+
+    def step_seconds(self) -> float:
+        """The median time of a step, of the slower rank."""
+        return max(statistics.median(rank["seconds"][WARM_UP:]) for rank in self.ranks)
+
+
+def _environment(**more: str) -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "HF_HUB_OFFLINE": "1",
+            "PATH": os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ["PATH"]]),
+            "TORCH_EXTENSIONS_DIR": str(ROOT / ".venv-clients" / "torch_extensions"), "RAY_DEDUP_LOGS": "0", **more}
+
+
+def launch(command: list[str], **environment: str) -> tuple[int, str]:
+    """Runs a command to its end; its exit status, and all that it wrote. None of its processes outlives the time limit."""
+    process = subprocess.Popen(command, env=_environment(**environment), text=True, stdout=subprocess.PIPE,
+                               stderr=subprocess.STDOUT, start_new_session=True)
+    try:
+        output, _ = process.communicate(timeout=GUARD)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        output, _ = process.communicate()
+        output += f"\nnot at its end after {GUARD} s"
+    return process.returncode, output
+
+
+def torchrun(program: pathlib.Path, *arguments: str, options: tuple[str, ...] = ()) -> list[str]:
+    return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *options, str(program),
+            *arguments]
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Runs a program of programs/ over a backend on two ranks, with options of the program's and of torchrun's."""
+    number = 0
+
+    def run(name: str, backend: str, *options: str, launcher: tuple[str, ...] | None = (), ranks=(0, 1), **environment: str) -> Run:
+        nonlocal number
+        number += 1
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        arguments = (backend, str(folder), *options)
+        program = PROGRAMS / name
+        command = [sys.executable, str(program), *arguments] if launcher is None else torchrun(program, *arguments, options=launcher)
+        status, output = launch(command, **environment)
+        assert status == 0, output
+        return Run([json.loads((folder / f"{rank}.json").read_text()) for rank in ranks], output)
+
+    return run
+
+
+def assert_learns(run: Run) -> None:
+    for losses in run.losses():
+        assert len(losses) >= 20 and sum(losses[-5:]) < sum(losses[:5]), losses
+
+
+def assert_same_losses(expected: Run, found: Run) -> None:
+    """Step by step and rank by rank, to a relative 1e-5: float32, summed in another order."""
+    for a, b in zip(expected.losses(), found.losses(), strict=True):
+        assert a == pytest.approx(b, rel=1e-5)
+
+
+@pytest.fixture
+def compare(run, request):
+    """Runs a program over Gloo and over gradwire; asserts that it learns, and the same. Returns both runs."""
+
+    def compare(client: str, name: str, *options: str, learns: bool = True, **how) -> tuple[Run, Run]:
+        rounds = 3 if request.config.getoption("--table") else 1
+        pairs = [(run(name, "gloo", *options, **how), run(name, "gradwire", *options, **how)) for _ in range(rounds)]
+        for gloo, ours in pairs:
+            if learns:
+                assert_learns(gloo)
+            assert_same_losses(gloo, ours)
+        ratio = statistics.median(ours.step_seconds() / gloo.step_seconds() for gloo, ours in pairs)
+        _rows.append((client, f"{ratio:.2f}", request.node.name))
+        return pairs[-1]
+
+    return compare
+
+
+def pytest_sessionfinish(session, exitstatus):
+    page = session.config.getoption("--table")
+    if not page or exitstatus != 0:
+        return
+    lines = ["| client | works | losses equal Gloo's | step time over Gloo's | test |", "|---|---|---|---|---|"]
+    lines += [f"| {client} | yes | yes | {ratio} | `{test}` |" for client, ratio, test in _rows]
+    path = ROOT / page
+    before, _, after = path.read_text().split(MARK)
+    path.write_text("\n".join([before + MARK, *lines, MARK + after]))
