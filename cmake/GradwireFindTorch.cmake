@@ -6,7 +6,8 @@
 
 # gradwire_find_torch(OUT [HINTS folder...] [PYTHONS interpreter...])
 #   The folder of a libtorch, which has include/torch/headeronly/version.h and lib/libtorch_cpu.so. Where GRADWIRE_TORCH_DIR names a
-#   folder, that one and no other. Otherwise the first out of: each entry of CMAKE_PREFIX_PATH, HINTS, the folder of the `torch`
+#   folder, that one and no other; then the one that find_package(Torch) has found (TORCH_INSTALL_PREFIX), so that a program gets no
+#   second libtorch. Otherwise the first out of: each entry of CMAKE_PREFIX_PATH, HINTS, the folder of the `torch`
 #   package of each interpreter. "OUT-NOTFOUND" when there is none; OUT_PROBLEM says then where this function looked and what for.
 function(gradwire_find_torch OUT)
   cmake_parse_arguments(F "" "" "HINTS;PYTHONS" ${ARGN})
@@ -17,6 +18,15 @@ function(gradwire_find_torch OUT)
     else()
       set(${OUT} "${OUT}-NOTFOUND" PARENT_SCOPE)
       set(${OUT}_PROBLEM "no libtorch in GRADWIRE_TORCH_DIR, which is ${GRADWIRE_TORCH_DIR}: there are no ${wanted}" PARENT_SCOPE)
+    endif()
+    return()
+  endif()
+  if(Torch_FOUND AND TORCH_INSTALL_PREFIX)
+    if(EXISTS "${TORCH_INSTALL_PREFIX}/include/torch/headeronly/version.h" AND EXISTS "${TORCH_INSTALL_PREFIX}/lib/libtorch_cpu.so")
+      set(${OUT} "${TORCH_INSTALL_PREFIX}" PARENT_SCOPE)
+    else()
+      set(${OUT} "${OUT}-NOTFOUND" PARENT_SCOPE)
+      set(${OUT}_PROBLEM "no libtorch that gradwire knows where find_package(Torch) found it, in ${TORCH_INSTALL_PREFIX}: there are no ${wanted}" PARENT_SCOPE)
     endif()
     return()
   endif()

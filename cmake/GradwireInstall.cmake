@@ -15,6 +15,11 @@ foreach(room IN LISTS installed_rooms)
   endif()
 endforeach()
 
+install(FILES gradwire/core.h DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/gradwire")
+if(GRADWIRE_TORCH)
+  install(FILES gradwire/gradwire.h DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/gradwire")
+endif()
+
 install(TARGETS gradwire_core EXPORT gradwire-core-targets LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
 foreach(plugin gradwire_mpi gradwire_ucx)
   if(TARGET ${plugin})
@@ -44,4 +49,10 @@ configure_package_config_file(cmake/gradwireConfig.cmake.in "${PROJECT_BINARY_DI
 write_basic_package_version_file("${PROJECT_BINARY_DIR}/cmake/gradwireConfigVersion.cmake" COMPATIBILITY SameMinorVersion)
 install(FILES "${PROJECT_BINARY_DIR}/cmake/gradwireConfig.cmake" "${PROJECT_BINARY_DIR}/cmake/gradwireConfigVersion.cmake"
   DESTINATION "${package_dir}")
-install(FILES LICENSE README.md DESTINATION "${CMAKE_INSTALL_DOCDIR}")
+# Where README.md links to: share/doc/gradwire/docs/ddp.md.
+install(FILES LICENSE README.md CHANGELOG.md CONTRIBUTING.md DESTINATION "${CMAKE_INSTALL_DOCDIR}")
+install(DIRECTORY docs DESTINATION "${CMAKE_INSTALL_DOCDIR}" FILES_MATCHING PATTERN "*.md" PATTERN "*.svg")
+# The programs of the gallery, to read and to copy.
+install(DIRECTORY examples DESTINATION "${CMAKE_INSTALL_DOCDIR}" FILES_MATCHING PATTERN "*.md" PATTERN "*.cc" PATTERN "*.py"
+  PATTERN "*_test*" EXCLUDE PATTERN "char_lm" EXCLUDE)
+install(FILES launch/gradwire-run.bash RENAME gradwire-run DESTINATION "${CMAKE_INSTALL_DATADIR}/bash-completion/completions")

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <map>
 
+#include "gradwire/backend/info.h"
 #include "gradwire/base/strings.h"
 #include "launch/launch_error.h"
 
@@ -58,6 +59,7 @@ struct RawOptions {
   std::string log_folder;
   bool pin = false;
   bool no_prefix = false;
+  bool info = false;
 };
 
 [[noreturn]] void refuse_option(const std::string& sentence) { throw LaunchError(kUsageExit, sentence); }
@@ -87,6 +89,7 @@ void declare(CLI::App& app, RawOptions& raw) {
   app.prefix_command();
   app.footer(kFooter);
   app.set_version_flag("--version", std::string("gradwire-run " GRADWIRE_VERSION));
+  app.add_flag("--info", raw.info, "Say version, build options, the backends that can be used here, and kernels");
   app.add_option("-n,--ranks,--nproc-per-node", raw.ranks, "How many ranks to start on each host, 1 to 64 (required)")
       ->type_name("N");
   app.add_flag("--pin", raw.pin, "Pin each rank to its share of the cores");
@@ -324,6 +327,7 @@ std::variant<Options, Information> parse_options(int argc, const char* const* ar
   } catch (const CLI::ParseError& error) {
     refuse_option(concat(error.what(), "; see gradwire-run --help"));
   }
+  if (raw.info) return Information{installation_info()};
   return check(raw, app.remaining());
 }
 

@@ -54,7 +54,7 @@ struct Options {
   bool prefix = true;
 };
 
-// The result of --help or --version: a text to print on stdout before exiting with 0.
+// The result of --help, --version or --info: a text to print on stdout before exiting with 0.
 struct Information {
   std::string text;
 };

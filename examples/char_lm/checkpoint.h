@@ -1,7 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Checkpoints: one torch archive with the model, the optimizer's state, the step, the communication hook's state on
-// each rank, and the options that a resumed run must share.
+// Checkpoints: gradwire's (gradwire/optim/checkpoint.h), with the step and the options that a resumed run must share.
 #pragma once
 
 #include <torch/optim/optimizer.h>
@@ -9,28 +8,28 @@
 #include <cstdint>
 #include <string>
 
-#include "examples/char_lm/hook_memory.h"
-#include "examples/char_lm/model.h"
 #include "examples/char_lm/options.h"
+#include "examples/char_lm/replica.h"
 #include "examples/char_lm/text.h"
+#include "gradwire/process_group/process_group.h"
 
 namespace char_lm {
 
-struct Progress {
+// Replaces `file` as a whole or not at all; `step` is the number of steps taken. Collective. Throws
+// gradwire::ResourceError on all ranks when the write fails, for example because the disk is full.
+void save_checkpoint(const std::string& file, const Options& options, const Vocabulary& vocabulary, std::int64_t step,
+                     Replica& replica, torch::optim::Optimizer& optimizer);
+
+struct Resumed {
   std::int64_t step = 0;  // steps taken
-  HookMemory memory;
+  std::string remark;     // a sentence for the user, where the hook does not go on as it was; else empty
 };
 
-// Replaces `file` as a whole or not at all: if the run is killed during the call, the old file stays. Throws
-// std::runtime_error when the write fails, for example because the disk is full.
-void save_checkpoint(const std::string& file, const Options& options, const Vocabulary& vocabulary,
-                     const Progress& progress, const CharTransformer& model, const torch::optim::Optimizer& optimizer);
-
-// Loads into `model` and `optimizer`, which were made with `options` and are not yet wrapped by DDP. Returns the step
-// and the hook's memory. Throws UserError, and leaves the model unchanged, when the file is missing or is no
-// checkpoint; when the layers, width, heads, context, dtype, seed, batch, optimizer or the characters of the text
-// differ; or when the checkpoint is past the step in --steps.
-Progress load_checkpoint(const std::string& file, const Options& options, const Vocabulary& vocabulary,
-                         CharTransformer& model, torch::optim::Optimizer& optimizer);
+// Restores `replica`, which has not trained yet, and `optimizer`. Collective in `group`. Throws UserError, and leaves
+// both unchanged, when the layers, width, heads, context, dtype, seed, batch, optimizer or the characters of the text
+// differ, and when the checkpoint is past the step in --steps; gradwire::InvalidArgument when the file is missing or is
+// no checkpoint.
+Resumed load_checkpoint(const std::string& file, const Options& options, const Vocabulary& vocabulary, Replica& replica,
+                        torch::optim::Optimizer& optimizer, gradwire::ProcessGroup& group);
 
 }  // namespace char_lm

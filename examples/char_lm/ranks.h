@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -26,12 +25,5 @@ double mean_over_ranks(gradwire::ProcessGroup& group, double value);
 
 // Returns one number of each rank, by rank. Collective.
 std::vector<std::int64_t> gather_over_ranks(gradwire::ProcessGroup& group, std::int64_t value);
-
-// Returns the bytes of each rank, by rank, on rank 0; an empty list on the other ranks. Collective.
-std::vector<std::string> gather_bytes(gradwire::ProcessGroup& group, const std::string& bytes);
-
-// Runs `action` on rank 0. When `action` throws, rank 0 throws the same exception, and the other ranks throw a
-// std::runtime_error that reports the failure, so that no rank waits in vain. Collective.
-void on_rank_zero(gradwire::ProcessGroup& group, const std::string& what, const std::function<void()>& action);
 
 }  // namespace char_lm

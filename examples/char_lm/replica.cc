@@ -55,22 +55,15 @@ class Replica::Impl {
  public:
   Impl(CharTransformer model, const Options& options, std::shared_ptr<gradwire::ProcessGroup> group,
        std::shared_ptr<StepRecorder> recorder)
-      : hook_(std::make_shared<MeteredHook>(gradwire::make_hook(options.hook), std::move(recorder))),
-        ddp_(std::move(model), ddp_options(options, std::move(group))) {
-    ddp_.register_comm_hook(hook_);
+      : ddp_(std::move(model), ddp_options(options, std::move(group))) {
+    ddp_.register_comm_hook(std::make_shared<MeteredHook>(gradwire::make_hook(options.hook), std::move(recorder)));
   }
 
   torch::Tensor forward(const torch::Tensor& tokens) { return ddp_.forward(tokens); }
 
-  ReplicaState state() { return {ddp_.core().bucket_order(), hook_->state_dict()}; }
-
-  void restore(const ReplicaState& state, bool with_hook) {
-    if (!state.bucket_order.empty()) ddp_.core().set_bucket_order(state.bucket_order);
-    if (with_hook) hook_->load_state_dict(state.hook);
-  }
+  gradwire::DdpCore& core() { return ddp_.core(); }
 
  private:
-  std::shared_ptr<MeteredHook> hook_;
   gradwire::DistributedDataParallel<CharTransformer> ddp_;
 };
 
@@ -82,8 +75,6 @@ Replica::~Replica() = default;
 
 torch::Tensor Replica::forward(const torch::Tensor& tokens) { return impl_->forward(tokens); }
 
-ReplicaState Replica::state() const { return impl_->state(); }
-
-void Replica::restore(const ReplicaState& state, bool with_hook) { impl_->restore(state, with_hook); }
+gradwire::DdpCore& Replica::core() { return impl_->core(); }
 
 }  // namespace char_lm

@@ -6,22 +6,17 @@
 #include <torch/types.h>
 
 #include <memory>
-#include <string>
-#include <vector>
 
 #include "examples/char_lm/model.h"
 #include "examples/char_lm/options.h"
 #include "examples/char_lm/step_recorder.h"
-#include "gradwire/ddp/comm_hook.h"
 #include "gradwire/process_group/process_group.h"
 
-namespace char_lm {
+namespace gradwire {
+class DdpCore;
+}
 
-// The state of the replica, besides the model, that the next steps depend on. Read it between steps only.
-struct ReplicaState {
-  std::vector<std::string> bucket_order;
-  gradwire::HookState hook;
-};
+namespace char_lm {
 
 class Replica {
  public:
@@ -34,10 +29,8 @@ class Replica {
   // Runs the model through DDP: the backward pass of the result averages the gradients over the ranks.
   torch::Tensor forward(const torch::Tensor& tokens);
 
-  ReplicaState state() const;
-  // Restores a state; call it before the first step, on all ranks. `with_hook` false: leaves out the hook's state.
-  // Throws gradwire::InvalidArgument for a state that does not fit.
-  void restore(const ReplicaState& state, bool with_hook);
+  // What a checkpoint saves and restores. Lives as long as this object.
+  gradwire::DdpCore& core();
 
  private:
   class Impl;

@@ -12,13 +12,11 @@
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
-#include <optional>
 #include <thread>
 
 #include "examples/char_lm/checkpoint.h"
 #include "examples/char_lm/errors.h"
 #include "examples/char_lm/evaluate.h"
-#include "examples/char_lm/hook_memory.h"
 #include "examples/char_lm/model.h"
 #include "examples/char_lm/parameter_hash.h"
 #include "examples/char_lm/ranks.h"
@@ -104,16 +102,11 @@ class Run {
         threads_(choose_threads(options)),
         model_(make_model(options, corpus_.vocabulary())),
         optimizer_(make_optimizer(options, model_)),
-        resumed_(resume()),
-        first_step_(resumed_ ? resumed_->step : 0),
         replica_(model_, options, group, recorder_),
+        resumed_(resume()),
+        first_step_(resumed_.step),
         facts_(describe(text)),
-        report_(options, facts_, group->rank() == 0) {
-    if (resumed_) {
-      facts_.remark = restore_memory(resumed_->memory, options_, replica_, group_);
-      resumed_.reset();
-    }
-  }
+        report_(options, facts_, group->rank() == 0) {}
 
   void run() {
     report_.header();
@@ -134,16 +127,15 @@ class Run {
   }
 
  private:
-  std::optional<Progress> resume() {
+  Resumed resume() {
     const std::string file = options_.checkpoint.empty() ? options_.resume : existing_checkpoint();
     if (file.empty()) {
-      return std::nullopt;
+      return {};
     }
-    return load_checkpoint(file, options_, corpus_.vocabulary(), model_, *optimizer_);
+    return load_checkpoint(file, options_, corpus_.vocabulary(), replica_, *optimizer_, group_);
   }
 
-  // Rank 0, which writes it, says for all whether it is there: on a host that cannot see it, not finding it is an
-  // error.
+  // Rank 0, which writes and reads it, says for all whether it is there.
   std::string existing_checkpoint() {
     std::error_code ignored;
     const bool found = std::filesystem::exists(options_.checkpoint, ignored);
@@ -164,6 +156,7 @@ class Run {
     facts.threads = threads_;
     facts.backend = group_.name();
     facts.first_step = first_step_;
+    facts.remark = resumed_.remark;
     return facts;
   }
 
@@ -234,9 +227,7 @@ class Run {
   }
 
   void write_checkpoint(const std::string& file, std::int64_t step) {
-    const Progress progress{step, gather_memory(options_, replica_, group_)};
-    on_rank_zero(group_, "save the checkpoint",
-                 [&] { save_checkpoint(file, options_, corpus_.vocabulary(), progress, model_, *optimizer_); });
+    save_checkpoint(file, options_, corpus_.vocabulary(), step, replica_, *optimizer_);
     report_.say(concat("checkpoint of step ", step, " written to ", file));
   }
 
@@ -247,10 +238,10 @@ class Run {
   const int threads_;
   CharTransformer model_;
   const std::unique_ptr<torch::optim::Optimizer> optimizer_;
-  std::optional<Progress> resumed_;  // until the replica has what it needs of it
-  const std::int64_t first_step_;
   const std::shared_ptr<StepRecorder> recorder_ = std::make_shared<StepRecorder>();
   Replica replica_;
+  const Resumed resumed_;
+  const std::int64_t first_step_;
   RunFacts facts_;
   Report report_;
 };

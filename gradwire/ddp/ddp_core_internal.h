@@ -35,6 +35,7 @@ struct DdpCore::Parts {
   internal::TensorIdentities buffers_seen;
   bool buffers_given = false;  // true: set_buffers() gave the buffers, and the module's own are not used
   std::shared_ptr<internal::Reducer> reducer;
+  std::shared_ptr<CommHook> hook;                                 // the user's; null: plain averaging
   std::shared_ptr<internal::LowPrecision> low_precision;          // null: no mixed precision
   std::shared_ptr<internal::DelayedReduction> delayed_reduction;  // null: no delayed gradients
   std::unique_ptr<internal::ShadowGradients> shadow_gradients;

@@ -53,15 +53,23 @@ TEST_P(DdpError, ModulesThatDifferAreRefusedOnAllRanks) {
   const auto f = [](at::IntArrayRef sizes) { return at::zeros(sizes); };
   struct Case {
     std::vector<at::Tensor> first, second;
-    std::string name;
+    std::string sentence;
   };
   const std::vector<Case> cases{
-      {{f({2}), f({3, 4})}, {f({2}), f({4, 3})}, "'w1'"},                  // sizes
-      {{f({2}), f({3})}, {f({2}), f({3}).to(at::kDouble)}, "'w1'"},        // dtype
-      {{f({2}), f({3, 3})}, {f({2}), f({3, 3}).t()}, "'w1'"},              // strides
-      {{f({2}), f({3})}, {f({2})}, "(number 1)"},                          // fewer
-      {{f({2})}, {f({2}), f({3})}, "(number 1)"},                          // more
-      {{f({2}), f({3})}, {f({2}), f({3}).to(at::kHalf), f({1})}, "'w1'"},  // the first of several differences
+      {{f({2}), f({3, 4})},
+       {f({2}), f({4, 3})},
+       "'w1' is Float of sizes [3, 4] and strides [4, 1] on rank 0, and Float"},
+      {{f({2}), f({3})}, {f({2}), f({3}).to(at::kDouble)}, "on rank 0, and Double of sizes [3]"},
+      {{f({2}), f({3, 3})}, {f({2}), f({3, 3}).t()}, "and strides [1, 3] on rank 1"},
+      {{f({2}), f({3})},
+       {f({2})},
+       "rank 0 has 2 parameters and buffers, rank 1 has 1: 'w1' on rank 0 (Float of sizes [3] and strides [1]) has no "
+       "counterpart on rank 1"},
+      {{f({2})},
+       {f({2}), f({3})},
+       "rank 1 has 2 parameters and buffers, rank 0 has 1: 'w1' on rank 1 (Float of sizes [3] and strides [1]) has no "
+       "counterpart on rank 0"},
+      {{f({2}), f({3})}, {f({2}), f({3}).to(at::kHalf), f({1})}, "'w1' is"},  // the first of several differences
   };
   for (const Case& one : cases) {
     const auto errors = errors_of(
@@ -72,7 +80,7 @@ TEST_P(DdpError, ModulesThatDifferAreRefusedOnAllRanks) {
         3);
     for (const auto& error : errors) {
       expect_contains(error, "MismatchError");
-      expect_contains(error, one.name);
+      expect_contains(error, one.sentence);
       expect_contains(error, "on rank 1");
     }
   }
@@ -95,8 +103,34 @@ TEST_P(DdpError, OptionsThatDifferAreRefused) {
   });
   for (const auto& error : errors) {
     expect_contains(error, "MismatchError");
-    expect_contains(error, "cap");
+    expect_contains(error, "bucket_cap_mb that limits the first bucket to 2097152 bytes on rank 1");
   }
+}
+
+// What a message calls an option is what the user wrote.
+TEST_P(DdpError, OptionsThatDifferAreCalledByTheirNames) {
+  const auto message = [&](const std::function<void(DdpOptions&)>& change) {
+    return errors_of([&](int rank, auto group) {
+             auto made = options(group);
+             if (rank == 1) change(made);
+             DistributedDataParallel ddp(Mlp(), made);
+           })
+        .front();
+  };
+  expect_contains(
+      message([](auto& made) { made.static_graph = true; }),
+      "was made with neither static_graph nor find_unused_parameters on rank 0, and with static_graph = true "
+      "on rank 1");
+  expect_contains(message([](auto& made) { made.find_unused_parameters = true; }),
+                  "and with find_unused_parameters = true on rank 1");
+  expect_contains(message([](auto& made) { made.broadcast_buffers = false; }),
+                  "with broadcast_buffers = true on rank 0, and with broadcast_buffers = false on rank 1");
+  expect_contains(message([](auto& made) { made.forward_sync_buffers = true; }),
+                  "with no forward_sync_buffers on rank 0, and with forward_sync_buffers = true on rank 1");
+  expect_contains(message([](auto& made) {
+                    made.mixed_precision = MixedPrecision{at::kHalf, at::kFloat, {}};
+                  }),
+                  "with mixed_precision of param_dtype = Half, reduce_dtype = Float on rank 1");
 }
 
 TEST_P(DdpError, BadOptionsAreRefusedBeforeAnyCommunication) {

@@ -3,6 +3,7 @@
 #include "gradwire/ddp/ddp_options_internal.h"
 
 #include <algorithm>
+#include <functional>
 #include <optional>
 
 #include "gradwire/base/error.h"
@@ -37,6 +38,53 @@ std::int64_t number_of(const std::optional<MixedPrecision>& types) {
     number = number * 256 + (dtype ? static_cast<std::int64_t>(*dtype) + 1 : 0);
   }
   return number;
+}
+
+// "name = true"
+std::function<std::string(std::int64_t)> flag(const char* name) {
+  return [name](std::int64_t value) { return concat(name, " = ", value != 0 ? "true" : "false"); };
+}
+
+std::string describe_graph(std::int64_t value) {
+  switch (static_cast<GraphKind>(value)) {
+    case GraphKind::fixed:
+      return "static_graph = true";
+    case GraphKind::searched:
+      return "find_unused_parameters = true";
+    default:
+      return "neither static_graph nor find_unused_parameters";
+  }
+}
+
+std::string describe_lanes(std::int64_t value) { return value == 1 ? "1 lane" : concat(value, " lanes"); }
+
+std::string describe_forward_sync(std::int64_t value) {
+  return value < 0 ? "no forward_sync_buffers" : flag("forward_sync_buffers")(value);
+}
+
+// The other way round than number_of().
+std::string describe_types(std::int64_t value) {
+  if (value == 0) return "no mixed_precision";
+  std::vector<std::string> parts;
+  int shift = 16;
+  for (const char* name : {"param_dtype", "reduce_dtype", "buffer_dtype"}) {
+    const std::int64_t code = value >> shift & 255;
+    if (code != 0) parts.push_back(concat(name, " = ", static_cast<at::ScalarType>(code - 1)));
+    shift -= 8;
+  }
+  return parts.empty() ? "mixed_precision without a dtype" : concat("mixed_precision of ", join(parts, ", "));
+}
+
+std::string describe_cap(const char* which, std::int64_t bytes) {
+  return concat("bucket_cap_mb that limits the ", which, " to ", bytes, " bytes");
+}
+
+// Ranks compare hashes, so a message can tell two lists apart, but not show them.
+std::string describe_names(std::int64_t hash) {
+  return concat(
+      "names in parameters_and_buffers_to_ignore, delay_all_reduce_named_params and "
+      "param_to_hook_all_reduce whose hash is ",
+      hash);
 }
 
 }  // namespace
@@ -107,15 +155,17 @@ std::vector<NamedSetting> settings_of(const DdpOptions& options, const ReducerOp
   names.push_back("");
   names.insert(names.end(), options.delay_all_reduce_named_params.begin(), options.delay_all_reduce_named_params.end());
   names.push_back(options.param_to_hook_all_reduce);
-  return {{"gradient_as_bucket_view", tuned.gradient_as_bucket_view ? 1 : 0},
-          {"lanes", tuned.lanes},
-          {"kind of graph (static_graph, find_unused_parameters)", static_cast<std::int64_t>(tuned.graph)},
-          {"first bucket's cap in bytes", static_cast<std::int64_t>(tuned.caps.front())},
-          {"later buckets' cap in bytes", static_cast<std::int64_t>(tuned.caps.back())},
-          {"broadcast_buffers", options.broadcast_buffers ? 1 : 0},
-          {"forward_sync_buffers", options.forward_sync_buffers ? (*options.forward_sync_buffers ? 1 : 0) : -1},
-          {"mixed_precision", number_of(options.mixed_precision)},
-          {"names to ignore or to delay", hash_of(names)}};
+  const auto sync = options.forward_sync_buffers;
+  return {
+      {tuned.gradient_as_bucket_view ? 1 : 0, flag("gradient_as_bucket_view")},
+      {tuned.lanes, describe_lanes},
+      {static_cast<std::int64_t>(tuned.graph), describe_graph},
+      {static_cast<std::int64_t>(tuned.caps.front()), [](auto bytes) { return describe_cap("first bucket", bytes); }},
+      {static_cast<std::int64_t>(tuned.caps.back()), [](auto bytes) { return describe_cap("later buckets", bytes); }},
+      {options.broadcast_buffers ? 1 : 0, flag("broadcast_buffers")},
+      {sync ? (*sync ? 1 : 0) : -1, describe_forward_sync},
+      {number_of(options.mixed_precision), describe_types},
+      {hash_of(names), describe_names}};
 }
 
 }  // namespace gradwire::internal

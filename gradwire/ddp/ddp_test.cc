@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
 // DistributedDataParallel against a model trained without it, over every kind of group.
+#include <torch/nn/modules/embedding.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/sgd.h>
 
@@ -45,6 +46,36 @@ TEST_P(Ddp, GradientsAreThoseOfTheWholeBatch) {
         },
         world);
   }
+}
+
+// A module as users write it: on the stack, or a temporary, without a holder.
+struct PlainNet : torch::nn::Module {
+  explicit PlainNet(std::uint64_t seed) {
+    torch::manual_seed(seed);
+    layer = register_module("layer", torch::nn::Linear(8, 2));
+    table = register_module("table", torch::nn::Embedding(torch::nn::EmbeddingOptions(4, 8).sparse(true)));
+  }
+  at::Tensor forward(const at::Tensor& x) { return layer(x + table(at::zeros({1}, at::TensorOptions(at::kLong)))); }
+  torch::nn::Linear layer = nullptr;
+  torch::nn::Embedding table = nullptr;
+};
+
+TEST_P(Ddp, TakesAModuleThatNothingHolds) {
+  ranks([&](int rank, auto group) {
+    PlainNet net(static_cast<std::uint64_t>(1 + rank));
+    DistributedDataParallel ddp(net, options(group));
+    EXPECT_EQ(ddp.module().get(), &net) << "refers to the user's own";
+    ddp(at::full({1, 8}, rank + 1.0)).sum().backward();
+    PlainNet alone(1);
+    alone.forward(at::full({1, 8}, 1.5)).sum().backward();
+    expect_close({net.layer->weight.grad(), net.table->weight.grad().to_dense()},
+                 {alone.layer->weight.grad(), alone.table->weight.grad().to_dense()});
+
+    DistributedDataParallel moved(PlainNet(3), options(group));
+    DistributedDataParallel shared(std::make_shared<PlainNet>(3), options(group));
+    const at::Tensor x = at::ones({1, 8});
+    EXPECT_TRUE(moved(x).equal(shared(x)));
+  });
 }
 
 TEST_P(Ddp, RanksStartFromTheValuesOfRankZero) {

@@ -37,20 +37,19 @@ std::vector<NamedTensor> needing_gradient(const std::vector<NamedTensor>& parame
   return out;
 }
 
-// The weights of embeddings that make sparse gradients.
-std::set<const c10::TensorImpl*> sparse_weights(const torch::nn::Module& module) {
-  std::set<const c10::TensorImpl*> found;
-  for (const auto& item : module.named_modules()) {
-    const auto* embedding = item.value()->as<torch::nn::EmbeddingImpl>();
-    const auto* bag = item.value()->as<torch::nn::EmbeddingBagImpl>();
-    if (embedding != nullptr && embedding->options.sparse()) found.insert(embedding->weight.unsafeGetTensorImpl());
-    if (bag != nullptr && bag->options.sparse()) found.insert(bag->weight.unsafeGetTensorImpl());
-  }
-  return found;
+// Adds the weights of embeddings that make sparse gradients. Not through modules(), which needs a module that a
+// shared_ptr owns.
+void find_sparse_weights(const torch::nn::Module& module, std::set<const c10::TensorImpl*>& found) {
+  const auto* embedding = module.as<torch::nn::EmbeddingImpl>();
+  const auto* bag = module.as<torch::nn::EmbeddingBagImpl>();
+  if (embedding != nullptr && embedding->options.sparse()) found.insert(embedding->weight.unsafeGetTensorImpl());
+  if (bag != nullptr && bag->options.sparse()) found.insert(bag->weight.unsafeGetTensorImpl());
+  for (const auto& child : module.children()) find_sparse_weights(*child, found);
 }
 
 void mark_sparse(std::vector<NamedTensor>& parameters, const torch::nn::Module& module, const DdpOptions& options) {
-  const auto sparse = sparse_weights(module);
+  std::set<const c10::TensorImpl*> sparse;
+  find_sparse_weights(module, sparse);
   for (NamedTensor& parameter : parameters) {
     parameter.sparse = sparse.contains(parameter.tensor.unsafeGetTensorImpl());
     if (parameter.sparse && options.mixed_precision) {
@@ -183,7 +182,10 @@ DdpCore::~DdpCore() {
 const DdpOptions& DdpCore::options() const noexcept { return parts_->options; }
 const std::shared_ptr<ProcessGroup>& DdpCore::process_group() const noexcept { return parts_->group; }
 torch::nn::Module& DdpCore::module() const noexcept { return *parts_->module; }
-void DdpCore::register_comm_hook(std::shared_ptr<CommHook> hook) { parts_->reducer->set_hook(std::move(hook)); }
+void DdpCore::register_comm_hook(std::shared_ptr<CommHook> hook) {
+  parts_->reducer->set_hook(hook);
+  parts_->hook = std::move(hook);
+}
 void DdpCore::set_buffers(const std::vector<std::pair<std::string, at::Tensor>>& buffers) {
   parts_->buffers_given = true;
   parts_->use_buffers(without_repeats(buffers, parts_->options.parameters_and_buffers_to_ignore));
@@ -196,7 +198,11 @@ void DdpCore::load(torch::serialize::InputArchive& archive) {
   parts_->require_full_precision("torch::load()");
   parts_->module->load(archive);
 }
-void DdpCore::replace_comm_hook(std::shared_ptr<CommHook> hook) { parts_->reducer->replace_hook(std::move(hook)); }
+void DdpCore::replace_comm_hook(std::shared_ptr<CommHook> hook) {
+  parts_->reducer->replace_hook(hook);
+  parts_->hook = std::move(hook);
+}
+const std::shared_ptr<CommHook>& DdpCore::comm_hook() const noexcept { return parts_->hook; }
 bool DdpCore::set_sync(bool sync) noexcept { return std::exchange(parts_->sync, sync); }
 bool DdpCore::moves_inputs() const noexcept { return parts_->device.has_value() || parts_->low_precision != nullptr; }
 at::Tensor DdpCore::to_device(at::Tensor tensor) const {

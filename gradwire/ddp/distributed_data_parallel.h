@@ -3,9 +3,11 @@
 // Data-parallel training of one module on several ranks. Each rank computes gradients on its own data, and all ranks
 // step with the average of the gradients.
 //
+//   struct Net : torch::nn::Module { ... };
+//
 //   gradwire::init_process_group();
-//   auto net = Net();                                  // a torch::nn::Module, the same on every rank
-//   gradwire::DistributedDataParallel ddp(net);
+//   Net net;                                           // the same on every rank; must outlive ddp
+//   gradwire::DistributedDataParallel ddp(net);        // or ddp(std::make_shared<Net>()), which ddp then owns too
 //   torch::optim::SGD optimizer(ddp.parameters(), 0.1);
 //   for (auto& [x, target] : loader) {
 //     optimizer.zero_grad();
@@ -59,6 +61,8 @@ class DdpCore final : public Joinable {
   // See DistributedDataParallel.
   void register_comm_hook(std::shared_ptr<CommHook> hook);
   void replace_comm_hook(std::shared_ptr<CommHook> hook);
+  // Returns the hook that was registered or that replaced another one last; null for plain averaging.
+  const std::shared_ptr<CommHook>& comm_hook() const noexcept;
   // False: the next forwards are local; see NoSync. Returns the value before.
   bool set_sync(bool sync) noexcept;
 
@@ -184,10 +188,10 @@ class ForwardPass {
 }  // namespace internal
 
 // `Module` is a class derived from torch::nn::Module, a shared_ptr to such a class, or the holder that TORCH_MODULE
-// makes. forward() may have any signature and any return type. DDP looks for tensors in the result as output_tensors.h
-// says: with these tensors DDP notices the beginning of a backward pass, and a second backward pass after one forward.
-// A result in which DDP finds no tensors is no error; find_unused_parameters and mixed_precision (ddp_options.h) then
-// have limits.
+// makes. C++20 is needed, as for all of gradwire. forward() may have any signature and any return type. DDP looks for
+// tensors in the result as output_tensors.h says: with these tensors DDP notices the beginning of a backward pass, and
+// a second backward pass after one forward. A result in which DDP finds no tensors is no error; find_unused_parameters
+// and mixed_precision (ddp_options.h) then have limits.
 //
 // A backward pass is synchronized when a forward() of this object with gradients on, outside no_sync(), came before the
 // pass. A pass that begins with the inner module alone is local. A synchronized pass averages .grad over the ranks,
@@ -213,6 +217,14 @@ class DistributedDataParallel {
   // Collective, and throws, as DdpCore::DdpCore() says. Shares the ownership of `module`.
   explicit DistributedDataParallel(Holder module, DdpOptions options = {})
       : module_(std::move(module)), core_(internal::base_of(module_), std::move(options)) {}
+  // The same for a module that is no holder. The first refers to `module`, which must outlive this object; the second
+  // moves `module` into this object.
+  explicit DistributedDataParallel(Module& module,
+                                   DdpOptions options = {}) requires std::is_base_of_v<torch::nn::Module, Module>
+      : DistributedDataParallel(Holder(std::shared_ptr<void>(), &module), std::move(options)) {}
+  explicit DistributedDataParallel(Module&& module,
+                                   DdpOptions options = {}) requires std::is_base_of_v<torch::nn::Module, Module>
+      : DistributedDataParallel(std::make_shared<Module>(std::move(module)), std::move(options)) {}
 
   // Calls the module's forward() and returns the result. Throws what DdpCore::before_forward() and the module throw.
   template <class... Args>

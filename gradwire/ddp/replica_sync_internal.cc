@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <span>
 
@@ -23,6 +24,7 @@ using Numbers = std::vector<std::int64_t>;
 
 constexpr std::size_t kMaxSettings = 9;
 constexpr std::size_t kDescribedDims = 8;  // dimensions that a message shows
+constexpr std::size_t kNameLength = 160;   // characters of a name that a message shows
 // The description of the first differing parameter on one rank: its number, whether the rank has it, dtype,
 // requires_grad, dim, sizes, strides.
 constexpr std::size_t kDifferenceLength = 4 + 2 * kDescribedDims;
@@ -63,13 +65,52 @@ Numbers difference_of(std::int64_t index, std::span<const std::int64_t> signatur
   return difference;
 }
 
+bool is_there(const Numbers& difference) { return difference[1] != 0; }
+
 std::string describe_difference(const Numbers& difference) {
-  if (difference[1] == 0) return "no such parameter";
   const auto dim = std::min<std::size_t>(static_cast<std::size_t>(difference[3]), kDescribedDims);
   const std::int64_t* first = difference.data() + 4;
   return concat(static_cast<at::ScalarType>(difference[2] / 2), " of sizes ", at::IntArrayRef(first, dim),
                 " and strides ", at::IntArrayRef(first + kDescribedDims, dim),
                 difference[2] % 2 == 1 ? "" : " without gradient");
+}
+
+// The names of every rank's parameter with the number `index`, by rank; empty where a rank has none. Collective.
+std::vector<std::string> gather_names(ProcessGroup& group, const std::vector<NamedTensor>& parameters,
+                                      std::size_t index) {
+  Numbers mine(kNameLength, 0);
+  if (index < parameters.size()) {
+    const std::string& name = parameters[index].name;
+    std::copy_n(name.begin(), std::min(name.size(), kNameLength), mine.begin());
+  }
+  std::vector<std::string> names;
+  for (const Numbers& numbers : gather_integers(group, std::move(mine))) {
+    const auto end = std::find(numbers.begin(), numbers.end(), 0);
+    std::string& name = names.emplace_back();
+    std::transform(numbers.begin(), end, std::back_inserter(name), [](auto code) { return static_cast<char>(code); });
+  }
+  return names;
+}
+
+// What rank 0 and another rank have in one place, and how many parameters and buffers each has.
+struct Side {
+  std::size_t rank = 0;
+  std::int64_t count = 0;
+  std::string name;
+  Numbers difference;
+};
+
+std::string describe_sides(const Side& zero, const Side& other) {
+  if (!is_there(zero.difference) || !is_there(other.difference)) {
+    const Side& with = is_there(zero.difference) ? zero : other;
+    const Side& without = is_there(zero.difference) ? other : zero;
+    return concat("rank ", with.rank, " has ", with.count, " parameters and buffers, rank ", without.rank, " has ",
+                  without.count, ": '", with.name, "' on rank ", with.rank, " (", describe_difference(with.difference),
+                  ") has no counterpart on rank ", without.rank);
+  }
+  const std::string other_name = zero.name == other.name ? "" : concat("'", other.name, "', ");
+  return concat("'", zero.name, "' is ", describe_difference(zero.difference), " on rank 0, and ", other_name,
+                describe_difference(other.difference), " on rank ", other.rank);
 }
 
 // The first parameter whose signature differs from rank 0's; -1 when there is none.
@@ -95,9 +136,9 @@ void require_equal_settings(const std::vector<Numbers>& headers, const std::vect
   for (std::size_t rank = 1; rank < headers.size(); ++rank) {
     for (std::size_t i = 0; i < settings.size(); ++i) {
       if (headers[rank][3 + i] == headers[0][3 + i]) continue;
-      throw MismatchError(concat("DistributedDataParallel was made with ", settings[i].name, " = ", headers[0][3 + i],
-                                 " on rank 0 and ", headers[rank][3 + i], " on rank ", rank,
-                                 "; all ranks must use the same options."));
+      throw MismatchError(concat("DistributedDataParallel was made with ", settings[i].describe(headers[0][3 + i]),
+                                 " on rank 0, and with ", settings[i].describe(headers[rank][3 + i]), " on rank ", rank,
+                                 "; all ranks must pass the same options."));
     }
   }
 }
@@ -130,14 +171,11 @@ void verify_replicas(ProcessGroup& group, const std::vector<NamedTensor>& parame
   for (std::size_t rank = 1; rank < differences.size(); ++rank) {
     const std::int64_t at = differences[rank][0];
     if (at < 0) continue;
-    const auto position = static_cast<std::size_t>(at);
-    const std::string name =
-        position < parameters.size() ? concat("'", parameters[position].name, "' ") : std::string();
-    throw MismatchError(concat("The modules given to DistributedDataParallel differ: parameter ", name, "(number ", at,
-                               ") is ", describe_difference(difference_of(at, signature_at(reference, at))),
-                               " on rank 0 and ", describe_difference(differences[rank]), " on rank ", rank,
-                               "; rank 0 has ", headers[0][0], " parameters and buffers, rank ", rank, " has ",
-                               headers[rank][0], ". Build the same module on every rank."));
+    const auto names = gather_names(group, parameters, static_cast<std::size_t>(at));
+    const Side zero{0, headers[0][0], names[0], difference_of(at, signature_at(reference, at))};
+    const Side other{rank, headers[rank][0], names[rank], differences[rank]};
+    throw MismatchError(concat("The modules given to DistributedDataParallel differ: ", describe_sides(zero, other),
+                               ". Build the same module on every rank."));
   }
   require_equal_settings(headers, settings);
 }

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -22,8 +23,9 @@ struct NamedTensor {
 
 // A setting that must be the same on all ranks. There are at most 9.
 struct NamedSetting {
-  std::string name;
   std::int64_t value = 0;
+  // What a rank with `value` was made with, for messages: "lanes = 2".
+  std::function<std::string(std::int64_t value)> describe;
 };
 
 // Compares `settings`, and the count, dtypes, sizes, strides and requires_grad of `parameters`, with rank 0's.

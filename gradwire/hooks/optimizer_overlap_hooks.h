@@ -3,12 +3,10 @@
 // Hooks that step the optimizer inside the backward pass: the parameters of a bucket step as soon as their gradients
 // are averaged.
 //
-//   auto hook = gradwire::make_hook_then_optimizer(
-//       gradwire::make_allreduce_hook(), [](const std::string&, const at::Tensor& parameter) {
-//         return std::make_unique<torch::optim::Adam>(std::vector<at::Tensor>{parameter},
-//         torch::optim::AdamOptions(1e-3));
-//       });
-//   ddp.register_comm_hook(hook);
+//   const auto adam = [](const std::string&, const at::Tensor& parameter) {
+//     return std::make_unique<torch::optim::Adam>(std::vector<at::Tensor>{parameter}, torch::optim::AdamOptions(1e-3));
+//   };
+//   ddp.register_comm_hook(gradwire::make_hook_then_optimizer(gradwire::make_allreduce_hook(), adam));
 //   for (...) {
 //     ddp.zero_grad();
 //     loss_of(ddp(x)).backward();      // at its end the parameters have stepped

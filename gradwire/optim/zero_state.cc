@@ -12,6 +12,7 @@
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/ddp/byte_exchange_internal.h"
 #include "gradwire/ddp/replica_sync_internal.h"
 #include "gradwire/optim/zero_internal.h"
 
@@ -27,29 +28,12 @@ using internal::ZeroPiece;
 
 namespace {
 
-// Ranks that only pass a state on need no more memory than this.
-constexpr std::size_t kChunkBytes = std::size_t{25} << 20;
-
 std::string saved(const torch::optim::Optimizer& optimizer) {
   torch::serialize::OutputArchive archive;
   optimizer.save(archive);
   std::ostringstream bytes;
   archive.save_to(bytes);
   return std::move(bytes).str();
-}
-
-// Collective: the owner's `bytes` on rank `to`; the other ranks see them pass.
-std::string transfer(ProcessGroup& group, std::string bytes, std::size_t size, int owner, int to) {
-  std::string received;
-  for (std::size_t first = 0; first < size; first += kChunkBytes) {
-    const std::size_t length = std::min(kChunkBytes, size - first);
-    at::Tensor chunk = group.rank() == owner
-                           ? at::from_blob(bytes.data() + first, {static_cast<std::int64_t>(length)}, at::kByte)
-                           : at::empty({static_cast<std::int64_t>(length)}, at::kByte);
-    internal::broadcast_values(group, {chunk}, owner);
-    if (group.rank() == to) received.append(static_cast<const char*>(chunk.const_data_ptr()), length);
-  }
-  return received;
 }
 
 }  // namespace
@@ -93,7 +77,7 @@ void ZeroRedundancyOptimizer::consolidate_state(int to) {
     std::string bytes = std::move(own[i]);
     if (piece.owner != to) {
       const auto size = static_cast<std::size_t>(by_rank[static_cast<std::size_t>(piece.owner)][i + 1]);
-      bytes = transfer(*p.channel, std::move(bytes), size, piece.owner, to);
+      bytes = internal::transfer_bytes(*p.channel, std::move(bytes), size, piece.owner, to);
     }
     if (plain == nullptr) continue;
     // Loading maps what the owner remembers to this rank's own copies of the parameters.

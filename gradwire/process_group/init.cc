@@ -9,6 +9,9 @@
 #include <optional>
 #include <utility>
 
+#include "gradwire/backend/job/hosts_internal.h"
+#include "gradwire/backend/job/meeting_place_internal.h"
+#include "gradwire/backend/job/membership_internal.h"
 #include "gradwire/backend/registry.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/log.h"
@@ -22,8 +25,6 @@
 #include "gradwire/process_group/c10d/nccl_internal.h"
 #include "gradwire/process_group/choose_backend_internal.h"
 #include "gradwire/process_group/hybrid/make_hybrid_internal.h"
-#include "gradwire/process_group/membership_internal.h"
-#include "gradwire/process_group/rendezvous_internal.h"
 #include "gradwire/store/prefix_store.h"
 
 namespace gradwire {
@@ -104,13 +105,23 @@ std::optional<internal::Crossing> crossing_of(const std::string& backend) {
   return std::nullopt;
 }
 
+internal::MeetingOptions meeting_options(const InitOptions& options) {
+  internal::MeetingOptions meeting;
+  meeting.method = options.method;
+  meeting.store = options.store;
+  meeting.rank = options.rank;
+  meeting.world_size = options.world_size;
+  meeting.timeout = options.timeout;
+  return meeting;
+}
+
 // Meets the other ranks. A client may have reached the server of the group that rank 0 is just destroying, and tries
 // again then.
 void meet(World& world, const InitOptions& options) {
   const Deadline deadline = Deadline::after(options.timeout);
   const std::string prefix = concat("gradwire/", options.group_name);
   while (true) {
-    world.place = internal::find_meeting_place(options, internal::process_environment());
+    world.place = internal::find_meeting_place(meeting_options(options), internal::process_environment());
     try {
       auto store = std::make_shared<PrefixStore>(prefix, world.place.store);
       world.membership = std::make_unique<Membership>(std::move(store), world.place.rank, world.place.world_size,

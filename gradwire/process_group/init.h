@@ -25,6 +25,7 @@ namespace gradwire {
 //     mpirun            OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_SIZE; on one host a private file, else as by hand
 //     mpiexec (PMI)     PMI_RANK, PMI_SIZE; as mpirun
 //     srun              SLURM_PROCID, SLURM_NTASKS, SLURM_NNODES, inside a job step; as mpirun
+//     no launcher       nothing of the above, nor a sign of another launcher: one rank (docs/decisions/0021)
 //   file:///path      a FileStore; gradwire does not remove the file
 //   tcp://host:port   a TcpStore, which rank 0 serves at that port
 // file:// and tcp:// may end in "?rank=0&world_size=2". tcp:// may also have "hosted=1" (another process serves the

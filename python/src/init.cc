@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "binding.h"
+#include "gradwire/backend/info.h"
 #include "gradwire/base/log.h"
 #include "gradwire/functional/functional.h"
 #include "gradwire/process_group/backend_names.h"
@@ -69,6 +70,8 @@ void bind_init(py::module_& module) {
              py::arg_v("timeout", kDefaultTimeout, "timedelta(minutes=30)"), Unlocked(),
              "A group out of a backend by name, beside the default group. The keys of `store` are this group's alone.");
   module.def("destroy_process_group", &destroy_process_group, py::arg("group") = py::none(), Unlocked());
+  module.def("installation_info", &installation_info, py::call_guard<py::gil_scoped_release>(),
+             "Version, build options, usable backends and kernels, as `gradwire-run --info` prints them.");
   module.def("backend_names", &gradwire::backend_names, "The backends that init_process_group() knows.");
   module.attr("DEFAULT_TIMEOUT") = kDefaultTimeout;
 }

@@ -4,6 +4,7 @@
 #include "gradwire/backend/mpi/mpi_backend.h"
 
 #include "gradwire/backend/plugin_internal.h"
+#include "gradwire/base/error.h"
 
 namespace gradwire {
 namespace {
@@ -19,6 +20,15 @@ constexpr plugin::Description kMpiPlugin{.backend = "mpi",
 
 std::unique_ptr<Backend> make_mpi_backend(const BackendOptions& options) {
   return plugin::load(kMpiPlugin).make(options);
+}
+
+std::optional<std::string> why_no_mpi() {
+  try {
+    plugin::load(kMpiPlugin);
+    return std::nullopt;
+  } catch (const UnsupportedError& error) {
+    return error.what();
+  }
 }
 
 }  // namespace gradwire

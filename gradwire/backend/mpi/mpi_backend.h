@@ -7,6 +7,8 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <string>
 
 #include "gradwire/backend/registry.h"
 
@@ -23,5 +25,9 @@ namespace gradwire {
 // without MPI_THREAD_MULTIPLE; InvalidArgument when this process is no rank of an MPI job that is large enough (those
 // of gradwire-run are none), or the ranks are not processes of one job; TimeoutError when ranks are missing.
 std::unique_ptr<Backend> make_mpi_backend(const BackendOptions& options);
+
+// Returns why make_mpi_backend() would throw UnsupportedError in every process of this machine; nothing where MPI's
+// library can be loaded. Loads it, and does not initialise MPI. Thread-safe.
+std::optional<std::string> why_no_mpi();
 
 }  // namespace gradwire

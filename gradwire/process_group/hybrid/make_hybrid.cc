@@ -4,11 +4,10 @@
 #include <optional>
 #include <utility>
 
+#include "gradwire/backend/job/hosts_internal.h"
 #include "gradwire/backend/rendezvous_internal.h"
 #include "gradwire/backend/ucx/ucx_backend.h"
 #include "gradwire/base/error.h"
-#include "gradwire/base/host_identity.h"
-#include "gradwire/base/interrupt.h"
 #include "gradwire/base/log.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/process_group/c10d/gloo_internal.h"
@@ -21,37 +20,8 @@
 namespace gradwire::internal {
 namespace {
 
-constexpr Milliseconds kStoreLook{200};
 // The part of a group's store where make_process_group() has the ranks of a backend meet.
 constexpr const char* kBackendPrefix = "backend";
-
-// Tells the others `mine` under `what`, and returns what each rank told, by rank. Throws as exchange_hosts() does;
-// `missing` says what the ranks did not tell: "on which host they are".
-std::vector<std::string> exchange(Store& store, const char* what, const std::string& mine, int rank, int size,
-                                  Deadline deadline, const char* missing) {
-  std::vector<std::string> keys;
-  std::vector<int> ranks;
-  for (int each = 0; each < size; ++each) {
-    keys.push_back(concat(what, "/", each));
-    ranks.push_back(each);
-  }
-  store.set(keys[static_cast<std::size_t>(rank)], mine);
-  for (;;) {
-    try {
-      store.wait(keys, std::min(kStoreLook, deadline.remaining()));
-      return store.multi_get(keys);
-    } catch (const TimeoutError&) {
-      throw_if_interrupted("make_process_group");
-      const std::vector<int> dead = rendezvous::dead_ranks(store, ranks);
-      if (!dead.empty()) rendezvous::throw_dead(store, dead);
-      if (deadline.expired()) break;
-    }
-  }
-  std::erase_if(ranks, [&](int each) { return store.check(std::span(&keys[static_cast<std::size_t>(each)], 1)); });
-  throw TimeoutError(concat("rank ", rank, " of ", size, ": by the deadline these ranks have not said ", missing, ": ",
-                            join(ranks, ", ")),
-                     ranks);
-}
 
 // make_process_group() for a backend of ours whose ranks are `processes`: a rank that dies on its way there is not
 // waited for.
@@ -79,18 +49,11 @@ void tell_everyone(Crossing crossing, const std::shared_ptr<Store>& store, int r
 
 }  // namespace
 
-std::vector<std::string> exchange_hosts(Store& store, int rank, int size, Milliseconds timeout) {
-  if (rank < 0 || rank >= size)
-    throw InvalidArgument(concat("make_process_group: the rank is ", rank, "; it must be from 0 to ", size - 1));
-  rendezvous::register_rank(store, rank);
-  return exchange(store, "host", host_identity(), rank, size, Deadline::after(timeout), "on which host they are");
-}
-
 Crossing choose_crossing(Store& store, int rank, int size, const std::optional<std::string>& why_no_ucx,
                          Milliseconds timeout) {
   if (!gloo_is_built()) return Crossing::ucx;
-  const std::vector<std::string> answers = exchange(store, "has_ucx", why_no_ucx ? "no" : "yes", rank, size,
-                                                    Deadline::after(timeout), "whether they have UCX");
+  const std::vector<std::string> answers = exchange_texts(store, "has_ucx", why_no_ucx ? "no" : "yes", rank, size,
+                                                          Deadline::after(timeout), "whether they have UCX");
   std::vector<int> without;
   for (int each = 0; each < size; ++each) {
     if (answers[static_cast<std::size_t>(each)] != "yes") without.push_back(each);

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Finds out which ranks share a host, and makes a hybrid group of shm and an engine that crosses hosts.
+// Makes a hybrid group of shm and an engine that crosses hosts.
 #pragma once
 
 #include <memory>
@@ -14,12 +14,6 @@
 
 namespace gradwire::internal {
 
-// Returns the identity (base/host_identity.h) of every rank's host, by rank. Collective in `store`, where each rank
-// also registers its process (rendezvous::register_rank). Throws TimeoutError that names the missing ranks, PeerError
-// that names ranks that died on this host meanwhile, InvalidArgument for a rank out of range, ResourceError where this
-// host cannot be distinguished from others.
-std::vector<std::string> exchange_hosts(Store& store, int rank, int size, Milliseconds timeout);
-
 // What crosses hosts.
 enum class Crossing {
   any,  // ucx where every rank can load UCX, else gloo
@@ -29,7 +23,7 @@ enum class Crossing {
 
 // Chooses for Crossing::any: ucx unless a rank cannot use UCX; `why_no_ucx` says why this rank cannot (why_no_ucx() of
 // ucx_backend.h). In a build without Gloo, always ucx. Collective in `store`; all ranks come to the same result. Throws
-// as exchange_hosts() does.
+// as exchange_hosts() (backend/job/hosts_internal.h) does.
 Crossing choose_crossing(Store& store, int rank, int size, const std::optional<std::string>& why_no_ucx,
                          Milliseconds timeout);
 

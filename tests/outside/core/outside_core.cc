@@ -8,8 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "gradwire/backend/registry.h"
-#include "gradwire/store/hash_store.h"
+#include "gradwire/core.h"
 
 namespace {
 

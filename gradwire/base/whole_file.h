@@ -8,10 +8,10 @@
 
 #include "gradwire/base/os_handles.h"
 
-namespace char_lm {
+namespace gradwire {
 
 // Writes go to `<path>.part`. finish() replaces `path` by this file when all of it is on the disk. Without finish(),
-// `path` does not change, and `<path>.part` is removed.
+// `path` does not change, and `<path>.part` is removed. Not thread-safe.
 class WholeFile {
  public:
   explicit WholeFile(std::string path);
@@ -23,7 +23,7 @@ class WholeFile {
   // The first error is kept for finish(), and later bytes are dropped.
   void write(const void* data, std::size_t bytes) noexcept;
 
-  // Completes the file. Throws std::runtime_error, with the path and the system's reason, when any step has failed
+  // Completes the file. Throws ResourceError, with the path and the system's reason, when any step has failed
   // since construction.
   void finish();
 
@@ -32,9 +32,9 @@ class WholeFile {
 
   std::string path_;
   std::string unfinished_;
-  gradwire::UniqueFd file_;
+  UniqueFd file_;
   int error_ = 0;  // errno's value
   bool finished_ = false;
 };
 
-}  // namespace char_lm
+}  // namespace gradwire

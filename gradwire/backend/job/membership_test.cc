@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Proves: a rank that waits for others says who is missing, by default once and by one rank, at level info again and
 // again.
-#include "gradwire/process_group/membership_internal.h"
+#include "gradwire/backend/job/membership_internal.h"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>

@@ -13,18 +13,24 @@
 #include <sstream>
 #include <utility>
 
+#include "gradwire/backend/job/meeting_place_internal.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/os_handles.h"
 #include "gradwire/base/stable_hash.h"
 #include "gradwire/base/strings.h"
-#include "gradwire/process_group/rendezvous_internal.h"
 #include "gradwire/store/file_store.h"
 
 namespace gradwire::internal {
 namespace {
 
-[[noreturn]] void fail(const std::string& path, const std::string& what) {
-  throw StoreError(concat("init_process_group: the rendezvous file ", path, ": ", what));
+// The file or its folder, for messages.
+struct Place {
+  std::string path;
+  const char* caller;
+};
+
+[[noreturn]] void fail(const Place& place, const std::string& what) {
+  throw StoreError(concat(place.caller, ": the rendezvous file ", place.path, ": ", what));
 }
 
 // A file store that keeps its file open, and names it by that descriptor: the name in the file system is not needed any
@@ -39,7 +45,7 @@ std::string private_folder(const ReadVariable& read) {
   return concat(read("TMPDIR").value_or("/tmp"), "/gradwire-", ::geteuid());
 }
 
-void require_private(const std::string& path, const struct stat& status, bool folder) {
+void require_private(const Place& path, const struct stat& status, bool folder) {
   if (folder ? !S_ISDIR(status.st_mode) : !S_ISREG(status.st_mode))
     fail(path, folder ? "this is no folder" : "this is no regular file");
   if (status.st_uid != ::geteuid())
@@ -56,19 +62,21 @@ std::string file_name_of(const std::string& key) {
 
 }  // namespace
 
-std::shared_ptr<Store> open_private_file(const std::string& key, const ReadVariable& read, std::string& path) {
-  const std::string folder = private_folder(read);
-  if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST)
+std::shared_ptr<Store> open_private_file(const std::string& key, const ReadVariable& read, std::string& path,
+                                         const char* caller) {
+  const Place folder{private_folder(read), caller};
+  if (::mkdir(folder.path.c_str(), 0700) != 0 && errno != EEXIST)
     fail(folder, concat("cannot make the folder: ", std::strerror(errno)));
   struct stat status {};
-  if (::lstat(folder.c_str(), &status) != 0) fail(folder, std::strerror(errno));
+  if (::lstat(folder.path.c_str(), &status) != 0) fail(folder, std::strerror(errno));
   require_private(folder, status, true);
-  path = concat(folder, "/", file_name_of(key));
+  path = concat(folder.path, "/", file_name_of(key));
+  const Place file{path, caller};
   auto open = std::make_shared<OpenFileStore>();
   open->file = UniqueFd(::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (!open->file) fail(path, concat("cannot open or create it: ", std::strerror(errno)));
-  if (::fstat(open->file.get(), &status) != 0) fail(path, std::strerror(errno));
-  require_private(path, status, false);
+  if (!open->file) fail(file, concat("cannot open or create it: ", std::strerror(errno)));
+  if (::fstat(open->file.get(), &status) != 0) fail(file, std::strerror(errno));
+  require_private(file, status, false);
   open->store = std::make_shared<FileStore>(concat("/proc/self/fd/", open->file.get()));
   FileStore* store = open->store.get();
   return {std::move(open), store};

@@ -24,6 +24,11 @@ struct JobEnvironment {
   std::string rank_variable;            // the variable that held the rank, or should have: for messages
   std::string world_size_variable;
 
+  // Where no launcher was recognised: a variable that speaks of a job with other ranks; "" where there is none.
+  std::string hint;
+  // Whether nothing says that this process is one of several.
+  bool is_alone() const { return launcher.empty() && hint.empty(); }
+
   // Where the ranks meet; the first field that is set counts.
   std::string rendezvous;      // a method or a path, from GRADWIRE_RENDEZVOUS
   std::string job_key;         // differs between any two jobs of this user on this host; "" where that is not known

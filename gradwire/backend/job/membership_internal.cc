@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-#include "gradwire/process_group/membership_internal.h"
+#include "gradwire/backend/job/membership_internal.h"
 
 #include <algorithm>
 #include <cstdlib>

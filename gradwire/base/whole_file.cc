@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-#include "examples/char_lm/whole_file.h"
+#include "gradwire/base/whole_file.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -8,12 +8,12 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <stdexcept>
 #include <utility>
 
+#include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
 
-namespace char_lm {
+namespace gradwire {
 
 WholeFile::WholeFile(std::string path)
     : path_(std::move(path)),
@@ -46,9 +46,9 @@ void WholeFile::finish() {
   if (error_ == 0 && ::fsync(file_.get()) != 0) remember_error();
   if (error_ == 0 && std::rename(unfinished_.c_str(), path_.c_str()) != 0) remember_error();
   if (error_ != 0) {
-    throw std::runtime_error(gradwire::concat("the file ", path_, " could not be written: ", std::strerror(error_)));
+    throw ResourceError(concat("the file ", path_, " could not be written: ", std::strerror(error_)));
   }
   finished_ = true;
 }
 
-}  // namespace char_lm
+}  // namespace gradwire

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
 // What each launcher's variables mean, and where that makes the ranks meet.
-#include "gradwire/process_group/job_environment_internal.h"
+#include "gradwire/backend/job/job_environment_internal.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -11,9 +11,9 @@
 #include <fstream>
 #include <map>
 
+#include "gradwire/backend/job/meeting_place_internal.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
-#include "gradwire/process_group/rendezvous_internal.h"
 #include "gradwire/store/file_store.h"
 #include "gradwire/store/tcp_store.h"
 #include "tests/support/ranks.h"
@@ -22,6 +22,7 @@ namespace gradwire::job_environment_test {
 namespace {
 
 using internal::find_meeting_place;
+using internal::MeetingOptions;
 using internal::read_job_environment;
 using internal::ReadVariable;
 
@@ -35,7 +36,7 @@ ReadVariable reading(Variables variables) {
   };
 }
 
-std::string refusal(const InitOptions& options, const Variables& variables) {
+std::string refusal(const MeetingOptions& options, const Variables& variables) {
   try {
     find_meeting_place(options, reading(variables));
   } catch (const InvalidArgument& error) {
@@ -135,7 +136,6 @@ TEST(JobEnvironment, SrunCountsNodesAndABatchScriptIsNoRank) {
 }
 
 TEST(JobEnvironment, SaysWhichVariableIsMissingOrWrong) {
-  EXPECT_TRUE(has(refusal({}, {}), "WORLD_SIZE is not set"));
   EXPECT_TRUE(has(refusal({}, {{"WORLD_SIZE", "2"}}), "RANK is not set"));
   EXPECT_TRUE(has(refusal({}, {{"RANK", "0"}}), "WORLD_SIZE is not set"));
   EXPECT_TRUE(has(refusal({}, {{"RANK", "0"}, {"WORLD_SIZE", "2"}}), "MASTER_ADDR is not set"));
@@ -150,9 +150,39 @@ TEST(JobEnvironment, SaysWhichVariableIsMissingOrWrong) {
       has(refusal({}, {{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"GRADWIRE_RENDEZVOUS", "relative"}}), "no absolute path"));
 }
 
+TEST(JobEnvironment, WithoutALauncherThereIsOneRank) {
+  const auto alone = find_meeting_place({}, reading({}));
+  EXPECT_EQ(alone.rank, 0);
+  EXPECT_EQ(alone.world_size, 1);
+  alone.store->set("a", "1");
+  EXPECT_EQ(alone.store->get("a"), "1");
+  // A world of one that somebody asked for has nobody to meet, either.
+  EXPECT_EQ(find_meeting_place({}, reading({{"RANK", "0"}, {"WORLD_SIZE", "1"}})).world_size, 1);
+  MeetingOptions one;
+  one.rank = 0;
+  one.world_size = 1;
+  EXPECT_EQ(find_meeting_place(one, reading({})).world_size, 1);
+  EXPECT_EQ(find_meeting_place({}, reading({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "1"}})).world_size, 1);
+}
+
+// Ranks that train alone without saying so are the worst outcome of a start that went wrong.
+TEST(JobEnvironment, AProcessAmongOthersIsNotAlone) {
+  for (const char* name : {"MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK", "PMIX_RANK", "FLUX_TASK_RANK", "SLURM_PROCID"}) {
+    const std::string message = refusal({}, {{name, "1"}});
+    EXPECT_TRUE(has(message, "WORLD_SIZE is not set")) << name << ": " << message;
+    EXPECT_TRUE(has(message, concat(name, " is set, so this process is not alone"))) << message;
+  }
+  MeetingOptions half;
+  half.rank = 0;
+  EXPECT_TRUE(has(refusal(half, {}), "WORLD_SIZE is not set"));
+  MeetingOptions elsewhere;
+  elsewhere.method = "file:///x";
+  EXPECT_TRUE(has(refusal(elsewhere, {}), "WORLD_SIZE is not set"));
+}
+
 TEST(JobEnvironment, MethodsAreTakenApart) {
   const auto with = [](const std::string& method) {
-    InitOptions options;
+    MeetingOptions options;
     options.method = method;
     return options;
   };
@@ -170,7 +200,7 @@ TEST(JobEnvironment, MethodsAreTakenApart) {
   const Variables launched = {{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"GRADWIRE_RENDEZVOUS", "http://x"}};
   EXPECT_TRUE(has(refusal({}, launched), "GRADWIRE_RENDEZVOUS is 'http://x'"));
   const test_support::TemporaryFolder folder;
-  InitOptions options = with(concat("file://", folder.path(), "/store?rank=1&world_size=2"));
+  MeetingOptions options = with(concat("file://", folder.path(), "/store?rank=1&world_size=2"));
   options.rank = 0;  // what is given in the options counts more
   const auto place = find_meeting_place(options, reading({{"RANK", "5"}}));
   EXPECT_EQ(place.rank, 0);
@@ -180,7 +210,7 @@ TEST(JobEnvironment, MethodsAreTakenApart) {
 TEST(JobEnvironment, AMethodWithoutRanksTakesThemFromWhatStartedTheProcesses) {
   const test_support::TemporaryFolder folder;
   const auto place_of = [&](const std::string& query, const Variables& variables) {
-    InitOptions options;
+    MeetingOptions options;
     options.method = concat("file://", folder.path(), "/store", query);
     return find_meeting_place(options, reading(variables));
   };
@@ -196,7 +226,7 @@ TEST(JobEnvironment, AMethodWithoutRanksTakesThemFromWhatStartedTheProcesses) {
   EXPECT_EQ(place_of("?rank=0&world_size=4", {{"RANK", "no number"}}).world_size, 4) << "nobody asks for it";
 
   TcpStore store({.is_server = true});
-  InitOptions tcp;
+  MeetingOptions tcp;
   tcp.method = concat("tcp://127.0.0.1:", store.port());
   EXPECT_EQ(find_meeting_place(tcp, reading({{"RANK", "1"}, {"WORLD_SIZE", "2"}})).rank, 1);
   tcp.method = "file:///x";

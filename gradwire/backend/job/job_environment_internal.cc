@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-#include "gradwire/process_group/job_environment_internal.h"
+#include "gradwire/backend/job/job_environment_internal.h"
 
 #include <charconv>
 #include <climits>
@@ -113,6 +113,18 @@ JobEnvironment by_hand(const Reader& read) {
   return job;
 }
 
+// A variable that only a process among others has. These launchers need a method or options (init_process_group()).
+std::string find_hint(const Reader& read) {
+  for (const char* name :
+       {"MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "PMIX_RANK", "MV2_COMM_WORLD_RANK",
+        "FLUX_TASK_RANK", "PALS_RANKID", "ALPS_APP_PE", "JSM_NAMESPACE_RANK"}) {
+    if (read.has(name)) return name;
+  }
+  // The script of a batch job, outside of srun.
+  if (read.has("SLURM_PROCID") && read.text("SLURM_NTASKS") != "1") return "SLURM_PROCID";
+  return "";
+}
+
 }  // namespace
 
 ReadVariable process_environment() {
@@ -139,6 +151,7 @@ JobEnvironment read_job_environment(const ReadVariable& variable) {
   } else {
     job.rank_variable = "RANK";
     job.world_size_variable = "WORLD_SIZE";
+    job.hint = find_hint(read);
     take_master(job, read);
   }
   return job;

@@ -1,0 +1,53 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <span>
+
+#include "gradwire/backend/job/hosts_internal.h"
+#include "gradwire/backend/rendezvous_internal.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/host_identity.h"
+#include "gradwire/base/interrupt.h"
+#include "gradwire/base/strings.h"
+
+namespace gradwire::internal {
+namespace {
+
+constexpr Milliseconds kStoreLook{200};
+
+}  // namespace
+
+std::vector<std::string> exchange_texts(Store& store, const char* what, const std::string& mine, int rank, int size,
+                                        Deadline deadline, const char* missing) {
+  std::vector<std::string> keys;
+  std::vector<int> ranks;
+  for (int each = 0; each < size; ++each) {
+    keys.push_back(concat(what, "/", each));
+    ranks.push_back(each);
+  }
+  store.set(keys[static_cast<std::size_t>(rank)], mine);
+  for (;;) {
+    try {
+      store.wait(keys, std::min(kStoreLook, deadline.remaining()));
+      return store.multi_get(keys);
+    } catch (const TimeoutError&) {
+      throw_if_interrupted("make_process_group");
+      const std::vector<int> dead = rendezvous::dead_ranks(store, ranks);
+      if (!dead.empty()) rendezvous::throw_dead(store, dead);
+      if (deadline.expired()) break;
+    }
+  }
+  std::erase_if(ranks, [&](int each) { return store.check(std::span(&keys[static_cast<std::size_t>(each)], 1)); });
+  throw TimeoutError(concat("rank ", rank, " of ", size, ": by the deadline these ranks have not said ", missing, ": ",
+                            join(ranks, ", ")),
+                     ranks);
+}
+
+std::vector<std::string> exchange_hosts(Store& store, int rank, int size, Milliseconds timeout) {
+  if (rank < 0 || rank >= size)
+    throw InvalidArgument(concat("make_process_group: the rank is ", rank, "; it must be from 0 to ", size - 1));
+  rendezvous::register_rank(store, rank);
+  return exchange_texts(store, "host", host_identity(), rank, size, Deadline::after(timeout), "on which host they are");
+}
+
+}  // namespace gradwire::internal

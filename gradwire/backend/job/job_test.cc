@@ -1,0 +1,95 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// A program without torch becomes a rank by what its launcher has set, alone or with others, again and again.
+#include "gradwire/backend/job/job.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <numeric>
+#include <thread>
+#include <vector>
+
+#include "gradwire/base/error.h"
+#include "gradwire/store/hash_store.h"
+#include "tests/support/ranks.h"
+
+namespace gradwire::job_test {
+namespace {
+
+using test_support::run_ranks;
+using test_support::TemporaryFolder;
+
+constexpr Milliseconds kLong = std::chrono::minutes(2);
+
+// Sets variables for the life of a test's child process; a rank is a process of its own.
+void launched_as(int rank, int size, const std::string& rendezvous) {
+  ::setenv("RANK", concat(rank).c_str(), 1);
+  ::setenv("WORLD_SIZE", concat(size).c_str(), 1);
+  ::setenv("GRADWIRE_RENDEZVOUS", rendezvous.c_str(), 1);
+}
+
+float sum_of_ranks(Job& job) {
+  auto mine = static_cast<float>(job.rank() + 1);
+  job.channel().all_reduce(&mine, 1, DType::f32, ReduceOp::sum(), {});
+  return mine;
+}
+
+TEST(Job, RanksOfGradwireRunMeetAgainAndAgain) {
+  const TemporaryFolder folder;
+  run_ranks("shm", 3, [&](int rank, const std::shared_ptr<Store>&) {
+    launched_as(rank, 3, folder.path() + "/store");
+    for (int round = 0; round < 3; ++round) {
+      Job job({.timeout = kLong});
+      EXPECT_EQ(job.rank(), rank);
+      EXPECT_EQ(job.size(), 3);
+      EXPECT_EQ(job.backend_name(), "shm");
+      EXPECT_EQ(sum_of_ranks(job), 6);
+      if (rank == 0) job.store()->set("round", concat(round));
+      EXPECT_EQ(job.store()->get("round"), concat(round)) << "the keys of an earlier job are not seen";
+      job.channel().barrier({});
+    }
+  });
+}
+
+TEST(Job, RanksOfOtherHostsUseUcx) {
+  const TemporaryFolder folder;
+  run_ranks("shm", 2, [&](int rank, const std::shared_ptr<Store>&) {
+    launched_as(rank, 2, "file://" + folder.path() + "/store");
+    ::setenv("GRADWIRE_HOST", rank == 0 ? "a" : "b", 1);
+    try {
+      Job job({.timeout = kLong});
+      EXPECT_EQ(job.backend_name(), "ucx");
+      EXPECT_EQ(sum_of_ranks(job), 3);
+    } catch (const UnsupportedError& error) {
+      EXPECT_NE(std::string(error.what()).find("UCX"), std::string::npos) << error.what();
+    }
+  });
+}
+
+TEST(Job, RanksThatAreThreadsShareAStore) {
+  run_ranks("threads", 2, [](int rank, const std::shared_ptr<Store>& store) {
+    Job job({.backend = "threads", .store = store, .rank = rank, .world_size = 2, .timeout = kLong});
+    EXPECT_EQ(sum_of_ranks(job), 3);
+  });
+}
+
+TEST(Job, BadInputIsRefused) {
+  const auto refusal = [](const JobOptions& options) -> std::string {
+    try {
+      const Job job(options);
+    } catch (const InvalidArgument& error) {
+      return error.what();
+    }
+    return "nothing was refused";
+  };
+  EXPECT_EQ(refusal({.backend = "pigeon"}).find("Job: unknown backend 'pigeon'; known are auto, "), 0U);
+  EXPECT_EQ(refusal({.timeout = Milliseconds(0)}).find("Job: a timeout of 0 ms"), 0U);
+  EXPECT_EQ(refusal({.method = "file:///x"}).find("Job: the world size is missing: WORLD_SIZE is not set"), 0U);
+  EXPECT_EQ(refusal({.store = std::make_shared<HashStore>(), .rank = 0}),
+            "Job: the world size is missing: give "
+            "JobOptions::world_size with a store");
+}
+
+}  // namespace
+}  // namespace gradwire::job_test

@@ -1,0 +1,284 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/optim/checkpoint.h"
+
+#include <c10/util/Type.h>
+#include <torch/serialize/input-archive.h>
+#include <torch/serialize/output-archive.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <exception>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <utility>
+#include <vector>
+
+#include "gradwire/base/error.h"
+#include "gradwire/base/strings.h"
+#include "gradwire/base/whole_file.h"
+#include "gradwire/ddp/byte_exchange_internal.h"
+#include "gradwire/ddp/hook_state.h"
+#include "gradwire/ddp/replica_sync_internal.h"
+#include "gradwire/optim/zero_redundancy_optimizer.h"
+
+namespace gradwire {
+namespace {
+
+using torch::serialize::InputArchive;
+using torch::serialize::OutputArchive;
+using Texts = std::vector<std::string>;
+
+constexpr const char* kFormat = "gradwire checkpoint 1";
+
+// "'layer.weight', Float [4, 8]": what a module must have in common with a checkpoint.
+Texts describe_tensors(const torch::nn::Module& module) {
+  Texts texts;
+  const auto add = [&](const std::string& name, const at::Tensor& tensor) {
+    texts.push_back(tensor.defined() ? concat("'", name, "', ", tensor.scalar_type(), " ", tensor.sizes())
+                                     : concat("'", name, "', undefined"));
+  };
+  for (const auto& item : module.named_parameters()) add(item.key(), item.value());
+  for (const auto& item : module.named_buffers()) add(item.key(), item.value());
+  return texts;
+}
+
+// The class whose state the archive holds: a ZeroRedundancyOptimizer's archive is that of the plain optimizer. Empty
+// where that is not known.
+std::string optimizer_class(torch::optim::Optimizer& optimizer) {
+  auto* const zero = dynamic_cast<ZeroRedundancyOptimizer*>(&optimizer);
+  if (zero == nullptr) return c10::demangle(typeid(optimizer).name());
+  if (zero->options().overlap_with_ddp) return "";
+  return c10::demangle(typeid(zero->local_optimizer()).name());
+}
+
+template <class Write>
+void write_part(OutputArchive& archive, const std::string& name, const Write& write) {
+  OutputArchive part(archive.compilation_unit());
+  write(part);
+  archive.write(name, part);
+}
+
+std::string state_bytes(const HookState& state) {
+  OutputArchive archive;
+  save_hook_state(state, archive);
+  std::ostringstream out;
+  archive.save_to(out);
+  return std::move(out).str();
+}
+
+HookState state_of(const std::string& bytes) {
+  InputArchive archive;
+  archive.load_from(bytes.data(), bytes.size(), at::Device(at::kCPU));
+  return load_hook_state(archive);
+}
+
+void write_archive(const std::string& file, OutputArchive& archive) {
+  WholeFile whole(file);
+  archive.save_to([&whole](const void* data, std::size_t bytes) {
+    whole.write(data, bytes);
+    return bytes;
+  });
+  whole.finish();
+}
+
+// Rank 0's outcome, on all ranks: throws Kind with rank 0's sentence unless it is empty. Collective.
+template <class Kind>
+void share_failure(ProcessGroup& group, const std::string& problem) {
+  const std::string told = internal::broadcast_bytes(group, problem, 0);
+  if (!told.empty()) throw Kind(told);
+}
+
+// Throws `mine` on this rank; throws PeerError where only others failed. Collective.
+void share_failures(ProcessGroup& group, const std::exception_ptr& mine, const std::string& file) {
+  const auto failed = internal::gather_integers(group, {mine == nullptr ? 0 : 1});
+  if (mine != nullptr) std::rethrow_exception(mine);
+  std::vector<int> ranks;
+  for (std::size_t rank = 0; rank < failed.size(); ++rank) {
+    if (failed[rank][0] != 0) ranks.push_back(static_cast<int>(rank));
+  }
+  if (ranks.empty()) return;
+  throw PeerError(concat("the checkpoint ", file, " could not be restored on ", name_ranks(ranks),
+                         "; the error of that rank says why"),
+                  ranks);
+}
+
+std::string read_file(const std::string& file, std::string& bytes) {
+  std::ifstream in(file, std::ios::binary);
+  if (!in) return concat("the checkpoint ", file, " does not exist, or cannot be read: ", std::strerror(errno));
+  bytes.assign(std::istreambuf_iterator<char>(in), {});
+  return in.bad() ? concat("the checkpoint ", file, " could not be read to its end") : std::string();
+}
+
+std::string first_difference(const Texts& saved, const Texts& here) {
+  const auto [a, b] = std::mismatch(saved.begin(), saved.end(), here.begin(), here.end());
+  if (a == saved.end() && b == here.end()) return "";
+  if (a == saved.end()) return concat("the module has ", *b, ", which the checkpoint lacks");
+  if (b == here.end()) return concat("the checkpoint has ", *a, ", which the module lacks");
+  return concat("the checkpoint has ", *a, ", where the module has ", *b);
+}
+
+std::string name_hook(const std::string& hook) { return hook.empty() ? "no hook" : concat("the hook ", hook); }
+
+}  // namespace
+
+void save_checkpoint(const std::string& file, DdpCore& ddp, torch::optim::Optimizer& optimizer,
+                     const CheckpointValues& values) {
+  ProcessGroup& group = *ddp.process_group();
+  if (auto* const zero = dynamic_cast<ZeroRedundancyOptimizer*>(&optimizer)) zero->consolidate_state(0);
+  const auto& hook = ddp.comm_hook();
+  const HookState state = hook == nullptr ? HookState() : hook->state_dict();
+  const Texts local = internal::gather_bytes(group, state_bytes(local_part(state)), 0);
+  std::string problem;
+  std::exception_ptr error;
+  if (group.rank() == 0) {
+    try {
+      OutputArchive archive;
+      archive.write("format", c10::IValue(kFormat));
+      archive.write("tensors", c10::IValue(describe_tensors(ddp.module())));
+      archive.write("optimizer_class", c10::IValue(optimizer_class(optimizer)));
+      archive.write("hook", c10::IValue(hook == nullptr ? std::string() : hook->identity()));
+      archive.write("bucket_order", c10::IValue(ddp.bucket_order()));
+      archive.write("ranks", c10::IValue(static_cast<std::int64_t>(group.size())));
+      write_part(archive, "values", [&](auto& part) { save_hook_state(values, part); });
+      write_part(archive, "hook_shared", [&](auto& part) { save_hook_state(shared_part(state), part); });
+      for (std::size_t rank = 0; rank < local.size(); ++rank) {
+        write_part(archive, concat("hook_rank", rank),
+                   [&](auto& part) { save_hook_state(state_of(local[rank]), part); });
+      }
+      write_part(archive, "model", [&](auto& part) { ddp.save(part); });
+      write_part(archive, "optimizer", [&](auto& part) { optimizer.save(part); });
+      write_archive(file, archive);
+    } catch (const std::exception& caught) {
+      problem = caught.what();
+      error = std::current_exception();
+    }
+  }
+  try {
+    share_failure<ResourceError>(group, problem);
+  } catch (const ResourceError&) {
+    if (error != nullptr) std::rethrow_exception(error);
+    throw;
+  }
+}
+
+struct Checkpoint::Parts {
+  std::string file;
+  InputArchive archive;
+  Texts tensors;
+  std::string optimizer_class;
+  std::string hook;
+  Texts bucket_order;
+  CheckpointValues values;
+  HookState shared;
+  std::vector<HookState> local;  // by rank of those that saved
+
+  c10::IValue value(const std::string& key) {
+    c10::IValue read;
+    archive.read(key, read);
+    return read;
+  }
+  HookState state(const std::string& key) {
+    InputArchive part;
+    archive.read(key, part);
+    return load_hook_state(part);
+  }
+  // Throws some exception where the bytes are no checkpoint.
+  void read(const std::string& bytes) {
+    archive.load_from(bytes.data(), bytes.size(), at::Device(at::kCPU));
+    if (value("format").toStringRef() != kFormat) throw InvalidArgument("another format");
+    tensors = value("tensors").to<Texts>();
+    optimizer_class = value("optimizer_class").toStringRef();
+    hook = value("hook").toStringRef();
+    bucket_order = value("bucket_order").to<Texts>();
+    values = state("values");
+    shared = state("hook_shared");
+    const std::int64_t ranks = value("ranks").toInt();
+    for (std::int64_t rank = 0; rank < ranks; ++rank) local.push_back(state(concat("hook_rank", rank)));
+  }
+  HookState state_for(const ProcessGroup& group) const {
+    const bool same_world = local.size() == static_cast<std::size_t>(group.size());
+    return join_parts(shared, same_world ? local[static_cast<std::size_t>(group.rank())] : average_local(local));
+  }
+  void require_fit(DdpCore& ddp, torch::optim::Optimizer& optimizer, OtherHook other) const {
+    const std::string difference = first_difference(tensors, describe_tensors(ddp.module()));
+    if (!difference.empty()) {
+      throw InvalidArgument(concat("the checkpoint ", file, " is of another model: ", difference));
+    }
+    const std::string wanted = gradwire::optimizer_class(optimizer);
+    if (!wanted.empty() && !optimizer_class.empty() && wanted != optimizer_class) {
+      throw InvalidArgument(concat("the checkpoint ", file, " has the state of the optimizer ", optimizer_class,
+                                   ", not of ", wanted, "; make the same optimizer"));
+    }
+    const std::string own = ddp.comm_hook() == nullptr ? "" : ddp.comm_hook()->identity();
+    if (own != hook && other == OtherHook::refuse) {
+      throw InvalidArgument(concat("the checkpoint ", file, " was saved under ", name_hook(hook), ", and this run has ",
+                                   name_hook(own),
+                                   "; register the same hook before you restore, or pass OtherHook::start_new"));
+    }
+  }
+  void load(DdpCore& ddp, torch::optim::Optimizer& optimizer) {
+    // The optimizer first: where its groups differ, nothing has changed.
+    InputArchive part;
+    archive.read("optimizer", part);
+    optimizer.load(part);
+    InputArchive model;
+    archive.read("model", model);
+    ddp.load(model);
+    if (!bucket_order.empty() && ddp.iterations() == 0) ddp.set_bucket_order(bucket_order);
+    const auto& own = ddp.comm_hook();
+    if (own != nullptr && own->identity() == hook) own->load_state_dict(state_for(*ddp.process_group()));
+  }
+};
+
+Checkpoint::Checkpoint(const std::string& file, ProcessGroup& group) : parts_(std::make_unique<Parts>()) {
+  parts_->file = file;
+  std::string bytes;
+  share_failure<InvalidArgument>(group, group.rank() == 0 ? read_file(file, bytes) : std::string());
+  bytes = internal::broadcast_bytes(group, std::move(bytes), 0);
+  std::exception_ptr problem;
+  try {
+    parts_->read(bytes);
+  } catch (const std::exception&) {
+    // libtorch's own message is a page about zip files.
+    problem = std::make_exception_ptr(
+        InvalidArgument(concat("the file ", file, " is no checkpoint of gradwire, or a damaged one")));
+  }
+  share_failures(group, problem, file);
+}
+
+Checkpoint::~Checkpoint() = default;
+Checkpoint::Checkpoint(Checkpoint&&) noexcept = default;
+Checkpoint& Checkpoint::operator=(Checkpoint&&) noexcept = default;
+
+const CheckpointValues& Checkpoint::values() const noexcept { return parts_->values; }
+int Checkpoint::ranks() const noexcept { return static_cast<int>(parts_->local.size()); }
+const std::string& Checkpoint::hook() const noexcept { return parts_->hook; }
+bool Checkpoint::has_local_state() const noexcept {
+  return std::any_of(parts_->local.begin(), parts_->local.end(), [](const HookState& state) { return !state.empty(); });
+}
+
+void Checkpoint::restore(DdpCore& ddp, torch::optim::Optimizer& optimizer, OtherHook other) {
+  ProcessGroup& group = *ddp.process_group();
+  // Twice: what does not fit is found on all ranks before any of them changes something.
+  for (const bool load : {false, true}) {
+    std::exception_ptr problem;
+    try {
+      load ? parts_->load(ddp, optimizer) : parts_->require_fit(ddp, optimizer, other);
+    } catch (...) {
+      problem = std::current_exception();
+    }
+    share_failures(group, problem, parts_->file);
+  }
+}
+
+CheckpointValues load_checkpoint(const std::string& file, DdpCore& ddp, torch::optim::Optimizer& optimizer,
+                                 OtherHook other) {
+  Checkpoint checkpoint(file, *ddp.process_group());
+  checkpoint.restore(ddp, optimizer, other);
+  return checkpoint.values();
+}
+
+}  // namespace gradwire

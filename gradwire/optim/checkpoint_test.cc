@@ -1,0 +1,191 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// A run that continues from a checkpoint is the uninterrupted run, and a checkpoint that does not fit is refused.
+#include "gradwire/optim/checkpoint.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "gradwire/base/error.h"
+#include "gradwire/hooks/registry.h"
+#include "gradwire/optim/optim_test_support.h"
+#include "gradwire/optim/zero_redundancy_optimizer.h"
+#include "tests/support/ranks.h"
+
+namespace gradwire::testing::checkpoint_test {
+namespace {
+
+using test_support::TemporaryFolder;
+
+// One rank's training run: module, DDP with a hook, optimizer.
+struct Training {
+  Training(const std::shared_ptr<ProcessGroup>& group, const std::string& hook, bool sharded, int width = 8)
+      : net(3, width, /*seed=*/1), ddp(net, options_for({"threads"}, group)) {
+    if (!hook.empty()) ddp.register_comm_hook(make_hook(hook));
+    if (sharded) {
+      ZeroOptions options;
+      options.process_group = group;
+      optimizer = std::make_unique<ZeroRedundancyOptimizer>(net->parameters(), adam_factory(), options);
+    } else {
+      optimizer = std::make_unique<torch::optim::Adam>(net->parameters(), torch::optim::AdamOptions(1e-2));
+    }
+  }
+  // A step on data that depends on the step and the rank alone.
+  void step(int number, int rank) {
+    optimizer->zero_grad();
+    ddp(random_tensor({4, 8}, 100 * number + rank)).pow(2).mean().backward();
+    optimizer->step();
+  }
+  std::vector<at::Tensor> values() const {
+    std::vector<at::Tensor> copies;
+    for (const at::Tensor& parameter : net->parameters()) copies.push_back(parameter.detach().clone());
+    return copies;
+  }
+
+  Mlp net;
+  DistributedDataParallel<Mlp> ddp;
+  std::unique_ptr<torch::optim::Optimizer> optimizer;
+};
+
+class Checkpoints : public ::testing::Test {
+ protected:
+  std::string file() const { return folder_.path() + "/run"; }
+  // What a restore of the file into a training on `world` ranks throws, by rank.
+  std::vector<std::string> refusals(
+      int world, const std::function<std::unique_ptr<Training>(const std::shared_ptr<ProcessGroup>& group)>& make) {
+    std::vector<std::string> errors(static_cast<std::size_t>(world));
+    run_ranks({"threads"}, world, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
+      const auto training = make(group);
+      const auto before = training->values();
+      try {
+        load_checkpoint(file(), training->ddp, *training->optimizer);
+      } catch (const InvalidArgument& error) {
+        errors[static_cast<std::size_t>(rank)] = error.what();
+      }
+      expect_same_bits(training->values(), before, "a refused checkpoint changes nothing");
+    });
+    return errors;
+  }
+  void save(int world, const std::string& hook) {
+    run_ranks({"threads"}, world, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
+      Training training(group, hook, false);
+      for (int step = 0; step < 3; ++step) training.step(step, rank);
+      save_checkpoint(file(), training.ddp, *training.optimizer, {{"step", std::int64_t{3}}});
+    });
+  }
+
+  const TemporaryFolder folder_;
+};
+
+void expect_contains(const std::string& text, const std::string& part) {
+  EXPECT_NE(text.find(part), std::string::npos) << "in: '" << text << "'";
+}
+
+TEST_F(Checkpoints, AContinuedRunIsTheUninterruptedOne) {
+  for (const std::string hook : {"", "one_bit:warm_up=3", "power_sgd:rank=1,start=2,min_rate=1", "int4:memory=ef21"}) {
+    for (const bool sharded : {false, true}) {
+      std::vector<at::Tensor> whole;
+      run_ranks({"threads"}, 2, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
+        Training training(group, hook, sharded);
+        for (int step = 0; step < 8; ++step) {
+          if (step == 5) {
+            save_checkpoint(file(), training.ddp, *training.optimizer,
+                            {{"step", std::int64_t{step}}, {"names", std::vector<std::string>{"a", "b"}}});
+          }
+          training.step(step, rank);
+        }
+        if (rank == 0) whole = training.values();
+      });
+      run_ranks({"threads"}, 2, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
+        Training training(group, hook, sharded);
+        const CheckpointValues values = load_checkpoint(file(), training.ddp, *training.optimizer);
+        EXPECT_EQ(values.at("names").to<std::vector<std::string>>(), (std::vector<std::string>{"a", "b"}));
+        for (auto step = static_cast<int>(values.at("step").toInt()); step < 8; ++step) training.step(step, rank);
+        expect_same_bits(training.values(), whole, concat("hook '", hook, "', sharded ", sharded, ", rank ", rank));
+      });
+    }
+  }
+}
+
+TEST_F(Checkpoints, AnotherNumberOfRanksGoesOn) {
+  save(2, "one_bit:warm_up=1");
+  for (const int world : {1, 3}) {
+    std::vector<std::vector<at::Tensor>> ends(static_cast<std::size_t>(world));
+    run_ranks({"threads"}, world, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
+      Training training(group, "one_bit:warm_up=1", false);
+      Checkpoint checkpoint(file(), *group);
+      EXPECT_EQ(checkpoint.ranks(), 2);
+      EXPECT_EQ(checkpoint.hook(), training.ddp.core().comm_hook()->identity());
+      EXPECT_TRUE(checkpoint.has_local_state());
+      checkpoint.restore(training.ddp.core(), *training.optimizer);
+      training.step(3, rank);
+      ends[static_cast<std::size_t>(rank)] = training.values();
+    });
+    for (const auto& end : ends) expect_same_bits(end, ends[0], "replicas stay equal");
+  }
+}
+
+TEST_F(Checkpoints, WhatDoesNotFitIsRefusedOnAllRanksAndChangesNothing) {
+  save(2, "int4:memory=ef21");
+  for (const auto& error : refusals(2, [](const auto& group) {
+         return std::make_unique<Training>(group, "int4:memory=ef21", false, /*width=*/16);
+       })) {
+    expect_contains(error, file() +
+                               " is of another model: the checkpoint has 'layer0.weight', Float [8, 8], where the "
+                               "module has 'layer0.weight', Float [16, 16]");
+  }
+  for (const auto& error : refusals(2, [](const auto& group) {
+         auto training = std::make_unique<Training>(group, "int4:memory=ef21", false);
+         training->optimizer =
+             std::make_unique<torch::optim::SGD>(training->net->parameters(), torch::optim::SGDOptions(0.1));
+         return training;
+       })) {
+    expect_contains(error, "has the state of the optimizer torch::optim::Adam, not of torch::optim::SGD");
+  }
+  for (const auto& error :
+       refusals(2, [](const auto& group) { return std::make_unique<Training>(group, "", false); })) {
+    expect_contains(error, "was saved under the hook ");
+    expect_contains(error, ", and this run has no hook; register the same hook");
+  }
+}
+
+TEST_F(Checkpoints, AnotherHookStartsNewWhereTheProgramSaysSo) {
+  save(2, "int4:memory=ef21");
+  run_ranks({"threads"}, 2, [&](int, const std::shared_ptr<ProcessGroup>& group) {
+    Training training(group, "int8", false);
+    const auto values = load_checkpoint(file(), training.ddp, *training.optimizer, OtherHook::start_new);
+    EXPECT_EQ(values.at("step").toInt(), 3);
+  });
+}
+
+TEST_F(Checkpoints, AMissingOrDamagedFileIsRefusedOnAllRanks) {
+  const auto plain = [](const auto& group) { return std::make_unique<Training>(group, "", false); };
+  for (const auto& error : refusals(2, plain)) expect_contains(error, file() + " does not exist");
+  std::ofstream(file()) << "no archive";
+  for (const auto& error : refusals(2, plain)) expect_contains(error, file() + " is no checkpoint of gradwire");
+  save(2, "");
+  std::filesystem::resize_file(file(), std::filesystem::file_size(file()) / 2);
+  for (const auto& error : refusals(2, plain)) expect_contains(error, file() + " is no checkpoint of gradwire");
+}
+
+TEST_F(Checkpoints, AFileThatCannotBeWrittenIsAnErrorOnAllRanks) {
+  std::atomic<int> refused{0};
+  run_ranks({"threads"}, 2, [&](int, const std::shared_ptr<ProcessGroup>& group) {
+    Training training(group, "", false);
+    try {
+      save_checkpoint(folder_.path() + "/none/run", training.ddp, *training.optimizer);
+    } catch (const ResourceError& error) {
+      expect_contains(error.what(), "/none/run could not be written: No such file or directory");
+      ++refused;
+    }
+    training.step(0, 0);  // the group is still good
+  });
+  EXPECT_EQ(refused.load(), 2);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_.path()), {}), 0);
+}
+
+}  // namespace
+}  // namespace gradwire::testing::checkpoint_test
