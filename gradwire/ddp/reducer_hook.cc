@@ -52,6 +52,11 @@ void Reducer::replace_hook(std::shared_ptr<CommHook> hook) {
   replacement_ = std::move(hook);
 }
 
+std::shared_ptr<CommHook> Reducer::hook() const {
+  MutexLock lock(mutex_);
+  return replacement_.value_or(hook_);
+}
+
 void Reducer::adopt_replacement() {
   if (!replacement_) return;
   ++hooks_before_;
