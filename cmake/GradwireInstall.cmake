@@ -4,9 +4,9 @@
 include(CMakePackageConfigHelpers)
 set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/gradwire")
 
-set(installed_rooms base kernels store backend compress)
+set(installed_rooms base kernels store backend compress membership)
 if(GRADWIRE_TORCH)
-  list(APPEND installed_rooms process_group functional ddp hooks nn amp optim testing)
+  list(APPEND installed_rooms process_group functional ddp hooks nn amp optim elastic testing)
 endif()
 foreach(room IN LISTS installed_rooms)
   if(IS_DIRECTORY "${PROJECT_SOURCE_DIR}/gradwire/${room}")

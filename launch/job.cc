@@ -9,6 +9,7 @@
 #include "gradwire/base/strings.h"
 #include "gradwire/store/secret.h"
 #include "launch/cpu_share.h"
+#include "launch/elastic_coordinator.h"
 #include "launch/launch_error.h"
 #include "launch/report.h"
 
@@ -44,6 +45,27 @@ Deadline job_deadline(const Options& options) {
   return options.timeout ? Deadline::after(*options.timeout) : Deadline::never();
 }
 
+namespace {
+
+// Names the store of an elastic job and the program that coordinates the job.
+void prepare_elastic(const Options& options, RendezvousFolder& folder, JobEnvironment& job, JobView& view) {
+  job.elastic = folder.store_file(0) + "-elastic";
+  std::string journal = options.elastic->log;
+  if (journal.empty()) {
+    journal = folder.store_file(0) + "-memberships";
+  } else if (::access(journal.c_str(), F_OK) == 0) {
+    throw LaunchError(kUsageExit, concat("--membership-log: the file '", journal,
+                                         "' exists; each job writes a new one, so give another name or remove it"));
+  }
+  ElasticView elastic;
+  elastic.coordinator = {coordinator_command(*options.elastic, options.ranks, job.elastic, journal), {}, -1};
+  for (char** entry = environ; *entry != nullptr; ++entry) elastic.coordinator.environment.emplace_back(*entry);
+  elastic.deaths_per_minute = options.elastic->deaths_per_minute;
+  view.elastic = std::move(elastic);
+}
+
+}  // namespace
+
 int run_alone(const Options& options, SignalQueue& signals, RendezvousFolder& folder, int front_fd) {
   JobEnvironment job;
   job.world = options.ranks;
@@ -53,6 +75,7 @@ int run_alone(const Options& options, SignalQueue& signals, RendezvousFolder& fo
     job.rendezvous = folder.store_file(job.attempt);
     job.master_port = find_free_port(PortScope::loopback);
     view.names.append = job.attempt > 0;
+    if (options.elastic) prepare_elastic(options, folder, job, view);
     Supervisor supervisor(options, signals, front_fd, view);
     const JobOutcome outcome = supervisor.run(rank_commands(options, job));
     const bool failed = outcome.first_bad && outcome.interrupted_by == 0 && outcome.late.empty() &&

@@ -51,7 +51,7 @@ class BackgroundProgram {
 
 // Each test gets a scratch folder, with the TMPDIR of its launchers in it, and a marker that its launchers and all
 // their descendants carry in their environment. At the end no process carries the marker and TMPDIR is empty.
-class LauncherTest : public testing::Test {
+class LauncherTest : public ::testing::Test {
  protected:
   // Far longer than any step of these tests takes, so only a hang reaches this limit.
   static constexpr std::chrono::seconds kGuard{60};

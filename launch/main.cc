@@ -10,6 +10,7 @@
 #include "gradwire/base/environment.h"
 #include "gradwire/base/error.h"
 #include "gradwire/store/secret.h"
+#include "launch/elastic_coordinator.h"
 #include "launch/job.h"
 #include "launch/keeper.h"
 #include "launch/launch_error.h"
@@ -76,5 +77,6 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   gradwire::launch::fill_standard_descriptors();
+  if (gradwire::launch::is_coordinator_command(argc, argv)) return gradwire::launch::run_coordinator(argv);
   return gradwire::launch::run(argc, argv);
 }

@@ -57,6 +57,9 @@ struct RawOptions {
   std::string color = "auto";
   std::vector<std::string> environment;
   std::string log_folder;
+  std::string elastic;
+  std::string deaths_per_minute;
+  std::string membership_log;
   bool pin = false;
   bool no_prefix = false;
   bool info = false;
@@ -85,6 +88,19 @@ void declare_hosts(CLI::App& app, RawOptions& raw) {
   app.add_flag("--end-with-stdin", raw.end_with_stdin, "Take the end of stdin for SIGTERM")->group(group);
 }
 
+void declare_elastic(CLI::App& app, RawOptions& raw) {
+  const char* group = "Ranks that come and go (docs/elastic.md)";
+  app.add_option("--elastic", raw.elastic, "The job goes on with MIN to MAX ranks; a rank that dies is replaced")
+      ->type_name("MIN:MAX")
+      ->group(group);
+  app.add_option("--deaths-per-minute", raw.deaths_per_minute, "More deaths than so many end the job (default 10)")
+      ->type_name("N")
+      ->group(group);
+  app.add_option("--membership-log", raw.membership_log, "Keep the journal of memberships in this new file")
+      ->type_name("FILE")
+      ->group(group);
+}
+
 void declare(CLI::App& app, RawOptions& raw) {
   app.prefix_command();
   app.footer(kFooter);
@@ -106,6 +122,7 @@ void declare(CLI::App& app, RawOptions& raw) {
       ->type_name("SECONDS");
   app.add_option("--max-restarts", raw.max_restarts, "Start all ranks again, up to so many times, when one fails")
       ->type_name("N");
+  declare_elastic(app, raw);
   declare_hosts(app, raw);
 }
 
@@ -156,6 +173,7 @@ std::pair<std::string, std::string> read_assignment(const std::string& text) {
                                     "GRADWIRE_RENDEZVOUS",
                                     "GRADWIRE_JOB_ID",
                                     "GRADWIRE_ATTEMPT",
+                                    "GRADWIRE_ELASTIC",
                                     "GRADWIRE_SECRET_FILE"};
   const auto equals = text.find('=');
   if (equals == std::string::npos || equals == 0)
@@ -252,6 +270,32 @@ void read_several_hosts(Options& options, const RawOptions& raw) {
   if (stdin_is_taken) options.stdin_mode = StdinMode::none;
 }
 
+std::optional<ElasticOptions> read_elastic(const RawOptions& raw, const Options& options) {
+  if (raw.elastic.empty()) {
+    if (!raw.deaths_per_minute.empty() || !raw.membership_log.empty())
+      refuse_option("--deaths-per-minute and --membership-log belong to --elastic; give --elastic MIN:MAX too");
+    return std::nullopt;
+  }
+  const auto colon = raw.elastic.find(':');
+  if (colon == std::string::npos) refuse_option(concat("--elastic is '", raw.elastic, "'; it must read MIN:MAX"));
+  ElasticOptions elastic;
+  elastic.min = read_number("MIN of --elastic", raw.elastic.substr(0, colon), 1, kMaxRanks);
+  elastic.max = read_number("MAX of --elastic", raw.elastic.substr(colon + 1), 1, kMaxRanks);
+  if (elastic.min > elastic.max)
+    refuse_option(concat("--elastic is '", raw.elastic, "'; MIN is larger than MAX, give the smaller number first"));
+  if (options.ranks < elastic.min || options.ranks > elastic.max)
+    refuse_option(concat("-n is ", options.ranks, "; with --elastic ", raw.elastic, " it must be a number from ",
+                         elastic.min, " to ", elastic.max));
+  if (options.max_restarts > 0)
+    refuse_option("--max-restarts starts all ranks again, and --elastic the one that died; give one of them");
+  if (!options.remote.hosts.empty() || !options.node.host.empty())
+    refuse_option("--elastic is for one host so far; leave --hosts, --nnodes and --rendezvous out");
+  if (!raw.deaths_per_minute.empty())
+    elastic.deaths_per_minute = read_number("--deaths-per-minute", raw.deaths_per_minute, 0, 1000000);
+  elastic.log = raw.membership_log;
+  return elastic;
+}
+
 Options check(const RawOptions& raw, std::vector<std::string> rest) {
   Options options;
   options.command = read_command(std::move(rest));
@@ -269,6 +313,7 @@ Options check(const RawOptions& raw, std::vector<std::string> rest) {
   options.prefix = !raw.no_prefix;
   options.max_restarts = read_number("--max-restarts", raw.max_restarts, 0, 1000000);
   read_several_hosts(options, raw);
+  options.elastic = read_elastic(raw, options);
   return options;
 }
 

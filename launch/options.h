@@ -36,6 +36,14 @@ struct RemoteOptions {
   std::string shell;               // the command of --ssh, which may hold {host} and {command}
 };
 
+// A job whose ranks die and are replaced (--elastic), on this host.
+struct ElasticOptions {
+  int min = 1;                 // the job trains on with so many ranks or more
+  int max = 1;                 // and has at most so many
+  int deaths_per_minute = 10;  // more failures of ranks end the job
+  std::string log;             // the file of the journal of memberships; empty: a temporary one
+};
+
 struct Options {
   int ranks = 0;                     // on each host, 1 to kMaxRanks
   std::vector<std::string> command;  // the program and its arguments; never empty
@@ -49,6 +57,7 @@ struct Options {
   std::string secret_file;  // holds the job's secret; empty: GRADWIRE_SECRET_FILE, "-": the first line of stdin
   NodeOptions node;
   RemoteOptions remote;
+  std::optional<ElasticOptions> elastic;
   bool end_with_stdin = false;  // the end of stdin has the effect of SIGTERM
   bool pin = false;
   bool prefix = true;

@@ -60,11 +60,12 @@ Output::Output(const Options& options, const OutputNames& names)
 
 RankOutput Output::open(int rank) {
   if (!options_.log_folder.empty()) {
-    return {open_log(log_path(options_, names_.first_rank + rank, ".out"), names_.append),
-            open_log(error_file(rank), names_.append)};
+    const bool append = names_.append || rank < opened_;
+    opened_ = std::max(opened_, rank + 1);
+    return {open_log(log_path(options_, names_.first_rank + rank, ".out"), append), open_log(error_file(rank), append)};
   }
   RankOutput output;
-  last_.push_back(std::make_unique<LastLines>());
+  if (rank == static_cast<int>(last_.size())) last_.push_back(std::make_unique<LastLines>());
   for (const bool is_error : {false, true}) {
     int ends[2];
     if (::pipe2(ends, O_CLOEXEC) != 0) throw_errno(concat("cannot make a pipe for the output of rank ", rank));
@@ -72,7 +73,7 @@ RankOutput Output::open(int rank) {
     (is_error ? output.err : output.out) = UniqueFd(ends[1]);
     // Non-blocking at this end only: the two ends are separate open files.
     if (::fcntl(reader.get(), F_SETFL, O_NONBLOCK) != 0) throw_errno("cannot make a pipe non-blocking");
-    add_stream(rank, std::move(reader), is_error ? err_ : out_, is_error ? last_.back().get() : nullptr);
+    add_stream(rank, std::move(reader), is_error ? err_ : out_, is_error ? last_.at(rank).get() : nullptr);
   }
   return output;
 }

@@ -37,7 +37,9 @@ class Output {
   // Throws LaunchError when --log-dir names a folder that cannot be made or written to.
   Output(const Options& options, const OutputNames& names);
 
-  // Opens the output of one rank: pipes to this object, or the rank's files. Throws LaunchError.
+  // Opens the output of one rank: pipes to this object, or the rank's files. Ranks are opened in order; a rank may be
+  // opened again for a process that takes its place, whose output follows that of the process before. Throws
+  // LaunchError.
   RankOutput open(int rank);
 
   // Appends the descriptors to poll; pass the same entries to handle(), with their results.
@@ -76,6 +78,7 @@ class Output {
   OutputSink err_;
   std::vector<Stream> streams_;
   std::vector<std::unique_ptr<LastLines>> last_;  // one a rank
+  int opened_ = 0;                                // ranks that have files
   bool redrawing_ = false;                        // the terminal's last line is a progress line
 };
 

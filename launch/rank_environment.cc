@@ -54,6 +54,7 @@ std::vector<std::string> rank_environment(const JobEnvironment& job, int local_r
   environment.set("GRADWIRE_RENDEZVOUS", job.rendezvous);
   environment.set("GRADWIRE_JOB_ID", job.job_id);
   environment.set("GRADWIRE_ATTEMPT", job.attempt);
+  if (!job.elastic.empty()) environment.set("GRADWIRE_ELASTIC", job.elastic);
   if (!job.secret_file.empty()) environment.set("GRADWIRE_SECRET_FILE", job.secret_file);
   if (job.terminal) environment.set("GRADWIRE_TERMINAL", 1);
   if (!environment.has("OMP_NUM_THREADS")) environment.set("OMP_NUM_THREADS", job.threads);

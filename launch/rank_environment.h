@@ -20,6 +20,7 @@ struct JobEnvironment {
   int attempt = 0;         // counts the restarts of the job
   std::string rendezvous;  // a file for the ranks' store, or a method of init_process_group()
   std::string job_id;      // unique to the job
+  std::string elastic;     // --elastic: the file of the store of members and coordinator; else empty
   std::string master_address = "127.0.0.1";
   std::uint16_t master_port = 0;
   std::string secret_file;                                 // holds the job's secret; empty: there is none

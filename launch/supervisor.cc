@@ -19,6 +19,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
+// The coordinator's number among the watched processes.
+constexpr int kCoordinator = -1;
 constexpr milliseconds kLeftoverTime{300};
 // How long a killed process may take to go: memory of many gigabytes is not given back at once.
 constexpr milliseconds kKillTime{5000};
@@ -35,9 +37,13 @@ Supervisor::Supervisor(const Options& options, SignalQueue& signals, int front_f
       front_fd_(front_fd),
       view_(view),
       output_(options, view.names),
-      job_end_(view.job_end) {}
+      null_(::open("/dev/null", O_RDONLY | O_CLOEXEC)),
+      job_end_(view.job_end) {
+  if (!null_) throw_errno("cannot open /dev/null");
+}
 
 Supervisor::~Supervisor() {
+  stop_coordinator();
   if (ranks_gone_) return;
   signal_ranks(SIGKILL);
   for (auto& rank : ranks_) {
@@ -56,6 +62,8 @@ JobOutcome Supervisor::run(const std::vector<RankCommand>& ranks) {
   outcome_.first_rank = view_.names.first_rank;
   outcome_.ends.resize(ranks.size());
   started_ = Deadline::Clock::now();
+  commands_ = &ranks;
+  if (view_.elastic) start_coordinator();
   start_ranks(ranks);
   while (!running_ranks().empty()) {
     step(phase_end_.earlier(job_end_));
@@ -63,6 +71,7 @@ JobOutcome Supervisor::run(const std::vector<RankCommand>& ranks) {
     if (phase_ == Phase::killed && phase_end_.expired()) break;
   }
   ranks_gone_ = true;
+  stop_coordinator();
   clear_leftovers();
   output_.drain();
   if (outcome_.first_bad) {
@@ -78,27 +87,47 @@ void Supervisor::finish_output(const std::string& text) {
 }
 
 void Supervisor::start_ranks(const std::vector<RankCommand>& ranks) {
-  const UniqueFd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-  if (!null) throw_errno("cannot open /dev/null");
-  const auto cpus = allowed_cpus();
   const int count = static_cast<int>(ranks.size());
-  for (int rank = 0; rank < count; ++rank) {
-    start_one(ranks[rank], rank, options_.pin ? CpuSet(share_of_rank(cpus, rank, count)) : CpuSet(), null.get());
-  }
+  for (int rank = 0; rank < count; ++rank) ranks_.push_back(start_one(ranks[rank], rank));
 }
 
-void Supervisor::start_one(const RankCommand& command, int rank, CpuSet cpus, int null_fd) {
+RankProcess Supervisor::start_one(const RankCommand& command, int rank) {
+  const int count = static_cast<int>(commands_->size());
+  CpuSet cpus = options_.pin ? CpuSet(share_of_rank(allowed_cpus(), rank, count)) : CpuSet();
   const RankOutput output = output_.open(rank);
   RankStart start{.rank = view_.names.first_rank + rank,
                   .command = command.command,
                   .environment = command.environment,
                   .cpus = std::move(cpus),
-                  .stdin_fd = command.stdin_fd >= 0 ? command.stdin_fd : null_fd,
+                  .stdin_fd = command.stdin_fd >= 0 ? command.stdin_fd : null_.get(),
                   .stdout_fd = output.out.get(),
                   .stderr_fd = output.err.get(),
                   .signal_mask = signals_.original_mask()};
-  ranks_.push_back(start_rank(start));
-  deaths_.add(rank, ranks_.back().pidfd.get());
+  RankProcess process = start_rank(start);
+  deaths_.add(rank, process.pidfd.get());
+  return process;
+}
+
+void Supervisor::start_coordinator() {
+  const RankCommand& command = view_.elastic->coordinator;
+  RankStart start{.rank = kCoordinator,
+                  .command = command.command,
+                  .environment = command.environment,
+                  .cpus = CpuSet(),
+                  .stdin_fd = null_.get(),
+                  .stdout_fd = STDERR_FILENO,
+                  .stderr_fd = STDERR_FILENO,
+                  .signal_mask = signals_.original_mask()};
+  coordinator_ = start_rank(start);
+  deaths_.add(kCoordinator, coordinator_.pidfd.get());
+}
+
+void Supervisor::stop_coordinator() noexcept {
+  if (coordinator_.pid <= 0) return;
+  deaths_.remove(coordinator_.pidfd.get());
+  ::kill(coordinator_.pid, SIGKILL);  // its journal is on the disk
+  reap(coordinator_.pid);
+  coordinator_ = {};
 }
 
 void Supervisor::step(Deadline until) {
@@ -108,7 +137,7 @@ void Supervisor::step(Deadline until) {
   if (::poll(polled.data(), polled.size(), poll_timeout(until)) < 0) return;
   output_.handle(polled.data() + 4);
   if (polled[2].revents != 0) on_front_death();
-  for (const int rank : deaths_.ended()) on_rank_end(rank);
+  for (const int rank : deaths_.ended()) rank == kCoordinator ? on_coordinator_end() : on_rank_end(rank);
   if (polled[3].revents != 0) on_alarm();
   while (const auto signal = signals_.next()) on_signal(*signal);
   reap_orphans();
@@ -190,10 +219,41 @@ void Supervisor::on_rank_end(int rank) {
   const ProcessEnd end = reap(process.pid);
   process.pid = -1;
   outcome_.ends[rank] = end;
-  if (end.good() || outcome_.first_bad) return;
+  if (end.good() || outcome_.first_bad || replace(rank, end)) return;
   outcome_.first_bad = rank;
   outcome_.first_bad_after = std::chrono::duration_cast<milliseconds>(Deadline::Clock::now() - started_);
   if (phase_ == Phase::running) enter(Phase::noticing);
+}
+
+bool Supervisor::replace(int rank, const ProcessEnd& end) {
+  if (!view_.elastic || phase_ != Phase::running || outcome_.interrupted_by != 0) return false;
+  const int number = view_.names.first_rank + rank;
+  const int deaths = rank_deaths_.add(Deadline::Clock::now());
+  const int limit = view_.elastic->deaths_per_minute;
+  if (deaths > limit) {
+    output_.say(concat("gradwire-run: rank ", number, " died of ", describe(end), "; that is death ", deaths,
+                       " within a minute, more than --deaths-per-minute ", limit, ", so the job ends\n"));
+    return false;
+  }
+  output_.say(concat("gradwire-run: rank ", number, " died of ", describe(end),
+                     ", and a new process takes its place (death ", deaths, " within a minute)\n"));
+  ranks_[rank] = start_one((*commands_)[static_cast<std::size_t>(rank)], rank);
+  outcome_.ends[rank].reset();
+  return true;
+}
+
+void Supervisor::on_coordinator_end() {
+  deaths_.remove(coordinator_.pidfd.get());
+  const ProcessEnd end = reap(coordinator_.pid);
+  coordinator_ = {};
+  const int limit = view_.elastic->deaths_per_minute;
+  if (coordinator_deaths_.add(Deadline::Clock::now()) > limit) {
+    throw LaunchError(kLaunchFailedExit, concat("the coordinator of the elastic job ended more than ", limit,
+                                                " times within a minute, last of ", describe(end)));
+  }
+  output_.say(concat("gradwire-run: the coordinator died of ", describe(end),
+                     ", and goes on from its journal as a new process\n"));
+  start_coordinator();
 }
 
 void Supervisor::reap_orphans() {
@@ -239,7 +299,8 @@ std::vector<int> Supervisor::running_ranks() const {
 }
 
 bool Supervisor::is_rank(pid_t pid) const noexcept {
-  return std::any_of(ranks_.begin(), ranks_.end(), [&](const auto& rank) { return rank.pid == pid; });
+  return pid == coordinator_.pid ||
+         std::any_of(ranks_.begin(), ranks_.end(), [&](const auto& rank) { return rank.pid == pid; });
 }
 
 }  // namespace gradwire::launch

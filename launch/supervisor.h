@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "gradwire/base/deadline.h"
+#include "launch/death_rate.h"
 #include "launch/death_watch.h"
 #include "launch/descendants.h"
 #include "launch/options.h"
@@ -27,15 +28,22 @@ struct RankCommand {
   int stdin_fd = -1;  // the caller keeps it; -1: /dev/null
 };
 
+// A job whose ranks are replaced when they fail.
+struct ElasticView {
+  RankCommand coordinator;     // the program that decides who takes part; it is started again when it ends
+  int deaths_per_minute = 10;  // of ranks, and of the coordinator; more end the job
+};
+
 // The supervisor's information about the rest of the job.
 struct JobView {
   OutputNames names;
   // The time that the other ranks have to notice a failed rank before they get SIGTERM. On a busy machine a rank needs
   // more than a quarter of a second from the death to the end of its own error message.
   std::chrono::milliseconds notice_time{1000};
-  int alarm_fd = -1;                     // readable once the job has failed on another host
-  Deadline job_end = Deadline::never();  // --timeout
-  bool gentle = false;                   // when the front process was killed, ranks get SIGTERM first, not SIGKILL
+  int alarm_fd = -1;                                  // readable once the job has failed on another host
+  Deadline job_end = Deadline::never();               // --timeout
+  std::optional<ElasticView> elastic = std::nullopt;  // empty: a rank that fails ends the job
+  bool gentle = false;  // when the front process was killed, ranks get SIGTERM first, not SIGKILL
 };
 
 // The ranks of one job on this host. A job that fails has four phases:
@@ -46,6 +54,8 @@ struct JobView {
 //               (a PeerError)
 //   asked       the other ranks have got SIGTERM, and have --grace to report and exit
 //   killed      the other ranks have got SIGKILL
+//
+// In an elastic job, a rank that fails while the job runs is replaced by a new process under the same number.
 //
 // At the end of every job, processes that the ranks left running have a short time to exit by themselves (helpers that
 // clean up after a process do so), then get SIGKILL. One thread with one poll loop, in which no call blocks.
@@ -72,7 +82,8 @@ class Supervisor {
   enum class Phase { running, noticing, asked, killed };
 
   void start_ranks(const std::vector<RankCommand>& ranks);
-  void start_one(const RankCommand& command, int rank, CpuSet cpus, int null_fd);
+  RankProcess start_one(const RankCommand& command, int rank);
+  void start_coordinator();
   // Waits for an event or until `until`, and handles the event.
   void step(Deadline until);
   void advance();
@@ -81,10 +92,15 @@ class Supervisor {
   void on_front_death();
   void on_alarm();
   void on_rank_end(int rank);
+  // In an elastic job: starts a new process in the place of the rank. Returns false where the failure ends the job.
+  bool replace(int rank, const ProcessEnd& end);
+  void on_coordinator_end();
+  void stop_coordinator() noexcept;
   void reap_orphans();
   void clear_leftovers();
   void signal_ranks(int signal) noexcept;
   std::vector<int> running_ranks() const;
+  // Whether the process is a rank or the coordinator.
   bool is_rank(pid_t pid) const noexcept;
 
   const Options& options_;
@@ -94,7 +110,12 @@ class Supervisor {
   Descendants descendants_;
   DeathWatch deaths_;
   Output output_;
-  std::vector<RankProcess> ranks_;  // pid -1 once reaped
+  const std::vector<RankCommand>* commands_ = nullptr;  // during run()
+  std::vector<RankProcess> ranks_;                      // pid -1 once reaped
+  RankProcess coordinator_;                             // of an elastic job; pid -1: none
+  DeathRate rank_deaths_;
+  DeathRate coordinator_deaths_;
+  UniqueFd null_;
   JobOutcome outcome_;
   Phase phase_ = Phase::running;
   Deadline phase_end_ = Deadline::never();

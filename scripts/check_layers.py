@@ -15,6 +15,7 @@ BELOW = {
     "store": ["base"],
     "backend": ["base", "kernels", "store"],
     "compress": ["base", "kernels", "store", "backend"],
+    "membership": ["base", "store"],
 }
 ABOVE = {
     "process_group": [*BELOW],
@@ -24,6 +25,7 @@ ABOVE = {
     "optim": [*BELOW, "process_group", "functional", "ddp", "hooks"],
     "nn": [*BELOW, "process_group", "functional", "ddp"],
     "amp": [*BELOW, "process_group"],
+    "elastic": [*BELOW, "process_group", "functional", "ddp", "hooks"],
     "testing": [*BELOW, "process_group", "functional", "ddp", "hooks", "optim"],
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')

@@ -28,13 +28,15 @@ struct DdpCore::Parts {
   DdpOptions options;
   std::shared_ptr<ProcessGroup> group;
   std::optional<at::Device> device;
-  std::vector<internal::NamedTensor> frozen;  // parameters that needed no gradient when the module was wrapped
-  std::vector<at::Tensor> parameters;         // without the ignored ones
+  std::vector<internal::NamedTensor> frozen;   // parameters that needed no gradient when the module was wrapped
+  std::vector<at::Tensor> parameters;          // without the ignored ones
+  std::vector<internal::NamedTensor> trained;  // the parameters whose gradients the Reducer averages
+  internal::ReducerOptions tuned;              // its options
   internal::TensorIdentities parameters_seen;
   std::vector<at::Tensor> buffers;  // the module's present buffers, without the ignored ones
   internal::TensorIdentities buffers_seen;
   bool buffers_given = false;  // true: set_buffers() gave the buffers, and the module's own are not used
-  std::shared_ptr<internal::Reducer> reducer;
+  std::shared_ptr<internal::Reducer> reducer;                     // null between leave_group() and enter_group()
   std::shared_ptr<CommHook> hook;                                 // the user's; null: plain averaging
   std::shared_ptr<internal::LowPrecision> low_precision;          // null: no mixed precision
   std::shared_ptr<internal::DelayedReduction> delayed_reduction;  // null: no delayed gradients
@@ -52,6 +54,10 @@ struct DdpCore::Parts {
   bool buffers_travel() const { return options.forward_sync_buffers.value_or(options.broadcast_buffers); }
   // The tensors that replicas have in common: the parameters, and the buffers when `with_buffers` is true.
   std::vector<at::Tensor> state(bool with_buffers) const;
+  // The Reducer. Throws InvalidArgument between leave_group() and enter_group().
+  internal::Reducer& in_group() const;
+  // Makes the Reducer and what else belongs to the ranks that the group has now. Not collective.
+  void make_reducer();
   // Makes the duplicates of the group, at the first call. Collective.
   void start();
   // In a Join: exchanges the kinds of forward of all ranks and returns the kind of the active ranks. `mine` is null on

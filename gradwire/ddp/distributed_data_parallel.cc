@@ -139,7 +139,6 @@ DdpCore::DdpCore(std::shared_ptr<torch::nn::Module> module, DdpOptions options) 
   p.device = device_of(options, parameters);
   p.group = options.process_group != nullptr ? options.process_group : default_group();
   require_served(*p.group, parameters);
-  if (options.lanes == -1) tuned.lanes = internal::automatic_lanes(*p.group);
 
   p.module = std::move(module);
   p.options = std::move(options);
@@ -151,9 +150,10 @@ DdpCore::DdpCore(std::shared_ptr<torch::nn::Module> module, DdpOptions options) 
     p.low_precision = std::make_shared<internal::LowPrecision>(p.parameters, *p.options.mixed_precision->param_dtype);
     tuned.on_pass = [low = p.low_precision] { low->restore_at_end(); };
   }
-  p.delayed_reduction = make_delayed_reduction(*p.module, p.options, tuned.bucket_dtype);
   p.shadow_gradients = std::make_unique<internal::ShadowGradients>(with_gradient, p.options.gradient_as_bucket_view);
-  p.reducer = std::make_shared<Reducer>(trained, p.group, tuned);
+  p.trained = std::move(trained);
+  p.tuned = std::move(tuned);
+  p.make_reducer();
   if (p.options.init_sync) {
     const bool with_buffers = p.options.broadcast_buffers || p.options.forward_sync_buffers;
     std::vector<NamedTensor> compared = parameters;
@@ -163,11 +163,24 @@ DdpCore::DdpCore(std::shared_ptr<torch::nn::Module> module, DdpOptions options) 
       compared.insert(compared.end(), buffers.begin(), buffers.end());
     }
     p.start();
-    internal::verify_replicas(p.reducer->control(), compared, internal::settings_of(p.options, tuned));
+    internal::verify_replicas(p.reducer->control(), compared, internal::settings_of(p.options, p.tuned));
     internal::broadcast_values(p.reducer->control(), p.state(with_buffers));
     p.reducer->prepare_memory();
   }
   p.reducer->attach();
+}
+
+internal::Reducer& DdpCore::Parts::in_group() const {
+  if (reducer != nullptr) return *reducer;
+  throw InvalidArgument(
+      "a DistributedDataParallel was used between leave_group() and enter_group(), where it has no ranks; call "
+      "enter_group() first.");
+}
+
+void DdpCore::Parts::make_reducer() {
+  if (options.lanes == -1) tuned.lanes = internal::automatic_lanes(*group);
+  delayed_reduction = make_delayed_reduction(*module, options, tuned.bucket_dtype);
+  reducer = std::make_shared<Reducer>(trained, group, tuned);
 }
 
 DdpCore::~DdpCore() {
@@ -183,7 +196,7 @@ const DdpOptions& DdpCore::options() const noexcept { return parts_->options; }
 const std::shared_ptr<ProcessGroup>& DdpCore::process_group() const noexcept { return parts_->group; }
 torch::nn::Module& DdpCore::module() const noexcept { return *parts_->module; }
 void DdpCore::register_comm_hook(std::shared_ptr<CommHook> hook) {
-  parts_->reducer->set_hook(hook);
+  parts_->in_group().set_hook(hook);
   parts_->hook = std::move(hook);
 }
 void DdpCore::set_buffers(const std::vector<std::pair<std::string, at::Tensor>>& buffers) {
@@ -199,7 +212,7 @@ void DdpCore::load(torch::serialize::InputArchive& archive) {
   parts_->module->load(archive);
 }
 void DdpCore::replace_comm_hook(std::shared_ptr<CommHook> hook) {
-  parts_->reducer->replace_hook(hook);
+  parts_->in_group().replace_hook(hook);
   parts_->hook = std::move(hook);
 }
 const std::shared_ptr<CommHook>& DdpCore::comm_hook() const noexcept { return parts_->hook; }
@@ -211,11 +224,11 @@ at::Tensor DdpCore::to_device(at::Tensor tensor) const {
   return parts_->low_precision && tensor.is_floating_point() ? tensor.to(*parts_->options.mixed_precision->param_dtype)
                                                              : tensor;
 }
-std::vector<std::string> DdpCore::bucket_order() const { return parts_->reducer->bucket_order(); }
-void DdpCore::set_bucket_order(const std::vector<std::string>& names) { parts_->reducer->set_bucket_order(names); }
-std::vector<std::vector<std::size_t>> DdpCore::bucket_plan() const { return parts_->reducer->plan(); }
-std::uint64_t DdpCore::payload_bytes() const { return parts_->reducer->payload_bytes(); }
-std::uint32_t DdpCore::iterations() const { return parts_->reducer->iterations(); }
+std::vector<std::string> DdpCore::bucket_order() const { return parts_->in_group().bucket_order(); }
+void DdpCore::set_bucket_order(const std::vector<std::string>& names) { parts_->in_group().set_bucket_order(names); }
+std::vector<std::vector<std::size_t>> DdpCore::bucket_plan() const { return parts_->in_group().plan(); }
+std::uint64_t DdpCore::payload_bytes() const { return parts_->in_group().payload_bytes(); }
+std::uint32_t DdpCore::iterations() const { return parts_->in_group().iterations(); }
 
 DdpLoggingData DdpCore::logging_data() const {
   const Parts& p = *parts_;
@@ -231,13 +244,13 @@ DdpLoggingData DdpCore::logging_data() const {
   data.mixed_precision = p.options.mixed_precision.has_value();
   data.join_uneven_inputs = p.joined_ever;
   data.ignored_parameters = p.options.parameters_and_buffers_to_ignore;
-  p.reducer->report(data);
+  p.in_group().report(data);
   return data;
 }
 
 void DdpCore::before_forward() {
   Parts& p = *parts_;
-  p.reducer->require_outside_hook("forward()");
+  p.in_group().require_outside_hook("forward()");
   p.synchronized_forward = false;
   Parts::Forward forward;
   forward.synchronized = p.sync && c10::GradMode::is_enabled();

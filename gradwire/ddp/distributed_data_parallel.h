@@ -102,6 +102,16 @@ class DdpCore final : public Joinable {
   c10::Device join_device() const override;
   std::shared_ptr<ProcessGroup> join_process_group() const override { return process_group(); }
 
+  // For a group whose ranks change (gradwire/elastic/elastic_group.h), also after an error of this object: goes on over
+  // the ranks that the group has after the change. Call leave_group() before the change and enter_group() after it, on
+  // all ranks, not within a backward pass. Between them the methods that need ranks throw InvalidArgument. The module,
+  // its gradients (whose values are indeterminate after an error), the hook and the hook's state stay. Counts begin
+  // anew (iterations(), payload_bytes(), bucket.iteration()), and so does the search for the order of the buckets,
+  // unless `order` (as in set_bucket_order()) is not empty; `order` is the same on all ranks. The replicas must be
+  // equal on all ranks before the next forward; these methods do not make them equal, and do not communicate.
+  void leave_group();
+  void enter_group(const std::vector<std::string>& order = {});
+
   // The names of the parameters in the order of their buckets. DDP finds this order in its first iteration. A
   // compressor's result depends on which parameters share a bucket. So a run that continues from a checkpoint with the
   // same bits saves bucket_order(), and passes it to set_bucket_order() on all ranks before the first synchronized

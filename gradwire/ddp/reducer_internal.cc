@@ -67,6 +67,17 @@ Reducer::~Reducer() {
   failure_.report(std::make_exception_ptr(AbortedError(reason)), "its destruction");
 }
 
+void Reducer::retire() {
+  MutexLock lock(mutex_);
+  hooks_on_parameters_.clear();
+  if (iteration_.under_way() && !failure_.happened()) {
+    const std::string reason = concat("DistributedDataParallel left its group on rank ", group_->rank(),
+                                      " before its gradients were reduced.");
+    failure_.report(std::make_exception_ptr(AbortedError(reason)), "leave_group()");
+  }
+  leave_buckets();
+}
+
 void Reducer::attach() {
   MutexLock lock(mutex_);
   attach_hooks();

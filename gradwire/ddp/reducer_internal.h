@@ -74,6 +74,10 @@ class Reducer final : public std::enable_shared_from_this<Reducer> {
   // The group for DDP's own calls. Valid after start().
   ProcessGroup& control() const noexcept { return *control_; }
 
+  // Ends this object before it is destroyed, for a DDP object that goes on with another Reducer: gives up an unfinished
+  // reduction, as the destructor does, and moves the gradients out of the buckets. Not collective.
+  void retire() GRADWIRE_EXCLUDES(mutex_);
+
   // Returns one more duplicate of the group, or the group itself when it cannot be duplicated. Errors of this object
   // abort the result. Collective.
   std::shared_ptr<ProcessGroup> another_group();

@@ -1,0 +1,236 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/elastic/elastic.h"
+
+#include <ATen/Context.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <utility>
+
+#include "gradwire/backend/rendezvous_internal.h"
+#include "gradwire/base/environment.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/log.h"
+#include "gradwire/base/stable_hash.h"
+#include "gradwire/base/strings.h"
+#include "gradwire/elastic/leave_signal_internal.h"
+#include "gradwire/elastic/state_exchange_internal.h"
+#include "gradwire/elastic/training_state_internal.h"
+#include "gradwire/membership/member.h"
+#include "gradwire/process_group/init.h"
+#include "gradwire/store/file_store.h"
+#include "gradwire/store/prefix_store.h"
+
+namespace gradwire {
+
+using internal::kNoState;
+using membership::Epoch;
+using membership::Member;
+
+namespace {
+
+std::shared_ptr<Store> store_of(const ElasticOptions& options) {
+  if (options.store != nullptr) return options.store;
+  const auto file = environment("GRADWIRE_ELASTIC");
+  if (!file) {
+    throw InvalidArgument(
+        "Elastic: GRADWIRE_ELASTIC is not set, so there is no coordinator; start the program with gradwire-run "
+        "--elastic "
+        "MIN:MAX, or give ElasticOptions::store");
+  }
+  return std::make_shared<PrefixStore>("elastic", std::make_shared<FileStore>(*file));
+}
+
+// The group of an epoch. All of its members call this.
+std::shared_ptr<ProcessGroup> group_of(const Epoch& epoch, int rank, const std::shared_ptr<Store>& store,
+                                       const ElasticOptions& options) {
+  const auto keys = std::make_shared<PrefixStore>(concat("world/", epoch.number), store);
+  std::vector<std::string> processes;
+  for (const membership::EpochMember& member : epoch.members) processes.push_back(member.identity);
+  PrefixStore of_backend("backend", keys);
+  // A member that dies on its way is noticed although it never came.
+  rendezvous::register_processes(of_backend, processes);
+  return make_process_group(options.backend, keys, rank, static_cast<int>(processes.size()), options.timeout);
+}
+
+void seed_generator(std::uint64_t seed, const ElasticStep& at) {
+  const std::array<std::int64_t, 3> numbers{static_cast<std::int64_t>(seed), at.step, at.rank};
+  at::manual_seed(stable_hash(std::span<const std::int64_t>(numbers)));
+}
+
+}  // namespace
+
+class Elastic::Impl {
+ public:
+  explicit Impl(ElasticOptions options)
+      : options_(std::move(options)), store_(store_of(options_)), group_(std::make_shared<ElasticGroup>()) {
+    group_->set_group_name("elastic");
+    if (options_.timeout.count() <= 0)
+      throw InvalidArgument(concat("Elastic: a timeout of ", options_.timeout.count(), " ms; give a positive one"));
+    group_->set_timeout(options_.timeout);
+  }
+
+  ElasticEnd run(std::int64_t steps, const std::function<void(const ElasticStep&)>& step);
+
+  const ElasticOptions& options() const noexcept { return options_; }
+  internal::TrainingState& state() noexcept { return state_; }
+  const std::shared_ptr<ElasticGroup>& group() const noexcept { return group_; }
+  void leave() noexcept { leave_ = true; }
+  std::int64_t counted() const noexcept { return std::max<std::int64_t>(counted_, 0); }
+  bool has_run() const noexcept { return has_run_; }
+
+ private:
+  // How the steps of an epoch ended.
+  enum class Stop { counted_all, boundary };
+
+  // Returns false when no member holds the state of the job.
+  bool enter(Member& member);
+  Stop train(Member& member, std::int64_t steps, const std::function<void(const ElasticStep&)>& step);
+  void do_step(const Member& member, const std::function<void(const ElasticStep&)>& step);
+  void give_up_epoch(const std::string& reason);
+  bool wants_to_leave() const noexcept { return leave_ || (options_.leave_on_sigterm && internal::leave_was_asked()); }
+
+  const ElasticOptions options_;
+  const std::shared_ptr<Store> store_;
+  const std::shared_ptr<ElasticGroup> group_;
+  internal::TrainingState state_;
+  std::atomic<bool> leave_{false};
+  std::int64_t counted_ = kNoState;
+  bool in_step_ = false;
+  bool asked_to_leave_ = false;
+  bool has_run_ = false;
+};
+
+ElasticEnd Elastic::Impl::run(std::int64_t steps, const std::function<void(const ElasticStep&)>& step) {
+  has_run_ = true;
+  std::optional<internal::LeaveSignal> signal;
+  if (options_.leave_on_sigterm) signal.emplace();
+  const std::string program =
+      concat(options_.program, options_.program.empty() ? "" : ", ", state_.description(), ", ", steps, " steps");
+  Member member(store_, program, options_.timeout);
+  state_.leave_group();
+  while (true) {
+    if (wants_to_leave()) {
+      member.leave();
+      state_.enter_group();  // of this rank alone
+      return ElasticEnd::left;
+    }
+    if (!member.meet()) {
+      state_.enter_group();
+      return counted_ == steps ? ElasticEnd::finished : ElasticEnd::too_late;
+    }
+    std::string failure;
+    try {
+      if (!enter(member)) break;
+      if (train(member, steps, step) == Stop::counted_all) {
+        member.done();
+        return ElasticEnd::finished;
+      }
+    } catch (const PeerError& error) {
+      failure = describe(error);
+    } catch (const TimeoutError& error) {
+      failure = describe(error);
+    } catch (const AbortedError& error) {
+      failure = describe(error);
+    } catch (const std::exception& error) {
+      give_up_epoch(describe(error));
+      throw;
+    }
+    give_up_epoch(failure);
+  }
+  give_up_epoch("");
+  throw PeerError(
+      "Elastic::run(): no member holds the state of the job any more, because those that held it died together; start "
+      "the job again from a checkpoint",
+      {});
+}
+
+// Leaves the present epoch. With a reason, the others of the epoch are told; without one, all stop at this boundary.
+void Elastic::Impl::give_up_epoch(const std::string& reason) {
+  if (!reason.empty()) {
+    log::info(concat("elastic training: the epoch ends on rank ", group_->rank(), ": ", reason));
+    group_->abort(reason);
+  }
+  state_.leave_group();
+  group_->move_out();
+  if (std::exchange(in_step_, false) && !state_.undo_step()) {
+    log::warn(concat("elastic training: step ", counted_,
+                     " changed parameters before it failed; this member takes the "
+                     "state of another one"));
+    counted_ = kNoState;
+  }
+}
+
+bool Elastic::Impl::enter(Member& member) {
+  const Epoch& epoch = member.epoch();
+  group_->move_to(group_of(epoch, member.rank(), store_, options_));
+  counted_ = internal::exchange_state(*group_, state_, counted_, epoch.fresh);
+  if (counted_ == kNoState) return false;
+  state_.enter_group();
+  asked_to_leave_ = false;
+  member.began(counted_);
+  return true;
+}
+
+Elastic::Impl::Stop Elastic::Impl::train(Member& member, std::int64_t steps,
+                                         const std::function<void(const ElasticStep&)>& step) {
+  while (counted_ < steps) {
+    if (wants_to_leave() && !std::exchange(asked_to_leave_, true)) member.ask_to_leave();
+    if (member.stops_before(counted_)) return Stop::boundary;
+    do_step(member, step);
+  }
+  // When this returns, every member has counted the last step, so none needs another one's state any more.
+  group_->barrier()->wait();
+  return Stop::counted_all;
+}
+
+void Elastic::Impl::do_step(const Member& member, const std::function<void(const ElasticStep&)>& step) {
+  const ElasticStep at{counted_, group_->rank(), group_->size(), member.epoch().number};
+  state_.begin_step();
+  in_step_ = true;
+  if (options_.seed) seed_generator(*options_.seed, at);
+  step(at);
+  in_step_ = false;
+  ++counted_;
+}
+
+Elastic::Elastic(ElasticOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
+Elastic::~Elastic() = default;
+
+const std::shared_ptr<ElasticGroup>& Elastic::group() const noexcept { return impl_->group(); }
+
+Elastic& Elastic::add(DdpCore& core) {
+  if (core.process_group() != impl_->group()) {
+    throw InvalidArgument(
+        "Elastic::add(): the DistributedDataParallel was made over another group; give it "
+        "DdpOptions::process_group = elastic.group()");
+  }
+  impl_->state().add(core);
+  return *this;
+}
+
+Elastic& Elastic::add(torch::optim::Optimizer& optimizer) {
+  impl_->state().add(optimizer);
+  return *this;
+}
+
+Elastic& Elastic::add_state(std::string name, std::function<std::string()> save,
+                            std::function<void(const std::string&)> load) {
+  impl_->state().add(internal::UserState{std::move(name), std::move(save), std::move(load)});
+  return *this;
+}
+
+ElasticEnd Elastic::run(std::int64_t steps, const std::function<void(const ElasticStep&)>& step) {
+  if (steps < 0) throw InvalidArgument(concat("Elastic::run(): ", steps, " steps; give 0 or more"));
+  if (impl_->state().cores().empty())
+    throw InvalidArgument("Elastic::run(): no DistributedDataParallel was added; call add() first");
+  if (impl_->has_run()) throw InvalidArgument("Elastic::run() was called before; make a new Elastic for another run");
+  return impl_->run(steps, step);
+}
+
+void Elastic::leave() noexcept { impl_->leave(); }
+std::int64_t Elastic::counted() const noexcept { return impl_->counted(); }
+
+}  // namespace gradwire

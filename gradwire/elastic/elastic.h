@@ -1,0 +1,120 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// Training that goes on when ranks die, leave and come.
+//
+//   gradwire::Elastic elastic;                                // under gradwire-run --elastic MIN:MAX
+//   auto net = Net();
+//   gradwire::DistributedDataParallel ddp(net, {.process_group = elastic.group()});
+//   torch::optim::SGD optimizer(ddp.parameters(), 0.1);
+//   elastic.add(ddp).add(optimizer);
+//   elastic.run(1000, [&](const gradwire::ElasticStep& at) {
+//     auto [x, target] = samples(at.step, at.rank, at.size);  // depends on these three numbers alone
+//     optimizer.zero_grad();
+//     loss_of(ddp(x), target).backward();
+//     optimizer.step();                                       // the last thing that a step does
+//   });
+//
+// docs/elastic.md has the promises and their limits.
+#pragma once
+
+#include <torch/optim/optimizer.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "gradwire/base/deadline.h"
+#include "gradwire/ddp/distributed_data_parallel.h"
+#include "gradwire/elastic/elastic_group.h"
+#include "gradwire/store/store.h"
+
+namespace gradwire {
+
+// The place of a call of the step function.
+struct ElasticStep {
+  std::int64_t step = 0;   // counts from 0; each step counts once in the whole job
+  int rank = 0;            // of this member in the present epoch
+  int size = 1;            // the number of members in the present epoch
+  std::int64_t epoch = 0;  // the number of the present epoch, from 1
+};
+
+struct ElasticOptions {
+  // Where members and coordinator meet; its keys are the job's alone. Null: the store that gradwire-run --elastic
+  // names in the environment.
+  std::shared_ptr<Store> store;
+  // The backend of each epoch's group, as in make_process_group().
+  std::string backend = "shm";
+  // Given: torch's default generator of random numbers is seeded before each step with a number that depends on this
+  // seed, the step and the rank alone, so a step that is done again draws the same numbers.
+  std::optional<std::uint64_t> seed = std::nullopt;
+  // SIGTERM makes this member leave in good order after the step under way. Only one Elastic of a process may run with
+  // this.
+  bool leave_on_sigterm = true;
+  // Text that all members must have in common besides the model, for example the program's arguments.
+  std::string program;
+  // How long a member waits for the next epoch, for the others there, and for a collective.
+  Milliseconds timeout = kDefaultTimeout;
+};
+
+// How run() ended.
+enum class ElasticEnd {
+  finished,  // all steps were counted; the registered objects hold the state after the last one
+  left,      // this member left, on leave() or SIGTERM
+  too_late,  // the job finished before this member took part
+};
+
+// One member of an elastic job. run() is called once, after everything was added. One thread uses the object, except
+// for leave().
+class Elastic final {
+ public:
+  // Does not communicate. Throws InvalidArgument when no store is given and gradwire-run --elastic did not start this
+  // process; StoreError when the store cannot be opened.
+  explicit Elastic(ElasticOptions options = {});
+  ~Elastic();
+  Elastic(const Elastic&) = delete;
+  Elastic& operator=(const Elastic&) = delete;
+
+  // The group of the present epoch; before run() a group of this rank alone. Make DistributedDataParallel over it.
+  const std::shared_ptr<ElasticGroup>& group() const noexcept;
+
+  // Adds an object to the state of the job: what a step reads and changes, besides its gradients. All members add the
+  // same objects in the same order, before run(). The objects outlive run(). A DistributedDataParallel brings its
+  // module and its hook along; its process_group must be group(). `save` returns bytes, and `load` takes over bytes
+  // that `save` returned on another member.
+  Elastic& add(DdpCore& core);
+  template <class Module>
+  Elastic& add(DistributedDataParallel<Module>& ddp) {
+    return add(ddp.core());
+  }
+  Elastic& add(torch::optim::Optimizer& optimizer);
+  Elastic& add_state(std::string name, std::function<std::string()> save, std::function<void(const std::string&)> load);
+
+  // Calls step() for each step from 0 to steps - 1 that this member takes part in, and returns when `steps` steps were
+  // counted, or as ElasticEnd says. A member that joins later begins with the step at which the job is then.
+  //
+  // A step counts when step() returns. When it throws PeerError, TimeoutError or AbortedError, the members that are
+  // left meet in a new epoch. There, members that have not counted the step take the state of members that have; when
+  // no member has, all do the step again. For that, step() changes the registered state in its last act only (the
+  // optimizer's step), after all communication. Buffers and hooks are brought back, and gradients are removed, before a
+  // step is done again.
+  //
+  // Throws what step() throws otherwise: the other members then go on without this one. Throws MismatchError when the
+  // job runs another program, model or version of gradwire, and when members that counted the same steps hold different
+  // parameters; PeerError when no member that holds the state is left, and when the job went on without this member;
+  // TimeoutError when there is no coordinator, or are too few members, for `timeout`.
+  ElasticEnd run(std::int64_t steps, const std::function<void(const ElasticStep&)>& step);
+
+  // Makes this member leave in good order at a step boundary. Any thread may call it, before run() too.
+  void leave() noexcept;
+
+  // The number of steps that the job has counted, as far as this member knows.
+  std::int64_t counted() const noexcept;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace gradwire

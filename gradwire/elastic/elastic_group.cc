@@ -1,0 +1,99 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/elastic/elastic_group.h"
+
+#include <ATen/Functions.h>
+
+#include <utility>
+
+#include "gradwire/base/error.h"
+#include "gradwire/base/stable_hash.h"
+#include "gradwire/base/strings.h"
+#include "gradwire/ddp/replica_sync_internal.h"
+#include "gradwire/process_group/init.h"
+#include "gradwire/store/hash_store.h"
+
+namespace gradwire {
+namespace {
+
+std::shared_ptr<ProcessGroup> alone() { return make_process_group("threads", std::make_shared<HashStore>(), 0, 1); }
+
+}  // namespace
+
+ElasticGroup::ElasticGroup() : ElasticGroup(alone()) {}
+
+ElasticGroup::ElasticGroup(std::shared_ptr<ProcessGroup> group) : CallGroup(0, 1), current_(std::move(group)) {}
+
+std::shared_ptr<ProcessGroup> ElasticGroup::current() const {
+  const MutexLock lock(mutex_);
+  return current_;
+}
+
+std::vector<std::shared_ptr<ElasticGroup>> ElasticGroup::duplicates() {
+  const MutexLock lock(mutex_);
+  std::vector<std::shared_ptr<ElasticGroup>> held;
+  std::erase_if(duplicates_, [&](const auto& weak) {
+    auto duplicate = weak.lock();
+    if (duplicate == nullptr) return true;
+    held.push_back(std::move(duplicate));
+    return false;
+  });
+  return held;
+}
+
+std::string ElasticGroup::shape() {
+  std::string text = "(";
+  for (const auto& duplicate : duplicates()) text += duplicate->shape();
+  return text + ")";
+}
+
+void ElasticGroup::move_to(std::shared_ptr<ProcessGroup> group) {
+  if (group == nullptr) throw InvalidArgument("ElasticGroup::move_to(): the group is null");
+  const std::string mine = shape();
+  const auto all = internal::gather_integers(*group, {static_cast<std::int64_t>(stable_hash(mine))});
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank] == all.front()) continue;
+    throw MismatchError(concat("ElasticGroup: rank ", rank,
+                               " holds other duplicates of the group than rank 0 (this is "
+                               "rank ",
+                               group->rank(), ", which holds ", mine,
+                               "); all members must call dup() for the same objects in the same order, before the "
+                               "first epoch"));
+  }
+  adopt(std::move(group));
+}
+
+void ElasticGroup::adopt(std::shared_ptr<ProcessGroup> group) {
+  for (const auto& duplicate : duplicates()) {
+    std::shared_ptr<ProcessGroup> made = group->dup();
+    if (made == nullptr) {
+      throw UnsupportedError(concat("ElasticGroup: the group '", group->name(),
+                                    "' cannot be duplicated, and a duplicate of the group before is in use"));
+    }
+    duplicate->adopt(std::move(made));
+  }
+  group->set_group_name(group_name());
+  MutexLock lock(mutex_);
+  current_.swap(group);
+  lock.unlock();  // the group before may take its time to go
+}
+
+void ElasticGroup::move_out() {
+  std::shared_ptr<ProcessGroup> group = alone();
+  MutexLock lock(mutex_);
+  current_.swap(group);
+  lock.unlock();
+}
+
+std::shared_ptr<ProcessGroup> ElasticGroup::do_dup() {
+  std::shared_ptr<ProcessGroup> made = current()->dup();
+  if (made == nullptr) return nullptr;
+  std::shared_ptr<ElasticGroup> duplicate(new ElasticGroup(std::move(made)));
+  duplicate->set_timeout(timeout());
+  duplicate->set_group_name(concat(group_name(), "/dup"));
+  const MutexLock lock(mutex_);
+  duplicates_.push_back(duplicate);
+  return duplicate;
+}
+
+}  // namespace gradwire

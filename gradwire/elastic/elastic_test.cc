@@ -1,0 +1,255 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// Jobs whose members are threads: they lose members, get new ones, and end with the bits of the serial program that
+// does each step with the ranks of the journal.
+#include "gradwire/elastic/elastic.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cctype>
+
+#include "gradwire/elastic/elastic_test_support.h"
+#include "gradwire/hooks/registry.h"
+
+namespace gradwire::elastic_test {
+namespace {
+
+using namespace gradwire::testing;
+
+struct Killed : std::runtime_error {
+  Killed() : std::runtime_error("this member is lost on purpose") {}
+};
+
+// How one member ended.
+struct MemberResult {
+  ElasticEnd end = ElasticEnd::too_late;
+  bool killed = false;
+  std::string error;
+  std::vector<at::Tensor> parameters;
+  std::map<std::int64_t, int> sizes_seen;  // by counted step
+};
+
+struct MemberSlot {
+  MemberResult result;
+  std::atomic<bool> has_ended{false};
+};
+
+// What a member does in a step, before it computes.
+using BeforeStep = std::function<void(Elastic& elastic, const ElasticStep& at)>;
+
+MemberResult run_member(const ElasticOptions& options, std::int64_t steps, const std::string& hook,
+                        const BeforeStep& before, int model = 1) {
+  MemberResult result;
+  try {
+    Elastic elastic(options);
+    DdpOptions ddp_options;
+    ddp_options.process_group = elastic.group();
+    Mlp net(3, 8, model);
+    DistributedDataParallel ddp(net, ddp_options);
+    if (!hook.empty()) ddp.register_comm_hook(make_hook(hook));
+    torch::optim::SGD optimizer(ddp.parameters(), sgd());
+    elastic.add(ddp).add(optimizer);
+    try {
+      result.end = elastic.run(steps, [&](const ElasticStep& at) {
+        if (before) before(elastic, at);
+        optimizer.zero_grad();
+        loss_of(ddp(samples(at))).backward();
+        optimizer.step();
+        result.sizes_seen[at.step] = at.size;
+      });
+    } catch (const Killed&) {
+      result.killed = true;
+    }
+    for (const at::Tensor& parameter : net->parameters()) result.parameters.push_back(parameter.detach().clone());
+  } catch (const std::exception& error) {
+    result.error = error.what();
+  }
+  return result;
+}
+
+// Members as threads, which a test starts one by one.
+class Members {
+ public:
+  ~Members() { join(); }
+  void start(const ElasticOptions& options, std::int64_t steps, const std::string& hook = "",
+             const BeforeStep& before = {}, int model = 1) {
+    slots_.push_back(std::make_unique<MemberSlot>());
+    threads_.emplace_back([=, slot = slots_.back().get()] {
+      slot->result = run_member(options, steps, hook, before, model);
+      slot->has_ended = true;
+    });
+  }
+  // Whether one of the first `count` members has ended.
+  bool any_ended(std::size_t count) const {
+    return std::any_of(slots_.begin(), slots_.begin() + static_cast<std::ptrdiff_t>(count),
+                       [](const auto& slot) { return slot->has_ended.load(); });
+  }
+  void join() {
+    for (auto& thread : threads_) {
+      if (thread.joinable()) thread.join();
+    }
+  }
+  const MemberResult& operator[](std::size_t index) const { return slots_[index]->result; }
+
+ private:
+  std::vector<std::unique_ptr<MemberSlot>> slots_;
+  std::vector<std::thread> threads_;
+};
+
+constexpr std::int64_t kSteps = 40;
+
+TEST(ElasticTest, WithoutFailuresTheJobIsTheSerialProgram) {
+  ElasticJob job({.min = 2, .max = 2, .first = 2});
+  Members members;
+  members.start(job.options(), kSteps);
+  members.start(job.options(), kSteps);
+  members.join();
+  const auto expected = serial_parameters(std::vector<int>(kSteps, 2));
+  for (std::size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(members[i].error, "");
+    EXPECT_EQ(members[i].end, ElasticEnd::finished);
+    expect_equal_bits(members[i].parameters, expected, concat("member ", i));
+  }
+}
+
+// World 3 loses one, goes on at 2, and grows to 3 again.
+class ElasticHookTest : public ::testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Hooks, ElasticHookTest,
+                         ::testing::Values("", "int8:memory=error_feedback", "int8:memory=ef21",
+                                           "power_sgd:start=2,min_rate=1"),
+                         [](const auto& info) {
+                           std::string name =
+                               info.param.empty() ? "average" : info.param.substr(0, info.param.find(','));
+                           for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
+                           return name;
+                         });
+
+TEST_P(ElasticHookTest, AJobLosesAMemberAndGetsANewOne) {
+  ElasticJob job({.min = 2, .max = 3, .first = 3});
+  Members members;
+  std::atomic<bool> start_another{false};
+  const BeforeStep tell = [&](Elastic&, const ElasticStep& at) {
+    if (at.step == 20 && at.size == 2) start_another = true;
+  };
+  const BeforeStep die = [](Elastic&, const ElasticStep& at) {
+    if (at.step == 10) throw Killed();
+  };
+  members.start(job.options(), kSteps * 20, GetParam(), tell);
+  members.start(job.options(), kSteps * 20, GetParam(), tell);
+  members.start(job.options(), kSteps * 20, GetParam(), die);
+  while (!start_another && !members.any_ended(2)) std::this_thread::yield();
+  members.start(job.options(), kSteps * 20, GetParam());
+  members.join();
+  EXPECT_TRUE(members[2].killed);
+  const std::vector<int> sizes = sizes_of(job.journal(), kSteps * 20);
+  EXPECT_EQ(sizes[9], 3);
+  EXPECT_EQ(sizes[10], 2);
+  EXPECT_EQ(sizes.back(), 3) << "the new member came too late";
+  for (const std::size_t i : {0, 1, 3}) {
+    EXPECT_EQ(members[i].error, "");
+    EXPECT_EQ(members[i].end, ElasticEnd::finished);
+    expect_equal_bits(members[i].parameters, members[0].parameters, concat("member ", i, " against member 0"));
+    for (const auto& [step, size] : members[i].sizes_seen) EXPECT_EQ(size, sizes[static_cast<std::size_t>(step)]);
+  }
+  if (GetParam().empty()) expect_equal_bits(members[0].parameters, serial_parameters(sizes), "the serial program");
+}
+
+TEST(ElasticTest, AMemberLeavesInGoodOrderAndNoStepIsDoneTwice) {
+  ElasticJob job({.min = 1, .max = 3, .first = 3});
+  Members members;
+  std::atomic<int> calls{0};
+  const BeforeStep count = [&](Elastic&, const ElasticStep& at) {
+    if (at.rank == 0) ++calls;
+  };
+  members.start(job.options(), kSteps, "", count);
+  members.start(job.options(), kSteps, "", count);
+  members.start(job.options(), kSteps, "", [&](Elastic& elastic, const ElasticStep& at) {
+    if (at.step == 10) elastic.leave();
+  });
+  members.join();
+  EXPECT_EQ(members[2].end, ElasticEnd::left);
+  EXPECT_EQ(members[0].end, ElasticEnd::finished);
+  EXPECT_EQ(calls, kSteps);
+  const std::vector<int> sizes = sizes_of(job.journal(), kSteps);
+  EXPECT_EQ(sizes[10], 3);
+  EXPECT_EQ(sizes.back(), 2);
+  expect_equal_bits(members[0].parameters, serial_parameters(sizes), "the serial program");
+}
+
+// A member that counted a step is ahead of one that did not, which takes its state.
+TEST(ElasticTest, AMemberThatIsBehindTakesTheStateOfOneAhead) {
+  ElasticJob job({.min = 2, .max = 2, .first = 2});
+  Members members;
+  std::atomic<int> failures{0};
+  for (int i = 0; i < 2; ++i) {
+    members.start(job.options(), kSteps, "", [&](Elastic& elastic, const ElasticStep& at) {
+      // Rank 0 is one step further than rank 1, which has not yet counted, or fails before it computes.
+      if (at.step == 7 && at.rank == 1 && failures++ == 0) elastic.group()->abort("on purpose");
+    });
+  }
+  members.join();
+  EXPECT_GE(failures, 1);
+  for (std::size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(members[i].error, "");
+    expect_equal_bits(members[i].parameters, serial_parameters(std::vector<int>(kSteps, 2)), concat("member ", i));
+  }
+}
+
+TEST(ElasticTest, AnotherModelIsRefusedAndTheJobGoesOn) {
+  ElasticJob job({.min = 1, .max = 3, .first = 1});
+  Members members;
+  std::atomic<bool> refused{false};
+  std::atomic<bool> begun{false};
+  members.start(job.options(), kSteps, "", [&](Elastic&, const ElasticStep& at) {
+    begun = true;
+    while (at.step == 5 && !refused) std::this_thread::yield();
+  });
+  while (!begun) std::this_thread::yield();
+  ElasticOptions other = job.options();
+  other.program = "another program";
+  const MemberResult result = run_member(other, kSteps, "", {});
+  refused = true;
+  members.join();
+  EXPECT_NE(result.error.find("was refused: this process trains 'another program, a model of"), std::string::npos)
+      << result.error;
+  EXPECT_EQ(members[0].end, ElasticEnd::finished);
+}
+
+TEST(ElasticTest, AMemberThatComesAfterTheEndIsTooLate) {
+  ElasticJob job({.min = 1, .max = 1, .first = 1});
+  Members members;
+  members.start(job.options(), 3);
+  members.join();
+  EXPECT_EQ(run_member(job.options(), 3, "", {}).end, ElasticEnd::too_late);
+}
+
+TEST(ElasticTest, MembersWithoutTheStateOfTheJobSaySo) {
+  ElasticJob job({.min = 1, .max = 1, .first = 1});
+  Members members;
+  members.start(job.options(), kSteps, "", [](Elastic&, const ElasticStep& at) {
+    if (at.step == 3) throw Killed();
+  });
+  members.join();
+  const MemberResult next = run_member(job.options(), kSteps, "", {});
+  EXPECT_NE(next.error.find("no member holds the state of the job"), std::string::npos) << next.error;
+}
+
+TEST(ElasticTest, BadInputIsRefusedAtTheDoor) {
+  ElasticJob job({.min = 1, .max = 1, .first = 1});
+  Elastic elastic(job.options());
+  EXPECT_THROW(elastic.run(3, [](const ElasticStep&) {}), InvalidArgument);  // nothing was added
+  DdpOptions options;
+  options.process_group = std::make_shared<ElasticGroup>();
+  DistributedDataParallel elsewhere(Mlp(), options);
+  EXPECT_THROW(elastic.add(elsewhere), InvalidArgument);
+  options.process_group = elastic.group();
+  DistributedDataParallel ddp(Mlp(), options);
+  elastic.add(ddp);
+  EXPECT_THROW(elastic.run(-1, [](const ElasticStep&) {}), InvalidArgument);
+  ElasticOptions nowhere;
+  EXPECT_THROW(Elastic{nowhere}, InvalidArgument);
+}
+
+}  // namespace
+}  // namespace gradwire::elastic_test

@@ -1,0 +1,117 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// Elastic jobs whose members are threads, and the serial program that does the same steps.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <torch/optim/sgd.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gradwire/ddp/ddp_test_support.h"
+#include "gradwire/elastic/elastic.h"
+#include "gradwire/membership/coordinator.h"
+
+namespace gradwire::testing {
+
+// The data of rank `rank` of `size` in a step.
+inline at::Tensor samples(const ElasticStep& at) {
+  return random_tensor({4, 8}, static_cast<int>(at.step * 1000 + at.size * 100 + at.rank));
+}
+
+inline at::Tensor loss_of(const at::Tensor& output) { return output.square().sum(); }
+
+inline torch::optim::SGDOptions sgd() { return torch::optim::SGDOptions(0.05).momentum(0.9); }
+
+// The parameters after `steps` steps, when step s is done by sizes[s] ranks: one rank after the other computes its
+// gradients, and the averages are formed as gradwire's groups form them.
+inline std::vector<at::Tensor> serial_parameters(const std::vector<int>& sizes) {
+  Mlp net;
+  torch::optim::SGD optimizer(net->parameters(), sgd());
+  for (std::size_t step = 0; step < sizes.size(); ++step) {
+    const int size = sizes[step];
+    std::vector<at::Tensor> averages;
+    for (int rank = 0; rank < size; ++rank) {
+      net->zero_grad();
+      loss_of(net->forward(samples({static_cast<std::int64_t>(step), rank, size, 0}))).backward();
+      std::vector<at::Tensor> gradients = gradients_of(*net);
+      for (std::size_t i = 0; i < gradients.size(); ++i) {
+        const at::Tensor part = gradients[i].mul(static_cast<float>(1.0 / size));
+        if (rank == 0) {
+          averages.push_back(part);
+        } else {
+          averages[i].add_(part);
+        }
+      }
+    }
+    std::size_t i = 0;
+    for (auto& parameter : net->parameters()) parameter.mutable_grad() = averages[i++];
+    optimizer.step();
+  }
+  return net->parameters();
+}
+
+inline void expect_equal_bits(const std::vector<at::Tensor>& actual, const std::vector<at::Tensor>& expected,
+                              const std::string& what) {
+  ASSERT_EQ(actual.size(), expected.size());
+  for (std::size_t i = 0; i < actual.size(); ++i) EXPECT_TRUE(actual[i].equal(expected[i])) << what << ", tensor " << i;
+}
+
+// How many ranks did each step, as the journal says.
+inline std::vector<int> sizes_of(const std::string& journal, std::int64_t steps) {
+  std::vector<int> sizes(static_cast<std::size_t>(steps), 0);
+  for (const membership::PlayedEpoch& epoch : membership::read_membership_log(journal)) {
+    for (std::int64_t step = epoch.first_step; step < steps; ++step)
+      sizes[static_cast<std::size_t>(step)] = static_cast<int>(epoch.members.size());
+  }
+  return sizes;
+}
+
+// The store, the journal and the coordinator of a job. The coordinator runs on a thread until the destructor.
+class ElasticJob {
+ public:
+  ElasticJob(membership::RosterOptions roster) {
+    std::string pattern = (std::filesystem::temp_directory_path() / "gw-elastic-XXXXXX").string();
+    if (::mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("no temporary folder");
+    folder_ = pattern;
+    membership::CoordinatorOptions options;
+    options.roster = roster;
+    options.journal = journal();
+    coordinator_ = std::make_unique<membership::Coordinator>(store_, options);
+    thread_ = std::thread([this] { coordinator_->run(stop_); });
+  }
+  ~ElasticJob() {
+    stop_ = true;
+    thread_.join();
+    coordinator_.reset();
+    std::filesystem::remove_all(folder_);
+  }
+  std::string journal() const { return folder_ / "journal"; }
+  const std::shared_ptr<Store>& store() const { return store_; }
+  ElasticOptions options(const std::string& backend = "threads") const {
+    ElasticOptions options;
+    options.store = store_;
+    options.backend = backend;
+    options.leave_on_sigterm = false;  // the members are threads of one process
+    options.timeout = std::chrono::seconds(60);
+    return options;
+  }
+
+ private:
+  std::filesystem::path folder_;
+  std::shared_ptr<Store> store_ = std::make_shared<HashStore>();
+  std::atomic<bool> stop_{false};
+  std::unique_ptr<membership::Coordinator> coordinator_;
+  std::thread thread_;
+};
+
+}  // namespace gradwire::testing

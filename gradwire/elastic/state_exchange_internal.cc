@@ -1,0 +1,124 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/elastic/state_exchange_internal.h"
+
+#include <ATen/Functions.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "gradwire/base/error.h"
+#include "gradwire/base/strings.h"
+#include "gradwire/ddp/replica_sync_internal.h"
+
+namespace gradwire::internal {
+namespace {
+
+// What the members tell each other first.
+struct Position {
+  std::int64_t counted = kNoState;
+  std::int64_t hash = 0;
+  std::int64_t local_bytes = 0;  // of the hooks' local parts
+};
+
+std::vector<Position> gather_positions(ProcessGroup& group, const Position& mine) {
+  std::vector<Position> all;
+  for (const auto& numbers : gather_integers(group, {mine.counted, mine.hash, mine.local_bytes}))
+    all.push_back({numbers[0], numbers[1], numbers[2]});
+  return all;
+}
+
+// `bytes` of rank `root`, on all ranks. All ranks know the size, or `size` is negative and is sent first.
+std::string broadcast_text(ProcessGroup& group, const std::string& mine, int root, std::int64_t size = -1) {
+  if (size < 0) {
+    const auto sizes = gather_integers(group, {static_cast<std::int64_t>(mine.size())});
+    size = sizes[static_cast<std::size_t>(root)][0];
+  }
+  if (size == 0) return "";
+  const at::Tensor bytes = at::zeros({size}, at::TensorOptions(at::kByte));
+  if (group.rank() == root) std::memcpy(bytes.mutable_data_ptr(), mine.data(), mine.size());
+  broadcast_values(group, {bytes}, root);
+  return {static_cast<const char*>(bytes.const_data_ptr()), static_cast<std::size_t>(size)};
+}
+
+int first_with(const std::vector<Position>& positions, std::int64_t counted) {
+  const auto found = std::find_if(positions.begin(), positions.end(),
+                                  [&](const Position& position) { return position.counted == counted; });
+  return static_cast<int>(found - positions.begin());
+}
+
+void require_same_bits(const std::vector<Position>& positions, int donor) {
+  const Position& first = positions[static_cast<std::size_t>(donor)];
+  std::vector<int> others;
+  for (std::size_t rank = 0; rank < positions.size(); ++rank) {
+    if (positions[rank].counted == first.counted && positions[rank].hash != first.hash)
+      others.push_back(static_cast<int>(rank));
+  }
+  if (others.empty()) return;
+  throw MismatchError(concat("elastic training: after step ", first.counted, " ", name_ranks(others),
+                             " of the new epoch had other parameters than rank ", donor,
+                             "; a step must depend on the registered state, the step, the rank and the size alone, and "
+                             "must change parameters only with averaged gradients"));
+}
+
+// What the donor sent, before this member takes it over.
+struct Parcel {
+  std::vector<at::Tensor> tensors;
+  std::string rest;
+};
+
+Parcel send_or_receive(ProcessGroup& group, const TrainingState& state, int donor) {
+  const bool gives = group.rank() == donor;
+  Parcel parcel;
+  for (const at::Tensor& tensor : state.tensors())
+    parcel.tensors.push_back(gives ? tensor.detach() : at::empty_like(tensor.detach()));
+  broadcast_values(group, parcel.tensors, donor);
+  parcel.rest = broadcast_text(group, gives ? state.save_rest() : "", donor);
+  return parcel;
+}
+
+void take_over(TrainingState& state, const Parcel& parcel, std::int64_t hash) {
+  const c10::NoGradGuard no_grad;
+  const std::vector<at::Tensor> tensors = state.tensors();
+  for (std::size_t i = 0; i < tensors.size(); ++i) tensors[i].detach().copy_(parcel.tensors[i]);
+  state.load_rest(parcel.rest);
+  if (state.hash() != hash)
+    throw InternalError("elastic training: the state arrived with other bits than it was sent with");
+}
+
+}  // namespace
+
+std::int64_t exchange_state(ProcessGroup& group, TrainingState& state, std::int64_t counted, bool fresh) {
+  const c10::NoGradGuard no_grad;
+  const std::string local = counted == kNoState ? "" : state.save_local();
+  const auto positions = gather_positions(group, {counted, state.hash(), static_cast<std::int64_t>(local.size())});
+  std::int64_t newest = kNoState;
+  for (const Position& position : positions) newest = std::max(newest, position.counted);
+  if (newest == kNoState && !fresh) return kNoState;
+  const int donor = first_with(positions, newest);
+  if (newest != kNoState) require_same_bits(positions, donor);
+  const bool all_have_it = newest != kNoState && std::all_of(positions.begin(), positions.end(),
+                                                             [&](const auto& each) { return each.counted == newest; });
+
+  // Everything is received before anything changes: an error on the way leaves this member as it was.
+  const std::string orders = broadcast_text(group, state.bucket_orders(), donor);
+  Parcel parcel;
+  if (!all_have_it) parcel = send_or_receive(group, state, donor);
+  std::vector<std::string> parts;
+  for (std::size_t rank = 0; rank < positions.size(); ++rank) {
+    if (newest == kNoState || positions[rank].counted != newest) continue;
+    parts.push_back(broadcast_text(group, local, static_cast<int>(rank), positions[rank].local_bytes));
+  }
+
+  state.keep_bucket_orders(orders);
+  if (group.rank() != donor && (newest == kNoState || counted != newest))
+    take_over(state, parcel, positions[static_cast<std::size_t>(donor)].hash);
+  if (std::any_of(parts.begin(), parts.end(), [](const std::string& part) { return !part.empty(); }))
+    state.average_local_parts(parts);
+  return std::max<std::int64_t>(newest, 0);
+}
+
+}  // namespace gradwire::internal

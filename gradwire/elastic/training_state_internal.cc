@@ -1,0 +1,255 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/elastic/training_state_internal.h"
+
+#include <ATen/Functions.h>
+#include <c10/core/GradMode.h>
+#include <torch/serialize/archive.h>
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+#include <span>
+#include <sstream>
+#include <utility>
+
+#include "gradwire/base/error.h"
+#include "gradwire/base/stable_hash.h"
+#include "gradwire/base/strings.h"
+#include "gradwire/ddp/hook_state.h"
+
+namespace gradwire::internal {
+namespace {
+
+using torch::serialize::InputArchive;
+using torch::serialize::OutputArchive;
+
+std::string bytes_of(OutputArchive& archive) {
+  std::ostringstream out;
+  archive.save_to(out);
+  return std::move(out).str();
+}
+
+void read_from(InputArchive& archive, const std::string& bytes) {
+  std::istringstream in(bytes);
+  archive.load_from(in);
+}
+
+std::string name_of(const char* kind, std::size_t index) { return concat(kind, index); }
+
+// FNV-1a over the bits, a word at a time.
+std::uint64_t hash_of(const at::Tensor& tensor) {
+  const at::Tensor dense = tensor.detach().contiguous();
+  const auto* bytes = static_cast<const char*>(dense.const_data_ptr());
+  const std::size_t size = dense.nbytes();
+  std::int64_t rest = 0;
+  std::memcpy(&rest, bytes + size / 8 * 8, size % 8);
+  const std::int64_t parts[] = {
+      static_cast<std::int64_t>(size), rest,
+      static_cast<std::int64_t>(stable_hash(std::span(reinterpret_cast<const std::int64_t*>(bytes), size / 8)))};
+  return stable_hash(std::span<const std::int64_t>(parts));
+}
+
+void save_hook(const HookState& state, OutputArchive& archive, std::size_t index) {
+  OutputArchive own;
+  save_hook_state(state, own);
+  archive.write(name_of("hook", index), own);
+}
+
+HookState load_hook(InputArchive& archive, std::size_t index) {
+  InputArchive own;
+  archive.read(name_of("hook", index), own);
+  return load_hook_state(own);
+}
+
+// EF21 keeps an estimate on each rank, and the mean of all ranks' estimates. The estimate of a rank that has died is in
+// the mean for good, so the others' estimates no longer have that mean. Without an estimate, a rank takes the mean for
+// its own.
+void drop_estimates(const HookState& shared, HookState& local) {
+  const std::string aggregate = "aggregate/";
+  for (const auto& [key, value] : shared) {
+    if (key.starts_with(aggregate)) local.erase(concat("local/estimate/", key.substr(aggregate.size())));
+  }
+}
+
+}  // namespace
+
+void TrainingState::add(DdpCore& core) {
+  cores_.push_back(&core);
+  orders_.emplace_back();
+}
+void TrainingState::add(torch::optim::Optimizer& optimizer) { optimizers_.push_back(&optimizer); }
+void TrainingState::add(UserState state) { user_states_.push_back(std::move(state)); }
+
+std::string TrainingState::description() const {
+  std::ostringstream shapes;
+  std::string hooks;
+  for (const DdpCore* core : cores_) {
+    for (const auto& item : core->module().named_parameters())
+      shapes << item.key() << item.value().scalar_type() << item.value().sizes() << ";";
+    for (const auto& item : core->module().named_buffers())
+      shapes << item.key() << item.value().scalar_type() << item.value().sizes() << ";";
+    const auto hook = core->comm_hook();
+    hooks += concat(hooks.empty() ? "" : ", ", hook == nullptr ? "average" : hook->identity());
+  }
+  std::int64_t numel = 0;
+  for (const at::Tensor& tensor : tensors()) numel += tensor.numel();
+  std::string names;
+  for (const UserState& state : user_states_) names += concat(", ", state.name);
+  return concat("a model of ", numel, " elements (shapes ", std::hex, stable_hash(shapes.str()), std::dec,
+                "), hooks: ", hooks, ", ", optimizers_.size(), " optimizers", names);
+}
+
+std::vector<at::Tensor> TrainingState::tensors() const {
+  std::vector<at::Tensor> all;
+  std::set<const c10::TensorImpl*> seen;
+  const auto take = [&](const std::vector<at::Tensor>& tensors) {
+    for (const at::Tensor& tensor : tensors) {
+      if (tensor.defined() && seen.insert(tensor.unsafeGetTensorImpl()).second) all.push_back(tensor);
+    }
+  };
+  for (const DdpCore* core : cores_) {
+    take(core->module().parameters());
+    take(core->module().buffers());
+  }
+  return all;
+}
+
+std::int64_t TrainingState::hash() const {
+  std::vector<std::int64_t> hashes;
+  for (const at::Tensor& tensor : tensors()) hashes.push_back(static_cast<std::int64_t>(hash_of(tensor)));
+  return static_cast<std::int64_t>(stable_hash(std::span<const std::int64_t>(hashes)));
+}
+
+std::vector<HookState> TrainingState::hook_states() const {
+  std::vector<HookState> states;
+  for (const DdpCore* core : cores_) {
+    const auto hook = core->comm_hook();
+    states.push_back(hook == nullptr ? HookState() : hook->state_dict());
+  }
+  return states;
+}
+
+std::vector<std::uint32_t> TrainingState::versions() const {
+  std::vector<std::uint32_t> versions;
+  for (const DdpCore* core : cores_) {
+    for (const at::Tensor& parameter : core->module().parameters())
+      versions.push_back(static_cast<std::uint32_t>(parameter._version()));
+  }
+  return versions;
+}
+
+void TrainingState::begin_step() {
+  const c10::NoGradGuard no_grad;
+  kept_buffers_.clear();
+  for (const DdpCore* core : cores_) {
+    for (const at::Tensor& buffer : core->module().buffers()) kept_buffers_.push_back(buffer.clone());
+  }
+  kept_hook_states_ = hook_states();
+  kept_versions_ = versions();
+}
+
+bool TrainingState::undo_step() {
+  const c10::NoGradGuard no_grad;
+  std::size_t index = 0;
+  for (std::size_t i = 0; i < cores_.size(); ++i) {
+    for (at::Tensor buffer : cores_[i]->module().buffers()) buffer.copy_(kept_buffers_.at(index++));
+    cores_[i]->module().zero_grad(true);
+    if (const auto hook = cores_[i]->comm_hook(); hook != nullptr && !kept_hook_states_.at(i).empty())
+      hook->load_state_dict(kept_hook_states_[i]);
+  }
+  return versions() == kept_versions_;
+}
+
+std::string TrainingState::save_rest() const {
+  OutputArchive archive;
+  for (std::size_t i = 0; i < optimizers_.size(); ++i) {
+    OutputArchive own;
+    optimizers_[i]->save(own);
+    archive.write(name_of("optimizer", i), own);
+  }
+  const std::vector<HookState> hooks = hook_states();
+  for (std::size_t i = 0; i < hooks.size(); ++i) save_hook(shared_part(hooks[i]), archive, i);
+  for (std::size_t i = 0; i < user_states_.size(); ++i)
+    archive.write(name_of("user", i), c10::IValue(user_states_[i].save()));
+  return bytes_of(archive);
+}
+
+void TrainingState::load_rest(const std::string& bytes) {
+  InputArchive archive;
+  read_from(archive, bytes);
+  for (std::size_t i = 0; i < optimizers_.size(); ++i) {
+    InputArchive own;
+    archive.read(name_of("optimizer", i), own);
+    optimizers_[i]->load(own);
+  }
+  const std::vector<HookState> now = hook_states();
+  for (std::size_t i = 0; i < cores_.size(); ++i) {
+    HookState state = join_parts(load_hook(archive, i), local_part(now[i]));
+    if (!state.empty()) cores_[i]->comm_hook()->load_state_dict(state);
+  }
+  for (std::size_t i = 0; i < user_states_.size(); ++i) {
+    c10::IValue value;
+    archive.read(name_of("user", i), value);
+    user_states_[i].load(value.toStringRef());
+  }
+}
+
+std::string TrainingState::save_local() const {
+  const std::vector<HookState> hooks = hook_states();
+  if (std::all_of(hooks.begin(), hooks.end(), [](const HookState& state) { return local_part(state).empty(); }))
+    return "";
+  OutputArchive archive;
+  for (std::size_t i = 0; i < hooks.size(); ++i) save_hook(local_part(hooks[i]), archive, i);
+  return bytes_of(archive);
+}
+
+void TrainingState::average_local_parts(const std::vector<std::string>& parts) {
+  std::vector<std::vector<HookState>> by_hook(cores_.size(), std::vector<HookState>(parts.size()));
+  for (std::size_t part = 0; part < parts.size(); ++part) {
+    if (parts[part].empty()) continue;  // this member's hooks owe nothing
+    InputArchive archive;
+    read_from(archive, parts[part]);
+    for (std::size_t i = 0; i < cores_.size(); ++i) by_hook[i][part] = load_hook(archive, i);
+  }
+  const std::vector<HookState> now = hook_states();
+  for (std::size_t i = 0; i < cores_.size(); ++i) {
+    const HookState shared = shared_part(now[i]);
+    HookState local = average_local(by_hook[i]);
+    drop_estimates(shared, local);
+    const HookState state = join_parts(shared, local);
+    if (!state.empty()) cores_[i]->comm_hook()->load_state_dict(state);
+  }
+}
+
+std::string TrainingState::bucket_orders() const {
+  std::string text;
+  for (const auto& order : orders_) text += join(order, "\t") + "\n";
+  return text;
+}
+
+void TrainingState::keep_bucket_orders(const std::string& text) {
+  std::istringstream lines(text);
+  for (auto& order : orders_) {
+    std::string line;
+    std::getline(lines, line);
+    std::istringstream names(line);
+    order.clear();
+    for (std::string name; std::getline(names, name, '\t');) order.push_back(name);
+  }
+}
+
+void TrainingState::leave_group() {
+  if (!std::exchange(in_group_, false)) return;
+  for (std::size_t i = 0; i < cores_.size(); ++i) {
+    if (std::vector<std::string> order = cores_[i]->bucket_order(); !order.empty()) orders_[i] = std::move(order);
+    cores_[i]->leave_group();
+  }
+}
+
+void TrainingState::enter_group() {
+  in_group_ = true;
+  for (std::size_t i = 0; i < cores_.size(); ++i) cores_[i]->enter_group(orders_[i]);
+}
+
+}  // namespace gradwire::internal

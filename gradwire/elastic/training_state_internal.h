@@ -1,0 +1,81 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// The state of a training job on one member: everything that a step reads and changes.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/optim/optimizer.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "gradwire/ddp/comm_hook.h"
+#include "gradwire/ddp/distributed_data_parallel.h"
+
+namespace gradwire::internal {
+
+// A part of the state that the user saves and loads.
+struct UserState {
+  std::string name;
+  std::function<std::string()> save;
+  std::function<void(const std::string&)> load;
+};
+
+// Not thread-safe. The added objects outlive this one. All tensors are on the CPU.
+class TrainingState {
+ public:
+  void add(DdpCore& core);
+  void add(torch::optim::Optimizer& optimizer);
+  void add(UserState state);
+  const std::vector<DdpCore*>& cores() const noexcept { return cores_; }
+
+  // The names, sizes and dtypes of all parameters and buffers, the hooks and the numbers of the other objects, as text
+  // that fits on a line: equal on members that can take over each other's state.
+  std::string description() const;
+  // The parameters and buffers of all modules, each tensor once.
+  std::vector<at::Tensor> tensors() const;
+  // A hash of the bits of tensors().
+  std::int64_t hash() const;
+
+  // Keeps what a step changes before its gradients are averaged: the buffers of the modules and the state of the hooks.
+  void begin_step();
+  // Brings back what begin_step() kept, and removes the gradients. Returns false when the step has changed a parameter:
+  // then the state is neither that before the step nor that after it.
+  bool undo_step();
+
+  // What is not in tensors() and the same on all members: optimizers, the hooks' shared parts and the user's states.
+  std::string save_rest() const;
+  // Takes over what save_rest() of another member returned. The hooks' local parts do not change.
+  void load_rest(const std::string& bytes);
+  // The hooks' local parts; empty when no hook has any.
+  std::string save_local() const;
+  // Replaces the hooks' local parts by the averages of `parts` (save_local() of all members that hold the job's state),
+  // as hook_state.h says for another number of ranks.
+  void average_local_parts(const std::vector<std::string>& parts);
+
+  // The order of the buckets of all modules that are known, as text for another member's keep_bucket_orders(). An order
+  // stays known while one rank trains alone, which finds none.
+  std::string bucket_orders() const;
+  void keep_bucket_orders(const std::string& text);
+  // leave_group() and enter_group() of all modules. leave_group() may be called again.
+  void leave_group();
+  void enter_group();
+
+ private:
+  std::vector<HookState> hook_states() const;
+  std::vector<std::uint32_t> versions() const;
+
+  std::vector<DdpCore*> cores_;
+  std::vector<torch::optim::Optimizer*> optimizers_;
+  std::vector<UserState> user_states_;
+  std::vector<std::vector<std::string>> orders_;  // by core; empty: not known
+  bool in_group_ = true;                          // false between leave_group() and enter_group()
+
+  std::vector<at::Tensor> kept_buffers_;
+  std::vector<HookState> kept_hook_states_;
+  std::vector<std::uint32_t> kept_versions_;
+};
+
+}  // namespace gradwire::internal

@@ -1,0 +1,103 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/membership/coordinator.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "gradwire/base/error.h"
+#include "gradwire/base/process_identity.h"
+#include "gradwire/base/strings.h"
+
+namespace gradwire::membership {
+namespace {
+
+constexpr const char* kCoordinatorKey = "coordinator";
+
+// How often the coordinator looks for members that have died: often while the others wait for them.
+constexpr Milliseconds kLookSoon{5};
+constexpr Milliseconds kLook{100};
+
+std::shared_ptr<Store> required(std::shared_ptr<Store> store) {
+  if (store == nullptr) throw InvalidArgument("the coordinator of an elastic job: the store is null");
+  return store;
+}
+
+void claim(Store& store, const std::string& identity) {
+  std::string holder = store.compare_set(kCoordinatorKey, "", identity);
+  while (holder != identity) {
+    if (!holder.empty() && may_be_alive(holder)) {
+      throw InvalidArgument(concat("this elastic job has a coordinator already, ", describe_process(holder),
+                                   "; a job has one coordinator, and the other one has to end first"));
+    }
+    holder = store.compare_set(kCoordinatorKey, holder, identity);
+  }
+}
+
+}  // namespace
+
+Coordinator::Coordinator(std::shared_ptr<Store> store, CoordinatorOptions options)
+    : store_(required(std::move(store))),
+      options_(std::move(options)),
+      identity_(process_identity()),
+      log_(store_),
+      journal_(options_.journal, options_.roster) {
+  claim(*store_, identity_);
+  publish();
+}
+
+Coordinator::~Coordinator() {
+  try {
+    if (store_->compare_set(kCoordinatorKey, identity_, "") != "") return;
+  } catch (const std::exception&) {
+    // The store is gone, and with it the job.
+  }
+}
+
+void Coordinator::publish() {
+  for (const Put& put : journal_.last_decisions()) store_->set(put.key, put.value);
+  if (journal_.last_event() > 0) log_.note_end(journal_.last_event());
+}
+
+bool Coordinator::step(Milliseconds wait) {
+  const std::optional<std::string> event = log_.read(journal_.last_event() + 1, wait);
+  if (!event) {
+    look_for_the_dead();
+    return false;
+  }
+  const std::size_t waiting_before = awaited(roster()).size();
+  journal_.append(journal_.last_event() + 1, *event);
+  publish();
+  if (roster().epoch > 0) {
+    first_wait_ = Deadline::never();
+  } else if (first_wait_.point() == Deadline::never().point() && !roster().members.empty()) {
+    first_wait_ = Deadline::after(options_.first_wait);
+  }
+  const std::size_t waiting = awaited(roster()).size();
+  if (waiting == 0) {
+    stall_ = Deadline::never();
+  } else if (waiting != waiting_before || stall_.point() == Deadline::never().point()) {
+    stall_ = Deadline::after(options_.stall_timeout);
+  }
+  return true;
+}
+
+void Coordinator::look_for_the_dead() {
+  for (const auto& [number, entry] : roster().members) {
+    if (entry.standing == Roster::Standing::gone || may_be_alive(entry.identity)) continue;
+    log_.append(Died{number, concat("has ended (", describe_process(entry.identity), ")")});
+  }
+  if (stall_.expired()) {
+    for (const std::int64_t member : awaited(roster())) {
+      log_.append(Died{member, concat("was not heard of for ", options_.stall_timeout.count() / 1000,
+                                      " s while all others waited for it")});
+    }
+  }
+  if (first_wait_.expired() && !roster().hurried) log_.append(Hurry{});
+}
+
+void Coordinator::run(const std::atomic<bool>& stop) {
+  while (!stop) step(awaited(roster()).empty() ? kLook : kLookSoon);
+}
+
+}  // namespace gradwire::membership

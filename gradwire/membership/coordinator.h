@@ -1,0 +1,64 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// The coordinator of an elastic job: reads the events of the members, and decides the epochs.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "gradwire/base/deadline.h"
+#include "gradwire/membership/event_log.h"
+#include "gradwire/membership/journal.h"
+#include "gradwire/membership/roster.h"
+#include "gradwire/store/store.h"
+
+namespace gradwire::membership {
+
+struct CoordinatorOptions {
+  RosterOptions roster;
+  std::string journal;  // the path of the journal's file
+  // How long the first epoch waits for RosterOptions::first members, from the first that joins. With `min` members or
+  // more it begins then.
+  Milliseconds first_wait = std::chrono::minutes(2);
+  // A member from which nothing was heard for so long, while all others wait for it, is taken for dead. A process that
+  // has ended on this host is noticed at once.
+  Milliseconds stall_timeout = std::chrono::minutes(2);
+};
+
+// A coordinator may be killed at any moment and started again, over the same store and the same journal: it goes on
+// where it was. While there is no coordinator, a job trains on until its membership has to change; then its members
+// wait. One thread at a time uses the object.
+class Coordinator {
+ public:
+  // Shares the ownership of `store`, whose keys are the job's alone; reads the journal, and publishes the last
+  // decisions again. Throws InvalidArgument when the options are not valid or another coordinator serves the job; and
+  // what Journal::Journal() and the store throw.
+  Coordinator(std::shared_ptr<Store> store, CoordinatorOptions options);
+  ~Coordinator();
+  Coordinator(const Coordinator&) = delete;
+  Coordinator& operator=(const Coordinator&) = delete;
+
+  // Handles one event, and waits for it up to `wait`. Without an event, looks for members that have died, and reports
+  // them as events. Returns whether there was an event. Throws what the journal and the store throw.
+  bool step(Milliseconds wait);
+  // Handles events until `stop` is true. `stop` is looked at at least every 100 ms.
+  void run(const std::atomic<bool>& stop);
+
+  const Roster& roster() const noexcept { return journal_.roster(); }
+
+ private:
+  void publish();
+  void look_for_the_dead();
+
+  const std::shared_ptr<Store> store_;
+  const CoordinatorOptions options_;
+  const std::string identity_;
+  EventLog log_;
+  Journal journal_;
+  Deadline first_wait_ = Deadline::never();
+  Deadline stall_ = Deadline::never();
+};
+
+}  // namespace gradwire::membership

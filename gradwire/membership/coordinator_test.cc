@@ -1,0 +1,238 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// Coordinator and members over a store: epochs reach the members, and a coordinator may be killed and started again.
+#include "gradwire/membership/coordinator.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "gradwire/base/error.h"
+#include "gradwire/base/process_identity.h"
+#include "gradwire/membership/member.h"
+#include "gradwire/store/hash_store.h"
+
+namespace gradwire::membership::coordinator_test {
+namespace {
+
+class CoordinatorTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = (std::filesystem::temp_directory_path() / "gw-coordinator-XXXXXX").string();
+    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
+    folder_ = pattern;
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  CoordinatorOptions options(int min, int max, int first) const {
+    CoordinatorOptions options;
+    options.roster = {.min = min, .max = max, .first = first};
+    options.journal = folder_ / "journal";
+    return options;
+  }
+  // Handles all events that are there.
+  static void settle(Coordinator& coordinator) {
+    while (coordinator.step(Milliseconds(0))) {
+    }
+  }
+  // A member that joins while the coordinator runs.
+  std::unique_ptr<Member> join(Coordinator& coordinator, const std::string& program = "net") {
+    std::unique_ptr<Member> member;
+    std::exception_ptr problem;
+    std::atomic<bool> joined{false};
+    std::thread thread([&] {
+      try {
+        member = std::make_unique<Member>(store_, program, std::chrono::seconds(60));
+      } catch (const std::exception&) {
+        problem = std::current_exception();
+      }
+      joined = true;
+    });
+    while (!joined) coordinator.step(Milliseconds(1));
+    thread.join();
+    if (problem) std::rethrow_exception(problem);
+    return member;
+  }
+
+  std::shared_ptr<Store> store_ = std::make_shared<HashStore>();
+  std::filesystem::path folder_;
+};
+
+TEST_F(CoordinatorTest, MembersMeetLeaveAndMeetAgain) {
+  Coordinator coordinator(store_, options(1, 3, 2));
+  const auto a = join(coordinator);
+  const auto b = join(coordinator);
+  settle(coordinator);
+  ASSERT_EQ(a->meet()->members.size(), 2U);
+  EXPECT_EQ(a->rank(), 0);
+  ASSERT_EQ(b->meet()->number, 1);
+  EXPECT_EQ(b->rank(), 1);
+  b->leave();
+  std::atomic<bool> stop{false};
+  std::thread server([&] { coordinator.run(stop); });
+  const auto epoch = a->meet();
+  stop = true;
+  server.join();
+  ASSERT_TRUE(epoch);
+  EXPECT_EQ(epoch->number, 2);
+  EXPECT_EQ(epoch->members.size(), 1U);
+  a->done();
+  settle(coordinator);
+  EXPECT_TRUE(coordinator.roster().finished);
+}
+
+TEST_F(CoordinatorTest, AllMembersStopBeforeTheSameStep) {
+  Coordinator coordinator(store_, options(1, 3, 2));
+  const auto a = join(coordinator);
+  const auto b = join(coordinator);
+  settle(coordinator);
+  a->meet();
+  b->meet();
+  EXPECT_FALSE(a->stops_before(5));
+  EXPECT_FALSE(b->stops_before(5));
+  b->ask_to_leave();
+  settle(coordinator);
+  EXPECT_FALSE(a->stops_before(6));  // the first to see the wish: it does one more step
+  EXPECT_FALSE(b->stops_before(6));
+  EXPECT_TRUE(b->stops_before(7));
+  EXPECT_TRUE(a->stops_before(7));
+}
+
+TEST_F(CoordinatorTest, AnotherProgramIsRefused) {
+  Coordinator coordinator(store_, options(1, 3, 1));
+  const auto a = join(coordinator, "net");
+  try {
+    join(coordinator, "another net");
+    FAIL() << "the member was not refused";
+  } catch (const MismatchError& error) {
+    EXPECT_NE(std::string(error.what()).find("trains 'another net' and the job trains 'net'"), std::string::npos)
+        << error.what();
+  }
+}
+
+// The process of a member ends without a word: the coordinator sees this by itself.
+TEST_F(CoordinatorTest, AProcessThatEndsIsGone) {
+  Coordinator coordinator(store_, options(1, 2, 2));
+  const auto a = join(coordinator);
+  settle(coordinator);
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const std::string identity = process_identity();
+    [[maybe_unused]] const auto written = ::write(ends[1], identity.data(), identity.size());
+    ::_exit(0);
+  }
+  char identity[256] = {};
+  ASSERT_GT(::read(ends[0], identity, sizeof(identity) - 1), 0);
+  ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+  ::close(ends[0]);
+  ::close(ends[1]);
+  EventLog log(store_);
+  log.append(Joined{identity, GRADWIRE_VERSION, "net"});
+  settle(coordinator);
+  ASSERT_EQ(a->meet()->members.size(), 2U);
+  std::atomic<bool> stop{false};
+  std::thread server([&] { coordinator.run(stop); });
+  EXPECT_EQ(a->meet()->members.size(), 1U);
+  stop = true;
+  server.join();
+}
+
+TEST_F(CoordinatorTest, AMemberThatDoesNotAnswerIsTakenForDead) {
+  CoordinatorOptions patient = options(1, 2, 2);
+  patient.stall_timeout = Milliseconds(1);
+  Coordinator coordinator(store_, patient);
+  const auto a = join(coordinator);
+  const auto b = join(coordinator);
+  settle(coordinator);
+  a->meet();
+  b->meet();
+  std::atomic<bool> stop{false};
+  std::thread server([&] { coordinator.run(stop); });
+  EXPECT_EQ(a->meet()->members.size(), 1U);  // without b, which says nothing
+  EXPECT_THROW(b->meet(), PeerError);
+  stop = true;
+  server.join();
+}
+
+TEST_F(CoordinatorTest, TheFirstEpochDoesNotWaitForever) {
+  CoordinatorOptions quick = options(1, 2, 2);
+  quick.first_wait = Milliseconds(1);
+  Coordinator coordinator(store_, quick);
+  const auto a = join(coordinator);
+  std::atomic<bool> stop{false};
+  std::thread server([&] { coordinator.run(stop); });
+  EXPECT_EQ(a->meet()->members.size(), 1U);
+  stop = true;
+  server.join();
+}
+
+TEST_F(CoordinatorTest, ASecondCoordinatorIsRefused) {
+  const Coordinator first(store_, options(1, 3, 1));
+  CoordinatorOptions other = options(1, 3, 1);
+  EXPECT_THROW(Coordinator(store_, other), InvalidArgument);  // the same journal
+  other.journal = folder_ / "another journal";
+  EXPECT_THROW(Coordinator(store_, other), InvalidArgument);  // the same store
+}
+
+TEST_F(CoordinatorTest, AJournalOfAJobWithOtherSizesIsRefused) {
+  { const Coordinator first(store_, options(1, 3, 1)); }
+  EXPECT_THROW(Coordinator(store_, options(1, 4, 1)), InvalidArgument);
+}
+
+// Killed after each event of a story, before and after it published its decisions: the story goes on as it would have.
+TEST_F(CoordinatorTest, ARestartedCoordinatorGoesOn) {
+  const std::vector<Event> story = {Joined{process_identity(), "1", "net"},
+                                    Joined{process_identity(), "1", "net"},
+                                    Began{1, 1, 0},
+                                    Began{2, 1, 0},
+                                    Joined{process_identity(), "1", "net"},
+                                    Ready{1, 1},
+                                    Ready{2, 1},
+                                    Began{5, 2, 9},
+                                    Died{1, "was killed"},
+                                    Ready{5, 2},
+                                    Ready{2, 2},
+                                    Done{2}};
+  for (std::size_t killed_after = 0; killed_after <= story.size(); ++killed_after) {
+    auto store = std::make_shared<HashStore>();
+    EventLog log(store);
+    for (const Event& event : story) log.append(event);
+    CoordinatorOptions some = options(1, 3, 2);
+    some.journal = folder_ / std::to_string(killed_after);
+    {
+      Journal journal(some.journal, some.roster);  // journals, and is killed before it publishes
+      for (std::size_t i = 0; i < killed_after; ++i)
+        journal.append(static_cast<std::int64_t>(i) + 1, to_text(story[i]));
+    }
+    Coordinator again(store, some);
+    settle(again);
+    EXPECT_TRUE(epoch_of(store->get(epoch_key(4))).finished);
+    const auto played = read_membership_log(some.journal);
+    ASSERT_EQ(played.size(), 2U);
+    EXPECT_EQ(played[0].first_step, 0);
+    EXPECT_EQ(played[1].first_step, 9);
+    EXPECT_EQ(played[1].members, (std::vector<std::int64_t>{1, 2, 5}));
+  }
+}
+
+TEST_F(CoordinatorTest, AHalfWrittenRecordIsCutOff) {
+  const CoordinatorOptions some = options(1, 3, 1);
+  {
+    Journal journal(some.journal, some.roster);
+    journal.append(1, to_text(Joined{"a", "1", "net"}));
+  }
+  std::ofstream(some.journal, std::ios::app) << "2\tdied\t1";  // killed in the middle of a line
+  Journal journal(some.journal, some.roster);
+  EXPECT_EQ(journal.last_event(), 1);
+  journal.append(2, to_text(Began{1, 1, 0}));
+  EXPECT_EQ(read_membership_log(some.journal).size(), 1U);
+}
+
+}  // namespace
+}  // namespace gradwire::membership::coordinator_test

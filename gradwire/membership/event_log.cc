@@ -1,0 +1,46 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/membership/event_log.h"
+
+#include <span>
+#include <utility>
+
+#include "gradwire/base/error.h"
+#include "gradwire/base/strings.h"
+
+namespace gradwire::membership {
+namespace {
+
+constexpr const char* kEnd = "events/end";
+
+std::string event_key(std::int64_t number) { return concat("event/", number); }
+
+}  // namespace
+
+std::optional<std::string> value_of(Store& store, const std::string& key, Milliseconds wait) {
+  try {
+    store.wait(std::span(&key, 1), wait);
+  } catch (const TimeoutError&) {
+    return std::nullopt;
+  }
+  return store.get(key);
+}
+
+EventLog::EventLog(std::shared_ptr<Store> store) : store_(std::move(store)) {}
+
+std::int64_t EventLog::append(const Event& event) {
+  const std::string text = to_text(event);
+  // A number that is too small costs a few more looks only.
+  std::int64_t number = std::stoll(store_->compare_set(kEnd, "", "0"));
+  while (store_->compare_set(event_key(++number), "", text) != text) {
+  }
+  return number;
+}
+
+std::optional<std::string> EventLog::read(std::int64_t number, Milliseconds wait) {
+  return value_of(*store_, event_key(number), wait);
+}
+
+void EventLog::note_end(std::int64_t number) { store_->set(kEnd, std::to_string(number)); }
+
+}  // namespace gradwire::membership

@@ -1,0 +1,145 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/membership/journal.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <utility>
+
+#include "gradwire/base/error.h"
+#include "gradwire/base/strings.h"
+
+namespace gradwire::membership {
+namespace {
+
+constexpr const char* kKind = "gradwire membership journal 1";
+
+std::string head_of(const RosterOptions& options) {
+  return concat(kKind, ": ", options.min, " to ", options.max, " members, the first epoch ", options.first);
+}
+
+[[noreturn]] void fail(const std::string& path, const std::string& what) {
+  throw StoreError(concat("the journal ", path, " of the elastic job: ", what));
+}
+
+[[noreturn]] void fail_errno(const std::string& path, const char* what) {
+  fail(path, concat(what, ": ", std::strerror(errno)));
+}
+
+// The complete lines of a file.
+std::vector<std::string> lines_of(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) fail(path, "cannot be read");
+  const std::string text(std::istreambuf_iterator<char>(in), {});
+  std::vector<std::string> lines;
+  for (std::size_t begin = 0, end = 0; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1)
+    lines.push_back(text.substr(begin, end - begin));
+  return lines;
+}
+
+// "12<tab>event" of an event; the other lines are decisions ("=<tab>key<tab>value") and the head.
+bool is_event(const std::string& line, std::int64_t& number, std::string& text) {
+  const std::size_t tab = line.find('\t');
+  if (tab == std::string::npos) return false;
+  const auto [rest, problem] = std::from_chars(line.data(), line.data() + tab, number);
+  if (problem != std::errc() || rest != line.data() + tab) return false;
+  text = line.substr(tab + 1);
+  return true;
+}
+
+}  // namespace
+
+Journal::Journal(const std::string& path, const RosterOptions& options)
+    : path_(path), file_(::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600)) {
+  require_valid(options);
+  roster_.options = options;
+  if (!file_) fail_errno(path_, "cannot be opened");
+  if (::flock(file_.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) fail_errno(path_, "cannot be locked");
+    throw InvalidArgument(concat("the journal ", path_,
+                                 " is in use by another coordinator; a job has one coordinator, "
+                                 "and the other one has to end first"));
+  }
+  read(path);
+}
+
+void Journal::read(const std::string& path) {
+  const std::vector<std::string> lines = lines_of(path);
+  const std::string head = head_of(roster_.options);
+  off_t complete = 0;
+  for (const std::string& line : lines) complete += static_cast<off_t>(line.size()) + 1;
+  if (::ftruncate(file_.get(), complete) != 0) fail_errno(path_, "cannot be cut at its last complete line");
+  if (lines.empty()) return write(head + "\n");
+  if (lines.front() != head) {
+    throw InvalidArgument(concat("the file ", path_, " begins with '", lines.front(), "' in place of '", head,
+                                 "'; give each job a journal of its own"));
+  }
+  for (const std::string& line : lines) {
+    std::int64_t number = 0;
+    std::string text;
+    if (!is_event(line, number, text)) continue;
+    if (number != last_event_ + 1) fail(path_, concat("event ", number, " follows event ", last_event_));
+    last_event_ = number;
+    last_decisions_ = apply(roster_, number, event_of(text));
+  }
+}
+
+void Journal::write(const std::string& text) {
+  for (std::size_t done = 0; done < text.size();) {
+    const ssize_t count = ::write(file_.get(), text.data() + done, text.size() - done);
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) fail_errno(path_, "cannot be written");
+    done += static_cast<std::size_t>(count);
+  }
+  if (::fdatasync(file_.get()) != 0) fail_errno(path_, "cannot be brought to the disk");
+}
+
+const std::vector<Put>& Journal::append(std::int64_t number, const std::string& event) {
+  GRADWIRE_CHECK(number == last_event_ + 1);
+  Roster next = roster_;
+  std::vector<Put> decisions = apply(next, number, event_of(event));
+  std::string text = concat(number, "\t", event, "\n");
+  for (const Put& put : decisions) text += concat("=\t", put.key, "\t", put.value, "\n");
+  write(text);
+  roster_ = std::move(next);
+  last_event_ = number;
+  last_decisions_ = std::move(decisions);
+  return last_decisions_;
+}
+
+std::vector<PlayedEpoch> read_membership_log(const std::string& path) {
+  const std::vector<std::string> lines = lines_of(path);
+  if (lines.empty() || !lines.front().starts_with(kKind)) fail(path, "is no journal");
+  std::vector<PlayedEpoch> played;
+  std::vector<Epoch> decided;
+  const std::string epoch_prefix = "=\tepoch/";
+  for (const std::string& line : lines) {
+    std::int64_t number = 0;
+    std::string text;
+    if (line.starts_with(epoch_prefix) && line.find("/change\t") == std::string::npos) {
+      decided.push_back(epoch_of(line.substr(line.find('\t', epoch_prefix.size()) + 1)));
+      continue;
+    }
+    if (!is_event(line, number, text)) continue;
+    const Event event = event_of(text);
+    const auto* began = std::get_if<Began>(&event);
+    if (began == nullptr) continue;
+    if (!played.empty() && played.back().number == began->epoch) continue;  // each member says so
+    for (const Epoch& epoch : decided) {
+      if (epoch.number != began->epoch) continue;
+      PlayedEpoch entry{epoch.number, began->step, {}};
+      for (const EpochMember& member : epoch.members) entry.members.push_back(member.number);
+      played.push_back(std::move(entry));
+    }
+  }
+  return played;
+}
+
+}  // namespace gradwire::membership

@@ -1,0 +1,59 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// The journal of the coordinator: a file with all events and decisions of a job. docs/format/membership.md has the
+// format.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "gradwire/base/os_handles.h"
+#include "gradwire/membership/roster.h"
+
+namespace gradwire::membership {
+
+// A record is on the disk when append() returns, so a coordinator that is killed loses no decision that it published.
+// A record that was only half written when the process was killed is cut off. Not thread-safe.
+class Journal {
+ public:
+  // Opens the file, or makes it, and locks it until the destructor. Throws InvalidArgument when another coordinator has
+  // the file open, when the file belongs to a job with other `options`, and when the file is no journal; StoreError
+  // when the system refuses the file.
+  Journal(const std::string& path, const RosterOptions& options);
+
+  // What the events in the file add up to.
+  const Roster& roster() const noexcept { return roster_; }
+  // The number of the last event in the file; 0 when there is none.
+  std::int64_t last_event() const noexcept { return last_event_; }
+  // The decisions that followed from the last event.
+  const std::vector<Put>& last_decisions() const noexcept { return last_decisions_; }
+
+  // Applies event `number`, which follows the last one, and writes the event and the decisions that follow from it.
+  // Returns the decisions. Throws StoreError: the disk is full, or the text is no event.
+  const std::vector<Put>& append(std::int64_t number, const std::string& event);
+
+ private:
+  void read(const std::string& path);
+  void write(const std::string& text);
+
+  const std::string path_;
+  UniqueFd file_;
+  Roster roster_;
+  std::int64_t last_event_ = 0;
+  std::vector<Put> last_decisions_;
+};
+
+// An epoch of a job that has run, in which at least one step began.
+struct PlayedEpoch {
+  std::int64_t number = 0;
+  std::int64_t first_step = 0;  // the steps from here on, until the next entry's first step, counted in this epoch
+  std::vector<std::int64_t> members;  // in rank order
+};
+
+// Returns the epochs that the journal at `path` tells of, in order. A program that does the steps with these numbers of
+// ranks, and loses nobody, ends with the same parameters. Throws StoreError when the file cannot be read or is no
+// journal.
+std::vector<PlayedEpoch> read_membership_log(const std::string& path);
+
+}  // namespace gradwire::membership

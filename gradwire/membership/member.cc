@@ -1,0 +1,113 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/membership/member.h"
+
+#include <algorithm>
+#include <span>
+#include <utility>
+
+#include "gradwire/base/error.h"
+#include "gradwire/base/interrupt.h"
+#include "gradwire/base/log.h"
+#include "gradwire/base/process_identity.h"
+#include "gradwire/base/strings.h"
+
+namespace gradwire::membership {
+namespace {
+
+// Within this time a member that waits for an epoch sees that it was refused.
+constexpr Milliseconds kLook{50};
+
+std::shared_ptr<Store> required(std::shared_ptr<Store> store) {
+  if (store == nullptr) throw InvalidArgument("a member of an elastic job: the store is null");
+  return store;
+}
+
+}  // namespace
+
+Member::Member(std::shared_ptr<Store> store, std::string program, Milliseconds timeout)
+    : store_(required(std::move(store))), timeout_(timeout), log_(store_) {
+  number_ = log_.append(Joined{process_identity(), GRADWIRE_VERSION, std::move(program)});
+  try {
+    next_ = std::stoll(wait_for(admitted_key(number_)));
+  } catch (const PeerError& refused) {
+    out_ = true;
+    throw MismatchError(refused.what());
+  }
+}
+
+Member::~Member() {
+  if (out_ || !owner_.is_current()) return;
+  try {
+    leave();
+  } catch (const std::exception& error) {
+    log::warn(concat("a member could not tell its elastic job that it leaves: ", error.what()));
+  }
+}
+
+std::string Member::wait_for(const std::string& key) {
+  const Deadline deadline = Deadline::after(timeout_);
+  const std::string refused = refused_key(number_);
+  while (true) {
+    if (std::optional<std::string> value = value_of(*store_, key, std::min(kLook, deadline.remaining())))
+      return *std::move(value);
+    if (store_->check(std::span(&refused, 1))) {
+      out_ = true;
+      throw PeerError(concat("member ", number_, " of the elastic job was refused: ", store_->get(refused)), {});
+    }
+    throw_if_interrupted("waiting for an epoch of the elastic job");
+    if (deadline.expired()) {
+      throw TimeoutError(concat("member ", number_, " of the elastic job waited ", timeout_.count() / 1000, " s for '",
+                                key, "'; is the coordinator gone, or are there too few members?"));
+    }
+  }
+}
+
+std::optional<Epoch> Member::meet() {
+  if (epoch_.number > 0) log_.append(Ready{number_, epoch_.number});
+  change_wanted_ = false;
+  while (true) {
+    Epoch epoch = epoch_of(wait_for(epoch_key(next_)));
+    ++next_;
+    if (epoch.finished) {
+      out_ = true;
+      return std::nullopt;
+    }
+    const auto mine = [&](const EpochMember& member) { return member.number == number_; };
+    if (std::none_of(epoch.members.begin(), epoch.members.end(), mine)) continue;
+    epoch_ = std::move(epoch);
+    return epoch_;
+  }
+}
+
+int Member::rank() const {
+  const auto place = std::find_if(epoch_.members.begin(), epoch_.members.end(),
+                                  [&](const EpochMember& member) { return member.number == number_; });
+  GRADWIRE_CHECK(place != epoch_.members.end());
+  return static_cast<int>(place - epoch_.members.begin());
+}
+
+void Member::began(std::int64_t step) { log_.append(Began{number_, epoch_.number, step}); }
+
+bool Member::stops_before(std::int64_t step) {
+  if (!change_wanted_) {
+    const std::string key = change_key(epoch_.number);
+    change_wanted_ = store_->check(std::span(&key, 1));
+    if (!change_wanted_) return false;
+  }
+  return step >= std::stoll(store_->compare_set(stop_key(epoch_.number), "", std::to_string(step + 1)));
+}
+
+void Member::ask_to_leave() { log_.append(Leaving{number_}); }
+
+void Member::leave() {
+  out_ = true;
+  log_.append(Left{number_});
+}
+
+void Member::done() {
+  out_ = true;
+  log_.append(Done{number_});
+}
+
+}  // namespace gradwire::membership

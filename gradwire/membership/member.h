@@ -1,0 +1,71 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// A member's side of an elastic job: joins, learns of epochs, and leaves.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "gradwire/base/deadline.h"
+#include "gradwire/base/process.h"
+#include "gradwire/membership/event_log.h"
+#include "gradwire/membership/records.h"
+#include "gradwire/store/store.h"
+
+namespace gradwire::membership {
+
+// One thread at a time uses the object. All methods throw what the store throws. A method that waits for the
+// coordinator waits as long as `timeout`, and throws TimeoutError then.
+class Member {
+ public:
+  // Joins the job whose coordinator uses `store`, and waits until the coordinator knows the member. `program` is text
+  // that says which program and model this is; it must be the same on all members. Throws MismatchError, with the
+  // coordinator's reason, when the member is refused; InvalidArgument for a null store.
+  Member(std::shared_ptr<Store> store, std::string program, Milliseconds timeout = kDefaultTimeout);
+  // Leaves, unless leave() or done() was called.
+  ~Member();
+  Member(const Member&) = delete;
+  Member& operator=(const Member&) = delete;
+
+  // Leaves the present epoch, if there is one, and waits for the next epoch with this member. Returns nothing when the
+  // job has finished. Throws PeerError when the coordinator went on without this member (it was taken for dead).
+  std::optional<Epoch> meet();
+  // The last epoch that meet() returned; its number is 0 before the first.
+  const Epoch& epoch() const noexcept { return epoch_; }
+  // This member's place in that epoch.
+  int rank() const;
+  std::int64_t number() const noexcept { return number_; }
+
+  // Tells that this member holds the job's state and begins `step` as its first step in this epoch.
+  void began(std::int64_t step);
+  // The members of an epoch stop at the same step boundary when the coordinator asks for it, so that no step is broken
+  // off. Each calls stops_before() at the boundary before each step, with the step's number. Returns whether this
+  // member stops now, and calls meet() instead of the step. No member is further than the step that the slowest one
+  // does, because each step needs all members; so the first member that sees the coordinator's wish names the boundary
+  // after the next step. Costs one look into the store.
+  bool stops_before(std::int64_t step);
+
+  // Asks the others to stop at a step boundary, because this member wants to leave. Go on until stops_before() says so.
+  void ask_to_leave();
+  // Leaves for good.
+  void leave();
+  // Tells that all members of this epoch have counted the last step. This member is no longer one.
+  void done();
+
+ private:
+  std::string wait_for(const std::string& key);
+
+  const std::shared_ptr<Store> store_;
+  const Milliseconds timeout_;
+  EventLog log_;
+  OwnerProcess owner_;
+  std::int64_t number_ = 0;
+  std::int64_t next_ = 1;  // the epoch to look for
+  Epoch epoch_;
+  bool change_wanted_ = false;
+  bool out_ = false;  // left, done or refused
+};
+
+}  // namespace gradwire::membership

@@ -1,0 +1,106 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/membership/records.h"
+
+#include <algorithm>
+#include <charconv>
+#include <utility>
+
+#include "gradwire/base/error.h"
+#include "gradwire/base/strings.h"
+
+namespace gradwire::membership {
+namespace {
+
+using Fields = std::vector<std::string>;
+
+std::string clean(std::string field) {
+  std::replace_if(
+      field.begin(), field.end(), [](char c) { return c == '\t' || c == '\n' || c == '\r'; }, ' ');
+  return field;
+}
+
+Fields split(const std::string& text) {
+  Fields fields;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find('\t', begin), text.size());
+    fields.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return fields;
+}
+
+[[noreturn]] void refuse(const std::string& text) {
+  throw StoreError(concat("the store of an elastic job holds '", text,
+                          "', which no gradwire wrote; does another program use the same store?"));
+}
+
+std::int64_t number(const Fields& fields, std::size_t index, const std::string& text) {
+  std::int64_t value = 0;
+  if (index >= fields.size()) refuse(text);
+  const std::string& field = fields[index];
+  const auto [rest, problem] = std::from_chars(field.data(), field.data() + field.size(), value);
+  if (problem != std::errc() || rest != field.data() + field.size() || value < 0) refuse(text);
+  return value;
+}
+
+struct Writer {
+  std::string operator()(const Joined& e) const {
+    return concat("joined\t", clean(e.identity), "\t", clean(e.version), "\t", clean(e.program));
+  }
+  std::string operator()(const Ready& e) const { return concat("ready\t", e.member, "\t", e.epoch); }
+  std::string operator()(const Leaving& e) const { return concat("leaving\t", e.member); }
+  std::string operator()(const Left& e) const { return concat("left\t", e.member); }
+  std::string operator()(const Began& e) const { return concat("began\t", e.member, "\t", e.epoch, "\t", e.step); }
+  std::string operator()(const Done& e) const { return concat("done\t", e.member); }
+  std::string operator()(const Died& e) const { return concat("died\t", e.member, "\t", clean(e.how)); }
+  std::string operator()(const Hurry&) const { return "hurry"; }
+};
+
+}  // namespace
+
+std::string to_text(const Event& event) { return std::visit(Writer(), event); }
+
+Event event_of(const std::string& text) {
+  const Fields fields = split(text);
+  const std::string& kind = fields.front();
+  const auto member = [&] { return number(fields, 1, text); };
+  if (kind == "joined" && fields.size() == 4) return Joined{fields[1], fields[2], fields[3]};
+  if (kind == "ready") return Ready{member(), number(fields, 2, text)};
+  if (kind == "leaving") return Leaving{member()};
+  if (kind == "left") return Left{member()};
+  if (kind == "began") return Began{member(), number(fields, 2, text), number(fields, 3, text)};
+  if (kind == "done") return Done{member()};
+  if (kind == "died" && fields.size() == 3) return Died{member(), fields[2]};
+  if (kind == "hurry") return Hurry{};
+  refuse(text);
+}
+
+std::string to_text(const Epoch& epoch) {
+  if (epoch.finished) return concat("finished\t", epoch.number);
+  std::string text = concat("epoch\t", epoch.number, "\t", epoch.fresh ? 1 : 0);
+  for (const EpochMember& member : epoch.members) text += concat("\t", member.number, "\t", clean(member.identity));
+  return text;
+}
+
+Epoch epoch_of(const std::string& text) {
+  const Fields fields = split(text);
+  Epoch epoch;
+  epoch.number = number(fields, 1, text);
+  if (fields.front() == "finished") {
+    epoch.finished = true;
+    return epoch;
+  }
+  if (fields.front() != "epoch" || fields.size() < 5 || fields.size() % 2 == 0) refuse(text);
+  epoch.fresh = number(fields, 2, text) != 0;
+  for (std::size_t i = 3; i < fields.size(); i += 2) epoch.members.push_back({number(fields, i, text), fields[i + 1]});
+  return epoch;
+}
+
+std::string admitted_key(std::int64_t member) { return concat("admitted/", member); }
+std::string refused_key(std::int64_t member) { return concat("refused/", member); }
+std::string epoch_key(std::int64_t epoch) { return concat("epoch/", epoch); }
+std::string change_key(std::int64_t epoch) { return concat("epoch/", epoch, "/change"); }
+std::string stop_key(std::int64_t epoch) { return concat("epoch/", epoch, "/stop"); }
+
+}  // namespace gradwire::membership

@@ -1,0 +1,92 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// What members and coordinator of an elastic job tell each other, as values and as text.
+//
+// A membership is a numbered epoch: which members take part, in which order. Epochs count from 1. A member is a process
+// (or a thread) with a number that no other member of the job ever gets. Members and the coordinator append events to
+// one log in the job's store. The coordinator reads the log in order, and puts its decisions under keys of the store.
+// docs/format/membership.md has the keys and the texts.
+//
+// All functions here are pure and thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace gradwire::membership {
+
+// A process offers itself. The number of this event in the log is the number of the member.
+struct Joined {
+  std::string identity;  // process_identity()
+  std::string version;   // gradwire's
+  std::string program;   // the program and its model, as text that members compare
+};
+// The member has left `epoch`, on an error or at an agreed step, and waits for the next one.
+struct Ready {
+  std::int64_t member = 0;
+  std::int64_t epoch = 0;
+};
+// The member wants to leave in good order: the others should stop at a step boundary.
+struct Leaving {
+  std::int64_t member = 0;
+};
+// The member has left for good.
+struct Left {
+  std::int64_t member = 0;
+};
+// The member holds the state of the job, and begins `step` as its first step in `epoch`.
+struct Began {
+  std::int64_t member = 0;
+  std::int64_t epoch = 0;
+  std::int64_t step = 0;
+};
+// The member has counted the last step, and so have all members of its epoch.
+struct Done {
+  std::int64_t member = 0;
+};
+// The member is gone; `how` is for messages.
+struct Died {
+  std::int64_t member = 0;
+  std::string how;
+};
+// The first epoch may begin with RosterOptions::min members.
+struct Hurry {};
+
+using Event = std::variant<Joined, Ready, Leaving, Left, Began, Done, Died, Hurry>;
+
+// One line of text without its end. Tabs and line ends within a field become spaces.
+std::string to_text(const Event& event);
+// The event that to_text() wrote. Throws StoreError for any other text.
+Event event_of(const std::string& text);
+
+// One member of an epoch.
+struct EpochMember {
+  std::int64_t number = 0;
+  std::string identity;
+  bool operator==(const EpochMember&) const = default;
+};
+
+// An epoch, or the end of the job in its place.
+struct Epoch {
+  std::int64_t number = 0;
+  bool finished = false;             // the job has ended; there are no members then
+  bool fresh = true;                 // no step of the job has begun yet, so a member without state is nothing unusual
+  std::vector<EpochMember> members;  // in rank order
+  bool operator==(const Epoch&) const = default;
+};
+
+// As for events.
+std::string to_text(const Epoch& epoch);
+Epoch epoch_of(const std::string& text);
+
+// The keys of the coordinator's decisions.
+std::string admitted_key(std::int64_t member);  // the first epoch that may have the member
+std::string refused_key(std::int64_t member);   // why the member may not take part, or no longer
+std::string epoch_key(std::int64_t epoch);      // an Epoch
+std::string change_key(std::int64_t epoch);     // the members of the epoch should stop at a step boundary
+// Set by the first member that sees the key above: the step before which all members stop.
+std::string stop_key(std::int64_t epoch);
+
+}  // namespace gradwire::membership

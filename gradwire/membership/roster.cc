@@ -1,0 +1,160 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/membership/roster.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "gradwire/base/error.h"
+#include "gradwire/base/strings.h"
+
+namespace gradwire::membership {
+namespace {
+
+using Standing = Roster::Standing;
+
+class Decider {
+ public:
+  Decider(Roster& roster, std::int64_t number) : roster_(roster), number_(number) {}
+  std::vector<Put> take() { return std::move(puts_); }
+
+  void operator()(const Joined& event) {
+    const std::string refusal = why_refused(event);
+    if (!refusal.empty()) return put(refused_key(number_), refusal);
+    if (roster_.version.empty()) {
+      roster_.version = event.version;
+      roster_.program = event.program;
+    }
+    roster_.members[number_] = {event.identity, Standing::waiting};
+    put(admitted_key(number_), std::to_string(roster_.epoch + 1));
+    if (roster_.finished) return;
+    const auto gone = std::count_if(roster_.current.begin(), roster_.current.end(),
+                                    [&](std::int64_t member) { return standing(member) == Standing::gone; });
+    const auto taken = static_cast<std::int64_t>(roster_.current.size()) - gone;
+    if (taken < roster_.options.max) ask_for_change();
+  }
+  void operator()(const Ready& event) {
+    if (Roster::Entry* entry = known(event.member); entry != nullptr && event.epoch == roster_.epoch)
+      entry->standing = Standing::waiting;
+  }
+  void operator()(const Leaving& event) {
+    if (known(event.member) != nullptr) ask_for_change();
+  }
+  void operator()(const Left& event) { remove(event.member); }
+  void operator()(const Died& event) {
+    if (known(event.member) == nullptr) return;
+    remove(event.member);
+    // A member that was only taken for dead finds this when it comes back.
+    put(refused_key(event.member),
+        concat("the job went on without this member, because it ", event.how, "; start it again as a new member"));
+  }
+  void operator()(const Began& event) {
+    if (event.epoch == roster_.epoch) roster_.begun = true;
+  }
+  void operator()(const Done& event) {
+    if (known(event.member) == nullptr || roster_.finished) return;
+    roster_.finished = true;
+    Epoch end;
+    end.number = roster_.epoch + 1;
+    end.finished = true;
+    put(epoch_key(end.number), to_text(end));
+  }
+  void operator()(const Hurry&) { roster_.hurried = true; }
+
+  void decide_epoch() {
+    if (roster_.finished) return;
+    if (std::any_of(roster_.current.begin(), roster_.current.end(),
+                    [&](std::int64_t member) { return standing(member) == Standing::running; }))
+      return;
+    const std::vector<std::int64_t> next = candidates();
+    const int needed = roster_.epoch == 0 && !roster_.hurried ? roster_.options.first : roster_.options.min;
+    if (static_cast<int>(next.size()) < needed) return;
+    Epoch epoch;
+    epoch.number = ++roster_.epoch;
+    epoch.fresh = !roster_.begun;
+    for (const std::int64_t member : next) {
+      Roster::Entry& entry = roster_.members.at(member);
+      entry.standing = Standing::running;
+      epoch.members.push_back({member, entry.identity});
+    }
+    roster_.current = next;
+    roster_.change_asked = false;
+    put(epoch_key(epoch.number), to_text(epoch));
+  }
+
+ private:
+  std::string why_refused(const Joined& event) const {
+    if (roster_.version.empty()) return "";
+    if (event.version != roster_.version) {
+      return concat("this process runs gradwire ", event.version, " and the job runs gradwire ", roster_.version,
+                    "; start it with the job's version");
+    }
+    if (event.program != roster_.program) {
+      return concat("this process trains '", event.program, "' and the job trains '", roster_.program,
+                    "'; a member must run the same program with the same model, optimizers and hooks");
+    }
+    return "";
+  }
+
+  // Those who were in the epoch first.
+  std::vector<std::int64_t> candidates() const {
+    std::vector<std::int64_t> next;
+    const auto add = [&](std::int64_t member) {
+      if (static_cast<int>(next.size()) >= roster_.options.max || standing(member) != Standing::waiting) return;
+      if (std::find(next.begin(), next.end(), member) == next.end()) next.push_back(member);
+    };
+    for (const std::int64_t member : roster_.current) add(member);
+    for (const auto& [member, entry] : roster_.members) add(member);
+    return next;
+  }
+
+  Roster::Entry* known(std::int64_t member) {
+    const auto found = roster_.members.find(member);
+    return found == roster_.members.end() || found->second.standing == Standing::gone ? nullptr : &found->second;
+  }
+  Standing standing(std::int64_t member) const { return roster_.members.at(member).standing; }
+  void remove(std::int64_t member) {
+    if (Roster::Entry* entry = known(member)) entry->standing = Standing::gone;
+  }
+  void ask_for_change() {
+    if (roster_.epoch == 0 || roster_.change_asked) return;
+    roster_.change_asked = true;
+    put(change_key(roster_.epoch), "1");
+  }
+  void put(std::string key, std::string value) { puts_.push_back({std::move(key), std::move(value)}); }
+
+  Roster& roster_;
+  const std::int64_t number_;
+  std::vector<Put> puts_;
+};
+
+}  // namespace
+
+void require_valid(const RosterOptions& options) {
+  if (options.min < 1 || options.min > options.max || options.max > kMaxMembers) {
+    throw InvalidArgument(concat("an elastic job of ", options.min, " to ", options.max,
+                                 " members; the smaller number comes first, and both are from 1 to ", kMaxMembers));
+  }
+  if (options.first < options.min || options.first > options.max) {
+    throw InvalidArgument(concat("an elastic job that begins with ", options.first, " members; give a number from ",
+                                 options.min, " to ", options.max));
+  }
+}
+
+std::vector<Put> apply(Roster& roster, std::int64_t number, const Event& event) {
+  Decider decider(roster, number);
+  std::visit(decider, event);
+  decider.decide_epoch();
+  return decider.take();
+}
+
+std::vector<std::int64_t> awaited(const Roster& roster) {
+  std::vector<std::int64_t> running;
+  for (const std::int64_t member : roster.current) {
+    if (roster.members.at(member).standing == Standing::running) running.push_back(member);
+  }
+  if (running.size() == roster.current.size() || roster.finished) running.clear();
+  return running;
+}
+
+}  // namespace gradwire::membership

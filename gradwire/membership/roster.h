@@ -1,0 +1,67 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// The decisions of the coordinator, as a pure function of the events: no clock, no store, no network. So a coordinator
+// that was killed comes to the same decisions again when it reads the same events.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "gradwire/membership/records.h"
+
+namespace gradwire::membership {
+
+inline constexpr int kMaxMembers = 64;  // of an epoch
+
+struct RosterOptions {
+  int min = 1;    // an epoch has at least so many members
+  int max = 64;   // and at most so many; more members wait until there is a place
+  int first = 1;  // the first epoch waits for so many members, from min to max
+};
+
+// Throws InvalidArgument, in one sentence, unless 1 <= min <= first <= max <= kMaxMembers.
+void require_valid(const RosterOptions& options);
+
+// What the coordinator knows of a job.
+//
+// The next epoch begins when every member of the present one is ready or gone, and at least `min` members (the first
+// epoch: `first`) are ready or have joined. The members that were in the epoch before come first, in their old order;
+// then come the others in the order in which they joined, as far as there are places. When a member joins and there is
+// a place, or a member wants to leave, the members of the present epoch are asked to stop at a step boundary.
+struct Roster {
+  enum class Standing { waiting, running, gone };
+  struct Entry {
+    std::string identity;
+    Standing standing = Standing::waiting;
+  };
+
+  RosterOptions options;
+  std::map<std::int64_t, Entry> members;  // by number; members that are gone stay, so that they are recognized
+  std::vector<std::int64_t> current;      // the members of the present epoch, in rank order
+  std::int64_t epoch = 0;                 // the present epoch; 0 before the first
+  bool change_asked = false;              // the members of the present epoch were asked to stop
+  bool begun = false;                     // a step of the job has begun
+  bool hurried = false;                   // the first epoch needs `min` members only
+  bool finished = false;                  // the last step was counted
+  std::string version;                    // the first member's, which the others must have too
+  std::string program;                    // the same
+};
+
+// A decision: a key of the store that is set to a value.
+struct Put {
+  std::string key;
+  std::string value;
+  bool operator==(const Put&) const = default;
+};
+
+// Changes `roster` as event `number` says, and returns the decisions that follow from it, in order. Depends on the
+// arguments only. An event that makes no sense (of a member that is unknown or gone) changes nothing.
+std::vector<Put> apply(Roster& roster, std::int64_t number, const Event& event);
+
+// The members of the present epoch of which the coordinator waits to hear: others of the epoch are ready or gone
+// already. Empty while the epoch runs undisturbed.
+std::vector<std::int64_t> awaited(const Roster& roster);
+
+}  // namespace gradwire::membership

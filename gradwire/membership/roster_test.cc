@@ -1,0 +1,246 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// The decisions of the coordinator, from events alone.
+#include "gradwire/membership/roster.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <set>
+
+#include "gradwire/base/error.h"
+
+namespace gradwire::membership::roster_test {
+namespace {
+
+// A coordinator without a store: events get numbers, decisions are kept.
+struct Bench {
+  explicit Bench(RosterOptions options) { roster.options = options; }
+
+  std::int64_t tell(const Event& event) {
+    for (Put& put : apply(roster, ++events, event)) decisions.push_back(std::move(put));
+    return events;
+  }
+  std::int64_t join(const std::string& program = "net") { return tell(Joined{"someone", "1.0", program}); }
+  void ready(std::int64_t member) { tell(Ready{member, roster.epoch}); }
+
+  // The members of the present epoch, as the last decision about an epoch says.
+  std::vector<std::int64_t> members() const {
+    std::vector<std::int64_t> numbers;
+    for (const EpochMember& member : epoch().members) numbers.push_back(member.number);
+    return numbers;
+  }
+  Epoch epoch() const { return epoch_of(value_of(epoch_key(roster.epoch))); }
+  // Empty when the key was not set.
+  std::string value_of(const std::string& key) const {
+    std::string value;
+    for (const Put& put : decisions) {
+      if (put.key == key) value = put.value;
+    }
+    return value;
+  }
+
+  Roster roster;
+  std::int64_t events = 0;
+  std::vector<Put> decisions;
+};
+
+using Numbers = std::vector<std::int64_t>;
+
+TEST(RosterTest, TheFirstEpochWaitsForItsMembersAndOrdersThemAsTheyCame) {
+  Bench bench({.min = 1, .max = 4, .first = 3});
+  const auto a = bench.join();
+  const auto b = bench.join();
+  EXPECT_EQ(bench.roster.epoch, 0);
+  const auto c = bench.join();
+  EXPECT_EQ(bench.roster.epoch, 1);
+  EXPECT_EQ(bench.members(), (Numbers{a, b, c}));
+  EXPECT_TRUE(bench.epoch().fresh);
+}
+
+TEST(RosterTest, AHurriedFirstEpochBeginsWithTheFewestMembersAllowed) {
+  Bench bench({.min = 2, .max = 4, .first = 4});
+  bench.join();
+  bench.tell(Hurry{});
+  EXPECT_EQ(bench.roster.epoch, 0);
+  bench.join();
+  EXPECT_EQ(bench.roster.epoch, 1);
+}
+
+TEST(RosterTest, SurvivorsGoOnOnceAllOfThemAreReady) {
+  Bench bench({.min = 1, .max = 4, .first = 3});
+  const auto a = bench.join();
+  const auto b = bench.join();
+  const auto c = bench.join();
+  bench.tell(Began{a, 1, 0});
+  bench.tell(Died{b, "was killed"});
+  EXPECT_EQ(awaited(bench.roster), (Numbers{a, c}));
+  bench.ready(c);
+  EXPECT_EQ(bench.roster.epoch, 1);
+  EXPECT_EQ(awaited(bench.roster), (Numbers{a}));
+  bench.ready(a);
+  EXPECT_EQ(bench.roster.epoch, 2);
+  EXPECT_EQ(bench.members(), (Numbers{a, c}));
+  EXPECT_FALSE(bench.epoch().fresh);
+  EXPECT_TRUE(awaited(bench.roster).empty());
+}
+
+TEST(RosterTest, AJobBelowItsSmallestSizeWaitsForANewMember) {
+  Bench bench({.min = 2, .max = 2, .first = 2});
+  const auto a = bench.join();
+  const auto b = bench.join();
+  bench.tell(Died{a, "was killed"});
+  bench.ready(b);
+  EXPECT_EQ(bench.roster.epoch, 1);
+  const auto c = bench.join();
+  EXPECT_EQ(bench.members(), (Numbers{b, c}));
+}
+
+TEST(RosterTest, ANewMemberStopsTheEpochAtABoundaryAndComesLast) {
+  Bench bench({.min = 1, .max = 3, .first = 2});
+  const auto a = bench.join();
+  const auto b = bench.join();
+  EXPECT_EQ(bench.value_of(change_key(1)), "");
+  const auto c = bench.join();
+  EXPECT_EQ(bench.value_of(change_key(1)), "1");
+  EXPECT_EQ(bench.value_of(admitted_key(c)), "2");
+  bench.ready(b);
+  bench.ready(a);
+  EXPECT_EQ(bench.members(), (Numbers{a, b, c}));
+}
+
+TEST(RosterTest, AMemberBeyondTheLargestSizeWaitsForAPlace) {
+  Bench bench({.min = 1, .max = 2, .first = 2});
+  const auto a = bench.join();
+  const auto b = bench.join();
+  const auto spare = bench.join();
+  EXPECT_EQ(bench.value_of(change_key(1)), "");
+  bench.tell(Died{a, "was killed"});
+  bench.ready(b);
+  EXPECT_EQ(bench.members(), (Numbers{b, spare}));
+}
+
+TEST(RosterTest, AMemberThatLeavesInGoodOrderIsNotInTheNextEpoch) {
+  Bench bench({.min = 1, .max = 2, .first = 2});
+  const auto a = bench.join();
+  const auto b = bench.join();
+  bench.tell(Leaving{a});
+  EXPECT_EQ(bench.value_of(change_key(1)), "1");
+  bench.ready(b);
+  bench.tell(Left{a});
+  EXPECT_EQ(bench.members(), (Numbers{b}));
+}
+
+TEST(RosterTest, AnotherProgramOrVersionIsRefusedInOneSentenceAndHarmsNobody) {
+  Bench bench({.min = 1, .max = 4, .first = 1});
+  bench.join("net 1");
+  const auto other = bench.join("net 2");
+  EXPECT_EQ(bench.value_of(refused_key(other)),
+            "this process trains 'net 2' and the job trains 'net 1'; a member must run the same program with the same "
+            "model, optimizers and hooks");
+  const auto old = bench.tell(Joined{"someone", "0.9", "net 1"});
+  EXPECT_EQ(bench.value_of(refused_key(old)),
+            "this process runs gradwire 0.9 and the job runs gradwire 1.0; start it with the job's version");
+  EXPECT_EQ(bench.value_of(change_key(1)), "");
+  EXPECT_EQ(bench.roster.epoch, 1);
+}
+
+TEST(RosterTest, AMemberThatWasTakenForDeadIsToldSo) {
+  Bench bench({.min = 1, .max = 2, .first = 2});
+  const auto a = bench.join();
+  const auto b = bench.join();
+  bench.tell(Died{a, "was not heard of"});
+  bench.ready(b);
+  EXPECT_NE(bench.value_of(refused_key(a)).find("because it was not heard of"), std::string::npos);
+  bench.tell(Ready{a, 1});  // changes nothing
+  EXPECT_EQ(bench.members(), (Numbers{b}));
+  EXPECT_EQ(bench.roster.epoch, 2);
+}
+
+TEST(RosterTest, TheEndOfTheJobTakesThePlaceOfTheNextEpoch) {
+  Bench bench({.min = 1, .max = 2, .first = 2});
+  const auto a = bench.join();
+  const auto b = bench.join();
+  bench.tell(Done{a});
+  const auto late = bench.join();
+  EXPECT_TRUE(epoch_of(bench.value_of(epoch_key(2))).finished);
+  EXPECT_EQ(bench.value_of(admitted_key(late)), "2");
+  bench.ready(b);
+  EXPECT_EQ(bench.roster.epoch, 1);
+}
+
+TEST(RosterTest, SizesThatMakeNoSenseAreRefused) {
+  EXPECT_THROW(require_valid({.min = 3, .max = 2, .first = 2}), InvalidArgument);
+  EXPECT_THROW(require_valid({.min = 0, .max = 2, .first = 1}), InvalidArgument);
+  EXPECT_THROW(require_valid({.min = 1, .max = 65, .first = 1}), InvalidArgument);
+  EXPECT_THROW(require_valid({.min = 2, .max = 3, .first = 1}), InvalidArgument);
+  EXPECT_THROW(require_valid({.min = 2, .max = 3, .first = 4}), InvalidArgument);
+  EXPECT_NO_THROW(require_valid({.min = 1, .max = 64, .first = 64}));
+}
+
+TEST(RosterTest, TextsComeBackAsTheyWere) {
+  const Epoch epoch{.number = 7, .fresh = false, .members = {{3, "host 12 9"}, {5, "host 13 9"}}};
+  EXPECT_EQ(epoch_of(to_text(epoch)), epoch);
+  const Event joined = event_of(to_text(Joined{"an\tidentity", "1.0", "a\nprogram"}));
+  EXPECT_EQ(std::get<Joined>(joined).identity, "an identity");
+  EXPECT_EQ(std::get<Joined>(joined).program, "a program");
+  const Event began = event_of(to_text(Began{3, 4, 5}));
+  EXPECT_EQ(std::get<Began>(began).epoch, 4);
+  EXPECT_EQ(std::get<Began>(began).step, 5);
+}
+
+TEST(RosterTest, TextOfSomebodyElseIsRefused) {
+  for (const char* text : {"", "joined\tx", "ready\t1", "ready\tx\t1", "ready\t-1\t2", "hello", "died\t1"})
+    EXPECT_THROW(event_of(text), StoreError) << text;
+  for (const char* text : {"", "epoch", "epoch\t1\t1", "epoch\t1\t1\t2", "finished"})
+    EXPECT_THROW(epoch_of(text), StoreError) << text;
+}
+
+// Whatever happens in whatever order: an epoch has a size that is allowed, names nobody twice, keeps the survivors'
+// order, and has nobody who is gone.
+TEST(RosterTest, PropertiesOfEveryEpochUnderRandomEvents) {
+  for (unsigned seed = 0; seed < 200; ++seed) {
+    std::mt19937 random(seed);
+    const int min = 1 + static_cast<int>(random() % 3);
+    const int max = min + static_cast<int>(random() % 4);
+    Bench bench({.min = min, .max = max, .first = min});
+    for (int i = 0; i < 300; ++i) {
+      const std::int64_t before = bench.roster.epoch;
+      const Numbers old = bench.roster.current;
+      const auto member = static_cast<std::int64_t>(1 + random() % static_cast<unsigned>(bench.events + 1));
+      switch (random() % 6) {
+        case 0:
+          bench.join();
+          break;
+        case 1:
+          bench.tell(Died{member, "was killed"});
+          break;
+        case 2:
+          bench.tell(Leaving{member});
+          break;
+        case 3:
+          bench.tell(Left{member});
+          break;
+        default:
+          bench.tell(Ready{member, bench.roster.epoch});
+      }
+      if (bench.roster.epoch == before) continue;
+      ASSERT_EQ(bench.roster.epoch, before + 1);
+      const Numbers now = bench.members();
+      ASSERT_GE(static_cast<int>(now.size()), min);
+      ASSERT_LE(static_cast<int>(now.size()), max);
+      Numbers survivors;
+      for (const std::int64_t number : old) {
+        if (std::find(now.begin(), now.end(), number) != now.end()) survivors.push_back(number);
+      }
+      ASSERT_EQ(Numbers(now.begin(), now.begin() + static_cast<std::ptrdiff_t>(survivors.size())), survivors);
+      ASSERT_EQ(std::set<std::int64_t>(now.begin(), now.end()).size(), now.size());
+      for (const std::int64_t number : now)
+        ASSERT_EQ(bench.roster.members.at(number).standing, Roster::Standing::running);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace gradwire::membership::roster_test

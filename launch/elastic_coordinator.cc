@@ -1,0 +1,48 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/elastic_coordinator.h"
+
+#include <atomic>
+#include <cstdio>
+#include <exception>
+#include <memory>
+#include <string_view>
+
+#include "gradwire/membership/coordinator.h"
+#include "gradwire/store/file_store.h"
+#include "gradwire/store/prefix_store.h"
+#include "launch/launch_error.h"
+
+namespace gradwire::launch {
+namespace {
+
+constexpr const char* kMark = "--coordinate-elastic-job";
+constexpr int kArguments = 7;  // the program, the mark, two files and three numbers
+
+}  // namespace
+
+std::vector<std::string> coordinator_command(const ElasticOptions& options, int ranks, const std::string& store,
+                                             const std::string& journal) {
+  return {"/proc/self/exe",     kMark, store, journal, std::to_string(options.min), std::to_string(options.max),
+          std::to_string(ranks)};
+}
+
+bool is_coordinator_command(int argc, const char* const* argv) {
+  return argc == kArguments && std::string_view(argv[1]) == kMark;
+}
+
+int run_coordinator(const char* const* argv) noexcept {
+  try {
+    membership::CoordinatorOptions options;
+    options.journal = argv[3];
+    options.roster = {.min = std::stoi(argv[4]), .max = std::stoi(argv[5]), .first = std::stoi(argv[6])};
+    const std::atomic<bool> never{false};
+    membership::Coordinator(std::make_shared<PrefixStore>("elastic", std::make_shared<FileStore>(argv[2])), options)
+        .run(never);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "gradwire-run: the coordinator: %s\n", error.what());
+  }
+  return kLaunchFailedExit;
+}
+
+}  // namespace gradwire::launch

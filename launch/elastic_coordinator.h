@@ -1,0 +1,26 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// The coordinator of an elastic job as a process of its own, so that it can be killed and started again alone. The
+// process is gradwire-run itself under another command line, which is not for users.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "launch/options.h"
+
+namespace gradwire::launch {
+
+// Returns the command that coordinates a job which begins with `ranks` ranks. `store` is the file of the store where
+// members and coordinator meet, and `journal` the file of the journal.
+std::vector<std::string> coordinator_command(const ElasticOptions& options, int ranks, const std::string& store,
+                                             const std::string& journal);
+
+// Whether the arguments of main() are such a command.
+bool is_coordinator_command(int argc, const char* const* argv);
+
+// Runs the coordinator until it is killed. Returns an exit code, after a sentence on stderr, when the coordinator
+// cannot go on.
+int run_coordinator(const char* const* argv) noexcept;
+
+}  // namespace gradwire::launch
