@@ -163,6 +163,20 @@ TEST_F(DiagnosisTest, AJobThatRunsTooLongIsExplainedWhenItStandsStill) {
   EXPECT_NE(result.err.find("rank 1 is the cause: blocked"), std::string::npos) << result.err;
 }
 
+// As without gradwire-run: each rank has a file of its own.
+TEST_F(DiagnosisTest, FilesOfRanksAreReadAfterTheJob) {
+  std::filesystem::create_directory(scratch("files"));
+  const Result job = run_script({"-n", "3"}, concat("GRADWIRE_FLIGHT_RECORDER=", scratch("files"),
+                                                    "/$RANK.flight exec ", FAULT_PROGRAM, " other_shape 1 5 20"));
+  EXPECT_NE(job.exit_code, 0);
+  EXPECT_EQ(job.err.find("is the cause"), std::string::npos) << job.err;
+  start_program({GRADWIRE_DIAGNOSE_PROGRAM, scratch("files")});
+  const Result result = finish();
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_NE(result.out.find("rank 1 is the cause: other shape"), std::string::npos) << result.out << result.err;
+  EXPECT_NE(result.out.find("fault_program.cc:"), std::string::npos) << result.out;
+}
+
 TEST_F(DiagnosisTest, TheRecorderCanBeSwitchedOff) {
   const Result result =
       run({"-n", "2", "--env", "GRADWIRE_FLIGHT_RECORDER=off", FAULT_PROGRAM, "killed", "1", "5", "20"});
