@@ -4,7 +4,7 @@
 include(CMakePackageConfigHelpers)
 set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/gradwire")
 
-set(installed_rooms base kernels store backend compress membership)
+set(installed_rooms base observe kernels store backend compress membership)
 if(GRADWIRE_TORCH)
   list(APPEND installed_rooms process_group functional ddp hooks nn amp optim elastic testing)
 endif()
@@ -34,11 +34,11 @@ if(GRADWIRE_TORCH)
 endif()
 if(SKBUILD AND TARGET gradwire-run)
   # From an environment's bin/ to the libraries in its site-packages/.
-  set_property(TARGET gradwire-run APPEND PROPERTY INSTALL_RPATH
+  set_property(TARGET gradwire-run gradwire-diagnose APPEND PROPERTY INSTALL_RPATH
     "$ORIGIN/../lib/python${GRADWIRE_PYTHON_VERSION}/site-packages/gradwire")
-  install(TARGETS gradwire-run RUNTIME DESTINATION "${SKBUILD_SCRIPTS_DIR}" COMPONENT python)
+  install(TARGETS gradwire-run gradwire-diagnose RUNTIME DESTINATION "${SKBUILD_SCRIPTS_DIR}" COMPONENT python)
 endif()
-foreach(program gradwire-run gradwire-bench)
+foreach(program gradwire-run gradwire-diagnose gradwire-bench)
   if(TARGET ${program})
     install(TARGETS ${program} RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
   endif()

@@ -76,6 +76,9 @@ int run_alone(const Options& options, SignalQueue& signals, RendezvousFolder& fo
     job.master_port = find_free_port(PortScope::loopback);
     view.names.append = job.attempt > 0;
     if (options.elastic) prepare_elastic(options, folder, job, view);
+    FlightWatch flight(options, 0, job.world);
+    job.flight_recorders = flight.recorders();
+    view.flight = &flight;
     Supervisor supervisor(options, signals, front_fd, view);
     const JobOutcome outcome = supervisor.run(rank_commands(options, job));
     const bool failed = outcome.first_bad && outcome.interrupted_by == 0 && outcome.late.empty() &&

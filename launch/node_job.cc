@@ -127,13 +127,17 @@ class NodeJob {
   void run_attempt(const Plan& plan) {
     const int node = options_.node.node;
     const std::string place = concat("node ", node, " (", plan.nodes[node].host, ")");
+    FlightWatch flight(options_, plan.first_rank(node), plan.world());
+    JobEnvironment job = environment_of(plan);
+    job.flight_recorders = flight.recorders();
     const JobView view{
         .names = {.first_rank = plan.first_rank(node), .world = plan.world(), .append = plan.attempt > 0},
+        .flight = &flight,
         .alarm_fd = coordinator_.alarm_fd(),
         .job_end = job_end_};
     try {
       Supervisor supervisor(options_, signals_, front_fd_, view);
-      const JobOutcome outcome = supervisor.run(rank_commands(options_, environment_of(plan)));
+      const JobOutcome outcome = supervisor.run(rank_commands(options_, std::move(job)));
       if (supervisor.is_abandoned()) return on_front_death();
       coordinator_.ranks_ended(end_of(outcome, place));
       supervisor.finish_output(report(outcome, options_.timeout.value_or(Milliseconds::zero())));

@@ -11,6 +11,7 @@
 #include <map>
 
 #include "gradwire/backend/info.h"
+#include "gradwire/base/environment.h"
 #include "gradwire/base/strings.h"
 #include "launch/launch_error.h"
 
@@ -52,6 +53,8 @@ struct RawOptions {
   std::string secret_file;
   bool end_with_stdin = false;
   std::string timeout;
+  std::string stall;
+  std::string flight_folder;
   std::string grace = "1";
   std::string stdin_mode = "rank0";
   std::string color = "auto";
@@ -120,6 +123,12 @@ void declare(CLI::App& app, RawOptions& raw) {
   app.add_option("--timeout", raw.timeout, "End the job after so many seconds")->type_name("SECONDS");
   app.add_option("--grace", raw.grace, "Seconds between SIGTERM and SIGKILL when the job is stopped (default 1)")
       ->type_name("SECONDS");
+  app.add_option(
+         "--stall", raw.stall,
+         "Say which rank is the cause when no call begins or ends for so long (default: GRADWIRE_STALL_SECONDS)")
+      ->type_name("SECONDS");
+  app.add_option("--flight-dir", raw.flight_folder, "Write each rank's last calls to DIR when the job fails or stalls")
+      ->type_name("DIR");
   app.add_option("--max-restarts", raw.max_restarts, "Start all ranks again, up to so many times, when one fails")
       ->type_name("N");
   declare_elastic(app, raw);
@@ -302,6 +311,10 @@ Options check(const RawOptions& raw, std::vector<std::string> rest) {
   options.ranks = read_ranks(raw.ranks);
   for (const auto& text : raw.environment) options.extra_environment.push_back(read_assignment(text));
   if (!raw.timeout.empty()) options.timeout = read_seconds("--timeout", raw.timeout, false);
+  const std::string stall = raw.stall.empty() ? environment("GRADWIRE_STALL_SECONDS").value_or("") : raw.stall;
+  if (!stall.empty())
+    options.stall = read_seconds(raw.stall.empty() ? "GRADWIRE_STALL_SECONDS" : "--stall", stall, false);
+  options.flight_folder = raw.flight_folder;
   options.grace = read_seconds("--grace", raw.grace, true);
   options.stdin_mode =
       read_word<StdinMode>("--stdin", raw.stdin_mode, {{"rank0", StdinMode::rank0}, {"none", StdinMode::none}});
@@ -348,6 +361,8 @@ std::vector<std::string> arguments_for_host(const Options& options, int node) {
                                         options.color == ColorMode::always ? "always" : "never"};
   const auto add = [&](std::vector<std::string> more) { arguments.insert(arguments.end(), more.begin(), more.end()); };
   if (options.timeout) add({"--timeout", seconds(*options.timeout)});
+  if (options.stall) add({"--stall", seconds(*options.stall)});
+  if (!options.flight_folder.empty()) add({"--flight-dir", options.flight_folder});
   if (!job.job_id.empty()) add({"--job-id", job.job_id});
   if (job.master_port != 0) add({"--master-port", std::to_string(job.master_port)});
   if (!options.log_folder.empty()) add({"--log-dir", options.log_folder});

@@ -86,6 +86,7 @@ std::string report(const JobOutcome& outcome, std::chrono::milliseconds timeout)
     first = outcome.first_bad;
   }
   if (!text.empty()) text += how_ranks_ended(outcome, first);
+  text += outcome.diagnosis;
   if (!outcome.unkillable.empty()) {
     text += concat(kName, "SIGKILL did not end these processes in time: ",
                    join(std::vector<int>(outcome.unkillable.begin(), outcome.unkillable.end())), "\n");

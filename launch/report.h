@@ -18,6 +18,7 @@ struct JobOutcome {
   std::optional<int> first_bad;                 // the first rank that failed, by its exit code or by a signal
   std::chrono::milliseconds first_bad_after{};  // from the start of the job
   std::vector<int> killed;                      // ranks that still ran after the grace and got SIGKILL
+  std::vector<int> asked;                       // ranks that still ran when they were asked to end
   std::vector<int> late;                        // ranks that still ran when --timeout passed
   int interrupted_by = 0;                       // the signal that told the launcher to end the job; 0 for none
   bool interrupted_first = false;               // the interruption came before any rank had failed
@@ -25,6 +26,7 @@ struct JobOutcome {
   std::vector<pid_t> unkillable;                // processes that SIGKILL did not end in time
   std::vector<std::string> last_lines;          // of the stderr of the first rank that failed
   std::string error_file;                       // the file of that stderr, with --log-dir
+  std::string diagnosis;                        // what the ranks' last calls show: lines of the report
 
   // The launcher's exit code.
   int exit_code() const noexcept;

@@ -66,8 +66,10 @@ JobOutcome Supervisor::run(const std::vector<RankCommand>& ranks) {
   if (view_.elastic) start_coordinator();
   start_ranks(ranks);
   while (!running_ranks().empty()) {
-    step(phase_end_.earlier(job_end_));
+    const bool watched = phase_ == Phase::running && view_.flight != nullptr;
+    step(phase_end_.earlier(job_end_).earlier(watched ? view_.flight->next_check() : Deadline::never()));
     advance();
+    if (watched && view_.flight->next_check().expired()) check_stall();
     if (phase_ == Phase::killed && phase_end_.expired()) break;
   }
   ranks_gone_ = true;
@@ -78,6 +80,7 @@ JobOutcome Supervisor::run(const std::vector<RankCommand>& ranks) {
     outcome_.last_lines = output_.last_error_lines(*outcome_.first_bad);
     outcome_.error_file = output_.error_file(*outcome_.first_bad);
   }
+  diagnose();
   return outcome_;
 }
 
@@ -146,6 +149,7 @@ void Supervisor::step(Deadline until) {
 void Supervisor::advance() {
   if (phase_ == Phase::running && job_end_.expired() && !running_ranks().empty()) {
     outcome_.late = running_ranks();
+    if (view_.flight != nullptr) outcome_.diagnosis = view_.flight->at_timeout(pids());
     enter(Phase::asked);
   } else if (phase_end_.expired()) {
     if (phase_ == Phase::noticing) {
@@ -159,6 +163,7 @@ void Supervisor::advance() {
 void Supervisor::enter(Phase phase) {
   phase_ = phase;
   job_end_ = Deadline::never();  // the job is ending already
+  if (view_.flight != nullptr && (phase == Phase::noticing || phase == Phase::asked)) view_.flight->look(pids());
   switch (phase) {
     case Phase::running:
       break;
@@ -166,6 +171,7 @@ void Supervisor::enter(Phase phase) {
       phase_end_ = Deadline::after(view_.notice_time);
       break;
     case Phase::asked:
+      outcome_.asked = running_ranks();
       signal_ranks(SIGTERM);
       phase_end_ = Deadline::after(options_.grace);
       break;
@@ -296,6 +302,25 @@ std::vector<int> Supervisor::running_ranks() const {
     if (ranks_[rank].pid > 0) running.push_back(static_cast<int>(rank));
   }
   return running;
+}
+
+std::vector<int> Supervisor::pids() const {
+  std::vector<int> pids;
+  for (const auto& rank : ranks_) pids.push_back(rank.pid);
+  return pids;
+}
+
+void Supervisor::check_stall() {
+  if (running_ranks().empty()) return;
+  const std::string text = view_.flight->check_stall(pids());
+  if (!text.empty()) output_.say(text);
+}
+
+// Of a job that failed by itself: an interruption is explained by itself.
+void Supervisor::diagnose() {
+  const bool failed = outcome_.first_bad && outcome_.interrupted_by == 0 && outcome_.late.empty();
+  if (!failed || view_.flight == nullptr) return;
+  outcome_.diagnosis = view_.flight->at_end(outcome_, [&](int rank) { return output_.last_error_lines(rank); });
 }
 
 bool Supervisor::is_rank(pid_t pid) const noexcept {

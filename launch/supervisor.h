@@ -13,6 +13,7 @@
 #include "launch/death_rate.h"
 #include "launch/death_watch.h"
 #include "launch/descendants.h"
+#include "launch/flight_watch.h"
 #include "launch/options.h"
 #include "launch/output.h"
 #include "launch/rank_process.h"
@@ -40,7 +41,8 @@ struct JobView {
   // The time that the other ranks have to notice a failed rank before they get SIGTERM. On a busy machine a rank needs
   // more than a quarter of a second from the death to the end of its own error message.
   std::chrono::milliseconds notice_time{1000};
-  int alarm_fd = -1;                                  // readable once the job has failed on another host
+  FlightWatch* flight = nullptr;  // of the ranks of this host; outlives the supervisor; null: nothing is said of calls
+  int alarm_fd = -1;              // readable once the job has failed on another host
   Deadline job_end = Deadline::never();               // --timeout
   std::optional<ElasticView> elastic = std::nullopt;  // empty: a rank that fails ends the job
   bool gentle = false;  // when the front process was killed, ranks get SIGTERM first, not SIGKILL
@@ -100,6 +102,10 @@ class Supervisor {
   void clear_leftovers();
   void signal_ranks(int signal) noexcept;
   std::vector<int> running_ranks() const;
+  // The process of each rank; -1 once it has ended.
+  std::vector<int> pids() const;
+  void check_stall();
+  void diagnose();
   // Whether the process is a rank or the coordinator.
   bool is_rank(pid_t pid) const noexcept;
 

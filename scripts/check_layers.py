@@ -11,6 +11,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 # Each room with the rooms it may include besides itself.
 BELOW = {
     "base": [],
+    "observe": ["base"],
     "kernels": ["base"],
     "store": ["base"],
     "backend": ["base", "kernels", "store"],

@@ -12,6 +12,7 @@
 #include "gradwire/base/stable_hash.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/ddp/replica_sync_internal.h"
+#include "gradwire/observe/flight_recorder.h"
 
 namespace gradwire::internal {
 namespace {
@@ -72,6 +73,19 @@ void require_same_hooks(ProcessGroup& group, const CommHook* hook) {
              " (seen on rank ", group.rank(), "). Register the same hook with the same options on all ranks."));
 }
 
+namespace {
+
+// For the flight recorder: an error that came from no other rank is the hook's own.
+void note_error_of_hook(const std::exception_ptr& error, const CommHook* hook) {
+  const observe::Outcome outcome = observe::summary_of(error).outcome;
+  const bool is_own = outcome == observe::Outcome::other || outcome == observe::Outcome::resource ||
+                      outcome == observe::Outcome::refused;
+  if (hook == nullptr || !is_own) return;
+  observe::note_failure(observe::NoteKind::hook_failed, concat("hook '", hook->identity(), "': ", gradwire::describe(error)));
+}
+
+}  // namespace
+
 std::exception_ptr with_hook_named(const std::exception_ptr& error, const CommHook* hook, int rank) {
   try {
     std::rethrow_exception(error);
@@ -84,6 +98,7 @@ std::exception_ptr with_hook_named(const std::exception_ptr& error, const CommHo
                                              : concat("runs the communication hook '", hook->identity(), "'"),
                              "; the hooks of all ranks must be the same and make the same calls")));
   } catch (...) {
+    note_error_of_hook(error, hook);
     return error;
   }
 }

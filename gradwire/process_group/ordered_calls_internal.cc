@@ -13,6 +13,7 @@
 #include "gradwire/base/interrupt.h"
 #include "gradwire/base/log.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/observe/flight_recorder.h"
 
 namespace gradwire::internal {
 namespace {
@@ -108,8 +109,10 @@ OrderedCalls::OrderedCalls(std::string thread_name)
     : under_way_(std::make_shared<std::atomic<int>>(0)), executor_(std::move(thread_name)) {}
 
 std::shared_ptr<Work> OrderedCalls::run(Outputs outputs, const Body& body) {
+  const observe::FlightCall flight = observe::take_call();
   std::exception_ptr error;
   if (!executor_.run([&] { error = error_of(body); })) return nullptr;
+  flight.ended(error);
   return error ? failed_work(error) : completed_work(std::move(outputs));
 }
 
@@ -119,9 +122,11 @@ std::shared_ptr<Work> OrderedCalls::post(const char* operation, Outputs outputs,
   ++*under_way_;
   auto place = executor_.post(
       [operation, outputs = std::move(outputs), body = std::move(body), future, under_way = under_way_,
-       caller = CallersState()]() mutable {
+       flight = observe::take_call(), caller = CallersState()]() mutable {
         caller.run([&] {
+          flight.started();
           const std::exception_ptr error = error_of(body);
+          flight.ended(error);
           body = nullptr;
           // Before waiters go on: one of them may let the group go, which must not find this call under way.
           --*under_way;

@@ -10,6 +10,7 @@
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/observe/flight_recorder.h"
 #include "gradwire/process_group/parked_threads_internal.h"
 #include "gradwire/process_group/tensor_memory_internal.h"
 
@@ -22,6 +23,7 @@ constexpr std::chrono::microseconds kLongestPause{2000};
 }  // namespace
 
 struct PointToPointWork::State {
+  const observe::FlightCall flight = observe::take_call();
   std::string what;
   bool receives = false;
   Deadline deadline = Deadline::never();
@@ -107,6 +109,7 @@ struct PointToPointWork::State {
       for (Message& message : messages) message.request.reset();
       channel.reset();
     }
+    flight.ended(problem);
     if (!told) return;
     if (problem) {
       told->setError(problem);

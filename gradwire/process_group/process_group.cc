@@ -19,6 +19,7 @@
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/base/trace.h"
+#include "gradwire/process_group/group_record_internal.h"
 #include "gradwire/process_group/lane_scope.h"
 #include "gradwire/process_group/live_groups_internal.h"
 #include "gradwire/process_group/tensor_memory_internal.h"
@@ -27,7 +28,9 @@
 
 namespace gradwire {
 
+using internal::arguments_of;
 using internal::Validator;
+using observe::CallKind;
 
 namespace {
 
@@ -76,6 +79,37 @@ auto writing_into(const char* operation, const Outputs& outputs, Call call) {
   };
 }
 
+// A call, and what the flight recorder keeps of its arguments.
+template <class Call>
+struct Told {
+  observe::CallArguments arguments;
+  Call call;
+};
+template <class Call>
+Told(observe::CallArguments, Call) -> Told<Call>;
+
+// The rank that the others send to or receive from, where there is one.
+template <class Options>
+std::int32_t root_of(const Options& options) {
+  if constexpr (requires { options.root; }) return options.root;
+  return -1;
+}
+
+// Makes `call`, and sees to it that its record ends when its Work ends.
+template <class Call>
+std::shared_ptr<Work> record(observe::FlightCall flight, const Call& call) {
+  const observe::CallInProgress in_progress(flight);
+  std::shared_ptr<Work> work;
+  try {
+    work = call();
+  } catch (...) {
+    flight.ended(std::current_exception());
+    throw;
+  }
+  if (work != nullptr && !in_progress.taken()) internal::follow(flight, *work);
+  return work;
+}
+
 std::uint64_t others_of(const ProcessGroup& group) { return static_cast<std::uint64_t>(group.size()) - 1; }
 
 std::uint64_t bytes_of(const at::Tensor& tensor) { return static_cast<std::uint64_t>(tensor.nbytes()); }
@@ -116,6 +150,7 @@ struct ProcessGroup::Names {
   Milliseconds timeout GRADWIRE_GUARDED_BY(mutex) = kDefaultTimeout;
   std::uint32_t barriers GRADWIRE_GUARDED_BY(mutex) = 0;
   std::atomic<std::uint64_t> payload{0};
+  internal::GroupRecord record;
 };
 
 ProcessGroup::ProcessGroup(int rank, int size) : rank_(rank), size_(size), names_(std::make_unique<Names>()) {
@@ -192,11 +227,14 @@ std::shared_ptr<Work> ProcessGroup::enter(const char* operation, const Options& 
     settled.tag = lane->next_tag();
   }
   trace::point("group.call", target.rank());
+  observe::CallArguments arguments = call.arguments;
+  arguments.root = root_of(options);
+  arguments.tag = internal::packed(settled.tag);
   std::shared_ptr<Work> work;
   {
     const LaneScope::Pause within_the_group;
     const c10::NoGradGuard no_grad;  // a tensor that requires a gradient is written into as any other
-    work = call(target, settled);
+    work = record(target.names_->record.begin(target, arguments), [&] { return call.call(target, settled); });
   }
   target.names_->payload.fetch_add(payload, std::memory_order_relaxed);
   if (work == nullptr) {
@@ -216,7 +254,7 @@ std::shared_ptr<Work> ProcessGroup::enter(const char* operation, const Call& cal
   {
     const LaneScope::Pause within_the_group;
     const c10::NoGradGuard no_grad;  // a tensor that requires a gradient is written into as any other
-    work = call(target);
+    work = record(target.names_->record.begin(target, call.arguments), [&] { return call.call(target); });
   }
   if (work == nullptr) {
     throw InvalidArgument(concat(internal::name_group(target), ": ", operation,
@@ -231,9 +269,10 @@ std::shared_ptr<Work> ProcessGroup::broadcast(Tensors tensors, const BroadcastOp
   check.outputs("tensors", tensors);
   check.root(options);
   return enter("broadcast", options, rank() == options.root ? others_of(*this) * bytes_of(tensors) : 0,
-               writing_into("broadcast", tensors, [&](ProcessGroup& group, const auto& settled) {
-                 return group.do_broadcast(tensors, settled);
-               }));
+               Told{arguments_of(CallKind::broadcast, __builtin_return_address(0), tensors),
+                    writing_into("broadcast", tensors, [&](ProcessGroup& group, const auto& settled) {
+                      return group.do_broadcast(tensors, settled);
+                    })});
 }
 
 std::shared_ptr<Work> ProcessGroup::all_reduce(Tensors tensors, const AllReduceOptions& options) {
@@ -245,9 +284,10 @@ std::shared_ptr<Work> ProcessGroup::all_reduce(Tensors tensors, const AllReduceO
     return reduce_copies(std::move(tensors), [&](const Tensors& copies) { return all_reduce(copies, options); });
   }
   return enter("all_reduce", options, 2 * others_of(*this) * bytes_of(tensors) / (others_of(*this) + 1),
-               writing_into("all_reduce", tensors, [&](ProcessGroup& group, const auto& settled) {
-                 return group.do_all_reduce(tensors, settled);
-               }));
+               Told{arguments_of(CallKind::all_reduce, __builtin_return_address(0), tensors),
+                    writing_into("all_reduce", tensors, [&](ProcessGroup& group, const auto& settled) {
+                      return group.do_all_reduce(tensors, settled);
+                    })});
 }
 
 std::shared_ptr<Work> ProcessGroup::all_reduce_coalesced(Tensors tensors, const AllReduceOptions& options) {
@@ -264,9 +304,10 @@ std::shared_ptr<Work> ProcessGroup::reduce(Tensors tensors, const ReduceOptions&
     return reduce_copies(std::move(tensors), [&](const Tensors& copies) { return reduce(copies, options); });
   }
   return enter("reduce", options, rank() == options.root ? 0 : bytes_of(tensors),
-               writing_into("reduce", tensors, [&](ProcessGroup& group, const auto& settled) {
-                 return group.do_reduce(tensors, settled);
-               }));
+               Told{arguments_of(CallKind::reduce, __builtin_return_address(0), tensors),
+                    writing_into("reduce", tensors, [&](ProcessGroup& group, const auto& settled) {
+                      return group.do_reduce(tensors, settled);
+                    })});
 }
 
 std::shared_ptr<Work> ProcessGroup::all_gather(std::vector<Tensors> outputs, Tensors inputs,
@@ -277,9 +318,10 @@ std::shared_ptr<Work> ProcessGroup::all_gather(std::vector<Tensors> outputs, Ten
   check.lists("lists of outputs", outputs, "inputs", inputs);
   for (const Tensors& list : outputs) check.outputs("outputs", list);
   return enter("all_gather", options, others_of(*this) * bytes_of(inputs),
-               writing_into("all_gather", outputs, [&](ProcessGroup& group, const auto& settled) {
-                 return group.do_all_gather(outputs, inputs, settled);
-               }));
+               Told{arguments_of(CallKind::all_gather, __builtin_return_address(0), inputs),
+                    writing_into("all_gather", outputs, [&](ProcessGroup& group, const auto& settled) {
+                      return group.do_all_gather(outputs, inputs, settled);
+                    })});
 }
 
 std::shared_ptr<Work> ProcessGroup::all_gather_into_tensor(at::Tensor output, at::Tensor input,
@@ -290,9 +332,10 @@ std::shared_ptr<Work> ProcessGroup::all_gather_into_tensor(at::Tensor output, at
   check.output("outputs", output);
   check.matches("outputs", output, input, input.numel() * size());
   return enter("all_gather_into_tensor", options, others_of(*this) * bytes_of(input),
-               writing_into("all_gather_into_tensor", output, [&](ProcessGroup& group, const auto& settled) {
-                 return group.do_all_gather_into_tensor(output, input, settled);
-               }));
+               Told{arguments_of(CallKind::all_gather_into_tensor, __builtin_return_address(0), input),
+                    writing_into("all_gather_into_tensor", output, [&](ProcessGroup& group, const auto& settled) {
+                      return group.do_all_gather_into_tensor(output, input, settled);
+                    })});
 }
 
 std::shared_ptr<Work> ProcessGroup::all_gather_into_tensor_coalesced(Tensors outputs, Tensors inputs,
@@ -321,9 +364,10 @@ std::shared_ptr<Work> ProcessGroup::gather(std::vector<Tensors> outputs, Tensors
     check.fail(concat("outputs were given on a rank that is not the root, ", options.root));
   }
   return enter("gather", options, rank() == options.root ? 0 : bytes_of(inputs),
-               writing_into("gather", outputs, [&](ProcessGroup& group, const auto& settled) {
-                 return group.do_gather(outputs, inputs, settled);
-               }));
+               Told{arguments_of(CallKind::gather, __builtin_return_address(0), inputs),
+                    writing_into("gather", outputs, [&](ProcessGroup& group, const auto& settled) {
+                      return group.do_gather(outputs, inputs, settled);
+                    })});
 }
 
 std::shared_ptr<Work> ProcessGroup::scatter(Tensors outputs, std::vector<Tensors> inputs,
@@ -338,9 +382,10 @@ std::shared_ptr<Work> ProcessGroup::scatter(Tensors outputs, std::vector<Tensors
     check.fail(concat("inputs were given on a rank that is not the root, ", options.root));
   }
   return enter("scatter", options, rank() == options.root ? others_of(*this) * bytes_of(outputs) : 0,
-               writing_into("scatter", outputs, [&](ProcessGroup& group, const auto& settled) {
-                 return group.do_scatter(outputs, inputs, settled);
-               }));
+               Told{arguments_of(CallKind::scatter, __builtin_return_address(0), outputs),
+                    writing_into("scatter", outputs, [&](ProcessGroup& group, const auto& settled) {
+                      return group.do_scatter(outputs, inputs, settled);
+                    })});
 }
 
 std::shared_ptr<Work> ProcessGroup::reduce_scatter(Tensors outputs, std::vector<Tensors> inputs,
@@ -351,9 +396,10 @@ std::shared_ptr<Work> ProcessGroup::reduce_scatter(Tensors outputs, std::vector<
   check.lists("lists of inputs", inputs, "outputs", outputs);
   check.reduction(options.op, outputs);
   return enter("reduce_scatter", options, others_of(*this) * bytes_of(outputs),
-               writing_into("reduce_scatter", outputs, [&](ProcessGroup& group, const auto& settled) {
-                 return group.do_reduce_scatter(outputs, inputs, settled);
-               }));
+               Told{arguments_of(CallKind::reduce_scatter, __builtin_return_address(0), outputs),
+                    writing_into("reduce_scatter", outputs, [&](ProcessGroup& group, const auto& settled) {
+                      return group.do_reduce_scatter(outputs, inputs, settled);
+                    })});
 }
 
 std::shared_ptr<Work> ProcessGroup::reduce_scatter_tensor(at::Tensor output, at::Tensor input,
@@ -365,9 +411,10 @@ std::shared_ptr<Work> ProcessGroup::reduce_scatter_tensor(at::Tensor output, at:
   check.matches("inputs", input, output, output.numel() * size());
   check.reduction(options.op, {output});
   return enter("reduce_scatter_tensor", options, others_of(*this) * bytes_of(output),
-               writing_into("reduce_scatter_tensor", output, [&](ProcessGroup& group, const auto& settled) {
-                 return group.do_reduce_scatter_tensor(output, input, settled);
-               }));
+               Told{arguments_of(CallKind::reduce_scatter_tensor, __builtin_return_address(0), output),
+                    writing_into("reduce_scatter_tensor", output, [&](ProcessGroup& group, const auto& settled) {
+                      return group.do_reduce_scatter_tensor(output, input, settled);
+                    })});
 }
 
 std::shared_ptr<Work> ProcessGroup::reduce_scatter_tensor_coalesced(Tensors outputs, Tensors inputs,
@@ -397,9 +444,10 @@ std::shared_ptr<Work> ProcessGroup::all_to_all(Tensors outputs, Tensors inputs, 
   const auto self = static_cast<std::size_t>(rank());
   check.matches("outputs", outputs[self], inputs[self], inputs[self].numel());
   return enter("all_to_all", options, bytes_of(inputs) - bytes_of(inputs[self]),
-               writing_into("all_to_all", outputs, [&](ProcessGroup& group, const auto& settled) {
-                 return group.do_all_to_all(outputs, inputs, settled);
-               }));
+               Told{arguments_of(CallKind::all_to_all, __builtin_return_address(0), inputs),
+                    writing_into("all_to_all", outputs, [&](ProcessGroup& group, const auto& settled) {
+                      return group.do_all_to_all(outputs, inputs, settled);
+                    })});
 }
 
 std::shared_ptr<Work> ProcessGroup::all_to_all_single(at::Tensor output, at::Tensor input,
@@ -430,25 +478,35 @@ std::shared_ptr<Work> ProcessGroup::all_to_all_single(at::Tensor output, at::Ten
                                             : bytes_of(input) / static_cast<std::uint64_t>(rows) *
                                                   static_cast<std::uint64_t>(rows - input_splits[self]);
   return enter("all_to_all_single", options, to_others,
-               writing_into("all_to_all_single", output, [&](ProcessGroup& group, const auto& settled) {
-                 return group.do_all_to_all_single(output, input, output_splits, input_splits, settled);
-               }));
+               Told{arguments_of(CallKind::all_to_all_single, __builtin_return_address(0), input),
+                    writing_into("all_to_all_single", output, [&](ProcessGroup& group, const auto& settled) {
+                      return group.do_all_to_all_single(output, input, output_splits, input_splits, settled);
+                    })});
 }
 
 std::shared_ptr<Work> ProcessGroup::barrier(const BarrierOptions& options) {
   Validator(*this, "barrier").timeout(options.timeout);
   return enter("barrier", options, 0,
-               [&](ProcessGroup& group, const auto& settled) { return group.do_barrier(settled); });
+               Told{arguments_of(CallKind::barrier, __builtin_return_address(0)),
+                    [&](ProcessGroup& group, const auto& settled) { return group.do_barrier(settled); }});
 }
 
 void ProcessGroup::monitored_barrier(Milliseconds timeout, bool wait_all) {
   Validator(*this, "monitored_barrier").timeout(timeout);
   ProcessGroup& group = here();
   const LaneScope::Pause within_the_group;
-  group.do_monitored_barrier(timeout.count() == 0 ? group.timeout() : timeout, wait_all);
+  const auto flight =
+      group.names_->record.begin(group, arguments_of(CallKind::monitored_barrier, __builtin_return_address(0)));
+  internal::recorded(flight,
+                     [&] { group.do_monitored_barrier(timeout.count() == 0 ? group.timeout() : timeout, wait_all); });
 }
 
 namespace {
+
+observe::CallArguments with_peer(observe::CallArguments arguments, int peer) {
+  arguments.root = peer;
+  return arguments;
+}
 
 void check_message(const Validator& check, const char* peer_name, int peer, int tag, const ProcessGroup& group) {
   check.rank(peer_name, peer);
@@ -463,15 +521,17 @@ std::shared_ptr<Work> ProcessGroup::send(Tensors tensors, int destination, int t
   const Validator check(*this, "send");
   check.tensors("tensors", tensors);
   check_message(check, "the destination", destination, tag, *this);
-  return enter("send", [&](ProcessGroup& group) { return group.do_send(tensors, destination, tag); });
+  return enter("send", Told{with_peer(arguments_of(CallKind::send, __builtin_return_address(0), tensors), destination),
+                            [&](ProcessGroup& group) { return group.do_send(tensors, destination, tag); }});
 }
 
 std::shared_ptr<Work> ProcessGroup::recv(Tensors tensors, int source, int tag) {
   const Validator check(*this, "recv");
   check.outputs("tensors", tensors);
   check_message(check, "the source", source, tag, *this);
-  return enter("recv",
-               writing_into("recv", tensors, [&](ProcessGroup& group) { return group.do_recv(tensors, source, tag); }));
+  return enter("recv", Told{with_peer(arguments_of(CallKind::recv, __builtin_return_address(0), tensors), source),
+                            writing_into("recv", tensors,
+                                         [&](ProcessGroup& group) { return group.do_recv(tensors, source, tag); })});
 }
 
 std::shared_ptr<Work> ProcessGroup::recv_anysource(Tensors tensors, int tag) {
@@ -482,28 +542,41 @@ std::shared_ptr<Work> ProcessGroup::recv_anysource(Tensors tensors, int tag) {
         concat("a list of ", tensors.size(), " tensors, which could come from different ranks; receive one at a time"));
   if (tag < 0 || tag >= kFirstInternalTag)
     check.fail(concat("the tag is ", tag, "; tags are in [0, ", kFirstInternalTag, ")"));
-  return enter("recv_anysource", writing_into("recv_anysource", tensors, [&](ProcessGroup& group) {
-                 return group.do_recv_anysource(tensors, tag);
-               }));
+  return enter("recv_anysource", Told{arguments_of(CallKind::recv_anysource, __builtin_return_address(0), tensors),
+                                      writing_into("recv_anysource", tensors, [&](ProcessGroup& group) {
+                                        return group.do_recv_anysource(tensors, tag);
+                                      })});
 }
 
 std::shared_ptr<ProcessGroup> ProcessGroup::dup() {
   ProcessGroup& group = here();
   const LaneScope::Pause within_the_group;
-  return group.do_dup();
+  internal::GroupRecord& record = group.names_->record;
+  const auto flight = record.begin(group, arguments_of(CallKind::dup, __builtin_return_address(0)));
+  std::shared_ptr<ProcessGroup> made = internal::recorded(flight, [&] { return group.do_dup(); });
+  if (made != nullptr) made->names_->record.name_after(record.next_duplicate(group));
+  return made;
 }
 
 std::shared_ptr<ProcessGroup> ProcessGroup::split(int color, int key, std::optional<std::string> desc) {
   ProcessGroup& group = here();
   const LaneScope::Pause within_the_group;
-  return group.do_split(color, key, desc);
+  internal::GroupRecord& record = group.names_->record;
+  const auto flight = record.begin(group, arguments_of(CallKind::split, __builtin_return_address(0)));
+  std::shared_ptr<ProcessGroup> made = internal::recorded(flight, [&] { return group.do_split(color, key, desc); });
+  const std::string path = record.next_part(group, color);
+  if (made != nullptr) made->names_->record.name_after(path);
+  return made;
 }
 
 at::Tensor ProcessGroup::allocate(std::int64_t numel, at::ScalarType dtype) {
   if (numel < 0) Validator(*this, "allocate").fail(concat("a number of elements of ", numel));
   ProcessGroup& group = here();
   const LaneScope::Pause within_the_group;
-  return group.do_allocate(numel, dtype);
+  observe::CallArguments arguments = arguments_of(CallKind::allocate, __builtin_return_address(0));
+  arguments.count = static_cast<std::uint64_t>(numel);
+  const auto flight = group.names_->record.begin(group, arguments);
+  return internal::recorded(flight, [&] { return group.do_allocate(numel, dtype); });
 }
 
 Tensors ProcessGroup::symmetric_memory(const at::Tensor& tensor) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "binding.h"
+#include "caller_frame.h"
 #include "gradwire/process_group/process_group.h"
 #include "profiled.h"
 
@@ -171,6 +172,7 @@ py::object with_ranks(ProcessGroup& parent, const GroupPtr& made, const std::vec
 }
 
 py::object dup(ProcessGroup& group) {
+  const CallerFrame caller;
   GroupPtr made;
   std::vector<std::int64_t> ranks;
   {
@@ -193,6 +195,7 @@ std::vector<std::int64_t> ranks_in(ProcessGroup& group, ProcessGroup& part) {
 }
 
 py::object split(ProcessGroup& group, int color, int key, std::optional<std::string> desc) {
+  const CallerFrame caller;
   GroupPtr made;
   std::vector<std::int64_t> ranks;
   {
@@ -242,7 +245,7 @@ void bind_collectives(Class& group) {
   const auto broadcast = profiled("gradwire:broadcast", &ProcessGroup::broadcast);
   const auto all_reduce = profiled("gradwire:all_reduce", &ProcessGroup::all_reduce);
   group
-      .def("broadcast", broadcast, py::arg("tensors"), opts(BroadcastOptions()), Unlocked(),
+      .def("broadcast", broadcast, py::arg("tensors"), opts(BroadcastOptions()), Calls(),
            "opts.rootRank's tensors on every rank, in place.")
       .def(
           "broadcast",
@@ -251,8 +254,8 @@ void bind_collectives(Class& group) {
             options.root = root;
             return broadcast(self, {tensor}, options);
           },
-          py::arg("tensor"), py::arg("root"), Unlocked())
-      .def("allreduce", all_reduce, py::arg("tensors"), opts(AllReduceOptions()), Unlocked(),
+          py::arg("tensor"), py::arg("root"), Calls())
+      .def("allreduce", all_reduce, py::arg("tensors"), opts(AllReduceOptions()), Calls(),
            "The reduction of all ranks' tensors, in place and bit for bit the same on every rank.")
       .def(
           "allreduce",
@@ -261,7 +264,7 @@ void bind_collectives(Class& group) {
             options.op = op;
             return all_reduce(self, std::move(tensors), options);
           },
-          py::arg("tensors"), py::arg("op"), Unlocked())
+          py::arg("tensors"), py::arg("op"), Calls())
       .def(
           "allreduce",
           [all_reduce](ProcessGroup& self, const at::Tensor& tensor, const ReduceOp& op) {
@@ -269,59 +272,58 @@ void bind_collectives(Class& group) {
             options.op = op;
             return all_reduce(self, {tensor}, options);
           },
-          py::arg("tensor"), py::arg("op") = ReduceOp::sum(), Unlocked())
+          py::arg("tensor"), py::arg("op") = ReduceOp::sum(), Calls())
       .def("allreduce_coalesced", profiled("gradwire:all_reduce", &ProcessGroup::all_reduce_coalesced),
-           py::arg("tensors"), opts(AllReduceOptions()), Unlocked(), "allreduce of several tensors at once.")
+           py::arg("tensors"), opts(AllReduceOptions()), Calls(), "allreduce of several tensors at once.")
       .def("reduce", profiled("gradwire:reduce", &ProcessGroup::reduce), py::arg("tensors"), opts(ReduceOptions()),
-           Unlocked(), "The reduction on opts.rootRank; what the other ranks' tensors hold afterwards is not defined.")
+           Calls(), "The reduction on opts.rootRank; what the other ranks' tensors hold afterwards is not defined.")
       .def("allgather", profiled("gradwire:all_gather", &ProcessGroup::all_gather), py::arg("output_tensors"),
-           py::arg("input_tensors"), opts(AllGatherOptions()), Unlocked(), "One list of size() outputs for each input.")
+           py::arg("input_tensors"), opts(AllGatherOptions()), Calls(), "One list of size() outputs for each input.")
       .def("_allgather_base", profiled("gradwire:all_gather", &ProcessGroup::all_gather_into_tensor), py::arg("output"),
-           py::arg("input"), opts(AllGatherOptions()), Unlocked(),
-           "All ranks' tensors, one after another, in one output.")
+           py::arg("input"), opts(AllGatherOptions()), Calls(), "All ranks' tensors, one after another, in one output.")
       .def("allgather_into_tensor_coalesced",
            profiled("gradwire:all_gather", &ProcessGroup::all_gather_into_tensor_coalesced), py::arg("outputs"),
-           py::arg("inputs"), opts(AllGatherOptions()), Unlocked())
+           py::arg("inputs"), opts(AllGatherOptions()), Calls())
       .def("gather", profiled("gradwire:gather", &ProcessGroup::gather), py::arg("output_tensors"),
-           py::arg("input_tensors"), opts(GatherOptions()), Unlocked(),
+           py::arg("input_tensors"), opts(GatherOptions()), Calls(),
            "All ranks' tensors on opts.rootRank; no outputs elsewhere.")
       .def("scatter", profiled("gradwire:scatter", &ProcessGroup::scatter), py::arg("output_tensors"),
-           py::arg("input_tensors"), opts(ScatterOptions()), Unlocked(),
+           py::arg("input_tensors"), opts(ScatterOptions()), Calls(),
            "One tensor of opts.rootRank's lists to each rank; no inputs elsewhere.")
       .def("reduce_scatter", profiled("gradwire:reduce_scatter", &ProcessGroup::reduce_scatter),
-           py::arg("output_tensors"), py::arg("input_tensors"), opts(ReduceScatterOptions()), Unlocked(),
+           py::arg("output_tensors"), py::arg("input_tensors"), opts(ReduceScatterOptions()), Calls(),
            "The reduction of all ranks' inputs[rank()].")
       .def("_reduce_scatter_base", profiled("gradwire:reduce_scatter", &ProcessGroup::reduce_scatter_tensor),
-           py::arg("output"), py::arg("input"), opts(ReduceScatterOptions()), Unlocked())
+           py::arg("output"), py::arg("input"), opts(ReduceScatterOptions()), Calls())
       .def("reduce_scatter_tensor_coalesced",
            profiled("gradwire:reduce_scatter", &ProcessGroup::reduce_scatter_tensor_coalesced), py::arg("outputs"),
-           py::arg("inputs"), opts(ReduceScatterOptions()), Unlocked())
+           py::arg("inputs"), opts(ReduceScatterOptions()), Calls())
       .def("alltoall", profiled("gradwire:all_to_all", &ProcessGroup::all_to_all), py::arg("output_tensors"),
-           py::arg("input_tensors"), opts(AllToAllOptions()), Unlocked(),
+           py::arg("input_tensors"), opts(AllToAllOptions()), Calls(),
            "inputs[i] goes to rank i, outputs[i] comes from it.")
       .def("alltoall_base", profiled("gradwire:all_to_all", &ProcessGroup::all_to_all_single), py::arg("output"),
            py::arg("input"), py::arg("output_split_sizes") = Splits(), py::arg("input_split_sizes") = Splits(),
-           opts(AllToAllOptions()), Unlocked(),
+           opts(AllToAllOptions()), Calls(),
            "The same on one tensor, split along dimension 0; empty splits: even ones.")
-      .def("barrier", profiled("gradwire:barrier", &ProcessGroup::barrier), opts(BarrierOptions()), Unlocked(),
+      .def("barrier", profiled("gradwire:barrier", &ProcessGroup::barrier), opts(BarrierOptions()), Calls(),
            "Ends when all ranks have come.")
-      .def("monitored_barrier", &monitored_barrier, py::arg("timeout"), py::arg("wait_all_ranks") = false, Unlocked(),
+      .def("monitored_barrier", &monitored_barrier, py::arg("timeout"), py::arg("wait_all_ranks") = false, Calls(),
            "Rank 0 names the ranks that did not come within `timeout`; the group goes on.");
 }
 
 void bind_rest(Class& group) {
   group
       .def("send", profiled("gradwire:send", &ProcessGroup::send, /*is_message=*/true), py::arg("tensors"),
-           py::arg("dstRank"), py::arg("tag") = 0, Unlocked())
+           py::arg("dstRank"), py::arg("tag") = 0, Calls())
       .def("recv", profiled("gradwire:recv", &ProcessGroup::recv, /*is_message=*/true), py::arg("tensors"),
-           py::arg("srcRank"), py::arg("tag") = 0, Unlocked())
+           py::arg("srcRank"), py::arg("tag") = 0, Calls())
       .def("recv_anysource", profiled("gradwire:recvAnySource", &ProcessGroup::recv_anysource, /*is_message=*/true),
-           py::arg("tensors"), py::arg("tag") = 0, Unlocked())
+           py::arg("tensors"), py::arg("tag") = 0, Calls())
       .def("dup", &dup,
            "A group of the same ranks with an ordered sequence of its own; collective. None where there is none.")
       .def("split", &split, py::arg("color"), py::arg("key") = 0, py::arg("desc") = py::none(),
            "Groups of the ranks with the same color, ordered by key; collective. None for a negative color.")
-      .def("allocate", &ProcessGroup::allocate, py::arg("numel"), py::arg("dtype"), Unlocked(),
+      .def("allocate", &ProcessGroup::allocate, py::arg("numel"), py::arg("dtype"), Calls(),
            "Zeroed 1-D memory that this group communicates fastest with; collective.")
       .def(
           "abort", [](ProcessGroup& self) { self.abort(); }, Unlocked(),
@@ -333,6 +335,7 @@ void bind_rest(Class& group) {
 }  // namespace
 
 void bind_process_group(py::module_& module) {
+  remember_packages();
   Class group(module, "ProcessGroup", EndsUnlocked(), R"(A group of ranks.
 
 Derive and override what you need: methods have c10d's names and argument shapes (`allreduce(tensors, opts)`,

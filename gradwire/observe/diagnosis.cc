@@ -1,0 +1,262 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// The decision, in the order of how sure a sign is: a hook's own error, calls that differ, ranks that died, a stopped
+// process, and last the ranks that did not come to the call in which the others wait.
+#include "gradwire/observe/diagnosis.h"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "gradwire/observe/group_view_internal.h"
+
+namespace gradwire::observe {
+namespace {
+
+// A process that computes less than this part of the time is one that waits.
+constexpr double kBusy = 0.2;
+
+bool says_out_of_memory(const std::vector<std::string>& lines) {
+  constexpr std::array<std::string_view, 5> kWords = {"bad_alloc", "MemoryError", "out of memory", "Out of memory",
+                                                      "Cannot allocate memory"};
+  return std::any_of(lines.begin(), lines.end(), [&](const std::string& line) {
+    return std::any_of(kWords.begin(), kWords.end(),
+                       [&](std::string_view word) { return line.find(word) != std::string::npos; });
+  });
+}
+
+// The rank failed because another did: one of its calls says so.
+bool is_victim(const RankTable& rank) {
+  return std::any_of(rank.groups.begin(), rank.groups.end(), [](const GroupTable& group) {
+    return std::any_of(group.calls.begin(), group.calls.end(), [](const CallRow& call) {
+      return call.outcome == Outcome::peer || call.outcome == Outcome::timeout || call.outcome == Outcome::aborted ||
+             call.outcome == Outcome::mismatch;
+    });
+  });
+}
+
+// One of the rank's calls had failed because of another rank: what a hook throws then says no more than that.
+bool failed_before(const RankTable& rank, std::int64_t time) {
+  return std::any_of(rank.groups.begin(), rank.groups.end(), [time](const GroupTable& group) {
+    return std::any_of(group.calls.begin(), group.calls.end(), [time](const CallRow& call) {
+      return call.outcome > Outcome::good && call.outcome <= Outcome::aborted && call.ended <= time;
+    });
+  });
+}
+
+bool ran_out_of_memory(const RankTable& rank) {
+  const ProcessView& process = rank.process;
+  if (process.by_signal && process.code == SIGKILL) return process.out_of_memory;
+  return says_out_of_memory(process.last_lines);
+}
+
+std::string last_words(const RankTable& rank) {
+  if (!rank.process.last_lines.empty()) return rank.process.last_lines.back();
+  return rank.notes.empty() ? "" : rank.notes.front().text;
+}
+
+std::optional<Diagnosis> find_hook_exception(const std::vector<RankTable>& ranks) {
+  const RankTable* first = nullptr;
+  const NoteRow* note = nullptr;
+  for (const RankTable& rank : ranks) {
+    for (const NoteRow& each : rank.notes) {
+      if (each.kind != NoteKind::hook_failed || failed_before(rank, each.time)) continue;
+      if (note != nullptr && each.time + rank.wall_offset >= note->time + first->wall_offset) continue;
+      first = &rank;
+      note = &each;
+    }
+  }
+  if (note == nullptr) return std::nullopt;
+  Diagnosis found{.fault = FaultClass::hook_exception, .culprits = {first->rank}, .words = note->text};
+  return found;
+}
+
+std::optional<Diagnosis> find_death(const std::vector<RankTable>& ranks) {
+  const RankTable* first = nullptr;
+  for (const RankTable& rank : ranks) {
+    const ProcessView& process = rank.process;
+    const bool ended_badly = process.has_ended && (process.by_signal || process.code != 0);
+    if (!ended_badly || process.by_launcher) continue;
+    const bool ended_itself = !process.by_signal || process.code == SIGABRT || process.code == SIGTERM;
+    if (ended_itself && is_victim(rank)) continue;
+    if (first == nullptr || process.order < first->process.order) first = &rank;
+  }
+  if (first == nullptr) return std::nullopt;
+  const ProcessView& process = first->process;
+  Diagnosis found{.culprits = {first->rank}};
+  if (ran_out_of_memory(*first)) {
+    found.fault = FaultClass::out_of_memory;
+  } else if (process.by_signal) {
+    found.fault = process.code == SIGKILL ? FaultClass::killed : FaultClass::crashed;
+  } else {
+    found.fault = FaultClass::failed;
+  }
+  if (!process.by_signal || process.code != SIGKILL) found.words = last_words(*first);
+  return found;
+}
+
+std::optional<Diagnosis> find_stopped(const std::vector<RankTable>& ranks) {
+  Diagnosis found{.fault = FaultClass::stopped};
+  for (const RankTable& rank : ranks) {
+    const char state = rank.process.seen ? rank.process.state : '?';
+    if (state == 'T' || state == 't') found.culprits.push_back(rank.rank);
+  }
+  if (found.culprits.empty()) return std::nullopt;
+  std::sort(found.culprits.begin(), found.culprits.end());
+  return found;
+}
+
+FaultClass class_of_absence(const Member& member) {
+  const ProcessView& process = member.rank->process;
+  if (process.has_ended && !process.by_signal && process.code == 0) return FaultClass::left;
+  if (member.group != nullptr && member.group->closed) return FaultClass::left;
+  if (!process.seen) return process.has_ended ? FaultClass::failed : FaultClass::unknown;
+  return process.state == 'R' || process.busy >= kBusy ? FaultClass::slow : FaultClass::blocked;
+}
+
+// Follows the waits from rank to rank, until a rank that waits for no rank.
+class Search {
+ public:
+  explicit Search(const std::vector<GroupView>& groups) : groups_(groups) {}
+
+  Diagnosis from(const Waiting& start) {
+    Diagnosis found{.group = start.group->path, .call = *start.call};
+    Waiting at = start;
+    while (true) {
+      if (!visited_.insert(at.call).second) return ring(std::move(found));
+      const std::vector<Member> absent = absent_from(at);
+      if (absent.empty()) return all_came(std::move(found), at);
+      std::optional<Waiting> next;
+      for (const Member& member : absent) {
+        const auto elsewhere = wait_of(*member.rank);
+        if (!elsewhere) return blame(std::move(found), absent);
+        next = elsewhere;
+      }
+      path_.push_back(absent.front().rank->rank);
+      at = *next;
+    }
+  }
+
+ private:
+  // The call in which the rank waits, if it does.
+  std::optional<Waiting> wait_of(const RankTable& rank) const {
+    std::optional<Waiting> oldest;
+    for (const GroupView& group : groups_) {
+      for (const Waiting& wait : group.pending()) {
+        if (wait.rank == &rank && (!oldest || wait.call->called < oldest->call->called)) oldest = wait;
+      }
+    }
+    return oldest;
+  }
+
+  // The members without which the call cannot end.
+  std::vector<Member> absent_from(const Waiting& wait) const {
+    for (const GroupView& group : groups_) {
+      if (group.path() == wait.group->path) return group.absent_from(wait);
+    }
+    return {};
+  }
+
+  // Of those that wait for nobody, the ones of the worst class.
+  Diagnosis blame(Diagnosis found, const std::vector<Member>& absent) const {
+    std::map<FaultClass, std::vector<int>> classes;
+    for (const Member& member : absent) {
+      if (!wait_of(*member.rank)) classes[class_of_absence(member)].push_back(member.rank->rank);
+    }
+    found.fault = classes.begin()->first;
+    found.culprits = classes.begin()->second;
+    std::sort(found.culprits.begin(), found.culprits.end());
+    return found;
+  }
+
+  Diagnosis ring(Diagnosis found) const {
+    found.fault = FaultClass::deadlock;
+    found.culprits.assign(path_.begin(), path_.end());
+    std::sort(found.culprits.begin(), found.culprits.end());
+    found.culprits.erase(std::unique(found.culprits.begin(), found.culprits.end()), found.culprits.end());
+    found.certain = found.culprits.size() == 1;
+    return found;
+  }
+
+  static Diagnosis all_came(Diagnosis found, const Waiting& wait) {
+    const Outcome outcome = wait.call->outcome;
+    const bool unreachable = outcome == Outcome::peer || outcome == Outcome::timeout;
+    found.fault = unreachable && !wait.knows_all ? FaultClass::unknown
+                  : unreachable                  ? FaultClass::network
+                                                 : FaultClass::unknown;
+    for (int rank = 0; rank < 64 && found.fault == FaultClass::network; ++rank) {
+      if ((wait.call->peers >> rank & 1) != 0) found.culprits.push_back(wait.job_rank(rank));
+    }
+    return found;
+  }
+
+  const std::vector<GroupView>& groups_;
+  std::set<const CallRow*> visited_;
+  std::vector<int> path_;
+};
+
+// The call that has waited longest of those that nobody answered.
+std::optional<Waiting> oldest_wait(const std::vector<GroupView>& groups, const Occasion& occasion) {
+  std::optional<Waiting> oldest;
+  for (const GroupView& group : groups) {
+    for (const Waiting& wait : group.unanswered()) {
+      const bool too_young =
+          !occasion.is_over && wait.call->ended == 0 && occasion.now - wait.call->called < occasion.bound;
+      if (too_young) continue;
+      if (!oldest || wait.wall_time() < oldest->wall_time()) oldest = wait;
+    }
+  }
+  return oldest;
+}
+
+std::optional<Diagnosis> find_mismatch(const std::vector<GroupView>& groups) {
+  std::optional<Disagreement> first;
+  for (const GroupView& group : groups) {
+    auto found = group.first_disagreement();
+    if (found && (!first || found->wall_time < first->wall_time)) first = std::move(found);
+  }
+  if (!first) return std::nullopt;
+  Diagnosis found{.fault = first->fault,
+                  .culprits = first->culprits,
+                  .certain = first->certain,
+                  .group = first->group,
+                  .call = first->usual,
+                  .their_call = first->theirs};
+  return found;
+}
+
+// The call at which the others missed the culprit, for classes that are not found through one.
+void add_call(Diagnosis& found, const std::vector<GroupView>& groups, const Occasion& occasion) {
+  const auto wait = oldest_wait(groups, occasion);
+  if (!wait) return;
+  found.group = wait->group->path;
+  found.call = *wait->call;
+}
+
+}  // namespace
+
+Diagnosis diagnose(const std::vector<RankTable>& ranks, const Occasion& occasion) {
+  const std::vector<GroupView> groups = views_of(ranks);
+  if (auto found = find_hook_exception(ranks)) {
+    add_call(*found, groups, occasion);
+    return *found;
+  }
+  if (auto found = find_mismatch(groups)) return *found;
+  if (auto found = find_death(ranks)) {
+    add_call(*found, groups, occasion);
+    return *found;
+  }
+  const auto wait = oldest_wait(groups, occasion);
+  if (!wait) return {};
+  if (auto found = find_stopped(ranks)) {
+    add_call(*found, groups, occasion);
+    return *found;
+  }
+  return Search(groups).from(*wait);
+}
+
+}  // namespace gradwire::observe

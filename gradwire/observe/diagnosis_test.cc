@@ -1,0 +1,470 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// The decision for each class of fault, from tables as ranks would have recorded them, in jobs of 2 to 5 ranks with
+// each rank as the cause.
+#include "gradwire/observe/diagnosis.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gradwire/base/strings.h"
+
+namespace gradwire::observe::diagnosis_test {
+namespace {
+
+constexpr std::int64_t kSecond = 1'000'000'000;
+constexpr int kSteps = 6;
+
+struct Made {
+  CallKind kind = CallKind::all_reduce;
+  std::uint64_t count = 1024;
+  int line = 10;  // of the program
+  std::uint8_t dtype = 2;
+  int root = -1;
+};
+
+// A job of a program whose steps make three calls. The clock is a number that grows with every call.
+class Job {
+ public:
+  explicit Job(int size) : ranks(static_cast<std::size_t>(size)) {
+    for (int rank = 0; rank < size; ++rank) {
+      at(rank).rank = rank;
+      at(rank).world = size;
+      at(rank).pid = 100 + rank;
+      at(rank).wall_offset = 1000 * kSecond;
+      at(rank).process.seen = true;
+      at(rank).process.state = 'S';
+      open(rank, "default", rank, size);
+    }
+    for (int step = 0; step < kSteps; ++step) {
+      for (const Made& made : step_calls()) {
+        for (int rank = 0; rank < size; ++rank) call(rank, made, Outcome::good);
+      }
+    }
+  }
+
+  static std::vector<Made> step_calls() {
+    return {{}, {.count = 1, .line = 11}, {.kind = CallKind::broadcast, .count = 4, .line = 12, .root = 0}};
+  }
+
+  RankTable& at(int rank) { return ranks[static_cast<std::size_t>(rank)]; }
+  int size() const { return static_cast<int>(ranks.size()); }
+
+  void open(int rank, const std::string& path, int rank_in_group, int group_size) {
+    at(rank).groups.push_back({path, "shm", "", rank_in_group, group_size, false, 0, {}});
+  }
+
+  CallRow& call(int rank, const Made& made, Outcome outcome, std::size_t group = 0) {
+    GroupTable& table = at(rank).groups.at(group);
+    CallRow row;
+    row.ticket = table.next_ticket++;
+    row.kind = made.kind;
+    std::uint64_t collectives = 0;
+    for (const CallRow& each : table.calls) collectives += is_message(each.kind) ? 0 : 1;
+    row.sequence = is_message(made.kind) ? 0 : collectives + 1;
+    row.dtype = made.dtype;
+    row.count = made.count;
+    row.root = made.root;
+    row.called = clock += 1000;
+    row.outcome = outcome;
+    if (outcome != Outcome::none) row.ended = clock + (outcome == Outcome::good ? 500 : kSecond);
+    row.place.line = concat("train.py:", made.line, " (main)");
+    table.calls.push_back(row);
+    return table.calls.back();
+  }
+
+  // All ranks but `cause` make the call, which ends so.
+  void others_call(int cause, Outcome outcome, const Made& made = {}) {
+    for (int rank = 0; rank < size(); ++rank) {
+      if (rank != cause) call(rank, made, outcome);
+    }
+  }
+
+  void end(int rank, int code, int order, bool by_signal = false) {
+    at(rank).process.has_ended = true;
+    at(rank).process.by_signal = by_signal;
+    at(rank).process.code = code;
+    at(rank).process.order = order;
+  }
+
+  // The job is over: all ranks but `cause` have reported an error and exited.
+  void others_exit(int cause) {
+    for (int rank = 0; rank < size(); ++rank) {
+      if (rank != cause) end(rank, 1, 1);
+    }
+  }
+
+  Diagnosis over() const { return diagnose(ranks, {.is_over = true, .now = clock}); }
+  Diagnosis stalled() const { return diagnose(ranks, {.now = clock + 10 * kSecond, .bound = kSecond}); }
+  std::string words(const Diagnosis& diagnosis) const {
+    return explain(diagnosis, ranks, {.is_over = true, .now = clock});
+  }
+
+  std::vector<RankTable> ranks;
+  std::int64_t clock = kSecond;
+};
+
+// Runs `test(job, cause)` for jobs of 2 to 5 ranks and each rank as the cause, with the tables in any order.
+template <class Test>
+void for_each_cause(const Test& test) {
+  for (int size = 2; size <= 5; ++size) {
+    for (int cause = 0; cause < size; ++cause) {
+      SCOPED_TRACE(concat("rank ", cause, " of ", size));
+      Job job(size);
+      test(job, cause);
+    }
+  }
+}
+
+void expect(const Diagnosis& found, FaultClass fault, std::vector<int> culprits) {
+  EXPECT_EQ(name_of(found.fault), name_of(fault));
+  EXPECT_EQ(found.culprits, culprits);
+}
+
+TEST(Diagnosis, AHealthyJobHasNoFault) {
+  for (int size = 1; size <= 5; ++size) {
+    Job job(size);
+    EXPECT_EQ(job.over().fault, FaultClass::none);
+    EXPECT_EQ(job.stalled().fault, FaultClass::none);
+    EXPECT_EQ(job.words(job.over()), "");
+    // A step under way: some ranks have come to the next call, and wait for less than the bound.
+    if (size > 1) job.call(0, {}, Outcome::none);
+    EXPECT_EQ(diagnose(job.ranks, {.now = job.clock + kSecond / 2, .bound = kSecond}).fault, FaultClass::none);
+  }
+  EXPECT_EQ(diagnose({}, {}).fault, FaultClass::none);
+}
+
+TEST(Diagnosis, ARankThatWasKilled) {
+  for_each_cause([](Job& job, int cause) {
+    job.others_call(cause, Outcome::peer);
+    job.others_exit(cause);
+    job.end(cause, SIGKILL, 0, true);
+    const Diagnosis found = job.over();
+    expect(found, FaultClass::killed, {cause});
+    ASSERT_TRUE(found.call.has_value());
+    EXPECT_EQ(found.call->sequence, 3 * kSteps + 1U);
+    job.at(cause).process.code = SIGSEGV;
+    expect(job.over(), FaultClass::crashed, {cause});
+    // The launcher ended it: somebody else is the cause, and is not known.
+    job.at(cause).process.by_launcher = true;
+    EXPECT_NE(job.over().fault, FaultClass::crashed);
+  });
+}
+
+TEST(Diagnosis, ARankThatDiedFirstIsTheCauseAmongSeveral) {
+  Job job(3);
+  job.others_call(2, Outcome::peer);
+  job.end(0, SIGKILL, 1, true);
+  job.end(1, SIGKILL, 1, true);
+  job.end(2, SIGKILL, 0, true);
+  expect(job.over(), FaultClass::killed, {2});
+}
+
+// The rank with the error of its own may be the last to exit: the others notice at once that it goes.
+TEST(Diagnosis, ARankThatFailedByItselfIsToldFromThoseThatFailBecauseOfIt) {
+  for_each_cause([](Job& job, int cause) {
+    job.others_call(cause, Outcome::peer);
+    for (int rank = 0; rank < job.size(); ++rank) {
+      // A C++ program that catches nothing ends with SIGABRT.
+      rank % 2 == 0 ? job.end(rank, 1, 1) : job.end(rank, SIGABRT, 1, true);
+    }
+    job.end(cause, 1, 1);
+    job.at(cause).process.last_lines = {"Traceback", "ValueError: no such file"};
+    const Diagnosis found = job.over();
+    expect(found, FaultClass::failed, {cause});
+    EXPECT_EQ(found.words, "ValueError: no such file");
+  });
+}
+
+TEST(Diagnosis, OutOfMemory) {
+  for_each_cause([](Job& job, int cause) {
+    job.others_call(cause, Outcome::peer);
+    job.others_exit(cause);
+    job.end(cause, SIGKILL, 0, true);
+    job.at(cause).process.out_of_memory = true;
+    expect(job.over(), FaultClass::out_of_memory, {cause});
+    job.end(cause, SIGABRT, 0, true);
+    job.at(cause).process.last_lines = {"terminate called after throwing an instance of 'std::bad_alloc'"};
+    expect(job.over(), FaultClass::out_of_memory, {cause});
+    job.end(cause, 1, 0);
+    job.at(cause).process.by_signal = false;
+    job.at(cause).process.last_lines = {"RuntimeError: CUDA out of memory"};
+    expect(job.over(), FaultClass::out_of_memory, {cause});
+  });
+}
+
+TEST(Diagnosis, AHookThatThrew) {
+  for_each_cause([](Job& job, int cause) {
+    job.others_call(cause, Outcome::peer);
+    for (int rank = 0; rank < job.size(); ++rank) job.end(rank, 1, 1);
+    job.at(cause).notes.push_back({NoteKind::hook_failed, job.clock - 10, "hook 'x': no such file"});
+    // What a hook of another rank throws because its call failed is no error of its own.
+    for (int rank = 0; rank < job.size(); ++rank) {
+      if (rank != cause)
+        job.at(rank).notes.push_back({NoteKind::hook_failed, job.clock + 2 * kSecond, "the peer has gone"});
+    }
+    const Diagnosis found = job.over();
+    expect(found, FaultClass::hook_exception, {cause});
+    EXPECT_EQ(found.words, "hook 'x': no such file");
+  });
+}
+
+TEST(Diagnosis, AnotherCollectiveShapeDtypeOrRoot) {
+  const std::vector<std::pair<Made, FaultClass>> cases = {
+      {{.kind = CallKind::all_gather, .line = 99}, FaultClass::other_collective},
+      {{.kind = CallKind::barrier, .line = 99}, FaultClass::other_collective},
+      {{.count = 1000}, FaultClass::other_shape},
+      {{.count = 1000, .line = 99}, FaultClass::other_shape},
+      {{.dtype = 3}, FaultClass::other_dtype},
+  };
+  for (const auto& [made, fault] : cases) {
+    for_each_cause([&made = made, &fault = fault](Job& job, int cause) {
+      job.others_call(cause, Outcome::mismatch);
+      job.call(cause, made, Outcome::mismatch);
+      for (int rank = 0; rank < job.size(); ++rank) job.end(rank, 1, rank == 0 ? 0 : 1);
+      const Diagnosis found = job.over();
+      expect(found, fault, {cause});
+      EXPECT_TRUE(found.certain);
+      ASSERT_TRUE(found.their_call && found.call);
+      EXPECT_EQ(found.their_call->kind, made.kind);
+      EXPECT_EQ(found.call->count, 1024U);
+    });
+  }
+  for_each_cause([](Job& job, int cause) {
+    for (int rank = 0; rank < job.size(); ++rank) {
+      job.call(rank, Job::step_calls()[0], Outcome::good);
+      job.call(rank, Job::step_calls()[1], Outcome::good);
+    }
+    Made word = Job::step_calls()[2];
+    job.others_call(cause, Outcome::mismatch, word);
+    word.root = 1;
+    job.call(cause, word, Outcome::mismatch);
+    expect(job.over(), FaultClass::other_root, {cause});
+  });
+}
+
+// Engines that compare nothing hang, or give wrong numbers.
+TEST(Diagnosis, CallsThatDifferAreFoundWithoutAnError) {
+  for_each_cause([](Job& job, int cause) {
+    job.others_call(cause, Outcome::none);
+    job.call(cause, {.kind = CallKind::all_gather, .line = 99}, Outcome::none);
+    expect(job.stalled(), FaultClass::other_collective, {cause});
+    Job wrong(job.size());
+    wrong.others_call(cause, Outcome::good);
+    wrong.call(cause, {.count = 17}, Outcome::good);
+    expect(wrong.over(), FaultClass::other_shape, {cause});
+  });
+}
+
+TEST(Diagnosis, ARankThatLeftACallOut) {
+  for_each_cause([](Job& job, int cause) {
+    job.others_call(cause, Outcome::mismatch);
+    job.call(cause, Job::step_calls()[1], Outcome::mismatch);
+    const Diagnosis found = job.over();
+    expect(found, FaultClass::skipped, {cause});
+    EXPECT_NE(job.words(found).find("the cause called all_reduce(1 f32) (call 19 of its group) at train.py:11 (main)"),
+              std::string::npos)
+        << job.words(found);
+  });
+}
+
+// Two ranks that differ in their first call: nothing shows which of them is right.
+TEST(Diagnosis, WithoutAMajorityAndWithoutAHistoryBothRanksAreNamed) {
+  Job job(2);
+  for (RankTable& rank : job.ranks) rank.groups[0].calls.clear();
+  job.call(0, {}, Outcome::mismatch);
+  job.call(1, {.count = 7}, Outcome::mismatch);
+  const Diagnosis found = job.over();
+  expect(found, FaultClass::other_shape, {0, 1});
+  EXPECT_FALSE(found.certain);
+}
+
+TEST(Diagnosis, UnevenPartsAreNoMismatch) {
+  for (const CallKind kind : {CallKind::all_to_all, CallKind::all_to_all_single, CallKind::reduce_scatter,
+                              CallKind::gather, CallKind::all_gather}) {
+    Job job(3);
+    for (int rank = 0; rank < 3; ++rank) {
+      job.call(rank, {.kind = kind, .count = static_cast<std::uint64_t>(rank)}, Outcome::good);
+      job.call(rank, {.kind = rank == 0 ? CallKind::send : CallKind::recv, .root = rank == 0 ? 1 : 0}, Outcome::good);
+    }
+    EXPECT_EQ(job.over().fault, FaultClass::none) << name_of(kind);
+  }
+}
+
+// A call that was refused communicated nothing, and took no place in the order that ranks share.
+TEST(Diagnosis, RefusedCallsTakeNoPlace) {
+  for_each_cause([](Job& job, int cause) {
+    job.call(cause, {.kind = CallKind::scatter}, Outcome::refused);
+    for (int rank = 0; rank < job.size(); ++rank) job.call(rank, {}, Outcome::good);
+    EXPECT_EQ(job.over().fault, FaultClass::none);
+  });
+}
+
+TEST(Diagnosis, AStoppedASlowAndABlockedRank) {
+  for_each_cause([](Job& job, int cause) {
+    job.others_call(cause, Outcome::none);
+    ProcessView& process = job.at(cause).process;
+    process.state = 'T';
+    expect(job.stalled(), FaultClass::stopped, {cause});
+    process.state = 'R';
+    expect(job.stalled(), FaultClass::slow, {cause});
+    process.state = 'S';
+    process.busy = 0.9;
+    expect(job.stalled(), FaultClass::slow, {cause});
+    process.busy = 0.01;
+    process.system_call = "read";
+    const Diagnosis found = job.stalled();
+    expect(found, FaultClass::blocked, {cause});
+    EXPECT_NE(explain(found, job.ranks, {.now = job.clock}).find("its process waits in read()"), std::string::npos);
+  });
+}
+
+// The rank was stopped when it had called already.
+TEST(Diagnosis, ARankThatWasStoppedInsideACall) {
+  for_each_cause([](Job& job, int cause) {
+    for (int rank = 0; rank < job.size(); ++rank) job.call(rank, {}, Outcome::none);
+    job.at(cause).process.state = 'T';
+    expect(job.stalled(), FaultClass::stopped, {cause});
+  });
+}
+
+// Ranks gave up after their deadline; the cause is still where it was.
+TEST(Diagnosis, ATimeOut) {
+  for_each_cause([](Job& job, int cause) {
+    job.others_call(cause, Outcome::timeout);
+    job.others_exit(cause);
+    job.at(cause).process.state = 'T';
+    expect(job.over(), FaultClass::stopped, {cause});
+    job.at(cause).process.state = 'S';
+    expect(job.over(), FaultClass::blocked, {cause});
+    // It came when the others had gone.
+    job.call(cause, {}, Outcome::peer).called = job.clock += 3 * kSecond;
+    job.end(cause, 1, 1);
+    job.at(cause).process.state = 'R';
+    expect(job.over(), FaultClass::slow, {cause});
+  });
+}
+
+TEST(Diagnosis, ARankThatLeftItsLoop) {
+  for_each_cause([](Job& job, int cause) {
+    job.others_call(cause, Outcome::peer);
+    job.others_exit(cause);
+    job.end(cause, 0, -1);
+    expect(job.over(), FaultClass::left, {cause});
+    Job waits(job.size());
+    waits.others_call(cause, Outcome::none);
+    waits.at(cause).groups[0].closed = true;
+    expect(waits.stalled(), FaultClass::left, {cause});
+  });
+}
+
+TEST(Diagnosis, ANetworkThatIsGone) {
+  for_each_cause([](Job& job, int cause) {
+    for (int rank = 0; rank < job.size(); ++rank) {
+      CallRow& call = job.call(rank, {}, rank == cause ? Outcome::timeout : Outcome::peer);
+      call.ended = job.clock + kSecond;
+      call.peers = rank == cause ? 0 : std::uint64_t{1} << cause;
+      job.end(rank, 1, rank == 0 ? 0 : 1);
+    }
+    const Diagnosis found = job.over();
+    EXPECT_EQ(found.fault, FaultClass::network);
+  });
+}
+
+// Of a message, the peer is the one that is missed.
+TEST(Diagnosis, AReceiveWaitsForItsSender) {
+  for_each_cause([](Job& job, int cause) {
+    const int receiver = (cause + 1) % job.size();
+    job.call(receiver, {.kind = CallKind::recv, .root = cause}, Outcome::none);
+    job.at(cause).process.state = 'R';
+    const Diagnosis found = job.stalled();
+    expect(found, FaultClass::slow, {cause});
+    EXPECT_EQ(found.call->kind, CallKind::recv);
+  });
+}
+
+// Rank 0 waits in one group for rank 1, which waits in another group for the cause.
+TEST(Diagnosis, WaitsAreFollowedFromGroupToGroup) {
+  Job job(3);
+  for (int rank = 0; rank < 3; ++rank) job.open(rank, "default.dup1", rank, 3);
+  job.call(0, {}, Outcome::none);
+  job.call(1, {}, Outcome::none, 1);
+  job.call(0, {}, Outcome::none, 1);
+  job.at(2).process.state = 'R';
+  expect(job.stalled(), FaultClass::slow, {2});
+  // All wait in different groups.
+  job.call(2, {}, Outcome::none);
+  expect(job.stalled(), FaultClass::deadlock, {1, 2});
+}
+
+// Groups of the same path that have nothing to do with each other: the inner groups of two hosts, for example.
+TEST(Diagnosis, GroupsThatAreNotOneGroupAreLeftOut) {
+  Job job(4);
+  for (int rank = 0; rank < 4; ++rank) job.open(rank, "group", rank % 2, 2);
+  for (int rank = 0; rank < 4; ++rank)
+    job.call(rank, {.count = static_cast<std::uint64_t>(rank / 2 + 1)}, Outcome::good, 1);
+  EXPECT_EQ(job.over().fault, FaultClass::none);
+}
+
+// The tables of another host's ranks are missing.
+TEST(Diagnosis, WithTablesMissingNobodyIsBlamedForThem) {
+  Job job(4);
+  job.others_call(3, Outcome::none);
+  job.ranks.pop_back();
+  const Diagnosis found = job.stalled();
+  EXPECT_EQ(found.fault, FaultClass::unknown);
+  EXPECT_TRUE(found.culprits.empty());
+}
+
+TEST(Diagnosis, ARankThatHasNotComeToTheGroupIsTheOneThatIsMissed) {
+  for_each_cause([](Job& job, int cause) {
+    job.at(cause).groups.clear();
+    job.at(cause).process.state = 'R';
+    for (RankTable& rank : job.ranks) {
+      for (GroupTable& group : rank.groups) group.calls.clear();
+    }
+    job.others_call(cause, Outcome::none);
+    expect(job.stalled(), FaultClass::slow, {cause});
+  });
+}
+
+// No table, however wrong, makes the decision crash or name a rank that is not in the job.
+TEST(Diagnosis, AnyTablesAreFine) {
+  std::mt19937 random(7);
+  const auto below = [&](int bound) { return static_cast<int>(random() % static_cast<unsigned>(bound)); };
+  for (int round = 0; round < 3000; ++round) {
+    Job job(2 + below(3));
+    for (int change = 0; change < 6; ++change) {
+      RankTable& rank = job.at(below(job.size()));
+      rank.process.state = "RSTD?"[below(5)];
+      rank.process.has_ended = below(3) == 0;
+      rank.process.code = below(12);
+      if (below(4) == 0) rank.groups.push_back({"g", "", "", below(6) - 1, below(6) - 1, false, 0, {}});
+      if (rank.groups.empty()) continue;
+      auto& calls = rank.groups[static_cast<std::size_t>(below(static_cast<int>(rank.groups.size())))].calls;
+      if (below(3) == 0) calls.clear();
+      CallRow row;
+      row.sequence = static_cast<std::uint64_t>(below(25));
+      row.kind = static_cast<CallKind>(below(30));
+      row.outcome = static_cast<Outcome>(below(12));
+      row.root = below(8) - 2;
+      row.called = below(1000);
+      row.peers = random();
+      row.dtype = static_cast<std::uint8_t>(below(256));
+      calls.push_back(row);
+    }
+    for (const Diagnosis& found : {job.over(), job.stalled()}) {
+      for (const int rank : found.culprits) EXPECT_TRUE(rank >= -1 && rank < job.size()) << rank;
+      job.words(found);
+    }
+    if (testing::Test::HasFailure()) return;
+  }
+}
+
+}  // namespace
+}  // namespace gradwire::observe::diagnosis_test

@@ -1,0 +1,436 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// The flight recorder of a process, as another process reads it: while the process runs, after its end, and after
+// kill -9 at any moment. Each test records in a forked child, because a process has one recorder.
+#include "gradwire/observe/flight_recorder.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "gradwire/base/error.h"
+#include "gradwire/base/os_handles.h"
+#include "gradwire/base/strings.h"
+#include "gradwire/observe/flight_format_internal.h"
+#include "gradwire/observe/flight_table.h"
+
+namespace gradwire::observe::flight_recorder_test {
+namespace {
+
+// A child process that records into memory of this one, as gradwire-run lends it.
+class Writer {
+ public:
+  explicit Writer(const std::function<void()>& body) : Writer(body, -1) {}
+  // With `shared` >= 0: the memory of another Writer.
+  Writer(const std::function<void()>& body, int shared) {
+    if (shared < 0) {
+      file_ = UniqueFd(::memfd_create("flight", MFD_CLOEXEC));
+      EXPECT_EQ(::ftruncate(file_.get(), static_cast<off_t>(flight_memory_bytes())), 0);
+      shared = file_.get();
+    }
+    memory_ = Mapping::of_file(shared, flight_memory_bytes());
+    const std::string path = concat("/proc/", ::getpid(), "/fd/", shared);
+    pid_ = ::fork();
+    if (pid_ != 0) return;
+    ::setenv("GRADWIRE_FLIGHT_RECORDER", path.c_str(), 1);
+    ::setenv("RANK", "3", 1);
+    ::setenv("WORLD_SIZE", "5", 1);
+    body();
+    ::_exit(testing::Test::HasFailure() ? 1 : 0);
+  }
+  ~Writer() {
+    if (pid_ > 0) finish(SIGKILL);
+  }
+  Writer(const Writer&) = delete;
+  Writer& operator=(const Writer&) = delete;
+
+  // Ends the child with a signal, or waits for its end; returns its exit code, or -1 for a signal.
+  int finish(int signal = 0) {
+    if (signal != 0) ::kill(pid_, signal);
+    int status = 0;
+    ::waitpid(pid_, &status, 0);
+    pid_ = -1;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  }
+  std::optional<RankTable> read() const { return read_flight_memory({memory_.data(), memory_.bytes()}); }
+  RankTable table() const {
+    auto table = read();
+    EXPECT_TRUE(table.has_value());
+    return table.value_or(RankTable{});
+  }
+  int file() const { return file_.get(); }
+  pid_t pid() const { return pid_; }
+
+ private:
+  UniqueFd file_;
+  Mapping memory_;
+  pid_t pid_ = -1;
+};
+
+CallArguments all_reduce_of(std::uint64_t count) {
+  CallArguments arguments;
+  arguments.kind = CallKind::all_reduce;
+  arguments.dtype = 2;
+  arguments.count = count;
+  arguments.bytes = 4 * count;
+  arguments.tag = count << 32;
+  return arguments;
+}
+
+TEST(FlightRecorder, ACallIsReadWithItsArgumentsItsTimesAndItsEnd) {
+  Writer writer([] {
+    FlightGroup group;
+    group.open("g0", "shm", "a name", 1, 4);
+    CallArguments arguments = all_reduce_of(1000);
+    arguments.kind = CallKind::broadcast;
+    arguments.root = 2;
+    arguments.tag = std::uint64_t{7} << 32 | 3 << 16 | 1 << 8;
+    const FlightCall call = group.begin(arguments);
+    call.started();
+    call.ended(nullptr);
+    arguments.kind = CallKind::send;
+    group.begin(arguments).lost();
+    group.begin(all_reduce_of(5));
+  });
+  EXPECT_EQ(writer.finish(), 0);
+  const RankTable table = writer.table();
+  EXPECT_EQ(table.rank, 3);
+  EXPECT_EQ(table.world, 5);
+  ASSERT_EQ(table.groups.size(), 1U);
+  const GroupTable& group = table.groups[0];
+  EXPECT_EQ(group.path, "g0");
+  EXPECT_EQ(group.backend, "shm");
+  EXPECT_EQ(group.name, "a name");
+  EXPECT_EQ(group.rank, 1);
+  EXPECT_EQ(group.size, 4);
+  EXPECT_TRUE(group.closed);
+  ASSERT_EQ(group.calls.size(), 3U);
+  const CallRow& first = group.calls[0];
+  EXPECT_EQ(first.sequence, 1U);
+  EXPECT_EQ(first.kind, CallKind::broadcast);
+  EXPECT_EQ(first.dtype, 2);
+  EXPECT_EQ(first.root, 2);
+  EXPECT_EQ(first.count, 1000U);
+  EXPECT_EQ(first.bytes, 4000U);
+  EXPECT_EQ(first.tag, std::uint64_t{7} << 32 | 3 << 16 | 1 << 8);
+  EXPECT_EQ(first.outcome, Outcome::good);
+  EXPECT_LE(first.called, first.started);
+  EXPECT_LE(first.started, first.ended);
+  EXPECT_NE(first.thread, 0U);
+  EXPECT_EQ(group.calls[1].sequence, 0U) << "a message has no place among the collectives";
+  EXPECT_EQ(group.calls[1].outcome, Outcome::unknown);
+  EXPECT_EQ(group.calls[2].sequence, 2U);
+  EXPECT_EQ(group.calls[2].outcome, Outcome::none);
+  EXPECT_EQ(group.calls[2].ended, 0);
+}
+
+TEST(FlightRecorder, TheLastCallsAreKeptAndCallsUnderWayStay) {
+  Writer writer([] {
+    FlightGroup group;
+    group.open("g0", "shm", "", 0, 2);
+    group.begin(all_reduce_of(1));  // never ends
+    for (std::uint64_t i = 2; i <= 1000; ++i) group.begin(all_reduce_of(i)).ended(nullptr);
+  });
+  EXPECT_EQ(writer.finish(), 0);
+  const RankTable table = writer.table();
+  ASSERT_EQ(table.groups.size(), 1U);
+  const auto& calls = table.groups[0].calls;
+  ASSERT_EQ(calls.size(), format::kCalls);
+  EXPECT_EQ(calls[0].count, 1U) << "the call under way must not be overwritten";
+  EXPECT_EQ(calls[0].outcome, Outcome::none);
+  for (std::size_t i = 1; i < calls.size(); ++i) EXPECT_EQ(calls[i].sequence, 1000 - calls.size() + 1 + i);
+  EXPECT_EQ(table.lost_calls, 0U);
+}
+
+TEST(FlightRecorder, ErrorsAreKeptWithTheirKindTheRanksTheyNameAndTheirWords) {
+  Writer writer([] {
+    FlightGroup group;
+    group.open("g0", "shm", "", 0, 4);
+    const auto fail = [&](const auto& error) { group.begin(all_reduce_of(1)).ended(std::make_exception_ptr(error)); };
+    fail(PeerError("ranks 1 and 3 have gone", {1, 3}));
+    fail(TimeoutError("rank 2 did not come", {2}));
+    fail(MismatchError("others called something else"));
+    fail(AbortedError("abort() was called"));
+    fail(InvalidArgument("no such root"));
+    fail(std::bad_alloc());
+    fail(std::runtime_error("something"));
+    fail(std::runtime_error("something"));
+    note_failure(NoteKind::hook_failed, "the hook threw");
+  });
+  EXPECT_EQ(writer.finish(), 0);
+  const RankTable table = writer.table();
+  ASSERT_EQ(table.groups.size(), 1U);
+  const auto& calls = table.groups[0].calls;
+  ASSERT_EQ(calls.size(), 8U);
+  const std::vector<Outcome> expected = {Outcome::peer,    Outcome::timeout,  Outcome::mismatch, Outcome::aborted,
+                                         Outcome::refused, Outcome::resource, Outcome::other,    Outcome::other};
+  for (std::size_t i = 0; i < calls.size(); ++i) EXPECT_EQ(calls[i].outcome, expected[i]) << i;
+  EXPECT_EQ(calls[0].peers, 0b1010U);
+  EXPECT_EQ(calls[1].peers, 0b100U);
+  ASSERT_EQ(table.notes.size(), 7U) << "refused calls and errors that were noted before are not noted";
+  EXPECT_NE(table.notes[0].text.find("ranks 1 and 3 have gone"), std::string::npos);
+  EXPECT_EQ(table.notes.back().kind, NoteKind::hook_failed);
+  EXPECT_EQ(table.notes.back().text, "the hook threw");
+}
+
+TEST(FlightRecorder, TheFirstEndOfACallCounts) {
+  Writer writer([] {
+    FlightGroup group;
+    group.open("g0", "shm", "", 0, 2);
+    const FlightCall call = group.begin(all_reduce_of(1));
+    call.ended(nullptr);
+    call.ended(std::make_exception_ptr(AbortedError("late")));
+    for (int i = 0; i < 256; ++i) group.begin(all_reduce_of(2)).ended(nullptr);
+    call.started();  // the record belongs to another call now
+    call.ended(std::make_exception_ptr(AbortedError("very late")));
+  });
+  EXPECT_EQ(writer.finish(), 0);
+  for (const CallRow& call : writer.table().groups.at(0).calls) {
+    EXPECT_EQ(call.outcome, Outcome::good);
+    EXPECT_EQ(call.started, 0);
+  }
+}
+
+[[gnu::noinline]] const void* here() { return __builtin_return_address(0); }
+
+TEST(FlightRecorder, PlacesAreAnAddressInAModuleOrALine) {
+  Writer writer([] {
+    FlightGroup group;
+    group.open("g0", "shm", "", 0, 2);
+    CallArguments arguments = all_reduce_of(1);
+    arguments.return_address = here();
+    group.begin(arguments).ended(nullptr);
+    int described = 0;
+    const auto describe = [](const void* context) {
+      ++*static_cast<int*>(const_cast<void*>(context));
+      return std::string("train.py:41 (main)");
+    };
+    for (int i = 0; i < 3; ++i) {
+      const CallerLine line(17, describe, &described);
+      group.begin(arguments).ended(nullptr);
+    }
+    EXPECT_EQ(described, 1) << "a line is described once";
+    group.begin(arguments).ended(nullptr);
+  });
+  EXPECT_EQ(writer.finish(), 0);
+  const auto calls = writer.table().groups.at(0).calls;
+  ASSERT_EQ(calls.size(), 5U);
+  EXPECT_NE(calls[0].place.module.find("flight_recorder_test"), std::string::npos) << calls[0].place.module;
+  EXPECT_NE(calls[0].place.offset, 0U);
+  for (int i = 1; i <= 3; ++i) EXPECT_EQ(calls[static_cast<std::size_t>(i)].place.line, "train.py:41 (main)");
+  EXPECT_EQ(calls[4].place.offset, calls[0].place.offset);
+}
+
+TEST(FlightRecorder, PlacesOfClosedGroupsAreUsedAgainAndNoGroupIsMixedUp) {
+  Writer writer([] {
+    for (int i = 0; i < 200; ++i) {
+      FlightGroup group;
+      group.open(concat("g", i), "shm", "", 0, 2);
+      group.begin(all_reduce_of(static_cast<std::uint64_t>(i + 1))).ended(nullptr);
+    }
+    std::vector<std::unique_ptr<FlightGroup>> open;
+    for (int i = 0; i < 70; ++i) {
+      open.push_back(std::make_unique<FlightGroup>());
+      open.back()->open(concat("open", i), "shm", "", 0, 2);
+      open.back()->begin(all_reduce_of(1000)).ended(nullptr);
+    }
+    ::_exit(0);
+  });
+  EXPECT_EQ(writer.finish(), 0);
+  const RankTable table = writer.table();
+  EXPECT_EQ(table.groups.size(), format::kGroups);
+  EXPECT_EQ(table.lost_groups, 70 - format::kGroups);
+  for (const GroupTable& group : table.groups) {
+    EXPECT_EQ(group.path.substr(0, 4), "open");
+    ASSERT_EQ(group.calls.size(), 1U) << "a place that is used again holds none of the earlier group's calls";
+    EXPECT_EQ(group.calls[0].count, 1000U);
+  }
+}
+
+TEST(FlightRecorder, AForkedChildRecordsNothing) {
+  Writer writer([] {
+    FlightGroup group;
+    group.open("g0", "shm", "", 0, 2);
+    group.begin(all_reduce_of(1)).ended(nullptr);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      const FlightCall call = group.begin(all_reduce_of(2));
+      call.ended(nullptr);
+      FlightGroup another;
+      another.open("g1", "shm", "", 0, 2);
+      note_failure(NoteKind::hook_failed, "in the child");
+      ::_exit(call ? 1 : 0);
+    }
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    EXPECT_EQ(status, 0);
+    group.begin(all_reduce_of(3)).ended(nullptr);
+  });
+  EXPECT_EQ(writer.finish(), 0);
+  const RankTable table = writer.table();
+  ASSERT_EQ(table.groups.size(), 1U);
+  ASSERT_EQ(table.groups[0].calls.size(), 2U);
+  EXPECT_EQ(table.groups[0].calls[1].count, 3U);
+  EXPECT_EQ(table.groups[0].calls[1].sequence, 2U);
+  EXPECT_TRUE(table.notes.empty());
+}
+
+TEST(FlightRecorder, AFileHasOneWriterAndTheNextOneStartsAfresh) {
+  int ready[2];
+  ASSERT_EQ(::pipe(ready), 0);
+  Writer first([&] {
+    FlightGroup group;
+    group.open("first", "shm", "", 0, 2);
+    group.begin(all_reduce_of(1)).ended(nullptr);
+    EXPECT_EQ(::write(ready[1], "x", 1), 1);
+    ::pause();
+  });
+  char byte = 0;
+  ASSERT_EQ(::read(ready[0], &byte, 1), 1);
+  const auto record = [] {
+    FlightGroup group;
+    group.open("second", "shm", "", 0, 2);
+    EXPECT_TRUE(group.begin(all_reduce_of(2))) << "recorded, if in private memory";
+  };
+  Writer beside(record, first.file());
+  EXPECT_EQ(beside.finish(), 0);
+  EXPECT_EQ(first.table().groups.at(0).path, "first");
+  EXPECT_EQ(first.table().groups.size(), 1U);
+  first.finish(SIGKILL);
+  EXPECT_EQ(first.table().groups.at(0).path, "first") << "the records outlive their writer";
+  Writer after(record, first.file());
+  EXPECT_EQ(after.finish(), 0);
+  ASSERT_EQ(first.table().groups.size(), 1U);
+  EXPECT_EQ(first.table().groups[0].path, "second");
+  EXPECT_EQ(first.table().groups[0].calls.size(), 1U);
+}
+
+TEST(FlightRecorder, OffRecordsNothingAndWithoutAFileThereIsPrivateMemory) {
+  Writer off([] {
+    ::setenv("GRADWIRE_FLIGHT_RECORDER", "off", 1);
+    FlightGroup group;
+    group.open("g0", "shm", "", 0, 2);
+    EXPECT_FALSE(group.begin(all_reduce_of(1)));
+    EXPECT_TRUE(flight_memory().empty());
+  });
+  EXPECT_EQ(off.finish(), 0);
+  EXPECT_FALSE(off.read().has_value());
+  for (const char* path : {"", "/nowhere/at/all", "/dev/null"}) {
+    Writer elsewhere([path] {
+      ::setenv("GRADWIRE_FLIGHT_RECORDER", path, 1);
+      FlightGroup group;
+      group.open("g0", "shm", "", 0, 2);
+      EXPECT_TRUE(group.begin(all_reduce_of(1)));
+      const auto table = read_flight_memory(flight_memory());
+      EXPECT_TRUE(table && table->groups.at(0).calls.size() == 1);
+    });
+    EXPECT_EQ(elsewhere.finish(), 0) << path;
+  }
+}
+
+TEST(FlightRecorder, CallInProgressHandsItsCallOutOnce) {
+  Writer writer([] {
+    FlightGroup group;
+    group.open("g0", "shm", "", 0, 2);
+    EXPECT_FALSE(take_call());
+    const CallInProgress outer(group.begin(all_reduce_of(1)));
+    {
+      const CallInProgress inner(group.begin(all_reduce_of(2)));
+      take_call().ended(nullptr);
+      EXPECT_TRUE(inner.taken());
+      EXPECT_FALSE(take_call());
+      EXPECT_FALSE(outer.taken());
+    }
+    EXPECT_TRUE(take_call());
+  });
+  EXPECT_EQ(writer.finish(), 0);
+  const auto calls = writer.table().groups.at(0).calls;
+  EXPECT_EQ(calls.at(0).outcome, Outcome::none);
+  EXPECT_EQ(calls.at(1).outcome, Outcome::good);
+}
+
+// Every field of a record follows from its count, so that parts of two records side by side are seen.
+void write_for_ever(FlightGroup& group, std::uint64_t thread) {
+  for (std::uint64_t i = 1;; ++i) {
+    CallArguments arguments = all_reduce_of(i * 4 + thread);
+    arguments.root = static_cast<std::int32_t>(arguments.count & 0x7fffffff);
+    const FlightCall call = group.begin(arguments);
+    if (i % 3 == 0) call.started();
+    call.ended(i % 5 == 0 ? std::make_exception_ptr(PeerError("p", {static_cast<int>(thread)})) : nullptr);
+  }
+}
+
+void expect_whole(const CallRow& row) {
+  EXPECT_EQ(row.kind, CallKind::all_reduce);
+  EXPECT_EQ(row.bytes, 4 * row.count);
+  EXPECT_EQ(row.tag, row.count << 32);
+  EXPECT_EQ(static_cast<std::uint64_t>(row.root), row.count & 0x7fffffff);
+  EXPECT_NE(row.called, 0);
+  if (row.outcome == Outcome::none) {
+    EXPECT_EQ(row.ended, 0);
+    return;
+  }
+  const bool failed = row.count / 4 % 5 == 0;
+  EXPECT_EQ(row.outcome, failed ? Outcome::peer : Outcome::good);
+  EXPECT_EQ(row.peers, failed ? std::uint64_t{1} << row.count % 4 : 0U);
+  EXPECT_GE(row.ended, row.called);
+}
+
+TEST(FlightRecorder, WhatIsReadIsWholeWhenTheWriterRunsAndWhenItWasKilledAtAnyMoment) {
+  std::mt19937_64 random(20261124);
+  std::uint64_t rows_read = 0;
+  for (int kill = 0; kill < 100; ++kill) {
+    Writer writer([] {
+      FlightGroup group;
+      group.open("g0", "shm", "", 0, 8);
+      std::vector<std::thread> threads;
+      for (std::uint64_t thread = 0; thread < 3; ++thread)
+        threads.emplace_back([&group, thread] { write_for_ever(group, thread); });
+      threads.front().join();
+    });
+    const std::uint64_t moment = 1 + random() % 5000;
+    std::optional<RankTable> table;
+    do {
+      table = writer.read();
+      if (!table || table->groups.empty()) continue;
+      for (const CallRow& row : table->groups[0].calls) expect_whole(row);
+      rows_read += table->groups[0].calls.size();
+    } while (!table || table->groups.empty() || table->groups[0].next_ticket < moment);
+    EXPECT_EQ(writer.finish(SIGKILL), -1);
+    table = writer.table();
+    ASSERT_EQ(table->groups.size(), 1U);
+    // Each of the three threads may have been killed in the middle of a record.
+    EXPECT_GE(table->groups[0].calls.size(), std::min<std::size_t>(format::kCalls, moment) - 3);
+    for (const CallRow& row : table->groups[0].calls) expect_whole(row);
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(rows_read, 0U);
+}
+
+TEST(FlightRecorder, AnyBytesAreFineForTheReader) {
+  EXPECT_FALSE(read_flight_memory({}).has_value());
+  std::vector<std::byte> bytes(flight_memory_bytes());
+  EXPECT_FALSE(read_flight_memory(bytes).has_value()) << "nobody has written yet";
+  std::mt19937_64 random(3);
+  for (int round = 0; round < 5; ++round) {
+    for (std::size_t i = 0; i + 8 <= bytes.size(); i += 8) {
+      const std::uint64_t word = round % 2 == 0 ? random() : random() & 0xff;
+      std::memcpy(&bytes[i], &word, sizeof(word));
+    }
+    EXPECT_FALSE(read_flight_memory(bytes).has_value()) << "not the magic number";
+    std::memcpy(bytes.data(), &format::kMagic, sizeof(format::kMagic));
+    EXPECT_TRUE(read_flight_memory(bytes).has_value());
+  }
+}
+
+}  // namespace
+}  // namespace gradwire::observe::flight_recorder_test

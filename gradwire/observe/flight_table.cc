@@ -1,0 +1,121 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/observe/flight_table.h"
+
+#include <algorithm>
+#include <array>
+
+#include "gradwire/observe/flight_format_internal.h"
+#include "gradwire/observe/flight_text_internal.h"
+
+namespace gradwire::observe {
+namespace {
+
+using format::Phase;
+using Words = std::array<std::uint64_t, format::Call::used>;
+
+std::uint64_t load(const format::Word& word) noexcept { return word.load(std::memory_order_relaxed); }
+
+int high_half(std::uint64_t pair) noexcept { return static_cast<std::int32_t>(pair >> 32); }
+int low_half(std::uint64_t pair) noexcept { return static_cast<std::int32_t>(pair & 0xffffffffU); }
+
+// A whole record, or nothing: the writer has come in between, or has died while it wrote.
+std::optional<Words> read_words(const format::Call& call) noexcept {
+  constexpr int kTries = 4;
+  Words words{};
+  for (int i = 0; i < kTries; ++i) {
+    words[0] = call.words[0].load(std::memory_order_acquire);
+    const auto phase = static_cast<Phase>(words[0] & 7);
+    if (phase != Phase::pending && phase != Phase::ending && phase != Phase::ended) continue;
+    for (std::size_t word = 1; word < words.size(); ++word) words[word] = load(call.words[word]);
+    std::atomic_thread_fence(std::memory_order_acquire);
+    if (load(call.words[0]) == words[0]) return words;
+  }
+  return std::nullopt;
+}
+
+CallRow row_of(const Words& words, const std::vector<CallerPlace>& places) {
+  using format::Call;
+  const auto phase = static_cast<Phase>(words[Call::state] & 7);
+  const std::uint64_t arguments = words[Call::arguments];
+  CallRow row;
+  row.ticket = words[Call::state] >> 3;
+  row.sequence = words[Call::sequence];
+  row.called = static_cast<std::int64_t>(words[Call::called]);
+  row.started = static_cast<std::int64_t>(words[Call::started]);
+  row.count = words[Call::count];
+  row.bytes = words[Call::bytes];
+  row.tag = words[Call::tag];
+  row.root = high_half(arguments);
+  row.kind = static_cast<CallKind>(arguments >> 24 & 0xff);
+  row.dtype = static_cast<std::uint8_t>(arguments >> 16 & 0xff);
+  row.thread = words[Call::site] & 0xffffffffU;
+  const std::uint64_t site = words[Call::site] >> 32;
+  if (site >= 1 && site <= places.size()) row.place = places[site - 1];
+  if (phase != Phase::ended) return row;  // of a record in `ending`, the end may be half written
+  row.ended = static_cast<std::int64_t>(words[Call::end_time]);
+  row.outcome = static_cast<Outcome>(arguments >> 8 & 0xff);
+  row.peers = words[Call::peers];
+  return row;
+}
+
+GroupTable read_group(const format::Group& group, const std::vector<CallerPlace>& places) {
+  GroupTable table;
+  table.path = get_text(group.path);
+  table.backend = get_text(group.backend);
+  table.name = get_text(group.name);
+  table.rank = high_half(load(group.members));
+  table.size = low_half(load(group.members));
+  table.closed = load(group.state) == static_cast<std::uint64_t>(format::GroupState::closed);
+  table.next_ticket = load(group.tickets);
+  for (const format::Call& call : group.calls) {
+    if (const auto words = read_words(call)) table.calls.push_back(row_of(*words, places));
+  }
+  std::sort(table.calls.begin(), table.calls.end(),
+            [](const CallRow& a, const CallRow& b) { return a.ticket < b.ticket; });
+  return table;
+}
+
+std::vector<CallerPlace> read_places(const format::File& file) {
+  std::vector<CallerPlace> places(format::kSites);
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    const format::Site& site = file.sites[i];
+    if (site.state.load(std::memory_order_acquire) == 0) continue;
+    places[i].offset = load(site.offset);
+    if (places[i].offset == 0) {
+      places[i].line = get_text(site.text);
+    } else {
+      places[i].module = get_text(site.text);
+      places[i].function = get_text(site.function);
+    }
+  }
+  return places;
+}
+
+}  // namespace
+
+std::optional<RankTable> read_flight_memory(std::span<const std::byte> memory) {
+  if (memory.size() < format::kFileBytes) return std::nullopt;
+  const auto& file = *reinterpret_cast<const format::File*>(memory.data());
+  if (file.magic.load(std::memory_order_acquire) != format::kMagic) return std::nullopt;
+  RankTable table;
+  table.pid = static_cast<int>(load(file.pid));
+  table.rank = high_half(load(file.ranks));
+  table.world = low_half(load(file.ranks));
+  table.wall_offset = static_cast<std::int64_t>(load(file.wall) - load(file.monotonic));
+  table.lost_calls = load(file.lost_calls);
+  table.lost_groups = load(file.lost_groups);
+  const std::vector<CallerPlace> places = read_places(file);
+  for (const format::Group& group : file.groups) {
+    if (group.state.load(std::memory_order_acquire) == static_cast<std::uint64_t>(format::GroupState::empty)) continue;
+    table.groups.push_back(read_group(group, places));
+  }
+  for (const format::Note& note : file.notes) {
+    if (note.state.load(std::memory_order_acquire) == 0) continue;
+    table.notes.push_back(
+        {static_cast<NoteKind>(load(note.kind)), static_cast<std::int64_t>(load(note.time)), get_text(note.text)});
+  }
+  return table;
+}
+
+}  // namespace gradwire::observe

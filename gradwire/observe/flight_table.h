@@ -1,0 +1,93 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// What a flight recorder held, as plain values.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "gradwire/observe/flight_call.h"
+
+namespace gradwire::observe {
+
+// A place in a program from which calls were made: an address in a module, or a line.
+struct CallerPlace {
+  std::string module;        // the path of the program or library; empty for a line
+  std::uint64_t offset = 0;  // of the return address in the module
+  std::string function;      // the nearest exported symbol before the address, as the linker names it; may be empty
+  std::string line;          // "train.py:41 (main)"; empty where it is not known
+};
+
+// Times are nanoseconds of CLOCK_MONOTONIC of the host; 0: not yet.
+struct CallRow {
+  std::uint64_t ticket = 0;    // grows with each call of the group on this rank
+  std::uint64_t sequence = 0;  // the how-many-th collective of the group, from 1; 0 for a message
+  CallKind kind = CallKind::none;
+  std::uint8_t dtype = 255;  // of DType; 255: another one, or none
+  std::int32_t root = -1;    // the root, or the peer of a message; -1: none
+  std::uint64_t count = 0;
+  std::uint64_t bytes = 0;
+  std::uint64_t tag = 0;  // iteration << 32 | bucket << 16 | stage << 8 | hook
+  std::int64_t called = 0;
+  std::int64_t started = 0;  // when the call left the group's queue; 0 also where the group does not tell
+  std::int64_t ended = 0;
+  Outcome outcome = Outcome::none;
+  std::uint64_t peers = 0;  // bit r: the error of the call names rank r
+  std::uint64_t thread = 0;
+  CallerPlace place;
+};
+
+struct GroupTable {
+  std::string path;  // the same on all ranks of the group
+  std::string backend;
+  std::string name;
+  int rank = 0;
+  int size = 1;
+  bool closed = false;
+  std::uint64_t next_ticket = 0;
+  std::vector<CallRow> calls;  // the last ones, in the order of the calls
+};
+
+struct NoteRow {
+  NoteKind kind = NoteKind::call_failed;
+  std::int64_t time = 0;
+  std::string text;
+};
+
+// What was seen of a rank's process from outside. The launcher fills it in.
+struct ProcessView {
+  bool seen = false;        // the fields below up to `system_call` were looked at while the rank ran
+  char state = '?';         // of /proc/PID/stat: R runs, S sleeps, D waits for a disk, T is stopped
+  double busy = 0;          // processor seconds per second since the look before
+  std::string system_call;  // in which the main thread waits: "read"; empty where that is not known
+  bool has_ended = false;
+  bool by_signal = false;      // the fields from here on hold when has_ended
+  int code = 0;                // the exit code, or the number of the signal
+  int order = -1;              // 0 for the first rank that ended badly, 1 for any other; -1: it ended well
+  bool by_launcher = false;    // the launcher had asked the rank to end
+  bool out_of_memory = false;  // the kernel killed processes of the job because memory ran out
+  std::vector<std::string> last_lines = {};  // of the rank's stderr
+};
+
+// One rank of a job.
+struct RankTable {
+  int rank = -1;   // among all ranks of the job; -1: the environment did not tell
+  int world = -1;  // how many ranks the job has
+  int pid = 0;
+  std::int64_t wall_offset = 0;  // a wall clock time is a monotonic one plus this, in nanoseconds
+  std::uint64_t lost_calls = 0;
+  std::uint64_t lost_groups = 0;
+  std::vector<GroupTable> groups;
+  std::vector<NoteRow> notes;
+  ProcessView process;
+};
+
+// Reads the memory of a flight recorder, also while it is written. Nothing for memory that holds no recorder, or one of
+// another version. Any bytes are fine: what is not a whole record is left out.
+std::optional<RankTable> read_flight_memory(std::span<const std::byte> memory);
+
+}  // namespace gradwire::observe

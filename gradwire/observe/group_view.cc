@@ -1,0 +1,241 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "gradwire/observe/group_view_internal.h"
+
+namespace gradwire::observe {
+namespace {
+
+// Whether ranks must pass the same number of elements.
+bool has_common_count(CallKind kind) noexcept {
+  switch (kind) {
+    case CallKind::broadcast:
+    case CallKind::all_reduce:
+    case CallKind::reduce:
+    case CallKind::all_gather_into_tensor:
+    case CallKind::reduce_scatter_tensor:
+    case CallKind::allocate:
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool has_common_root(CallKind kind) noexcept {
+  return kind == CallKind::broadcast || kind == CallKind::reduce || kind == CallKind::gather ||
+         kind == CallKind::scatter;
+}
+
+bool fit(const CallRow& a, const CallRow& b) noexcept {
+  return a.kind == b.kind && a.dtype == b.dtype && (!has_common_count(a.kind) || a.count == b.count) &&
+         (!has_common_root(a.kind) || a.root == b.root);
+}
+
+bool same_place(const CallerPlace& a, const CallerPlace& b) noexcept {
+  return a.line == b.line && a.module == b.module && a.offset == b.offset;
+}
+
+FaultClass class_of(const CallRow& usual, const CallRow& theirs) noexcept {
+  if (usual.kind != theirs.kind) return FaultClass::other_collective;
+  if (usual.dtype != theirs.dtype) return FaultClass::other_dtype;
+  return usual.count != theirs.count && has_common_count(usual.kind) ? FaultClass::other_shape : FaultClass::other_root;
+}
+
+}  // namespace
+
+GroupView::GroupView(std::string path, std::vector<Member> members)
+    : path_(std::move(path)), members_(std::move(members)), sequences_(members_.size()) {
+  for (std::size_t member = 0; member < members_.size(); ++member) {
+    if (members_[member].group == nullptr) continue;
+    std::uint64_t refused = 0;
+    for (const CallRow& call : members_[member].group->calls) {
+      if (call.sequence == 0) continue;
+      if (call.outcome == Outcome::refused) {
+        ++refused;
+      } else {
+        sequences_[member][call.sequence - refused] = &call;
+      }
+    }
+  }
+}
+
+const CallRow* GroupView::call_at(std::size_t member, std::uint64_t sequence) const {
+  const auto found = sequences_[member].find(sequence);
+  return found == sequences_[member].end() ? nullptr : found->second;
+}
+
+template <class Wanted>
+std::vector<Waiting> GroupView::calls_where(const Wanted& wanted) const {
+  std::vector<int> job_ranks;
+  bool knows_all = true;
+  for (const Member& member : members_) {
+    job_ranks.push_back(member.rank == nullptr ? -1 : member.rank->rank);
+    knows_all = knows_all && member.rank != nullptr;
+  }
+  std::vector<Waiting> found;
+  for (const Member& member : members_) {
+    if (member.group == nullptr) continue;
+    for (const CallRow& call : member.group->calls) {
+      if (wanted(call)) found.push_back({member.rank, member.group, &call, knows_all, job_ranks});
+    }
+  }
+  return found;
+}
+
+std::vector<Waiting> GroupView::pending() const {
+  return calls_where([](const CallRow& call) { return call.outcome == Outcome::none; });
+}
+
+std::vector<Waiting> GroupView::unanswered() const {
+  return calls_where([](const CallRow& call) {
+    return call.outcome == Outcome::none || call.outcome == Outcome::peer || call.outcome == Outcome::timeout ||
+           call.outcome == Outcome::aborted;
+  });
+}
+
+std::vector<Member> GroupView::absent_from(const Waiting& wait) const {
+  std::vector<Member> absent;
+  const CallRow& call = *wait.call;
+  if (is_message(call.kind)) {
+    const bool names_peer = call.root >= 0 && call.root < static_cast<int>(members_.size());
+    if (names_peer && members_[static_cast<std::size_t>(call.root)].rank != nullptr)
+      absent.push_back(members_[static_cast<std::size_t>(call.root)]);
+    return absent;
+  }
+  // The place of the call without refused ones before it.
+  const auto& own = sequences_[static_cast<std::size_t>(wait.group->rank)];
+  const auto place = std::find_if(own.begin(), own.end(), [&](const auto& each) { return each.second == &call; });
+  if (place == own.end()) return absent;
+  for (std::size_t member = 0; member < members_.size(); ++member) {
+    if (members_[member].rank == nullptr || members_[member].rank == wait.rank) continue;
+    const auto& theirs = sequences_[member];
+    const bool has_passed = !theirs.empty() && theirs.rbegin()->first >= place->first;
+    const CallRow* const part = call_at(member, place->first);
+    const bool came_late = part != nullptr && call.ended != 0 &&
+                           part->called + members_[member].rank->wall_offset > call.ended + wait.rank->wall_offset;
+    if (!has_passed || came_late) absent.push_back(members_[member]);
+  }
+  return absent;
+}
+
+std::optional<Disagreement> GroupView::first_disagreement() const {
+  std::set<std::uint64_t> places;
+  for (const auto& sequence : sequences_) {
+    for (const auto& [place, call] : sequence) places.insert(place);
+  }
+  for (const std::uint64_t place : places) {
+    std::vector<std::vector<std::size_t>> camps;  // members with calls that fit
+    for (std::size_t member = 0; member < members_.size(); ++member) {
+      const CallRow* const call = call_at(member, place);
+      if (call == nullptr) continue;
+      const auto camp = std::find_if(camps.begin(), camps.end(),
+                                     [&](const auto& each) { return fit(*call_at(each.front(), place), *call); });
+      if (camp == camps.end()) {
+        camps.push_back({member});
+      } else {
+        camp->push_back(member);
+      }
+    }
+    if (camps.size() > 1) return judge(place, camps);
+  }
+  return std::nullopt;
+}
+
+Disagreement GroupView::judge(std::uint64_t sequence, const std::vector<std::vector<std::size_t>>& camps) const {
+  // Most ranks are right; where there is no majority, those are who go on as before.
+  auto right =
+      std::max_element(camps.begin(), camps.end(), [](const auto& a, const auto& b) { return a.size() < b.size(); });
+  const auto as_large = [&](const auto& camp) { return camp.size() == right->size(); };
+  bool certain = std::count_if(camps.begin(), camps.end(), as_large) == 1;
+  if (!certain) {
+    const CallRow* const expected = expected_at(sequence);
+    const auto as_before = std::find_if(camps.begin(), camps.end(), [&](const auto& camp) {
+      return expected != nullptr && fit(*expected, *call_at(camp.front(), sequence));
+    });
+    certain = as_before != camps.end();
+    if (certain) right = as_before;
+  }
+  Disagreement found{.certain = certain, .group = path_, .usual = *call_at(right->front(), sequence)};
+  found.wall_time = found.usual.called + members_[right->front()].rank->wall_offset;
+  bool has_theirs = false;
+  for (auto camp = camps.begin(); camp != camps.end(); ++camp) {
+    if (camp == right && certain) continue;
+    if (camp != right && !std::exchange(has_theirs, true)) found.theirs = *call_at(camp->front(), sequence);
+    for (const std::size_t member : *camp) found.culprits.push_back(members_[member].rank->rank);
+  }
+  std::sort(found.culprits.begin(), found.culprits.end());
+  found.fault = class_of(found.usual, found.theirs);
+  const bool elsewhere = !same_place(found.usual.place, found.theirs.place);
+  if (certain && elsewhere && was_made_before(found.theirs, sequence)) found.fault = FaultClass::skipped;
+  return found;
+}
+
+const CallRow* GroupView::expected_at(std::uint64_t sequence) const {
+  // The place before in which the calls leading up to it are most like those leading up to `sequence`.
+  const std::size_t reference = static_cast<std::size_t>(
+      std::find_if(sequences_.begin(), sequences_.end(), [&](const auto& calls) { return calls.contains(sequence); }) -
+      sequences_.begin());
+  constexpr std::uint64_t kLongest = 64;
+  const CallRow* best = nullptr;
+  std::uint64_t best_length = 0;
+  for (const auto& [place, call] : sequences_[reference]) {
+    if (place >= sequence) break;
+    std::uint64_t length = 0;
+    while (length < kLongest && length + 1 < place) {
+      const CallRow* const before = call_at(reference, place - 1 - length);
+      const CallRow* const here = call_at(reference, sequence - 1 - length);
+      if (before == nullptr || here == nullptr || !fit(*before, *here) || !same_place(before->place, here->place))
+        break;
+      ++length;
+    }
+    if (length > 0 && length >= best_length) {
+      best = call;
+      best_length = length;
+    }
+  }
+  return best;
+}
+
+bool GroupView::was_made_before(const CallRow& call, std::uint64_t sequence) const {
+  return std::any_of(sequences_.begin(), sequences_.end(), [&](const auto& calls) {
+    return std::any_of(calls.begin(), calls.lower_bound(sequence), [&](const auto& each) {
+      return fit(*each.second, call) && same_place(each.second->place, call.place);
+    });
+  });
+}
+
+std::vector<GroupView> views_of(const std::vector<RankTable>& ranks) {
+  std::map<std::string, std::vector<Member>> by_path;
+  std::set<std::string> ambiguous;
+  for (const RankTable& rank : ranks) {
+    for (const GroupTable& group : rank.groups) {
+      if (group.size < 1 || group.size > 4096 || group.rank < 0 || group.rank >= group.size) continue;
+      auto& members = by_path[group.path];
+      if (members.empty()) members.resize(static_cast<std::size_t>(group.size));
+      Member& member = members[static_cast<std::size_t>(
+          std::min<std::size_t>(members.size() - 1, static_cast<std::size_t>(group.rank)))];
+      if (members.size() != static_cast<std::size_t>(group.size) || member.rank != nullptr) {
+        ambiguous.insert(group.path);
+      } else {
+        member = {&rank, &group};
+      }
+    }
+  }
+  std::vector<GroupView> views;
+  for (auto& [path, members] : by_path) {
+    if (ambiguous.contains(path)) continue;
+    // A group of all ranks: who has not opened it has the number that it has in the job.
+    for (const RankTable& rank : ranks) {
+      const bool is_whole = rank.world == static_cast<int>(members.size()) && rank.rank >= 0 && rank.rank < rank.world;
+      if (is_whole && members[static_cast<std::size_t>(rank.rank)].rank == nullptr)
+        members[static_cast<std::size_t>(rank.rank)] = {&rank, nullptr};
+    }
+    views.emplace_back(path, std::move(members));
+  }
+  return views;
+}
+
+}  // namespace gradwire::observe

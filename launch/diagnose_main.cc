@@ -1,0 +1,95 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// gradwire-diagnose: see docs/diagnose.md.
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdio>
+#include <string>
+
+#include "gradwire/base/strings.h"
+#include "gradwire/observe/diagnosis.h"
+#include "launch/flight_files.h"
+#include "launch/flight_json.h"
+#include "launch/launch_error.h"
+#include "launch/process_look.h"
+#include "launch/source_lines.h"
+
+namespace gradwire::launch {
+namespace {
+
+constexpr int kFoundExit = 1;
+
+struct Question {
+  std::string folder;
+  int job = 0;
+  double bound = 5;  // seconds
+  std::string output;
+};
+
+using observe::Occasion;
+using observe::RankTable;
+
+// A process whose end nobody has recorded may still run here: a program with GRADWIRE_FLIGHT_RECORDER and no launcher.
+void look_at_running(std::vector<RankTable>& tables) {
+  for (RankTable& table : tables) {
+    if (table.process.has_ended || table.process.seen) continue;
+    if (const auto look = look_at(table.pid)) add_look(table.process, *look, std::nullopt);
+  }
+}
+
+int answer(const Question& question) {
+  std::vector<RankTable> tables =
+      question.job != 0 ? read_running_job(question.job) : read_flight_folder(question.folder);
+  if (question.job != 0) look_at_running(tables);
+  Occasion occasion;
+  occasion.is_over = question.job == 0;
+  occasion.now = std::chrono::steady_clock::now().time_since_epoch().count();
+  occasion.bound = static_cast<std::int64_t>(question.bound * 1e9);
+  add_source_lines(tables, Deadline::after(std::chrono::seconds(30)));
+  if (!question.output.empty()) write_flight_folder(question.output, tables);
+  const observe::Diagnosis found = observe::diagnose(tables, occasion);
+  if (found.fault == observe::FaultClass::none) {
+    std::printf("%zu ranks, and nothing is wrong as far as their calls show\n", tables.size());
+    return 0;
+  }
+  std::fputs(observe::explain(found, tables, occasion).c_str(), stdout);
+  return kFoundExit;
+}
+
+int run(int argc, char** argv) {
+  CLI::App app(
+      "Says which rank made a job fail or hang, in which call and how.\n\n"
+      "  gradwire-diagnose DIR         the folder of gradwire-run --flight-dir, or of files of "
+      "GRADWIRE_FLIGHT_RECORDER\n"
+      "  gradwire-diagnose --job PID   the running job of the gradwire-run with this process id",
+      "gradwire-diagnose");
+  app.set_version_flag("--version", std::string("gradwire-diagnose " GRADWIRE_VERSION));
+  app.footer("Exit code: 0 when nothing is wrong, 1 when a cause was found, 2 for a bad command line or bad files.");
+  Question question;
+  app.add_option("DIR", question.folder, "The folder with the ranks' records");
+  app.add_option("--job", question.job, "The process id of a running gradwire-run")->type_name("PID");
+  app.add_option("--bound", question.bound, "With --job: calls that wait for less than this are no trouble (default 5)")
+      ->type_name("SECONDS");
+  app.add_option("--write", question.output, "Write the records to this folder too, as JSON lines")->type_name("DIR");
+  try {
+    app.parse(argc, argv);
+    if (question.folder.empty() == (question.job == 0)) throw LaunchError(kUsageExit, "give a folder, or --job PID");
+    return answer(question);
+  } catch (const CLI::Success& information) {
+    return app.exit(information);
+  } catch (const CLI::ParseError& error) {
+    std::fprintf(stderr, "gradwire-diagnose: %s; see gradwire-diagnose --help\n", error.what());
+    return kUsageExit;
+  } catch (const LaunchError& error) {
+    std::fprintf(stderr, "gradwire-diagnose: %s\n", error.what());
+    return error.exit_code();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "gradwire-diagnose: %s\n", error.what());
+    return kLaunchFailedExit;
+  }
+}
+
+}  // namespace
+}  // namespace gradwire::launch
+
+int main(int argc, char** argv) { return gradwire::launch::run(argc, argv); }

@@ -1,0 +1,95 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/flight_files.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "gradwire/base/error.h"
+#include "gradwire/base/strings.h"
+#include "gradwire/observe/flight_recorder.h"
+#include "launch/launch_error.h"
+
+namespace gradwire::launch {
+namespace {
+
+constexpr const char* kName = "gradwire-flight";
+
+// The descriptors of the flight files that a process holds, as paths.
+std::vector<std::string> files_of(int pid) {
+  std::vector<std::string> paths;
+  std::error_code error;
+  const std::filesystem::path folder = concat("/proc/", pid, "/fd");
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    const std::string target = std::filesystem::read_symlink(entry.path(), error).string();
+    if (!error && target.starts_with(concat("/memfd:", kName))) paths.push_back(entry.path().string());
+  }
+  return paths;
+}
+
+std::vector<int> children_of(int pid) {
+  std::ifstream list(concat("/proc/", pid, "/task/", pid, "/children"));
+  std::vector<int> children;
+  for (int child = 0; list >> child;) children.push_back(child);
+  return children;
+}
+
+std::optional<observe::RankTable> read_table(const std::string& path) {
+  const UniqueFd file(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  if (!file || ::lseek(file.get(), 0, SEEK_END) < static_cast<off_t>(observe::flight_memory_bytes()))
+    return std::nullopt;
+  const Mapping memory = Mapping::of_file(file.get(), observe::flight_memory_bytes());
+  return observe::read_flight_memory({memory.data(), memory.bytes()});
+}
+
+}  // namespace
+
+FlightFiles::FlightFiles(int ranks) {
+  const auto bytes = observe::flight_memory_bytes();
+  for (int rank = 0; rank < ranks; ++rank) {
+    File file;
+    file.fd = UniqueFd(::memfd_create(kName, MFD_CLOEXEC));
+    if (file.fd && ::ftruncate(file.fd.get(), static_cast<off_t>(bytes)) != 0) file.fd.reset();
+    try {
+      if (file.fd) file.memory = Mapping::of_file(file.fd.get(), bytes);
+    } catch (const ResourceError&) {
+      file.fd.reset();
+    }
+    files_.push_back(std::move(file));
+  }
+}
+
+std::string FlightFiles::path(int rank) const {
+  const File& file = files_.at(static_cast<std::size_t>(rank));
+  return file.fd ? concat("/proc/", ::getpid(), "/fd/", file.fd.get()) : "";
+}
+
+std::optional<observe::RankTable> FlightFiles::read(int rank) const {
+  const File& file = files_.at(static_cast<std::size_t>(rank));
+  if (!file.fd) return std::nullopt;
+  return observe::read_flight_memory({file.memory.data(), file.memory.bytes()});
+}
+
+std::vector<observe::RankTable> read_running_job(int pid) {
+  if (::access(concat("/proc/", pid).c_str(), F_OK) != 0)
+    throw LaunchError(kUsageExit, concat("--job ", pid, ": there is no such process"));
+  std::vector<std::string> paths = files_of(pid);
+  for (const int child : children_of(pid)) {
+    for (std::string& path : files_of(child)) paths.push_back(std::move(path));
+  }
+  if (paths.empty()) {
+    throw LaunchError(kUsageExit, concat("--job ", pid, ": the process is no gradwire-run of this user; give the ",
+                                         "process id of gradwire-run itself (pgrep gradwire-run)"));
+  }
+  std::vector<observe::RankTable> tables;
+  for (const std::string& path : paths) {
+    if (auto table = read_table(path)) tables.push_back(*std::move(table));
+  }
+  return tables;
+}
+
+}  // namespace gradwire::launch

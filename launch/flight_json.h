@@ -1,0 +1,28 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// Tables of flight recorders as JSON lines. docs/format/flight_recorder.md specifies the lines.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "gradwire/observe/flight_table.h"
+
+namespace gradwire::launch {
+
+// The version of the lines.
+inline constexpr int kFlightLines = 1;
+
+// The lines of one rank, each with a newline.
+std::string flight_lines(const observe::RankTable& table);
+// The inverse. Throws LaunchError, which names `source` and the line, when the text is something else.
+observe::RankTable read_flight_lines(const std::string& text, const std::string& source);
+
+// Writes `folder`/rank-K.jsonl for each table, and makes the folder where it is missing. A file is replaced as a whole.
+// Throws LaunchError.
+void write_flight_folder(const std::string& folder, const std::vector<observe::RankTable>& tables);
+// Reads all rank-*.jsonl of a folder, and all files of GRADWIRE_FLIGHT_RECORDER in it. Throws LaunchError when there is
+// none.
+std::vector<observe::RankTable> read_flight_folder(const std::string& folder);
+
+}  // namespace gradwire::launch

@@ -1,0 +1,139 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// Tables survive the way through JSON lines and folders, damaged files are refused with their place, and the output of
+// addr2line is read.
+#include "launch/flight_json.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "gradwire/base/strings.h"
+#include "launch/launch_error.h"
+#include "launch/process_look.h"
+#include "launch/source_lines.h"
+
+namespace gradwire::launch {
+namespace {
+
+using observe::CallKind;
+using observe::CallRow;
+using observe::Outcome;
+using observe::RankTable;
+
+// Every field has a value of its own.
+RankTable full_table(int rank) {
+  RankTable table;
+  table.rank = rank;
+  table.world = 4;
+  table.pid = 77;
+  table.wall_offset = -5;
+  table.lost_calls = 6;
+  table.lost_groups = 7;
+  table.process = {true, 'D', 0.25, "read", true, true, 9, 1, true, true, {"one", "two \"quoted\""}};
+  observe::GroupTable group{"default.dup1", "shm", "a name", 1, 3, true, 8, {}};
+  CallRow row;
+  row.ticket = 5;
+  row.sequence = 4;
+  row.kind = CallKind::reduce;
+  row.dtype = 1;
+  row.root = 2;
+  row.count = 1ULL << 40;
+  row.bytes = 12;
+  row.tag = std::uint64_t{3} << 32 | 2 << 16 | 1 << 8 | 9;
+  row.called = 100;
+  row.started = 101;
+  row.ended = 102;
+  row.outcome = Outcome::timeout;
+  row.peers = ~std::uint64_t{0};
+  row.thread = 78;
+  row.place = {"/bin/train", 0x1234, "main", "train.cc:3 (main)"};
+  group.calls = {row, CallRow{}};
+  table.groups = {group, {"other", "gloo", "", 0, 2, false, 0, {}}};
+  table.notes = {{observe::NoteKind::hook_failed, 99, "a\nb"}};
+  return table;
+}
+
+void expect_same(const RankTable& a, const RankTable& b) {
+  EXPECT_EQ(flight_lines(a), flight_lines(b));
+  ASSERT_EQ(a.groups.size(), b.groups.size());
+  const CallRow& left = a.groups[0].calls.at(0);
+  const CallRow& right = b.groups[0].calls.at(0);
+  EXPECT_EQ(left.kind, right.kind);
+  EXPECT_EQ(left.dtype, right.dtype);
+  EXPECT_EQ(left.tag, right.tag);
+  EXPECT_EQ(left.count, right.count);
+  EXPECT_EQ(left.outcome, right.outcome);
+  EXPECT_EQ(left.peers, right.peers);
+  EXPECT_EQ(left.place.offset, right.place.offset);
+  EXPECT_EQ(a.groups[0].calls.at(1).dtype, 255) << "no dtype stays no dtype";
+  EXPECT_EQ(a.process.last_lines, b.process.last_lines);
+  EXPECT_EQ(a.notes.at(0).text, b.notes.at(0).text);
+}
+
+TEST(FlightJson, ATableSurvivesTheWayThroughLines) {
+  expect_same(read_flight_lines(flight_lines(full_table(2)), "here"), full_table(2));
+  EXPECT_EQ(flight_lines(read_flight_lines(flight_lines(RankTable{}), "here")), flight_lines(RankTable{}));
+}
+
+TEST(FlightJson, BytesThatAreNoTextAreReplaced) {
+  RankTable table = full_table(0);
+  table.groups[0].name = "caf\xe9";
+  EXPECT_EQ(read_flight_lines(flight_lines(table), "here").groups.size(), 2U);
+}
+
+TEST(FlightJson, DamagedLinesAreRefusedWithTheirPlace) {
+  const std::string good = flight_lines(full_table(1));
+  for (const std::string& text : {std::string(), std::string("{}\n"), std::string("hello\n"),
+                                  good.substr(0, good.size() / 2), good.substr(good.find('\n') + 1)}) {
+    try {
+      read_flight_lines(text, "file.jsonl");
+      ADD_FAILURE() << text;
+    } catch (const LaunchError& error) {
+      EXPECT_NE(std::string(error.what()).find("file.jsonl"), std::string::npos) << error.what();
+    }
+  }
+}
+
+TEST(FlightJson, AFolderHoldsOneFileForEachRank) {
+  std::string folder = (std::filesystem::temp_directory_path() / "gradwire-flight-XXXXXX").string();
+  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  EXPECT_THROW(read_flight_folder(folder), LaunchError) << "empty";
+  EXPECT_THROW(read_flight_folder(folder + "/nowhere"), LaunchError);
+  write_flight_folder(folder + "/new", {full_table(10), full_table(2)});
+  write_flight_folder(folder + "/new", {full_table(2)});
+  std::ofstream(folder + "/new/notes.txt") << "a file of the user";
+  const auto tables = read_flight_folder(folder + "/new");
+  ASSERT_EQ(tables.size(), 2U);
+  EXPECT_EQ(tables[0].rank, 2);
+  expect_same(tables[1], full_table(10));
+  std::filesystem::remove_all(folder);
+}
+
+TEST(SourceLines, OfAddr2lineEachPairOfLinesIsOneAddress) {
+  EXPECT_EQ(lines_from_addr2line("main\n/home/u/train.cc:41\n??\n??:0\n"
+                                 "ns::(anonymous namespace)::step(int, char)\nloop.cc:7 (discriminator 3)\nf\n??:?\n"),
+            (std::vector<std::string>{"train.cc:41 (main)", "", "loop.cc:7 (step)", ""}));
+  EXPECT_EQ(lines_from_addr2line(""), std::vector<std::string>());
+}
+
+TEST(ProcessLook, SeesItsOwnProcessRunAndNoOther) {
+  const auto look = look_at(::getpid());
+  ASSERT_TRUE(look.has_value());
+  EXPECT_EQ(look->state, 'R');
+  EXPECT_FALSE(look_at(-1).has_value());
+  EXPECT_FALSE(look_at(1 << 30).has_value());
+  ProcessLook later = *look;
+  later.time += 2'000'000'000;
+  later.processor_seconds += 1;
+  observe::ProcessView view;
+  add_look(view, later, look);
+  EXPECT_TRUE(view.seen);
+  EXPECT_DOUBLE_EQ(view.busy, 0.5);
+}
+
+}  // namespace
+}  // namespace gradwire::launch

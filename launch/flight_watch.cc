@@ -1,0 +1,166 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/flight_watch.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <sstream>
+
+#include "gradwire/base/environment.h"
+#include "gradwire/base/strings.h"
+#include "launch/flight_json.h"
+#include "launch/launch_error.h"
+#include "launch/source_lines.h"
+
+namespace gradwire::launch {
+namespace {
+
+using observe::Occasion;
+using observe::RankTable;
+using std::chrono::milliseconds;
+using std::chrono::nanoseconds;
+
+// Source lines are found meanwhile; the ranks do not need the launcher then.
+constexpr milliseconds kLinesTime{2000};
+// A job that ran too long is one that stands still when nothing has happened for so long.
+constexpr milliseconds kStandstill{1000};
+
+std::int64_t now() { return nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+std::int64_t in_nanoseconds(milliseconds time) { return nanoseconds(time).count(); }
+
+// When a call last began or ended.
+std::int64_t last_event(const std::vector<RankTable>& tables) {
+  std::int64_t last = 0;
+  for (const RankTable& table : tables) {
+    for (const auto& group : table.groups) {
+      for (const auto& call : group.calls) last = std::max({last, call.called, call.started, call.ended});
+    }
+  }
+  return last;
+}
+
+std::string with_prefix(const std::string& text) {
+  std::istringstream lines(text);
+  std::string prefixed;
+  for (std::string line; std::getline(lines, line);) prefixed += concat("gradwire-run: ", line, "\n");
+  return prefixed;
+}
+
+}  // namespace
+
+FlightWatch::FlightWatch(const Options& options, int first_rank, int world)
+    : options_(options),
+      first_rank_(first_rank),
+      world_(world),
+      kills_before_(out_of_memory_kills()),
+      files_(environment("GRADWIRE_FLIGHT_RECORDER") == "off" ? 0 : options.ranks),
+      looks_(static_cast<std::size_t>(options.ranks)) {
+  if (options_.stall) next_check_ = Deadline::after(*options_.stall);
+}
+
+std::vector<std::string> FlightWatch::recorders() const {
+  std::vector<std::string> paths;
+  for (int rank = 0; rank < files_.ranks(); ++rank) paths.push_back(files_.path(rank));
+  return paths;
+}
+
+std::vector<RankTable> FlightWatch::tables() const {
+  std::vector<RankTable> tables;
+  bool any = false;
+  for (int rank = 0; rank < files_.ranks(); ++rank) {
+    auto table = files_.read(rank);
+    any = any || table.has_value();
+    tables.push_back(std::move(table).value_or(RankTable{}));
+    // A rank is known by its number also before its first call.
+    tables.back().rank = first_rank_ + rank;
+    tables.back().world = world_;
+    const Looks& looks = looks_[static_cast<std::size_t>(rank)];
+    if (looks.now) add_look(tables.back().process, *looks.now, looks.before);
+  }
+  return any ? tables : std::vector<RankTable>();
+}
+
+void FlightWatch::look(const std::vector<int>& pids) {
+  for (int rank = 0; rank < files_.ranks(); ++rank) {
+    const auto index = static_cast<std::size_t>(rank);
+    if (pids[index] <= 0) continue;
+    // The process that records may be a child of the one that the launcher started.
+    const auto table = files_.read(rank);
+    auto look = look_at(table && table->pid > 0 ? table->pid : pids[index]);
+    if (!look) look = look_at(pids[index]);
+    if (!look) continue;
+    looks_[index].before = std::move(looks_[index].now);
+    looks_[index].now = std::move(look);
+  }
+}
+
+std::string FlightWatch::explain(std::vector<RankTable> tables, const Occasion& occasion) const {
+  if (tables.empty()) return "";
+  add_source_lines(tables, Deadline::after(kLinesTime));
+  const std::string written = write(tables);
+  const observe::Diagnosis found = observe::diagnose(tables, occasion);
+  if (found.fault == observe::FaultClass::none) return "";
+  if (found.fault == observe::FaultClass::unknown && static_cast<int>(tables.size()) < world_) {
+    return with_prefix(concat("the calls of this host's ranks do not show the cause: run gradwire-diagnose over the ",
+                              "files that --flight-dir writes on all hosts\n", written));
+  }
+  return with_prefix(observe::explain(found, tables, occasion) + written);
+}
+
+std::string FlightWatch::write(const std::vector<RankTable>& tables) const {
+  if (options_.flight_folder.empty()) return "";
+  try {
+    write_flight_folder(options_.flight_folder, tables);
+    return concat("  the last calls of each rank are in ", options_.flight_folder, "\n");
+  } catch (const LaunchError& error) {
+    return concat("  ", error.what(), "\n");
+  }
+}
+
+std::string FlightWatch::check_stall(const std::vector<int>& pids) {
+  const std::int64_t bound = in_nanoseconds(*options_.stall);
+  next_check_ = Deadline::after(std::max(milliseconds(50), *options_.stall / 4));
+  look(pids);
+  const std::vector<RankTable> all = tables();
+  const std::int64_t event = last_event(all);
+  const Occasion occasion{.now = now(), .bound = bound};
+  if (event == 0 || occasion.now - event < bound || event == told_event_) return "";
+  if (observe::diagnose(all, occasion).fault == observe::FaultClass::none) return "";
+  told_event_ = event;
+  const std::string text = explain(all, occasion);
+  char seconds[32];
+  std::snprintf(seconds, sizeof(seconds), "%.3g", static_cast<double>(occasion.now - event) / 1e9);
+  return concat("gradwire-run: the job stands still: no call has begun or ended for ", seconds, " s\n", text);
+}
+
+std::string FlightWatch::at_timeout(const std::vector<int>& pids) {
+  look(pids);
+  const std::vector<RankTable> all = tables();
+  const Occasion occasion{.now = now(), .bound = in_nanoseconds(kStandstill)};
+  const std::int64_t event = last_event(all);
+  return event == 0 || occasion.now - event < occasion.bound ? "" : explain(all, occasion);
+}
+
+std::string FlightWatch::at_end(const JobOutcome& outcome,
+                                const std::function<std::vector<std::string>(int)>& last_lines) {
+  std::vector<RankTable> all = tables();
+  const bool memory_ran_out = out_of_memory_kills() > kills_before_;
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    observe::ProcessView& view = all[rank].process;
+    const auto& end = outcome.ends[rank];
+    view.out_of_memory = memory_ran_out;
+    if (!end) continue;
+    const int number = static_cast<int>(rank);
+    view.has_ended = true;
+    view.by_signal = end->by_signal;
+    view.code = end->code;
+    if (!end->good()) view.order = outcome.first_bad == number ? 0 : 1;
+    view.by_launcher = std::find(outcome.asked.begin(), outcome.asked.end(), number) != outcome.asked.end();
+    if (!end->good()) view.last_lines = last_lines(number);
+  }
+  return explain(std::move(all), {.is_over = true, .now = now()});
+}
+
+}  // namespace gradwire::launch

@@ -1,0 +1,66 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// Follows what the ranks of this host record: notices that a job stands still, and says which rank is the cause when a
+// job stands still or fails.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gradwire/base/deadline.h"
+#include "gradwire/observe/diagnosis.h"
+#include "launch/flight_files.h"
+#include "launch/options.h"
+#include "launch/process_look.h"
+#include "launch/report.h"
+
+namespace gradwire::launch {
+
+// Of one attempt. Ranks are numbered from 0 on this host. All texts are lines of "gradwire-run: ..."; an empty text
+// means that there is nothing to say, as for programs that make no calls.
+class FlightWatch {
+ public:
+  // `options` outlives the object. `world` is the number of ranks of the job.
+  FlightWatch(const Options& options, int first_rank, int world);
+
+  // The values of GRADWIRE_FLIGHT_RECORDER for the ranks, as JobEnvironment takes them.
+  std::vector<std::string> recorders() const;
+
+  // When check_stall() is to be called next; never without --stall.
+  Deadline next_check() const noexcept { return next_check_; }
+  // The job stands still: no call of any rank has begun or ended for --stall, and a rank waits in a call. Each
+  // standstill is told once. `pids` holds the process of each rank; -1: it has ended.
+  std::string check_stall(const std::vector<int>& pids);
+
+  // Looks at the processes of the ranks that run, for a later at_end(). The second look tells how busy they were.
+  void look(const std::vector<int>& pids);
+  // What the job, which ran too long, waits for.
+  std::string at_timeout(const std::vector<int>& pids);
+  // Why the job failed. `last_lines(rank)` returns the last lines of the rank's stderr.
+  std::string at_end(const JobOutcome& outcome, const std::function<std::vector<std::string>(int)>& last_lines);
+
+ private:
+  struct Looks {
+    std::optional<ProcessLook> before;
+    std::optional<ProcessLook> now;
+  };
+
+  std::vector<observe::RankTable> tables() const;
+  std::string explain(std::vector<observe::RankTable> tables, const observe::Occasion& occasion) const;
+  // Writes the tables where --flight-dir asks for that; returns a line that says so.
+  std::string write(const std::vector<observe::RankTable>& tables) const;
+
+  const Options& options_;
+  const int first_rank_;
+  const int world_;
+  const long kills_before_;
+  FlightFiles files_;
+  std::vector<Looks> looks_;
+  Deadline next_check_ = Deadline::never();
+  std::int64_t told_event_ = 0;  // the last event before the standstill that was told
+};
+
+}  // namespace gradwire::launch

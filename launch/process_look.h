@@ -1,0 +1,30 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// What a process does, as the kernel tells.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "gradwire/observe/flight_table.h"
+
+namespace gradwire::launch {
+
+struct ProcessLook {
+  char state = '?';              // of /proc/PID/stat
+  double processor_seconds = 0;  // of all threads so far
+  std::int64_t time = 0;         // when the look was taken, in nanoseconds of CLOCK_MONOTONIC
+  std::string system_call;       // in which the main thread waits ("read"); empty where that is not known
+};
+
+// Nothing where there is no such process.
+std::optional<ProcessLook> look_at(int pid);
+
+// Fills in what `now` tells, and with an earlier look also how busy the process was in between.
+void add_look(observe::ProcessView& view, const ProcessLook& now, const std::optional<ProcessLook>& before);
+
+// How many processes of this control group the kernel has killed because memory ran out; 0 where that is not known.
+long out_of_memory_kills();
+
+}  // namespace gradwire::launch

@@ -1,0 +1,50 @@
+# SPDX-FileCopyrightText: The gradwire authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the flight recorder keeps of a Python program: the lines of the program, not those of gradwire or torch."""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+GUARD = 120
+
+PROGRAM = """
+import sys
+import torch
+import gradwire.distributed as dist
+
+
+def average_loss(loss):
+    dist.all_reduce(loss)  # line 8
+
+
+def average_gradients(gradients):
+    dist.all_reduce(gradients)
+
+
+dist.init_process_group("shm")
+for step in range(10):
+    average_loss(torch.ones(1))
+    average_gradients(torch.ones(100))
+    if dist.get_rank() == 1 and step == 5:
+        raise ValueError("no such sample")
+"""
+
+
+def test_the_diagnosis_names_the_rank_and_the_line(tmp_path):
+    program = tmp_path / "train.py"
+    program.write_text(PROGRAM)
+    launcher = pathlib.Path(os.environ.get("GRADWIRE_BUILD", pathlib.Path(__file__).resolve().parents[2] / "build")) / "bin" / "gradwire-run"
+    records = tmp_path / "records"
+    command = [str(launcher), "-n", "2", "--flight-dir", str(records), sys.executable, str(program)]
+    job = subprocess.run(command, capture_output=True, text=True, timeout=GUARD, check=False)
+    assert job.returncode == 1
+    assert "rank 1 is the cause: ended with an error" in job.stderr, job.stderr
+    assert "its error: ValueError: no such sample" in job.stderr, job.stderr
+    assert "the others waited in all_reduce(1 f32)" in job.stderr, job.stderr
+    assert "at train.py:8 (average_loss), group default" in job.stderr, job.stderr
+    calls = [json.loads(line) for line in (records / "rank-0.jsonl").read_text().splitlines()]
+    lines = [call["line"] for call in calls if call["type"] == "call"]
+    assert lines[0] == "train.py:8 (average_loss)", "the first call of a process has its line too"
+    assert all(line.startswith("train.py:") for line in lines), lines
