@@ -5,12 +5,14 @@
 #   build   compiler, CMake, Ninja and the libraries of the build and the tests
 #   torch   .venv/ with the pinned libtorch wheel, unless GRADWIRE_TORCH_DIR or CMAKE_PREFIX_PATH names a libtorch
 #   lint    clang-format, clang-tidy and the clang that the annotations and the fuzzers want
+#   docs    .venv-docs/ with what `make docs` needs
+#   package .venv-package/ with what `make wheel` needs; it sees the torch in .venv/
 #   browser what the tests look at gradwire.report's pages with; without it they are skipped
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 BUILD_PACKAGES=(g++ cmake ninja-build ccache libhwy-dev libasio-dev libssl-dev libspdlog-dev libfmt-dev libcli11-dev
-                nlohmann-json3-dev libgloo-dev libgtest-dev libgmock-dev libbenchmark-dev iproute2 openmpi-bin libopenmpi-dev libucx-dev
+                nlohmann-json3-dev libgloo-dev libgtest-dev libgmock-dev libbenchmark-dev iproute2 openmpi-bin libopenmpi-dev libucx-dev pkg-config
                 python3 python3-dev python3-venv)
 LINT_PACKAGES=(clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev)
 BROWSER_PACKAGES=(chromium fonts-dejavu-core)
@@ -121,16 +123,48 @@ need_torch() {
     die "could not install torch; to use one that you have, name it: make GRADWIRE_TORCH_DIR=<folder with include/ and lib/>"
 }
 
-(($# > 0)) || die "usage: scripts/setup.sh build|torch|lint|browser ..."
-packages=() torch=no
+# --- Environments for tools ------------------------------------------------------------------------------------------
+
+# need_tools NAME REQUIREMENTS-FILE: the environment .venv-NAME. A copy of the file is written last, so half an installation does
+# not count.
+need_tools() {
+    local folder=".venv-$1" python try
+    cmp -s "$2" "$folder/requirements.txt" && return 0
+    python=.venv/bin/python
+    [[ -x "$python" ]] || python="$(usable_python)" || die "no Python 3.10 or newer with the modules venv and ensurepip (Debian: python3-venv)"
+    say "making $folder with $python"
+    "$python" -m venv --clear "$folder"
+    for try in 1 2 3; do
+        if "$folder/bin/python" -m pip install --disable-pip-version-check -q -r "$2" >&2; then
+            cp "$2" "$folder/requirements.txt"
+            return 0
+        fi
+        say "pip install failed (try $try of 3)"
+    done
+    die "could not install the tools that $2 names"
+}
+
+need_package_tools() {
+    need_tools package scripts/requirements-package.txt
+    local site
+    site="$(echo "$PWD"/.venv/lib/python3*/site-packages)"
+    if [[ -d "$site" ]]; then echo "$site" >"$(echo .venv-package/lib/python3*/site-packages)/torch-of-venv.pth"; fi
+}
+
+(($# > 0)) || die "usage: scripts/setup.sh build|torch|lint|docs|package|browser ..."
+packages=() torch=no docs=no package=no
 for group in "$@"; do
     case "$group" in
         build) packages+=("${BUILD_PACKAGES[@]}") ;;
         lint) packages+=("${LINT_PACKAGES[@]}") ;;
         browser) packages+=("${BROWSER_PACKAGES[@]}") ;;
         torch) torch=yes ;;
-        *) die "no group '$group'; there are build, torch, lint and browser" ;;
+        docs) docs=yes ;;
+        package) package=yes ;;
+        *) die "no group '$group'; there are build, torch, lint, docs, package and browser" ;;
     esac
 done
 if ((${#packages[@]} > 0)); then need_packages "${packages[@]}"; fi
 if [[ "$torch" == yes ]]; then need_torch; fi
+if [[ "$docs" == yes ]]; then need_tools docs scripts/requirements-docs.txt; fi
+if [[ "$package" == yes ]]; then need_package_tools; fi
