@@ -25,7 +25,7 @@ CONFIGURE := cmake --preset release $(call define_or_forget,GRADWIRE_TORCH_DIR) 
              $(call define_or_forget,CMAKE_PREFIX_PATH) $(CMAKE_ARGS)
 NINJA := ninja -C $(BUILD) -j$(JOBS)
 
-.PHONY: help setup configure build train test test-slow test-clients bench format check-format tidy check-cuda clean
+.PHONY: help setup configure build train test test-slow test-clients bench format check-format tidy check-cuda docs clean
 
 help:  ## Say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 22
@@ -80,6 +80,10 @@ tidy:  ## Run clang-tidy over the torch-free half (FILES="gradwire/base/..." for
 
 check-cuda: setup  ## Compile the backend nccl against torch with CUDA (takes 5 GB; CHECK_CUDA=build links and trains with it, on the CPU)
 	@scripts/check_cuda.sh $(CHECK_CUDA)
+
+docs:  ## Build the documentation site into build-docs/site, and check it
+	@scripts/setup.sh torch docs
+	@.venv-docs/bin/python scripts/site/build.py
 
 clean:  ## Remove the build folders (.venv/ stays)
 	rm -rf build build-*/

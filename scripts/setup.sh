@@ -5,13 +5,15 @@
 #   build   compiler, CMake, Ninja and the libraries of the build and the tests
 #   torch   .venv/ with the pinned libtorch wheel, unless GRADWIRE_TORCH_DIR or CMAKE_PREFIX_PATH names a libtorch
 #   lint    clang-format, clang-tidy and the clang that the annotations and the fuzzers want
-#   clients .venv-clients/ with the training libraries that tests/clients/ runs; their torch is .venv's, so .venv comes first
+#   docs    .venv-docs/ with what `make docs` needs
+#   package .venv-package/ with what `make wheel` needs; it sees the torch in .venv/
+#   clients .venv-clients/ with the training libraries that tests/clients/ runs; it sees the torch in .venv/
 #   browser what the tests look at gradwire.report's pages with; without it they are skipped
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 BUILD_PACKAGES=(g++ cmake ninja-build ccache libhwy-dev libasio-dev libssl-dev libspdlog-dev libfmt-dev libcli11-dev
-                nlohmann-json3-dev libgloo-dev libgtest-dev libgmock-dev libbenchmark-dev iproute2 openmpi-bin libopenmpi-dev libucx-dev
+                nlohmann-json3-dev libgloo-dev libgtest-dev libgmock-dev libbenchmark-dev iproute2 openmpi-bin libopenmpi-dev libucx-dev pkg-config
                 python3 python3-dev python3-venv)
 LINT_PACKAGES=(clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev)
 BROWSER_PACKAGES=(chromium fonts-dejavu-core)
@@ -122,37 +124,57 @@ need_torch() {
     die "could not install torch; to use one that you have, name it: make GRADWIRE_TORCH_DIR=<folder with include/ and lib/>"
 }
 
-# --- training libraries ----------------------------------------------------------------------------------------------
+# --- Environments for tools ------------------------------------------------------------------------------------------
 
-# The libraries see .venv's packages, so that torch is not installed twice and is the one that gradwire was built for.
-# DeepSpeed has no wheel: --no-build-isolation lets its set-up find torch. DS_BUILD_OPS=0: it compiles when it is used.
-need_clients() {
-    local wanted site python=.venv-clients/bin/python
-    wanted="$(cat scripts/requirements-clients.txt) $(readlink -f .venv)"
-    [[ "$(cat .venv-clients/.complete 2>/dev/null)" == "$wanted" ]] && return 0
-    need_torch
-    [[ -x .venv/bin/python ]] || die "the training libraries are installed beside .venv's torch, and there is no .venv"
-    say "installing $(grep -v '^#' scripts/requirements-clients.txt | paste -sd' ') into .venv-clients"
-    .venv/bin/python -m venv --clear .venv-clients
-    site="$($python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
-    .venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' >"$site/torch_of_the_build.pth"
-    DS_BUILD_OPS=0 $python -m pip install --disable-pip-version-check -q --no-build-isolation -r scripts/requirements-clients.txt >&2 ||
-        die "could not install the training libraries of scripts/requirements-clients.txt"
-    printf '%s\n' "$wanted" >.venv-clients/.complete
+# need_tools NAME [OPTION of pip install...]: the environment .venv-NAME with what scripts/requirements-NAME.txt names. A copy of that
+# file is written last, so half an installation does not count.
+need_tools() {
+    local folder=".venv-$1" wanted="scripts/requirements-$1.txt" python try
+    shift
+    cmp -s "$wanted" "$folder/requirements.txt" && return 0
+    python=.venv/bin/python
+    [[ -x "$python" ]] || python="$(usable_python)" || die "no Python 3.10 or newer with the modules venv and ensurepip (Debian: python3-venv)"
+    say "making $folder with $python"
+    "$python" -m venv --clear "$folder"
+    see_torch "$folder"
+    for try in 1 2 3; do
+        if "$folder/bin/python" -m pip install --disable-pip-version-check -q "$@" -r "$wanted" >&2; then
+            cp "$wanted" "$folder/requirements.txt"
+            return 0
+        fi
+        say "pip install failed (try $try of 3)"
+    done
+    die "could not install the tools that $wanted names"
 }
 
-(($# > 0)) || die "usage: scripts/setup.sh build|torch|lint|clients|browser ..."
-packages=() torch=no clients=no
+# The packages of .venv are visible in FOLDER, so that torch is not installed twice and is the one that gradwire was built for.
+see_torch() {
+    local site
+    site="$(echo "$PWD"/.venv/lib/python3*/site-packages)"
+    if [[ -d "$site" ]]; then echo "$site" >"$(echo "$1"/lib/python3*/site-packages)/torch-of-venv.pth"; fi
+}
+
+# DeepSpeed has no wheel: --no-build-isolation lets its set-up find torch. DS_BUILD_OPS=0: it compiles when it is used.
+need_clients() {
+    need_torch
+    [[ -x .venv/bin/python ]] || die "the training libraries are installed beside .venv's torch, and there is no .venv"
+    DS_BUILD_OPS=0 need_tools clients --no-build-isolation
+}
+
+(($# > 0)) || die "usage: scripts/setup.sh build|torch|lint|docs|package|clients|browser ..."
+packages=() torch=no tools=()
 for group in "$@"; do
     case "$group" in
         build) packages+=("${BUILD_PACKAGES[@]}") ;;
         lint) packages+=("${LINT_PACKAGES[@]}") ;;
         browser) packages+=("${BROWSER_PACKAGES[@]}") ;;
         torch) torch=yes ;;
-        clients) clients=yes ;;
-        *) die "no group '$group'; there are build, torch, lint, clients and browser" ;;
+        docs | package | clients) tools+=("$group") ;;
+        *) die "no group '$group'; there are build, torch, lint, docs, package, clients and browser" ;;
     esac
 done
 if ((${#packages[@]} > 0)); then need_packages "${packages[@]}"; fi
 if [[ "$torch" == yes ]]; then need_torch; fi
-if [[ "$clients" == yes ]]; then need_clients; fi
+for group in "${tools[@]}"; do
+    if [[ "$group" == clients ]]; then need_clients; else need_tools "$group"; fi
+done

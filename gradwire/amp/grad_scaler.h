@@ -48,10 +48,10 @@ struct GradScalerOptions {
 // The state of a GradScaler for a checkpoint.
 struct GradScalerState {
   double scale = 1;
-  double growth_factor = 2;
-  double backoff_factor = 0.5;
-  std::int64_t growth_interval = 2000;
-  std::int64_t growth_tracker = 0;  // steps without overflow since the scale changed
+  double growth_factor = 2;             // see GradScalerOptions
+  double backoff_factor = 0.5;          // see GradScalerOptions
+  std::int64_t growth_interval = 2000;  // see GradScalerOptions
+  std::int64_t growth_tracker = 0;      // steps without overflow since the scale changed
 };
 
 // An optimizer is any class with step() and param_groups(), each group with params(): torch::optim's optimizers and

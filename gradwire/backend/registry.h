@@ -23,10 +23,10 @@ struct BackendOptions {
 };
 
 struct BackendEntry {
-  std::string_view name;
-  std::string_view summary;
-  std::unique_ptr<Backend> (*make)(const BackendOptions& options);
-  int max_ranks = kMaxWorldSize;  // of one group; make_backend() refuses more
+  std::string_view name;                                            // as make_backend() takes it
+  std::string_view summary;                                         // one line for help texts
+  std::unique_ptr<Backend> (*make)(const BackendOptions& options);  // collective, as make_backend()
+  int max_ranks = kMaxWorldSize;                                    // of one group; make_backend() refuses more
 };
 
 // The backends built into this library.

@@ -7,7 +7,7 @@
 
 namespace gradwire {
 
-using Milliseconds = std::chrono::milliseconds;
+using Milliseconds = std::chrono::milliseconds;  // the unit of every duration in gradwire
 
 // The default timeout is long, because a rank may save a checkpoint while the others wait. Backends notice the death of
 // a rank without it, and at once.
@@ -16,13 +16,14 @@ inline constexpr Milliseconds kDefaultTimeout = std::chrono::minutes(30);
 // A value on the monotonic clock. Copy freely; thread-safe like any value.
 class Deadline {
  public:
-  using Clock = std::chrono::steady_clock;
+  using Clock = std::chrono::steady_clock;  // the clock of every deadline: monotonic
 
   // The deadline `timeout` from now. A timeout of zero has expired already. A timeout too long for the clock gives
   // never().
   static Deadline after(Milliseconds timeout) noexcept;
   static constexpr Deadline never() noexcept { return Deadline(Clock::time_point::max()); }
 
+  // False for never().
   bool expired() const noexcept { return point_ != Clock::time_point::max() && Clock::now() >= point_; }
   // The time left: zero when expired, Milliseconds::max() for never(). Rounded up, so that a wait of that length
   // reaches the deadline.

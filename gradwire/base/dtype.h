@@ -24,7 +24,7 @@ enum class DType : std::uint8_t {
   c128 = 10,    // complex of two f64
 };
 
-inline constexpr int kDTypeCount = 11;
+inline constexpr int kDTypeCount = 11;  // the number of values of DType
 
 // Bytes of one element. `dtype` must be one of the enumerators.
 std::size_t size_of(DType dtype) noexcept;

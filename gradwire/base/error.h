@@ -28,7 +28,7 @@ namespace gradwire {
 // The base class. what() says what happened, on which rank, in which operation, and what to do.
 class Error : public std::runtime_error {
  public:
-  explicit Error(const std::string& message) : std::runtime_error(message) {}
+  explicit Error(const std::string& message) : std::runtime_error(message) {}  // what() returns `message`
 };
 
 class InvalidArgument final : public Error {

@@ -10,7 +10,7 @@
 
 namespace gradwire::log {
 
-enum class Level { debug, info, warn, error, off };
+enum class Level { debug, info, warn, error, off };  // in the order of their weight; off: nothing is written
 
 // Returns whether write() would write a line of this level. Costs one relaxed load: ask before building a long message.
 bool enabled(Level level) noexcept;

@@ -29,6 +29,7 @@ namespace gradwire {
 // std::mutex with annotations.
 class GRADWIRE_CAPABILITY("mutex") Mutex {
  public:
+  // As the methods of std::mutex.
   void lock() GRADWIRE_ACQUIRE() { mutex_.lock(); }
   void unlock() GRADWIRE_RELEASE() { mutex_.unlock(); }
   bool try_lock() GRADWIRE_TRY_ACQUIRE(true) { return mutex_.try_lock(); }
@@ -40,6 +41,7 @@ class GRADWIRE_CAPABILITY("mutex") Mutex {
 // Holds a Mutex for a scope; unlock() and lock() in between are allowed (condition variables need them).
 class GRADWIRE_SCOPED_CAPABILITY MutexLock {
  public:
+  // Locks `mutex`, which must outlive the lock.
   explicit MutexLock(Mutex& mutex) GRADWIRE_ACQUIRE(mutex) : mutex_(mutex) { mutex_.lock(); }
   ~MutexLock() GRADWIRE_RELEASE() {
     if (held_) mutex_.unlock();
@@ -66,13 +68,14 @@ class GRADWIRE_SCOPED_CAPABILITY MutexLock {
 // std::condition_variable waits for its waiters, of which the child has none that could ever wake.
 class ConditionVariable {
  public:
-  ConditionVariable() : condition_() {}
+  ConditionVariable() : condition_() {}  // nobody waits
   ~ConditionVariable() {
     if (owner_.is_current()) condition_.~condition_variable_any();
   }
   ConditionVariable(const ConditionVariable&) = delete;
   ConditionVariable& operator=(const ConditionVariable&) = delete;
 
+  // As the methods of std::condition_variable_any.
   void notify_one() noexcept { condition_.notify_one(); }
   void notify_all() noexcept { condition_.notify_all(); }
   void wait(MutexLock& lock) { condition_.wait(lock); }

@@ -15,7 +15,7 @@ namespace gradwire {
 // The two parts of a description such as "int4:block=64", without the spaces around them. Both point into the
 // description, which must outlive them.
 struct NamedOptions {
-  std::string_view name;
+  std::string_view name;     // what comes before the colon
   std::string_view options;  // what follows the first colon
 };
 NamedOptions split_name(std::string_view description) noexcept;
@@ -29,7 +29,8 @@ class Options {
   // such as "codec int4". Throws InvalidArgument for a part without '=' and for an option that is given twice.
   Options(std::string owner, std::string_view text);
 
-  const std::string& owner() const noexcept { return owner_; }
+  const std::string& owner() const noexcept { return owner_; }  // what the messages call the thing that has the options
+  // Whether the text gave this option.
   bool has(std::string_view name) const noexcept { return values_.find(name) != values_.end(); }
 
   // Takes a number of the type of `fallback`. Returns `fallback` when the option is not given.

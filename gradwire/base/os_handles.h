@@ -12,7 +12,7 @@ namespace gradwire {
 class UniqueFd {
  public:
   UniqueFd() noexcept = default;
-  explicit UniqueFd(int fd) noexcept : fd_(fd) {}
+  explicit UniqueFd(int fd) noexcept : fd_(fd) {}  // owns `fd`; a negative one means none
   UniqueFd(UniqueFd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
   UniqueFd& operator=(UniqueFd&& other) noexcept {
     std::swap(fd_, other.fd_);
@@ -20,10 +20,10 @@ class UniqueFd {
   }
   ~UniqueFd() { reset(); }
 
-  int get() const noexcept { return fd_; }
-  explicit operator bool() const noexcept { return fd_ >= 0; }
-  int release() noexcept { return std::exchange(fd_, -1); }
-  void reset() noexcept;
+  int get() const noexcept { return fd_; }                      // -1: none
+  explicit operator bool() const noexcept { return fd_ >= 0; }  // whether there is one
+  int release() noexcept { return std::exchange(fd_, -1); }     // the caller owns it now
+  void reset() noexcept;                                        // closes it
 
  private:
   int fd_ = -1;
@@ -47,8 +47,8 @@ class Mapping {
   }
   ~Mapping();
 
-  std::byte* data() const noexcept { return static_cast<std::byte*>(data_); }
-  std::size_t bytes() const noexcept { return bytes_; }
+  std::byte* data() const noexcept { return static_cast<std::byte*>(data_); }  // null when nothing is mapped
+  std::size_t bytes() const noexcept { return bytes_; }                        // the length of the mapping
 
  private:
   Mapping(void* data, std::size_t bytes) noexcept : data_(data), bytes_(bytes) {}

@@ -16,7 +16,7 @@ namespace gradwire {
 // would signal or unlink what belongs to the parent.
 class OwnerProcess {
  public:
-  OwnerProcess() noexcept;
+  OwnerProcess() noexcept;  // remembers the calling process
   // Returns false in a forked child. Costs one load.
   bool is_current() const noexcept;
   // Throws InvalidArgument "<what> was made by process P and is used in its forked child C ..." unless is_current().

@@ -29,7 +29,7 @@ namespace gradwire {
 // of integers the sum wraps, and the quotient is rounded toward zero. premul_sum multiplies every rank's element by
 // `factor` first. min and max of values of which one is NaN are NaN. A boolean sum is a logical or (as in PyTorch).
 struct ReduceOp {
-  enum class Kind : std::uint8_t {
+  enum class Kind : std::uint8_t {  // how two elements are combined
     sum = 0,
     avg = 1,
     product = 2,
@@ -57,7 +57,7 @@ struct ReduceOp {
   friend bool operator==(const ReduceOp&, const ReduceOp&) = default;
 };
 
-inline constexpr int kReduceOpCount = 9;
+inline constexpr int kReduceOpCount = 9;  // the number of values of ReduceOp::Kind
 
 // "sum", "avg", ...: the word used in messages and on command lines.
 std::string_view name_of(ReduceOp::Kind kind) noexcept;

@@ -14,7 +14,7 @@ namespace gradwire {
 // destroyed on the thread that made it.
 class NoSigpipe {
  public:
-  NoSigpipe() noexcept;
+  NoSigpipe() noexcept;  // blocks the signal on the calling thread
   ~NoSigpipe();
   NoSigpipe(const NoSigpipe&) = delete;
   NoSigpipe& operator=(const NoSigpipe&) = delete;

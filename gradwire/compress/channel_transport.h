@@ -17,6 +17,7 @@ struct ChannelTransportOptions {
 // Does not own `channel`, which must outlive this object. Threads: one at a time, as for the channel.
 class ChannelTransport final : public Transport {
  public:
+  // `channel` must outlive the transport.
   explicit ChannelTransport(Channel& channel, const ChannelTransportOptions& options = {}) noexcept
       : channel_(channel), timeout_(options.timeout), tag_(options.tag) {}
 

@@ -34,6 +34,7 @@ struct CompressCall {
 // the codec and the sum work block by block, each block from end to end, so that the block stays in the cache.
 class Compressor {
  public:
+  // The three parts must not be null. `seed`: of the random numbers of codecs that draw some, the same on all ranks.
   Compressor(std::unique_ptr<Codec> codec, std::unique_ptr<Memory> memory, std::unique_ptr<Exchange> exchange,
              std::uint64_t seed = 0);
   ~Compressor();
@@ -92,7 +93,7 @@ std::unique_ptr<Compressor> make_compressor(std::string_view description);
 
 // One line of a help text.
 struct CompressorInfo {
-  std::string_view name;
+  std::string_view name;      // as make_compressor() takes it
   std::string options;        // all that make_compressor() takes for it, with their defaults
   std::string_view bytes;     // of an encoding of n values
   std::string_view memory;    // the default

@@ -27,11 +27,11 @@ namespace gradwire::compress {
 // The buffers of an exchange. A caller that keeps the workspace for the next call saves the allocations. One call at a
 // time uses a workspace.
 struct Workspace {
-  std::vector<std::byte> outgoing;
-  std::vector<std::byte> outgoing_mean;
-  std::vector<std::byte> incoming;
-  std::vector<float> own;
-  std::vector<float> sum;
+  std::vector<std::byte> outgoing;       // the encoding of this rank's values
+  std::vector<std::byte> outgoing_mean;  // the encoding of this rank's part of the mean
+  std::vector<std::byte> incoming;       // the encodings of the other ranks
+  std::vector<float> own;                // this rank's values as the others decode them
+  std::vector<float> sum;                // of the decoded values of all ranks
   // Of one block at a time, where the codec has blocks.
   std::vector<float> values;
   std::vector<float> delivered;

@@ -22,7 +22,7 @@
 
 namespace gradwire::compress {
 
-enum class Fp8Format { e4m3, e5m2 };
+enum class Fp8Format { e4m3, e5m2 };  // 4 bits of exponent and 3 of mantissa, or 5 and 2
 
 struct Fp8Options {
   std::size_t block = 1024;  // values that share a scale; from 1 to 2^24

@@ -21,7 +21,7 @@
 
 namespace gradwire::compress {
 
-enum class Rounding { nearest, stochastic };
+enum class Rounding { nearest, stochastic };  // to the closest code, or up with the probability of the remainder
 
 struct IntegerOptions {
   std::size_t block = 256;  // values that share a scale; a multiple of 8, from 8 to 2^24

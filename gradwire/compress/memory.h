@@ -20,15 +20,15 @@ namespace gradwire::compress {
 
 // The part of the flat values that belongs to one parameter.
 struct Segment {
-  std::string_view name;
-  std::size_t offset = 0;
-  std::size_t count = 0;
+  std::string_view name;   // the parameter's, as in the module
+  std::size_t offset = 0;  // of its first value within the flat values
+  std::size_t count = 0;   // of its values here
   // For a parameter that comes in parts: the index of the part's first value within the parameter, and the number of
   // values of the whole parameter (0: `count`; the parameter is whole).
   std::size_t first = 0;
   std::size_t whole = 0;
 
-  std::size_t of_parameter() const noexcept { return whole == 0 ? count : whole; }
+  std::size_t of_parameter() const noexcept { return whole == 0 ? count : whole; }  // values of the whole parameter
 };
 
 // The state of a memory, for a checkpoint. A key ends in the name of the parameter. Entries whose key begins with

@@ -18,6 +18,7 @@ using kernels::PhiloxKey;
 // another one, statistically independent of this one.
 class RandomSequence {
  public:
+  // Sequences of different keys or purposes have nothing in common.
   RandomSequence(const EncodeKey& key, std::uint32_t purpose) noexcept {
     // The fields do not fit into a key, so the generator itself mixes them in, one after another.
     key_ = {static_cast<std::uint32_t>(key.seed), static_cast<std::uint32_t>(key.seed >> 32)};

@@ -28,7 +28,7 @@ class Transport {
   virtual ~Transport() = default;
 
   virtual int rank() const noexcept = 0;
-  virtual int size() const noexcept = 0;
+  virtual int size() const noexcept = 0;  // the number of ranks
 
   // Collective. Writes the `mine` of rank 0, of rank 1, ... to `all`: size() parts of mine.size() bytes. Buffers do not
   // overlap. `mine` may be empty.

@@ -88,7 +88,7 @@ class CommHook {
   virtual HookState state_dict() const { return {}; }
   virtual void load_state_dict(const HookState& state);
 
-  const HookTraits& traits() const noexcept { return traits_; }
+  const HookTraits& traits() const noexcept { return traits_; }  // as given to the constructor
   // HookTraits::identity, or the name when the identity is empty. The same on all ranks.
   const std::string& identity() const noexcept { return traits_.identity.empty() ? traits_.name : traits_.identity; }
 

@@ -53,7 +53,7 @@ class DdpCore final : public Joinable {
   ~DdpCore() override;
   DdpCore(const DdpCore&) = delete;
   DdpCore& operator=(const DdpCore&) = delete;
-
+  // The options and the module of the constructor, and the group that DDP uses.
   const DdpOptions& options() const noexcept;
   const std::shared_ptr<ProcessGroup>& process_group() const noexcept;
   torch::nn::Module& module() const noexcept;
@@ -222,7 +222,7 @@ class ForwardPass {
 template <class Module>
 class DistributedDataParallel {
  public:
-  using Holder = typename internal::HeldModule<Module>::Holder;
+  using Holder = typename internal::HeldModule<Module>::Holder;  // what owns the module
 
   // Collective, and throws, as DdpCore::DdpCore() says. Shares the ownership of `module`.
   explicit DistributedDataParallel(Holder module, DdpOptions options = {})

@@ -26,12 +26,12 @@ struct DdpTimes {
 
 // A snapshot; see DdpCore::logging_data().
 struct DdpLoggingData {
-  int rank = 0;
-  int world_size = 0;
-  std::string backend_name;
-  std::string module_name;  // the name of the module's class
-  std::string comm_hook;    // the name of the hook; empty: plain averaging without a hook
-  int lanes = 0;            // the number of lanes that run the hook; 0: the thread of the backward pass runs it
+  int rank = 0;              // of this process in the group
+  int world_size = 0;        // the size of the group
+  std::string backend_name;  // ProcessGroup::name()
+  std::string module_name;   // the name of the module's class
+  std::string comm_hook;     // the name of the hook; empty: plain averaging without a hook
+  int lanes = 0;             // the number of lanes that run the hook; 0: the thread of the backward pass runs it
 
   // The options.
   bool broadcast_buffers = false;

@@ -36,9 +36,9 @@
 
 namespace gradwire {
 
-enum class NormKind {
-  kL2,   // the root of the sum of squares
-  kMax,  // the largest magnitude
+enum class NormKind {  // how clipping measures the gradients
+  kL2,                 // the root of the sum of squares
+  kMax,                // the largest magnitude
 };
 
 // Returns the norm of all gradients together. The sum is taken in float64 in a fixed order, so ranks with the same

@@ -25,12 +25,12 @@ std::shared_ptr<CommHook> make_noop_hook();
 struct BucketRecord {
   std::uint32_t iteration = 0;
   std::size_t bucket = 0;
-  bool is_last = false;
-  std::int64_t numel = 0;
-  at::ScalarType dtype = at::kFloat;
-  double norm_before = 0;  // the L2 norm of this rank's gradients, not divided, before the inner hook
-  double norm_after = 0;   // the L2 norm of the inner hook's result; ranks with the same result have the same bits
-  double seconds = 0;      // the time from the call of the inner hook to its result
+  bool is_last = false;               // of the buckets of this iteration
+  std::int64_t numel = 0;             // elements of the bucket
+  at::ScalarType dtype = at::kFloat;  // of the bucket's elements
+  double norm_before = 0;             // the L2 norm of this rank's gradients, not divided, before the inner hook
+  double norm_after = 0;  // the L2 norm of the inner hook's result; ranks with the same result have the same bits
+  double seconds = 0;     // the time from the call of the inner hook to its result
 };
 using BucketSink = std::function<void(const BucketRecord&)>;
 

@@ -98,7 +98,7 @@ class PowerSGDState {
   PowerSGDState& operator=(const PowerSGDState&) = delete;
 
   const PowerSGDOptions& options() const noexcept { return options_; }
-  const std::shared_ptr<ProcessGroup>& group() const noexcept { return group_; }
+  const std::shared_ptr<ProcessGroup>& group() const noexcept { return group_; }  // null: the bucket's own
 
   // The number of iterations that have begun, with or without compression.
   std::int64_t iterations() const;
@@ -112,7 +112,7 @@ class PowerSGDState {
   // is not kept: each step computes P anew. load_state_dict() throws InvalidArgument for a state with other options.
   HookState state_dict() const;
   void load_state_dict(const HookState& state);
-
+  // For the hooks themselves.
   internal::PowerSGDMemory& memory() const noexcept { return *memory_; }
 
  private:

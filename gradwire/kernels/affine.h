@@ -31,7 +31,7 @@ void quantize_affine(const float* source, std::size_t count, AffineScale affine,
 // `count` codes of one rank.
 struct AffineCodes {
   const std::uint8_t* codes;
-  AffineScale affine;
+  AffineScale affine;  // how a code becomes a value
 };
 
 // destination[i] = (the sum of scale * (code - zero_point) over `parts`, in their order, from 0) / divisor.

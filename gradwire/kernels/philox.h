@@ -10,11 +10,11 @@
 
 namespace gradwire::kernels {
 
-using PhiloxKey = std::array<std::uint32_t, 2>;
-using PhiloxBlock = std::array<std::uint32_t, 4>;
+using PhiloxKey = std::array<std::uint32_t, 2>;    // chooses the sequence
+using PhiloxBlock = std::array<std::uint32_t, 4>;  // a counter, or the four random numbers made of it
 
-inline constexpr std::uint32_t kPhiloxFactors[2] = {0xd2511f53u, 0xcd9e8d57u};
-inline constexpr std::uint32_t kPhiloxSteps[2] = {0x9e3779b9u, 0xbb67ae85u};  // of the key, from round to round
+inline constexpr std::uint32_t kPhiloxFactors[2] = {0xd2511f53u, 0xcd9e8d57u};  // of the multiplications of a round
+inline constexpr std::uint32_t kPhiloxSteps[2] = {0x9e3779b9u, 0xbb67ae85u};    // of the key, from round to round
 inline constexpr int kPhiloxRounds = 10;
 
 // The block of four numbers at a counter.

@@ -40,7 +40,7 @@ void pack_codes(int bits, const std::uint8_t* bytes, std::size_t count, std::uin
 // A float of 8 bits: sign, exponent, `mantissa_bits`; IEEE-like but for the codes of infinity and NaN.
 struct Fp8Layout {
   int mantissa_bits;
-  int bias;
+  int bias;               // of the exponent
   std::uint8_t infinity;  // the positive code
   std::uint8_t nan;
 };
@@ -63,6 +63,6 @@ void unpack_signs(const std::uint8_t* bits, std::size_t count, float scale, floa
 std::size_t select_large(const float* source, std::size_t count, std::uint32_t least, std::uint32_t first_index,
                          std::uint32_t* indices, float* values) noexcept;
 
-inline constexpr std::size_t kSelectSlack = 64;
+inline constexpr std::size_t kSelectSlack = 64;  // elements that select_large() may write beyond its result
 
 }  // namespace gradwire::kernels

@@ -77,7 +77,7 @@ class SyncBatchNormImpl : public torch::nn::Cloneable<SyncBatchNormImpl> {
   const std::shared_ptr<ProcessGroup>& process_group() const noexcept { return group_; }
   void set_process_group(std::shared_ptr<ProcessGroup> group) { group_ = std::move(group); }
 
-  torch::nn::BatchNormOptions options;
+  torch::nn::BatchNormOptions options;                        // as given to the constructor
   at::Tensor weight, bias;                                    // [C]; undefined unless options.affine()
   at::Tensor running_mean, running_var, num_batches_tracked;  // [C], [C], scalar; undefined unless tracked
 

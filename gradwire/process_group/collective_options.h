@@ -28,16 +28,16 @@ struct BroadcastOptions : CollectiveOptions {
 };
 
 struct AllReduceOptions : CollectiveOptions {
-  ReduceOp op = ReduceOp::sum();
+  ReduceOp op = ReduceOp::sum();  // how elements are combined
 };
 
 struct ReduceOptions : CollectiveOptions {
-  ReduceOp op = ReduceOp::sum();
-  int root = 0;         // the rank that gets the result
-  int root_tensor = 0;  // for PyTorch's signature; must be 0
+  ReduceOp op = ReduceOp::sum();  // how elements are combined
+  int root = 0;                   // the rank that gets the result
+  int root_tensor = 0;            // for PyTorch's signature; must be 0
 };
 
-struct AllGatherOptions : CollectiveOptions {};
+struct AllGatherOptions : CollectiveOptions {};  // nothing more
 
 struct GatherOptions : CollectiveOptions {
   int root = 0;  // the rank that gets the tensors
@@ -48,10 +48,10 @@ struct ScatterOptions : CollectiveOptions {
 };
 
 struct ReduceScatterOptions : CollectiveOptions {
-  ReduceOp op = ReduceOp::sum();
+  ReduceOp op = ReduceOp::sum();  // how elements are combined
 };
 
-struct AllToAllOptions : CollectiveOptions {};
+struct AllToAllOptions : CollectiveOptions {};  // nothing more
 
 struct BarrierOptions : CollectiveOptions {
   std::vector<int> device_ids;  // for PyTorch's signature; only engines of c10d read it

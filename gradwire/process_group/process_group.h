@@ -17,7 +17,7 @@
 
 namespace gradwire {
 
-using Tensors = std::vector<at::Tensor>;
+using Tensors = std::vector<at::Tensor>;  // a call's list of tensors
 
 // A fixed set of ranks that communicate by tensors: the base class of every group, gradwire's own and yours.
 //
@@ -56,8 +56,8 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   ProcessGroup(const ProcessGroup&) = delete;
   ProcessGroup& operator=(const ProcessGroup&) = delete;
 
-  int rank() const { return get_rank(); }
-  int size() const { return get_size(); }
+  int rank() const { return get_rank(); }  // this process's number in the group, from 0
+  int size() const { return get_size(); }  // the number of ranks
   // The name of the backend ("shm"); "user" where the class does not override it.
   std::string name() const { return get_backend_name(); }
   // The name and the description of this group, for messages. Empty until they are set.
@@ -208,7 +208,7 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   virtual void do_set_group_name(const std::string& name);
   virtual std::string get_group_desc() const;
   virtual void do_set_group_desc(const std::string& desc);
-
+  // The calls. Each stands behind the public method whose name follows "do_".
   virtual std::shared_ptr<Work> do_broadcast(Tensors& tensors, const BroadcastOptions& options);
   virtual std::shared_ptr<Work> do_all_reduce(Tensors& tensors, const AllReduceOptions& options);
   virtual std::shared_ptr<Work> do_reduce(Tensors& tensors, const ReduceOptions& options);

@@ -27,7 +27,7 @@ using Future = c10::intrusive_ptr<c10::ivalue::Future>;
 // ended; the work goes on. Threads: all methods may be called from any thread, any number of times.
 class Work {
  public:
-  static constexpr Milliseconds kNoTimeout{0};
+  static constexpr Milliseconds kNoTimeout{0};  // wait() waits for the call's own deadline
 
   Work() = default;
   virtual ~Work() = default;

@@ -32,7 +32,7 @@ namespace gradwire {
 // may delay other calls on the same object; clone() returns an independent handle.
 class Store {
  public:
-  using Value = std::string;
+  using Value = std::string;  // any bytes, also zero bytes
 
   // The longest key and the longest value, in bytes. A store is for addresses and settings.
   static constexpr std::size_t kMaxKeyBytes = 64 * 1024;

@@ -38,7 +38,7 @@ namespace gradwire::testing {
 template <class Group>
 class ConformanceSuite : public ::testing::Test {
  protected:
-  using Traits = ConformanceTraits<Group>;
+  using Traits = ConformanceTraits<Group>;  // of the class under test
 
   // Runs `check` on every rank of every world. `ends`: `check` ends the group, so no barrier follows.
   template <class Check>

@@ -23,6 +23,7 @@ namespace gradwire::testing {
 // One program for groups with the given capabilities. Any number of ranks may run the same object at the same time.
 class RandomProgram {
  public:
+  // `seed`: which program, the same on all ranks. `can`: what the program may use.
   RandomProgram(std::uint64_t seed, const Capabilities& can) : seed_(seed), can_(can) {}
 
   // Collective: runs the program over `group`, on all ranks. A wrong result or an exception fails the test; an

@@ -12,6 +12,11 @@ from torch.futures import Future
 DEFAULT_TIMEOUT: timedelta
 
 class ReduceOp:
+    """How elements of the ranks are combined. Elements are combined in the order of ranks, so the bits are the same on all ranks.
+
+    SUM, AVG, PRODUCT, MIN, MAX; BAND, BOR and BXOR for integers and booleans. premul_sum(factor) multiplies by `factor` and sums.
+    name is the operation's name, factor the factor of premul_sum (1 for others).
+    """
     SUM: ReduceOp
     AVG: ReduceOp
     PRODUCT: ReduceOp
@@ -34,36 +39,55 @@ class _Options:
     def __init__(self) -> None: ...
 
 class BroadcastOptions(_Options):
+    """Options of ProcessGroup.broadcast(): the rank that sends, and which of its tensors; timeout and asyncOp as everywhere."""
     rootRank: int
     rootTensor: int
 
 class AllreduceOptions(_Options):
+    """Options of ProcessGroup.allreduce(): how elements are combined."""
     reduceOp: ReduceOp
 
 AllreduceCoalescedOptions = AllreduceOptions
 
 class ReduceOptions(_Options):
+    """Options of ProcessGroup.reduce(): how elements are combined, and the rank that gets the result."""
     reduceOp: ReduceOp
     rootRank: int
     rootTensor: int
 
-class AllgatherOptions(_Options): ...
+class AllgatherOptions(_Options):
+    """Options of ProcessGroup.allgather()."""
 
 class GatherOptions(_Options):
+    """Options of ProcessGroup.gather(): the rank that gets the tensors."""
     rootRank: int
 
 class ScatterOptions(_Options):
+    """Options of ProcessGroup.scatter(): the rank that has the tensors."""
     rootRank: int
 
 class ReduceScatterOptions(_Options):
+    """Options of ProcessGroup.reduce_scatter(): how elements are combined."""
     reduceOp: ReduceOp
 
-class AllToAllOptions(_Options): ...
+class AllToAllOptions(_Options):
+    """Options of ProcessGroup.alltoall()."""
 
 class BarrierOptions(_Options):
+    """Options of ProcessGroup.barrier(). device_ids is there for programs that set it, and has no meaning."""
     device_ids: list[int]
 
 class Work:
+    """A call on a group that was started. Base class of a user's own works.
+
+    - wait(timeout) waits until the call has ended, and raises its error. Without a timeout, the call's own deadline counts.
+      synchronize() is wait() without a timeout.
+    - is_completed(), is_success(), exception() say how the call stands, without waiting.
+    - result() gives the output tensors of a completed call; get_future() gives a future of them.
+    - block_current_stream() makes the current stream of a device wait; on CPUs, it waits.
+
+    Any thread may call these.
+    """
     def __init__(self) -> None: ...
     def wait(self, timeout: timedelta = ...) -> bool: ...
     def synchronize(self) -> None: ...
@@ -78,6 +102,24 @@ class Work:
 def _create_work_from_future(future: Future[Any]) -> Work: ...
 
 class ProcessGroup:
+    """Ranks that communicate, and this process's number among them. Base class of a user's own groups.
+
+    A collective is called by all ranks of the group, in the same order. It takes a list of tensors (each is a message of its own)
+    and options, or the short forms that the signatures show; it works in place, and returns a Work at once.
+
+    - rank(), size(), name() and c10d's names for them: getRank(), getSize(), getBackendName(), getGroupName(), setGroupName(name),
+      getGroupDesc(), setGroupDesc(text), group_name, group_desc. bound_device_id is None.
+    - timeout: the deadline of calls that name none. supports(device_type): whether tensors on such a device can be passed.
+    - payload_bytes(): the bytes that this rank has sent.
+    - broadcast, allreduce, allreduce_coalesced, reduce, allgather, allgather_into_tensor_coalesced, gather, scatter, reduce_scatter,
+      reduce_scatter_tensor_coalesced, alltoall, alltoall_base: the collectives.
+    - barrier: ends when all ranks have called it. monitored_barrier(timeout) names the ranks that are missing.
+    - send, recv, recv_anysource: messages; a receive gets the message with its tag.
+    - dup(): the same ranks with a sequence of calls of its own; None where the group cannot. split(color, key): one group for each
+      color, ordered by key. Both are collective.
+    - allocate(numel, dtype): zeroed memory that the backend reduces where it lies. Collective.
+    - abort(reason) ends the calls under way with an error, on all ranks. shutdown() waits for them.
+    """
     timeout: timedelta
     def __init__(self, rank: int, size: int) -> None: ...
     def rank(self) -> int: ...
@@ -156,6 +198,17 @@ class ProcessGroup:
     def shutdown(self) -> None: ...
 
 class Store:
+    """Keys and values that processes share before they can communicate otherwise. Base class of a user's own stores.
+
+    Values are bytes; a str is encoded as UTF-8. Calls that wait end after the timeout, which set_timeout() sets.
+
+    - set(key, value), get(key), which waits for the key, check(keys), wait(keys), delete_key(key), num_keys().
+    - add(key, amount) adds to a number and returns the sum. append(key, value) adds to the end of a value.
+    - compare_set(key, expected, desired) replaces the value where it is the expected one, and returns the value afterwards.
+    - multi_get(keys), multi_set(keys, values): several keys in one call.
+    - queue_push(key, value), queue_pop(key), queue_len(key): a queue for each key.
+    - has_extended_api() is True: append, multi_get and multi_set exist. clone() gives another object for the same store.
+    """
     timeout: timedelta
     def __init__(self) -> None: ...
     def set(self, key: str, value: str | bytes) -> None: ...
@@ -176,14 +229,17 @@ class Store:
     def set_timeout(self, timeout: timedelta) -> None: ...
     def clone(self) -> Store: ...
 
-class HashStore(Store): ...
+class HashStore(Store):
+    """A store in the memory of this process, for ranks that are its threads."""
 
 class FileStore(Store):
+    """A store in a file that all ranks open. path is the file. The file is not removed."""
     def __init__(self, file_name: str, world_size: int = -1) -> None: ...
     @property
     def path(self) -> str: ...
 
 class TCPStore(Store):
+    """A store that the rank with is_master=True serves. host and port are the address; port 0 takes a free one."""
     def __init__(
         self,
         host_name: str,
@@ -199,6 +255,7 @@ class TCPStore(Store):
     def port(self) -> int: ...
 
 class PrefixStore(Store):
+    """A part of another store: every key begins with prefix. underlying_store is the other store."""
     def __init__(self, prefix: str, store: Store) -> None: ...
     @property
     def prefix(self) -> str: ...
@@ -206,6 +263,14 @@ class PrefixStore(Store):
     def underlying_store(self) -> Store: ...
 
 class GradBucket:
+    """The gradients that are reduced together, as a hook gets them.
+
+    - index(): buckets count from 0 in the order of their launch, the same on all ranks. is_last(): the last bucket of this iteration.
+    - buffer(): the gradients, flat, 1-D and contiguous. set_buffer(tensor) replaces it by as many elements.
+    - gradients(): views into buffer(), one a parameter. parameters() and parameter_names() are in the same order.
+    - iteration counts synchronized backward passes from 0. divisor is the number of ranks that take part: a hook divides by it.
+    - group is the group for the collectives of a hook.
+    """
     def index(self) -> int: ...
     def is_last(self) -> bool: ...
     def buffer(self) -> Tensor: ...
@@ -232,6 +297,7 @@ class CommHook:
     def run(self, bucket: GradBucket) -> Future[Tensor]: ...
 
 class MixedPrecision:
+    """Types of lower precision for parameters, for the buckets that are reduced, and for buffers; None leaves them as they are."""
     param_dtype: torch.dtype | None
     reduce_dtype: torch.dtype | None
     buffer_dtype: torch.dtype | None
@@ -313,7 +379,12 @@ def default_group() -> ProcessGroup: ...
 def new_group(ranks: list[int], backend: str, desc: str, timeout: timedelta) -> ProcessGroup | None: ...
 def make_process_group(
     backend: str, store: Store, rank: int, size: int, timeout: timedelta = ...
-) -> ProcessGroup: ...
+) -> ProcessGroup:
+    """A group of the named backend for the ranks that meet in `store`; the default group stays as it is. Collective.
+
+    The group alone uses the keys of `store`: give each group a PrefixStore of its own. With the backend "threads" the ranks are
+    threads of this process.
+    """
 def destroy_process_group(group: ProcessGroup | None = None) -> None: ...
 def end_of_interpreter() -> None: ...
 def backend_names() -> list[str]: ...

@@ -181,9 +181,11 @@ class Runs(ReportTest):
 
     def test_curve_of_the_loss_has_the_shape_of_the_losses(self):
         losses = [record["loss"] for record in self.of_type(self.plain, "step")]
-        dots = self.page(self.plain).one("section", id="loss").all("circle")
+        loss = self.page(self.plain).one("section", id="loss")
+        dots, on_a_phone = (loss.one(class_=screen).all("circle") for screen in ("on-desk", "on-phone"))
         at = [float(dot.attributes["cy"]) for dot in dots]
         self.assertEqual(len(at), len(losses))
+        self.assertEqual(at, [float(dot.attributes["cy"]) for dot in on_a_phone], "both charts show the same")
         low, high = losses.index(min(losses)), losses.index(max(losses))
         scale = (at[high] - at[low]) / (losses[high] - losses[low])
         self.assertLess(scale, 0, "a larger loss lies higher")
@@ -284,7 +286,7 @@ class Runs(ReportTest):
         lines = records(self.plain)
         step = next(line for line in lines if line["type"] == "step")
         page = self.page(self.write(lines[0], *({**step, "step": number} for number in range(1, 2001))))
-        loss = page.one("section", id="loss")
+        loss = page.one("section", id="loss").one(class_="on-desk")
         self.assertEqual(loss.one("path").attributes["d"].count("L"), 1999)
         self.assertFalse(loss.all("circle"))
         self.assertIn("1000", loss.words())
@@ -301,7 +303,7 @@ class Runs(ReportTest):
                 line["loss"] = None
         lines[-1]["held_out_loss"] = None
         page = self.page(self.write(*lines))
-        loss = page.one("section", id="loss")
+        loss = page.one("section", id="loss").one(class_="on-desk")
         self.assertEqual(loss.one("path").attributes["d"].count("M"), 2)
         self.assertEqual(len(loss.all("circle")), 4)
         self.assertEqual(self.facts(page)["held-out loss"], ["not finite"])
@@ -348,7 +350,7 @@ class Benchmarks(ReportTest):
     def test_every_time_is_shown(self):
         page = self.page(BENCH)
         shown = {float(piece.attributes["data-value"]) for piece in page.all(class_="piece")}
-        curves = sum(len(svg.all("circle")) for svg in page.all("svg"))
+        curves = sum(len(chart.all("circle")) for chart in page.all(class_="on-desk"))
         points = 0
         for record in records(BENCH):
             kind = record["benchmark"]

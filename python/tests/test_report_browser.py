@@ -143,6 +143,10 @@ class Browser(ReportTest):
     def test_comparison_on_a_narrow_screen(self):
         self.look("compared", width=520)
 
+    def test_pages_on_a_phone(self):
+        self.look("single", width=390)
+        self.look("compared", width=390)
+
     def test_marks_of_a_timeline_stay_inside_wherever_it_ends(self):
         lines = records(self.runs[1])
         step = {**lines[-2], "buckets": []}

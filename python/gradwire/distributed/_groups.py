@@ -17,6 +17,7 @@ from gradwire._C import ProcessGroup, Store
 from gradwire._errors import InvalidArgument
 
 default_pg_timeout: timedelta = _C.DEFAULT_TIMEOUT
+"""The deadline of calls and of the rendezvous where the program names none."""
 
 # Ranks (of the default group) by group, in the order of the group's own ranks. Of those that this process is in.
 _ranks: dict[ProcessGroup, list[int]] = {}

@@ -74,20 +74,27 @@ class Labels:
 
 
 WIDE, NARROW = 1000, 480  # of a chart on its own, and of one beside another
+PHONE = 340  # of every chart on a narrow screen
 MOST_DOTS = 500  # of a curve; a longer one is a line alone
 LEFT, RIGHT, TOP, BOTTOM = 64, 16, 10, 48
+
+
+def on_screens(parent: Element, width: int, draw: Callable[[Element, int], None]) -> None:
+    """Draws a chart of `width`, and once more for a phone, where its words would be too small. The style sheet shows one."""
+    draw(add(parent, "div", class_="on-desk"), width)
+    draw(add(parent, "div", class_="on-phone"), PHONE)
 
 
 def add_frame(
     parent: Element, labels: Labels, x: Axis, y: Axis, width: int, height: int, x_ticks: Sequence[float] | None
 ) -> Element:
     svg = add(
-        add(parent, "div", class_="scroll"),
+        parent,
         "svg",
         viewBox=f"0 0 {width} {height}",
         role="img",
         aria_label=f"{labels.y} by {labels.x}",
-        style=f"min-width:{0.7 * width:.0f}px;max-width:{width}px",
+        style=f"max-width:{1.3 * width:.0f}px" if width == PHONE else f"max-width:{width}px",
     )
     for tick in y.ticks:
         at = y.place(tick)
@@ -115,8 +122,21 @@ def add_curves(
     if not known:
         add(parent, "p", "No value is finite.", class_="note")
         return
+    on_screens(parent, width, lambda place, wide: draw_curves(place, curves, known, labels, wide, height, logarithmic))
+
+
+def draw_curves(
+    parent: Element,
+    curves: Sequence[Curve],
+    known: Sequence[tuple[float, float]],
+    labels: Labels,
+    width: int,
+    height: int,
+    logarithmic: bool,
+) -> None:
+    """`known`: the points of all curves, without gaps."""
     all_x = sorted({x for x, _ in known})
-    x = Axis(all_x, LEFT, width - RIGHT, logarithmic, max(2, width // 90))
+    x = Axis(all_x, LEFT, width - RIGHT, logarithmic, max(4, width // 90))
     y_values = [value for _, value in known]
     y = Axis(y_values if logarithmic else [*y_values, *padding(y_values)], height - BOTTOM, TOP, logarithmic)
     svg = add_frame(parent, labels, x, y, width, height, all_x if logarithmic and len(all_x) <= width // 70 else None)
@@ -153,9 +173,15 @@ def add_stack(
 ) -> None:
     """Areas on top of each other, the first at the bottom; the axis ends at `highest`. No layer has gaps."""
     add(parent, "p", labels.y, class_="unit")
+    on_screens(parent, width, lambda place, wide: draw_stack(place, layers, highest, labels, wide, height))
+
+
+def draw_stack(
+    parent: Element, layers: Sequence[Curve], highest: float, labels: Labels, width: int, height: int
+) -> None:
     xs = [at for at, _ in layers[0].points]
     heights = [[layer.points[i][1] or 0.0 for layer in layers] for i in range(len(xs))]
-    x = Axis(xs, LEFT, width - RIGHT, ticks=width // 90)
+    x = Axis(xs, LEFT, width - RIGHT, ticks=max(4, width // 90))
     y = Axis([0, highest], height - BOTTOM, TOP, ticks=4)
     svg = add_frame(parent, labels, x, y, width, height, None)
     lower = [0.0] * len(xs)

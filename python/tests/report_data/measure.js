@@ -10,8 +10,10 @@ if (document.documentElement.scrollWidth > document.documentElement.clientWidth)
   problems.push('the page is wider than the window: ' + document.documentElement.scrollWidth);
 for (const card of document.querySelectorAll('section'))
   for (const element of card.querySelectorAll(':scope > :not(.scroll), .legend *, .bar > *, .gantt > *'))
-    if (!inside(box(element), box(card))) problems.push('outside of its section: ' + element.outerHTML.slice(0, 200));
-for (const svg of document.querySelectorAll('svg')) {
+    if (box(element).width && !inside(box(element), box(card))) problems.push('outside of its section: ' + element.outerHTML.slice(0, 200));
+for (const svg of document.querySelectorAll('section svg')) {
+  if (box(svg).width && !inside(box(svg), box(svg.closest('section')))) problems.push('a chart is cut: ' + svg.ariaLabel);
+  if (box(svg).width && box(svg.querySelector('text')).height < 9) problems.push('words of a chart are too small: ' + svg.ariaLabel);
   const texts = [...svg.querySelectorAll('text')].map(text => [text.textContent, box(text)]);
   texts.forEach(([word, place], i) => {
     if (!inside(place, box(svg))) problems.push('outside of its chart: ' + word);
@@ -27,6 +29,8 @@ for (const scale of document.querySelectorAll('.gantt-scale')) {
     if (meet(mark, marks[i])) problems.push('marks of a timeline lie over each other');
   });
 }
+if (document.querySelectorAll('section svg').length && ![...document.querySelectorAll('section svg')].some(svg => box(svg).width))
+  problems.push('no chart is shown');
 const numbers = text => text.match(/[\d.]+/g).map(Number);
 const light = ([r, g, b]) => [r, g, b].map(v => v / 255)
   .map(v => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4)

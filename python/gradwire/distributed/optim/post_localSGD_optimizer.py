@@ -53,7 +53,9 @@ class PostLocalSGDOptimizer(torch.optim.Optimizer):
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
+        """Zeroes the gradients, or sets them to None, as the inner optimizer does."""
         self.optim.zero_grad(set_to_none=set_to_none)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds the parameters to the inner optimizer."""
         self.optim.add_param_group(param_group)
