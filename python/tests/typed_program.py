@@ -51,4 +51,5 @@ def main() -> None:
     all_gather_object(objects, {"rank": dist.get_rank(_get_default_group())})
     parts = all_gather(torch.ones(1))
     print(parts[0].shape, gradwire.to_c10d(_get_default_group()))
+    dist.set_debug_level(dist.DebugLevel.INFO)
     dist.destroy_process_group()

@@ -23,7 +23,7 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 PROGRAMS = pathlib.Path(__file__).resolve().parent / "programs"
 # Longer than any program takes on a busy machine; DeepSpeed compiles for a minute when it runs for the first time.
-GUARD = 400
+GUARD = 900
 # The first steps of a program pay for what later ones find done.
 WARM_UP = 5
 MARK = "<!-- the table: make test-clients TABLE=docs/clients.md -->"
@@ -50,44 +50,54 @@ class Run:
         return max(statistics.median(rank["seconds"][WARM_UP:]) for rank in self.ranks)
 
 
-def _environment(**more: str) -> dict[str, str]:
+def _environment() -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "HF_HUB_OFFLINE": "1",
             "PATH": os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ["PATH"]]),
-            "TORCH_EXTENSIONS_DIR": str(ROOT / ".venv-clients" / "torch_extensions"), "RAY_DEDUP_LOGS": "0", **more}
+            "TORCH_EXTENSIONS_DIR": str(ROOT / ".venv-clients" / "torch_extensions"), "RAY_DEDUP_LOGS": "0"}
 
 
-def launch(command: list[str], **environment: str) -> tuple[int, str]:
-    """Runs a command to its end; its exit status, and all that it wrote. None of its processes outlives the time limit."""
-    process = subprocess.Popen(command, env=_environment(**environment), text=True, stdout=subprocess.PIPE,
+def launch(command: list[str]) -> tuple[int, str]:
+    """Runs a command to its end, or to the time limit; its exit status, and all that it wrote."""
+    process = subprocess.Popen(command, env=_environment(), text=True, stdout=subprocess.PIPE,
                                stderr=subprocess.STDOUT, start_new_session=True)
     try:
         output, _ = process.communicate(timeout=GUARD)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        output, _ = process.communicate()
+        os.killpg(process.pid, signal.SIGTERM)  # launchers pass it on to ranks, which are in groups of their own
+        try:
+            output, _ = process.communicate(timeout=60)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            output, _ = process.communicate()
         output += f"\nnot at its end after {GUARD} s"
     return process.returncode, output
 
 
 def torchrun(program: pathlib.Path, *arguments: str, options: tuple[str, ...] = ()) -> list[str]:
-    return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *options, str(program),
-            *arguments]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    return [*launcher, *options, str(program), *arguments]
 
 
 @pytest.fixture
 def run(tmp_path):
-    """Runs a program of programs/ over a backend on two ranks, with options of the program's and of torchrun's."""
+    """Runs a program of programs/ over a backend on two ranks; returns the Run of `ranks`.
+
+    options: the program's. launcher: options of torchrun's; None where the program starts its ranks itself.
+    """
     number = 0
 
-    def run(name: str, backend: str, *options: str, launcher: tuple[str, ...] | None = (), ranks=(0, 1), **environment: str) -> Run:
+    def run(name, backend, *options, launcher=(), ranks=(0, 1)):
         nonlocal number
         number += 1
         folder = tmp_path / str(number)
         folder.mkdir()
         arguments = (backend, str(folder), *options)
         program = PROGRAMS / name
-        command = [sys.executable, str(program), *arguments] if launcher is None else torchrun(program, *arguments, options=launcher)
-        status, output = launch(command, **environment)
+        if launcher is None:  # the program starts its ranks itself
+            command = [sys.executable, str(program), *arguments]
+        else:
+            command = torchrun(program, *arguments, options=launcher)
+        status, output = launch(command)
         assert status == 0, output
         return Run([json.loads((folder / f"{rank}.json").read_text()) for rank in ranks], output)
 
