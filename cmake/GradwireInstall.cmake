@@ -52,7 +52,7 @@ install(FILES "${PROJECT_BINARY_DIR}/cmake/gradwireConfig.cmake" "${PROJECT_BINA
 # Where README.md links to: share/doc/gradwire/docs/ddp.md.
 install(FILES LICENSE README.md CHANGELOG.md CONTRIBUTING.md DESTINATION "${CMAKE_INSTALL_DOCDIR}")
 install(DIRECTORY docs DESTINATION "${CMAKE_INSTALL_DOCDIR}" FILES_MATCHING PATTERN "*.md" PATTERN "*.svg")
-# The programs of the gallery, to read and to copy.
-install(DIRECTORY examples DESTINATION "${CMAKE_INSTALL_DOCDIR}" FILES_MATCHING PATTERN "*.md" PATTERN "*.cc" PATTERN "*.py"
-  PATTERN "*_test*" EXCLUDE PATTERN "char_lm" EXCLUDE)
+# The examples, to read and to copy.
+install(DIRECTORY examples DESTINATION "${CMAKE_INSTALL_DOCDIR}" FILES_MATCHING PATTERN "*.md" PATTERN "*.cc" PATTERN "*.h" PATTERN "*.py"
+  PATTERN "*_test.cc" EXCLUDE PATTERN "__pycache__" EXCLUDE)
 install(FILES launch/gradwire-run.bash RENAME gradwire-run DESTINATION "${CMAKE_INSTALL_DATADIR}/bash-completion/completions")

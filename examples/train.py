@@ -6,10 +6,9 @@
     build/bin/gradwire-run -n 2 .venv/bin/python examples/train.py --hook power_sgd:rank=2,start=10
     torchrun --nproc-per-node 2 examples/train.py --hook int8
 
-(with PYTHONPATH=build/python, unless gradwire is installed). Without a launcher it trains alone.
+(with PYTHONPATH=build/python, unless gradwire is installed). Without a launcher it trains alone, as one rank.
 """
 import argparse
-import os
 
 import torch
 from torch import nn
@@ -34,8 +33,6 @@ def main() -> None:
     parser.add_argument("--hook", default="", help=f"one of {', '.join(gradwire.hooks.names())}, with options")
     arguments = parser.parse_args()
 
-    if "WORLD_SIZE" not in os.environ:  # no launcher
-        os.environ.update(RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="29511")
     dist.init_process_group()
     rank, size = dist.get_rank(), dist.get_world_size()
 
