@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <mutex>
 
 #include "gradwire/elastic/elastic_test_support.h"
 #include "gradwire/hooks/registry.h"
@@ -177,23 +178,128 @@ TEST(ElasticTest, AMemberLeavesInGoodOrderAndNoStepIsDoneTwice) {
   expect_equal_bits(members[0].parameters, serial_parameters(sizes), "the serial program");
 }
 
-// A member that counted a step is ahead of one that did not, which takes its state.
-TEST(ElasticTest, AMemberThatIsBehindTakesTheStateOfOneAhead) {
-  ElasticJob job({.min = 2, .max = 2, .first = 2});
-  Members members;
-  std::atomic<int> failures{0};
-  for (int i = 0; i < 2; ++i) {
-    members.start(job.options(), kSteps, "", [&](Elastic& elastic, const ElasticStep& at) {
-      // Rank 0 is one step further than rank 1, which has not yet counted, or fails before it computes.
-      if (at.step == 7 && at.rank == 1 && failures++ == 0) elastic.group()->abort("on purpose");
+// A module that counts its forward passes in a buffer, as batch normalization does.
+struct CountingImpl : torch::nn::Module {
+  CountingImpl() : count(register_buffer("count", at::zeros({1}))), net(register_module("net", Mlp())) {}
+  at::Tensor forward(at::Tensor x) {
+    const torch::NoGradGuard no_grad_for_the_buffer;
+    count.add_(1);
+    const torch::AutoGradMode grad(true);
+    return net(x);
+  }
+  at::Tensor count;
+  Mlp net;
+};
+TORCH_MODULE(Counting);
+
+// Buffers, the user's own state and the optimizer are those of a job without failures, on members of the first epoch
+// and on one that came later.
+TEST(ElasticTest, AllOfTheStateTravelsAndAStepThatIsDoneAgainCountsOnce) {
+  ElasticJob job({.min = 1, .max = 3, .first = 2});
+  constexpr std::int64_t kLong = 600;
+  std::atomic<bool> start_another{false};
+  std::atomic<int> broken{0};
+  std::mutex mutex;
+  std::vector<std::pair<float, std::string>> ends;
+  const auto member = [&] {
+    Elastic elastic(job.options());
+    DdpOptions options;
+    options.process_group = elastic.group();
+    Counting net;
+    DistributedDataParallel ddp(net, options);
+    torch::optim::SGD optimizer(ddp.parameters(), sgd());
+    std::string history;  // of length 1 for each counted step
+    elastic.add(ddp).add(optimizer).add_state(
+        "history", [&] { return history; }, [&](const std::string& bytes) { history = bytes; });
+    elastic.run(kLong, [&](const ElasticStep& at) {
+      if (at.step == 20) start_another = true;
+      optimizer.zero_grad();
+      const at::Tensor loss = loss_of(ddp(samples(at)));
+      if (at.step == 50 && at.rank == 0 && broken++ == 0) elastic.group()->abort("on purpose, after the forward");
+      loss.backward();
+      optimizer.step();
+      history += 'x';
     });
+    const std::lock_guard lock(mutex);
+    ends.emplace_back(net->count.item<float>(), history);
+  };
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 2; ++i) threads.emplace_back(member);
+  while (!start_another) std::this_thread::yield();
+  threads.emplace_back(member);
+  for (auto& thread : threads) thread.join();
+  EXPECT_GE(broken, 1);
+  ASSERT_EQ(ends.size(), 3U);
+  for (const auto& [count, history] : ends) {
+    EXPECT_EQ(count, static_cast<float>(kLong));
+    EXPECT_EQ(history.size(), static_cast<std::size_t>(kLong));
   }
-  members.join();
-  EXPECT_GE(failures, 1);
-  for (std::size_t i = 0; i < 2; ++i) {
-    EXPECT_EQ(members[i].error, "");
-    expect_equal_bits(members[i].parameters, serial_parameters(std::vector<int>(kSteps, 2)), concat("member ", i));
-  }
+}
+
+enum class Moment { before_forward, averaged };
+using Disturb = std::function<void(Moment moment, Elastic& elastic, const ElasticStep& at, Mlp& net)>;
+
+// Two members, whose steps `disturb` may break. Returns the parameters of both, and the number of calls of each step.
+std::pair<std::vector<std::vector<at::Tensor>>, std::vector<int>> run_two(const Disturb& disturb) {
+  ElasticJob job({.min = 2, .max = 2, .first = 2});
+  std::vector<std::vector<at::Tensor>> ends(2);
+  std::vector<std::atomic<int>> calls(kSteps);
+  const auto member = [&](std::size_t index) {
+    Elastic elastic(job.options());
+    DdpOptions options;
+    options.process_group = elastic.group();
+    Mlp net;
+    DistributedDataParallel ddp(net, options);
+    torch::optim::SGD optimizer(ddp.parameters(), sgd());
+    elastic.add(ddp).add(optimizer);
+    elastic.run(kSteps, [&](const ElasticStep& at) {
+      ++calls[static_cast<std::size_t>(at.step)];
+      disturb(Moment::before_forward, elastic, at, net);
+      optimizer.zero_grad();
+      loss_of(ddp(samples(at))).backward();
+      disturb(Moment::averaged, elastic, at, net);
+      optimizer.step();
+    });
+    for (const at::Tensor& parameter : net->parameters()) ends[index].push_back(parameter.detach());
+  };
+  std::thread other([&] { member(1); });
+  member(0);
+  other.join();
+  return {ends, std::vector<int>(calls.begin(), calls.end())};
+}
+
+// One member has all averages and steps, the other has them too and fails before it steps.
+TEST(ElasticTest, AMemberThatIsBehindTakesTheStateOfOneAhead) {
+  std::atomic<int> broken{0};
+  const auto [ends, calls] = run_two([&](Moment moment, Elastic&, const ElasticStep& at, Mlp&) {
+    if (moment == Moment::averaged && at.step == 7 && at.rank == 1 && broken++ == 0) throw PeerError("on purpose", {});
+  });
+  EXPECT_EQ(broken, 1);
+  EXPECT_EQ(calls[7], 2) << "a step that one member had counted was done again";
+  for (const auto& end : ends) expect_equal_bits(end, serial_parameters(std::vector<int>(kSteps, 2)), "a member");
+}
+
+TEST(ElasticTest, AStepThatNoMemberCountedIsDoneAgain) {
+  std::atomic<int> broken{0};
+  const auto [ends, calls] = run_two([&](Moment moment, Elastic& elastic, const ElasticStep& at, Mlp&) {
+    if (moment == Moment::before_forward && at.step == 7 && at.rank == 1 && broken++ == 0)
+      elastic.group()->abort("on purpose");
+  });
+  EXPECT_EQ(broken, 2);
+  EXPECT_EQ(calls[7], 4);
+  for (const auto& end : ends) expect_equal_bits(end, serial_parameters(std::vector<int>(kSteps, 2)), "a member");
+}
+
+// A member changed parameters, and then its step failed: its state is neither the one before nor the one after.
+TEST(ElasticTest, AMemberThatChangedParametersInABrokenStepTakesTheStateOfAnother) {
+  std::atomic<int> broken{0};
+  const auto [ends, calls] = run_two([&](Moment moment, Elastic& elastic, const ElasticStep& at, Mlp& net) {
+    if (moment != Moment::before_forward || at.step != 7 || at.rank != 1 || broken++ != 0) return;
+    const torch::NoGradGuard no_grad;
+    for (auto& parameter : net->parameters()) parameter.add_(1);
+    elastic.group()->abort("on purpose, after a change");
+  });
+  for (const auto& end : ends) expect_equal_bits(end, serial_parameters(std::vector<int>(kSteps, 2)), "a member");
 }
 
 TEST(ElasticTest, AnotherModelIsRefusedAndTheJobGoesOn) {
