@@ -182,16 +182,34 @@ class Search {
     return found;
   }
 
-  static Diagnosis all_came(Diagnosis found, const Waiting& wait) {
+  // All ranks made the call, and it did not end well.
+  Diagnosis all_came(Diagnosis found, const Waiting& wait) const {
     const Outcome outcome = wait.call->outcome;
     const bool unreachable = outcome == Outcome::peer || outcome == Outcome::timeout;
-    found.fault = unreachable && !wait.knows_all ? FaultClass::unknown
-                  : unreachable                  ? FaultClass::network
-                                                 : FaultClass::unknown;
-    for (int rank = 0; rank < 64 && found.fault == FaultClass::network; ++rank) {
-      if ((wait.call->peers >> rank & 1) != 0) found.culprits.push_back(wait.job_rank(rank));
-    }
+    found.fault = unreachable && wait.knows_all ? FaultClass::network : FaultClass::unknown;
+    if (found.fault == FaultClass::network) found.culprits = most_missed(wait.group->path);
     return found;
+  }
+
+  // The rank that more ranks name in their errors than any other; none where two are named as often.
+  std::vector<int> most_missed(const std::string& path) const {
+    std::map<int, std::set<int>> missed_by;
+    for (const GroupView& group : groups_) {
+      if (group.path() != path) continue;
+      for (const Waiting& wait : group.unanswered()) {
+        for (int rank = 0; rank < 64; ++rank) {
+          if ((wait.call->peers >> rank & 1) != 0) missed_by[wait.job_rank(rank)].insert(wait.rank->rank);
+        }
+      }
+    }
+    std::vector<int> most;
+    std::size_t votes = 0;
+    for (const auto& [rank, by] : missed_by) {
+      if (by.size() > votes) most.clear();
+      votes = std::max(votes, by.size());
+      if (by.size() == votes) most.push_back(rank);
+    }
+    return most.size() == 1 ? most : std::vector<int>();
   }
 
   const std::vector<GroupView>& groups_;

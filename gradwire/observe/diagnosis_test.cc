@@ -372,8 +372,16 @@ TEST(Diagnosis, ANetworkThatIsGone) {
       job.end(rank, 1, rank == 0 ? 0 : 1);
     }
     const Diagnosis found = job.over();
-    EXPECT_EQ(found.fault, FaultClass::network);
+    expect(found, FaultClass::network, {cause});
   });
+  // Two ranks that miss each other.
+  Job job(2);
+  for (int rank = 0; rank < 2; ++rank) {
+    CallRow& call = job.call(rank, {}, Outcome::peer);
+    call.peers = std::uint64_t{1} << (1 - rank);
+    job.end(rank, 1, rank);
+  }
+  expect(job.over(), FaultClass::network, {});
 }
 
 // Of a message, the peer is the one that is missed.

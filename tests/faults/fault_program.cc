@@ -2,15 +2,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // A training loop without a model, in which one rank does something wrong in one step:
 //
-//   fault_program FAULT RANK STEP STEPS
+//   fault_program FAULT RANK CALL CALLS
 //
-// Each step averages gradients, sums the loss, and takes a word of rank 0.
+// Call 0, 3, 6, ... averages gradients, call 1, 4, 7, ... sums the loss, and call 2, 5, 8, ... takes a word of rank 0.
+// FAULT_BACKEND names the backend.
 #include <ATen/Functions.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <torch/nn/modules/linear.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <functional>
 #include <iostream>
@@ -43,10 +45,14 @@ using Group = std::shared_ptr<ProcessGroup>;
   group->all_gather_into_tensor(at::empty({1024 * group->size()}), at::ones({1024}))->wait();
 }
 
-void step(const Group& group) {
-  reduce_gradients(group, 1024, at::kFloat);
-  sum_loss(group);
-  take_word(group, 0);
+void make_call(const Group& group, int call) {
+  if (call % 3 == 0) {
+    reduce_gradients(group, 1024, at::kFloat);
+  } else if (call % 3 == 1) {
+    sum_loss(group);
+  } else {
+    take_word(group, 0);
+  }
 }
 
 [[noreturn]] void compute_for_ever() {
@@ -92,7 +98,7 @@ void wait_in_another_group(const Group& group, const Group& other, bool at_fault
   }
 }
 
-// What the rank at fault does in place of the step. Returns when the step goes on.
+// What the rank at fault does before the call, or in its place.
 const std::map<std::string, std::function<void(const Group&)>> kFaults = {
     {"killed", [](const Group&) { ::kill(::getpid(), SIGKILL); }},
     {"crashed", [](const Group&) { ::raise(SIGSEGV); }},
@@ -105,27 +111,46 @@ const std::map<std::string, std::function<void(const Group&)>> kFaults = {
     {"other_shape", [](const Group& group) { reduce_gradients(group, 1000, at::kFloat); }},
     {"other_dtype", [](const Group& group) { reduce_gradients(group, 1024, at::kDouble); }},
     {"skipped", sum_loss},
+    {"other_root", [](const Group& group) { take_word(group, 1); }},
     {"left", [](const Group&) { std::_Exit(0); }},
 };
 
-int run(const std::string& fault, int rank, int at, int steps) {
-  const Group group = init_process_group();
+// A receive that waits for the whole job is no standstill.
+void run_with_an_early_receive(const Group& group, int seconds) {
+  at::Tensor word = at::zeros({1});
+  const int size = group->size();
+  const auto received = group->recv({word}, (group->rank() + size - 1) % size);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(seconds);
+  at::Tensor more = at::ones({1});
+  for (int call = 0; more.item<float>() > 0; ++call) {
+    make_call(group, call);
+    more.fill_(std::chrono::steady_clock::now() < end ? 1 : 0);
+    group->broadcast({more})->wait();
+  }
+  group->send({word}, (group->rank() + 1) % size)->wait();
+  received->wait();
+}
+
+int run(const std::string& fault, int rank, int at, int calls) {
+  InitOptions options;
+  if (const char* backend = std::getenv("FAULT_BACKEND")) options.backend = backend;
+  const Group group = init_process_group(options);
   const Group other = group->dup();
   if (fault == "hook_exception") {
     train_with_a_hook(group, rank, at);
     return 0;
   }
-  for (int i = 0; i < steps; ++i) {
+  if (fault == "early_receive") {
+    run_with_an_early_receive(group, calls);
+    return 0;
+  }
+  for (int i = 0; i < calls; ++i) {
     const bool at_fault = i == at && group->rank() == rank;
     if (i == at && fault == "deadlock") wait_in_another_group(group, other, at_fault);
-    if (at_fault && fault == "other_root") {
-      reduce_gradients(group, 1024, at::kFloat);
-      sum_loss(group);
-      take_word(group, 1);
-    }
     const auto found = kFaults.find(fault);
     if (at_fault && found != kFaults.end()) found->second(group);
-    step(group);
+    make_call(group, i);
+    if (i == at) std::cout << "calling" << std::endl;
   }
   group->barrier()->wait();
   return 0;
