@@ -3,15 +3,21 @@
 # The libraries below torch: Highway, OpenSSL's libcrypto, and spdlog with fmt (gradwire_spdlog).
 #
 # GRADWIRE_BUNDLED_DEPENDENCIES puts them into gradwire's libraries, for packages that run where they are not installed (the wheel):
-# spdlog and fmt as headers, libcrypto as an archive, Highway as an archive where there is one. Their names stay local to the
+# spdlog and fmt as headers, libcrypto and Highway as archives where there are archives. Their names stay local to the
 # library, so another copy in the same process is never called by mistake.
-option(GRADWIRE_BUNDLED_DEPENDENCIES "Link spdlog, fmt, OpenSSL and, where libhwy.a is installed, Highway into gradwire's libraries" OFF)
+option(GRADWIRE_BUNDLED_DEPENDENCIES "Link spdlog, fmt and, where their archives are installed, OpenSSL and Highway into gradwire's libraries" OFF)
 
 find_package(Threads REQUIRED)
 find_package(hwy REQUIRED)
 find_package(spdlog REQUIRED)
 if(GRADWIRE_BUNDLED_DEPENDENCIES)
   set(OPENSSL_USE_STATIC_LIBS ON)
+  find_package(OpenSSL QUIET COMPONENTS Crypto)
+  if(NOT OPENSSL_FOUND)
+    message(STATUS "gradwire: there is no archive of libcrypto, so the shared library is linked")
+    set(OPENSSL_USE_STATIC_LIBS OFF)
+    unset(OPENSSL_CRYPTO_LIBRARY CACHE)
+  endif()
 endif()
 find_package(OpenSSL REQUIRED COMPONENTS Crypto)
 
