@@ -42,6 +42,8 @@ class RepositoryPages:
                 return f"[{text}]({self.relative(page, navigation.site_path(candidate))}{anchor or ''})"
         if goal in self.headers:
             return f"[{text}]({self.relative(page, 'api/cpp/' + header_pages.page_of(goal))})"
+        if not (self.root / goal).exists():
+            return f"[{text}]({path}{anchor or ''})"  # which links.py finds
         # A file of the repository that is no page: the name says where the file is.
         return text if "`" in text or goal in text else f"{text} (`{goal}`)"
 
