@@ -7,6 +7,7 @@ Fails on a public declaration without a comment, on a page that is in no section
 Python of .venv-docs (`make docs`). --check-only looks for undocumented declarations and unplaced pages, and builds nothing.
 """
 import argparse
+import os
 import pathlib
 import shutil
 import subprocess
@@ -27,6 +28,9 @@ WORK = ROOT / "build-docs"
 
 
 def torch_folder():
+    named = os.environ.get("GRADWIRE_TORCH_DIR")
+    if named:
+        return named
     for python in (ROOT / ".venv" / "bin" / "python", "python3"):
         try:
             said = subprocess.run([python, "-c", "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"],
