@@ -36,7 +36,8 @@ class RepositoryPages:
         goal = os.path.normpath(os.path.join(os.path.dirname(page), path))
         if picture:
             self.pictures.add(goal)
-            return f"![{text}]({self.relative(page, goal.removeprefix('docs/'))})"
+            shown = self.relative(page, goal.removeprefix("docs/"))
+            return f"[![{text}]({shown})]({shown})"  # by itself a picture is as large as its words need
         for candidate in (goal, f"{goal}/README.md", f"{goal}/codecs.md"):
             if candidate in self.pages:
                 return f"[{text}]({self.relative(page, navigation.site_path(candidate))}{anchor or ''})"
