@@ -25,7 +25,7 @@ CONFIGURE := cmake --preset release $(call define_or_forget,GRADWIRE_TORCH_DIR) 
              $(call define_or_forget,CMAKE_PREFIX_PATH) $(CMAKE_ARGS)
 NINJA := ninja -C $(BUILD) -j$(JOBS)
 
-.PHONY: help setup configure build train test test-slow test-clients bench format check-format tidy check-cuda docs clean
+.PHONY: help setup configure build train test test-slow test-clients bench format check-format tidy check-cuda docs wheel deb clean
 
 help:  ## Say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 22
@@ -83,7 +83,16 @@ check-cuda: setup  ## Compile the backend nccl against torch with CUDA (takes 5 
 
 docs:  ## Build the documentation site into build-docs/site, and check it
 	@scripts/setup.sh torch docs
+	@.venv-docs/bin/python scripts/site/site_test.py --quiet
 	@.venv-docs/bin/python scripts/site/build.py
+
+wheel:  ## Build a Python wheel into dist/, and check what it links
+	@scripts/setup.sh build torch package
+	@scripts/wheel.sh
+
+deb:  ## Build Debian packages into dist/, and check them
+	@scripts/setup.sh build torch
+	@scripts/deb.sh
 
 clean:  ## Remove the build folders (.venv/ stays)
 	rm -rf build build-*/

@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: The gradwire authors
 # SPDX-License-Identifier: Apache-2.0
-# `cmake --install`: libraries, public headers, programs and the package for find_package(gradwire).
+# `cmake --install`: libraries, public headers, programs, and the packages for find_package(gradwire) and for pkg-config.
+# Components: core, mpi, ucx, dev, run, bench (what a Debian package holds, GradwirePackages.cmake), and python (a wheel).
 include(CMakePackageConfigHelpers)
 set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/gradwire")
 
@@ -10,27 +11,32 @@ if(GRADWIRE_TORCH)
 endif()
 foreach(room IN LISTS installed_rooms)
   if(IS_DIRECTORY "${PROJECT_SOURCE_DIR}/gradwire/${room}")
-    install(DIRECTORY gradwire/${room} DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/gradwire"
+    install(DIRECTORY gradwire/${room} DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/gradwire" COMPONENT dev
       FILES_MATCHING PATTERN "*.h" PATTERN "*_internal.h" EXCLUDE PATTERN "*_test*.h" EXCLUDE)
   endif()
 endforeach()
 
-install(FILES gradwire/core.h DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/gradwire")
+install(FILES gradwire/core.h DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/gradwire" COMPONENT dev)
 if(GRADWIRE_TORCH)
-  install(FILES gradwire/gradwire.h DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/gradwire")
+  install(FILES gradwire/gradwire.h DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/gradwire" COMPONENT dev)
 endif()
 
-install(TARGETS gradwire_core EXPORT gradwire-core-targets LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
-foreach(plugin gradwire_mpi gradwire_ucx)
-  if(TARGET ${plugin})
-    install(TARGETS ${plugin} LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" NAMELINK_SKIP)  # loaded, never linked
+install(TARGETS gradwire_core EXPORT gradwire-core-targets
+  LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT core NAMELINK_COMPONENT dev)
+foreach(engine mpi ucx)
+  if(TARGET gradwire_${engine})
+    install(TARGETS gradwire_${engine}  # loaded, never linked
+      LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT ${engine} NAMELINK_SKIP)
   endif()
 endforeach()
-install(EXPORT gradwire-core-targets NAMESPACE gradwire:: DESTINATION "${package_dir}")
+install(EXPORT gradwire-core-targets NAMESPACE gradwire:: DESTINATION "${package_dir}" COMPONENT dev)
+file(RELATIVE_PATH gradwire_pc_to_prefix "/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/")
+configure_file(cmake/gradwire-core.pc.in "${PROJECT_BINARY_DIR}/cmake/gradwire-core.pc" @ONLY)
+install(FILES "${PROJECT_BINARY_DIR}/cmake/gradwire-core.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig" COMPONENT dev)
 if(GRADWIRE_TORCH)
-  install(TARGETS gradwire EXPORT gradwire-torch-targets LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
-  install(EXPORT gradwire-torch-targets NAMESPACE gradwire:: DESTINATION "${package_dir}")
-  install(FILES cmake/GradwireFindTorch.cmake DESTINATION "${package_dir}")
+  install(TARGETS gradwire EXPORT gradwire-torch-targets LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT dev)
+  install(EXPORT gradwire-torch-targets NAMESPACE gradwire:: DESTINATION "${package_dir}" COMPONENT dev)
+  install(FILES cmake/GradwireFindTorch.cmake DESTINATION "${package_dir}" COMPONENT dev)
 endif()
 if(SKBUILD AND TARGET gradwire-run)
   # From an environment's bin/ to the libraries in its site-packages/.
@@ -40,7 +46,11 @@ if(SKBUILD AND TARGET gradwire-run)
 endif()
 foreach(program gradwire-run gradwire-diagnose gradwire-bench)
   if(TARGET ${program})
-    install(TARGETS ${program} RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
+    set(component run)
+    if(program STREQUAL "gradwire-bench")
+      set(component bench)
+    endif()
+    install(TARGETS ${program} RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT ${component})
   endif()
 endforeach()
 
@@ -48,11 +58,18 @@ configure_package_config_file(cmake/gradwireConfig.cmake.in "${PROJECT_BINARY_DI
   INSTALL_DESTINATION "${package_dir}")
 write_basic_package_version_file("${PROJECT_BINARY_DIR}/cmake/gradwireConfigVersion.cmake" COMPATIBILITY SameMinorVersion)
 install(FILES "${PROJECT_BINARY_DIR}/cmake/gradwireConfig.cmake" "${PROJECT_BINARY_DIR}/cmake/gradwireConfigVersion.cmake"
-  DESTINATION "${package_dir}")
+  DESTINATION "${package_dir}" COMPONENT dev)
 # Where README.md links to: share/doc/gradwire/docs/ddp.md.
-install(FILES LICENSE README.md CHANGELOG.md CONTRIBUTING.md DESTINATION "${CMAKE_INSTALL_DOCDIR}")
-install(DIRECTORY docs DESTINATION "${CMAKE_INSTALL_DOCDIR}" FILES_MATCHING PATTERN "*.md" PATTERN "*.svg")
+install(FILES LICENSE README.md CHANGELOG.md CONTRIBUTING.md DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT dev)
+install(DIRECTORY docs DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT dev FILES_MATCHING PATTERN "*.md" PATTERN "*.svg")
 # The examples, to read and to copy.
-install(DIRECTORY examples DESTINATION "${CMAKE_INSTALL_DOCDIR}" FILES_MATCHING PATTERN "*.md" PATTERN "*.cc" PATTERN "*.h" PATTERN "*.py"
-  PATTERN "*_test.cc" EXCLUDE PATTERN "__pycache__" EXCLUDE)
-install(FILES launch/gradwire-run.bash RENAME gradwire-run DESTINATION "${CMAKE_INSTALL_DATADIR}/bash-completion/completions")
+install(DIRECTORY examples DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT dev FILES_MATCHING PATTERN "*.md" PATTERN "*.cc" PATTERN "*.h"
+  PATTERN "*.py" PATTERN "*_test.cc" EXCLUDE PATTERN "__pycache__" EXCLUDE)
+install(FILES launch/gradwire-run.bash RENAME gradwire-run DESTINATION "${CMAKE_INSTALL_DATADIR}/bash-completion/completions" COMPONENT run)
+if(SKBUILD AND GRADWIRE_BUNDLED_DEPENDENCIES)
+  foreach(library libspdlog libfmt libhwy libssl)
+    if(EXISTS "/usr/share/doc/${library}-dev/copyright")
+      install(FILES "/usr/share/doc/${library}-dev/copyright" DESTINATION gradwire/licenses RENAME ${library}.txt COMPONENT python)
+    endif()
+  endforeach()
+endif()

@@ -75,6 +75,7 @@ function(gradwire_library LAYER)
     gradwire_remember_torch(${target})
   endif()
   set_target_properties(${target} PROPERTIES LINKER_LANGUAGE CXX)
+  gradwire_hide_bundled_names(${target})
   if(NOT SKBUILD)  # a wheel holds no links, so each name would be a copy
     set_target_properties(${target} PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
   endif()

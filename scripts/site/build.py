@@ -7,6 +7,7 @@ Fails on a public declaration without a comment, on a page that is in no section
 Python of .venv-docs (`make docs`). --check-only looks for undocumented declarations and unplaced pages, and builds nothing.
 """
 import argparse
+import os
 import pathlib
 import shutil
 import subprocess
@@ -27,6 +28,9 @@ WORK = ROOT / "build-docs"
 
 
 def torch_folder():
+    named = os.environ.get("GRADWIRE_TORCH_DIR")
+    if named:
+        return named
     for python in (ROOT / ".venv" / "bin" / "python", "python3"):
         try:
             said = subprocess.run([python, "-c", "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"],
@@ -73,8 +77,19 @@ def navigation_tree(sections, read_headers, package):
         rooms.setdefault(header.room, []).append({header.path.split("/")[-1]: f"api/cpp/{header_pages.page_of(header.path)}"})
     modules = sorted(module.path for module in python_pages.modules(package))
     tree.append({"C++": ["api/cpp/index.md", *({room: pages} for room, pages in rooms.items())]})
-    tree.append({"Python": ["api/python/index.md", *({module: f"api/python/{module}.md"} for module in modules)]})
+    tree.append({"Python": ["api/python/index.md", *module_tree(modules, "")]})
     return tree
+
+
+def module_tree(modules, package):
+    """The pages of the modules of `package`, each with those of its own modules below it."""
+    inside = [module for module in modules if module.startswith(package)]
+    nearest = [module for module in inside if not any(module.startswith(other + ".") for other in inside)]
+    entries = []
+    for module in nearest:
+        name, page, below = module.removeprefix(package), f"api/python/{module}.md", module_tree(modules, module + ".")
+        entries.append({name: [page, *below]} if below else {name: page})
+    return entries
 
 
 def build(sections, read_headers, package):

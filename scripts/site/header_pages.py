@@ -6,19 +6,19 @@ import textwrap
 
 COLUMNS = 84  # of comments within a declaration
 ROOMS = {
-    "base": "Element types, reductions, errors, deadlines, logging, trace points",
-    "kernels": "Loops over raw memory, chosen at run time by what the processor can do",
-    "store": "Keys and values that ranks share before they can communicate with each other",
-    "backend": "One rank's membership in a set of ranks: channels, collectives, messages, shared memory",
-    "compress": "Codecs, memories of the compression error, exchanges",
-    "process_group": "The same over tensors, asynchronous; how a process becomes a rank",
-    "functional": "Collectives that autograd differentiates",
-    "ddp": "DistributedDataParallel, its buckets and its hooks",
-    "hooks": "Ready-made hooks, and their names",
-    "nn": "Layers whose ranks communicate",
-    "amp": "Loss scaling",
-    "optim": "Optimizers over several ranks",
-    "testing": "Tools with which users test their training programs",
+    "base": "Element types, reductions, errors, deadlines, logging, trace points.",
+    "kernels": "Loops over raw memory, chosen at run time by what the processor can do.",
+    "store": "Keys and values that ranks share before they can communicate with each other.",
+    "backend": "One rank's membership in a set of ranks: channels, collectives, messages, shared memory.",
+    "compress": "Codecs, memories of the compression error, exchanges.",
+    "process_group": "The same over tensors, asynchronous; how a process becomes a rank.",
+    "functional": "Collectives that autograd differentiates.",
+    "ddp": "DistributedDataParallel, its buckets and its hooks.",
+    "hooks": "Ready-made hooks, and their names.",
+    "nn": "Layers whose ranks communicate.",
+    "amp": "Loss scaling.",
+    "optim": "Optimizers over several ranks.",
+    "testing": "Tools with which users test their training programs.",
 }
 FRONT_DOORS = ["gradwire/process_group/init.h", "gradwire/ddp/distributed_data_parallel.h", "gradwire/ddp/ddp_options.h",
                "gradwire/ddp/comm_hook.h", "gradwire/hooks/registry.h", "gradwire/process_group/process_group.h",
@@ -56,8 +56,9 @@ class Pages:
                  "Every public header has a page. The text is the comment in the header. These headers come first:", ""]
         by_path = {header.path: header for header in self.headers}
         lines += [f"- [`{path}`]({page_of(path)})  \n  {self.sentence(by_path[path])}" for path in FRONT_DOORS]
-        for room, what in ROOMS.items():
-            lines += ["", f"## {room}", "", f"{what}.", ""]
+        rooms = dict.fromkeys(header.room for header in self.headers)
+        for room in rooms:
+            lines += ["", f"## {room}", "", ROOMS.get(room, ""), ""]
             lines += [f"- [`{header.path}`]({page_of(header.path)})" for header in self.headers if header.room == room]
         return "\n".join(lines) + "\n"
 

@@ -53,11 +53,14 @@ class Header:
 
     @property
     def room(self):
-        return self.path.split("/")[1]
+        folders = self.path.split("/")[1:-1]
+        return folders[0] if folders else "gradwire"  # a header above the rooms
 
 
 def installed_headers():
-    rooms = re.findall(r"(?:installed_rooms) ([\w ]+)\)", (ROOT / "cmake" / "GradwireInstall.cmake").read_text())
+    for path in sorted((ROOT / "gradwire").glob("*.h")):
+        yield path.relative_to(ROOT).as_posix()
+    rooms = re.findall(r"installed_rooms ([\w ]+)\)", (ROOT / "cmake" / "GradwireInstall.cmake").read_text())
     for room in " ".join(rooms).split():
         for path in sorted((ROOT / "gradwire" / room).rglob("*.h")):
             if not path.name.endswith("_internal.h") and "_test" not in path.name:

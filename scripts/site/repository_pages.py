@@ -36,12 +36,15 @@ class RepositoryPages:
         goal = os.path.normpath(os.path.join(os.path.dirname(page), path))
         if picture:
             self.pictures.add(goal)
-            return f"![{text}]({self.relative(page, goal.removeprefix('docs/'))})"
+            shown = self.relative(page, goal.removeprefix("docs/"))
+            return f"[![{text}]({shown})]({shown})"  # by itself a picture is as large as its words need
         for candidate in (goal, f"{goal}/README.md", f"{goal}/codecs.md"):
             if candidate in self.pages:
                 return f"[{text}]({self.relative(page, navigation.site_path(candidate))}{anchor or ''})"
         if goal in self.headers:
             return f"[{text}]({self.relative(page, 'api/cpp/' + header_pages.page_of(goal))})"
+        if not (self.root / goal).exists():
+            return f"[{text}]({path}{anchor or ''})"  # which links.py finds
         # A file of the repository that is no page: the name says where the file is.
         return text if "`" in text or goal in text else f"{text} (`{goal}`)"
 

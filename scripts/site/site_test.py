@@ -219,7 +219,11 @@ class RepositoryPages(Folder):
         self.write(page, text)
         return repository_pages.RepositoryPages(self.root, [page, *pages], ["gradwire/room/one.h"]).text(page)
 
+    def test_a_link_to_nothing_stays_a_link(self):
+        self.assertEqual(self.text("docs/a.md", "[b](no.md#x)"), "[b](no.md#x)")
+
     def test_links_lead_to_pages_of_the_site(self):
+        self.write("scripts/run.py", "")
         text = self.text("docs/a.md", "[b](guides/b.md#x), [home](../README.md), [code](../scripts/run.py), `gradwire/room/one.h`",
                          "docs/guides/b.md", "README.md")
         self.assertEqual(text, "[b](guides/b.md#x), [home](index.md), code (`scripts/run.py`), [`gradwire/room/one.h`](api/cpp/room/one.md)")

@@ -1,0 +1,52 @@
+# SPDX-FileCopyrightText: The gradwire authors
+# SPDX-License-Identifier: Apache-2.0
+# The libraries below torch: Highway, OpenSSL's libcrypto, and spdlog with fmt (gradwire_spdlog).
+#
+# GRADWIRE_BUNDLED_DEPENDENCIES puts them into gradwire's libraries, for packages that run where they are not installed (the wheel):
+# spdlog and fmt as headers, libcrypto and Highway as archives where there are archives. Their names stay local to the
+# library, so another copy in the same process is never called by mistake.
+option(GRADWIRE_BUNDLED_DEPENDENCIES "Link spdlog, fmt and, where their archives are installed, OpenSSL and Highway into gradwire's libraries" OFF)
+
+find_package(Threads REQUIRED)
+find_package(hwy REQUIRED)
+find_package(spdlog REQUIRED)
+if(GRADWIRE_BUNDLED_DEPENDENCIES)
+  set(OPENSSL_USE_STATIC_LIBS ON)
+  find_package(OpenSSL QUIET COMPONENTS Crypto)
+  if(NOT OPENSSL_FOUND)
+    message(STATUS "gradwire: there is no archive of libcrypto, so the shared library is linked")
+    set(OPENSSL_USE_STATIC_LIBS OFF)
+    unset(OPENSSL_CRYPTO_LIBRARY CACHE)
+  endif()
+endif()
+find_package(OpenSSL REQUIRED COMPONENTS Crypto)
+
+add_library(gradwire_spdlog INTERFACE)
+if(GRADWIRE_BUNDLED_DEPENDENCIES)
+  foreach(library IN ITEMS spdlog::spdlog fmt::fmt)
+    get_target_property(folders ${library} INTERFACE_INCLUDE_DIRECTORIES)
+    target_include_directories(gradwire_spdlog SYSTEM INTERFACE ${folders})
+  endforeach()
+  target_compile_definitions(gradwire_spdlog INTERFACE SPDLOG_FMT_EXTERNAL SPDLOG_HEADER_ONLY FMT_HEADER_ONLY)
+  set(gradwire_hide_bundled "${CMAKE_CURRENT_LIST_DIR}/hide_bundled.map")
+else()
+  target_link_libraries(gradwire_spdlog INTERFACE spdlog::spdlog)
+endif()
+
+# The library whose archive CMake would link as `hwy::hwy`.
+set(GRADWIRE_HIGHWAY hwy::hwy)
+if(GRADWIRE_BUNDLED_DEPENDENCIES)
+  find_library(GRADWIRE_HIGHWAY_ARCHIVE libhwy.a)
+  mark_as_advanced(GRADWIRE_HIGHWAY_ARCHIVE)
+  if(GRADWIRE_HIGHWAY_ARCHIVE)
+    set(GRADWIRE_HIGHWAY "${GRADWIRE_HIGHWAY_ARCHIVE}")
+  endif()
+endif()
+
+# Called for the shared libraries that hold the rooms.
+function(gradwire_hide_bundled_names TARGET)
+  if(GRADWIRE_BUNDLED_DEPENDENCIES)
+    target_link_options(${TARGET} PRIVATE "LINKER:--exclude-libs,ALL" "LINKER:--version-script=${gradwire_hide_bundled}")
+    set_property(TARGET ${TARGET} APPEND PROPERTY LINK_DEPENDS "${gradwire_hide_bundled}")
+  endif()
+endfunction()
