@@ -17,14 +17,15 @@ namespace gradwire::launch {
 namespace {
 
 constexpr const char* kMark = "--coordinate-elastic-job";
-constexpr int kArguments = 7;  // the program, the mark, two files and three numbers
+constexpr int kArguments = 8;  // the program, the mark, two files, three numbers and the journal to replay
 
 }  // namespace
 
 std::vector<std::string> coordinator_command(const ElasticOptions& options, int ranks, const std::string& store,
                                              const std::string& journal) {
-  return {"/proc/self/exe",     kMark, store, journal, std::to_string(options.min), std::to_string(options.max),
-          std::to_string(ranks)};
+  return {
+      "/proc/self/exe",      kMark,         store, journal, std::to_string(options.min), std::to_string(options.max),
+      std::to_string(ranks), options.replay};
 }
 
 bool is_coordinator_command(int argc, const char* const* argv) {
@@ -36,6 +37,7 @@ int run_coordinator(const char* const* argv) noexcept {
     membership::CoordinatorOptions options;
     options.journal = argv[3];
     options.roster = {.min = std::stoi(argv[4]), .max = std::stoi(argv[5]), .first = std::stoi(argv[6])};
+    if (*argv[7] != '\0') options.roster.replay = membership::read_membership_log(argv[7]);
     const std::atomic<bool> never{false};
     membership::Coordinator(std::make_shared<PrefixStore>("elastic", std::make_shared<FileStore>(argv[2])), options)
         .run(never);

@@ -4,9 +4,12 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <utility>
 
+#include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/membership/journal.h"
 #include "gradwire/store/secret.h"
 #include "launch/cpu_share.h"
 #include "launch/elastic_coordinator.h"
@@ -47,6 +50,22 @@ Deadline job_deadline(const Options& options) {
 
 namespace {
 
+// Throws LaunchError unless the journal can be played with the ranks that are started.
+void require_replayable(const Options& options) {
+  const std::string& file = options.elastic->replay;
+  std::size_t most = 0;
+  try {
+    for (const membership::PlayedEpoch& epoch : membership::read_membership_log(file))
+      most = std::max(most, epoch.members.size());
+  } catch (const StoreError& problem) {
+    throw LaunchError(kUsageExit, concat("--replay: ", problem.what()));
+  }
+  if (most == 0) throw LaunchError(kUsageExit, concat("--replay: no step began in the job of '", file, "'"));
+  if (most <= static_cast<std::size_t>(options.ranks)) return;
+  throw LaunchError(kUsageExit, concat("--replay: the job of '", file, "' had up to ", most,
+                                       " ranks at once; start as many with -n"));
+}
+
 // Names the store of an elastic job and the program that coordinates the job.
 void prepare_elastic(const Options& options, RendezvousFolder& folder, JobEnvironment& job, JobView& view) {
   job.elastic = folder.store_file(0) + "-elastic";
@@ -57,6 +76,7 @@ void prepare_elastic(const Options& options, RendezvousFolder& folder, JobEnviro
     throw LaunchError(kUsageExit, concat("--membership-log: the file '", journal,
                                          "' exists; each job writes a new one, so give another name or remove it"));
   }
+  if (!options.elastic->replay.empty()) require_replayable(options);
   ElasticView elastic;
   elastic.coordinator = {coordinator_command(*options.elastic, options.ranks, job.elastic, journal), {}, -1};
   for (char** entry = environ; *entry != nullptr; ++entry) elastic.coordinator.environment.emplace_back(*entry);

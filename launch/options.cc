@@ -63,6 +63,7 @@ struct RawOptions {
   std::string elastic;
   std::string deaths_per_minute;
   std::string membership_log;
+  std::string replay;
   bool pin = false;
   bool no_prefix = false;
   bool info = false;
@@ -100,6 +101,9 @@ void declare_elastic(CLI::App& app, RawOptions& raw) {
       ->type_name("N")
       ->group(group);
   app.add_option("--membership-log", raw.membership_log, "Keep the journal of memberships in this new file")
+      ->type_name("FILE")
+      ->group(group);
+  app.add_option("--replay", raw.replay, "Play the memberships of this journal again, without the failures")
       ->type_name("FILE")
       ->group(group);
 }
@@ -281,8 +285,9 @@ void read_several_hosts(Options& options, const RawOptions& raw) {
 
 std::optional<ElasticOptions> read_elastic(const RawOptions& raw, const Options& options) {
   if (raw.elastic.empty()) {
-    if (!raw.deaths_per_minute.empty() || !raw.membership_log.empty())
-      refuse_option("--deaths-per-minute and --membership-log belong to --elastic; give --elastic MIN:MAX too");
+    if (!raw.deaths_per_minute.empty() || !raw.membership_log.empty() || !raw.replay.empty())
+      refuse_option(
+          "--deaths-per-minute, --membership-log and --replay belong to --elastic; give --elastic MIN:MAX too");
     return std::nullopt;
   }
   const auto colon = raw.elastic.find(':');
@@ -302,6 +307,7 @@ std::optional<ElasticOptions> read_elastic(const RawOptions& raw, const Options&
   if (!raw.deaths_per_minute.empty())
     elastic.deaths_per_minute = read_number("--deaths-per-minute", raw.deaths_per_minute, 0, 1000000);
   elastic.log = raw.membership_log;
+  elastic.replay = raw.replay;
   return elastic;
 }
 

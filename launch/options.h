@@ -42,6 +42,7 @@ struct ElasticOptions {
   int max = 1;                 // and has at most so many
   int deaths_per_minute = 10;  // more failures of ranks end the job
   std::string log;             // the file of the journal of memberships; empty: a temporary one
+  std::string replay;          // the journal of a job whose epochs are played again; empty: none
 };
 
 struct Options {

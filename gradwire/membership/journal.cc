@@ -22,7 +22,8 @@ namespace {
 constexpr const char* kKind = "gradwire membership journal 1";
 
 std::string head_of(const RosterOptions& options) {
-  return concat(kKind, ": ", options.min, " to ", options.max, " members, the first epoch ", options.first);
+  const std::string replay = options.replay.empty() ? "" : concat(", a replay of ", options.replay.size(), " epochs");
+  return concat(kKind, ": ", options.min, " to ", options.max, " members, the first epoch ", options.first, replay);
 }
 
 [[noreturn]] void fail(const std::string& path, const std::string& what) {
@@ -123,15 +124,17 @@ std::vector<PlayedEpoch> read_membership_log(const std::string& path) {
   for (const std::string& line : lines) {
     std::int64_t number = 0;
     std::string text;
-    if (line.starts_with(epoch_prefix) && line.find("/change\t") == std::string::npos) {
-      decided.push_back(epoch_of(line.substr(line.find('\t', epoch_prefix.size()) + 1)));
+    if (line.starts_with(epoch_prefix)) {
+      const std::size_t tab = line.find('\t', epoch_prefix.size());
+      // Other keys of an epoch have one more part.
+      if (line.find('/', epoch_prefix.size()) >= tab) decided.push_back(epoch_of(line.substr(tab + 1)));
       continue;
     }
     if (!is_event(line, number, text)) continue;
     const Event event = event_of(text);
     const auto* began = std::get_if<Began>(&event);
     if (began == nullptr) continue;
-    if (!played.empty() && played.back().number == began->epoch) continue;  // each member says so
+    if (!played.empty() && played.back().number >= began->epoch) continue;  // each member says so
     for (const Epoch& epoch : decided) {
       if (epoch.number != began->epoch) continue;
       PlayedEpoch entry{epoch.number, began->step, {}};

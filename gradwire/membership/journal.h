@@ -44,13 +44,6 @@ class Journal {
   std::vector<Put> last_decisions_;
 };
 
-// An epoch of a job that has run, in which at least one step began.
-struct PlayedEpoch {
-  std::int64_t number = 0;
-  std::int64_t first_step = 0;  // the steps from here on, until the next entry's first step, counted in this epoch
-  std::vector<std::int64_t> members;  // in rank order
-};
-
 // Returns the epochs that the journal at `path` tells of, in order. A program that does the steps with these numbers of
 // ranks, and loses nobody, ends with the same parameters. Throws StoreError when the file cannot be read or is no
 // journal.

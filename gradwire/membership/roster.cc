@@ -3,6 +3,7 @@
 #include "gradwire/membership/roster.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "gradwire/base/error.h"
@@ -66,9 +67,10 @@ class Decider {
     if (std::any_of(roster_.current.begin(), roster_.current.end(),
                     [&](std::int64_t member) { return standing(member) == Standing::running; }))
       return;
-    const std::vector<std::int64_t> next = candidates();
+    const bool replays = !roster_.options.replay.empty();
+    const std::vector<std::int64_t> next = replays ? cast() : candidates();
     const int needed = roster_.epoch == 0 && !roster_.hurried ? roster_.options.first : roster_.options.min;
-    if (static_cast<int>(next.size()) < needed) return;
+    if (next.empty() || (!replays && static_cast<int>(next.size()) < needed)) return;
     Epoch epoch;
     epoch.number = ++roster_.epoch;
     epoch.fresh = !roster_.begun;
@@ -78,7 +80,8 @@ class Decider {
       epoch.members.push_back({member, entry.identity});
     }
     roster_.current = next;
-    roster_.change_asked = false;
+    roster_.change_asked = replays;  // the played job says when its epochs end
+    if (replays) put_stop();
     put(epoch_key(epoch.number), to_text(epoch));
   }
 
@@ -108,6 +111,44 @@ class Decider {
     return next;
   }
 
+  // The members that play those of the next epoch of the played job; empty while there are too few. A role stays with
+  // its member, as far as that member is there. A member without a role can take one.
+  std::vector<std::int64_t> cast() {
+    const auto& replay = roster_.options.replay;
+    if (roster_.epoch >= static_cast<std::int64_t>(replay.size())) return {};
+    std::map<std::int64_t, std::int64_t> roles;
+    std::set<std::int64_t> taken;
+    const auto& played = replay[static_cast<std::size_t>(roster_.epoch)].members;
+    for (const std::int64_t role : played) {
+      const auto before = roster_.roles.find(role);
+      if (before == roster_.roles.end() || standing(before->second) != Standing::waiting) continue;
+      roles[role] = before->second;
+      taken.insert(before->second);
+    }
+    std::vector<std::int64_t> next;
+    for (const std::int64_t role : played) {
+      if (!roles.contains(role)) {
+        const auto free = std::find_if(roster_.members.begin(), roster_.members.end(), [&](const auto& item) {
+          return item.second.standing == Standing::waiting && !taken.contains(item.first);
+        });
+        if (free == roster_.members.end()) return {};
+        roles[role] = free->first;
+        taken.insert(free->first);
+      }
+      next.push_back(roles[role]);
+    }
+    roster_.roles = std::move(roles);
+    return next;
+  }
+
+  // The members of the epoch stop before the step with which the next played epoch began.
+  void put_stop() {
+    const auto& replay = roster_.options.replay;
+    if (roster_.epoch >= static_cast<std::int64_t>(replay.size())) return;
+    put(stop_key(roster_.epoch), std::to_string(replay[static_cast<std::size_t>(roster_.epoch)].first_step));
+    put(change_key(roster_.epoch), "1");
+  }
+
   Roster::Entry* known(std::int64_t member) {
     const auto found = roster_.members.find(member);
     return found == roster_.members.end() || found->second.standing == Standing::gone ? nullptr : &found->second;
@@ -117,7 +158,7 @@ class Decider {
     if (Roster::Entry* entry = known(member)) entry->standing = Standing::gone;
   }
   void ask_for_change() {
-    if (roster_.epoch == 0 || roster_.change_asked) return;
+    if (roster_.epoch == 0 || roster_.change_asked || !roster_.options.replay.empty()) return;
     roster_.change_asked = true;
     put(change_key(roster_.epoch), "1");
   }

@@ -15,10 +15,20 @@ namespace gradwire::membership {
 
 inline constexpr int kMaxMembers = 64;  // of an epoch
 
+// An epoch of a job that has run, in which at least one step began.
+struct PlayedEpoch {
+  std::int64_t number = 0;
+  std::int64_t first_step = 0;  // the steps from here on, until the next entry's first step, counted in this epoch
+  std::vector<std::int64_t> members;  // in rank order
+};
+
 struct RosterOptions {
   int min = 1;    // an epoch has at least so many members
   int max = 64;   // and at most so many; more members wait until there is a place
   int first = 1;  // the first epoch waits for so many members, from min to max
+  // Not empty: the epochs of a job that has run, which are played again. Each epoch has as many members as it had then,
+  // in the same order, and stops before the first step of the next one. The numbers above do not count.
+  std::vector<PlayedEpoch> replay = {};
 };
 
 // Throws InvalidArgument, in one sentence, unless 1 <= min <= first <= max <= kMaxMembers.
@@ -38,15 +48,16 @@ struct Roster {
   };
 
   RosterOptions options;
-  std::map<std::int64_t, Entry> members;  // by number; members that are gone stay, so that they are recognized
-  std::vector<std::int64_t> current;      // the members of the present epoch, in rank order
-  std::int64_t epoch = 0;                 // the present epoch; 0 before the first
-  bool change_asked = false;              // the members of the present epoch were asked to stop
-  bool begun = false;                     // a step of the job has begun
-  bool hurried = false;                   // the first epoch needs `min` members only
-  bool finished = false;                  // the last step was counted
-  std::string version;                    // the first member's, which the others must have too
-  std::string program;                    // the same
+  std::map<std::int64_t, Entry> members;       // by number; members that are gone stay, so that they are recognized
+  std::vector<std::int64_t> current;           // the members of the present epoch, in rank order
+  std::int64_t epoch = 0;                      // the present epoch; 0 before the first
+  bool change_asked = false;                   // the members of the present epoch were asked to stop
+  bool begun = false;                          // a step of the job has begun
+  bool hurried = false;                        // the first epoch needs `min` members only
+  bool finished = false;                       // the last step was counted
+  std::map<std::int64_t, std::int64_t> roles;  // replay: members of the played job, and who plays them now
+  std::string version;                         // the first member's, which the others must have too
+  std::string program;                         // the same
 };
 
 // A decision: a key of the store that is set to a value.

@@ -170,6 +170,29 @@ TEST(RosterTest, TheEndOfTheJobTakesThePlaceOfTheNextEpoch) {
   EXPECT_EQ(bench.roster.epoch, 1);
 }
 
+// Members 1, 2, 3 of the played job: 2 goes, then 7 comes.
+TEST(RosterTest, AReplayPlaysTheEpochsWithTheirRolesAndStops) {
+  RosterOptions options{.min = 1, .max = 3, .first = 3};
+  options.replay = {{1, 0, {1, 2, 3}}, {4, 10, {1, 3}}, {5, 25, {1, 3, 7}}};
+  Bench bench(options);
+  const auto a = bench.join();
+  const auto b = bench.join();
+  EXPECT_EQ(bench.roster.epoch, 0);
+  const auto c = bench.join();
+  EXPECT_EQ(bench.members(), (Numbers{a, b, c}));
+  EXPECT_EQ(bench.value_of(stop_key(1)), "10");
+  EXPECT_EQ(bench.value_of(change_key(1)), "1");
+  bench.ready(a);
+  bench.ready(b);
+  bench.ready(c);
+  EXPECT_EQ(bench.members(), (Numbers{a, c}));
+  EXPECT_EQ(bench.value_of(stop_key(2)), "25");
+  bench.ready(c);
+  bench.ready(a);
+  EXPECT_EQ(bench.members(), (Numbers{a, c, b}));
+  EXPECT_EQ(bench.value_of(change_key(3)), "");
+}
+
 TEST(RosterTest, SizesThatMakeNoSenseAreRefused) {
   EXPECT_THROW(require_valid({.min = 3, .max = 2, .first = 2}), InvalidArgument);
   EXPECT_THROW(require_valid({.min = 0, .max = 2, .first = 1}), InvalidArgument);

@@ -108,15 +108,37 @@ class ElasticLaunchTest : public launch::LauncherTest {
     const std::vector<int> sizes = sizes_of(journal(), steps_);
     EXPECT_EQ(std::count(sizes.begin(), sizes.end(), 0), 0);
     const auto expected = serial_parameters(sizes);
-    int finals = 0;
-    for (const auto& file : std::filesystem::directory_iterator(folder_)) {
+    const auto finals = finals_in(folder_);
+    EXPECT_FALSE(finals.empty());
+    for (const auto& parameters : finals) expect_equal_bits(parameters, expected, "a member's parameters at the end");
+  }
+
+  // The parameters that the members in `folder` ended with.
+  static std::vector<std::vector<at::Tensor>> finals_in(const std::string& folder) {
+    std::vector<std::vector<at::Tensor>> finals;
+    for (const auto& file : std::filesystem::directory_iterator(folder)) {
       if (!file.path().filename().string().starts_with("final-")) continue;
-      ++finals;
-      std::vector<at::Tensor> parameters;
-      torch::load(parameters, file.path());
-      expect_equal_bits(parameters, expected, file.path());
+      torch::load(finals.emplace_back(), file.path());
     }
-    EXPECT_GT(finals, 0);
+    return finals;
+  }
+
+  // The launcher plays the journal again, and ends with the same bits without a failure.
+  void expect_same_replay(int ranks) {
+    const std::string played = folder_ + "/replayed";
+    std::filesystem::create_directory(played);
+    SharedElasticPage(played + "/page")->budget = steps_;
+    const launch::Result result =
+        run({"--elastic", concat("1:", ranks), "-n", std::to_string(ranks), "--replay", journal(), "--membership-log",
+             played + "/memberships", ELASTIC_WORKER_PROGRAM, std::to_string(steps_), played});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_EQ(result.err, "");
+    EXPECT_EQ(sizes_of(played + "/memberships", steps_), sizes_of(journal(), steps_));
+    const auto original = finals_in(folder_);
+    const auto again = finals_in(played);
+    ASSERT_FALSE(original.empty());
+    ASSERT_FALSE(again.empty());
+    for (const auto& parameters : again) expect_equal_bits(parameters, original.front(), "the replay");
   }
 
   // The coordinator of this test's job.
@@ -162,6 +184,7 @@ void ElasticLaunchTest::kill_at_random(int kills, unsigned seed) {
   const launch::Result result = finish();
   EXPECT_EQ(result.exit_code, 0) << result.err;
   expect_serial_bits();
+  expect_same_replay(4);
   std::vector<double> times;
   for (const auto& [pid, moment] : killed) {
     if (const auto time = recovery_ms(pid, moment)) times.push_back(*time);
@@ -230,15 +253,18 @@ TEST_F(ElasticLaunchTest, BadCommandLinesAreRefusedInOneSentence) {
             "gradwire-run: -n is 4; with --elastic 2:3 it must be a number from 2 to 3\n");
   EXPECT_EQ(said({"--elastic", "1:2", "-n", "2", "--max-restarts", "1"}),
             "gradwire-run: --max-restarts starts all ranks again, and --elastic the one that died; give one of them\n");
-  EXPECT_EQ(said({"--membership-log", "x", "-n", "2"}),
-            "gradwire-run: --deaths-per-minute and --membership-log belong to --elastic; give --elastic MIN:MAX too\n");
+  EXPECT_EQ(
+      said({"--membership-log", "x", "-n", "2"}),
+      "gradwire-run: --deaths-per-minute, --membership-log and --replay belong to --elastic; give --elastic MIN:MAX "
+      "too\n");
   EXPECT_EQ(said({"--elastic", "1:2", "-n", "2", "--hosts", "a,b"}),
             "gradwire-run: --elastic is for one host so far; leave --hosts, --nnodes and --rendezvous out\n");
 }
 
-// For the label slow.
-using ElasticSlowLaunchTest = ElasticLaunchTest;
-TEST_F(ElasticSlowLaunchTest, AThousandKills) { kill_at_random(1000, 2); }
+// For the label slow: a thousand kills.
+class ElasticSlowLaunchTest : public ElasticLaunchTest, public ::testing::WithParamInterface<unsigned> {};
+INSTANTIATE_TEST_SUITE_P(Seeds, ElasticSlowLaunchTest, ::testing::Range(2U, 27U));
+TEST_P(ElasticSlowLaunchTest, FortyKills) { kill_at_random(40, GetParam()); }
 
 }  // namespace
 }  // namespace gradwire::testing

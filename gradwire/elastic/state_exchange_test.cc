@@ -1,0 +1,100 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// What members hold after they met: equal bits, and memories of hooks of which nothing was lost or doubled.
+#include "gradwire/elastic/state_exchange_internal.h"
+
+#include <gtest/gtest.h>
+#include <torch/optim/sgd.h>
+
+#include "gradwire/base/error.h"
+#include "gradwire/ddp/ddp_test_support.h"
+#include "gradwire/elastic/elastic_group.h"
+#include "gradwire/hooks/registry.h"
+
+namespace gradwire::state_exchange_test {
+namespace {
+
+using namespace gradwire::testing;
+using internal::exchange_state;
+using internal::kNoState;
+using internal::TrainingState;
+
+// A member outside of any epoch, whose parameters depend on `seed`.
+struct Holder {
+  explicit Holder(int seed, const std::string& hook = "") : net(3, 8, seed) {
+    DdpOptions options;
+    options.process_group = std::make_shared<ElasticGroup>();
+    ddp = std::make_unique<DistributedDataParallel<Mlp>>(net, options);
+    if (!hook.empty()) ddp->register_comm_hook(made = make_hook(hook));
+    optimizer = std::make_unique<torch::optim::SGD>(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+    state.add(ddp->core());
+    state.add(*optimizer);
+    state.leave_group();
+  }
+
+  Mlp net;
+  std::shared_ptr<CommHook> made;
+  std::unique_ptr<DistributedDataParallel<Mlp>> ddp;
+  std::unique_ptr<torch::optim::SGD> optimizer;
+  TrainingState state;
+};
+
+TEST(StateExchangeTest, MembersBehindAndNewOnesTakeTheNewestState) {
+  run_ranks({"threads"}, 4, [](int rank, std::shared_ptr<ProcessGroup> group) {
+    const std::int64_t counted[] = {4, 5, kNoState, 5};
+    const int seeds[] = {1, 2, 3, 2};
+    Holder holder(seeds[rank]);
+    EXPECT_EQ(exchange_state(*group, holder.state, counted[rank], false), 5);
+    EXPECT_EQ(holder.state.hash(), Holder(2).state.hash());
+  });
+}
+
+TEST(StateExchangeTest, AFreshJobBeginsWithTheStateOfRankZero) {
+  run_ranks({"threads"}, 2, [](int rank, std::shared_ptr<ProcessGroup> group) {
+    Holder holder(7 + rank);
+    EXPECT_EQ(exchange_state(*group, holder.state, kNoState, true), 0);
+    EXPECT_EQ(holder.state.hash(), Holder(7).state.hash());
+    EXPECT_EQ(exchange_state(*group, holder.state, kNoState, false), kNoState);
+  });
+}
+
+TEST(StateExchangeTest, OtherBitsAfterTheSameStepAreAMismatch) {
+  run_ranks({"threads"}, 3, [](int rank, std::shared_ptr<ProcessGroup> group) {
+    Holder holder(rank == 1 ? 2 : 1);
+    const std::string said = error_of([&] { exchange_state(*group, holder.state, 5, false); });
+    EXPECT_NE(said.find("after step 5 rank 1 of the new epoch had other parameters than rank 0"), std::string::npos)
+        << said;
+  });
+}
+
+// Ranks 0 and 2 hold the state; together they owe the mean of their residuals, and so do all four afterwards.
+TEST(StateExchangeTest, ResidualsKeepTheirMean) {
+  const std::string key = "local/residual/layer0.weight";
+  run_ranks({"threads"}, 4, [&](int rank, std::shared_ptr<ProcessGroup> group) {
+    const bool holds = rank % 2 == 0;
+    Holder holder(1, "int8:memory=error_feedback");
+    holder.made->load_state_dict({{key, at::full({64}, 1.0F + static_cast<float>(rank))}, {"iteration", 3 + rank}});
+    exchange_state(*group, holder.state, holds ? 5 : 4, false);
+    const HookState state = holder.made->state_dict();
+    EXPECT_TRUE(state.at(key).toTensor().equal(at::full({64}, 2.0F)));
+    EXPECT_EQ(state.at("iteration").toInt(), rank == 2 ? 5 : 3) << "a shared part comes from the first holder";
+  });
+}
+
+// EF21's mean holds the estimate of a member that is gone. All members take the mean for their estimate.
+TEST(StateExchangeTest, EstimatesKeepTheMeanThatTheRanksAgreedOn) {
+  run_ranks({"threads"}, 2, [&](int rank, std::shared_ptr<ProcessGroup> group) {
+    Holder holder(1, "int8:memory=ef21");
+    holder.made->load_state_dict({{"aggregate/layer0.weight", at::full({64}, 9.0F)},
+                                  {"local/estimate/layer0.weight", at::full({64}, 1.0F + static_cast<float>(rank))},
+                                  {"iteration", 3}});
+    exchange_state(*group, holder.state, 5, false);
+    const HookState state = holder.made->state_dict();
+    EXPECT_TRUE(state.at("aggregate/layer0.weight").toTensor().equal(at::full({64}, 9.0F)));
+    const auto estimate = state.find("local/estimate/layer0.weight");
+    EXPECT_TRUE(estimate == state.end() || estimate->second.toTensor().equal(at::full({64}, 9.0F)));
+  });
+}
+
+}  // namespace
+}  // namespace gradwire::state_exchange_test
