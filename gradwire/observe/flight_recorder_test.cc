@@ -194,7 +194,9 @@ TEST(FlightRecorder, TheFirstEndOfACallCounts) {
     call.ended(std::make_exception_ptr(AbortedError("very late")));
   });
   EXPECT_EQ(writer.finish(), 0);
-  for (const CallRow& call : writer.table().groups.at(0).calls) {
+  const auto calls = writer.table().groups.at(0).calls;
+  EXPECT_EQ(calls.size(), format::kCalls);
+  for (const CallRow& call : calls) {
     EXPECT_EQ(call.outcome, Outcome::good);
     EXPECT_EQ(call.started, 0);
   }
