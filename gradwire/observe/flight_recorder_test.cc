@@ -188,6 +188,7 @@ TEST(FlightRecorder, TheFirstEndOfACallCounts) {
     FlightGroup group;
     group.open("g0", "shm", "", 0, 2);
     const FlightCall call = group.begin(all_reduce_of(1));
+    call.started();
     call.ended(nullptr);
     call.ended(std::make_exception_ptr(AbortedError("late")));
     for (int i = 0; i < 256; ++i) group.begin(all_reduce_of(2)).ended(nullptr);
@@ -239,7 +240,7 @@ TEST(FlightRecorder, PlacesOfClosedGroupsAreUsedAgainAndNoGroupIsMixedUp) {
     for (int i = 0; i < 200; ++i) {
       FlightGroup group;
       group.open(concat("g", i), "shm", "", 0, 2);
-      group.begin(all_reduce_of(static_cast<std::uint64_t>(i + 1))).ended(nullptr);
+      for (int call = 0; call < 3; ++call) group.begin(all_reduce_of(static_cast<std::uint64_t>(i + 1))).ended(nullptr);
     }
     std::vector<std::unique_ptr<FlightGroup>> open;
     for (int i = 0; i < 70; ++i) {
