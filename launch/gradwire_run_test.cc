@@ -228,6 +228,8 @@ TEST_F(LauncherTest, BadCommandLinesGetOneClearSentence) {
       {{"-n", "two", "/bin/true"}, 2, "'two'"},
       {{"-n", "2x", "/bin/true"}, 2, "'2x'"},
       {{"-n", "2.5", "/bin/true"}, 2, "'2.5'"},
+      {{"-n", "2", "--stall", "0", "/bin/true"}, 2, "--stall is '0'"},
+      {{"-n", "2", "--stall", "soon", "/bin/true"}, 2, "--stall is 'soon'"},
       {{"-n", "65", "/bin/true"}, 2, "'65'"},
       {{"-n", "99999999999999999999", "/bin/true"}, 2, "from 1 to 64"},
       {{"-n", "2", "-n", "3", "/bin/true"}, 2, "--ranks"},

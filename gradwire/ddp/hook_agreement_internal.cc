@@ -81,7 +81,8 @@ void note_error_of_hook(const std::exception_ptr& error, const CommHook* hook) {
   const bool is_own = outcome == observe::Outcome::other || outcome == observe::Outcome::resource ||
                       outcome == observe::Outcome::refused;
   if (hook == nullptr || !is_own) return;
-  observe::note_failure(observe::NoteKind::hook_failed, concat("hook '", hook->identity(), "': ", gradwire::describe(error)));
+  observe::note_failure(observe::NoteKind::hook_failed,
+                        concat("hook '", hook->identity(), "': ", gradwire::describe(error)));
 }
 
 }  // namespace

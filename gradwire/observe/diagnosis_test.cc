@@ -211,6 +211,10 @@ TEST(Diagnosis, AHookThatThrew) {
     const Diagnosis found = job.over();
     expect(found, FaultClass::hook_exception, {cause});
     EXPECT_EQ(found.words, "hook 'x': no such file");
+    // Also where the cause can say nothing.
+    job.at(cause).notes.clear();
+    job.end(cause, SIGKILL, 0, true);
+    expect(job.over(), FaultClass::killed, {cause});
   });
 }
 
@@ -417,6 +421,8 @@ TEST(Diagnosis, GroupsThatAreNotOneGroupAreLeftOut) {
   for (int rank = 0; rank < 4; ++rank)
     job.call(rank, {.count = static_cast<std::uint64_t>(rank / 2 + 1)}, Outcome::good, 1);
   EXPECT_EQ(job.over().fault, FaultClass::none);
+  std::swap(job.ranks[1], job.ranks[3]);
+  EXPECT_EQ(job.over().fault, FaultClass::none) << "the tables come in any order";
 }
 
 // The tables of another host's ranks are missing.

@@ -133,6 +133,7 @@ void FlightGroup::open(std::string_view path, std::string_view backend, std::str
     here->file.lost_groups.fetch_add(1, std::memory_order_relaxed);
     return;
   }
+  std::atomic_thread_fence(std::memory_order_release);  // who sees a word of this group sees that the place was empty
   group->tickets.store(0, std::memory_order_relaxed);
   group->collectives.store(0, std::memory_order_relaxed);
   group->members.store(pair_of(rank, size), std::memory_order_relaxed);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "gradwire/observe/flight_format_internal.h"
 #include "gradwire/observe/flight_text_internal.h"
@@ -108,7 +109,13 @@ std::optional<RankTable> read_flight_memory(std::span<const std::byte> memory) {
   const std::vector<CallerPlace> places = read_places(file);
   for (const format::Group& group : file.groups) {
     if (group.state.load(std::memory_order_acquire) == static_cast<std::uint64_t>(format::GroupState::empty)) continue;
-    table.groups.push_back(read_group(group, places));
+    const std::uint64_t opened = load(group.opened);
+    GroupTable found = read_group(group, places);
+    std::atomic_thread_fence(std::memory_order_acquire);
+    // Otherwise the place has gone to another group meanwhile.
+    const bool same =
+        load(group.state) != static_cast<std::uint64_t>(format::GroupState::empty) && load(group.opened) == opened;
+    if (same) table.groups.push_back(std::move(found));
   }
   for (const format::Note& note : file.notes) {
     if (note.state.load(std::memory_order_acquire) == 0) continue;

@@ -6,6 +6,7 @@
 
 #include "gradwire/base/strings.h"
 #include "gradwire/process_group/dtype_internal.h"
+#include "gradwire/process_group/work_internal.h"
 
 namespace gradwire::internal {
 namespace {
@@ -30,21 +31,26 @@ void add(observe::CallArguments& arguments, const at::Tensor& tensor) {
 }  // namespace
 
 void GroupRecord::open(const ProcessGroup& group) noexcept {
-  if (is_open_.load(std::memory_order_relaxed)) return;
   try {
+    // Before the lock: these may be methods of a user's class.
     const std::string name = group.group_name();
+    const std::string backend = group.name();
+    const int rank = group.rank();
+    const int size = group.size();
+    MutexLock lock(mutex_);
+    if (is_open_.load(std::memory_order_relaxed)) return;
     if (path_.empty()) path_ = path_of_root(name);
-    flight_.open(path_, group.name(), name, group.rank(), group.size());
+    flight_.open(path_, backend, name, rank, size);
+    is_open_.store(true, std::memory_order_release);
   } catch (const std::exception&) {
-    // No memory for names, or a user's method that throws: the group is not recorded.
+    // No memory for names, or a user's method that throws: this call is not recorded.
   }
-  is_open_.store(true, std::memory_order_release);
 }
 
 observe::FlightCall GroupRecord::begin(const ProcessGroup& group, const observe::CallArguments& arguments) noexcept {
   if (!is_open_.load(std::memory_order_acquire)) [[unlikely]] {
-    MutexLock lock(mutex_);
     open(group);
+    if (!is_open_.load(std::memory_order_acquire)) return {};
   }
   return flight_.begin(arguments);
 }
@@ -55,8 +61,8 @@ void GroupRecord::name_after(const std::string& path) noexcept {
 }
 
 std::string GroupRecord::path(const ProcessGroup& group) {
+  if (!is_open_.load(std::memory_order_acquire)) open(group);
   MutexLock lock(mutex_);
-  open(group);
   return path_;
 }
 
@@ -99,10 +105,11 @@ std::uint64_t packed(const CallTag& tag) noexcept {
          tag.hook;
 }
 
-void follow(observe::FlightCall flight, Work& work) noexcept {
+void follow(observe::FlightCall flight, Work& work, bool by_future) noexcept {
   if (!flight) return;
   try {
-    if (work.is_completed()) return flight.ended(work.exception());
+    if (!by_future && !may_be_asked(work)) return flight.lost();
+    if (may_be_asked(work) && work.is_completed()) return flight.ended(work.exception());
     work.future()->addCallback(
         [flight](c10::ivalue::Future& future) {
           flight.ended(future.hasError() ? future.exception_ptr() : std::exception_ptr());

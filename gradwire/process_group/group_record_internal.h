@@ -26,7 +26,7 @@ class GroupRecord {
   std::string next_part(const ProcessGroup& group, int color);
 
  private:
-  void open(const ProcessGroup& group) noexcept GRADWIRE_REQUIRES(mutex_);
+  void open(const ProcessGroup& group) noexcept;
   std::string path(const ProcessGroup& group);
 
   observe::FlightGroup flight_;
@@ -43,9 +43,10 @@ observe::CallArguments arguments_of(observe::CallKind kind, const void* return_a
 observe::CallArguments arguments_of(observe::CallKind kind, const void* return_address, const Tensors& tensors);
 std::uint64_t packed(const CallTag& tag) noexcept;
 
-// Lets the record end with `work`, whose class has not taken the record. A Work without a future does not tell when it
-// ends.
-void follow(observe::FlightCall flight, Work& work) noexcept;
+// Lets the record end with `work`, whose class has not taken the record. A Work of a user's class is asked for its
+// future where `by_future`; otherwise, and where it has none, its end is not known. (A call that is waited for at once
+// takes no future.)
+void follow(observe::FlightCall flight, Work& work, bool by_future) noexcept;
 
 // Runs `body`, which ends the call with its return or its error.
 template <class Body>

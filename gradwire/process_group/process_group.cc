@@ -97,7 +97,7 @@ std::int32_t root_of(const Options& options) {
 
 // Makes `call`, and sees to it that its record ends when its Work ends.
 template <class Call>
-std::shared_ptr<Work> record(observe::FlightCall flight, const Call& call) {
+std::shared_ptr<Work> record(observe::FlightCall flight, bool by_future, const Call& call) {
   const observe::CallInProgress in_progress(flight);
   std::shared_ptr<Work> work;
   try {
@@ -106,7 +106,7 @@ std::shared_ptr<Work> record(observe::FlightCall flight, const Call& call) {
     flight.ended(std::current_exception());
     throw;
   }
-  if (work != nullptr && !in_progress.taken()) internal::follow(flight, *work);
+  if (work != nullptr && !in_progress.taken()) internal::follow(flight, *work, by_future);
   return work;
 }
 
@@ -234,7 +234,8 @@ std::shared_ptr<Work> ProcessGroup::enter(const char* operation, const Options& 
   {
     const LaneScope::Pause within_the_group;
     const c10::NoGradGuard no_grad;  // a tensor that requires a gradient is written into as any other
-    work = record(target.names_->record.begin(target, arguments), [&] { return call.call(target, settled); });
+    work = record(target.names_->record.begin(target, arguments), settled.async,
+                  [&] { return call.call(target, settled); });
   }
   target.names_->payload.fetch_add(payload, std::memory_order_relaxed);
   if (work == nullptr) {
@@ -254,7 +255,7 @@ std::shared_ptr<Work> ProcessGroup::enter(const char* operation, const Call& cal
   {
     const LaneScope::Pause within_the_group;
     const c10::NoGradGuard no_grad;  // a tensor that requires a gradient is written into as any other
-    work = record(target.names_->record.begin(target, call.arguments), [&] { return call.call(target); });
+    work = record(target.names_->record.begin(target, call.arguments), false, [&] { return call.call(target); });
   }
   if (work == nullptr) {
     throw InvalidArgument(concat(internal::name_group(target), ": ", operation,

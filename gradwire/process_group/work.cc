@@ -208,6 +208,10 @@ Future make_future(const c10::TypePtr& type, const std::vector<at::Tensor>& tens
   return c10::make_intrusive<c10::ivalue::Future>(type, devices_of(tensors));
 }
 
+bool may_be_asked(const Work& work) noexcept {
+  return dynamic_cast<const FutureWork*>(&work) != nullptr || dynamic_cast<const CompletedWork*>(&work) != nullptr;
+}
+
 std::shared_ptr<Work> completed_work(Outputs outputs) { return std::make_shared<CompletedWork>(std::move(outputs)); }
 
 std::shared_ptr<Work> work_from_future(Future future, std::shared_ptr<void> owner) {

@@ -46,6 +46,10 @@ Future make_future(const c10::TypePtr& type, const std::vector<at::Tensor>& tens
 // call on a lane does not pay for a future.
 std::shared_ptr<Work> completed_work(Outputs outputs);
 
+// Whether `work` is a Work of completed_work(), failed_work() or work_from_future(): asking it when it ends has no
+// effect on anything.
+bool may_be_asked(const Work& work) noexcept;
+
 // Like work_from_future, and keeps `owner` alive as long as the Work.
 std::shared_ptr<Work> work_from_future(Future future, std::shared_ptr<void> owner);
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 GUARD = 120
+BUILD = pathlib.Path(os.environ.get("GRADWIRE_BUILD", pathlib.Path(__file__).resolve().parents[2] / "build"))
 
 PROGRAM = """
 import sys
@@ -35,7 +36,7 @@ for step in range(10):
 def test_the_diagnosis_names_the_rank_and_the_line(tmp_path):
     program = tmp_path / "train.py"
     program.write_text(PROGRAM)
-    launcher = pathlib.Path(os.environ.get("GRADWIRE_BUILD", pathlib.Path(__file__).resolve().parents[2] / "build")) / "bin" / "gradwire-run"
+    launcher = BUILD / "bin" / "gradwire-run"
     records = tmp_path / "records"
     command = [str(launcher), "-n", "2", "--flight-dir", str(records), sys.executable, str(program)]
     job = subprocess.run(command, capture_output=True, text=True, timeout=GUARD, check=False)

@@ -203,8 +203,8 @@ TEST_F(DiagnosisTest, AStallIsToldOnceAndTheJobGoesOn) {
 }
 
 TEST_F(DiagnosisTest, TheBoundOfAStallMayComeFromTheEnvironment) {
-  start_program({"/usr/bin/env", "GRADWIRE_STALL_SECONDS=0.3", GRADWIRE_RUN_PROGRAM, "-n", "2", FAULT_PROGRAM, "stopped",
-                 "1", "15", "60"});
+  start_program({"/usr/bin/env", "GRADWIRE_STALL_SECONDS=0.3", GRADWIRE_RUN_PROGRAM, "-n", "2", FAULT_PROGRAM,
+                 "stopped", "1", "15", "60"});
   wait_for_error("rank 1 is the cause: stopped");
   signal_launcher(SIGTERM);
   finish();

@@ -3,6 +3,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/log.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/observe/flight_recorder.h"
 #include "gradwire/process_group/c10d/c10d_call_internal.h"
 #include "gradwire/process_group/c10d/c10d_error_internal.h"
 #include "gradwire/process_group/parked_threads_internal.h"
@@ -242,6 +243,11 @@ std::shared_ptr<Work> follow_messages(std::string what, const std::shared_ptr<C1
   messages->outputs = std::move(outputs);
   messages->deadline = deadline;
   messages->future = c10::make_intrusive<c10::ivalue::Future>(messages->outputs.type());
+  messages->future->addCallback(
+      [flight = observe::take_call()](c10::ivalue::Future& ended) {
+        flight.ended(ended.hasError() ? ended.exception_ptr() : std::exception_ptr());
+      },
+      /*uses_future=*/false);
   ledger->add(messages->future, [weak = std::weak_ptr<Messages>(messages)] {
     if (const auto alive = weak.lock()) alive->finish();
   });

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "gradwire/base/mutex.h"
+#include "gradwire/observe/flight_recorder.h"
 #include "gradwire/process_group/c10d/c10d_call_internal.h"
 
 namespace gradwire::internal {
@@ -89,6 +90,7 @@ std::shared_ptr<Work> follow_on_streams(std::string what, const std::shared_ptr<
                                         const std::function<void()>& after, Outputs outputs,
                                         std::shared_ptr<void> owner) {
   if (!after && !parts.empty()) {
+    observe::take_call().lost();  // a future, which would tell, has streams of its own and is not made unasked
     return std::make_shared<StreamWork>(std::move(what), ledger, std::move(parts), std::move(outputs),
                                         std::move(owner));
   }
