@@ -223,10 +223,14 @@ TEST(ElasticTest, AllOfTheStateTravelsAndAStepThatIsDoneAgainCountsOnce) {
     const std::lock_guard lock(mutex);
     ends.emplace_back(net->count.item<float>(), history);
   };
+  const auto guarded = [&] {
+    EXPECT_EQ(error_of(member), "");
+    start_another = true;  // also when it failed before
+  };
   std::vector<std::thread> threads;
-  for (int i = 0; i < 2; ++i) threads.emplace_back(member);
+  for (int i = 0; i < 2; ++i) threads.emplace_back(guarded);
   while (!start_another) std::this_thread::yield();
-  threads.emplace_back(member);
+  threads.emplace_back(guarded);
   for (auto& thread : threads) thread.join();
   EXPECT_GE(broken, 1);
   ASSERT_EQ(ends.size(), 3U);
@@ -262,8 +266,9 @@ std::pair<std::vector<std::vector<at::Tensor>>, std::vector<int>> run_two(const 
     });
     for (const at::Tensor& parameter : net->parameters()) ends[index].push_back(parameter.detach());
   };
-  std::thread other([&] { member(1); });
-  member(0);
+  const auto guarded = [&](std::size_t index) { EXPECT_EQ(error_of([&] { member(index); }), ""); };
+  std::thread other([&] { guarded(1); });
+  guarded(0);
   other.join();
   return {ends, std::vector<int>(calls.begin(), calls.end())};
 }
