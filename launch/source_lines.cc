@@ -60,7 +60,7 @@ std::string output_of(std::vector<std::string> command, Deadline deadline) {
 }
 
 void find_lines(const std::string& module, Offsets& offsets, Deadline deadline) {
-  std::vector<std::string> command = {"addr2line", "-f", "-C", "-e", module};
+  std::vector<std::string> command = {"addr2line", "-a", "-i", "-f", "-C", "-e", module};
   for (const auto& [offset, line] : offsets) {
     char address[24];
     // A return address may belong to the next line.
@@ -82,6 +82,22 @@ std::string short_name(std::string function) {
   return colons == std::string::npos ? function : function.substr(colons + 2);
 }
 
+// "train.cc:41 (main)"; empty where addr2line does not know the line.
+std::string line_of(const std::string& function, const std::string& place) {
+  const std::string file = place.substr(place.rfind('/') + 1);
+  const auto colon = file.find(':');
+  const bool known =
+      colon != std::string::npos && colon + 1 < file.size() && file[colon + 1] >= '1' && file[colon + 1] <= '9';
+  if (!known) return "";
+  const auto end = file.find_first_not_of("0123456789", colon + 1);
+  return concat(file.substr(0, end), " (", short_name(function), ")");
+}
+
+// Functions in gradwire's headers are part of the program's code, but say nothing of the program.
+bool is_inlined_by_gradwire(const std::string& place) {
+  return place.find("/gradwire/") != std::string::npos && place.find(".h:") != std::string::npos;
+}
+
 bool is_large(const std::string& module) {
   const std::string name = module.substr(module.rfind('/') + 1);
   return name.starts_with("libtorch") || name.starts_with("libc10");
@@ -92,19 +108,19 @@ bool is_large(const std::string& module) {
 std::vector<std::string> lines_from_addr2line(const std::string& output) {
   std::istringstream stream(output);
   std::vector<std::string> lines;
-  std::string function;
-  std::string place;
-  while (std::getline(stream, function) && std::getline(stream, place)) {
-    const std::string file = place.substr(place.rfind('/') + 1);
-    const auto colon = file.find(':');
-    const bool known =
-        colon != std::string::npos && colon + 1 < file.size() && file[colon + 1] >= '1' && file[colon + 1] <= '9';
-    if (!known) {
+  bool is_final = false;  // a function of the program itself was found for this address
+  for (std::string function; std::getline(stream, function);) {
+    if (function.starts_with("0x")) {
       lines.emplace_back();
+      is_final = false;
       continue;
     }
-    const auto end = file.find_first_not_of("0123456789", colon + 1);
-    lines.push_back(concat(file.substr(0, end), " (", short_name(function), ")"));
+    std::string place;
+    if (!std::getline(stream, place) || lines.empty()) break;
+    const std::string line = is_final ? "" : line_of(function, place);
+    if (line.empty()) continue;
+    is_final = !is_inlined_by_gradwire(place);
+    if (is_final || lines.back().empty()) lines.back() = line;
   }
   return lines;
 }

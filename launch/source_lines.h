@@ -16,8 +16,9 @@ namespace gradwire::launch {
 // that were not found at the deadline. Starts one process for each program and library.
 void add_source_lines(std::vector<observe::RankTable>& tables, Deadline deadline);
 
-// Parses what `addr2line -f -C` prints: two lines for each address. Returns one text for each address, empty where the
-// line is not known. A pure function.
+// Parses what `addr2line -a -i -f -C` prints: for each address a line with the address, and two lines for each function
+// that was inlined there, the innermost first. Returns one text for each address: the innermost line that is not in a
+// header of gradwire; empty where the line is not known. A pure function.
 std::vector<std::string> lines_from_addr2line(const std::string& output);
 
 }  // namespace gradwire::launch

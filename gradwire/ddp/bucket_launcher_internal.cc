@@ -16,6 +16,7 @@
 #include "gradwire/ddp/hook_agreement_internal.h"
 #include "gradwire/ddp/hook_scope_internal.h"
 #include "gradwire/ddp/sparse_gradient_internal.h"
+#include "gradwire/observe/flight_recorder.h"
 
 namespace gradwire::internal {
 namespace {
@@ -158,6 +159,7 @@ void BucketLauncher::give_up() {
 
 void BucketLauncher::run_on_lane(const BucketJob& job, Lane& lane) {
   if (failure_.happened()) return;
+  const observe::CallerLine caller(job.caller);
   const auto failed = [&] {
     failure_.report(with_hook_named(std::current_exception(), job.hook.get(), group_->rank()),
                     concat("the reduction of bucket ", job.bucket()));
@@ -193,6 +195,7 @@ at::Tensor BucketLauncher::reduce_on_lane(const BucketJob& job, Lane& lane) cons
 
 // PyTorch's model: a hook of one collective is started here, and wait() waits for it.
 void BucketLauncher::run_here(BucketJob job) {
+  const observe::CallerLine caller(job.caller);
   const c10::NoGradGuard no_grad;
   follow_gradients(job);
   UnderWay started{std::move(job), {}, {}};

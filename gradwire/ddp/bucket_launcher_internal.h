@@ -35,6 +35,7 @@ struct BucketJob {
   bool is_last = false;  // see GradBucket
   bool joined = false;
   CallTag tag;
+  std::uint32_t caller = 0;  // the line of the forward pass, for the flight recorder (observe::caller_line())
 
   std::size_t bucket() const noexcept { return layout->index; }
   at::Device device() const { return layout->device; }

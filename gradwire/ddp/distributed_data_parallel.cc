@@ -14,6 +14,7 @@
 #include "gradwire/base/strings.h"
 #include "gradwire/ddp/ddp_core_internal.h"
 #include "gradwire/ddp/ddp_options_internal.h"
+#include "gradwire/observe/flight_recorder.h"
 #include "gradwire/process_group/closable.h"
 #include "gradwire/process_group/init.h"
 
@@ -249,6 +250,7 @@ DdpLoggingData DdpCore::logging_data() const {
 }
 
 void DdpCore::before_forward() {
+  const observe::CallerLine caller(__builtin_return_address(0));
   Parts& p = *parts_;
   p.in_group().require_outside_hook("forward()");
   p.synchronized_forward = false;

@@ -160,6 +160,7 @@ BucketJob Reducer::job_of(std::size_t bucket) {
              .bucket = static_cast<std::uint16_t>(bucket),
              .stage = 0,
              .hook = hooks_before_};
+  job.caller = caller_;
   return job;
 }
 

@@ -12,6 +12,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/ddp/hook_scope_internal.h"
+#include "gradwire/observe/flight_recorder.h"
 
 namespace gradwire::internal {
 namespace {
@@ -120,6 +121,7 @@ void Reducer::before_forward() {
   MutexLock lock(mutex_);
   if (failure_.happened()) throw_failure();
   iteration_.mark_forward();
+  caller_ = observe::caller_line();
   try {
     require_finished();
     follow_parameters();

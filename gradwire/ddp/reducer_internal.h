@@ -186,6 +186,7 @@ class Reducer final : public std::enable_shared_from_this<Reducer> {
   std::vector<Filling> fillings_ GRADWIRE_GUARDED_BY(mutex_);  // by bucket
   std::vector<AccumulatorHook> hooks_on_parameters_ GRADWIRE_GUARDED_BY(mutex_);
   std::shared_ptr<CommHook> hook_ GRADWIRE_GUARDED_BY(mutex_);
+  std::uint32_t caller_ GRADWIRE_GUARDED_BY(mutex_) = 0;  // the line of the last forward pass
   // The hook that the next before_forward() begins to use.
   std::optional<std::shared_ptr<CommHook>> replacement_ GRADWIRE_GUARDED_BY(mutex_);
   std::uint8_t hooks_before_ GRADWIRE_GUARDED_BY(mutex_) =

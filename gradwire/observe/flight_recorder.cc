@@ -79,7 +79,7 @@ std::uint64_t thread_number() noexcept {
 }
 
 thread_local CallInProgress* innermost = nullptr;
-thread_local std::uint32_t caller_line = 0;
+thread_local std::uint32_t line_of_thread = 0;
 
 // Where no call is under way any more, so that nobody will write there.
 bool is_over(const format::Group& group) noexcept {
@@ -164,7 +164,7 @@ FlightCall FlightGroup::begin(const CallArguments& arguments) noexcept {
     here->file.lost_calls.fetch_add(1, std::memory_order_relaxed);
     return {};
   }
-  const std::uint32_t site = caller_line != 0 ? caller_line : here->sites.of_address(arguments.return_address);
+  const std::uint32_t site = line_of_thread != 0 ? line_of_thread : here->sites.of_address(arguments.return_address);
   std::atomic_thread_fence(std::memory_order_release);  // who sees a word of this call sees `writing`
   const auto set = [call](std::size_t word, std::uint64_t value) {
     call->words[word].store(value, std::memory_order_relaxed);
@@ -235,11 +235,22 @@ FlightCall take_call() noexcept {
   return innermost->call_;
 }
 
-CallerLine::CallerLine(std::uint64_t key, Describe describe, const void* context) noexcept : outer_(caller_line) {
-  if (Recorder* const here = recorder()) caller_line = here->sites.of_line(key, describe, context);
+CallerLine::CallerLine(std::uint64_t key, Describe describe, const void* context) noexcept : outer_(line_of_thread) {
+  if (Recorder* const here = recorder()) line_of_thread = here->sites.of_line(key, describe, context);
 }
 
-CallerLine::~CallerLine() { caller_line = outer_; }
+CallerLine::CallerLine(std::uint32_t number) noexcept : outer_(line_of_thread) {
+  if (number != 0) line_of_thread = number;
+}
+
+CallerLine::CallerLine(const void* return_address) noexcept : outer_(line_of_thread) {
+  Recorder* const here = recorder();
+  if (here != nullptr && line_of_thread == 0) line_of_thread = here->sites.of_address(return_address);
+}
+
+CallerLine::~CallerLine() { line_of_thread = outer_; }
+
+std::uint32_t caller_line() noexcept { return line_of_thread; }
 
 void note_failure(NoteKind kind, std::string_view text) noexcept {
   Recorder* const here = active.load(std::memory_order_relaxed);

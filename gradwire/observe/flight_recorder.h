@@ -103,12 +103,17 @@ class CallInProgress {
 FlightCall take_call() noexcept;
 
 // The source line for the calls that this thread makes while the object exists, in place of their return addresses: for
-// languages whose frames are not the processor's. `key` is the same whenever the line is, and `describe(context)`
-// returns "file:line (function)"; it is called for the first call from the line only.
+// languages whose frames are not the processor's, and for calls that gradwire makes on behalf of a caller. `key` is the
+// same whenever the line is, and `describe(context)` returns "file:line (function)"; it is called for the first call
+// from the line only.
 class CallerLine {
  public:
   using Describe = std::string (*)(const void* context);
   CallerLine(std::uint64_t key, Describe describe, const void* context) noexcept;
+  // The line with this number, which caller_line() returned on another thread; for 0, this object changes nothing.
+  explicit CallerLine(std::uint32_t number) noexcept;
+  // The place to which a function returns, where the thread has no line yet.
+  explicit CallerLine(const void* return_address) noexcept;
   ~CallerLine();
   CallerLine(const CallerLine&) = delete;
   CallerLine& operator=(const CallerLine&) = delete;
@@ -116,6 +121,10 @@ class CallerLine {
  private:
   const std::uint32_t outer_;
 };
+
+// The number of the line that the innermost CallerLine of this thread gives to calls; 0: there is none. For work that
+// goes on on another thread.
+std::uint32_t caller_line() noexcept;
 
 // Notes a failure in words. The first 8 notes of a process are kept.
 void note_failure(NoteKind kind, std::string_view text) noexcept;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "binding.h"
+#include "caller_frame.h"
 #include "gradwire/ddp/distributed_data_parallel.h"
 
 namespace gradwire::python {
@@ -124,7 +125,7 @@ void bind_ddp(py::module_& module) {
             if (self.module().is_training() != training) self.module().train(training);
             self.before_forward();
           },
-          py::arg("training"), Unlocked())
+          py::arg("training"), Calls())
       .def("after_forward", &DdpCore::after_forward, py::arg("outputs"), Unlocked())
       .def("abandon_forward", &DdpCore::abandon_forward, Unlocked())
       .def("set_buffers", &DdpCore::set_buffers, py::arg("buffers"), Unlocked())

@@ -49,3 +49,34 @@ def test_the_diagnosis_names_the_rank_and_the_line(tmp_path):
     lines = [call["line"] for call in calls if call["type"] == "call"]
     assert lines[0] == "train.py:8 (average_loss)", "the first call of a process has its line too"
     assert all(line.startswith("train.py:") for line in lines), lines
+
+
+TRAINING = """
+import torch
+import gradwire.distributed as dist
+from gradwire.nn.parallel import DistributedDataParallel
+
+
+def train(ddp, step):
+    loss = ddp(torch.ones(2, 4)).sum()  # line 8
+    if dist.get_rank() == 1 and step == 5:
+        raise ValueError("no such sample")
+    loss.backward()
+
+
+dist.init_process_group("shm")
+ddp = DistributedDataParallel(torch.nn.Linear(4, 4))
+for step in range(10):
+    train(ddp, step)
+"""
+
+
+def test_calls_of_ddp_have_the_line_of_the_forward_pass(tmp_path):
+    program = tmp_path / "train.py"
+    program.write_text(TRAINING)
+    command = [str(BUILD / "bin" / "gradwire-run"), "-n", "2", sys.executable, str(program)]
+    job = subprocess.run(command, capture_output=True, text=True, timeout=GUARD, check=False)
+    assert job.returncode == 1
+    assert "rank 1 is the cause: ended with an error" in job.stderr, job.stderr
+    assert "the others waited in all_reduce(20 f32, iteration 5 bucket 0 stage 0)" in job.stderr, job.stderr
+    assert "at train.py:8 (train), group default.dup" in job.stderr, job.stderr

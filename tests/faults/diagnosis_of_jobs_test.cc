@@ -89,6 +89,7 @@ class DiagnosisOfJobsTest : public LauncherTest, public testing::WithParamInterf
                              kCallsBefore + kCall + phase + 1, " of its group) at fault_program.cc:"));
       parts.push_back(concat(" (", usual.function, "), group default"));
     }
+    if (fault.fault == "hook_exception") parts.emplace_back(" (train_with_a_hook), group default.dup");
     Tally& tally = tallies()[fault.fault];
     ++tally.injected;
     bool right = count_of(result.err, "is the cause") == 1;
