@@ -19,8 +19,9 @@ PACKAGE = pathlib.Path(gradwire_autoload.__file__).parent
 
 def python(source, path=PACKAGE, **environment):
     environment = {**os.environ, "PYTHONPATH": str(path), **environment}
+    # The current folder comes before PYTHONPATH; under ctest it is the one of the built package.
     result = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False, env=environment,
-                            timeout=GUARD)
+                            cwd=path, timeout=GUARD)
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout.strip()
 
