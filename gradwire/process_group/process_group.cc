@@ -136,9 +136,8 @@ std::shared_ptr<Work> reduce_copies(Tensors tensors, const Reduction& reduction)
 }
 
 bool any_expanded(const Tensors& tensors) {
-  return std::any_of(tensors.begin(), tensors.end(), [](const at::Tensor& tensor) {
-    return at::has_internal_overlap(tensor) == at::MemOverlap::Yes;
-  });
+  return std::any_of(tensors.begin(), tensors.end(),
+                     [](const at::Tensor& tensor) { return at::has_internal_overlap(tensor) == at::MemOverlap::Yes; });
 }
 
 }  // namespace

@@ -496,8 +496,8 @@ TEST(TcpStoreLimitsTest, AStoreThatIsFullRefusesMoreAndKeepsWhatItHas) {
   EXPECT_EQ(store.queue_length("q"), 1);
 }
 
-// A client that holds `bytes` of a message that never ends, or nothing when the server dropped the message: a probe that
-// the server read at the same time had taken the room.
+// A client that holds `bytes` of a message that never ends, or nothing when the server dropped the message: a probe
+// that the server read at the same time had taken the room.
 std::optional<RawSocket> try_unfinished(std::uint16_t port, TcpStore& server, std::size_t bytes) {
   RawSocket socket = RawSocket::connect(port);
   EXPECT_TRUE(socket.send(store_internal::client_hello()));
