@@ -12,9 +12,10 @@ namespace gradwire {
 // "0.1.0"
 const char* version() noexcept;
 
+// What is known of one backend.
 struct BackendInfo {
-  std::string name;
-  bool is_usable = false;
+  std::string name;        // as in builtin_backends(): "shm"
+  bool is_usable = false;  // whether this process can make it, as far as this machine shows
   // Where it is not usable: why, and what to install. Where it is: what was tried, or empty.
   std::string remark;
 };

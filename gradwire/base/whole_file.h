@@ -14,6 +14,7 @@ namespace gradwire {
 // `path` does not change, and `<path>.part` is removed. Not thread-safe.
 class WholeFile {
  public:
+  // Opens `<path>.part`. Does not throw when that fails: finish() does.
   explicit WholeFile(std::string path);
   ~WholeFile();
   WholeFile(const WholeFile&) = delete;

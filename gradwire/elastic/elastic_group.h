@@ -27,6 +27,7 @@ namespace gradwire {
 // Threads: as ProcessGroup; one thread at a time calls move_to(), while no other thread calls this object.
 class ElasticGroup final : public CallGroup, public Closable {
  public:
+  // A group of this rank alone.
   ElasticGroup();
 
   // Collective over `group`: all of its ranks call move_to(), each on its own ElasticGroup. From now on this object's

@@ -16,9 +16,10 @@
 
 namespace gradwire::membership {
 
+// The journal belongs to a job with one set of `roster` options; the other options may change.
 struct CoordinatorOptions {
-  RosterOptions roster;
-  std::string journal;  // the path of the journal's file
+  RosterOptions roster;  // how many members an epoch has
+  std::string journal;   // the path of the journal's file
   // How long the first epoch waits for RosterOptions::first members, from the first that joins. With `min` members or
   // more it begins then.
   Milliseconds first_wait = std::chrono::minutes(2);
@@ -46,6 +47,7 @@ class Coordinator {
   // Handles events until `stop` is true. `stop` is looked at at least every 100 ms.
   void run(const std::atomic<bool>& stop);
 
+  // What the events that were handled so far add up to.
   const Roster& roster() const noexcept { return journal_.roster(); }
 
  private:

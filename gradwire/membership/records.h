@@ -54,6 +54,7 @@ struct Died {
 // The first epoch may begin with RosterOptions::min members.
 struct Hurry {};
 
+// Any of the above.
 using Event = std::variant<Joined, Ready, Leaving, Left, Began, Done, Died, Hurry>;
 
 // One line of text without its end. Tabs and line ends within a field become spaces.
@@ -63,8 +64,8 @@ Event event_of(const std::string& text);
 
 // One member of an epoch.
 struct EpochMember {
-  std::int64_t number = 0;
-  std::string identity;
+  std::int64_t number = 0;  // of the member's Joined
+  std::string identity;     // of its process
   bool operator==(const EpochMember&) const = default;
 };
 

@@ -17,7 +17,7 @@ inline constexpr int kMaxMembers = 64;  // of an epoch
 
 // An epoch of a job that has run, in which at least one step began.
 struct PlayedEpoch {
-  std::int64_t number = 0;
+  std::int64_t number = 0;      // of the epoch, from 1
   std::int64_t first_step = 0;  // the steps from here on, until the next entry's first step, counted in this epoch
   std::vector<std::int64_t> members;  // in rank order
 };
@@ -41,13 +41,15 @@ void require_valid(const RosterOptions& options);
 // then come the others in the order in which they joined, as far as there are places. When a member joins and there is
 // a place, or a member wants to leave, the members of the present epoch are asked to stop at a step boundary.
 struct Roster {
+  // Where a member stands: it waits for an epoch, takes part in the present one, or has left, died or was refused.
   enum class Standing { waiting, running, gone };
+  // One member.
   struct Entry {
-    std::string identity;
-    Standing standing = Standing::waiting;
+    std::string identity;                   // of its process
+    Standing standing = Standing::waiting;  // now
   };
 
-  RosterOptions options;
+  RosterOptions options;                       // of the job; they never change
   std::map<std::int64_t, Entry> members;       // by number; members that are gone stay, so that they are recognized
   std::vector<std::int64_t> current;           // the members of the present epoch, in rank order
   std::int64_t epoch = 0;                      // the present epoch; 0 before the first

@@ -13,6 +13,7 @@
 
 namespace gradwire::observe {
 
+// What went wrong in a job.
 enum class FaultClass {
   none,              // nothing is wrong, as far as the tables show
   killed,            // SIGKILL from somebody other than the launcher
@@ -46,8 +47,9 @@ struct Occasion {
   std::int64_t bound = 0;  // while ranks run, a call is no trouble before it has waited so many nanoseconds
 };
 
+// What the tables of a job show.
 struct Diagnosis {
-  FaultClass fault = FaultClass::none;
+  FaultClass fault = FaultClass::none;  // what the culprits did
   std::vector<int> culprits = {};    // in ascending order, in the numbers of the job; several where they did the same
   bool certain = true;               // false: ranks disagree, and the tables do not show which of them is wrong
   std::string group = {};            // the path of the group of `call`; empty where no call is concerned

@@ -33,7 +33,7 @@ enum class CallKind : std::uint8_t {
   recv_anysource = 19,
 };
 
-inline constexpr int kCallKinds = 20;
+inline constexpr int kCallKinds = 20;  // the number of kinds, `none` included
 
 // "all_reduce". "none" for a number that is no kind.
 std::string_view name_of(CallKind kind) noexcept;
@@ -57,15 +57,17 @@ enum class Outcome : std::uint8_t {
   unknown = 9,   // the Work of the call does not tell when it ends
 };
 
-inline constexpr int kOutcomes = 10;
+inline constexpr int kOutcomes = 10;  // the number of outcomes
 
+// "mismatch". "none" for a number that is no outcome.
 std::string_view name_of(Outcome outcome) noexcept;
+// The inverse; Outcome::none for an unknown name.
 Outcome outcome_from_name(std::string_view name) noexcept;
 
 // How a call with this error ended, and the ranks below 64 that the error names: bit r for rank r.
 struct ErrorSummary {
-  Outcome outcome = Outcome::good;
-  std::uint64_t peers = 0;
+  Outcome outcome = Outcome::good;  // `good` without an error
+  std::uint64_t peers = 0;          // the ranks
 };
 // `error` may be null: the call ended well.
 ErrorSummary summary_of(const std::exception_ptr& error) noexcept;

@@ -28,7 +28,7 @@ struct Group;
 
 // The arguments of a call.
 struct CallArguments {
-  CallKind kind = CallKind::none;
+  CallKind kind = CallKind::none;        // what is called
   std::uint8_t dtype = 255;              // of DType; 255: another one, or none
   std::int32_t root = -1;                // the root, or the peer of a message; -1: none
   std::uint64_t count = 0;               // elements, of all tensors of this rank
@@ -84,6 +84,7 @@ class FlightGroup {
 // call to whoever will call started() and ended(). Objects nest.
 class CallInProgress {
  public:
+  // This thread makes `call`.
   explicit CallInProgress(FlightCall call) noexcept;
   ~CallInProgress();
   CallInProgress(const CallInProgress&) = delete;
@@ -108,7 +109,9 @@ FlightCall take_call() noexcept;
 // from the line only.
 class CallerLine {
  public:
+  // Returns "file:line (function)" of the line that `context` stands for.
   using Describe = std::string (*)(const void* context);
+  // The line with this key, which is new or was given before.
   CallerLine(std::uint64_t key, Describe describe, const void* context) noexcept;
   // The line with this number, which caller_line() returned on another thread; for 0, this object changes nothing.
   explicit CallerLine(std::uint32_t number) noexcept;

@@ -52,10 +52,11 @@ struct GroupTable {
   std::vector<CallRow> calls;  // the last ones, in the order of the calls
 };
 
+// What a rank noted beside its calls.
 struct NoteRow {
-  NoteKind kind = NoteKind::call_failed;
-  std::int64_t time = 0;
-  std::string text;
+  NoteKind kind = NoteKind::call_failed;  // what the note speaks of
+  std::int64_t time = 0;                  // nanoseconds of CLOCK_MONOTONIC
+  std::string text;                       // the error in words
 };
 
 // What was seen of a rank's process from outside. The launcher fills it in.
