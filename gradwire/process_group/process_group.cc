@@ -8,9 +8,7 @@
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/GradMode.h>
-#include <c10/util/SmallVector.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <utility>
@@ -19,17 +17,21 @@
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/base/trace.h"
+#include "gradwire/process_group/expanded_tensors_internal.h"
+#include "gradwire/process_group/given_outputs_internal.h"
 #include "gradwire/process_group/group_record_internal.h"
 #include "gradwire/process_group/lane_scope.h"
 #include "gradwire/process_group/live_groups_internal.h"
-#include "gradwire/process_group/tensor_memory_internal.h"
 #include "gradwire/process_group/validate_internal.h"
 #include "gradwire/process_group/work_internal.h"
 
 namespace gradwire {
 
+using internal::any_expanded;
 using internal::arguments_of;
+using internal::reduce_expanded;
 using internal::Validator;
+using internal::writing_into;
 using observe::CallKind;
 
 namespace {
@@ -42,41 +44,6 @@ void settle(Work& work) {
     work.wait();
   } catch (const std::exception&) {
   }
-}
-
-// The tensors that a group was given to write into, in order. (Not by reference counting: a call costs microseconds.)
-using Given = c10::SmallVector<std::pair<const c10::TensorImpl*, std::int64_t>, 8>;
-
-void collect(const at::Tensor& tensor, Given& given) {
-  given.emplace_back(tensor.unsafeGetTensorImpl(), tensor.defined() ? tensor.numel() : -1);
-}
-
-template <class T>
-void collect(const std::vector<T>& list, Given& given) {
-  for (const T& element : list) collect(element, given);
-}
-
-// `call`, and afterwards a look at whether the class of the group, which may be a user's, kept to the tensors of
-// `outputs`: what it puts in their place instead would be lost.
-template <class Outputs, class Call>
-auto writing_into(const char* operation, const Outputs& outputs, Call call) {
-  return [operation, &outputs, call = std::move(call)](ProcessGroup& group, const auto&... settled) {
-    Given before, after;
-    collect(outputs, before);
-    std::shared_ptr<Work> work = call(group, settled...);
-    collect(outputs, after);
-    // A group may have moved the list into its task.
-    const std::size_t kept = before.size() == after.size() ? before.size() : 0;
-    for (std::size_t i = 0; i < kept; ++i) {
-      if (before[i] == after[i] || after[i].second < 0) continue;
-      throw InvalidArgument(
-          concat(internal::name_group(group), ": ", operation, " was given a tensor of ", before[i].second,
-                 " elements to write into, as number ", i, ", and ",
-                 before[i].first == after[i].first ? "resized it to" : "put in its place another one of", " ",
-                 after[i].second, "; the class of the group must write into the tensors it is given, as they are"));
-    }
-    return work;
-  };
 }
 
 // A call, and what the flight recorder keeps of its arguments.
@@ -118,26 +85,6 @@ std::uint64_t bytes_of(const Tensors& tensors) {
   std::uint64_t bytes = 0;
   for (const at::Tensor& tensor : tensors) bytes += bytes_of(tensor);
   return bytes;
-}
-
-// A reduction of `tensors`, some of which are expanded: a group reduces copies, as it writes each element once.
-template <class Reduction>
-std::shared_ptr<Work> reduce_copies(Tensors tensors, const Reduction& reduction) {
-  Tensors copies;
-  {
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    for (const at::Tensor& tensor : tensors) copies.push_back(tensor.clone(at::MemoryFormat::Contiguous));
-  }
-  auto work = reduction(copies);
-  const auto copy_results = [tensors, copies] {
-    for (std::size_t i = 0; i < tensors.size(); ++i) internal::copy_back(tensors[i], copies[i]);
-  };
-  return internal::work_after(std::move(work), copy_results, internal::Outputs::list(tensors));
-}
-
-bool any_expanded(const Tensors& tensors) {
-  return std::any_of(tensors.begin(), tensors.end(),
-                     [](const at::Tensor& tensor) { return at::has_internal_overlap(tensor) == at::MemOverlap::Yes; });
 }
 
 }  // namespace
@@ -281,7 +228,7 @@ std::shared_ptr<Work> ProcessGroup::all_reduce(Tensors tensors, const AllReduceO
   check.tensors("tensors", tensors);
   check.reduction(options.op, tensors);
   if (any_expanded(tensors)) {
-    return reduce_copies(std::move(tensors), [&](const Tensors& copies) { return all_reduce(copies, options); });
+    return reduce_expanded(tensors, [&](const Tensors& copies) { return all_reduce(copies, options); });
   }
   return enter("all_reduce", options, 2 * others_of(*this) * bytes_of(tensors) / (others_of(*this) + 1),
                Told{arguments_of(CallKind::all_reduce, __builtin_return_address(0), tensors),
@@ -301,7 +248,7 @@ std::shared_ptr<Work> ProcessGroup::reduce(Tensors tensors, const ReduceOptions&
   check.root(options);
   check.reduction(options.op, tensors);
   if (any_expanded(tensors)) {
-    return reduce_copies(std::move(tensors), [&](const Tensors& copies) { return reduce(copies, options); });
+    return reduce_expanded(tensors, [&](const Tensors& copies) { return reduce(copies, options); });
   }
   return enter("reduce", options, rank() == options.root ? 0 : bytes_of(tensors),
                Told{arguments_of(CallKind::reduce, __builtin_return_address(0), tensors),

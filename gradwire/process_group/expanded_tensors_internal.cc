@@ -1,0 +1,37 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/process_group/expanded_tensors_internal.h"
+
+#include <ATen/Functions.h>
+#include <ATen/MemoryOverlap.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+
+#include "gradwire/process_group/tensor_memory_internal.h"
+#include "gradwire/process_group/work_internal.h"
+
+namespace gradwire::internal {
+
+bool any_expanded(const Tensors& tensors) {
+  return std::any_of(tensors.begin(), tensors.end(),
+                     [](const at::Tensor& tensor) { return at::has_internal_overlap(tensor) == at::MemOverlap::Yes; });
+}
+
+std::shared_ptr<Work> reduce_expanded(const Tensors& tensors,
+                                      const std::function<std::shared_ptr<Work>(const Tensors& copies)>& reduction) {
+  Tensors copies;
+  {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    for (const at::Tensor& tensor : tensors) copies.push_back(tensor.clone(at::MemoryFormat::Contiguous));
+  }
+  auto work = reduction(copies);
+  const auto copy_results = [tensors, copies] {
+    for (std::size_t i = 0; i < tensors.size(); ++i) copy_back(tensors[i], copies[i]);
+  };
+  return work_after(std::move(work), copy_results, Outputs::list(tensors));
+}
+
+}  // namespace gradwire::internal

@@ -1,0 +1,21 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// Reductions of expanded tensors, whose elements share memory.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "gradwire/process_group/process_group.h"
+
+namespace gradwire::internal {
+
+// Whether elements of one of the tensors share memory.
+bool any_expanded(const Tensors& tensors);
+
+// Calls `reduction` with contiguous copies of `tensors`, because a group writes each element once. Returns a Work that
+// ends when the results are in `tensors`: elements that share memory get the result of the first of them.
+std::shared_ptr<Work> reduce_expanded(const Tensors& tensors,
+                                      const std::function<std::shared_ptr<Work>(const Tensors& copies)>& reduction);
+
+}  // namespace gradwire::internal
