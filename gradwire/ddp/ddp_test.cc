@@ -50,10 +50,12 @@ TEST_P(Ddp, GradientsAreThoseOfTheWholeBatch) {
 
 // A module as users write it: on the stack, or a temporary, without a holder.
 struct PlainNet : torch::nn::Module {
-  explicit PlainNet(std::uint64_t seed) {
-    torch::manual_seed(seed);
+  explicit PlainNet(int seed) {
     layer = register_module("layer", torch::nn::Linear(8, 2));
     table = register_module("table", torch::nn::Embedding(torch::nn::EmbeddingOptions(4, 8).sparse(true)));
+    // Ranks are threads here, and share torch's generator.
+    const torch::NoGradGuard no_grad;
+    for (at::Tensor& parameter : parameters()) parameter.copy_(random_tensor(parameter.sizes(), seed));
   }
   at::Tensor forward(const at::Tensor& x) { return layer(x + table(at::zeros({1}, at::TensorOptions(at::kLong)))); }
   torch::nn::Linear layer = nullptr;
@@ -62,7 +64,7 @@ struct PlainNet : torch::nn::Module {
 
 TEST_P(Ddp, TakesAModuleThatNothingHolds) {
   ranks([&](int rank, auto group) {
-    PlainNet net(static_cast<std::uint64_t>(1 + rank));
+    PlainNet net(1 + rank);
     DistributedDataParallel ddp(net, options(group));
     EXPECT_EQ(ddp.module().get(), &net) << "refers to the user's own";
     ddp(at::full({1, 8}, rank + 1.0)).sum().backward();
