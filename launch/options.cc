@@ -82,14 +82,14 @@ void declare_hosts(CLI::App& app, RawOptions& raw) {
   add("--nnodes", raw.nodes, "How many hosts take part, each with a gradwire-run of its own", "N");
   add("--node-rank", raw.node, "The number of this host, from 0", "K");
   add("--rendezvous", raw.rendezvous, "Where node 0 listens and the others find it", "HOST:PORT");
-  add("--job-id", raw.job_id, "The job's name: launchers of another job are refused", "NAME");
+  add("--job-id", raw.job_id, "The job's name; a launcher with another name cannot join", "NAME");
   add("--secret-file", raw.secret_file, "Holds the secret that the hosts share (default: GRADWIRE_SECRET_FILE)",
       "FILE");
   add("--master-port", raw.master_port, "MASTER_PORT of the ranks (default: one that is free on node 0)", "PORT");
   add("--rendezvous-timeout", raw.rendezvous_timeout, "How long hosts wait for each other (default 300)", "SECONDS");
   add("--heartbeat-timeout", raw.heartbeat_timeout, "A host that is silent so long has vanished (default 10)",
       "SECONDS");
-  app.add_flag("--end-with-stdin", raw.end_with_stdin, "Take the end of stdin for SIGTERM")->group(group);
+  app.add_flag("--end-with-stdin", raw.end_with_stdin, "When stdin ends, stop the job as SIGTERM would")->group(group);
 }
 
 void declare_elastic(CLI::App& app, RawOptions& raw) {
@@ -97,13 +97,14 @@ void declare_elastic(CLI::App& app, RawOptions& raw) {
   app.add_option("--elastic", raw.elastic, "The job goes on with MIN to MAX ranks; a rank that dies is replaced")
       ->type_name("MIN:MAX")
       ->group(group);
-  app.add_option("--deaths-per-minute", raw.deaths_per_minute, "More deaths than so many end the job (default 10)")
+  app.add_option("--deaths-per-minute", raw.deaths_per_minute,
+                 "End the job when more than N ranks die within a minute (default 10)")
       ->type_name("N")
       ->group(group);
-  app.add_option("--membership-log", raw.membership_log, "Keep the journal of memberships in this new file")
+  app.add_option("--membership-log", raw.membership_log, "Write who took part, and when, to this new file")
       ->type_name("FILE")
       ->group(group);
-  app.add_option("--replay", raw.replay, "Play the memberships of this journal again, without the failures")
+  app.add_option("--replay", raw.replay, "Repeat the changes of ranks that this journal holds; no rank fails")
       ->type_name("FILE")
       ->group(group);
 }
@@ -122,18 +123,20 @@ void declare(CLI::App& app, RawOptions& raw) {
   app.add_option("--log-dir", raw.log_folder, "Write DIR/rank-K.out and DIR/rank-K.err in place of the prefixed output")
       ->type_name("DIR");
   app.add_flag("--no-prefix", raw.no_prefix, "Pass output through as it comes; lines of two ranks may mix");
-  app.add_option("--color", raw.color, "Colour the prefixes: auto (on a terminal), always or never")->type_name("WHEN");
-  app.add_option("--stdin", raw.stdin_mode, "Who reads the standard input: rank0 or none")->type_name("WHO");
+  app.add_option("--color", raw.color, "Colour the prefixes: auto (on a terminal; the default), always or never")
+      ->type_name("WHEN");
+  app.add_option("--stdin", raw.stdin_mode, "Who reads the standard input: rank0 (the default) or none")
+      ->type_name("WHO");
   app.add_option("--timeout", raw.timeout, "End the job after so many seconds")->type_name("SECONDS");
   app.add_option("--grace", raw.grace, "Seconds between SIGTERM and SIGKILL when the job is stopped (default 1)")
       ->type_name("SECONDS");
-  app.add_option(
-         "--stall", raw.stall,
-         "Say which rank is the cause when no call begins or ends for so long (default: GRADWIRE_STALL_SECONDS)")
+  app.add_option("--stall", raw.stall,
+                 "When a rank waits and no call begins or ends for this time, say which rank is the cause; the job "
+                 "goes on (default: GRADWIRE_STALL_SECONDS)")
       ->type_name("SECONDS");
   app.add_option("--flight-dir", raw.flight_folder, "Write each rank's last calls to DIR when the job fails or stalls")
       ->type_name("DIR");
-  app.add_option("--max-restarts", raw.max_restarts, "Start all ranks again, up to so many times, when one fails")
+  app.add_option("--max-restarts", raw.max_restarts, "Start all ranks again, up to N times, when one fails (default 0)")
       ->type_name("N");
   declare_elastic(app, raw);
   declare_hosts(app, raw);

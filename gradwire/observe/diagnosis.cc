@@ -54,9 +54,36 @@ bool ran_out_of_memory(const RankTable& rank) {
   return says_out_of_memory(process.last_lines);
 }
 
+// A C++ program that does not catch an exception ends with SIGABRT, after the runtime has told of the exception.
+bool ended_by_exception(const RankTable& rank) {
+  const ProcessView& process = rank.process;
+  return process.by_signal && process.code == SIGABRT &&
+         std::any_of(process.last_lines.begin(), process.last_lines.end(), [](const std::string& line) {
+           return line.find("terminate called after throwing") != std::string::npos;
+         });
+}
+
 std::string last_words(const RankTable& rank) {
-  if (!rank.process.last_lines.empty()) return rank.process.last_lines.back();
-  return rank.notes.empty() ? "" : rank.notes.front().text;
+  if (rank.process.last_lines.empty()) return rank.notes.empty() ? "" : rank.notes.front().text;
+  constexpr std::string_view kOfRuntime = "  what():  ";
+  const std::string& line = rank.process.last_lines.back();
+  return line.starts_with(kOfRuntime) ? line.substr(kOfRuntime.size()) : line;
+}
+
+bool ended_badly(const ProcessView& process) {
+  return process.has_ended && (process.by_signal || process.code != 0) && !process.by_launcher;
+}
+
+// The ranks that ended with the error with which `first` ended, `first` among them: no one of them is the cause alone.
+std::vector<int> ranks_with_the_same_error(const std::vector<RankTable>& ranks, const RankTable& first) {
+  std::vector<int> same{first.rank};
+  const std::string words = last_words(first);
+  for (const RankTable& rank : ranks) {
+    if (rank.rank == first.rank || words.empty() || !ended_badly(rank.process)) continue;
+    if (last_words(rank) == words) same.push_back(rank.rank);
+  }
+  std::sort(same.begin(), same.end());
+  return same;
 }
 
 std::optional<Diagnosis> find_hook_exception(const std::vector<RankTable>& ranks) {
@@ -79,8 +106,7 @@ std::optional<Diagnosis> find_death(const std::vector<RankTable>& ranks) {
   const RankTable* first = nullptr;
   for (const RankTable& rank : ranks) {
     const ProcessView& process = rank.process;
-    const bool ended_badly = process.has_ended && (process.by_signal || process.code != 0);
-    if (!ended_badly || process.by_launcher) continue;
+    if (!ended_badly(process)) continue;
     const bool ended_itself = !process.by_signal || process.code == SIGABRT || process.code == SIGTERM;
     if (ended_itself && is_victim(rank)) continue;
     if (first == nullptr || process.order < first->process.order) first = &rank;
@@ -90,10 +116,11 @@ std::optional<Diagnosis> find_death(const std::vector<RankTable>& ranks) {
   Diagnosis found{.culprits = {first->rank}};
   if (ran_out_of_memory(*first)) {
     found.fault = FaultClass::out_of_memory;
-  } else if (process.by_signal) {
+  } else if (process.by_signal && !ended_by_exception(*first)) {
     found.fault = process.code == SIGKILL ? FaultClass::killed : FaultClass::crashed;
   } else {
     found.fault = FaultClass::failed;
+    found.culprits = ranks_with_the_same_error(ranks, *first);
   }
   if (!process.by_signal || process.code != SIGKILL) found.words = last_words(*first);
   return found;

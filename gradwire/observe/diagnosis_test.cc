@@ -181,6 +181,29 @@ TEST(Diagnosis, ARankThatFailedByItselfIsToldFromThoseThatFailBecauseOfIt) {
   });
 }
 
+TEST(Diagnosis, AnExceptionThatAProgramDoesNotCatchIsItsOwnError) {
+  for_each_cause([](Job& job, int cause) {
+    job.others_call(cause, Outcome::peer);
+    job.others_exit(cause);
+    job.end(cause, SIGABRT, 0, true);
+    expect(job.over(), FaultClass::crashed, {cause});
+    job.at(cause).process.last_lines = {"terminate called after throwing an instance of 'gradwire::InvalidArgument'",
+                                        "  what():  unknown hook 'int9'"};
+    const Diagnosis found = job.over();
+    expect(found, FaultClass::failed, {cause});
+    EXPECT_EQ(found.words, "unknown hook 'int9'");
+  });
+}
+
+TEST(Diagnosis, RanksThatFailWithTheSameErrorAreNamedTogether) {
+  Job job(3);
+  for (int rank = 0; rank < 3; ++rank) {
+    job.end(rank, 1, 2 - rank);
+    job.at(rank).process.last_lines = {rank == 1 ? "ValueError: another one" : "ValueError: no such hook"};
+  }
+  expect(job.over(), FaultClass::failed, {0, 2});
+}
+
 TEST(Diagnosis, OutOfMemory) {
   for_each_cause([](Job& job, int cause) {
     job.others_call(cause, Outcome::peer);

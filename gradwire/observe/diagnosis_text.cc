@@ -31,7 +31,8 @@ constexpr std::array<FaultWords, 18> kFaultWords = {{
      "start the job again."},
     {"crashed", "Run the rank in a debugger or look at its core file; its last lines of stderr may say more."},
     {"out of memory", "Give the rank more memory, make batches smaller, or start fewer ranks on this host."},
-    {"ended with an error", "Correct the rank's own error; the other ranks only report that the rank has gone."},
+    {"ended with an error",
+     "Follow the text of the error. Other ranks may report no more than that this rank has gone."},
     {"exception in a hook", "Correct the hook; the other ranks only report the hook's error."},
     {"other collective",
      "All ranks must make the same calls in the same order. Look for a branch or a loop that depends on the rank or on "
