@@ -54,7 +54,7 @@ BackendInfo probe(std::string_view backend) {
 BackendInfo of_torch(const char* name, bool is_built, const char* to_build) {
   if (!kHasTorch) return {name, false, "this gradwire was built without torch (GRADWIRE_TORCH=OFF)"};
   if (!is_built) return {name, false, concat("this gradwire was built without it; the build needs ", to_build)};
-  return {name, true, concat("libtorch's own; it was built in, and not tried")};
+  return {name, true, concat("libtorch's own, and built in; not tried here")};
 }
 
 std::string compiler() {

@@ -56,8 +56,8 @@ constexpr std::array<FaultWords, 18> kFaultWords = {{
      "The rank waits for something other than gradwire: a file, a socket, a lock, a sleep. Look at what it "
      "waits for (py-spy dump, gdb -p)."},
     {"deadlock",
-     "Ranks wait for each other in different groups. Call the groups' collectives in one order on all "
-     "ranks."},
+     "Ranks wait for each other in different groups; DistributedDataParallel has groups of its own. Either a rank left "
+     "out a call (look for a branch that depends on the rank), or the ranks call two groups in different orders."},
     {"network gone",
      "The ranks run, but do not reach each other. Check cables, switches, firewalls and the interface "
      "that is used."},
@@ -171,7 +171,8 @@ std::string explain(const Diagnosis& diagnosis, const std::vector<RankTable>& ra
   if (diagnosis.fault == FaultClass::none) return "";
   std::string text = headline(diagnosis) + "\n";
   if (diagnosis.call) {
-    text += concat(diagnosis.their_call ? "  the others called " : "  the others waited in ", describe(*diagnosis.call),
+    const std::string_view who = diagnosis.certain ? "the others" : "ranks";
+    text += concat("  ", who, diagnosis.their_call ? " called " : " waited in ", describe(*diagnosis.call),
                    at_place(*diagnosis.call), ", group ", diagnosis.group, "\n");
   }
   if (diagnosis.their_call)
