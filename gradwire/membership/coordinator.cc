@@ -34,6 +34,14 @@ void claim(Store& store, const std::string& identity) {
   }
 }
 
+// The awaited members that keep another one waiting. A death alone makes nobody wait: the others may be in a long step.
+std::vector<std::int64_t> late_members(const Roster& roster) {
+  const bool any_waits = std::any_of(roster.current.begin(), roster.current.end(), [&](std::int64_t member) {
+    return roster.members.at(member).standing == Roster::Standing::waiting;
+  });
+  return any_waits ? awaited(roster) : std::vector<std::int64_t>{};
+}
+
 }  // namespace
 
 Coordinator::Coordinator(std::shared_ptr<Store> store, CoordinatorOptions options)
@@ -44,6 +52,7 @@ Coordinator::Coordinator(std::shared_ptr<Store> store, CoordinatorOptions option
       journal_(options_.journal, options_.roster) {
   claim(*store_, identity_);
   publish();
+  set_deadlines(0);
 }
 
 Coordinator::~Coordinator() {
@@ -65,21 +74,25 @@ bool Coordinator::step(Milliseconds wait) {
     look_for_the_dead();
     return false;
   }
-  const std::size_t waiting_before = awaited(roster()).size();
+  const std::size_t late_before = late_members(roster()).size();
   journal_.append(journal_.last_event() + 1, *event);
   publish();
+  set_deadlines(late_before);
+  return true;
+}
+
+void Coordinator::set_deadlines(std::size_t late_before) {
   if (roster().epoch > 0) {
     first_wait_ = Deadline::never();
   } else if (first_wait_.point() == Deadline::never().point() && !roster().members.empty()) {
     first_wait_ = Deadline::after(options_.first_wait);
   }
-  const std::size_t waiting = awaited(roster()).size();
-  if (waiting == 0) {
+  const std::size_t late = late_members(roster()).size();
+  if (late == 0) {
     stall_ = Deadline::never();
-  } else if (waiting != waiting_before || stall_.point() == Deadline::never().point()) {
+  } else if (late != late_before || stall_.point() == Deadline::never().point()) {
     stall_ = Deadline::after(options_.stall_timeout);
   }
-  return true;
 }
 
 void Coordinator::look_for_the_dead() {
@@ -88,7 +101,7 @@ void Coordinator::look_for_the_dead() {
     log_.append(Died{number, concat("has ended (", describe_process(entry.identity), ")")});
   }
   if (stall_.expired()) {
-    for (const std::int64_t member : awaited(roster())) {
+    for (const std::int64_t member : late_members(roster())) {
       log_.append(Died{member, concat("was not heard of for ", options_.stall_timeout.count() / 1000,
                                       " s while all others waited for it")});
     }

@@ -52,6 +52,9 @@ class Coordinator {
 
  private:
   void publish();
+  // Starts and ends the two waits below, after an event and at the beginning. `late_before`: the number of members
+  // that kept another one waiting before the event.
+  void set_deadlines(std::size_t late_before);
   void look_for_the_dead();
 
   const std::shared_ptr<Store> store_;

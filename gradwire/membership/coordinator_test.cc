@@ -160,6 +160,47 @@ TEST_F(CoordinatorTest, AMemberThatDoesNotAnswerIsTakenForDead) {
   server.join();
 }
 
+// A step may take any time: that one member has died says nothing of the others.
+TEST_F(CoordinatorTest, NobodyIsTakenForDeadWhileNobodyWaits) {
+  CoordinatorOptions patient = options(1, 3, 3);
+  patient.stall_timeout = Milliseconds(1);
+  Coordinator coordinator(store_, patient);
+  const auto a = join(coordinator);
+  const auto b = join(coordinator);
+  const auto c = join(coordinator);
+  settle(coordinator);
+  a->meet();
+  b->meet();
+  c->meet();
+  EventLog(store_).append(Died{c->number(), "for this test"});
+  settle(coordinator);
+  const Deadline long_step = Deadline::after(Milliseconds(50));
+  while (!long_step.expired()) coordinator.step(Milliseconds(0));
+  EXPECT_EQ(coordinator.roster().members.at(a->number()).standing, Roster::Standing::running);
+  EXPECT_EQ(coordinator.roster().members.at(b->number()).standing, Roster::Standing::running);
+}
+
+// All events have been handled when the coordinator starts again, so none starts its waits.
+TEST_F(CoordinatorTest, ARestartedCoordinatorGoesOnWaiting) {
+  CoordinatorOptions quick = options(1, 2, 2);
+  quick.first_wait = Milliseconds(1);
+  quick.stall_timeout = Milliseconds(1);
+  std::unique_ptr<Member> a;
+  {
+    CoordinatorOptions slow = quick;
+    slow.first_wait = slow.stall_timeout = std::chrono::minutes(2);
+    Coordinator first(store_, slow);
+    a = join(first);
+    settle(first);
+  }
+  Coordinator second(store_, quick);
+  std::atomic<bool> stop{false};
+  std::thread server([&] { second.run(stop); });
+  EXPECT_EQ(a->meet()->members.size(), 1U);
+  stop = true;
+  server.join();
+}
+
 TEST_F(CoordinatorTest, TheFirstEpochDoesNotWaitForever) {
   CoordinatorOptions quick = options(1, 2, 2);
   quick.first_wait = Milliseconds(1);

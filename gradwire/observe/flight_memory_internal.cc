@@ -31,8 +31,8 @@ UniqueFd open_file(const std::string& path) noexcept {
   struct stat status {};
   if (!file || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) return {};
   if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) return {};
-  // With room on the disk, so that writing to the mapping never fails.
-  if (status.st_size < kBytes && ::posix_fallocate(file.get(), 0, kBytes) != 0) return {};
+  // With room on the disk, also where the file has holes, so that writing to the mapping never fails.
+  if (::posix_fallocate(file.get(), 0, kBytes) != 0) return {};
   return file;
 }
 

@@ -83,6 +83,6 @@ def use_hook(accelerator: Accelerator, spec: str) -> None:
     given = accelerator.ddp_handler or DistributedDataParallelKwargs()
     if str(given.comm_hook.value) != "no":
         raise InvalidArgument(f"use_hook: the accelerator has the hook {given.comm_hook.value!r} of Accelerate's own.")
-    kwargs = _HookKwargs(**vars(given))
+    kwargs = _HookKwargs(**{name: value for name, value in vars(given).items() if name != "spec"})
     kwargs.spec = spec
     accelerator.ddp_handler = kwargs
