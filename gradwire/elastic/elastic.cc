@@ -52,7 +52,10 @@ std::shared_ptr<ProcessGroup> group_of(const Epoch& epoch, int rank, const std::
   PrefixStore of_backend("backend", keys);
   // A member that dies on its way is noticed although it never came.
   rendezvous::register_processes(of_backend, processes);
-  return make_process_group(options.backend, keys, rank, static_cast<int>(processes.size()), options.timeout);
+  auto group = make_process_group(options.backend, keys, rank, static_cast<int>(processes.size()), options.timeout);
+  // The flight recorder tells groups apart by name, and a newcomer has made fewer groups than the others.
+  group->set_group_name(concat("epoch ", epoch.number));
+  return group;
 }
 
 void seed_generator(std::uint64_t seed, const ElasticStep& at) {

@@ -77,6 +77,7 @@ void drop_estimates(const HookState& shared, HookState& local) {
 void TrainingState::add(DdpCore& core) {
   cores_.push_back(&core);
   orders_.emplace_back();
+  ++in_group_;
 }
 void TrainingState::add(torch::optim::Optimizer& optimizer) { optimizers_.push_back(&optimizer); }
 void TrainingState::add(UserState state) { user_states_.push_back(std::move(state)); }
@@ -240,16 +241,17 @@ void TrainingState::keep_bucket_orders(const std::string& text) {
 }
 
 void TrainingState::leave_group() {
-  if (!std::exchange(in_group_, false)) return;
+  const std::size_t in_group = std::exchange(in_group_, 0);
   for (std::size_t i = 0; i < cores_.size(); ++i) {
-    if (std::vector<std::string> order = cores_[i]->bucket_order(); !order.empty()) orders_[i] = std::move(order);
+    if (i < in_group) {
+      if (std::vector<std::string> order = cores_[i]->bucket_order(); !order.empty()) orders_[i] = std::move(order);
+    }
     cores_[i]->leave_group();
   }
 }
 
 void TrainingState::enter_group() {
-  in_group_ = true;
-  for (std::size_t i = 0; i < cores_.size(); ++i) cores_[i]->enter_group(orders_[i]);
+  for (; in_group_ < cores_.size(); ++in_group_) cores_[in_group_]->enter_group(orders_[in_group_]);
 }
 
 }  // namespace gradwire::internal

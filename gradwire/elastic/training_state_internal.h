@@ -71,7 +71,7 @@ class TrainingState {
   std::vector<torch::optim::Optimizer*> optimizers_;
   std::vector<UserState> user_states_;
   std::vector<std::vector<std::string>> orders_;  // by core; empty: not known
-  bool in_group_ = true;                          // false between leave_group() and enter_group()
+  std::size_t in_group_ = 0;                      // the first so many cores are in their group
 
   std::vector<at::Tensor> kept_buffers_;
   std::vector<HookState> kept_hook_states_;
