@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "gradwire/base/error.h"
+#include "gradwire/base/nearest.h"
 #include "gradwire/base/strings.h"
 
 namespace gradwire {
@@ -16,6 +17,17 @@ std::string_view trim(std::string_view text) noexcept {
   text.remove_prefix(first);
   const auto last = text.find_last_not_of(" \t");
   return text.substr(0, last == std::string_view::npos ? 0 : last + 1);
+}
+
+// "ratio", "ramp" of "ratio=0.001,ramp=1000".
+std::vector<std::string> names_in(std::string_view options) {
+  std::vector<std::string> names;
+  while (!options.empty()) {
+    const std::string_view option = options.substr(0, options.find(','));
+    names.emplace_back(option.substr(0, option.find('=')));
+    options.remove_prefix(std::min(option.size() + 1, options.size()));
+  }
+  return names;
 }
 
 }  // namespace
@@ -86,7 +98,8 @@ bool Options::flag(std::string_view name, bool fallback) {
 
 void Options::require_all_taken(std::string_view known) const {
   if (values_.empty()) return;
-  throw InvalidArgument(concat(owner_, " has no option '", values_.begin()->first, "'; ",
+  const std::string& wrong = values_.begin()->first;
+  throw InvalidArgument(concat(owner_, " has no option '", wrong, "'", did_you_mean(wrong, names_in(known)), "; ",
                                known.empty() ? std::string("it has none") : concat("its options are ", known)));
 }
 
