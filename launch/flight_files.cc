@@ -49,7 +49,7 @@ std::optional<observe::RankTable> read_table(const std::string& path) {
 }  // namespace
 
 FlightFiles::FlightFiles(int ranks) {
-  const auto bytes = observe::flight_memory_bytes();
+  const auto bytes = observe::flight_file_bytes();
   for (int rank = 0; rank < ranks; ++rank) {
     File file;
     file.fd = UniqueFd(::memfd_create(kName, MFD_CLOEXEC));
@@ -72,6 +72,12 @@ std::optional<observe::RankTable> FlightFiles::read(int rank) const {
   const File& file = files_.at(static_cast<std::size_t>(rank));
   if (!file.fd) return std::nullopt;
   return observe::read_flight_memory({file.memory.data(), file.memory.bytes()});
+}
+
+std::vector<observe::RankTable> FlightFiles::read_earlier(int rank) const {
+  const File& file = files_.at(static_cast<std::size_t>(rank));
+  if (!file.fd) return {};
+  return observe::read_earlier_processes({file.memory.data(), file.memory.bytes()});
 }
 
 std::vector<observe::RankTable> read_running_job(int pid) {

@@ -24,6 +24,8 @@ class FlightFiles {
   std::string path(int rank) const;
   // What the rank has recorded so far; nothing where it has recorded nothing. `rank` counts from 0 on this host.
   std::optional<observe::RankTable> read(int rank) const;
+  // What processes recorded that had the same rank before, and were replaced: the last four, the oldest first.
+  std::vector<observe::RankTable> read_earlier(int rank) const;
 
  private:
   struct File {

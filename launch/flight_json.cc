@@ -62,6 +62,7 @@ json to_json(const CallRow& call, const std::string& group) {
           {"group", group},
           {"ticket", call.ticket},
           {"sequence", call.sequence},
+          {"refused", call.refused},
           {"operation", name_of(call.kind)},
           {"dtype", known ? name_of(static_cast<DType>(call.dtype)) : ""},
           {"count", call.count},
@@ -87,6 +88,7 @@ CallRow call_from(const json& line) {
   CallRow call;
   call.ticket = line.at("ticket");
   call.sequence = line.at("sequence");
+  call.refused = line.value("refused", std::uint64_t{0});  // the first files of this version lack the field
   call.kind = observe::call_kind_from_name(line.at("operation").get<std::string>());
   const std::string dtype = line.at("dtype");
   if (!dtype.empty()) call.dtype = static_cast<std::uint8_t>(dtype_from_name(dtype));
@@ -149,6 +151,15 @@ std::string read_file(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
+void write_table(const std::string& path, const RankTable& table) {
+  const std::string unfinished = path + ".part";
+  std::ofstream file(unfinished, std::ios::binary | std::ios::trunc);
+  file << flight_lines(table);
+  file.close();
+  if (!file || std::rename(unfinished.c_str(), path.c_str()) != 0)
+    throw LaunchError(kLaunchFailedExit, concat("cannot write '", path, "': ", std::strerror(errno)));
+}
+
 }  // namespace
 
 std::string flight_lines(const RankTable& table) {
@@ -199,18 +210,13 @@ RankTable read_flight_lines(const std::string& text, const std::string& source) 
   return table;
 }
 
-void write_flight_folder(const std::string& folder, const std::vector<RankTable>& tables) {
+void write_flight_folder(const std::string& folder, const std::vector<RankTable>& tables,
+                         const std::vector<RankTable>& earlier) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
-  for (const RankTable& table : tables) {
-    const std::string path = concat(folder, "/rank-", table.rank, ".jsonl");
-    const std::string unfinished = path + ".part";
-    std::ofstream file(unfinished, std::ios::binary | std::ios::trunc);
-    file << flight_lines(table);
-    file.close();
-    if (!file || std::rename(unfinished.c_str(), path.c_str()) != 0)
-      throw LaunchError(kLaunchFailedExit, concat("cannot write '", path, "': ", std::strerror(errno)));
-  }
+  for (const RankTable& table : tables) write_table(concat(folder, "/rank-", table.rank, ".jsonl"), table);
+  for (const RankTable& table : earlier)
+    write_table(concat(folder, "/earlier-rank-", table.rank, "-pid-", table.pid, ".jsonl"), table);
 }
 
 std::vector<RankTable> read_flight_folder(const std::string& folder) {

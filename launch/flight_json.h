@@ -18,9 +18,11 @@ std::string flight_lines(const observe::RankTable& table);
 // The inverse. Throws LaunchError, which names `source` and the line, when the text is something else.
 observe::RankTable read_flight_lines(const std::string& text, const std::string& source);
 
-// Writes `folder`/rank-K.jsonl for each table, and makes the folder where it is missing. A file is replaced as a whole.
-// Throws LaunchError.
-void write_flight_folder(const std::string& folder, const std::vector<observe::RankTable>& tables);
+// Writes `folder`/rank-K.jsonl for each table, and makes the folder where it is missing. Of processes that were
+// replaced by others of the same rank, `earlier` holds the tables, which are written as
+// `folder`/earlier-rank-K-pid-PID.jsonl. A file is replaced as a whole. Throws LaunchError.
+void write_flight_folder(const std::string& folder, const std::vector<observe::RankTable>& tables,
+                         const std::vector<observe::RankTable>& earlier = {});
 // Reads all rank-*.jsonl of a folder, and all files of GRADWIRE_FLIGHT_RECORDER in it. Throws LaunchError when there is
 // none.
 std::vector<observe::RankTable> read_flight_folder(const std::string& folder);

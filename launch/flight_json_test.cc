@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 
 #include "gradwire/base/strings.h"
 #include "launch/launch_error.h"
@@ -38,6 +39,7 @@ RankTable full_table(int rank) {
   CallRow row;
   row.ticket = 5;
   row.sequence = 4;
+  row.refused = 3;
   row.kind = CallKind::reduce;
   row.dtype = 1;
   row.root = 2;
@@ -63,6 +65,7 @@ void expect_same(const RankTable& a, const RankTable& b) {
   const CallRow& left = a.groups[0].calls.at(0);
   const CallRow& right = b.groups[0].calls.at(0);
   EXPECT_EQ(left.kind, right.kind);
+  EXPECT_EQ(left.refused, right.refused);
   EXPECT_EQ(left.dtype, right.dtype);
   EXPECT_EQ(left.tag, right.tag);
   EXPECT_EQ(left.count, right.count);
@@ -104,12 +107,15 @@ TEST(FlightJson, AFolderHoldsOneFileForEachRank) {
   EXPECT_THROW(read_flight_folder(folder), LaunchError) << "empty";
   EXPECT_THROW(read_flight_folder(folder + "/nowhere"), LaunchError);
   write_flight_folder(folder + "/new", {full_table(10), full_table(2)});
-  write_flight_folder(folder + "/new", {full_table(2)});
+  write_flight_folder(folder + "/new", {full_table(2)}, {full_table(2)});
   std::ofstream(folder + "/new/notes.txt") << "a file of the user";
   const auto tables = read_flight_folder(folder + "/new");
   ASSERT_EQ(tables.size(), 2U);
   EXPECT_EQ(tables[0].rank, 2);
   expect_same(tables[1], full_table(10));
+  std::ifstream file(folder + "/new/earlier-rank-2-pid-77.jsonl", std::ios::binary);
+  const std::string earlier{std::istreambuf_iterator<char>(file), {}};
+  expect_same(read_flight_lines(earlier, "here"), full_table(2));
   std::filesystem::remove_all(folder);
 }
 

@@ -82,6 +82,18 @@ std::vector<RankTable> FlightWatch::tables() const {
   return any ? tables : std::vector<RankTable>();
 }
 
+std::vector<RankTable> FlightWatch::earlier() const {
+  std::vector<RankTable> all;
+  for (int rank = 0; rank < files_.ranks(); ++rank) {
+    for (RankTable& table : files_.read_earlier(rank)) {
+      table.rank = first_rank_ + rank;
+      table.world = world_;
+      all.push_back(std::move(table));
+    }
+  }
+  return all;
+}
+
 void FlightWatch::look(const std::vector<int>& pids) {
   for (int rank = 0; rank < files_.ranks(); ++rank) {
     const auto index = static_cast<std::size_t>(rank);
@@ -112,7 +124,7 @@ std::string FlightWatch::explain(std::vector<RankTable> tables, const Occasion& 
 std::string FlightWatch::write(const std::vector<RankTable>& tables) const {
   if (options_.flight_folder.empty()) return "";
   try {
-    write_flight_folder(options_.flight_folder, tables);
+    write_flight_folder(options_.flight_folder, tables, earlier());
     return concat("  the last calls of each rank are in ", options_.flight_folder, "\n");
   } catch (const LaunchError& error) {
     return concat("  ", error.what(), "\n");
@@ -160,7 +172,7 @@ std::string FlightWatch::at_end(const JobOutcome& outcome,
     view.by_launcher = std::find(outcome.asked.begin(), outcome.asked.end(), number) != outcome.asked.end();
     if (!end->good()) view.last_lines = last_lines(number);
   }
-  return explain(std::move(all), {.is_over = true, .now = now()});
+  return shared_errors(outcome, last_lines) + explain(std::move(all), {.is_over = true, .now = now()});
 }
 
 }  // namespace gradwire::launch

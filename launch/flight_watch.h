@@ -49,6 +49,8 @@ class FlightWatch {
   };
 
   std::vector<observe::RankTable> tables() const;
+  // Of the processes of an elastic job that were replaced.
+  std::vector<observe::RankTable> earlier() const;
   std::string explain(std::vector<observe::RankTable> tables, const observe::Occasion& occasion) const;
   // Writes the tables where --flight-dir asks for that; returns a line that says so.
   std::string write(const std::vector<observe::RankTable>& tables) const;

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "gradwire/observe/flight_text_internal.h"
+#include "gradwire/observe/readable_symbol_internal.h"
 
 namespace gradwire::observe {
 namespace {
@@ -28,7 +29,8 @@ void describe_address(const void* return_address, format::Site& site) {
   }
   site.offset.store(address - reinterpret_cast<std::uint64_t>(info.dli_fbase), std::memory_order_relaxed);
   set_text(site.text, info.dli_fname);
-  if (info.dli_sname != nullptr) set_text(site.function, info.dli_sname);
+  if (info.dli_sname == nullptr) return;
+  set_text(site.function, keep_end(readable_symbol(info.dli_sname), sizeof(site.function) - 1));
 }
 
 }  // namespace

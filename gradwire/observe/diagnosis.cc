@@ -244,14 +244,15 @@ class Search {
   std::vector<int> path_;
 };
 
-// The call that has waited longest of those that nobody answered.
-std::optional<Waiting> oldest_wait(const std::vector<GroupView>& groups, const Occasion& occasion) {
+// The call that has waited longest of those that nobody answered, calls of the ranks in `without` left out.
+std::optional<Waiting> oldest_wait(const std::vector<GroupView>& groups, const Occasion& occasion,
+                                   const std::vector<int>& without = {}) {
   std::optional<Waiting> oldest;
   for (const GroupView& group : groups) {
     for (const Waiting& wait : group.unanswered()) {
       const bool too_young =
           !occasion.is_over && wait.call->ended == 0 && occasion.now - wait.call->called < occasion.bound;
-      if (too_young) continue;
+      if (too_young || std::find(without.begin(), without.end(), wait.rank->rank) != without.end()) continue;
       if (!oldest || wait.wall_time() < oldest->wall_time()) oldest = wait;
     }
   }
@@ -274,9 +275,9 @@ std::optional<Diagnosis> find_mismatch(const std::vector<GroupView>& groups) {
   return found;
 }
 
-// The call at which the others missed the culprit, for classes that are not found through one.
+// The call at which the others missed the culprits, for classes that are not found through one.
 void add_call(Diagnosis& found, const std::vector<GroupView>& groups, const Occasion& occasion) {
-  const auto wait = oldest_wait(groups, occasion);
+  const auto wait = oldest_wait(groups, occasion, found.culprits);
   if (!wait) return;
   found.group = wait->group->path;
   found.call = *wait->call;

@@ -67,6 +67,7 @@ class Job {
     std::uint64_t collectives = 0;
     for (const CallRow& each : table.calls) collectives += is_message(each.kind) ? 0 : 1;
     row.sequence = is_message(made.kind) ? 0 : collectives + 1;
+    for (const CallRow& each : table.calls) row.refused += each.outcome == Outcome::refused ? 1 : 0;
     row.dtype = made.dtype;
     row.count = made.count;
     row.root = made.root;
@@ -329,6 +330,13 @@ TEST(Diagnosis, RefusedCallsTakeNoPlace) {
     job.call(cause, {.kind = CallKind::scatter}, Outcome::refused);
     for (int rank = 0; rank < job.size(); ++rank) job.call(rank, {}, Outcome::good);
     EXPECT_EQ(job.over().fault, FaultClass::none);
+    // Also when the refused call has left the table.
+    auto& calls = job.at(cause).groups[0].calls;
+    std::erase_if(calls, [](const CallRow& call) { return call.outcome == Outcome::refused; });
+    EXPECT_EQ(job.over().fault, FaultClass::none);
+    job.others_call(cause, Outcome::none);
+    job.at(cause).process.state = 'R';
+    expect(job.stalled(), FaultClass::slow, {cause});
   });
 }
 
@@ -467,6 +475,51 @@ TEST(Diagnosis, ARankThatHasNotComeToTheGroupIsTheOneThatIsMissed) {
     }
     job.others_call(cause, Outcome::none);
     expect(job.stalled(), FaultClass::slow, {cause});
+  });
+}
+
+// In an epoch of an elastic job, a rank's number in the group is not its number in the job.
+TEST(Diagnosis, OfAnEpochNobodyIsNamedWhosePlaceIsNotCertain) {
+  const auto enter = [](Job& job, const std::vector<int>& job_ranks) {
+    for (std::size_t place = 0; place < job_ranks.size(); ++place) {
+      if (job_ranks[place] >= 0) job.open(job_ranks[place], "epoch 2", static_cast<int>(place), job.size());
+    }
+  };
+  // Rank 0 was replaced: its new process has the last place. Ranks 2 and 3 have come, ranks 0 and 1 have not.
+  Job job(4);
+  enter(job, {-1, 2, 3, -1});
+  for (const int rank : {2, 3}) job.call(rank, {}, Outcome::none, 1);
+  job.at(0).process.state = 'R';
+  Diagnosis found = job.stalled();
+  EXPECT_EQ(found.fault, FaultClass::unknown);
+  EXPECT_TRUE(found.culprits.empty()) << "place 0 of the group is not known to be rank 0";
+  // A message names one place, which is nobody's for certain.
+  Job sends(4);
+  enter(sends, {0, 1, -1, -1});
+  sends.call(0, {.kind = CallKind::recv, .root = 2}, Outcome::none, 1);
+  sends.at(2).process.state = 'R';
+  EXPECT_TRUE(sends.stalled().culprits.empty());
+  // Only one rank and one place are left: they belong together.
+  Job last(4);
+  enter(last, {3, 1, -1, 0});
+  for (const int rank : {3, 1, 0}) last.call(rank, {}, Outcome::none, 1);
+  last.at(2).process.state = 'R';
+  expect(last.stalled(), FaultClass::slow, {2});
+}
+
+// The dead rank had gone on to another call; the report names the one in which the others were.
+TEST(Diagnosis, TheCallIsThatOfTheOthersAndNotThatOfTheCause) {
+  for_each_cause([](Job& job, int cause) {
+    job.open(cause, "own", 0, 1);
+    job.call(cause, {.kind = CallKind::barrier, .count = 0, .line = 77}, Outcome::none, 1);
+    job.others_call(cause, Outcome::peer);
+    job.others_exit(cause);
+    job.end(cause, SIGKILL, 0, true);
+    const Diagnosis found = job.over();
+    expect(found, FaultClass::killed, {cause});
+    ASSERT_TRUE(found.call.has_value());
+    EXPECT_EQ(found.call->kind, CallKind::all_reduce);
+    EXPECT_EQ(found.group, "default");
   });
 }
 

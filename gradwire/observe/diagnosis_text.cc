@@ -1,14 +1,11 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
 // The diagnosis in words.
-#include <cxxabi.h>
 #include <string.h>
 
 #include <algorithm>
 #include <array>
 #include <cstdio>
-#include <cstdlib>
-#include <memory>
 
 #include "gradwire/base/dtype.h"
 #include "gradwire/base/strings.h"
@@ -70,15 +67,6 @@ std::string seconds(std::int64_t nanoseconds) {
   char text[32];
   std::snprintf(text, sizeof(text), "%.3g s", static_cast<double>(std::max<std::int64_t>(nanoseconds, 0)) / 1e9);
   return text;
-}
-
-std::string demangled(const std::string& name) {
-  int status = 0;
-  const std::unique_ptr<char, decltype(&std::free)> plain(abi::__cxa_demangle(name.c_str(), nullptr, nullptr, &status),
-                                                          &std::free);
-  if (status != 0 || plain == nullptr) return name;
-  const std::string whole = plain.get();
-  return whole.substr(0, whole.find('('));
 }
 
 std::string at_place(const CallRow& call) {
@@ -149,12 +137,9 @@ std::string describe(const CallRow& call) {
     parts.push_back(concat(call.count, " elements"));
   }
   if (call.root >= 0) parts.push_back(concat(is_message(call.kind) ? "rank " : "root ", call.root));
-  if (call.tag != 0) {
-    parts.push_back(
-        concat("iteration ", call.tag >> 32, " bucket ", call.tag >> 16 & 0xffff, " stage ", call.tag >> 8 & 0xff));
-  }
+  if (call.tag != 0) parts.push_back(words_of_tag(call.tag));
   text += concat("(", join(parts, ", "), ")");
-  if (call.sequence != 0) text += concat(" (call ", call.sequence, " of its group)");
+  if (call.sequence != 0) text += concat(" (call ", number_of(call), " of its group)");
   return text;
 }
 
@@ -164,7 +149,7 @@ std::string describe(const CallerPlace& place) {
   char offset[24];
   std::snprintf(offset, sizeof(offset), "+0x%llx", static_cast<unsigned long long>(place.offset));
   const std::string module = place.module.substr(place.module.rfind('/') + 1);
-  return place.function.empty() ? concat(module, offset) : concat(demangled(place.function), " (", module, offset, ")");
+  return place.function.empty() ? concat(module, offset) : concat(place.function, " (", module, offset, ")");
 }
 
 std::string explain(const Diagnosis& diagnosis, const std::vector<RankTable>& ranks, const Occasion& occasion) {

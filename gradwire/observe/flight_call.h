@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <exception>
+#include <string>
 #include <string_view>
 
 namespace gradwire::observe {
@@ -42,6 +43,9 @@ CallKind call_kind_from_name(std::string_view name) noexcept;
 
 // Whether the kind is a message between two ranks, which has no place in the order of the collectives.
 constexpr bool is_message(CallKind kind) noexcept { return kind >= CallKind::send; }
+
+// "iteration 3 bucket 1 stage 0", of iteration << 32 | bucket << 16 | stage << 8 | hook.
+std::string words_of_tag(std::uint64_t tag);
 
 // How a call ended. The numbers are written to files and never change.
 enum class Outcome : std::uint8_t {

@@ -18,6 +18,7 @@ inline constexpr std::size_t kCalls = 256;                   // of each group
 inline constexpr std::size_t kGroups = 64;
 inline constexpr std::size_t kSites = 512;
 inline constexpr std::size_t kNotes = 8;
+inline constexpr std::size_t kEarlier = 4;  // processes whose records a file keeps beside those of the last one
 
 using Word = std::atomic<std::uint64_t>;
 static_assert(Word::is_always_lock_free && sizeof(Word) == 8, "processes share these words");
@@ -43,7 +44,8 @@ struct Call {
     site,       // site << 32 | thread
     arguments,  // root << 32 | kind << 24 | dtype << 16 | outcome << 8
     peers,      // bit r: the error of the call names rank r
-    used = peers + 1,
+    refused,    // collectives of the group that were refused before this call was made
+    used = refused + 1,
     size = 16,
   };
   std::array<Word, size> words;
@@ -62,7 +64,8 @@ struct Group {
   Text<64> path;
   Text<16> backend;
   Text<64> name;
-  std::array<std::byte, 64> reserved;
+  Word refused;  // collectives that ended with Outcome::refused
+  std::array<std::byte, 56> reserved;
   std::array<Call, kCalls> calls;
 };
 static_assert(sizeof(Group) == 256 + kCalls * sizeof(Call));
@@ -72,7 +75,7 @@ struct Site {
   Word state;
   Word offset;        // of the return address in the module; 0 where `text` is "file:line (function)"
   Text<176> text;     // the module's path
-  Text<64> function;  // the nearest exported symbol before the address; may be empty
+  Text<64> function;  // the nearest exported symbol before the address, as readable_symbol() writes it; may be empty
 };
 static_assert(sizeof(Site) == 256);
 
@@ -94,7 +97,8 @@ struct File {
   Word sites_used;
   Word lost_groups;  // groups for which there was no room
   Word lost_calls;   // calls for which there was no room: all 256 calls of their group were under way
-  std::array<std::byte, 8192 - 8 * sizeof(Word) - kNotes * sizeof(Note)> reserved;
+  Word generation;   // grows when a process clears or copies the records of another one; odd meanwhile
+  std::array<std::byte, 8192 - 9 * sizeof(Word) - kNotes * sizeof(Note)> reserved;
   std::array<Note, kNotes> notes;
   std::array<Site, kSites> sites;
   std::array<Group, kGroups> groups;
@@ -102,5 +106,7 @@ struct File {
 static_assert(offsetof(File, sites) == 8192);
 
 inline constexpr std::size_t kFileBytes = sizeof(File);
+// A file of this size has room for the records of earlier processes behind those of the last one.
+inline constexpr std::size_t kLongFileBytes = (1 + kEarlier) * kFileBytes;
 
 }  // namespace gradwire::observe::format

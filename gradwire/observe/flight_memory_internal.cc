@@ -3,10 +3,11 @@
 #include "gradwire/observe/flight_memory_internal.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cstddef>
 #include <exception>
 #include <memory>
 #include <optional>
@@ -24,37 +25,81 @@ struct Held {
   Mapping mapping;
 };
 
-// A file that is long enough and that no other process writes; none where there is no such file.
-UniqueFd open_file(const std::string& path) noexcept {
-  constexpr auto kBytes = static_cast<off_t>(format::kFileBytes);
+// Whether no other process writes the file. The lock is of the process: unlike flock() and F_OFD_SETLK, the kernel
+// takes the lock away when the process ends, although children that the process forked still have the file open and
+// mapped.
+bool lock(int file) noexcept {
+  struct flock whole {};
+  whole.l_type = F_WRLCK;
+  whole.l_whence = SEEK_SET;
+  return ::fcntl(file, F_SETLK, &whole) == 0;
+}
+
+// A file that is long enough and that no other process writes, and how much of it is used; none where there is no such
+// file.
+UniqueFd open_file(const std::string& path, std::size_t& bytes) noexcept {
   UniqueFd file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   struct stat status {};
   if (!file || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) return {};
-  if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) return {};
+  if (!lock(file.get())) return {};
+  const bool is_long = status.st_size >= static_cast<off_t>(format::kLongFileBytes);
+  bytes = is_long ? format::kLongFileBytes : format::kFileBytes;
   // With room on the disk, also where the file has holes, so that writing to the mapping never fails.
-  if (::posix_fallocate(file.get(), 0, kBytes) != 0) return {};
+  if (::posix_fallocate(file.get(), 0, static_cast<off_t>(format::kFileBytes)) != 0) return {};
   return file;
 }
 
-void clear(format::File& file) noexcept {
-  // The records of an earlier process. Readers see first that there is no recorder.
-  if (file.magic.exchange(0) == 0) return;
-  auto* const bytes = reinterpret_cast<std::byte*>(&file);
-  std::fill(bytes, bytes + format::kFileBytes, std::byte{0});
+// Writes all of `to` but its generation, which is odd meanwhile, so that readers take no part of it for a table.
+template <class Write>
+void write_all(format::File& to, std::uint64_t earlier_generation, const Write& write) noexcept {
+  to.generation.store(earlier_generation | 1, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);  // who sees what is written sees the odd number
+  auto* const bytes = reinterpret_cast<std::byte*>(&to);
+  constexpr std::size_t kBefore = offsetof(format::File, generation);
+  constexpr std::size_t kBehind = kBefore + sizeof(format::Word);
+  write(bytes, 0, kBefore);
+  write(bytes + kBehind, kBehind, format::kFileBytes - kBehind);
+  to.generation.store((earlier_generation | 1) + 1, std::memory_order_release);
+}
+
+// Copies the records of the process before into the file's room for them, where there is room.
+void keep_records(format::File& file, int descriptor) noexcept {
+  const std::uint64_t generation = file.generation.load(std::memory_order_relaxed);
+  const std::size_t place = 1 + generation / 2 % format::kEarlier;
+  const auto offset = static_cast<off_t>(place * format::kFileBytes);
+  if (::posix_fallocate(descriptor, offset, static_cast<off_t>(format::kFileBytes)) != 0) return;
+  format::File& kept = *(&file + place);
+  const auto* const from = reinterpret_cast<const std::byte*>(&file);
+  write_all(kept, kept.generation.load(std::memory_order_relaxed),
+            [from](std::byte* to, std::size_t at, std::size_t bytes) { std::copy_n(from + at, bytes, to); });
 }
 
 }  // namespace
+
+void start_afresh(format::File& file, int descriptor, std::size_t bytes) noexcept {
+  const std::uint64_t generation = file.generation.load(std::memory_order_relaxed);
+  const bool was_cleared_in_part = generation % 2 != 0;
+  const std::uint64_t magic = file.magic.load(std::memory_order_relaxed);
+  if (!was_cleared_in_part && magic == 0) return;  // zeros, of which a part may have no memory yet
+  const bool has_records = !was_cleared_in_part && magic == format::kMagic;
+  if (has_records && bytes >= format::kLongFileBytes) keep_records(file, descriptor);
+  write_all(file, generation,
+            [](std::byte* to, std::size_t, std::size_t count) { std::fill_n(to, count, std::byte{0}); });
+}
 
 format::File* open_flight_memory() {
   const std::optional<std::string> place = environment("GRADWIRE_FLIGHT_RECORDER");
   if (place == "off") return nullptr;
   auto held = std::make_unique<Held>();
-  if (place) held->file = open_file(*place);
-  held->mapping =
-      held->file ? Mapping::of_file(held->file.get(), format::kFileBytes) : Mapping::anonymous(format::kFileBytes);
-  auto* const file = reinterpret_cast<format::File*>(held.release()->mapping.data());
-  clear(*file);
-  return file;
+  std::size_t bytes = format::kFileBytes;
+  if (place) held->file = open_file(*place, bytes);
+  if (held->file) {
+    held->mapping = Mapping::of_file(held->file.get(), bytes);
+    start_afresh(*reinterpret_cast<format::File*>(held->mapping.data()), held->file.get(), bytes);
+  } else {
+    held->mapping = Mapping::anonymous(format::kFileBytes);
+  }
+  return reinterpret_cast<format::File*>(held.release()->mapping.data());
 }
 
 std::uint64_t ranks_of_environment() noexcept {

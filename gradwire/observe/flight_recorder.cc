@@ -10,10 +10,13 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/mutex.h"
+#include "gradwire/base/strings.h"
 #include "gradwire/observe/caller_sites_internal.h"
 #include "gradwire/observe/flight_format_internal.h"
 #include "gradwire/observe/flight_memory_internal.h"
@@ -105,6 +108,13 @@ format::Group* find_place(format::File& file) noexcept {
   return oldest;
 }
 
+// The group of a call's record.
+format::Group& group_of(format::Call& call, std::uint64_t ticket) noexcept {
+  static_assert(std::is_standard_layout_v<format::Group>, "the group lies before its calls");
+  auto* const first = reinterpret_cast<std::byte*>(&call - ticket % format::kCalls);
+  return *reinterpret_cast<format::Group*>(first - offsetof(format::Group, calls));
+}
+
 // Claims a record for a call, and sets its ticket. Records of calls that are under way stay where they are, and their
 // tickets are passed over.
 format::Call* claim(format::Group& group, std::uint64_t& ticket) noexcept {
@@ -136,6 +146,7 @@ void FlightGroup::open(std::string_view path, std::string_view backend, std::str
   std::atomic_thread_fence(std::memory_order_release);  // who sees a word of this group sees that the place was empty
   group->tickets.store(0, std::memory_order_relaxed);
   group->collectives.store(0, std::memory_order_relaxed);
+  group->refused.store(0, std::memory_order_relaxed);
   group->members.store(pair_of(rank, size), std::memory_order_relaxed);
   group->opened.store(nanoseconds(CLOCK_MONOTONIC), std::memory_order_relaxed);
   group->closed.store(0, std::memory_order_relaxed);
@@ -180,6 +191,7 @@ FlightCall FlightGroup::begin(const CallArguments& arguments) noexcept {
   set(Call::arguments, pair_of(arguments.root, 0) | static_cast<std::uint64_t>(arguments.kind) << 24 |
                            static_cast<std::uint64_t>(arguments.dtype) << 16);
   set(Call::peers, 0);
+  set(Call::refused, group_->refused.load(std::memory_order_relaxed));
   call->words[Call::state].store(state_of(ticket, Phase::pending), std::memory_order_release);
   return {call, ticket};
 }
@@ -206,6 +218,9 @@ void FlightCall::finish(Outcome outcome, std::uint64_t peers) const noexcept {
   const std::uint64_t arguments = words[Call::arguments].load(std::memory_order_relaxed);
   words[Call::arguments].store(arguments | static_cast<std::uint64_t>(outcome) << 8, std::memory_order_relaxed);
   words[Call::peers].store(peers, std::memory_order_relaxed);
+  const bool is_refused_collective =
+      outcome == Outcome::refused && words[Call::sequence].load(std::memory_order_relaxed) != 0;
+  if (is_refused_collective) group_of(*record_, ticket_).refused.fetch_add(1, std::memory_order_relaxed);
   words[Call::state].store(state_of(ticket_, Phase::ended), std::memory_order_release);
 }
 
@@ -223,6 +238,19 @@ void FlightCall::ended(const std::exception_ptr& error) const noexcept {
 
 void FlightCall::lost() const noexcept {
   if (may_change()) finish(Outcome::unknown, 0);
+}
+
+std::string FlightCall::name() const {
+  using format::Call;
+  if (!may_change() || record_->words[Call::state].load(std::memory_order_acquire) >> 3 != ticket_) return "";
+  const auto word = [this](std::size_t index) { return record_->words[index].load(std::memory_order_relaxed); };
+  std::string text(name_of(static_cast<CallKind>(word(Call::arguments) >> 24 & 0xff)));
+  std::vector<std::string> parts;
+  const std::string of_group = concat("group ", get_text(group_of(*record_, ticket_).path));
+  const std::uint64_t number = word(Call::sequence) - word(Call::refused);
+  parts.push_back(word(Call::sequence) == 0 ? of_group : concat("call ", number, " of ", of_group));
+  if (const std::uint64_t tag = word(Call::tag)) parts.push_back(words_of_tag(tag));
+  return concat(text, " (", join(parts, ", "), ")");
 }
 
 CallInProgress::CallInProgress(FlightCall call) noexcept : call_(call), outer_(std::exchange(innermost, this)) {}
@@ -276,5 +304,6 @@ std::span<const std::byte> flight_memory() noexcept {
 }
 
 std::size_t flight_memory_bytes() noexcept { return format::kFileBytes; }
+std::size_t flight_file_bytes() noexcept { return format::kLongFileBytes; }
 
 }  // namespace gradwire::observe

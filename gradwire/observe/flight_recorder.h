@@ -49,6 +49,9 @@ class FlightCall {
   // The call goes on, and nobody will tell when it ends.
   void lost() const noexcept;
   explicit operator bool() const noexcept { return record_ != nullptr; }
+  // "all_reduce (call 17 of group default, iteration 3 bucket 1 stage 0)": the words of diagnoses, and the number that
+  // all ranks share. Empty where the call is not recorded.
+  std::string name() const;
 
  private:
   friend class FlightGroup;
@@ -136,7 +139,10 @@ void note_failure(NoteKind kind, std::string_view text) noexcept;
 // recorded. Valid until the end of the process.
 std::span<const std::byte> flight_memory() noexcept;
 
-// The number of bytes of such a memory, which a file for GRADWIRE_FLIGHT_RECORDER needs.
+// The number of bytes of such a memory. A file for GRADWIRE_FLIGHT_RECORDER has at least so many when it is used.
 std::size_t flight_memory_bytes() noexcept;
+
+// The number of bytes of a file that keeps the records of earlier processes, too: see read_earlier_processes().
+std::size_t flight_file_bytes() noexcept;
 
 }  // namespace gradwire::observe

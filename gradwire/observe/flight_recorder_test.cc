@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -22,6 +23,7 @@
 #include "gradwire/base/os_handles.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/observe/flight_format_internal.h"
+#include "gradwire/observe/flight_memory_internal.h"
 #include "gradwire/observe/flight_table.h"
 
 namespace gradwire::observe::flight_recorder_test {
@@ -35,10 +37,10 @@ class Writer {
   Writer(const std::function<void()>& body, int shared) {
     if (shared < 0) {
       file_ = UniqueFd(::memfd_create("flight", MFD_CLOEXEC));
-      EXPECT_EQ(::ftruncate(file_.get(), static_cast<off_t>(flight_memory_bytes())), 0);
+      EXPECT_EQ(::ftruncate(file_.get(), static_cast<off_t>(format::kLongFileBytes)), 0);
       shared = file_.get();
     }
-    memory_ = Mapping::of_file(shared, flight_memory_bytes());
+    memory_ = Mapping::of_file(shared, format::kLongFileBytes);
     const std::string path = concat("/proc/", ::getpid(), "/fd/", shared);
     pid_ = ::fork();
     if (pid_ != 0) return;
@@ -63,6 +65,8 @@ class Writer {
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   }
   std::optional<RankTable> read() const { return read_flight_memory({memory_.data(), memory_.bytes()}); }
+  std::vector<RankTable> earlier() const { return read_earlier_processes({memory_.data(), memory_.bytes()}); }
+  format::File& memory() const { return *reinterpret_cast<format::File*>(memory_.data()); }
   RankTable table() const {
     auto table = read();
     EXPECT_TRUE(table.has_value());
@@ -319,6 +323,145 @@ TEST(FlightRecorder, AFileHasOneWriterAndTheNextOneStartsAfresh) {
   EXPECT_EQ(first.table().groups[0].calls.size(), 1U);
 }
 
+// A data loader forks children, which have the rank's file open and mapped, and may outlive the rank.
+TEST(FlightRecorder, TheChildrenOfADeadRankDoNotKeepTheFile) {
+  int ready[2];
+  int over[2];
+  ASSERT_EQ(::pipe(ready), 0);
+  ASSERT_EQ(::pipe(over), 0);
+  Writer first([&] {
+    FlightGroup group;
+    group.open("first", "shm", "", 0, 2);
+    group.begin(all_reduce_of(1)).ended(nullptr);
+    if (::fork() == 0) {
+      ::close(over[1]);
+      EXPECT_EQ(::write(ready[1], "x", 1), 1);
+      char byte = 0;
+      while (::read(over[0], &byte, 1) > 0) {
+      }
+      ::_exit(0);
+    }
+    ::pause();
+  });
+  char byte = 0;
+  ASSERT_EQ(::read(ready[0], &byte, 1), 1);
+  EXPECT_EQ(first.finish(SIGKILL), -1);
+  Writer after(
+      [] {
+        FlightGroup group;
+        group.open("second", "shm", "", 0, 2);
+        group.begin(all_reduce_of(2)).ended(nullptr);
+      },
+      first.file());
+  EXPECT_EQ(after.finish(), 0);
+  ASSERT_EQ(first.table().groups.size(), 1U);
+  EXPECT_EQ(first.table().groups[0].path, "second");
+  for (const int end : {ready[0], ready[1], over[0], over[1]}) ::close(end);
+}
+
+void record_one_group(const std::string& path) {
+  FlightGroup group;
+  group.open(path, "shm", "", 0, 2);
+  for (std::uint64_t i = 1; i <= 300; ++i) group.begin(all_reduce_of(i)).ended(nullptr);
+  ::_exit(0);  // the group remains open, as that of a rank that was killed
+}
+
+TEST(FlightRecorder, ALongFileKeepsTheRecordsOfTheProcessesBefore) {
+  Writer first([] { record_one_group("process 0"); });
+  EXPECT_EQ(first.finish(), 0);
+  EXPECT_TRUE(first.earlier().empty());
+  for (int process = 1; process <= 7; ++process) {
+    Writer next([process] { record_one_group(concat("process ", process)); }, first.file());
+    EXPECT_EQ(next.finish(), 0);
+    const auto earlier = first.earlier();
+    const int kept = std::min(process, static_cast<int>(format::kEarlier));
+    ASSERT_EQ(earlier.size(), static_cast<std::size_t>(kept));
+    for (int i = 0; i < kept; ++i) {
+      const GroupTable& group = earlier[static_cast<std::size_t>(i)].groups.at(0);
+      EXPECT_EQ(group.path, concat("process ", process - kept + i)) << "the oldest first";
+      EXPECT_EQ(group.calls.size(), format::kCalls);
+    }
+    EXPECT_EQ(first.table().groups.at(0).path, concat("process ", process));
+  }
+}
+
+// A process that clears the records of another one, and dies at a page: a read-only one, at which it is killed.
+void die_in_clear(const Writer& before, std::size_t page) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::signal(SIGSEGV, SIG_DFL);
+    auto* const bytes = reinterpret_cast<std::byte*>(&before.memory());
+    ::mprotect(bytes + page * 4096, 4096, PROT_READ);
+    start_afresh(before.memory(), before.file(), format::kFileBytes);
+    ::_exit(0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_NE(status, 0) << "the process should have died at page " << page;
+}
+
+TEST(FlightRecorder, AProcessThatDiesWhileItClearsLeavesNothingHalf) {
+  for (const std::size_t page : {1, 2, 34, 35, 100, 549}) {
+    Writer first([] { record_one_group("first"); });
+    EXPECT_EQ(first.finish(), 0);
+    die_in_clear(first, page);
+    EXPECT_FALSE(first.read().has_value()) << "a part of the records of a process is no table";
+    Writer next([] { record_one_group("second"); }, first.file());
+    EXPECT_EQ(next.finish(), 0);
+    const RankTable table = first.table();
+    ASSERT_EQ(table.groups.size(), 1U) << page;
+    EXPECT_EQ(table.groups[0].path, "second");
+    EXPECT_EQ(table.groups[0].calls.size(), format::kCalls);
+    EXPECT_EQ(table.groups[0].next_ticket, 300U) << "of the process before nothing is left";
+    const auto* const bytes = reinterpret_cast<const std::byte*>(&first.memory().groups[1]);
+    EXPECT_TRUE(std::all_of(bytes, reinterpret_cast<const std::byte*>(&first.memory() + 1),
+                            [](std::byte byte) { return byte == std::byte{0}; }));
+  }
+}
+
+TEST(FlightRecorder, AReaderSeesTheRecordsOfOneProcessOrNone) {
+  Writer first([] { record_one_group("first"); });
+  EXPECT_EQ(first.finish(), 0);
+  const std::vector<std::byte> full(reinterpret_cast<std::byte*>(&first.memory()),
+                                    reinterpret_cast<std::byte*>(&first.memory() + 1));
+  for (int round = 0; round < 50; ++round) {
+    std::thread clears([&] { start_afresh(first.memory(), first.file(), format::kFileBytes); });
+    std::optional<RankTable> table;
+    do {
+      table = first.read();
+      if (!table) break;
+      EXPECT_TRUE(table->groups.size() == 1 && table->groups[0].calls.size() == format::kCalls);
+    } while (!HasFailure());
+    clears.join();
+    EXPECT_FALSE(first.read().has_value()) << "cleared, and nobody has written yet";
+    std::copy(full.begin(), full.end(), reinterpret_cast<std::byte*>(&first.memory()));
+  }
+}
+
+// The ranks of a group count its collectives alike, although one of them made calls that were refused long ago.
+TEST(FlightRecorder, RefusedCallsDoNotShiftTheNumbersOfTheOthers) {
+  Writer writer([] {
+    FlightGroup group;
+    group.open("g0", "shm", "", 0, 2);
+    const FlightCall waits = group.begin(all_reduce_of(1));
+    for (int i = 0; i < 3; ++i)
+      group.begin(all_reduce_of(1000)).ended(std::make_exception_ptr(InvalidArgument("no such root")));
+    CallArguments message = all_reduce_of(7);
+    message.kind = CallKind::send;
+    group.begin(message).ended(std::make_exception_ptr(InvalidArgument("no such peer")));
+    for (std::uint64_t i = 2; i <= 400; ++i) {
+      const FlightCall call = group.begin(all_reduce_of(i));
+      EXPECT_EQ(call.name(), concat("all_reduce (call ", i, " of group g0, iteration ", i, " bucket 0 stage 0)"));
+      call.ended(nullptr);
+    }
+    EXPECT_EQ(waits.name(), "all_reduce (call 1 of group g0, iteration 1 bucket 0 stage 0)");
+  });
+  EXPECT_EQ(writer.finish(), 0);
+  const auto calls = writer.table().groups.at(0).calls;
+  ASSERT_EQ(calls.size(), format::kCalls);
+  for (const CallRow& call : calls) EXPECT_EQ(number_of(call), call.count);
+}
+
 TEST(FlightRecorder, OffRecordsNothingAndWithoutAFileThereIsPrivateMemory) {
   Writer off([] {
     ::setenv("GRADWIRE_FLIGHT_RECORDER", "off", 1);
@@ -433,6 +576,7 @@ TEST(FlightRecorder, AnyBytesAreFineForTheReader) {
     }
     EXPECT_FALSE(read_flight_memory(bytes).has_value()) << "not the magic number";
     std::memcpy(bytes.data(), &format::kMagic, sizeof(format::kMagic));
+    bytes[offsetof(format::File, generation)] &= std::byte{0xfe};
     EXPECT_TRUE(read_flight_memory(bytes).has_value());
   }
 }

@@ -47,6 +47,7 @@ CallRow row_of(const Words& words, const std::vector<CallerPlace>& places) {
   row.count = words[Call::count];
   row.bytes = words[Call::bytes];
   row.tag = words[Call::tag];
+  row.refused = words[Call::refused];
   row.root = high_half(arguments);
   row.kind = static_cast<CallKind>(arguments >> 24 & 0xff);
   row.dtype = static_cast<std::uint8_t>(arguments >> 16 & 0xff);
@@ -93,16 +94,12 @@ std::vector<CallerPlace> read_places(const format::File& file) {
   return places;
 }
 
-}  // namespace
-
-std::optional<RankTable> read_flight_memory(std::span<const std::byte> memory) {
-  if (memory.size() < format::kFileBytes) return std::nullopt;
-  const auto& file = *reinterpret_cast<const format::File*>(memory.data());
-  if (file.magic.load(std::memory_order_acquire) != format::kMagic) return std::nullopt;
+RankTable read_file(const format::File& file) {
   RankTable table;
   table.pid = static_cast<int>(load(file.pid));
   table.rank = high_half(load(file.ranks));
   table.world = low_half(load(file.ranks));
+  table.started = static_cast<std::int64_t>(load(file.monotonic));
   table.wall_offset = static_cast<std::int64_t>(load(file.wall) - load(file.monotonic));
   table.lost_calls = load(file.lost_calls);
   table.lost_groups = load(file.lost_groups);
@@ -123,6 +120,31 @@ std::optional<RankTable> read_flight_memory(std::span<const std::byte> memory) {
         {static_cast<NoteKind>(load(note.kind)), static_cast<std::int64_t>(load(note.time)), get_text(note.text)});
   }
   return table;
+}
+
+}  // namespace
+
+std::optional<RankTable> read_flight_memory(std::span<const std::byte> memory) {
+  if (memory.size() < format::kFileBytes) return std::nullopt;
+  const auto& file = *reinterpret_cast<const format::File*>(memory.data());
+  const std::uint64_t generation = file.generation.load(std::memory_order_acquire);
+  if (generation % 2 != 0 || file.magic.load(std::memory_order_acquire) != format::kMagic) return std::nullopt;
+  RankTable table = read_file(file);
+  std::atomic_thread_fence(std::memory_order_acquire);
+  // Otherwise a process has cleared the records of another one meanwhile, and the table mixes both.
+  if (load(file.generation) != generation) return std::nullopt;
+  return table;
+}
+
+std::vector<RankTable> read_earlier_processes(std::span<const std::byte> memory) {
+  std::vector<RankTable> tables;
+  if (memory.size() < format::kLongFileBytes) return tables;
+  for (std::size_t place = 1; place <= format::kEarlier; ++place) {
+    auto table = read_flight_memory(memory.subspan(place * format::kFileBytes));
+    if (table) tables.push_back(*std::move(table));
+  }
+  std::sort(tables.begin(), tables.end(), [](const auto& a, const auto& b) { return a.started < b.started; });
+  return tables;
 }
 
 }  // namespace gradwire::observe

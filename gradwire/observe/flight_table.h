@@ -18,7 +18,7 @@ namespace gradwire::observe {
 struct CallerPlace {
   std::string module;        // the path of the program or library; empty for a line
   std::uint64_t offset = 0;  // of the return address in the module
-  std::string function;      // the nearest exported symbol before the address, as the linker names it; may be empty
+  std::string function;      // the nearest exported symbol before the address, in words; may be empty
   std::string line;          // "train.py:41 (main)"; empty where it is not known
 };
 
@@ -26,6 +26,7 @@ struct CallerPlace {
 struct CallRow {
   std::uint64_t ticket = 0;    // grows with each call of the group on this rank
   std::uint64_t sequence = 0;  // the how-many-th collective of the group, from 1; 0 for a message
+  std::uint64_t refused = 0;   // so many collectives of the group were refused before this call
   CallKind kind = CallKind::none;
   std::uint8_t dtype = 255;  // of DType; 255: another one, or none
   std::int32_t root = -1;    // the root, or the peer of a message; -1: none
@@ -79,6 +80,7 @@ struct RankTable {
   int rank = -1;   // among all ranks of the job; -1: the environment did not tell
   int world = -1;  // how many ranks the job has
   int pid = 0;
+  std::int64_t started = 0;      // when the recorder was made, in nanoseconds of CLOCK_MONOTONIC
   std::int64_t wall_offset = 0;  // a wall clock time is a monotonic one plus this, in nanoseconds
   std::uint64_t lost_calls = 0;
   std::uint64_t lost_groups = 0;
@@ -87,8 +89,19 @@ struct RankTable {
   ProcessView process;
 };
 
+// The number of the call among the collectives of its group that communicated, from 1: the number that all ranks share
+// and that errors show. 0 for a message.
+inline std::uint64_t number_of(const CallRow& call) noexcept {
+  return call.sequence > call.refused ? call.sequence - call.refused : call.sequence;
+}
+
 // Reads the memory of a flight recorder, also while it is written. Nothing for memory that holds no recorder, or one of
-// another version. Any bytes are fine: what is not a whole record is left out.
+// another version, or that a new process clears at this moment. Any bytes are fine: what is not a whole record is left
+// out.
 std::optional<RankTable> read_flight_memory(std::span<const std::byte> memory);
+
+// The tables of the processes that recorded in the same file before, the oldest first: up to four. Empty where the
+// memory is not as long as flight_file_bytes().
+std::vector<RankTable> read_earlier_processes(std::span<const std::byte> memory);
 
 }  // namespace gradwire::observe

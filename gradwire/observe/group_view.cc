@@ -38,10 +38,46 @@ bool same_place(const CallerPlace& a, const CallerPlace& b) noexcept {
   return a.line == b.line && a.module == b.module && a.offset == b.offset;
 }
 
+// Whether the group with this path is that of an epoch of an elastic job, or was made from such a group.
+bool is_epoch(const std::string& path) noexcept { return path.starts_with("epoch "); }
+
 FaultClass class_of(const CallRow& usual, const CallRow& theirs) noexcept {
   if (usual.kind != theirs.kind) return FaultClass::other_collective;
   if (usual.dtype != theirs.dtype) return FaultClass::other_dtype;
   return usual.count != theirs.count && has_common_count(usual.kind) ? FaultClass::other_shape : FaultClass::other_root;
+}
+
+// Whether the ranks of the group have the numbers that they have in the job, as far as they have opened the group. In
+// an epoch of an elastic job they need not: members are numbered by their age.
+bool has_numbers_of_job(const std::vector<Member>& members) {
+  for (std::size_t place = 0; place < members.size(); ++place) {
+    if (members[place].rank == nullptr) continue;
+    if (members[place].rank->rank != static_cast<int>(place) || is_epoch(members[place].group->path)) return false;
+  }
+  return true;
+}
+
+// Puts the ranks that have not opened a group of all ranks in their places. A rank whose place is not certain is left
+// out: better nobody is named than another rank than the one that is missed.
+void add_absent(std::vector<Member>& members, const std::vector<RankTable>& ranks) {
+  std::vector<const RankTable*> absent;
+  for (const RankTable& rank : ranks) {
+    if (rank.world != static_cast<int>(members.size()) || rank.rank < 0 || rank.rank >= rank.world) return;
+    const bool is_member =
+        std::any_of(members.begin(), members.end(), [&](const Member& member) { return member.rank == &rank; });
+    if (!is_member) absent.push_back(&rank);
+  }
+  if (has_numbers_of_job(members)) {
+    for (const RankTable* const rank : absent) {
+      Member& member = members[static_cast<std::size_t>(rank->rank)];
+      if (member.rank == nullptr) member = {rank, nullptr};
+    }
+    return;
+  }
+  const auto is_free = [](const Member& member) { return member.rank == nullptr; };
+  const auto place = std::find_if(members.begin(), members.end(), is_free);
+  const bool is_only_one = std::count_if(members.begin(), members.end(), is_free) == 1 && absent.size() == 1;
+  if (is_only_one) *place = {absent.front(), nullptr};
 }
 
 }  // namespace
@@ -50,14 +86,8 @@ GroupView::GroupView(std::string path, std::vector<Member> members)
     : path_(std::move(path)), members_(std::move(members)), sequences_(members_.size()) {
   for (std::size_t member = 0; member < members_.size(); ++member) {
     if (members_[member].group == nullptr) continue;
-    std::uint64_t refused = 0;
     for (const CallRow& call : members_[member].group->calls) {
-      if (call.sequence == 0) continue;
-      if (call.outcome == Outcome::refused) {
-        ++refused;
-      } else {
-        sequences_[member][call.sequence - refused] = &call;
-      }
+      if (call.sequence != 0 && call.outcome != Outcome::refused) sequences_[member][number_of(call)] = &call;
     }
   }
 }
@@ -227,12 +257,7 @@ std::vector<GroupView> views_of(const std::vector<RankTable>& ranks) {
   std::vector<GroupView> views;
   for (auto& [path, members] : by_path) {
     if (ambiguous.contains(path)) continue;
-    // A group of all ranks: who has not opened it has the number that it has in the job.
-    for (const RankTable& rank : ranks) {
-      const bool is_whole = rank.world == static_cast<int>(members.size()) && rank.rank >= 0 && rank.rank < rank.world;
-      if (is_whole && members[static_cast<std::size_t>(rank.rank)].rank == nullptr)
-        members[static_cast<std::size_t>(rank.rank)] = {&rank, nullptr};
-    }
+    add_absent(members, ranks);
     views.emplace_back(path, std::move(members));
   }
   return views;
