@@ -5,6 +5,7 @@
 #include <bit>
 #include <vector>
 
+#include "gradwire/base/call_name.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
 
@@ -42,7 +43,7 @@ std::string_view name_of(Operation operation) noexcept {
     case Operation::all_to_all:
       return "all_to_all";
     case Operation::duplicate:
-      return "duplicate";
+      return "dup";
     case Operation::allocate:
       return "allocate";
   }
@@ -103,8 +104,9 @@ void require_same(std::span<const Fingerprint> fingerprints, int rank) {
     if (members.size() == ranks) return;
     groups.push_back(concat(name_ranks(members), " called ", describe(fingerprints[first])));
   }
-  throw MismatchError(concat("ranks disagree about collective number ", fingerprints[0].sequence,
-                             " of a channel (seen on rank ", rank, " of ", ranks, "): ", join(groups, "; "),
+  const std::string own = call_name(concat("call ", fingerprints[0].sequence, " of a channel"));
+  throw MismatchError(concat("ranks disagree about ", own, ", seen on rank ", rank, " of ", ranks, ": ",
+                             join(groups, "; "),
                              "; all ranks must call the same collectives in the same order with the same arguments"));
 }
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <type_traits>
 
+#include "gradwire/base/call_name.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/observe/flight_recorder.h"
 #include "gradwire/process_group/process_group.h"
@@ -52,6 +53,7 @@ void follow(observe::FlightCall flight, Work& work, bool by_future) noexcept;
 template <class Body>
 auto recorded(observe::FlightCall flight, const Body& body) -> decltype(body()) {
   const observe::CallInProgress in_progress{observe::FlightCall()};  // calls of other groups have records of their own
+  const CallName name([](const void* call) { return static_cast<const observe::FlightCall*>(call)->name(); }, &flight);
   try {
     if constexpr (std::is_void_v<decltype(body())>) {
       body();

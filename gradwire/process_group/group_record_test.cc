@@ -10,6 +10,7 @@
 #include <string>
 
 #include "gradwire/base/error.h"
+#include "gradwire/base/strings.h"
 #include "gradwire/observe/flight_recorder.h"
 #include "gradwire/observe/flight_table.h"
 #include "gradwire/process_group/init.h"
@@ -257,6 +258,64 @@ TEST(GroupRecord, OfAUsersGroupTheFutureTellsTheEndAndIsTakenForAsynchronousCall
   EXPECT_EQ(last().outcome, Outcome::unknown);
   EXPECT_THROW(group->reduce({at::ones({1})}), UnsupportedError);
   EXPECT_EQ(last().outcome, Outcome::refused);
+}
+
+std::string text_of_error(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const std::exception& error) {
+    return describe(error);
+  }
+  return "no error";
+}
+
+void expect_holds(const std::string& text, const std::vector<std::string>& parts) {
+  for (const std::string& part : parts) EXPECT_NE(text.find(part), std::string::npos) << part << "\nin: " << text;
+}
+
+// The number of the last call of the group on this rank, as the launcher's report shows it.
+std::uint64_t number_of_last_call(const std::string& name, int rank) { return number_of(calls_of(name, rank).back()); }
+
+// The ranks are threads of one process, so their paths differ.
+std::string path_of(const std::string& name, int rank) { return table_of(name, rank).value().path; }
+
+// Errors and diagnoses speak of one call in one way: the method that was called, its number, the path of the group.
+TEST(GroupRecord, AnErrorNamesTheCallAsTheRecordDoes) {
+  on_ranks("named", 2, [](ProcessGroup& group) {
+    const at::Tensor two = at::ones({2});
+    group.all_reduce({at::ones({1}), at::ones({3})})->wait();
+    if (group.rank() == 0) {
+      BroadcastOptions wrong;
+      wrong.root = 5;
+      EXPECT_THROW(group.broadcast({two}, wrong), InvalidArgument) << "a refused call takes no number";
+    }
+    group.all_to_all_single(at::empty({2}), two)->wait();
+    const auto made = group.dup();
+    const std::string mine = text_of_error([&] {
+      group.rank() == 0 ? group.all_gather_into_tensor(at::empty({4}), two)->wait()
+                        : group.all_gather_into_tensor(at::empty({6}), at::ones({3}))->wait();
+    });
+    EXPECT_EQ(number_of_last_call("named", group.rank()), 4U);
+    expect_holds(mine, {"MismatchError: ", "ranks disagree about all_gather_into_tensor (call 4 of group ",
+                        concat("all_gather_into_tensor (call 4 of group ", path_of("named", group.rank()), ")"),
+                        "rank 0 called all_gather(2 f32)", "rank 1 called all_gather(3 f32)"});
+  });
+}
+
+TEST(GroupRecord, ARankThatLeavesIsNamedWithTheGroupTheCallTheBucketAndWhatToDo) {
+  on_ranks("left", 2, [](ProcessGroup& group) {
+    group.barrier()->wait();
+    if (group.rank() == 1) return group.shutdown();
+    AllReduceOptions options;
+    options.tag = {.iteration = 7, .bucket = 2, .stage = 1};
+    for (const bool async : {true, false}) {
+      options.async = async;
+      const std::string error = text_of_error([&] { group.all_reduce({at::ones({3})}, options)->wait(); });
+      expect_holds(error, {concat("PeerError: all_reduce (call 2 of group ", path_of("left", 0),
+                                  ", iteration 7 bucket 2 stage 1) on rank 0 of 2: rank 1 left the group"),
+                           "; all ranks must make the same calls"});
+    }
+  });
 }
 
 }  // namespace

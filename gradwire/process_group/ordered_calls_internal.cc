@@ -10,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include "gradwire/base/call_name.h"
 #include "gradwire/base/interrupt.h"
 #include "gradwire/base/log.h"
 #include "gradwire/base/strings.h"
@@ -18,7 +19,9 @@
 namespace gradwire::internal {
 namespace {
 
-std::exception_ptr error_of(const OrderedCalls::Body& body) noexcept {
+// The error of `body`, which names the call as `flight` does.
+std::exception_ptr error_of(const OrderedCalls::Body& body, const observe::FlightCall& flight) noexcept {
+  const CallName name([](const void* call) { return static_cast<const observe::FlightCall*>(call)->name(); }, &flight);
   try {
     body();
     return nullptr;
@@ -111,7 +114,7 @@ OrderedCalls::OrderedCalls(std::string thread_name)
 std::shared_ptr<Work> OrderedCalls::run(Outputs outputs, const Body& body) {
   const observe::FlightCall flight = observe::take_call();
   std::exception_ptr error;
-  if (!executor_.run([&] { error = error_of(body); })) return nullptr;
+  if (!executor_.run([&] { error = error_of(body, flight); })) return nullptr;
   flight.ended(error);
   return error ? failed_work(error) : completed_work(std::move(outputs));
 }
@@ -125,7 +128,7 @@ std::shared_ptr<Work> OrderedCalls::post(const char* operation, Outputs outputs,
        flight = observe::take_call(), caller = CallersState()]() mutable {
         caller.run([&] {
           flight.started();
-          const std::exception_ptr error = error_of(body);
+          const std::exception_ptr error = error_of(body, flight);
           flight.ended(error);
           body = nullptr;
           // Before waiters go on: one of them may let the group go, which must not find this call under way.
@@ -143,7 +146,7 @@ std::shared_ptr<Work> OrderedCalls::post(const char* operation, Outputs outputs,
 
 bool OrderedCalls::in_turn(const Body& body) {
   std::exception_ptr error;
-  if (!executor_.run([&] { error = error_of(body); })) return false;
+  if (!executor_.run([&] { error = error_of(body, {}); })) return false;
   if (error) std::rethrow_exception(error);
   return true;
 }

@@ -167,6 +167,20 @@ TEST_F(DiagnosisTest, SaysNothingOfAHealthyJob) {
   EXPECT_FALSE(std::filesystem::exists(scratch("flight")));
 }
 
+// The exception on the other ranks and the report speak of the same call in the same words.
+TEST_F(DiagnosisTest, TheExceptionNamesTheCallThatTheReportNames) {
+  const Result result = run({"-n", "3", FAULT_PROGRAM, "killed", "1", "15", "60"});
+  const auto at = result.err.find("the others waited in all_reduce(1024 f32) (call ");
+  ASSERT_NE(at, std::string::npos) << result.err;
+  const std::string number = result.err.substr(result.err.find("(call ", at) + 6, 2);
+  for (const int rank : {0, 2}) {
+    const std::string call = concat("all_reduce (call ", number, " of group default) on rank ", rank, " of 3: ");
+    EXPECT_NE(result.err.find(call), std::string::npos) << call << " is not in:\n" << result.err;
+  }
+  EXPECT_NE(result.err.find("rank 1 ("), std::string::npos) << result.err;
+  EXPECT_NE(result.err.find("; start the job again, or run the job elastically"), std::string::npos) << result.err;
+}
+
 // Calls go on while each rank waits for a message for longer than the bound.
 TEST_F(DiagnosisTest, SaysNothingOfAReceiveThatWaitsWhileTheJobGoesOn) {
   const Result result = run({"-n", "2", "--stall", "2", FAULT_PROGRAM, "early_receive", "0", "0", "5"});

@@ -12,7 +12,9 @@
 #include "gradwire/backend/generic/exchange_internal.h"
 #include "gradwire/backend/generic/rank_array_internal.h"
 #include "gradwire/backend/generic/tree_entry_internal.h"
+#include "gradwire/backend/peer_error_internal.h"
 #include "gradwire/backend/validate_internal.h"
+#include "gradwire/base/call_name.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/base/trace.h"
@@ -36,7 +38,7 @@ std::string_view origin_of(std::string_view text) {
 }
 
 std::string context_of(const Fingerprint& call, const Channel& channel) {
-  return concat(describe(call), ", collective number ", call.sequence, ", on rank ", channel.rank(), " of ",
+  return concat(call_name(concat(describe(call), " (call ", call.sequence, ")")), " on rank ", channel.rank(), " of ",
                 channel.size(), ": ");
 }
 
@@ -48,7 +50,7 @@ std::exception_ptr with_context(const std::string& context) {
   } catch (const TimeoutError& error) {
     return std::make_exception_ptr(TimeoutError(concat(context, error.what()), error.peers()));
   } catch (const PeerError& error) {
-    return std::make_exception_ptr(PeerError(concat(context, origin_of(error.what())), error.peers()));
+    return std::make_exception_ptr(peer_error(concat(context, origin_of(error.what())), error.peers()));
   } catch (const std::bad_alloc&) {
     return std::make_exception_ptr(AbortedError(concat(context, "no memory for messages that are under way")));
   } catch (const ResourceError& error) {

@@ -2,14 +2,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gradwire/backend/shared/call_internal.h"
 
+#include "gradwire/backend/peer_error_internal.h"
 #include "gradwire/backend/shared/failure_internal.h"
+#include "gradwire/base/call_name.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
 
 namespace gradwire::shared {
 
 std::string Call::name() const {
-  return concat(name_of(operation_), " (call ", sequence_, ") on rank ", rank(), " of ", size());
+  return concat(call_name(concat(name_of(operation_), " (call ", sequence_ + 1, ")")), " on rank ", rank(), " of ",
+                size());
 }
 
 void Call::begin(Operation operation, const CallOptions& options) noexcept {
@@ -25,7 +28,7 @@ void Call::finish() noexcept {
 
 Fingerprint Call::fingerprint(DType dtype, std::size_t count, ReduceOp op, int root) const noexcept {
   Fingerprint mine = fingerprint_of(operation_, dtype, count, op, root);
-  mine.sequence = sequence_;
+  mine.sequence = sequence_ + 1;
   mine.tag = options_.tag;
   return mine;
 }
@@ -88,7 +91,7 @@ void Call::throw_deaths(const std::vector<int>& dead) const {
   std::vector<std::string> names;
   for (const int peer : dead) names.push_back(concat("rank ", peer, " (", world_.describe_peer(peer), ")"));
   const char* const when = dead.size() == 1 ? " died before it did its part" : " died before the call ended";
-  throw PeerError(concat(name(), ": ", join(names, " and "), when), dead);
+  throw peer_error(concat(name(), ": ", join(names, " and "), when), dead);
 }
 
 void Call::throw_end(const StepEnd& end) const {
@@ -100,7 +103,8 @@ void Call::throw_end(const StepEnd& end) const {
     case StepEnd::Kind::peer_left:
       // A rank that hears of a death elsewhere, on a duplicate say, may leave at once. The cause is the dead rank.
       if (const std::vector<int> dead = dead_ranks(); !dead.empty()) throw_deaths(dead);
-      throw PeerError(concat(name(), ": rank ", end.peer, " left the group before it did its part"), {end.peer});
+      throw peer_error(concat(name(), ": rank ", end.peer, " left the group before it did its part"), {end.peer},
+                       kAfterALeave);
     case StepEnd::Kind::peer_died:
       // A rank that hears of a death may end before it tells: so all are named, the first among them.
       throw_deaths(dead_ranks());

@@ -25,7 +25,8 @@ class Call {
 
   int rank() const noexcept { return steps_.rank(); }
   int size() const noexcept { return steps_.size(); }
-  std::string name() const;  // "all_reduce (call 3) on rank 1 of 4"
+  // "all_reduce (call 3) on rank 1 of 4", where calls count from 1, or as the caller names the call.
+  std::string name() const;
   Deadline deadline() const noexcept { return options_.deadline; }
   Buffers& buffers() const noexcept { return buffers_; }
   std::uint32_t sequence() const noexcept { return sequence_; }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "gradwire/backend/backend.h"
+#include "gradwire/backend/peer_error_internal.h"
 #include "gradwire/backend/shared/max_ranks.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
@@ -72,12 +73,12 @@ void throw_failure_of(int peer, const FailureReport& report, std::string_view ca
     case FailureKind::timeout:
       throw TimeoutError(message, to_ranks(report.culprits));
     case FailureKind::peer:
-      throw PeerError(message, to_ranks(report.culprits));
+      throw peer_error(message, to_ranks(report.culprits));
     case FailureKind::aborted:
     case FailureKind::other:
       break;
   }
-  throw PeerError(message, {peer});
+  throw peer_error(message, {peer});
 }
 
 }  // namespace gradwire::shared
