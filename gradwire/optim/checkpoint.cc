@@ -22,6 +22,7 @@
 #include "gradwire/ddp/byte_exchange_internal.h"
 #include "gradwire/ddp/hook_state.h"
 #include "gradwire/ddp/replica_sync_internal.h"
+#include "gradwire/ddp/shared_error_internal.h"
 #include "gradwire/optim/zero_redundancy_optimizer.h"
 
 namespace gradwire {
@@ -129,39 +130,43 @@ void save_checkpoint(const std::string& file, DdpCore& ddp, torch::optim::Optimi
   ProcessGroup& group = *ddp.process_group();
   if (auto* const zero = dynamic_cast<ZeroRedundancyOptimizer*>(&optimizer)) zero->consolidate_state(0);
   const auto& hook = ddp.comm_hook();
-  const HookState state = hook == nullptr ? HookState() : hook->state_dict();
-  const Texts local = internal::gather_bytes(group, state_bytes(local_part(state)), 0);
-  std::string problem;
+  HookState state;
+  std::string own_part;
+  // An error of one rank is told at the end: until then all ranks make the same calls.
   std::exception_ptr error;
-  if (group.rank() == 0) {
+  const auto attempt = [&error](const auto& body) {
     try {
-      OutputArchive archive;
-      archive.write("format", c10::IValue(kFormat));
-      archive.write("tensors", c10::IValue(describe_tensors(ddp.module())));
-      archive.write("optimizer_class", c10::IValue(optimizer_class(optimizer)));
-      archive.write("hook", c10::IValue(hook == nullptr ? std::string() : hook->identity()));
-      archive.write("bucket_order", c10::IValue(ddp.bucket_order()));
-      archive.write("ranks", c10::IValue(static_cast<std::int64_t>(group.size())));
-      write_part(archive, "values", [&](auto& part) { save_hook_state(values, part); });
-      write_part(archive, "hook_shared", [&](auto& part) { save_hook_state(shared_part(state), part); });
-      for (std::size_t rank = 0; rank < local.size(); ++rank) {
-        write_part(archive, concat("hook_rank", rank),
-                   [&](auto& part) { save_hook_state(state_of(local[rank]), part); });
-      }
-      write_part(archive, "model", [&](auto& part) { ddp.save(part); });
-      write_part(archive, "optimizer", [&](auto& part) { optimizer.save(part); });
-      write_archive(file, archive);
-    } catch (const std::exception& caught) {
-      problem = caught.what();
+      if (error == nullptr) body();
+    } catch (...) {
       error = std::current_exception();
     }
-  }
-  try {
-    share_failure<ResourceError>(group, problem);
-  } catch (const ResourceError&) {
-    if (error != nullptr) std::rethrow_exception(error);
-    throw;
-  }
+  };
+  attempt([&] {
+    if (hook != nullptr) state = hook->state_dict();
+    own_part = state_bytes(local_part(state));
+  });
+  const Texts local = internal::gather_bytes(group, error == nullptr ? own_part : std::string(), 0);
+  const auto write = [&] {
+    OutputArchive archive;
+    archive.write("format", c10::IValue(kFormat));
+    archive.write("tensors", c10::IValue(describe_tensors(ddp.module())));
+    archive.write("optimizer_class", c10::IValue(optimizer_class(optimizer)));
+    archive.write("hook", c10::IValue(hook == nullptr ? std::string() : hook->identity()));
+    archive.write("bucket_order", c10::IValue(ddp.bucket_order()));
+    archive.write("ranks", c10::IValue(static_cast<std::int64_t>(group.size())));
+    write_part(archive, "values", [&](auto& part) { save_hook_state(values, part); });
+    write_part(archive, "hook_shared", [&](auto& part) { save_hook_state(shared_part(state), part); });
+    for (std::size_t rank = 0; rank < local.size(); ++rank) {
+      write_part(archive, concat("hook_rank", rank), [&](auto& part) { save_hook_state(state_of(local[rank]), part); });
+    }
+    write_part(archive, "model", [&](auto& part) { ddp.save(part); });
+    write_part(archive, "optimizer", [&](auto& part) { optimizer.save(part); });
+    write_archive(file, archive);
+  };
+  // Rank 0 finds no part of a rank that failed, and must not take this for a failure of its own.
+  const bool has_all_parts = std::none_of(local.begin(), local.end(), [](const auto& part) { return part.empty(); });
+  if (group.rank() == 0 && has_all_parts) attempt(write);
+  internal::throw_first_error(group, error, concat("save_checkpoint(\"", file, "\")"));
 }
 
 struct Checkpoint::Parts {

@@ -43,9 +43,10 @@ enum class OtherHook {
 // module, so call it where the modules of all ranks are equal: between steps, and with averaging optimizers
 // (model_averaging.h) right after an average. The state of a ZeroRedundancyOptimizer is gathered first.
 //
-// Throws, on all ranks, ResourceError when the file cannot be written (with the path and the system's reason). Throws
-// InvalidArgument while the parameters have a lower precision, and for ZeroOptions::overlap_with_ddp before the first
-// step; and what the collectives throw.
+// Throws the same kind of error on all ranks, with the reason of the first rank that has one: ResourceError when the
+// file cannot be written (with the path and the system's reason), InvalidArgument while the parameters have a lower
+// precision, what the hook's state_dict() throws on a rank (Error where that is no error of gradwire). Throws
+// InvalidArgument for ZeroOptions::overlap_with_ddp before the first step; and what the collectives throw.
 void save_checkpoint(const std::string& file, DdpCore& ddp, torch::optim::Optimizer& optimizer,
                      const CheckpointValues& values = {});
 template <class Module>

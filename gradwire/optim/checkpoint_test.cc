@@ -22,8 +22,9 @@ using test_support::TemporaryFolder;
 
 // One rank's training run: module, DDP with a hook, optimizer.
 struct Training {
-  Training(const std::shared_ptr<ProcessGroup>& group, const std::string& hook, bool sharded, int width = 8)
-      : net(3, width, /*seed=*/1), ddp(net, options_for({"threads"}, group)) {
+  Training(const std::shared_ptr<ProcessGroup>& group, const std::string& hook, bool sharded, int width = 8,
+           std::optional<MixedPrecision> precision = {})
+      : net(3, width, /*seed=*/1), ddp(net, options_with(group, std::move(precision))) {
     if (!hook.empty()) ddp.register_comm_hook(make_hook(hook));
     if (sharded) {
       ZeroOptions options;
@@ -43,6 +44,12 @@ struct Training {
     std::vector<at::Tensor> copies;
     for (const at::Tensor& parameter : net->parameters()) copies.push_back(parameter.detach().clone());
     return copies;
+  }
+
+  static DdpOptions options_with(const std::shared_ptr<ProcessGroup>& group, std::optional<MixedPrecision> precision) {
+    DdpOptions options = options_for({"threads"}, group);
+    options.mixed_precision = std::move(precision);
+    return options;
   }
 
   Mlp net;
@@ -152,6 +159,18 @@ TEST_F(Checkpoints, WhatDoesNotFitIsRefusedOnAllRanksAndChangesNothing) {
   }
 }
 
+TEST_F(Checkpoints, ARefusalNamesTheHooksAsTheProgramDoes) {
+  save(2, "int8");
+  const auto other = [](const auto& group) {
+    return std::make_unique<Training>(group, "power_sgd:rank=2,start=10", false);
+  };
+  for (const auto& error : refusals(2, other)) {
+    expect_contains(error, "was saved under the hook int8");
+    expect_contains(error, "this run has the hook power_sgd");
+    EXPECT_EQ(error.find("between_hosts"), std::string::npos) << error;
+  }
+}
+
 TEST_F(Checkpoints, AnotherHookStartsNewWhereTheProgramSaysSo) {
   save(2, "int4:memory=ef21");
   run_ranks({"threads"}, 2, [&](int, const std::shared_ptr<ProcessGroup>& group) {
@@ -185,6 +204,57 @@ TEST_F(Checkpoints, AFileThatCannotBeWrittenIsAnErrorOnAllRanks) {
   });
   EXPECT_EQ(refused.load(), 2);
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_.path()), {}), 0);
+}
+
+// What save_checkpoint() throws on each rank, as "kind: message". The group stays good.
+std::vector<std::string> errors_of_save(int world, const std::optional<MixedPrecision>& precision,
+                                        const std::function<void(int rank, Training& training)>& prepare,
+                                        const std::string& file) {
+  std::vector<std::string> errors(static_cast<std::size_t>(world));
+  run_ranks({"threads"}, world, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
+    Training training(group, "", false, 8, precision);
+    prepare(rank, training);
+    try {
+      save_checkpoint(file, training.ddp, *training.optimizer);
+    } catch (const std::exception& error) {
+      errors[static_cast<std::size_t>(rank)] = describe(error);
+    }
+    group->barrier()->wait();
+  });
+  return errors;
+}
+
+TEST_F(Checkpoints, UnderALowerPrecisionAllRanksThrowTheSame) {
+  at::Tensor keeps_the_graph[3];
+  const auto forward = [&](int rank, Training& training) {
+    keeps_the_graph[rank] = training.ddp(random_tensor({4, 8}, rank)).sum();
+  };
+  const auto errors = errors_of_save(3, MixedPrecision{.param_dtype = at::kBFloat16}, forward, file());
+  for (const auto& error : errors) {
+    EXPECT_TRUE(error.starts_with("InvalidArgument: save_checkpoint(\"" + file() + "\") failed on rank 0: ")) << error;
+    EXPECT_EQ(error, errors[0]);
+  }
+  EXPECT_FALSE(std::filesystem::exists(file()));
+}
+
+TEST_F(Checkpoints, AnErrorOfOneRanksHookIsThrownOnAllRanks) {
+  class Fails final : public CommHook {
+   public:
+    explicit Fails(bool fails) : fails_(fails) {}
+    Future run(GradBucket& bucket) override { return internal::as_future(bucket.buffer()); }
+    HookState state_dict() const override {
+      if (fails_) throw std::runtime_error("the state is gone");
+      return {};
+    }
+
+   private:
+    const bool fails_;
+  };
+  const auto hook = [](int rank, Training& training) {
+    training.ddp.register_comm_hook(std::make_shared<Fails>(rank == 1));
+  };
+  for (const auto& error : errors_of_save(3, {}, hook, file()))
+    EXPECT_EQ(error, "error: save_checkpoint(\"" + file() + "\") failed on rank 1: the state is gone");
 }
 
 }  // namespace
