@@ -196,6 +196,7 @@ TEST_F(LauncherTest, ArgumentsOfTheProgramAreLeftAlone) {
 TEST_F(LauncherTest, HelpAndVersion) {
   const auto help = run({"--help"});
   EXPECT_EQ(help.exit_code, 0);
+  EXPECT_NE(help.out.find("Usage: gradwire-run [OPTIONS] PROGRAM [ARGUMENTS]\n"), std::string::npos) << help.out;
   for (const auto* option :
        {"-n", "--pin", "--env", "--log-dir", "--no-prefix", "--stdin", "--timeout", "--grace", "Exit code"}) {
     EXPECT_NE(help.out.find(option), std::string::npos) << option;
@@ -233,7 +234,9 @@ TEST_F(LauncherTest, BadCommandLinesGetOneClearSentence) {
       {{"-n", "65", "/bin/true"}, 2, "'65'"},
       {{"-n", "99999999999999999999", "/bin/true"}, 2, "from 1 to 64"},
       {{"-n", "2", "-n", "3", "/bin/true"}, 2, "--ranks"},
-      {{"-n", "2", "--bogus", "/bin/true"}, 2, "'--bogus'"},
+      {{"-n", "2", "--bogus", "/bin/true"}, 2, "'--bogus'; see"},
+      {{"-n", "2", "--flightdir=x", "/bin/true"}, 2, "unknown option '--flightdir'; did you mean '--flight-dir'?; see"},
+      {{"--nproc_per_nod", "2", "/bin/true"}, 2, "did you mean '--nproc-per-node'?"},
       {{"-n", "2", "--env", "NOVALUE", "/bin/true"}, 2, "NAME=VALUE"},
       {{"-n", "2", "--env", "=x", "/bin/true"}, 2, "NAME=VALUE"},
       {{"-n", "2", "--env", "RANK=1", "/bin/true"}, 2, "RANK"},

@@ -12,6 +12,7 @@
 
 #include "gradwire/backend/info.h"
 #include "gradwire/base/environment.h"
+#include "gradwire/base/nearest.h"
 #include "gradwire/base/strings.h"
 #include "launch/launch_error.h"
 
@@ -109,9 +110,20 @@ void declare_elastic(CLI::App& app, RawOptions& raw) {
       ->group(group);
 }
 
+// The program and its arguments are no options of ours, so CLI11 does not know of them.
+class Help final : public CLI::Formatter {
+ public:
+  std::string make_usage(const CLI::App* app, std::string name) const override {
+    std::string usage = CLI::Formatter::make_usage(app, std::move(name));
+    usage.erase(usage.find_last_not_of('\n') + 1);
+    return usage + " PROGRAM [ARGUMENTS]\n";
+  }
+};
+
 void declare(CLI::App& app, RawOptions& raw) {
   app.prefix_command();
   app.footer(kFooter);
+  app.formatter(std::make_shared<Help>());
   app.set_version_flag("--version", std::string("gradwire-run " GRADWIRE_VERSION));
   app.add_flag("--info", raw.info, "Say version, build options, the backends that can be used here, and kernels");
   app.add_option("-n,--ranks,--nproc-per-node", raw.ranks, "How many ranks to start on each host, 1 to 64 (required)")
@@ -201,11 +213,12 @@ std::pair<std::string, std::string> read_assignment(const std::string& text) {
   return {std::move(name), text.substr(equals + 1)};
 }
 
-std::vector<std::string> read_command(std::vector<std::string> rest) {
+std::vector<std::string> read_command(std::vector<std::string> rest, const std::vector<std::string>& known) {
   if (!rest.empty() && rest.front() == "--") {
     rest.erase(rest.begin());
   } else if (!rest.empty() && rest.front().starts_with('-')) {
-    refuse_option(concat("unknown option '", rest.front(), "'; see gradwire-run --help"));
+    const std::string name = rest.front().substr(0, rest.front().find('='));
+    refuse_option(concat("unknown option '", name, "'", did_you_mean(name, known), "; see gradwire-run --help"));
   }
   if (rest.empty() || rest.front().empty())
     refuse_option("say which program to run: gradwire-run -n N program arguments...");
@@ -314,9 +327,18 @@ std::optional<ElasticOptions> read_elastic(const RawOptions& raw, const Options&
   return elastic;
 }
 
-Options check(const RawOptions& raw, std::vector<std::string> rest) {
+std::vector<std::string> names_of_options(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back(concat("--", name));
+  }
+  return names;
+}
+
+// `known`: the names of all options.
+Options check(const RawOptions& raw, std::vector<std::string> rest, const std::vector<std::string>& known) {
   Options options;
-  options.command = read_command(std::move(rest));
+  options.command = read_command(std::move(rest), known);
   options.ranks = read_ranks(raw.ranks);
   for (const auto& text : raw.environment) options.extra_environment.push_back(read_assignment(text));
   if (!raw.timeout.empty()) options.timeout = read_seconds("--timeout", raw.timeout, false);
@@ -397,7 +419,7 @@ std::variant<Options, Information> parse_options(int argc, const char* const* ar
     refuse_option(concat(error.what(), "; see gradwire-run --help"));
   }
   if (raw.info) return Information{installation_info()};
-  return check(raw, app.remaining());
+  return check(raw, app.remaining(), names_of_options(app));
 }
 
 }  // namespace gradwire::launch

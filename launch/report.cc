@@ -59,6 +59,16 @@ std::string first_death(const JobOutcome& outcome) {
                 ", ", seconds(outcome.first_bad_after), " s after the start\n");
 }
 
+// The text of an error without the number of the rank that threw it: "on rank 2 of 4" becomes "on this rank of 4".
+std::string without_own_rank(std::string line, int rank) {
+  for (const char* const behind : {" of ", ":", ";", ",", ")"}) {
+    const std::string own = concat("on rank ", rank, behind);
+    for (auto at = line.find(own); at != std::string::npos; at = line.find(own))
+      line.replace(at, own.size(), concat("on this rank", behind));
+  }
+  return line;
+}
+
 }  // namespace
 
 int JobOutcome::exit_code() const noexcept {
@@ -66,6 +76,29 @@ int JobOutcome::exit_code() const noexcept {
   if (interrupted_by != 0) return 128 + interrupted_by;
   if (!late.empty()) return kTimeoutExit;
   return unkillable.empty() ? 0 : kLaunchFailedExit;
+}
+
+std::string shared_errors(const JobOutcome& outcome, const std::function<std::vector<std::string>(int)>& last_lines) {
+  std::map<std::string, std::vector<int>> ranks_of;  // by error, without the rank's own number
+  std::map<std::string, std::string> text_of;        // of the first of the ranks
+  for (int rank = 0; rank < static_cast<int>(outcome.ends.size()); ++rank) {
+    const auto& end = outcome.ends[static_cast<std::size_t>(rank)];
+    const bool was_asked = std::find(outcome.asked.begin(), outcome.asked.end(), rank) != outcome.asked.end();
+    if (!end || end->good() || was_asked) continue;
+    const std::vector<std::string> lines = last_lines(rank);
+    if (lines.empty()) continue;
+    const int number = outcome.first_rank + rank;
+    const std::string error = without_own_rank(lines.back(), number);
+    ranks_of[error].push_back(number);
+    text_of.emplace(error, lines.back());
+  }
+  std::string text;
+  for (const auto& [error, ranks] : ranks_of) {
+    if (ranks.size() < 2) continue;
+    text += concat(kName, name_ranks(ranks), " ended with the same error, here in the words of rank ", ranks.front(),
+                   ":\n  | ", text_of[error], "\n");
+  }
+  return text;
 }
 
 std::string report(const JobOutcome& outcome, std::chrono::milliseconds timeout) {

@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include "gradwire/base/strings.h"
+
 namespace gradwire::launch {
 namespace {
 
@@ -43,6 +45,23 @@ TEST(Report, NamesTheFirstDeathAndWhatBecameOfTheOthers) {
             "  | b\n"
             "gradwire-run: the others ended so: rank 4: exit code 7; rank 2: killed by gradwire-run; ranks 0, 3: "
             "signal 15 (SIGTERM)\n");
+}
+
+TEST(Report, AnErrorOfSeveralRanksIsToldOnceWithTheRanks) {
+  auto outcome = outcome_of({kSeven, kSeven, kSeven, kTerm, kGood, kSeven});
+  outcome.first_bad = 0;
+  outcome.first_rank = 8;
+  outcome.asked = {3};
+  const auto lines = [](int rank) -> std::vector<std::string> {
+    if (rank == 1) return {"Traceback", "ValueError: another one"};
+    if (rank == 5) return {};
+    return {concat("line ", rank), concat("PeerError: barrier on rank ", 8 + rank, " of 14: rank 13 died")};
+  };
+  EXPECT_EQ(shared_errors(outcome, lines),
+            "gradwire-run: ranks 8, 10 ended with the same error, here in the words of rank 8:\n"
+            "  | PeerError: barrier on rank 8 of 14: rank 13 died\n");
+  outcome.ends = {kSeven, kSeven};
+  EXPECT_EQ(shared_errors(outcome, lines), "") << "two errors, each of one rank";
 }
 
 TEST(Report, OneRankAlone) {
