@@ -57,6 +57,25 @@ BackendInfo of_torch(const char* name, bool is_built, const char* to_build) {
   return {name, true, concat("libtorch's own, and built in; not tried here")};
 }
 
+// What `auto` means, and groups of groups: docs/backends.md.
+BackendInfo of_auto() {
+  return {"auto", true,
+          kHasTorch ? "shm where all ranks are on one host, else hybrid; nccl for CUDA devices"
+                    : "shm where all ranks are on one host, else ucx"};
+}
+
+BackendInfo of_hybrid(const std::vector<BackendInfo>& others) {
+  if (!kHasTorch) return {"hybrid", false, "this gradwire was built without torch (GRADWIRE_TORCH=OFF)"};
+  const auto is_usable = [&](std::string_view name) {
+    return std::any_of(others.begin(), others.end(),
+                       [&](const BackendInfo& other) { return other.name == name && other.is_usable; });
+  };
+  const bool has_ucx = is_usable("ucx");
+  if (!is_usable("shm") || (!has_ucx && !is_usable("gloo")))
+    return {"hybrid", false, "it needs shm, and ucx or gloo between hosts"};
+  return {"hybrid", true, concat("shm within each host, ", has_ucx ? "ucx" : "gloo", " between hosts; not tried here")};
+}
+
 std::string compiler() {
 #if defined(__clang__)
   return concat("Clang ", __clang_version__);
@@ -75,6 +94,8 @@ std::vector<BackendInfo> backend_info() {
   std::vector<BackendInfo> backends{of_torch("gloo", GRADWIRE_HAS_GLOO != 0, "Gloo's headers (Debian: libgloo-dev)"),
                                     of_torch("nccl", GRADWIRE_HAS_NCCL != 0, "a libtorch with CUDA")};
   for (const BackendEntry& entry : builtin_backends()) backends.push_back(probe(entry.name));
+  backends.push_back(of_hybrid(backends));
+  backends.push_back(of_auto());
   std::sort(backends.begin(), backends.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
   return backends;
 }

@@ -14,15 +14,15 @@ const char* version() noexcept;
 
 // What is known of one backend.
 struct BackendInfo {
-  std::string name;        // as in builtin_backends(): "shm"
+  std::string name;        // as backend_names() and builtin_backends() have it: "shm"
   bool is_usable = false;  // whether this process can make it, as far as this machine shows
   // Where it is not usable: why, and what to install. Where it is: what was tried, or empty.
   std::string remark;
 };
 
-// Returns the backends that this gradwire knows, by name, also those that need torch: whether each was built, and
-// whether one rank of it can be made on this machine now. Makes such a rank, of the backends that need no launcher and
-// no torch, so it takes some tenths of a second, opens sockets of the loopback interface and loads the libraries of
+// Returns the backends that this gradwire knows, by name, also auto and those that need torch: whether each was built,
+// and whether one rank of it can be made on this machine now. Makes such a rank, of the backends that need no launcher
+// and no torch, so it takes some tenths of a second, opens sockets of the loopback interface and loads the libraries of
 // UCX and MPI. Throws nothing but std::bad_alloc. Thread-safe.
 std::vector<BackendInfo> backend_info();
 

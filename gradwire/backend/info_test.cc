@@ -21,6 +21,11 @@ TEST(Info, EveryBackendIsNamedAndTheReasonGivenWhereOneCannotBeUsed) {
     const auto same = [&](const BackendInfo& backend) { return backend.name == entry.name; };
     EXPECT_EQ(std::count_if(backends.begin(), backends.end(), same), 1) << entry.name;
   }
+  for (const char* name : {"auto", "hybrid", "gloo", "nccl"}) {
+    EXPECT_EQ(
+        std::count_if(backends.begin(), backends.end(), [&](const auto& backend) { return backend.name == name; }), 1)
+        << name;
+  }
   for (const BackendInfo& backend : backends) {
     EXPECT_TRUE(backend.is_usable || !backend.remark.empty()) << backend.name;
     const bool needs_nothing = backend.name == "shm" || backend.name == "threads";

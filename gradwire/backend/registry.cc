@@ -11,6 +11,7 @@
 #include "gradwire/backend/threads/threads_backend.h"
 #include "gradwire/backend/ucx/ucx_backend.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/nearest.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/kernels/dispatch.h"
 
@@ -81,7 +82,8 @@ std::unique_ptr<Backend> make_backend(std::string_view name, const BackendOption
       throw;
     }
   }
-  throw InvalidArgument(concat("unknown backend '", name, "'; known are ", join(known, ", ")));
+  throw InvalidArgument(
+      concat("unknown backend '", name, "'", did_you_mean(name, known), "; known are ", join(known, ", ")));
 }
 
 }  // namespace gradwire

@@ -68,6 +68,10 @@ TEST(Registry, RefusesWrongNumbersAtTheDoor) {
               make_backend("carrier pigeon", {store, 0, 1});
             }),
             "InvalidArgument: unknown backend 'carrier pigeon'; known are mpi, shm, threads, ucx");
+  EXPECT_EQ(error_of([&] {
+              make_backend("smh", {store, 0, 1});
+            }),
+            "InvalidArgument: unknown backend 'smh'; did you mean 'shm'?; known are mpi, shm, threads, ucx");
 }
 
 TEST(Registry, TwoRanksWithOneNumberAllFail) {

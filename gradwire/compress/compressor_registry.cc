@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "gradwire/base/error.h"
+#include "gradwire/base/nearest.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/compress/compressor.h"
 #include "gradwire/compress/registry_internal.h"
@@ -79,7 +80,8 @@ void require_known(std::string_view name) {
     if (info.name == name) return;
     names.emplace_back(info.name);
   }
-  throw InvalidArgument(concat("unknown compressor '", name, "'; known are ", join(names, ", ")));
+  throw InvalidArgument(
+      concat("unknown compressor '", name, "'", did_you_mean(name, names), "; known are ", join(names, ", ")));
 }
 
 }  // namespace

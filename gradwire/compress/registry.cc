@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "gradwire/base/error.h"
+#include "gradwire/base/nearest.h"
 #include "gradwire/base/options.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/compress/cast_codec.h"
@@ -91,7 +92,8 @@ const Row& find_row(std::string_view name) {
   if (row != rows().end()) return *row;
   std::vector<std::string> names;
   for (const Row& known : rows()) names.emplace_back(known.info.name);
-  throw InvalidArgument(concat("unknown codec '", name, "'; known are ", join(names, ", ")));
+  throw InvalidArgument(
+      concat("unknown codec '", name, "'", did_you_mean(name, names), "; known are ", join(names, ", ")));
 }
 
 }  // namespace

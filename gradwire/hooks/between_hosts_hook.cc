@@ -25,7 +25,7 @@ Options options_of_first_rank() {
 
 class BetweenHostsHook final : public internal::HookWrapper {
  public:
-  explicit BetweenHostsHook(const std::shared_ptr<CommHook>& inner) : HookWrapper(traits_around(inner), inner) {}
+  BetweenHostsHook(HookTraits traits, const std::shared_ptr<CommHook>& inner) : HookWrapper(std::move(traits), inner) {}
 
   Future run(GradBucket& bucket) override {
     const auto* const hosts = dynamic_cast<const HybridGroup*>(&bucket.group());
@@ -41,13 +41,6 @@ class BetweenHostsHook final : public internal::HookWrapper {
   }
 
  private:
-  // The name is the inner hook's name, because messages are about that hook.
-  static HookTraits traits_around(const std::shared_ptr<CommHook>& inner) {
-    HookTraits traits = internal::wrapped("make_between_hosts_hook()", inner).traits();
-    traits.identity = concat("between_hosts(", inner->identity(), ")");
-    return traits;
-  }
-
   // The groups within and between hosts are parts of the bucket's group, which is the lane's own duplicate already. So
   // the calls pause the lane, which would refuse these groups.
   template <class Call>
@@ -82,8 +75,17 @@ class BetweenHostsHook final : public internal::HookWrapper {
 
 }  // namespace
 
+// The name is the inner hook's name, because messages are about that hook.
 std::shared_ptr<CommHook> make_between_hosts_hook(std::shared_ptr<CommHook> inner) {
-  return std::make_shared<BetweenHostsHook>(inner);
+  HookTraits traits = internal::wrapped("make_between_hosts_hook()", inner).traits();
+  traits.identity = concat("between_hosts(", inner->identity(), ")");
+  return std::make_shared<BetweenHostsHook>(std::move(traits), inner);
+}
+
+std::shared_ptr<CommHook> internal::make_between_hosts_hook_of_registry(std::shared_ptr<CommHook> inner) {
+  HookTraits traits = internal::wrapped("make_hook()", inner).traits();
+  traits.identity = inner->identity();
+  return std::make_shared<BetweenHostsHook>(std::move(traits), inner);
 }
 
 }  // namespace gradwire

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "gradwire/base/error.h"
+#include "gradwire/base/strings.h"
 #include "gradwire/ddp/ddp_test_support.h"
 #include "gradwire/hooks/debugging_hooks.h"
 #include "gradwire/hooks/default_hooks.h"
@@ -133,12 +134,20 @@ TEST(HookRegistry, ErrorsListWhatIsRight) {
             std::string::npos)
       << error_for("alreduce");
   EXPECT_NE(error_for("").find("allreduce"), std::string::npos);
-  EXPECT_NE(error_for("noop:rank=4").find("has no option 'rank'; it has none"), std::string::npos)
+  EXPECT_NE(error_for("noop:rank=4").find("has no option 'rank'; its options are warm_up=0,min=0,wrap="),
+            std::string::npos)
       << error_for("noop:rank=4");
   EXPECT_NE(error_for("noop:rank").find("OPTION=VALUE"), std::string::npos) << error_for("noop:rank");
   EXPECT_NE(error_for("power_sgd:rnk=4").find("rank=1,start=1000"), std::string::npos) << error_for("power_sgd:rnk=4");
   EXPECT_NE(error_for("int8:blok=4").find("block=256"), std::string::npos) << error_for("int8:blok=4");
   EXPECT_NE(error_for("int8:min=4Xi").find("64Ki"), std::string::npos) << error_for("int8:min=4Xi");
+  for (const auto& [spec, meant] : {std::pair("alreduce", "allreduce"), std::pair("powersgd:rank=2", "power_sgd"),
+                                    std::pair("int9", "int8"), std::pair("power_sgd:rnk=4", "rank"),
+                                    std::pair("int8:blok=4", "block"), std::pair("noop:warmup=3", "warm_up")}) {
+    const std::string error = error_for(spec);
+    EXPECT_NE(error.find(concat("; did you mean '", meant, "'?")), std::string::npos) << error;
+  }
+  EXPECT_EQ(error_for("something_else").find("did you mean"), std::string::npos);
   EXPECT_NE(error_for("power_sgd:start=1").find("start"), std::string::npos);
   EXPECT_NE(error_for("int8:wrap=fp8").find("bf16"), std::string::npos);
 }

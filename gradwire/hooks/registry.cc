@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "gradwire/base/error.h"
+#include "gradwire/base/nearest.h"
 #include "gradwire/base/options.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/compress/compressor.h"
@@ -122,11 +123,12 @@ std::shared_ptr<CommHook> make_named(std::string_view name, std::string_view tex
   if (entry != kHooks.end()) {
     Options options(concat("hook ", name), text);
     auto hook = entry->make(std::move(group), options);
-    options.require_all_taken(entry->info.options);
+    options.require_all_taken(concat(entry->info.options, entry->info.options.empty() ? "" : ",", kPolicyOptions));
     return hook;
   }
   if (is_compressor(name)) return make_compressed(name, text, std::move(group));
-  throw InvalidArgument(concat("There is no hook '", name, "'; the hooks are: ", join(hook_names(), ", "), "."));
+  throw InvalidArgument(concat("There is no hook '", name, "'", did_you_mean(name, hook_names()),
+                               "; the hooks are: ", join(hook_names(), ", "), "."));
 }
 
 // Whether the hook compresses. With a cast (wrap=) every hook does.
@@ -158,7 +160,7 @@ std::shared_ptr<CommHook> make_hook(std::string_view spec, Group group) {
   options.require_all_taken(kPolicyOptions);
   if (wrap == 1) hook = make_fp16_compress_wrapper(std::move(hook));
   if (wrap == 2) hook = make_bf16_compress_wrapper(std::move(hook));
-  if (compresses(parts.name) || wrap != 0) hook = make_between_hosts_hook(std::move(hook));
+  if (compresses(parts.name) || wrap != 0) hook = internal::make_between_hosts_hook_of_registry(std::move(hook));
   if (policy.warm_up > 0 || policy.min_bytes > 0) hook = make_policy_hook(std::move(hook), policy);
   return hook;
 }

@@ -32,6 +32,10 @@ inline HookTraits traits_around(std::string_view what, const std::shared_ptr<Com
   return traits;
 }
 
+// As make_between_hosts_hook(), for a hook that the registry makes from the user's name: the identity, which messages
+// and checkpoints show, stays the inner hook's.
+std::shared_ptr<CommHook> make_between_hosts_hook_of_registry(std::shared_ptr<CommHook> inner);
+
 // A hook that passes its state and end_iteration() through to the inner hook.
 class HookWrapper : public CommHook {
  public:

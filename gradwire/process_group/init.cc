@@ -16,6 +16,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/log.h"
 #include "gradwire/base/mutex.h"
+#include "gradwire/base/nearest.h"
 #include "gradwire/base/process.h"
 #include "gradwire/base/stable_hash.h"
 #include "gradwire/base/strings.h"
@@ -94,7 +95,8 @@ std::string resolve_backend(const std::string& name) {
   const std::vector<std::string> known = backend_names();
   const std::string resolved = name.empty() ? kAuto : name;
   if (std::find(known.begin(), known.end(), resolved) != known.end()) return resolved;
-  throw InvalidArgument(concat("unknown backend '", name, "'; known are ", join(known, ", ")));
+  throw InvalidArgument(
+      concat("unknown backend '", name, "'", did_you_mean(name, known), "; known are ", join(known, ", ")));
 }
 
 // What crosses hosts in a hybrid group of this name; nothing where `backend` is another one.

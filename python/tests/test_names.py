@@ -142,3 +142,10 @@ def test_everything_public_says_what_it_is():
                   "gradwire.distributed.GradBucket", "gradwire.distributed.init_process_group"):
         text = pydoc.plain(pydoc.render_doc(where))
         assert len(text) > 200 and "0x" not in text, text
+
+
+def test_the_table_of_hooks_has_every_hook():
+    text = (ROOT / "docs" / "hooks.md").read_text(encoding="utf-8")
+    table = [line for line in text.splitlines() if line.startswith("| `")]
+    missing = [name for name in gradwire.hooks.names() if not any(f"`{name}`" in line for line in table)]
+    assert not missing, missing

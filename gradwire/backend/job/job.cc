@@ -11,6 +11,7 @@
 #include "gradwire/backend/registry.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/log.h"
+#include "gradwire/base/nearest.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/store/prefix_store.h"
 
@@ -40,7 +41,8 @@ void require_sense(const JobOptions& options) {
   std::vector<std::string> known{kAuto};
   for (const BackendEntry& entry : builtin_backends()) known.emplace_back(entry.name);
   if (std::find(known.begin(), known.end(), options.backend) == known.end())
-    throw InvalidArgument(concat("Job: unknown backend '", options.backend, "'; known are ", join(known, ", ")));
+    throw InvalidArgument(concat("Job: unknown backend '", options.backend, "'", did_you_mean(options.backend, known),
+                                 "; known are ", join(known, ", ")));
 }
 
 std::string choose(const std::string& asked, Store& store, int rank, int size, Milliseconds timeout) {
