@@ -11,6 +11,7 @@
 #include "gradwire/base/options.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/compress/compressor.h"
+#include "gradwire/hooks/auto_hook.h"
 #include "gradwire/hooks/between_hosts_hook.h"
 #include "gradwire/hooks/compress_wrappers.h"
 #include "gradwire/hooks/compressed_hook.h"
@@ -117,6 +118,19 @@ std::shared_ptr<CommHook> make_compressed(std::string_view name, std::string_vie
                               std::move(group));
 }
 
+constexpr HookInfo kAuto{"auto", "accuracy=rounding|exact|any,gain=0.01", "those of the hook that it chooses", ""};
+const std::vector<std::string> kAccuracies{"rounding", "exact", "any"};
+
+std::shared_ptr<CommHook> make_auto(std::string_view text, Group group) {
+  constexpr std::array kMeanings{HookAccuracy::rounding, HookAccuracy::exact, HookAccuracy::any};
+  Options options("hook auto", text);
+  AutoHookOptions made;
+  made.accuracy = kMeanings.at(options.choice("accuracy", kAccuracies));
+  made.gain = options.number("gain", made.gain);
+  options.require_all_taken(kAuto.options);
+  return make_auto_hook(made, std::move(group));
+}
+
 std::shared_ptr<CommHook> make_named(std::string_view name, std::string_view text, Group group) {
   const auto* entry =
       std::find_if(kHooks.begin(), kHooks.end(), [&](const auto& one) { return one.info.name == name; });
@@ -126,13 +140,15 @@ std::shared_ptr<CommHook> make_named(std::string_view name, std::string_view tex
     options.require_all_taken(concat(entry->info.options, entry->info.options.empty() ? "" : ",", kPolicyOptions));
     return hook;
   }
+  if (name == kAuto.name) return make_auto(text, std::move(group));
   if (is_compressor(name)) return make_compressed(name, text, std::move(group));
   throw InvalidArgument(concat("There is no hook '", name, "'", did_you_mean(name, hook_names()),
                                "; the hooks are: ", join(hook_names(), ", "), "."));
 }
 
-// Whether the hook compresses. With a cast (wrap=) every hook does.
-bool compresses(std::string_view name) { return name != "allreduce" && name != "noop"; }
+// Whether the hook compresses. With a cast (wrap=) every hook does. The hooks that "auto" chooses from see to that
+// themselves.
+bool compresses(std::string_view name) { return name != "allreduce" && name != "noop" && name != kAuto.name; }
 
 // The group for the hook `name`. A hook that runs between hosts uses the bucket's group, so it gets null.
 Group group_between_hosts(std::string_view name, Group group) {
@@ -175,6 +191,7 @@ const std::vector<HookInfo>& known_hooks() {
   static const std::vector<HookInfo> infos = [] {
     std::vector<HookInfo> list;
     for (const HookEntry& entry : kHooks) list.push_back(entry.info);
+    list.push_back(kAuto);
     for (const compress::CompressorInfo& info : compress::known_compressors()) {
       list.push_back({info.name, info.options, info.bytes, info.paper});
     }

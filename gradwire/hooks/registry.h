@@ -37,8 +37,8 @@ std::shared_ptr<CommHook> make_hook(DDPCommHookType type, std::shared_ptr<Proces
 
 // Returns the hook that `spec` describes: a name, then options, as in "fp16_compress" or "power_sgd:rank=4,start=10".
 // Spaces around words are ignored. The names are the enumerators in lower case and the names of
-// compress::known_compressors() ("int8", "top_k:ratio=0.001,memory=ef21"). Compressors also take the option
-// vectors=plain (CompressedHookOptions). Every hook takes these options:
+// compress::known_compressors() ("int8", "top_k:ratio=0.001,memory=ef21"), and "auto" (auto_hook.h). Compressors also
+// take the option vectors=plain (CompressedHookOptions). Every hook takes these options:
 //   warm_up=N   plain averaging in iterations before N (policy_hook.h)
 //   min=64Ki    plain averaging of buckets with fewer bytes (policy_hook.h)
 //   wrap=fp16   or wrap=bf16: the hook works on the bucket cast to that dtype (compress_wrappers.h)
@@ -57,7 +57,7 @@ struct HookInfo {
   std::string_view paper;  // authors and year; empty: none
 };
 
-// Return all hooks, and the names of all hooks: PyTorch's first, then the compressors.
+// Return all hooks, and the names of all hooks: PyTorch's first, then auto, then the compressors.
 const std::vector<HookInfo>& known_hooks();
 std::vector<std::string> hook_names();
 

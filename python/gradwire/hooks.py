@@ -7,7 +7,7 @@
 """
 from __future__ import annotations
 
-from typing import Any, Callable, Iterable
+from typing import Any, Callable, Iterable, Sequence
 
 import torch
 
@@ -21,8 +21,8 @@ from gradwire.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import (
 )
 
 __all__ = [
-    "batched_power_sgd", "checking", "clip_grad_norm", "compressed", "known", "logging", "make", "names", "power_sgd",
-    "reduce_gradients",
+    "auto", "batched_power_sgd", "checking", "clip_grad_norm", "compressed", "known", "logging", "make", "names",
+    "power_sgd", "reduce_gradients",
 ]
 
 Registration = tuple[Any, Hook]
@@ -54,6 +54,19 @@ def make(spec: str, group: AnyGroup | None = None) -> Registration:
     wrap=fp16 or bf16. Raises InvalidArgument that lists the right names, or the options of the hook.
     """
     return _C.hooks.make_hook(spec, group_of(group)), run
+
+
+def auto(
+    accuracy: str = "rounding", hooks: Sequence[str] = (), gain: float = 0.01, group: AnyGroup | None = None
+) -> Registration:
+    """Measures hooks in the first steps of a job, goes on with the fastest, and follows the link when it changes.
+
+    accuracy: "exact" (the bits of plain averaging), "rounding" (also bf16_compress and int8) or "any" (also int4,
+    power_sgd:rank=4 and one_bit). hooks: names as of make(), instead of those; a later one is taken only when it saves
+    more than the share `gain` of a step. The state has `current`, the name of the hook in use, and `choices`, the
+    decisions with what was measured. All ranks decide alike.
+    """
+    return _C.hooks.make_auto_hook(accuracy, list(hooks), gain, group_of(group)), run
 
 
 def power_sgd(rank: int = 1, start: int = 1000, group: AnyGroup | None = None, **options: Any) -> Registration:

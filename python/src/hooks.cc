@@ -9,6 +9,7 @@
 
 #include "binding.h"
 #include "gradwire/ddp/grad_bucket.h"
+#include "gradwire/hooks/auto_hook.h"
 #include "gradwire/hooks/clip_hook.h"
 #include "gradwire/hooks/compress_wrappers.h"
 #include "gradwire/hooks/compressed_hook.h"
@@ -69,6 +70,40 @@ GradBucket make_grad_bucket(std::size_t index, const at::Tensor& buffer, const s
                              gradient.sizes().vec(), gradient.strides().vec()});
   }
   return {std::move(layout), buffer, *group, group->size(), is_last, iteration};
+}
+
+// As Python's "auto" hook where the hook is one.
+py::object hook_object(const HookPtr& hook) {
+  if (const auto chooses = std::dynamic_pointer_cast<AutoHook>(hook)) return py::cast(chooses);
+  return py::cast(hook);
+}
+
+HookPtr make_auto(const std::string& accuracy, const std::vector<std::string>& hooks, double gain, GroupPtr group) {
+  AutoHookOptions options;
+  if (accuracy == "exact") {
+    options.accuracy = HookAccuracy::exact;
+  } else if (accuracy == "any") {
+    options.accuracy = HookAccuracy::any;
+  } else if (accuracy != "rounding") {
+    throw InvalidArgument("hooks.auto(): accuracy is '" + accuracy + "'; it must be 'exact', 'rounding' or 'any'.");
+  }
+  options.hooks = hooks;
+  options.gain = gain;
+  return make_auto_hook(options, std::move(group));
+}
+
+py::list choices_of(const AutoHook& hook) {
+  py::list out;
+  for (const HookChoice& choice : hook.choices()) {
+    py::dict costs;
+    for (const HookTimes& times : choice.measured) costs[py::str(times.hook)] = times.cost;
+    py::dict one;
+    one["iteration"] = choice.iteration;
+    one["hook"] = choice.hook;
+    one["seconds"] = costs;
+    out.append(one);
+  }
+  return out;
 }
 
 py::dict record_dict(const BucketRecord& record) {
@@ -170,6 +205,13 @@ be divided by `divisor`, and collectives to go through `group`.)")
           },
           py::arg("bucket"), "What is done with one bucket; a torch.futures.Future of what becomes the gradients.")
       .def("__repr__", [](const CommHook& self) { return "<gradwire hook '" + self.traits().name + "'>"; });
+  py::class_<AutoHook, CommHook, std::shared_ptr<AutoHook>>(
+      module, "AutoHook", "A hook that measures other hooks, and goes on with the fastest.")
+      .def_property_readonly("current", &AutoHook::current, "The name of the hook that the last bucket used.")
+      .def_property_readonly(
+          "choices", &choices_of,
+          "The decisions so far: iteration (the first one with the hook), hook, and seconds: by hook, the time from the "
+          "first bucket of a step to the end of the last one (infinite: not measured).");
   module.def("make_python_hook", &make_python_hook, py::arg("state"), py::arg("callable"), py::arg("name"),
              py::arg("parallel_safe"), py::arg("single_collective"), py::arg("groups"));
 }
@@ -218,8 +260,15 @@ void bind_hooks(py::module_& module) {
       },
       py::arg("inner"), py::arg("step"));
   hooks.def(
-      "make_hook", [](const std::string& spec, GroupPtr group) { return make_hook(spec, std::move(group)); },
+      "make_hook", [](const std::string& spec, GroupPtr group) { return hook_object(make_hook(spec, std::move(group))); },
       py::arg("spec"), py::arg("group") = py::none());
+  hooks.def(
+      "make_auto_hook",
+      [](const std::string& accuracy, const std::vector<std::string>& hooks, double gain, GroupPtr group) {
+        return hook_object(make_auto(accuracy, hooks, gain, std::move(group)));
+      },
+      py::arg("accuracy") = "rounding", py::arg("hooks") = std::vector<std::string>(), py::arg("gain") = 0.01,
+      py::arg("group") = py::none());
   hooks.def("hook_names", &hook_names);
   hooks.def("known_hooks", [] {
     py::list out;

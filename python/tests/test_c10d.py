@@ -54,6 +54,14 @@ for backend in ("gloo", "gradwire"):
     hooked = DDP(model())
     hooked.register_comm_hook(*gradwire.hooks.make("int8"))
     results["int8"] = train(hooked)
+    state, hook = gradwire.hooks.auto()
+    hooked = DDP(model())
+    hooked.register_comm_hook(state, hook)
+    for step in range(40):
+        hooked(torch.randn(4, 8)).sum().backward()
+    choices = [None] * size
+    td.all_gather_object(choices, state.choices)
+    assert choices[0] and all(other == choices[0] for other in choices), choices
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
     sharded = model()

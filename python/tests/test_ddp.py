@@ -372,6 +372,30 @@ def test_hooks_by_name_checked_logged_and_saved(ranks):
     ranks.all_well(SIZE, body)
 
 
+def test_auto_uses_one_hook_on_all_ranks_and_says_why(ranks):
+    def body(group):
+        ddp = DistributedDataParallel(make_model(), process_group=group)
+        state, hook = gradwire.hooks.auto("any")
+        ddp.register_comm_hook(*gradwire.hooks.checking(state, hook))
+        used = []
+        for _ in range(60):
+            gradients(ddp, group, steps=1)
+            used.append(state.current)
+        first = state.choices[0]
+        assert first["iteration"] <= 51 and first["hook"] in first["seconds"]
+        assert set(used) == set(first["seconds"]), "each hook had a turn"
+        assert used[first["iteration"]] == first["hook"]
+        again, _ = gradwire.hooks.make("auto:accuracy=any")
+        again.load_state_dict(pickle.loads(pickle.dumps(state.state_dict())))
+        assert again.current == state.current
+        with pytest.raises(dist.InvalidArgument, match="rounding"):
+            gradwire.hooks.auto("much")
+        return used
+
+    results = ranks.all_well(SIZE, body)
+    assert all(used == results[0] for used in results)
+
+
 def test_power_sgd_state_checks_and_pickles(ranks):
     with pytest.raises(ValueError, match="start_powerSGD_iter"):
         powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=1)

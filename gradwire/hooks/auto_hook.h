@@ -1,0 +1,91 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// A hook that measures other hooks during the first steps of a job, and goes on with the fastest.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gradwire/ddp/comm_hook.h"
+#include "gradwire/process_group/process_group.h"
+
+namespace gradwire {
+
+// What the hook may do to gradients.
+enum class HookAccuracy {
+  exact,     // the bits of plain averaging
+  rounding,  // rounding to 16 or 8 bits, without a memory
+  any,       // also hooks that lose more: 4 bits, 1 bit, PowerSGD
+};
+
+struct AutoHookOptions {
+  HookAccuracy accuracy = HookAccuracy::rounding;
+  // The hooks to choose from, as make_hook() takes them, in the order of preference: a later hook is taken only when it
+  // is faster by `gain`. The job begins with the first hook. Empty: auto_hook_candidates(accuracy).
+  std::vector<std::string> hooks;
+  // The share of a step that a later hook must save. From 0 to below 1.
+  double gain = 0.01;
+};
+
+// Returns the hooks that `accuracy` allows: allreduce; then bf16_compress and int8; then int4, power_sgd:rank=4 and
+// one_bit.
+std::vector<std::string> auto_hook_candidates(HookAccuracy accuracy);
+
+// The times of one hook: medians over its steps, in seconds. Of each step the rank that began last counts: the others
+// waited for this rank, not for the network.
+struct HookTimes {
+  std::string hook;
+  double cost = 0;  // from the first bucket of a step to the end of its last bucket; infinite: not measured
+  double step = 0;  // from the first bucket of a step to that of the next step
+};
+
+// One decision.
+struct HookChoice {
+  std::uint32_t iteration = 0;      // the first iteration that uses the chosen hook throughout
+  std::string hook;                 // one of AutoHookOptions::hooks
+  std::vector<HookTimes> measured;  // by hook, in the order of AutoHookOptions::hooks
+};
+
+// The interface of the hook that make_auto_hook() makes.
+class AutoHook : public CommHook {
+ public:
+  using CommHook::CommHook;
+  // The hook that the last bucket used, and the decisions so far, oldest first. Thread-safe. The same on all ranks
+  // between iterations.
+  virtual std::string current() const = 0;
+  virtual std::vector<HookChoice> choices() const = 0;
+};
+
+// Returns a hook that runs one of `options.hooks`:
+//
+//   1. The first three steps use the first hook, and do not count.
+//   2. Each hook runs for a few steps. A hook that is far behind the best stops after one. Hooks that are near the best
+//      run again. The ranks take the first hook of the list whose cost is within `gain` of the best. With three hooks
+//      the decision falls within 34 steps; with six hooks, within 50.
+//   3. From then on the hook watches the cost of its choice, over windows of three steps. When two windows in a row
+//      differ from the first window by more than 15 % of a step (a link has become slower, or faster), the hooks are
+//      measured again, in shorter turns: with three hooks, about 20 steps after the change the new choice is made. When
+//      that changes nothing, the next measurement waits longer. A change that makes only other hooks faster, and not
+//      the chosen one, is not seen.
+//
+// All ranks decide alike, because they decide from the same times: in each step of 1 and 2, and in each third step of
+// 3, they make one all-reduce of two numbers for each rank before the last bucket. `options` must be the same on all
+// ranks.
+//
+// Each decision is logged at the level "info" (gradwire/base/log.h) on rank 0. A hook with a memory (int4, one_bit,
+// PowerSGD) begins with an empty memory in each of its turns; what its memory held at the end of a turn is lost.
+//
+// The hook measures on the thread of the CPU. So buckets that are not on the CPU are measured wrongly: name one hook
+// for devices instead. Over a group of several hosts, a hook that compresses runs between hosts only, as with
+// make_hook(). `group`: null for the bucket's group.
+//
+// The state: "auto/hook", the name of the current hook; "auto/race", the measurements; and the state of the current
+// hook. Thus a job that continues from a checkpoint continues with the chosen hook.
+//
+// Throws InvalidArgument for a hook that make_hook() refuses, for a hook named twice, and for a gain out of range.
+std::shared_ptr<AutoHook> make_auto_hook(const AutoHookOptions& options = {},
+                                         std::shared_ptr<ProcessGroup> group = nullptr);
+
+}  // namespace gradwire

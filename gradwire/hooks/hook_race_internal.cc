@@ -1,0 +1,275 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/hooks/hook_race_internal.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+namespace gradwire::internal {
+namespace {
+
+constexpr StepTime kNone{std::numeric_limits<double>::infinity(), std::numeric_limits<double>::infinity()};
+constexpr int kFirstWait = 8;       // windows after a race that changed nothing
+constexpr int kLongestWait = 4096;  // the wait grows up to here
+constexpr int kCalm = 64;           // after so many calm windows nothing needs to be waited for
+
+bool is_time(const StepTime& time) {
+  return std::isfinite(time.cost) && std::isfinite(time.step) && time.cost >= 0 && time.step >= 0;
+}
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  if (values.size() % 2 == 1) return *middle;
+  return (*middle + *std::max_element(values.begin(), middle)) / 2;
+}
+
+// Reads numbers one after another. What is missing or out of range makes the reader invalid.
+class Reader {
+ public:
+  explicit Reader(std::span<const double> numbers) : numbers_(numbers) {}
+  double number() {
+    valid_ = valid_ && at_ < numbers_.size();
+    return valid_ ? numbers_[at_++] : 0;
+  }
+  // A whole number from `low` to `high`.
+  int whole(int low, int high) {
+    const double value = number();
+    valid_ = valid_ && value >= low && value <= high && value == std::floor(value);
+    return valid_ ? static_cast<int>(value) : low;
+  }
+  StepTime time() {
+    const double cost = number();
+    const StepTime time{cost, number()};
+    valid_ = valid_ && is_time(time);
+    return time;
+  }
+  bool valid() const noexcept { return valid_; }
+  bool ended() const noexcept { return at_ == numbers_.size(); }
+
+ private:
+  std::span<const double> numbers_;
+  std::size_t at_ = 0;
+  bool valid_ = true;
+};
+
+constexpr int kMany = 1 << 20;
+
+}  // namespace
+
+StepTime median_of(std::vector<StepTime> times) {
+  if (times.empty()) return kNone;
+  std::vector<double> costs, steps;
+  for (const StepTime& time : times) {
+    costs.push_back(time.cost);
+    steps.push_back(time.step);
+  }
+  return {median(std::move(costs)), median(std::move(steps))};
+}
+
+HookRace::HookRace(std::size_t hooks, const RaceRules& rules) : rules_(rules), samples_(hooks), dropped_(hooks, 0) {
+  if (hooks == 1) phase_ = Phase::settled;
+}
+
+bool HookRace::begin_step() noexcept {
+  if (samples_.size() == 1) return false;
+  if (!settled()) return true;
+  if (++in_window_ < rules_.window) return false;
+  in_window_ = 0;
+  return true;
+}
+
+void HookRace::add(std::size_t hook, const StepTime& time) {
+  if (hook != current_ || samples_.size() == 1 || !is_time(time)) return;
+  switch (phase_) {
+    case Phase::unused:
+      if (++steps_ >= rules_.unused) start_round(Phase::first, current_then_others());
+      return;
+    case Phase::first:
+    case Phase::second:
+    case Phase::again:
+    case Phase::closing:
+      return take(time);
+    case Phase::settled:
+      return watch(time);
+  }
+}
+
+void HookRace::drop_current() {
+  dropped_[current_] = 1;
+  samples_[current_].clear();
+  next_turn();
+}
+
+StepTime HookRace::measured(std::size_t hook) const { return median_of(samples_[hook]); }
+
+int HookRace::turn_length() const noexcept {
+  if (phase_ == Phase::first) return rules_.first_turn;
+  if (phase_ == Phase::second) return rules_.second_turn;
+  return phase_ == Phase::closing ? 1 : rules_.short_turn;
+}
+
+StepTime HookRace::best() const {
+  StepTime least = kNone;
+  for (const auto& samples : samples_) {
+    const StepTime time = median_of(samples);
+    if (time.cost < least.cost) least = time;
+  }
+  return least;
+}
+
+bool HookRace::is_far(const StepTime& time) const {
+  const StepTime least = best();
+  return std::isfinite(least.cost) && time.cost - least.cost > rules_.far * least.step;
+}
+
+// The current hook comes first, so that the others can be compared with it at once.
+std::vector<std::size_t> HookRace::current_then_others() const {
+  std::vector<std::size_t> order{current_};
+  for (std::size_t hook = 0; hook < samples_.size(); ++hook) {
+    if (hook != current_ && dropped_[hook] == 0) order.push_back(hook);
+  }
+  return order;
+}
+
+void HookRace::start_round(Phase phase, std::vector<std::size_t> order) {
+  phase_ = phase;
+  order_ = std::move(order);
+  at_ = 0;
+  current_ = order_.front();
+  steps_ = -1;
+  if (phase == Phase::first || phase == Phase::again) samples_.assign(samples_.size(), {});
+  // The current hook of a race among hooks that ran before is warm.
+  if (phase == Phase::again) steps_ = 0;
+}
+
+void HookRace::take(const StepTime& time) {
+  const bool far = is_far(time);
+  const bool counts = steps_ >= 0;
+  ++steps_;
+  // A hook that is far behind already in the step that does not count needs no more steps, but a time to report.
+  if (counts || (far && samples_[current_].empty())) samples_[current_].push_back(time);
+  if (far || steps_ >= turn_length()) next_turn();
+}
+
+void HookRace::next_turn() {
+  if (++at_ == order_.size()) return end_round();
+  current_ = order_[at_];
+  steps_ = -1;
+}
+
+void HookRace::end_round() {
+  if (phase_ == Phase::second) return settle_on(winner());
+  if (phase_ == Phase::again) {
+    if (winner() == before_) return settle_on(before_);
+    samples_[before_].clear();
+    return start_round(Phase::closing, {before_});
+  }
+  if (phase_ == Phase::closing) return settle_on(winner());
+  const StepTime least = best();
+  std::vector<std::size_t> near;
+  for (std::size_t hook = 0; hook < samples_.size(); ++hook) {
+    if (measured(hook).cost - least.cost <= rules_.near * least.step) near.push_back(hook);
+  }
+  if (near.size() < 2) return settle_on(winner());
+  std::stable_sort(near.begin(), near.end(),
+                   [&](std::size_t a, std::size_t b) { return measured(a).cost < measured(b).cost; });
+  near.resize(std::min(near.size(), static_cast<std::size_t>(rules_.second_round)));
+  std::sort(near.begin(), near.end());
+  start_round(Phase::second, std::move(near));
+}
+
+// The first hook whose cost is within the gain of the best.
+std::size_t HookRace::winner() const {
+  const StepTime least = best();
+  std::size_t hook = 0;
+  while (measured(hook).cost - least.cost > rules_.gain * least.step) ++hook;
+  return hook;
+}
+
+void HookRace::settle_on(std::size_t hook) {
+  const bool races_again = phase_ == Phase::again || phase_ == Phase::closing;
+  if (races_again && hook == before_) wait_ = std::clamp(4 * wait_, kFirstWait, kLongestWait);
+  current_ = before_ = hook;
+  phase_ = Phase::settled;
+  reference_ = {};
+  in_window_ = different_ = quiet_ = calm_ = 0;
+}
+
+void HookRace::watch(const StepTime& window) {
+  if (reference_.step == 0) {
+    reference_ = window;
+    return;
+  }
+  quiet_ = std::min(quiet_ + 1, kMany);
+  if (std::abs(window.cost - reference_.cost) <= rules_.change * std::max(reference_.step, window.step)) {
+    different_ = 0;
+    if (++calm_ == kCalm) wait_ = calm_ = 0;
+    return;
+  }
+  calm_ = 0;
+  different_ = std::min(different_ + 1, kMany);
+  if (different_ < 2 || quiet_ < wait_) return;
+  start_round(Phase::again, current_then_others());
+}
+
+std::vector<double> HookRace::save() const {
+  std::vector<double> numbers{static_cast<double>(samples_.size()),
+                              static_cast<double>(phase_),
+                              static_cast<double>(current_),
+                              static_cast<double>(before_),
+                              static_cast<double>(at_),
+                              static_cast<double>(steps_),
+                              static_cast<double>(in_window_),
+                              static_cast<double>(different_),
+                              static_cast<double>(quiet_),
+                              static_cast<double>(wait_),
+                              static_cast<double>(calm_),
+                              reference_.cost,
+                              reference_.step,
+                              static_cast<double>(order_.size())};
+  for (const std::size_t hook : order_) numbers.push_back(static_cast<double>(hook));
+  for (const char dropped : dropped_) numbers.push_back(dropped);
+  for (const auto& samples : samples_) {
+    numbers.push_back(static_cast<double>(samples.size()));
+    for (const StepTime& time : samples) {
+      numbers.push_back(time.cost);
+      numbers.push_back(time.step);
+    }
+  }
+  return numbers;
+}
+
+bool HookRace::restore(std::span<const double> numbers) {
+  Reader read(numbers);
+  HookRace made(samples_.size(), rules_);
+  const int hooks = static_cast<int>(samples_.size());
+  read.whole(hooks, hooks);
+  made.phase_ = static_cast<Phase>(read.whole(0, static_cast<int>(Phase::settled)));
+  made.current_ = static_cast<std::size_t>(read.whole(0, hooks - 1));
+  made.before_ = static_cast<std::size_t>(read.whole(0, hooks - 1));
+  const int at = read.whole(0, hooks);
+  made.at_ = static_cast<std::size_t>(at);
+  made.steps_ = read.whole(-1, kMany);
+  made.in_window_ = read.whole(0, kMany);
+  made.different_ = read.whole(0, kMany);
+  made.quiet_ = read.whole(0, kMany);
+  made.wait_ = read.whole(0, kLongestWait);
+  made.calm_ = read.whole(0, kCalm);
+  made.reference_ = read.time();
+  const bool racing = made.phase_ != Phase::unused && made.phase_ != Phase::settled;
+  const int order = read.whole(racing ? at + 1 : 0, hooks);
+  for (int i = 0; i < order; ++i) made.order_.push_back(static_cast<std::size_t>(read.whole(0, hooks - 1)));
+  for (char& dropped : made.dropped_) dropped = static_cast<char>(read.whole(0, 1));
+  for (auto& samples : made.samples_) {
+    const int count = read.whole(0, kMany);
+    for (int i = 0; i < count && read.valid(); ++i) samples.push_back(read.time());
+  }
+  if (!read.valid() || !read.ended()) return false;
+  *this = std::move(made);
+  return true;
+}
+
+}  // namespace gradwire::internal

@@ -1,0 +1,211 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// The decision which hook to use, given times that a model makes up: it ends within 50 steps with a hook that is near
+// the best, noise alone does not start a race, a change of the link does, and a restored copy decides alike.
+#include "gradwire/hooks/hook_race_internal.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+#include <random>
+#include <vector>
+
+namespace gradwire::hook_race_test {
+namespace {
+
+using internal::HookRace;
+using internal::StepTime;
+
+constexpr double kCompute = 0.030;  // seconds of a step that no hook changes
+
+// Steps of a training loop whose hooks take known times, with noise. The time of a step reaches the race one step late,
+// and windows reach it as medians, as the hook does it.
+class Loop {
+ public:
+  Loop(std::vector<double> costs, double noise, unsigned seed, std::size_t hooks = 0)
+      : costs(std::move(costs)), race(hooks == 0 ? this->costs.size() : hooks), noise_(noise), random_(seed) {}
+
+  void step() {
+    const std::size_t hook = race.current();
+    ++steps;
+    if (costs.size() > used.size()) used.resize(costs.size());
+    ++used[hook];
+    if (before_ && *before_ == hook) window_.push_back(time_before_);
+    if (race.begin_step() && !window_.empty()) {
+      race.add(hook, internal::median_of(window_));
+      window_.clear();
+    } else if (!race.settled()) {
+      window_.clear();
+    }
+    // Noise makes steps longer, never shorter than the work.
+    const double cost = costs[hook] * (1 + noise_ * std::abs(normal_(random_)));
+    time_before_ = {cost, kCompute + cost};
+    before_ = race.current() == hook ? std::optional(hook) : std::nullopt;
+  }
+  // Steps until the race is settled; at most 1,000.
+  void settle() {
+    for (int i = 0; i < 1000 && !race.settled(); ++i) step();
+  }
+  bool is_near_best(double share) const {
+    const double best = *std::min_element(costs.begin(), costs.end());
+    return costs[race.current()] - best <= share * (kCompute + best);
+  }
+
+  std::vector<double> costs;  // by hook; the test may change them between steps
+  HookRace race;
+  int steps = 0;
+  std::vector<int> used;  // steps by hook
+
+ private:
+  const double noise_;
+  std::mt19937 random_;
+  std::normal_distribution<double> normal_;
+  std::optional<std::size_t> before_;
+  StepTime time_before_;
+  std::vector<StepTime> window_;
+};
+
+TEST(HookRace, ARaceOfOneHookIsSettledAndWantsNoTimes) {
+  HookRace race(1);
+  EXPECT_TRUE(race.settled());
+  for (int i = 0; i < 20; ++i) EXPECT_FALSE(race.begin_step());
+  EXPECT_EQ(race.current(), 0U);
+}
+
+TEST(HookRace, FindsAHookNearTheBestWithinFiftySteps) {
+  std::mt19937 random(7);
+  std::uniform_real_distribution<double> cost(0.001, 0.1);
+  for (unsigned seed = 0; seed < 300; ++seed) {
+    std::vector<double> costs;
+    for (std::size_t hooks = 2 + seed % 5; costs.size() < hooks;) costs.push_back(cost(random));
+    Loop loop(costs, 0.02, seed);
+    loop.settle();
+    ASSERT_TRUE(loop.race.settled()) << "seed " << seed;
+    EXPECT_LE(loop.steps, 50) << "seed " << seed;
+    EXPECT_TRUE(loop.is_near_best(0.03)) << "seed " << seed << " chose " << loop.race.current();
+  }
+}
+
+TEST(HookRace, AllHooksAlikeTakeTheMostStepsAndTheFirstHookWins) {
+  for (const std::size_t hooks : {2U, 3U, 6U}) {
+    Loop loop(std::vector<double>(hooks, 0.01), 0, 1);
+    loop.settle();
+    EXPECT_EQ(loop.race.current(), 0U);
+    EXPECT_LE(loop.steps, 50);
+  }
+}
+
+TEST(HookRace, ALaterHookMustSaveMoreThanTheGain) {
+  const double step = kCompute + 0.020;
+  Loop too_little({0.020 + 0.009 * step, 0.020}, 0, 1);
+  too_little.settle();
+  EXPECT_EQ(too_little.race.current(), 0U);
+  Loop enough({0.020 + 0.011 * step, 0.020}, 0, 1);
+  enough.settle();
+  EXPECT_EQ(enough.race.current(), 1U);
+}
+
+TEST(HookRace, AHookThatIsFarBehindRunsForTwoSteps) {
+  Loop loop({0.01, 0.5, 0.01, 0.4}, 0, 1);
+  loop.settle();
+  // One step until its time is known, and one that was under way by then.
+  EXPECT_EQ(loop.used[1], 2);
+  EXPECT_EQ(loop.used[3], 2);
+  EXPECT_GT(loop.race.measured(1).cost, 0.4) << "a hook that ran has a time to report";
+}
+
+TEST(HookRace, NoiseStartsNoRace) {
+  for (unsigned seed = 0; seed < 20; ++seed) {
+    Loop loop({0.020, 0.040, 0.060}, 0.05, seed);
+    loop.settle();
+    const int others = loop.used[1] + loop.used[2];
+    for (int i = 0; i < 3000; ++i) loop.step();
+    EXPECT_EQ(loop.used[1] + loop.used[2], others) << "seed " << seed;
+  }
+}
+
+TEST(HookRace, FollowsALinkThatBecomesSlowerAndFaster) {
+  const std::vector<double> fast{0.002, 0.006, 0.009};
+  const std::vector<double> slow{0.200, 0.102, 0.055};
+  Loop loop(fast, 0.03, 1);
+  loop.settle();
+  ASSERT_EQ(loop.race.current(), 0U);
+  for (int change = 0; change < 6; ++change) {
+    for (int i = 0; i < 40; ++i) loop.step();
+    const bool becomes_slow = change % 2 == 0;
+    loop.costs = becomes_slow ? slow : fast;
+    for (int i = 0; i < 24; ++i) loop.step();
+    EXPECT_TRUE(loop.race.settled()) << "change " << change;
+    EXPECT_EQ(loop.race.current(), becomes_slow ? 2U : 0U) << "change " << change;
+  }
+}
+
+// The cost of computing jumps all the time, and no jump changes which hook is best.
+TEST(HookRace, RacesThatChangeNothingBecomeRare) {
+  Loop loop({0.010, 0.030, 0.050}, 0, 1);
+  loop.settle();
+  for (int i = 0; i < 20000; ++i) {
+    const double more = (i / 12) % 2 == 0 ? 0 : 0.040;
+    loop.costs = {0.010 + more, 0.030 + more, 0.050 + more};
+    loop.step();
+  }
+  EXPECT_LT(loop.used[1] + loop.used[2], 200) << "of 20,000 steps";
+}
+
+TEST(HookRace, TimesThatAreNotFiniteAndTimesOfOtherHooksChangeNothing) {
+  HookRace race(3);
+  const std::vector<double> before = race.save();
+  race.add(0, {std::numeric_limits<double>::infinity(), 1});
+  race.add(0, {std::numeric_limits<double>::quiet_NaN(), 1});
+  race.add(1, {0.1, 0.2});
+  EXPECT_EQ(race.save(), before);
+}
+
+TEST(HookRace, ARestoredCopyDecidesAsTheOriginal) {
+  Loop loop({0.010, 0.011, 0.050, 0.0105}, 0.05, 3);
+  for (int i = 0; i < 400; ++i) {
+    if (i == 150) loop.costs = {0.200, 0.100, 0.050, 0.150};
+    HookRace copy(4);
+    ASSERT_TRUE(copy.restore(loop.race.save())) << "step " << i;
+    Loop other = loop;
+    other.race = copy;
+    for (int j = 0; j < 60; ++j) {
+      loop.step();
+      other.step();
+      ASSERT_EQ(other.race.current(), loop.race.current()) << "step " << i << " + " << j;
+      ASSERT_EQ(other.race.save(), loop.race.save()) << "step " << i << " + " << j;
+    }
+  }
+}
+
+TEST(HookRace, RefusesNumbersThatAreNoState) {
+  Loop loop({0.010, 0.011, 0.050}, 0, 1);
+  for (int steps = 0; steps < 40; ++steps, loop.step()) {
+    const std::vector<double> good = loop.race.save();
+    EXPECT_FALSE(HookRace(4).restore(good)) << "another number of hooks";
+    for (std::size_t length = 0; length < good.size(); ++length) {
+      HookRace race(3);
+      EXPECT_FALSE(race.restore({good.data(), length})) << "cut to " << length << " numbers";
+    }
+    std::vector<double> longer = good;
+    longer.push_back(0);
+    EXPECT_FALSE(HookRace(3).restore(longer));
+    // Whatever one number is replaced by, a state that is taken can go on.
+    for (std::size_t at = 0; at < good.size(); ++at) {
+      for (const double value : {-1.0, 0.5, 1e9, std::numeric_limits<double>::quiet_NaN()}) {
+        std::vector<double> bad = good;
+        bad[at] = value;
+        HookRace race(3);
+        if (!race.restore(bad)) continue;
+        for (int i = 0; i < 60; ++i) {
+          if (race.begin_step()) race.add(race.current(), {0.01, 0.02});
+          ASSERT_LT(race.current(), 3U);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace gradwire::hook_race_test
