@@ -35,6 +35,7 @@ std::vector<RankCommand> rank_commands(const Options& options, JobEnvironment jo
   job.ranks = options.ranks;
   job.threads = threads_per_rank(allowed_cpus(), options.ranks);
   job.terminal = options.prefix && options.log_folder.empty() && ::isatty(STDOUT_FILENO) == 1;
+  job.record_folder = options.record_folder;
   job.extra = options.extra_environment;
   std::vector<RankCommand> ranks;
   for (int rank = 0; rank < options.ranks; ++rank) {
