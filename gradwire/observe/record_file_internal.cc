@@ -3,7 +3,6 @@
 #include "gradwire/observe/record_file_internal.h"
 
 #include <fcntl.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,6 +15,7 @@
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/observe/clock_internal.h"
 #include "gradwire/observe/flight_text_internal.h"
 
 namespace gradwire::observe {
@@ -29,12 +29,6 @@ using record_format::Record;
 using record_format::RecordKind;
 using record_format::Sums;
 using record_format::Word;
-
-std::uint64_t nanoseconds(clockid_t clock) noexcept {
-  timespec now{};
-  ::clock_gettime(clock, &now);
-  return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000U + static_cast<std::uint64_t>(now.tv_nsec);
-}
 
 void set(Word& word, std::uint64_t value) noexcept { word.store(value, std::memory_order_relaxed); }
 void set(Word& word, std::int64_t value) noexcept { set(word, static_cast<std::uint64_t>(value)); }
@@ -115,8 +109,8 @@ std::unique_ptr<RecordFile> RecordFile::make(const std::string& folder, int rank
   File& file = made->file();
   set(file.pid, static_cast<std::uint64_t>(::getpid()));
   set(file.ranks, static_cast<std::uint64_t>(rank) << 32 | static_cast<std::uint64_t>(world));
-  set(file.monotonic, nanoseconds(CLOCK_MONOTONIC));
-  set(file.wall, nanoseconds(CLOCK_REALTIME));
+  set(file.monotonic, time_of(CLOCK_MONOTONIC));
+  set(file.wall, time_of(CLOCK_REALTIME));
   set(file.steps_per_row, std::uint64_t{1});
   set_text(file.program, program_name());
   std::array<char, 64> host{};

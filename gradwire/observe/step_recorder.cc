@@ -3,9 +3,6 @@
 #include "gradwire/observe/step_recorder.h"
 
 #include <pthread.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <cstdlib>
@@ -21,6 +18,7 @@
 #include "gradwire/base/notice.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/base/trace.h"
+#include "gradwire/observe/clock_internal.h"
 #include "gradwire/observe/flight_memory_internal.h"
 #include "gradwire/observe/record_file_internal.h"
 
@@ -32,16 +30,7 @@ using record_format::Phase;
 // A shorter wait, in nanoseconds, is one for a call that had ended.
 constexpr std::int64_t kShortestWait = 1000;
 
-std::int64_t now() noexcept {
-  timespec time{};
-  ::clock_gettime(CLOCK_MONOTONIC, &time);
-  return std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
-}
-
-std::uint64_t thread_number() noexcept {
-  thread_local const auto number = static_cast<std::uint64_t>(::syscall(SYS_gettid));
-  return number;
-}
+std::int64_t monotonic_now() noexcept { return time_of(CLOCK_MONOTONIC); }
 
 // A reduction that this thread has begun and that others may end.
 struct Running {
@@ -72,16 +61,16 @@ class Recorder {
   }
   void begin_step() noexcept {
     MutexLock lock(mutex_);
-    begin(now(), true);
+    begin(monotonic_now(), true);
   }
   void end_step() noexcept {
     MutexLock lock(mutex_);
-    end(now());
+    end(monotonic_now());
   }
   void tell_loss(double loss) noexcept {
     MutexLock lock(mutex_);
     (is_open_ ? step_ : last_).loss = loss;
-    if (file_) file_->add_loss(loss, is_open_ ? step_.number : last_.number, is_open_, now());
+    if (file_) file_->add_loss(loss, is_open_ ? step_.number : last_.number, is_open_, monotonic_now());
   }
   // The process ends, and no step follows that would end the last one.
   void end_last_step() noexcept {
@@ -136,7 +125,7 @@ void Recorder::begin(std::int64_t time, bool by_program) noexcept {
   step_.whole.begin = time;
   is_open_ = true;
   by_program_ = by_program;
-  trains_ = thread_number();
+  trains_ = own_thread();
   enter(Phase::rest, time);
 }
 
@@ -162,7 +151,7 @@ void Recorder::end(std::int64_t time) noexcept {
 }
 
 void Recorder::on_ddp(std::string_view point, const trace::Event& event) {
-  const std::int64_t time = now();
+  const std::int64_t time = monotonic_now();
   MutexLock lock(mutex_);
   if (point == "forward") {
     // The first forward after a synchronized backward pass begins a step, unless the program says where steps begin.
@@ -207,7 +196,7 @@ BucketTimes* Recorder::running() {
 }
 
 void Recorder::on_bucket(std::string_view point, const trace::Event& event) {
-  const std::int64_t time = now();
+  const std::int64_t time = monotonic_now();
   MutexLock lock(mutex_);
   BucketTimes* const bucket = unfinished(event.sequence);
   if (bucket == nullptr) return;
@@ -222,7 +211,7 @@ void Recorder::on_bucket(std::string_view point, const trace::Event& event) {
     here.bucket.reset();
   } else if (point == "end") {
     bucket->run.end = time;
-    if (file_) file_->add(*bucket, step_.number, thread_number());
+    if (file_) file_->add(*bucket, step_.number, own_thread());
   }
 }
 
@@ -230,18 +219,18 @@ void Recorder::on_bucket(std::string_view point, const trace::Event& event) {
 void Recorder::on_call(bool begins, const trace::Event& event) {
   if (begins) {
     if (here.calls++ != 0) return;
-    here.call = {static_cast<CallKind>(event.details.kind), event.details.bytes, event.details.sent, {now(), 0}};
+    here.call = {static_cast<CallKind>(event.details.kind), event.details.bytes, event.details.sent, {monotonic_now(), 0}};
     here.open = true;
     return;
   }
   if (here.calls == 0 || --here.calls != 0 || !std::exchange(here.open, false)) return;
-  here.call.span.end = now();
+  here.call.span.end = monotonic_now();
   MutexLock lock(mutex_);
   BucketTimes* const bucket = running();
-  if (file_) file_->add(here.call, step_.number, bucket, thread_number());
+  if (file_) file_->add(here.call, step_.number, bucket, own_thread());
   if (bucket != nullptr) {
     bucket->calls.push_back(here.call);
-  } else if (is_open_ && thread_number() == trains_ && here.call.span.begin >= step_.whole.begin) {
+  } else if (is_open_ && own_thread() == trains_ && here.call.span.begin >= step_.whole.begin) {
     step_.calls.push_back(here.call);
   }
 }
@@ -249,16 +238,16 @@ void Recorder::on_call(bool begins, const trace::Event& event) {
 void Recorder::on_wait(bool begins) {
   if (here.calls != 0) return;  // a part of the call
   if (begins) {
-    if (here.waits++ == 0) here.wait_begin = now();
+    if (here.waits++ == 0) here.wait_begin = monotonic_now();
     return;
   }
   if (here.waits == 0 || --here.waits != 0) return;
-  const Span wait{here.wait_begin, now()};
+  const Span wait{here.wait_begin, monotonic_now()};
   if (wait.end - wait.begin < kShortestWait) return;
   MutexLock lock(mutex_);
   BucketTimes* const bucket = running();
-  if (file_) file_->add_wait(wait, step_.number, bucket, thread_number());
-  if (bucket == nullptr && is_open_ && thread_number() == trains_ && wait.begin >= step_.whole.begin)
+  if (file_) file_->add_wait(wait, step_.number, bucket, own_thread());
+  if (bucket == nullptr && is_open_ && own_thread() == trains_ && wait.begin >= step_.whole.begin)
     step_.waits.push_back(wait);
 }
 
