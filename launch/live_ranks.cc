@@ -16,7 +16,7 @@ namespace {
 
 using observe::RunSums;
 
-constexpr double kSlow = 1.1;
+constexpr double kSlow = 1.2;
 constexpr double kNano = 1e-9;
 
 template <class... Arguments>
@@ -84,7 +84,9 @@ std::string sentence_of_slow(const std::vector<int>& slow) {
   return concat("the others wait for rank", slow.size() == 1 ? " " : "s ", join(names, ", "));
 }
 
-bool is_one_of(const std::vector<int>& list, int value) { return std::find(list.begin(), list.end(), value) != list.end(); }
+bool is_one_of(const std::vector<int>& list, int value) {
+  return std::find(list.begin(), list.end(), value) != list.end();
+}
 
 }  // namespace
 
@@ -142,15 +144,15 @@ std::string line_of_job(const std::vector<LiveRank>& ranks) {
   if (steps == 0) return "no step has ended yet";
   std::string line = concat("step ", steps);
   if (whole > 0) {
-    line += format("  %.2f steps/s  %s waiting  %s sent a step", slowest, percent(waits, whole).c_str(),
+    line += format(", %.2f steps/s, %s waiting, %s sent a step", slowest, percent(waits, whole).c_str(),
                    human_bytes(sent / static_cast<double>(ranks.size())).c_str());
   } else {
-    line += "  no step has ended since";
+    line += ", and no step has ended lately";
   }
   const double loss = loss_of(ranks);
-  if (std::isfinite(loss)) line += format("  loss %.4g", loss);
+  if (std::isfinite(loss)) line += format(", loss %.4g", loss);
   const std::string slow = sentence_of_slow(slow_ranks(ranks));
-  return slow.empty() ? line : concat(line, "  ", slow);
+  return slow.empty() ? line : concat(line, "; ", slow);
 }
 
 std::string table_of_ranks(const std::vector<LiveRank>& ranks, std::int64_t now, int width, int height) {
@@ -173,7 +175,8 @@ std::string table_of_ranks(const std::vector<LiveRank>& ranks, std::int64_t now,
     }
     table += line.substr(0, static_cast<std::size_t>(width)) + "\n";
   }
-  if (shown < ranks.size()) table += concat("and ", ranks.size() - shown, " more ranks").substr(0, static_cast<std::size_t>(width)) + "\n";
+  if (shown < ranks.size())
+    table += concat("and ", ranks.size() - shown, " more ranks").substr(0, static_cast<std::size_t>(width)) + "\n";
   return table;
 }
 
@@ -192,6 +195,8 @@ std::string page_of_ranks(const std::vector<LiveRank>& ranks, std::int64_t now) 
       ".scroll{overflow-x:auto}table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}"
       "th,td{padding:5px 10px;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}"
       "th:last-child,td:last-child{text-align:left}"
+      "@media(max-width:560px){th,td{padding:4px 6px}th:nth-child(4),td:nth-child(4),th:nth-child(7),td:nth-child(7)"
+      "{display:none}.bar{width:60px!important}}"
       ".bar{display:flex;width:120px;height:12px;background:var(--line);border-radius:3px;overflow:hidden}"
       ".bar i{display:block}.compute{background:var(--compute)}.wait{background:var(--wait)}"
       "</style></head><body><h1>gradwire-run</h1>";
@@ -202,9 +207,10 @@ std::string page_of_ranks(const std::vector<LiveRank>& ranks, std::int64_t now) 
     page += is_one_of(slow, rank.rank) ? "<tr class=\"slow\">" : "<tr>";
     for (const std::string& cell : cells_of(rank, now)) page += concat("<td>", cell, "</td>");
     const double whole = rank.step > 0 ? rank.step : 1;
-    page += format("<td><div class=\"bar\"><i class=\"compute\" style=\"width:%.1f%%\"></i><i class=\"wait\" "
-                   "style=\"width:%.1f%%\"></i></div></td></tr>",
-                   100 * rank.compute / whole, 100 * (rank.communication + rank.hook) / whole);
+    page += format(
+        "<td><div class=\"bar\"><i class=\"compute\" style=\"width:%.1f%%\"></i><i class=\"wait\" "
+        "style=\"width:%.1f%%\"></i></div></td></tr>",
+        100 * rank.compute / whole, 100 * (rank.communication + rank.hook) / whole);
   }
   return page + "</tbody></table></div></body></html>\n";
 }
@@ -216,7 +222,8 @@ std::string metrics_of_ranks(const std::vector<LiveRank>& ranks) {
     text += concat("# HELP ", name, " ", help, "\n# TYPE ", name, " ", type, "\n");
     for (const LiveRank& rank : ranks) {
       if (!rank.now) continue;
-      if (const auto number = value(*rank.now)) text += concat(name, "{rank=\"", rank.rank, "\"} ", format("%.17g", *number), "\n");
+      if (const auto number = value(*rank.now))
+        text += concat(name, "{rank=\"", rank.rank, "\"} ", format("%.17g", *number), "\n");
     }
   };
   const auto seconds = [](std::int64_t time) { return kNano * static_cast<double>(time); };
@@ -232,7 +239,8 @@ std::string metrics_of_ranks(const std::vector<LiveRank>& ranks) {
       [&](const RunSums& run) { return seconds(run.totals.wait); });
   add("gradwire_compute_seconds_total", "counter", "Time for which the training thread computed.",
       [&](const RunSums& run) { return seconds(run.totals.split.compute); });
-  add("gradwire_communication_seconds_total", "counter", "Time for which a collective kept the training thread waiting.",
+  add("gradwire_communication_seconds_total", "counter",
+      "Time for which a collective kept the training thread waiting.",
       [&](const RunSums& run) { return seconds(run.totals.split.communication); });
   add("gradwire_hook_wait_seconds_total", "counter", "Time for which the rest of averaging kept it waiting.",
       [&](const RunSums& run) { return seconds(run.totals.split.hook); });
@@ -242,9 +250,8 @@ std::string metrics_of_ranks(const std::vector<LiveRank>& ranks) {
       [](const RunSums& run) { return static_cast<double>(run.totals.sent); });
   add("gradwire_collective_bytes_total", "counter", "Bytes of the tensors of collectives in steps.",
       [](const RunSums& run) { return static_cast<double>(run.totals.call_bytes); });
-  add("gradwire_loss", "gauge", "The last loss that the program told.", [](const RunSums& run) {
-    return std::isfinite(run.loss) ? std::optional<double>(run.loss) : std::nullopt;
-  });
+  add("gradwire_loss", "gauge", "The last loss that the program told.",
+      [](const RunSums& run) { return std::isfinite(run.loss) ? std::optional<double>(run.loss) : std::nullopt; });
   return text;
 }
 

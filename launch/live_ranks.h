@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// How the ranks of a job get on, and the three ways to say so: for a terminal, as a page, for Prometheus. Pure functions.
+// How the ranks of a job get on, and the three ways to say so: for a terminal, as a page, for Prometheus. Pure
+// functions.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,7 @@ struct LiveRank {
   int rank = 0;                           // in the job
   std::optional<observe::RunSums> now{};  // nothing: the rank has not begun to record
   double steps_per_second = 0;
-  double step = 0;           // seconds of a step, as the next three
+  double step = 0;  // seconds of a step, as the next three
   double compute = 0;
   double communication = 0;  // the thread that trains waits for a collective
   double hook = 0;           // it waits for the rest of averaging
@@ -29,11 +30,11 @@ struct LiveRank {
 LiveRank live_rank(int rank, const std::optional<observe::RunSums>& before, const std::optional<observe::RunSums>& now,
                    double seconds);
 
-// The ranks for which the others wait: those that compute 1.1 times as long as the median rank, or more. Empty for one
+// The ranks for which the others wait: those that compute 1.2 times as long as the median rank, or more. Empty for one
 // rank, and where too little is known.
 std::vector<int> slow_ranks(const std::vector<LiveRank>& ranks);
 
-// One line about the whole job, without a line end: "step 1200  12.3 steps/s  loss 2.1 ...".
+// One line about the whole job, without a line end: "step 1200, 12.3 steps/s, 8% waiting, ...".
 std::string line_of_job(const std::vector<LiveRank>& ranks);
 // A table with a line for each rank, at most `width` columns wide and `height` lines high. `now`: nanoseconds of
 // CLOCK_MONOTONIC.

@@ -64,7 +64,7 @@ void LiveWatch::follow(int first_rank) {
     ranks_.push_back({.rank = first_rank + rank});
     if (const auto sums = read_file(files_.back().path)) files_.back().opened_before = sums->opened;
   }
-  looked_ = Deadline::Clock::now();
+  begun_ = Deadline::Clock::now();
   next_read_ = Deadline::after(kRead);
   next_line_ = Deadline::after(kLine);
 }
@@ -73,13 +73,18 @@ Deadline LiveWatch::next_look() const noexcept {
   return server_ ? next_read_.earlier(Deadline::after(kServe)) : next_read_;
 }
 
-void LiveWatch::read(double seconds) {
+void LiveWatch::read() {
   for (std::size_t i = 0; i < files_.size(); ++i) {
     File& file = files_[i];
-    auto sums = read_file(file.path);
+    const auto sums = read_file(file.path);
     if (!sums || sums->opened == file.opened_before) continue;
-    file.before = std::exchange(file.now, std::move(sums));
-    ranks_[i] = live_rank(ranks_[i].rank, file.before, file.now, seconds);
+    file.moments.push_back({Deadline::Clock::now(), *sums});
+    if (file.moments.size() > kMoments) file.moments.pop_front();
+    const Moment& first = file.moments.front();
+    const bool alone = file.moments.size() == 1;
+    const auto since = alone ? begun_ : first.time;
+    ranks_[i] = live_rank(ranks_[i].rank, alone ? std::nullopt : std::optional(first.sums), *sums,
+                          std::chrono::duration<double>(file.moments.back().time - since).count());
   }
 }
 
@@ -104,9 +109,7 @@ void LiveWatch::look(Output& output) {
   if (server_ && !std::exchange(told_port_, true))
     output.say(concat("gradwire-run: the job can be watched at http://127.0.0.1:", server_->port(), "/\n"));
   if (next_read_.expired()) {
-    const auto time = Deadline::Clock::now();
-    read(std::chrono::duration<double>(time - looked_).count());
-    looked_ = time;
+    read();
     next_read_ = Deadline::after(kRead);
     show(output);
   }
@@ -115,12 +118,11 @@ void LiveWatch::look(Output& output) {
 
 void LiveWatch::finish(Output& output) {
   // The means of the whole run, and not of the last moment.
-  double seconds = 0;
-  for (File& file : files_) file.now.reset();
-  read(0);
+  for (File& file : files_) file.moments.clear();
+  read();
   for (LiveRank& rank : ranks_) {
     if (!rank.now || rank.now->end <= rank.now->begin) continue;
-    seconds = 1e-9 * static_cast<double>(rank.now->end - rank.now->begin);
+    const double seconds = 1e-9 * static_cast<double>(rank.now->end - rank.now->begin);
     rank.steps_per_second = static_cast<double>(rank.now->totals.steps) / seconds;
   }
   if (!options_.watch) return;

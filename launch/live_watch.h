@@ -1,9 +1,11 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Follows the steps that the ranks of this host record, and shows them: --watch on the terminal, --watch-port as a page.
+// Follows the steps that the ranks of this host record, and shows them: --watch on the terminal, --watch-port as a
+// page.
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <string>
 #include <vector>
@@ -32,13 +34,19 @@ class LiveWatch {
   void finish(Output& output);
 
  private:
+  // The means that are shown are those over so many looks, a second each.
+  static constexpr std::size_t kMoments = 6;
+
+  struct Moment {
+    Deadline::Clock::time_point time;
+    observe::RunSums sums;
+  };
   struct File {
     std::string path;
     std::int64_t opened_before = 0;  // the file of an attempt or a run before; it says nothing of this one
-    std::optional<observe::RunSums> before;
-    std::optional<observe::RunSums> now;
+    std::deque<Moment> moments;      // the last, up to kMoments; the newest last
   };
-  void read(double seconds);
+  void read();
   void show(Output& output);
   std::optional<Page> page(std::string_view path) const;
 
@@ -48,7 +56,7 @@ class LiveWatch {
   bool told_port_ = false;
   std::vector<File> files_;
   std::vector<LiveRank> ranks_;
-  Deadline::Clock::time_point looked_;
+  Deadline::Clock::time_point begun_;  // of the attempt
   Deadline next_read_ = Deadline::after(std::chrono::milliseconds(0));
   Deadline next_line_ = Deadline::after(std::chrono::milliseconds(0));
 };

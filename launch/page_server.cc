@@ -26,11 +26,14 @@ std::string answer_with(const char* status, const std::string& type, const std::
                 "\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n", text);
 }
 
-std::string refuse(const char* status) { return answer_with(status, "text/plain; charset=utf-8", concat(status, "\n")); }
+std::string refuse(const char* status) {
+  return answer_with(status, "text/plain; charset=utf-8", concat(status, "\n"));
+}
 
 // The value of the header Host without the port, in small letters; empty where there is none.
 std::string host_of(std::string request) {
-  std::transform(request.begin(), request.end(), request.begin(), [](unsigned char byte) { return std::tolower(byte); });
+  std::transform(request.begin(), request.end(), request.begin(),
+                 [](unsigned char byte) { return std::tolower(byte); });
   constexpr std::string_view kName = "\r\nhost:";
   const auto begin = request.find(kName);
   if (begin == std::string::npos) return "";

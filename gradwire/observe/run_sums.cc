@@ -77,8 +77,8 @@ std::optional<RunSums> read_run_sums(std::span<const std::byte> bytes) noexcept 
   sums.totals.split = {time(Sums::compute), time(Sums::communication), time(Sums::hook_wait)};
   sums.totals.sent = (*totals)[Sums::sent];
   sums.totals.call_bytes = (*totals)[Sums::call_bytes];
-  sums.loss = sums.totals.steps == 0 ? std::numeric_limits<double>::quiet_NaN()
-                                     : std::bit_cast<double>((*totals)[Sums::loss]);
+  sums.loss =
+      sums.totals.steps == 0 ? std::numeric_limits<double>::quiet_NaN() : std::bit_cast<double>((*totals)[Sums::loss]);
   return sums;
 }
 

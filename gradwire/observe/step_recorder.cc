@@ -219,7 +219,8 @@ void Recorder::on_bucket(std::string_view point, const trace::Event& event) {
 void Recorder::on_call(bool begins, const trace::Event& event) {
   if (begins) {
     if (here.calls++ != 0) return;
-    here.call = {static_cast<CallKind>(event.details.kind), event.details.bytes, event.details.sent, {monotonic_now(), 0}};
+    here.call = {
+        static_cast<CallKind>(event.details.kind), event.details.bytes, event.details.sent, {monotonic_now(), 0}};
     here.open = true;
     return;
   }
