@@ -35,6 +35,7 @@ std::vector<RankCommand> rank_commands(const Options& options, JobEnvironment jo
   job.ranks = options.ranks;
   job.threads = threads_per_rank(allowed_cpus(), options.ranks);
   job.terminal = options.prefix && options.log_folder.empty() && ::isatty(STDOUT_FILENO) == 1;
+  if (job.record_folder.empty()) job.record_folder = options.record_folder;
   job.extra = options.extra_environment;
   std::vector<RankCommand> ranks;
   for (int rank = 0; rank < options.ranks; ++rank) {
@@ -42,6 +43,12 @@ std::vector<RankCommand> rank_commands(const Options& options, JobEnvironment jo
     ranks.push_back({options.command, rank_environment(job, rank, environ), reads ? STDIN_FILENO : -1});
   }
   return ranks;
+}
+
+std::optional<LiveWatch> live_watch(const Options& options, const RendezvousFolder& folder, JobEnvironment& job) {
+  if (!options.watch && !options.watch_port) return std::nullopt;
+  job.record_folder = options.record_folder.empty() ? folder.path() + "/records" : options.record_folder;
+  return std::optional<LiveWatch>(std::in_place, options, job.record_folder);
 }
 
 Deadline job_deadline(const Options& options) {
@@ -91,6 +98,8 @@ int run_alone(const Options& options, SignalQueue& signals, RendezvousFolder& fo
   job.world = options.ranks;
   job.job_id = random_job_id();
   JobView view{.names = {.world = options.ranks}, .job_end = job_deadline(options)};
+  auto live = live_watch(options, folder, job);
+  if (live) view.live = &*live;
   for (;; ++job.attempt) {
     job.rendezvous = folder.store_file(job.attempt);
     job.master_port = find_free_port(PortScope::loopback);
@@ -99,6 +108,7 @@ int run_alone(const Options& options, SignalQueue& signals, RendezvousFolder& fo
     FlightWatch flight(options, 0, job.world);
     job.flight_recorders = flight.recorders();
     view.flight = &flight;
+    if (live) live->follow(0);
     Supervisor supervisor(options, signals, front_fd, view);
     const JobOutcome outcome = supervisor.run(rank_commands(options, job));
     const bool failed = outcome.first_bad && outcome.interrupted_by == 0 && outcome.late.empty() &&

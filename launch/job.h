@@ -4,10 +4,12 @@
 // several hosts.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "gradwire/base/deadline.h"
+#include "launch/live_watch.h"
 #include "launch/options.h"
 #include "launch/rank_environment.h"
 #include "launch/rendezvous_folder.h"
@@ -29,6 +31,10 @@ std::string read_secret_line(int fd);
 
 // Returns the commands that start the ranks of this host. Fills in the fields of `job` that only this host knows.
 std::vector<RankCommand> rank_commands(const Options& options, JobEnvironment job);
+
+// Returns what shows how the ranks get on, where the options ask for it, and names in `job` the folder in which the
+// ranks record: that of --record, or one in `folder`. Throws LaunchError.
+std::optional<LiveWatch> live_watch(const Options& options, const RendezvousFolder& folder, JobEnvironment& job);
 
 // Returns the deadline of --timeout, counted from now.
 Deadline job_deadline(const Options& options);

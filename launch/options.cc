@@ -56,6 +56,9 @@ struct RawOptions {
   std::string timeout;
   std::string stall;
   std::string flight_folder;
+  std::string record_folder;
+  bool watch = false;
+  std::string watch_port;
   std::string grace = "1";
   std::string stdin_mode = "rank0";
   std::string color = "auto";
@@ -148,6 +151,12 @@ void declare(CLI::App& app, RawOptions& raw) {
       ->type_name("SECONDS");
   app.add_option("--flight-dir", raw.flight_folder, "Write each rank's last calls to DIR when the job fails or stalls")
       ->type_name("DIR");
+  app.add_option("--record", raw.record_folder, "Record the steps of each rank in DIR, for gradwire.report")
+      ->type_name("DIR");
+  app.add_flag("--watch", raw.watch, "Show how the ranks of this host get on: steps, waits, bytes, who is slow");
+  app.add_option("--watch-port", raw.watch_port,
+                 "Show the same as a page on this port of 127.0.0.1, and at /metrics for Prometheus; 0: a free port")
+      ->type_name("PORT");
   app.add_option("--max-restarts", raw.max_restarts, "Start all ranks again, up to N times, when one fails (default 0)")
       ->type_name("N");
   declare_elastic(app, raw);
@@ -346,6 +355,12 @@ Options check(const RawOptions& raw, std::vector<std::string> rest, const std::v
   if (!stall.empty())
     options.stall = read_seconds(raw.stall.empty() ? "GRADWIRE_STALL_SECONDS" : "--stall", stall, false);
   options.flight_folder = raw.flight_folder;
+  options.record_folder = raw.record_folder;
+  options.watch = raw.watch;
+  if (!raw.watch_port.empty())
+    options.watch_port = static_cast<std::uint16_t>(read_number("--watch-port", raw.watch_port, 0, 65535));
+  if (!raw.hosts.empty() && (options.watch || options.watch_port))
+    refuse_option("--watch and --watch-port show the ranks of one host; use them with --nnodes, on the host to watch");
   options.grace = read_seconds("--grace", raw.grace, true);
   options.stdin_mode =
       read_word<StdinMode>("--stdin", raw.stdin_mode, {{"rank0", StdinMode::rank0}, {"none", StdinMode::none}});
@@ -394,6 +409,7 @@ std::vector<std::string> arguments_for_host(const Options& options, int node) {
   if (options.timeout) add({"--timeout", seconds(*options.timeout)});
   if (options.stall) add({"--stall", seconds(*options.stall)});
   if (!options.flight_folder.empty()) add({"--flight-dir", options.flight_folder});
+  if (!options.record_folder.empty()) add({"--record", options.record_folder});
   if (!job.job_id.empty()) add({"--job-id", job.job_id});
   if (job.master_port != 0) add({"--master-port", std::to_string(job.master_port)});
   if (!options.log_folder.empty()) add({"--log-dir", options.log_folder});

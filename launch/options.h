@@ -53,6 +53,9 @@ struct Options {
   std::chrono::milliseconds grace = std::chrono::seconds(1);  // between SIGTERM and SIGKILL
   std::optional<std::chrono::milliseconds> stall;             // how long a job may stand still before it is told
   std::string flight_folder;                                  // for the ranks' last calls; empty: they are not written
+  std::string record_folder;                                  // for the ranks' steps; empty: they are not recorded
+  bool watch = false;                                         // show on stderr how the ranks get on
+  std::optional<std::uint16_t> watch_port;                    // of the page that shows it; 0: any free one
   std::string log_folder;                                     // empty: output goes to the launcher's stdout and stderr
   StdinMode stdin_mode = StdinMode::rank0;
   ColorMode color = ColorMode::automatic;

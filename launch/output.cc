@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <filesystem>
@@ -96,6 +97,7 @@ void Output::handle(const pollfd* results) {
   for (std::size_t i = 0; i < streams_.size(); ++i) {
     if (results[i + 2].revents != 0) read_some(streams_[i]);
   }
+  draw_shown();
 }
 
 bool Output::read_some(Stream& stream) {
@@ -121,6 +123,7 @@ bool Output::read_some(Stream& stream) {
 void Output::emit(Stream& stream, std::string_view line) {
   if (stream.last != nullptr) stream.last->add(line);
   if (!options_.prefix) return;
+  erase_shown();
   if (!stream.sink->is_terminal()) {
     stream.sink->append(concat(stream.prefix, line, "\n"));
     return;
@@ -142,10 +145,44 @@ void Output::drain() {
   err_.flush_some();
 }
 
+bool Output::can_show() const {
+  return options_.prefix && err_.is_terminal() && environment("TERM").value_or("dumb") != "dumb";
+}
+
+void Output::show(const std::string& block) {
+  erase_shown();
+  block_ = block;
+  draw_shown();
+}
+
+void Output::keep_shown() {
+  block_.clear();
+  drawn_ = false;
+  redrawing_ = false;
+}
+
+// Below a progress line, whose end has no new line, the block begins with one.
+void Output::draw_shown() {
+  if (drawn_ || block_.empty()) return;
+  drawn_ = true;
+  out_.flush_some();
+  err_.append(concat(redrawing_ ? "\n" : "", block_));
+  err_.flush_some();
+}
+
+void Output::erase_shown() {
+  if (!std::exchange(drawn_, false)) return;
+  const auto lines = std::count(block_.begin(), block_.end(), '\n');
+  err_.append(concat("\x1b[", lines, "F\x1b[J", redrawing_ ? "\x1b[1A" : ""));
+  err_.flush_some();
+}
+
 void Output::say(const std::string& text) {
+  erase_shown();
   if (std::exchange(redrawing_, false)) err_.append("\n");
   err_.append(text);
   err_.flush_some();
+  draw_shown();
 }
 
 std::vector<std::string> Output::last_error_lines(int rank) const {

@@ -53,6 +53,13 @@ class Output {
   // Writes a text of the launcher to stderr.
   void say(const std::string& text);
 
+  // Whether show() can draw: stderr is a terminal that can erase, and lines are whole.
+  bool can_show() const;
+  // Draws `block`, which consists of whole lines, below all output, in the place of the block before.
+  void show(const std::string& block);
+  // The block that was drawn last stays, and later output comes below.
+  void keep_shown();
+
   // The last lines of a rank's stderr. Complete after drain().
   std::vector<std::string> last_error_lines(int rank) const;
   // The file of a rank's stderr; empty without --log-dir.
@@ -71,6 +78,8 @@ class Output {
   // Reads once; false when there are no more bytes now, or at all.
   bool read_some(Stream& stream);
   void emit(Stream& stream, std::string_view line);
+  void erase_shown();
+  void draw_shown();
 
   const Options& options_;
   const OutputNames names_;
@@ -80,6 +89,8 @@ class Output {
   std::vector<std::unique_ptr<LastLines>> last_;  // one a rank
   int opened_ = 0;                                // ranks that have files
   bool redrawing_ = false;                        // the terminal's last line is a progress line
+  std::string block_;                             // of show()
+  bool drawn_ = false;                            // it is on the terminal, as the last thing
 };
 
 // "[rank 3] ", padded so that the prefixes of all ranks are of one width; coloured if asked.

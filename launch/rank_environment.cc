@@ -59,6 +59,7 @@ std::vector<std::string> rank_environment(const JobEnvironment& job, int local_r
   const auto local = static_cast<std::size_t>(local_rank);
   if (local < job.flight_recorders.size() && !job.flight_recorders[local].empty())
     environment.set("GRADWIRE_FLIGHT_RECORDER", job.flight_recorders[local]);
+  if (!job.record_folder.empty()) environment.set("GRADWIRE_RECORD", job.record_folder);
   if (job.terminal) environment.set("GRADWIRE_TERMINAL", 1);
   if (!environment.has("OMP_NUM_THREADS")) environment.set("OMP_NUM_THREADS", job.threads);
   for (const auto& [name, value] : job.extra) environment.set(name, value);

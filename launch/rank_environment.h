@@ -25,6 +25,7 @@ struct JobEnvironment {
   std::uint16_t master_port = 0;
   std::string secret_file;                                 // holds the job's secret; empty: there is none
   std::vector<std::string> flight_recorders;               // GRADWIRE_FLIGHT_RECORDER by local rank; empty: not set
+  std::string record_folder;                               // GRADWIRE_RECORD; empty: not set
   int threads = 1;                                         // OMP_NUM_THREADS unless the user has set it
   bool terminal = false;                                   // the ranks' output is shown on a terminal
   std::vector<std::pair<std::string, std::string>> extra;  // --env; overrides inherited variables

@@ -67,8 +67,10 @@ JobOutcome Supervisor::run(const std::vector<RankCommand>& ranks) {
   start_ranks(ranks);
   while (!running_ranks().empty()) {
     const bool watched = phase_ == Phase::running && view_.flight != nullptr;
-    step(phase_end_.earlier(job_end_).earlier(watched ? view_.flight->next_check() : Deadline::never()));
+    const Deadline look = view_.live != nullptr ? view_.live->next_look() : Deadline::never();
+    step(phase_end_.earlier(job_end_).earlier(watched ? view_.flight->next_check() : Deadline::never()).earlier(look));
     advance();
+    if (view_.live != nullptr) view_.live->look(output_);
     if (watched && view_.flight->next_check().expired()) check_stall();
     if (phase_ == Phase::killed && phase_end_.expired()) break;
   }
@@ -76,6 +78,7 @@ JobOutcome Supervisor::run(const std::vector<RankCommand>& ranks) {
   stop_coordinator();
   clear_leftovers();
   output_.drain();
+  if (view_.live != nullptr) view_.live->finish(output_);
   if (outcome_.first_bad) {
     outcome_.last_lines = output_.last_error_lines(*outcome_.first_bad);
     outcome_.error_file = output_.error_file(*outcome_.first_bad);

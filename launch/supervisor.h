@@ -14,6 +14,7 @@
 #include "launch/death_watch.h"
 #include "launch/descendants.h"
 #include "launch/flight_watch.h"
+#include "launch/live_watch.h"
 #include "launch/options.h"
 #include "launch/output.h"
 #include "launch/rank_process.h"
@@ -42,6 +43,7 @@ struct JobView {
   // more than a quarter of a second from the death to the end of its own error message.
   std::chrono::milliseconds notice_time{1000};
   FlightWatch* flight = nullptr;  // of the ranks of this host; outlives the supervisor; null: nothing is said of calls
+  LiveWatch* live = nullptr;      // shows how the ranks get on; outlives the supervisor; null: nobody watches
   int alarm_fd = -1;              // readable once the job has failed on another host
   Deadline job_end = Deadline::never();               // --timeout
   std::optional<ElasticView> elastic = std::nullopt;  // empty: a rank that fails ends the job

@@ -9,7 +9,6 @@
 
 #include "examples/char_lm/model.h"
 #include "examples/char_lm/options.h"
-#include "examples/char_lm/step_recorder.h"
 #include "gradwire/process_group/process_group.h"
 
 namespace gradwire {
@@ -20,10 +19,8 @@ namespace char_lm {
 
 class Replica {
  public:
-  // Wraps `model`; collective. The hook reports its times to `recorder`. Throws gradwire::InvalidArgument for an
-  // unknown hook.
-  Replica(CharTransformer model, const Options& options, std::shared_ptr<gradwire::ProcessGroup> group,
-          std::shared_ptr<StepRecorder> recorder);
+  // Wraps `model`; collective. Throws gradwire::InvalidArgument for an unknown hook.
+  Replica(CharTransformer model, const Options& options, std::shared_ptr<gradwire::ProcessGroup> group);
   ~Replica();
 
   // Runs the model through DDP: the backward pass of the result averages the gradients over the ranks.

@@ -24,6 +24,10 @@ namespace {
 bool on_terminal() { return isatty(STDOUT_FILENO) == 1 || std::getenv("GRADWIRE_TERMINAL") != nullptr; }
 
 using gradwire::concat;
+using gradwire::observe::BucketTimes;
+using gradwire::observe::CallTimes;
+using gradwire::observe::Span;
+using gradwire::observe::StepTimes;
 using Json = nlohmann::ordered_json;
 using Clock = std::chrono::steady_clock;
 
@@ -46,26 +50,32 @@ Json json_of(const Split& split) {
   return {{"compute", split.compute}, {"communication", split.communication}, {"hook", split.hook}};
 }
 
-Json json_of(const Span& span) { return Json::array({span.begin, span.end}); }
+// In seconds since `origin`; nothing at 0 for what did not come.
+Json json_of(const Span& span, std::int64_t origin) {
+  if (span.begin == 0) return Json::array({0.0, 0.0});
+  const auto seconds = [origin](std::int64_t time) { return static_cast<double>(time - origin) / 1e9; };
+  return Json::array({seconds(span.begin), seconds(span.end)});
+}
 
 Json timeline(std::int64_t step, const StepTimes& times) {
+  const std::int64_t origin = times.whole.begin;
   Json buckets = Json::array();
   for (const BucketTimes& bucket : times.buckets) {
     Json calls = Json::array();
-    for (const Span& call : bucket.calls) calls.push_back(json_of(call));
+    for (const CallTimes& call : bucket.calls) calls.push_back(json_of(call.span, origin));
     buckets.push_back({{"bytes", bucket.bytes},
                        {"sent", bucket.sent},
-                       {"ready", bucket.ready},
-                       {"hook", json_of(bucket.hook)},
+                       {"ready", json_of({bucket.ready, bucket.ready}, origin)[0]},
+                       {"hook", json_of(bucket.run, origin)},
                        {"calls", calls}});
   }
   return {{"type", "timeline"},
           {"step", step},
-          {"seconds", times.seconds},
-          {"forward", json_of(times.forward)},
-          {"backward", json_of(times.backward)},
-          {"wait", json_of(times.wait)},
-          {"optimizer", json_of(times.optimizer)},
+          {"seconds", json_of(times.whole, origin)[1]},
+          {"forward", json_of(times.forward, origin)},
+          {"backward", json_of(times.backward, origin)},
+          {"wait", json_of(times.wait, origin)},
+          {"optimizer", json_of(times.rest, origin)},
           {"buckets", buckets}};
 }
 
@@ -160,7 +170,7 @@ void Report::clear() {
   }
 }
 
-void Report::logged_step(std::int64_t step, double loss, const Pace& pace, const StepTimes& times) {
+void Report::logged_step(std::int64_t step, double loss, const Pace& pace, const gradwire::observe::StepTimes& times) {
   if (!speaks_) {
     return;
   }

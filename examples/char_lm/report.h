@@ -9,7 +9,7 @@
 #include <string>
 
 #include "examples/char_lm/options.h"
-#include "examples/char_lm/step_recorder.h"
+#include "gradwire/observe/step_times.h"
 
 namespace char_lm {
 
@@ -25,6 +25,13 @@ struct RunFacts {
   std::string backend;          // the group's backend, also when --backend is "auto"
   std::int64_t first_step = 0;  // the number of steps of the checkpoint from which this run continues
   std::string remark;           // a sentence for the user about the resumed state; may be empty
+};
+
+// The time of the thread that trains, in seconds, as gradwire::observe::Split has it.
+struct Split {
+  double compute = 0;
+  double communication = 0;
+  double hook = 0;
 };
 
 // The speed over some steps.
@@ -55,7 +62,7 @@ class Report {
   void progress(std::int64_t step);
   // Reports a step's loss, averaged over the ranks, the pace since the previous call, and the times within the step.
   // Throws std::runtime_error when the JSON file cannot be written.
-  void logged_step(std::int64_t step, double loss, const Pace& pace, const StepTimes& times);
+  void logged_step(std::int64_t step, double loss, const Pace& pace, const gradwire::observe::StepTimes& times);
   // Writes one line.
   void say(const std::string& line);
   void summary(const Summary& summary);

@@ -23,9 +23,9 @@
 #include "examples/char_lm/replica.h"
 #include "examples/char_lm/report.h"
 #include "examples/char_lm/sampler.h"
-#include "examples/char_lm/step_recorder.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/observe/step_recorder.h"
 
 namespace char_lm {
 namespace {
@@ -65,31 +65,31 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const Options& options, 
                                                torch::optim::AdamWOptions(options.lr).betas({0.9, 0.99}));
 }
 
+double seconds_of(std::int64_t nanoseconds) { return static_cast<double>(nanoseconds) / 1e9; }
+
 // Seconds and communication since the last lap.
 class PaceMeter {
  public:
-  explicit PaceMeter(const StepRecorder& recorder)
-      : recorder_(&recorder), start_(Clock::now()), base_(recorder.totals()) {}
+  PaceMeter() : start_(Clock::now()), base_(gradwire::observe::step_totals()) {}
 
   Pace measure(std::int64_t steps) const {
     const double seconds = elapsed();
-    const Totals& now = recorder_->totals();
+    const gradwire::observe::StepTotals now = gradwire::observe::step_totals();
     const double count = static_cast<double>(std::max<std::int64_t>(steps, 1));
-    const double in_hook = now.hook_seconds - base_.hook_seconds;
-    return {
-        count / seconds,
-        std::min(1.0, in_hook / seconds),
-        static_cast<double>(now.sent - base_.sent) / count,
-        in_hook / count,
-        {(now.split.compute - base_.split.compute) / count,
-         (now.split.communication - base_.split.communication) / count, (now.split.hook - base_.split.hook) / count}};
+    const double in_hook = seconds_of(now.hook - base_.hook);
+    return {count / seconds,
+            std::min(1.0, in_hook / seconds),
+            static_cast<double>(now.sent - base_.sent) / count,
+            in_hook / count,
+            {seconds_of(now.split.compute - base_.split.compute) / count,
+             seconds_of(now.split.communication - base_.split.communication) / count,
+             seconds_of(now.split.hook - base_.split.hook) / count}};
   }
   double elapsed() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
 
  private:
-  const StepRecorder* recorder_;
   Clock::time_point start_;
-  Totals base_;
+  gradwire::observe::StepTotals base_;
 };
 
 class Run {
@@ -102,7 +102,7 @@ class Run {
         threads_(choose_threads(options)),
         model_(make_model(options, corpus_.vocabulary())),
         optimizer_(make_optimizer(options, model_)),
-        replica_(model_, options, group, recorder_),
+        replica_(model_, options, group),
         resumed_(resume()),
         first_step_(resumed_.step),
         facts_(describe(text)),
@@ -111,7 +111,8 @@ class Run {
   void run() {
     report_.header();
     Summary summary;
-    const PaceMeter whole(*recorder_);
+    gradwire::observe::record_steps();
+    const PaceMeter whole;
     summary.train_loss = train_all_steps();
     summary.seconds = whole.elapsed();
     summary.pace = whole.measure(options_.steps - first_step_);
@@ -163,7 +164,7 @@ class Run {
   // Returns the last step's loss, averaged over the ranks.
   double train_all_steps() {
     double loss = 0;
-    PaceMeter lap(*recorder_);
+    PaceMeter lap;
     std::int64_t lap_steps = 0;
     for (std::int64_t step = first_step_; step < options_.steps; ++step) {
       const torch::Tensor local_loss = take_step(step);
@@ -173,8 +174,9 @@ class Run {
       // The ranks' shares are of one size, so the mean of their means is the mean over the batch.
       if (done % options_.log_every == 0 || done == options_.steps || done == first_step_ + 1) {
         loss = mean_over_ranks(group_, local_loss.item<double>());
-        report_.logged_step(done, loss, lap.measure(lap_steps), recorder_->last_step());
-        lap = PaceMeter(*recorder_);
+        gradwire::observe::tell_loss(loss);
+        report_.logged_step(done, loss, lap.measure(lap_steps), gradwire::observe::last_step());
+        lap = PaceMeter();
         lap_steps = 0;
       }
       if (!options_.checkpoint.empty() && done % options_.checkpoint_every == 0 && done < options_.steps) {
@@ -185,17 +187,14 @@ class Run {
   }
 
   torch::Tensor take_step(std::int64_t step) {
-    recorder_->begin_step();
+    gradwire::observe::begin_step();
     const Samples samples = cut(corpus_.train(), sampler_.train(step), options_.context);
     set_learning_rate(step);
     optimizer_->zero_grad();
-    recorder_->begin_forward();
     const torch::Tensor loss = cross_entropy(replica_.forward(samples.inputs), samples.targets);
-    recorder_->begin_backward();
     loss.backward();
-    recorder_->begin_optimizer();
     optimizer_->step();
-    recorder_->end_step();
+    gradwire::observe::end_step();
     return loss.detach();
   }
 
@@ -238,7 +237,6 @@ class Run {
   const int threads_;
   CharTransformer model_;
   const std::unique_ptr<torch::optim::Optimizer> optimizer_;
-  const std::shared_ptr<StepRecorder> recorder_ = std::make_shared<StepRecorder>();
   Replica replica_;
   const Resumed resumed_;
   const std::int64_t first_step_;

@@ -44,12 +44,12 @@ void wait_for_other_threads() noexcept {
 
 }  // namespace
 
-void emit(const char* name, int rank, std::uint64_t sequence) noexcept {
+void emit(const char* name, int rank, std::uint64_t sequence, const Details& details) noexcept {
   ++depth;
   // Sequentially consistent, as in set_sink(): either this thread sees that the sink is gone, or set_sink() sees it.
   emitting.fetch_add(1, std::memory_order_seq_cst);
   const Sink current = sink.load(std::memory_order_seq_cst);
-  if (current != nullptr) current(sink_context.load(std::memory_order_relaxed), Event{name, rank, sequence});
+  if (current != nullptr) current(sink_context.load(std::memory_order_relaxed), Event{name, rank, sequence, details});
   --depth;
   if (emitting.fetch_sub(1, std::memory_order_release) == 1) emitting.notify_all();
 }

@@ -41,6 +41,22 @@ TEST_F(TraceTest, PointsReachTheSinkInOrderWithWhatTheyCarry) {
   EXPECT_EQ(seen, (std::vector<Seen>{{"all_reduce.entry", 2, 7}, {"plain", -1, 0}}));
 }
 
+TEST_F(TraceTest, DetailsReachTheSink) {
+  Details seen;
+  EXPECT_FALSE(watched());
+  set_sink([](void* context, const Event& event) noexcept { *static_cast<Details*>(context) = event.details; }, &seen);
+  EXPECT_TRUE(watched());
+  point("with.details", 1, 2, {.kind = 3, .bytes = 4, .sent = 5, .lane = 6, .word = "seven"});
+  EXPECT_EQ(seen.kind, 3U);
+  EXPECT_EQ(seen.bytes, 4U);
+  EXPECT_EQ(seen.sent, 5U);
+  EXPECT_EQ(seen.lane, 6);
+  EXPECT_STREQ(seen.word, "seven");
+  point("without");
+  EXPECT_EQ(seen.lane, -1);
+  EXPECT_EQ(seen.word, nullptr);
+}
+
 TEST_F(TraceTest, NothingIsSeenAfterTheSinkIsTakenAway) {
   std::vector<Seen> seen;
   set_sink(record, &seen);

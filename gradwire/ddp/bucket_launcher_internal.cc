@@ -4,6 +4,7 @@
 
 #include <ATen/Functions.h>
 #include <ATen/ThreadLocalState.h>
+#include <ATen/record_function.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/StreamGuard.h>
 
@@ -17,6 +18,7 @@
 #include "gradwire/ddp/hook_scope_internal.h"
 #include "gradwire/ddp/sparse_gradient_internal.h"
 #include "gradwire/observe/flight_recorder.h"
+#include "gradwire/process_group/network_payload.h"
 
 namespace gradwire::internal {
 namespace {
@@ -50,6 +52,50 @@ at::Tensor reduce_sparse(const BucketJob& job, ProcessGroup& group, const CallTa
   const at::Tensor& parameter = job.layout->parameters.front();
   return average_sparse(group, job.sparse, parameter.sizes(), parameter.options(), job.divisor, tag);
 }
+
+std::uint64_t bytes_of(const BucketJob& job) {
+  const at::Tensor& tensor = job.buffer.defined() ? job.buffer : job.sparse;
+  if (!tensor.defined()) return 0;
+  return tensor.is_sparse() ? tensor._values().nbytes() : tensor.nbytes();
+}
+
+const char* name_of_hook(const BucketJob& job) {
+  return job.hook != nullptr ? job.hook->traits().name.c_str() : "all_reduce";
+}
+
+// While it exists, this thread runs the reduction of a bucket: the points bucket.begin and bucket.return, and the
+// ranges "gradwire:bucket K" and "gradwire:hook NAME" in a profile.
+class WatchedBucket final {
+ public:
+  WatchedBucket(const BucketJob& job, const ProcessGroup& group, int lane)
+      : job_(job),
+        group_(group),
+        lane_(lane),
+        watched_(trace::watched()),
+        sent_before_(watched_ ? network_payload_bytes(group) : 0),
+        bucket_(at::RecordScope::USER_SCOPE),
+        hook_(at::RecordScope::USER_SCOPE) {
+    if (bucket_.isActive()) bucket_.before(concat("gradwire:bucket ", job.bucket()));
+    if (hook_.isActive() && job.hook != nullptr) hook_.before(concat("gradwire:hook ", name_of_hook(job)));
+    trace::point("bucket.begin", group.rank(), job.bucket(), {.lane = lane, .word = name_of_hook(job)});
+  }
+  ~WatchedBucket() {
+    if (!watched_) return;
+    const std::uint64_t sent = network_payload_bytes(group_) - sent_before_;
+    trace::point("bucket.return", group_.rank(), job_.bucket(), {.sent = sent, .lane = lane_});
+  }
+  WatchedBucket(const WatchedBucket&) = delete;
+  WatchedBucket& operator=(const WatchedBucket&) = delete;
+
+ private:
+  const BucketJob& job_;
+  const ProcessGroup& group_;
+  const int lane_;
+  const bool watched_;
+  const std::uint64_t sent_before_;
+  at::RecordFunction bucket_;
+  at::RecordFunction hook_;
+};
 
 // The future of `work`; null when the Work has no future and can only be waited for.
 Future future_of(const std::shared_ptr<Work>& work) {
@@ -113,7 +159,7 @@ void BucketLauncher::expect(std::size_t buckets) {
 }
 
 void BucketLauncher::launch(BucketJob job) {
-  trace::point("ddp.launch", group_->rank(), job.bucket());
+  trace::point("ddp.launch", group_->rank(), job.bucket(), {.bytes = bytes_of(job)});
   job.filled.record();
   const int lanes = lanes_for(job.hook.get());
   if (lanes == 0) {
@@ -182,8 +228,9 @@ at::Tensor BucketLauncher::reduce_on_lane(const BucketJob& job, Lane& lane) cons
   const c10::NoGradGuard no_grad;
   const LaneScope scope(lane.routes(), job.tag);
   follow_gradients(job);
+  if (job.buffer.defined() && job.compare_hooks) require_same_hooks(lane.group(), job.hook.get());
+  const WatchedBucket watched(job, lane.group(), lane.number());
   if (!job.buffer.defined()) return reduce_sparse(job, lane.group(), {});
-  if (job.compare_hooks) require_same_hooks(lane.group(), job.hook.get());
   if (job.hook == nullptr) {
     start_plain(job, lane.group(), /*async=*/false)->wait();
     return divided(job);
@@ -212,8 +259,9 @@ void BucketLauncher::run_here(BucketJob job) {
 at::Tensor BucketLauncher::reduce_here(UnderWay& started) const {
   const BucketJob& job = started.job;
   ProcessGroup& group = routes_here_.empty() ? *group_ : *routes_here_.front().duplicate;
+  if (job.buffer.defined() && job.compare_hooks) compare_hooks_here(job, group);
+  const WatchedBucket watched(job, group, -1);
   if (!job.buffer.defined()) return reduce_sparse(job, group, job.tag);
-  if (job.compare_hooks) compare_hooks_here(job, group);
   if (job.hook == nullptr) {
     started.work = start_plain(job, group, /*async=*/true);
     started.future = future_of(started.work);
@@ -272,6 +320,7 @@ void BucketLauncher::keep(const BucketJob& job, at::Tensor average) {
     if (average.data_ptr() != buffer.data_ptr()) buffer.copy_(average);
     average = buffer;
   }
+  trace::point("bucket.end", group_->rank(), job.bucket());
   MutexLock lock(results_mutex_);
   results_[job.bucket()].average = std::move(average);
   results_[job.bucket()].end = std::chrono::steady_clock::now();

@@ -12,6 +12,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/log.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/base/trace.h"
 #include "gradwire/ddp/ddp_core_internal.h"
 #include "gradwire/ddp/ddp_options_internal.h"
 #include "gradwire/observe/flight_recorder.h"
@@ -253,6 +254,7 @@ void DdpCore::before_forward() {
   const observe::CallerLine caller(__builtin_return_address(0));
   Parts& p = *parts_;
   p.in_group().require_outside_hook("forward()");
+  if (c10::GradMode::is_enabled()) trace::point("ddp.forward", p.group->rank());
   p.synchronized_forward = false;
   Parts::Forward forward;
   forward.synchronized = p.sync && c10::GradMode::is_enabled();

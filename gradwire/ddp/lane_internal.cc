@@ -54,7 +54,8 @@ void PendingCount::wait_unless_interrupted() {
 }
 
 Lane::Lane(int number, std::vector<LaneScope::Route> routes)
-    : routes_(std::move(routes)),
+    : number_(number),
+      routes_(std::move(routes)),
       queue_(std::make_shared<Queue>()),
       thread_(concat("gw-lane-", number), [queue = queue_] { run(*queue); }) {}
 

@@ -51,6 +51,7 @@ class Lane {
   // Call set_routes() only while no job is under way.
   void set_routes(std::vector<LaneScope::Route> routes) { routes_ = std::move(routes); }
   const std::vector<LaneScope::Route>& routes() const noexcept { return routes_; }
+  int number() const noexcept { return number_; }
   ProcessGroup& group() const noexcept { return *routes_.front().duplicate; }
   // The stream for the jobs' work on `device`. Only the jobs of this lane use the stream.
   c10::Stream stream(const at::Device& device) { return streams_.on(device); }
@@ -68,6 +69,7 @@ class Lane {
   };
   static void run(Queue& queue);
 
+  const int number_;
   std::vector<LaneScope::Route> routes_;
   OwnStreams streams_;
   OwnerProcess owner_;

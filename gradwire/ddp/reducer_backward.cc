@@ -8,6 +8,7 @@
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/base/trace.h"
 #include "gradwire/ddp/backward_watch_internal.h"
 #include "gradwire/ddp/reducer_internal.h"
 
@@ -36,6 +37,7 @@ bool Reducer::pass_reaches(std::size_t parameter) const {
 void Reducer::begin_pass(std::optional<std::size_t> parameter) {
   if (!iteration_.begin_pass()) return;
   reducing_ = true;
+  trace::point("ddp.backward", group_->rank(), iteration_.number());
   if (use_.kind() == GraphKind::every_parameter) return;
   try {
     if (use_.learning()) {

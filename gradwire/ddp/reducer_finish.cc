@@ -4,8 +4,11 @@
 #include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
 
+#include <ATen/record_function.h>
+
 #include <algorithm>
 
+#include "gradwire/base/trace.h"
 #include "gradwire/ddp/gradient_copy_internal.h"
 #include "gradwire/ddp/hook_scope_internal.h"
 #include "gradwire/ddp/reducer_internal.h"
@@ -16,6 +19,7 @@ namespace gradwire::internal {
 void Reducer::finish() {
   MutexLock lock(mutex_);
   if (!iteration_.expected()) return;
+  trace::point("ddp.wait", group_->rank(), iteration_.number());
   std::vector<BucketResult> results;
   if (!idle()) {
     results = await_results();
@@ -34,9 +38,11 @@ void Reducer::finish() {
     }
   }
   end_iteration(results);
+  trace::point("ddp.finished", group_->rank(), iteration_.number());
 }
 
 std::vector<BucketResult> Reducer::await_results() {
+  RECORD_USER_SCOPE("gradwire:wait for buckets");
   if (!failure_.happened()) {
     try {
       launcher_.wait();

@@ -15,6 +15,7 @@
 #include "gradwire/base/log.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/observe/flight_recorder.h"
+#include "gradwire/process_group/watched_call_internal.h"
 
 namespace gradwire::internal {
 namespace {
@@ -94,6 +95,7 @@ class PostedWork final : public Work {
   bool is_success() override { return future_->hasValue(); }
   std::exception_ptr exception() override { return future_->exception_ptr(); }
   bool wait(Milliseconds timeout) override {
+    const WatchedWait watched;
     const bool for_as_long_as_it_takes = timeout == kNoTimeout && interrupt_check() == nullptr;
     if (for_as_long_as_it_takes && !has_callbacks_.load(std::memory_order_relaxed)) place_.help();
     return Work::wait(timeout);

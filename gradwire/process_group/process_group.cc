@@ -16,13 +16,14 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/strings.h"
-#include "gradwire/base/trace.h"
+#include "gradwire/observe/step_recorder.h"
 #include "gradwire/process_group/expanded_tensors_internal.h"
 #include "gradwire/process_group/given_outputs_internal.h"
 #include "gradwire/process_group/group_record_internal.h"
 #include "gradwire/process_group/lane_scope.h"
 #include "gradwire/process_group/live_groups_internal.h"
 #include "gradwire/process_group/validate_internal.h"
+#include "gradwire/process_group/watched_call_internal.h"
 #include "gradwire/process_group/work_internal.h"
 
 namespace gradwire {
@@ -104,6 +105,7 @@ ProcessGroup::ProcessGroup(int rank, int size) : rank_(rank), size_(size), names
   if (rank < 0 || rank >= size) {
     throw InvalidArgument(concat("rank ", rank, " in a group of ", size, "; its ranks are 0 to ", size - 1));
   }
+  observe::record_from_environment(rank, size);
   internal::list_group(*this);
 }
 
@@ -172,8 +174,8 @@ std::shared_ptr<Work> ProcessGroup::enter(const char* operation, const Options& 
     settled.async = settled.async && lane->overlaps();
     settled.tag = lane->next_tag();
   }
-  trace::point("group.call", target.rank());
   observe::CallArguments arguments = call.arguments;
+  const internal::WatchedCall watched(operation, arguments.kind, target.rank(), arguments.bytes, payload);
   arguments.root = root_of(options);
   arguments.tag = internal::packed(settled.tag);
   std::shared_ptr<Work> work;
@@ -189,7 +191,6 @@ std::shared_ptr<Work> ProcessGroup::enter(const char* operation, const Options& 
                                  " returned no Work; the class of the group must return one"));
   }
   if (lane != nullptr && !settled.async) settle(*work);
-  trace::point("group.return", target.rank());
   return work;
 }
 
@@ -197,6 +198,9 @@ std::shared_ptr<Work> ProcessGroup::enter(const char* operation, const Options& 
 template <class Call>
 std::shared_ptr<Work> ProcessGroup::enter(const char* operation, const Call& call) {
   ProcessGroup& target = here();
+  const observe::CallArguments& arguments = call.arguments;
+  const std::uint64_t sent = arguments.kind == CallKind::send ? arguments.bytes : 0;
+  const internal::WatchedCall watched(operation, arguments.kind, target.rank(), arguments.bytes, sent);
   std::shared_ptr<Work> work;
   {
     const LaneScope::Pause within_the_group;

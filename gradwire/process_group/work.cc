@@ -10,6 +10,7 @@
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/process_group/stream_hold_internal.h"
+#include "gradwire/process_group/watched_call_internal.h"
 #include "gradwire/process_group/work_internal.h"
 
 namespace gradwire {
@@ -103,6 +104,7 @@ Future failed_future(std::exception_ptr error, const c10::TypePtr& type) {
 }  // namespace
 
 bool Work::wait(Milliseconds timeout) {
+  const internal::WatchedWait watched;
   const Future future = this->future();
   if ((timeout != kNoTimeout || interrupt_check() != nullptr) && !future->completed()) {
     const Deadline deadline = timeout == kNoTimeout ? Deadline::never() : Deadline::after(timeout);

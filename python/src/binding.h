@@ -47,6 +47,7 @@ void bind_join(py::module_& module);
 void bind_ddp(py::module_& module);
 void bind_c10d(py::module_& module);
 void bind_end(py::module_& module);
+void bind_observe(py::module_& module);
 
 // The Python exception of `error`, with the lock held: one of the family in gradwire/_errors.py for gradwire's own,
 // what Python raised for Python's own, else RuntimeError.

@@ -22,4 +22,5 @@ PYBIND11_MODULE(_C, module) {
   bind_ddp(module);
   bind_c10d(module);
   bind_end(module);
+  bind_observe(module);
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "gradwire/process_group/process_group.h"
+#include "gradwire/process_group/profiled_by_caller.h"
 
 namespace gradwire::python {
 
@@ -36,6 +37,7 @@ auto profiled(const char* title, std::shared_ptr<Work> (ProcessGroup::*method)(A
     Tensors inputs;
     (take_inputs(args, inputs), ...);
     const Event event = begin_event(*std::move(watched), title, inputs);
+    const ProfiledByCaller here;
     std::shared_ptr<Work> work = (self.*method)(std::forward<Args>(args)...);
     end_event(event, *work, is_message);
     return work;

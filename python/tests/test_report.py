@@ -453,7 +453,7 @@ class WrongInput(ReportTest):
         missing = self.folder / "missing.jsonl"
         self.refused([missing], missing, "No such file")
         self.refused([BENCH, missing], missing)
-        self.refused([self.folder], self.folder, "directory")
+        self.refused([self.folder], self.folder, "holds no rank-K.record")
         self.refused([self.write()], "written.jsonl: it is empty")
         self.refused([self.write("", "  ")], "it is empty")
         binary = self.folder / "binary.jsonl"

@@ -7,6 +7,7 @@
 #include "gradwire/process_group/c10d/c10d_call_internal.h"
 #include "gradwire/process_group/c10d/c10d_error_internal.h"
 #include "gradwire/process_group/parked_threads_internal.h"
+#include "gradwire/process_group/watched_call_internal.h"
 
 #include <algorithm>
 #include <atomic>
@@ -207,6 +208,7 @@ class MessagesWork final : public Work {
   }
 
   bool wait(Milliseconds timeout) override {
+    const WatchedWait watched;
     // A wait of the engine's that misses its timeout ends the group, so a shorter one is waited for here.
     if (timeout != kNoTimeout) return Work::wait(timeout);
     if (!messages_->watched) messages_->finish();

@@ -8,8 +8,9 @@ import argparse
 import pathlib
 import sys
 
+from .chrome_trace import write_trace
 from .lines import ReportError
-from .page import make_report, read_files
+from .page import make_report, read_files, read_jobs
 from .pictures import PICTURES, write_pictures
 from .tables import fill_page
 
@@ -19,10 +20,12 @@ def main(arguments: list[str] | None = None) -> int:
     names_of_pictures = ", ".join(picture.name for picture in PICTURES)
     parser = argparse.ArgumentParser(
         prog="gradwire.report",
-        description="Makes a page of what char_lm --json and gradwire-bench --json wrote: loss, time of a step, bytes, "
-        "timelines of buckets, and times beside those of peers.",
+        description="Makes a page of what gradwire-run --record DIR, char_lm --json and gradwire-bench --json wrote: loss, "
+        "time of a step, bytes, collectives, timelines of buckets, and times beside those of peers.",
     )
-    parser.add_argument("files", nargs="+", metavar="FILE", help="JSON lines; several are shown beside each other")
+    parser.add_argument(
+        "files", nargs="+", metavar="PATH", help="the DIR of --record, or JSON lines; several are shown on one page"
+    )
     parser.add_argument(
         "-o", "--output", default="report.html", metavar="PAGE", help="the page to write (default report.html)"
     )
@@ -32,10 +35,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--pictures", metavar="FOLDER", help=f"also write the benchmarks' charts as FOLDER/NAME.svg: {names_of_pictures}"
     )
+    parser.add_argument(
+        "--trace", metavar="FILE.json", help="also write a recorded job for Perfetto (ui.perfetto.dev) and chrome://tracing"
+    )
     options = parser.parse_args(arguments)
     try:
+        jobs = read_jobs(options.files)
         runs, timings = read_files(options.files)
-        pathlib.Path(options.output).write_text(make_report(options.files, runs, timings), encoding="utf-8")
+        pathlib.Path(options.output).write_text(make_report(options.files, runs, timings, jobs), encoding="utf-8")
+        if options.trace:
+            write_trace(options.trace, jobs)
         if options.tables:
             fill_page(options.tables, timings)
         if options.pictures:

@@ -6,11 +6,14 @@ from __future__ import annotations
 
 import pathlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib import resources
 from xml.etree import ElementTree
 
 from .elements import Element, add
 from .lines import ReportError, read_lines
+from .record_sections import add_record_sections
+from .recorded import RankRecord, read_folder
 from .run_sections import add_run_sections
 from .runs import Run, RunReader
 from .text import count_of
@@ -18,8 +21,22 @@ from .timing_sections import add_timing_sections
 from .timings import Timing, read_timings
 
 
+@dataclass(frozen=True)
+class Job:
+    """A job that was recorded in a folder."""
+
+    folder: str
+    ranks: list[RankRecord]
+
+
+def read_jobs(paths: Sequence[str]) -> list[Job]:
+    """The jobs of those `paths` that are folders. Throws ReportError."""
+    return [Job(path, read_folder(path)) for path in paths if pathlib.Path(path).is_dir()]
+
+
 def read_files(files: Sequence[str]) -> tuple[list[Run], list[Timing]]:
-    """All records of `files`. Throws ReportError."""
+    """All records of `files` that are no folders. Throws ReportError."""
+    files = [file for file in files if not pathlib.Path(file).is_dir()]
     reader, timings = RunReader(), list[Timing]()
     for file in files:
         for line in read_lines(file):
@@ -34,14 +51,17 @@ def read_files(files: Sequence[str]) -> tuple[list[Run], list[Timing]]:
     return reader.finish(), timings
 
 
-def make_report(files: Sequence[str], runs: Sequence[Run], timings: Sequence[Timing]) -> str:
-    """The page of what read_files() read."""
+def make_report(
+    files: Sequence[str], runs: Sequence[Run], timings: Sequence[Timing], jobs: Sequence[Job] = ()
+) -> str:
+    """The page of what read_files() and read_jobs() read."""
     page = Element("html", {"lang": "en"})
     add_head(page, " ".join(pathlib.PurePath(file).name for file in files))
     body = add(page, "body")
     header = add(body, "header")
     add(header, "h1", "gradwire report")
-    parts = [count_of(len(runs), "run")] if runs else []
+    parts = [count_of(len(jobs), "recorded job")] if jobs else []
+    parts += [count_of(len(runs), "run")] if runs else []
     parts += (
         [f"times from {count_of(len({timing.file for timing in timings}), 'file')} of gradwire-bench"]
         if timings
@@ -49,6 +69,8 @@ def make_report(files: Sequence[str], runs: Sequence[Run], timings: Sequence[Tim
     )
     add(header, "p", " and ".join(parts) + ": " + ", ".join(files))
     main = add(body, "main")
+    for job in jobs:
+        add_record_sections(main, job.folder, job.ranks)
     if runs:
         add_run_sections(main, runs)
     add_timing_sections(main, timings)
@@ -71,4 +93,4 @@ def add_head(page: Element, title: str) -> None:
     add(head, "style", resources.files(__package__ or "").joinpath("page.css").read_text(encoding="utf-8"))
 
 
-__all__ = ["ReportError", "make_report", "read_files"]
+__all__ = ["Job", "ReportError", "make_report", "read_files", "read_jobs"]

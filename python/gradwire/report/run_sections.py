@@ -195,12 +195,19 @@ def chosen(timelines: Sequence[Timeline]) -> list[Timeline]:
 
 
 def add_timelines(main: Element, run: Run, number: int) -> None:
+    add_timeline_details(main, run.label, run.timelines, f"buckets-{number}", "One step of rank 0. ", "optimizer")
+
+
+def add_timeline_details(
+    main: Element, label: str, timelines: Sequence[Timeline], name: str, whose: str = "", rest: str = "rest"
+) -> None:
+    """Steps with their phases and buckets, the last one open."""
     part = section(
         main,
-        f"Buckets: {run.label}",
-        "One step of rank 0. A bucket is ready when its last gradient is there, waits for a lane, then its hook runs; "
-        "calls of collectives lie within.",
-        f"buckets-{number}",
+        f"Buckets: {label}",
+        whose + "A bucket is ready when its last gradient is there, waits for a lane, then its hook runs; calls of "
+        "collectives lie within.",
+        name,
     )
     add_legend(
         part,
@@ -208,15 +215,15 @@ def add_timelines(main: Element, run: Run, number: int) -> None:
             ("forward", "forward"),
             ("backward", "backward"),
             ("wait", "waiting for buckets"),
-            ("optimizer", "optimizer"),
+            ("optimizer", rest),
             ("queued", "bucket is ready"),
             ("hook", "hook"),
             ("communication", "collective"),
         ],
     )
-    shown = chosen(run.timelines)
-    if len(shown) < len(run.timelines):
-        add(part, "p", f"{len(shown)} of {len(run.timelines)} timelines are shown.", class_="note")
+    shown = chosen(timelines)
+    if len(shown) < len(timelines):
+        add(part, "p", f"{len(shown)} of {len(timelines)} timelines are shown.", class_="note")
     for timeline in reversed(shown):
         details = add(part, "details", open="open" if timeline is shown[-1] else None)
         add(
@@ -224,7 +231,7 @@ def add_timelines(main: Element, run: Run, number: int) -> None:
             "summary",
             f"Step {timeline.step}: {human_seconds(timeline.seconds)}, {count_of(len(timeline.buckets), 'bucket')}",
         )
-        rows = [("training thread", phases_of(timeline)), *map(row_of, enumerate(timeline.buckets))]
+        rows = [("training thread", phases_of(timeline, rest)), *map(row_of, enumerate(timeline.buckets))]
         add_gantt(details, timeline.seconds, rows, human_seconds)
 
 
@@ -234,13 +241,13 @@ def block(colour: str, name: str, begin: float, end: float) -> Block:
     )
 
 
-def phases_of(timeline: Timeline) -> list[Block]:
+def phases_of(timeline: Timeline, rest: str) -> list[Block]:
     backward = timeline.backward
     computed = timeline.wait.begin if timeline.buckets else backward.end
     blocks = [
         block("forward", "forward", timeline.forward.begin, timeline.forward.end),
         block("backward", "backward", backward.begin, computed),
-        block("optimizer", "optimizer", timeline.optimizer.begin, timeline.optimizer.end),
+        block("optimizer", rest, timeline.optimizer.begin, timeline.optimizer.end),
     ]
     if timeline.buckets:
         blocks.append(block("wait", "waiting for buckets", timeline.wait.begin, timeline.wait.end))

@@ -1,0 +1,27 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// The time and the thread, for records.
+#pragma once
+
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cstdint>
+
+namespace gradwire::observe {
+
+// Nanoseconds of a clock.
+inline std::int64_t time_of(clockid_t clock) noexcept {
+  timespec time{};
+  ::clock_gettime(clock, &time);
+  return std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+}
+
+// The kernel's number of this thread.
+inline std::uint64_t own_thread() noexcept {
+  thread_local const auto number = static_cast<std::uint64_t>(::syscall(SYS_gettid));
+  return number;
+}
+
+}  // namespace gradwire::observe

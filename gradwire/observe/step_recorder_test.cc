@@ -1,0 +1,321 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// The step recorder: what the trace points of a step become, in memory and in the file, as another process reads the
+// file, also after kill -9. Each test records in a forked child, because a process has one recorder.
+#include "gradwire/observe/step_recorder.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <bit>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gradwire/base/os_handles.h"
+#include "gradwire/base/strings.h"
+#include "gradwire/base/trace.h"
+#include "gradwire/observe/record_format_internal.h"
+
+namespace gradwire::observe::step_recorder_test {
+namespace {
+
+namespace format = record_format;
+using format::Record;
+using format::RecordKind;
+using format::Sums;
+using trace::point;
+
+// What the lane of DDP does with a bucket.
+void reduce(std::size_t bucket, int lane, int calls) {
+  point("bucket.begin", 0, bucket, {.lane = lane, .word = bucket == 0 ? "fp16_compress" : "top_k"});
+  for (int i = 0; i < calls; ++i) {
+    point("group.call", 0, 0, {.kind = 3, .bytes = 100, .sent = 60});
+    point("group.call", 0, 0, {.kind = 2, .bytes = 7});  // a call that the group makes itself
+    point("group.return");
+    point("group.return");
+  }
+  point("bucket.return", 0, bucket, {.sent = 40, .lane = lane});
+  point("bucket.end", 0, bucket);
+}
+
+// A step with a bucket on a lane and one on this thread.
+void take_step() {
+  point("ddp.forward");
+  point("ddp.backward");
+  point("ddp.launch", 0, 0, {.bytes = 800});
+  std::thread lane([] { reduce(0, 0, 3); });
+  point("group.call", 0, 0, {.kind = 1});  // of the program
+  point("group.return");
+  point("ddp.launch", 0, 1, {.bytes = 400});
+  reduce(1, -1, 2);
+  point("ddp.wait");
+  lane.join();
+  point("ddp.finished");
+}
+
+// Runs `body` in a child that records into `folder` ("": nowhere). Returns the child's exit code; -1 after a signal.
+int in_child(const std::string& folder, const std::function<void()>& body) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::unsetenv("RANK");
+    ::unsetenv("WORLD_SIZE");
+    ::unsetenv("GRADWIRE_RECORD");
+    if (!folder.empty()) ::setenv("GRADWIRE_RECORD", folder.c_str(), 1);
+    body();
+    ::_exit(testing::Test::HasFailure() ? 1 : 0);
+  }
+  int status = 0;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+class StepRecorder : public ::testing::Test {
+ protected:
+  StepRecorder() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "gw-record-XXXXXX").string();
+    folder_ = ::mkdtemp(pattern.data());
+  }
+  ~StepRecorder() override { std::filesystem::remove_all(folder_); }
+
+  const format::File& file(int rank) {
+    const UniqueFd fd(::open(concat(folder_, "/rank-", rank, ".record").c_str(), O_RDWR | O_CLOEXEC));
+    EXPECT_TRUE(fd);
+    mapping_ = Mapping::of_file(fd.get(), format::kFileBytes);
+    return *reinterpret_cast<const format::File*>(mapping_.data());
+  }
+
+  std::string folder_;
+  Mapping mapping_;
+};
+
+std::map<RecordKind, int> count_of(const format::File& file) {
+  std::map<RecordKind, int> count;
+  for (const Record& record : file.records) {
+    if (record.words[Record::state] != 0) ++count[static_cast<RecordKind>(record.words[Record::kind] & 0xff)];
+  }
+  return count;
+}
+
+TEST_F(StepRecorder, CallsBelongToTheBucketOfTheirThread) {
+  const auto body = [] {
+    record_steps();
+    for (std::uint64_t number = 0; number < 2; ++number) {
+      begin_step();
+      take_step();
+      end_step();
+      const StepTimes step = last_step();
+      EXPECT_EQ(step.number, number);
+      ASSERT_EQ(step.buckets.size(), 2U);
+      EXPECT_EQ(step.buckets[0].calls.size(), 3U);
+      EXPECT_EQ(step.buckets[1].calls.size(), 2U);
+      EXPECT_EQ(step.buckets[0].lane, 0);
+      EXPECT_EQ(step.buckets[1].lane, -1);
+      EXPECT_EQ(step.buckets[0].hook, "fp16_compress");
+      EXPECT_EQ(step.buckets[0].bytes, 800U);
+      EXPECT_EQ(step.buckets[1].sent, 40U);
+      ASSERT_EQ(step.calls.size(), 1U);
+      EXPECT_EQ(step.calls[0].kind, CallKind::barrier);
+      EXPECT_LE(step.whole.begin, step.forward.begin);
+      EXPECT_EQ(step.forward.end, step.backward.begin);
+      EXPECT_LE(step.backward.begin, step.wait.begin);
+      EXPECT_EQ(step.wait.end, step.backward.end);
+      EXPECT_EQ(step.backward.end, step.rest.begin);
+      EXPECT_EQ(step.rest.end, step.whole.end);
+      for (const BucketTimes& each : step.buckets) {
+        EXPECT_LE(step.backward.begin, each.ready);
+        EXPECT_LE(each.ready, each.run.begin);
+        std::int64_t last = each.run.begin;
+        for (const CallTimes& call : each.calls) {
+          EXPECT_EQ(call.kind, CallKind::all_reduce);
+          EXPECT_EQ(call.bytes, 100U);
+          EXPECT_LE(last, call.span.begin);
+          EXPECT_LE(call.span.begin, call.span.end);
+          last = call.span.end;
+        }
+        EXPECT_LE(last, each.returned);
+        EXPECT_LE(each.returned, each.run.end);
+        EXPECT_LE(each.run.end, step.wait.end);
+      }
+      EXPECT_EQ(step_totals().sent, 80 * (number + 1));
+    }
+  };
+  EXPECT_EQ(in_child("", body), 0);
+}
+
+// Gradient accumulation: only the last of several passes is synchronized.
+TEST_F(StepRecorder, AStepHasAllForwardPassesUpToTheSynchronizedOne) {
+  const auto body = [] {
+    record_steps();
+    for (int step = 0; step < 3; ++step) {
+      point("ddp.forward");
+      point("ddp.forward");
+      take_step();
+    }
+    EXPECT_EQ(last_step().number, 1U);
+    EXPECT_EQ(step_totals().steps, 2U);
+    EXPECT_EQ(last_step().whole.end, last_step().rest.end);
+  };
+  EXPECT_EQ(in_child("", body), 0);
+}
+
+TEST_F(StepRecorder, ACallThatThrewEndsAndALossIsKept) {
+  const auto body = [] {
+    record_steps();
+    tell_loss(1);  // before any step
+    begin_step();
+    tell_loss(2.5);
+    point("group.return");  // of a call from before the recording
+    point("work.waited");
+    take_step();
+    end_step();
+    EXPECT_EQ(last_step().loss, 2.5);
+    EXPECT_EQ(last_step().buckets[0].calls.size(), 3U);
+    tell_loss(3.5);
+    EXPECT_EQ(last_step().loss, 3.5);
+  };
+  EXPECT_EQ(in_child("", body), 0);
+}
+
+TEST_F(StepRecorder, TheFileHoldsWhatEndedBeforeKill9) {
+  const auto body = [] {
+    record_from_environment(2, 3);
+    for (int step = 0; step < 5; ++step) take_step();
+    tell_loss(0.25);
+    ::raise(SIGKILL);
+  };
+  EXPECT_EQ(in_child(folder_, body), -1);
+  const format::File& all = file(2);
+  EXPECT_EQ(all.magic, format::kMagic);
+  EXPECT_EQ(all.ranks, (std::uint64_t{2} << 32 | 3));
+  auto count = count_of(all);
+  EXPECT_EQ(count[RecordKind::step], 4);  // the fifth had not ended
+  EXPECT_EQ(count[RecordKind::bucket], 10);
+  EXPECT_EQ(count[RecordKind::call], 5 * 6);
+  EXPECT_EQ(count[RecordKind::loss], 1);
+  EXPECT_EQ(all.totals.words[Sums::steps], 4U);
+  EXPECT_EQ(all.totals.words[Sums::sent], 4U * 80);
+  EXPECT_EQ(all.phase, static_cast<std::uint64_t>(format::Phase::rest));
+  EXPECT_EQ(all.names, 2U);
+  EXPECT_STREQ(all.hook_names[0].data(), std::string(all.hook_names[0].data()) == "top_k" ? "top_k" : "fp16_compress");
+  EXPECT_EQ(all.rows, 4U);
+}
+
+TEST_F(StepRecorder, TheLastStepEndsWithTheProcess) {
+  const auto body = [] {
+    record_from_environment(0, 1);
+    take_step();
+    std::exit(0);
+  };
+  EXPECT_EQ(in_child(folder_, body), 0);
+  EXPECT_EQ(count_of(file(0))[RecordKind::step], 1);
+}
+
+// However long a run is: the file keeps its size, the last records, and a course over all steps.
+TEST_F(StepRecorder, ALongRunKeepsItsCourseAtFewerRows) {
+  constexpr std::uint64_t kSteps = 3 * format::kRows + 5;
+  const auto body = [] {
+    record_from_environment(0, 1);
+    for (std::uint64_t step = 0; step < kSteps; ++step) {
+      begin_step();
+      for (int i = 0; i < 5; ++i) {
+        point("group.call", 0, 0, {.kind = 3, .bytes = 10});
+        point("group.return");
+      }
+      tell_loss(static_cast<double>(step));
+      end_step();
+    }
+  };
+  EXPECT_EQ(in_child(folder_, body), 0);
+  EXPECT_EQ(std::filesystem::file_size(folder_ + "/rank-0.record"), format::kFileBytes);
+  const format::File& all = file(0);
+  EXPECT_EQ(all.totals.words[Sums::steps], kSteps);
+  EXPECT_EQ(all.tickets, 7 * kSteps);  // five calls, a loss and the step
+  EXPECT_EQ(all.steps_per_row, 4U);
+  const auto& table = all.tables[all.table];
+  std::uint64_t next = 0;
+  std::uint64_t bytes = 0;
+  std::uint64_t whole = 0;
+  for (std::size_t row = 0; row < all.rows; ++row) {
+    const auto& words = table[row].words;
+    EXPECT_EQ(words[Sums::first_step], next);
+    next += words[Sums::steps];
+    bytes += words[Sums::call_bytes];
+    whole += words[Sums::whole];
+    EXPECT_EQ(std::bit_cast<double>(words[Sums::loss].load()), static_cast<double>(next - 1));
+  }
+  EXPECT_EQ(next, kSteps);
+  EXPECT_EQ(bytes, kSteps * 50);
+  EXPECT_EQ(whole, all.totals.words[Sums::whole]);
+  for (std::uint64_t ticket = all.tickets - format::kRecords; ticket < all.tickets; ++ticket)
+    EXPECT_EQ(all.records[ticket % format::kRecords].words[Record::state], ticket + 1);
+}
+
+TEST_F(StepRecorder, AFullDiskDoesNotStopTheProgram) {
+  const auto body = [this] {
+    // No file may grow beyond a byte.
+    ::signal(SIGXFSZ, SIG_IGN);
+    const rlimit one{1, 1};
+    ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &one), 0);
+    testing::internal::CaptureStderr();
+    record_from_environment(0, 1);
+    record_from_environment(0, 1);
+    take_step();
+    record_steps();
+    take_step();
+    EXPECT_EQ(step_totals().steps, 0U);
+    EXPECT_FALSE(std::filesystem::exists(folder_ + "/rank-0.record"));
+  };
+  EXPECT_EQ(in_child(folder_, body), 0);
+}
+
+TEST_F(StepRecorder, AFolderThatCannotBeMadeIsSaidOnce) {
+  const auto body = [] {
+    int pipe[2];
+    ASSERT_EQ(::pipe(pipe), 0);
+    ::dup2(pipe[1], STDERR_FILENO);
+    for (int i = 0; i < 3; ++i) record_from_environment(0, 1);
+    take_step();
+    ::close(pipe[1]);
+    ::close(STDERR_FILENO);
+    std::string said;
+    char byte = 0;
+    while (::read(pipe[0], &byte, 1) == 1) said += byte;
+    const auto first = said.find("GRADWIRE_RECORD");
+    EXPECT_NE(first, std::string::npos) << said;
+    EXPECT_EQ(said.find("GRADWIRE_RECORD", first + 1), std::string::npos) << said;
+  };
+  EXPECT_EQ(in_child("/proc/no/such/folder", body), 0);
+}
+
+TEST_F(StepRecorder, AForkedChildRecordsNothing) {
+  const auto body = [] {
+    record_from_environment(0, 1);
+    take_step();
+    const pid_t child = ::fork();
+    if (child == 0) {
+      for (int i = 0; i < 10; ++i) take_step();
+      tell_loss(1);
+      ::_exit(0);
+    }
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    EXPECT_EQ(status, 0);
+    take_step();
+    end_step();
+  };
+  EXPECT_EQ(in_child(folder_, body), 0);
+  EXPECT_EQ(count_of(file(0))[RecordKind::step], 2);
+}
+
+}  // namespace
+}  // namespace gradwire::observe::step_recorder_test

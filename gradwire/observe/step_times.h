@@ -1,0 +1,84 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// What a training step of one rank did, and how long it took.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "gradwire/observe/flight_call.h"
+
+namespace gradwire::observe {
+
+// From `begin` to `end`, in nanoseconds of CLOCK_MONOTONIC.
+struct Span {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+};
+
+// A collective or message, from the call to its return. A call that is asynchronous returns before it has ended.
+struct CallTimes {
+  CallKind kind = CallKind::none;
+  std::uint64_t bytes = 0;  // of this rank's tensors
+  std::uint64_t sent = 0;   // by this rank, as ProcessGroup::payload_bytes() counts
+  Span span;
+};
+
+// The reduction of one bucket of gradients.
+struct BucketTimes {
+  std::size_t index = 0;         // the number of the bucket
+  std::uint64_t bytes = 0;       // of its gradients
+  std::uint64_t sent = 0;        // by this rank, encoded, as network_payload_bytes() counts
+  int lane = -1;                 // the lane that ran the reduction; -1: the thread of the backward pass
+  std::string hook;              // the name of the hook; "all_reduce" without one
+  std::int64_t ready = 0;        // when the bucket's last gradient was ready
+  Span run;                      // from the begin of the reduction until the average was there
+  std::int64_t returned = 0;     // when the thread that began the reduction went on; run.end, or before
+  std::vector<CallTimes> calls;  // within the reduction, one after the other
+};
+
+// A step. A time of 0 means that it did not come.
+struct StepTimes {
+  std::uint64_t number = 0;  // counts the steps that were recorded, from 0
+  Span whole;
+  Span forward;   // from the first forward pass to the backward pass; includes the loss
+  Span backward;  // includes the wait at its end
+  Span wait;      // from the last gradient to the averages
+  Span rest;      // from the end of the backward pass: the optimizer, and what the program does else
+  std::vector<BucketTimes> buckets;
+  std::vector<CallTimes> calls;  // of the thread that trains, outside of buckets
+  std::vector<Span> waits;       // of that thread for calls that were asynchronous, outside of buckets
+  double loss = std::numeric_limits<double>::quiet_NaN();  // NaN: not told
+};
+
+// The time of the thread that trains, in nanoseconds, in three parts whose sum is the time of the step.
+struct Split {
+  std::int64_t compute = 0;        // the thread computes, whatever the lanes do meanwhile
+  std::int64_t communication = 0;  // a collective keeps the thread waiting; includes waiting for other ranks
+  std::int64_t hook = 0;           // the rest of averaging does: casts, compression, waking up, writing back
+};
+
+// A pure function.
+Split split_of(const StepTimes& step);
+
+// Sums over steps.
+struct StepTotals {
+  std::uint64_t steps = 0;
+  std::int64_t whole = 0;  // of the steps, in nanoseconds, as the next five
+  std::int64_t forward = 0;
+  std::int64_t backward = 0;  // without the wait at its end
+  std::int64_t wait = 0;
+  std::int64_t rest = 0;
+  std::int64_t hook = 0;  // of the reductions of buckets, also while the backward pass computes
+  Split split;
+  std::uint64_t sent = 0;        // bytes, for buckets
+  std::uint64_t call_bytes = 0;  // of the tensors of all collectives
+};
+
+// Adds one step. A pure function of both.
+void add_step(StepTotals& totals, const StepTimes& step);
+
+}  // namespace gradwire::observe

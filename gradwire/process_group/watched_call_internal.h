@@ -1,0 +1,39 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// What looks on at calls and waits: the trace points, and the profiler of PyTorch.
+#pragma once
+
+#include <ATen/record_function.h>
+
+#include <cstdint>
+
+#include "gradwire/base/trace.h"
+#include "gradwire/observe/flight_call.h"
+
+namespace gradwire::internal {
+
+// A call on a group, from its begin to its return or its error: the points group.call and group.return, and a range
+// "gradwire:NAME" in a profile. Without a sink and without a profiler the object costs two looks.
+class WatchedCall final {
+ public:
+  // `operation` is a literal. `bytes`: of the call's tensors; `sent`: what the call adds to payload_bytes().
+  WatchedCall(const char* operation, observe::CallKind kind, int rank, std::uint64_t bytes, std::uint64_t sent);
+  ~WatchedCall() { trace::point("group.return", rank_); }
+  WatchedCall(const WatchedCall&) = delete;
+  WatchedCall& operator=(const WatchedCall&) = delete;
+
+ private:
+  const int rank_;
+  at::RecordFunction range_;
+};
+
+// While it exists, this thread waits for a Work: the points work.wait and work.waited.
+class WatchedWait final {
+ public:
+  WatchedWait() noexcept { trace::point("work.wait"); }
+  ~WatchedWait() { trace::point("work.waited"); }
+  WatchedWait(const WatchedWait&) = delete;
+  WatchedWait& operator=(const WatchedWait&) = delete;
+};
+
+}  // namespace gradwire::internal

@@ -1,0 +1,116 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/live_ranks.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+#include <sstream>
+
+#include "gradwire/base/strings.h"
+
+namespace gradwire::launch::live_ranks_test {
+namespace {
+
+constexpr std::int64_t kMilli = 1'000'000;
+
+// A rank whose steps each take 100 ms, of which it computes `compute` ms.
+observe::RunSums run(std::uint64_t steps, std::int64_t compute,
+                     double loss = std::numeric_limits<double>::quiet_NaN()) {
+  observe::RunSums sums;
+  const auto count = static_cast<std::int64_t>(steps);
+  sums.totals.steps = steps;
+  sums.totals.whole = 100 * kMilli * count;
+  sums.totals.split = {compute * kMilli * count, (100 - compute) * kMilli * count, 0};
+  sums.totals.sent = 1000 * steps;
+  sums.phase = observe::StepPhase::backward;
+  sums.phase_begin = 5;
+  sums.loss = loss;
+  return sums;
+}
+
+LiveRank live(int rank, std::int64_t compute) { return live_rank(rank, run(10, compute), run(20, compute), 2); }
+
+TEST(LiveRank, ShowsWhatHappenedBetweenTwoLooks) {
+  observe::RunSums now = run(20, 40);
+  now.totals.sent = 10 * 1000 + 10 * 3000;
+  const LiveRank rank = live_rank(3, run(10, 90), now, 2);
+  EXPECT_DOUBLE_EQ(rank.steps_per_second, 5);
+  EXPECT_DOUBLE_EQ(rank.step, 0.1);
+  // 10 steps in which it computed 20 * 40 - 10 * 90 ms.
+  EXPECT_NEAR(rank.compute, (800 - 900) * 1e-3 / 10, 1e-12);
+  EXPECT_DOUBLE_EQ(rank.sent, 3000);
+  EXPECT_TRUE(rank.any_steps);
+}
+
+TEST(LiveRank, ANewProcessInThePlaceOfTheOldBeginsAtZero) {
+  const LiveRank rank = live_rank(0, run(50, 90), run(10, 60), 2);
+  EXPECT_DOUBLE_EQ(rank.steps_per_second, 5);
+  EXPECT_DOUBLE_EQ(rank.compute, 0.06);
+}
+
+TEST(LiveRank, WithoutAStepThereIsNothingToSay) {
+  EXPECT_FALSE(live_rank(0, std::nullopt, std::nullopt, 1).any_steps);
+  EXPECT_FALSE(live_rank(0, run(5, 50), run(5, 50), 1).any_steps);
+}
+
+TEST(SlowRanks, AreThoseThatComputeLongerThanTheMedian) {
+  EXPECT_EQ(slow_ranks({live(0, 50), live(1, 95), live(2, 52)}), std::vector<int>{1});
+  EXPECT_EQ(slow_ranks({live(0, 50), live(1, 95)}), std::vector<int>{1});
+  EXPECT_EQ(slow_ranks({live(0, 90), live(1, 95), live(2, 88)}), std::vector<int>());
+  EXPECT_EQ(slow_ranks({live(0, 90)}), std::vector<int>());
+  EXPECT_EQ(slow_ranks({live(0, 90), live_rank(1, std::nullopt, std::nullopt, 1)}), std::vector<int>());
+}
+
+TEST(LineOfJob, SaysStepSpeedWaitsBytesLossAndWhoIsSlow) {
+  std::vector<LiveRank> ranks{live(0, 50), live(1, 98), live(2, 50)};
+  ranks[0].now->loss = 2.25;
+  EXPECT_EQ(line_of_job(ranks),
+            "step 20, 5.00 steps/s, 34% waiting, 1 kB sent a step, loss 2.25; the others wait for rank 1");
+  EXPECT_EQ(line_of_job({live_rank(0, std::nullopt, std::nullopt, 1)}), "no step has ended yet");
+  EXPECT_EQ(line_of_job({live_rank(0, run(5, 50), run(5, 50), 1)}), "step 5, and no step has ended lately");
+}
+
+TEST(TableOfRanks, HasALineForEachRankWithinTheTerminal) {
+  std::vector<LiveRank> ranks;
+  for (int rank = 0; rank < 40; ++rank) ranks.push_back(live(rank, 50));
+  ranks[1].now->phase_begin = 5 * kMilli;
+  const auto lines_of = [](const std::string& text) {
+    std::vector<std::string> lines;
+    std::istringstream in(text);
+    for (std::string line; std::getline(in, line);) lines.push_back(line);
+    return lines;
+  };
+  const auto whole = lines_of(table_of_ranks(ranks, 7'000'000'000 + 5 * kMilli, 200, 100));
+  ASSERT_EQ(whole.size(), 42U);
+  EXPECT_NE(whole[3].find("backward for 7 s"), std::string::npos) << whole[3];
+  const auto clipped = lines_of(table_of_ranks(ranks, 7, 30, 12));
+  EXPECT_EQ(clipped.size(), 12U);
+  EXPECT_EQ(clipped.back(), "and 31 more ranks");
+  for (const std::string& line : clipped) EXPECT_LE(line.size(), 30U);
+}
+
+TEST(PageOfRanks, LoadsNothingElseAndNamesTheSlow) {
+  const std::string page = page_of_ranks({live(0, 50), live(1, 98), live(2, 50)}, 7);
+  EXPECT_EQ(page.find("http://"), std::string::npos);
+  EXPECT_EQ(page.find("https://"), std::string::npos);
+  EXPECT_EQ(page.find("<script"), std::string::npos);
+  EXPECT_EQ(page.find("src="), std::string::npos);
+  EXPECT_NE(page.find("default-src 'none'"), std::string::npos);
+  EXPECT_NE(page.find("<tr class=\"slow\"><td>1</td>"), std::string::npos) << page;
+  EXPECT_EQ(page.find("<tr class=\"slow\"><td>0</td>"), std::string::npos);
+}
+
+TEST(MetricsOfRanks, HaveASampleForEachRankThatRecords) {
+  const std::string text =
+      metrics_of_ranks({live_rank(4, std::nullopt, run(20, 50, 1.5), 1), live_rank(5, std::nullopt, std::nullopt, 1)});
+  EXPECT_NE(text.find("# TYPE gradwire_steps_total counter\ngradwire_steps_total{rank=\"4\"} 20\n"), std::string::npos)
+      << text;
+  EXPECT_NE(text.find("gradwire_loss{rank=\"4\"} 1.5\n"), std::string::npos);
+  EXPECT_EQ(text.find("rank=\"5\""), std::string::npos);
+  EXPECT_EQ(metrics_of_ranks({live(0, 50)}).find("gradwire_loss{"), std::string::npos) << "no loss was told";
+}
+
+}  // namespace
+}  // namespace gradwire::launch::live_ranks_test

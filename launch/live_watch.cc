@@ -1,0 +1,134 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/live_watch.h"
+
+#include <fcntl.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "gradwire/base/error.h"
+#include "gradwire/base/os_handles.h"
+#include "gradwire/base/strings.h"
+
+namespace gradwire::launch {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kRead{1000};
+// A client gets its answer after so long at most.
+constexpr milliseconds kServe{100};
+// How often a line says how the job gets on where there is no terminal.
+constexpr milliseconds kLine{10000};
+
+std::int64_t now_in_nanoseconds() {
+  return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// A rank makes a new file when it begins, also in the place of an old one, so each look opens the file.
+std::optional<observe::RunSums> read_file(const std::string& path) {
+  const UniqueFd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  struct stat status {};
+  if (!fd || ::fstat(fd.get(), &status) != 0) return std::nullopt;
+  if (static_cast<std::size_t>(status.st_size) < observe::record_file_bytes()) return std::nullopt;
+  try {
+    const Mapping memory = Mapping::of_file(fd.get(), observe::record_file_bytes());
+    return observe::read_run_sums({memory.data(), memory.bytes()});
+  } catch (const ResourceError&) {
+    return std::nullopt;  // there will be another look
+  }
+}
+
+std::pair<int, int> size_of_terminal() {
+  winsize size{};
+  if (::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0 || size.ws_row == 0) return {80, 24};
+  return {size.ws_col, size.ws_row};
+}
+
+}  // namespace
+
+LiveWatch::LiveWatch(const Options& options, std::string folder) : options_(options), folder_(std::move(folder)) {
+  if (options_.watch_port) server_.emplace(*options_.watch_port);
+}
+
+void LiveWatch::follow(int first_rank) {
+  files_.clear();
+  ranks_.clear();
+  for (int rank = 0; rank < options_.ranks; ++rank) {
+    files_.emplace_back();
+    files_.back().path = concat(folder_, "/rank-", first_rank + rank, ".record");
+    ranks_.push_back({.rank = first_rank + rank});
+    if (const auto sums = read_file(files_.back().path)) files_.back().opened_before = sums->opened;
+  }
+  begun_ = Deadline::Clock::now();
+  next_read_ = Deadline::after(kRead);
+  next_line_ = Deadline::after(kLine);
+}
+
+Deadline LiveWatch::next_look() const noexcept {
+  return server_ ? next_read_.earlier(Deadline::after(kServe)) : next_read_;
+}
+
+void LiveWatch::read() {
+  for (std::size_t i = 0; i < files_.size(); ++i) {
+    File& file = files_[i];
+    const auto sums = read_file(file.path);
+    if (!sums || sums->opened == file.opened_before) continue;
+    file.moments.push_back({Deadline::Clock::now(), *sums});
+    if (file.moments.size() > kMoments) file.moments.pop_front();
+    const Moment& first = file.moments.front();
+    const bool alone = file.moments.size() == 1;
+    const auto since = alone ? begun_ : first.time;
+    ranks_[i] = live_rank(ranks_[i].rank, alone ? std::nullopt : std::optional(first.sums), *sums,
+                          std::chrono::duration<double>(file.moments.back().time - since).count());
+  }
+}
+
+std::optional<Page> LiveWatch::page(std::string_view path) const {
+  if (path == "/") return Page{"text/html; charset=utf-8", page_of_ranks(ranks_, now_in_nanoseconds())};
+  if (path == "/metrics") return Page{"text/plain; version=0.0.4; charset=utf-8", metrics_of_ranks(ranks_)};
+  return std::nullopt;
+}
+
+void LiveWatch::show(Output& output) {
+  if (!options_.watch) return;
+  if (output.can_show()) {
+    const auto [width, height] = size_of_terminal();
+    output.show(table_of_ranks(ranks_, now_in_nanoseconds(), width - 1, std::max(3, height / 2)));
+  } else if (next_line_.expired()) {
+    next_line_ = Deadline::after(kLine);
+    output.say(concat("gradwire-run: ", line_of_job(ranks_), "\n"));
+  }
+}
+
+void LiveWatch::look(Output& output) {
+  if (server_ && !std::exchange(told_port_, true))
+    output.say(concat("gradwire-run: the job can be watched at http://127.0.0.1:", server_->port(), "/\n"));
+  if (next_read_.expired()) {
+    read();
+    next_read_ = Deadline::after(kRead);
+    show(output);
+  }
+  if (server_) server_->serve([this](std::string_view path) { return page(path); });
+}
+
+void LiveWatch::finish(Output& output) {
+  // The means of the whole run, and not of the last moment.
+  for (File& file : files_) file.moments.clear();
+  read();
+  for (LiveRank& rank : ranks_) {
+    if (!rank.now || rank.now->end <= rank.now->begin) continue;
+    const double seconds = 1e-9 * static_cast<double>(rank.now->end - rank.now->begin);
+    rank.steps_per_second = static_cast<double>(rank.now->totals.steps) / seconds;
+  }
+  if (!options_.watch) return;
+  next_line_ = Deadline::after(milliseconds(0));
+  show(output);
+  output.keep_shown();
+}
+
+}  // namespace gradwire::launch

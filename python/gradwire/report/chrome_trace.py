@@ -1,0 +1,100 @@
+# SPDX-FileCopyrightText: The gradwire authors
+# SPDX-License-Identifier: Apache-2.0
+"""A recorded job in the Trace Event Format, which Perfetto and chrome://tracing open: a process for each rank, and in it a
+thread for what trains and one for each lane."""
+
+from __future__ import annotations
+
+import json
+import math
+import pathlib
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from .lines import ReportError
+from .record_sections import clock
+from .recorded import BUCKET, CALL, LOSS, STEP, WAIT, Event, RankRecord
+
+if TYPE_CHECKING:
+    from .page import Job
+
+TRAINING = 0  # the thread id of the phases; lane K has K + 1, and calls of other threads have theirs
+PHASES = ("forward", "backward", "wait for buckets", "rest")
+
+TraceEvent = dict[str, Any]
+
+
+def complete(name: str, category: str, rank: int, thread: int, begin: float, end: float, **facts: Any) -> TraceEvent:
+    """An event of the type "X": it has a begin and a duration, in microseconds."""
+    return {
+        "ph": "X", "name": name, "cat": category, "pid": rank, "tid": thread, "ts": 1e6 * begin,
+        "dur": 1e6 * max(end - begin, 0.0), "args": facts,
+    }  # fmt: skip
+
+
+def named(kind: str, rank: int, thread: int, **facts: Any) -> TraceEvent:
+    """An event of the type "M", which says how a process or thread is called."""
+    return {"ph": "M", "name": kind, "pid": rank, "tid": thread, "args": facts}
+
+
+def thread_of(event: Event, training: set[int]) -> int:
+    if event.bucket is not None:
+        return event.lane + 1
+    return TRAINING if event.thread in training or not training else event.thread
+
+
+def events_of_step(rank: int, event: Event, offset: float) -> Iterator[TraceEvent]:
+    begin, end = event.begin + offset, event.end + offset
+    yield complete(f"step {event.step}", "step", rank, TRAINING, begin, end, step=event.step, sent=event.sent)
+    limits = [*event.times, event.end]
+    for name, since, until in zip(PHASES, limits, limits[1:]):
+        if since > 0:
+            yield complete(name, "phase", rank, TRAINING, since + offset, (until or event.end) + offset, step=event.step)
+
+
+def events_of_rank(record: RankRecord, offset: float) -> Iterator[TraceEvent]:
+    rank = record.rank
+    yield named("process_name", rank, TRAINING, name=f"rank {rank} ({record.host})")
+    yield named("process_sort_index", rank, TRAINING, sort_index=rank)
+    yield named("thread_name", rank, TRAINING, name="training thread")
+    for lane in sorted({event.lane for event in record.events if event.bucket is not None and event.lane >= 0}):
+        yield named("thread_name", rank, lane + 1, name=f"lane {lane}")
+    training = {event.thread for event in record.events if event.kind == STEP}
+    for event in record.events:
+        thread, begin, end = thread_of(event, training), event.begin + offset, event.end + offset
+        where = {"step": event.step} if event.bucket is None else {"step": event.step, "bucket": event.bucket}
+        if event.kind == STEP:
+            yield from events_of_step(rank, event, offset)
+        elif event.kind == BUCKET:
+            ready = event.times[0] + offset
+            facts = {**where, "bytes": event.bytes, "sent": event.sent}
+            yield {
+                "ph": "i", "s": "p", "name": f"bucket {event.bucket} is ready", "cat": "bucket", "pid": rank,
+                "tid": TRAINING, "ts": 1e6 * ready, "args": facts,
+            }  # fmt: skip
+            # Without a lane the thread that trains goes on before the average is there.
+            until = end if event.lane >= 0 else event.times[1] + offset
+            yield complete(f"bucket {event.bucket}: {event.name}", "bucket", rank, thread, begin, until, **facts)
+        elif event.kind == CALL:
+            yield complete(event.name, "collective", rank, thread, begin, end, bytes=event.bytes, sent=event.sent, **where)
+        elif event.kind == WAIT:
+            yield complete("wait for a call", "wait", rank, thread, begin, end, **where)
+        elif event.kind == LOSS and math.isfinite(event.loss):
+            yield {
+                "ph": "C", "name": "loss", "pid": rank, "tid": TRAINING, "ts": 1e6 * begin, "args": {"loss": event.loss}
+            }  # fmt: skip
+
+
+def trace_of(ranks: Sequence[RankRecord]) -> dict[str, Any]:
+    """The trace. Times are those since the first event of all ranks."""
+    offsets = [clock(rank, ranks) for rank in ranks]
+    first = min((event.begin + offset for rank, offset in zip(ranks, offsets) for event in rank.events), default=0.0)
+    events = [event for rank, offset in zip(ranks, offsets) for event in events_of_rank(rank, offset - first)]
+    return {"displayTimeUnit": "ms", "traceEvents": events}
+
+
+def write_trace(path: str, jobs: Sequence[Job]) -> None:
+    """Throws ReportError where there is not one job to write, and OSError."""
+    if len(jobs) != 1:
+        raise ReportError(f"--trace {path}: it takes the folder of one gradwire-run --record, and {len(jobs)} were given")
+    pathlib.Path(path).write_text(json.dumps(trace_of(jobs[0].ranks)), encoding="utf-8")

@@ -1,0 +1,327 @@
+# SPDX-FileCopyrightText: The gradwire authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the page says of a job that was recorded."""
+
+from __future__ import annotations
+
+import math
+import pathlib
+import statistics
+from collections.abc import Callable, Sequence
+
+from .charts import NARROW, WIDE, Bar, Block, Curve, Labels, Piece, add_bars, add_curves, add_gantt, add_stack
+from .elements import Element, add, add_legend, add_table
+from .lines import Span
+from .recorded import BUCKET, CALL, LOSS, STEP, WAIT, Event, RankRecord, Row
+from .run_sections import COLOURS, PARTS, add_timeline_details, block, colour_of, pieces_of, section, split_text
+from .runs import Bucket, Split, Timeline
+from .text import count_of, human_bytes, human_seconds, plain
+
+SHOWN_RANKS = COLOURS  # in charts that have a curve or a part for each rank
+SHOWN_STEPS = 4
+SLOW = 1.1  # so many times the median's computing is named
+PHASES = (("forward", "forward"), ("backward", "backward"), ("wait", "waiting for buckets"), ("optimizer", "rest"))
+
+
+def add_record_sections(main: Element, folder: str, ranks: Sequence[RankRecord]) -> None:
+    add_overview(main, folder, ranks)
+    stepped = [rank for rank in ranks if rank.total.steps]
+    if stepped:
+        add_verdict(main, stepped)
+        add_step_time(main, stepped)
+        add_losses(main, stepped)
+        add_sent(main, stepped)
+    add_calls(main, ranks)
+    add_hooks(main, ranks)
+    if stepped:
+        add_last_steps(main, stepped)
+
+
+# --- in numbers ------------------------------------------------------------------------------------------------------
+
+
+def split_of(row: Row) -> Split:
+    steps = max(row.steps, 1)
+    return Split(row.compute / steps, row.communication / steps, row.hook_wait / steps)
+
+
+def mean(total: float, row: Row) -> str:
+    return human_seconds(total / row.steps) if row.steps else "-"
+
+
+def facts_of(rank: RankRecord) -> list[str]:
+    total = rank.total
+    rate = f"{total.steps / total.whole:.2f}" if total.whole else "-"
+    loss = "-" if math.isnan(total.loss) else f"{total.loss:.4f}"
+    return [
+        f"rank {rank.rank}", rank.host, str(total.steps), rate, loss, mean(total.forward, total),
+        mean(total.backward, total), mean(total.wait, total), mean(total.rest, total), mean(total.hook, total),
+        human_bytes(total.sent / total.steps) if total.steps else "-", ", ".join(rank.hooks) or "-",
+    ]  # fmt: skip
+
+
+def add_overview(main: Element, folder: str, ranks: Sequence[RankRecord]) -> None:
+    first = ranks[0]
+    missing = first.world - len(ranks)
+    part = section(
+        main,
+        "Job",
+        f"{first.program}, {count_of(first.world, 'rank')}"
+        + (f", of which {count_of(missing, 'rank')} left no record in {folder}" if missing > 0 else "")
+        + ". Means of a step over the whole run. A step is what lies between two synchronized backward passes.",
+        "job",
+    )
+    headings = ["", "host", "steps", "steps/s", "loss", "forward", "backward", "wait", "rest", "in hooks", "sent", "hooks"]
+    add_table(part, headings, map(facts_of, ranks))
+    lost = sum(rank.lost for rank in ranks)
+    if lost:
+        add(part, "p", f"{count_of(lost, 'event')} could not be recorded for want of memory.", class_="note")
+
+
+def verdict(ranks: Sequence[RankRecord]) -> list[str]:
+    """What the time goes to, and who is slow, in sentences."""
+    splits = [split_of(rank.total) for rank in ranks]
+    whole = sum(split.total for split in splits) or 1.0
+    shares = {
+        "computing": sum(split.compute for split in splits) / whole,
+        "waiting for collectives": sum(split.communication for split in splits) / whole,
+        "the rest of averaging": sum(split.hook for split in splits) / whole,
+    }
+    said = ["Of a step's time " + ", ".join(f"{100 * share:.1f}% is {what}" for what, share in shares.items()) + "."]
+    computes = [split.compute for split in splits]
+    median = statistics.median_low(computes)
+    for rank, compute in zip(ranks, computes):
+        if len(ranks) > 1 and median > 0 and compute > SLOW * median:
+            said.append(
+                f"Rank {rank.rank} computes {compute / median:.2f} times as long as the median rank; the others wait for it."
+            )
+    return said
+
+
+def add_verdict(main: Element, ranks: Sequence[RankRecord]) -> None:
+    part = section(main, "Why a step takes its time", name="verdict")
+    for sentence in verdict(ranks):
+        add(part, "p", sentence)
+
+
+# --- over the run ----------------------------------------------------------------------------------------------------
+
+
+def add_step_time(main: Element, ranks: Sequence[RankRecord]) -> None:
+    part = section(
+        main,
+        "Time of a step",
+        "Of the thread that trains, mean over the run. Communication: a collective keeps it waiting, other ranks' "
+        "lateness included. Hook: the rest of averaging does (casts, compression, waking up, writing back). Compute: "
+        "all else, whatever goes on beside it.",
+        "time",
+    )
+    add_legend(part, [(colour, name) for name, colour in PARTS])
+    bars = []
+    for rank in ranks:
+        split = split_of(rank.total)
+        bars.append(Bar(f"rank {rank.rank}", pieces_of(split), split_text(split)))
+    add_bars(part, bars)
+    shown = [rank for rank in ranks if len(rank.course) > 2][:SHOWN_RANKS]
+    grid = add(part, "div", class_="grid-of-charts")
+    highest = max((split_of(row).total for rank in shown for row in rank.course), default=0.0)
+    for rank in shown:
+        chart = add(grid, "div")
+        add(chart, "h3", f"rank {rank.rank}: over the run")
+        layers = [
+            Curve(name, colour, [(row.first_step, getattr(split_of(row), name)) for row in rank.course])
+            for name, colour in PARTS
+        ]
+        labels = Labels("step", "time of a step", plain, human_seconds)
+        add_stack(chart, layers, highest, labels, WIDE if len(shown) == 1 else NARROW)
+
+
+def add_course(
+    part: Element, ranks: Sequence[RankRecord], value_of: Callable[[Row], float | None], labels: Labels, height: int
+) -> None:
+    shown = ranks[:SHOWN_RANKS]
+    if len(shown) > 1:
+        add_legend(part, [(colour_of(rank.rank), f"rank {rank.rank}") for rank in shown])
+    curves = [
+        Curve(f"rank {rank.rank}", colour_of(rank.rank), [(row.first_step, value_of(row)) for row in rank.course])
+        for rank in shown
+    ]
+    add_curves(part, curves, labels, height=height)
+
+
+def add_losses(main: Element, ranks: Sequence[RankRecord]) -> None:
+    told = [rank for rank in ranks if any(math.isfinite(row.loss) for row in rank.course)]
+    if not told:
+        return
+    part = section(main, "Loss", "As the program told it: observe::tell_loss() in C++, gradwire.observe.tell_loss() in Python.", "loss")
+    curves = [
+        Curve(
+            f"rank {rank.rank}",
+            colour_of(rank.rank),
+            [(row.first_step + row.steps - 1, row.loss) for row in rank.course if math.isfinite(row.loss)],
+        )
+        for rank in told[:SHOWN_RANKS]
+    ]
+    if len(curves) > 1:
+        add_legend(part, [(curve.colour, curve.label) for curve in curves])
+    add_curves(part, curves, Labels("step", "loss", plain, plain))
+
+
+def add_sent(main: Element, ranks: Sequence[RankRecord]) -> None:
+    part = section(
+        main, "Bytes", "What a rank sends for buckets in a step, encoded, as the hook's algorithm is documented.", "bytes"
+    )
+    bars = []
+    for rank in ranks:
+        sent = rank.total.sent / rank.total.steps
+        bars.append(Bar(f"rank {rank.rank}", [Piece(colour_of(rank.rank), sent, human_bytes(sent))], human_bytes(sent)))
+    add_bars(part, bars)
+    if any(len({row.sent / row.steps for row in rank.course}) > 1 for rank in ranks):
+        add(part, "h3", "Over the run")
+        labels = Labels("step", "bytes a step", plain, human_bytes)
+        add_course(part, ranks, lambda row: row.sent / row.steps, labels, 220)
+
+
+# --- collectives and hooks -------------------------------------------------------------------------------------------
+
+
+def table_of(events: Sequence[tuple[RankRecord, Event]], where: Callable[[Event], str]) -> list[list[str]]:
+    groups: dict[tuple[str, str], list[Event]] = {}
+    for _, event in events:
+        groups.setdefault((event.name, where(event)), []).append(event)
+    rows = []
+    for (name, place), found in sorted(groups.items()):
+        times = [event.end - event.begin for event in found]
+        rows.append(
+            [
+                name, place, str(len(found)), human_bytes(statistics.fmean(event.bytes for event in found)),
+                human_bytes(statistics.fmean(event.sent for event in found)), human_seconds(statistics.median(times)),
+                human_seconds(max(times)), human_seconds(sum(times)),
+            ]
+        )  # fmt: skip
+    return rows
+
+
+def add_calls(main: Element, ranks: Sequence[RankRecord]) -> None:
+    events = [(rank, event) for rank in ranks for event in rank.of_kind(CALL)]
+    if not events:
+        return
+    part = section(
+        main,
+        "Collectives",
+        "All ranks together, as far back as the records go. The time is that of the call; an asynchronous call returns "
+        "before it has ended, and the time that the program then waits is below.",
+        "collectives",
+    )
+    headings = ["", "called", "calls", "bytes a call", "sent", "median", "longest", "together"]
+    add_table(part, headings, table_of(events, lambda event: "by the program" if event.bucket is None else "for buckets"))
+    waits = [event.end - event.begin for rank in ranks for event in rank.of_kind(WAIT) if event.bucket is None]
+    if waits:
+        add(
+            part,
+            "p",
+            f"Waits for asynchronous calls: {len(waits)}, median {human_seconds(statistics.median(waits))}, "
+            f"together {human_seconds(sum(waits))}.",
+        )
+
+
+def add_hooks(main: Element, ranks: Sequence[RankRecord]) -> None:
+    events = [(rank, event) for rank in ranks for event in rank.of_kind(BUCKET)]
+    if not events:
+        return
+    part = section(main, "Hooks", "All ranks together: from the begin of a reduction to its average.", "hooks")
+    headings = ["", "bucket", "runs", "bytes", "sent", "median", "longest", "together"]
+    add_table(part, headings, table_of(events, lambda event: str(event.bucket)))
+
+
+# --- the last steps --------------------------------------------------------------------------------------------------
+
+
+def steps_of(rank: RankRecord) -> dict[int, Event]:
+    """The steps of which every event is still there."""
+    steps = {event.step: event for event in rank.of_kind(STEP)}
+    oldest = rank.events[0].step if rank.events else 0
+    return {step: event for step, event in steps.items() if step > oldest or step == 0}
+
+
+def blocks_of(event: Event, origin: float) -> list[Block]:
+    forward, backward, wait, end = event.times
+    limits = (
+        ("forward", "forward", forward, backward or event.end),
+        ("backward", "backward", backward, wait or event.end),
+        ("wait", "waiting for buckets", wait, end),
+        ("optimizer", "rest", end, event.end),
+    )
+    return [block(colour, name, begin - origin, until - origin) for colour, name, begin, until in limits if begin > 0]
+
+
+def timeline_of(rank: RankRecord, event: Event) -> Timeline:
+    origin = event.begin
+
+    def span(begin: float, end: float) -> Span:
+        return Span(begin - origin, max(begin, end) - origin) if begin > 0 else Span(0, 0)
+
+    forward, backward, wait, end = event.times
+    calls = [each for each in rank.of_kind(CALL) if each.step == event.step and each.bucket is not None]
+    buckets = [
+        Bucket(
+            each.bytes,
+            each.sent,
+            each.times[0] - origin,
+            span(each.begin, each.end),
+            [span(call.begin, call.end) for call in calls if call.bucket == each.bucket and each.begin <= call.begin <= each.end],
+        )
+        for each in rank.of_kind(BUCKET)
+        if each.step == event.step
+    ]
+    return Timeline(
+        event.step,
+        event.end - event.begin,
+        span(forward, backward or event.end),
+        span(backward, end or event.end),
+        span(wait, end),
+        span(end, event.end),
+        sorted(buckets, key=lambda bucket: bucket.ready),
+    )
+
+
+def clock(rank: RankRecord, ranks: Sequence[RankRecord]) -> float:
+    """What to add to the rank's times so that all ranks have one clock."""
+    return 0.0 if all(other.host == rank.host for other in ranks) else rank.wall
+
+
+def add_last_steps(main: Element, ranks: Sequence[RankRecord]) -> None:
+    known = [steps_of(rank) for rank in ranks]
+    common = sorted(set.intersection(*(set(steps) for steps in known)))
+    if not common:
+        return
+    last = common[-1]
+    part = section(main, "Last step", "All ranks on one clock, from the first forward pass.", "last-step")
+    add_legend(part, PHASES)
+    shown = [
+        (rank, [replaced(steps[step], clock(rank, ranks)) for step in common[-2:]]) for rank, steps in zip(ranks, known)
+    ][: 2 * SHOWN_RANKS]
+    begin = min(events[-1].begin for _, events in shown)
+    end = max(events[-1].end for _, events in shown)
+    rows = [(f"rank {rank.rank}", blocks_of(events[-1], begin)) for rank, events in shown]
+    add_gantt(part, end - begin, rows, human_seconds)
+    add(part, "p", f"Step {last}.", class_="note")
+    for rank, steps in list(zip(ranks, known))[:SHOWN_RANKS]:
+        timelines = [timeline_of(rank, steps[step]) for step in common[-SHOWN_STEPS:]]
+        add_timeline_details(main, f"rank {rank.rank}", timelines, f"buckets-{rank.rank}")
+
+
+def replaced(event: Event, offset: float) -> Event:
+    """The same event on another clock."""
+    times = tuple(time + offset if time > 0 else 0.0 for time in event.times)
+    return Event(
+        event.kind, event.begin + offset, event.end + offset, event.step, event.bucket, event.lane, event.thread,
+        event.name, event.bytes, event.sent, times, event.loss,
+    )  # fmt: skip
+
+
+def folder_name(folder: str) -> str:
+    return pathlib.PurePath(folder).name or folder
+
+
+__all__ = ["LOSS", "add_record_sections", "clock", "folder_name", "verdict"]

@@ -1,0 +1,190 @@
+# SPDX-FileCopyrightText: The gradwire authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the ranks of a job recorded: files rank-K.record in a folder (docs/format/recorder.md)."""
+
+from __future__ import annotations
+
+import math
+import pathlib
+import struct
+from dataclasses import dataclass, field
+
+from .lines import ReportError
+
+MAGIC = 0x3130434552575247
+ROWS = 2048
+RECORDS = 32768
+NAMES = 48
+HEADER = 8192
+RECORD_BYTES = 96
+ROW_BYTES = 128
+FILE_BYTES = HEADER + 2 * ROWS * ROW_BYTES + RECORDS * RECORD_BYTES
+STEP, BUCKET, CALL, WAIT, LOSS = 1, 2, 3, 4, 5
+KINDS = (
+    "call", "barrier", "broadcast", "all_reduce", "reduce", "all_gather", "all_gather_into_tensor", "gather", "scatter",
+    "reduce_scatter", "reduce_scatter_tensor", "all_to_all", "all_to_all_single", "monitored_barrier", "dup", "split",
+    "allocate", "send", "recv", "recv_anysource",
+)  # fmt: skip
+PHASES = ("nothing", "forward", "backward", "wait", "rest")
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that ended, from `begin` to `end` in seconds of the rank's clock."""
+
+    kind: int  # STEP, BUCKET, CALL, WAIT or LOSS
+    begin: float
+    end: float
+    step: int
+    bucket: int | None  # None: outside of buckets
+    lane: int  # -1: no lane
+    thread: int
+    name: str  # of the call, or of the hook
+    bytes: int
+    sent: int
+    times: tuple[float, ...]  # step: forward, backward, wait, end of the wait; bucket: ready, returned
+    loss: float = math.nan
+
+
+@dataclass(frozen=True)
+class Row:
+    """Sums over some steps; times in seconds."""
+
+    first_step: int
+    steps: int
+    begin: float
+    end: float
+    whole: float
+    forward: float
+    backward: float
+    wait: float
+    rest: float
+    compute: float
+    communication: float
+    hook_wait: float
+    hook: float
+    sent: int
+    call_bytes: int
+    loss: float  # NaN: none was told
+
+
+@dataclass
+class RankRecord:
+    file: str
+    rank: int
+    world: int
+    pid: int
+    host: str
+    program: str
+    wall: float  # what to add to the rank's clock for the time since 1970
+    phase: str
+    lost: int
+    total: Row
+    course: list[Row]
+    hooks: list[str]
+    events: list[Event] = field(default_factory=list)  # in the order in which they ended
+
+    def of_kind(self, kind: int) -> list[Event]:
+        return [event for event in self.events if event.kind == kind]
+
+
+def seconds(nanoseconds: int) -> float:
+    return nanoseconds / 1e9
+
+
+def row_of(words: tuple[int, ...]) -> Row:
+    begin, end, whole, forward, backward, wait, rest, compute, communication, hook_wait, hook = map(seconds, words[2:13])
+    return Row(
+        words[0], words[1], begin, end, whole, forward, backward, wait, rest, compute, communication, hook_wait, hook,
+        words[13], words[14], float_of(words[15]),
+    )  # fmt: skip
+
+
+def float_of(bits: int) -> float:
+    return float(struct.unpack("<d", struct.pack("<Q", bits))[0])
+
+
+def text_at(data: bytes, offset: int, length: int) -> str:
+    return data[offset : offset + length].split(b"\0")[0].decode("utf-8", "replace")
+
+
+def event_of(words: tuple[int, ...], hooks: list[str]) -> Event:
+    kind = words[1] & 0xFF
+    number = words[1] >> 32
+    name = ""
+    if kind == CALL:
+        call = (words[1] >> 8) & 0xFF
+        name = KINDS[call] if call < len(KINDS) else f"call {call}"
+    elif kind == BUCKET:
+        name = hooks[number - 1] if 0 < number <= len(hooks) else "hook"
+    bucket = words[5] >> 32
+    return Event(
+        kind,
+        seconds(words[2]),
+        seconds(words[3]),
+        words[4],
+        bucket - 1 if bucket else None,
+        ((words[1] >> 16) & 0xFFFF) - 1,
+        words[5] & 0xFFFFFFFF,
+        name,
+        words[6],
+        words[7],
+        tuple(seconds(word) for word in words[8:12]) if kind in (STEP, BUCKET) else (),
+        float_of(words[8]) if kind == LOSS else math.nan,
+    )
+
+
+def read_record(file: str) -> RankRecord:
+    """One rank's file. Throws ReportError."""
+    try:
+        data = pathlib.Path(file).read_bytes()
+    except OSError as error:
+        raise ReportError(f"{file}: it cannot be read: {error.strerror}") from None
+    if len(data) != FILE_BYTES:
+        raise ReportError(f"{file}: it has {len(data)} bytes, and a record has {FILE_BYTES}; was it copied whole?")
+    head = struct.unpack_from("<16Q", data)
+    if head[0] != MAGIC:
+        raise ReportError(f"{file}: it is no record of this version of gradwire, or its rank had not begun to write")
+    hooks = [text_at(data, 512 + 64 * i, 64) for i in range(min(head[7], NAMES))]
+    words = struct.Struct("<16Q")
+    table, rows = head[12] & 1, min(head[13], ROWS)
+    begin = HEADER + table * ROWS * ROW_BYTES
+    course = [row_of(words.unpack_from(data, begin + i * ROW_BYTES)) for i in range(rows)]
+    record = RankRecord(
+        file,
+        head[2] >> 32,
+        head[2] & 0xFFFFFFFF,
+        head[1],
+        text_at(data, 256, 64),
+        text_at(data, 320, 192),
+        seconds(head[4] - head[3]),
+        PHASES[head[8]] if head[8] < len(PHASES) else "nothing",
+        head[6],
+        row_of(words.unpack_from(data, 128)),
+        [row for row in course if row.steps],
+        hooks,
+    )
+    record.events = read_events(data, hooks)
+    return record
+
+
+def read_events(data: bytes, hooks: list[str]) -> list[Event]:
+    """The records that are whole, in order."""
+    words = struct.Struct("<12Q")
+    begin = HEADER + 2 * ROWS * ROW_BYTES
+    whole = []
+    for place in range(RECORDS):
+        event = words.unpack_from(data, begin + place * RECORD_BYTES)
+        if event[0] and (event[0] - 1) % RECORDS == place:
+            whole.append(event)
+    return [event_of(event, hooks) for event in sorted(whole)]
+
+
+def read_folder(folder: str) -> list[RankRecord]:
+    """The ranks of a job, in order. Throws ReportError."""
+    files = sorted(pathlib.Path(folder).glob("rank-*.record"))
+    if not files:
+        raise ReportError(
+            f"{folder}: it holds no rank-K.record; was the program started with gradwire-run --record {folder}?"
+        )
+    return sorted((read_record(str(file)) for file in files), key=lambda record: record.rank)

@@ -1,0 +1,260 @@
+#!/usr/bin/env python3
+# SPDX-FileCopyrightText: The gradwire authors
+# SPDX-License-Identifier: Apache-2.0
+"""Tests of what gradwire.report reads of gradwire-run --record: the record agrees with what char_lm itself wrote, the page
+shows the record, the trace is one by the rules of the Trace Event Format, and files that are no records are refused. The
+environment names the build folder: GRADWIRE_BUILD."""
+
+import json
+import math
+import pathlib
+import struct
+import subprocess
+import sys
+import unittest
+
+from test_report import BUILD, ROOT, ReportTest, command, records
+
+sys.path.insert(0, str(ROOT / "python" / "gradwire"))
+
+from report import chrome_trace, record_sections, recorded  # noqa: E402
+
+RANKS = 3
+STEPS = 12
+
+
+def record(folder, name, *options):
+    """A short run whose ranks record; returns the folder of the record and the lines of --json."""
+    target, lines = folder / name, folder / f"{name}.jsonl"
+    text = folder / "text"
+    text.write_text("".join(f"{i} green bottles hang on wall number {i % 7}.\n" for i in range(400)))
+    done = subprocess.run(
+        [BUILD / "bin" / "gradwire-run", "-n", str(RANKS), "--record", target, BUILD / "bin" / "char_lm", "--text", text,
+         "--layers", "1", "--width", "32", "--heads", "2", "--context", "16", "--batch", str(4 * RANKS), "--threads", "1",
+         "--generate", "0", "--eval-batches", "1", "--log-every", "1", "--bucket-cap-mb", "0.01", "--steps", str(STEPS),
+         "--json", lines, *options],
+        capture_output=True, text=True, timeout=240,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return target, records(lines)
+
+
+class Recorded(ReportTest):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.target, cls.lines = record(cls.folder, "job", "--hook", "fp16_compress")
+        cls.ranks = recorded.read_folder(str(cls.target))
+
+    def of_type(self, kind):
+        return [line for line in self.lines if line["type"] == kind]
+
+    def test_every_rank_has_every_step_bucket_and_collective(self):
+        self.assertEqual([rank.rank for rank in self.ranks], list(range(RANKS)))
+        for rank in self.ranks:
+            self.assertEqual((rank.world, rank.total.steps, rank.lost), (RANKS, STEPS, 0))
+            self.assertEqual([event.step for event in rank.of_kind(recorded.STEP)], list(range(STEPS)))
+            self.assertEqual(rank.hooks, ["fp16_compress"])
+            self.assertEqual(sum(row.steps for row in rank.course), STEPS)
+            for step, timeline in enumerate(self.of_type("timeline")):
+                buckets = [event for event in rank.of_kind(recorded.BUCKET) if event.step == step]
+                self.assertEqual(sorted(event.bytes for event in buckets),
+                                 sorted(bucket["bytes"] for bucket in timeline["buckets"]))
+                calls = [event for event in rank.of_kind(recorded.CALL) if event.step == step and event.bucket is not None]
+                self.assertEqual([call.name for call in calls], ["all_reduce"] * len(buckets))
+                # fp16 halves what is sent.
+                self.assertEqual(sum(2 * call.bytes for call in calls), sum(event.bytes for event in buckets))
+
+    def test_times_are_those_that_the_program_wrote(self):
+        rank = self.ranks[0]
+        for event, timeline in zip(rank.of_kind(recorded.STEP), self.of_type("timeline")):
+            forward, backward, wait, end = (time - event.begin for time in event.times)
+            self.assertAlmostEqual(event.end - event.begin, timeline["seconds"], 8)
+            self.assertAlmostEqual(forward, timeline["forward"][0], 8)
+            self.assertAlmostEqual(backward, timeline["backward"][0], 8)
+            self.assertAlmostEqual(wait, timeline["wait"][0], 8)
+            self.assertAlmostEqual(end, timeline["optimizer"][0], 8)
+        for step, row in zip(self.of_type("step"), rank.course):
+            for part, value in step["split_seconds"].items():
+                self.assertAlmostEqual(getattr(record_sections.split_of(row), part), value, 8)
+            self.assertEqual(row.sent, step["bytes_per_step"])
+            self.assertAlmostEqual(row.loss, step["loss"], 12)
+        self.assertAlmostEqual(rank.total.forward + rank.total.backward + rank.total.wait + rank.total.rest
+                               + sum(event.times[0] - event.begin for event in rank.of_kind(recorded.STEP)),
+                               rank.total.whole, 6)
+
+    def test_page_shows_the_job(self):
+        page = self.page(self.target)
+        job = page.one(id="job")
+        rows = [row.words() for row in job.all("tr")][1:]
+        self.assertEqual([row.split()[:2] for row in rows], [["rank", str(rank)] for rank in range(RANKS)])
+        for rank, row in zip(self.ranks, rows):
+            self.assertIn(f"{rank.total.loss:.4f}", row)
+        for name in ("verdict", "time", "loss", "bytes", "collectives", "hooks", "last-step", "buckets-0", "buckets-2"):
+            page.one("section", id=name)
+        pieces = page.one(id="time").all(class_="piece")
+        shown = [float(piece.attributes["data-value"]) for piece in pieces]
+        expected = [value for rank in self.ranks for value in (
+            rank.total.compute / STEPS, rank.total.communication / STEPS, rank.total.hook_wait / STEPS)]
+        self.assertEqual(shown, expected)
+        self.assertEqual(len(page.one(id="last-step").all(class_="gantt-track")), RANKS)
+
+    def test_trace_keeps_the_rules_of_its_format(self):
+        file = self.folder / "trace.json"
+        done = command(self.target, "-o", self.folder / "page.html", "--trace", file)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        trace = json.loads(file.read_text(), parse_constant=lambda word: self.fail(f"{word} is no JSON"))
+        self.assertEqual(problems_of(trace), [])
+        events = trace["traceEvents"]
+        self.assertEqual({event["pid"] for event in events}, set(range(RANKS)))
+        steps = [event for event in events if event.get("cat") == "step"]
+        self.assertEqual(len(steps), RANKS * STEPS)
+        buckets = [event for event in events if event.get("cat") == "bucket" and event["ph"] == "X"]
+        self.assertEqual(len(buckets), sum(len(rank.of_kind(recorded.BUCKET)) for rank in self.ranks))
+        self.assertTrue(any(event["name"] == "all_reduce" and "bucket" in event["args"] for event in events))
+        # On one clock, a step of one rank overlaps the same step of all others: they wait for each other in it.
+        for step in range(1, STEPS):
+            spans = [(event["ts"], event["ts"] + event["dur"]) for event in steps if event["args"]["step"] == step]
+            self.assertLess(max(begin for begin, _ in spans), min(end for _, end in spans))
+
+    def test_without_lanes_the_trace_keeps_them_too(self):
+        target, _ = record(self.folder, "here", "--lanes", "0", "--hook", "power_sgd:start=2,min_rate=1")
+        self.assertEqual(problems_of(chrome_trace.trace_of(recorded.read_folder(str(target)))), [])
+
+    def test_what_is_no_record(self):
+        def refused(*parts):
+            done = command(self.folder / "bad", "-o", self.folder / "page.html")
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
+            for part in parts:
+                self.assertIn(part, done.stderr)
+
+        bad = self.folder / "bad"
+        bad.mkdir()
+        refused("bad", "no rank-K.record", "--record")
+        whole = (self.target / "rank-0.record").read_bytes()
+        (bad / "rank-0.record").write_bytes(whole[:1000])
+        refused("rank-0.record", "1000 bytes")
+        (bad / "rank-0.record").write_bytes(bytes(len(whole)))
+        refused("rank-0.record", "no record")
+        # Any bytes after the magic: a page, or a sentence.
+        for seed in range(20):
+            noise = bytearray(whole)
+            for i in range(200):
+                noise[8 + (seed * 7919 + i * 104729) % (len(whole) - 8)] ^= 255
+            (bad / "rank-0.record").write_bytes(noise)
+            self.assertEqual(len(recorded.read_folder(str(bad))), 1)
+
+    def test_trace_needs_one_job(self):
+        done = command(self.folder / "job.jsonl", "-o", self.folder / "page.html", "--trace", self.folder / "none.json")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("--trace", done.stderr)
+        self.assertFalse((self.folder / "none.json").exists())
+
+
+def row(compute, communication, steps=10):
+    return recorded.Row(0, steps, 0, 1, compute + communication, 0, 0, 0, 0, compute, communication, 0, 0, 0, 0, math.nan)
+
+
+def rank(number, compute, communication):
+    return recorded.RankRecord("", number, 3, 1, "h", "p", 0, "rest", 0, row(compute, communication), [], [])
+
+
+class Verdict(unittest.TestCase):
+    def test_the_rank_that_the_others_wait_for_is_named(self):
+        said = record_sections.verdict([rank(0, 1.0, 2.0), rank(1, 3.0, 0.0), rank(2, 1.0, 2.0)])
+        self.assertEqual(len(said), 2)
+        self.assertIn("Rank 1 computes 3.00 times as long", said[1])
+        self.assertIn("55.6% is computing", said[0])
+        self.assertIn("44.4% is waiting", said[0])
+
+    def test_nobody_is_named_where_all_are_alike(self):
+        self.assertEqual(len(record_sections.verdict([rank(0, 1.0, 0.1), rank(1, 1.05, 0.05)])), 1)
+        self.assertEqual(len(record_sections.verdict([rank(0, 1.0, 0.0)])), 1)
+
+
+class Format(unittest.TestCase):
+    def test_records_that_are_being_written_are_left_out(self):
+        data = bytearray(recorded.FILE_BYTES)
+        begin = recorded.HEADER + 2 * recorded.ROWS * recorded.ROW_BYTES
+        # Place 1 holds ticket 32769, place 2 is being written, and place 3 has the number of another place.
+        for place, state in ((1, recorded.RECORDS + 2), (2, 0), (3, 9)):
+            struct.pack_into("<12Q", data, begin + place * recorded.RECORD_BYTES, state, recorded.WAIT, *([7] * 10))
+        events = recorded.read_events(bytes(data), [])
+        self.assertEqual([event.kind for event in events], [recorded.WAIT])
+
+
+# --- the Trace Event Format, by its documentation --------------------------------------------------------------------
+
+
+def is_number(value):
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def problem_of(event):
+    """What is wrong with one event, or nothing."""
+    for name, kind in (("ph", str), ("name", str), ("pid", int), ("tid", int), ("args", dict)):
+        if not isinstance(event.get(name), kind):
+            return f"'{name}' is no {kind.__name__}"
+    if not isinstance(event.get("cat", ""), str):
+        return "'cat' is no text"
+    kind, facts = event["ph"], event["args"]
+    if kind == "M":
+        wanted = {"process_name": ("name", str), "thread_name": ("name", str), "process_sort_index": ("sort_index", int)}
+        name, of = wanted.get(event["name"], ("", str))
+        return None if isinstance(facts.get(name), of) else "a metadata event of a kind that is not known"
+    if not is_number(event.get("ts")) or event["ts"] < 0:
+        return "'ts' is no time"
+    if kind == "X":
+        return None if is_number(event.get("dur")) and event["dur"] >= 0 else "'dur' is no duration"
+    if kind == "i":
+        return None if event.get("s") in ("g", "p", "t") else "'s' is no scope"
+    if kind == "C":
+        return None if facts and all(map(is_number, facts.values())) else "a counter without numbers"
+    return f"'{kind}' is no type that we write"
+
+
+def problems_of(trace):
+    if not isinstance(trace, dict) or trace.get("displayTimeUnit") not in ("ms", "ns"):
+        return ["not the object form of the format"]
+    found = [f"{problem}: {event}" for event in trace["traceEvents"] if (problem := problem_of(event))]
+    if found:
+        return found
+    # Complete events of a thread lie within each other, or apart.
+    threads = {}
+    for event in trace["traceEvents"]:
+        if event["ph"] == "X":
+            threads.setdefault((event["pid"], event["tid"]), []).append(event)
+    for events in threads.values():
+        open_ends = []
+        for event in sorted(events, key=lambda event: (event["ts"], -event["dur"])):
+            while open_ends and open_ends[-1][0] <= event["ts"] + 1e-3:
+                open_ends.pop()
+            end = event["ts"] + event["dur"]
+            if open_ends and end > open_ends[-1][0] + 1e-3:
+                found.append(f"{event} ends after {open_ends[-1][1]}, in which it began")
+            open_ends.append((end, event))
+    return found
+
+
+class Rules(unittest.TestCase):
+    """The rules above can fail."""
+
+    def test_they_refuse_what_is_wrong(self):
+        def event(**changes):
+            made = {"ph": "X", "name": "a", "pid": 0, "tid": 0, "ts": 0.0, "dur": 2.0, "args": {}}
+            return {**made, **changes}
+
+        def problems(*events):
+            return problems_of({"displayTimeUnit": "ms", "traceEvents": list(events)})
+
+        self.assertEqual(problems(event(), event(ts=1.0, dur=1.0), event(ts=3.0)), [])
+        for wrong in (event(ph="Q"), event(dur=-1.0), event(ts=None), event(pid="0"), event(ph="C"), event(ph="i"),
+                      event(ph="M"), event(ts=float("inf"))):
+            self.assertEqual(len(problems(wrong)), 1, wrong)
+        self.assertEqual(len(problems(event(), event(ts=1.0))), 1)
+        self.assertEqual(len(problems_of([])), 1)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,130 @@
+# SPDX-FileCopyrightText: The gradwire authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the step recorder and torch.profiler see of Python programs that say nothing of them."""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from gradwire.report import recorded
+
+GUARD = 120
+BUILD = pathlib.Path(os.environ.get("GRADWIRE_BUILD", pathlib.Path(__file__).resolve().parents[2] / "build"))
+RANKS, STEPS = 2, 6
+
+TRAINING = """
+import torch
+import gradwire
+import gradwire.distributed as dist
+from gradwire.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("shm")
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 64))
+ddp = DistributedDataParallel(model, bucket_cap_mb=0.01, lanes=LANES)
+HOOK
+optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+def train(steps):
+    for step in range(steps):
+        loss = ddp(torch.randn(16, 64)).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        MORE
+train(STEPS)
+REST
+"""
+
+TORCH_DDP = """
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gradwire")
+ddp = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
+for step in range(6):
+    ddp(torch.randn(16, 64)).sum().backward()
+dist.destroy_process_group()
+"""
+
+
+def run(tmp_path, text, *options):
+    """Runs the program on two ranks that record; returns what they recorded."""
+    program = tmp_path / "train.py"
+    program.write_text(text)
+    records = tmp_path / "records"
+    command = [str(BUILD / "bin" / "gradwire-run"), "-n", str(RANKS), "--record", str(records), *options, sys.executable,
+               str(program)]
+    job = subprocess.run(command, capture_output=True, text=True, timeout=GUARD, check=False)
+    assert job.returncode == 0, job.stderr
+    return recorded.read_folder(str(records))
+
+
+def training(lanes="-1", hook="", more="", rest=""):
+    text = TRAINING.replace("LANES", lanes).replace("STEPS", str(STEPS)).replace("HOOK", hook).replace("REST", rest)
+    return text.replace("        MORE\n", f"        {more}\n" if more else "")
+
+
+@pytest.mark.parametrize("lanes", ["0", "2"])
+def test_a_program_that_says_nothing_has_all_its_steps(tmp_path, lanes):
+    hook = 'ddp.register_comm_hook(*gradwire.hooks.make("fp16_compress"))'
+    for rank in run(tmp_path, training(lanes, hook)):
+        steps = rank.of_kind(recorded.STEP)
+        assert [event.step for event in steps] == list(range(STEPS)), "the last step ends with the process"
+        assert rank.total.steps == STEPS
+        for before, after in zip(steps, steps[1:]):
+            assert before.end == after.begin
+        for event in steps:
+            assert event.begin == event.times[0] < event.times[1] < event.times[2] < event.times[3] <= event.end
+        buckets = [event for event in rank.of_kind(recorded.BUCKET) if event.step == STEPS - 1]
+        assert len(buckets) > 1
+        assert sum(event.bytes for event in buckets) == 4 * 2 * (64 * 64 + 64)
+        assert sum(event.sent for event in buckets) * 2 == sum(event.bytes for event in buckets), "2 ranks, half the bytes"
+        assert {event.lane for event in buckets} <= ({-1} if lanes == "0" else {0, 1})
+        for event in buckets:
+            assert event.times[0] <= event.begin <= event.end <= steps[-1].times[3]
+        calls = [event for event in rank.of_kind(recorded.CALL) if event.step == STEPS - 1 and event.bucket is not None]
+        assert [call.name for call in calls] == ["all_reduce"] * len(buckets)
+        assert rank.total.loss != rank.total.loss, "no loss was told"
+
+
+def test_a_program_may_tell_its_loss_and_its_steps(tmp_path):
+    ranks = run(tmp_path, training(more="gradwire.observe.tell_loss(loss); gradwire.observe.end_step()"))
+    for rank in ranks:
+        losses = [event.loss for event in rank.of_kind(recorded.LOSS)]
+        assert len(losses) == STEPS and losses[-1] == rank.total.loss
+        assert [row.loss for row in rank.course] == losses
+        steps = rank.of_kind(recorded.STEP)
+        assert all(before.end < after.begin for before, after in zip(steps, steps[1:]))
+
+
+def test_pytorchs_own_ddp_has_its_collectives(tmp_path):
+    for rank in run(tmp_path, TORCH_DDP):
+        assert rank.total.steps == 0
+        calls = [event for event in rank.of_kind(recorded.CALL) if event.name == "all_reduce"]
+        gradients = [event for event in calls if event.bytes == 4 * (64 * 64 + 64)]
+        assert len(gradients) == 6
+        assert all(event.end >= event.begin for event in calls)
+
+
+def test_a_profiler_shows_buckets_hooks_and_collectives(tmp_path):
+    rest = f"""
+import json
+with torch.profiler.profile() as profile:
+    train(3)
+names = [event.name for event in profile.events() if event.name.startswith("gradwire:")]
+json.dump(names, open({str(tmp_path)!r} + f"/names-{{dist.get_rank()}}", "w"))
+"""
+    hook = "ddp.register_comm_hook(None, lambda state, bucket: own(bucket))\ndef own(bucket):\n" \
+           "    return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(lambda f: f.value()[0])"
+    run(tmp_path, training("2", hook, rest=rest))
+    for rank in range(RANKS):
+        names = json.loads((tmp_path / f"names-{rank}").read_text())
+        count = {name: names.count(name) for name in names}
+        assert count["gradwire:wait for buckets"] == 3
+        assert count["gradwire:bucket 0"] == count["gradwire:bucket 1"] == 3
+        (own,) = (name for name in count if name.startswith("gradwire:hook "))
+        assert count[own] == count["gradwire:bucket 0"] + count["gradwire:bucket 1"]
+        assert count["gradwire:all_reduce"] == count[own], "a call from Python is one range"

@@ -1,0 +1,86 @@
+# SPDX-FileCopyrightText: The gradwire authors
+# SPDX-License-Identifier: Apache-2.0
+"""gradwire-run --watch and --watch-port: what a job shows while it runs, read by Prometheus' own parser and as a page."""
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import urllib.error
+import urllib.request
+from html.parser import HTMLParser
+
+from prometheus_client.parser import text_string_to_metric_families
+
+GUARD = 120
+BUILD = pathlib.Path(os.environ.get("GRADWIRE_BUILD", pathlib.Path(__file__).resolve().parents[2] / "build"))
+RANKS = 2
+SMALL = ["--layers", "1", "--width", "32", "--heads", "2", "--context", "16", "--batch", "8", "--threads", "1",
+         "--log-every", "5", "--generate", "0", "--eval-batches", "1"]
+
+
+def samples(address):
+    """{(metric, rank): value} and {metric: type}."""
+    with urllib.request.urlopen(address + "metrics", timeout=GUARD) as answer:
+        assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+        families = list(text_string_to_metric_families(answer.read().decode()))
+    values = {(sample.name, sample.labels["rank"]): sample.value for family in families for sample in family.samples}
+    return values, {family.name: family.type for family in families}
+
+
+class Links(HTMLParser):
+    """What a page would load."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.found, self.rows = [], 0
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.rows += tag == "tr"
+        self.found += [value for name, value in attrs if name in ("src", "href") and not value.startswith("data:")]
+        assert tag != "script"
+
+
+def test_a_job_can_be_watched(tmp_path):
+    (tmp_path / "text").write_text("".join(f"{i} green bottles hang on wall number {i % 7}.\n" for i in range(400)))
+    command = [BUILD / "bin" / "gradwire-run", "-n", str(RANKS), "--watch", "--watch-port", "0", BUILD / "bin" / "char_lm",
+               "--text", tmp_path / "text", "--steps", "10000000", *SMALL]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    job = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment)
+    try:
+        address = re.search(r"http://127\.0\.0\.1:\d+/", job.stderr.readline())[0]
+        while True:  # until both ranks have taken steps, and a loss is told; the server says so once a second
+            values, types = samples(address)
+            steps = [values.get(("gradwire_steps_total", str(rank)), 0) for rank in range(RANKS)]
+            if min(steps) > 5 and ("gradwire_loss", "0") in values:
+                break
+            assert job.poll() is None
+        assert types["gradwire_steps"] == "counter" and types["gradwire_loss"] == "gauge"
+        for rank in map(str, range(RANKS)):
+            assert values["gradwire_sent_bytes_total", rank] > 0
+            parts = [values[f"gradwire_{part}_seconds_total", rank] for part in ("compute", "communication", "hook_wait")]
+            assert min(parts) >= 0
+            assert abs(sum(parts) - values["gradwire_step_seconds_total", rank]) < 1e-6
+        while True:  # counters only grow
+            later, _ = samples(address)
+            assert all(later[name] >= value for name, value in values.items() if name[0].endswith("_total"))
+            if later["gradwire_steps_total", "0"] > values["gradwire_steps_total", "0"]:
+                break
+        with urllib.request.urlopen(address, timeout=GUARD) as answer:
+            links = Links(answer.read().decode())
+        assert (links.found, links.rows) == ([], 1 + RANKS)
+        for path, host in (("nothing", "localhost"), ("metrics", "evil.example")):
+            request = urllib.request.Request(address + path, headers={"Host": host})
+            try:
+                urllib.request.urlopen(request, timeout=GUARD)
+                raise AssertionError(path)
+            except urllib.error.HTTPError as error:
+                assert error.code == (404 if path == "nothing" else 421)
+        job.send_signal(signal.SIGTERM)
+        _, said = job.communicate(timeout=GUARD)
+    finally:
+        job.kill()
+        job.wait()
+    assert re.search(r"gradwire-run: step \d+, [\d.]+ steps/s, \d+% waiting, .* sent a step, loss ", said), said
+    assert [path.name for path in tmp_path.iterdir()] == ["text"], "the records of the job go with the job"
