@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cctype>
 #include <mutex>
+#include <span>
 
 #include "gradwire/elastic/elastic_test_support.h"
 #include "gradwire/hooks/registry.h"
@@ -345,6 +346,30 @@ TEST(ElasticTest, MembersWithoutTheStateOfTheJobSaySo) {
   members.join();
   const MemberResult next = run_member(job.options(), kSteps, "", {});
   EXPECT_NE(next.error.find("no member holds the state of the job"), std::string::npos) << next.error;
+}
+
+// It leaves although there never is an epoch, or a coordinator.
+TEST(ElasticTest, AMemberThatWaitsForAnEpochLeaves) {
+  ElasticJob job({.min = 2, .max = 2, .first = 2});
+  const auto end_of = [](const ElasticOptions& options) {
+    Elastic elastic(options);
+    DdpOptions ddp_options;
+    ddp_options.process_group = elastic.group();
+    DistributedDataParallel ddp(Mlp(), ddp_options);
+    elastic.add(ddp);
+    std::thread asks([&] {
+      const std::string joined = "event/1";
+      options.store->wait(std::span(&joined, 1), std::chrono::seconds(60));
+      elastic.leave();
+    });
+    const ElasticEnd end = elastic.run(kSteps, [](const ElasticStep&) {});
+    asks.join();
+    return end;
+  };
+  EXPECT_EQ(end_of(job.options()), ElasticEnd::left);
+  ElasticOptions nobody_there = job.options();
+  nobody_there.store = std::make_shared<HashStore>();
+  EXPECT_EQ(end_of(nobody_there), ElasticEnd::left);
 }
 
 TEST(ElasticTest, BadInputIsRefusedAtTheDoor) {
