@@ -104,8 +104,8 @@ void Journal::complete_decisions(const std::vector<std::string>& lines, std::siz
     if (index >= lines.size()) {
       missing += line + "\n";
     } else if (lines[index++] != line) {
-      fail(path_, concat("after event ", last_event_, " comes '", lines[index - 1], "' in place of the decision '", line,
-                         "'; the file was changed, or another version of gradwire wrote it"));
+      fail(path_, concat("after event ", last_event_, " comes '", lines[index - 1], "' in place of the decision '",
+                         line, "'; the file was changed, or another version of gradwire wrote it"));
     }
   }
   if (!missing.empty()) write(missing);

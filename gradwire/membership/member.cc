@@ -53,8 +53,7 @@ std::optional<std::string> Member::wait_for(const std::string& key) {
   const Deadline deadline = Deadline::after(timeout_);
   const std::string refused = refused_key(number_);
   while (true) {
-    if (std::optional<std::string> value = value_of(*store_, key, std::min(kLook, deadline.remaining())))
-      return value;
+    if (std::optional<std::string> value = value_of(*store_, key, std::min(kLook, deadline.remaining()))) return value;
     if (store_->check(std::span(&refused, 1))) {
       out_ = true;
       throw PeerError(concat("member ", number_, " of the elastic job was refused: ", store_->get(refused)), {});
