@@ -85,8 +85,9 @@ void prepare_elastic(const Options& options, RendezvousFolder& folder, JobEnviro
   }
   if (!options.elastic->replay.empty()) require_replayable(options);
   ElasticView elastic;
-  elastic.coordinator = {coordinator_command(*options.elastic, options.ranks, job.elastic, journal), {}, -1};
-  for (char** entry = environ; *entry != nullptr; ++entry) elastic.coordinator.environment.emplace_back(*entry);
+  RankCommand coordinator{coordinator_command(*options.elastic, options.ranks, job.elastic, journal), {}, -1};
+  for (char** entry = environ; *entry != nullptr; ++entry) coordinator.environment.emplace_back(*entry);
+  elastic.coordinator = std::move(coordinator);
   elastic.deaths_per_minute = options.elastic->deaths_per_minute;
   view.elastic = std::move(elastic);
 }

@@ -2,25 +2,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launch/supervisor.h"
 
-#include <fcntl.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <climits>
 #include <exception>
-
-#include "gradwire/base/strings.h"
-#include "launch/cpu_share.h"
-#include "launch/launch_error.h"
+#include <utility>
 
 namespace gradwire::launch {
 namespace {
 
 using std::chrono::milliseconds;
 
-// The coordinator's number among the watched processes.
-constexpr int kCoordinator = -1;
 constexpr milliseconds kLeftoverTime{300};
 // How long a killed process may take to go: memory of many gigabytes is not given back at once.
 constexpr milliseconds kKillTime{5000};
@@ -37,19 +30,17 @@ Supervisor::Supervisor(const Options& options, SignalQueue& signals, int front_f
       front_fd_(front_fd),
       view_(view),
       output_(options, view.names),
-      null_(::open("/dev/null", O_RDONLY | O_CLOEXEC)),
+      ranks_(options, signals, view.names.first_rank, output_, deaths_),
+      stall_(view.flight, ranks_),
       job_end_(view.job_end) {
-  if (!null_) throw_errno("cannot open /dev/null");
+  if (view_.elastic) elastic_.emplace(*view_.elastic, signals_, ranks_, deaths_);
 }
 
 Supervisor::~Supervisor() {
-  stop_coordinator();
+  elastic_.reset();
   if (ranks_gone_) return;
-  signal_ranks(SIGKILL);
-  for (auto& rank : ranks_) {
-    if (rank.pid > 0) reap(rank.pid);
-    rank.pid = -1;
-  }
+  ranks_.signal(SIGKILL);
+  for (const int rank : ranks_.running()) ranks_.reap_rank(rank);
   try {
     clear_leftovers();
   } catch (const std::exception&) {
@@ -62,20 +53,21 @@ JobOutcome Supervisor::run(const std::vector<RankCommand>& ranks) {
   outcome_.first_rank = view_.names.first_rank;
   outcome_.ends.resize(ranks.size());
   started_ = Deadline::Clock::now();
-  commands_ = &ranks;
-  if (view_.elastic) start_coordinator();
-  start_ranks(ranks);
-  while (!running_ranks().empty()) {
-    const bool watched = phase_ == Phase::running && view_.flight != nullptr;
+  if (elastic_) elastic_->start();
+  ranks_.start(ranks);
+  while (!ranks_.running().empty()) {
+    const bool watched = phase_ == Phase::running;
     const Deadline look = view_.live != nullptr ? view_.live->next_look() : Deadline::never();
-    step(phase_end_.earlier(job_end_).earlier(watched ? view_.flight->next_check() : Deadline::never()).earlier(look));
+    step(phase_end_.earlier(job_end_).earlier(watched ? stall_.next() : Deadline::never()).earlier(look));
     advance();
     if (view_.live != nullptr) view_.live->look(output_);
-    if (watched && view_.flight->next_check().expired()) check_stall();
+    if (watched) {
+      if (const std::string text = stall_.check(); !text.empty()) output_.say(text);
+    }
     if (phase_ == Phase::killed && phase_end_.expired()) break;
   }
   ranks_gone_ = true;
-  stop_coordinator();
+  elastic_.reset();
   clear_leftovers();
   output_.drain();
   if (view_.live != nullptr) view_.live->finish(output_);
@@ -83,57 +75,13 @@ JobOutcome Supervisor::run(const std::vector<RankCommand>& ranks) {
     outcome_.last_lines = output_.last_error_lines(*outcome_.first_bad);
     outcome_.error_file = output_.error_file(*outcome_.first_bad);
   }
-  diagnose();
+  stall_.diagnose_end(outcome_, [&](int rank) { return output_.last_error_lines(rank); });
   return outcome_;
 }
 
 void Supervisor::finish_output(const std::string& text) {
   if (!text.empty()) output_.say(text);
   while (!output_.flushed() && !leave_) step(Deadline::never());
-}
-
-void Supervisor::start_ranks(const std::vector<RankCommand>& ranks) {
-  const int count = static_cast<int>(ranks.size());
-  for (int rank = 0; rank < count; ++rank) ranks_.push_back(start_one(ranks[rank], rank));
-}
-
-RankProcess Supervisor::start_one(const RankCommand& command, int rank) {
-  const int count = static_cast<int>(commands_->size());
-  CpuSet cpus = options_.pin ? CpuSet(share_of_rank(allowed_cpus(), rank, count)) : CpuSet();
-  const RankOutput output = output_.open(rank);
-  RankStart start{.rank = view_.names.first_rank + rank,
-                  .command = command.command,
-                  .environment = command.environment,
-                  .cpus = std::move(cpus),
-                  .stdin_fd = command.stdin_fd >= 0 ? command.stdin_fd : null_.get(),
-                  .stdout_fd = output.out.get(),
-                  .stderr_fd = output.err.get(),
-                  .signal_mask = signals_.original_mask()};
-  RankProcess process = start_rank(start);
-  deaths_.add(rank, process.pidfd.get());
-  return process;
-}
-
-void Supervisor::start_coordinator() {
-  const RankCommand& command = view_.elastic->coordinator;
-  RankStart start{.rank = kCoordinator,
-                  .command = command.command,
-                  .environment = command.environment,
-                  .cpus = CpuSet(),
-                  .stdin_fd = null_.get(),
-                  .stdout_fd = STDERR_FILENO,
-                  .stderr_fd = STDERR_FILENO,
-                  .signal_mask = signals_.original_mask()};
-  coordinator_ = start_rank(start);
-  deaths_.add(kCoordinator, coordinator_.pidfd.get());
-}
-
-void Supervisor::stop_coordinator() noexcept {
-  if (coordinator_.pid <= 0) return;
-  deaths_.remove(coordinator_.pidfd.get());
-  ::kill(coordinator_.pid, SIGKILL);  // its journal is on the disk
-  reap(coordinator_.pid);
-  coordinator_ = {};
 }
 
 void Supervisor::step(Deadline until) {
@@ -143,16 +91,22 @@ void Supervisor::step(Deadline until) {
   if (::poll(polled.data(), polled.size(), poll_timeout(until)) < 0) return;
   output_.handle(polled.data() + 4);
   if (polled[2].revents != 0) on_front_death();
-  for (const int rank : deaths_.ended()) rank == kCoordinator ? on_coordinator_end() : on_rank_end(rank);
+  for (const int rank : deaths_.ended()) {
+    if (rank == ElasticWatch::kCoordinator) {
+      output_.say(elastic_->on_coordinator_end());
+    } else {
+      on_rank_end(rank);
+    }
+  }
   if (polled[3].revents != 0) on_alarm();
   while (const auto signal = signals_.next()) on_signal(*signal);
   reap_orphans();
 }
 
 void Supervisor::advance() {
-  if (phase_ == Phase::running && job_end_.expired() && !running_ranks().empty()) {
-    outcome_.late = running_ranks();
-    if (view_.flight != nullptr) outcome_.diagnosis = view_.flight->at_timeout(pids());
+  if (phase_ == Phase::running && job_end_.expired() && !ranks_.running().empty()) {
+    outcome_.late = ranks_.running();
+    stall_.diagnose_timeout(outcome_);
     enter(Phase::asked);
   } else if (phase_end_.expired()) {
     if (phase_ == Phase::noticing) {
@@ -166,7 +120,7 @@ void Supervisor::advance() {
 void Supervisor::enter(Phase phase) {
   phase_ = phase;
   job_end_ = Deadline::never();  // the job is ending already
-  if (view_.flight != nullptr && (phase == Phase::noticing || phase == Phase::asked)) view_.flight->look(pids());
+  if (phase == Phase::noticing || phase == Phase::asked) stall_.before_end();
   switch (phase) {
     case Phase::running:
       break;
@@ -174,13 +128,13 @@ void Supervisor::enter(Phase phase) {
       phase_end_ = Deadline::after(view_.notice_time);
       break;
     case Phase::asked:
-      outcome_.asked = running_ranks();
-      signal_ranks(SIGTERM);
+      outcome_.asked = ranks_.running();
+      ranks_.signal(SIGTERM);
       phase_end_ = Deadline::after(options_.grace);
       break;
     case Phase::killed:
-      outcome_.killed = running_ranks();
-      signal_ranks(SIGKILL);
+      outcome_.killed = ranks_.running();
+      ranks_.signal(SIGKILL);
       phase_end_ = Deadline::after(kKillTime);
       break;
   }
@@ -193,7 +147,7 @@ void Supervisor::on_signal(int signal) {
     return;
   }
   // A rank leads an orphaned process group, in which the kernel discards SIGTSTP.
-  signal_ranks(signal == SIGTSTP ? SIGSTOP : signal);
+  ranks_.signal(signal == SIGTSTP ? SIGSTOP : signal);
   if (!ends_job(signal)) return;
   if (outcome_.interrupted_by == 0) {
     outcome_.interrupted_by = signal;
@@ -222,11 +176,7 @@ void Supervisor::on_alarm() {
 }
 
 void Supervisor::on_rank_end(int rank) {
-  RankProcess& process = ranks_[rank];
-  deaths_.remove(process.pidfd.get());
-  process.pidfd.reset();
-  const ProcessEnd end = reap(process.pid);
-  process.pid = -1;
+  const ProcessEnd end = ranks_.reap_rank(rank);
   outcome_.ends[rank] = end;
   if (end.good() || outcome_.first_bad || replace(rank, end)) return;
   outcome_.first_bad = rank;
@@ -235,40 +185,20 @@ void Supervisor::on_rank_end(int rank) {
 }
 
 bool Supervisor::replace(int rank, const ProcessEnd& end) {
-  if (!view_.elastic || phase_ != Phase::running || outcome_.interrupted_by != 0) return false;
-  const int number = view_.names.first_rank + rank;
-  const int deaths = rank_deaths_.add(Deadline::Clock::now());
-  const int limit = view_.elastic->deaths_per_minute;
-  if (deaths > limit) {
-    output_.say(concat("gradwire-run: rank ", number, " died of ", describe(end), "; that is death ", deaths,
-                       " within a minute, more than --deaths-per-minute ", limit, ", so the job ends\n"));
-    return false;
-  }
-  output_.say(concat("gradwire-run: rank ", number, " died of ", describe(end),
-                     ", and a new process takes its place (death ", deaths, " within a minute)\n"));
-  ranks_[rank] = start_one((*commands_)[static_cast<std::size_t>(rank)], rank);
+  if (!elastic_ || phase_ != Phase::running || outcome_.interrupted_by != 0) return false;
+  const ElasticWatch::Answer answer = elastic_->on_rank_death(view_.names.first_rank + rank, end);
+  output_.say(answer.text);
+  if (!answer.replace) return false;
+  ranks_.start_again(rank);
   outcome_.ends[rank].reset();
   return true;
-}
-
-void Supervisor::on_coordinator_end() {
-  deaths_.remove(coordinator_.pidfd.get());
-  const ProcessEnd end = reap(coordinator_.pid);
-  coordinator_ = {};
-  const int limit = view_.elastic->deaths_per_minute;
-  if (coordinator_deaths_.add(Deadline::Clock::now()) > limit) {
-    throw LaunchError(kLaunchFailedExit, concat("the coordinator of the elastic job ended more than ", limit,
-                                                " times within a minute, last of ", describe(end)));
-  }
-  output_.say(concat("gradwire-run: the coordinator died of ", describe(end),
-                     ", and goes on from its journal as a new process\n"));
-  start_coordinator();
 }
 
 void Supervisor::reap_orphans() {
   // Looks before it reaps: a rank's end belongs to on_rank_end(), which learns of it in the order of deaths.
   siginfo_t info{};
-  while (::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0 && !is_rank(info.si_pid)) {
+  const auto is_ours = [&](pid_t pid) { return ranks_.has(pid) || (elastic_ && elastic_->is_coordinator(pid)); };
+  while (::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0 && !is_ours(info.si_pid)) {
     ::waitpid(info.si_pid, nullptr, 0);
     info = {};
   }
@@ -290,45 +220,6 @@ void Supervisor::clear_leftovers() {
     }
     step(patience.expired() ? Deadline::after(kLookAgain) : patience);
   }
-}
-
-void Supervisor::signal_ranks(int signal) noexcept {
-  // Not yet reaped, so the number still means this process and its group.
-  for (const auto& rank : ranks_) {
-    if (rank.pid > 0) ::kill(-rank.pid, signal);
-  }
-}
-
-std::vector<int> Supervisor::running_ranks() const {
-  std::vector<int> running;
-  for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
-    if (ranks_[rank].pid > 0) running.push_back(static_cast<int>(rank));
-  }
-  return running;
-}
-
-std::vector<int> Supervisor::pids() const {
-  std::vector<int> pids;
-  for (const auto& rank : ranks_) pids.push_back(rank.pid);
-  return pids;
-}
-
-void Supervisor::check_stall() {
-  if (running_ranks().empty()) return;
-  const std::string text = view_.flight->check_stall(pids());
-  if (!text.empty()) output_.say(text);
-}
-
-// Of a job that failed by itself: an interruption is explained by itself.
-void Supervisor::diagnose() {
-  const bool failed = outcome_.first_bad && outcome_.interrupted_by == 0 && outcome_.late.empty();
-  if (!failed || view_.flight == nullptr) return;
-  outcome_.diagnosis = view_.flight->at_end(outcome_, [&](int rank) { return output_.last_error_lines(rank); });
-}
-
-bool Supervisor::is_rank(pid_t pid) const noexcept {
-  return pid == coordinator_.pid ||
-         std::any_of(ranks_.begin(), ranks_.end(), [&](const auto& rank) { return rank.pid == pid; });
 }
 
 }  // namespace gradwire::launch

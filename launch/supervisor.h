@@ -10,31 +10,19 @@
 #include <vector>
 
 #include "gradwire/base/deadline.h"
-#include "launch/death_rate.h"
 #include "launch/death_watch.h"
 #include "launch/descendants.h"
+#include "launch/elastic_watch.h"
 #include "launch/flight_watch.h"
 #include "launch/live_watch.h"
 #include "launch/options.h"
 #include "launch/output.h"
-#include "launch/rank_process.h"
+#include "launch/rank_set.h"
 #include "launch/report.h"
 #include "launch/signals.h"
+#include "launch/stall_checks.h"
 
 namespace gradwire::launch {
-
-// One rank to start.
-struct RankCommand {
-  std::vector<std::string> command;
-  std::vector<std::string> environment;
-  int stdin_fd = -1;  // the caller keeps it; -1: /dev/null
-};
-
-// A job whose ranks are replaced when they fail.
-struct ElasticView {
-  RankCommand coordinator;     // the program that decides who takes part; it is started again when it ends
-  int deaths_per_minute = 10;  // of ranks, and of the coordinator; more end the job
-};
 
 // The supervisor's information about the rest of the job.
 struct JobView {
@@ -85,9 +73,6 @@ class Supervisor {
  private:
   enum class Phase { running, noticing, asked, killed };
 
-  void start_ranks(const std::vector<RankCommand>& ranks);
-  RankProcess start_one(const RankCommand& command, int rank);
-  void start_coordinator();
   // Waits for an event or until `until`, and handles the event.
   void step(Deadline until);
   void advance();
@@ -98,18 +83,8 @@ class Supervisor {
   void on_rank_end(int rank);
   // In an elastic job: starts a new process in the place of the rank. Returns false where the failure ends the job.
   bool replace(int rank, const ProcessEnd& end);
-  void on_coordinator_end();
-  void stop_coordinator() noexcept;
   void reap_orphans();
   void clear_leftovers();
-  void signal_ranks(int signal) noexcept;
-  std::vector<int> running_ranks() const;
-  // The process of each rank; -1 once it has ended.
-  std::vector<int> pids() const;
-  void check_stall();
-  void diagnose();
-  // Whether the process is a rank or the coordinator.
-  bool is_rank(pid_t pid) const noexcept;
 
   const Options& options_;
   SignalQueue& signals_;
@@ -118,12 +93,9 @@ class Supervisor {
   Descendants descendants_;
   DeathWatch deaths_;
   Output output_;
-  const std::vector<RankCommand>* commands_ = nullptr;  // during run()
-  std::vector<RankProcess> ranks_;                      // pid -1 once reaped
-  RankProcess coordinator_;                             // of an elastic job; pid -1: none
-  DeathRate rank_deaths_;
-  DeathRate coordinator_deaths_;
-  UniqueFd null_;
+  RankSet ranks_;
+  StallChecks stall_;
+  std::optional<ElasticWatch> elastic_;
   JobOutcome outcome_;
   Phase phase_ = Phase::running;
   Deadline phase_end_ = Deadline::never();

@@ -24,7 +24,7 @@ class Ef21Memory final : public Memory {
              std::span<float> mean) override {
     for (const Segment& segment : segments) {
       const auto estimate = estimate_of(segment);
-      const auto aggregate = aggregates_.get(segment);
+      const auto aggregate = aggregates_.change(segment);
       const auto got = part_of(delivered, segment);
       const auto gradient = part_of(mean, segment);
       for (std::size_t i = 0; i < estimate.size(); ++i) {
@@ -43,6 +43,14 @@ class Ef21Memory final : public Memory {
   }
   void load(const MemoryState& state) override { load_vectors(state, name(), {&estimates_, &aggregates_}); }
   void clear() override { load({}); }
+  void keep() override {
+    estimates_.keep();
+    aggregates_.keep();
+  }
+  void revert() override {
+    estimates_.revert();
+    aggregates_.revert();
+  }
 
  private:
   static void subtract(std::span<const float> gradient, std::span<const float> known,
@@ -65,7 +73,7 @@ class Ef21Memory final : public Memory {
       const auto aggregate = aggregates_.find(whole);
       std::copy(aggregate.begin(), aggregate.end(), estimates_.get(whole).begin());
     }
-    return estimates_.get(segment);
+    return estimates_.change(segment);
   }
 
   NamedVectors estimates_{"local/estimate/"};

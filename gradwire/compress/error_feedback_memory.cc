@@ -29,7 +29,7 @@ class ErrorFeedbackMemory final : public Memory {
   void after(std::span<const Segment> segments, std::span<const float> values, std::span<const float> delivered,
              std::span<float>) override {
     for (const Segment& segment : segments) {
-      const auto residual = residuals_.get(segment);
+      const auto residual = residuals_.change(segment);
       const auto wanted = part_of(values, segment);
       const auto got = part_of(delivered, segment);
       for (std::size_t i = 0; i < residual.size(); ++i) {
@@ -47,6 +47,8 @@ class ErrorFeedbackMemory final : public Memory {
   }
   void load(const MemoryState& state) override { load_vectors(state, name(), {&residuals_}); }
   void clear() override { load({}); }
+  void keep() override { residuals_.keep(); }
+  void revert() override { residuals_.revert(); }
 
  private:
   NamedVectors residuals_{"local/residual/"};

@@ -3,6 +3,7 @@
 #include "gradwire/compress/memory.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
@@ -22,6 +23,8 @@ class NoMemory final : public Memory {
   MemoryState save() const override { return {}; }
   void load(const MemoryState& state) override { load_vectors(state, name(), {}); }
   void clear() override {}
+  void keep() override {}
+  void revert() override {}
 };
 
 }  // namespace
@@ -35,26 +38,92 @@ std::span<float> NamedVectors::fitting(const Segment& segment, std::vector<float
 
 std::span<float> NamedVectors::find(const Segment& segment) {
   const MutexLock lock(mutex_);
-  const auto entry = vectors_.find(segment.name);
-  return entry == vectors_.end() ? std::span<float>() : fitting(segment, entry->second);
+  const auto entry = entries_.find(segment.name);
+  return entry == entries_.end() ? std::span<float>() : fitting(segment, entry->second.values);
+}
+
+NamedVectors::Entry& NamedVectors::entry_of(const Segment& segment) {
+  const auto found = entries_.find(segment.name);
+  if (found != entries_.end()) return found->second;
+  Entry& entry = entries_[std::string(segment.name)];
+  entry.values.resize(segment.of_parameter());
+  entry.is_new = true;
+  return entry;
 }
 
 std::span<float> NamedVectors::get(const Segment& segment) {
   const MutexLock lock(mutex_);
-  const auto entry = vectors_.find(segment.name);
-  if (entry != vectors_.end()) return fitting(segment, entry->second);
-  return fitting(segment,
-                 vectors_.emplace(std::string(segment.name), std::vector<float>(segment.of_parameter())).first->second);
+  return fitting(segment, entry_of(segment).values);
+}
+
+std::span<float> NamedVectors::change(const Segment& segment) {
+  MutexLock lock(mutex_);
+  Entry& entry = entry_of(segment);
+  const std::span<float> values = fitting(segment, entry.values);
+  const bool keeps = keeps_ && !replaced_ && !entry.is_new;
+  lock.unlock();
+  if (keeps) keep_range(entry, segment.first, segment.first + segment.count);
+  return values;
+}
+
+// Keeps what was not kept yet: a value that changes twice is brought back as it was at first.
+void NamedVectors::keep_range(Entry& entry, std::size_t first, std::size_t end) {
+  entry.before.resize(entry.values.size());
+  const auto copy_from = [&](std::size_t from, std::size_t to) {
+    if (from < to) std::copy_n(entry.values.data() + from, to - from, entry.before.data() + from);
+  };
+  auto next = entry.kept.upper_bound(first);
+  if (next != entry.kept.begin() && std::prev(next)->second >= first) --next;
+  std::size_t from = first;
+  std::size_t begin = first;
+  // Each range that meets this one, and the gap before it; they become one range.
+  while (next != entry.kept.end() && next->first <= end) {
+    copy_from(from, next->first);
+    begin = std::min(begin, next->first);
+    from = std::max(from, next->second);
+    next = entry.kept.erase(next);
+  }
+  copy_from(from, end);
+  entry.kept.emplace_hint(next, begin, std::max(from, end));
+}
+
+void NamedVectors::take_back(Entries& entries) {
+  std::erase_if(entries, [](const auto& item) { return item.second.is_new; });
+  for (auto& [name, entry] : entries) {
+    for (const auto& [first, end] : entry.kept)
+      std::copy_n(entry.before.data() + first, end - first, entry.values.data() + first);
+    entry.kept.clear();
+  }
+}
+
+void NamedVectors::keep() {
+  const MutexLock lock(mutex_);
+  keeps_ = true;
+  replaced_.reset();
+  for (auto& [name, entry] : entries_) {
+    entry.is_new = false;
+    entry.kept.clear();
+  }
+}
+
+void NamedVectors::revert() {
+  const MutexLock lock(mutex_);
+  if (!keeps_) return;
+  if (replaced_) entries_ = *std::exchange(replaced_, std::nullopt);
+  take_back(entries_);
 }
 
 void NamedVectors::save(MemoryState& state) const {
   const MutexLock lock(mutex_);
-  for (const auto& [name, vector] : vectors_) state.emplace(concat(prefix_, name), vector);
+  for (const auto& [name, entry] : entries_) state.emplace(concat(prefix_, name), entry.values);
 }
 
-void NamedVectors::replace(std::map<std::string, std::vector<float>, std::less<>> vectors) noexcept {
+void NamedVectors::replace(std::map<std::string, std::vector<float>, std::less<>> vectors) {
+  Entries entries;
+  for (auto& [name, vector] : vectors) entries[name].values = std::move(vector);
   const MutexLock lock(mutex_);
-  vectors_.swap(vectors);
+  entries_.swap(entries);
+  if (keeps_ && !replaced_) replaced_ = std::move(entries);
 }
 
 void copy_uncovered(std::span<const Segment> segments, std::span<const float> gradient, std::span<float> values) {

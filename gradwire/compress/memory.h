@@ -36,8 +36,8 @@ struct Segment {
 using MemoryState = std::map<std::string, std::vector<float>>;
 inline constexpr std::string_view kLocalPrefix = "local/";
 
-// Threads: before() and after() for different parameters may run at the same time. save(), load() and clear() may not
-// run beside them.
+// Threads: before() and after() for different parameters may run at the same time. The other methods that are not
+// const, and save(), may not run beside them.
 class Memory {
  public:
   virtual ~Memory() = default;
@@ -72,6 +72,12 @@ class Memory {
   // for a key that this kind of memory does not have, and keeps the old state then.
   virtual void load(const MemoryState& state) = 0;
   virtual void clear() = 0;
+
+  // For a step that may have to be taken back: revert() brings back the state at the last keep(), whatever was called
+  // since then. Nothing is copied ahead: after the first keep(), after() keeps each value before it overwrites the
+  // value, in memory as large as the state. Without a keep(), revert() does nothing.
+  virtual void keep() = 0;
+  virtual void revert() = 0;
 };
 
 // Keeps nothing. For codecs that lose little, or nothing on average.

@@ -5,13 +5,15 @@
 
 #include <algorithm>
 #include <initializer_list>
+#include <optional>
 
 #include "gradwire/base/mutex.h"
 #include "gradwire/compress/memory.h"
 
 namespace gradwire::compress {
 
-// Thread-safe but for save(), swap() and the elements of a vector: callers that name different parameters do not meet.
+// Thread-safe but for save(), replace(), keep(), revert() and the elements of a vector: callers that name different
+// parameters do not meet.
 class NamedVectors {
  public:
   // `prefix` begins the keys of the saved state: "local/residual/".
@@ -22,17 +24,37 @@ class NamedVectors {
   std::span<float> find(const Segment& segment) GRADWIRE_EXCLUDES(mutex_);
   // The same, made of zeros when there is none yet.
   std::span<float> get(const Segment& segment) GRADWIRE_EXCLUDES(mutex_);
+  // The same for a caller that overwrites the values: keeps them for revert() first.
+  std::span<float> change(const Segment& segment) GRADWIRE_EXCLUDES(mutex_);
+
+  // As Memory::keep() and Memory::revert().
+  void keep() GRADWIRE_EXCLUDES(mutex_);
+  void revert() GRADWIRE_EXCLUDES(mutex_);
 
   const std::string& prefix() const noexcept { return prefix_; }
   void save(MemoryState& state) const GRADWIRE_EXCLUDES(mutex_);
-  void replace(std::map<std::string, std::vector<float>, std::less<>> vectors) noexcept GRADWIRE_EXCLUDES(mutex_);
+  void replace(std::map<std::string, std::vector<float>, std::less<>> vectors) GRADWIRE_EXCLUDES(mutex_);
 
  private:
+  struct Entry {
+    std::vector<float> values;
+    bool is_new = false;                      // made since keep()
+    std::vector<float> before;                // as long as `values`, or empty
+    std::map<std::size_t, std::size_t> kept;  // where `before` holds values: from the key up to the value
+  };
+  using Entries = std::map<std::string, Entry, std::less<>>;
+
   std::span<float> fitting(const Segment& segment, std::vector<float>& vector) const;
+  Entry& entry_of(const Segment& segment) GRADWIRE_REQUIRES(mutex_);
+  static void keep_range(Entry& entry, std::size_t first, std::size_t end);
+  static void take_back(Entries& entries);
 
   const std::string prefix_;
   mutable Mutex mutex_;
-  std::map<std::string, std::vector<float>, std::less<>> vectors_ GRADWIRE_GUARDED_BY(mutex_);  // its nodes do not move
+  Entries entries_ GRADWIRE_GUARDED_BY(mutex_);  // its nodes do not move
+  bool keeps_ GRADWIRE_GUARDED_BY(mutex_) = false;
+  // The state at keep(), once replace() has put another one in its place.
+  std::optional<Entries> replaced_ GRADWIRE_GUARDED_BY(mutex_);
 };
 
 // Memory::load() for a memory that keeps `kinds`. `name` is the memory's, for messages.

@@ -5,11 +5,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <random>
 
 #include "gradwire/base/error.h"
+#include "gradwire/base/strings.h"
 
 namespace gradwire::compress::memory_test {
 namespace {
@@ -215,6 +218,36 @@ TEST_P(EveryMemory, AStepWithoutAfterIsAsIfItHadNotBeen) {
   const Step b = run_step(*expected, kOne, {3, 2}, {0, 1}, {1, 1});
   EXPECT_EQ(a.sent, b.sent);
   EXPECT_EQ(memory->save(), expected->save());
+}
+
+// Parts of a parameter at random, which overlap and come again; now and then a parameter that is new, or another state.
+TEST_P(EveryMemory, RevertBringsBackTheStateThatWasKept) {
+  std::mt19937 random(1);
+  const auto number = [&] { return static_cast<float>(random() % 100) - 50; };
+  const auto memory = make();
+  const auto disturb = [&] {
+    const std::string name = random() % 8 == 0 ? concat("new ", random() % 3) : "w";
+    const std::size_t first = random() % 20;
+    const std::size_t count = 1 + random() % (20 - first);
+    const std::vector<Segment> part{{name, 0, count, first, 20}};
+    Floats gradient(count), delivered(count), mean(count);
+    for (Floats* values : {&gradient, &delivered, &mean}) std::generate(values->begin(), values->end(), number);
+    run_step(*memory, part, gradient, delivered, mean);
+  };
+  memory->revert();  // nothing was kept
+  for (int round = 0; round < 300; ++round) {
+    memory->keep();
+    const MemoryState kept = memory->save();
+    for (int again = 0; again < 2; ++again) {
+      for (auto steps = random() % 12; steps > 0; --steps) disturb();
+      if (random() % 5 == 0) memory->clear();
+      for (auto steps = random() % 3; steps > 0; --steps) disturb();
+      memory->revert();
+      ASSERT_EQ(memory->save(), kept) << "round " << round;
+    }
+    disturb();
+    if (random() % 20 == 0) memory->load(kept);
+  }
 }
 
 TEST_P(EveryMemory, RefusesAnotherLengthAndForeignKeys) {

@@ -39,8 +39,8 @@ class MomentumMemory final : public Memory {
   void after(std::span<const Segment> segments, std::span<const float> values, std::span<const float> delivered,
              std::span<float>) override {
     for (const Segment& segment : segments) {
-      const auto momentum = momenta_.get(segment);
-      const auto velocity = velocities_.get(segment);
+      const auto momentum = momenta_.change(segment);
+      const auto velocity = velocities_.change(segment);
       const auto next = next_momenta_.get(segment);
       const auto wanted = part_of(values, segment);
       const auto got = part_of(delivered, segment);
@@ -63,6 +63,14 @@ class MomentumMemory final : public Memory {
     next_momenta_.replace({});
   }
   void clear() override { load({}); }
+  void keep() override {
+    momenta_.keep();
+    velocities_.keep();
+  }
+  void revert() override {
+    momenta_.revert();
+    velocities_.revert();
+  }
 
  private:
   void clip(std::span<float> gradient, int world) const noexcept {

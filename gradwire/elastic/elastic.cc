@@ -112,7 +112,7 @@ ElasticEnd Elastic::Impl::run(std::int64_t steps, const std::function<void(const
   if (options_.leave_on_sigterm) signal.emplace();
   const std::string program =
       concat(options_.program, options_.program.empty() ? "" : ", ", state_.description(), ", ", steps, " steps");
-  Member member(store_, program, options_.timeout);
+  Member member(store_, program, options_.timeout, [this] { return wants_to_leave(); });
   state_.leave_group();
   while (true) {
     if (wants_to_leave()) {
@@ -121,6 +121,7 @@ ElasticEnd Elastic::Impl::run(std::int64_t steps, const std::function<void(const
       return ElasticEnd::left;
     }
     if (!member.meet()) {
+      if (!member.job_has_finished()) continue;  // it wants to leave
       state_.enter_group();
       return counted_ == steps ? ElasticEnd::finished : ElasticEnd::too_late;
     }

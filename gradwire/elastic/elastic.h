@@ -106,7 +106,8 @@ class Elastic final {
   // TimeoutError when there is no coordinator, or are too few members, for `timeout`.
   ElasticEnd run(std::int64_t steps, const std::function<void(const ElasticStep&)>& step);
 
-  // Makes this member leave in good order at a step boundary. Any thread may call it, before run() too.
+  // Makes this member leave in good order: at a step boundary, or within 50 ms while run() waits for an epoch. Any
+  // thread may call it, before run() too.
   void leave() noexcept;
 
   // The number of steps that the job has counted, as far as this member knows.

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cctype>
 #include <mutex>
+#include <span>
 
 #include "gradwire/elastic/elastic_test_support.h"
 #include "gradwire/hooks/registry.h"
@@ -308,6 +309,47 @@ TEST(ElasticTest, AMemberThatChangedParametersInABrokenStepTakesTheStateOfAnothe
   for (const auto& end : ends) expect_equal_bits(end, serial_parameters(std::vector<int>(kSteps, 2)), "a member");
 }
 
+// A job of one member, whose hook changed its memory in a step that does not count. With more members, the mean of
+// their memories would hide what is wrong with one.
+class ElasticMemoryTest : public ::testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Hooks, ElasticMemoryTest,
+                         ::testing::Values("int8:memory=error_feedback", "int4:memory=ef21", "dgc:ratio=0.1",
+                                           "int4:memory=error_feedback,warm_up=3", "power_sgd:start=2,min_rate=1",
+                                           "batched_power_sgd:start=2"),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
+                           return name;
+                         });
+
+TEST_P(ElasticMemoryTest, AStepThatIsDoneAgainFindsTheMemoryAsItWas) {
+  const auto train = [&](bool breaks) {
+    ElasticJob job({.min = 1, .max = 1, .first = 1});
+    Elastic elastic(job.options());
+    DdpOptions options;
+    options.process_group = elastic.group();
+    Mlp net;
+    DistributedDataParallel ddp(net, options);
+    ddp.register_comm_hook(make_hook(GetParam()));
+    torch::optim::SGD optimizer(ddp.parameters(), sgd());
+    elastic.add(ddp).add(optimizer);
+    std::int64_t broken = 0;
+    elastic.run(kSteps, [&](const ElasticStep& at) {
+      optimizer.zero_grad();
+      loss_of(ddp(samples(at))).backward();
+      if (breaks && at.step % 5 == 2 && broken != at.step) {
+        broken = at.step;
+        throw PeerError("on purpose, when the memory has changed", {});
+      }
+      optimizer.step();
+    });
+    std::vector<at::Tensor> parameters;
+    for (const at::Tensor& parameter : net->parameters()) parameters.push_back(parameter.detach());
+    return parameters;
+  };
+  expect_equal_bits(train(true), train(false), "with steps that were done again");
+}
+
 TEST(ElasticTest, AnotherModelIsRefusedAndTheJobGoesOn) {
   ElasticJob job({.min = 1, .max = 3, .first = 1});
   Members members;
@@ -345,6 +387,30 @@ TEST(ElasticTest, MembersWithoutTheStateOfTheJobSaySo) {
   members.join();
   const MemberResult next = run_member(job.options(), kSteps, "", {});
   EXPECT_NE(next.error.find("no member holds the state of the job"), std::string::npos) << next.error;
+}
+
+// It leaves although there never is an epoch, or a coordinator.
+TEST(ElasticTest, AMemberThatWaitsForAnEpochLeaves) {
+  ElasticJob job({.min = 2, .max = 2, .first = 2});
+  const auto end_of = [](const ElasticOptions& options) {
+    Elastic elastic(options);
+    DdpOptions ddp_options;
+    ddp_options.process_group = elastic.group();
+    DistributedDataParallel ddp(Mlp(), ddp_options);
+    elastic.add(ddp);
+    std::thread asks([&] {
+      const std::string joined = "event/1";
+      options.store->wait(std::span(&joined, 1), std::chrono::seconds(60));
+      elastic.leave();
+    });
+    const ElasticEnd end = elastic.run(kSteps, [](const ElasticStep&) {});
+    asks.join();
+    return end;
+  };
+  EXPECT_EQ(end_of(job.options()), ElasticEnd::left);
+  ElasticOptions nobody_there = job.options();
+  nobody_there.store = std::make_shared<HashStore>();
+  EXPECT_EQ(end_of(nobody_there), ElasticEnd::left);
 }
 
 TEST(ElasticTest, BadInputIsRefusedAtTheDoor) {

@@ -146,7 +146,10 @@ void TrainingState::begin_step() {
   for (const DdpCore* core : cores_) {
     for (const at::Tensor& buffer : core->module().buffers()) kept_buffers_.push_back(buffer.clone());
   }
-  kept_hook_states_ = hook_states();
+  kept_hook_states_.resize(cores_.size());
+  for (std::size_t i = 0; i < cores_.size(); ++i) {
+    if (const auto hook = cores_[i]->comm_hook(); hook != nullptr) kept_hook_states_[i].keep(*hook);
+  }
   kept_versions_ = versions();
 }
 
@@ -156,8 +159,7 @@ bool TrainingState::undo_step() {
   for (std::size_t i = 0; i < cores_.size(); ++i) {
     for (at::Tensor buffer : cores_[i]->module().buffers()) buffer.copy_(kept_buffers_.at(index++));
     cores_[i]->module().zero_grad(true);
-    if (const auto hook = cores_[i]->comm_hook(); hook != nullptr && !kept_hook_states_.at(i).empty())
-      hook->load_state_dict(kept_hook_states_[i]);
+    if (const auto hook = cores_[i]->comm_hook(); hook != nullptr) kept_hook_states_.at(i).revert(*hook);
   }
   return versions() == kept_versions_;
 }

@@ -13,6 +13,7 @@
 
 #include "gradwire/ddp/comm_hook.h"
 #include "gradwire/ddp/distributed_data_parallel.h"
+#include "gradwire/ddp/kept_hook_state.h"
 
 namespace gradwire::internal {
 
@@ -74,7 +75,7 @@ class TrainingState {
   std::size_t in_group_ = 0;                      // the first so many cores are in their group
 
   std::vector<at::Tensor> kept_buffers_;
-  std::vector<HookState> kept_hook_states_;
+  std::vector<KeptHookState> kept_hook_states_;  // by core
   std::vector<std::uint32_t> kept_versions_;
 };
 

@@ -14,6 +14,7 @@
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/stable_hash.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/ddp/kept_hook_state.h"
 #include "gradwire/hooks/default_hooks.h"
 #include "gradwire/hooks/iteration_internal.h"
 #include "gradwire/hooks/support_internal.h"
@@ -101,7 +102,7 @@ bool compressible(const at::Tensor& buffer) {
                                       buffer.scalar_type() == at::kHalf || buffer.scalar_type() == at::kBFloat16);
 }
 
-class CompressedHook final : public CommHook {
+class CompressedHook final : public CommHook, public Revertible {
  public:
   CompressedHook(std::unique_ptr<compress::Compressor> compressor, const CompressedHookOptions& options,
                  std::shared_ptr<ProcessGroup> group)
@@ -162,12 +163,24 @@ class CompressedHook final : public CommHook {
           key, std::vector<float>(values.const_data_ptr<float>(), values.const_data_ptr<float>() + values.numel()));
     }
     compressor_->memory().load(memory);
-    iteration_.set_next(iteration->second.toInt());
-    const MutexLock lock(divisor_mutex_);
-    divisor_ = 0;
+    continue_from(iteration->second.toInt());
+  }
+
+  void keep_state() override {
+    compressor_->memory().keep();
+    kept_iteration_ = iteration_.next();
+  }
+  void revert_state() override {
+    compressor_->memory().revert();
+    continue_from(kept_iteration_);
   }
 
  private:
+  void continue_from(std::int64_t iteration) {
+    iteration_.set_next(iteration);
+    const MutexLock lock(divisor_mutex_);
+    divisor_ = 0;
+  }
   ProcessGroup& group_of(GradBucket& bucket) const { return group_ != nullptr ? *group_ : bucket.group(); }
 
   // EF21's aggregate is a sum over the ranks, divided by the divisor of the step before. A Join may change the divisor:
@@ -222,6 +235,7 @@ class CompressedHook final : public CommHook {
   const CompressedHookOptions options_;
   const std::shared_ptr<ProcessGroup> group_;
   internal::IterationCount iteration_;
+  std::int64_t kept_iteration_ = 0;
   Mutex divisor_mutex_;
   // Of the iteration before; 0: there was no iteration.
   int divisor_ GRADWIRE_GUARDED_BY(divisor_mutex_) = 0;

@@ -43,6 +43,15 @@ class PolicyHook final : public internal::HookWrapper {
     if (!found.empty()) iteration_.set_next(found.mapped().toInt());
   }
 
+  void keep_state() override {
+    HookWrapper::keep_state();
+    kept_iteration_ = iteration_.next();
+  }
+  void revert_state() override {
+    HookWrapper::revert_state();
+    iteration_.set_next(kept_iteration_);
+  }
+
  private:
   static HookTraits traits_around(const std::shared_ptr<CommHook>& inner, const PolicyOptions& options) {
     return internal::traits_around("policy", inner, /*keeps_single_collective=*/true,
@@ -51,6 +60,7 @@ class PolicyHook final : public internal::HookWrapper {
 
   const PolicyOptions options_;
   internal::IterationCount iteration_;
+  std::int64_t kept_iteration_ = 0;
 };
 
 }  // namespace

@@ -14,6 +14,7 @@
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/ddp/kept_hook_state.h"
 #include "gradwire/hooks/default_hooks.h"
 #include "gradwire/hooks/power_sgd_internal.h"
 #include "gradwire/hooks/support_internal.h"
@@ -63,7 +64,8 @@ std::pair<LowRankMatrix, Compressed> make_matrix(const PowerSGDState& state, con
     const at::Tensor error = remembered_error(state, name, place.numel);
     if (error.defined()) at::Tensor(values).view(-1).add_(error);
     // The new error may overwrite the old one: it is written only when the result is known to be finite.
-    residual = error.defined() ? error : at::empty({place.numel}, values.options());
+    residual =
+        error.defined() ? state.memory().room_for_error(name, error) : at::empty({place.numel}, values.options());
   }
   return {{.key = name,
            .parameters = {name},
@@ -201,7 +203,7 @@ void write_back_square(const PowerSGDState& state, const GradBucket& bucket, con
 
 using Body = Future (*)(const std::shared_ptr<PowerSGDState>&, GradBucket&);
 
-class PowerSGDHook final : public CommHook {
+class PowerSGDHook final : public CommHook, public Revertible {
  public:
   PowerSGDHook(HookTraits traits, std::shared_ptr<PowerSGDState> state, Body body)
       : CommHook(std::move(traits)), state_(std::move(state)), body_(body) {}
@@ -225,6 +227,9 @@ class PowerSGDHook final : public CommHook {
     }
     state_->load_state_dict(state);
   }
+
+  void keep_state() override { state_->memory().keep(); }
+  void revert_state() override { state_->memory().revert(); }
 
  private:
   const std::shared_ptr<PowerSGDState> state_;

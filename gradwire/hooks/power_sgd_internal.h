@@ -90,26 +90,40 @@ class PowerSGDMemory {
   HookState save() const;
   void load(const HookState& state);
 
+  // Room for the next error of `parameter`, of the shape and dtype of its present `error`: the present error itself, or
+  // other memory when keep() keeps the present error.
+  at::Tensor room_for_error(const std::string& parameter, const at::Tensor& error);
+  // As Revertible::keep_state() and revert_state(). Tensors that are in the kept state are not overwritten.
+  void keep();
+  void revert();
+
  private:
   struct Factor {
     std::vector<std::string> parameters;
     at::Tensor runs;
   };
+  // What a step changes.
+  struct Values {
+    std::int64_t iterations = 0;  // the iterations that have begun
+    std::int64_t drawn = 0;       // the number of draws
+    CompressionStats stats;
+    std::int64_t next_report = 0;
+    std::map<std::string, at::Tensor> errors;
+    std::map<std::string, Factor> factors;
+  };
   void report() GRADWIRE_REQUIRES(mutex_);
+  void replace(Values values) GRADWIRE_REQUIRES(mutex_);
 
   const PowerSGDOptions options_;
   mutable Mutex mutex_;
-  std::int64_t iterations_ GRADWIRE_GUARDED_BY(mutex_) = 0;  // the iterations that have begun
+  Values values_ GRADWIRE_GUARDED_BY(mutex_);
+  std::optional<Values> kept_ GRADWIRE_GUARDED_BY(mutex_);                      // its tensors may be those of values_
+  std::map<std::string, at::Tensor> spare_errors_ GRADWIRE_GUARDED_BY(mutex_);  // in neither of the two
   std::optional<std::uint32_t> current_ GRADWIRE_GUARDED_BY(mutex_);
   std::vector<bool> came_ GRADWIRE_GUARDED_BY(mutex_);  // the buckets that came in the current iteration
   NumpyDraws draws_ GRADWIRE_GUARDED_BY(mutex_);
-  std::int64_t drawn_ GRADWIRE_GUARDED_BY(mutex_) = 0;  // the number of draws
   std::vector<std::uint32_t> current_draws_
       GRADWIRE_GUARDED_BY(mutex_);  // the draws of the current iteration, by bucket
-  CompressionStats stats_ GRADWIRE_GUARDED_BY(mutex_);
-  std::int64_t next_report_ GRADWIRE_GUARDED_BY(mutex_) = 0;
-  std::map<std::string, at::Tensor> errors_ GRADWIRE_GUARDED_BY(mutex_);
-  std::map<std::string, Factor> factors_ GRADWIRE_GUARDED_BY(mutex_);
 };
 
 }  // namespace gradwire::internal

@@ -131,59 +131,61 @@ bool PowerSGDMemory::begin(const GradBucket& bucket) {
     current_ = bucket.iteration();
     came_.clear();
     current_draws_.clear();
-    if (iterations_++ == options_.start_iteration) {
+    if (values_.iterations++ == options_.start_iteration) {
       log::info(concat("PowerSGD starts after ", options_.start_iteration, " iterations of plain averaging."));
     }
   }
   if (index >= came_.size()) came_.resize(index + 1);
   came_[index] = true;
-  return iterations_ > options_.start_iteration;
+  return values_.iterations > options_.start_iteration;
 }
 
 // Called when an iteration is over. Before that, other lanes may still add to the statistics.
 void PowerSGDMemory::report() {
-  const std::int64_t iteration = iterations_ - 1;
-  if (iteration < options_.start_iteration || iteration < next_report_) return;
-  next_report_ = iteration + options_.compression_stats_logging_frequency;
-  log::info(concat("PowerSGD after iteration ", iteration, ": ", stats_.before, " elements became ", stats_.after,
-                   ", compression rate ", stats_.rate));
+  const std::int64_t iteration = values_.iterations - 1;
+  if (iteration < options_.start_iteration || iteration < values_.next_report) return;
+  values_.next_report = iteration + options_.compression_stats_logging_frequency;
+  log::info(concat("PowerSGD after iteration ", iteration, ": ", values_.stats.before, " elements became ",
+                   values_.stats.after, ", compression rate ", values_.stats.rate));
 }
 
 std::uint32_t PowerSGDMemory::draw(std::size_t bucket_index) {
   const MutexLock lock(mutex_);
-  for (; current_draws_.size() <= bucket_index; ++drawn_) current_draws_.push_back(draws_.next());
+  for (; current_draws_.size() <= bucket_index; ++values_.drawn) current_draws_.push_back(draws_.next());
   return current_draws_[bucket_index];
 }
 
 void PowerSGDMemory::count(std::int64_t before, std::int64_t after) {
   const MutexLock lock(mutex_);
-  stats_.before += before;
-  stats_.after += after;
-  stats_.rate = stats_.after > 0 ? static_cast<double>(stats_.before) / static_cast<double>(stats_.after) : 0;
+  values_.stats.before += before;
+  values_.stats.after += after;
+  values_.stats.rate = values_.stats.after > 0
+                           ? static_cast<double>(values_.stats.before) / static_cast<double>(values_.stats.after)
+                           : 0;
 }
 
 at::Tensor PowerSGDMemory::error(const std::string& parameter) const {
   const MutexLock lock(mutex_);
-  const auto found = errors_.find(parameter);
-  return found == errors_.end() ? at::Tensor() : found->second;
+  const auto found = values_.errors.find(parameter);
+  return found == values_.errors.end() ? at::Tensor() : found->second;
 }
 
 at::Tensor PowerSGDMemory::factor(const std::string& key) const {
   const MutexLock lock(mutex_);
-  const auto found = factors_.find(key);
-  return found == factors_.end() ? at::Tensor() : found->second.runs;
+  const auto found = values_.factors.find(key);
+  return found == values_.factors.end() ? at::Tensor() : found->second.runs;
 }
 
 void PowerSGDMemory::keep_error(const std::string& parameter, at::Tensor error) {
   const MutexLock lock(mutex_);
-  errors_[parameter] = std::move(error);
+  values_.errors[parameter] = std::move(error);
 }
 
 void PowerSGDMemory::keep_factor(const std::string& key, const std::vector<std::string>& parameters,
                                  at::Tensor factor) {
   const MutexLock lock(mutex_);
-  const auto place = factors_.find(key);
-  if (place != factors_.end()) {
+  const auto place = values_.factors.find(key);
+  if (place != values_.factors.end()) {
     place->second.runs = std::move(factor);
     return;
   }
@@ -192,30 +194,30 @@ void PowerSGDMemory::keep_factor(const std::string& key, const std::vector<std::
     return std::find_first_of(other.second.parameters.begin(), other.second.parameters.end(), parameters.begin(),
                               parameters.end()) != other.second.parameters.end();
   };
-  std::erase_if(factors_, shares);
-  factors_[key] = {parameters, std::move(factor)};
+  std::erase_if(values_.factors, shares);
+  values_.factors[key] = {parameters, std::move(factor)};
 }
 
 std::int64_t PowerSGDMemory::iterations() const {
   const MutexLock lock(mutex_);
-  return iterations_;
+  return values_.iterations;
 }
 
 CompressionStats PowerSGDMemory::stats() const {
   const MutexLock lock(mutex_);
-  return stats_;
+  return values_.stats;
 }
 
 HookState PowerSGDMemory::save() const {
   const MutexLock lock(mutex_);
   HookState state = fixed_options(options_);
-  state["iterations"] = iterations_;
-  state["draws"] = drawn_;
-  state["numel_before"] = stats_.before;
-  state["numel_after"] = stats_.after;
-  state["next_report"] = next_report_;
-  for (const auto& [name, error] : errors_) state[kErrorPrefix + name] = error.clone();
-  for (const auto& [key, factor] : factors_) state[kFactorPrefix + key] = factor.runs.clone();
+  state["iterations"] = values_.iterations;
+  state["draws"] = values_.drawn;
+  state["numel_before"] = values_.stats.before;
+  state["numel_after"] = values_.stats.after;
+  state["next_report"] = values_.next_report;
+  for (const auto& [name, error] : values_.errors) state[kErrorPrefix + name] = error.clone();
+  for (const auto& [key, factor] : values_.factors) state[kFactorPrefix + key] = factor.runs.clone();
   return state;
 }
 
@@ -229,23 +231,49 @@ void PowerSGDMemory::load(const HookState& state) {
   }
   CompressionStats stats{.before = count_in(state, "numel_before"), .after = count_in(state, "numel_after")};
   if (stats.after > 0) stats.rate = static_cast<double>(stats.before) / static_cast<double>(stats.after);
-  const std::int64_t iterations = count_in(state, "iterations");
-  const std::int64_t drawn = count_in(state, "draws");
-  const std::int64_t next_report = count_in(state, "next_report");
-  NumpyDraws draws(options_.random_seed);
-  draws.skip(drawn);
-
+  Values loaded{.iterations = count_in(state, "iterations"),
+                .drawn = count_in(state, "draws"),
+                .stats = stats,
+                .next_report = count_in(state, "next_report"),
+                .errors = std::move(errors),
+                .factors = std::move(factors)};
   const MutexLock lock(mutex_);
-  iterations_ = iterations;
+  replace(std::move(loaded));
+}
+
+void PowerSGDMemory::replace(Values values) {
+  values_ = std::move(values);
   current_.reset();
   came_.clear();
-  draws_ = draws;
-  drawn_ = drawn;
   current_draws_.clear();
-  stats_ = stats;
-  next_report_ = next_report;
-  errors_ = std::move(errors);
-  factors_ = std::move(factors);
+  draws_ = NumpyDraws(options_.random_seed);
+  draws_.skip(values_.drawn);
+}
+
+at::Tensor PowerSGDMemory::room_for_error(const std::string& parameter, const at::Tensor& error) {
+  const MutexLock lock(mutex_);
+  if (!kept_) return error;
+  const auto kept = kept_->errors.find(parameter);
+  if (kept == kept_->errors.end() || !kept->second.is_alias_of(error)) return error;
+  const at::Tensor spare = std::exchange(spare_errors_[parameter], at::Tensor());
+  const bool fits = spare.defined() && spare.sizes() == error.sizes() && spare.dtype() == error.dtype();
+  return fits ? spare : at::empty_like(error);
+}
+
+void PowerSGDMemory::keep() {
+  const MutexLock lock(mutex_);
+  if (kept_) {
+    for (auto& [name, error] : kept_->errors) {
+      const auto now = values_.errors.find(name);
+      if (now != values_.errors.end() && !now->second.is_alias_of(error)) spare_errors_[name] = std::move(error);
+    }
+  }
+  kept_ = values_;
+}
+
+void PowerSGDMemory::revert() {
+  const MutexLock lock(mutex_);
+  if (kept_) replace(*kept_);
 }
 
 }  // namespace internal

@@ -11,6 +11,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/ddp/comm_hook.h"
+#include "gradwire/ddp/kept_hook_state.h"
 
 namespace gradwire::internal {
 
@@ -37,7 +38,7 @@ inline HookTraits traits_around(std::string_view what, const std::shared_ptr<Com
 std::shared_ptr<CommHook> make_between_hosts_hook_of_registry(std::shared_ptr<CommHook> inner);
 
 // A hook that passes its state and end_iteration() through to the inner hook.
-class HookWrapper : public CommHook {
+class HookWrapper : public CommHook, public Revertible {
  public:
   // Throws InvalidArgument for a null `inner`.
   HookWrapper(std::string_view what, const std::shared_ptr<CommHook>& inner, bool keeps_single_collective)
@@ -48,6 +49,8 @@ class HookWrapper : public CommHook {
 
   HookState state_dict() const override { return inner_->state_dict(); }
   void load_state_dict(const HookState& state) override { inner_->load_state_dict(state); }
+  void keep_state() override { kept_.keep(*inner_); }
+  void revert_state() override { kept_.revert(*inner_); }
   void end_iteration() override { inner_->end_iteration(); }
 
  protected:
@@ -55,6 +58,7 @@ class HookWrapper : public CommHook {
 
  private:
   const std::shared_ptr<CommHook> inner_;
+  KeptHookState kept_;
 };
 
 }  // namespace gradwire::internal

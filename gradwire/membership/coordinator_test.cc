@@ -4,9 +4,12 @@
 #include "gradwire/membership/coordinator.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cctype>
 #include <filesystem>
 #include <fstream>
 #include <thread>
@@ -100,6 +103,29 @@ TEST_F(CoordinatorTest, AllMembersStopBeforeTheSameStep) {
   EXPECT_FALSE(b->stops_before(6));
   EXPECT_TRUE(b->stops_before(7));
   EXPECT_TRUE(a->stops_before(7));
+}
+
+TEST_F(CoordinatorTest, AMemberThatGivesUpStopsWaitingAndMayLeaveOrWaitAgain) {
+  bool gives_up = true;
+  // Nobody coordinates yet, so the constructor has nothing to wait for but `gives_up`.
+  Member a(store_, "net", std::chrono::seconds(60), [&] { return gives_up; });
+  EXPECT_FALSE(a.meet());
+  EXPECT_FALSE(a.job_has_finished());
+  Coordinator coordinator(store_, options(1, 2, 2));
+  settle(coordinator);
+  EXPECT_FALSE(a.meet());  // a second member is missing
+  EXPECT_FALSE(a.job_has_finished());
+  const auto b = join(coordinator);
+  settle(coordinator);
+  gives_up = false;
+  ASSERT_TRUE(a.meet());
+  EXPECT_EQ(a.epoch().members.size(), 2U);
+  gives_up = true;
+  EXPECT_FALSE(a.meet());  // b is still in the epoch
+  a.leave();
+  b->leave();
+  settle(coordinator);
+  EXPECT_EQ(coordinator.roster().members.at(a.number()).standing, Roster::Standing::gone);
 }
 
 TEST_F(CoordinatorTest, AnotherProgramIsRefused) {
@@ -260,6 +286,73 @@ TEST_F(CoordinatorTest, ARestartedCoordinatorGoesOn) {
     EXPECT_EQ(played[1].first_step, 9);
     EXPECT_EQ(played[1].members, (std::vector<std::int64_t>{1, 2, 5}));
   }
+}
+
+std::string text_of(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+// A job of two members which loses one: the last event decides an epoch.
+void write_story(Journal& journal) {
+  std::int64_t number = 0;
+  for (const Event& event : std::vector<Event>{Joined{"a", "1", "net"}, Joined{"b", "1", "net"}, Began{1, 1, 0},
+                                               Died{2, "was killed"}, Ready{1, 1}})
+    journal.append(++number, to_text(event));
+}
+
+// Wherever the file was cut: a coordinator that starts again writes the decisions that are missing, so the file is that
+// of a job whose disk never was full.
+TEST_F(CoordinatorTest, AJournalThatWasCutAnywhereIsCompleted) {
+  const CoordinatorOptions some = options(1, 3, 2);
+  { Journal journal(some.journal, some.roster); }
+  const std::string head = text_of(some.journal);
+  {
+    Journal journal(some.journal, some.roster);
+    write_story(journal);
+  }
+  const std::string whole = text_of(some.journal);
+  for (std::size_t size = head.size(); size < whole.size(); ++size) {
+    std::ofstream(some.journal, std::ios::binary | std::ios::trunc) << whole.substr(0, size);
+    Journal journal(some.journal, some.roster);
+    const std::string completed = text_of(some.journal);
+    EXPECT_EQ(completed, whole.substr(0, completed.size()));
+    EXPECT_TRUE(completed.size() == whole.size() || std::isdigit(whole[completed.size()]) != 0) << "cut at " << size;
+  }
+}
+
+TEST_F(CoordinatorTest, ADiskThatIsFullLeavesTheJournalAsItWas) {
+  const CoordinatorOptions some = options(1, 3, 2);
+  Journal journal(some.journal, some.roster);
+  journal.append(1, to_text(Joined{"a", "1", "net"}));
+  const std::string before = text_of(some.journal);
+  ::signal(SIGXFSZ, SIG_IGN);
+  rlimit unlimited{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &unlimited), 0);
+  rlimit full = unlimited;
+  full.rlim_cur = before.size() + 20;  // room for a part of the event
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &full), 0);
+  EXPECT_THROW(journal.append(2, to_text(Joined{"b", "1", "net"})), StoreError);
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &unlimited), 0);
+  EXPECT_EQ(text_of(some.journal), before);
+  EXPECT_EQ(journal.roster().epoch, 0);
+  journal.append(2, to_text(Joined{"b", "1", "net"}));
+  EXPECT_EQ(journal.roster().epoch, 1);
+}
+
+TEST_F(CoordinatorTest, DecisionsThatDoNotFollowFromTheEventsAreRefused) {
+  const CoordinatorOptions some = options(1, 3, 2);
+  {
+    Journal journal(some.journal, some.roster);
+    write_story(journal);
+  }
+  const std::string whole = text_of(some.journal);
+  std::string changed = whole;
+  const auto admitted = changed.find("admitted/2\t1");
+  ASSERT_NE(admitted, std::string::npos);
+  changed[admitted + 11] = '7';
+  std::ofstream(some.journal, std::ios::binary | std::ios::trunc) << changed;
+  EXPECT_THROW(Journal(some.journal, some.roster), StoreError);
 }
 
 TEST_F(CoordinatorTest, AHalfWrittenRecordIsCutOff) {

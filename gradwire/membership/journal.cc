@@ -45,6 +45,8 @@ std::vector<std::string> lines_of(const std::string& path) {
   return lines;
 }
 
+std::string line_of(const Put& put) { return concat("=\t", put.key, "\t", put.value); }
+
 // "12<tab>event" of an event; the other lines are decisions ("=<tab>key<tab>value") and the head.
 bool is_event(const std::string& line, std::int64_t& number, std::string& text) {
   const std::size_t tab = line.find('\t');
@@ -82,24 +84,50 @@ void Journal::read(const std::string& path) {
     throw InvalidArgument(concat("the file ", path_, " begins with '", lines.front(), "' in place of '", head,
                                  "'; give each job a journal of its own"));
   }
-  for (const std::string& line : lines) {
+  std::size_t index = 1;
+  while (index < lines.size()) {
     std::int64_t number = 0;
     std::string text;
-    if (!is_event(line, number, text)) continue;
-    if (number != last_event_ + 1) fail(path_, concat("event ", number, " follows event ", last_event_));
+    if (!is_event(lines[index], number, text) || number != last_event_ + 1)
+      fail(path_, concat("the line '", lines[index], "' does not follow from event ", last_event_));
     last_event_ = number;
     last_decisions_ = apply(roster_, number, event_of(text));
+    complete_decisions(lines, ++index);
+    index += last_decisions_.size();
   }
 }
 
+void Journal::complete_decisions(const std::vector<std::string>& lines, std::size_t index) {
+  std::string missing;
+  for (const Put& put : last_decisions_) {
+    const std::string line = line_of(put);
+    if (index >= lines.size()) {
+      missing += line + "\n";
+    } else if (lines[index++] != line) {
+      fail(path_, concat("after event ", last_event_, " comes '", lines[index - 1], "' in place of the decision '",
+                         line, "'; the file was changed, or another version of gradwire wrote it"));
+    }
+  }
+  if (!missing.empty()) write(missing);
+}
+
 void Journal::write(const std::string& text) {
+  const off_t before = ::lseek(file_.get(), 0, SEEK_END);
+  if (before < 0) fail_errno(path_, "cannot be written");
+  const auto give_up = [&](const char* what) {
+    const int problem = errno;
+    // When this fails too, the next reader completes or cuts the record.
+    [[maybe_unused]] const int cut = ::ftruncate(file_.get(), before);
+    errno = problem;
+    fail_errno(path_, what);
+  };
   for (std::size_t done = 0; done < text.size();) {
     const ssize_t count = ::write(file_.get(), text.data() + done, text.size() - done);
     if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) fail_errno(path_, "cannot be written");
+    if (count <= 0) give_up("cannot be written");
     done += static_cast<std::size_t>(count);
   }
-  if (::fdatasync(file_.get()) != 0) fail_errno(path_, "cannot be brought to the disk");
+  if (::fdatasync(file_.get()) != 0) give_up("cannot be brought to the disk");
 }
 
 const std::vector<Put>& Journal::append(std::int64_t number, const std::string& event) {
@@ -107,7 +135,7 @@ const std::vector<Put>& Journal::append(std::int64_t number, const std::string& 
   Roster next = roster_;
   std::vector<Put> decisions = apply(next, number, event_of(event));
   std::string text = concat(number, "\t", event, "\n");
-  for (const Put& put : decisions) text += concat("=\t", put.key, "\t", put.value, "\n");
+  for (const Put& put : decisions) text += line_of(put) + "\n";
   write(text);
   roster_ = std::move(next);
   last_event_ = number;

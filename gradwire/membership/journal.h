@@ -14,12 +14,13 @@
 namespace gradwire::membership {
 
 // A record is on the disk when append() returns, so a coordinator that is killed loses no decision that it published.
-// A record that was only half written when the process was killed is cut off. Not thread-safe.
+// A record that was only half written when the process was killed or the disk became full is cut off, or completed when
+// its event is whole. Not thread-safe.
 class Journal {
  public:
   // Opens the file, or makes it, and locks it until the destructor. Throws InvalidArgument when another coordinator has
   // the file open, when the file belongs to a job with other `options`, and when the file is no journal; StoreError
-  // when the system refuses the file.
+  // when the system refuses the file, and when the file holds decisions that do not follow from its events.
   Journal(const std::string& path, const RosterOptions& options);
 
   // What the events in the file add up to.
@@ -30,11 +31,13 @@ class Journal {
   const std::vector<Put>& last_decisions() const noexcept { return last_decisions_; }
 
   // Applies event `number`, which follows the last one, and writes the event and the decisions that follow from it.
-  // Returns the decisions. Throws StoreError: the disk is full, or the text is no event.
+  // Returns the decisions. Throws StoreError, and leaves the file as it was: the disk is full, or the text is no event.
   const std::vector<Put>& append(std::int64_t number, const std::string& event);
 
  private:
   void read(const std::string& path);
+  // Checks the decisions that the file has after its last event from line `index` on, and writes those that it lacks.
+  void complete_decisions(const std::vector<std::string>& lines, std::size_t index);
   void write(const std::string& text);
 
   const std::string path_;

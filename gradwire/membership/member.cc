@@ -25,15 +25,10 @@ std::shared_ptr<Store> required(std::shared_ptr<Store> store) {
 
 }  // namespace
 
-Member::Member(std::shared_ptr<Store> store, std::string program, Milliseconds timeout)
-    : store_(required(std::move(store))), timeout_(timeout), log_(store_) {
+Member::Member(std::shared_ptr<Store> store, std::string program, Milliseconds timeout, std::function<bool()> gives_up)
+    : store_(required(std::move(store))), timeout_(timeout), gives_up_(std::move(gives_up)), log_(store_) {
   number_ = log_.append(Joined{process_identity(), GRADWIRE_VERSION, std::move(program)});
-  try {
-    next_ = std::stoll(wait_for(admitted_key(number_)));
-  } catch (const PeerError& refused) {
-    out_ = true;
-    throw MismatchError(refused.what());
-  }
+  be_admitted();
 }
 
 Member::~Member() {
@@ -45,16 +40,25 @@ Member::~Member() {
   }
 }
 
-std::string Member::wait_for(const std::string& key) {
+bool Member::be_admitted() {
+  try {
+    if (next_ == 0) next_ = std::stoll(wait_for(admitted_key(number_)).value_or("0"));
+  } catch (const PeerError& refused) {
+    throw MismatchError(refused.what());
+  }
+  return next_ > 0;
+}
+
+std::optional<std::string> Member::wait_for(const std::string& key) {
   const Deadline deadline = Deadline::after(timeout_);
   const std::string refused = refused_key(number_);
   while (true) {
-    if (std::optional<std::string> value = value_of(*store_, key, std::min(kLook, deadline.remaining())))
-      return *std::move(value);
+    if (std::optional<std::string> value = value_of(*store_, key, std::min(kLook, deadline.remaining()))) return value;
     if (store_->check(std::span(&refused, 1))) {
       out_ = true;
       throw PeerError(concat("member ", number_, " of the elastic job was refused: ", store_->get(refused)), {});
     }
+    if (gives_up_ && gives_up_()) return std::nullopt;
     throw_if_interrupted("waiting for an epoch of the elastic job");
     if (deadline.expired()) {
       throw TimeoutError(concat("member ", number_, " of the elastic job waited ", timeout_.count() / 1000, " s for '",
@@ -66,10 +70,14 @@ std::string Member::wait_for(const std::string& key) {
 std::optional<Epoch> Member::meet() {
   if (epoch_.number > 0) log_.append(Ready{number_, epoch_.number});
   change_wanted_ = false;
+  if (!be_admitted()) return std::nullopt;
   while (true) {
-    Epoch epoch = epoch_of(wait_for(epoch_key(next_)));
+    const std::optional<std::string> text = wait_for(epoch_key(next_));
+    if (!text) return std::nullopt;
+    Epoch epoch = epoch_of(*text);
     ++next_;
     if (epoch.finished) {
+      job_has_finished_ = true;
       out_ = true;
       return std::nullopt;
     }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,21 +18,26 @@
 namespace gradwire::membership {
 
 // One thread at a time uses the object. All methods throw what the store throws. A method that waits for the
-// coordinator waits as long as `timeout`, and throws TimeoutError then.
+// coordinator waits as long as `timeout`, and throws TimeoutError then. While it waits, it asks `gives_up` (where one
+// is given) at least every 50 ms, and stops waiting when `gives_up` returns true.
 class Member {
  public:
   // Joins the job whose coordinator uses `store`, and waits until the coordinator knows the member. `program` is text
   // that says which program and model this is; it must be the same on all members. Throws MismatchError, with the
-  // coordinator's reason, when the member is refused; InvalidArgument for a null store.
-  Member(std::shared_ptr<Store> store, std::string program, Milliseconds timeout = kDefaultTimeout);
+  // coordinator's reason, when the member is refused; InvalidArgument for a null store. When `gives_up` ends the wait,
+  // meet() waits for the coordinator first.
+  Member(std::shared_ptr<Store> store, std::string program, Milliseconds timeout = kDefaultTimeout,
+         std::function<bool()> gives_up = nullptr);
   // Leaves, unless leave() or done() was called.
   ~Member();
   Member(const Member&) = delete;
   Member& operator=(const Member&) = delete;
 
   // Leaves the present epoch, if there is one, and waits for the next epoch with this member. Returns nothing when the
-  // job has finished. Throws PeerError when the coordinator went on without this member (it was taken for dead).
+  // job has finished, and when `gives_up` ended the wait; job_has_finished() tells which. After the second, leave() or
+  // meet() again. Throws PeerError when the coordinator went on without this member (it was taken for dead).
   std::optional<Epoch> meet();
+  bool job_has_finished() const noexcept { return job_has_finished_; }
   // The last epoch that meet() returned; its number is 0 before the first.
   const Epoch& epoch() const noexcept { return epoch_; }
   // This member's place in that epoch.
@@ -55,16 +61,21 @@ class Member {
   void done();
 
  private:
-  std::string wait_for(const std::string& key);
+  // Returns false when `gives_up` ended the wait.
+  bool be_admitted();
+  // The value of `key`; nothing when `gives_up` ended the wait.
+  std::optional<std::string> wait_for(const std::string& key);
 
   const std::shared_ptr<Store> store_;
   const Milliseconds timeout_;
+  const std::function<bool()> gives_up_;
   EventLog log_;
   OwnerProcess owner_;
   std::int64_t number_ = 0;
-  std::int64_t next_ = 1;  // the epoch to look for
+  std::int64_t next_ = 0;  // the epoch to look for; 0 until the coordinator has admitted this member
   Epoch epoch_;
   bool change_wanted_ = false;
+  bool job_has_finished_ = false;
   bool out_ = false;  // left, done or refused
 };
 

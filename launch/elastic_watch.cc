@@ -1,0 +1,67 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/elastic_watch.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <utility>
+
+#include "gradwire/base/deadline.h"
+#include "gradwire/base/strings.h"
+#include "launch/launch_error.h"
+
+namespace gradwire::launch {
+
+ElasticWatch::ElasticWatch(ElasticView view, const SignalQueue& signals, const RankSet& ranks, DeathWatch& deaths)
+    : view_(std::move(view)), signals_(signals), ranks_(ranks), deaths_(deaths) {}
+
+ElasticWatch::~ElasticWatch() { stop(); }
+
+void ElasticWatch::start() {
+  if (!view_.coordinator) return;
+  RankStart start{.rank = kCoordinator,
+                  .command = view_.coordinator->command,
+                  .environment = view_.coordinator->environment,
+                  .cpus = CpuSet(),
+                  .stdin_fd = ranks_.null_fd(),
+                  .stdout_fd = STDERR_FILENO,
+                  .stderr_fd = STDERR_FILENO,
+                  .signal_mask = signals_.original_mask()};
+  coordinator_ = start_rank(start);
+  deaths_.add(kCoordinator, coordinator_.pidfd.get());
+}
+
+void ElasticWatch::stop() noexcept {
+  if (coordinator_.pid <= 0) return;
+  deaths_.remove(coordinator_.pidfd.get());
+  ::kill(coordinator_.pid, SIGKILL);
+  reap(coordinator_.pid);
+  coordinator_ = {};
+}
+
+std::string ElasticWatch::on_coordinator_end() {
+  deaths_.remove(coordinator_.pidfd.get());
+  const ProcessEnd end = reap(coordinator_.pid);
+  coordinator_ = {};
+  if (coordinator_deaths_.add(Deadline::Clock::now()) > view_.deaths_per_minute) {
+    throw LaunchError(kLaunchFailedExit,
+                      concat("the coordinator of the elastic job ended more than ", view_.deaths_per_minute,
+                             " times within a minute, last of ", describe(end)));
+  }
+  start();
+  return concat("gradwire-run: the coordinator died of ", describe(end),
+                ", and goes on from its journal as a new process\n");
+}
+
+ElasticWatch::Answer ElasticWatch::on_rank_death(int number, const ProcessEnd& end) {
+  const int deaths = rank_deaths_.add(Deadline::Clock::now());
+  const std::string what = concat("gradwire-run: rank ", number, " died of ", describe(end));
+  if (deaths > view_.deaths_per_minute) {
+    return {false, concat(what, "; that is death ", deaths, " within a minute, more than --deaths-per-minute ",
+                          view_.deaths_per_minute, ", so the job ends\n")};
+  }
+  return {true, concat(what, ", and a new process takes its place (death ", deaths, " within a minute)\n")};
+}
+
+}  // namespace gradwire::launch

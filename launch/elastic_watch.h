@@ -1,0 +1,62 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// What a supervisor does besides in an elastic job: it keeps the job's coordinator running, and decides whether a rank
+// that failed gets a new process.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "launch/death_rate.h"
+#include "launch/death_watch.h"
+#include "launch/rank_set.h"
+
+namespace gradwire::launch {
+
+// A job whose ranks are replaced when they fail.
+struct ElasticView {
+  // The program that decides who takes part; it is started again when it ends. Empty: it runs on another host.
+  std::optional<RankCommand> coordinator;
+  int deaths_per_minute = 10;  // of ranks, and of the coordinator; more end the job
+};
+
+// For one thread. Texts are lines of "gradwire-run: ...".
+class ElasticWatch final {
+ public:
+  // The coordinator's number among the watched processes.
+  static constexpr int kCoordinator = -1;
+
+  // The references outlive the object.
+  ElasticWatch(ElasticView view, const SignalQueue& signals, const RankSet& ranks, DeathWatch& deaths);
+  // Ends the coordinator.
+  ~ElasticWatch();
+  ElasticWatch(const ElasticWatch&) = delete;
+  ElasticWatch& operator=(const ElasticWatch&) = delete;
+
+  // Starts the coordinator, where this host has it. Throws LaunchError.
+  void start();
+  // Kills the coordinator; its journal is on the disk.
+  void stop() noexcept;
+  // The coordinator has ended: starts it again, and returns what to tell. Throws LaunchError when it ended too often.
+  std::string on_coordinator_end();
+  bool is_coordinator(pid_t pid) const noexcept { return pid == coordinator_.pid; }
+
+  // What to tell of a rank that ended badly, and whether a new process takes its place.
+  struct Answer {
+    bool replace = false;
+    std::string text;
+  };
+  // Counts the death of the rank with this number in the job.
+  Answer on_rank_death(int number, const ProcessEnd& end);
+
+ private:
+  const ElasticView view_;
+  const SignalQueue& signals_;
+  const RankSet& ranks_;
+  DeathWatch& deaths_;
+  RankProcess coordinator_;  // pid -1: none
+  DeathRate rank_deaths_;
+  DeathRate coordinator_deaths_;
+};
+
+}  // namespace gradwire::launch

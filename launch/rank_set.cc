@@ -1,0 +1,90 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/rank_set.h"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "launch/cpu_share.h"
+#include "launch/launch_error.h"
+
+namespace gradwire::launch {
+
+RankSet::RankSet(const Options& options, const SignalQueue& signals, int first_rank, Output& output, DeathWatch& deaths)
+    : options_(options),
+      signals_(signals),
+      first_rank_(first_rank),
+      output_(output),
+      deaths_(deaths),
+      null_(::open("/dev/null", O_RDONLY | O_CLOEXEC)) {
+  if (!null_) throw_errno("cannot open /dev/null");
+}
+
+RankSet::~RankSet() {
+  signal(SIGKILL);
+  for (auto& rank : ranks_) {
+    if (rank.pid > 0) reap(rank.pid);
+  }
+}
+
+void RankSet::start(const std::vector<RankCommand>& commands) {
+  commands_ = &commands;
+  const int count = static_cast<int>(commands.size());
+  for (int rank = 0; rank < count; ++rank) ranks_.push_back(start_one(rank));
+}
+
+void RankSet::start_again(int rank) { ranks_[static_cast<std::size_t>(rank)] = start_one(rank); }
+
+RankProcess RankSet::start_one(int rank) {
+  const RankCommand& command = (*commands_)[static_cast<std::size_t>(rank)];
+  const int count = static_cast<int>(commands_->size());
+  CpuSet cpus = options_.pin ? CpuSet(share_of_rank(allowed_cpus(), rank, count)) : CpuSet();
+  const RankOutput output = output_.open(rank);
+  RankStart start{.rank = first_rank_ + rank,
+                  .command = command.command,
+                  .environment = command.environment,
+                  .cpus = std::move(cpus),
+                  .stdin_fd = command.stdin_fd >= 0 ? command.stdin_fd : null_.get(),
+                  .stdout_fd = output.out.get(),
+                  .stderr_fd = output.err.get(),
+                  .signal_mask = signals_.original_mask()};
+  RankProcess process = start_rank(start);
+  deaths_.add(rank, process.pidfd.get());
+  return process;
+}
+
+ProcessEnd RankSet::reap_rank(int rank) noexcept {
+  RankProcess& process = ranks_[static_cast<std::size_t>(rank)];
+  deaths_.remove(process.pidfd.get());
+  process.pidfd.reset();
+  return reap(std::exchange(process.pid, -1));
+}
+
+void RankSet::signal(int signal) noexcept {
+  // Not yet reaped, so the number still means this process and its group.
+  for (const auto& rank : ranks_) {
+    if (rank.pid > 0) ::kill(-rank.pid, signal);
+  }
+}
+
+std::vector<int> RankSet::running() const {
+  std::vector<int> running;
+  for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+    if (ranks_[rank].pid > 0) running.push_back(static_cast<int>(rank));
+  }
+  return running;
+}
+
+std::vector<int> RankSet::pids() const {
+  std::vector<int> pids;
+  for (const auto& rank : ranks_) pids.push_back(rank.pid);
+  return pids;
+}
+
+bool RankSet::has(pid_t pid) const noexcept {
+  return std::any_of(ranks_.begin(), ranks_.end(), [&](const auto& rank) { return rank.pid == pid; });
+}
+
+}  // namespace gradwire::launch

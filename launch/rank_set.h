@@ -1,0 +1,66 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// The processes of all ranks of one attempt on this host.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "launch/death_watch.h"
+#include "launch/options.h"
+#include "launch/output.h"
+#include "launch/rank_process.h"
+#include "launch/signals.h"
+
+namespace gradwire::launch {
+
+// One rank to start.
+struct RankCommand {
+  std::vector<std::string> command;
+  std::vector<std::string> environment;
+  int stdin_fd = -1;  // the caller keeps it; -1: /dev/null
+};
+
+// Ranks are numbered from 0 on this host. For one thread.
+class RankSet final {
+ public:
+  // The arguments outlive the object. `first_rank`: the number of this host's rank 0 in the job. Throws LaunchError.
+  RankSet(const Options& options, const SignalQueue& signals, int first_rank, Output& output, DeathWatch& deaths);
+  // Kills and reaps the ranks that still run.
+  ~RankSet();
+  RankSet(const RankSet&) = delete;
+  RankSet& operator=(const RankSet&) = delete;
+
+  // Starts all ranks; `commands` outlives the object. Throws LaunchError.
+  void start(const std::vector<RankCommand>& commands);
+  // Starts a new process of a rank that has ended. Throws LaunchError.
+  void start_again(int rank);
+  // Reaps a rank that has ended, and returns how it ended.
+  ProcessEnd reap_rank(int rank) noexcept;
+  // Sends the signal to each rank that runs, and to its process group.
+  void signal(int signal) noexcept;
+
+  // The ranks that run.
+  std::vector<int> running() const;
+  // The process of each rank; -1 once it has ended.
+  std::vector<int> pids() const;
+  // Whether the process is a rank.
+  bool has(pid_t pid) const noexcept;
+  // /dev/null, for other processes too.
+  int null_fd() const noexcept { return null_.get(); }
+
+ private:
+  RankProcess start_one(int rank);
+
+  const Options& options_;
+  const SignalQueue& signals_;
+  const int first_rank_;
+  Output& output_;
+  DeathWatch& deaths_;
+  UniqueFd null_;
+  const std::vector<RankCommand>* commands_ = nullptr;
+  std::vector<RankProcess> ranks_;  // pid -1 once reaped
+};
+
+}  // namespace gradwire::launch
