@@ -184,6 +184,12 @@ void BucketLauncher::wait() {
   running_.wait_unless_interrupted();
 }
 
+bool BucketLauncher::ended_on_devices() {
+  MutexLock lock(results_mutex_);
+  return std::all_of(results_.begin(), results_.end(),
+                     [](const BucketResult& result) { return result.reduced.ended(); });
+}
+
 std::vector<BucketResult> BucketLauncher::take_results() {
   std::vector<BucketResult> results;
   {
@@ -240,28 +246,38 @@ at::Tensor BucketLauncher::reduce_on_lane(const BucketJob& job, Lane& lane) cons
   return checked(job, result_of(*job.hook, argument));
 }
 
-// PyTorch's model: a hook of one collective is started here, and wait() waits for it.
+// PyTorch's model: a hook of one collective is started here, and wait() waits for it. On a device all of the reduction
+// is queued here, on a stream of its own, and the CPU waits for nothing.
 void BucketLauncher::run_here(BucketJob job) {
   const observe::CallerLine caller(job.caller);
   const c10::NoGradGuard no_grad;
+  c10::OptionalStreamGuard aside;
+  if (!job.device().is_cpu()) aside.reset_stream(side_streams_.on(job.device()));
   follow_gradients(job);
   UnderWay started{std::move(job), {}, {}};
-  at::Tensor average = reduce_here(started);
-  mark_reduced(started.job);
-  if (average.defined()) {
-    keep(started.job, std::move(average));
-  } else {
-    under_way_.push_back(std::move(started));
+  try {
+    at::Tensor average = reduce_here(started);
+    if (average.defined()) keep(started.job, std::move(average));
+  } catch (...) {
+    mark_reduced(started.job);  // queued work of the stream may still write into the bucket
+    throw;
   }
+  mark_reduced(started.job);
+  if (started.future || started.work) under_way_.push_back(std::move(started));
 }
 
-// Returns an undefined tensor when the reduction is under way.
+// Returns an undefined tensor when the reduction is under way: `started` holds its future or its Work then.
 at::Tensor BucketLauncher::reduce_here(UnderWay& started) const {
   const BucketJob& job = started.job;
+  const bool may_go_on = job.device().is_cpu();
   ProcessGroup& group = routes_here_.empty() ? *group_ : *routes_here_.front().duplicate;
   if (job.buffer.defined() && job.compare_hooks) compare_hooks_here(job, group);
   const WatchedBucket watched(job, group, -1);
   if (!job.buffer.defined()) return reduce_sparse(job, group, job.tag);
+  if (job.hook == nullptr && !may_go_on) {
+    start_plain(job, group, /*async=*/false)->wait();
+    return divided(job);
+  }
   if (job.hook == nullptr) {
     started.work = start_plain(job, group, /*async=*/true);
     started.future = future_of(started.work);
@@ -271,12 +287,14 @@ at::Tensor BucketLauncher::reduce_here(UnderWay& started) const {
   const HookScope in_hook(owner_);
   if (routes_here_.empty()) {
     started.future = run_hook(*job.hook, argument);
-    if (job.hook->traits().single_collective) return {};
+    if (may_go_on && job.hook->traits().single_collective) return {};
   } else {
     const LaneScope scope(routes_here_, job.tag);
     started.future = run_hook(*job.hook, argument);
   }
-  return end_of(started);
+  at::Tensor average = end_of(started);
+  started.future.reset();
+  return average;
 }
 
 void BucketLauncher::compare_hooks_here(const BucketJob& job, ProcessGroup& group) const {

@@ -77,6 +77,8 @@ class BucketLauncher final {
   // Returns when all jobs have ended. Throws the error of a job on this thread, and AbortedError when the thread is
   // interrupted (gradwire/base/interrupt.h).
   void wait() GRADWIRE_EXCLUDES(results_mutex_);
+  // Whether the devices have ended all reductions, after wait(). Throws the error of a device that failed.
+  bool ended_on_devices() GRADWIRE_EXCLUDES(results_mutex_);
   // Returns the results by bucket, after wait(). The caller's current streams then wait for the lanes' streams.
   std::vector<BucketResult> take_results() GRADWIRE_EXCLUDES(results_mutex_);
   // After an error: waits for the lanes and their streams.
@@ -106,6 +108,7 @@ class BucketLauncher final {
   std::vector<std::unique_ptr<Lane>> lanes_;
   // Without lanes, over a group that can be duplicated: the routes of a hook's calls on this thread. Else empty.
   std::vector<LaneScope::Route> routes_here_;
+  OwnStreams side_streams_;  // for reductions on this thread
   std::vector<UnderWay> under_way_;
   PendingCount running_;  // jobs on lanes
   Mutex results_mutex_;

@@ -91,7 +91,8 @@ struct DdpOptions {
   // The cap of all buckets in MiB. Not given: 1 MiB for the first bucket, 25 MiB for the others.
   std::optional<double> bucket_cap_mb;
   // The number of lanes: threads that run hooks, each with a duplicate of the group. From 0 to 8. 0 runs the hooks on
-  // the thread of the backward pass. -1 takes two lanes over a group of several hosts, and one lane elsewhere.
+  // the thread of the backward pass. -1 takes two lanes over a group of several hosts, and one lane elsewhere. A module
+  // with parameters on a device has no lanes, whatever this option says.
   int lanes = -1;
 };
 

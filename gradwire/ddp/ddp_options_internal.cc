@@ -94,6 +94,10 @@ int automatic_lanes(const ProcessGroup& group) {
   return hosts != nullptr && hosts->hosts() > 1 ? 2 : 1;
 }
 
+bool on_device(const std::vector<NamedTensor>& parameters) {
+  return std::any_of(parameters.begin(), parameters.end(), [](const auto& each) { return !each.tensor.is_cpu(); });
+}
+
 bool contains(const Names& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }

@@ -18,6 +18,10 @@ namespace gradwire::internal {
 // while another one is compressed, or waits for an answer. One elsewhere: there, lanes compete for the same cores.
 int automatic_lanes(const ProcessGroup& group);
 
+// Whether any of `parameters` is on a device. Hooks then run on the thread of the backward pass, whatever the option
+// `lanes` says: calls on a device are one sequence (docs/decisions/0028).
+bool on_device(const std::vector<NamedTensor>& parameters);
+
 // Translates the options. Throws InvalidArgument for an option out of range.
 ReducerOptions reducer_options(const DdpOptions& options);
 

@@ -98,8 +98,11 @@ void DelayedReduction::on_gradient(Entry* entry) {
   }
   if (entry == nullptr) triggered_ = true;
   if (entry != nullptr) entry->arrived = true;
-  // Other calls use the group too: the order of calls must not depend on the order of gradients.
-  if (!own_group_ || !triggered_ || !under_way_.empty()) return;
+  // Other calls use the group too: the order of calls must not depend on the order of gradients. On a device the
+  // duplicates of a group share one sequence of calls.
+  const auto on_cpu = [](const Entry& each) { return each.parameter.is_cpu(); };
+  const bool own = own_group_ && std::all_of(entries_.begin(), entries_.end(), on_cpu);
+  if (!own || !triggered_ || !under_way_.empty()) return;
   if (std::all_of(entries_.begin(), entries_.end(), [](const Entry& each) { return each.arrived; })) start(false);
 }
 

@@ -5,9 +5,11 @@
 #include <c10/core/StreamGuard.h>
 #include <gtest/gtest.h>
 
+#include <torch/version.h>
 #include <array>
 #include <mutex>
 #include <set>
+#include <thread>
 
 #include "gradwire/ddp/ddp_test_support.h"
 #include "gradwire/ddp/stream_fence_internal.h"
@@ -70,16 +72,18 @@ class Meetings {
   std::vector<std::shared_ptr<Meeting>> meetings_;
 };
 
+using Body = std::function<void(int, std::shared_ptr<ProcessGroup>)>;
+
 // `size` ranks as threads, each with the device of its number and a group for it and for the CPU. Throws what the
-// lowest rank threw.
-void run_device_ranks(int size, const std::function<void(int, std::shared_ptr<ProcessGroup>)>& body) {
+// lowest rank threw. Returns the number of communicators that were made.
+std::size_t run_device_ranks(int size, const Body& body, const std::shared_ptr<FakeFaults>& faults = nullptr) {
   fake_device(0);
   Meetings meetings(size);
   auto store = std::make_shared<HashStore>();
   const DeviceGroup::Maker maker = [&](const std::shared_ptr<Store>& place, int rank, int of, Milliseconds) {
     FromC10dOptions options;
     options.store = std::make_shared<PrefixStore>("engine", place);
-    return from_c10d(make_fake_engine(meetings.at(*place), rank, of), options);
+    return from_c10d(make_fake_engine(meetings.at(*place), rank, of, faults), options);
   };
   run_ranks({"threads"}, size, [&](int rank, const std::shared_ptr<ProcessGroup>& cpu) {
     auto group = std::make_shared<DeviceGroup>(cpu, kFakeDevice, std::make_shared<PrefixStore>("both", store), maker);
@@ -91,6 +95,7 @@ void run_device_ranks(int size, const std::function<void(int, std::shared_ptr<Pr
       throw;
     }
   });
+  return meetings.count();
 }
 
 TEST(FakeDevice, SeesWhatNoEventOrders) {
@@ -229,8 +234,9 @@ TEST(DeviceGroup, AFutureOfAWorkOrdersWhoWaitsForIt) {
   EXPECT_EQ(races(), "");
 }
 
-TEST(DeviceGroup, DuplicatesAndSplitsHaveEnginesOfTheirOwn) {
-  run_device_ranks(3, [](int rank, const std::shared_ptr<ProcessGroup>& group) {
+// NCCL may deadlock when a device has calls of several communicators under way.
+TEST(DeviceGroup, DuplicatesShareTheCommunicatorOfTheirGroup) {
+  const std::size_t communicators = run_device_ranks(3, [](int rank, const std::shared_ptr<ProcessGroup>& group) {
     const auto duplicate = group->dup();
     ASSERT_NE(duplicate, nullptr);
     const at::Tensor tensor = on_fake(rank, {1}).fill_(rank);
@@ -240,8 +246,32 @@ TEST(DeviceGroup, DuplicatesAndSplitsHaveEnginesOfTheirOwn) {
     const at::Tensor whole = on_fake(rank, {3});
     duplicate->all_gather_into_tensor(whole, on_fake(rank, {1}).fill_(rank))->wait();
     EXPECT_TRUE(whole.cpu().equal(at::arange(3, at::kFloat)));
+    const auto again = duplicate->dup();
+    again->all_reduce({tensor})->wait();
+    EXPECT_EQ(tensor.item<float>(), 9);
+    // On the CPU each group has an order of its own.
+    const at::Tensor mine = at::ones({1}), of_duplicate = at::ones({1});
+    const auto first = rank == 0 ? group->all_reduce({mine}) : duplicate->all_reduce({of_duplicate});
+    const auto second = rank == 0 ? duplicate->all_reduce({of_duplicate}) : group->all_reduce({mine});
+    first->wait();
+    second->wait();
+    EXPECT_EQ(mine.item<float>() + of_duplicate.item<float>(), 6);
+    // The end of a duplicate is not that of its group.
+    again->shutdown();
+    group->all_reduce({tensor})->wait();
+    EXPECT_EQ(tensor.item<float>(), 27);
   });
+  EXPECT_EQ(communicators, 1u);
   EXPECT_EQ(races(), "");
+}
+
+TEST(DeviceGroup, ADuplicateThatIsAbortedEndsTheCallsOnTheDevice) {
+  run_device_ranks(2, [](int rank, const std::shared_ptr<ProcessGroup>& group) {
+    const auto duplicate = group->dup();
+    if (rank == 1) duplicate->abort("this rank is broken");
+    const at::Tensor tensor = on_fake(rank, {1});
+    EXPECT_NE(error_of([&] { group->all_reduce({tensor})->wait(); }), "");
+  });
 }
 
 // Gradients of `steps` steps on the device of each rank, against those of one process with all the inputs.
@@ -322,13 +352,13 @@ TEST_P(DdpOnDevice, AveragesWithoutARace) {
       for (auto& parameter : model->parameters()) parameter.sub_(parameter.grad(), 0.1);
       for (auto& parameter : whole->parameters()) parameter.sub_(parameter.grad(), 0.1);
     }
-    if (param.lanes != 0) {
+    {
       const std::lock_guard lock(mutex);
       EXPECT_FALSE(streams_of_hooks.contains({rank, current_fake_stream(device).id()}))
           << "a hook ran on the user's stream";
     }
   });
-  if (param.hook != DeviceCase::none && param.lanes != 0) {
+  if (param.hook != DeviceCase::none) {
     EXPECT_GE(streams_of_hooks.size(), static_cast<std::size_t>(kRanks));
   }
   EXPECT_EQ(races(), "");
@@ -363,6 +393,154 @@ TEST(DdpOnDeviceAfterAnError, ReadsNoBucketThatALaneStillWrites) {
   EXPECT_NE(error.find("this hook is broken"), std::string::npos) << error;
   EXPECT_EQ(races(), "");
 }
+
+// One step of `ddp` on this rank's device.
+void step(DistributedDataParallel<Layers>& ddp, int rank, int seed = 0) {
+  ddp(random_tensor({4, 8}, 10 * seed + rank).to(fake_device(rank))).sum().backward();
+}
+
+// Calls on one device are one sequence: DDP makes no communicator, and runs hooks on the thread of the backward pass,
+// in bucket order.
+TEST(DdpOnDeviceModel, OneCommunicatorAndOneThread) {
+  std::mutex mutex;
+  std::vector<std::vector<std::size_t>> order(2);
+  const std::size_t communicators = run_device_ranks(2, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
+    const c10::Device device = fake_device(rank);
+    Layers model(device), other(device);
+    DdpOptions options = options_for({"threads", 2, true}, group);
+    options.bucket_cap_mb = 300.0 / (1 << 20);
+    DistributedDataParallel ddp(model, options), second(other, options);
+    std::set<std::thread::id> of_gradients, of_hooks;
+    for (auto& parameter : model->parameters())
+      parameter.register_hook([&](const at::Tensor&) { of_gradients.insert(std::this_thread::get_id()); });
+    ddp.register_comm_hook(make_comm_hook(
+        [&](GradBucket& bucket) {
+          of_hooks.insert(std::this_thread::get_id());
+          {
+            const std::lock_guard lock(mutex);
+            order[static_cast<std::size_t>(rank)].push_back(bucket.index());
+          }
+          return bucket.group().all_reduce({bucket.buffer()})->future();
+        },
+        {.name = "sum", .parallel_safe = true}));
+    const at::Tensor statistics = on_fake(rank, {2});
+    for (int number = 0; number < 3; ++number) {
+      group->all_reduce({statistics})->wait();
+      step(ddp, rank, number);
+      step(second, rank, number);
+    }
+    EXPECT_EQ(of_hooks, of_gradients);
+  });
+  EXPECT_EQ(communicators, 1u);
+  EXPECT_EQ(order[0], order[1]);
+  EXPECT_GE(order[0].size(), 5u) << "one bucket, then several in each of two steps";
+  EXPECT_EQ(races(), "");
+}
+
+// The kernels of rank 0 wait for rank 1, which fails. An abort ends them as if all was well.
+TEST(DdpOnDeviceModel, AnErrorOfOneRankReachesTheOthersWhoseKernelsWait) {
+  auto faults = std::make_shared<FakeFaults>();
+  std::array<std::string, 2> errors;
+  run_device_ranks(
+      2,
+      [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
+        Layers model(fake_device(rank));
+        DistributedDataParallel ddp(model, options_for({"threads", -1, true}, group));
+        ddp.register_comm_hook(make_comm_hook([&](GradBucket& bucket) {
+          if (bucket.iteration() == 1 && rank == 1) throw InvalidArgument("rank 1 is broken");
+          bucket.group().all_reduce({bucket.buffer()})->wait();
+          return bucket.buffer();
+        }));
+        step(ddp, rank);
+        group->barrier()->wait();
+        faults->hang = true;
+        errors[static_cast<std::size_t>(rank)] = error_of([&] { step(ddp, rank); });
+      },
+      faults);
+  EXPECT_NE(errors[0].find("rank 1 is broken"), std::string::npos) << errors[0];
+  EXPECT_NE(errors[1].find("rank 1 is broken"), std::string::npos) << errors[1];
+}
+
+// A call fails on the device of one rank, after it has returned.
+TEST(DdpOnDeviceModel, AStepThatFailedOnOneDeviceEndsWellOnNone) {
+  for (const int failing : {0, 1}) {
+    auto faults = std::make_shared<FakeFaults>();
+    std::array<std::string, 2> errors;
+    run_device_ranks(
+        2,
+        [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
+          Layers model(fake_device(rank));
+          DistributedDataParallel ddp(model, options_for({"threads", -1, false}, group));
+          step(ddp, rank);
+          group->barrier()->wait();
+          faults->failing_rank = failing;
+          errors[static_cast<std::size_t>(rank)] = error_of([&] { step(ddp, rank); });
+        },
+        faults);
+    for (const std::string& error : errors) {
+      EXPECT_NE(error.find("failed after it had returned"), std::string::npos) << error;
+    }
+  }
+}
+
+// The allocator of a device knows only memory that it has made: record_stream() of a lent gradient would do nothing.
+TEST(DdpOnDeviceModel, AGradientMayBeUsedOnAnotherStreamThatTheAllocatorKnows) {
+  run_device_ranks(2, [](int rank, const std::shared_ptr<ProcessGroup>& group) {
+    const c10::Device device = fake_device(rank);
+    Layers model(device);
+    DistributedDataParallel ddp(model, options_for({"threads", -1, false}, group));
+    const c10::Stream users = new_fake_stream(device);
+    for (int number = 0; number < 3; ++number) {
+      step(ddp, rank, number);
+      StreamFence fence;
+      fence.add_current(device);
+      fence.record();
+      {
+        const c10::StreamGuard guard(users);
+        fence.wait();
+        const at::Tensor gradient = model->weights[0].grad();
+        internal::keep_for_current_stream(gradient);  // as record_stream() does
+        access_on(users, gradient, false);
+      }
+      model->zero_grad();
+    }
+  });
+  EXPECT_EQ(races(), "");
+}
+
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR > 12
+TEST(DdpOnDeviceModel, AStepInAGraphIsPlainAveraging) {
+  run_device_ranks(2, [](int rank, const std::shared_ptr<ProcessGroup>& group) {
+    const c10::Device device = fake_device(rank);
+    Layers model(device);
+    DistributedDataParallel ddp(model, options_for({"threads", -1, true}, group));
+    const auto captured_step = [&](DistributedDataParallel<Layers>& wrapped) {
+      return error_of([&] {
+        const FakeCapture capture(current_fake_stream(device));
+        step(wrapped, rank);
+      });
+    };
+    step(ddp, rank);
+    const std::string early = captured_step(ddp);
+    EXPECT_NE(early.find("only after two iterations"), std::string::npos) << early;
+    step(ddp, rank);  // a refusal ends nothing
+    model->zero_grad();
+    EXPECT_EQ(captured_step(ddp), "");
+    const at::Tensor captured = model->weights[0].grad().cpu().clone();
+    model->zero_grad();
+    step(ddp, rank);
+    EXPECT_TRUE(captured.equal(model->weights[0].grad().cpu()));
+
+    Layers other(device);
+    DistributedDataParallel hooked(other, options_for({"threads", -1, true}, group));
+    hooked.register_comm_hook(make_comm_hook([](GradBucket& bucket) { return bucket.buffer(); }, {.name = "mine"}));
+    for (int number = 0; number < 2; ++number) step(hooked, rank);
+    const std::string refused = captured_step(hooked);
+    EXPECT_NE(refused.find("it has the hook 'mine'"), std::string::npos) << refused;
+  });
+  EXPECT_EQ(races(), "");
+}
+#endif
 
 }  // namespace
 }  // namespace gradwire::testing::device_test

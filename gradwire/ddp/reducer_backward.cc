@@ -134,6 +134,7 @@ void Reducer::launch_ready() {
 // Launches all buckets whose turn it is. Returns whether the last bucket was among them.
 bool Reducer::launch_next() {
   if (iteration_.all_launched()) return false;
+  require_capturable();
   while (const auto bucket = iteration_.next_complete_bucket()) {
     if (!idle()) launcher_.launch(job_of(*bucket));
   }

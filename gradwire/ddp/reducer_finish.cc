@@ -46,6 +46,7 @@ std::vector<BucketResult> Reducer::await_results() {
   if (!failure_.happened()) {
     try {
       launcher_.wait();
+      end_on_devices();
     } catch (...) {
       failure_.report(std::current_exception(), "the reduction of its gradients");
     }

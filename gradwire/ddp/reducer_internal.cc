@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The Reducer: construction, groups, the calls before a forward pass, and errors. reducer_hook.cc has the choice of the
 // hook, reducer_backward.cc the backward pass, reducer_store.cc the copies into buckets, reducer_finish.cc the end of
-// an iteration, and reducer_shadow.cc the iterations of a rank that has joined.
+// an iteration, reducer_device.cc what only devices need, and reducer_shadow.cc the iterations of a rank that has
+// joined.
 #include "gradwire/ddp/reducer_internal.h"
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include "gradwire/base/strings.h"
 #include "gradwire/ddp/hook_scope_internal.h"
 #include "gradwire/observe/flight_recorder.h"
+#include "gradwire/process_group/work_internal.h"
 
 namespace gradwire::internal {
 namespace {
@@ -21,6 +23,12 @@ bool is_ours(const ProcessGroup& group) {
   const std::string name = group.name();
   const auto backends = builtin_backends();
   return std::any_of(backends.begin(), backends.end(), [&](const BackendEntry& entry) { return entry.name == name; });
+}
+
+std::vector<at::Device> devices_under(const std::vector<NamedTensor>& parameters) {
+  std::vector<at::Tensor> tensors;
+  for (const NamedTensor& parameter : parameters) tensors.push_back(parameter.tensor);
+  return devices_of(tensors);
 }
 
 std::vector<ReductionReport::Parameter> described(const BucketStore& store) {
@@ -46,6 +54,7 @@ Reducer::Reducer(std::vector<NamedTensor> parameters, std::shared_ptr<ProcessGro
       group_(std::move(group)),
       group_multiplies_(group_->multiplies_as_it_sums()),
       alone_(group_->size() == 1 && is_ours(*group_)),
+      devices_(devices_under(parameters)),
       failure_(group_->rank()),
       store_(std::move(parameters), options_.bucket_dtype),
       report_(described(store_), slot_bytes(store_), options_.caps),
@@ -120,6 +129,7 @@ void Reducer::before_forward() {
   owner_.require_current("A DistributedDataParallel");
   MutexLock lock(mutex_);
   if (failure_.happened()) throw_failure();
+  require_capturable();
   iteration_.mark_forward();
   caller_ = observe::caller_line();
   try {

@@ -51,7 +51,8 @@ struct ReducerOptions {
 //
 // A gradient that autograd made in other memory is copied into its slot, and the slot becomes .grad: permanently with
 // gradient_as_bucket_view, else as a loan (slot_loan_internal.h). So averages are not copied back, and gradients that
-// accumulate are not copied at all.
+// accumulate are not copied at all. Gradients on devices are not lent: without gradient_as_bucket_view their averages
+// are copied back.
 //
 // Threads: on_gradient() and finish() run on autograd's threads, the other methods on the user's threads; one lock
 // serializes them. Hooks run on lanes without that lock, or on the thread of the backward pass under the lock. The
@@ -150,6 +151,9 @@ class Reducer final : public std::enable_shared_from_this<Reducer> {
   BucketJob job_of(std::size_t bucket) GRADWIRE_REQUIRES(mutex_);
   void finish() GRADWIRE_EXCLUDES(mutex_);
   std::vector<BucketResult> await_results() GRADWIRE_REQUIRES(mutex_);
+  void end_on_devices() GRADWIRE_REQUIRES(mutex_);
+  bool is_captured() const;
+  void require_capturable() const GRADWIRE_REQUIRES(mutex_);
   void write_back(std::size_t bucket, const at::Tensor& average) GRADWIRE_REQUIRES(mutex_);
   void end_iteration(const std::vector<BucketResult>& results) GRADWIRE_REQUIRES(mutex_);
   void begin_iteration() GRADWIRE_REQUIRES(mutex_);
@@ -170,8 +174,9 @@ class Reducer final : public std::enable_shared_from_this<Reducer> {
 
   const ReducerOptions options_;
   const std::shared_ptr<ProcessGroup> group_;
-  const bool group_multiplies_;  // ProcessGroup::multiplies_as_it_sums()
-  const bool alone_;             // one rank over one of gradwire's own backends: nothing to communicate
+  const bool group_multiplies_;            // ProcessGroup::multiplies_as_it_sums()
+  const bool alone_;                       // one rank over one of gradwire's own backends: nothing to communicate
+  const std::vector<at::Device> devices_;  // other than the CPU
   OwnerProcess owner_;
   Failure failure_;
   std::atomic<bool> reducing_{false};      // the synchronized backward pass has begun

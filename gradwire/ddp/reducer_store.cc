@@ -37,7 +37,7 @@ void Reducer::store_gradient(std::size_t parameter) {
   if (!store_.is_lendable(parameter)) return;
   if (options_.gradient_as_bucket_view) {
     grad = slot;
-  } else if (!grad.defined() || !grad.requires_grad()) {
+  } else if (slot.is_cpu() && (!grad.defined() || !grad.requires_grad())) {
     store_.lend(parameter);
   }
 }
@@ -92,10 +92,13 @@ void Reducer::store_zeros(std::size_t parameter) {
   at::Tensor& slot = store_.bucket(place.bucket).views[place.slot];
   slot.zero_();
   if (!store_.is_lendable(parameter)) return;
+  at::Tensor& grad = store_.parameter(parameter).mutable_grad();
   if (options_.gradient_as_bucket_view) {
-    store_.parameter(parameter).mutable_grad() = slot;
-  } else {
+    grad = slot;
+  } else if (slot.is_cpu()) {
     store_.lend(parameter);
+  } else {
+    grad.reset();  // write_back() makes another tensor
   }
 }
 

@@ -11,7 +11,8 @@ namespace gradwire::internal {
 
 // Lends the memory of one slot as a gradient, so that averages need not be copied out of the bucket. When the slot is
 // needed again, a tensor that still holds the gradient keeps its values: reclaim() moves the values to other memory
-// under that tensor. Not thread-safe.
+// under that tensor. For memory of the CPU only: the allocator of a device ignores record_stream() for memory under a
+// storage that the allocator has not made, so streams that use the gradient would go unnoticed. Not thread-safe.
 class SlotLoan {
  public:
   // Reclaims the loan before, and returns a tensor over the memory of `slot`. The tensor has a storage of its own,

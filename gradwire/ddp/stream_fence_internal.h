@@ -23,6 +23,8 @@ class StreamFence {
   // Makes this thread's current stream for each of the devices wait for the point. The CPU does not wait. Does nothing
   // before record().
   void wait() const;
+  // Whether the devices have reached the point. True before record(). Throws the error of a device that failed.
+  bool ended() const;
 
  private:
   std::vector<c10::Stream> streams_;  // each once
@@ -38,6 +40,10 @@ class OwnStreams {
  private:
   std::vector<c10::Stream> streams_;
 };
+
+// Whether the current stream of `device` is captured into a graph (CUDA graphs): its work is recorded, and does not
+// run. False for the CPU, and with a torch that cannot say.
+bool is_captured(const at::Device& device);
 
 // Tells the allocator of the tensor's device that the current stream uses the tensor, so that the allocator does not
 // give the memory to others before the stream has ended that use. Does nothing for undefined tensors and tensors on the

@@ -25,9 +25,19 @@ DeviceGroup::DeviceGroup(std::shared_ptr<ProcessGroup> cpu, c10::DeviceType devi
       device_(device),
       store_(std::move(store)),
       maker_(std::move(maker)),
-      on_device_(make_on(maker_, store_, *cpu_)) {
+      on_device_(make_on(maker_, store_, *cpu_)),
+      is_duplicate_(false) {
   set_timeout(cpu_->timeout());
 }
+
+DeviceGroup::DeviceGroup(const DeviceGroup& origin, std::shared_ptr<ProcessGroup> cpu, std::shared_ptr<Store> store)
+    : CallGroup(cpu->rank(), cpu->size()),
+      cpu_(std::move(cpu)),
+      device_(origin.device_),
+      store_(std::move(store)),
+      maker_(origin.maker_),
+      on_device_(origin.on_device_),
+      is_duplicate_(true) {}
 
 bool DeviceGroup::supports(c10::DeviceType device) const { return device == device_ || cpu_->supports(device); }
 
@@ -62,9 +72,11 @@ std::uint64_t DeviceGroup::next() {
   return made_++;
 }
 
-std::shared_ptr<ProcessGroup> DeviceGroup::around(std::shared_ptr<ProcessGroup> cpu, const std::string& place) {
-  auto made =
-      std::make_shared<DeviceGroup>(std::move(cpu), device_, std::make_shared<PrefixStore>(place, store_), maker_);
+std::shared_ptr<Store> DeviceGroup::part(const std::string& place) const {
+  return std::make_shared<PrefixStore>(place, store_);
+}
+
+std::shared_ptr<ProcessGroup> DeviceGroup::named(std::shared_ptr<DeviceGroup> made, const std::string& place) const {
   made->set_timeout(timeout());
   made->set_group_name(concat(group_name(), "/", place));
   made->set_group_desc(group_desc());
@@ -75,7 +87,8 @@ std::shared_ptr<ProcessGroup> DeviceGroup::do_dup() {
   const std::uint64_t number = next();
   auto cpu = cpu_->dup();
   if (cpu == nullptr) return nullptr;
-  auto made = around(std::move(cpu), concat("dup", number));
+  const std::string place = concat("dup", number);
+  auto made = named(std::make_shared<DeviceGroup>(*this, std::move(cpu), part(place)), place);
   duplicates_.add(made);
   return made;
 }
@@ -84,7 +97,8 @@ std::shared_ptr<ProcessGroup> DeviceGroup::do_split(int color, int key, const st
   const std::uint64_t number = next();
   auto cpu = cpu_->split(color, key, desc);
   if (cpu == nullptr) return nullptr;
-  auto made = around(std::move(cpu), concat("split", number, "/", color));
+  const std::string place = concat("split", number, "/", color);
+  auto made = named(std::make_shared<DeviceGroup>(std::move(cpu), device_, part(place), maker_), place);
   if (desc) made->set_group_desc(*desc);
   return made;
 }
@@ -99,8 +113,10 @@ void DeviceGroup::abort(const std::string& reason) {
   duplicates_.abort_all(reason);
 }
 
+void DeviceGroup::require_well() { internal::require_well(*on_device_); }
+
 void DeviceGroup::shutdown() {
-  on_device_->shutdown();
+  if (!is_duplicate_) on_device_->shutdown();
   cpu_->shutdown();
   duplicates_.clear();
 }

@@ -16,6 +16,7 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/library.h>
+#include <torch/version.h>
 
 #include <algorithm>
 #include <array>
@@ -99,6 +100,33 @@ class Watcher {
     Clock& clock = clocks_[name_of(stream)];
     for (const auto& [name, time] : before) clock[name] = std::max(clock[name], time);
   }
+  // The last kernel of `stream` does not end before let_go().
+  void hang(const c10::Stream& stream) {
+    const std::lock_guard lock(mutex_);
+    const StreamName name = name_of(stream);
+    hanging_[name] = clocks_[name][name];
+  }
+  void let_go(const StreamName& stream) {
+    const std::lock_guard lock(mutex_);
+    hanging_.erase(stream);
+  }
+  bool ended(const Clock& event) {
+    const std::lock_guard lock(mutex_);
+    if (!captured_.empty()) reports_.push_back("an event was asked while a stream was captured");
+    return std::all_of(hanging_.begin(), hanging_.end(), [&](const auto& kernel) {
+      const auto reached = event.find(kernel.first);
+      return reached == event.end() || reached->second < kernel.second;
+    });
+  }
+  void capture(const c10::Stream& stream, bool begin) {
+    const std::lock_guard lock(mutex_);
+    if (begin) captured_.insert(name_of(stream));
+    if (!begin) captured_.erase(name_of(stream));
+  }
+  bool is_captured(const c10::Stream& stream) {
+    const std::lock_guard lock(mutex_);
+    return captured_.contains(name_of(stream));
+  }
   std::vector<std::string> take() {
     const std::lock_guard lock(mutex_);
     return std::exchange(reports_, {});
@@ -118,6 +146,8 @@ class Watcher {
 
   std::mutex mutex_;
   std::map<StreamName, Clock> clocks_;
+  std::map<StreamName, std::uint64_t> hanging_;  // the time of the kernel that does not end
+  std::set<StreamName> captured_;
   std::map<std::uintptr_t, Allocation> allocations_;
   std::vector<std::string> reports_;
 };
@@ -126,6 +156,8 @@ Watcher& watcher() {
   static Watcher* const one = new Watcher;  // tensors of other statics may go after it
   return *one;
 }
+
+c10::DeleterFnPtr release_of_allocator();
 
 thread_local c10::DeviceIndex current_device = 0;
 thread_local std::array<c10::StreamId, kFakeDevices> current_streams{};
@@ -157,11 +189,17 @@ class FakeGuard final : public c10::impl::DeviceGuardImplInterface {
   void block(void* event, const c10::Stream& waiting) const override {
     if (event != nullptr) watcher().follows(waiting, *static_cast<Clock*>(event));
   }
-  bool queryEvent(void*) const override { return true; }
+  bool queryEvent(void* event) const override {
+    return event == nullptr || watcher().ended(*static_cast<Clock*>(event));
+  }
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR > 12
+  bool isStreamCapturing(const c10::Stream& stream) const override { return watcher().is_captured(stream); }
+#endif
   void destroyEvent(void* event, c10::DeviceIndex) const noexcept override { delete static_cast<Clock*>(event); }
   bool queryStream(const c10::Stream&) const override { return true; }
+  // As CUDA's allocator, which ignores memory that it has not allocated itself, for example of from_blob().
   void recordDataPtrOnStream(const c10::DataPtr& memory, const c10::Stream& on) const override {
-    watcher().recorded(memory.get(), on);
+    if (memory.get_deleter() == release_of_allocator()) watcher().recorded(memory.get(), on);
   }
 
  private:
@@ -196,6 +234,8 @@ FakeAllocator& allocator() {
   static FakeAllocator one;
   return one;
 }
+
+c10::DeleterFnPtr release_of_allocator() { return allocator().raw_deleter(); }
 
 struct FakeHooks final : at::PrivateUse1HooksInterface {
   bool isBuilt() const override { return true; }
@@ -283,10 +323,15 @@ class FakeWork final : public c10d::Work {
 
 class FakeEngine final : public c10d::Backend {
  public:
-  FakeEngine(std::shared_ptr<Meeting> meeting, int rank, int size)
-      : c10d::Backend(rank, size), meeting_(std::move(meeting)) {}
+  FakeEngine(std::shared_ptr<Meeting> meeting, int rank, int size, std::shared_ptr<FakeFaults> faults)
+      : c10d::Backend(rank, size), meeting_(std::move(meeting)), faults_(std::move(faults)) {}
+  ~FakeEngine() override { let_go(); }
   const std::string getBackendName() const override { return "nccl"; }
-  void abort() override { meeting_->abort("the engine was aborted"); }
+  void abort() override {
+    meeting_->abort("the engine was aborted");
+    let_go();
+  }
+  c10d::ErrorType getError() override { return failed_ ? c10d::ErrorType::COMM_ERROR : c10d::ErrorType::SUCCESS; }
 
   c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& tensors,
                                            const c10d::AllreduceOptions& options) override {
@@ -323,15 +368,35 @@ class FakeEngine final : public c10d::Backend {
       c10::impl::VirtualGuardImpl(kFakeDevice).recordDataPtrOnStream(tensor.storage().data_ptr(), stream);
     access_on(stream, from, false);
     access_on(stream, to, true);
-    combine(on_host(to), meeting_->meet(getRank(), on_host(from)));
+    if (faults_ && faults_->hang) {
+      hang(stream);
+    } else if (faults_ && faults_->failing_rank >= 0) {
+      failed_ = failed_ || faults_->failing_rank == getRank();
+    } else {
+      combine(on_host(to), meeting_->meet(getRank(), on_host(from)));
+    }
     if (!async) return {};
     c10::Event end(kFakeDevice);
     end.record(stream);
     return c10::make_intrusive<FakeWork>(std::move(end));
   }
 
+  void hang(const c10::Stream& stream) {
+    const std::lock_guard lock(mutex_);
+    watcher().hang(stream);
+    hanging_.insert(name_of(stream));
+  }
+  void let_go() {
+    const std::lock_guard lock(mutex_);
+    for (const StreamName& stream : std::exchange(hanging_, {})) watcher().let_go(stream);
+  }
+
   const std::shared_ptr<Meeting> meeting_;
+  const std::shared_ptr<FakeFaults> faults_;
+  std::atomic<bool> failed_{false};
   std::optional<c10::Stream> own_;
+  std::mutex mutex_;
+  std::set<StreamName> hanging_;
 };
 
 }  // namespace
@@ -360,8 +425,13 @@ void access_on(const c10::Stream& stream, const at::Tensor& tensor, bool writes)
   watcher().accessed(tensor.const_data_ptr(), elements * tensor.element_size(), stream, writes);
 }
 
-c10::intrusive_ptr<c10d::Backend> make_fake_engine(std::shared_ptr<Meeting> meeting, int rank, int size) {
-  return c10::make_intrusive<FakeEngine>(std::move(meeting), rank, size);
+FakeCapture::FakeCapture(const c10::Stream& stream) : stream_(stream) { watcher().capture(stream_, true); }
+
+FakeCapture::~FakeCapture() { watcher().capture(stream_, false); }
+
+c10::intrusive_ptr<c10d::Backend> make_fake_engine(std::shared_ptr<Meeting> meeting, int rank, int size,
+                                                   std::shared_ptr<FakeFaults> faults) {
+  return c10::make_intrusive<FakeEngine>(std::move(meeting), rank, size, std::move(faults));
 }
 
 }  // namespace gradwire::testing

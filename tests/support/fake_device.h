@@ -11,6 +11,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Stream.h>
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -37,9 +38,32 @@ std::vector<std::string> take_fake_races();
 // Records an access of `stream` to the memory of `tensor`, as a kernel does.
 void access_on(const c10::Stream& stream, const at::Tensor& tensor, bool writes);
 
+// While a FakeCapture lives, `stream` is captured into a graph. A question for an event is an error then, as on CUDA:
+// it is listed among the races.
+class FakeCapture {
+ public:
+  explicit FakeCapture(const c10::Stream& stream);
+  ~FakeCapture();
+  FakeCapture(const FakeCapture&) = delete;
+  FakeCapture& operator=(const FakeCapture&) = delete;
+
+ private:
+  const c10::Stream stream_;
+};
+
+// What goes wrong with the kernels of the engines that share it. Thread-safe.
+struct FakeFaults {
+  // True: a kernel ends only when its engine is aborted, and ends as if all was well, without a result. The call
+  // returns at once and waits for no other rank.
+  std::atomic<bool> hang{false};
+  // The rank whose kernels fail: they end as if all was well, without a result, and getError() tells. -1: none.
+  std::atomic<int> failing_rank{-1};
+};
+
 // An engine that behaves like NCCL, for ranks that are threads: all_reduce (SUM), broadcast, all_gather_base. An
 // asynchronous call runs on the engine's own stream, between events. A synchronous call runs on the caller's stream,
-// and returns no Work. The engines of all ranks of a group share a `meeting`.
-c10::intrusive_ptr<c10d::Backend> make_fake_engine(std::shared_ptr<Meeting> meeting, int rank, int size);
+// and returns no Work. The engines of all ranks of a group share a `meeting`. `faults` may be null.
+c10::intrusive_ptr<c10d::Backend> make_fake_engine(std::shared_ptr<Meeting> meeting, int rank, int size,
+                                                   std::shared_ptr<FakeFaults> faults = nullptr);
 
 }  // namespace gradwire::testing

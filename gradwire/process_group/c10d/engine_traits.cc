@@ -58,6 +58,7 @@ EngineTraits traits_of(const std::string& backend_name) {
     traits.serves_others = false;
   } else if (backend_name == "nccl") {
     traits.serves_cpu = false;
+    traits.tells_errors = true;
   }
   return traits;
 }

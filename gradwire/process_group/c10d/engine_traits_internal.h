@@ -19,6 +19,7 @@ struct EngineTraits {
   bool is_gloo = false;
   bool serves_cpu = true;
   bool serves_others = true;
+  bool tells_errors = false;  // Backend::getError()
 };
 EngineTraits traits_of(const std::string& backend_name);
 

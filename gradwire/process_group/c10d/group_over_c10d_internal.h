@@ -16,13 +16,14 @@
 #include "gradwire/process_group/c10d/from_c10d.h"
 #include "gradwire/process_group/call_group.h"
 #include "gradwire/process_group/closable.h"
+#include "gradwire/process_group/device_engine_internal.h"
 #include "gradwire/process_group/duplicate_list_internal.h"
 
 namespace gradwire::internal {
 
 // A group over one engine. Destroying the group aborts calls under way of which only futures are held. In a forked
 // child the group does not touch the engine.
-class GroupOverC10d final : public CallGroup, public Closable {
+class GroupOverC10d final : public CallGroup, public Closable, public DeviceEngine {
  public:
   using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
 
@@ -35,6 +36,7 @@ class GroupOverC10d final : public CallGroup, public Closable {
   void abort(const std::string& reason) override;
   void shutdown() override;
   bool is_open() const override;
+  void require_well() override;
 
  protected:
   std::string get_backend_name() const override { return name_; }

@@ -195,6 +195,19 @@ bool GroupOverC10d::is_open() const {
   return backend_ != nullptr;
 }
 
+void GroupOverC10d::require_well() {
+  if (const std::exception_ptr error = ledger_->failure()) std::rethrow_exception(error);
+  if (!traits_.tells_errors) return;
+  const c10d::ErrorType error = engine("the end of a step")->getError();
+  if (error == c10d::ErrorType::SUCCESS) return;
+  const std::string what = concat(describe("a call on the device"), " failed after it had returned: ");
+  if (error == c10d::ErrorType::TIMEOUT) throw TimeoutError(concat(what, "it missed its deadline"));
+  throw PeerError(
+      concat(what, error == c10d::ErrorType::REMOTE_ERROR ? "another rank or its network is gone"
+                                                          : "the engine reports an error; its log says more"),
+      {});
+}
+
 std::shared_ptr<GroupOverC10d> GroupOverC10d::make_group(const char* operation, int color,
                                                          const std::vector<int>& members) {
   const BackendPtr origin = engine(operation);
