@@ -69,6 +69,12 @@ std::string without_own_rank(std::string line, int rank) {
   return line;
 }
 
+// Whether a line is the last one of an exception, in C++ or in Python. A rank that is asked to end may have said so
+// already; any other line, of a log for example, is none of its end.
+bool says_error(const std::string& line) {
+  return line.find("Error: ") != std::string::npos || line.find("what():  ") != std::string::npos;
+}
+
 }  // namespace
 
 int JobOutcome::exit_code() const noexcept {
@@ -84,9 +90,9 @@ std::string shared_errors(const JobOutcome& outcome, const std::function<std::ve
   for (int rank = 0; rank < static_cast<int>(outcome.ends.size()); ++rank) {
     const auto& end = outcome.ends[static_cast<std::size_t>(rank)];
     const bool was_asked = std::find(outcome.asked.begin(), outcome.asked.end(), rank) != outcome.asked.end();
-    if (!end || end->good() || was_asked) continue;
+    if (!end || end->good()) continue;
     const std::vector<std::string> lines = last_lines(rank);
-    if (lines.empty()) continue;
+    if (lines.empty() || (was_asked && !says_error(lines.back()))) continue;
     const int number = outcome.first_rank + rank;
     const std::string error = without_own_rank(lines.back(), number);
     ranks_of[error].push_back(number);

@@ -38,8 +38,8 @@ struct JobOutcome {
 std::string report(const JobOutcome& outcome, std::chrono::milliseconds timeout);
 
 // Lines that tell of the errors with which several ranks ended, each error once with the ranks: what their stderr ends
-// with is the same but for the rank's own number. Ranks that the launcher ended do not count. `last_lines(rank)`
-// returns the last lines of the rank's stderr; ranks are numbered from 0 on this host.
+// with is the same but for the rank's own number. A rank that the launcher asked to end counts where it had told of an
+// exception. `last_lines(rank)` returns the last lines of the rank's stderr; ranks are numbered from 0 on this host.
 std::string shared_errors(const JobOutcome& outcome, const std::function<std::vector<std::string>(int)>& last_lines);
 
 }  // namespace gradwire::launch

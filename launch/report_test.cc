@@ -48,17 +48,18 @@ TEST(Report, NamesTheFirstDeathAndWhatBecameOfTheOthers) {
 }
 
 TEST(Report, AnErrorOfSeveralRanksIsToldOnceWithTheRanks) {
-  auto outcome = outcome_of({kSeven, kSeven, kSeven, kTerm, kGood, kSeven});
+  auto outcome = outcome_of({kSeven, kSeven, kSeven, kTerm, kGood, kSeven, kTerm, kTerm});
   outcome.first_bad = 0;
   outcome.first_rank = 8;
-  outcome.asked = {3};
+  outcome.asked = {3, 6, 7};
   const auto lines = [](int rank) -> std::vector<std::string> {
     if (rank == 1) return {"Traceback", "ValueError: another one"};
     if (rank == 5) return {};
+    if (rank >= 6) return {"step 7 of 10"};  // of a log: no error
     return {concat("line ", rank), concat("PeerError: barrier on rank ", 8 + rank, " of 14: rank 13 died")};
   };
   EXPECT_EQ(shared_errors(outcome, lines),
-            "gradwire-run: ranks 8, 10 ended with the same error, here in the words of rank 8:\n"
+            "gradwire-run: ranks 8, 10, 11 ended with the same error, here in the words of rank 8:\n"
             "  | PeerError: barrier on rank 8 of 14: rank 13 died\n");
   outcome.ends = {kSeven, kSeven};
   EXPECT_EQ(shared_errors(outcome, lines), "") << "two errors, each of one rank";

@@ -302,6 +302,15 @@ TEST(GroupRecord, AnErrorNamesTheCallAsTheRecordDoes) {
   });
 }
 
+TEST(GroupRecord, AMessageFromARankThatLeftNamesTheGroup) {
+  on_ranks("no sender", 2, [](ProcessGroup& group) {
+    if (group.rank() == 1) return group.shutdown();
+    const std::string error = text_of_error([&] { group.recv({at::ones({3})}, 1)->wait(); });
+    expect_holds(error, {concat("PeerError: recv (group ", path_of("no sender", 0), "): "), "rank 1 left the group",
+                         "; all ranks must make the same calls"});
+  });
+}
+
 TEST(GroupRecord, ARankThatLeavesIsNamedWithTheGroupTheCallTheBucketAndWhatToDo) {
   on_ranks("left", 2, [](ProcessGroup& group) {
     group.barrier()->wait();

@@ -71,6 +71,12 @@ struct PointToPointWork::State {
     return true;
   }
 
+  // "recv (group default)": the engine that moves the messages does not know the group.
+  std::string name() const {
+    const std::string recorded = flight.name();
+    return recorded.empty() ? what : recorded;
+  }
+
   // Waits for the messages, until their deadline.
   void finish() {
     int from = -1;
@@ -87,6 +93,10 @@ struct PointToPointWork::State {
                                      message.tensor.scalar_type(), ")"));
         }
       }
+    } catch (const PeerError& error) {
+      problem = std::make_exception_ptr(PeerError(concat(name(), ": ", error.what()), error.peers()));
+    } catch (const TimeoutError& error) {
+      problem = std::make_exception_ptr(TimeoutError(concat(name(), ": ", error.what()), error.peers()));
     } catch (const std::exception&) {
       problem = std::current_exception();
     }

@@ -177,8 +177,28 @@ TEST_F(DiagnosisTest, TheExceptionNamesTheCallThatTheReportNames) {
     const std::string call = concat("all_reduce (call ", number, " of group default) on rank ", rank, " of 3: ");
     EXPECT_NE(result.err.find(call), std::string::npos) << call << " is not in:\n" << result.err;
   }
-  EXPECT_NE(result.err.find("rank 1 ("), std::string::npos) << result.err;
+  // Whichever of the two was told of the death by the other, both say the same, and the report says this once.
+  const std::string once = "gradwire-run: ranks 0, 2 ended with the same error, here in the words of rank 0:\n  | ";
+  EXPECT_NE(result.err.find(once), std::string::npos) << result.err;
+  EXPECT_NE(result.err.find(" of 3: rank 1 (process "), std::string::npos) << result.err;
   EXPECT_NE(result.err.find("; start the job again, or run the job elastically"), std::string::npos) << result.err;
+}
+
+// Each process kills itself; the launcher replaces two of them, and ends the job with the third.
+TEST_F(DiagnosisTest, TheRecordsOfProcessesThatWereReplacedAreKept) {
+  const Result result = run({"--elastic", "1:1", "-n", "1", "--deaths-per-minute", "2", "--flight-dir",
+                             scratch("flight"), FAULT_PROGRAM, "killed", "0", "5", "20"});
+  EXPECT_NE(result.err.find("rank 0 is the cause: killed"), std::string::npos) << result.err;
+  int earlier = 0;
+  int last = 0;
+  for (const auto& file : std::filesystem::directory_iterator(scratch("flight"))) {
+    const std::string name = file.path().filename().string();
+    earlier += name.starts_with("earlier-rank-0-pid-") ? 1 : 0;
+    last += name == "rank-0.jsonl" ? 1 : 0;
+    EXPECT_NE(read_file(file.path()).find("\"operation\":\"all_reduce\""), std::string::npos) << name;
+  }
+  EXPECT_EQ(earlier, 2);
+  EXPECT_EQ(last, 1);
 }
 
 // Calls go on while each rank waits for a message for longer than the bound.

@@ -36,6 +36,14 @@ FailureReport make_report(FailureKind kind, std::uint64_t culprits, std::string_
   return report;
 }
 
+// What `peer` reported, without the name of its call where this rank made the same call: ranks that hear of a death say
+// the same of it, whoever tells them.
+std::string_view without_call(std::string_view reason, int peer, std::string_view call) {
+  const std::string same = concat(call.substr(0, call.rfind(" on rank ")), " on rank ", peer, " of ");
+  const std::size_t colon = reason.starts_with(same) ? reason.find(": ", same.size()) : std::string_view::npos;
+  return colon == std::string_view::npos ? std::string_view() : reason.substr(colon + 2);
+}
+
 }  // namespace
 
 void set_reason(FailureReport& report, std::string_view reason) noexcept {
@@ -66,14 +74,17 @@ FailureReport report_of(const std::exception_ptr& error) noexcept {
 }
 
 void throw_failure_of(int peer, const FailureReport& report, std::string_view call) {
-  const std::string message = concat(call, ": rank ", peer, " failed: ", reason_of(report));
+  const std::string reason = reason_of(report);
+  const std::string message = concat(call, ": rank ", peer, " failed: ", reason);
   switch (report.kind) {
     case FailureKind::mismatch:
       throw MismatchError(message);
     case FailureKind::timeout:
       throw TimeoutError(message, to_ranks(report.culprits));
-    case FailureKind::peer:
-      throw peer_error(message, to_ranks(report.culprits));
+    case FailureKind::peer: {
+      const std::string_view heard = without_call(reason, peer, call);
+      throw peer_error(heard.empty() ? message : concat(call, ": ", heard), to_ranks(report.culprits));
+    }
     case FailureKind::aborted:
     case FailureKind::other:
       break;

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <utility>
 
+#include "gradwire/backend/peer_error_internal.h"
 #include "gradwire/backend/shared/ring_wire_internal.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
@@ -45,9 +46,9 @@ PointToPoint::~PointToPoint() { engine_->close(destroyed_, nullptr); }
 
 std::exception_ptr PointToPoint::why_gone(int peer) const {
   if (!world_->is_gone(peer)) return nullptr;
-  return std::make_exception_ptr(PeerError(concat("point to point on rank ", world_->rank(), " of ", world_->size(),
-                                                  ": rank ", peer, " (", world_->describe_peer(peer), ") died"),
-                                           {peer}));
+  return std::make_exception_ptr(peer_error(concat("point to point on rank ", world_->rank(), " of ", world_->size(),
+                                                   ": rank ", peer, " (", world_->describe_peer(peer), ") died"),
+                                            {peer}));
 }
 
 void PointToPoint::add_channel(std::uint64_t channel, FailureOf failure_of) {

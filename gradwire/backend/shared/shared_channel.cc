@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "gradwire/backend/peer_error_internal.h"
 #include "gradwire/backend/shared/collectives_internal.h"
 #include "gradwire/backend/shared/failure_internal.h"
 #include "gradwire/backend/validate_internal.h"
@@ -218,9 +219,10 @@ messages::Loss SharedChannel::point_to_point_failure(int peer) const {
   if (state == RankState::active) return {};
   const std::string what = concat("point to point on rank ", rank(), " of ", size(), ": rank ", peer);
   if (state == RankState::left) {
-    return {.reason = std::make_exception_ptr(PeerError(what + " left the group", {peer})), .left = true};
+    return {.reason = std::make_exception_ptr(peer_error(what + " left the group", {peer}, kAfterALeave)),
+            .left = true};
   }
-  return {std::make_exception_ptr(PeerError(concat(what, " failed: ", reason_of(steps_.report_of(peer))), {peer}))};
+  return {std::make_exception_ptr(peer_error(concat(what, " failed: ", reason_of(steps_.report_of(peer))), {peer}))};
 }
 
 }  // namespace gradwire::shared

@@ -5,6 +5,7 @@
 #include <sstream>
 #include <utility>
 
+#include "gradwire/backend/peer_error_internal.h"
 #include "gradwire/backend/rendezvous_internal.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/log.h"
@@ -107,7 +108,7 @@ std::exception_ptr EndRecord::find_death(const std::string& what, const std::str
     if (first != mine) return told_by(first, what, said);
   } catch (const std::exception&) {  // the store went with the rank that died
   }
-  return std::make_exception_ptr(PeerError(concat(what, ": ", join(names, ", "), " died (", said, ")"), dead));
+  return std::make_exception_ptr(peer_error(concat(what, ": ", join(names, ", "), " died (", said, ")"), dead));
 }
 
 std::string EndRecord::process_of(int rank) const {
@@ -127,11 +128,11 @@ std::exception_ptr EndRecord::told_by(const std::string& record, const std::stri
     told >> rank;
     std::getline(told.ignore(1), reason, '\0');
     if (rank == rank_) return nullptr;
-    return std::make_exception_ptr(PeerError(concat(what, ": rank ", rank, " aborted the group: ", reason), {rank}));
+    return std::make_exception_ptr(peer_error(concat(what, ": rank ", rank, " aborted the group: ", reason), {rank}));
   }
   for (int rank = 0; told >> rank;) ranks.push_back(rank);
   return std::make_exception_ptr(
-      PeerError(concat(what, ": ", name_ranks(ranks), " died, as another rank saw (", said, ")"), ranks));
+      peer_error(concat(what, ": ", name_ranks(ranks), " died, as another rank saw (", said, ")"), ranks));
 }
 
 }  // namespace gradwire::internal
