@@ -26,6 +26,10 @@ void record_from_environment(int rank, int world) noexcept;
 // Begins to record in memory, for last_step() and step_totals(), if nothing is recorded yet. Thread-safe.
 void record_steps() noexcept;
 
+// Takes the recorder away from the trace points, where it then costs nothing, or puts it back. Without a recorder this
+// function does nothing. What is under way at that moment is recorded in part. Thread-safe.
+void set_recording(bool on) noexcept;
+
 // This thread, which trains, begins a step here and not with the forward pass. Without a recorder, this function and
 // the next two do nothing. Call all three on the thread that trains.
 void begin_step() noexcept;

@@ -168,6 +168,22 @@ TEST_F(StepRecorder, AStepHasAllForwardPassesUpToTheSynchronizedOne) {
   EXPECT_EQ(in_child("", body), 0);
 }
 
+TEST_F(StepRecorder, ARecordingMayBeSwitchedOffAndOn) {
+  const auto body = [] {
+    set_recording(true);  // there is no recorder yet
+    EXPECT_FALSE(trace::watched());
+    record_steps();
+    for (int step = 0; step < 4; ++step) {
+      set_recording(step % 2 == 1);
+      EXPECT_EQ(trace::watched(), step % 2 == 1);
+      take_step();
+    }
+    end_step();
+    EXPECT_EQ(step_totals().steps, 2U);
+  };
+  EXPECT_EQ(in_child("", body), 0);
+}
+
 TEST_F(StepRecorder, ACallThatThrewEndsAndALossIsKept) {
   const auto body = [] {
     record_steps();
