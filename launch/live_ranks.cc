@@ -196,7 +196,7 @@ std::string page_of_ranks(const std::vector<LiveRank>& ranks, std::int64_t now) 
       "th,td{padding:5px 10px;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}"
       "th:last-child,td:last-child{text-align:left}"
       "@media(max-width:560px){th,td{padding:4px 6px}th:nth-child(4),td:nth-child(4),th:nth-child(7),td:nth-child(7)"
-      "{display:none}.bar{width:60px!important}}"
+      "{display:none}th:nth-child(9),td:nth-child(9){display:none}td:nth-child(8){white-space:normal}}"
       ".bar{display:flex;width:120px;height:12px;background:var(--line);border-radius:3px;overflow:hidden}"
       ".bar i{display:block}.compute{background:var(--compute)}.wait{background:var(--wait)}"
       "</style></head><body><h1>gradwire-run</h1>";

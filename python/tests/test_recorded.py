@@ -153,7 +153,9 @@ class Recorded(ReportTest):
 
 
 def row(compute, communication, steps=10):
-    return recorded.Row(0, steps, 0, 1, compute + communication, 0, 0, 0, 0, compute, communication, 0, 0, 0, 0, math.nan)
+    """All that is computed is the rest of the step."""
+    whole = compute + communication
+    return recorded.Row(0, steps, 0, 1, whole, 0, 0, communication, compute, compute, communication, 0, 0, 0, 0, math.nan)
 
 
 def rank(number, compute, communication):
@@ -165,6 +167,7 @@ class Verdict(unittest.TestCase):
         said = record_sections.verdict([rank(0, 1.0, 2.0), rank(1, 3.0, 0.0), rank(2, 1.0, 2.0)])
         self.assertEqual(len(said), 2)
         self.assertIn("Rank 1 computes 3.00 times as long", said[1])
+        self.assertIn("the rest of the step", said[1])
         self.assertIn("55.6% is computing", said[0])
         self.assertIn("44.4% is waiting", said[0])
 
