@@ -21,9 +21,9 @@ struct Span {
 
 // A collective or message, from the call to its return. A call that is asynchronous returns before it has ended.
 struct CallTimes {
-  CallKind kind = CallKind::none;
-  std::uint64_t bytes = 0;  // of this rank's tensors
-  std::uint64_t sent = 0;   // by this rank, as ProcessGroup::payload_bytes() counts
+  CallKind kind = CallKind::none;  // what was called
+  std::uint64_t bytes = 0;         // of this rank's tensors
+  std::uint64_t sent = 0;          // by this rank, as ProcessGroup::payload_bytes() counts
   Span span;
 };
 
