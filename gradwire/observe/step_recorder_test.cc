@@ -26,6 +26,7 @@
 #include "gradwire/base/strings.h"
 #include "gradwire/base/trace.h"
 #include "gradwire/observe/record_format_internal.h"
+#include "gradwire/observe/run_sums.h"
 
 namespace gradwire::observe::step_recorder_test {
 namespace {
@@ -227,6 +228,48 @@ TEST_F(StepRecorder, TheFileHoldsWhatEndedBeforeKill9) {
   EXPECT_EQ(names, (std::set<std::string>{"fp16_compress", "top_k"}));
   EXPECT_NE(std::string(all.program.data()).find("step_recorder_test"), std::string::npos);
   EXPECT_EQ(all.rows, 4U);
+}
+
+// What another process reads while the rank writes is from one moment.
+TEST_F(StepRecorder, SumsThatAreReadMeanwhileBelongTogether) {
+  constexpr std::uint64_t kEnough = 20000;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::unsetenv("RANK");
+    ::setenv("GRADWIRE_RECORD", folder_.c_str(), 1);
+    record_from_environment(0, 1);
+    for (;;) {
+      point("ddp.forward");
+      point("ddp.backward");
+      point("ddp.launch", 0, 0, {.bytes = 8});
+      reduce(0, -1, 1);
+      point("ddp.wait");
+      point("ddp.finished");
+    }
+  }
+  EXPECT_FALSE(read_run_sums({}).has_value());
+  UniqueFd fd;
+  while (!fd || ::lseek(fd.get(), 0, SEEK_END) < static_cast<off_t>(record_file_bytes()))
+    fd = UniqueFd(::open((folder_ + "/rank-0.record").c_str(), O_RDWR | O_CLOEXEC));
+  mapping_ = Mapping::of_file(fd.get(), record_file_bytes());
+  std::uint64_t last = 0;
+  int looks = 0;
+  while (last < kEnough) {
+    const auto sums = read_run_sums({mapping_.data(), mapping_.bytes()});
+    if (!sums) continue;
+    ++looks;
+    const StepTotals& totals = sums->totals;
+    EXPECT_GE(totals.steps, last);
+    last = totals.steps;
+    ASSERT_EQ(totals.split.compute + totals.split.communication + totals.split.hook, totals.whole);
+    ASSERT_EQ(totals.forward + totals.backward + totals.wait + totals.rest, totals.whole);
+    ASSERT_EQ(totals.sent, 40 * totals.steps);
+    ASSERT_EQ(totals.call_bytes, 100 * totals.steps);
+  }
+  EXPECT_GT(looks, 10);
+  ::kill(child, SIGKILL);
+  int status = 0;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
 }
 
 TEST_F(StepRecorder, TheLastStepEndsWithTheProcess) {
