@@ -170,6 +170,32 @@ TEST_F(StepRecorder, AStepHasAllForwardPassesUpToTheSynchronizedOne) {
   EXPECT_EQ(in_child("", body), 0);
 }
 
+TEST_F(StepRecorder, AnIterationThatFailedAndIsDoneAgainIsOneStep) {
+  const auto body = [] {
+    record_steps();
+    for (const int lane : {-1, 0}) {
+      point("ddp.forward");
+      point("ddp.backward");
+      point("ddp.launch", 0, 0, {.bytes = 8});
+      point("bucket.begin", 0, 0, {.lane = lane});
+      point("group.call", 0, 0, {.kind = 3});
+      point("group.return");
+      point("bucket.return", 0, 0, {.lane = lane});  // and no average comes
+    }
+    take_step();
+    end_step();
+    const StepTotals totals = step_totals();
+    EXPECT_EQ(totals.steps, 1U);
+    EXPECT_EQ(last_step().buckets.size(), 4U);
+    EXPECT_GE(totals.hook, 0);
+    EXPECT_LT(totals.hook, 2 * totals.whole);
+    EXPECT_GE(totals.split.compute, 0);
+    EXPECT_EQ(totals.split.compute + totals.split.communication + totals.split.hook, totals.whole);
+    EXPECT_EQ(totals.forward + totals.backward + totals.wait + totals.rest, totals.whole);
+  };
+  EXPECT_EQ(in_child("", body), 0);
+}
+
 TEST_F(StepRecorder, ARecordingMayBeSwitchedOffAndOn) {
   const auto body = [] {
     set_recording(true);  // there is no recorder yet
