@@ -61,6 +61,15 @@ class Ddp(Bench):
             self.assertEqual((line["benchmark"], line["world"], line["pairs"]), ("ddp", 2, 1))
             self.assertAlmostEqual(line["ratio"], line["ddp_ms"] / line["alone_ms"], places=6)
 
+    def test_a_step_is_measured_with_and_without_the_recorder(self):
+        done = bench("ddp", "--recorder", "--rounds", "2", "--steps", "2", "--batch", "1", "--no-pin")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        rows = [line for line in done.stdout.splitlines() if line.startswith("gradwire shm")]
+        self.assertEqual(len(rows), 3, done.stdout)
+        for row in rows:
+            self.assertRegex(row, r"\d ms +\d+\.\d\d ms +[+-]\d+\.\d\d% \[")
+        self.refused("--recorder", "ddp", "--recorder", "--json")
+
 
 class Network(Bench):
     def over_network(self, *arguments):

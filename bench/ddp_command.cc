@@ -3,8 +3,10 @@
 #include "bench/ddp_command.h"
 
 #include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -34,6 +36,13 @@ void add_cases(std::vector<Case>& cases, const std::string& contestant, const st
     cases.push_back({contestant, "copy" + end, "alone" + end, title + words});
     if (fuses) cases.push_back({contestant, "fused" + end, "alone" + end, title + ", fused step" + words});
   }
+}
+
+// A step with DDP that is recorded, against the same step without the recorder.
+std::vector<Case> recorder_cases(const std::string& title) {
+  return {{"gradwire", "view/recorded", "view", title + ", gradient_as_bucket_view"},
+          {"gradwire", "copy/recorded", "copy", title},
+          {"gradwire", "view/none/recorded", "view/none", title + ", gradient_as_bucket_view, set_to_none"}};
 }
 
 struct Result {
@@ -67,7 +76,16 @@ void run_ddp(const DdpCommandOptions& options) {
   const std::string socket = scratch / "coordinator";
   Coordinator coordinator(socket);
   std::vector<Case> cases;
-  add_cases(cases, "gradwire", "gradwire " + options.backend, /*fuses=*/true);
+  const std::string title = "gradwire " + options.backend;
+  if (options.recorder) {
+    if (options.json || options.peers)
+      throw std::runtime_error("--recorder measures gradwire alone, and prints text; leave --json and --peers out");
+    cases = recorder_cases(title);
+    // Into files, as users record.
+    ::setenv("GRADWIRE_RECORD", (scratch / "records").c_str(), 1);
+  } else {
+    add_cases(cases, "gradwire", title, /*fuses=*/true);
+  }
   coordinator.start(gradwire_contestant(
       {options.backend, options.world, options.pin},
       {"training-worker", "--batch", std::to_string(options.batch), "--lanes", std::to_string(options.lanes),
@@ -83,8 +101,12 @@ void run_ddp(const DdpCommandOptions& options) {
     std::printf(
         "ddp: %d ranks, one thread each%s, 6307850 parameters, batch %d a rank; a step is forward, backward and %s\n",
         options.world, options.pin ? ", pinned" : "", options.batch, options.optimizer.c_str());
-    std::printf("%-52s %12s %12s   %s\n", "", "alone", "with DDP", "DDP costs [95% interval], pairs of blocks");
+    std::printf("%-52s %12s %12s   %s\n", "", options.recorder ? "not recorded" : "alone",
+                options.recorder ? "recorded" : "with DDP",
+                options.recorder ? "the recorder costs [95% interval], pairs of blocks"
+                                 : "DDP costs [95% interval], pairs of blocks");
   }
+  const int digits = options.recorder ? 2 : 1;
   for (const Case& which : cases) {
     const Result result = measure_case(coordinator, options, which);
     if (options.json) {
@@ -100,8 +122,8 @@ void run_ddp(const DdpCommandOptions& options) {
                                 {"pairs", options.rounds}};
       std::printf("%s\n", line.dump().c_str());
     } else {
-      std::printf("%-52s %9.2f ms %9.2f ms   %+.1f%% [%+.1f%%, %+.1f%%], %d\n", which.title.c_str(), result.alone_ms,
-                  result.ddp_ms, (result.ratio.value - 1) * 100, (result.ratio.low - 1) * 100,
+      std::printf("%-52s %9.2f ms %9.2f ms   %+.*f%% [%+.*f%%, %+.*f%%], %d\n", which.title.c_str(), result.alone_ms,
+                  result.ddp_ms, digits, (result.ratio.value - 1) * 100, digits, (result.ratio.low - 1) * 100, digits,
                   (result.ratio.high - 1) * 100, options.rounds);
     }
     std::fflush(stdout);

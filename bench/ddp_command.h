@@ -20,6 +20,7 @@ struct DdpCommandOptions {
   int rounds = 20;                // pairs of blocks
   int steps = 10;                 // in a block
   bool peers = false;
+  bool recorder = false;  // measure what the step recorder adds to a step with DDP, and nothing else
   bool json = false;
   bool pin = true;
   std::string python;
@@ -37,7 +38,8 @@ struct TrainingWorkerOptions : RankOptions {
 
 // One rank of the training contestant. Variants: "alone" (no DDP), "view" and "copy" (DDP with and without
 // gradient_as_bucket_view), "fused" ("view" with make_fused_zero_hook()), which call zero_grad(set_to_none=False); and
-// the same with "/none" for set_to_none=True.
+// the same with "/none" for set_to_none=True. With "/recorded" behind, the step recorder records the steps of the same
+// trainer; GRADWIRE_RECORD names where.
 void run_training_worker(const TrainingWorkerOptions& options);
 
 }  // namespace gradwire::bench

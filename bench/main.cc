@@ -89,6 +89,7 @@ void add_ddp(CLI::App& app) {
       ->check(CLI::Range(1, 10000));
   command->add_option("--steps", options.steps, "Steps a block")->capture_default_str()->check(CLI::Range(1, 10000));
   command->add_flag("--peers", options.peers, "Run PyTorch's DDP over Gloo beside it");
+  command->add_flag("--recorder", options.recorder, "What the step recorder adds to a step with DDP, and nothing else");
   command->add_flag("--json", options.json, "One JSON line a case instead of the table");
   command->add_flag("--pin,!--no-pin", options.pin, "Keep each rank on a processor of its own (the default)");
   options.python = GRADWIRE_BENCH_PYTHON;

@@ -21,6 +21,7 @@
 #include "bench/group_ranks.h"
 #include "gradwire/base/error.h"
 #include "gradwire/ddp/distributed_data_parallel.h"
+#include "gradwire/observe/step_recorder.h"
 #include "gradwire/optim/fused_zero_hook.h"
 
 namespace gradwire::bench {
@@ -29,6 +30,7 @@ namespace {
 constexpr int kWidth = 1024;
 constexpr int kLayers = 6;
 constexpr int kClasses = 10;
+constexpr std::string_view kRecorded = "/recorded";
 
 // Six layers of 1024 x 1024 with ReLU and one of 1024 x 10: 6,307,850 parameters.
 torch::nn::Sequential make_model() {
@@ -100,8 +102,12 @@ void run_training_worker(const TrainingWorkerOptions& options) {
     Trainer* trainer = nullptr;
     Subject subject;
     subject.prepare = [&](const Measurement& what) {
-      std::unique_ptr<Trainer>& known = trainers[what.variant];
-      if (known == nullptr) known = std::make_unique<Trainer>(options, what.variant);
+      std::string variant = what.variant;
+      const bool recorded = variant.ends_with(kRecorded);
+      if (recorded) variant.resize(variant.size() - kRecorded.size());
+      observe::set_recording(recorded);
+      std::unique_ptr<Trainer>& known = trainers[variant];
+      if (known == nullptr) known = std::make_unique<Trainer>(options, variant);
       trainer = known.get();
       group->barrier()->wait();
     };

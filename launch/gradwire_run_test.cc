@@ -64,6 +64,19 @@ TEST_F(LauncherTest, RanksFindTheirPlaceInTheEnvironment) {
   }
 }
 
+TEST_F(LauncherTest, RanksFindTheFolderForTheirSteps) {
+  const std::string say = "echo \"[$GRADWIRE_RECORD]\"";
+  EXPECT_EQ(run_script({"-n", "1"}, say).out, "[rank 0] []\n");
+  // Also for a program that goes to another folder.
+  const std::string here = std::filesystem::current_path().string();
+  EXPECT_EQ(run_script({"-n", "1", "--record", "some/run"}, say).out, concat("[rank 0] [", here, "/some/run]\n"));
+  EXPECT_EQ(run_script({"-n", "1", "--record", "/a/run", "--watch"}, say).out, "[rank 0] [/a/run]\n");
+  // Who only watches has a private folder, which goes with the job.
+  const auto watched = run_script({"-n", "1", "--watch"}, say);
+  EXPECT_NE(watched.out.find("/records]"), std::string::npos) << watched.out;
+  EXPECT_EQ(watched.err, "gradwire-run: no step has ended yet\n");
+}
+
 TEST_F(LauncherTest, TwoJobsHaveDifferentNames) {
   const std::string script = "echo $GRADWIRE_JOB_ID $GRADWIRE_RENDEZVOUS";
   EXPECT_NE(run_script({"-n", "1"}, script).out, run_script({"-n", "1"}, script).out);
@@ -231,6 +244,9 @@ TEST_F(LauncherTest, BadCommandLinesGetOneClearSentence) {
       {{"-n", "2.5", "/bin/true"}, 2, "'2.5'"},
       {{"-n", "2", "--stall", "0", "/bin/true"}, 2, "--stall is '0'"},
       {{"-n", "2", "--stall", "soon", "/bin/true"}, 2, "--stall is 'soon'"},
+      {{"-n", "2", "--watch-port", "http", "/bin/true"}, 2, "--watch-port"},
+      {{"-n", "2", "--watch-port", "65536", "/bin/true"}, 2, "from 0 to 65535"},
+      {{"-n", "2", "--watch", "--hosts", "a,b", "/bin/true"}, 2, "one host"},
       {{"-n", "65", "/bin/true"}, 2, "'65'"},
       {{"-n", "99999999999999999999", "/bin/true"}, 2, "from 1 to 64"},
       {{"-n", "2", "-n", "3", "/bin/true"}, 2, "--ranks"},

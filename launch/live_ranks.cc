@@ -195,8 +195,10 @@ std::string page_of_ranks(const std::vector<LiveRank>& ranks, std::int64_t now) 
       ".scroll{overflow-x:auto}table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}"
       "th,td{padding:5px 10px;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}"
       "th:last-child,td:last-child{text-align:left}"
-      "@media(max-width:560px){th,td{padding:4px 6px}th:nth-child(4),td:nth-child(4),th:nth-child(7),td:nth-child(7)"
-      "{display:none}.bar{width:60px!important}}"
+      "@media(max-width:560px){th,td{padding:4px 6px}th:nth-child(3),td:nth-child(3),"
+      "th:nth-child(4),td:nth-child(4),th:nth-child(7),td:nth-child(7)"
+      "{display:none}th:nth-child(9),td:nth-child(9){display:none}td:nth-child(8),th:nth-child(8){white-space:normal;"
+      "text-align:left}}"
       ".bar{display:flex;width:120px;height:12px;background:var(--line);border-radius:3px;overflow:hidden}"
       ".bar i{display:block}.compute{background:var(--compute)}.wait{background:var(--wait)}"
       "</style></head><body><h1>gradwire-run</h1>";

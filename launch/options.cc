@@ -8,6 +8,7 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
+#include <filesystem>
 #include <map>
 
 #include "gradwire/backend/info.h"
@@ -355,7 +356,8 @@ Options check(const RawOptions& raw, std::vector<std::string> rest, const std::v
   if (!stall.empty())
     options.stall = read_seconds(raw.stall.empty() ? "GRADWIRE_STALL_SECONDS" : "--stall", stall, false);
   options.flight_folder = raw.flight_folder;
-  options.record_folder = raw.record_folder;
+  // A program may go to another folder before it records.
+  if (!raw.record_folder.empty()) options.record_folder = std::filesystem::absolute(raw.record_folder).string();
   options.watch = raw.watch;
   if (!raw.watch_port.empty())
     options.watch_port = static_cast<std::uint16_t>(read_number("--watch-port", raw.watch_port, 0, 65535));

@@ -4,7 +4,6 @@
 
 #include <ATen/Functions.h>
 #include <ATen/ThreadLocalState.h>
-#include <ATen/record_function.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/StreamGuard.h>
 
@@ -19,6 +18,7 @@
 #include "gradwire/ddp/sparse_gradient_internal.h"
 #include "gradwire/observe/flight_recorder.h"
 #include "gradwire/process_group/network_payload.h"
+#include "gradwire/process_group/watched_call_internal.h"
 
 namespace gradwire::internal {
 namespace {
@@ -73,10 +73,9 @@ class WatchedBucket final {
         lane_(lane),
         watched_(trace::watched()),
         sent_before_(watched_ ? network_payload_bytes(group) : 0),
-        bucket_(at::RecordScope::USER_SCOPE),
-        hook_(at::RecordScope::USER_SCOPE) {
-    if (bucket_.isActive()) bucket_.before(concat("gradwire:bucket ", job.bucket()));
-    if (hook_.isActive() && job.hook != nullptr) hook_.before(concat("gradwire:hook ", name_of_hook(job)));
+        bucket_([&] { return concat("gradwire:bucket ", job.bucket()); }),
+        hook_(job.hook == nullptr ? ProfiledRange()
+                                  : ProfiledRange([&] { return concat("gradwire:hook ", name_of_hook(job)); })) {
     trace::point("bucket.begin", group.rank(), job.bucket(), {.lane = lane, .word = name_of_hook(job)});
   }
   ~WatchedBucket() {
@@ -93,8 +92,8 @@ class WatchedBucket final {
   const int lane_;
   const bool watched_;
   const std::uint64_t sent_before_;
-  at::RecordFunction bucket_;
-  at::RecordFunction hook_;
+  const ProfiledRange bucket_;
+  const ProfiledRange hook_;
 };
 
 // The future of `work`; null when the Work has no future and can only be waited for.

@@ -4,14 +4,13 @@
 #include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
 
-#include <ATen/record_function.h>
-
 #include <algorithm>
 
 #include "gradwire/base/trace.h"
 #include "gradwire/ddp/gradient_copy_internal.h"
 #include "gradwire/ddp/hook_scope_internal.h"
 #include "gradwire/ddp/reducer_internal.h"
+#include "gradwire/process_group/watched_call_internal.h"
 
 namespace gradwire::internal {
 
@@ -42,7 +41,7 @@ void Reducer::finish() {
 }
 
 std::vector<BucketResult> Reducer::await_results() {
-  RECORD_USER_SCOPE("gradwire:wait for buckets");
+  const ProfiledRange range([] { return "gradwire:wait for buckets"; });
   if (!failure_.happened()) {
     try {
       launcher_.wait();

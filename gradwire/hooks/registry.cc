@@ -12,7 +12,6 @@
 #include "gradwire/base/strings.h"
 #include "gradwire/compress/compressor.h"
 #include "gradwire/hooks/auto_hook.h"
-#include "gradwire/hooks/between_hosts_hook.h"
 #include "gradwire/hooks/compress_wrappers.h"
 #include "gradwire/hooks/compressed_hook.h"
 #include "gradwire/hooks/debugging_hooks.h"
@@ -20,6 +19,7 @@
 #include "gradwire/hooks/policy_hook.h"
 #include "gradwire/hooks/power_sgd.h"
 #include "gradwire/hooks/quantization_hooks.h"
+#include "gradwire/hooks/wrapper_internal.h"
 #include "gradwire/process_group/hybrid/hybrid_group.h"
 
 namespace gradwire {

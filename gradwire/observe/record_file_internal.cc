@@ -10,6 +10,8 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -79,9 +81,13 @@ void merge(Sums& to, const Sums& first, const Sums& second) noexcept {
   set(to.words[Sums::loss], told ? loss : get(first.words[Sums::loss]));
 }
 
-std::string program_name() {
-  std::error_code ignored;
-  return std::filesystem::read_symlink("/proc/self/exe", ignored).string();
+// The words of the command line, with blanks between them.
+std::string command_line() {
+  std::ifstream file("/proc/self/cmdline");
+  std::string words{std::istreambuf_iterator<char>(file), {}};
+  while (!words.empty() && words.back() == '\0') words.pop_back();
+  std::replace(words.begin(), words.end(), '\0', ' ');
+  return words;
 }
 
 [[noreturn]] void fail(const std::string& path, const char* what, int error) {
@@ -112,7 +118,7 @@ std::unique_ptr<RecordFile> RecordFile::make(const std::string& folder, int rank
   set(file.monotonic, time_of(CLOCK_MONOTONIC));
   set(file.wall, time_of(CLOCK_REALTIME));
   set(file.steps_per_row, std::uint64_t{1});
-  set_text(file.program, program_name());
+  set_text(file.program, command_line());
   std::array<char, 64> host{};
   if (::gethostname(host.data(), host.size() - 1) == 0) set_text(file.host, host.data());
   file.magic.store(record_format::kMagic, std::memory_order_release);

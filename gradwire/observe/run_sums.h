@@ -21,8 +21,8 @@ std::string_view name_of(StepPhase phase) noexcept;
 
 // A moment of a rank's run.
 struct RunSums {
-  int rank = 0;
-  int world = 1;
+  int rank = 0;             // in the job
+  int world = 1;            // the number of ranks of the job
   std::int64_t opened = 0;  // when the rank began to write, in nanoseconds of CLOCK_MONOTONIC
   StepPhase phase = StepPhase::none;
   std::int64_t phase_begin = 0;  // nanoseconds of CLOCK_MONOTONIC

@@ -317,6 +317,10 @@ void record_steps() noexcept {
   }
 }
 
+void set_recording(bool on) noexcept {
+  if (active.load(std::memory_order_acquire) != nullptr) trace::set_sink(on ? &Recorder::on_event : nullptr, nullptr);
+}
+
 void begin_step() noexcept {
   if (Recorder* const self = active.load(std::memory_order_acquire)) self->begin_step();
 }

@@ -9,7 +9,7 @@
 //
 // A step begins with the first forward pass through DDP after a synchronized backward pass, and ends where the next
 // step begins. A program may set these limits itself, with begin_step() and end_step(). Programs without gradwire's DDP
-// have steps where they set them.
+// have steps where they set them. An iteration that failed and is done again is one step.
 //
 // The recorder is the sink of the trace points; another sink takes its place. It belongs to one rank: programs that run
 // ranks as threads mix their steps. In a forked child nothing is recorded.
@@ -25,6 +25,10 @@ void record_from_environment(int rank, int world) noexcept;
 
 // Begins to record in memory, for last_step() and step_totals(), if nothing is recorded yet. Thread-safe.
 void record_steps() noexcept;
+
+// Takes the recorder away from the trace points, where it then costs nothing, or puts it back. Without a recorder this
+// function does nothing. What is under way at that moment is recorded in part. Thread-safe.
+void set_recording(bool on) noexcept;
 
 // This thread, which trains, begins a step here and not with the forward pass. Without a recorder, this function and
 // the next two do nothing. Call all three on the thread that trains.

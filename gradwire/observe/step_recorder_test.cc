@@ -17,6 +17,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -25,6 +26,7 @@
 #include "gradwire/base/strings.h"
 #include "gradwire/base/trace.h"
 #include "gradwire/observe/record_format_internal.h"
+#include "gradwire/observe/run_sums.h"
 
 namespace gradwire::observe::step_recorder_test {
 namespace {
@@ -168,6 +170,48 @@ TEST_F(StepRecorder, AStepHasAllForwardPassesUpToTheSynchronizedOne) {
   EXPECT_EQ(in_child("", body), 0);
 }
 
+TEST_F(StepRecorder, AnIterationThatFailedAndIsDoneAgainIsOneStep) {
+  const auto body = [] {
+    record_steps();
+    for (const int lane : {-1, 0}) {
+      point("ddp.forward");
+      point("ddp.backward");
+      point("ddp.launch", 0, 0, {.bytes = 8});
+      point("bucket.begin", 0, 0, {.lane = lane});
+      point("group.call", 0, 0, {.kind = 3});
+      point("group.return");
+      point("bucket.return", 0, 0, {.lane = lane});  // and no average comes
+    }
+    take_step();
+    end_step();
+    const StepTotals totals = step_totals();
+    EXPECT_EQ(totals.steps, 1U);
+    EXPECT_EQ(last_step().buckets.size(), 4U);
+    EXPECT_GE(totals.hook, 0);
+    EXPECT_LT(totals.hook, 2 * totals.whole);
+    EXPECT_GE(totals.split.compute, 0);
+    EXPECT_EQ(totals.split.compute + totals.split.communication + totals.split.hook, totals.whole);
+    EXPECT_EQ(totals.forward + totals.backward + totals.wait + totals.rest, totals.whole);
+  };
+  EXPECT_EQ(in_child("", body), 0);
+}
+
+TEST_F(StepRecorder, ARecordingMayBeSwitchedOffAndOn) {
+  const auto body = [] {
+    set_recording(true);  // there is no recorder yet
+    EXPECT_FALSE(trace::watched());
+    record_steps();
+    for (int step = 0; step < 4; ++step) {
+      set_recording(step % 2 == 1);
+      EXPECT_EQ(trace::watched(), step % 2 == 1);
+      take_step();
+    }
+    end_step();
+    EXPECT_EQ(step_totals().steps, 2U);
+  };
+  EXPECT_EQ(in_child("", body), 0);
+}
+
 TEST_F(StepRecorder, ACallThatThrewEndsAndALossIsKept) {
   const auto body = [] {
     record_steps();
@@ -206,8 +250,52 @@ TEST_F(StepRecorder, TheFileHoldsWhatEndedBeforeKill9) {
   EXPECT_EQ(all.totals.words[Sums::sent], 4U * 80);
   EXPECT_EQ(all.phase, static_cast<std::uint64_t>(format::Phase::rest));
   EXPECT_EQ(all.names, 2U);
-  EXPECT_STREQ(all.hook_names[0].data(), std::string(all.hook_names[0].data()) == "top_k" ? "top_k" : "fp16_compress");
+  std::set<std::string> names{all.hook_names[0].data(), all.hook_names[1].data()};
+  EXPECT_EQ(names, (std::set<std::string>{"fp16_compress", "top_k"}));
+  EXPECT_NE(std::string(all.program.data()).find("step_recorder_test"), std::string::npos);
   EXPECT_EQ(all.rows, 4U);
+}
+
+// What another process reads while the rank writes is from one moment.
+TEST_F(StepRecorder, SumsThatAreReadMeanwhileBelongTogether) {
+  constexpr std::uint64_t kEnough = 20000;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::unsetenv("RANK");
+    ::setenv("GRADWIRE_RECORD", folder_.c_str(), 1);
+    record_from_environment(0, 1);
+    for (;;) {
+      point("ddp.forward");
+      point("ddp.backward");
+      point("ddp.launch", 0, 0, {.bytes = 8});
+      reduce(0, -1, 1);
+      point("ddp.wait");
+      point("ddp.finished");
+    }
+  }
+  EXPECT_FALSE(read_run_sums({}).has_value());
+  UniqueFd fd;
+  while (!fd || ::lseek(fd.get(), 0, SEEK_END) < static_cast<off_t>(record_file_bytes()))
+    fd = UniqueFd(::open((folder_ + "/rank-0.record").c_str(), O_RDWR | O_CLOEXEC));
+  mapping_ = Mapping::of_file(fd.get(), record_file_bytes());
+  std::uint64_t last = 0;
+  int looks = 0;
+  while (last < kEnough) {
+    const auto sums = read_run_sums({mapping_.data(), mapping_.bytes()});
+    if (!sums) continue;
+    ++looks;
+    const StepTotals& totals = sums->totals;
+    EXPECT_GE(totals.steps, last);
+    last = totals.steps;
+    ASSERT_EQ(totals.split.compute + totals.split.communication + totals.split.hook, totals.whole);
+    ASSERT_EQ(totals.forward + totals.backward + totals.wait + totals.rest, totals.whole);
+    ASSERT_EQ(totals.sent, 40 * totals.steps);
+    ASSERT_EQ(totals.call_bytes, 100 * totals.steps);
+  }
+  EXPECT_GT(looks, 10);
+  ::kill(child, SIGKILL);
+  int status = 0;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
 }
 
 TEST_F(StepRecorder, TheLastStepEndsWithTheProcess) {

@@ -53,7 +53,7 @@ Split split_of(const StepTimes& step) {
   }
   for (const BucketTimes& bucket : step.buckets) {
     for (const CallTimes& call : bucket.calls) calls.push_back(call.span);
-    if (bucket.lane >= 0) continue;
+    if (bucket.lane >= 0 || bucket.run.end == 0) continue;
     blocked.push_back({bucket.run.begin, std::min(bucket.returned, bucket.run.end)});
     // A call that was asynchronous goes on until the average is there.
     if (!bucket.calls.empty()) calls.push_back({std::min(bucket.returned, bucket.run.end), bucket.run.end});
@@ -77,7 +77,7 @@ void add_step(StepTotals& totals, const StepTimes& step) {
   totals.split.hook += split.hook;
   for (const CallTimes& call : step.calls) totals.call_bytes += call.bytes;
   for (const BucketTimes& bucket : step.buckets) {
-    totals.hook += length(bucket.run);
+    if (bucket.run.end != 0) totals.hook += length(bucket.run);
     totals.sent += bucket.sent;
     for (const CallTimes& call : bucket.calls) totals.call_bytes += call.bytes;
   }

@@ -21,9 +21,9 @@ struct Span {
 
 // A collective or message, from the call to its return. A call that is asynchronous returns before it has ended.
 struct CallTimes {
-  CallKind kind = CallKind::none;
-  std::uint64_t bytes = 0;  // of this rank's tensors
-  std::uint64_t sent = 0;   // by this rank, as ProcessGroup::payload_bytes() counts
+  CallKind kind = CallKind::none;  // what was called
+  std::uint64_t bytes = 0;         // of this rank's tensors
+  std::uint64_t sent = 0;          // by this rank, as ProcessGroup::payload_bytes() counts
   Span span;
 };
 
@@ -35,7 +35,7 @@ struct BucketTimes {
   int lane = -1;                 // the lane that ran the reduction; -1: the thread of the backward pass
   std::string hook;              // the name of the hook; "all_reduce" without one
   std::int64_t ready = 0;        // when the bucket's last gradient was ready
-  Span run;                      // from the begin of the reduction until the average was there
+  Span run;                      // from the begin of the reduction until the average was there; end 0: it failed
   std::int64_t returned = 0;     // when the thread that began the reduction went on; run.end, or before
   std::vector<CallTimes> calls;  // within the reduction, one after the other
 };

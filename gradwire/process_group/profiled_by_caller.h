@@ -9,6 +9,7 @@ namespace gradwire {
 // made one with more in it. Objects nest, and live on the stack of their thread.
 class ProfiledByCaller {
  public:
+  // From here on, the caller's range stands for the calls.
   ProfiledByCaller() noexcept;
   ~ProfiledByCaller();
   ProfiledByCaller(const ProfiledByCaller&) = delete;

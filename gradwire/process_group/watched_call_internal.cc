@@ -21,8 +21,9 @@ namespace internal {
 
 WatchedCall::WatchedCall(const char* operation, observe::CallKind kind, int rank, std::uint64_t bytes,
                          std::uint64_t sent)
-    : rank_(rank), range_(at::RecordScope::USER_SCOPE) {
-  if (range_.isActive() && callers_ranges == 0) range_.before(std::string("gradwire:") + operation);
+    : rank_(rank),
+      range_(callers_ranges > 0 ? ProfiledRange()
+                                : ProfiledRange([&] { return std::string("gradwire:") + operation; })) {
   trace::point("group.call", rank, 0, {.kind = static_cast<std::uint64_t>(kind), .bytes = bytes, .sent = sent});
 }
 

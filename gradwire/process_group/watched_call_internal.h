@@ -6,11 +6,33 @@
 #include <ATen/record_function.h>
 
 #include <cstdint>
+#include <optional>
+#include <utility>
 
 #include "gradwire/base/trace.h"
 #include "gradwire/observe/flight_call.h"
 
 namespace gradwire::internal {
+
+// A range in a profile of PyTorch's, which lasts as long as the object. Without a profiler the object costs a look at
+// the version of the list of callbacks and at an empty list of the thread.
+class ProfiledRange final {
+ public:
+  ProfiledRange() = default;  // none
+  // `name()` returns the name, and is called where a profiler looks.
+  template <class Name>
+  explicit ProfiledRange(const Name& name) {
+    auto watched = at::getStepCallbacksUnlessEmpty(at::RecordScope::USER_SCOPE);
+    if (!watched) return;
+    range_.emplace(*std::move(watched));
+    range_->before(name());
+  }
+  ProfiledRange(const ProfiledRange&) = delete;
+  ProfiledRange& operator=(const ProfiledRange&) = delete;
+
+ private:
+  std::optional<at::RecordFunction> range_;
+};
 
 // A call on a group, from its begin to its return or its error: the points group.call and group.return, and a range
 // "gradwire:NAME" in a profile. Without a sink and without a profiler the object costs two looks.
@@ -24,7 +46,7 @@ class WatchedCall final {
 
  private:
   const int rank_;
-  at::RecordFunction range_;
+  const ProfiledRange range_;
 };
 
 // While it exists, this thread waits for a Work: the points work.wait and work.waited.

@@ -11,6 +11,8 @@ without a recorder each function does nothing. Call them on the thread that trai
 """
 from typing import SupportsFloat
 
+import torch
+
 from gradwire import _C
 
 __all__ = ["begin_step", "end_step", "tell_loss"]
@@ -29,4 +31,4 @@ def end_step() -> None:
 def tell_loss(loss: SupportsFloat) -> None:
     """Shows the loss of the step under way, or else of the last step, in the report and in gradwire-run --watch. `loss`
     is a number or a tensor of one element; a tensor on a device is waited for."""
-    _C.tell_loss(float(loss))
+    _C.tell_loss(float(loss.detach() if isinstance(loss, torch.Tensor) else loss))

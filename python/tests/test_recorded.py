@@ -141,9 +141,20 @@ class Recorded(ReportTest):
         for seed in range(20):
             noise = bytearray(whole)
             for i in range(200):
-                noise[8 + (seed * 7919 + i * 104729) % (len(whole) - 8)] ^= 255
+                noise[40 + (seed * 7919 + i * 104729) % (len(whole) - 40)] ^= 255
             (bad / "rank-0.record").write_bytes(noise)
             self.assertEqual(len(recorded.read_folder(str(bad))), 1)
+
+    def test_files_of_an_earlier_larger_job_are_left_out(self):
+        mixed = self.folder / "mixed"
+        mixed.mkdir()
+        for number in range(RANKS):
+            whole = bytearray((self.target / f"rank-{number}.record").read_bytes())
+            if number < 2:  # a later job of two ranks
+                struct.pack_into("<2Q", whole, 16, number << 32 | 2, struct.unpack_from("<Q", whole, 24)[0])
+                struct.pack_into("<Q", whole, 32, struct.unpack_from("<Q", whole, 32)[0] + 10**12)
+            (mixed / f"rank-{number}.record").write_bytes(whole)
+        self.assertEqual([rank.rank for rank in recorded.read_folder(str(mixed))], [0, 1])
 
     def test_trace_needs_one_job(self):
         done = command(self.folder / "job.jsonl", "-o", self.folder / "page.html", "--trace", self.folder / "none.json")
@@ -153,11 +164,13 @@ class Recorded(ReportTest):
 
 
 def row(compute, communication, steps=10):
-    return recorded.Row(0, steps, 0, 1, compute + communication, 0, 0, 0, 0, compute, communication, 0, 0, 0, 0, math.nan)
+    """All that is computed is the rest of the step."""
+    whole = compute + communication
+    return recorded.Row(0, steps, 0, 1, whole, 0, 0, communication, compute, compute, communication, 0, 0, 0, 0, math.nan)
 
 
 def rank(number, compute, communication):
-    return recorded.RankRecord("", number, 3, 1, "h", "p", 0, "rest", 0, row(compute, communication), [], [])
+    return recorded.RankRecord("", number, 3, 1, "h", "p", 0, 0, "rest", 0, row(compute, communication), [], [])
 
 
 class Verdict(unittest.TestCase):
@@ -165,6 +178,7 @@ class Verdict(unittest.TestCase):
         said = record_sections.verdict([rank(0, 1.0, 2.0), rank(1, 3.0, 0.0), rank(2, 1.0, 2.0)])
         self.assertEqual(len(said), 2)
         self.assertIn("Rank 1 computes 3.00 times as long", said[1])
+        self.assertIn("the rest of the step", said[1])
         self.assertIn("55.6% is computing", said[0])
         self.assertIn("44.4% is waiting", said[0])
 

@@ -59,6 +59,7 @@ def run(tmp_path, text, *options):
                str(program)]
     job = subprocess.run(command, capture_output=True, text=True, timeout=GUARD, check=False)
     assert job.returncode == 0, job.stderr
+    assert "Warning" not in job.stderr, job.stderr
     return recorded.read_folder(str(records))
 
 

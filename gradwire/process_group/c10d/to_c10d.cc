@@ -14,6 +14,7 @@
 #include "gradwire/process_group/c10d/c10d_store.h"
 #include "gradwire/process_group/c10d/c10d_work_internal.h"
 #include "gradwire/process_group/init.h"
+#include "gradwire/process_group/profiled_by_caller.h"
 #include "gradwire/process_group/sparse_all_reduce_internal.h"
 #include "gradwire/process_group/tensor_memory_internal.h"
 #include "gradwire/process_group/work_internal.h"
@@ -107,6 +108,7 @@ template <class Call>
 C10dBackend::WorkPtr C10dBackend::start(OpType type, const char* title, const Tensors& inputs, const Call& call) {
   auto work = c10::make_intrusive<WorkForC10d>(rank_, type, title, inputs,
                                                sequence_.fetch_add(1, std::memory_order_relaxed) + 1);
+  const ProfiledByCaller by_the_work;
   work->follow(call());
   return work;
 }

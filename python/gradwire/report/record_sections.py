@@ -93,9 +93,24 @@ def verdict(ranks: Sequence[RankRecord]) -> list[str]:
     for rank, compute in zip(ranks, computes):
         if len(ranks) > 1 and median > 0 and compute > SLOW * median:
             said.append(
-                f"Rank {rank.rank} computes {compute / median:.2f} times as long as the median rank; the others wait for it."
+                f"Rank {rank.rank} computes {compute / median:.2f} times as long as the median rank, and the others wait for "
+                f"it; most of the difference is in {where_slow(rank, ranks)}."
             )
     return said
+
+
+def where_slow(slow: RankRecord, ranks: Sequence[RankRecord]) -> str:
+    """The phase in which the rank takes longest beyond the median rank."""
+    phases: dict[str, Callable[[Row], float]] = {
+        "the forward pass and the loss": lambda row: row.forward,
+        "the backward pass": lambda row: row.backward,
+        "the rest of the step (data, optimizer, what lies between steps)": lambda row: row.rest,
+    }
+
+    def excess(of: Callable[[Row], float]) -> float:
+        return of(slow.total) / slow.total.steps - statistics.median_low([of(rank.total) / rank.total.steps for rank in ranks])
+
+    return max(phases, key=lambda name: excess(phases[name]))
 
 
 def add_verdict(main: Element, ranks: Sequence[RankRecord]) -> None:

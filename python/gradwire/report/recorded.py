@@ -76,6 +76,7 @@ class RankRecord:
     pid: int
     host: str
     program: str
+    opened: float  # when the rank began to write, in seconds since 1970
     wall: float  # what to add to the rank's clock for the time since 1970
     phase: str
     lost: int
@@ -157,6 +158,7 @@ def read_record(file: str) -> RankRecord:
         head[1],
         text_at(data, 256, 64),
         text_at(data, 320, 192),
+        seconds(head[4]),
         seconds(head[4] - head[3]),
         PHASES[head[8]] if head[8] < len(PHASES) else "nothing",
         head[6],
@@ -187,4 +189,7 @@ def read_folder(folder: str) -> list[RankRecord]:
         raise ReportError(
             f"{folder}: it holds no rank-K.record; was the program started with gradwire-run --record {folder}?"
         )
-    return sorted((read_record(str(file)) for file in files), key=lambda record: record.rank)
+    records = sorted((read_record(str(file)) for file in files), key=lambda record: record.rank)
+    # A job before, with more ranks, may have left files in the folder.
+    world = max(records, key=lambda record: record.opened).world
+    return [record for record in records if record.rank < world]
