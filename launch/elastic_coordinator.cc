@@ -5,27 +5,32 @@
 #include <atomic>
 #include <cstdio>
 #include <exception>
-#include <memory>
 #include <string_view>
 
 #include "gradwire/membership/coordinator.h"
-#include "gradwire/store/file_store.h"
-#include "gradwire/store/prefix_store.h"
+#include "gradwire/membership/job_store.h"
 #include "launch/launch_error.h"
 
 namespace gradwire::launch {
 namespace {
 
 constexpr const char* kMark = "--coordinate-elastic-job";
-constexpr int kArguments = 8;  // the program, the mark, two files, three numbers and the journal to replay
+// The program, the mark, the store, the journal, three numbers, the journal to replay and the host timeout in ms.
+constexpr int kArguments = 9;
 
 }  // namespace
 
 std::vector<std::string> coordinator_command(const ElasticOptions& options, int ranks, const std::string& store,
-                                             const std::string& journal) {
-  return {
-      "/proc/self/exe",      kMark,         store, journal, std::to_string(options.min), std::to_string(options.max),
-      std::to_string(ranks), options.replay};
+                                             const std::string& journal, std::chrono::milliseconds host_timeout) {
+  return {"/proc/self/exe",
+          kMark,
+          store,
+          journal,
+          std::to_string(options.min),
+          std::to_string(options.max),
+          std::to_string(ranks),
+          options.replay,
+          std::to_string(host_timeout.count())};
 }
 
 bool is_coordinator_command(int argc, const char* const* argv) {
@@ -38,9 +43,9 @@ int run_coordinator(const char* const* argv) noexcept {
     options.journal = argv[3];
     options.roster = {.min = std::stoi(argv[4]), .max = std::stoi(argv[5]), .first = std::stoi(argv[6])};
     if (*argv[7] != '\0') options.roster.replay = membership::read_membership_log(argv[7]);
+    options.host_timeout = std::chrono::milliseconds(std::stoll(argv[8]));
     const std::atomic<bool> never{false};
-    membership::Coordinator(std::make_shared<PrefixStore>("elastic", std::make_shared<FileStore>(argv[2])), options)
-        .run(never);
+    membership::Coordinator(membership::open_job_store(argv[2]), options).run(never);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "gradwire-run: the coordinator: %s\n", error.what());
   }

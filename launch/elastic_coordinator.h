@@ -4,6 +4,7 @@
 // process is gradwire-run itself under another command line, which is not for users.
 #pragma once
 
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -11,10 +12,11 @@
 
 namespace gradwire::launch {
 
-// Returns the command that coordinates a job which begins with `ranks` ranks. `store` is the file of the store where
-// members and coordinator meet, and `journal` the file of the journal.
+// Returns the command that coordinates a job which begins with `ranks` ranks. `store` is the store where
+// members and coordinator meet (membership::open_job_store()), and `journal` the file of the journal. `host_timeout`:
+// as CoordinatorOptions::host_timeout.
 std::vector<std::string> coordinator_command(const ElasticOptions& options, int ranks, const std::string& store,
-                                             const std::string& journal);
+                                             const std::string& journal, std::chrono::milliseconds host_timeout);
 
 // Whether the arguments of main() are such a command.
 bool is_coordinator_command(int argc, const char* const* argv);

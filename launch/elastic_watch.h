@@ -4,6 +4,7 @@
 // that failed gets a new process.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -18,6 +19,9 @@ struct ElasticView {
   // The program that decides who takes part; it is started again when it ends. Empty: it runs on another host.
   std::optional<RankCommand> coordinator;
   int deaths_per_minute = 10;  // of ranks, and of the coordinator; more end the job
+  // Whether ranks of other hosts still need this host's coordinator, when the ranks of this host have ended well. Null:
+  // there are no other hosts.
+  std::function<bool()> has_hosts = nullptr;
 };
 
 // For one thread. Texts are lines of "gradwire-run: ...".
@@ -37,6 +41,8 @@ class ElasticWatch final {
   void start();
   // Kills the coordinator; its journal is on the disk.
   void stop() noexcept;
+  // As ElasticView::has_hosts.
+  bool has_hosts() const { return view_.has_hosts && view_.has_hosts(); }
   // The coordinator has ended: starts it again, and returns what to tell. Throws LaunchError when it ended too often.
   std::string on_coordinator_end();
   bool is_coordinator(pid_t pid) const noexcept { return pid == coordinator_.pid; }

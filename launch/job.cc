@@ -9,10 +9,8 @@
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
-#include "gradwire/membership/journal.h"
 #include "gradwire/store/secret.h"
 #include "launch/cpu_share.h"
-#include "launch/elastic_coordinator.h"
 #include "launch/launch_error.h"
 #include "launch/report.h"
 
@@ -55,45 +53,6 @@ Deadline job_deadline(const Options& options) {
   return options.timeout ? Deadline::after(*options.timeout) : Deadline::never();
 }
 
-namespace {
-
-// Throws LaunchError unless the journal can be played with the ranks that are started.
-void require_replayable(const Options& options) {
-  const std::string& file = options.elastic->replay;
-  std::size_t most = 0;
-  try {
-    for (const membership::PlayedEpoch& epoch : membership::read_membership_log(file))
-      most = std::max(most, epoch.members.size());
-  } catch (const StoreError& problem) {
-    throw LaunchError(kUsageExit, concat("--replay: ", problem.what()));
-  }
-  if (most == 0) throw LaunchError(kUsageExit, concat("--replay: no step began in the job of '", file, "'"));
-  if (most <= static_cast<std::size_t>(options.ranks)) return;
-  throw LaunchError(kUsageExit, concat("--replay: the job of '", file, "' had up to ", most,
-                                       " ranks at once; start as many with -n"));
-}
-
-// Names the store of an elastic job and the program that coordinates the job.
-void prepare_elastic(const Options& options, RendezvousFolder& folder, JobEnvironment& job, JobView& view) {
-  job.elastic = folder.store_file(0) + "-elastic";
-  std::string journal = options.elastic->log;
-  if (journal.empty()) {
-    journal = folder.store_file(0) + "-memberships";
-  } else if (::access(journal.c_str(), F_OK) == 0) {
-    throw LaunchError(kUsageExit, concat("--membership-log: the file '", journal,
-                                         "' exists; each job writes a new one, so give another name or remove it"));
-  }
-  if (!options.elastic->replay.empty()) require_replayable(options);
-  ElasticView elastic;
-  RankCommand coordinator{coordinator_command(*options.elastic, options.ranks, job.elastic, journal), {}, -1};
-  for (char** entry = environ; *entry != nullptr; ++entry) coordinator.environment.emplace_back(*entry);
-  elastic.coordinator = std::move(coordinator);
-  elastic.deaths_per_minute = options.elastic->deaths_per_minute;
-  view.elastic = std::move(elastic);
-}
-
-}  // namespace
-
 int run_alone(const Options& options, SignalQueue& signals, RendezvousFolder& folder, int front_fd) {
   JobEnvironment job;
   job.world = options.ranks;
@@ -105,7 +64,6 @@ int run_alone(const Options& options, SignalQueue& signals, RendezvousFolder& fo
     job.rendezvous = folder.store_file(job.attempt);
     job.master_port = find_free_port(PortScope::loopback);
     view.names.append = job.attempt > 0;
-    if (options.elastic) prepare_elastic(options, folder, job, view);
     FlightWatch flight(options, 0, job.world);
     job.flight_recorders = flight.recorders();
     view.flight = &flight;

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
 // A whole job with its restarts: on one host, as one of several hosts, or as the launcher that starts gradwire-run on
-// several hosts.
+// several hosts; and elastic jobs.
 #pragma once
 
 #include <optional>
@@ -23,6 +23,11 @@ namespace gradwire::launch {
 int run_alone(const Options& options, SignalQueue& signals, RendezvousFolder& folder, int front_fd);
 int run_node(const Options& options, const std::string& secret, SignalQueue& signals, RendezvousFolder& folder,
              int front_fd);
+// With --elastic, and with --join.
+int run_elastic(const Options& options, const std::string& secret, SignalQueue& signals, RendezvousFolder& folder,
+                int front_fd);
+int run_joined(const Options& options, const std::string& secret, SignalQueue& signals, RendezvousFolder& folder,
+               int front_fd);
 // With an empty `secret`, this function makes a random one.
 int run_on_hosts(const Options& options, const std::string& secret, SignalQueue& signals, int front_fd);
 

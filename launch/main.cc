@@ -45,6 +45,8 @@ int run_job(const Options& options, const std::string& secret, SignalQueue& sign
             int front_fd) {
   if (!options.remote.hosts.empty()) return run_on_hosts(options, secret, signals, front_fd);
   const FolderUpkeep upkeep(folder);
+  if (options.elastic && options.elastic->joins) return run_joined(options, secret, signals, folder, front_fd);
+  if (options.elastic) return run_elastic(options, secret, signals, folder, front_fd);
   if (!options.node.host.empty()) return run_node(options, secret, signals, folder, front_fd);
   return run_alone(options, signals, folder, front_fd);
 }

@@ -66,6 +66,7 @@ struct RawOptions {
   std::vector<std::string> environment;
   std::string log_folder;
   std::string elastic;
+  std::string join;
   std::string deaths_per_minute;
   std::string membership_log;
   std::string replay;
@@ -101,6 +102,9 @@ void declare_elastic(CLI::App& app, RawOptions& raw) {
   const char* group = "Ranks that come and go (docs/elastic.md)";
   app.add_option("--elastic", raw.elastic, "The job goes on with MIN to MAX ranks; a rank that dies is replaced")
       ->type_name("MIN:MAX")
+      ->group(group);
+  app.add_option("--join", raw.join, "Bring N ranks of this host into the elastic job whose --rendezvous this is")
+      ->type_name("HOST:PORT")
       ->group(group);
   app.add_option("--deaths-per-minute", raw.deaths_per_minute,
                  "End the job when more than N ranks die within a minute (default 10)")
@@ -212,6 +216,7 @@ std::pair<std::string, std::string> read_assignment(const std::string& text) {
                                     "GRADWIRE_JOB_ID",
                                     "GRADWIRE_ATTEMPT",
                                     "GRADWIRE_ELASTIC",
+                                    "GRADWIRE_ELASTIC_HOST",
                                     "GRADWIRE_SECRET_FILE"};
   const auto equals = text.find('=');
   if (equals == std::string::npos || equals == 0)
@@ -239,15 +244,15 @@ std::uint16_t read_port(const char* option, const std::string& text) {
   return static_cast<std::uint16_t>(read_number(option, text, 1, 65535));
 }
 
-void read_rendezvous(NodeOptions& node, const std::string& text) {
+void read_rendezvous(NodeOptions& node, const std::string& text, const char* option = "--rendezvous") {
   const auto colon = text.rfind(':');
   if (colon == std::string::npos || colon == 0)
-    refuse_option(concat("--rendezvous is '", text, "'; it must read HOST:PORT"));
+    refuse_option(concat(option, " is '", text, "'; it must read HOST:PORT"));
   node.host = text.substr(0, colon);
   if (node.host.size() > 2 && node.host.front() == '[' && node.host.back() == ']') {
     node.host = node.host.substr(1, node.host.size() - 2);
   }
-  node.port = read_port("the port of --rendezvous", text.substr(colon + 1));
+  node.port = read_port(concat("the port of ", option).c_str(), text.substr(colon + 1));
 }
 
 std::vector<std::string> read_hosts(const std::string& text) {
@@ -271,6 +276,7 @@ NodeOptions read_node(const RawOptions& raw, int hosts) {
   if (hosts != 0) node.nodes = hosts;
   if (!raw.node.empty()) node.node = read_number("--node-rank", raw.node, 0, node.nodes - 1);
   if (!raw.rendezvous.empty()) read_rendezvous(node, raw.rendezvous);
+  if (!raw.join.empty()) read_rendezvous(node, raw.join, "--join");
   if (!raw.master_port.empty()) node.master_port = read_port("--master-port", raw.master_port);
   node.rendezvous_timeout = read_seconds("--rendezvous-timeout", raw.rendezvous_timeout, false);
   node.heartbeat_timeout = read_seconds("--heartbeat-timeout", raw.heartbeat_timeout, false);
@@ -309,27 +315,48 @@ void read_several_hosts(Options& options, const RawOptions& raw) {
   if (stdin_is_taken) options.stdin_mode = StdinMode::none;
 }
 
+// The job that --join names. The options of the job are those of the host that began it.
+ElasticOptions read_join(const RawOptions& raw) {
+  for (const auto& [name, value] :
+       {std::pair("--elastic", &raw.elastic), std::pair("--membership-log", &raw.membership_log),
+        std::pair("--replay", &raw.replay), std::pair("--hosts", &raw.hosts), std::pair("--nnodes", &raw.nodes),
+        std::pair("--rendezvous", &raw.rendezvous)}) {
+    if (!value->empty())
+      refuse_option(
+          concat("--join brings this host into a job that runs; ", name, " belongs to the host that began it"));
+  }
+  ElasticOptions elastic;
+  elastic.joins = true;
+  return elastic;
+}
+
+ElasticOptions read_sizes(const std::string& text, int ranks) {
+  const auto colon = text.find(':');
+  if (colon == std::string::npos) refuse_option(concat("--elastic is '", text, "'; it must read MIN:MAX"));
+  ElasticOptions elastic;
+  elastic.min = read_number("MIN of --elastic", text.substr(0, colon), 1, kMaxRanks);
+  elastic.max = read_number("MAX of --elastic", text.substr(colon + 1), 1, kMaxRanks);
+  if (elastic.min > elastic.max)
+    refuse_option(concat("--elastic is '", text, "'; MIN is larger than MAX, give the smaller number first"));
+  if (ranks < elastic.min || ranks > elastic.max)
+    refuse_option(concat("-n is ", ranks, "; with --elastic ", text, " it must be a number from ", elastic.min, " to ",
+                         elastic.max));
+  return elastic;
+}
+
 std::optional<ElasticOptions> read_elastic(const RawOptions& raw, const Options& options) {
-  if (raw.elastic.empty()) {
+  if (raw.elastic.empty() && raw.join.empty()) {
     if (!raw.deaths_per_minute.empty() || !raw.membership_log.empty() || !raw.replay.empty())
       refuse_option(
           "--deaths-per-minute, --membership-log and --replay belong to --elastic; give --elastic MIN:MAX too");
     return std::nullopt;
   }
-  const auto colon = raw.elastic.find(':');
-  if (colon == std::string::npos) refuse_option(concat("--elastic is '", raw.elastic, "'; it must read MIN:MAX"));
-  ElasticOptions elastic;
-  elastic.min = read_number("MIN of --elastic", raw.elastic.substr(0, colon), 1, kMaxRanks);
-  elastic.max = read_number("MAX of --elastic", raw.elastic.substr(colon + 1), 1, kMaxRanks);
-  if (elastic.min > elastic.max)
-    refuse_option(concat("--elastic is '", raw.elastic, "'; MIN is larger than MAX, give the smaller number first"));
-  if (options.ranks < elastic.min || options.ranks > elastic.max)
-    refuse_option(concat("-n is ", options.ranks, "; with --elastic ", raw.elastic, " it must be a number from ",
-                         elastic.min, " to ", elastic.max));
+  ElasticOptions elastic = raw.join.empty() ? read_sizes(raw.elastic, options.ranks) : read_join(raw);
   if (options.max_restarts > 0)
     refuse_option("--max-restarts starts all ranks again, and --elastic the one that died; give one of them");
-  if (!options.remote.hosts.empty() || !options.node.host.empty())
-    refuse_option("--elastic is for one host so far; leave --hosts, --nnodes and --rendezvous out");
+  if (!options.remote.hosts.empty() || !raw.nodes.empty() || !raw.node.empty())
+    refuse_option(
+        "--elastic begins on one host, and others come with --join; leave --hosts, --nnodes and --node-rank out");
   if (!raw.deaths_per_minute.empty())
     elastic.deaths_per_minute = read_number("--deaths-per-minute", raw.deaths_per_minute, 0, 1000000);
   elastic.log = raw.membership_log;

@@ -36,10 +36,11 @@ struct RemoteOptions {
   std::string shell;               // the command of --ssh, which may hold {host} and {command}
 };
 
-// A job whose ranks die and are replaced (--elastic), on this host.
+// A job whose ranks die and are replaced: --elastic, or --join on the hosts that come to it.
 struct ElasticOptions {
-  int min = 1;                 // the job trains on with so many ranks or more
-  int max = 1;                 // and has at most so many
+  bool joins = false;  // --join: the job runs at NodeOptions::host; of the others, only deaths_per_minute counts
+  int min = 1;         // the job trains on with so many ranks or more
+  int max = 1;         // and has at most so many
   int deaths_per_minute = 10;  // more failures of ranks end the job
   std::string log;             // the file of the journal of memberships; empty: a temporary one
   std::string replay;          // the journal of a job whose epochs are played again; empty: none

@@ -55,6 +55,7 @@ std::vector<std::string> rank_environment(const JobEnvironment& job, int local_r
   environment.set("GRADWIRE_JOB_ID", job.job_id);
   environment.set("GRADWIRE_ATTEMPT", job.attempt);
   if (!job.elastic.empty()) environment.set("GRADWIRE_ELASTIC", job.elastic);
+  if (!job.elastic_host.empty()) environment.set("GRADWIRE_ELASTIC_HOST", job.elastic_host);
   if (!job.secret_file.empty()) environment.set("GRADWIRE_SECRET_FILE", job.secret_file);
   const auto local = static_cast<std::size_t>(local_rank);
   if (local < job.flight_recorders.size() && !job.flight_recorders[local].empty())

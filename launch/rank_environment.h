@@ -17,10 +17,11 @@ struct JobEnvironment {
   int world = 1;       // ranks on all hosts
   int node = 0;        // this host's number
   int nodes = 1;
-  int attempt = 0;         // counts the restarts of the job
-  std::string rendezvous;  // a file for the ranks' store, or a method of init_process_group()
-  std::string job_id;      // unique to the job
-  std::string elastic;     // --elastic: the file of the store of members and coordinator; else empty
+  int attempt = 0;           // counts the restarts of the job
+  std::string rendezvous;    // a file for the ranks' store, or a method of init_process_group()
+  std::string job_id;        // unique to the job
+  std::string elastic;       // --elastic: the store of members and coordinator (GRADWIRE_ELASTIC); else empty
+  std::string elastic_host;  // --join: the name of this host in the job; else empty
   std::string master_address = "127.0.0.1";
   std::uint16_t master_port = 0;
   std::string secret_file;                                 // holds the job's secret; empty: there is none

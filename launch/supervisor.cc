@@ -66,6 +66,7 @@ JobOutcome Supervisor::run(const std::vector<RankCommand>& ranks) {
     }
     if (phase_ == Phase::killed && phase_end_.expired()) break;
   }
+  serve_other_hosts();
   ranks_gone_ = true;
   elastic_.reset();
   clear_leftovers();
@@ -77,6 +78,13 @@ JobOutcome Supervisor::run(const std::vector<RankCommand>& ranks) {
   }
   stall_.diagnose_end(outcome_, [&](int rank) { return output_.last_error_lines(rank); });
   return outcome_;
+}
+
+void Supervisor::serve_other_hosts() {
+  constexpr milliseconds kLook{50};
+  while (elastic_ && phase_ == Phase::running && outcome_.exit_code() == 0 && !job_end_.expired() &&
+         elastic_->has_hosts())
+    step(Deadline::after(kLook));
 }
 
 void Supervisor::finish_output(const std::string& text) {

@@ -83,6 +83,8 @@ class Supervisor {
   void on_rank_end(int rank);
   // In an elastic job: starts a new process in the place of the rank. Returns false where the failure ends the job.
   bool replace(int rank, const ProcessEnd& end);
+  // Goes on while an elastic job has ranks on other hosts.
+  void serve_other_hosts();
   void reap_orphans();
   void clear_leftovers();
 

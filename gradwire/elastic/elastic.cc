@@ -15,12 +15,13 @@
 #include "gradwire/base/log.h"
 #include "gradwire/base/stable_hash.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/elastic/epoch_watch_internal.h"
 #include "gradwire/elastic/leave_signal_internal.h"
 #include "gradwire/elastic/state_exchange_internal.h"
 #include "gradwire/elastic/training_state_internal.h"
+#include "gradwire/membership/job_store.h"
 #include "gradwire/membership/member.h"
 #include "gradwire/process_group/init.h"
-#include "gradwire/store/file_store.h"
 #include "gradwire/store/prefix_store.h"
 
 namespace gradwire {
@@ -33,26 +34,39 @@ namespace {
 
 std::shared_ptr<Store> store_of(const ElasticOptions& options) {
   if (options.store != nullptr) return options.store;
-  const auto file = environment("GRADWIRE_ELASTIC");
-  if (!file) {
+  const auto place = environment("GRADWIRE_ELASTIC");
+  if (!place) {
     throw InvalidArgument(
         "Elastic: GRADWIRE_ELASTIC is not set, so there is no coordinator; start the program with gradwire-run "
         "--elastic "
         "MIN:MAX, or give ElasticOptions::store");
   }
-  return std::make_shared<PrefixStore>("elastic", std::make_shared<FileStore>(*file));
+  return membership::open_job_store(*place);
+}
+
+bool crosses_hosts(const Epoch& epoch) {
+  return std::any_of(epoch.members.begin(), epoch.members.end(),
+                     [&](const auto& member) { return member.host != epoch.members.front().host; });
+}
+
+// The part of the store where the members of an epoch make their group.
+std::shared_ptr<Store> keys_of(const Epoch& epoch, const std::shared_ptr<Store>& store) {
+  return std::make_shared<PrefixStore>(concat("world/", epoch.number), store);
 }
 
 // The group of an epoch. All of its members call this.
-std::shared_ptr<ProcessGroup> group_of(const Epoch& epoch, int rank, const std::shared_ptr<Store>& store,
+std::shared_ptr<ProcessGroup> group_of(const Epoch& epoch, int rank, const std::shared_ptr<Store>& keys,
                                        const ElasticOptions& options) {
-  const auto keys = std::make_shared<PrefixStore>(concat("world/", epoch.number), store);
   std::vector<std::string> processes;
-  for (const membership::EpochMember& member : epoch.members) processes.push_back(member.identity);
+  const std::string& here = epoch.members[static_cast<std::size_t>(rank)].host;
+  // The coordinator tells of deaths on other hosts (EpochWatch).
+  for (const membership::EpochMember& member : epoch.members)
+    processes.push_back(member.host == here ? member.identity : "");
   PrefixStore of_backend("backend", keys);
   // A member that dies on its way is noticed although it never came.
-  rendezvous::register_processes(of_backend, processes);
-  auto group = make_process_group(options.backend, keys, rank, static_cast<int>(processes.size()), options.timeout);
+  for (Store* part : {keys.get(), static_cast<Store*>(&of_backend)}) rendezvous::register_processes(*part, processes);
+  const std::string backend = !options.backend.empty() ? options.backend : crosses_hosts(epoch) ? "hybrid" : "shm";
+  auto group = make_process_group(backend, keys, rank, static_cast<int>(processes.size()), options.timeout);
   // The flight recorder tells groups apart by name, and a newcomer has made fewer groups than the others.
   group->set_group_name(concat("epoch ", epoch.number));
   return group;
@@ -98,6 +112,7 @@ class Elastic::Impl {
   const ElasticOptions options_;
   const std::shared_ptr<Store> store_;
   const std::shared_ptr<ElasticGroup> group_;
+  std::unique_ptr<internal::EpochWatch> watch_;  // null until an epoch crosses hosts
   internal::TrainingState state_;
   std::atomic<bool> leave_{false};
   std::int64_t counted_ = kNoState;
@@ -112,7 +127,9 @@ ElasticEnd Elastic::Impl::run(std::int64_t steps, const std::function<void(const
   if (options_.leave_on_sigterm) signal.emplace();
   const std::string program =
       concat(options_.program, options_.program.empty() ? "" : ", ", state_.description(), ", ", steps, " steps");
-  Member member(store_, program, options_.timeout, [this] { return wants_to_leave(); });
+  Member member(
+      store_, program, options_.timeout, [this] { return wants_to_leave(); },
+      environment("GRADWIRE_ELASTIC_HOST").value_or(""));
   state_.leave_group();
   while (true) {
     if (wants_to_leave()) {
@@ -130,6 +147,7 @@ ElasticEnd Elastic::Impl::run(std::int64_t steps, const std::function<void(const
       if (!enter(member)) break;
       if (train(member, steps, step) == Stop::counted_all) {
         member.done();
+        if (watch_) watch_->end();
         return ElasticEnd::finished;
       }
     } catch (const PeerError& error) {
@@ -157,6 +175,7 @@ void Elastic::Impl::give_up_epoch(const std::string& reason) {
     log::info(concat("elastic training: the epoch ends on rank ", group_->rank(), ": ", reason));
     group_->abort(reason);
   }
+  if (watch_) watch_->end();
   state_.leave_group();
   group_->move_out();
   if (std::exchange(in_step_, false) && !state_.undo_step()) {
@@ -169,7 +188,15 @@ void Elastic::Impl::give_up_epoch(const std::string& reason) {
 
 bool Elastic::Impl::enter(Member& member) {
   const Epoch& epoch = member.epoch();
-  group_->move_to(group_of(epoch, member.rank(), store_, options_));
+  auto keys = keys_of(epoch, store_);
+  if (crosses_hosts(epoch)) {
+    if (!watch_) watch_ = std::make_unique<internal::EpochWatch>(store_);
+    std::vector<std::int64_t> numbers;
+    for (const membership::EpochMember& each : epoch.members) numbers.push_back(each.number);
+    keys = watch_->begin(epoch.number, std::move(numbers), std::move(keys));
+  }
+  group_->move_to(group_of(epoch, member.rank(), keys, options_));
+  if (crosses_hosts(epoch)) watch_->attach(group_);
   counted_ = internal::exchange_state(*group_, state_, counted_, epoch.fresh);
   if (counted_ == kNoState) return false;
   state_.enter_group();

@@ -44,8 +44,9 @@ struct ElasticOptions {
   // Where members and coordinator meet; its keys are the job's alone. Null: the store that gradwire-run --elastic
   // names in the environment.
   std::shared_ptr<Store> store;
-  // The backend of each epoch's group, as in make_process_group().
-  std::string backend = "shm";
+  // The backend of each epoch's group, as in make_process_group(). Empty: shm while one launcher started all members of
+  // the epoch, hybrid otherwise.
+  std::string backend;
   // Given: torch's default generator of random numbers is seeded before each step with a number that depends on this
   // seed, the step and the rank alone, so a step that is done again draws the same numbers.
   std::optional<std::uint64_t> seed = std::nullopt;

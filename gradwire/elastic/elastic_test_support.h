@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <map>
 #include <memory>
@@ -32,32 +33,47 @@ inline at::Tensor loss_of(const at::Tensor& output) { return output.square().sum
 
 inline torch::optim::SGDOptions sgd() { return torch::optim::SGDOptions(0.05).momentum(0.9); }
 
-// The parameters after `steps` steps, when step s is done by sizes[s] ranks: one rank after the other computes its
-// gradients, and the averages are formed as gradwire's groups form them.
-inline std::vector<at::Tensor> serial_parameters(const std::vector<int>& sizes) {
+inline void add_to(std::vector<at::Tensor>& sums, const std::vector<at::Tensor>& parts) {
+  if (sums.empty()) {
+    for (const at::Tensor& part : parts) sums.push_back(part.clone());
+    return;
+  }
+  for (std::size_t i = 0; i < parts.size(); ++i) sums[i].add_(parts[i]);
+}
+
+// The parameters after hosts.size() steps, when step s is done by ranks on the hosts hosts[s]: one rank after the other
+// computes its gradients, and the averages are formed as gradwire's groups form them, within each host first.
+inline std::vector<at::Tensor> serial_parameters(const std::vector<std::vector<std::string>>& hosts) {
   Mlp net;
   torch::optim::SGD optimizer(net->parameters(), sgd());
-  for (std::size_t step = 0; step < sizes.size(); ++step) {
-    const int size = sizes[step];
-    std::vector<at::Tensor> averages;
+  for (std::size_t step = 0; step < hosts.size(); ++step) {
+    const int size = static_cast<int>(hosts[step].size());
+    std::vector<std::string> order;
+    std::map<std::string, std::vector<at::Tensor>> sums;
     for (int rank = 0; rank < size; ++rank) {
       net->zero_grad();
       loss_of(net->forward(samples({static_cast<std::int64_t>(step), rank, size, 0}))).backward();
-      std::vector<at::Tensor> gradients = gradients_of(*net);
-      for (std::size_t i = 0; i < gradients.size(); ++i) {
-        const at::Tensor part = gradients[i].mul(static_cast<float>(1.0 / size));
-        if (rank == 0) {
-          averages.push_back(part);
-        } else {
-          averages[i].add_(part);
-        }
-      }
+      std::vector<at::Tensor> parts;
+      for (const at::Tensor& gradient : gradients_of(*net))
+        parts.push_back(gradient.mul(static_cast<float>(1.0 / size)));
+      const std::string& host = hosts[step][static_cast<std::size_t>(rank)];
+      if (!sums.contains(host)) order.push_back(host);
+      add_to(sums[host], parts);
     }
+    std::vector<at::Tensor> averages;
+    for (const std::string& host : order) add_to(averages, sums[host]);
     std::size_t i = 0;
     for (auto& parameter : net->parameters()) parameter.mutable_grad() = averages[i++];
     optimizer.step();
   }
   return net->parameters();
+}
+
+// The same on one host, with sizes[s] ranks.
+inline std::vector<at::Tensor> serial_parameters(const std::vector<int>& sizes) {
+  std::vector<std::vector<std::string>> hosts;
+  for (const int size : sizes) hosts.emplace_back(static_cast<std::size_t>(size));
+  return serial_parameters(hosts);
 }
 
 inline void expect_equal_bits(const std::vector<at::Tensor>& actual, const std::vector<at::Tensor>& expected,
@@ -66,13 +82,28 @@ inline void expect_equal_bits(const std::vector<at::Tensor>& actual, const std::
   for (std::size_t i = 0; i < actual.size(); ++i) EXPECT_TRUE(actual[i].equal(expected[i])) << what << ", tensor " << i;
 }
 
+// The hosts of the ranks that did each step, as the journal says.
+inline std::vector<std::vector<std::string>> hosts_of(const std::string& journal, std::int64_t steps) {
+  std::map<std::int64_t, std::string> host_of;
+  std::ifstream lines(journal);
+  for (std::string line; std::getline(lines, line);) {
+    const auto tab = line.find('\t');
+    if (line.compare(tab + 1, 7, "joined\t") != 0) continue;
+    host_of[std::stoll(line)] = std::get<membership::Joined>(membership::event_of(line.substr(tab + 1))).host;
+  }
+  std::vector<std::vector<std::string>> hosts(static_cast<std::size_t>(steps));
+  for (const membership::PlayedEpoch& epoch : membership::read_membership_log(journal)) {
+    std::vector<std::string> of_epoch;
+    for (const std::int64_t member : epoch.members) of_epoch.push_back(host_of.at(member));
+    for (std::int64_t step = epoch.first_step; step < steps; ++step) hosts[static_cast<std::size_t>(step)] = of_epoch;
+  }
+  return hosts;
+}
+
 // How many ranks did each step, as the journal says.
 inline std::vector<int> sizes_of(const std::string& journal, std::int64_t steps) {
-  std::vector<int> sizes(static_cast<std::size_t>(steps), 0);
-  for (const membership::PlayedEpoch& epoch : membership::read_membership_log(journal)) {
-    for (std::int64_t step = epoch.first_step; step < steps; ++step)
-      sizes[static_cast<std::size_t>(step)] = static_cast<int>(epoch.members.size());
-  }
+  std::vector<int> sizes;
+  for (const auto& hosts : hosts_of(journal, steps)) sizes.push_back(static_cast<int>(hosts.size()));
   return sizes;
 }
 

@@ -97,9 +97,11 @@ void Coordinator::set_deadlines(std::size_t late_before) {
 
 void Coordinator::look_for_the_dead() {
   for (const auto& [number, entry] : roster().members) {
-    if (entry.standing == Roster::Standing::gone || may_be_alive(entry.identity)) continue;
+    // The launcher of another host reports the deaths there.
+    if (entry.standing == Roster::Standing::gone || !entry.host.empty() || may_be_alive(entry.identity)) continue;
     log_.append(Died{number, concat("has ended (", describe_process(entry.identity), ")")});
   }
+  if (next_host_look_.expired()) look_for_silent_hosts();
   if (stall_.expired()) {
     for (const std::int64_t member : late_members(roster())) {
       log_.append(Died{member, concat("was not heard of for ", options_.stall_timeout.count() / 1000,
@@ -107,6 +109,23 @@ void Coordinator::look_for_the_dead() {
     }
   }
   if (first_wait_.expired() && !roster().hurried) log_.append(Hurry{});
+}
+
+void Coordinator::look_for_silent_hosts() {
+  next_host_look_ = Deadline::after(options_.host_timeout / 20);
+  std::map<std::string, std::vector<std::int64_t>> members;
+  for (const auto& [number, entry] : roster().members) {
+    if (entry.standing != Roster::Standing::gone && !entry.host.empty()) members[entry.host].push_back(number);
+  }
+  for (const auto& [name, numbers] : members) {
+    Host& host = hosts_[name];
+    const std::int64_t beats = store_->add(beat_key(name), 0);
+    if (std::exchange(host.beats, beats) != beats) host.silent = Deadline::after(options_.host_timeout);
+    if (!host.silent.expired()) continue;
+    const std::string how = concat("runs on host ", name, ", which was not heard of for ",
+                                   static_cast<double>(options_.host_timeout.count()) / 1000, " s");
+    for (const std::int64_t number : numbers) log_.append(Died{number, how});
+  }
 }
 
 void Coordinator::run(const std::atomic<bool>& stop) {

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -26,6 +27,9 @@ struct CoordinatorOptions {
   // A member from which nothing was heard for so long, while all others wait for it, is taken for dead. A process that
   // has ended on this host is noticed at once.
   Milliseconds stall_timeout = std::chrono::minutes(2);
+  // A host other than this one whose launcher is not heard of for so long (host_watch.h) is gone, and its members are
+  // dead.
+  Milliseconds host_timeout = std::chrono::seconds(10);
 };
 
 // A coordinator may be killed at any moment and started again, over the same store and the same journal: it goes on
@@ -56,12 +60,20 @@ class Coordinator {
   // that kept another one waiting before the event.
   void set_deadlines(std::size_t late_before);
   void look_for_the_dead();
+  void look_for_silent_hosts();
 
   const std::shared_ptr<Store> store_;
   const CoordinatorOptions options_;
   const std::string identity_;
   EventLog log_;
   Journal journal_;
+  // What was heard of another host.
+  struct Host {
+    std::int64_t beats = -1;
+    Deadline silent = Deadline::never();
+  };
+  std::map<std::string, Host> hosts_;
+  Deadline next_host_look_ = Deadline::after(Milliseconds(0));
   Deadline first_wait_ = Deadline::never();
   Deadline stall_ = Deadline::never();
 };

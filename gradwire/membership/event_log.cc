@@ -31,11 +31,13 @@ EventLog::EventLog(std::shared_ptr<Store> store) : store_(std::move(store)) {}
 std::int64_t EventLog::append(const Event& event) {
   const std::string text = to_text(event);
   // A number that is too small costs a few more looks only.
-  std::int64_t number = std::stoll(store_->compare_set(kEnd, "", "0"));
+  std::int64_t number = noted_end();
   while (store_->compare_set(event_key(++number), "", text) != text) {
   }
   return number;
 }
+
+std::int64_t EventLog::noted_end() { return std::stoll(store_->compare_set(kEnd, "", "0")); }
 
 std::optional<std::string> EventLog::read(std::int64_t number, Milliseconds wait) {
   return value_of(*store_, event_key(number), wait);

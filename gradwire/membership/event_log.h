@@ -26,6 +26,8 @@ class EventLog {
   std::int64_t append(const Event& event);
   // Returns the text of event `number`. Waits up to `wait` for it.
   std::optional<std::string> read(std::int64_t number, Milliseconds wait);
+  // The number of an event that exists, near the end of the log; 0 when there is none.
+  std::int64_t noted_end();
   // Tells writers that the log reaches up to `number` at least, so that they need not look for its end from the
   // beginning. For the coordinator.
   void note_end(std::int64_t number);

@@ -19,7 +19,7 @@
 namespace gradwire::membership {
 namespace {
 
-constexpr const char* kKind = "gradwire membership journal 1";
+constexpr const char* kKind = "gradwire membership journal 2";
 
 std::string head_of(const RosterOptions& options) {
   const std::string replay = options.replay.empty() ? "" : concat(", a replay of ", options.replay.size(), " epochs");

@@ -25,9 +25,10 @@ std::shared_ptr<Store> required(std::shared_ptr<Store> store) {
 
 }  // namespace
 
-Member::Member(std::shared_ptr<Store> store, std::string program, Milliseconds timeout, std::function<bool()> gives_up)
+Member::Member(std::shared_ptr<Store> store, std::string program, Milliseconds timeout, std::function<bool()> gives_up,
+               std::string host)
     : store_(required(std::move(store))), timeout_(timeout), gives_up_(std::move(gives_up)), log_(store_) {
-  number_ = log_.append(Joined{process_identity(), GRADWIRE_VERSION, std::move(program)});
+  number_ = log_.append(Joined{process_identity(), GRADWIRE_VERSION, std::move(program), std::move(host)});
   be_admitted();
 }
 

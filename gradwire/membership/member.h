@@ -25,9 +25,9 @@ class Member {
   // Joins the job whose coordinator uses `store`, and waits until the coordinator knows the member. `program` is text
   // that says which program and model this is; it must be the same on all members. Throws MismatchError, with the
   // coordinator's reason, when the member is refused; InvalidArgument for a null store. When `gives_up` ends the wait,
-  // meet() waits for the coordinator first.
+  // meet() waits for the coordinator first. `host`: Joined::host.
   Member(std::shared_ptr<Store> store, std::string program, Milliseconds timeout = kDefaultTimeout,
-         std::function<bool()> gives_up = nullptr);
+         std::function<bool()> gives_up = nullptr, std::string host = {});
   // Leaves, unless leave() or done() was called.
   ~Member();
   Member(const Member&) = delete;

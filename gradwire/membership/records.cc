@@ -46,7 +46,7 @@ std::int64_t number(const Fields& fields, std::size_t index, const std::string& 
 
 struct Writer {
   std::string operator()(const Joined& e) const {
-    return concat("joined\t", clean(e.identity), "\t", clean(e.version), "\t", clean(e.program));
+    return concat("joined\t", clean(e.identity), "\t", clean(e.version), "\t", clean(e.program), "\t", clean(e.host));
   }
   std::string operator()(const Ready& e) const { return concat("ready\t", e.member, "\t", e.epoch); }
   std::string operator()(const Leaving& e) const { return concat("leaving\t", e.member); }
@@ -65,7 +65,7 @@ Event event_of(const std::string& text) {
   const Fields fields = split(text);
   const std::string& kind = fields.front();
   const auto member = [&] { return number(fields, 1, text); };
-  if (kind == "joined" && fields.size() == 4) return Joined{fields[1], fields[2], fields[3]};
+  if (kind == "joined" && fields.size() == 5) return Joined{fields[1], fields[2], fields[3], fields[4]};
   if (kind == "ready") return Ready{member(), number(fields, 2, text)};
   if (kind == "leaving") return Leaving{member()};
   if (kind == "left") return Left{member()};
@@ -79,7 +79,8 @@ Event event_of(const std::string& text) {
 std::string to_text(const Epoch& epoch) {
   if (epoch.finished) return concat("finished\t", epoch.number);
   std::string text = concat("epoch\t", epoch.number, "\t", epoch.fresh ? 1 : 0);
-  for (const EpochMember& member : epoch.members) text += concat("\t", member.number, "\t", clean(member.identity));
+  for (const EpochMember& member : epoch.members)
+    text += concat("\t", member.number, "\t", clean(member.identity), "\t", clean(member.host));
   return text;
 }
 
@@ -91,9 +92,10 @@ Epoch epoch_of(const std::string& text) {
     epoch.finished = true;
     return epoch;
   }
-  if (fields.front() != "epoch" || fields.size() < 5 || fields.size() % 2 == 0) refuse(text);
+  if (fields.front() != "epoch" || fields.size() < 6 || fields.size() % 3 != 0) refuse(text);
   epoch.fresh = number(fields, 2, text) != 0;
-  for (std::size_t i = 3; i < fields.size(); i += 2) epoch.members.push_back({number(fields, i, text), fields[i + 1]});
+  for (std::size_t i = 3; i < fields.size(); i += 3)
+    epoch.members.push_back({number(fields, i, text), fields[i + 1], fields[i + 2]});
   return epoch;
 }
 
@@ -102,5 +104,8 @@ std::string refused_key(std::int64_t member) { return concat("refused/", member)
 std::string epoch_key(std::int64_t epoch) { return concat("epoch/", epoch); }
 std::string change_key(std::int64_t epoch) { return concat("epoch/", epoch, "/change"); }
 std::string stop_key(std::int64_t epoch) { return concat("epoch/", epoch, "/stop"); }
+std::string lost_key(std::int64_t epoch) { return concat("epoch/", epoch, "/lost"); }
+std::string beat_key(const std::string& host) { return concat("host/", host, "/beat"); }
+std::string bye_key(const std::string& host) { return concat("host/", host, "/bye"); }
 
 }  // namespace gradwire::membership

@@ -22,6 +22,8 @@ struct Joined {
   std::string identity;  // process_identity()
   std::string version;   // gradwire's
   std::string program;   // the program and its model, as text that members compare
+  // The launcher that vouches for the process (host_watch.h); empty: the process runs on the coordinator's host.
+  std::string host = {};
 };
 // The member has left `epoch`, on an error or at an agreed step, and waits for the next one.
 struct Ready {
@@ -66,6 +68,7 @@ Event event_of(const std::string& text);
 struct EpochMember {
   std::int64_t number = 0;  // of the member's Joined
   std::string identity;     // of its process
+  std::string host = {};    // of its Joined
   bool operator==(const EpochMember&) const = default;
 };
 
@@ -89,5 +92,11 @@ std::string epoch_key(std::int64_t epoch);      // an Epoch
 std::string change_key(std::int64_t epoch);     // the members of the epoch should stop at a step boundary
 // Set by the first member that sees the key above: the step before which all members stop.
 std::string stop_key(std::int64_t epoch);
+std::string lost_key(std::int64_t epoch);  // a member of the epoch is gone: its number
+// The keys of host_watch.h.
+std::string beat_key(const std::string& host);         // how often the launcher has said that it is there
+std::string bye_key(const std::string& host);          // the launcher has left
+inline constexpr const char* kHostsKey = "hosts";      // how many launchers have joined
+inline constexpr const char* kEndedKey = "job/ended";  // why the launcher with the store ended the job
 
 }  // namespace gradwire::membership

@@ -26,7 +26,7 @@ class Decider {
       roster_.version = event.version;
       roster_.program = event.program;
     }
-    roster_.members[number_] = {event.identity, Standing::waiting};
+    roster_.members[number_] = {event.identity, event.host, Standing::waiting};
     put(admitted_key(number_), std::to_string(roster_.epoch + 1));
     if (roster_.finished) return;
     const auto gone = std::count_if(roster_.current.begin(), roster_.current.end(),
@@ -43,7 +43,9 @@ class Decider {
   }
   void operator()(const Left& event) { remove(event.member); }
   void operator()(const Died& event) {
-    if (known(event.member) == nullptr) return;
+    const Roster::Entry* const entry = known(event.member);
+    if (entry == nullptr) return;
+    if (entry->standing == Standing::running) put(lost_key(roster_.epoch), std::to_string(event.member));
     remove(event.member);
     // A member that was only taken for dead finds this when it comes back.
     put(refused_key(event.member),
@@ -77,7 +79,7 @@ class Decider {
     for (const std::int64_t member : next) {
       Roster::Entry& entry = roster_.members.at(member);
       entry.standing = Standing::running;
-      epoch.members.push_back({member, entry.identity});
+      epoch.members.push_back({member, entry.identity, entry.host});
     }
     roster_.current = next;
     roster_.change_asked = replays;  // the played job says when its epochs end

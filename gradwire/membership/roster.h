@@ -46,6 +46,7 @@ struct Roster {
   // One member.
   struct Entry {
     std::string identity;                   // of its process
+    std::string host;                       // of its Joined
     Standing standing = Standing::waiting;  // now
   };
 

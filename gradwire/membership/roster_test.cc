@@ -203,9 +203,10 @@ TEST(RosterTest, SizesThatMakeNoSenseAreRefused) {
 }
 
 TEST(RosterTest, TextsComeBackAsTheyWere) {
-  const Epoch epoch{.number = 7, .fresh = false, .members = {{3, "host 12 9"}, {5, "host 13 9"}}};
+  const Epoch epoch{.number = 7, .fresh = false, .members = {{3, "host 12 9", "2"}, {5, "host 13 9"}}};
   EXPECT_EQ(epoch_of(to_text(epoch)), epoch);
-  const Event joined = event_of(to_text(Joined{"an\tidentity", "1.0", "a\nprogram"}));
+  const Event joined = event_of(to_text(Joined{"an\tidentity", "1.0", "a\nprogram", "4"}));
+  EXPECT_EQ(std::get<Joined>(joined).host, "4");
   EXPECT_EQ(std::get<Joined>(joined).identity, "an identity");
   EXPECT_EQ(std::get<Joined>(joined).program, "a program");
   const Event began = event_of(to_text(Began{3, 4, 5}));
@@ -216,7 +217,7 @@ TEST(RosterTest, TextsComeBackAsTheyWere) {
 TEST(RosterTest, TextOfSomebodyElseIsRefused) {
   for (const char* text : {"", "joined\tx", "ready\t1", "ready\tx\t1", "ready\t-1\t2", "hello", "died\t1"})
     EXPECT_THROW(event_of(text), StoreError) << text;
-  for (const char* text : {"", "epoch", "epoch\t1\t1", "epoch\t1\t1\t2", "finished"})
+  for (const char* text : {"", "epoch", "epoch\t1\t1", "epoch\t1\t1\t2", "epoch\t1\t1\t2\ta", "finished"})
     EXPECT_THROW(epoch_of(text), StoreError) << text;
 }
 

@@ -14,10 +14,10 @@ See docs/python.md for what differs from PyTorch. gradwire.report needs neither 
 """
 import importlib.util as _importlib
 
-__all__ = ["distributed", "from_c10d", "hooks", "nn", "observe", "to_c10d", "utils"]
+__all__ = ["distributed", "elastic", "from_c10d", "hooks", "nn", "observe", "to_c10d", "utils"]
 
 if _importlib.find_spec("gradwire._build") is not None:
-    from gradwire._runtime import __version__, distributed, from_c10d, hooks, nn, observe, to_c10d, utils
+    from gradwire._runtime import __version__, distributed, elastic, from_c10d, hooks, nn, observe, to_c10d, utils
 else:  # the folder of the sources: gradwire.report alone
 
     def __getattr__(name: str) -> object:

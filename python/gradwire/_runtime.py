@@ -15,11 +15,11 @@ if torch.__version__.split("+")[0] != _build.TORCH_VERSION:
         "again against this torch (pip install --no-build-isolation . in its sources)."
     )
 
-from gradwire import _C, _end as _end, _pickling, distributed, hooks, nn, observe, utils  # noqa: E402  (_C needs torch's libraries loaded, and checked)
+from gradwire import _C, _end as _end, _pickling, distributed, elastic, hooks, nn, observe, utils  # noqa: E402  (_C needs torch's libraries loaded, and checked)
 from gradwire._c10d import from_c10d, to_c10d  # noqa: E402
 
 __version__ = _build.VERSION
-__all__ = ["__version__", "distributed", "from_c10d", "hooks", "nn", "observe", "to_c10d", "utils"]
+__all__ = ["__version__", "distributed", "elastic", "from_c10d", "hooks", "nn", "observe", "to_c10d", "utils"]
 
 if threading.current_thread() is threading.main_thread():
     _C.watch_signals()

@@ -45,6 +45,7 @@ void bind_hooks(py::module_& module);
 void bind_optim(py::module_& module);
 void bind_join(py::module_& module);
 void bind_ddp(py::module_& module);
+void bind_elastic(py::module_& module);
 void bind_c10d(py::module_& module);
 void bind_end(py::module_& module);
 void bind_observe(py::module_& module);

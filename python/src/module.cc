@@ -20,6 +20,7 @@ PYBIND11_MODULE(_C, module) {
   bind_optim(module);
   bind_join(module);
   bind_ddp(module);
+  bind_elastic(module);
   bind_c10d(module);
   bind_end(module);
   bind_observe(module);

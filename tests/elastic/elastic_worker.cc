@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <fstream>
 
+#include "gradwire/base/environment.h"
 #include "gradwire/elastic/elastic_test_support.h"
 #include "tests/elastic/elastic_page.h"
 
@@ -33,7 +34,9 @@ void tell(const SharedElasticPage& page, const ElasticStep& at, std::int64_t& ep
 int run(std::int64_t steps, const std::string& folder) {
   at::set_num_threads(1);
   const SharedElasticPage page(folder + "/page");
-  Elastic elastic;
+  ElasticOptions elastic_options;
+  elastic_options.backend = environment("ELASTIC_BACKEND").value_or("");
+  Elastic elastic(elastic_options);
   DdpOptions options;
   options.process_group = elastic.group();
   Mlp net;

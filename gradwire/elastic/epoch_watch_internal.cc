@@ -1,0 +1,91 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/elastic/epoch_watch_internal.h"
+
+#include <algorithm>
+#include <exception>
+#include <optional>
+#include <utility>
+
+#include "gradwire/base/deadline.h"
+#include "gradwire/base/strings.h"
+#include "gradwire/membership/event_log.h"
+#include "gradwire/membership/records.h"
+
+namespace gradwire::internal {
+namespace {
+
+constexpr Milliseconds kLook{200};
+
+}  // namespace
+
+EpochWatch::EpochWatch(std::shared_ptr<Store> job)
+    : job_(std::move(job)), thread_("elastic-epoch", [this] { run(); }) {}
+
+EpochWatch::~EpochWatch() {
+  MutexLock lock(mutex_);
+  stop_ = true;
+  lock.unlock();
+  changed_.notify_all();
+  thread_.join();
+}
+
+std::shared_ptr<Store> EpochWatch::begin(std::int64_t epoch, std::vector<std::int64_t> members,
+                                         std::shared_ptr<Store> keys) {
+  const auto loss = std::make_shared<EpochLoss>();
+  MutexLock lock(mutex_);
+  epoch_ = epoch;
+  members_ = std::move(members);
+  loss_ = loss;
+  lost_.clear();
+  lock.unlock();
+  changed_.notify_all();
+  return std::make_shared<EpochStore>(std::move(keys), loss);
+}
+
+void EpochWatch::attach(std::shared_ptr<ElasticGroup> group) {
+  const MutexLock lock(mutex_);
+  if (!lost_.empty()) group->abort(lost_);
+  group_ = std::move(group);
+}
+
+void EpochWatch::end() {
+  const MutexLock lock(mutex_);
+  epoch_ = 0;
+  group_.reset();
+  loss_.reset();
+}
+
+void EpochWatch::run() {
+  MutexLock lock(mutex_);
+  while (!stop_) {
+    if (epoch_ == 0 || !lost_.empty()) {
+      changed_.wait(lock);
+      continue;
+    }
+    const std::int64_t epoch = epoch_;
+    lock.unlock();
+    std::optional<std::string> lost;
+    try {
+      lost = membership::value_of(*job_, membership::lost_key(epoch), kLook);
+    } catch (const std::exception&) {
+      // The store is gone. The member finds that out by itself, at the latest before its next step.
+      return;
+    }
+    if (lost) on_lost(epoch, *lost);
+    lock.lock();
+  }
+}
+
+void EpochWatch::on_lost(std::int64_t epoch, const std::string& member) {
+  const MutexLock lock(mutex_);
+  if (epoch != epoch_) return;
+  const auto place = std::find_if(members_.begin(), members_.end(),
+                                  [&](std::int64_t number) { return std::to_string(number) == member; });
+  const int lost_rank = static_cast<int>(place - members_.begin());
+  lost_ = concat("the coordinator says that rank ", lost_rank, " (member ", member, " of the job) is gone");
+  loss_->set(lost_rank, lost_);
+  if (group_ != nullptr) group_->abort(lost_);
+}
+
+}  // namespace gradwire::internal

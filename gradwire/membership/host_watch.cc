@@ -1,0 +1,76 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/membership/host_watch.h"
+
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "gradwire/base/error.h"
+#include "gradwire/base/process_identity.h"
+#include "gradwire/base/strings.h"
+
+namespace gradwire::membership {
+namespace {
+
+std::shared_ptr<Store> checked_store(std::shared_ptr<Store> store) {
+  if (store == nullptr) throw InvalidArgument("a host of an elastic job: the store is null");
+  return store;
+}
+
+bool has(Store& store, const std::string& key) { return store.check(std::span(&key, 1)); }
+
+// Hosts have the numbers 1, 2, ...; the coordinator's host has none.
+std::string name_of(std::int64_t number) { return std::to_string(number); }
+
+}  // namespace
+
+HostWatch::HostWatch(std::shared_ptr<Store> store)
+    : store_(checked_store(std::move(store))),
+      log_(store_),
+      host_(name_of(store_->add(kHostsKey, 1))),
+      next_event_(log_.noted_end() + 1) {
+  beat();
+}
+
+void HostWatch::beat() { store_->add(beat_key(host_), 1); }
+
+void HostWatch::look_for_the_dead() {
+  while (const std::optional<std::string> text = log_.read(next_event_, Milliseconds(0))) {
+    const Event event = event_of(*text);
+    if (const auto* joined = std::get_if<Joined>(&event); joined != nullptr && joined->host == host_)
+      alive_[next_event_] = joined->identity;
+    if (const auto* left = std::get_if<Left>(&event)) alive_.erase(left->member);
+    if (const auto* died = std::get_if<Died>(&event)) alive_.erase(died->member);
+    if (const auto* done = std::get_if<Done>(&event)) alive_.erase(done->member);
+    ++next_event_;
+  }
+  std::erase_if(alive_, [&](const auto& member) {
+    if (may_be_alive(member.second)) return false;
+    log_.append(Died{member.first, concat("has ended (", describe_process(member.second), " on host ", host_, ")")});
+    return true;
+  });
+}
+
+std::optional<std::string> HostWatch::ended() {
+  if (!has(*store_, kEndedKey)) return std::nullopt;
+  return store_->get(kEndedKey);
+}
+
+void HostWatch::leave() { store_->set(bye_key(host_), "1"); }
+
+std::size_t HostList::present(Milliseconds timeout) {
+  const std::int64_t count = store_->add(kHostsKey, 0);
+  std::size_t present = 0;
+  for (std::int64_t number = 1; number <= count; ++number) {
+    const std::string host = name_of(number);
+    if (has(*store_, bye_key(host))) continue;
+    Beats& beats = hosts_[host];
+    const std::int64_t now = store_->add(beat_key(host), 0);
+    if (std::exchange(beats.count, now) != now) beats.silent = Deadline::after(timeout);
+    if (!beats.silent.expired()) ++present;
+  }
+  return present;
+}
+
+}  // namespace gradwire::membership

@@ -1,0 +1,63 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// A host of an elastic job other than the coordinator's, as its launcher serves it: the coordinator cannot see the
+// processes of another host, so the host's launcher vouches for them.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "gradwire/membership/event_log.h"
+#include "gradwire/store/store.h"
+
+namespace gradwire::membership {
+
+// One thread at a time uses the object. All methods throw what the store throws.
+class HostWatch final {
+ public:
+  // Joins the job in `store` as a host. Throws InvalidArgument for a null store.
+  explicit HostWatch(std::shared_ptr<Store> store);
+
+  // The name of this host in the job, which its members give to Member::Member().
+  const std::string& host() const noexcept { return host_; }
+
+  // Tells the coordinator that this host is there. The coordinator takes the members of a host from which it hears
+  // nothing for CoordinatorOptions::host_timeout for dead.
+  void beat();
+  // Reports the members of this host whose processes have ended.
+  void look_for_the_dead();
+  // Why the launcher that holds the store ended the job; nothing while the job goes on.
+  std::optional<std::string> ended();
+  // Tells that no process of this host will come again.
+  void leave();
+
+ private:
+  const std::shared_ptr<Store> store_;
+  EventLog log_;
+  std::string host_;
+  std::int64_t next_event_;
+  std::map<std::int64_t, std::string> alive_;  // the identities of this host's members, by number
+};
+
+// For the launcher that holds the store: the launchers that have joined, and whether each has left.
+class HostList final {
+ public:
+  // Shares the ownership of `store`.
+  explicit HostList(std::shared_ptr<Store> store) : store_(std::move(store)) {}
+  // The hosts that have joined and have neither left nor been silent for `timeout` (HostWatch::beat()), as far as
+  // earlier calls can tell. Throws what the store throws.
+  std::size_t present(Milliseconds timeout);
+
+ private:
+  struct Beats {
+    std::int64_t count = -1;
+    Deadline silent = Deadline::never();
+  };
+  const std::shared_ptr<Store> store_;
+  std::map<std::string, Beats> hosts_;
+};
+
+}  // namespace gradwire::membership

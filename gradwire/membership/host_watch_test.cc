@@ -1,0 +1,183 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// Hosts of an elastic job: their launchers report deaths, and a host that falls silent takes its members along.
+#include "gradwire/membership/host_watch.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <functional>
+
+#include "gradwire/base/process_identity.h"
+#include "gradwire/membership/coordinator.h"
+#include "gradwire/store/hash_store.h"
+
+namespace gradwire::membership::host_watch_test {
+namespace {
+
+// A process that runs until it is killed, with its identity.
+class Sleeper {
+ public:
+  Sleeper() {
+    int ends[2];
+    if (::pipe(ends) != 0) throw std::runtime_error("no pipe");
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      const std::string identity = process_identity();
+      [[maybe_unused]] const auto written = ::write(ends[1], identity.data(), identity.size());
+      for (;;) ::pause();
+    }
+    char text[256] = {};
+    if (::read(ends[0], text, sizeof(text) - 1) <= 0) throw std::runtime_error("no identity");
+    ::close(ends[0]);
+    ::close(ends[1]);
+    identity_ = text;
+  }
+  ~Sleeper() { kill(); }
+  void kill() {
+    if (pid_ < 0) return;
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+    pid_ = -1;
+  }
+  const std::string& identity() const { return identity_; }
+
+ private:
+  pid_t pid_ = -1;
+  std::string identity_;
+};
+
+class HostWatchTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = (std::filesystem::temp_directory_path() / "gw-hosts-XXXXXX").string();
+    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
+    folder_ = pattern;
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  CoordinatorOptions options(Milliseconds host_timeout) const {
+    CoordinatorOptions options;
+    options.roster = {.min = 1, .max = 4, .first = 2};
+    options.journal = folder_ / "journal";
+    options.host_timeout = host_timeout;
+    return options;
+  }
+  static void settle(Coordinator& coordinator) {
+    while (coordinator.step(Milliseconds(0))) {
+    }
+  }
+
+  std::shared_ptr<Store> store_ = std::make_shared<HashStore>();
+  std::filesystem::path folder_;
+};
+
+// The name of a process on a host that nobody here can see.
+const std::string kFarAway = "another-kernel/pid:[1] 4711 1000 0";
+
+TEST_F(HostWatchTest, HostsHaveNamesOfTheirOwn) {
+  const HostWatch one(store_);
+  const HostWatch other(store_);
+  EXPECT_NE(one.host(), other.host());
+  EXPECT_NE(one.host(), "");
+}
+
+TEST_F(HostWatchTest, ADeathIsReportedByTheHostThatVouchesForTheProcess) {
+  EventLog log(store_);
+  log.append(Joined{kFarAway, "1", "net"});
+  HostWatch watch(store_);
+  HostWatch other(store_);
+  Sleeper sleeper;
+  const std::int64_t member = log.append(Joined{sleeper.identity(), "1", "net", watch.host()});
+  watch.look_for_the_dead();
+  EXPECT_FALSE(log.read(member + 1, Milliseconds(0)));
+  sleeper.kill();
+  other.look_for_the_dead();
+  EXPECT_FALSE(log.read(member + 1, Milliseconds(0))) << "a host reported another one's member";
+  watch.look_for_the_dead();
+  const auto text = log.read(member + 1, Milliseconds(0));
+  ASSERT_TRUE(text);
+  const Event event = event_of(*text);
+  ASSERT_NE(std::get_if<Died>(&event), nullptr);
+  EXPECT_EQ(std::get<Died>(event).member, member);
+  watch.look_for_the_dead();
+  EXPECT_FALSE(log.read(member + 2, Milliseconds(0))) << "it was reported twice";
+}
+
+// On a real host the coordinator cannot see it, so it must not rely on that where it can, as in a test.
+TEST_F(HostWatchTest, TheCoordinatorLeavesTheProcessesOfAnotherHostToItsLauncher) {
+  HostWatch watch(store_);
+  EventLog log(store_);
+  Sleeper sleeper;
+  log.append(Joined{process_identity(), "1", "net"});
+  const std::int64_t member = log.append(Joined{sleeper.identity(), "1", "net", watch.host()});
+  Coordinator coordinator(store_, options(std::chrono::minutes(2)));
+  settle(coordinator);
+  sleeper.kill();
+  for (int looks = 0; looks < 3; ++looks) coordinator.step(Milliseconds(0));
+  EXPECT_EQ(coordinator.roster().members.at(member).standing, Roster::Standing::running);
+  watch.look_for_the_dead();
+  settle(coordinator);
+  EXPECT_EQ(coordinator.roster().members.at(member).standing, Roster::Standing::gone);
+}
+
+TEST_F(HostWatchTest, AMemberThatLeftIsNotReported) {
+  HostWatch watch(store_);
+  EventLog log(store_);
+  Sleeper sleeper;
+  const std::int64_t member = log.append(Joined{sleeper.identity(), "1", "net", watch.host()});
+  log.append(Left{member});
+  sleeper.kill();
+  watch.look_for_the_dead();
+  EXPECT_FALSE(log.read(member + 2, Milliseconds(0)));
+}
+
+TEST_F(HostWatchTest, AHostThatFallsSilentTakesItsMembersAlong) {
+  HostWatch watch(store_);
+  EventLog log(store_);
+  const std::int64_t here = log.append(Joined{process_identity(), "1", "net"});
+  const std::int64_t there = log.append(Joined{kFarAway, "1", "net", watch.host()});
+  Coordinator coordinator(store_, options(Milliseconds(40)));
+  settle(coordinator);
+  ASSERT_EQ(coordinator.roster().epoch, 1);
+  const Deadline several_timeouts = Deadline::after(Milliseconds(200));
+  while (!several_timeouts.expired()) {
+    watch.beat();
+    coordinator.step(Milliseconds(1));
+  }
+  EXPECT_EQ(coordinator.roster().members.at(there).standing, Roster::Standing::running);
+  const Deadline guard = Deadline::after(std::chrono::seconds(60));
+  while (coordinator.roster().members.at(there).standing != Roster::Standing::gone && !guard.expired())
+    coordinator.step(Milliseconds(1));
+  EXPECT_EQ(coordinator.roster().members.at(there).standing, Roster::Standing::gone);
+  EXPECT_EQ(coordinator.roster().members.at(here).standing, Roster::Standing::running);
+  EXPECT_EQ(store_->get(lost_key(1)), std::to_string(there)) << "the members of the epoch are told";
+}
+
+TEST_F(HostWatchTest, TheListHasTheHostsThatAreThere) {
+  HostList list(store_);
+  EXPECT_EQ(list.present(std::chrono::seconds(60)), 0U);
+  HostWatch one(store_);
+  HostWatch other(store_);
+  EXPECT_EQ(list.present(std::chrono::seconds(60)), 2U);
+  one.leave();
+  EXPECT_EQ(list.present(std::chrono::seconds(60)), 1U);
+  const Deadline guard = Deadline::after(std::chrono::seconds(60));
+  HostList impatient(store_);
+  while (impatient.present(Milliseconds(1)) != 0 && !guard.expired()) {
+  }
+  EXPECT_EQ(impatient.present(Milliseconds(1)), 0U) << "the other host is silent";
+}
+
+TEST_F(HostWatchTest, AHostHearsThatTheJobHasEnded) {
+  HostWatch watch(store_);
+  EXPECT_FALSE(watch.ended());
+  store_->set(kEndedKey, "too many deaths");
+  EXPECT_EQ(watch.ended(), "too many deaths");
+}
+
+}  // namespace
+}  // namespace gradwire::membership::host_watch_test

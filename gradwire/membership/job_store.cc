@@ -1,0 +1,52 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/membership/job_store.h"
+
+#include <charconv>
+#include <utility>
+
+#include "gradwire/base/environment.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/strings.h"
+#include "gradwire/store/file_store.h"
+#include "gradwire/store/prefix_store.h"
+#include "gradwire/store/secret.h"
+#include "gradwire/store/tcp_store.h"
+
+namespace gradwire::membership {
+namespace {
+
+constexpr std::string_view kTcp = "tcp://";
+
+}  // namespace
+
+std::shared_ptr<Store> job_part(std::shared_ptr<Store> whole) {
+  return std::make_shared<PrefixStore>("elastic", std::move(whole));
+}
+
+std::string job_place(const std::string& host, std::uint16_t port) {
+  const bool ipv6 = host.find(':') != std::string::npos;
+  return concat(kTcp, ipv6 ? "[" : "", host, ipv6 ? "]:" : ":", port);
+}
+
+std::shared_ptr<Store> open_job_store(const std::string& place) {
+  if (!place.starts_with(kTcp)) return job_part(std::make_shared<FileStore>(place));
+  const std::string address = place.substr(kTcp.size());
+  const auto colon = address.rfind(':');
+  TcpStoreOptions options;
+  const char* const end = address.data() + address.size();
+  const char* const begin = colon == std::string::npos ? end : address.data() + colon + 1;
+  const auto [rest, problem] = std::from_chars(begin, end, options.port);
+  if (colon == std::string::npos || colon == 0 || problem != std::errc() || rest != end) {
+    throw InvalidArgument(concat("the store of an elastic job is '", place,
+                                 "'; it must read tcp://HOST:PORT, or be the "
+                                 "path of a file"));
+  }
+  options.host = address.substr(0, colon);
+  if (options.host.size() > 2 && options.host.front() == '[')
+    options.host = options.host.substr(1, options.host.size() - 2);
+  options.secret = secret_from_environment([](const char* name) { return environment(name); });
+  return job_part(std::make_shared<TcpStore>(options));
+}
+
+}  // namespace gradwire::membership

@@ -1,0 +1,26 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// The store where the members and the coordinator of an elastic job meet.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "gradwire/store/store.h"
+
+namespace gradwire::membership {
+
+// Opens the store at `place`: "tcp://HOST:PORT" (a server that runs; the secret comes from GRADWIRE_SECRET_FILE or
+// GRADWIRE_SECRET), or the path of a file, which is made when it is missing. Throws StoreError and TimeoutError when it
+// cannot be opened; InvalidArgument for a place or a secret that makes no sense.
+std::shared_ptr<Store> open_job_store(const std::string& place);
+
+// The part of `whole` that open_job_store() gives: the keys of docs/format/membership.md.
+std::shared_ptr<Store> job_part(std::shared_ptr<Store> whole);
+
+// "tcp://HOST:PORT", with brackets around a numeric IPv6 address.
+std::string job_place(const std::string& host, std::uint16_t port);
+
+}  // namespace gradwire::membership

@@ -1,0 +1,165 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/elastic_hosts.h"
+
+#include <algorithm>
+#include <array>
+#include <exception>
+#include <thread>
+#include <utility>
+
+#include "gradwire/base/error.h"
+#include "gradwire/base/strings.h"
+#include "gradwire/membership/job_store.h"
+#include "gradwire/membership/records.h"
+#include "launch/judgement.h"
+#include "launch/launch_error.h"
+
+namespace gradwire::launch {
+namespace {
+
+constexpr Milliseconds kConnectTime{2000};
+// Between two looks at the processes of this host: the others of the job wait until a death is reported.
+constexpr Milliseconds kLook{10};
+constexpr Milliseconds kMoment{50};
+constexpr const char* kVersionKey = "job/version";
+
+std::string address_of(const NodeOptions& node) { return membership::job_place(node.host, node.port).substr(6); }
+
+[[noreturn]] void refuse(const std::string& sentence) { throw LaunchError(kHostsFailedExit, sentence); }
+
+std::shared_ptr<Store> serve(const NodeOptions& node, const std::string& secret) {
+  try {
+    return membership::job_part(std::make_shared<TcpStore>(TcpStoreOptions{
+        .host = node.host, .port = node.port, .is_server = true, .timeout = node.heartbeat_timeout, .secret = secret}));
+  } catch (const StoreError& problem) {
+    refuse(concat("the store of the elastic job cannot be served at ", address_of(node), ": ", problem.what(),
+                  "; does another job, or an earlier one, run with this --rendezvous?"));
+  } catch (const TimeoutError& problem) {
+    refuse(concat("this host does not reach itself at ", address_of(node), ": ", problem.what(),
+                  "; --rendezvous must name an address of this host's own"));
+  }
+}
+
+std::shared_ptr<Store> connect(const NodeOptions& node, const std::string& secret, SignalQueue& signals) {
+  const Deadline deadline = Deadline::after(node.rendezvous_timeout);
+  std::string reason;
+  while (!deadline.expired()) {
+    while (const auto signal = signals.next()) {
+      if (ends_job(*signal)) throw LaunchError(128 + *signal, "interrupted before the job was found");
+    }
+    try {
+      const Milliseconds limit = std::max(Milliseconds(1), std::min(kConnectTime, deadline.remaining()));
+      auto store = membership::job_part(std::make_shared<TcpStore>(
+          TcpStoreOptions{.host = node.host, .port = node.port, .timeout = limit, .secret = secret}));
+      store->wait(std::array{std::string(kVersionKey)}, limit);
+      // So that the thread notices in time that nobody answers.
+      store->set_timeout(std::max(Milliseconds(1000), node.heartbeat_timeout / 3));
+      return store;
+    } catch (const TimeoutError& problem) {
+      reason = problem.what();
+    } catch (const StoreError& problem) {
+      refuse(concat("this host cannot join the job at ", address_of(node), ": ", problem.what()));
+    }
+  }
+  refuse(concat("no elastic job was found at ", address_of(node), " within ", seconds_text(node.rendezvous_timeout),
+                " (", reason,
+                "); is it started with --elastic and --rendezvous, and does a firewall let that port through?"));
+}
+
+}  // namespace
+
+ElasticServer::ElasticServer(const NodeOptions& node, const std::string& secret)
+    : node_(node), store_(serve(node, secret)), hosts_(store_) {
+  store_->set(kVersionKey, GRADWIRE_VERSION);
+}
+
+std::string ElasticServer::place() const { return membership::job_place(node_.host, node_.port); }
+
+bool ElasticServer::has_hosts() noexcept {
+  try {
+    return hosts_.present(node_.heartbeat_timeout) > 0;
+  } catch (const std::exception&) {
+    return false;  // the store is this process's own, so there is nobody left to serve
+  }
+}
+
+void ElasticServer::end(const std::string& why) noexcept {
+  try {
+    store_->set(membership::kEndedKey, why);
+    const Deadline patience = Deadline::after(node_.heartbeat_timeout);
+    while (has_hosts() && !patience.expired()) std::this_thread::sleep_for(kMoment);
+  } catch (const std::exception&) {
+    // The hosts notice that the store is gone.
+  }
+}
+
+JoinedHost::JoinedHost(const NodeOptions& node, const std::string& secret, SignalQueue& signals)
+    : node_(node), store_(connect(node, secret, signals)) {
+  if (const std::string version = store_->get(kVersionKey); version != GRADWIRE_VERSION) {
+    refuse(concat("the job at ", address_of(node), " runs gradwire ", version, ", and this host gradwire ",
+                  GRADWIRE_VERSION, "; install one version on all hosts"));
+  }
+  watch_ = std::make_unique<membership::HostWatch>(store_);
+  thread_ = Thread("elastic-host", [this] { run(); });
+}
+
+JoinedHost::~JoinedHost() { leave(); }
+
+std::string JoinedHost::place() const { return membership::job_place(node_.host, node_.port); }
+
+void JoinedHost::look() {
+  watch_->look_for_the_dead();
+  if (const auto why = watch_->ended()) {
+    const MutexLock lock(mutex_);
+    reason_ = concat("the job at ", address_of(node_), " has ended: ", *why);
+  }
+}
+
+void JoinedHost::run() {
+  auto heard = Deadline::Clock::now();
+  Deadline next_beat = Deadline::after(Milliseconds(0));
+  MutexLock lock(mutex_);
+  while (!stop_ && reason_.empty()) {
+    lock.unlock();
+    std::string problem;
+    try {
+      if (next_beat.expired()) {
+        watch_->beat();
+        next_beat = Deadline::after(node_.heartbeat_timeout / 10);
+      }
+      look();
+      heard = Deadline::Clock::now();
+    } catch (const Error& error) {
+      problem = error.what();
+    }
+    lock.lock();
+    if (Deadline::Clock::now() - heard >= node_.heartbeat_timeout) {
+      reason_ = concat("the coordinator of the job at ", address_of(node_), " has not answered for ",
+                       seconds_text(node_.heartbeat_timeout), " (", problem,
+                       "), so this host stops its ranks: a part of the job that is cut off does not train on");
+    }
+    if (!stop_ && reason_.empty()) stopped_.wait_for(lock, kLook);
+  }
+  if (!reason_.empty()) alarm_.raise();
+}
+
+std::string JoinedHost::leave() noexcept {
+  MutexLock lock(mutex_);
+  stop_ = true;
+  lock.unlock();
+  stopped_.notify_all();
+  if (thread_.joinable()) thread_.join();
+  lock.lock();
+  if (watch_ == nullptr || !reason_.empty()) return reason_;
+  try {
+    watch_->look_for_the_dead();
+    watch_->leave();
+  } catch (const std::exception&) {
+    // The coordinator notices the silence.
+  }
+  watch_.reset();
+  return "";
+}
+
+}  // namespace gradwire::launch

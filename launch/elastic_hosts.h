@@ -1,0 +1,73 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// An elastic job over several hosts: the store that node 0 serves, and a host that has joined.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "gradwire/base/mutex.h"
+#include "gradwire/base/process.h"
+#include "gradwire/membership/host_watch.h"
+#include "gradwire/store/tcp_store.h"
+#include "launch/options.h"
+#include "launch/signals.h"
+#include "launch/wakeup.h"
+
+namespace gradwire::launch {
+
+// The store of members, coordinator and launchers, which lives as long as the object. For one thread.
+class ElasticServer final {
+ public:
+  // Serves at the address of `node`. Throws LaunchError: the port is in use, the address is not this host's.
+  ElasticServer(const NodeOptions& node, const std::string& secret);
+  // Where the members find the store: the value of GRADWIRE_ELASTIC.
+  std::string place() const;
+  // Whether a host that joined still takes part. Never throws.
+  bool has_hosts() noexcept;
+  // Tells the hosts that the job has ended, and why. Waits until they have left, or for the heartbeat timeout.
+  void end(const std::string& why) noexcept;
+
+ private:
+  const NodeOptions& node_;
+  std::shared_ptr<Store> store_;
+  membership::HostList hosts_;
+};
+
+// This host in a job that another host's launcher holds. A thread of its own says that this host is there, and reports
+// the members of this host that die.
+class JoinedHost final {
+ public:
+  // Joins the job at the address of `node`; tries for its rendezvous_timeout. Throws LaunchError: nobody answers there,
+  // the secret is wrong, the job runs another version of gradwire, no elastic job is there, a signal came.
+  JoinedHost(const NodeOptions& node, const std::string& secret, SignalQueue& signals);
+  ~JoinedHost();
+  JoinedHost(const JoinedHost&) = delete;
+  JoinedHost& operator=(const JoinedHost&) = delete;
+
+  std::string place() const;
+  // The name of this host in the job: the value of GRADWIRE_ELASTIC_HOST.
+  const std::string& name() const noexcept { return watch_->host(); }
+  // Readable once this host's ranks have to stop: the job has ended, or its store has not answered for the heartbeat
+  // timeout.
+  int alarm_fd() const noexcept { return alarm_.fd(); }
+  // No process of this host will come again. Ends the thread, reports the last deaths, and returns why the ranks had to
+  // stop; empty when they had not.
+  std::string leave() noexcept;
+
+ private:
+  void run();
+  void look();
+
+  const NodeOptions& node_;
+  std::shared_ptr<Store> store_;
+  std::unique_ptr<membership::HostWatch> watch_;
+  Wakeup alarm_;
+  Mutex mutex_;
+  ConditionVariable stopped_;
+  bool stop_ GRADWIRE_GUARDED_BY(mutex_) = false;
+  std::string reason_ GRADWIRE_GUARDED_BY(mutex_);
+  Thread thread_;  // the last: it uses the others until it is joined
+};
+
+}  // namespace gradwire::launch

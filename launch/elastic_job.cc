@@ -1,0 +1,140 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// Elastic jobs: on one host, on the host that serves the job's store, and on a host that joins.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <utility>
+
+#include "gradwire/base/error.h"
+#include "gradwire/base/strings.h"
+#include "gradwire/membership/job_store.h"
+#include "gradwire/membership/journal.h"
+#include "launch/elastic_coordinator.h"
+#include "launch/elastic_hosts.h"
+#include "launch/job.h"
+#include "launch/launch_error.h"
+#include "launch/report.h"
+
+namespace gradwire::launch {
+namespace {
+
+// Throws LaunchError unless the journal can be played with the ranks that are started.
+void require_replayable(const Options& options) {
+  const std::string& file = options.elastic->replay;
+  std::size_t most = 0;
+  try {
+    for (const membership::PlayedEpoch& epoch : membership::read_membership_log(file))
+      most = std::max(most, epoch.members.size());
+  } catch (const StoreError& problem) {
+    throw LaunchError(kUsageExit, concat("--replay: ", problem.what()));
+  }
+  if (most == 0) throw LaunchError(kUsageExit, concat("--replay: no step began in the job of '", file, "'"));
+  if (most <= static_cast<std::size_t>(options.ranks)) return;
+  throw LaunchError(kUsageExit, concat("--replay: the job of '", file, "' had up to ", most,
+                                       " ranks at once; start as many with -n"));
+}
+
+// The program that coordinates the job, with its store at job.elastic.
+RankCommand coordinator_of(const Options& options, RendezvousFolder& folder, const JobEnvironment& job) {
+  std::string journal = options.elastic->log;
+  if (journal.empty()) {
+    journal = folder.store_file(0) + "-memberships";
+  } else if (::access(journal.c_str(), F_OK) == 0) {
+    throw LaunchError(kUsageExit, concat("--membership-log: the file '", journal,
+                                         "' exists; each job writes a new one, so give another name or remove it"));
+  }
+  if (!options.elastic->replay.empty()) require_replayable(options);
+  RankCommand coordinator{
+      coordinator_command(*options.elastic, options.ranks, job.elastic, journal, options.node.heartbeat_timeout),
+      {},
+      -1};
+  for (char** entry = environ; *entry != nullptr; ++entry) coordinator.environment.emplace_back(*entry);
+  if (!job.secret_file.empty()) coordinator.environment.push_back(concat("GRADWIRE_SECRET_FILE=", job.secret_file));
+  return coordinator;
+}
+
+JobEnvironment environment_of(const Options& options, const std::string& secret, RendezvousFolder& folder) {
+  JobEnvironment job;
+  job.world = options.ranks;
+  job.job_id = random_job_id();
+  job.rendezvous = folder.store_file(0);
+  job.master_port = find_free_port(PortScope::loopback);
+  if (!secret.empty()) job.secret_file = folder.keep_secret(secret);
+  return job;
+}
+
+// Starts this host's ranks, and returns how they ended. `finish` returns what to tell then.
+template <class Finish>
+int supervise(const Options& options, SignalQueue& signals, int front_fd, JobEnvironment job, JobView view,
+              Finish finish) {
+  FlightWatch flight(options, 0, job.world);
+  job.flight_recorders = flight.recorders();
+  view.flight = &flight;
+  Supervisor supervisor(options, signals, front_fd, view);
+  const JobOutcome outcome = supervisor.run(rank_commands(options, std::move(job)));
+  const auto [exit_code, text] = finish(outcome);
+  supervisor.finish_output(text);
+  return exit_code;
+}
+
+std::string report_of(const Options& options, const JobOutcome& outcome) {
+  return report(outcome, options.timeout.value_or(std::chrono::milliseconds::zero()));
+}
+
+std::string last_line(const std::string& report) {
+  const std::string line = report.substr(0, report.find('\n'));
+  const std::string name = "gradwire-run: ";
+  return line.starts_with(name) ? line.substr(name.size()) : line;
+}
+
+}  // namespace
+
+int run_elastic(const Options& options, const std::string& secret, SignalQueue& signals, RendezvousFolder& folder,
+                int front_fd) {
+  JobEnvironment job = environment_of(options, secret, folder);
+  JobView view{.names = {.world = options.ranks}, .job_end = job_deadline(options)};
+  std::unique_ptr<ElasticServer> server;
+  ElasticView elastic;
+  if (options.node.host.empty()) {
+    job.elastic = folder.store_file(0) + "-elastic";
+  } else {
+    server = std::make_unique<ElasticServer>(options.node, secret);
+    job.elastic = server->place();
+    elastic.has_hosts = [&] { return server->has_hosts(); };
+    std::fprintf(stderr, "gradwire-run: other hosts join with: gradwire-run --join %s -n N PROGRAM\n",
+                 job.elastic.substr(6).c_str());
+  }
+  elastic.coordinator = coordinator_of(options, folder, job);
+  elastic.deaths_per_minute = options.elastic->deaths_per_minute;
+  view.elastic = std::move(elastic);
+  return supervise(options, signals, front_fd, std::move(job), view, [&](const JobOutcome& outcome) {
+    std::string text = report_of(options, outcome);
+    if (server != nullptr) server->end(text.empty() ? "its last step was counted" : last_line(text));
+    return std::pair(outcome.exit_code(), text);
+  });
+}
+
+int run_joined(const Options& options, const std::string& secret, SignalQueue& signals, RendezvousFolder& folder,
+               int front_fd) {
+  JoinedHost host(options.node, secret, signals);
+  JobEnvironment job = environment_of(options, secret, folder);
+  job.elastic = host.place();
+  job.elastic_host = host.name();
+  JobView view{.names = {.world = options.ranks}, .alarm_fd = host.alarm_fd(), .job_end = job_deadline(options)};
+  view.elastic.emplace();
+  view.elastic->deaths_per_minute = options.elastic->deaths_per_minute;
+  return supervise(options, signals, front_fd, std::move(job), view, [&](const JobOutcome& outcome) {
+    const std::string reason = host.leave();
+    if (!reason.empty()) return std::pair(kHostLostExit, concat("gradwire-run: ", reason, "\n"));
+    const bool all_good =
+        std::all_of(outcome.ends.begin(), outcome.ends.end(), [](const auto& end) { return end && end->good(); });
+    if (outcome.interrupted_by == SIGTERM && all_good)
+      return std::pair(0, std::string("gradwire-run: this host has left the job in good order\n"));
+    return std::pair(outcome.exit_code(), report_of(options, outcome));
+  });
+}
+
+}  // namespace gradwire::launch

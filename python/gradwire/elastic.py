@@ -1,0 +1,140 @@
+# SPDX-FileCopyrightText: The gradwire authors
+# SPDX-License-Identifier: Apache-2.0
+"""Training that goes on when ranks die, leave and come.
+
+    elastic = gradwire.elastic.Elastic()                        # under gradwire-run --elastic MIN:MAX
+    model = DistributedDataParallel(model, process_group=elastic.group)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    elastic.add(model, optimizer)
+
+    def step(at):
+        x, target = samples(at.step, at.rank, at.size)          # depends on these three numbers alone
+        optimizer.zero_grad()
+        loss_of(model(x), target).backward()
+        optimizer.step()                                        # the last thing that a step does
+
+    elastic.run(1000, step)
+
+docs/elastic.md has the promises and their limits.
+"""
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, Literal, Protocol, cast
+
+import torch
+from torch.nn import Module
+
+from gradwire import _C
+from gradwire._C import DEFAULT_TIMEOUT, ElasticStep, ProcessGroup, Store
+from gradwire._errors import InvalidArgument
+from gradwire.nn.parallel import DistributedDataParallel
+
+__all__ = ["Elastic", "ElasticStep", "Stateful"]
+
+
+class Stateful(Protocol):
+    """What an optimizer and a learning rate scheduler are."""
+
+    def state_dict(self) -> Any:
+        """Returns the state: tensors, numbers, strings, lists and dicts of them."""
+
+    def load_state_dict(self, state_dict: Any) -> Any:
+        """Takes over what state_dict() of an equal object returned."""
+
+
+def _bytes_of(thing: Stateful) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(thing.state_dict(), buffer)
+    return buffer.getvalue()
+
+
+def _load(thing: Stateful, state: bytes) -> None:
+    thing.load_state_dict(torch.load(io.BytesIO(state), weights_only=True))
+
+
+class Elastic:
+    """One member of an elastic job. run() is called once, after everything was added, by the thread that made the object.
+
+    store: where members and coordinator meet; its keys are the job's alone. None: the store that gradwire-run --elastic names.
+    backend: of each epoch's group, as in init_process_group(). Empty: shm while one launcher started all members, else hybrid.
+    seed: given, torch's generator of random numbers is seeded before each step with a number that depends on the seed, the step
+        and the rank alone, so a step that is done again draws the same numbers.
+    leave_on_sigterm: SIGTERM makes this member leave in good order. While run() runs, Python's own handler is not called.
+    program: text that all members must have in common besides the model.
+    timeout: how long a member waits for the next epoch, for the others there, and for a collective.
+    """
+
+    def __init__(
+        self,
+        store: Store | None = None,
+        *,
+        backend: str = "",
+        seed: int | None = None,
+        leave_on_sigterm: bool = True,
+        program: str = "",
+        timeout: timedelta = DEFAULT_TIMEOUT,
+    ) -> None:
+        self._elastic = _C.Elastic(store, backend, seed, leave_on_sigterm, program, timeout)
+
+    @property
+    def group(self) -> ProcessGroup:
+        """The group of the present epoch; before run() a group of this rank alone. Make DistributedDataParallel over it."""
+        return self._elastic.group
+
+    @property
+    def counted(self) -> int:
+        """The number of steps that the job has counted, as far as this member knows."""
+        return self._elastic.counted()
+
+    def add(self, *things: DistributedDataParallel | Stateful) -> Elastic:
+        """Adds to the state of the job: what a step reads and changes, besides its gradients.
+
+        A DistributedDataParallel over `group`, which brings its module and its hook along, or anything with state_dict() and
+        load_state_dict(). All members add equal things in the same order, before run().
+        """
+        for thing in things:
+            if isinstance(thing, DistributedDataParallel):
+                self._elastic.add_core(thing._core)
+            elif isinstance(thing, Module):
+                raise InvalidArgument(
+                    f"Elastic.add(): a {type(thing).__name__} is a module; add the DistributedDataParallel around it")
+            elif hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict"):
+                stateful = cast(Stateful, thing)
+                self.add_state(
+                    type(thing).__name__,
+                    lambda stateful=stateful: _bytes_of(stateful),  # type: ignore[misc]
+                    lambda state, stateful=stateful: _load(stateful, state),  # type: ignore[misc]
+                )
+            else:
+                raise InvalidArgument(
+                    f"Elastic.add(): a {type(thing).__name__} has no state_dict() and load_state_dict(); see add_state()")
+        return self
+
+    def add_state(self, name: str, save: Callable[[], bytes], load: Callable[[bytes], None]) -> Elastic:
+        """Adds a part of the state by two functions: load() takes over bytes that save() returned on another member."""
+        self._elastic.add_state(name, save, load)
+        return self
+
+    def run(self, steps: int, step: Callable[[ElasticStep], object]) -> Literal["finished", "left", "too_late"]:
+        """Calls step(at) for each step from 0 to steps - 1 that this member takes part in.
+
+        Returns "finished" when all steps were counted; "left" when this member left, on leave() or SIGTERM; "too_late" when the
+        job finished before this member took part. A member that joins later begins with the step at which the job is then.
+
+        A step counts when step() returns. When it raises PeerError, TimeoutError or AbortedError, the members that are left meet
+        in a new epoch; there, members that have not counted the step take the state of members that have, and when no member has,
+        all do the step again. For that, step() changes the state in its last act only, after all communication. Anything else that
+        step() raises is raised here, and the others go on without this member.
+
+        Raises MismatchError when the job runs another program, model or version of gradwire; PeerError when no member that holds
+        the state is left, and when the job went on without this member; TimeoutError when there is no coordinator, or are too few
+        members, for `timeout`.
+        """
+        return cast("Literal['finished', 'left', 'too_late']", self._elastic.run(steps, step))
+
+    def leave(self) -> None:
+        """Makes this member leave in good order. Any thread may call it, and step() too."""
+        self._elastic.leave()

@@ -1,0 +1,88 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// Elastic training, for the Python class around it.
+#include "gradwire/elastic/elastic.h"
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "binding.h"
+
+namespace gradwire::python {
+namespace {
+
+// Throws what the step raised, as Elastic::run() knows it: the errors that end an epoch are gradwire's own there, and
+// Python's own stay what they are.
+[[noreturn]] void throw_error_of_step(py::error_already_set& raised) {
+  const py::module_ errors = py::module_::import("gradwire._errors");
+  const auto is = [&](const char* name) { return raised.matches(errors.attr(name)); };
+  const auto message = [&] { return py::str(raised.value()).cast<std::string>(); };
+  const auto peers = [&] { return raised.value().attr("peers").cast<std::vector<int>>(); };
+  if (is("PeerError")) throw PeerError(message(), peers());
+  if (is("TimeoutError")) throw TimeoutError(message(), peers());
+  if (is("AbortedError")) throw AbortedError(message());
+  throw_python_error(raised);
+}
+
+std::unique_ptr<Elastic> make_elastic(std::shared_ptr<Store> store, std::string backend,
+                                      std::optional<std::uint64_t> seed, bool leave_on_sigterm, std::string program,
+                                      Milliseconds timeout) {
+  const py::gil_scoped_release unlocked;
+  ElasticOptions options;
+  options.store = std::move(store);
+  options.backend = std::move(backend);
+  options.seed = seed;
+  options.leave_on_sigterm = leave_on_sigterm;
+  options.program = std::move(program);
+  options.timeout = timeout;
+  return std::make_unique<Elastic>(std::move(options));
+}
+
+void add_state(Elastic& self, std::string name, py::object save, py::object load) {
+  self.add_state(
+      std::move(name),
+      [save = HeldObject(std::move(save))] { return in_python([&] { return save.get()().cast<std::string>(); }); },
+      [load = HeldObject(std::move(load))](const std::string& bytes) {
+        in_python([&] { load.get()(py::bytes(bytes)); });
+      });
+}
+
+std::string run(Elastic& self, std::int64_t steps, const py::object& step) {
+  const py::gil_scoped_release unlocked;
+  const ElasticEnd end = self.run(steps, [&](const ElasticStep& at) {
+    const py::gil_scoped_acquire lock;
+    try {
+      step(at);
+    } catch (py::error_already_set& raised) {
+      throw_error_of_step(raised);
+    }
+  });
+  if (end == ElasticEnd::finished) return "finished";
+  return end == ElasticEnd::left ? "left" : "too_late";
+}
+
+}  // namespace
+
+void bind_elastic(py::module_& module) {
+  py::class_<ElasticStep>(module, "ElasticStep", "The place of a call of the step function.")
+      .def_readonly("step", &ElasticStep::step, "Counts from 0; each step counts once in the whole job.")
+      .def_readonly("rank", &ElasticStep::rank, "Of this member in the present epoch.")
+      .def_readonly("size", &ElasticStep::size, "The number of members in the present epoch.")
+      .def_readonly("epoch", &ElasticStep::epoch, "The number of the present epoch, from 1.");
+  py::class_<Elastic>(module, "Elastic", EndsUnlocked(), "One member of an elastic job.")
+      .def(py::init(&make_elastic), py::arg("store").none(true), py::arg("backend"), py::arg("seed"),
+           py::arg("leave_on_sigterm"), py::arg("program"), py::arg("timeout"))
+      .def_property_readonly("group", [](const Elastic& self) -> std::shared_ptr<ProcessGroup> { return self.group(); })
+      .def(
+          "add_core", [](Elastic& self, DdpCore& core) { self.add(core); }, py::arg("core"), py::keep_alive<1, 2>())
+      .def("add_state", &add_state, py::arg("name"), py::arg("save"), py::arg("load"))
+      .def("run", &run, py::arg("steps"), py::arg("step"))
+      .def("leave", &Elastic::leave)
+      .def("counted", &Elastic::counted);
+}
+
+}  // namespace gradwire::python

@@ -1,0 +1,83 @@
+# SPDX-FileCopyrightText: The gradwire authors
+# SPDX-License-Identifier: Apache-2.0
+"""One member of the elastic job of test_elastic.py: program_elastic.py FOLDER."""
+import os
+import pathlib
+import signal
+import sys
+import time
+
+import torch
+
+import gradwire
+from gradwire.nn.parallel import DistributedDataParallel
+
+STEPS = 120
+KILL_AT = 40  # the step in which a rank is killed
+WAIT_AT = 80  # the step that waits for the process in its place
+
+
+def network():
+    torch.manual_seed(1)
+    return torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+
+
+def optimizers(model):
+    optimizer = torch.optim.Adam(model.parameters(), 0.01)
+    return optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 30)
+
+
+def samples(step, rank, size):
+    generator = torch.Generator().manual_seed(step * 1000 + size * 100 + rank)
+    return torch.randn(4, 8, generator=generator)
+
+
+def loss_of(output):
+    return output.square().mean()
+
+
+def once(path):
+    """Whether this is the first call for the path, of all processes."""
+    try:
+        path.touch(exist_ok=False)
+        return True
+    except FileExistsError:
+        return False
+
+
+def main():
+    folder = pathlib.Path(sys.argv[1])
+    torch.set_num_threads(1)
+    elastic = gradwire.elastic.Elastic(seed=3)
+    model = DistributedDataParallel(network(), process_group=elastic.group)
+    optimizer, scheduler = optimizers(model)
+    history = []
+    elastic.add(model, optimizer, scheduler)
+    elastic.add_state("history", lambda: bytes(history), lambda state: history.__setitem__(slice(None), state))
+    if (folder / "killed").exists():
+        (folder / "came").touch()
+
+    def step(at):
+        if at.step == WAIT_AT and at.epoch == 2:
+            while not (folder / "came").exists():
+                time.sleep(0.01)
+        if at.step > WAIT_AT and at.size == 1:
+            time.sleep(0.01)  # so that the process that comes finds steps left
+        optimizer.zero_grad()
+        loss = loss_of(model(samples(at.step, at.rank, at.size)))
+        if at.step == KILL_AT and at.rank == 1 and once(folder / "killed"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        loss.backward()
+        optimizer.step()
+        scheduler.step()
+        history.append(at.size)
+
+    end = elastic.run(STEPS, step)
+    if end == "finished":
+        state = {"parameters": [p.detach() for p in model.parameters()], "history": history, "rate": scheduler.get_last_lr()}
+        torch.save(state, folder / f"final-{os.getpid()}")
+    print(end, elastic.counted)
+
+
+if __name__ == "__main__":
+    main()

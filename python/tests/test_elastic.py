@@ -1,0 +1,89 @@
+# SPDX-FileCopyrightText: The gradwire authors
+# SPDX-License-Identifier: Apache-2.0
+"""A training loop in Python that loses a rank and gets a new one."""
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import gradwire
+import gradwire.distributed as dist
+import program_elastic
+from gradwire.nn.parallel import DistributedDataParallel
+
+GUARD = 240
+BUILD = pathlib.Path(os.environ.get("GRADWIRE_BUILD", pathlib.Path(__file__).resolve().parents[2] / "build"))
+
+
+def serial_parameters(sizes):
+    """The parameters when one process does each step for one of sizes[step] ranks after the other."""
+    model = program_elastic.network()
+    optimizer, scheduler = program_elastic.optimizers(model)
+    parameters = list(model.parameters())
+    for step, size in enumerate(sizes):
+        averages = [torch.zeros(())] * len(parameters)
+        for rank in range(size):
+            loss = program_elastic.loss_of(model(program_elastic.samples(step, rank, size)))
+            parts = [part * (1 / size) for part in torch.autograd.grad(loss, parameters)]
+            averages = parts if rank == 0 else [sum_ + part for sum_, part in zip(averages, parts, strict=True)]
+        for parameter, average in zip(parameters, averages, strict=True):
+            parameter.grad = average
+        optimizer.step()
+        scheduler.step()
+    return parameters
+
+
+def test_a_loop_that_loses_a_rank_ends_with_the_bits_of_the_serial_program(tmp_path):
+    command = [str(BUILD / "bin" / "gradwire-run"), "--elastic", "1:2", "-n", "2", "--membership-log", str(tmp_path / "log"),
+               sys.executable, program_elastic.__file__, str(tmp_path)]
+    job = subprocess.run(command, capture_output=True, text=True, timeout=GUARD, check=False)
+    assert job.returncode == 0, job.stderr
+    assert "died of signal 9 (SIGKILL), and a new process takes its place" in job.stderr
+    assert job.stdout.count(f"finished {program_elastic.STEPS}") == 2, job.stdout
+    ends = [torch.load(path, weights_only=True) for path in tmp_path.glob("final-*")]
+    assert len(ends) == 2
+    sizes = list(ends[0]["history"])
+    assert len(sizes) == program_elastic.STEPS, "a step counted twice or was lost"
+    assert sizes[0] == 2 and 1 in sizes[program_elastic.KILL_AT:] and sizes[-1] == 2, sizes
+    assert 2 in sizes[:program_elastic.KILL_AT]
+    torch.set_num_threads(1)
+    expected = serial_parameters(sizes)
+    for end in ends:
+        assert list(end["history"]) == sizes
+        assert end["rate"] == ends[0]["rate"] == pytest.approx([0.01 * 0.1 ** (program_elastic.STEPS // 30)])
+        for mine, other in zip(end["parameters"], expected, strict=True):
+            assert torch.equal(mine, other)
+    assert (tmp_path / "log").read_text().startswith("gradwire membership journal")
+
+
+def test_what_cannot_be_added_is_refused():
+    store = dist.HashStore()
+    elastic = gradwire.elastic.Elastic(store)
+    with pytest.raises(dist.InvalidArgument, match="add the DistributedDataParallel around it"):
+        elastic.add(torch.nn.Linear(1, 1))
+    with pytest.raises(dist.InvalidArgument, match="a int has no state_dict"):
+        elastic.add(3)
+    with pytest.raises(dist.InvalidArgument, match="no DistributedDataParallel was added"):
+        elastic.run(3, lambda at: None)
+    elsewhere = DistributedDataParallel(torch.nn.Linear(1, 1), process_group=gradwire.elastic.Elastic(store).group)
+    with pytest.raises(dist.InvalidArgument, match="was made over another group"):
+        elastic.add(elsewhere)
+
+
+def test_without_a_launcher_the_error_says_what_to_do(monkeypatch):
+    monkeypatch.delenv("GRADWIRE_ELASTIC", raising=False)
+    with pytest.raises(dist.InvalidArgument, match="start the program with gradwire-run --elastic MIN:MAX"):
+        gradwire.elastic.Elastic()
+
+
+def test_a_member_that_waits_leaves():
+    store = dist.HashStore()
+    elastic = gradwire.elastic.Elastic(store)
+    model = DistributedDataParallel(torch.nn.Linear(1, 1), process_group=elastic.group)
+    elastic.add(model)
+    elastic.leave()
+    assert elastic.run(3, lambda at: pytest.fail("no step")) == "left"
+    assert elastic.counted == 0

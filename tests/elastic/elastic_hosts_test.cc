@@ -1,0 +1,283 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// Elastic jobs over hosts with separate networks: ranks, launchers and cables are lost, hosts come and leave, and the
+// job ends with the bits of the serial program that does each step with the ranks of the journal.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <random>
+
+#include "bench/network_hosts.h"
+#include "gradwire/base/strings.h"
+#include "launch/launch_error.h"
+#include "launch/launcher_fixture_internal.h"
+#include "tests/elastic/elastic_record.h"
+
+namespace gradwire::testing {
+namespace {
+
+using bench::NetworkHosts;
+using launch::BackgroundProgram;
+using launch::Result;
+using Words = std::vector<std::string>;
+using Pids = std::vector<std::int64_t>;
+
+constexpr std::int64_t kSteps = 2000;
+
+class ElasticHostsTest : public launch::LauncherTest {
+ protected:
+  void SetUp() override {
+    const std::string reason = NetworkHosts::why_not();
+    if (!reason.empty()) GTEST_SKIP() << reason;
+    at::set_num_threads(1);
+    network_ = std::make_unique<NetworkHosts>(2);
+    LauncherTest::SetUp();
+    record_ = std::make_unique<ElasticRecord>(scratch("job"), kSteps);
+  }
+  void TearDown() override {
+    if (network_ == nullptr) return;
+    LauncherTest::TearDown();
+    for (int host = 0; host < network_->count(); ++host) EXPECT_EQ(network_->processes(host).size(), 1U);
+  }
+
+  // Host 0 begins the job and serves its store.
+  BackgroundProgram begin(const std::string& sizes, int ranks, const Words& more = {}) const {
+    Words words = {"--elastic",       sizes, "-n", std::to_string(ranks), "--rendezvous", address(), "--membership-log",
+                   record_->journal()};
+    return on_host(0, "0", std::move(words), more);
+  }
+  // Host 1 joins.
+  BackgroundProgram join(const std::string& name, int ranks, const Words& more = {}) const {
+    return on_host(1, name, {"--join", address(), "-n", std::to_string(ranks)}, more);
+  }
+  std::string address() const { return network_->address(0) + ":29400"; }
+  std::string secret_file(const std::string& secret) const {
+    const std::string path = scratch("secret-" + secret);
+    std::ofstream(path) << secret << "\n";
+    EXPECT_EQ(::chmod(path.c_str(), 0600), 0);
+    return path;
+  }
+
+  // Those of `pids` that run on a host.
+  Pids on(int host, const Pids& pids) const {
+    const std::vector<pid_t> there = network_->processes(host);
+    Pids found;
+    for (const std::int64_t pid : pids) {
+      if (std::find(there.begin(), there.end(), pid) != there.end()) found.push_back(pid);
+    }
+    return found;
+  }
+  Pids wait_for_epoch(std::int64_t size) { return record_->wait_for_epoch(size, epoch_); }
+  void go_to_the_end() const { record_->page()->budget = kSteps; }
+  static std::int64_t now() { return ElasticRecord::Clock::now().time_since_epoch().count(); }
+  void say_recovery(const char* what, std::int64_t pid, std::int64_t moment) const {
+    const auto time = record_->recovery_ms(pid, moment);
+    ASSERT_TRUE(time);
+    std::printf("%s: %.0f ms until the last of the others began its next step\n", what, *time);
+  }
+
+  std::unique_ptr<NetworkHosts> network_;
+  std::unique_ptr<ElasticRecord> record_;
+
+ private:
+  BackgroundProgram on_host(int host, const std::string& name, Words words, const Words& more) const {
+    words.insert(words.end(), {"--heartbeat-timeout", "2", "--deaths-per-minute", "1000"});
+    words.insert(words.end(), more.begin(), more.end());
+    words.insert(words.end(), {ELASTIC_WORKER_PROGRAM, std::to_string(kSteps), record_->folder()});
+    return launch(name, words, network_->enter(host));
+  }
+
+  std::int64_t epoch_ = 0;
+};
+
+TEST_F(ElasticHostsTest, AHostJoinsARankDiesAndTheHostLeavesInGoodOrder) {
+  auto first = begin("1:4", 2);
+  wait_for_epoch(2);
+  auto second = join("1", 2);
+  Pids members = wait_for_epoch(4);
+  ASSERT_EQ(on(1, members).size(), 2U);
+  EXPECT_GT(network_->traffic(1).sent, 1000U);
+
+  const std::int64_t there = on(1, members).front();
+  std::int64_t moment = now();
+  ::kill(static_cast<pid_t>(there), SIGKILL);
+  members = wait_for_epoch(4);  // the new process has joined
+  say_recovery("a rank of the host that joined was killed", there, moment);
+
+  const std::int64_t here = on(0, members).front();
+  moment = now();
+  ::kill(static_cast<pid_t>(here), SIGKILL);
+  members = wait_for_epoch(4);
+  say_recovery("a rank of the host with the coordinator was killed", here, moment);
+
+  second.signal(SIGTERM);
+  const Result left = second.finish();
+  EXPECT_EQ(left.exit_code, 0) << left.err;
+  EXPECT_EQ(launch::count_of(left.err, "this host has left the job in good order"), 1) << left.err;
+  wait_for_epoch(2);
+  go_to_the_end();
+  const Result result = first.finish();
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(launch::count_of(result.err, concat("other hosts join with: gradwire-run --join ", address())), 1);
+  record_->expect_serial_bits();
+}
+
+TEST_F(ElasticHostsTest, BothHostsWorkUntilTheEndAndTheRanksOfTheFirstMayEndBefore) {
+  auto first = begin("1:3", 2);
+  wait_for_epoch(2);
+  auto second = join("1", 1);
+  const Pids members = wait_for_epoch(3);
+  for (const std::int64_t pid : on(0, members)) ::kill(static_cast<pid_t>(pid), SIGTERM);  // they leave in good order
+  wait_for_epoch(1);
+  go_to_the_end();
+  const Result result = second.finish();
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  const Result served = first.finish();
+  EXPECT_EQ(served.exit_code, 0) << served.err;
+  EXPECT_EQ(record_->finals().size(), 1U);
+  record_->expect_serial_bits();
+}
+
+TEST_F(ElasticHostsTest, AHostWhoseLauncherIsKilledIsOutOfTheNextEpoch) {
+  auto first = begin("1:4", 2);
+  wait_for_epoch(2);
+  auto second = join("1", 2);
+  const Pids members = wait_for_epoch(4);
+  const std::int64_t moment = now();
+  const std::int64_t there = on(1, members).front();
+  for (const pid_t pid : network_->processes(1)) {
+    const std::string name = launch::read_file(concat("/proc/", pid, "/comm"));
+    if (name.starts_with("gradwire-")) ::kill(pid, SIGKILL);
+  }
+  second.finish();
+  wait_for_epoch(2);
+  say_recovery("the launcher of a host was killed", there, moment);
+  go_to_the_end();
+  const Result result = first.finish();
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  record_->expect_serial_bits();
+  // Nobody is left on that host to remove them.
+  for (const auto& left : std::filesystem::directory_iterator(scratch("tmp"))) std::filesystem::remove_all(left);
+}
+
+// Gloo does not notice that a host is gone; the coordinator tells the members.
+class ElasticCableTest : public ElasticHostsTest, public ::testing::WithParamInterface<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Backends, ElasticCableTest, ::testing::Values("hybrid/ucx", "hybrid/gloo"),
+                         [](const auto& info) { return std::string(info.param).substr(7); });
+
+// The side without the coordinator stops and says so; the other side goes on without it, and takes the host again.
+TEST_P(ElasticCableTest, APulledCableStopsTheSideWithoutTheCoordinator) {
+  const Words backend = {"--env", concat("ELASTIC_BACKEND=", GetParam()), "--env", "GLOO_SOCKET_IFNAME=eth0"};
+  auto first = begin("1:4", 2, backend);
+  wait_for_epoch(2);
+  auto second = join("1", 2, backend);
+  const Pids members = wait_for_epoch(4);
+  const std::int64_t moment = now();
+  network_->set_link(1, false);
+  const Result cut = second.finish();
+  EXPECT_EQ(cut.exit_code, launch::kHostLostExit) << cut.err;
+  EXPECT_NE(cut.err.find("has not answered for 2 s"), std::string::npos) << cut.err;
+  EXPECT_NE(cut.err.find("a part of the job that is cut off does not train on"), std::string::npos) << cut.err;
+  wait_for_epoch(2);
+  say_recovery("the cable was pulled", on(0, members).front(), moment);
+  network_->set_link(1, true);
+  auto again = join("2", 1, backend);
+  wait_for_epoch(3);
+  go_to_the_end();
+  EXPECT_EQ(again.finish().exit_code, 0);
+  const Result result = first.finish();
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  record_->expect_serial_bits();
+}
+
+// At random moments, now and then two ranks one shortly after the other, so that the second dies on its way into the
+// next epoch.
+TEST_F(ElasticHostsTest, RanksThatAreKilledAtRandomMoments) {
+  constexpr int kKills = 12;
+  std::mt19937 random(7);
+  auto first = begin("1:4", 2);
+  wait_for_epoch(2);
+  auto second = join("1", 2);
+  std::vector<std::pair<std::int64_t, std::int64_t>> killed;
+  const auto wait_up_to = [&](unsigned milliseconds) {
+    const auto moment = ElasticRecord::Clock::now() + std::chrono::microseconds(random() % (milliseconds * 1000));
+    while (ElasticRecord::Clock::now() < moment) {
+    }
+  };
+  for (int kill = 0; kill < kKills; ++kill) {
+    Pids members = wait_for_epoch(4);
+    if (members.size() != 4) return;
+    std::shuffle(members.begin(), members.end(), random);
+    record_->page()->budget += 30;
+    wait_up_to(5);
+    const std::int64_t moment = now();
+    ::kill(static_cast<pid_t>(members[0]), SIGKILL);
+    if (kill % 3 == 2) {
+      wait_up_to(120);
+      ::kill(static_cast<pid_t>(members[1]), SIGKILL);
+    } else {
+      killed.emplace_back(members[0], moment);
+    }
+    record_->page()->budget += 30;
+  }
+  wait_for_epoch(4);
+  go_to_the_end();
+  EXPECT_EQ(second.finish().exit_code, 0);
+  const Result result = first.finish();
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  record_->expect_serial_bits();
+  std::vector<double> times;
+  for (const auto& [pid, moment] : killed) {
+    if (const auto time = record_->recovery_ms(pid, moment)) times.push_back(*time);
+  }
+  std::sort(times.begin(), times.end());
+  ASSERT_FALSE(times.empty());
+  std::printf(
+      "%zu kills of single ranks on two hosts, until the last of the others began its next step: median %.0f ms, "
+      "longest %.0f ms\n",
+      times.size(), times[times.size() / 2], times.back());
+}
+
+TEST_F(ElasticHostsTest, WithoutTheHostThatBeganItTheJobEndsEverywhere) {
+  auto first = begin("1:4", 1);
+  wait_for_epoch(1);
+  auto second = join("1", 1);
+  wait_for_epoch(2);
+  first.signal(SIGINT);
+  EXPECT_EQ(first.finish().exit_code, 128 + SIGINT);
+  const Result result = second.finish();
+  EXPECT_EQ(result.exit_code, launch::kHostLostExit);
+  EXPECT_NE(result.err.find("has ended: interrupted by SIGINT"), std::string::npos) << result.err;
+}
+
+TEST_F(ElasticHostsTest, OnlyAHostWithTheSecretJoins) {
+  const std::string secret = secret_file("right");
+  auto first = begin("1:3", 1, {"--secret-file", secret});
+  wait_for_epoch(1);
+  const Result none = join("none", 1).finish();
+  EXPECT_EQ(none.exit_code, launch::kHostsFailedExit);
+  EXPECT_NE(none.err.find("this host cannot join the job at"), std::string::npos) << none.err;
+  const Result wrong = join("wrong", 1, {"--secret-file", secret_file("wrong")}).finish();
+  EXPECT_EQ(wrong.exit_code, launch::kHostsFailedExit);
+  auto second = join("1", 1, {"--secret-file", secret});
+  wait_for_epoch(2);
+  go_to_the_end();
+  EXPECT_EQ(second.finish().exit_code, 0);
+  EXPECT_EQ(first.finish().exit_code, 0);
+  record_->expect_serial_bits();
+}
+
+TEST_F(ElasticHostsTest, WithoutAJobThereAHostDoesNotWaitForever) {
+  const Result result = join("1", 1, {"--rendezvous-timeout", "1"}).finish();
+  EXPECT_EQ(result.exit_code, launch::kHostsFailedExit);
+  EXPECT_NE(result.err.find("no elastic job was found at"), std::string::npos) << result.err;
+}
+
+}  // namespace
+}  // namespace gradwire::testing

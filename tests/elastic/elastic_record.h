@@ -1,0 +1,130 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// What a job of elastic_worker.cc leaves behind, for the tests that start one: where each worker was, the journal, and
+// the parameters at the end.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <torch/serialize.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gradwire/elastic/elastic_test_support.h"
+#include "tests/elastic/elastic_page.h"
+
+namespace gradwire::testing {
+
+class ElasticRecord {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  struct Entry {
+    std::int64_t pid = 0;
+    std::int64_t epoch = 0;
+    std::int64_t size = 0;
+    std::int64_t nanoseconds = 0;
+  };
+
+  // Of a job of `steps` steps in `folder`, which is made.
+  ElasticRecord(const std::string& folder, std::int64_t steps) : folder_(folder), steps_(steps), page_(made(folder)) {}
+
+  const std::string& folder() const { return folder_; }
+  std::string journal() const { return folder_ + "/memberships"; }
+  const SharedElasticPage& page() const { return page_; }
+
+  // Waits until all members of an epoch of at least `size` members do its first step, and returns their processes. The
+  // epoch is newer than `after`, which becomes its number. Meanwhile the job goes on slowly, so that it has steps left.
+  std::vector<std::int64_t> wait_for_epoch(std::int64_t size, std::int64_t& after) const {
+    const auto guard = Clock::now() + std::chrono::seconds(60);
+    while (Clock::now() < guard) {
+      std::map<std::int64_t, std::set<std::int64_t>> members;  // by epoch
+      std::map<std::int64_t, std::int64_t> sizes;
+      for (const Entry& entry : entries()) {
+        members[entry.epoch].insert(entry.pid);
+        sizes[entry.epoch] = entry.size;
+      }
+      if (!sizes.empty()) {
+        const auto [newest, its_size] = *sizes.rbegin();
+        const auto& there = members[newest];
+        if (newest > after && its_size >= size && static_cast<std::int64_t>(there.size()) == its_size) {
+          after = newest;
+          return {there.begin(), there.end()};
+        }
+      }
+      page_->budget = std::min(page_->budget + 1, steps_ - 1);
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    ADD_FAILURE() << "no epoch of " << size << " members comes after epoch " << after;
+    return {};
+  }
+
+  // The time from a moment, at which `lost` were in the present epoch, until the last of the others begins a step of
+  // the next epoch; nothing when there is none.
+  std::optional<double> recovery_ms(std::int64_t lost, std::int64_t at_nanoseconds) const {
+    std::map<std::int64_t, std::int64_t> epoch_of;
+    const std::vector<Entry> all = entries();
+    for (const Entry& entry : all) {
+      if (entry.nanoseconds <= at_nanoseconds) epoch_of[entry.pid] = entry.epoch;
+    }
+    const std::int64_t broken = epoch_of[lost];
+    std::int64_t next = 0;
+    for (const Entry& entry : all) {
+      if (entry.nanoseconds > at_nanoseconds && entry.epoch > broken && (next == 0 || entry.epoch < next))
+        next = entry.epoch;
+    }
+    std::int64_t last = 0;
+    for (const Entry& entry : all) {
+      if (entry.epoch == next && epoch_of[entry.pid] == broken) last = std::max(last, entry.nanoseconds);
+    }
+    if (next == 0 || last == 0) return std::nullopt;
+    return static_cast<double>(last - at_nanoseconds) / 1e6;
+  }
+
+  // The members that finished hold the bits of the serial program that does each step with the ranks of the journal.
+  void expect_serial_bits() const {
+    const std::vector<std::vector<std::string>> hosts = hosts_of(journal(), steps_);
+    EXPECT_EQ(std::count(hosts.begin(), hosts.end(), std::vector<std::string>()), 0);
+    const auto expected = serial_parameters(hosts);
+    const auto ends = finals();
+    EXPECT_FALSE(ends.empty());
+    for (const auto& parameters : ends) expect_equal_bits(parameters, expected, "a member's parameters at the end");
+  }
+
+  // The parameters that the members ended with.
+  std::vector<std::vector<at::Tensor>> finals() const {
+    std::vector<std::vector<at::Tensor>> finals;
+    for (const auto& file : std::filesystem::directory_iterator(folder_)) {
+      if (!file.path().filename().string().starts_with("final-")) continue;
+      torch::load(finals.emplace_back(), file.path());
+    }
+    return finals;
+  }
+
+ private:
+  static std::string made(const std::string& folder) {
+    std::filesystem::create_directory(folder);
+    return folder + "/page";
+  }
+  std::vector<Entry> entries() const {
+    std::vector<Entry> all;
+    for (std::int64_t i = 0; i < page_->entry_count; ++i) {
+      const ElasticPage::Entry& entry = page_->entries[static_cast<std::size_t>(i)];
+      if (entry.pid != 0) all.push_back({entry.pid, entry.epoch, entry.size, entry.nanoseconds});
+    }
+    return all;
+  }
+
+  const std::string folder_;
+  const std::int64_t steps_;
+  const SharedElasticPage page_;
+};
+
+}  // namespace gradwire::testing
