@@ -62,6 +62,7 @@ class Compressor {
   // The description from which make_compressor() makes this compressor.
   std::string name() const;
 
+  std::uint64_t seed() const noexcept { return seed_; }
   const Codec& codec() const noexcept { return *codec_; }
   const Exchange& exchange() const noexcept { return *exchange_; }
   // The memory, for save(), load() and clear(). Do not call these while all_reduce() runs.

@@ -13,7 +13,6 @@
 namespace gradwire::compress {
 namespace {
 
-constexpr std::uint32_t kRoundingPurpose = 0x696e7471;
 constexpr float kSmallest = 0x1p-118f;
 
 class IntegerCodec final : public Codec {
@@ -41,7 +40,7 @@ class IntegerCodec final : public Codec {
     require_room(*this, whole, bytes.size());
     std::byte* scales = bytes.data() + scale_bytes(first);
     std::byte* codes = bytes.data() + scale_bytes(whole) + packed(first);
-    const RandomSequence random(key, kRoundingPurpose);
+    const RandomSequence random(key, kIntegerRounding);
     for (std::size_t begin = 0; begin < values.size(); begin += options_.block) {
       const auto block = values.subspan(begin, std::min(options_.block, values.size() - begin));
       const float scale = choose_scale(kernels::max_magnitude(block.data(), block.size()));

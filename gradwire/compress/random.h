@@ -14,6 +14,9 @@ using kernels::philox;
 using kernels::PhiloxBlock;
 using kernels::PhiloxKey;
 
+// The purpose of the random numbers with which the integer codecs round.
+inline constexpr std::uint32_t kIntegerRounding = 0x696e7471;
+
 // The random sequence of one encoding. When any field of EncodeKey or `purpose` has another value, the sequence is
 // another one, statistically independent of this one.
 class RandomSequence {

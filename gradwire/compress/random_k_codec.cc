@@ -7,39 +7,13 @@
 #include <limits>
 
 #include "gradwire/compress/codec_internal.h"
-#include "gradwire/compress/random.h"
+#include "gradwire/compress/random_k_places_internal.h"
 #include "gradwire/kernels/quantize.h"
 
 namespace gradwire::compress {
 namespace {
 
-constexpr std::uint32_t kChoicePurpose = 0x72616e6b;
 constexpr std::size_t kMarkerSize = 4;
-
-// The places of one encoding, in ascending order.
-class Places {
- public:
-  Places(const EncodeKey& key, std::size_t count, std::size_t number)
-      : random_({key.seed, key.tensor, key.step, 0}, kChoicePurpose), short_(count / number), longer_(count % number) {}
-  struct Place {
-    std::size_t index;
-    std::size_t length;  // of the stretch that it was drawn from
-  };
-  // Call with 0, 1, 2, ...
-  Place next(std::size_t stretch) noexcept {
-    if (stretch % 4 == 0) block_ = random_.block(stretch / 4);
-    const std::size_t length = short_ + (stretch < longer_ ? 1 : 0);
-    const std::size_t begin = stretch * short_ + std::min(stretch, longer_);
-    const std::uint64_t product = std::uint64_t{block_[stretch % 4]} * length;  // lengths fit 32 bits
-    return {begin + static_cast<std::size_t>(product >> 32), length};
-  }
-
- private:
-  RandomSequence random_;
-  PhiloxBlock block_{};
-  std::size_t short_;
-  std::size_t longer_;  // so many stretches, the first ones, have one value more
-};
 
 class RandomKCodec final : public Codec {
  public:
@@ -63,7 +37,7 @@ class RandomKCodec final : public Codec {
     const bool finite = std::isfinite(kernels::max_magnitude(values.data(), values.size()));
     write_as(bytes.data(), finite ? 0.0f : std::numeric_limits<float>::quiet_NaN());
     const std::size_t kept = number_kept(options_.ratio, values.size());
-    Places places(key, values.size(), kept);
+    RandomKPlaces places(key, values.size(), kept);
     for (std::size_t i = 0; i < kept; ++i) {
       const auto place = places.next(i);
       const float weight = options_.unbiased ? static_cast<float>(place.length) : 1.0f;
@@ -82,7 +56,7 @@ class RandomKCodec final : public Codec {
     std::fill(values.begin(), values.end(), finite ? 0.0f : marker);
     if (!finite) return;
     const std::size_t kept = number_kept(options_.ratio, values.size());
-    Places places(key, values.size(), kept);
+    RandomKPlaces places(key, values.size(), kept);
     for (std::size_t i = 0; i < kept; ++i) {
       values[places.next(i).index] = read_as<float>(bytes.data() + kMarkerSize + 4 * i);
     }

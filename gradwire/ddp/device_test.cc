@@ -11,92 +11,15 @@
 #include <set>
 #include <thread>
 
-#include "gradwire/ddp/ddp_test_support.h"
+#include "gradwire/ddp/device_test_support.h"
 #include "gradwire/ddp/stream_fence_internal.h"
-#include "gradwire/process_group/c10d/from_c10d.h"
-#include "gradwire/process_group/device_group_internal.h"
 #include "gradwire/process_group/stream_hold_internal.h"
 #include "gradwire/process_group/work_internal.h"
-#include "gradwire/store/hash_store.h"
-#include "gradwire/store/prefix_store.h"
-#include "tests/support/fake_device.h"
 
 namespace gradwire::testing::device_test {
 namespace {
 
-using internal::DeviceGroup;
 using internal::StreamFence;
-
-std::string races() { return join(take_fake_races(), "\n"); }
-
-at::Tensor on_fake(int index, at::IntArrayRef sizes = {8}) {
-  return at::zeros(sizes, at::TensorOptions(fake_device(index)).dtype(at::kFloat));
-}
-
-// An Mlp whose parameters are made on a device: libtorch moves none to this one afterwards.
-struct LayersImpl : torch::nn::Module {
-  explicit LayersImpl(const c10::Device& device = at::kCPU) {
-    for (int i = 0; i < 3; ++i) {
-      weights.push_back(register_parameter(concat("weight", i), random_tensor({8, 8}, 2 * i).to(device)));
-      biases.push_back(register_parameter(concat("bias", i), random_tensor({8}, 2 * i + 1).to(device)));
-    }
-  }
-  at::Tensor forward(at::Tensor x) {
-    for (std::size_t i = 0; i < weights.size(); ++i) x = torch::tanh(at::addmm(biases[i], x, weights[i]));
-    return x;
-  }
-  std::vector<at::Tensor> weights, biases;
-};
-TORCH_MODULE(Layers);
-
-// The meetings of the engines of one test, by the place in the store where they were made.
-class Meetings {
- public:
-  explicit Meetings(int size) : size_(size) {}
-  std::shared_ptr<Meeting> at(Store& place) {
-    // The first of the ranks gives the place its number.
-    const std::lock_guard lock(mutex_);
-    std::string number = place.compare_set("number", "", std::to_string(meetings_.size()));
-    const auto index = static_cast<std::size_t>(std::stoul(number));
-    if (index == meetings_.size()) meetings_.push_back(std::make_shared<Meeting>(size_));
-    return meetings_[index];
-  }
-  std::size_t count() {
-    const std::lock_guard lock(mutex_);
-    return meetings_.size();
-  }
-
- private:
-  const int size_;
-  std::mutex mutex_;
-  std::vector<std::shared_ptr<Meeting>> meetings_;
-};
-
-using Body = std::function<void(int, std::shared_ptr<ProcessGroup>)>;
-
-// `size` ranks as threads, each with the device of its number and a group for it and for the CPU. Throws what the
-// lowest rank threw. Returns the number of communicators that were made.
-std::size_t run_device_ranks(int size, const Body& body, const std::shared_ptr<FakeFaults>& faults = nullptr) {
-  fake_device(0);
-  Meetings meetings(size);
-  auto store = std::make_shared<HashStore>();
-  const DeviceGroup::Maker maker = [&](const std::shared_ptr<Store>& place, int rank, int of, Milliseconds) {
-    FromC10dOptions options;
-    options.store = std::make_shared<PrefixStore>("engine", place);
-    return from_c10d(make_fake_engine(meetings.at(*place), rank, of, faults), options);
-  };
-  run_ranks({"threads"}, size, [&](int rank, const std::shared_ptr<ProcessGroup>& cpu) {
-    auto group = std::make_shared<DeviceGroup>(cpu, kFakeDevice, std::make_shared<PrefixStore>("both", store), maker);
-    try {
-      const c10::DeviceGuard here(fake_device(rank));
-      body(rank, group);
-    } catch (const std::exception& error) {
-      group->abort(error.what());
-      throw;
-    }
-  });
-  return meetings.count();
-}
 
 TEST(FakeDevice, SeesWhatNoEventOrders) {
   const c10::Device device = fake_device(0);

@@ -66,18 +66,18 @@ void reduce_bucket(CommHook& hook, GradBucket& bucket) {
 }  // namespace
 
 double grad_norm(const std::vector<at::Tensor>& parameters, NormKind kind) {
-  double total = 0;
+  std::vector<at::Tensor> gradients;
   for (const at::Tensor& parameter : parameters) {
-    if (!parameter.defined() || !parameter.grad().defined()) continue;
-    if (kind == NormKind::kL2) {
-      total += internal::sum_of_squares(parameter.grad());
-    } else {
-      const double largest = internal::max_magnitude(parameter.grad());
-      if (std::isnan(largest)) return largest;
-      total = std::max(total, largest);
-    }
+    if (parameter.defined() && parameter.grad().defined()) gradients.push_back(parameter.grad());
   }
-  return kind == NormKind::kL2 ? std::sqrt(total) : total;
+  if (kind == NormKind::kL2) return std::sqrt(internal::sum_of_squares(gradients));
+  double total = 0;
+  for (const at::Tensor& gradient : gradients) {
+    const double largest = internal::max_magnitude(gradient);
+    if (std::isnan(largest)) return largest;
+    total = std::max(total, largest);
+  }
+  return total;
 }
 
 double clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm, NormKind kind) {

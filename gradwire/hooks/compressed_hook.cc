@@ -16,6 +16,7 @@
 #include "gradwire/base/strings.h"
 #include "gradwire/ddp/kept_hook_state.h"
 #include "gradwire/hooks/default_hooks.h"
+#include "gradwire/hooks/device/device_compressor_internal.h"
 #include "gradwire/hooks/iteration_internal.h"
 #include "gradwire/hooks/support_internal.h"
 #include "gradwire/process_group/flat_tensors_internal.h"
@@ -98,8 +99,8 @@ class GroupTransport final : public compress::Transport {
 std::uint64_t number_of(const std::string& name) { return stable_hash(name); }
 
 bool compressible(const at::Tensor& buffer) {
-  return buffer.device().is_cpu() && (buffer.scalar_type() == at::kFloat || buffer.scalar_type() == at::kDouble ||
-                                      buffer.scalar_type() == at::kHalf || buffer.scalar_type() == at::kBFloat16);
+  return buffer.scalar_type() == at::kFloat || buffer.scalar_type() == at::kDouble ||
+         buffer.scalar_type() == at::kHalf || buffer.scalar_type() == at::kBFloat16;
 }
 
 class CompressedHook final : public CommHook, public Revertible {
@@ -140,7 +141,9 @@ class CompressedHook final : public CommHook, public Revertible {
 
   HookState state_dict() const override {
     HookState state;
-    for (const auto& [key, values] : compressor_->memory().save()) state.emplace(key, at::tensor(values));
+    compress::MemoryState memory = compressor_->memory().save();
+    on_device_.save(memory);
+    for (const auto& [key, values] : memory) state.emplace(key, at::tensor(values));
     state.emplace(kIteration, iteration_.next());
     return state;
   }
@@ -163,6 +166,7 @@ class CompressedHook final : public CommHook, public Revertible {
           key, std::vector<float>(values.const_data_ptr<float>(), values.const_data_ptr<float>() + values.numel()));
     }
     compressor_->memory().load(memory);
+    on_device_.load(memory);
     continue_from(iteration->second.toInt());
   }
 
@@ -197,6 +201,7 @@ class CompressedHook final : public CommHook, public Revertible {
       for (float& value : values) value *= factor;
     }
     compressor_->memory().load(memory);
+    on_device_.scale("aggregate/", factor);
   }
 
   // Replaces `values` by the average. `values` holds the parts that `slots` name, in the bucket's dtype.
@@ -211,13 +216,25 @@ class CompressedHook final : public CommHook, public Revertible {
       segments.push_back({names[at], static_cast<std::size_t>(slot.offset), static_cast<std::size_t>(slot.numel)});
     }
     const at::Tensor floats = internal::cast_to(values, at::kFloat);
-    GroupTransport transport(group_of(bucket));
-    compressor_->all_reduce(transport, segments,
-                            {.tensor = number_of(names.empty() ? std::string() : names.front()),
-                             .step = step,
-                             .divisor = static_cast<double>(bucket.divisor())},
-                            {floats.data_ptr<float>(), static_cast<std::size_t>(floats.numel())});
+    const compress::CompressCall call{.tensor = number_of(names.empty() ? std::string() : names.front()),
+                                      .step = step,
+                                      .divisor = static_cast<double>(bucket.divisor())};
+    if (floats.is_cpu()) {
+      GroupTransport transport(group_of(bucket));
+      compressor_->all_reduce(transport, segments, call,
+                              {floats.data_ptr<float>(), static_cast<std::size_t>(floats.numel())});
+    } else {
+      device_compressor().all_reduce(group_of(bucket), segments, call, floats);
+    }
     if (!floats.is_same(values)) internal::cast_into(floats, values);
+  }
+
+  // Made at the first bucket on a device. DDP runs the hooks of devices one after another.
+  internal::DeviceCompressor& device_compressor() {
+    const MutexLock lock(divisor_mutex_);
+    if (device_compressor_ == nullptr)
+      device_compressor_ = std::make_unique<internal::DeviceCompressor>(*compressor_, on_device_);
+    return *device_compressor_;
   }
 
   static std::vector<BucketLayout::Slot> moved_together(std::vector<BucketLayout::Slot> slots) {
@@ -234,11 +251,13 @@ class CompressedHook final : public CommHook, public Revertible {
   const std::unique_ptr<compress::Compressor> compressor_;
   const CompressedHookOptions options_;
   const std::shared_ptr<ProcessGroup> group_;
+  internal::DeviceVectors on_device_;
   internal::IterationCount iteration_;
   std::int64_t kept_iteration_ = 0;
   Mutex divisor_mutex_;
   // Of the iteration before; 0: there was no iteration.
   int divisor_ GRADWIRE_GUARDED_BY(divisor_mutex_) = 0;
+  std::unique_ptr<internal::DeviceCompressor> device_compressor_ GRADWIRE_GUARDED_BY(divisor_mutex_);
 };
 
 }  // namespace

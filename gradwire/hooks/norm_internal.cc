@@ -7,6 +7,8 @@
 #include <cmath>
 #include <cstddef>
 
+#include "gradwire/process_group/flat_tensors_internal.h"
+
 namespace gradwire::internal {
 namespace {
 
@@ -32,18 +34,21 @@ double sum_of_squares(const T* values, std::size_t count) noexcept {
   return partial[0];
 }
 
-// Returns the elements of `tensor` as a 1-D, contiguous, real tensor on the CPU.
+// Returns the elements of `tensor` as a 1-D, contiguous, real tensor.
 at::Tensor flat(const at::Tensor& tensor) {
   at::Tensor values = tensor.detach();
   values = values.is_non_overlapping_and_dense() ? values.as_strided({values.numel()}, {1}) : values.reshape(-1);
   if (values.is_complex()) values = at::view_as_real(values).reshape(-1);
-  return values.to(at::kCPU);
+  return values;
 }
+
+at::Tensor squares_on_device(const at::Tensor& tensor) { return at::sum(at::square(flat(tensor).to(at::kDouble))); }
 
 }  // namespace
 
 double sum_of_squares(const at::Tensor& tensor) {
   if (!tensor.defined() || tensor.numel() == 0) return 0;
+  if (!tensor.is_cpu()) return squares_on_device(tensor).item<double>();
   const at::Tensor values = flat(tensor);
   const auto count = static_cast<std::size_t>(values.numel());
   switch (values.scalar_type()) {
@@ -56,6 +61,21 @@ double sum_of_squares(const at::Tensor& tensor) {
     default:
       return sum_of_squares(values.to(at::kDouble).const_data_ptr<double>(), count);
   }
+}
+
+double sum_of_squares(const std::vector<at::Tensor>& tensors) {
+  double total = 0;
+  std::vector<at::Tensor> on_devices;
+  for (const at::Tensor& tensor : tensors) {
+    if (!tensor.defined() || tensor.numel() == 0) continue;
+    if (tensor.is_cpu()) {
+      total += sum_of_squares(tensor);
+    } else {
+      on_devices.push_back(squares_on_device(tensor));
+    }
+  }
+  for (const auto& of_device : by_type_and_device(on_devices)) total += at::sum(at::stack(of_device)).item<double>();
+  return total;
 }
 
 double max_magnitude(const at::Tensor& tensor) {

@@ -39,13 +39,15 @@ struct Division {
   std::vector<at::Tensor> uncompressed;  // flat views into the buffer
 };
 
-at::Tensor remembered_error(const PowerSGDState& state, const std::string& parameter, std::int64_t numel) {
+// On the device of the bucket: the error of a loaded state lies on the CPU.
+at::Tensor remembered_error(const PowerSGDState& state, const GradBucket& bucket, const std::string& parameter,
+                            std::int64_t numel) {
   const at::Tensor error = state.memory().error(parameter);
   if (error.defined() && error.numel() != numel) {
     throw InvalidArgument(concat("PowerSGD: the remembered error of '", parameter, "' has ", error.numel(),
                                  " elements, its gradient ", numel, ". Was the state of another model loaded?"));
   }
-  return error;
+  return error.defined() ? error.to(bucket.buffer().device()) : error;
 }
 
 // The matrix of one gradient, with the error of the step before added.
@@ -61,7 +63,7 @@ std::pair<LowRankMatrix, Compressed> make_matrix(const PowerSGDState& state, con
   const bool in_place = values.is_alias_of(gradient);
   at::Tensor residual;
   if (state.options().use_error_feedback) {
-    const at::Tensor error = remembered_error(state, name, place.numel);
+    const at::Tensor error = remembered_error(state, bucket, name, place.numel);
     if (error.defined()) at::Tensor(values).view(-1).add_(error);
     // The new error may overwrite the old one: it is written only when the result is known to be finite.
     residual =
@@ -171,7 +173,7 @@ LowRankMatrix make_square(const PowerSGDState& state, const GradBucket& bucket, 
   flat.narrow(0, 0, numel).copy_(bucket.buffer());
   for (std::size_t i = 0; state.options().use_error_feedback && i < bucket.layout().slots.size(); ++i) {
     const BucketLayout::Slot& place = bucket.layout().slots[i];
-    const at::Tensor error = remembered_error(state, bucket.parameter_names()[i], place.numel);
+    const at::Tensor error = remembered_error(state, bucket, bucket.parameter_names()[i], place.numel);
     if (error.defined()) flat.narrow(0, place.offset, place.numel).add_(error);
   }
   return {.key = join(bucket.parameter_names(), " "),

@@ -155,9 +155,55 @@ class Approximation {
   const double epsilon_;
 };
 
+// The steps on a device: the products run there. The Ps and Qs, which are the encoding, come to the host to be made
+// orthonormal, so that the ranks need no arithmetic in common but that of their hosts.
 template <class T>
-void approximate_in(const PowerSGDState& state, GradBucket& bucket, std::vector<LowRankMatrix>& matrices) {
-  const Approximation<T> steps(state, bucket, state.options().orthogonalization_epsilon);
+class DeviceApproximation {
+ public:
+  DeviceApproximation(const PowerSGDState& state, const GradBucket& bucket)
+      : epsilon_(state.options().orthogonalization_epsilon), half_(bucket.buffer().element_size() < 4) {}
+
+  void compute_p(LowRankMatrix& matrix) const {
+    make_orthonormal(matrix.q, matrix.rank, matrix.columns);
+    matrix.p.copy_(at::matmul(matrix.q, matrix.values.t()));
+  }
+
+  void compute_q(LowRankMatrix& matrix) const {
+    matrix.finite = make_orthonormal(matrix.p, matrix.rank, matrix.rows);
+    if (!matrix.finite) {
+      matrix.q.zero_();
+      return;
+    }
+    matrix.q.copy_(at::matmul(matrix.p, matrix.values));
+  }
+
+  void finish(LowRankMatrix& matrix) const {
+    const T bound = std::numeric_limits<T>::max() / static_cast<T>(4 * matrix.rank);
+    matrix.finite = matrix.finite && at::amax(at::abs(matrix.q)).item<T>() < bound;
+    if (!matrix.finite) return;
+    const at::Tensor product = at::matmul(matrix.p.t(), matrix.q);
+    if (matrix.residual.defined()) matrix.residual.copy_((matrix.values - product).view(matrix.residual.sizes()));
+    matrix.values.copy_(product);
+  }
+
+ private:
+  // Returns false, and changes nothing, when a value is not finite.
+  bool make_orthonormal(const at::Tensor& runs, std::int64_t rank, std::int64_t length) const {
+    const at::Tensor here = runs.to(at::kCPU).contiguous();
+    T* const values = here.mutable_data_ptr<T>();
+    if (!std::isfinite(largest_magnitude(values, size(here.numel())))) return false;
+    orthonormalize(values, size(rank), size(length), rank <= 2 || half_ ? epsilon_ : 0);
+    runs.copy_(here);
+    return true;
+  }
+
+  const double epsilon_;
+  const bool half_;
+};
+
+template <class Steps>
+void approximate_by(const Steps& steps, const PowerSGDState& state, GradBucket& bucket,
+                    std::vector<LowRankMatrix>& matrices) {
   ProcessGroup& group = group_of(state, bucket);
   const Factors factors = allocate_factors(matrices);
   fill_qs(state, bucket, matrices);
@@ -169,18 +215,23 @@ void approximate_in(const PowerSGDState& state, GradBucket& bucket, std::vector<
   for (LowRankMatrix& matrix : matrices) steps.finish(matrix);
 }
 
+template <class T>
+void approximate_in(const PowerSGDState& state, GradBucket& bucket, std::vector<LowRankMatrix>& matrices) {
+  if (bucket.buffer().is_cpu()) {
+    approximate_by(Approximation<T>(state, bucket, state.options().orthogonalization_epsilon), state, bucket, matrices);
+  } else {
+    approximate_by(DeviceApproximation<T>(state, bucket), state, bucket, matrices);
+  }
+}
+
 }  // namespace
 
 at::ScalarType compute_type(const GradBucket& bucket, const char* hook) {
-  const at::Tensor& buffer = bucket.buffer();
-  if (buffer.is_cpu()) {
-    const at::ScalarType type = buffer.scalar_type();
-    if (type == at::kDouble) return at::kDouble;
-    if (type == at::kFloat || type == at::kHalf || type == at::kBFloat16) return at::kFloat;
-  }
-  throw UnsupportedError(concat("The hook '", hook,
-                                "' takes float16, bfloat16, float32 and float64 on the CPU; bucket ", bucket.index(),
-                                " is ", buffer.scalar_type(), " on ", buffer.device(), "."));
+  const at::ScalarType type = bucket.buffer().scalar_type();
+  if (type == at::kDouble) return at::kDouble;
+  if (type == at::kFloat || type == at::kHalf || type == at::kBFloat16) return at::kFloat;
+  throw UnsupportedError(concat("The hook '", hook, "' takes float16, bfloat16, float32 and float64; bucket ",
+                                bucket.index(), " is ", type, "."));
 }
 
 ProcessGroup& group_of(const PowerSGDState& state, GradBucket& bucket) {

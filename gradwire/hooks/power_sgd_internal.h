@@ -51,7 +51,7 @@ struct LowRankMatrix {
 };
 
 // The dtype in which `bucket` is computed: float64 for a float64 bucket, else float32. Throws UnsupportedError, which
-// names `hook`, for a bucket that is not on the CPU or is none of float16, bfloat16, float32 and float64.
+// names `hook`, for a bucket that is none of float16, bfloat16, float32 and float64.
 at::ScalarType compute_type(const GradBucket& bucket, const char* hook);
 
 // The group of the state, or the bucket's group when the state has none.

@@ -9,6 +9,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/log.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/ddp/stream_fence_internal.h"
 #include "gradwire/hooks/power_sgd.h"
 #include "gradwire/hooks/power_sgd_internal.h"
 
@@ -89,6 +90,12 @@ at::Tensor tensor_copy(const std::string& key, const c10::IValue& value, std::in
   return value.toTensor().to(at::kCPU, /*non_blocking=*/false, /*copy=*/true).contiguous();
 }
 
+// The caller's stream follows the stream that made the tensor: the backward pass has seen to that.
+at::Tensor copy_on_cpu(const at::Tensor& tensor) {
+  internal::keep_for_current_stream(tensor);
+  return tensor.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
+}
+
 std::vector<std::string> words(const std::string& text) {
   std::vector<std::string> list;
   for (std::size_t at = 0; at <= text.size();) {
@@ -114,6 +121,7 @@ CompressionStats PowerSGDState::compression_stats() const { return memory_->stat
 
 at::Tensor PowerSGDState::error(const std::string& parameter) const {
   const at::Tensor error = memory_->error(parameter);
+  internal::keep_for_current_stream(error);
   return error.defined() ? error.clone() : error;
 }
 
@@ -216,8 +224,8 @@ HookState PowerSGDMemory::save() const {
   state["numel_before"] = values_.stats.before;
   state["numel_after"] = values_.stats.after;
   state["next_report"] = values_.next_report;
-  for (const auto& [name, error] : values_.errors) state[kErrorPrefix + name] = error.clone();
-  for (const auto& [key, factor] : values_.factors) state[kFactorPrefix + key] = factor.runs.clone();
+  for (const auto& [name, error] : values_.errors) state[kErrorPrefix + name] = copy_on_cpu(error);
+  for (const auto& [key, factor] : values_.factors) state[kFactorPrefix + key] = copy_on_cpu(factor.runs);
   return state;
 }
 

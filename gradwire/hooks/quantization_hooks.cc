@@ -9,13 +9,11 @@
 
 #include <algorithm>
 #include <cstring>
-#include <string>
 #include <utility>
 #include <vector>
 
-#include "gradwire/base/error.h"
-#include "gradwire/base/strings.h"
 #include "gradwire/hooks/default_hooks.h"
+#include "gradwire/hooks/device/affine_internal.h"
 #include "gradwire/hooks/support_internal.h"
 #include "gradwire/kernels/affine.h"
 
@@ -61,14 +59,21 @@ void decode(const PacketLayout& layout, const std::uint8_t* packets, int ranks, 
   }
 }
 
+Future quantize_on_device(ProcessGroup& group, GradBucket& bucket, std::int64_t row) {
+  const at::Tensor buffer = bucket.buffer();
+  const at::Tensor packet = internal::encode_affine(buffer.to(at::kFloat), row);
+  const at::Tensor packets = at::empty({packet.numel() * group.size()}, packet.options());
+  group.all_gather_into_tensor(packets, packet)->wait();
+  buffer.copy_(internal::average_affine(packets, buffer.numel(), row, group.size(), bucket.divisor()));
+  return completed_future(buffer);
+}
+
 Future quantize(const std::shared_ptr<ProcessGroup>& group, GradBucket& bucket, std::int64_t row) {
   const at::Tensor buffer = bucket.buffer();
   if (!buffer.is_floating_point()) return allreduce_hook(group, bucket);
-  if (!buffer.device().is_cpu())
-    throw UnsupportedError(
-        concat("The quantization hooks work on the CPU; bucket ", bucket.index(), " is on ", buffer.device(), "."));
   if (buffer.numel() == 0) return completed_future(buffer);
   ProcessGroup& over = group != nullptr ? *group : bucket.group();
+  if (!buffer.is_cpu()) return quantize_on_device(over, bucket, row);
   const PacketLayout layout{static_cast<std::size_t>(buffer.numel()), static_cast<std::size_t>(row)};
   const auto size = static_cast<std::int64_t>(layout.size());
   const at::Tensor values = internal::cast_to(buffer, at::kFloat);

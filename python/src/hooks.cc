@@ -208,10 +208,10 @@ be divided by `divisor`, and collectives to go through `group`.)")
   py::class_<AutoHook, CommHook, std::shared_ptr<AutoHook>>(
       module, "AutoHook", "A hook that measures other hooks, and goes on with the fastest.")
       .def_property_readonly("current", &AutoHook::current, "The name of the hook that the last bucket used.")
-      .def_property_readonly(
-          "choices", &choices_of,
-          "The decisions so far: iteration (the first one with the hook), hook, and seconds: by hook, the time from the "
-          "first bucket of a step to the end of the last one (infinite: not measured).");
+      .def_property_readonly("choices", &choices_of,
+                             "The decisions so far: iteration (the first one with the hook), hook, and seconds: by "
+                             "hook, the time from the "
+                             "first bucket of a step to the end of the last one (infinite: not measured).");
   module.def("make_python_hook", &make_python_hook, py::arg("state"), py::arg("callable"), py::arg("name"),
              py::arg("parallel_safe"), py::arg("single_collective"), py::arg("groups"));
 }
@@ -260,7 +260,8 @@ void bind_hooks(py::module_& module) {
       },
       py::arg("inner"), py::arg("step"));
   hooks.def(
-      "make_hook", [](const std::string& spec, GroupPtr group) { return hook_object(make_hook(spec, std::move(group))); },
+      "make_hook",
+      [](const std::string& spec, GroupPtr group) { return hook_object(make_hook(spec, std::move(group))); },
       py::arg("spec"), py::arg("group") = py::none());
   hooks.def(
       "make_auto_hook",

@@ -15,6 +15,8 @@
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/ScopeExit.h>
+#include <sys/mman.h>
 #include <torch/library.h>
 #include <torch/version.h>
 
@@ -23,6 +25,7 @@
 #include <map>
 #include <mutex>
 #include <set>
+#include <span>
 #include <utility>
 
 #include "gradwire/base/strings.h"
@@ -44,6 +47,7 @@ struct Access {
 
 struct Allocation {
   std::uintptr_t end;
+  std::byte* bytes;               // what the device finds at its addresses
   StreamName stream;              // the allocator hands its memory out anew to this one, when it goes
   std::set<StreamName> recorded;  // and not before these are done
   std::vector<Access> accesses;
@@ -51,22 +55,35 @@ struct Allocation {
 
 class Watcher {
  public:
-  void allocated(void* memory, std::size_t bytes, const c10::Stream& stream) {
+  void allocated(void* memory, std::size_t size, std::byte* bytes, const c10::Stream& stream) {
     const std::lock_guard lock(mutex_);
     const auto begin = reinterpret_cast<std::uintptr_t>(memory);
-    allocations_[begin] = {begin + bytes, name_of(stream), {}, {}};
+    allocations_[begin] = {begin + size, bytes, name_of(stream), {}, {}};
   }
-  void freed(void* memory) {
+  // What the device finds at an address of its memory.
+  std::byte* bytes_at(const void* memory) {
+    const std::lock_guard lock(mutex_);
+    const auto address = reinterpret_cast<std::uintptr_t>(memory);
+    const auto after = allocations_.upper_bound(address);
+    TORCH_CHECK(after != allocations_.begin(), "no memory of the fake device");
+    const auto& [begin, allocation] = *std::prev(after);
+    TORCH_CHECK(address <= allocation.end, "no memory of the fake device");
+    return allocation.bytes + (address - begin);
+  }
+  // Returns the bytes of the allocation, and its size.
+  std::span<std::byte> freed(void* memory) {
     const std::lock_guard lock(mutex_);
     const auto found = allocations_.find(reinterpret_cast<std::uintptr_t>(memory));
-    if (found == allocations_.end()) return;
+    if (found == allocations_.end()) return {};
     const Allocation& gone = found->second;
     for (const Access& access : gone.accesses) {
       if (access.stream == gone.stream || gone.recorded.contains(access.stream)) continue;
       if (clocks_[gone.stream][access.stream] < access.time)
         report("memory of ", gone.stream, " was freed while it may be in use on ", access.stream);
     }
+    const std::span<std::byte> bytes(gone.bytes, gone.end - found->first);
     allocations_.erase(found);
+    return bytes;
   }
   void recorded(const void* memory, const c10::Stream& stream) {
     const std::lock_guard lock(mutex_);
@@ -216,17 +233,26 @@ class FakeAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(std::size_t bytes) override {
     const c10::Device device{kFakeDevice, current_device};
-    void* memory = ::operator new (std::max<std::size_t>(bytes, 1), std::align_val_t{64});
-    watcher().allocated(memory, bytes, current_fake_stream(device));
+    const std::size_t size = std::max<std::size_t>(bytes, 1);
+    void* const memory = map(size, PROT_NONE);
+    watcher().allocated(memory, size, static_cast<std::byte*>(map(size, PROT_READ | PROT_WRITE)),
+                        current_fake_stream(device));
     return {memory, memory, &release, device};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &release; }
   void copy_data(void* to, const void* from, std::size_t bytes) const override { default_copy_data(to, from, bytes); }
 
  private:
+  static void* map(std::size_t size, int protection) {
+    void* const memory = ::mmap(nullptr, size, protection, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    TORCH_CHECK(memory != MAP_FAILED, "mmap");
+    return memory;
+  }
   static void release(void* memory) {
-    watcher().freed(memory);
-    ::operator delete (memory, std::align_val_t{64});
+    const std::span<std::byte> bytes = watcher().freed(memory);
+    if (bytes.empty()) return;
+    ::munmap(memory, bytes.size());
+    ::munmap(bytes.data(), bytes.size());
   }
 };
 
@@ -260,26 +286,47 @@ at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride, std::opti
 
 // The same memory, as the CPU sees it.
 at::Tensor on_host(const at::Tensor& tensor) {
-  if (tensor.is_cpu()) return tensor;
-  return at::from_blob(tensor.data_ptr(), tensor.sizes(), tensor.strides(),
+  if (tensor.is_cpu() || tensor.numel() == 0)
+    return tensor.is_cpu() ? tensor : at::empty(tensor.sizes(), tensor.dtype());
+  return at::from_blob(watcher().bytes_at(tensor.const_data_ptr()), tensor.sizes(), tensor.strides(),
                        at::TensorOptions(at::kCPU).dtype(tensor.scalar_type()));
 }
+
+thread_local bool in_kernel = false;
+std::atomic<std::size_t> bytes_to_host{0};
 
 at::Tensor copy_from(const at::Tensor& self, const at::Tensor& to, bool) {
   const at::Device device = self.is_cpu() ? to.device() : self.device();
   const c10::Stream stream = current_fake_stream(device);
   if (!self.is_cpu()) access_on(stream, self, false);
   if (!to.is_cpu()) access_on(stream, to, true);
+  if (to.is_cpu() && !in_kernel) bytes_to_host += self.nbytes();
   on_host(to).copy_(on_host(self));
   return to;
 }
 
+// In new memory, without the values.
+void give_sizes(const at::Tensor& tensor, at::IntArrayRef sizes) {
+  const at::Tensor fresh = at::empty(sizes, tensor.options());
+  c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
+  impl->set_storage_keep_dtype(fresh.storage());
+  impl->set_storage_offset(0);
+  impl->set_sizes_contiguous(sizes);
+}
+
 at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& to) {
-  TORCH_CHECK(to.sizes() == self.sizes(), "the fake device resizes nothing");
+  if (to.sizes() != self.sizes()) give_sizes(to, self.sizes());
   return copy_from(self, to, false);
 }
 
-void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) { at::native::cpu_fallback(op, stack); }
+void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  // The value of a tensor, for the host, is a copy to the host.
+  const bool reads_value = op.schema().name() == "aten::_local_scalar_dense";
+  if (reads_value && !in_kernel) bytes_to_host += sizeof(double);
+  const bool outer = std::exchange(in_kernel, true);
+  const auto leave = c10::make_scope_exit([&] { in_kernel = outer; });
+  at::native::cpu_fallback(op, stack);
+}
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("empty.memory_format", &empty);
@@ -351,6 +398,15 @@ class FakeEngine final : public c10d::Backend {
     return call(input, output, options.asyncOp,
                 [](const at::Tensor& whole, const auto& all) { whole.copy_(at::cat(all)); });
   }
+  c10::intrusive_ptr<c10d::Work> alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<std::int64_t>&,
+                                               std::vector<std::int64_t>&,
+                                               const c10d::AllToAllOptions& options) override {
+    const std::int64_t part = input.numel() / getSize();
+    return call(input, output, options.asyncOp, [&, this](const at::Tensor& mine, const auto& all) {
+      for (std::size_t rank = 0; rank < all.size(); ++rank)
+        mine.narrow(0, static_cast<std::int64_t>(rank) * part, part).copy_(all[rank].narrow(0, getRank() * part, part));
+    });
+  }
 
  private:
   template <class Combine>
@@ -416,6 +472,8 @@ c10::Stream new_fake_stream(const c10::Device& device) {
 }
 
 std::vector<std::string> take_fake_races() { return watcher().take(); }
+
+std::size_t take_fake_bytes_to_host() { return bytes_to_host.exchange(0); }
 
 void access_on(const c10::Stream& stream, const at::Tensor& tensor, bool writes) {
   // From the first byte to the last: what lies between strides counts too, which no test here minds.

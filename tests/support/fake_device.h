@@ -1,11 +1,13 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// A fake device with streams, for machines without a GPU. The device is libtorch's PrivateUse1. Its memory is host
-// memory, and its kernels run on the CPU at once. The device checks the order that streams and events promise: each
-// kernel is an access of its current stream to memory. Two accesses to the same bytes, of which one is a write, are a
-// race unless events order them. Memory that returns to the allocator while a stream may still use it is a race too. A
-// program without races here may run its streams in any order that events allow. A copy to the host does not count as a
-// wait of the host, so code that works only because the host waited has a race too.
+// A fake device with streams, for machines without a GPU. The device is libtorch's PrivateUse1. Its kernels run on the
+// CPU at once. The addresses of its memory are reserved but not readable: code of the host that follows a pointer into
+// the memory of the device gets SIGSEGV, as on a machine with a GPU. The device checks the order that streams and
+// events promise: each kernel is an access of its current stream to memory. Two accesses to the same bytes, of which
+// one is a write, are a race unless events order them. Memory that returns to the allocator while a stream may still
+// use it is a race too. A program without races here may run its streams in any order that events allow. A copy to the
+// host does not count as a wait of the host, so code that works only because the host waited has a race too. A copy
+// with non_blocking shows its result only when the host has waited for an event behind it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -35,6 +37,9 @@ c10::Stream new_fake_stream(const c10::Device& device);
 // Returns the races so far, one line each, and clears the list.
 std::vector<std::string> take_fake_races();
 
+// Returns the bytes that copies have brought from devices to the host so far, and begins to count anew.
+std::size_t take_fake_bytes_to_host();
+
 // Records an access of `stream` to the memory of `tensor`, as a kernel does.
 void access_on(const c10::Stream& stream, const at::Tensor& tensor, bool writes);
 
@@ -60,7 +65,8 @@ struct FakeFaults {
   std::atomic<int> failing_rank{-1};
 };
 
-// An engine that behaves like NCCL, for ranks that are threads: all_reduce (SUM), broadcast, all_gather_base. An
+// An engine that behaves like NCCL, for ranks that are threads: all_reduce (SUM), broadcast, all_gather_base,
+// all_to_all_base in equal parts. An
 // asynchronous call runs on the engine's own stream, between events. A synchronous call runs on the caller's stream,
 // and returns no Work. The engines of all ranks of a group share a `meeting`. `faults` may be null.
 c10::intrusive_ptr<c10d::Backend> make_fake_engine(std::shared_ptr<Meeting> meeting, int rank, int size,
