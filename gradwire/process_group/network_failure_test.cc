@@ -12,6 +12,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <functional>
+#include <regex>
 
 #include "gradwire/base/error.h"
 #include "gradwire/process_group/deadly_store_test_support.h"
@@ -52,12 +53,17 @@ void expect_survival(const std::vector<RankEnd>& ends, int victim) {
   }
 }
 
-void expect_named(const std::function<void()>& call, int victim) {
+// With `and_call`: the error also says which call of which group failed, as the launcher's report does.
+void expect_named(const std::function<void()>& call, int victim, bool and_call = false) {
   try {
     call();
     ADD_FAILURE() << "the call came to its end without rank " << victim;
   } catch (const PeerError& error) {
     EXPECT_EQ(error.peers(), std::vector<int>{victim}) << error.what();
+    if (!and_call) return;
+    const std::string text = error.what();
+    EXPECT_TRUE(std::regex_search(text, std::regex(R"(\w+ \(call \d+ of group )"))) << text;
+    EXPECT_NE(text.find("; start the job again, or "), std::string::npos) << text;
   } catch (const std::exception& error) {
     ADD_FAILURE() << "another exception: " << describe(error);
   }
@@ -88,7 +94,7 @@ TEST_P(NetworkFailure, EverySurvivorNamesTheRankThatDied) {
           [&] {
             for (;;) call(*group);
           },
-          victim);
+          victim, /*and_call=*/true);
       expect_named([&] { group->barrier()->wait(); }, victim);
     });
     expect_survival(ends, victim);
