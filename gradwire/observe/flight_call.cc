@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "gradwire/base/error.h"
-#include "gradwire/base/strings.h"
 
 namespace gradwire::observe {
 namespace {
@@ -63,7 +62,9 @@ std::string_view name_of(CallKind kind) noexcept {
 CallKind call_kind_from_name(std::string_view name) noexcept { return find<CallKind>(kKindNames, name); }
 
 std::string words_of_tag(std::uint64_t tag) {
-  return concat("iteration ", tag >> 32, " bucket ", tag >> 16 & 0xffff, " stage ", tag >> 8 & 0xff);
+  std::string text = "iteration ";
+  text.append(std::to_string(tag >> 32)).append(" bucket ").append(std::to_string(tag >> 16 & 0xffff));
+  return text.append(" stage ").append(std::to_string(tag >> 8 & 0xff));
 }
 
 std::string_view name_of(Outcome outcome) noexcept {

@@ -12,11 +12,9 @@
 #include <memory>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/mutex.h"
-#include "gradwire/base/strings.h"
 #include "gradwire/observe/caller_sites_internal.h"
 #include "gradwire/observe/flight_format_internal.h"
 #include "gradwire/observe/flight_memory_internal.h"
@@ -244,13 +242,14 @@ std::string FlightCall::name() const {
   using format::Call;
   if (!may_change() || record_->words[Call::state].load(std::memory_order_acquire) >> 3 != ticket_) return "";
   const auto word = [this](std::size_t index) { return record_->words[index].load(std::memory_order_relaxed); };
+  // Appended, not streamed: calls of c10d's engines are named before they have an error.
   std::string text(name_of(static_cast<CallKind>(word(Call::arguments) >> 24 & 0xff)));
-  std::vector<std::string> parts;
-  const std::string of_group = concat("group ", get_text(group_of(*record_, ticket_).path));
-  const std::uint64_t number = word(Call::sequence) - word(Call::refused);
-  parts.push_back(word(Call::sequence) == 0 ? of_group : concat("call ", number, " of ", of_group));
-  if (const std::uint64_t tag = word(Call::tag)) parts.push_back(words_of_tag(tag));
-  return concat(text, " (", join(parts, ", "), ")");
+  text += " (";
+  if (word(Call::sequence) != 0)
+    text.append("call ").append(std::to_string(word(Call::sequence) - word(Call::refused))).append(" of ");
+  text.append("group ").append(get_text(group_of(*record_, ticket_).path));
+  if (const std::uint64_t tag = word(Call::tag)) text.append(", ").append(words_of_tag(tag));
+  return text.append(")");
 }
 
 CallInProgress::CallInProgress(FlightCall call) noexcept : call_(call), outer_(std::exchange(innermost, this)) {}

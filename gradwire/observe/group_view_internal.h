@@ -74,6 +74,7 @@ class GroupView {
 };
 
 // The groups of a job. A group that two processes claim the same rank of is left out: its paths mean different groups.
+// Ranks that have not opened a group of all ranks are members without a GroupTable where their places are certain.
 std::vector<GroupView> views_of(const std::vector<RankTable>& ranks);
 
 }  // namespace gradwire::observe

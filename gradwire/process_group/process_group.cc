@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <utility>
 
+#include "gradwire/base/call_name.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/strings.h"
@@ -67,6 +68,7 @@ std::int32_t root_of(const Options& options) {
 template <class Call>
 std::shared_ptr<Work> record(observe::FlightCall flight, bool by_future, const Call& call) {
   const observe::CallInProgress in_progress(flight);
+  const CallName name([](const void* made) { return static_cast<const observe::FlightCall*>(made)->name(); }, &flight);
   std::shared_ptr<Work> work;
   try {
     work = call();

@@ -8,6 +8,7 @@
 #include <numeric>
 #include <utility>
 
+#include "gradwire/base/call_name.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/sigpipe.h"
 #include "gradwire/base/strings.h"
@@ -135,7 +136,9 @@ GroupOverC10d::~GroupOverC10d() {
   let_go(std::move(engine));
 }
 
-std::string GroupOverC10d::describe(const char* operation) const { return concat(name_group(*this), ": ", operation); }
+std::string GroupOverC10d::describe(const char* operation) const {
+  return name_group(*this).append(": ").append(call_name(operation));
+}
 
 GroupOverC10d::BackendPtr GroupOverC10d::engine(const char* operation) const {
   owner_.require_current("a process group");
