@@ -256,11 +256,20 @@ TEST_F(StepRecorder, TheFileHoldsWhatEndedBeforeKill9) {
   EXPECT_EQ(all.rows, 4U);
 }
 
+// A process that ends with the object, also where a test gives up.
+struct Child {
+  pid_t pid;
+  ~Child() {
+    ::kill(pid, SIGKILL);
+    ::waitpid(pid, nullptr, 0);
+  }
+};
+
 // What another process reads while the rank writes is from one moment.
 TEST_F(StepRecorder, SumsThatAreReadMeanwhileBelongTogether) {
   constexpr std::uint64_t kEnough = 20000;
-  const pid_t child = ::fork();
-  if (child == 0) {
+  const Child child{::fork()};
+  if (child.pid == 0) {
     ::unsetenv("RANK");
     ::setenv("GRADWIRE_RECORD", folder_.c_str(), 1);
     record_from_environment(0, 1);
@@ -293,9 +302,6 @@ TEST_F(StepRecorder, SumsThatAreReadMeanwhileBelongTogether) {
     ASSERT_EQ(totals.call_bytes, 100 * totals.steps);
   }
   EXPECT_GT(looks, 10);
-  ::kill(child, SIGKILL);
-  int status = 0;
-  EXPECT_EQ(::waitpid(child, &status, 0), child);
 }
 
 TEST_F(StepRecorder, TheLastStepEndsWithTheProcess) {
