@@ -20,14 +20,15 @@ namespace {
 // What the members tell each other first.
 struct Position {
   std::int64_t counted = kNoState;
-  std::int64_t hash = 0;
+  std::int64_t hash = 0;         // of the parameters
+  std::int64_t whole_hash = 0;   // of the parameters and buffers
   std::int64_t local_bytes = 0;  // of the hooks' local parts
 };
 
 std::vector<Position> gather_positions(ProcessGroup& group, const Position& mine) {
   std::vector<Position> all;
-  for (const auto& numbers : gather_integers(group, {mine.counted, mine.hash, mine.local_bytes}))
-    all.push_back({numbers[0], numbers[1], numbers[2]});
+  for (const auto& numbers : gather_integers(group, {mine.counted, mine.hash, mine.whole_hash, mine.local_bytes}))
+    all.push_back({numbers[0], numbers[1], numbers[2], numbers[3]});
   return all;
 }
 
@@ -94,7 +95,8 @@ void take_over(TrainingState& state, const Parcel& parcel, std::int64_t hash) {
 std::int64_t exchange_state(ProcessGroup& group, TrainingState& state, std::int64_t counted, bool fresh) {
   const c10::NoGradGuard no_grad;
   const std::string local = counted == kNoState ? "" : state.save_local();
-  const auto positions = gather_positions(group, {counted, state.hash(), static_cast<std::int64_t>(local.size())});
+  const auto positions =
+      gather_positions(group, {counted, state.parameter_hash(), state.hash(), static_cast<std::int64_t>(local.size())});
   std::int64_t newest = kNoState;
   for (const Position& position : positions) newest = std::max(newest, position.counted);
   if (newest == kNoState && !fresh) return kNoState;
@@ -115,7 +117,7 @@ std::int64_t exchange_state(ProcessGroup& group, TrainingState& state, std::int6
 
   state.keep_bucket_orders(orders);
   if (group.rank() != donor && (newest == kNoState || counted != newest))
-    take_over(state, parcel, positions[static_cast<std::size_t>(donor)].hash);
+    take_over(state, parcel, positions[static_cast<std::size_t>(donor)].whole_hash);
   if (std::any_of(parts.begin(), parts.end(), [](const std::string& part) { return !part.empty(); }))
     state.average_local_parts(parts);
   return std::max<std::int64_t>(newest, 0);

@@ -50,6 +50,12 @@ std::uint64_t hash_of(const at::Tensor& tensor) {
   return stable_hash(std::span<const std::int64_t>(parts));
 }
 
+std::int64_t hash_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<std::int64_t> hashes;
+  for (const at::Tensor& tensor : tensors) hashes.push_back(static_cast<std::int64_t>(hash_of(tensor)));
+  return static_cast<std::int64_t>(stable_hash(std::span<const std::int64_t>(hashes)));
+}
+
 void save_hook(const HookState& state, OutputArchive& archive, std::size_t index) {
   OutputArchive own;
   save_hook_state(state, own);
@@ -116,10 +122,14 @@ std::vector<at::Tensor> TrainingState::tensors() const {
   return all;
 }
 
-std::int64_t TrainingState::hash() const {
-  std::vector<std::int64_t> hashes;
-  for (const at::Tensor& tensor : tensors()) hashes.push_back(static_cast<std::int64_t>(hash_of(tensor)));
-  return static_cast<std::int64_t>(stable_hash(std::span<const std::int64_t>(hashes)));
+std::int64_t TrainingState::hash() const { return hash_of(tensors()); }
+
+std::int64_t TrainingState::parameter_hash() const {
+  std::vector<at::Tensor> parameters;
+  for (const DdpCore* core : cores_) {
+    for (const at::Tensor& parameter : core->module().parameters()) parameters.push_back(parameter);
+  }
+  return hash_of(parameters);
 }
 
 std::vector<HookState> TrainingState::hook_states() const {

@@ -39,6 +39,9 @@ class TrainingState {
   std::vector<at::Tensor> tensors() const;
   // A hash of the bits of tensors().
   std::int64_t hash() const;
+  // The same of the parameters alone. Buffers may differ between members: batch normalization follows each rank's own
+  // samples, until the next forward pass brings the buffers of rank 0.
+  std::int64_t parameter_hash() const;
 
   // Keeps what a step changes before its gradients are averaged: the buffers of the modules and the state of the hooks.
   void begin_step();
