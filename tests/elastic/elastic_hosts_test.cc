@@ -245,6 +245,34 @@ TEST_F(ElasticHostsTest, RanksThatAreKilledAtRandomMoments) {
       times.size(), times[times.size() / 2], times.back());
 }
 
+// Between hosts, the first rank of each host keeps a hook's memory. When it dies, another rank takes its place: the
+// memory has to reach that rank, or replicas come apart.
+TEST_F(ElasticHostsTest, AHookWithMemoryKeepsTheReplicasAlikeWhenTheFirstRankOfAHostDies) {
+  const Words hook = {"--env", "ELASTIC_HOOK=int8:memory=ef21"};
+  auto first = begin("1:4", 2, hook);
+  wait_for_epoch(2);
+  auto second = join("1", 2, hook);
+  for (const int host : {1, 0, 1, 0}) {
+    const Pids members = wait_for_epoch(4);
+    if (members.size() != 4) return;
+    record_->page()->budget += 20;
+    // Of two, one is the first of its host; the other one becomes it.
+    for (const std::int64_t pid : on(host, members)) {
+      ::kill(static_cast<pid_t>(pid), SIGKILL);
+      break;
+    }
+    record_->page()->budget += 20;
+  }
+  wait_for_epoch(4);
+  go_to_the_end();
+  EXPECT_EQ(second.finish().exit_code, 0) << second.err();
+  const Result result = first.finish();
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  const auto finals = record_->finals();
+  ASSERT_EQ(finals.size(), 4U);
+  for (const auto& parameters : finals) expect_equal_bits(parameters, finals.front(), "a member against the first");
+}
+
 TEST_F(ElasticHostsTest, WithoutTheHostThatBeganItTheJobEndsEverywhere) {
   auto first = begin("1:4", 1);
   wait_for_epoch(1);

@@ -9,6 +9,7 @@
 
 #include "gradwire/base/environment.h"
 #include "gradwire/elastic/elastic_test_support.h"
+#include "gradwire/hooks/registry.h"
 #include "tests/elastic/elastic_worker_support.h"
 
 namespace gradwire::testing {
@@ -24,6 +25,7 @@ int run(std::int64_t steps, const std::string& folder) {
   options.process_group = elastic.group();
   Mlp net;
   DistributedDataParallel ddp(net, options);
+  if (const auto hook = environment("ELASTIC_HOOK")) ddp.register_comm_hook(make_hook(*hook));
   torch::optim::SGD optimizer(ddp.parameters(), sgd());
   elastic.add(ddp).add(optimizer);
   const ElasticEnd end = elastic.run(steps, [&](const ElasticStep& at) {
