@@ -21,6 +21,8 @@ namespace {
 constexpr Milliseconds kConnectTime{2000};
 // Between two looks at the processes of this host: the others of the job wait until a death is reported.
 constexpr Milliseconds kLook{10};
+// Between two talks to the store; more often with a short heartbeat timeout.
+constexpr Milliseconds kTalk{200};
 constexpr Milliseconds kMoment{50};
 constexpr const char* kVersionKey = "job/version";
 
@@ -108,8 +110,8 @@ JoinedHost::~JoinedHost() { leave(); }
 
 std::string JoinedHost::place() const { return membership::job_place(node_.host, node_.port); }
 
-void JoinedHost::look() {
-  watch_->look_for_the_dead();
+void JoinedHost::talk_to_the_store() {
+  watch_->beat();
   if (const auto why = watch_->ended()) {
     const MutexLock lock(mutex_);
     reason_ = concat("the job at ", address_of(node_), " has ended: ", *why);
@@ -118,18 +120,18 @@ void JoinedHost::look() {
 
 void JoinedHost::run() {
   auto heard = Deadline::Clock::now();
-  Deadline next_beat = Deadline::after(Milliseconds(0));
+  Deadline next_talk = Deadline::after(Milliseconds(0));
   MutexLock lock(mutex_);
   while (!stop_ && reason_.empty()) {
     lock.unlock();
     std::string problem;
     try {
-      if (next_beat.expired()) {
-        watch_->beat();
-        next_beat = Deadline::after(node_.heartbeat_timeout / 10);
+      if (next_talk.expired()) {
+        talk_to_the_store();
+        heard = Deadline::Clock::now();
+        next_talk = Deadline::after(std::min(kTalk, node_.heartbeat_timeout / 10));
       }
-      look();
-      heard = Deadline::Clock::now();
+      watch_->look_for_the_dead();
     } catch (const Error& error) {
       problem = error.what();
     }

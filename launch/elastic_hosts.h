@@ -57,7 +57,8 @@ class JoinedHost final {
 
  private:
   void run();
-  void look();
+  // Says that this host is there, and looks whether the job has ended.
+  void talk_to_the_store();
 
   const NodeOptions& node_;
   std::shared_ptr<Store> store_;

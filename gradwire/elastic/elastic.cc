@@ -21,6 +21,7 @@
 #include "gradwire/elastic/training_state_internal.h"
 #include "gradwire/membership/job_store.h"
 #include "gradwire/membership/member.h"
+#include "gradwire/process_group/hybrid/hybrid_group.h"
 #include "gradwire/process_group/init.h"
 #include "gradwire/store/prefix_store.h"
 
@@ -116,6 +117,7 @@ class Elastic::Impl {
   internal::TrainingState state_;
   std::atomic<bool> leave_{false};
   std::int64_t counted_ = kNoState;
+  bool holds_memory_ = true;  // the state of this member's hooks is that of the job
   bool in_step_ = false;
   bool asked_to_leave_ = false;
   bool has_run_ = false;
@@ -197,8 +199,9 @@ bool Elastic::Impl::enter(Member& member) {
   }
   group_->move_to(group_of(epoch, member.rank(), keys, options_));
   if (crosses_hosts(epoch)) watch_->attach(group_);
-  counted_ = internal::exchange_state(*group_, state_, counted_, epoch.fresh);
+  counted_ = internal::exchange_state(*group_, state_, counted_, epoch.fresh, holds_memory_);
   if (counted_ == kNoState) return false;
+  holds_memory_ = true;
   state_.enter_group();
   asked_to_leave_ = false;
   member.began(counted_);
@@ -221,6 +224,9 @@ void Elastic::Impl::do_step(const Member& member, const std::function<void(const
   const ElasticStep at{counted_, group_->rank(), group_->size(), member.epoch().number};
   state_.begin_step();
   in_step_ = true;
+  const auto group = group_->current();
+  const auto* const hosts = dynamic_cast<const HybridGroup*>(group.get());
+  if (hosts != nullptr && !hosts->is_leader() && state_.memory_lies_with_first_ranks()) holds_memory_ = false;
   if (options_.seed) seed_generator(*options_.seed, at);
   step(at);
   in_step_ = false;

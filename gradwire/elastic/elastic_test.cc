@@ -309,6 +309,49 @@ TEST(ElasticTest, AMemberThatChangedParametersInABrokenStepTakesTheStateOfAnothe
   for (const auto& end : ends) expect_equal_bits(end, serial_parameters(std::vector<int>(kSteps, 2)), "a member");
 }
 
+// A module with a buffer that follows each rank's own samples, as the running mean of batch normalization does.
+struct AveragingImpl : torch::nn::Module {
+  AveragingImpl() : mean(register_buffer("mean", at::zeros({8}))), net(register_module("net", Mlp())) {}
+  at::Tensor forward(const at::Tensor& x) {
+    {
+      const torch::NoGradGuard no_grad;
+      mean.add_(x.detach().mean(0));
+    }
+    return net(x);
+  }
+  at::Tensor mean;
+  Mlp net;
+};
+TORCH_MODULE(Averaging);
+
+TEST(ElasticTest, MembersWhoseBuffersDifferGoOn) {
+  ElasticJob job({.min = 1, .max = 2, .first = 2});
+  std::atomic<int> broken{0};
+  std::vector<std::vector<at::Tensor>> ends(2);
+  const auto member = [&](std::size_t index) {
+    Elastic elastic(job.options());
+    DdpOptions options;
+    options.process_group = elastic.group();
+    Averaging net;
+    DistributedDataParallel ddp(net, options);
+    torch::optim::SGD optimizer(ddp.parameters(), sgd());
+    elastic.add(ddp).add(optimizer);
+    elastic.run(kSteps, [&](const ElasticStep& at) {
+      if (at.step == 7 && at.rank == 1 && broken++ == 0) elastic.group()->abort("on purpose");
+      optimizer.zero_grad();
+      loss_of(ddp(samples(at))).backward();
+      optimizer.step();
+    });
+    for (const at::Tensor& parameter : net->parameters()) ends[index].push_back(parameter.detach());
+  };
+  const auto guarded = [&](std::size_t index) { EXPECT_EQ(error_of([&] { member(index); }), ""); };
+  std::thread other([&] { guarded(1); });
+  guarded(0);
+  other.join();
+  EXPECT_EQ(broken, 2);
+  for (const auto& end : ends) expect_equal_bits(end, serial_parameters(std::vector<int>(kSteps, 2)), "a member");
+}
+
 // A job of one member, whose hook changed its memory in a step that does not count. With more members, the mean of
 // their memories would hide what is wrong with one.
 class ElasticMemoryTest : public ::testing::TestWithParam<std::string> {};

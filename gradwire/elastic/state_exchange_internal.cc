@@ -20,14 +20,17 @@ namespace {
 // What the members tell each other first.
 struct Position {
   std::int64_t counted = kNoState;
-  std::int64_t hash = 0;
-  std::int64_t local_bytes = 0;  // of the hooks' local parts
+  std::int64_t hash = 0;          // of the parameters
+  std::int64_t whole_hash = 0;    // of the parameters and buffers
+  std::int64_t holds_memory = 1;  // the hooks' state is that of the job
+  std::int64_t local_bytes = 0;   // of the hooks' local parts
 };
 
 std::vector<Position> gather_positions(ProcessGroup& group, const Position& mine) {
   std::vector<Position> all;
-  for (const auto& numbers : gather_integers(group, {mine.counted, mine.hash, mine.local_bytes}))
-    all.push_back({numbers[0], numbers[1], numbers[2]});
+  for (const auto& numbers :
+       gather_integers(group, {mine.counted, mine.hash, mine.whole_hash, mine.holds_memory, mine.local_bytes}))
+    all.push_back({numbers[0], numbers[1], numbers[2], numbers[3], numbers[4]});
   return all;
 }
 
@@ -89,12 +92,32 @@ void take_over(TrainingState& state, const Parcel& parcel, std::int64_t hash) {
     throw InternalError("elastic training: the state arrived with other bits than it was sent with");
 }
 
+// Which members have the state of the job's hooks, and who gives it to the others.
+struct Memories {
+  std::vector<int> holders;  // in ascending order
+  int donor = 0;
+  bool all_hold = true;
+};
+
+Memories memories_of(const std::vector<Position>& positions, std::int64_t newest, int donor) {
+  Memories memories;
+  for (std::size_t rank = 0; rank < positions.size(); ++rank) {
+    if (positions[rank].counted == newest && newest != kNoState && positions[rank].holds_memory != 0)
+      memories.holders.push_back(static_cast<int>(rank));
+  }
+  memories.donor = memories.holders.empty() ? donor : memories.holders.front();
+  memories.all_hold = memories.holders.size() == positions.size();
+  return memories;
+}
+
 }  // namespace
 
-std::int64_t exchange_state(ProcessGroup& group, TrainingState& state, std::int64_t counted, bool fresh) {
+std::int64_t exchange_state(ProcessGroup& group, TrainingState& state, std::int64_t counted, bool fresh,
+                            bool holds_memory) {
   const c10::NoGradGuard no_grad;
-  const std::string local = counted == kNoState ? "" : state.save_local();
-  const auto positions = gather_positions(group, {counted, state.hash(), static_cast<std::int64_t>(local.size())});
+  const std::string local = counted == kNoState || !holds_memory ? "" : state.save_local();
+  const auto positions = gather_positions(group, {counted, state.parameter_hash(), state.hash(), holds_memory ? 1 : 0,
+                                                  static_cast<std::int64_t>(local.size())});
   std::int64_t newest = kNoState;
   for (const Position& position : positions) newest = std::max(newest, position.counted);
   if (newest == kNoState && !fresh) return kNoState;
@@ -102,22 +125,28 @@ std::int64_t exchange_state(ProcessGroup& group, TrainingState& state, std::int6
   if (newest != kNoState) require_same_bits(positions, donor);
   const bool all_have_it = newest != kNoState && std::all_of(positions.begin(), positions.end(),
                                                              [&](const auto& each) { return each.counted == newest; });
+  const Memories memories = memories_of(positions, newest, donor);
 
   // Everything is received before anything changes: an error on the way leaves this member as it was.
   const std::string orders = broadcast_text(group, state.bucket_orders(), donor);
   Parcel parcel;
   if (!all_have_it) parcel = send_or_receive(group, state, donor);
+  std::string shared;
+  if (!memories.all_hold)
+    shared = broadcast_text(group, group.rank() == memories.donor ? state.save_shared() : "", memories.donor);
   std::vector<std::string> parts;
-  for (std::size_t rank = 0; rank < positions.size(); ++rank) {
-    if (newest == kNoState || positions[rank].counted != newest) continue;
-    parts.push_back(broadcast_text(group, local, static_cast<int>(rank), positions[rank].local_bytes));
-  }
+  for (const int rank : memories.holders)
+    parts.push_back(broadcast_text(group, local, rank, positions[static_cast<std::size_t>(rank)].local_bytes));
 
   state.keep_bucket_orders(orders);
   if (group.rank() != donor && (newest == kNoState || counted != newest))
-    take_over(state, parcel, positions[static_cast<std::size_t>(donor)].hash);
-  if (std::any_of(parts.begin(), parts.end(), [](const std::string& part) { return !part.empty(); }))
-    state.average_local_parts(parts);
+    take_over(state, parcel, positions[static_cast<std::size_t>(donor)].whole_hash);
+  const bool holds =
+      std::find(memories.holders.begin(), memories.holders.end(), group.rank()) != memories.holders.end();
+  if (!holds && group.rank() != memories.donor) state.load_shared(shared);
+  if (newest != kNoState && parts.empty()) parts.emplace_back();  // nobody's memory is that of the job
+  const bool any_part = std::any_of(parts.begin(), parts.end(), [](const std::string& part) { return !part.empty(); });
+  if (any_part || (newest != kNoState && !memories.all_hold)) state.average_local_parts(parts);
   return std::max<std::int64_t>(newest, 0);
 }
 

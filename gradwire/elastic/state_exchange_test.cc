@@ -49,6 +49,41 @@ TEST(StateExchangeTest, MembersBehindAndNewOnesTakeTheNewestState) {
   });
 }
 
+// A memory of ones on the members that hold the job's, and of other numbers on the others.
+TEST(StateExchangeTest, MembersWithoutTheMemoryOfTheJobGetIt) {
+  const auto memory = [](float value, float aggregate) {
+    HookState state;
+    state["local/estimate/layer1.weight"] = at::full({8 * 16}, value);
+    state["aggregate/layer1.weight"] = at::full({8 * 16}, aggregate);
+    state["iteration"] = static_cast<std::int64_t>(aggregate);
+    return state;
+  };
+  for (const bool anybody : {true, false}) {
+    run_ranks({"threads"}, 4, [&](int rank, std::shared_ptr<ProcessGroup> group) {
+      const bool holds = anybody && rank >= 2;
+      Holder holder(1, "int8:memory=ef21");
+      holder.made->load_state_dict(holds ? memory(1, 3) : memory(7, static_cast<float>(5 + rank)));
+      EXPECT_EQ(exchange_state(*group, holder.state, 4, false, holds), 4);
+      const HookState state = holder.made->state_dict();
+      const float aggregate = anybody ? 3 : 5;
+      EXPECT_TRUE(state.at("aggregate/layer1.weight").toTensor().equal(at::full({8 * 16}, aggregate))) << rank;
+      EXPECT_EQ(state.at("iteration").toInt(), static_cast<std::int64_t>(aggregate));
+      EXPECT_FALSE(state.contains("local/estimate/layer1.weight")) << "EF21 goes on from the aggregate";
+    });
+  }
+  run_ranks({"threads"}, 4, [&](int rank, std::shared_ptr<ProcessGroup> group) {
+    const bool holds = rank >= 2;
+    Holder holder(1, "int8:memory=error_feedback");
+    HookState state;
+    state["local/residual/layer1.weight"] = at::full({8 * 16}, holds ? static_cast<float>(rank) : 99.0F);
+    state["iteration"] = std::int64_t{4};
+    holder.made->load_state_dict(state);
+    exchange_state(*group, holder.state, 4, false, holds);
+    EXPECT_TRUE(holder.made->state_dict().at("local/residual/layer1.weight").toTensor().equal(at::full({8 * 16}, 2.5F)))
+        << "the mean of those who hold it";
+  });
+}
+
 TEST(StateExchangeTest, AFreshJobBeginsWithTheStateOfRankZero) {
   run_ranks({"threads"}, 2, [](int rank, std::shared_ptr<ProcessGroup> group) {
     Holder holder(7 + rank);

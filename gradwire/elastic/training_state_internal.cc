@@ -50,6 +50,12 @@ std::uint64_t hash_of(const at::Tensor& tensor) {
   return stable_hash(std::span<const std::int64_t>(parts));
 }
 
+std::int64_t hash_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<std::int64_t> hashes;
+  for (const at::Tensor& tensor : tensors) hashes.push_back(static_cast<std::int64_t>(hash_of(tensor)));
+  return static_cast<std::int64_t>(stable_hash(std::span<const std::int64_t>(hashes)));
+}
+
 void save_hook(const HookState& state, OutputArchive& archive, std::size_t index) {
   OutputArchive own;
   save_hook_state(state, own);
@@ -116,10 +122,14 @@ std::vector<at::Tensor> TrainingState::tensors() const {
   return all;
 }
 
-std::int64_t TrainingState::hash() const {
-  std::vector<std::int64_t> hashes;
-  for (const at::Tensor& tensor : tensors()) hashes.push_back(static_cast<std::int64_t>(hash_of(tensor)));
-  return static_cast<std::int64_t>(stable_hash(std::span<const std::int64_t>(hashes)));
+std::int64_t TrainingState::hash() const { return hash_of(tensors()); }
+
+std::int64_t TrainingState::parameter_hash() const {
+  std::vector<at::Tensor> parameters;
+  for (const DdpCore* core : cores_) {
+    for (const at::Tensor& parameter : core->module().parameters()) parameters.push_back(parameter);
+  }
+  return hash_of(parameters);
 }
 
 std::vector<HookState> TrainingState::hook_states() const {
@@ -171,8 +181,6 @@ std::string TrainingState::save_rest() const {
     optimizers_[i]->save(own);
     archive.write(name_of("optimizer", i), own);
   }
-  const std::vector<HookState> hooks = hook_states();
-  for (std::size_t i = 0; i < hooks.size(); ++i) save_hook(shared_part(hooks[i]), archive, i);
   for (std::size_t i = 0; i < user_states_.size(); ++i)
     archive.write(name_of("user", i), c10::IValue(user_states_[i].save()));
   return bytes_of(archive);
@@ -186,16 +194,35 @@ void TrainingState::load_rest(const std::string& bytes) {
     archive.read(name_of("optimizer", i), own);
     optimizers_[i]->load(own);
   }
-  const std::vector<HookState> now = hook_states();
-  for (std::size_t i = 0; i < cores_.size(); ++i) {
-    HookState state = join_parts(load_hook(archive, i), local_part(now[i]));
-    if (!state.empty()) cores_[i]->comm_hook()->load_state_dict(state);
-  }
   for (std::size_t i = 0; i < user_states_.size(); ++i) {
     c10::IValue value;
     archive.read(name_of("user", i), value);
     user_states_[i].load(value.toStringRef());
   }
+}
+
+std::string TrainingState::save_shared() const {
+  OutputArchive archive;
+  const std::vector<HookState> hooks = hook_states();
+  for (std::size_t i = 0; i < hooks.size(); ++i) save_hook(shared_part(hooks[i]), archive, i);
+  return bytes_of(archive);
+}
+
+void TrainingState::load_shared(const std::string& bytes) {
+  InputArchive archive;
+  read_from(archive, bytes);
+  const std::vector<HookState> now = hook_states();
+  for (std::size_t i = 0; i < cores_.size(); ++i) {
+    HookState state = join_parts(load_hook(archive, i), local_part(now[i]));
+    if (!state.empty()) cores_[i]->comm_hook()->load_state_dict(state);
+  }
+}
+
+bool TrainingState::memory_lies_with_first_ranks() const {
+  return std::any_of(cores_.begin(), cores_.end(), [](const DdpCore* core) {
+    const auto hook = core->comm_hook();
+    return hook != nullptr && hook->identity().find("between_hosts(") != std::string::npos;
+  });
 }
 
 std::string TrainingState::save_local() const {

@@ -39,6 +39,9 @@ class TrainingState {
   std::vector<at::Tensor> tensors() const;
   // A hash of the bits of tensors().
   std::int64_t hash() const;
+  // The same of the parameters alone. Buffers may differ between members: batch normalization follows each rank's own
+  // samples, until the next forward pass brings the buffers of rank 0.
+  std::int64_t parameter_hash() const;
 
   // Keeps what a step changes before its gradients are averaged: the buffers of the modules and the state of the hooks.
   void begin_step();
@@ -46,10 +49,17 @@ class TrainingState {
   // then the state is neither that before the step nor that after it.
   bool undo_step();
 
-  // What is not in tensors() and the same on all members: optimizers, the hooks' shared parts and the user's states.
+  // What is not in tensors() and the same on all members: optimizers and the user's states.
   std::string save_rest() const;
-  // Takes over what save_rest() of another member returned. The hooks' local parts do not change.
+  // Takes over what save_rest() of another member returned.
   void load_rest(const std::string& bytes);
+  // The hooks' shared parts.
+  std::string save_shared() const;
+  // Takes over what save_shared() of another member returned. The hooks' local parts do not change.
+  void load_shared(const std::string& bytes);
+  // Whether, in a group over several hosts, a hook's memory lies with the first rank of each host alone
+  // (make_between_hosts_hook()).
+  bool memory_lies_with_first_ranks() const;
   // The hooks' local parts; empty when no hook has any.
   std::string save_local() const;
   // Replaces the hooks' local parts by the averages of `parts` (save_local() of all members that hold the job's state),

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gradwire/membership/host_watch.h"
 
+#include <algorithm>
 #include <span>
 #include <utility>
 #include <vector>
@@ -17,6 +18,8 @@ std::shared_ptr<Store> checked_store(std::shared_ptr<Store> store) {
   if (store == nullptr) throw InvalidArgument("a host of an elastic job: the store is null");
   return store;
 }
+
+constexpr Milliseconds kFollow{100};
 
 bool has(Store& store, const std::string& key) { return store.check(std::span(&key, 1)); }
 
@@ -35,7 +38,8 @@ HostWatch::HostWatch(std::shared_ptr<Store> store)
 
 void HostWatch::beat() { store_->add(beat_key(host_), 1); }
 
-void HostWatch::look_for_the_dead() {
+void HostWatch::follow() {
+  next_follow_ = Deadline::after(kFollow);
   while (const std::optional<std::string> text = log_.read(next_event_, Milliseconds(0))) {
     const Event event = event_of(*text);
     if (const auto* joined = std::get_if<Joined>(&event); joined != nullptr && joined->host == host_)
@@ -45,6 +49,13 @@ void HostWatch::look_for_the_dead() {
     if (const auto* done = std::get_if<Done>(&event)) alive_.erase(done->member);
     ++next_event_;
   }
+}
+
+void HostWatch::look_for_the_dead() {
+  // A process that has ended may have left before, in good order.
+  const bool any_ended =
+      std::any_of(alive_.begin(), alive_.end(), [](const auto& member) { return !may_be_alive(member.second); });
+  if (any_ended || next_follow_.expired()) follow();
   std::erase_if(alive_, [&](const auto& member) {
     if (may_be_alive(member.second)) return false;
     log_.append(Died{member.first, concat("has ended (", describe_process(member.second), " on host ", host_, ")")});

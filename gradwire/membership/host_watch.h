@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 
+#include "gradwire/base/deadline.h"
 #include "gradwire/membership/event_log.h"
 #include "gradwire/store/store.h"
 
@@ -27,7 +28,8 @@ class HostWatch final {
   // Tells the coordinator that this host is there. The coordinator takes the members of a host from which it hears
   // nothing for CoordinatorOptions::host_timeout for dead.
   void beat();
-  // Reports the members of this host whose processes have ended.
+  // Reports the members of this host whose processes have ended. Costs a look at each process, and ten times a second,
+  // or when a process has ended, a look into the store.
   void look_for_the_dead();
   // Why the launcher that holds the store ended the job; nothing while the job goes on.
   std::optional<std::string> ended();
@@ -35,8 +37,12 @@ class HostWatch final {
   void leave();
 
  private:
+  // Reads the events that are new.
+  void follow();
+
   const std::shared_ptr<Store> store_;
   EventLog log_;
+  Deadline next_follow_ = Deadline::after(Milliseconds(0));
   std::string host_;
   std::int64_t next_event_;
   std::map<std::int64_t, std::string> alive_;  // the identities of this host's members, by number

@@ -22,12 +22,12 @@ using Clock = ElasticRecord::Clock;
 class ElasticLaunchTest : public launch::LauncherTest {
  protected:
   void start_job(const std::string& sizes, int ranks, std::int64_t steps, std::int64_t budget,
-                 int deaths_per_minute = 100000) {
+                 int deaths_per_minute = 100000, const std::string& program = ELASTIC_WORKER_PROGRAM) {
     steps_ = steps;
     record_ = std::make_unique<ElasticRecord>(scratch("job"), steps);
     page()->budget = budget;
     start({"--elastic", sizes, "-n", std::to_string(ranks), "--deaths-per-minute", std::to_string(deaths_per_minute),
-           "--membership-log", record().journal(), ELASTIC_WORKER_PROGRAM, std::to_string(steps), record().folder()});
+           "--membership-log", record().journal(), program, std::to_string(steps), record().folder()});
   }
   const ElasticRecord& record() const { return *record_; }
   const SharedElasticPage& page() const { return record_->page(); }
@@ -129,6 +129,36 @@ TEST_F(ElasticLaunchTest, ARankThatGetsSigtermLeavesInGoodOrder) {
   EXPECT_EQ(sizes.front(), 3);
   EXPECT_EQ(sizes.back(), 2);
   record().expect_serial_bits();
+}
+
+// Batch normalization counts its batches in a buffer: a step that was done again counts once, also on a process that
+// came.
+TEST_F(ElasticLaunchTest, AConvolutionalNetLosesRanksAndItsBuffersCountEachStepOnce) {
+  constexpr std::int64_t kSteps = 600;
+  std::mt19937 random(3);
+  start_job("1:3", 3, kSteps, 100, 100000, CONVOLUTION_WORKER_PROGRAM);
+  std::int64_t epoch = 0;
+  for (int kill = 0; kill < 4; ++kill) {
+    const auto members = record().wait_for_epoch(3, epoch);
+    ASSERT_EQ(members.size(), 3U);
+    page()->budget += 20;
+    const auto moment = Clock::now() + std::chrono::microseconds(random() % 10000);
+    while (Clock::now() < moment) {
+    }
+    ::kill(static_cast<pid_t>(members[random() % 3]), SIGKILL);
+  }
+  record().wait_for_epoch(3, epoch);
+  page()->budget = kSteps;
+  const launch::Result result = finish();
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  const auto finals = record().finals();
+  ASSERT_EQ(finals.size(), 3U);
+  for (const auto& state : finals) {
+    ASSERT_FALSE(state.empty());
+    EXPECT_EQ(state.back().item<std::int64_t>(), kSteps) << "batches that batch normalization has seen";
+    const std::vector<at::Tensor> parameters(state.begin(), state.end() - 3);
+    expect_equal_bits(parameters, {finals.front().begin(), finals.front().end() - 3}, "a member against the first");
+  }
 }
 
 TEST_F(ElasticLaunchTest, TooManyDeathsEndTheJob) {
