@@ -6,8 +6,8 @@
 // events promise: each kernel is an access of its current stream to memory. Two accesses to the same bytes, of which
 // one is a write, are a race unless events order them. Memory that returns to the allocator while a stream may still
 // use it is a race too. A program without races here may run its streams in any order that events allow. A copy to the
-// host does not count as a wait of the host, so code that works only because the host waited has a race too. A copy with
-// non_blocking shows its result only when the host has waited for an event behind it.
+// host does not count as a wait of the host, so code that works only because the host waited has a race too. A copy
+// with non_blocking shows its result only when the host has waited for an event behind it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
