@@ -13,6 +13,7 @@
 
 #include "gradwire/ddp/device_test_support.h"
 #include "gradwire/ddp/stream_fence_internal.h"
+#include "gradwire/process_group/c10d/c10d_store.h"
 #include "gradwire/process_group/stream_hold_internal.h"
 #include "gradwire/process_group/work_internal.h"
 
@@ -464,6 +465,38 @@ TEST(DdpOnDeviceModel, AStepInAGraphIsPlainAveraging) {
   EXPECT_EQ(races(), "");
 }
 #endif
+
+// A group as PyTorch users have it: with NCCL alone.
+TEST(GroupOfNcclAlone, CarriesDdp) {
+  constexpr int kRanks = 2;
+  fake_device(0);
+  auto store = std::make_shared<HashStore>();
+  auto meeting = std::make_shared<Meeting>(kRanks);
+  std::array<std::vector<at::Tensor>, kRanks> ends;
+  run_ranks({"threads"}, kRanks, [&](int rank, const std::shared_ptr<ProcessGroup>& local) {
+    const c10::Device device = fake_device(rank);
+    const c10::DeviceGuard here(device);
+    const auto theirs = c10::make_intrusive<c10d::ProcessGroup>(store_to_c10d(store), rank, kRanks);
+    theirs->setBackend(kFakeDevice, c10d::ProcessGroup::BackendType::CUSTOM, make_fake_engine(meeting, rank, kRanks));
+    theirs->setDefaultBackend(c10d::ProcessGroup::BackendType::CUSTOM);
+    theirs->setGroupName("theirs");
+    const auto group = from_c10d(c10::intrusive_ptr<c10d::ProcessGroup>(theirs));
+    EXPECT_EQ(group->name(), "nccl");
+    EXPECT_TRUE(group->supports(at::kCPU) && group->supports(kFakeDevice));
+    Layers model(device);
+    DistributedDataParallel ddp(model, options_for({"threads", -1, false}, group));
+    step(ddp, rank);
+    step(ddp, rank);
+    for (const at::Tensor& gradient : gradients_of(*model))
+      ends[static_cast<std::size_t>(rank)].push_back(gradient.cpu());
+    const std::string refused = error_of([&] { (void)group->split(0); });
+    EXPECT_NE(refused.find("set FromC10dOptions::factory"), std::string::npos) << refused;
+    local->barrier()->wait();
+  });
+  ASSERT_EQ(ends[0].size(), 6u);
+  for (std::size_t i = 0; i < ends[0].size(); ++i) EXPECT_TRUE(ends[0][i].equal(ends[1][i])) << i;
+  EXPECT_EQ(races(), "");
+}
 
 // Engines that move memory of the host take tensors on devices through staging memory.
 at::Tensor numbers(std::int64_t count, int rank) { return at::arange(count, at::kFloat).remainder(7).add_(rank); }
