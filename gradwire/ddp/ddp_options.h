@@ -92,7 +92,7 @@ struct DdpOptions {
   std::optional<double> bucket_cap_mb;
   // The number of lanes: threads that run hooks, each with a duplicate of the group. From 0 to 8. 0 runs the hooks on
   // the thread of the backward pass. -1 takes two lanes over a group of several hosts, and one lane elsewhere. A module
-  // with parameters on a device has no lanes, whatever this option says.
+  // with parameters on a device has no lanes over an engine of that device (nccl), whatever this option says.
   int lanes = -1;
 };
 

@@ -10,6 +10,7 @@
 #include "gradwire/base/stable_hash.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/process_group/hybrid/hybrid_group.h"
+#include "gradwire/process_group/staged_call_internal.h"
 
 namespace gradwire::internal {
 namespace {
@@ -94,8 +95,10 @@ int automatic_lanes(const ProcessGroup& group) {
   return hosts != nullptr && hosts->hosts() > 1 ? 2 : 1;
 }
 
-bool on_device(const std::vector<NamedTensor>& parameters) {
-  return std::any_of(parameters.begin(), parameters.end(), [](const auto& each) { return !each.tensor.is_cpu(); });
+bool needs_one_thread(const std::vector<NamedTensor>& parameters, const ProcessGroup& group) {
+  return std::any_of(parameters.begin(), parameters.end(), [&](const NamedTensor& each) {
+    return !each.tensor.is_cpu() && !stages(group, each.tensor.device().type());
+  });
 }
 
 bool contains(const Names& names, const std::string& name) {

@@ -18,9 +18,10 @@ namespace gradwire::internal {
 // while another one is compressed, or waits for an answer. One elsewhere: there, lanes compete for the same cores.
 int automatic_lanes(const ProcessGroup& group);
 
-// Whether any of `parameters` is on a device. Hooks then run on the thread of the backward pass, whatever the option
-// `lanes` says: calls on a device are one sequence (docs/decisions/0028).
-bool on_device(const std::vector<NamedTensor>& parameters);
+// Whether any of `parameters` is on a device that the engine of `group` itself uses. Hooks then run on the thread of
+// the backward pass, whatever the option `lanes` says: calls on a device are one sequence (docs/decisions/0028).
+// Engines that move memory of the host have no such rule.
+bool needs_one_thread(const std::vector<NamedTensor>& parameters, const ProcessGroup& group);
 
 // Translates the options. Throws InvalidArgument for an option out of range.
 ReducerOptions reducer_options(const DdpOptions& options);

@@ -13,6 +13,7 @@
 
 #include "gradwire/ddp/device_test_support.h"
 #include "gradwire/ddp/stream_fence_internal.h"
+#include "gradwire/process_group/c10d/c10d_store.h"
 #include "gradwire/process_group/stream_hold_internal.h"
 #include "gradwire/process_group/work_internal.h"
 
@@ -464,6 +465,158 @@ TEST(DdpOnDeviceModel, AStepInAGraphIsPlainAveraging) {
   EXPECT_EQ(races(), "");
 }
 #endif
+
+// A group as PyTorch users have it: with NCCL alone.
+TEST(GroupOfNcclAlone, CarriesDdp) {
+  constexpr int kRanks = 2;
+  fake_device(0);
+  auto store = std::make_shared<HashStore>();
+  auto meeting = std::make_shared<Meeting>(kRanks);
+  std::array<std::vector<at::Tensor>, kRanks> ends;
+  run_ranks({"threads"}, kRanks, [&](int rank, const std::shared_ptr<ProcessGroup>& local) {
+    const c10::Device device = fake_device(rank);
+    const c10::DeviceGuard here(device);
+    const auto theirs = c10::make_intrusive<c10d::ProcessGroup>(store_to_c10d(store), rank, kRanks);
+    theirs->setBackend(kFakeDevice, c10d::ProcessGroup::BackendType::CUSTOM, make_fake_engine(meeting, rank, kRanks));
+    theirs->setDefaultBackend(c10d::ProcessGroup::BackendType::CUSTOM);
+    theirs->setGroupName("theirs");
+    const auto group = from_c10d(c10::intrusive_ptr<c10d::ProcessGroup>(theirs));
+    EXPECT_EQ(group->name(), "nccl");
+    EXPECT_TRUE(group->supports(at::kCPU) && group->supports(kFakeDevice));
+    Layers model(device);
+    DistributedDataParallel ddp(model, options_for({"threads", -1, false}, group));
+    step(ddp, rank);
+    step(ddp, rank);
+    for (const at::Tensor& gradient : gradients_of(*model))
+      ends[static_cast<std::size_t>(rank)].push_back(gradient.cpu());
+    const std::string refused = error_of([&] { (void)group->split(0); });
+    EXPECT_NE(refused.find("set FromC10dOptions::factory"), std::string::npos) << refused;
+    local->barrier()->wait();
+  });
+  ASSERT_EQ(ends[0].size(), 6u);
+  for (std::size_t i = 0; i < ends[0].size(); ++i) EXPECT_TRUE(ends[0][i].equal(ends[1][i])) << i;
+  EXPECT_EQ(races(), "");
+}
+
+// Engines that move memory of the host take tensors on devices through staging memory.
+at::Tensor numbers(std::int64_t count, int rank) { return at::arange(count, at::kFloat).remainder(7).add_(rank); }
+
+TEST(StagedCalls, GiveTheResultsOfTheCpu) {
+  constexpr int kRanks = 3;
+  // One piece, and several pieces of 4 MiB of which the last is shorter.
+  for (const std::int64_t count : {5, 2'500'001}) {
+    run_ranks({"threads"}, kRanks, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
+      const c10::Device device = fake_device(rank);
+      const c10::DeviceGuard here(device);
+      const c10::StreamGuard users(new_fake_stream(device));
+      EXPECT_TRUE(group->supports(kFakeDevice));
+      const at::Tensor on_cpu = numbers(count, rank), tensor = on_cpu.to(device);
+      group->all_reduce({on_cpu})->wait();
+      group->all_reduce({tensor})->wait();
+      EXPECT_TRUE(tensor.cpu().equal(on_cpu));
+      const at::Tensor sent = numbers(count, rank).to(device);
+      BroadcastOptions from_one;
+      from_one.root = 1;
+      group->broadcast({sent}, from_one)->wait();
+      EXPECT_TRUE(sent.cpu().equal(numbers(count, 1)));
+      ReduceOptions to_two;
+      to_two.root = 2;
+      const at::Tensor reduced = numbers(count, rank).to(device);
+      group->reduce({reduced}, to_two)->wait();
+      EXPECT_TRUE(reduced.cpu().equal(rank == 2 ? on_cpu : numbers(count, rank)));
+    });
+  }
+  EXPECT_EQ(races(), "");
+}
+
+TEST(StagedCalls, MoveEveryKindOfCall) {
+  run_ranks({"threads"}, 2, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
+    const c10::Device device = fake_device(rank);
+    const c10::DeviceGuard here(device);
+    const auto on_device = [&](int of) { return numbers(6, of).to(device); };
+    const auto fresh = [&](std::int64_t count) { return at::zeros({count}, at::TensorOptions(device)); };
+    const auto same = [](const at::Tensor& one, const at::Tensor& other) { return one.cpu().equal(other.cpu()); };
+    const at::Tensor both = at::cat({numbers(6, 0), numbers(6, 1)}), sum = numbers(6, 0) + numbers(6, 1);
+    at::Tensor whole = fresh(12), part = fresh(3);
+    group->all_gather_into_tensor(whole, on_device(rank))->wait();
+    EXPECT_TRUE(same(whole, both));
+    const Tensors list{fresh(6), fresh(6)};
+    const auto gathered = group->all_gather({list}, {on_device(rank)});
+    gathered->wait();
+    EXPECT_TRUE(same(at::cat(list), both));
+    EXPECT_TRUE(same(gathered->future()->value().toTensorVector().back(), numbers(6, 1)));
+    group->reduce_scatter_tensor(part, on_device(rank))->wait();
+    EXPECT_TRUE(same(part, sum.narrow(0, 3 * rank, 3)));
+    group->all_to_all_single(whole, at::cat({on_device(0), on_device(1)}))->wait();
+    EXPECT_TRUE(
+        same(whole, rank == 0 ? at::cat({numbers(6, 0), numbers(6, 0)}) : at::cat({numbers(6, 1), numbers(6, 1)})));
+    ScatterOptions from_one;
+    from_one.root = 1;
+    const at::Tensor mine = fresh(6);
+    group
+        ->scatter({mine}, rank == 1 ? std::vector<Tensors>{{on_device(0), on_device(1)}} : std::vector<Tensors>{},
+                  from_one)
+        ->wait();
+    EXPECT_TRUE(same(mine, numbers(6, rank)));
+    const at::Tensor received = fresh(6);
+    const auto receive = group->recv({received}, 1 - rank);
+    group->send({on_device(rank)}, 1 - rank)->wait();
+    receive->wait();
+    EXPECT_TRUE(same(received, numbers(6, 1 - rank)));
+    // Not contiguous, and of a type that has no reduction of its own.
+    const at::Tensor square = fresh(12).view({3, 4}), turned = square.t();
+    turned.fill_(rank + 1.0);
+    group->all_reduce({turned})->wait();
+    EXPECT_TRUE(same(square, at::full({3, 4}, 3.0f)));
+    group->barrier()->wait();
+    const FakeCapture capture(current_fake_stream(device));
+    const std::string refused = error_of([&] { group->all_reduce({received}); });
+    EXPECT_NE(refused.find("captured into a CUDA graph"), std::string::npos) << refused;
+  });
+  EXPECT_EQ(races(), "");
+}
+
+TEST(StagedCalls, AnErrorOfTheEngineIsTheErrorOfTheCall) {
+  std::array<std::string, 2> errors;
+  run_ranks({"threads"}, 2, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
+    const c10::DeviceGuard here(fake_device(rank));
+    if (rank == 1) group->abort("this rank is broken");
+    const auto work = group->all_reduce({on_fake(rank, {3'000'000})});
+    errors[static_cast<std::size_t>(rank)] = error_of([&] { work->wait(); });
+  });
+  EXPECT_NE(errors[0].find("this rank is broken"), std::string::npos) << errors[0];
+}
+
+// Over such an engine DDP has lanes.
+TEST(StagedCalls, CarryDdpWithLanes) {
+  for (const int lanes : {-1, 0, 2}) {
+    for (const bool view : {false, true}) {
+      std::array<std::vector<at::Tensor>, 2> ends;
+      for (const bool on_device : {false, true}) {
+        run_ranks({"threads"}, 2, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
+          const c10::Device device = on_device ? fake_device(rank) : c10::Device(at::kCPU);
+          const c10::DeviceGuard here(fake_device(rank));
+          const c10::StreamGuard users(new_fake_stream(fake_device(rank)));
+          Layers model(device);
+          DdpOptions options = options_for({"threads", lanes, view}, group);
+          options.bucket_cap_mb = 300.0 / (1 << 20);
+          DistributedDataParallel ddp(model, options);
+          for (int number = 0; number < 3; ++number) {
+            model->zero_grad();
+            ddp(random_tensor({4, 8}, 10 * number + rank).to(device)).sum().backward();
+          }
+          if (rank == 0) {
+            for (const at::Tensor& gradient : gradients_of(*model)) ends[on_device ? 1 : 0].push_back(gradient.cpu());
+          }
+          group->barrier()->wait();
+        });
+      }
+      for (std::size_t i = 0; i < ends[0].size(); ++i) EXPECT_TRUE(ends[0][i].equal(ends[1][i])) << i;
+      EXPECT_EQ(ends[1].size(), 6u);
+      EXPECT_EQ(races(), "");
+    }
+  }
+}
 
 }  // namespace
 }  // namespace gradwire::testing::device_test

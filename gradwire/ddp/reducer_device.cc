@@ -8,6 +8,7 @@
 #include "gradwire/ddp/reducer_internal.h"
 #include "gradwire/ddp/step_agreement_internal.h"
 #include "gradwire/process_group/device_engine_internal.h"
+#include "gradwire/process_group/staged_call_internal.h"
 
 namespace gradwire::internal {
 

@@ -14,6 +14,7 @@
 #include "gradwire/base/strings.h"
 #include "gradwire/ddp/hook_scope_internal.h"
 #include "gradwire/observe/flight_recorder.h"
+#include "gradwire/process_group/staged_call_internal.h"
 #include "gradwire/process_group/work_internal.h"
 
 namespace gradwire::internal {
@@ -25,10 +26,13 @@ bool is_ours(const ProcessGroup& group) {
   return std::any_of(backends.begin(), backends.end(), [&](const BackendEntry& entry) { return entry.name == name; });
 }
 
-std::vector<at::Device> devices_under(const std::vector<NamedTensor>& parameters) {
+// The devices on which an engine works by itself, after its calls have returned.
+std::vector<at::Device> devices_under(const std::vector<NamedTensor>& parameters, const ProcessGroup& group) {
   std::vector<at::Tensor> tensors;
   for (const NamedTensor& parameter : parameters) tensors.push_back(parameter.tensor);
-  return devices_of(tensors);
+  std::vector<at::Device> devices = devices_of(tensors);
+  std::erase_if(devices, [&](const at::Device& device) { return stages(group, device.type()); });
+  return devices;
 }
 
 std::vector<ReductionReport::Parameter> described(const BucketStore& store) {
@@ -54,7 +58,7 @@ Reducer::Reducer(std::vector<NamedTensor> parameters, std::shared_ptr<ProcessGro
       group_(std::move(group)),
       group_multiplies_(group_->multiplies_as_it_sums()),
       alone_(group_->size() == 1 && is_ours(*group_)),
-      devices_(devices_under(parameters)),
+      devices_(devices_under(parameters, *group_)),
       failure_(group_->rank()),
       store_(std::move(parameters), options_.bucket_dtype),
       report_(described(store_), slot_bytes(store_), options_.caps),

@@ -176,7 +176,7 @@ class Reducer final : public std::enable_shared_from_this<Reducer> {
   const std::shared_ptr<ProcessGroup> group_;
   const bool group_multiplies_;            // ProcessGroup::multiplies_as_it_sums()
   const bool alone_;                       // one rank over one of gradwire's own backends: nothing to communicate
-  const std::vector<at::Device> devices_;  // other than the CPU
+  const std::vector<at::Device> devices_;  // other than the CPU and those that the group stages
   OwnerProcess owner_;
   Failure failure_;
   std::atomic<bool> reducing_{false};      // the synchronized backward pass has begun

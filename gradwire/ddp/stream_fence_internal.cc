@@ -14,16 +14,6 @@ c10::Stream current_stream(const at::Device& device) {
   return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
 }
 
-// Newer versions of torch have the question, older ones have not.
-template <class Guard>
-bool captures(const Guard& guard, const c10::Stream& stream) {
-  if constexpr (requires { guard.isStreamCapturing(stream); }) {
-    return guard.isStreamCapturing(stream);
-  } else {
-    return false;
-  }
-}
-
 }  // namespace
 
 void StreamFence::add_current(const at::Device& device) {
@@ -46,10 +36,6 @@ void StreamFence::wait() const {
 
 bool StreamFence::ended() const {
   return std::all_of(events_.begin(), events_.end(), [](const c10::Event& event) { return event.query(); });
-}
-
-bool is_captured(const at::Device& device) {
-  return !device.is_cpu() && captures(c10::impl::VirtualGuardImpl(device.type()), current_stream(device));
 }
 
 c10::Stream OwnStreams::on(const at::Device& device) {

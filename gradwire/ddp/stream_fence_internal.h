@@ -41,10 +41,6 @@ class OwnStreams {
   std::vector<c10::Stream> streams_;
 };
 
-// Whether the current stream of `device` is captured into a graph (CUDA graphs): its work is recorded, and does not
-// run. False for the CPU, and with a torch that cannot say.
-bool is_captured(const at::Device& device);
-
 // Tells the allocator of the tensor's device that the current stream uses the tensor, so that the allocator does not
 // give the memory to others before the stream has ended that use. Does nothing for undefined tensors and tensors on the
 // CPU.

@@ -241,6 +241,40 @@ TEST_P(HooksOnDevice, TrainAsOnTheCpuAndKeepGradientsOnTheDevice) {
   }
 }
 
+// Over an engine that moves memory of the host, encodings leave the device instead of gradients.
+TEST_P(HooksOnDevice, TrainOverAnEngineOfTheHost) {
+  const auto& [spec, tolerance] = GetParam();
+  const std::int64_t gradient_bytes = 3 * (kWidth * kWidth + kWidth) * static_cast<std::int64_t>(sizeof(float));
+  const std::vector<Trained> expected = train_on_cpu(2, spec);
+  (void)take_fake_bytes_to_host();
+  std::size_t to_host = 0;
+  run_ranks({"threads"}, 2, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
+    const c10::Device device = fake_device(rank);
+    const c10::DeviceGuard here(device);
+    const c10::StreamGuard users(new_fake_stream(device));
+    const Trained trained = train(rank, group, device, make_hook(spec), [&] {
+      if (rank == 0) to_host = take_fake_bytes_to_host();
+      group->barrier()->wait();
+    });
+    const Trained& on_cpu = expected[static_cast<std::size_t>(rank)];
+    for (std::size_t i = 0; i < on_cpu.gradients.size(); ++i)
+      EXPECT_TRUE(at::allclose(trained.gradients[i], on_cpu.gradients[i], tolerance, tolerance)) << "parameter " << i;
+  });
+  // At the start the parameters of rank 0 travel.
+  const auto at_start = static_cast<std::size_t>(2 * gradient_bytes);
+  const auto all = static_cast<std::size_t>(kSteps * 2 * gradient_bytes);
+  const bool compresses = spec.find("warm_up") == std::string::npos &&
+                          (spec.starts_with("int") || spec.starts_with("fp8") || spec.starts_with("sign") ||
+                           spec.starts_with("one_bit") || spec.starts_with("top_k"));
+  if (compresses) {
+    EXPECT_LT(to_host, at_start + all / 2);
+  }
+  if (spec == "allreduce") {
+    EXPECT_GE(to_host, all);
+  }
+  EXPECT_EQ(races(), "");
+}
+
 INSTANTIATE_TEST_SUITE_P(All, HooksOnDevice, ::testing::ValuesIn(device_hook_cases()), [](const auto& info) {
   std::string name = info.param.name;
   for (char& letter : name) letter = std::isalnum(static_cast<unsigned char>(letter)) != 0 ? letter : '_';

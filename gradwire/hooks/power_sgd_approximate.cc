@@ -3,6 +3,7 @@
 // The steps of both forms of PowerSGD: a random or kept Q, then P, Q and the product.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
 
 #include <algorithm>
 #include <cmath>

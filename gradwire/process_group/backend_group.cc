@@ -371,7 +371,8 @@ std::shared_ptr<Work> BackendGroup::run(RecvAnySourceCall& given) {
 }
 
 std::shared_ptr<Work> BackendGroup::do_call(GroupCall& call) {
-  return std::visit([this](auto& given) { return run(given); }, call);
+  const auto make = [this](GroupCall& one) { return std::visit([this](auto& given) { return run(given); }, one); };
+  return is_on_device(call) ? staged_call(call, make) : make(call);
 }
 
 }  // namespace gradwire::internal

@@ -16,6 +16,7 @@
 #include "gradwire/process_group/duplicate_list_internal.h"
 #include "gradwire/process_group/ordered_calls_internal.h"
 #include "gradwire/process_group/point_to_point_internal.h"
+#include "gradwire/process_group/staged_call_internal.h"
 #include "gradwire/store/store.h"
 
 namespace gradwire::internal {
@@ -32,16 +33,22 @@ namespace gradwire::internal {
 // Errors. A call after the first error gets that error, from its Work. A group that was shut down refuses calls with
 // InvalidArgument; in a forked child every call does.
 //
+// Tensors on devices go through staging memory (staged_call_internal.h).
+//
 // End. A Work keeps its group alive. A group that is destroyed while calls are under way, of which only futures are
 // held, aborts these calls: the futures fail with AbortedError, and ranks that need this rank's part with PeerError.
 // shutdown() waits for these calls instead, and refuses calls that then-callbacks make meanwhile.
-class BackendGroup final : public CallGroup, public Closable {
+class BackendGroup final : public CallGroup, public Closable, public DeviceStager {
  public:
   // `channel` keeps its backend alive. New groups of split() meet in `store`, whose keys are this group's alone; null:
   // no split().
   BackendGroup(std::shared_ptr<Channel> channel, std::string backend_name, std::shared_ptr<Store> store);
   ~BackendGroup() override;
 
+  bool supports(c10::DeviceType device) const override {
+    return device == c10::DeviceType::CPU || is_stageable(device);
+  }
+  bool stages_devices() const override { return true; }
   bool multiplies_as_it_sums() const override { return true; }
   void abort(const std::string& reason) override;
   void shutdown() override;

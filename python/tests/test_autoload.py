@@ -84,6 +84,21 @@ except ImportError as error:
 """
 
 
+FOR_BOTH = """
+import torch, torch.distributed as td
+td.init_process_group("cpu:gradwire,cuda:gradwire", store=td.HashStore(), rank=0, world_size=1)
+engine = {kind: td.group.WORLD._get_backend(torch.device(kind)) for kind in ("cpu", "cuda")}
+tensor = torch.ones(2)
+td.all_reduce(tensor)
+print(engine["cpu"] is engine["cuda"], engine["cuda"].name(), tensor.tolist())
+td.destroy_process_group()
+"""
+
+
+def test_one_group_may_serve_tensors_on_the_cpu_and_on_cuda():
+    assert python(FOR_BOTH).splitlines()[-1] == "True gradwire [1.0, 1.0]"
+
+
 def test_where_gradwire_cannot_be_loaded_torch_can_and_the_first_group_says_why(tmp_path):
     shutil.copy(PACKAGE / "gradwire_autoload.py", tmp_path)
     (metadata,) = PACKAGE.glob("gradwire-*.dist-info")

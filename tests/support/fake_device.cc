@@ -22,6 +22,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <set>
@@ -135,6 +136,27 @@ class Watcher {
       return reached == event.end() || reached->second < kernel.second;
     });
   }
+  // A copy that `stream` has queued. The host sees its result only after it has waited for it.
+  void queue(const c10::Stream& stream, std::function<void()> copy) {
+    const std::lock_guard lock(mutex_);
+    const StreamName name = name_of(stream);
+    queued_.push_back({name, clocks_[name][name], std::move(copy)});
+  }
+  // The host waits for an event.
+  void finish(const Clock& event) {
+    std::vector<std::function<void()>> done;
+    {
+      const std::lock_guard lock(mutex_);
+      if (!captured_.empty()) reports_.push_back("the host waited for an event while a stream was captured");
+      std::erase_if(queued_, [&](Queued& each) {
+        const auto reached = event.find(each.stream);
+        if (reached == event.end() || reached->second < each.time) return false;
+        done.push_back(std::move(each.copy));
+        return true;
+      });
+    }
+    for (const auto& copy : done) copy();
+  }
   void capture(const c10::Stream& stream, bool begin) {
     const std::lock_guard lock(mutex_);
     if (begin) captured_.insert(name_of(stream));
@@ -165,6 +187,12 @@ class Watcher {
   std::map<StreamName, Clock> clocks_;
   std::map<StreamName, std::uint64_t> hanging_;  // the time of the kernel that does not end
   std::set<StreamName> captured_;
+  struct Queued {
+    StreamName stream;
+    std::uint64_t time;
+    std::function<void()> copy;
+  };
+  std::vector<Queued> queued_;
   std::map<std::uintptr_t, Allocation> allocations_;
   std::vector<std::string> reports_;
 };
@@ -208,6 +236,9 @@ class FakeGuard final : public c10::impl::DeviceGuardImplInterface {
   }
   bool queryEvent(void* event) const override {
     return event == nullptr || watcher().ended(*static_cast<Clock*>(event));
+  }
+  void synchronizeEvent(void* event) const override {
+    if (event != nullptr) watcher().finish(*static_cast<Clock*>(event));
   }
 #if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR > 12
   bool isStreamCapturing(const c10::Stream& stream) const override { return watcher().is_captured(stream); }
@@ -295,12 +326,19 @@ at::Tensor on_host(const at::Tensor& tensor) {
 thread_local bool in_kernel = false;
 std::atomic<std::size_t> bytes_to_host{0};
 
-at::Tensor copy_from(const at::Tensor& self, const at::Tensor& to, bool) {
+at::Tensor copy_from(const at::Tensor& self, const at::Tensor& to, bool non_blocking) {
   const at::Device device = self.is_cpu() ? to.device() : self.device();
   const c10::Stream stream = current_fake_stream(device);
   if (!self.is_cpu()) access_on(stream, self, false);
   if (!to.is_cpu()) access_on(stream, to, true);
   if (to.is_cpu() && !in_kernel) bytes_to_host += self.nbytes();
+  if (non_blocking && to.is_cpu() && !in_kernel) {
+    // What the device has now; the memory of the host shows nothing of it before the host has waited.
+    const at::Tensor now = on_host(self).clone();
+    to.view({-1}).view(at::kByte).fill_(0xff);
+    watcher().queue(stream, [to = to, now] { to.copy_(now); });
+    return to;
+  }
   on_host(to).copy_(on_host(self));
   return to;
 }

@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
 
 #include <vector>
 

@@ -3,6 +3,7 @@
 #include "gradwire/hooks/device/device_exchange_internal.h"
 
 #include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
 
 #include <algorithm>
 #include <functional>

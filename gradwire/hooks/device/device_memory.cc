@@ -3,6 +3,7 @@
 #include "gradwire/hooks/device/device_memory_internal.h"
 
 #include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
 
 #include <algorithm>
 #include <cmath>

@@ -3,6 +3,7 @@
 #include "gradwire/hooks/device/sparse_codecs_internal.h"
 
 #include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
 
 #include <bit>
 #include <limits>

@@ -8,9 +8,12 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/process_group/c10d/c10d_store.h"
+#include "gradwire/process_group/c10d/engine_traits_internal.h"
 #include "gradwire/process_group/c10d/group_over_c10d_internal.h"
 #include "gradwire/process_group/c10d/process_group_backend_internal.h"
 #include "gradwire/process_group/c10d/to_c10d.h"
+#include "gradwire/process_group/device_group_internal.h"
+#include "gradwire/process_group/init.h"
 #include "gradwire/store/prefix_store.h"
 
 namespace gradwire {
@@ -48,6 +51,33 @@ std::shared_ptr<Store> part_of_store(const c10d::ProcessGroup& group) {
   return std::make_shared<PrefixStore>(concat(base, number), std::move(ours));
 }
 
+// The kind of device that the group serves; the CPU where it serves no other.
+c10::DeviceType device_of(const c10d::ProcessGroup& group) {
+  for (const c10::Device& device : group.getDeviceTypes()) {
+    if (!device.is_cpu()) return device.type();
+  }
+  return c10::DeviceType::CPU;
+}
+
+// Makes further engines for splits of a group whose first engine is `backend`.
+internal::DeviceGroup::Maker maker_of(c10::intrusive_ptr<c10d::Backend> backend, const C10dFactory& factory) {
+  auto first = std::make_shared<c10::intrusive_ptr<c10d::Backend>>(std::move(backend));
+  return [first, factory](const std::shared_ptr<Store>& place, int rank, int size, Milliseconds timeout) {
+    FromC10dOptions options;
+    options.store = std::make_shared<PrefixStore>("group", place);
+    options.factory = factory;
+    options.unwrap = false;
+    if (*first) return from_c10d(std::exchange(*first, nullptr), options);
+    if (!factory) {
+      throw UnsupportedError(
+          "split: the group was made by from_c10d() without a factory, so no further engine can be made for tensors on "
+          "a device; set FromC10dOptions::factory, or split the group before from_c10d()");
+    }
+    return from_c10d(factory(store_to_c10d(std::make_shared<PrefixStore>("engine", place)), rank, size, timeout),
+                     options);
+  };
+}
+
 }  // namespace
 
 std::shared_ptr<ProcessGroup> from_c10d(c10::intrusive_ptr<c10d::Backend> backend, const FromC10dOptions& options) {
@@ -74,7 +104,15 @@ std::shared_ptr<ProcessGroup> from_c10d(const c10::intrusive_ptr<c10d::ProcessGr
   if (!backend) backend = c10::make_intrusive<internal::ProcessGroupBackend>(group);
   FromC10dOptions settled = options;
   if (settled.store == nullptr) settled.store = part_of_store(*group);
-  auto made = from_c10d(std::move(backend), settled);
+  std::shared_ptr<ProcessGroup> made;
+  if (!internal::traits_of(backend->getBackendName()).serves_cpu && settled.store != nullptr) {
+    auto cpu = make_process_group("auto", std::make_shared<PrefixStore>("cpu", settled.store), group->getRank(),
+                                  group->getSize());
+    made = std::make_shared<internal::DeviceGroup>(std::move(cpu), device_of(*group), settled.store,
+                                                   maker_of(std::move(backend), settled.factory));
+  } else {
+    made = from_c10d(std::move(backend), settled);
+  }
   made->set_group_name(name_of(*group));
   made->set_group_desc(group->getGroupDesc());
   return made;

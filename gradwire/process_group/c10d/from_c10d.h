@@ -59,6 +59,10 @@ std::shared_ptr<ProcessGroup> from_c10d(c10::intrusive_ptr<c10d::Backend> backen
 
 // The same for a c10d::ProcessGroup. The engine is the group's backend where it has one; where the group has several
 // backends, or is made in Python, the engine is the group itself.
+//
+// An engine that serves no tensors on the CPU (NCCL) gets a group beside it that does, made in a part of the store with
+// the backend "auto", for DDP exchanges small data between ranks on the CPU. from_c10d() is collective then, and throws
+// what make_process_group() throws too. Duplicates share the engine (docs/decisions/0028); split() needs a factory.
 std::shared_ptr<ProcessGroup> from_c10d(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
                                         const FromC10dOptions& options = {});
 

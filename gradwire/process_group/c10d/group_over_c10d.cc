@@ -352,7 +352,8 @@ std::shared_ptr<Work> GroupOverC10d::run(RecvAnySourceCall& given) {
 }
 
 std::shared_ptr<Work> GroupOverC10d::do_call(GroupCall& call) {
-  return std::visit([this](auto& given) { return run(given); }, call);
+  const auto make = [this](GroupCall& one) { return std::visit([this](auto& given) { return run(given); }, one); };
+  return stages_devices() && is_on_device(call) ? staged_call(call, make) : make(call);
 }
 
 }  // namespace gradwire::internal

@@ -18,12 +18,13 @@
 #include "gradwire/process_group/closable.h"
 #include "gradwire/process_group/device_engine_internal.h"
 #include "gradwire/process_group/duplicate_list_internal.h"
+#include "gradwire/process_group/staged_call_internal.h"
 
 namespace gradwire::internal {
 
 // A group over one engine. Destroying the group aborts calls under way of which only futures are held. In a forked
 // child the group does not touch the engine.
-class GroupOverC10d final : public CallGroup, public Closable, public DeviceEngine {
+class GroupOverC10d final : public CallGroup, public Closable, public DeviceEngine, public DeviceStager {
  public:
   using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
 
@@ -37,6 +38,7 @@ class GroupOverC10d final : public CallGroup, public Closable, public DeviceEngi
   void shutdown() override;
   bool is_open() const override;
   void require_well() override;
+  bool stages_devices() const override { return traits_.is_gloo; }
 
  protected:
   std::string get_backend_name() const override { return name_; }

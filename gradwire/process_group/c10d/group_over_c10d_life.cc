@@ -151,7 +151,8 @@ GroupOverC10d::BackendPtr GroupOverC10d::engine(const char* operation) const {
 }
 
 bool GroupOverC10d::supports(c10::DeviceType device) const {
-  return device == c10::DeviceType::CPU ? traits_.serves_cpu : traits_.serves_others;
+  if (device == c10::DeviceType::CPU) return traits_.serves_cpu;
+  return traits_.serves_others || stages(*this, device);
 }
 
 void GroupOverC10d::abort(const std::string& reason) {

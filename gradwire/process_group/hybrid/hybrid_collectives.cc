@@ -9,6 +9,7 @@
 
 #include "gradwire/process_group/hybrid/hybrid_call_internal.h"
 #include "gradwire/process_group/ordered_calls_internal.h"
+#include "gradwire/process_group/staged_call_internal.h"
 #include "gradwire/process_group/tensor_memory_internal.h"
 
 namespace gradwire {
@@ -301,6 +302,11 @@ void HybridGroup::do_monitored_barrier(Milliseconds timeout, bool wait_all) {
 }
 
 std::shared_ptr<Work> HybridGroup::do_call(GroupCall& call) {
+  if (!internal::is_on_device(call)) return do_call_on_cpu(call);
+  return internal::staged_call(call, [this](GroupCall& staged) { return do_call_on_cpu(staged); });
+}
+
+std::shared_ptr<Work> HybridGroup::do_call_on_cpu(GroupCall& call) {
   const auto start = [&](auto& given) -> std::shared_ptr<Work> {
     if constexpr (requires { given.options; }) {
       return run(given);

@@ -173,6 +173,8 @@ bool HybridGroup::supports(c10::DeviceType device) const {
   return groups_.everyone->supports(device) && groups_.local->supports(device);
 }
 
+bool HybridGroup::stages_devices() const { return true; }
+
 std::string HybridGroup::describe(const char* operation) const {
   return concat(internal::name_group(*this), ": ", operation);
 }

@@ -12,6 +12,7 @@
 
 #include "gradwire/process_group/call_group.h"
 #include "gradwire/process_group/closable.h"
+#include "gradwire/process_group/device_stager.h"
 
 namespace gradwire {
 
@@ -42,7 +43,7 @@ struct Outputs;
 // the error, so that the other ranks get the error too where those groups can tell them, and every later call fails
 // with it. An InvalidArgument, and a ResourceError of allocate(), do not end the group. peers() of a PeerError or
 // TimeoutError are ranks of this group, and only ranks at fault: other ranks pass them on unchanged. Thread-safe.
-class HybridGroup final : public CallGroup, public Closable {
+class HybridGroup final : public CallGroup, public Closable, public DeviceStager {
  public:
   // Makes the group. Collective over `everyone`, a group of all ranks whose engine crosses hosts. `local` is the group
   // of the ranks of this rank's host, in the order that they have in `everyone`. The groups between hosts come from
@@ -66,6 +67,7 @@ class HybridGroup final : public CallGroup, public Closable {
   bool is_leader() const { return groups_.local->rank() == 0; }
 
   bool supports(c10::DeviceType device) const override;
+  bool stages_devices() const override;
   bool multiplies_as_it_sums() const override { return true; }  // within the host
   void abort(const std::string& reason) override;
   void shutdown() override;
@@ -96,6 +98,7 @@ class HybridGroup final : public CallGroup, public Closable {
   // The number of `rank` among the ranks of its host.
   int local_rank_of(int rank) const;
 
+  std::shared_ptr<Work> do_call_on_cpu(GroupCall& call);
   // One for each kind of call.
   template <class Given>
   std::shared_ptr<Work> run(Given& given);
