@@ -137,6 +137,7 @@ void JoinedHost::run() {
     }
     lock.lock();
     if (Deadline::Clock::now() - heard >= node_.heartbeat_timeout) {
+      silent_ = true;
       reason_ = concat("the coordinator of the job at ", address_of(node_), " has not answered for ",
                        seconds_text(node_.heartbeat_timeout), " (", problem,
                        "), so this host stops its ranks: a part of the job that is cut off does not train on");
@@ -153,15 +154,16 @@ std::string JoinedHost::leave() noexcept {
   stopped_.notify_all();
   if (thread_.joinable()) thread_.join();
   lock.lock();
-  if (watch_ == nullptr || !reason_.empty()) return reason_;
+  if (watch_ == nullptr || silent_) return reason_;
   try {
-    watch_->look_for_the_dead();
+    if (reason_.empty()) watch_->look_for_the_dead();
+    // After the end of the job too: the launcher with the store waits for this.
     watch_->leave();
   } catch (const std::exception&) {
     // The coordinator notices the silence.
   }
   watch_.reset();
-  return "";
+  return reason_;
 }
 
 }  // namespace gradwire::launch

@@ -68,7 +68,8 @@ class JoinedHost final {
   ConditionVariable stopped_;
   bool stop_ GRADWIRE_GUARDED_BY(mutex_) = false;
   std::string reason_ GRADWIRE_GUARDED_BY(mutex_);
-  Thread thread_;  // the last: it uses the others until it is joined
+  bool silent_ GRADWIRE_GUARDED_BY(mutex_) = false;  // the store has not answered
+  Thread thread_;                                    // the last: it uses the others until it is joined
 };
 
 }  // namespace gradwire::launch

@@ -52,7 +52,12 @@ RankCommand coordinator_of(const Options& options, RendezvousFolder& folder, con
       {},
       -1};
   for (char** entry = environ; *entry != nullptr; ++entry) coordinator.environment.emplace_back(*entry);
-  if (!job.secret_file.empty()) coordinator.environment.push_back(concat("GRADWIRE_SECRET_FILE=", job.secret_file));
+  if (!job.secret_file.empty()) {
+    // Where a name comes twice, the first entry counts.
+    const std::string name = "GRADWIRE_SECRET_FILE=";
+    std::erase_if(coordinator.environment, [&](const std::string& entry) { return entry.starts_with(name); });
+    coordinator.environment.push_back(name + job.secret_file);
+  }
   return coordinator;
 }
 
@@ -107,14 +112,20 @@ int run_elastic(const Options& options, const std::string& secret, SignalQueue& 
     std::fprintf(stderr, "gradwire-run: other hosts join with: gradwire-run --join %s -n N PROGRAM\n",
                  job.elastic.substr(6).c_str());
   }
-  elastic.coordinator = coordinator_of(options, folder, job);
-  elastic.deaths_per_minute = options.elastic->deaths_per_minute;
-  view.elastic = std::move(elastic);
-  return supervise(options, signals, front_fd, std::move(job), view, [&](const JobOutcome& outcome) {
-    std::string text = report_of(options, outcome);
-    if (server != nullptr) server->end(text.empty() ? "its last step was counted" : last_line(text));
-    return std::pair(outcome.exit_code(), text);
-  });
+  try {
+    elastic.coordinator = coordinator_of(options, folder, job);
+    elastic.deaths_per_minute = options.elastic->deaths_per_minute;
+    view.elastic = std::move(elastic);
+    return supervise(options, signals, front_fd, std::move(job), view, [&](const JobOutcome& outcome) {
+      std::string text = report_of(options, outcome);
+      if (server != nullptr) server->end(text.empty() ? "its last step was counted" : last_line(text));
+      return std::pair(outcome.exit_code(), text);
+    });
+  } catch (const Error& error) {
+    // The other hosts hear why, and do not have to wait until the silence is long enough.
+    if (server != nullptr) server->end(error.what());
+    throw;
+  }
 }
 
 int run_joined(const Options& options, const std::string& secret, SignalQueue& signals, RendezvousFolder& folder,

@@ -64,6 +64,17 @@ TEST_F(LauncherTest, RanksFindTheirPlaceInTheEnvironment) {
   }
 }
 
+TEST_F(LauncherTest, RecordsOfAnEarlierJobDoNotStayInTheFolder) {
+  const std::filesystem::path records = std::filesystem::path(::testing::TempDir()) / "gradwire-earlier-records";
+  std::filesystem::create_directories(records);
+  for (const char* name : {"rank-0.record", "rank-1.record", "rank-7.record"}) std::ofstream(records / name) << "old";
+  EXPECT_EQ(run_script({"-n", "2", "--record", records.string()}, "true").exit_code, 0);
+  EXPECT_FALSE(std::filesystem::exists(records / "rank-0.record"));
+  EXPECT_FALSE(std::filesystem::exists(records / "rank-1.record"));
+  EXPECT_TRUE(std::filesystem::exists(records / "rank-7.record")) << "of no rank of this job";
+  std::filesystem::remove_all(records);
+}
+
 TEST_F(LauncherTest, RanksFindTheFolderForTheirSteps) {
   const std::string say = "echo \"[$GRADWIRE_RECORD]\"";
   EXPECT_EQ(run_script({"-n", "1"}, say).out, "[rank 0] []\n");
@@ -247,6 +258,8 @@ TEST_F(LauncherTest, BadCommandLinesGetOneClearSentence) {
       {{"-n", "2", "--watch-port", "http", "/bin/true"}, 2, "--watch-port"},
       {{"-n", "2", "--watch-port", "65536", "/bin/true"}, 2, "from 0 to 65535"},
       {{"-n", "2", "--watch", "--hosts", "a,b", "/bin/true"}, 2, "one host"},
+      {{"-n", "2", "--watch", "--elastic", "1:2", "/bin/true"}, 2, "do not show elastic jobs"},
+      {{"-n", "2", "--watch-port", "0", "--join", "node0:29400", "/bin/true"}, 2, "do not show elastic jobs"},
       {{"-n", "65", "/bin/true"}, 2, "'65'"},
       {{"-n", "99999999999999999999", "/bin/true"}, 2, "from 1 to 64"},
       {{"-n", "2", "-n", "3", "/bin/true"}, 2, "--ranks"},

@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "gradwire/base/error.h"
@@ -15,6 +17,17 @@
 #include "launch/report.h"
 
 namespace gradwire::launch {
+namespace {
+
+// The records of an earlier job would be taken for those of ranks that end before they write any.
+void remove_records(const JobEnvironment& job, int ranks) {
+  for (int rank = 0; rank < ranks; ++rank) {
+    std::error_code ignored;
+    std::filesystem::remove(concat(job.record_folder, "/rank-", job.first_rank + rank, ".record"), ignored);
+  }
+}
+
+}  // namespace
 
 std::string read_secret_line(int fd) {
   std::string line;
@@ -34,6 +47,7 @@ std::vector<RankCommand> rank_commands(const Options& options, JobEnvironment jo
   job.threads = threads_per_rank(allowed_cpus(), options.ranks);
   job.terminal = options.prefix && options.log_folder.empty() && ::isatty(STDOUT_FILENO) == 1;
   if (job.record_folder.empty()) job.record_folder = options.record_folder;
+  if (!job.record_folder.empty() && job.attempt == 0) remove_records(job, options.ranks);
   job.extra = options.extra_environment;
   std::vector<RankCommand> ranks;
   for (int rank = 0; rank < options.ranks; ++rank) {

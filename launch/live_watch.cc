@@ -78,6 +78,8 @@ void LiveWatch::read() {
     File& file = files_[i];
     const auto sums = read_file(file.path);
     if (!sums || sums->opened == file.opened_before) continue;
+    // Another process is in the rank's place: its sums begin at zero.
+    if (!file.moments.empty() && file.moments.back().sums.opened != sums->opened) file.moments.clear();
     file.moments.push_back({Deadline::Clock::now(), *sums});
     if (file.moments.size() > kMoments) file.moments.pop_front();
     const Moment& first = file.moments.front();

@@ -130,15 +130,15 @@ class NodeJob {
     FlightWatch flight(options_, plan.first_rank(node), plan.world());
     JobEnvironment job = environment_of(plan);
     job.flight_recorders = flight.recorders();
-    auto live = live_watch(options_, folder_, job);
-    if (live) live->follow(plan.first_rank(node));
-    const JobView view{
-        .names = {.first_rank = plan.first_rank(node), .world = plan.world(), .append = plan.attempt > 0},
-        .flight = &flight,
-        .live = live ? &*live : nullptr,
-        .alarm_fd = coordinator_.alarm_fd(),
-        .job_end = job_end_};
     try {
+      auto live = live_watch(options_, folder_, job);
+      if (live) live->follow(plan.first_rank(node));
+      const JobView view{
+          .names = {.first_rank = plan.first_rank(node), .world = plan.world(), .append = plan.attempt > 0},
+          .flight = &flight,
+          .live = live ? &*live : nullptr,
+          .alarm_fd = coordinator_.alarm_fd(),
+          .job_end = job_end_};
       Supervisor supervisor(options_, signals_, front_fd_, view);
       const JobOutcome outcome = supervisor.run(rank_commands(options_, std::move(job)));
       if (supervisor.is_abandoned()) return on_front_death();

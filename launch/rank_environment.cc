@@ -25,8 +25,11 @@ class EnvironmentBuilder {
   bool has(std::string_view name) const {
     return std::any_of(entries_.begin(), entries_.end(), [&](const auto& entry) { return names(entry, name); });
   }
-  void set(std::string_view name, std::string_view value) {
+  void remove(std::string_view name) {
     std::erase_if(entries_, [&](const auto& entry) { return names(entry, name); });
+  }
+  void set(std::string_view name, std::string_view value) {
+    remove(name);
     entries_.push_back(std::string(name).append("=").append(value));
   }
   void set(std::string_view name, int value) { set(name, std::to_string(value)); }
@@ -54,6 +57,9 @@ std::vector<std::string> rank_environment(const JobEnvironment& job, int local_r
   environment.set("GRADWIRE_RENDEZVOUS", job.rendezvous);
   environment.set("GRADWIRE_JOB_ID", job.job_id);
   environment.set("GRADWIRE_ATTEMPT", job.attempt);
+  // A launcher that a rank of an elastic job starts inherits those of that job.
+  environment.remove("GRADWIRE_ELASTIC");
+  environment.remove("GRADWIRE_ELASTIC_HOST");
   if (!job.elastic.empty()) environment.set("GRADWIRE_ELASTIC", job.elastic);
   if (!job.elastic_host.empty()) environment.set("GRADWIRE_ELASTIC_HOST", job.elastic_host);
   if (!job.secret_file.empty()) environment.set("GRADWIRE_SECRET_FILE", job.secret_file);

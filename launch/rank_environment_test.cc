@@ -67,6 +67,17 @@ TEST(RankEnvironment, ARankOnAnotherHostCountsFromItsHostsFirst) {
   EXPECT_EQ(values(environment, "GRADWIRE_SECRET_FILE"), Values{"/t/secret"});
 }
 
+TEST(RankEnvironment, ARankBelongsToNoElasticJobButItsOwn) {
+  const char* inherited[] = {"GRADWIRE_ELASTIC=/outer", "GRADWIRE_ELASTIC_HOST=2", nullptr};
+  using Values = std::vector<std::string>;
+  JobEnvironment job;
+  EXPECT_EQ(values(rank_environment(job, 0, inherited), "GRADWIRE_ELASTIC"), Values{});
+  EXPECT_EQ(values(rank_environment(job, 0, inherited), "GRADWIRE_ELASTIC_HOST"), Values{});
+  job.elastic = "/own";
+  EXPECT_EQ(values(rank_environment(job, 0, inherited), "GRADWIRE_ELASTIC"), Values{"/own"});
+  EXPECT_EQ(values(rank_environment(job, 0, inherited), "GRADWIRE_ELASTIC_HOST"), Values{});
+}
+
 TEST(RankEnvironment, JobIdsDiffer) { EXPECT_NE(random_job_id(), random_job_id()); }
 
 }  // namespace

@@ -80,7 +80,7 @@ bool says_error(const std::string& line) {
 int JobOutcome::exit_code() const noexcept {
   if (first_bad && !interrupted_first && late.empty()) return ends[*first_bad]->exit_code();
   if (interrupted_by != 0) return 128 + interrupted_by;
-  if (!late.empty()) return kTimeoutExit;
+  if (!late.empty() || late_hosts) return kTimeoutExit;
   return unkillable.empty() ? 0 : kLaunchFailedExit;
 }
 
@@ -115,6 +115,9 @@ std::string report(const JobOutcome& outcome, std::chrono::milliseconds timeout)
     for (int& rank : late) rank += outcome.first_rank;
     text += concat(kName, "the job ran longer than --timeout ", seconds(timeout), " s and was stopped; ",
                    name_ranks(late), outcome.late.size() == 1 ? " was" : " were", " still running\n");
+  } else if (outcome.late_hosts) {
+    text += concat(kName, "the job ran longer than --timeout ", seconds(timeout),
+                   " s and was stopped; other hosts were still in it\n");
   } else if (outcome.interrupted_first) {
     text += concat(kName, "interrupted by ", name_of_signal(outcome.interrupted_by),
                    ", which was passed on to the ranks\n");

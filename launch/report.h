@@ -21,6 +21,7 @@ struct JobOutcome {
   std::vector<int> killed;                      // ranks that still ran after the grace and got SIGKILL
   std::vector<int> asked;                       // ranks that still ran when they were asked to end
   std::vector<int> late;                        // ranks that still ran when --timeout passed
+  bool late_hosts = false;                      // --timeout passed when only other hosts of an elastic job still ran
   int interrupted_by = 0;                       // the signal that told the launcher to end the job; 0 for none
   bool interrupted_first = false;               // the interruption came before any rank had failed
   bool stopped_first = false;                   // another host's failure stopped the ranks before any had failed

@@ -104,6 +104,14 @@ TEST(Report, ATimeoutIsTheReasonThoughTheRanksDieOfIt) {
       std::string::npos);
 }
 
+TEST(Report, ATimeoutWhileOnlyOtherHostsRunIsNoGoodEnd) {
+  auto outcome = outcome_of({kGood, kGood});
+  outcome.late_hosts = true;
+  EXPECT_EQ(outcome.exit_code(), 124);
+  EXPECT_NE(report(outcome, kTimeout).find("longer than --timeout 1.5 s and was stopped; other hosts were still in it"),
+            std::string::npos);
+}
+
 TEST(Report, RanksHaveTheNumbersThatTheyHaveInTheJob) {
   auto outcome = outcome_of({kTerm, kSeven});
   outcome.first_rank = 6;

@@ -82,9 +82,13 @@ JobOutcome Supervisor::run(const std::vector<RankCommand>& ranks) {
 
 void Supervisor::serve_other_hosts() {
   constexpr milliseconds kLook{50};
-  while (elastic_ && phase_ == Phase::running && outcome_.exit_code() == 0 && !job_end_.expired() &&
-         elastic_->has_hosts())
+  while (elastic_ && phase_ == Phase::running && outcome_.exit_code() == 0 && elastic_->has_hosts()) {
+    if (job_end_.expired()) {
+      outcome_.late_hosts = true;
+      return;
+    }
     step(Deadline::after(kLook));
+  }
 }
 
 void Supervisor::finish_output(const std::string& text) {

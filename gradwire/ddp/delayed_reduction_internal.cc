@@ -16,7 +16,9 @@ namespace gradwire::internal {
 
 DelayedReduction::DelayedReduction(std::vector<NamedTensor> parameters, at::Tensor trigger,
                                    std::optional<at::ScalarType> reduce_dtype)
-    : trigger_(std::move(trigger)) {
+    : trigger_(std::move(trigger)),
+      on_cpu_(std::all_of(parameters.begin(), parameters.end(),
+                          [](const NamedTensor& parameter) { return parameter.tensor.is_cpu(); })) {
   MutexLock lock(mutex_);
   for (NamedTensor& parameter : parameters) {
     const at::ScalarType type = parameter.tensor.scalar_type();
@@ -100,9 +102,7 @@ void DelayedReduction::on_gradient(Entry* entry) {
   if (entry != nullptr) entry->arrived = true;
   // Other calls use the group too: the order of calls must not depend on the order of gradients. On a device the
   // duplicates of a group share one sequence of calls.
-  const auto on_cpu = [](const Entry& each) { return each.parameter.is_cpu(); };
-  const bool own = own_group_ && std::all_of(entries_.begin(), entries_.end(), on_cpu);
-  if (!own || !triggered_ || !under_way_.empty()) return;
+  if (!own_group_ || !on_cpu_ || !triggered_ || !under_way_.empty()) return;
   if (std::all_of(entries_.begin(), entries_.end(), [](const Entry& each) { return each.arrived; })) start(false);
 }
 

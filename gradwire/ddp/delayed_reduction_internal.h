@@ -61,6 +61,7 @@ class DelayedReduction final : public std::enable_shared_from_this<DelayedReduct
   void finish_locked() GRADWIRE_REQUIRES(mutex_);
 
   const at::Tensor trigger_;
+  const bool on_cpu_;  // all delayed parameters
   mutable Mutex mutex_;
   std::vector<Entry> entries_ GRADWIRE_GUARDED_BY(mutex_);
   std::shared_ptr<ProcessGroup> group_ GRADWIRE_GUARDED_BY(mutex_);

@@ -576,6 +576,23 @@ TEST(StagedCalls, MoveEveryKindOfCall) {
   EXPECT_EQ(races(), "");
 }
 
+// The copy into the result runs on the stream of the call, and a wait on any other stream follows it.
+TEST(StagedCalls, AReceiveOrdersWhoWaitsForIt) {
+  run_ranks({"threads"}, 2, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
+    const c10::Device device = fake_device(rank);
+    const c10::DeviceGuard here(device);
+    const c10::StreamGuard users(new_fake_stream(device));
+    const at::Tensor received = at::zeros({6}, at::TensorOptions(device));
+    const auto receive = group->recv({received}, 1 - rank);
+    group->send({numbers(6, rank).to(device)}, 1 - rank)->wait();
+    const c10::StreamGuard elsewhere(new_fake_stream(device));
+    receive->wait();
+    EXPECT_TRUE(received.cpu().equal(numbers(6, 1 - rank)));
+    EXPECT_FALSE(receive->future()->devices().empty());
+  });
+  EXPECT_EQ(races(), "");
+}
+
 TEST(StagedCalls, AnErrorOfTheEngineIsTheErrorOfTheCall) {
   std::array<std::string, 2> errors;
   run_ranks({"threads"}, 2, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {

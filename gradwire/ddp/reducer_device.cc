@@ -17,8 +17,10 @@ void Reducer::end_on_devices() {
   if (devices_.empty() || is_captured()) return;
   BucketLauncher& launcher = launcher_;
   end_step_together(*control_, [&] {
+    // The device first: a call that failed between the two questions would end there as if all was well.
+    const bool ended = launcher.ended_on_devices();
     require_well(*group_);
-    return launcher.ended_on_devices();
+    return ended;
   });
 }
 

@@ -73,6 +73,16 @@ std::shared_ptr<ProcessGroup> group_of(const Epoch& epoch, int rank, const std::
   return group;
 }
 
+// The states are compared and sent as bytes in the memory of the host.
+void require_on_cpu(const torch::OrderedDict<std::string, at::Tensor>& tensors) {
+  for (const auto& item : tensors) {
+    if (!item.value().defined() || item.value().device().is_cpu()) continue;
+    throw UnsupportedError(concat("Elastic::add(): '", item.key(), "' of the model is on ", item.value().device().str(),
+                                  ", and elastic training is for models on the CPU; move the model there, or train "
+                                  "without Elastic and start again from checkpoints (gradwire-run --max-restarts)"));
+  }
+}
+
 void seed_generator(std::uint64_t seed, const ElasticStep& at) {
   const std::array<std::int64_t, 3> numbers{static_cast<std::int64_t>(seed), at.step, at.rank};
   at::manual_seed(stable_hash(std::span<const std::int64_t>(numbers)));
@@ -244,6 +254,8 @@ Elastic& Elastic::add(DdpCore& core) {
         "Elastic::add(): the DistributedDataParallel was made over another group; give it "
         "DdpOptions::process_group = elastic.group()");
   }
+  require_on_cpu(core.module().named_parameters());
+  require_on_cpu(core.module().named_buffers());
   impl_->state().add(core);
   return *this;
 }

@@ -83,7 +83,8 @@ class Elastic final {
   // Adds an object to the state of the job: what a step reads and changes, besides its gradients. All members add the
   // same objects in the same order, before run(). The objects outlive run(). A DistributedDataParallel brings its
   // module and its hook along; its process_group must be group(). `save` returns bytes, and `load` takes over bytes
-  // that `save` returned on another member.
+  // that `save` returned on another member. Throws UnsupportedError for a module with parameters or buffers that are
+  // not on the CPU.
   Elastic& add(DdpCore& core);
   template <class Module>
   Elastic& add(DistributedDataParallel<Module>& ddp) {

@@ -7,6 +7,7 @@
 
 #include "gradwire/base/deadline.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/strings.h"
 
 namespace gradwire::internal {
 namespace {
@@ -41,8 +42,10 @@ void EpochStore::wait(std::span<const std::string> keys, Milliseconds timeout) {
     const Milliseconds slice = std::min(kSlice, deadline.remaining());
     try {
       return store().wait(keys, slice);
-    } catch (const TimeoutError&) {
-      if (deadline.expired()) throw;
+    } catch (const TimeoutError& last) {
+      // It tells of the last slice alone.
+      if (deadline.expired())
+        throw TimeoutError(concat("after ", timeout.count(), " ms in all, the last look: ", last.what()));
     }
   }
 }

@@ -66,14 +66,17 @@ void EpochWatch::run() {
     const std::int64_t epoch = epoch_;
     lock.unlock();
     std::optional<std::string> lost;
+    bool failed = false;
     try {
       lost = membership::value_of(*job_, membership::lost_key(epoch), kLook);
     } catch (const std::exception&) {
-      // The store is gone. The member finds that out by itself, at the latest before its next step.
-      return;
+      // The next look may succeed. When the store is gone for good, the member finds that out by itself, at the latest
+      // before its next step.
+      failed = true;
     }
     if (lost) on_lost(epoch, *lost);
     lock.lock();
+    if (failed && !stop_) changed_.wait_for(lock, kLook);
   }
 }
 

@@ -5,8 +5,11 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <span>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "gradwire/base/error.h"
 #include "gradwire/membership/records.h"
@@ -16,6 +19,43 @@
 
 namespace gradwire::elastic_test {
 namespace {
+
+// The first wait fails, as when a connection breaks.
+class FailsOnce final : public Store {
+ public:
+  explicit FailsOnce(std::shared_ptr<Store> store) : store_(std::move(store)) {}
+
+  void wait(std::span<const std::string> keys, Milliseconds timeout) override {
+    if (!failed_.exchange(true)) throw StoreError("for this test");
+    store_->wait(keys, timeout);
+  }
+  bool failed() const { return failed_; }
+
+  void set(const std::string& key, const Value& value) override { store_->set(key, value); }
+  Value get(const std::string& key) override { return store_->get(key); }
+  std::int64_t add(const std::string& key, std::int64_t amount) override { return store_->add(key, amount); }
+  Value compare_set(const std::string& key, const Value& expected, const Value& desired) override {
+    return store_->compare_set(key, expected, desired);
+  }
+  bool check(std::span<const std::string> keys) override { return store_->check(keys); }
+  bool delete_key(const std::string& key) override { return store_->delete_key(key); }
+  std::int64_t num_keys() override { return store_->num_keys(); }
+  void append(const std::string& key, const Value& value) override { store_->append(key, value); }
+  std::vector<Value> multi_get(std::span<const std::string> keys) override { return store_->multi_get(keys); }
+  void multi_set(std::span<const std::string> keys, std::span<const Value> values) override {
+    store_->multi_set(keys, values);
+  }
+  void queue_push(const std::string& queue, const Value& value) override { store_->queue_push(queue, value); }
+  Value queue_pop(const std::string& queue) override { return store_->queue_pop(queue); }
+  std::int64_t queue_length(const std::string& queue) override { return store_->queue_length(queue); }
+  Milliseconds timeout() const override { return store_->timeout(); }
+  void set_timeout(Milliseconds timeout) override { store_->set_timeout(timeout); }
+  std::shared_ptr<Store> clone() override { return store_->clone(); }
+
+ private:
+  const std::shared_ptr<Store> store_;
+  std::atomic<bool> failed_{false};
+};
 
 class EpochWatchTest : public ::testing::Test {
  protected:
@@ -44,6 +84,29 @@ TEST_F(EpochWatchTest, ALossEndsAWaitInTheStoreOfTheEpoch) {
   expect_names_the_rank([&] { keys->wait(std::vector<std::string>{"never"}, std::chrono::minutes(10)); });
   loses.join();
   expect_names_the_rank([&] { keys->get("here"); });
+}
+
+TEST_F(EpochWatchTest, ALookThatFailsIsNotTheLast) {
+  const auto flaky = std::make_shared<FailsOnce>(job_);
+  internal::EpochWatch watch(flaky);
+  const auto keys = watch.begin(4, {3, 9}, std::make_shared<PrefixStore>("world", job_));
+  const Deadline guard = Deadline::after(std::chrono::seconds(60));
+  while (!flaky->failed() && !guard.expired()) std::this_thread::yield();
+  ASSERT_TRUE(flaky->failed());
+  lose();
+  expect_names_the_rank([&] { keys->wait(std::vector<std::string>{"never"}, std::chrono::seconds(60)); });
+}
+
+// It waits in slices.
+TEST_F(EpochWatchTest, AWaitThatIsTooLongNamesItsTimeout) {
+  internal::EpochWatch watch(job_);
+  const auto keys = watch.begin(4, {3, 9}, std::make_shared<PrefixStore>("world", job_));
+  try {
+    keys->wait(std::vector<std::string>{"never"}, Milliseconds(250));
+    FAIL() << "the wait ended well";
+  } catch (const TimeoutError& error) {
+    EXPECT_NE(std::string(error.what()).find("250 ms"), std::string::npos) << error.what();
+  }
 }
 
 // With threads, the group of rank 0 waits for rank 1 for its timeout, half an hour.

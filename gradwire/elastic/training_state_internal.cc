@@ -16,6 +16,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/stable_hash.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/ddp/first_rank_memory.h"
 #include "gradwire/ddp/hook_state.h"
 
 namespace gradwire::internal {
@@ -221,7 +222,7 @@ void TrainingState::load_shared(const std::string& bytes) {
 bool TrainingState::memory_lies_with_first_ranks() const {
   return std::any_of(cores_.begin(), cores_.end(), [](const DdpCore* core) {
     const auto hook = core->comm_hook();
-    return hook != nullptr && hook->identity().find("between_hosts(") != std::string::npos;
+    return hook != nullptr && gradwire::memory_lies_with_first_ranks(*hook);
   });
 }
 

@@ -16,6 +16,7 @@
 #include "gradwire/base/log.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/ddp/first_rank_memory.h"
 #include "gradwire/hooks/auto_hook_internal.h"
 #include "gradwire/hooks/hook_race_internal.h"
 #include "gradwire/hooks/registry.h"
@@ -110,7 +111,7 @@ StepTime agree(ProcessGroup& group, const GradBucket& bucket, const std::optiona
   return agreed;
 }
 
-class ChoosingHook final : public AutoHook {
+class ChoosingHook final : public AutoHook, public FirstRankMemory {
  public:
   ChoosingHook(HookTraits traits, std::vector<std::string> names, const internal::RaceRules& rules,
                std::shared_ptr<ProcessGroup> group, std::function<double()> now)
@@ -123,7 +124,7 @@ class ChoosingHook final : public AutoHook {
 
   Future run(GradBucket& bucket) override {
     if (names_.size() == 1) return run_hook(*running(), bucket);
-    if (clock_->begin(bucket.iteration())) begin_iteration(bucket);
+    begin_bucket(bucket);
     if (bucket.is_last()) exchange_times(bucket);
     const Future future = run_or_do_without(bucket);
     if (future->completed()) {
@@ -136,6 +137,7 @@ class ChoosingHook final : public AutoHook {
   }
 
   void end_iteration() override { running()->end_iteration(); }
+  bool memory_lies_with_first_ranks() const override { return gradwire::memory_lies_with_first_ranks(*running()); }
 
   std::string current() const override {
     const MutexLock lock(mutex_);
@@ -148,9 +150,11 @@ class ChoosingHook final : public AutoHook {
 
   HookState state_dict() const override {
     const MutexLock lock(mutex_);
+    HookRace race = race_;
+    if (drops_ && used_ == race.current()) race.drop_current();
     HookState state = hook_->state_dict();
     state.emplace(kHook, names_[used_]);
-    state.emplace(kRace, at::tensor(race_.save(), at::kDouble));
+    state.emplace(kRace, at::tensor(race.save(), at::kDouble));
     return state;
   }
 
@@ -174,6 +178,7 @@ class ChoosingHook final : public AutoHook {
     hook_ = hook;
     used_ = used;
     race_ = std::move(race);
+    drops_ = false;
     window_.clear();
     before_.reset();
     clock_->forget();
@@ -208,9 +213,12 @@ class ChoosingHook final : public AutoHook {
     }
   }
 
-  // No bucket of the iteration before is under way: DDP waits for all of them before the next forward pass.
-  void begin_iteration(const GradBucket& bucket) GRADWIRE_EXCLUDES(mutex_) {
+  // One lock for the clock and the hook: a bucket on another lane must not run before the first bucket of the iteration
+  // has changed the hook. No bucket of the iteration before is under way: DDP waits for all of them before the next
+  // forward pass.
+  void begin_bucket(const GradBucket& bucket) GRADWIRE_EXCLUDES(mutex_) {
     const MutexLock lock(mutex_);
+    if (!clock_->begin(bucket.iteration())) return;
     before_ = clock_->last() ? std::optional(used_) : std::nullopt;
     if (std::exchange(drops_, false) && used_ == race_.current()) {
       race_.drop_current();

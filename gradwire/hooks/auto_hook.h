@@ -20,7 +20,9 @@ enum class HookAccuracy {
   any,       // also hooks that lose more: 4 bits, 1 bit, PowerSGD
 };
 
+// The options of make_auto_hook(). They must be the same on all ranks.
 struct AutoHookOptions {
+  // Which hooks there are to choose from when `hooks` is empty.
   HookAccuracy accuracy = HookAccuracy::rounding;
   // The hooks to choose from, as make_hook() takes them, in the order of preference: a later hook is taken only when it
   // is faster by `gain`. The job begins with the first hook. Empty: auto_hook_candidates(accuracy).

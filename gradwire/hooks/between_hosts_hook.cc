@@ -27,6 +27,8 @@ class BetweenHostsHook final : public internal::HookWrapper {
  public:
   BetweenHostsHook(HookTraits traits, const std::shared_ptr<CommHook>& inner) : HookWrapper(std::move(traits), inner) {}
 
+  bool memory_lies_with_first_ranks() const override { return true; }
+
   Future run(GradBucket& bucket) override {
     const auto* const hosts = dynamic_cast<const HybridGroup*>(&bucket.group());
     if (hosts == nullptr) return inner().run(bucket);

@@ -6,6 +6,9 @@
 #include "gradwire/hooks/between_hosts_hook.h"
 
 #include "gradwire/base/error.h"
+#include "gradwire/ddp/first_rank_memory.h"
+#include "gradwire/hooks/compressed_hook.h"
+#include "gradwire/hooks/debugging_hooks.h"
 #include "gradwire/hooks/hook_test_support.h"
 #include "gradwire/hooks/registry.h"
 #include "gradwire/process_group/hybrid/hybrid_group.h"
@@ -137,6 +140,20 @@ TEST(BetweenHostsHook, TraitsAndMemoryAreTheInnerHooks) {
   EXPECT_EQ(make_between_hosts_hook(inner)->traits().name, inner->traits().name);
   EXPECT_TRUE(make_between_hosts_hook(inner)->state_dict().empty());
   EXPECT_THROW((void)make_between_hosts_hook(nullptr), InvalidArgument);
+}
+
+// Elastic training asks this, and no name tells it: a hook of the registry has the identity of the hook that it wraps.
+TEST(FirstRankMemory, IsSaidOfEachHookThatMayRunBetweenHosts) {
+  for (const char* spec :
+       {"int8:memory=ef21", "power_sgd", "int4:warm_up=3", "top_k:min=64Ki", "allreduce:wrap=fp16"}) {
+    EXPECT_TRUE(memory_lies_with_first_ranks(*make_hook(spec))) << spec;
+    EXPECT_TRUE(memory_lies_with_first_ranks(*make_checking_hook(make_hook(spec)))) << spec;
+  }
+  EXPECT_TRUE(memory_lies_with_first_ranks(*make_between_hosts_hook(make_compressed_hook("int8"))));
+  for (const char* spec : {"allreduce", "noop", "allreduce:warm_up=3", "auto"}) {
+    EXPECT_FALSE(memory_lies_with_first_ranks(*make_hook(spec))) << spec;
+  }
+  EXPECT_FALSE(memory_lies_with_first_ranks(*make_compressed_hook("int8")));
 }
 
 }  // namespace

@@ -166,16 +166,18 @@ class CompressedHook final : public CommHook, public Revertible {
           key, std::vector<float>(values.const_data_ptr<float>(), values.const_data_ptr<float>() + values.numel()));
     }
     compressor_->memory().load(memory);
-    on_device_.load(memory);
+    on_device_.forget();
     continue_from(iteration->second.toInt());
   }
 
   void keep_state() override {
     compressor_->memory().keep();
+    on_device_.keep();
     kept_iteration_ = iteration_.next();
   }
   void revert_state() override {
     compressor_->memory().revert();
+    on_device_.revert();
     continue_from(kept_iteration_);
   }
 
@@ -229,9 +231,11 @@ class CompressedHook final : public CommHook, public Revertible {
     if (!floats.is_same(values)) internal::cast_into(floats, values);
   }
 
-  // Made at the first bucket on a device. DDP runs the hooks of devices one after another.
+  // Made at the first bucket on a device; a state that was loaded before goes there then. Over an engine that moves
+  // memory of the host, lanes call the result side by side, each for a bucket of its own.
   internal::DeviceCompressor& device_compressor() {
     const MutexLock lock(divisor_mutex_);
+    on_device_.fill(compressor_->memory());
     if (device_compressor_ == nullptr)
       device_compressor_ = std::make_unique<internal::DeviceCompressor>(*compressor_, on_device_);
     return *device_compressor_;

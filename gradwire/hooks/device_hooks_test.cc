@@ -8,6 +8,7 @@
 
 #include "gradwire/compress/registry.h"
 #include "gradwire/ddp/device_test_support.h"
+#include "gradwire/ddp/kept_hook_state.h"
 #include "gradwire/hooks/clip_hook.h"
 #include "gradwire/hooks/compressed_hook.h"
 #include "gradwire/hooks/device/affine_internal.h"
@@ -312,28 +313,57 @@ TEST(FakeDeviceMemory, CountsWhatIsCopiedToTheHost) {
   });
 }
 
+// Runs `hook` on a bucket of one parameter, and returns the average.
+at::Tensor average_of(CommHook& hook, ProcessGroup& group, const at::Tensor& gradient, const c10::Device& device,
+                      std::uint32_t iteration) {
+  auto layout = std::make_shared<BucketLayout>();
+  layout->device = device;
+  layout->append(0, gradient, gradient, "p");
+  GradBucket bucket(layout, gradient.clone().to(device), group, 1, true, iteration);
+  return result_of(hook, bucket).cpu();
+}
+
 // A state that was saved on one device goes on where it is loaded: on a device or on the CPU.
 TEST(HookStateOfADevice, GoesOnWhereItIsLoaded) {
   for (const char* spec : {"int4", "top_k:ratio=0.1", "dgc:ratio=0.1,ramp=0", "int8:memory=ef21"}) {
     SCOPED_TRACE(spec);
     const at::Tensor gradient = random_tensor({500}, 1);
-    const auto once = [&](CommHook& hook, ProcessGroup& group, const c10::Device& device, std::uint32_t iteration) {
-      auto layout = std::make_shared<BucketLayout>();
-      layout->device = device;
-      layout->append(0, gradient, gradient, "p");
-      GradBucket bucket(layout, gradient.clone().to(device), group, 1, true, iteration);
-      return result_of(hook, bucket).cpu();
-    };
     run_device_ranks(1, [&](int, const std::shared_ptr<ProcessGroup>& group) {
       const auto first = make_hook(spec);
-      (void)once(*first, *group, fake_device(0), 0);
+      (void)average_of(*first, *group, gradient, fake_device(0), 0);
       const HookState state = first->state_dict();
-      const at::Tensor expected = once(*first, *group, fake_device(0), 1);
+      const at::Tensor expected = average_of(*first, *group, gradient, fake_device(0), 1);
       for (const c10::Device& device : {fake_device(0), c10::Device(at::kCPU)}) {
         const auto second = make_hook(spec);
         second->load_state_dict(state);
-        EXPECT_TRUE(once(*second, *group, device, 1).equal(expected)) << device;
+        EXPECT_TRUE(average_of(*second, *group, gradient, device, 1).equal(expected)) << device;
         EXPECT_EQ(second->state_dict().size(), state.size());
+      }
+    });
+  }
+}
+
+// Steps that are taken back leave nothing on the device, also where the first of them brought a loaded state there.
+TEST(HookStateOfADevice, GoesBackToWhereItWasKept) {
+  for (const char* spec : {"int4", "top_k:ratio=0.1", "dgc:ratio=0.1,ramp=0", "int8:memory=ef21"}) {
+    SCOPED_TRACE(spec);
+    const at::Tensor gradient = random_tensor({500}, 1);
+    run_device_ranks(1, [&](int, const std::shared_ptr<ProcessGroup>& group) {
+      const auto step = [&](CommHook& hook, std::uint32_t iteration) {
+        return average_of(hook, *group, gradient, fake_device(0), iteration);
+      };
+      const auto first = make_hook(spec), second = make_hook(spec);
+      (void)step(*first, 0);
+      second->load_state_dict(first->state_dict());
+      for (const auto& hook : {first, second}) {
+        KeptHookState kept;
+        kept.keep(*hook);
+        const at::Tensor expected = step(*hook, 1);
+        EXPECT_FALSE(step(*hook, 2).equal(expected));
+        for (int again = 0; again < 2; ++again) {
+          kept.revert(*hook);
+          EXPECT_TRUE(step(*hook, 1).equal(expected));
+        }
       }
     });
   }

@@ -264,7 +264,8 @@ at::Tensor PowerSGDMemory::room_for_error(const std::string& parameter, const at
   const auto kept = kept_->errors.find(parameter);
   if (kept == kept_->errors.end() || !kept->second.is_alias_of(error)) return error;
   const at::Tensor spare = std::exchange(spare_errors_[parameter], at::Tensor());
-  const bool fits = spare.defined() && spare.sizes() == error.sizes() && spare.dtype() == error.dtype();
+  const bool fits = spare.defined() && spare.sizes() == error.sizes() && spare.dtype() == error.dtype() &&
+                    spare.device() == error.device();
   return fits ? spare : at::empty_like(error);
 }
 

@@ -11,6 +11,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/ddp/comm_hook.h"
+#include "gradwire/ddp/first_rank_memory.h"
 #include "gradwire/ddp/kept_hook_state.h"
 
 namespace gradwire::internal {
@@ -38,7 +39,7 @@ inline HookTraits traits_around(std::string_view what, const std::shared_ptr<Com
 std::shared_ptr<CommHook> make_between_hosts_hook_of_registry(std::shared_ptr<CommHook> inner);
 
 // A hook that passes its state and end_iteration() through to the inner hook.
-class HookWrapper : public CommHook, public Revertible {
+class HookWrapper : public CommHook, public Revertible, public FirstRankMemory {
  public:
   // Throws InvalidArgument for a null `inner`.
   HookWrapper(std::string_view what, const std::shared_ptr<CommHook>& inner, bool keeps_single_collective)
@@ -52,6 +53,7 @@ class HookWrapper : public CommHook, public Revertible {
   void keep_state() override { kept_.keep(*inner_); }
   void revert_state() override { kept_.revert(*inner_); }
   void end_iteration() override { inner_->end_iteration(); }
+  bool memory_lies_with_first_ranks() const override { return gradwire::memory_lies_with_first_ranks(*inner_); }
 
  protected:
   CommHook& inner() const noexcept { return *inner_; }

@@ -12,6 +12,7 @@
 #include <cctype>
 #include <filesystem>
 #include <fstream>
+#include <span>
 #include <thread>
 
 #include "gradwire/base/error.h"
@@ -126,6 +127,33 @@ TEST_F(CoordinatorTest, AMemberThatGivesUpStopsWaitingAndMayLeaveOrWaitAgain) {
   b->leave();
   settle(coordinator);
   EXPECT_EQ(coordinator.roster().members.at(a.number()).standing, Roster::Standing::gone);
+}
+
+TEST_F(CoordinatorTest, AMemberThatGaveUpWaitingIsMissedInTheEpochThatHasIt) {
+  Coordinator coordinator(store_, options(1, 2, 2));
+  Member a(store_, "net", std::chrono::seconds(60), [] { return true; });
+  EXPECT_FALSE(a.meet());
+  const auto b = join(coordinator);
+  settle(coordinator);
+  ASSERT_EQ(coordinator.roster().epoch, 1);
+  a.leave();
+  settle(coordinator);
+  const std::string lost = lost_key(1);
+  ASSERT_TRUE(store_->check(std::span(&lost, 1)));
+  EXPECT_EQ(store_->get(lost), std::to_string(a.number()));
+}
+
+// A member of an epoch leaves in good order, so nobody has to be told.
+TEST_F(CoordinatorTest, AMemberThatLeavesAnEpochIsNotMissed) {
+  Coordinator coordinator(store_, options(1, 2, 2));
+  const auto a = join(coordinator);
+  const auto b = join(coordinator);
+  settle(coordinator);
+  ASSERT_TRUE(b->meet());
+  b->leave();
+  settle(coordinator);
+  const std::string lost = lost_key(1);
+  EXPECT_FALSE(store_->check(std::span(&lost, 1)));
 }
 
 TEST_F(CoordinatorTest, AnotherProgramIsRefused) {
@@ -353,6 +381,39 @@ TEST_F(CoordinatorTest, DecisionsThatDoNotFollowFromTheEventsAreRefused) {
   changed[admitted + 11] = '7';
   std::ofstream(some.journal, std::ios::binary | std::ios::trunc) << changed;
   EXPECT_THROW(Journal(some.journal, some.roster), StoreError);
+}
+
+// One process of another version, or of another program, does not end the job. It is told, and so after a restart.
+TEST_F(CoordinatorTest, AnEventThatNobodyCanReadIsRefusedAndHarmsNobody) {
+  const CoordinatorOptions some = options(1, 2, 2);
+  {
+    Journal journal(some.journal, some.roster);
+    journal.append(1, to_text(Joined{"a", "1", "net"}));
+    const std::vector<Put> answer = journal.append(2, "joined\tof a\nlater version");
+    ASSERT_EQ(answer.size(), 1U);
+    EXPECT_EQ(answer.front().key, refused_key(2));
+    EXPECT_EQ(journal.roster().members.size(), 1U);
+  }
+  Journal journal(some.journal, some.roster);
+  EXPECT_EQ(journal.last_event(), 2);
+  EXPECT_EQ(journal.last_decisions().size(), 1U);
+  journal.append(3, to_text(Joined{"b", "1", "net"}));
+  journal.append(4, to_text(Began{1, 1, 0}));
+  EXPECT_EQ(journal.roster().epoch, 1);
+  const auto played = read_membership_log(some.journal);
+  ASSERT_EQ(played.size(), 1U);
+  EXPECT_EQ(played.front().members, (std::vector<std::int64_t>{1, 3}));
+}
+
+TEST_F(CoordinatorTest, AJournalOfAnOlderGradwireIsRefusedWithAWayOut) {
+  const std::string path = folder_ / "old";
+  std::ofstream(path) << "gradwire membership journal 1: 1 to 2 members, the first epoch 2\n";
+  try {
+    read_membership_log(path);
+    FAIL() << "it was read";
+  } catch (const StoreError& error) {
+    EXPECT_NE(std::string(error.what()).find("an older gradwire wrote it"), std::string::npos) << error.what();
+  }
 }
 
 TEST_F(CoordinatorTest, AHalfWrittenRecordIsCutOff) {

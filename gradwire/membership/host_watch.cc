@@ -41,13 +41,14 @@ void HostWatch::beat() { store_->add(beat_key(host_), 1); }
 void HostWatch::follow() {
   next_follow_ = Deadline::after(kFollow);
   while (const std::optional<std::string> text = log_.read(next_event_, Milliseconds(0))) {
-    const Event event = event_of(*text);
-    if (const auto* joined = std::get_if<Joined>(&event); joined != nullptr && joined->host == host_)
-      alive_[next_event_] = joined->identity;
-    if (const auto* left = std::get_if<Left>(&event)) alive_.erase(left->member);
-    if (const auto* died = std::get_if<Died>(&event)) alive_.erase(died->member);
-    if (const auto* done = std::get_if<Done>(&event)) alive_.erase(done->member);
-    ++next_event_;
+    const std::int64_t number = next_event_++;
+    const std::optional<Event> event = known_event_of(*text);
+    if (!event) continue;  // the coordinator refuses whoever wrote it
+    if (const auto* joined = std::get_if<Joined>(&*event); joined != nullptr && joined->host == host_)
+      alive_[number] = joined->identity;
+    if (const auto* left = std::get_if<Left>(&*event)) alive_.erase(left->member);
+    if (const auto* died = std::get_if<Died>(&*event)) alive_.erase(died->member);
+    if (const auto* done = std::get_if<Done>(&*event)) alive_.erase(done->member);
   }
 }
 

@@ -129,6 +129,7 @@ TEST_F(HostWatchTest, AMemberThatLeftIsNotReported) {
   EventLog log(store_);
   Sleeper sleeper;
   const std::int64_t member = log.append(Joined{sleeper.identity(), "1", "net", watch.host()});
+  watch.look_for_the_dead();  // so that it knows the member
   log.append(Left{member});
   sleeper.kill();
   watch.look_for_the_dead();

@@ -6,11 +6,13 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <optional>
 #include <utility>
 
 #include "gradwire/base/error.h"
@@ -20,6 +22,7 @@ namespace gradwire::membership {
 namespace {
 
 constexpr const char* kKind = "gradwire membership journal 2";
+constexpr const char* kOldKind = "gradwire membership journal 1:";
 
 std::string head_of(const RosterOptions& options) {
   const std::string replay = options.replay.empty() ? "" : concat(", a replay of ", options.replay.size(), " epochs");
@@ -57,6 +60,16 @@ bool is_event(const std::string& line, std::int64_t& number, std::string& text) 
   return true;
 }
 
+// What follows from the text of event `number`. A text that no gradwire of this version writes changes nothing: one
+// process, perhaps of a later version, must not end the job of the others. If it is a process that offers itself, it
+// finds the refusal.
+std::vector<Put> apply_text(Roster& roster, std::int64_t number, const std::string& text) {
+  if (const std::optional<Event> event = known_event_of(text)) return apply(roster, number, *event);
+  return {{refused_key(number),
+           "the coordinator of the job cannot read what this process told it; start it with the job's version of "
+           "gradwire"}};
+}
+
 }  // namespace
 
 Journal::Journal(const std::string& path, const RosterOptions& options)
@@ -91,7 +104,7 @@ void Journal::read(const std::string& path) {
     if (!is_event(lines[index], number, text) || number != last_event_ + 1)
       fail(path_, concat("the line '", lines[index], "' does not follow from event ", last_event_));
     last_event_ = number;
-    last_decisions_ = apply(roster_, number, event_of(text));
+    last_decisions_ = apply_text(roster_, number, text);
     complete_decisions(lines, ++index);
     index += last_decisions_.size();
   }
@@ -133,8 +146,11 @@ void Journal::write(const std::string& text) {
 const std::vector<Put>& Journal::append(std::int64_t number, const std::string& event) {
   GRADWIRE_CHECK(number == last_event_ + 1);
   Roster next = roster_;
-  std::vector<Put> decisions = apply(next, number, event_of(event));
-  std::string text = concat(number, "\t", event, "\n");
+  // A line end, which no gradwire writes within an event, would end the record.
+  std::string line = event;
+  std::replace(line.begin(), line.end(), '\n', ' ');
+  std::vector<Put> decisions = apply_text(next, number, line);
+  std::string text = concat(number, "\t", line, "\n");
   for (const Put& put : decisions) text += line_of(put) + "\n";
   write(text);
   roster_ = std::move(next);
@@ -145,6 +161,11 @@ const std::vector<Put>& Journal::append(std::int64_t number, const std::string& 
 
 std::vector<PlayedEpoch> read_membership_log(const std::string& path) {
   const std::vector<std::string> lines = lines_of(path);
+  if (!lines.empty() && lines.front().starts_with(kOldKind)) {
+    fail(path,
+         "an older gradwire wrote it, in a format that this one does not read; use it with that version, or keep a new "
+         "journal of the job");
+  }
   if (lines.empty() || !lines.front().starts_with(kKind)) fail(path, "is no journal");
   std::vector<PlayedEpoch> played;
   std::vector<Epoch> decided;
@@ -159,8 +180,8 @@ std::vector<PlayedEpoch> read_membership_log(const std::string& path) {
       continue;
     }
     if (!is_event(line, number, text)) continue;
-    const Event event = event_of(text);
-    const auto* began = std::get_if<Began>(&event);
+    const std::optional<Event> event = known_event_of(text);
+    const auto* began = event ? std::get_if<Began>(&*event) : nullptr;
     if (began == nullptr) continue;
     if (!played.empty() && played.back().number >= began->epoch) continue;  // each member says so
     for (const Epoch& epoch : decided) {

@@ -31,7 +31,8 @@ class Journal {
   const std::vector<Put>& last_decisions() const noexcept { return last_decisions_; }
 
   // Applies event `number`, which follows the last one, and writes the event and the decisions that follow from it.
-  // Returns the decisions. Throws StoreError, and leaves the file as it was: the disk is full, or the text is no event.
+  // Returns the decisions. A text that is no event changes nothing but that whoever wrote it is refused. Throws
+  // StoreError, and leaves the file as it was, when the disk is full.
   const std::vector<Put>& append(std::int64_t number, const std::string& event);
 
  private:
@@ -48,8 +49,8 @@ class Journal {
 };
 
 // Returns the epochs that the journal at `path` tells of, in order. A program that does the steps with these numbers of
-// ranks, and loses nobody, ends with the same parameters. Throws StoreError when the file cannot be read or is no
-// journal.
+// ranks, and loses nobody, ends with the same parameters. Throws StoreError when the file cannot be read, is no
+// journal, or was written by an older gradwire.
 std::vector<PlayedEpoch> read_membership_log(const std::string& path);
 
 }  // namespace gradwire::membership

@@ -69,6 +69,7 @@ std::optional<std::string> Member::wait_for(const std::string& key) {
 }
 
 std::optional<Epoch> Member::meet() {
+  waits_ = true;
   if (epoch_.number > 0) log_.append(Ready{number_, epoch_.number});
   change_wanted_ = false;
   if (!be_admitted()) return std::nullopt;
@@ -85,6 +86,7 @@ std::optional<Epoch> Member::meet() {
     const auto mine = [&](const EpochMember& member) { return member.number == number_; };
     if (std::none_of(epoch.members.begin(), epoch.members.end(), mine)) continue;
     epoch_ = std::move(epoch);
+    waits_ = false;
     return epoch_;
   }
 }
@@ -111,7 +113,11 @@ void Member::ask_to_leave() { log_.append(Leaving{number_}); }
 
 void Member::leave() {
   out_ = true;
-  log_.append(Left{number_});
+  if (waits_) {
+    log_.append(Died{number_, "left while it waited"});
+  } else {
+    log_.append(Left{number_});
+  }
 }
 
 void Member::done() {

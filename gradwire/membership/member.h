@@ -55,7 +55,8 @@ class Member {
 
   // Asks the others to stop at a step boundary, because this member wants to leave. Go on until stops_before() says so.
   void ask_to_leave();
-  // Leaves for good.
+  // Leaves for good. A member that has not learned of its next epoch may be in one that was just decided, so it leaves
+  // as one that has died: the others of that epoch are told.
   void leave();
   // Tells that all members of this epoch have counted the last step. This member is no longer one.
   void done();
@@ -75,6 +76,7 @@ class Member {
   std::int64_t next_ = 0;  // the epoch to look for; 0 until the coordinator has admitted this member
   Epoch epoch_;
   bool change_wanted_ = false;
+  bool waits_ = true;  // for an epoch that it has not learned of yet
   bool job_has_finished_ = false;
   bool out_ = false;  // left, done or refused
 };

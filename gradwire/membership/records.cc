@@ -66,6 +66,8 @@ Event event_of(const std::string& text) {
   const std::string& kind = fields.front();
   const auto member = [&] { return number(fields, 1, text); };
   if (kind == "joined" && fields.size() == 5) return Joined{fields[1], fields[2], fields[3], fields[4]};
+  // From before jobs had several hosts.
+  if (kind == "joined" && fields.size() == 4) return Joined{fields[1], fields[2], fields[3]};
   if (kind == "ready") return Ready{member(), number(fields, 2, text)};
   if (kind == "leaving") return Leaving{member()};
   if (kind == "left") return Left{member()};
@@ -74,6 +76,14 @@ Event event_of(const std::string& text) {
   if (kind == "died" && fields.size() == 3) return Died{member(), fields[2]};
   if (kind == "hurry") return Hurry{};
   refuse(text);
+}
+
+std::optional<Event> known_event_of(const std::string& text) {
+  try {
+    return event_of(text);
+  } catch (const StoreError&) {
+    return std::nullopt;
+  }
 }
 
 std::string to_text(const Epoch& epoch) {

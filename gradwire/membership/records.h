@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -61,8 +62,10 @@ using Event = std::variant<Joined, Ready, Leaving, Left, Began, Done, Died, Hurr
 
 // One line of text without its end. Tabs and line ends within a field become spaces.
 std::string to_text(const Event& event);
-// The event that to_text() wrote. Throws StoreError for any other text.
+// The event that to_text() wrote, in this version or an earlier one. Throws StoreError for any other text.
 Event event_of(const std::string& text);
+// The same, but returns nothing for any other text, as that of a later version.
+std::optional<Event> known_event_of(const std::string& text);
 
 // One member of an epoch.
 struct EpochMember {

@@ -132,6 +132,22 @@ TEST(RosterTest, AMemberThatLeavesInGoodOrderIsNotInTheNextEpoch) {
   EXPECT_EQ(bench.members(), (Numbers{b}));
 }
 
+// It gave up waiting at the moment in which the epoch was decided.
+TEST(RosterTest, AMemberThatLeavesWhileItWaitsIsMissedInTheEpochThatHasIt) {
+  Bench bench({.min = 1, .max = 3, .first = 2});
+  const auto a = bench.join();
+  const auto b = bench.join();
+  const auto c = bench.join();
+  bench.ready(a);
+  bench.ready(b);
+  ASSERT_EQ(bench.members(), (Numbers{a, b, c}));
+  bench.tell(Died{c, "left while it waited"});
+  EXPECT_EQ(bench.value_of(lost_key(2)), std::to_string(c));
+  const auto d = bench.join();
+  bench.tell(Died{d, "left while it waited"});
+  EXPECT_EQ(bench.value_of(lost_key(2)), std::to_string(c)) << "d was in no epoch";
+}
+
 TEST(RosterTest, AnotherProgramOrVersionIsRefusedInOneSentenceAndHarmsNobody) {
   Bench bench({.min = 1, .max = 4, .first = 1});
   bench.join("net 1");
@@ -214,9 +230,17 @@ TEST(RosterTest, TextsComeBackAsTheyWere) {
   EXPECT_EQ(std::get<Began>(began).step, 5);
 }
 
+TEST(RosterTest, AnEarlierVersionJoinsWithoutAHost) {
+  const Event joined = event_of("joined\tsomeone\t0.9\tnet");
+  EXPECT_EQ(std::get<Joined>(joined).program, "net");
+  EXPECT_EQ(std::get<Joined>(joined).host, "");
+}
+
 TEST(RosterTest, TextOfSomebodyElseIsRefused) {
-  for (const char* text : {"", "joined\tx", "ready\t1", "ready\tx\t1", "ready\t-1\t2", "hello", "died\t1"})
+  for (const char* text : {"", "joined\tx", "ready\t1", "ready\tx\t1", "ready\t-1\t2", "hello", "died\t1"}) {
     EXPECT_THROW(event_of(text), StoreError) << text;
+    EXPECT_FALSE(known_event_of(text)) << text;
+  }
   for (const char* text : {"", "epoch", "epoch\t1\t1", "epoch\t1\t1\t2", "epoch\t1\t1\t2\ta", "finished"})
     EXPECT_THROW(epoch_of(text), StoreError) << text;
 }

@@ -29,6 +29,7 @@ using record_format::Phase;
 
 // A shorter wait, in nanoseconds, is one for a call that had ended.
 constexpr std::int64_t kShortestWait = 1000;
+constexpr std::size_t kMostParts = 1 << 16;  // of one kind in a step or in a bucket that are kept
 
 std::int64_t monotonic_now() noexcept { return time_of(CLOCK_MONOTONIC); }
 
@@ -97,6 +98,16 @@ class Recorder {
   BucketTimes* running() GRADWIRE_REQUIRES(mutex_);
   BucketTimes* unfinished(std::uint64_t index) GRADWIRE_REQUIRES(mutex_);
 
+  // A step that does not end, as after the last one, must not take more and more memory.
+  template <class Part>
+  void keep(std::vector<Part>& parts, const Part& part) GRADWIRE_REQUIRES(mutex_) {
+    if (parts.size() < kMostParts) {
+      parts.push_back(part);
+    } else if (file_) {
+      file_->count_lost();
+    }
+  }
+
   void count_lost() noexcept GRADWIRE_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     if (file_) file_->count_lost();
@@ -163,7 +174,9 @@ void Recorder::on_ddp(std::string_view point, const trace::Event& event) {
   }
   if (!is_open_) return;
   if (point == "backward" && step_.backward.begin == 0) {
-    step_.forward.end = step_.backward.begin = time;
+    // begin_step() may lie between the forward and the backward pass.
+    if (step_.forward.begin != 0) step_.forward.end = time;
+    step_.backward.begin = time;
     enter(Phase::backward, time);
   } else if (point == "wait" && step_.backward.begin != 0 && step_.wait.begin == 0) {
     step_.wait.begin = time;
@@ -230,9 +243,9 @@ void Recorder::on_call(bool begins, const trace::Event& event) {
   BucketTimes* const bucket = running();
   if (file_) file_->add(here.call, step_.number, bucket, own_thread());
   if (bucket != nullptr) {
-    bucket->calls.push_back(here.call);
+    keep(bucket->calls, here.call);
   } else if (is_open_ && own_thread() == trains_ && here.call.span.begin >= step_.whole.begin) {
-    step_.calls.push_back(here.call);
+    keep(step_.calls, here.call);
   }
 }
 
@@ -248,8 +261,11 @@ void Recorder::on_wait(bool begins) {
   MutexLock lock(mutex_);
   BucketTimes* const bucket = running();
   if (file_) file_->add_wait(wait, step_.number, bucket, own_thread());
-  if (bucket == nullptr && is_open_ && own_thread() == trains_ && wait.begin >= step_.whole.begin)
-    step_.waits.push_back(wait);
+  if (bucket != nullptr) {
+    keep(bucket->waits, wait);
+  } else if (is_open_ && own_thread() == trains_ && wait.begin >= step_.whole.begin) {
+    keep(step_.waits, wait);
+  }
 }
 
 // Null where nothing is recorded, and in a forked child.

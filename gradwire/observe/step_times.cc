@@ -53,6 +53,7 @@ Split split_of(const StepTimes& step) {
   }
   for (const BucketTimes& bucket : step.buckets) {
     for (const CallTimes& call : bucket.calls) calls.push_back(call.span);
+    calls.insert(calls.end(), bucket.waits.begin(), bucket.waits.end());
     if (bucket.lane >= 0 || bucket.run.end == 0) continue;
     blocked.push_back({bucket.run.begin, std::min(bucket.returned, bucket.run.end)});
     // A call that was asynchronous goes on until the average is there.
@@ -71,6 +72,7 @@ void add_step(StepTotals& totals, const StepTimes& step) {
   totals.backward += length(step.backward) - length(step.wait);
   totals.wait += length(step.wait);
   totals.rest += length(step.rest);
+  if (step.forward.begin != 0) totals.rest += step.forward.begin - step.whole.begin;
   const Split split = split_of(step);
   totals.split.compute += split.compute;
   totals.split.communication += split.communication;

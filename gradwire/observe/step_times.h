@@ -38,6 +38,7 @@ struct BucketTimes {
   Span run;                      // from the begin of the reduction until the average was there; end 0: it failed
   std::int64_t returned = 0;     // when the thread that began the reduction went on; run.end, or before
   std::vector<CallTimes> calls;  // within the reduction, one after the other
+  std::vector<Span> waits;       // within the reduction, for calls that were asynchronous
 };
 
 // A step. A time of 0 means that it did not come.
@@ -71,7 +72,7 @@ struct StepTotals {
   std::int64_t forward = 0;
   std::int64_t backward = 0;  // without the wait at its end
   std::int64_t wait = 0;
-  std::int64_t rest = 0;
+  std::int64_t rest = 0;  // with what comes before the forward pass
   std::int64_t hook = 0;  // of the reductions of buckets, also while the backward pass computes
   Split split;
   std::uint64_t sent = 0;        // bytes, for buckets

@@ -54,6 +54,27 @@ TEST(Split, ABucketThatGoesOnAfterItsReturnBlocksOnlyUntilThen) {
   EXPECT_EQ(split.hook, 10 + 50);
 }
 
+TEST(Split, WaitsWithinABucketAreCommunication) {
+  StepTimes step;
+  step.whole = {0, 1000};
+  step.wait = {600, 800};
+  step.buckets = {bucket({100, 800}, 800, 0, {{200, 205}})};
+  step.buckets[0].waits = {{650, 750}};
+  const Split split = split_of(step);
+  EXPECT_EQ(split.communication, 100);
+  EXPECT_EQ(split.hook, 100);
+}
+
+TEST(Totals, WhatComesBeforeTheForwardPassIsRest) {
+  StepTimes step;
+  step.whole = {0, 1000};
+  step.forward = {300, 500};
+  step.rest = {900, 1000};
+  StepTotals totals;
+  add_step(totals, step);
+  EXPECT_EQ(totals.rest, 400);
+}
+
 TEST(Split, CallsAndWaitsOfTheProgramAreCommunication) {
   StepTimes step;
   step.whole = {0, 1000};

@@ -6,8 +6,9 @@
 namespace gradwire {
 
 // A group that copies tensors on a device into memory of the host, calls its engine there, and copies the results back.
-// Its calls have ended when they return, and may come from several threads, so DDP uses lanes over such a group also
-// for gradients on a device. A class of groups that does this derives from DeviceStager too. Thread-safe.
+// Its collectives have ended when they return, and may come from several threads, so DDP uses lanes over such a group
+// also for gradients on a device. send() and recv() return before their messages have moved: wait for their Works. A
+// class of groups that does this derives from DeviceStager too. Thread-safe.
 class DeviceStager {
  public:
   virtual ~DeviceStager() = default;

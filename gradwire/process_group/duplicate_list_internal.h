@@ -20,7 +20,8 @@ class DuplicateList {
   // Adds a duplicate; aborts the duplicate when abort_all() was called before.
   void add(const std::shared_ptr<ProcessGroup>& duplicate);
   void abort_all(const std::string& reason);
-  // Forgets the duplicates, which go on without the group. For a group that is shut down.
+  // Forgets the duplicates, which go on without the group. For a group that is shut down. Duplicates of a DeviceGroup
+  // go on for tensors on the CPU alone: the communicator, which they share with the group, is shut down with it.
   void clear();
 
  private:

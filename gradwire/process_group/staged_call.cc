@@ -39,8 +39,21 @@ bool captures(const Guard& guard, const c10::Stream& stream) {
   }
 }
 
+// Pinned for CUDA, as far as the machine has such memory: a rank that failed here would leave the others waiting.
 at::Tensor staging_for(const at::Tensor& tensor, at::IntArrayRef sizes) {
-  return at::empty(sizes, at::TensorOptions(at::kCPU).dtype(tensor.scalar_type()).pinned_memory(tensor.is_cuda()));
+  const auto options = at::TensorOptions(at::kCPU).dtype(tensor.scalar_type());
+  if (!tensor.is_cuda()) return at::empty(sizes, options);
+  try {
+    return at::empty(sizes, options.pinned_memory(true));
+  } catch (const c10::Error&) {
+    return at::empty(sizes, options);
+  }
+}
+
+// Whether a copy of `memory` onto the device of `tensor` may go on after the call: memory that is not pinned may be
+// given to others before it has been read.
+bool may_be_read_later(const at::Tensor& tensor, const at::Tensor& memory) {
+  return tensor.is_cuda() && memory.is_pinned();
 }
 
 // The host waits until the current stream of `device` has done what it has queued so far.
@@ -77,7 +90,7 @@ class Staging {
   void bring_back() const {
     for (const auto& [tensor, memory] : written_) {
       const at::Tensor on_device = memory_for_results(tensor);
-      on_device.copy_(memory, /*non_blocking=*/true);
+      on_device.copy_(memory, /*non_blocking=*/may_be_read_later(tensor, memory));
       copy_back(tensor, on_device);
     }
   }

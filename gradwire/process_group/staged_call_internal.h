@@ -27,13 +27,14 @@ bool is_captured(const c10::Device& device);
 bool is_on_device(const GroupCall& call);
 
 // Makes `call`, some of whose tensors are on a device, with copies on the CPU in their place. `make` makes such a call.
-// Staging memory is pinned where the device is CUDA. The copies run on the current stream, and the host waits for those
-// that it needs. Tensors of all_reduce, broadcast and reduce go in pieces, so that the copy of one piece overlaps with
-// the communication of another; all ranks cut them alike, so all of them pass tensors on devices.
+// Staging memory is pinned where the device is CUDA and the machine has pinned memory left. The copies run on the
+// current stream, and the host waits for those that it needs. Tensors of all_reduce, broadcast and reduce go in pieces,
+// so that the copy of one piece overlaps with the communication of another; all ranks cut them alike, so all of them
+// pass tensors on devices.
 //
-// A collective and a send() have ended when the function returns: the current stream has the copies into the results in
-// its order. The Work of a recv() ends later. Throws UnsupportedError while the current stream is captured, and what
-// `make` throws.
+// A collective has ended when the function returns: the current stream has the copies into the results in its order.
+// The Works of send() and recv() end later; the copies into the results of a recv() are queued on the stream that was
+// current at the call. Throws UnsupportedError while the current stream is captured, and what `make` throws.
 std::shared_ptr<Work> staged_call(GroupCall& call, const std::function<std::shared_ptr<Work>(GroupCall& call)>& make);
 
 }  // namespace gradwire::internal

@@ -2,6 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gradwire/process_group/work.h"
 
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -94,6 +97,26 @@ class CompletedWork final : public Work {
   Mutex mutex_;
   Future future_ GRADWIRE_GUARDED_BY(mutex_);
 };
+
+// What follows a call that ended on the CPU, but whose outputs are on devices: `then` runs with the streams that are
+// current now, on whatever thread, and who waits for the future waits for these streams.
+Future future_on_devices(c10::ivalue::Future& before, std::function<void()> then, internal::Outputs outputs) {
+  std::vector<c10::Stream> streams;
+  for (const c10::Device& device : internal::devices_of(outputs.flattened()))
+    streams.push_back(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+  Future after = internal::make_future(outputs.type(), outputs.flattened());
+  before.addCallback([after, streams, then = std::move(then), outputs = std::move(outputs)](c10::ivalue::Future& done) {
+    if (done.hasError()) return after->setError(done.exception_ptr());
+    const c10::MultiStreamGuard callers(streams);
+    try {
+      then();
+    } catch (...) {
+      return after->setError(std::current_exception());
+    }
+    after->markCompleted(outputs.value());
+  });
+  return after;
+}
 
 Future failed_future(std::exception_ptr error, const c10::TypePtr& type) {
   auto future = c10::make_intrusive<c10::ivalue::Future>(type);
@@ -230,6 +253,10 @@ std::shared_ptr<Work> work_after(std::shared_ptr<Work> work, std::function<void(
     work->wait();
     then();
     return completed_work(std::move(outputs));
+  }
+  if (before->devices().empty() && !devices_of(outputs.flattened()).empty()) {
+    Future on_devices = future_on_devices(*before, std::move(then), std::move(outputs));
+    return work_from_future(std::move(on_devices), std::move(work));
   }
   const c10::TypePtr type = outputs.type();
   Future after = before->then(

@@ -54,7 +54,8 @@ bool may_be_asked(const Work& work) noexcept;
 std::shared_ptr<Work> work_from_future(Future future, std::shared_ptr<void> owner);
 
 // Returns a Work that ends when `work` has ended and then `then` has run. After an error of `work`, `then` does not
-// run.
+// run. Where `outputs` are on devices, `then` runs under the streams of this call, or after `work` on streams of its
+// own, and who waits for the Work waits for these streams.
 std::shared_ptr<Work> work_after(std::shared_ptr<Work> work, std::function<void()> then, Outputs outputs);
 
 // Returns a Work that ends when all of `works` have ended. Its error is the first error in the order of `works`.

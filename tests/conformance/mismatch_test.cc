@@ -145,7 +145,7 @@ std::vector<Case> cases() {
       {"other count of an all_gather", all_gather(10), all_gather(12), {"10", "12"}},
       {"reduce_scatter against all_gather", reduce_scatter(10), all_gather(10), {"reduce_scatter", "all_gather"}},
       {"other size to allocate", allocate(4096), allocate(8192), {"4096", "8192"}},
-      {"duplicate against barrier", duplicate(), barrier(), {"duplicate", "barrier"}},
+      {"duplicate against barrier", duplicate(), barrier(), {"dup", "barrier"}},
   };
 }
 

@@ -14,7 +14,8 @@
 namespace gradwire::internal {
 
 // The device's form of a codec. An immutable object; thread-safe. Work is queued on the current stream. encode() of
-// `threshold` waits for the number of values that travel; all other calls do not wait for the device.
+// `threshold` waits for the number of values that travel, and both calls of `random_k` wait until the places that the
+// host has drawn are on the device; all other calls do not wait for the device.
 //
 // Bits: an encoding has the bytes that the codec itself writes, and decodes to the same bits, except for the payload of
 // NaN. The scales of one_bit, which are sums, may differ in the last places: the order of a sum is the device's.

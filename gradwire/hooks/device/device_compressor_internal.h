@@ -17,7 +17,8 @@ namespace gradwire::internal {
 
 // The device's form of a compressor, with the codec, memory, exchange, seed and pieces of `compressor`, which must
 // outlive it. The gradient and the state stay on the device; encodings travel. The numbers are those of the compressor
-// itself, as DeviceCodec says. One call at a time; the state may be asked from other threads.
+// itself, as DeviceCodec says. Calls for different parameters may run at the same time; the state may be asked from
+// other threads.
 class DeviceCompressor {
  public:
   // Throws UnsupportedError for a codec, a memory or an exchange that gradwire does not have.

@@ -155,6 +155,7 @@ at::Tensor DeviceVectors::get(std::string_view prefix, Segments segments, const 
                                    found->first, " has ", entry.values.numel(), "; load the state of this model"));
     }
     entry = {entry.values.to(like.device()), true};
+    keep_for_current_stream(entry.values);  // set() may let go of it on another stream
     parts.push_back(entry.values);
   }
   return parts.size() == 1 ? parts.front() : at::cat(parts);
@@ -183,16 +184,37 @@ void DeviceVectors::save(compress::MemoryState& state) const {
   }
 }
 
-void DeviceVectors::load(const compress::MemoryState& state) {
+void DeviceVectors::forget() {
   const MutexLock lock(mutex_);
   entries_.clear();
-  for (const auto& [key, values] : state) entries_[key].values = at::tensor(values, at::kFloat);
+  must_fill_ = true;
+}
+
+void DeviceVectors::fill(const compress::Memory& memory) {
+  const MutexLock lock(mutex_);
+  if (!std::exchange(must_fill_, false)) return;
+  entries_.clear();
+  for (const auto& [key, values] : memory.save()) entries_[key].values = at::tensor(values, at::kFloat);
+}
+
+void DeviceVectors::keep() {
+  const MutexLock lock(mutex_);
+  kept_ = Kept{entries_, must_fill_};
+}
+
+void DeviceVectors::revert() {
+  const MutexLock lock(mutex_);
+  if (!kept_) return;
+  entries_ = kept_->entries;
+  must_fill_ = kept_->must_fill;
 }
 
 void DeviceVectors::scale(std::string_view prefix, double factor) {
   const MutexLock lock(mutex_);
   for (auto& [key, entry] : entries_) {
-    if (key.starts_with(prefix)) entry.values = entry.values * factor;
+    if (!key.starts_with(prefix)) continue;
+    keep_for_current_stream(entry.values);
+    entry.values = entry.values * factor;
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -28,18 +29,31 @@ class DeviceVectors {
 
   // Adds the vectors that get() or set() has used on a device to `state`, instead of those that are there.
   void save(compress::MemoryState& state) const;
-  // Replaces all vectors.
-  void load(const compress::MemoryState& state);
+  // Forgets all vectors; the next fill() loads others. So a job on the CPU, which never calls fill(), has no second
+  // copy.
+  void forget();
+  // Takes the vectors of `memory`, if forget() was called since the last fill().
+  void fill(const compress::Memory& memory);
+  // revert() brings back the vectors of the last keep(), whatever was called since then; without a keep() it does
+  // nothing. Nothing is copied, because a vector is replaced and never written in place.
+  void keep();
+  void revert();
   // Multiplies the vectors whose keys begin with `prefix`.
   void scale(std::string_view prefix, double factor);
 
  private:
   struct Entry {
     at::Tensor values;
-    bool used = false;  // on a device since load()
+    bool used = false;  // on a device since fill()
+  };
+  struct Kept {
+    std::map<std::string, Entry, std::less<>> entries;
+    bool must_fill = false;
   };
   mutable Mutex mutex_;
   std::map<std::string, Entry, std::less<>> entries_ GRADWIRE_GUARDED_BY(mutex_);
+  bool must_fill_ GRADWIRE_GUARDED_BY(mutex_) = false;
+  std::optional<Kept> kept_ GRADWIRE_GUARDED_BY(mutex_);
 };
 
 // The device's form of a compress::Memory: the same arithmetic on tensors (float32, 1-D). `segments` cover the values,

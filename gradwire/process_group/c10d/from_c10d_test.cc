@@ -11,6 +11,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/process_group/c10d/c10d_store.h"
 #include "gradwire/process_group/c10d/gloo_internal.h"
+#include "gradwire/process_group/c10d/process_group_backend_internal.h"
 #include "gradwire/process_group/init.h"
 #include "gradwire/store/prefix_store.h"
 #include "gradwire/store/tcp_store.h"
@@ -209,6 +210,31 @@ class UsersGroup final : public c10d::ProcessGroup {
   }
   int calls = 0;
 };
+
+// A backend that knows what became of its calls.
+class TellingBackend final : public c10d::Backend {
+ public:
+  explicit TellingBackend(c10d::ErrorType error) : c10d::Backend(0, 1), error_(error) {}
+  const std::string getBackendName() const override { return "telling"; }
+  c10d::ErrorType getError() override { return error_; }
+
+ private:
+  const c10d::ErrorType error_;
+};
+
+// As torch's "cpu:gloo,cuda:nccl".
+TEST(FromC10d, AGroupOfSeveralBackendsTellsTheErrorOfTheOneForDevices) {
+  using Kind = c10d::ProcessGroup::BackendType;
+  const auto group = c10::make_intrusive<c10d::ProcessGroup>(0, 1);
+  internal::ProcessGroupBackend whole(group);
+  EXPECT_EQ(whole.getError(), c10d::ErrorType::SUCCESS);
+  const auto add = [&](c10::DeviceType device, Kind kind, c10d::ErrorType error) {
+    group->setBackend(device, kind, c10::intrusive_ptr<c10d::Backend>(c10::make_intrusive<TellingBackend>(error)));
+  };
+  add(c10::DeviceType::CPU, Kind::GLOO, c10d::ErrorType::COMM_ERROR);
+  add(c10::DeviceType::CUDA, Kind::NCCL, c10d::ErrorType::TIMEOUT);
+  EXPECT_EQ(whole.getError(), c10d::ErrorType::TIMEOUT);
+}
 
 TEST(FromC10d, AUsersGroupNeedsOnlyWhatIsCalled) {
   run_ranks("threads", 1, [](int, const std::shared_ptr<Store>&) {

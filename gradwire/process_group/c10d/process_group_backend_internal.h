@@ -27,6 +27,13 @@ class ProcessGroupBackend final : public c10d::Backend {
       : c10d::Backend(group->getRank(), group->getSize()), group_(std::move(group)) {}
 
   const std::string getBackendName() const override { return group_->getBackendName(); }
+  // That of the backend for devices: on the CPU a call tells its error itself.
+  c10d::ErrorType getError() override {
+    for (const c10::Device& device : group_->getDeviceTypes()) {
+      if (!device.is_cpu()) return group_->getBackend(device.type())->getError();
+    }
+    return c10d::ErrorType::SUCCESS;
+  }
   void abort() override { group_->abort(); }
   void shutdown() override { group_->shutdown(); }
 

@@ -182,6 +182,12 @@ def read_events(data: bytes, hooks: list[str]) -> list[Event]:
     return [event_of(event, hooks) for event in sorted(whole)]
 
 
+def has_begun(file: pathlib.Path) -> bool:
+    """Whether the rank had made its file whole; a rank that is killed before leaves zeros."""
+    with file.open("rb") as opened:
+        return any(opened.read(8))
+
+
 def read_folder(folder: str) -> list[RankRecord]:
     """The ranks of a job, in order. Throws ReportError."""
     files = sorted(pathlib.Path(folder).glob("rank-*.record"))
@@ -189,7 +195,10 @@ def read_folder(folder: str) -> list[RankRecord]:
         raise ReportError(
             f"{folder}: it holds no rank-K.record; was the program started with gradwire-run --record {folder}?"
         )
-    records = sorted((read_record(str(file)) for file in files), key=lambda record: record.rank)
+    begun = [file for file in files if has_begun(file)]
+    if not begun:
+        raise ReportError(f"{folder}: the ranks ended before they began to write")
+    records = sorted((read_record(str(file)) for file in begun), key=lambda record: record.rank)
     # A job before, with more ranks, may have left files in the folder.
     world = max(records, key=lambda record: record.opened).world
     return [record for record in records if record.rank < world]
