@@ -184,8 +184,11 @@ def read_events(data: bytes, hooks: list[str]) -> list[Event]:
 
 def has_begun(file: pathlib.Path) -> bool:
     """Whether the rank had made its file whole; a rank that is killed before leaves zeros."""
-    with file.open("rb") as opened:
-        return any(opened.read(8))
+    try:
+        with file.open("rb") as opened:
+            return any(opened.read(8))
+    except OSError:
+        return True  # read_record() says why the file cannot be read
 
 
 def read_folder(folder: str) -> list[RankRecord]:
@@ -195,9 +198,7 @@ def read_folder(folder: str) -> list[RankRecord]:
         raise ReportError(
             f"{folder}: it holds no rank-K.record; was the program started with gradwire-run --record {folder}?"
         )
-    begun = [file for file in files if has_begun(file)]
-    if not begun:
-        raise ReportError(f"{folder}: the ranks ended before they began to write")
+    begun = [file for file in files if has_begun(file)] or files
     records = sorted((read_record(str(file)) for file in begun), key=lambda record: record.rank)
     # A job before, with more ranks, may have left files in the folder.
     world = max(records, key=lambda record: record.opened).world
