@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import pathlib
-import platform
 import statistics
 import subprocess
 import sys
@@ -73,7 +71,7 @@ def work(options):
     torch.set_num_threads(1)
     torch.manual_seed(1)
     dist.init_process_group()
-    out = {"backend": dist.get_backend(), "hooks": {}}
+    out = {"hooks": {}}
     for hook in HOOKS[options["accuracy"]]:
         times = train(*make_model(options["model"]), gradwire.hooks.make(hook), options["steps"])
         out["hooks"][hook] = statistics.median(times[5:])
@@ -81,8 +79,7 @@ def work(options):
     times = train(*make_model(options["model"]), (state, run), 60 + options["steps"])
     choices = state.choices
     decided = choices[0]["iteration"] if choices else 0
-    out["auto"] = {"decided": decided, "hook": state.current, "choices": len(choices),
-                   "median": statistics.median(times[60:]), "trial": sum(times[:decided])}
+    out["auto"] = {"decided": decided, "hook": state.current, "median": statistics.median(times[60:])}
     if dist.get_rank() == 0:
         print(json.dumps(out), flush=True)
     dist.destroy_process_group()
@@ -122,13 +119,6 @@ class Hosts:
             return json.loads(outputs[0].splitlines()[-1])
 
 
-def processor():
-    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return platform.machine()
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rate", nargs="+", default=["none", "1gbit", "100mbit"], help="of each link, in tc's units")
@@ -139,7 +129,10 @@ def main():
     arguments = parser.parse_args()
     if arguments.worker:
         return work(json.loads(arguments.worker))
-    print(f"Two hosts with one rank each, on one machine with {os.cpu_count()} cores of {processor()}.\n")
+    sys.path.insert(0, str(ROOT / "scripts"))
+    from bench import machine
+
+    print(f"Two hosts with one rank each, on one machine: {machine()}.\n")
     print("| model | rate | accuracy | each hook, median of a step | auto took | after step | step with auto | "
           "of the best hook's |")
     print("|---|---|---|---|---|---|---|---|")
