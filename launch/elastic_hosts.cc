@@ -123,10 +123,12 @@ void JoinedHost::run() {
   Deadline next_talk = Deadline::after(Milliseconds(0));
   MutexLock lock(mutex_);
   while (!stop_ && reason_.empty()) {
+    const std::int64_t asked = asked_;
+    const bool talks = asked > answered_ || next_talk.expired();
     lock.unlock();
     std::string problem;
     try {
-      if (next_talk.expired()) {
+      if (talks) {
         talk_to_the_store();
         heard = Deadline::Clock::now();
         next_talk = Deadline::after(std::min(kTalk, node_.heartbeat_timeout / 10));
@@ -136,22 +138,36 @@ void JoinedHost::run() {
       problem = error.what();
     }
     lock.lock();
+    if (talks) {
+      answered_ = asked;
+      talked_well_ = problem.empty();
+      changed_.notify_all();
+    }
     if (Deadline::Clock::now() - heard >= node_.heartbeat_timeout) {
       silent_ = true;
       reason_ = concat("the coordinator of the job at ", address_of(node_), " has not answered for ",
                        seconds_text(node_.heartbeat_timeout), " (", problem,
                        "), so this host stops its ranks: a part of the job that is cut off does not train on");
     }
-    if (!stop_ && reason_.empty()) stopped_.wait_for(lock, kLook);
+    if (!stop_ && reason_.empty() && asked_ == asked) changed_.wait_for(lock, kLook);
   }
+  changed_.notify_all();
   if (!reason_.empty()) alarm_.raise();
+}
+
+bool JoinedHost::answers() {
+  MutexLock lock(mutex_);
+  const std::int64_t question = ++asked_;
+  changed_.notify_all();
+  while (answered_ < question && !stop_ && reason_.empty()) changed_.wait(lock);
+  return reason_.empty() && talked_well_;
 }
 
 std::string JoinedHost::leave() noexcept {
   MutexLock lock(mutex_);
   stop_ = true;
   lock.unlock();
-  stopped_.notify_all();
+  changed_.notify_all();
   if (thread_.joinable()) thread_.join();
   lock.lock();
   if (watch_ == nullptr || silent_) return reason_;

@@ -3,6 +3,7 @@
 // An elastic job over several hosts: the store that node 0 serves, and a host that has joined.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -51,6 +52,8 @@ class JoinedHost final {
   // Readable once this host's ranks have to stop: the job has ended, or its store has not answered for the heartbeat
   // timeout.
   int alarm_fd() const noexcept { return alarm_.fd(); }
+  // Asks the job's store now, and returns whether the job goes on. Blocks for a third of the heartbeat timeout at most.
+  bool answers();
   // No process of this host will come again. Ends the thread, reports the last deaths, and returns why the ranks had to
   // stop; empty when they had not.
   std::string leave() noexcept;
@@ -65,8 +68,11 @@ class JoinedHost final {
   std::unique_ptr<membership::HostWatch> watch_;
   Wakeup alarm_;
   Mutex mutex_;
-  ConditionVariable stopped_;
+  ConditionVariable changed_;
   bool stop_ GRADWIRE_GUARDED_BY(mutex_) = false;
+  std::int64_t asked_ GRADWIRE_GUARDED_BY(mutex_) = 0;     // how many calls of answers() have begun
+  std::int64_t answered_ GRADWIRE_GUARDED_BY(mutex_) = 0;  // how many of them the newest talk to the store answers
+  bool talked_well_ GRADWIRE_GUARDED_BY(mutex_) = false;   // the newest talk to the store
   std::string reason_ GRADWIRE_GUARDED_BY(mutex_);
   bool silent_ GRADWIRE_GUARDED_BY(mutex_) = false;  // the store has not answered
   Thread thread_;                                    // the last: it uses the others until it is joined

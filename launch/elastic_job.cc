@@ -137,6 +137,7 @@ int run_joined(const Options& options, const std::string& secret, SignalQueue& s
   JobView view{.names = {.world = options.ranks}, .alarm_fd = host.alarm_fd(), .job_end = job_deadline(options)};
   view.elastic.emplace();
   view.elastic->deaths_per_minute = options.elastic->deaths_per_minute;
+  view.elastic->answers = [&] { return host.answers(); };
   return supervise(options, signals, front_fd, std::move(job), view, [&](const JobOutcome& outcome) {
     const std::string reason = host.leave();
     if (!reason.empty()) return std::pair(kHostLostExit, concat("gradwire-run: ", reason, "\n"));

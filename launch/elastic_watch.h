@@ -22,6 +22,9 @@ struct ElasticView {
   // Whether ranks of other hosts still need this host's coordinator, when the ranks of this host have ended well. Null:
   // there are no other hosts.
   std::function<bool()> has_hosts = nullptr;
+  // Whether the job's store answers and the job goes on. Ranks that die while it does not say nothing of themselves, so
+  // they never end the job. Null: this host has the store.
+  std::function<bool()> answers = nullptr;
 };
 
 // For one thread. Texts are lines of "gradwire-run: ...".

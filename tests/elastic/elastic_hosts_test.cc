@@ -87,8 +87,9 @@ class ElasticHostsTest : public launch::LauncherTest {
 
  private:
   BackgroundProgram on_host(int host, const std::string& name, Words words, const Words& more) const {
-    words.insert(words.end(), {"--heartbeat-timeout", "2", "--deaths-per-minute", "1000", "--env",
-                               "GLOO_SOCKET_IFNAME=eth0"});  // where ucx is not built
+    words.insert(words.end(), {"--heartbeat-timeout", "2", "--env", "GLOO_SOCKET_IFNAME=eth0"});  // where ucx is not built
+    if (std::find(more.begin(), more.end(), "--deaths-per-minute") == more.end())
+      words.insert(words.end(), {"--deaths-per-minute", "1000"});
     words.insert(words.end(), more.begin(), more.end());
     words.insert(words.end(), {ELASTIC_WORKER_PROGRAM, std::to_string(kSteps), record_->folder()});
     return launch(name, words, network_->enter(host));
@@ -283,6 +284,22 @@ TEST_F(ElasticHostsTest, WithoutTheHostThatBeganItTheJobEndsEverywhere) {
   const Result result = second.finish();
   EXPECT_EQ(result.exit_code, launch::kHostLostExit);
   EXPECT_NE(result.err.find("has ended: interrupted by SIGINT"), std::string::npos) << result.err;
+}
+
+// Without the store all ranks of the other host die again and again, which says nothing of them.
+TEST_F(ElasticHostsTest, RanksThatDieBecauseTheStoreIsGoneDoNotHideThatTheStoreIsGone) {
+  auto first = begin("1:4", 1);
+  wait_for_epoch(1);
+  auto second = join("1", 2, {"--deaths-per-minute", "0"});
+  wait_for_epoch(3);
+  for (const pid_t pid : network_->processes(0)) {
+    if (launch::read_file(concat("/proc/", pid, "/comm")).starts_with("gradwire-")) ::kill(pid, SIGKILL);
+  }
+  first.finish();
+  const Result result = second.finish();
+  EXPECT_EQ(result.exit_code, launch::kHostLostExit) << result.err;
+  EXPECT_NE(result.err.find("has not answered for 2 s"), std::string::npos) << result.err;
+  for (const auto& left : std::filesystem::directory_iterator(scratch("tmp"))) std::filesystem::remove_all(left);
 }
 
 TEST_F(ElasticHostsTest, OnlyAHostWithTheSecretJoins) {
