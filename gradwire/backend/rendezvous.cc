@@ -14,7 +14,6 @@ namespace gradwire::rendezvous {
 namespace {
 
 const std::string kFailed = "failed";
-constexpr Milliseconds kLook{200};
 
 std::string process_key(int rank) { return concat("process/", rank); }
 
@@ -115,9 +114,9 @@ void throw_if_failed(Store& store) {
 }
 
 std::string await_key(Store& store, const std::string& key, int awaited, Deadline deadline) {
-  for (;;) {
+  for (LookPause pause;;) {
     try {
-      store.wait({&key, 1}, std::min(kLook, deadline.remaining()));
+      store.wait({&key, 1}, std::min(pause.next(), deadline.remaining()));
       return store.get(key);
     } catch (const TimeoutError&) {
       throw_if_failed(store);

@@ -7,6 +7,7 @@
 // StoreError when the store fails.
 #pragma once
 
+#include <algorithm>
 #include <exception>
 #include <span>
 #include <string>
@@ -16,6 +17,21 @@
 #include "gradwire/store/store.h"
 
 namespace gradwire::rendezvous {
+
+// How long a rank waits between two looks whether the awaited ranks live. Short at first, when the ranks of an elastic
+// job meet again and one more may die on the way; then longer and longer, because each look of each rank asks the
+// store.
+class LookPause {
+ public:
+  Milliseconds next() noexcept {
+    const Milliseconds pause = pause_;
+    pause_ = std::min(2 * pause_, Milliseconds(250));
+    return pause;
+  }
+
+ private:
+  Milliseconds pause_{15};
+};
 
 // Writes which process `rank` is, so that the others see its death while they wait for it.
 void register_rank(Store& store, int rank);

@@ -87,7 +87,8 @@ class ElasticHostsTest : public launch::LauncherTest {
 
  private:
   BackgroundProgram on_host(int host, const std::string& name, Words words, const Words& more) const {
-    words.insert(words.end(), {"--heartbeat-timeout", "2", "--env", "GLOO_SOCKET_IFNAME=eth0"});  // where ucx is not built
+    words.insert(words.end(),
+                 {"--heartbeat-timeout", "2", "--env", "GLOO_SOCKET_IFNAME=eth0"});  // where ucx is not built
     if (std::find(more.begin(), more.end(), "--deaths-per-minute") == more.end())
       words.insert(words.end(), {"--deaths-per-minute", "1000"});
     words.insert(words.end(), more.begin(), more.end());

@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "gradwire/backend/rendezvous_internal.h"
@@ -17,8 +18,6 @@
 
 namespace gradwire::shm {
 namespace {
-
-constexpr Milliseconds kLookAtProcesses{250};
 
 class Root {
  public:
@@ -37,7 +36,8 @@ class Root {
       listener = listen_on_abstract_address(address.name);
       options_.store->set("shm/root", to_text(address));
       while (!missing().empty()) {
-        if (auto socket = accept_own_user(listener.get(), kSlice)) greet(std::move(*socket));
+        if (auto socket = accept_own_user(listener.get(), std::min(kSlice, next_look_.remaining())))
+          greet(std::move(*socket));
         look_for_trouble();
       }
       welcome_all();
@@ -90,7 +90,7 @@ class Root {
     }
     const std::vector<int> missing = this->missing();
     if (next_look_.expired()) {
-      next_look_ = Deadline::after(kLookAtProcesses);
+      next_look_ = Deadline::after(look_pause_.next());
       const std::vector<int> dead = rendezvous::dead_ranks(*options_.store, missing);
       if (!dead.empty()) rendezvous::throw_dead(*options_.store, dead);
     }
@@ -164,6 +164,7 @@ class Root {
 
   const BackendOptions& options_;
   const Deadline deadline_;
+  rendezvous::LookPause look_pause_;
   Deadline next_look_ = Deadline::after(Milliseconds(0));
   Members members_;
   cpu_set_t processors_ = {};
