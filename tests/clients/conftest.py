@@ -34,7 +34,13 @@ METHOD = (
     "5 and 15 minutes was {load} at the end (the test itself is about 2 of it)."
 )
 
+# A program over Gloo is run again when it ends so: torch 2.13 does that at exit in about one run of six on a busy machine,
+# where gradwire is not installed too. A program over gradwire never may.
+GLOO_ABORT = "terminate called without an active exception"
+GLOO_TRIES = 6
+
 _rows: list[tuple[str, str, str]] = []
+_gloo_aborts: list[str] = []
 
 
 def pytest_addoption(parser):
@@ -92,7 +98,17 @@ def run(tmp_path):
     """
     number = 0
 
-    def run(name, backend, *options, launcher=(), ranks=(0, 1)):
+    def run(name, backend, *options, **how):
+        status, output, found = attempt(name, backend, *options, **how)
+        for _ in range(GLOO_TRIES - 1):
+            if status == 0 or backend != "gloo" or GLOO_ABORT not in output:
+                break
+            _gloo_aborts.append(name)
+            status, output, found = attempt(name, backend, *options, **how)
+        assert status == 0, output
+        return Run([json.loads(file.read_text()) for file in found], output)
+
+    def attempt(name, backend, *options, launcher=(), ranks=(0, 1)):
         nonlocal number
         number += 1
         folder = tmp_path / str(number)
@@ -103,9 +119,7 @@ def run(tmp_path):
             command = [sys.executable, str(program), *arguments]
         else:
             command = torchrun(program, *arguments, options=launcher)
-        status, output = launch(command)
-        assert status == 0, output
-        return Run([json.loads((folder / f"{rank}.json").read_text()) for rank in ranks], output)
+        return *launch(command), [folder / f"{rank}.json" for rank in ranks]
 
     return run
 
@@ -138,6 +152,11 @@ def compare(run, request):
         return pairs[-1]
 
     return compare
+
+
+def pytest_terminal_summary(terminalreporter):
+    if _gloo_aborts:
+        terminalreporter.write_line(f"runs over Gloo that aborted at exit and were done again: {', '.join(_gloo_aborts)}")
 
 
 def pytest_sessionfinish(session, exitstatus):
