@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
 // Elastic jobs: on one host, on the host that serves the job's store, and on a host that joins.
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -141,9 +142,11 @@ int run_joined(const Options& options, const std::string& secret, SignalQueue& s
   return supervise(options, signals, front_fd, std::move(job), view, [&](const JobOutcome& outcome) {
     const std::string reason = host.leave();
     if (!reason.empty()) return std::pair(kHostLostExit, concat("gradwire-run: ", reason, "\n"));
-    const bool all_good =
-        std::all_of(outcome.ends.begin(), outcome.ends.end(), [](const auto& end) { return end && end->good(); });
-    if (outcome.interrupted_by == SIGTERM && all_good)
+    // A member handles SIGTERM, so a rank that died of it had not joined yet.
+    const bool all_left = std::all_of(outcome.ends.begin(), outcome.ends.end(), [](const auto& end) {
+      return end && (end->good() || (end->by_signal && end->code == SIGTERM));
+    });
+    if (outcome.interrupted_by == SIGTERM && all_left)
       return std::pair(0, std::string("gradwire-run: this host has left the job in good order\n"));
     return std::pair(outcome.exit_code(), report_of(options, outcome));
   });

@@ -12,6 +12,7 @@
 #include <fstream>
 #include <memory>
 #include <random>
+#include <thread>
 
 #include "bench/network_hosts.h"
 #include "gradwire/base/strings.h"
@@ -129,6 +130,21 @@ TEST_F(ElasticHostsTest, AHostJoinsARankDiesAndTheHostLeavesInGoodOrder) {
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(launch::count_of(result.err, concat("other hosts join with: gradwire-run --join ", address())), 1);
   record_->expect_serial_bits();
+}
+
+// SIGTERM ends a program that does not handle it yet, and no member is lost with it.
+TEST_F(ElasticHostsTest, AHostLeavesInGoodOrderBeforeItsRanksHaveJoined) {
+  auto first = begin("1:3", 1);
+  wait_for_epoch(1);
+  const std::string started = scratch("started");
+  auto second = join("1", 1, {"sh", "-c", concat("touch ", started, "; exec sleep 1000")});
+  while (!std::filesystem::exists(started)) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  second.signal(SIGTERM);
+  const Result left = second.finish();
+  EXPECT_EQ(left.exit_code, 0) << left.err;
+  EXPECT_EQ(launch::count_of(left.err, "this host has left the job in good order"), 1) << left.err;
+  go_to_the_end();
+  EXPECT_EQ(first.finish().exit_code, 0);
 }
 
 TEST_F(ElasticHostsTest, BothHostsWorkUntilTheEndAndTheRanksOfTheFirstMayEndBefore) {
