@@ -41,7 +41,7 @@ def line(per_mi, start=0.0):
 
 def hook(seconds, sent, pieces=None):
     """Seconds and bytes in proportion to the bucket, per MiB of it."""
-    return HookCurves(line(seconds), line(sent * MI), None if pieces is None else line(pieces))
+    return HookCurves(line(seconds), line(sent * MI), None, None if pieces is None else line(pieces))
 
 
 # Per MiB of a bucket: a plain exchange works 1 ms in memory and 2 ms with the engine; a compressor 4 ms and 4.5 ms, and
@@ -57,6 +57,7 @@ CALIBRATION = Calibration(
     },
     collectives={2: {name: line(0.0005) for name in calibrate.COLLECTIVES}},
     copy=line(0.0002),
+    sharing={},
 )  # fmt: skip
 FAST = Link(math.inf)
 
@@ -122,6 +123,28 @@ class Model(unittest.TestCase):
         for name, trips in (("allreduce", 3), ("coded", 6), ("gathered", 3)):
             near, far = (exchange(CALIBRATION, name, MI, Place(2), Link(1e9, latency)).seconds for latency in (0, 0.01))
             self.assertAlmostEqual(far - near, trips * 0.01)
+
+    def test_what_was_counted_on_the_link_counts_for_short_messages(self):
+        def with_wire(bytes_of):
+            two = CALIBRATION.between[2] | {"coded": dataclasses.replace(CODED2, wire=Curve(SIZES, (bytes_of,) * 3))}
+            return dataclasses.replace(CALIBRATION, between={**CALIBRATION.between, 2: two})
+
+        link = Link(8e6)
+        for counted, expected in ((1000, MI / 8 * (1448 + 90) / 1448), (MI, MI)):
+            self.assertAlmostEqual(exchange(with_wire(counted), "coded", MI, Place(2), link).link, expected * 1e-6)
+
+    def test_hosts_that_send_to_one_share_its_link(self):
+        shared = dataclasses.replace(CALIBRATION, sharing={4: Curve((MI, 6 * MI), (1.0, 1.2))})
+        link = Link(8e6)
+
+        def longer(name, size, hosts):
+            both = [exchange(calibration, name, size, Place(hosts), link).link for calibration in (shared, CALIBRATION)]
+            return both[0] / both[1]
+
+        self.assertAlmostEqual(longer("allreduce", 4 * MI, 4), 1.2)
+        self.assertAlmostEqual(longer("allreduce", 16 * MI, 8), 1.2)  # no more for longer messages
+        self.assertAlmostEqual(longer("allreduce", 4 * MI, 2), 1)
+        self.assertAlmostEqual(longer("coded", 4 * MI, 4), 1)  # in pieces
 
     def test_a_burst_makes_up_for_a_pause(self):
         link = Link(8e6, burst=1000)  # 1 ms of the link
@@ -204,6 +227,8 @@ class Steps(unittest.TestCase):
 class Files(unittest.TestCase):
     def test_a_calibration_is_read_as_it_was_written(self):
         self.assertEqual(from_json(to_json(CALIBRATION), "a file", "1.0"), CALIBRATION)
+        shared = dataclasses.replace(CALIBRATION, sharing={3: line(1.0)})
+        self.assertEqual(from_json(to_json(shared), "a file", "1.0"), shared)
 
     def refused(self, pattern, text):
         with self.assertRaisesRegex(PlanError, f"a file: .*{pattern}.*calibrate again"):
@@ -220,6 +245,7 @@ class Files(unittest.TestCase):
         for field, value, pattern in (
             ("cores", 0, "'cores'"), ("processor", 3, "'processor'"), ("between", {}, "'between'"), ("copy", [[1, "a"]], "'copy'"),
             ("copy", [[2, 1.0], [1, 1.0]], "ascend"), ("within", {"2": {}}, "same hooks"), ("collectives", {"x": {}}, "'collectives'"),
+            ("sharing", {"3": [[1, 0.5]]}, "'sharing'"),
         ):  # fmt: skip
             self.refused(pattern, json.dumps(whole | {field: value}))
 

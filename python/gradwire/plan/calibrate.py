@@ -4,20 +4,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from . import machine
+from . import check, machine, model
 from .calibration import Calibration, Curve, HookCurves
 from .machine import Bench, Skipped, joined
-from .units import PlanError
+from .units import PlanError, rate_text
 
 HOOKS = ("allreduce", "bf16_compress", "int8", "int4", "one_bit", "power_sgd:rank=4")
 SIZES = (64 << 10, 256 << 10, 1 << 20, 4 << 20, 12 << 20, 25 << 20)
 COLLECTIVES = ("reduce", "broadcast", "reduce_scatter", "all_gather")
 MOST_RANKS = 8  # on this host
+SHARING_RATE = 5e8
+SHARING_SIZES = (1 << 20, 4 << 20, 8 << 20)
+MOST_SHARING = 1.5  # more than that was noise
 
 Line = Mapping[str, Any]
 
@@ -47,10 +51,12 @@ def curves_of(lines: Iterable[Line], names: Sequence[str]) -> dict[str, HookCurv
     made = {}
     for index, name in enumerate(names):
         own = {size: listed[index] for size, listed in by_size.items()}
+        counted = all("wire_bytes" in line for line in own.values())
         cut = any(line["pieces"] is not None for line in own.values())
         made[name] = HookCurves(
             rising((size, line["slowest_us"] * 1e-6) for size, line in own.items()),
             Curve.of((size, float(line["sent_bytes"])) for size, line in own.items()),
+            Curve.of((size, line["wire_bytes"] / line["hosts"]) for size, line in own.items()) if counted else None,
             Curve.of((size, float(line["pieces"])) for size, line in own.items()) if cut else None,
         )
     return made
@@ -87,6 +93,24 @@ def measure_collectives(bench: Bench, wanted: Wanted, ranks: int) -> dict[str, C
     }
 
 
+def measure_sharing(bench: Bench, wanted: Wanted, known: Calibration) -> dict[int, Curve]:
+    """By hosts: how far the link is busy for longer than `known` predicts, with the plain hook. Throws Skipped."""
+    measured = {}
+    plain = model.PLAIN
+    for hosts in range(3, wanted.hosts + 1) if plain in known.hooks() else ():
+        lines = bench.lines(
+            "network", "--rate", rate_text(SHARING_RATE), "--backend", "hybrid", "--hosts", str(hosts), "--hook", plain,
+            "--bytes", joined(SHARING_SIZES), "--rounds", str(wanted.rounds),
+        )  # fmt: skip
+        points = []
+        for line in lines:
+            predicted = check.predict(known, plain, line["bytes"], hosts, SHARING_RATE)
+            longer = (line["slowest_us"] * 1e-6 - predicted.seconds) / predicted.link
+            points.append((int(line["sent_bytes"]), min(MOST_SHARING, max(1.0, 1 + longer))))
+        measured[hosts] = Curve.of(points)
+    return measured
+
+
 def calibrate(bench: Bench, wanted: Wanted, say: Callable[[str], None]) -> Calibration:
     """Takes about a minute. `say` gets what is measured now. Throws PlanError."""
     if wanted.hosts < 2:
@@ -111,7 +135,12 @@ def calibrate(bench: Bench, wanted: Wanted, say: Callable[[str], None]) -> Calib
     say("copies in memory")
     lines = bench.lines("codecs", "--codec", "fp16", "--bytes", joined(wanted.sizes), "--rounds", str(wanted.rounds))
     copy = rising((line["bytes"], line["memcpy_us"] * 1e-6) for line in lines if line["direction"] == "encode")
-    today = datetime.date.today().isoformat()
-    return Calibration(
-        machine.version(), machine.processor(), machine.cores(), today, engine, within, between, collectives, copy
-    )
+    measured = Calibration(
+        machine.version(), machine.processor(), machine.cores(), datetime.date.today().isoformat(), engine, within, between,
+        collectives, copy, {},
+    )  # fmt: skip
+    say("several hosts that send to one")
+    try:
+        return dataclasses.replace(measured, sharing=measure_sharing(bench, wanted, measured))
+    except Skipped:
+        return measured

@@ -45,10 +45,12 @@ class Curve:
 
 @dataclass(frozen=True)
 class HookCurves:
-    """A hook in one world: seconds of an exchange, the bytes that a rank sends, and the pieces that it is cut into."""
+    """A hook in one world: seconds of an exchange, the bytes that a rank sends, the bytes that a host puts on its link with
+    what the engine adds, and the pieces that a bucket is cut into."""
 
     seconds: Curve
     sent: Curve
+    wire: Curve | None  # None: not measured
     pieces: Curve | None  # None: the hook is no compressor
 
 
@@ -63,6 +65,9 @@ class Calibration:
     between: Mapping[int, Mapping[str, HookCurves]]  # by hosts with one rank each, without a limit of the link
     collectives: Mapping[int, Mapping[str, Curve]]  # seconds within a host, by ranks and name
     copy: Curve  # seconds of a copy in memory
+    # By hosts, from 3 on: by the bytes that a host sends for a whole bucket, how many times longer than its bytes take it a
+    # link is busy because several hosts send to one. Empty where this machine may make no links with a rate.
+    sharing: Mapping[int, Curve]
     where: str = field(default="", compare=False)  # the file, for messages
 
     def hooks(self) -> list[str]:
@@ -88,6 +93,7 @@ def hooks_to_json(hooks: Mapping[str, HookCurves]) -> dict[str, Any]:
         name: {
             "seconds": curve_to_json(curves.seconds),
             "sent_bytes": curve_to_json(curves.sent),
+            "wire_bytes": None if curves.wire is None else curve_to_json(curves.wire),
             "pieces": None if curves.pieces is None else curve_to_json(curves.pieces),
         }
         for name, curves in hooks.items()
@@ -110,6 +116,7 @@ def to_json(calibration: Calibration) -> str:
             for world, curves in calibration.collectives.items()
         },
         "copy": curve_to_json(calibration.copy),
+        "sharing": {str(hosts): curve_to_json(curve) for hosts, curve in calibration.sharing.items()},
     }
     return json.dumps(fields, indent=1) + "\n"
 
@@ -152,10 +159,11 @@ class Reader:
         made = {}
         for hook in table:
             fields = self.table(table, hook)
-            pieces = fields.get("pieces")
+            wire, pieces = fields.get("wire_bytes"), fields.get("pieces")
             made[hook] = HookCurves(
                 self.curve(fields.get("seconds"), f"{name} {hook} seconds"),
                 self.curve(fields.get("sent_bytes"), f"{name} {hook} sent_bytes"),
+                None if wire is None else self.curve(wire, f"{name} {hook} wire_bytes"),
                 None if pieces is None else self.curve(pieces, f"{name} {hook} pieces", 1.0),
             )
         return made
@@ -193,6 +201,9 @@ def from_json(text: str, where: str, version: str) -> Calibration:
     within = {world: read.hooks(table, "within") for world, table in read.worlds(fields, "within").items()}
     if not between.get(2) or any(hooks.keys() != between[2].keys() for hooks in [*between.values(), *within.values()]):
         raise read.fail("not every number of ranks has the same hooks, or two hosts have none")
+    sharing = read.table(fields, "sharing")
+    if not all(hosts.isdecimal() for hosts in sharing):
+        raise read.fail("'sharing' is no object by numbers of hosts")
     return Calibration(
         version,
         read.text(fields, "processor"),
@@ -206,6 +217,7 @@ def from_json(text: str, where: str, version: str) -> Calibration:
             for world, table in read.worlds(fields, "collectives").items()
         },
         read.curve(fields.get("copy"), "copy"),
+        {int(hosts): read.curve(curve, "sharing", 1.0) for hosts, curve in sharing.items()},
         where,
     )
 

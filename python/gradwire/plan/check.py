@@ -22,7 +22,7 @@ class Grid:
     hooks: Sequence[str] = ()
     sizes: Sequence[int] = (256 << 10, 1 << 20, 4 << 20, 25 << 20)
     longest: float = 0.4  # seconds of the link for a plain bucket; a combination above is left out, to keep the run short
-    rounds: int = 1
+    rounds: int = 2
 
 
 @dataclass(frozen=True)

@@ -35,9 +35,12 @@ class Link:
     frame: int = HEADERS + ETHERNET  # bytes on the wire beside the payload of a segment
     burst: int = 0  # bytes that pass at once after a pause (tc's tbf, some clouds)
 
-    def seconds(self, payload: float) -> float:
-        """For `payload` bytes."""
-        return 8 * payload * (1 + self.frame / SEGMENT) / self.rate
+    def framed(self, payload: float) -> float:
+        """The bytes that a long message takes."""
+        return payload * (1 + self.frame / SEGMENT)
+
+    def seconds(self, framed: float) -> float:
+        return 8 * framed / self.rate
 
     def saved(self, idle: float) -> float:
         """What a link that was idle for so many seconds saves afterwards."""
@@ -89,9 +92,32 @@ def sent_bytes(calibration: Calibration, hook: str, size: int, hosts: int) -> fl
     """What a host sends for a bucket of `size` bytes."""
     if hosts in calibration.between:
         return calibration.between[hosts][hook].sent.at(size)
+    return calibration.between[2][hook].sent.at(size) * beyond(calibration, hook, size, hosts)
+
+
+def beyond(calibration: Calibration, hook: str, size: int, hosts: int) -> float:
+    """How many times more a host sends than one of two."""
     kind = growth(calibration, hook, size)
-    factor = (1 - kind) * 2 * (hosts - 1) / hosts + kind * (hosts - 1)
-    return calibration.between[2][hook].sent.at(size) * factor
+    return (1 - kind) * 2 * (hosts - 1) / hosts + kind * (hosts - 1)
+
+
+def link_bytes(calibration: Calibration, hook: str, size: int, hosts: int, link: Link) -> float:
+    """What a host puts on its link for a bucket: what it sends in frames, or, for short messages, what was counted on a link."""
+    framed = link.framed(sent_bytes(calibration, hook, size, hosts))
+    known = hosts if hosts in calibration.between else 2
+    counted = calibration.between[known][hook].wire
+    if counted is None:
+        return framed
+    return max(framed, counted.at(size) * (1 if known == hosts else beyond(calibration, hook, size, hosts)))
+
+
+def sharing(calibration: Calibration, hook: str, size: int, hosts: int) -> float:
+    """How many times longer a link is busy because several hosts send to one at once, in messages of a whole bucket."""
+    if hosts < 3 or not calibration.sharing or calibration.between[2][hook].pieces is not None:
+        return 1.0
+    curve = calibration.sharing[nearest_world(list(calibration.sharing), hosts)]
+    sent = sent_bytes(calibration, hook, size, hosts)
+    return curve.values[-1] if sent > curve.sizes[-1] else curve.at(sent)
 
 
 def trips(calibration: Calibration, hook: str, size: int) -> int:
@@ -154,7 +180,8 @@ def exchange(calibration: Calibration, hook: str, size: int, place: Place, link:
             hidden += (1 - first) * sum(steps)
         else:
             exposed += sum(collective(calibration, place.ranks, name, size) for name in ("reduce", "broadcast"))
-    wire = link.seconds(sent_bytes(calibration, hook, size, place.hosts))
+    wire = link.seconds(link_bytes(calibration, hook, size, place.hosts, link))
+    wire *= sharing(calibration, hook, size, place.hosts)
     delay = trips(calibration, hook, size) * link.latency if curves.sent.at(size) > 0 else 0.0
     work = hidden + engine
     seconds = exposed + soft_maximum(wire, work) + delay
