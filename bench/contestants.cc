@@ -171,6 +171,7 @@ std::map<std::string, Turns> measure_in_turn(Coordinator& coordinator, const std
       Reply reply = coordinator.measure(entrant.contestant, entrant.what);
       Turns& own = turns[entrant.title];
       own.blocks.push_back(std::move(reply.samples));
+      own.slowest.insert(own.slowest.end(), reply.slowest.begin(), reply.slowest.end());
       own.bytes = reply.bytes;
       own.bytes_of_all = reply.bytes_of_all;
     }

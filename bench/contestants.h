@@ -95,6 +95,7 @@ struct Entrant {
 // The result of an entrant: samples in microseconds, one block for each turn, and the bytes of the last Reply.
 struct Turns {
   std::vector<std::vector<double>> blocks;
+  std::vector<double> slowest;  // of all blocks: the longest of all ranks
   std::size_t bytes = 0;
   std::size_t bytes_of_all = 0;
 

@@ -10,12 +10,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <sstream>
 #include <stdexcept>
+#include <utility>
 
 namespace gradwire::bench {
 namespace {
@@ -166,6 +168,7 @@ Reply Coordinator::measure(const std::string& contestant, const Measurement& wha
       std::getline(reply >> std::ws, text);
       errors.emplace_back(who, text);
     }
+    std::vector<double> samples;
     for (std::string word; reply >> word;) {
       if (word == "bytes") {
         std::size_t bytes = 0;
@@ -173,9 +176,13 @@ Reply Coordinator::measure(const std::string& contestant, const Measurement& wha
         if (rank == 0) made.bytes = bytes;
         made.bytes_of_all += bytes;
       } else {
-        made.samples.push_back(std::stod(word));
+        samples.push_back(std::stod(word));
       }
     }
+    made.slowest.resize(std::max(made.slowest.size(), samples.size()));
+    std::transform(samples.begin(), samples.end(), made.slowest.begin(), made.slowest.begin(),
+                   [](double own, double other) { return std::max(own, other); });
+    if (rank == 0) made.samples = std::move(samples);
   }
   if (!errors.empty()) throw errors.front();
   return made;

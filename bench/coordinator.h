@@ -26,6 +26,7 @@ struct Contestant {
 // The reply of a contestant to a measurement.
 struct Reply {
   std::vector<double> samples;   // of rank 0, in microseconds
+  std::vector<double> slowest;   // by sample: the longest of all ranks that told their samples
   std::size_t bytes = 0;         // that one run of rank 0 sent or made; 0: the contestant does not report bytes
   std::size_t bytes_of_all = 0;  // the same for all ranks together
 };

@@ -80,6 +80,7 @@ Contestant pytorch_hooks(const HooksCommandOptions& options, const ScratchFolder
 // One hook at one size.
 struct Result {
   Summary ours;
+  double slowest = 0;           // median of the longest time of all ranks
   std::size_t sent = 0;         // by rank 0
   std::size_t sent_by_all = 0;  // by all ranks together
   std::optional<Summary> peer;
@@ -122,6 +123,7 @@ Result measure_hook(Coordinator& coordinator, const HooksCommandOptions& options
   const auto turns = measure_in_turn(coordinator, entrants, options.rounds);
   const Turns& ours = turns.at("gradwire");
   result.ours = summarize(ours.samples());
+  result.slowest = median_of(ours.slowest);
   result.sent = ours.bytes;
   result.sent_by_all = ours.bytes_of_all;
   if (result.no_peer.empty()) {
@@ -147,6 +149,25 @@ std::optional<double> pays_below(const HooksCommandOptions& options, const Resul
   return 8 * saved / longer / 1e3;
 }
 
+bool is_compressor(std::string_view name) {
+  const auto& known = compress::known_compressors();
+  return std::any_of(known.begin(), known.end(), [&](const auto& info) { return info.name == name; });
+}
+
+// How many pieces the compressor of a hook cuts a bucket into; nothing for a hook without a compressor, and for one
+// that a policy or a cast wraps.
+std::optional<std::size_t> pieces_of(const HooksCommandOptions& options, const std::string& hook, std::size_t bytes) {
+  if (!is_compressor(name_part(hook))) return std::nullopt;
+  const std::size_t values = bytes / sizeof(float);
+  try {
+    const auto compressor = compress::make_compressor(hook);
+    const std::size_t each = compressor->piece_values(options.network ? options.network->hosts : options.world);
+    return values <= each ? 1 : (values + each - 1) / each;
+  } catch (const InvalidArgument&) {  // an option of the hook that is none of the compressor
+    return std::nullopt;
+  }
+}
+
 // A hook's line: what was measured, and what to compare it with.
 struct Row {
   std::string hook;
@@ -166,11 +187,14 @@ void print_json(const HooksCommandOptions& options, const Row& row) {
                       {"median_us", result.ours.median},
                       {"p10_us", result.ours.p10},
                       {"p90_us", result.ours.p90},
+                      {"slowest_us", result.slowest},
                       {"samples", result.ours.samples},
                       {"sent_bytes", result.sent},
                       {"sent_bytes_of_all", result.sent_by_all},
+                      {"pieces", nullptr},
                       {"compression", nullptr},
                       {"pays_below_gbit", nullptr}};
+  if (const auto pieces = pieces_of(options, row.hook, row.bytes)) line["pieces"] = *pieces;
   if (row.compression) line["compression"] = *row.compression;
   if (options.network) {
     line["hosts"] = options.network->hosts;
@@ -231,11 +255,6 @@ void print_head(const HooksCommandOptions& options) {
   std::printf("\n");
 }
 
-bool is_compressor(std::string_view name) {
-  const auto& known = compress::known_compressors();
-  return std::any_of(known.begin(), known.end(), [&](const auto& info) { return info.name == name; });
-}
-
 }  // namespace
 
 void run_hooks(const HooksCommandOptions& options) {
@@ -254,7 +273,8 @@ void run_hooks(const HooksCommandOptions& options) {
   for (const std::size_t bytes : options.bytes) {
     const Result plain = measure_hook(coordinator, options, "allreduce", bytes, false);
     for (const std::string& hook : hooks) {
-      const Result result = measure_hook(coordinator, options, hook, bytes, options.peers);
+      const bool is_plain = hook == "allreduce" && !options.peers;
+      const Result result = is_plain ? plain : measure_hook(coordinator, options, hook, bytes, options.peers);
       const Row row{hook, bytes, result, compression(plain, result), pays_below(options, plain, result)};
       options.json ? print_json(options, row) : print_row(options, row);
       std::fflush(stdout);

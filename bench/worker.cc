@@ -111,7 +111,7 @@ void serve(const std::string& socket_path, const std::string& contestant, int ra
       const std::vector<double> samples = measure(what, subject);
       std::ostringstream reply;
       reply << (rank == 0 ? "samples" : "done");
-      for (std::size_t i = 0; rank == 0 && i < samples.size(); ++i) reply << ' ' << samples[i];
+      for (const double sample : samples) reply << ' ' << sample;
       if (subject.bytes) reply << " bytes " << subject.bytes();
       line.write(reply.str());
     } catch (const std::exception& error) {

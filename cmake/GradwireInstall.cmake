@@ -53,6 +53,16 @@ foreach(program gradwire-run gradwire-diagnose gradwire-bench)
     install(TARGETS ${program} RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT ${component})
   endif()
 endforeach()
+if(TARGET gradwire_python AND TARGET gradwire-bench AND NOT SKBUILD)
+  # gradwire-plan predicts from what gradwire-bench measures. The files that it needs lie apart from any Python package.
+  set(GRADWIRE_PLAN_FOLDER "../${CMAKE_INSTALL_DATADIR}/gradwire/python/gradwire")
+  configure_file(launch/gradwire-plan.in "${PROJECT_BINARY_DIR}/cmake/gradwire-plan" @ONLY)
+  install(PROGRAMS "${PROJECT_BINARY_DIR}/cmake/gradwire-plan" DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT bench)
+  install(DIRECTORY python/gradwire/plan python/gradwire/report DESTINATION "${CMAKE_INSTALL_DATADIR}/gradwire/python/gradwire"
+    COMPONENT bench PATTERN "__pycache__" EXCLUDE)
+  install(FILES "${PROJECT_BINARY_DIR}/python/gradwire/_build.py" DESTINATION "${CMAKE_INSTALL_DATADIR}/gradwire/python/gradwire"
+    COMPONENT bench)
+endif()
 
 configure_package_config_file(cmake/gradwireConfig.cmake.in "${PROJECT_BINARY_DIR}/cmake/gradwireConfig.cmake"
   INSTALL_DESTINATION "${package_dir}")

@@ -23,7 +23,7 @@ SECTIONS = [
     ]),
     ("In detail", [
         "docs/ddp.md", "docs/hooks.md", "docs/optim.md", "docs/python.md", "docs/backends.md", "docs/clusters.md", "docs/launcher.md",
-        "docs/errors.md", "docs/recorder.md", "docs/report.md", "docs/performance.md",
+        "docs/errors.md", "docs/recorder.md", "docs/report.md", "docs/plan.md", "docs/performance.md",
     ]),
     ("Inside", [
         "docs/architecture.md", "docs/algorithms.md", "docs/trace_points.md", "docs/format/README.md?", "docs/format/*",
