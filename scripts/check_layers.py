@@ -29,6 +29,7 @@ ABOVE = {
     "elastic": [*BELOW, "process_group", "functional", "ddp", "hooks"],
     "testing": [*BELOW, "process_group", "functional", "ddp", "hooks", "optim"],
 }
+SUFFIXES = (".h", ".cc", ".cu", ".cuh")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 TORCH = re.compile(r"^(torch|ATen|c10|caffe2|torchgen|pybind11)/")
 LOGGING = re.compile(r"^(spdlog|fmt)/")
@@ -43,7 +44,7 @@ def includes(path):
 
 def check_room(room, may_include, torch_free):
     folder = ROOT / "gradwire" / room
-    for path in sorted(p for p in folder.rglob("*") if p.suffix in (".h", ".cc")):
+    for path in sorted(p for p in folder.rglob("*") if p.suffix in SUFFIXES):
         name = path.relative_to(ROOT)
         public = path.suffix == ".h" and not path.stem.endswith("_internal") and "_test" not in path.stem
         for number, header in includes(path):
@@ -70,6 +71,16 @@ def check_umbrella(name, may_include):
             yield f"gradwire/{name}:{number}: includes {header}, which is not installed"
 
 
+def check_kernels():
+    """CUDA's kernels know neither torch nor the codecs: headers of CUDA, gradwire/kernels/ and their own alone."""
+    folder = ROOT / "gradwire" / "hooks" / "device" / "cuda"
+    for path in sorted(p for p in folder.iterdir() if p.suffix in (".cu", ".cuh") or p.name.endswith("_internal.h")):
+        for number, header in includes(path):
+            if TORCH.match(header) or (header.startswith("gradwire/") and
+                                       not header.startswith(("gradwire/kernels/", "gradwire/hooks/device/cuda/"))):
+                yield f"{path.relative_to(ROOT)}:{number}: includes {header}: the kernels know gradwire/kernels/ alone"
+
+
 def main():
     problems, files = [], 2
     problems += check_umbrella("core.h", list(BELOW))
@@ -77,13 +88,14 @@ def main():
     for rooms, torch_free in ((BELOW, True), (ABOVE, False)):
         for room, may_include in rooms.items():
             problems += check_room(room, may_include, torch_free)
-            files += sum(1 for p in (ROOT / "gradwire" / room).rglob("*") if p.suffix in (".h", ".cc"))
+            files += sum(1 for p in (ROOT / "gradwire" / room).rglob("*") if p.suffix in SUFFIXES)
+    problems += check_kernels()
     known = {*BELOW, *ABOVE}
     for folder in sorted((ROOT / "gradwire").iterdir()):
         if folder.is_dir() and folder.name not in known:
             problems.append(f"gradwire/{folder.name}: a room that scripts/check_layers.py does not know; say what it may include")
     for path in sorted((ROOT / "launch").rglob("*.*")):
-        if path.suffix in (".h", ".cc"):
+        if path.suffix in SUFFIXES:
             files += 1
             problems += [f"{path.relative_to(ROOT)}:{number}: includes {header}: gradwire-run is torch-free"
                          for number, header in includes(path) if TORCH.match(header)]

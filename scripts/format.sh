@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 mapfile -d '' -t sources < <(find gradwire python launch examples bench tests fuzz cmake -type d -name 'build*' -prune -o \
-    -type f \( -name '*.h' -o -name '*.cc' \) -print0 2>/dev/null | sort -z)
+    -type f \( -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' \) -print0 2>/dev/null | sort -z)
 ((${#sources[@]} > 0)) || { echo "format: no sources found" >&2; exit 1; }
 
 if [[ "${1:-}" != --check ]]; then

@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <limits>
 
 #include "gradwire/compress/codec_internal.h"
 #include "gradwire/kernels/quantize.h"
+#include "gradwire/kernels/value_internal.h"
 
 namespace gradwire::compress {
 namespace {
@@ -16,39 +16,18 @@ namespace {
 // What distinguishes the two formats.
 struct E4m3 {
   static constexpr const char* kName = "fp8_e4m3";
-  static constexpr int kMantissaBits = 3;
-  static constexpr int kBias = 7;
-  static constexpr float kLargest = 448.0f;
-  static constexpr std::uint8_t kInfinity = 0x7f;  // there is none: NaN
-  static constexpr std::uint8_t kNan = 0x7f;
+  static constexpr const kernels::Fp8Kind& kKind = kernels::kFp8E4m3;
 };
 struct E5m2 {
   static constexpr const char* kName = "fp8_e5m2";
-  static constexpr int kMantissaBits = 2;
-  static constexpr int kBias = 15;
-  static constexpr float kLargest = 57344.0f;
-  static constexpr std::uint8_t kInfinity = 0x7c;
-  static constexpr std::uint8_t kNan = 0x7e;
+  static constexpr const kernels::Fp8Kind& kKind = kernels::kFp8E5m2;
 };
 
-// The value of each code. A code is an f32 with a narrower exponent, but for its own rules about the highest one.
+// The value of each code.
 template <class Format>
-std::array<float, 256> make_table() noexcept {
+constexpr std::array<float, 256> make_table() noexcept {
   std::array<float, 256> table{};
-  for (std::uint32_t code = 0; code < 256; ++code) {
-    const std::uint32_t magnitude = code & 0x7fu;
-    const auto mantissa = static_cast<float>(magnitude & ((1u << Format::kMantissaBits) - 1u));
-    const int exponent = static_cast<int>(magnitude >> Format::kMantissaBits);
-    const auto one = static_cast<float>(1u << Format::kMantissaBits);
-    float value = exponent == 0 ? std::ldexp(mantissa, 1 - Format::kBias - Format::kMantissaBits)
-                                : std::ldexp(one + mantissa, exponent - Format::kBias - Format::kMantissaBits);
-    if (value > Format::kLargest) {
-      value = magnitude == Format::kInfinity && Format::kInfinity != Format::kNan
-                  ? std::numeric_limits<float>::infinity()
-                  : std::numeric_limits<float>::quiet_NaN();
-    }
-    table[code] = code >= 0x80u ? -value : value;
-  }
+  for (std::uint32_t code = 0; code < 256; ++code) table[code] = kernels::fp8_value(Format::kKind.layout, code);
   return table;
 }
 
@@ -76,11 +55,10 @@ class Fp8Codec final : public Codec {
     for (std::size_t begin = 0; begin < values.size(); begin += block_) {
       const auto block = values.subspan(begin, std::min(block_, values.size() - begin));
       const int exponent = choose_exponent(block);
-      write_as(scales + scale_bytes(begin), std::ldexp(1.0f, exponent));
-      // In two steps, because the reciprocal of a large scale is a denormal and that of a small one overflows.
-      const float factor = std::ldexp(1.0f, -exponent / 2);
-      const float other_factor = std::ldexp(1.0f, -exponent - -exponent / 2);
-      kernels::encode_fp8(kLayout, block.data(), block.size(), factor, other_factor, codes + begin);
+      write_as(scales + scale_bytes(begin), kernels::power_of_two(exponent));
+      const kernels::Fp8Factors factors(exponent);
+      kernels::encode_fp8(Format::kKind.layout, block.data(), block.size(), factors.first, factors.second,
+                          codes + begin);
     }
     return max_encoded_size(whole);
   }
@@ -98,8 +76,6 @@ class Fp8Codec final : public Codec {
   }
 
  private:
-  static constexpr kernels::Fp8Layout kLayout{Format::kMantissaBits, Format::kBias, Format::kInfinity, Format::kNan};
-
   std::size_t scale_bytes(std::size_t count) const noexcept { return 4 * divide_up(count, block_); }
 
   static int choose_exponent(std::span<const float> block) noexcept {
@@ -110,12 +86,7 @@ class Fp8Codec final : public Codec {
         if (std::isfinite(value)) largest = std::max(largest, std::fabs(value));
       }
     }
-    if (largest == 0) return 0;
-    // largest / 2^exponent lies in [1, 2); the format's largest number in the same form says how far it may go up.
-    const int wanted = std::ilogb(largest) - std::ilogb(Format::kLargest);
-    const bool mantissa_too_large =
-        std::ldexp(largest, -std::ilogb(largest)) > std::ldexp(Format::kLargest, -std::ilogb(Format::kLargest));
-    return std::clamp(wanted + (mantissa_too_large ? 1 : 0), -126, 127);
+    return kernels::fp8_exponent(largest, Format::kKind.largest);
   }
 
   std::size_t block_;

@@ -3,17 +3,14 @@
 #include "gradwire/compress/integer_codec.h"
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 
 #include "gradwire/compress/codec_internal.h"
 #include "gradwire/compress/random.h"
 #include "gradwire/kernels/quantize.h"
+#include "gradwire/kernels/value_internal.h"
 
 namespace gradwire::compress {
 namespace {
-
-constexpr float kSmallest = 0x1p-118f;
 
 class IntegerCodec final : public Codec {
  public:
@@ -43,11 +40,10 @@ class IntegerCodec final : public Codec {
     const RandomSequence random(key, kIntegerRounding);
     for (std::size_t begin = 0; begin < values.size(); begin += options_.block) {
       const auto block = values.subspan(begin, std::min(options_.block, values.size() - begin));
-      const float scale = choose_scale(kernels::max_magnitude(block.data(), block.size()));
+      const float scale = kernels::integer_scale(kernels::max_magnitude(block.data(), block.size()), levels_);
       write_as(scales + scale_bytes(begin), scale);
       // Of a block that is zero, or not finite, the scale says all; its codes are still written.
-      const float inverse = std::isfinite(scale) && scale > 0 ? 1.0f / scale : 0.0f;
-      encode_block(block, first + begin, inverse, random, as_codes(codes + packed(begin)));
+      encode_block(block, first + begin, kernels::inverse_of(scale), random, as_codes(codes + packed(begin)));
     }
     return max_encoded_size(whole);
   }
@@ -71,14 +67,6 @@ class IntegerCodec final : public Codec {
     return count / 8 * bits + (count % 8 * bits + 7) / 8;
   }
   std::size_t scale_bytes(std::size_t count) const noexcept { return 4 * divide_up(count, options_.block); }
-
-  float choose_scale(float largest) const noexcept {
-    if (!std::isfinite(largest)) return std::numeric_limits<float>::quiet_NaN();
-    if (largest < kSmallest) return 0;
-    const float scale = largest / levels_;
-    // Rounded up, the largest number of all would decode to infinity.
-    return std::isfinite(scale * levels_) ? scale : std::nextafter(scale, 0.0f);
-  }
 
   void encode_block(std::span<const float> block, std::size_t begin, float inverse, const RandomSequence& random,
                     std::uint8_t* codes) const {

@@ -26,12 +26,12 @@ void store_element(void* array, std::size_t index, T value) noexcept {
 }
 
 // bfloat16 is the upper half of a binary32, so widening is exact.
-inline float bf16_to_f32(std::uint16_t bits) noexcept {
+constexpr float bf16_to_f32(std::uint16_t bits) noexcept {
   return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
 }
 
 // Rounds to nearest even; every NaN becomes 0x7fc0.
-inline std::uint16_t f32_to_bf16(float value) noexcept {
+constexpr std::uint16_t f32_to_bf16(float value) noexcept {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fc0u;
   // Adding just under half a unit, and the last kept bit for ties, carries into the kept half exactly when it has to
@@ -40,7 +40,7 @@ inline std::uint16_t f32_to_bf16(float value) noexcept {
 }
 
 // Exact; a signalling NaN becomes quiet, as the processor's own conversion has it.
-inline float f16_to_f32(std::uint16_t half) noexcept {
+constexpr float f16_to_f32(std::uint16_t half) noexcept {
   const std::uint32_t sign = static_cast<std::uint32_t>(half & 0x8000u) << 16;
   const std::uint32_t magnitude = half & 0x7fffu;
   if (magnitude >= 0x7c00u) {
@@ -54,7 +54,7 @@ inline float f16_to_f32(std::uint16_t half) noexcept {
 
 // Rounds to nearest even; overflow gives infinity, denormals are kept, a NaN keeps its sign and upper payload and is
 // quiet.
-inline std::uint16_t f32_to_f16(float value) noexcept {
+constexpr std::uint16_t f32_to_f16(float value) noexcept {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const std::uint32_t sign = (bits >> 16) & 0x8000u;
   const std::uint32_t magnitude = bits & 0x7fffffffu;

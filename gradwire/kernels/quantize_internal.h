@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "gradwire/kernels/quantize.h"
+#include "gradwire/kernels/value_internal.h"
 
 namespace gradwire::kernels {
 
@@ -63,23 +64,5 @@ float finish_sum(float (&partial)[kPartialSums], const float* source, std::size_
   word = (word | word << 12) & 0x000f000f000f000fu;
   return (word | word << 6) & 0x0303030303030303u;
 }
-
-// What encoding fp8 needs, as the bits of f32.
-struct Fp8Bits {
-  explicit Fp8Bits(const Fp8Layout& layout) noexcept
-      : dropped(23 - layout.mantissa_bits),
-        smallest_normal(static_cast<std::uint32_t>(128 - layout.bias) << 23),
-        rebias(static_cast<std::uint32_t>(127 - layout.bias) << 23),
-        below_half((1u << (dropped - 1)) - 1u),
-        magic(static_cast<std::uint32_t>(128 - layout.bias + dropped) << 23) {}
-
-  int dropped;                    // bits of the mantissa
-  std::uint32_t smallest_normal;  // of the format
-  std::uint32_t rebias;           // taken off the exponent
-  std::uint32_t below_half;       // of the last place that is kept, with the last place added: rounds to nearest even
-  // Added to a number whose unit in the last place is the format's smallest number, a small one is rounded to a count
-  // of that.
-  std::uint32_t magic;
-};
 
 }  // namespace gradwire::kernels

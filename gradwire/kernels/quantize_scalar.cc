@@ -3,7 +3,6 @@
 // The reference of quantize.h's loops.
 #include <algorithm>
 #include <bit>
-#include <cmath>
 
 #include "gradwire/kernels/dispatch_internal.h"
 #include "gradwire/kernels/element_internal.h"
@@ -30,34 +29,23 @@ float sum_magnitudes(const float* source, std::size_t count) noexcept {
 }
 
 void to_codes(int bits, const float* source, std::size_t count, float inverse_scale, std::uint8_t* bytes) noexcept {
-  const int offset = 1 << (bits - 1);
-  // Adding 1.5 * 2^23 leaves the rounded integer in the low bits of the sum.
-  constexpr float kMagic = 12582912.0f;
   for (std::size_t i = 0; i < count; ++i) {
-    const float sum = load_element<float>(source, i) * inverse_scale + kMagic;
-    const auto rounded = static_cast<int>(std::bit_cast<std::uint32_t>(sum)) - std::bit_cast<int>(kMagic);
-    bytes[i] = static_cast<std::uint8_t>(rounded + offset);
+    bytes[i] = static_cast<std::uint8_t>(integer_code(bits, load_element<float>(source, i), inverse_scale));
   }
 }
 
 void to_codes_stochastic(int bits, const float* source, std::size_t count, float inverse_scale, const PhiloxKey& key,
                          std::uint64_t first, std::uint8_t* bytes) noexcept {
-  const auto offset = static_cast<float>(1 << (bits - 1));
-  const float levels = offset - 1;
   PhiloxBlock numbers{};
   for (std::size_t i = 0; i < count; ++i) {
     if (i % 4 == 0) numbers = philox_block(key, (first + i) / 4);
-    const float uniform = static_cast<float>(numbers[i % 4] >> 8) * 0x1p-24f;
-    const float rounded = std::floor(load_element<float>(source, i) * inverse_scale + uniform);
-    bytes[i] = static_cast<std::uint8_t>(std::clamp(rounded, -levels, levels) + offset);
+    bytes[i] = static_cast<std::uint8_t>(
+        integer_code_stochastic(bits, load_element<float>(source, i), inverse_scale, numbers[i % 4]));
   }
 }
 
 void from_codes(int bits, const std::uint8_t* bytes, std::size_t count, float scale, float* destination) noexcept {
-  const int offset = 1 << (bits - 1);
-  for (std::size_t i = 0; i < count; ++i) {
-    store_element(destination, i, static_cast<float>(static_cast<int>(bytes[i]) - offset) * scale);
-  }
+  for (std::size_t i = 0; i < count; ++i) store_element(destination, i, integer_value(bits, bytes[i], scale));
 }
 
 void pack(int bits, const std::uint8_t* bytes, std::size_t groups, std::uint8_t* codes) noexcept {
@@ -81,23 +69,8 @@ void unpack(int bits, const std::uint8_t* codes, std::size_t groups, std::uint8_
 
 void encode_fp8(const Fp8Layout& layout, const float* source, std::size_t count, float first_factor,
                 float second_factor, std::uint8_t* codes) noexcept {
-  const Fp8Bits constants(layout);
   for (std::size_t i = 0; i < count; ++i) {
-    const auto bits = std::bit_cast<std::uint32_t>(source[i] * first_factor * second_factor);
-    const std::uint32_t magnitude = bits & 0x7fffffffu;
-    std::uint32_t code = 0;
-    if (magnitude > 0x7f800000u) {
-      code = layout.nan;
-    } else if (magnitude == 0x7f800000u) {
-      code = layout.infinity;
-    } else if (magnitude < constants.smallest_normal) {
-      const float sum = std::bit_cast<float>(magnitude) + std::bit_cast<float>(constants.magic);
-      code = std::bit_cast<std::uint32_t>(sum) - constants.magic;
-    } else {
-      const std::uint32_t last = (magnitude >> constants.dropped) & 1u;
-      code = (magnitude - constants.rebias + constants.below_half + last) >> constants.dropped;
-    }
-    codes[i] = static_cast<std::uint8_t>(code | bits >> 31 << 7);
+    codes[i] = static_cast<std::uint8_t>(fp8_code(layout, source[i] * first_factor * second_factor));
   }
 }
 

@@ -2,12 +2,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gradwire/hooks/device/device_codec_internal.h"
 
+#include <ATen/TensorOperators.h>
+
 #include <string_view>
+#include <utility>
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/options.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/hooks/device/dense_codecs_internal.h"
+#include "gradwire/hooks/device/kernel_codec_internal.h"
 #include "gradwire/hooks/device/sparse_codecs_internal.h"
 
 namespace gradwire::internal {
@@ -27,7 +31,12 @@ constexpr Row kRows[] = {
 
 }  // namespace
 
-std::unique_ptr<DeviceCodec> make_device_codec(const compress::Codec& codec) {
+at::Tensor DeviceCodec::add_decoded(const at::Tensor& sum, const at::Tensor& bytes,
+                                    const compress::EncodeKey& key) const {
+  return sum + decode(bytes, sum.numel(), key);
+}
+
+std::unique_ptr<DeviceCodec> make_device_codec(const compress::Codec& codec, FindCodecKernels find) {
   const std::string description = codec.name();
   const NamedOptions parts = split_name(description);
   for (const Row& row : kRows) {
@@ -35,7 +44,7 @@ std::unique_ptr<DeviceCodec> make_device_codec(const compress::Codec& codec) {
     Options options(concat("codec ", parts.name), parts.options);
     auto made = row.make(codec, options);
     options.require_all_taken("those of the codec's name");
-    return made;
+    return with_kernels(codec, std::move(made), find);
   }
   throw UnsupportedError(concat("The codec '", description,
                                 "' has no form for devices, because gradwire does not know the codec; use one of "

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Codecs for values on a device, made of ATen's operators, which run on every device. The values and their encodings
-// stay on the device.
+// Codecs for values on a device: kernels where the device has them (codec_kernels_internal.h), else ATen's operators,
+// which run on every device. The values and their encodings stay on the device.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "gradwire/compress/codec.h"
+#include "gradwire/hooks/device/codec_kernels_internal.h"
 
 namespace gradwire::internal {
 
@@ -18,7 +19,8 @@ namespace gradwire::internal {
 // host has drawn are on the device; all other calls do not wait for the device.
 //
 // Bits: an encoding has the bytes that the codec itself writes, and decodes to the same bits, except for the payload of
-// NaN. The scales of one_bit, which are sums, may differ in the last places: the order of a sum is the device's.
+// NaN. Without kernels, the scales of one_bit, which are sums, may differ in the last places: the order of a sum is the
+// device's.
 class DeviceCodec {
  public:
   virtual ~DeviceCodec() = default;
@@ -30,10 +32,14 @@ class DeviceCodec {
   // of encode(). Throws MismatchError when `bytes` cannot have that size. Bytes of another rank may hold anything: they
   // give wrong values then, but no access beyond `bytes` and the result.
   virtual at::Tensor decode(const at::Tensor& bytes, std::int64_t count, const compress::EncodeKey& key) const = 0;
+
+  // sum + decode(bytes, sum.numel(), key), in memory of its own. `sum` is float32, 1-D, and does not change.
+  virtual at::Tensor add_decoded(const at::Tensor& sum, const at::Tensor& bytes, const compress::EncodeKey& key) const;
 };
 
 // Makes the device's form of `codec`, which must outlive the result. Throws UnsupportedError for a codec that gradwire
-// does not have.
-std::unique_ptr<DeviceCodec> make_device_codec(const compress::Codec& codec);
+// does not have. `find` says which devices have kernels.
+std::unique_ptr<DeviceCodec> make_device_codec(const compress::Codec& codec,
+                                               FindCodecKernels find = &find_codec_kernels);
 
 }  // namespace gradwire::internal

@@ -165,8 +165,12 @@ class Chunks {
   at::Tensor sum_of_own(const std::vector<at::Tensor>& parts) const {
     at::Tensor sum;
     for (int r = 0; r < world_; ++r) {
-      const at::Tensor more = r == rank_ ? own_part() : decode(parts[static_cast<std::size_t>(r)], rank_, r);
-      sum = r == 0 ? more : sum + more;
+      const at::Tensor& part = parts[static_cast<std::size_t>(r)];
+      if (r == rank_) {
+        sum = r == 0 ? own_part() : sum + own_part();
+      } else {
+        sum = r == 0 ? decode(part, rank_, r) : exchange_.codecs.on_device->add_decoded(sum, part, key(rank_, r));
+      }
     }
     return sum;
   }
@@ -193,9 +197,13 @@ DeviceExchanged exchange_all_gather(const DeviceExchange& exchange, const at::Te
   DeviceExchanged result;
   at::Tensor sum;
   for (int r = 0; r < exchange.group.size(); ++r) {
-    const at::Tensor more = codec.decode(all.part(r), count, of_rank(exchange.key, r));
-    if (r == rank && exchange.delivers) result.delivered = more;
-    sum = r == 0 ? more : sum + more;
+    const EncodeKey key = of_rank(exchange.key, r);
+    if (r == rank && exchange.delivers) {
+      result.delivered = codec.decode(all.part(r), count, key);
+      sum = r == 0 ? result.delivered : sum + result.delivered;
+    } else {
+      sum = r == 0 ? codec.decode(all.part(r), count, key) : codec.add_decoded(sum, all.part(r), key);
+    }
   }
   result.mean = divided_by(sum, exchange.divisor);
   return result;

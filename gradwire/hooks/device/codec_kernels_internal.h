@@ -1,0 +1,29 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// The kernels of the codecs for one kind of device, and the one place that decides where they are used. A device
+// without them has ATen's operators (dense_codecs.cc, sparse_codecs.cc).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "gradwire/hooks/device/cuda/launch_internal.h"
+
+namespace gradwire::internal {
+
+struct CodecKernels {
+  cuda::Launches launches;
+  cuda::Stream (*current_stream)(const at::Device& device);  // of the calling thread
+};
+
+// The kernels for `device`, or null. What it returns lives as long as the process. Thread-safe.
+using FindCodecKernels = const CodecKernels* (*)(const at::Device& device);
+
+// CUDA's kernels for a CUDA device that can run them, where this build has them; else null. GRADWIRE_CUDA_KERNELS=off
+// in the environment of the process turns them off.
+const CodecKernels* find_codec_kernels(const at::Device& device);
+
+// find_codec_kernels() for a CUDA device. In cuda/cuda_kernels.cc, or cuda/cuda_kernels_stub.cc where nvcc or CUDA's
+// torch was not found.
+const CodecKernels* find_cuda_kernels(const at::Device& device);
+
+}  // namespace gradwire::internal
