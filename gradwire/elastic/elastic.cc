@@ -261,6 +261,7 @@ Elastic& Elastic::add(DdpCore& core) {
 }
 
 Elastic& Elastic::add(torch::optim::Optimizer& optimizer) {
+  if (auto* const shards = dynamic_cast<ShardedState*>(&optimizer)) return add_shards(*shards);
   impl_->state().add(optimizer);
   return *this;
 }
@@ -268,6 +269,17 @@ Elastic& Elastic::add(torch::optim::Optimizer& optimizer) {
 Elastic& Elastic::add_state(std::string name, std::function<std::string()> save,
                             std::function<void(const std::string&)> load) {
   impl_->state().add(internal::UserState{std::move(name), std::move(save), std::move(load)});
+  return *this;
+}
+
+Elastic& Elastic::add_shards(ShardedState& state) {
+  const std::string identity = state.sharding_identity();  // refuses what cannot be dealt anew
+  if (state.sharding_group() != impl_->group()) {
+    throw InvalidArgument(concat("Elastic::add(): ", identity,
+                                 " was made over another group; give it the process_group elastic.group()"));
+  }
+  const ElasticOptions& options = impl_->options();
+  impl_->state().add(internal::AddedShards{&state, {options.shard_copies, options.shard_checkpoint}});
   return *this;
 }
 

@@ -27,6 +27,7 @@
 
 #include "gradwire/base/deadline.h"
 #include "gradwire/ddp/distributed_data_parallel.h"
+#include "gradwire/ddp/sharded_state.h"
 #include "gradwire/elastic/elastic_group.h"
 #include "gradwire/store/store.h"
 
@@ -55,6 +56,13 @@ struct ElasticOptions {
   bool leave_on_sigterm = true;
   // Text that all members must have in common besides the model, for example the program's arguments.
   std::string program;
+  // Optimizers that share their state out among the ranks (ZeroRedundancyOptimizer). True: each member also holds a
+  // copy of the part of the member before it, so that the part of a member that dies is not lost. The same on all
+  // members.
+  bool shard_copies = true;
+  // The file of a checkpoint of such an optimizer (torch::save(optimizer, path), after consolidate_state()), from which
+  // parts come that no member holds any more. Empty or not there: such parts begin anew. A log line says which.
+  std::string shard_checkpoint;
   // How long a member waits for the next epoch, for the others there, and for a collective.
   Milliseconds timeout = kDefaultTimeout;
 };
@@ -83,8 +91,10 @@ class Elastic final {
   // Adds an object to the state of the job: what a step reads and changes, besides its gradients. All members add the
   // same objects in the same order, before run(). The objects outlive run(). A DistributedDataParallel brings its
   // module and its hook along; its process_group must be group(). `save` returns bytes, and `load` takes over bytes
-  // that `save` returned on another member. Throws UnsupportedError for a module with parameters or buffers that are
-  // not on the CPU.
+  // that `save` returned on another member. An optimizer that shares its state out (ZeroRedundancyOptimizer) is made
+  // over group() too; its parts are dealt anew in each epoch. Throws InvalidArgument for another group;
+  // UnsupportedError for a module with parameters or buffers that are not on the CPU, and for
+  // ZeroOptions::overlap_with_ddp.
   Elastic& add(DdpCore& core);
   template <class Module>
   Elastic& add(DistributedDataParallel<Module>& ddp) {
@@ -92,6 +102,8 @@ class Elastic final {
   }
   Elastic& add(torch::optim::Optimizer& optimizer);
   Elastic& add_state(std::string name, std::function<std::string()> save, std::function<void(const std::string&)> load);
+  // The same for any other state of which each rank holds a part.
+  Elastic& add_shards(ShardedState& state);
 
   // Calls step() for each step from 0 to steps - 1 that this member takes part in, and returns when `steps` steps were
   // counted, or as ElasticEnd says. A member that joins later begins with the step at which the job is then.
@@ -99,8 +111,8 @@ class Elastic final {
   // A step counts when step() returns. When it throws PeerError, TimeoutError or AbortedError, the members that are
   // left meet in a new epoch. There, members that have not counted the step take the state of members that have; when
   // no member has, all do the step again. For that, step() changes the registered state in its last act only (the
-  // optimizer's step), after all communication. Buffers and hooks are brought back, and gradients are removed, before a
-  // step is done again.
+  // optimizer's step), after all communication but that of a ZeroRedundancyOptimizer, which can take its step back.
+  // Buffers and hooks are brought back, and gradients are removed, before a step is done again.
   //
   // Throws what step() throws otherwise: the other members then go on without this one. Throws MismatchError when the
   // job runs another program, model or version of gradwire, and when members that counted the same steps hold different

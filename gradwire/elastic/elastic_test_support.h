@@ -4,6 +4,7 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <torch/optim/adam.h>
 #include <torch/optim/sgd.h>
 #include <unistd.h>
 
@@ -41,12 +42,37 @@ inline void add_to(std::vector<at::Tensor>& sums, const std::vector<at::Tensor>&
   for (std::size_t i = 0; i < parts.size(); ++i) sums[i].add_(parts[i]);
 }
 
+// What a serial program does.
+struct SerialProgram {
+  // Its optimizer; the default steps as the jobs of elastic_test.cc do.
+  std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<at::Tensor> parameters)> optimizer =
+      [](std::vector<at::Tensor> parameters) {
+        return std::make_unique<torch::optim::SGD>(std::move(parameters), sgd());
+      };
+  // Called before each step.
+  std::function<void(std::int64_t step, torch::optim::Optimizer& optimizer)> before_step =
+      [](std::int64_t, torch::optim::Optimizer&) {};
+};
+
+inline torch::optim::AdamOptions adam_options() { return torch::optim::AdamOptions(0.01); }
+
+// The same with Adam.
+inline SerialProgram adam() {
+  SerialProgram program;
+  program.optimizer = [](std::vector<at::Tensor> parameters) {
+    return std::make_unique<torch::optim::Adam>(std::move(parameters), adam_options());
+  };
+  return program;
+}
+
 // The parameters after hosts.size() steps, when step s is done by ranks on the hosts hosts[s]: one rank after the other
 // computes its gradients, and the averages are formed as gradwire's groups form them, within each host first.
-inline std::vector<at::Tensor> serial_parameters(const std::vector<std::vector<std::string>>& hosts) {
+inline std::vector<at::Tensor> serial_parameters(const std::vector<std::vector<std::string>>& hosts,
+                                                 const SerialProgram& program = {}) {
   Mlp net;
-  torch::optim::SGD optimizer(net->parameters(), sgd());
+  const auto optimizer = program.optimizer(net->parameters());
   for (std::size_t step = 0; step < hosts.size(); ++step) {
+    program.before_step(static_cast<std::int64_t>(step), *optimizer);
     const int size = static_cast<int>(hosts[step].size());
     std::vector<std::string> order;
     std::map<std::string, std::vector<at::Tensor>> sums;
@@ -64,16 +90,16 @@ inline std::vector<at::Tensor> serial_parameters(const std::vector<std::vector<s
     for (const std::string& host : order) add_to(averages, sums[host]);
     std::size_t i = 0;
     for (auto& parameter : net->parameters()) parameter.mutable_grad() = averages[i++];
-    optimizer.step();
+    optimizer->step();
   }
   return net->parameters();
 }
 
 // The same on one host, with sizes[s] ranks.
-inline std::vector<at::Tensor> serial_parameters(const std::vector<int>& sizes) {
+inline std::vector<at::Tensor> serial_parameters(const std::vector<int>& sizes, const SerialProgram& program = {}) {
   std::vector<std::vector<std::string>> hosts;
   for (const int size : sizes) hosts.emplace_back(static_cast<std::size_t>(size));
-  return serial_parameters(hosts);
+  return serial_parameters(hosts, program);
 }
 
 inline void expect_equal_bits(const std::vector<at::Tensor>& actual, const std::vector<at::Tensor>& expected,

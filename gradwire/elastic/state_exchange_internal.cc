@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -110,6 +111,18 @@ Memories memories_of(const std::vector<Position>& positions, std::int64_t newest
   return memories;
 }
 
+// The entries of this member that are those of the job after `newest` steps.
+std::optional<ShardedState::Version> version_of(std::int64_t counted, std::int64_t newest, bool is_donor) {
+  if (newest == kNoState) {
+    if (is_donor) return ShardedState::Version::counted;  // the job begins
+    return std::nullopt;
+  }
+  if (counted == newest) return ShardedState::Version::counted;
+  // This member did the newest step too, and lost it before it had the parameters of all others.
+  if (counted != kNoState && counted == newest - 1) return ShardedState::Version::undone;
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::int64_t exchange_state(ProcessGroup& group, TrainingState& state, std::int64_t counted, bool fresh,
@@ -137,10 +150,16 @@ std::int64_t exchange_state(ProcessGroup& group, TrainingState& state, std::int6
   std::vector<std::string> parts;
   for (const int rank : memories.holders)
     parts.push_back(broadcast_text(group, local, rank, positions[static_cast<std::size_t>(rank)].local_bytes));
+  std::vector<ShardedState::Deal> deals;
+  for (const AddedShards& shards : state.shards()) {
+    deals.push_back(
+        exchange_shards(group, *shards.state, shards.options, version_of(counted, newest, group.rank() == donor)));
+  }
 
   state.keep_bucket_orders(orders);
   if (group.rank() != donor && (newest == kNoState || counted != newest))
     take_over(state, parcel, positions[static_cast<std::size_t>(donor)].whole_hash);
+  for (std::size_t i = 0; i < deals.size(); ++i) state.shards()[i].state->deal(deals[i]);
   const bool holds =
       std::find(memories.holders.begin(), memories.holders.end(), group.rank()) != memories.holders.end();
   if (!holds && group.rank() != memories.donor) state.load_shared(shared);

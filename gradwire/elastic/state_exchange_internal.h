@@ -16,9 +16,10 @@ inline constexpr std::int64_t kNoState = -1;
 
 // Collective over `group`, at the beginning of an epoch. `counted` is the number of steps that this member has counted,
 // or kNoState. The members with the highest number hold the state of the job. The first of them gives it to all members
-// with another number: parameters and buffers, optimizers, the hooks' shared parts, the user's states. All members then
-// average the local parts of the hooks of the members that held the state, and know the order of the buckets. When no
-// member holds state and `fresh` is true (no step has begun), the state of rank 0 is that of the job.
+// with another number: parameters and buffers, optimizers, the hooks' shared parts, the user's states. Sharded states
+// are dealt anew (shard_exchange_internal.h). All members then average the local parts of the hooks of the members that
+// held the state, and know the order of the buckets. When no member holds state and `fresh` is true (no step has
+// begun), the state of rank 0 is that of the job.
 //
 // `holds_memory`: whether the state of this member's hooks is that of the job. Members for which it is not get the
 // shared parts too, and their local parts do not count. When it is so for no member that holds the state, the hooks go

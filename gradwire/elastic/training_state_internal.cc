@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <set>
 #include <span>
 #include <sstream>
@@ -89,6 +90,8 @@ void TrainingState::add(DdpCore& core) {
 void TrainingState::add(torch::optim::Optimizer& optimizer) { optimizers_.push_back(&optimizer); }
 void TrainingState::add(UserState state) { user_states_.push_back(std::move(state)); }
 
+void TrainingState::add(AddedShards shards) { shards_.push_back(std::move(shards)); }
+
 std::string TrainingState::description() const {
   std::ostringstream shapes;
   std::string hooks;
@@ -104,6 +107,9 @@ std::string TrainingState::description() const {
   for (const at::Tensor& tensor : tensors()) numel += tensor.numel();
   std::string names;
   for (const UserState& state : user_states_) names += concat(", ", state.name);
+  for (const AddedShards& shards : shards_)
+    names +=
+        concat(", ", shards.state->sharding_identity(), shards.options.copies ? " with copies" : " without copies");
   return concat("a model of ", numel, " elements (shapes ", std::hex, stable_hash(shapes.str()), std::dec,
                 "), hooks: ", hooks, ", ", optimizers_.size(), " optimizers", names);
 }
@@ -142,11 +148,14 @@ std::vector<HookState> TrainingState::hook_states() const {
   return states;
 }
 
-std::vector<std::uint32_t> TrainingState::versions() const {
+std::vector<std::uint32_t> TrainingState::versions(
+    const std::map<const c10::TensorImpl*, std::uint32_t>& instead) const {
   std::vector<std::uint32_t> versions;
   for (const DdpCore* core : cores_) {
-    for (const at::Tensor& parameter : core->module().parameters())
-      versions.push_back(static_cast<std::uint32_t>(parameter._version()));
+    for (const at::Tensor& parameter : core->module().parameters()) {
+      const auto found = instead.find(parameter.unsafeGetTensorImpl());
+      versions.push_back(found == instead.end() ? static_cast<std::uint32_t>(parameter._version()) : found->second);
+    }
   }
   return versions;
 }
@@ -161,6 +170,7 @@ void TrainingState::begin_step() {
   for (std::size_t i = 0; i < cores_.size(); ++i) {
     if (const auto hook = cores_[i]->comm_hook(); hook != nullptr) kept_hook_states_[i].keep(*hook);
   }
+  for (const AddedShards& shards : shards_) shards.state->begin_step();
   kept_versions_ = versions();
 }
 
@@ -172,7 +182,12 @@ bool TrainingState::undo_step() {
     cores_[i]->module().zero_grad(true);
     if (const auto hook = cores_[i]->comm_hook(); hook != nullptr) kept_hook_states_.at(i).revert(*hook);
   }
-  return versions() == kept_versions_;
+  std::map<const c10::TensorImpl*, std::uint32_t> brought_back;
+  for (const AddedShards& shards : shards_) {
+    for (const auto& [parameter, version] : shards.state->undo_step())
+      brought_back[parameter.unsafeGetTensorImpl()] = version;
+  }
+  return versions(brought_back) == kept_versions_;
 }
 
 std::string TrainingState::save_rest() const {
@@ -184,6 +199,8 @@ std::string TrainingState::save_rest() const {
   }
   for (std::size_t i = 0; i < user_states_.size(); ++i)
     archive.write(name_of("user", i), c10::IValue(user_states_[i].save()));
+  for (std::size_t i = 0; i < shards_.size(); ++i)
+    archive.write(name_of("shards", i), c10::IValue(shards_[i].state->save_common()));
   return bytes_of(archive);
 }
 
@@ -199,6 +216,11 @@ void TrainingState::load_rest(const std::string& bytes) {
     c10::IValue value;
     archive.read(name_of("user", i), value);
     user_states_[i].load(value.toStringRef());
+  }
+  for (std::size_t i = 0; i < shards_.size(); ++i) {
+    c10::IValue value;
+    archive.read(name_of("shards", i), value);
+    shards_[i].state->load_common(value.toStringRef());
   }
 }
 

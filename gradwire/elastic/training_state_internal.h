@@ -8,12 +8,15 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
 #include "gradwire/ddp/comm_hook.h"
 #include "gradwire/ddp/distributed_data_parallel.h"
 #include "gradwire/ddp/kept_hook_state.h"
+#include "gradwire/ddp/sharded_state.h"
+#include "gradwire/elastic/shard_exchange_internal.h"
 
 namespace gradwire::internal {
 
@@ -24,13 +27,21 @@ struct UserState {
   std::function<void(const std::string&)> load;
 };
 
+// State of which each member holds a part.
+struct AddedShards {
+  ShardedState* state = nullptr;
+  ShardOptions options = {};
+};
+
 // Not thread-safe. The added objects outlive this one. All tensors are on the CPU.
 class TrainingState {
  public:
   void add(DdpCore& core);
   void add(torch::optim::Optimizer& optimizer);
   void add(UserState state);
+  void add(AddedShards shards);
   const std::vector<DdpCore*>& cores() const noexcept { return cores_; }
+  const std::vector<AddedShards>& shards() const noexcept { return shards_; }
 
   // The names, sizes and dtypes of all parameters and buffers, the hooks and the numbers of the other objects, as text
   // that fits on a line: equal on members that can take over each other's state.
@@ -44,12 +55,14 @@ class TrainingState {
   std::int64_t parameter_hash() const;
 
   // Keeps what a step changes before its gradients are averaged: the buffers of the modules and the state of the hooks.
+  // A sharded state keeps what it changes by itself.
   void begin_step();
-  // Brings back what begin_step() kept, and removes the gradients. Returns false when the step has changed a parameter:
-  // then the state is neither that before the step nor that after it.
+  // Brings back what begin_step() kept, and removes the gradients. Returns false when the step has changed a parameter,
+  // and no sharded state brought it back: then the state is neither that before the step nor that after it.
   bool undo_step();
 
-  // What is not in tensors() and the same on all members: optimizers and the user's states.
+  // What is not in tensors() and the same on all members: optimizers, the user's states, and the common part of
+  // sharded states.
   std::string save_rest() const;
   // Takes over what save_rest() of another member returned.
   void load_rest(const std::string& bytes);
@@ -76,11 +89,13 @@ class TrainingState {
 
  private:
   std::vector<HookState> hook_states() const;
-  std::vector<std::uint32_t> versions() const;
+  // The parameters' version counters; `instead`: what counts for some of them.
+  std::vector<std::uint32_t> versions(const std::map<const c10::TensorImpl*, std::uint32_t>& instead = {}) const;
 
   std::vector<DdpCore*> cores_;
   std::vector<torch::optim::Optimizer*> optimizers_;
   std::vector<UserState> user_states_;
+  std::vector<AddedShards> shards_;
   std::vector<std::vector<std::string>> orders_;  // by core; empty: not known
   std::size_t in_group_ = 0;                      // the first so many cores are in their group
 

@@ -4,8 +4,11 @@
 
 #include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
+#include <torch/serialize/input-archive.h>
+#include <torch/serialize/output-archive.h>
 
 #include <set>
+#include <sstream>
 #include <utility>
 
 #include "gradwire/base/error.h"
@@ -71,6 +74,20 @@ void move_state(torch::optim::Optimizer& from, torch::optim::Optimizer& to, cons
     to.state()[key] = std::move(found->second);
     from.state().erase(key);
   }
+}
+
+std::string bytes_of_optimizer(const torch::optim::Optimizer& optimizer) {
+  torch::serialize::OutputArchive archive;
+  optimizer.save(archive);
+  std::ostringstream bytes;
+  archive.save_to(bytes);
+  return std::move(bytes).str();
+}
+
+void load_optimizer(torch::optim::Optimizer& optimizer, const std::string& bytes) {
+  torch::serialize::InputArchive archive;
+  archive.load_from(bytes.data(), bytes.size(), at::Device(at::kCPU));
+  optimizer.load(archive);
 }
 
 std::int64_t packed_numel(const std::vector<at::Tensor>& parameters) {

@@ -7,6 +7,7 @@
 #include <torch/optim/optimizer.h>
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -29,6 +30,10 @@ void copy_options(const ParamGroups& from, ParamGroups& to);
 
 // What `from` remembers of `parameters` moves to `to`, which forgets what it had of them.
 void move_state(torch::optim::Optimizer& from, torch::optim::Optimizer& to, const std::vector<at::Tensor>& parameters);
+
+// The archive that the optimizer writes, as bytes; and back.
+std::string bytes_of_optimizer(const torch::optim::Optimizer& optimizer);
+void load_optimizer(torch::optim::Optimizer& optimizer, const std::string& bytes);
 
 // Moves the memory of parameters of one dtype and device into `buffer`, which is flat, of that dtype and device, and
 // has packed_numel() elements; the parameters become views, with their values and, where they are dense, their strides.

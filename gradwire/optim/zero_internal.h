@@ -15,6 +15,7 @@
 #include "gradwire/base/mutex.h"
 #include "gradwire/ddp/grad_bucket.h"
 #include "gradwire/optim/optimizer_factory.h"
+#include "gradwire/optim/optimizer_state_copy_internal.h"
 #include "gradwire/optim/param_groups_internal.h"
 #include "gradwire/optim/partition_internal.h"
 #include "gradwire/optim/segments_internal.h"
@@ -47,6 +48,26 @@ inline SteppedSegments segments_of(const ZeroPiece& piece, torch::optim::Optimiz
 void require_same_parameters(ProcessGroup& group, const std::vector<at::Tensor>& parameters, std::size_t groups,
                              const ZeroOptions& options);
 
+// What the next step of an elastic job overwrites (zero_dealing.cc).
+struct ZeroKept {
+  bool keeps = false;                   // a step of an elastic job has begun
+  bool holds = false;                   // the fields below are those from before the step
+  bool stepped = false;                 // the optimizers have stepped since then
+  bool undone = false;                  // undo_step() has brought the parameters back
+  std::vector<at::Tensor> values = {};  // of all parameters
+  std::vector<std::uint32_t> versions = {};
+  std::map<void*, OptimizerEntry> entries = {};  // of the parameters of `own` and `copy`
+};
+
+// Whose parameters this rank steps.
+struct ZeroPlace {
+  int rank = 0;
+  int size = 1;
+  bool copies = false;
+  // The rank whose parameters this rank steps too; -1: none.
+  int copied_rank() const { return copies && size > 1 ? (rank + size - 1) % size : -1; }
+};
+
 struct ZeroParts {
   ZeroParts(ParamGroups given, OptimizerFactory make, ZeroOptions chosen);
 
@@ -63,7 +84,15 @@ struct ZeroParts {
   void require_agreement(const ParamGroups& all) const {
     require_same_parameters(channel != nullptr ? *channel : *group, parameters_in(all), all.size(), options);
   }
-  int rank() const { return group->rank(); }
+  int rank() const { return place.rank; }
+  // Throws InvalidArgument when the group has other ranks than those to which the parameters were dealt.
+  void require_dealt() const;
+  // The optimizers of this rank that hold entries: its own and that of the copies.
+  std::vector<torch::optim::Optimizer*> holders() const;
+  // Forgets owners, pieces and their optimizers, and places all groups for `chosen`.
+  void place_anew(const ZeroPlace& chosen, const ParamGroups& all);
+  // Keeps what a step changes, in an elastic job.
+  void keep(const ParamGroups& all);
 
   const OptimizerFactory factory;
   const ZeroOptions options;
@@ -71,10 +100,13 @@ struct ZeroParts {
   ParamGroups groups;                                 // as given; empty once the optimizer has them
   std::shared_ptr<ProcessGroup> channel;              // a duplicate of the group, or the group itself
   std::unique_ptr<torch::optim::Optimizer> defaults;  // without parameters: knows the defaults
+  ZeroPlace place;
   GreedyPartition partition;
   std::map<const c10::TensorImpl*, int> owners;
   std::vector<std::size_t> known;  // parameters in each group that was placed
   std::vector<std::unique_ptr<ZeroPiece>> pieces;
+  std::unique_ptr<torch::optim::Optimizer> copy;  // over the parameters of place.copied_rank()
+  ZeroKept kept;
   std::unique_ptr<torch::optim::Optimizer> consolidated;  // over all parameters, where consolidate_state() brought it
   std::unique_ptr<torch::optim::Optimizer> loaded;        // overlapped: waits for the buckets
 

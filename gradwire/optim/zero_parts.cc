@@ -65,7 +65,8 @@ ZeroParts::ZeroParts(ParamGroups given, OptimizerFactory make_optimizer, ZeroOpt
       options(std::move(chosen)),
       group(options.process_group != nullptr ? options.process_group : default_group()),
       groups(std::move(given)),
-      partition(group->size()) {
+      place{.rank = group->rank(), .size = group->size()},
+      partition(place.size) {
   if (factory == nullptr) throw InvalidArgument(concat(kZeroName, " needs a factory of optimizers; got null."));
   require_usable(groups);
   defaults = make(without_parameters(groups));
@@ -107,9 +108,10 @@ std::unique_ptr<torch::optim::Optimizer> ZeroParts::make(ParamGroups over) const
 void ZeroParts::place_groups(const ParamGroups& all) {
   const bool first = known.empty();
   if (first && !options.overlap_with_ddp) {
-    for (int owner = 0; owner < group->size(); ++owner) pieces.push_back(make_piece(owner));
+    for (int owner = 0; owner < place.size; ++owner) pieces.push_back(make_piece(owner));
   }
   ParamGroups mine;
+  ParamGroups copied;
   for (std::size_t index = known.size(); index < all.size(); ++index) {
     const std::vector<at::Tensor>& parameters = all[index].params();
     std::vector<std::int64_t> sizes;
@@ -124,16 +126,20 @@ void ZeroParts::place_groups(const ParamGroups& all) {
       }
       piece->shared.add(part);
       if (piece->owner == rank()) mine.push_back(with_options_of(all[index], part));
+      if (piece->owner == place.copied_rank()) copied.push_back(with_options_of(all[index], part));
       piece->groups.emplace_back(std::move(part));
     }
   }
   if (options.overlap_with_ddp) return;
-  auto& local = pieces[static_cast<std::size_t>(rank())]->optimizer;
-  if (first) {
-    local = make(std::move(mine));
-  } else {
-    for (const auto& added : mine) local->add_param_group(added);
-  }
+  const auto extend = [&](std::unique_ptr<torch::optim::Optimizer>& optimizer, ParamGroups added) {
+    if (first) {
+      optimizer = make(std::move(added));
+    } else {
+      for (const auto& one : added) optimizer->add_param_group(one);
+    }
+  };
+  extend(pieces[static_cast<std::size_t>(rank())]->optimizer, std::move(mine));
+  if (place.copied_rank() >= 0) extend(copy, std::move(copied));
 }
 
 }  // namespace gradwire::internal

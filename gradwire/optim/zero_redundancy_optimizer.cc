@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Steps and groups. zero_parts.cc has what lies where, zero_state.cc the state, zero_hook.cc the overlap with DDP.
+// Steps and groups. zero_parts.cc has what lies where, zero_state.cc the state, zero_dealing.cc what changes with the
+// ranks of an elastic job, zero_hook.cc the overlap with DDP.
 #include "gradwire/optim/zero_redundancy_optimizer.h"
 
 #include <exception>
@@ -60,6 +61,7 @@ at::Tensor ZeroRedundancyOptimizer::step(LossClosure closure) {
 
 at::Tensor ZeroRedundancyOptimizer::step_and_share(LossClosure closure, bool joined) {
   ZeroParts& p = *parts_;
+  p.require_dealt();
   p.consolidated.reset();
   // After the closure, in which DDP may go first, and before the first change.
   bool told = joined;
@@ -71,6 +73,7 @@ at::Tensor ZeroRedundancyOptimizer::step_and_share(LossClosure closure, bool joi
     adopt_added_groups();
     torch::optim::Optimizer& local = local_optimizer();
     copy_options(param_groups_, local.param_groups());
+    p.keep(param_groups_);
     if (closure == nullptr) {
       tell_join();
       local.step();
@@ -82,6 +85,11 @@ at::Tensor ZeroRedundancyOptimizer::step_and_share(LossClosure closure, bool joi
       });
       tell_join();
     }
+    if (p.copy != nullptr) {
+      copy_options(param_groups_, p.copy->param_groups());
+      p.copy->step();
+    }
+    p.kept.stepped = true;
   } catch (const EarlyTermination&) {
     throw;
   } catch (const std::exception& error) {

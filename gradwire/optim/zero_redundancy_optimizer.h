@@ -22,10 +22,15 @@
 #include <ATen/core/Tensor.h>
 #include <torch/optim/optimizer.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "gradwire/ddp/join.h"
+#include "gradwire/ddp/sharded_state.h"
 #include "gradwire/optim/optimizer_factory.h"
 #include "gradwire/process_group/process_group.h"
 
@@ -64,8 +69,14 @@ struct ZeroOptions {
 // In a Join (ddp/join.h), list this object after the DistributedDataParallel whose gradients it uses. A rank that has
 // joined keeps stepping its part with the averages that DDP gives it. With overlap_with_ddp, DDP's hook does this.
 //
+// In an elastic job (Elastic::add(), elastic/elastic.h) the parameters are dealt anew when the ranks change. A rank
+// then steps the parameters of the rank before it too, so that it holds a copy of that rank's state: the averages are
+// on all ranks, so the copy costs no bytes on the wire, but the memory and the time of the step of another 1/N. Before
+// a step changes anything, each rank keeps the values of all parameters, and the state of its own and the copied
+// parameters.
+//
 // Not movable. One thread at a time may use this object. Destroy this object before its group.
-class ZeroRedundancyOptimizer final : public torch::optim::Optimizer, public Joinable {
+class ZeroRedundancyOptimizer final : public torch::optim::Optimizer, public Joinable, public ShardedState {
  public:
   // Collective in the group: all ranks pass parameters of the same sizes and dtypes in the same order, in the same
   // number of groups, and the same options. The ranks compare these; when any rank differs, all ranks throw
@@ -111,6 +122,21 @@ class ZeroRedundancyOptimizer final : public torch::optim::Optimizer, public Joi
   c10::Device join_device() const override;
   std::shared_ptr<ProcessGroup> join_process_group() const override { return process_group(); }
 
+  // ShardedState's functions, which Elastic calls (ddp/sharded_state.h). An entry is what the optimizer remembers of
+  // one parameter. read_entries() reads an archive that save() wrote: torch::save(optimizer, path).
+  std::shared_ptr<ProcessGroup> sharding_group() const override { return process_group(); }
+  std::string sharding_identity() const override;
+  std::vector<int> owners_among(int size) const override;
+  void begin_step() override;
+  std::vector<std::pair<at::Tensor, std::uint32_t>> undo_step() override;
+  std::vector<Holds> held(Version version) const override;
+  std::string save_entries(const std::vector<std::size_t>& entries, Version version) const override;
+  std::string read_entries(const std::vector<std::size_t>& entries, const std::string& path) const override;
+  std::string new_entries(const std::vector<std::size_t>& entries) const override;
+  std::string save_common() const override;
+  void load_common(const std::string& bytes) override;
+  void deal(const Deal& deal) override;
+
   // Returns the rank that steps `parameter`. Throws InvalidArgument for a tensor that is not among the parameters, with
   // overlap_with_ddp before the first step, and with the hook of fused_zero_hook.h, which shares each parameter out.
   int owner_of(const at::Tensor& parameter) const;
@@ -127,6 +153,7 @@ class ZeroRedundancyOptimizer final : public torch::optim::Optimizer, public Joi
   void adopt_added_groups();
   at::Tensor step_and_share(LossClosure closure, bool joined);
   std::unique_ptr<torch::optim::Optimizer> make_plain() const;
+  std::unique_ptr<torch::optim::Optimizer> make_over(const std::vector<std::size_t>& entries) const;
 
   const std::unique_ptr<internal::ZeroParts> parts_;
 };

@@ -6,7 +6,6 @@
 #include <torch/serialize/output-archive.h>
 
 #include <algorithm>
-#include <sstream>
 #include <string>
 #include <utility>
 
@@ -26,18 +25,6 @@ using internal::ParamGroups;
 using internal::ZeroParts;
 using internal::ZeroPiece;
 
-namespace {
-
-std::string saved(const torch::optim::Optimizer& optimizer) {
-  torch::serialize::OutputArchive archive;
-  optimizer.save(archive);
-  std::ostringstream bytes;
-  archive.save_to(bytes);
-  return std::move(bytes).str();
-}
-
-}  // namespace
-
 // The optimizer itself over all parameters, without state.
 std::unique_ptr<torch::optim::Optimizer> ZeroRedundancyOptimizer::make_plain() const {
   auto plain = parts_->make(param_groups_);
@@ -47,6 +34,7 @@ std::unique_ptr<torch::optim::Optimizer> ZeroRedundancyOptimizer::make_plain() c
 
 void ZeroRedundancyOptimizer::consolidate_state(int to) {
   ZeroParts& p = *parts_;
+  p.require_dealt();
   if (to < 0 || to >= p.group->size()) {
     throw InvalidArgument(
         concat(kZeroName, ": consolidate_state(", to, "): the group has ranks 0 to ", p.group->size() - 1, "."));
@@ -61,7 +49,7 @@ void ZeroRedundancyOptimizer::consolidate_state(int to) {
   std::vector<std::string> own(p.pieces.size());
   std::vector<std::int64_t> numbers{to};
   for (std::size_t i = 0; i < p.pieces.size(); ++i) {
-    if (p.pieces[i]->owner == rank) own[i] = saved(*p.pieces[i]->optimizer);
+    if (p.pieces[i]->owner == rank) own[i] = internal::bytes_of_optimizer(*p.pieces[i]->optimizer);
     numbers.push_back(static_cast<std::int64_t>(own[i].size()));
   }
   const auto by_rank = internal::gather_integers(*p.channel, numbers);
@@ -82,9 +70,7 @@ void ZeroRedundancyOptimizer::consolidate_state(int to) {
     if (plain == nullptr) continue;
     // Loading maps what the owner remembers to this rank's own copies of the parameters.
     const auto copy = p.make(piece.groups);
-    torch::serialize::InputArchive archive;
-    archive.load_from(bytes.data(), bytes.size(), at::Device(at::kCPU));
-    copy->load(archive);
+    internal::load_optimizer(*copy, bytes);
     if (piece.segments.empty()) {
       move_state(*copy, *plain, parameters_in(piece.groups));
     } else {

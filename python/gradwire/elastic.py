@@ -30,6 +30,7 @@ from torch.nn import Module
 from gradwire import _C
 from gradwire._C import DEFAULT_TIMEOUT, ElasticStep, ProcessGroup, Store
 from gradwire._errors import InvalidArgument
+from gradwire.distributed.optim import ZeroRedundancyOptimizer
 from gradwire.nn.parallel import DistributedDataParallel
 
 __all__ = ["Elastic", "ElasticStep", "Stateful"]
@@ -64,6 +65,10 @@ class Elastic:
         and the rank alone, so a step that is done again draws the same numbers.
     leave_on_sigterm: SIGTERM makes this member leave in good order. While run() runs, Python's own handler is not called.
     program: text that all members must have in common besides the model.
+    shard_copies: each member also holds a copy of the part of a ZeroRedundancyOptimizer of the member before it, so that the
+        part of a member that dies is not lost. The same on all members.
+    shard_checkpoint: a file of such an optimizer, torch.save(optimizer.state_dict(), path) after consolidate_state_dict(), from
+        which parts come that no member holds any more. Empty or not there: such parts begin anew. A log line says which.
     timeout: how long a member waits for the next epoch, for the others there, and for a collective.
     """
 
@@ -75,9 +80,12 @@ class Elastic:
         seed: int | None = None,
         leave_on_sigterm: bool = True,
         program: str = "",
+        shard_copies: bool = True,
+        shard_checkpoint: str = "",
         timeout: timedelta = DEFAULT_TIMEOUT,
     ) -> None:
-        self._elastic = _C.Elastic(store, backend, seed, leave_on_sigterm, program, timeout)
+        self._optimizers: list[ZeroRedundancyOptimizer] = []  # kept while C++ uses their parts
+        self._elastic = _C.Elastic(store, backend, seed, leave_on_sigterm, program, shard_copies, shard_checkpoint, timeout)
 
     @property
     def group(self) -> ProcessGroup:
@@ -92,8 +100,8 @@ class Elastic:
     def add(self, *things: DistributedDataParallel | Stateful) -> Elastic:
         """Adds to the state of the job: what a step reads and changes, besides its gradients.
 
-        A DistributedDataParallel over `group`, which brings its module and its hook along, or anything with state_dict() and
-        load_state_dict(). All members add equal things in the same order, before run().
+        A DistributedDataParallel over `group`, which brings its module and its hook along; a ZeroRedundancyOptimizer over
+        `group`, whose parts are dealt anew when the members change; or anything with state_dict() and load_state_dict(). All members add equal things in the same order, before run().
         """
         for thing in things:
             if isinstance(thing, DistributedDataParallel):
@@ -101,6 +109,9 @@ class Elastic:
             elif isinstance(thing, Module):
                 raise InvalidArgument(
                     f"Elastic.add(): a {type(thing).__name__} is a module; add the DistributedDataParallel around it")
+            elif isinstance(thing, ZeroRedundancyOptimizer):
+                self._optimizers.append(thing)
+                self._elastic.add_shards(_C.ShardedState(thing.process_group, thing._shards))
             elif hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict"):
                 stateful = cast(Stateful, thing)
                 self.add_state(
@@ -126,7 +137,8 @@ class Elastic:
 
         A step counts when step() returns. When it raises PeerError, TimeoutError or AbortedError, the members that are left meet
         in a new epoch; there, members that have not counted the step take the state of members that have, and when no member has,
-        all do the step again. For that, step() changes the state in its last act only, after all communication. Anything else that
+        all do the step again. For that, step() changes the state in its last act only, after all communication but that
+        of a ZeroRedundancyOptimizer, which can take its step back. Anything else that
         step() raises is raised here, and the others go on without this member.
 
         Raises MismatchError when the job runs another program, model or version of gradwire; PeerError when no member that holds

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -30,7 +31,7 @@ namespace {
 
 std::unique_ptr<Elastic> make_elastic(std::shared_ptr<Store> store, std::string backend,
                                       std::optional<std::uint64_t> seed, bool leave_on_sigterm, std::string program,
-                                      Milliseconds timeout) {
+                                      bool shard_copies, std::string shard_checkpoint, Milliseconds timeout) {
   const py::gil_scoped_release unlocked;
   ElasticOptions options;
   options.store = std::move(store);
@@ -38,6 +39,8 @@ std::unique_ptr<Elastic> make_elastic(std::shared_ptr<Store> store, std::string 
   options.seed = seed;
   options.leave_on_sigterm = leave_on_sigterm;
   options.program = std::move(program);
+  options.shard_copies = shard_copies;
+  options.shard_checkpoint = std::move(shard_checkpoint);
   options.timeout = timeout;
   return std::make_unique<Elastic>(std::move(options));
 }
@@ -50,6 +53,59 @@ void add_state(Elastic& self, std::string name, py::object save, py::object load
         in_python([&] { load.get()(py::bytes(bytes)); });
       });
 }
+
+// A ShardedState whose methods are those of a Python object (gradwire/distributed/optim/_elastic_shards.py).
+class PythonShards final : public ShardedState {
+ public:
+  PythonShards(std::shared_ptr<ProcessGroup> group, py::object methods)
+      : group_(std::move(group)), methods_(std::move(methods)) {}
+
+  std::shared_ptr<ProcessGroup> sharding_group() const override { return group_; }
+  std::string sharding_identity() const override { return call<std::string>("identity"); }
+  std::vector<int> owners_among(int size) const override { return call<std::vector<int>>("owners_among", size); }
+  void begin_step() override { call<void>("begin_step"); }
+  std::vector<std::pair<at::Tensor, std::uint32_t>> undo_step() override {
+    return call<std::vector<std::pair<at::Tensor, std::uint32_t>>>("undo_step");
+  }
+  std::vector<Holds> held(Version version) const override {
+    std::vector<Holds> all;
+    for (const char letter : call<std::string>("held", version == Version::undone))
+      all.push_back(static_cast<Holds>(letter));
+    return all;
+  }
+  std::string save_entries(const std::vector<std::size_t>& entries, Version version) const override {
+    return call<std::string>("save_entries", entries, version == Version::undone);
+  }
+  std::string read_entries(const std::vector<std::size_t>& entries, const std::string& path) const override {
+    return call<std::string>("read_entries", entries, path);
+  }
+  std::string new_entries(const std::vector<std::size_t>& entries) const override {
+    return call<std::string>("new_entries", entries);
+  }
+  std::string save_common() const override { return call<std::string>("save_common"); }
+  void load_common(const std::string& bytes) override {
+    in_python([&] { methods_.get().attr("load_common")(py::bytes(bytes)); });
+  }
+  void deal(const Deal& deal) override {
+    in_python([&] {
+      py::list parcels;
+      for (const Parcel& parcel : deal.parcels) parcels.append(py::make_tuple(parcel.entries, py::bytes(parcel.bytes)));
+      methods_.get().attr("deal")(deal.rank, deal.size, deal.copies, deal.version == Version::undone, parcels);
+    });
+  }
+
+ private:
+  template <class Result, class... Args>
+  Result call(const char* name, const Args&... args) const {
+    return in_python([&]() -> Result {
+      const py::object result = methods_.get().attr(name)(args...);
+      if constexpr (!std::is_void_v<Result>) return result.template cast<Result>();
+    });
+  }
+
+  const std::shared_ptr<ProcessGroup> group_;
+  const HeldObject methods_;
+};
 
 std::string run(Elastic& self, std::int64_t steps, const py::object& step) {
   const py::gil_scoped_release unlocked;
@@ -73,12 +129,19 @@ void bind_elastic(py::module_& module) {
       .def_readonly("rank", &ElasticStep::rank, "Of this member in the present epoch.")
       .def_readonly("size", &ElasticStep::size, "The number of members in the present epoch.")
       .def_readonly("epoch", &ElasticStep::epoch, "The number of the present epoch, from 1.");
+  py::class_<PythonShards>(module, "ShardedState", EndsUnlocked(),
+                           "State of which each rank holds a part, by the methods of a Python object.")
+      .def(py::init<std::shared_ptr<ProcessGroup>, py::object>(), py::arg("group"), py::arg("methods"));
   py::class_<Elastic>(module, "Elastic", EndsUnlocked(), "One member of an elastic job.")
       .def(py::init(&make_elastic), py::arg("store").none(true), py::arg("backend"), py::arg("seed"),
-           py::arg("leave_on_sigterm"), py::arg("program"), py::arg("timeout"))
+           py::arg("leave_on_sigterm"), py::arg("program"), py::arg("shard_copies"), py::arg("shard_checkpoint"),
+           py::arg("timeout"))
       .def_property_readonly("group", [](const Elastic& self) -> std::shared_ptr<ProcessGroup> { return self.group(); })
       .def(
           "add_core", [](Elastic& self, DdpCore& core) { self.add(core); }, py::arg("core"), py::keep_alive<1, 2>())
+      .def(
+          "add_shards", [](Elastic& self, PythonShards& state) { self.add_shards(state); }, py::arg("state"),
+          py::keep_alive<1, 2>())
       .def("add_state", &add_state, py::arg("name"), py::arg("save"), py::arg("load"))
       .def("run", &run, py::arg("steps"), py::arg("step"))
       .def("leave", &Elastic::leave)

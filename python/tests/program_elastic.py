@@ -1,6 +1,8 @@
 # SPDX-FileCopyrightText: The gradwire authors
 # SPDX-License-Identifier: Apache-2.0
-"""One member of the elastic job of test_elastic.py: program_elastic.py FOLDER."""
+"""One member of an elastic job of test_elastic.py: program_elastic.py FOLDER [zero].
+
+zero: the members share out the state of Adam, and the killed rank dies after it has stepped its own parameters."""
 import os
 import pathlib
 import signal
@@ -10,6 +12,7 @@ import time
 import torch
 
 import gradwire
+from gradwire.distributed.optim import ZeroRedundancyOptimizer
 from gradwire.nn.parallel import DistributedDataParallel
 
 STEPS = 120
@@ -22,8 +25,8 @@ def network():
     return torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
 
 
-def optimizers(model):
-    optimizer = torch.optim.Adam(model.parameters(), 0.01)
+def optimizers(model, optimizer=None):
+    optimizer = torch.optim.Adam(model.parameters(), 0.01) if optimizer is None else optimizer
     return optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 30)
 
 
@@ -50,7 +53,21 @@ def main():
     torch.set_num_threads(1)
     elastic = gradwire.elastic.Elastic(seed=3)
     model = DistributedDataParallel(network(), process_group=elastic.group)
-    optimizer, scheduler = optimizers(model)
+    with_zero = "zero" in sys.argv[2:]
+    present = None  # the step under way
+
+    def die_once():
+        if present.step == KILL_AT and present.rank == 1 and once(folder / "killed"):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    class DyingAdam(torch.optim.Adam):
+        def step(self, closure=None):
+            loss = super().step(closure)
+            die_once()
+            return loss
+
+    zero = ZeroRedundancyOptimizer(model.parameters(), DyingAdam, elastic.group, lr=0.01) if with_zero else None
+    optimizer, scheduler = optimizers(model, zero)
     history = []
     elastic.add(model, optimizer, scheduler)
     elastic.add_state("history", lambda: bytes(history), lambda state: history.__setitem__(slice(None), state))
@@ -58,6 +75,8 @@ def main():
         (folder / "came").touch()
 
     def step(at):
+        nonlocal present
+        present = at
         if at.step == WAIT_AT and at.epoch == 2:
             while not (folder / "came").exists():
                 time.sleep(0.01)
@@ -65,8 +84,8 @@ def main():
             time.sleep(0.01)  # so that the process that comes finds steps left
         optimizer.zero_grad()
         loss = loss_of(model(samples(at.step, at.rank, at.size)))
-        if at.step == KILL_AT and at.rank == 1 and once(folder / "killed"):
-            os.kill(os.getpid(), signal.SIGKILL)
+        if not with_zero:
+            die_once()
         loss.backward()
         optimizer.step()
         scheduler.step()

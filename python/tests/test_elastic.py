@@ -12,6 +12,7 @@ import torch
 import gradwire
 import gradwire.distributed as dist
 import program_elastic
+from gradwire.distributed.optim import ZeroRedundancyOptimizer
 from gradwire.nn.parallel import DistributedDataParallel
 
 GUARD = 240
@@ -36,9 +37,10 @@ def serial_parameters(sizes):
     return parameters
 
 
-def test_a_loop_that_loses_a_rank_ends_with_the_bits_of_the_serial_program(tmp_path):
+@pytest.mark.parametrize("optimizer", ["adam", "zero"])
+def test_a_loop_that_loses_a_rank_ends_with_the_bits_of_the_serial_program(tmp_path, optimizer):
     command = [str(BUILD / "bin" / "gradwire-run"), "--elastic", "1:2", "-n", "2", "--membership-log", str(tmp_path / "log"),
-               sys.executable, program_elastic.__file__, str(tmp_path)]
+               sys.executable, program_elastic.__file__, str(tmp_path), optimizer]
     job = subprocess.run(command, capture_output=True, text=True, timeout=GUARD, check=False)
     assert job.returncode == 0, job.stderr
     assert "died of signal 9 (SIGKILL), and a new process takes its place" in job.stderr
@@ -87,3 +89,14 @@ def test_a_member_that_waits_leaves():
     elastic.leave()
     assert elastic.run(3, lambda at: pytest.fail("no step")) == "left"
     assert elastic.counted == 0
+
+
+def test_zero_is_refused_where_its_parts_cannot_be_dealt_anew():
+    elastic = gradwire.elastic.Elastic(dist.HashStore())
+    parameters = list(torch.nn.Linear(2, 2).parameters())
+    overlapped = ZeroRedundancyOptimizer(parameters, torch.optim.SGD, elastic.group, overlap_with_ddp=True, lr=0.1)
+    with pytest.raises(dist.UnsupportedError, match="leave it False in an elastic job"):
+        elastic.add(overlapped)
+    elsewhere = gradwire.elastic.Elastic(dist.HashStore()).group
+    with pytest.raises(dist.InvalidArgument, match="was made over another group"):
+        elastic.add(ZeroRedundancyOptimizer(parameters, torch.optim.SGD, elsewhere, lr=0.1))

@@ -2,15 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // convolution_worker STEPS FOLDER   as elastic_worker.cc, with a convolutional net whose batch normalization changes
 // buffers before the averages of a step arrive. Writes its parameters, and then its buffers.
-#include <ATen/Parallel.h>
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adam.h>
-
-#include <cstdio>
-#include <cstdlib>
 
 #include "tests/elastic/elastic_worker_support.h"
 
@@ -31,8 +27,7 @@ struct ConvolutionsImpl : torch::nn::Module {
 };
 TORCH_MODULE(Convolutions);
 
-int run(std::int64_t steps, const std::string& folder) {
-  at::set_num_threads(1);
+void run(std::int64_t steps, const std::string& folder) {
   at::manual_seed(1);
   WorkerReport report(folder);
   Convolutions net;
@@ -56,18 +51,11 @@ int run(std::int64_t steps, const std::string& folder) {
   std::vector<at::Tensor> state = net->parameters();
   for (const at::Tensor& buffer : net->buffers()) state.push_back(buffer);
   report.end(end, std::move(state));
-  return 0;
 }
 
 }  // namespace
 }  // namespace gradwire::testing
 
 int main(int argc, char** argv) {
-  if (argc != 3) return 2;
-  try {
-    return gradwire::testing::run(std::atoll(argv[1]), argv[2]);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "convolution_worker: %s\n", error.what());
-    return 1;
-  }
+  return gradwire::testing::worker_main("convolution_worker", argc, argv, &gradwire::testing::run);
 }

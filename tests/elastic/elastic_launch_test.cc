@@ -27,7 +27,8 @@ class ElasticLaunchTest : public launch::LauncherTest {
     record_ = std::make_unique<ElasticRecord>(scratch("job"), steps);
     page()->budget = budget;
     start({"--elastic", sizes, "-n", std::to_string(ranks), "--deaths-per-minute", std::to_string(deaths_per_minute),
-           "--membership-log", record().journal(), program, std::to_string(steps), record().folder()});
+           "--membership-log", record().journal(), "--env", concat("ELASTIC_OPTIMIZER=", optimizer_), program,
+           std::to_string(steps), record().folder()});
   }
   const ElasticRecord& record() const { return *record_; }
   const SharedElasticPage& page() const { return record_->page(); }
@@ -38,7 +39,8 @@ class ElasticLaunchTest : public launch::LauncherTest {
     played.page()->budget = steps_;
     const launch::Result result =
         run({"--elastic", concat("1:", ranks), "-n", std::to_string(ranks), "--replay", record().journal(),
-             "--membership-log", played.journal(), ELASTIC_WORKER_PROGRAM, std::to_string(steps_), played.folder()});
+             "--membership-log", played.journal(), "--env", concat("ELASTIC_OPTIMIZER=", optimizer_),
+             ELASTIC_WORKER_PROGRAM, std::to_string(steps_), played.folder()});
     EXPECT_EQ(result.exit_code, 0) << result.err;
     EXPECT_EQ(result.err, "");
     EXPECT_EQ(sizes_of(played.journal(), steps_), sizes_of(record().journal(), steps_));
@@ -59,6 +61,8 @@ class ElasticLaunchTest : public launch::LauncherTest {
   }
 
   void kill_at_random(int kills, unsigned seed);
+
+  std::string optimizer_ = "sgd";  // of the worker; or "zero"
 
  private:
   std::unique_ptr<ElasticRecord> record_;
@@ -90,7 +94,7 @@ void ElasticLaunchTest::kill_at_random(int kills, unsigned seed) {
   page()->budget = steps_;
   const launch::Result result = finish();
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  record().expect_serial_bits();
+  record().expect_serial_bits(optimizer_ == "zero" ? adam() : SerialProgram());
   expect_same_replay(4);
   std::vector<double> times;
   for (const auto& [pid, moment] : killed) {
@@ -113,6 +117,12 @@ TEST_F(ElasticLaunchTest, AJobWithoutFailuresIsTheSerialProgram) {
 }
 
 TEST_F(ElasticLaunchTest, TwentyKills) { kill_at_random(20, 1); }
+
+// The state of Adam is shared out among the ranks, and each killed one takes its part along.
+TEST_F(ElasticLaunchTest, FiveKillsOverZero) {
+  optimizer_ = "zero";
+  kill_at_random(5, 2);
+}
 
 TEST_F(ElasticLaunchTest, ARankThatGetsSigtermLeavesInGoodOrder) {
   start_job("1:3", 3, 300, 100);

@@ -89,10 +89,10 @@ class ElasticRecord {
   }
 
   // The members that finished hold the bits of the serial program that does each step with the ranks of the journal.
-  void expect_serial_bits() const {
+  void expect_serial_bits(const SerialProgram& program = {}) const {
     const std::vector<std::vector<std::string>> hosts = hosts_of(journal(), steps_);
     EXPECT_EQ(std::count(hosts.begin(), hosts.end(), std::vector<std::string>()), 0);
-    const auto expected = serial_parameters(hosts);
+    const auto expected = serial_parameters(hosts, program);
     const auto ends = finals();
     EXPECT_FALSE(ends.empty());
     for (const auto& parameters : ends) expect_equal_bits(parameters, expected, "a member's parameters at the end");

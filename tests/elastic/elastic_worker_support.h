@@ -3,12 +3,15 @@
 // What the workers of an elastic job tell the test that started them.
 #pragma once
 
+#include <ATen/Parallel.h>
 #include <poll.h>
 #include <torch/serialize.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
+#include <exception>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -55,5 +58,19 @@ class WorkerReport {
   const SharedElasticPage page_;
   std::int64_t epoch_ = 0;
 };
+
+// main() of a worker: `name` STEPS FOLDER.
+template <class Run>
+int worker_main(const char* name, int argc, char** argv, const Run& run) {
+  if (argc != 3) return 2;
+  try {
+    at::set_num_threads(1);
+    run(std::atoll(argv[1]), argv[2]);
+    return 0;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s: %s\n", name, error.what());
+    return 1;
+  }
+}
 
 }  // namespace gradwire::testing

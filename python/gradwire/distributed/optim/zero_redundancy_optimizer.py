@@ -17,6 +17,7 @@ from gradwire._errors import EarlyTermination, InvalidArgument, MismatchError
 from gradwire.distributed._groups import _resolve
 from gradwire.distributed._objects import all_gather_object, gather_object
 from gradwire.distributed.algorithms.join import Join, Joinable, JoinHook
+from gradwire.distributed.optim._elastic_shards import ElasticShards
 
 __all__ = ["ZeroRedundancyOptimizer"]
 
@@ -89,6 +90,9 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
     in PyTorch. Construction is collective. Raises InvalidArgument, MismatchError on all ranks that differ. An exception
     in a step or a closure reaches the other ranks as a PeerError that quotes it. Options (param_groups) may change
     between steps, so schedulers of learning rates work. Destroy it before its group.
+
+    In an elastic job (gradwire.elastic.Elastic.add()) the parameters are dealt anew when the ranks change. A rank then
+    steps the parameters of the rank before it too, as a copy of that rank's state, and keeps what a step changes.
     """
 
     _constructed = False
@@ -117,6 +121,10 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         self._pieces: list[_Piece] = []
         self._consolidated = False
         self._partition = _C.optim.GreedyPartition(self.world_size)
+        # In an elastic job.
+        self._shards = ElasticShards(self)
+        self._copies = False
+        self._copy: Optimizer | None = None  # over the parameters of another rank
         # Overlapped: loaded before the pieces are known.
         self._loaded: dict[int, Any] | None = None
         self._has_hook = False
@@ -165,6 +173,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
     def _place(self, first: int) -> None:
         """Owners and, unless overlapped, pieces for the groups from number `first` on."""
         mine = []
+        copied = []
         for group in self.param_groups[first:]:
             parameters = group["params"]
             owners = self._partition.add_group([parameter.numel() for parameter in parameters])
@@ -175,14 +184,51 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
                 piece.shared.add(part)
                 if piece.owner == self.rank:
                     mine.append({**_options(group), "params": part})
+                if piece.owner == self._copied_rank():
+                    copied.append({**_options(group), "params": part})
         if self._overlap_with_ddp:
             return
         piece = self._pieces[self.rank]
-        if piece.optim is None:
-            piece.optim = self._make(mine)
-        else:
-            for added in mine:
-                piece.optim.add_param_group(added)
+        piece.optim = self._extended(piece.optim, mine)
+        if copied:
+            self._copy = self._extended(self._copy, copied)
+
+    def _extended(self, optimizer: Optimizer | None, groups: list[dict[str, Any]]) -> Optimizer:
+        if optimizer is None:
+            return self._make(groups)
+        for added in groups:
+            optimizer.add_param_group(added)
+        return optimizer
+
+    def _copied_rank(self) -> int:
+        """The rank whose parameters this rank steps too; -1: none."""
+        return (self.rank - 1) % self.world_size if self._copies and self.world_size > 1 else -1
+
+    def _holders(self) -> list[Optimizer]:
+        """The optimizers of this rank: over its own parameters, and over those of which it holds a copy."""
+        return [self.optim] + ([] if self._copy is None else [self._copy])
+
+    def _place_anew(self, rank: int, size: int, copies: bool) -> None:
+        """Owners and pieces for another rank of another group; what the optimizers remember is forgotten."""
+        self._forget_consolidated()
+        self.rank = rank
+        self.world_size = size
+        self._copies = copies
+        self._copy = None
+        self._owners = {}
+        self._partition = _C.optim.GreedyPartition(size)
+        self._pieces = [_Piece(owner, self.parameters_as_bucket_view) for owner in range(size)]
+        self._place(0)
+
+    def _require_dealt(self) -> None:
+        rank, size = self.process_group.rank(), self.process_group.size()
+        if self._overlap_with_ddp or (rank, size) == (self.rank, self.world_size):
+            return
+        raise InvalidArgument(
+            f"{_NAME}: this is rank {rank} of {size}, and the state here is that of rank {self.rank} of "
+            f"{self.world_size}. Over the group of an Elastic, call Elastic.add(optimizer) before run(). After this rank "
+            "has left an elastic job, the state of the other ranks is not here."
+        )
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Collective, with the constructor's errors; parameters of other groups stay with their ranks."""
@@ -233,6 +279,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         return self._step_and_share(closure, joined=False, **kwargs)
 
     def _step_and_share(self, closure: Callable[[], Any] | None, joined: bool, **kwargs: Any) -> Any:
+        self._require_dealt()
         self._forget_consolidated()
         # After the closure, in which DDP may go first, and before the first change.
         told = joined
@@ -251,6 +298,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
 
         try:
             _copy_options(self.param_groups, self.optim.param_groups)
+            self._shards.keep()
             if closure is None:
                 tell_join()
                 loss: Any = self.optim.step(**kwargs)
@@ -258,6 +306,10 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
                 loss = self.optim.step(closure=told_closure, **kwargs)
                 tell_join()
             _copy_options(self.optim.param_groups, self.param_groups)
+            if self._copy is not None:
+                _copy_options(self.param_groups, self._copy.param_groups)
+                self._copy.step(**kwargs)
+            self._shards.stepped()
         except EarlyTermination:
             raise
         except BaseException as error:
@@ -304,6 +356,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         state_dict() works there until the next step. Raises InvalidArgument (no such rank; with overlap_with_ddp before
         the first update), MismatchError on all ranks when they name different ones.
         """
+        self._require_dealt()
         if not 0 <= to < self.world_size:
             raise InvalidArgument(f"{_NAME}: there is no rank {to} in a group of {self.world_size}.")
         self._require_placed()

@@ -1,0 +1,70 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/optim/optimizer_state_copy_internal.h"
+
+#include <c10/core/GradMode.h>
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
+
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+#include "gradwire/base/error.h"
+#include "gradwire/hooks/optimizer_state_internal.h"
+
+namespace gradwire::internal {
+namespace {
+
+using torch::optim::OptimizerParamState;
+
+// The tensors of a state of one of torch's own optimizers; nothing for a class that is not known here.
+std::vector<at::Tensor*> tensors_of(OptimizerParamState& state) {
+  using namespace torch::optim;
+  if (auto* const adam = dynamic_cast<AdamParamState*>(&state))
+    return {&adam->exp_avg(), &adam->exp_avg_sq(), &adam->max_exp_avg_sq()};
+  if (auto* const adamw = dynamic_cast<AdamWParamState*>(&state))
+    return {&adamw->exp_avg(), &adamw->exp_avg_sq(), &adamw->max_exp_avg_sq()};
+  if (auto* const sgd = dynamic_cast<SGDParamState*>(&state)) return {&sgd->momentum_buffer()};
+  if (auto* const rmsprop = dynamic_cast<RMSpropParamState*>(&state))
+    return {&rmsprop->square_avg(), &rmsprop->momentum_buffer(), &rmsprop->grad_avg()};
+  if (auto* const adagrad = dynamic_cast<AdagradParamState*>(&state)) return {&adagrad->sum()};
+  return {};
+}
+
+bool fits(const at::Tensor& memory, const at::Tensor& values) {
+  return memory.defined() && memory.sizes() == values.sizes() && memory.strides() == values.strides() &&
+         memory.scalar_type() == values.scalar_type() && memory.device() == values.device();
+}
+
+}  // namespace
+
+void copy_entry(const OptimizerParamState& state, const at::Tensor& parameter, OptimizerEntry& kept) {
+  const c10::NoGradGuard no_grad;
+  std::vector<at::Tensor> memory;
+  if (kept != nullptr) {
+    for (at::Tensor* const tensor : tensors_of(*kept)) memory.push_back(std::move(*tensor));
+  }
+  kept = state.clone();  // its tensors are those of `state`
+  const std::vector<at::Tensor*> tensors = tensors_of(*kept);
+  if (tensors.empty()) {
+    GRADWIRE_CHECK(replace_parts(*kept, parts_of(state), parameter));
+    return;
+  }
+  memory.resize(tensors.size());
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    at::Tensor& tensor = *tensors[i];
+    if (!tensor.defined()) continue;
+    if (fits(memory[i], tensor)) {
+      memory[i].copy_(tensor);
+      tensor = memory[i];
+    } else {
+      tensor = tensor.clone();
+    }
+  }
+}
+
+}  // namespace gradwire::internal
