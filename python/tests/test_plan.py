@@ -411,6 +411,8 @@ class Commands(unittest.TestCase):
         self.refused("'one_bit'.*calibrate --hook", "predict", "--calibration", self.file, "--buckets", "1Mi", "--hook", "one_bit")
         self.refused("/no/bench.*--bench", "calibrate", "--bench", "/no/bench")
         self.refused("telepathy", "calibrate", "--hook", "telepathy", "--out", self.folder / "other.json")
+        self.refused("a --rate with a limit", "predict", "--calibration", self.file, "--buckets", "1Mi", "--rate", "none", "--plot",
+                     self.folder / "none.svg")  # fmt: skip
         self.refused("at least 2", "check", "--calibration", self.file, "--hosts", "1")
         self.refused("--longest", "check", "--calibration", self.file, "--longest", "1us")
         other = self.folder / "old.json"
