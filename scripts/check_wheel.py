@@ -58,6 +58,7 @@ def sum_over_two_ranks(wheel, folder):
     (pathlib.Path(site) / "torch_beside.pth").write_text(str(pathlib.Path(torch.stdout.strip()).parent) + "\n")
     (folder / "sum.py").write_text(SUM)
     subprocess.run([folder / "bin" / "gradwire-run", "-n", "2", "--timeout", "120", python, folder / "sum.py"], check=True, cwd=folder)
+    subprocess.run([folder / "bin" / "gradwire-plan", "--version"], check=True, cwd=folder)
 
 
 def main():

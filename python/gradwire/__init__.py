@@ -10,7 +10,7 @@
     model.register_comm_hook(*gradwire.hooks.power_sgd(rank=4))
 
 After `import gradwire`, torch.distributed.init_process_group("gradwire") runs PyTorch's own collectives over it.
-See docs/python.md for what differs from PyTorch. gradwire.report needs neither torch nor the runtime.
+See docs/python.md for what differs from PyTorch. gradwire.report and gradwire.plan need neither torch nor the runtime.
 """
 import importlib.util as _importlib
 
@@ -18,7 +18,7 @@ __all__ = ["distributed", "elastic", "from_c10d", "hooks", "nn", "observe", "to_
 
 if _importlib.find_spec("gradwire._build") is not None:
     from gradwire._runtime import __version__, distributed, elastic, from_c10d, hooks, nn, observe, to_c10d, utils
-else:  # the folder of the sources: gradwire.report alone
+else:  # the folder of the sources: gradwire.report and gradwire.plan alone
 
     def __getattr__(name: str) -> object:
         raise AttributeError(

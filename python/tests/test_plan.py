@@ -119,6 +119,31 @@ class Model(unittest.TestCase):
         # One piece: reduce-scatter and all-gather; and half of the engine's 4 ms.
         self.assertAlmostEqual(two.seconds, 0.004 + 2 * 0.002 + 0.002)
 
+        # Four pieces: sums of all but one go on beside the link.
+        slow = exchange(CALIBRATION, "allreduce", 16 * MI, Place(2, 2), Link(8e5))
+        self.assertAlmostEqual(slow.seconds - slow.link, 0.016 + 2 * 0.008 / 4, delta=1e-5)
+
+    def test_more_hosts_than_measured_work_more(self):
+        # 4 MiB: 16 ms of own work, 2 ms of the engine's between two hosts. Eight send 1.75 times as much, or 7 times and decode 8.
+        for name, expected in (("coded", 0.016 + 0.002 * 1.75), ("gathered", 0.016 * 9 / 3 + 0.002 * 7)):
+            self.assertAlmostEqual(exchange(CALIBRATION, name, 4 * MI, Place(8), FAST).seconds, expected)
+
+    def test_hosts_of_one_machine_share_its_cores(self):
+        place = Place(4, one_machine=True)
+        self.assertAlmostEqual(exchange(CALIBRATION, "coded", 4 * MI, place, FAST).seconds, 0.040)  # as measured
+        slow = exchange(CALIBRATION, "coded", 4 * MI, place, Link(8e5))
+        self.assertAlmostEqual(slow.seconds - slow.link, 2 * 0.016 / 4, delta=1e-4)  # two for each core, four pieces
+
+    def test_link_and_processor_wait_for_each_other(self):
+        self.assertEqual(model.soft_maximum(0.0, 0.0), 0.0)
+        self.assertEqual(model.soft_maximum(3.0, 0.0), 3.0)
+        self.assertAlmostEqual(model.soft_maximum(1.0, 1.0), 2 ** (1 / model.SHARPNESS))
+        own = exchange(CALIBRATION, "coded", 4 * MI, Place(2), FAST).work
+        hidden = own - 0.004
+        rate = 8 * 4 * MI / 8 * (1448 + 90) / 1448 / hidden  # at which the link takes as long
+        got = exchange(CALIBRATION, "coded", 4 * MI, Place(2), Link(rate))
+        self.assertAlmostEqual(got.seconds, 0.004 + hidden * 2 ** (1 / model.SHARPNESS))
+
     def test_latency_comes_on_top(self):
         for name, trips in (("allreduce", 3), ("coded", 6), ("gathered", 3)):
             near, far = (exchange(CALIBRATION, name, MI, Place(2), Link(1e9, latency)).seconds for latency in (0, 0.01))
@@ -144,7 +169,7 @@ class Model(unittest.TestCase):
         self.assertAlmostEqual(longer("allreduce", 4 * MI, 4), 1.2)
         self.assertAlmostEqual(longer("allreduce", 16 * MI, 8), 1.2)  # no more for longer messages
         self.assertAlmostEqual(longer("allreduce", 4 * MI, 2), 1)
-        self.assertAlmostEqual(longer("coded", 4 * MI, 4), 1)  # in pieces
+        self.assertAlmostEqual(longer("coded", 64 * MI, 4), 1)  # in pieces
 
     def test_a_burst_makes_up_for_a_pause(self):
         link = Link(8e6, burst=1000)  # 1 ms of the link
@@ -199,9 +224,15 @@ class Steps(unittest.TestCase):
 
     def test_without_computing_exchanges_follow_each_other(self):
         each = [exchange(CALIBRATION, "allreduce", size, Place(2), self.LINK).seconds for size in (MI, 4 * MI)]
-        got = self.whole([MI, 4 * MI], 0)
-        self.assertAlmostEqual(got.seconds, sum(each))
-        self.assertEqual(got.computing, 0)
+        for place in (Place(2, cores=8), Place(2)):
+            got = self.whole([MI, 4 * MI], 0, place)
+            self.assertAlmostEqual(got.seconds, sum(each))
+            self.assertEqual(got.computing, 0)
+
+    def test_the_last_bucket_delays_no_pass(self):
+        # A link that takes nothing, and work that takes more than the whole pass.
+        got = step.predict_step(CALIBRATION, "coded", step.Work([MI], 1e-4), Place(2), FAST)
+        self.assertAlmostEqual(got.seconds, 1e-4 + 0.0045)
 
     def test_only_the_last_bucket_shows_in_a_long_step(self):
         one = exchange(CALIBRATION, "allreduce", MI, Place(2), self.LINK).seconds
@@ -248,6 +279,25 @@ class Files(unittest.TestCase):
             ("sharing", {"3": [[1, 0.5]]}, "'sharing'"),
         ):  # fmt: skip
             self.refused(pattern, json.dumps(whole | {field: value}))
+
+
+class Calibrating(unittest.TestCase):
+    def test_a_larger_bucket_that_seemed_faster_was_noise(self):
+        self.assertEqual(calibrate.rising([(4, 2.0), (1, 1.0), (2, 3.0), (8, 5.0)]), Curve((1, 2, 4, 8), (1.0, 3.0, 3.0, 5.0)))
+
+    def test_lines_belong_to_hooks_by_their_order(self):
+        """gradwire-bench writes power_sgd:rank=4,start=2 for power_sgd:rank=4."""
+        lines = [
+            {"hook": name, "bytes": size, "slowest_us": us, "sent_bytes": size // 2, "pieces": pieces}
+            for size in (100, 200)
+            for name, us, pieces in (("power_sgd:rank=4,start=2", 3.0 * size, None), ("int8", 1.0 * size, 2))
+        ]
+        made = calibrate.curves_of(lines, ["power_sgd:rank=4", "int8"])
+        self.assertEqual(made["power_sgd:rank=4"].pieces, None)
+        self.assertEqual(made["power_sgd:rank=4"].wire, None)
+        self.assertAlmostEqual(made["power_sgd:rank=4"].seconds.at(200), 600e-6)
+        self.assertEqual(made["int8"].pieces, Curve((100, 200), (2.0, 2.0)))
+        self.assertEqual(made["int8"].sent, Curve((100, 200), (50.0, 100.0)))
 
 
 class Checks(unittest.TestCase):
@@ -361,6 +411,8 @@ class Commands(unittest.TestCase):
         self.refused("'one_bit'.*calibrate --hook", "predict", "--calibration", self.file, "--buckets", "1Mi", "--hook", "one_bit")
         self.refused("/no/bench.*--bench", "calibrate", "--bench", "/no/bench")
         self.refused("telepathy", "calibrate", "--hook", "telepathy", "--out", self.folder / "other.json")
+        self.refused("a --rate with a limit", "predict", "--calibration", self.file, "--buckets", "1Mi", "--rate", "none", "--plot",
+                     self.folder / "none.svg")  # fmt: skip
         self.refused("at least 2", "check", "--calibration", self.file, "--hosts", "1")
         self.refused("--longest", "check", "--calibration", self.file, "--longest", "1us")
         other = self.folder / "old.json"

@@ -112,7 +112,7 @@ def measure_sharing(bench: Bench, wanted: Wanted, known: Calibration) -> dict[in
 
 
 def calibrate(bench: Bench, wanted: Wanted, say: Callable[[str], None]) -> Calibration:
-    """Takes about a minute. `say` gets what is measured now. Throws PlanError."""
+    """Takes a minute or two. `say` gets what is measured now. Throws PlanError."""
     if wanted.hosts < 2:
         raise PlanError(f"--hosts {wanted.hosts}: at least 2 hosts are needed for an exchange between hosts")
     if machine.cores() < 2:
@@ -133,7 +133,7 @@ def calibrate(bench: Bench, wanted: Wanted, say: Callable[[str], None]) -> Calib
         engine, lines = measure_between(bench, wanted, hosts, ordinary)
         between[hosts] = curves_of(lines, wanted.hooks)
     say("copies in memory")
-    lines = bench.lines("codecs", "--codec", "fp16", "--bytes", joined(wanted.sizes), "--rounds", str(wanted.rounds))
+    lines = bench.lines("codecs", "--codec", "fp16", "--bytes", joined(wanted.sizes), "--rounds", "1")  # it matters little
     copy = rising((line["bytes"], line["memcpy_us"] * 1e-6) for line in lines if line["direction"] == "encode")
     measured = Calibration(
         machine.version(), machine.processor(), machine.cores(), datetime.date.today().isoformat(), engine, within, between,

@@ -111,7 +111,7 @@ def run_check(options: argparse.Namespace) -> int:
 
 
 def add_calibrate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    command = commands.add_parser("calibrate", help="measure this machine, which takes about a minute")
+    command = commands.add_parser("calibrate", help="measure this machine, which takes a minute or two")
     command.add_argument("--out", default=FILE, metavar="FILE", help=f"the calibration to write (default {FILE})")
     command.add_argument("--hook", default=",".join(HOOKS), help="hooks, as allreduce,power_sgd:rank=4 (default %(default)s)")
     command.add_argument("--bytes", default=",".join(map(str, SIZES)), help="sizes of a bucket, as 256Ki,25Mi (default %(default)s)")
@@ -164,7 +164,7 @@ def main(arguments: list[str] | None = None) -> int:
     machine cannot do what was asked."""
     parser = argparse.ArgumentParser(
         prog="gradwire-plan",
-        description="What a training step would cost on other hosts, with each hook: a minute's calibration on one machine, "
+        description="What a training step would cost on other hosts, with each hook: a short calibration on one machine, "
         "and predictions from it. docs/plan.md states the model, and where it does not reach.",
     )
     parser.add_argument("--version", action="version", version=f"gradwire-plan {machine.version()}")

@@ -52,8 +52,8 @@ class Bench:
         found = program or os.environ.get("GRADWIRE_BENCH") or shutil.which("gradwire-bench")
         if found is None or not os.access(found, os.X_OK):
             raise PlanError(
-                f"{found or 'gradwire-bench'} is not there, and it measures; it comes with a build or with the package "
-                f"gradwire-bench, not with the wheel. Name it with --bench PATH"
+                f"{found or 'gradwire-bench'} is not there, and it measures; it comes with a build, "
+                f"not with the wheel. Name it with --bench PATH"
             )
         self._program = found
 

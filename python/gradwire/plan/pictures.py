@@ -13,7 +13,7 @@ from ..report.charts import BOTTOM, LEFT, RIGHT, TOP, Axis
 from ..report.elements import Element, add
 from ..report.pictures import CHARACTER, CAPTION, LEGEND, STYLE, TITLE, WIDTH
 from ..report.text import human_seconds
-from .units import rate_text
+from .units import PlanError, rate_text
 
 HEIGHT = 380.0
 COLOURS = ("own", "pytorch", "openmpi", "other", "own-too", "soft")
@@ -91,10 +91,10 @@ def draw(labels: Labels, series: Mapping[str, Sequence[Point]], lines: bool, dia
 
 
 def plot_rates(title: str, caption: str, series: Mapping[str, Sequence[Point]]) -> str:
-    """Seconds by the rate of the links. Points without a limit are left out."""
-    drawn = {
-        name: sorted(point for point in points if math.isfinite(point[0])) for name, points in series.items()
-    }
+    """Seconds by the rate of the links. Points without a limit are left out; throws PlanError where no others are."""
+    drawn = {name: sorted(point for point in points if math.isfinite(point[0])) for name, points in series.items()}
+    if not all(drawn.values()):
+        raise PlanError("a plot has the rates on one axis, and 'none' has no place there; give a --rate with a limit")
     return draw(Labels(title, "bits a second of every host's link", caption, rate_text), drawn, True, False)
 
 

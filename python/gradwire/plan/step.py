@@ -61,8 +61,9 @@ def predict_step(calibration: Calibration, hook: str, work: Work, place: Place, 
         one = exchange(calibration, hook, bucket, place, link, pause=begin - end)
         end = begin + one.seconds
         exchanges.append(one)
-        # Without a free core, what an exchange computes makes the rest of the backward pass later.
-        if place.busy() and ready < work.compute:
+        # Without a free core, what an exchange computes makes the rest of the backward pass later. (The last exchange ends
+        # after it in any case.)
+        if place.busy():
             stolen += one.work
     seconds = max(work.compute + stolen, end)
     notes = tuple(dict.fromkeys(note for one in exchanges for note in one.notes))
