@@ -144,6 +144,15 @@ TEST(ProcessLook, SeesItsOwnProcessRunAndNoOther) {
   add_look(view, later, look);
   EXPECT_TRUE(view.seen);
   EXPECT_DOUBLE_EQ(view.busy, 0.5);
+  // A thread that runs in one look only has been woken for a moment.
+  later.state = 'S';
+  later.running = {1, 2};
+  for (const auto& [threads, state] : {std::pair(std::set<long>{3}, 'S'), std::pair(std::set<long>{2, 3}, 'R')}) {
+    ProcessLook before = *look;
+    before.running = threads;
+    add_look(view, later, before);
+    EXPECT_EQ(view.state, state);
+  }
 }
 
 }  // namespace
