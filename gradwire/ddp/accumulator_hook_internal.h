@@ -5,9 +5,11 @@
 
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <cstdint>
 #include <functional>
+#include <utility>
 
 namespace gradwire::internal {
 
@@ -26,7 +28,9 @@ class AccumulatorHook final {
   const torch::autograd::Node& node() const noexcept { return *accumulator_; }
 
  private:
-  c10::intrusive_ptr<torch::autograd::Node> accumulator_;  // autograd holds it weakly; null: moved from
+  // A std::shared_ptr in torch 2.11, a c10::intrusive_ptr in later ones.
+  using NodePtr = decltype(torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
+  NodePtr accumulator_;  // autograd holds it weakly; null: moved from
   std::uintptr_t key_;
 };
 

@@ -27,7 +27,7 @@ ReduceOp reduce_op_from_c10d(const c10d::ReduceOp& op) {
     case Kind::BXOR:
       return ReduceOp::bxor();
     case Kind::PREMUL_SUM: {
-      const auto* factor = dynamic_cast<const c10d::PreMulSumSupplement*>(op.supplement_.get());
+      const auto* factor = dynamic_cast<const c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
       if (factor == nullptr) throw InvalidArgument("a PREMUL_SUM without its factor");
       return ReduceOp::premul_sum(factor->tensor_factor.defined() ? factor->tensor_factor.item<double>()
                                                                   : factor->double_factor);
@@ -39,7 +39,13 @@ ReduceOp reduce_op_from_c10d(const c10d::ReduceOp& op) {
 }
 
 c10d::ReduceOp reduce_op_to_c10d(ReduceOp op) {
-  if (op.kind == ReduceOp::Kind::premul_sum) return c10d::makePreMulSum(op.factor);
+  if (op.kind == ReduceOp::Kind::premul_sum) {
+    // The function that makes one has another name in torch 2.11; the supplement has kept this one.
+    c10d::ReduceOp made;
+    made.op_ = c10d::ReduceOp::PREMUL_SUM;
+    made.supplement_ = c10::make_intrusive<c10d::NCCLPreMulSumSupplement>(op.factor);
+    return made;
+  }
   switch (op.kind) {
     case ReduceOp::Kind::avg:
       return c10d::ReduceOp::AVG;

@@ -54,6 +54,16 @@ Tensors all_of(const std::vector<Tensors>& lists) {
   return all;
 }
 
+// torch 2.11 has no name for this operation.
+template <class Type>
+constexpr Type reduce_scatter_tensor_coalesced_type() {
+  if constexpr (requires { Type::REDUCE_SCATTER_TENSOR_COALESCED; }) {
+    return Type::REDUCE_SCATTER_TENSOR_COALESCED;
+  } else {
+    return Type::_REDUCE_SCATTER_BASE;
+  }
+}
+
 // How a monitored barrier has failed, as programs written for Gloo expect to read it.
 std::string barrier_failure(int rank, const std::vector<int>& missing, Milliseconds timeout) {
   if (rank != 0) {
@@ -242,7 +252,7 @@ C10dBackend::WorkPtr C10dBackend::_reduce_scatter_base(at::Tensor& output, at::T
 
 C10dBackend::WorkPtr C10dBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                                   const c10d::ReduceScatterOptions& options) {
-  return start(OpType::REDUCE_SCATTER_TENSOR_COALESCED, "gradwire:reduce_scatter", inputs, [&] {
+  return start(reduce_scatter_tensor_coalesced_type<OpType>(), "gradwire:reduce_scatter", inputs, [&] {
     return group_->reduce_scatter_tensor_coalesced(outputs, inputs, options_with_op<ReduceScatterOptions>(options));
   });
 }
