@@ -9,6 +9,7 @@
 
 #include "gradwire/base/log.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/process_group/changing_ranks.h"
 
 namespace gradwire {
 namespace {
@@ -30,6 +31,11 @@ Join::Join(std::vector<std::reference_wrapper<Joinable>> joinables, JoinOptions 
   }
   Joinable& first = joinables_.front();
   const std::shared_ptr<ProcessGroup> group = first.join_process_group();
+  if (dynamic_cast<const ChangingRanks*>(group.get()) != nullptr) {
+    throw UnsupportedError(
+        "Join: in an elastic job the ranks change, and each step deals its samples to the ranks that do it, so that no "
+        "rank runs out of inputs; leave Join out, and deal the samples by ElasticStep's step, rank and size");
+  }
   for (std::size_t i = 0; i < joinables_.size(); ++i) {
     const Joinable& joinable = joinables_[i];
     if (joinable.join_ != nullptr) {

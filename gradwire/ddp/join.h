@@ -100,7 +100,9 @@ class EarlyTermination final : public Error {
 class Join {
  public:
   // Collective in the joinables' group. Throws InvalidArgument when there are no joinables, when the groups of the
-  // joinables differ, and when a joinable is in another Join; throws what join_hook() and the group throw.
+  // joinables differ, and when a joinable is in another Join; UnsupportedError over the group of an elastic job
+  // (elastic/elastic.h), where each step deals its samples to the ranks that do it; throws what join_hook() and the
+  // group throw.
   explicit Join(std::vector<std::reference_wrapper<Joinable>> joinables, JoinOptions options = {});
   // Calls finish(), and throws what finish() throws, unless the scope is left by an exception.
   ~Join() noexcept(false);

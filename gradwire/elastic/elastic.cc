@@ -127,7 +127,7 @@ class Elastic::Impl {
   internal::TrainingState state_;
   std::atomic<bool> leave_{false};
   std::int64_t counted_ = kNoState;
-  bool holds_memory_ = true;  // the state of this member's hooks is that of the job
+  internal::MemoryStanding memory_;  // of the hooks
   bool in_step_ = false;
   bool asked_to_leave_ = false;
   bool has_run_ = false;
@@ -209,9 +209,8 @@ bool Elastic::Impl::enter(Member& member) {
   }
   group_->move_to(group_of(epoch, member.rank(), keys, options_));
   if (crosses_hosts(epoch)) watch_->attach(group_);
-  counted_ = internal::exchange_state(*group_, state_, counted_, epoch.fresh, holds_memory_);
+  counted_ = internal::exchange_state(*group_, state_, counted_, epoch.fresh, memory_);
   if (counted_ == kNoState) return false;
-  holds_memory_ = true;
   state_.enter_group();
   asked_to_leave_ = false;
   member.began(counted_);
@@ -236,11 +235,12 @@ void Elastic::Impl::do_step(const Member& member, const std::function<void(const
   in_step_ = true;
   const auto group = group_->current();
   const auto* const hosts = dynamic_cast<const HybridGroup*>(group.get());
-  if (hosts != nullptr && !hosts->is_leader() && state_.memory_lies_with_first_ranks()) holds_memory_ = false;
+  if (hosts != nullptr && !hosts->is_leader() && state_.memory_lies_with_first_ranks()) memory_.holds = false;
   if (options_.seed) seed_generator(*options_.seed, at);
   step(at);
   in_step_ = false;
   ++counted_;
+  memory_.step_has_counted();
 }
 
 Elastic::Elastic(ElasticOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}

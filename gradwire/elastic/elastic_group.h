@@ -9,6 +9,7 @@
 
 #include "gradwire/base/mutex.h"
 #include "gradwire/process_group/call_group.h"
+#include "gradwire/process_group/changing_ranks.h"
 #include "gradwire/process_group/closable.h"
 
 namespace gradwire {
@@ -25,7 +26,7 @@ namespace gradwire {
 // DistributedDataParallel gets new memory by DdpCore::leave_group() and enter_group().
 //
 // Threads: as ProcessGroup; one thread at a time calls move_to(), while no other thread calls this object.
-class ElasticGroup final : public CallGroup, public Closable {
+class ElasticGroup final : public CallGroup, public Closable, public ChangingRanks {
  public:
   // A group of this rank alone.
   ElasticGroup();

@@ -18,19 +18,27 @@
 namespace gradwire::internal {
 namespace {
 
+// The memory of a member's hooks, in the order of what it is worth.
+enum Memory : std::int64_t { kNoMemory, kReceivedMemory, kOwnMemory };
+
+Memory worth_of(const MemoryStanding& memory, std::int64_t counted) {
+  if (counted == kNoState || !memory.holds) return kNoMemory;
+  return memory.is_received ? kReceivedMemory : kOwnMemory;
+}
+
 // What the members tell each other first.
 struct Position {
   std::int64_t counted = kNoState;
-  std::int64_t hash = 0;          // of the parameters
-  std::int64_t whole_hash = 0;    // of the parameters and buffers
-  std::int64_t holds_memory = 1;  // the hooks' state is that of the job
-  std::int64_t local_bytes = 0;   // of the hooks' local parts
+  std::int64_t hash = 0;         // of the parameters
+  std::int64_t whole_hash = 0;   // of the parameters and buffers
+  std::int64_t memory = 0;       // kNoMemory and so on: of the hooks
+  std::int64_t local_bytes = 0;  // of the hooks' local parts
 };
 
 std::vector<Position> gather_positions(ProcessGroup& group, const Position& mine) {
   std::vector<Position> all;
   for (const auto& numbers :
-       gather_integers(group, {mine.counted, mine.hash, mine.whole_hash, mine.holds_memory, mine.local_bytes}))
+       gather_integers(group, {mine.counted, mine.hash, mine.whole_hash, mine.memory, mine.local_bytes}))
     all.push_back({numbers[0], numbers[1], numbers[2], numbers[3], numbers[4]});
   return all;
 }
@@ -102,8 +110,12 @@ struct Memories {
 
 Memories memories_of(const std::vector<Position>& positions, std::int64_t newest, int donor) {
   Memories memories;
+  std::int64_t best = kReceivedMemory;
+  for (const Position& position : positions) {
+    if (position.counted == newest) best = std::max(best, position.memory);
+  }
   for (std::size_t rank = 0; rank < positions.size(); ++rank) {
-    if (positions[rank].counted == newest && newest != kNoState && positions[rank].holds_memory != 0)
+    if (positions[rank].counted == newest && newest != kNoState && positions[rank].memory == best)
       memories.holders.push_back(static_cast<int>(rank));
   }
   memories.donor = memories.holders.empty() ? donor : memories.holders.front();
@@ -126,11 +138,12 @@ std::optional<ShardedState::Version> version_of(std::int64_t counted, std::int64
 }  // namespace
 
 std::int64_t exchange_state(ProcessGroup& group, TrainingState& state, std::int64_t counted, bool fresh,
-                            bool holds_memory) {
+                            MemoryStanding& memory) {
   const c10::NoGradGuard no_grad;
-  const std::string local = counted == kNoState || !holds_memory ? "" : state.save_local();
-  const auto positions = gather_positions(group, {counted, state.parameter_hash(), state.hash(), holds_memory ? 1 : 0,
-                                                  static_cast<std::int64_t>(local.size())});
+  const Memory worth = worth_of(memory, counted);
+  std::string local = worth == kNoMemory ? "" : memory.before.has_value() ? *memory.before : state.save_local();
+  const auto positions = gather_positions(
+      group, {counted, state.parameter_hash(), state.hash(), worth, static_cast<std::int64_t>(local.size())});
   std::int64_t newest = kNoState;
   for (const Position& position : positions) newest = std::max(newest, position.counted);
   if (newest == kNoState && !fresh) return kNoState;
@@ -166,6 +179,9 @@ std::int64_t exchange_state(ProcessGroup& group, TrainingState& state, std::int6
   if (newest != kNoState && parts.empty()) parts.emplace_back();  // nobody's memory is that of the job
   const bool any_part = std::any_of(parts.begin(), parts.end(), [](const std::string& part) { return !part.empty(); });
   if (any_part || (newest != kNoState && !memories.all_hold)) state.average_local_parts(parts);
+  memory = {};
+  if (holds && worth == kOwnMemory) memory.before = std::move(local);
+  if (newest != kNoState) memory.is_received = !memory.before.has_value();
   return std::max<std::int64_t>(newest, 0);
 }
 

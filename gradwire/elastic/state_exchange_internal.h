@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "gradwire/elastic/training_state_internal.h"
@@ -14,6 +15,24 @@ namespace gradwire::internal {
 // The position of a member that holds no state of the job.
 inline constexpr std::int64_t kNoState = -1;
 
+// What the memories of a member's hooks are worth. An exchange of memories counts as a step does: it counts when a step
+// has counted after it, because a step needs all members, and so all of them have finished the exchange. Until then, a
+// member that took part with a memory of its own gives that memory again in the next exchange, and not the mean.
+struct MemoryStanding {
+  // The state of the hooks is that of the job. Members for which it is not get it from the others.
+  bool holds = true;
+  // It came from an exchange that does not count yet, to a member that had none of its own.
+  bool is_received = false;
+  // The hooks' local parts before an exchange that does not count yet.
+  std::optional<std::string> before = std::nullopt;
+
+  // A step has counted, so the exchange before it counts.
+  void step_has_counted() {
+    is_received = false;
+    before.reset();
+  }
+};
+
 // Collective over `group`, at the beginning of an epoch. `counted` is the number of steps that this member has counted,
 // or kNoState. The members with the highest number hold the state of the job. The first of them gives it to all members
 // with another number: parameters and buffers, optimizers, the hooks' shared parts, the user's states. Sharded states
@@ -21,15 +40,16 @@ inline constexpr std::int64_t kNoState = -1;
 // held the state, and know the order of the buckets. When no member holds state and `fresh` is true (no step has
 // begun), the state of rank 0 is that of the job.
 //
-// `holds_memory`: whether the state of this member's hooks is that of the job. Members for which it is not get the
-// shared parts too, and their local parts do not count. When it is so for no member that holds the state, the hooks go
-// on with the shared parts of the first, and without local parts.
+// `memory`: that of this member's hooks, before the exchange and after it. Only members with a memory of their own give
+// it; when there is none, those that received one. The others get the shared parts too, and their local parts do not
+// count. When no member that holds the state has a memory, the hooks go on with the shared parts of the first, and
+// without local parts.
 //
 // Returns the number of counted steps, the same on all members; kNoState when no member holds state and `fresh` is
 // false. A member that throws an error of the group is in the state in which it was. Throws MismatchError when members
 // with the highest number hold other bits than the first; InternalError when the state arrived with other bits; and
 // what the group throws.
 std::int64_t exchange_state(ProcessGroup& group, TrainingState& state, std::int64_t counted, bool fresh,
-                            bool holds_memory = true);
+                            MemoryStanding& memory);
 
 }  // namespace gradwire::internal

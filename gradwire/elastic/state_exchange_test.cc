@@ -17,6 +17,7 @@ namespace {
 using namespace gradwire::testing;
 using internal::exchange_state;
 using internal::kNoState;
+using internal::MemoryStanding;
 using internal::TrainingState;
 
 // A member outside of any epoch, whose parameters depend on `seed`.
@@ -39,12 +40,18 @@ struct Holder {
   TrainingState state;
 };
 
+// exchange_state() on a member that has its own memory, or the given one.
+std::int64_t meet(ProcessGroup& group, TrainingState& state, std::int64_t counted, bool fresh,
+                  MemoryStanding memory = {}) {
+  return exchange_state(group, state, counted, fresh, memory);
+}
+
 TEST(StateExchangeTest, MembersBehindAndNewOnesTakeTheNewestState) {
   run_ranks({"threads"}, 4, [](int rank, std::shared_ptr<ProcessGroup> group) {
     const std::int64_t counted[] = {4, 5, kNoState, 5};
     const int seeds[] = {1, 2, 3, 2};
     Holder holder(seeds[rank]);
-    EXPECT_EQ(exchange_state(*group, holder.state, counted[rank], false), 5);
+    EXPECT_EQ(meet(*group, holder.state, counted[rank], false), 5);
     EXPECT_EQ(holder.state.hash(), Holder(2).state.hash());
   });
 }
@@ -63,7 +70,7 @@ TEST(StateExchangeTest, MembersWithoutTheMemoryOfTheJobGetIt) {
       const bool holds = anybody && rank >= 2;
       Holder holder(1, "int8:memory=ef21");
       holder.made->load_state_dict(holds ? memory(1, 3) : memory(7, static_cast<float>(5 + rank)));
-      EXPECT_EQ(exchange_state(*group, holder.state, 4, false, holds), 4);
+      EXPECT_EQ(meet(*group, holder.state, 4, false, {.holds = holds}), 4);
       const HookState state = holder.made->state_dict();
       const float aggregate = anybody ? 3 : 5;
       EXPECT_TRUE(state.at("aggregate/layer1.weight").toTensor().equal(at::full({8 * 16}, aggregate))) << rank;
@@ -78,7 +85,7 @@ TEST(StateExchangeTest, MembersWithoutTheMemoryOfTheJobGetIt) {
     state["local/residual/layer1.weight"] = at::full({8 * 16}, holds ? static_cast<float>(rank) : 99.0F);
     state["iteration"] = std::int64_t{4};
     holder.made->load_state_dict(state);
-    exchange_state(*group, holder.state, 4, false, holds);
+    meet(*group, holder.state, 4, false, {.holds = holds});
     EXPECT_TRUE(holder.made->state_dict().at("local/residual/layer1.weight").toTensor().equal(at::full({8 * 16}, 2.5F)))
         << "the mean of those who hold it";
   });
@@ -87,16 +94,16 @@ TEST(StateExchangeTest, MembersWithoutTheMemoryOfTheJobGetIt) {
 TEST(StateExchangeTest, AFreshJobBeginsWithTheStateOfRankZero) {
   run_ranks({"threads"}, 2, [](int rank, std::shared_ptr<ProcessGroup> group) {
     Holder holder(7 + rank);
-    EXPECT_EQ(exchange_state(*group, holder.state, kNoState, true), 0);
+    EXPECT_EQ(meet(*group, holder.state, kNoState, true), 0);
     EXPECT_EQ(holder.state.hash(), Holder(7).state.hash());
-    EXPECT_EQ(exchange_state(*group, holder.state, kNoState, false), kNoState);
+    EXPECT_EQ(meet(*group, holder.state, kNoState, false), kNoState);
   });
 }
 
 TEST(StateExchangeTest, OtherBitsAfterTheSameStepAreAMismatch) {
   run_ranks({"threads"}, 3, [](int rank, std::shared_ptr<ProcessGroup> group) {
     Holder holder(rank == 1 ? 2 : 1);
-    const std::string said = error_of([&] { exchange_state(*group, holder.state, 5, false); });
+    const std::string said = error_of([&] { meet(*group, holder.state, 5, false); });
     EXPECT_NE(said.find("after step 5 rank 1 of the new epoch had other parameters than rank 0"), std::string::npos)
         << said;
   });
@@ -109,10 +116,65 @@ TEST(StateExchangeTest, ResidualsKeepTheirMean) {
     const bool holds = rank % 2 == 0;
     Holder holder(1, "int8:memory=error_feedback");
     holder.made->load_state_dict({{key, at::full({64}, 1.0F + static_cast<float>(rank))}, {"iteration", 3 + rank}});
-    exchange_state(*group, holder.state, holds ? 5 : 4, false);
+    meet(*group, holder.state, holds ? 5 : 4, false);
     const HookState state = holder.made->state_dict();
     EXPECT_TRUE(state.at(key).toTensor().equal(at::full({64}, 2.0F)));
     EXPECT_EQ(state.at("iteration").toInt(), rank == 2 ? 5 : 3) << "a shared part comes from the first holder";
+  });
+}
+
+// The residual of one parameter, and a member that owes it.
+const std::string kResidual = "local/residual/layer0.weight";
+void owe(Holder& holder, float value) {
+  holder.made->load_state_dict({{kResidual, at::full({64}, value)}, {"iteration", 3}});
+}
+void expect_owed(const Holder& holder, float value, const char* when) {
+  const HookState state = holder.made->state_dict();
+  EXPECT_TRUE(state.at(kResidual).toTensor().equal(at::full({64}, value)))
+      << when << ": " << state.at(kResidual).toTensor()[0].item<float>();
+}
+
+// All members average, and then one of three dies. On one of the two others the exchange had failed on its last
+// stretch. Both have to give what they owed before it: the mean of 1 and 3.
+TEST(StateExchangeTest, AnExchangeThatFailedOnOneMemberAveragesNothingTwice) {
+  run_ranks({"threads"}, 3, [&](int rank, std::shared_ptr<ProcessGroup> group) {
+    Holder holder(1, "int8:memory=error_feedback");
+    MemoryStanding memory;
+    owe(holder, rank == 0 ? 1 : rank == 1 ? 3 : 8);
+    exchange_state(*group, holder.state, 5, false, memory);
+    expect_owed(holder, 4, "three members");
+    if (rank == 1) {  // an error of the group leaves a member as it was
+      owe(holder, 3);
+      memory = {};
+    }
+    const auto survivors = group->split(rank == 2 ? 1 : 0);
+    if (rank == 2) return;
+    exchange_state(*survivors, holder.state, 5, false, memory);
+    expect_owed(holder, 2, "two members");
+    // A step counts, and with it the exchange: from now on both owe the mean and what came to it since.
+    memory.step_has_counted();
+    owe(holder, rank == 0 ? 5 : 7);
+    exchange_state(*survivors, holder.state, 6, false, memory);
+    expect_owed(holder, 6, "after a step");
+  });
+}
+
+// A member that has only received the mean does not give it, unless nobody else is left.
+TEST(StateExchangeTest, AReceivedMemoryCountsOnlyWhenNobodyElseHasOne) {
+  run_ranks({"threads"}, 3, [&](int rank, std::shared_ptr<ProcessGroup> group) {
+    Holder holder(1, "int8:memory=error_feedback");
+    MemoryStanding memory;
+    owe(holder, rank == 0 ? 1 : rank == 1 ? 3 : 99);
+    exchange_state(*group, holder.state, rank == 2 ? kNoState : 5, false, memory);
+    expect_owed(holder, 2, "two members and a new one");
+    const auto without_first = group->split(rank == 0 ? 1 : 0);
+    if (rank == 0) return;
+    exchange_state(*without_first, holder.state, 5, false, memory);
+    expect_owed(holder, 3, "the member with 1 died before a step counted");
+    const auto alone = without_first->split(rank);
+    if (rank == 1) return;
+    exchange_state(*alone, holder.state, 5, false, memory);
+    expect_owed(holder, 3, "alone with what it received");
   });
 }
 
@@ -123,7 +185,7 @@ TEST(StateExchangeTest, EstimatesKeepTheMeanThatTheRanksAgreedOn) {
     holder.made->load_state_dict({{"aggregate/layer0.weight", at::full({64}, 9.0F)},
                                   {"local/estimate/layer0.weight", at::full({64}, 1.0F + static_cast<float>(rank))},
                                   {"iteration", 3}});
-    exchange_state(*group, holder.state, 5, false);
+    meet(*group, holder.state, 5, false);
     const HookState state = holder.made->state_dict();
     EXPECT_TRUE(state.at("aggregate/layer0.weight").toTensor().equal(at::full({64}, 9.0F)));
     const auto estimate = state.find("local/estimate/layer0.weight");

@@ -13,12 +13,14 @@
 #include "gradwire/base/strings.h"
 #include "gradwire/nn/duplicates_internal.h"
 #include "gradwire/nn/sync_batch_norm_function_internal.h"
+#include "gradwire/process_group/changing_ranks.h"
 #include "gradwire/process_group/init.h"
 
 namespace gradwire {
 
 SyncBatchNormImpl::SyncBatchNormImpl(torch::nn::BatchNormOptions options_in, std::shared_ptr<ProcessGroup> group)
-    : options(std::move(options_in)), group_(std::move(group)) {
+    : options(std::move(options_in)) {
+  take_group(std::move(group));
   SyncBatchNormImpl::reset();
 }
 
@@ -30,8 +32,8 @@ SyncBatchNormImpl::SyncBatchNormImpl(torch::nn::BatchNormOptions options_in, std
       bias(std::move(bias_in)),
       running_mean(std::move(mean)),
       running_var(std::move(variance)),
-      num_batches_tracked(std::move(batches)),
-      group_(std::move(group)) {
+      num_batches_tracked(std::move(batches)) {
+  take_group(std::move(group));
   register_all(weight.defined() && weight.requires_grad(), bias.defined() && bias.requires_grad());
 }
 
@@ -103,6 +105,15 @@ double SyncBatchNormImpl::next_momentum() {
     num_batches_tracked.add_(1);
   }
   return options.momentum().has_value() ? *options.momentum() : 1.0 / num_batches_tracked.item<double>();
+}
+
+void SyncBatchNormImpl::set_process_group(std::shared_ptr<ProcessGroup> group) { take_group(std::move(group)); }
+
+void SyncBatchNormImpl::take_group(std::shared_ptr<ProcessGroup> group) {
+  group_ = std::move(group);
+  if (dynamic_cast<const ChangingRanks*>(group_.get()) == nullptr) return;
+  duplicate_ = internal::shared_duplicate(group_);
+  duplicated_ = group_;
 }
 
 std::shared_ptr<ProcessGroup> SyncBatchNormImpl::duplicate() {

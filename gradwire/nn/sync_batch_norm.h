@@ -37,7 +37,8 @@ namespace gradwire {
 //  - The collectives run on a duplicate of the group (ProcessGroup::dup()). The first such forward() makes the
 //    duplicate, and all layers over the group share the duplicate. So these collectives are never matched with other
 //    collectives of the group, such as those of DDP's buckets. Over a group without duplicates the collectives run on
-//    the group itself.
+//    the group itself. Over the group of an elastic job (elastic/elastic.h) the constructor makes the duplicate, so
+//    make the layers with that group, or convert the module, before run(), on all ranks in the same order.
 //  - Gradients are those of the sum of all ranks' losses. The gradients of weight and bias are this rank's part; DDP
 //    averages them. A backward pass with create_graph (on all ranks) can be differentiated again.
 //  - Statistics are computed in float64 and combined in rank order, so running_mean and running_var have the same bits
@@ -75,7 +76,7 @@ class SyncBatchNormImpl : public torch::nn::Cloneable<SyncBatchNormImpl> {
   // The group of the constructor or of set_process_group(); null means the default group. A new group holds from the
   // next forward() on. Set the same group on all ranks.
   const std::shared_ptr<ProcessGroup>& process_group() const noexcept { return group_; }
-  void set_process_group(std::shared_ptr<ProcessGroup> group) { group_ = std::move(group); }
+  void set_process_group(std::shared_ptr<ProcessGroup> group);
 
   torch::nn::BatchNormOptions options;                        // as given to the constructor
   at::Tensor weight, bias;                                    // [C]; undefined unless options.affine()
@@ -89,6 +90,7 @@ class SyncBatchNormImpl : public torch::nn::Cloneable<SyncBatchNormImpl> {
   double next_momentum();
   at::Tensor plain(const at::Tensor& input, bool own_statistics, double momentum) const;
   std::shared_ptr<ProcessGroup> duplicate();
+  void take_group(std::shared_ptr<ProcessGroup> group);
 
   std::shared_ptr<ProcessGroup> group_;
   // The group that `duplicate_` was made of.

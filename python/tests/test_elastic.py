@@ -12,6 +12,7 @@ import torch
 import gradwire
 import gradwire.distributed as dist
 import program_elastic
+import program_manager
 from gradwire.distributed.optim import ZeroRedundancyOptimizer
 from gradwire.nn.parallel import DistributedDataParallel
 
@@ -37,28 +38,42 @@ def serial_parameters(sizes):
     return parameters
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "zero"])
-def test_a_loop_that_loses_a_rank_ends_with_the_bits_of_the_serial_program(tmp_path, optimizer):
-    command = [str(BUILD / "bin" / "gradwire-run"), "--elastic", "1:2", "-n", "2", "--membership-log", str(tmp_path / "log"),
-               sys.executable, program_elastic.__file__, str(tmp_path), optimizer]
+def run_job(folder, program, *arguments):
+    """The job of `program`, which loses a rank and gets a new one, ends with the bits of the serial program. Returns what it
+    printed."""
+    command = [str(BUILD / "bin" / "gradwire-run"), "--elastic", "1:2", "-n", "2", "--membership-log", str(folder / "log"),
+               sys.executable, program.__file__, str(folder), *arguments]
     job = subprocess.run(command, capture_output=True, text=True, timeout=GUARD, check=False)
     assert job.returncode == 0, job.stderr
     assert "died of signal 9 (SIGKILL), and a new process takes its place" in job.stderr
-    assert job.stdout.count(f"finished {program_elastic.STEPS}") == 2, job.stdout
-    ends = [torch.load(path, weights_only=True) for path in tmp_path.glob("final-*")]
+    assert job.stdout.count(f"finished {program.STEPS}") == 2, job.stdout
+    ends = [torch.load(path, weights_only=True) for path in folder.glob("final-*")]
     assert len(ends) == 2
     sizes = list(ends[0]["history"])
-    assert len(sizes) == program_elastic.STEPS, "a step counted twice or was lost"
-    assert sizes[0] == 2 and 1 in sizes[program_elastic.KILL_AT:] and sizes[-1] == 2, sizes
-    assert 2 in sizes[:program_elastic.KILL_AT]
+    assert len(sizes) == program.STEPS, "a step counted twice or was lost"
+    assert sizes[0] == 2 and 1 in sizes[program.KILL_AT:] and sizes[-1] == 2, sizes
+    assert 2 in sizes[:program.KILL_AT]
     torch.set_num_threads(1)
     expected = serial_parameters(sizes)
     for end in ends:
         assert list(end["history"]) == sizes
-        assert end["rate"] == ends[0]["rate"] == pytest.approx([0.01 * 0.1 ** (program_elastic.STEPS // 30)])
+        assert end["rate"] == ends[0]["rate"] == pytest.approx([0.01 * 0.1 ** (program.STEPS // 30)])
         for mine, other in zip(end["parameters"], expected, strict=True):
             assert torch.equal(mine, other)
-    assert (tmp_path / "log").read_text().startswith("gradwire membership journal")
+    assert (folder / "log").read_text().startswith("gradwire membership journal")
+    return job.stdout
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "zero"])
+def test_a_loop_that_loses_a_rank_ends_with_the_bits_of_the_serial_program(tmp_path, optimizer):
+    run_job(tmp_path, program_elastic, optimizer)
+
+
+def test_a_manager_with_quorum_and_commit_calls_can_be_written_over_elastic(tmp_path):
+    out = run_job(tmp_path, program_manager)
+    assert (tmp_path / "voted").exists(), "no rank voted against a step"
+    # The vote, the loss of a rank and the new process each began an epoch.
+    assert all(int(line.rsplit(maxsplit=1)[1]) >= 4 for line in out.splitlines() if " in epoch " in line), out
 
 
 def test_what_cannot_be_added_is_refused():
