@@ -99,6 +99,7 @@ std::optional<Diagnosis> find_hook_exception(const std::vector<RankTable>& ranks
   }
   if (note == nullptr) return std::nullopt;
   Diagnosis found{.fault = FaultClass::hook_exception, .culprits = {first->rank}, .words = note->text};
+  if (says_out_of_memory({note->text})) found.fault = FaultClass::out_of_memory;
   return found;
 }
 
@@ -142,8 +143,12 @@ FaultClass class_of_absence(const Member& member) {
   if (process.has_ended && !process.by_signal && process.code == 0) return FaultClass::left;
   if (member.group != nullptr && member.group->closed) return FaultClass::left;
   if (!process.seen) return process.has_ended ? FaultClass::failed : FaultClass::unknown;
+  if (waits_for_data(process)) return FaultClass::blocked;
   return process.state == 'R' || process.busy >= kBusy ? FaultClass::slow : FaultClass::blocked;
 }
+
+// Whether the group's engine may use a network.
+bool is_over_network(const GroupTable& group) { return group.backend != "shm" && group.backend != "threads"; }
 
 // Follows the waits from rank to rank, until a rank that waits for no rank.
 class Search {
@@ -155,6 +160,7 @@ class Search {
     Waiting at = start;
     while (true) {
       if (!visited_.insert(at.call).second) return ring(std::move(found));
+      chain_.push_back(at);
       const std::vector<Member> absent = absent_from(at);
       if (absent.empty()) return all_came(std::move(found), at);
       std::optional<Waiting> next;
@@ -188,12 +194,17 @@ class Search {
     return {};
   }
 
-  // Of those that wait for nobody, the ones of the worst class.
+  // Of those that wait for nobody, the ones of the worst class. A rank whose calls failed because of another one did
+  // not come for that reason.
   Diagnosis blame(Diagnosis found, const std::vector<Member>& absent) const {
     std::map<FaultClass, std::vector<int>> classes;
+    const bool only_victims =
+        std::all_of(absent.begin(), absent.end(), [](const Member& member) { return is_victim(*member.rank); });
     for (const Member& member : absent) {
+      if (!only_victims && is_victim(*member.rank)) continue;
       if (!wait_of(*member.rank)) classes[class_of_absence(member)].push_back(member.rank->rank);
     }
+    if (classes.empty()) return found;
     found.fault = classes.begin()->first;
     found.culprits = classes.begin()->second;
     std::sort(found.culprits.begin(), found.culprits.end());
@@ -201,6 +212,7 @@ class Search {
   }
 
   Diagnosis ring(Diagnosis found) const {
+    if (auto skipped = skipped_by_one()) return *std::move(skipped);
     found.fault = FaultClass::deadlock;
     found.culprits.assign(path_.begin(), path_.end());
     std::sort(found.culprits.begin(), found.culprits.end());
@@ -209,10 +221,36 @@ class Search {
     return found;
   }
 
+  // The ranks of a ring of which one has left out calls: after the calls that it has made, it made another one before
+  // than the one in which it waits. The other ranks go on as before.
+  std::optional<Diagnosis> skipped_by_one() const {
+    std::set<std::string> paths;
+    for (const Waiting& wait : chain_) paths.insert(wait.group->path);
+    Diagnosis found{.fault = FaultClass::skipped};
+    for (const Waiting& wait : chain_) {
+      switch (look_back(wait, paths)) {
+        case Course::not_known:
+          return std::nullopt;
+        case Course::as_before:
+          found.group = wait.group->path;
+          found.call = *wait.call;
+          break;
+        case Course::left_out_calls:
+          found.their_group = wait.group->path;
+          found.their_call = *wait.call;
+          found.culprits.push_back(wait.rank->rank);
+          break;
+      }
+    }
+    if (!found.call || found.culprits.size() != 1) return std::nullopt;
+    return found;
+  }
+
   // All ranks made the call, and it did not end well.
   Diagnosis all_came(Diagnosis found, const Waiting& wait) const {
     const Outcome outcome = wait.call->outcome;
-    const bool unreachable = outcome == Outcome::peer || outcome == Outcome::timeout;
+    const bool stands = outcome == Outcome::none && is_over_network(*wait.group);
+    const bool unreachable = outcome == Outcome::peer || outcome == Outcome::timeout || stands;
     found.fault = unreachable && wait.knows_all ? FaultClass::network : FaultClass::unknown;
     if (found.fault == FaultClass::network) found.culprits = most_missed(wait.group->path);
     return found;
@@ -241,6 +279,7 @@ class Search {
 
   const std::vector<GroupView>& groups_;
   std::set<const CallRow*> visited_;
+  std::vector<Waiting> chain_;
   std::vector<int> path_;
 };
 
@@ -271,7 +310,8 @@ std::optional<Diagnosis> find_mismatch(const std::vector<GroupView>& groups) {
                   .certain = first->certain,
                   .group = first->group,
                   .call = first->usual,
-                  .their_call = first->theirs};
+                  .their_call = first->theirs,
+                  .their_group = first->group};
   return found;
 }
 

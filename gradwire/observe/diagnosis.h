@@ -31,7 +31,7 @@ enum class FaultClass {
   slow,      // the rank computes, and has not come
   blocked,   // the rank waits in something that is no call of gradwire
   deadlock,  // ranks wait for each other in different groups
-  network,   // the ranks run and made the same call, but do not reach each other
+  network,   // the ranks run and made the same call over a network, but do not reach each other
   unknown,   // ranks wait, and the tables do not show for what
 };
 
@@ -55,6 +55,7 @@ struct Diagnosis {
   std::string group = {};            // the path of the group of `call`; empty where no call is concerned
   std::optional<CallRow> call = {};  // the call in which the other ranks waited, or that they made
   std::optional<CallRow> their_call = {};  // what a culprit called in its place
+  std::string their_group = {};            // the path of the group of `their_call`
   std::string words = {};                  // the culprit's own error, where there is one
 };
 

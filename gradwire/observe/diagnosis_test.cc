@@ -359,6 +359,69 @@ TEST(Diagnosis, AStoppedASlowAndABlockedRank) {
   });
 }
 
+TEST(Diagnosis, AHookThatFoundNoMemoryRanOutOfMemory) {
+  for_each_cause([](Job& job, int cause) {
+    job.at(cause).notes.push_back({NoteKind::hook_failed, job.clock - 10, "hook 'x': std::bad_alloc"});
+    job.others_call(cause, Outcome::peer);
+    job.others_exit(cause);
+    job.end(cause, 1, 1);
+    expect(job.over(), FaultClass::out_of_memory, {cause});
+  });
+}
+
+// A thread that reads samples ahead computes, while the rank waits for a file.
+TEST(Diagnosis, ARankThatWaitsForDataIsBlockedWhateverItsOtherThreadsDo) {
+  for_each_cause([](Job& job, int cause) {
+    job.others_call(cause, Outcome::none);
+    job.at(cause).process.state = 'R';
+    job.at(cause).process.busy = 0.9;
+    job.at(cause).process.system_call = "read";
+    const Diagnosis found = job.stalled();
+    expect(found, FaultClass::blocked, {cause});
+    EXPECT_NE(explain(found, job.ranks, {.now = job.clock}).find("its process waits in read()"), std::string::npos);
+    // The main thread waits for another thread, which computes.
+    job.at(cause).process.system_call = "futex";
+    expect(job.stalled(), FaultClass::slow, {cause});
+  });
+}
+
+// The others wait in a group of DDP, and the rank that left out the backward pass waits for them in the group of the
+// loss.
+TEST(Diagnosis, OfRanksThatWaitForEachOtherTheOneThatLeftOutACallIsTheCause) {
+  for_each_cause([](Job& job, int cause) {
+    for (int rank = 0; rank < job.size(); ++rank) job.open(rank, "default.dup1", rank, job.size());
+    const Made bucket{.count = 4096, .line = 20};
+    const Made loss{.count = 1, .line = 21};
+    for (int step = 0; step < kSteps; ++step) {
+      for (int rank = 0; rank < job.size(); ++rank) job.call(rank, bucket, Outcome::good, 1);
+      for (int rank = 0; rank < job.size(); ++rank) job.call(rank, loss, Outcome::good);
+    }
+    for (int rank = 0; rank < job.size(); ++rank) {
+      if (rank != cause) job.call(rank, bucket, Outcome::none, 1);
+    }
+    job.call(cause, loss, Outcome::none);
+    const Diagnosis found = job.stalled();
+    expect(found, FaultClass::skipped, {cause});
+    EXPECT_EQ(found.group, "default.dup1");
+    EXPECT_EQ(found.call->count, 4096U);
+    EXPECT_EQ(found.their_group, "default");
+    EXPECT_EQ(found.their_call->count, 1U);
+    EXPECT_NE(job.words(found).find("the cause called all_reduce(1 "), std::string::npos) << job.words(found);
+  });
+}
+
+// The first rank to fail has gone when another one comes, which then fails and closes its group too.
+TEST(Diagnosis, ARankThatFailedBecauseOneLeftIsNotTheCauseToo) {
+  Job job(3);
+  job.at(2).groups[0].closed = true;
+  job.call(0, {}, Outcome::peer).ended = job.clock + 10;
+  job.clock += kSecond;
+  job.call(1, {}, Outcome::peer).ended = job.clock + 10;
+  job.at(1).groups[0].closed = true;
+  job.others_exit(2);
+  expect(job.over(), FaultClass::left, {2});
+}
+
 // The rank was stopped when it had called already.
 TEST(Diagnosis, ARankThatWasStoppedInsideACall) {
   for_each_cause([](Job& job, int cause) {
@@ -417,6 +480,17 @@ TEST(Diagnosis, ANetworkThatIsGone) {
     job.end(rank, 1, rank);
   }
   expect(job.over(), FaultClass::network, {});
+}
+
+// No error yet: all ranks have made the call, and nothing comes of it.
+TEST(Diagnosis, ACallOverANetworkThatAllRanksMadeAndThatStands) {
+  Job job(3);
+  for (int rank = 0; rank < 3; ++rank) job.call(rank, {}, Outcome::none);
+  EXPECT_EQ(job.stalled().fault, FaultClass::unknown) << "there is no network on one host";
+  for (int rank = 0; rank < 3; ++rank) job.at(rank).groups[0].backend = "ucx";
+  const Diagnosis found = job.stalled();
+  expect(found, FaultClass::network, {});
+  ASSERT_TRUE(found.call.has_value());
 }
 
 // Of a message, the peer is the one that is missed.

@@ -93,6 +93,7 @@ std::string process_words(const ProcessView& process, const Occasion& occasion) 
   if (!process.seen) return occasion.is_over ? "" : "; its process was not seen";
   if (process.state == 'T' || process.state == 't') return "; its process is stopped";
   if (process.state == 'D') return "; its process waits for a disk or a device";
+  if (waits_for_data(process)) return concat("; its process waits in ", process.system_call, "()");
   if (process.state == 'R' || process.busy >= 0.2) return "; its process computes";
   return process.system_call.empty() ? "; its process waits"
                                      : concat("; its process waits in ", process.system_call, "()");
@@ -161,7 +162,8 @@ std::string explain(const Diagnosis& diagnosis, const std::vector<RankTable>& ra
                    at_place(*diagnosis.call), ", group ", diagnosis.group, "\n");
   }
   if (diagnosis.their_call)
-    text += concat("  the cause called ", describe(*diagnosis.their_call), at_place(*diagnosis.their_call), "\n");
+    text += concat("  the cause called ", describe(*diagnosis.their_call), at_place(*diagnosis.their_call),
+                   diagnosis.their_group == diagnosis.group ? "" : concat(", group ", diagnosis.their_group), "\n");
   if (!diagnosis.words.empty()) text += concat("  its error: ", diagnosis.words, "\n");
   std::vector<const RankTable*> sorted;
   for (const RankTable& rank : ranks) sorted.push_back(&rank);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <string_view>
 #include <utility>
 
 #include "gradwire/observe/flight_format_internal.h"
@@ -145,6 +146,12 @@ std::vector<RankTable> read_earlier_processes(std::span<const std::byte> memory)
   }
   std::sort(tables.begin(), tables.end(), [](const auto& a, const auto& b) { return a.started < b.started; });
   return tables;
+}
+
+bool waits_for_data(const ProcessView& process) noexcept {
+  constexpr std::array<std::string_view, 11> kCalls = {"read",    "pread", "readv", "recvfrom", "recvmsg",  "openat",
+                                                       "connect", "flock", "fcntl", "fsync",    "fdatasync"};
+  return process.seen && std::find(kCalls.begin(), kCalls.end(), process.system_call) != kCalls.end();
 }
 
 }  // namespace gradwire::observe

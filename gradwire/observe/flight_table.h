@@ -75,6 +75,10 @@ struct ProcessView {
   std::vector<std::string> last_lines = {};  // of the rank's stderr
 };
 
+// Whether the main thread waits for data, in a system call for input or output. Other threads may compute meanwhile,
+// such as those that read samples ahead. A thread that waits for another thread of its process is in no such call.
+bool waits_for_data(const ProcessView& process) noexcept;
+
 // One rank of a job.
 struct RankTable {
   int rank = -1;   // among all ranks of the job; -1: the environment did not tell

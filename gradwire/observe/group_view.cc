@@ -57,6 +57,24 @@ bool has_numbers_of_job(const std::vector<Member>& members) {
   return true;
 }
 
+// The place before `here` in which the calls leading up to it are most like those leading up to `here`; `here` where
+// there is none. `same(a, b)` compares the calls in two places. The first place is `first`.
+template <class Same>
+std::uint64_t place_like(std::uint64_t here, std::uint64_t first, const Same& same) {
+  constexpr std::uint64_t kLongest = 64;
+  std::uint64_t best = here;
+  std::uint64_t best_length = 0;
+  for (std::uint64_t place = first; place < here; ++place) {
+    std::uint64_t length = 0;
+    while (length < kLongest && place - first > length && same(place - 1 - length, here - 1 - length)) ++length;
+    if (length > 0 && length >= best_length) {
+      best = place;
+      best_length = length;
+    }
+  }
+  return best;
+}
+
 // Puts the ranks that have not opened a group of all ranks in their places. A rank whose place is not certain is left
 // out: better nobody is named than another rank than the one that is missed.
 void add_absent(std::vector<Member>& members, const std::vector<RankTable>& ranks) {
@@ -204,29 +222,45 @@ Disagreement GroupView::judge(std::uint64_t sequence, const std::vector<std::vec
 }
 
 const CallRow* GroupView::expected_at(std::uint64_t sequence) const {
-  // The place before in which the calls leading up to it are most like those leading up to `sequence`.
   const std::size_t reference = static_cast<std::size_t>(
       std::find_if(sequences_.begin(), sequences_.end(), [&](const auto& calls) { return calls.contains(sequence); }) -
       sequences_.begin());
-  constexpr std::uint64_t kLongest = 64;
-  const CallRow* best = nullptr;
-  std::uint64_t best_length = 0;
-  for (const auto& [place, call] : sequences_[reference]) {
-    if (place >= sequence) break;
-    std::uint64_t length = 0;
-    while (length < kLongest && length + 1 < place) {
-      const CallRow* const before = call_at(reference, place - 1 - length);
-      const CallRow* const here = call_at(reference, sequence - 1 - length);
-      if (before == nullptr || here == nullptr || !fit(*before, *here) || !same_place(before->place, here->place))
-        break;
-      ++length;
-    }
-    if (length > 0 && length >= best_length) {
-      best = call;
-      best_length = length;
+  const auto same = [&](std::uint64_t a, std::uint64_t b) {
+    const CallRow* const one = call_at(reference, a);
+    const CallRow* const other = call_at(reference, b);
+    return one != nullptr && other != nullptr && fit(*one, *other) && same_place(one->place, other->place);
+  };
+  const std::uint64_t place = place_like(sequence, sequences_[reference].begin()->first, same);
+  return place == sequence ? nullptr : call_at(reference, place);
+}
+
+Course look_back(const Waiting& wait, const std::set<std::string>& paths) {
+  struct Step {
+    const GroupTable* group;
+    const CallRow* call;
+  };
+  std::vector<Step> steps;
+  for (const GroupTable& group : wait.rank->groups) {
+    if (!paths.contains(group.path)) continue;
+    for (const CallRow& call : group.calls) {
+      const bool counts = call.sequence != 0 && call.outcome != Outcome::refused && call.called < wait.call->called;
+      if (counts) steps.push_back({&group, &call});
     }
   }
-  return best;
+  std::stable_sort(steps.begin(), steps.end(), [](auto a, auto b) { return a.call->called < b.call->called; });
+  const std::size_t here = steps.size();
+  steps.push_back({wait.group, wait.call});
+  const auto same = [&](std::size_t a, std::size_t b) {
+    return steps[a].group == steps[b].group && fit(*steps[a].call, *steps[b].call) &&
+           same_place(steps[a].call->place, steps[b].call->place);
+  };
+  const std::size_t before = place_like(here, 0, same);
+  if (before == here) return Course::not_known;
+  if (same(before, here)) return Course::as_before;
+  for (std::size_t place = 0; place < here; ++place) {
+    if (same(place, here)) return Course::left_out_calls;
+  }
+  return Course::not_known;
 }
 
 bool GroupView::was_made_before(const CallRow& call, std::uint64_t sequence) const {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -43,6 +44,11 @@ struct Disagreement {
   CallRow usual = {};
   CallRow theirs = {};
 };
+
+// How a rank came to the call in which it waits, going by the calls that it made before.
+enum class Course { as_before, left_out_calls, not_known };
+// Looks at the collectives of the rank in the groups with these paths, in the order in which the rank made them.
+Course look_back(const Waiting& wait, const std::set<std::string>& paths);
 
 // Points into the tables, which outlive the object.
 class GroupView {
