@@ -24,6 +24,7 @@ struct Question {
   int job = 0;
   double bound = 5;  // seconds
   std::string output;
+  bool as_json = false;
 };
 
 using observe::Occasion;
@@ -48,7 +49,12 @@ int answer(const Question& question) {
   add_source_lines(tables, Deadline::after(std::chrono::seconds(30)));
   if (!question.output.empty()) write_flight_folder(question.output, tables);
   const observe::Diagnosis found = observe::diagnose(tables, occasion);
-  if (found.fault == observe::FaultClass::none) {
+  const bool is_found = found.fault != observe::FaultClass::none;
+  if (question.as_json) {
+    std::printf("%s\n", diagnosis_line(found).c_str());
+    return is_found ? kFoundExit : 0;
+  }
+  if (!is_found) {
     std::printf("%zu ranks, and nothing is wrong as far as their calls show\n", tables.size());
     return 0;
   }
@@ -71,6 +77,7 @@ int run(int argc, char** argv) {
   app.add_option("--bound", question.bound, "With --job: calls that wait for less than this are no trouble (default 5)")
       ->type_name("SECONDS");
   app.add_option("--write", question.output, "Write the records to this folder too, as JSON lines")->type_name("DIR");
+  app.add_flag("--json", question.as_json, "Print the diagnosis as one JSON object, for programs");
   try {
     app.parse(argc, argv);
     if (question.folder.empty() == (question.job == 0)) throw LaunchError(kUsageExit, "give a folder, or --job PID");

@@ -191,6 +191,16 @@ std::string flight_lines(const RankTable& table) {
   return text;
 }
 
+std::string diagnosis_line(const observe::Diagnosis& diagnosis) {
+  json line = {{"fault", name_of(diagnosis.fault)},
+               {"culprits", diagnosis.culprits},
+               {"certain", diagnosis.certain},
+               {"words", diagnosis.words}};
+  if (diagnosis.call) line["call"] = to_json(*diagnosis.call, diagnosis.group);
+  if (diagnosis.their_call) line["their_call"] = to_json(*diagnosis.their_call, diagnosis.their_group);
+  return line.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
 RankTable read_flight_lines(const std::string& text, const std::string& source) {
   RankTable table;
   std::istringstream lines(text);

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "gradwire/observe/diagnosis.h"
 #include "gradwire/observe/flight_table.h"
 
 namespace gradwire::launch {
@@ -17,6 +18,9 @@ inline constexpr int kFlightLines = 1;
 std::string flight_lines(const observe::RankTable& table);
 // The inverse. Throws LaunchError, which names `source` and the line, when the text is something else.
 observe::RankTable read_flight_lines(const std::string& text, const std::string& source);
+
+// The diagnosis as one JSON object, without a newline.
+std::string diagnosis_line(const observe::Diagnosis& diagnosis);
 
 // Writes `folder`/rank-K.jsonl for each table, and makes the folder where it is missing. Of processes that were
 // replaced by others of the same rank, `earlier` holds the tables, which are written as

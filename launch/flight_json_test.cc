@@ -131,6 +131,12 @@ TEST(SourceLines, OfEachAddressTheInnermostLineOfTheProgramIsTaken) {
   EXPECT_EQ(lines_from_addr2line(""), std::vector<std::string>());
 }
 
+TEST(ProcessLook, AFileThatFailsInTheMiddleOfAReadIsEmpty) {
+  EXPECT_EQ(read_proc_file("/proc/self/mem"), "") << "nothing is mapped at its beginning";
+  EXPECT_EQ(read_proc_file("/proc/self/no-such-file"), "");
+  EXPECT_NE(read_proc_file("/proc/self/maps").find("[stack]"), std::string::npos);
+}
+
 TEST(ProcessLook, SeesItsOwnProcessRunAndNoOther) {
   const auto look = look_at(::getpid());
   ASSERT_TRUE(look.has_value());
@@ -144,6 +150,15 @@ TEST(ProcessLook, SeesItsOwnProcessRunAndNoOther) {
   add_look(view, later, look);
   EXPECT_TRUE(view.seen);
   EXPECT_DOUBLE_EQ(view.busy, 0.5);
+  // A thread that runs in one look only has been woken for a moment.
+  later.state = 'S';
+  later.running = {1, 2};
+  for (const auto& [threads, state] : {std::pair(std::set<long>{3}, 'S'), std::pair(std::set<long>{2, 3}, 'R')}) {
+    ProcessLook before = *look;
+    before.running = threads;
+    add_look(view, later, before);
+    EXPECT_EQ(view.state, state);
+  }
 }
 
 }  // namespace

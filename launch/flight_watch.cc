@@ -41,6 +41,11 @@ std::int64_t last_event(const std::vector<RankTable>& tables) {
   return last;
 }
 
+std::vector<RankTable> with_source_lines(std::vector<RankTable> tables) {
+  add_source_lines(tables, Deadline::after(kLinesTime));
+  return tables;
+}
+
 std::string with_prefix(const std::string& text) {
   std::istringstream lines(text);
   std::string prefixed;
@@ -108,9 +113,9 @@ void FlightWatch::look(const std::vector<int>& pids) {
   }
 }
 
-std::string FlightWatch::explain(std::vector<RankTable> tables, const Occasion& occasion) const {
-  if (tables.empty()) return "";
-  add_source_lines(tables, Deadline::after(kLinesTime));
+std::string FlightWatch::explain(const std::vector<RankTable>& without_lines, const Occasion& occasion) const {
+  if (without_lines.empty()) return "";
+  const std::vector<RankTable> tables = with_source_lines(without_lines);
   const std::string written = write(tables);
   const observe::Diagnosis found = observe::diagnose(tables, occasion);
   if (found.fault == observe::FaultClass::none) return "";
@@ -139,8 +144,15 @@ std::string FlightWatch::check_stall(const std::vector<int>& pids) {
   const std::int64_t event = last_event(all);
   const Occasion occasion{.now = now(), .bound = bound};
   if (event == 0 || occasion.now - event < bound || event == told_event_) return "";
-  if (observe::diagnose(all, occasion).fault == observe::FaultClass::none) return "";
+  const bool is_wrong = observe::diagnose(all, occasion).fault != observe::FaultClass::none;
+  // Ranks of other hosts may wait for one of these.
+  const bool others_may_wait = static_cast<int>(all.size()) < world_ && !options_.flight_folder.empty();
+  if (!is_wrong && !others_may_wait) return "";
   told_event_ = event;
+  if (!is_wrong) {
+    write(with_source_lines(all));
+    return "";
+  }
   const std::string text = explain(all, occasion);
   char seconds[32];
   std::snprintf(seconds, sizeof(seconds), "%.3g", static_cast<double>(occasion.now - event) / 1e9);
@@ -157,6 +169,18 @@ std::string FlightWatch::at_timeout(const std::vector<int>& pids) {
 
 std::string FlightWatch::at_end(const JobOutcome& outcome,
                                 const std::function<std::vector<std::string>(int)>& last_lines) {
+  return shared_errors(outcome, last_lines) +
+         explain(tables_at_end(outcome, last_lines), {.is_over = true, .now = now()});
+}
+
+void FlightWatch::at_good_end(const JobOutcome& outcome) const {
+  if (files_.ranks() == world_ || options_.flight_folder.empty()) return;
+  const std::vector<RankTable> all = tables_at_end(outcome, [](int) { return std::vector<std::string>(); });
+  if (!all.empty()) write(with_source_lines(all));
+}
+
+std::vector<RankTable> FlightWatch::tables_at_end(
+    const JobOutcome& outcome, const std::function<std::vector<std::string>(int)>& last_lines) const {
   std::vector<RankTable> all = tables();
   const bool memory_ran_out = out_of_memory_kills() > kills_before_;
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
@@ -172,7 +196,7 @@ std::string FlightWatch::at_end(const JobOutcome& outcome,
     view.by_launcher = std::find(outcome.asked.begin(), outcome.asked.end(), number) != outcome.asked.end();
     if (!end->good()) view.last_lines = last_lines(number);
   }
-  return shared_errors(outcome, last_lines) + explain(std::move(all), {.is_over = true, .now = now()});
+  return all;
 }
 
 }  // namespace gradwire::launch

@@ -32,7 +32,9 @@ class FlightWatch {
   // When check_stall() is to be called next; never without --stall.
   Deadline next_check() const noexcept { return next_check_; }
   // The job stands still: no call of any rank has begun or ended for --stall, and a rank waits in a call. Each
-  // standstill is told once. `pids` holds the process of each rank; -1: it has ended.
+  // standstill is told once. Where the job has ranks on other hosts, their records may show
+  // that they wait for a rank of this host: --flight-dir gets the records of this host's ranks also when none of them
+  // waits. `pids` holds the process of each rank; -1: it has ended.
   std::string check_stall(const std::vector<int>& pids);
 
   // Looks at the processes of the ranks that run, for a later at_end(). The second look tells how busy they were.
@@ -41,6 +43,9 @@ class FlightWatch {
   std::string at_timeout(const std::vector<int>& pids);
   // Why the job failed. `last_lines(rank)` returns the last lines of the rank's stderr.
   std::string at_end(const JobOutcome& outcome, const std::function<std::vector<std::string>(int)>& last_lines);
+  // No rank of this host failed. Where the job has ranks on other hosts, which may fail for want of these, --flight-dir
+  // gets the records.
+  void at_good_end(const JobOutcome& outcome) const;
 
  private:
   struct Looks {
@@ -51,7 +56,9 @@ class FlightWatch {
   std::vector<observe::RankTable> tables() const;
   // Of the processes of an elastic job that were replaced.
   std::vector<observe::RankTable> earlier() const;
-  std::string explain(std::vector<observe::RankTable> tables, const observe::Occasion& occasion) const;
+  std::vector<observe::RankTable> tables_at_end(const JobOutcome& outcome,
+                                                const std::function<std::vector<std::string>(int)>& last_lines) const;
+  std::string explain(const std::vector<observe::RankTable>& without_lines, const observe::Occasion& occasion) const;
   // Writes the tables where --flight-dir asks for that; returns a line that says so.
   std::string write(const std::vector<observe::RankTable>& tables) const;
 

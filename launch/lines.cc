@@ -8,6 +8,7 @@
 namespace gradwire::launch {
 
 void LastLines::add(std::string_view line) {
+  if (line.starts_with("frame #")) return;
   lines_.emplace_back(line.substr(0, longest_));
   if (line.size() > longest_) lines_.back() += "...";
   if (lines_.size() > count_) lines_.pop_front();

@@ -64,7 +64,8 @@ class LineSplitter {
   bool redrawn_ = false;
 };
 
-// The last `count` lines of a stream, each cut to at most `longest` bytes.
+// The last `count` lines of a stream, each cut to at most `longest` bytes. The frames of libtorch's backtraces ("frame
+// #3: ...") are left out: they would push out the error, which comes before.
 class LastLines {
  public:
   explicit LastLines(std::size_t count = 10, std::size_t longest = 1000) : count_(count), longest_(longest) {}

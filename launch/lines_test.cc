@@ -76,6 +76,13 @@ TEST(LastLines, KeepsTheLastOnesAndCutsLongOnes) {
   EXPECT_EQ(last.lines(), (std::vector<std::string>{"three", "fourt..."}));
 }
 
+TEST(LastLines, FramesOfABacktraceDoNotPushOutTheError) {
+  LastLines last(2);
+  for (const auto* line : {"before", "can't allocate memory", "frame #0: alloc_cpu", "frame #1: empty", "frames"})
+    last.add(line);
+  EXPECT_EQ(last.lines(), (std::vector<std::string>{"can't allocate memory", "frames"}));
+}
+
 TEST(LastLines, OfAFileThatIsNotThereAreNone) { EXPECT_TRUE(last_lines_of_file("/no/such/file").empty()); }
 
 }  // namespace

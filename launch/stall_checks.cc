@@ -18,8 +18,12 @@ void StallChecks::diagnose_timeout(JobOutcome& outcome) {
 }
 
 void StallChecks::diagnose_end(JobOutcome& outcome, const std::function<std::vector<std::string>(int)>& last_lines) {
-  const bool failed = outcome.first_bad && outcome.interrupted_by == 0 && outcome.late.empty();
-  if (failed && flight_ != nullptr) outcome.diagnosis = flight_->at_end(outcome, last_lines);
+  if (flight_ == nullptr || outcome.interrupted_by != 0 || !outcome.late.empty()) return;
+  if (outcome.first_bad) {
+    outcome.diagnosis = flight_->at_end(outcome, last_lines);
+  } else {
+    flight_->at_good_end(outcome);
+  }
 }
 
 }  // namespace gradwire::launch
