@@ -8,19 +8,17 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <optional>
 #include <string>
 
 #include "launch/launch_error.h"
+#include "launch/process_look.h"
 
 namespace gradwire::launch {
 namespace {
 
 std::optional<pid_t> parent_of(const std::filesystem::path& process) {
-  std::ifstream file(process / "stat");
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  const std::string text = read_proc_file((process / "stat").string());
   // "pid (name) state parent ...": the name may hold anything, parentheses too.
   const auto close = text.rfind(')');
   if (close == std::string::npos || close + 4 >= text.size()) return std::nullopt;

@@ -131,6 +131,12 @@ TEST(SourceLines, OfEachAddressTheInnermostLineOfTheProgramIsTaken) {
   EXPECT_EQ(lines_from_addr2line(""), std::vector<std::string>());
 }
 
+TEST(ProcessLook, AFileThatFailsInTheMiddleOfAReadIsEmpty) {
+  EXPECT_EQ(read_proc_file("/proc/self/mem"), "") << "nothing is mapped at its beginning";
+  EXPECT_EQ(read_proc_file("/proc/self/no-such-file"), "");
+  EXPECT_NE(read_proc_file("/proc/self/maps").find("[stack]"), std::string::npos);
+}
+
 TEST(ProcessLook, SeesItsOwnProcessRunAndNoOther) {
   const auto look = look_at(::getpid());
   ASSERT_TRUE(look.has_value());

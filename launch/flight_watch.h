@@ -56,8 +56,8 @@ class FlightWatch {
   std::vector<observe::RankTable> tables() const;
   // Of the processes of an elastic job that were replaced.
   std::vector<observe::RankTable> earlier() const;
-  std::vector<observe::RankTable> tables_at_end(
-      const JobOutcome& outcome, const std::function<std::vector<std::string>(int)>& last_lines) const;
+  std::vector<observe::RankTable> tables_at_end(const JobOutcome& outcome,
+                                                const std::function<std::vector<std::string>(int)>& last_lines) const;
   std::string explain(const std::vector<observe::RankTable>& without_lines, const observe::Occasion& occasion) const;
   // Writes the tables where --flight-dir asks for that; returns a line that says so.
   std::string write(const std::vector<observe::RankTable>& tables) const;

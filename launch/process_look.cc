@@ -2,29 +2,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launch/process_look.h"
 
+#include <fcntl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <chrono>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <sstream>
 #include <string_view>
 #include <system_error>
 #include <utility>
 
+#include "gradwire/base/os_handles.h"
 #include "gradwire/base/strings.h"
 
 namespace gradwire::launch {
 namespace {
-
-std::string read_all(const std::string& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
 
 // The calls in which programs usually wait.
 std::string name_of_system_call(long number) {
@@ -69,7 +65,7 @@ std::string name_of_system_call(long number) {
 }
 
 std::string system_call_of(int pid) {
-  std::istringstream text(read_all(concat("/proc/", pid, "/syscall")));
+  std::istringstream text(read_proc_file(concat("/proc/", pid, "/syscall")));
   long number = -1;
   return text >> number ? name_of_system_call(number) : "";
 }
@@ -77,18 +73,20 @@ std::string system_call_of(int pid) {
 std::set<long> running_threads(int pid) {
   std::set<long> running;
   std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(concat("/proc/", pid, "/task"), error)) {
-    const std::string text = read_all(entry.path() / "stat");
+  std::filesystem::directory_iterator entry(concat("/proc/", pid, "/task"), error);
+  // The process may end meanwhile; a range-based loop would throw.
+  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
+    const std::string text = read_proc_file((entry->path() / "stat").string());
     const auto end_of_name = text.rfind(')');
     if (end_of_name != std::string::npos && text.substr(end_of_name, 3) == ") R")
-      running.insert(std::stol(entry.path().filename()));
+      running.insert(std::stol(entry->path().filename()));
   }
   return running;
 }
 
 // The number behind "oom_kill" in a file of a control group; 0 where there is none.
 long kills_in(const std::string& path) {
-  std::istringstream events(read_all(path));
+  std::istringstream events(read_proc_file(path));
   std::string name;
   for (long count = 0; events >> name >> count;) {
     if (name == "oom_kill") return count;
@@ -98,9 +96,21 @@ long kills_in(const std::string& path) {
 
 }  // namespace
 
+std::string read_proc_file(const std::string& path) {
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  std::string text;
+  std::array<char, 4096> buffer;
+  for (ssize_t count = 0; file && (count = ::read(file.get(), buffer.data(), buffer.size())) != 0;) {
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return "";
+    text.append(buffer.data(), static_cast<std::size_t>(count));
+  }
+  return text;
+}
+
 std::optional<ProcessLook> look_at(int pid) {
   if (pid <= 0) return std::nullopt;
-  const std::string text = read_all(concat("/proc/", pid, "/stat"));
+  const std::string text = read_proc_file(concat("/proc/", pid, "/stat"));
   const auto end_of_name = text.rfind(')');  // the name may hold anything
   if (end_of_name == std::string::npos) return std::nullopt;
   std::istringstream fields(text.substr(end_of_name + 1));
@@ -133,7 +143,7 @@ void add_look(observe::ProcessView& view, const ProcessLook& now, const std::opt
 
 long out_of_memory_kills() {
   // Version 2 of control groups: "0::/path" in /proc/self/cgroup; version 1: "4:memory:/path".
-  std::istringstream groups(read_all("/proc/self/cgroup"));
+  std::istringstream groups(read_proc_file("/proc/self/cgroup"));
   long kills = 0;
   for (std::string line; std::getline(groups, line);) {
     constexpr std::string_view kVersion1 = ":memory:";
@@ -141,7 +151,8 @@ long out_of_memory_kills() {
     if (line.starts_with("0::")) {
       kills += kills_in(concat("/sys/fs/cgroup", line.substr(3), "/memory.events"));
     } else if (version1 != std::string::npos) {
-      kills += kills_in(concat("/sys/fs/cgroup/memory", line.substr(version1 + kVersion1.size()), "/memory.oom_control"));
+      kills +=
+          kills_in(concat("/sys/fs/cgroup/memory", line.substr(version1 + kVersion1.size()), "/memory.oom_control"));
     }
   }
   return kills;

@@ -20,6 +20,10 @@ struct ProcessLook {
   std::string system_call;       // in which the main thread waits ("read"); empty where that is not known
 };
 
+// The text of a file of /proc; empty where the file cannot be read, as when its process ends meanwhile. (A file stream
+// throws then.)
+std::string read_proc_file(const std::string& path);
+
 // Nothing where there is no such process.
 std::optional<ProcessLook> look_at(int pid);
 

@@ -194,8 +194,8 @@ class Search {
     return {};
   }
 
-  // Of those that wait for nobody, the ones of the worst class. A rank whose calls failed because of another one did not
-  // come for that reason.
+  // Of those that wait for nobody, the ones of the worst class. A rank whose calls failed because of another one did
+  // not come for that reason.
   Diagnosis blame(Diagnosis found, const std::vector<Member>& absent) const {
     std::map<FaultClass, std::vector<int>> classes;
     const bool only_victims =

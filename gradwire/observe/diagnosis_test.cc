@@ -359,6 +359,16 @@ TEST(Diagnosis, AStoppedASlowAndABlockedRank) {
   });
 }
 
+TEST(Diagnosis, AHookThatFoundNoMemoryRanOutOfMemory) {
+  for_each_cause([](Job& job, int cause) {
+    job.at(cause).notes.push_back({NoteKind::hook_failed, job.clock - 10, "hook 'x': std::bad_alloc"});
+    job.others_call(cause, Outcome::peer);
+    job.others_exit(cause);
+    job.end(cause, 1, 1);
+    expect(job.over(), FaultClass::out_of_memory, {cause});
+  });
+}
+
 // A thread that reads samples ahead computes, while the rank waits for a file.
 TEST(Diagnosis, ARankThatWaitsForDataIsBlockedWhateverItsOtherThreadsDo) {
   for_each_cause([](Job& job, int cause) {

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <array>
-#include <utility>
 #include <string_view>
+#include <utility>
 
 #include "gradwire/observe/flight_format_internal.h"
 #include "gradwire/observe/flight_text_internal.h"
@@ -149,7 +149,7 @@ std::vector<RankTable> read_earlier_processes(std::span<const std::byte> memory)
 }
 
 bool waits_for_data(const ProcessView& process) noexcept {
-  constexpr std::array<std::string_view, 11> kCalls = {"read",     "pread",   "readv", "recvfrom", "recvmsg",  "openat",
+  constexpr std::array<std::string_view, 11> kCalls = {"read",    "pread", "readv", "recvfrom", "recvmsg",  "openat",
                                                        "connect", "flock", "fcntl", "fsync",    "fdatasync"};
   return process.seen && std::find(kCalls.begin(), kCalls.end(), process.system_call) != kCalls.end();
 }
