@@ -30,10 +30,12 @@ class ShardedState {
   enum class Holds : char { no = 'n', copy = 'c', own = 'o' };
   // Entries that one rank sends to others: their numbers, and what save_entries() made of them.
   struct Parcel {
-    std::vector<std::size_t> entries;
-    std::string bytes;
+    std::vector<std::size_t> entries;  // their numbers
+    std::string bytes;                 // of all of them
   };
+  // What a rank gets in a new epoch.
   struct Deal {
+    // The rank whose entries these are, in a group of this size; with copies, also those of the rank before it.
     int rank = 0;
     int size = 1;
     bool copies = true;
