@@ -17,6 +17,7 @@ BENCH ?=
 BENCH_ARGS ?=
 CMAKE_ARGS ?=
 CHECK_CUDA ?= compile
+GPU_CHECK ?=
 TABLE ?=
 CLIENTS_ARGS ?=
 
@@ -25,7 +26,7 @@ CONFIGURE := cmake --preset release $(call define_or_forget,GRADWIRE_TORCH_DIR) 
              $(call define_or_forget,CMAKE_PREFIX_PATH) $(CMAKE_ARGS)
 NINJA := ninja -C $(BUILD) -j$(JOBS)
 
-.PHONY: help setup configure build train test test-slow test-clients bench format check-format tidy check-cuda docs wheel deb clean
+.PHONY: help setup configure build train test test-slow test-clients bench format check-format tidy check-cuda gpu-check bundle docs wheel deb clean
 
 help:  ## Say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 22
@@ -80,6 +81,13 @@ tidy:  ## Run clang-tidy over the torch-free half (FILES="gradwire/base/..." for
 
 check-cuda: setup  ## Compile the backend nccl against torch with CUDA (takes 5 GB; CHECK_CUDA=build links and trains with it, on the CPU)
 	@scripts/check_cuda.sh $(CHECK_CUDA)
+
+gpu-check:  ## On a machine with a GPU: build, run the device checks, write a report (GPU_CHECK="--without-gpu" on one without)
+	@scripts/gpu_check.py $(GPU_CHECK)
+
+bundle:  ## Pack the sources with the libraries that a build needs into dist/, for machines without a network
+	@scripts/setup.sh build
+	@scripts/bundle.sh make
 
 docs:  ## Build the documentation site into build-docs/site, and check it
 	@scripts/setup.sh torch docs

@@ -5,12 +5,33 @@
 # GRADWIRE_BUNDLED_DEPENDENCIES puts them into gradwire's libraries, for packages that run where they are not installed (the wheel):
 # spdlog and fmt as headers, libcrypto and Highway as archives where there are archives. Their names stay local to the
 # library, so another copy in the same process is never called by mistake.
-option(GRADWIRE_BUNDLED_DEPENDENCIES "Link spdlog, fmt and, where their archives are installed, OpenSSL and Highway into gradwire's libraries" OFF)
+#
+# third_party/ is there in the bundle that `make bundle` makes: then all of them but OpenSSL come from it, as headers and, for Highway,
+# as sources (cmake/bundled/). OpenSSL is for secrets alone, and a bundle is built without where it is not installed.
+set(GRADWIRE_THIRD_PARTY "${PROJECT_SOURCE_DIR}/third_party")
+set(gradwire_is_bundle OFF)
+if(EXISTS "${GRADWIRE_THIRD_PARTY}/include")
+  set(gradwire_is_bundle ON)
+  foreach(package IN ITEMS hwy spdlog CLI11 nlohmann_json GTest)
+    set(${package}_DIR "${CMAKE_CURRENT_LIST_DIR}/bundled")
+  endforeach()
+  include_directories(SYSTEM "${GRADWIRE_THIRD_PARTY}/include" "${GRADWIRE_THIRD_PARTY}/highway")
+  message(STATUS "gradwire: Highway, spdlog, fmt, asio, CLI11, nlohmann json and GoogleTest of third_party/")
+endif()
+option(GRADWIRE_OPENSSL "Secrets of jobs, by OpenSSL; a build without refuses a secret" ON)
+option(GRADWIRE_BUNDLED_DEPENDENCIES "Link spdlog, fmt and, where their archives are installed, OpenSSL and Highway into gradwire's libraries" ${gradwire_is_bundle})
 
 find_package(Threads REQUIRED)
 find_package(hwy REQUIRED)
 find_package(spdlog REQUIRED)
-if(GRADWIRE_BUNDLED_DEPENDENCIES)
+if(GRADWIRE_OPENSSL AND gradwire_is_bundle)
+  find_package(OpenSSL QUIET COMPONENTS Crypto)
+  if(NOT OPENSSL_FOUND)
+    message(STATUS "gradwire: no secrets, for there is no OpenSSL; everything else stays")
+    set(GRADWIRE_OPENSSL OFF)
+  endif()
+endif()
+if(GRADWIRE_OPENSSL AND GRADWIRE_BUNDLED_DEPENDENCIES AND NOT gradwire_is_bundle)
   set(OPENSSL_USE_STATIC_LIBS ON)
   find_package(OpenSSL QUIET COMPONENTS Crypto)
   if(NOT OPENSSL_FOUND)
@@ -19,7 +40,9 @@ if(GRADWIRE_BUNDLED_DEPENDENCIES)
     unset(OPENSSL_CRYPTO_LIBRARY CACHE)
   endif()
 endif()
-find_package(OpenSSL REQUIRED COMPONENTS Crypto)
+if(GRADWIRE_OPENSSL)
+  find_package(OpenSSL REQUIRED COMPONENTS Crypto)
+endif()
 
 add_library(gradwire_spdlog INTERFACE)
 if(GRADWIRE_BUNDLED_DEPENDENCIES)

@@ -21,6 +21,10 @@ struct Challenges {
   std::string of_client;
 };
 
+// Throws UnsupportedError where gradwire was built without OpenSSL: such a build has no secrets. Every caller of the
+// functions below has called this one before.
+void require_secrets();
+
 // kChallengeBytes random bytes. Throws ResourceError when there are none.
 std::string random_challenge();
 

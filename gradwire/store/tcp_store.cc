@@ -11,6 +11,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/store/handshake_internal.h"
 #include "gradwire/store/key_value_map_internal.h"
 #include "gradwire/store/process_bound_internal.h"
 #include "gradwire/store/tcp_store_connection_internal.h"
@@ -161,6 +162,7 @@ class TcpStore::Impl {
 
 TcpStore::TcpStore(TcpStoreOptions options) {
   require_options(options);
+  if (!options.secret.empty()) store_internal::require_secrets();
   const Deadline deadline = Deadline::after(options.timeout);
   std::shared_ptr<TcpStoreServer> server = options.is_server ? start_server(options) : nullptr;
   const std::uint16_t port = server != nullptr ? server->port() : options.port;

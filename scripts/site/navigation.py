@@ -22,7 +22,7 @@ SECTIONS = [
         "docs/guides/write_a_backend.md", "docs/guides/write_an_optimizer.md", "docs/testing.md",
     ]),
     ("In detail", [
-        "docs/ddp.md", "docs/hooks.md", "docs/optim.md", "docs/python.md", "docs/backends.md", "docs/clusters.md", "docs/launcher.md",
+        "docs/ddp.md", "docs/hooks.md", "docs/optim.md", "docs/python.md", "docs/backends.md", "docs/devices.md", "docs/clusters.md", "docs/launcher.md",
         "docs/errors.md", "docs/recorder.md", "docs/report.md", "docs/plan.md", "docs/performance.md",
     ]),
     ("Inside", [
