@@ -58,7 +58,7 @@ endif()
 
 # The library whose archive CMake would link as `hwy::hwy`.
 set(GRADWIRE_HIGHWAY hwy::hwy)
-if(GRADWIRE_BUNDLED_DEPENDENCIES)
+if(GRADWIRE_BUNDLED_DEPENDENCIES AND NOT gradwire_is_bundle)
   find_library(GRADWIRE_HIGHWAY_ARCHIVE libhwy.a)
   mark_as_advanced(GRADWIRE_HIGHWAY_ARCHIVE)
   if(GRADWIRE_HIGHWAY_ARCHIVE)

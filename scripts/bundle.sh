@@ -28,8 +28,14 @@ highway_source() {
     local at="$PWD/build-bundle/source" options lists
     compgen -G "$at/highway_*.orig.tar.*" >/dev/null && return
     mkdir -p "$at/parts" "$at/lists/partial" "$at/cache/archives/partial"
-    lists="$(ls /etc/apt/sources.list.d/debian.sources 2>/dev/null)" || die "no /etc/apt/sources.list.d/debian.sources that names Debian's archives"
-    sed 's/^Types: deb$/Types: deb-src/' "$lists" >"$at/parts/source.sources"
+    lists=/etc/apt/sources.list.d/debian.sources
+    if [[ -e "$lists" ]]; then
+        sed 's/^Types: deb$/Types: deb-src/' "$lists" >"$at/parts/source.sources"
+    elif grep -q '^deb ' /etc/apt/sources.list 2>/dev/null; then
+        sed -n 's/^deb /deb-src /p' /etc/apt/sources.list >"$at/parts/source.list"
+    else
+        die "neither $lists nor /etc/apt/sources.list names Debian's archives"
+    fi
     options=(-q -o Dir::Etc::sourcelist=/dev/null -o "Dir::Etc::sourceparts=$at/parts" -o "Dir::State::lists=$at/lists"
              -o "Dir::Cache=$at/cache" -o Acquire::Retries=3)
     (cd "$at" && apt-get "${options[@]}" update && apt-get "${options[@]}" source --download-only highway) >&2

@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -94,19 +95,24 @@ def step_build(check):
     """Configures and builds the libraries, the launcher and what the other steps run."""
     torch = os.environ.get("GRADWIRE_TORCH_DIR") or check.run(
         PYTHON, "-c", "import os, torch; print(os.path.dirname(torch.__file__))").strip().splitlines()[-1]
-    if not (check.build / "build.ninja").exists():
-        check.run("cmake", "-G", "Ninja", "-S", ROOT, "-B", check.build, f"-DGRADWIRE_TORCH_DIR={torch}", "-DGRADWIRE_PYTHON=OFF",
-                  f"-DGRADWIRE_CUDA={'AUTO' if check.gpu else 'OFF'}", f"-DGRADWIRE_CUDA_KERNELS={'ON' if check.gpu else 'AUTO'}")
+    # Also where the folder is configured: a folder of a call without a GPU has no kernels.
+    check.run("cmake", "-G", "Ninja", "-S", ROOT, "-B", check.build, f"-DGRADWIRE_TORCH_DIR={torch}", "-DGRADWIRE_PYTHON=OFF",
+              f"-DGRADWIRE_CUDA={'AUTO' if check.gpu else 'OFF'}", f"-DGRADWIRE_CUDA_KERNELS={'ON' if check.gpu else 'AUTO'}")
     check.run("ninja", "-C", check.build, *TARGETS, *(["codec_speed"] if check.gpu else []))
     return {"torch": torch, "targets": TARGETS}
+
+
+def require_tests(output):
+    """Throws unless tests ran, and none was skipped."""
+    if "[  SKIPPED ]" in output or re.search(r"\b0 tests", output):
+        raise Failed("the kernels are not built, or found no GPU that they run on\n" + output[-1000:])
 
 
 def step_bytes(check):
     """The bytes of the codecs' kernels beside those of the CPU; without a GPU, of the same arithmetic on the host."""
     place = "cuda" if check.gpu else "host"
     output = check.run(check.program("cuda_launch_test"), f"--gtest_filter=*/{place}", "--gtest_brief=1")
-    if "[  SKIPPED ]" in output:
-        raise Failed("the kernels found no GPU that they run on\n" + output[-1000:])
+    require_tests(output)
     return {"place": place, "tests": output.strip().splitlines()[-1]}
 
 
@@ -119,6 +125,7 @@ def step_sanitizer(check):
     for kind in ("memcheck", "initcheck"):
         output = check.run(tool, "--tool", kind, "--error-exitcode", "9", check.program("cuda_launch_test"), "--gtest_filter=*/cuda",
                            "--gtest_brief=1")
+        require_tests(output)
         found[kind] = next((line for line in output.splitlines() if "ERROR SUMMARY" in line), output[-300:])
     return found
 
@@ -141,10 +148,16 @@ def compare_losses(check, world, device, backend, hooks=()):
     rows, wrong = [], []
     for line in measured:
         hook = line["hook"]
+        if ("refused" in line) != ("refused" in expected.get(hook, {})):
+            wrong.append(f"{hook}: refused on one of the two alone")
         if "refused" in line or "refused" in expected.get(hook, {}):
             rows.append({"hook": hook, "refused": line.get("refused") or expected[hook]["refused"]})
             continue
         pairs = list(zip(line["losses"], expected[hook]["losses"]))
+        if any(one is None or other is None for one, other in pairs):  # JSON has neither NaN nor infinity
+            rows.append({"hook": hook, "losses": line["losses"]})
+            wrong.append(f"{hook}: not finite")
+            continue
         off = max(abs(one - other) / max(abs(other), 1e-9) for one, other in pairs)
         rows.append({"hook": hook, "last loss": line["losses"][-1], "on the CPU": expected[hook]["losses"][-1], "largest difference": off})
         if hook not in NOT_COMPARED and not off <= LOSS_TOLERANCE:
@@ -224,7 +237,7 @@ def run_step(check, step, seconds):
     result = {"state": "ok"}
     try:
         result["found"] = step(check)
-    except (Failed, OSError, ValueError, KeyError, IndexError) as problem:
+    except Exception as problem:
         result.update(state="FAILED", problem=f"{type(problem).__name__}: {problem}")
     result["seconds"] = round(time.monotonic() - started, 1)
     return result
@@ -234,7 +247,7 @@ def main():
     names = [name for name, *_ in STEPS]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--report", default=ROOT / "build-gpu" / "report", help="the folder of the report")
-    parser.add_argument("--build", default=ROOT / "build-gpu", help="the build folder; one that is configured stays as it is")
+    parser.add_argument("--build", default=ROOT / "build-gpu", help="the build folder")
     parser.add_argument("--steps", default=",".join(names), help=f"some of {','.join(names)}")
     parser.add_argument("--minutes", type=float, default=9.5, help="how long this call may take")
     parser.add_argument("--without-gpu", action="store_true", help="what can be checked without a GPU, on the CPU")

@@ -235,11 +235,13 @@ void Elastic::Impl::do_step(const Member& member, const std::function<void(const
   in_step_ = true;
   const auto group = group_->current();
   const auto* const hosts = dynamic_cast<const HybridGroup*>(group.get());
-  if (hosts != nullptr && !hosts->is_leader() && state_.memory_lies_with_first_ranks()) memory_.holds = false;
+  const bool first_rank_holds_memory = hosts != nullptr && !hosts->is_leader() && state_.memory_lies_with_first_ranks();
   if (options_.seed) seed_generator(*options_.seed, at);
   step(at);
   in_step_ = false;
   ++counted_;
+  // Not before the step: when the step breaks, this member still has the memory of before it to give.
+  if (first_rank_holds_memory) memory_.holds = false;
   memory_.step_has_counted();
 }
 

@@ -198,11 +198,12 @@ class Search {
   // not come for that reason.
   Diagnosis blame(Diagnosis found, const std::vector<Member>& absent) const {
     std::map<FaultClass, std::vector<int>> classes;
+    std::vector<Member> candidates = absent;
+    std::erase_if(candidates, [&](const Member& member) { return wait_of(*member.rank).has_value(); });
     const bool only_victims =
-        std::all_of(absent.begin(), absent.end(), [](const Member& member) { return is_victim(*member.rank); });
-    for (const Member& member : absent) {
-      if (!only_victims && is_victim(*member.rank)) continue;
-      if (!wait_of(*member.rank)) classes[class_of_absence(member)].push_back(member.rank->rank);
+        std::all_of(candidates.begin(), candidates.end(), [](const Member& member) { return is_victim(*member.rank); });
+    for (const Member& member : candidates) {
+      if (only_victims || !is_victim(*member.rank)) classes[class_of_absence(member)].push_back(member.rank->rank);
     }
     if (classes.empty()) return found;
     found.fault = classes.begin()->first;

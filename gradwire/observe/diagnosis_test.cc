@@ -519,6 +519,19 @@ TEST(Diagnosis, WaitsAreFollowedFromGroupToGroup) {
   expect(job.stalled(), FaultClass::deadlock, {1, 2});
 }
 
+// The cause has got over an error of its own before; one of the ranks that it keeps waiting waits in another group.
+TEST(Diagnosis, ARankWithAnOldErrorIsNamedWhenTheOthersWaitInSeveralGroups) {
+  Job job(3);
+  for (int rank = 0; rank < 3; ++rank) job.open(rank, "default.dup1", rank, 3);
+  job.open(2, "own", 0, 1);
+  job.call(0, {}, Outcome::none);
+  job.call(2, {}, Outcome::peer, 2);
+  job.call(2, {}, Outcome::good, 2);
+  job.call(1, {}, Outcome::none, 1);
+  job.at(2).process.state = 'R';
+  expect(job.stalled(), FaultClass::slow, {2});
+}
+
 // Groups of the same path that have nothing to do with each other: the inner groups of two hosts, for example.
 TEST(Diagnosis, GroupsThatAreNotOneGroupAreLeftOut) {
   Job job(4);

@@ -407,24 +407,26 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
             self._loaded = state
             return
         for piece in self._pieces:
-            self._give_state(piece, state)
+            if piece.optim is not None:  # this rank owns it
+                self._give_state(piece.optim, piece.parameters, state)
+        if self._copy is not None:
+            copied = [parameter for group in self._copy.param_groups for parameter in group["params"]]
+            self._give_state(self._copy, copied, state)
         if not self._overlap_with_ddp:
             _copy_options(self.optim.param_groups, self.param_groups)
 
-    def _give_state(self, piece: _Piece, state: dict[int, Any]) -> None:
-        """`state` is by the numbers of this object's parameters. Does nothing where others own the piece."""
-        if piece.optim is None:
-            return
+    def _give_state(self, optim: Optimizer, parameters: list[Tensor], state: dict[int, Any]) -> None:
+        """Loads the state of `parameters` into `optim`, which steps them. `state` is by the numbers of this object's."""
         numbers = {parameter: number for number, parameter in enumerate(self._parameters())}
         part = {
             numbers[parameter]: state[numbers[parameter]]
-            for parameter in piece.parameters if numbers[parameter] in state
+            for parameter in parameters if numbers[parameter] in state
         }
         groups = [
             {**_options(own), "params": [numbers[parameter] for parameter in local["params"]]}
-            for own, local in zip(self.param_groups, piece.optim.param_groups)
+            for own, local in zip(self.param_groups, optim.param_groups)
         ]
-        piece.optim.load_state_dict({"state": part, "param_groups": groups})
+        optim.load_state_dict({"state": part, "param_groups": groups})
 
     def __getstate__(self) -> NoReturn:
         raise TypeError(f"{_NAME} cannot be pickled or copied: it belongs to a process group; save state_dict().")
@@ -456,7 +458,8 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
             if piece.owner == self.rank:
                 piece.optim = self._make([{**_options(self.param_groups[0]), "params": piece.parameters}])
             if self._loaded is not None:
-                self._give_state(piece, self._loaded)
+                if piece.optim is not None:
+                    self._give_state(piece.optim, piece.parameters, self._loaded)
             self._pieces.append(piece)
         self._loaded = None
         self._placed = True
