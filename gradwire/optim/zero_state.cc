@@ -106,14 +106,7 @@ void ZeroRedundancyOptimizer::load(torch::serialize::InputArchive& archive) {
       segments.push_back(segments_of(*piece, *piece->optimizer));
     }
   }
-  if (p.copy != nullptr) {
-    for (const at::Tensor& parameter : parameters_in(p.copy->param_groups())) {
-      p.copy->state().erase(parameter.unsafeGetTensorImpl());
-      const auto found = plain->state().find(parameter.unsafeGetTensorImpl());
-      if (found != plain->state().end())
-        internal::copy_entry(*found->second, parameter, p.copy->state()[parameter.unsafeGetTensorImpl()]);
-    }
-  }
+  if (p.copy != nullptr) move_state(*plain, *p.copy, parameters_in(p.copy->param_groups()));
   internal::split_state(*plain, segments);
   if (p.options.overlap_with_ddp && !p.placed) p.loaded = std::move(plain);
 }

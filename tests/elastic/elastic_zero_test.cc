@@ -9,6 +9,8 @@
 #include <atomic>
 #include <fstream>
 #include <list>
+#include <numeric>
+#include <sstream>
 #include <utility>
 
 #include "gradwire/base/error.h"
@@ -286,6 +288,30 @@ TEST(ElasticZeroTest, StateThatNobodyHoldsComesFromTheCheckpoint) {
   for (int i = 0; i < 3; ++i) members.start(options, disturb);
   members.join();
   members.expect(serial_parameters(sizes_of(job.journal(), kSteps), adam()), 2);
+}
+
+// A state that is loaded in the middle of a job, here one that remembers nothing, is also that of the copies.
+TEST(ElasticZeroTest, AStateThatIsLoadedReachesTheCopies) {
+  ElasticJob job({.min = 2, .max = 3, .first = 3});
+  std::stringstream empty;
+  Mlp net;
+  torch::save(torch::optim::Adam(net->parameters(), adam_options()), empty);
+  Members members(kSteps);
+  const Disturb disturb = [&](const At& at) {
+    if (at.moment == Moment::begins && at.step.step == 20) {
+      torch::serialize::InputArchive archive;
+      archive.load_from(empty.str().data(), empty.str().size());
+      at.optimizer.load(archive);
+    }
+    kill_ranks(1, 1, 30)(at);
+  };
+  for (int i = 0; i < 3; ++i) members.start(job.options(), disturb);
+  members.join();
+  const std::vector<int> sizes = sizes_of(job.journal(), kSteps);
+  EXPECT_EQ(sizes.back(), 2);
+  std::vector<std::size_t> all(net->parameters().size());
+  std::iota(all.begin(), all.end(), std::size_t{0});
+  members.expect(serial_parameters(sizes, adam_that_forgets(all, 20)), 2);
 }
 
 // Each member holds its own part and that of the member before it, and no more.

@@ -457,8 +457,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         for piece in (piece for pieces in placed for piece in pieces):
             if piece.owner == self.rank:
                 piece.optim = self._make([{**_options(self.param_groups[0]), "params": piece.parameters}])
-            if self._loaded is not None:
-                if piece.optim is not None:
+                if self._loaded is not None:
                     self._give_state(piece.optim, piece.parameters, self._loaded)
             self._pieces.append(piece)
         self._loaded = None
