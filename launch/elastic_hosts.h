@@ -52,7 +52,8 @@ class JoinedHost final {
   // Readable once this host's ranks have to stop: the job has ended, or its store has not answered for the heartbeat
   // timeout.
   int alarm_fd() const noexcept { return alarm_.fd(); }
-  // Asks the job's store now, and returns whether the job goes on. Blocks for a third of the heartbeat timeout at most.
+  // Asks the job's store now, and returns whether the job goes on. Blocks until the store answers or its time limit
+  // passes.
   bool answers();
   // No process of this host will come again. Ends the thread, reports the last deaths, and returns why the ranks had to
   // stop; empty when they had not.

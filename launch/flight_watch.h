@@ -32,9 +32,9 @@ class FlightWatch {
   // When check_stall() is to be called next; never without --stall.
   Deadline next_check() const noexcept { return next_check_; }
   // The job stands still: no call of any rank has begun or ended for --stall, and a rank waits in a call. Each
-  // standstill is told once. Where the job has ranks on other hosts, their records may show
-  // that they wait for a rank of this host: --flight-dir gets the records of this host's ranks also when none of them
-  // waits. `pids` holds the process of each rank; -1: it has ended.
+  // standstill is told once. Where the job has ranks on other hosts, their records may show that they wait for a rank
+  // of this host: --flight-dir gets the records of this host's ranks also when none of them waits. `pids` holds the
+  // process of each rank; -1: it has ended.
   std::string check_stall(const std::vector<int>& pids);
 
   // Looks at the processes of the ranks that run, for a later at_end(). The second look tells how busy they were.

@@ -12,6 +12,7 @@
 #include "gradwire/hooks/clip_hook.h"
 #include "gradwire/hooks/compressed_hook.h"
 #include "gradwire/hooks/device/affine_internal.h"
+#include "gradwire/hooks/device/codec_bytes_test_support.h"
 #include "gradwire/hooks/device/device_codec_internal.h"
 #include "gradwire/hooks/registry.h"
 
@@ -44,15 +45,6 @@ constexpr CodecCase kCodecs[] = {{"fp16"},
                                  {"threshold:threshold=0.3"},
                                  {"random_k:ratio=0.1"},
                                  {"random_k:ratio=0.1,unbiased=1"}};
-
-at::Tensor bytes_of(const compress::Codec& codec, const at::Tensor& values, const EncodeKey& key) {
-  const auto count = static_cast<std::size_t>(values.numel());
-  const at::Tensor bytes = at::zeros({static_cast<std::int64_t>(codec.encoded_size(count, key.step))}, at::kByte);
-  const std::size_t size =
-      codec.encode({values.const_data_ptr<float>(), count}, key,
-                   {static_cast<std::byte*>(bytes.mutable_data_ptr()), static_cast<std::size_t>(bytes.numel())});
-  return bytes.narrow(0, 0, static_cast<std::int64_t>(size)).clone();
-}
 
 at::Tensor values_of(const compress::Codec& codec, const at::Tensor& bytes, std::int64_t count, const EncodeKey& key) {
   const at::Tensor values = at::empty({count}, at::kFloat);

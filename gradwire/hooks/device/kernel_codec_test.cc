@@ -15,6 +15,7 @@
 #include "gradwire/base/strings.h"
 #include "gradwire/compress/registry.h"
 #include "gradwire/ddp/ddp_test_support.h"
+#include "gradwire/hooks/device/codec_bytes_test_support.h"
 #include "gradwire/hooks/device/cuda/host_launches_test_support.h"
 
 namespace gradwire::testing::kernel_codec_test {
@@ -42,15 +43,6 @@ const internal::CodecKernels* failing_kernels(const at::Device&) {
     return made;
   }();
   return &kernels;
-}
-
-at::Tensor bytes_of(const compress::Codec& codec, const at::Tensor& values, const EncodeKey& key) {
-  const auto count = static_cast<std::size_t>(values.numel());
-  const at::Tensor bytes = at::zeros({static_cast<std::int64_t>(codec.encoded_size(count, key.step))}, at::kByte);
-  const std::size_t size =
-      codec.encode({values.const_data_ptr<float>(), count}, key,
-                   {static_cast<std::byte*>(bytes.mutable_data_ptr()), static_cast<std::size_t>(bytes.numel())});
-  return bytes.narrow(0, 0, static_cast<std::int64_t>(size));
 }
 
 constexpr const char* kWithKernels[] = {"fp16",

@@ -15,11 +15,7 @@ cuda::Stream current_stream(const at::Device& device) {
   return static_cast<cuda::Stream>(c10::impl::VirtualGuardImpl(device.type()).getStream(device).native_handle());
 }
 
-constexpr CodecKernels kKernels{
-    {&cuda::encode_cast, &cuda::decode_cast, &cuda::encode_integer, &cuda::decode_integer, &cuda::encode_fp8,
-     &cuda::decode_fp8, &cuda::encode_one_bit, &cuda::decode_one_bit, &cuda::encode_sign, &cuda::decode_sign,
-     &cuda::top_k_workspace, &cuda::encode_top_k, &cuda::decode_pairs, &cuda::error_text},
-    &current_stream};
+constexpr CodecKernels kKernels{cuda::kCudaLaunches, &current_stream};
 
 enum class Runs : char { unknown, yes, no };
 

@@ -36,12 +36,7 @@ inline void free_on_device(void* memory) { static_cast<void>(cudaFree(memory)); 
 inline void copy_to_or_from_device(void* to, const void* from, std::size_t bytes) {
   require(cudaMemcpy(to, from, bytes, cudaMemcpyDefault));
 }
-inline const Launches* cuda_launches() {
-  static constexpr Launches kLaunches{&encode_cast,     &decode_cast,    &encode_integer, &decode_integer, &encode_fp8,
-                                      &decode_fp8,      &encode_one_bit, &decode_one_bit, &encode_sign,    &decode_sign,
-                                      &top_k_workspace, &encode_top_k,   &decode_pairs,   &error_text};
-  return &kLaunches;
-}
+inline const Launches* cuda_launches() { return &kCudaLaunches; }
 #else
 inline bool has_device() { return false; }
 inline void* allocate_on_device(std::size_t) { throw std::runtime_error("this build has no CUDA"); }

@@ -75,4 +75,9 @@ struct Launches {
   decltype(&cuda::error_text) error_text;
 };
 
+// CUDA's. For builds with the kernels: only the kernels' library has these functions.
+inline constexpr Launches kCudaLaunches{
+    &encode_cast,    &decode_cast, &encode_integer, &decode_integer,  &encode_fp8,   &decode_fp8,   &encode_one_bit,
+    &decode_one_bit, &encode_sign, &decode_sign,    &top_k_workspace, &encode_top_k, &decode_pairs, &error_text};
+
 }  // namespace gradwire::cuda
