@@ -94,7 +94,7 @@ def test_torchft(compare):
 def test_torchft_goes_on_without_a_replica(run):
     survivor = run("torchft_program.py", "gradwire", "--die", "10", ranks=(0,))
     participants = survivor.ranks[0]["participants"]
-    # When the other one comes depends on the machine.
+    # How long the survivor counts the other one depends on the machine.
     assert 2 in participants and participants[-1] == 1
     assert_learns(survivor)
 

@@ -42,6 +42,9 @@ manager = Manager(
     store_addr="localhost", store_port=own.port, lighthouse_addr=meet.get("lighthouse").decode(),
     replica_id=f"replica{rank}", init_sync=False,
 )
+# The lighthouse waits for a replica that it knows, so no replica trains alone before both managers have reported to it.
+meet.set(f"ready{rank}", "")
+meet.wait(["ready0", "ready1"])
 wrapped = DistributedDataParallel(manager, model)
 managed = Optimizer(manager, optimizer)
 report = Report(args.folder)
