@@ -74,13 +74,23 @@ std::shared_ptr<ProcessGroup> group_of(const Epoch& epoch, int rank, const std::
 }
 
 // The states are compared and sent as bytes in the memory of the host.
+void require_on_cpu(const std::string& name, const at::Tensor& tensor) {
+  if (!tensor.defined() || tensor.device().is_cpu()) return;
+  throw UnsupportedError(concat("Elastic::add(): '", name, "' of the model is on ", tensor.device().str(),
+                                ", and elastic training is for models on the CPU; move the model there, or train "
+                                "without Elastic and start again from checkpoints (gradwire-run --max-restarts)"));
+}
+
 void require_on_cpu(const torch::OrderedDict<std::string, at::Tensor>& tensors) {
-  for (const auto& item : tensors) {
-    if (!item.value().defined() || item.value().device().is_cpu()) continue;
-    throw UnsupportedError(concat("Elastic::add(): '", item.key(), "' of the model is on ", item.value().device().str(),
-                                  ", and elastic training is for models on the CPU; move the model there, or train "
-                                  "without Elastic and start again from checkpoints (gradwire-run --max-restarts)"));
-  }
+  for (const auto& item : tensors) require_on_cpu(item.key(), item.value());
+}
+
+// One kind of training in a job: steps that all do together, or members that train separately.
+void require_one_kind(const internal::TrainingState& state) {
+  if (state.separate_workers() == nullptr || (state.cores().empty() && state.shards().empty())) return;
+  throw InvalidArgument(
+      "Elastic::add(): an optimizer that trains separately (DilocoAverager) excludes DistributedDataParallel and "
+      "ZeroRedundancyOptimizer; add one or the other");
 }
 
 void seed_generator(std::uint64_t seed, const ElasticStep& at) {
@@ -102,6 +112,7 @@ class Elastic::Impl {
 
   ElasticEnd run(std::int64_t steps, const std::function<void(const ElasticStep&)>& step);
 
+  void add(torch::optim::Optimizer& optimizer, SeparateOptimizer& separate);
   const ElasticOptions& options() const noexcept { return options_; }
   internal::TrainingState& state() noexcept { return state_; }
   const std::shared_ptr<ElasticGroup>& group() const noexcept { return group_; }
@@ -116,7 +127,9 @@ class Elastic::Impl {
   // Returns false when no member holds the state of the job.
   bool enter(Member& member);
   Stop train(Member& member, std::int64_t steps, const std::function<void(const ElasticStep&)>& step);
+  bool stops_here(Member& member) const;
   void do_step(const Member& member, const std::function<void(const ElasticStep&)>& step);
+  void require_one_separate_step() const;
   void give_up_epoch(const std::string& reason);
   bool wants_to_leave() const noexcept { return leave_ || (options_.leave_on_sigterm && internal::leave_was_asked()); }
 
@@ -132,6 +145,21 @@ class Elastic::Impl {
   bool asked_to_leave_ = false;
   bool has_run_ = false;
 };
+
+void Elastic::Impl::add(torch::optim::Optimizer& optimizer, SeparateOptimizer& separate) {
+  SeparateWorkers& workers = *separate.separate_workers();
+  if (workers.exchange_group() != group_) {
+    throw InvalidArgument(concat("Elastic::add(): ", workers.exchange_identity(),
+                                 " was made over another group; give it the process_group elastic.group()"));
+  }
+  if (state_.separate_workers() != nullptr)
+    throw InvalidArgument("Elastic::add(): a second optimizer that trains separately; an elastic job has one");
+  for (const auto& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) require_on_cpu("a parameter", parameter);
+  }
+  state_.add({&optimizer, &separate, &workers});
+  require_one_kind(state_);
+}
 
 ElasticEnd Elastic::Impl::run(std::int64_t steps, const std::function<void(const ElasticStep&)>& step) {
   has_run_ = true;
@@ -196,6 +224,8 @@ void Elastic::Impl::give_up_epoch(const std::string& reason) {
                      "state of another one"));
     counted_ = kNoState;
   }
+  // A step whose exchange failed has ended: the next epoch does the exchange.
+  if (state_.separate_workers() != nullptr && counted_ != kNoState) counted_ = state_.separate_workers()->steps_ended();
 }
 
 bool Elastic::Impl::enter(Member& member) {
@@ -209,24 +239,45 @@ bool Elastic::Impl::enter(Member& member) {
   }
   group_->move_to(group_of(epoch, member.rank(), keys, options_));
   if (crosses_hosts(epoch)) watch_->attach(group_);
-  counted_ = internal::exchange_state(*group_, state_, counted_, epoch.fresh, memory_);
-  if (counted_ == kNoState) return false;
+  if (SeparateWorkers* const workers = state_.separate_workers()) {
+    counted_ = internal::exchange_separate_state(*group_, state_, counted_, epoch.fresh);
+    if (counted_ == kNoState) return false;
+    workers->resume();
+  } else {
+    counted_ = internal::exchange_state(*group_, state_, counted_, epoch.fresh, memory_);
+    if (counted_ == kNoState) return false;
+  }
   state_.enter_group();
   asked_to_leave_ = false;
   member.began(counted_);
   return true;
 }
 
+bool Elastic::Impl::stops_here(Member& member) const {
+  const SeparateWorkers* const workers = state_.separate_workers();
+  if (workers == nullptr) return member.stops_before(counted_);
+  return workers->looks_before(counted_) && member.stops_before(counted_, workers->boundary_after(counted_));
+}
+
 Elastic::Impl::Stop Elastic::Impl::train(Member& member, std::int64_t steps,
                                          const std::function<void(const ElasticStep&)>& step) {
   while (counted_ < steps) {
     if (wants_to_leave() && !std::exchange(asked_to_leave_, true)) member.ask_to_leave();
-    if (member.stops_before(counted_)) return Stop::boundary;
+    if (stops_here(member)) return Stop::boundary;
     do_step(member, step);
   }
+  if (state_.separate_workers() != nullptr) state_.separate_workers()->settle();
   // When this returns, every member has counted the last step, so none needs another one's state any more.
   group_->barrier()->wait();
   return Stop::counted_all;
+}
+
+void Elastic::Impl::require_one_separate_step() const {
+  const SeparateWorkers* const workers = state_.separate_workers();
+  if (workers == nullptr || workers->steps_ended() == counted_) return;
+  throw InvalidArgument(concat("Elastic::run(): after step ", counted_ - 1, " the optimizer of this member has ended ",
+                               workers->steps_ended(),
+                               " steps; call its step() once in each call of the step function"));
 }
 
 void Elastic::Impl::do_step(const Member& member, const std::function<void(const ElasticStep&)>& step) {
@@ -240,6 +291,7 @@ void Elastic::Impl::do_step(const Member& member, const std::function<void(const
   step(at);
   in_step_ = false;
   ++counted_;
+  require_one_separate_step();
   // Not before the step: when the step breaks, this member still has the memory of before it to give.
   if (first_rank_holds_memory) memory_.holds = false;
   memory_.step_has_counted();
@@ -259,11 +311,18 @@ Elastic& Elastic::add(DdpCore& core) {
   require_on_cpu(core.module().named_parameters());
   require_on_cpu(core.module().named_buffers());
   impl_->state().add(core);
+  require_one_kind(impl_->state());
   return *this;
 }
 
 Elastic& Elastic::add(torch::optim::Optimizer& optimizer) {
   if (auto* const shards = dynamic_cast<ShardedState*>(&optimizer)) return add_shards(*shards);
+  if (auto* const separate = dynamic_cast<SeparateOptimizer*>(&optimizer)) {
+    if (separate->separate_workers() != nullptr) {
+      impl_->add(optimizer, *separate);
+      return *this;
+    }
+  }
   impl_->state().add(optimizer);
   return *this;
 }
@@ -282,13 +341,17 @@ Elastic& Elastic::add_shards(ShardedState& state) {
   }
   const ElasticOptions& options = impl_->options();
   impl_->state().add(internal::AddedShards{&state, {options.shard_copies, options.shard_checkpoint}});
+  require_one_kind(impl_->state());
   return *this;
 }
 
 ElasticEnd Elastic::run(std::int64_t steps, const std::function<void(const ElasticStep&)>& step) {
   if (steps < 0) throw InvalidArgument(concat("Elastic::run(): ", steps, " steps; give 0 or more"));
-  if (impl_->state().cores().empty())
-    throw InvalidArgument("Elastic::run(): no DistributedDataParallel was added; call add() first");
+  if (impl_->state().cores().empty() && impl_->state().separate_workers() == nullptr) {
+    throw InvalidArgument(
+        "Elastic::run(): no DistributedDataParallel was added, and no PostLocalSGDOptimizer with a DilocoAverager; "
+        "call add() first");
+  }
   if (impl_->has_run()) throw InvalidArgument("Elastic::run() was called before; make a new Elastic for another run");
   return impl_->run(steps, step);
 }

@@ -92,9 +92,11 @@ class Elastic final {
   // same objects in the same order, before run(). The objects outlive run(). A DistributedDataParallel brings its
   // module and its hook along; its process_group must be group(). `save` returns bytes, and `load` takes over bytes
   // that `save` returned on another member. An optimizer that shares its state out (ZeroRedundancyOptimizer) is made
-  // over group() too; its parts are dealt anew in each epoch. Throws InvalidArgument for another group;
-  // UnsupportedError for a module with parameters or buffers that are not on the CPU, and for
-  // ZeroOptions::overlap_with_ddp.
+  // over group() too; its parts are dealt anew in each epoch. A PostLocalSGDOptimizer with a DilocoAverager over
+  // group() makes members that train separately (docs/elastic.md): it takes the place of the DistributedDataParallel,
+  // and brings its parameters along, but no buffers. Throws InvalidArgument for another group, and for members that
+  // train together and separately at once; UnsupportedError for a module with parameters or buffers that are not on the
+  // CPU, and for ZeroOptions::overlap_with_ddp.
   Elastic& add(DdpCore& core);
   template <class Module>
   Elastic& add(DistributedDataParallel<Module>& ddp) {
@@ -113,6 +115,11 @@ class Elastic final {
   // no member has, all do the step again. For that, step() changes the registered state in its last act only (the
   // optimizer's step), after all communication but that of a ZeroRedundancyOptimizer, which can take its step back.
   // Buffers and hooks are brought back, and gradients are removed, before a step is done again.
+  //
+  // Members that train separately call the optimizer's step() once, as the last thing in step(). Steps between two
+  // exchanges are each member's own, so members may be at other steps. A step whose exchange failed has ended: the next
+  // epoch does the exchange, and step() is not called for that step again. A member that comes begins with the number
+  // of the member that gives it the outer state.
   //
   // Throws what step() throws otherwise: the other members then go on without this one. Throws MismatchError when the
   // job runs another program, model or version of gradwire, and when members that counted the same steps hold different

@@ -185,4 +185,16 @@ std::int64_t exchange_state(ProcessGroup& group, TrainingState& state, std::int6
   return std::max<std::int64_t>(newest, 0);
 }
 
+std::int64_t exchange_separate_state(ProcessGroup& group, TrainingState& state, std::int64_t counted, bool fresh) {
+  SeparateWorkers& workers = *state.separate_workers();
+  const SeparateWorkers::Meeting meeting = workers.meet(counted != kNoState, fresh);
+  if (meeting.donor < 0) return kNoState;
+  if (!meeting.receivers.empty()) {
+    const std::string rest =
+        broadcast_text(group, group.rank() == meeting.donor ? state.save_rest() : "", meeting.donor);
+    if (std::binary_search(meeting.receivers.begin(), meeting.receivers.end(), group.rank())) state.load_rest(rest);
+  }
+  return workers.steps_ended();
+}
+
 }  // namespace gradwire::internal

@@ -52,4 +52,8 @@ struct MemoryStanding {
 std::int64_t exchange_state(ProcessGroup& group, TrainingState& state, std::int64_t counted, bool fresh,
                             MemoryStanding& memory);
 
+// The same for members that train separately (TrainingState::separate_workers()): those that hold the state keep their
+// own parameters. Returns the number of steps that this member has ended, which may differ between members.
+std::int64_t exchange_separate_state(ProcessGroup& group, TrainingState& state, std::int64_t counted, bool fresh);
+
 }  // namespace gradwire::internal

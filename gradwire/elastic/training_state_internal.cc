@@ -18,6 +18,7 @@
 #include "gradwire/base/stable_hash.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/ddp/first_rank_memory.h"
+#include "gradwire/ddp/hook_estimates_internal.h"
 #include "gradwire/ddp/hook_state.h"
 
 namespace gradwire::internal {
@@ -70,16 +71,6 @@ HookState load_hook(InputArchive& archive, std::size_t index) {
   return load_hook_state(own);
 }
 
-// EF21 keeps an estimate on each rank, and the mean of all ranks' estimates. The estimate of a rank that has died is in
-// the mean for good, so the others' estimates no longer have that mean. Without an estimate, a rank takes the mean for
-// its own.
-void drop_estimates(const HookState& shared, HookState& local) {
-  const std::string aggregate = "aggregate/";
-  for (const auto& [key, value] : shared) {
-    if (key.starts_with(aggregate)) local.erase(concat("local/estimate/", key.substr(aggregate.size())));
-  }
-}
-
 }  // namespace
 
 void TrainingState::add(DdpCore& core) {
@@ -110,6 +101,7 @@ std::string TrainingState::description() const {
   for (const AddedShards& shards : shards_)
     names +=
         concat(", ", shards.state->sharding_identity(), shards.options.copies ? " with copies" : " without copies");
+  if (workers_.workers != nullptr) names += concat(", ", workers_.workers->exchange_identity());
   return concat("a model of ", numel, " elements (shapes ", std::hex, stable_hash(shapes.str()), std::dec,
                 "), hooks: ", hooks, ", ", optimizers_.size(), " optimizers", names);
 }
@@ -182,6 +174,7 @@ bool TrainingState::undo_step() {
     cores_[i]->module().zero_grad(true);
     if (const auto hook = cores_[i]->comm_hook(); hook != nullptr) kept_hook_states_.at(i).revert(*hook);
   }
+  if (workers_.optimizer != nullptr) workers_.optimizer->zero_grad(true);
   std::map<const c10::TensorImpl*, std::uint32_t> brought_back;
   for (const AddedShards& shards : shards_) {
     for (const auto& [parameter, version] : shards.state->undo_step())
@@ -201,6 +194,7 @@ std::string TrainingState::save_rest() const {
     archive.write(name_of("user", i), c10::IValue(user_states_[i].save()));
   for (std::size_t i = 0; i < shards_.size(); ++i)
     archive.write(name_of("shards", i), c10::IValue(shards_[i].state->save_common()));
+  if (workers_.options != nullptr) archive.write("workers", c10::IValue(workers_.options->save_options()));
   return bytes_of(archive);
 }
 
@@ -221,6 +215,11 @@ void TrainingState::load_rest(const std::string& bytes) {
     c10::IValue value;
     archive.read(name_of("shards", i), value);
     shards_[i].state->load_common(value.toStringRef());
+  }
+  if (workers_.options != nullptr) {
+    c10::IValue value;
+    archive.read("workers", value);
+    workers_.options->load_options(value.toStringRef());
   }
 }
 
@@ -300,6 +299,7 @@ void TrainingState::leave_group() {
     }
     cores_[i]->leave_group();
   }
+  if (workers_.workers != nullptr) workers_.workers->leave_group();
 }
 
 void TrainingState::enter_group() {

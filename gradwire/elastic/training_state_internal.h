@@ -15,6 +15,7 @@
 #include "gradwire/ddp/comm_hook.h"
 #include "gradwire/ddp/distributed_data_parallel.h"
 #include "gradwire/ddp/kept_hook_state.h"
+#include "gradwire/ddp/separate_workers.h"
 #include "gradwire/ddp/sharded_state.h"
 #include "gradwire/elastic/shard_exchange_internal.h"
 
@@ -33,6 +34,13 @@ struct AddedShards {
   ShardOptions options = {};
 };
 
+// The optimizer of members that train separately.
+struct AddedWorkers {
+  torch::optim::Optimizer* optimizer = nullptr;
+  SeparateOptimizer* options = nullptr;  // the same object
+  SeparateWorkers* workers = nullptr;
+};
+
 // Not thread-safe. The added objects outlive this one. All tensors are on the CPU.
 class TrainingState {
  public:
@@ -40,6 +48,9 @@ class TrainingState {
   void add(torch::optim::Optimizer& optimizer);
   void add(UserState state);
   void add(AddedShards shards);
+  void add(const AddedWorkers& workers) { workers_ = workers; }
+  // Null where the members do not train separately.
+  SeparateWorkers* separate_workers() const noexcept { return workers_.workers; }
   const std::vector<DdpCore*>& cores() const noexcept { return cores_; }
   const std::vector<AddedShards>& shards() const noexcept { return shards_; }
 
@@ -62,7 +73,7 @@ class TrainingState {
   bool undo_step();
 
   // What is not in tensors() and the same on all members: optimizers, the user's states, and the common part of
-  // sharded states.
+  // sharded states. Of an optimizer of separate members the options alone.
   std::string save_rest() const;
   // Takes over what save_rest() of another member returned.
   void load_rest(const std::string& bytes);
@@ -83,7 +94,8 @@ class TrainingState {
   // stays known while one rank trains alone, which finds none.
   std::string bucket_orders() const;
   void keep_bucket_orders(const std::string& text);
-  // leave_group() and enter_group() of all modules. leave_group() may be called again.
+  // leave_group() and enter_group() of all modules. leave_group() may be called again, and is that of SeparateWorkers
+  // too, which enter the next group by exchange_separate_state().
   void leave_group();
   void enter_group();
 
@@ -96,6 +108,7 @@ class TrainingState {
   std::vector<torch::optim::Optimizer*> optimizers_;
   std::vector<UserState> user_states_;
   std::vector<AddedShards> shards_;
+  AddedWorkers workers_;
   std::vector<std::vector<std::string>> orders_;  // by core; empty: not known
   std::size_t in_group_ = 0;                      // the first so many cores are in their group
 

@@ -100,13 +100,13 @@ int Member::rank() const {
 
 void Member::began(std::int64_t step) { log_.append(Began{number_, epoch_.number, step}); }
 
-bool Member::stops_before(std::int64_t step) {
+bool Member::stops_before(std::int64_t step, std::int64_t boundary) {
   if (!change_wanted_) {
     const std::string key = change_key(epoch_.number);
     change_wanted_ = store_->check(std::span(&key, 1));
     if (!change_wanted_) return false;
   }
-  return step >= std::stoll(store_->compare_set(stop_key(epoch_.number), "", std::to_string(step + 1)));
+  return step >= std::stoll(store_->compare_set(stop_key(epoch_.number), "", std::to_string(boundary)));
 }
 
 void Member::ask_to_leave() { log_.append(Leaving{number_}); }

@@ -51,7 +51,10 @@ class Member {
   // member stops now, and calls meet() instead of the step. No member is further than the step that the slowest one
   // does, because each step needs all members; so the first member that sees the coordinator's wish names the boundary
   // after the next step. Costs one look into the store.
-  bool stops_before(std::int64_t step);
+  bool stops_before(std::int64_t step) { return stops_before(step, step + 1); }
+  // The same for members of which some may be further: `boundary` is the first one that no member can pass before this
+  // member does its step. Each member calls at all boundaries.
+  bool stops_before(std::int64_t step, std::int64_t boundary);
 
   // Asks the others to stop at a step boundary, because this member wants to leave. Go on until stops_before() says so.
   void ask_to_leave();

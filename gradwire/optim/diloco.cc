@@ -14,10 +14,9 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/stable_hash.h"
 #include "gradwire/base/strings.h"
-#include "gradwire/ddp/hook_state.h"
 #include "gradwire/ddp/replica_sync_internal.h"
 #include "gradwire/hooks/registry.h"
-#include "gradwire/optim/diloco_fragment_internal.h"
+#include "gradwire/optim/diloco_internal.h"
 #include "gradwire/optim/param_groups_internal.h"
 #include "gradwire/process_group/flat_tensors_internal.h"
 #include "gradwire/process_group/init.h"
@@ -29,6 +28,7 @@ using internal::DilocoFragment;
 using internal::Lane;
 
 constexpr const char* kDiloco = "DilocoAverager";
+constexpr const char* kOptions = "diloco_options";
 
 void require_usable(const std::vector<at::Tensor>& parameters, const DilocoOptions& options) {
   internal::require_parameters(kDiloco, parameters);
@@ -48,7 +48,10 @@ void require_usable(const std::vector<at::Tensor>& parameters, const DilocoOptio
   if (!(options.mixing >= 0 && options.mixing < 1)) refuse("mixing", options.mixing, "at least 0 and below 1");
 }
 
-void require_agreement(ProcessGroup& group, const std::vector<at::Tensor>& parameters, const DilocoOptions& options) {
+using Compared = std::vector<std::pair<const char*, std::int64_t>>;
+
+// What must be the same on all ranks.
+Compared compared_of(const std::vector<at::Tensor>& parameters, const DilocoOptions& options) {
   std::vector<std::int64_t> shapes;
   for (const at::Tensor& parameter : parameters) {
     shapes.push_back(static_cast<std::int64_t>(parameter.scalar_type()));
@@ -56,13 +59,15 @@ void require_agreement(ProcessGroup& group, const std::vector<at::Tensor>& param
     shapes.insert(shapes.end(), parameter.sizes().begin(), parameter.sizes().end());
     shapes.insert(shapes.end(), parameter.strides().begin(), parameter.strides().end());
   }
-  const std::vector<std::pair<const char*, std::int64_t>> compared{
-      {"the parameters (as a hash of their sizes)", static_cast<std::int64_t>(stable_hash(shapes))},
-      {"inner_steps", options.inner_steps},
-      {"fragments", options.fragments},
-      {"overlap", options.overlap},
-      {"mixing (as bits)", std::bit_cast<std::int64_t>(options.mixing)},
-      {"hook (as a hash)", static_cast<std::int64_t>(stable_hash(options.hook))}};
+  return {{"the parameters (as a hash of their sizes)", static_cast<std::int64_t>(stable_hash(shapes))},
+          {"inner_steps", options.inner_steps},
+          {"fragments", options.fragments},
+          {"overlap", options.overlap},
+          {"mixing (as bits)", std::bit_cast<std::int64_t>(options.mixing)},
+          {"hook (as a hash)", static_cast<std::int64_t>(stable_hash(options.hook))}};
+}
+
+void require_agreement(ProcessGroup& group, const Compared& compared) {
   std::vector<std::int64_t> mine;
   for (const auto& [name, value] : compared) mine.push_back(value);
   const auto ranks = internal::gather_integers(group, mine);
@@ -97,48 +102,22 @@ OptimizerFactory or_nesterov(OptimizerFactory outer) {
 
 }  // namespace
 
-struct DilocoAverager::Parts {
-  // Fragments of one number are exchanged at the same steps; there is one for each dtype and device.
-  struct Scheduled {
-    std::int64_t number;
-    std::unique_ptr<DilocoFragment> fragment;
-  };
-
-  Parts(std::vector<at::Tensor> all, DilocoOptions chosen);
-  ~Parts();
-  void make_fragments();
-  // The count of steps, modulo inner_steps, at which fragments of this number are exchanged.
-  std::int64_t turn_of(std::int64_t number) const {
-    return (number + 1) * options.inner_steps / options.fragments % options.inner_steps;
-  }
-
-  const std::vector<at::Tensor> parameters;
-  const DilocoOptions options;
-  std::shared_ptr<ProcessGroup> group;
-  std::shared_ptr<ProcessGroup> channel;  // a duplicate of the group, or the group itself
-  std::shared_ptr<CommHook> hook;
-  std::vector<Scheduled> fragments;
-  std::unique_ptr<Lane> lane;  // with overlap; goes before the fragments that its jobs use
-  std::int64_t steps = 0;
-  const int exceptions = std::uncaught_exceptions();  // on their way when this object was made
-};
-
-// The lane ends its jobs first. After an exception in this rank's program the other ranks may be waiting elsewhere, and
-// an exchange that they never enter would last until its deadline.
-DilocoAverager::Parts::~Parts() {
-  if (lane == nullptr || std::uncaught_exceptions() <= exceptions) return;
+// The lane ends its jobs first. After an exception in this rank's program the other ranks would wait for this rank in
+// an exchange until its deadline, or this rank's lane for them.
+internal::DilocoParts::~DilocoParts() {
+  if (std::uncaught_exceptions() <= exceptions) return;
   channel->abort(concat(kDiloco, " on rank ", channel->rank(), " was destroyed by an exception"));
 }
 
-DilocoAverager::Parts::Parts(std::vector<at::Tensor> all, DilocoOptions chosen)
+internal::DilocoParts::DilocoParts(std::vector<at::Tensor> all, DilocoOptions chosen)
     : parameters(std::move(all)), options(std::move(chosen)) {
   require_usable(parameters, options);
   group = options.process_group != nullptr ? options.process_group : default_group();
-  hook = make_hook(options.hook);
+  make_hook(options.hook);  // refuses a wrong text before any communication
   channel = group->dup();
   const bool duplicated = channel != nullptr;
   if (!duplicated) channel = group;
-  require_agreement(*channel, parameters, options);
+  require_agreement(*channel, compared_of(parameters, options));
   if (!duplicated && options.overlap > 0) {
     throw UnsupportedError(concat(kDiloco, ": the group '", group->name(),
                                   "' cannot be duplicated, so exchanges cannot go on beside other calls; overlap = ",
@@ -150,7 +129,42 @@ DilocoAverager::Parts::Parts(std::vector<at::Tensor> all, DilocoOptions chosen)
   if (options.overlap > 0) lane = std::make_unique<Lane>(0, std::vector<LaneScope::Route>{{group, channel}});
 }
 
-void DilocoAverager::Parts::make_fragments() {
+std::string internal::DilocoParts::identity() const {
+  std::int64_t numel = 0;
+  for (const at::Tensor& parameter : parameters) numel += parameter.numel();
+  return concat(kDiloco, " over ", parameters.size(), " parameters of ", numel, " elements (sizes ",
+                static_cast<std::uint64_t>(compared_of(parameters, options).front().second),
+                "), inner_steps = ", options.inner_steps, ", fragments = ", options.fragments,
+                ", overlap = ", options.overlap, ", mixing = ", options.mixing, ", hook = ", options.hook);
+}
+
+bool internal::DilocoParts::begins_at(std::int64_t count) const {
+  const auto begins = [&](const Scheduled& each) { return count % options.inner_steps == turn_of(each.number); };
+  return count > 0 && std::any_of(fragments.begin(), fragments.end(), begins);
+}
+
+void internal::DilocoParts::require_in_group() const {
+  if (is_in_group) return;
+  throw InvalidArgument(
+      concat(kDiloco, ": this worker has left its elastic job after step ", steps, ", and cannot exchange any more."));
+}
+
+void internal::DilocoParts::finish_what_is_due(std::int64_t count) {
+  for (const auto& [number, fragment] : fragments) {
+    if (fragment->is_under_way() && fragment->begun_at() + options.overlap <= count) fragment->finish(options.mixing);
+  }
+}
+
+void internal::DilocoParts::do_what_is_due(std::int64_t count) {
+  finish_what_is_due(count);
+  for (const auto& [number, fragment] : fragments) {
+    const bool begins = count > 0 && count % options.inner_steps == turn_of(number) && fragment->begun_at() != count;
+    if (begins) fragment->begin(lane.get(), count);
+  }
+  if (options.overlap == 0) finish_what_is_due(count);
+}
+
+void internal::DilocoParts::make_fragments() {
   const std::vector<std::int64_t> numbers = fragments_of(parameters, options.fragments);
   const OptimizerFactory outer = or_nesterov(options.outer);
   for (std::int64_t number = 0; number < options.fragments; ++number) {
@@ -168,69 +182,81 @@ void DilocoAverager::Parts::make_fragments() {
       layout->device = members[list.front()].device();
       for (const std::size_t i : list)
         layout->append(places[i], members[i], members[i], concat("parameter", places[i]));
-      fragments.push_back({number, std::make_unique<DilocoFragment>(std::move(layout), channel, outer)});
+      fragments.push_back(
+          {number, std::make_unique<DilocoFragment>(std::move(layout), channel, outer, make_hook(options.hook))});
     }
   }
 }
 
 DilocoAverager::DilocoAverager(std::vector<at::Tensor> parameters, DilocoOptions options)
-    : parts_(std::make_unique<Parts>(std::move(parameters), std::move(options))) {}
+    : parts_(std::make_unique<internal::DilocoParts>(std::move(parameters), std::move(options))) {}
 
 DilocoAverager::~DilocoAverager() = default;
 
 void DilocoAverager::average_parameters(const std::vector<at::Tensor>& parameters) {
-  Parts& p = *parts_;
+  internal::DilocoParts& p = *parts_;
   const auto same = [](const at::Tensor& a, const at::Tensor& b) { return a.is_same(b); };
   if (!std::equal(parameters.begin(), parameters.end(), p.parameters.begin(), p.parameters.end(), same)) {
     throw InvalidArgument(concat(kDiloco, " was made for ", p.parameters.size(), " parameters and got ",
                                  parameters.size(), " others at step ", p.steps, "; pass those that it was made for."));
   }
+  p.require_in_group();
   const std::int64_t count = p.steps + 1;
-  const std::int64_t cycle = p.options.inner_steps;
-  // First those that end: a fragment's next exchange may begin at the same step.
-  const auto finish_those = [&](std::int64_t began) {
-    for (const auto& [number, fragment] : p.fragments) {
-      if (fragment->is_under_way() && p.turn_of(number) == began) fragment->finish(p.options.mixing);
-    }
-  };
-  if (p.options.overlap > 0) finish_those((count + cycle - p.options.overlap) % cycle);
-  const auto round = static_cast<std::uint32_t>((count - 1) / cycle);
-  for (const auto& [number, fragment] : p.fragments) {
-    if (count % cycle == p.turn_of(number)) fragment->begin(*p.hook, p.lane.get(), round);
+  // In an elastic job the step has ended, whatever comes: resume() does what is left.
+  if (p.is_elastic) p.steps = count;
+  try {
+    p.do_what_is_due(count);
+  } catch (...) {
+    abort(describe(std::current_exception()));
+    throw;
   }
-  if (p.options.overlap == 0) finish_those(count % cycle);
   p.steps = count;
+}
+
+void DilocoAverager::abort(const std::string& reason) {
+  parts_->channel->abort(concat(kDiloco, " on rank ", parts_->channel->rank(), ": ", reason));
 }
 
 std::int64_t DilocoAverager::step() const { return parts_->steps; }
 
 void DilocoAverager::set_step(std::int64_t step) {
   if (step < 0) throw InvalidArgument(concat(kDiloco, ": the step is ", step, "; it must be 0 or more."));
+  for (const auto& [number, fragment] : parts_->fragments) fragment->shift(step - parts_->steps);
   parts_->steps = step;
 }
 
 void DilocoAverager::save(torch::serialize::OutputArchive& archive) const {
   ModelAverager::save(archive);
+  archive.write(kOptions, c10::IValue(parts_->identity()));
+  archive.write("fragments", c10::IValue(static_cast<std::int64_t>(parts_->fragments.size())));
   for (std::size_t i = 0; i < parts_->fragments.size(); ++i) {
     torch::serialize::OutputArchive part(archive.compilation_unit());
-    parts_->fragments[i].fragment->save(part);
+    parts_->fragments[i].fragment->save(part, DilocoFragment::Scope::rank);
     archive.write(concat("fragment", i), part);
   }
-  torch::serialize::OutputArchive hook(archive.compilation_unit());
-  save_hook_state(parts_->hook->state_dict(), hook);
-  archive.write("hook", hook);
 }
 
 void DilocoAverager::load(torch::serialize::InputArchive& archive) {
+  c10::IValue saved;
+  if (!archive.try_read(kOptions, saved))
+    throw InvalidArgument(concat(kDiloco, ": the archive has no '", kOptions, "'; no DilocoAverager saved it."));
+  if (saved.toStringRef() != parts_->identity()) {
+    throw InvalidArgument(concat(kDiloco, ": the archive was saved with ", saved.toStringRef(),
+                                 ", and this averager has ", parts_->identity(),
+                                 "; load it into one with the same parameters and options."));
+  }
+  std::int64_t step = 0;
+  {
+    c10::IValue value;
+    archive.read("step", value);
+    step = value.toInt();
+  }
   for (std::size_t i = 0; i < parts_->fragments.size(); ++i) {
     torch::serialize::InputArchive part;
     archive.read(concat("fragment", i), part);
-    parts_->fragments[i].fragment->load(part);
+    parts_->fragments[i].fragment->load(part, DilocoFragment::Scope::rank);
   }
-  torch::serialize::InputArchive hook;
-  archive.read("hook", hook);
-  parts_->hook->load_state_dict(load_hook_state(hook));
-  ModelAverager::load(archive);
+  parts_->steps = step;
 }
 
 std::vector<at::Tensor> DilocoAverager::outer_parameters() const {

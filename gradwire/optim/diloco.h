@@ -24,11 +24,16 @@
 #include <string>
 #include <vector>
 
+#include "gradwire/ddp/separate_workers.h"
 #include "gradwire/optim/model_averaging.h"
 #include "gradwire/optim/optimizer_factory.h"
 #include "gradwire/process_group/process_group.h"
 
 namespace gradwire {
+
+namespace internal {
+struct DilocoParts;
+}  // namespace internal
 
 // The options must be the same on all ranks.
 struct DilocoOptions {
@@ -46,8 +51,8 @@ struct DilocoOptions {
   // What a parameter keeps of its own value when the outer step arrives: it becomes mixing * own + (1 - mixing) *
   // outer. In [0, 1). The paper takes 0 without and 0.5 with overlap.
   double mixing = 0;
-  // How the workers' differences are averaged: a hook as make_hook() describes it (hooks/registry.h), with its own
-  // memory of what it has not sent yet. "allreduce": exactly.
+  // How the workers' differences are averaged: a hook as make_hook() describes it (hooks/registry.h). Each fragment has
+  // a hook of its own, with its own memory of what it has not sent yet. "allreduce": exactly.
   std::string hook = "allreduce";
   // The outer optimizer, which steps with the averaged differences as gradients. Null: SGD with a learning rate of 0.7
   // and a Nesterov momentum of 0.9, as in the paper.
@@ -70,10 +75,17 @@ struct DilocoOptions {
 // DistributedDataParallel over a group of the host's ranks, and give the group of all ranks: equal parameters within
 // the host remain equal.
 //
+// In an elastic job (Elastic::add(), elastic/elastic.h) make it over Elastic::group(). Then an exchange is done again
+// by the workers that are left when one of them is lost, from the same differences, and counts when all have confirmed
+// that they have its average. A worker that comes gets the outer parameters, for its own too, the outer optimizer's
+// state and the exchanges under way; its inner optimizer begins anew. In an exchange that had begun before it came it
+// does not count: the average is over the others. Each worker keeps its own memory of what the hook has not sent.
+// Memory beside: the differences twice, and the hook's memory twice.
+//
 // Not thread-safe, but for the exchange under way, which this object runs on a thread of its own. Destroy this object
 // before its group. The destructor waits for an exchange under way, unless an exception destroys this object: then the
 // exchange fails on all ranks.
-class DilocoAverager final : public ModelAverager {
+class DilocoAverager final : public ModelAverager, public SeparateWorkers {
  public:
   // Collective: compares parameters and options, and gives all ranks the parameters of rank 0. Throws InvalidArgument,
   // before any communication, for no parameters, a parameter that is undefined, sparse, no leaf, listed twice or not
@@ -89,19 +101,22 @@ class DilocoAverager final : public ModelAverager {
 
   // Ends a step of training; collective at the steps that begin an exchange. `parameters` are the constructor's; any
   // other list throws InvalidArgument. Throws the errors of the exchange, also of one that began up to `overlap` steps
-  // before. When the hook fails on one rank, the others get a PeerError that quotes its error, if the group can be
-  // duplicated. After an error the parameters are indeterminate; continue from a checkpoint.
+  // before, and those of the outer optimizer. When the hook or the outer optimizer fails on one rank, the others get a
+  // PeerError that quotes the error, if the group can tell them. After an error the parameters are indeterminate, but
+  // in an elastic job; continue from a checkpoint. Throws InvalidArgument after this worker has left its elastic job.
   void average_parameters(const std::vector<at::Tensor>& parameters) override;
 
   std::int64_t step() const override;
   void set_step(std::int64_t step) override;
+  // The group fails on this rank, and the other ranks get a PeerError with `reason`, in the next exchange at the
+  // latest.
+  void abort(const std::string& reason) override;
 
-  // Write and read the step, the outer parameters, the outer optimizer's state, the hook's memory, and the exchange
+  // Write and read the step, the outer parameters, the outer optimizer's state, the hooks' memories, and the exchange
   // that is under way, for which save() waits. A run that continues on the same number of ranks loads what the same
-  // rank saved, with the same options (which are not compared), and has the same bits. With several fragments and a
-  // hook that counts iterations (random_k, dgc, power_sgd, stochastic rounding, warm_up), save after a step whose
-  // number inner_steps divides: the hook's count is that of whole rounds. Neither communicates. load() throws
-  // c10::Error or InvalidArgument for an archive of other parameters, and nothing is to be relied on then.
+  // rank saved, and has the same bits. Neither communicates. load() throws InvalidArgument, and changes nothing, for an
+  // archive of other parameters or other options (the outer optimizer's factory is not compared); c10::Error for a
+  // damaged one, and nothing is to be relied on then.
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
 
@@ -112,9 +127,19 @@ class DilocoAverager final : public ModelAverager {
   // constructor, which compares options and gives all ranks the parameters of rank 0.
   std::uint64_t payload_bytes() const;
 
+  // SeparateWorkers' functions, which Elastic calls (ddp/separate_workers.h).
+  std::shared_ptr<ProcessGroup> exchange_group() const override;
+  std::string exchange_identity() const override;
+  std::int64_t steps_ended() const override;
+  bool looks_before(std::int64_t step) const override;
+  std::int64_t boundary_after(std::int64_t step) const override;
+  void leave_group() override;
+  Meeting meet(bool holds, bool fresh) override;
+  void resume() override;
+  void settle() override;
+
  private:
-  struct Parts;
-  const std::unique_ptr<Parts> parts_;
+  const std::unique_ptr<internal::DilocoParts> parts_;
 };
 
 }  // namespace gradwire

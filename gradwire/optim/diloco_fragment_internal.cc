@@ -7,10 +7,15 @@
 #include <torch/serialize/input-archive.h>
 #include <torch/serialize/output-archive.h>
 
+#include <span>
+#include <string_view>
 #include <utility>
 
 #include "gradwire/base/error.h"
+#include "gradwire/base/stable_hash.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/ddp/hook_estimates_internal.h"
+#include "gradwire/ddp/hook_state.h"
 #include "gradwire/hooks/averaged_bucket_internal.h"
 
 namespace gradwire::internal {
@@ -24,11 +29,14 @@ at::Tensor flat_memory(const BucketLayout& layout, ProcessGroup& group) {
 }  // namespace
 
 DilocoFragment::DilocoFragment(std::shared_ptr<const BucketLayout> layout, std::shared_ptr<ProcessGroup> group,
-                               const OptimizerFactory& outer)
-    : layout_(std::move(layout)), group_(std::move(group)), difference_(flat_memory(*layout_, *group_)) {
+                               const OptimizerFactory& outer, std::shared_ptr<CommHook> hook)
+    : layout_(std::move(layout)),
+      group_(std::move(group)),
+      hook_(std::move(hook)),
+      difference_(flat_memory(*layout_, *group_)) {
   const c10::NoGradGuard no_grad;
-  const at::Tensor memory = at::zeros_like(difference_);
-  outer_ = layout_->views(memory);
+  memory_ = at::zeros_like(difference_);
+  outer_ = layout_->views(memory_);
   for (std::size_t i = 0; i < outer_.size(); ++i) outer_[i].copy_(parameters()[i]);
   std::vector<torch::optim::OptimizerParamGroup> groups;
   groups.emplace_back(outer_);
@@ -36,27 +44,46 @@ DilocoFragment::DilocoFragment(std::shared_ptr<const BucketLayout> layout, std::
   if (optimizer_ == nullptr) throw InvalidArgument("DilocoAverager: the factory returned no outer optimizer.");
 }
 
-void DilocoFragment::begin(CommHook& hook, Lane* lane, std::uint32_t round) {
-  GRADWIRE_CHECK(!under_way_);
+void DilocoFragment::begin(Lane* lane, std::int64_t count) {
+  GRADWIRE_CHECK(!is_under_way());
   const c10::NoGradGuard no_grad;
   std::vector<at::Tensor> differences = layout_->views(difference_);
   for (std::size_t i = 0; i < differences.size(); ++i) at::sub_out(differences[i], outer_[i], parameters()[i]);
-  under_way_ = true;
-  if (lane == nullptr) return exchange(hook, round);
+  if (keeps_) {
+    if (!kept_difference_.defined()) kept_difference_ = at::empty_like(difference_);
+    kept_difference_.copy_(difference_);
+    kept_hook_.keep(*hook_);
+  }
+  standing_.phase = DilocoPhase::begun;
+  standing_.begun_at = count;
+  standing_.contributes = true;
+  start(lane);
+}
+
+void DilocoFragment::start(Lane* lane) {
+  const auto round = static_cast<std::uint32_t>(standing_.exchanges);
+  const double share = shared_at_ == standing_.begun_at ? share_ : 1;
+  if (lane == nullptr) return exchange(round, share);
   lane->submit(
-      [this, &hook, lane, round] {
+      [this, lane, round, share] {
         const LaneScope scope(lane->routes(),
                               {.iteration = round, .bucket = static_cast<std::uint16_t>(layout_->index)});
-        exchange(hook, round);
+        exchange(round, share);
       },
       pending_);
 }
 
-void DilocoFragment::exchange(CommHook& hook, std::uint32_t round) noexcept {
+void DilocoFragment::exchange(std::uint32_t round, double share) noexcept {
   try {
     const c10::NoGradGuard no_grad;
     const GradBucket bucket(layout_, difference_, *group_, group_->size(), /*is_last=*/true, round);
-    average_ = averaged_bucket(hook, bucket).buffer();
+    at::Tensor average = averaged_bucket(*hook_, bucket).buffer();
+    if (share != 1) average.mul_(share);
+    average_ = std::move(average);
+    if (!keeps_) return;
+    BarrierOptions confirmed;
+    confirmed.async = false;
+    group_->barrier(confirmed)->wait();
   } catch (...) {
     error_ = std::current_exception();
     // The others are on their way to the exchange, or in it.
@@ -67,6 +94,7 @@ void DilocoFragment::exchange(CommHook& hook, std::uint32_t round) noexcept {
 void DilocoFragment::await() {
   pending_.wait_unless_interrupted();
   if (error_ != nullptr) std::rethrow_exception(error_);
+  if (standing_.phase == DilocoPhase::begun && average_.defined()) standing_.phase = DilocoPhase::arrived;
 }
 
 void DilocoFragment::finish(double mixing) {
@@ -88,22 +116,72 @@ void DilocoFragment::finish(double mixing) {
     }
   }
   average_.reset();
-  under_way_ = false;
+  standing_.phase = DilocoPhase::idle;
+  ++standing_.exchanges;
 }
 
-void DilocoFragment::save(torch::serialize::OutputArchive& archive) {
+void DilocoFragment::leave_group() {
+  pending_.wait();
+  error_ = nullptr;
+  // Confirmed or not: the next meeting decides whether the exchange counts.
+  if (standing_.phase == DilocoPhase::begun && average_.defined()) standing_.phase = DilocoPhase::arrived;
+}
+
+FragmentStanding DilocoFragment::standing() const {
+  FragmentStanding standing = standing_;
+  const at::Tensor values = memory_.cpu();
+  const auto* const words = static_cast<const std::int64_t*>(values.const_data_ptr());
+  const std::string_view bytes(static_cast<const char*>(values.const_data_ptr()), values.nbytes());
+  const std::int64_t parts[] = {
+      static_cast<std::int64_t>(stable_hash(std::span(words, bytes.size() / sizeof(*words)))),
+      static_cast<std::int64_t>(stable_hash(bytes.substr(bytes.size() / sizeof(*words) * sizeof(*words))))};
+  standing.hash = static_cast<std::int64_t>(stable_hash(std::span<const std::int64_t>(parts)));
+  return standing;
+}
+
+void DilocoFragment::take_back() {
+  GRADWIRE_CHECK(is_under_way() && kept_difference_.defined());
+  const c10::NoGradGuard no_grad;
+  standing_.phase = DilocoPhase::begun;
+  average_.reset();
+  difference_.copy_(kept_difference_);
+  kept_hook_.revert(*hook_);
+}
+
+void DilocoFragment::change_ranks(double share, std::int64_t begun_at) {
+  share_ = share;
+  shared_at_ = begun_at;
+  const HookState state = hook_->state_dict();
+  const HookState shared = shared_part(state);
+  HookState local = local_part(state);
+  if (drop_estimates(shared, local)) hook_->load_state_dict(join_parts(shared, local));
+  // What take_back() brings back next time is without them too.
+  if (standing_.phase == DilocoPhase::begun) kept_hook_.keep(*hook_);
+}
+
+void DilocoFragment::begin_again(Lane* lane) {
+  if (standing_.phase == DilocoPhase::begun) start(lane);
+}
+
+void DilocoFragment::save(torch::serialize::OutputArchive& archive, Scope scope) {
   await();
+  if (scope == Scope::rank && standing_.phase == DilocoPhase::begun)
+    throw InvalidArgument("DilocoAverager: an exchange was broken off, and cannot be saved.");
   for (std::size_t i = 0; i < outer_.size(); ++i) archive.write(concat("outer", i), outer_[i], /*is_buffer=*/true);
   torch::serialize::OutputArchive optimizer(archive.compilation_unit());
   optimizer_->save(optimizer);
   archive.write("optimizer", optimizer);
-  archive.write("under_way", c10::IValue(under_way_));
-  if (under_way_) archive.write("average", average_, /*is_buffer=*/true);
+  torch::serialize::OutputArchive hook(archive.compilation_unit());
+  const HookState state = hook_->state_dict();
+  save_hook_state(scope == Scope::rank ? state : shared_part(state), hook);
+  archive.write("hook", hook);
+  archive.write("exchanges", c10::IValue(standing_.exchanges));
+  archive.write("begun_at", c10::IValue(standing_.begun_at));
+  archive.write("phase", c10::IValue(static_cast<std::int64_t>(standing_.phase)));
+  if (average_.defined()) archive.write("average", average_, /*is_buffer=*/true);
 }
 
-void DilocoFragment::load(torch::serialize::InputArchive& archive) {
-  await();
-  const c10::NoGradGuard no_grad;
+void DilocoFragment::load_outer(torch::serialize::InputArchive& archive) {
   for (std::size_t i = 0; i < outer_.size(); ++i) {
     at::Tensor value;
     archive.read(concat("outer", i), value, /*is_buffer=*/true);
@@ -113,15 +191,38 @@ void DilocoFragment::load(torch::serialize::InputArchive& archive) {
     }
     outer_[i].copy_(value);
   }
+}
+
+void DilocoFragment::load(torch::serialize::InputArchive& archive, Scope scope) {
+  pending_.wait_unless_interrupted();
+  const c10::NoGradGuard no_grad;
+  load_outer(archive);
   torch::serialize::InputArchive optimizer;
   archive.read("optimizer", optimizer);
+  optimizer_->state().clear();
   optimizer_->load(optimizer);
-  c10::IValue under_way;
-  archive.read("under_way", under_way);
-  under_way_ = under_way.toBool();
-  if (!under_way_) return;
-  archive.read("average", average_, /*is_buffer=*/true);
-  average_ = average_.to(layout_->device);
+  torch::serialize::InputArchive hook;
+  archive.read("hook", hook);
+  const HookState state = load_hook_state(hook);
+  if (scope == Scope::rank || !state.empty()) hook_->load_state_dict(state);
+  const auto number = [&](const char* name) {
+    c10::IValue value;
+    archive.read(name, value);
+    return value.toInt();
+  };
+  standing_.exchanges = number("exchanges");
+  standing_.begun_at = number("begun_at");
+  standing_.phase = static_cast<DilocoPhase>(number("phase"));
+  average_.reset();
+  if (standing_.phase == DilocoPhase::arrived) {
+    archive.read("average", average_, /*is_buffer=*/true);
+    average_ = average_.to(layout_->device);
+  }
+  if (scope == Scope::rank) return;
+  standing_.contributes = false;
+  difference_.zero_();
+  kept_difference_ = at::zeros_like(difference_);
+  for (std::size_t i = 0; i < outer_.size(); ++i) parameters()[i].copy_(outer_[i]);
 }
 
 }  // namespace gradwire::internal

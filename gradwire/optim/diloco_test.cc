@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <latch>
+#include <sstream>
 
 #include "gradwire/base/error.h"
 #include "gradwire/optim/optim_test_support.h"
@@ -181,7 +182,8 @@ TEST(Diloco, OneStepWithAPlainOuterOptimizerIsTheAverageOfTheModels) {
 
 // A run that is saved in the midst of an exchange and loaded into new objects goes on with the same bits.
 TEST(Diloco, GoesOnFromItsState) {
-  for (const std::string hook : {"allreduce", "int8:memory=error_feedback", "power_sgd:rank=1,start=2"}) {
+  for (const std::string hook :
+       {"allreduce", "int8:memory=error_feedback", "power_sgd:rank=1,start=2", "random_k:ratio=0.3"}) {
     run_ranks({"threads"}, 2, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
       const DilocoOptions options{
           .process_group = group, .inner_steps = 6, .fragments = 3, .overlap = 2, .mixing = 0.5, .hook = hook};
@@ -221,6 +223,33 @@ TEST(Diloco, GoesOnFromItsState) {
       expect_same_bits(values_of(again), values_of(parameters), concat(hook, ", rank ", rank));
     });
   }
+}
+
+// A file of another schedule would go on at wrong steps, with averages of other fragments.
+TEST(Diloco, AFileOfOtherOptionsIsRefused) {
+  run_ranks({"threads"}, 2, [](int, const std::shared_ptr<ProcessGroup>& group) {
+    const auto make = [&](const DilocoOptions& options) {
+      auto averager = std::make_shared<DilocoAverager>(weights(), options);
+      torch::serialize::OutputArchive out;
+      averager->save(out);
+      std::ostringstream bytes;
+      out.save_to(bytes);
+      return std::pair(averager, bytes.str());
+    };
+    const auto error_of_loading = [](DilocoAverager& averager, const std::string& bytes) {
+      torch::serialize::InputArchive archive;
+      archive.load_from(bytes.data(), bytes.size());
+      return error_of([&] { averager.load(archive); });
+    };
+    const auto [first, saved] = make({.process_group = group, .inner_steps = 6, .fragments = 3});
+    const auto [other, saved_by_other] = make({.process_group = group, .inner_steps = 6, .fragments = 2});
+    EXPECT_EQ(error_of_loading(*first, saved), "");
+    const std::string error = error_of_loading(*other, saved);
+    EXPECT_NE(error.find("fragments = 3"), std::string::npos) << error;
+    EXPECT_NE(error.find("fragments = 2"), std::string::npos) << error;
+    const std::string of_optimizer = bytes_of(torch::optim::SGD(weights(), torch::optim::SGDOptions(1)));
+    EXPECT_NE(error_of_loading(*first, of_optimizer).find("no DilocoAverager saved it"), std::string::npos);
+  });
 }
 
 // The bytes of one all-reduce of the model a cycle, and of a codec's encoding where there is one.
@@ -322,6 +351,47 @@ TEST(DilocoErrors, AnExceptionEndsTheExchangeUnderWay) {
     const std::string error = error_of([&] { train(diloco, 3); });
     EXPECT_NE(error.find("destroyed by an exception"), std::string::npos) << error;
   });
+}
+
+// SGD that fails at its second step on rank 1.
+class FailingSgd final : public torch::optim::SGD {
+ public:
+  FailingSgd(std::vector<torch::optim::OptimizerParamGroup> groups, int rank)
+      : SGD(std::move(groups), torch::optim::SGDOptions(0.1)), rank_(rank) {}
+  at::Tensor step(LossClosure closure = nullptr) override {
+    if (rank_ == 1 && ++steps_ == 2) throw std::runtime_error("out of luck");
+    return SGD::step(std::move(closure));
+  }
+
+ private:
+  const int rank_;
+  int steps_ = 0;
+};
+
+// The others do not wait for a rank whose outer or inner optimizer has failed, with and without a lane.
+TEST(DilocoErrors, AnOptimizerThatFailsIsQuotedOnTheOthers) {
+  for (const bool outer_fails : {true, false}) {
+    for (const std::int64_t overlap : {0, 1}) {
+      run_ranks({"threads"}, 2, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
+        const auto parameters = weights();
+        DilocoOptions options{.process_group = group, .inner_steps = 3, .overlap = overlap};
+        if (outer_fails) {
+          options.outer = [rank](std::vector<torch::optim::OptimizerParamGroup> groups) {
+            return std::make_unique<FailingSgd>(std::move(groups), rank);
+          };
+        }
+        std::unique_ptr<torch::optim::Optimizer> inner = std::make_unique<FailingSgd>(
+            std::vector<torch::optim::OptimizerParamGroup>{{parameters}}, outer_fails ? 0 : rank);
+        PostLocalSGDOptimizer optimizer(std::move(inner), std::make_shared<DilocoAverager>(parameters, options));
+        const std::string error = error_of([&] {
+          for (int step = 0; step < 12; ++step) optimizer.step();
+        });
+        EXPECT_NE(error.find("out of luck"), std::string::npos) << error;
+        // Kept until both ranks have failed, so that no destructor tells the other rank.
+        error_of([&] { group->barrier()->wait(); });
+      });
+    }
+  }
 }
 
 // A rank that is gone ends the exchange for the others, at the step that waits for it.

@@ -49,6 +49,8 @@ void average_message(std::span<const at::Tensor> parameters, ProcessGroup& group
 
 }  // namespace
 
+void ModelAverager::abort(const std::string& /*reason*/) {}
+
 void ModelAverager::save(torch::serialize::OutputArchive& archive) const { archive.write(kStep, c10::IValue(step())); }
 
 void ModelAverager::load(torch::serialize::InputArchive& archive) {

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -44,6 +45,9 @@ class ModelAverager {
   // InvalidArgument for a number below 0.
   virtual std::int64_t step() const = 0;
   virtual void set_step(std::int64_t step) = 0;
+  // Tells the ranks that average with this one that this rank cannot go on, and why: they get a PeerError with the
+  // reason instead of waiting for this rank. The default does nothing. DilocoAverager does it.
+  virtual void abort(const std::string& reason);
   // Write and read what the averager needs to continue: the number of steps, as "step". An averager with more state
   // writes more. load() of an archive without "step" begins at step 0. Neither communicates.
   virtual void save(torch::serialize::OutputArchive& archive) const;

@@ -2,9 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gradwire/optim/post_local_sgd_optimizer.h"
 
+#include <c10/util/ScopeExit.h>
 #include <torch/serialize/input-archive.h>
 #include <torch/serialize/output-archive.h>
 
+#include <exception>
 #include <utility>
 
 #include "gradwire/base/error.h"
@@ -37,9 +39,31 @@ void PostLocalSGDOptimizer::pass_groups_on() const {
 
 at::Tensor PostLocalSGDOptimizer::step(LossClosure closure) {
   pass_groups_on();
-  at::Tensor loss = inner_->step(std::move(closure));
+  at::Tensor loss;
+  try {
+    loss = inner_->step(std::move(closure));
+  } catch (...) {
+    averager_->abort(describe(std::current_exception()));
+    throw;
+  }
   averager_->average_parameters(internal::parameters_in(param_groups_));
   return loss;
+}
+
+SeparateWorkers* PostLocalSGDOptimizer::separate_workers() { return dynamic_cast<SeparateWorkers*>(averager_.get()); }
+
+std::string PostLocalSGDOptimizer::save_options() const {
+  pass_groups_on();
+  auto remembered = std::exchange(inner_->state(), {});
+  const auto put_back = c10::make_scope_exit([&] { inner_->state() = std::move(remembered); });
+  return internal::bytes_of_optimizer(*inner_);
+}
+
+void PostLocalSGDOptimizer::load_options(const std::string& bytes) {
+  pass_groups_on();
+  inner_->state().clear();
+  internal::load_optimizer(*inner_, bytes);
+  internal::copy_options(inner_->param_groups(), param_groups_);
 }
 
 void PostLocalSGDOptimizer::save(torch::serialize::OutputArchive& archive) const {

@@ -15,7 +15,9 @@
 #include <torch/optim/optimizer.h>
 
 #include <memory>
+#include <string>
 
+#include "gradwire/ddp/separate_workers.h"
 #include "gradwire/optim/model_averaging.h"
 
 namespace gradwire {
@@ -24,14 +26,17 @@ namespace gradwire {
 // param_groups() to the inner optimizer, so a learning rate scheduler works on this object. Groups that were added to
 // this object are added to the inner optimizer at the next step, save() or load(). The state is in inner().state(); the
 // state() of this object is empty. Not thread-safe.
-class PostLocalSGDOptimizer final : public torch::optim::Optimizer {
+//
+// In an elastic job, Elastic::add(optimizer) registers a DilocoAverager too (optim/diloco.h).
+class PostLocalSGDOptimizer final : public torch::optim::Optimizer, public SeparateOptimizer {
  public:
   // Takes ownership of `inner` and shares `averager`. Does not communicate. Throws InvalidArgument when one is null.
   PostLocalSGDOptimizer(std::unique_ptr<torch::optim::Optimizer> inner, std::shared_ptr<ModelAverager> averager);
 
   // Steps the inner optimizer and then calls the averager with all parameters; collective at the steps at which the
-  // averager averages. Returns the inner optimizer's result. Throws the errors of the inner optimizer (the averager is
-  // not called then) and of the averager.
+  // averager averages. Returns the inner optimizer's result. Throws the errors of the inner optimizer and of the
+  // averager. When the inner optimizer or the closure throws, nothing is averaged, and the averager tells the other
+  // ranks where it can (ModelAverager::abort()).
   at::Tensor step(LossClosure closure = nullptr) override;
 
   // save() writes the inner optimizer's archive, and the averager's state into it (ModelAverager::save()). load() reads
@@ -39,6 +44,12 @@ class PostLocalSGDOptimizer final : public torch::optim::Optimizer {
   // wrote by itself: the averager then begins at step 0 and warms up again. Neither communicates.
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
+
+  // SeparateOptimizer's functions, which Elastic calls (ddp/separate_workers.h). A worker that comes takes the options
+  // over; its inner optimizer remembers nothing.
+  SeparateWorkers* separate_workers() override;
+  std::string save_options() const override;
+  void load_options(const std::string& bytes) override;
 
   // Both live as long as this object.
   torch::optim::Optimizer& inner() noexcept { return *inner_; }

@@ -1,0 +1,25 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// The memory of EF21 when the ranks change.
+#pragma once
+
+#include <string>
+
+#include "gradwire/base/strings.h"
+#include "gradwire/ddp/comm_hook.h"
+
+namespace gradwire::internal {
+
+// EF21 keeps an estimate on each rank, and the mean of all ranks' estimates. The estimate of a rank that has died is in
+// the mean for good, so the others' estimates no longer have that mean. Without an estimate, a rank takes the mean for
+// its own. Removes the estimates from `local`, and returns whether there was any.
+inline bool drop_estimates(const HookState& shared, HookState& local) {
+  const std::string aggregate = "aggregate/";
+  std::size_t dropped = 0;
+  for (const auto& [key, value] : shared) {
+    if (key.starts_with(aggregate)) dropped += local.erase(concat("local/estimate/", key.substr(aggregate.size())));
+  }
+  return dropped > 0;
+}
+
+}  // namespace gradwire::internal
