@@ -15,8 +15,9 @@ namespace gradwire::launch {
 namespace {
 
 constexpr const char* kMark = "--coordinate-elastic-job";
-// The program, the mark, the store, the journal, three numbers, the journal to replay and the host timeout in ms.
-constexpr int kArguments = 9;
+// The program, the mark, the store, the journal, three numbers, the journal to replay, the host timeout in ms, and the
+// rule for slow ranks.
+constexpr int kArguments = 10;
 
 }  // namespace
 
@@ -30,7 +31,8 @@ std::vector<std::string> coordinator_command(const ElasticOptions& options, int 
           std::to_string(options.max),
           std::to_string(ranks),
           options.replay,
-          std::to_string(host_timeout.count())};
+          std::to_string(host_timeout.count()),
+          options.slow ? membership::to_text(*options.slow) : ""};
 }
 
 bool is_coordinator_command(int argc, const char* const* argv) {
@@ -44,6 +46,8 @@ int run_coordinator(const char* const* argv) noexcept {
     options.roster = {.min = std::stoi(argv[4]), .max = std::stoi(argv[5]), .first = std::stoi(argv[6])};
     if (*argv[7] != '\0') options.roster.replay = membership::read_membership_log(argv[7]);
     options.host_timeout = std::chrono::milliseconds(std::stoll(argv[8]));
+    if (*argv[9] != '\0') options.slow = membership::slow_rule_of(argv[9]);
+    options.tell = [](const std::string& sentence) { std::fprintf(stderr, "gradwire-run: %s\n", sentence.c_str()); };
     const std::atomic<bool> never{false};
     membership::Coordinator(membership::open_job_store(argv[2]), options).run(never);
   } catch (const std::exception& error) {

@@ -24,7 +24,7 @@ _gradwire_run() {
     local current="${COMP_WORDS[COMP_CWORD]}" previous="${COMP_WORDS[COMP_CWORD - 1]}"
     local with_value="-n --ranks --nproc-per-node --env --log-dir --color --stdin --timeout --grace --max-restarts --hosts --ssh
         --nnodes --node-rank --rendezvous --job-id --secret-file --master-port --rendezvous-timeout --heartbeat-timeout --stall --flight-dir --record --watch-port
-        --elastic --join --deaths-per-minute --membership-log --replay"
+        --elastic --join --deaths-per-minute --drop-slow --membership-log --replay"
     local flags="-h --help --version --info --watch --pin --no-prefix --end-with-stdin"
     COMPREPLY=()
     with_value="${with_value//$'\n'/ }"

@@ -70,6 +70,7 @@ struct RawOptions {
   std::string deaths_per_minute;
   std::string membership_log;
   std::string replay;
+  std::string drop_slow;
   bool pin = false;
   bool no_prefix = false;
   bool info = false;
@@ -112,6 +113,10 @@ void declare_elastic(CLI::App& app, RawOptions& raw) {
       ->group(group);
   app.add_option("--membership-log", raw.membership_log, "Write who took part, and when, to this new file")
       ->type_name("FILE")
+      ->group(group);
+  app.add_option("--drop-slow", raw.drop_slow,
+                 "A rank leaves when its own part of so many steps in a row takes FACTOR times as long as the others'")
+      ->type_name("FACTOR:STEPS")
       ->group(group);
   app.add_option("--replay", raw.replay, "Repeat the changes of ranks that this journal holds; no rank fails")
       ->type_name("FILE")
@@ -319,8 +324,8 @@ void read_several_hosts(Options& options, const RawOptions& raw) {
 ElasticOptions read_join(const RawOptions& raw) {
   for (const auto& [name, value] :
        {std::pair("--elastic", &raw.elastic), std::pair("--membership-log", &raw.membership_log),
-        std::pair("--replay", &raw.replay), std::pair("--hosts", &raw.hosts), std::pair("--nnodes", &raw.nodes),
-        std::pair("--rendezvous", &raw.rendezvous)}) {
+        std::pair("--replay", &raw.replay), std::pair("--drop-slow", &raw.drop_slow), std::pair("--hosts", &raw.hosts),
+        std::pair("--nnodes", &raw.nodes), std::pair("--rendezvous", &raw.rendezvous)}) {
     if (!value->empty())
       refuse_option(
           concat("--join brings this host into a job that runs; ", name, " belongs to the host that began it"));
@@ -344,11 +349,27 @@ ElasticOptions read_sizes(const std::string& text, int ranks) {
   return elastic;
 }
 
+// The rule of --drop-slow FACTOR:STEPS.
+SlowRule read_drop_slow(const std::string& text) {
+  const auto colon = text.find(':');
+  SlowRule rule{.drop = true};
+  const char* const end = text.data() + std::min(colon, text.size());
+  const auto [rest, problem] = std::from_chars(text.data(), end, rule.factor);
+  if (colon == std::string::npos || problem != std::errc() || rest != end || !std::isfinite(rule.factor) ||
+      rule.factor <= 1) {
+    refuse_option(concat("--drop-slow is '", text,
+                         "'; it must read FACTOR:STEPS, a number above 1 and a number of steps in a row: 3:20"));
+  }
+  rule.steps = read_number("STEPS of --drop-slow", text.substr(colon + 1), 1, 1000000);
+  return rule;
+}
+
 std::optional<ElasticOptions> read_elastic(const RawOptions& raw, const Options& options) {
   if (raw.elastic.empty() && raw.join.empty()) {
-    if (!raw.deaths_per_minute.empty() || !raw.membership_log.empty() || !raw.replay.empty())
+    if (!raw.deaths_per_minute.empty() || !raw.membership_log.empty() || !raw.replay.empty() || !raw.drop_slow.empty())
       refuse_option(
-          "--deaths-per-minute, --membership-log and --replay belong to --elastic; give --elastic MIN:MAX too");
+          "--deaths-per-minute, --drop-slow, --membership-log and --replay belong to --elastic; give --elastic MIN:MAX "
+          "too");
     return std::nullopt;
   }
   ElasticOptions elastic = raw.join.empty() ? read_sizes(raw.elastic, options.ranks) : read_join(raw);
@@ -364,6 +385,7 @@ std::optional<ElasticOptions> read_elastic(const RawOptions& raw, const Options&
     elastic.deaths_per_minute = read_number("--deaths-per-minute", raw.deaths_per_minute, 0, 1000000);
   elastic.log = raw.membership_log;
   elastic.replay = raw.replay;
+  if (!raw.drop_slow.empty()) elastic.slow = read_drop_slow(raw.drop_slow);
   return elastic;
 }
 

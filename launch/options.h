@@ -11,6 +11,8 @@
 #include <variant>
 #include <vector>
 
+#include "gradwire/membership/slow_ranks.h"
+
 namespace gradwire::launch {
 
 inline constexpr int kMaxRanks = 64;
@@ -41,9 +43,10 @@ struct ElasticOptions {
   bool joins = false;  // --join: the job runs at NodeOptions::host; of the others, only deaths_per_minute counts
   int min = 1;         // the job trains on with so many ranks or more
   int max = 1;         // and has at most so many
-  int deaths_per_minute = 10;  // more failures of ranks end the job
-  std::string log;             // the file of the journal of memberships; empty: a temporary one
-  std::string replay;          // the journal of a job whose epochs are played again; empty: none
+  int deaths_per_minute = 10;    // more failures of ranks end the job
+  std::string log;               // the file of the journal of memberships; empty: a temporary one
+  std::string replay;            // the journal of a job whose epochs are played again; empty: none
+  std::optional<SlowRule> slow;  // the rule of --drop-slow
 };
 
 struct Options {

@@ -42,6 +42,7 @@ void Reducer::finish() {
 
 std::vector<BucketResult> Reducer::await_results() {
   const ProfiledRange range([] { return "gradwire:wait for buckets"; });
+  const WaitsForRanks waits;
   if (!failure_.happened()) {
     try {
       launcher_.wait();

@@ -17,12 +17,14 @@
 #include "gradwire/base/strings.h"
 #include "gradwire/elastic/epoch_watch_internal.h"
 #include "gradwire/elastic/leave_signal_internal.h"
+#include "gradwire/elastic/slow_watch_internal.h"
 #include "gradwire/elastic/state_exchange_internal.h"
 #include "gradwire/elastic/training_state_internal.h"
 #include "gradwire/membership/job_store.h"
 #include "gradwire/membership/member.h"
 #include "gradwire/process_group/hybrid/hybrid_group.h"
 #include "gradwire/process_group/init.h"
+#include "gradwire/process_group/wait_clock_internal.h"
 #include "gradwire/store/prefix_store.h"
 
 namespace gradwire {
@@ -108,6 +110,7 @@ class Elastic::Impl {
     if (options_.timeout.count() <= 0)
       throw InvalidArgument(concat("Elastic: a timeout of ", options_.timeout.count(), " ms; give a positive one"));
     group_->set_timeout(options_.timeout);
+    if (options_.slow) membership::require_valid(*options_.slow);
   }
 
   ElasticEnd run(std::int64_t steps, const std::function<void(const ElasticStep&)>& step);
@@ -130,6 +133,7 @@ class Elastic::Impl {
   bool stops_here(Member& member) const;
   void do_step(const Member& member, const std::function<void(const ElasticStep&)>& step);
   void require_one_separate_step() const;
+  void look_for_slow_members(Member& member);
   void give_up_epoch(const std::string& reason);
   bool wants_to_leave() const noexcept { return leave_ || (options_.leave_on_sigterm && internal::leave_was_asked()); }
 
@@ -138,6 +142,9 @@ class Elastic::Impl {
   const std::shared_ptr<ElasticGroup> group_;
   std::unique_ptr<internal::EpochWatch> watch_;  // null until an epoch crosses hosts
   internal::TrainingState state_;
+  std::optional<SlowRule> slow_rule_;
+  std::optional<internal::SlowWatch> slow_;  // of the present epoch
+  std::int64_t own_us_ = 0;                  // this member's own time of the last step
   std::atomic<bool> leave_{false};
   std::int64_t counted_ = kNoState;
   internal::MemoryStanding memory_;  // of the hooks
@@ -166,7 +173,8 @@ ElasticEnd Elastic::Impl::run(std::int64_t steps, const std::function<void(const
   std::optional<internal::LeaveSignal> signal;
   if (options_.leave_on_sigterm) signal.emplace();
   const std::string program =
-      concat(options_.program, options_.program.empty() ? "" : ", ", state_.description(), ", ", steps, " steps");
+      concat(options_.program, options_.program.empty() ? "" : ", ", state_.description(), ", ", steps, " steps, ",
+             options_.slow ? concat("slow ranks: ", membership::to_text(*options_.slow)) : "no rule for slow ranks");
   Member member(
       store_, program, options_.timeout, [this] { return wants_to_leave(); },
       environment("GRADWIRE_ELASTIC_HOST").value_or(""));
@@ -177,8 +185,14 @@ ElasticEnd Elastic::Impl::run(std::int64_t steps, const std::function<void(const
       state_.enter_group();  // of this rank alone
       return ElasticEnd::left;
     }
+    if (member.was_dropped()) {
+      log::warn("elastic training: this member is slow, and leaves");
+      member.leave();
+      state_.enter_group();
+      return ElasticEnd::dropped;
+    }
     if (!member.meet()) {
-      if (!member.job_has_finished()) continue;  // it wants to leave
+      if (!member.job_has_finished()) continue;  // it wants to leave, or was dropped
       state_.enter_group();
       return counted_ == steps ? ElasticEnd::finished : ElasticEnd::too_late;
     }
@@ -249,6 +263,11 @@ bool Elastic::Impl::enter(Member& member) {
   }
   state_.enter_group();
   asked_to_leave_ = false;
+  slow_rule_ = member.slow_rule();
+  if (!slow_rule_) slow_rule_ = options_.slow;
+  slow_.reset();
+  // Members that train separately do other steps at a time, so they have no step whose times they could compare.
+  if (slow_rule_ && state_.separate_workers() == nullptr) slow_.emplace(*slow_rule_, group_->size());
   member.began(counted_);
   return true;
 }
@@ -265,6 +284,7 @@ Elastic::Impl::Stop Elastic::Impl::train(Member& member, std::int64_t steps,
     if (wants_to_leave() && !std::exchange(asked_to_leave_, true)) member.ask_to_leave();
     if (stops_here(member)) return Stop::boundary;
     do_step(member, step);
+    look_for_slow_members(member);
   }
   if (state_.separate_workers() != nullptr) state_.separate_workers()->settle();
   // When this returns, every member has counted the last step, so none needs another one's state any more.
@@ -288,13 +308,25 @@ void Elastic::Impl::do_step(const Member& member, const std::function<void(const
   const auto* const hosts = dynamic_cast<const HybridGroup*>(group.get());
   const bool first_rank_holds_memory = hosts != nullptr && !hosts->is_leader() && state_.memory_lies_with_first_ranks();
   if (options_.seed) seed_generator(*options_.seed, at);
+  const internal::WaitClock clock;
   step(at);
+  own_us_ = clock.own_nanoseconds() / 1000;
   in_step_ = false;
   ++counted_;
   require_one_separate_step();
   // Not before the step: when the step breaks, this member still has the memory of before it to give.
   if (first_rank_holds_memory) memory_.holds = false;
   memory_.step_has_counted();
+}
+
+void Elastic::Impl::look_for_slow_members(Member& member) {
+  if (!slow_) return;
+  for (const auto& [slow, host] : slow_->add(*group_, counted_ - 1, own_us_)) {
+    if (slow.rank == group_->rank()) member.report_slow(slow, slow_rule_->drop, host);
+    if (!options_.on_slow) continue;
+    options_.on_slow({slow.rank, host, slow.step, static_cast<double>(slow.own_us) / 1e6,
+                      static_cast<double>(slow.others_us) / 1e6});
+  }
 }
 
 Elastic::Elastic(ElasticOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}

@@ -29,6 +29,7 @@
 #include "gradwire/ddp/distributed_data_parallel.h"
 #include "gradwire/ddp/sharded_state.h"
 #include "gradwire/elastic/elastic_group.h"
+#include "gradwire/membership/slow_ranks.h"
 #include "gradwire/store/store.h"
 
 namespace gradwire {
@@ -39,6 +40,15 @@ struct ElasticStep {
   int rank = 0;            // of this member in the present epoch
   int size = 1;            // the number of members in the present epoch
   std::int64_t epoch = 0;  // the number of the present epoch, from 1
+};
+
+// A member that is slow (SlowRule). Times are means over SlowRule::steps steps.
+struct SlowMember {
+  int rank = 0;               // of the member in the present epoch
+  std::string host;           // the name of its host
+  std::int64_t step = 0;      // the last of the steps
+  double own_seconds = 0;     // the member's own time of a step
+  double others_seconds = 0;  // the median of the others' own times
 };
 
 struct ElasticOptions {
@@ -63,6 +73,13 @@ struct ElasticOptions {
   // The file of a checkpoint of such an optimizer (torch::save(optimizer, path), after consolidate_state()), from which
   // parts come that no member holds any more. Empty or not there: such parts begin anew. A log line says which.
   std::string shard_checkpoint;
+  // When a member is slow, and whether it is dropped then: it leaves in good order, and its run() returns
+  // ElasticEnd::dropped. The same on all members; gradwire-run --drop-slow takes its place. A member's own time of a
+  // step is that of the step function without the calls on groups, the waits for Works and the wait for DDP's buckets.
+  // Nothing: no member is slow. Else the members exchange their times every 10 steps, or more often for fewer steps.
+  std::optional<SlowRule> slow = SlowRule();
+  // Called on every member, between two steps, when a member is slow. The coordinator says it too.
+  std::function<void(const SlowMember&)> on_slow = nullptr;
   // How long a member waits for the next epoch, for the others there, and for a collective.
   Milliseconds timeout = kDefaultTimeout;
 };
@@ -71,6 +88,7 @@ struct ElasticOptions {
 enum class ElasticEnd {
   finished,  // all steps were counted; the registered objects hold the state after the last one
   left,      // this member left, on leave() or SIGTERM
+  dropped,   // this member was slow and left (SlowRule::drop)
   too_late,  // the job finished before this member took part
 };
 
@@ -79,7 +97,7 @@ enum class ElasticEnd {
 class Elastic final {
  public:
   // Does not communicate. Throws InvalidArgument when no store is given and gradwire-run --elastic did not start this
-  // process; StoreError when the store cannot be opened.
+  // process, and for a SlowRule that makes no sense; StoreError when the store cannot be opened.
   explicit Elastic(ElasticOptions options = {});
   ~Elastic();
   Elastic(const Elastic&) = delete;
@@ -121,10 +139,10 @@ class Elastic final {
   // epoch does the exchange, and step() is not called for that step again. A member that comes begins with the number
   // of the member that gives it the outer state.
   //
-  // Throws what step() throws otherwise: the other members then go on without this one. Throws MismatchError when the
-  // job runs another program, model or version of gradwire, and when members that counted the same steps hold different
-  // parameters; PeerError when no member that holds the state is left, and when the job went on without this member;
-  // TimeoutError when there is no coordinator, or are too few members, for `timeout`.
+  // Throws what step() and ElasticOptions::on_slow throw otherwise: the other members then go on without this one.
+  // Throws MismatchError when the job runs another program, model or version of gradwire, and when members that counted
+  // the same steps hold different parameters; PeerError when no member that holds the state is left, and when the job
+  // went on without this member; TimeoutError when there is no coordinator, or are too few members, for `timeout`.
   ElasticEnd run(std::int64_t steps, const std::function<void(const ElasticStep&)>& step);
 
   // Makes this member leave in good order: at a step boundary, or within 50 ms while run() waits for an epoch. Any

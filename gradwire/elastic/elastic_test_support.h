@@ -136,13 +136,20 @@ inline std::vector<int> sizes_of(const std::string& journal, std::int64_t steps)
 // The store, the journal and the coordinator of a job. The coordinator runs on a thread until the destructor.
 class ElasticJob {
  public:
-  ElasticJob(membership::RosterOptions roster) {
+  // `more` changes the coordinator's other options.
+  explicit ElasticJob(membership::RosterOptions roster,
+                      const std::function<void(membership::CoordinatorOptions& options)>& more = nullptr) {
     std::string pattern = (std::filesystem::temp_directory_path() / "gw-elastic-XXXXXX").string();
     if (::mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("no temporary folder");
     folder_ = pattern;
     membership::CoordinatorOptions options;
     options.roster = roster;
     options.journal = journal();
+    options.tell = [this](const std::string& sentence) {
+      const std::lock_guard lock(mutex_);
+      told_.push_back(sentence);
+    };
+    if (more) more(options);
     coordinator_ = std::make_unique<membership::Coordinator>(store_, options);
     thread_ = std::thread([this] { coordinator_->run(stop_); });
   }
@@ -154,6 +161,11 @@ class ElasticJob {
   }
   std::string journal() const { return folder_ / "journal"; }
   const std::shared_ptr<Store>& store() const { return store_; }
+  // What the coordinator told the user.
+  std::vector<std::string> told() const {
+    const std::lock_guard lock(mutex_);
+    return told_;
+  }
   ElasticOptions options(const std::string& backend = "threads") const {
     ElasticOptions options;
     options.store = store_;
@@ -165,6 +177,8 @@ class ElasticJob {
 
  private:
   std::filesystem::path folder_;
+  mutable std::mutex mutex_;
+  std::vector<std::string> told_;
   std::shared_ptr<Store> store_ = std::make_shared<HashStore>();
   std::atomic<bool> stop_{false};
   std::unique_ptr<membership::Coordinator> coordinator_;

@@ -50,7 +50,9 @@ Coordinator::Coordinator(std::shared_ptr<Store> store, CoordinatorOptions option
       identity_(process_identity()),
       log_(store_),
       journal_(options_.journal, options_.roster) {
+  if (options_.slow) require_valid(*options_.slow);
   claim(*store_, identity_);
+  if (options_.slow) store_->set(kSlowRuleKey, to_text(*options_.slow));
   publish();
   set_deadlines(0);
 }
@@ -78,6 +80,8 @@ bool Coordinator::step(Milliseconds wait) {
   journal_.append(journal_.last_event() + 1, *event);
   publish();
   set_deadlines(late_before);
+  if (const auto known = known_event_of(*event); known && std::holds_alternative<Slow>(*known))
+    tell_of(std::get<Slow>(*known));
   return true;
 }
 
@@ -93,6 +97,23 @@ void Coordinator::set_deadlines(std::size_t late_before) {
   } else if (late != late_before || stall_.point() == Deadline::never().point()) {
     stall_ = Deadline::after(options_.stall_timeout);
   }
+}
+
+void Coordinator::tell_of(const Slow& event) const {
+  const auto place = std::find(roster().current.begin(), roster().current.end(), event.member);
+  if (!options_.tell || place == roster().current.end() || event.epoch != roster().epoch) return;
+  const auto milliseconds = [](std::int64_t us) { return static_cast<double>(us / 100) / 10; };
+  std::string what;
+  if (event.drop && roster().options.replay.empty()) {
+    const bool dropped = roster().members.at(event.member).dropped;
+    what = dropped ? "; it leaves the job"
+                   : concat("; it stays, because fewer than ", roster().options.min, " others would be left");
+  }
+  options_.tell(concat("rank ", place - roster().current.begin(), " (member ", event.member, ", ",
+                       describe_process(roster().members.at(event.member).identity), " on host ", event.host,
+                       ") is slow: its own part of a step took ", milliseconds(event.own_us),
+                       " ms, and that of the other ranks ", milliseconds(event.others_us),
+                       " ms (the median), in the mean of the last steps up to step ", event.step, what));
 }
 
 void Coordinator::look_for_the_dead() {

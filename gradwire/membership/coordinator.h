@@ -5,14 +5,17 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "gradwire/base/deadline.h"
 #include "gradwire/membership/event_log.h"
 #include "gradwire/membership/journal.h"
 #include "gradwire/membership/roster.h"
+#include "gradwire/membership/slow_ranks.h"
 #include "gradwire/store/store.h"
 
 namespace gradwire::membership {
@@ -30,6 +33,10 @@ struct CoordinatorOptions {
   // A host other than this one whose launcher is not heard of for so long (host_watch.h) is gone, and its members are
   // dead.
   Milliseconds host_timeout = std::chrono::seconds(10);
+  // The rule for slow members, for all members in place of their own.
+  std::optional<SlowRule> slow = std::nullopt;
+  // Called by step() with a sentence for the user, when a member is slow.
+  std::function<void(const std::string& sentence)> tell = nullptr;
 };
 
 // A coordinator may be killed at any moment and started again, over the same store and the same journal: it goes on
@@ -61,6 +68,7 @@ class Coordinator {
   void set_deadlines(std::size_t late_before);
   void look_for_the_dead();
   void look_for_silent_hosts();
+  void tell_of(const Slow& event) const;
 
   const std::shared_ptr<Store> store_;
   const CoordinatorOptions options_;

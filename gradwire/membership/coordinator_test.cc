@@ -429,5 +429,40 @@ TEST_F(CoordinatorTest, AHalfWrittenRecordIsCutOff) {
   EXPECT_EQ(read_membership_log(some.journal).size(), 1U);
 }
 
+TEST_F(CoordinatorTest, ASlowMemberLearnsThatItHasToLeaveAndTheUserIsTold) {
+  CoordinatorOptions slow = options(1, 2, 2);
+  slow.slow = SlowRule{.factor = 2, .steps = 3, .drop = true};
+  std::vector<std::string> told;
+  slow.tell = [&](const std::string& sentence) { told.push_back(sentence); };
+  Coordinator coordinator(store_, slow);
+  const auto a = join(coordinator);
+  const auto b = join(coordinator);
+  settle(coordinator);
+  a->meet();
+  b->meet();
+  EXPECT_EQ(a->slow_rule(), slow.slow);
+  b->report_slow({.rank = 1, .step = 6, .own_us = 31550, .others_us = 10000}, true, "far");
+  EXPECT_FALSE(b->was_dropped());
+  settle(coordinator);
+  EXPECT_TRUE(b->was_dropped());
+  EXPECT_FALSE(a->was_dropped());
+  ASSERT_EQ(told.size(), 1U);
+  EXPECT_EQ(told.front().find("rank 1 (member 2, process "), 0U) << told.front();
+  EXPECT_NE(told.front().find(" on host far) is slow: its own part of a step took 31.5 ms, and that of the other ranks "
+                              "10 ms (the median), in the mean of the last steps up to step 6; it leaves the job"),
+            std::string::npos)
+      << told.front();
+  // In the middle of a step that breaks, it learns that no epoch will have it.
+  EXPECT_FALSE(b->meet());
+  EXPECT_FALSE(b->job_has_finished());
+  b->leave();
+}
+
+TEST_F(CoordinatorTest, ARuleThatMakesNoSenseIsRefused) {
+  CoordinatorOptions bad = options(1, 1, 1);
+  bad.slow = SlowRule{.factor = 0.5};
+  EXPECT_THROW(Coordinator(store_, bad), InvalidArgument);
+}
+
 }  // namespace
 }  // namespace gradwire::membership::coordinator_test

@@ -59,7 +59,7 @@ std::optional<std::string> Member::wait_for(const std::string& key) {
       out_ = true;
       throw PeerError(concat("member ", number_, " of the elastic job was refused: ", store_->get(refused)), {});
     }
-    if (gives_up_ && gives_up_()) return std::nullopt;
+    if (was_dropped() || (gives_up_ && gives_up_())) return std::nullopt;
     throw_if_interrupted("waiting for an epoch of the elastic job");
     if (deadline.expired()) {
       throw TimeoutError(concat("member ", number_, " of the elastic job waited ", timeout_.count() / 1000, " s for '",
@@ -107,6 +107,21 @@ bool Member::stops_before(std::int64_t step, std::int64_t boundary) {
     if (!change_wanted_) return false;
   }
   return step >= std::stoll(store_->compare_set(stop_key(epoch_.number), "", std::to_string(boundary)));
+}
+
+std::optional<SlowRule> Member::slow_rule() {
+  const std::string key = kSlowRuleKey;
+  if (!store_->check(std::span(&key, 1))) return std::nullopt;
+  return slow_rule_of(store_->get(key));
+}
+
+void Member::report_slow(const membership::SlowRank& slow, bool drop, const std::string& host) {
+  log_.append(Slow{number_, epoch_.number, slow.step, slow.own_us, slow.others_us, drop, host});
+}
+
+bool Member::was_dropped() {
+  const std::string key = dropped_key(number_);
+  return store_->check(std::span(&key, 1));
 }
 
 void Member::ask_to_leave() { log_.append(Leaving{number_}); }

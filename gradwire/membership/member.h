@@ -13,6 +13,7 @@
 #include "gradwire/base/process.h"
 #include "gradwire/membership/event_log.h"
 #include "gradwire/membership/records.h"
+#include "gradwire/membership/slow_ranks.h"
 #include "gradwire/store/store.h"
 
 namespace gradwire::membership {
@@ -34,8 +35,9 @@ class Member {
   Member& operator=(const Member&) = delete;
 
   // Leaves the present epoch, if there is one, and waits for the next epoch with this member. Returns nothing when the
-  // job has finished, and when `gives_up` ended the wait; job_has_finished() tells which. After the second, leave() or
-  // meet() again. Throws PeerError when the coordinator went on without this member (it was taken for dead).
+  // job has finished, when this member was dropped, and when `gives_up` ended the wait; job_has_finished() and
+  // was_dropped() tell which. After the last, leave() or meet() again. Throws PeerError when the coordinator went on
+  // without this member (it was taken for dead).
   std::optional<Epoch> meet();
   bool job_has_finished() const noexcept { return job_has_finished_; }
   // The last epoch that meet() returned; its number is 0 before the first.
@@ -58,6 +60,13 @@ class Member {
 
   // Asks the others to stop at a step boundary, because this member wants to leave. Go on until stops_before() says so.
   void ask_to_leave();
+  // The rule for slow members that the coordinator gives to all members; nothing when it gives none.
+  std::optional<SlowRule> slow_rule();
+  // Tells that this member is slow in this epoch.
+  void report_slow(const membership::SlowRank& slow, bool drop, const std::string& host);
+  // Whether this member has to leave because it is slow. meet() returns nothing then. Costs one look into the store.
+  bool was_dropped();
+
   // Leaves for good. A member that has not learned of its next epoch may be in one that was just decided, so it leaves
   // as one that has died: the others of that epoch are told.
   void leave();
@@ -67,7 +76,7 @@ class Member {
  private:
   // Returns false when `gives_up` ended the wait.
   bool be_admitted();
-  // The value of `key`; nothing when `gives_up` ended the wait.
+  // The value of `key`; nothing when this member was dropped, or `gives_up` ended the wait.
   std::optional<std::string> wait_for(const std::string& key);
 
   const std::shared_ptr<Store> store_;

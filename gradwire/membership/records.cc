@@ -55,6 +55,10 @@ struct Writer {
   std::string operator()(const Done& e) const { return concat("done\t", e.member); }
   std::string operator()(const Died& e) const { return concat("died\t", e.member, "\t", clean(e.how)); }
   std::string operator()(const Hurry&) const { return "hurry"; }
+  std::string operator()(const Slow& e) const {
+    return concat("slow\t", e.member, "\t", e.epoch, "\t", e.step, "\t", e.own_us, "\t", e.others_us, "\t",
+                  e.drop ? 1 : 0, "\t", clean(e.host));
+  }
 };
 
 }  // namespace
@@ -75,6 +79,15 @@ Event event_of(const std::string& text) {
   if (kind == "done") return Done{member()};
   if (kind == "died" && fields.size() == 3) return Died{member(), fields[2]};
   if (kind == "hurry") return Hurry{};
+  if (kind == "slow" && fields.size() == 8) {
+    return Slow{member(),
+                number(fields, 2, text),
+                number(fields, 3, text),
+                number(fields, 4, text),
+                number(fields, 5, text),
+                number(fields, 6, text) != 0,
+                fields[7]};
+  }
   refuse(text);
 }
 
@@ -115,6 +128,7 @@ std::string epoch_key(std::int64_t epoch) { return concat("epoch/", epoch); }
 std::string change_key(std::int64_t epoch) { return concat("epoch/", epoch, "/change"); }
 std::string stop_key(std::int64_t epoch) { return concat("epoch/", epoch, "/stop"); }
 std::string lost_key(std::int64_t epoch) { return concat("epoch/", epoch, "/lost"); }
+std::string dropped_key(std::int64_t member) { return concat("dropped/", member); }
 std::string beat_key(const std::string& host) { return concat("host/", host, "/beat"); }
 std::string bye_key(const std::string& host) { return concat("host/", host, "/bye"); }
 

@@ -54,11 +54,21 @@ struct Died {
   std::int64_t member = 0;
   std::string how;
 };
+// The member was slow in several steps of `epoch` in a row, the last of which was `step` (SlowRule).
+struct Slow {
+  std::int64_t member = 0;
+  std::int64_t epoch = 0;
+  std::int64_t step = 0;
+  std::int64_t own_us = 0;     // the member's own time of a step, in the mean
+  std::int64_t others_us = 0;  // the median of the others' own times, in the mean
+  bool drop = false;           // SlowRule::drop
+  std::string host = {};       // the name of the member's host, for messages
+};
 // The first epoch may begin with RosterOptions::min members.
 struct Hurry {};
 
 // Any of the above.
-using Event = std::variant<Joined, Ready, Leaving, Left, Began, Done, Died, Hurry>;
+using Event = std::variant<Joined, Ready, Leaving, Left, Began, Done, Died, Hurry, Slow>;
 
 // One line of text without its end. Tabs and line ends within a field become spaces.
 std::string to_text(const Event& event);
@@ -95,7 +105,9 @@ std::string epoch_key(std::int64_t epoch);      // an Epoch
 std::string change_key(std::int64_t epoch);     // the members of the epoch should stop at a step boundary
 // Set by the first member that sees the key above: the step before which all members stop.
 std::string stop_key(std::int64_t epoch);
-std::string lost_key(std::int64_t epoch);  // a member of the epoch is gone: its number
+std::string lost_key(std::int64_t epoch);      // a member of the epoch is gone: its number
+std::string dropped_key(std::int64_t member);  // the member should leave at the boundary at which the epoch stops
+inline constexpr const char* kSlowRuleKey = "job/slow";  // the SlowRule of all members, in place of their own
 // The keys of host_watch.h.
 std::string beat_key(const std::string& host);         // how often the launcher has said that it is there
 std::string bye_key(const std::string& host);          // the launcher has left

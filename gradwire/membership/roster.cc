@@ -26,7 +26,7 @@ class Decider {
       roster_.version = event.version;
       roster_.program = event.program;
     }
-    roster_.members[number_] = {event.identity, event.host, Standing::waiting};
+    roster_.members[number_] = {.identity = event.identity, .host = event.host};
     put(admitted_key(number_), std::to_string(roster_.epoch + 1));
     if (roster_.finished) return;
     const auto gone = std::count_if(roster_.current.begin(), roster_.current.end(),
@@ -39,7 +39,10 @@ class Decider {
       entry->standing = Standing::waiting;
   }
   void operator()(const Leaving& event) {
-    if (known(event.member) != nullptr) ask_for_change();
+    Roster::Entry* const entry = known(event.member);
+    if (entry == nullptr) return;
+    entry->leaves = true;
+    ask_for_change();
   }
   void operator()(const Left& event) { remove(event.member); }
   void operator()(const Died& event) {
@@ -63,6 +66,19 @@ class Decider {
     put(epoch_key(end.number), to_text(end));
   }
   void operator()(const Hurry&) { roster_.hurried = true; }
+  void operator()(const Slow& event) {
+    Roster::Entry* const entry = known(event.member);
+    if (!event.drop || entry == nullptr || entry->dropped || event.epoch != roster_.epoch) return;
+    if (!roster_.options.replay.empty()) return;  // it left where it left then
+    const auto stay = std::count_if(roster_.current.begin(), roster_.current.end(), [&](std::int64_t member) {
+      const Roster::Entry& other = roster_.members.at(member);
+      return member != event.member && other.standing != Standing::gone && !other.leaves && !other.dropped;
+    });
+    if (stay < roster_.options.min) return;
+    entry->dropped = true;
+    put(dropped_key(event.member), "1");
+    ask_for_change();
+  }
 
   void decide_epoch() {
     if (roster_.finished) return;
@@ -105,7 +121,9 @@ class Decider {
   std::vector<std::int64_t> candidates() const {
     std::vector<std::int64_t> next;
     const auto add = [&](std::int64_t member) {
-      if (static_cast<int>(next.size()) >= roster_.options.max || standing(member) != Standing::waiting) return;
+      const Roster::Entry& entry = roster_.members.at(member);
+      if (static_cast<int>(next.size()) >= roster_.options.max) return;
+      if (entry.standing != Standing::waiting || entry.dropped) return;
       if (std::find(next.begin(), next.end(), member) == next.end()) next.push_back(member);
     };
     for (const std::int64_t member : roster_.current) add(member);

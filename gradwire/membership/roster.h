@@ -39,7 +39,9 @@ void require_valid(const RosterOptions& options);
 // The next epoch begins when every member of the present one is ready or gone, and at least `min` members (the first
 // epoch: `first`) are ready or have joined. The members that were in the epoch before come first, in their old order;
 // then come the others in the order in which they joined, as far as there are places. When a member joins and there is
-// a place, or a member wants to leave, the members of the present epoch are asked to stop at a step boundary.
+// a place, or a member wants to leave, the members of the present epoch are asked to stop at a step boundary. So are
+// they when a slow member is dropped, which happens only while at least `min` other members of the epoch are left that
+// are neither gone, nor dropped, nor leaving. A dropped member is in no later epoch.
 struct Roster {
   // Where a member stands: it waits for an epoch, takes part in the present one, or has left, died or was refused.
   enum class Standing { waiting, running, gone };
@@ -48,6 +50,8 @@ struct Roster {
     std::string identity;                   // of its process
     std::string host;                       // of its Joined
     Standing standing = Standing::waiting;  // now
+    bool leaves = false;                    // it wants to leave
+    bool dropped = false;                   // it has to leave
   };
 
   RosterOptions options;                       // of the job; they never change

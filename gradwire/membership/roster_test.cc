@@ -290,5 +290,48 @@ TEST(RosterTest, PropertiesOfEveryEpochUnderRandomEvents) {
   }
 }
 
+// A slow member is out of the next epoch, also when the epoch breaks before it leaves.
+TEST(RosterTest, ASlowMemberIsDroppedWhereThatIsAsked) {
+  for (const bool drop : {false, true}) {
+    Bench bench({.min = 2, .max = 3, .first = 3});
+    const auto a = bench.join();
+    const auto b = bench.join();
+    const auto c = bench.join();
+    bench.tell(Slow{b, 1, 7, 30, 10, drop});
+    EXPECT_EQ(bench.value_of(change_key(1)), drop ? "1" : "");
+    EXPECT_EQ(bench.value_of(dropped_key(b)), drop ? "1" : "");
+    for (const auto member : {a, b, c}) bench.ready(member);
+    EXPECT_EQ(bench.members(), drop ? (Numbers{a, c}) : (Numbers{a, b, c}));
+  }
+}
+
+TEST(RosterTest, NobodyIsDroppedWhenTooFewOthersStay) {
+  const auto dropped_after = [](const std::vector<Event>& before) {
+    Bench bench({.min = 2, .max = 4, .first = 4});
+    for (int i = 0; i < 4; ++i) bench.join();
+    for (const Event& event : before) bench.tell(event);
+    bench.tell(Slow{1, 1, 7, 30, 10, true});
+    return !bench.value_of(dropped_key(1)).empty();
+  };
+  EXPECT_TRUE(dropped_after({}));
+  EXPECT_TRUE(dropped_after({Died{2, "was killed"}}));
+  EXPECT_TRUE(dropped_after({Slow{2, 1, 7, 30, 10, true}}));
+  EXPECT_TRUE(dropped_after({Leaving{2}}));
+  EXPECT_FALSE(dropped_after({Died{2, "was killed"}, Slow{3, 1, 7, 30, 10, true}}));
+  EXPECT_FALSE(dropped_after({Leaving{2}, Leaving{3}}));
+  EXPECT_FALSE(dropped_after({Leaving{2}, Slow{3, 1, 7, 30, 10, true}}));
+}
+
+TEST(RosterTest, ASlowMemberOfAnEarlierEpochStays) {
+  Bench bench({.min = 1, .max = 3, .first = 2});
+  const auto a = bench.join();
+  const auto b = bench.join();
+  bench.ready(a);
+  bench.ready(b);
+  EXPECT_EQ(bench.roster.epoch, 2);
+  bench.tell(Slow{a, 1, 7, 30, 10, true});
+  EXPECT_EQ(bench.value_of(dropped_key(a)), "");
+}
+
 }  // namespace
 }  // namespace gradwire::membership::roster_test

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// What looks on at calls and waits: the trace points, and the profiler of PyTorch.
+// What looks on at calls and waits: the trace points, the profiler of PyTorch, and the thread's WaitClock.
 #pragma once
 
 #include <ATen/record_function.h>
@@ -11,6 +11,7 @@
 
 #include "gradwire/base/trace.h"
 #include "gradwire/observe/flight_call.h"
+#include "gradwire/process_group/wait_clock_internal.h"
 
 namespace gradwire::internal {
 
@@ -47,6 +48,7 @@ class WatchedCall final {
  private:
   const int rank_;
   const ProfiledRange range_;
+  const WaitsForRanks waits_;
 };
 
 // While it exists, this thread waits for a Work: the points work.wait and work.waited.
@@ -56,6 +58,9 @@ class WatchedWait final {
   ~WatchedWait() { trace::point("work.waited"); }
   WatchedWait(const WatchedWait&) = delete;
   WatchedWait& operator=(const WatchedWait&) = delete;
+
+ private:
+  const WaitsForRanks waits_;
 };
 
 }  // namespace gradwire::internal

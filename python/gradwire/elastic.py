@@ -28,12 +28,12 @@ import torch
 from torch.nn import Module
 
 from gradwire import _C
-from gradwire._C import DEFAULT_TIMEOUT, ElasticStep, ProcessGroup, Store
+from gradwire._C import DEFAULT_TIMEOUT, ElasticStep, ProcessGroup, SlowMember, SlowRule, Store
 from gradwire._errors import InvalidArgument
 from gradwire.distributed.optim import ZeroRedundancyOptimizer
 from gradwire.nn.parallel import DistributedDataParallel
 
-__all__ = ["Elastic", "ElasticStep", "Stateful"]
+__all__ = ["Elastic", "ElasticStep", "SlowMember", "SlowRule", "Stateful"]
 
 
 class Stateful(Protocol):
@@ -69,6 +69,9 @@ class Elastic:
         part of a member that dies is not lost. The same on all members.
     shard_checkpoint: a file of such an optimizer, torch.save(optimizer.state_dict(), path) after consolidate_state_dict(), from
         which parts come that no member holds any more. Empty or not there: such parts begin anew. A log line says which.
+    slow: when a member is slow, and whether it is dropped then: it leaves in good order, and its run() returns "dropped". The same
+        on all members; gradwire-run --drop-slow takes its place. None: no member is slow.
+    on_slow: called on every member, between two steps, with the SlowMember when a member is slow. The coordinator says it too.
     timeout: how long a member waits for the next epoch, for the others there, and for a collective.
     """
 
@@ -82,10 +85,13 @@ class Elastic:
         program: str = "",
         shard_copies: bool = True,
         shard_checkpoint: str = "",
+        slow: SlowRule | None = SlowRule(),  # noqa: B008 - it cannot be changed
+        on_slow: Callable[[SlowMember], object] | None = None,
         timeout: timedelta = DEFAULT_TIMEOUT,
     ) -> None:
         self._optimizers: list[ZeroRedundancyOptimizer] = []  # kept while C++ uses their parts
-        self._elastic = _C.Elastic(store, backend, seed, leave_on_sigterm, program, shard_copies, shard_checkpoint, timeout)
+        self._elastic = _C.Elastic(store, backend, seed, leave_on_sigterm, program, shard_copies, shard_checkpoint,
+                                   slow, on_slow, timeout)
 
     @property
     def group(self) -> ProcessGroup:
@@ -129,11 +135,11 @@ class Elastic:
         self._elastic.add_state(name, save, load)
         return self
 
-    def run(self, steps: int, step: Callable[[ElasticStep], object]) -> Literal["finished", "left", "too_late"]:
+    def run(self, steps: int, step: Callable[[ElasticStep], object]) -> Literal["finished", "left", "dropped", "too_late"]:
         """Calls step(at) for each step from 0 to steps - 1 that this member takes part in.
 
-        Returns "finished" when all steps were counted; "left" when this member left, on leave() or SIGTERM; "too_late" when the
-        job finished before this member took part. A member that joins later begins with the step at which the job is then.
+        Returns "finished" when all steps were counted; "left" when this member left, on leave() or SIGTERM; "dropped" when
+        this member was slow and left; "too_late" when the job finished before this member took part. A member that joins later begins with the step at which the job is then.
 
         A step counts when step() returns. When it raises PeerError, TimeoutError or AbortedError, the members that are left meet
         in a new epoch; there, members that have not counted the step take the state of members that have, and when no member has,
@@ -145,7 +151,7 @@ class Elastic:
         the state is left, and when the job went on without this member; TimeoutError when there is no coordinator, or are too few
         members, for `timeout`.
         """
-        return cast("Literal['finished', 'left', 'too_late']", self._elastic.run(steps, step))
+        return cast("Literal['finished', 'left', 'dropped', 'too_late']", self._elastic.run(steps, step))
 
     def leave(self) -> None:
         """Makes this member leave in good order. Any thread may call it, and step() too."""

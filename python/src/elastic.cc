@@ -31,7 +31,14 @@ namespace {
 
 std::unique_ptr<Elastic> make_elastic(std::shared_ptr<Store> store, std::string backend,
                                       std::optional<std::uint64_t> seed, bool leave_on_sigterm, std::string program,
-                                      bool shard_copies, std::string shard_checkpoint, Milliseconds timeout) {
+                                      bool shard_copies, std::string shard_checkpoint, std::optional<SlowRule> slow,
+                                      py::object on_slow, Milliseconds timeout) {
+  std::function<void(const SlowMember&)> tell_slow;
+  if (!on_slow.is_none()) {
+    tell_slow = [held = HeldObject(std::move(on_slow))](const SlowMember& slow) {
+      in_python([&] { held.get()(slow); });
+    };
+  }
   const py::gil_scoped_release unlocked;
   ElasticOptions options;
   options.store = std::move(store);
@@ -41,6 +48,8 @@ std::unique_ptr<Elastic> make_elastic(std::shared_ptr<Store> store, std::string 
   options.program = std::move(program);
   options.shard_copies = shard_copies;
   options.shard_checkpoint = std::move(shard_checkpoint);
+  options.slow = slow;
+  options.on_slow = std::move(tell_slow);
   options.timeout = timeout;
   return std::make_unique<Elastic>(std::move(options));
 }
@@ -118,6 +127,7 @@ std::string run(Elastic& self, std::int64_t steps, const py::object& step) {
     }
   });
   if (end == ElasticEnd::finished) return "finished";
+  if (end == ElasticEnd::dropped) return "dropped";
   return end == ElasticEnd::left ? "left" : "too_late";
 }
 
@@ -129,13 +139,31 @@ void bind_elastic(py::module_& module) {
       .def_readonly("rank", &ElasticStep::rank, "Of this member in the present epoch.")
       .def_readonly("size", &ElasticStep::size, "The number of members in the present epoch.")
       .def_readonly("epoch", &ElasticStep::epoch, "The number of the present epoch, from 1.");
+  py::class_<SlowRule>(module, "SlowRule", "When a rank is slow, and whether it is dropped then.")
+      .def(py::init([](double factor, int steps, Milliseconds least, bool drop) {
+             const SlowRule rule{.factor = factor, .steps = steps, .least = least, .drop = drop};
+             membership::require_valid(rule);
+             return rule;
+           }),
+           py::arg("factor") = SlowRule().factor, py::arg("steps") = SlowRule().steps,
+           py::arg("least") = SlowRule().least, py::arg("drop") = false)
+      .def_readonly("factor", &SlowRule::factor, "Of the median of the others' own times, above which a step is slow.")
+      .def_readonly("steps", &SlowRule::steps, "How many steps in a row.")
+      .def_readonly("least", &SlowRule::least, "The least difference from the median that counts.")
+      .def_readonly("drop", &SlowRule::drop, "A slow rank leaves the job.");
+  py::class_<SlowMember>(module, "SlowMember", "A member that is slow; times are means, in seconds.")
+      .def_readonly("rank", &SlowMember::rank, "Of the member in the present epoch.")
+      .def_readonly("host", &SlowMember::host, "The name of its host.")
+      .def_readonly("step", &SlowMember::step, "The last of the steps.")
+      .def_readonly("own_seconds", &SlowMember::own_seconds, "The member's own time of a step.")
+      .def_readonly("others_seconds", &SlowMember::others_seconds, "The median of the others' own times.");
   py::class_<PythonShards>(module, "ShardedState", EndsUnlocked(),
                            "State of which each rank holds a part, by the methods of a Python object.")
       .def(py::init<std::shared_ptr<ProcessGroup>, py::object>(), py::arg("group"), py::arg("methods"));
   py::class_<Elastic>(module, "Elastic", EndsUnlocked(), "One member of an elastic job.")
       .def(py::init(&make_elastic), py::arg("store").none(true), py::arg("backend"), py::arg("seed"),
            py::arg("leave_on_sigterm"), py::arg("program"), py::arg("shard_copies"), py::arg("shard_checkpoint"),
-           py::arg("timeout"))
+           py::arg("slow").none(true), py::arg("on_slow").none(true), py::arg("timeout"))
       .def_property_readonly("group", [](const Elastic& self) -> std::shared_ptr<ProcessGroup> { return self.group(); })
       .def(
           "add_core", [](Elastic& self, DdpCore& core) { self.add(core); }, py::arg("core"), py::keep_alive<1, 2>())

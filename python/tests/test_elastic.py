@@ -13,6 +13,7 @@ import gradwire
 import gradwire.distributed as dist
 import program_elastic
 import program_manager
+import program_slow
 from gradwire.distributed.optim import ZeroRedundancyOptimizer
 from gradwire.nn.parallel import DistributedDataParallel
 
@@ -74,6 +75,26 @@ def test_a_manager_with_quorum_and_commit_calls_can_be_written_over_elastic(tmp_
     assert (tmp_path / "voted").exists(), "no rank voted against a step"
     # The vote, the loss of a rank and the new process each began an epoch.
     assert all(int(line.rsplit(maxsplit=1)[1]) >= 4 for line in out.splitlines() if " in epoch " in line), out
+
+
+def test_a_slow_rank_is_named_dropped_and_not_replaced(tmp_path):
+    command = [str(BUILD / "bin" / "gradwire-run"), "--elastic", "1:3", "-n", "3", "--no-prefix", sys.executable,
+               program_slow.__file__, str(tmp_path)]
+    job = subprocess.run(command, capture_output=True, text=True, timeout=GUARD, check=False)
+    assert job.returncode == 0, job.stderr
+    ends = sorted(job.stdout.splitlines())
+    assert [end.split()[0] for end in ends] == ["dropped", "finished", "finished"], job.stdout
+    assert len({end.split(maxsplit=1)[1] for end in ends}) == 1, "all name the same rank"
+    assert "is slow: its own part of a step took" in job.stderr
+    assert "takes its place" not in job.stderr
+
+
+def test_a_rule_for_slow_ranks_that_makes_no_sense_is_refused():
+    with pytest.raises(dist.InvalidArgument, match="give a number above 1"):
+        gradwire.elastic.SlowRule(factor=1)
+    rule = gradwire.elastic.SlowRule()
+    assert (rule.factor, rule.steps, rule.drop) == (3, 20, False)
+    assert rule.least.total_seconds() == 0.01
 
 
 def test_what_cannot_be_added_is_refused():

@@ -26,9 +26,19 @@ class ElasticLaunchTest : public launch::LauncherTest {
     steps_ = steps;
     record_ = std::make_unique<ElasticRecord>(scratch("job"), steps);
     page()->budget = budget;
-    start({"--elastic", sizes, "-n", std::to_string(ranks), "--deaths-per-minute", std::to_string(deaths_per_minute),
-           "--membership-log", record().journal(), "--env", concat("ELASTIC_OPTIMIZER=", optimizer_), program,
-           std::to_string(steps), record().folder()});
+    std::vector<std::string> words = {"--elastic",
+                                      sizes,
+                                      "-n",
+                                      std::to_string(ranks),
+                                      "--deaths-per-minute",
+                                      std::to_string(deaths_per_minute),
+                                      "--membership-log",
+                                      record().journal(),
+                                      "--env",
+                                      concat("ELASTIC_OPTIMIZER=", optimizer_)};
+    words.insert(words.end(), more_.begin(), more_.end());
+    words.insert(words.end(), {program, std::to_string(steps), record().folder()});
+    start(words);
   }
   const ElasticRecord& record() const { return *record_; }
   const SharedElasticPage& page() const { return record_->page(); }
@@ -63,6 +73,7 @@ class ElasticLaunchTest : public launch::LauncherTest {
   void kill_at_random(int kills, unsigned seed);
 
   std::string optimizer_ = "sgd";  // of the worker; or "zero"
+  std::vector<std::string> more_;  // options of gradwire-run
 
  private:
   std::unique_ptr<ElasticRecord> record_;
@@ -141,6 +152,25 @@ TEST_F(ElasticLaunchTest, ARankThatGetsSigtermLeavesInGoodOrder) {
   record().expect_serial_bits();
 }
 
+// The launcher starts no process in its place, which would be as slow on the same host.
+TEST_F(ElasticLaunchTest, ASlowRankIsNamedDroppedAndNotReplaced) {
+  more_ = {"--drop-slow", "2:5", "--env", "ELASTIC_SLOW=1"};
+  start_job("1:3", 3, 300, 300);
+  const launch::Result result = finish();
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(launch::count_of(result.out, "left because it is slow"), 1);
+  EXPECT_EQ(launch::count_of(result.err, "\n"), 1) << result.err;  // nothing died, nothing was replaced
+  EXPECT_NE(result.err.find(") is slow: its own part of a step took 30 ms, and that of the other ranks 10 ms"),
+            std::string::npos)
+      << result.err;
+  EXPECT_NE(result.err.find("; it leaves the job"), std::string::npos) << result.err;
+  const std::vector<int> sizes = sizes_of(record().journal(), 300);
+  EXPECT_EQ(sizes.front(), 3);
+  EXPECT_EQ(sizes.back(), 2);
+  EXPECT_EQ(record().finals().size(), 2U);
+  record().expect_serial_bits();
+}
+
 // Batch normalization counts its batches in a buffer: a step that was done again counts once, also on a process that
 // came.
 TEST_F(ElasticLaunchTest, AConvolutionalNetLosesRanksAndItsBuffersCountEachStepOnce) {
@@ -197,10 +227,20 @@ TEST_F(ElasticLaunchTest, BadCommandLinesAreRefusedInOneSentence) {
             "gradwire-run: -n is 4; with --elastic 2:3 it must be a number from 2 to 3\n");
   EXPECT_EQ(said({"--elastic", "1:2", "-n", "2", "--max-restarts", "1"}),
             "gradwire-run: --max-restarts starts all ranks again, and --elastic the one that died; give one of them\n");
-  EXPECT_EQ(
-      said({"--membership-log", "x", "-n", "2"}),
-      "gradwire-run: --deaths-per-minute, --membership-log and --replay belong to --elastic; give --elastic MIN:MAX "
-      "too\n");
+  EXPECT_EQ(said({"--membership-log", "x", "-n", "2"}),
+            "gradwire-run: --deaths-per-minute, --drop-slow, --membership-log and --replay belong to --elastic; give "
+            "--elastic "
+            "MIN:MAX too\n");
+  for (const std::string wrong : {"1:20", "3", "x:20", "nan:20", ":20"}) {
+    EXPECT_EQ(said({"--elastic", "1:2", "-n", "2", "--drop-slow", wrong}),
+              concat("gradwire-run: --drop-slow is '", wrong,
+                     "'; it must read FACTOR:STEPS, a number above 1 and a number of steps in a row: 3:20\n"));
+  }
+  EXPECT_NE(said({"--elastic", "1:2", "-n", "2", "--drop-slow", "3:0"}).find("STEPS of --drop-slow is '0'"),
+            std::string::npos);
+  EXPECT_EQ(said({"--join", "a:1", "--drop-slow", "3:20", "-n", "2"}),
+            "gradwire-run: --join brings this host into a job that runs; --drop-slow belongs to the host that began "
+            "it\n");
   EXPECT_EQ(said({"--elastic", "1:2", "-n", "2", "--hosts", "a,b"}),
             "gradwire-run: --elastic begins on one host, and others come with --join; leave --hosts, --nnodes and "
             "--node-rank out\n");

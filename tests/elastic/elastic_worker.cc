@@ -1,16 +1,21 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
 // elastic_worker STEPS FOLDER   one member of an elastic job, for elastic_launch_test.cc and elastic_hosts_test.cc.
-// ELASTIC_HOOK, ELASTIC_BACKEND and ELASTIC_OPTIMIZER in the environment choose what it trains with.
+// ELASTIC_HOOK, ELASTIC_BACKEND and ELASTIC_OPTIMIZER in the environment choose what it trains with. With ELASTIC_SLOW
+// the clock counts work: the worker that is the first to make FOLDER/slow does three times the work of the others.
 // Tells in FOLDER/page where it is, and writes its parameters to FOLDER/final-PID when all steps were counted.
+#include <fcntl.h>
+
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "gradwire/base/environment.h"
+#include "gradwire/base/os_handles.h"
 #include "gradwire/elastic/elastic_test_support.h"
 #include "gradwire/hooks/registry.h"
 #include "gradwire/optim/zero_redundancy_optimizer.h"
+#include "gradwire/process_group/wait_clock_internal.h"
 #include "tests/elastic/elastic_worker_support.h"
 
 namespace gradwire::testing {
@@ -25,7 +30,19 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(std::vector<at::Tensor> 
                                                    ZeroOptions{.process_group = elastic.group()});
 }
 
+std::int64_t nanoseconds_of_work = 0;
+std::int64_t counted_work() noexcept { return nanoseconds_of_work; }
+
+// How much work this worker does in a step.
+std::int64_t work_of_a_step(const std::string& folder) {
+  if (!environment("ELASTIC_SLOW")) return 0;
+  internal::read_wait_clocks_with(&counted_work);
+  const UniqueFd first(::open((folder + "/slow").c_str(), O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  return first ? 30'000'000 : 10'000'000;
+}
+
 void run(std::int64_t steps, const std::string& folder) {
+  const std::int64_t work = work_of_a_step(folder);
   WorkerReport report(folder);
   ElasticOptions elastic_options;
   elastic_options.backend = environment("ELASTIC_BACKEND").value_or("");
@@ -39,6 +56,7 @@ void run(std::int64_t steps, const std::string& folder) {
   elastic.add(ddp).add(*optimizer);
   const ElasticEnd end = elastic.run(steps, [&](const ElasticStep& at) {
     report.begin_step(at);
+    nanoseconds_of_work += work;
     optimizer->zero_grad();
     loss_of(ddp(samples(at))).backward();
     optimizer->step();

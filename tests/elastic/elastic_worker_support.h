@@ -35,6 +35,7 @@ class WorkerReport {
   // Writes `state` for the test, when the job has finished.
   void end(ElasticEnd end, std::vector<at::Tensor> state) const {
     if (end == ElasticEnd::left) std::puts("left in good order");
+    if (end == ElasticEnd::dropped) std::puts("left because it is slow");
     if (end != ElasticEnd::finished) return;
     for (at::Tensor& tensor : state) tensor = tensor.detach();
     const std::string name = std::to_string(::getpid());
