@@ -116,10 +116,15 @@ BucketLauncher::~BucketLauncher() {
 
 void BucketLauncher::start(int lanes) {
   if (lanes == 0) routes_here_.push_back({group_, failure_.duplicate(group_)});
-  for (int number = 0; number < lanes; ++number) {
+  use_lanes(lanes);
+}
+
+void BucketLauncher::use_lanes(int lanes) {
+  for (int number = static_cast<int>(lanes_.size()); number < lanes; ++number) {
     std::vector<LaneScope::Route> routes{{group_, failure_.duplicate(group_)}};
     lanes_.push_back(std::make_unique<Lane>(number, std::move(routes)));
   }
+  used_lanes_ = lanes;
 }
 
 void BucketLauncher::duplicate_groups_of(const CommHook& hook) {
@@ -146,8 +151,7 @@ void BucketLauncher::duplicate_groups_of(const CommHook& hook) {
 }
 
 int BucketLauncher::lanes_for(const CommHook* hook) const noexcept {
-  const int lanes = static_cast<int>(lanes_.size());
-  return hook != nullptr && !hook->traits().parallel_safe ? std::min(lanes, 1) : lanes;
+  return hook != nullptr && !hook->traits().parallel_safe ? std::min(used_lanes_, 1) : used_lanes_;
 }
 
 void BucketLauncher::expect(std::size_t buckets) {

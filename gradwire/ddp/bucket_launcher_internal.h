@@ -63,6 +63,9 @@ class BucketLauncher final {
   // Collective, called once, over a group that can be duplicated: makes one duplicate for each lane, or one for hooks
   // on the thread of the backward pass when `lanes` is 0. Without start(), hooks on that thread use the group itself.
   void start(int lanes);
+  // Uses so many lanes, at least 1, from the next job on, and makes those that are missing. Collective; after start()
+  // with lanes, and only while no job is under way. Call duplicate_groups_of() for the hook again then.
+  void use_lanes(int lanes);
   // Makes duplicates of the groups that the hook names and that no earlier hook named. Collective in these groups.
   // Throws UnsupportedError when a lane needs the duplicate of a group that cannot be duplicated.
   void duplicate_groups_of(const CommHook& hook);
@@ -106,6 +109,7 @@ class BucketLauncher final {
   Failure& failure_;
   const void* const owner_;
   std::vector<std::unique_ptr<Lane>> lanes_;
+  int used_lanes_ = 0;  // the first so many of lanes_
   // Without lanes, over a group that can be duplicated: the routes of a hook's calls on this thread. Else empty.
   std::vector<LaneScope::Route> routes_here_;
   OwnStreams side_streams_;  // for reductions on this thread

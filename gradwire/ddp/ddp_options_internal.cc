@@ -17,8 +17,6 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-constexpr int kMaxLanes = 8;
-
 bool is_float(at::ScalarType dtype) {
   return dtype == at::kHalf || dtype == at::kBFloat16 || dtype == at::kFloat || dtype == at::kDouble;
 }
@@ -95,6 +93,18 @@ int automatic_lanes(const ProcessGroup& group) {
   return hosts != nullptr && hosts->hosts() > 1 ? 2 : 1;
 }
 
+bool sums_in_one_order(const ProcessGroup& group) {
+  if (!group.multiplies_as_it_sums()) return false;
+  const auto* const hybrid = dynamic_cast<const HybridGroup*>(&group);
+  // The order of two hosts makes no difference. cross() is there on all ranks where hosts have the same number of
+  // ranks.
+  if (hybrid == nullptr || hybrid->hosts() <= 2) return true;
+  std::vector<int> ranks(static_cast<std::size_t>(hybrid->hosts()), 0);
+  for (int rank = 0; rank < group.size(); ++rank) ++ranks[static_cast<std::size_t>(hybrid->host_of(rank))];
+  const bool even = std::all_of(ranks.begin(), ranks.end(), [&](int count) { return count == ranks.front(); });
+  return even && hybrid->cross()->multiplies_as_it_sums();
+}
+
 bool needs_one_thread(const std::vector<NamedTensor>& parameters, const ProcessGroup& group) {
   return std::any_of(parameters.begin(), parameters.end(), [&](const NamedTensor& each) {
     return !each.tensor.is_cpu() && !stages(group, each.tensor.device().type());
@@ -117,6 +127,8 @@ ReducerOptions reducer_options(const DdpOptions& options) {
               : options.find_unused_parameters ? internal::GraphKind::searched
                                                : internal::GraphKind::every_parameter;
   if (options.lanes != -1) out.lanes = options.lanes;
+  out.free_lanes = options.lanes == -1;
+  out.free_caps = !options.bucket_cap_mb;
   if (options.mixed_precision) {
     require_float(options.mixed_precision->param_dtype, "param_dtype");
     require_float(options.mixed_precision->reduce_dtype, "reduce_dtype");

@@ -18,6 +18,13 @@ namespace gradwire::internal {
 // while another one is compressed, or waits for an answer. One elsewhere: there, lanes compete for the same cores.
 int automatic_lanes(const ProcessGroup& group);
 
+// The most lanes of a DDP object.
+inline constexpr int kMaxLanes = 8;
+
+// Whether the bits of an all-reduced sum do not depend on which other elements are summed with it: every engine that
+// `group` uses combines the ranks in one order, whatever the place of an element in its buffer. The same on all ranks.
+bool sums_in_one_order(const ProcessGroup& group);
+
 // Whether any of `parameters` is on a device that the engine of `group` itself uses. Hooks then run on the thread of
 // the backward pass, whatever the option `lanes` says: calls on a device are one sequence (docs/decisions/0028).
 // Engines that move memory of the host have no such rule.

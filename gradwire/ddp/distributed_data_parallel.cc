@@ -182,6 +182,7 @@ internal::Reducer& DdpCore::Parts::in_group() const {
 void DdpCore::Parts::make_reducer() {
   if (options.lanes == -1) tuned.lanes = internal::automatic_lanes(*group);
   if (internal::needs_one_thread(trained, *group)) tuned.lanes = 0;
+  tuned.same_bits = internal::sums_in_one_order(*group);
   delayed_reduction = make_delayed_reduction(*module, options, tuned.bucket_dtype);
   reducer = std::make_shared<Reducer>(trained, group, tuned);
 }

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The Reducer: construction, groups, the calls before a forward pass, and errors. reducer_hook.cc has the choice of the
 // hook, reducer_backward.cc the backward pass, reducer_store.cc the copies into buckets, reducer_finish.cc the end of
-// an iteration, reducer_device.cc what only devices need, and reducer_shadow.cc the iterations of a rank that has
-// joined.
+// an iteration, reducer_device.cc what only devices need, reducer_shadow.cc the iterations of a rank that has
+// joined, and reducer_shape.cc what a hook changes in the buckets and lanes.
 #include "gradwire/ddp/reducer_internal.h"
 
 #include <algorithm>
@@ -146,6 +146,11 @@ void Reducer::before_forward() {
   if (control_ == nullptr || idle()) return;
   store_.allocate(*control_);
   if (!rebuilt_ && (order_loaded_ || (rebuilds() && iteration_.number() > 0))) rebuild();
+  try {
+    follow_shape();
+  } catch (...) {
+    fail_and_throw("its next forward, where the hook chose the buckets and lanes");
+  }
 }
 
 void Reducer::require_finished() const {
@@ -186,11 +191,16 @@ void Reducer::rebuild() {
   const std::vector<TensorSpec> specs = store_.specs();
   std::vector<TensorSpec> ordered;
   for (const std::int64_t index : ready_order_) ordered.push_back(specs.at(static_cast<std::size_t>(index)));
+  arrange_anew(plan_buckets(ordered, options_.caps));
+  ordered_specs_ = std::make_shared<const std::vector<TensorSpec>>(std::move(ordered));
+  rebuilt_ = true;
+}
+
+void Reducer::arrange_anew(BucketPlan plan) {
   // Gradients may lie in the memory that is cut anew: their values must be kept, and must not become the gradients of
   // other parameters.
   store_.make_gradients_private();
-  store_.arrange(plan_buckets(ordered, options_.caps));
-  rebuilt_ = true;
+  store_.arrange(std::move(plan));
   report_.set_rebuilt_plan(store_.plan(), ready_order_);
   begin_iteration();
 }

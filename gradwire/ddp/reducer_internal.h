@@ -26,6 +26,7 @@
 #include "gradwire/ddp/logging_data.h"
 #include "gradwire/ddp/parameter_use_internal.h"
 #include "gradwire/ddp/reduction_report_internal.h"
+#include "gradwire/ddp/reduction_shape.h"
 
 namespace gradwire::internal {
 
@@ -33,6 +34,10 @@ struct ReducerOptions {
   bool gradient_as_bucket_view = false;
   BucketCaps caps = bucket_caps();
   int lanes = 1;  // 0: hooks run on the thread of the backward pass
+  // Whether a hook may choose other caps and another number of lanes: the user has given none.
+  bool free_caps = false;
+  bool free_lanes = false;
+  bool same_bits = false;  // as ShapeFreedom
   GraphKind graph = GraphKind::every_parameter;
   std::function<void(const std::exception_ptr&)> rethrow = {};  // as DdpOptions::rethrow
   // Mixed precision: the dtype of the buckets of real floating-point parameters. Sums are divided after the reduction.
@@ -158,6 +163,10 @@ class Reducer final : public std::enable_shared_from_this<Reducer> {
   void end_iteration(const std::vector<BucketResult>& results) GRADWIRE_REQUIRES(mutex_);
   void begin_iteration() GRADWIRE_REQUIRES(mutex_);
   void rebuild() GRADWIRE_REQUIRES(mutex_);
+  void arrange_anew(BucketPlan plan) GRADWIRE_REQUIRES(mutex_);
+  ShapeFreedom freedom() const GRADWIRE_REQUIRES(mutex_);
+  void follow_shape() GRADWIRE_REQUIRES(mutex_);
+  void use_lanes(int lanes) GRADWIRE_REQUIRES(mutex_);
   void adopt_replacement() GRADWIRE_REQUIRES(mutex_);
   void use_hook(std::shared_ptr<CommHook> hook) GRADWIRE_REQUIRES(mutex_);
   void follow_parameters() GRADWIRE_REQUIRES(mutex_);
@@ -204,7 +213,10 @@ class Reducer final : public std::enable_shared_from_this<Reducer> {
   // of the buckets.
   std::vector<std::int64_t> ready_order_ GRADWIRE_GUARDED_BY(mutex_);
   bool order_loaded_ GRADWIRE_GUARDED_BY(mutex_) = false;
-  int mixed_pass_ GRADWIRE_GUARDED_BY(mutex_) = -1;  // the last pass that called options_.on_pass
+  // The gradients in that order, once the buckets have been rebuilt.
+  std::shared_ptr<const std::vector<TensorSpec>> ordered_specs_ GRADWIRE_GUARDED_BY(mutex_);
+  ReductionShape shape_ GRADWIRE_GUARDED_BY(mutex_);  // the present one
+  int mixed_pass_ GRADWIRE_GUARDED_BY(mutex_) = -1;   // the last pass that called options_.on_pass
   bool warned_of_graph_ GRADWIRE_GUARDED_BY(mutex_) = false;
 };
 

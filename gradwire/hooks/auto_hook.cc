@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <functional>
 #include <limits>
@@ -16,61 +17,28 @@
 #include "gradwire/base/log.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/base/trace.h"
 #include "gradwire/ddp/first_rank_memory.h"
+#include "gradwire/ddp/reduction_shape.h"
 #include "gradwire/hooks/auto_hook_internal.h"
-#include "gradwire/hooks/hook_race_internal.h"
+#include "gradwire/hooks/choice_race_internal.h"
+#include "gradwire/hooks/loop_clock_internal.h"
 #include "gradwire/hooks/registry.h"
+#include "gradwire/hooks/shape_candidates_internal.h"
 
 namespace gradwire {
 namespace {
 
-using internal::HookRace;
+using internal::ChoiceRace;
+using internal::LoopClock;
+using internal::LoopTime;
 using internal::StepTime;
 
 constexpr const char* kHook = "auto/hook";
 constexpr const char* kRace = "auto/race";
+constexpr const char* kShapes = "auto/shapes";
+constexpr const char* kRaceOfShapes = "auto/race_of_shapes";
 constexpr double kNever = std::numeric_limits<double>::infinity();
-
-// When the buckets of a step began and ended on this rank.
-class StepClock {
- public:
-  explicit StepClock(std::function<double()> now) : now_(std::move(now)) {}
-
-  // A bucket of `iteration` begins. Returns true for the first bucket of an iteration: last() is then the time of the
-  // step before.
-  bool begin(std::uint32_t iteration) GRADWIRE_EXCLUDES(mutex_) {
-    const MutexLock lock(mutex_);
-    if (iteration_ == iteration) return false;
-    const double now = now_();
-    if (iteration_) last_ = {end_ - start_, now - start_};
-    iteration_ = iteration;
-    start_ = end_ = now;
-    return true;
-  }
-  void end_bucket() GRADWIRE_EXCLUDES(mutex_) {
-    const MutexLock lock(mutex_);
-    end_ = std::max(end_, now_());
-  }
-  // The time of the step before the current one; none in the first step.
-  std::optional<StepTime> last() const GRADWIRE_EXCLUDES(mutex_) {
-    const MutexLock lock(mutex_);
-    return last_;
-  }
-  // What follows is no step after the last one.
-  void forget() GRADWIRE_EXCLUDES(mutex_) {
-    const MutexLock lock(mutex_);
-    iteration_.reset();
-    last_.reset();
-  }
-
- private:
-  const std::function<double()> now_;
-  mutable Mutex mutex_;
-  std::optional<std::uint32_t> iteration_ GRADWIRE_GUARDED_BY(mutex_);
-  double start_ GRADWIRE_GUARDED_BY(mutex_) = 0;  // seconds
-  double end_ GRADWIRE_GUARDED_BY(mutex_) = 0;
-  std::optional<StepTime> last_ GRADWIRE_GUARDED_BY(mutex_);
-};
 
 double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -82,48 +50,66 @@ std::string milliseconds(double seconds) {
   return text;
 }
 
+std::string text_of_cost(double cost) { return cost == kNever ? std::string("not measured") : milliseconds(cost); }
+
 std::string message_of(const HookChoice& choice) {
-  std::string times;
-  for (const HookTimes& one : choice.measured) {
-    times += concat(times.empty() ? "" : ", ", one.hook, " ",
-                    one.cost == kNever ? std::string("not measured") : milliseconds(one.cost));
+  std::vector<std::string> times;
+  if (choice.shapes.empty()) {
+    for (const HookTimes& one : choice.measured) times.push_back(concat(one.hook, " ", text_of_cost(one.cost)));
+    return concat("hook auto: ", choice.hook, " from iteration ", choice.iteration,
+                  " on. From the first bucket of a step to the end of the last one: ", join(times, ", "), ".");
   }
-  return concat("hook auto: ", choice.hook, " from iteration ", choice.iteration,
-                " on. From the first bucket of a step to the end of the last one: ", times, ".");
+  for (const ShapeTimes& one : choice.shapes)
+    times.push_back(concat(internal::text_of(one.shape), " ", text_of_cost(one.cost)));
+  return concat("hook auto: ", choice.hook, " with ", internal::text_of(choice.shape), " from iteration ",
+                choice.iteration, " on. From the forward pass to the end of the last bucket: ", join(times, "; "), ".");
 }
 
-// All ranks' times as one: the cost of the rank that began last, and the longest step. A rank without a time gives
+// All ranks' times as one: the times of the rank that began last, and the longest step. A rank without a time gives
 // none. Each rank adds its times to zeros in places of its own, because a group that can average can add.
-StepTime agree(ProcessGroup& group, const GradBucket& bucket, const std::optional<StepTime>& mine) {
+LoopTime agree(ProcessGroup& group, const GradBucket& bucket, const std::optional<LoopTime>& mine) {
   const std::int64_t rank = group.rank();
-  at::Tensor times = at::zeros({group.size(), 2}, at::kDouble);
-  if (mine) times[rank] = at::tensor({mine->cost, mine->step}, at::kDouble);
+  at::Tensor times = at::zeros({group.size(), 3}, at::kDouble);
+  if (mine) times[rank] = at::tensor({mine->cost, mine->step, mine->pass}, at::kDouble);
   times = times.to(bucket.buffer().device());
   group.all_reduce({times})->wait();
   times = times.cpu();
-  StepTime agreed{kNever, 0};
+  LoopTime agreed{kNever, 0, kNever};
   for (std::int64_t i = 0; i < group.size(); ++i) {
-    const auto* const of_rank = times.const_data_ptr<double>() + 2 * i;
+    const auto* const of_rank = times.const_data_ptr<double>() + 3 * i;
     if (of_rank[1] <= 0) continue;
     agreed.cost = std::min(agreed.cost, of_rank[0]);
     agreed.step = std::max(agreed.step, of_rank[1]);
+    agreed.pass = std::min(agreed.pass, of_rank[2]);
   }
   return agreed;
 }
 
-class ChoosingHook final : public AutoHook, public FirstRankMemory {
+// A row of numbers in a state; nothing for another value.
+std::optional<std::vector<double>> numbers_in(const HookState::node_type& node) {
+  if (node.empty() || !node.mapped().isTensor()) return std::nullopt;
+  const at::Tensor& tensor = node.mapped().toTensor();
+  if (tensor.scalar_type() != at::kDouble || tensor.dim() != 1) return std::nullopt;
+  const at::Tensor numbers = tensor.cpu().contiguous();
+  const double* const first = numbers.const_data_ptr<double>();
+  return std::vector<double>(first, first + numbers.numel());
+}
+
+class ChoosingHook final : public AutoHook, public FirstRankMemory, public ChoosesShape {
  public:
-  ChoosingHook(HookTraits traits, std::vector<std::string> names, const internal::RaceRules& rules,
+  ChoosingHook(HookTraits traits, std::vector<std::string> names, const AutoHookOptions& options,
                std::shared_ptr<ProcessGroup> group, std::function<double()> now)
       : AutoHook(std::move(traits)),
         names_(std::move(names)),
+        chooses_shape_(options.shape),
+        exact_(options.accuracy == HookAccuracy::exact),
         group_(std::move(group)),
-        clock_(std::make_shared<StepClock>(std::move(now))),
-        race_(names_.size(), rules),
+        clock_(std::make_shared<LoopClock>(std::move(now))),
+        race_(names_.size(), {.gain = options.gain}),
         hook_(make_hook(names_.front(), group_)) {}
 
   Future run(GradBucket& bucket) override {
-    if (names_.size() == 1) return run_hook(*running(), bucket);
+    if (names_.size() == 1 && !chooses_shape_) return run_hook(*running(), bucket);
     begin_bucket(bucket);
     if (bucket.is_last()) exchange_times(bucket);
     const Future future = run_or_do_without(bucket);
@@ -139,9 +125,26 @@ class ChoosingHook final : public AutoHook, public FirstRankMemory {
   void end_iteration() override { running()->end_iteration(); }
   bool memory_lies_with_first_ranks() const override { return gradwire::memory_lies_with_first_ranks(*running()); }
 
+  ReductionShape next_shape(const ShapeFreedom& freedom) override {
+    const MutexLock lock(mutex_);
+    const bool possible = chooses_shape_ && (freedom.buckets || freedom.lanes) && (freedom.same_bits || !exact_);
+    if (possible && shapes_.empty()) {
+      shapes_ = internal::candidate_shapes(freedom);
+      race_.set_shapes(shapes_.size());
+    }
+    race_.allow_shapes(possible);
+    clock_->begin_pass();
+    next_shape_ = race_.current().shape;
+    return shape_at(next_shape_);
+  }
+
   std::string current() const override {
     const MutexLock lock(mutex_);
-    return names_[used_];
+    return names_[used_.hook];
+  }
+  ReductionShape current_shape() const override {
+    const MutexLock lock(mutex_);
+    return shape_at(used_.shape);
   }
   std::vector<HookChoice> choices() const override {
     const MutexLock lock(mutex_);
@@ -150,24 +153,27 @@ class ChoosingHook final : public AutoHook, public FirstRankMemory {
 
   HookState state_dict() const override {
     const MutexLock lock(mutex_);
-    HookRace race = race_;
-    if (drops_ && used_ == race.current()) race.drop_current();
+    ChoiceRace race = race_;
+    if (drops_ && used_.hook == race.current().hook) race.drop_current_hook();
     HookState state = hook_->state_dict();
-    state.emplace(kHook, names_[used_]);
-    state.emplace(kRace, at::tensor(race.save(), at::kDouble));
+    state.emplace(kHook, names_[used_.hook]);
+    state.emplace(kRace, at::tensor(race.save_hooks(), at::kDouble));
+    if (shapes_.empty()) return state;
+    state.emplace(kShapes, at::tensor(internal::numbers_of(shapes_), at::kDouble));
+    state.emplace(kRaceOfShapes, at::tensor(race.save_shapes(), at::kDouble));
     return state;
   }
 
   void load_state_dict(const HookState& state) override {
     HookState of_hook = state;
     const auto name = of_hook.extract(kHook);
-    const auto numbers = of_hook.extract(kRace);
     const auto known = name.empty() || !name.mapped().isString()
                            ? names_.end()
                            : std::find(names_.begin(), names_.end(), name.mapped().toStringRef());
     const MutexLock lock(mutex_);
-    HookRace race = race_;
-    if (known == names_.end() || numbers.empty() || !restored(race, numbers.mapped())) {
+    std::vector<ReductionShape> shapes;
+    std::optional<ChoiceRace> race = taken_from(of_hook, shapes);
+    if (known == names_.end() || !race) {
       throw InvalidArgument(concat("The hook '", traits().name, "': the state to load has no valid '", kHook, "' and '",
                                    kRace, "' for the hooks ", join(names_, ", "), "; it was saved by another hook."));
     }
@@ -176,8 +182,10 @@ class ChoosingHook final : public AutoHook, public FirstRankMemory {
     const std::shared_ptr<CommHook> hook = make_hook(names_[used], group_);
     if (!of_hook.empty()) hook->load_state_dict(of_hook);
     hook_ = hook;
-    used_ = used;
-    race_ = std::move(race);
+    used_ = {used, 0};
+    next_shape_ = 0;
+    race_ = std::move(*race);
+    shapes_ = std::move(shapes);
     drops_ = false;
     window_.clear();
     before_.reset();
@@ -185,10 +193,28 @@ class ChoosingHook final : public AutoHook, public FirstRankMemory {
   }
 
  private:
-  static bool restored(HookRace& race, const c10::IValue& value) {
-    if (!value.isTensor() || value.toTensor().scalar_type() != at::kDouble || value.toTensor().dim() != 1) return false;
-    const at::Tensor numbers = value.toTensor().cpu().contiguous();
-    return race.restore({numbers.const_data_ptr<double>(), static_cast<std::size_t>(numbers.numel())});
+  // Takes the race and the shapes out of `state`. A state without shapes is one of a hook that had not chosen any.
+  std::optional<ChoiceRace> taken_from(HookState& state, std::vector<ReductionShape>& shapes) const
+      GRADWIRE_REQUIRES(mutex_) {
+    ChoiceRace race = race_;
+    race.allow_shapes(false);
+    const auto of_hooks = numbers_in(state.extract(kRace));
+    if (!of_hooks || !race.restore_hooks(*of_hooks)) return std::nullopt;
+    const auto listed = state.extract(kShapes), of_shapes = state.extract(kRaceOfShapes);
+    race.set_shapes(1);
+    if (listed.empty() && of_shapes.empty()) return race;
+    const auto numbers = numbers_in(listed), racing = numbers_in(of_shapes);
+    if (!numbers || !racing) return std::nullopt;
+    const auto found = internal::shapes_of(*numbers);
+    if (!found) return std::nullopt;
+    race.set_shapes(found->size());
+    if (!race.restore_shapes(*racing)) return std::nullopt;
+    shapes = *found;
+    return race;
+  }
+
+  ReductionShape shape_at(std::size_t number) const GRADWIRE_REQUIRES(mutex_) {
+    return shapes_.empty() ? ReductionShape{} : shapes_[number];
   }
 
   std::shared_ptr<CommHook> running() const GRADWIRE_EXCLUDES(mutex_) {
@@ -205,7 +231,7 @@ class ChoosingHook final : public AutoHook, public FirstRankMemory {
       std::shared_ptr<CommHook> first;
       {
         const MutexLock lock(mutex_);
-        if (used_ == 0 || race_.settled()) throw;
+        if (used_.hook == 0 || race_.hooks_settled()) throw;
         drops_ = true;
         first = make_hook(names_.front(), group_);
       }
@@ -220,58 +246,92 @@ class ChoosingHook final : public AutoHook, public FirstRankMemory {
     const MutexLock lock(mutex_);
     if (!clock_->begin(bucket.iteration())) return;
     before_ = clock_->last() ? std::optional(used_) : std::nullopt;
-    if (std::exchange(drops_, false) && used_ == race_.current()) {
-      race_.drop_current();
-      if (race_.settled()) note_choice(bucket.iteration(), bucket.group().rank());
+    if (std::exchange(drops_, false) && used_.hook == race_.current().hook) {
+      race_.drop_current_hook();
+      if (race_.hooks_settled()) note_choice(bucket.iteration(), bucket.group().rank());
     }
-    if (used_ == race_.current()) return;
-    used_ = race_.current();
-    hook_ = make_hook(names_[used_], group_);
+    used_.shape = next_shape_;
+    if (used_.hook == race_.current().hook) return;
+    used_.hook = race_.current().hook;
+    hook_ = make_hook(names_[used_.hook], group_);
   }
 
   // In the last bucket, because exactly one bucket of an iteration is the last, the same on all ranks. The decision
   // counts from the next iteration on.
   void exchange_times(const GradBucket& bucket) GRADWIRE_EXCLUDES(mutex_) {
-    std::optional<StepTime> mine;
-    std::size_t hook = 0;
+    std::optional<LoopTime> mine;
+    ChoiceRace::Choice choice;
     {
       const MutexLock lock(mutex_);
-      // A step that another hook made says nothing about the current one. A rank that has joined waits for the others.
-      hook = race_.current();
-      if (const std::optional<StepTime> time = clock_->last(); before_ == hook && time && !bucket.joined()) {
+      // A step that another choice made says nothing about the current one. A rank that has joined waits for the
+      // others.
+      choice = race_.current();
+      if (const std::optional<LoopTime> time = clock_->last(); before_ == choice && time && !bucket.joined()) {
         window_.push_back(*time);
       }
       if (!race_.begin_step()) return;
       if (!window_.empty()) mine = internal::median_of(std::exchange(window_, {}));
     }
-    const StepTime agreed = agree(group_ != nullptr ? *group_ : bucket.group(), bucket, mine);
+    const LoopTime agreed = agree(group_ != nullptr ? *group_ : bucket.group(), bucket, mine);
     const MutexLock lock(mutex_);
-    const bool was_settled = race_.settled();
-    race_.add(hook, agreed);
-    if (race_.settled() && !was_settled) note_choice(bucket.iteration() + 1, bucket.group().rank());
+    note_measured(bucket, choice, agreed);
+    const bool hooks_were_settled = race_.hooks_settled(), was_settled = race_.settled();
+    race_.add(choice, agreed);
+    const bool decided = (race_.hooks_settled() && !hooks_were_settled) || (race_.settled() && !was_settled);
+    if (decided) note_choice(bucket.iteration() + 1, bucket.group().rank());
   }
 
+  // For the record: the cost of a choice, in nanoseconds.
+  void note_measured(const GradBucket& bucket, const ChoiceRace::Choice& choice, const LoopTime& agreed) const
+      GRADWIRE_REQUIRES(mutex_) {
+    if (!std::isfinite(agreed.cost)) return;
+    const ReductionShape shape = shape_at(choice.shape);
+    const bool of_shapes = race_.hooks_settled() && !race_.settled() && std::isfinite(agreed.pass);
+    const trace::Details details{.kind = static_cast<std::uint64_t>((of_shapes ? agreed.pass : agreed.cost) * 1e9),
+                                 .bytes = shape.cap_bytes,
+                                 .lane = shape.lanes,
+                                 .word = names_[choice.hook].c_str()};
+    // The times are those of the iteration before.
+    if (of_shapes) {
+      trace::point("auto.shape", bucket.group().rank(), bucket.iteration() - 1, details);
+    } else {
+      trace::point("auto.hook", bucket.group().rank(), bucket.iteration() - 1, details);
+    }
+  }
+
+  // The hooks have settled, or the shapes have.
   void note_choice(std::uint32_t first_iteration, int rank) GRADWIRE_REQUIRES(mutex_) {
-    HookChoice choice{first_iteration, names_[race_.current()], {}};
+    const ChoiceRace::Choice now = race_.current();
+    HookChoice choice{first_iteration, names_[now.hook], shape_at(now.shape), {}, {}};
     for (std::size_t i = 0; i < names_.size(); ++i) {
-      const StepTime time = race_.measured(i);
+      const StepTime time = race_.measured_hook(i);
       choice.measured.push_back({names_[i], time.cost, time.step});
     }
+    for (std::size_t i = 0; race_.settled() && shapes_.size() > 1 && i < shapes_.size(); ++i) {
+      const StepTime time = race_.measured_shape(i);
+      choice.shapes.push_back({shapes_[i], time.cost, time.step});
+    }
+    trace::point("auto.chosen", rank, first_iteration,
+                 {.bytes = choice.shape.cap_bytes, .lane = choice.shape.lanes, .word = names_[now.hook].c_str()});
     if (rank == 0 && log::enabled(log::Level::info)) log::info(message_of(choice));
     choices_.push_back(std::move(choice));
   }
 
   const std::vector<std::string> names_;
+  const bool chooses_shape_;
+  const bool exact_;
   const std::shared_ptr<ProcessGroup> group_;
-  const std::shared_ptr<StepClock> clock_;
+  const std::shared_ptr<LoopClock> clock_;
 
   mutable Mutex mutex_;
-  HookRace race_ GRADWIRE_GUARDED_BY(mutex_);
+  ChoiceRace race_ GRADWIRE_GUARDED_BY(mutex_);
   std::shared_ptr<CommHook> hook_ GRADWIRE_GUARDED_BY(mutex_);
-  std::size_t used_ GRADWIRE_GUARDED_BY(mutex_) = 0;               // the number of hook_
-  std::optional<std::size_t> before_ GRADWIRE_GUARDED_BY(mutex_);  // the hook of the iteration before
-  bool drops_ GRADWIRE_GUARDED_BY(mutex_) = false;                 // the hook does not work over this group
-  std::vector<StepTime> window_ GRADWIRE_GUARDED_BY(mutex_);       // this rank's times since the last exchange
+  ChoiceRace::Choice used_ GRADWIRE_GUARDED_BY(mutex_);                   // its hook is the number of hook_
+  std::optional<ChoiceRace::Choice> before_ GRADWIRE_GUARDED_BY(mutex_);  // of the iteration before
+  std::vector<ReductionShape> shapes_ GRADWIRE_GUARDED_BY(mutex_);        // empty: not known yet
+  std::size_t next_shape_ GRADWIRE_GUARDED_BY(mutex_) = 0;                // the number that DDP was told
+  bool drops_ GRADWIRE_GUARDED_BY(mutex_) = false;                        // the hook does not work over this group
+  std::vector<LoopTime> window_ GRADWIRE_GUARDED_BY(mutex_);              // this rank's times since the last exchange
   std::vector<HookChoice> choices_ GRADWIRE_GUARDED_BY(mutex_);
 };
 
@@ -307,10 +367,9 @@ std::shared_ptr<AutoHook> internal::make_auto_hook(const AutoHookOptions& option
     traits.single_collective = traits.single_collective && hook->traits().single_collective;
     identities.push_back(hook->identity());
   }
-  traits.identity = concat("auto:gain=", options.gain, ",(", join(identities, " | "), ")");
-  internal::RaceRules rules;
-  rules.gain = options.gain;
-  return std::make_shared<ChoosingHook>(std::move(traits), std::move(names), rules, std::move(group), std::move(now));
+  traits.identity =
+      concat("auto:gain=", options.gain, options.shape ? "" : ",shape=own", ",(", join(identities, " | "), ")");
+  return std::make_shared<ChoosingHook>(std::move(traits), std::move(names), options, std::move(group), std::move(now));
 }
 
 }  // namespace gradwire

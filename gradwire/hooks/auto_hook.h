@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// A hook that measures other hooks during the first steps of a job, and goes on with the fastest.
+// A hook that measures other hooks during the first steps of a job, and goes on with the fastest. It then does the same
+// with sizes of buckets and numbers of lanes.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "gradwire/ddp/comm_hook.h"
+#include "gradwire/ddp/reduction_shape.h"
 #include "gradwire/process_group/process_group.h"
 
 namespace gradwire {
@@ -29,6 +31,10 @@ struct AutoHookOptions {
   std::vector<std::string> hooks;
   // The share of a step that a later hook must save. From 0 to below 1.
   double gain = 0.01;
+  // Whether the size of the buckets and the number of lanes are chosen too, where DDP can change them (ShapeFreedom).
+  // Another shape than DDP's own must save more than 2 % of a step, and more than `gain`. With exact accuracy the shape
+  // changes only over a group whose sums have the same bits for all shapes.
+  bool shape = true;
 };
 
 // Returns the hooks that `accuracy` allows: allreduce; then bf16_compress and int8; then int4, power_sgd:rank=4 and
@@ -43,11 +49,20 @@ struct HookTimes {
   double step = 0;  // from the first bucket of a step to that of the next step
 };
 
-// One decision.
+// The times of one shape with the chosen hook: medians over its steps, in seconds.
+struct ShapeTimes {
+  ReductionShape shape;
+  double cost = 0;  // from the beginning of the forward pass to the end of the last bucket; infinite: not measured
+  double step = 0;  // from the first bucket of a step to that of the next step
+};
+
+// One decision: which hook, or which shape with the hook of the decision before.
 struct HookChoice {
-  std::uint32_t iteration = 0;      // the first iteration that uses the chosen hook throughout
+  std::uint32_t iteration = 0;      // the first iteration that uses the choice throughout
   std::string hook;                 // one of AutoHookOptions::hooks
+  ReductionShape shape;             // the shape of that iteration
   std::vector<HookTimes> measured;  // by hook, in the order of AutoHookOptions::hooks
+  std::vector<ShapeTimes> shapes;   // by shape, DDP's own first; empty for a decision about the hook alone
 };
 
 // The interface of the hook that make_auto_hook() makes.
@@ -58,6 +73,8 @@ class AutoHook : public CommHook {
   // between iterations.
   virtual std::string current() const = 0;
   virtual std::vector<HookChoice> choices() const = 0;
+  // The shape that the last bucket had. Thread-safe.
+  virtual ReductionShape current_shape() const = 0;
 };
 
 // Returns a hook that runs one of `options.hooks`:
@@ -66,15 +83,16 @@ class AutoHook : public CommHook {
 //   2. Each hook runs for a few steps. A hook that is far behind the best stops after one. Hooks that are near the best
 //      run again. The ranks take the first hook of the list whose cost is within `gain` of the best. With three hooks
 //      the decision falls within 34 steps; with six hooks, within 50.
-//   3. From then on the hook watches the cost of its choice, over windows of three steps. When two windows in a row
+//   3. Where DDP can change the shape, shapes race with that hook: DDP's own buckets, buckets of 2 MiB, one bucket, and
+//      twice as many lanes. The decision falls within 19 more steps. (With one hook, within 33 steps in all.)
+//   4. From then on the hook watches the cost of its choice, over windows of three steps. When two windows in a row
 //      differ from the first window by more than 15 % of a step (a link has become slower, or faster), the hooks are
 //      measured again, in shorter turns: with three hooks, about 20 steps after the change the new choice is made. When
 //      that changes nothing, the next measurement waits longer. A change that makes only other hooks faster, and not
-//      the chosen one, is not seen.
+//      the chosen one, is not seen. After the hooks, the shapes are measured again.
 //
-// All ranks decide alike, because they decide from the same times: in each step of 1 and 2, and in each third step of
-// 3, they make one all-reduce of two numbers for each rank before the last bucket. `options` must be the same on all
-// ranks.
+// All ranks decide alike, because they decide from the same times: in each step of 1 to 3, and in each third step of 4,
+// they make one all-reduce of three numbers for each rank before the last bucket.
 //
 // Each decision is logged at the level "info" (gradwire/base/log.h) on rank 0. A hook with a memory (int4, one_bit,
 // PowerSGD) begins with an empty memory in each of its turns; what its memory held at the end of a turn is lost.
@@ -83,8 +101,9 @@ class AutoHook : public CommHook {
 // for devices instead. Over a group of several hosts, a hook that compresses runs between hosts only, as with
 // make_hook(). `group`: null for the bucket's group.
 //
-// The state: "auto/hook", the name of the current hook; "auto/race", the measurements; and the state of the current
-// hook. Thus a job that continues from a checkpoint continues with the chosen hook.
+// The state: "auto/hook", the name of the current hook; "auto/race", the measurements; "auto/shapes" and
+// "auto/race_of_shapes", the shapes and their measurements, once there are any; and the state of the current hook. Thus
+// a job that continues from a checkpoint continues with the chosen hook.
 //
 // Throws InvalidArgument for a hook that make_hook() refuses, for a hook named twice, and for a gain out of range.
 std::shared_ptr<AutoHook> make_auto_hook(const AutoHookOptions& options = {},

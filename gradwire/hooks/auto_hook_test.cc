@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The hook "auto": all ranks use the same hook in each iteration, also after a checkpoint and in a Join; exact accuracy
 // gives the bits of plain averaging; a slow link makes the hook choose what sends least, a fast link plain averaging.
+// The shape of the reduction is chosen where DDP can change it, and only where that keeps the bits that were asked for.
 #include "gradwire/hooks/auto_hook_internal.h"
 
 #include <gtest/gtest.h>
@@ -195,6 +196,167 @@ TEST(AutoHook, ChoosesByTheLinkAndFollowsIt) {
   }
 }
 
+// A group in which each call takes as long as `seconds_of` says, on a clock that is not the real one.
+class TimedGroup final : public CallGroup {
+ public:
+  TimedGroup(std::shared_ptr<ProcessGroup> inner, LinkClock& clock, bool in_order)
+      : CallGroup(inner->rank(), inner->size()), inner_(std::move(inner)), clock_(clock), in_order_(in_order) {}
+  std::string get_backend_name() const override { return "timed"; }
+  bool multiplies_as_it_sums() const override { return in_order_; }
+
+  double seconds_of_call = 0;
+  double seconds_of_mebibyte = 0;  // beyond the first
+
+ protected:
+  std::shared_ptr<Work> do_call(GroupCall& call) override {
+    double bytes = 0;
+    for_each_tensor(call, [&](const at::Tensor& tensor) { bytes += static_cast<double>(tensor.nbytes()); });
+    std::shared_ptr<Work> work = call_on(*inner_, call, timeout());
+    work->wait();
+    clock_.pass(seconds_of_call + seconds_of_mebibyte * std::max(0.0, bytes / 0x1p20 - 1));
+    return work;
+  }
+
+ private:
+  const std::shared_ptr<ProcessGroup> inner_;
+  LinkClock& clock_;
+  const bool in_order_;
+};
+
+constexpr std::size_t kOneBucket = std::size_t{1} << 40;
+
+void run_wide_step(int rank, DistributedDataParallel<Mlp>& ddp, int step) {
+  ddp.zero_grad();
+  ddp(random_tensor({2, 512}, 50 * step + rank)).pow(2).mean().backward();
+}
+
+// Three gradients of 1 MiB. Where each call takes long, one bucket is best; where a long one takes longer, DDP's own
+// two.
+TEST(AutoShape, ChoosesByTheTimesOfTheGroupAndKeepsTheBits) {
+  run_ranks({"threads"}, 2, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
+    LinkClock clock;
+    const auto timed = std::make_shared<TimedGroup>(group, clock, true);
+    AutoHookOptions exact;
+    exact.accuracy = HookAccuracy::exact;
+    const auto hook = internal::make_auto_hook(exact, nullptr, [&clock] { return clock.now(); });
+    DdpOptions options;
+    options.process_group = timed;
+    Mlp plain_net(3, 512), net(3, 512);
+    DistributedDataParallel<Mlp> plain(plain_net, options_for({"threads"}, group)), ddp(net, options);
+    ddp.register_comm_hook(hook);
+    int step = 0;
+    const auto train = [&](int steps) {
+      for (int i = 0; i < steps; ++i, ++step) {
+        run_wide_step(rank, plain, step);
+        run_wide_step(rank, ddp, step);
+        clock.pass(0.020);
+        const auto expected = gradients_of(*plain_net), actual = gradients_of(*net);
+        for (std::size_t at = 0; at < expected.size(); ++at)
+          ASSERT_TRUE(at::equal(actual[at], expected[at])) << "step " << step;
+      }
+    };
+    timed->seconds_of_call = 0.010;
+    train(40);
+    ASSERT_EQ(hook->choices().size(), 1U);
+    EXPECT_LE(hook->choices().front().iteration, 38U);
+    EXPECT_EQ(hook->choices().front().shapes.size(), 3U) << "a group without duplicates has no lanes";
+    EXPECT_EQ(hook->current_shape(), (ReductionShape{kOneBucket, 0}));
+    EXPECT_EQ(ddp.core().bucket_plan().size(), 1U);
+    timed->seconds_of_call = 0;
+    timed->seconds_of_mebibyte = 0.100;
+    train(40);
+    EXPECT_NE(hook->current_shape(), (ReductionShape{kOneBucket, 0})) << "the group has changed";
+    EXPECT_EQ(ddp.core().bucket_plan().size(), 2U);
+  });
+}
+
+TEST(AutoShape, ExactAccuracyKeepsTheShapeWhereTheOrderOfSumsIsNotKnown) {
+  for (const bool exact : {false, true}) {
+    run_ranks({"threads"}, 2, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
+      LinkClock clock;
+      const auto timed = std::make_shared<TimedGroup>(group, clock, false);
+      timed->seconds_of_call = 0.010;
+      AutoHookOptions options;
+      options.hooks = {"allreduce"};
+      options.accuracy = exact ? HookAccuracy::exact : HookAccuracy::rounding;
+      const auto hook = internal::make_auto_hook(options, nullptr, [&clock] { return clock.now(); });
+      DdpOptions of_ddp;
+      of_ddp.process_group = timed;
+      Mlp net(3, 512);
+      DistributedDataParallel<Mlp> ddp(net, of_ddp);
+      ddp.register_comm_hook(hook);
+      for (int step = 0; step < 40; ++step) {
+        run_wide_step(rank, ddp, step);
+        clock.pass(0.020);
+      }
+      EXPECT_EQ(hook->choices().empty(), exact);
+      EXPECT_EQ(hook->current_shape(), (exact ? ReductionShape{} : ReductionShape{kOneBucket, 0}));
+    });
+  }
+}
+
+TEST(AutoShape, AllRanksHaveOneShapeAlsoAfterACheckpoint) {
+  constexpr int kRanks = 3;
+  std::vector<std::vector<ReductionShape>> used(kRanks);
+  std::vector<std::vector<at::Tensor>> trained(kRanks);
+  run_ranks({"threads"}, kRanks, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
+    auto& shapes = used[static_cast<std::size_t>(rank)];
+    Mlp net(3, 512);
+    const auto train = [&](const std::shared_ptr<AutoHook>& hook, int steps) {
+      DistributedDataParallel<Mlp> ddp(net, options_for({"threads"}, group));
+      ddp.register_comm_hook(hook);
+      for (int step = 0; step < steps; ++step) {
+        run_wide_step(rank, ddp, step);
+        shapes.push_back(hook->current_shape());
+        torch::NoGradGuard no_grad;
+        for (const at::Tensor& parameter : net->parameters()) parameter.sub_(parameter.grad(), 0.1);
+      }
+    };
+    const auto first = make_auto_hook();
+    train(first, 52);
+    ASSERT_EQ(first->choices().size(), 2U) << "of the hook, then of the shape";
+    const HookChoice& choice = first->choices().back();
+    EXPECT_EQ(choice.shapes.size(), 4U) << "DDP's own, 2 MiB, one bucket, two lanes";
+    EXPECT_LE(choice.iteration, 51U);
+    for (const ShapeTimes& times : choice.shapes) EXPECT_GT(times.cost, 0);
+
+    HookState state = first->state_dict();
+    const auto second = make_auto_hook();
+    second->load_state_dict(state);
+    train(second, 6);
+    EXPECT_EQ(shapes.back(), first->current_shape());
+    EXPECT_TRUE(second->choices().empty()) << "the decision is the saved one";
+    for (const char* key : {"auto/shapes", "auto/race_of_shapes"}) {
+      HookState broken = state;
+      broken[key] = at::zeros({3}, at::kDouble);
+      EXPECT_THROW(second->load_state_dict(broken), InvalidArgument) << key;
+      broken.erase(key);
+      EXPECT_THROW(second->load_state_dict(broken), InvalidArgument) << "without " << key;
+    }
+    state.erase("auto/shapes");
+    state.erase("auto/race_of_shapes");
+    second->load_state_dict(state);  // of a hook that had chosen no shape
+    trained[static_cast<std::size_t>(rank)] = net->parameters();
+  });
+  for (int rank = 1; rank < kRanks; ++rank) {
+    EXPECT_EQ(used[static_cast<std::size_t>(rank)], used[0]);
+    for (std::size_t i = 0; i < trained[0].size(); ++i)
+      EXPECT_TRUE(at::equal(trained[static_cast<std::size_t>(rank)][i], trained[0][i])) << "parameter " << i;
+  }
+}
+
+TEST(AutoShape, WithTheOptionDDPKeepsItsShape) {
+  run_ranks({"threads"}, 2, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
+    Mlp net(3, 512);
+    DistributedDataParallel<Mlp> ddp(net, options_for({"threads"}, group));
+    ddp.register_comm_hook(make_hook("auto:accuracy=exact,shape=own"));
+    for (int step = 0; step < 30; ++step) {
+      run_wide_step(rank, ddp, step);
+      EXPECT_EQ(ddp.core().bucket_plan().size(), step == 0 ? 1U : 2U) << "step " << step;
+    }
+  });
+}
+
 TEST(AutoHook, RefusesBadOptionsAndOtherStates) {
   AutoHookOptions twice;
   twice.hooks = {"int8", "allreduce", "int8"};
@@ -209,6 +371,7 @@ TEST(AutoHook, RefusesBadOptionsAndOtherStates) {
   }
   EXPECT_THROW(make_hook("auto:accuracy=some"), InvalidArgument);
   EXPECT_THROW(make_hook("auto:rank=4"), InvalidArgument);
+  EXPECT_THROW(make_hook("auto:shape=some"), InvalidArgument);
 
   const auto hook = make_auto_hook();
   const HookState good = hook->state_dict();

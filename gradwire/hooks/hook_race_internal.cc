@@ -70,7 +70,11 @@ StepTime median_of(std::vector<StepTime> times) {
 }
 
 HookRace::HookRace(std::size_t hooks, const RaceRules& rules) : rules_(rules), samples_(hooks), dropped_(hooks, 0) {
-  if (hooks == 1) phase_ = Phase::settled;
+  if (hooks == 1) {
+    phase_ = Phase::settled;
+  } else if (rules_.unused == 0) {
+    start_round(Phase::first, current_then_others());
+  }
 }
 
 bool HookRace::begin_step() noexcept {

@@ -24,7 +24,9 @@ struct StepTime {
 };
 
 struct RaceRules {
-  int unused = 3;        // steps at the very start that do not count: memory is allocated, buckets are rebuilt
+  // Steps at the very start that do not count: memory is allocated, buckets are rebuilt. 0: the first turn begins at
+  // once.
+  int unused = 2;
   int first_turn = 3;    // counted steps of a hook's first turn; one step more comes before them, and does not count
   int second_turn = 3;   // the same for the second turn
   int short_turn = 2;    // the same when the hooks race again
@@ -43,6 +45,7 @@ class HookRace {
   // more than `rules.gain`.
   explicit HookRace(std::size_t hooks, const RaceRules& rules = {});
 
+  std::size_t hooks() const noexcept { return samples_.size(); }
   // The hook for the next step.
   std::size_t current() const noexcept { return current_; }
   bool settled() const noexcept { return phase_ == Phase::settled; }

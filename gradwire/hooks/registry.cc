@@ -118,8 +118,10 @@ std::shared_ptr<CommHook> make_compressed(std::string_view name, std::string_vie
                               std::move(group));
 }
 
-constexpr HookInfo kAuto{"auto", "accuracy=rounding|exact|any,gain=0.01", "those of the hook that it chooses", ""};
+constexpr HookInfo kAuto{"auto", "accuracy=rounding|exact|any,gain=0.01,shape=chosen|own",
+                         "those of the hook that it chooses", ""};
 const std::vector<std::string> kAccuracies{"rounding", "exact", "any"};
+const std::vector<std::string> kWhoseShape{"chosen", "own"};
 
 std::shared_ptr<CommHook> make_auto(std::string_view text, Group group) {
   constexpr std::array kMeanings{HookAccuracy::rounding, HookAccuracy::exact, HookAccuracy::any};
@@ -127,6 +129,7 @@ std::shared_ptr<CommHook> make_auto(std::string_view text, Group group) {
   AutoHookOptions made;
   made.accuracy = kMeanings.at(options.choice("accuracy", kAccuracies));
   made.gain = options.number("gain", made.gain);
+  made.shape = options.choice("shape", kWhoseShape) == 0;
   options.require_all_taken(kAuto.options);
   return make_auto_hook(made, std::move(group));
 }

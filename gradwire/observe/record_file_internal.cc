@@ -94,6 +94,21 @@ std::string command_line() {
   throw ResourceError(concat("GRADWIRE_RECORD: '", path, "' ", what, ": ", std::strerror(error)));
 }
 
+struct flock whole_file(short type) {
+  struct flock lock = {};
+  lock.l_type = type;
+  lock.l_whence = SEEK_SET;
+  return lock;
+}
+
+void require_no_writer(const std::string& path) {
+  const UniqueFd old(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  struct flock lock = whole_file(F_WRLCK);
+  if (!old || ::fcntl(old.get(), F_GETLK, &lock) != 0 || lock.l_type == F_UNLCK) return;
+  throw ResourceError(concat("GRADWIRE_RECORD: process ", lock.l_pid, " writes '", path,
+                             "'; this process has the rank's number and is not the rank"));
+}
+
 }  // namespace
 
 std::unique_ptr<RecordFile> RecordFile::make(const std::string& folder, int rank, int world) {
@@ -101,10 +116,14 @@ std::unique_ptr<RecordFile> RecordFile::make(const std::string& folder, int rank
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) fail(folder, "cannot be made", error.value());
+  require_no_writer(path);
   // A new file: somebody may still read the old one.
   ::unlink(path.c_str());
   UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
   if (!fd) fail(path, "cannot be made", errno);
+  // The lock goes with the process. Where the file system has no locks, nothing guards the file.
+  struct flock lock = whole_file(F_WRLCK);
+  ::fcntl(fd.get(), F_SETLK, &lock);
   // With room on the disk, so that writing to the mapping never fails.
   if (const int problem = ::posix_fallocate(fd.get(), 0, static_cast<off_t>(kFileBytes)); problem != 0) {
     ::unlink(path.c_str());
@@ -125,11 +144,18 @@ std::unique_ptr<RecordFile> RecordFile::make(const std::string& folder, int rank
   return made;
 }
 
-Record& RecordFile::next() noexcept {
+// A record with zeros in the words that are not given. finish() makes it whole.
+Record& RecordFile::begin(RecordKind kind, const Span& span, std::uint64_t step, std::uint64_t place) noexcept {
   Record& record = file().records[ticket_ % kRecords];
-  set(record.words[Record::state], std::uint64_t{0});
+  auto& words = record.words;
+  set(words[Record::state], std::uint64_t{0});
   std::atomic_thread_fence(std::memory_order_release);
-  for (std::size_t i = Record::kind; i < Record::size; ++i) set(record.words[i], std::uint64_t{0});
+  for (std::size_t i = Record::kind; i < Record::size; ++i) set(words[i], std::uint64_t{0});
+  set(words[Record::kind], static_cast<std::uint64_t>(kind));
+  set(words[Record::begin], span.begin);
+  set(words[Record::end], span.end);
+  set(words[Record::step], step);
+  set(words[Record::place], place);
   return record;
 }
 
@@ -186,13 +212,8 @@ void RecordFile::halve_course() noexcept {
 }
 
 void RecordFile::add(const StepTimes& step, const StepTotals& sums, std::uint64_t thread) noexcept {
-  Record& record = next();
+  Record& record = begin(RecordKind::step, step.whole, step.number, place_of(nullptr, thread));
   auto& words = record.words;
-  set(words[Record::kind], static_cast<std::uint64_t>(RecordKind::step));
-  set(words[Record::begin], step.whole.begin);
-  set(words[Record::end], step.whole.end);
-  set(words[Record::step], step.number);
-  set(words[Record::place], place_of(nullptr, thread));
   set(words[Record::bytes], sums.call_bytes);
   set(words[Record::sent], sums.sent);
   set(words[Record::first], step.forward.begin);
@@ -215,14 +236,9 @@ void RecordFile::add(const StepTimes& step, const StepTotals& sums, std::uint64_
 }
 
 void RecordFile::add(const BucketTimes& bucket, std::uint64_t step, std::uint64_t thread) noexcept {
-  Record& record = next();
+  Record& record = begin(RecordKind::bucket, bucket.run, step, place_of(&bucket, thread));
   auto& words = record.words;
-  set(words[Record::kind],
-      static_cast<std::uint64_t>(RecordKind::bucket) | lane_of(&bucket) | number_of(bucket.hook) << 32);
-  set(words[Record::begin], bucket.run.begin);
-  set(words[Record::end], bucket.run.end);
-  set(words[Record::step], step);
-  set(words[Record::place], place_of(&bucket, thread));
+  add_to(words[Record::kind], lane_of(&bucket) | number_of(bucket.hook) << 32);
   set(words[Record::bytes], bucket.bytes);
   set(words[Record::sent], bucket.sent);
   set(words[Record::first], bucket.ready);
@@ -232,14 +248,9 @@ void RecordFile::add(const BucketTimes& bucket, std::uint64_t step, std::uint64_
 
 void RecordFile::add(const CallTimes& call, std::uint64_t step, const BucketTimes* bucket,
                      std::uint64_t thread) noexcept {
-  Record& record = next();
+  Record& record = begin(RecordKind::call, call.span, step, place_of(bucket, thread));
   auto& words = record.words;
-  set(words[Record::kind],
-      static_cast<std::uint64_t>(RecordKind::call) | static_cast<std::uint64_t>(call.kind) << 8 | lane_of(bucket));
-  set(words[Record::begin], call.span.begin);
-  set(words[Record::end], call.span.end);
-  set(words[Record::step], step);
-  set(words[Record::place], place_of(bucket, thread));
+  add_to(words[Record::kind], static_cast<std::uint64_t>(call.kind) << 8 | lane_of(bucket));
   set(words[Record::bytes], call.bytes);
   set(words[Record::sent], call.sent);
   finish(record);
@@ -247,24 +258,25 @@ void RecordFile::add(const CallTimes& call, std::uint64_t step, const BucketTime
 
 void RecordFile::add_wait(const Span& wait, std::uint64_t step, const BucketTimes* bucket,
                           std::uint64_t thread) noexcept {
-  Record& record = next();
+  Record& record = begin(RecordKind::wait, wait, step, place_of(bucket, thread));
+  add_to(record.words[Record::kind], lane_of(bucket));
+  finish(record);
+}
+
+void RecordFile::add(const ChoiceNote& note, std::uint64_t step, std::int64_t now) noexcept {
+  Record& record = begin(RecordKind::choice, {now, now}, step, 0);
   auto& words = record.words;
-  set(words[Record::kind], static_cast<std::uint64_t>(RecordKind::wait) | lane_of(bucket));
-  set(words[Record::begin], wait.begin);
-  set(words[Record::end], wait.end);
-  set(words[Record::step], step);
-  set(words[Record::place], place_of(bucket, thread));
+  add_to(words[Record::kind], static_cast<std::uint64_t>(note.kind) << 8 | number_of(note.hook) << 32);
+  set(words[Record::bytes], note.cap_bytes);
+  set(words[Record::first], note.cost);
+  set(words[Record::second], note.iteration);
+  set(words[Record::third], static_cast<std::uint64_t>(note.lanes));
   finish(record);
 }
 
 void RecordFile::add_loss(double loss, std::uint64_t step, bool under_way, std::int64_t now) noexcept {
-  Record& record = next();
-  auto& words = record.words;
-  set(words[Record::kind], static_cast<std::uint64_t>(RecordKind::loss));
-  set(words[Record::begin], now);
-  set(words[Record::end], now);
-  set(words[Record::step], step);
-  set(words[Record::first], std::bit_cast<std::uint64_t>(loss));
+  Record& record = begin(RecordKind::loss, {now, now}, step, 0);
+  set(record.words[Record::first], std::bit_cast<std::uint64_t>(loss));
   finish(record);
   File& all = file();
   const std::uint64_t rows = get(all.rows);

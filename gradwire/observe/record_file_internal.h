@@ -16,12 +16,23 @@
 
 namespace gradwire::observe {
 
+// Something that the hook "auto" measured or chose.
+struct ChoiceNote {
+  record_format::ChoiceKind kind;
+  std::string_view hook;
+  std::uint64_t cap_bytes = 0;  // of the shape; 0: DDP's own buckets
+  int lanes = 0;                // 0: DDP's own number
+  std::uint64_t cost = 0;       // nanoseconds; 0 for a choice
+  std::uint64_t iteration = 0;  // that was measured, or the first with the choice
+};
+
 // Of one rank. One thread at a time calls the methods. What is written is in the file when the method returns, also if
 // the process is killed then.
 class RecordFile {
  public:
   // Makes FOLDER/rank-K.record with room for all that it will ever hold; replaces such a file of an earlier run. Throws
-  // ResourceError, which names the file and the reason.
+  // ResourceError, which names the file and the reason, also where another process writes such a file now: a rank whose
+  // child inherited the rank's environment.
   static std::unique_ptr<RecordFile> make(const std::string& folder, int rank, int world);
 
   // The thread that trains begins a phase of step `step`.
@@ -31,6 +42,7 @@ class RecordFile {
   // What has ended. `step` is the number of the step under way.
   void add(const BucketTimes& bucket, std::uint64_t step, std::uint64_t thread) noexcept;
   void add(const CallTimes& call, std::uint64_t step, const BucketTimes* bucket, std::uint64_t thread) noexcept;
+  void add(const ChoiceNote& note, std::uint64_t step, std::int64_t now) noexcept;
   void add_wait(const Span& wait, std::uint64_t step, const BucketTimes* bucket, std::uint64_t thread) noexcept;
   // A loss was told, for step `step`, which is under way or was the last that ended.
   void add_loss(double loss, std::uint64_t step, bool under_way, std::int64_t now) noexcept;
@@ -41,7 +53,8 @@ class RecordFile {
 
  private:
   record_format::File& file() noexcept { return *reinterpret_cast<record_format::File*>(mapping_.data()); }
-  record_format::Record& next() noexcept;
+  record_format::Record& begin(record_format::RecordKind kind, const Span& span, std::uint64_t step,
+                               std::uint64_t place) noexcept;
   void finish(record_format::Record& record) noexcept;
   std::uint64_t number_of(std::string_view name) noexcept;
   record_format::Sums& row() noexcept;

@@ -25,6 +25,7 @@
 namespace gradwire::observe {
 namespace {
 
+using record_format::ChoiceKind;
 using record_format::Phase;
 
 // A shorter wait, in nanoseconds, is one for a call that had ended.
@@ -39,8 +40,12 @@ struct Running {
   std::size_t position = 0;  // in the step's buckets
 };
 
+// Counts set_recording(): a thread that was within a call then has missed the end of the call.
+std::atomic<std::uint64_t> interruptions{0};
+
 // What this thread does.
 struct ThreadState {
+  std::uint64_t interruptions = 0;  // as far as this thread has seen them
   std::optional<Running> bucket;
   int calls = 0;      // a group may call another
   int waits = 0;      // a Work may wait for another
@@ -95,6 +100,7 @@ class Recorder {
   void on_bucket(std::string_view point, const trace::Event& event) GRADWIRE_EXCLUDES(mutex_);
   void on_call(bool begins, const trace::Event& event) GRADWIRE_EXCLUDES(mutex_);
   void on_wait(bool begins) GRADWIRE_EXCLUDES(mutex_);
+  void on_choice(std::string_view point, const trace::Event& event) GRADWIRE_EXCLUDES(mutex_);
   BucketTimes* running() GRADWIRE_REQUIRES(mutex_);
   BucketTimes* unfinished(std::uint64_t index) GRADWIRE_REQUIRES(mutex_);
 
@@ -268,6 +274,17 @@ void Recorder::on_wait(bool begins) {
   }
 }
 
+void Recorder::on_choice(std::string_view point, const trace::Event& event) {
+  const ChoiceKind kind = point == "hook"    ? ChoiceKind::hook_measured
+                          : point == "shape" ? ChoiceKind::shape_measured
+                                             : ChoiceKind::chosen;
+  const trace::Details& details = event.details;
+  const char* const hook = details.word != nullptr ? details.word : "";
+  MutexLock lock(mutex_);
+  if (file_)
+    file_->add({kind, hook, details.bytes, details.lane, details.kind, event.sequence}, step_.number, monotonic_now());
+}
+
 // Null where nothing is recorded, and in a forked child.
 std::atomic<Recorder*> active{nullptr};
 
@@ -275,6 +292,10 @@ void Recorder::on_event(void*, const trace::Event& event) noexcept {
   Recorder* const self = active.load(std::memory_order_acquire);
   if (self == nullptr) return;
   const std::string_view name = event.name;
+  if (const std::uint64_t now = interruptions.load(std::memory_order_relaxed); here.interruptions != now) {
+    here = ThreadState{};
+    here.interruptions = now;
+  }
   try {
     if (name.starts_with("ddp.")) {
       self->on_ddp(name.substr(4), event);
@@ -284,6 +305,8 @@ void Recorder::on_event(void*, const trace::Event& event) noexcept {
       self->on_call(name == "group.call", event);
     } else if (name.starts_with("work.")) {
       self->on_wait(name == "work.wait");
+    } else if (name.starts_with("auto.")) {
+      self->on_choice(name.substr(5), event);
     }
   } catch (const std::exception&) {
     self->count_lost();  // no memory
@@ -334,7 +357,11 @@ void record_steps() noexcept {
 }
 
 void set_recording(bool on) noexcept {
-  if (active.load(std::memory_order_acquire) != nullptr) trace::set_sink(on ? &Recorder::on_event : nullptr, nullptr);
+  if (active.load(std::memory_order_acquire) == nullptr) return;
+  // No thread is in the recorder between the two lines.
+  trace::set_sink(nullptr, nullptr);
+  interruptions.fetch_add(1, std::memory_order_relaxed);
+  if (on) trace::set_sink(&Recorder::on_event, nullptr);
 }
 
 void begin_step() noexcept {

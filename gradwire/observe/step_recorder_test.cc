@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <bit>
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -22,9 +23,11 @@
 #include <thread>
 #include <vector>
 
+#include "gradwire/base/error.h"
 #include "gradwire/base/os_handles.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/base/trace.h"
+#include "gradwire/observe/record_file_internal.h"
 #include "gradwire/observe/record_format_internal.h"
 #include "gradwire/observe/run_sums.h"
 
@@ -210,6 +213,75 @@ TEST_F(StepRecorder, ARecordingMayBeSwitchedOffAndOn) {
     EXPECT_EQ(step_totals().steps, 2U);
   };
   EXPECT_EQ(in_child("", body), 0);
+}
+
+TEST_F(StepRecorder, SwitchingInTheMiddleOfACallSilencesNoThread) {
+  const auto body = [] {
+    record_steps();
+    begin_step();
+    point("group.call", 0, 0, {.kind = 1});
+    point("work.wait");
+    set_recording(false);
+    point("work.waited");
+    point("group.return");
+    set_recording(true);
+    point("group.call", 0, 0, {.kind = 2});
+    point("group.return");
+    point("work.wait");
+    const auto begin = std::chrono::steady_clock::now();
+    while (std::chrono::steady_clock::now() - begin < std::chrono::microseconds(5)) continue;
+    point("work.waited");
+    end_step();
+    ASSERT_EQ(last_step().calls.size(), 1U) << "the call whose end was missed is gone";
+    EXPECT_EQ(last_step().calls[0].kind, CallKind{2});
+    EXPECT_EQ(last_step().waits.size(), 1U);
+  };
+  EXPECT_EQ(in_child("", body), 0);
+}
+
+TEST_F(StepRecorder, TheFileHoldsWhatAutoMeasuredAndChose) {
+  const auto body = [] {
+    record_from_environment(0, 1);
+    point("auto.hook", 0, 7, {.kind = 1500, .lane = 0, .word = "int8"});
+    point("auto.shape", 0, 8, {.kind = 2500, .bytes = 2 << 20, .lane = 4, .word = "int8"});
+    point("auto.chosen", 0, 9, {.bytes = 2 << 20, .lane = 4, .word = "int8"});
+  };
+  EXPECT_EQ(in_child(folder_, body), 0);
+  const format::File& all = file(0);
+  EXPECT_EQ(count_of(all)[RecordKind::choice], 3);
+  EXPECT_STREQ(all.hook_names[0].data(), "int8");
+  constexpr std::uint64_t kExpected[3][5] = {{1, 0, 1500, 7, 0}, {2, 2 << 20, 2500, 8, 4}, {3, 2 << 20, 0, 9, 4}};
+  for (std::size_t i = 0; i < 3; ++i) {
+    const auto& words = all.records[i].words;
+    EXPECT_EQ(words[Record::kind] >> 8, std::uint64_t{1} << 24 | kExpected[i][0]) << "the first name, and the kind";
+    EXPECT_EQ(words[Record::bytes], kExpected[i][1]);
+    EXPECT_EQ(words[Record::first], kExpected[i][2]);
+    EXPECT_EQ(words[Record::second], kExpected[i][3]);
+    EXPECT_EQ(words[Record::third], kExpected[i][4]);
+  }
+}
+
+TEST_F(StepRecorder, AnotherProcessTakesNoFileThatIsBeingWritten) {
+  const auto body = [this] {
+    record_from_environment(0, 1);
+    const auto child = [this] {
+      try {
+        RecordFile::make(folder_, 0, 1);
+        ADD_FAILURE() << "the rank's file was replaced";
+      } catch (const ResourceError& error) {
+        EXPECT_NE(std::string(error.what()).find(concat("process ", ::getppid(), " writes")), std::string::npos)
+            << error.what();
+      }
+      RecordFile::make(folder_, 1, 2);
+    };
+    EXPECT_EQ(in_child(folder_, child), 0);
+    take_step();
+    end_step();
+  };
+  EXPECT_EQ(in_child(folder_, body), 0);
+  EXPECT_EQ(count_of(file(0))[RecordKind::step], 1);
+  RecordFile::make(folder_, 0, 1);  // the process has ended
+  EXPECT_EQ(count_of(file(0))[RecordKind::step], 0);
 }
 
 TEST_F(StepRecorder, ACallThatThrewEndsAndALossIsKept) {

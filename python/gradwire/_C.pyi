@@ -300,6 +300,8 @@ class AutoHook(CommHook):
     @property
     def current(self) -> str: ...
     @property
+    def current_shape(self) -> dict[str, int]: ...
+    @property
     def choices(self) -> list[dict[str, Any]]: ...
 
 class MixedPrecision:
@@ -534,8 +536,14 @@ class hooks:
     def make_hook(spec: str, group: ProcessGroup | None = None) -> CommHook: ...
     @staticmethod
     def make_auto_hook(
-        accuracy: str = "rounding", hooks: Sequence[str] = (), gain: float = 0.01, group: ProcessGroup | None = None
+        accuracy: str = "rounding",
+        hooks: Sequence[str] = (),
+        gain: float = 0.01,
+        group: ProcessGroup | None = None,
+        shape: bool = True,
     ) -> AutoHook: ...
+    @staticmethod
+    def auto_hook_candidates(accuracy: str) -> list[str]: ...
     @staticmethod
     def hook_names() -> list[str]: ...
     @staticmethod

@@ -57,16 +57,26 @@ def make(spec: str, group: AnyGroup | None = None) -> Registration:
 
 
 def auto(
-    accuracy: str = "rounding", hooks: Sequence[str] = (), gain: float = 0.01, group: AnyGroup | None = None
+    accuracy: str = "rounding",
+    hooks: Sequence[str] = (),
+    gain: float = 0.01,
+    group: AnyGroup | None = None,
+    shape: bool = True,
 ) -> Registration:
     """Measures hooks in the first steps of a job, goes on with the fastest, and follows the link when it changes.
 
     accuracy: "exact" (the bits of plain averaging), "rounding" (also bf16_compress and int8) or "any" (also int4,
     power_sgd:rank=4 and one_bit). hooks: names as of make(), instead of those; a later one is taken only when it saves
-    more than the share `gain` of a step. The state has `current`, the name of the hook in use, and `choices`, the
-    decisions with what was measured. All ranks decide alike.
+    more than the share `gain` of a step. shape: gradwire's DistributedDataParallel lets the hook choose the size of the
+    buckets and the number of lanes too, unless bucket_cap_mb or lanes is given. The state has `current`, the name of
+    the hook in use, `current_shape`, and `choices`, the decisions with what was measured. All ranks decide alike.
     """
-    return _C.hooks.make_auto_hook(accuracy, list(hooks), gain, group_of(group)), run
+    return _C.hooks.make_auto_hook(accuracy, list(hooks), gain, group_of(group), shape), run
+
+
+def auto_candidates(accuracy: str = "rounding") -> list[str]:
+    """The hooks that auto(accuracy) chooses from, as make() takes them."""
+    return _C.hooks.auto_hook_candidates(accuracy)
 
 
 def power_sgd(rank: int = 1, start: int = 1000, group: AnyGroup | None = None, **options: Any) -> Registration:

@@ -78,18 +78,28 @@ py::object hook_object(const HookPtr& hook) {
   return py::cast(hook);
 }
 
-HookPtr make_auto(const std::string& accuracy, const std::vector<std::string>& hooks, double gain, GroupPtr group) {
+HookAccuracy accuracy_of(const std::string& name) {
+  if (name == "exact") return HookAccuracy::exact;
+  if (name == "rounding") return HookAccuracy::rounding;
+  if (name == "any") return HookAccuracy::any;
+  throw InvalidArgument("hooks.auto(): accuracy is '" + name + "'; it must be 'exact', 'rounding' or 'any'.");
+}
+
+HookPtr make_auto(const std::string& accuracy, const std::vector<std::string>& hooks, double gain, GroupPtr group,
+                  bool shape) {
   AutoHookOptions options;
-  if (accuracy == "exact") {
-    options.accuracy = HookAccuracy::exact;
-  } else if (accuracy == "any") {
-    options.accuracy = HookAccuracy::any;
-  } else if (accuracy != "rounding") {
-    throw InvalidArgument("hooks.auto(): accuracy is '" + accuracy + "'; it must be 'exact', 'rounding' or 'any'.");
-  }
+  options.accuracy = accuracy_of(accuracy);
   options.hooks = hooks;
   options.gain = gain;
+  options.shape = shape;
   return make_auto_hook(options, std::move(group));
+}
+
+py::dict shape_dict(const ReductionShape& shape) {
+  py::dict out;
+  out["cap_bytes"] = shape.cap_bytes;
+  out["lanes"] = shape.lanes;
+  return out;
 }
 
 py::list choices_of(const AutoHook& hook) {
@@ -101,6 +111,10 @@ py::list choices_of(const AutoHook& hook) {
     one["iteration"] = choice.iteration;
     one["hook"] = choice.hook;
     one["seconds"] = costs;
+    one["shape"] = shape_dict(choice.shape);
+    py::list shapes;
+    for (const ShapeTimes& times : choice.shapes) shapes.append(py::make_tuple(shape_dict(times.shape), times.cost));
+    one["shapes"] = shapes;
     out.append(one);
   }
   return out;
@@ -208,6 +222,9 @@ be divided by `divisor`, and collectives to go through `group`.)")
   py::class_<AutoHook, CommHook, std::shared_ptr<AutoHook>>(
       module, "AutoHook", "A hook that measures other hooks, and goes on with the fastest.")
       .def_property_readonly("current", &AutoHook::current, "The name of the hook that the last bucket used.")
+      .def_property_readonly(
+          "current_shape", [](const AutoHook& hook) { return shape_dict(hook.current_shape()); },
+          "cap_bytes and lanes of the last bucket; 0: DDP's own.")
       .def_property_readonly("choices", &choices_of,
                              "The decisions so far: iteration (the first one with the hook), hook, and seconds: by "
                              "hook, the time from the "
@@ -265,11 +282,13 @@ void bind_hooks(py::module_& module) {
       py::arg("spec"), py::arg("group") = py::none());
   hooks.def(
       "make_auto_hook",
-      [](const std::string& accuracy, const std::vector<std::string>& hooks, double gain, GroupPtr group) {
-        return hook_object(make_auto(accuracy, hooks, gain, std::move(group)));
+      [](const std::string& accuracy, const std::vector<std::string>& hooks, double gain, GroupPtr group, bool shape) {
+        return hook_object(make_auto(accuracy, hooks, gain, std::move(group), shape));
       },
       py::arg("accuracy") = "rounding", py::arg("hooks") = std::vector<std::string>(), py::arg("gain") = 0.01,
-      py::arg("group") = py::none());
+      py::arg("group") = py::none(), py::arg("shape") = true);
+  hooks.def("auto_hook_candidates",
+            [](const std::string& accuracy) { return auto_hook_candidates(accuracy_of(accuracy)); });
   hooks.def("hook_names", &hook_names);
   hooks.def("known_hooks", [] {
     py::list out;

@@ -5,6 +5,7 @@
 shows the record, the trace is one by the rules of the Trace Event Format, and files that are no records are refused. The
 environment names the build folder: GRADWIRE_BUILD."""
 
+import io
 import json
 import math
 import pathlib
@@ -17,13 +18,13 @@ from test_report import BUILD, ROOT, ReportTest, command, records
 
 sys.path.insert(0, str(ROOT / "python" / "gradwire"))
 
-from report import chrome_trace, record_sections, recorded  # noqa: E402
+from report import choice_sections, chrome_trace, record_sections, recorded  # noqa: E402
 
 RANKS = 3
 STEPS = 12
 
 
-def record(folder, name, *options):
+def record(folder, name, *options, steps=STEPS):
     """A short run whose ranks record; returns the folder of the record and the lines of --json."""
     target, lines = folder / name, folder / f"{name}.jsonl"
     text = folder / "text"
@@ -31,7 +32,7 @@ def record(folder, name, *options):
     done = subprocess.run(
         [BUILD / "bin" / "gradwire-run", "-n", str(RANKS), "--record", target, BUILD / "bin" / "char_lm", "--text", text,
          "--layers", "1", "--width", "32", "--heads", "2", "--context", "16", "--batch", str(4 * RANKS), "--threads", "1",
-         "--generate", "0", "--eval-batches", "1", "--log-every", "1", "--bucket-cap-mb", "0.01", "--steps", str(STEPS),
+         "--generate", "0", "--eval-batches", "1", "--log-every", "1", "--bucket-cap-mb", "0.01", "--steps", str(steps),
          "--json", lines, *options],
         capture_output=True, text=True, timeout=240,
     )  # fmt: skip
@@ -162,6 +163,61 @@ class Recorded(ReportTest):
         self.assertFalse((self.folder / "none.json").exists())
 
 
+class Choices(ReportTest):
+    """The hook "auto" in the record and on the page."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        target, _ = record(cls.folder, "auto", "--hook", "auto", steps=60)
+        cls.target, cls.ranks = target, recorded.read_folder(str(target))
+
+    def test_all_ranks_record_the_same_decisions(self):
+        choices = self.ranks[0].choices
+        for rank in self.ranks[1:]:
+            self.assertEqual(rank.choices, choices)
+        measured = [choice for choice in choices if choice.kind == recorded.HOOK_MEASURED]
+        self.assertEqual({choice.hook for choice in measured}, {"allreduce", "bf16_compress", "int8"})
+        self.assertTrue(all(choice.cost > 0 for choice in measured))
+        self.assertEqual([choice.iteration for choice in measured], sorted(choice.iteration for choice in measured))
+        shapes = {(choice.cap_bytes, choice.lanes) for choice in choices if choice.kind == recorded.SHAPE_MEASURED}
+        self.assertEqual(shapes, {(0, 0), (0, 2)}, "the program gives the buckets, and only lanes are free")
+        decisions = [choice for choice in choices if choice.kind == recorded.CHOSEN]
+        self.assertGreaterEqual(len(decisions), 2, "the hook, and the lanes")
+        self.assertLessEqual(decisions[1].iteration, 50)
+
+    def test_page_draws_what_was_tried_and_chosen(self):
+        part = self.page(self.target).one("section", id="choices")
+        choices = self.ranks[0].choices
+        measured = [choice for choice in choices if choice.kind != recorded.CHOSEN]
+        dots = part.all("circle")
+        self.assertEqual(len(dots), 2 * len(measured), "for a desk and for a phone")
+        titles = [dot.words() for dot in dots]
+        for choice in measured:
+            name = choice.hook if choice.kind == recorded.HOOK_MEASURED else choice_sections.shape_text(choice)
+            self.assertTrue(any(title.startswith(f"{name}:") and title.endswith(f"step {choice.iteration}") for title in titles))
+        decisions = [choice for choice in choices if choice.kind == recorded.CHOSEN]
+        rows = [line.words() for line in part.one("table").all("tr")][1:]
+        self.assertEqual(len(rows), len(decisions))
+        for line, choice in zip(rows, decisions):
+            self.assertTrue(line.startswith(f"{choice.iteration} {choice.hook}"), line)
+        for name in ("allreduce", "bf16_compress", "int8"):
+            self.assertIn(name, rows[0])
+        self.assertGreaterEqual(len(part.all(class_="mark")), 2)
+
+    def test_a_job_without_auto_has_no_such_section(self):
+        made = self.page(record(self.folder, "plain")[0])
+        self.assertEqual(made.all("section", id="choices"), [])
+
+    def test_texts_of_shapes(self):
+        def text(cap, lanes):
+            return choice_sections.shape_text(recorded.Choice(recorded.CHOSEN, 1, "int8", cap, lanes, 0))
+
+        self.assertEqual(text(0, 0), "own buckets")
+        self.assertEqual(text(2 << 20, 4), "buckets of 2 MiB, 4 lanes")
+        self.assertEqual(text(1 << 40, 1), "one bucket, 1 lane")
+
+
 def row(compute, communication, steps=10):
     """All that is computed is the rest of the step."""
     whole = compute + communication
@@ -186,15 +242,38 @@ class Verdict(unittest.TestCase):
         self.assertEqual(len(record_sections.verdict([rank(0, 1.0, 0.0)])), 1)
 
 
+class Changing:
+    """A file of which each look shows the next of `versions`."""
+
+    def __init__(self, versions):
+        self.versions, self.reads = list(versions), 0
+
+    def look(self):
+        return bytes(recorded.VERSION) + (self.versions.pop(0) if len(self.versions) > 1 else self.versions[0]).to_bytes(8, "little")
+
+    def read_bytes(self):
+        self.reads += 1
+        return self.look()
+
+    def open(self, _mode):
+        return io.BytesIO(self.look())
+
+
 class Format(unittest.TestCase):
+    def test_sums_are_read_again_until_they_belong_together(self):
+        for versions, reads in (([4, 4], 1), ([3, 3, 4, 6, 6, 6], 3), ([4, 5, 6, 6], 2), ([7], recorded.ATTEMPTS)):
+            file = Changing(versions)
+            data = recorded.bytes_of(file)
+            self.assertEqual((file.reads, recorded.version_in(data)), (reads, versions[-1]), versions)
+
     def test_records_that_are_being_written_are_left_out(self):
         data = bytearray(recorded.FILE_BYTES)
         begin = recorded.HEADER + 2 * recorded.ROWS * recorded.ROW_BYTES
         # Place 1 holds ticket 32769, place 2 is being written, and place 3 has the number of another place.
         for place, state in ((1, recorded.RECORDS + 2), (2, 0), (3, 9)):
             struct.pack_into("<12Q", data, begin + place * recorded.RECORD_BYTES, state, recorded.WAIT, *([7] * 10))
-        events = recorded.read_events(bytes(data), [])
-        self.assertEqual([event.kind for event in events], [recorded.WAIT])
+        events = recorded.whole_records(bytes(data))
+        self.assertEqual([event[1] for event in events], [recorded.WAIT])
 
 
 # --- the Trace Event Format, by its documentation --------------------------------------------------------------------

@@ -17,6 +17,7 @@ import unittest
 import zlib
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+from test_recorded import record  # noqa: E402
 from test_report import BENCH, ReportTest, Tree, command, records, train  # noqa: E402
 
 NAMES = (
@@ -103,7 +104,8 @@ class Browser(ReportTest):
             train(cls.folder, "plain", "--steps", "8"),
             train(cls.folder, "power", "--steps", "8", "--hook", "power_sgd:rank=2,start=4,min_rate=1"),
         ]
-        cls.pages = {"single": [cls.runs[1]], "compared": [*cls.runs, BENCH]}
+        recorded = record(cls.folder, "auto", "--hook", "auto", steps=60)[0]
+        cls.pages = {"single": [cls.runs[1]], "compared": [*cls.runs, BENCH], "recorded": [recorded]}
         for name, files in cls.pages.items():
             done = command(*files, "-o", cls.folder / f"{name}.html")
             assert done.returncode == 0, done.stderr
@@ -146,6 +148,10 @@ class Browser(ReportTest):
     def test_pages_on_a_phone(self):
         self.look("single", width=390)
         self.look("compared", width=390)
+
+    def test_recorded_job_whose_hook_is_auto(self):
+        self.look("recorded")
+        self.look("recorded", width=390, dark=True)
 
     def test_marks_of_a_timeline_stay_inside_wherever_it_ends(self):
         lines = records(self.runs[1])

@@ -64,6 +64,14 @@ class Curve:
 
 
 @dataclass(frozen=True)
+class Mark:
+    """A line from top to bottom at x."""
+
+    x: float
+    title: str
+
+
+@dataclass(frozen=True)
 class Labels:
     """What the axes are, and how their values are written."""
 
@@ -115,6 +123,7 @@ def add_curves(
     width: int = WIDE,
     height: int = 300,
     logarithmic: bool = False,
+    marks: Sequence[Mark] = (),
 ) -> None:
     """`logarithmic`: both axes, with a mark at every x that there is. Where no point is finite a sentence says so."""
     known = [(x, y) for curve in curves for x, y in curve.points if y is not None]
@@ -122,7 +131,9 @@ def add_curves(
     if not known:
         add(parent, "p", "No value is finite.", class_="note")
         return
-    on_screens(parent, width, lambda place, wide: draw_curves(place, curves, known, labels, wide, height, logarithmic))
+    on_screens(
+        parent, width, lambda place, wide: draw_curves(place, curves, known, labels, wide, height, logarithmic, marks)
+    )
 
 
 def draw_curves(
@@ -133,13 +144,18 @@ def draw_curves(
     width: int,
     height: int,
     logarithmic: bool,
+    marks: Sequence[Mark],
 ) -> None:
     """`known`: the points of all curves, without gaps."""
-    all_x = sorted({x for x, _ in known})
+    all_x = sorted({x for x, _ in known} | {mark.x for mark in marks})
     x = Axis(all_x, LEFT, width - RIGHT, logarithmic, max(4, width // 90))
     y_values = [value for _, value in known]
     y = Axis(y_values if logarithmic else [*y_values, *padding(y_values)], height - BOTTOM, TOP, logarithmic)
     svg = add_frame(parent, labels, x, y, width, height, all_x if logarithmic and len(all_x) <= width // 70 else None)
+    for mark in marks:
+        at = round(x.place(mark.x), 2)
+        line = add(svg, "line", class_="mark", x1=at, x2=at, y1=TOP, y2=height - BOTTOM)
+        add(line, "title", mark.title)
     for curve in curves:
         path, pen = "", "M"
         for at, value in curve.points:

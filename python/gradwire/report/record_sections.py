@@ -10,6 +10,7 @@ import statistics
 from collections.abc import Callable, Sequence
 
 from .charts import NARROW, WIDE, Bar, Block, Curve, Labels, Piece, add_bars, add_curves, add_gantt, add_stack
+from .choice_sections import add_choices
 from .elements import Element, add, add_legend, add_table
 from .lines import Span
 from .recorded import BUCKET, CALL, LOSS, STEP, WAIT, Event, RankRecord, Row
@@ -33,6 +34,7 @@ def add_record_sections(main: Element, folder: str, ranks: Sequence[RankRecord])
         add_sent(main, stepped)
     add_calls(main, ranks)
     add_hooks(main, ranks)
+    add_choices(main, ranks)
     if stepped:
         add_last_steps(main, stepped)
 

@@ -19,7 +19,9 @@ HEADER = 8192
 RECORD_BYTES = 96
 ROW_BYTES = 128
 FILE_BYTES = HEADER + 2 * ROWS * ROW_BYTES + RECORDS * RECORD_BYTES
-STEP, BUCKET, CALL, WAIT, LOSS = 1, 2, 3, 4, 5
+STEP, BUCKET, CALL, WAIT, LOSS, CHOICE = 1, 2, 3, 4, 5, 6
+VERSION = 88  # where the version of the sums lies
+ATTEMPTS = 50  # to read a file that its rank writes
 KINDS = (
     "call", "barrier", "broadcast", "all_reduce", "reduce", "all_gather", "all_gather_into_tensor", "gather", "scatter",
     "reduce_scatter", "reduce_scatter_tensor", "all_to_all", "all_to_all_single", "monitored_barrier", "dup", "split",
@@ -44,6 +46,21 @@ class Event:
     sent: int
     times: tuple[float, ...]  # step: forward, backward, wait, end of the wait; bucket: ready, returned
     loss: float = math.nan
+
+
+HOOK_MEASURED, SHAPE_MEASURED, CHOSEN = 1, 2, 3
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What the hook "auto" measured or chose."""
+
+    kind: int  # HOOK_MEASURED, SHAPE_MEASURED or CHOSEN
+    iteration: int  # that was measured, or the first with the choice
+    hook: str
+    cap_bytes: int  # 0: DDP's own buckets
+    lanes: int  # 0: DDP's own number
+    cost: float  # seconds; 0 where something was chosen
 
 
 @dataclass(frozen=True)
@@ -84,6 +101,7 @@ class RankRecord:
     course: list[Row]
     hooks: list[str]
     events: list[Event] = field(default_factory=list)  # in the order in which they ended
+    choices: list[Choice] = field(default_factory=list)  # in their order
 
     def of_kind(self, kind: int) -> list[Event]:
         return [event for event in self.events if event.kind == kind]
@@ -135,10 +153,34 @@ def event_of(words: tuple[int, ...], hooks: list[str]) -> Event:
     )
 
 
+def choice_of(words: tuple[int, ...], hooks: list[str]) -> Choice:
+    number = words[1] >> 32
+    name = hooks[number - 1] if 0 < number <= len(hooks) else "hook"
+    return Choice((words[1] >> 8) & 0xFF, words[9], name, words[6], words[10], seconds(words[8]))
+
+
+def version_in(data: bytes) -> int:
+    return int.from_bytes(data[VERSION : VERSION + 8], "little")
+
+
+def bytes_of(file: pathlib.Path) -> bytes:
+    """The file, with sums that belong together: its rank may change them meanwhile. The sums of a rank that was killed
+    while it changed them are as it left them."""
+    data = b""
+    for _ in range(ATTEMPTS):
+        data = file.read_bytes()
+        with file.open("rb") as opened:
+            opened.seek(VERSION)
+            after = int.from_bytes(opened.read(8), "little")
+        if version_in(data) == after and after % 2 == 0:
+            break
+    return data
+
+
 def read_record(file: str) -> RankRecord:
     """One rank's file. Throws ReportError."""
     try:
-        data = pathlib.Path(file).read_bytes()
+        data = bytes_of(pathlib.Path(file))
     except OSError as error:
         raise ReportError(f"{file}: it cannot be read: {error.strerror}") from None
     if len(data) != FILE_BYTES:
@@ -166,11 +208,13 @@ def read_record(file: str) -> RankRecord:
         [row for row in course if row.steps],
         hooks,
     )
-    record.events = read_events(data, hooks)
+    whole = whole_records(data)
+    record.events = [event_of(event, hooks) for event in whole if event[1] & 0xFF != CHOICE]
+    record.choices = [choice_of(event, hooks) for event in whole if event[1] & 0xFF == CHOICE]
     return record
 
 
-def read_events(data: bytes, hooks: list[str]) -> list[Event]:
+def whole_records(data: bytes) -> list[tuple[int, ...]]:
     """The records that are whole, in order."""
     words = struct.Struct("<12Q")
     begin = HEADER + 2 * ROWS * ROW_BYTES
@@ -179,7 +223,7 @@ def read_events(data: bytes, hooks: list[str]) -> list[Event]:
         event = words.unpack_from(data, begin + place * RECORD_BYTES)
         if event[0] and (event[0] - 1) % RECORDS == place:
             whole.append(event)
-    return [event_of(event, hooks) for event in sorted(whole)]
+    return sorted(whole)
 
 
 def has_begun(file: pathlib.Path) -> bool:
