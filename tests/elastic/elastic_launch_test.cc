@@ -71,13 +71,16 @@ class ElasticLaunchTest : public launch::LauncherTest {
   }
 
   void kill_at_random(int kills, unsigned seed);
+  // Of a job over diloco_worker.cc. Returns the outer parameters at the end, of each member.
+  std::vector<std::vector<at::Tensor>> kill_a_worker_each_round(int rounds);
 
-  std::string optimizer_ = "sgd";  // of the worker; or "zero"
+  std::string optimizer_ = "sgd";  // of the worker; or "zero", or for diloco_worker.cc "streaming"
   std::vector<std::string> more_;  // options of gradwire-run
+
+  std::int64_t steps_ = 0;
 
  private:
   std::unique_ptr<ElasticRecord> record_;
-  std::int64_t steps_ = 0;
 };
 
 void ElasticLaunchTest::kill_at_random(int kills, unsigned seed) {
@@ -198,6 +201,53 @@ TEST_F(ElasticLaunchTest, AConvolutionalNetLosesRanksAndItsBuffersCountEachStepO
     EXPECT_EQ(state.back().item<std::int64_t>(), kSteps) << "batches that batch normalization has seen";
     const std::vector<at::Tensor> parameters(state.begin(), state.end() - 3);
     expect_equal_bits(parameters, {finals.front().begin(), finals.front().end() - 3}, "a member against the first");
+  }
+}
+
+std::vector<std::vector<at::Tensor>> ElasticLaunchTest::kill_a_worker_each_round(int rounds) {
+  constexpr std::int64_t kRound = 24;  // steps
+  std::mt19937 random(4);
+  start_job("2:4", 4, kRound * rounds * 16, 0, 100000, DILOCO_WORKER_PROGRAM);  // it goes on while a process starts
+  std::int64_t epoch = 0;
+  for (int round = 0; round < rounds; ++round) {
+    const auto members = record().wait_for_epoch(3, epoch);
+    if (members.empty()) break;
+    // A moment anywhere in the steps of a round, in its exchange or after it.
+    page()->budget += kRound;
+    const auto moment = Clock::now() + std::chrono::microseconds(random() % 8000);
+    while (Clock::now() < moment) {
+    }
+    if (round % 4 == 2) ::kill(coordinator(), SIGKILL);
+    ::kill(static_cast<pid_t>(members[random() % members.size()]), SIGKILL);
+  }
+  page()->budget = steps_;
+  const launch::Result result = finish();
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  return record().finals();
+}
+
+// See diloco_worker.cc: the outer parameters count the steps.
+TEST_F(ElasticLaunchTest, AWorkerIsKilledInEachRoundOfDilocoAndEachExchangeCountsOnce) {
+  const auto finals = kill_a_worker_each_round(8);
+  ASSERT_FALSE(finals.empty());
+  for (const auto& parameters : finals) {
+    ASSERT_EQ(parameters.size(), 3U);
+    for (const at::Tensor& parameter : parameters)
+      EXPECT_TRUE(at::equal(parameter, at::full_like(parameter, static_cast<double>(steps_)))) << parameter[0];
+  }
+}
+
+TEST_F(ElasticLaunchTest, AWorkerIsKilledInEachRoundOfStreamingDilocoAndTheOthersAgree) {
+  optimizer_ = "streaming";
+  const auto finals = kill_a_worker_each_round(8);
+  ASSERT_FALSE(finals.empty());
+  for (const auto& parameters : finals) {
+    expect_equal_bits(parameters, finals.front(), "a member against the first");
+    for (const at::Tensor& parameter : parameters) {
+      // A worker that came had moved a fragment by less than a round.
+      EXPECT_GT(parameter[0].item<float>(), static_cast<float>(steps_) / 2);
+      EXPECT_LE(parameter[0].item<float>(), static_cast<float>(steps_));
+    }
   }
 }
 
