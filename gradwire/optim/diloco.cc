@@ -213,6 +213,12 @@ void DilocoAverager::average_parameters(const std::vector<at::Tensor>& parameter
   p.steps = count;
 }
 
+void DilocoAverager::finish_exchanges() {
+  for (const auto& [number, fragment] : parts_->fragments) {
+    if (fragment->is_under_way()) fragment->finish(parts_->options.mixing);
+  }
+}
+
 void DilocoAverager::abort(const std::string& reason) {
   parts_->channel->abort(concat(kDiloco, " on rank ", parts_->channel->rank(), ": ", reason));
 }

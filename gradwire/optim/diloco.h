@@ -106,6 +106,10 @@ class DilocoAverager final : public ModelAverager, public SeparateWorkers {
   // in an elastic job; continue from a checkpoint. Throws InvalidArgument after this worker has left its elastic job.
   void average_parameters(const std::vector<at::Tensor>& parameters) override;
 
+  // Waits for the exchanges under way and ends them, as if their overlap had passed: at the end of training, before
+  // outer_parameters() are published. All ranks call it after the same step. Throws as average_parameters().
+  void finish_exchanges();
+
   std::int64_t step() const override;
   void set_step(std::int64_t step) override;
   // The group fails on this rank, and the other ranks get a PeerError with `reason`, in the next exchange at the

@@ -80,6 +80,13 @@ class Reference {
       }
     }
   }
+  // Ends the exchange that began after `count` steps.
+  void finish(std::int64_t count) {
+    const torch::NoGradGuard no_grad;
+    for (std::size_t i = 0; i < outer_.size(); ++i) {
+      if (is_turn(i, count)) arrive(i);
+    }
+  }
   const std::vector<at::Tensor>& own(int worker) const { return own_[static_cast<std::size_t>(worker)]; }
   const std::vector<at::Tensor>& outer() const { return outer_; }
 
@@ -153,6 +160,31 @@ TEST(Diloco, HasTheBitsOfTheSerialProgram) {
       }
     }
   }
+}
+
+// At the end of training the last exchange takes effect although its overlap has not passed.
+TEST(Diloco, TheLastExchangeIsFinishedAtTheEnd) {
+  const DilocoOptions schedule{.inner_steps = 6, .fragments = 3, .overlap = 3, .mixing = 0.5};
+  Reference expected(2, schedule);
+  for (int step = 0; step < 12; ++step)
+    expected.step();  // the exchanges that began after 10 and 12 steps are under way
+  expected.finish(10);
+  expected.finish(12);
+  run_ranks({"threads"}, 2, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
+    DilocoOptions options = schedule;
+    options.process_group = group;
+    const auto parameters = weights();
+    DilocoAverager diloco(parameters, options);
+    for (int step = 0; step < 12; ++step) {
+      move(parameters, rank, step);
+      diloco.average_parameters(parameters);
+    }
+    diloco.finish_exchanges();
+    expect_same_bits(values_of(diloco.outer_parameters()), values_of(expected.outer()), "outer");
+    expect_same_bits(values_of(parameters), values_of(expected.own(rank)), "own");
+    diloco.finish_exchanges();  // there is none
+    expect_same_bits(values_of(diloco.outer_parameters()), values_of(expected.outer()), "outer again");
+  });
 }
 
 // Over a user's group, which cannot be duplicated, too.
