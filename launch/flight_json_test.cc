@@ -5,13 +5,22 @@
 #include "launch/flight_json.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <thread>
+#include <utility>
 
+#include "gradwire/base/os_handles.h"
+#include "gradwire/base/process.h"
 #include "gradwire/base/strings.h"
 #include "launch/launch_error.h"
 #include "launch/process_look.h"
@@ -135,6 +144,42 @@ TEST(ProcessLook, AFileThatFailsInTheMiddleOfAReadIsEmpty) {
   EXPECT_EQ(read_proc_file("/proc/self/mem"), "") << "nothing is mapped at its beginning";
   EXPECT_EQ(read_proc_file("/proc/self/no-such-file"), "");
   EXPECT_NE(read_proc_file("/proc/self/maps").find("[stack]"), std::string::npos);
+}
+
+// Whether a thread of the process waits in read().
+bool reads(pid_t process) {
+  std::error_code error;
+  for (const auto& thread : std::filesystem::directory_iterator(concat("/proc/", process, "/task"), error)) {
+    if (read_proc_file(thread.path() / "syscall").starts_with(concat(SYS_read, " "))) return true;
+  }
+  return false;
+}
+
+// The main thread of a child waits for a lane, and the lane for data that never come.
+TEST(ProcessLook, ALaneThatWaitsForDataTellsWhereTheProcessWaits) {
+  for (const auto& [name, call] : {std::pair("gw-lane-1", "read"), std::pair("loader", "futex")}) {
+    int pipe[2];
+    ASSERT_EQ(::pipe(pipe), 0);
+    const UniqueFd to_read(pipe[0]), to_write(pipe[1]);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      const Thread lane(name, [&] {
+        char byte = 0;
+        static_cast<void>(::read(to_read.get(), &byte, 1));
+      });
+      std::atomic<int> never{0};
+      never.wait(0);
+    }
+    std::string seen;
+    // Until both threads are where they wait.
+    for (const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+         seen != call && std::chrono::steady_clock::now() < end; std::this_thread::yield()) {
+      if (reads(child)) seen = look_at(child).value_or(ProcessLook{}).system_call;
+    }
+    EXPECT_EQ(seen, call) << name;
+    ::kill(child, SIGKILL);
+    EXPECT_EQ(::waitpid(child, nullptr, 0), child);
+  }
 }
 
 TEST(ProcessLook, SeesItsOwnProcessRunAndNoOther) {

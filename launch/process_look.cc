@@ -64,24 +64,36 @@ std::string name_of_system_call(long number) {
   return "";
 }
 
-std::string system_call_of(int pid) {
-  std::istringstream text(read_proc_file(concat("/proc/", pid, "/syscall")));
+// `folder`: of a thread, or of a process for its main thread.
+std::string system_call_in(const std::string& folder) {
+  std::istringstream text(read_proc_file(folder + "/syscall"));
   long number = -1;
   return text >> number ? name_of_system_call(number) : "";
 }
 
-std::set<long> running_threads(int pid) {
+// A thread whose name tells that hooks run there: a lane of DDP.
+constexpr std::string_view kLane = "(gw-lane-";
+
+struct Threads {
   std::set<long> running;
+  std::string lane_waits_in;  // the call of the first lane that waits for something else than a thread
+};
+
+Threads threads_of(int pid) {
+  Threads threads;
   std::error_code error;
   std::filesystem::directory_iterator entry(concat("/proc/", pid, "/task"), error);
   // The process may end meanwhile; a range-based loop would throw.
   for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
     const std::string text = read_proc_file((entry->path() / "stat").string());
     const auto end_of_name = text.rfind(')');
-    if (end_of_name != std::string::npos && text.substr(end_of_name, 3) == ") R")
-      running.insert(std::stol(entry->path().filename()));
+    if (end_of_name == std::string::npos) continue;
+    if (text.substr(end_of_name, 3) == ") R") threads.running.insert(std::stol(entry->path().filename()));
+    if (text.find(kLane) > end_of_name || !threads.lane_waits_in.empty()) continue;
+    const std::string call = system_call_in(entry->path().string());
+    if (call != "futex") threads.lane_waits_in = call;
   }
-  return running;
+  return threads;
 }
 
 // The number behind "oom_kill" in a file of a control group; 0 where there is none.
@@ -124,8 +136,11 @@ std::optional<ProcessLook> look_at(int pid) {
   if (!(fields >> user >> system)) return std::nullopt;
   look.processor_seconds = (user + system) / static_cast<double>(::sysconf(_SC_CLK_TCK));
   look.time = std::chrono::steady_clock::now().time_since_epoch().count();
-  look.running = running_threads(pid);
-  look.system_call = system_call_of(pid);
+  Threads threads = threads_of(pid);
+  look.running = std::move(threads.running);
+  look.system_call = system_call_in(concat("/proc/", pid));
+  // The main thread waits for its lanes, and a hook keeps one of them.
+  if (look.system_call == "futex" && !threads.lane_waits_in.empty()) look.system_call = threads.lane_waits_in;
   return look;
 }
 

@@ -17,7 +17,9 @@ struct ProcessLook {
   double processor_seconds = 0;  // of all threads so far
   std::int64_t time = 0;         // when the look was taken, in nanoseconds of CLOCK_MONOTONIC
   std::set<long> running = {};   // the threads that run, or would if a processor were free
-  std::string system_call;       // in which the main thread waits ("read"); empty where that is not known
+  // In which the main thread waits ("read"), or where the main thread waits for another thread, a lane of DDP. Empty
+  // where that is not known.
+  std::string system_call;
 };
 
 // The text of a file of /proc; empty where the file cannot be read, as when its process ends meanwhile. (A file stream

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <map>
 #include <set>
 #include <utility>
@@ -29,24 +30,26 @@ bool says_out_of_memory(const std::vector<std::string>& lines) {
   });
 }
 
-// The rank failed because another did: one of its calls says so.
-bool is_victim(const RankTable& rank) {
-  return std::any_of(rank.groups.begin(), rank.groups.end(), [](const GroupTable& group) {
-    return std::any_of(group.calls.begin(), group.calls.end(), [](const CallRow& call) {
-      return call.outcome == Outcome::peer || call.outcome == Outcome::timeout || call.outcome == Outcome::aborted ||
-             call.outcome == Outcome::mismatch;
-    });
-  });
+// Whether by `time` one of the rank's calls had failed because of another rank, and no later call had gone well. In an
+// elastic job a rank goes on after such a failure; what happens to the rank from then on has another cause.
+bool failed_by_another(const RankTable& rank, std::int64_t time) {
+  std::int64_t failed = -1;
+  std::int64_t went_well = -1;
+  for (const GroupTable& group : rank.groups) {
+    for (const CallRow& call : group.calls) {
+      if (call.outcome == Outcome::none || call.ended > time) continue;
+      if (call.outcome == Outcome::good) {
+        went_well = std::max(went_well, call.called);
+      } else if (call.outcome <= Outcome::aborted) {
+        failed = std::max(failed, call.ended);
+      }
+    }
+  }
+  return failed >= 0 && went_well <= failed;
 }
 
-// One of the rank's calls had failed because of another rank: what a hook throws then says no more than that.
-bool failed_before(const RankTable& rank, std::int64_t time) {
-  return std::any_of(rank.groups.begin(), rank.groups.end(), [time](const GroupTable& group) {
-    return std::any_of(group.calls.begin(), group.calls.end(), [time](const CallRow& call) {
-      return call.outcome > Outcome::good && call.outcome <= Outcome::aborted && call.ended <= time;
-    });
-  });
-}
+// The rank failed because another did.
+bool is_victim(const RankTable& rank) { return failed_by_another(rank, std::numeric_limits<std::int64_t>::max()); }
 
 bool ran_out_of_memory(const RankTable& rank) {
   const ProcessView& process = rank.process;
@@ -91,7 +94,8 @@ std::optional<Diagnosis> find_hook_exception(const std::vector<RankTable>& ranks
   const NoteRow* note = nullptr;
   for (const RankTable& rank : ranks) {
     for (const NoteRow& each : rank.notes) {
-      if (each.kind != NoteKind::hook_failed || failed_before(rank, each.time)) continue;
+      // Else what the hook throws says no more than that another rank failed.
+      if (each.kind != NoteKind::hook_failed || failed_by_another(rank, each.time)) continue;
       if (note != nullptr && each.time + rank.wall_offset >= note->time + first->wall_offset) continue;
       first = &rank;
       note = &each;

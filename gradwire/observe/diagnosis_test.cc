@@ -182,6 +182,27 @@ TEST(Diagnosis, ARankThatFailedByItselfIsToldFromThoseThatFailBecauseOfIt) {
   });
 }
 
+// In an elastic job the ranks go on in another group after one has gone. What fails then has a cause of its own.
+TEST(Diagnosis, ARankThatWentOnAfterTheFailureOfAnotherIsNoVictimOfIt) {
+  for_each_cause([](Job& job, int cause) {
+    const auto all_call = [&](Outcome outcome, std::size_t group) {
+      for (int rank = 0; rank < job.size(); ++rank) job.call(rank, {}, outcome, group);
+    };
+    all_call(Outcome::peer, 0);
+    job.clock += 2 * kSecond;
+    for (int rank = 0; rank < job.size(); ++rank) job.open(rank, "default/epoch-2", rank, job.size());
+    for (int i = 0; i < 3; ++i) all_call(Outcome::good, 1);
+    for (int rank = 0; rank < job.size(); ++rank) {
+      if (rank != cause) job.call(rank, {}, Outcome::peer, 1);
+      job.end(rank, 1, 1);
+    }
+    expect(job.over(), FaultClass::failed, {cause});
+    Job hook = job;
+    hook.at(cause).notes.push_back({NoteKind::hook_failed, hook.clock, "hook 'int8': it threw"});
+    expect(hook.over(), FaultClass::hook_exception, {cause});
+  });
+}
+
 TEST(Diagnosis, AnExceptionThatAProgramDoesNotCatchIsItsOwnError) {
   for_each_cause([](Job& job, int cause) {
     job.others_call(cause, Outcome::peer);

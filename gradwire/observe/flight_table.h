@@ -65,7 +65,9 @@ struct ProcessView {
   bool seen = false;        // the fields below up to `system_call` were looked at while the rank ran
   char state = '?';         // of /proc/PID/stat: R runs, S sleeps, D waits for a disk, T is stopped
   double busy = 0;          // processor seconds per second since the look before
-  std::string system_call;  // in which the main thread waits: "read"; empty where that is not known
+  // In which the main thread waits ("read"), or where the main thread waits for another thread, a lane of DDP. Empty
+  // where that is not known.
+  std::string system_call;
   bool has_ended = false;
   bool by_signal = false;      // the fields from here on hold when has_ended
   int code = 0;                // the exit code, or the number of the signal
@@ -75,8 +77,9 @@ struct ProcessView {
   std::vector<std::string> last_lines = {};  // of the rank's stderr
 };
 
-// Whether the main thread waits for data, in a system call for input or output. Other threads may compute meanwhile,
-// such as those that read samples ahead. A thread that waits for another thread of its process is in no such call.
+// Whether the thread of `system_call` waits for data, in a system call for input or output. Other threads may compute
+// meanwhile, such as those that read samples ahead. A thread that waits for another thread of its process is in no such
+// call.
 bool waits_for_data(const ProcessView& process) noexcept;
 
 // One rank of a job.

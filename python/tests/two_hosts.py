@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The gradwire authors
 # SPDX-License-Identifier: Apache-2.0
-"""Two hosts on one machine: network namespaces with a cable between them."""
+"""Hosts on one machine: network namespaces with a cable between two of them, or with a switch between more."""
 from __future__ import annotations
 
 import json
@@ -9,6 +9,10 @@ import shutil
 import subprocess
 
 ADDRESSES = ("10.84.0.1", "10.84.0.2")
+
+
+def address_of(host: int) -> str:
+    return f"10.84.0.{host + 1}"
 
 
 def why_not() -> str:
@@ -23,21 +27,28 @@ def why_not() -> str:
 class TwoHosts:
     """The hosts "host-a" and "host-b", each with an interface eth0. The kernel removes them when close() has returned."""
 
+    names = ("host-a", "host-b")
+
     def __init__(self) -> None:
         self._holders: list[subprocess.Popen] = []
         try:
-            for name in ("host-a", "host-b"):
+            for name in self.names:
                 self._hold(name)
-            a, b = (str(holder.pid) for holder in self._holders)
-            # Made on the first host: the namespace of the test itself gets no interface.
-            self._on(0, "ip", "link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns", b)
-            for host, pid in enumerate((a, b)):
+            self._connect()
+            for host in range(len(self.names)):
                 self._on(host, "ip", "link", "set", "lo", "up")
-                self._on(host, "ip", "address", "add", f"{ADDRESSES[host]}/24", "dev", "eth0")
+                self._on(host, "ip", "address", "add", f"{address_of(host)}/24", "dev", "eth0")
                 self._on(host, "ip", "link", "set", "eth0", "up")
         except BaseException:
             self.close()
             raise
+
+    def _connect(self) -> None:
+        # Made on the first host: the namespace of the test itself gets no interface.
+        self._on(0, "ip", "link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns", self._pid(1))
+
+    def _pid(self, number: int) -> str:
+        return str(self._holders[number].pid)
 
     def enter(self, host: int) -> list[str]:
         """The first words of a command line that runs on the host."""
@@ -75,3 +86,21 @@ class TwoHosts:
         if done.returncode != 0:
             raise OSError(f"{' '.join(command)}: {done.stderr.strip()}")
         return done.stdout
+
+
+class SwitchedHosts(TwoHosts):
+    """`count` hosts, "host-a" and so on, each with an interface eth0 that a switch connects with the others."""
+
+    def __init__(self, count: int) -> None:
+        self.names = tuple(f"host-{chr(ord('a') + host)}" for host in range(count))
+        super().__init__()
+
+    def _connect(self) -> None:
+        self._hold("switch")
+        switch = len(self.names)
+        self._on(switch, "ip", "link", "add", "sw", "type", "bridge")
+        self._on(switch, "ip", "link", "set", "sw", "up")
+        for host in range(switch):
+            self._on(switch, "ip", "link", "add", f"port{host}", "type", "veth", "peer", "name", "eth0", "netns",
+                     self._pid(host))
+            self._on(switch, "ip", "link", "set", f"port{host}", "master", "sw", "up")
