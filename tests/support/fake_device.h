@@ -13,14 +13,11 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Stream.h>
 
-#include <atomic>
-#include <cstdint>
-#include <memory>
+#include <cstddef>
 #include <string>
-#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <vector>
 
-#include "tests/support/local_group.h"
+#include "tests/support/test_device.h"
 
 namespace gradwire::testing {
 
@@ -29,10 +26,6 @@ inline constexpr int kFakeDevices = 4;
 
 // Device `index` of kFakeDevices. Registers the device when first called.
 c10::Device fake_device(int index);
-
-// The stream that is current for `device` on this thread, and a new one.
-c10::Stream current_fake_stream(const c10::Device& device);
-c10::Stream new_fake_stream(const c10::Device& device);
 
 // Returns the races so far, one line each, and clears the list.
 std::vector<std::string> take_fake_races();
@@ -55,21 +48,5 @@ class FakeCapture {
  private:
   const c10::Stream stream_;
 };
-
-// What goes wrong with the kernels of the engines that share it. Thread-safe.
-struct FakeFaults {
-  // True: a kernel ends only when its engine is aborted, and ends as if all was well, without a result. The call
-  // returns at once and waits for no other rank.
-  std::atomic<bool> hang{false};
-  // The rank whose kernels fail: they end as if all was well, without a result, and getError() tells. -1: none.
-  std::atomic<int> failing_rank{-1};
-};
-
-// An engine that behaves like NCCL, for ranks that are threads: all_reduce (SUM), broadcast, all_gather_base,
-// all_to_all_base in equal parts. An
-// asynchronous call runs on the engine's own stream, between events. A synchronous call runs on the caller's stream,
-// and returns no Work. The engines of all ranks of a group share a `meeting`. `faults` may be null.
-c10::intrusive_ptr<c10d::Backend> make_fake_engine(std::shared_ptr<Meeting> meeting, int rank, int size,
-                                                   std::shared_ptr<FakeFaults> faults = nullptr);
 
 }  // namespace gradwire::testing

@@ -1,0 +1,179 @@
+#!/usr/bin/env python3
+# SPDX-FileCopyrightText: The gradwire authors
+# SPDX-License-Identifier: Apache-2.0
+"""Tests of scripts/gpu_check.py where there is no GPU: every step runs with programs that stand for the driver's, CUDA's and the build's.
+Each of them notes how it was called, and prints what the real one prints."""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+import unittest
+
+SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "scripts" / "gpu_check.py"
+STEPS = ["machine", "build", "bytes", "tests", "speed", "hooks", "nccl", "four_ranks", "staging", "sanitizer"]
+HOOKS = ["allreduce", "int8", "auto"]
+PASSED = "[==========] 4 tests from 1 test suite ran. (12 ms total)\n[  PASSED  ] 4 tests.\n"
+# Stands for gradwire-run and device_check: rank 0's lines, with the launcher's prefix. FAIL names a hook that ends the ranks, DRIFT one whose
+# losses are others on the GPU.
+LAUNCHER = f"""
+    import json, os, sys
+    words = sys.argv[sys.argv.index("-n") + 1:]
+    world, (kind, device, backend, number, *hooks) = int(words[0]), words[2:]
+    if kind == "all_reduce":
+        print("[rank 0] " + json.dumps(dict(world=world, bytes=int(number), to_host_s=0.01, to_device_s=0.01, all_reduce_s=0.04)))
+        sys.exit(0)
+    for hook in hooks or {HOOKS!r}:
+        if hook == os.environ.get("FAIL") and device == "cuda":
+            sys.exit(f"[rank 0] no kernel for {{hook}}")
+        drift = 0.5 if hook == os.environ.get("DRIFT") and device == "cuda" else 0
+        print("a warning of a library")
+        print("[rank 0] " + json.dumps(dict(world=world, hook=hook, losses=[1.0 + drift] * int(number))), flush=True)
+"""
+SPEED = """
+    import sys
+    print("a warning", file=sys.stderr)
+    for codec in ("int8", "top_k"):
+        print('{"codec": "%s", "values": 1000000, "copy_s": 0.001, "encode_s": 0.002, "decode_s": 0.001, "add_s": 0.0015}' % codec)
+"""
+SANITIZER = f"""
+    import os, sys
+    broken = os.environ.get("BROKEN") == sys.argv[2]
+    print("{PASSED!r}".replace("\\\\n", chr(10)).strip("'"))
+    print("========= ERROR SUMMARY: " + ("1 error" if broken else "0 errors"))
+    sys.exit(9 if broken else 0)
+"""
+
+
+class GpuCheck(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = pathlib.Path(folder.name)
+        self.calls, self.report = self.root / "calls", self.root / "report"
+        self.program("path/cmake", "print('-- gradwire: ' + os.environ.get('LACKS', 'CUDA kernels for 80;90'))")
+        self.program("path/ninja", "")
+        self.program("path/nvidia-smi", "print('GPU 0: a fake one')")
+        self.program("path/nvcc", "print('release 13.0')")
+        self.program("path/compute-sanitizer", SANITIZER)
+        self.program("build/bin/gradwire-run", LAUNCHER)
+        for name, body in (("device_check", ""), ("codec_speed", SPEED), ("cuda_launch_test", f"print({PASSED!r})"),
+                           ("device_tests", f"print({PASSED!r})")):
+            self.program(f"build/bin/tests/{name}", body)
+
+    def program(self, path, body):
+        """A program that notes its arguments and its device for tests, and then runs `body`."""
+        file = self.root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        note = f"open({str(self.calls)!r}, 'a').write(' '.join(sys.argv) + ' ' + os.environ.get('GRADWIRE_TEST_DEVICE', '') + chr(10))"
+        file.write_text(f"#!{sys.executable}\nimport os, sys\n{note}\n{textwrap.dedent(body)}\n")
+        file.chmod(0o755)
+
+    def check(self, *arguments, **environment):
+        """The exit code, what the script printed, and the results by step."""
+        path = f"{self.root / 'path'}:{os.environ['PATH']}"
+        result = subprocess.run([sys.executable, str(SCRIPT), "--build", str(self.root / "build"), "--report", str(self.report), *arguments],
+                                env={**os.environ, "PATH": path, "GRADWIRE_TORCH_DIR": "/torch", **environment}, capture_output=True,
+                                text=True, timeout=300, check=False)
+        kept = self.report / "gpu_check.json"
+        return result.returncode, result.stdout + result.stderr, json.loads(kept.read_text()) if kept.exists() else {}
+
+    def states(self, results):
+        return {name: result["state"] for name, result in results.items()}
+
+    def test_every_step_runs_and_stands_in_the_report(self):
+        code, output, results = self.check()
+        self.assertEqual(self.states(results), dict.fromkeys(STEPS, "ok"), output)
+        self.assertEqual(code, 0, output)
+        calls = self.calls.read_text()
+        for part in ("-DGRADWIRE_CUDA=AUTO", "-DGRADWIRE_CUDA_KERNELS=AUTO", "-DGRADWIRE_TORCH_DIR=/torch", "device_tests codec_speed",
+                     "device_staging_test.cc staged_calls_test.cc --gtest_brief=1 cuda", "train cuda nccl 8 allreduce int8 auto",
+                     "all_reduce cuda shm 268435456", "--tool racecheck", "--tool initcheck", "--gtest_filter=*/cuda"):
+            self.assertIn(part, calls)
+        report = (self.report / "gpu_check.md").read_text()
+        for part in ("a fake one", "| top_k | 8 | 2 | 1 | 1.5 |", "| int8 | 1 | 1 | 0 |", "share of PCIe: 0.5", "ERROR SUMMARY: 0 errors"):
+            self.assertIn(part, report)
+        self.assertIn("a warning of a library", (self.report / "hooks.log").read_text())
+
+    def test_a_later_call_runs_what_was_not_ok(self):
+        self.assertEqual(self.check(DRIFT="int8")[0], 1)
+        before = self.calls.read_text().count("\n")
+        code, output, results = self.check()
+        self.assertEqual(code, 0, output)
+        self.assertEqual(self.states(results), dict.fromkeys(STEPS, "ok"))
+        self.assertIn("speed: was ok in an earlier call", output)
+        later = "\n".join(self.calls.read_text().splitlines()[before:])
+        self.assertNotIn("codec_speed", later.replace("device_tests codec_speed", ""))
+        self.assertIn("train cuda shm", later)
+        self.check("--steps", "speed")
+        self.assertIn("codec_speed", self.calls.read_text().splitlines()[-1])
+
+    def test_a_hook_that_ends_its_ranks_does_not_hide_the_others(self):
+        code, output, results = self.check("--steps", "hooks,nccl,staging", FAIL="int8")
+        self.assertEqual(code, 1)
+        self.assertEqual(self.states(results), {"hooks": "FAILED", "nccl": "FAILED", "staging": "ok"}, output)
+        problem = results["hooks"]["problem"]
+        self.assertIn("no kernel for int8", problem)
+        self.assertIn('{"hook": "auto", "last loss": 1.0', problem)
+        self.assertIn("train cuda shm 8 auto", self.calls.read_text())
+
+    def test_losses_that_differ_are_named_but_for_those_that_follow_times(self):
+        for hook, state in (("int8", "FAILED"), ("auto", "ok")):
+            _, output, results = self.check("--steps", "hooks", DRIFT=hook)
+            self.assertEqual(results["hooks"]["state"], state, output)
+            self.assertEqual("int8: 0.5" in results["hooks"].get("problem", ""), state == "FAILED")
+
+    def test_a_tool_that_finds_something_does_not_stop_the_others(self):
+        _, _, results = self.check("--steps", "sanitizer", BROKEN="racecheck")
+        self.assertEqual(results["sanitizer"]["state"], "FAILED")
+        self.assertIn("racecheck: ", results["sanitizer"]["problem"])
+        self.assertIn("initcheck: ========= ERROR SUMMARY: 0 errors", results["sanitizer"]["problem"])
+
+    def test_tests_that_fail_are_named_and_tests_that_are_skipped_fail(self):
+        self.program("build/bin/tests/device_tests", "print('[  FAILED  ] A/B.c/0, where GetParam() = 1 (3 ms)'); sys.exit(1)")
+        self.program("build/bin/tests/cuda_launch_test", "print('[  SKIPPED ] 4 tests')")
+        _, _, results = self.check("--steps", "bytes,tests")
+        self.assertIn("failed: A/B.c/0\n", results["tests"]["problem"])
+        self.assertIn("tests were skipped", results["bytes"]["problem"])
+
+    def test_what_hangs_is_ended_with_its_children_and_the_rest_is_named(self):
+        self.program("build/bin/tests/codec_speed", "import subprocess; subprocess.run(['sleep', '600'])")
+        started = time.monotonic()
+        code, _, results = self.check("--steps", "speed,staging", "--minutes", "0.1")
+        self.assertLess(time.monotonic() - started, 120)
+        self.assertEqual(code, 1)
+        self.assertIn("did not end within", results["speed"]["problem"])
+        self.assertIn("no time was left", results["staging"]["problem"])
+
+    def test_a_part_that_cannot_be_built_does_not_keep_the_others_from_being_built(self):
+        lacks = "no CUDA kernels, for there is no nvcc"
+        _, output, results = self.check("--steps", "build,tests", LACKS=lacks)
+        self.assertEqual(self.states(results), {"build": "FAILED", "tests": "ok"}, output)
+        self.assertIn(lacks, results["build"]["problem"])
+        built = next(line for line in self.calls.read_text().splitlines() if "/ninja " in line)
+        self.assertIn("device_tests", built)
+        self.assertNotIn("codec_speed", built)
+
+    def test_a_program_that_is_missing_is_a_sentence(self):
+        (self.root / "build/bin/tests/codec_speed").unlink()
+        _, _, results = self.check("--steps", "speed")
+        self.assertIn("is not built; run the step build", results["speed"]["problem"])
+
+    def test_without_a_gpu_the_script_says_so_and_checks_the_rest_when_asked(self):
+        self.program("path/nvidia-smi", "sys.exit('no driver')")
+        code, output, results = self.check()
+        self.assertEqual((code, results), (1, {}))
+        self.assertIn("finds a GPU on this machine; --without-gpu", output)
+        code, output, results = self.check("--without-gpu", "--steps", "build,tests,speed,hooks")
+        self.assertEqual(code, 0, output)
+        self.assertEqual(results["speed"]["state"], "not run: it needs a GPU")
+        calls = self.calls.read_text()
+        self.assertIn("--gtest_brief=1 fake", calls)
+        self.assertNotIn("cuda shm", calls)
+
+
+if __name__ == "__main__":
+    unittest.main()
