@@ -19,6 +19,7 @@
 #include "launch/launch_error.h"
 #include "launch/launcher_fixture_internal.h"
 #include "tests/elastic/elastic_record.h"
+#include "tests/support/secrets.h"
 
 namespace gradwire::testing {
 namespace {
@@ -320,6 +321,7 @@ TEST_F(ElasticHostsTest, RanksThatDieBecauseTheStoreIsGoneDoNotHideThatTheStoreI
 }
 
 TEST_F(ElasticHostsTest, OnlyAHostWithTheSecretJoins) {
+  if (!test_support::has_secrets()) GTEST_SKIP() << test_support::kNoSecrets;
   const std::string secret = secret_file("right");
   auto first = begin("1:3", 1, {"--secret-file", secret});
   wait_for_epoch(1);

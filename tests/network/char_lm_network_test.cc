@@ -13,6 +13,7 @@
 #include "gradwire/base/strings.h"
 #include "launch/launch_error.h"
 #include "launch/launcher_fixture_internal.h"
+#include "tests/support/secrets.h"
 
 namespace gradwire::launch {
 namespace {
@@ -367,6 +368,7 @@ print('ports', len(seen), 'connections', sum(seen.values()))
 )";
 
 TEST_F(CharLmNetworkJobs, AStrangerAtEveryPortIsHarmless) {
+  if (!test_support::has_secrets()) GTEST_SKIP() << test_support::kNoSecrets;
   connect({});
   const Words steps = {"--steps", "30"};
   const Curve quiet = on_one_host(steps);

@@ -13,6 +13,7 @@
 #include "gradwire/base/strings.h"
 #include "launch/launch_error.h"
 #include "launch/launcher_fixture_internal.h"
+#include "tests/support/secrets.h"
 
 namespace gradwire::launch {
 namespace {
@@ -175,6 +176,7 @@ TEST_F(LauncherNetworkTest, AShortBreakOfTheLinkIsNoEnd) {
 }
 
 TEST_F(LauncherNetworkTest, StrangersAreHarmless) {
+  if (!test_support::has_secrets()) GTEST_SKIP() << test_support::kNoSecrets;
   std::ofstream(scratch("secret")) << "the job's\n";
   std::filesystem::permissions(scratch("secret"), std::filesystem::perms::owner_read);
   const Words secret = {"--secret-file", scratch("secret")};
