@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// All that a program uses over one group on a device (two DDPs, SyncBatchNorm, differentiable collectives, collectives of
-// its own) shares one communicator, and gives what it gives on the CPU.
+// All that a program uses over one group on a device (two DDPs, SyncBatchNorm, differentiable collectives, and
+// collectives of its own) shares one communicator, and gives what it gives on the CPU.
 #include <c10/core/StreamGuard.h>
 #include <gtest/gtest.h>
 
@@ -63,11 +63,10 @@ TEST(SharedCommunicator, ServesSyncBatchNormFunctionalCollectivesAndTwoDdps) {
   run_ranks({"threads"}, kRanks, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
     on_cpu[static_cast<std::size_t>(rank)] = train(rank, group, at::kCPU);
   });
-  const std::size_t communicators =
-      run_device_ranks(kRanks, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
-        const c10::StreamGuard users(new_stream(fake_device(rank)));
-        expect_close(train(rank, group, fake_device(rank)), on_cpu[static_cast<std::size_t>(rank)], 1e-4);
-      });
+  const std::size_t communicators = run_device_ranks(kRanks, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
+    const c10::StreamGuard users(new_stream(fake_device(rank)));
+    expect_close(train(rank, group, fake_device(rank)), on_cpu[static_cast<std::size_t>(rank)], 1e-4);
+  });
   EXPECT_EQ(communicators, 1u);
   EXPECT_EQ(races(), "");
 }
