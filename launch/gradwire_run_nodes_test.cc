@@ -13,6 +13,7 @@
 #include "launch/launcher_fixture_internal.h"
 #include "launch/meeting.h"
 #include "launch/rank_environment.h"
+#include "tests/support/secrets.h"
 
 namespace gradwire::launch {
 namespace {
@@ -128,6 +129,7 @@ TEST_F(NodesTest, AnAttemptFindsItsFolderThoughSomebodyRemovedThatOfTheLast) {
 }
 
 TEST_F(NodesTest, AnAttemptFindsTheSecretThoughSomebodyRemovedThatOfTheLast) {
+  if (!test_support::has_secrets()) GTEST_SKIP() << test_support::kNoSecrets;
   const std::string script = std::string("FOLDER=$(dirname $GRADWIRE_SECRET_FILE);") + kRemovesItsFolder;
   const Words secret = {"--secret-file", secret_file("secret", "the job's"), "--max-restarts", "1"};
   auto first = launch("0", node(0, 2, script, secret, 1));
@@ -139,6 +141,7 @@ TEST_F(NodesTest, AnAttemptFindsTheSecretThoughSomebodyRemovedThatOfTheLast) {
 }
 
 TEST_F(NodesTest, AnotherSecretIsRefusedAndHarmsNobody) {
+  if (!test_support::has_secrets()) GTEST_SKIP() << test_support::kNoSecrets;
   const Words right = {"--secret-file", secret_file("right", "the job's")};
   const std::string script =
       "[ $(cat $GRADWIRE_SECRET_FILE) = \"the job's\" ] || [ \"$(cat $GRADWIRE_SECRET_FILE)\" = "

@@ -5,9 +5,10 @@
 #   make   dist/gradwire-VERSION-bundle.tar.xz: every file that git knows, and third_party/: the headers and sources of Highway, spdlog,
 #          fmt, asio, CLI11, nlohmann json and GoogleTest, as Debian has them, with their licences. At most 60 MiB. (The default.)
 #   list   checks the names and the size of the bundle in dist/; seconds.
-#   check  unpacks it and builds it with no network and with the installed headers of those libraries out of sight: CMake, Ninja, a
-#          compiler and a libtorch are all that is left. TARGETs are ninja's; by default the libraries, gradwire-run and a test, which
-#          then run. GRADWIRE_TORCH_DIR names the libtorch; .venv's otherwise. Needs root, for unshare. BUNDLE_WORK names a folder that stays.
+#   check  unpacks it and runs scripts/gpu_check.py --without-gpu there, with no network and with the installed headers of those libraries
+#          out of sight: CMake, Ninja, a compiler and a libtorch are all that is left. With TARGETs, it builds these targets of Ninja instead,
+#          and runs the tests among them. GRADWIRE_TORCH_DIR names the libtorch; .venv's otherwise. JOBS: how many compilations at a time.
+#          Needs root, for unshare. BUNDLE_WORK names a folder that stays.
 # In the unpacked bundle: cmake -G Ninja -S . -B build && ninja -C build. There is no mpi, ucx or gloo without their headers, and no
 # secrets without OpenSSL's.
 set -euo pipefail
@@ -115,7 +116,6 @@ check_bundle() {
         trap "rm -rf '$work'" EXIT
     fi
     torch="${GRADWIRE_TORCH_DIR:-$(.venv/bin/python -c 'import os, torch; print(os.path.dirname(torch.__file__))')}"
-    ((${#targets[@]} > 0)) || targets=(gradwire gradwire-run char_lm cuda_launch_test)
     mkdir -p "$work"
     tar -xf "$BUNDLE" -C "$work"
     export -f hide_libraries
@@ -123,11 +123,18 @@ check_bundle() {
         hide_libraries
         ip link set lo up
         cd "$1"; torch="$2"; shift 2
+        if (($# == 0)); then
+            rm -rf build-gpu/report
+            GRADWIRE_TORCH_DIR="$torch" python3 scripts/gpu_check.py --without-gpu --minutes 180 --jobs "${JOBS:-$(nproc)}" \
+                --cmake=-DCMAKE_DISABLE_FIND_PACKAGE_MPI=ON || failed=1
+            cat build-gpu/report/gpu_check.md
+            exit "${failed:-0}"
+        fi
         cmake -G Ninja -S . -B build -DGRADWIRE_TORCH_DIR="$torch" -DGRADWIRE_PYTHON=OFF -DCMAKE_DISABLE_FIND_PACKAGE_MPI=ON
         ninja -C build -j"${JOBS:-$(nproc)}" "$@"
-        for test in build/bin/tests/*; do timeout 300 "$test" --gtest_brief=1; done
-        if [[ -x build/bin/char_lm ]]; then timeout 300 build/bin/gradwire-run -n 2 build/bin/char_lm --steps 5; fi' \
-        bash "$work/$NAME" "$torch" "${targets[@]}"
+        for test in build/bin/tests/*_test{,s}; do
+            if [[ -x "$test" ]]; then timeout 600 "$test" --gtest_brief=1; fi
+        done' bash "$work/$NAME" "$torch" "${targets[@]}"
     echo "bundle: built without a network and without the installed libraries, against $torch"
 }
 
@@ -135,5 +142,5 @@ case "${1:-make}" in
     make) make_bundle ;;
     list) list_bundle ;;
     check) shift; check_bundle "$@" ;;
-    *) sed -n '4,13p' "$0" >&2; exit 2 ;;
+    *) sed -n '4,15p' "$0" >&2; exit 2 ;;
 esac

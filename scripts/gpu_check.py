@@ -3,12 +3,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks gradwire on a machine with a GPU, and writes one report: REPORT/gpu_check.md and gpu_check.json.
 
-    scripts/gpu_check.py [--report FOLDER] [--steps NAME,NAME] [--without-gpu]
+    scripts/gpu_check.py [--report FOLDER] [--steps NAME,NAME] [--minutes N] [--jobs N] [--cmake=-DNAME=VALUE] [--without-gpu]
 
 Runs in a checkout or in an unpacked bundle (scripts/bundle.sh), without a network. It needs CMake, Ninja, a C++ compiler, nvcc and a
 torch 2.11 or newer with CUDA in .venv or for the Python that runs it (or GRADWIRE_TORCH_DIR). Each step has a time limit, a step that fails
-does not stop the later ones, and a call ends within --minutes: what did not fit is named in the report, and a later call with the same
---report goes on (the build keeps what is built) and adds its results to those that are there.
+does not stop the later ones, and a call ends within --minutes: what did not fit is named in the report. A later call with the same
+--report goes on: the build keeps what is built, and steps that were ok are not run again unless --steps names them. The whole output of
+a step is in REPORT/STEP.log.
 """
 import argparse
 import json
@@ -24,7 +25,12 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # The Python whose torch is used.
 PYTHON = next((str(path) for path in [ROOT / ".venv" / "bin" / "python"] if path.exists()), sys.executable)
-TARGETS = ["gradwire", "gradwire-run", "device_check", "cuda_launch_test"]
+TARGETS = ["gradwire", "gradwire-run", "device_check", "cuda_launch_test", "device_tests"]
+# The files of device_tests that run on any device; the others look into the fake one.
+DEVICE_TESTS = ["device_hooks_test.cc", "device_training_test.cc", "device_staging_test.cc", "staged_calls_test.cc"]
+SANITIZERS = ["memcheck", "racecheck", "synccheck", "initcheck"]
+TRAINING_STEPS = 8
+CALL_MINUTES = 9.5
 STAGED_BYTES = 256 << 20
 # A loss on the device may differ from the CPU's by this part of it: sums of the matrix products have another order. Random choices of
 # `auto`, which follow times, are not compared.
@@ -33,7 +39,17 @@ NOT_COMPARED = {"auto"}
 
 
 class Failed(Exception):
-    """A step that went wrong; the text says how."""
+    """A step that went wrong; the text says how. `output` is what the command printed."""
+
+    def __init__(self, text, output=""):
+        super().__init__(text)
+        self.output = output
+
+
+def find_tool(name):
+    """A program on PATH, or where CUDA's own installer puts it; else the name."""
+    places = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
+    return shutil.which(name) or next((path for place in places if place and os.access(path := f"{place}/bin/{name}", os.X_OK)), name)
 
 
 class Check:
@@ -43,24 +59,45 @@ class Check:
         self.gpu = not options.without_gpu
         self.build = pathlib.Path(options.build).resolve()
         self.report = pathlib.Path(options.report).resolve()
+        self.jobs, self.cmake = options.jobs, options.cmake
         self.deadline = time.monotonic() + 60 * options.minutes
-        self.limit = 0.0  # of the step that runs
+        self.patience = max(1.0, options.minutes / CALL_MINUTES)  # a long call is for a slow machine
+        self.step = ""  # that runs
+        self.limit = 0.0  # of the step
 
-    def run(self, *command, env=None):
-        """The standard output of a command, which ends within the limit of the step, with every process that it started."""
-        left = min(self.limit, self.deadline) - time.monotonic()
+    def begin(self, step, seconds):
+        """The commands from now on are those of `step`, which may take `seconds`."""
+        self.step = step
+        self.limit = time.monotonic() + self.patience * seconds
+        self.report.mkdir(parents=True, exist_ok=True)
+        (self.report / f"{step}.log").unlink(missing_ok=True)
+
+    def left(self):
+        """The seconds that the step has left."""
+        return min(self.limit, self.deadline) - time.monotonic()
+
+    def run(self, *command, env=None, seconds=None):
+        """What a command prints. It ends within the limit of the step (and `seconds`), with every process that it started."""
+        left = min(self.left(), seconds or float("inf"))
         if left < 1:
             raise Failed("no time was left")
-        process = subprocess.Popen([str(part) for part in command], cwd=ROOT, env={**os.environ, **(env or {})}, text=True,
-                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
+        words = [str(part) for part in command]
+        process = subprocess.Popen(words, cwd=ROOT, env={**os.environ, **(env or {})}, text=True, errors="replace",
+                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
         try:
             output, _ = process.communicate(timeout=left)
+            problem = f"{' '.join(words)} ended with {process.returncode}" if process.returncode != 0 else ""
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             output, _ = process.communicate()
-            raise Failed(f"{command[0]} did not end within {left:.0f} s\n{output[-2000:]}") from None
-        if process.returncode != 0:
-            raise Failed(f"{' '.join(map(str, command))} ended with {process.returncode}\n{output[-3000:]}")
+            problem = f"{' '.join(words)} did not end within {left:.0f} s"
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+        with open(self.report / f"{self.step}.log", "a", encoding="utf-8") as log:
+            log.write(f"$ {' '.join(words)}\n{output}\n")
+        if problem:
+            raise Failed(f"{problem}\n{output[-3000:]}", output)
         return output
 
     def program(self, name):
@@ -70,9 +107,13 @@ class Check:
         return path
 
     def ranks(self, count, *arguments):
-        """The lines of JSON that device_check prints on `count` ranks."""
-        output = self.run(self.build / "bin" / "gradwire-run", "-n", count, self.program("device_check"), *arguments)
-        return [json.loads(line[line.index("{"):]) for line in output.splitlines() if '"world"' in line]
+        """The lines of JSON that device_check prints on `count` ranks, and how it failed; empty: it did not."""
+        problem = ""
+        try:
+            output = self.run(self.build / "bin" / "gradwire-run", "-n", count, self.program("device_check"), *arguments)
+        except Failed as failed:
+            output, problem = failed.output, str(failed)
+        return [json.loads(line[line.index("{"):]) for line in output.splitlines() if '"world"' in line], problem
 
 
 def line_of(check, number, *command):
@@ -86,8 +127,9 @@ def line_of(check, number, *command):
 def step_machine(check):
     """What the machine has."""
     return {"gpu": line_of(check, 0, "nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"),
-            "nvcc": line_of(check, -1, "nvcc", "--version"),
-            "torch": line_of(check, -1, PYTHON, "-c", "import torch; print(torch.__version__, torch.version.cuda)"),
+            "nvcc": line_of(check, -1, find_tool("nvcc"), "--version"),
+            "torch": line_of(check, -1, PYTHON, "-c", "import torch; print(torch.__version__, 'with CUDA', torch.version.cuda, 'finds',"
+                             " torch.cuda.device_count(), 'GPUs')"),
             "cmake": line_of(check, 0, "cmake", "--version"), "cores": os.cpu_count()}
 
 
@@ -95,17 +137,21 @@ def step_build(check):
     """Configures and builds the libraries, the launcher and what the other steps run."""
     torch = os.environ.get("GRADWIRE_TORCH_DIR") or check.run(
         PYTHON, "-c", "import os, torch; print(os.path.dirname(torch.__file__))").strip().splitlines()[-1]
-    # Also where the folder is configured: a folder of a call without a GPU has no kernels.
-    check.run("cmake", "-G", "Ninja", "-S", ROOT, "-B", check.build, f"-DGRADWIRE_TORCH_DIR={torch}", "-DGRADWIRE_PYTHON=OFF",
-              f"-DGRADWIRE_CUDA={'AUTO' if check.gpu else 'OFF'}", f"-DGRADWIRE_CUDA_KERNELS={'ON' if check.gpu else 'AUTO'}")
-    check.run("ninja", "-C", check.build, *TARGETS, *(["codec_speed"] if check.gpu else []))
-    return {"torch": torch, "targets": TARGETS}
+    # AUTO: one part that is missing must not keep the others from being checked.
+    said = check.run("cmake", "-G", "Ninja", "-S", ROOT, "-B", check.build, f"-DGRADWIRE_TORCH_DIR={torch}", "-DGRADWIRE_PYTHON=OFF",
+                     "-DGRADWIRE_TESTS=ON", "-DGRADWIRE_CUDA=AUTO", "-DGRADWIRE_CUDA_KERNELS=AUTO", *check.cmake)
+    missing = re.findall(r"gradwire: (no (?:CUDA kernels|backend 'nccl').*)", said)
+    targets = TARGETS + ([] if any("kernels" in reason for reason in missing) else ["codec_speed"])
+    check.run("ninja", "-C", check.build, *([f"-j{check.jobs}"] if check.jobs else []), *targets)
+    if missing and check.gpu:
+        raise Failed(f"all else is built, but there is {'; '.join(missing)}")
+    return {"torch": torch, "targets": " ".join(targets), "CUDA": "; ".join(missing) or "the kernels and the backend nccl"}
 
 
 def require_tests(output):
     """Throws unless tests ran, and none was skipped."""
     if "[  SKIPPED ]" in output or re.search(r"\b0 tests", output):
-        raise Failed("the kernels are not built, or found no GPU that they run on\n" + output[-1000:])
+        raise Failed("tests were skipped, or there are none: the kernels are not built, or found no GPU that they run on\n" + output[-1000:])
 
 
 def step_bytes(check):
@@ -116,55 +162,93 @@ def step_bytes(check):
     return {"place": place, "tests": output.strip().splitlines()[-1]}
 
 
+def step_tests(check):
+    """The tests of devices, on the GPU: codecs, states, training with every hook; without a GPU, on the fake device."""
+    env = {"GRADWIRE_TEST_DEVICE": "cuda" if check.gpu else "fake"}
+    try:
+        output = check.run(check.program("device_tests"), *DEVICE_TESTS, "--gtest_brief=1", env=env)
+    except Failed as failed:
+        broken = sorted(set(re.findall(r"\[  FAILED  \] (\S+?)(?:,|\s|$)", failed.output)))
+        raise Failed(f"failed: {', '.join(broken)}\n{failed}", failed.output) from None
+    require_tests(output)
+    return {"device": env["GRADWIRE_TEST_DEVICE"], "tests": output.strip().splitlines()[-1]}
+
+
 def step_sanitizer(check):
-    """compute-sanitizer over the kernels' test: accesses beyond memory, then uninitialized memory."""
-    tool = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
-    if not pathlib.Path(tool).exists():
-        raise Failed("there is no compute-sanitizer")
-    found = {}
-    for kind in ("memcheck", "initcheck"):
-        output = check.run(tool, "--tool", kind, "--error-exitcode", "9", check.program("cuda_launch_test"), "--gtest_filter=*/cuda",
-                           "--gtest_brief=1")
-        require_tests(output)
-        found[kind] = next((line for line in output.splitlines() if "ERROR SUMMARY" in line), output[-300:])
+    """compute-sanitizer over the kernels' test: accesses beyond memory, races in shared memory, barriers, uninitialized memory."""
+    tool = find_tool("compute-sanitizer")
+    found, problems = {}, []
+    for number, kind in enumerate(SANITIZERS):
+        try:
+            output = check.run(tool, "--tool", kind, "--error-exitcode", "9", check.program("cuda_launch_test"), "--gtest_filter=*/cuda",
+                               "--gtest_brief=1", seconds=check.left() / (len(SANITIZERS) - number))
+            require_tests(output)
+            found[kind] = next((line for line in output.splitlines() if "SUMMARY" in line), output[-300:])
+        except Failed as failed:
+            problems.append(f"{kind}: {failed}")
+    if problems:
+        raise Failed("\n".join(problems + [f"{kind}: {text}" for kind, text in found.items()]))
     return found
 
 
 def step_speed(check):
     """The times of the kernels as multiples of a copy of the values on the device."""
     rows = []
-    for line in check.run(check.program("codec_speed")).splitlines():
-        measured = json.loads(line)
+    for measured in map(json.loads, re.findall(r"^\{.*\}$", check.run(check.program("codec_speed")), re.MULTILINE)):
         copy = measured["copy_s"]
         rows.append({"codec": measured["codec"], "copy GB/s": round(8 * measured["values"] / copy / 1e9),
                      **{f"{name} / copy": round(measured[f"{name}_s"] / copy, 2) for name in ("encode", "decode", "add")}})
+    if not rows:
+        raise Failed("codec_speed measured nothing")
     return {"rows": rows}
+
+
+def losses_of(check, world, device, backend, hooks):
+    """The lines of device_check by hook. A hook that fails ends its ranks, so the hooks after it run in others."""
+    found, left = {}, list(hooks)
+    while left:
+        lines, problem = check.ranks(world, "train", device, backend, TRAINING_STEPS, *left)
+        found.update({line["hook"]: line for line in lines})
+        left = left[len(lines):]
+        if left:
+            found[left[0]] = {"hook": left[0], "failed": problem or "it printed no losses"}
+        elif problem:
+            raise Failed(f"the ranks failed after the last hook: {problem}")
+        left = left[1:]
+    return found
 
 
 def compare_losses(check, world, device, backend, hooks=()):
     """Each hook's losses on the device beside those on the CPU, over shm."""
-    measured = check.ranks(world, "train", device, backend, 8, *hooks)
-    expected = {line["hook"]: line for line in check.ranks(world, "train", "cpu", "shm", 8, *hooks)}
+    lines, problem = check.ranks(world, "train", "cpu", "shm", TRAINING_STEPS, *hooks)
+    if problem or not lines:
+        raise Failed(f"training on the CPU failed, so there is nothing to compare with: {problem}")
+    expected = {line["hook"]: line for line in lines}
+    measured = losses_of(check, world, device, backend, expected)
     rows, wrong = [], []
-    for line in measured:
-        hook = line["hook"]
-        if ("refused" in line) != ("refused" in expected.get(hook, {})):
-            wrong.append(f"{hook}: refused on one of the two alone")
-        if "refused" in line or "refused" in expected.get(hook, {}):
-            rows.append({"hook": hook, "refused": line.get("refused") or expected[hook]["refused"]})
-            continue
-        pairs = list(zip(line["losses"], expected[hook]["losses"]))
-        if any(one is None or other is None for one, other in pairs):  # JSON has neither NaN nor infinity
-            rows.append({"hook": hook, "losses": line["losses"]})
-            wrong.append(f"{hook}: not finite")
-            continue
-        off = max(abs(one - other) / max(abs(other), 1e-9) for one, other in pairs)
-        rows.append({"hook": hook, "last loss": line["losses"][-1], "on the CPU": expected[hook]["losses"][-1], "largest difference": off})
-        if hook not in NOT_COMPARED and not off <= LOSS_TOLERANCE:
-            wrong.append(f"{hook}: {off:.3g}")
-    if wrong or len(rows) != len(expected):
-        raise Failed(f"losses differ from the CPU's by more than {LOSS_TOLERANCE:g}, or are missing: {', '.join(wrong)}\n{json.dumps(rows)}")
+    for hook, on_cpu in expected.items():
+        row, problem = compare_hook(hook, measured[hook], on_cpu)
+        rows.append(row)
+        if problem:
+            wrong.append(problem)
+    if wrong:
+        raise Failed(f"losses differ from the CPU's by more than {LOSS_TOLERANCE:g}, or are missing: {'; '.join(wrong)}\n{json.dumps(rows)}")
     return {"world": world, "device": device, "backend": backend, "rows": rows}
+
+
+def compare_hook(hook, line, on_cpu):
+    """The row of one hook for the report, and what is wrong with it (empty: nothing)."""
+    if "failed" in line:
+        return {"hook": hook, "failed": line["failed"]}, f"{hook}: {line['failed']}"
+    if "refused" in line or "refused" in on_cpu:
+        alone = ("refused" in line) != ("refused" in on_cpu)
+        return ({"hook": hook, "refused": line.get("refused") or on_cpu["refused"]}, f"{hook}: refused on one of the two alone" if alone else "")
+    pairs = list(zip(line["losses"], on_cpu["losses"]))
+    if not pairs or any(one is None or other is None for one, other in pairs):  # JSON has neither NaN nor infinity
+        return {"hook": hook, "losses": line["losses"]}, f"{hook}: not finite"
+    off = max(abs(one - other) / max(abs(other), 1e-9) for one, other in pairs)
+    row = {"hook": hook, "last loss": line["losses"][-1], "on the CPU": on_cpu["losses"][-1], "largest difference": off}
+    return row, "" if hook in NOT_COMPARED or off <= LOSS_TOLERANCE else f"{hook}: {off:.3g}"
 
 
 def step_hooks(check):
@@ -184,7 +268,10 @@ def step_nccl(check):
 
 def step_staging(check):
     """An all-reduce of two ranks through staging memory, as a share of what copies over PCIe take."""
-    line = check.ranks(2, "all_reduce", "cuda" if check.gpu else "cpu", "shm", STAGED_BYTES)[0]
+    lines, problem = check.ranks(2, "all_reduce", "cuda" if check.gpu else "cpu", "shm", STAGED_BYTES)
+    if problem or not lines:
+        raise Failed(problem or "device_check printed no times")
+    line = lines[0]
     rate = {name: line["bytes"] / line[f"{name}_s"] / 1e9 for name in ("to_host", "to_device", "all_reduce")}
     copies = line["to_host_s"] + line["to_device_s"]
     share = "share of PCIe" if check.gpu else "share of copies in the host's memory"
@@ -193,14 +280,21 @@ def step_staging(check):
 
 # Name, seconds at most, needs a GPU.
 STEPS = [("machine", step_machine, 60, False), ("build", step_build, 570, False), ("bytes", step_bytes, 120, False),
-         ("speed", step_speed, 120, True), ("sanitizer", step_sanitizer, 300, True), ("hooks", step_hooks, 300, False),
-         ("nccl", step_nccl, 180, True), ("four_ranks", step_four_ranks, 180, False), ("staging", step_staging, 120, False)]
+         ("tests", step_tests, 300, False), ("speed", step_speed, 120, True), ("hooks", step_hooks, 300, False),
+         ("nccl", step_nccl, 180, True), ("four_ranks", step_four_ranks, 180, False), ("staging", step_staging, 120, False),
+         ("sanitizer", step_sanitizer, 420, True)]
 
 
 def has_gpu():
-    """Whether torch finds a GPU."""
-    question = "import sys, torch; sys.exit(not torch.cuda.is_available())"
-    return subprocess.run([PYTHON, "-c", question], capture_output=True, check=False).returncode == 0
+    """Whether the driver's tool lists a GPU, or torch finds one."""
+    for question in (["nvidia-smi", "-L"], [PYTHON, "-c", "import torch; print('GPU' if torch.cuda.is_available() else '')"]):
+        try:
+            answer = subprocess.run(question, capture_output=True, text=True, timeout=60, check=False)
+        except (OSError, subprocess.TimeoutExpired):
+            continue
+        if answer.returncode == 0 and "GPU" in answer.stdout:
+            return True
+    return False
 
 
 def table(rows):
@@ -230,11 +324,11 @@ def write_report(folder, results):
     (folder / "gpu_check.md").write_text("\n".join(lines), encoding="utf-8")
 
 
-def run_step(check, step, seconds):
+def run_step(check, name, step, seconds):
     """The result of one step, for the report."""
     started = time.monotonic()
-    check.limit = started + seconds
-    result = {"state": "ok"}
+    check.begin(name, seconds)
+    result = {"state": "ok", "gpu": check.gpu}
     try:
         result["found"] = step(check)
     except Exception as problem:
@@ -248,25 +342,31 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--report", default=ROOT / "build-gpu" / "report", help="the folder of the report")
     parser.add_argument("--build", default=ROOT / "build-gpu", help="the build folder")
-    parser.add_argument("--steps", default=",".join(names), help=f"some of {','.join(names)}")
-    parser.add_argument("--minutes", type=float, default=9.5, help="how long this call may take")
+    parser.add_argument("--steps", help=f"some of {','.join(names)}; without, all that are not ok in the report")
+    parser.add_argument("--minutes", type=float, default=CALL_MINUTES, help="how long this call may take; the limits of steps grow with more")
+    parser.add_argument("--jobs", type=int, help="how many compilations at a time; without, as many as Ninja likes")
+    parser.add_argument("--cmake", action="append", default=[], help="an argument of the configuration: --cmake=-DNAME=VALUE; may be repeated")
     parser.add_argument("--without-gpu", action="store_true", help="what can be checked without a GPU, on the CPU")
     options = parser.parse_args()
-    wanted = options.steps.split(",")
+    wanted = options.steps.split(",") if options.steps else names
     if unknown := [name for name in wanted if name not in names]:
         parser.error(f"no step {', '.join(unknown)}; there are {', '.join(names)}")
     if not options.without_gpu and not has_gpu():
-        sys.exit("gpu_check: torch finds no GPU on this machine; --without-gpu builds and checks on the CPU what it can")
+        sys.exit("gpu_check: neither nvidia-smi nor torch finds a GPU on this machine; --without-gpu builds and checks on the CPU what it can")
     check = Check(options)
     kept = check.report / "gpu_check.json"
     results = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
     for name, step, seconds, needs_gpu in STEPS:
         if name not in wanted:
             continue
+        known = results.get(name, {})
+        if not options.steps and name != "build" and known.get("state") == "ok" and known.get("gpu") == check.gpu:
+            print(f"gpu_check: {name}: was ok in an earlier call", flush=True)
+            continue
         if needs_gpu and not check.gpu:
             results[name] = {"state": "not run: it needs a GPU", "seconds": 0}
         else:
-            results[name] = run_step(check, step, seconds)
+            results[name] = run_step(check, name, step, seconds)
         print(f"gpu_check: {name}: {results[name]['state']} ({results[name]['seconds']} s)", flush=True)
         write_report(check.report, results)
     print(f"gpu_check: the report is {check.report}/gpu_check.md")

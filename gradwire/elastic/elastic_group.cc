@@ -10,6 +10,7 @@
 #include "gradwire/base/stable_hash.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/ddp/replica_sync_internal.h"
+#include "gradwire/process_group/device_engine_internal.h"
 #include "gradwire/process_group/init.h"
 #include "gradwire/store/hash_store.h"
 
@@ -84,6 +85,8 @@ void ElasticGroup::move_out() {
   current_.swap(group);
   lock.unlock();
 }
+
+void ElasticGroup::require_well() { internal::require_well(*current()); }
 
 std::shared_ptr<ProcessGroup> ElasticGroup::do_dup() {
   std::shared_ptr<ProcessGroup> made = current()->dup();

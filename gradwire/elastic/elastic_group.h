@@ -11,6 +11,8 @@
 #include "gradwire/process_group/call_group.h"
 #include "gradwire/process_group/changing_ranks.h"
 #include "gradwire/process_group/closable.h"
+#include "gradwire/process_group/device_engine.h"
+#include "gradwire/process_group/device_stager.h"
 
 namespace gradwire {
 
@@ -26,7 +28,11 @@ namespace gradwire {
 // DistributedDataParallel gets new memory by DdpCore::leave_group() and enter_group().
 //
 // Threads: as ProcessGroup; one thread at a time calls move_to(), while no other thread calls this object.
-class ElasticGroup final : public CallGroup, public Closable, public ChangingRanks {
+class ElasticGroup final : public CallGroup,
+                           public Closable,
+                           public ChangingRanks,
+                           public DeviceEngine,
+                           public DeviceStager {
  public:
   // A group of this rank alone.
   ElasticGroup();
@@ -49,6 +55,9 @@ class ElasticGroup final : public CallGroup, public Closable, public ChangingRan
   void abort(const std::string& reason) override { current()->abort(reason); }
   void shutdown() override { current()->shutdown(); }
   bool is_open() const override { return gradwire::is_open(*current()); }
+  // Of the present epoch: DistributedDataParallel asks when it enters the epoch.
+  bool stages_devices() const override { return gradwire::stages_devices(*current()); }
+  void require_well() override;
 
  protected:
   int get_rank() const override { return current()->rank(); }

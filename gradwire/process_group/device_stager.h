@@ -3,6 +3,8 @@
 // Groups whose engines move memory of the host, and which take tensors on devices all the same.
 #pragma once
 
+#include "gradwire/process_group/process_group.h"
+
 namespace gradwire {
 
 // A group that copies tensors on a device into memory of the host, calls its engine there, and copies the results back.
@@ -12,8 +14,14 @@ namespace gradwire {
 class DeviceStager {
  public:
   virtual ~DeviceStager() = default;
-  // Whether this group works in that way.
+  // Whether this group works in that way. A group that passes calls on answers as the group below does.
   virtual bool stages_devices() const = 0;
 };
+
+// The same of any group: false for a group that is no DeviceStager.
+inline bool stages_devices(const ProcessGroup& group) {
+  const auto* const stager = dynamic_cast<const DeviceStager*>(&group);
+  return stager != nullptr && stager->stages_devices();
+}
 
 }  // namespace gradwire

@@ -280,10 +280,7 @@ bool is_stageable(c10::DeviceType device) {
   return has_streams && c10::impl::hasDeviceGuardImpl(device);
 }
 
-bool stages(const ProcessGroup& group, c10::DeviceType device) {
-  const auto* const stager = dynamic_cast<const DeviceStager*>(&group);
-  return stager != nullptr && stager->stages_devices() && is_stageable(device);
-}
+bool stages(const ProcessGroup& group, c10::DeviceType device) { return stages_devices(group) && is_stageable(device); }
 
 bool is_captured(const c10::Device& device) {
   return !device.is_cpu() && captures(c10::impl::VirtualGuardImpl(device.type()), current_stream(device));

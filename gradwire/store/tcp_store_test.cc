@@ -24,6 +24,7 @@
 #include "gradwire/store/tcp_store_connection_internal.h"
 #include "gradwire/store/tcp_store_protocol_internal.h"
 #include "gradwire/store/tcp_store_server_internal.h"
+#include "tests/support/secrets.h"
 
 namespace gradwire::tcp_store_test {
 namespace {
@@ -552,7 +553,14 @@ TEST(TcpStoreLimitsTest, ManyValuesComeInAsManyRepliesAsThereIsRoomFor) {
   for (int i = 0; i < 8; ++i) EXPECT_EQ(values[i], std::string(300'000, static_cast<char>('0' + i)));
 }
 
-TEST(TcpStoreSecret, WhoeverKnowsItIsServed) {
+class TcpStoreSecret : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!test_support::has_secrets()) GTEST_SKIP() << test_support::kNoSecrets;
+  }
+};
+
+TEST_F(TcpStoreSecret, WhoeverKnowsItIsServed) {
   const std::string secret("any bytes \0 at all", 18);
   TcpStore server({.is_server = true, .secret = secret});
   TcpStore client({.port = server.port(), .secret = secret});
@@ -561,7 +569,7 @@ TEST(TcpStoreSecret, WhoeverKnowsItIsServed) {
   EXPECT_EQ(server.get("key"), "value");
 }
 
-TEST(TcpStoreSecret, AnotherOneOrNoneIsRefusedAndSaid) {
+TEST_F(TcpStoreSecret, AnotherOneOrNoneIsRefusedAndSaid) {
   TcpStore server({.is_server = true, .secret = "the job's"});
   const auto with = [&](const std::string& secret) {
     return message_of<StoreError>([&] { TcpStore({.port = server.port(), .secret = secret}); });
@@ -575,7 +583,7 @@ TEST(TcpStoreSecret, AnotherOneOrNoneIsRefusedAndSaid) {
 }
 
 // A listener that plays the server's part without the secret: it could only guess the proof, or send back the client's.
-TEST(TcpStoreSecret, AServerThatDoesNotKnowItIsRefused) {
+TEST_F(TcpStoreSecret, AServerThatDoesNotKnowItIsRefused) {
   using store_internal::kChallengeBytes;
   RawSocket listener = RawSocket::bind(0);
   listener.listen();
@@ -594,7 +602,7 @@ TEST(TcpStoreSecret, AServerThatDoesNotKnowItIsRefused) {
 }
 
 // What one client said to prove itself is of no use to the next: the server's challenge is another.
-TEST(TcpStoreSecret, AStrangerGetsNowhere) {
+TEST_F(TcpStoreSecret, AStrangerGetsNowhere) {
   TcpStore server({.is_server = true, .secret = "s"});
   std::set<std::string> challenges;
   for (const std::string& says :
@@ -612,7 +620,7 @@ TEST(TcpStoreSecret, AStrangerGetsNowhere) {
   EXPECT_EQ(server.num_keys(), 0);
 }
 
-TEST(TcpStoreSecret, WhoeverProvesNothingIsClosedInTime) {
+TEST_F(TcpStoreSecret, WhoeverProvesNothingIsClosedInTime) {
   TcpStoreServer server({.bind_address = "127.0.0.1", .secret = "s", .hello_timeout = Milliseconds(100)});
   RawSocket slow = RawSocket::connect(server.port());
   slow.send(store_internal::client_hello() + std::string(10, 'x'));

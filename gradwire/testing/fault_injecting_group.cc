@@ -12,6 +12,7 @@
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/process_group/device_engine_internal.h"
 
 namespace gradwire::testing {
 
@@ -109,6 +110,8 @@ std::shared_ptr<ProcessGroup> FaultInjectingGroup::wrap(std::shared_ptr<ProcessG
 bool FaultInjectingGroup::supports(c10::DeviceType device) const { return wrapped_->supports(device); }
 
 bool FaultInjectingGroup::multiplies_as_it_sums() const { return wrapped_->multiplies_as_it_sums(); }
+bool FaultInjectingGroup::stages_devices() const { return gradwire::stages_devices(*wrapped_); }
+void FaultInjectingGroup::require_well() { gradwire::internal::require_well(*wrapped_); }
 void FaultInjectingGroup::abort(const std::string& reason) { wrapped_->abort(reason); }
 void FaultInjectingGroup::shutdown() { wrapped_->shutdown(); }
 std::string FaultInjectingGroup::get_backend_name() const { return concat("fault_injecting(", wrapped_->name(), ")"); }

@@ -16,6 +16,8 @@
 #include <string>
 
 #include "gradwire/process_group/call_group.h"
+#include "gradwire/process_group/device_engine.h"
+#include "gradwire/process_group/device_stager.h"
 
 namespace gradwire::testing {
 
@@ -26,7 +28,7 @@ namespace gradwire::testing {
 //
 // Thread-safe. Faults take effect from the next call on. A caller may also use the wrapped group directly; such calls
 // are neither counted nor delayed.
-class FaultInjectingGroup final : public CallGroup {
+class FaultInjectingGroup final : public CallGroup, public DeviceEngine, public DeviceStager {
  public:
   // Takes rank, size, timeout, group name and description from `wrapped`, and shares its ownership. Throws
   // InvalidArgument for a null group.
@@ -55,6 +57,8 @@ class FaultInjectingGroup final : public CallGroup {
   // These go to the wrapped group as they are: not counted, not delayed, never failed.
   bool supports(c10::DeviceType device) const override;
   bool multiplies_as_it_sums() const override;
+  bool stages_devices() const override;
+  void require_well() override;
   void abort(const std::string& reason) override;
   void shutdown() override;
 

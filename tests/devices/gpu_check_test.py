@@ -54,8 +54,8 @@ class GpuCheck(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.root = pathlib.Path(folder.name)
         self.calls, self.report = self.root / "calls", self.root / "report"
-        for name in ("cmake", "ninja"):
-            self.program(f"path/{name}", f"print('{name} 1.0')")
+        self.program("path/cmake", "print('-- gradwire: ' + os.environ.get('LACKS', 'CUDA kernels for 80;90'))")
+        self.program("path/ninja", "")
         self.program("path/nvidia-smi", "print('GPU 0: a fake one')")
         self.program("path/nvcc", "print('release 13.0')")
         self.program("path/compute-sanitizer", SANITIZER)
@@ -89,7 +89,7 @@ class GpuCheck(unittest.TestCase):
         self.assertEqual(self.states(results), dict.fromkeys(STEPS, "ok"), output)
         self.assertEqual(code, 0, output)
         calls = self.calls.read_text()
-        for part in ("-DGRADWIRE_CUDA=ON", "-DGRADWIRE_CUDA_KERNELS=ON", "-DGRADWIRE_TORCH_DIR=/torch", "device_tests codec_speed",
+        for part in ("-DGRADWIRE_CUDA=AUTO", "-DGRADWIRE_CUDA_KERNELS=AUTO", "-DGRADWIRE_TORCH_DIR=/torch", "device_tests codec_speed",
                      "device_staging_test.cc staged_calls_test.cc --gtest_brief=1 cuda", "train cuda nccl 8 allreduce int8 auto",
                      "all_reduce cuda shm 268435456", "--tool racecheck", "--tool initcheck", "--gtest_filter=*/cuda"):
             self.assertIn(part, calls)
@@ -148,6 +148,15 @@ class GpuCheck(unittest.TestCase):
         self.assertIn("did not end within", results["speed"]["problem"])
         self.assertIn("no time was left", results["staging"]["problem"])
 
+    def test_a_part_that_cannot_be_built_does_not_keep_the_others_from_being_built(self):
+        lacks = "no CUDA kernels, for there is no nvcc"
+        _, output, results = self.check("--steps", "build,tests", LACKS=lacks)
+        self.assertEqual(self.states(results), {"build": "FAILED", "tests": "ok"}, output)
+        self.assertIn(lacks, results["build"]["problem"])
+        built = next(line for line in self.calls.read_text().splitlines() if "/ninja " in line)
+        self.assertIn("device_tests", built)
+        self.assertNotIn("codec_speed", built)
+
     def test_a_program_that_is_missing_is_a_sentence(self):
         (self.root / "build/bin/tests/codec_speed").unlink()
         _, _, results = self.check("--steps", "speed")
@@ -156,14 +165,14 @@ class GpuCheck(unittest.TestCase):
     def test_without_a_gpu_the_script_says_so_and_checks_the_rest_when_asked(self):
         self.program("path/nvidia-smi", "sys.exit('no driver')")
         code, output, results = self.check()
-        self.assertEqual((code, results), ("nvidia-smi lists no GPU" in output and 1, {}))
+        self.assertEqual((code, results), (1, {}))
+        self.assertIn("finds a GPU on this machine; --without-gpu", output)
         code, output, results = self.check("--without-gpu", "--steps", "build,tests,speed,hooks")
         self.assertEqual(code, 0, output)
         self.assertEqual(results["speed"]["state"], "not run: it needs a GPU")
         calls = self.calls.read_text()
         self.assertIn("--gtest_brief=1 fake", calls)
         self.assertNotIn("cuda shm", calls)
-        self.assertIn("-DGRADWIRE_CUDA_KERNELS=AUTO", calls)
 
 
 if __name__ == "__main__":

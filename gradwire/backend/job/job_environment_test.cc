@@ -17,6 +17,7 @@
 #include "gradwire/store/file_store.h"
 #include "gradwire/store/tcp_store.h"
 #include "tests/support/ranks.h"
+#include "tests/support/secrets.h"
 
 namespace gradwire::job_environment_test {
 namespace {
@@ -235,6 +236,7 @@ TEST(JobEnvironment, AMethodWithoutRanksTakesThemFromWhatStartedTheProcesses) {
 }
 
 TEST(JobEnvironment, RanksOfSeveralHostsMeetInTheLaunchersStore) {
+  if (!test_support::has_secrets()) GTEST_SKIP() << test_support::kNoSecrets;
   TcpStore launcher({.is_server = true, .secret = "the job's"});
   const auto environment = [&](int rank) -> Variables {
     return {{"RANK", concat(rank)},

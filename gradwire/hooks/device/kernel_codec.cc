@@ -138,8 +138,9 @@ class KernelCodec final : public DeviceCodec {
     compress::require_numbered(codec_, count);
     const c10::DeviceGuard here(values.device());
     const at::Tensor bytes = at::empty({static_cast<std::int64_t>(size)}, values.options().dtype(at::kByte));
-    require_queued(*kernels, values.device(),
-                   calls_.encode({kernels->launches, values, bytes, key, kernels->current_stream(values.device())}));
+    launch(*kernels, values.device(), [&] {
+      return calls_.encode({kernels->launches, values, bytes, key, kernels->current_stream(values.device())});
+    });
     return bytes;
   }
   at::Tensor decode(const at::Tensor& bytes, std::int64_t count, const EncodeKey& key) const override {
@@ -159,11 +160,16 @@ class KernelCodec final : public DeviceCodec {
     require_encoding(codec_, bytes, count, key);
     const c10::DeviceGuard here(bytes.device());
     const at::Tensor values = at::empty({count}, bytes.options().dtype(at::kFloat));
-    require_queued(kernels, bytes.device(),
-                   calls_.decode({kernels.launches, bytes, sum, values, kernels.current_stream(bytes.device())}));
+    launch(kernels, bytes.device(), [&] {
+      return calls_.decode({kernels.launches, bytes, sum, values, kernels.current_stream(bytes.device())});
+    });
     return values;
   }
-  void require_queued(const CodecKernels& kernels, const at::Device& device, int error) const {
+  // The guards of torch set the device of torch's runtime, and the kernels have a runtime of their own.
+  template <class Call>
+  void launch(const CodecKernels& kernels, const at::Device& device, const Call& call) const {
+    int error = kernels.launches.use_device(device.index());
+    if (error == 0) error = call();
     if (error == 0) return;
     throw ResourceError(concat("codec ", codec_.name(), ": a kernel did not start on ", device.str(), ": ",
                                kernels.launches.error_text(error),

@@ -10,6 +10,7 @@
 
 #include <set>
 #include <string>
+#include <vector>
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
@@ -17,6 +18,7 @@
 #include "gradwire/ddp/ddp_test_support.h"
 #include "gradwire/hooks/device/codec_bytes_test_support.h"
 #include "gradwire/hooks/device/cuda/host_launches_test_support.h"
+#include "tests/support/fake_device.h"
 
 namespace gradwire::testing::kernel_codec_test {
 namespace {
@@ -116,6 +118,72 @@ TEST(KernelCodec, SaysThatAKernelDidNotStart) {
     EXPECT_NE(std::string(error.what()).find("codec sign: a kernel did not start on cpu: no device"), std::string::npos)
         << error.what();
   }
+}
+
+std::vector<std::string> calls;
+
+// The noting kernels have no third device.
+int note_device(int device) {
+  calls.push_back(concat("device ", device));
+  return device == 3 ? 101 : 0;
+}
+int note_encode(const float*, std::size_t, std::uint8_t*, cuda::Stream) {
+  calls.emplace_back("encode");
+  return 0;
+}
+int note_decode(const std::uint8_t*, std::size_t, const float*, float*, cuda::Stream) {
+  calls.emplace_back("decode");
+  return 0;
+}
+
+// Kernels that touch no memory, for the fake device.
+const internal::CodecKernels* noting_kernels(const at::Device&) {
+  static const internal::CodecKernels kernels = [] {
+    internal::CodecKernels made{cuda::on_host::kLaunches, [](const at::Device&) -> cuda::Stream { return nullptr; }};
+    made.launches.use_device = &note_device;
+    made.launches.encode_sign = &note_encode;
+    made.launches.decode_sign = &note_decode;
+    return made;
+  }();
+  return &kernels;
+}
+
+// The kernels link a CUDA runtime of their own: torch's guards do not set the current device there.
+TEST(KernelCodec, SetsTheDeviceOfItsTensorsBeforeEachKernel) {
+  using Calls = std::vector<std::string>;
+  const auto codec = compress::make_codec("sign");
+  const auto over_kernels = internal::make_device_codec(*codec, &noting_kernels);
+  const auto values = [](int device) { return at::zeros({8}, at::TensorOptions(fake_device(device))); };
+  calls.clear();
+  const at::Tensor bytes = over_kernels->encode(values(1), {});
+  EXPECT_EQ(calls, (Calls{"device 1", "encode"}));
+  calls.clear();
+  (void)over_kernels->decode(bytes, 8, {});
+  (void)over_kernels->add_decoded(values(1), bytes, {});
+  EXPECT_EQ(calls, (Calls{"device 1", "decode", "device 1", "decode"}));
+  calls.clear();
+  EXPECT_THROW((void)over_kernels->encode(values(3), {}), ResourceError);
+  EXPECT_EQ(calls, Calls{"device 3"});
+}
+
+int questions = 0;
+
+// An error that passes does not turn the kernels off for the life of the process.
+TEST(KnownDevices, RememberAnAnswerAndNotAnErrorThatPasses) {
+  internal::KnownDevices known;
+  const auto passing_error = [](int) { return ++questions < 3 ? cuda::Runs::unknown : cuda::Runs::yes; };
+  questions = 0;
+  for (const bool runs : {false, false, true, true, true}) EXPECT_EQ(known.runs_on(0, passing_error), runs);
+  EXPECT_EQ(questions, 3);
+  const auto no = [](int) {
+    ++questions;
+    return cuda::Runs::no;
+  };
+  for (int time = 0; time < 3; ++time) EXPECT_FALSE(known.runs_on(1, no));
+  EXPECT_EQ(questions, 4);
+  EXPECT_TRUE(known.runs_on(0, no)) << "each device has an answer of its own";
+  EXPECT_FALSE(known.runs_on(64, passing_error));
+  EXPECT_EQ(questions, 4);
 }
 
 // The project's tables of kernels are for CUDA alone.

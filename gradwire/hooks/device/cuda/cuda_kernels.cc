@@ -1,10 +1,8 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
 // The table of CUDA's kernels. Needs no header of CUDA: torch gives the stream as a pointer.
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
-
-#include <array>
-#include <atomic>
 
 #include "gradwire/hooks/device/codec_kernels_internal.h"
 
@@ -17,21 +15,14 @@ cuda::Stream current_stream(const at::Device& device) {
 
 constexpr CodecKernels kKernels{cuda::kCudaLaunches, &current_stream};
 
-enum class Runs : char { unknown, yes, no };
-
 }  // namespace
 
 const CodecKernels* find_cuda_kernels(const at::Device& device) {
-  constexpr std::size_t kKnown = 64;
-  static std::array<std::atomic<Runs>, kKnown> known{};
-  const auto index = static_cast<std::size_t>(device.has_index() ? device.index() : 0);
-  if (index >= kKnown) return nullptr;
-  Runs runs = known[index].load(std::memory_order_relaxed);
-  if (runs == Runs::unknown) {
-    runs = cuda::runs_on(static_cast<int>(index)) ? Runs::yes : Runs::no;
-    known[index].store(runs, std::memory_order_relaxed);
-  }
-  return runs == Runs::yes ? &kKernels : nullptr;
+  static KnownDevices known;
+  const c10::DeviceIndex index = device.has_index() ? device.index() : c10::DeviceIndex{0};
+  // runs_on() leaves another device current; torch's guard goes back, and gives the device before no context.
+  const c10::DeviceGuard here(at::Device(device.type(), index));
+  return known.runs_on(index, &cuda::runs_on) ? &kKernels : nullptr;
 }
 
 }  // namespace gradwire::internal

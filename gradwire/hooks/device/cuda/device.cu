@@ -12,16 +12,31 @@ __global__ void nothing() {}
 
 }  // namespace
 
-bool runs_on(int device) {
-  int before = 0;
-  if (cudaGetDevice(&before) != cudaSuccess || cudaSetDevice(device) != cudaSuccess) {
-    static_cast<void>(cudaGetLastError());
-    return false;
-  }
+// From CUDA 12 on, cudaSetDevice() makes a context on the device. So nothing is set back here to the device before,
+// which may be GPU 0 on a rank that uses another: the caller's guard knows whether that device has a context.
+int use_device(int device) { return cudaSetDevice(device); }
+
+Runs runs_on(int device) {
   cudaFuncAttributes attributes;
-  const bool runs = cudaFuncGetAttributes(&attributes, nothing) == cudaSuccess;
+  cudaError_t error = cudaSetDevice(device);
+  if (error == cudaSuccess) error = cudaFuncGetAttributes(&attributes, nothing);
   static_cast<void>(cudaGetLastError());  // forgets the error, which the next call of anybody would report
-  return cudaSetDevice(before) == cudaSuccess && runs;
+  switch (error) {
+    case cudaSuccess:
+      return Runs::yes;
+    case cudaErrorNoDevice:
+    case cudaErrorInvalidDevice:
+    case cudaErrorInsufficientDriver:
+    case cudaErrorNoKernelImageForDevice:
+    case cudaErrorInvalidDeviceFunction:
+    case cudaErrorInvalidPtx:
+    case cudaErrorUnsupportedPtxVersion:
+    case cudaErrorJitCompilerNotFound:
+    case cudaErrorJitCompilationDisabled:
+      return Runs::no;
+    default:
+      return Runs::unknown;
+  }
 }
 
 const char* error_text(int error) { return cudaGetErrorString(static_cast<cudaError_t>(error)); }

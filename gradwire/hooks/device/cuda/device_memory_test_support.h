@@ -24,7 +24,7 @@ inline void require(int error) {
 }
 inline bool has_device() {
   int devices = 0;
-  return cudaGetDeviceCount(&devices) == cudaSuccess && devices > 0 && runs_on(0);
+  return cudaGetDeviceCount(&devices) == cudaSuccess && devices > 0 && runs_on(0) == Runs::yes;
 }
 inline void* allocate_on_device(std::size_t bytes) {
   void* memory = nullptr;

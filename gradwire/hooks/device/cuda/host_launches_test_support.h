@@ -107,9 +107,11 @@ inline int decode_pairs(const std::uint8_t* bytes, std::size_t pairs, std::size_
   return 0;
 }
 
+inline int use_device(int) { return 0; }
 inline const char* error_text(int) { return "no device"; }
 
-inline constexpr Launches kLaunches{&encode_cast,
+inline constexpr Launches kLaunches{&use_device,
+                                    &encode_cast,
                                     &decode_cast,
                                     &encode_by_largest<IntegerFormat>,
                                     &decode_rows<IntegerFormat>,

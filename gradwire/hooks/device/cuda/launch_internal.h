@@ -4,9 +4,10 @@
 // and decoded values have the bits.
 //
 // All functions are thread-safe, wait for nothing, and return a cudaError_t as a number (0: queued). All pointers are
-// memory of the current device. Values are float32, aligned to 4 bytes. The bytes that an encode_*() writes are aligned
-// to 16 bytes, those that a decode_*() reads have any alignment. `count` is not 0. A decode_*() writes the decoded
-// values, or sum + decoded value where `sum` is not null.
+// memory of the current device: of the CUDA runtime that these functions link, which is not torch's. So a caller calls
+// use_device() first, on the same thread. Values are float32, aligned to 4 bytes. The bytes that an encode_*() writes
+// are aligned to 16 bytes, those that a decode_*() reads have any alignment. `count` is not 0. A decode_*() writes the
+// decoded values, or sum + decoded value where `sum` is not null.
 #pragma once
 
 #include <cstddef>
@@ -52,13 +53,20 @@ int encode_top_k(const float* values, std::size_t count, std::size_t kept, void*
 int decode_pairs(const std::uint8_t* bytes, std::size_t pairs, std::size_t count, const float* sum, float* values,
                  Stream stream);
 
-// Whether this build has kernels that the device with this number can run. Does not change the current device.
-bool runs_on(int device);
+// Makes the device with this number the calling thread's current device. The memory of a kernel's call is there, so the
+// device has a context already, and no other device gets one.
+int use_device(int device);
+
+// Whether this build has kernels that the device with this number can run. `unknown`: CUDA had an error that may not
+// come again, such as one of an earlier call or of a lack of memory. Makes the device current, as use_device() does.
+enum class Runs : char { unknown, yes, no };
+Runs runs_on(int device);
 // The text of an error that one of the functions above has returned.
 const char* error_text(int error);
 
 // Functions with the contracts above: CUDA's, or those of tests, which do the same on the host.
 struct Launches {
+  decltype(&cuda::use_device) use_device;
   decltype(&cuda::encode_cast) encode_cast;
   decltype(&cuda::decode_cast) decode_cast;
   decltype(&cuda::encode_integer) encode_integer;
@@ -76,8 +84,9 @@ struct Launches {
 };
 
 // CUDA's. For builds with the kernels: only the kernels' library has these functions.
-inline constexpr Launches kCudaLaunches{
-    &encode_cast,    &decode_cast, &encode_integer, &decode_integer,  &encode_fp8,   &decode_fp8,   &encode_one_bit,
-    &decode_one_bit, &encode_sign, &decode_sign,    &top_k_workspace, &encode_top_k, &decode_pairs, &error_text};
+inline constexpr Launches kCudaLaunches{&use_device,     &encode_cast,  &decode_cast, &encode_integer,
+                                        &decode_integer, &encode_fp8,   &decode_fp8,  &encode_one_bit,
+                                        &decode_one_bit, &encode_sign,  &decode_sign, &top_k_workspace,
+                                        &encode_top_k,   &decode_pairs, &error_text};
 
 }  // namespace gradwire::cuda
