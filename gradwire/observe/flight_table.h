@@ -62,9 +62,9 @@ struct NoteRow {
 
 // What was seen of a rank's process from outside. The launcher fills it in.
 struct ProcessView {
-  bool seen = false;        // the fields below up to `system_call` were looked at while the rank ran
-  char state = '?';         // of /proc/PID/stat: R runs, S sleeps, D waits for a disk, T is stopped
-  double busy = 0;          // processor seconds per second since the look before
+  bool seen = false;  // the fields below up to `system_call` were looked at while the rank ran
+  char state = '?';   // of /proc/PID/stat: R runs, S sleeps, D waits for a disk, T is stopped
+  double busy = 0;    // processor seconds per second since the look before
   // In which the main thread waits ("read"), or where the main thread waits for another thread, a lane of DDP. Empty
   // where that is not known.
   std::string system_call;

@@ -13,6 +13,7 @@ import struct
 import subprocess
 import sys
 import unittest
+from xml.etree import ElementTree
 
 from test_report import BUILD, ROOT, ReportTest, command, records
 
@@ -209,6 +210,24 @@ class Choices(ReportTest):
         made = self.page(record(self.folder, "plain")[0])
         self.assertEqual(made.all("section", id="choices"), [])
 
+    def test_pictures_of_the_job(self):
+        pictures = self.folder / "pictures"
+        done = command(self.target, "-o", self.folder / "page.html", "--pictures", pictures)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertEqual({file.name for file in pictures.iterdir()}, {"step.svg", "time.svg", "choices.svg"})
+        words = {file.stem: " ".join(drawing_of(self, file).itertext()) for file in pictures.iterdir()}
+        for number in range(RANKS):
+            self.assertIn(f"rank {number}", words["step"])
+            self.assertIn(f"rank {number}", words["time"])
+        self.assertIn("bucket 0", words["step"])
+        self.assertIn(record_sections.verdict(self.ranks)[0], " ".join(words["time"].split()))
+        for choice in self.ranks[0].choices:
+            if choice.kind == recorded.CHOSEN:
+                self.assertIn(f"Chosen from step {choice.iteration} on: {choice_sections.choice_text(choice)}.", words["choices"])
+        done = command(self.target, self.target, "-o", self.folder / "page.html", "--pictures", pictures)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("one recorded job", done.stderr)
+
     def test_texts_of_shapes(self):
         def text(cap, lanes):
             return choice_sections.shape_text(recorded.Choice(recorded.CHOSEN, 1, "int8", cap, lanes, 0))
@@ -240,6 +259,66 @@ class Verdict(unittest.TestCase):
     def test_nobody_is_named_where_all_are_alike(self):
         self.assertEqual(len(record_sections.verdict([rank(0, 1.0, 0.1), rank(1, 1.05, 0.05)])), 1)
         self.assertEqual(len(record_sections.verdict([rank(0, 1.0, 0.0)])), 1)
+
+
+def drawing_of(test, file):
+    """The SVG, in which nothing is outside."""
+    svg = ElementTree.parse(file).getroot()
+    width, height = (float(number) for number in svg.get("viewBox").split()[2:])
+    for box in svg.iter("{http://www.w3.org/2000/svg}rect"):
+        if box.get("class") != "page":
+            test.assertLessEqual(float(box.get("x")) + float(box.get("width")), width, file)
+            test.assertLessEqual(float(box.get("y")) + float(box.get("height")), height, file)
+    for text in svg.iter("{http://www.w3.org/2000/svg}text"):
+        test.assertLess(float(text.get("y")), height, file)
+    return svg
+
+
+class LastCalls(ReportTest):
+    """A folder of --flight-dir: rank 1 of 2 has not come to the call in which rank 0 is."""
+
+    def setUp(self):
+        self.target = self.folder / self.id()
+        self.target.mkdir()
+
+    def write_rank(self, number, process, *calls):
+        lines = [{"type": "rank", "rank": number, "world": 2, "wall_offset": 10**18, "process": process},
+                 {"type": "group", "path": "default"}]
+        for begin, end, outcome in calls:
+            lines.append({"type": "call", "operation": "all_reduce", "count": 1024, "dtype": "f32", "group": "default",
+                          "line": "train.py:41 (main)", "called": begin, "ended": end, "outcome": outcome})
+        (self.target / f"rank-{number}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    def test_page_and_picture_show_who_is_in_a_call(self):
+        self.write_rank(0, {"state": "S", "system_call": "futex"}, (10**6, 2 * 10**6, "good"), (3 * 10**6, 0, "none"))
+        self.write_rank(1, {"state": "T"}, (10**6, 2 * 10**6, "good"), (2 * 10**6, 25 * 10**5, "peer"))
+        done = command(self.target, "-o", self.folder / "page.html", "--pictures", self.folder / "hang")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        part = self.page(self.target).one("section", id="calls")
+        said = "rank 0 is in all_reduce(1024 f32) at train.py:41 (main)."
+        self.assertIn(said, part.words())
+        self.assertEqual([label.words() for label in part.all(class_="gantt-label")][1:],
+                         ["rank 0: waits in futex()", "rank 1: stopped"])
+        self.assertEqual(len(part.all(class_="block")), 4)
+        svg = drawing_of(self, self.folder / "hang" / "hang.svg")
+        words = " ".join(svg.itertext())
+        other = "rank 1 is in no call; the last was all_reduce(1024 f32) at train.py:41 (main)."
+        for expected in (said, other, "has not ended", "500 µs, peer", "rank 1: stopped"):
+            self.assertIn(expected, words)
+
+    def test_a_rank_that_made_no_call(self):
+        self.write_rank(0, {"has_ended": True, "code": 3})
+        self.assertIn("No rank has made a call", self.page(self.target).one("section", id="calls").words())
+
+    def test_what_is_no_such_folder(self):
+        (self.target / "rank-0.jsonl").write_text(json.dumps({"type": "group"}) + "\n")
+        done = command(self.target, "-o", self.folder / "page.html")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("no line says which rank", done.stderr)
+        (self.target / "rank-0.jsonl").write_text(json.dumps({"type": "call"}) + "\n")
+        done = command(self.target, "-o", self.folder / "page.html")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("rank-0.jsonl:1", done.stderr)
 
 
 class Changing:

@@ -14,7 +14,8 @@ SECTIONS = [
         "docs/comparisons.md",
     ]),
     ("Guides", [
-        "docs/guides/choosing_a_hook.md", "docs/guides/several_hosts.md", "docs/guides/when_something_hangs.md", "docs/diagnose.md?",
+        "docs/guides/choosing_a_hook.md", "docs/guides/several_hosts.md", "docs/guides/when_something_hangs.md", "docs/questions.md",
+        "docs/diagnose.md?",
         "docs/elastic.md?", "docs/clients.md?", "docs/guides/*",
     ]),
     ("Extend", [

@@ -79,16 +79,24 @@ def add_costs(
     add_curves(part, curves, Labels("step", what, plain, human_seconds), height=260, marks=marks)
 
 
-def rows_of(choices: Sequence[Choice]) -> list[list[str]]:
-    """A row for each decision, with what was measured since the decision before."""
-    rows = []
+def decisions_with_costs(choices: Sequence[Choice]) -> list[tuple[Choice, dict[str, float]]]:
+    """Each decision, with the median costs of what was measured since the decision before: of hooks by their names, or
+    of shapes by their texts."""
+    decisions = []
     costs: dict[str, list[float]] = {}
     for choice in choices:
         if choice.kind != CHOSEN:
             name = choice.hook if choice.kind == HOOK_MEASURED else shape_text(choice)
             costs.setdefault(name, []).append(choice.cost)
             continue
-        measured = ", ".join(f"{name} {human_seconds(statistics.median(cost))}" for name, cost in costs.items())
-        rows.append([str(choice.iteration), choice_text(choice), measured or "-"])
+        decisions.append((choice, {name: statistics.median(cost) for name, cost in costs.items()}))
         costs = {}
+    return decisions
+
+
+def rows_of(choices: Sequence[Choice]) -> list[list[str]]:
+    rows = []
+    for choice, costs in decisions_with_costs(choices):
+        measured = ", ".join(f"{name} {human_seconds(cost)}" for name, cost in costs.items())
+        rows.append([str(choice.iteration), choice_text(choice), measured or "-"])
     return rows

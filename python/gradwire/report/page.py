@@ -11,6 +11,8 @@ from importlib import resources
 from xml.etree import ElementTree
 
 from .elements import Element, add
+from .flight_sections import add_flight_section
+from .flights import FlightRank, is_flight_folder, read_flight_folder
 from .lines import ReportError, read_lines
 from .record_sections import add_record_sections
 from .recorded import RankRecord, read_folder
@@ -29,9 +31,23 @@ class Job:
     ranks: list[RankRecord]
 
 
+@dataclass(frozen=True)
+class Flight:
+    """The last calls of a job, in a folder of --flight-dir."""
+
+    folder: str
+    ranks: list[FlightRank]
+
+
 def read_jobs(paths: Sequence[str]) -> list[Job]:
-    """The jobs of those `paths` that are folders. Throws ReportError."""
-    return [Job(path, read_folder(path)) for path in paths if pathlib.Path(path).is_dir()]
+    """The jobs of those `paths` that are folders, without those of last calls. Throws ReportError."""
+    folders = [path for path in paths if pathlib.Path(path).is_dir() and not is_flight_folder(path)]
+    return [Job(path, read_folder(path)) for path in folders]
+
+
+def read_flights(paths: Sequence[str]) -> list[Flight]:
+    """The last calls in those `paths` that are folders of --flight-dir. Throws ReportError."""
+    return [Flight(path, read_flight_folder(path)) for path in paths if is_flight_folder(path)]
 
 
 def read_files(files: Sequence[str]) -> tuple[list[Run], list[Timing]]:
@@ -52,15 +68,20 @@ def read_files(files: Sequence[str]) -> tuple[list[Run], list[Timing]]:
 
 
 def make_report(
-    files: Sequence[str], runs: Sequence[Run], timings: Sequence[Timing], jobs: Sequence[Job] = ()
+    files: Sequence[str],
+    runs: Sequence[Run],
+    timings: Sequence[Timing],
+    jobs: Sequence[Job] = (),
+    flights: Sequence[Flight] = (),
 ) -> str:
-    """The page of what read_files() and read_jobs() read."""
+    """The page of what read_files(), read_jobs() and read_flights() read."""
     page = Element("html", {"lang": "en"})
     add_head(page, " ".join(pathlib.PurePath(file).name for file in files))
     body = add(page, "body")
     header = add(body, "header")
     add(header, "h1", "gradwire report")
     parts = [count_of(len(jobs), "recorded job")] if jobs else []
+    parts += [f"the last calls of {count_of(len(flights), 'job')}"] if flights else []
     parts += [count_of(len(runs), "run")] if runs else []
     parts += (
         [f"times from {count_of(len({timing.file for timing in timings}), 'file')} of gradwire-bench"]
@@ -71,6 +92,8 @@ def make_report(
     main = add(body, "main")
     for job in jobs:
         add_record_sections(main, job.folder, job.ranks)
+    for flight in flights:
+        add_flight_section(main, flight.folder, flight.ranks)
     if runs:
         add_run_sections(main, runs)
     add_timing_sections(main, timings)
@@ -93,4 +116,4 @@ def add_head(page: Element, title: str) -> None:
     add(head, "style", resources.files(__package__ or "").joinpath("page.css").read_text(encoding="utf-8"))
 
 
-__all__ = ["Job", "ReportError", "make_report", "read_files", "read_jobs"]
+__all__ = ["Flight", "Job", "ReportError", "make_report", "read_files", "read_flights", "read_jobs"]

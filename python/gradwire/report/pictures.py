@@ -22,10 +22,12 @@ TITLE, LEGEND, CAPTION = 30, 22, 22  # heights
 ROW = 24  # of a bar
 STYLE = """
 svg { --page: #ffffff; --text: #1c2430; --soft: #5a6472; --line: #dfe3e8;
-      --own: #1f6feb; --own-too: #12b5cb; --pytorch: #d9480f; --openmpi: #2b8a3e; --other: #9c36b5; }
+      --own: #1f6feb; --own-too: #12b5cb; --pytorch: #d9480f; --openmpi: #2b8a3e; --other: #9c36b5;
+      --forward: #a9b8cf; --backward: #7d92b2; --wait: #f1c7a3; --optimizer: #5c6f8c; }
 @media (prefers-color-scheme: dark) {
   svg { --page: #14181e; --text: #e6e9ee; --soft: #a0abb9; --line: #343d49;
-        --own: #6ea8fe; --own-too: #5ce1f2; --pytorch: #ff8a5c; --openmpi: #69db7c; --other: #da8ce8; }
+        --own: #6ea8fe; --own-too: #5ce1f2; --pytorch: #ff8a5c; --openmpi: #69db7c; --other: #da8ce8;
+        --forward: #4d607d; --backward: #6c83a5; --wait: #7d5737; --optimizer: #93a7c6; }
 }
 .page { fill: var(--page); }
 text { fill: var(--soft); font: 12px system-ui, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; }
@@ -62,19 +64,32 @@ def write_pictures(folder: str, timings: Sequence[Timing]) -> list[str]:
     return written
 
 
-def drawn(picture: Picture, timings: Sequence[Timing]) -> str:
-    svg = Element("svg", {"xmlns": "http://www.w3.org/2000/svg", "role": "img", "aria-label": picture.title})
+def new_picture(title: str) -> Element:
+    """An SVG with a title, below which TITLE is the first free place. finished() makes it whole."""
+    svg = Element("svg", {"xmlns": "http://www.w3.org/2000/svg", "role": "img", "aria-label": title})
     add(svg, "style", STYLE)
-    page = add(svg, "rect", class_="page", width="100%", height="100%", rx=8)
-    add(svg, "text", picture.title, class_="title", x=16, y=TITLE - 6)
+    add(svg, "rect", class_="page", width="100%", height="100%", rx=8)
+    add(svg, "text", title, class_="title", x=16, y=TITLE - 6)
+    return svg
+
+
+def finished(svg: Element, height: float) -> str:
+    """The text of new_picture(), `height` pixels high."""
+    svg.set("viewBox", f"0 0 {WIDTH} {height:.0f}")
+    svg.set("width", str(WIDTH))
+    for page in svg.iter("rect"):
+        page.set("height", f"{height:.0f}")
+        break
+    return ElementTree.tostring(svg, encoding="unicode") + "\n"
+
+
+def drawn(picture: Picture, timings: Sequence[Timing]) -> str:
+    svg = new_picture(picture.title)
     height = TITLE + picture.draw(svg, timings)
     if (origin := timings[0].origin) is not None:
         add(svg, "text", f"{origin.machine}; {origin.versions}; {origin.day}", x=16, y=height + CAPTION - 8)
         height += CAPTION
-    svg.set("viewBox", f"0 0 {WIDTH} {height:.0f}")
-    svg.set("width", str(WIDTH))
-    page.set("height", f"{height:.0f}")
-    return ElementTree.tostring(svg, encoding="unicode") + "\n"
+    return finished(svg, height)
 
 
 def colours_of(series: Iterable[str]) -> dict[str, str]:

@@ -1,0 +1,97 @@
+# SPDX-FileCopyrightText: The gradwire authors
+# SPDX-License-Identifier: Apache-2.0
+"""The last calls of each rank: files rank-K.jsonl in a folder of --flight-dir (docs/format/flight_recorder.md)."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from .lines import Line, ReportError, read_lines
+
+WELL = ("good", "unknown")  # how a call ends that did not fail
+
+
+@dataclass(frozen=True)
+class FlightCall:
+    """A call of one rank; times in seconds of the wall clock."""
+
+    name: str  # "all_reduce(1024 f32)"
+    group: str
+    line: str  # of the program; may be empty
+    called: float
+    ended: float | None  # None: the rank is in the call
+    outcome: str
+
+
+@dataclass
+class FlightRank:
+    rank: int
+    world: int
+    state: str  # what the launcher saw of the process, in words
+    calls: list[FlightCall] = field(default_factory=list)  # in their order
+
+
+def is_flight_folder(path: str) -> bool:
+    folder = pathlib.Path(path)
+    return any(folder.glob("rank-*.jsonl")) and not any(folder.glob("rank-*.record"))
+
+
+def state_of(process: object) -> str:
+    if not isinstance(process, dict):
+        return ""
+    if process.get("has_ended"):
+        code = process.get("code")
+        return f"ended by signal {code}" if process.get("by_signal") else f"exited with {code}"
+    if process.get("state") in ("T", "t"):
+        return "stopped"
+    call = process.get("system_call")
+    return f"waits in {call}()" if call else "runs" if process.get("state") == "R" else ""
+
+
+def call_of(line: Line, offset: float) -> FlightCall:
+    ended = line.number_at("ended")
+    return FlightCall(
+        f"{line.text_at('operation')}({line.number_at('count'):.0f} {line.text_at('dtype')})",
+        line.text_at("group"),
+        line.text_at("line"),
+        line.number_at("called") * 1e-9 + offset,
+        ended * 1e-9 + offset if ended else None,
+        line.text_at("outcome"),
+    )
+
+
+def read_flight_rank(file: str) -> FlightRank:
+    """Throws ReportError."""
+    rank: FlightRank | None = None
+    offset = 0.0
+    for line in read_lines(file):
+        kind = line.text_at("type")
+        if kind == "rank":
+            offset = line.number_at("wall_offset") * 1e-9
+            rank = FlightRank(int(line.number_at("rank")), int(line.number_at("world")), state_of(line.fields.get("process")))
+        elif kind == "call":
+            if rank is None:
+                raise line.fail("it is a call, and no line before it says whose")
+            rank.calls.append(call_of(line, offset))
+    if rank is None:
+        raise ReportError(f"{file}: no line says which rank it is of")
+    rank.calls.sort(key=lambda call: call.called)
+    return rank
+
+
+def read_flight_folder(folder: str) -> list[FlightRank]:
+    """The ranks of a job, in order. Throws ReportError."""
+    files = sorted(str(file) for file in pathlib.Path(folder).glob("rank-*.jsonl"))
+    return sorted((read_flight_rank(file) for file in files), key=lambda rank: rank.rank)
+
+
+def last_calls(ranks: Sequence[FlightRank], many: int) -> list[FlightRank]:
+    """The same ranks, with calls from the moment on at which each rank had at most `many` left."""
+    begins = [rank.calls[-many:][0].called for rank in ranks if rank.calls]
+    since = max(begins, default=0.0)
+    return [
+        FlightRank(rank.rank, rank.world, rank.state, [call for call in rank.calls if call.called >= since])
+        for rank in ranks
+    ]
