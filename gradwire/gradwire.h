@@ -30,6 +30,7 @@
 #include "gradwire/optim/checkpoint.h"
 #include "gradwire/optim/diloco.h"
 #include "gradwire/optim/fused_zero_hook.h"
+#include "gradwire/optim/gossip.h"
 #include "gradwire/optim/model_averaging.h"
 #include "gradwire/optim/optimizer_factory.h"
 #include "gradwire/optim/optimizer_in_backward.h"

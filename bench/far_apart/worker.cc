@@ -128,8 +128,9 @@ class Run {
                           .overlap = settings_.integer("overlap"),
                           .mixing = settings_.real("mixing"),
                           .hook = settings_.text("hook")};
+    const double momentum = settings_.real("outer_momentum");
     options.outer = optimizer_factory<torch::optim::SGD>(
-        torch::optim::SGDOptions(settings_.real("outer_lr")).momentum(settings_.real("outer_momentum")).nesterov(true));
+        torch::optim::SGDOptions(settings_.real("outer_lr")).momentum(momentum).nesterov(momentum > 0));
     const auto diloco = std::make_shared<DilocoAverager>(model_->parameters(), options);
     auto inner = std::make_unique<TimedAdamW>(model_->parameters(), settings_.real("lr"));
     const TimedAdamW& timed = *inner;

@@ -16,6 +16,7 @@
 #include "gradwire/base/strings.h"
 #include "gradwire/ddp/replica_sync_internal.h"
 #include "gradwire/hooks/registry.h"
+#include "gradwire/optim/averager_agreement_internal.h"
 #include "gradwire/optim/diloco_internal.h"
 #include "gradwire/optim/param_groups_internal.h"
 #include "gradwire/process_group/flat_tensors_internal.h"
@@ -28,15 +29,10 @@ using internal::DilocoFragment;
 using internal::Lane;
 
 constexpr const char* kDiloco = "DilocoAverager";
-constexpr const char* kOptions = "diloco_options";
+constexpr const char* kDilocoOptions = "diloco_options";
 
 void require_usable(const std::vector<at::Tensor>& parameters, const DilocoOptions& options) {
-  internal::require_parameters(kDiloco, parameters);
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    if (parameters[i].is_floating_point()) continue;
-    throw InvalidArgument(concat(kDiloco, ": parameter number ", i, " is ", parameters[i].scalar_type(),
-                                 "; only floating-point parameters can be averaged."));
-  }
+  internal::require_floating_point(kDiloco, parameters);
   const auto refuse = [](const char* what, auto value, const std::string& range) {
     throw InvalidArgument(concat(kDiloco, ": ", what, " is ", value, "; it must be ", range, "."));
   };
@@ -48,36 +44,14 @@ void require_usable(const std::vector<at::Tensor>& parameters, const DilocoOptio
   if (!(options.mixing >= 0 && options.mixing < 1)) refuse("mixing", options.mixing, "at least 0 and below 1");
 }
 
-using Compared = std::vector<std::pair<const char*, std::int64_t>>;
-
 // What must be the same on all ranks.
-Compared compared_of(const std::vector<at::Tensor>& parameters, const DilocoOptions& options) {
-  std::vector<std::int64_t> shapes;
-  for (const at::Tensor& parameter : parameters) {
-    shapes.push_back(static_cast<std::int64_t>(parameter.scalar_type()));
-    shapes.push_back(parameter.dim());
-    shapes.insert(shapes.end(), parameter.sizes().begin(), parameter.sizes().end());
-    shapes.insert(shapes.end(), parameter.strides().begin(), parameter.strides().end());
-  }
-  return {{"the parameters (as a hash of their sizes)", static_cast<std::int64_t>(stable_hash(shapes))},
+internal::Compared compared_of(const std::vector<at::Tensor>& parameters, const DilocoOptions& options) {
+  return {internal::compared_parameters(parameters),
           {"inner_steps", options.inner_steps},
           {"fragments", options.fragments},
           {"overlap", options.overlap},
           {"mixing (as bits)", std::bit_cast<std::int64_t>(options.mixing)},
           {"hook (as a hash)", static_cast<std::int64_t>(stable_hash(options.hook))}};
-}
-
-void require_agreement(ProcessGroup& group, const Compared& compared) {
-  std::vector<std::int64_t> mine;
-  for (const auto& [name, value] : compared) mine.push_back(value);
-  const auto ranks = internal::gather_integers(group, mine);
-  for (std::size_t other = 1; other < ranks.size(); ++other) {
-    for (std::size_t i = 0; i < compared.size(); ++i) {
-      if (ranks[other][i] == ranks[0][i]) continue;
-      throw MismatchError(concat(kDiloco, ": ", compared[i].first, " of rank 0: ", ranks[0][i], ", of rank ", other,
-                                 ": ", ranks[other][i], "; all ranks must pass the same."));
-    }
-  }
 }
 
 // The fragment of each parameter: where the middle of the parameter lies among all elements.
@@ -117,7 +91,7 @@ internal::DilocoParts::DilocoParts(std::vector<at::Tensor> all, DilocoOptions ch
   channel = group->dup();
   const bool duplicated = channel != nullptr;
   if (!duplicated) channel = group;
-  require_agreement(*channel, compared_of(parameters, options));
+  require_agreement(kDiloco, *channel, compared_of(parameters, options));
   if (!duplicated && options.overlap > 0) {
     throw UnsupportedError(concat(kDiloco, ": the group '", group->name(),
                                   "' cannot be duplicated, so exchanges cannot go on beside other calls; overlap = ",
@@ -133,7 +107,7 @@ std::string internal::DilocoParts::identity() const {
   std::int64_t numel = 0;
   for (const at::Tensor& parameter : parameters) numel += parameter.numel();
   return concat(kDiloco, " over ", parameters.size(), " parameters of ", numel, " elements (sizes ",
-                static_cast<std::uint64_t>(compared_of(parameters, options).front().second),
+                static_cast<std::uint64_t>(compared_parameters(parameters).second),
                 "), inner_steps = ", options.inner_steps, ", fragments = ", options.fragments,
                 ", overlap = ", options.overlap, ", mixing = ", options.mixing, ", hook = ", options.hook);
 }
@@ -195,11 +169,7 @@ DilocoAverager::~DilocoAverager() = default;
 
 void DilocoAverager::average_parameters(const std::vector<at::Tensor>& parameters) {
   internal::DilocoParts& p = *parts_;
-  const auto same = [](const at::Tensor& a, const at::Tensor& b) { return a.is_same(b); };
-  if (!std::equal(parameters.begin(), parameters.end(), p.parameters.begin(), p.parameters.end(), same)) {
-    throw InvalidArgument(concat(kDiloco, " was made for ", p.parameters.size(), " parameters and got ",
-                                 parameters.size(), " others at step ", p.steps, "; pass those that it was made for."));
-  }
+  internal::require_same_parameters(kDiloco, parameters, p.parameters, p.steps);
   p.require_in_group();
   const std::int64_t count = p.steps + 1;
   // In an elastic job the step has ended, whatever comes: resume() does what is left.
@@ -233,7 +203,7 @@ void DilocoAverager::set_step(std::int64_t step) {
 
 void DilocoAverager::save(torch::serialize::OutputArchive& archive) const {
   ModelAverager::save(archive);
-  archive.write(kOptions, c10::IValue(parts_->identity()));
+  archive.write(kDilocoOptions, c10::IValue(parts_->identity()));
   archive.write("fragments", c10::IValue(static_cast<std::int64_t>(parts_->fragments.size())));
   for (std::size_t i = 0; i < parts_->fragments.size(); ++i) {
     torch::serialize::OutputArchive part(archive.compilation_unit());
@@ -243,14 +213,7 @@ void DilocoAverager::save(torch::serialize::OutputArchive& archive) const {
 }
 
 void DilocoAverager::load(torch::serialize::InputArchive& archive) {
-  c10::IValue saved;
-  if (!archive.try_read(kOptions, saved))
-    throw InvalidArgument(concat(kDiloco, ": the archive has no '", kOptions, "'; no DilocoAverager saved it."));
-  if (saved.toStringRef() != parts_->identity()) {
-    throw InvalidArgument(concat(kDiloco, ": the archive was saved with ", saved.toStringRef(),
-                                 ", and this averager has ", parts_->identity(),
-                                 "; load it into one with the same parameters and options."));
-  }
+  internal::require_saved_with(kDiloco, archive, kDilocoOptions, parts_->identity());
   std::int64_t step = 0;
   {
     c10::IValue value;

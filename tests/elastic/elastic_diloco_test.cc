@@ -17,6 +17,7 @@
 #include "gradwire/elastic/elastic.h"
 #include "gradwire/elastic/elastic_test_support.h"
 #include "gradwire/optim/diloco.h"
+#include "gradwire/optim/gossip.h"
 #include "gradwire/optim/post_local_sgd_optimizer.h"
 
 namespace gradwire::elastic_diloco_test {
@@ -450,6 +451,8 @@ TEST(ElasticDilocoTest, WhatCannotWorkIsRefused) {
   const auto second = make(elastic.group());
   expect_in(error_of([&] { elastic.add(*second); }), "a second optimizer that trains separately");
   expect_in(error_of([&] { elastic.run(3, [](const ElasticStep&) {}); }), "call its step() once");
+
+  expect_in(error_of([&] { GossipAverager gossip(weights(), {.process_group = elastic.group()}); }), "may change");
 
   Elastic both(job.options());
   DdpOptions options;
