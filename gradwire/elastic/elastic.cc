@@ -239,7 +239,10 @@ Elastic::Impl::Stop Elastic::Impl::train(Member& member, std::int64_t steps,
                                          const std::function<void(const ElasticStep&)>& step) {
   while (counted_ < steps) {
     if (wants_to_leave() && !std::exchange(asked_to_leave_, true)) member.ask_to_leave();
-    if (member.stops_before(counted_)) return Stop::boundary;
+    if (member.stops_before(counted_)) {
+      internal::take_over_from_leavers(*group_, state_, wants_to_leave() || member.was_dropped(), memory_);
+      return Stop::boundary;
+    }
     do_step(member, step);
     look_for_slow_members(member);
   }
@@ -264,6 +267,7 @@ void Elastic::Impl::do_step(const Member& member, const std::function<void(const
   // Not before the step: when the step breaks, this member still has the memory of before it to give.
   if (first_rank_holds_memory) memory_.holds = false;
   memory_.step_has_counted();
+  state_.step_has_counted();
 }
 
 void Elastic::Impl::look_for_slow_members(Member& member) {
