@@ -282,7 +282,12 @@ Elastic::Impl::Stop Elastic::Impl::train(Member& member, std::int64_t steps,
                                          const std::function<void(const ElasticStep&)>& step) {
   while (counted_ < steps) {
     if (wants_to_leave() && !std::exchange(asked_to_leave_, true)) member.ask_to_leave();
-    if (stops_here(member)) return Stop::boundary;
+    if (stops_here(member)) {
+      // Members that train separately keep the memories of their hooks to themselves.
+      if (state_.separate_workers() == nullptr)
+        internal::take_over_from_leavers(*group_, state_, wants_to_leave() || member.was_dropped(), memory_);
+      return Stop::boundary;
+    }
     do_step(member, step);
     look_for_slow_members(member);
   }
@@ -317,6 +322,7 @@ void Elastic::Impl::do_step(const Member& member, const std::function<void(const
   // Not before the step: when the step breaks, this member still has the memory of before it to give.
   if (first_rank_holds_memory) memory_.holds = false;
   memory_.step_has_counted();
+  state_.step_has_counted();
 }
 
 void Elastic::Impl::look_for_slow_members(Member& member) {

@@ -15,6 +15,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -161,10 +162,17 @@ class ElasticJob {
   }
   std::string journal() const { return folder_ / "journal"; }
   const std::shared_ptr<Store>& store() const { return store_; }
-  // What the coordinator told the user.
+  // What the coordinator told the user of a job that its members have finished.
   std::vector<std::string> told() const {
+    std::int64_t epoch = 1;
+    while (!decided(membership::epoch_key(epoch)).starts_with("finished")) ++epoch;
     const std::lock_guard lock(mutex_);
     return told_;
+  }
+  // The coordinator's decision under `key`; waits for it.
+  std::string decided(const std::string& key) const {
+    store_->wait(std::span(&key, 1), std::chrono::seconds(60));
+    return store_->get(key);
   }
   ElasticOptions options(const std::string& backend = "threads") const {
     ElasticOptions options;

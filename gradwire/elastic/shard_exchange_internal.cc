@@ -20,6 +20,9 @@ namespace {
 
 using Holds = ShardedState::Holds;
 
+// An entry of KeptEntries.
+constexpr Holds kKept = static_cast<Holds>('k');
+
 // Who has which entry, who needs it, and who sends it. The same on all members.
 class Plan {
  public:
@@ -28,11 +31,19 @@ class Plan {
       : owners_(std::move(owners)), held_(std::move(held)), copies_(copies) {}
 
   std::size_t count() const noexcept { return owners_.size(); }
-  bool holds(int rank, std::size_t entry) const { return letter(rank, entry) != Holds::no; }
+  bool holds(int rank, std::size_t entry) const {
+    return letter(rank, entry) == Holds::own || letter(rank, entry) == Holds::copy;
+  }
+  // Whether the rank is dealt the entry.
+  bool gets(int rank, std::size_t entry) const {
+    const int owner = owners_[entry];
+    return rank == owner || (copies_ && rank == (owner + 1) % size());
+  }
 
-  // The lowest rank that holds the entry as its owner, else the lowest with a copy; -1: nobody.
+  // The lowest rank that holds the entry as its owner, else the lowest with a copy, else the lowest that kept the
+  // entry; -1: nobody.
   int source_of(std::size_t entry) const {
-    for (const Holds how : {Holds::own, Holds::copy}) {
+    for (const Holds how : {Holds::own, Holds::copy, kKept}) {
       for (int rank = 0; rank < size(); ++rank) {
         if (letter(rank, entry) == how) return rank;
       }
@@ -41,19 +52,11 @@ class Plan {
   }
   bool is_lost(std::size_t entry) const { return source_of(entry) < 0; }
 
-  bool needs(int rank, std::size_t entry) const {
-    const int owner = owners_[entry];
-    const bool has_part = rank == owner || (copies_ && rank == (owner + 1) % size());
-    return has_part && !holds(rank, entry);
-  }
+  bool needs(int rank, std::size_t entry) const { return gets(rank, entry) && !holds(rank, entry); }
   // What `rank` sends of what it holds.
-  std::vector<std::size_t> sent_by(int rank) const {
-    std::vector<std::size_t> entries;
-    for (std::size_t entry = 0; entry < count(); ++entry) {
-      if (source_of(entry) == rank && needed_by_any(entry)) entries.push_back(entry);
-    }
-    return entries;
-  }
+  std::vector<std::size_t> sent_by(int rank) const { return sent_of(rank, false); }
+  // What `rank` sends of what it kept.
+  std::vector<std::size_t> kept_and_sent_by(int rank) const { return sent_of(rank, true); }
   // The lost entries that `rank` owns from now on.
   std::vector<std::size_t> found_by(int rank) const {
     std::vector<std::size_t> entries;
@@ -76,6 +79,14 @@ class Plan {
   }
 
  private:
+  std::vector<std::size_t> sent_of(int rank, bool kept) const {
+    std::vector<std::size_t> entries;
+    for (std::size_t entry = 0; entry < count(); ++entry) {
+      if (source_of(entry) == rank && (letter(rank, entry) == kKept) == kept && needed_by_any(entry))
+        entries.push_back(entry);
+    }
+    return entries;
+  }
   int size() const noexcept { return static_cast<int>(held_.size()); }
   Holds letter(int rank, std::size_t entry) const {
     const std::string& held = held_[static_cast<std::size_t>(rank)];
@@ -93,11 +104,28 @@ class Plan {
   const bool copies_;
 };
 
-std::string letters_of(const ShardedState& state, std::optional<ShardedState::Version> version) {
+std::string letters_of(const ShardedState& state, std::optional<ShardedState::Version> version,
+                       const KeptEntries& kept) {
   std::string letters;
   if (!version) return letters;
   for (const Holds holds : state.held(*version)) letters.push_back(static_cast<char>(holds));
+  for (const auto& [entry, bytes] : kept) {
+    char& letter = letters.at(entry);
+    if (letter == static_cast<char>(Holds::no)) letter = static_cast<char>(kKept);
+  }
   return letters;
+}
+
+// Keeps what this member holds and does not get again.
+void keep_entries(const ShardedState& state, ShardedState::Version version, const Plan& plan, int rank,
+                  KeptEntries& kept) {
+  for (std::size_t entry = 0; entry < plan.count(); ++entry) {
+    if (plan.gets(rank, entry)) {
+      kept.erase(entry);
+    } else if (plan.holds(rank, entry)) {
+      kept[entry] = state.save_entries({entry}, version);
+    }
+  }
 }
 
 // The bytes of entries that no member holds, and a log line that says where they come from.
@@ -123,10 +151,11 @@ std::string lost_entries(const ShardedState& state, const std::vector<std::size_
 }  // namespace
 
 ShardedState::Deal exchange_shards(ProcessGroup& group, const ShardedState& state, const ShardOptions& options,
-                                   std::optional<ShardedState::Version> version) {
+                                   std::optional<ShardedState::Version> version, KeptEntries& kept) {
+  if (version != ShardedState::Version::counted) kept.clear();  // they are from before the newest step
   ShardedState::Deal deal{.rank = group.rank(), .size = group.size(), .copies = options.copies};
   deal.version = version.value_or(ShardedState::Version::counted);
-  const Plan plan(state.owners_among(deal.size), gather_bytes(group, letters_of(state, version), kAllRanks),
+  const Plan plan(state.owners_among(deal.size), gather_bytes(group, letters_of(state, version, kept), kAllRanks),
                   options.copies);
   ShardedState::Parcel sent{.entries = plan.sent_by(deal.rank), .bytes = ""};
   ShardedState::Parcel found{.entries = plan.found_by(deal.rank), .bytes = ""};
@@ -146,7 +175,12 @@ ShardedState::Deal exchange_shards(ProcessGroup& group, const ShardedState& stat
     const auto& bytes = sizes[static_cast<std::size_t>(from)];
     take(from, plan.sent_by(from), from == deal.rank ? std::move(sent.bytes) : "", bytes[0]);
     take(from, plan.found_by(from), from == deal.rank ? std::move(found.bytes) : "", bytes[1]);
+    for (const std::size_t entry : plan.kept_and_sent_by(from)) {
+      std::string one = broadcast_bytes(group, from == deal.rank ? kept.at(entry) : "", from);
+      if (plan.needs(deal.rank, entry)) deal.parcels.push_back({{entry}, std::move(one)});
+    }
   }
+  if (version) keep_entries(state, *version, plan, deal.rank, kept);
   return deal;
 }
 

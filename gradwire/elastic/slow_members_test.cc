@@ -40,8 +40,10 @@ struct MemberResult {
 
 // The work of member `index` in a step, in milliseconds.
 using WorkOf = std::function<std::int64_t(int index, std::int64_t step)>;
+using BeforeStep = std::function<void(const ElasticStep& at)>;
 
-void run_member(ElasticOptions options, int index, const WorkOf& work_of, MemberResult& result) {
+void run_member(ElasticOptions options, int index, const WorkOf& work_of, const BeforeStep& before_step,
+                MemberResult& result) {
   result.error = error_of([&] {
     options.on_slow = [&](const SlowMember& slow) { result.slow.push_back(slow); };
     Elastic elastic(options);
@@ -53,6 +55,7 @@ void run_member(ElasticOptions options, int index, const WorkOf& work_of, Member
     elastic.add(ddp).add(optimizer);
     result.end = elastic.run(kSteps, [&](const ElasticStep& at) {
       work(work_of(index, at.step));
+      if (before_step) before_step(at);
       optimizer.zero_grad();
       loss_of(ddp(samples(at))).backward();
       optimizer.step();
@@ -61,12 +64,14 @@ void run_member(ElasticOptions options, int index, const WorkOf& work_of, Member
   });
 }
 
-std::vector<MemberResult> run_members(const ElasticOptions& options, int count, const WorkOf& work_of) {
+std::vector<MemberResult> run_members(const ElasticOptions& options, int count, const WorkOf& work_of,
+                                      const BeforeStep& before_step = nullptr) {
   const Clock clock(&counted_work);
   std::vector<MemberResult> results(static_cast<std::size_t>(count));
   std::vector<std::thread> threads;
   for (int i = 0; i < count; ++i)
-    threads.emplace_back([&, i] { run_member(options, i, work_of, results[static_cast<std::size_t>(i)]); });
+    threads.emplace_back(
+        [&, i] { run_member(options, i, work_of, before_step, results[static_cast<std::size_t>(i)]); });
   for (std::thread& thread : threads) thread.join();
   for (const MemberResult& result : results) EXPECT_EQ(result.error, "");
   return results;
@@ -74,6 +79,13 @@ std::vector<MemberResult> run_members(const ElasticOptions& options, int count, 
 
 // Member 1 does three times the work of the others.
 std::int64_t three_times_slow(int index, std::int64_t) { return index == 1 ? 30 : 10; }
+
+// Goes on when the coordinator has decided that the first epoch stops.
+BeforeStep wait_for_the_drop(const ElasticJob& job) {
+  return [&job](const ElasticStep& at) {
+    if (at.step == 30 && at.epoch == 1) job.decided(membership::change_key(1));
+  };
+}
 
 ElasticOptions with_rule(const ElasticJob& job, const SlowRule& rule) {
   ElasticOptions options = job.options();
@@ -106,7 +118,7 @@ TEST(SlowMembersTest, ASlowMemberIsDroppedAndTheOthersGoOn) {
   ElasticJob job({.min = 2, .max = 3, .first = 3});
   SlowRule rule = kRule;
   rule.drop = true;
-  const auto results = run_members(with_rule(job, rule), 3, three_times_slow);
+  const auto results = run_members(with_rule(job, rule), 3, three_times_slow, wait_for_the_drop(job));
   EXPECT_EQ(results[1].end, ElasticEnd::dropped);
   const std::vector<int> sizes = sizes_of(job.journal(), kSteps);
   EXPECT_EQ(sizes.front(), 3);
@@ -139,7 +151,7 @@ TEST(SlowMembersTest, TheRuleOfTheCoordinatorCounts) {
                  [&](membership::CoordinatorOptions& options) { options.slow = rule; });
   ElasticOptions options = job.options();
   options.slow = std::nullopt;
-  EXPECT_EQ(run_members(options, 3, three_times_slow)[1].end, ElasticEnd::dropped);
+  EXPECT_EQ(run_members(options, 3, three_times_slow, wait_for_the_drop(job))[1].end, ElasticEnd::dropped);
 }
 
 // Up to two and a half times the shortest step, with the rule that members have by default.

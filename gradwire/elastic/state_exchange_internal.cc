@@ -12,8 +12,10 @@
 #include <vector>
 
 #include "gradwire/base/error.h"
+#include "gradwire/base/log.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/ddp/replica_sync_internal.h"
+#include "gradwire/elastic/state_transfer_internal.h"
 
 namespace gradwire::internal {
 namespace {
@@ -33,13 +35,14 @@ struct Position {
   std::int64_t whole_hash = 0;   // of the parameters and buffers
   std::int64_t memory = 0;       // kNoMemory and so on: of the hooks
   std::int64_t local_bytes = 0;  // of the hooks' local parts
+  std::int64_t leavers = 0;      // of how many members that left it has the local parts
 };
 
 std::vector<Position> gather_positions(ProcessGroup& group, const Position& mine) {
   std::vector<Position> all;
   for (const auto& numbers :
-       gather_integers(group, {mine.counted, mine.hash, mine.whole_hash, mine.memory, mine.local_bytes}))
-    all.push_back({numbers[0], numbers[1], numbers[2], numbers[3], numbers[4]});
+       gather_integers(group, {mine.counted, mine.hash, mine.whole_hash, mine.memory, mine.local_bytes, mine.leavers}))
+    all.push_back({numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], numbers[5]});
   return all;
 }
 
@@ -76,27 +79,34 @@ void require_same_bits(const std::vector<Position>& positions, int donor) {
                              "must change parameters only with averaged gradients"));
 }
 
-// What the donor sent, before this member takes it over.
-struct Parcel {
-  std::vector<at::Tensor> tensors;
-  std::string rest;
-};
+// Those that have counted the newest step give the state; while the job begins, the donor alone.
+TransferRanks transfer_ranks(const std::vector<Position>& positions, std::int64_t newest, int donor) {
+  TransferRanks ranks;
+  for (std::size_t i = 0; i < positions.size(); ++i) {
+    const int rank = static_cast<int>(i);
+    const bool gives = newest == kNoState ? rank == donor : positions[i].counted == newest;
+    (gives ? ranks.givers : ranks.takers).push_back(rank);
+  }
+  return ranks;
+}
 
-Parcel send_or_receive(ProcessGroup& group, const TrainingState& state, int donor) {
-  const bool gives = group.rank() == donor;
-  Parcel parcel;
-  for (const at::Tensor& tensor : state.tensors())
-    parcel.tensors.push_back(gives ? tensor.detach() : at::empty_like(tensor.detach()));
-  broadcast_values(group, parcel.tensors, donor);
-  parcel.rest = broadcast_text(group, gives ? state.save_rest() : "", donor);
+StateParcel pass_state(ProcessGroup& group, const TrainingState& state, const TransferRanks& ranks) {
+  TransferReport report;
+  StateParcel parcel = transfer_state(group, state, ranks, &report);
+  if (!parcel.tensors.empty()) {
+    const double megabytes = static_cast<double>(report.bytes) / 1e6;
+    log::info(concat("elastic training: this member got ", megabytes, " MB of state from ", report.givers, " of ",
+                     ranks.givers.size(), " members in ", report.seconds, " s (", megabytes / report.seconds,
+                     " MB/s)"));
+  }
   return parcel;
 }
 
-void take_over(TrainingState& state, const Parcel& parcel, std::int64_t hash) {
+void take_over(TrainingState& state, const StateParcel& parcel, std::int64_t hash) {
   const c10::NoGradGuard no_grad;
   const std::vector<at::Tensor> tensors = state.tensors();
   for (std::size_t i = 0; i < tensors.size(); ++i) tensors[i].detach().copy_(parcel.tensors[i]);
-  state.load_rest(parcel.rest);
+  state.load_rest(parcel.rest_bytes());
   if (state.hash() != hash)
     throw InternalError("elastic training: the state arrived with other bits than it was sent with");
 }
@@ -123,6 +133,27 @@ Memories memories_of(const std::vector<Position>& positions, std::int64_t newest
   return memories;
 }
 
+// What this member has to give of its own hooks' local parts.
+std::string local_to_give(const TrainingState& state, const MemoryStanding& memory, Memory worth) {
+  if (worth == kNoMemory) return "";
+  return memory.before.has_value() ? *memory.before : state.save_local();
+}
+
+// The local parts of the members that have left, from the first of the members with the state that has most of them:
+// the others did not see the end of take_over_from_leavers().
+std::vector<std::string> gather_from_leavers(ProcessGroup& group, const std::vector<Position>& positions,
+                                             std::int64_t newest, std::vector<std::string> mine) {
+  const auto knows = [&](const Position& position) {
+    return newest != kNoState && position.counted == newest ? position.leavers : 0;
+  };
+  const auto most = std::max_element(positions.begin(), positions.end(),
+                                     [&](const auto& a, const auto& b) { return knows(a) < knows(b); });
+  const int source = static_cast<int>(most - positions.begin());
+  mine.resize(static_cast<std::size_t>(knows(*most)));
+  for (std::string& part : mine) part = broadcast_text(group, part, source);
+  return mine;
+}
+
 // The entries of this member that are those of the job after `newest` steps.
 std::optional<ShardedState::Version> version_of(std::int64_t counted, std::int64_t newest, bool is_donor) {
   if (newest == kNoState) {
@@ -137,13 +168,25 @@ std::optional<ShardedState::Version> version_of(std::int64_t counted, std::int64
 
 }  // namespace
 
+void take_over_from_leavers(ProcessGroup& group, const TrainingState& state, bool leaves, MemoryStanding& memory) {
+  if (group.size() == 1) return;
+  const bool gives = leaves && worth_of(memory, 0) == kOwnMemory;
+  const std::string local = gives ? local_to_give(state, memory, kOwnMemory) : "";
+  const auto all = gather_integers(group, {gives ? 1 : 0, static_cast<std::int64_t>(local.size())});
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank][0] != 0)
+      memory.of_leavers.push_back(broadcast_text(group, local, static_cast<int>(rank), all[rank][1]));
+  }
+}
+
 std::int64_t exchange_state(ProcessGroup& group, TrainingState& state, std::int64_t counted, bool fresh,
                             MemoryStanding& memory) {
   const c10::NoGradGuard no_grad;
   const Memory worth = worth_of(memory, counted);
-  std::string local = worth == kNoMemory ? "" : memory.before.has_value() ? *memory.before : state.save_local();
+  std::string local = local_to_give(state, memory, worth);
   const auto positions = gather_positions(
-      group, {counted, state.parameter_hash(), state.hash(), worth, static_cast<std::int64_t>(local.size())});
+      group, {counted, state.parameter_hash(), state.hash(), worth, static_cast<std::int64_t>(local.size()),
+              static_cast<std::int64_t>(memory.of_leavers.size())});
   std::int64_t newest = kNoState;
   for (const Position& position : positions) newest = std::max(newest, position.counted);
   if (newest == kNoState && !fresh) return kNoState;
@@ -155,18 +198,23 @@ std::int64_t exchange_state(ProcessGroup& group, TrainingState& state, std::int6
 
   // Everything is received before anything changes: an error on the way leaves this member as it was.
   const std::string orders = broadcast_text(group, state.bucket_orders(), donor);
-  Parcel parcel;
-  if (!all_have_it) parcel = send_or_receive(group, state, donor);
+  StateParcel parcel;
+  if (!all_have_it) parcel = pass_state(group, state, transfer_ranks(positions, newest, donor));
   std::string shared;
   if (!memories.all_hold)
     shared = broadcast_text(group, group.rank() == memories.donor ? state.save_shared() : "", memories.donor);
-  std::vector<std::string> parts;
-  for (const int rank : memories.holders)
-    parts.push_back(broadcast_text(group, local, rank, positions[static_cast<std::size_t>(rank)].local_bytes));
+  const std::vector<std::string> of_leavers = gather_from_leavers(group, positions, newest, memory.of_leavers);
+  std::vector<std::string> parts = of_leavers;
+  for (const int rank : memories.holders) {
+    const Position& position = positions[static_cast<std::size_t>(rank)];
+    // What a member has received is the mean of what others gave, and those that left did.
+    if (position.memory == kReceivedMemory && !of_leavers.empty()) continue;
+    parts.push_back(broadcast_text(group, local, rank, position.local_bytes));
+  }
   std::vector<ShardedState::Deal> deals;
-  for (const AddedShards& shards : state.shards()) {
-    deals.push_back(
-        exchange_shards(group, *shards.state, shards.options, version_of(counted, newest, group.rank() == donor)));
+  for (AddedShards& shards : state.shards()) {
+    deals.push_back(exchange_shards(group, *shards.state, shards.options,
+                                    version_of(counted, newest, group.rank() == donor), shards.kept));
   }
 
   state.keep_bucket_orders(orders);
@@ -180,6 +228,7 @@ std::int64_t exchange_state(ProcessGroup& group, TrainingState& state, std::int6
   const bool any_part = std::any_of(parts.begin(), parts.end(), [](const std::string& part) { return !part.empty(); });
   if (any_part || (newest != kNoState && !memories.all_hold)) state.average_local_parts(parts);
   memory = {};
+  memory.of_leavers = of_leavers;
   if (holds && worth == kOwnMemory) memory.before = std::move(local);
   if (newest != kNoState) memory.is_received = !memory.before.has_value();
   return std::max<std::int64_t>(newest, 0);

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "gradwire/elastic/training_state_internal.h"
 #include "gradwire/process_group/process_group.h"
@@ -25,13 +26,23 @@ struct MemoryStanding {
   bool is_received = false;
   // The hooks' local parts before an exchange that does not count yet.
   std::optional<std::string> before = std::nullopt;
+  // The hooks' local parts of members that have left in good order since the last step: parts of the next exchange, and
+  // of those after it until one counts.
+  std::vector<std::string> of_leavers = {};
 
   // A step has counted, so the exchange before it counts.
   void step_has_counted() {
     is_received = false;
     before.reset();
+    of_leavers.clear();
   }
 };
+
+// Collective over `group`, at the boundary at which its epoch stops without a failure. `leaves`: this member takes no
+// part in later epochs. The others take over the memories of those that leave, so that the job owes what it owed. A
+// member that throws an error of the group may lack some of them, and gets them in the next exchange from another one.
+// Throws what the group throws.
+void take_over_from_leavers(ProcessGroup& group, const TrainingState& state, bool leaves, MemoryStanding& memory);
 
 // Collective over `group`, at the beginning of an epoch. `counted` is the number of steps that this member has counted,
 // or kNoState. The members with the highest number hold the state of the job. The first of them gives it to all members
@@ -41,9 +52,9 @@ struct MemoryStanding {
 // begun), the state of rank 0 is that of the job.
 //
 // `memory`: that of this member's hooks, before the exchange and after it. Only members with a memory of their own give
-// it; when there is none, those that received one. The others get the shared parts too, and their local parts do not
-// count. When no member that holds the state has a memory, the hooks go on with the shared parts of the first, and
-// without local parts.
+// it, besides those that have left in good order; when there is none, those that received one. The others get the
+// shared parts too, and their local parts do not count. When no member that holds the state has a memory, the hooks go
+// on with the shared parts of the first, and without local parts.
 //
 // Returns the number of counted steps, the same on all members; kNoState when no member holds state and `fresh` is
 // false. A member that throws an error of the group is in the state in which it was. Throws MismatchError when members

@@ -159,6 +159,45 @@ TEST(StateExchangeTest, AnExchangeThatFailedOnOneMemberAveragesNothingTwice) {
   });
 }
 
+// Three members owe 1, 3 and 8, and the last one leaves in good order. The others owe the mean of all three, also when
+// one of them did not see the end of the hand-over, and when the exchange has to be done again.
+TEST(StateExchangeTest, WhatAMemberOwesThatLeavesIsNeitherLostNorDoubled) {
+  for (const int unlucky : {-1, 0, 1}) {
+    run_ranks({"threads"}, 3, [&](int rank, std::shared_ptr<ProcessGroup> group) {
+      Holder holder(1, "int8:memory=error_feedback");
+      MemoryStanding memory;
+      owe(holder, rank == 0 ? 1 : rank == 1 ? 3 : 8);
+      internal::take_over_from_leavers(*group, holder.state, rank == 2, memory);
+      if (rank == unlucky) memory.of_leavers.clear();
+      const auto survivors = group->split(rank == 2 ? 1 : 0);
+      if (rank == 2) return;
+      for (const char* when : {"the first exchange", "an exchange that is done again"}) {
+        exchange_state(*survivors, holder.state, 5, false, memory);
+        expect_owed(holder, 4, when);
+      }
+      memory.step_has_counted();
+      owe(holder, rank == 0 ? 5 : 7);
+      exchange_state(*survivors, holder.state, 6, false, memory);
+      expect_owed(holder, 6, "after a step");
+    });
+  }
+}
+
+// The only member with a memory of its own leaves; the others have received theirs in an exchange that does not count.
+TEST(StateExchangeTest, WhatOnlyALeaverOwesStaysInTheJob) {
+  run_ranks({"threads"}, 3, [&](int rank, std::shared_ptr<ProcessGroup> group) {
+    Holder holder(1, "int8:memory=error_feedback");
+    MemoryStanding memory;
+    owe(holder, rank == 0 ? 5 : 99);
+    exchange_state(*group, holder.state, rank == 0 ? 5 : kNoState, false, memory);
+    internal::take_over_from_leavers(*group, holder.state, rank == 0, memory);
+    const auto survivors = group->split(rank == 0 ? 1 : 0);
+    if (rank == 0) return;
+    exchange_state(*survivors, holder.state, 5, false, memory);
+    expect_owed(holder, 5, "two members that had received it");
+  });
+}
+
 // A member that has only received the mean does not give it, unless nobody else is left.
 TEST(StateExchangeTest, AReceivedMemoryCountsOnlyWhenNobodyElseHasOne) {
   run_ranks({"threads"}, 3, [&](int rank, std::shared_ptr<ProcessGroup> group) {

@@ -33,29 +33,13 @@ std::string bytes_of(OutputArchive& archive) {
   return std::move(out).str();
 }
 
-void read_from(InputArchive& archive, const std::string& bytes) {
-  std::istringstream in(bytes);
-  archive.load_from(in);
-}
+void read_from(InputArchive& archive, std::string_view bytes) { archive.load_from(bytes.data(), bytes.size()); }
 
 std::string name_of(const char* kind, std::size_t index) { return concat(kind, index); }
 
-// FNV-1a over the bits, a word at a time.
-std::uint64_t hash_of(const at::Tensor& tensor) {
-  const at::Tensor dense = tensor.detach().contiguous();
-  const auto* bytes = static_cast<const char*>(dense.const_data_ptr());
-  const std::size_t size = dense.nbytes();
-  std::int64_t rest = 0;
-  std::memcpy(&rest, bytes + size / 8 * 8, size % 8);
-  const std::int64_t parts[] = {
-      static_cast<std::int64_t>(size), rest,
-      static_cast<std::int64_t>(stable_hash(std::span(reinterpret_cast<const std::int64_t*>(bytes), size / 8)))};
-  return stable_hash(std::span<const std::int64_t>(parts));
-}
-
 std::int64_t hash_of(const std::vector<at::Tensor>& tensors) {
   std::vector<std::int64_t> hashes;
-  for (const at::Tensor& tensor : tensors) hashes.push_back(static_cast<std::int64_t>(hash_of(tensor)));
+  for (const at::Tensor& tensor : tensors) hashes.push_back(static_cast<std::int64_t>(hash_of_bits(tensor)));
   return static_cast<std::int64_t>(stable_hash(std::span<const std::int64_t>(hashes)));
 }
 
@@ -72,6 +56,19 @@ HookState load_hook(InputArchive& archive, std::size_t index) {
 }
 
 }  // namespace
+
+// FNV-1a, a word at a time.
+std::uint64_t hash_of_bits(const at::Tensor& tensor) {
+  const at::Tensor dense = tensor.detach().contiguous();
+  const auto* bytes = static_cast<const char*>(dense.const_data_ptr());
+  const std::size_t size = dense.nbytes();
+  std::int64_t rest = 0;
+  std::memcpy(&rest, bytes + size / 8 * 8, size % 8);
+  const std::int64_t parts[] = {
+      static_cast<std::int64_t>(size), rest,
+      static_cast<std::int64_t>(stable_hash(std::span(reinterpret_cast<const std::int64_t*>(bytes), size / 8)))};
+  return stable_hash(std::span<const std::int64_t>(parts));
+}
 
 void TrainingState::add(DdpCore& core) {
   cores_.push_back(&core);
@@ -183,6 +180,10 @@ bool TrainingState::undo_step() {
   return versions(brought_back) == kept_versions_;
 }
 
+void TrainingState::step_has_counted() {
+  for (AddedShards& shards : shards_) shards.kept.clear();
+}
+
 std::string TrainingState::save_rest() const {
   OutputArchive archive;
   for (std::size_t i = 0; i < optimizers_.size(); ++i) {
@@ -198,7 +199,7 @@ std::string TrainingState::save_rest() const {
   return bytes_of(archive);
 }
 
-void TrainingState::load_rest(const std::string& bytes) {
+void TrainingState::load_rest(std::string_view bytes) {
   InputArchive archive;
   read_from(archive, bytes);
   for (std::size_t i = 0; i < optimizers_.size(); ++i) {

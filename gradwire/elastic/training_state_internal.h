@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "gradwire/ddp/comm_hook.h"
@@ -28,10 +29,14 @@ struct UserState {
   std::function<void(const std::string&)> load;
 };
 
+// A hash of the bits of a tensor on the CPU.
+std::uint64_t hash_of_bits(const at::Tensor& tensor);
+
 // State of which each member holds a part.
 struct AddedShards {
   ShardedState* state = nullptr;
   ShardOptions options = {};
+  KeptEntries kept = {};
 };
 
 // The optimizer of members that train separately.
@@ -52,7 +57,7 @@ class TrainingState {
   // Null where the members do not train separately.
   SeparateWorkers* separate_workers() const noexcept { return workers_.workers; }
   const std::vector<DdpCore*>& cores() const noexcept { return cores_; }
-  const std::vector<AddedShards>& shards() const noexcept { return shards_; }
+  std::vector<AddedShards>& shards() noexcept { return shards_; }
 
   // The names, sizes and dtypes of all parameters and buffers, the hooks and the numbers of the other objects, as text
   // that fits on a line: equal on members that can take over each other's state.
@@ -72,11 +77,14 @@ class TrainingState {
   // and no sharded state brought it back: then the state is neither that before the step nor that after it.
   bool undo_step();
 
+  // The step has counted, so nothing of before it is needed any more.
+  void step_has_counted();
+
   // What is not in tensors() and the same on all members: optimizers, the user's states, and the common part of
   // sharded states. Of an optimizer of separate members the options alone.
   std::string save_rest() const;
   // Takes over what save_rest() of another member returned.
-  void load_rest(const std::string& bytes);
+  void load_rest(std::string_view bytes);
   // The hooks' shared parts.
   std::string save_shared() const;
   // Takes over what save_shared() of another member returned. The hooks' local parts do not change.

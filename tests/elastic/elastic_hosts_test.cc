@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -15,6 +16,7 @@
 #include <thread>
 
 #include "bench/network_hosts.h"
+#include "gradwire/base/environment.h"
 #include "gradwire/base/strings.h"
 #include "launch/launch_error.h"
 #include "launch/launcher_fixture_internal.h"
@@ -38,7 +40,7 @@ class ElasticHostsTest : public launch::LauncherTest {
     const std::string reason = NetworkHosts::why_not();
     if (!reason.empty()) GTEST_SKIP() << reason;
     at::set_num_threads(1);
-    network_ = std::make_unique<NetworkHosts>(2);
+    network_ = std::make_unique<NetworkHosts>(3);
     LauncherTest::SetUp();
     record_ = std::make_unique<ElasticRecord>(scratch("job"), kSteps);
   }
@@ -54,9 +56,9 @@ class ElasticHostsTest : public launch::LauncherTest {
                    record_->journal()};
     return on_host(0, "0", std::move(words), more);
   }
-  // Host 1 joins.
-  BackgroundProgram join(const std::string& name, int ranks, const Words& more = {}) const {
-    return on_host(1, name, {"--join", address(), "-n", std::to_string(ranks)}, more);
+  // Host 1 joins, or another one.
+  BackgroundProgram join(const std::string& name, int ranks, const Words& more = {}, int host = 1) const {
+    return on_host(host, name, {"--join", address(), "-n", std::to_string(ranks)}, more);
   }
   std::string address() const { return network_->address(0) + ":29400"; }
   std::string secret_file(const std::string& secret) const {
@@ -76,6 +78,33 @@ class ElasticHostsTest : public launch::LauncherTest {
     return found;
   }
   Pids wait_for_epoch(std::int64_t size) { return record_->wait_for_epoch(size, epoch_); }
+  // One rank on each of two hosts holds so many MB of state, and a rank of a third host joins. Returns the newcomer's
+  // word on what it got.
+  std::string join_with_state(int megabytes) {
+    const Words more = {"--env", concat("ELASTIC_STATE=", megabytes), "--env", "GRADWIRE_LOG=info"};
+    auto first = begin("1:3", 1, more);
+    wait_for_epoch(1);
+    auto second = join("1", 1, more);
+    wait_for_epoch(2);
+    const auto before = sent_by_hosts();
+    auto third = join("2", 1, more, 2);
+    wait_for_epoch(3);
+    const auto after = sent_by_hosts();
+    for (int host = 0; host < 2; ++host) sent_[static_cast<std::size_t>(host)] = after[host] - before[host];
+    pause_ = record_->pause_before(epoch_);
+    go_to_the_end();
+    for (BackgroundProgram* program : {&third, &second, &first}) EXPECT_EQ(program->finish().exit_code, 0);
+    const auto finals = record_->finals();
+    EXPECT_EQ(finals.size(), 3U);
+    for (const auto& parameters : finals) expect_equal_bits(parameters, finals.front(), "a member against the first");
+    const std::string said = third.err();
+    const auto place = said.find("this member got ");
+    EXPECT_NE(place, std::string::npos) << said;
+    return place == std::string::npos ? "" : said.substr(place, said.find('\n', place) - place);
+  }
+  std::array<std::uint64_t, 2> sent_{};  // by the hosts that held the state, while the newcomer came
+  double pause_ = 0;                     // of the members that held the state, in seconds
+
   void go_to_the_end() const { record_->page()->budget = kSteps; }
   static std::int64_t now() { return ElasticRecord::Clock::now().time_since_epoch().count(); }
   void say_recovery(const char* what, std::int64_t pid, std::int64_t moment) const {
@@ -97,6 +126,8 @@ class ElasticHostsTest : public launch::LauncherTest {
     words.insert(words.end(), {ELASTIC_WORKER_PROGRAM, std::to_string(kSteps), record_->folder()});
     return launch(name, words, network_->enter(host));
   }
+
+  std::array<std::uint64_t, 2> sent_by_hosts() const { return {network_->traffic(0).sent, network_->traffic(1).sent}; }
 
   std::int64_t epoch_ = 0;
 };
@@ -131,6 +162,24 @@ TEST_F(ElasticHostsTest, AHostJoinsARankDiesAndTheHostLeavesInGoodOrder) {
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(launch::count_of(result.err, concat("other hosts join with: gradwire-run --join ", address())), 1);
   record_->expect_serial_bits();
+}
+
+TEST_F(ElasticHostsTest, ANewcomerTakesItsStateFromAllHostsThatHoldIt) {
+  const std::string said = join_with_state(48);
+  EXPECT_NE(said.find(" MB of state from 2 of 2 members in "), std::string::npos) << said;
+  for (const std::uint64_t bytes : sent_) {
+    EXPECT_GE(bytes, 20'000'000U);
+    EXPECT_LE(bytes, 36'000'000U) << "each host sends half, and nothing to the other one";
+  }
+}
+
+// For the label slow: the links carry 1 Gbit/s. ELASTIC_STATE says how many MB of state the job has.
+TEST_F(ElasticHostsTest, ANewcomerOverAGigabitLink) {
+  const int megabytes = std::stoi(environment("ELASTIC_STATE").value_or("200"));
+  network_->shape("1gbit");
+  const std::string said = join_with_state(megabytes);
+  EXPECT_NE(said.find(" MB of state from 2 of 2 members in "), std::string::npos) << said;
+  std::printf("%d MB of state over 1 Gbit/s: the others waited %.2f s; %s\n", megabytes, pause_, said.c_str());
 }
 
 // SIGTERM ends a program that does not handle it yet, and no member is lost with it.

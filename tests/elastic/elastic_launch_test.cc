@@ -158,7 +158,11 @@ TEST_F(ElasticLaunchTest, ARankThatGetsSigtermLeavesInGoodOrder) {
 // The launcher starts no process in its place, which would be as slow on the same host.
 TEST_F(ElasticLaunchTest, ASlowRankIsNamedDroppedAndNotReplaced) {
   more_ = {"--drop-slow", "2:5", "--env", "ELASTIC_SLOW=1"};
-  start_job("1:3", 3, 300, 300);
+  start_job("1:3", 3, 300, 50);
+  std::int64_t epoch = 0;
+  record().wait_for_epoch(3, epoch);
+  record().wait_for_epoch(2, epoch);
+  page()->budget = 300;
   const launch::Result result = finish();
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(launch::count_of(result.out, "left because it is slow"), 1);

@@ -24,6 +24,7 @@ struct ElasticPage {
     std::int64_t step = 0;
     std::int64_t size = 0;
     std::int64_t nanoseconds = 0;  // when it began; the monotonic clock, which the host's processes share
+    std::int64_t pause = 0;        // since the end of this worker's last step, in nanoseconds; 0: it had done none
   };
   std::atomic<std::int64_t> budget{0};  // workers wait before this step
   std::atomic<std::int64_t> newest_step{0};

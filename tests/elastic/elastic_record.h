@@ -31,6 +31,7 @@ class ElasticRecord {
     std::int64_t epoch = 0;
     std::int64_t size = 0;
     std::int64_t nanoseconds = 0;
+    std::int64_t pause = 0;
   };
 
   // Of a job of `steps` steps in `folder`, which is made.
@@ -88,6 +89,13 @@ class ElasticRecord {
     return static_cast<double>(last - at_nanoseconds) / 1e6;
   }
 
+  // The longest time that a member had to wait between two steps because of `epoch`, in seconds.
+  double pause_before(std::int64_t epoch) const {
+    std::int64_t longest = 0;
+    for (const Entry& entry : entries()) longest = entry.epoch == epoch ? std::max(longest, entry.pause) : longest;
+    return static_cast<double>(longest) / 1e9;
+  }
+
   // The members that finished hold the bits of the serial program that does each step with the ranks of the journal.
   void expect_serial_bits(const SerialProgram& program = {}) const {
     const std::vector<std::vector<std::string>> hosts = hosts_of(journal(), steps_);
@@ -117,7 +125,7 @@ class ElasticRecord {
     std::vector<Entry> all;
     for (std::int64_t i = 0; i < page_->entry_count; ++i) {
       const ElasticPage::Entry& entry = page_->entries[static_cast<std::size_t>(i)];
-      if (entry.pid != 0) all.push_back({entry.pid, entry.epoch, entry.size, entry.nanoseconds});
+      if (entry.pid != 0) all.push_back({entry.pid, entry.epoch, entry.size, entry.nanoseconds, entry.pause});
     }
     return all;
   }

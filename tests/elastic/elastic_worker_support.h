@@ -30,7 +30,10 @@ class WorkerReport {
     tell(at);
     while (at.step >= page_->budget) ::poll(nullptr, 0, 1);
   }
-  void end_step(const ElasticStep& at) { page_->newest_step = at.step; }
+  void end_step(const ElasticStep& at) {
+    page_->newest_step = at.step;
+    last_end_ = now();
+  }
 
   // Writes `state` for the test, when the job has finished.
   void end(ElasticEnd end, std::vector<at::Tensor> state) const {
@@ -44,6 +47,7 @@ class WorkerReport {
   }
 
  private:
+  static std::int64_t now() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
   void tell(const ElasticStep& at) {
     if (at.epoch == epoch_) return;
     epoch_ = at.epoch;
@@ -51,13 +55,15 @@ class WorkerReport {
     entry.epoch = at.epoch;
     entry.step = at.step;
     entry.size = at.size;
-    entry.nanoseconds = std::chrono::steady_clock::now().time_since_epoch().count();
+    entry.nanoseconds = now();
+    entry.pause = last_end_ == 0 ? 0 : entry.nanoseconds - last_end_;
     entry.pid = ::getpid();
   }
 
   const std::string folder_;
   const SharedElasticPage page_;
   std::int64_t epoch_ = 0;
+  std::int64_t last_end_ = 0;  // of a step
 };
 
 // main() of a worker: `name` STEPS FOLDER.

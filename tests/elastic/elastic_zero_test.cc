@@ -267,6 +267,44 @@ TEST(ElasticZeroTest, StateThatNobodyHoldsBeginsAnew) {
   }
 }
 
+// A newcomer was dealt parts, and dies before its first step counts: those who held them give them again, although
+// there are no copies. So does a second newcomer.
+TEST(ElasticZeroTest, ANewcomerThatDiesBeforeItsFirstStepTakesNothingAlong) {
+  ElasticJob job({.min = 2, .max = 3, .first = 2});
+  ElasticOptions options = job.options();
+  options.shard_copies = false;
+  Members members(kSteps);
+  std::atomic<int> came{0};
+  const Disturb wait = [&](const At& at) {
+    if (at.moment != Moment::begins) return;
+    // The first newcomer comes in epoch 1, the second one in the epoch after the death of the first.
+    if (at.step.step == 20 && at.step.epoch == 1) {
+      came.store(1);
+      job.decided(membership::change_key(1));
+    }
+    if (at.step.step == 40 && at.step.size == 2 && at.step.epoch == 3) {
+      came.store(2);
+      job.decided(membership::change_key(3));
+    }
+  };
+  std::atomic<int> died{0};
+  const Disturb die = [&](const At& at) {
+    if (at.moment != Moment::begins) return;
+    ++died;
+    throw Killed();
+  };
+  for (int i = 0; i < 2; ++i) members.start(options, wait);
+  for (int newcomer = 1; newcomer <= 2; ++newcomer) {
+    while (came < newcomer) std::this_thread::yield();
+    members.start(options, die);
+  }
+  members.join();
+  EXPECT_EQ(died, 2);
+  const std::vector<int> sizes = sizes_of(job.journal(), kSteps);
+  EXPECT_EQ(sizes, std::vector<int>(kSteps, 2));
+  members.expect(serial_parameters(sizes, adam()), 2);
+}
+
 // A checkpoint of the step in which the member was lost brings its part back.
 TEST(ElasticZeroTest, StateThatNobodyHoldsComesFromTheCheckpoint) {
   ElasticJob job({.min = 2, .max = 3, .first = 3});

@@ -1,0 +1,220 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/elastic/state_transfer_internal.h"
+
+#include <ATen/Functions.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <deque>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "gradwire/ddp/replica_sync_internal.h"
+
+namespace gradwire::internal {
+namespace {
+
+constexpr std::int64_t kPieceBytes = std::int64_t{4} << 20;
+// How many messages a rank has under way: enough to keep the links of several givers busy.
+constexpr std::size_t kUnderWay = 8;
+
+bool contains(const std::vector<int>& ranks, int rank) {
+  return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+}
+
+// Calls `visit(piece)` for each piece of `bytes`, a tensor of bytes in one row.
+template <class Visit>
+void for_each_piece(const at::Tensor& bytes, const Visit& visit) {
+  const std::int64_t size = bytes.numel();
+  for (std::int64_t begin = 0; begin < size; begin += kPieceBytes)
+    visit(bytes.narrow(0, begin, std::min(kPieceBytes, size - begin)));
+}
+
+// What there is to pass, as rows of bytes: the tensors, and then the rest.
+struct Load {
+  std::vector<at::Tensor> rows;
+  bool knows_rest = false;  // this rank's last row has values of its own, and is as long as the first giver's
+};
+
+// Which ranks have which pieces as the first giver has them. Takers lack the others: a newcomer that began with the
+// same weights has those that training does not change. Givers may write the rest in other ways, and hold other
+// buffers. Pieces have numbers from 0, through all rows.
+class Inventory {
+ public:
+  // Collective.
+  Inventory(ProcessGroup& group, const TransferRanks& ranks, const Load& load) : ranks_(ranks) {
+    std::vector<std::int64_t> hashes;
+    for (std::size_t row = 0; row < load.rows.size(); ++row) {
+      const bool known = load.knows_rest || row + 1 < load.rows.size();
+      for_each_piece(load.rows[row], [&](const at::Tensor& piece) {
+        hashes.push_back(known ? static_cast<std::int64_t>(hash_of_bits(piece)) : 0);
+      });
+    }
+    hashes_ = gather_integers(group, hashes);
+  }
+  bool has(int rank, std::size_t piece) const {
+    const auto giver = static_cast<std::size_t>(ranks_.givers.front());
+    return hashes_[static_cast<std::size_t>(rank)][piece] == hashes_[giver][piece];
+  }
+  bool all_have(std::size_t piece) const {
+    return std::all_of(ranks_.takers.begin(), ranks_.takers.end(), [&](int taker) { return has(taker, piece); });
+  }
+  std::vector<int> givers_of(std::size_t piece) const {
+    std::vector<int> givers;
+    for (const int giver : ranks_.givers) {
+      if (has(giver, piece)) givers.push_back(giver);
+    }
+    return givers;
+  }
+
+ private:
+  const TransferRanks& ranks_;
+  std::vector<std::vector<std::int64_t>> hashes_;  // by rank and piece
+};
+
+// Messages between givers and takers, in an order in which no two of them wait for each other: every rank goes through
+// the same list of pieces.
+class Messages {
+ public:
+  Messages(ProcessGroup& group, const TransferRanks& ranks) : group_(group), ranks_(ranks) {}
+
+  // Piece `number` goes to each taker that lacks it, from one of the givers that have it.
+  void pass(const at::Tensor& piece, std::size_t number, const Inventory& inventory) {
+    const std::vector<int> givers = inventory.givers_of(number);
+    for (std::size_t i = 0; i < ranks_.takers.size(); ++i) {
+      const int taker = ranks_.takers[i];
+      if (!inventory.has(taker, number)) pass_to(piece, givers[(number + i) % givers.size()], taker);
+    }
+  }
+  // Waits until all messages of this rank have arrived.
+  void finish() {
+    while (!under_way_.empty()) wait_for_first();
+  }
+  std::int64_t received() const noexcept { return received_; }
+  // From how many givers this rank has got pieces.
+  int givers() const noexcept { return static_cast<int>(heard_.size()); }
+
+ private:
+  void pass_to(const at::Tensor& piece, int giver, int taker) {
+    if (group_.rank() == giver) add(group_.send({piece}, taker));
+    if (group_.rank() != taker) return;
+    heard_.insert(giver);
+    received_ += piece.numel();
+    add(group_.recv({piece}, giver));
+  }
+  void add(std::shared_ptr<Work> work) {
+    if (under_way_.size() >= kUnderWay) wait_for_first();
+    under_way_.push_back(std::move(work));
+  }
+  void wait_for_first() {
+    const std::shared_ptr<Work> first = std::move(under_way_.front());
+    under_way_.pop_front();
+    first->wait();
+  }
+
+  ProcessGroup& group_;
+  const TransferRanks& ranks_;
+  std::deque<std::shared_ptr<Work>> under_way_;
+  std::int64_t received_ = 0;
+  std::set<int> heard_;
+};
+
+class Stopwatch {
+ public:
+  double seconds() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point begin_ = Clock::now();
+};
+
+// The memory of a dense tensor as bytes.
+at::Tensor bytes_of(const at::Tensor& tensor) {
+  auto keep = std::make_shared<at::Tensor>(tensor);
+  return at::from_blob(
+      tensor.data_ptr(), {static_cast<std::int64_t>(tensor.nbytes())}, [keep](void*) mutable { keep.reset(); },
+      at::TensorOptions(at::kByte));
+}
+
+at::Tensor bytes_of(std::string text) {
+  auto keep = std::make_shared<std::string>(std::move(text));
+  return at::from_blob(
+      keep->data(), {static_cast<std::int64_t>(keep->size())}, [keep](void*) mutable { keep.reset(); },
+      at::TensorOptions(at::kByte));
+}
+
+// Adds the rest to the load: a giver's own, and memory of the right size on a taker. Collective.
+void add_rest(ProcessGroup& group, const TrainingState& state, const TransferRanks& ranks, Load& load) {
+  at::Tensor rest;
+  if (contains(ranks.givers, group.rank())) rest = bytes_of(state.save_rest());
+  const auto sizes = gather_integers(group, {rest.defined() ? rest.numel() : -1});
+  const std::int64_t size = sizes[static_cast<std::size_t>(ranks.givers.front())][0];
+  load.knows_rest = rest.defined() && rest.numel() == size;
+  load.rows.push_back(load.knows_rest ? rest : at::empty({size}, at::TensorOptions(at::kByte)));
+}
+
+// A giver's tensors without gaps in their memory, and copies of a taker's own.
+std::vector<at::Tensor> dense_tensors(const TrainingState& state, bool gives) {
+  std::vector<at::Tensor> dense;
+  for (const at::Tensor& tensor : state.tensors()) {
+    dense.push_back(gives ? tensor.detach().contiguous() : tensor.detach().clone(at::MemoryFormat::Contiguous));
+  }
+  return dense;
+}
+
+TransferReport pass_in_pieces(ProcessGroup& group, const TransferRanks& ranks, const Load& load) {
+  const Inventory inventory(group, ranks, load);
+  const Stopwatch stopwatch;
+  Messages messages(group, ranks);
+  std::size_t number = 0;
+  for (const at::Tensor& row : load.rows)
+    for_each_piece(row, [&](const at::Tensor& piece) { messages.pass(piece, number++, inventory); });
+  messages.finish();
+  return {.bytes = messages.received(), .givers = messages.givers(), .seconds = stopwatch.seconds()};
+}
+
+// From a single giver, all others take, so one stream reaches them all.
+TransferReport broadcast_all(ProcessGroup& group, const TransferRanks& ranks, const Load& load) {
+  const Inventory inventory(group, ranks, load);
+  std::vector<at::Tensor> sent;
+  std::size_t number = 0;
+  for (const at::Tensor& row : load.rows) {
+    bool all_have = true;
+    for_each_piece(row, [&](const at::Tensor&) { all_have = inventory.all_have(number++) && all_have; });
+    if (!all_have) sent.push_back(row);
+  }
+  const Stopwatch stopwatch;
+  broadcast_values(group, sent, ranks.givers.front());
+  TransferReport report{.givers = 1, .seconds = stopwatch.seconds()};
+  for (const at::Tensor& row : sent) report.bytes += row.numel();
+  return report;
+}
+
+}  // namespace
+
+std::string_view StateParcel::rest_bytes() const {
+  if (!rest.defined() || rest.numel() == 0) return {};
+  return {static_cast<const char*>(rest.const_data_ptr()), static_cast<std::size_t>(rest.numel())};
+}
+
+StateParcel transfer_state(ProcessGroup& group, const TrainingState& state, const TransferRanks& ranks,
+                           TransferReport* report) {
+  const c10::NoGradGuard no_grad;
+  const bool gives = contains(ranks.givers, group.rank());
+  std::vector<at::Tensor> tensors = dense_tensors(state, gives);
+  Load load;
+  for (const at::Tensor& tensor : tensors) load.rows.push_back(bytes_of(tensor));
+  add_rest(group, state, ranks, load);
+  const TransferReport passed =
+      ranks.givers.size() == 1 ? broadcast_all(group, ranks, load) : pass_in_pieces(group, ranks, load);
+  if (gives) return {};
+  if (report != nullptr) *report = passed;
+  return {std::move(tensors), load.rows.back()};
+}
+
+}  // namespace gradwire::internal

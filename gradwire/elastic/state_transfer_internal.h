@@ -1,0 +1,47 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// How the whole state of a job goes from the members that hold it to the members that do not: in pieces, each of which
+// comes from another member, so that the state does not wait for the uplink of one.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "gradwire/elastic/training_state_internal.h"
+#include "gradwire/process_group/process_group.h"
+
+namespace gradwire::internal {
+
+// The same on all ranks. Every rank is on one of the lists.
+struct TransferRanks {
+  std::vector<int> givers;  // they hold the same parameters; in ascending order, at least one
+  std::vector<int> takers;  // in ascending order
+};
+
+// What a taker got.
+struct StateParcel {
+  std::vector<at::Tensor> tensors;  // as TrainingState::tensors()
+  at::Tensor rest;                  // as TrainingState::save_rest(): bytes
+
+  std::string_view rest_bytes() const;
+};
+
+// What passed in a transfer, for a log line.
+struct TransferReport {
+  std::int64_t bytes = 0;  // that this rank got
+  int givers = 0;          // the members that gave parts of it
+  double seconds = 0;      // that the pieces took, once all ranks knew which
+};
+
+// Collective over `group`, at the beginning of an epoch. The state comes in pieces: each from one of the givers in turn
+// that hold the piece with the bits of the first giver's. Buffers, and the text in which the rest is written, may
+// differ between givers. A taker gets only the pieces of parameters and buffers that differ from its own. From a single
+// giver, what any taker lacks is broadcast. Costs a hash of each piece. Returns the parcel on takers, and an empty one
+// on givers. `report`: null, or set on takers. Changes nothing of the state. Throws what the group throws.
+StateParcel transfer_state(ProcessGroup& group, const TrainingState& state, const TransferRanks& ranks,
+                           TransferReport* report = nullptr);
+
+}  // namespace gradwire::internal
