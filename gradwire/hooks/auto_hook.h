@@ -82,9 +82,9 @@ class AutoHook : public CommHook {
 //   1. The first three steps use the first hook, and do not count.
 //   2. Each hook runs for a few steps. A hook that is far behind the best stops after one. Hooks that are near the best
 //      run again. The ranks take the first hook of the list whose cost is within `gain` of the best. With three hooks
-//      the decision falls within 34 steps; with six hooks, within 50.
+//      the decision falls within 33 steps; with six hooks, within 49.
 //   3. Where DDP can change the shape, shapes race with that hook: DDP's own buckets, buckets of 2 MiB, one bucket, and
-//      twice as many lanes. The decision falls within 19 more steps. (With one hook, within 33 steps in all.)
+//      twice as many lanes. The decision falls within 17 more steps. (With one hook, within 37 steps in all.)
 //   4. From then on the hook watches the cost of its choice, over windows of three steps. When two windows in a row
 //      differ from the first window by more than 15 % of a step (a link has become slower, or faster), the hooks are
 //      measured again, in shorter turns: with three hooks, about 20 steps after the change the new choice is made. When

@@ -295,6 +295,47 @@ TEST(AutoShape, ExactAccuracyKeepsTheShapeWhereTheOrderOfSumsIsNotKnown) {
   }
 }
 
+// With error feedback, what all steps gave and what the memories hold add up to what all steps were to give: nothing is
+// lost while shapes are tried.
+TEST(AutoShape, AMemorySurvivesEachChangeOfTheShape) {
+  constexpr int kRanks = 2, kAll = 40;
+  std::vector<std::vector<at::Tensor>> own(kRanks), sums(kRanks), residuals(kRanks);
+  run_ranks({"threads"}, kRanks, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
+    const auto at_rank = static_cast<std::size_t>(rank);
+    Mlp alone(3, 512), net(3, 512);
+    alone(random_tensor({2, 512}, rank)).sum().backward();
+    own[at_rank] = gradients_of(*alone);
+    LinkClock clock;
+    const auto timed = std::make_shared<TimedGroup>(group, clock, true);
+    AutoHookOptions options;
+    options.hooks = {"int4:exchange=all_gather"};
+    const auto hook = internal::make_auto_hook(options, nullptr, [&clock] { return clock.now(); });
+    DdpOptions of_ddp;
+    of_ddp.process_group = timed;
+    DistributedDataParallel<Mlp> ddp(net, of_ddp);
+    ddp.register_comm_hook(hook);
+    for (int step = 0; step < kAll; ++step) {
+      ddp.zero_grad();
+      ddp(random_tensor({2, 512}, rank)).sum().backward();
+      clock.pass(0.020);
+      auto made = gradients_of(*net);
+      for (std::size_t i = 0; step > 0 && i < made.size(); ++i) made[i] += sums[at_rank][i];
+      sums[at_rank] = std::move(made);
+    }
+    EXPECT_EQ(hook->choices().size(), 1U) << "all shapes were tried";
+    const HookState state = hook->state_dict();
+    for (const auto& parameter : net->named_parameters())
+      residuals[at_rank].push_back(state.at("local/residual/" + parameter.key()).toTensor());
+  });
+  for (std::size_t i = 0; i < own[0].size(); ++i) {
+    const at::Tensor held = (residuals[0][i] + residuals[1][i]).reshape_as(own[0][i]) / kRanks;
+    const at::Tensor expected = kAll * (own[0][i] + own[1][i]) / kRanks;
+    EXPECT_GT(held.abs().max().item<float>(), 1e-3) << "there is something to lose";
+    EXPECT_TRUE(at::allclose(sums[0][i] + held, expected, 1e-4, 1e-4))
+        << "parameter " << i << " lacks " << (sums[0][i] + held - expected).abs().max();
+  }
+}
+
 TEST(AutoShape, AllRanksHaveOneShapeAlsoAfterACheckpoint) {
   constexpr int kRanks = 3;
   std::vector<std::vector<ReductionShape>> used(kRanks);

@@ -388,12 +388,38 @@ def test_auto_uses_one_hook_on_all_ranks_and_says_why(ranks):
         again, _ = gradwire.hooks.make("auto:accuracy=any")
         again.load_state_dict(pickle.loads(pickle.dumps(state.state_dict())))
         assert again.current == state.current
+        assert list(first["seconds"]) == gradwire.hooks.auto_candidates("any")
+        assert state.current_shape == first["shape"] == {"cap_bytes": 0, "lanes": 0}, "a hook around auto asks for none"
         with pytest.raises(dist.InvalidArgument, match="rounding"):
             gradwire.hooks.auto("much")
         return used
 
     results = ranks.all_well(SIZE, body)
     assert all(used == results[0] for used in results)
+
+
+def test_auto_chooses_lanes_and_keeps_the_bits(ranks):
+    def body(group):
+        plain = DistributedDataParallel(make_model(), process_group=group, bucket_cap_mb=0.0001)
+        ddp = DistributedDataParallel(make_model(), process_group=group, bucket_cap_mb=0.0001)
+        own = DistributedDataParallel(make_model(), process_group=group, bucket_cap_mb=0.0001)
+        state, hook = gradwire.hooks.auto("exact")
+        fixed, fixed_hook = gradwire.hooks.auto("exact", shape=False)
+        ddp.register_comm_hook(state, hook)
+        own.register_comm_hook(fixed, fixed_hook)
+        for _ in range(40):
+            expected = gradients(plain, group, steps=1)
+            for other in (ddp, own):
+                assert all(torch.equal(a, b) for a, b in zip(gradients(other, group, steps=1), expected))
+        (choice,) = state.choices
+        assert choice["shape"] in [shape for shape, _ in choice["shapes"]]
+        assert [shape["cap_bytes"] for shape, _ in choice["shapes"]] == [0, 0], "the program gives the buckets"
+        assert [shape["lanes"] for shape, _ in choice["shapes"]] == [0, 2]
+        assert not fixed.choices
+        return choice["shape"]
+
+    shapes = ranks.all_well(SIZE, body)
+    assert all(shape == shapes[0] for shape in shapes)
 
 
 def test_power_sgd_state_checks_and_pickles(ranks):

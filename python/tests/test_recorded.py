@@ -206,6 +206,18 @@ class Choices(ReportTest):
             self.assertIn(name, rows[0])
         self.assertGreaterEqual(len(part.all(class_="mark")), 2)
 
+    def test_trace_marks_the_decisions(self):
+        trace = chrome_trace.trace_of(self.ranks)
+        self.assertEqual(problems_of(trace), [])
+        marks = [event for event in trace["traceEvents"] if event.get("cat") == "choice"]
+        chosen = [choice for choice in self.ranks[0].choices if choice.kind == recorded.CHOSEN]
+        self.assertEqual(len(marks), RANKS * len(chosen))
+        steps = {(event["pid"], event["args"]["step"]): event for event in trace["traceEvents"] if event.get("cat") == "step"}
+        for mark in marks:  # a decision is made at the end of the step before the first with the choice
+            before = steps[mark["pid"], mark["args"]["from step"] - 1]
+            self.assertLessEqual(before["ts"], mark["ts"])
+            self.assertLessEqual(mark["ts"], before["ts"] + before["dur"])
+
     def test_a_job_without_auto_has_no_such_section(self):
         made = self.page(record(self.folder, "plain")[0])
         self.assertEqual(made.all("section", id="choices"), [])

@@ -12,8 +12,9 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .lines import ReportError
+from .choice_sections import choice_text
 from .record_sections import clock
-from .recorded import BUCKET, CALL, LOSS, STEP, WAIT, Event, RankRecord
+from .recorded import BUCKET, CALL, CHOSEN, LOSS, STEP, WAIT, Event, RankRecord
 
 if TYPE_CHECKING:
     from .page import Job
@@ -85,11 +86,22 @@ def events_of_rank(record: RankRecord, offset: float) -> Iterator[TraceEvent]:
             }  # fmt: skip
 
 
+def events_of_choices(record: RankRecord, offset: float) -> Iterator[TraceEvent]:
+    """A mark for each decision of the hook "auto"."""
+    for choice in record.choices:
+        if choice.kind == CHOSEN:
+            yield {
+                "ph": "i", "s": "p", "name": f"auto chose {choice_text(choice)}", "cat": "choice", "pid": record.rank,
+                "tid": TRAINING, "ts": 1e6 * max(choice.time + offset, 0.0), "args": {"from step": choice.iteration},
+            }  # fmt: skip
+
+
 def trace_of(ranks: Sequence[RankRecord]) -> dict[str, Any]:
     """The trace. Times are those since the first event of all ranks."""
     offsets = [clock(rank, ranks) for rank in ranks]
     first = min((event.begin + offset for rank, offset in zip(ranks, offsets) for event in rank.events), default=0.0)
     events = [event for rank, offset in zip(ranks, offsets) for event in events_of_rank(rank, offset - first)]
+    events += [event for rank, offset in zip(ranks, offsets) for event in events_of_choices(rank, offset - first)]
     return {"displayTimeUnit": "ms", "traceEvents": events}
 
 

@@ -61,6 +61,7 @@ class Choice:
     cap_bytes: int  # 0: DDP's own buckets
     lanes: int  # 0: DDP's own number
     cost: float  # seconds; 0 where something was chosen
+    time: float = field(default=0.0, compare=False)  # seconds of the rank's clock
 
 
 @dataclass(frozen=True)
@@ -156,7 +157,7 @@ def event_of(words: tuple[int, ...], hooks: list[str]) -> Event:
 def choice_of(words: tuple[int, ...], hooks: list[str]) -> Choice:
     number = words[1] >> 32
     name = hooks[number - 1] if 0 < number <= len(hooks) else "hook"
-    return Choice((words[1] >> 8) & 0xFF, words[9], name, words[6], words[10], seconds(words[8]))
+    return Choice((words[1] >> 8) & 0xFF, words[9], name, words[6], words[10], seconds(words[8]), seconds(words[2]))
 
 
 def version_in(data: bytes) -> int:
