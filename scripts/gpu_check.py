@@ -82,8 +82,11 @@ class Check:
         if left < 1:
             raise Failed("no time was left")
         words = [str(part) for part in command]
-        process = subprocess.Popen(words, cwd=ROOT, env={**os.environ, **(env or {})}, text=True, errors="replace",
-                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
+        try:
+            process = subprocess.Popen(words, cwd=ROOT, env={**os.environ, **(env or {})}, text=True, errors="replace",
+                                       stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
+        except OSError as problem:
+            raise Failed(f"{words[0]} cannot be run: {problem.strerror}") from None
         try:
             output, _ = process.communicate(timeout=left)
             problem = f"{' '.join(words)} ended with {process.returncode}" if process.returncode != 0 else ""

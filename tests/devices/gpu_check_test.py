@@ -162,6 +162,9 @@ class GpuCheck(unittest.TestCase):
         (self.root / "build/bin/tests/codec_speed").unlink()
         _, _, results = self.check("--steps", "speed")
         self.assertIn("is not built; run the step build", results["speed"]["problem"])
+        (self.root / "path/compute-sanitizer").write_text("#!/no/such/program\n")
+        _, _, results = self.check("--steps", "sanitizer")
+        self.assertIn("compute-sanitizer cannot be run: No such file", results["sanitizer"]["problem"])
 
     def test_without_a_gpu_the_script_says_so_and_checks_the_rest_when_asked(self):
         self.program("path/nvidia-smi", "sys.exit('no driver')")
