@@ -74,8 +74,10 @@ function(gradwire_import_torch FOLDER)
   # System headers: torch's are not clean under -Wall -Wextra.
   target_include_directories(gradwire::torch SYSTEM INTERFACE
     "${FOLDER}/include" "${FOLDER}/include/torch/csrc/api/include")
+  # libstdc++ before torch, so that the loader finds its functions first: libtorch.so of the wheel of 2.11 exports a copy of
+  # std::filesystem, whose remove_all() ends the process.
   target_link_libraries(gradwire::torch INTERFACE
-    "${FOLDER}/lib/libtorch.so" "${FOLDER}/lib/libtorch_cpu.so" "${FOLDER}/lib/libc10.so")
+    stdc++ "${FOLDER}/lib/libtorch.so" "${FOLDER}/lib/libtorch_cpu.so" "${FOLDER}/lib/libc10.so")
   # libtorch.so of a CUDA wheel needs libraries that lie in sibling packages; the loader finds them by libtorch's own run
   # path, the linker does not look for them. It is also what brings in the CUDA half, so it stays although no symbol is its own.
   target_link_options(gradwire::torch INTERFACE -Wl,--allow-shlib-undefined -Wl,--no-as-needed)

@@ -82,8 +82,11 @@ class Check:
         if left < 1:
             raise Failed("no time was left")
         words = [str(part) for part in command]
-        process = subprocess.Popen(words, cwd=ROOT, env={**os.environ, **(env or {})}, text=True, errors="replace",
-                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
+        try:
+            process = subprocess.Popen(words, cwd=ROOT, env={**os.environ, **(env or {})}, text=True, errors="replace",
+                                       stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
+        except OSError as problem:
+            raise Failed(f"{words[0]} cannot be run: {problem.strerror}") from None
         try:
             output, _ = process.communicate(timeout=left)
             problem = f"{' '.join(words)} ended with {process.returncode}" if process.returncode != 0 else ""
@@ -165,13 +168,18 @@ def step_bytes(check):
 def step_tests(check):
     """The tests of devices, on the GPU: codecs, states, training with every hook; without a GPU, on the fake device."""
     env = {"GRADWIRE_TEST_DEVICE": "cuda" if check.gpu else "fake"}
-    try:
-        output = check.run(check.program("device_tests"), *DEVICE_TESTS, "--gtest_brief=1", env=env)
-    except Failed as failed:
-        broken = sorted(set(re.findall(r"\[  FAILED  \] (\S+?)(?:,|\s|$)", failed.output)))
-        raise Failed(f"failed: {', '.join(broken)}\n{failed}", failed.output) from None
-    require_tests(output)
-    return {"device": env["GRADWIRE_TEST_DEVICE"], "tests": output.strip().splitlines()[-1]}
+    found, problems = {"device": env["GRADWIRE_TEST_DEVICE"]}, []
+    for file in DEVICE_TESTS:  # each is a process: the ranks of some are forked, before anything used autograd or CUDA
+        try:
+            output = check.run(check.program("device_tests"), file, "--gtest_brief=1", env=env)
+            require_tests(output)
+            found[file] = output.strip().splitlines()[-1]
+        except Failed as failed:
+            broken = sorted(set(re.findall(r"\[  FAILED  \] (\S+?)(?:,|\s|$)", failed.output)))
+            problems.append(f"{file}: failed: {', '.join(broken)}\n{failed}")
+    if problems:
+        raise Failed("\n".join(problems + [f"{file}: {text}" for file, text in found.items()]))
+    return found
 
 
 def step_sanitizer(check):

@@ -90,7 +90,7 @@ class GpuCheck(unittest.TestCase):
         self.assertEqual(code, 0, output)
         calls = self.calls.read_text()
         for part in ("-DGRADWIRE_CUDA=AUTO", "-DGRADWIRE_CUDA_KERNELS=AUTO", "-DGRADWIRE_TORCH_DIR=/torch", "device_tests codec_speed",
-                     "device_staging_test.cc staged_calls_test.cc --gtest_brief=1 cuda", "train cuda nccl 8 allreduce int8 auto",
+                     "device_staging_test.cc --gtest_brief=1 cuda", "staged_calls_test.cc --gtest_brief=1 cuda", "train cuda nccl 8 allreduce int8 auto",
                      "all_reduce cuda shm 268435456", "--tool racecheck", "--tool initcheck", "--gtest_filter=*/cuda"):
             self.assertIn(part, calls)
         report = (self.report / "gpu_check.md").read_text()
@@ -133,10 +133,11 @@ class GpuCheck(unittest.TestCase):
         self.assertIn("initcheck: ========= ERROR SUMMARY: 0 errors", results["sanitizer"]["problem"])
 
     def test_tests_that_fail_are_named_and_tests_that_are_skipped_fail(self):
-        self.program("build/bin/tests/device_tests", "print('[  FAILED  ] A/B.c/0, where GetParam() = 1 (3 ms)'); sys.exit(1)")
+        self.program("build/bin/tests/device_tests", f"if 'staged' in sys.argv[1]: sys.exit('[  FAILED  ] A/B.c/0, where GetParam() = 1 (3 ms)')\nprint({PASSED!r})")
         self.program("build/bin/tests/cuda_launch_test", "print('[  SKIPPED ] 4 tests')")
         _, _, results = self.check("--steps", "bytes,tests")
-        self.assertIn("failed: A/B.c/0\n", results["tests"]["problem"])
+        self.assertIn("staged_calls_test.cc: failed: A/B.c/0\n", results["tests"]["problem"])
+        self.assertIn("device_hooks_test.cc: [  PASSED  ] 4 tests.", results["tests"]["problem"])
         self.assertIn("tests were skipped", results["bytes"]["problem"])
 
     def test_what_hangs_is_ended_with_its_children_and_the_rest_is_named(self):
@@ -161,6 +162,9 @@ class GpuCheck(unittest.TestCase):
         (self.root / "build/bin/tests/codec_speed").unlink()
         _, _, results = self.check("--steps", "speed")
         self.assertIn("is not built; run the step build", results["speed"]["problem"])
+        (self.root / "path/compute-sanitizer").write_text("#!/no/such/program\n")
+        _, _, results = self.check("--steps", "sanitizer")
+        self.assertIn("compute-sanitizer cannot be run: No such file", results["sanitizer"]["problem"])
 
     def test_without_a_gpu_the_script_says_so_and_checks_the_rest_when_asked(self):
         self.program("path/nvidia-smi", "sys.exit('no driver')")
