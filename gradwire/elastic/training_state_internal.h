@@ -58,6 +58,7 @@ class TrainingState {
   SeparateWorkers* separate_workers() const noexcept { return workers_.workers; }
   const std::vector<DdpCore*>& cores() const noexcept { return cores_; }
   std::vector<AddedShards>& shards() noexcept { return shards_; }
+  const std::vector<AddedShards>& shards() const noexcept { return shards_; }
 
   // The names, sizes and dtypes of all parameters and buffers, the hooks and the numbers of the other objects, as text
   // that fits on a line: equal on members that can take over each other's state.
