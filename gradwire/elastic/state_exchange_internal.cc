@@ -36,6 +36,8 @@ struct Position {
   std::int64_t memory = 0;       // kNoMemory and so on: of the hooks
   std::int64_t local_bytes = 0;  // of the hooks' local parts
   std::int64_t leavers = 0;      // of how many members that left it has the local parts
+
+  bool operator==(const Position&) const = default;
 };
 
 std::vector<Position> gather_positions(ProcessGroup& group, const Position& mine) {
@@ -43,6 +45,9 @@ std::vector<Position> gather_positions(ProcessGroup& group, const Position& mine
   for (const auto& numbers :
        gather_integers(group, {mine.counted, mine.hash, mine.whole_hash, mine.memory, mine.local_bytes, mine.leavers}))
     all.push_back({numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], numbers[5]});
+  if (all[static_cast<std::size_t>(group.rank())] != mine)
+    throw InternalError(
+        concat("elastic training: the new epoch's group gave rank ", group.rank(), " another rank's part as its own"));
   return all;
 }
 

@@ -589,8 +589,8 @@ class SlowRule:
     def drop(self) -> bool: ...
 
 class SlowMember:
-    """A member that is slow: rank (in the present epoch), host (its name), step (the last of the steps), and means over the steps: its own
-    time of a step, and the median of the others' own times."""
+    """A member that is slow: rank (in the present epoch), host (its name) and step (the last of the slow steps). own_seconds is the
+    member's own time of a step, others_seconds the median of the others' own times; both are means over the slow steps."""
     @property
     def rank(self) -> int: ...
     @property

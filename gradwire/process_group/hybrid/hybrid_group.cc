@@ -113,13 +113,12 @@ bool is_about_peers(const std::exception_ptr& error) {
   }
 }
 
-// The ranks of the group between hosts that a rank with the number `local` on its host is in.
+// The ranks of the group between hosts that a rank with the number `local` on its host is in, host by host.
 std::vector<int> ranks_across(const std::vector<std::vector<int>>& ranks_of, int local) {
   std::vector<int> ranks;
   for (const auto& host : ranks_of) {
     if (static_cast<std::size_t>(local) < host.size()) ranks.push_back(host[static_cast<std::size_t>(local)]);
   }
-  std::sort(ranks.begin(), ranks.end());
   return ranks;
 }
 
@@ -139,7 +138,8 @@ std::shared_ptr<HybridGroup> HybridGroup::make(std::shared_ptr<ProcessGroup> eve
   std::vector<int> host_of = number_hosts(find_first_ranks(*everyone, *local));
   const bool even = have_one_size(group_by_host(host_of));
   const int color = even || local->rank() == 0 ? local->rank() : -1;
-  auto cross = everyone->split(color, everyone->rank());
+  // Host by host: the order of the ranks may be another one, where the hosts' ranks are not consecutive.
+  auto cross = everyone->split(color, host_of[static_cast<std::size_t>(everyone->rank())]);
   const Milliseconds timeout = everyone->timeout();
   std::shared_ptr<HybridGroup> made(
       new HybridGroup({std::move(everyone), std::move(local), std::move(cross)}, std::move(host_of)));
