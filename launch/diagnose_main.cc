@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdio>
 #include <string>
+#include <vector>
 
 #include "gradwire/base/strings.h"
 #include "gradwire/observe/diagnosis.h"
@@ -62,12 +63,23 @@ int answer(const Question& question) {
   return kFoundExit;
 }
 
+// Why a command line without a question is refused, and what the user can ask about here.
+std::string name_jobs() {
+  const std::vector<RunningJob> jobs = running_jobs();
+  std::string text = "give a folder, or --job PID; ";
+  if (jobs.empty()) return text + "no job of this user runs on this host";
+  text += "these jobs run on this host:";
+  for (const RunningJob& job : jobs) text += concat("\n  --job ", job.pid, "   ", job.command);
+  return text;
+}
+
 int run(int argc, char** argv) {
   CLI::App app(
       "Says which rank made a job fail or hang, in which call and how.\n\n"
       "  gradwire-diagnose DIR         the folder of gradwire-run --flight-dir, or of files of "
       "GRADWIRE_FLIGHT_RECORDER\n"
-      "  gradwire-diagnose --job PID   the running job of the gradwire-run with this process id",
+      "  gradwire-diagnose --job PID   the running job of the gradwire-run with this process id\n"
+      "  gradwire-diagnose             lists the running jobs",
       "gradwire-diagnose");
   app.set_version_flag("--version", std::string("gradwire-diagnose " GRADWIRE_VERSION));
   app.footer("Exit code: 0 when nothing is wrong, 1 when a cause was found, 2 for a bad command line or bad files.");
@@ -80,7 +92,7 @@ int run(int argc, char** argv) {
   app.add_flag("--json", question.as_json, "Print the diagnosis as one JSON object, for programs");
   try {
     app.parse(argc, argv);
-    if (question.folder.empty() == (question.job == 0)) throw LaunchError(kUsageExit, "give a folder, or --job PID");
+    if (question.folder.empty() == (question.job == 0)) throw LaunchError(kUsageExit, name_jobs());
     return answer(question);
   } catch (const CLI::Success& information) {
     return app.exit(information);

@@ -6,6 +6,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
@@ -13,6 +15,7 @@
 #include "gradwire/base/strings.h"
 #include "gradwire/observe/flight_recorder.h"
 #include "launch/launch_error.h"
+#include "launch/process_look.h"
 
 namespace gradwire::launch {
 namespace {
@@ -44,6 +47,14 @@ std::optional<observe::RankTable> read_table(const std::string& path) {
     return std::nullopt;
   const Mapping memory = Mapping::of_file(file.get(), observe::flight_memory_bytes());
   return observe::read_flight_memory({memory.data(), memory.bytes()});
+}
+
+// "gradwire-run -n 2 ./train"
+std::string command_of(int pid) {
+  std::string command = read_proc_file(concat("/proc/", pid, "/cmdline"));
+  while (!command.empty() && command.back() == '\0') command.pop_back();
+  std::replace(command.begin(), command.end(), '\0', ' ');
+  return command;
 }
 
 }  // namespace
@@ -89,13 +100,30 @@ std::vector<observe::RankTable> read_running_job(int pid) {
   }
   if (paths.empty()) {
     throw LaunchError(kUsageExit, concat("--job ", pid, ": the process is no gradwire-run of this user; give the ",
-                                         "process id of gradwire-run itself (pgrep gradwire-run)"));
+                                         "process id of gradwire-run itself (gradwire-diagnose alone lists the jobs)"));
   }
   std::vector<observe::RankTable> tables;
   for (const std::string& path : paths) {
     if (auto table = read_table(path)) tables.push_back(*std::move(table));
   }
   return tables;
+}
+
+std::vector<RunningJob> running_jobs() {
+  std::vector<RunningJob> jobs;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc", error)) {
+    const std::string name = entry.path().filename().string();
+    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+    const int pid = std::atoi(name.c_str());
+    // The process that the user started waits for the keeper, which holds the files.
+    const std::vector<int> children = children_of(pid);
+    const bool is_job =
+        std::any_of(children.begin(), children.end(), [](int child) { return !files_of(child).empty(); });
+    if (is_job) jobs.push_back({pid, command_of(pid)});
+  }
+  std::sort(jobs.begin(), jobs.end(), [](const auto& a, const auto& b) { return a.pid < b.pid; });
+  return jobs;
 }
 
 }  // namespace gradwire::launch

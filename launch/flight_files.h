@@ -39,4 +39,11 @@ class FlightFiles {
 // is no such process or it has no such files.
 std::vector<observe::RankTable> read_running_job(int pid);
 
+struct RunningJob {
+  int pid = 0;  // of gradwire-run
+  std::string command;
+};
+// The jobs of this user on this host that read_running_job() can read, by process id.
+std::vector<RunningJob> running_jobs();
+
 }  // namespace gradwire::launch

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdio>
 #include <sstream>
+#include <utility>
 
 #include "gradwire/base/environment.h"
 #include "gradwire/base/strings.h"
@@ -25,6 +26,8 @@ using std::chrono::nanoseconds;
 constexpr milliseconds kLinesTime{2000};
 // A job that ran too long is one that stands still when nothing has happened for so long.
 constexpr milliseconds kStandstill{1000};
+// Who interrupts a healthy job shall not read of a rank that computes a little longer than the others.
+constexpr milliseconds kLongStandstill{5000};
 
 std::int64_t now() { return nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
@@ -153,10 +156,29 @@ std::string FlightWatch::check_stall(const std::vector<int>& pids) {
     write(with_source_lines(all));
     return "";
   }
-  const std::string text = explain(all, occasion);
+  return standstill("stands", occasion.now - event, explain(all, occasion));
+}
+
+std::string FlightWatch::standstill(std::string_view stands, std::int64_t time, const std::string& text) {
+  if (text.empty()) return "";
+  const std::string_view has = stands == "stood" ? "had" : "has";
   char seconds[32];
-  std::snprintf(seconds, sizeof(seconds), "%.3g", static_cast<double>(occasion.now - event) / 1e9);
-  return concat("gradwire-run: the job stands still: no call has begun or ended for ", seconds, " s\n", text);
+  std::snprintf(seconds, sizeof(seconds), "%.3g", static_cast<double>(time) / 1e9);
+  return concat("gradwire-run: the job ", stands, " still: no call ", has, " begun or ended for ", seconds, " s\n", text);
+}
+
+void FlightWatch::at_interruption(const std::vector<int>& pids) {
+  look(pids);
+  Interruption found{.tables = tables(), .occasion = {.now = now(), .bound = in_nanoseconds(kLongStandstill)}};
+  found.event = last_event(found.tables);
+  const bool stands_still = found.event != 0 && found.occasion.now - found.event >= found.occasion.bound;
+  if (stands_still && found.event != told_event_) interruption_ = std::move(found);
+}
+
+std::string FlightWatch::after_interruption() const {
+  if (!interruption_) return "";
+  const Interruption& at = *interruption_;
+  return standstill("stood", at.occasion.now - at.event, explain(at.tables, at.occasion));
 }
 
 std::string FlightWatch::at_timeout(const std::vector<int>& pids) {

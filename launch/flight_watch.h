@@ -8,6 +8,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "gradwire/base/deadline.h"
@@ -41,6 +42,10 @@ class FlightWatch {
   void look(const std::vector<int>& pids);
   // What the job, which ran too long, waits for.
   std::string at_timeout(const std::vector<int>& pids);
+  // Somebody interrupts the job: remembers what it waits for, if it stands still and nobody was told of it.
+  void at_interruption(const std::vector<int>& pids);
+  // What the job that was interrupted waited for.
+  std::string after_interruption() const;
   // Why the job failed. `last_lines(rank)` returns the last lines of the rank's stderr.
   std::string at_end(const JobOutcome& outcome, const std::function<std::vector<std::string>(int)>& last_lines);
   // No rank of this host failed. Where the job has ranks on other hosts, which may fail for want of these, --flight-dir
@@ -48,6 +53,11 @@ class FlightWatch {
   void at_good_end(const JobOutcome& outcome) const;
 
  private:
+  struct Interruption {
+    std::vector<observe::RankTable> tables;
+    observe::Occasion occasion;
+    std::int64_t event = 0;  // the last event before the interruption
+  };
   struct Looks {
     std::optional<ProcessLook> before;
     std::optional<ProcessLook> now;
@@ -59,6 +69,8 @@ class FlightWatch {
   std::vector<observe::RankTable> tables_at_end(const JobOutcome& outcome,
                                                 const std::function<std::vector<std::string>(int)>& last_lines) const;
   std::string explain(const std::vector<observe::RankTable>& without_lines, const observe::Occasion& occasion) const;
+  // "gradwire-run: the job stands still: no call has begun or ended for 5.1 s", and the text.
+  static std::string standstill(std::string_view stands, std::int64_t time, const std::string& text);
   // Writes the tables where --flight-dir asks for that; returns a line that says so.
   std::string write(const std::vector<observe::RankTable>& tables) const;
 
@@ -70,6 +82,7 @@ class FlightWatch {
   std::vector<Looks> looks_;
   Deadline next_check_ = Deadline::never();
   std::int64_t told_event_ = 0;  // the last event before the standstill that was told
+  std::optional<Interruption> interruption_;
 };
 
 }  // namespace gradwire::launch

@@ -26,10 +26,12 @@ class StallChecks final {
   std::string check();
   // The job is about to end by a failure: looks at the processes for the diagnosis.
   void before_end();
+  // Somebody interrupts the job, and the ranks have not got the signal yet.
+  void before_interruption();
   // The job ran too long: puts what it waits for into `outcome`.
   void diagnose_timeout(JobOutcome& outcome);
-  // The job has ended: puts the cause into `outcome` when the job failed by itself. An interruption is explained by
-  // itself. `last_lines(rank)` returns the last lines of the rank's stderr.
+  // The job has ended: puts the cause into `outcome` when the job failed by itself, and what the job waited for when it
+  // stood still before it was interrupted. `last_lines(rank)` returns the last lines of the rank's stderr.
   void diagnose_end(JobOutcome& outcome, const std::function<std::vector<std::string>(int)>& last_lines);
 
  private:

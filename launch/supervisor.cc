@@ -158,6 +158,7 @@ void Supervisor::on_signal(int signal) {
     leave_ = leave_ || ends_job(signal);
     return;
   }
+  if (ends_job(signal) && phase_ == Phase::running && outcome_.interrupted_by == 0) stall_.before_interruption();
   // A rank leads an orphaned process group, in which the kernel discards SIGTSTP.
   ranks_.signal(signal == SIGTSTP ? SIGSTOP : signal);
   if (!ends_job(signal)) return;

@@ -431,6 +431,62 @@ TEST(Diagnosis, OfRanksThatWaitForEachOtherTheOneThatLeftOutACallIsTheCause) {
   });
 }
 
+// A program whose steps average buckets in a group of DDP, with a barrier of all ranks after every so many steps. One rank
+// leaves the barrier out at the end of the history.
+void leave_out_barrier(Job& job, int cause, int buckets_between, int barriers) {
+  const Made bucket{.count = 4096, .line = 20};
+  const Made barrier{.kind = CallKind::barrier, .count = 0, .line = 21};
+  for (RankTable& rank : job.ranks) rank.groups.clear();
+  for (int rank = 0; rank < job.size(); ++rank) {
+    job.open(rank, "default", rank, job.size());
+    job.open(rank, "default.dup1", rank, job.size());
+  }
+  for (int turn = 0; turn <= barriers; ++turn) {
+    for (int i = 0; i < buckets_between; ++i) {
+      for (int rank = 0; rank < job.size(); ++rank) job.call(rank, bucket, Outcome::good, 1);
+    }
+    for (int rank = 0; rank < job.size() && turn < barriers; ++rank) job.call(rank, barrier, Outcome::good);
+  }
+  for (int rank = 0; rank < job.size(); ++rank) {
+    if (rank != cause) job.call(rank, barrier, Outcome::none);
+  }
+  job.call(cause, bucket, Outcome::none, 1);
+  for (RankTable& rank : job.ranks) {
+    for (GroupTable& group : rank.groups) {
+      constexpr std::size_t kCalls = 256;  // the room of a table
+      if (group.calls.size() > kCalls)
+        group.calls.erase(group.calls.begin(), group.calls.end() - static_cast<std::ptrdiff_t>(kCalls));
+    }
+  }
+}
+
+TEST(Diagnosis, ABarrierOfEveryFewStepsThatOneRankLeftOut) {
+  for (const auto& [between, barriers] : {std::pair{10, 2}, {10, 40}, {70, 1}, {70, 2}, {100, 2}, {100, 9}}) {
+    SCOPED_TRACE(concat(barriers, " barriers, each after ", between, " buckets"));
+    for_each_cause([&](Job& job, int cause) {
+      leave_out_barrier(job, cause, between, barriers);
+      const Diagnosis found = job.stalled();
+      expect(found, FaultClass::skipped, {cause});
+      EXPECT_TRUE(found.certain);
+      EXPECT_EQ(name_of(found.call->kind), "barrier");
+    });
+  }
+}
+
+// Then most ranks are right, and where there are two, the diagnosis blames neither.
+TEST(Diagnosis, ABarrierThatWasCalledTooLongAgoForTheTables) {
+  for (const auto& [between, barriers] : {std::pair{200, 3}, {254, 3}, {300, 1}, {300, 5}}) {
+    SCOPED_TRACE(concat(barriers, " barriers, each after ", between, " buckets"));
+    for_each_cause([&](Job& job, int cause) {
+      leave_out_barrier(job, cause, between, barriers);
+      const Diagnosis found = job.stalled();
+      if (job.size() > 2) return expect(found, FaultClass::skipped, {cause});
+      expect(found, FaultClass::deadlock, {0, 1});
+      EXPECT_FALSE(found.certain);
+    });
+  }
+}
+
 // The first rank to fail has gone when another one comes, which then fails and closes its group too.
 TEST(Diagnosis, ARankThatFailedBecauseOneLeftIsNotTheCauseToo) {
   Job job(3);

@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include "gradwire/observe/call_pattern_internal.h"
 #include "gradwire/observe/group_view_internal.h"
 
 namespace gradwire::observe {
@@ -34,6 +35,9 @@ bool fit(const CallRow& a, const CallRow& b) noexcept {
          (!has_common_root(a.kind) || a.root == b.root);
 }
 
+// Whether the table has no room for all calls that the rank has made in the group.
+bool forgets_calls(const GroupTable& group) noexcept { return !group.calls.empty() && group.calls.front().ticket > 0; }
+
 bool same_place(const CallerPlace& a, const CallerPlace& b) noexcept {
   return a.line == b.line && a.module == b.module && a.offset == b.offset;
 }
@@ -55,24 +59,6 @@ bool has_numbers_of_job(const std::vector<Member>& members) {
     if (members[place].rank->rank != static_cast<int>(place) || is_epoch(members[place].group->path)) return false;
   }
   return true;
-}
-
-// The place before `here` in which the calls leading up to it are most like those leading up to `here`; `here` where
-// there is none. `same(a, b)` compares the calls in two places. The first place is `first`.
-template <class Same>
-std::uint64_t place_like(std::uint64_t here, std::uint64_t first, const Same& same) {
-  constexpr std::uint64_t kLongest = 64;
-  std::uint64_t best = here;
-  std::uint64_t best_length = 0;
-  for (std::uint64_t place = first; place < here; ++place) {
-    std::uint64_t length = 0;
-    while (length < kLongest && place - first > length && same(place - 1 - length, here - 1 - length)) ++length;
-    if (length > 0 && length >= best_length) {
-      best = place;
-      best_length = length;
-    }
-  }
-  return best;
 }
 
 // Puts the ranks that have not opened a group of all ranks in their places. A rank whose place is not certain is left
@@ -230,8 +216,9 @@ const CallRow* GroupView::expected_at(std::uint64_t sequence) const {
     const CallRow* const other = call_at(reference, b);
     return one != nullptr && other != nullptr && fit(*one, *other) && same_place(one->place, other->place);
   };
-  const std::uint64_t place = place_like(sequence, sequences_[reference].begin()->first, same);
-  return place == sequence ? nullptr : call_at(reference, place);
+  const std::uint64_t first = sequences_[reference].begin()->first;
+  const auto place = place_like({.first = first, .here = sequence, .is_whole = first == 1}, same);
+  return place ? call_at(reference, *place) : nullptr;
 }
 
 Course look_back(const Waiting& wait, const std::set<std::string>& paths) {
@@ -240,8 +227,10 @@ Course look_back(const Waiting& wait, const std::set<std::string>& paths) {
     const CallRow* call;
   };
   std::vector<Step> steps;
+  std::int64_t known_since = 0;  // before that, calls of one of the groups are forgotten
   for (const GroupTable& group : wait.rank->groups) {
     if (!paths.contains(group.path)) continue;
+    if (forgets_calls(group)) known_since = std::max(known_since, group.calls.front().called);
     for (const CallRow& call : group.calls) {
       const bool counts = call.sequence != 0 && call.outcome != Outcome::refused && call.called < wait.call->called;
       if (counts) steps.push_back({&group, &call});
@@ -250,17 +239,27 @@ Course look_back(const Waiting& wait, const std::set<std::string>& paths) {
   std::stable_sort(steps.begin(), steps.end(), [](auto a, auto b) { return a.call->called < b.call->called; });
   const std::size_t here = steps.size();
   steps.push_back({wait.group, wait.call});
+  const auto first_known =
+      std::find_if(steps.begin(), steps.end(), [&](const Step& step) { return step.call->called >= known_since; });
   const auto same = [&](std::size_t a, std::size_t b) {
     return steps[a].group == steps[b].group && fit(*steps[a].call, *steps[b].call) &&
            same_place(steps[a].call->place, steps[b].call->place);
   };
-  const std::size_t before = place_like(here, 0, same);
-  if (before == here) return Course::not_known;
-  if (same(before, here)) return Course::as_before;
-  for (std::size_t place = 0; place < here; ++place) {
+  const std::size_t first = static_cast<std::size_t>(first_known - steps.begin());
+  const auto before = place_like({.first = first, .here = here, .is_whole = known_since == 0}, same);
+  if (!before) return Course::not_known;
+  if (same(*before, here)) return Course::as_before;
+  for (std::size_t place = first; place < here; ++place) {
     if (same(place, here)) return Course::left_out_calls;
   }
   return Course::not_known;
+}
+
+bool made_before(const Waiting& wait) {
+  return std::any_of(wait.group->calls.begin(), wait.group->calls.end(), [&](const CallRow& call) {
+    return call.ticket < wait.call->ticket && call.outcome != Outcome::refused && fit(call, *wait.call) &&
+           same_place(call.place, wait.call->place);
+  });
 }
 
 bool GroupView::was_made_before(const CallRow& call, std::uint64_t sequence) const {

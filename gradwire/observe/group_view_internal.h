@@ -49,6 +49,8 @@ struct Disagreement {
 enum class Course { as_before, left_out_calls, not_known };
 // Looks at the collectives of the rank in the groups with these paths, in the order in which the rank made them.
 Course look_back(const Waiting& wait, const std::set<std::string>& paths);
+// Whether the rank has made the same call from the same place before.
+bool made_before(const Waiting& wait);
 
 // Points into the tables, which outlive the object.
 class GroupView {

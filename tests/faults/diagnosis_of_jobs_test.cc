@@ -113,10 +113,18 @@ class DiagnosisOfJobsTest : public LauncherTest, public testing::WithParamInterf
   }
 
   // gradwire-diagnose on the running job.
-  Result diagnose_job() const {
+  Result diagnose_job(const std::string& bound = "0.1") const {
     BackgroundProgram program(scratch("diagnose"),
-                              {GRADWIRE_DIAGNOSE_PROGRAM, "--job", std::to_string(launcher()), "--bound", "0.1"});
+                              {GRADWIRE_DIAGNOSE_PROGRAM, "--job", std::to_string(launcher()), "--bound", bound});
     return program.finish();
+  }
+
+  void wait_until_calls_wait(const std::string& seconds) const {
+    const auto end = std::chrono::steady_clock::now() + kGuard;
+    while (std::chrono::steady_clock::now() < end) {
+      if (diagnose_job(seconds).out.find("is the cause") != std::string::npos) return;
+    }
+    ADD_FAILURE() << "the job goes on";
   }
 
   // The records of a job without calls cannot be read.
@@ -213,6 +221,31 @@ TEST_F(DiagnosisTest, SaysNothingOfAJobThatIsInterrupted) {
   wait_until_calls_are_made();
   signal_launcher(SIGINT);
   EXPECT_EQ(finish().err.find("cause"), std::string::npos);
+}
+
+TEST_F(DiagnosisTest, WithoutArgumentsTheRunningJobsAreListed) {
+  start({"-n", "2", FAULT_PROGRAM, "none", "0", "0", "100000000"});
+  wait_until_calls_are_made();
+  BackgroundProgram program(scratch("diagnose"), {GRADWIRE_DIAGNOSE_PROGRAM});
+  const Result listed = program.finish();
+  EXPECT_EQ(listed.exit_code, 2);
+  const std::string line = concat("\n  --job ", launcher(), "   ", GRADWIRE_RUN_PROGRAM, " -n 2 ", FAULT_PROGRAM, " none");
+  EXPECT_NE(listed.err.find(line), std::string::npos) << listed.err << "\nshould hold: " << line;
+  signal_launcher(SIGINT);
+  finish();
+}
+
+// Nobody asked for --stall, and somebody has lost patience.
+TEST_F(DiagnosisTest, AJobThatStandsStillAndIsInterruptedIsExplained) {
+  for (const int signal : {SIGINT, SIGTERM}) {
+    start({"-n", "2", FAULT_PROGRAM, "blocked", "1", "15", "60"});
+    wait_until_calls_wait("5");
+    signal_launcher(signal);
+    const Result result = finish();
+    EXPECT_EQ(result.exit_code, 128 + signal);
+    EXPECT_NE(result.err.find("the job stood still: no call had begun or ended for "), std::string::npos) << result.err;
+    EXPECT_NE(result.err.find("rank 1 is the cause: blocked"), std::string::npos) << result.err;
+  }
 }
 
 // Each rank waits in another group for the others.

@@ -1,0 +1,256 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/elastic/elastic_impl_internal.h"
+
+#include <ATen/Context.h>
+
+#include <algorithm>
+#include <array>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "gradwire/backend/rendezvous_internal.h"
+#include "gradwire/base/environment.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/log.h"
+#include "gradwire/base/stable_hash.h"
+#include "gradwire/base/strings.h"
+#include "gradwire/membership/job_store.h"
+#include "gradwire/process_group/hybrid/hybrid_group.h"
+#include "gradwire/process_group/init.h"
+#include "gradwire/process_group/wait_clock_internal.h"
+#include "gradwire/store/prefix_store.h"
+
+namespace gradwire {
+
+using internal::kNoState;
+using membership::Epoch;
+using membership::Member;
+
+namespace {
+
+std::shared_ptr<Store> store_of(const ElasticOptions& options) {
+  if (options.store != nullptr) return options.store;
+  const auto place = environment("GRADWIRE_ELASTIC");
+  if (!place) {
+    throw InvalidArgument(
+        "Elastic: GRADWIRE_ELASTIC is not set, so there is no coordinator; start the program with gradwire-run "
+        "--elastic "
+        "MIN:MAX, or give ElasticOptions::store");
+  }
+  return membership::open_job_store(*place);
+}
+
+bool crosses_hosts(const Epoch& epoch) {
+  return std::any_of(epoch.members.begin(), epoch.members.end(),
+                     [&](const auto& member) { return member.host != epoch.members.front().host; });
+}
+
+// The part of the store where the members of an epoch make their group.
+std::shared_ptr<Store> keys_of(const Epoch& epoch, const std::shared_ptr<Store>& store) {
+  return std::make_shared<PrefixStore>(concat("world/", epoch.number), store);
+}
+
+// The group of an epoch. All of its members call this.
+std::shared_ptr<ProcessGroup> group_of(const Epoch& epoch, int rank, const std::shared_ptr<Store>& keys,
+                                       const ElasticOptions& options) {
+  std::vector<std::string> processes;
+  const std::string& here = epoch.members[static_cast<std::size_t>(rank)].host;
+  // The coordinator tells of deaths on other hosts (EpochWatch).
+  for (const membership::EpochMember& member : epoch.members)
+    processes.push_back(member.host == here ? member.identity : "");
+  PrefixStore of_backend("backend", keys);
+  // A member that dies on its way is noticed although it never came.
+  for (Store* part : {keys.get(), static_cast<Store*>(&of_backend)}) rendezvous::register_processes(*part, processes);
+  const std::string backend = !options.backend.empty() ? options.backend : crosses_hosts(epoch) ? "hybrid" : "shm";
+  auto group = make_process_group(backend, keys, rank, static_cast<int>(processes.size()), options.timeout);
+  // The flight recorder tells groups apart by name, and a newcomer has made fewer groups than the others.
+  group->set_group_name(concat("epoch ", epoch.number));
+  return group;
+}
+
+void seed_generator(std::uint64_t seed, const ElasticStep& at) {
+  const std::array<std::int64_t, 3> numbers{static_cast<std::int64_t>(seed), at.step, at.rank};
+  at::manual_seed(stable_hash(std::span<const std::int64_t>(numbers)));
+}
+
+}  // namespace
+
+Elastic::Impl::Impl(ElasticOptions options)
+    : options_(std::move(options)), store_(store_of(options_)), group_(std::make_shared<ElasticGroup>()) {
+  group_->set_group_name("elastic");
+  if (options_.timeout.count() <= 0)
+    throw InvalidArgument(concat("Elastic: a timeout of ", options_.timeout.count(), " ms; give a positive one"));
+  group_->set_timeout(options_.timeout);
+  if (options_.slow) membership::require_valid(*options_.slow);
+}
+
+ElasticEnd Elastic::Impl::run(std::int64_t steps, const std::function<void(const ElasticStep&)>& step) {
+  has_run_ = true;
+  std::optional<internal::LeaveSignal> signal;
+  if (options_.leave_on_sigterm) signal.emplace();
+  const std::string program =
+      concat(options_.program, options_.program.empty() ? "" : ", ", state_.description(), ", ", steps, " steps, ",
+             options_.slow ? concat("slow ranks: ", membership::to_text(*options_.slow)) : "no rule for slow ranks");
+  Member member(
+      store_, program, options_.timeout, [this] { return wants_to_leave(); },
+      environment("GRADWIRE_ELASTIC_HOST").value_or(""));
+  state_.leave_group();
+  while (true) {
+    if (wants_to_leave()) {
+      member.leave();
+      state_.enter_group();  // of this rank alone
+      return ElasticEnd::left;
+    }
+    if (member.was_dropped()) {
+      log::warn("elastic training: this member is slow, and leaves");
+      member.leave();
+      state_.enter_group();
+      return ElasticEnd::dropped;
+    }
+    if (!member.meet()) {
+      if (!member.job_has_finished()) continue;  // it wants to leave, or was dropped
+      state_.enter_group();
+      return counted_ == steps ? ElasticEnd::finished : ElasticEnd::too_late;
+    }
+    std::string failure;
+    try {
+      if (!enter(member)) break;
+      if (train(member, steps, step) == Stop::counted_all) {
+        member.done();
+        if (watch_) watch_->end();
+        return ElasticEnd::finished;
+      }
+    } catch (const PeerError& error) {
+      failure = describe(error);
+    } catch (const TimeoutError& error) {
+      failure = describe(error);
+    } catch (const AbortedError& error) {
+      failure = describe(error);
+    } catch (const std::exception& error) {
+      give_up_epoch(describe(error));
+      throw;
+    }
+    give_up_epoch(failure);
+  }
+  give_up_epoch("");
+  throw PeerError(
+      "Elastic::run(): no member holds the state of the job any more, because those that held it died together; start "
+      "the job again from a checkpoint",
+      {});
+}
+
+// Leaves the present epoch. With a reason, the others of the epoch are told; without one, all stop at this boundary.
+void Elastic::Impl::give_up_epoch(const std::string& reason) {
+  if (!reason.empty()) {
+    log::info(concat("elastic training: the epoch ends on rank ", group_->rank(), ": ", reason));
+    group_->abort(reason);
+  }
+  if (watch_) watch_->end();
+  state_.leave_group();
+  group_->move_out();
+  if (std::exchange(in_step_, false) && !state_.undo_step()) {
+    log::warn(concat("elastic training: step ", counted_,
+                     " changed parameters before it failed; this member takes the "
+                     "state of another one"));
+    counted_ = kNoState;
+  }
+  // A step whose exchange failed has ended: the next epoch does the exchange.
+  if (state_.separate_workers() != nullptr && counted_ != kNoState) counted_ = state_.separate_workers()->steps_ended();
+}
+
+bool Elastic::Impl::enter(Member& member) {
+  const Epoch& epoch = member.epoch();
+  auto keys = keys_of(epoch, store_);
+  if (crosses_hosts(epoch)) {
+    if (!watch_) watch_ = std::make_unique<internal::EpochWatch>(store_);
+    std::vector<std::int64_t> numbers;
+    for (const membership::EpochMember& each : epoch.members) numbers.push_back(each.number);
+    keys = watch_->begin(epoch.number, std::move(numbers), std::move(keys));
+  }
+  group_->move_to(group_of(epoch, member.rank(), keys, options_));
+  if (crosses_hosts(epoch)) watch_->attach(group_);
+  if (SeparateWorkers* const workers = state_.separate_workers()) {
+    counted_ = internal::exchange_separate_state(*group_, state_, counted_, epoch.fresh);
+    if (counted_ == kNoState) return false;
+    workers->resume();
+  } else {
+    counted_ = internal::exchange_state(*group_, state_, counted_, epoch.fresh, memory_);
+    if (counted_ == kNoState) return false;
+  }
+  state_.enter_group();
+  asked_to_leave_ = false;
+  slow_rule_ = member.slow_rule();
+  if (!slow_rule_) slow_rule_ = options_.slow;
+  slow_.reset();
+  // Members that train separately do other steps at a time, so they have no step whose times they could compare.
+  if (slow_rule_ && state_.separate_workers() == nullptr) slow_.emplace(*slow_rule_, group_->size());
+  member.began(counted_);
+  return true;
+}
+
+bool Elastic::Impl::stops_here(Member& member) const {
+  const SeparateWorkers* const workers = state_.separate_workers();
+  if (workers == nullptr) return member.stops_before(counted_);
+  return workers->looks_before(counted_) && member.stops_before(counted_, workers->boundary_after(counted_));
+}
+
+Elastic::Impl::Stop Elastic::Impl::train(Member& member, std::int64_t steps,
+                                         const std::function<void(const ElasticStep&)>& step) {
+  while (counted_ < steps) {
+    if (wants_to_leave() && !std::exchange(asked_to_leave_, true)) member.ask_to_leave();
+    if (stops_here(member)) {
+      // Members that train separately keep the memories of their hooks to themselves.
+      if (state_.separate_workers() == nullptr)
+        internal::take_over_from_leavers(*group_, state_, wants_to_leave() || member.was_dropped(), memory_);
+      return Stop::boundary;
+    }
+    do_step(member, step);
+    look_for_slow_members(member);
+  }
+  if (state_.separate_workers() != nullptr) state_.separate_workers()->settle();
+  // When this returns, every member has counted the last step, so none needs another one's state any more.
+  group_->barrier()->wait();
+  return Stop::counted_all;
+}
+
+void Elastic::Impl::require_one_separate_step() const {
+  const SeparateWorkers* const workers = state_.separate_workers();
+  if (workers == nullptr || workers->steps_ended() == counted_) return;
+  throw InvalidArgument(concat("Elastic::run(): after step ", counted_ - 1, " the optimizer of this member has ended ",
+                               workers->steps_ended(),
+                               " steps; call its step() once in each call of the step function"));
+}
+
+void Elastic::Impl::do_step(const Member& member, const std::function<void(const ElasticStep&)>& step) {
+  const ElasticStep at{counted_, group_->rank(), group_->size(), member.epoch().number};
+  state_.begin_step();
+  in_step_ = true;
+  const auto group = group_->current();
+  const auto* const hosts = dynamic_cast<const HybridGroup*>(group.get());
+  const bool first_rank_holds_memory = hosts != nullptr && !hosts->is_leader() && state_.memory_lies_with_first_ranks();
+  if (options_.seed) seed_generator(*options_.seed, at);
+  const internal::WaitClock clock;
+  step(at);
+  own_us_ = clock.own_nanoseconds() / 1000;
+  in_step_ = false;
+  ++counted_;
+  require_one_separate_step();
+  // Not before the step: when the step breaks, this member still has the memory of before it to give.
+  if (first_rank_holds_memory) memory_.holds = false;
+  memory_.step_has_counted();
+  state_.step_has_counted();
+}
+
+void Elastic::Impl::look_for_slow_members(Member& member) {
+  if (!slow_) return;
+  for (const auto& [slow, host] : slow_->add(*group_, counted_ - 1, own_us_)) {
+    if (slow.rank == group_->rank()) member.report_slow(slow, slow_rule_->drop, host);
+    if (!options_.on_slow) continue;
+    options_.on_slow({slow.rank, host, slow.step, static_cast<double>(slow.own_us) / 1e6,
+                      static_cast<double>(slow.others_us) / 1e6});
+  }
+}
+
+}  // namespace gradwire
