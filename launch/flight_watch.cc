@@ -164,7 +164,8 @@ std::string FlightWatch::standstill(std::string_view stands, std::int64_t time, 
   const std::string_view has = stands == "stood" ? "had" : "has";
   char seconds[32];
   std::snprintf(seconds, sizeof(seconds), "%.3g", static_cast<double>(time) / 1e9);
-  return concat("gradwire-run: the job ", stands, " still: no call ", has, " begun or ended for ", seconds, " s\n", text);
+  return concat("gradwire-run: the job ", stands, " still: no call ", has, " begun or ended for ", seconds, " s\n",
+                text);
 }
 
 void FlightWatch::at_interruption(const std::vector<int>& pids) {

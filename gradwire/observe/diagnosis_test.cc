@@ -331,6 +331,9 @@ TEST(Diagnosis, WithoutAMajorityAndWithoutAHistoryBothRanksAreNamed) {
   const Diagnosis found = job.over();
   expect(found, FaultClass::other_shape, {0, 1});
   EXPECT_FALSE(found.certain);
+  const std::string words = job.words(found);
+  EXPECT_NE(words.find("ranks 0, 1 disagree"), std::string::npos) << words;
+  EXPECT_EQ(words.find("the cause"), std::string::npos) << words;
 }
 
 TEST(Diagnosis, UnevenPartsAreNoMismatch) {
@@ -431,8 +434,8 @@ TEST(Diagnosis, OfRanksThatWaitForEachOtherTheOneThatLeftOutACallIsTheCause) {
   });
 }
 
-// A program whose steps average buckets in a group of DDP, with a barrier of all ranks after every so many steps. One rank
-// leaves the barrier out at the end of the history.
+// A program whose steps average buckets in a group of DDP, with a barrier of all ranks after every so many steps. One
+// rank leaves the barrier out at the end of the history.
 void leave_out_barrier(Job& job, int cause, int buckets_between, int barriers) {
   const Made bucket{.count = 4096, .line = 20};
   const Made barrier{.kind = CallKind::barrier, .count = 0, .line = 21};

@@ -157,12 +157,13 @@ std::string explain(const Diagnosis& diagnosis, const std::vector<RankTable>& ra
   if (diagnosis.fault == FaultClass::none) return "";
   std::string text = headline(diagnosis) + "\n";
   if (diagnosis.call) {
-    const std::string_view who = diagnosis.certain ? "the others" : "ranks";
+    const std::string_view who = diagnosis.certain ? "the others" : diagnosis.their_call ? "some" : "ranks";
     text += concat("  ", who, diagnosis.their_call ? " called " : " waited in ", describe(*diagnosis.call),
                    at_place(*diagnosis.call), ", group ", diagnosis.group, "\n");
   }
   if (diagnosis.their_call)
-    text += concat("  the cause called ", describe(*diagnosis.their_call), at_place(*diagnosis.their_call),
+    text += concat(diagnosis.certain ? "  the cause called " : "  others called ", describe(*diagnosis.their_call),
+                   at_place(*diagnosis.their_call),
                    diagnosis.their_group == diagnosis.group ? "" : concat(", group ", diagnosis.their_group), "\n");
   if (!diagnosis.words.empty()) text += concat("  its error: ", diagnosis.words, "\n");
   std::vector<const RankTable*> sorted;

@@ -218,6 +218,8 @@ bool failed_by_another(const RankTable& rank, std::int64_t time) {
 
 bool is_victim(const RankTable& rank) { return failed_by_another(rank, std::numeric_limits<std::int64_t>::max()); }
 
-Diagnosis follow_waits(const std::vector<GroupView>& groups, const Waiting& start) { return Search(groups).from(start); }
+Diagnosis follow_waits(const std::vector<GroupView>& groups, const Waiting& start) {
+  return Search(groups).from(start);
+}
 
 }  // namespace gradwire::observe

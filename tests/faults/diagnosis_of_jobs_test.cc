@@ -229,7 +229,8 @@ TEST_F(DiagnosisTest, WithoutArgumentsTheRunningJobsAreListed) {
   BackgroundProgram program(scratch("diagnose"), {GRADWIRE_DIAGNOSE_PROGRAM});
   const Result listed = program.finish();
   EXPECT_EQ(listed.exit_code, 2);
-  const std::string line = concat("\n  --job ", launcher(), "   ", GRADWIRE_RUN_PROGRAM, " -n 2 ", FAULT_PROGRAM, " none");
+  const std::string line =
+      concat("\n  --job ", launcher(), "   ", GRADWIRE_RUN_PROGRAM, " -n 2 ", FAULT_PROGRAM, " none");
   EXPECT_NE(listed.err.find(line), std::string::npos) << listed.err << "\nshould hold: " << line;
   signal_launcher(SIGINT);
   finish();

@@ -279,8 +279,9 @@ TEST_P(Hybrid, MemoryIsRefusedToAllOrNone) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Hosts, Hybrid, ::testing::Values("0", "000", "012", "0011", "0101", "0110", "001", "01100", "001122",
-                                                          "012021"),
+INSTANTIATE_TEST_SUITE_P(Hosts, Hybrid,
+                         ::testing::Values("0", "000", "012", "0011", "0101", "0110", "001", "01100", "001122",
+                                           "012021"),
                          [](const auto& info) { return std::string("ranks_on_") + info.param; });
 
 // First: its ranks are forked. Hosts are what GRADWIRE_HOST says.
