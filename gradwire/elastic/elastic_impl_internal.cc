@@ -18,6 +18,7 @@
 #include "gradwire/base/strings.h"
 #include "gradwire/membership/job_store.h"
 #include "gradwire/process_group/hybrid/hybrid_group.h"
+#include "gradwire/process_group/hybrid/make_hybrid_internal.h"
 #include "gradwire/process_group/init.h"
 #include "gradwire/process_group/wait_clock_internal.h"
 #include "gradwire/store/prefix_store.h"
@@ -47,6 +48,12 @@ bool crosses_hosts(const Epoch& epoch) {
                      [&](const auto& member) { return member.host != epoch.members.front().host; });
 }
 
+std::vector<std::string> hosts_of(const Epoch& epoch) {
+  std::vector<std::string> hosts;
+  for (const membership::EpochMember& member : epoch.members) hosts.push_back(member.host);
+  return hosts;
+}
+
 // The part of the store where the members of an epoch make their group.
 std::shared_ptr<Store> keys_of(const Epoch& epoch, const std::shared_ptr<Store>& store) {
   return std::make_shared<PrefixStore>(concat("world/", epoch.number), store);
@@ -64,7 +71,11 @@ std::shared_ptr<ProcessGroup> group_of(const Epoch& epoch, int rank, const std::
   // A member that dies on its way is noticed although it never came.
   for (Store* part : {keys.get(), static_cast<Store*>(&of_backend)}) rendezvous::register_processes(*part, processes);
   const std::string backend = !options.backend.empty() ? options.backend : crosses_hosts(epoch) ? "hybrid" : "shm";
-  auto group = make_process_group(backend, keys, rank, static_cast<int>(processes.size()), options.timeout);
+  const auto crossing = internal::crossing_of(backend);
+  // A replay sums as the played job did, host by host, wherever its members run.
+  auto group = epoch.played && crossing
+                   ? internal::make_hybrid_group(keys, rank, hosts_of(epoch), *crossing, options.timeout)
+                   : make_process_group(backend, keys, rank, static_cast<int>(processes.size()), options.timeout);
   // The flight recorder tells groups apart by name, and a newcomer has made fewer groups than the others.
   group->set_group_name(concat("epoch ", epoch.number));
   return group;

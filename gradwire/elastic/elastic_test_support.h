@@ -111,18 +111,10 @@ inline void expect_equal_bits(const std::vector<at::Tensor>& actual, const std::
 
 // The hosts of the ranks that did each step, as the journal says.
 inline std::vector<std::vector<std::string>> hosts_of(const std::string& journal, std::int64_t steps) {
-  std::map<std::int64_t, std::string> host_of;
-  std::ifstream lines(journal);
-  for (std::string line; std::getline(lines, line);) {
-    const auto tab = line.find('\t');
-    if (line.compare(tab + 1, 7, "joined\t") != 0) continue;
-    host_of[std::stoll(line)] = std::get<membership::Joined>(membership::event_of(line.substr(tab + 1))).host;
-  }
   std::vector<std::vector<std::string>> hosts(static_cast<std::size_t>(steps));
   for (const membership::PlayedEpoch& epoch : membership::read_membership_log(journal)) {
-    std::vector<std::string> of_epoch;
-    for (const std::int64_t member : epoch.members) of_epoch.push_back(host_of.at(member));
-    for (std::int64_t step = epoch.first_step; step < steps; ++step) hosts[static_cast<std::size_t>(step)] = of_epoch;
+    for (std::int64_t step = epoch.first_step; step < steps; ++step)
+      hosts[static_cast<std::size_t>(step)] = epoch.hosts;
   }
   return hosts;
 }

@@ -186,8 +186,11 @@ std::vector<PlayedEpoch> read_membership_log(const std::string& path) {
     if (!played.empty() && played.back().number >= began->epoch) continue;  // each member says so
     for (const Epoch& epoch : decided) {
       if (epoch.number != began->epoch) continue;
-      PlayedEpoch entry{epoch.number, began->step, {}};
-      for (const EpochMember& member : epoch.members) entry.members.push_back(member.number);
+      PlayedEpoch entry{.number = epoch.number, .first_step = began->step};
+      for (const EpochMember& member : epoch.members) {
+        entry.members.push_back(member.number);
+        entry.hosts.push_back(member.host);
+      }
       played.push_back(std::move(entry));
     }
   }

@@ -101,7 +101,7 @@ std::optional<Event> known_event_of(const std::string& text) {
 
 std::string to_text(const Epoch& epoch) {
   if (epoch.finished) return concat("finished\t", epoch.number);
-  std::string text = concat("epoch\t", epoch.number, "\t", epoch.fresh ? 1 : 0);
+  std::string text = concat(epoch.played ? "played" : "epoch", "\t", epoch.number, "\t", epoch.fresh ? 1 : 0);
   for (const EpochMember& member : epoch.members)
     text += concat("\t", member.number, "\t", clean(member.identity), "\t", clean(member.host));
   return text;
@@ -115,7 +115,8 @@ Epoch epoch_of(const std::string& text) {
     epoch.finished = true;
     return epoch;
   }
-  if (fields.front() != "epoch" || fields.size() < 6 || fields.size() % 3 != 0) refuse(text);
+  epoch.played = fields.front() == "played";
+  if ((fields.front() != "epoch" && !epoch.played) || fields.size() < 6 || fields.size() % 3 != 0) refuse(text);
   epoch.fresh = number(fields, 2, text) != 0;
   for (std::size_t i = 3; i < fields.size(); i += 3)
     epoch.members.push_back({number(fields, i, text), fields[i + 1], fields[i + 2]});

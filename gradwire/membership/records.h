@@ -90,6 +90,7 @@ struct Epoch {
   std::int64_t number = 0;
   bool finished = false;             // the job has ended; there are no members then
   bool fresh = true;                 // no step of the job has begun yet, so a member without state is nothing unusual
+  bool played = false;               // of a replay: the hosts of the members are those of the job that is played
   std::vector<EpochMember> members;  // in rank order
   bool operator==(const Epoch&) const = default;
 };

@@ -92,10 +92,11 @@ class Decider {
     Epoch epoch;
     epoch.number = ++roster_.epoch;
     epoch.fresh = !roster_.begun;
+    epoch.played = replays;
     for (const std::int64_t member : next) {
       Roster::Entry& entry = roster_.members.at(member);
       entry.standing = Standing::running;
-      epoch.members.push_back({member, entry.identity, entry.host});
+      epoch.members.push_back({member, entry.identity, replays ? played_host(epoch.members.size()) : entry.host});
     }
     roster_.current = next;
     roster_.change_asked = replays;  // the played job says when its epochs end
@@ -159,6 +160,12 @@ class Decider {
     }
     roster_.roles = std::move(roles);
     return next;
+  }
+
+  // Where the member in this place of the present epoch was in the played job.
+  std::string played_host(std::size_t place) const {
+    const auto& hosts = roster_.options.replay[static_cast<std::size_t>(roster_.epoch - 1)].hosts;
+    return place < hosts.size() ? hosts[place] : "";
   }
 
   // The members of the epoch stop before the step with which the next played epoch began.

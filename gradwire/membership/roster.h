@@ -19,7 +19,8 @@ inline constexpr int kMaxMembers = 64;  // of an epoch
 struct PlayedEpoch {
   std::int64_t number = 0;      // of the epoch, from 1
   std::int64_t first_step = 0;  // the steps from here on, until the next entry's first step, counted in this epoch
-  std::vector<std::int64_t> members;  // in rank order
+  std::vector<std::int64_t> members = {};  // in rank order
+  std::vector<std::string> hosts = {};     // of the members, as in EpochMember; empty: the hosts do not count
 };
 
 struct RosterOptions {
@@ -27,7 +28,8 @@ struct RosterOptions {
   int max = 64;   // and at most so many; more members wait until there is a place
   int first = 1;  // the first epoch waits for so many members, from min to max
   // Not empty: the epochs of a job that has run, which are played again. Each epoch has as many members as it had then,
-  // in the same order, and stops before the first step of the next one. The numbers above do not count.
+  // in the same order and with the hosts that they had, wherever they run now, and stops before the first step of the
+  // next one. The numbers above do not count.
   std::vector<PlayedEpoch> replay = {};
 };
 

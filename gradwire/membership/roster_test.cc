@@ -209,6 +209,27 @@ TEST(RosterTest, AReplayPlaysTheEpochsWithTheirRolesAndStops) {
   EXPECT_EQ(bench.value_of(change_key(3)), "");
 }
 
+// So the sums of the replay are formed in the order of the played job.
+TEST(RosterTest, AReplayHasTheHostsOfThePlayedJob) {
+  RosterOptions options{.min = 1, .max = 2, .first = 2};
+  options.replay = {{1, 0, {1, 2}, {"left", "right"}}, {2, 10, {2, 3}, {"right", "middle"}}};
+  Bench bench(options);
+  const auto a = bench.join();
+  const auto b = bench.join();
+  const auto hosts = [&](std::int64_t epoch) {
+    const Epoch played = epoch_of(bench.value_of(epoch_key(epoch)));
+    EXPECT_TRUE(played.played);
+    std::vector<std::string> names;
+    for (const EpochMember& member : played.members) names.push_back(member.host);
+    return names;
+  };
+  EXPECT_EQ(hosts(1), (std::vector<std::string>{"left", "right"}));
+  bench.ready(a);
+  bench.ready(b);
+  EXPECT_EQ(bench.members(), (Numbers{b, a}));
+  EXPECT_EQ(hosts(2), (std::vector<std::string>{"right", "middle"}));
+}
+
 TEST(RosterTest, SizesThatMakeNoSenseAreRefused) {
   EXPECT_THROW(require_valid({.min = 3, .max = 2, .first = 2}), InvalidArgument);
   EXPECT_THROW(require_valid({.min = 0, .max = 2, .first = 1}), InvalidArgument);
@@ -221,6 +242,9 @@ TEST(RosterTest, SizesThatMakeNoSenseAreRefused) {
 TEST(RosterTest, TextsComeBackAsTheyWere) {
   const Epoch epoch{.number = 7, .fresh = false, .members = {{3, "host 12 9", "2"}, {5, "host 13 9"}}};
   EXPECT_EQ(epoch_of(to_text(epoch)), epoch);
+  Epoch played = epoch;
+  played.played = true;
+  EXPECT_EQ(epoch_of(to_text(played)), played);
   const Event joined = event_of(to_text(Joined{"an\tidentity", "1.0", "a\nprogram", "4"}));
   EXPECT_EQ(std::get<Joined>(joined).host, "4");
   EXPECT_EQ(std::get<Joined>(joined).identity, "an identity");

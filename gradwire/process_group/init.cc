@@ -65,9 +65,6 @@ thread_local std::shared_ptr<World> thread_world;
 constexpr const char* kThreads = "threads";
 constexpr const char* kShm = "shm";
 constexpr const char* kGloo = "gloo";
-constexpr const char* kHybrid = "hybrid";
-constexpr const char* kHybridGloo = "hybrid/gloo";
-constexpr const char* kHybridUcx = "hybrid/ucx";
 constexpr const char* kNccl = "nccl";
 constexpr const char* kAuto = "auto";
 
@@ -97,14 +94,6 @@ std::string resolve_backend(const std::string& name) {
   if (std::find(known.begin(), known.end(), resolved) != known.end()) return resolved;
   throw InvalidArgument(
       concat("unknown backend '", name, "'", did_you_mean(name, known), "; known are ", join(known, ", ")));
-}
-
-// What crosses hosts in a hybrid group of this name; nothing where `backend` is another one.
-std::optional<internal::Crossing> crossing_of(const std::string& backend) {
-  if (backend == kHybrid) return internal::Crossing::any;
-  if (backend == kHybridUcx) return internal::Crossing::ucx;
-  if (backend == kHybridGloo) return internal::Crossing::gloo;
-  return std::nullopt;
 }
 
 internal::MeetingOptions meeting_options(const InitOptions& options) {
@@ -195,7 +184,7 @@ void end(World& world) {
 }  // namespace
 
 std::vector<std::string> backend_names() {
-  std::vector<std::string> names{kAuto, kGloo, kHybrid, kHybridGloo, kHybridUcx, kNccl};
+  std::vector<std::string> names{kAuto, kGloo, internal::kHybrid, internal::kHybridGloo, internal::kHybridUcx, kNccl};
   for (const BackendEntry& entry : builtin_backends()) names.emplace_back(entry.name);
   return names;
 }
@@ -209,7 +198,8 @@ std::shared_ptr<ProcessGroup> make_process_group(const std::string& backend, std
   const std::string asked = resolve_backend(backend);
   const bool on_cuda = device_id && device_id->is_cuda();
   std::vector<std::string> hosts;
-  if (crossing_of(asked) || (asked == kAuto && !on_cuda)) hosts = internal::exchange_hosts(*store, rank, size, timeout);
+  if (internal::crossing_of(asked) || (asked == kAuto && !on_cuda))
+    hosts = internal::exchange_hosts(*store, rank, size, timeout);
   const bool one_host = !hosts.empty() && std::count(hosts.begin(), hosts.end(), hosts.front()) == size;
   const auto [name, why] = internal::choose_backend(asked, device_id, one_host);
   log::info(concat("rank ", rank, " of ", size, ": backend ", name, ", because ", why));
@@ -219,7 +209,7 @@ std::shared_ptr<ProcessGroup> make_process_group(const std::string& backend, std
     return internal::make_nccl_group(std::move(cpu), std::make_shared<PrefixStore>("nccl", store), device_id);
   }
   if (name == kGloo) return internal::make_gloo_group(std::move(store), rank, size, timeout);
-  if (const auto crossing = crossing_of(name))
+  if (const auto crossing = internal::crossing_of(name))
     return internal::make_hybrid_group(store, rank, hosts, *crossing, timeout);
   BackendOptions options;
   options.store = std::make_shared<PrefixStore>("backend", store);

@@ -162,6 +162,15 @@ TEST_F(ElasticHostsTest, AHostJoinsARankDiesAndTheHostLeavesInGoodOrder) {
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(launch::count_of(result.err, concat("other hosts join with: gradwire-run --join ", address())), 1);
   record_->expect_serial_bits();
+
+  // Played again by ranks of one host.
+  const ElasticRecord played(scratch("replayed"), kSteps);
+  played.page()->budget = kSteps;
+  const Result replay = run({"--elastic", "1:4", "-n", "4", "--replay", record_->journal(), "--membership-log",
+                             played.journal(), ELASTIC_WORKER_PROGRAM, std::to_string(kSteps), played.folder()});
+  EXPECT_EQ(replay.exit_code, 0) << replay.err;
+  EXPECT_EQ(replay.err, "");
+  played.expect_replay_of(*record_);
 }
 
 TEST_F(ElasticHostsTest, ANewcomerTakesItsStateFromAllHostsThatHoldIt) {

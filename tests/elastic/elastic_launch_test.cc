@@ -53,12 +53,7 @@ class ElasticLaunchTest : public launch::LauncherTest {
              ELASTIC_WORKER_PROGRAM, std::to_string(steps_), played.folder()});
     EXPECT_EQ(result.exit_code, 0) << result.err;
     EXPECT_EQ(result.err, "");
-    EXPECT_EQ(sizes_of(played.journal(), steps_), sizes_of(record().journal(), steps_));
-    const auto original = record().finals();
-    const auto again = played.finals();
-    ASSERT_FALSE(original.empty());
-    ASSERT_FALSE(again.empty());
-    for (const auto& parameters : again) expect_equal_bits(parameters, original.front(), "the replay");
+    played.expect_replay_of(record());
   }
 
   // The coordinator of this test's job.

@@ -106,6 +106,17 @@ class ElasticRecord {
     for (const auto& parameters : ends) expect_equal_bits(parameters, expected, "a member's parameters at the end");
   }
 
+  // This job is a replay of `original`: as many ranks did each step, on the same hosts, and it ended with the same
+  // bits.
+  void expect_replay_of(const ElasticRecord& original) const {
+    EXPECT_EQ(hosts_of(journal(), steps_), hosts_of(original.journal(), steps_));
+    const auto expected = original.finals();
+    const auto played = finals();
+    ASSERT_FALSE(expected.empty());
+    ASSERT_FALSE(played.empty());
+    for (const auto& parameters : played) expect_equal_bits(parameters, expected.front(), "the replay");
+  }
+
   // The parameters that the members ended with.
   std::vector<std::vector<at::Tensor>> finals() const {
     std::vector<std::vector<at::Tensor>> finals;

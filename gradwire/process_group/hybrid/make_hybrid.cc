@@ -49,6 +49,13 @@ void tell_everyone(Crossing crossing, const std::shared_ptr<Store>& store, int r
 
 }  // namespace
 
+std::optional<Crossing> crossing_of(std::string_view backend) {
+  if (backend == kHybrid) return Crossing::any;
+  if (backend == kHybridUcx) return Crossing::ucx;
+  if (backend == kHybridGloo) return Crossing::gloo;
+  return std::nullopt;
+}
+
 Crossing choose_crossing(Store& store, int rank, int size, const std::optional<std::string>& why_no_ucx,
                          Milliseconds timeout) {
   if (!gloo_is_built()) return Crossing::ucx;

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "gradwire/base/deadline.h"
@@ -20,6 +21,13 @@ enum class Crossing {
   ucx,
   gloo,
 };
+
+// The names of the backends that are hybrid groups.
+inline constexpr const char* kHybrid = "hybrid";
+inline constexpr const char* kHybridGloo = "hybrid/gloo";
+inline constexpr const char* kHybridUcx = "hybrid/ucx";
+// What crosses hosts in a hybrid group of this name; nothing where `backend` is another one.
+std::optional<Crossing> crossing_of(std::string_view backend);
 
 // Chooses for Crossing::any: ucx unless a rank cannot use UCX; `why_no_ucx` says why this rank cannot (why_no_ucx() of
 // ucx_backend.h). In a build without Gloo, always ucx. Collective in `store`; all ranks come to the same result. Throws
