@@ -122,7 +122,7 @@ def test_workers_far_apart_that_lose_one_end_with_the_bits_of_the_serial_program
     assert newcomer["number"] == 2
     assert [step for step, _ in survivor["steps"]] == list(range(program_far_apart.STEPS)), "a step came twice or was lost"
     begins = newcomer["steps"][0][0]
-    assert begins > program_far_apart.WAIT_AT and newcomer["steps"] == survivor["steps"][begins:]
+    assert begins > program_far_apart.KILL_AT and newcomer["steps"] == survivor["steps"][begins:]
     torch.set_num_threads(1)
     expected = workers_far_apart(1 - survivor["number"], begins)
     for end in ends:
