@@ -20,6 +20,7 @@ _REFUSED = {
     _C.ProcessGroup: "every process makes its own, with init_process_group() or new_group()",
     _C.Store: "it is a connection of this process; make one with the same arguments in the other process",
     _C.Work: "it belongs to a call of this process",
+    _C.optim.NativeAverager: "save its state_dict(), and make it again",
 }
 
 

@@ -19,18 +19,18 @@ docs/elastic.md has the promises and their limits.
 """
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Literal, Protocol, cast
 
-import torch
 from torch.nn import Module
 
 from gradwire import _C
+from gradwire._bytes import bytes_of, value_of
 from gradwire._C import DEFAULT_TIMEOUT, ElasticStep, ProcessGroup, SlowMember, SlowRule, Store
 from gradwire._errors import InvalidArgument
-from gradwire.distributed.optim import ZeroRedundancyOptimizer
+from gradwire.distributed.optim import DilocoAverager, PostLocalSGDOptimizer, ZeroRedundancyOptimizer
+from gradwire.distributed.optim._native_averager import listed
 from gradwire.nn.parallel import DistributedDataParallel
 
 __all__ = ["Elastic", "ElasticStep", "SlowMember", "SlowRule", "Stateful"]
@@ -44,16 +44,6 @@ class Stateful(Protocol):
 
     def load_state_dict(self, state_dict: Any) -> Any:
         """Takes over what state_dict() of an equal object returned."""
-
-
-def _bytes_of(thing: Stateful) -> bytes:
-    buffer = io.BytesIO()
-    torch.save(thing.state_dict(), buffer)
-    return buffer.getvalue()
-
-
-def _load(thing: Stateful, state: bytes) -> None:
-    thing.load_state_dict(torch.load(io.BytesIO(state), weights_only=True))
 
 
 class Elastic:
@@ -89,7 +79,7 @@ class Elastic:
         on_slow: Callable[[SlowMember], object] | None = None,
         timeout: timedelta = DEFAULT_TIMEOUT,
     ) -> None:
-        self._optimizers: list[ZeroRedundancyOptimizer] = []  # kept while C++ uses their parts
+        self._optimizers: list[object] = []  # kept while C++ uses their parts
         self._elastic = _C.Elastic(store, backend, seed, leave_on_sigterm, program, shard_copies, shard_checkpoint,
                                    slow, on_slow, timeout)
 
@@ -107,7 +97,9 @@ class Elastic:
         """Adds to the state of the job: what a step reads and changes, besides its gradients.
 
         A DistributedDataParallel over `group`, which brings its module and its hook along; a ZeroRedundancyOptimizer over
-        `group`, whose parts are dealt anew when the members change; or anything with state_dict() and load_state_dict(). All members add equal things in the same order, before run().
+        `group`, whose parts are dealt anew when the members change; a PostLocalSGDOptimizer with a DilocoAverager over `group`,
+        for members that train separately: it takes the place of the DistributedDataParallel, and brings its parameters along, but
+        no buffers; or anything with state_dict() and load_state_dict(). All members add equal things in the same order, before run().
         """
         for thing in things:
             if isinstance(thing, DistributedDataParallel):
@@ -118,12 +110,16 @@ class Elastic:
             elif isinstance(thing, ZeroRedundancyOptimizer):
                 self._optimizers.append(thing)
                 self._elastic.add_shards(_C.ShardedState(thing.process_group, thing._shards))
+            elif isinstance(thing, PostLocalSGDOptimizer) and isinstance(thing.averager, DilocoAverager):
+                self._optimizers.append(thing)
+                self._elastic.add_optimizer(
+                    _C.optim.SeparateOptimizer(thing.averager._native, listed(thing.param_groups), thing))
             elif hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict"):
                 stateful = cast(Stateful, thing)
                 self.add_state(
                     type(thing).__name__,
-                    lambda stateful=stateful: _bytes_of(stateful),  # type: ignore[misc]
-                    lambda state, stateful=stateful: _load(stateful, state),  # type: ignore[misc]
+                    lambda stateful=stateful: bytes_of(stateful.state_dict()),  # type: ignore[misc]
+                    lambda state, stateful=stateful: stateful.load_state_dict(value_of(state)),  # type: ignore[misc]
                 )
             else:
                 raise InvalidArgument(
@@ -146,6 +142,10 @@ class Elastic:
         all do the step again. For that, step() changes the state in its last act only, after all communication but that
         of a ZeroRedundancyOptimizer, which can take its step back. Anything else that
         step() raises is raised here, and the others go on without this member.
+
+        Members that train separately call the optimizer's step() once, as the last thing in step(). Steps between two exchanges are
+        each member's own, so members may be at other steps. A step whose exchange failed has ended: the next epoch does the
+        exchange, and step() is not called for that step again.
 
         Raises MismatchError when the job runs another program, model or version of gradwire; PeerError when no member that holds
         the state is left, and when the job went on without this member; TimeoutError when there is no coordinator, or are too few

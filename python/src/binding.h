@@ -43,6 +43,7 @@ void bind_functional(py::module_& module);
 void bind_comm_hook(py::module_& module);
 void bind_hooks(py::module_& module);
 void bind_optim(py::module_& module);
+void bind_averagers(py::module_& module);
 void bind_join(py::module_& module);
 void bind_ddp(py::module_& module);
 void bind_elastic(py::module_& module);

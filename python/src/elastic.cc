@@ -170,6 +170,9 @@ void bind_elastic(py::module_& module) {
       .def(
           "add_shards", [](Elastic& self, PythonShards& state) { self.add_shards(state); }, py::arg("state"),
           py::keep_alive<1, 2>())
+      .def(
+          "add_optimizer", [](Elastic& self, torch::optim::Optimizer& optimizer) { self.add(optimizer); },
+          py::arg("optimizer"), py::keep_alive<1, 2>())
       .def("add_state", &add_state, py::arg("name"), py::arg("save"), py::arg("load"))
       .def("run", &run, py::arg("steps"), py::arg("step"))
       .def("leave", &Elastic::leave)

@@ -18,6 +18,7 @@ PYBIND11_MODULE(_C, module) {
   bind_comm_hook(module);
   bind_hooks(module);
   bind_optim(module);
+  bind_averagers(module);
   bind_join(module);
   bind_ddp(module);
   bind_elastic(module);

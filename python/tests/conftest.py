@@ -27,6 +27,13 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def block_of(page: str, part: str) -> str:
+    """The Python program in a page of docs/ that has `part` in it."""
+    blocks = (ROOT / "docs" / page).read_text(encoding="utf-8").split("```python\n")[1:]
+    [found] = [block.split("```")[0] for block in blocks if part in block.split("```")[0]]
+    return found
+
+
 class Ranks:
     """Runs a function once for each rank, with a group; returns what each returned, raises what the first raised."""
 

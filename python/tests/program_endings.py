@@ -21,6 +21,7 @@ import torch.distributed as td
 
 import gradwire
 import gradwire.distributed as dist
+from gradwire.distributed.optim import DilocoAverager
 from gradwire.nn.parallel import DistributedDataParallel
 
 SIZE = 2
@@ -115,6 +116,14 @@ def nobody_answers():
     return {"ddp": ddp}
 
 
+def exchange_under_way():
+    parameters = [torch.zeros(8, requires_grad=True)]
+    diloco = DilocoAverager(parameters, 3, overlap=2)
+    for _ in range(3 if int(os.environ["RANK"]) == 0 else 2):
+        diloco.average_parameters(parameters)
+    return {"diloco": diloco}
+
+
 def graph_is_left():
     ddp = trained()
     return {"loss": ddp(torch.ones(2, 8)).sum(), "ddp": ddp}
@@ -130,7 +139,8 @@ def pytorchs():
 
 
 WAYS = [never_destroyed, destroyed_before, destroyed_after, destroyed_by_a_later_handler, group_first, cycle, held_by_cpp,
-        exits, raises, futures_of_collectives, nobody_answers, graph_is_left, pytorchs]
+        exits, raises, futures_of_collectives, nobody_answers, exchange_under_way,
+        graph_is_left, pytorchs]
 
 
 def keep_busy():

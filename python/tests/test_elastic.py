@@ -12,9 +12,11 @@ import torch
 import gradwire
 import gradwire.distributed as dist
 import program_elastic
+import program_far_apart
 import program_manager
 import program_slow
-from gradwire.distributed.optim import ZeroRedundancyOptimizer
+from conftest import block_of
+from gradwire.distributed.optim import DilocoAverager, PostLocalSGDOptimizer, ZeroRedundancyOptimizer
 from gradwire.nn.parallel import DistributedDataParallel
 
 GUARD = 240
@@ -39,9 +41,8 @@ def serial_parameters(sizes):
     return parameters
 
 
-def run_job(folder, program, *arguments):
-    """The job of `program`, which loses a rank and gets a new one, ends with the bits of the serial program. Returns what it
-    printed."""
+def ends_of(folder, program, *arguments):
+    """What the members of the job of `program`, which loses a rank and gets a new one, leave at the end, and what they print."""
     command = [str(BUILD / "bin" / "gradwire-run"), "--elastic", "1:2", "-n", "2", "--membership-log", str(folder / "log"),
                sys.executable, program.__file__, str(folder), *arguments]
     job = subprocess.run(command, capture_output=True, text=True, timeout=GUARD, check=False)
@@ -50,6 +51,13 @@ def run_job(folder, program, *arguments):
     assert job.stdout.count(f"finished {program.STEPS}") == 2, job.stdout
     ends = [torch.load(path, weights_only=True) for path in folder.glob("final-*")]
     assert len(ends) == 2
+    assert (folder / "log").read_text().startswith("gradwire membership journal")
+    return ends, job.stdout
+
+
+def run_job(folder, program, *arguments):
+    """The job of `program` ends with the bits of the serial program. Returns what it printed."""
+    ends, printed = ends_of(folder, program, *arguments)
     sizes = list(ends[0]["history"])
     assert len(sizes) == program.STEPS, "a step counted twice or was lost"
     assert sizes[0] == 2 and 1 in sizes[program.KILL_AT:] and sizes[-1] == 2, sizes
@@ -61,8 +69,7 @@ def run_job(folder, program, *arguments):
         assert end["rate"] == ends[0]["rate"] == pytest.approx([0.01 * 0.1 ** (program.STEPS // 30)])
         for mine, other in zip(end["parameters"], expected, strict=True):
             assert torch.equal(mine, other)
-    assert (folder / "log").read_text().startswith("gradwire membership journal")
-    return job.stdout
+    return printed
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "zero"])
@@ -75,6 +82,86 @@ def test_a_manager_with_quorum_and_commit_calls_can_be_written_over_elastic(tmp_
     assert (tmp_path / "voted").exists(), "no rank voted against a step"
     # The vote, the loss of a rank and the new process each began an epoch.
     assert all(int(line.rsplit(maxsplit=1)[1]) >= 4 for line in out.splitlines() if " in epoch " in line), out
+
+
+def workers_far_apart(lost, begins):
+    """The parameters at the end, when one process plays the workers of program_far_apart.py: worker `lost` dies, worker 2 begins
+    with step `begins`."""
+    outer = [parameter.detach().clone() for parameter in program_far_apart.network().parameters()]
+    outer_optimizer = program_far_apart.OUTER(outer)
+    models = {number: program_far_apart.network() for number in range(2)}
+    optimizers = {number: program_far_apart.INNER(model.parameters()) for number, model in models.items()}
+    for step in range(program_far_apart.STEPS):
+        if step == program_far_apart.KILL_AT:
+            del models[lost]
+        if step == begins:
+            [rate] = [group["lr"] for group in optimizers[1 - lost].param_groups]
+            models[2] = program_far_apart.network()
+            optimizers[2] = program_far_apart.INNER(models[2].parameters(), lr=rate)
+            with torch.no_grad():
+                for parameter, value in zip(models[2].parameters(), outer, strict=True):
+                    parameter.copy_(value)
+        for number, model in models.items():
+            program_far_apart.train(model, optimizers[number], step, number)
+            optimizers[number].step()
+        if (step + 1) % program_far_apart.INNER_STEPS == 0:
+            with torch.no_grad():
+                for i, value in enumerate(outer):
+                    parts = [(value - list(model.parameters())[i]) / len(models) for model in models.values()]
+                    value.grad = sum(parts[1:], parts[0])
+                outer_optimizer.step()
+                for model in models.values():
+                    for parameter, value in zip(model.parameters(), outer, strict=True):
+                        parameter.copy_(value)
+    return outer
+
+
+def test_workers_far_apart_that_lose_one_end_with_the_bits_of_the_serial_program(tmp_path):
+    ends, _ = ends_of(tmp_path, program_far_apart)
+    survivor, newcomer = sorted(ends, key=lambda end: end["number"])
+    assert newcomer["number"] == 2
+    assert [step for step, _ in survivor["steps"]] == list(range(program_far_apart.STEPS)), "a step came twice or was lost"
+    begins = newcomer["steps"][0][0]
+    assert begins > program_far_apart.KILL_AT and newcomer["steps"] == survivor["steps"][begins:]
+    torch.set_num_threads(1)
+    expected = workers_far_apart(1 - survivor["number"], begins)
+    for end in ends:
+        assert end["rate"] == 0.03
+        for mine, published, other in zip(end["parameters"], end["outer"], expected, strict=True):
+            assert torch.equal(mine, other) and torch.equal(published, other)
+
+
+def test_workers_far_apart_whose_exchanges_go_on_beside_training_end_alike(tmp_path):
+    ends, _ = ends_of(tmp_path, program_far_apart, "streaming")
+    for one, other in zip(*(end["outer"] for end in ends), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_an_optimizer_of_workers_far_apart_is_refused_where_it_cannot_be_right():
+    elastic = gradwire.elastic.Elastic(dist.HashStore())
+    net = torch.nn.Linear(1, 1)
+
+    def optimizer_over(group):
+        diloco = DilocoAverager(net.parameters(), 2, process_group=group)
+        return PostLocalSGDOptimizer(torch.optim.SGD(net.parameters(), 0.1), diloco)
+
+    with pytest.raises(dist.InvalidArgument, match="was made over another group"):
+        elastic.add(optimizer_over(gradwire.elastic.Elastic(dist.HashStore()).group))
+    elastic.add(optimizer_over(elastic.group))
+    with pytest.raises(dist.InvalidArgument, match="a second optimizer that trains separately"):
+        elastic.add(optimizer_over(elastic.group))
+    with pytest.raises(dist.InvalidArgument, match="excludes DistributedDataParallel"):
+        elastic.add(DistributedDataParallel(torch.nn.Linear(1, 1), process_group=elastic.group))
+
+
+def test_the_program_of_workers_far_apart_in_the_docs_runs(tmp_path):
+    program = tmp_path / "far_apart.py"
+    program.write_text(block_of("elastic.md", "DilocoAverager("))
+    command = [str(BUILD / "bin" / "gradwire-run"), "--elastic", "1:2", "-n", "2", sys.executable, str(program)]
+    job = subprocess.run(command, capture_output=True, text=True, timeout=GUARD, check=False)
+    assert job.returncode == 0, job.stderr
+    losses = [float(line.split()[-1]) for line in job.stdout.splitlines()]
+    assert len(losses) == 2 and max(losses) < 0.1, job.stdout
 
 
 def test_a_slow_rank_is_named_dropped_and_not_replaced(tmp_path):

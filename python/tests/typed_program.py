@@ -16,7 +16,7 @@ from gradwire.distributed.algorithms.ddp_comm_hooks.ddp_zero_hook import hook_wi
 from gradwire.distributed.algorithms.model_averaging.hierarchical_model_averager import HierarchicalModelAverager
 from gradwire.distributed.distributed_c10d import _get_default_group, all_gather_object
 from gradwire.distributed.nn.functional import all_gather
-from gradwire.distributed.optim import PostLocalSGDOptimizer, ZeroRedundancyOptimizer
+from gradwire.distributed.optim import DilocoAverager, GossipAverager, PostLocalSGDOptimizer, ZeroRedundancyOptimizer
 from gradwire.nn.parallel import DistributedDataParallel
 
 
@@ -40,6 +40,10 @@ def main() -> None:
     zero = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, overlap_with_ddp=True, lr=1e-3)
     model.register_comm_hook(None, hook_with_zero_step(default_hooks.allreduce_hook, model, zero))
     plain = PostLocalSGDOptimizer(torch.optim.SGD(model.parameters(), 0.1), HierarchicalModelAverager({2: 2}))
+    diloco = DilocoAverager(model.parameters(), 50, overlap=5, outer=lambda tensors: torch.optim.SGD(tensors, 0.7))
+    far_apart = PostLocalSGDOptimizer(torch.optim.SGD(model.parameters(), 0.1), diloco)
+    gradwire.elastic.Elastic().add(far_apart)
+    print(diloco.step, diloco.outer_parameters()[0].shape, GossipAverager(model.parameters(), 50).slow_parameters())
     try:
         with Join([model, zero]):
             loss: torch.Tensor = model(torch.ones(1, 2)).sum()

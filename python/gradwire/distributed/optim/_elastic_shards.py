@@ -8,7 +8,6 @@ parameter, under the parameter's number.
 from __future__ import annotations
 
 import copy
-import io
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor
 
 from gradwire import _C
+from gradwire._bytes import bytes_of, value_of
 from gradwire._errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -24,16 +24,6 @@ if TYPE_CHECKING:
 __all__ = ["ElasticShards"]
 
 _NAME = "ZeroRedundancyOptimizer"
-
-
-def _bytes_of(value: Any) -> bytes:
-    buffer = io.BytesIO()
-    torch.save(value, buffer)
-    return buffer.getvalue()
-
-
-def _read(state: bytes) -> Any:
-    return torch.load(io.BytesIO(state), weights_only=True)
 
 
 def _copy_value(value: Any, memory: Any) -> Any:
@@ -131,31 +121,31 @@ class ElasticShards:
 
     def save_entries(self, entries: list[int], undone: bool) -> bytes:
         state = self._chosen(undone)
-        return _bytes_of({entry: state[entry] for entry in entries if entry in state})
+        return bytes_of({entry: state[entry] for entry in entries if entry in state})
 
     def read_entries(self, entries: list[int], path: str) -> bytes:
         saved = torch.load(path, weights_only=True)
         numbers = [number for group in saved["param_groups"] for number in group["params"]]
         state = {entry: saved["state"][name] for entry, name in enumerate(numbers) if name in saved["state"]}
-        return _bytes_of({entry: state[entry] for entry in entries if entry in state})
+        return bytes_of({entry: state[entry] for entry in entries if entry in state})
 
     def new_entries(self, entries: list[int]) -> bytes:
-        return _bytes_of({})
+        return bytes_of({})
 
     def save_common(self) -> bytes:
-        return _bytes_of([
+        return bytes_of([
             {key: value for key, value in group.items() if key not in ("params", "param_names")}
             for group in self._optimizer.param_groups
         ])
 
     def load_common(self, state: bytes) -> None:
-        for group, options in zip(self._optimizer.param_groups, _read(state)):
+        for group, options in zip(self._optimizer.param_groups, value_of(state)):
             group.update(options)
 
     def deal(self, rank: int, size: int, copies: bool, undone: bool, parcels: list[tuple[list[int], bytes]]) -> None:
         state = self._chosen(undone)
         for entries, parcel in parcels:
-            received = _read(parcel)
+            received = value_of(parcel)
             for entry in entries:
                 state.pop(entry, None)
                 if entry in received:

@@ -28,6 +28,17 @@ class ModelAverager(ABC):
     def average_parameters(self, params: Parameters) -> None:
         """Called once a step, after the optimizer's; collective where it averages."""
 
+    def abort(self, reason: str) -> None:
+        """Called when this rank cannot go on: tells the ranks that average with it, where it can. Here it does nothing."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the averager needs to continue: "step". An averager with more state has it under "averager"."""
+        return {"step": self.step}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes over what state_dict() returned. Without "step" the averager begins at 0."""
+        self.step = state_dict.get("step", 0)
+
 
 class PeriodicModelAverager(ModelAverager):
     """Averages over the ranks at step `warmup_steps` and every `period` steps from there; the first step is 0."""
