@@ -20,13 +20,14 @@ CHECK_CUDA ?= compile
 GPU_CHECK ?=
 TABLE ?=
 CLIENTS_ARGS ?=
+PREFIX ?=
 
 define_or_forget = $(if $($(1)),-D$(1)="$(subst :,;,$($(1)))",-U$(1))
 CONFIGURE := cmake --preset release $(call define_or_forget,GRADWIRE_TORCH_DIR) \
              $(call define_or_forget,CMAKE_PREFIX_PATH) $(CMAKE_ARGS)
 NINJA := ninja -C $(BUILD) -j$(JOBS)
 
-.PHONY: help setup configure build train test test-slow test-clients bench format check-format tidy check-cuda gpu-check bundle docs wheel deb clean
+.PHONY: help setup configure build install train test test-slow test-clients bench format check-format tidy check-cuda gpu-check bundle docs wheel deb clean
 
 help:  ## Say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 22
@@ -41,6 +42,19 @@ configure: setup
 
 build: configure  ## Build libraries, programs and tests into build/ (programs in build/bin/)
 	@$(NINJA)
+
+ifeq ($(PREFIX),)
+install:  ## Build libraries, programs and the Python package, without tests, and install them (PREFIX=/some/where)
+	@echo 'make install needs a folder to install into: make install PREFIX=$$HOME/gradwire' >&2; exit 2
+else
+install: configure
+	@$(NINJA) gradwire_installed
+	@cmake --install $(BUILD) --prefix '$(abspath $(PREFIX))' >/dev/null
+	@printf '%s\n' 'gradwire is installed in $(abspath $(PREFIX)). To use it:' \
+	  '  export PATH=$(abspath $(PREFIX))/bin:$$PATH' \
+	  '  export CMAKE_PREFIX_PATH=$(abspath $(PREFIX))' \
+	  '  export PYTHONPATH=$(abspath $(PREFIX))/lib/gradwire/python'
+endif
 
 train: configure  ## Train a small transformer on two processes (TRAIN_ARGS="--steps 50", TRAIN_RANKS=2)
 	@$(NINJA) gradwire-run char_lm

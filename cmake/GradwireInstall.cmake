@@ -1,8 +1,15 @@
 # SPDX-FileCopyrightText: The gradwire authors
 # SPDX-License-Identifier: Apache-2.0
 # `cmake --install`: libraries, public headers, programs, and the packages for find_package(gradwire) and for pkg-config.
-# Components: core, mpi, ucx, dev, run, bench (what a Debian package holds, GradwirePackages.cmake), and python (a wheel).
+# Components: core, mpi, ucx, dev, run (what a Debian package holds, GradwirePackages.cmake), bench, and python (a wheel, or the package
+# in a prefix). The target gradwire_installed builds all that is installed, and nothing else.
 include(CMakePackageConfigHelpers)
+add_custom_target(gradwire_installed)
+# install(TARGETS name ARGUMENTS...), and gradwire_installed builds the target.
+function(gradwire_install NAME)
+  install(TARGETS ${NAME} ${ARGN})
+  add_dependencies(gradwire_installed ${NAME})
+endfunction()
 set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/gradwire")
 
 set(installed_rooms base observe kernels store backend compress membership)
@@ -21,11 +28,11 @@ if(GRADWIRE_TORCH)
   install(FILES gradwire/gradwire.h DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/gradwire" COMPONENT dev)
 endif()
 
-install(TARGETS gradwire_core EXPORT gradwire-core-targets
+gradwire_install(gradwire_core EXPORT gradwire-core-targets
   LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT core NAMELINK_COMPONENT dev)
 foreach(engine mpi ucx)
   if(TARGET gradwire_${engine})
-    install(TARGETS gradwire_${engine}  # loaded, never linked
+    gradwire_install(gradwire_${engine}  # loaded, never linked
       LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT ${engine} NAMELINK_SKIP)
   endif()
 endforeach()
@@ -34,7 +41,7 @@ file(RELATIVE_PATH gradwire_pc_to_prefix "/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/
 configure_file(cmake/gradwire-core.pc.in "${PROJECT_BINARY_DIR}/cmake/gradwire-core.pc" @ONLY)
 install(FILES "${PROJECT_BINARY_DIR}/cmake/gradwire-core.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig" COMPONENT dev)
 if(GRADWIRE_TORCH)
-  install(TARGETS gradwire EXPORT gradwire-torch-targets LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT dev)
+  gradwire_install(gradwire EXPORT gradwire-torch-targets LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT dev)
   install(EXPORT gradwire-torch-targets NAMESPACE gradwire:: DESTINATION "${package_dir}" COMPONENT dev)
   install(FILES cmake/GradwireFindTorch.cmake DESTINATION "${package_dir}" COMPONENT dev)
 endif()
@@ -50,18 +57,23 @@ foreach(program gradwire-run gradwire-diagnose gradwire-bench)
     if(program STREQUAL "gradwire-bench")
       set(component bench)
     endif()
-    install(TARGETS ${program} RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT ${component})
+    gradwire_install(${program} RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT ${component})
   endif()
 endforeach()
-if(TARGET gradwire_python AND TARGET gradwire-bench AND NOT SKBUILD)
-  # gradwire-plan predicts from what gradwire-bench measures. The files that it needs lie apart from any Python package.
-  set(GRADWIRE_PLAN_FOLDER "../${CMAKE_INSTALL_DATADIR}/gradwire/python/gradwire")
+if(TARGET gradwire_python AND NOT SKBUILD)
+  # The Python package as it lies in build/python: PYTHONPATH=<prefix>/lib/gradwire/python.
+  set(python_dir "${CMAKE_INSTALL_LIBDIR}/gradwire/python")
+  file(RELATIVE_PATH python_to_lib "/${python_dir}/gradwire" "/${CMAKE_INSTALL_LIBDIR}")
+  set_property(TARGET gradwire_python APPEND PROPERTY INSTALL_RPATH "$ORIGIN/${python_to_lib}")
+  gradwire_install(gradwire_python LIBRARY DESTINATION "${python_dir}/gradwire" COMPONENT python)
+  install(DIRECTORY python/gradwire DESTINATION "${python_dir}" COMPONENT python PATTERN "__pycache__" EXCLUDE)
+  install(FILES "${PROJECT_BINARY_DIR}/python/gradwire/_build.py" DESTINATION "${python_dir}/gradwire" COMPONENT python)
+  install(FILES python/gradwire_autoload.py DESTINATION "${python_dir}" COMPONENT python)
+  install(DIRECTORY "${PROJECT_BINARY_DIR}/python/gradwire-${PROJECT_VERSION}.dist-info" DESTINATION "${python_dir}" COMPONENT python)
+  # gradwire-plan predicts from what gradwire-bench measures.
+  set(GRADWIRE_PLAN_FOLDER "../${python_dir}/gradwire")
   configure_file(launch/gradwire-plan.in "${PROJECT_BINARY_DIR}/cmake/gradwire-plan" @ONLY)
-  install(PROGRAMS "${PROJECT_BINARY_DIR}/cmake/gradwire-plan" DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT bench)
-  install(DIRECTORY python/gradwire/plan python/gradwire/report DESTINATION "${CMAKE_INSTALL_DATADIR}/gradwire/python/gradwire"
-    COMPONENT bench PATTERN "__pycache__" EXCLUDE)
-  install(FILES "${PROJECT_BINARY_DIR}/python/gradwire/_build.py" DESTINATION "${CMAKE_INSTALL_DATADIR}/gradwire/python/gradwire"
-    COMPONENT bench)
+  install(PROGRAMS "${PROJECT_BINARY_DIR}/cmake/gradwire-plan" DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT python)
 endif()
 
 configure_package_config_file(cmake/gradwireConfig.cmake.in "${PROJECT_BINARY_DIR}/cmake/gradwireConfig.cmake"

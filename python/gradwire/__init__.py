@@ -16,11 +16,12 @@ import importlib.util as _importlib
 
 __all__ = ["distributed", "elastic", "from_c10d", "hooks", "nn", "observe", "to_c10d", "utils"]
 
-if _importlib.find_spec("gradwire._build") is not None:
+if all(_importlib.find_spec(name) is not None for name in ("gradwire._build", "torch")):
     from gradwire._runtime import __version__, distributed, elastic, from_c10d, hooks, nn, observe, to_c10d, utils
-else:  # the folder of the sources: gradwire.report and gradwire.plan alone
+else:  # the folder of the sources, or a Python without torch: gradwire.report and gradwire.plan alone
 
     def __getattr__(name: str) -> object:
         raise AttributeError(
-            f"gradwire.{name} needs the C++ runtime, which lies beside the built package (build/python) or an installed one."
+            f"gradwire.{name} needs the C++ runtime, which lies beside the built package (build/python) or an installed one, "
+            "and a Python that has torch."
         )

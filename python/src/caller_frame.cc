@@ -5,11 +5,13 @@
 #include <frameobject.h>
 
 #include <algorithm>
+#include <exception>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "gradwire/base/strings.h"
+#include "gradwire/observe/interpreter_line_internal.h"
 
 namespace gradwire::python {
 namespace {
@@ -51,13 +53,27 @@ std::string describe(const void* context) {
   return concat(place.file.substr(place.file.rfind('/') + 1), ":", place.line, " (", place.function, ")");
 }
 
+// For calls through torch, which has let go of the lock.
+std::uint32_t line_of_this_thread() noexcept {
+  // A thread that Python does not know has no frame, and would be made known to Python by taking the lock.
+  if (PyGILState_GetThisThreadState() == nullptr || !may_take_lock()) return 0;
+  try {
+    const py::gil_scoped_acquire lock;
+    const CallerFrame caller;
+    return observe::caller_line();
+  } catch (const std::exception&) {
+    return 0;  // the record has the address then
+  }
+}
+
 }  // namespace
 
-void remember_packages() {
+void follow_callers() {
   for (const char* name : {"gradwire", "torch"}) {
     const auto file = py::module_::import(name).attr("__file__").cast<std::string>();
     packages().push_back(file.substr(0, file.rfind('/') + 1));
   }
+  observe::set_interpreter_line(&line_of_this_thread);
 }
 
 CallerFrame::CallerFrame() {

@@ -23,8 +23,9 @@ class CallerFrame {
   std::optional<observe::CallerLine> line_;
 };
 
-// Learns where the two packages lie. Called once, when the module is imported.
-void remember_packages();
+// Learns where the two packages lie, and tells the flight recorder the lines of calls that come through torch. Called
+// once, when the module is imported.
+void follow_callers();
 
 // The guard of a method that makes a call on a group.
 using Calls = py::call_guard<CallerFrame, py::gil_scoped_release>;

@@ -335,7 +335,7 @@ void bind_rest(Class& group) {
 }  // namespace
 
 void bind_process_group(py::module_& module) {
-  remember_packages();
+  follow_callers();
   Class group(module, "ProcessGroup", EndsUnlocked(), R"(A group of ranks.
 
 Derive and override what you need: methods have c10d's names and argument shapes (`allreduce(tensors, opts)`,

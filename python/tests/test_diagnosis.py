@@ -7,6 +7,8 @@ import pathlib
 import subprocess
 import sys
 
+import pytest
+
 GUARD = 120
 BUILD = pathlib.Path(os.environ.get("GRADWIRE_BUILD", pathlib.Path(__file__).resolve().parents[2] / "build"))
 
@@ -49,6 +51,44 @@ def test_the_diagnosis_names_the_rank_and_the_line(tmp_path):
     lines = [call["line"] for call in calls if call["type"] == "call"]
     assert lines[0] == "train.py:8 (average_loss)", "the first call of a process has its line too"
     assert all(line.startswith("train.py:") for line in lines), lines
+
+
+THROUGH_TORCH = """
+import os
+import torch
+import torch.distributed as dist
+
+
+def average(tensor):
+    dist.all_reduce(tensor)  # line 8
+
+
+os.environ.setdefault("GRADWIRE_FLIGHT_RECORDER", f"rank-{os.environ['RANK']}.flight")
+dist.init_process_group("gradwire")
+for step in range(10):
+    if not (dist.get_rank() == 1 and step == 5):
+        average(torch.ones(4))
+    dist.all_reduce(torch.ones(7))  # line 16
+"""
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("launcher", ["gradwire-run", "torchrun"])
+def test_calls_through_torch_have_the_line_of_the_program(tmp_path, launcher, ranks):
+    program = tmp_path / "train.py"
+    program.write_text(THROUGH_TORCH)
+    command = [str(BUILD / "bin" / "gradwire-run"), "-n", str(ranks), sys.executable, str(program)]
+    if launcher == "torchrun":
+        command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}", str(program)]
+    job = subprocess.run(command, capture_output=True, text=True, timeout=GUARD, check=False, cwd=tmp_path)
+    assert job.returncode != 0
+    said = job.stderr
+    if launcher == "torchrun":
+        said = subprocess.run([str(BUILD / "bin" / "gradwire-diagnose"), str(tmp_path)], capture_output=True, text=True, timeout=GUARD,
+                              check=False).stdout
+    assert "rank 1 is the cause: skipped a call" in said, said + job.stderr
+    assert "the others called all_reduce(4 f32) (call 11 of its group) at train.py:8 (average), group 0" in said, said
+    assert "the cause called all_reduce(7 f32) (call 11 of its group) at train.py:16 (<module>)" in said, said
 
 
 TRAINING = """

@@ -32,6 +32,15 @@ def test_the_module_says_what_the_launcher_says() -> None:
     assert run([str(launcher), "--info"]).stdout == said.stdout
 
 
+def test_the_reports_need_no_torch() -> None:
+    without_torch = "import runpy, sys; sys.modules['torch'] = None; "
+    for module in ("gradwire.report", "gradwire.plan"):
+        said = run([sys.executable, "-c", without_torch + f"sys.argv = ['x', '--help']; runpy.run_module('{module}', run_name='__main__')"])
+        assert said.returncode == 0 and said.stdout.startswith("usage: "), said.stderr
+    said = run([sys.executable, "-c", without_torch + "import gradwire; gradwire.nn"])
+    assert "gradwire.nn needs the C++ runtime" in said.stderr and "a Python that has torch" in said.stderr
+
+
 PROGRAM = """
 import torch, gradwire.distributed as dist
 dist.init_process_group()

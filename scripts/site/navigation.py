@@ -10,6 +10,7 @@ HOME = "README.md"
 SECTIONS = [
     ("Start", [
         "docs/guides/install.md", "docs/guides/start_cpp.md", "docs/guides/start_python.md", "docs/guides/from_pytorch.md",
+        "docs/guides/core_without_torch.md",
         "docs/data.md?", "docs/checkpoints.md?", "examples/README.md?", "examples/char_lm/README.md", "docs/what_works.md",
         "docs/comparisons.md",
     ]),

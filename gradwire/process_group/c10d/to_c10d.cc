@@ -9,6 +9,8 @@
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/observe/flight_recorder.h"
+#include "gradwire/observe/interpreter_line_internal.h"
 #include "gradwire/process_group/c10d/c10d_backend_internal.h"
 #include "gradwire/process_group/c10d/c10d_convert_internal.h"
 #include "gradwire/process_group/c10d/c10d_store.h"
@@ -116,6 +118,7 @@ C10dBackend::~C10dBackend() {
 
 template <class Call>
 C10dBackend::WorkPtr C10dBackend::start(OpType type, const char* title, const Tensors& inputs, const Call& call) {
+  const observe::CallerLine caller(observe::interpreter_line());
   auto work = c10::make_intrusive<WorkForC10d>(rank_, type, title, inputs,
                                                sequence_.fetch_add(1, std::memory_order_relaxed) + 1);
   const ProfiledByCaller by_the_work;
@@ -277,6 +280,7 @@ C10dBackend::WorkPtr C10dBackend::barrier(const c10d::BarrierOptions& options) {
 }
 
 void C10dBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all) {
+  const observe::CallerLine caller(observe::interpreter_line());
   const Milliseconds timeout = options.timeout;
   const auto fail = [&]<class E>(const E& error) {
     throw E(concat("gradwire: ", barrier_failure(rank_, error.peers(), timeout), ": ", error.what()), error.peers());

@@ -20,7 +20,8 @@ int main() {
       const auto loss = torch::mse_loss(ddp(x), x.sum(1, /*keepdim=*/true));
       loss.backward();  // afterwards every rank holds the average of all ranks' gradients
       optimizer.step();
-      if (step % 50 == 0 && group->rank() == 0) std::cout << "step " << step << " loss " << loss.item<float>() << '\n';
+      if (step % 50 == 0 && group->rank() == 0)
+        std::cout << "step " << step << " loss " << loss.item<float>() << std::endl;
     }
   }
   gradwire::destroy_process_group();
