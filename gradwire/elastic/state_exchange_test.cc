@@ -109,6 +109,20 @@ TEST(StateExchangeTest, OtherBitsAfterTheSameStepAreAMismatch) {
   });
 }
 
+// Floats 1 and 3 have their signs in the highest bits of two words of 64 bits.
+TEST(StateExchangeTest, TwoSignsAreOtherBits) {
+  run_ranks({"threads"}, 2, [](int rank, std::shared_ptr<ProcessGroup> group) {
+    Holder holder(1);
+    if (rank == 1) {
+      const c10::NoGradGuard no_grad;
+      const at::Tensor values = holder.net->parameters().front().view(-1);
+      for (const int place : {1, 3}) values[place].neg_();
+    }
+    const std::string said = error_of([&] { meet(*group, holder.state, 5, false); });
+    EXPECT_NE(said.find("rank 1 of the new epoch had other parameters than rank 0"), std::string::npos) << said;
+  });
+}
+
 // Ranks 0 and 2 hold the state; together they owe the mean of their residuals, and so do all four afterwards.
 TEST(StateExchangeTest, ResidualsKeepTheirMean) {
   const std::string key = "local/residual/layer0.weight";
