@@ -217,15 +217,20 @@ std::int64_t exchange_state(ProcessGroup& group, TrainingState& state, std::int6
     parts.push_back(broadcast_text(group, local, rank, position.local_bytes));
   }
   std::vector<ShardedState::Deal> deals;
-  for (AddedShards& shards : state.shards()) {
+  std::vector<KeptEntries> kept;
+  for (const AddedShards& shards : state.shards()) {
+    kept.push_back(shards.kept);
     deals.push_back(exchange_shards(group, *shards.state, shards.options,
-                                    version_of(counted, newest, group.rank() == donor), shards.kept));
+                                    version_of(counted, newest, group.rank() == donor), kept.back()));
   }
 
   state.keep_bucket_orders(orders);
   if (group.rank() != donor && (newest == kNoState || counted != newest))
     take_over(state, parcel, positions[static_cast<std::size_t>(donor)].whole_hash);
-  for (std::size_t i = 0; i < deals.size(); ++i) state.shards()[i].state->deal(deals[i]);
+  for (std::size_t i = 0; i < deals.size(); ++i) {
+    state.shards()[i].state->deal(deals[i]);
+    state.shards()[i].kept = std::move(kept[i]);
+  }
   const bool holds =
       std::find(memories.holders.begin(), memories.holders.end(), group.rank()) != memories.holders.end();
   if (!holds && group.rank() != memories.donor) state.load_shared(shared);

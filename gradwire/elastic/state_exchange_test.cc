@@ -246,5 +246,47 @@ TEST(StateExchangeTest, EstimatesKeepTheMeanThatTheRanksAgreedOn) {
   });
 }
 
+// One entry, which this member does not hold. `breaks`: the group fails while this state is exchanged.
+class OneEntry final : public ShardedState {
+ public:
+  std::shared_ptr<ProcessGroup> sharding_group() const override { return nullptr; }
+  std::string sharding_identity() const override { return "one entry"; }
+  std::vector<int> owners_among(int) const override {
+    if (breaks) throw PeerError("a rank is gone", {});
+    return {0};
+  }
+  void begin_step() override {}
+  std::vector<std::pair<at::Tensor, std::uint32_t>> undo_step() override { return {}; }
+  std::vector<Holds> held(Version) const override { return {Holds::no}; }
+  std::string save_entries(const std::vector<std::size_t>&, Version) const override { return ""; }
+  std::string read_entries(const std::vector<std::size_t>&, const std::string&) const override { return ""; }
+  std::string new_entries(const std::vector<std::size_t>&) const override { return "new"; }
+  std::string save_common() const override { return ""; }
+  void load_common(const std::string&) override {}
+  void deal(const Deal& deal) override {
+    for (const Parcel& parcel : deal.parcels) got += parcel.bytes;
+  }
+  bool breaks = false;
+  std::string got;
+};
+
+// An entry that this member has kept comes back, in an exchange whose second part breaks. The first part has changed
+// nothing then: the next exchange brings the entry back.
+TEST(StateExchangeTest, AKeptEntryIsKeptUntilTheExchangeIsWhole) {
+  run_ranks({"threads"}, 1, [](int, std::shared_ptr<ProcessGroup> group) {
+    Holder holder(1);
+    OneEntry first, second;
+    holder.state.add(internal::AddedShards{.state = &first, .options = {}, .kept = {{0, "kept"}}});
+    holder.state.add(internal::AddedShards{.state = &second});
+    second.breaks = true;
+    EXPECT_THROW(meet(*group, holder.state, 5, false), PeerError);
+    EXPECT_EQ(first.got, "");
+    second.breaks = false;
+    EXPECT_EQ(meet(*group, holder.state, 5, false), 5);
+    EXPECT_EQ(first.got, "kept");
+    EXPECT_TRUE(holder.state.shards().front().kept.empty());
+  });
+}
+
 }  // namespace
 }  // namespace gradwire::state_exchange_test
