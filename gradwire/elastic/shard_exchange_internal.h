@@ -27,7 +27,8 @@ using KeptEntries = std::map<std::size_t, std::string>;
 // member after that. An entry that no member holds any more comes from the checkpoint on its new owner, or begins anew
 // where there is none; the new owner logs a line that says which.
 //
-// `kept`: from the exchanges since the last step that counted; empty after a step has counted.
+// `kept`: from the exchanges since the last step that counted; empty after a step has counted. Becomes what this member
+// keeps once the deal is dealt, so the caller passes a copy: until then the entries before are needed.
 //
 // Returns what to pass to state.deal(), and does not change the state: an error of the group leaves the state as it
 // was. Throws what the group throws.

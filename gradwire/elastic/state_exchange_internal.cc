@@ -2,11 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gradwire/elastic/state_exchange_internal.h"
 
-#include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
-#include <cstring>
+#include <cstddef>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -14,6 +13,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/log.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/ddp/byte_exchange_internal.h"
 #include "gradwire/ddp/replica_sync_internal.h"
 #include "gradwire/elastic/state_transfer_internal.h"
 
@@ -49,19 +49,6 @@ std::vector<Position> gather_positions(ProcessGroup& group, const Position& mine
     throw InternalError(
         concat("elastic training: the new epoch's group gave rank ", group.rank(), " another rank's part as its own"));
   return all;
-}
-
-// `bytes` of rank `root`, on all ranks. All ranks know the size, or `size` is negative and is sent first.
-std::string broadcast_text(ProcessGroup& group, const std::string& mine, int root, std::int64_t size = -1) {
-  if (size < 0) {
-    const auto sizes = gather_integers(group, {static_cast<std::int64_t>(mine.size())});
-    size = sizes[static_cast<std::size_t>(root)][0];
-  }
-  if (size == 0) return "";
-  const at::Tensor bytes = at::zeros({size}, at::TensorOptions(at::kByte));
-  if (group.rank() == root) std::memcpy(bytes.mutable_data_ptr(), mine.data(), mine.size());
-  broadcast_values(group, {bytes}, root);
-  return {static_cast<const char*>(bytes.const_data_ptr()), static_cast<std::size_t>(size)};
 }
 
 int first_with(const std::vector<Position>& positions, std::int64_t counted) {
@@ -155,7 +142,7 @@ std::vector<std::string> gather_from_leavers(ProcessGroup& group, const std::vec
                                      [&](const auto& a, const auto& b) { return knows(a) < knows(b); });
   const int source = static_cast<int>(most - positions.begin());
   mine.resize(static_cast<std::size_t>(knows(*most)));
-  for (std::string& part : mine) part = broadcast_text(group, part, source);
+  for (std::string& part : mine) part = broadcast_bytes(group, part, source);
   return mine;
 }
 
@@ -180,7 +167,8 @@ void take_over_from_leavers(ProcessGroup& group, const TrainingState& state, boo
   const auto all = gather_integers(group, {gives ? 1 : 0, static_cast<std::int64_t>(local.size())});
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank][0] != 0)
-      memory.of_leavers.push_back(broadcast_text(group, local, static_cast<int>(rank), all[rank][1]));
+      memory.of_leavers.push_back(
+          transfer_bytes(group, local, static_cast<std::size_t>(all[rank][1]), static_cast<int>(rank), kAllRanks));
   }
 }
 
@@ -202,30 +190,35 @@ std::int64_t exchange_state(ProcessGroup& group, TrainingState& state, std::int6
   const Memories memories = memories_of(positions, newest, donor);
 
   // Everything is received before anything changes: an error on the way leaves this member as it was.
-  const std::string orders = broadcast_text(group, state.bucket_orders(), donor);
+  const std::string orders = broadcast_bytes(group, state.bucket_orders(), donor);
   StateParcel parcel;
   if (!all_have_it) parcel = pass_state(group, state, transfer_ranks(positions, newest, donor));
   std::string shared;
   if (!memories.all_hold)
-    shared = broadcast_text(group, group.rank() == memories.donor ? state.save_shared() : "", memories.donor);
+    shared = broadcast_bytes(group, group.rank() == memories.donor ? state.save_shared() : "", memories.donor);
   const std::vector<std::string> of_leavers = gather_from_leavers(group, positions, newest, memory.of_leavers);
   std::vector<std::string> parts = of_leavers;
   for (const int rank : memories.holders) {
     const Position& position = positions[static_cast<std::size_t>(rank)];
     // What a member has received is the mean of what others gave, and those that left did.
     if (position.memory == kReceivedMemory && !of_leavers.empty()) continue;
-    parts.push_back(broadcast_text(group, local, rank, position.local_bytes));
+    parts.push_back(transfer_bytes(group, local, static_cast<std::size_t>(position.local_bytes), rank, kAllRanks));
   }
   std::vector<ShardedState::Deal> deals;
-  for (AddedShards& shards : state.shards()) {
+  std::vector<KeptEntries> kept;
+  for (const AddedShards& shards : state.shards()) {
+    kept.push_back(shards.kept);
     deals.push_back(exchange_shards(group, *shards.state, shards.options,
-                                    version_of(counted, newest, group.rank() == donor), shards.kept));
+                                    version_of(counted, newest, group.rank() == donor), kept.back()));
   }
 
   state.keep_bucket_orders(orders);
   if (group.rank() != donor && (newest == kNoState || counted != newest))
     take_over(state, parcel, positions[static_cast<std::size_t>(donor)].whole_hash);
-  for (std::size_t i = 0; i < deals.size(); ++i) state.shards()[i].state->deal(deals[i]);
+  for (std::size_t i = 0; i < deals.size(); ++i) {
+    state.shards()[i].state->deal(deals[i]);
+    state.shards()[i].kept = std::move(kept[i]);
+  }
   const bool holds =
       std::find(memories.holders.begin(), memories.holders.end(), group.rank()) != memories.holders.end();
   if (!holds && group.rank() != memories.donor) state.load_shared(shared);
@@ -245,7 +238,7 @@ std::int64_t exchange_separate_state(ProcessGroup& group, TrainingState& state, 
   if (meeting.donor < 0) return kNoState;
   if (!meeting.receivers.empty()) {
     const std::string rest =
-        broadcast_text(group, group.rank() == meeting.donor ? state.save_rest() : "", meeting.donor);
+        broadcast_bytes(group, group.rank() == meeting.donor ? state.save_rest() : "", meeting.donor);
     if (std::binary_search(meeting.receivers.begin(), meeting.receivers.end(), group.rank())) state.load_rest(rest);
   }
   return workers.steps_ended();

@@ -109,6 +109,20 @@ TEST(StateExchangeTest, OtherBitsAfterTheSameStepAreAMismatch) {
   });
 }
 
+// Floats 1 and 3 have their signs in the highest bits of two words of 64 bits.
+TEST(StateExchangeTest, TwoSignsAreOtherBits) {
+  run_ranks({"threads"}, 2, [](int rank, std::shared_ptr<ProcessGroup> group) {
+    Holder holder(1);
+    if (rank == 1) {
+      const c10::NoGradGuard no_grad;
+      const at::Tensor values = holder.net->parameters().front().view(-1);
+      for (const int place : {1, 3}) values[place].neg_();
+    }
+    const std::string said = error_of([&] { meet(*group, holder.state, 5, false); });
+    EXPECT_NE(said.find("rank 1 of the new epoch had other parameters than rank 0"), std::string::npos) << said;
+  });
+}
+
 // Ranks 0 and 2 hold the state; together they owe the mean of their residuals, and so do all four afterwards.
 TEST(StateExchangeTest, ResidualsKeepTheirMean) {
   const std::string key = "local/residual/layer0.weight";
@@ -229,6 +243,48 @@ TEST(StateExchangeTest, EstimatesKeepTheMeanThatTheRanksAgreedOn) {
     EXPECT_TRUE(state.at("aggregate/layer0.weight").toTensor().equal(at::full({64}, 9.0F)));
     const auto estimate = state.find("local/estimate/layer0.weight");
     EXPECT_TRUE(estimate == state.end() || estimate->second.toTensor().equal(at::full({64}, 9.0F)));
+  });
+}
+
+// One entry, which this member does not hold. `breaks`: the group fails while this state is exchanged.
+class OneEntry final : public ShardedState {
+ public:
+  std::shared_ptr<ProcessGroup> sharding_group() const override { return nullptr; }
+  std::string sharding_identity() const override { return "one entry"; }
+  std::vector<int> owners_among(int) const override {
+    if (breaks) throw PeerError("a rank is gone", {});
+    return {0};
+  }
+  void begin_step() override {}
+  std::vector<std::pair<at::Tensor, std::uint32_t>> undo_step() override { return {}; }
+  std::vector<Holds> held(Version) const override { return {Holds::no}; }
+  std::string save_entries(const std::vector<std::size_t>&, Version) const override { return ""; }
+  std::string read_entries(const std::vector<std::size_t>&, const std::string&) const override { return ""; }
+  std::string new_entries(const std::vector<std::size_t>&) const override { return "new"; }
+  std::string save_common() const override { return ""; }
+  void load_common(const std::string&) override {}
+  void deal(const Deal& deal) override {
+    for (const Parcel& parcel : deal.parcels) got += parcel.bytes;
+  }
+  bool breaks = false;
+  std::string got;
+};
+
+// An entry that this member has kept comes back, in an exchange whose second part breaks. The first part has changed
+// nothing then: the next exchange brings the entry back.
+TEST(StateExchangeTest, AKeptEntryIsKeptUntilTheExchangeIsWhole) {
+  run_ranks({"threads"}, 1, [](int, std::shared_ptr<ProcessGroup> group) {
+    Holder holder(1);
+    OneEntry first, second;
+    holder.state.add(internal::AddedShards{.state = &first, .options = {}, .kept = {{0, "kept"}}});
+    holder.state.add(internal::AddedShards{.state = &second});
+    second.breaks = true;
+    EXPECT_THROW(meet(*group, holder.state, 5, false), PeerError);
+    EXPECT_EQ(first.got, "");
+    second.breaks = false;
+    EXPECT_EQ(meet(*group, holder.state, 5, false), 5);
+    EXPECT_EQ(first.got, "kept");
+    EXPECT_TRUE(holder.state.shards().front().kept.empty());
   });
 }
 

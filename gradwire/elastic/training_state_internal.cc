@@ -7,7 +7,7 @@
 #include <torch/serialize/archive.h>
 
 #include <algorithm>
-#include <cstring>
+#include <cstddef>
 #include <map>
 #include <set>
 #include <span>
@@ -57,17 +57,9 @@ HookState load_hook(InputArchive& archive, std::size_t index) {
 
 }  // namespace
 
-// FNV-1a, a word at a time.
 std::uint64_t hash_of_bits(const at::Tensor& tensor) {
   const at::Tensor dense = tensor.detach().contiguous();
-  const auto* bytes = static_cast<const char*>(dense.const_data_ptr());
-  const std::size_t size = dense.nbytes();
-  std::int64_t rest = 0;
-  std::memcpy(&rest, bytes + size / 8 * 8, size % 8);
-  const std::int64_t parts[] = {
-      static_cast<std::int64_t>(size), rest,
-      static_cast<std::int64_t>(stable_hash(std::span(reinterpret_cast<const std::int64_t*>(bytes), size / 8)))};
-  return stable_hash(std::span<const std::int64_t>(parts));
+  return stable_hash_of_bits({static_cast<const std::byte*>(dense.const_data_ptr()), dense.nbytes()});
 }
 
 void TrainingState::add(DdpCore& core) {

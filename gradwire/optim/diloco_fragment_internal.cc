@@ -7,8 +7,7 @@
 #include <torch/serialize/input-archive.h>
 #include <torch/serialize/output-archive.h>
 
-#include <span>
-#include <string_view>
+#include <cstddef>
 #include <utility>
 
 #include "gradwire/base/error.h"
@@ -130,12 +129,8 @@ void DilocoFragment::leave_group() {
 FragmentStanding DilocoFragment::standing() const {
   FragmentStanding standing = standing_;
   const at::Tensor values = memory_.cpu();
-  const auto* const words = static_cast<const std::int64_t*>(values.const_data_ptr());
-  const std::string_view bytes(static_cast<const char*>(values.const_data_ptr()), values.nbytes());
-  const std::int64_t parts[] = {
-      static_cast<std::int64_t>(stable_hash(std::span(words, bytes.size() / sizeof(*words)))),
-      static_cast<std::int64_t>(stable_hash(bytes.substr(bytes.size() / sizeof(*words) * sizeof(*words))))};
-  standing.hash = static_cast<std::int64_t>(stable_hash(std::span<const std::int64_t>(parts)));
+  standing.hash = static_cast<std::int64_t>(
+      stable_hash_of_bits({static_cast<const std::byte*>(values.const_data_ptr()), values.nbytes()}));
   return standing;
 }
 
