@@ -27,9 +27,11 @@ std::vector<std::string> files_of(int pid) {
   std::vector<std::string> paths;
   std::error_code error;
   const std::filesystem::path folder = concat("/proc/", pid, "/fd");
-  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
-    const std::string target = std::filesystem::read_symlink(entry.path(), error).string();
-    if (!error && target.starts_with(concat("/memfd:", kName))) paths.push_back(entry.path().string());
+  // With an error code also for the increment: the process may end meanwhile.
+  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+    std::error_code gone;
+    const std::string target = std::filesystem::read_symlink(entry->path(), gone).string();
+    if (!gone && target.starts_with(concat("/memfd:", kName))) paths.push_back(entry->path().string());
   }
   return paths;
 }
@@ -112,8 +114,8 @@ std::vector<observe::RankTable> read_running_job(int pid) {
 std::vector<RunningJob> running_jobs() {
   std::vector<RunningJob> jobs;
   std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc", error)) {
-    const std::string name = entry.path().filename().string();
+  for (std::filesystem::directory_iterator entry("/proc", error), end; !error && entry != end; entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
     if (name.find_first_not_of("0123456789") != std::string::npos) continue;
     const int pid = std::atoi(name.c_str());
     // The process that the user started waits for the keeper, which holds the files.

@@ -23,9 +23,12 @@ void require_on_cpu(const torch::OrderedDict<std::string, at::Tensor>& tensors) 
   for (const auto& item : tensors) require_on_cpu(item.key(), item.value());
 }
 
-// One kind of training in a job: steps that all do together, or members that train separately.
-void require_one_kind(const internal::TrainingState& state) {
-  if (state.separate_workers() == nullptr || (state.cores().empty() && state.shards().empty())) return;
+// One kind of training in a job: steps that all do together, or members that train separately. `separate`: the kind of
+// what is about to be added.
+void require_one_kind(const internal::TrainingState& state, bool separate) {
+  const bool has_other =
+      separate ? !state.cores().empty() || !state.shards().empty() : state.separate_workers() != nullptr;
+  if (!has_other) return;
   throw InvalidArgument(
       "Elastic::add(): an optimizer that trains separately (DilocoAverager) excludes DistributedDataParallel and "
       "ZeroRedundancyOptimizer; add one or the other");
@@ -43,8 +46,8 @@ void add_separate(internal::TrainingState& state, const std::shared_ptr<ElasticG
   for (const auto& group : optimizer.param_groups()) {
     for (const at::Tensor& parameter : group.params()) require_on_cpu("a parameter", parameter);
   }
+  require_one_kind(state, /*separate=*/true);
   state.add({&optimizer, &separate, &workers});
-  require_one_kind(state);
 }
 
 }  // namespace
@@ -62,8 +65,8 @@ Elastic& Elastic::add(DdpCore& core) {
   }
   require_on_cpu(core.module().named_parameters());
   require_on_cpu(core.module().named_buffers());
+  require_one_kind(impl_->state(), /*separate=*/false);
   impl_->state().add(core);
-  require_one_kind(impl_->state());
   return *this;
 }
 
@@ -91,9 +94,9 @@ Elastic& Elastic::add_shards(ShardedState& state) {
     throw InvalidArgument(concat("Elastic::add(): ", identity,
                                  " was made over another group; give it the process_group elastic.group()"));
   }
+  require_one_kind(impl_->state(), /*separate=*/false);
   const ElasticOptions& options = impl_->options();
   impl_->state().add(internal::AddedShards{&state, {options.shard_copies, options.shard_checkpoint}});
-  require_one_kind(impl_->state());
   return *this;
 }
 

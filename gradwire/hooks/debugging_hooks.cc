@@ -7,11 +7,12 @@
 
 #include <chrono>
 #include <cmath>
-#include <cstring>
+#include <cstddef>
 #include <utility>
 #include <vector>
 
 #include "gradwire/base/mutex.h"
+#include "gradwire/base/stable_hash.h"
 #include "gradwire/hooks/norm_internal.h"
 #include "gradwire/hooks/wrapper_internal.h"
 
@@ -64,32 +65,6 @@ class LoggingHook final : public internal::HookWrapper {
   const std::shared_ptr<Log> log_;
 };
 
-// A checksum: eight interleaved chains of FNV-1a over words of 64 bits, then FNV-1a over the chains. A change of any
-// one bit changes the checksum.
-std::uint64_t checksum(const void* memory, std::size_t bytes) {
-  constexpr std::uint64_t kPrime = 0x100000001b3;
-  constexpr std::size_t kChains = 8;
-  const auto* from = static_cast<const unsigned char*>(memory);
-  std::uint64_t chain[kChains];
-  for (std::size_t j = 0; j < kChains; ++j) chain[j] = 0xcbf29ce484222325 + j;
-  const auto mix = [](std::uint64_t state, std::uint64_t word) {
-    state = (state ^ word) * kPrime;
-    return state ^ state >> 29;  // so that the highest bits also change the lower ones
-  };
-  std::size_t i = 0;
-  for (; bytes - i >= sizeof chain; i += sizeof chain) {
-    for (std::size_t j = 0; j < kChains; ++j) {
-      std::uint64_t word;
-      std::memcpy(&word, from + i + j * sizeof word, sizeof word);
-      chain[j] = mix(chain[j], word);
-    }
-  }
-  std::uint64_t sum = mix(bytes, 0);
-  for (; i < bytes; ++i) sum = mix(sum, from[i]);
-  for (const std::uint64_t one : chain) sum = mix(sum, one);
-  return sum;
-}
-
 class CheckingHook final : public internal::HookWrapper {
  public:
   explicit CheckingHook(const std::shared_ptr<CommHook>& inner)
@@ -107,13 +82,14 @@ class CheckingHook final : public internal::HookWrapper {
   void compare(const GradBucket& bucket) const {
     const auto& slots = bucket.layout().slots;
     const at::Tensor values = bucket.buffer().to(at::kCPU);
-    const auto* memory = static_cast<const unsigned char*>(values.const_data_ptr());
+    const auto* memory = static_cast<const std::byte*>(values.const_data_ptr());
     const at::Tensor mine = at::empty({static_cast<std::int64_t>(slots.size())}, at::kLong);
     auto* sums = mine.mutable_data_ptr<std::int64_t>();
     for (std::size_t i = 0; i < slots.size(); ++i) {
-      const std::uint64_t sum = checksum(memory + static_cast<std::size_t>(slots[i].offset) * values.element_size(),
-                                         static_cast<std::size_t>(slots[i].numel) * values.element_size());
-      sums[i] = static_cast<std::int64_t>(sum);
+      const auto size = static_cast<std::size_t>(values.element_size());
+      sums[i] =
+          static_cast<std::int64_t>(stable_hash_of_bits({memory + static_cast<std::size_t>(slots[i].offset) * size,
+                                                         static_cast<std::size_t>(slots[i].numel) * size}));
     }
     ProcessGroup& group = bucket.group();
     std::vector<at::Tensor> all(static_cast<std::size_t>(group.size()));

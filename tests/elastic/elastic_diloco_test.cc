@@ -432,23 +432,24 @@ TEST(ElasticDilocoTest, EstimatesOfALostWorkerGo) {
   expect_equal_bits(outer[0], outer[1], "outer parameters");
 }
 
+std::unique_ptr<PostLocalSGDOptimizer> plain_optimizer(const std::shared_ptr<ProcessGroup>& group) {
+  const std::vector<at::Tensor> parameters = weights();
+  return std::make_unique<PostLocalSGDOptimizer>(
+      inner_optimizer(parameters),
+      std::make_shared<DilocoAverager>(parameters, DilocoOptions{.process_group = group, .inner_steps = 2}));
+}
+
 TEST(ElasticDilocoTest, WhatCannotWorkIsRefused) {
   ElasticJob job({.min = 1, .max = 1, .first = 1});
   Elastic elastic(job.options());
-  const auto make = [](const std::shared_ptr<ProcessGroup>& group) {
-    const std::vector<at::Tensor> parameters = weights();
-    return std::make_unique<PostLocalSGDOptimizer>(
-        inner_optimizer(parameters),
-        std::make_shared<DilocoAverager>(parameters, DilocoOptions{.process_group = group, .inner_steps = 2}));
-  };
   const auto expect_in = [](const std::string& error, const std::string& part) {
     EXPECT_NE(error.find(part), std::string::npos) << error;
   };
-  const auto elsewhere = make(std::make_shared<ElasticGroup>());
+  const auto elsewhere = plain_optimizer(std::make_shared<ElasticGroup>());
   expect_in(error_of([&] { elastic.add(*elsewhere); }), "made over another group");
-  const auto optimizer = make(elastic.group());
+  const auto optimizer = plain_optimizer(elastic.group());
   elastic.add(*optimizer);
-  const auto second = make(elastic.group());
+  const auto second = plain_optimizer(elastic.group());
   expect_in(error_of([&] { elastic.add(*second); }), "a second optimizer that trains separately");
   expect_in(error_of([&] { elastic.run(3, [](const ElasticStep&) {}); }), "call its step() once");
 
@@ -458,9 +459,22 @@ TEST(ElasticDilocoTest, WhatCannotWorkIsRefused) {
   DdpOptions options;
   options.process_group = both.group();
   DistributedDataParallel ddp(Mlp(), options);
-  const auto separate = make(both.group());
+  const auto separate = plain_optimizer(both.group());
   both.add(*separate);
   expect_in(error_of([&] { both.add(ddp); }), "excludes DistributedDataParallel");
+}
+
+TEST(ElasticDilocoTest, AnOptimizerThatIsRefusedIsNotAdded) {
+  ElasticJob job({.min = 1, .max = 1, .first = 1});
+  Elastic elastic(job.options());
+  DdpOptions options;
+  options.process_group = elastic.group();
+  DistributedDataParallel ddp(Mlp(), options);
+  elastic.add(ddp);
+  const auto separate = plain_optimizer(elastic.group());
+  EXPECT_THROW(elastic.add(*separate), InvalidArgument);
+  // With the optimizer, each step would have to step it.
+  EXPECT_EQ(elastic.run(2, [](const ElasticStep&) {}), ElasticEnd::finished);
 }
 
 // A member with another schedule cannot join.
