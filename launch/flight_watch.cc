@@ -116,11 +116,13 @@ void FlightWatch::look(const std::vector<int>& pids) {
   }
 }
 
-std::string FlightWatch::explain(const std::vector<RankTable>& without_lines, const Occasion& occasion) const {
+std::string FlightWatch::explain(const std::vector<RankTable>& without_lines, const Occasion& occasion,
+                                 const std::string& quoted) const {
   if (without_lines.empty()) return "";
   const std::vector<RankTable> tables = with_source_lines(without_lines);
   const std::string written = write(tables);
-  const observe::Diagnosis found = observe::diagnose(tables, occasion);
+  observe::Diagnosis found = observe::diagnose(tables, occasion);
+  if (quoted.find(found.words) != std::string::npos) found.words.clear();
   if (found.fault == observe::FaultClass::none) return "";
   if (found.fault == observe::FaultClass::unknown && static_cast<int>(tables.size()) < world_) {
     return with_prefix(concat("the calls of this host's ranks do not show the cause: run gradwire-diagnose over the ",
@@ -192,8 +194,9 @@ std::string FlightWatch::at_timeout(const std::vector<int>& pids) {
 
 std::string FlightWatch::at_end(const JobOutcome& outcome,
                                 const std::function<std::vector<std::string>(int)>& last_lines) {
-  return shared_errors(outcome, last_lines) +
-         explain(tables_at_end(outcome, last_lines), {.is_over = true, .now = now()});
+  const std::string shared = shared_errors(outcome, last_lines);
+  const std::string quoted = outcome.quotes_last_lines() ? join(outcome.last_lines, "\n") : "";
+  return shared + explain(tables_at_end(outcome, last_lines), {.is_over = true, .now = now()}, quoted + "\n" + shared);
 }
 
 void FlightWatch::at_good_end(const JobOutcome& outcome) const {

@@ -68,7 +68,9 @@ class FlightWatch {
   std::vector<observe::RankTable> earlier() const;
   std::vector<observe::RankTable> tables_at_end(const JobOutcome& outcome,
                                                 const std::function<std::vector<std::string>(int)>& last_lines) const;
-  std::string explain(const std::vector<observe::RankTable>& without_lines, const observe::Occasion& occasion) const;
+  // `quoted` is what the report quotes before: an error in it is not told again.
+  std::string explain(const std::vector<observe::RankTable>& without_lines, const observe::Occasion& occasion,
+                      const std::string& quoted = "") const;
   // "gradwire-run: the job stands still: no call has begun or ended for 5.1 s", and the text.
   static std::string standstill(std::string_view stands, std::int64_t time, const std::string& text);
   // Writes the tables where --flight-dir asks for that; returns a line that says so.

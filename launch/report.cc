@@ -77,6 +77,10 @@ bool says_error(const std::string& line) {
 
 }  // namespace
 
+bool JobOutcome::quotes_last_lines() const noexcept {
+  return first_bad && late.empty() && !late_hosts && !interrupted_first && !stopped_first;
+}
+
 int JobOutcome::exit_code() const noexcept {
   if (first_bad && !interrupted_first && late.empty()) return ends[*first_bad]->exit_code();
   if (interrupted_by != 0) return 128 + interrupted_by;
@@ -101,6 +105,13 @@ std::string shared_errors(const JobOutcome& outcome, const std::function<std::ve
   std::string text;
   for (const auto& [error, ranks] : ranks_of) {
     if (ranks.size() < 2) continue;
+    const int first = outcome.first_rank + outcome.first_bad.value_or(-1);
+    if (outcome.quotes_last_lines() && !outcome.last_lines.empty() &&
+        error == without_own_rank(outcome.last_lines.back(), first)) {
+      text += concat(kName, name_ranks(ranks), " ended with the same error, quoted above in the words of rank ", first,
+                     "\n");
+      continue;
+    }
     text += concat(kName, name_ranks(ranks), " ended with the same error, here in the words of rank ", ranks.front(),
                    ":\n  | ", text_of[error], "\n");
   }
@@ -123,7 +134,7 @@ std::string report(const JobOutcome& outcome, std::chrono::milliseconds timeout)
                    ", which was passed on to the ranks\n");
   } else if (outcome.stopped_first) {
     text += concat(kName, "the ranks of this host were stopped, because the job failed on another host\n");
-  } else if (outcome.first_bad) {
+  } else if (outcome.quotes_last_lines()) {
     text += first_death(outcome) + quoted(outcome);
     first = outcome.first_bad;
   }

@@ -30,6 +30,9 @@ struct JobOutcome {
   std::string error_file;                       // the file of that stderr, with --log-dir
   std::string diagnosis;                        // what the ranks' last calls show: lines of the report
 
+  // Whether report() quotes `last_lines`.
+  bool quotes_last_lines() const noexcept;
+
   // The launcher's exit code.
   int exit_code() const noexcept;
 };
@@ -40,7 +43,8 @@ std::string report(const JobOutcome& outcome, std::chrono::milliseconds timeout)
 
 // Lines that tell of the errors with which several ranks ended, each error once with the ranks: what their stderr ends
 // with is the same but for the rank's own number. A rank that the launcher asked to end counts where it had told of an
-// exception. `last_lines(rank)` returns the last lines of the rank's stderr; ranks are numbered from 0 on this host.
+// exception. An error that report() quotes, of the rank that died first, is not quoted again. `last_lines(rank)`
+// returns the last lines of the rank's stderr; ranks are numbered from 0 on this host.
 std::string shared_errors(const JobOutcome& outcome, const std::function<std::vector<std::string>(int)>& last_lines);
 
 }  // namespace gradwire::launch

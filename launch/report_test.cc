@@ -61,6 +61,12 @@ TEST(Report, AnErrorOfSeveralRanksIsToldOnceWithTheRanks) {
   EXPECT_EQ(shared_errors(outcome, lines),
             "gradwire-run: ranks 8, 10, 11 ended with the same error, here in the words of rank 8:\n"
             "  | PeerError: barrier on rank 8 of 14: rank 13 died\n");
+  outcome.last_lines = lines(0);
+  EXPECT_EQ(shared_errors(outcome, lines),
+            "gradwire-run: ranks 8, 10, 11 ended with the same error, quoted above in the words of rank 8\n");
+  outcome.interrupted_first = true;  // report() quotes nothing then
+  EXPECT_NE(shared_errors(outcome, lines).find("\n  | PeerError: "), std::string::npos);
+  outcome.interrupted_first = false;
   outcome.ends = {kSeven, kSeven};
   EXPECT_EQ(shared_errors(outcome, lines), "") << "two errors, each of one rank";
 }

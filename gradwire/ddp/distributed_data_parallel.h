@@ -180,7 +180,7 @@ std::shared_ptr<torch::nn::Module> base_of(const Holder& holder) { return holder
 // abandon_forward().
 class ForwardPass {
  public:
-  explicit ForwardPass(DdpCore& core) : core_(&core) { core.before_forward(); }
+  [[gnu::always_inline]] explicit ForwardPass(DdpCore& core) : core_(&core) { core.before_forward(); }
   ~ForwardPass() {
     if (core_ != nullptr) core_->abandon_forward();
   }
@@ -237,8 +237,9 @@ class DistributedDataParallel {
       : DistributedDataParallel(std::make_shared<Module>(std::move(module)), std::move(options)) {}
 
   // Calls the module's forward() and returns the result. Throws what DdpCore::before_forward() and the module throw.
+  // Always inlined, so that the flight recorder finds the caller's line in builds without optimization, too.
   template <class... Args>
-  decltype(auto) forward(Args&&... args) {
+  [[gnu::always_inline]] decltype(auto) forward(Args&&... args) {
     using Result = decltype(module_->forward(std::forward<Args>(args)...));
     internal::ForwardPass pass(core_);
     if constexpr (std::is_void_v<Result>) {
@@ -251,7 +252,7 @@ class DistributedDataParallel {
     }
   }
   template <class... Args>
-  decltype(auto) operator()(Args&&... args) {
+  [[gnu::always_inline]] decltype(auto) operator()(Args&&... args) {
     return forward(std::forward<Args>(args)...);
   }
 

@@ -36,8 +36,8 @@ EVALUATE_EVERY = 4
 # The calls of a step, in order, as fault_training makes them: the words of the record.
 CALLS = {
     "forward": {"operation": "all_gather_into_tensor", "dtype": "f64"},  # of SyncBatchNorm, in a group of its own
-    "bucket0": {"operation": "all_reduce", "dtype": "f32", "bucket": 0},
-    "bucket1": {"operation": "all_reduce", "dtype": "f32", "bucket": 1},
+    "bucket0": {"operation": "all_reduce", "dtype": "f32", "bucket": 0, "function": "forward_pass"},
+    "bucket1": {"operation": "all_reduce", "dtype": "f32", "bucket": 1, "function": "forward_pass"},
     "loss": {"operation": "all_reduce", "dtype": "f64", "count": 1, "function": "average_loss", "group": "default"},
     "norm": {"operation": "all_reduce", "dtype": "f32", "count": 48, "function": "sum_norms", "group": "default"},
     "word": {"operation": "broadcast", "dtype": "f32", "count": 4, "root": 0, "function": "take_word"},
