@@ -138,13 +138,22 @@ need_tools() {
     "$python" -m venv --clear "$folder"
     see_torch "$folder"
     for try in 1 2 3; do
-        if "$folder/bin/python" -m pip install --disable-pip-version-check -q "$@" -r "$wanted" >&2; then
+        if build_tools "$folder" "$@" >&2 &&
+            "$folder/bin/python" -m pip install --disable-pip-version-check -q "$@" -r "$wanted" >&2; then
             cp "$wanted" "$folder/requirements.txt"
             return 0
         fi
         say "pip install failed (try $try of 3)"
     done
     die "could not install the tools that $wanted names"
+}
+
+# Without isolation, packages are built with the setuptools of FOLDER, and that of a new environment may be too old to make a wheel.
+build_tools() {
+    local folder="$1"
+    shift
+    [[ " $* " != *" --no-build-isolation "* ]] ||
+        "$folder/bin/python" -m pip install --disable-pip-version-check -q --upgrade 'setuptools>=70.1'
 }
 
 # The packages of .venv are visible in FOLDER, so that torch is not installed twice and is the one that gradwire was built for.
