@@ -141,55 +141,50 @@ std::string FlightWatch::write(const std::vector<RankTable>& tables) const {
   }
 }
 
-std::string FlightWatch::check_stall(const std::vector<int>& pids) {
-  const std::int64_t bound = in_nanoseconds(*options_.stall);
-  next_check_ = Deadline::after(std::max(milliseconds(50), *options_.stall / 4));
+std::optional<FlightWatch::Standstill> FlightWatch::find_standstill(const std::vector<int>& pids, milliseconds bound) {
   look(pids);
-  const std::vector<RankTable> all = tables();
-  const std::int64_t event = last_event(all);
-  const Occasion occasion{.now = now(), .bound = bound};
-  if (event == 0 || occasion.now - event < bound || event == told_event_) return "";
-  const bool is_wrong = observe::diagnose(all, occasion).fault != observe::FaultClass::none;
-  // Ranks of other hosts may wait for one of these.
-  const bool others_may_wait = static_cast<int>(all.size()) < world_ && !options_.flight_folder.empty();
-  if (!is_wrong && !others_may_wait) return "";
-  told_event_ = event;
-  if (!is_wrong) {
-    write(with_source_lines(all));
-    return "";
-  }
-  return standstill("stands", occasion.now - event, explain(all, occasion));
+  Standstill found{.tables = tables(), .occasion = {.now = now(), .bound = in_nanoseconds(bound)}};
+  found.event = last_event(found.tables);
+  if (found.event == 0 || found.occasion.now - found.event < found.occasion.bound) return std::nullopt;
+  return found;
 }
 
-std::string FlightWatch::standstill(std::string_view stands, std::int64_t time, const std::string& text) {
+std::string FlightWatch::check_stall(const std::vector<int>& pids) {
+  next_check_ = Deadline::after(std::max(milliseconds(50), *options_.stall / 4));
+  const auto at = find_standstill(pids, *options_.stall);
+  if (!at || at->event == told_event_) return "";
+  const bool is_wrong = observe::diagnose(at->tables, at->occasion).fault != observe::FaultClass::none;
+  // Ranks of other hosts may wait for one of these.
+  const bool others_may_wait = static_cast<int>(at->tables.size()) < world_ && !options_.flight_folder.empty();
+  if (!is_wrong && !others_may_wait) return "";
+  told_event_ = at->event;
+  if (!is_wrong) {
+    write(with_source_lines(at->tables));
+    return "";
+  }
+  return tell("stands still: no call has", *at);
+}
+
+std::string FlightWatch::tell(std::string_view what, const Standstill& at) const {
+  const std::string text = explain(at.tables, at.occasion);
   if (text.empty()) return "";
-  const std::string_view has = stands == "stood" ? "had" : "has";
   char seconds[32];
-  std::snprintf(seconds, sizeof(seconds), "%.3g", static_cast<double>(time) / 1e9);
-  return concat("gradwire-run: the job ", stands, " still: no call ", has, " begun or ended for ", seconds, " s\n",
-                text);
+  std::snprintf(seconds, sizeof(seconds), "%.3g", static_cast<double>(at.occasion.now - at.event) / 1e9);
+  return concat("gradwire-run: the job ", what, " begun or ended for ", seconds, " s\n", text);
 }
 
 void FlightWatch::at_interruption(const std::vector<int>& pids) {
-  look(pids);
-  Interruption found{.tables = tables(), .occasion = {.now = now(), .bound = in_nanoseconds(kLongStandstill)}};
-  found.event = last_event(found.tables);
-  const bool stands_still = found.event != 0 && found.occasion.now - found.event >= found.occasion.bound;
-  if (stands_still && found.event != told_event_) interruption_ = std::move(found);
+  auto at = find_standstill(pids, kLongStandstill);
+  if (at && at->event != told_event_) interruption_ = std::move(at);
 }
 
 std::string FlightWatch::after_interruption() const {
-  if (!interruption_) return "";
-  const Interruption& at = *interruption_;
-  return standstill("stood", at.occasion.now - at.event, explain(at.tables, at.occasion));
+  return interruption_ ? tell("stood still: no call had", *interruption_) : "";
 }
 
 std::string FlightWatch::at_timeout(const std::vector<int>& pids) {
-  look(pids);
-  const std::vector<RankTable> all = tables();
-  const Occasion occasion{.now = now(), .bound = in_nanoseconds(kStandstill)};
-  const std::int64_t event = last_event(all);
-  return event == 0 || occasion.now - event < occasion.bound ? "" : explain(all, occasion);
+  const auto at = find_standstill(pids, kStandstill);
+  return at ? explain(at->tables, at->occasion) : "";
 }
 
 std::string FlightWatch::at_end(const JobOutcome& outcome,

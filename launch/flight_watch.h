@@ -4,6 +4,7 @@
 // job stands still or fails.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -53,10 +54,11 @@ class FlightWatch {
   void at_good_end(const JobOutcome& outcome) const;
 
  private:
-  struct Interruption {
+  // No call has begun or ended for the bound of the occasion.
+  struct Standstill {
     std::vector<observe::RankTable> tables;
     observe::Occasion occasion;
-    std::int64_t event = 0;  // the last event before the interruption
+    std::int64_t event = 0;  // when the last call began or ended
   };
   struct Looks {
     std::optional<ProcessLook> before;
@@ -71,8 +73,11 @@ class FlightWatch {
   // `quoted` is what the report quotes before: an error in it is not told again.
   std::string explain(const std::vector<observe::RankTable>& without_lines, const observe::Occasion& occasion,
                       const std::string& quoted = "") const;
-  // "gradwire-run: the job stands still: no call has begun or ended for 5.1 s", and the text.
-  static std::string standstill(std::string_view stands, std::int64_t time, const std::string& text);
+  // Looks at the ranks; nothing where the job goes on.
+  std::optional<Standstill> find_standstill(const std::vector<int>& pids, std::chrono::milliseconds bound);
+  // "gradwire-run: the job stands still: no call has begun or ended for 5.1 s", and the explanation; empty where there
+  // is none. `what`: the words up to "begun".
+  std::string tell(std::string_view what, const Standstill& at) const;
   // Writes the tables where --flight-dir asks for that; returns a line that says so.
   std::string write(const std::vector<observe::RankTable>& tables) const;
 
@@ -84,7 +89,7 @@ class FlightWatch {
   std::vector<Looks> looks_;
   Deadline next_check_ = Deadline::never();
   std::int64_t told_event_ = 0;  // the last event before the standstill that was told
-  std::optional<Interruption> interruption_;
+  std::optional<Standstill> interruption_;
 };
 
 }  // namespace gradwire::launch

@@ -29,8 +29,8 @@ from gradwire import _C
 from gradwire._bytes import bytes_of, value_of
 from gradwire._C import DEFAULT_TIMEOUT, ElasticStep, ProcessGroup, SlowMember, SlowRule, Store
 from gradwire._errors import InvalidArgument
+from gradwire.distributed.algorithms.model_averaging.utils import listed
 from gradwire.distributed.optim import DilocoAverager, PostLocalSGDOptimizer, ZeroRedundancyOptimizer
-from gradwire.distributed.optim._native_averager import listed
 from gradwire.nn.parallel import DistributedDataParallel
 
 __all__ = ["Elastic", "ElasticStep", "SlowMember", "SlowRule", "Stateful"]

@@ -3,7 +3,7 @@
 """What averagers of the C++ runtime have in common."""
 from __future__ import annotations
 
-from typing import Any, Iterable
+from typing import Any
 
 from torch import Tensor
 
@@ -11,16 +11,9 @@ from gradwire import _C
 from gradwire._C import ProcessGroup
 from gradwire._errors import InvalidArgument
 from gradwire.distributed.algorithms.model_averaging.averagers import ModelAverager, Parameters
+from gradwire.distributed.algorithms.model_averaging.utils import listed
 
-__all__ = ["NativeAverager", "listed"]
-
-
-def listed(params: Iterable[Tensor] | Iterable[dict[str, Any]]) -> list[Tensor]:
-    """The parameters, out of parameters or of an optimizer's groups of them."""
-    found: list[Tensor] = []
-    for item in params:
-        found.extend(item["params"] if isinstance(item, dict) else [item])
-    return found
+__all__ = ["NativeAverager"]
 
 
 class NativeAverager(ModelAverager):

@@ -13,7 +13,8 @@ from gradwire._bytes import bytes_of, value_of
 from gradwire._C import ProcessGroup
 from gradwire._errors import InvalidArgument
 from gradwire.distributed._groups import _resolve
-from gradwire.distributed.optim._native_averager import NativeAverager, listed
+from gradwire.distributed.algorithms.model_averaging.utils import listed
+from gradwire.distributed.optim._native_averager import NativeAverager
 
 __all__ = ["DilocoAverager"]
 
@@ -106,12 +107,11 @@ class DilocoAverager(NativeAverager):
         lr = _LR if outer_lr is None else outer_lr
         momentum = _MOMENTUM if outer_momentum is None else outer_momentum
         _require_outer(lr, momentum)
-        make = outer
         group = _resolve(process_group)
         super().__init__(
             _C.optim.DilocoAverager(
                 listed(params), group, inner_steps, fragments, overlap, mixing, hook, lr, momentum,
-                None if make is None else lambda tensors: OuterOptimizer(make(tensors)),
+                None if outer is None else lambda tensors: OuterOptimizer(outer(tensors)),
             ),
             group,
         )

@@ -10,7 +10,8 @@ from torch import Tensor
 from gradwire import _C
 from gradwire._C import ProcessGroup
 from gradwire.distributed._groups import _resolve
-from gradwire.distributed.optim._native_averager import NativeAverager, listed
+from gradwire.distributed.algorithms.model_averaging.utils import listed
+from gradwire.distributed.optim._native_averager import NativeAverager
 
 __all__ = ["GossipAverager"]
 

@@ -3,7 +3,7 @@
 """What averagers are made of."""
 from __future__ import annotations
 
-from typing import Any, Iterable
+from typing import Any, Iterable, TypeVar
 
 import torch
 
@@ -13,15 +13,20 @@ from gradwire.distributed._groups import _resolve
 
 __all__ = ["average_parameters", "average_parameters_or_parameter_groups", "get_params_to_average"]
 
+_Tensor = TypeVar("_Tensor", bound=torch.Tensor)
+
+
+def listed(params: Iterable[_Tensor] | Iterable[dict[str, Any]]) -> list[_Tensor]:
+    """The parameters, out of parameters or of an optimizer's groups of them."""
+    found: list[_Tensor] = []
+    for item in params:
+        found.extend(item["params"] if isinstance(item, dict) else [item])
+    return found
+
 
 def get_params_to_average(params: Iterable[torch.nn.Parameter] | Iterable[dict[str, Any]]) -> list[torch.nn.Parameter]:
     """The parameters that have a gradient, out of parameters or of an optimizer's groups of them."""
-    found: list[torch.nn.Parameter] = []
-    for item in params:
-        for parameter in item["params"] if isinstance(item, dict) else [item]:
-            if parameter.grad is not None:
-                found.append(parameter)
-    return found
+    return [parameter for parameter in listed(params) if parameter.grad is not None]
 
 
 def average_parameters(params: Iterable[torch.nn.Parameter], process_group: ProcessGroup | None = None) -> None:
