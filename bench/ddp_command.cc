@@ -27,14 +27,16 @@ struct Case {
   std::string title;
 };
 
-// With and without views, and with fused steps; with gradients that stay and that are given up between steps.
-void add_cases(std::vector<Case>& cases, const std::string& contestant, const std::string& title, bool fuses) {
+// With and without views; with gradients that stay and that are given up between steps. gradwire's also with fused
+// steps, and with ranks that only wait for each other: less than that no exchange of averages can cost.
+void add_cases(std::vector<Case>& cases, const std::string& contestant, const std::string& title, bool is_gradwire) {
   for (const bool none : {false, true}) {
     const std::string end = none ? "/none" : "";
     const std::string words = none ? ", set_to_none" : "";
+    if (is_gradwire) cases.push_back({contestant, "meet" + end, "alone" + end, title + ", a barrier alone" + words});
     cases.push_back({contestant, "view" + end, "alone" + end, title + ", gradient_as_bucket_view" + words});
     cases.push_back({contestant, "copy" + end, "alone" + end, title + words});
-    if (fuses) cases.push_back({contestant, "fused" + end, "alone" + end, title + ", fused step" + words});
+    if (is_gradwire) cases.push_back({contestant, "fused" + end, "alone" + end, title + ", fused step" + words});
   }
 }
 
@@ -84,7 +86,7 @@ void run_ddp(const DdpCommandOptions& options) {
     // Into files, as users record.
     ::setenv("GRADWIRE_RECORD", (scratch / "records").c_str(), 1);
   } else {
-    add_cases(cases, "gradwire", title, /*fuses=*/true);
+    add_cases(cases, "gradwire", title, /*is_gradwire=*/true);
   }
   coordinator.start(gradwire_contestant(
       {options.backend, options.world, options.pin},
@@ -95,7 +97,7 @@ void run_ddp(const DdpCommandOptions& options) {
     coordinator.start(
         pytorch_contestant("pytorch", options.python, "ddp_worker.py", options.world, scratch, socket,
                            {std::to_string(options.batch), options.pin ? "pin" : "free", options.optimizer}));
-    add_cases(cases, "pytorch", "PyTorch Gloo", /*fuses=*/false);
+    add_cases(cases, "pytorch", "PyTorch Gloo", /*is_gradwire=*/false);
   }
   if (!options.json) {
     std::printf(

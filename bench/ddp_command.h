@@ -36,7 +36,8 @@ struct TrainingWorkerOptions : RankOptions {
   std::string optimizer = "sgd";  // or "momentum" (SGD with a momentum of 0.9), "adam", "adamw"
 };
 
-// One rank of the training contestant. Variants: "alone" (no DDP), "view" and "copy" (DDP with and without
+// One rank of the training contestant. Variants: "alone" (no DDP), "meet" (no DDP, but a barrier after the backward
+// pass, so that the ranks wait for each other as they do with DDP), "view" and "copy" (DDP with and without
 // gradient_as_bucket_view), "fused" ("view" with make_fused_zero_hook()), which call zero_grad(set_to_none=False); and
 // the same with "/none" for set_to_none=True. With "/recorded" behind, the step recorder records the steps of the same
 // trainer; GRADWIRE_RECORD names where.

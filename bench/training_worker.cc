@@ -56,8 +56,10 @@ OptimizerFactory factory_of(const std::string& optimizer) {
 // One way to train: a model of its own, with or without DDP around it.
 class Trainer {
  public:
-  Trainer(const TrainingWorkerOptions& options, std::string_view variant)
-      : set_to_none_(variant.ends_with("/none")), model_(make_model()) {
+  Trainer(const TrainingWorkerOptions& options, std::string_view variant, const std::shared_ptr<ProcessGroup>& group)
+      : set_to_none_(variant.ends_with("/none")),
+        meeting_(variant.starts_with("meet") ? group : nullptr),
+        model_(make_model()) {
     const OptimizerFactory factory = factory_of(options.optimizer);
     const bool fused = variant.starts_with("fused");
     if (!fused) {
@@ -65,7 +67,7 @@ class Trainer {
       groups.emplace_back(model_->parameters());
       optimizer_ = factory(std::move(groups));
     }
-    if (variant.starts_with("alone")) return;
+    if (variant.starts_with("alone") || meeting_ != nullptr) return;
     DdpOptions ddp;
     ddp.gradient_as_bucket_view = fused || variant.starts_with("view");
     ddp.lanes = options.lanes;
@@ -82,11 +84,13 @@ class Trainer {
     optimizer_->zero_grad(set_to_none_);
     const at::Tensor output = ddp_ ? ddp_->forward(input) : model_->forward(input);
     torch::nn::functional::cross_entropy(output, target).backward();
+    if (meeting_ != nullptr) meeting_->barrier()->wait();
     optimizer_->step();
   }
 
  private:
   const bool set_to_none_;
+  const std::shared_ptr<ProcessGroup> meeting_;  // null: the ranks do not wait for each other
   torch::nn::Sequential model_;
   std::shared_ptr<torch::optim::Optimizer> optimizer_;
   std::unique_ptr<DistributedDataParallel<torch::nn::Sequential>> ddp_;
@@ -107,7 +111,7 @@ void run_training_worker(const TrainingWorkerOptions& options) {
       if (recorded) variant.resize(variant.size() - kRecorded.size());
       observe::set_recording(recorded);
       std::unique_ptr<Trainer>& known = trainers[variant];
-      if (known == nullptr) known = std::make_unique<Trainer>(options, variant);
+      if (known == nullptr) known = std::make_unique<Trainer>(options, variant, group);
       trainer = known.get();
       group->barrier()->wait();
     };
