@@ -8,7 +8,8 @@
 #   docs    .venv-docs/ with what `make docs` needs
 #   package .venv-package/ with what `make wheel` needs; it sees the torch in .venv/
 #   clients .venv-clients/ with the training libraries that tests/clients/ runs; it sees the torch in .venv/
-#   browser what the tests look at gradwire.report's pages with; without it they are skipped
+#   browser what the tests look at gradwire.report's pages and traces with: Chromium, and .venv-browser/ with Perfetto's page; without
+#           it they are skipped
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -176,7 +177,7 @@ for group in "$@"; do
     case "$group" in
         build) packages+=("${BUILD_PACKAGES[@]}") ;;
         lint) packages+=("${LINT_PACKAGES[@]}") ;;
-        browser) packages+=("${BROWSER_PACKAGES[@]}") ;;
+        browser) packages+=("${BROWSER_PACKAGES[@]}") tools+=(browser) ;;
         torch) torch=yes ;;
         docs | package | clients) tools+=("$group") ;;
         *) die "no group '$group'; there are build, torch, lint, docs, package, clients and browser" ;;

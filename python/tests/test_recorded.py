@@ -107,7 +107,7 @@ class Recorded(ReportTest):
         trace = json.loads(file.read_text(), parse_constant=lambda word: self.fail(f"{word} is no JSON"))
         self.assertEqual(problems_of(trace), [])
         events = trace["traceEvents"]
-        self.assertEqual({event["pid"] for event in events}, set(range(RANKS)))
+        self.assertEqual({event["pid"] for event in events}, {rank + 1 for rank in range(RANKS)})
         steps = [event for event in events if event.get("cat") == "step"]
         self.assertEqual(len(steps), RANKS * STEPS)
         buckets = [event for event in events if event.get("cat") == "bucket" and event["ph"] == "X"]
@@ -397,6 +397,11 @@ def problem_of(event):
     return f"'{kind}' is no type that we write"
 
 
+def nanoseconds(microseconds):
+    """As Perfetto reads a time."""
+    return math.floor(1000 * microseconds)
+
+
 def problems_of(trace):
     if not isinstance(trace, dict) or trace.get("displayTimeUnit") not in ("ms", "ns"):
         return ["not the object form of the format"]
@@ -411,10 +416,11 @@ def problems_of(trace):
     for events in threads.values():
         open_ends = []
         for event in sorted(events, key=lambda event: (event["ts"], -event["dur"])):
-            while open_ends and open_ends[-1][0] <= event["ts"] + 1e-3:
+            begin = nanoseconds(event["ts"])
+            while open_ends and open_ends[-1][0] <= begin:
                 open_ends.pop()
-            end = event["ts"] + event["dur"]
-            if open_ends and end > open_ends[-1][0] + 1e-3:
+            end = begin + nanoseconds(event["dur"])
+            if open_ends and end > open_ends[-1][0]:
                 found.append(f"{event} ends after {open_ends[-1][1]}, in which it began")
             open_ends.append((end, event))
     return found
@@ -436,6 +442,7 @@ class Rules(unittest.TestCase):
                       event(ph="M"), event(ts=float("inf"))):
             self.assertEqual(len(problems(wrong)), 1, wrong)
         self.assertEqual(len(problems(event(), event(ts=1.0))), 1)
+        self.assertEqual(len(problems(event(), event(ts=1.0, dur=1.0015))), 1)
         self.assertEqual(len(problems_of([])), 1)
 
 

@@ -27,6 +27,8 @@ NAMES = (
 )
 BROWSER = next(filter(None, map(shutil.which, NAMES)), None)
 MISSING = f"there is no {' or '.join(NAMES)}; scripts/setup.sh browser installs chromium"
+# Without a sandbox of its own, which containers and root do not allow; the pages are ours.
+OPTIONS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars", "--no-first-run"]
 LIGHT_PAGE, DARK_PAGE = (0xF4, 0xF5, 0xF7), (0x14, 0x18, 0x1E)
 
 # What runs in the page.
@@ -39,16 +41,10 @@ def setUpModule():
 
 
 def browse(folder, page, *options, width=1100, height=900, dark=False):
-    # Without a sandbox of its own, which containers and root do not allow; the page is ours.
     done = subprocess.run(
         [
             BROWSER,
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--disable-dev-shm-usage",
-            "--hide-scrollbars",
-            "--no-first-run",
+            *OPTIONS,
             f"--user-data-dir={folder / 'profile'}",
             f"--window-size={width},{height}",
             f"--blink-settings=preferredColorScheme={0 if dark else 1}",

@@ -19,28 +19,44 @@ from .recorded import BUCKET, CALL, CHOSEN, LOSS, STEP, WAIT, Event, RankRecord
 if TYPE_CHECKING:
     from .page import Job
 
-TRAINING = 0  # the thread id of the phases; lane K has K + 1, and calls of other threads have theirs
+# Perfetto takes process 0 and thread 0 for those of the kernel, so neither number is used.
+TRAINING = 1  # the thread id of the phases; lane K has K + 2, and calls of other threads have theirs
 PHASES = ("forward", "backward", "wait for buckets", "rest")
 
 TraceEvent = dict[str, Any]
 
 
+def process_of(rank: int) -> int:
+    return rank + 1
+
+
+def lane_thread(lane: int) -> int:
+    return TRAINING + 1 + lane
+
+
+def microseconds(seconds: float) -> float:
+    """Whole nanoseconds, the unit in which Perfetto counts. The quarter keeps the nanosecond whether a reader rounds or cuts
+    off: an end that was cut off alone would lie outside of the event around it, and Perfetto drops such events."""
+    return (round(1e9 * seconds) + 0.25) / 1000
+
+
 def complete(name: str, category: str, rank: int, thread: int, begin: float, end: float, **facts: Any) -> TraceEvent:
-    """An event of the type "X": it has a begin and a duration, in microseconds."""
+    """An event of the type "X": it has a begin and a duration."""
+    nanoseconds = max(round(1e9 * end) - round(1e9 * begin), 0)
     return {
-        "ph": "X", "name": name, "cat": category, "pid": rank, "tid": thread, "ts": 1e6 * begin,
-        "dur": 1e6 * max(end - begin, 0.0), "args": facts,
+        "ph": "X", "name": name, "cat": category, "pid": process_of(rank), "tid": thread, "ts": microseconds(begin),
+        "dur": microseconds(1e-9 * nanoseconds), "args": facts,
     }  # fmt: skip
 
 
 def named(kind: str, rank: int, thread: int, **facts: Any) -> TraceEvent:
     """An event of the type "M", which says how a process or thread is called."""
-    return {"ph": "M", "name": kind, "pid": rank, "tid": thread, "args": facts}
+    return {"ph": "M", "name": kind, "pid": process_of(rank), "tid": thread, "args": facts}
 
 
 def thread_of(event: Event, training: set[int]) -> int:
     if event.bucket is not None:
-        return event.lane + 1
+        return lane_thread(event.lane)
     return TRAINING if event.thread in training or not training else event.thread
 
 
@@ -59,7 +75,7 @@ def events_of_rank(record: RankRecord, offset: float) -> Iterator[TraceEvent]:
     yield named("process_sort_index", rank, TRAINING, sort_index=rank)
     yield named("thread_name", rank, TRAINING, name="training thread")
     for lane in sorted({event.lane for event in record.events if event.bucket is not None and event.lane >= 0}):
-        yield named("thread_name", rank, lane + 1, name=f"lane {lane}")
+        yield named("thread_name", rank, lane_thread(lane), name=f"lane {lane}")
     training = {event.thread for event in record.events if event.kind == STEP}
     for event in record.events:
         thread, begin, end = thread_of(event, training), event.begin + offset, event.end + offset
@@ -70,8 +86,8 @@ def events_of_rank(record: RankRecord, offset: float) -> Iterator[TraceEvent]:
             ready = event.times[0] + offset
             facts = {**where, "bytes": event.bytes, "sent": event.sent}
             yield {
-                "ph": "i", "s": "p", "name": f"bucket {event.bucket} is ready", "cat": "bucket", "pid": rank,
-                "tid": TRAINING, "ts": 1e6 * ready, "args": facts,
+                "ph": "i", "s": "p", "name": f"bucket {event.bucket} is ready", "cat": "bucket",
+                "pid": process_of(rank), "tid": TRAINING, "ts": microseconds(ready), "args": facts,
             }  # fmt: skip
             # Without a lane the thread that trains goes on before the average is there.
             until = end if event.lane >= 0 else event.times[1] + offset
@@ -82,7 +98,8 @@ def events_of_rank(record: RankRecord, offset: float) -> Iterator[TraceEvent]:
             yield complete("wait for a call", "wait", rank, thread, begin, end, **where)
         elif event.kind == LOSS and math.isfinite(event.loss):
             yield {
-                "ph": "C", "name": "loss", "pid": rank, "tid": TRAINING, "ts": 1e6 * begin, "args": {"loss": event.loss}
+                "ph": "C", "name": "loss", "pid": process_of(rank), "tid": TRAINING, "ts": microseconds(begin),
+                "args": {"loss": event.loss},
             }  # fmt: skip
 
 
@@ -91,8 +108,8 @@ def events_of_choices(record: RankRecord, offset: float) -> Iterator[TraceEvent]
     for choice in record.choices:
         if choice.kind == CHOSEN:
             yield {
-                "ph": "i", "s": "p", "name": f"auto chose {choice_text(choice)}", "cat": "choice", "pid": record.rank,
-                "tid": TRAINING, "ts": 1e6 * max(choice.time + offset, 0.0), "args": {"from step": choice.iteration},
+                "ph": "i", "s": "p", "name": f"auto chose {choice_text(choice)}", "cat": "choice",
+                "pid": process_of(record.rank), "tid": TRAINING, "ts": microseconds(max(choice.time + offset, 0.0)), "args": {"from step": choice.iteration},
             }  # fmt: skip
 
 
