@@ -237,9 +237,11 @@ std::int64_t exchange_separate_state(ProcessGroup& group, TrainingState& state, 
   const SeparateWorkers::Meeting meeting = workers.meet(counted != kNoState, fresh);
   if (meeting.donor < 0) return kNoState;
   if (!meeting.receivers.empty()) {
-    const std::string rest =
-        broadcast_bytes(group, group.rank() == meeting.donor ? state.save_rest() : "", meeting.donor);
-    if (std::binary_search(meeting.receivers.begin(), meeting.receivers.end(), group.rank())) state.load_rest(rest);
+    std::vector<std::string> rest(state.rest_parts());
+    if (group.rank() == meeting.donor) rest = state.save_rest();
+    for (std::string& part : rest) part = broadcast_bytes(group, std::move(part), meeting.donor);
+    const std::vector<std::string_view> parts(rest.begin(), rest.end());
+    if (std::binary_search(meeting.receivers.begin(), meeting.receivers.end(), group.rank())) state.load_rest(parts);
   }
   return workers.steps_ended();
 }

@@ -35,10 +35,10 @@ void for_each_piece(const at::Tensor& bytes, const Visit& visit) {
     visit(bytes.narrow(0, begin, std::min(kPieceBytes, size - begin)));
 }
 
-// What there is to pass, as rows of bytes: the tensors, and then the rest.
-struct Load {
-  std::vector<at::Tensor> rows;
-  bool knows_rest = false;  // this rank's last row has values of its own, and is as long as the first giver's
+// Bytes that pass, as long as those of the first giver.
+struct Row {
+  at::Tensor bytes;
+  bool known = true;  // this rank has values of its own, and not only memory
 };
 
 // Which ranks have which pieces as the first giver has them. Takers lack the others: a newcomer that began with the
@@ -47,12 +47,11 @@ struct Load {
 class Inventory {
  public:
   // Collective.
-  Inventory(ProcessGroup& group, const TransferRanks& ranks, const Load& load) : ranks_(ranks) {
+  Inventory(ProcessGroup& group, const TransferRanks& ranks, const std::vector<Row>& rows) : ranks_(ranks) {
     std::vector<std::int64_t> hashes;
-    for (std::size_t row = 0; row < load.rows.size(); ++row) {
-      const bool known = load.knows_rest || row + 1 < load.rows.size();
-      for_each_piece(load.rows[row], [&](const at::Tensor& piece) {
-        hashes.push_back(known ? static_cast<std::int64_t>(hash_of_bits(piece)) : 0);
+    for (const Row& row : rows) {
+      for_each_piece(row.bytes, [&](const at::Tensor& piece) {
+        hashes.push_back(row.known ? static_cast<std::int64_t>(hash_of_bits(piece)) : 0);
       });
     }
     hashes_ = gather_integers(group, hashes);
@@ -148,14 +147,23 @@ at::Tensor bytes_of(std::string text) {
       at::TensorOptions(at::kByte));
 }
 
-// Adds the rest to the load: a giver's own, and memory of the right size on a taker. Collective.
-void add_rest(ProcessGroup& group, const TrainingState& state, const TransferRanks& ranks, Load& load) {
-  at::Tensor rest;
-  if (contains(ranks.givers, group.rank())) rest = bytes_of(state.save_rest());
-  const auto sizes = gather_integers(group, {rest.defined() ? rest.numel() : -1});
-  const std::int64_t size = sizes[static_cast<std::size_t>(ranks.givers.front())][0];
-  load.knows_rest = rest.defined() && rest.numel() == size;
-  load.rows.push_back(load.knows_rest ? rest : at::empty({size}, at::TensorOptions(at::kByte)));
+// The parts of the rest: a giver's own, and memory of the right size on a taker. Collective.
+std::vector<Row> rest_rows(ProcessGroup& group, const TrainingState& state, const TransferRanks& ranks) {
+  const std::size_t count = state.rest_parts();
+  if (count == 0) return {};
+  std::vector<Row> rows;
+  std::vector<std::int64_t> sizes(count, -1);
+  if (contains(ranks.givers, group.rank())) {
+    for (std::string& part : state.save_rest()) rows.push_back({bytes_of(std::move(part))});
+    std::transform(rows.begin(), rows.end(), sizes.begin(), [](const Row& row) { return row.bytes.numel(); });
+  }
+  rows.resize(count);
+  const auto all_sizes = gather_integers(group, sizes);
+  for (std::size_t part = 0; part < count; ++part) {
+    const std::int64_t size = all_sizes[static_cast<std::size_t>(ranks.givers.front())][part];
+    if (sizes[part] != size) rows[part] = {at::empty({size}, at::TensorOptions(at::kByte)), false};
+  }
+  return rows;
 }
 
 // A giver's tensors without gaps in their memory, and copies of a taker's own.
@@ -167,26 +175,26 @@ std::vector<at::Tensor> dense_tensors(const TrainingState& state, bool gives) {
   return dense;
 }
 
-TransferReport pass_in_pieces(ProcessGroup& group, const TransferRanks& ranks, const Load& load) {
-  const Inventory inventory(group, ranks, load);
+TransferReport pass_in_pieces(ProcessGroup& group, const TransferRanks& ranks, const std::vector<Row>& rows) {
+  const Inventory inventory(group, ranks, rows);
   const Stopwatch stopwatch;
   Messages messages(group, ranks);
   std::size_t number = 0;
-  for (const at::Tensor& row : load.rows)
-    for_each_piece(row, [&](const at::Tensor& piece) { messages.pass(piece, number++, inventory); });
+  for (const Row& row : rows)
+    for_each_piece(row.bytes, [&](const at::Tensor& piece) { messages.pass(piece, number++, inventory); });
   messages.finish();
   return {.bytes = messages.received(), .givers = messages.givers(), .seconds = stopwatch.seconds()};
 }
 
 // From a single giver, all others take, so one stream reaches them all.
-TransferReport broadcast_all(ProcessGroup& group, const TransferRanks& ranks, const Load& load) {
-  const Inventory inventory(group, ranks, load);
+TransferReport broadcast_all(ProcessGroup& group, const TransferRanks& ranks, const std::vector<Row>& rows) {
+  const Inventory inventory(group, ranks, rows);
   std::vector<at::Tensor> sent;
   std::size_t number = 0;
-  for (const at::Tensor& row : load.rows) {
+  for (const Row& row : rows) {
     bool all_have = true;
-    for_each_piece(row, [&](const at::Tensor&) { all_have = inventory.all_have(number++) && all_have; });
-    if (!all_have) sent.push_back(row);
+    for_each_piece(row.bytes, [&](const at::Tensor&) { all_have = inventory.all_have(number++) && all_have; });
+    if (!all_have) sent.push_back(row.bytes);
   }
   const Stopwatch stopwatch;
   broadcast_values(group, sent, ranks.givers.front());
@@ -197,9 +205,11 @@ TransferReport broadcast_all(ProcessGroup& group, const TransferRanks& ranks, co
 
 }  // namespace
 
-std::string_view StateParcel::rest_bytes() const {
-  if (!rest.defined() || rest.numel() == 0) return {};
-  return {static_cast<const char*>(rest.const_data_ptr()), static_cast<std::size_t>(rest.numel())};
+std::vector<std::string_view> StateParcel::rest_bytes() const {
+  std::vector<std::string_view> parts;
+  for (const at::Tensor& part : rest)
+    parts.emplace_back(static_cast<const char*>(part.const_data_ptr()), static_cast<std::size_t>(part.numel()));
+  return parts;
 }
 
 StateParcel transfer_state(ProcessGroup& group, const TrainingState& state, const TransferRanks& ranks,
@@ -207,14 +217,17 @@ StateParcel transfer_state(ProcessGroup& group, const TrainingState& state, cons
   const c10::NoGradGuard no_grad;
   const bool gives = contains(ranks.givers, group.rank());
   std::vector<at::Tensor> tensors = dense_tensors(state, gives);
-  Load load;
-  for (const at::Tensor& tensor : tensors) load.rows.push_back(bytes_of(tensor));
-  add_rest(group, state, ranks, load);
+  std::vector<Row> rows;
+  for (const at::Tensor& tensor : tensors) rows.push_back({bytes_of(tensor)});
+  const std::vector<Row> rest = rest_rows(group, state, ranks);
+  rows.insert(rows.end(), rest.begin(), rest.end());
   const TransferReport passed =
-      ranks.givers.size() == 1 ? broadcast_all(group, ranks, load) : pass_in_pieces(group, ranks, load);
+      ranks.givers.size() == 1 ? broadcast_all(group, ranks, rows) : pass_in_pieces(group, ranks, rows);
   if (gives) return {};
   if (report != nullptr) *report = passed;
-  return {std::move(tensors), load.rows.back()};
+  StateParcel parcel{.tensors = std::move(tensors), .rest = {}};
+  for (const Row& row : rest) parcel.rest.push_back(row.bytes);
+  return parcel;
 }
 
 }  // namespace gradwire::internal

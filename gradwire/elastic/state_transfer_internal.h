@@ -24,9 +24,9 @@ struct TransferRanks {
 // What a taker got.
 struct StateParcel {
   std::vector<at::Tensor> tensors;  // as TrainingState::tensors()
-  at::Tensor rest;                  // as TrainingState::save_rest(): bytes
+  std::vector<at::Tensor> rest;     // as TrainingState::save_rest(): the bytes of each part
 
-  std::string_view rest_bytes() const;
+  std::vector<std::string_view> rest_bytes() const;
 };
 
 // What passed in a transfer, for a log line.
@@ -37,7 +37,7 @@ struct TransferReport {
 };
 
 // Collective over `group`, at the beginning of an epoch. The state comes in pieces: each from one of the givers in turn
-// that hold the piece with the bits of the first giver's. Buffers, and the text in which the rest is written, may
+// that hold the piece with the bits of the first giver's. Buffers, and the texts in which the rest is written, may
 // differ between givers. A taker gets only the pieces of parameters and buffers that differ from its own. From a single
 // giver, what any taker lacks is broadcast. Costs a hash of each piece. Returns the parcel on takers, and an empty one
 // on givers. `report`: null, or set on takers. Changes nothing of the state. Throws what the group throws.

@@ -111,7 +111,7 @@ TEST(StateTransferTest, PiecesThatATakerHasAreNotSent) {
       const StateParcel parcel = internal::transfer_state(*group, holder.state, ranks, &report);
       if (rank != 0) return;
       const auto changed = static_cast<std::int64_t>(holder.net->twisted.nbytes());
-      EXPECT_EQ(report.bytes, changed + static_cast<std::int64_t>(parcel.rest_bytes().size()));
+      EXPECT_EQ(report.bytes, changed + static_cast<std::int64_t>(parcel.rest_bytes().front().size()));
       holder.net->twisted.fill_(5);
       for (std::size_t i = 0; i < parcel.tensors.size(); ++i)
         EXPECT_TRUE(parcel.tensors[i].equal(holder.state.tensors()[i].detach())) << "tensor " << i;

@@ -176,44 +176,34 @@ void TrainingState::step_has_counted() {
   for (AddedShards& shards : shards_) shards.kept.clear();
 }
 
-std::string TrainingState::save_rest() const {
-  OutputArchive archive;
-  for (std::size_t i = 0; i < optimizers_.size(); ++i) {
-    OutputArchive own;
-    optimizers_[i]->save(own);
-    archive.write(name_of("optimizer", i), own);
+std::vector<std::string> TrainingState::save_rest() const {
+  std::vector<std::string> parts;
+  for (const torch::optim::Optimizer* optimizer : optimizers_) {
+    OutputArchive archive;
+    optimizer->save(archive);
+    parts.push_back(bytes_of(archive));
   }
-  for (std::size_t i = 0; i < user_states_.size(); ++i)
-    archive.write(name_of("user", i), c10::IValue(user_states_[i].save()));
-  for (std::size_t i = 0; i < shards_.size(); ++i)
-    archive.write(name_of("shards", i), c10::IValue(shards_[i].state->save_common()));
-  if (workers_.options != nullptr) archive.write("workers", c10::IValue(workers_.options->save_options()));
-  return bytes_of(archive);
+  for (const UserState& state : user_states_) parts.push_back(state.save());
+  for (const AddedShards& shards : shards_) parts.push_back(shards.state->save_common());
+  if (workers_.options != nullptr) parts.push_back(workers_.options->save_options());
+  return parts;
 }
 
-void TrainingState::load_rest(std::string_view bytes) {
-  InputArchive archive;
-  read_from(archive, bytes);
-  for (std::size_t i = 0; i < optimizers_.size(); ++i) {
-    InputArchive own;
-    archive.read(name_of("optimizer", i), own);
-    optimizers_[i]->load(own);
+std::size_t TrainingState::rest_parts() const noexcept {
+  return optimizers_.size() + user_states_.size() + shards_.size() + (workers_.options != nullptr ? 1 : 0);
+}
+
+void TrainingState::load_rest(std::span<const std::string_view> parts) {
+  GRADWIRE_CHECK(parts.size() == rest_parts());
+  auto part = parts.begin();
+  for (torch::optim::Optimizer* optimizer : optimizers_) {
+    InputArchive archive;
+    read_from(archive, *part++);
+    optimizer->load(archive);
   }
-  for (std::size_t i = 0; i < user_states_.size(); ++i) {
-    c10::IValue value;
-    archive.read(name_of("user", i), value);
-    user_states_[i].load(value.toStringRef());
-  }
-  for (std::size_t i = 0; i < shards_.size(); ++i) {
-    c10::IValue value;
-    archive.read(name_of("shards", i), value);
-    shards_[i].state->load_common(value.toStringRef());
-  }
-  if (workers_.options != nullptr) {
-    c10::IValue value;
-    archive.read("workers", value);
-    workers_.options->load_options(value.toStringRef());
-  }
+  for (const UserState& state : user_states_) state.load(std::string(*part++));
+  for (const AddedShards& shards : shards_) shards.state->load_common(std::string(*part++));
+  if (workers_.options != nullptr) workers_.options->load_options(std::string(*part++));
 }
 
 std::string TrainingState::save_shared() const {

@@ -6,9 +6,11 @@
 #include <ATen/core/Tensor.h>
 #include <torch/optim/optimizer.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -82,10 +84,13 @@ class TrainingState {
   void step_has_counted();
 
   // What is not in tensors() and the same on all members: optimizers, the user's states, and the common part of
-  // sharded states. Of an optimizer of separate members the options alone.
-  std::string save_rest() const;
+  // sharded states. Of an optimizer of separate members the options alone. A part for each object: parts may be
+  // large, and go from here to their receiver without another copy.
+  std::vector<std::string> save_rest() const;
+  // How many parts save_rest() returns, on every member.
+  std::size_t rest_parts() const noexcept;
   // Takes over what save_rest() of another member returned.
-  void load_rest(std::string_view bytes);
+  void load_rest(std::span<const std::string_view> parts);
   // The hooks' shared parts.
   std::string save_shared() const;
   // Takes over what save_shared() of another member returned. The hooks' local parts do not change.
