@@ -39,17 +39,30 @@ bool is_coordinator_command(int argc, const char* const* argv) {
   return argc == kArguments && std::string_view(argv[1]) == kMark;
 }
 
+membership::CoordinatorOptions coordinator_options(const ElasticOptions& options, int ranks, const std::string& journal,
+                                                   std::chrono::milliseconds host_timeout) {
+  membership::CoordinatorOptions made;
+  made.journal = journal;
+  made.roster = {.min = options.min, .max = options.max, .first = ranks};
+  if (!options.replay.empty()) made.roster.replay = membership::read_membership_log(options.replay);
+  made.host_timeout = host_timeout;
+  made.slow = options.slow;
+  made.tell = [](const std::string& sentence) { std::fprintf(stderr, "gradwire-run: %s\n", sentence.c_str()); };
+  return made;
+}
+
 int run_coordinator(const char* const* argv) noexcept {
   try {
-    membership::CoordinatorOptions options;
-    options.journal = argv[3];
-    options.roster = {.min = std::stoi(argv[4]), .max = std::stoi(argv[5]), .first = std::stoi(argv[6])};
-    if (*argv[7] != '\0') options.roster.replay = membership::read_membership_log(argv[7]);
-    options.host_timeout = std::chrono::milliseconds(std::stoll(argv[8]));
+    ElasticOptions options;
+    options.min = std::stoi(argv[4]);
+    options.max = std::stoi(argv[5]);
+    options.replay = argv[7];
     if (*argv[9] != '\0') options.slow = membership::slow_rule_of(argv[9]);
-    options.tell = [](const std::string& sentence) { std::fprintf(stderr, "gradwire-run: %s\n", sentence.c_str()); };
     const std::atomic<bool> never{false};
-    membership::Coordinator(membership::open_job_store(argv[2]), options).run(never);
+    membership::Coordinator(
+        membership::open_job_store(argv[2]),
+        coordinator_options(options, std::stoi(argv[6]), argv[3], std::chrono::milliseconds(std::stoll(argv[8]))))
+        .run(never);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "gradwire-run: the coordinator: %s\n", error.what());
   }

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "gradwire/membership/coordinator.h"
 #include "launch/options.h"
 
 namespace gradwire::launch {
@@ -17,6 +18,10 @@ namespace gradwire::launch {
 // as CoordinatorOptions::host_timeout.
 std::vector<std::string> coordinator_command(const ElasticOptions& options, int ranks, const std::string& store,
                                              const std::string& journal, std::chrono::milliseconds host_timeout);
+
+// The options of such a coordinator. It tells users on stderr.
+membership::CoordinatorOptions coordinator_options(const ElasticOptions& options, int ranks, const std::string& journal,
+                                                   std::chrono::milliseconds host_timeout);
 
 // Whether the arguments of main() are such a command.
 bool is_coordinator_command(int argc, const char* const* argv);

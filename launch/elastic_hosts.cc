@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdio>
 #include <exception>
 #include <thread>
 #include <utility>
@@ -14,6 +15,7 @@
 #include "gradwire/membership/records.h"
 #include "launch/judgement.h"
 #include "launch/launch_error.h"
+#include "launch/rank_environment.h"
 
 namespace gradwire::launch {
 namespace {
@@ -24,22 +26,27 @@ constexpr Milliseconds kLook{10};
 // Between two talks to the store; more often with a short heartbeat timeout.
 constexpr Milliseconds kTalk{200};
 constexpr Milliseconds kMoment{50};
+// The user hears of a store that has not answered for so long.
+constexpr Milliseconds kSilence{1000};
 constexpr const char* kVersionKey = "job/version";
 
 std::string address_of(const NodeOptions& node) { return membership::job_place(node.host, node.port).substr(6); }
 
 [[noreturn]] void refuse(const std::string& sentence) { throw LaunchError(kHostsFailedExit, sentence); }
 
-std::shared_ptr<Store> serve(const NodeOptions& node, const std::string& secret) {
+std::shared_ptr<Store> serve(const NodeOptions& node, const std::string& secret,
+                             const std::map<std::string, std::string>& contents) {
+  TcpStoreOptions options{
+      .host = node.host, .port = node.port, .is_server = true, .timeout = node.heartbeat_timeout, .secret = secret};
+  for (const auto& [key, value] : contents) options.contents[membership::key_in_whole(key)] = value;
   try {
-    return membership::job_part(std::make_shared<TcpStore>(TcpStoreOptions{
-        .host = node.host, .port = node.port, .is_server = true, .timeout = node.heartbeat_timeout, .secret = secret}));
+    return membership::job_part(std::make_shared<TcpStore>(std::move(options)));
   } catch (const StoreError& problem) {
     refuse(concat("the store of the elastic job cannot be served at ", address_of(node), ": ", problem.what(),
-                  "; does another job, or an earlier one, run with this --rendezvous?"));
+                  "; does another job, or an earlier one, serve this address?"));
   } catch (const TimeoutError& problem) {
     refuse(concat("this host does not reach itself at ", address_of(node), ": ", problem.what(),
-                  "; --rendezvous must name an address of this host's own"));
+                  "; the address must be one of this host's own"));
   }
 }
 
@@ -71,8 +78,10 @@ std::shared_ptr<Store> connect(const NodeOptions& node, const std::string& secre
 
 }  // namespace
 
-ElasticServer::ElasticServer(const NodeOptions& node, const std::string& secret)
-    : node_(node), store_(serve(node, secret)), hosts_(store_) {
+ElasticServer::ElasticServer(const NodeOptions& node, const std::string& secret,
+                             const std::map<std::string, std::string>& contents)
+    : node_(node), store_(serve(node, secret, contents)), hosts_(store_) {
+  store_->set(membership::kStoreKey, random_job_id());
   store_->set(kVersionKey, GRADWIRE_VERSION);
 }
 
@@ -118,9 +127,23 @@ void JoinedHost::talk_to_the_store() {
   }
 }
 
+// `told`: whether the user was told of a silence that has not ended.
+void JoinedHost::tell_of_silence(const std::string& problem, Deadline::Clock::time_point heard, bool& told) const {
+  if (problem.empty() && std::exchange(told, false)) {
+    std::fprintf(stderr, "gradwire-run: the store of the job at %s answers again, and the job goes on\n",
+                 address_of(node_).c_str());
+  }
+  if (problem.empty() || told || Deadline::Clock::now() - heard < kSilence) return;
+  told = true;
+  std::fprintf(stderr,
+               "gradwire-run: the store of the job at %s does not answer; this host's ranks wait up to %s for it\n",
+               address_of(node_).c_str(), seconds_text(node_.heartbeat_timeout).c_str());
+}
+
 void JoinedHost::run() {
   auto heard = Deadline::Clock::now();
   Deadline next_talk = Deadline::after(Milliseconds(0));
+  bool told = false;
   MutexLock lock(mutex_);
   while (!stop_ && reason_.empty()) {
     const std::int64_t asked = asked_;
@@ -137,6 +160,7 @@ void JoinedHost::run() {
     } catch (const Error& error) {
       problem = error.what();
     }
+    if (talks) tell_of_silence(problem, heard, told);
     lock.lock();
     if (talks) {
       answered_ = asked;

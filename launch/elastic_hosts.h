@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -20,8 +21,12 @@ namespace gradwire::launch {
 // The store of members, coordinator and launchers, which lives as long as the object. For one thread.
 class ElasticServer final {
  public:
-  // Serves at the address of `node`. Throws LaunchError: the port is in use, the address is not this host's.
-  ElasticServer(const NodeOptions& node, const std::string& secret);
+  // Serves at the address of `node` a store that has `contents` from the beginning: nothing for a new job, else
+  // membership::restored_store(). Throws LaunchError: the port is in use, the address is not this host's.
+  ElasticServer(const NodeOptions& node, const std::string& secret,
+                const std::map<std::string, std::string>& contents = {});
+  // The job's part of the store.
+  const std::shared_ptr<Store>& store() const noexcept { return store_; }
   // Where the members find the store: the value of GRADWIRE_ELASTIC.
   std::string place() const;
   // Whether a host that joined still takes part. Never throws.
@@ -61,6 +66,7 @@ class JoinedHost final {
 
  private:
   void run();
+  void tell_of_silence(const std::string& problem, Deadline::Clock::time_point heard, bool& told) const;
   // Says that this host is there, and looks whether the job has ended.
   void talk_to_the_store();
 

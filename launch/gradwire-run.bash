@@ -24,7 +24,7 @@ _gradwire_run() {
     local current="${COMP_WORDS[COMP_CWORD]}" previous="${COMP_WORDS[COMP_CWORD - 1]}"
     local with_value="-n --ranks --nproc-per-node --env --log-dir --color --stdin --timeout --grace --max-restarts --hosts --ssh
         --nnodes --node-rank --rendezvous --job-id --secret-file --master-port --rendezvous-timeout --heartbeat-timeout --stall --flight-dir --record --watch-port
-        --elastic --join --deaths-per-minute --drop-slow --membership-log --replay"
+        --elastic --join --serve --deaths-per-minute --drop-slow --membership-log --replay"
     local flags="-h --help --version --info --watch --pin --no-prefix --end-with-stdin"
     COMPREPLY=()
     with_value="${with_value//$'\n'/ }"
@@ -37,7 +37,7 @@ _gradwire_run() {
         --stdin) mapfile -t COMPREPLY < <(compgen -W "rank0 none" -- "$current") ;;
         --log-dir | --flight-dir | --record) mapfile -t COMPREPLY < <(compgen -d -- "$current") ;;
         --secret-file | --membership-log | --replay) mapfile -t COMPREPLY < <(compgen -f -- "$current") ;;
-        --hosts | --rendezvous | --join) mapfile -t COMPREPLY < <(compgen -A hostname -- "$current") ;;
+        --hosts | --rendezvous | --join | --serve) mapfile -t COMPREPLY < <(compgen -A hostname -- "$current") ;;
         --env) mapfile -t COMPREPLY < <(compgen -S= -A export -- "$current") ;;
         *)
             [[ " $with_value " == *" $previous "* ]] && return  # a number, which nobody can guess

@@ -28,6 +28,9 @@ int run_elastic(const Options& options, const std::string& secret, SignalQueue& 
                 int front_fd);
 int run_joined(const Options& options, const std::string& secret, SignalQueue& signals, RendezvousFolder& folder,
                int front_fd);
+// With --serve: holds an elastic job without ranks of its own, until its last step has counted and all hosts have left.
+// Needs no keeper: a kill leaves nothing behind but the journal.
+int run_serve(const Options& options, const std::string& secret, SignalQueue& signals);
 // With an empty `secret`, this function makes a random one.
 int run_on_hosts(const Options& options, const std::string& secret, SignalQueue& signals, int front_fd);
 

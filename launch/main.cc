@@ -61,6 +61,7 @@ int run(int argc, char** argv) {
     const auto& options = std::get<Options>(parsed);
     SignalQueue signals;
     const std::string secret = find_secret(options);
+    if (options.elastic && options.elastic->serves) return run_serve(options, secret, signals);
     // Removed by both processes of keeper.h, so by the one that is left.
     RendezvousFolder folder;
     return run_in_keeper(signals, options.end_with_stdin ? STDIN_FILENO : -1,

@@ -9,6 +9,7 @@
 #include <charconv>
 #include <cmath>
 #include <filesystem>
+#include <initializer_list>
 #include <map>
 
 #include "gradwire/backend/info.h"
@@ -67,6 +68,7 @@ struct RawOptions {
   std::string log_folder;
   std::string elastic;
   std::string join;
+  std::string serve;
   std::string deaths_per_minute;
   std::string membership_log;
   std::string replay;
@@ -105,6 +107,11 @@ void declare_elastic(CLI::App& app, RawOptions& raw) {
       ->type_name("MIN:MAX")
       ->group(group);
   app.add_option("--join", raw.join, "Bring N ranks of this host into the elastic job whose --rendezvous this is")
+      ->type_name("HOST:PORT")
+      ->group(group);
+  app.add_option(
+         "--serve", raw.serve,
+         "Hold an elastic job for hosts that --join it, without ranks; started again, it goes on from its journal")
       ->type_name("HOST:PORT")
       ->group(group);
   app.add_option("--deaths-per-minute", raw.deaths_per_minute,
@@ -282,6 +289,7 @@ NodeOptions read_node(const RawOptions& raw, int hosts) {
   if (!raw.node.empty()) node.node = read_number("--node-rank", raw.node, 0, node.nodes - 1);
   if (!raw.rendezvous.empty()) read_rendezvous(node, raw.rendezvous);
   if (!raw.join.empty()) read_rendezvous(node, raw.join, "--join");
+  if (!raw.serve.empty()) read_rendezvous(node, raw.serve, "--serve");
   if (!raw.master_port.empty()) node.master_port = read_port("--master-port", raw.master_port);
   node.rendezvous_timeout = read_seconds("--rendezvous-timeout", raw.rendezvous_timeout, false);
   node.heartbeat_timeout = read_seconds("--heartbeat-timeout", raw.heartbeat_timeout, false);
@@ -389,6 +397,46 @@ std::optional<ElasticOptions> read_elastic(const RawOptions& raw, const Options&
   return elastic;
 }
 
+// A launcher without ranks: of the other options, those of the job, its secret and its time limits count.
+Options check_serve(const RawOptions& raw, const std::vector<std::string>& rest) {
+  const std::initializer_list<std::pair<const char*, bool>> of_ranks = {
+      {"--join", !raw.join.empty()},
+      {"--replay", !raw.replay.empty()},
+      {"--rendezvous", !raw.rendezvous.empty()},
+      {"--hosts", !raw.hosts.empty()},
+      {"--nnodes", !raw.nodes.empty()},
+      {"--deaths-per-minute", !raw.deaths_per_minute.empty()},
+      {"--max-restarts", raw.max_restarts != "0"},
+      {"--timeout", !raw.timeout.empty()},
+      {"--env", !raw.environment.empty()},
+      {"--pin", raw.pin},
+      {"--stall", !raw.stall.empty()},
+      {"--flight-dir", !raw.flight_folder.empty()},
+      {"--record", !raw.record_folder.empty()},
+      {"--log-dir", !raw.log_folder.empty()},
+      {"--watch", raw.watch},
+      {"--watch-port", !raw.watch_port.empty()}};
+  for (const auto& [name, given] : of_ranks) {
+    if (given)
+      refuse_option(concat("--serve holds a job for hosts that join it, and starts no ranks; leave ", name, " out"));
+  }
+  if (!rest.empty())
+    refuse_option(concat("--serve starts no program; give '", rest.front(), "' to the hosts that --join the job"));
+  if (raw.elastic.empty()) refuse_option("--serve holds an elastic job; give --elastic MIN:MAX too");
+  if (raw.membership_log.empty())
+    refuse_option("--serve wants --membership-log FILE: the journal from which it goes on when it is started again");
+  Options options;
+  const std::string first = raw.ranks.empty() ? raw.elastic.substr(0, raw.elastic.find(':')) : raw.ranks;
+  options.ranks = read_ranks(first);
+  options.elastic = read_sizes(raw.elastic, options.ranks);
+  options.elastic->serves = true;
+  options.elastic->log = raw.membership_log;
+  if (!raw.drop_slow.empty()) options.elastic->slow = read_drop_slow(raw.drop_slow);
+  options.node = read_node(raw, 0);
+  options.secret_file = raw.secret_file;
+  return options;
+}
+
 std::vector<std::string> names_of_options(const CLI::App& app) {
   std::vector<std::string> names;
   for (const CLI::Option* option : app.get_options()) {
@@ -399,6 +447,7 @@ std::vector<std::string> names_of_options(const CLI::App& app) {
 
 // `known`: the names of all options.
 Options check(const RawOptions& raw, std::vector<std::string> rest, const std::vector<std::string>& known) {
+  if (!raw.serve.empty()) return check_serve(raw, rest);
   Options options;
   options.command = read_command(std::move(rest), known);
   options.ranks = read_ranks(raw.ranks);

@@ -40,9 +40,10 @@ struct RemoteOptions {
 
 // A job whose ranks die and are replaced: --elastic, or --join on the hosts that come to it.
 struct ElasticOptions {
-  bool joins = false;  // --join: the job runs at NodeOptions::host; of the others, only deaths_per_minute counts
-  int min = 1;         // the job trains on with so many ranks or more
-  int max = 1;         // and has at most so many
+  bool joins = false;   // --join: the job runs at NodeOptions::host; of the others, only deaths_per_minute counts
+  bool serves = false;  // --serve: this launcher holds the job at NodeOptions::host, and starts no ranks
+  int min = 1;          // the job trains on with so many ranks or more
+  int max = 1;          // and has at most so many
   int deaths_per_minute = 10;    // more failures of ranks end the job
   std::string log;               // the file of the journal of memberships; empty: a temporary one
   std::string replay;            // the journal of a job whose epochs are played again; empty: none
@@ -50,8 +51,8 @@ struct ElasticOptions {
 };
 
 struct Options {
-  int ranks = 0;                     // on each host, 1 to kMaxRanks
-  std::vector<std::string> command;  // the program and its arguments; never empty
+  int ranks = 0;                     // on each host, 1 to kMaxRanks; with --serve, of the job's first epoch
+  std::vector<std::string> command;  // the program and its arguments; empty with --serve only
   std::vector<std::pair<std::string, std::string>> extra_environment;
   std::optional<std::chrono::milliseconds> timeout;           // for the whole job
   std::chrono::milliseconds grace = std::chrono::seconds(1);  // between SIGTERM and SIGKILL

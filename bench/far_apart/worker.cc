@@ -85,8 +85,10 @@ class Report {
     if (!first_) first_ = Clock::now();
   }
   void write(std::int64_t step, Seconds computing, double loss = 0) const {
-    std::ofstream(file_ + ".new") << step << " " << computing.count() << " " << Seconds(Clock::now() - *first_).count()
-                                  << " " << loss << "\n";
+    // A worker that comes when all steps have counted does none.
+    const Seconds since_first = first_ ? Seconds(Clock::now() - *first_) : Seconds(0);
+    std::ofstream(file_ + ".new") << step << " " << computing.count() << " " << since_first.count() << " " << loss
+                                  << "\n";
     std::filesystem::rename(file_ + ".new", file_);
   }
 

@@ -17,6 +17,7 @@
 #include "gradwire/base/stable_hash.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/membership/job_store.h"
+#include "gradwire/membership/patient_store.h"
 #include "gradwire/process_group/hybrid/hybrid_group.h"
 #include "gradwire/process_group/hybrid/make_hybrid_internal.h"
 #include "gradwire/process_group/init.h"
@@ -40,7 +41,13 @@ std::shared_ptr<Store> store_of(const ElasticOptions& options) {
         "--elastic "
         "MIN:MAX, or give ElasticOptions::store");
   }
-  return membership::open_job_store(*place);
+  return membership::open_job_store(*place, options.timeout);
+}
+
+// For the watch of an epoch, which looks again by itself.
+std::shared_ptr<Store> without_patience(const std::shared_ptr<Store>& store) {
+  const auto patient = std::dynamic_pointer_cast<membership::PatientStore>(store);
+  return patient == nullptr ? store : patient->underlying();
 }
 
 bool crosses_hosts(const Epoch& epoch) {
@@ -175,7 +182,7 @@ bool Elastic::Impl::enter(Member& member) {
   const Epoch& epoch = member.epoch();
   auto keys = keys_of(epoch, store_);
   if (crosses_hosts(epoch)) {
-    if (!watch_) watch_ = std::make_unique<internal::EpochWatch>(store_);
+    if (!watch_) watch_ = std::make_unique<internal::EpochWatch>(without_patience(store_));
     std::vector<std::int64_t> numbers;
     for (const membership::EpochMember& each : epoch.members) numbers.push_back(each.number);
     keys = watch_->begin(epoch.number, std::move(numbers), std::move(keys));

@@ -9,13 +9,6 @@
 #include "gradwire/base/strings.h"
 
 namespace gradwire::membership {
-namespace {
-
-constexpr const char* kEnd = "events/end";
-
-std::string event_key(std::int64_t number) { return concat("event/", number); }
-
-}  // namespace
 
 std::optional<std::string> value_of(Store& store, const std::string& key, Milliseconds wait) {
   try {
@@ -37,12 +30,12 @@ std::int64_t EventLog::append(const Event& event) {
   return number;
 }
 
-std::int64_t EventLog::noted_end() { return std::stoll(store_->compare_set(kEnd, "", "0")); }
+std::int64_t EventLog::noted_end() { return std::stoll(store_->compare_set(kEventsEndKey, "", "0")); }
 
 std::optional<std::string> EventLog::read(std::int64_t number, Milliseconds wait) {
   return value_of(*store_, event_key(number), wait);
 }
 
-void EventLog::note_end(std::int64_t number) { store_->set(kEnd, std::to_string(number)); }
+void EventLog::note_end(std::int64_t number) { store_->set(kEventsEndKey, std::to_string(number)); }
 
 }  // namespace gradwire::membership

@@ -21,6 +21,8 @@ std::shared_ptr<Store> checked_store(std::shared_ptr<Store> store) {
 
 constexpr Milliseconds kFollow{100};
 
+std::string name_of_store(Store& store) { return value_of(store, kStoreKey, Milliseconds(0)).value_or(""); }
+
 bool has(Store& store, const std::string& key) { return store.check(std::span(&key, 1)); }
 
 // Hosts have the numbers 1, 2, ...; the coordinator's host has none.
@@ -32,6 +34,7 @@ HostWatch::HostWatch(std::shared_ptr<Store> store)
     : store_(checked_store(std::move(store))),
       log_(store_),
       host_(name_of(store_->add(kHostsKey, 1))),
+      store_name_(name_of_store(*store_)),
       next_event_(log_.noted_end() + 1) {
   beat();
 }
@@ -40,6 +43,12 @@ void HostWatch::beat() { store_->add(beat_key(host_), 1); }
 
 void HostWatch::follow() {
   next_follow_ = Deadline::after(kFollow);
+  if (std::string now = name_of_store(*store_); now != store_name_) {
+    // Events that no coordinator had read have given their numbers to others.
+    store_name_ = std::move(now);
+    next_event_ = 1;
+    alive_.clear();
+  }
   while (const std::optional<std::string> text = log_.read(next_event_, Milliseconds(0))) {
     const std::int64_t number = next_event_++;
     const std::optional<Event> event = known_event_of(*text);
@@ -79,6 +88,7 @@ std::size_t HostList::present(Milliseconds timeout) {
     if (has(*store_, bye_key(host))) continue;
     Beats& beats = hosts_[host];
     const std::int64_t now = store_->add(beat_key(host), 0);
+    if (now == 0) continue;  // a number that no host has
     if (std::exchange(beats.count, now) != now) beats.silent = Deadline::after(timeout);
     if (!beats.silent.expired()) ++present;
   }

@@ -37,13 +37,14 @@ class HostWatch final {
   void leave();
 
  private:
-  // Reads the events that are new.
+  // Reads the events that are new; all of them when the job has another store.
   void follow();
 
   const std::shared_ptr<Store> store_;
   EventLog log_;
   Deadline next_follow_ = Deadline::after(Milliseconds(0));
   std::string host_;
+  std::string store_name_;  // the value of kStoreKey
   std::int64_t next_event_;
   std::map<std::int64_t, std::string> alive_;  // the identities of this host's members, by number
 };

@@ -8,6 +8,7 @@
 #include "gradwire/base/environment.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/membership/patient_store.h"
 #include "gradwire/store/file_store.h"
 #include "gradwire/store/prefix_store.h"
 #include "gradwire/store/secret.h"
@@ -17,19 +18,22 @@ namespace gradwire::membership {
 namespace {
 
 constexpr std::string_view kTcp = "tcp://";
+constexpr const char* kPart = "elastic";
 
 }  // namespace
 
 std::shared_ptr<Store> job_part(std::shared_ptr<Store> whole) {
-  return std::make_shared<PrefixStore>("elastic", std::move(whole));
+  return std::make_shared<PrefixStore>(kPart, std::move(whole));
 }
+
+std::string key_in_whole(const std::string& key) { return concat(kPart, "/", key); }
 
 std::string job_place(const std::string& host, std::uint16_t port) {
   const bool ipv6 = host.find(':') != std::string::npos;
   return concat(kTcp, ipv6 ? "[" : "", host, ipv6 ? "]:" : ":", port);
 }
 
-std::shared_ptr<Store> open_job_store(const std::string& place) {
+std::shared_ptr<Store> open_job_store(const std::string& place, Milliseconds patience) {
   if (!place.starts_with(kTcp)) return job_part(std::make_shared<FileStore>(place));
   const std::string address = place.substr(kTcp.size());
   const auto colon = address.rfind(':');
@@ -46,7 +50,9 @@ std::shared_ptr<Store> open_job_store(const std::string& place) {
   if (options.host.size() > 2 && options.host.front() == '[')
     options.host = options.host.substr(1, options.host.size() - 2);
   options.secret = secret_from_environment([](const char* name) { return environment(name); });
-  return job_part(std::make_shared<TcpStore>(options));
+  auto store = job_part(std::make_shared<TcpStore>(options));
+  if (patience.count() == 0) return store;
+  return std::make_shared<PatientStore>(std::move(store), patience);
 }
 
 }  // namespace gradwire::membership

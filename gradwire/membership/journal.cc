@@ -13,6 +13,7 @@
 #include <fstream>
 #include <iterator>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "gradwire/base/error.h"
@@ -48,7 +49,9 @@ std::vector<std::string> lines_of(const std::string& path) {
   return lines;
 }
 
-std::string line_of(const Put& put) { return concat("=\t", put.key, "\t", put.value); }
+constexpr std::string_view kDecision = "=\t";
+
+std::string line_of(const Put& put) { return concat(kDecision, put.key, "\t", put.value); }
 
 // "12<tab>event" of an event; the other lines are decisions ("=<tab>key<tab>value") and the head.
 bool is_event(const std::string& line, std::int64_t& number, std::string& text) {
@@ -58,6 +61,27 @@ bool is_event(const std::string& line, std::int64_t& number, std::string& text) 
   if (problem != std::errc() || rest != line.data() + tab) return false;
   text = line.substr(tab + 1);
   return true;
+}
+
+// The lines of a file that must be a journal.
+std::vector<std::string> lines_of_journal(const std::string& path) {
+  std::vector<std::string> lines = lines_of(path);
+  if (!lines.empty() && lines.front().starts_with(kOldKind)) {
+    fail(path,
+         "an older gradwire wrote it, in a format that this one does not read; use it with that version, or keep a new "
+         "journal of the job");
+  }
+  if (lines.empty() || !lines.front().starts_with(kKind)) fail(path, "is no journal");
+  return lines;
+}
+
+// The number of the host that an event names; 0 where it names none.
+std::int64_t host_number(const std::string& event_text) {
+  const std::optional<Event> event = known_event_of(event_text);
+  const auto* joined = event ? std::get_if<Joined>(&*event) : nullptr;
+  std::int64_t number = 0;
+  if (joined != nullptr) std::from_chars(joined->host.data(), joined->host.data() + joined->host.size(), number);
+  return number;
 }
 
 // What follows from the text of event `number`. A text that no gradwire of this version writes changes nothing: one
@@ -160,13 +184,7 @@ const std::vector<Put>& Journal::append(std::int64_t number, const std::string& 
 }
 
 std::vector<PlayedEpoch> read_membership_log(const std::string& path) {
-  const std::vector<std::string> lines = lines_of(path);
-  if (!lines.empty() && lines.front().starts_with(kOldKind)) {
-    fail(path,
-         "an older gradwire wrote it, in a format that this one does not read; use it with that version, or keep a new "
-         "journal of the job");
-  }
-  if (lines.empty() || !lines.front().starts_with(kKind)) fail(path, "is no journal");
+  const std::vector<std::string> lines = lines_of_journal(path);
   std::vector<PlayedEpoch> played;
   std::vector<Epoch> decided;
   const std::string epoch_prefix = "=\tepoch/";
@@ -195,6 +213,37 @@ std::vector<PlayedEpoch> read_membership_log(const std::string& path) {
     }
   }
   return played;
+}
+
+std::map<std::string, std::string> restored_store(const std::string& path) {
+  // Hosts that have brought no member are not in the journal, and their numbers must not be given again.
+  constexpr std::int64_t kHostsWithoutMembers = 64;
+  std::map<std::string, std::string> keys;
+  std::int64_t last_event = 0;
+  std::int64_t last_host = 0;
+  for (const std::string& line : lines_of_journal(path)) {
+    std::int64_t number = 0;
+    std::string text;
+    if (line.starts_with(kDecision)) {
+      const std::size_t tab = line.find('\t', kDecision.size());
+      if (tab == std::string::npos) fail(path, concat("the line '", line, "' is no decision"));
+      keys[line.substr(kDecision.size(), tab - kDecision.size())] = line.substr(tab + 1);
+    } else if (is_event(line, number, text)) {
+      keys[event_key(number)] = text;
+      last_event = number;
+      last_host = std::max(last_host, host_number(text));
+    }
+  }
+  for (const auto& [key, value] : keys) {
+    if (key.starts_with("epoch/") && value.starts_with("finished")) {
+      throw InvalidArgument(concat("the job of the journal ", path,
+                                   " has ended: its last step was counted; give another job a journal of its own"));
+    }
+  }
+  keys[kEventsEndKey] = std::to_string(last_event);
+  keys[event_key(last_event + 1)] = to_text(StoreRestored{});
+  keys[kHostsKey] = std::to_string(last_host + kHostsWithoutMembers);
+  return keys;
 }
 
 }  // namespace gradwire::membership

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -52,5 +53,11 @@ class Journal {
 // ranks, and loses nobody, ends with the same parameters. Throws StoreError when the file cannot be read, is no
 // journal, or was written by an older gradwire.
 std::vector<PlayedEpoch> read_membership_log(const std::string& path);
+
+// Returns what the store of the job held of the events and decisions in the journal at `path`, by key, and one event
+// more: StoreRestored. For a store that takes the place of one that is gone; its coordinator goes on with this journal.
+// Events that the coordinator had not read yet are missing; those who wrote them notice that, and write them again.
+// Throws StoreError when the file cannot be read or is no journal; InvalidArgument when the job has ended.
+std::map<std::string, std::string> restored_store(const std::string& path);
 
 }  // namespace gradwire::membership

@@ -17,6 +17,8 @@ namespace {
 
 // Within this time a member that waits for an epoch sees that it was refused.
 constexpr Milliseconds kLook{50};
+// And within this one that the store has lost what the member told.
+constexpr Milliseconds kTellAgain{1000};
 
 std::shared_ptr<Store> required(std::shared_ptr<Store> store) {
   if (store == nullptr) throw InvalidArgument("a member of an elastic job: the store is null");
@@ -28,7 +30,7 @@ std::shared_ptr<Store> required(std::shared_ptr<Store> store) {
 Member::Member(std::shared_ptr<Store> store, std::string program, Milliseconds timeout, std::function<bool()> gives_up,
                std::string host)
     : store_(required(std::move(store))), timeout_(timeout), gives_up_(std::move(gives_up)), log_(store_) {
-  number_ = log_.append(Joined{process_identity(), GRADWIRE_VERSION, std::move(program), std::move(host)});
+  tell(Joined{process_identity(), GRADWIRE_VERSION, std::move(program), std::move(host)});
   be_admitted();
 }
 
@@ -43,18 +45,33 @@ Member::~Member() {
 
 bool Member::be_admitted() {
   try {
-    if (next_ == 0) next_ = std::stoll(wait_for(admitted_key(number_)).value_or("0"));
+    if (next_ == 0) next_ = std::stoll(wait_for([this] { return admitted_key(number_); }).value_or("0"));
   } catch (const PeerError& refused) {
     throw MismatchError(refused.what());
   }
   return next_ > 0;
 }
 
-std::optional<std::string> Member::wait_for(const std::string& key) {
+void Member::tell(const Event& event) {
+  told_ = event;
+  told_number_ = log_.append(event);
+  if (std::holds_alternative<Joined>(event)) number_ = told_number_;
+}
+
+void Member::tell_again_if_lost() {
+  if (log_.read(told_number_, Milliseconds(0)) == to_text(told_)) return;
+  log::info(
+      concat("member ", number_, " of the elastic job tells the coordinator again what the job's store has lost"));
+  tell(Event(told_));
+}
+
+std::optional<std::string> Member::wait_for(const std::function<std::string()>& key) {
   const Deadline deadline = Deadline::after(timeout_);
-  const std::string refused = refused_key(number_);
+  Deadline next_look = Deadline::after(kTellAgain);
   while (true) {
-    if (std::optional<std::string> value = value_of(*store_, key, std::min(kLook, deadline.remaining()))) return value;
+    if (std::optional<std::string> value = value_of(*store_, key(), std::min(kLook, deadline.remaining())))
+      return value;
+    const std::string refused = refused_key(number_);
     if (store_->check(std::span(&refused, 1))) {
       out_ = true;
       throw PeerError(concat("member ", number_, " of the elastic job was refused: ", store_->get(refused)), {});
@@ -63,18 +80,21 @@ std::optional<std::string> Member::wait_for(const std::string& key) {
     throw_if_interrupted("waiting for an epoch of the elastic job");
     if (deadline.expired()) {
       throw TimeoutError(concat("member ", number_, " of the elastic job waited ", timeout_.count() / 1000, " s for '",
-                                key, "'; is the coordinator gone, or are there too few members?"));
+                                key(), "'; is the coordinator gone, or are there too few members?"));
     }
+    if (!next_look.expired()) continue;
+    tell_again_if_lost();
+    next_look = Deadline::after(kTellAgain);
   }
 }
 
 std::optional<Epoch> Member::meet() {
   waits_ = true;
-  if (epoch_.number > 0) log_.append(Ready{number_, epoch_.number});
+  if (epoch_.number > 0) tell(Ready{number_, epoch_.number});
   change_wanted_ = false;
   if (!be_admitted()) return std::nullopt;
   while (true) {
-    const std::optional<std::string> text = wait_for(epoch_key(next_));
+    const std::optional<std::string> text = wait_for([this] { return epoch_key(next_); });
     if (!text) return std::nullopt;
     Epoch epoch = epoch_of(*text);
     ++next_;

@@ -18,6 +18,9 @@
 
 namespace gradwire::membership {
 
+// The job may get another store behind `store`, with what the journal knew of the old one: what this member had told
+// the coordinator and the journal lacks is told again while the member waits.
+//
 // One thread at a time uses the object. All methods throw what the store throws. A method that waits for the
 // coordinator waits as long as `timeout`, and throws TimeoutError then. While it waits, it asks `gives_up` (where one
 // is given) at least every 50 ms, and stops waiting when `gives_up` returns true.
@@ -76,14 +79,20 @@ class Member {
  private:
   // Returns false when `gives_up` ended the wait.
   bool be_admitted();
-  // The value of `key`; nothing when this member was dropped, or `gives_up` ended the wait.
-  std::optional<std::string> wait_for(const std::string& key);
+  // The value of the key that `key` names; nothing when this member was dropped, or `gives_up` ended the wait.
+  std::optional<std::string> wait_for(const std::function<std::string()>& key);
+  // Tells the coordinator.
+  void tell(const Event& event);
+  // Tells the last event again when the store has lost it.
+  void tell_again_if_lost();
 
   const std::shared_ptr<Store> store_;
   const Milliseconds timeout_;
   const std::function<bool()> gives_up_;
   EventLog log_;
   OwnerProcess owner_;
+  Event told_;                    // the last event
+  std::int64_t told_number_ = 0;  // its number
   std::int64_t number_ = 0;
   std::int64_t next_ = 0;  // the epoch to look for; 0 until the coordinator has admitted this member
   Epoch epoch_;

@@ -55,6 +55,7 @@ struct Writer {
   std::string operator()(const Done& e) const { return concat("done\t", e.member); }
   std::string operator()(const Died& e) const { return concat("died\t", e.member, "\t", clean(e.how)); }
   std::string operator()(const Hurry&) const { return "hurry"; }
+  std::string operator()(const StoreRestored&) const { return "restored"; }
   std::string operator()(const Slow& e) const {
     return concat("slow\t", e.member, "\t", e.epoch, "\t", e.step, "\t", e.own_us, "\t", e.others_us, "\t",
                   e.drop ? 1 : 0, "\t", clean(e.host));
@@ -79,6 +80,7 @@ Event event_of(const std::string& text) {
   if (kind == "done") return Done{member()};
   if (kind == "died" && fields.size() == 3) return Died{member(), fields[2]};
   if (kind == "hurry") return Hurry{};
+  if (kind == "restored") return StoreRestored{};
   if (kind == "slow" && fields.size() == 8) {
     return Slow{member(),
                 number(fields, 2, text),
@@ -123,6 +125,7 @@ Epoch epoch_of(const std::string& text) {
   return epoch;
 }
 
+std::string event_key(std::int64_t number) { return concat("event/", number); }
 std::string admitted_key(std::int64_t member) { return concat("admitted/", member); }
 std::string refused_key(std::int64_t member) { return concat("refused/", member); }
 std::string epoch_key(std::int64_t epoch) { return concat("epoch/", epoch); }

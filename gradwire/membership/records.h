@@ -66,9 +66,12 @@ struct Slow {
 };
 // The first epoch may begin with RosterOptions::min members.
 struct Hurry {};
+// The job has another store, with what the journal knew of the old one. The members of the present epoch should meet
+// anew: what they wrote for each other is gone.
+struct StoreRestored {};
 
 // Any of the above.
-using Event = std::variant<Joined, Ready, Leaving, Left, Began, Done, Died, Hurry, Slow>;
+using Event = std::variant<Joined, Ready, Leaving, Left, Began, Done, Died, Hurry, Slow, StoreRestored>;
 
 // One line of text without its end. Tabs and line ends within a field become spaces.
 std::string to_text(const Event& event);
@@ -99,6 +102,10 @@ struct Epoch {
 std::string to_text(const Epoch& epoch);
 Epoch epoch_of(const std::string& text);
 
+// The keys of the log.
+std::string event_key(std::int64_t number);
+inline constexpr const char* kEventsEndKey = "events/end";  // the number of an event that exists
+
 // The keys of the coordinator's decisions.
 std::string admitted_key(std::int64_t member);  // the first epoch that may have the member
 std::string refused_key(std::int64_t member);   // why the member may not take part, or no longer
@@ -113,6 +120,7 @@ inline constexpr const char* kSlowRuleKey = "job/slow";  // the SlowRule of all 
 std::string beat_key(const std::string& host);         // how often the launcher has said that it is there
 std::string bye_key(const std::string& host);          // the launcher has left
 inline constexpr const char* kHostsKey = "hosts";      // how many launchers have joined
+inline constexpr const char* kStoreKey = "job/store";  // a text that no other store of the job has
 inline constexpr const char* kEndedKey = "job/ended";  // why the launcher with the store ended the job
 
 }  // namespace gradwire::membership

@@ -66,6 +66,7 @@ class Decider {
     put(epoch_key(end.number), to_text(end));
   }
   void operator()(const Hurry&) { roster_.hurried = true; }
+  void operator()(const StoreRestored&) { ask_for_change(); }
   void operator()(const Slow& event) {
     Roster::Entry* const entry = known(event.member);
     if (!event.drop || entry == nullptr || entry->dropped || event.epoch != roster_.epoch) return;

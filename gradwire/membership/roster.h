@@ -43,7 +43,8 @@ void require_valid(const RosterOptions& options);
 // then come the others in the order in which they joined, as far as there are places. When a member joins and there is
 // a place, or a member wants to leave, the members of the present epoch are asked to stop at a step boundary. So are
 // they when a slow member is dropped, which happens only while at least `min` other members of the epoch are left that
-// are neither gone, nor dropped, nor leaving. A dropped member is in no later epoch.
+// are neither gone, nor dropped, nor leaving. A dropped member is in no later epoch. The members are asked to stop,
+// too, when the job has another store.
 struct Roster {
   // Where a member stands: it waits for an epoch, takes part in the present one, or has left, died or was refused.
   enum class Standing { waiting, running, gone };

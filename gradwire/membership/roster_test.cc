@@ -252,6 +252,22 @@ TEST(RosterTest, TextsComeBackAsTheyWere) {
   const Event began = event_of(to_text(Began{3, 4, 5}));
   EXPECT_EQ(std::get<Began>(began).epoch, 4);
   EXPECT_EQ(std::get<Began>(began).step, 5);
+  EXPECT_TRUE(std::holds_alternative<StoreRestored>(event_of(to_text(StoreRestored{}))));
+}
+
+TEST(RosterTest, MembersMeetAnewOverAnotherStore) {
+  Bench bench({.min = 2, .max = 2, .first = 2});
+  bench.tell(StoreRestored{});  // there is no epoch yet
+  const auto a = bench.join();
+  const auto b = bench.join();
+  EXPECT_EQ(bench.value_of(change_key(1)), "");
+  bench.tell(StoreRestored{});
+  EXPECT_EQ(bench.value_of(change_key(1)), "1");
+  bench.ready(a);
+  bench.ready(b);
+  EXPECT_EQ(bench.roster.epoch, 2);
+  EXPECT_EQ(bench.members(), (Numbers{a, b}));
+  EXPECT_EQ(bench.value_of(change_key(2)), "");
 }
 
 TEST(RosterTest, AnEarlierVersionJoinsWithoutAHost) {
@@ -281,7 +297,7 @@ TEST(RosterTest, PropertiesOfEveryEpochUnderRandomEvents) {
       const std::int64_t before = bench.roster.epoch;
       const Numbers old = bench.roster.current;
       const auto member = static_cast<std::int64_t>(1 + random() % static_cast<unsigned>(bench.events + 1));
-      switch (random() % 6) {
+      switch (random() % 7) {
         case 0:
           bench.join();
           break;
@@ -293,6 +309,9 @@ TEST(RosterTest, PropertiesOfEveryEpochUnderRandomEvents) {
           break;
         case 3:
           bench.tell(Left{member});
+          break;
+        case 4:
+          bench.tell(StoreRestored{});
           break;
         default:
           bench.tell(Ready{member, bench.roster.epoch});

@@ -49,7 +49,8 @@ std::shared_ptr<TcpStoreServer> start_server(const TcpStoreOptions& options) {
                                                                                 .port = options.port,
                                                                                 .reuse_port = options.reuse_port,
                                                                                 .secret = options.secret,
-                                                                                .limits = options.limits});
+                                                                                .limits = options.limits,
+                                                                                .contents = options.contents});
 }
 
 void require_options(const TcpStoreOptions& options) {
@@ -60,6 +61,10 @@ void require_options(const TcpStoreOptions& options) {
   }
   if (options.world_size != -1 && options.world_size < 1) {
     throw InvalidArgument(concat("TcpStore: a world size of ", options.world_size, " is neither -1 nor positive"));
+  }
+  for (const auto& [key, value] : options.contents) {
+    require_key("contents", key);
+    require_value("contents", value);
   }
   if (options.limits.connections == 0) throw InvalidArgument("TcpStore: a limit of 0 connections serves nobody");
   store_internal::require_timeout("TcpStore", options.timeout);

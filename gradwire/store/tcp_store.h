@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -52,6 +53,8 @@ struct TcpStoreOptions {
   bool reuse_port = false;
   // For the server.
   TcpStoreLimits limits = {};
+  // For the server: keys with their values that the store has before any client is served.
+  std::map<std::string, std::string> contents = {};
 };
 
 // A client of the server. With is_server, also the owner of the server: one thread, which serves until the last handle

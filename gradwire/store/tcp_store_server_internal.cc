@@ -64,6 +64,7 @@ class GRADWIRE_HIDDEN TcpStoreServer::Impl final : public TcpStoreSession::Owner
         acceptor_(listen(loop_, options)),
         retry_(loop_),
         map_(options.limits.stored_bytes) {
+    for (const auto& [key, value] : options.contents) map_.set(key, value);
     accept();
   }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -20,6 +21,7 @@ struct TcpStoreServerOptions {
   bool reuse_port = false;   // SO_REUSEPORT
   std::string secret = {};   // the secret that clients must prove to know; empty: none
   TcpStoreLimits limits = {};
+  std::map<std::string, std::string> contents = {};  // what the store has from the beginning
   // A client must say hello, and prove that it knows the secret, within this time.
   Milliseconds hello_timeout = std::chrono::seconds(10);
   // The most connections whose clients have not done so yet. One more, and the oldest of them is closed.
@@ -30,7 +32,8 @@ struct TcpStoreServerOptions {
 // most the connection of that client.
 class TcpStoreServer final {
  public:
-  // Binds, listens and starts the thread. Throws StoreError when the port is in use or may not be bound,
+  // Binds, listens and starts the thread. Throws StoreError when the port is in use or may not be bound, or when the
+  // contents pass the limits,
   // InvalidArgument when `bind_address` is no numeric address, ResourceError when the machine refuses what the event
   // loop needs.
   explicit TcpStoreServer(const TcpStoreServerOptions& options);

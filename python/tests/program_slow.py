@@ -33,7 +33,8 @@ def main():
     slow = named[0]
     assert slow.own_seconds > 2 * slow.others_seconds > 0
     assert slow.host
-    print(end, "slow rank", slow.rank)
+    # One write, which no other rank's can come between.
+    print(f"{end} slow rank {slow.rank}\n", end="")
 
 
 if __name__ == "__main__":

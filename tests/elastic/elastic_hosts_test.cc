@@ -56,6 +56,13 @@ class ElasticHostsTest : public launch::LauncherTest {
                    record_->journal()};
     return on_host(0, "0", std::move(words), more);
   }
+  // Host 0 holds the job, and has no ranks.
+  BackgroundProgram serve(const std::string& sizes, int first) const {
+    return launch("0",
+                  {"--elastic", sizes, "-n", std::to_string(first), "--serve", address(), "--membership-log",
+                   record_->journal(), "--heartbeat-timeout", heartbeat_},
+                  network_->enter(0));
+  }
   // Host 1 joins, or another one.
   BackgroundProgram join(const std::string& name, int ranks, const Words& more = {}, int host = 1) const {
     return on_host(host, name, {"--join", address(), "-n", std::to_string(ranks)}, more);
@@ -115,11 +122,12 @@ class ElasticHostsTest : public launch::LauncherTest {
 
   std::unique_ptr<NetworkHosts> network_;
   std::unique_ptr<ElasticRecord> record_;
+  std::string heartbeat_ = "2";  // in seconds
 
  private:
   BackgroundProgram on_host(int host, const std::string& name, Words words, const Words& more) const {
     words.insert(words.end(),
-                 {"--heartbeat-timeout", "2", "--env", "GLOO_SOCKET_IFNAME=eth0"});  // where ucx is not built
+                 {"--heartbeat-timeout", heartbeat_, "--env", "GLOO_SOCKET_IFNAME=eth0"});  // where ucx is not built
     if (std::find(more.begin(), more.end(), "--deaths-per-minute") == more.end())
       words.insert(words.end(), {"--deaths-per-minute", "1000"});
     words.insert(words.end(), more.begin(), more.end());
@@ -400,6 +408,69 @@ TEST_F(ElasticHostsTest, WithoutAJobThereAHostDoesNotWaitForever) {
   const Result result = join("1", 1, {"--rendezvous-timeout", "1"}).finish();
   EXPECT_EQ(result.exit_code, launch::kHostsFailedExit);
   EXPECT_NE(result.err.find("no elastic job was found at"), std::string::npos) << result.err;
+}
+
+// No host that trains has to stay: the job is held by a launcher without ranks. That one may be killed again and again,
+// with its store; each time it goes on from its journal, and no process of a rank ends.
+TEST_F(ElasticHostsTest, TheLauncherThatHoldsTheJobMayBeKilledAndStartedAgain) {
+  heartbeat_ = "30";
+  auto server = std::make_unique<BackgroundProgram>(serve("1:4", 2));
+  auto first = join("1", 1);
+  auto second = join("2", 1, {}, 2);
+  Pids members = wait_for_epoch(2);
+  for (int kill = 0; kill < 3; ++kill) {
+    const std::int64_t moment = now();
+    server->signal(SIGKILL);
+    server->finish();
+    server = std::make_unique<BackgroundProgram>(serve("1:4", 2));
+    EXPECT_EQ(wait_for_epoch(2), members);
+    say_recovery("the launcher that holds the job was killed and started again", members.front(), moment);
+  }
+  ::kill(static_cast<pid_t>(members.front()), SIGKILL);
+  members = wait_for_epoch(2);
+  // The host on which the job began leaves.
+  first.signal(SIGTERM);
+  wait_for_epoch(1);
+  EXPECT_EQ(first.finish().exit_code, 0);
+  auto third = join("3", 1);
+  wait_for_epoch(2);
+  go_to_the_end();
+  EXPECT_EQ(second.finish().exit_code, 0);
+  EXPECT_EQ(third.finish().exit_code, 0);
+  const Result held = server->finish();
+  EXPECT_EQ(held.exit_code, 0) << held.err;
+  EXPECT_NE(held.err.find("goes on from its journal"), std::string::npos) << held.err;
+  EXPECT_NE(held.err.find("its last step was counted, and all hosts have left"), std::string::npos) << held.err;
+  record_->expect_serial_bits();
+  auto again = serve("1:4", 2);
+  const Result refused = again.finish();
+  EXPECT_EQ(refused.exit_code, launch::kUsageExit);
+  EXPECT_NE(refused.err.find("has ended"), std::string::npos) << refused.err;
+}
+
+TEST_F(ElasticHostsTest, HostsStopWhenTheLauncherThatHoldsTheJobDoesNotComeBack) {
+  auto server = serve("1:2", 1);
+  auto host = join("1", 1);
+  wait_for_epoch(1);
+  server.signal(SIGKILL);
+  server.finish();
+  const Result stopped = host.finish();
+  EXPECT_EQ(stopped.exit_code, launch::kHostLostExit) << stopped.err;
+  EXPECT_EQ(launch::count_of(stopped.err, "does not answer; this host's ranks wait up to 2 s for it"), 1)
+      << stopped.err;
+  EXPECT_EQ(launch::count_of(stopped.err, "has not answered for 2 s"), 1) << stopped.err;
+}
+
+TEST_F(ElasticHostsTest, TheEndOfTheLauncherThatHoldsTheJobEndsTheJob) {
+  auto server = serve("1:2", 1);
+  auto host = join("1", 1);
+  wait_for_epoch(1);
+  server.signal(SIGTERM);
+  const Result ended = server.finish();
+  EXPECT_EQ(ended.exit_code, 128 + SIGTERM) << ended.err;
+  const Result stopped = host.finish();
+  EXPECT_EQ(stopped.exit_code, launch::kHostLostExit) << stopped.err;
+  EXPECT_NE(stopped.err.find("gradwire-run --serve was ended by SIGTERM"), std::string::npos) << stopped.err;
 }
 
 }  // namespace

@@ -1,0 +1,216 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// The server of a job's store is killed with the coordinator, and both start again from the journal: members, hosts and
+// what they had told are there again.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <future>
+#include <map>
+#include <optional>
+#include <sstream>
+#include <thread>
+
+#include "gradwire/base/error.h"
+#include "gradwire/base/process_identity.h"
+#include "gradwire/membership/coordinator.h"
+#include "gradwire/membership/host_watch.h"
+#include "gradwire/membership/member.h"
+#include "gradwire/membership/patient_store.h"
+#include "gradwire/store/tcp_store.h"
+
+namespace gradwire::membership::store_loss_test {
+namespace {
+
+constexpr auto kLong = std::chrono::minutes(1);
+const std::string kNobody = "no process";  // of another host, so the coordinator does not look
+
+// The name of a process that had this one's number before.
+std::string ended_process() {
+  std::istringstream in(process_identity());
+  std::string space;
+  std::string pid;
+  in >> space >> pid;
+  return space + " " + pid + " 1 0";
+}
+
+// The server and the coordinator of one job, which are lost and started again together.
+class StoreLossTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = (std::filesystem::temp_directory_path() / "gw-loss-XXXXXX").string();
+    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
+    folder_ = pattern;
+    start();
+  }
+  void TearDown() override {
+    stop_running();
+    std::filesystem::remove_all(folder_);
+  }
+
+  std::string journal() const { return folder_ / "journal"; }
+  void start(std::map<std::string, std::string> contents = {}) {
+    contents[kStoreKey] = std::to_string(++stores_);
+    server_ =
+        std::make_shared<TcpStore>(TcpStoreOptions{.port = port_, .is_server = true, .contents = std::move(contents)});
+    port_ = server_->port();
+    CoordinatorOptions options;
+    options.roster = {.min = 1, .max = 4, .first = 2};
+    options.journal = journal();
+    coordinator_ = std::make_unique<Coordinator>(server_, options);
+  }
+  void lose_and_start() {
+    stop_running();
+    coordinator_.reset();
+    server_.reset();
+    start(restored_store(journal()));
+  }
+
+  // Handles all events that are there.
+  void settle() {
+    while (coordinator_->step(Milliseconds(0))) {
+    }
+  }
+  void run() {
+    stop_ = false;
+    runner_ = std::thread([this] { coordinator_->run(stop_); });
+  }
+  void stop_running() {
+    stop_ = true;
+    if (runner_.joinable()) runner_.join();
+  }
+
+  std::shared_ptr<Store> client() const {
+    return std::make_shared<PatientStore>(std::make_shared<TcpStore>(TcpStoreOptions{.port = port_}), kLong);
+  }
+  // A thread that joins as a member.
+  std::future<std::unique_ptr<Member>> join() const {
+    return std::async(std::launch::async, [store = client()] { return std::make_unique<Member>(store, "net", kLong); });
+  }
+  static std::future<std::optional<Epoch>> meet(Member& member) {
+    return std::async(std::launch::async, [&member] { return member.meet(); });
+  }
+  // Waits for an event in the store that the coordinator has not read, and returns its number.
+  std::int64_t await_unread() const {
+    const std::int64_t number = EventLog(server_).noted_end() + 1;
+    EXPECT_TRUE(value_of(*server_, event_key(number), kLong));
+    return number;
+  }
+
+  std::filesystem::path folder_;
+  std::uint16_t port_ = 0;
+  int stores_ = 0;
+  std::shared_ptr<TcpStore> server_;
+  std::unique_ptr<Coordinator> coordinator_;
+  std::atomic<bool> stop_{false};
+  std::thread runner_;
+};
+
+TEST_F(StoreLossTest, TheMembersOfAnEpochMeetAnewAtABoundary) {
+  run();
+  auto joins_a = join();
+  auto joins_b = join();
+  const auto a = joins_a.get();
+  const auto b = joins_b.get();
+  ASSERT_TRUE(a->meet());
+  ASSERT_TRUE(b->meet());
+  EXPECT_FALSE(a->stops_before(3));
+  lose_and_start();
+  settle();
+  EXPECT_FALSE(a->stops_before(4));
+  EXPECT_FALSE(b->stops_before(4));
+  EXPECT_TRUE(a->stops_before(5));
+  EXPECT_TRUE(b->stops_before(5));
+  run();
+  auto meets = meet(*a);
+  const auto epoch = b->meet();
+  ASSERT_TRUE(epoch);
+  EXPECT_EQ(epoch->number, 2);
+  EXPECT_EQ(epoch->members.size(), 2U);
+  EXPECT_EQ(meets.get()->members, epoch->members);
+}
+
+// The two words that a member says and then waits: that it joins, and that it is ready for the next epoch.
+TEST_F(StoreLossTest, WhatTheCoordinatorHadNotReadIsToldAgain) {
+  auto joins_a = join();
+  await_unread();
+  lose_and_start();
+  run();
+  auto joins_b = join();
+  const auto a = joins_a.get();
+  const auto b = joins_b.get();
+  ASSERT_TRUE(a->meet());
+  ASSERT_TRUE(b->meet());
+  stop_running();
+  settle();
+  auto a_meets = meet(*a);
+  await_unread();
+  lose_and_start();
+  run();
+  auto b_meets = meet(*b);
+  EXPECT_EQ(a_meets.get()->number, 2);
+  EXPECT_EQ(b_meets.get()->number, 2);
+}
+
+// The numbers of events that were lost go to other events.
+TEST_F(StoreLossTest, AHostSeesTheMembersThatCameAfterTheLoss) {
+  HostWatch watch(client());
+  EventLog log(client());
+  log.append(Joined{process_identity(), "1.0", "net", watch.host()});
+  settle();
+  watch.look_for_the_dead();
+  log.append(Leaving{7});
+  log.append(Leaving{8});
+  // The host has read them, and the coordinator has not.
+  for (const Deadline enough = Deadline::after(Milliseconds(300)); !enough.expired();) watch.look_for_the_dead();
+  lose_and_start();
+  // The host reports it.
+  const std::int64_t newcomer = log.append(Joined{ended_process(), "1.0", "net", watch.host()});
+  settle();
+  ASSERT_TRUE(coordinator_->roster().members.contains(newcomer));
+  const Deadline deadline = Deadline::after(kLong);
+  while (coordinator_->roster().members.at(newcomer).standing != Roster::Standing::gone && !deadline.expired()) {
+    watch.look_for_the_dead();
+    settle();
+  }
+  EXPECT_EQ(coordinator_->roster().members.at(newcomer).standing, Roster::Standing::gone);
+}
+
+TEST_F(StoreLossTest, NoHostGetsTheNameOfAnother) {
+  const HostWatch first(client());
+  const HostWatch without_members(client());
+  EventLog(client()).append(Joined{kNobody, "1.0", "net", first.host()});
+  settle();
+  lose_and_start();
+  const HostWatch third(client());
+  EXPECT_NE(third.host(), first.host());
+  EXPECT_NE(third.host(), without_members.host());
+}
+
+TEST_F(StoreLossTest, AJobThatHasEndedDoesNotGoOn) {
+  EventLog log(client());
+  for (int i = 0; i < 2; ++i) log.append(Joined{kNobody, "1.0", "net", "1"});
+  settle();
+  log.append(Done{1});
+  settle();
+  ASSERT_TRUE(coordinator_->roster().finished);
+  try {
+    restored_store(journal());
+    FAIL() << "the job has ended";
+  } catch (const InvalidArgument& error) {
+    EXPECT_NE(std::string(error.what()).find("has ended"), std::string::npos) << error.what();
+  }
+}
+
+TEST_F(StoreLossTest, AFileThatIsNoJournalIsRefused) {
+  std::ofstream(folder_ / "other") << "hello\n";
+  EXPECT_THROW(restored_store(folder_ / "other"), StoreError);
+  EXPECT_THROW(restored_store(folder_ / "missing"), StoreError);
+}
+
+}  // namespace
+}  // namespace gradwire::membership::store_loss_test

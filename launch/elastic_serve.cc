@@ -1,0 +1,68 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// A launcher that holds an elastic job and starts no ranks.
+#include <unistd.h>
+
+#include <cstdio>
+#include <map>
+#include <string>
+
+#include "gradwire/base/error.h"
+#include "gradwire/base/strings.h"
+#include "gradwire/membership/coordinator.h"
+#include "gradwire/membership/journal.h"
+#include "launch/elastic_coordinator.h"
+#include "launch/elastic_hosts.h"
+#include "launch/job.h"
+#include "launch/launch_error.h"
+#include "launch/rank_process.h"
+#include "launch/signals.h"
+
+namespace gradwire::launch {
+namespace {
+
+// How long a signal may wait.
+constexpr Milliseconds kWait{50};
+
+void say(const std::string& sentence) { std::fprintf(stderr, "gradwire-run: %s\n", sentence.c_str()); }
+
+// The signal that ends the job, when one has come; 0 else.
+int ending_signal(SignalQueue& signals) {
+  while (const auto signal = signals.next()) {
+    if (ends_job(*signal)) return *signal;
+  }
+  return 0;
+}
+
+int serve(const Options& options, const std::string& secret, SignalQueue& signals) {
+  const ElasticOptions& job = *options.elastic;
+  const bool goes_on = ::access(job.log.c_str(), F_OK) == 0;
+  std::map<std::string, std::string> contents;
+  if (goes_on) contents = membership::restored_store(job.log);
+  ElasticServer server(options.node, secret, contents);
+  membership::Coordinator coordinator(server.store(),
+                                      coordinator_options(job, options.ranks, job.log, options.node.heartbeat_timeout));
+  const std::string address = server.place().substr(6);
+  if (goes_on) say(concat("the elastic job at ", address, " goes on from its journal ", job.log));
+  say(concat("hosts join with: gradwire-run --join ", address, " -n N PROGRAM"));
+  while (!coordinator.roster().finished || server.has_hosts()) {
+    if (const int signal = ending_signal(signals)) {
+      server.end(concat("gradwire-run --serve was ended by ", name_of_signal(signal)));
+      return 128 + signal;
+    }
+    coordinator.step(kWait);
+  }
+  server.end("its last step was counted");
+  say("the job has ended: its last step was counted, and all hosts have left");
+  return 0;
+}
+
+}  // namespace
+
+int run_serve(const Options& options, const std::string& secret, SignalQueue& signals) try {
+  return serve(options, secret, signals);
+} catch (const InvalidArgument& problem) {
+  throw LaunchError(kUsageExit, problem.what());
+}
+
+}  // namespace gradwire::launch
