@@ -172,7 +172,14 @@ GossipAverager::~GossipAverager() = default;
 void GossipAverager::average_parameters(const std::vector<at::Tensor>& parameters) {
   Parts& p = *parts_;
   internal::require_same_parameters(kGossip, parameters, p.parameters, p.steps);
-  if ((p.steps + 1) % p.options.inner_steps == 0) p.exchange();
+  if ((p.steps + 1) % p.options.inner_steps == 0) {
+    try {
+      p.exchange();
+    } catch (...) {
+      abort(describe(std::current_exception()));
+      throw;
+    }
+  }
   ++p.steps;
 }
 

@@ -270,5 +270,17 @@ TEST(GossipErrors, AFailureIsQuotedOnTheOtherRank) {
   });
 }
 
+// Nor does a rank that fails in the midst of an exchange.
+TEST(GossipErrors, AFailureInAnExchangeIsQuotedOnTheOtherRank) {
+  run_ranks({"threads"}, 2, [](int rank, const std::shared_ptr<ProcessGroup>& group) {
+    const auto parameters = weights();
+    GossipAverager gossip(parameters, {.process_group = group, .inner_steps = 1});
+    if (rank == 1) parameters[1].set_data(at::zeros({32}));  // a mistake of this rank's program
+    const std::string error = error_of([&] { gossip.average_parameters(parameters); });
+    EXPECT_NE(error.find("must match the size"), std::string::npos) << error;
+    error_of([&] { group->barrier()->wait(); });  // kept until both ranks have failed
+  });
+}
+
 }  // namespace
 }  // namespace gradwire::testing::gossip_test
