@@ -17,6 +17,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/stable_hash.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/ddp/archive_bytes_internal.h"
 #include "gradwire/ddp/first_rank_memory.h"
 #include "gradwire/ddp/hook_estimates_internal.h"
 #include "gradwire/ddp/hook_state.h"
@@ -26,14 +27,6 @@ namespace {
 
 using torch::serialize::InputArchive;
 using torch::serialize::OutputArchive;
-
-std::string bytes_of(OutputArchive& archive) {
-  std::ostringstream out;
-  archive.save_to(out);
-  return std::move(out).str();
-}
-
-void read_from(InputArchive& archive, std::string_view bytes) { archive.load_from(bytes.data(), bytes.size()); }
 
 std::string name_of(const char* kind, std::size_t index) { return concat(kind, index); }
 
@@ -181,7 +174,7 @@ std::vector<std::string> TrainingState::save_rest() const {
   for (const torch::optim::Optimizer* optimizer : optimizers_) {
     OutputArchive archive;
     optimizer->save(archive);
-    parts.push_back(bytes_of(archive));
+    parts.push_back(archive_bytes(archive));
   }
   for (const UserState& state : user_states_) parts.push_back(state.save());
   for (const AddedShards& shards : shards_) parts.push_back(shards.state->save_common());
@@ -197,8 +190,7 @@ void TrainingState::load_rest(std::span<const std::string_view> parts) {
   GRADWIRE_CHECK(parts.size() == rest_parts());
   auto part = parts.begin();
   for (torch::optim::Optimizer* optimizer : optimizers_) {
-    InputArchive archive;
-    read_from(archive, *part++);
+    InputArchive archive = read_archive(*part++);
     optimizer->load(archive);
   }
   for (const UserState& state : user_states_) state.load(std::string(*part++));
@@ -210,12 +202,11 @@ std::string TrainingState::save_shared() const {
   OutputArchive archive;
   const std::vector<HookState> hooks = hook_states();
   for (std::size_t i = 0; i < hooks.size(); ++i) save_hook(shared_part(hooks[i]), archive, i);
-  return bytes_of(archive);
+  return archive_bytes(archive);
 }
 
 void TrainingState::load_shared(const std::string& bytes) {
-  InputArchive archive;
-  read_from(archive, bytes);
+  InputArchive archive = read_archive(bytes);
   const std::vector<HookState> now = hook_states();
   for (std::size_t i = 0; i < cores_.size(); ++i) {
     HookState state = join_parts(load_hook(archive, i), local_part(now[i]));
@@ -236,15 +227,14 @@ std::string TrainingState::save_local() const {
     return "";
   OutputArchive archive;
   for (std::size_t i = 0; i < hooks.size(); ++i) save_hook(local_part(hooks[i]), archive, i);
-  return bytes_of(archive);
+  return archive_bytes(archive);
 }
 
 void TrainingState::average_local_parts(const std::vector<std::string>& parts) {
   std::vector<std::vector<HookState>> by_hook(cores_.size(), std::vector<HookState>(parts.size()));
   for (std::size_t part = 0; part < parts.size(); ++part) {
     if (parts[part].empty()) continue;  // this member's hooks owe nothing
-    InputArchive archive;
-    read_from(archive, parts[part]);
+    InputArchive archive = read_archive(parts[part]);
     for (std::size_t i = 0; i < cores_.size(); ++i) by_hook[i][part] = load_hook(archive, i);
   }
   const std::vector<HookState> now = hook_states();

@@ -1,12 +1,12 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
 #include "gradwire/hooks/optimizer_state_internal.h"
+#include "gradwire/ddp/archive_bytes_internal.h"
 
 #include <torch/serialize/input-archive.h>
 #include <torch/serialize/output-archive.h>
 
 #include <algorithm>
-#include <sstream>
 #include <utility>
 #include <vector>
 
@@ -14,11 +14,7 @@ namespace gradwire::internal {
 namespace {
 
 torch::serialize::InputArchive reread(torch::serialize::OutputArchive& archive) {
-  std::stringstream bytes;
-  archive.save_to(bytes);
-  torch::serialize::InputArchive input;
-  input.load_from(bytes);
-  return input;
+  return read_archive(archive_bytes(archive));
 }
 
 }  // namespace

@@ -12,13 +12,13 @@
 #include <exception>
 #include <fstream>
 #include <iterator>
-#include <sstream>
 #include <utility>
 #include <vector>
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/base/whole_file.h"
+#include "gradwire/ddp/archive_bytes_internal.h"
 #include "gradwire/ddp/byte_exchange_internal.h"
 #include "gradwire/ddp/hook_state.h"
 #include "gradwire/ddp/replica_sync_internal.h"
@@ -65,14 +65,11 @@ void write_part(OutputArchive& archive, const std::string& name, const Write& wr
 std::string state_bytes(const HookState& state) {
   OutputArchive archive;
   save_hook_state(state, archive);
-  std::ostringstream out;
-  archive.save_to(out);
-  return std::move(out).str();
+  return internal::archive_bytes(archive);
 }
 
 HookState state_of(const std::string& bytes) {
-  InputArchive archive;
-  archive.load_from(bytes.data(), bytes.size(), at::Device(at::kCPU));
+  InputArchive archive = internal::read_archive(bytes);
   return load_hook_state(archive);
 }
 

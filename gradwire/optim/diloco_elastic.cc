@@ -8,12 +8,12 @@
 
 #include <algorithm>
 #include <cstring>
-#include <sstream>
 #include <utility>
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/log.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/ddp/archive_bytes_internal.h"
 #include "gradwire/ddp/replica_sync_internal.h"
 #include "gradwire/optim/diloco_internal.h"
 #include "gradwire/optim/diloco_meeting_internal.h"
@@ -61,15 +61,12 @@ std::string save_shared(const Fragments& fragments, std::int64_t steps) {
     fragments[i].fragment->save(part, DilocoFragment::Scope::shared);
     archive.write(concat("fragment", i), part);
   }
-  std::ostringstream out;
-  archive.save_to(out);
-  return std::move(out).str();
+  return internal::archive_bytes(archive);
 }
 
 // Returns the number of steps.
 std::int64_t load_shared(const Fragments& fragments, const std::string& bytes) {
-  torch::serialize::InputArchive archive;
-  archive.load_from(bytes.data(), bytes.size());
+  torch::serialize::InputArchive archive = internal::read_archive(bytes);
   for (std::size_t i = 0; i < fragments.size(); ++i) {
     torch::serialize::InputArchive part;
     archive.read(concat("fragment", i), part);

@@ -8,11 +8,11 @@
 #include <torch/serialize/output-archive.h>
 
 #include <set>
-#include <sstream>
 #include <utility>
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/ddp/archive_bytes_internal.h"
 #include "gradwire/process_group/flat_tensors_internal.h"
 
 namespace gradwire::internal {
@@ -79,14 +79,11 @@ void move_state(torch::optim::Optimizer& from, torch::optim::Optimizer& to, cons
 std::string bytes_of_optimizer(const torch::optim::Optimizer& optimizer) {
   torch::serialize::OutputArchive archive;
   optimizer.save(archive);
-  std::ostringstream bytes;
-  archive.save_to(bytes);
-  return std::move(bytes).str();
+  return archive_bytes(archive);
 }
 
 void load_optimizer(torch::optim::Optimizer& optimizer, const std::string& bytes) {
-  torch::serialize::InputArchive archive;
-  archive.load_from(bytes.data(), bytes.size(), at::Device(at::kCPU));
+  torch::serialize::InputArchive archive = read_archive(bytes);
   optimizer.load(archive);
 }
 

@@ -8,12 +8,12 @@
 
 #include <cstring>
 #include <memory>
-#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "binding.h"
+#include "gradwire/ddp/archive_bytes_internal.h"
 #include "gradwire/ddp/separate_workers.h"
 #include "gradwire/optim/diloco.h"
 #include "gradwire/optim/gossip.h"
@@ -108,15 +108,11 @@ std::shared_ptr<GossipAverager> make_gossip(Parameters parameters, std::shared_p
 at::Tensor save_averager(const ModelAverager& self) {
   torch::serialize::OutputArchive archive;
   self.save(archive);
-  std::ostringstream out;
-  archive.save_to(out);
-  return tensor_of(out.str());
+  return tensor_of(internal::archive_bytes(archive));
 }
 
 void load_averager(ModelAverager& self, const at::Tensor& state) {
-  const std::string bytes = bytes_in(state);
-  torch::serialize::InputArchive archive;
-  archive.load_from(bytes.data(), bytes.size());
+  torch::serialize::InputArchive archive = internal::read_archive(bytes_in(state));
   self.load(archive);
 }
 
