@@ -21,21 +21,6 @@ std::vector<at::Tensor> weights() {
   return all;
 }
 
-std::vector<at::Tensor> values_of(const std::vector<at::Tensor>& tensors) {
-  std::vector<at::Tensor> values;
-  for (const at::Tensor& tensor : tensors) values.push_back(tensor.detach().clone());
-  return values;
-}
-
-// What stands for a step of training: moves each parameter by a number that depends on worker and step.
-void move(const std::vector<at::Tensor>& parameters, int worker, std::int64_t step) {
-  const torch::NoGradGuard no_grad;
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    const int seed = static_cast<int>(1000 * step + 10 * static_cast<std::int64_t>(i)) + worker;
-    parameters[i].detach().sub_(random_tensor(parameters[i].sizes(), seed).to(parameters[i].scalar_type()), 0.1);
-  }
-}
-
 // The fragments of weights(), written down by hand: 63, 31, 40, 11, 9 elements.
 std::int64_t fragment_of(std::size_t parameter, std::int64_t fragments) {
   if (fragments == 1) return 0;

@@ -77,6 +77,22 @@ inline std::unique_ptr<torch::optim::Optimizer> plain_optimizer(const OptimizerF
   return factory(std::move(groups));
 }
 
+// Copies that no step changes.
+inline std::vector<at::Tensor> values_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> values;
+  for (const at::Tensor& tensor : tensors) values.push_back(tensor.detach().clone());
+  return values;
+}
+
+// What stands for a step of training: moves each parameter by a number that depends on worker and step.
+inline void move(const std::vector<at::Tensor>& parameters, int worker, std::int64_t step) {
+  const torch::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const int seed = static_cast<int>(1000 * step + 10 * static_cast<std::int64_t>(i)) + worker;
+    parameters[i].detach().sub_(random_tensor(parameters[i].sizes(), seed).to(parameters[i].scalar_type()), 0.1);
+  }
+}
+
 // What a checkpoint file would hold.
 inline std::string bytes_of(const torch::optim::Optimizer& optimizer) {
   std::ostringstream out;

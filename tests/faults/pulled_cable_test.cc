@@ -10,24 +10,15 @@
 
 #include "bench/network_hosts.h"
 #include "gradwire/base/strings.h"
-#include "launch/launcher_fixture_internal.h"
+#include "tests/support/network_launcher_test.h"
 
 namespace gradwire::launch {
 namespace {
 
 using bench::NetworkHosts;
 
-class PulledCable : public LauncherTest {
+class PulledCable : public NetworkLauncherTest {
  protected:
-  void SetUp() override {
-    reason_ = NetworkHosts::why_not();
-    if (!reason_.empty()) GTEST_SKIP() << reason_;
-    LauncherTest::SetUp();
-  }
-  void TearDown() override {
-    if (reason_.empty()) LauncherTest::TearDown();
-  }
-
   // One rank on a host of its own; rank 0 serves the store.
   BackgroundProgram start_rank(const NetworkHosts& network, int rank, int size) const {
     std::vector<std::string> command = network.enter(rank);
@@ -37,9 +28,6 @@ class PulledCable : public LauncherTest {
                               concat("MASTER_ADDR=", network.address(0)), "MASTER_PORT=29571", "FAULT_BACKEND=ucx",
                               concat("GRADWIRE_FLIGHT_RECORDER=", scratch("files"), "/", rank, ".flight")});
   }
-
- private:
-  std::string reason_;
 };
 
 TEST_F(PulledCable, TheNetworkIsTheCauseAndTheRankBehindTheCableIsNamed) {

@@ -10,7 +10,7 @@
 
 #include "bench/network_hosts.h"
 #include "gradwire/base/strings.h"
-#include "launch/launcher_fixture_internal.h"
+#include "tests/support/network_launcher_test.h"
 
 namespace gradwire::launch {
 namespace {
@@ -25,17 +25,8 @@ struct Ending {
   std::string text;
 };
 
-class CutNetwork : public LauncherTest {
+class CutNetwork : public NetworkLauncherTest {
  protected:
-  void SetUp() override {
-    reason_ = NetworkHosts::why_not();
-    if (!reason_.empty()) GTEST_SKIP() << reason_;
-    LauncherTest::SetUp();
-  }
-  void TearDown() override {
-    if (reason_.empty()) LauncherTest::TearDown();
-  }
-
   // The ranks of `host`. The store is on the host `store`.
   BackgroundProgram start(const NetworkHosts& network, int host, const std::string& what, int size, int store,
                           const Ranks& ranks) const {
@@ -89,9 +80,6 @@ class CutNetwork : public LauncherTest {
     }
     std::cout << ranks.size() << " ranks: the last noticed after " << last << " ms\n";
   }
-
- private:
-  std::string reason_;
 };
 
 TEST_F(CutNetwork, APulledCableIsNoticedByAllRanksOfBothSidesWhichNameRanksOfTheOther) {

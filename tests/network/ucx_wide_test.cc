@@ -11,7 +11,7 @@
 
 #include "bench/network_hosts.h"
 #include "gradwire/base/strings.h"
-#include "launch/launcher_fixture_internal.h"
+#include "tests/support/network_launcher_test.h"
 
 namespace gradwire::launch {
 namespace {
@@ -19,17 +19,8 @@ namespace {
 using bench::NetworkHosts;
 using Words = std::vector<std::string>;
 
-class WideWorld : public LauncherTest {
+class WideWorld : public NetworkLauncherTest {
  protected:
-  void SetUp() override {
-    reason_ = NetworkHosts::why_not();
-    if (!reason_.empty()) GTEST_SKIP() << reason_;
-    LauncherTest::SetUp();
-  }
-  void TearDown() override {
-    if (reason_.empty()) LauncherTest::TearDown();
-  }
-
   // `ranks` ranks, as many on each host, which do `rounds` collectives. Returns what each host printed.
   std::vector<std::string> run(int hosts, int ranks, int rounds, const Words& more = {}) {
     const NetworkHosts network(hosts);
@@ -61,9 +52,6 @@ class WideWorld : public LauncherTest {
     }
     return printed;
   }
-
- private:
-  std::string reason_;
 };
 
 // The number behind `word` in `text`.
