@@ -81,7 +81,8 @@ struct ElasticOptions {
   std::optional<SlowRule> slow = SlowRule();
   // Called on every member, between two steps, when a member is slow. The coordinator says it too.
   std::function<void(const SlowMember&)> on_slow = nullptr;
-  // How long a member waits for the next epoch, for the others there, and for a collective.
+  // How long a member waits for the next epoch, for the others there, for a collective, and for the job's store over TCP
+  // when its server is gone: gradwire-run --serve can be started again meanwhile.
   Milliseconds timeout = kDefaultTimeout;
 };
 
@@ -143,7 +144,8 @@ class Elastic final {
   // Throws what step() and ElasticOptions::on_slow throw otherwise: the other members then go on without this one.
   // Throws MismatchError when the job runs another program, model or version of gradwire, and when members that counted
   // the same steps hold different parameters; PeerError when no member that holds the state is left, and when the job
-  // went on without this member; TimeoutError when there is no coordinator, or are too few members, for `timeout`.
+  // went on without this member; TimeoutError when there is no coordinator, or are too few members, for `timeout`;
+  // StoreError when the job's store was gone for `timeout`.
   ElasticEnd run(std::int64_t steps, const std::function<void(const ElasticStep&)>& step);
 
   // Makes this member leave in good order: at a step boundary, or within 50 ms while run() waits for an epoch. Any

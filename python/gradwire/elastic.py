@@ -62,7 +62,8 @@ class Elastic:
     slow: when a member is slow, and whether it is dropped then: it leaves in good order, and its run() returns "dropped". The same
         on all members; gradwire-run --drop-slow takes its place. None: no member is slow.
     on_slow: called on every member, between two steps, with the SlowMember when a member is slow. The coordinator says it too.
-    timeout: how long a member waits for the next epoch, for the others there, and for a collective.
+    timeout: how long a member waits for the next epoch, for the others there, for a collective, and for the job's store over TCP when
+        its server is gone.
     """
 
     def __init__(

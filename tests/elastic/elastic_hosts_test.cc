@@ -370,11 +370,13 @@ TEST_F(ElasticHostsTest, WithoutTheHostThatBeganItTheJobEndsEverywhere) {
   EXPECT_NE(result.err.find("has ended: interrupted by SIGINT"), std::string::npos) << result.err;
 }
 
-// Without the store all ranks of the other host die again and again, which says nothing of them.
+// Without the store all ranks of the other host die again and again, once their patience has ended, which says nothing
+// of them.
 TEST_F(ElasticHostsTest, RanksThatDieBecauseTheStoreIsGoneDoNotHideThatTheStoreIsGone) {
+  heartbeat_ = "6";
   auto first = begin("1:4", 1);
   wait_for_epoch(1);
-  auto second = join("1", 2, {"--deaths-per-minute", "0"});
+  auto second = join("1", 2, {"--deaths-per-minute", "0", "--env", "ELASTIC_TIMEOUT=3000"});
   wait_for_epoch(3);
   for (const pid_t pid : network_->processes(0)) {
     if (launch::read_file(concat("/proc/", pid, "/comm")).starts_with("gradwire-")) ::kill(pid, SIGKILL);
@@ -382,7 +384,8 @@ TEST_F(ElasticHostsTest, RanksThatDieBecauseTheStoreIsGoneDoNotHideThatTheStoreI
   first.finish();
   const Result result = second.finish();
   EXPECT_EQ(result.exit_code, launch::kHostLostExit) << result.err;
-  EXPECT_NE(result.err.find("has not answered for 2 s"), std::string::npos) << result.err;
+  EXPECT_NE(result.err.find("the store did not come back within 3 s"), std::string::npos) << result.err;
+  EXPECT_NE(result.err.find("has not answered for 6 s"), std::string::npos) << result.err;
   for (const auto& left : std::filesystem::directory_iterator(scratch("tmp"))) std::filesystem::remove_all(left);
 }
 
