@@ -81,8 +81,8 @@ struct ElasticOptions {
   std::optional<SlowRule> slow = SlowRule();
   // Called on every member, between two steps, when a member is slow. The coordinator says it too.
   std::function<void(const SlowMember&)> on_slow = nullptr;
-  // How long a member waits for the next epoch, for the others there, for a collective, and for the job's store over TCP
-  // when its server is gone: gradwire-run --serve can be started again meanwhile.
+  // How long a member waits for the next epoch, for the others there, for a collective, and for the job's store over
+  // TCP when its server is gone: gradwire-run --serve can be started again meanwhile.
   Milliseconds timeout = kDefaultTimeout;
 };
 
