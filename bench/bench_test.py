@@ -56,7 +56,7 @@ class Ddp(Bench):
         lines = self.lines("ddp", "--rounds", "1", "--steps", "1", "--batch", "1", "--no-pin", "--bucket-cap-mb", "4")
         self.assertEqual([line["contestant"] for line in lines],
                          ["gradwire shm" + way + none for none in ("", ", set_to_none")
-                          for way in (", gradient_as_bucket_view", "", ", fused step")])
+                          for way in (", a barrier alone", ", gradient_as_bucket_view", "", ", fused step")])
         for line in lines:
             self.assertEqual((line["benchmark"], line["world"], line["pairs"]), ("ddp", 2, 1))
             self.assertAlmostEqual(line["ratio"], line["ddp_ms"] / line["alone_ms"], places=6)
