@@ -74,11 +74,16 @@ JobEnvironment environment_of(const Options& options, const std::string& secret,
 
 // Starts this host's ranks, and returns how they ended. `finish` returns what to tell then.
 template <class Finish>
-int supervise(const Options& options, SignalQueue& signals, int front_fd, JobEnvironment job, JobView view,
-              Finish finish) {
+int supervise(const Options& options, SignalQueue& signals, RendezvousFolder& folder, int front_fd, JobEnvironment job,
+              JobView view, Finish finish) {
   FlightWatch flight(options, 0, job.world);
   job.flight_recorders = flight.recorders();
   view.flight = &flight;
+  auto live = live_watch(options, folder, job);
+  if (live) {
+    view.live = &*live;
+    live->follow(0);
+  }
   Supervisor supervisor(options, signals, front_fd, view);
   const JobOutcome outcome = supervisor.run(rank_commands(options, std::move(job)));
   const auto [exit_code, text] = finish(outcome);
@@ -117,7 +122,7 @@ int run_elastic(const Options& options, const std::string& secret, SignalQueue& 
     elastic.coordinator = coordinator_of(options, folder, job);
     elastic.deaths_per_minute = options.elastic->deaths_per_minute;
     view.elastic = std::move(elastic);
-    return supervise(options, signals, front_fd, std::move(job), view, [&](const JobOutcome& outcome) {
+    return supervise(options, signals, folder, front_fd, std::move(job), view, [&](const JobOutcome& outcome) {
       std::string text = report_of(options, outcome);
       if (server != nullptr) server->end(text.empty() ? "its last step was counted" : last_line(text));
       return std::pair(outcome.exit_code(), text);
@@ -139,7 +144,7 @@ int run_joined(const Options& options, const std::string& secret, SignalQueue& s
   view.elastic.emplace();
   view.elastic->deaths_per_minute = options.elastic->deaths_per_minute;
   view.elastic->answers = [&] { return host.answers(); };
-  return supervise(options, signals, front_fd, std::move(job), view, [&](const JobOutcome& outcome) {
+  return supervise(options, signals, folder, front_fd, std::move(job), view, [&](const JobOutcome& outcome) {
     const std::string reason = host.leave();
     if (!reason.empty()) return std::pair(kHostLostExit, concat("gradwire-run: ", reason, "\n"));
     // A member handles SIGTERM, so a rank that died of it had not joined yet.

@@ -258,8 +258,6 @@ TEST_F(LauncherTest, BadCommandLinesGetOneClearSentence) {
       {{"-n", "2", "--watch-port", "http", "/bin/true"}, 2, "--watch-port"},
       {{"-n", "2", "--watch-port", "65536", "/bin/true"}, 2, "from 0 to 65535"},
       {{"-n", "2", "--watch", "--hosts", "a,b", "/bin/true"}, 2, "one host"},
-      {{"-n", "2", "--watch", "--elastic", "1:2", "/bin/true"}, 2, "do not show elastic jobs"},
-      {{"-n", "2", "--watch-port", "0", "--join", "node0:29400", "/bin/true"}, 2, "do not show elastic jobs"},
       {{"--serve", "node0:29400"}, 2, "give --elastic MIN:MAX too"},
       {{"--serve", "node0:29400", "--elastic", "1:2"}, 2, "--serve wants --membership-log"},
       {{"--serve", "node0", "--elastic", "1:2", "--membership-log", "log"}, 2, "--serve is 'node0'"},

@@ -386,9 +386,6 @@ std::optional<ElasticOptions> read_elastic(const RawOptions& raw, const Options&
   if (!options.remote.hosts.empty() || !raw.nodes.empty() || !raw.node.empty())
     refuse_option(
         "--elastic begins on one host, and others come with --join; leave --hosts, --nnodes and --node-rank out");
-  if (options.watch || options.watch_port)
-    refuse_option(
-        "--watch and --watch-port do not show elastic jobs; leave them out with --elastic and --join, or use --record");
   if (!raw.deaths_per_minute.empty())
     elastic.deaths_per_minute = read_number("--deaths-per-minute", raw.deaths_per_minute, 0, 1000000);
   elastic.log = raw.membership_log;

@@ -6,6 +6,7 @@ import pathlib
 import re
 import signal
 import subprocess
+import sys
 import urllib.error
 import urllib.request
 from html.parser import HTMLParser
@@ -84,3 +85,61 @@ def test_a_job_can_be_watched(tmp_path):
         job.wait()
     assert re.search(r"gradwire-run: step \d+, [\d.]+ steps/s, \d+% waiting, .* sent a step, loss ", said), said
     assert [path.name for path in tmp_path.iterdir()] == ["text"], "the records of the job go with the job"
+
+
+ELASTIC = """
+import os
+import pathlib
+import sys
+import time
+
+import torch
+from gradwire.elastic import Elastic
+from gradwire.nn.parallel import DistributedDataParallel
+
+torch.set_num_threads(1)
+elastic = Elastic()
+model = DistributedDataParallel(torch.nn.Linear(8, 1), process_group=elastic.group)
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+elastic.add(model, optimizer)
+pathlib.Path(sys.argv[1], os.environ["RANK"]).write_text(str(os.getpid()))
+
+def step(at):
+    time.sleep(0.005)
+    optimizer.zero_grad()
+    model(torch.ones(2, 8)).sum().backward()
+    optimizer.step()
+
+elastic.run(10_000_000, step)
+"""
+
+
+def test_a_process_that_takes_the_place_of_another_one_is_watched_too(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(ELASTIC)
+    command = [BUILD / "bin" / "gradwire-run", "--elastic", "1:2", "-n", str(RANKS), "--watch", "--watch-port", "0",
+               sys.executable, program, tmp_path]
+    job = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    try:
+        address = re.search(r"http://127\.0\.0\.1:\d+/", job.stderr.readline())[0]
+
+        def steps():
+            assert job.poll() is None
+            return [samples(address)[0].get(("gradwire_steps_total", str(rank)), 0) for rank in range(RANKS)]
+
+        while min(steps()) < 50:
+            pass
+        before = steps()
+        os.kill(int((tmp_path / "1").read_text()), signal.SIGKILL)
+        while True:  # the newcomer has taken fewer steps than the process before it
+            after = steps()
+            if after[0] > before[0] and 0 < after[1] < before[1]:
+                break
+            before[1] = max(before[1], after[1])
+        job.send_signal(signal.SIGTERM)
+        _, said = job.communicate(timeout=GUARD)
+    finally:
+        job.kill()
+        job.wait()
+    assert "a new process takes its place" in said
+    assert re.search(r"gradwire-run: step \d+, [\d.]+ steps/s, \d+% waiting, ", said), said
