@@ -34,18 +34,23 @@ def lane_thread(lane: int) -> int:
     return TRAINING + 1 + lane
 
 
-def microseconds(seconds: float) -> float:
-    """Whole nanoseconds, the unit in which Perfetto counts. The quarter keeps the nanosecond whether a reader rounds or cuts
-    off: an end that was cut off alone would lie outside of the event around it, and Perfetto drops such events."""
-    return (round(1e9 * seconds) + 0.25) / 1000
+def nanoseconds(seconds: float) -> int:
+    """The unit in which Perfetto counts."""
+    return round(1e9 * seconds)
+
+
+def microseconds(whole_nanoseconds: int) -> float:
+    """The quarter keeps the nanosecond whether a reader rounds or cuts off: an end that was cut off alone would lie outside of
+    the event around it, and Perfetto drops such events."""
+    return (whole_nanoseconds + 0.25) / 1000
 
 
 def complete(name: str, category: str, rank: int, thread: int, begin: float, end: float, **facts: Any) -> TraceEvent:
     """An event of the type "X": it has a begin and a duration."""
-    nanoseconds = max(round(1e9 * end) - round(1e9 * begin), 0)
+    since, until = nanoseconds(begin), nanoseconds(end)
     return {
-        "ph": "X", "name": name, "cat": category, "pid": process_of(rank), "tid": thread, "ts": microseconds(begin),
-        "dur": microseconds(1e-9 * nanoseconds), "args": facts,
+        "ph": "X", "name": name, "cat": category, "pid": process_of(rank), "tid": thread, "ts": microseconds(since),
+        "dur": microseconds(max(until - since, 0)), "args": facts,
     }  # fmt: skip
 
 
@@ -87,7 +92,7 @@ def events_of_rank(record: RankRecord, offset: float) -> Iterator[TraceEvent]:
             facts = {**where, "bytes": event.bytes, "sent": event.sent}
             yield {
                 "ph": "i", "s": "p", "name": f"bucket {event.bucket} is ready", "cat": "bucket",
-                "pid": process_of(rank), "tid": TRAINING, "ts": microseconds(ready), "args": facts,
+                "pid": process_of(rank), "tid": TRAINING, "ts": microseconds(nanoseconds(ready)), "args": facts,
             }  # fmt: skip
             # Without a lane the thread that trains goes on before the average is there.
             until = end if event.lane >= 0 else event.times[1] + offset
@@ -98,7 +103,7 @@ def events_of_rank(record: RankRecord, offset: float) -> Iterator[TraceEvent]:
             yield complete("wait for a call", "wait", rank, thread, begin, end, **where)
         elif event.kind == LOSS and math.isfinite(event.loss):
             yield {
-                "ph": "C", "name": "loss", "pid": process_of(rank), "tid": TRAINING, "ts": microseconds(begin),
+                "ph": "C", "name": "loss", "pid": process_of(rank), "tid": TRAINING, "ts": microseconds(nanoseconds(begin)),
                 "args": {"loss": event.loss},
             }  # fmt: skip
 
@@ -109,7 +114,8 @@ def events_of_choices(record: RankRecord, offset: float) -> Iterator[TraceEvent]
         if choice.kind == CHOSEN:
             yield {
                 "ph": "i", "s": "p", "name": f"auto chose {choice_text(choice)}", "cat": "choice",
-                "pid": process_of(record.rank), "tid": TRAINING, "ts": microseconds(max(choice.time + offset, 0.0)), "args": {"from step": choice.iteration},
+                "pid": process_of(record.rank), "tid": TRAINING, "ts": microseconds(nanoseconds(max(choice.time + offset, 0.0))),
+                "args": {"from step": choice.iteration},
             }  # fmt: skip
 
 
