@@ -53,6 +53,23 @@ constexpr std::string_view kDecision = "=\t";
 
 std::string line_of(const Put& put) { return concat(kDecision, put.key, "\t", put.value); }
 
+// The decision that line_of() wrote; nothing for another line.
+std::optional<Put> decision_of(const std::string& path, const std::string& line) {
+  if (!line.starts_with(kDecision)) return std::nullopt;
+  const std::size_t tab = line.find('\t', kDecision.size());
+  if (tab == std::string::npos) fail(path, concat("the line '", line, "' is no decision"));
+  return Put{line.substr(kDecision.size(), tab - kDecision.size()), line.substr(tab + 1)};
+}
+
+// The epoch that was decided; nothing for another decision.
+std::optional<Epoch> epoch_in(const Put& decision) {
+  constexpr std::string_view kEpoch = "epoch/";
+  // Other keys of an epoch have one more part.
+  if (!decision.key.starts_with(kEpoch) || decision.key.find('/', kEpoch.size()) != std::string::npos)
+    return std::nullopt;
+  return epoch_of(decision.value);
+}
+
 // "12<tab>event" of an event; the other lines are decisions ("=<tab>key<tab>value") and the head.
 bool is_event(const std::string& line, std::int64_t& number, std::string& text) {
   const std::size_t tab = line.find('\t');
@@ -187,14 +204,11 @@ std::vector<PlayedEpoch> read_membership_log(const std::string& path) {
   const std::vector<std::string> lines = lines_of_journal(path);
   std::vector<PlayedEpoch> played;
   std::vector<Epoch> decided;
-  const std::string epoch_prefix = "=\tepoch/";
   for (const std::string& line : lines) {
     std::int64_t number = 0;
     std::string text;
-    if (line.starts_with(epoch_prefix)) {
-      const std::size_t tab = line.find('\t', epoch_prefix.size());
-      // Other keys of an epoch have one more part.
-      if (line.find('/', epoch_prefix.size()) >= tab) decided.push_back(epoch_of(line.substr(tab + 1)));
+    if (const std::optional<Put> decision = decision_of(path, line)) {
+      if (std::optional<Epoch> epoch = epoch_in(*decision)) decided.push_back(std::move(*epoch));
       continue;
     }
     if (!is_event(line, number, text)) continue;
@@ -224,20 +238,17 @@ std::map<std::string, std::string> restored_store(const std::string& path) {
   for (const std::string& line : lines_of_journal(path)) {
     std::int64_t number = 0;
     std::string text;
-    if (line.starts_with(kDecision)) {
-      const std::size_t tab = line.find('\t', kDecision.size());
-      if (tab == std::string::npos) fail(path, concat("the line '", line, "' is no decision"));
-      keys[line.substr(kDecision.size(), tab - kDecision.size())] = line.substr(tab + 1);
+    if (const std::optional<Put> decision = decision_of(path, line)) {
+      const std::optional<Epoch> epoch = epoch_in(*decision);
+      if (epoch && epoch->finished) {
+        throw InvalidArgument(concat("the job of the journal ", path,
+                                     " has ended: its last step was counted; give another job a journal of its own"));
+      }
+      keys[decision->key] = decision->value;
     } else if (is_event(line, number, text)) {
       keys[event_key(number)] = text;
       last_event = number;
       last_host = std::max(last_host, host_number(text));
-    }
-  }
-  for (const auto& [key, value] : keys) {
-    if (key.starts_with("epoch/") && value.starts_with("finished")) {
-      throw InvalidArgument(concat("the job of the journal ", path,
-                                   " has ended: its last step was counted; give another job a journal of its own"));
     }
   }
   keys[kEventsEndKey] = std::to_string(last_event);
