@@ -30,7 +30,7 @@ constexpr Milliseconds kMoment{50};
 constexpr Milliseconds kSilence{1000};
 constexpr const char* kVersionKey = "job/version";
 
-std::string address_of(const NodeOptions& node) { return membership::job_place(node.host, node.port).substr(6); }
+std::string address_of(const NodeOptions& node) { return membership::job_address(node.host, node.port); }
 
 [[noreturn]] void refuse(const std::string& sentence) { throw LaunchError(kHostsFailedExit, sentence); }
 
@@ -54,9 +54,8 @@ std::shared_ptr<Store> connect(const NodeOptions& node, const std::string& secre
   const Deadline deadline = Deadline::after(node.rendezvous_timeout);
   std::string reason;
   while (!deadline.expired()) {
-    while (const auto signal = signals.next()) {
-      if (ends_job(*signal)) throw LaunchError(128 + *signal, "interrupted before the job was found");
-    }
+    if (const auto signal = signals.next_that_ends())
+      throw LaunchError(128 + *signal, "interrupted before the job was found");
     try {
       const Milliseconds limit = std::max(Milliseconds(1), std::min(kConnectTime, deadline.remaining()));
       auto store = membership::job_part(std::make_shared<TcpStore>(
@@ -84,6 +83,8 @@ ElasticServer::ElasticServer(const NodeOptions& node, const std::string& secret,
   store_->set(membership::kStoreKey, random_job_id());
   store_->set(kVersionKey, GRADWIRE_VERSION);
 }
+
+std::string ElasticServer::address() const { return address_of(node_); }
 
 std::string ElasticServer::place() const { return membership::job_place(node_.host, node_.port); }
 

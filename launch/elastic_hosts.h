@@ -27,6 +27,8 @@ class ElasticServer final {
                 const std::map<std::string, std::string>& contents = {});
   // The job's part of the store.
   const std::shared_ptr<Store>& store() const noexcept { return store_; }
+  // What other hosts --join: "HOST:PORT".
+  std::string address() const;
   // Where the members find the store: the value of GRADWIRE_ELASTIC.
   std::string place() const;
   // Whether a host that joined still takes part. Never throws.

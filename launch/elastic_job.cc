@@ -116,7 +116,7 @@ int run_elastic(const Options& options, const std::string& secret, SignalQueue& 
     job.elastic = server->place();
     elastic.has_hosts = [&] { return server->has_hosts(); };
     std::fprintf(stderr, "gradwire-run: other hosts join with: gradwire-run --join %s -n N PROGRAM\n",
-                 job.elastic.substr(6).c_str());
+                 server->address().c_str());
   }
   try {
     elastic.coordinator = coordinator_of(options, folder, job);

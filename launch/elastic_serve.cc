@@ -26,14 +26,6 @@ constexpr Milliseconds kWait{50};
 
 void say(const std::string& sentence) { std::fprintf(stderr, "gradwire-run: %s\n", sentence.c_str()); }
 
-// The signal that ends the job, when one has come; 0 else.
-int ending_signal(SignalQueue& signals) {
-  while (const auto signal = signals.next()) {
-    if (ends_job(*signal)) return *signal;
-  }
-  return 0;
-}
-
 int serve(const Options& options, const std::string& secret, SignalQueue& signals) {
   const ElasticOptions& job = *options.elastic;
   const bool goes_on = ::access(job.log.c_str(), F_OK) == 0;
@@ -42,13 +34,13 @@ int serve(const Options& options, const std::string& secret, SignalQueue& signal
   ElasticServer server(options.node, secret, contents);
   membership::Coordinator coordinator(server.store(),
                                       coordinator_options(job, options.ranks, job.log, options.node.heartbeat_timeout));
-  const std::string address = server.place().substr(6);
+  const std::string address = server.address();
   if (goes_on) say(concat("the elastic job at ", address, " goes on from its journal ", job.log));
   say(concat("hosts join with: gradwire-run --join ", address, " -n N PROGRAM"));
   while (!coordinator.roster().finished || server.has_hosts()) {
-    if (const int signal = ending_signal(signals)) {
-      server.end(concat("gradwire-run --serve was ended by ", name_of_signal(signal)));
-      return 128 + signal;
+    if (const auto signal = signals.next_that_ends()) {
+      server.end(concat("gradwire-run --serve was ended by ", name_of_signal(*signal)));
+      return 128 + *signal;
     }
     coordinator.step(kWait);
   }

@@ -8,6 +8,7 @@
 #include <cstdio>
 
 #include "gradwire/base/strings.h"
+#include "gradwire/membership/job_store.h"
 #include "launch/coordinator.h"
 #include "launch/job.h"
 #include "launch/launch_error.h"
@@ -95,9 +96,7 @@ class NodeJob {
       pollfd polled[3] = {{signals_.fd(), POLLIN, 0}, {coordinator_.event_fd(), POLLIN, 0}, {front_fd_, POLLIN, 0}};
       ::poll(polled, 3, static_cast<int>(std::min<long long>(patience_.remaining().count(), INT_MAX)));
       if (polled[2].revents != 0) on_front_death();
-      while (const auto signal = signals_.next()) {
-        if (ends_job(*signal)) interrupt(*signal);
-      }
+      while (const auto signal = signals_.next_that_ends()) interrupt(*signal);
     }
   }
 
@@ -151,15 +150,14 @@ class NodeJob {
 
   JobEnvironment environment_of(const Plan& plan) {
     const NodeOptions& node = options_.node;
-    const bool ipv6 = node.host.find(':') != std::string::npos;
     JobEnvironment job;
     job.first_rank = plan.first_rank(node.node);
     job.world = plan.world();
     job.node = node.node;
     job.nodes = node.nodes;
     job.attempt = plan.attempt;
-    job.rendezvous = concat("tcp://", ipv6 ? "[" : "", node.host, ipv6 ? "]:" : ":", node.port,
-                            "?hosted=1&prefix=ranks/", plan.job_id, "/", plan.attempt);
+    job.rendezvous =
+        concat(membership::job_place(node.host, node.port), "?hosted=1&prefix=ranks/", plan.job_id, "/", plan.attempt);
     job.job_id = plan.job_id;
     job.master_address = node.host;
     job.master_port = plan.master_port;

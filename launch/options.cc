@@ -16,6 +16,7 @@
 #include "gradwire/base/environment.h"
 #include "gradwire/base/nearest.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/membership/job_store.h"
 #include "launch/launch_error.h"
 
 namespace gradwire::launch {
@@ -483,7 +484,6 @@ std::vector<std::string> arguments_for_host(const Options& options, int node) {
     return std::to_string(static_cast<double>(time.count()) / 1000);
   };
   const NodeOptions& job = options.node;
-  const bool ipv6 = job.host.find(':') != std::string::npos;
   std::vector<std::string> arguments = {"--ranks",
                                         std::to_string(options.ranks),
                                         "--nnodes",
@@ -491,7 +491,7 @@ std::vector<std::string> arguments_for_host(const Options& options, int node) {
                                         "--node-rank",
                                         std::to_string(node),
                                         "--rendezvous",
-                                        concat(ipv6 ? "[" : "", job.host, ipv6 ? "]:" : ":", job.port),
+                                        membership::job_address(job.host, job.port),
                                         "--rendezvous-timeout",
                                         seconds(job.rendezvous_timeout),
                                         "--heartbeat-timeout",

@@ -28,6 +28,13 @@ std::optional<int> SignalQueue::next() {
   return static_cast<int>(info.ssi_signo);
 }
 
+std::optional<int> SignalQueue::next_that_ends() {
+  while (const auto signal = next()) {
+    if (ends_job(*signal)) return signal;
+  }
+  return std::nullopt;
+}
+
 bool ends_job(int signal) noexcept {
   return signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT;
 }

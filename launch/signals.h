@@ -23,6 +23,8 @@ class SignalQueue {
 
   // Returns the next signal that has arrived, if there is one. Does not wait.
   std::optional<int> next();
+  // The same for the next one that ends the job; those before it are dropped.
+  std::optional<int> next_that_ends();
   int fd() const noexcept { return fd_.get(); }
   // The mask before the constructor ran; ranks are started with this mask.
   const sigset_t& original_mask() const noexcept { return original_; }

@@ -28,10 +28,12 @@ std::shared_ptr<Store> job_part(std::shared_ptr<Store> whole) {
 
 std::string key_in_whole(const std::string& key) { return concat(kPart, "/", key); }
 
-std::string job_place(const std::string& host, std::uint16_t port) {
+std::string job_address(const std::string& host, std::uint16_t port) {
   const bool ipv6 = host.find(':') != std::string::npos;
-  return concat(kTcp, ipv6 ? "[" : "", host, ipv6 ? "]:" : ":", port);
+  return concat(ipv6 ? "[" : "", host, ipv6 ? "]:" : ":", port);
 }
+
+std::string job_place(const std::string& host, std::uint16_t port) { return concat(kTcp, job_address(host, port)); }
 
 std::shared_ptr<Store> open_job_store(const std::string& place, Milliseconds patience) {
   if (!place.starts_with(kTcp)) return job_part(std::make_shared<FileStore>(place));

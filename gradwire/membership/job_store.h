@@ -23,7 +23,9 @@ std::shared_ptr<Store> job_part(std::shared_ptr<Store> whole);
 // The key of `whole` that is `key` in that part.
 std::string key_in_whole(const std::string& key);
 
-// "tcp://HOST:PORT", with brackets around a numeric IPv6 address.
+// "HOST:PORT", with brackets around a numeric IPv6 address.
+std::string job_address(const std::string& host, std::uint16_t port);
+// "tcp://HOST:PORT", the place of the store that is served at that address.
 std::string job_place(const std::string& host, std::uint16_t port);
 
 }  // namespace gradwire::membership
