@@ -23,6 +23,7 @@
 #include "gradwire/compress/registry.h"
 #include "gradwire/compress/transport.h"
 #include "gradwire/store/file_store.h"
+#include "gradwire/store/forwarding_store.h"
 #include "gradwire/store/hash_store.h"
 #include "gradwire/store/prefix_store.h"
 #include "gradwire/store/store.h"

@@ -19,19 +19,13 @@
 #include "gradwire/base/process_identity.h"
 #include "gradwire/membership/member.h"
 #include "gradwire/store/hash_store.h"
+#include "tests/support/ranks.h"
 
 namespace gradwire::membership::coordinator_test {
 namespace {
 
 class CoordinatorTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string pattern = (std::filesystem::temp_directory_path() / "gw-coordinator-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
   CoordinatorOptions options(int min, int max, int first) const {
     CoordinatorOptions options;
     options.roster = {.min = min, .max = max, .first = first};
@@ -63,7 +57,8 @@ class CoordinatorTest : public ::testing::Test {
   }
 
   std::shared_ptr<Store> store_ = std::make_shared<HashStore>();
-  std::filesystem::path folder_;
+  const test_support::TemporaryFolder scratch_;
+  const std::filesystem::path folder_ = scratch_.path();
 };
 
 TEST_F(CoordinatorTest, MembersMeetLeaveAndMeetAgain) {

@@ -14,6 +14,7 @@
 #include "gradwire/base/process_identity.h"
 #include "gradwire/membership/coordinator.h"
 #include "gradwire/store/hash_store.h"
+#include "tests/support/ranks.h"
 
 namespace gradwire::membership::host_watch_test {
 namespace {
@@ -52,13 +53,6 @@ class Sleeper {
 
 class HostWatchTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string pattern = (std::filesystem::temp_directory_path() / "gw-hosts-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
   CoordinatorOptions options(Milliseconds host_timeout) const {
     CoordinatorOptions options;
     options.roster = {.min = 1, .max = 4, .first = 2};
@@ -72,7 +66,8 @@ class HostWatchTest : public ::testing::Test {
   }
 
   std::shared_ptr<Store> store_ = std::make_shared<HashStore>();
-  std::filesystem::path folder_;
+  const test_support::TemporaryFolder scratch_;
+  const std::filesystem::path folder_ = scratch_.path();
 };
 
 // The name of a process on a host that nobody here can see.

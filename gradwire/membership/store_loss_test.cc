@@ -3,7 +3,6 @@
 // The server of a job's store is killed with the coordinator, and both start again from the journal: members, hosts and
 // what they had told are there again.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <filesystem>
@@ -22,6 +21,7 @@
 #include "gradwire/membership/member.h"
 #include "gradwire/membership/patient_store.h"
 #include "gradwire/store/tcp_store.h"
+#include "tests/support/ranks.h"
 
 namespace gradwire::membership::store_loss_test {
 namespace {
@@ -41,16 +41,8 @@ std::string ended_process() {
 // The server and the coordinator of one job, which are lost and started again together.
 class StoreLossTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string pattern = (std::filesystem::temp_directory_path() / "gw-loss-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
-    start();
-  }
-  void TearDown() override {
-    stop_running();
-    std::filesystem::remove_all(folder_);
-  }
+  void SetUp() override { start(); }
+  void TearDown() override { stop_running(); }
 
   std::string journal() const { return folder_ / "journal"; }
   void start(std::map<std::string, std::string> contents = {}) {
@@ -101,7 +93,8 @@ class StoreLossTest : public ::testing::Test {
     return number;
   }
 
-  std::filesystem::path folder_;
+  const test_support::TemporaryFolder scratch_;
+  const std::filesystem::path folder_ = scratch_.path();
   std::uint16_t port_ = 0;
   int stores_ = 0;
   std::shared_ptr<TcpStore> server_;
