@@ -43,15 +43,19 @@ class SeparateWorkers {
   // What the workers of a new group found out.
   struct Meeting {
     int donor = -1;              // the rank that gave its state; -1: no worker holds the state
-    std::vector<int> receivers;  // the ranks that took the donor's state over, in ascending order
+    std::vector<int> receivers;  // the ranks that take the donor's state over, in ascending order
   };
-  // Collective over the new group: all workers come to hold the same outer state. `holds`: this worker holds the state
-  // of the job. `fresh`: no step has begun, so where nobody holds state that of rank 0 is the job's. A receiver has
-  // ended as many steps as the donor. A worker that throws an error of the group is as it was. Throws MismatchError on
-  // all workers when they hold different outer parameters.
+  // Collective over the new group: the workers agree on their outer state, and receivers get that of the donor.
+  // `holds`: this worker holds the state of the job. `fresh`: no step has begun, so where nobody holds state that of
+  // rank 0 is the job's. A worker that has the average of an exchange that will be done again gives it up here; nothing
+  // else changes before apply_meeting(). Throws MismatchError on all workers when they hold different outer parameters.
   virtual Meeting meet(bool holds, bool fresh) = 0;
-  // Goes on in the new group, after meet(): begins the exchanges that were broken off once more, and does what is left
-  // of the last step. Collective where an exchange is waited for. After an error: leave_group(), and so on.
+  // Changes this worker as meet() found out: all workers come to hold the same outer state, and a receiver has ended as
+  // many steps as the donor. Does not communicate, so whatever else a receiver needs can arrive before. Once after a
+  // meet() with a donor; leave_group() forgets the meeting.
+  virtual void apply_meeting() = 0;
+  // Goes on in the new group, after apply_meeting(): begins the exchanges that were broken off once more, and does what
+  // is left of the last step. Collective where an exchange is waited for. After an error: leave_group(), and so on.
   virtual void resume() = 0;
   // Waits until the exchanges under way have ended. Throws their errors.
   virtual void settle() = 0;

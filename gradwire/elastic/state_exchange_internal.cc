@@ -236,13 +236,15 @@ std::int64_t exchange_separate_state(ProcessGroup& group, TrainingState& state, 
   SeparateWorkers& workers = *state.separate_workers();
   const SeparateWorkers::Meeting meeting = workers.meet(counted != kNoState, fresh);
   if (meeting.donor < 0) return kNoState;
+  std::vector<std::string> rest(state.rest_parts());
   if (!meeting.receivers.empty()) {
-    std::vector<std::string> rest(state.rest_parts());
     if (group.rank() == meeting.donor) rest = state.save_rest();
     for (std::string& part : rest) part = broadcast_bytes(group, std::move(part), meeting.donor);
-    const std::vector<std::string_view> parts(rest.begin(), rest.end());
-    if (std::binary_search(meeting.receivers.begin(), meeting.receivers.end(), group.rank())) state.load_rest(parts);
   }
+  // Everything has been received before anything changes.
+  workers.apply_meeting();
+  if (std::binary_search(meeting.receivers.begin(), meeting.receivers.end(), group.rank()))
+    state.load_rest(std::vector<std::string_view>(rest.begin(), rest.end()));
   return workers.steps_ended();
 }
 

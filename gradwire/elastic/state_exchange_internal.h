@@ -64,7 +64,8 @@ std::int64_t exchange_state(ProcessGroup& group, TrainingState& state, std::int6
                             MemoryStanding& memory);
 
 // The same for members that train separately (TrainingState::separate_workers()): those that hold the state keep their
-// own parameters. Returns the number of steps that this member has ended, which may differ between members.
+// own parameters. Returns the number of steps that this member has ended, which may differ between members. A member
+// that throws an error of the group holds the state that it held.
 std::int64_t exchange_separate_state(ProcessGroup& group, TrainingState& state, std::int64_t counted, bool fresh);
 
 }  // namespace gradwire::internal

@@ -139,6 +139,7 @@ class DilocoAverager final : public ModelAverager, public SeparateWorkers {
   std::int64_t boundary_after(std::int64_t step) const override;
   void leave_group() override;
   Meeting meet(bool holds, bool fresh) override;
+  void apply_meeting() override;
   void resume() override;
   void settle() override;
 

@@ -91,7 +91,7 @@ std::string give(ProcessGroup& group, const DilocoPlan& plan, const std::string&
   return "";
 }
 
-void log_plan(const DilocoPlan& plan, std::size_t workers, std::int64_t steps) {
+void log_plan(const DilocoPlan& plan, int workers, std::int64_t steps) {
   std::string again;
   for (const DilocoPlan::Fragment& fragment : plan.fragments) {
     if (fragment.again) again += concat(again.empty() ? "; the exchange of step " : ", ", fragment.begun_at);
@@ -120,6 +120,7 @@ void DilocoAverager::leave_group() {
   DilocoParts& p = *parts_;
   p.is_elastic = true;
   p.is_in_group = false;
+  p.meeting.reset();
   for (const auto& [number, fragment] : p.fragments) {
     fragment->keep_differences();
     fragment->leave_group();
@@ -134,23 +135,31 @@ SeparateWorkers::Meeting DilocoAverager::meet(bool holds, bool fresh) {
   std::vector<WorkerStanding> workers;
   for (const auto& numbers : internal::gather_integers(group, to_numbers(mine)))
     workers.push_back(from_numbers(numbers));
-  const DilocoPlan plan = internal::plan_meeting(workers, fresh);
+  DilocoPlan plan = internal::plan_meeting(workers, fresh);
   if (plan.donor < 0) return {};
-  const bool receives = plan.receives(group.rank());
-  for (std::size_t i = 0; i < p.fragments.size() && !receives; ++i) {
+  // The donor gives what is left when the averages that are given up have gone.
+  for (std::size_t i = 0; i < p.fragments.size() && !plan.receives(group.rank()); ++i) {
     DilocoFragment& fragment = *p.fragments[i].fragment;
     if (plan.fragments[i].again && fragment.begun_at() == plan.fragments[i].begun_at) fragment.take_back();
   }
-  if (!plan.receivers.empty()) {
-    const std::string bytes =
-        give(group, plan, group.rank() == plan.donor ? save_shared(p.fragments, p.steps) : std::string());
-    if (receives) p.steps = load_shared(p.fragments, bytes);
-  }
+  std::string state;
+  if (!plan.receivers.empty())
+    state = give(group, plan, group.rank() == plan.donor ? save_shared(p.fragments, p.steps) : std::string());
+  const Meeting meeting{.donor = plan.donor, .receivers = plan.receivers};
+  p.meeting = DilocoParts::Met{std::move(plan), std::move(state)};
+  return meeting;
+}
+
+void DilocoAverager::apply_meeting() {
+  DilocoParts& p = *parts_;
+  GRADWIRE_CHECK(p.meeting.has_value());
+  const auto [plan, state] = *std::exchange(p.meeting, std::nullopt);
+  const int rank = p.group->rank();
+  if (plan.receives(rank)) p.steps = load_shared(p.fragments, state);
   for (std::size_t i = 0; i < p.fragments.size(); ++i)
     p.fragments[i].fragment->change_ranks(plan.fragments[i].share, plan.fragments[i].begun_at);
-  if (group.rank() == plan.donor) log_plan(plan, workers.size(), p.steps);
+  if (rank == plan.donor) log_plan(plan, p.group->size(), p.steps);
   p.is_in_group = true;
-  return {.donor = plan.donor, .receivers = plan.receivers};
 }
 
 void DilocoAverager::resume() {

@@ -6,11 +6,13 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "gradwire/optim/diloco.h"
 #include "gradwire/optim/diloco_fragment_internal.h"
+#include "gradwire/optim/diloco_meeting_internal.h"
 
 namespace gradwire::internal {
 
@@ -19,6 +21,12 @@ struct DilocoParts {
   struct Scheduled {
     std::int64_t number;
     std::unique_ptr<DilocoFragment> fragment;
+  };
+
+  // What a meeting found out, until it is applied.
+  struct Met {
+    DilocoPlan plan;
+    std::string state;  // the donor's, on receivers
   };
 
   DilocoParts(std::vector<at::Tensor> all, DilocoOptions chosen);
@@ -46,6 +54,7 @@ struct DilocoParts {
   std::int64_t steps = 0;
   bool is_elastic = false;
   bool is_in_group = true;
+  std::optional<Met> meeting;
   const int exceptions = std::uncaught_exceptions();  // on their way when this object was made
 
  private:

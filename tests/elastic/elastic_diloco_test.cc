@@ -16,6 +16,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/elastic/elastic.h"
 #include "gradwire/elastic/elastic_test_support.h"
+#include "gradwire/elastic/state_exchange_internal.h"
 #include "gradwire/optim/diloco.h"
 #include "gradwire/optim/gossip.h"
 #include "gradwire/optim/post_local_sgd_optimizer.h"
@@ -430,6 +431,43 @@ TEST(ElasticDilocoTest, EstimatesOfALostWorkerGo) {
   }
   ASSERT_EQ(outer.size(), 2U);
   expect_equal_bits(outer[0], outer[1], "outer parameters");
+}
+
+// The outer state arrives, and then the donor fails to write the rest.
+TEST(ElasticDilocoTest, AStateThatDoesNotArriveWholeChangesNothing) {
+  run_ranks({"threads"}, 2, [](int rank, const std::shared_ptr<ProcessGroup>& group) {
+    const auto elastic = std::make_shared<ElasticGroup>();
+    const std::vector<at::Tensor> parameters = weights();
+    if (rank == 1) {
+      const torch::NoGradGuard no_grad;
+      for (at::Tensor parameter : parameters) parameter.add_(1);
+    }
+    const auto diloco = std::make_shared<DilocoAverager>(parameters, DilocoOptions{.process_group = elastic});
+    PostLocalSGDOptimizer optimizer(inner_optimizer(parameters), diloco);
+    internal::TrainingState state;
+    const auto save = [rank]() -> std::string {
+      if (rank == 0) throw Killed();
+      return "";
+    };
+    state.add(internal::UserState{"position", save, [](const std::string&) {}});
+    state.add({&optimizer, &optimizer, diloco.get()});
+    state.leave_group();
+    elastic->move_to(group);
+    const std::vector<at::Tensor> own = values_of(parameters), outer = values_of(diloco->outer_parameters());
+    const std::string error = error_of([&] {
+      try {
+        internal::exchange_separate_state(*elastic, state, internal::kNoState, /*fresh=*/true);
+      } catch (const Killed& killed) {
+        elastic->abort(killed.what());
+        throw;
+      }
+    });
+    EXPECT_NE(error.find("lost on purpose"), std::string::npos) << error;
+    expect_equal_bits(values_of(parameters), own, "own parameters");
+    expect_equal_bits(values_of(diloco->outer_parameters()), outer, "outer parameters");
+    state.leave_group();
+    elastic->move_out();
+  });
 }
 
 std::unique_ptr<PostLocalSGDOptimizer> plain_optimizer(const std::shared_ptr<ProcessGroup>& group) {
