@@ -8,6 +8,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/stable_hash.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/ddp/byte_exchange_internal.h"
 #include "gradwire/ddp/replica_sync_internal.h"
 #include "gradwire/optim/param_groups_internal.h"
 
@@ -35,6 +36,16 @@ void require_agreement(std::string_view who, ProcessGroup& group, const Compared
                                  ranks[other][i], "; all ranks must pass the same."));
     }
   }
+}
+
+void require_agreement(std::string_view who, ProcessGroup& group, std::string_view name, const std::string& text) {
+  const auto hashes = gather_integers(group, {static_cast<std::int64_t>(stable_hash(text))});
+  const auto other = std::find_if(hashes.begin(), hashes.end(), [&](const auto& hash) { return hash != hashes[0]; });
+  if (other == hashes.end()) return;
+  const auto rank = static_cast<int>(other - hashes.begin());
+  const std::string first = broadcast_bytes(group, text, 0);
+  throw MismatchError(concat(who, ": ", name, " of rank 0: ", first, ", of rank ", rank, ": ",
+                             broadcast_bytes(group, text, rank), "; all ranks must pass the same."));
 }
 
 void require_floating_point(std::string_view who, const std::vector<at::Tensor>& parameters) {

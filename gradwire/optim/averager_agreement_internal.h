@@ -25,6 +25,9 @@ Compared::value_type compared_parameters(const std::vector<at::Tensor>& paramete
 // Collective: throws a MismatchError on all ranks that begins with `who` and names the first difference.
 void require_agreement(std::string_view who, ProcessGroup& group, const Compared& compared);
 
+// The same for one text, which may be long.
+void require_agreement(std::string_view who, ProcessGroup& group, std::string_view name, const std::string& text);
+
 // Throws InvalidArgument unless there are parameters, and each is a dense floating-point leaf and there once.
 void require_floating_point(std::string_view who, const std::vector<at::Tensor>& parameters);
 

@@ -18,6 +18,7 @@
 #include "gradwire/hooks/registry.h"
 #include "gradwire/optim/averager_agreement_internal.h"
 #include "gradwire/optim/diloco_internal.h"
+#include "gradwire/optim/optimizer_text_internal.h"
 #include "gradwire/optim/param_groups_internal.h"
 #include "gradwire/process_group/flat_tensors_internal.h"
 #include "gradwire/process_group/init.h"
@@ -100,6 +101,8 @@ internal::DilocoParts::DilocoParts(std::vector<at::Tensor> all, DilocoOptions ch
   internal::broadcast_values(*channel, parameters);
   internal::mark_changed(parameters);
   make_fragments();
+  outer_optimizer = optimizer_text(fragments.front().fragment->outer_optimizer());
+  require_agreement(kDiloco, *channel, "the outer optimizer", outer_optimizer);
   if (options.overlap > 0) lane = std::make_unique<Lane>(0, std::vector<LaneScope::Route>{{group, channel}});
 }
 

@@ -87,11 +87,11 @@ struct DilocoOptions {
 // exchange fails on all ranks.
 class DilocoAverager final : public ModelAverager, public SeparateWorkers {
  public:
-  // Collective: compares parameters and options, and gives all ranks the parameters of rank 0. Throws InvalidArgument,
-  // before any communication, for no parameters, a parameter that is undefined, sparse, no leaf, listed twice or not
-  // floating-point, options out of range, a hook that make_hook() refuses, and where there is no group;
-  // UnsupportedError for an overlap over a group that cannot be duplicated; MismatchError on all ranks when ranks
-  // differ.
+  // Collective: compares parameters and options, of the outer optimizer its class and its options, and gives all ranks
+  // the parameters of rank 0. Throws InvalidArgument, before any communication, for no parameters, a parameter that is
+  // undefined, sparse, no leaf, listed twice or not floating-point, options out of range, a hook that make_hook()
+  // refuses, and where there is no group; UnsupportedError for an overlap over a group that cannot be duplicated;
+  // MismatchError on all ranks when ranks differ.
   DilocoAverager(std::vector<at::Tensor> parameters, DilocoOptions options = {});
   ~DilocoAverager() override;
   DilocoAverager(const DilocoAverager&) = delete;

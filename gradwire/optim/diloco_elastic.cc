@@ -103,7 +103,9 @@ void log_plan(const DilocoPlan& plan, int workers, std::int64_t steps) {
 }  // namespace
 
 std::shared_ptr<ProcessGroup> DilocoAverager::exchange_group() const { return parts_->group; }
-std::string DilocoAverager::exchange_identity() const { return parts_->identity(); }
+std::string DilocoAverager::exchange_identity() const {
+  return concat(parts_->identity(), ", outer optimizer = ", parts_->outer_optimizer);
+}
 std::int64_t DilocoAverager::steps_ended() const { return parts_->steps; }
 
 bool DilocoAverager::looks_before(std::int64_t step) const {

@@ -45,6 +45,7 @@ class DilocoFragment {
   void shift(std::int64_t difference) noexcept { standing_.begun_at += difference; }
   const std::vector<at::Tensor>& parameters() const noexcept { return layout_->parameters; }
   const std::vector<at::Tensor>& outer() const noexcept { return outer_; }
+  const torch::optim::Optimizer& outer_optimizer() const noexcept { return *optimizer_; }
 
   // From now on an exchange can be done again, and counts when all ranks have confirmed that they have the average.
   void keep_differences() noexcept { keeps_ = true; }

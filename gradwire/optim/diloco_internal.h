@@ -50,7 +50,8 @@ struct DilocoParts {
   std::shared_ptr<ProcessGroup> group;
   std::shared_ptr<ProcessGroup> channel;  // a duplicate of the group, or the group itself
   std::vector<Scheduled> fragments;
-  std::unique_ptr<Lane> lane;  // with overlap; goes before the fragments that its jobs use
+  std::string outer_optimizer;  // as the factory made it
+  std::unique_ptr<Lane> lane;   // with overlap; goes before the fragments that its jobs use
   std::int64_t steps = 0;
   bool is_elastic = false;
   bool is_in_group = true;

@@ -332,6 +332,13 @@ TEST(DilocoErrors, WhatCannotWorkIsRefused) {
     if (rank == 1) other[0] = random_tensor({2, 2}, 1).requires_grad_();
     expect_in(refusal(other, {}), "a hash of their sizes");
 
+    const auto sgd = [](double lr) { return optimizer_factory<torch::optim::SGD>(torch::optim::SGDOptions(lr)); };
+    const std::string rates = refusal(weights(), {.outer = sgd(0.5 + rank)});
+    expect_in(rates, "the outer optimizer of rank 0: torch::optim::SGD (lr = 0.5, momentum = 0");
+    expect_in(rates, "of rank 1: torch::optim::SGD (lr = 1.5, momentum = 0");
+    const auto adam = optimizer_factory<torch::optim::Adam>(torch::optim::AdamOptions(0.5));
+    expect_in(refusal(weights(), {.outer = rank == 0 ? adam : sgd(0.5)}), "of rank 0: torch::optim::Adam (");
+
     DilocoAverager diloco(weights(), {.process_group = group, .inner_steps = 2});
     expect_in(error_of([&] { diloco.average_parameters(weights()); }), "others at step 0");
     expect_in(error_of([&] { diloco.set_step(-1); }), "the step is -1");

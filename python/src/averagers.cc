@@ -38,11 +38,24 @@ std::string bytes_in(const at::Tensor& tensor) {
   return {static_cast<const char*>(bytes.const_data_ptr()), bytes.nbytes()};
 }
 
+// The options of an outer optimizer of Python, which writes them down as text.
+class OuterOptionsInPython final : public torch::optim::OptimizerCloneableOptions<OuterOptionsInPython> {
+ public:
+  explicit OuterOptionsInPython(std::string text) : text_(std::move(text)) {}
+  void serialize(torch::serialize::OutputArchive& archive) const override {
+    archive.write("optimizer", c10::IValue(text_));
+  }
+
+ private:
+  std::string text_;
+};
+
 // An outer optimizer of Python (OuterOptimizer in gradwire/distributed/optim/diloco_averager.py).
 class OuterInPython final : public torch::optim::Optimizer {
  public:
   OuterInPython(ParamGroups groups, HeldObject methods)
-      : Optimizer(std::move(groups), std::make_unique<OptionsInPython>()), methods_(std::move(methods)) {}
+      : Optimizer(std::move(groups), std::make_unique<OuterOptionsInPython>(text_of(methods))),
+        methods_(std::move(methods)) {}
 
   at::Tensor step(LossClosure /*closure*/ = nullptr) override {
     in_python([&] { methods_.get().attr("step")(); });
@@ -59,6 +72,10 @@ class OuterInPython final : public torch::optim::Optimizer {
   }
 
  private:
+  static std::string text_of(const HeldObject& methods) {
+    return in_python([&] { return methods.get().attr("text")().cast<std::string>(); });
+  }
+
   const HeldObject methods_;
 };
 

@@ -240,6 +240,10 @@ def test_what_cannot_work_is_refused(ranks):
         refused("outer_momentum is 1", outer_momentum=1)
         refused("in place of outer_lr and outer_momentum", outer=ADAM, outer_lr=1)
         refused("inner_steps of rank 0: 10, of rank 1: 11", error=dist.MismatchError, inner_steps=10 + group.rank())
+        refused(r"lr = 0\.7, .* of rank 1: .*lr = 1\.7", error=dist.MismatchError,
+                outer_lr=0.7 + group.rank())
+        refused(r"of rank 0: .*torch\.optim\.adam\.Adam \(lr = 0\.1, .* of rank 1: .*torch\.optim\.sgd\.SGD \(lr = 0\.1, ",
+                error=dist.MismatchError, outer=(ADAM, partial(torch.optim.SGD, lr=0.1))[group.rank()])
         refused("inner_steps is 0", GossipAverager, inner_steps=0)
         refused("momentum is 1", GossipAverager, momentum=1)
         refused("lr is 0", GossipAverager, lr=0)
@@ -278,17 +282,22 @@ def test_what_cannot_work_is_refused(ranks):
 @pytest.mark.parametrize("overlap", [0, 1])
 @pytest.mark.parametrize("fails", ["inner", "outer", "closure"])
 def test_an_optimizer_that_fails_is_quoted_on_the_others(ranks, fails, overlap):
-    class Fails(torch.optim.SGD):
+    class MayFail(torch.optim.SGD):
+        def __init__(self, parameters, lr, fails):
+            super().__init__(parameters, lr)
+            self.fails = fails
+
         def step(self, closure=None):
-            raise KeyError("out of luck")
+            if self.fails:
+                raise KeyError("out of luck")
+            return super().step(closure)
 
     def body(group):
         at_fault = group.rank() == 1
         parameters = weights()
-        inner = Fails if at_fault and fails == "inner" else torch.optim.SGD
-        outer = Fails if at_fault and fails == "outer" else torch.optim.SGD
-        diloco = DilocoAverager(parameters, 3, overlap=overlap, outer=partial(outer, lr=0.5), process_group=group)
-        optimizer = PostLocalSGDOptimizer(inner(parameters, lr=0.1), diloco)
+        outer = partial(MayFail, lr=0.5, fails=at_fault and fails == "outer")
+        diloco = DilocoAverager(parameters, 3, overlap=overlap, outer=outer, process_group=group)
+        optimizer = PostLocalSGDOptimizer(MayFail(parameters, 0.1, at_fault and fails == "inner"), diloco)
 
         def closure():
             if at_fault and fails == "closure":

@@ -21,6 +21,7 @@ __all__ = ["DilocoAverager"]
 _NAME = "DilocoAverager"
 _LR = 0.7
 _MOMENTUM = 0.9
+_PLAIN = (bool, int, float, str, tuple, type(None))
 
 
 class OuterOptimizer:
@@ -35,6 +36,15 @@ class OuterOptimizer:
 
     def step(self) -> None:
         self._optimizer.step()
+
+    def text(self) -> str:
+        """The class and those of its options that are the same on all ranks that set the same."""
+        kind = type(self._optimizer)
+        groups = [
+            ", ".join(f"{name} = {value}" for name, value in group.items() if isinstance(value, _PLAIN))
+            for group in self._optimizer.param_groups
+        ]
+        return f"{kind.__module__}.{kind.__qualname__} ({'; '.join(groups)})"
 
     def save(self) -> bytes:
         return bytes_of(self._optimizer.state_dict())
@@ -61,8 +71,8 @@ class DilocoAverager(NativeAverager):
             optimizer.step()                    # every 100th step communicates
 
     Collective: compares parameters and options, and gives all ranks the parameters of rank 0. All arguments are the same on all
-    ranks; MismatchError on all ranks where they differ, but the outer optimizer is not compared. InvalidArgument for options out of
-    range.
+    ranks; MismatchError on all ranks where they differ. Of the outer optimizer the class and the options are compared.
+    InvalidArgument for options out of range.
 
     params: those of the optimizer, in the same order; parameters, or groups of them.
     inner_steps: the number of steps between two exchanges of a parameter (H in the paper). At least 1.
