@@ -13,10 +13,8 @@ if [[ "${1:-}" != --check ]]; then
     printf '%s\0' "${sources[@]}" | xargs -0 -n 16 -P "$(nproc)" clang-format-14 -i
     exit 0
 fi
-wrong=()
-for source in "${sources[@]}"; do
-    clang-format-14 "$source" | cmp -s - "$source" || wrong+=("$source")
-done
+mapfile -t wrong < <(printf '%s\0' "${sources[@]}" | xargs -0 -n 16 -P "$(nproc)" bash -c \
+    'for source in "$@"; do clang-format-14 "$source" | cmp -s - "$source" || printf "%s\n" "$source"; done' bash | sort)
 if ((${#wrong[@]} > 0)); then
     printf 'not formatted: %s\n' "${wrong[@]}"
     echo "format: ${#wrong[@]} of ${#sources[@]} files are not formatted; run 'make format'"
