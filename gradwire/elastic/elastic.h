@@ -40,6 +40,9 @@ struct ElasticStep {
   int rank = 0;            // of this member in the present epoch
   int size = 1;            // the number of members in the present epoch
   std::int64_t epoch = 0;  // the number of the present epoch, from 1
+  // This member is a newcomer that follows the others (ElasticOptions::follow): `rank` is that of the member whose
+  // results it takes over. Compute, but write and print nothing.
+  bool follows = false;
 };
 
 // A member that is slow (SlowRule). Times are means over SlowRule::steps steps.
@@ -81,6 +84,13 @@ struct ElasticOptions {
   std::optional<SlowRule> slow = SlowRule();
   // Called on every member, between two steps, when a member is slow. The coordinator says it too.
   std::function<void(const SlowMember&)> on_slow = nullptr;
+  // A newcomer follows the members while they train, and they stop for it only when it is as far as they are: it gets
+  // the state in the background, and then does the steps that they have done since, with the results of their
+  // collectives. So step() is called on it with ElasticStep::follows, also some times before it has the state. False,
+  // and in jobs with members that train separately, with optimizers that share their state out, with one member only,
+  // with a step that sends messages to single ranks, or with another call in it that the newcomer cannot repeat: the
+  // members wait while the state is on its way. The same on all members. Costs one look into the store at each step.
+  bool follow = false;
   // How long a member waits for the next epoch, for the others there, for a collective, and for the job's store over
   // TCP when its server is gone: gradwire-run --serve can be started again meanwhile.
   Milliseconds timeout = kDefaultTimeout;

@@ -10,6 +10,7 @@
 #include "gradwire/base/stable_hash.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/ddp/replica_sync_internal.h"
+#include "gradwire/elastic/call_tap_internal.h"
 #include "gradwire/process_group/device_engine_internal.h"
 #include "gradwire/process_group/init.h"
 #include "gradwire/store/hash_store.h"
@@ -86,6 +87,24 @@ void ElasticGroup::move_out() {
   lock.unlock();
 }
 
+void ElasticGroup::set_tap(std::shared_ptr<internal::CallTap> tap) {
+  MutexLock lock(mutex_);
+  tap_ = tap;
+  number_in_tap_ = tap == nullptr ? 0 : tap->next_group();
+  lock.unlock();
+  for (const auto& duplicate : duplicates()) duplicate->set_tap(tap);
+}
+
+std::shared_ptr<Work> ElasticGroup::do_call(GroupCall& call) {
+  MutexLock lock(mutex_);
+  const std::shared_ptr<ProcessGroup> group = current_;
+  const std::shared_ptr<internal::CallTap> tap = tap_;
+  const int number = number_in_tap_;
+  lock.unlock();
+  if (tap == nullptr) return call_on(*group, call, timeout());
+  return tap->call(number, call, [&] { return call_on(*group, call, timeout()); });
+}
+
 void ElasticGroup::require_well() { internal::require_well(*current()); }
 
 std::shared_ptr<ProcessGroup> ElasticGroup::do_dup() {
@@ -96,6 +115,7 @@ std::shared_ptr<ProcessGroup> ElasticGroup::do_dup() {
   duplicate->set_group_name(concat(group_name(), "/dup"));
   const MutexLock lock(mutex_);
   duplicates_.push_back(duplicate);
+  if (tap_ != nullptr) duplicate->set_tap(tap_);
   return duplicate;
 }
 

@@ -16,6 +16,10 @@
 
 namespace gradwire {
 
+namespace internal {
+class CallTap;
+}
+
 // Passes every call on to the group of the present epoch, which is one of gradwire's own groups, or any other.
 // rank(), size() and name() are those of that group. A new object is a group of this rank alone, with which objects
 // that need a group can be made (DistributedDataParallel, an optimizer) before the first epoch.
@@ -50,6 +54,10 @@ class ElasticGroup final : public CallGroup,
   // The group of the present epoch.
   std::shared_ptr<ProcessGroup> current() const;
 
+  // From here on, calls on this object and its duplicates go to `tap` (call_tap_internal.h); null: to the group of the
+  // epoch again. No call may be under way.
+  void set_tap(std::shared_ptr<internal::CallTap> tap);
+
   bool supports(c10::DeviceType device) const override { return current()->supports(device); }
   bool multiplies_as_it_sums() const override { return current()->multiplies_as_it_sums(); }
   void abort(const std::string& reason) override { current()->abort(reason); }
@@ -63,7 +71,7 @@ class ElasticGroup final : public CallGroup,
   int get_rank() const override { return current()->rank(); }
   int get_size() const override { return current()->size(); }
   std::string get_backend_name() const override { return current()->name(); }
-  std::shared_ptr<Work> do_call(GroupCall& call) override { return call_on(*current(), call, timeout()); }
+  std::shared_ptr<Work> do_call(GroupCall& call) override;
   void do_monitored_barrier(Milliseconds timeout, bool wait_all) override {
     current()->monitored_barrier(timeout, wait_all);
   }
@@ -87,6 +95,8 @@ class ElasticGroup final : public CallGroup,
   mutable Mutex mutex_;
   std::shared_ptr<ProcessGroup> current_ GRADWIRE_GUARDED_BY(mutex_);
   std::vector<std::weak_ptr<ElasticGroup>> duplicates_ GRADWIRE_GUARDED_BY(mutex_);
+  std::shared_ptr<internal::CallTap> tap_ GRADWIRE_GUARDED_BY(mutex_);
+  int number_in_tap_ GRADWIRE_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace gradwire

@@ -10,22 +10,22 @@
 #include <utility>
 #include <vector>
 
-#include "gradwire/backend/rendezvous_internal.h"
 #include "gradwire/base/environment.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/log.h"
 #include "gradwire/base/stable_hash.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/elastic/epoch_group_internal.h"
 #include "gradwire/membership/job_store.h"
 #include "gradwire/membership/patient_store.h"
 #include "gradwire/process_group/hybrid/hybrid_group.h"
-#include "gradwire/process_group/hybrid/make_hybrid_internal.h"
-#include "gradwire/process_group/init.h"
 #include "gradwire/process_group/wait_clock_internal.h"
-#include "gradwire/store/prefix_store.h"
 
 namespace gradwire {
 
+using internal::crosses_hosts;
+using internal::group_of;
+using internal::keys_of;
 using internal::kNoState;
 using membership::Epoch;
 using membership::Member;
@@ -50,44 +50,6 @@ std::shared_ptr<Store> without_patience(const std::shared_ptr<Store>& store) {
   return patient == nullptr ? store : patient->underlying();
 }
 
-bool crosses_hosts(const Epoch& epoch) {
-  return std::any_of(epoch.members.begin(), epoch.members.end(),
-                     [&](const auto& member) { return member.host != epoch.members.front().host; });
-}
-
-std::vector<std::string> hosts_of(const Epoch& epoch) {
-  std::vector<std::string> hosts;
-  for (const membership::EpochMember& member : epoch.members) hosts.push_back(member.host);
-  return hosts;
-}
-
-// The part of the store where the members of an epoch make their group.
-std::shared_ptr<Store> keys_of(const Epoch& epoch, const std::shared_ptr<Store>& store) {
-  return std::make_shared<PrefixStore>(concat("world/", epoch.number), store);
-}
-
-// The group of an epoch. All of its members call this.
-std::shared_ptr<ProcessGroup> group_of(const Epoch& epoch, int rank, const std::shared_ptr<Store>& keys,
-                                       const ElasticOptions& options) {
-  std::vector<std::string> processes;
-  const std::string& here = epoch.members[static_cast<std::size_t>(rank)].host;
-  // The coordinator tells of deaths on other hosts (EpochWatch).
-  for (const membership::EpochMember& member : epoch.members)
-    processes.push_back(member.host == here ? member.identity : "");
-  PrefixStore of_backend("backend", keys);
-  // A member that dies on its way is noticed although it never came.
-  for (Store* part : {keys.get(), static_cast<Store*>(&of_backend)}) rendezvous::register_processes(*part, processes);
-  const std::string backend = !options.backend.empty() ? options.backend : crosses_hosts(epoch) ? "hybrid" : "shm";
-  const auto crossing = internal::crossing_of(backend);
-  // A replay sums as the played job did, host by host, wherever its members run.
-  auto group = epoch.played && crossing
-                   ? internal::make_hybrid_group(keys, rank, hosts_of(epoch), *crossing, options.timeout)
-                   : make_process_group(backend, keys, rank, static_cast<int>(processes.size()), options.timeout);
-  // The flight recorder tells groups apart by name, and a newcomer has made fewer groups than the others.
-  group->set_group_name(concat("epoch ", epoch.number));
-  return group;
-}
-
 void seed_generator(std::uint64_t seed, const ElasticStep& at) {
   const std::array<std::int64_t, 3> numbers{static_cast<std::int64_t>(seed), at.step, at.rank};
   at::manual_seed(stable_hash(std::span<const std::int64_t>(numbers)));
@@ -110,11 +72,13 @@ ElasticEnd Elastic::Impl::run(std::int64_t steps, const std::function<void(const
   if (options_.leave_on_sigterm) signal.emplace();
   const std::string program =
       concat(options_.program, options_.program.empty() ? "" : ", ", state_.description(), ", ", steps, " steps, ",
-             options_.slow ? concat("slow ranks: ", membership::to_text(*options_.slow)) : "no rule for slow ranks");
+             options_.slow ? concat("slow ranks: ", membership::to_text(*options_.slow)) : "no rule for slow ranks",
+             options_.follow ? ", newcomers follow" : "");
   Member member(
       store_, program, options_.timeout, [this] { return wants_to_leave(); },
-      environment("GRADWIRE_ELASTIC_HOST").value_or(""));
+      environment("GRADWIRE_ELASTIC_HOST").value_or(""), can_follow());
   state_.leave_group();
+  if (can_follow()) follow(member, step);
   while (true) {
     if (wants_to_leave()) {
       member.leave();
@@ -138,6 +102,8 @@ ElasticEnd Elastic::Impl::run(std::int64_t steps, const std::function<void(const
       if (train(member, steps, step) == Stop::counted_all) {
         member.done();
         if (watch_) watch_->end();
+        end_guiding("the job has finished");
+        guides_.clear();
         return ElasticEnd::finished;
       }
     } catch (const PeerError& error) {
@@ -166,6 +132,7 @@ void Elastic::Impl::give_up_epoch(const std::string& reason) {
     group_->abort(reason);
   }
   if (watch_) watch_->end();
+  end_guiding(reason);
   state_.leave_group();
   group_->move_out();
   if (std::exchange(in_step_, false) && !state_.undo_step()) {
@@ -187,7 +154,7 @@ bool Elastic::Impl::enter(Member& member) {
     for (const membership::EpochMember& each : epoch.members) numbers.push_back(each.number);
     keys = watch_->begin(epoch.number, std::move(numbers), std::move(keys));
   }
-  group_->move_to(group_of(epoch, member.rank(), keys, options_));
+  group_->move_to(group_of(epoch, member.rank(), keys, options_, concat("epoch ", epoch.number)));
   if (crosses_hosts(epoch)) watch_->attach(group_);
   if (SeparateWorkers* const workers = state_.separate_workers()) {
     counted_ = internal::exchange_separate_state(*group_, state_, counted_, epoch.fresh);
@@ -205,6 +172,8 @@ bool Elastic::Impl::enter(Member& member) {
   // Members that train separately do other steps at a time, so they have no step whose times they could compare.
   if (slow_rule_ && state_.separate_workers() == nullptr) slow_.emplace(*slow_rule_, group_->size());
   member.began(counted_);
+  first_step_ = counted_;
+  followers_seen_ = 0;
   return true;
 }
 
@@ -224,7 +193,8 @@ Elastic::Impl::Stop Elastic::Impl::train(Member& member, std::int64_t steps,
         internal::take_over_from_leavers(*group_, state_, wants_to_leave() || member.was_dropped(), memory_);
       return Stop::boundary;
     }
-    do_step(member, step);
+    look_for_followers(member);
+    do_step({counted_, group_->rank(), group_->size(), member.epoch().number}, step);
     look_for_slow_members(member);
   }
   if (state_.separate_workers() != nullptr) state_.separate_workers()->settle();
@@ -241,17 +211,18 @@ void Elastic::Impl::require_one_separate_step() const {
                                " steps; call its step() once in each call of the step function"));
 }
 
-void Elastic::Impl::do_step(const Member& member, const std::function<void(const ElasticStep&)>& step) {
-  const ElasticStep at{counted_, group_->rank(), group_->size(), member.epoch().number};
+void Elastic::Impl::do_step(const ElasticStep& at, const std::function<void(const ElasticStep&)>& step) {
   state_.begin_step();
   in_step_ = true;
   const auto group = group_->current();
   const auto* const hosts = dynamic_cast<const HybridGroup*>(group.get());
   const bool first_rank_holds_memory = hosts != nullptr && !hosts->is_leader() && state_.memory_lies_with_first_ranks();
   if (options_.seed) seed_generator(*options_.seed, at);
+  if (recorder_ != nullptr) recorder_->begin_step(counted_);
   const internal::WaitClock clock;
   step(at);
   own_us_ = clock.own_nanoseconds() / 1000;
+  if (recorder_ != nullptr) recorder_->end_step();
   in_step_ = false;
   ++counted_;
   require_one_separate_step();

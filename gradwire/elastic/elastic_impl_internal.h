@@ -10,12 +10,15 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "gradwire/elastic/elastic.h"
 #include "gradwire/elastic/epoch_watch_internal.h"
+#include "gradwire/elastic/following_internal.h"
 #include "gradwire/elastic/leave_signal_internal.h"
 #include "gradwire/elastic/slow_watch_internal.h"
 #include "gradwire/elastic/state_exchange_internal.h"
+#include "gradwire/elastic/tape_internal.h"
 #include "gradwire/elastic/training_state_internal.h"
 #include "gradwire/membership/member.h"
 
@@ -42,10 +45,18 @@ class Elastic::Impl {
   bool enter(membership::Member& member);
   Stop train(membership::Member& member, std::int64_t steps, const std::function<void(const ElasticStep&)>& step);
   bool stops_here(membership::Member& member) const;
-  void do_step(const membership::Member& member, const std::function<void(const ElasticStep&)>& step);
+  void do_step(const ElasticStep& at, const std::function<void(const ElasticStep&)>& step);
   void require_one_separate_step() const;
   void look_for_slow_members(membership::Member& member);
   void give_up_epoch(const std::string& reason);
+  // elastic_follow_internal.cc: newcomers that follow the members, on both sides.
+  bool can_follow() const;
+  void follow(membership::Member& member, const std::function<void(const ElasticStep&)>& step);
+  void do_taped_steps(membership::Member& member, const membership::Epoch& epoch,
+                      const std::function<void(const ElasticStep&)>& step);
+  void look_for_followers(membership::Member& member);
+  void guide(const membership::Member& member, const membership::EpochMember& follower);
+  void end_guiding(const std::string& reason);
   bool wants_to_leave() const noexcept { return leave_ || (options_.leave_on_sigterm && internal::leave_was_asked()); }
 
   const ElasticOptions options_;
@@ -56,6 +67,10 @@ class Elastic::Impl {
   std::optional<SlowRule> slow_rule_;
   std::optional<internal::SlowWatch> slow_;  // of the present epoch
   std::int64_t own_us_ = 0;                  // this member's own time of the last step
+  std::vector<std::unique_ptr<internal::Guide>> guides_;
+  std::shared_ptr<internal::TapeRecorder> recorder_;  // null while nobody follows
+  std::int64_t first_step_ = 0;                       // of the present epoch
+  std::int64_t followers_seen_ = 0;                   // in the present epoch
   std::atomic<bool> leave_{false};
   std::int64_t counted_ = internal::kNoState;
   internal::MemoryStanding memory_;  // of the hooks

@@ -28,11 +28,11 @@ void EpochLoss::throw_if_lost() const {
   if (!reason_.empty()) throw PeerError(reason_, {rank_});
 }
 
-EpochStore::EpochStore(std::shared_ptr<Store> store, std::shared_ptr<const EpochLoss> loss)
-    : ForwardingStore(std::move(store)), loss_(std::move(loss)) {}
+EpochStore::EpochStore(std::shared_ptr<Store> store, std::function<void()> throw_if_over)
+    : ForwardingStore(std::move(store)), throw_if_over_(std::move(throw_if_over)) {}
 
 void EpochStore::forward(const std::function<void(Store& store)>& call) {
-  loss_->throw_if_lost();
+  throw_if_over_();
   call(*underlying());
 }
 
@@ -60,6 +60,8 @@ std::vector<Store::Value> EpochStore::multi_get(std::span<const std::string> key
   return ForwardingStore::multi_get(keys);
 }
 
-std::shared_ptr<Store> EpochStore::clone() { return std::make_shared<EpochStore>(underlying()->clone(), loss_); }
+std::shared_ptr<Store> EpochStore::clone() {
+  return std::make_shared<EpochStore>(underlying()->clone(), throw_if_over_);
+}
 
 }  // namespace gradwire::internal

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gradwire/base/mutex.h"
@@ -27,12 +28,15 @@ class EpochLoss final {
   std::string reason_ GRADWIRE_GUARDED_BY(mutex_);
 };
 
-// Passes every call on to another store. Throws the PeerError of `loss` in place of a call, and within a tenth of a
-// second out of a call that waits (except queue_pop()). So whatever rendezvous the ranks are in, and wherever in the
-// store, it ends. Thread-safe where the other store is.
+// Passes every call on to another store. Calls `throw_if_over` before each call, and every tenth of a second in a call
+// that waits (except queue_pop()), and throws what `throw_if_over` throws. So whatever rendezvous the ranks are in, and
+// wherever in the store, it ends. Thread-safe where the other store and `throw_if_over` are.
 class EpochStore final : public ForwardingStore {
  public:
-  EpochStore(std::shared_ptr<Store> store, std::shared_ptr<const EpochLoss> loss);
+  EpochStore(std::shared_ptr<Store> store, std::function<void()> throw_if_over);
+  // Throws the PeerError of `loss`.
+  EpochStore(std::shared_ptr<Store> store, std::shared_ptr<const EpochLoss> loss)
+      : EpochStore(std::move(store), [loss = std::move(loss)] { loss->throw_if_lost(); }) {}
 
   Value get(const std::string& key) override;
   using Store::wait;
@@ -43,7 +47,7 @@ class EpochStore final : public ForwardingStore {
  private:
   void forward(const std::function<void(Store& store)>& call) override;
 
-  const std::shared_ptr<const EpochLoss> loss_;
+  const std::function<void()> throw_if_over_;
 };
 
 }  // namespace gradwire::internal

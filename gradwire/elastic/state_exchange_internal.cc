@@ -84,23 +84,9 @@ TransferRanks transfer_ranks(const std::vector<Position>& positions, std::int64_
 
 StateParcel pass_state(ProcessGroup& group, const TrainingState& state, const TransferRanks& ranks) {
   TransferReport report;
-  StateParcel parcel = transfer_state(group, state, ranks, &report);
-  if (!parcel.tensors.empty()) {
-    const double megabytes = static_cast<double>(report.bytes) / 1e6;
-    log::info(concat("elastic training: this member got ", megabytes, " MB of state from ", report.givers, " of ",
-                     ranks.givers.size(), " members in ", report.seconds, " s (", megabytes / report.seconds,
-                     " MB/s)"));
-  }
+  StateParcel parcel = transfer_state(group, source_of(state), ranks, &report);
+  if (!parcel.tensors.empty()) log_transfer(report, ranks);
   return parcel;
-}
-
-void take_over(TrainingState& state, const StateParcel& parcel, std::int64_t hash) {
-  const c10::NoGradGuard no_grad;
-  const std::vector<at::Tensor> tensors = state.tensors();
-  for (std::size_t i = 0; i < tensors.size(); ++i) tensors[i].detach().copy_(parcel.tensors[i]);
-  state.load_rest(parcel.rest_bytes());
-  if (state.hash() != hash)
-    throw InternalError("elastic training: the state arrived with other bits than it was sent with");
 }
 
 // Which members have the state of the job's hooks, and who gives it to the others.
@@ -177,9 +163,10 @@ std::int64_t exchange_state(ProcessGroup& group, TrainingState& state, std::int6
   const c10::NoGradGuard no_grad;
   const Memory worth = worth_of(memory, counted);
   std::string local = local_to_give(state, memory, worth);
-  const auto positions = gather_positions(
-      group, {counted, state.parameter_hash(), state.hash(), worth, static_cast<std::int64_t>(local.size()),
-              static_cast<std::int64_t>(memory.of_leavers.size())});
+  const TrainingState::Hashes hashes = state.hashes();
+  const auto positions =
+      gather_positions(group, {counted, hashes.parameters, hashes.all, worth, static_cast<std::int64_t>(local.size()),
+                               static_cast<std::int64_t>(memory.of_leavers.size())});
   std::int64_t newest = kNoState;
   for (const Position& position : positions) newest = std::max(newest, position.counted);
   if (newest == kNoState && !fresh) return kNoState;

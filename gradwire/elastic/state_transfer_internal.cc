@@ -14,6 +14,9 @@
 #include <string>
 #include <utility>
 
+#include "gradwire/base/error.h"
+#include "gradwire/base/log.h"
+#include "gradwire/base/strings.h"
 #include "gradwire/ddp/replica_sync_internal.h"
 
 namespace gradwire::internal {
@@ -148,8 +151,8 @@ at::Tensor bytes_of(std::string text) {
 }
 
 // The parts of the rest: a giver's own, and memory of the right size on a taker. Collective.
-std::vector<Row> rest_rows(ProcessGroup& group, const TrainingState& state, const TransferRanks& ranks) {
-  const std::size_t count = state.rest_parts();
+std::vector<Row> rest_rows(ProcessGroup& group, const StateSource& state, const TransferRanks& ranks) {
+  const std::size_t count = state.rest_parts;
   if (count == 0) return {};
   std::vector<Row> rows;
   std::vector<std::int64_t> sizes(count, -1);
@@ -167,9 +170,9 @@ std::vector<Row> rest_rows(ProcessGroup& group, const TrainingState& state, cons
 }
 
 // A giver's tensors without gaps in their memory, and copies of a taker's own.
-std::vector<at::Tensor> dense_tensors(const TrainingState& state, bool gives) {
+std::vector<at::Tensor> dense_tensors(const StateSource& state, bool gives) {
   std::vector<at::Tensor> dense;
-  for (const at::Tensor& tensor : state.tensors()) {
+  for (const at::Tensor& tensor : state.tensors) {
     dense.push_back(gives ? tensor.detach().contiguous() : tensor.detach().clone(at::MemoryFormat::Contiguous));
   }
   return dense;
@@ -212,7 +215,29 @@ std::vector<std::string_view> StateParcel::rest_bytes() const {
   return parts;
 }
 
-StateParcel transfer_state(ProcessGroup& group, const TrainingState& state, const TransferRanks& ranks,
+void log_transfer(const TransferReport& report, const TransferRanks& ranks, const std::string& when) {
+  const double megabytes = static_cast<double>(report.bytes) / 1e6;
+  log::info(concat("elastic training: this member got ", megabytes, " MB of state from ", report.givers, " of ",
+                   ranks.givers.size(), " members in ", report.seconds, " s (", megabytes / report.seconds, " MB/s)",
+                   when.empty() ? "" : " ", when));
+}
+
+StateSource source_of(const TrainingState& state) {
+  return {.tensors = state.tensors(), .rest_parts = state.rest_parts(), .save_rest = [&state] {
+            return state.save_rest();
+          }};
+}
+
+void take_over(TrainingState& state, const StateParcel& parcel, std::int64_t hash) {
+  const c10::NoGradGuard no_grad;
+  const std::vector<at::Tensor> tensors = state.tensors();
+  for (std::size_t i = 0; i < tensors.size(); ++i) tensors[i].detach().copy_(parcel.tensors[i]);
+  state.load_rest(parcel.rest_bytes());
+  if (state.hash() != hash)
+    throw InternalError("elastic training: the state arrived with other bits than it was sent with");
+}
+
+StateParcel transfer_state(ProcessGroup& group, const StateSource& state, const TransferRanks& ranks,
                            TransferReport* report) {
   const c10::NoGradGuard no_grad;
   const bool gives = contains(ranks.givers, group.rank());

@@ -6,7 +6,10 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -20,6 +23,15 @@ struct TransferRanks {
   std::vector<int> givers;  // they hold the same parameters; in ascending order, at least one
   std::vector<int> takers;  // in ascending order
 };
+
+// The state of a rank, of which it gives or which it compares with what the others give.
+struct StateSource {
+  std::vector<at::Tensor> tensors;                      // as TrainingState::tensors()
+  std::size_t rest_parts = 0;                           // the same on all ranks
+  std::function<std::vector<std::string>()> save_rest;  // as TrainingState::save_rest(); called on givers
+};
+// The state as it is when it is given.
+StateSource source_of(const TrainingState& state);
 
 // What a taker got.
 struct StateParcel {
@@ -36,12 +48,18 @@ struct TransferReport {
   double seconds = 0;      // that the pieces took, once all ranks knew which
 };
 
+// Says in the log what this rank got. `when`: the end of the sentence.
+void log_transfer(const TransferReport& report, const TransferRanks& ranks, const std::string& when = "");
+
 // Collective over `group`, at the beginning of an epoch. The state comes in pieces: each from one of the givers in turn
 // that hold the piece with the bits of the first giver's. Buffers, and the texts in which the rest is written, may
 // differ between givers. A taker gets only the pieces of parameters and buffers that differ from its own. From a single
 // giver, what any taker lacks is broadcast. Costs a hash of each piece. Returns the parcel on takers, and an empty one
 // on givers. `report`: null, or set on takers. Changes nothing of the state. Throws what the group throws.
-StateParcel transfer_state(ProcessGroup& group, const TrainingState& state, const TransferRanks& ranks,
+StateParcel transfer_state(ProcessGroup& group, const StateSource& state, const TransferRanks& ranks,
                            TransferReport* report = nullptr);
+
+// Puts the parcel in the place of the state. Throws InternalError when the tensors do not have the hash `hash` then.
+void take_over(TrainingState& state, const StateParcel& parcel, std::int64_t hash);
 
 }  // namespace gradwire::internal

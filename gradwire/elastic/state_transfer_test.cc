@@ -56,7 +56,7 @@ TransferReport transfer(int size, std::int64_t width, const std::function<std::s
     for (int giver = 1; giver < size; ++giver) ranks.givers.push_back(giver);
     Holder holder(width, rank == 0 ? 1 : 2, static_cast<float>(rank), rest_of(rank));
     TransferReport report;
-    const StateParcel parcel = internal::transfer_state(*group, holder.state, ranks, &report);
+    const StateParcel parcel = internal::transfer_state(*group, internal::source_of(holder.state), ranks, &report);
     if (rank != 0) {
       EXPECT_TRUE(parcel.tensors.empty());
       return;
@@ -108,7 +108,7 @@ TEST(StateTransferTest, PiecesThatATakerHasAreNotSent) {
       const torch::NoGradGuard no_grad;
       if (rank != 0) holder.net->twisted.fill_(5);
       TransferReport report;
-      const StateParcel parcel = internal::transfer_state(*group, holder.state, ranks, &report);
+      const StateParcel parcel = internal::transfer_state(*group, internal::source_of(holder.state), ranks, &report);
       if (rank != 0) return;
       const auto changed = static_cast<std::int64_t>(holder.net->twisted.nbytes());
       EXPECT_EQ(report.bytes, changed + static_cast<std::int64_t>(parcel.rest_bytes().front().size()));
@@ -124,7 +124,7 @@ TEST(StateTransferTest, SeveralMembersTakeAtOnce) {
     const TransferRanks ranks{.givers = {0, 3}, .takers = {1, 2, 4}};
     const bool gives = rank == 0 || rank == 3;
     Holder holder(1200, gives ? 2 : 1, 7, gives ? "the rest" : "");
-    const StateParcel parcel = internal::transfer_state(*group, holder.state, ranks);
+    const StateParcel parcel = internal::transfer_state(*group, internal::source_of(holder.state), ranks);
     if (gives) return;
     const Holder expected(1200, 2, 7, "");
     for (std::size_t i = 0; i < parcel.tensors.size(); ++i)
@@ -144,7 +144,8 @@ TEST(StateTransferTest, AGiverThatIsLostEndsTheTransfer) {
       group->abort("this giver is lost on purpose");
       return;
     }
-    const std::string error = error_of([&] { internal::transfer_state(*group, holder.state, ranks); });
+    const std::string error =
+        error_of([&] { internal::transfer_state(*group, internal::source_of(holder.state), ranks); });
     if (rank == 0) {
       EXPECT_NE(error.find("lost on purpose"), std::string::npos) << error;
     }

@@ -30,12 +30,6 @@ using torch::serialize::OutputArchive;
 
 std::string name_of(const char* kind, std::size_t index) { return concat(kind, index); }
 
-std::int64_t hash_of(const std::vector<at::Tensor>& tensors) {
-  std::vector<std::int64_t> hashes;
-  for (const at::Tensor& tensor : tensors) hashes.push_back(static_cast<std::int64_t>(hash_of_bits(tensor)));
-  return static_cast<std::int64_t>(stable_hash(std::span<const std::int64_t>(hashes)));
-}
-
 void save_hook(const HookState& state, OutputArchive& archive, std::size_t index) {
   OutputArchive own;
   save_hook_state(state, own);
@@ -53,6 +47,12 @@ HookState load_hook(InputArchive& archive, std::size_t index) {
 std::uint64_t hash_of_bits(const at::Tensor& tensor) {
   const at::Tensor dense = tensor.detach().contiguous();
   return stable_hash_of_bits({static_cast<const std::byte*>(dense.const_data_ptr()), dense.nbytes()});
+}
+
+std::int64_t hash_of_bits(const std::vector<at::Tensor>& tensors) {
+  std::vector<std::int64_t> hashes;
+  for (const at::Tensor& tensor : tensors) hashes.push_back(static_cast<std::int64_t>(hash_of_bits(tensor)));
+  return static_cast<std::int64_t>(stable_hash(std::span<const std::int64_t>(hashes)));
 }
 
 void TrainingState::add(DdpCore& core) {
@@ -103,14 +103,21 @@ std::vector<at::Tensor> TrainingState::tensors() const {
   return all;
 }
 
-std::int64_t TrainingState::hash() const { return hash_of(tensors()); }
-
-std::int64_t TrainingState::parameter_hash() const {
-  std::vector<at::Tensor> parameters;
+TrainingState::Hashes TrainingState::hashes() const {
+  std::set<const c10::TensorImpl*> parameters;
   for (const DdpCore* core : cores_) {
-    for (const at::Tensor& parameter : core->module().parameters()) parameters.push_back(parameter);
+    for (const at::Tensor& parameter : core->module().parameters()) parameters.insert(parameter.unsafeGetTensorImpl());
   }
-  return hash_of(parameters);
+  std::vector<std::int64_t> all;
+  std::vector<std::int64_t> of_parameters;
+  for (const at::Tensor& tensor : tensors()) {
+    all.push_back(static_cast<std::int64_t>(hash_of_bits(tensor)));
+    if (parameters.contains(tensor.unsafeGetTensorImpl())) of_parameters.push_back(all.back());
+  }
+  const auto one = [](const std::vector<std::int64_t>& hashes) {
+    return static_cast<std::int64_t>(stable_hash(std::span<const std::int64_t>(hashes)));
+  };
+  return {one(all), one(of_parameters)};
 }
 
 std::vector<HookState> TrainingState::hook_states() const {

@@ -31,8 +31,9 @@ struct UserState {
   std::function<void(const std::string&)> load;
 };
 
-// A hash of the bits of a tensor on the CPU.
+// A hash of the bits of a tensor on the CPU, and of several.
 std::uint64_t hash_of_bits(const at::Tensor& tensor);
+std::int64_t hash_of_bits(const std::vector<at::Tensor>& tensors);
 
 // State of which each member holds a part.
 struct AddedShards {
@@ -68,10 +69,14 @@ class TrainingState {
   // The parameters and buffers of all modules, each tensor once.
   std::vector<at::Tensor> tensors() const;
   // A hash of the bits of tensors().
-  std::int64_t hash() const;
-  // The same of the parameters alone. Buffers may differ between members: batch normalization follows each rank's own
-  // samples, until the next forward pass brings the buffers of rank 0.
-  std::int64_t parameter_hash() const;
+  std::int64_t hash() const { return hashes().all; }
+  // The same, and one of the parameters alone. Buffers may differ between members: batch normalization follows each
+  // rank's own samples, until the next forward pass brings the buffers of rank 0.
+  struct Hashes {
+    std::int64_t all = 0;
+    std::int64_t parameters = 0;
+  };
+  Hashes hashes() const;
 
   // Keeps what a step changes before its gradients are averaged: the buffers of the modules and the state of the hooks.
   // A sharded state keeps what it changes by itself.

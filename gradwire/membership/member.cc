@@ -28,9 +28,13 @@ std::shared_ptr<Store> required(std::shared_ptr<Store> store) {
 }  // namespace
 
 Member::Member(std::shared_ptr<Store> store, std::string program, Milliseconds timeout, std::function<bool()> gives_up,
-               std::string host)
-    : store_(required(std::move(store))), timeout_(timeout), gives_up_(std::move(gives_up)), log_(store_) {
-  tell(Joined{process_identity(), GRADWIRE_VERSION, std::move(program), std::move(host)});
+               std::string host, bool follows)
+    : store_(required(std::move(store))),
+      timeout_(timeout),
+      gives_up_(std::move(gives_up)),
+      log_(store_),
+      host_(std::move(host)) {
+  tell(Joined{process_identity(), GRADWIRE_VERSION, std::move(program), host_, follows});
   be_admitted();
 }
 
@@ -109,6 +113,41 @@ std::optional<Epoch> Member::meet() {
     waits_ = false;
     return epoch_;
   }
+}
+
+std::optional<Epoch> Member::wait_to_follow() {
+  if (!be_admitted()) return std::nullopt;
+  const std::string key = followed_key(number_);
+  if (!store_->check(std::span(&key, 1))) return std::nullopt;
+  followed_ = std::stoll(store_->get(key));
+  if (followed_ == 0) return std::nullopt;
+  const std::string next = epoch_key(followed_ + 1);
+  const std::string refused = refused_key(number_);
+  const Deadline deadline = Deadline::after(timeout_);
+  while (!value_of(*store_, follow_from_key(number_), kLook)) {
+    // The epoch has ended, and perhaps the next one has this member; or meet() will say why it is out.
+    if (store_->check(std::span(&next, 1)) || store_->check(std::span(&refused, 1)) || deadline.expired() ||
+        (gives_up_ && gives_up_()))
+      return std::nullopt;
+    throw_if_interrupted("waiting to follow an epoch of the elastic job");
+  }
+  Epoch epoch = epoch_of(store_->get(epoch_key(followed_)));
+  epoch.members.push_back({number_, process_identity(), host_});
+  return epoch;
+}
+
+void Member::caught_up() {
+  if (followed_ > 0) log_.append(CaughtUp{number_, followed_});
+}
+
+std::optional<EpochMember> Member::follower(std::int64_t n) {
+  const std::string key = follower_key(epoch_.number, n);
+  if (!store_->check(std::span(&key, 1))) return std::nullopt;
+  return epoch_member_of(store_->get(key));
+}
+
+bool Member::follows_from(std::int64_t follower, std::int64_t step) {
+  return step == std::stoll(store_->compare_set(follow_from_key(follower), "", std::to_string(step + 1)));
 }
 
 int Member::rank() const {

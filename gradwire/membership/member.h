@@ -29,13 +29,20 @@ class Member {
   // Joins the job whose coordinator uses `store`, and waits until the coordinator knows the member. `program` is text
   // that says which program and model this is; it must be the same on all members. Throws MismatchError, with the
   // coordinator's reason, when the member is refused; InvalidArgument for a null store. When `gives_up` ends the wait,
-  // meet() waits for the coordinator first. `host`: Joined::host.
+  // meet() waits for the coordinator first. `host`: Joined::host; `follows`: Joined::follows.
   Member(std::shared_ptr<Store> store, std::string program, Milliseconds timeout = kDefaultTimeout,
-         std::function<bool()> gives_up = nullptr, std::string host = {});
+         std::function<bool()> gives_up = nullptr, std::string host = {}, bool follows = false);
   // Leaves, unless leave() or done() was called.
   ~Member();
   Member(const Member&) = delete;
   Member& operator=(const Member&) = delete;
+
+  // For a member that joined in order to follow, before meet(): waits until the members of the epoch under way let it
+  // follow, and returns that epoch with this member as one more, the last. Returns nothing when it cannot follow: then
+  // caught_up() and meet().
+  std::optional<Epoch> wait_to_follow();
+  // Tells that this member is as far as the members of the epoch that it follows, or follows no longer.
+  void caught_up();
 
   // Leaves the present epoch, if there is one, and waits for the next epoch with this member. Returns nothing when the
   // job has finished, when this member was dropped, and when `gives_up` ended the wait; job_has_finished() and
@@ -60,6 +67,12 @@ class Member {
   // The same for members of which some may be further: `boundary` is the first one that no member can pass before this
   // member does its step. Each member calls at all boundaries.
   bool stops_before(std::int64_t step, std::int64_t boundary);
+
+  // The member that follows this epoch as the n-th from 0, if there is one. Costs one look into the store.
+  std::optional<EpochMember> follower(std::int64_t n);
+  // Returns whether `follower` follows from `step` on. Each member of the epoch calls at the boundary before each step
+  // from the one on at which it has seen the follower, so the answer is true at the same boundary for all.
+  bool follows_from(std::int64_t follower, std::int64_t step);
 
   // Asks the others to stop at a step boundary, because this member wants to leave. Go on until stops_before() says so.
   void ask_to_leave();
@@ -93,9 +106,11 @@ class Member {
   OwnerProcess owner_;
   Event told_;                    // the last event
   std::int64_t told_number_ = 0;  // its number
+  const std::string host_;
   std::int64_t number_ = 0;
   std::int64_t next_ = 0;  // the epoch to look for; 0 until the coordinator has admitted this member
   Epoch epoch_;
+  std::int64_t followed_ = 0;  // the epoch that this member may follow
   bool change_wanted_ = false;
   bool waits_ = true;  // for an epoch that it has not learned of yet
   bool job_has_finished_ = false;

@@ -46,8 +46,10 @@ std::int64_t number(const Fields& fields, std::size_t index, const std::string& 
 
 struct Writer {
   std::string operator()(const Joined& e) const {
-    return concat("joined\t", clean(e.identity), "\t", clean(e.version), "\t", clean(e.program), "\t", clean(e.host));
+    return concat("joined\t", clean(e.identity), "\t", clean(e.version), "\t", clean(e.program), "\t", clean(e.host),
+                  e.follows ? "\tfollows" : "");
   }
+  std::string operator()(const CaughtUp& e) const { return concat("caught up\t", e.member, "\t", e.epoch); }
   std::string operator()(const Ready& e) const { return concat("ready\t", e.member, "\t", e.epoch); }
   std::string operator()(const Leaving& e) const { return concat("leaving\t", e.member); }
   std::string operator()(const Left& e) const { return concat("left\t", e.member); }
@@ -71,9 +73,12 @@ Event event_of(const std::string& text) {
   const std::string& kind = fields.front();
   const auto member = [&] { return number(fields, 1, text); };
   if (kind == "joined" && fields.size() == 5) return Joined{fields[1], fields[2], fields[3], fields[4]};
+  if (kind == "joined" && fields.size() == 6 && fields[5] == "follows")
+    return Joined{fields[1], fields[2], fields[3], fields[4], true};
   // From before jobs had several hosts.
   if (kind == "joined" && fields.size() == 4) return Joined{fields[1], fields[2], fields[3]};
   if (kind == "ready") return Ready{member(), number(fields, 2, text)};
+  if (kind == "caught up") return CaughtUp{member(), number(fields, 2, text)};
   if (kind == "leaving") return Leaving{member()};
   if (kind == "left") return Left{member()};
   if (kind == "began") return Began{member(), number(fields, 2, text), number(fields, 3, text)};
@@ -101,11 +106,20 @@ std::optional<Event> known_event_of(const std::string& text) {
   }
 }
 
+std::string to_text(const EpochMember& member) {
+  return concat(member.number, "\t", clean(member.identity), "\t", clean(member.host));
+}
+
+EpochMember epoch_member_of(const std::string& text) {
+  const Fields fields = split(text);
+  if (fields.size() != 3) refuse(text);
+  return {number(fields, 0, text), fields[1], fields[2]};
+}
+
 std::string to_text(const Epoch& epoch) {
   if (epoch.finished) return concat("finished\t", epoch.number);
   std::string text = concat(epoch.played ? "played" : "epoch", "\t", epoch.number, "\t", epoch.fresh ? 1 : 0);
-  for (const EpochMember& member : epoch.members)
-    text += concat("\t", member.number, "\t", clean(member.identity), "\t", clean(member.host));
+  for (const EpochMember& member : epoch.members) text += concat("\t", to_text(member));
   return text;
 }
 
@@ -132,6 +146,9 @@ std::string epoch_key(std::int64_t epoch) { return concat("epoch/", epoch); }
 std::string change_key(std::int64_t epoch) { return concat("epoch/", epoch, "/change"); }
 std::string stop_key(std::int64_t epoch) { return concat("epoch/", epoch, "/stop"); }
 std::string lost_key(std::int64_t epoch) { return concat("epoch/", epoch, "/lost"); }
+std::string follower_key(std::int64_t epoch, std::int64_t n) { return concat("epoch/", epoch, "/follower/", n); }
+std::string followed_key(std::int64_t member) { return concat("follows/", member); }
+std::string follow_from_key(std::int64_t member) { return concat("follows/", member, "/from"); }
 std::string dropped_key(std::int64_t member) { return concat("dropped/", member); }
 std::string beat_key(const std::string& host) { return concat("host/", host, "/beat"); }
 std::string bye_key(const std::string& host) { return concat("host/", host, "/bye"); }

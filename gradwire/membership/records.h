@@ -25,6 +25,13 @@ struct Joined {
   std::string program;   // the program and its model, as text that members compare
   // The launcher that vouches for the process (host_watch.h); empty: the process runs on the coordinator's host.
   std::string host = {};
+  // The process first follows the members of the epoch that is under way, while they train, and then takes part.
+  bool follows = false;
+};
+// The member follows `epoch`, and is as far as its members are, or takes part without having followed.
+struct CaughtUp {
+  std::int64_t member = 0;
+  std::int64_t epoch = 0;
 };
 // The member has left `epoch`, on an error or at an agreed step, and waits for the next one.
 struct Ready {
@@ -71,7 +78,7 @@ struct Hurry {};
 struct StoreRestored {};
 
 // Any of the above.
-using Event = std::variant<Joined, Ready, Leaving, Left, Began, Done, Died, Hurry, Slow, StoreRestored>;
+using Event = std::variant<Joined, Ready, Leaving, Left, Began, Done, Died, Hurry, Slow, StoreRestored, CaughtUp>;
 
 // One line of text without its end. Tabs and line ends within a field become spaces.
 std::string to_text(const Event& event);
@@ -87,6 +94,10 @@ struct EpochMember {
   std::string host = {};    // of its Joined
   bool operator==(const EpochMember&) const = default;
 };
+
+// As for events.
+std::string to_text(const EpochMember& member);
+EpochMember epoch_member_of(const std::string& text);
 
 // An epoch, or the end of the job in its place.
 struct Epoch {
@@ -113,7 +124,12 @@ std::string epoch_key(std::int64_t epoch);      // an Epoch
 std::string change_key(std::int64_t epoch);     // the members of the epoch should stop at a step boundary
 // Set by the first member that sees the key above: the step before which all members stop.
 std::string stop_key(std::int64_t epoch);
-std::string lost_key(std::int64_t epoch);      // a member of the epoch is gone: its number
+std::string lost_key(std::int64_t epoch);  // a member of the epoch is gone: its number
+// The member that follows the epoch as the n-th from 0: an EpochMember.
+std::string follower_key(std::int64_t epoch, std::int64_t n);
+std::string followed_key(std::int64_t member);  // the epoch that the member should follow
+// Set by the first member of the epoch that sees follower_key(): the step from which on the member follows.
+std::string follow_from_key(std::int64_t member);
 std::string dropped_key(std::int64_t member);  // the member should leave at the boundary at which the epoch stops
 inline constexpr const char* kSlowRuleKey = "job/slow";  // the SlowRule of all members, in place of their own
 // The keys of host_watch.h.

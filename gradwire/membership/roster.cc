@@ -27,12 +27,18 @@ class Decider {
       roster_.program = event.program;
     }
     roster_.members[number_] = {.identity = event.identity, .host = event.host};
+    if (event.follows) {
+      const bool may = may_follow();
+      if (may) let_follow(number_);
+      put(followed_key(number_), std::to_string(may ? roster_.epoch : 0));
+    }
     put(admitted_key(number_), std::to_string(roster_.epoch + 1));
-    if (roster_.finished) return;
-    const auto gone = std::count_if(roster_.current.begin(), roster_.current.end(),
-                                    [&](std::int64_t member) { return standing(member) == Standing::gone; });
-    const auto taken = static_cast<std::int64_t>(roster_.current.size()) - gone;
-    if (taken < roster_.options.max) ask_for_change();
+    ask_for_newcomers();
+  }
+  void operator()(const CaughtUp& event) {
+    Roster::Entry* const entry = known(event.member);
+    if (entry == nullptr || event.epoch != roster_.epoch || !std::exchange(entry->follows, false)) return;
+    ask_for_newcomers();
   }
   void operator()(const Ready& event) {
     if (Roster::Entry* entry = known(event.member); entry != nullptr && event.epoch == roster_.epoch)
@@ -94,6 +100,8 @@ class Decider {
     epoch.number = ++roster_.epoch;
     epoch.fresh = !roster_.begun;
     epoch.played = replays;
+    roster_.followers = 0;
+    for (auto& [member, entry] : roster_.members) entry.follows = false;
     for (const std::int64_t member : next) {
       Roster::Entry& entry = roster_.members.at(member);
       entry.standing = Standing::running;
@@ -183,7 +191,41 @@ class Decider {
   }
   Standing standing(std::int64_t member) const { return roster_.members.at(member).standing; }
   void remove(std::int64_t member) {
-    if (Roster::Entry* entry = known(member)) entry->standing = Standing::gone;
+    Roster::Entry* const entry = known(member);
+    if (entry == nullptr) return;
+    entry->standing = Standing::gone;
+    if (std::exchange(entry->follows, false)) ask_for_newcomers();
+  }
+  // The members of the present epoch that are not gone.
+  std::int64_t present() const {
+    return std::count_if(roster_.current.begin(), roster_.current.end(),
+                         [&](std::int64_t member) { return standing(member) != Standing::gone; });
+  }
+  // The members that wait, and were not in the present epoch.
+  std::int64_t newcomers() const {
+    return std::count_if(roster_.members.begin(), roster_.members.end(), [&](const auto& item) {
+      return item.second.standing == Standing::waiting && !item.second.dropped &&
+             std::find(roster_.current.begin(), roster_.current.end(), item.first) == roster_.current.end();
+    });
+  }
+  std::int64_t followers() const {
+    return std::count_if(roster_.members.begin(), roster_.members.end(),
+                         [](const auto& item) { return item.second.follows; });
+  }
+  // One member alone averages nothing, so there is nothing that another could follow.
+  bool may_follow() const {
+    return roster_.epoch > 0 && !roster_.finished && !roster_.change_asked && roster_.options.replay.empty() &&
+           present() >= 2 && present() == static_cast<std::int64_t>(roster_.current.size()) &&
+           present() + newcomers() <= roster_.options.max;
+  }
+  void let_follow(std::int64_t member) {
+    Roster::Entry& entry = roster_.members.at(member);
+    entry.follows = true;
+    put(follower_key(roster_.epoch, roster_.followers++), to_text(EpochMember{member, entry.identity, entry.host}));
+  }
+  // The present epoch stops for members that wait, once nobody follows it.
+  void ask_for_newcomers() {
+    if (newcomers() > 0 && !roster_.finished && followers() == 0 && present() < roster_.options.max) ask_for_change();
   }
   void ask_for_change() {
     if (roster_.epoch == 0 || roster_.change_asked || !roster_.options.replay.empty()) return;

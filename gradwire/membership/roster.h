@@ -45,6 +45,10 @@ void require_valid(const RosterOptions& options);
 // they when a slow member is dropped, which happens only while at least `min` other members of the epoch are left that
 // are neither gone, nor dropped, nor leaving. A dropped member is in no later epoch. The members are asked to stop,
 // too, when the job has another store.
+//
+// A member that joins in order to follow, while an epoch of at least two members is under way that was not asked to
+// stop and has a place, does not stop that epoch. The members of the epoch are asked to stop when all members that
+// follow it have caught up or are gone. When the epoch ends before that, they are members that wait, as any other.
 struct Roster {
   // Where a member stands: it waits for an epoch, takes part in the present one, or has left, died or was refused.
   enum class Standing { waiting, running, gone };
@@ -55,12 +59,14 @@ struct Roster {
     Standing standing = Standing::waiting;  // now
     bool leaves = false;                    // it wants to leave
     bool dropped = false;                   // it has to leave
+    bool follows = false;                   // it follows the present epoch, and has not caught up yet
   };
 
   RosterOptions options;                       // of the job; they never change
   std::map<std::int64_t, Entry> members;       // by number; members that are gone stay, so that they are recognized
   std::vector<std::int64_t> current;           // the members of the present epoch, in rank order
   std::int64_t epoch = 0;                      // the present epoch; 0 before the first
+  std::int64_t followers = 0;                  // how many members have followed the present epoch
   bool change_asked = false;                   // the members of the present epoch were asked to stop
   bool begun = false;                          // a step of the job has begun
   bool hurried = false;                        // the first epoch needs `min` members only

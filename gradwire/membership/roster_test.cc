@@ -41,6 +41,22 @@ struct Bench {
     return value;
   }
 
+  // Whether the epoch is asked to stop, where newcomers wait who follow nobody, and there is a place for them. An epoch
+  // that has lost a member ends by itself.
+  bool stops_for_newcomers() const {
+    std::int64_t waiting = 0;
+    bool any_follows = false;
+    bool any_lost = roster.current.empty();
+    for (const auto& [number, entry] : roster.members) {
+      const bool runs = std::find(roster.current.begin(), roster.current.end(), number) != roster.current.end();
+      if (entry.standing == Roster::Standing::waiting && !runs) ++waiting;
+      any_lost = any_lost || (runs && entry.standing == Roster::Standing::gone);
+      any_follows = any_follows || entry.follows;
+    }
+    const bool has_place = static_cast<int>(roster.current.size()) < roster.options.max;
+    return waiting == 0 || any_follows || any_lost || !has_place || roster.change_asked;
+  }
+
   Roster roster;
   std::int64_t events = 0;
   std::vector<Put> decisions;
@@ -253,6 +269,97 @@ TEST(RosterTest, TextsComeBackAsTheyWere) {
   EXPECT_EQ(std::get<Began>(began).epoch, 4);
   EXPECT_EQ(std::get<Began>(began).step, 5);
   EXPECT_TRUE(std::holds_alternative<StoreRestored>(event_of(to_text(StoreRestored{}))));
+  const auto follower = std::get<Joined>(event_of(to_text(Joined{"identity", "1.0", "program", "", true})));
+  EXPECT_TRUE(follower.follows);
+  EXPECT_EQ(follower.host, "");
+  const Event caught_up = event_of(to_text(CaughtUp{6, 2}));
+  EXPECT_EQ(std::get<CaughtUp>(caught_up).member, 6);
+  EXPECT_EQ(std::get<CaughtUp>(caught_up).epoch, 2);
+}
+
+// Two members run, up to four may.
+struct FollowBench : Bench {
+  FollowBench() : Bench({.min = 1, .max = 4, .first = 2}), a(join()), b(join()) {}
+  std::int64_t join_to_follow() { return tell(Joined{"someone", "1.0", "net", "", true}); }
+  void all_ready() {
+    for (const std::int64_t member : members()) ready(member);
+  }
+  bool is_asked_to_stop() const { return !value_of(change_key(roster.epoch)).empty(); }
+  std::int64_t a;
+  std::int64_t b;
+};
+
+TEST(RosterTest, TheMembersStopForThoseThatFollowWhenAllOfThemHaveCaughtUp) {
+  FollowBench bench;
+  const auto c = bench.join_to_follow();
+  const auto d = bench.join_to_follow();
+  for (const auto& [member, place] : {std::pair{c, 0}, std::pair{d, 1}}) {
+    EXPECT_EQ(bench.value_of(followed_key(member)), "1");
+    EXPECT_EQ(epoch_member_of(bench.value_of(follower_key(1, place))), (EpochMember{member, "someone"}));
+  }
+  bench.tell(CaughtUp{c, 1});
+  bench.tell(CaughtUp{c, 1});
+  EXPECT_FALSE(bench.is_asked_to_stop());
+  bench.tell(CaughtUp{d, 1});
+  EXPECT_TRUE(bench.is_asked_to_stop());
+  bench.all_ready();
+  EXPECT_EQ(bench.members(), (Numbers{bench.a, bench.b, c, d}));
+}
+
+TEST(RosterTest, AFollowerThatDiesIsNotWaitedFor) {
+  FollowBench bench;
+  const auto c = bench.join_to_follow();
+  bench.tell(Died{c, "has ended"});
+  EXPECT_FALSE(bench.is_asked_to_stop()) << "nobody waits";
+  const auto d = bench.join_to_follow();
+  const auto e = bench.join_to_follow();
+  bench.tell(CaughtUp{d, 1});
+  EXPECT_FALSE(bench.is_asked_to_stop());
+  bench.tell(Died{e, "has ended"});
+  EXPECT_TRUE(bench.is_asked_to_stop());
+}
+
+TEST(RosterTest, AFollowerIsInTheNextEpochAlsoWhenTheEpochEndsBeforeItHasCaughtUp) {
+  FollowBench bench;
+  const auto c = bench.join_to_follow();
+  bench.tell(Died{bench.a, "has ended"});
+  bench.ready(bench.b);
+  EXPECT_EQ(bench.members(), (Numbers{bench.b, c}));
+  bench.tell(CaughtUp{c, 1});
+  EXPECT_FALSE(bench.is_asked_to_stop()) << "the word is late";
+}
+
+TEST(RosterTest, WhoCannotFollowJoinsAsWithoutFollowing) {
+  {
+    FollowBench bench;  // two places are free
+    bench.join_to_follow();
+    bench.join_to_follow();
+    const auto third = bench.join_to_follow();
+    EXPECT_EQ(bench.value_of(followed_key(third)), "0");
+    EXPECT_FALSE(bench.is_asked_to_stop()) << "there is no place";
+  }
+  {
+    FollowBench bench;
+    const auto c = bench.join_to_follow();
+    const auto d = bench.join();
+    EXPECT_FALSE(bench.is_asked_to_stop()) << "the members stop once for both";
+    bench.tell(CaughtUp{c, 1});
+    EXPECT_TRUE(bench.is_asked_to_stop());
+    bench.all_ready();
+    EXPECT_EQ(bench.members(), (Numbers{bench.a, bench.b, c, d}));
+  }
+  {
+    FollowBench bench;
+    bench.tell(Leaving{bench.a});
+    EXPECT_EQ(bench.value_of(followed_key(bench.join_to_follow())), "0") << "the epoch stops already";
+  }
+  {
+    Bench bench({.min = 1, .max = 4, .first = 1});
+    bench.join();
+    const auto b = bench.tell(Joined{"someone", "1.0", "net", "", true});
+    EXPECT_EQ(bench.value_of(followed_key(b)), "0") << "one member averages nothing";
+    EXPECT_EQ(bench.value_of(change_key(1)), "1");
+  }
 }
 
 TEST(RosterTest, MembersMeetAnewOverAnotherStore) {
@@ -297,9 +404,15 @@ TEST(RosterTest, PropertiesOfEveryEpochUnderRandomEvents) {
       const std::int64_t before = bench.roster.epoch;
       const Numbers old = bench.roster.current;
       const auto member = static_cast<std::int64_t>(1 + random() % static_cast<unsigned>(bench.events + 1));
-      switch (random() % 7) {
+      switch (random() % 10) {
         case 0:
           bench.join();
+          break;
+        case 7:
+          bench.tell(Joined{"someone", "1.0", "net", "", true});
+          break;
+        case 8:
+          bench.tell(CaughtUp{member, bench.roster.epoch});
           break;
         case 1:
           bench.tell(Died{member, "was killed"});
@@ -316,6 +429,7 @@ TEST(RosterTest, PropertiesOfEveryEpochUnderRandomEvents) {
         default:
           bench.tell(Ready{member, bench.roster.epoch});
       }
+      ASSERT_TRUE(bench.stops_for_newcomers()) << "seed " << seed << ", event " << i;
       if (bench.roster.epoch == before) continue;
       ASSERT_EQ(bench.roster.epoch, before + 1);
       const Numbers now = bench.members();

@@ -37,6 +37,14 @@ void for_each_tensor(const GroupCall& call, const Visit& visit) {
   std::visit([&](const auto& one) { std::apply(visit_lists, one.read_first()); }, call);
 }
 
+Tensors written_by(const GroupCall& call) {
+  Tensors written;
+  const Visit add = [&](const at::Tensor& tensor) { written.push_back(tensor); };
+  const auto visit_lists = [&](const auto&... lists) { (visit_all(lists, add), ...); };
+  std::visit([&](const auto& one) { std::apply(visit_lists, one.written()); }, call);
+  return written;
+}
+
 std::shared_ptr<Work> call_on(ProcessGroup& group, GroupCall& call, Milliseconds timeout) {
   CollectiveOptions* const options = options_of(call);
   if (options != nullptr && options->timeout.count() == 0) options->timeout = timeout;

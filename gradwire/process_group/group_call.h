@@ -21,7 +21,8 @@ namespace gradwire {
 // arguments. Tensors and lists are references to the caller's: they are valid until the call has returned its Work.
 // `options` (messages have none) is a copy, and may be changed before the call is passed on. on() makes the same call
 // on another group, and returns and throws what that group's method does. read_first() returns references to the fields
-// that hold tensors; fields that the call reads come before fields that it writes.
+// that hold tensors; fields that the call reads come before fields that it writes. written() returns those that the
+// call writes: those of this rank, where only some ranks get a result too.
 
 struct BroadcastCall {
   static constexpr const char* kName = "broadcast";
@@ -29,6 +30,7 @@ struct BroadcastCall {
   BroadcastOptions options;
   std::shared_ptr<Work> on(ProcessGroup& group) const { return group.broadcast(tensors, options); }
   auto read_first() const { return std::tie(tensors); }
+  auto written() const { return std::tie(tensors); }
 };
 
 struct AllReduceCall {
@@ -37,6 +39,7 @@ struct AllReduceCall {
   AllReduceOptions options;
   std::shared_ptr<Work> on(ProcessGroup& group) const { return group.all_reduce(tensors, options); }
   auto read_first() const { return std::tie(tensors); }
+  auto written() const { return std::tie(tensors); }
 };
 
 struct ReduceCall {
@@ -45,6 +48,7 @@ struct ReduceCall {
   ReduceOptions options;
   std::shared_ptr<Work> on(ProcessGroup& group) const { return group.reduce(tensors, options); }
   auto read_first() const { return std::tie(tensors); }
+  auto written() const { return std::tie(tensors); }
 };
 
 struct AllGatherCall {
@@ -54,6 +58,7 @@ struct AllGatherCall {
   AllGatherOptions options;
   std::shared_ptr<Work> on(ProcessGroup& group) const { return group.all_gather(outputs, inputs, options); }
   auto read_first() const { return std::tie(inputs, outputs); }
+  auto written() const { return std::tie(outputs); }
 };
 
 struct AllGatherIntoTensorCall {
@@ -63,6 +68,7 @@ struct AllGatherIntoTensorCall {
   AllGatherOptions options;
   std::shared_ptr<Work> on(ProcessGroup& group) const { return group.all_gather_into_tensor(output, input, options); }
   auto read_first() const { return std::tie(input, output); }
+  auto written() const { return std::tie(output); }
 };
 
 struct GatherCall {
@@ -72,6 +78,7 @@ struct GatherCall {
   GatherOptions options;
   std::shared_ptr<Work> on(ProcessGroup& group) const { return group.gather(outputs, inputs, options); }
   auto read_first() const { return std::tie(inputs, outputs); }
+  auto written() const { return std::tie(outputs); }
 };
 
 struct ScatterCall {
@@ -81,6 +88,7 @@ struct ScatterCall {
   ScatterOptions options;
   std::shared_ptr<Work> on(ProcessGroup& group) const { return group.scatter(outputs, inputs, options); }
   auto read_first() const { return std::tie(outputs, inputs); }
+  auto written() const { return std::tie(outputs); }
 };
 
 struct ReduceScatterCall {
@@ -90,6 +98,7 @@ struct ReduceScatterCall {
   ReduceScatterOptions options;
   std::shared_ptr<Work> on(ProcessGroup& group) const { return group.reduce_scatter(outputs, inputs, options); }
   auto read_first() const { return std::tie(outputs, inputs); }
+  auto written() const { return std::tie(outputs); }
 };
 
 struct ReduceScatterTensorCall {
@@ -99,6 +108,7 @@ struct ReduceScatterTensorCall {
   ReduceScatterOptions options;
   std::shared_ptr<Work> on(ProcessGroup& group) const { return group.reduce_scatter_tensor(output, input, options); }
   auto read_first() const { return std::tie(input, output); }
+  auto written() const { return std::tie(output); }
 };
 
 struct AllToAllCall {
@@ -108,6 +118,7 @@ struct AllToAllCall {
   AllToAllOptions options;
   std::shared_ptr<Work> on(ProcessGroup& group) const { return group.all_to_all(outputs, inputs, options); }
   auto read_first() const { return std::tie(inputs, outputs); }
+  auto written() const { return std::tie(outputs); }
 };
 
 struct AllToAllSingleCall {
@@ -121,6 +132,7 @@ struct AllToAllSingleCall {
     return group.all_to_all_single(output, input, output_splits, input_splits, options);
   }
   auto read_first() const { return std::tie(input, output); }
+  auto written() const { return std::tie(output); }
 };
 
 struct BarrierCall {
@@ -128,6 +140,7 @@ struct BarrierCall {
   BarrierOptions options;
   std::shared_ptr<Work> on(ProcessGroup& group) const { return group.barrier(options); }
   auto read_first() const { return std::tie(); }
+  auto written() const { return std::tie(); }
 };
 
 struct SendCall {
@@ -137,6 +150,7 @@ struct SendCall {
   int tag;
   std::shared_ptr<Work> on(ProcessGroup& group) const { return group.send(tensors, destination, tag); }
   auto read_first() const { return std::tie(tensors); }
+  auto written() const { return std::tie(); }
 };
 
 struct RecvCall {
@@ -146,6 +160,7 @@ struct RecvCall {
   int tag;
   std::shared_ptr<Work> on(ProcessGroup& group) const { return group.recv(tensors, source, tag); }
   auto read_first() const { return std::tie(tensors); }
+  auto written() const { return std::tie(tensors); }
 };
 
 struct RecvAnySourceCall {
@@ -154,6 +169,7 @@ struct RecvAnySourceCall {
   int tag;
   std::shared_ptr<Work> on(ProcessGroup& group) const { return group.recv_anysource(tensors, tag); }
   auto read_first() const { return std::tie(tensors); }
+  auto written() const { return std::tie(tensors); }
 };
 
 using GroupCall = std::variant<BroadcastCall, AllReduceCall, ReduceCall, AllGatherCall, AllGatherIntoTensorCall,
@@ -168,6 +184,9 @@ CollectiveOptions* options_of(GroupCall& call);
 
 // Calls `visit` for each tensor of the call: tensors that the call reads come before tensors that it writes.
 void for_each_tensor(const GroupCall& call, const std::function<void(const at::Tensor&)>& visit);
+
+// Returns the tensors that the call writes.
+Tensors written_by(const GroupCall& call);
 
 // Makes the call on `group`, with `timeout` unless the call has one of its own: pass the timeout() of the group that
 // was called. A message takes its timeout from `group`, whose timeout() this function sets then. Returns and throws

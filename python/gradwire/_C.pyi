@@ -615,7 +615,8 @@ class hooks:
 
 class ElasticStep:
     """The place of a call of the step function: step (counts from 0, each step once in the whole job), rank and size (in the present
-    epoch), epoch (its number, from 1)."""
+    epoch), epoch (its number, from 1). follows: this member is a newcomer that follows the others, and `rank` is that of the member
+    whose results it takes over; compute, but write and print nothing."""
     @property
     def step(self) -> int: ...
     @property
@@ -624,6 +625,8 @@ class ElasticStep:
     def size(self) -> int: ...
     @property
     def epoch(self) -> int: ...
+    @property
+    def follows(self) -> bool: ...
 
 class SlowRule:
     """When a rank is slow: in `steps` steps in a row, its own time (without the waits for others) is longer than `factor` times the
@@ -660,7 +663,7 @@ class ShardedState:
 class Elastic:
     def __init__(self, store: Store | None, backend: str, seed: int | None, leave_on_sigterm: bool, program: str,
                  shard_copies: bool, shard_checkpoint: str, slow: SlowRule | None,
-                 on_slow: Callable[[SlowMember], object] | None, timeout: timedelta) -> None: ...
+                 on_slow: Callable[[SlowMember], object] | None, follow: bool, timeout: timedelta) -> None: ...
     @property
     def group(self) -> ProcessGroup: ...
     def add_core(self, core: DdpCore) -> None: ...

@@ -62,6 +62,11 @@ class Elastic:
     slow: when a member is slow, and whether it is dropped then: it leaves in good order, and its run() returns "dropped". The same
         on all members; gradwire-run --drop-slow takes its place. None: no member is slow.
     on_slow: called on every member, between two steps, with the SlowMember when a member is slow. The coordinator says it too.
+    follow: a newcomer follows the members while they train, and they stop for it only when it is as far as they are: it gets the
+        state in the background, and then does the steps that they have done since, with the results of their collectives. So the
+        step function is called on it with ElasticStep.follows, also some times before it has the state. False, and in jobs with
+        members that train separately, with a ZeroRedundancyOptimizer, with one member only, or with calls in a step that the
+        newcomer cannot repeat: the members wait while the state is on its way. The same on all members.
     timeout: how long a member waits for the next epoch, for the others there, for a collective, and for the job's store over TCP when
         its server is gone.
     """
@@ -78,11 +83,12 @@ class Elastic:
         shard_checkpoint: str = "",
         slow: SlowRule | None = SlowRule(),  # noqa: B008 - it cannot be changed
         on_slow: Callable[[SlowMember], object] | None = None,
+        follow: bool = False,
         timeout: timedelta = DEFAULT_TIMEOUT,
     ) -> None:
         self._optimizers: list[object] = []  # kept while C++ uses their parts
         self._elastic = _C.Elastic(store, backend, seed, leave_on_sigterm, program, shard_copies, shard_checkpoint,
-                                   slow, on_slow, timeout)
+                                   slow, on_slow, follow, timeout)
 
     @property
     def group(self) -> ProcessGroup:

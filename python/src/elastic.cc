@@ -17,8 +17,8 @@ namespace gradwire::python {
 namespace {
 
 // Throws what the step raised, as Elastic::run() knows it: the errors that end an epoch are gradwire's own there, and
-// Python's own stay what they are.
-[[noreturn]] void throw_error_of_step(py::error_already_set& raised) {
+// Python's own stay what they are. So are those that end only the following of a newcomer.
+[[noreturn]] void throw_error_of_step(py::error_already_set& raised, bool follows) {
   const py::module_ errors = py::module_::import("gradwire._errors");
   const auto is = [&](const char* name) { return raised.matches(errors.attr(name)); };
   const auto message = [&] { return py::str(raised.value()).cast<std::string>(); };
@@ -26,13 +26,15 @@ namespace {
   if (is("PeerError")) throw PeerError(message(), peers());
   if (is("TimeoutError")) throw TimeoutError(message(), peers());
   if (is("AbortedError")) throw AbortedError(message());
+  if (follows && is("MismatchError")) throw MismatchError(message());
+  if (follows && is("UnsupportedError")) throw UnsupportedError(message());
   throw_python_error(raised);
 }
 
 std::unique_ptr<Elastic> make_elastic(std::shared_ptr<Store> store, std::string backend,
                                       std::optional<std::uint64_t> seed, bool leave_on_sigterm, std::string program,
                                       bool shard_copies, std::string shard_checkpoint, std::optional<SlowRule> slow,
-                                      py::object on_slow, Milliseconds timeout) {
+                                      py::object on_slow, bool follow, Milliseconds timeout) {
   std::function<void(const SlowMember&)> tell_slow;
   if (!on_slow.is_none()) {
     tell_slow = [held = HeldObject(std::move(on_slow))](const SlowMember& slow) {
@@ -50,6 +52,7 @@ std::unique_ptr<Elastic> make_elastic(std::shared_ptr<Store> store, std::string 
   options.shard_checkpoint = std::move(shard_checkpoint);
   options.slow = slow;
   options.on_slow = std::move(tell_slow);
+  options.follow = follow;
   options.timeout = timeout;
   return std::make_unique<Elastic>(std::move(options));
 }
@@ -123,7 +126,7 @@ std::string run(Elastic& self, std::int64_t steps, const py::object& step) {
     try {
       step(at);
     } catch (py::error_already_set& raised) {
-      throw_error_of_step(raised);
+      throw_error_of_step(raised, at.follows);
     }
   });
   if (end == ElasticEnd::finished) return "finished";
@@ -138,7 +141,10 @@ void bind_elastic(py::module_& module) {
       .def_readonly("step", &ElasticStep::step, "Counts from 0; each step counts once in the whole job.")
       .def_readonly("rank", &ElasticStep::rank, "Of this member in the present epoch.")
       .def_readonly("size", &ElasticStep::size, "The number of members in the present epoch.")
-      .def_readonly("epoch", &ElasticStep::epoch, "The number of the present epoch, from 1.");
+      .def_readonly("epoch", &ElasticStep::epoch, "The number of the present epoch, from 1.")
+      .def_readonly("follows", &ElasticStep::follows,
+                    "This member is a newcomer that follows the others; `rank` is that of the member whose results it "
+                    "takes over. Compute, but write and print nothing.");
   py::class_<SlowRule>(module, "SlowRule", "When a rank is slow, and whether it is dropped then.")
       .def(py::init([](double factor, int steps, Milliseconds least, bool drop) {
              const SlowRule rule{.factor = factor, .steps = steps, .least = least, .drop = drop};
@@ -163,7 +169,7 @@ void bind_elastic(py::module_& module) {
   py::class_<Elastic>(module, "Elastic", EndsUnlocked(), "One member of an elastic job.")
       .def(py::init(&make_elastic), py::arg("store").none(true), py::arg("backend"), py::arg("seed"),
            py::arg("leave_on_sigterm"), py::arg("program"), py::arg("shard_copies"), py::arg("shard_checkpoint"),
-           py::arg("slow").none(true), py::arg("on_slow").none(true), py::arg("timeout"))
+           py::arg("slow").none(true), py::arg("on_slow").none(true), py::arg("follow"), py::arg("timeout"))
       .def_property_readonly("group", [](const Elastic& self) -> std::shared_ptr<ProcessGroup> { return self.group(); })
       .def(
           "add_core", [](Elastic& self, DdpCore& core) { self.add(core); }, py::arg("core"), py::keep_alive<1, 2>())

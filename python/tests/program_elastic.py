@@ -1,7 +1,8 @@
 # SPDX-FileCopyrightText: The gradwire authors
 # SPDX-License-Identifier: Apache-2.0
-"""One member of an elastic job of test_elastic.py: program_elastic.py FOLDER [zero].
+"""One member of an elastic job of test_elastic.py: program_elastic.py FOLDER [zero|follow].
 
+follow: the process in the place of the killed rank follows the others before it takes part.
 zero: the members share out the state of Adam, and the killed rank dies after it has stepped its own parameters."""
 import os
 import pathlib
@@ -18,6 +19,7 @@ from gradwire.nn.parallel import DistributedDataParallel
 STEPS = 120
 KILL_AT = 40  # the step in which a rank is killed
 WAIT_AT = 80  # the step that waits for the process in its place
+MEET_AT = 100  # the step at which the others wait until a process that follows is there
 
 
 def network():
@@ -51,7 +53,8 @@ def once(path):
 def main():
     folder = pathlib.Path(sys.argv[1])
     torch.set_num_threads(1)
-    elastic = gradwire.elastic.Elastic(seed=3)
+    follows = "follow" in sys.argv[2:]
+    elastic = gradwire.elastic.Elastic(seed=3, follow=follows)
     model = DistributedDataParallel(network(), process_group=elastic.group)
     with_zero = "zero" in sys.argv[2:]
     present = None  # the step under way
@@ -69,18 +72,24 @@ def main():
     zero = ZeroRedundancyOptimizer(model.parameters(), DyingAdam, elastic.group, lr=0.01) if with_zero else None
     optimizer, scheduler = optimizers(model, zero)
     history = []
+    followed = 0
     elastic.add(model, optimizer, scheduler)
     elastic.add_state("history", lambda: bytes(history), lambda state: history.__setitem__(slice(None), state))
     if (folder / "killed").exists():
         (folder / "came").touch()
 
     def step(at):
-        nonlocal present
+        nonlocal present, followed
         present = at
+        followed += at.follows
+        if at.step == MEET_AT and at.follows:
+            (folder / "met").touch()
+        while at.step == MEET_AT and follows and at.epoch == 2 and not (folder / "met").exists():
+            time.sleep(0.01)
         if at.step == WAIT_AT and at.epoch == 2:
             while not (folder / "came").exists():
                 time.sleep(0.01)
-        if at.step > WAIT_AT and at.size == 1:
+        if at.step > WAIT_AT and at.epoch == 2 and not at.follows:
             time.sleep(0.01)  # so that the process that comes finds steps left
         optimizer.zero_grad()
         loss = loss_of(model(samples(at.step, at.rank, at.size)))
@@ -96,6 +105,8 @@ def main():
         state = {"parameters": [p.detach() for p in model.parameters()], "history": history, "rate": scheduler.get_last_lr()}
         torch.save(state, folder / f"final-{os.getpid()}")
     print(end, elastic.counted)
+    if followed:
+        print("followed", followed)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 """A training loop in Python that loses a rank and gets a new one."""
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -41,27 +42,27 @@ def serial_parameters(sizes):
     return parameters
 
 
-def ends_of(folder, program, *arguments):
+def ends_of(folder, program, *arguments, ranks=2):
     """What the members of the job of `program`, which loses a rank and gets a new one, leave at the end, and what they print."""
-    command = [str(BUILD / "bin" / "gradwire-run"), "--elastic", "1:2", "-n", "2", "--membership-log", str(folder / "log"),
+    command = [str(BUILD / "bin" / "gradwire-run"), "--elastic", f"1:{ranks}", "-n", str(ranks), "--membership-log", str(folder / "log"),
                sys.executable, program.__file__, str(folder), *arguments]
     job = subprocess.run(command, capture_output=True, text=True, timeout=GUARD, check=False)
     assert job.returncode == 0, job.stderr
     assert "died of signal 9 (SIGKILL), and a new process takes its place" in job.stderr
-    assert job.stdout.count(f"finished {program.STEPS}") == 2, job.stdout
+    assert job.stdout.count(f"finished {program.STEPS}") == ranks, job.stdout
     ends = [torch.load(path, weights_only=True) for path in folder.glob("final-*")]
-    assert len(ends) == 2
+    assert len(ends) == ranks
     assert (folder / "log").read_text().startswith("gradwire membership journal")
     return ends, job.stdout
 
 
-def run_job(folder, program, *arguments):
+def run_job(folder, program, *arguments, ranks=2):
     """The job of `program` ends with the bits of the serial program. Returns what it printed."""
-    ends, printed = ends_of(folder, program, *arguments)
+    ends, printed = ends_of(folder, program, *arguments, ranks=ranks)
     sizes = list(ends[0]["history"])
     assert len(sizes) == program.STEPS, "a step counted twice or was lost"
-    assert sizes[0] == 2 and 1 in sizes[program.KILL_AT:] and sizes[-1] == 2, sizes
-    assert 2 in sizes[:program.KILL_AT]
+    assert sizes[0] == ranks and ranks - 1 in sizes[program.KILL_AT:] and sizes[-1] == ranks, sizes
+    assert ranks in sizes[:program.KILL_AT]
     torch.set_num_threads(1)
     expected = serial_parameters(sizes)
     for end in ends:
@@ -75,6 +76,12 @@ def run_job(folder, program, *arguments):
 @pytest.mark.parametrize("optimizer", ["adam", "zero"])
 def test_a_loop_that_loses_a_rank_ends_with_the_bits_of_the_serial_program(tmp_path, optimizer):
     run_job(tmp_path, program_elastic, optimizer)
+
+
+def test_a_process_that_comes_follows_the_others_before_it_takes_part(tmp_path):
+    printed = run_job(tmp_path, program_elastic, "follow", ranks=3)
+    followed = int(re.search(r"followed (\d+)", printed)[1])
+    assert followed > 3, "three steps come before it has the state"
 
 
 def test_a_manager_with_quorum_and_commit_calls_can_be_written_over_elastic(tmp_path):

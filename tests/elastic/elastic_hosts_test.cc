@@ -84,11 +84,12 @@ class ElasticHostsTest : public launch::LauncherTest {
     }
     return found;
   }
-  Pids wait_for_epoch(std::int64_t size) { return record_->wait_for_epoch(size, epoch_); }
+  Pids wait_for_epoch(std::int64_t size) { return record_->wait_for_epoch(size, epoch_, pace_); }
   // One rank on each of two hosts holds so many MB of state, and a rank of a third host joins. Returns the newcomer's
   // word on what it got.
-  std::string join_with_state(int megabytes) {
-    const Words more = {"--env", concat("ELASTIC_STATE=", megabytes), "--env", "GRADWIRE_LOG=info"};
+  std::string join_with_state(int megabytes, bool follows = false) {
+    Words more = {"--env", concat("ELASTIC_STATE=", megabytes), "--env", "GRADWIRE_LOG=info"};
+    if (follows) more.insert(more.end(), {"--env", "ELASTIC_FOLLOW=1"});
     auto first = begin("1:3", 1, more);
     wait_for_epoch(1);
     auto second = join("1", 1, more);
@@ -99,6 +100,7 @@ class ElasticHostsTest : public launch::LauncherTest {
     const auto after = sent_by_hosts();
     for (int host = 0; host < 2; ++host) sent_[static_cast<std::size_t>(host)] = after[host] - before[host];
     pause_ = record_->pause_before(epoch_);
+    lost_ = record_->lost_before(epoch_);
     go_to_the_end();
     for (BackgroundProgram* program : {&third, &second, &first}) EXPECT_EQ(program->finish().exit_code, 0);
     const auto finals = record_->finals();
@@ -111,6 +113,7 @@ class ElasticHostsTest : public launch::LauncherTest {
   }
   std::array<std::uint64_t, 2> sent_{};  // by the hosts that held the state, while the newcomer came
   double pause_ = 0;                     // of the members that held the state, in seconds
+  std::pair<double, double> lost_;       // what such a member lost in all, and the time of a step, in seconds
 
   void go_to_the_end() const { record_->page()->budget = kSteps; }
   static std::int64_t now() { return ElasticRecord::Clock::now().time_since_epoch().count(); }
@@ -123,6 +126,7 @@ class ElasticHostsTest : public launch::LauncherTest {
   std::unique_ptr<NetworkHosts> network_;
   std::unique_ptr<ElasticRecord> record_;
   std::string heartbeat_ = "2";  // in seconds
+  std::chrono::milliseconds pace_{10};
 
  private:
   BackgroundProgram on_host(int host, const std::string& name, Words words, const Words& more) const {
@@ -190,13 +194,30 @@ TEST_F(ElasticHostsTest, ANewcomerTakesItsStateFromAllHostsThatHoldIt) {
   }
 }
 
+TEST_F(ElasticHostsTest, ANewcomerFollowsAndTakesItsStateFromAllHostsThatHoldIt) {
+  const std::string said = join_with_state(48, /*follows=*/true);
+  EXPECT_NE(said.find(" MB of state from 2 of 2 members in "), std::string::npos) << said;
+  EXPECT_NE(said.find(" while the members trained"), std::string::npos) << said;
+  for (const std::uint64_t bytes : sent_) {
+    EXPECT_GE(bytes, 20'000'000U);
+    EXPECT_LE(bytes, 36'000'000U) << "each host sends half, once, and nothing to the other one";
+  }
+}
+
 // For the label slow: the links carry 1 Gbit/s. ELASTIC_STATE says how many MB of state the job has.
-TEST_F(ElasticHostsTest, ANewcomerOverAGigabitLink) {
+class ElasticGigabitTest : public ElasticHostsTest, public ::testing::WithParamInterface<bool> {};
+INSTANTIATE_TEST_SUITE_P(Newcomer, ElasticGigabitTest, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "Follows" : "IsWaitedFor"; });
+
+TEST_P(ElasticGigabitTest, ANewcomerOverAGigabitLink) {
   const int megabytes = std::stoi(environment("ELASTIC_STATE").value_or("200"));
   network_->shape("1gbit");
-  const std::string said = join_with_state(megabytes);
+  pace_ = std::chrono::milliseconds(100);
+  const std::string said = join_with_state(megabytes, GetParam());
   EXPECT_NE(said.find(" MB of state from 2 of 2 members in "), std::string::npos) << said;
-  std::printf("%d MB of state over 1 Gbit/s: the others waited %.2f s; %s\n", megabytes, pause_, said.c_str());
+  std::printf(
+      "%d MB of state over 1 Gbit/s: the others waited %.2f s, and lost %.2f s in all (a step takes %.1f ms); %s\n",
+      megabytes, pause_, lost_.first, lost_.second * 1e3, said.c_str());
 }
 
 // SIGTERM ends a program that does not handle it yet, and no member is lost with it.

@@ -127,6 +127,14 @@ TEST_F(ElasticLaunchTest, AJobWithoutFailuresIsTheSerialProgram) {
 
 TEST_F(ElasticLaunchTest, TwentyKills) { kill_at_random(20, 1); }
 
+// Members die while newcomers follow them, and newcomers die while they follow.
+TEST_F(ElasticLaunchTest, TenKillsWhileNewcomersFollow) {
+  more_ = {"--env", "ELASTIC_FOLLOW=1"};
+  kill_at_random(10, 3);
+  EXPECT_GT(page()->followed, 0);
+  std::printf("newcomers did %lld steps while they followed\n", static_cast<long long>(page()->followed));
+}
+
 // The state of Adam is shared out among the ranks, and each killed one takes its part along.
 TEST_F(ElasticLaunchTest, FiveKillsOverZero) {
   optimizer_ = "zero";

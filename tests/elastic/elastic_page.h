@@ -25,10 +25,15 @@ struct ElasticPage {
     std::int64_t size = 0;
     std::int64_t nanoseconds = 0;  // when it began; the monotonic clock, which the host's processes share
     std::int64_t pause = 0;        // since the end of this worker's last step, in nanoseconds; 0: it had done none
+    // What this worker lost in the epoch before and by the change, in nanoseconds: the time of each step but the
+    // first above the median, and the pause.
+    std::int64_t lost = 0;
+    std::int64_t median = 0;  // the time of a step in the epoch before
   };
   std::atomic<std::int64_t> budget{0};  // workers wait before this step
   std::atomic<std::int64_t> newest_step{0};
   std::atomic<std::int64_t> entry_count{0};
+  std::atomic<std::int64_t> followed{0};  // the steps that newcomers did while they followed
   std::array<Entry, 20000> entries;
 };
 

@@ -15,6 +15,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "gradwire/elastic/elastic_test_support.h"
@@ -32,6 +33,8 @@ class ElasticRecord {
     std::int64_t size = 0;
     std::int64_t nanoseconds = 0;
     std::int64_t pause = 0;
+    std::int64_t lost = 0;
+    std::int64_t median = 0;
   };
 
   // Of a job of `steps` steps in `folder`, which is made.
@@ -42,8 +45,10 @@ class ElasticRecord {
   const SharedElasticPage& page() const { return page_; }
 
   // Waits until all members of an epoch of at least `size` members do its first step, and returns their processes. The
-  // epoch is newer than `after`, which becomes its number. Meanwhile the job goes on slowly, so that it has steps left.
-  std::vector<std::int64_t> wait_for_epoch(std::int64_t size, std::int64_t& after) const {
+  // epoch is newer than `after`, which becomes its number. Meanwhile the job goes on slowly, a step each `pace`, so
+  // that it has steps left.
+  std::vector<std::int64_t> wait_for_epoch(std::int64_t size, std::int64_t& after,
+                                           std::chrono::milliseconds pace = std::chrono::milliseconds(10)) const {
     const auto guard = Clock::now() + std::chrono::seconds(60);
     while (Clock::now() < guard) {
       std::map<std::int64_t, std::set<std::int64_t>> members;  // by epoch
@@ -61,7 +66,7 @@ class ElasticRecord {
         }
       }
       page_->budget = std::min(page_->budget + 1, steps_ - 1);
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      std::this_thread::sleep_for(pace);
     }
     ADD_FAILURE() << "no epoch of " << size << " members comes after epoch " << after;
     return {};
@@ -87,6 +92,15 @@ class ElasticRecord {
     }
     if (next == 0 || last == 0) return std::nullopt;
     return static_cast<double>(last - at_nanoseconds) / 1e6;
+  }
+
+  // The most that a member lost because of `epoch`, and the time of a step of that member, in seconds.
+  std::pair<double, double> lost_before(std::int64_t epoch) const {
+    std::pair<std::int64_t, std::int64_t> most{0, 0};
+    for (const Entry& entry : entries()) {
+      if (entry.epoch == epoch) most = std::max(most, {entry.lost, entry.median});
+    }
+    return {static_cast<double>(most.first) / 1e9, static_cast<double>(most.second) / 1e9};
   }
 
   // The longest time that a member had to wait between two steps because of `epoch`, in seconds.
@@ -136,7 +150,8 @@ class ElasticRecord {
     std::vector<Entry> all;
     for (std::int64_t i = 0; i < page_->entry_count; ++i) {
       const ElasticPage::Entry& entry = page_->entries[static_cast<std::size_t>(i)];
-      if (entry.pid != 0) all.push_back({entry.pid, entry.epoch, entry.size, entry.nanoseconds, entry.pause});
+      if (entry.pid != 0)
+        all.push_back({entry.pid, entry.epoch, entry.size, entry.nanoseconds, entry.pause, entry.lost, entry.median});
     }
     return all;
   }

@@ -4,8 +4,8 @@
 // ELASTIC_HOOK, ELASTIC_BACKEND and ELASTIC_OPTIMIZER in the environment choose what it trains with. With ELASTIC_SLOW
 // the clock counts work: the worker that is the first to make FOLDER/slow does three times the work of the others.
 // ELASTIC_STATE adds so many MB of state that no step changes: a third in a parameter, the rest in a state of the
-// user's. ELASTIC_TIMEOUT is ElasticOptions::timeout in milliseconds. Tells in FOLDER/page where it is, and writes its
-// parameters to FOLDER/final-PID when all steps were counted.
+// user's. ELASTIC_FOLLOW lets newcomers follow. ELASTIC_TIMEOUT is ElasticOptions::timeout in milliseconds. Tells in
+// FOLDER/page where it is, and writes its parameters to FOLDER/final-PID when all steps were counted.
 #include <fcntl.h>
 
 #include <chrono>
@@ -50,6 +50,7 @@ void run(std::int64_t steps, const std::string& folder) {
   WorkerReport report(folder);
   ElasticOptions elastic_options;
   elastic_options.backend = environment("ELASTIC_BACKEND").value_or("");
+  elastic_options.follow = environment("ELASTIC_FOLLOW").has_value();
   if (const auto timeout = environment("ELASTIC_TIMEOUT"))
     elastic_options.timeout = std::chrono::milliseconds(std::atoll(timeout->c_str()));
   Elastic elastic(elastic_options);

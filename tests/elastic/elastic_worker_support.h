@@ -8,12 +8,14 @@
 #include <torch/serialize.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gradwire/elastic/elastic.h"
@@ -27,12 +29,22 @@ class WorkerReport {
 
   // At the beginning of a step: tells of a new epoch, and waits until the test lets the job do this step.
   void begin_step(const ElasticStep& at) {
+    if (at.follows) {  // the members wait
+      ++page_->followed;
+      return;
+    }
+    const std::int64_t begin = now();
+    between_ = last_end_ == 0 ? 0 : begin - last_end_;
     tell(at);
     while (at.step >= page_->budget) ::poll(nullptr, 0, 1);
+    step_begin_ = now();
   }
   void end_step(const ElasticStep& at) {
+    if (at.follows) return;
     page_->newest_step = at.step;
     last_end_ = now();
+    // The first step of an epoch waits for those that come to the epoch late.
+    if (!std::exchange(first_of_epoch_, false)) times_.push_back(between_ + last_end_ - step_begin_);
   }
 
   // Writes `state` for the test, when the job has finished.
@@ -51,19 +63,31 @@ class WorkerReport {
   void tell(const ElasticStep& at) {
     if (at.epoch == epoch_) return;
     epoch_ = at.epoch;
+    first_of_epoch_ = true;
     ElasticPage::Entry& entry = page_->entries.at(static_cast<std::size_t>(page_->entry_count++));
     entry.epoch = at.epoch;
     entry.step = at.step;
     entry.size = at.size;
     entry.nanoseconds = now();
-    entry.pause = last_end_ == 0 ? 0 : entry.nanoseconds - last_end_;
+    entry.pause = std::exchange(between_, 0);
+    if (!times_.empty()) {
+      std::vector<std::int64_t> sorted = std::exchange(times_, {});
+      std::sort(sorted.begin(), sorted.end());
+      entry.median = sorted[sorted.size() / 2];
+      entry.lost = entry.pause;
+      for (const std::int64_t time : sorted) entry.lost += std::max<std::int64_t>(time - entry.median, 0);
+    }
     entry.pid = ::getpid();
   }
 
   const std::string folder_;
   const SharedElasticPage page_;
   std::int64_t epoch_ = 0;
+  bool first_of_epoch_ = false;
   std::int64_t last_end_ = 0;  // of a step
+  std::int64_t step_begin_ = 0;
+  std::int64_t between_ = 0;         // from the end of a step to the beginning of the next one
+  std::vector<std::int64_t> times_;  // of the steps of the present epoch, with the time before each
 };
 
 // main() of a worker: `name` STEPS FOLDER.

@@ -1,0 +1,142 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// How a newcomer follows the members of an epoch, and how they let it follow (following_internal.h).
+#include <algorithm>
+#include <span>
+#include <utility>
+
+#include "gradwire/base/error.h"
+#include "gradwire/base/log.h"
+#include "gradwire/base/strings.h"
+#include "gradwire/elastic/elastic_impl_internal.h"
+#include "gradwire/elastic/epoch_group_internal.h"
+#include "gradwire/elastic/mirror_group_internal.h"
+#include "gradwire/store/prefix_store.h"
+
+namespace gradwire {
+
+using membership::Epoch;
+using membership::EpochMember;
+using membership::Member;
+
+namespace {
+
+// After so many steps of an epoch, all steps make the same calls: before, buckets and hooks are still agreed on.
+constexpr std::int64_t kSettled = 3;
+// So many bytes may wait for a newcomer besides as many as the state has. It is too slow then.
+constexpr std::size_t kTapeBytes = std::size_t{256} << 20;
+
+std::shared_ptr<Store> following_keys(const std::shared_ptr<Store>& store, std::int64_t follower) {
+  return std::make_shared<PrefixStore>(concat("world/follower/", follower), store);
+}
+
+std::string following_name(std::int64_t follower) { return concat("member ", follower, " follows"); }
+
+}  // namespace
+
+bool Elastic::Impl::can_follow() const {
+  return options_.follow && state_.shards().empty() && state_.separate_workers() == nullptr;
+}
+
+void Elastic::Impl::look_for_followers(Member& member) {
+  if (!can_follow()) return;
+  std::erase_if(guides_, [](const auto& guide) { return guide->has_ended(); });
+  if (recorder_ != nullptr && !recorder_->has_readers()) {
+    group_->set_tap(nullptr);
+    recorder_.reset();
+  }
+  if (counted_ < first_step_ + kSettled) return;
+  while (const std::optional<EpochMember> follower = member.follower(followers_seen_)) {
+    if (!member.follows_from(follower->number, counted_)) return;
+    ++followers_seen_;
+    guide(member, *follower);
+  }
+}
+
+void Elastic::Impl::guide(const Member& member, const EpochMember& follower) {
+  Epoch with_follower = member.epoch();
+  with_follower.members.push_back(follower);
+  auto snapshot = internal::snapshot_of(state_, counted_, group_->multiplies_as_it_sums());
+  std::shared_ptr<internal::TapeReader> tape;
+  if (group_->rank() == group_->size() - 1) {
+    tape = std::make_shared<internal::TapeReader>(snapshot.bytes + kTapeBytes);
+    if (recorder_ == nullptr) {
+      recorder_ = std::make_shared<internal::TapeRecorder>();
+      group_->set_tap(recorder_);
+    }
+    recorder_->add(tape);
+  }
+  const auto make_group = [with_follower, rank = group_->rank(), options = options_,
+                           name = following_name(follower.number)](const std::shared_ptr<Store>& keys) {
+    return internal::group_of(with_follower, rank, keys, options, name);
+  };
+  const auto throw_if_gone = [store = store_, key = membership::refused_key(follower.number)] {
+    if (store->check(std::span(&key, 1))) throw PeerError("the newcomer is gone", {});
+  };
+  const auto keys = std::make_shared<internal::EpochStore>(following_keys(store_, follower.number), throw_if_gone);
+  guides_.push_back(std::make_unique<internal::Guide>(make_group, keys, std::move(snapshot), std::move(tape)));
+}
+
+void Elastic::Impl::end_guiding(const std::string& reason) {
+  for (const auto& guide : guides_) reason.empty() ? guide->end(counted_) : guide->abort(reason);
+  group_->set_tap(nullptr);
+  recorder_.reset();
+}
+
+void Elastic::Impl::follow(Member& member, const std::function<void(const ElasticStep&)>& step) {
+  std::string failure;
+  try {
+    if (const std::optional<Epoch> epoch = member.wait_to_follow()) do_taped_steps(member, *epoch, step);
+  } catch (const PeerError& error) {
+    failure = describe(error);
+  } catch (const TimeoutError& error) {
+    failure = describe(error);
+  } catch (const AbortedError& error) {
+    failure = describe(error);
+  } catch (const MismatchError& error) {
+    failure = describe(error);
+  } catch (const UnsupportedError& error) {
+    failure = describe(error);
+  }
+  if (!failure.empty())
+    log::info(
+        concat("elastic training: this newcomer follows no longer, and takes the state of the others when they "
+               "stop for it: ",
+               failure));
+  give_up_epoch("");
+  // Local parts are those of the member whose steps it did.
+  memory_.holds = false;
+  member.caught_up();
+}
+
+void Elastic::Impl::do_taped_steps(Member& member, const Epoch& epoch,
+                                   const std::function<void(const ElasticStep&)>& step) {
+  const std::string next = membership::epoch_key(epoch.number + 1);
+  const auto keys =
+      std::make_shared<internal::EpochStore>(following_keys(store_, member.number()), [store = store_, next] {
+        if (store->check(std::span(&next, 1))) throw AbortedError("the epoch has ended");
+      });
+  const int size = static_cast<int>(epoch.members.size()) - 1;
+  internal::Follower follower(internal::group_of(epoch, size, keys, options_, following_name(member.number())));
+  state_.keep_bucket_orders(follower.begin().orders);
+  group_->move_to(std::make_shared<internal::MirrorGroup>(size - 1, size, follower.begin().multiplies));
+  state_.enter_group();
+  ElasticStep at{follower.begin().step, size - 1, size, epoch.number, /*follows=*/true};
+  // What DistributedDataParallel and the hooks agree on in the first steps of a group is agreed on here, with mirrors.
+  for (int i = 0; i < kSettled; ++i) step(at);
+  follower.take_state(state_);
+  for (DdpCore* core : state_.cores()) core->module().zero_grad(true);
+  counted_ = at.step;
+  group_->set_tap(follower.player());
+  bool has_caught_up = false;
+  const auto leaves = [this] { return wants_to_leave(); };
+  while (!leaves() && follower.player()->wait_for_step(counted_, leaves)) {
+    at.step = counted_;
+    do_step(at, step);
+    if (has_caught_up || follower.members_step() > counted_) continue;
+    has_caught_up = true;
+    member.caught_up();
+  }
+}
+
+}  // namespace gradwire

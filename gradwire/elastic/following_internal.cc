@@ -1,0 +1,234 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/elastic/following_internal.h"
+
+#include <ATen/Functions.h>
+#include <c10/core/GradMode.h>
+
+#include <array>
+#include <numeric>
+#include <sstream>
+#include <utility>
+
+#include "gradwire/base/error.h"
+#include "gradwire/base/log.h"
+#include "gradwire/base/strings.h"
+#include "gradwire/ddp/byte_exchange_internal.h"
+
+namespace gradwire::internal {
+namespace {
+
+// A message before each entry: what the entry is, how many bytes follow, and how far the members are.
+struct Head {
+  std::int64_t kind = 0;
+  std::int64_t step = 0;
+  std::int64_t group = 0;
+  std::int64_t signature = 0;
+  std::int64_t bytes = -1;  // -1: none follow
+  std::int64_t members_step = 0;
+};
+constexpr std::int64_t kHeadWords = 6;
+
+// The rank whose buffers the newcomer gets (transfer_state()).
+constexpr int kFirst = 0;
+
+at::Tensor tensor_of(const Head& head) {
+  const std::array<std::int64_t, kHeadWords> words{head.kind,      head.step,  head.group,
+                                                   head.signature, head.bytes, head.members_step};
+  at::Tensor tensor = at::empty({kHeadWords}, at::TensorOptions(at::kLong));
+  std::copy(words.begin(), words.end(), tensor.mutable_data_ptr<std::int64_t>());
+  return tensor;
+}
+
+Head head_of(const at::Tensor& tensor) {
+  const auto* words = tensor.const_data_ptr<std::int64_t>();
+  return {words[0], words[1], words[2], words[3], words[4], words[5]};
+}
+
+std::string to_text(const FollowingBegin& begin) {
+  return concat(begin.step, " ", begin.hash, " ", begin.multiplies ? 1 : 0, " ", begin.orders.size(), "\n",
+                begin.orders, begin.shared);
+}
+
+FollowingBegin following_begin_of(const std::string& text) {
+  const std::size_t end = text.find('\n');
+  std::istringstream line(text.substr(0, end));
+  FollowingBegin begin;
+  std::size_t orders = 0;
+  int multiplies = 0;
+  line >> begin.step >> begin.hash >> multiplies >> orders;
+  begin.multiplies = multiplies != 0;
+  begin.orders = text.substr(end + 1, orders);
+  begin.shared = text.substr(end + 1 + orders);
+  return begin;
+}
+
+// All ranks give but the last.
+TransferRanks ranks_of(const ProcessGroup& group) {
+  TransferRanks ranks;
+  ranks.givers.resize(static_cast<std::size_t>(group.size() - 1));
+  std::iota(ranks.givers.begin(), ranks.givers.end(), 0);
+  ranks.takers = {group.size() - 1};
+  return ranks;
+}
+
+}  // namespace
+
+StateSnapshot snapshot_of(const TrainingState& state, std::int64_t step, bool multiplies) {
+  const c10::NoGradGuard no_grad;
+  StateSnapshot snapshot;
+  snapshot.step = step;
+  for (const at::Tensor& tensor : state.tensors()) {
+    snapshot.source.tensors.push_back(tensor.detach().clone(at::MemoryFormat::Contiguous));
+    snapshot.bytes += tensor.nbytes();
+  }
+  auto rest = std::make_shared<std::vector<std::string>>(state.save_rest());
+  for (const std::string& part : *rest) snapshot.bytes += part.size();
+  snapshot.source.rest_parts = rest->size();
+  snapshot.source.save_rest = [rest] { return std::exchange(*rest, {}); };
+  snapshot.orders = state.bucket_orders();
+  snapshot.shared = state.save_shared();
+  snapshot.multiplies = multiplies;
+  return snapshot;
+}
+
+Guide::Guide(MakeFollowingGroup make_group, std::shared_ptr<Store> keys, StateSnapshot snapshot,
+             std::shared_ptr<TapeReader> tape)
+    : make_group_(std::move(make_group)),
+      tape_(std::move(tape)),
+      keys_(std::make_shared<EpochStore>(std::move(keys), over_)),
+      snapshot_(std::move(snapshot)),
+      thread_("elastic-guide", [this] { run(); }) {}
+
+Guide::~Guide() { abort("the member that gave the state has left the epoch"); }
+
+void Guide::end(std::int64_t step) {
+  if (tape_ != nullptr) tape_->end(step);
+  const MutexLock lock(mutex_);
+  finishes_ = true;
+  changed_.notify_all();
+}
+
+void Guide::abort(const std::string& reason) {
+  over_->set(0, reason);
+  MutexLock lock(mutex_);
+  if (ended_) return;
+  aborted_ = reason;
+  finishes_ = true;
+  changed_.notify_all();
+  const std::shared_ptr<ProcessGroup> group = group_;
+  lock.unlock();
+  if (tape_ != nullptr) tape_->give_up();
+  if (group != nullptr) group->abort(reason);
+}
+
+bool Guide::has_ended() const {
+  const MutexLock lock(mutex_);
+  return ended_;
+}
+
+void Guide::run() {
+  try {
+    const std::shared_ptr<ProcessGroup> group = make_group_(keys_);
+    MutexLock lock(mutex_);
+    group_ = group;
+    const std::string aborted = aborted_;
+    lock.unlock();
+    if (!aborted.empty()) group->abort(aborted);
+    std::string begin;
+    if (group->rank() == kFirst) {
+      begin = to_text({snapshot_.step, hash_of_bits(snapshot_.source.tensors), snapshot_.multiplies, snapshot_.orders,
+                       snapshot_.shared});
+    }
+    broadcast_bytes(*group, begin, kFirst);
+    transfer_state(*group, snapshot_.source, ranks_of(*group));
+    snapshot_ = {};
+    if (tape_ == nullptr) wait_for_end();
+    // The ranks leave the group together: a rank that left before would be taken for dead.
+    if (tape_ == nullptr || send_tape(*group)) group->barrier()->wait();
+  } catch (const std::exception& error) {
+    // The newcomer takes part without having followed.
+    log::info(concat("elastic training: a newcomer follows no longer: ", error.what()));
+    if (tape_ != nullptr) tape_->give_up();
+  }
+  const MutexLock lock(mutex_);
+  group_.reset();
+  ended_ = true;
+}
+
+void Guide::wait_for_end() {
+  MutexLock lock(mutex_);
+  while (!finishes_) changed_.wait(lock);
+}
+
+bool Guide::send_tape(ProcessGroup& group) {
+  const int follower = group.size() - 1;
+  for (;;) {
+    const TapeEntry entry = tape_->next();
+    const Head head{.kind = static_cast<std::int64_t>(entry.kind),
+                    .step = entry.step,
+                    .group = entry.group,
+                    .signature = entry.signature,
+                    .bytes = entry.bytes.defined() ? entry.bytes.numel() : -1,
+                    .members_step = tape_->newest_step()};
+    group.send({tensor_of(head)}, follower)->wait();
+    if (head.bytes > 0) group.send({entry.bytes}, follower)->wait();
+    if (entry.kind == TapeEntry::Kind::gave_up) return false;
+    if (entry.kind == TapeEntry::Kind::end) return true;
+  }
+}
+
+Follower::Follower(std::shared_ptr<ProcessGroup> group)
+    : group_(std::move(group)),
+      guide_(group_->size() - 2),
+      begin_(following_begin_of(broadcast_bytes(*group_, "", kFirst))) {}
+
+Follower::~Follower() {
+  MutexLock lock(mutex_);
+  const bool ended = ended_;
+  lock.unlock();
+  if (!ended) group_->abort("the newcomer follows no longer");
+}
+
+void Follower::take_state(TrainingState& state) {
+  TransferReport report;
+  const StateParcel parcel = transfer_state(*group_, source_of(state), ranks_of(*group_), &report);
+  log_transfer(report, ranks_of(*group_), "while the members trained");
+  take_over(state, parcel, begin_.hash);
+  state.load_shared(begin_.shared);
+  thread_ = Thread("elastic-follow", [this] { receive(); });
+}
+
+std::int64_t Follower::members_step() const {
+  const MutexLock lock(mutex_);
+  return members_step_;
+}
+
+void Follower::receive() {
+  try {
+    for (bool more = true; more;) {
+      at::Tensor words = at::empty({kHeadWords}, at::TensorOptions(at::kLong));
+      group_->recv({words}, guide_)->wait();
+      const Head head = head_of(words);
+      TapeEntry entry{.kind = static_cast<TapeEntry::Kind>(head.kind),
+                      .step = head.step,
+                      .group = head.group,
+                      .signature = head.signature};
+      if (head.bytes >= 0) entry.bytes = at::empty({head.bytes}, at::TensorOptions(at::kByte));
+      if (head.bytes > 0) group_->recv({entry.bytes}, guide_)->wait();
+      if (entry.kind == TapeEntry::Kind::gave_up) return player_->add(std::move(entry));
+      more = entry.kind != TapeEntry::Kind::end;
+      MutexLock lock(mutex_);
+      members_step_ = head.members_step;
+      lock.unlock();
+      if (!more) group_->barrier()->wait();
+      player_->add(std::move(entry));
+    }
+    const MutexLock lock(mutex_);
+    ended_ = true;
+  } catch (...) {
+    player_->fail(std::current_exception());
+  }
+}
+
+}  // namespace gradwire::internal

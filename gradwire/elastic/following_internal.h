@@ -1,0 +1,125 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// A newcomer follows the members of an epoch while they train: it gets the state at a step boundary in the background,
+// and then a tape of the steps after it, which it does with the results that the members got (tape_internal.h). When it
+// is as far as they are, it takes part in the next epoch, and lacks nothing. docs/decisions/0036 has the reasons.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gradwire/base/mutex.h"
+#include "gradwire/base/process.h"
+#include "gradwire/elastic/epoch_store_internal.h"
+#include "gradwire/elastic/state_transfer_internal.h"
+#include "gradwire/elastic/tape_internal.h"
+#include "gradwire/elastic/training_state_internal.h"
+#include "gradwire/process_group/process_group.h"
+
+namespace gradwire::internal {
+
+// The state at the boundary before `step`.
+struct StateSnapshot {
+  std::int64_t step = 0;
+  StateSource source = {};  // copies
+  std::string orders = {};  // TrainingState::bucket_orders()
+  std::string shared = {};  // TrainingState::save_shared()
+  bool multiplies = false;  // ProcessGroup::multiplies_as_it_sums() of the epoch's group
+
+  // How many bytes the tensors and the rest have.
+  std::size_t bytes = 0;
+};
+
+// Copies the state.
+StateSnapshot snapshot_of(const TrainingState& state, std::int64_t step, bool multiplies);
+
+// Makes the group of the members of the epoch, in rank order, and the newcomer, which is the last rank, with the keys
+// of the store that it is given. Collective.
+using MakeFollowingGroup = std::function<std::shared_ptr<ProcessGroup>(const std::shared_ptr<Store>& keys)>;
+
+// The part of one member of the epoch in one newcomer's following. Owns a thread, on which everything happens, so
+// neither a slow newcomer nor one that dies keeps the member waiting. One thread calls the methods.
+class Guide final {
+ public:
+  // `tape`: of this member, which is the last rank of the epoch; null on the others. The newcomer does its steps.
+  Guide(MakeFollowingGroup make_group, std::shared_ptr<Store> keys, StateSnapshot snapshot,
+        std::shared_ptr<TapeReader> tape);
+  // Aborts.
+  ~Guide();
+  Guide(const Guide&) = delete;
+  Guide& operator=(const Guide&) = delete;
+
+  // The epoch stops before `step`, and the newcomer shall do the steps up to there: the thread goes on until it has
+  // sent them.
+  void end(std::int64_t step);
+  // The epoch is over: the newcomer gets an error.
+  void abort(const std::string& reason);
+  // Whether the thread has ended.
+  bool has_ended() const GRADWIRE_EXCLUDES(mutex_);
+
+ private:
+  void run();
+  // Returns false when the tape gave up.
+  bool send_tape(ProcessGroup& group);
+  void wait_for_end();
+
+  const MakeFollowingGroup make_group_;
+  const std::shared_ptr<TapeReader> tape_;
+  const std::shared_ptr<EpochLoss> over_ = std::make_shared<EpochLoss>();
+  const std::shared_ptr<Store> keys_;
+  StateSnapshot snapshot_;  // until the thread has sent it
+  mutable Mutex mutex_;
+  ConditionVariable changed_;
+  bool finishes_ GRADWIRE_GUARDED_BY(mutex_) = false;
+  std::shared_ptr<ProcessGroup> group_ GRADWIRE_GUARDED_BY(mutex_);
+  std::string aborted_ GRADWIRE_GUARDED_BY(mutex_);  // why; empty: it was not
+  bool ended_ GRADWIRE_GUARDED_BY(mutex_) = false;
+  Thread thread_;  // the last: it uses the others until it is joined
+};
+
+// What the newcomer gets first.
+struct FollowingBegin {
+  std::int64_t step = 0;
+  std::int64_t hash = 0;  // of the tensors of the state
+  bool multiplies = false;
+  std::string orders = {};
+  std::string shared = {};
+};
+
+// The newcomer's part.
+class Follower final {
+ public:
+  // Collective with the guides.
+  explicit Follower(std::shared_ptr<ProcessGroup> group);
+  // Aborts the group when the tape has not ended.
+  ~Follower();
+  Follower(const Follower&) = delete;
+  Follower& operator=(const Follower&) = delete;
+
+  const FollowingBegin& begin() const noexcept { return begin_; }
+  // Takes over the state at the boundary. Collective with the guides. From then on a thread receives the tape.
+  void take_state(TrainingState& state);
+  const std::shared_ptr<TapePlayer>& player() const noexcept { return player_; }
+  // The last step that the members had begun when they sent what has come.
+  std::int64_t members_step() const GRADWIRE_EXCLUDES(mutex_);
+
+ private:
+  void receive();
+
+  const std::shared_ptr<ProcessGroup> group_;
+  const int guide_;  // the rank whose steps are on the tape
+  FollowingBegin begin_;
+  const std::shared_ptr<TapePlayer> player_ = std::make_shared<TapePlayer>();
+  mutable Mutex mutex_;
+  std::int64_t members_step_ GRADWIRE_GUARDED_BY(mutex_) = -1;
+  bool ended_ GRADWIRE_GUARDED_BY(mutex_) = false;
+  Thread thread_;
+};
+
+}  // namespace gradwire::internal

@@ -1,0 +1,33 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// A group whose ranks all hold what this rank holds, without any communication.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "gradwire/process_group/call_group.h"
+
+namespace gradwire::internal {
+
+// What DistributedDataParallel compares and agrees on at the beginning of an epoch comes out as this rank has it, and
+// the mean of gradients is this rank's gradient. Duplicates are mirrors too. Messages to single ranks and split() are
+// refused with UnsupportedError. Thread-safe.
+class MirrorGroup final : public CallGroup {
+ public:
+  // Rank `rank` of `size`. `multiplies`: what multiplies_as_it_sums() returns.
+  MirrorGroup(int rank, int size, bool multiplies) : CallGroup(rank, size), multiplies_(multiplies) {}
+
+  bool multiplies_as_it_sums() const override { return multiplies_; }
+
+ protected:
+  std::string get_backend_name() const override { return "mirror"; }
+  std::shared_ptr<Work> do_call(GroupCall& call) override;
+  void do_monitored_barrier(Milliseconds, bool) override {}
+  std::shared_ptr<ProcessGroup> do_dup() override { return std::make_shared<MirrorGroup>(rank(), size(), multiplies_); }
+
+ private:
+  const bool multiplies_;
+};
+
+}  // namespace gradwire::internal

@@ -1,0 +1,348 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/elastic/tape_internal.h"
+
+#include <ATen/Functions.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <span>
+#include <utility>
+#include <variant>
+
+#include "gradwire/base/deadline.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/interrupt.h"
+#include "gradwire/base/stable_hash.h"
+#include "gradwire/base/strings.h"
+
+namespace gradwire::internal {
+namespace {
+
+// How often a rank that waits for the tape looks whether it should go on waiting.
+constexpr Milliseconds kLook{50};
+
+bool is_message(const GroupCall& call) {
+  return std::holds_alternative<SendCall>(call) || std::holds_alternative<RecvCall>(call) ||
+         std::holds_alternative<RecvAnySourceCall>(call);
+}
+
+std::int64_t signature_of(const GroupCall& call, const Tensors& written) {
+  std::string text = name_of(call);
+  for (const at::Tensor& tensor : written) text += concat(" ", c10::toString(tensor.scalar_type()), tensor.numel());
+  return static_cast<std::int64_t>(stable_hash(text));
+}
+
+std::size_t bytes_of(const Tensors& tensors) {
+  std::size_t bytes = 0;
+  for (const at::Tensor& tensor : tensors) bytes += tensor.nbytes();
+  return bytes;
+}
+
+// The values of all tensors, one after another.
+at::Tensor copy_of(const Tensors& tensors) {
+  const c10::NoGradGuard no_grad;
+  at::Tensor bytes = at::empty({static_cast<std::int64_t>(bytes_of(tensors))}, at::TensorOptions(at::kByte));
+  auto* to = bytes.mutable_data_ptr<std::uint8_t>();
+  for (const at::Tensor& tensor : tensors) {
+    const at::Tensor dense = tensor.contiguous();
+    if (dense.nbytes() > 0) std::memcpy(to, dense.const_data_ptr(), dense.nbytes());
+    to += dense.nbytes();
+  }
+  return bytes;
+}
+
+void copy_to(const Tensors& tensors, const at::Tensor& bytes) {
+  const c10::NoGradGuard no_grad;
+  std::int64_t begin = 0;
+  for (at::Tensor tensor : tensors) {
+    const auto size = static_cast<std::int64_t>(tensor.nbytes());
+    if (size == 0) continue;
+    at::Tensor part = bytes.narrow(0, begin, size);
+    begin += size;
+    // A view as another dtype needs memory that is aligned for it.
+    if (reinterpret_cast<std::uintptr_t>(part.const_data_ptr()) % 16 != 0) part = part.clone();
+    tensor.copy_(part.view(tensor.scalar_type()).view(tensor.sizes()));
+  }
+}
+
+}  // namespace
+
+TapeEntry TapeReader::next() {
+  MutexLock lock(mutex_);
+  while (slots_.empty() || !slots_.front()->filled) changed_.wait(lock);
+  const std::shared_ptr<Slot> slot = std::move(slots_.front());
+  slots_.pop_front();
+  waiting_ -= slot->size;
+  return slot->entry;
+}
+
+std::int64_t TapeReader::newest_step() const {
+  const MutexLock lock(mutex_);
+  return newest_step_;
+}
+
+bool TapeReader::has_ended() const {
+  const MutexLock lock(mutex_);
+  return ended_;
+}
+
+void TapeReader::finish(TapeEntry::Kind kind, std::int64_t step) {
+  if (std::exchange(ended_, true)) return;
+  const auto slot = std::make_shared<Slot>();
+  slot->entry.kind = kind;
+  slot->entry.step = step;
+  slot->filled = true;
+  slots_.push_back(slot);
+  changed_.notify_all();
+}
+
+void TapeReader::end(std::int64_t step) {
+  const MutexLock lock(mutex_);
+  finish(TapeEntry::Kind::end, step);
+}
+
+void TapeReader::give_up() {
+  const MutexLock lock(mutex_);
+  if (ended_) return;
+  slots_.clear();
+  waiting_ = 0;
+  finish(TapeEntry::Kind::gave_up, 0);
+}
+
+void TapeReader::add(const std::shared_ptr<Slot>& slot) {
+  MutexLock lock(mutex_);
+  if (ended_) return;
+  if (waiting_ + slot->size > limit_) {
+    lock.unlock();
+    return give_up();
+  }
+  if (slot->entry.kind == TapeEntry::Kind::step) newest_step_ = slot->entry.step;
+  waiting_ += slot->size;
+  slots_.push_back(slot);
+  changed_.notify_all();
+}
+
+void TapeReader::fill(Slot& slot, at::Tensor bytes) {
+  const MutexLock lock(mutex_);
+  slot.entry.bytes = std::move(bytes);
+  slot.filled = true;
+  changed_.notify_all();
+}
+
+// A call whose results are copied as soon as somebody learns that it has ended, and before that somebody can change
+// them.
+class RecordedCall final {
+ public:
+  RecordedCall(Tensors written, TapeRecorder::Slots slots) : written_(std::move(written)), slots_(std::move(slots)) {}
+  // Nobody waited for the call, or the call failed.
+  ~RecordedCall() {
+    const MutexLock lock(mutex_);
+    if (copied_) return;
+    for (const auto& [reader, slot] : slots_) reader->give_up();
+  }
+  RecordedCall(const RecordedCall&) = delete;
+  RecordedCall& operator=(const RecordedCall&) = delete;
+
+  void has_ended() {
+    const MutexLock lock(mutex_);
+    if (std::exchange(copied_, true)) return;
+    const at::Tensor bytes = copy_of(written_);
+    for (const auto& [reader, slot] : slots_) reader->fill(*slot, bytes);
+    written_.clear();
+  }
+
+ private:
+  Mutex mutex_;
+  bool copied_ GRADWIRE_GUARDED_BY(mutex_) = false;
+  Tensors written_ GRADWIRE_GUARDED_BY(mutex_);
+  const TapeRecorder::Slots slots_;
+};
+
+namespace {
+
+class RecordedWork final : public Work {
+ public:
+  RecordedWork(std::shared_ptr<Work> work, std::shared_ptr<RecordedCall> call)
+      : work_(std::move(work)), call_(std::move(call)) {}
+
+  bool wait(Milliseconds timeout) override {
+    const bool done = work_->wait(timeout);
+    call_->has_ended();
+    return done;
+  }
+  Future future() override {
+    const MutexLock lock(mutex_);
+    if (!future_) {
+      const Future inner = work_->future();
+      future_ = inner->then(
+          [call = call_](c10::ivalue::Future& ended) {
+            c10::IValue value = ended.value();  // throws the error of the call
+            call->has_ended();
+            return value;
+          },
+          inner->elementType());
+    }
+    return future_;
+  }
+  bool is_completed() override { return work_->is_completed() && (!work_->is_success() || copied()); }
+  bool is_success() override { return work_->is_success() && copied(); }
+  std::exception_ptr exception() override { return work_->exception(); }
+  Tensors result() override {
+    Tensors result = work_->result();
+    call_->has_ended();
+    return result;
+  }
+  void block_current_stream() override { wait(kNoTimeout); }
+
+ private:
+  bool copied() {
+    call_->has_ended();
+    return true;
+  }
+
+  const std::shared_ptr<Work> work_;
+  const std::shared_ptr<RecordedCall> call_;
+  Mutex mutex_;
+  Future future_ GRADWIRE_GUARDED_BY(mutex_);
+};
+
+}  // namespace
+
+void TapeRecorder::add(std::shared_ptr<TapeReader> reader) {
+  const MutexLock lock(mutex_);
+  readers_.push_back(std::move(reader));
+}
+
+bool TapeRecorder::has_readers() {
+  const MutexLock lock(mutex_);
+  std::erase_if(readers_, [](const auto& reader) { return reader->has_ended(); });
+  return !readers_.empty();
+}
+
+void TapeRecorder::begin_step(std::int64_t step) {
+  const MutexLock lock(mutex_);
+  in_step_ = true;
+  step_ = step;
+  for (const auto& reader : readers_) {
+    const auto slot = std::make_shared<TapeReader::Slot>();
+    slot->entry.kind = TapeEntry::Kind::step;
+    slot->entry.step = step;
+    slot->filled = true;
+    reader->add(slot);
+  }
+}
+
+void TapeRecorder::end_step() {
+  const MutexLock lock(mutex_);
+  in_step_ = false;
+}
+
+std::shared_ptr<Work> TapeRecorder::call(int group, GroupCall& call,
+                                         const std::function<std::shared_ptr<Work>()>& make) {
+  MutexLock lock(mutex_);
+  if (!in_step_ || readers_.empty()) {
+    lock.unlock();
+    return make();
+  }
+  if (is_message(call)) {
+    for (const auto& reader : readers_) reader->give_up();
+    lock.unlock();
+    return make();
+  }
+  const Tensors written = written_by(call);
+  Slots slots;
+  for (const auto& reader : readers_) {
+    const auto slot = std::make_shared<TapeReader::Slot>();
+    slot->entry.step = step_;
+    slot->entry.group = group;
+    slot->entry.signature = signature_of(call, written);
+    slot->size = bytes_of(written);
+    reader->add(slot);
+    slots.emplace_back(reader, slot);
+  }
+  lock.unlock();
+  const auto recorded = std::make_shared<RecordedCall>(written, std::move(slots));
+  const auto work = std::make_shared<RecordedWork>(make(), recorded);
+  // The caller need not ask whether the call has ended.
+  if (const CollectiveOptions* const options = options_of(call); options != nullptr && !options->async)
+    work->is_completed();
+  return work;
+}
+
+void TapePlayer::add(TapeEntry entry) {
+  const MutexLock lock(mutex_);
+  switch (entry.kind) {
+    case TapeEntry::Kind::step:
+      newest_step_ = entry.step;
+      break;
+    case TapeEntry::Kind::call:
+      calls_[entry.group].push_back(std::move(entry));
+      break;
+    case TapeEntry::Kind::end:
+    case TapeEntry::Kind::gave_up:
+      ended_ = true;
+      break;
+  }
+  changed_.notify_all();
+}
+
+void TapePlayer::fail(std::exception_ptr error) {
+  const MutexLock lock(mutex_);
+  error_ = std::move(error);
+  changed_.notify_all();
+}
+
+bool TapePlayer::wait_for_step(std::int64_t step, const std::function<bool()>& gives_up) {
+  MutexLock lock(mutex_);
+  step_ = step;
+  while (newest_step_ < step) {
+    if (ended_) return false;
+    if (error_) std::rethrow_exception(error_);
+    changed_.wait_for(lock, kLook);
+    lock.unlock();
+    if (gives_up()) return false;
+    throw_if_interrupted("following an elastic job");
+    lock.lock();
+  }
+  for (const auto& [group, calls] : calls_) {
+    if (calls.empty() || calls.front().step >= step) continue;
+    throw MismatchError(concat("a member that follows an elastic job made fewer calls on group ", group, " in step ",
+                               calls.front().step, " than the member that it follows"));
+  }
+  return true;
+}
+
+TapeEntry TapePlayer::take(int group, const char* name) {
+  MutexLock lock(mutex_);
+  auto& calls = calls_[group];
+  while (calls.empty() && newest_step_ == step_) {
+    if (error_) std::rethrow_exception(error_);
+    if (ended_) throw AbortedError("the tape of an elastic job ended in the middle of a step");
+    changed_.wait(lock);
+  }
+  if (calls.empty() || calls.front().step != step_) {
+    throw MismatchError(concat("a member that follows an elastic job called ", name, "() on group ", group, " in step ",
+                               step_, ", and the member that it follows made no such call"));
+  }
+  TapeEntry entry = std::move(calls.front());
+  calls.pop_front();
+  return entry;
+}
+
+std::shared_ptr<Work> TapePlayer::call(int group, GroupCall& call, const std::function<std::shared_ptr<Work>()>&) {
+  const TapeEntry entry = take(group, name_of(call));
+  const Tensors written = written_by(call);
+  if (entry.signature != signature_of(call, written)) {
+    throw MismatchError(concat("a member that follows an elastic job called ", name_of(call), "() on group ", group,
+                               " in step ", entry.step, " with ", bytes_of(written),
+                               " bytes, and the member that it follows made another call there (",
+                               entry.bytes.defined() ? entry.bytes.numel() : 0, " bytes)"));
+  }
+  if (entry.bytes.defined()) copy_to(written, entry.bytes);
+  return completed_work(written);
+}
+
+}  // namespace gradwire::internal

@@ -1,0 +1,127 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// A tape: what the calls on a group brought to one rank, step by step. Whoever has the state before a step, and the
+// tape of the step, comes to the state after it alone: the tape answers the calls.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gradwire/base/mutex.h"
+#include "gradwire/elastic/call_tap_internal.h"
+
+namespace gradwire::internal {
+
+struct TapeEntry {
+  enum class Kind : std::int64_t {
+    step,    // the entries from here on are those of `step`
+    call,    // the results of a call
+    end,     // there are no steps from `step` on
+    gave_up  // the rest is missing
+  };
+  Kind kind = Kind::call;
+  std::int64_t step = 0;       // of calls: the step in which the call was made
+  std::int64_t group = 0;      // CallTap::call()
+  std::int64_t signature = 0;  // a hash of the call's name, and of the dtypes and sizes of the tensors that it writes
+  at::Tensor bytes = {};       // of the tensors that the call wrote, one after another; undefined where it wrote none
+};
+
+// The end of a tape at which the entries come out. Thread-safe.
+class TapeReader final {
+ public:
+  // Gives up when entries of more than `limit` bytes wait.
+  explicit TapeReader(std::size_t limit) : limit_(limit) {}
+
+  // The next entry, in the order in which the calls began. Waits for it, and for the end of the call.
+  TapeEntry next() GRADWIRE_EXCLUDES(mutex_);
+  // The last step that has begun.
+  std::int64_t newest_step() const GRADWIRE_EXCLUDES(mutex_);
+  // No more entries come: there are no steps from `step` on.
+  void end(std::int64_t step) GRADWIRE_EXCLUDES(mutex_);
+  // No more entries come, and those that wait are dropped.
+  void give_up() GRADWIRE_EXCLUDES(mutex_);
+  bool has_ended() const GRADWIRE_EXCLUDES(mutex_);
+
+ private:
+  friend class TapeRecorder;
+  friend class RecordedCall;
+  // An entry whose call may be under way.
+  struct Slot {
+    TapeEntry entry;
+    std::size_t size = 0;  // of the bytes
+    bool filled = false;
+  };
+  void add(const std::shared_ptr<Slot>& slot) GRADWIRE_EXCLUDES(mutex_);
+  void fill(Slot& slot, at::Tensor bytes) GRADWIRE_EXCLUDES(mutex_);
+  void finish(TapeEntry::Kind kind, std::int64_t step) GRADWIRE_REQUIRES(mutex_);
+
+  const std::size_t limit_;
+  mutable Mutex mutex_;
+  ConditionVariable changed_;
+  std::deque<std::shared_ptr<Slot>> slots_ GRADWIRE_GUARDED_BY(mutex_);
+  std::size_t waiting_ GRADWIRE_GUARDED_BY(mutex_) = 0;  // bytes
+  std::int64_t newest_step_ GRADWIRE_GUARDED_BY(mutex_) = -1;
+  bool ended_ GRADWIRE_GUARDED_BY(mutex_) = false;
+};
+
+// Makes the calls, and records the steps for all readers. A step that sends messages to single ranks makes the readers
+// give up. Thread-safe; begin_step(), end_step() and add() are for one thread.
+class TapeRecorder final : public CallTap, public std::enable_shared_from_this<TapeRecorder> {
+ public:
+  // Records from the next step on.
+  void add(std::shared_ptr<TapeReader> reader) GRADWIRE_EXCLUDES(mutex_);
+  // Whether any reader waits for more.
+  bool has_readers() GRADWIRE_EXCLUDES(mutex_);
+  // Calls count as those of `step` until end_step(); other calls are not recorded.
+  void begin_step(std::int64_t step) GRADWIRE_EXCLUDES(mutex_);
+  void end_step() GRADWIRE_EXCLUDES(mutex_);
+
+  std::shared_ptr<Work> call(int group, GroupCall& call, const std::function<std::shared_ptr<Work>()>& make) override;
+
+ private:
+  friend class RecordedCall;
+  using Slots = std::vector<std::pair<std::shared_ptr<TapeReader>, std::shared_ptr<TapeReader::Slot>>>;
+
+  Mutex mutex_;
+  std::vector<std::shared_ptr<TapeReader>> readers_ GRADWIRE_GUARDED_BY(mutex_);
+  bool in_step_ GRADWIRE_GUARDED_BY(mutex_) = false;
+  std::int64_t step_ GRADWIRE_GUARDED_BY(mutex_) = 0;
+};
+
+// Answers the calls of the steps with the entries of a tape. One thread adds entries; any threads make calls.
+class TapePlayer final : public CallTap {
+ public:
+  void add(TapeEntry entry) GRADWIRE_EXCLUDES(mutex_);
+  // No more entries come: calls that need them throw `error`.
+  void fail(std::exception_ptr error) GRADWIRE_EXCLUDES(mutex_);
+
+  // Calls are those of `step` from here on. Waits until the tape has the beginning of the step. Returns false when the
+  // tape ends before that, when the recorder gave up, and within 50 ms when `gives_up` returns true. Throws the error
+  // of fail(); MismatchError when the tape has calls of earlier steps that were not made; AbortedError when the wait is
+  // interrupted.
+  bool wait_for_step(std::int64_t step, const std::function<bool()>& gives_up) GRADWIRE_EXCLUDES(mutex_);
+
+  // Waits for the result. Throws MismatchError when the tape has another call in this place, or none.
+  std::shared_ptr<Work> call(int group, GroupCall& call, const std::function<std::shared_ptr<Work>()>& make) override;
+
+ private:
+  TapeEntry take(int group, const char* name) GRADWIRE_EXCLUDES(mutex_);
+
+  Mutex mutex_;
+  ConditionVariable changed_;
+  std::int64_t step_ GRADWIRE_GUARDED_BY(mutex_) = -1;
+  std::map<std::int64_t, std::deque<TapeEntry>> calls_ GRADWIRE_GUARDED_BY(mutex_);  // by group
+  std::int64_t newest_step_ GRADWIRE_GUARDED_BY(mutex_) = -1;
+  bool ended_ GRADWIRE_GUARDED_BY(mutex_) = false;
+  std::exception_ptr error_ GRADWIRE_GUARDED_BY(mutex_);
+};
+
+}  // namespace gradwire::internal

@@ -1,0 +1,364 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// What a tape has of the calls of a step comes out of the tape with the same bits, and nothing else does.
+#include "gradwire/elastic/tape_internal.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gradwire/base/error.h"
+#include "gradwire/ddp/ddp_test_support.h"
+#include "gradwire/elastic/elastic_group.h"
+#include "gradwire/elastic/mirror_group_internal.h"
+
+namespace gradwire::tape_test {
+namespace {
+
+using internal::MirrorGroup;
+using internal::TapeEntry;
+using internal::TapePlayer;
+using internal::TapeReader;
+using internal::TapeRecorder;
+using namespace gradwire::testing;
+
+const Setup kThreads{"threads"};
+constexpr int kSize = 3;
+constexpr int kGuide = 2;
+constexpr std::size_t kNoLimit = std::size_t{1} << 30;
+
+at::Tensor own(int rank, std::int64_t numel = 6) { return at::arange(numel, at::kFloat).add_(rank * 10 + 1); }
+
+Tensors empty_for_all(int size, std::int64_t numel = 6) {
+  Tensors all;
+  for (int rank = 0; rank < size; ++rank) all.push_back(at::full({numel}, -1.0F));
+  return all;
+}
+
+const auto kGoesOn = [] { return false; };
+
+// Calls of one rank: returns what they brought.
+using Calls = std::function<Tensors(ProcessGroup& group)>;
+
+struct Case {
+  std::string name;
+  Calls calls;
+};
+
+std::vector<Case> cases() {
+  return {
+      {"broadcast",
+       [](ProcessGroup& group) {
+         at::Tensor tensor = own(group.rank());
+         group.broadcast({tensor}, {{}, 1})->wait();
+         return Tensors{tensor};
+       }},
+      {"all_reduce_of_two_tensors_without_gaps_or_with",
+       [](ProcessGroup& group) {
+         at::Tensor tensor = own(group.rank());
+         at::Tensor wide = own(group.rank(), 12).view({3, 4}).t();
+         group.all_reduce({tensor, wide})->wait();
+         return Tensors{tensor, wide.contiguous()};
+       }},
+      {"reduce_to_the_guide",
+       [](ProcessGroup& group) {
+         at::Tensor tensor = own(group.rank());
+         group.reduce({tensor}, {{}, ReduceOp::sum(), kGuide})->wait();
+         return Tensors{tensor};
+       }},
+      {"all_gather",
+       [](ProcessGroup& group) {
+         std::vector<Tensors> all{empty_for_all(group.size())};
+         group.all_gather(all, {own(group.rank())})->wait();
+         return all[0];
+       }},
+      {"all_gather_into_tensor",
+       [](ProcessGroup& group) {
+         at::Tensor all = at::zeros({6 * group.size()});
+         group.all_gather_into_tensor(all, own(group.rank()))->wait();
+         return Tensors{all};
+       }},
+      {"gather_to_the_guide",
+       [](ProcessGroup& group) {
+         std::vector<Tensors> all;
+         if (group.rank() == kGuide) all.push_back(empty_for_all(group.size()));
+         group.gather(all, {own(group.rank())}, {{}, kGuide})->wait();
+         return all.empty() ? Tensors{} : all[0];
+       }},
+      {"scatter",
+       [](ProcessGroup& group) {
+         at::Tensor part = at::zeros({2});
+         std::vector<Tensors> parts;
+         if (group.rank() == 0) parts.push_back({own(0, 2), own(1, 2), own(2, 2)});
+         group.scatter({part}, parts)->wait();
+         return Tensors{part};
+       }},
+      {"reduce_scatter",
+       [](ProcessGroup& group) {
+         at::Tensor part = at::zeros({2});
+         group.reduce_scatter({part}, {{own(group.rank(), 2), own(5, 2), own(7, 2)}})->wait();
+         return Tensors{part};
+       }},
+      {"reduce_scatter_tensor",
+       [](ProcessGroup& group) {
+         at::Tensor part = at::zeros({2});
+         group.reduce_scatter_tensor(part, own(group.rank()))->wait();
+         return Tensors{part};
+       }},
+      {"all_to_all",
+       [](ProcessGroup& group) {
+         Tensors outputs = empty_for_all(group.size(), 2);
+         group.all_to_all(outputs, {own(group.rank(), 2), own(group.rank() + 3, 2), own(9, 2)})->wait();
+         return outputs;
+       }},
+      {"all_to_all_single",
+       [](ProcessGroup& group) {
+         at::Tensor output = at::zeros({6});
+         group.all_to_all_single(output, own(group.rank()))->wait();
+         return Tensors{output};
+       }},
+      {"half_precision_at_odd_places",
+       [](ProcessGroup& group) {
+         at::Tensor byte = at::full({3}, group.rank(), at::kByte);
+         at::Tensor half = own(group.rank(), 5).to(at::kHalf);
+         at::Tensor number = at::full({2}, group.rank() + 0.5, at::kDouble);
+         std::vector<std::vector<Tensors>> all(3, {{}});
+         for (int rank = 0; rank < group.size(); ++rank) {
+           all[0][0].push_back(at::zeros({3}, at::kByte));
+           all[1][0].push_back(at::zeros({5}, at::kHalf));
+           all[2][0].push_back(at::zeros({2}, at::kDouble));
+         }
+         group.all_gather(all[0], {byte})->wait();
+         group.all_gather(all[1], {half})->wait();
+         group.all_gather(all[2], {number})->wait();
+         Tensors flat;
+         for (const auto& each : all) flat.insert(flat.end(), each[0].begin(), each[0].end());
+         return flat;
+       }},
+      {"a_call_that_returns_when_it_has_ended",
+       [](ProcessGroup& group) {
+         at::Tensor tensor = own(group.rank());
+         AllReduceOptions options;
+         options.async = false;
+         group.all_reduce({tensor}, options);
+         return Tensors{tensor};
+       }},
+      {"futures_that_change_the_result",
+       [](ProcessGroup& group) {
+         at::Tensor tensor = own(group.rank());
+         auto work = group.all_reduce({tensor});
+         const Future later = work->future()->then(
+             [tensor](Future::element_type&) {
+               at::Tensor(tensor).mul_(2);
+               return c10::IValue();
+             },
+             c10::NoneType::get());
+         work.reset();
+         later->waitAndThrow();
+         return Tensors{tensor};
+       }},
+      {"a_barrier_and_a_call_on_a_duplicate",
+       [](ProcessGroup& group) {
+         group.barrier()->wait();
+         const auto duplicate = group.dup();
+         at::Tensor tensor = own(group.rank());
+         at::Tensor other = own(group.rank() + 1);
+         duplicate->all_reduce({tensor})->wait();
+         group.all_reduce({other}, {{}, ReduceOp::max()})->wait();
+         return Tensors{tensor, other};
+       }},
+  };
+}
+
+// Makes `calls` on every rank of a group, as step 7, and records them on the guide. Returns the guide's results.
+Tensors record(const Calls& calls, const std::shared_ptr<TapeReader>& reader) {
+  Tensors results;
+  run_ranks(kThreads, kSize, [&](int, const std::shared_ptr<ProcessGroup>& group) {
+    const auto elastic = std::make_shared<ElasticGroup>();
+    elastic->move_to(group);
+    const auto recorder = std::make_shared<TapeRecorder>();
+    if (group->rank() == kGuide) {
+      recorder->add(reader);
+      elastic->set_tap(recorder);
+    }
+    at::Tensor before = own(1);
+    elastic->all_reduce({before})->wait();  // not in a step
+    recorder->begin_step(7);
+    Tensors own_results = calls(*elastic);
+    recorder->end_step();
+    elastic->all_reduce({before})->wait();  // nor this one
+    if (group->rank() == kGuide) results = own_results;
+  });
+  reader->end(8);
+  return results;
+}
+
+// The entries of a tape, up to its end.
+void pass(TapeReader& reader, TapePlayer& player) {
+  for (;;) {
+    TapeEntry entry = reader.next();
+    const bool last = entry.kind == TapeEntry::Kind::end || entry.kind == TapeEntry::Kind::gave_up;
+    player.add(std::move(entry));
+    if (last) return;
+  }
+}
+
+// A rank alone that plays.
+std::shared_ptr<ElasticGroup> playing(const std::shared_ptr<TapePlayer>& player) {
+  auto elastic = std::make_shared<ElasticGroup>();
+  elastic->move_to(std::make_shared<MirrorGroup>(kGuide, kSize, false));
+  elastic->set_tap(player);
+  return elastic;
+}
+
+class TapeCallsTest : public ::testing::TestWithParam<std::size_t> {};
+INSTANTIATE_TEST_SUITE_P(Calls, TapeCallsTest, ::testing::Range(std::size_t{0}, cases().size()),
+                         [](const auto& info) { return cases()[info.param].name; });
+
+TEST_P(TapeCallsTest, TheResultsOfAStepComeOutAsTheyWentIn) {
+  const Case one = cases()[GetParam()];
+  const auto reader = std::make_shared<TapeReader>(kNoLimit);
+  const Tensors expected = record(one.calls, reader);
+  const auto player = std::make_shared<TapePlayer>();
+  pass(*reader, *player);
+  const auto group = playing(player);
+  ASSERT_TRUE(player->wait_for_step(7, kGoesOn));
+  const Tensors played = one.calls(*group);
+  ASSERT_EQ(played.size(), expected.size());
+  for (std::size_t i = 0; i < played.size(); ++i) EXPECT_TRUE(played[i].equal(expected[i])) << "tensor " << i;
+  EXPECT_FALSE(player->wait_for_step(8, kGoesOn)) << "the tape ends before step 8";
+}
+
+TEST(TapeTest, AnotherCallThanOnTheTapeIsRefused) {
+  const auto all_reduce = [](std::int64_t numel) -> Calls {
+    return [numel](ProcessGroup& group) {
+      at::Tensor tensor = own(group.rank(), numel);
+      group.all_reduce({tensor})->wait();
+      return Tensors{tensor};
+    };
+  };
+  const auto attempt = [&](const Calls& played) {
+    const auto reader = std::make_shared<TapeReader>(kNoLimit);
+    record(all_reduce(6), reader);
+    const auto player = std::make_shared<TapePlayer>();
+    pass(*reader, *player);
+    const auto group = playing(player);
+    player->wait_for_step(7, kGoesOn);
+    return error_of([&] {
+      played(*group);
+      player->wait_for_step(7, kGoesOn);
+    });
+  };
+  EXPECT_EQ(attempt(all_reduce(6)), "");
+  EXPECT_NE(attempt(all_reduce(5))
+                .find("all_reduce() on group 0 in step 7 with 20 bytes, and the member that it follows "
+                      "made another call there (24 bytes)"),
+            std::string::npos);
+  EXPECT_NE(attempt([](ProcessGroup& group) {
+              at::Tensor tensor = own(0);
+              group.broadcast({tensor})->wait();
+              return Tensors{};
+            }).find("broadcast()"),
+            std::string::npos);
+}
+
+TEST(TapeTest, MoreAndFewerCallsThanOnTheTapeAreRefused) {
+  const auto player = std::make_shared<TapePlayer>();
+  player->add({.kind = TapeEntry::Kind::step, .step = 1});
+  player->add({.kind = TapeEntry::Kind::call, .step = 1, .group = 4});
+  player->add({.kind = TapeEntry::Kind::step, .step = 2});
+  const auto group = playing(player);
+  ASSERT_TRUE(player->wait_for_step(1, kGoesOn));
+  EXPECT_NE(error_of([&] { group->barrier()->wait(); }).find("barrier() on group 0 in step 1"), std::string::npos);
+  EXPECT_NE(error_of([&] { player->wait_for_step(2, kGoesOn); }).find("fewer calls on group 4 in step 1"),
+            std::string::npos);
+}
+
+// A reader that is too far behind, and a message to a single rank: the rest is missing.
+TEST(TapeTest, ATapeThatLacksAResultSaysSo) {
+  const auto gave_up = [](const Calls& calls, std::size_t limit) {
+    const auto reader = std::make_shared<TapeReader>(limit);
+    record(calls, reader);
+    TapeEntry::Kind last = TapeEntry::Kind::step;
+    while (last == TapeEntry::Kind::step || last == TapeEntry::Kind::call) last = reader->next().kind;
+    return last == TapeEntry::Kind::gave_up;
+  };
+  const Calls two_calls = [](ProcessGroup& group) {
+    for (int i = 0; i < 2; ++i) group.all_reduce({own(group.rank())})->wait();
+    return Tensors{};
+  };
+  EXPECT_FALSE(gave_up(two_calls, 48));
+  EXPECT_TRUE(gave_up(two_calls, 47));
+  EXPECT_TRUE(gave_up(
+      [](ProcessGroup& group) {
+        at::Tensor got = at::zeros({1});
+        if (group.rank() == kGuide) group.send({own(0, 1)}, 0)->wait();
+        if (group.rank() == 0) group.recv({got}, kGuide)->wait();
+        return Tensors{};
+      },
+      kNoLimit));
+}
+
+// The guide's call fails after it wrote some of its result: no other rank takes the result for that of the step.
+TEST(TapeTest, ACallThatFailsIsNotOnTheTape) {
+  const auto reader = std::make_shared<TapeReader>(kNoLimit);
+  run_ranks(kThreads, 2, [&](int, const std::shared_ptr<ProcessGroup>& group) {
+    const auto elastic = std::make_shared<ElasticGroup>();
+    elastic->move_to(group);
+    if (group->rank() == 1) {
+      group->abort("on purpose");
+      return;
+    }
+    const auto recorder = std::make_shared<TapeRecorder>();
+    recorder->add(reader);
+    elastic->set_tap(recorder);
+    recorder->begin_step(0);
+    for (const bool async : {true, false}) {
+      AllReduceOptions options;
+      options.async = async;
+      EXPECT_NE(error_of([&] { elastic->all_reduce({own(0)}, options)->wait(); }), "");
+    }
+  });
+  EXPECT_EQ(reader->next().kind, TapeEntry::Kind::gave_up);
+}
+
+TEST(TapeTest, AnErrorReachesWhoeverWaitsForTheTape) {
+  TapePlayer player;
+  player.fail(std::make_exception_ptr(PeerError("the guide has died", {1})));
+  EXPECT_THROW(player.wait_for_step(0, kGoesOn), PeerError);
+}
+
+TEST(TapeTest, WhoeverWaitsForTheTapeMayGiveUp) {
+  TapePlayer player;
+  int looks = 0;
+  EXPECT_FALSE(player.wait_for_step(0, [&] { return ++looks == 3; }));
+  EXPECT_EQ(looks, 3);
+}
+
+TEST(MirrorGroupTest, EveryRankHoldsWhatThisOneHolds) {
+  MirrorGroup group(1, 3, true);
+  EXPECT_TRUE(group.multiplies_as_it_sums());
+  const auto reduced = [&](ReduceOp op) {
+    at::Tensor tensor = own(0);
+    group.all_reduce({tensor}, {{}, op})->wait();
+    return tensor;
+  };
+  EXPECT_TRUE(reduced(ReduceOp::sum()).equal(own(0) * 3));
+  EXPECT_TRUE(reduced(ReduceOp::avg()).equal(own(0)));
+  EXPECT_TRUE(reduced(ReduceOp::max()).equal(own(0)));
+  EXPECT_TRUE(reduced(ReduceOp::product()).equal(own(0).pow(3)));
+  EXPECT_TRUE(reduced(ReduceOp::premul_sum(0.5)).equal(own(0) * 1.5));
+  std::vector<Tensors> all{empty_for_all(3)};
+  group.all_gather(all, {own(4)})->wait();
+  for (const at::Tensor& each : all[0]) EXPECT_TRUE(each.equal(own(4)));
+  at::Tensor part = at::zeros({2});
+  group.reduce_scatter_tensor(part, own(0))->wait();
+  EXPECT_TRUE(part.equal(own(0).narrow(0, 2, 2) * 3));
+  EXPECT_THROW(group.send({part}, 0), UnsupportedError);
+}
+
+}  // namespace
+}  // namespace gradwire::tape_test
