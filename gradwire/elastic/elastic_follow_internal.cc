@@ -97,6 +97,9 @@ void Elastic::Impl::follow(Member& member, const std::function<void(const Elasti
     failure = describe(error);
   } catch (const UnsupportedError& error) {
     failure = describe(error);
+  } catch (...) {
+    give_up_epoch("");
+    throw;
   }
   if (!failure.empty())
     log::info(
