@@ -30,6 +30,12 @@ std::shared_ptr<Store> following_keys(const std::shared_ptr<Store>& store, std::
   return std::make_shared<PrefixStore>(concat("world/follower/", follower), store);
 }
 
+// The step makes a call that is not on the tape, or cannot be.
+bool cannot_repeat(const std::exception& error) {
+  return dynamic_cast<const MismatchError*>(&error) != nullptr ||
+         dynamic_cast<const UnsupportedError*>(&error) != nullptr;
+}
+
 std::string following_name(std::int64_t follower) { return concat("member ", follower, " follows"); }
 
 }  // namespace
@@ -84,28 +90,18 @@ void Elastic::Impl::end_guiding(const std::string& reason) {
 }
 
 void Elastic::Impl::follow(Member& member, const std::function<void(const ElasticStep&)>& step) {
-  std::string failure;
   try {
     if (const std::optional<Epoch> epoch = member.wait_to_follow()) do_taped_steps(member, *epoch, step);
-  } catch (const PeerError& error) {
-    failure = describe(error);
-  } catch (const TimeoutError& error) {
-    failure = describe(error);
-  } catch (const AbortedError& error) {
-    failure = describe(error);
-  } catch (const MismatchError& error) {
-    failure = describe(error);
-  } catch (const UnsupportedError& error) {
-    failure = describe(error);
-  } catch (...) {
-    give_up_epoch("");
-    throw;
-  }
-  if (!failure.empty())
+  } catch (const std::exception& error) {
+    if (!ends_epoch(error) && !cannot_repeat(error)) {
+      give_up_epoch("");
+      throw;
+    }
     log::info(
         concat("elastic training: this newcomer follows no longer, and takes the state of the others when they "
                "stop for it: ",
-               failure));
+               describe(error)));
+  }
   give_up_epoch("");
   // Local parts are those of the member whose steps it did.
   memory_.holds = false;

@@ -96,7 +96,6 @@ ElasticEnd Elastic::Impl::run(std::int64_t steps, const std::function<void(const
       state_.enter_group();
       return counted_ == steps ? ElasticEnd::finished : ElasticEnd::too_late;
     }
-    std::string failure;
     try {
       if (!enter(member)) break;
       if (train(member, steps, step) == Stop::counted_all) {
@@ -106,23 +105,23 @@ ElasticEnd Elastic::Impl::run(std::int64_t steps, const std::function<void(const
         guides_.clear();
         return ElasticEnd::finished;
       }
-    } catch (const PeerError& error) {
-      failure = describe(error);
-    } catch (const TimeoutError& error) {
-      failure = describe(error);
-    } catch (const AbortedError& error) {
-      failure = describe(error);
     } catch (const std::exception& error) {
       give_up_epoch(describe(error));
-      throw;
+      if (!ends_epoch(error)) throw;
+      continue;
     }
-    give_up_epoch(failure);
+    give_up_epoch("");
   }
   give_up_epoch("");
   throw PeerError(
       "Elastic::run(): no member holds the state of the job any more, because those that held it died together; start "
       "the job again from a checkpoint",
       {});
+}
+
+bool Elastic::Impl::ends_epoch(const std::exception& error) {
+  return dynamic_cast<const PeerError*>(&error) != nullptr || dynamic_cast<const TimeoutError*>(&error) != nullptr ||
+         dynamic_cast<const AbortedError*>(&error) != nullptr;
 }
 
 // Leaves the present epoch. With a reason, the others of the epoch are told; without one, all stop at this boundary.

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -49,6 +50,8 @@ class Elastic::Impl {
   void require_one_separate_step() const;
   void look_for_slow_members(membership::Member& member);
   void give_up_epoch(const std::string& reason);
+  // Whether the job goes on in another epoch after this error.
+  static bool ends_epoch(const std::exception& error);
   // elastic_follow_internal.cc: newcomers that follow the members, on both sides.
   bool can_follow() const;
   void follow(membership::Member& member, const std::function<void(const ElasticStep&)>& step);

@@ -192,8 +192,9 @@ Follower::~Follower() {
 
 void Follower::take_state(TrainingState& state) {
   TransferReport report;
-  const StateParcel parcel = transfer_state(*group_, source_of(state), ranks_of(*group_), &report);
-  log_transfer(report, ranks_of(*group_), "while the members trained");
+  const TransferRanks ranks = ranks_of(*group_);
+  const StateParcel parcel = transfer_state(*group_, source_of(state), ranks, &report);
+  log_transfer(report, ranks, "while the members trained");
   take_over(state, parcel, begin_.hash);
   state.load_shared(begin_.shared);
   thread_ = Thread("elastic-follow", [this] { receive(); });

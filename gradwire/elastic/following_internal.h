@@ -31,9 +31,7 @@ struct StateSnapshot {
   std::string orders = {};  // TrainingState::bucket_orders()
   std::string shared = {};  // TrainingState::save_shared()
   bool multiplies = false;  // ProcessGroup::multiplies_as_it_sums() of the epoch's group
-
-  // How many bytes the tensors and the rest have.
-  std::size_t bytes = 0;
+  std::size_t bytes = 0;    // of the tensors and the rest
 };
 
 // Copies the state.

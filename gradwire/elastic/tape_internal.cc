@@ -22,7 +22,7 @@ namespace gradwire::internal {
 namespace {
 
 // How often a rank that waits for the tape looks whether it should go on waiting.
-constexpr Milliseconds kLook{50};
+constexpr Milliseconds kTapeLook{50};
 
 bool is_message(const GroupCall& call) {
   return std::holds_alternative<SendCall>(call) || std::holds_alternative<RecvCall>(call) ||
@@ -35,7 +35,7 @@ std::int64_t signature_of(const GroupCall& call, const Tensors& written) {
   return static_cast<std::int64_t>(stable_hash(text));
 }
 
-std::size_t bytes_of(const Tensors& tensors) {
+std::size_t total_bytes(const Tensors& tensors) {
   std::size_t bytes = 0;
   for (const at::Tensor& tensor : tensors) bytes += tensor.nbytes();
   return bytes;
@@ -44,7 +44,7 @@ std::size_t bytes_of(const Tensors& tensors) {
 // The values of all tensors, one after another.
 at::Tensor copy_of(const Tensors& tensors) {
   const c10::NoGradGuard no_grad;
-  at::Tensor bytes = at::empty({static_cast<std::int64_t>(bytes_of(tensors))}, at::TensorOptions(at::kByte));
+  at::Tensor bytes = at::empty({static_cast<std::int64_t>(total_bytes(tensors))}, at::TensorOptions(at::kByte));
   auto* to = bytes.mutable_data_ptr<std::uint8_t>();
   for (const at::Tensor& tensor : tensors) {
     const at::Tensor dense = tensor.contiguous();
@@ -89,13 +89,17 @@ bool TapeReader::has_ended() const {
   return ended_;
 }
 
-void TapeReader::finish(TapeEntry::Kind kind, std::int64_t step) {
-  if (std::exchange(ended_, true)) return;
-  const auto slot = std::make_shared<Slot>();
+std::shared_ptr<TapeReader::Slot> TapeReader::mark(TapeEntry::Kind kind, std::int64_t step) {
+  auto slot = std::make_shared<Slot>();
   slot->entry.kind = kind;
   slot->entry.step = step;
   slot->filled = true;
-  slots_.push_back(slot);
+  return slot;
+}
+
+void TapeReader::finish(TapeEntry::Kind kind, std::int64_t step) {
+  if (std::exchange(ended_, true)) return;
+  slots_.push_back(mark(kind, step));
   changed_.notify_all();
 }
 
@@ -226,13 +230,7 @@ void TapeRecorder::begin_step(std::int64_t step) {
   const MutexLock lock(mutex_);
   in_step_ = true;
   step_ = step;
-  for (const auto& reader : readers_) {
-    const auto slot = std::make_shared<TapeReader::Slot>();
-    slot->entry.kind = TapeEntry::Kind::step;
-    slot->entry.step = step;
-    slot->filled = true;
-    reader->add(slot);
-  }
+  for (const auto& reader : readers_) reader->add(TapeReader::mark(TapeEntry::Kind::step, step));
 }
 
 void TapeRecorder::end_step() {
@@ -253,13 +251,13 @@ std::shared_ptr<Work> TapeRecorder::call(int group, GroupCall& call,
     return make();
   }
   const Tensors written = written_by(call);
+  const TapeEntry entry{.step = step_, .group = group, .signature = signature_of(call, written)};
+  const std::size_t size = total_bytes(written);
   Slots slots;
   for (const auto& reader : readers_) {
     const auto slot = std::make_shared<TapeReader::Slot>();
-    slot->entry.step = step_;
-    slot->entry.group = group;
-    slot->entry.signature = signature_of(call, written);
-    slot->size = bytes_of(written);
+    slot->entry = entry;
+    slot->size = size;
     reader->add(slot);
     slots.emplace_back(reader, slot);
   }
@@ -301,7 +299,7 @@ bool TapePlayer::wait_for_step(std::int64_t step, const std::function<bool()>& g
   while (newest_step_ < step) {
     if (ended_) return false;
     if (error_) std::rethrow_exception(error_);
-    changed_.wait_for(lock, kLook);
+    changed_.wait_for(lock, kTapeLook);
     lock.unlock();
     if (gives_up()) return false;
     throw_if_interrupted("following an elastic job");
@@ -337,7 +335,7 @@ std::shared_ptr<Work> TapePlayer::call(int group, GroupCall& call, const std::fu
   const Tensors written = written_by(call);
   if (entry.signature != signature_of(call, written)) {
     throw MismatchError(concat("a member that follows an elastic job called ", name_of(call), "() on group ", group,
-                               " in step ", entry.step, " with ", bytes_of(written),
+                               " in step ", entry.step, " with ", total_bytes(written),
                                " bytes, and the member that it follows made another call there (",
                                entry.bytes.defined() ? entry.bytes.numel() : 0, " bytes)"));
   }

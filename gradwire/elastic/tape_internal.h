@@ -59,6 +59,8 @@ class TapeReader final {
     std::size_t size = 0;  // of the bytes
     bool filled = false;
   };
+  // That of an entry which is no call.
+  static std::shared_ptr<Slot> mark(TapeEntry::Kind kind, std::int64_t step);
   void add(const std::shared_ptr<Slot>& slot) GRADWIRE_EXCLUDES(mutex_);
   void fill(Slot& slot, at::Tensor bytes) GRADWIRE_EXCLUDES(mutex_);
   void finish(TapeEntry::Kind kind, std::int64_t step) GRADWIRE_REQUIRES(mutex_);
@@ -74,7 +76,7 @@ class TapeReader final {
 
 // Makes the calls, and records the steps for all readers. A step that sends messages to single ranks makes the readers
 // give up. Thread-safe; begin_step(), end_step() and add() are for one thread.
-class TapeRecorder final : public CallTap, public std::enable_shared_from_this<TapeRecorder> {
+class TapeRecorder final : public CallTap {
  public:
   // Records from the next step on.
   void add(std::shared_ptr<TapeReader> reader) GRADWIRE_EXCLUDES(mutex_);

@@ -30,6 +30,10 @@ using torch::serialize::OutputArchive;
 
 std::string name_of(const char* kind, std::size_t index) { return concat(kind, index); }
 
+std::int64_t joined(const std::vector<std::int64_t>& hashes) {
+  return static_cast<std::int64_t>(stable_hash(std::span<const std::int64_t>(hashes)));
+}
+
 void save_hook(const HookState& state, OutputArchive& archive, std::size_t index) {
   OutputArchive own;
   save_hook_state(state, own);
@@ -52,7 +56,7 @@ std::uint64_t hash_of_bits(const at::Tensor& tensor) {
 std::int64_t hash_of_bits(const std::vector<at::Tensor>& tensors) {
   std::vector<std::int64_t> hashes;
   for (const at::Tensor& tensor : tensors) hashes.push_back(static_cast<std::int64_t>(hash_of_bits(tensor)));
-  return static_cast<std::int64_t>(stable_hash(std::span<const std::int64_t>(hashes)));
+  return joined(hashes);
 }
 
 void TrainingState::add(DdpCore& core) {
@@ -114,10 +118,7 @@ TrainingState::Hashes TrainingState::hashes() const {
     all.push_back(static_cast<std::int64_t>(hash_of_bits(tensor)));
     if (parameters.contains(tensor.unsafeGetTensorImpl())) of_parameters.push_back(all.back());
   }
-  const auto one = [](const std::vector<std::int64_t>& hashes) {
-    return static_cast<std::int64_t>(stable_hash(std::span<const std::int64_t>(hashes)));
-  };
-  return {one(all), one(of_parameters)};
+  return {joined(all), joined(of_parameters)};
 }
 
 std::vector<HookState> TrainingState::hook_states() const {
