@@ -23,8 +23,9 @@ namespace {
 constexpr Milliseconds kConnectTime{2000};
 // Between two looks at the processes of this host: the others of the job wait until a death is reported.
 constexpr Milliseconds kLook{10};
-// Between two talks to the store; more often with a short heartbeat timeout.
+// Between two talks to the store, and between two beats; more often with a short heartbeat timeout.
 constexpr Milliseconds kTalk{200};
+constexpr Milliseconds kBeat{1000};
 constexpr Milliseconds kMoment{50};
 // The user hears of a store that has not answered for so long.
 constexpr Milliseconds kSilence{1000};
@@ -121,7 +122,10 @@ JoinedHost::~JoinedHost() { leave(); }
 std::string JoinedHost::place() const { return membership::job_place(node_.host, node_.port); }
 
 void JoinedHost::talk_to_the_store() {
-  watch_->beat();
+  if (next_beat_.expired()) {
+    watch_->beat();
+    next_beat_ = Deadline::after(std::min(kBeat, node_.heartbeat_timeout / 10));
+  }
   if (const auto why = watch_->ended()) {
     const MutexLock lock(mutex_);
     reason_ = concat("the job at ", address_of(node_), " has ended: ", *why);

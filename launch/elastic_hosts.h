@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 
+#include "gradwire/base/deadline.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/process.h"
 #include "gradwire/membership/host_watch.h"
@@ -75,6 +76,7 @@ class JoinedHost final {
   const NodeOptions& node_;
   std::shared_ptr<Store> store_;
   std::unique_ptr<membership::HostWatch> watch_;
+  Deadline next_beat_ = Deadline::after(Milliseconds(0));  // for the thread
   Wakeup alarm_;
   Mutex mutex_;
   ConditionVariable changed_;

@@ -29,7 +29,8 @@ class HostWatch final {
   // nothing for CoordinatorOptions::host_timeout for dead.
   void beat();
   // Reports the members of this host whose processes have ended. Costs a look at each process, and ten times a second,
-  // or when a process has ended, a look into the store.
+  // or when a process has ended, a look into the store: one request while there are no new events, and once a second
+  // two more.
   void look_for_the_dead();
   // Why the launcher that holds the store ended the job; nothing while the job goes on.
   std::optional<std::string> ended();
@@ -37,12 +38,15 @@ class HostWatch final {
   void leave();
 
  private:
+  // Calls follow() when there is an event that is new, or when it is time to look for another store.
+  void look_for_events();
   // Reads the events that are new; all of them when the job has another store.
   void follow();
 
   const std::shared_ptr<Store> store_;
   EventLog log_;
   Deadline next_follow_ = Deadline::after(Milliseconds(0));
+  Deadline next_store_look_ = Deadline::after(Milliseconds(0));
   std::string host_;
   std::string store_name_;  // the value of kStoreKey
   std::int64_t next_event_;

@@ -10,9 +10,14 @@
 
 #include <filesystem>
 #include <functional>
+#include <map>
+#include <memory>
+#include <utility>
 
 #include "gradwire/base/process_identity.h"
+#include "gradwire/base/strings.h"
 #include "gradwire/membership/coordinator.h"
+#include "gradwire/store/forwarding_store.h"
 #include "gradwire/store/hash_store.h"
 #include "tests/support/ranks.h"
 
@@ -117,6 +122,57 @@ TEST_F(HostWatchTest, TheCoordinatorLeavesTheProcessesOfAnotherHostToItsLauncher
   watch.look_for_the_dead();
   settle(coordinator);
   EXPECT_EQ(coordinator.roster().members.at(member).standing, Roster::Standing::gone);
+}
+
+// A store that counts the requests it gets.
+class CountingStore final : public ForwardingStore {
+ public:
+  explicit CountingStore(std::shared_ptr<Store> store) : ForwardingStore(std::move(store)) {}
+  std::shared_ptr<Store> clone() override { return std::make_shared<CountingStore>(underlying()->clone()); }
+  int requests = 0;
+
+ private:
+  void forward(const std::function<void(Store& store)>& call) override {
+    ++requests;
+    call(*underlying());
+  }
+};
+
+TEST_F(HostWatchTest, ALookIntoAQuietJobIsOneRequest) {
+  const auto counting = std::make_shared<CountingStore>(store_);
+  HostWatch watch(counting);
+  watch.look_for_the_dead();
+  std::map<int, int> looks;  // by their requests
+  const Deadline guard = Deadline::after(std::chrono::seconds(60));
+  while (looks[1] < 4 && !guard.expired()) {
+    const int before = counting->requests;
+    watch.look_for_the_dead();
+    ++looks[counting->requests - before];
+  }
+  EXPECT_EQ(looks[1], 4);
+  for (const auto& [requests, count] : looks) EXPECT_LE(requests, 3) << count << " looks";
+}
+
+// The numbers of events begin anew in a store that is made from the coordinator's journal.
+TEST_F(HostWatchTest, AMemberOfAnotherStoreIsFound) {
+  store_->set(kStoreKey, "one");
+  HostWatch watch(store_);
+  EventLog log(store_);
+  for (int other = 0; other < 3; ++other) log.append(Joined{kFarAway, "1", concat("net", other)});
+  watch.look_for_the_dead();
+  for (int number = 1; number <= 3; ++number) store_->delete_key(event_key(number));
+  store_->set(kEventsEndKey, "0");
+  store_->set(kStoreKey, "another");
+  Sleeper sleeper;
+  ASSERT_EQ(log.append(Joined{sleeper.identity(), "1", "net", watch.host()}), 1);
+  sleeper.kill();
+  const Deadline guard = Deadline::after(std::chrono::seconds(60));
+  while (!log.read(2, Milliseconds(0)) && !guard.expired()) watch.look_for_the_dead();
+  const auto text = log.read(2, Milliseconds(0));
+  ASSERT_TRUE(text) << "the host does not know its member of the store that came";
+  const Event event = event_of(*text);
+  ASSERT_NE(std::get_if<Died>(&event), nullptr);
+  EXPECT_EQ(std::get<Died>(event).member, 1);
 }
 
 TEST_F(HostWatchTest, AMemberThatLeftIsNotReported) {
