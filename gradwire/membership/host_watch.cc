@@ -46,7 +46,7 @@ void HostWatch::beat() { store_->add(beat_key(host_), 1); }
 void HostWatch::look_for_events() {
   next_follow_ = Deadline::after(kFollow);
   // Links between hosts may be slow: while nothing happens in the job, a look is one request.
-  if (next_store_look_.expired() || log_.read(next_event_, Milliseconds(0))) follow();
+  if (next_store_look_.expired() || has(*store_, event_key(next_event_))) follow();
 }
 
 void HostWatch::follow() {

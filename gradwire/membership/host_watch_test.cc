@@ -12,13 +12,12 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <utility>
 
 #include "gradwire/base/process_identity.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/membership/coordinator.h"
-#include "gradwire/store/forwarding_store.h"
 #include "gradwire/store/hash_store.h"
+#include "tests/support/counting_store.h"
 #include "tests/support/ranks.h"
 
 namespace gradwire::membership::host_watch_test {
@@ -124,30 +123,16 @@ TEST_F(HostWatchTest, TheCoordinatorLeavesTheProcessesOfAnotherHostToItsLauncher
   EXPECT_EQ(coordinator.roster().members.at(member).standing, Roster::Standing::gone);
 }
 
-// A store that counts the requests it gets.
-class CountingStore final : public ForwardingStore {
- public:
-  explicit CountingStore(std::shared_ptr<Store> store) : ForwardingStore(std::move(store)) {}
-  std::shared_ptr<Store> clone() override { return std::make_shared<CountingStore>(underlying()->clone()); }
-  int requests = 0;
-
- private:
-  void forward(const std::function<void(Store& store)>& call) override {
-    ++requests;
-    call(*underlying());
-  }
-};
-
 TEST_F(HostWatchTest, ALookIntoAQuietJobIsOneRequest) {
-  const auto counting = std::make_shared<CountingStore>(store_);
+  const auto counting = std::make_shared<test_support::CountingStore>(store_);
   HostWatch watch(counting);
   watch.look_for_the_dead();
   std::map<int, int> looks;  // by their requests
   const Deadline guard = Deadline::after(std::chrono::seconds(60));
   while (looks[1] < 4 && !guard.expired()) {
-    const int before = counting->requests;
+    const int before = counting->calls();
     watch.look_for_the_dead();
-    ++looks[counting->requests - before];
+    ++looks[counting->calls() - before];
   }
   EXPECT_EQ(looks[1], 4);
   for (const auto& [requests, count] : looks) EXPECT_LE(requests, 3) << count << " looks";

@@ -5,10 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <atomic>
 #include <bit>
 #include <iostream>
 #include <set>
+#include <span>
 #include <thread>
 
 #include "gradwire/backend/ucx/meeting_internal.h"
@@ -17,46 +17,17 @@
 #include "gradwire/store/hash_store.h"
 #include "tests/conformance/loopback_channel.h"
 #include "tests/conformance/world.h"
+#include "tests/support/counting_store.h"
 
 namespace gradwire::testing {
 namespace {
 
-// Counts the calls of one rank.
-class CountingStore final : public Store {
+// Counts the calls of one rank. A wait is one call: how often it is begun again depends on the machine's speed.
+class CallsOfARank final : public test_support::CountingStore {
  public:
-  explicit CountingStore(std::shared_ptr<Store> store) : store_(std::move(store)) {}
-  int calls() const { return calls_; }
-
-  void set(const std::string& key, const Value& value) override { counted().set(key, value); }
-  Value get(const std::string& key) override { return counted().get(key); }
-  std::int64_t add(const std::string& key, std::int64_t amount) override { return counted().add(key, amount); }
-  Value compare_set(const std::string& key, const Value& expected, const Value& desired) override {
-    return counted().compare_set(key, expected, desired);
-  }
-  // The wait itself; how often it is begun again depends on the machine's speed.
-  void wait(std::span<const std::string> keys, Milliseconds) override { counted().wait(keys, kGuard); }
-  bool check(std::span<const std::string> keys) override { return counted().check(keys); }
-  bool delete_key(const std::string& key) override { return counted().delete_key(key); }
-  std::int64_t num_keys() override { return counted().num_keys(); }
-  void append(const std::string& key, const Value& value) override { counted().append(key, value); }
-  std::vector<Value> multi_get(std::span<const std::string> keys) override { return counted().multi_get(keys); }
-  void multi_set(std::span<const std::string> keys, std::span<const Value> values) override {
-    counted().multi_set(keys, values);
-  }
-  void queue_push(const std::string& queue, const Value& value) override { counted().queue_push(queue, value); }
-  Value queue_pop(const std::string& queue) override { return counted().queue_pop(queue); }
-  std::int64_t queue_length(const std::string& queue) override { return counted().queue_length(queue); }
-  Milliseconds timeout() const override { return store_->timeout(); }
-  void set_timeout(Milliseconds timeout) override { store_->set_timeout(timeout); }
-  std::shared_ptr<Store> clone() override { return std::make_shared<CountingStore>(store_->clone()); }
-
- private:
-  Store& counted() {
-    ++calls_;
-    return *store_;
-  }
-  const std::shared_ptr<Store> store_;
-  std::atomic<int> calls_{0};
+  using CountingStore::CountingStore;
+  using CountingStore::wait;
+  void wait(std::span<const std::string> keys, Milliseconds) override { CountingStore::wait(keys, kGuard); }
 };
 
 struct Cost {
@@ -72,7 +43,7 @@ Cost cost_of_start(int size) {
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
-      const auto counting = std::make_shared<CountingStore>(store);
+      const auto counting = std::make_shared<CallsOfARank>(store);
       const BackendOptions options{counting, rank, size, kGuard};
       const Deadline deadline = Deadline::after(kGuard);
       const auto partners = ucx::partners_of(rank, size);
