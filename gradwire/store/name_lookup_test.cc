@@ -8,6 +8,7 @@
 #include <condition_variable>
 #include <mutex>
 #include <string>
+#include <string_view>
 
 #include "gradwire/base/error.h"
 #include "gradwire/store/store_test_support_internal.h"
@@ -16,7 +17,7 @@
 namespace gradwire {
 namespace {
 
-// What getaddrinfo() of the name "slow.test" waits for; other names are looked up as ever.
+// What getaddrinfo() of a name that ends in "slow.test" waits for; other names are looked up as ever.
 struct SlowResolver {
   std::mutex mutex;
   std::condition_variable changed;
@@ -49,7 +50,7 @@ SlowResolver& slow_resolver() {
 
 extern "C" int getaddrinfo(const char* name, const char* service, const addrinfo* hints, addrinfo** result) {
   static const auto real = reinterpret_cast<decltype(&getaddrinfo)>(::dlsym(RTLD_NEXT, "getaddrinfo"));
-  if (name == nullptr || std::string(name) != "slow.test") return real(name, service, hints, result);
+  if (name == nullptr || !std::string_view(name).ends_with("slow.test")) return real(name, service, hints, result);
   gradwire::slow_resolver().wait();
   return real("127.0.0.1", service, hints, result);
 }
@@ -68,9 +69,17 @@ class NameLookup : public ::testing::Test {
   ~NameLookup() override { slow_resolver().set(true); }
 
   TcpStoreOptions client(Milliseconds timeout) const {
-    return {.host = "slow.test", .port = server_.port(), .timeout = timeout};
+    return {.host = host_, .port = server_.port(), .timeout = timeout};
   }
 
+  // Each test has a name of its own: the question of the test before may still be on its way, and its answer would be
+  // this test's.
+  static std::string new_host() {
+    static int tests = 0;
+    return std::to_string(++tests) + ".slow.test";
+  }
+
+  const std::string host_ = new_host();
   TcpStore server_{TcpStoreOptions{.is_server = true}};
 };
 
@@ -99,7 +108,7 @@ TEST_F(NameLookup, AForkedChildDoesNotWaitForItsParentsLookup) {
   const std::uint16_t port = server_.port();
   const pid_t child = store_test::fork_child([&] {
     slow_resolver().set(true);
-    TcpStore({.host = "slow.test", .port = port}).set("from", "the child");
+    TcpStore({.host = host_, .port = port}).set("from", "the child");
     return 0;
   });
   EXPECT_EQ(store_test::wait_for(child), 0);
