@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
@@ -82,7 +84,7 @@ int supervise(const Options& options, SignalQueue& signals, RendezvousFolder& fo
   auto live = live_watch(options, folder, job);
   if (live) {
     view.live = &*live;
-    live->follow(0);
+    live->follow(0, options.ranks);
   }
   Supervisor supervisor(options, signals, front_fd, view);
   const JobOutcome outcome = supervisor.run(rank_commands(options, std::move(job)));
@@ -99,6 +101,22 @@ std::string last_line(const std::string& report) {
   const std::string line = report.substr(0, report.find('\n'));
   const std::string name = "gradwire-run: ";
   return line.starts_with(name) ? line.substr(name.size()) : line;
+}
+
+// What to say of a host that SIGTERM made leave; empty where it ended in another way.
+std::string sentence_of_leaving(const JobOutcome& outcome) {
+  if (outcome.interrupted_by != SIGTERM) return "";
+  std::vector<int> died;
+  for (std::size_t rank = 0; rank < outcome.ends.size(); ++rank) {
+    const auto& end = outcome.ends[rank];
+    if (!end || (!end->good() && !(end->by_signal && end->code == SIGTERM))) return "";
+    if (!end->good()) died.push_back(outcome.first_rank + static_cast<int>(rank));
+  }
+  if (died.empty()) return "this host has left the job in good order";
+  // A member that leaves handles the signal.
+  return concat("this host has left the job; SIGTERM ended ", name_ranks(died),
+                " at once, before the program ran as a member, or because it does not leave on SIGTERM "
+                "(ElasticOptions::leave_on_sigterm)");
 }
 
 }  // namespace
@@ -147,12 +165,8 @@ int run_joined(const Options& options, const std::string& secret, SignalQueue& s
   return supervise(options, signals, folder, front_fd, std::move(job), view, [&](const JobOutcome& outcome) {
     const std::string reason = host.leave();
     if (!reason.empty()) return std::pair(kHostLostExit, concat("gradwire-run: ", reason, "\n"));
-    // A member handles SIGTERM, so a rank that died of it had not joined yet.
-    const bool all_left = std::all_of(outcome.ends.begin(), outcome.ends.end(), [](const auto& end) {
-      return end && (end->good() || (end->by_signal && end->code == SIGTERM));
-    });
-    if (outcome.interrupted_by == SIGTERM && all_left)
-      return std::pair(0, std::string("gradwire-run: this host has left the job in good order\n"));
+    if (const std::string left = sentence_of_leaving(outcome); !left.empty())
+      return std::pair(0, concat("gradwire-run: ", left, "\n"));
     return std::pair(outcome.exit_code(), report_of(options, outcome));
   });
 }

@@ -257,7 +257,6 @@ TEST_F(LauncherTest, BadCommandLinesGetOneClearSentence) {
       {{"-n", "2", "--stall", "soon", "/bin/true"}, 2, "--stall is 'soon'"},
       {{"-n", "2", "--watch-port", "http", "/bin/true"}, 2, "--watch-port"},
       {{"-n", "2", "--watch-port", "65536", "/bin/true"}, 2, "from 0 to 65535"},
-      {{"-n", "2", "--watch", "--hosts", "a,b", "/bin/true"}, 2, "one host"},
       {{"--serve", "node0:29400"}, 2, "give --elastic MIN:MAX too"},
       {{"--serve", "node0:29400", "--elastic", "1:2"}, 2, "--serve wants --membership-log"},
       {{"--serve", "node0", "--elastic", "1:2", "--membership-log", "log"}, 2, "--serve is 'node0'"},

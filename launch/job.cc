@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <memory>
 #include <system_error>
 #include <utility>
 
@@ -58,9 +59,9 @@ std::vector<RankCommand> rank_commands(const Options& options, JobEnvironment jo
 }
 
 std::optional<LiveWatch> live_watch(const Options& options, const RendezvousFolder& folder, JobEnvironment& job) {
-  if (!options.watch && !options.watch_port) return std::nullopt;
+  if (!options.watch && !options.watch_port && !options.report_steps) return std::nullopt;
   job.record_folder = options.record_folder.empty() ? folder.path() + "/records" : options.record_folder;
-  return std::optional<LiveWatch>(std::in_place, options, job.record_folder);
+  return std::optional<LiveWatch>(std::in_place, options, std::make_unique<RecordFiles>(job.record_folder));
 }
 
 Deadline job_deadline(const Options& options) {
@@ -81,7 +82,7 @@ int run_alone(const Options& options, SignalQueue& signals, RendezvousFolder& fo
     FlightWatch flight(options, 0, job.world);
     job.flight_recorders = flight.recorders();
     view.flight = &flight;
-    if (live) live->follow(0);
+    if (live) live->follow(0, options.ranks);
     Supervisor supervisor(options, signals, front_fd, view);
     const JobOutcome outcome = supervisor.run(rank_commands(options, job));
     const bool failed = outcome.first_bad && outcome.interrupted_by == 0 && outcome.late.empty() &&

@@ -2,16 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launch/live_watch.h"
 
-#include <fcntl.h>
 #include <sys/ioctl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <utility>
 
-#include "gradwire/base/error.h"
-#include "gradwire/base/os_handles.h"
 #include "gradwire/base/strings.h"
 
 namespace gradwire::launch {
@@ -29,20 +25,6 @@ std::int64_t now_in_nanoseconds() {
   return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// A rank makes a new file when it begins, also in the place of an old one, so each look opens the file.
-std::optional<observe::RunSums> read_file(const std::string& path) {
-  const UniqueFd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
-  struct stat status {};
-  if (!fd || ::fstat(fd.get(), &status) != 0) return std::nullopt;
-  if (static_cast<std::size_t>(status.st_size) < observe::record_file_bytes()) return std::nullopt;
-  try {
-    const Mapping memory = Mapping::of_file(fd.get(), observe::record_file_bytes());
-    return observe::read_run_sums({memory.data(), memory.bytes()});
-  } catch (const ResourceError&) {
-    return std::nullopt;  // there will be another look
-  }
-}
-
 std::pair<int, int> size_of_terminal() {
   winsize size{};
   if (::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0 || size.ws_row == 0) return {80, 24};
@@ -51,19 +33,16 @@ std::pair<int, int> size_of_terminal() {
 
 }  // namespace
 
-LiveWatch::LiveWatch(const Options& options, std::string folder) : options_(options), folder_(std::move(folder)) {
+LiveWatch::LiveWatch(const Options& options, std::unique_ptr<LiveSource> source)
+    : options_(options), source_(std::move(source)) {
   if (options_.watch_port) server_.emplace(*options_.watch_port);
 }
 
-void LiveWatch::follow(int first_rank) {
-  files_.clear();
+void LiveWatch::follow(int first_rank, int count) {
+  source_->follow(first_rank, count);
+  moments_.assign(static_cast<std::size_t>(count), {});
   ranks_.clear();
-  for (int rank = 0; rank < options_.ranks; ++rank) {
-    files_.emplace_back();
-    files_.back().path = concat(folder_, "/rank-", first_rank + rank, ".record");
-    ranks_.push_back({.rank = first_rank + rank});
-    if (const auto sums = read_file(files_.back().path)) files_.back().opened_before = sums->opened;
-  }
+  for (int rank = first_rank; rank < first_rank + count; ++rank) ranks_.push_back({.rank = rank});
   begun_ = Deadline::Clock::now();
   next_read_ = Deadline::after(kRead);
   next_line_ = Deadline::after(kLine);
@@ -74,19 +53,19 @@ Deadline LiveWatch::next_look() const noexcept {
 }
 
 void LiveWatch::read() {
-  for (std::size_t i = 0; i < files_.size(); ++i) {
-    File& file = files_[i];
-    const auto sums = read_file(file.path);
-    if (!sums || sums->opened == file.opened_before) continue;
+  for (std::size_t i = 0; i < moments_.size(); ++i) {
+    Moments& moments = moments_[i];
+    const auto look = source_->look(i);
+    if (!look) continue;
     // Another process is in the rank's place: its sums begin at zero.
-    if (!file.moments.empty() && file.moments.back().sums.opened != sums->opened) file.moments.clear();
-    file.moments.push_back({Deadline::Clock::now(), *sums});
-    if (file.moments.size() > kMoments) file.moments.pop_front();
-    const Moment& first = file.moments.front();
-    const bool alone = file.moments.size() == 1;
+    if (!moments.empty() && moments.back().sums.opened != look->sums.opened) moments.clear();
+    moments.push_back(*look);
+    if (moments.size() > kMoments) moments.pop_front();
+    const LiveLook& first = moments.front();
+    const bool alone = moments.size() == 1;
     const auto since = alone ? begun_ : first.time;
-    ranks_[i] = live_rank(ranks_[i].rank, alone ? std::nullopt : std::optional(first.sums), *sums,
-                          std::chrono::duration<double>(file.moments.back().time - since).count());
+    ranks_[i] = live_rank(ranks_[i].rank, alone ? std::nullopt : std::optional(first.sums), look->sums,
+                          std::chrono::duration<double>(look->time - since).count());
   }
 }
 
@@ -96,7 +75,16 @@ std::optional<Page> LiveWatch::page(std::string_view path) const {
   return std::nullopt;
 }
 
+std::string LiveWatch::reports() const {
+  std::string lines;
+  for (const LiveRank& rank : ranks_) {
+    if (rank.now) lines += report_line(rank.rank, *rank.now, now_in_nanoseconds());
+  }
+  return lines;
+}
+
 void LiveWatch::show(Output& output) {
+  if (options_.report_steps) output.tell(reports());
   if (!options_.watch) return;
   if (output.can_show()) {
     const auto [width, height] = size_of_terminal();
@@ -120,17 +108,16 @@ void LiveWatch::look(Output& output) {
 
 void LiveWatch::finish(Output& output) {
   // The means of the whole run, and not of the last moment.
-  for (File& file : files_) file.moments.clear();
+  for (Moments& moments : moments_) moments.clear();
   read();
   for (LiveRank& rank : ranks_) {
     if (!rank.now || rank.now->end <= rank.now->begin) continue;
     const double seconds = 1e-9 * static_cast<double>(rank.now->end - rank.now->begin);
     rank.steps_per_second = static_cast<double>(rank.now->totals.steps) / seconds;
   }
-  if (!options_.watch) return;
   next_line_ = Deadline::after(milliseconds(0));
   show(output);
-  output.keep_shown();
+  if (options_.watch) output.keep_shown();
 }
 
 }  // namespace gradwire::launch

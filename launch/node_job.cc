@@ -131,7 +131,7 @@ class NodeJob {
     job.flight_recorders = flight.recorders();
     try {
       auto live = live_watch(options_, folder_, job);
-      if (live) live->follow(plan.first_rank(node));
+      if (live) live->follow(plan.first_rank(node), options_.ranks);
       const JobView view{
           .names = {.first_rank = plan.first_rank(node), .world = plan.world(), .append = plan.attempt > 0},
           .flight = &flight,

@@ -61,6 +61,7 @@ struct RawOptions {
   std::string flight_folder;
   std::string record_folder;
   bool watch = false;
+  bool report_steps = false;
   std::string watch_port;
   std::string grace = "1";
   std::string stdin_mode = "rank0";
@@ -100,6 +101,8 @@ void declare_hosts(CLI::App& app, RawOptions& raw) {
   add("--heartbeat-timeout", raw.heartbeat_timeout, "A host that is silent so long has vanished (default 10)",
       "SECONDS");
   app.add_flag("--end-with-stdin", raw.end_with_stdin, "When stdin ends, stop the job as SIGTERM would")->group(group);
+  app.add_flag("--report-steps", raw.report_steps, "Say on stderr how the ranks get on, in lines for a program")
+      ->group(group);
 }
 
 void declare_elastic(CLI::App& app, RawOptions& raw) {
@@ -171,7 +174,7 @@ void declare(CLI::App& app, RawOptions& raw) {
       ->type_name("DIR");
   app.add_option("--record", raw.record_folder, "Record the steps of each rank in DIR, for gradwire.report")
       ->type_name("DIR");
-  app.add_flag("--watch", raw.watch, "Show how the ranks of this host get on: steps, waits, bytes, who is slow");
+  app.add_flag("--watch", raw.watch, "Show how the ranks get on: steps, waits, bytes, who is slow");
   app.add_option("--watch-port", raw.watch_port,
                  "Show the same as a page on this port of 127.0.0.1, and at /metrics for Prometheus; 0: a free port")
       ->type_name("PORT");
@@ -413,7 +416,8 @@ Options check_serve(const RawOptions& raw, const std::vector<std::string>& rest)
       {"--record", !raw.record_folder.empty()},
       {"--log-dir", !raw.log_folder.empty()},
       {"--watch", raw.watch},
-      {"--watch-port", !raw.watch_port.empty()}};
+      {"--watch-port", !raw.watch_port.empty()},
+      {"--report-steps", raw.report_steps}};
   for (const auto& [name, given] : of_ranks) {
     if (given)
       refuse_option(concat("--serve holds a job for hosts that join it, and starts no ranks; leave ", name, " out"));
@@ -460,8 +464,7 @@ Options check(const RawOptions& raw, std::vector<std::string> rest, const std::v
   options.watch = raw.watch;
   if (!raw.watch_port.empty())
     options.watch_port = static_cast<std::uint16_t>(read_number("--watch-port", raw.watch_port, 0, 65535));
-  if (!raw.hosts.empty() && (options.watch || options.watch_port))
-    refuse_option("--watch and --watch-port show the ranks of one host; use them with --nnodes, on the host to watch");
+  options.report_steps = raw.report_steps;
   options.grace = read_seconds("--grace", raw.grace, true);
   options.stdin_mode =
       read_word<StdinMode>("--stdin", raw.stdin_mode, {{"rank0", StdinMode::rank0}, {"none", StdinMode::none}});
@@ -510,6 +513,7 @@ std::vector<std::string> arguments_for_host(const Options& options, int node) {
   if (options.stall) add({"--stall", seconds(*options.stall)});
   if (!options.flight_folder.empty()) add({"--flight-dir", options.flight_folder});
   if (!options.record_folder.empty()) add({"--record", options.record_folder});
+  if (options.watch || options.watch_port || options.report_steps) add({"--report-steps"});
   if (!job.job_id.empty()) add({"--job-id", job.job_id});
   if (job.master_port != 0) add({"--master-port", std::to_string(job.master_port)});
   if (!options.log_folder.empty()) add({"--log-dir", options.log_folder});

@@ -48,8 +48,8 @@ std::string prefix_of_rank(int rank, int ranks, bool colored) {
   return colored ? concat(kColors[rank % kColors.size()], plain, "\x1b[0m ") : plain + " ";
 }
 
-Output::Output(const Options& options, const OutputNames& names)
-    : options_(options), names_(names), out_(STDOUT_FILENO), err_(STDERR_FILENO) {
+Output::Output(const Options& options, const OutputNames& names, LineFilter filter)
+    : options_(options), names_(names), filter_(std::move(filter)), out_(STDOUT_FILENO), err_(STDERR_FILENO) {
   if (options.log_folder.empty()) return;
   std::error_code error;
   std::filesystem::create_directories(options.log_folder, error);
@@ -121,6 +121,11 @@ bool Output::read_some(Stream& stream) {
 }
 
 void Output::emit(Stream& stream, std::string_view line) {
+  if (filter_) {
+    const auto rest = filter_(line);
+    if (!rest) return;
+    line = *rest;
+  }
   if (stream.last != nullptr) stream.last->add(line);
   if (!options_.prefix) return;
   erase_shown();
@@ -183,6 +188,12 @@ void Output::say(const std::string& text) {
   err_.append(text);
   err_.flush_some();
   draw_shown();
+}
+
+void Output::tell(const std::string& lines) {
+  if (!err_.empty()) return;
+  err_.append(lines);
+  err_.flush_some();
 }
 
 std::vector<std::string> Output::last_error_lines(int rank) const {

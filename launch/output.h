@@ -6,8 +6,11 @@
 
 #include <poll.h>
 
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "gradwire/base/os_handles.h"
@@ -31,11 +34,15 @@ struct OutputNames {
   bool append = false;  // append to the files of --log-dir instead of overwriting them
 };
 
+// Takes out of a line of a rank what is not for the user, and returns the rest; nothing where no line is left.
+using LineFilter = std::function<std::optional<std::string_view>(std::string_view line)>;
+
 // The output of this host's ranks, which are numbered from 0 here.
 class Output {
  public:
-  // Throws LaunchError when --log-dir names a folder that cannot be made or written to.
-  Output(const Options& options, const OutputNames& names);
+  // `filter`: null, or for every line of stdout and stderr before anything else sees it; not with --no-prefix and
+  // --log-dir. Throws LaunchError when --log-dir names a folder that cannot be made or written to.
+  Output(const Options& options, const OutputNames& names, LineFilter filter = nullptr);
 
   // Opens the output of one rank: pipes to this object, or the rank's files. Ranks are opened in order; a rank may be
   // opened again for a process that takes its place, whose output follows that of the process before. Throws
@@ -52,6 +59,9 @@ class Output {
   bool flushed() const noexcept { return out_.empty() && err_.empty(); }
   // Writes a text of the launcher to stderr.
   void say(const std::string& text);
+  // Writes whole lines to stderr that are worth something now or never: where stderr has not taken what came before,
+  // they are dropped.
+  void tell(const std::string& lines);
 
   // Whether show() can draw: stderr is a terminal that can erase, and lines are whole.
   bool can_show() const;
@@ -83,6 +93,7 @@ class Output {
 
   const Options& options_;
   const OutputNames names_;
+  const LineFilter filter_;
   OutputSink out_;
   OutputSink err_;
   std::vector<Stream> streams_;

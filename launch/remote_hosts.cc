@@ -6,6 +6,10 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <utility>
 
 #include "gradwire/base/os_handles.h"
 #include "gradwire/base/strings.h"
@@ -91,7 +95,16 @@ int run_on_hosts(const Options& options, const std::string& secret, SignalQueue&
   // When one fails the others learn it among themselves.
   const Milliseconds notice = options.node.heartbeat_timeout + options.grace + std::chrono::seconds(10);
   here.grace = notice;
-  Supervisor supervisor(here, signals, front_fd, {.names = {.bare = true}, .notice_time = notice, .gentle = true});
+  JobView view{.names = {.bare = true}, .notice_time = notice, .gentle = true};
+  std::optional<LiveWatch> live;
+  if (options.watch || options.watch_port) {
+    auto reports = std::make_unique<HostReports>();
+    view.filter = [source = reports.get()](std::string_view line) { return source->take(line); };
+    live.emplace(options, std::move(reports));
+    live->follow(0, options.ranks * static_cast<int>(options.remote.hosts.size()));
+    view.live = &*live;
+  }
+  Supervisor supervisor(here, signals, front_fd, view);
   const JobOutcome outcome = supervisor.run(launchers);
   supervisor.finish_output(report_of_hosts(options, outcome));
   return outcome.exit_code();

@@ -29,7 +29,7 @@ Supervisor::Supervisor(const Options& options, SignalQueue& signals, int front_f
       signals_(signals),
       front_fd_(front_fd),
       view_(view),
-      output_(options, view.names),
+      output_(options, view.names, view.filter),
       ranks_(options, signals, view.names.first_rank, output_, deaths_),
       stall_(view.flight, ranks_),
       job_end_(view.job_end) {

@@ -35,6 +35,7 @@ struct JobView {
   int alarm_fd = -1;              // readable once the job has failed on another host
   Deadline job_end = Deadline::never();               // --timeout
   std::optional<ElasticView> elastic = std::nullopt;  // empty: a rank that fails ends the job
+  LineFilter filter = nullptr;                        // of the ranks' output
   bool gentle = false;  // when the front process was killed, ranks get SIGTERM first, not SIGKILL
 };
 

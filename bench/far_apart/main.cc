@@ -42,6 +42,7 @@ struct Options {
   bool kill = true;
   std::int64_t ddp_steps = 40;
   std::string text;
+  std::vector<std::string> methods = {"ddp", "diloco", "streaming"};
   std::string programs;
 };
 
@@ -85,19 +86,26 @@ WorkerSettings settings_of(const Options& options, const std::string& text, int 
 
 // How the workers train.
 struct Method {
+  std::string option;  // of --methods
   std::string name;
   WorkerSettings settings;
   bool apart = true;
 };
 
 std::vector<Method> methods_of(const Options& options) {
-  return {{"DDP, float32", {{"method", "ddp"}}, false},
-          {"DiLoCo", {{"method", "diloco"}, {"fragments", "1"}, {"overlap", "0"}, {"mixing", "0"}}},
-          {concat("Streaming DiLoCo, ", options.fragments, " fragments, overlap ", options.overlap),
-           {{"method", "diloco"},
-            {"fragments", std::to_string(options.fragments)},
-            {"overlap", std::to_string(options.overlap)},
-            {"mixing", std::to_string(options.mixing)}}}};
+  std::vector<Method> methods = {
+      {"ddp", "DDP, float32", {{"method", "ddp"}}, false},
+      {"diloco", "DiLoCo", {{"method", "diloco"}, {"fragments", "1"}, {"overlap", "0"}, {"mixing", "0"}}},
+      {"streaming",
+       concat("Streaming DiLoCo, ", options.fragments, " fragments, overlap ", options.overlap),
+       {{"method", "diloco"},
+        {"fragments", std::to_string(options.fragments)},
+        {"overlap", std::to_string(options.overlap)},
+        {"mixing", std::to_string(options.mixing)}}}};
+  std::erase_if(methods, [&](const Method& method) {
+    return std::find(options.methods.begin(), options.methods.end(), method.option) == options.methods.end();
+  });
+  return methods;
 }
 
 // The results of one method.
@@ -204,6 +212,10 @@ void add_options(CLI::App& app, Options& options) {
   add("--width", options.width, "Of the model");
   app.add_flag("--kill,!--no-kill", options.kill, "Kill one worker in each round (the default)");
   add("--ddp-steps", options.ddp_steps, "Steps of DDP over the links, for its bytes");
+  app.add_option("--methods", options.methods, "The rows of the table; the others are measured against the first")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"ddp", "diloco", "streaming"}))
+      ->capture_default_str();
   app.add_option("--text", options.text, "A text to train on (default: the sources of this project)");
 }
 

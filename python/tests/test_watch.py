@@ -5,12 +5,15 @@ import os
 import pathlib
 import re
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
 from html.parser import HTMLParser
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 GUARD = 120
@@ -85,6 +88,52 @@ def test_a_job_can_be_watched(tmp_path):
         job.wait()
     assert re.search(r"gradwire-run: step \d+, [\d.]+ steps/s, \d+% waiting, .* sent a step, loss ", said), said
     assert [path.name for path in tmp_path.iterdir()] == ["text"], "the records of the job go with the job"
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.mark.parametrize("prefix", [[], ["--no-prefix"]])
+def test_a_job_on_several_hosts_is_watched_where_it_was_started(tmp_path, prefix):
+    (tmp_path / "text").write_text("".join(f"{i} green bottles hang on wall number {i % 7}.\n" for i in range(400)))
+    hosts, here = 2, "/bin/sh -c {command} {host}"
+    command = [BUILD / "bin" / "gradwire-run", "--hosts", ",".join(f"host{i}" for i in range(hosts)), "--ssh", here,
+               "--rendezvous", f"127.0.0.1:{free_port()}", "-n", str(RANKS), *prefix, "--watch", "--watch-port", "0",
+               BUILD / "bin" / "char_lm", "--text", tmp_path / "text", "--steps", "10000000", *SMALL]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    job = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    printed = []
+    reader = threading.Thread(target=lambda: printed.extend(job.stdout))
+    reader.start()
+    try:
+        address = re.search(r"http://127\.0\.0\.1:\d+/", job.stderr.readline())[0]
+        ranks = [str(rank) for rank in range(hosts * RANKS)]
+        while True:
+            values, _ = samples(address)
+            if min(values.get(("gradwire_steps_total", rank), 0) for rank in ranks) > 5:
+                break
+            assert job.poll() is None
+        assert {rank for _, rank in values} == set(ranks)
+        while True:  # the reports go on
+            later, _ = samples(address)
+            if all(later["gradwire_steps_total", rank] > values["gradwire_steps_total", rank] for rank in ranks):
+                break
+            assert job.poll() is None
+        with urllib.request.urlopen(address, timeout=GUARD) as answer:
+            assert Links(answer.read().decode()).rows == 1 + len(ranks)
+        job.send_signal(signal.SIGTERM)
+        said = job.stderr.read()
+        job.wait(timeout=GUARD)
+    finally:
+        job.kill()
+        job.wait()
+        reader.join()
+    assert re.search(r"^gradwire-run: step \d+, [\d.]+ steps/s, \d+% waiting, .* sent a step, loss ", said, re.M), said
+    assert "\x1e" not in said and not any("\x1e" in line for line in printed), "reports are not for the user"
+    assert any("loss" in line for line in printed), "and all the rest is"
 
 
 ELASTIC = """

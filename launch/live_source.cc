@@ -1,0 +1,144 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/live_source.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "gradwire/base/error.h"
+#include "gradwire/base/os_handles.h"
+#include "gradwire/base/strings.h"
+
+namespace gradwire::launch {
+namespace {
+
+using Clock = Deadline::Clock;
+using Json = nlohmann::json;
+using observe::RunSums;
+
+// A byte that programs do not write, ASCII's record separator, and the name.
+constexpr std::string_view kReportBegin = "\x1egradwire-run report ";
+
+// A rank makes a new file when it begins, also in the place of an old one, so each look opens the file.
+std::optional<RunSums> read_file(const std::string& path) {
+  const UniqueFd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  struct stat status {};
+  if (!fd || ::fstat(fd.get(), &status) != 0) return std::nullopt;
+  if (static_cast<std::size_t>(status.st_size) < observe::record_file_bytes()) return std::nullopt;
+  try {
+    const Mapping memory = Mapping::of_file(fd.get(), observe::record_file_bytes());
+    return observe::read_run_sums({memory.data(), memory.bytes()});
+  } catch (const ResourceError&) {
+    return std::nullopt;  // there will be another look
+  }
+}
+
+std::int64_t nanoseconds_of(Clock::time_point time) {
+  return std::chrono::nanoseconds(time.time_since_epoch()).count();
+}
+
+// The sums of a report that came at `time`, with the times of this host's clock. Throws Json::exception.
+RunSums sums_of(const Json& json, Clock::time_point time) {
+  // Unsigned, because a program may write any number.
+  const std::uint64_t shift =
+      static_cast<std::uint64_t>(nanoseconds_of(time)) - static_cast<std::uint64_t>(json.at("now").get<std::int64_t>());
+  const auto moment = [&](const char* name) {
+    const std::int64_t value = json.at(name);
+    return value == 0 ? 0 : static_cast<std::int64_t>(static_cast<std::uint64_t>(value) + shift);
+  };
+  RunSums sums;
+  sums.rank = json.at("rank");
+  sums.world = json.at("world");
+  sums.opened = json.at("opened");
+  sums.phase = static_cast<observe::StepPhase>(std::clamp(json.at("phase").get<int>(), 0, 4));
+  sums.phase_begin = moment("phase_begin");
+  sums.begin = moment("begin");
+  sums.end = moment("end");
+  sums.totals = {.steps = json.at("steps"),
+                 .whole = json.at("whole"),
+                 .forward = json.at("forward"),
+                 .backward = json.at("backward"),
+                 .wait = json.at("wait"),
+                 .rest = json.at("rest"),
+                 .hook = json.at("hook"),
+                 .split = {json.at("compute"), json.at("communication"), json.at("hook_wait")},
+                 .sent = json.at("sent"),
+                 .call_bytes = json.at("call_bytes")};
+  const Json& loss = json.at("loss");
+  sums.loss = loss.is_null() ? std::numeric_limits<double>::quiet_NaN() : loss.get<double>();
+  return sums;
+}
+
+}  // namespace
+
+void RecordFiles::follow(int first_rank, int count) {
+  files_.clear();
+  for (int rank = first_rank; rank < first_rank + count; ++rank) {
+    files_.push_back({.path = concat(folder_, "/rank-", rank, ".record")});
+    if (const auto sums = read_file(files_.back().path)) files_.back().opened_before = sums->opened;
+  }
+}
+
+std::optional<LiveLook> RecordFiles::look(std::size_t index) {
+  const File& file = files_.at(index);
+  const auto sums = read_file(file.path);
+  if (!sums || sums->opened == file.opened_before) return std::nullopt;
+  return LiveLook{*sums, Clock::now()};
+}
+
+void HostReports::follow(int first_rank, int count) {
+  first_rank_ = first_rank;
+  newest_.assign(static_cast<std::size_t>(count), std::nullopt);
+}
+
+std::optional<LiveLook> HostReports::look(std::size_t index) { return newest_.at(index); }
+
+std::optional<std::string_view> HostReports::take(std::string_view line) {
+  const std::size_t begin = line.find(kReportBegin);
+  if (begin == std::string_view::npos) return line;
+  try {
+    const auto time = Clock::now();
+    const RunSums sums = sums_of(Json::parse(line.substr(begin + kReportBegin.size())), time);
+    const auto index = static_cast<std::size_t>(sums.rank - first_rank_);
+    if (index < newest_.size()) newest_[index] = LiveLook{sums, time};
+  } catch (const Json::exception&) {
+    return line;  // a program's own
+  }
+  if (begin == 0) return std::nullopt;
+  return line.substr(0, begin);
+}
+
+std::string report_line(int rank, const RunSums& sums, std::int64_t now) {
+  const observe::StepTotals& totals = sums.totals;
+  const Json json = {{"rank", rank},
+                     {"world", sums.world},
+                     {"now", now},
+                     {"opened", sums.opened},
+                     {"phase", static_cast<int>(sums.phase)},
+                     {"phase_begin", sums.phase_begin},
+                     {"begin", sums.begin},
+                     {"end", sums.end},
+                     {"steps", totals.steps},
+                     {"whole", totals.whole},
+                     {"forward", totals.forward},
+                     {"backward", totals.backward},
+                     {"wait", totals.wait},
+                     {"rest", totals.rest},
+                     {"hook", totals.hook},
+                     {"compute", totals.split.compute},
+                     {"communication", totals.split.communication},
+                     {"hook_wait", totals.split.hook},
+                     {"sent", totals.sent},
+                     {"call_bytes", totals.call_bytes},
+                     {"loss", std::isfinite(sums.loss) ? Json(sums.loss) : Json()}};
+  return concat(kReportBegin, json.dump(), "\n");
+}
+
+}  // namespace gradwire::launch
