@@ -10,6 +10,7 @@
 #include "gradwire/base/strings.h"
 #include "gradwire/elastic/elastic_impl_internal.h"
 #include "gradwire/elastic/epoch_group_internal.h"
+#include "gradwire/elastic/lag_internal.h"
 #include "gradwire/elastic/mirror_group_internal.h"
 #include "gradwire/store/prefix_store.h"
 
@@ -46,26 +47,36 @@ bool Elastic::Impl::can_follow() const {
 
 void Elastic::Impl::look_for_followers(Member& member) {
   if (!can_follow()) return;
-  std::erase_if(guides_, [](const auto& guide) { return guide->has_ended(); });
+  for (Guided& guided : guides_) {
+    // The newcomer may be stuck, and keep others out that wait for the members to stop.
+    if (guided.guide->gave_up() && !std::exchange(guided.is_given_up, true)) member.give_up_follower(guided.follower);
+  }
+  std::erase_if(guides_, [](const Guided& guided) { return guided.guide->has_ended(); });
   if (recorder_ != nullptr && !recorder_->has_readers()) {
     group_->set_tap(nullptr);
     recorder_.reset();
   }
   if (counted_ < first_step_ + kSettled) return;
-  while (const std::optional<EpochMember> follower = member.follower(followers_seen_)) {
-    if (!member.follows_from(follower->number, counted_)) return;
+  // Those that have come together begin together, so that they share the copy of the state.
+  std::shared_ptr<const internal::StateSnapshot> snapshot;
+  for (std::int64_t next = followers_seen_; const std::optional<EpochMember> follower = member.follower(next); ++next) {
+    if (!member.follows_from(follower->number, counted_)) continue;
     ++followers_seen_;
-    guide(member, *follower);
+    if (snapshot == nullptr) {
+      snapshot = std::make_shared<const internal::StateSnapshot>(
+          internal::snapshot_of(state_, counted_, group_->multiplies_as_it_sums()));
+    }
+    guide(member, *follower, snapshot);
   }
 }
 
-void Elastic::Impl::guide(const Member& member, const EpochMember& follower) {
+void Elastic::Impl::guide(const Member& member, const EpochMember& follower,
+                          const std::shared_ptr<const internal::StateSnapshot>& snapshot) {
   Epoch with_follower = member.epoch();
   with_follower.members.push_back(follower);
-  auto snapshot = internal::snapshot_of(state_, counted_, group_->multiplies_as_it_sums());
   std::shared_ptr<internal::TapeReader> tape;
   if (group_->rank() == group_->size() - 1) {
-    tape = std::make_shared<internal::TapeReader>(snapshot.bytes + kTapeBytes);
+    tape = std::make_shared<internal::TapeReader>(snapshot->bytes + kTapeBytes);
     if (recorder_ == nullptr) {
       recorder_ = std::make_shared<internal::TapeRecorder>();
       group_->set_tap(recorder_);
@@ -80,16 +91,18 @@ void Elastic::Impl::guide(const Member& member, const EpochMember& follower) {
     if (store->check(std::span(&key, 1))) throw PeerError("the newcomer is gone", {});
   };
   const auto keys = std::make_shared<internal::EpochStore>(following_keys(store_, follower.number), throw_if_gone);
-  guides_.push_back(std::make_unique<internal::Guide>(make_group, keys, std::move(snapshot), std::move(tape)));
+  guides_.push_back({follower.number, std::make_unique<internal::Guide>(make_group, keys, snapshot, std::move(tape))});
 }
 
 void Elastic::Impl::end_guiding(const std::string& reason) {
-  for (const auto& guide : guides_) reason.empty() ? guide->end(counted_) : guide->abort(reason);
+  for (const Guided& guided : guides_) reason.empty() ? guided.guide->end(counted_) : guided.guide->abort(reason);
   group_->set_tap(nullptr);
   recorder_.reset();
 }
 
 void Elastic::Impl::follow(Member& member, const std::function<void(const ElasticStep&)>& step) {
+  has_followed_ = true;
+  bool differs = false;
   try {
     if (const std::optional<Epoch> epoch = member.wait_to_follow()) do_taped_steps(member, *epoch, step);
   } catch (const std::exception& error) {
@@ -97,15 +110,17 @@ void Elastic::Impl::follow(Member& member, const std::function<void(const Elasti
       give_up_epoch("");
       throw;
     }
+    differs = cannot_repeat(error);
     log::info(
         concat("elastic training: this newcomer follows no longer, and takes the state of the others when they "
                "stop for it: ",
                describe(error)));
   }
   give_up_epoch("");
+  if (differs) counted_ = internal::kNoState;
   // Local parts are those of the member whose steps it did.
   memory_.holds = false;
-  member.caught_up();
+  if (!wants_to_leave()) member.caught_up();
 }
 
 void Elastic::Impl::do_taped_steps(Member& member, const Epoch& epoch,
@@ -128,11 +143,16 @@ void Elastic::Impl::do_taped_steps(Member& member, const Epoch& epoch,
   counted_ = at.step;
   group_->set_tap(follower.player());
   bool has_caught_up = false;
+  internal::Lag lag;
   const auto leaves = [this] { return wants_to_leave(); };
   while (!leaves() && follower.player()->wait_for_step(counted_, leaves)) {
+    if (!has_caught_up && !follower.player()->ends_by(counted_ + internal::kFewSteps) &&
+        store_->check(std::span(&next, 1)))
+      throw AbortedError(
+          concat("the members have stopped, and it is more than ", internal::kFewSteps, " steps behind"));
     at.step = counted_;
     do_step(at, step);
-    if (has_caught_up || follower.members_step() > counted_) continue;
+    if (has_caught_up || !lag.has_gone(follower.members_step() - counted_)) continue;
     has_caught_up = true;
     member.caught_up();
   }

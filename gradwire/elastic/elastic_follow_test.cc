@@ -11,6 +11,8 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "gradwire/elastic/elastic.h"
@@ -38,6 +40,7 @@ struct Course {
   std::vector<std::int64_t> followed;  // the steps that it did as a follower, in order
   std::vector<std::int64_t> counted;   // and as a member
   int saves = 0;                       // how often it gave away a part of the state
+  int loads = 0;                       // and how often it got one
   std::string history;                 // a part of the state: one letter for each step
 };
 
@@ -46,6 +49,7 @@ struct Setting {
   // In each step: before the forward pass, and after the backward pass.
   std::function<void(Elastic& elastic, const ElasticStep& at)> before = nullptr;
   std::function<void(Elastic& elastic, const ElasticStep& at)> after = nullptr;
+  bool spoils_what_it_follows = false;  // changes a parameter in the steps that it follows
 };
 
 // A small net with a buffer that each forward pass changes.
@@ -59,6 +63,25 @@ struct NetImpl : torch::nn::Module {
   torch::nn::BatchNorm1d norm{nullptr};
 };
 TORCH_MODULE(Net);
+
+// Two layers with parameters of the same sizes, whose order depends on the rank: so the gradients come in another order
+// on each rank.
+thread_local int rank_of_thread = 0;
+struct TurnedNetImpl : torch::nn::Module {
+  TurnedNetImpl() {
+    begin = register_module("begin", torch::nn::Linear(8, 8));
+    one = register_module("one", torch::nn::Linear(8, 8));
+    other = register_module("other", torch::nn::Linear(8, 8));
+    end = register_module("end", torch::nn::Linear(8, 1));
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    const at::Tensor between = begin->forward(x).tanh();
+    const bool turned = rank_of_thread % 2 == 1;
+    return end->forward(turned ? one->forward(other->forward(between)) : other->forward(one->forward(between)));
+  }
+  torch::nn::Linear begin{nullptr}, one{nullptr}, other{nullptr}, end{nullptr};
+};
+TORCH_MODULE(TurnedNet);
 
 template <class AnyNet>
 Course run_member(const ElasticOptions& options, const Setting& setting, AnyNet net) {
@@ -76,16 +99,25 @@ Course run_member(const ElasticOptions& options, const Setting& setting, AnyNet 
           ++course.saves;
           return course.history;
         },
-        [&](const std::string& bytes) { course.history = bytes; });
+        [&](const std::string& bytes) {
+          ++course.loads;
+          course.history = bytes;
+        });
     try {
       course.end = elastic.run(kSteps, [&](const ElasticStep& at) {
         (at.follows ? course.followed : course.counted).push_back(at.step);
+        rank_of_thread = at.rank;
         if (setting.before) setting.before(elastic, at);
         optimizer.zero_grad();
         loss_of(ddp(samples(at))).backward();
         if (setting.after) setting.after(elastic, at);
         optimizer.step();
         course.history += 'x';
+        if (setting.spoils_what_it_follows && at.follows) {
+          const c10::NoGradGuard no_grad;
+          at::Tensor parameter = net->parameters()[0];
+          parameter.add_(1);
+        }
       });
     } catch (const Killed&) {
       course.killed = true;
@@ -100,7 +132,8 @@ Course run_member(const ElasticOptions& options, const Setting& setting, AnyNet 
 class FollowTest : public ::testing::Test {
  protected:
   // Two members begin; `newcomers` join when these are in the middle of their epoch.
-  void run(const std::vector<Setting>& members, const std::vector<Setting>& newcomers, bool with_buffers = false) {
+  template <class AnyNet = Mlp>
+  void run(const std::vector<Setting>& members, const std::vector<Setting>& newcomers) {
     ElasticOptions options = job_.options();
     options.follow = true;
     courses_.resize(members.size() + newcomers.size());
@@ -116,8 +149,12 @@ class FollowTest : public ::testing::Test {
         if (before) before(elastic, at);
         if (at.step == kMeet && at.epoch == 1 && !at.follows && waits_) job_.decided(membership::change_key(1));
       };
-      threads.emplace_back([this, i, options, setting, with_buffers, &start_others] {
-        courses_[i] = with_buffers ? run_member(options, setting, Net()) : run_member(options, setting, Mlp(3, 8, 1));
+      threads.emplace_back([this, i, options, setting, &start_others] {
+        if constexpr (std::is_same_v<AnyNet, Mlp>) {
+          courses_[i] = run_member(options, setting, Mlp(3, 8, 1));
+        } else {
+          courses_[i] = run_member(options, setting, AnyNet());
+        }
         start_others = true;
       });
     }
@@ -178,19 +215,25 @@ TEST_P(FollowHookTest, ANewcomerIsAsFarAsTheMembersWhenTheyMeet) {
 }
 
 TEST_F(FollowTest, BuffersAndTheCallsOfTheStepItselfAreOnTheTape) {
-  const Setting setting{.after = [](Elastic& elastic, const ElasticStep& at) {
+  // In its first three steps a newcomer has mirrors for ranks.
+  const auto mirrors = [](const ElasticStep& at) {
+    thread_local int steps = 0;
+    return at.follows && ++steps <= 3;
+  };
+  const Setting setting{.after = [mirrors](Elastic& elastic, const ElasticStep& at) {
     ProcessGroup& group = *elastic.group();
+    const bool has_mirrors = mirrors(at);
     at::Tensor mean = at::full({3}, static_cast<float>(at.rank));
     group.all_reduce({mean}, {{}, ReduceOp::avg()})->wait();
     std::vector<Tensors> all(1);
     for (int rank = 0; rank < at.size; ++rank) all[0].push_back(at::zeros({2}, at::kLong));
     group.all_gather(all, {at::full({2}, at.rank, at::kLong)})->wait();
     for (int rank = 0; rank < at.size; ++rank) {
-      if (!all[0][static_cast<std::size_t>(rank)].equal(at::full({2}, rank, at::kLong)) && at.step > 30)
+      if (!all[0][static_cast<std::size_t>(rank)].equal(at::full({2}, rank, at::kLong)) && !has_mirrors)
         throw InternalError(concat("rank ", rank, " of the all_gather is wrong in step ", at.step));
     }
   }};
-  run({setting, setting}, {setting}, /*with_buffers=*/true);
+  run<Net>({setting, setting}, {setting});
   expect_same_ends({0, 1, 2});
   expect_followed(courses_[2]);
   EXPECT_EQ(saves(), 3);
@@ -266,8 +309,118 @@ TEST_F(FollowTest, AStepWithMessagesIsNotFollowed) {
   }};
   run({setting, setting}, {setting});
   expect_same_ends({0, 1, 2});
+  EXPECT_LE(courses_[2].followed.size(), 4U) << "those before it has the state, and one that it cannot end";
   EXPECT_EQ(sizes().back(), 3);
   expect_equal_bits(courses_[2].parameters, serial_parameters(sizes()), "the serial program");
+}
+
+// In the first epoch the members have found the order of their buckets in the epoch itself.
+TEST_F(FollowTest, ANewcomerHasTheMembersOrderOfBuckets) {
+  run<TurnedNet>({{}, {}}, {{}});
+  expect_same_ends({0, 1, 2});
+  expect_followed(courses_[2]);
+  EXPECT_EQ(saves(), 3) << "the newcomer gets the state once";
+}
+
+// A newcomer that comes to other bits than the members does not end the job.
+TEST_F(FollowTest, ANewcomerWithOtherBitsTakesTheStateAnew) {
+  run({{}, {}}, {{.spoils_what_it_follows = true}});
+  expect_same_ends({0, 1, 2});
+  expect_followed(courses_[2]);
+  EXPECT_EQ(saves(), 5) << "once when the job begins, and on two members each time that the newcomer gets it";
+  EXPECT_EQ(sizes().back(), 3);
+  expect_equal_bits(courses_[2].parameters, serial_parameters(sizes()), "the serial program");
+}
+
+// The members stop for another reason, and do not wait for a newcomer that is far behind.
+TEST_F(FollowTest, MembersThatStopDoNotWaitForANewcomerThatIsFarBehind) {
+  std::atomic<bool> has_state{false};
+  const auto member = [&](bool leaves) {
+    return Setting{.before = [&, leaves](Elastic& elastic, const ElasticStep& at) {
+      if (at.epoch != 1 || at.follows) return;
+      while (at.step == 40 && !has_state) std::this_thread::yield();
+      if (at.step == 140 && leaves) elastic.leave();
+    }};
+  };
+  int calls = 0;
+  const Setting newcomer{.before = [&](Elastic&, const ElasticStep& at) {
+    if (!at.follows || ++calls != 4) return;
+    has_state = true;
+    job_.decided(membership::epoch_key(2));
+  }};
+  waits_ = false;
+  run({member(true), member(false)}, {newcomer});
+  const std::size_t left = courses_[0].end == ElasticEnd::left ? 0 : 1;
+  EXPECT_EQ(courses_[left].end, ElasticEnd::left);
+  expect_same_ends({1 - left, 2});
+  EXPECT_EQ(courses_[2].followed.size(), 4U) << "three before it has the state, and the one in which the members stop";
+  expect_equal_bits(courses_[2].parameters, serial_parameters(sizes()), "the serial program");
+}
+
+// The same while the newcomer is not ready for the state yet.
+TEST_F(FollowTest, MembersThatStopDoNotWaitForANewcomerWithoutState) {
+  std::atomic<bool> has_come{false};
+  const Setting leaves{.before = [&](Elastic& elastic, const ElasticStep& at) {
+    if (at.epoch != 1 || at.step != 60) return;
+    while (!has_come) std::this_thread::yield();
+    elastic.leave();
+  }};
+  const Setting newcomer{.before = [&](Elastic&, const ElasticStep& at) {
+    if (!at.follows || has_come.exchange(true)) return;
+    job_.decided(membership::epoch_key(2));
+  }};
+  waits_ = false;
+  run({leaves, {}}, {newcomer});
+  EXPECT_EQ(courses_[0].end, ElasticEnd::left);
+  expect_same_ends({1, 2});
+  EXPECT_EQ(courses_[2].followed.size(), 3U) << "those before it has the state";
+  EXPECT_EQ(courses_[2].loads, 1) << "when it meets the members";
+  expect_equal_bits(courses_[2].parameters, serial_parameters(sizes()), "the serial program");
+}
+
+// A newcomer that is stuck keeps the members from stopping only as long as it could follow.
+TEST_F(FollowTest, AStuckNewcomerThatCannotFollowKeepsNobodyOut) {
+  const Setting setting{.after = [](Elastic& elastic, const ElasticStep& at) {
+    if (at.epoch != 1 || at.follows) return;
+    const at::Tensor token = at::full({1}, static_cast<float>(at.step));
+    at::Tensor got = at::zeros({1});
+    const auto send = elastic.group()->send({token}, 1 - at.rank);
+    elastic.group()->recv({got}, 1 - at.rank)->wait();
+    send->wait();
+  }};
+  bool stuck = false;
+  const Setting newcomer{.before = [&](Elastic&, const ElasticStep& at) {
+    if (!at.follows || std::exchange(stuck, true)) return;
+    EXPECT_NO_THROW(job_.decided(membership::change_key(1)));
+  }};
+  run({setting, setting}, {newcomer});
+  expect_same_ends({0, 1, 2});
+  EXPECT_EQ(sizes().back(), 3);
+}
+
+// When all members die, nobody holds the state of the job: the newcomer may lack steps that they have counted.
+TEST_F(FollowTest, ANewcomerAloneDoesNotGoOnFromAnEarlierStep) {
+  std::atomic<bool> has_state{false};
+  std::atomic<int> dead{0};
+  const Setting member{.before = [&](Elastic&, const ElasticStep& at) {
+    if (at.epoch != 1 || at.follows) return;
+    while (at.step == 40 && !has_state) std::this_thread::yield();
+    if (at.step != 140) return;
+    ++dead;
+    throw Killed();
+  }};
+  int calls = 0;
+  const Setting newcomer{.before = [&](Elastic&, const ElasticStep& at) {
+    if (!at.follows || ++calls != 4) return;
+    has_state = true;
+    while (dead < 2) std::this_thread::yield();
+  }};
+  waits_ = false;
+  run({member, member}, {newcomer});
+  EXPECT_TRUE(courses_[0].killed && courses_[1].killed);
+  EXPECT_NE(courses_[2].error.find("no member holds the state of the job any more"), std::string::npos)
+      << courses_[2].error;
+  EXPECT_TRUE(courses_[2].counted.empty());
 }
 
 TEST_F(FollowTest, ANewcomerThatMakesOtherCallsTakesTheStateInstead) {

@@ -41,6 +41,12 @@ class Elastic::Impl {
  private:
   // How the steps of an epoch ended.
   enum class Stop { counted_all, boundary };
+  // A newcomer that follows, and this member's part in it.
+  struct Guided {
+    std::int64_t follower = 0;  // its number
+    std::unique_ptr<internal::Guide> guide;
+    bool is_given_up = false;  // the coordinator knows that it does not follow any more
+  };
 
   // Returns false when no member holds the state of the job.
   bool enter(membership::Member& member);
@@ -58,7 +64,8 @@ class Elastic::Impl {
   void do_taped_steps(membership::Member& member, const membership::Epoch& epoch,
                       const std::function<void(const ElasticStep&)>& step);
   void look_for_followers(membership::Member& member);
-  void guide(const membership::Member& member, const membership::EpochMember& follower);
+  void guide(const membership::Member& member, const membership::EpochMember& follower,
+             const std::shared_ptr<const internal::StateSnapshot>& snapshot);
   void end_guiding(const std::string& reason);
   bool wants_to_leave() const noexcept { return leave_ || (options_.leave_on_sigterm && internal::leave_was_asked()); }
 
@@ -70,13 +77,14 @@ class Elastic::Impl {
   std::optional<SlowRule> slow_rule_;
   std::optional<internal::SlowWatch> slow_;  // of the present epoch
   std::int64_t own_us_ = 0;                  // this member's own time of the last step
-  std::vector<std::unique_ptr<internal::Guide>> guides_;
+  std::vector<Guided> guides_;
   std::shared_ptr<internal::TapeRecorder> recorder_;  // null while nobody follows
   std::int64_t first_step_ = 0;                       // of the present epoch
   std::int64_t followers_seen_ = 0;                   // in the present epoch
   std::atomic<bool> leave_{false};
   std::int64_t counted_ = internal::kNoState;
   internal::MemoryStanding memory_;  // of the hooks
+  bool has_followed_ = false;        // what it holds, it has by following, and no member has confirmed that
   bool in_step_ = false;
   bool asked_to_leave_ = false;
   bool has_run_ = false;

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <numeric>
+#include <span>
 #include <sstream>
 #include <utility>
 
@@ -31,6 +32,11 @@ constexpr std::int64_t kHeadWords = 6;
 
 // The rank whose buffers the newcomer gets (transfer_state()).
 constexpr int kFirst = 0;
+// So many bytes of the tape the newcomer holds that it has not used: the rest waits on the member, which sees by it
+// whether the newcomer is too slow.
+constexpr std::size_t kNewcomerHolds = std::size_t{64} << 20;
+// How often a member that has nothing to send looks whether the newcomer is gone.
+constexpr Milliseconds kLookForGone{1000};
 
 at::Tensor tensor_of(const Head& head) {
   const std::array<std::int64_t, kHeadWords> words{head.kind,      head.step,  head.group,
@@ -85,14 +91,14 @@ StateSnapshot snapshot_of(const TrainingState& state, std::int64_t step, bool mu
   auto rest = std::make_shared<std::vector<std::string>>(state.save_rest());
   for (const std::string& part : *rest) snapshot.bytes += part.size();
   snapshot.source.rest_parts = rest->size();
-  snapshot.source.save_rest = [rest] { return std::exchange(*rest, {}); };
+  snapshot.source.save_rest = [rest] { return *rest; };
   snapshot.orders = state.bucket_orders();
   snapshot.shared = state.save_shared();
   snapshot.multiplies = multiplies;
   return snapshot;
 }
 
-Guide::Guide(MakeFollowingGroup make_group, std::shared_ptr<Store> keys, StateSnapshot snapshot,
+Guide::Guide(MakeFollowingGroup make_group, std::shared_ptr<Store> keys, std::shared_ptr<const StateSnapshot> snapshot,
              std::shared_ptr<TapeReader> tape)
     : make_group_(std::move(make_group)),
       tape_(std::move(tape)),
@@ -103,8 +109,12 @@ Guide::Guide(MakeFollowingGroup make_group, std::shared_ptr<Store> keys, StateSn
 Guide::~Guide() { abort("the member that gave the state has left the epoch"); }
 
 void Guide::end(std::int64_t step) {
+  MutexLock lock(mutex_);
+  const bool has_given_state = has_given_state_;
+  lock.unlock();
+  if (!has_given_state) return abort("the members have stopped before the newcomer had the state");
   if (tape_ != nullptr) tape_->end(step);
-  const MutexLock lock(mutex_);
+  lock.lock();
   finishes_ = true;
   changed_.notify_all();
 }
@@ -118,7 +128,7 @@ void Guide::abort(const std::string& reason) {
   changed_.notify_all();
   const std::shared_ptr<ProcessGroup> group = group_;
   lock.unlock();
-  if (tape_ != nullptr) tape_->give_up();
+  if (tape_ != nullptr) tape_->give_up(reason);
   if (group != nullptr) group->abort(reason);
 }
 
@@ -137,19 +147,23 @@ void Guide::run() {
     if (!aborted.empty()) group->abort(aborted);
     std::string begin;
     if (group->rank() == kFirst) {
-      begin = to_text({snapshot_.step, hash_of_bits(snapshot_.source.tensors), snapshot_.multiplies, snapshot_.orders,
-                       snapshot_.shared});
+      begin = to_text({snapshot_->step, hash_of_bits(snapshot_->source.tensors), snapshot_->multiplies,
+                       snapshot_->orders, snapshot_->shared});
     }
     broadcast_bytes(*group, begin, kFirst);
-    transfer_state(*group, snapshot_.source, ranks_of(*group));
-    snapshot_ = {};
+    transfer_state(*group, snapshot_->source, ranks_of(*group));
+    snapshot_.reset();
+    lock.lock();
+    has_given_state_ = true;
+    lock.unlock();
     if (tape_ == nullptr) wait_for_end();
     // The ranks leave the group together: a rank that left before would be taken for dead.
     if (tape_ == nullptr || send_tape(*group)) group->barrier()->wait();
   } catch (const std::exception& error) {
     // The newcomer takes part without having followed.
     log::info(concat("elastic training: a newcomer follows no longer: ", error.what()));
-    if (tape_ != nullptr) tape_->give_up();
+    snapshot_.reset();
+    if (tape_ != nullptr) tape_->give_up(error.what());
   }
   const MutexLock lock(mutex_);
   group_.reset();
@@ -157,8 +171,14 @@ void Guide::run() {
 }
 
 void Guide::wait_for_end() {
+  const std::string any_key = "any";
   MutexLock lock(mutex_);
-  while (!finishes_) changed_.wait(lock);
+  while (!finishes_) {
+    changed_.wait_for(lock, kLookForGone);
+    lock.unlock();
+    keys_->check(std::span(&any_key, 1));
+    lock.lock();
+  }
 }
 
 bool Guide::send_tape(ProcessGroup& group) {
@@ -184,6 +204,7 @@ Follower::Follower(std::shared_ptr<ProcessGroup> group)
       begin_(following_begin_of(broadcast_bytes(*group_, "", kFirst))) {}
 
 Follower::~Follower() {
+  player_->close();
   MutexLock lock(mutex_);
   const bool ended = ended_;
   lock.unlock();
@@ -208,6 +229,7 @@ std::int64_t Follower::members_step() const {
 void Follower::receive() {
   try {
     for (bool more = true; more;) {
+      if (!player_->wait_for_room(kNewcomerHolds)) return;
       at::Tensor words = at::empty({kHeadWords}, at::TensorOptions(at::kLong));
       group_->recv({words}, guide_)->wait();
       const Head head = head_of(words);

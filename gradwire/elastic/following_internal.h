@@ -24,7 +24,7 @@
 
 namespace gradwire::internal {
 
-// The state at the boundary before `step`.
+// The state at the boundary before `step`. Several guides may read one snapshot at the same time.
 struct StateSnapshot {
   std::int64_t step = 0;
   StateSource source = {};  // copies
@@ -45,8 +45,9 @@ using MakeFollowingGroup = std::function<std::shared_ptr<ProcessGroup>(const std
 // neither a slow newcomer nor one that dies keeps the member waiting. One thread calls the methods.
 class Guide final {
  public:
-  // `tape`: of this member, which is the last rank of the epoch; null on the others. The newcomer does its steps.
-  Guide(MakeFollowingGroup make_group, std::shared_ptr<Store> keys, StateSnapshot snapshot,
+  // `keys` throws PeerError once the newcomer is gone. `tape`: of this member, which is the last rank of the epoch;
+  // null on the others. The newcomer does its steps.
+  Guide(MakeFollowingGroup make_group, std::shared_ptr<Store> keys, std::shared_ptr<const StateSnapshot> snapshot,
         std::shared_ptr<TapeReader> tape);
   // Aborts.
   ~Guide();
@@ -54,12 +55,14 @@ class Guide final {
   Guide& operator=(const Guide&) = delete;
 
   // The epoch stops before `step`, and the newcomer shall do the steps up to there: the thread goes on until it has
-  // sent them.
+  // sent them. A newcomer that has not got the state yet gets an error: the members would wait for it.
   void end(std::int64_t step);
   // The epoch is over: the newcomer gets an error.
   void abort(const std::string& reason);
   // Whether the thread has ended.
   bool has_ended() const GRADWIRE_EXCLUDES(mutex_);
+  // Whether there is a tape, and the newcomer will not get all of it.
+  bool gave_up() const { return tape_ != nullptr && tape_->gave_up(); }
 
  private:
   void run();
@@ -71,9 +74,10 @@ class Guide final {
   const std::shared_ptr<TapeReader> tape_;
   const std::shared_ptr<EpochLoss> over_ = std::make_shared<EpochLoss>();
   const std::shared_ptr<Store> keys_;
-  StateSnapshot snapshot_;  // until the thread has sent it
+  std::shared_ptr<const StateSnapshot> snapshot_;  // until the thread has sent it
   mutable Mutex mutex_;
   ConditionVariable changed_;
+  bool has_given_state_ GRADWIRE_GUARDED_BY(mutex_) = false;
   bool finishes_ GRADWIRE_GUARDED_BY(mutex_) = false;
   std::shared_ptr<ProcessGroup> group_ GRADWIRE_GUARDED_BY(mutex_);
   std::string aborted_ GRADWIRE_GUARDED_BY(mutex_);  // why; empty: it was not

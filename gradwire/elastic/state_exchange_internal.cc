@@ -36,19 +36,52 @@ struct Position {
   std::int64_t memory = 0;       // kNoMemory and so on: of the hooks
   std::int64_t local_bytes = 0;  // of the hooks' local parts
   std::int64_t leavers = 0;      // of how many members that left it has the local parts
+  std::int64_t followed = 0;     // whether it has its state by following
 
   bool operator==(const Position&) const = default;
 };
 
 std::vector<Position> gather_positions(ProcessGroup& group, const Position& mine) {
   std::vector<Position> all;
-  for (const auto& numbers :
-       gather_integers(group, {mine.counted, mine.hash, mine.whole_hash, mine.memory, mine.local_bytes, mine.leavers}))
-    all.push_back({numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], numbers[5]});
+  for (const auto& numbers : gather_integers(group, {mine.counted, mine.hash, mine.whole_hash, mine.memory,
+                                                     mine.local_bytes, mine.leavers, mine.followed}))
+    all.push_back({numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], numbers[5], numbers[6]});
   if (all[static_cast<std::size_t>(group.rank())] != mine)
     throw InternalError(
         concat("elastic training: the new epoch's group gave rank ", group.rank(), " another rank's part as its own"));
   return all;
+}
+
+// The newest step that a member of an earlier epoch has counted.
+std::int64_t newest_of(const std::vector<Position>& positions) {
+  std::int64_t newest = kNoState;
+  for (const Position& position : positions) {
+    if (position.followed == 0) newest = std::max(newest, position.counted);
+  }
+  return newest;
+}
+
+// Newcomers that have followed, and do not have what the members have, hold nothing.
+void drop_other_states(std::vector<Position>& positions, std::int64_t newest) {
+  const auto model = std::find_if(positions.begin(), positions.end(), [&](const Position& position) {
+    return position.followed == 0 && position.counted == newest;
+  });
+  for (std::size_t rank = 0; rank < positions.size(); ++rank) {
+    Position& position = positions[rank];
+    if (position.followed == 0 || position.counted == kNoState) continue;
+    const bool is_alike =
+        model != positions.end() && position.counted == model->counted && position.hash == model->hash;
+    if (is_alike) continue;
+    if (position.counted == newest) {
+      log::warn(
+          concat("elastic training: rank ", rank, " of the new epoch has followed the members, and after step ", newest,
+                 " has other parameters than rank ", model - positions.begin(),
+                 "; it takes the state anew. Does its step make all calls of the members' steps, with the results "
+                 "of their collectives alone?"));
+    }
+    position.counted = kNoState;
+    position.memory = kNoMemory;
+  }
 }
 
 int first_with(const std::vector<Position>& positions, std::int64_t counted) {
@@ -159,17 +192,18 @@ void take_over_from_leavers(ProcessGroup& group, const TrainingState& state, boo
 }
 
 std::int64_t exchange_state(ProcessGroup& group, TrainingState& state, std::int64_t counted, bool fresh,
-                            MemoryStanding& memory) {
+                            MemoryStanding& memory, bool has_followed) {
   const c10::NoGradGuard no_grad;
   const Memory worth = worth_of(memory, counted);
   std::string local = local_to_give(state, memory, worth);
   const TrainingState::Hashes hashes = state.hashes();
-  const auto positions =
+  auto positions =
       gather_positions(group, {counted, hashes.parameters, hashes.all, worth, static_cast<std::int64_t>(local.size()),
-                               static_cast<std::int64_t>(memory.of_leavers.size())});
-  std::int64_t newest = kNoState;
-  for (const Position& position : positions) newest = std::max(newest, position.counted);
+                               static_cast<std::int64_t>(memory.of_leavers.size()), has_followed ? 1 : 0});
+  const std::int64_t newest = newest_of(positions);
   if (newest == kNoState && !fresh) return kNoState;
+  drop_other_states(positions, newest);
+  counted = positions[static_cast<std::size_t>(group.rank())].counted;
   const int donor = first_with(positions, newest);
   if (newest != kNoState) require_same_bits(positions, donor);
   const bool all_have_it = newest != kNoState && std::all_of(positions.begin(), positions.end(),

@@ -23,6 +23,8 @@ namespace {
 
 // How often a rank that waits for the tape looks whether it should go on waiting.
 constexpr Milliseconds kTapeLook{50};
+// The entries of so many steps may wait in any case.
+constexpr std::size_t kStepsThatMayWait = 5;
 
 bool is_message(const GroupCall& call) {
   return std::holds_alternative<SendCall>(call) || std::holds_alternative<RecvCall>(call) ||
@@ -54,6 +56,19 @@ at::Tensor copy_of(const Tensors& tensors) {
   return bytes;
 }
 
+std::size_t bytes_of(const TapeEntry& entry) { return entry.bytes.defined() ? entry.bytes.nbytes() : 0; }
+
+at::Tensor bytes_of_text(const std::string& text) {
+  at::Tensor bytes = at::empty({static_cast<std::int64_t>(text.size())}, at::TensorOptions(at::kByte));
+  std::memcpy(bytes.mutable_data_ptr(), text.data(), text.size());
+  return bytes;
+}
+
+std::string text_of_bytes(const at::Tensor& bytes) {
+  if (!bytes.defined()) return "";
+  return {static_cast<const char*>(bytes.const_data_ptr()), bytes.nbytes()};
+}
+
 void copy_to(const Tensors& tensors, const at::Tensor& bytes) {
   const c10::NoGradGuard no_grad;
   std::int64_t begin = 0;
@@ -72,7 +87,9 @@ void copy_to(const Tensors& tensors, const at::Tensor& bytes) {
 
 TapeEntry TapeReader::next() {
   MutexLock lock(mutex_);
+  silent_ = Deadline::never();
   while (slots_.empty() || !slots_.front()->filled) changed_.wait(lock);
+  silent_ = Deadline::after(silence_);
   const std::shared_ptr<Slot> slot = std::move(slots_.front());
   slots_.pop_front();
   waiting_ -= slot->size;
@@ -97,33 +114,57 @@ std::shared_ptr<TapeReader::Slot> TapeReader::mark(TapeEntry::Kind kind, std::in
   return slot;
 }
 
-void TapeReader::finish(TapeEntry::Kind kind, std::int64_t step) {
-  if (std::exchange(ended_, true)) return;
-  slots_.push_back(mark(kind, step));
+bool TapeReader::gave_up() const {
+  const MutexLock lock(mutex_);
+  return gave_up_;
+}
+
+void TapeReader::finish(const std::shared_ptr<Slot>& slot) {
+  ended_ = true;
+  slots_.push_back(slot);
   changed_.notify_all();
+}
+
+void TapeReader::drop(const std::string& reason) {
+  gave_up_ = true;
+  slots_.clear();
+  waiting_ = 0;
+  const auto slot = mark(TapeEntry::Kind::gave_up, 0);
+  slot->entry.bytes = bytes_of_text(reason);
+  finish(slot);
 }
 
 void TapeReader::end(std::int64_t step) {
   const MutexLock lock(mutex_);
-  finish(TapeEntry::Kind::end, step);
+  if (ended_) return;
+  if (std::all_of(slots_.begin(), slots_.end(), [](const auto& slot) { return slot->filled; })) {
+    finish(mark(TapeEntry::Kind::end, step));
+  } else {
+    drop(concat("the members stopped before step ", step, " while a call of an earlier step was under way"));
+  }
 }
 
-void TapeReader::give_up() {
+void TapeReader::give_up(const std::string& reason) {
   const MutexLock lock(mutex_);
-  if (ended_) return;
-  slots_.clear();
-  waiting_ = 0;
-  finish(TapeEntry::Kind::gave_up, 0);
+  if (!ended_) drop(reason);
+}
+
+std::string TapeReader::reason_to_give_up(const Slot& slot) const {
+  if (silent_.expired())
+    return concat("the newcomer has taken nothing for ", silence_.count() / 1000, " s while the members trained");
+  if (waiting_ + slot.size <= limit_ + kStepsThatMayWait * std::max(largest_step_, step_bytes_)) return "";
+  return concat("the newcomer is too slow, or the link to it: ", waiting_ + slot.size, " bytes wait for it");
 }
 
 void TapeReader::add(const std::shared_ptr<Slot>& slot) {
-  MutexLock lock(mutex_);
+  const MutexLock lock(mutex_);
   if (ended_) return;
-  if (waiting_ + slot->size > limit_) {
-    lock.unlock();
-    return give_up();
+  if (slot->entry.kind == TapeEntry::Kind::step) {
+    newest_step_ = slot->entry.step;
+    largest_step_ = std::max(largest_step_, std::exchange(step_bytes_, 0));
   }
-  if (slot->entry.kind == TapeEntry::Kind::step) newest_step_ = slot->entry.step;
+  step_bytes_ += slot->size;
+  if (const std::string reason = reason_to_give_up(*slot); !reason.empty()) return drop(reason);
   waiting_ += slot->size;
   slots_.push_back(slot);
   changed_.notify_all();
@@ -145,7 +186,7 @@ class RecordedCall final {
   ~RecordedCall() {
     const MutexLock lock(mutex_);
     if (copied_) return;
-    for (const auto& [reader, slot] : slots_) reader->give_up();
+    for (const auto& [reader, slot] : slots_) reader->give_up("a call failed, or the step did not wait for it");
   }
   RecordedCall(const RecordedCall&) = delete;
   RecordedCall& operator=(const RecordedCall&) = delete;
@@ -246,7 +287,10 @@ std::shared_ptr<Work> TapeRecorder::call(int group, GroupCall& call,
     return make();
   }
   if (is_message(call)) {
-    for (const auto& reader : readers_) reader->give_up();
+    for (const auto& reader : readers_) {
+      reader->give_up(concat("step ", step_, " calls ", name_of(call),
+                             "(): messages between two ranks are not on the tape of a step"));
+    }
     lock.unlock();
     return make();
   }
@@ -277,14 +321,34 @@ void TapePlayer::add(TapeEntry entry) {
       newest_step_ = entry.step;
       break;
     case TapeEntry::Kind::call:
+      waiting_ += bytes_of(entry);
       calls_[entry.group].push_back(std::move(entry));
       break;
     case TapeEntry::Kind::end:
+      end_ = entry.step;
+      break;
     case TapeEntry::Kind::gave_up:
-      ended_ = true;
+      error_ = std::make_exception_ptr(AbortedError(text_of_bytes(entry.bytes)));
       break;
   }
   changed_.notify_all();
+}
+
+bool TapePlayer::wait_for_room(std::size_t limit) {
+  MutexLock lock(mutex_);
+  while (!closed_ && waiting_ > limit && starved_ == 0) changed_.wait(lock);
+  return !closed_;
+}
+
+void TapePlayer::close() {
+  const MutexLock lock(mutex_);
+  closed_ = true;
+  changed_.notify_all();
+}
+
+bool TapePlayer::ends_by(std::int64_t step) {
+  const MutexLock lock(mutex_);
+  return end_.has_value() && *end_ <= step;
 }
 
 void TapePlayer::fail(std::exception_ptr error) {
@@ -296,8 +360,7 @@ void TapePlayer::fail(std::exception_ptr error) {
 bool TapePlayer::wait_for_step(std::int64_t step, const std::function<bool()>& gives_up) {
   MutexLock lock(mutex_);
   step_ = step;
-  while (newest_step_ < step) {
-    if (ended_) return false;
+  while (newest_step_ < step && !end_) {
     if (error_) std::rethrow_exception(error_);
     changed_.wait_for(lock, kTapeLook);
     lock.unlock();
@@ -310,23 +373,25 @@ bool TapePlayer::wait_for_step(std::int64_t step, const std::function<bool()>& g
     throw MismatchError(concat("a member that follows an elastic job made fewer calls on group ", group, " in step ",
                                calls.front().step, " than the member that it follows"));
   }
-  return true;
+  return newest_step_ >= step;
 }
 
 TapeEntry TapePlayer::take(int group, const char* name) {
   MutexLock lock(mutex_);
   auto& calls = calls_[group];
-  while (calls.empty() && newest_step_ == step_) {
-    if (error_) std::rethrow_exception(error_);
-    if (ended_) throw AbortedError("the tape of an elastic job ended in the middle of a step");
-    changed_.wait(lock);
-  }
+  ++starved_;
+  changed_.notify_all();
+  while (calls.empty() && newest_step_ == step_ && !end_ && !error_) changed_.wait(lock);
+  --starved_;
+  if (calls.empty() && error_) std::rethrow_exception(error_);
   if (calls.empty() || calls.front().step != step_) {
     throw MismatchError(concat("a member that follows an elastic job called ", name, "() on group ", group, " in step ",
                                step_, ", and the member that it follows made no such call"));
   }
   TapeEntry entry = std::move(calls.front());
   calls.pop_front();
+  waiting_ -= bytes_of(entry);
+  changed_.notify_all();
   return entry;
 }
 

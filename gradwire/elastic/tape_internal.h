@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "gradwire/base/deadline.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/elastic/call_tap_internal.h"
 
@@ -25,10 +26,10 @@ struct TapeEntry {
     step,    // the entries from here on are those of `step`
     call,    // the results of a call
     end,     // there are no steps from `step` on
-    gave_up  // the rest is missing
+    gave_up  // the rest is missing; `bytes` says why, as text
   };
   Kind kind = Kind::call;
-  std::int64_t step = 0;       // of calls: the step in which the call was made
+  std::int64_t step = 0;       // of calls: the step in which the call was made; of `end`: see there
   std::int64_t group = 0;      // CallTap::call()
   std::int64_t signature = 0;  // a hash of the call's name, and of the dtypes and sizes of the tensors that it writes
   at::Tensor bytes = {};       // of the tensors that the call wrote, one after another; undefined where it wrote none
@@ -37,18 +38,23 @@ struct TapeEntry {
 // The end of a tape at which the entries come out. Thread-safe.
 class TapeReader final {
  public:
-  // Gives up when entries of more than `limit` bytes wait.
-  explicit TapeReader(std::size_t limit) : limit_(limit) {}
+  // Gives up when more bytes wait than `limit` and the entries of five steps have. So those who read the tape may do a
+  // few steps first. Also gives up when they have read before, and read nothing for `silence`.
+  explicit TapeReader(std::size_t limit, Milliseconds silence = std::chrono::seconds(60))
+      : limit_(limit), silence_(silence) {}
 
   // The next entry, in the order in which the calls began. Waits for it, and for the end of the call.
   TapeEntry next() GRADWIRE_EXCLUDES(mutex_);
   // The last step that has begun.
   std::int64_t newest_step() const GRADWIRE_EXCLUDES(mutex_);
-  // No more entries come: there are no steps from `step` on.
+  // No more entries come: there are no steps from `step` on. Gives up instead when a call has not ended: nobody may
+  // wait for it any more.
   void end(std::int64_t step) GRADWIRE_EXCLUDES(mutex_);
   // No more entries come, and those that wait are dropped.
-  void give_up() GRADWIRE_EXCLUDES(mutex_);
+  void give_up(const std::string& reason) GRADWIRE_EXCLUDES(mutex_);
+  // end() or give_up() was called.
   bool has_ended() const GRADWIRE_EXCLUDES(mutex_);
+  bool gave_up() const GRADWIRE_EXCLUDES(mutex_);
 
  private:
   friend class TapeRecorder;
@@ -63,15 +69,22 @@ class TapeReader final {
   static std::shared_ptr<Slot> mark(TapeEntry::Kind kind, std::int64_t step);
   void add(const std::shared_ptr<Slot>& slot) GRADWIRE_EXCLUDES(mutex_);
   void fill(Slot& slot, at::Tensor bytes) GRADWIRE_EXCLUDES(mutex_);
-  void finish(TapeEntry::Kind kind, std::int64_t step) GRADWIRE_REQUIRES(mutex_);
+  void finish(const std::shared_ptr<Slot>& slot) GRADWIRE_REQUIRES(mutex_);
+  void drop(const std::string& reason) GRADWIRE_REQUIRES(mutex_);
+  std::string reason_to_give_up(const Slot& slot) const GRADWIRE_REQUIRES(mutex_);
 
   const std::size_t limit_;
+  const Milliseconds silence_;
   mutable Mutex mutex_;
   ConditionVariable changed_;
   std::deque<std::shared_ptr<Slot>> slots_ GRADWIRE_GUARDED_BY(mutex_);
-  std::size_t waiting_ GRADWIRE_GUARDED_BY(mutex_) = 0;  // bytes
+  std::size_t waiting_ GRADWIRE_GUARDED_BY(mutex_) = 0;       // bytes
+  std::size_t step_bytes_ GRADWIRE_GUARDED_BY(mutex_) = 0;    // of the newest step
+  std::size_t largest_step_ GRADWIRE_GUARDED_BY(mutex_) = 0;  // bytes
   std::int64_t newest_step_ GRADWIRE_GUARDED_BY(mutex_) = -1;
+  Deadline silent_ GRADWIRE_GUARDED_BY(mutex_) = Deadline::never();  // never: next() waits, or was not called yet
   bool ended_ GRADWIRE_GUARDED_BY(mutex_) = false;
+  bool gave_up_ GRADWIRE_GUARDED_BY(mutex_) = false;
 };
 
 // Makes the calls, and records the steps for all readers. A step that sends messages to single ranks makes the readers
@@ -104,12 +117,18 @@ class TapePlayer final : public CallTap {
   void add(TapeEntry entry) GRADWIRE_EXCLUDES(mutex_);
   // No more entries come: calls that need them throw `error`.
   void fail(std::exception_ptr error) GRADWIRE_EXCLUDES(mutex_);
+  // Waits while entries of more than `limit` bytes have not been used, unless a call waits for an entry. Returns false
+  // after close().
+  bool wait_for_room(std::size_t limit) GRADWIRE_EXCLUDES(mutex_);
+  void close() GRADWIRE_EXCLUDES(mutex_);
 
   // Calls are those of `step` from here on. Waits until the tape has the beginning of the step. Returns false when the
-  // tape ends before that, when the recorder gave up, and within 50 ms when `gives_up` returns true. Throws the error
-  // of fail(); MismatchError when the tape has calls of earlier steps that were not made; AbortedError when the wait is
-  // interrupted.
+  // tape ends before that, and within 50 ms when `gives_up` returns true. Throws the error of fail(); MismatchError
+  // when the tape has calls of earlier steps that were not made; AbortedError with the reason when the recorder gave
+  // up, and when the wait is interrupted.
   bool wait_for_step(std::int64_t step, const std::function<bool()>& gives_up) GRADWIRE_EXCLUDES(mutex_);
+  // Whether the tape has its end, before or at `step`.
+  bool ends_by(std::int64_t step) GRADWIRE_EXCLUDES(mutex_);
 
   // Waits for the result. Throws MismatchError when the tape has another call in this place, or none.
   std::shared_ptr<Work> call(int group, GroupCall& call, const std::function<std::shared_ptr<Work>()>& make) override;
@@ -121,8 +140,11 @@ class TapePlayer final : public CallTap {
   ConditionVariable changed_;
   std::int64_t step_ GRADWIRE_GUARDED_BY(mutex_) = -1;
   std::map<std::int64_t, std::deque<TapeEntry>> calls_ GRADWIRE_GUARDED_BY(mutex_);  // by group
+  std::size_t waiting_ GRADWIRE_GUARDED_BY(mutex_) = 0;                              // bytes
+  int starved_ GRADWIRE_GUARDED_BY(mutex_) = 0;                                      // calls that wait for an entry
   std::int64_t newest_step_ GRADWIRE_GUARDED_BY(mutex_) = -1;
-  bool ended_ GRADWIRE_GUARDED_BY(mutex_) = false;
+  std::optional<std::int64_t> end_ GRADWIRE_GUARDED_BY(mutex_);  // there are no steps from this one on
+  bool closed_ GRADWIRE_GUARDED_BY(mutex_) = false;
   std::exception_ptr error_ GRADWIRE_GUARDED_BY(mutex_);
 };
 

@@ -5,14 +5,17 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "gradwire/base/error.h"
 #include "gradwire/ddp/ddp_test_support.h"
 #include "gradwire/elastic/elastic_group.h"
+#include "gradwire/elastic/lag_internal.h"
 #include "gradwire/elastic/mirror_group_internal.h"
 
 namespace gradwire::tape_test {
@@ -277,29 +280,172 @@ TEST(TapeTest, MoreAndFewerCallsThanOnTheTapeAreRefused) {
             std::string::npos);
 }
 
-// A reader that is too far behind, and a message to a single rank: the rest is missing.
-TEST(TapeTest, ATapeThatLacksAResultSaysSo) {
-  const auto gave_up = [](const Calls& calls, std::size_t limit) {
+// Why the recorder gave up, as whoever plays the tape learns it; empty when the tape has an end.
+std::string reason_to_give_up(TapeReader& reader) {
+  TapePlayer player;
+  for (;;) {
+    TapeEntry entry = reader.next();
+    if (entry.kind == TapeEntry::Kind::call) continue;
+    const bool gave_up = entry.kind == TapeEntry::Kind::gave_up;
+    const bool has_end = entry.kind == TapeEntry::Kind::end;
+    const std::int64_t step = entry.step;
+    player.add(std::move(entry));
+    if (has_end) return "";
+    if (gave_up) return error_of([&] { player.wait_for_step(1000, kGoesOn); });
+    EXPECT_TRUE(player.wait_for_step(step, kGoesOn));
+  }
+}
+
+// The steps of one rank alone.
+class Recording {
+ public:
+  explicit Recording(const std::shared_ptr<TapeReader>& reader) {
+    group_->move_to(std::make_shared<MirrorGroup>(kGuide, kSize, false));
+    recorder_->add(reader);
+    group_->set_tap(recorder_);
+  }
+  // One step with `calls` calls of 24 bytes. Returns the Work of the last.
+  std::shared_ptr<Work> step(int calls = 1) {
+    recorder_->begin_step(next_++);
+    std::shared_ptr<Work> work;
+    for (int i = 0; i < calls; ++i) {
+      if (work != nullptr) work->wait();
+      work = group_->all_reduce({own(0)});
+    }
+    recorder_->end_step();
+    return work;
+  }
+
+ private:
+  const std::shared_ptr<ElasticGroup> group_ = std::make_shared<ElasticGroup>();
+  const std::shared_ptr<TapeRecorder> recorder_ = std::make_shared<TapeRecorder>();
+  std::int64_t next_ = 0;
+};
+
+// The limit leaves room for five steps, besides.
+TEST(TapeTest, AReaderThatIsTooFarBehindGivesUp) {
+  for (const std::size_t limit : {std::size_t{72}, std::size_t{71}}) {
     const auto reader = std::make_shared<TapeReader>(limit);
-    record(calls, reader);
-    TapeEntry::Kind last = TapeEntry::Kind::step;
-    while (last == TapeEntry::Kind::step || last == TapeEntry::Kind::call) last = reader->next().kind;
-    return last == TapeEntry::Kind::gave_up;
-  };
-  const Calls two_calls = [](ProcessGroup& group) {
-    for (int i = 0; i < 2; ++i) group.all_reduce({own(group.rank())})->wait();
-    return Tensors{};
-  };
-  EXPECT_FALSE(gave_up(two_calls, 48));
-  EXPECT_TRUE(gave_up(two_calls, 47));
-  EXPECT_TRUE(gave_up(
+    Recording recording(reader);
+    for (int i = 0; i < 8; ++i) recording.step()->wait();
+    EXPECT_EQ(reader->gave_up(), limit == 71);
+    reader->end(8);
+    const std::string reason = reason_to_give_up(*reader);
+    EXPECT_EQ(reason.empty(), limit == 72) << reason;
+    EXPECT_EQ(reason.find("too slow, or the link to it: 192 bytes wait") != std::string::npos, limit == 71) << reason;
+  }
+}
+
+TEST(TapeTest, AReaderThatHasStoppedReadingGivesUp) {
+  const auto reader = std::make_shared<TapeReader>(kNoLimit, Milliseconds(1));
+  Recording recording(reader);
+  recording.step()->wait();
+  std::this_thread::sleep_for(Milliseconds(5));
+  recording.step()->wait();
+  EXPECT_FALSE(reader->gave_up()) << "whoever reads the tape gets the state first";
+  for (int i = 0; i < 4; ++i) reader->next();
+  std::thread waits([&] { reader->next(); });  // nor when there is nothing to read
+  std::this_thread::sleep_for(Milliseconds(5));
+  recording.step()->wait();
+  waits.join();
+  EXPECT_FALSE(reader->gave_up());
+  std::this_thread::sleep_for(Milliseconds(5));
+  recording.step()->wait();
+  EXPECT_TRUE(reader->gave_up());
+  EXPECT_NE(reason_to_give_up(*reader).find("has taken nothing for"), std::string::npos);
+}
+
+// The members leave the group in which the call was made, so nobody has to wait for it any more.
+TEST(TapeTest, ACallThatIsUnderWayAtTheEndIsNotWaitedFor) {
+  const auto reader = std::make_shared<TapeReader>(kNoLimit);
+  TapeRecorder recorder;
+  recorder.add(reader);
+  recorder.begin_step(0);
+  Tensors tensors{own(0)};
+  GroupCall call = AllReduceCall{tensors, {}};
+  const auto work = recorder.call(
+      0, call, [] { return work_from_future(c10::make_intrusive<c10::ivalue::Future>(c10::ListType::ofTensors())); });
+  recorder.end_step();
+  reader->end(1);
+  const std::string reason = reason_to_give_up(*reader);
+  EXPECT_NE(reason.find("stopped before step 1 while a call of an earlier step was under way"), std::string::npos)
+      << reason;
+}
+
+TEST(TapeTest, MessagesToSingleRanksAreNotOnTheTape) {
+  const auto reader = std::make_shared<TapeReader>(kNoLimit);
+  record(
       [](ProcessGroup& group) {
         at::Tensor got = at::zeros({1});
         if (group.rank() == kGuide) group.send({own(0, 1)}, 0)->wait();
         if (group.rank() == 0) group.recv({got}, kGuide)->wait();
         return Tensors{};
       },
-      kNoLimit));
+      reader);
+  EXPECT_NE(reason_to_give_up(*reader).find("step 7 calls send()"), std::string::npos);
+}
+
+TEST(TapeTest, WhoeverPlaysTheTapeTakesNoMoreThanItHasRoomFor) {
+  const auto player = std::make_shared<TapePlayer>();
+  const auto entry = [](std::int64_t group) {
+    return TapeEntry{.kind = TapeEntry::Kind::call, .step = 0, .group = group, .bytes = at::zeros({8}, at::kByte)};
+  };
+  player->add({.kind = TapeEntry::Kind::step, .step = 0});
+  ASSERT_TRUE(player->wait_for_step(0, kGoesOn));
+  player->add(entry(0));
+  EXPECT_TRUE(player->wait_for_room(8));
+  player->add(entry(0));
+  std::atomic<bool> has_room{false};
+  std::thread receives([&] {
+    EXPECT_TRUE(player->wait_for_room(8));
+    has_room = true;
+    player->add(entry(1));
+  });
+  std::this_thread::sleep_for(Milliseconds(20));
+  EXPECT_FALSE(has_room);
+  // A call on a duplicate, whose entry comes behind those that fill the room. The entry is that of another call.
+  const auto duplicate = playing(player)->dup();
+  EXPECT_NE(error_of([&] { duplicate->barrier()->wait(); }).find("made another call there (8 bytes)"),
+            std::string::npos);
+  EXPECT_TRUE(has_room);
+  receives.join();
+  player->close();
+  EXPECT_FALSE(player->wait_for_room(15));
+}
+
+// The last step of a tape too.
+TEST(TapeTest, FewerCallsThanOnTheTapeAreRefusedAtItsEnd) {
+  TapePlayer player;
+  player.add({.kind = TapeEntry::Kind::step, .step = 1});
+  player.add({.kind = TapeEntry::Kind::call, .step = 1, .group = 0});
+  player.add({.kind = TapeEntry::Kind::end, .step = 2});
+  ASSERT_TRUE(player.wait_for_step(1, kGoesOn));
+  EXPECT_TRUE(player.ends_by(2));
+  EXPECT_FALSE(player.ends_by(1));
+  EXPECT_NE(error_of([&] { player.wait_for_step(2, kGoesOn); }).find("fewer calls on group 0 in step 1"),
+            std::string::npos);
+}
+
+TEST(LagTest, ANewcomerThatComesNearerIsNotWaitedFor) {
+  internal::Lag lag;
+  for (std::int64_t steps = 1000; steps > 0; --steps) EXPECT_FALSE(lag.has_gone(steps));
+  EXPECT_TRUE(lag.has_gone(0));
+  EXPECT_TRUE(internal::Lag().has_gone(-1));
+}
+
+TEST(LagTest, ANewcomerThatComesNoNearerIsWaitedForWhenItIsNearEnough) {
+  for (const std::int64_t steps : {internal::kFewSteps, internal::kFewSteps + 1}) {
+    internal::Lag lag(Milliseconds(0));
+    internal::Lag slow_lag(std::chrono::hours(1));
+    EXPECT_FALSE(lag.has_gone(steps) || slow_lag.has_gone(steps));
+    for (int i = 1; i < internal::Lag::kPatience; ++i) EXPECT_FALSE(lag.has_gone(steps + i % 2));
+    for (int i = 0; i < 2 * internal::Lag::kPatience; ++i) EXPECT_FALSE(slow_lag.has_gone(steps));
+    if (steps == internal::kFewSteps) {
+      EXPECT_TRUE(lag.has_gone(steps));
+    } else {
+      EXPECT_NE(error_of([&] { lag.has_gone(steps); }).find("11 steps behind the members"), std::string::npos);
+    }
+  }
 }
 
 // The guide's call fails after it wrote some of its result: no other rank takes the result for that of the step.

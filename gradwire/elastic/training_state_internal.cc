@@ -257,7 +257,11 @@ void TrainingState::average_local_parts(const std::vector<std::string>& parts) {
 
 std::string TrainingState::bucket_orders() const {
   std::string text;
-  for (const auto& order : orders_) text += join(order, "\t") + "\n";
+  for (std::size_t i = 0; i < orders_.size(); ++i) {
+    // In a group, it may have found another order than the one that it was given.
+    const auto found = i < in_group_ ? cores_[i]->bucket_order() : std::vector<std::string>();
+    text += join(found.empty() ? orders_[i] : found, "\t") + "\n";
+  }
   return text;
 }
 

@@ -33,7 +33,7 @@ struct ElasticPage {
   std::atomic<std::int64_t> budget{0};  // workers wait before this step
   std::atomic<std::int64_t> newest_step{0};
   std::atomic<std::int64_t> entry_count{0};
-  std::atomic<std::int64_t> followed{0};  // the steps that newcomers did while they followed
+  std::atomic<std::int64_t> followed{0};  // the members' steps that newcomers began while they followed
   std::array<Entry, 20000> entries;
 };
 

@@ -30,7 +30,8 @@ class WorkerReport {
   // At the beginning of a step: tells of a new epoch, and waits until the test lets the job do this step.
   void begin_step(const ElasticStep& at) {
     if (at.follows) {  // the members wait
-      ++page_->followed;
+      constexpr int kWithoutState = 3;
+      if (++followed_ > kWithoutState) ++page_->followed;
       return;
     }
     const std::int64_t begin = now();
@@ -82,6 +83,7 @@ class WorkerReport {
 
   const std::string folder_;
   const SharedElasticPage page_;
+  int followed_ = 0;  // steps
   std::int64_t epoch_ = 0;
   bool first_of_epoch_ = false;
   std::int64_t last_end_ = 0;  // of a step
