@@ -23,9 +23,8 @@ namespace {
 constexpr Milliseconds kConnectTime{2000};
 // Between two looks at the processes of this host: the others of the job wait until a death is reported.
 constexpr Milliseconds kLook{10};
-// Between two talks to the store, and between two beats; more often with a short heartbeat timeout.
-constexpr Milliseconds kTalk{200};
-constexpr Milliseconds kBeat{1000};
+// Between two talks to the store; less with a short heartbeat timeout.
+constexpr Milliseconds kTalk{1000};
 constexpr Milliseconds kMoment{50};
 // The user hears of a store that has not answered for so long.
 constexpr Milliseconds kSilence{1000};
@@ -122,10 +121,7 @@ JoinedHost::~JoinedHost() { leave(); }
 std::string JoinedHost::place() const { return membership::job_place(node_.host, node_.port); }
 
 void JoinedHost::talk_to_the_store() {
-  if (next_beat_.expired()) {
-    watch_->beat();
-    next_beat_ = Deadline::after(std::min(kBeat, node_.heartbeat_timeout / 10));
-  }
+  watch_->beat();
   if (const auto why = watch_->ended()) {
     const MutexLock lock(mutex_);
     reason_ = concat("the job at ", address_of(node_), " has ended: ", *why);
@@ -153,6 +149,7 @@ void JoinedHost::run() {
   while (!stop_ && reason_.empty()) {
     const std::int64_t asked = asked_;
     const bool talks = asked > answered_ || next_talk.expired();
+    const bool has_death = std::exchange(has_death_, false);
     lock.unlock();
     std::string problem;
     try {
@@ -161,7 +158,7 @@ void JoinedHost::run() {
         heard = Deadline::Clock::now();
         next_talk = Deadline::after(std::min(kTalk, node_.heartbeat_timeout / 10));
       }
-      watch_->look_for_the_dead();
+      watch_->look_for_the_dead(has_death);
     } catch (const Error& error) {
       problem = error.what();
     }
@@ -178,10 +175,17 @@ void JoinedHost::run() {
                        seconds_text(node_.heartbeat_timeout), " (", problem,
                        "), so this host stops its ranks: a part of the job that is cut off does not train on");
     }
-    if (!stop_ && reason_.empty() && asked_ == asked) changed_.wait_for(lock, kLook);
+    if (has_death && !problem.empty()) has_death_ = true;
+    if (!stop_ && reason_.empty() && asked_ == asked && (!has_death_ || has_death)) changed_.wait_for(lock, kLook);
   }
   changed_.notify_all();
   if (!reason_.empty()) alarm_.raise();
+}
+
+void JoinedHost::on_death() {
+  const MutexLock lock(mutex_);
+  has_death_ = true;
+  changed_.notify_all();
 }
 
 bool JoinedHost::answers() {
@@ -201,7 +205,7 @@ std::string JoinedHost::leave() noexcept {
   lock.lock();
   if (watch_ == nullptr || silent_) return reason_;
   try {
-    if (reason_.empty()) watch_->look_for_the_dead();
+    if (reason_.empty()) watch_->look_for_the_dead(/*has_news=*/true);
     // After the end of the job too: the launcher with the store waits for this.
     watch_->leave();
   } catch (const std::exception&) {

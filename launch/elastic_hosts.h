@@ -63,6 +63,8 @@ class JoinedHost final {
   // Asks the job's store now, and returns whether the job goes on. Blocks until the store answers or its time limit
   // passes.
   bool answers();
+  // A process of this host has ended: looks now whether it was a member. Does not block.
+  void on_death();
   // No process of this host will come again. Ends the thread, reports the last deaths, and returns why the ranks had to
   // stop; empty when they had not.
   std::string leave() noexcept;
@@ -76,11 +78,11 @@ class JoinedHost final {
   const NodeOptions& node_;
   std::shared_ptr<Store> store_;
   std::unique_ptr<membership::HostWatch> watch_;
-  Deadline next_beat_ = Deadline::after(Milliseconds(0));  // for the thread
   Wakeup alarm_;
   Mutex mutex_;
   ConditionVariable changed_;
   bool stop_ GRADWIRE_GUARDED_BY(mutex_) = false;
+  bool has_death_ GRADWIRE_GUARDED_BY(mutex_) = false;     // on_death() was called since the last look
   std::int64_t asked_ GRADWIRE_GUARDED_BY(mutex_) = 0;     // how many calls of answers() have begun
   std::int64_t answered_ GRADWIRE_GUARDED_BY(mutex_) = 0;  // how many of them the newest talk to the store answers
   bool talked_well_ GRADWIRE_GUARDED_BY(mutex_) = false;   // the newest talk to the store

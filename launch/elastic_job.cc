@@ -162,6 +162,7 @@ int run_joined(const Options& options, const std::string& secret, SignalQueue& s
   view.elastic.emplace();
   view.elastic->deaths_per_minute = options.elastic->deaths_per_minute;
   view.elastic->answers = [&] { return host.answers(); };
+  view.elastic->on_death = [&] { host.on_death(); };
   return supervise(options, signals, folder, front_fd, std::move(job), view, [&](const JobOutcome& outcome) {
     const std::string reason = host.leave();
     if (!reason.empty()) return std::pair(kHostLostExit, concat("gradwire-run: ", reason, "\n"));

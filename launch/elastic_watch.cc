@@ -55,6 +55,7 @@ std::string ElasticWatch::on_coordinator_end() {
 }
 
 ElasticWatch::Answer ElasticWatch::on_rank_death(int number, const ProcessEnd& end) {
+  if (view_.on_death) view_.on_death();
   const int deaths = rank_deaths_.add(Deadline::Clock::now());
   const std::string what = concat("gradwire-run: rank ", number, " died of ", describe(end));
   if (deaths > view_.deaths_per_minute && (!view_.answers || view_.answers())) {

@@ -25,6 +25,8 @@ struct ElasticView {
   // Whether the job's store answers and the job goes on. Ranks that die while it does not say nothing of themselves, so
   // they never end the job. Null: this host has the store.
   std::function<bool()> answers = nullptr;
+  // Called when a rank has died. Null: this host has the coordinator, which sees that itself.
+  std::function<void()> on_death = nullptr;
 };
 
 // For one thread. Texts are lines of "gradwire-run: ...".

@@ -32,6 +32,9 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::int64_t kFirstMeasuredStep = 10;
 constexpr int kLookMilliseconds = 20;
+// Signs of life between workers that meet every ten seconds need not come several times a second. A worker that is
+// killed is noticed at once all the same, because its connections close.
+constexpr const char* kHeartbeat = "GRADWIRE_HEARTBEAT_MS=10000";
 
 // A process that writes to a file. The destructor kills it.
 class Process {
@@ -142,7 +145,8 @@ class Job {
     }
   }
   void start(Words words) {
-    words.insert(words.end(), {"--deaths-per-minute", "1000", options_.programs + "/far_apart_worker"});
+    words.insert(words.end(), {"--deaths-per-minute", "1000", "--env", kHeartbeat});
+    words.push_back(options_.programs + "/far_apart_worker");
     words.insert(words.end(), worker_.begin(), worker_.end());
     launchers_.push_back(
         std::make_unique<Process>(std::move(words), concat(options_.folder, "/launcher-", launchers_.size())));

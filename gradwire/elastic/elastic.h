@@ -158,7 +158,7 @@ class Elastic final {
   // StoreError when the job's store was gone for `timeout`.
   ElasticEnd run(std::int64_t steps, const std::function<void(const ElasticStep&)>& step);
 
-  // Makes this member leave in good order: at a step boundary, or within 50 ms while run() waits for an epoch. Any
+  // Makes this member leave in good order: at a step boundary, or within 250 ms while run() waits for an epoch. Any
   // thread may call it, before run() too.
   void leave() noexcept;
 

@@ -19,9 +19,8 @@ std::shared_ptr<Store> checked_store(std::shared_ptr<Store> store) {
   return store;
 }
 
-// Between two looks for new events, and between two looks whether the job has another store.
-constexpr Milliseconds kFollow{100};
-constexpr Milliseconds kStoreLook{1000};
+// Between two looks for new events, and whether the job has another store. Links between hosts may be slow.
+constexpr Milliseconds kFollow{1000};
 
 std::string name_of_store(Store& store) { return value_of(store, kStoreKey, Milliseconds(0)).value_or(""); }
 
@@ -43,14 +42,8 @@ HostWatch::HostWatch(std::shared_ptr<Store> store)
 
 void HostWatch::beat() { store_->add(beat_key(host_), 1); }
 
-void HostWatch::look_for_events() {
-  next_follow_ = Deadline::after(kFollow);
-  // Links between hosts may be slow: while nothing happens in the job, a look is one request.
-  if (next_store_look_.expired() || has(*store_, event_key(next_event_))) follow();
-}
-
 void HostWatch::follow() {
-  next_store_look_ = Deadline::after(kStoreLook);
+  next_follow_ = Deadline::after(kFollow);
   if (std::string now = name_of_store(*store_); now != store_name_) {
     // Events that no coordinator had read have given their numbers to others.
     store_name_ = std::move(now);
@@ -69,15 +62,11 @@ void HostWatch::follow() {
   }
 }
 
-void HostWatch::look_for_the_dead() {
+void HostWatch::look_for_the_dead(bool has_news) {
   // A process that has ended may have left before, in good order.
   const bool any_ended =
       std::any_of(alive_.begin(), alive_.end(), [](const auto& member) { return !may_be_alive(member.second); });
-  if (any_ended) {
-    follow();
-  } else if (next_follow_.expired()) {
-    look_for_events();
-  }
+  if (any_ended || has_news || next_follow_.expired()) follow();
   std::erase_if(alive_, [&](const auto& member) {
     if (may_be_alive(member.second)) return false;
     log_.append(Died{member.first, concat("has ended (", describe_process(member.second), " on host ", host_, ")")});

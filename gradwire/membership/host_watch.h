@@ -28,25 +28,22 @@ class HostWatch final {
   // Tells the coordinator that this host is there. The coordinator takes the members of a host from which it hears
   // nothing for CoordinatorOptions::host_timeout for dead.
   void beat();
-  // Reports the members of this host whose processes have ended. Costs a look at each process, and ten times a second,
-  // or when a process has ended, a look into the store: one request while there are no new events, and once a second
-  // two more.
-  void look_for_the_dead();
+  // Reports the members of this host whose processes have ended. Costs a look at each process, and once a second, or
+  // when a known member has ended, a few requests to the store. With `has_news`, looks into the store in any case: a
+  // process has ended that may have joined within the last second.
+  void look_for_the_dead(bool has_news = false);
   // Why the launcher that holds the store ended the job; nothing while the job goes on.
   std::optional<std::string> ended();
   // Tells that no process of this host will come again.
   void leave();
 
  private:
-  // Calls follow() when there is an event that is new, or when it is time to look for another store.
-  void look_for_events();
   // Reads the events that are new; all of them when the job has another store.
   void follow();
 
   const std::shared_ptr<Store> store_;
   EventLog log_;
   Deadline next_follow_ = Deadline::after(Milliseconds(0));
-  Deadline next_store_look_ = Deadline::after(Milliseconds(0));
   std::string host_;
   std::string store_name_;  // the value of kStoreKey
   std::int64_t next_event_;

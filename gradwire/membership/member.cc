@@ -15,8 +15,11 @@
 namespace gradwire::membership {
 namespace {
 
-// Within this time a member that waits for an epoch sees that it was refused.
+// Within this time a member that waits for an epoch sees that it was refused; later within the second one, because a
+// wait may be long (members that train separately meet seldom), and the link to the store slow.
 constexpr Milliseconds kLook{50};
+constexpr Milliseconds kSeldomLook{250};
+constexpr Milliseconds kLongWait{1000};
 // And within this one that the store has lost what the member told.
 constexpr Milliseconds kTellAgain{1000};
 
@@ -72,9 +75,10 @@ void Member::tell_again_if_lost() {
 std::optional<std::string> Member::wait_for(const std::function<std::string()>& key) {
   const Deadline deadline = Deadline::after(timeout_);
   Deadline next_look = Deadline::after(kTellAgain);
+  const Deadline long_wait = Deadline::after(kLongWait);
   while (true) {
-    if (std::optional<std::string> value = value_of(*store_, key(), std::min(kLook, deadline.remaining())))
-      return value;
+    const Milliseconds look = long_wait.expired() ? kSeldomLook : kLook;
+    if (std::optional<std::string> value = value_of(*store_, key(), std::min(look, deadline.remaining()))) return value;
     const std::string refused = refused_key(number_);
     if (store_->check(std::span(&refused, 1))) {
       out_ = true;

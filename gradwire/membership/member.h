@@ -23,7 +23,7 @@ namespace gradwire::membership {
 //
 // One thread at a time uses the object. All methods throw what the store throws. A method that waits for the
 // coordinator waits as long as `timeout`, and throws TimeoutError then. While it waits, it asks `gives_up` (where one
-// is given) at least every 50 ms, and stops waiting when `gives_up` returns true.
+// is given) at least every 250 ms, and stops waiting when `gives_up` returns true.
 class Member {
  public:
   // Joins the job whose coordinator uses `store`, and waits until the coordinator knows the member. `program` is text
