@@ -181,11 +181,12 @@ class Run {
     return char_lm::cut(corpus_.train(), sampler.train(at.step), context_);
   }
 
-  // Rises over the first 100 steps, and falls along a cosine to a tenth.
-  void set_lr(torch::optim::Optimizer& optimizer, std::int64_t step, std::int64_t steps) const {
+  // Rises over the first 100 steps of this worker, whose AdamW remembers nothing when it comes, and falls along a
+  // cosine to a tenth.
+  void set_lr(torch::optim::Optimizer& optimizer, std::int64_t step, std::int64_t steps) {
     const double part = static_cast<double>(step) / static_cast<double>(steps);
-    const double share =
-        std::min(1.0, static_cast<double>(step + 1) / 100) * (0.1 + 0.9 * (1 + std::cos(std::numbers::pi * part)) / 2);
+    const double share = std::min(1.0, static_cast<double>(++own_steps_) / 100) *
+                         (0.1 + 0.9 * (1 + std::cos(std::numbers::pi * part)) / 2);
     optimizer.param_groups()[0].options().set_lr(settings_.real("lr") * share);
   }
 
@@ -209,6 +210,7 @@ class Run {
   Elastic elastic_;
   char_lm::CharTransformer model_{nullptr};
   Seconds passes_{0};
+  std::int64_t own_steps_ = 0;
 };
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <ATen/Functions.h>
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "gradwire/ddp/byte_exchange_internal.h"
@@ -49,6 +50,20 @@ std::vector<std::string> gather_bytes(ProcessGroup& group, std::string bytes, in
 std::string broadcast_bytes(ProcessGroup& group, std::string bytes, int owner) {
   const std::int64_t size = gather_sizes(group, bytes)[static_cast<std::size_t>(owner)][0];
   return transfer_bytes(group, std::move(bytes), static_cast<std::size_t>(size), owner, kAllRanks);
+}
+
+std::string give_bytes(ProcessGroup& group, const std::string& bytes, int owner, const std::vector<int>& receivers) {
+  const std::int64_t size = gather_sizes(group, bytes)[static_cast<std::size_t>(owner)][0];
+  const bool receives = std::find(receivers.begin(), receivers.end(), group.rank()) != receivers.end();
+  if (size == 0 || (!receives && group.rank() != owner)) return "";
+  const at::Tensor message = at::empty({size}, at::TensorOptions(at::kByte));
+  if (receives) {
+    group.recv({message}, owner)->wait();
+    return {static_cast<const char*>(message.const_data_ptr()), message.nbytes()};
+  }
+  std::memcpy(message.mutable_data_ptr(), bytes.data(), bytes.size());
+  for (const int receiver : receivers) group.send({message}, receiver)->wait();
+  return "";
 }
 
 }  // namespace gradwire::internal

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
 // Texts and archives between ranks: bytes of any length. All functions are collective, use broadcast and all_gather
-// only, and throw what these throw.
+// only (but give_bytes(), which sends messages too), and throw what these throw.
 #pragma once
 
 #include <cstddef>
@@ -23,5 +23,9 @@ std::vector<std::string> gather_bytes(ProcessGroup& group, std::string bytes, in
 
 // Returns the owner's bytes on all ranks.
 std::string broadcast_bytes(ProcessGroup& group, std::string bytes, int owner);
+
+// Returns the owner's bytes on `receivers`, and an empty text on the others. The bytes go over the links between the
+// owner and the receivers alone.
+std::string give_bytes(ProcessGroup& group, const std::string& bytes, int owner, const std::vector<int>& receivers);
 
 }  // namespace gradwire::internal

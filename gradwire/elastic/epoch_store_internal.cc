@@ -41,7 +41,10 @@ void EpochStore::wait(std::span<const std::string> keys, Milliseconds timeout) {
   for (;;) {
     const Milliseconds slice = std::min(kSlice, deadline.remaining());
     try {
-      return ForwardingStore::wait(keys, slice);
+      ForwardingStore::wait(keys, slice);
+      const MutexLock lock(mutex_);
+      waited_for_ = {keys.begin(), keys.end()};
+      return;
     } catch (const TimeoutError& last) {
       // It tells of the last slice alone.
       if (deadline.expired())
@@ -50,13 +53,25 @@ void EpochStore::wait(std::span<const std::string> keys, Milliseconds timeout) {
   }
 }
 
+void EpochStore::wait_once(std::span<const std::string> keys) {
+  MutexLock lock(mutex_);
+  const bool all_are_there = std::all_of(keys.begin(), keys.end(), [this](const std::string& key) {
+    return std::find(waited_for_.begin(), waited_for_.end(), key) != waited_for_.end();
+  });
+  // Once for each wait: a key may be deleted.
+  std::erase_if(waited_for_,
+                [&](const std::string& key) { return std::find(keys.begin(), keys.end(), key) != keys.end(); });
+  lock.unlock();
+  if (!all_are_there) EpochStore::wait(keys, timeout());
+}
+
 Store::Value EpochStore::get(const std::string& key) {
-  wait(std::span(&key, 1), timeout());
+  wait_once(std::span(&key, 1));
   return ForwardingStore::get(key);
 }
 
 std::vector<Store::Value> EpochStore::multi_get(std::span<const std::string> keys) {
-  wait(keys, timeout());
+  wait_once(keys);
   return ForwardingStore::multi_get(keys);
 }
 

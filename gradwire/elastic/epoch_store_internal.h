@@ -30,7 +30,8 @@ class EpochLoss final {
 
 // Passes every call on to another store. Calls `throw_if_over` before each call, and every tenth of a second in a call
 // that waits (except queue_pop()), and throws what `throw_if_over` throws. So whatever rendezvous the ranks are in, and
-// wherever in the store, it ends. Thread-safe where the other store and `throw_if_over` are.
+// wherever in the store, it ends. get() and multi_get() first wait in this way, unless the wait() before was for their
+// keys: links between hosts may be slow. Thread-safe where the other store and `throw_if_over` are.
 class EpochStore final : public ForwardingStore {
  public:
   EpochStore(std::shared_ptr<Store> store, std::function<void()> throw_if_over);
@@ -47,7 +48,12 @@ class EpochStore final : public ForwardingStore {
  private:
   void forward(const std::function<void(Store& store)>& call) override;
 
+  // Waits for `keys`, unless the last wait() on this handle was for them.
+  void wait_once(std::span<const std::string> keys);
+
   const std::function<void()> throw_if_over_;
+  Mutex mutex_;
+  std::vector<std::string> waited_for_ GRADWIRE_GUARDED_BY(mutex_);  // by the last wait(); nothing asked for it since
 };
 
 }  // namespace gradwire::internal

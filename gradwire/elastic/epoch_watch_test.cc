@@ -6,16 +6,21 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <functional>
+#include <memory>
 #include <span>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "gradwire/base/error.h"
+#include "gradwire/elastic/epoch_store_internal.h"
 #include "gradwire/membership/records.h"
 #include "gradwire/process_group/init.h"
 #include "gradwire/store/hash_store.h"
 #include "gradwire/store/prefix_store.h"
+#include "tests/support/counting_store.h"
 
 namespace gradwire::elastic_test {
 namespace {
@@ -144,6 +149,34 @@ TEST_F(EpochWatchTest, ALossAbortsTheGroupBeforeAndAfterItIsAttached) {
   watch.begin(5, {3}, job_);
   watch.attach(next);
   EXPECT_FALSE(is_aborted(*next));
+}
+
+// Requests cross links between hosts, and a rendezvous makes many.
+TEST(EpochStoreTest, WhatWasWaitedForIsNotWaitedForAgain) {
+  const auto counting = std::make_shared<test_support::CountingStore>(std::make_shared<HashStore>());
+  internal::EpochStore store(counting, [] {});
+  store.set_timeout(Milliseconds(50));
+  for (const char* key : {"a", "b", "c"}) store.set(key, key);
+  const auto requests_of = [&](const std::function<void()>& calls) {
+    const int before = counting->calls();
+    calls();
+    return counting->calls() - before;
+  };
+  const std::vector<std::string> keys{"a", "b", "c"};
+  EXPECT_EQ(requests_of([&] { store.get("a"); }), 2);
+  EXPECT_EQ(requests_of([&] {
+              store.wait(keys, Milliseconds(0));
+              EXPECT_EQ(store.multi_get(keys), keys);
+            }),
+            2);
+  EXPECT_EQ(requests_of([&] {
+              store.wait(keys, Milliseconds(0));
+              for (const std::string& key : keys) EXPECT_EQ(store.get(key), key);
+            }),
+            4);
+  EXPECT_EQ(requests_of([&] { store.get("b"); }), 2) << "a wait counts once: the key may be gone";
+  store.delete_key("b");
+  EXPECT_THROW(store.get("b"), TimeoutError);
 }
 
 }  // namespace

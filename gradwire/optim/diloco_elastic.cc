@@ -7,13 +7,13 @@
 #include <torch/serialize/output-archive.h>
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/log.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/ddp/archive_bytes_internal.h"
+#include "gradwire/ddp/byte_exchange_internal.h"
 #include "gradwire/ddp/replica_sync_internal.h"
 #include "gradwire/optim/diloco_internal.h"
 #include "gradwire/optim/diloco_meeting_internal.h"
@@ -77,20 +77,6 @@ std::int64_t load_shared(const Fragments& fragments, const std::string& bytes) {
   return steps.toInt();
 }
 
-// Gives the donor's `bytes` to the receivers. Messages of their own, so that nobody else's link carries the bytes.
-std::string give(ProcessGroup& group, const DilocoPlan& plan, const std::string& bytes) {
-  const auto sizes = internal::gather_integers(group, {static_cast<std::int64_t>(bytes.size())});
-  const at::Tensor message = at::empty({sizes[static_cast<std::size_t>(plan.donor)][0]}, at::TensorOptions(at::kByte));
-  if (plan.receives(group.rank())) {
-    group.recv({message}, plan.donor)->wait();
-    return {static_cast<const char*>(message.const_data_ptr()), message.nbytes()};
-  }
-  if (group.rank() != plan.donor) return "";
-  std::memcpy(message.mutable_data_ptr(), bytes.data(), bytes.size());
-  for (const int receiver : plan.receivers) group.send({message}, receiver)->wait();
-  return "";
-}
-
 void log_plan(const DilocoPlan& plan, int workers, std::int64_t steps) {
   std::string again;
   for (const DilocoPlan::Fragment& fragment : plan.fragments) {
@@ -146,7 +132,8 @@ SeparateWorkers::Meeting DilocoAverager::meet(bool holds, bool fresh) {
   }
   std::string state;
   if (!plan.receivers.empty())
-    state = give(group, plan, group.rank() == plan.donor ? save_shared(p.fragments, p.steps) : std::string());
+    state = internal::give_bytes(group, group.rank() == plan.donor ? save_shared(p.fragments, p.steps) : std::string(),
+                                 plan.donor, plan.receivers);
   const Meeting meeting{.donor = plan.donor, .receivers = plan.receivers};
   p.meeting = DilocoParts::Met{std::move(plan), std::move(state)};
   return meeting;

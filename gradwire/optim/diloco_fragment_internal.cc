@@ -162,7 +162,10 @@ void DilocoFragment::save(torch::serialize::OutputArchive& archive, Scope scope)
   await();
   if (scope == Scope::rank && standing_.phase == DilocoPhase::begun)
     throw InvalidArgument("DilocoAverager: an exchange was broken off, and cannot be saved.");
-  for (std::size_t i = 0; i < outer_.size(); ++i) archive.write(concat("outer", i), outer_[i], /*is_buffer=*/true);
+  // Between ranks in one piece: over slow links, the names and headers of many small tensors count.
+  if (scope == Scope::shared) archive.write("outer", memory_, /*is_buffer=*/true);
+  for (std::size_t i = 0; scope == Scope::rank && i < outer_.size(); ++i)
+    archive.write(concat("outer", i), outer_[i], /*is_buffer=*/true);
   torch::serialize::OutputArchive optimizer(archive.compilation_unit());
   optimizer_->save(optimizer);
   archive.write("optimizer", optimizer);
@@ -176,7 +179,13 @@ void DilocoFragment::save(torch::serialize::OutputArchive& archive, Scope scope)
   if (average_.defined()) archive.write("average", average_, /*is_buffer=*/true);
 }
 
-void DilocoFragment::load_outer(torch::serialize::InputArchive& archive) {
+void DilocoFragment::load_outer(torch::serialize::InputArchive& archive, Scope scope) {
+  if (scope == Scope::shared) {
+    at::Tensor all;
+    archive.read("outer", all, /*is_buffer=*/true);
+    memory_.copy_(all);
+    return;
+  }
   for (std::size_t i = 0; i < outer_.size(); ++i) {
     at::Tensor value;
     archive.read(concat("outer", i), value, /*is_buffer=*/true);
@@ -191,7 +200,7 @@ void DilocoFragment::load_outer(torch::serialize::InputArchive& archive) {
 void DilocoFragment::load(torch::serialize::InputArchive& archive, Scope scope) {
   pending_.wait_unless_interrupted();
   const c10::NoGradGuard no_grad;
-  load_outer(archive);
+  load_outer(archive, scope);
   torch::serialize::InputArchive optimizer;
   archive.read("optimizer", optimizer);
   optimizer_->state().clear();

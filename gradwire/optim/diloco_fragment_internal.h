@@ -71,7 +71,7 @@ class DilocoFragment {
  private:
   void start(Lane* lane);
   void exchange(std::uint32_t round, double share) noexcept;
-  void load_outer(torch::serialize::InputArchive& archive);
+  void load_outer(torch::serialize::InputArchive& archive, Scope scope);
 
   const std::shared_ptr<const BucketLayout> layout_;
   const std::shared_ptr<ProcessGroup> group_;
