@@ -26,7 +26,7 @@ constexpr Milliseconds kLook{10};
 // Between two talks to the store; less with a short heartbeat timeout.
 constexpr Milliseconds kTalk{1000};
 constexpr Milliseconds kMoment{50};
-// The user hears of a store that has not answered for so long.
+// The user hears of a store that has not answered for so long since a talk was due.
 constexpr Milliseconds kSilence{1000};
 constexpr const char* kVersionKey = "job/version";
 
@@ -134,7 +134,7 @@ void JoinedHost::tell_of_silence(const std::string& problem, Deadline::Clock::ti
     std::fprintf(stderr, "gradwire-run: the store of the job at %s answers again, and the job goes on\n",
                  address_of(node_).c_str());
   }
-  if (problem.empty() || told || Deadline::Clock::now() - heard < kSilence) return;
+  if (problem.empty() || told || Deadline::Clock::now() - heard < kTalk + kSilence) return;
   told = true;
   std::fprintf(stderr,
                "gradwire-run: the store of the job at %s does not answer; this host's ranks wait up to %s for it\n",

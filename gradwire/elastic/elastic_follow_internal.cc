@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How a newcomer follows the members of an epoch, and how they let it follow (following_internal.h).
 #include <algorithm>
+#include <chrono>
 #include <span>
 #include <utility>
 
@@ -51,7 +52,9 @@ void Elastic::Impl::look_for_followers(Member& member) {
     // The newcomer may be stuck, and keep others out that wait for the members to stop.
     if (guided.guide->gave_up() && !std::exchange(guided.is_given_up, true)) member.give_up_follower(guided.follower);
   }
-  std::erase_if(guides_, [](const Guided& guided) { return guided.guide->has_ended(); });
+  std::erase_if(guides_, [](const Guided& guided) {
+    return guided.guide->has_ended() && (guided.is_given_up || !guided.guide->gave_up());
+  });
   if (recorder_ != nullptr && !recorder_->has_readers()) {
     group_->set_tap(nullptr);
     recorder_.reset();
@@ -146,10 +149,9 @@ void Elastic::Impl::do_taped_steps(Member& member, const Epoch& epoch,
   internal::Lag lag;
   const auto leaves = [this] { return wants_to_leave(); };
   while (!leaves() && follower.player()->wait_for_step(counted_, leaves)) {
-    if (!has_caught_up && !follower.player()->ends_by(counted_ + internal::kFewSteps) &&
-        store_->check(std::span(&next, 1)))
-      throw AbortedError(
-          concat("the members have stopped, and it is more than ", internal::kFewSteps, " steps behind"));
+    const std::int64_t behind = follower.members_step() - counted_;
+    if (internal::is_far_behind(behind, std::chrono::microseconds(own_us_)) && store_->check(std::span(&next, 1)))
+      throw AbortedError(concat("the members have stopped, and it is ", behind, " steps behind"));
     at.step = counted_;
     do_step(at, step);
     if (has_caught_up || !lag.has_gone(follower.members_step() - counted_)) continue;

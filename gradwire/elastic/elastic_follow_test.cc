@@ -147,7 +147,10 @@ class FollowTest : public ::testing::Test {
       setting.before = [&, before = setting.before](Elastic& elastic, const ElasticStep& at) {
         if (at.step == 20) start_others = true;
         if (before) before(elastic, at);
-        if (at.step == kMeet && at.epoch == 1 && !at.follows && waits_) job_.decided(membership::change_key(1));
+        if (at.epoch == 1 && !at.follows) {
+          if (at.step == 21 && awaits_followers_) job_.decided(membership::follower_key(1, newcomers.size() - 1));
+          if (at.step == kMeet && waits_) job_.decided(membership::change_key(1));
+        }
       };
       threads.emplace_back([this, i, options, setting, &start_others] {
         if constexpr (std::is_same_v<AnyNet, Mlp>) {
@@ -187,7 +190,8 @@ class FollowTest : public ::testing::Test {
   }
 
   ElasticJob job_{{.min = 1, .max = 4, .first = 2}};
-  bool waits_ = true;
+  bool waits_ = true;              // the members, for those that follow, at kMeet
+  bool awaits_followers_ = false;  // and at the beginning, until all newcomers may follow
   std::vector<Course> courses_;
 };
 
@@ -347,8 +351,10 @@ TEST_F(FollowTest, MembersThatStopDoNotWaitForANewcomerThatIsFarBehind) {
     if (!at.follows || ++calls != 4) return;
     has_state = true;
     job_.decided(membership::epoch_key(2));
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));  // such steps would take the newcomer seconds
   }};
   waits_ = false;
+  awaits_followers_ = true;
   run({member(true), member(false)}, {newcomer});
   const std::size_t left = courses_[0].end == ElasticEnd::left ? 0 : 1;
   EXPECT_EQ(courses_[left].end, ElasticEnd::left);
@@ -370,6 +376,7 @@ TEST_F(FollowTest, MembersThatStopDoNotWaitForANewcomerWithoutState) {
     job_.decided(membership::epoch_key(2));
   }};
   waits_ = false;
+  awaits_followers_ = true;
   run({leaves, {}}, {newcomer});
   EXPECT_EQ(courses_[0].end, ElasticEnd::left);
   expect_same_ends({1, 2});
@@ -378,24 +385,32 @@ TEST_F(FollowTest, MembersThatStopDoNotWaitForANewcomerWithoutState) {
   expect_equal_bits(courses_[2].parameters, serial_parameters(sizes()), "the serial program");
 }
 
-// A newcomer that is stuck keeps the members from stopping only as long as it could follow.
-TEST_F(FollowTest, AStuckNewcomerThatCannotFollowKeepsNobodyOut) {
-  const Setting setting{.after = [](Elastic& elastic, const ElasticStep& at) {
-    if (at.epoch != 1 || at.follows) return;
-    const at::Tensor token = at::full({1}, static_cast<float>(at.step));
-    at::Tensor got = at::zeros({1});
-    const auto send = elastic.group()->send({token}, 1 - at.rank);
-    elastic.group()->recv({got}, 1 - at.rank)->wait();
-    send->wait();
+// A newcomer that is stuck and cannot follow keeps nobody out, and nobody waits for it. When it is back, it takes part.
+TEST_F(FollowTest, NobodyWaitsForANewcomerThatIsStuckAndCannotFollow) {
+  const Setting setting{.before =
+                            [&](Elastic&, const ElasticStep& at) {
+                              if (at.epoch == 2 && at.step == 250) job_.decided(membership::change_key(2));
+                            },
+                        .after =
+                            [](Elastic& elastic, const ElasticStep& at) {
+                              if (at.epoch != 1 || at.follows) return;
+                              const at::Tensor token = at::full({1}, static_cast<float>(at.step));
+                              at::Tensor got = at::zeros({1});
+                              const auto send = elastic.group()->send({token}, 1 - at.rank);
+                              elastic.group()->recv({got}, 1 - at.rank)->wait();
+                              send->wait();
+                            }};
+  bool was_stuck = false;
+  membership::Epoch without;
+  const Setting stuck{.before = [&](Elastic&, const ElasticStep& at) {
+    if (!at.follows || std::exchange(was_stuck, true)) return;
+    EXPECT_NO_THROW(without = membership::epoch_of(job_.decided(membership::epoch_key(2))));
   }};
-  bool stuck = false;
-  const Setting newcomer{.before = [&](Elastic&, const ElasticStep& at) {
-    if (!at.follows || std::exchange(stuck, true)) return;
-    EXPECT_NO_THROW(job_.decided(membership::change_key(1)));
-  }};
-  run({setting, setting}, {newcomer});
-  expect_same_ends({0, 1, 2});
-  EXPECT_EQ(sizes().back(), 3);
+  awaits_followers_ = true;
+  run({setting, setting}, {stuck, setting});
+  expect_same_ends({0, 1, 2, 3});
+  EXPECT_EQ(without.members.size(), 3U) << "the members and the newcomer that was not stuck";
+  EXPECT_EQ(sizes().back(), 4);
 }
 
 // When all members die, nobody holds the state of the job: the newcomer may lack steps that they have counted.
@@ -416,6 +431,7 @@ TEST_F(FollowTest, ANewcomerAloneDoesNotGoOnFromAnEarlierStep) {
     while (dead < 2) std::this_thread::yield();
   }};
   waits_ = false;
+  awaits_followers_ = true;
   run({member, member}, {newcomer});
   EXPECT_TRUE(courses_[0].killed && courses_[1].killed);
   EXPECT_NE(courses_[2].error.find("no member holds the state of the job any more"), std::string::npos)

@@ -37,14 +37,17 @@ void EpochStore::forward(const std::function<void(Store& store)>& call) {
 }
 
 void EpochStore::wait(std::span<const std::string> keys, Milliseconds timeout) {
+  wait_in_slices(keys, timeout);
+  const MutexLock lock(mutex_);
+  waited_for_ = {keys.begin(), keys.end()};
+}
+
+void EpochStore::wait_in_slices(std::span<const std::string> keys, Milliseconds timeout) {
   const Deadline deadline = Deadline::after(timeout);
   for (;;) {
     const Milliseconds slice = std::min(kSlice, deadline.remaining());
     try {
-      ForwardingStore::wait(keys, slice);
-      const MutexLock lock(mutex_);
-      waited_for_ = {keys.begin(), keys.end()};
-      return;
+      return ForwardingStore::wait(keys, slice);
     } catch (const TimeoutError& last) {
       // It tells of the last slice alone.
       if (deadline.expired())
@@ -62,7 +65,7 @@ void EpochStore::wait_once(std::span<const std::string> keys) {
   std::erase_if(waited_for_,
                 [&](const std::string& key) { return std::find(keys.begin(), keys.end(), key) != keys.end(); });
   lock.unlock();
-  if (!all_are_there) EpochStore::wait(keys, timeout());
+  if (!all_are_there) wait_in_slices(keys, timeout());
 }
 
 Store::Value EpochStore::get(const std::string& key) {

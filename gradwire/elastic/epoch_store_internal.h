@@ -48,6 +48,7 @@ class EpochStore final : public ForwardingStore {
  private:
   void forward(const std::function<void(Store& store)>& call) override;
 
+  void wait_in_slices(std::span<const std::string> keys, Milliseconds timeout);
   // Waits for `keys`, unless the last wait() on this handle was for them.
   void wait_once(std::span<const std::string> keys);
 

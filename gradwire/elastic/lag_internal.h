@@ -3,6 +3,7 @@
 // How far a newcomer that follows is behind the members.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <limits>
 
@@ -14,6 +15,11 @@ namespace gradwire::internal {
 
 // The members wait for a newcomer to do so many steps, rather than give it the state while they wait.
 inline constexpr std::int64_t kFewSteps = 10;
+
+// Whether it would take the newcomer too long to do `steps` more, when each takes as long as `step`: the members wait.
+inline bool is_far_behind(std::int64_t steps, std::chrono::microseconds step) {
+  return steps > kFewSteps && steps * step > std::chrono::seconds(1);
+}
 
 // For one thread.
 class Lag {

@@ -346,11 +346,6 @@ void TapePlayer::close() {
   changed_.notify_all();
 }
 
-bool TapePlayer::ends_by(std::int64_t step) {
-  const MutexLock lock(mutex_);
-  return end_.has_value() && *end_ <= step;
-}
-
 void TapePlayer::fail(std::exception_ptr error) {
   const MutexLock lock(mutex_);
   error_ = std::move(error);
@@ -360,7 +355,10 @@ void TapePlayer::fail(std::exception_ptr error) {
 bool TapePlayer::wait_for_step(std::int64_t step, const std::function<bool()>& gives_up) {
   MutexLock lock(mutex_);
   step_ = step;
-  while (newest_step_ < step && !end_) {
+  for (;;) {
+    require_no_call_before(step);
+    if (newest_step_ >= step) return true;
+    if (end_) return false;
     if (error_) std::rethrow_exception(error_);
     changed_.wait_for(lock, kTapeLook);
     lock.unlock();
@@ -368,12 +366,15 @@ bool TapePlayer::wait_for_step(std::int64_t step, const std::function<bool()>& g
     throw_if_interrupted("following an elastic job");
     lock.lock();
   }
+}
+
+// Not only once the next step is there: calls that nobody makes may fill the room.
+void TapePlayer::require_no_call_before(std::int64_t step) const {
   for (const auto& [group, calls] : calls_) {
     if (calls.empty() || calls.front().step >= step) continue;
     throw MismatchError(concat("a member that follows an elastic job made fewer calls on group ", group, " in step ",
                                calls.front().step, " than the member that it follows"));
   }
-  return newest_step_ >= step;
 }
 
 TapeEntry TapePlayer::take(int group, const char* name) {

@@ -127,14 +127,13 @@ class TapePlayer final : public CallTap {
   // when the tape has calls of earlier steps that were not made; AbortedError with the reason when the recorder gave
   // up, and when the wait is interrupted.
   bool wait_for_step(std::int64_t step, const std::function<bool()>& gives_up) GRADWIRE_EXCLUDES(mutex_);
-  // Whether the tape has its end, before or at `step`.
-  bool ends_by(std::int64_t step) GRADWIRE_EXCLUDES(mutex_);
 
   // Waits for the result. Throws MismatchError when the tape has another call in this place, or none.
   std::shared_ptr<Work> call(int group, GroupCall& call, const std::function<std::shared_ptr<Work>()>& make) override;
 
  private:
   TapeEntry take(int group, const char* name) GRADWIRE_EXCLUDES(mutex_);
+  void require_no_call_before(std::int64_t step) const GRADWIRE_REQUIRES(mutex_);
 
   Mutex mutex_;
   ConditionVariable changed_;

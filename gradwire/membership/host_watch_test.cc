@@ -126,9 +126,9 @@ TEST_F(HostWatchTest, TheCoordinatorLeavesTheProcessesOfAnotherHostToItsLauncher
 TEST_F(HostWatchTest, AQuietJobIsAskedTwoThingsASecond) {
   const auto counting = std::make_shared<test_support::CountingStore>(store_);
   HostWatch watch(counting);
+  const auto begin = Deadline::Clock::now();
   watch.look_for_the_dead();
   std::map<int, int> looks;  // by their requests
-  const auto begin = Deadline::Clock::now();
   while (looks[2] < 2) {
     const int before = counting->calls();
     watch.look_for_the_dead();

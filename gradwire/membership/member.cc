@@ -154,7 +154,7 @@ bool Member::follows_from(std::int64_t follower, std::int64_t step) {
   return step == std::stoll(store_->compare_set(follow_from_key(follower), "", std::to_string(step + 1)));
 }
 
-void Member::give_up_follower(std::int64_t follower) { log_.append(CaughtUp{follower, epoch_.number}); }
+void Member::give_up_follower(std::int64_t follower) { log_.append(CannotFollow{follower, epoch_.number}); }
 
 int Member::rank() const {
   const auto place = std::find_if(epoch_.members.begin(), epoch_.members.end(),

@@ -73,7 +73,8 @@ class Member {
   // Returns whether `follower` follows from `step` on. Each member of the epoch calls at the boundary before each step
   // from the one on at which it has seen the follower, so the answer is true at the same boundary for all.
   bool follows_from(std::int64_t follower, std::int64_t step);
-  // Tells that `follower` of this epoch follows no longer, whether it knows that or not.
+  // Tells that `follower` cannot follow this epoch any more, whether it knows that or not: nobody waits for it until it
+  // calls caught_up().
   void give_up_follower(std::int64_t follower);
 
   // Asks the others to stop at a step boundary, because this member wants to leave. Go on until stops_before() says so.

@@ -50,6 +50,7 @@ struct Writer {
                   e.follows ? "\tfollows" : "");
   }
   std::string operator()(const CaughtUp& e) const { return concat("caught up\t", e.member, "\t", e.epoch); }
+  std::string operator()(const CannotFollow& e) const { return concat("cannot follow\t", e.member, "\t", e.epoch); }
   std::string operator()(const Ready& e) const { return concat("ready\t", e.member, "\t", e.epoch); }
   std::string operator()(const Leaving& e) const { return concat("leaving\t", e.member); }
   std::string operator()(const Left& e) const { return concat("left\t", e.member); }
@@ -79,6 +80,7 @@ Event event_of(const std::string& text) {
   if (kind == "joined" && fields.size() == 4) return Joined{fields[1], fields[2], fields[3]};
   if (kind == "ready") return Ready{member(), number(fields, 2, text)};
   if (kind == "caught up") return CaughtUp{member(), number(fields, 2, text)};
+  if (kind == "cannot follow") return CannotFollow{member(), number(fields, 2, text)};
   if (kind == "leaving") return Leaving{member()};
   if (kind == "left") return Left{member()};
   if (kind == "began") return Began{member(), number(fields, 2, text), number(fields, 3, text)};

@@ -33,6 +33,12 @@ struct CaughtUp {
   std::int64_t member = 0;
   std::int64_t epoch = 0;
 };
+// Told by a member of `epoch`: `member` cannot follow the epoch any more. It may be stuck, so nobody waits for it until
+// it tells CaughtUp.
+struct CannotFollow {
+  std::int64_t member = 0;
+  std::int64_t epoch = 0;
+};
 // The member has left `epoch`, on an error or at an agreed step, and waits for the next one.
 struct Ready {
   std::int64_t member = 0;
@@ -78,7 +84,8 @@ struct Hurry {};
 struct StoreRestored {};
 
 // Any of the above.
-using Event = std::variant<Joined, Ready, Leaving, Left, Began, Done, Died, Hurry, Slow, StoreRestored, CaughtUp>;
+using Event =
+    std::variant<Joined, Ready, Leaving, Left, Began, Done, Died, Hurry, Slow, StoreRestored, CaughtUp, CannotFollow>;
 
 // One line of text without its end. Tabs and line ends within a field become spaces.
 std::string to_text(const Event& event);

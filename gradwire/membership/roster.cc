@@ -37,7 +37,15 @@ class Decider {
   }
   void operator()(const CaughtUp& event) {
     Roster::Entry* const entry = known(event.member);
+    if (entry == nullptr) return;
+    const bool is_back = !std::exchange(entry->is_awaited, true);
+    const bool has_followed = event.epoch == roster_.epoch && std::exchange(entry->follows, false);
+    if (is_back || has_followed) ask_for_newcomers();
+  }
+  void operator()(const CannotFollow& event) {
+    Roster::Entry* const entry = known(event.member);
     if (entry == nullptr || event.epoch != roster_.epoch || !std::exchange(entry->follows, false)) return;
+    entry->is_awaited = false;
     ask_for_newcomers();
   }
   void operator()(const Ready& event) {
@@ -133,7 +141,7 @@ class Decider {
     const auto add = [&](std::int64_t member) {
       const Roster::Entry& entry = roster_.members.at(member);
       if (static_cast<int>(next.size()) >= roster_.options.max) return;
-      if (entry.standing != Standing::waiting || entry.dropped) return;
+      if (entry.standing != Standing::waiting || entry.dropped || !entry.is_awaited) return;
       if (std::find(next.begin(), next.end(), member) == next.end()) next.push_back(member);
     };
     for (const std::int64_t member : roster_.current) add(member);
@@ -204,7 +212,7 @@ class Decider {
   // The members that wait, and were not in the present epoch.
   std::int64_t newcomers() const {
     return std::count_if(roster_.members.begin(), roster_.members.end(), [&](const auto& item) {
-      return item.second.standing == Standing::waiting && !item.second.dropped &&
+      return item.second.standing == Standing::waiting && !item.second.dropped && item.second.is_awaited &&
              std::find(roster_.current.begin(), roster_.current.end(), item.first) == roster_.current.end();
     });
   }

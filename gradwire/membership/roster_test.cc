@@ -275,6 +275,9 @@ TEST(RosterTest, TextsComeBackAsTheyWere) {
   const Event caught_up = event_of(to_text(CaughtUp{6, 2}));
   EXPECT_EQ(std::get<CaughtUp>(caught_up).member, 6);
   EXPECT_EQ(std::get<CaughtUp>(caught_up).epoch, 2);
+  const Event cannot_follow = event_of(to_text(CannotFollow{7, 3}));
+  EXPECT_EQ(std::get<CannotFollow>(cannot_follow).member, 7);
+  EXPECT_EQ(std::get<CannotFollow>(cannot_follow).epoch, 3);
 }
 
 // Two members run, up to four may.
@@ -317,6 +320,24 @@ TEST(RosterTest, AFollowerThatDiesIsNotWaitedFor) {
   EXPECT_FALSE(bench.is_asked_to_stop());
   bench.tell(Died{e, "has ended"});
   EXPECT_TRUE(bench.is_asked_to_stop());
+}
+
+TEST(RosterTest, AFollowerThatCannotFollowIsNotWaitedForBeforeItIsBack) {
+  FollowBench bench;
+  const auto stuck = bench.join_to_follow();
+  bench.tell(CannotFollow{stuck, 1});
+  EXPECT_FALSE(bench.is_asked_to_stop()) << "nobody else waits";
+  const auto other = bench.join_to_follow();
+  bench.tell(CaughtUp{other, 1});
+  EXPECT_TRUE(bench.is_asked_to_stop());
+  bench.ready(bench.a);
+  bench.ready(bench.b);
+  EXPECT_EQ(bench.members(), (Numbers{bench.a, bench.b, other}));
+  EXPECT_FALSE(bench.is_asked_to_stop());
+  bench.tell(CaughtUp{stuck, 1});
+  EXPECT_TRUE(bench.is_asked_to_stop());
+  for (const auto member : {bench.a, bench.b, other}) bench.ready(member);
+  EXPECT_EQ(bench.members(), (Numbers{bench.a, bench.b, other, stuck}));
 }
 
 TEST(RosterTest, AFollowerIsInTheNextEpochAlsoWhenTheEpochEndsBeforeItHasCaughtUp) {

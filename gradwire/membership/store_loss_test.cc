@@ -158,8 +158,7 @@ TEST_F(StoreLossTest, AHostSeesTheMembersThatCameAfterTheLoss) {
   watch.look_for_the_dead();
   log.append(Leaving{7});
   log.append(Leaving{8});
-  // The host has read them, and the coordinator has not.
-  for (const Deadline enough = Deadline::after(Milliseconds(300)); !enough.expired();) watch.look_for_the_dead();
+  watch.look_for_the_dead(/*has_news=*/true);  // the host has read them, and the coordinator has not
   lose_and_start();
   // The host reports it.
   const std::int64_t newcomer = log.append(Joined{ended_process(), "1.0", "net", watch.host()});
