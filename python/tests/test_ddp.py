@@ -411,12 +411,12 @@ def test_auto_chooses_lanes_and_keeps_the_bits(ranks):
             expected = gradients(plain, group, steps=1)
             for other in (ddp, own):
                 assert all(torch.equal(a, b) for a, b in zip(gradients(other, group, steps=1), expected))
-        (choice,) = state.choices
+        choice = state.choices[0]  # others come when the times of steps change, as they do on a busy machine
         assert choice["shape"] in [shape for shape, _ in choice["shapes"]]
         assert [shape["cap_bytes"] for shape, _ in choice["shapes"]] == [0, 0], "the program gives the buckets"
         assert [shape["lanes"] for shape, _ in choice["shapes"]] == [0, 2]
         assert not fixed.choices
-        return choice["shape"]
+        return [choice["shape"] for choice in state.choices]
 
     shapes = ranks.all_well(SIZE, body)
     assert all(shape == shapes[0] for shape in shapes)
