@@ -3,7 +3,7 @@
 #include <ATen/Functions.h>
 
 #include <algorithm>
-#include <cstring>
+#include <memory>
 #include <utility>
 
 #include "gradwire/ddp/byte_exchange_internal.h"
@@ -20,6 +20,17 @@ std::vector<std::vector<std::int64_t>> gather_sizes(ProcessGroup& group, const s
 }
 
 }  // namespace
+
+at::Tensor tensor_of_text(std::string text) {
+  auto keep = std::make_shared<std::string>(std::move(text));
+  return at::from_blob(
+      keep->data(), {static_cast<std::int64_t>(keep->size())}, [keep](void*) mutable { keep.reset(); },
+      at::TensorOptions(at::kByte));
+}
+
+std::string text_of_tensor(const at::Tensor& bytes) {
+  return {static_cast<const char*>(bytes.const_data_ptr()), bytes.nbytes()};
+}
 
 std::string transfer_bytes(ProcessGroup& group, std::string bytes, std::size_t size, int owner, int to) {
   std::string received;
@@ -52,16 +63,16 @@ std::string broadcast_bytes(ProcessGroup& group, std::string bytes, int owner) {
   return transfer_bytes(group, std::move(bytes), static_cast<std::size_t>(size), owner, kAllRanks);
 }
 
-std::string give_bytes(ProcessGroup& group, const std::string& bytes, int owner, const std::vector<int>& receivers) {
+std::string give_bytes(ProcessGroup& group, std::string bytes, int owner, const std::vector<int>& receivers) {
   const std::int64_t size = gather_sizes(group, bytes)[static_cast<std::size_t>(owner)][0];
   const bool receives = std::find(receivers.begin(), receivers.end(), group.rank()) != receivers.end();
   if (size == 0 || (!receives && group.rank() != owner)) return "";
-  const at::Tensor message = at::empty({size}, at::TensorOptions(at::kByte));
   if (receives) {
+    const at::Tensor message = at::empty({size}, at::TensorOptions(at::kByte));
     group.recv({message}, owner)->wait();
-    return {static_cast<const char*>(message.const_data_ptr()), message.nbytes()};
+    return text_of_tensor(message);
   }
-  std::memcpy(message.mutable_data_ptr(), bytes.data(), bytes.size());
+  const at::Tensor message = tensor_of_text(std::move(bytes));
   for (const int receiver : receivers) group.send({message}, receiver)->wait();
   return "";
 }

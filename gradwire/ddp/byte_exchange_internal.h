@@ -1,8 +1,10 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Texts and archives between ranks: bytes of any length. All functions are collective, use broadcast and all_gather
-// only (but give_bytes(), which sends messages too), and throw what these throw.
+// Texts and archives between ranks: bytes of any length. The functions with a group are collective, use broadcast and
+// all_gather only (but give_bytes(), which sends messages too), and throw what these throw.
 #pragma once
+
+#include <ATen/core/Tensor.h>
 
 #include <cstddef>
 #include <string>
@@ -13,6 +15,11 @@
 namespace gradwire::internal {
 
 inline constexpr int kAllRanks = -1;
+
+// A tensor of bytes that owns the memory of `text`.
+at::Tensor tensor_of_text(std::string text);
+// The bytes of a tensor as text.
+std::string text_of_tensor(const at::Tensor& bytes);
 
 // Returns the owner's `bytes` on rank `to`, or on all ranks, and an empty text on the others, which see the bytes pass
 // in parts of at most 25 MiB. All ranks pass the `size` of the owner's bytes.
@@ -26,6 +33,6 @@ std::string broadcast_bytes(ProcessGroup& group, std::string bytes, int owner);
 
 // Returns the owner's bytes on `receivers`, and an empty text on the others. The bytes go over the links between the
 // owner and the receivers alone.
-std::string give_bytes(ProcessGroup& group, const std::string& bytes, int owner, const std::vector<int>& receivers);
+std::string give_bytes(ProcessGroup& group, std::string bytes, int owner, const std::vector<int>& receivers);
 
 }  // namespace gradwire::internal

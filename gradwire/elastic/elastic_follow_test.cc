@@ -129,6 +129,16 @@ Course run_member(const ElasticOptions& options, const Setting& setting, AnyNet 
   return course;
 }
 
+// The two members of the first epoch send each other a message in each step, which a newcomer cannot repeat.
+void pass_a_token(Elastic& elastic, const ElasticStep& at) {
+  if (at.epoch != 1 || at.follows) return;
+  const at::Tensor token = at::full({1}, static_cast<float>(at.step));
+  at::Tensor got = at::zeros({1});
+  const auto send = elastic.group()->send({token}, 1 - at.rank);
+  elastic.group()->recv({got}, 1 - at.rank)->wait();
+  send->wait();
+}
+
 class FollowTest : public ::testing::Test {
  protected:
   // Two members begin; `newcomers` join when these are in the middle of their epoch.
@@ -303,14 +313,7 @@ TEST_P(FollowDeathTest, TheSurvivorAndTheNewcomerGoOn) {
 
 // Steps that a newcomer cannot repeat: the members wait while the state is on its way, as without `follow`.
 TEST_F(FollowTest, AStepWithMessagesIsNotFollowed) {
-  const Setting setting{.after = [](Elastic& elastic, const ElasticStep& at) {
-    if (at.epoch != 1 || at.follows) return;
-    const at::Tensor token = at::full({1}, static_cast<float>(at.step));
-    at::Tensor got = at::zeros({1});
-    const auto send = elastic.group()->send({token}, 1 - at.rank);
-    elastic.group()->recv({got}, 1 - at.rank)->wait();
-    send->wait();
-  }};
+  const Setting setting{.after = pass_a_token};
   run({setting, setting}, {setting});
   expect_same_ends({0, 1, 2});
   EXPECT_LE(courses_[2].followed.size(), 4U) << "those before it has the state, and one that it cannot end";
@@ -387,19 +390,10 @@ TEST_F(FollowTest, MembersThatStopDoNotWaitForANewcomerWithoutState) {
 
 // A newcomer that is stuck and cannot follow keeps nobody out, and nobody waits for it. When it is back, it takes part.
 TEST_F(FollowTest, NobodyWaitsForANewcomerThatIsStuckAndCannotFollow) {
-  const Setting setting{.before =
-                            [&](Elastic&, const ElasticStep& at) {
-                              if (at.epoch == 2 && at.step == 250) job_.decided(membership::change_key(2));
-                            },
-                        .after =
-                            [](Elastic& elastic, const ElasticStep& at) {
-                              if (at.epoch != 1 || at.follows) return;
-                              const at::Tensor token = at::full({1}, static_cast<float>(at.step));
-                              at::Tensor got = at::zeros({1});
-                              const auto send = elastic.group()->send({token}, 1 - at.rank);
-                              elastic.group()->recv({got}, 1 - at.rank)->wait();
-                              send->wait();
-                            }};
+  const auto waits = [&](Elastic&, const ElasticStep& at) {
+    if (at.epoch == 2 && at.step == 250) job_.decided(membership::change_key(2));
+  };
+  const Setting setting{.before = waits, .after = pass_a_token};
   bool was_stuck = false;
   membership::Epoch without;
   const Setting stuck{.before = [&](Elastic&, const ElasticStep& at) {

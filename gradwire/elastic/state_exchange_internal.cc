@@ -260,7 +260,7 @@ std::int64_t exchange_separate_state(ProcessGroup& group, TrainingState& state, 
   std::vector<std::string> rest(state.rest_parts());
   if (!meeting.receivers.empty()) {
     if (group.rank() == meeting.donor) rest = state.save_rest();
-    for (std::string& part : rest) part = give_bytes(group, part, meeting.donor, meeting.receivers);
+    for (std::string& part : rest) part = give_bytes(group, std::move(part), meeting.donor, meeting.receivers);
   }
   // Everything has been received before anything changes.
   workers.apply_meeting();

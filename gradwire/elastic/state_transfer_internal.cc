@@ -17,6 +17,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/log.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/ddp/byte_exchange_internal.h"
 #include "gradwire/ddp/replica_sync_internal.h"
 
 namespace gradwire::internal {
@@ -143,13 +144,6 @@ at::Tensor bytes_of(const at::Tensor& tensor) {
       at::TensorOptions(at::kByte));
 }
 
-at::Tensor bytes_of(std::string text) {
-  auto keep = std::make_shared<std::string>(std::move(text));
-  return at::from_blob(
-      keep->data(), {static_cast<std::int64_t>(keep->size())}, [keep](void*) mutable { keep.reset(); },
-      at::TensorOptions(at::kByte));
-}
-
 // The parts of the rest: a giver's own, and memory of the right size on a taker. Collective.
 std::vector<Row> rest_rows(ProcessGroup& group, const StateSource& state, const TransferRanks& ranks) {
   const std::size_t count = state.rest_parts;
@@ -157,7 +151,7 @@ std::vector<Row> rest_rows(ProcessGroup& group, const StateSource& state, const 
   std::vector<Row> rows;
   std::vector<std::int64_t> sizes(count, -1);
   if (contains(ranks.givers, group.rank())) {
-    for (std::string& part : state.save_rest()) rows.push_back({bytes_of(std::move(part))});
+    for (std::string& part : state.save_rest()) rows.push_back({tensor_of_text(std::move(part))});
     std::transform(rows.begin(), rows.end(), sizes.begin(), [](const Row& row) { return row.bytes.numel(); });
   }
   rows.resize(count);

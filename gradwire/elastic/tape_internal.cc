@@ -17,6 +17,7 @@
 #include "gradwire/base/interrupt.h"
 #include "gradwire/base/stable_hash.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/ddp/byte_exchange_internal.h"
 
 namespace gradwire::internal {
 namespace {
@@ -57,17 +58,6 @@ at::Tensor copy_of(const Tensors& tensors) {
 }
 
 std::size_t bytes_of(const TapeEntry& entry) { return entry.bytes.defined() ? entry.bytes.nbytes() : 0; }
-
-at::Tensor bytes_of_text(const std::string& text) {
-  at::Tensor bytes = at::empty({static_cast<std::int64_t>(text.size())}, at::TensorOptions(at::kByte));
-  std::memcpy(bytes.mutable_data_ptr(), text.data(), text.size());
-  return bytes;
-}
-
-std::string text_of_bytes(const at::Tensor& bytes) {
-  if (!bytes.defined()) return "";
-  return {static_cast<const char*>(bytes.const_data_ptr()), bytes.nbytes()};
-}
 
 void copy_to(const Tensors& tensors, const at::Tensor& bytes) {
   const c10::NoGradGuard no_grad;
@@ -130,7 +120,7 @@ void TapeReader::drop(const std::string& reason) {
   slots_.clear();
   waiting_ = 0;
   const auto slot = mark(TapeEntry::Kind::gave_up, 0);
-  slot->entry.bytes = bytes_of_text(reason);
+  slot->entry.bytes = tensor_of_text(reason);
   finish(slot);
 }
 
@@ -328,7 +318,8 @@ void TapePlayer::add(TapeEntry entry) {
       end_ = entry.step;
       break;
     case TapeEntry::Kind::gave_up:
-      error_ = std::make_exception_ptr(AbortedError(text_of_bytes(entry.bytes)));
+      error_ =
+          std::make_exception_ptr(AbortedError(entry.bytes.defined() ? text_of_tensor(entry.bytes) : std::string()));
       break;
   }
   changed_.notify_all();
