@@ -29,11 +29,12 @@ find_nvcc() {
 
 # -fmad=false and --expt-relaxed-constexpr as in gradwire/hooks/device/cuda/CMakeLists.txt.
 kernels() {
-    local nvcc source architecture targets=() sources=()
+    local nvcc source architecture flags targets=() sources=()
     if ! nvcc="$(find_nvcc)"; then
         echo "check_cuda: there is no nvcc here, so the CUDA kernels were not compiled"
         return
     fi
+    flags=(-std=c++20 -O3 -fmad=false --expt-relaxed-constexpr -Werror all-warnings -Xcompiler -Wall,-Wextra,-Werror,-fPIC -I.)
     for architecture in ${GRADWIRE_CUDA_ARCHITECTURES:-80 90}; do
         targets+=(-gencode "arch=compute_$architecture,code=sm_$architecture")
     done
@@ -42,8 +43,13 @@ kernels() {
     objects="$(mktemp -d)"
     trap 'rm -rf "$objects"' EXIT
     for source in "${sources[@]}"; do
-        "$nvcc" -std=c++20 -O3 -fmad=false --expt-relaxed-constexpr -Werror all-warnings -Xcompiler -Wall,-Wextra,-Werror,-fPIC \
-            "${targets[@]}" -I. -c "$source" -o "$objects/kernels.o"
+        "$nvcc" "${flags[@]}" "${targets[@]}" -c "$source" -o "$objects/kernels.o"
+        # nvcc compiles a read of a constexpr array, which only the host's memory has, into a trap, without a word.
+        "$nvcc" "${flags[@]}" -arch "compute_${architecture}" -ptx "$source" -o "$objects/kernels.ptx"
+        if grep -n 'trap;' "$objects/kernels.ptx"; then
+            echo "check_cuda: a kernel of $source ends with a trap (above): it uses what only the host has, such as a constexpr array"
+            return 1
+        fi
         echo "check_cuda: $source compiles for ${GRADWIRE_CUDA_ARCHITECTURES:-80 90}"
     done
     "$nvcc" --version | grep release

@@ -36,6 +36,7 @@ STAGED_BYTES = 256 << 20
 # `auto`, which follow times, are not compared.
 LOSS_TOLERANCE = 0.02
 NOT_COMPARED = {"auto"}
+PYTHON_CHECK = ROOT / "tests" / "devices" / "python_check.py"
 
 
 class Failed(Exception):
@@ -44,6 +45,10 @@ class Failed(Exception):
     def __init__(self, text, output=""):
         super().__init__(text)
         self.output = output
+
+
+class NotRun(Exception):
+    """A step that has nothing to run on this machine; the text says why."""
 
 
 def find_tool(name):
@@ -62,6 +67,7 @@ class Check:
         self.jobs, self.cmake = options.jobs, options.cmake
         self.deadline = time.monotonic() + 60 * options.minutes
         self.patience = max(1.0, options.minutes / CALL_MINUTES)  # a long call is for a slow machine
+        self.results = {}  # of the steps so far, those of earlier calls too
         self.step = ""  # that runs
         self.limit = 0.0  # of the step
 
@@ -109,11 +115,22 @@ class Check:
             raise Failed(f"{path} is not built; run the step build")
         return path
 
-    def ranks(self, count, *arguments):
-        """The lines of JSON that device_check prints on `count` ranks, and how it failed; empty: it did not."""
+    def device_check(self):
+        """The command of device_check."""
+        return [self.program("device_check")]
+
+    def python_check(self):
+        """The command of python_check.py, for the Python that the package was built for."""
+        if not list((self.build / "python" / "gradwire").glob("_C*.so")):
+            raise NotRun("the Python package is not built; the step build says why")
+        path = os.pathsep.join([str(self.build / "python"), *filter(None, [os.environ.get("PYTHONPATH")])])
+        return ["env", f"PYTHONPATH={path}", self.results.get("build", {}).get("found", {}).get("Python", PYTHON), PYTHON_CHECK]
+
+    def ranks(self, count, command, *arguments):
+        """The lines of JSON that a command prints on `count` ranks, and how it failed; empty: it did not."""
         problem = ""
         try:
-            output = self.run(self.build / "bin" / "gradwire-run", "-n", count, self.program("device_check"), *arguments)
+            output = self.run(self.build / "bin" / "gradwire-run", "-n", count, *command, *arguments)
         except Failed as failed:
             output, problem = failed.output, str(failed)
         return [json.loads(line[line.index("{"):]) for line in output.splitlines() if '"world"' in line], problem
@@ -141,14 +158,18 @@ def step_build(check):
     torch = os.environ.get("GRADWIRE_TORCH_DIR") or check.run(
         PYTHON, "-c", "import os, torch; print(os.path.dirname(torch.__file__))").strip().splitlines()[-1]
     # AUTO: one part that is missing must not keep the others from being checked.
-    said = check.run("cmake", "-G", "Ninja", "-S", ROOT, "-B", check.build, f"-DGRADWIRE_TORCH_DIR={torch}", "-DGRADWIRE_PYTHON=OFF",
-                     "-DGRADWIRE_TESTS=ON", "-DGRADWIRE_CUDA=AUTO", "-DGRADWIRE_CUDA_KERNELS=AUTO", *check.cmake)
+    said = check.run("cmake", "-G", "Ninja", "-S", ROOT, "-B", check.build, f"-DGRADWIRE_TORCH_DIR={torch}",
+                     "-DGRADWIRE_PYTHON=ON", "-DGRADWIRE_TESTS=ON", "-DGRADWIRE_CUDA=AUTO", "-DGRADWIRE_CUDA_KERNELS=AUTO", *check.cmake)
+    python = re.search(r"gradwire: Python package for (.*)", said)
+    no_python = re.search(r"gradwire: (no Python package.*)", said)
     missing = re.findall(r"gradwire: (no (?:CUDA kernels|backend 'nccl').*)", said)
     targets = TARGETS + ([] if any("kernels" in reason for reason in missing) else ["codec_speed"])
+    targets += ["gradwire_python"] if python else []
     check.run("ninja", "-C", check.build, *([f"-j{check.jobs}"] if check.jobs else []), *targets)
     if missing and check.gpu:
         raise Failed(f"all else is built, but there is {'; '.join(missing)}")
-    return {"torch": torch, "targets": " ".join(targets), "CUDA": "; ".join(missing) or "the kernels and the backend nccl"}
+    return {"torch": torch, "targets": " ".join(targets), "CUDA": "; ".join(missing) or "the kernels and the backend nccl",
+            **({"Python": python[1]} if python else {"without": no_python[1] if no_python else "no Python package"})}
 
 
 def require_tests(output):
@@ -211,11 +232,11 @@ def step_speed(check):
     return {"rows": rows}
 
 
-def losses_of(check, world, device, backend, hooks):
-    """The lines of device_check by hook. A hook that fails ends its ranks, so the hooks after it run in others."""
+def losses_of(check, world, command, device, backend, hooks):
+    """The lines of a command by hook. A hook that fails ends its ranks, so the hooks after it run in others."""
     found, left = {}, list(hooks)
     while left:
-        lines, problem = check.ranks(world, "train", device, backend, TRAINING_STEPS, *left)
+        lines, problem = check.ranks(world, command, "train", device, backend, TRAINING_STEPS, *left)
         found.update({line["hook"]: line for line in lines})
         left = left[len(lines):]
         if left:
@@ -226,13 +247,13 @@ def losses_of(check, world, device, backend, hooks):
     return found
 
 
-def compare_losses(check, world, device, backend, hooks=()):
+def compare_losses(check, world, command, device, backend, hooks=()):
     """Each hook's losses on the device beside those on the CPU, over shm."""
-    lines, problem = check.ranks(world, "train", "cpu", "shm", TRAINING_STEPS, *hooks)
+    lines, problem = check.ranks(world, command, "train", "cpu", "shm", TRAINING_STEPS, *hooks)
     if problem or not lines:
         raise Failed(f"training on the CPU failed, so there is nothing to compare with: {problem}")
     expected = {line["hook"]: line for line in lines}
-    measured = losses_of(check, world, device, backend, expected)
+    measured = losses_of(check, world, command, device, backend, expected)
     rows, wrong = [], []
     for hook, on_cpu in expected.items():
         row, problem = compare_hook(hook, measured[hook], on_cpu)
@@ -261,22 +282,22 @@ def compare_hook(hook, line, on_cpu):
 
 def step_hooks(check):
     """Two ranks that share the GPU train over shm with every hook."""
-    return compare_losses(check, 2, "cuda" if check.gpu else "cpu", "shm")
+    return compare_losses(check, 2, check.device_check(), "cuda" if check.gpu else "cpu", "shm")
 
 
 def step_four_ranks(check):
     """Four ranks that share the GPU train over shm."""
-    return compare_losses(check, 4, "cuda" if check.gpu else "cpu", "shm", ("allreduce", "int8", "top_k"))
+    return compare_losses(check, 4, check.device_check(), "cuda" if check.gpu else "cpu", "shm", ("allreduce", "int8", "top_k"))
 
 
 def step_nccl(check):
     """One rank trains over NCCL."""
-    return compare_losses(check, 1, "cuda", "nccl")
+    return compare_losses(check, 1, check.device_check(), "cuda", "nccl")
 
 
 def step_staging(check):
     """An all-reduce of two ranks through staging memory, as a share of what copies over PCIe take."""
-    lines, problem = check.ranks(2, "all_reduce", "cuda" if check.gpu else "cpu", "shm", STAGED_BYTES)
+    lines, problem = check.ranks(2, check.device_check(), "all_reduce", "cuda" if check.gpu else "cpu", "shm", STAGED_BYTES)
     if problem or not lines:
         raise Failed(problem or "device_check printed no times")
     line = lines[0]
@@ -286,10 +307,55 @@ def step_staging(check):
     return {**{f"{name} GB/s": round(value, 2) for name, value in rate.items()}, share: round(copies / line["all_reduce_s"], 2)}
 
 
+def places_of(check):
+    """(ranks, device, backend) for the Python package: what one GPU can carry."""
+    return [(2, "cuda", "shm"), (1, "cuda", "nccl")] if check.gpu else [(2, "cpu", "shm")]
+
+
+def step_python(check):
+    """The Python package: every collective, and training with its DDP, its hooks and PyTorch's DDP; losses beside the CPU's."""
+    command = check.python_check()
+    rows, checked, problems = [], {}, []
+    for world, device, backend in places_of(check):
+        name = f"{world} over {backend}"
+        lines, problem = check.ranks(world, command, "collectives", device, backend)
+        checked[f"collectives of {name}"] = ", ".join(lines[0]["checked"]) if lines else "none"
+        if problem or not lines:
+            problems.append(f"collectives of {name}: {problem or 'nothing was printed'}")
+        try:
+            rows += [{"ranks": name, **row} for row in compare_losses(check, world, command, device, backend)["rows"]]
+        except Failed as failed:
+            problems.append(f"training of {name}: {failed}")
+    if problems:
+        raise Failed("\n".join(problems))
+    return {**checked, "rows": rows}
+
+
+def step_graph(check):
+    """Steps of DDP from Python that a CUDA graph repeats, over NCCL; their losses beside those of ordinary steps."""
+    lines, problem = check.ranks(1, check.python_check(), "graph", "cuda", "nccl", TRAINING_STEPS)
+    if problem or not lines:
+        raise Failed(problem or "nothing was printed")
+    return {"losses": ", ".join(f"{loss:.6g}" for loss in lines[0]["losses"])}
+
+
+def step_peers(check):
+    """A step of gradwire's DDP from Python beside PyTorch's over Gloo and NCCL, in turn in one run; and a local step."""
+    command = check.python_check()
+    rows = []
+    for world, device, backend in places_of(check):
+        lines, problem = check.ranks(world, command, "speed", device, backend, "nccl" if backend == "nccl" else "gloo")
+        if problem or not lines:
+            raise Failed(f"{world} ranks over {backend}: {problem or 'nothing was printed'}")
+        rows += lines
+    return {"rows": rows}
+
+
 # Name, seconds at most, needs a GPU.
 STEPS = [("machine", step_machine, 60, False), ("build", step_build, 570, False), ("bytes", step_bytes, 120, False),
          ("tests", step_tests, 300, False), ("speed", step_speed, 120, True), ("hooks", step_hooks, 300, False),
          ("nccl", step_nccl, 180, True), ("four_ranks", step_four_ranks, 180, False), ("staging", step_staging, 120, False),
+         ("python", step_python, 180, False), ("graph", step_graph, 60, True), ("peers", step_peers, 120, False),
          ("sanitizer", step_sanitizer, 420, True)]
 
 
@@ -339,6 +405,8 @@ def run_step(check, name, step, seconds):
     result = {"state": "ok", "gpu": check.gpu}
     try:
         result["found"] = step(check)
+    except NotRun as reason:
+        result["state"] = f"not run: {reason}"
     except Exception as problem:
         result.update(state="FAILED", problem=f"{type(problem).__name__}: {problem}")
     result["seconds"] = round(time.monotonic() - started, 1)
@@ -364,6 +432,7 @@ def main():
     check = Check(options)
     kept = check.report / "gpu_check.json"
     results = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
+    check.results = results
     for name, step, seconds, needs_gpu in STEPS:
         if name not in wanted:
             continue

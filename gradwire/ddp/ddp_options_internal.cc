@@ -86,6 +86,10 @@ std::string describe_names(std::int64_t hash) {
       hash);
 }
 
+std::string describe_place(std::int64_t type) {
+  return concat("parameters on devices of type ", c10::DeviceTypeName(static_cast<c10::DeviceType>(type), true));
+}
+
 }  // namespace
 
 int automatic_lanes(const ProcessGroup& group) {
@@ -169,7 +173,7 @@ void require_names(const torch::nn::Module& module, const DdpOptions& options) {
   }
 }
 
-std::vector<NamedSetting> settings_of(const DdpOptions& options, const ReducerOptions& tuned) {
+std::vector<NamedSetting> settings_of(const DdpOptions& options, const ReducerOptions& tuned, c10::DeviceType place) {
   Names names = options.parameters_and_buffers_to_ignore;
   names.push_back("");
   names.insert(names.end(), options.delay_all_reduce_named_params.begin(), options.delay_all_reduce_named_params.end());
@@ -184,7 +188,8 @@ std::vector<NamedSetting> settings_of(const DdpOptions& options, const ReducerOp
       {options.broadcast_buffers ? 1 : 0, flag("broadcast_buffers")},
       {sync ? (*sync ? 1 : 0) : -1, describe_forward_sync},
       {number_of(options.mixed_precision), describe_types},
-      {hash_of(names), describe_names}};
+      {hash_of(names), describe_names},
+      {static_cast<std::int64_t>(place), describe_place}};
 }
 
 }  // namespace gradwire::internal

@@ -201,6 +201,36 @@ TEST(DdpOnDeviceModel, OneCommunicatorAndOneThread) {
   EXPECT_EQ(races(), "");
 }
 
+// Found on a GPU: two such ranks waited for each other in backward(), until the deadline.
+TEST(DdpOnDeviceModel, ThreadsOfOneProcessWithOneDeviceAreRefusedOnAllRanks) {
+  test_device(0);
+  std::vector<std::string> errors(3);
+  run_ranks({"threads"}, 3, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
+    Layers model(fake_device(rank % 2));
+    try {
+      DistributedDataParallel ddp(model, options_for({"threads", 1, true}, group));
+    } catch (const UnsupportedError& error) {
+      errors[static_cast<std::size_t>(rank)] = error.what();
+    }
+  });
+  for (const std::string& error : errors) {
+    EXPECT_NE(error.find("ranks 0 and 2 are threads of one process, and the parameters of both are on device 0"),
+              std::string::npos)
+        << error;
+  }
+}
+
+TEST(DdpOnDeviceModel, ARankOnTheCpuBesideOneOnADeviceIsAMismatch) {
+  test_device(0);
+  const std::string error = error_of([] {
+    run_ranks({"threads"}, 2, [](int rank, const std::shared_ptr<ProcessGroup>& group) {
+      Layers model(rank == 0 ? c10::Device(at::kCPU) : fake_device(rank));
+      DistributedDataParallel ddp(model, options_for({"threads", 1, true}, group));
+    });
+  });
+  EXPECT_NE(error.find("parameters on devices of type cpu on rank 0"), std::string::npos) << error;
+}
+
 // The kernels of rank 0 wait for rank 1, which fails. An abort ends them as if all was well.
 TEST(DdpOnDeviceModel, AnErrorOfOneRankReachesTheOthersWhoseKernelsWait) {
   auto faults = std::make_shared<FakeFaults>();

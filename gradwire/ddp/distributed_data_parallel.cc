@@ -15,6 +15,7 @@
 #include "gradwire/base/trace.h"
 #include "gradwire/ddp/ddp_core_internal.h"
 #include "gradwire/ddp/ddp_options_internal.h"
+#include "gradwire/ddp/device_sharing_internal.h"
 #include "gradwire/observe/flight_recorder.h"
 #include "gradwire/process_group/closable.h"
 #include "gradwire/process_group/init.h"
@@ -78,6 +79,13 @@ std::optional<at::Device> device_of(const DdpOptions& options, const std::vector
     }
   }
   return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(options.device_ids.front()));
+}
+
+// The first device that a parameter is on; the CPU where none is on a device.
+c10::Device place_of(const std::vector<NamedTensor>& parameters) {
+  const auto found = std::find_if(parameters.begin(), parameters.end(),
+                                  [](const NamedTensor& parameter) { return !parameter.tensor.is_cpu(); });
+  return found == parameters.end() ? c10::Device(c10::kCPU) : found->tensor.device();
 }
 
 void require_served(const ProcessGroup& group, const std::vector<NamedTensor>& tensors) {
@@ -165,7 +173,9 @@ DdpCore::DdpCore(std::shared_ptr<torch::nn::Module> module, DdpOptions options) 
       compared.insert(compared.end(), buffers.begin(), buffers.end());
     }
     p.start();
-    internal::verify_replicas(p.reducer->control(), compared, internal::settings_of(p.options, p.tuned));
+    const c10::Device place = place_of(parameters);
+    internal::verify_replicas(p.reducer->control(), compared, internal::settings_of(p.options, p.tuned, place.type()));
+    if (!place.is_cpu()) internal::require_no_shared_device(p.reducer->control(), place);
     internal::broadcast_values(p.reducer->control(), p.state(with_buffers));
     p.reducer->prepare_memory();
   }

@@ -47,7 +47,7 @@ TEST_P(StagedTrainingOver, EveryEngineIsThatOfTheCpuWithEveryHook) {
       SCOPED_TRACE(each.name);
       const Trained expected = train(rank, group, at::kCPU, make_hook(each.name));
       const Trained actual = train(rank, group, device, make_hook(each.name));
-      expect_same_training(actual, expected, tolerance_here(each.tolerance));
+      expect_same_training(actual, expected, tolerance_here(each.tolerance, world));
       EXPECT_EQ(races(), "");
     }
   });

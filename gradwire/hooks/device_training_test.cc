@@ -38,7 +38,7 @@ class HooksOnDevice : public ::testing::TestWithParam<DeviceHookCase> {
         if (rank == 0) to_host = take_bytes_to_host().value_or(0);
         group->barrier()->wait();
       });
-      expect_same_training(trained, expected[static_cast<std::size_t>(rank)], tolerance_here(tolerance));
+      expect_same_training(trained, expected[static_cast<std::size_t>(rank)], tolerance_here(tolerance, world));
     });
     EXPECT_EQ(races(), "");
     return to_host;
@@ -63,6 +63,7 @@ TEST_P(HooksOnDevice, TrainAsOnTheCpuAndKeepGradientsOnTheDevice) {
 TEST_P(HooksOnDevice, TrainOverAnEngineOfTheHost) {
   const std::string& spec = GetParam().name;
   for (int world = 1; world <= kMostRanks; ++world) {
+    if (world > device_count()) break;  // threads cannot share a device; device_staging_test has processes
     SCOPED_TRACE(concat(world, " ranks"));
     const std::size_t to_host =
         expect_as_on_the_cpu(world, [](int size, const DeviceBody& body) { run_ranks({"threads"}, size, body); });

@@ -109,14 +109,14 @@ class PhiloxVectors {
     auto word3 = hn::Zero(tag);
     PhiloxKey key = key_;
     for (int round = 0; round < kPhiloxRounds; ++round) {
-      const Product left = multiply(word0, kPhiloxFactors[0]);
-      const Product right = multiply(word2, kPhiloxFactors[1]);
+      const Product left = multiply(word0, kPhiloxFactor0);
+      const Product right = multiply(word2, kPhiloxFactor1);
       word0 = hn::Xor(hn::Xor(right.high, word1), hn::Set(tag, key[0]));
       word1 = right.low;
       word2 = hn::Xor(hn::Xor(left.high, word3), hn::Set(tag, key[1]));
       word3 = left.low;
-      key[0] += kPhiloxSteps[0];
-      key[1] += kPhiloxSteps[1];
+      key[0] += kPhiloxStep0;
+      key[1] += kPhiloxStep1;
     }
     hn::StoreInterleaved4(word0, word1, word2, word3, tag, numbers);
   }

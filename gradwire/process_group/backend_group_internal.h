@@ -17,6 +17,7 @@
 #include "gradwire/process_group/ordered_calls_internal.h"
 #include "gradwire/process_group/point_to_point_internal.h"
 #include "gradwire/process_group/staged_call_internal.h"
+#include "gradwire/process_group/staging_memory_internal.h"
 #include "gradwire/store/store.h"
 
 namespace gradwire::internal {
@@ -63,6 +64,9 @@ class BackendGroup final : public CallGroup, public Closable, public DeviceStage
   Tensors do_symmetric_memory(const at::Tensor& tensor) override;
 
  private:
+  // Memory that the other ranks read where it lies; undefined where the engine has none, or refused it to a rank, and
+  // when the group is at its end, which the call that wants the memory then finds. Collective.
+  at::Tensor in_place_memory(std::int64_t bytes, const CollectiveOptions& options);
   // The body of a collective: blocks until this rank's part is done.
   using Body = std::function<void(Channel& channel, const CallOptions& options)>;
 
@@ -79,7 +83,7 @@ class BackendGroup final : public CallGroup, public Closable, public DeviceStage
                                    CallBody body);
   std::shared_ptr<Work> post(const char* operation, const CollectiveOptions& options, Outputs outputs, Body body);
   // Runs `body` in its turn, and returns when the body has run. Throws what the body throws.
-  void in_turn(const char* operation, const Body& body);
+  void in_turn(const char* operation, const Body& body, const CollectiveOptions& options = {});
   std::shared_ptr<Work> receive(const char* operation, Tensors& tensors, int source, int tag);
   std::string describe(const char* operation) const;
   [[noreturn]] void fail_shut_down(const char* operation) const;
@@ -93,6 +97,7 @@ class BackendGroup final : public CallGroup, public Closable, public DeviceStage
   std::uint64_t dups_ GRADWIRE_GUARDED_BY(mutex_) = 0;
   std::uint64_t splits_ GRADWIRE_GUARDED_BY(mutex_) = 0;
   DuplicateList duplicates_;
+  StagingMemory staging_;
   OrderedCalls calls_;  // goes first: its worker uses the channel
 };
 

@@ -23,6 +23,12 @@ namespace {
 // What takes less time than waking a thread.
 constexpr std::size_t kSmallCall = 16 << 10;
 
+at::Tensor tensor_over(Allocation allocation, std::int64_t numel, const at::TensorOptions& options) {
+  void* data = allocation.data.get();
+  return at::from_blob(
+      data, {numel}, [held = std::move(allocation.data)](void*) mutable { held.reset(); }, options);
+}
+
 // A duplicate, which must go before the backend it came from.
 struct OwnedChannel {
   std::shared_ptr<Channel> origin;
@@ -118,9 +124,9 @@ std::shared_ptr<Work> BackendGroup::post(const char* operation, const Collective
   return work;
 }
 
-void BackendGroup::in_turn(const char* operation, const Body& body) {
+void BackendGroup::in_turn(const char* operation, const Body& body, const CollectiveOptions& options) {
   const std::shared_ptr<Channel> channel = this->channel(operation);
-  const CallOptions call = call_options({});
+  const CallOptions call = call_options(options);
   if (!calls_.in_turn([&] { body(*channel, call); })) fail_shut_down(operation);
 }
 
@@ -227,9 +233,22 @@ at::Tensor BackendGroup::do_allocate(std::int64_t numel, at::ScalarType dtype) {
   in_turn("allocate", [&](Channel& channel, const CallOptions& call) {
     allocation = channel.allocate(static_cast<std::size_t>(numel) * at::elementSize(dtype), call);
   });
-  void* data = allocation.data.get();
-  return at::from_blob(
-      data, {numel}, [held = std::move(allocation.data)](void*) mutable { held.reset(); }, options);
+  return tensor_over(std::move(allocation), numel, options);
+}
+
+at::Tensor BackendGroup::in_place_memory(std::int64_t bytes, const CollectiveOptions& options) {
+  Allocation allocation;
+  try {
+    in_turn(
+        "allocate",
+        [&](Channel& channel, const CallOptions& call) {
+          allocation = channel.allocate(static_cast<std::size_t>(bytes), call);
+        },
+        options);
+  } catch (const std::exception&) {
+    return {};
+  }
+  return allocation.in_place ? tensor_over(std::move(allocation), bytes, at::kByte) : at::Tensor();
 }
 
 Tensors BackendGroup::do_symmetric_memory(const at::Tensor& tensor) {

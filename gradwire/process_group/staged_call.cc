@@ -20,10 +20,16 @@
 namespace gradwire::internal {
 namespace {
 
-using Make = std::function<std::shared_ptr<Work>(GroupCall& call)>;
+// How a call with tensors of the CPU is made, and where its large tensors are staged.
+struct Make {
+  const std::function<std::shared_ptr<Work>(GroupCall& call)>& call;
+  const LendStaging& lend;
+};
 
 // Large enough that the start of a copy and of a collective costs little, and small enough that two are quickly filled.
-constexpr std::int64_t kPieceBytes = std::int64_t{4} << 20;
+constexpr std::int64_t kPieceBytes = StagingMemory::kBufferBytes;
+// Up to here memory of the call's own costs less than the buffers that a group keeps are worth.
+constexpr std::int64_t kSmallBytes = std::int64_t{256} << 10;
 
 c10::Stream current_stream(const at::Device& device) {
   return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
@@ -122,7 +128,7 @@ std::shared_ptr<Work> make_with(const Make& make, const Given& given, Fields&...
     }
   }();
   options_of(staged)->async = false;
-  return make(staged);
+  return make.call(staged);
 }
 
 template <class Given>
@@ -159,7 +165,13 @@ class Pieces {
         memory_(memory_with_values(tensor)),
         flat_(memory_.view({-1})),
         length_(std::max<std::int64_t>(1, kPieceBytes / static_cast<std::int64_t>(tensor.element_size()))) {
-    for (at::Tensor& buffer : buffers_) buffer = staging_for(tensor, {std::min(length_, flat_.numel())});
+    const Mark context(tensor.device());  // a thread without a call of CUDA so far has none
+    if (make.lend) lease_ = make.lend(current_stream(tensor.device()));
+    const std::int64_t longest = std::min(length_, flat_.numel());
+    for (int i = 0; i < 2; ++i) {
+      buffers_[i] = lease_ ? lease_->buffer(i, tensor.scalar_type()).narrow(0, 0, longest)  //
+                           : staging_for(tensor, {longest});
+    }
   }
 
   void run(const at::Tensor& tensor) {
@@ -192,7 +204,8 @@ class Pieces {
   Given& given_;
   const at::Tensor memory_;  // the tensor, or a copy in order
   const at::Tensor flat_;
-  const std::int64_t length_;  // of a piece, in elements
+  const std::int64_t length_;                    // of a piece, in elements
+  std::unique_ptr<StagingMemory::Lease> lease_;  // null: the buffers are the call's own
   at::Tensor buffers_[2];
   std::optional<Mark> fetched_;  // of the piece that is fetched and not yet sent
 };
@@ -202,7 +215,8 @@ void call_in_place(const Make& make, Given& given) {
   std::int64_t bytes = 0;
   for (const at::Tensor& tensor : given.tensors) bytes += static_cast<std::int64_t>(tensor.nbytes());
   const auto on_device = [](const at::Tensor& tensor) { return !tensor.is_cpu(); };
-  if (bytes <= kPieceBytes || !std::all_of(given.tensors.begin(), given.tensors.end(), on_device))
+  const std::int64_t whole = make.lend ? kSmallBytes : kPieceBytes;
+  if (bytes <= whole || !std::all_of(given.tensors.begin(), given.tensors.end(), on_device))
     return call_whole(make, given);
   for (const at::Tensor& tensor : given.tensors) {
     if (tensor.numel() > 0) Pieces<Given>(make, given, tensor).run(tensor);
@@ -214,7 +228,7 @@ std::shared_ptr<Work> send(const Make& make, const SendCall& given) {
   Tensors tensors = staging.each(given.tensors, &Staging::reads);
   staging.settle();
   GroupCall staged = SendCall{tensors, given.destination, given.tag};
-  return make(staged);  // the Work keeps the staging memory
+  return make.call(staged);  // the Work keeps the staging memory
 }
 
 template <class Given>
@@ -229,7 +243,7 @@ std::shared_ptr<Work> receive(const Make& make, const Given& given) {
     }
   }();
   return work_after(
-      make(staged), [staging] { staging->bring_back(); }, Outputs::list(given.tensors));
+      make.call(staged), [staging] { staging->bring_back(); }, Outputs::list(given.tensors));
 }
 
 template <class Given>
@@ -249,7 +263,7 @@ template <class Given>
 std::shared_ptr<Work> staged(const Make& make, Given& given) {
   if constexpr (std::is_same_v<Given, BarrierCall>) {
     GroupCall same = given;
-    return make(same);
+    return make.call(same);
   } else if constexpr (std::is_same_v<Given, SendCall>) {
     return send(make, given);
   } else if constexpr (std::is_same_v<Given, RecvCall> || std::is_same_v<Given, RecvAnySourceCall>) {
@@ -292,7 +306,8 @@ bool is_on_device(const GroupCall& call) {
   return found;
 }
 
-std::shared_ptr<Work> staged_call(GroupCall& call, const Make& make) {
+std::shared_ptr<Work> staged_call(GroupCall& call, const std::function<std::shared_ptr<Work>(GroupCall& call)>& make,
+                                  const LendStaging& lend) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   for_each_tensor(call, [&](const at::Tensor& tensor) {
     if (!is_captured(tensor.device())) return;
@@ -300,7 +315,7 @@ std::shared_ptr<Work> staged_call(GroupCall& call, const Make& make) {
                                   " was captured into a CUDA graph, but the engine moves memory of the host, which a "
                                   "graph cannot repeat; make this call outside of the capture"));
   });
-  return std::visit([&](auto& given) { return staged(make, given); }, call);
+  return std::visit([&](auto& given) { return staged({make, lend}, given); }, call);
 }
 
 }  // namespace gradwire::internal

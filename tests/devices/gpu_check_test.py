@@ -14,15 +14,26 @@ import time
 import unittest
 
 SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "scripts" / "gpu_check.py"
-STEPS = ["machine", "build", "bytes", "tests", "speed", "hooks", "nccl", "four_ranks", "staging", "sanitizer"]
+STEPS = ["machine", "build", "bytes", "tests", "speed", "hooks", "nccl", "four_ranks", "staging", "python", "graph", "peers", "sanitizer"]
 HOOKS = ["allreduce", "int8", "auto"]
 PASSED = "[==========] 4 tests from 1 test suite ran. (12 ms total)\n[  PASSED  ] 4 tests.\n"
-# Stands for gradwire-run and device_check: rank 0's lines, with the launcher's prefix. FAIL names a hook that ends the ranks, DRIFT one whose
+# Stands for gradwire-run with device_check and python_check.py: rank 0's lines, with the launcher's prefix. FAIL names a hook that ends the ranks, DRIFT one whose
 # losses are others on the GPU.
 LAUNCHER = f"""
     import json, os, sys
     words = sys.argv[sys.argv.index("-n") + 1:]
-    world, (kind, device, backend, number, *hooks) = int(words[0]), words[2:]
+    program = next(at for at, word in enumerate(words) if word.endswith(("device_check", "python_check.py")))
+    world, (kind, device, backend, *rest) = int(words[0]), words[program + 1:]
+    if kind == "collectives":
+        print("[rank 0] " + json.dumps(dict(world=world, checked=["all_reduce", "broadcast"])))
+        sys.exit("[rank 0] AssertionError: all_reduce gave 2" if os.environ.get("WRONG") == backend else 0)
+    if kind == "graph":
+        print("[rank 0] " + json.dumps(dict(world=world, losses=[1.0] * int(rest[0]))))
+        sys.exit(0)
+    if kind == "speed":
+        print("[rank 0] " + json.dumps(dict(world=world, backend=backend, peer=rest[0], **{{"gradwire / PyTorch": 0.75}})))
+        sys.exit(0)
+    number, *hooks = rest
     if kind == "all_reduce":
         print("[rank 0] " + json.dumps(dict(world=world, bytes=int(number), to_host_s=0.01, to_device_s=0.01, all_reduce_s=0.04)))
         sys.exit(0)
@@ -54,7 +65,8 @@ class GpuCheck(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.root = pathlib.Path(folder.name)
         self.calls, self.report = self.root / "calls", self.root / "report"
-        self.program("path/cmake", "print('-- gradwire: ' + os.environ.get('LACKS', 'CUDA kernels for 80;90'))")
+        self.program("path/cmake", "print('-- gradwire: ' + os.environ.get('LACKS', 'CUDA kernels for 80;90'))\n"
+                     f"print('-- gradwire: ' + os.environ.get('PYTHON_LINE', 'Python package for {sys.executable}'))")
         self.program("path/ninja", "")
         self.program("path/nvidia-smi", "print('GPU 0: a fake one')")
         self.program("path/nvcc", "print('release 13.0')")
@@ -63,6 +75,9 @@ class GpuCheck(unittest.TestCase):
         for name, body in (("device_check", ""), ("codec_speed", SPEED), ("cuda_launch_test", f"print({PASSED!r})"),
                            ("device_tests", f"print({PASSED!r})")):
             self.program(f"build/bin/tests/{name}", body)
+        self.package = self.root / "build/python/gradwire/_C.cpython.so"
+        self.package.parent.mkdir(parents=True)
+        self.package.touch()
 
     def program(self, path, body):
         """A program that notes its arguments and its device for tests, and then runs `body`."""
@@ -89,12 +104,15 @@ class GpuCheck(unittest.TestCase):
         self.assertEqual(self.states(results), dict.fromkeys(STEPS, "ok"), output)
         self.assertEqual(code, 0, output)
         calls = self.calls.read_text()
-        for part in ("-DGRADWIRE_CUDA=AUTO", "-DGRADWIRE_CUDA_KERNELS=AUTO", "-DGRADWIRE_TORCH_DIR=/torch", "device_tests codec_speed",
+        for part in ("-DGRADWIRE_CUDA=AUTO", "-DGRADWIRE_CUDA_KERNELS=AUTO", "-DGRADWIRE_TORCH_DIR=/torch", "device_tests codec_speed gradwire_python",
                      "device_staging_test.cc --gtest_brief=1 cuda", "staged_calls_test.cc --gtest_brief=1 cuda", "train cuda nccl 8 allreduce int8 auto",
-                     "all_reduce cuda shm 268435456", "--tool racecheck", "--tool initcheck", "--gtest_filter=*/cuda"):
+                     "all_reduce cuda shm 268435456",
+                     f"-n 2 env PYTHONPATH={self.root / 'build/python'}", f" {sys.executable} {SCRIPT.parents[1]}/tests/devices/python_check.py collectives cuda shm", "python_check.py collectives cuda nccl",
+                     "python_check.py train cuda shm 8 allreduce int8 auto", "python_check.py speed cuda shm gloo", "speed cuda nccl nccl", "python_check.py graph cuda nccl 8", "--tool racecheck", "--tool initcheck", "--gtest_filter=*/cuda"):
             self.assertIn(part, calls)
         report = (self.report / "gpu_check.md").read_text()
-        for part in ("a fake one", "| top_k | 8 | 2 | 1 | 1.5 |", "| int8 | 1 | 1 | 0 |", "share of PCIe: 0.5", "ERROR SUMMARY: 0 errors"):
+        for part in ("a fake one", "| top_k | 8 | 2 | 1 | 1.5 |", "| int8 | 1 | 1 | 0 |", "share of PCIe: 0.5", "collectives of 1 over nccl: all_reduce, broadcast",
+                     "| 2 over shm | int8 | 1 | 1 | 0 |", "| 2 | shm | gloo | 0.75 |", "ERROR SUMMARY: 0 errors"):
             self.assertIn(part, report)
         self.assertIn("a warning of a library", (self.report / "hooks.log").read_text())
 
@@ -157,6 +175,23 @@ class GpuCheck(unittest.TestCase):
         built = next(line for line in self.calls.read_text().splitlines() if "/ninja " in line)
         self.assertIn("device_tests", built)
         self.assertNotIn("codec_speed", built)
+
+    def test_a_collective_that_is_wrong_from_python_fails_and_the_rest_runs(self):
+        _, output, results = self.check("--steps", "build,python", WRONG="nccl")
+        self.assertEqual(results["python"]["state"], "FAILED", output)
+        self.assertIn("collectives of 1 over nccl: ", results["python"]["problem"])
+        self.assertIn("all_reduce gave 2", results["python"]["problem"])
+        self.assertNotIn("2 over shm", results["python"]["problem"])
+        self.assertIn("train cuda nccl", self.calls.read_text())
+
+    def test_where_no_python_package_can_be_built_the_report_says_so(self):
+        self.package.unlink()
+        code, output, results = self.check("--steps", "build,python,peers", PYTHON_LINE="no Python package: no headers")
+        self.assertEqual(code, 0, output)
+        self.assertEqual(results["build"]["found"]["without"], "no Python package: no headers")
+        self.assertEqual(self.states(results), {"build": "ok", "python": "not run: the Python package is not built; the step build says why",
+                                                "peers": "not run: the Python package is not built; the step build says why"})
+        self.assertNotIn("gradwire_python", self.calls.read_text())
 
     def test_a_program_that_is_missing_is_a_sentence(self):
         (self.root / "build/bin/tests/codec_speed").unlink()

@@ -5,6 +5,7 @@
 #include <c10/core/StreamGuard.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 
 #include "gradwire/ddp/device_test_support.h"
@@ -37,6 +38,26 @@ TEST(StagedCalls, GiveTheResultsOfTheCpu) {
       const at::Tensor reduced = numbers(count, rank).to(device);
       group->reduce({reduced}, to_two)->wait();
       EXPECT_TRUE(reduced.cpu().equal(rank == 2 ? on_cpu : numbers(count, rank)));
+    });
+  }
+  EXPECT_EQ(races(), "");
+}
+
+// Calls of one group share its staging memory, whatever their streams and dtypes.
+TEST(StagedCalls, FollowOneAnotherOnOtherStreams) {
+  constexpr std::int64_t kCount = 300'001;
+  for (const char* const backend : {"threads", "shm"}) {
+    run_ranks({backend}, 2, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
+      const c10::Device device = test_device(rank);
+      const c10::DeviceGuard here(device);
+      for (int round = 0; round < 6; ++round) {
+        const c10::StreamGuard users(new_stream(device));
+        const at::ScalarType dtype = round % 2 == 0 ? at::kFloat : at::kDouble;
+        const at::Tensor on_cpu = numbers(kCount, rank + round).to(dtype), tensor = on_cpu.to(device);
+        group->all_reduce({on_cpu})->wait();
+        group->all_reduce({tensor})->wait();
+        EXPECT_TRUE(tensor.cpu().equal(on_cpu)) << backend << ", round " << round;
+      }
     });
   }
   EXPECT_EQ(races(), "");
@@ -121,11 +142,12 @@ bool same_gradient(const at::Tensor& one, const at::Tensor& other) {
 
 // Over such an engine DDP has lanes.
 TEST(StagedCalls, CarryDdpWithLanes) {
+  const int ranks = std::min(2, device_count());  // threads cannot share a device
   for (const int lanes : {-1, 0, 2}) {
     for (const bool view : {false, true}) {
       std::array<std::vector<at::Tensor>, 2> ends;
       for (const bool on_device : {false, true}) {
-        run_ranks({"threads"}, 2, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
+        run_ranks({"threads"}, ranks, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
           const c10::Device device = on_device ? test_device(rank) : c10::Device(at::kCPU);
           const c10::DeviceGuard here(test_device(rank));
           const c10::StreamGuard users(new_stream(test_device(rank)));

@@ -61,13 +61,14 @@ at::Tensor philox_numbers(const kernels::PhiloxKey& key, std::int64_t count, con
     return at::bitwise_xor(at::bitwise_xor(one, other), static_cast<std::int64_t>(with));
   };
   for (int round = 0; round < kernels::kPhiloxRounds; ++round) {
-    const at::Tensor left = counter[0] * static_cast<std::int64_t>(kernels::kPhiloxFactors[0]);
-    const at::Tensor right = counter[2] * static_cast<std::int64_t>(kernels::kPhiloxFactors[1]);
+    const at::Tensor left = counter[0] * static_cast<std::int64_t>(kernels::kPhiloxFactor0);
+    const at::Tensor right = counter[2] * static_cast<std::int64_t>(kernels::kPhiloxFactor1);
     counter[0] = mixed(high(right), counter[1], round_key[0]);
     counter[1] = low(right);
     counter[2] = mixed(high(left), counter[3], round_key[1]);
     counter[3] = low(left);
-    for (int i = 0; i < 2; ++i) round_key[i] += kernels::kPhiloxSteps[i];
+    round_key[0] += kernels::kPhiloxStep0;
+    round_key[1] += kernels::kPhiloxStep1;
   }
   return at::stack({counter[0], counter[1], counter[2], counter[3]}, 1).view({-1}).narrow(0, 0, count);
 }

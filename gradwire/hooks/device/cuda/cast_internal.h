@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// fp16, bf16: each value by itself, by the functions that are the CPU's reference (kernels/element_internal.h).
+// fp16, bf16: group by group, by the functions that are the CPU's reference (kernels/element_internal.h).
 #pragma once
 
 #include "gradwire/hooks/device/cuda/groups_internal.h"
@@ -17,18 +17,36 @@ struct Bf16 {
   static GRADWIRE_HOST_DEVICE float decode(std::uint16_t bits) { return kernels::bf16_to_f32(bits); }
 };
 
+inline constexpr unsigned kHalfGroup = kGroup / 2;  // values whose codes are one word
+
 template <class Type>
-GRADWIRE_HOST_DEVICE void encode_cast_value(const float* values, std::uint8_t* bytes, std::size_t i) {
-  const std::uint16_t bits = Type::encode(values[i]);
-  memcpy(__builtin_assume_aligned(bytes + 2 * i, 2), &bits, 2);
+GRADWIRE_HOST_DEVICE void encode_cast_group(const float* values, std::size_t count, std::uint8_t* bytes,
+                                            std::size_t group) {
+  const std::size_t first = kGroup * group;
+  const unsigned size = group_size(first, count);
+  float loaded[kGroup];
+  load_group(values + first, size, loaded);
+  for (unsigned from = 0; from < size; from += kHalfGroup) {
+    const unsigned here = size - from < kHalfGroup ? size - from : kHalfGroup;
+    std::uint64_t word = 0;
+    for (unsigned i = 0; i < kHalfGroup; ++i) word |= std::uint64_t{Type::encode(loaded[from + i])} << (16 * i);
+    store_codes(bytes + 2 * (first + from), here, 16, word);
+  }
 }
 
 template <class Type>
-GRADWIRE_HOST_DEVICE void decode_cast_value(const std::uint8_t* bytes, const float* sum, float* values, std::size_t i) {
-  std::uint16_t bits;
-  memcpy(&bits, bytes + 2 * i, 2);
-  const float value = Type::decode(bits);
-  values[i] = sum == nullptr ? value : sum[i] + value;
+GRADWIRE_HOST_DEVICE void decode_cast_group(const std::uint8_t* bytes, std::size_t count, const float* sum,
+                                            float* values, std::size_t group) {
+  const std::size_t first = kGroup * group;
+  const unsigned size = group_size(first, count);
+  float decoded[kGroup] = {};
+  for (unsigned from = 0; from < size; from += kHalfGroup) {
+    const unsigned here = size - from < kHalfGroup ? size - from : kHalfGroup;
+    const std::uint64_t word = load_codes(bytes + 2 * (first + from), 2 * here);
+    for (unsigned i = 0; i < kHalfGroup; ++i)
+      decoded[from + i] = Type::decode(static_cast<std::uint16_t>(word >> (16 * i)));
+  }
+  store_decoded(sum, first, size, decoded, values);
 }
 
 }  // namespace gradwire::cuda

@@ -18,6 +18,9 @@ namespace gradwire::cuda {
 
 inline constexpr unsigned kGroup = 8;  // values
 
+// The number of groups of `count` values.
+GRADWIRE_HOST_DEVICE constexpr std::size_t groups_in(std::size_t count) { return (count + kGroup - 1) / kGroup; }
+
 // Values that share a scale: `count` values in rows of `block`, the last of which may be shorter.
 struct Rows {
   std::size_t count;
@@ -28,7 +31,7 @@ struct Rows {
   GRADWIRE_HOST_DEVICE std::size_t length(std::size_t row) const {
     return block < count - begin(row) ? block : count - begin(row);
   }
-  GRADWIRE_HOST_DEVICE std::size_t groups_in_row() const { return (block + kGroup - 1) / kGroup; }
+  GRADWIRE_HOST_DEVICE std::size_t groups_in_row() const { return groups_in(block); }
 };
 
 // The number of values in the group that begins at `first` of `count`.
@@ -76,6 +79,11 @@ GRADWIRE_HOST_DEVICE constexpr unsigned code_bytes(unsigned size, int bits) {
 
 // The codes of a group, the first in the lowest bits. Bytes of codes may have any alignment.
 GRADWIRE_HOST_DEVICE inline std::uint64_t load_codes(const std::uint8_t* from, unsigned bytes) {
+  if (bytes == 8 && is_aligned(from, 8)) {
+    std::uint64_t whole;
+    memcpy(&whole, __builtin_assume_aligned(from, 8), 8);
+    return whole;
+  }
   std::uint32_t low = 0, high = 0;
   if (bytes >= 4 && bytes % 4 == 0 && is_aligned(from, 4)) {
     memcpy(&low, __builtin_assume_aligned(from, 4), 4);
@@ -92,6 +100,10 @@ GRADWIRE_HOST_DEVICE inline void store_codes(std::uint8_t* to, unsigned size, in
   const unsigned used = size * static_cast<unsigned>(bits);
   if (used < 64) word &= (std::uint64_t{1} << used) - 1;
   const unsigned bytes = code_bytes(size, bits);
+  if (bytes == 8 && is_aligned(to, 8)) {
+    memcpy(__builtin_assume_aligned(to, 8), &word, 8);
+    return;
+  }
   if (bytes >= 4 && bytes % 4 == 0 && is_aligned(to, 4)) {
     const auto low = static_cast<std::uint32_t>(word), high = static_cast<std::uint32_t>(word >> 32);
     memcpy(__builtin_assume_aligned(to, 4), &low, 4);

@@ -61,14 +61,18 @@ inline int decode_one_bit(Rows rows, const std::uint8_t* bytes, const float* sum
 }
 
 inline int encode_cast(Half to, const float* values, std::size_t count, std::uint8_t* bytes, Stream) {
-  for (std::size_t i = 0; i < count; ++i)
-    to == Half::f16 ? encode_cast_value<F16>(values, bytes, i) : encode_cast_value<Bf16>(values, bytes, i);
+  for (std::size_t group = 0; group < groups_in(count); ++group) {
+    to == Half::f16 ? encode_cast_group<F16>(values, count, bytes, group)
+                    : encode_cast_group<Bf16>(values, count, bytes, group);
+  }
   return 0;
 }
 inline int decode_cast(Half from, const std::uint8_t* bytes, std::size_t count, const float* sum, float* values,
                        Stream) {
-  for (std::size_t i = 0; i < count; ++i)
-    from == Half::f16 ? decode_cast_value<F16>(bytes, sum, values, i) : decode_cast_value<Bf16>(bytes, sum, values, i);
+  for (std::size_t group = 0; group < groups_in(count); ++group) {
+    from == Half::f16 ? decode_cast_group<F16>(bytes, count, sum, values, group)
+                      : decode_cast_group<Bf16>(bytes, count, sum, values, group);
+  }
   return 0;
 }
 

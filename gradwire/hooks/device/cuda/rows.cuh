@@ -2,8 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernels of formats whose scale is made of the largest magnitude of a row (formats_internal.h).
 //
+// Encoding, rows up to kHeldRow: a warp reads its row into registers, agrees on the scale, and encodes.
 // Encoding, rows up to kRowOfAWarp: a warp reads its row, agrees on the scale, and reads the row again, now from the
-// cache. Memory-bound time a value: (4 + bits / 8) bytes over the bandwidth; a copy of the values moves 8.
+// cache. Memory-bound time a value, of both: (4 + bits / 8) bytes over the bandwidth; a copy of the values moves 8.
 // Encoding, longer rows: slices of rows find the largest magnitude, then the slices are read again to be encoded:
 // (8 + bits / 8) bytes over the bandwidth.
 // Decoding: (bits / 8 + 4) bytes a value over the bandwidth, 4 more where a sum is read.
@@ -15,8 +16,40 @@
 
 namespace gradwire::cuda {
 
+constexpr std::size_t kGroupsOfAWarp = kWarp * kGroup;  // values
+constexpr std::size_t kHeldRow = 4 * kGroupsOfAWarp;    // values: 32 registers of each lane
 constexpr std::size_t kRowOfAWarp = 8192;  // values: 32 KiB, so that a row of each warp of a block fits into the caches
 constexpr std::size_t kSlice = 4096;       // values; a whole number of groups
+
+// For rows of at most `Groups` times kGroupsOfAWarp values.
+template <unsigned Groups, class Format>
+__global__ void encode_held_rows(Format format, Rows rows, const float* values, std::uint8_t* bytes) {
+  auto* const scales = reinterpret_cast<float*>(bytes);
+  std::uint8_t* const codes = bytes + 4 * rows.number();
+  for (std::size_t row = warp_index(); row < rows.number(); row += warp_count()) {
+    const std::size_t begin = rows.begin(row), length = rows.length(row);
+    float held[Groups][kGroup];
+    std::uint32_t largest = 0;
+#pragma unroll
+    for (unsigned i = 0; i < Groups; ++i) {
+      const std::size_t first = kGroup * (lane_index() + std::size_t{kWarp} * i);
+      load_group(values + begin + first, first < length ? group_size(first, length) : 0, held[i]);
+      for (const float value : held[i]) {
+        const std::uint32_t magnitude = format.magnitude(value);
+        largest = magnitude > largest ? magnitude : largest;
+      }
+    }
+    const float scale = format.scale(warp_largest(largest));
+    if (lane_index() == 0) scales[row] = scale;
+#pragma unroll
+    for (unsigned i = 0; i < Groups; ++i) {
+      const std::size_t first = kGroup * (lane_index() + std::size_t{kWarp} * i);
+      if (first >= length) continue;
+      store_codes(codes + (begin + first) * static_cast<std::size_t>(format.bits) / 8, group_size(first, length),
+                  format.bits, format.encode(held[i], scale, begin + first));
+    }
+  }
+}
 
 template <class Format>
 __global__ void encode_rows(Format format, Rows rows, const float* values, std::uint8_t* bytes) {
@@ -83,7 +116,11 @@ __global__ void decode_groups(Format format, Rows rows, const std::uint8_t* byte
 template <class Format>
 int launch_encode(const Format& format, Rows rows, const float* values, std::uint8_t* bytes, cudaStream_t stream) {
   if (rows.block <= kRowOfAWarp) {
-    encode_rows<<<blocks_for(rows.number(), kWarps), kThreads, 0, stream>>>(format, rows, values, bytes);
+    const auto kernel = rows.block <= kGroupsOfAWarp       ? encode_held_rows<1, Format>
+                        : rows.block <= 2 * kGroupsOfAWarp ? encode_held_rows<2, Format>
+                        : rows.block <= kHeldRow           ? encode_held_rows<4, Format>
+                                                           : encode_rows<Format>;
+    kernel<<<blocks_for(rows.number(), kWarps), kThreads, 0, stream>>>(format, rows, values, bytes);
     return cudaGetLastError();
   }
   auto* const largest = reinterpret_cast<unsigned*>(bytes);

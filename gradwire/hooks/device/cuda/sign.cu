@@ -10,8 +10,6 @@
 namespace gradwire::cuda {
 namespace {
 
-std::size_t groups_in(std::size_t count) { return (count + kGroup - 1) / kGroup; }
-
 // The mark is 0 before.
 __global__ void encode_sign_groups(const float* values, std::size_t count, std::size_t groups, std::uint8_t* bytes) {
   for (std::size_t group = thread_index(); group < groups; group += thread_count()) {
