@@ -13,6 +13,7 @@ a step is in REPORT/STEP.log.
 """
 import argparse
 import json
+import math
 import os
 import pathlib
 import re
@@ -121,10 +122,13 @@ class Check:
 
     def python_check(self):
         """The command of python_check.py, for the Python that the package was built for."""
+        built = self.results.get("build", {}).get("found", {})
+        if "without" in built:
+            raise NotRun(built["without"])
         if not list((self.build / "python" / "gradwire").glob("_C*.so")):
-            raise NotRun("the Python package is not built; the step build says why")
+            raise Failed("the Python package is not built; run the step build")
         path = os.pathsep.join([str(self.build / "python"), *filter(None, [os.environ.get("PYTHONPATH")])])
-        return ["env", f"PYTHONPATH={path}", self.results.get("build", {}).get("found", {}).get("Python", PYTHON), PYTHON_CHECK]
+        return ["env", f"PYTHONPATH={path}", built.get("Python", PYTHON), PYTHON_CHECK]
 
     def ranks(self, count, command, *arguments):
         """The lines of JSON that a command prints on `count` ranks, and how it failed; empty: it did not."""
@@ -164,8 +168,10 @@ def step_build(check):
     no_python = re.search(r"gradwire: (no Python package.*)", said)
     missing = re.findall(r"gradwire: (no (?:CUDA kernels|backend 'nccl').*)", said)
     targets = TARGETS + ([] if any("kernels" in reason for reason in missing) else ["codec_speed"])
-    targets += ["gradwire_python"] if python else []
-    check.run("ninja", "-C", check.build, *([f"-j{check.jobs}"] if check.jobs else []), *targets)
+    ninja = ["ninja", "-C", check.build, *([f"-j{check.jobs}"] if check.jobs else [])]
+    check.run(*ninja, *targets)
+    if python:  # by itself, so that what it lacks keeps no other part from being built
+        check.run(*ninja, "gradwire_python")
     if missing and check.gpu:
         raise Failed(f"all else is built, but there is {'; '.join(missing)}")
     return {"torch": torch, "targets": " ".join(targets), "CUDA": "; ".join(missing) or "the kernels and the backend nccl",
@@ -273,8 +279,9 @@ def compare_hook(hook, line, on_cpu):
         alone = ("refused" in line) != ("refused" in on_cpu)
         return ({"hook": hook, "refused": line.get("refused") or on_cpu["refused"]}, f"{hook}: refused on one of the two alone" if alone else "")
     pairs = list(zip(line["losses"], on_cpu["losses"]))
-    if not pairs or any(one is None or other is None for one, other in pairs):  # JSON has neither NaN nor infinity
-        return {"hook": hook, "losses": line["losses"]}, f"{hook}: not finite"
+    values = line["losses"] + on_cpu["losses"]
+    if not pairs or 2 * len(pairs) != len(values) or not all(isinstance(value, (int, float)) and math.isfinite(value) for value in values):
+        return {"hook": hook, "losses": line["losses"]}, f"{hook}: not finite, or not as many"
     off = max(abs(one - other) / max(abs(other), 1e-9) for one, other in pairs)
     row = {"hook": hook, "last loss": line["losses"][-1], "on the CPU": on_cpu["losses"][-1], "largest difference": off}
     return row, "" if hook in NOT_COMPARED or off <= LOSS_TOLERANCE else f"{hook}: {off:.3g}"
@@ -313,7 +320,7 @@ def places_of(check):
 
 
 def step_python(check):
-    """The Python package: every collective, and training with its DDP, its hooks and PyTorch's DDP; losses beside the CPU's."""
+    """The Python package: collectives, and training with its DDP, its hooks and PyTorch's DDP; losses beside the CPU's."""
     command = check.python_check()
     rows, checked, problems = [], {}, []
     for world, device, backend in places_of(check):

@@ -4,11 +4,9 @@
 
 #include <unistd.h>
 
+#include <bit>
 #include <cstdint>
-#include <map>
 #include <random>
-#include <utility>
-#include <vector>
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
@@ -28,19 +26,24 @@ std::int64_t number_of_this_process() {
 
 }  // namespace
 
-void require_no_shared_device(ProcessGroup& control, const c10::Device& device) {
+void require_no_shared_device(ProcessGroup& control, const std::vector<c10::Device>& devices) {
+  std::uint64_t mine = 0;  // a bit for each device
+  for (const c10::Device& device : devices) {
+    if (device.index() >= 0 && device.index() < 63) mine |= std::uint64_t{1} << device.index();
+  }
   const std::vector<std::vector<std::int64_t>> places =
-      gather_integers(control, {number_of_this_process(), static_cast<std::int64_t>(device.index())});
-  std::map<std::vector<std::int64_t>, std::size_t> owners;
-  for (std::size_t rank = 0; rank < places.size(); ++rank) {
-    const auto [owner, is_first] = owners.emplace(places[rank], rank);
-    if (is_first) continue;
-    throw UnsupportedError(concat(
-        "DistributedDataParallel: ranks ", owner->second, " and ", rank,
-        " are threads of one process, and the parameters of both are on device ", places[rank][1],
-        ". autograd runs the backward passes of one device on one thread of a process, so that of rank ", rank,
-        " could not begin before that of rank ", owner->second,
-        " has ended, which waits for it. Give each of these ranks a device of its own, or a process of its own."));
+      gather_integers(control, {number_of_this_process(), static_cast<std::int64_t>(mine)});
+  for (std::size_t rank = 1; rank < places.size(); ++rank) {
+    for (std::size_t other = 0; other < rank; ++other) {
+      const auto both = static_cast<std::uint64_t>(places[rank][1] & places[other][1]);
+      if (places[rank][0] != places[other][0] || both == 0) continue;
+      throw UnsupportedError(concat(
+          "DistributedDataParallel: ranks ", other, " and ", rank,
+          " are threads of one process, and both have parameters on device ", std::countr_zero(both),
+          ". autograd runs the backward passes of one device on one thread of a process, so that of rank ", rank,
+          " could not begin before that of rank ", other,
+          " has ended, which waits for it. Give each of these ranks a device of its own, or a process of its own."));
+    }
   }
 }
 

@@ -81,11 +81,13 @@ std::optional<at::Device> device_of(const DdpOptions& options, const std::vector
   return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(options.device_ids.front()));
 }
 
-// The first device that a parameter is on; the CPU where none is on a device.
-c10::Device place_of(const std::vector<NamedTensor>& parameters) {
-  const auto found = std::find_if(parameters.begin(), parameters.end(),
-                                  [](const NamedTensor& parameter) { return !parameter.tensor.is_cpu(); });
-  return found == parameters.end() ? c10::Device(c10::kCPU) : found->tensor.device();
+// The devices of the parameters that are not on the CPU.
+std::vector<c10::Device> accelerators_of(const std::vector<NamedTensor>& parameters) {
+  std::vector<c10::Device> devices;
+  for (const NamedTensor& parameter : parameters) {
+    if (!parameter.tensor.is_cpu()) devices.push_back(parameter.tensor.device());
+  }
+  return devices;
 }
 
 void require_served(const ProcessGroup& group, const std::vector<NamedTensor>& tensors) {
@@ -173,9 +175,10 @@ DdpCore::DdpCore(std::shared_ptr<torch::nn::Module> module, DdpOptions options) 
       compared.insert(compared.end(), buffers.begin(), buffers.end());
     }
     p.start();
-    const c10::Device place = place_of(parameters);
-    internal::verify_replicas(p.reducer->control(), compared, internal::settings_of(p.options, p.tuned, place.type()));
-    if (!place.is_cpu()) internal::require_no_shared_device(p.reducer->control(), place);
+    const std::vector<c10::Device> devices = accelerators_of(parameters);
+    const c10::DeviceType place = devices.empty() ? c10::DeviceType::CPU : devices.front().type();
+    internal::verify_replicas(p.reducer->control(), compared, internal::settings_of(p.options, p.tuned, place));
+    if (!devices.empty()) internal::require_no_shared_device(p.reducer->control(), devices);
     internal::broadcast_values(p.reducer->control(), p.state(with_buffers));
     p.reducer->prepare_memory();
   }

@@ -373,6 +373,7 @@ std::shared_ptr<Work> BackendGroup::run(RecvAnySourceCall& given) {
 std::shared_ptr<Work> BackendGroup::do_call(GroupCall& call) {
   const auto make = [this](GroupCall& one) { return std::visit([this](auto& given) { return run(given); }, one); };
   if (!is_on_device(call)) return make(call);
+  if (!in_place_) return staged_call(call, make);
   const CollectiveOptions* const options = options_of(call);
   return staged_call(call, make, [this, options](const c10::Stream& stream) {
     return staging_.lend(stream, [&](std::int64_t bytes) { return in_place_memory(bytes, *options); });

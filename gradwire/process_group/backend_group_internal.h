@@ -41,9 +41,9 @@ namespace gradwire::internal {
 // shutdown() waits for these calls instead, and refuses calls that then-callbacks make meanwhile.
 class BackendGroup final : public CallGroup, public Closable, public DeviceStager {
  public:
-  // `channel` keeps its backend alive. New groups of split() meet in `store`, whose keys are this group's alone; null:
-  // no split().
-  BackendGroup(std::shared_ptr<Channel> channel, std::string backend_name, std::shared_ptr<Store> store);
+  // `channel` keeps its backend alive. `in_place`: Capabilities::in_place_memory of the backend. New groups of split()
+  // meet in `store`, whose keys are this group's alone; null: no split().
+  BackendGroup(std::shared_ptr<Channel> channel, std::string backend_name, bool in_place, std::shared_ptr<Store> store);
   ~BackendGroup() override;
 
   bool supports(c10::DeviceType device) const override {
@@ -65,7 +65,8 @@ class BackendGroup final : public CallGroup, public Closable, public DeviceStage
 
  private:
   // Memory that the other ranks read where it lies; undefined where the engine has none, or refused it to a rank, and
-  // when the group is at its end, which the call that wants the memory then finds. Collective.
+  // when the group is at its end, which the call that wants the memory then finds. Throws a MismatchError where another
+  // rank makes another call. Collective.
   at::Tensor in_place_memory(std::int64_t bytes, const CollectiveOptions& options);
   // The body of a collective: blocks until this rank's part is done.
   using Body = std::function<void(Channel& channel, const CallOptions& options)>;
@@ -89,6 +90,7 @@ class BackendGroup final : public CallGroup, public Closable, public DeviceStage
   [[noreturn]] void fail_shut_down(const char* operation) const;
 
   const std::string backend_name_;
+  const bool in_place_;
   const OwnerProcess owner_;
   const std::shared_ptr<CompletionWatcher> watcher_;
   mutable Mutex mutex_;

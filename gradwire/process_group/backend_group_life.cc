@@ -57,13 +57,16 @@ std::shared_ptr<Channel> own(std::shared_ptr<Channel> origin, std::unique_ptr<Ch
 std::shared_ptr<BackendGroup> make_backend_group(std::shared_ptr<Backend> backend, std::shared_ptr<Store> store) {
   std::string name(backend->name());
   Channel& first = backend->channel();
-  return std::make_shared<BackendGroup>(std::shared_ptr<Channel>(std::move(backend), &first), std::move(name),
+  const bool in_place = backend->capabilities().in_place_memory;
+  return std::make_shared<BackendGroup>(std::shared_ptr<Channel>(std::move(backend), &first), std::move(name), in_place,
                                         std::move(store));
 }
 
-BackendGroup::BackendGroup(std::shared_ptr<Channel> channel, std::string backend_name, std::shared_ptr<Store> store)
+BackendGroup::BackendGroup(std::shared_ptr<Channel> channel, std::string backend_name, bool in_place,
+                           std::shared_ptr<Store> store)
     : CallGroup(channel->rank(), channel->size()),
       backend_name_(std::move(backend_name)),
+      in_place_(in_place),
       watcher_(std::make_shared<CompletionWatcher>()),
       channel_(std::move(channel)),
       store_(std::move(store)),
@@ -151,6 +154,7 @@ void BackendGroup::shutdown() {
   channel.swap(channel_);
   store.swap(store_);
   lock.unlock();  // what goes here may take its time
+  staging_.release();
   duplicates_.clear();
 }
 
@@ -167,7 +171,7 @@ std::shared_ptr<ProcessGroup> BackendGroup::do_dup() {
   const std::uint64_t number = dups_++;
   std::shared_ptr<Store> store;
   if (store_ != nullptr) store = std::make_shared<PrefixStore>(concat("dup/", number), store_);
-  auto group = std::make_shared<BackendGroup>(own(origin, std::move(made)), backend_name_, std::move(store));
+  auto group = std::make_shared<BackendGroup>(own(origin, std::move(made)), backend_name_, in_place_, std::move(store));
   lock.unlock();
   group->set_timeout(timeout());
   group->set_group_name(concat(group_name(), "/dup", number));
@@ -245,6 +249,9 @@ at::Tensor BackendGroup::in_place_memory(std::int64_t bytes, const CollectiveOpt
           allocation = channel.allocate(static_cast<std::size_t>(bytes), call);
         },
         options);
+  } catch (const MismatchError& error) {
+    throw MismatchError(concat(error.what(), "; allocate(", bytes,
+                               " bytes) is for the staging memory of the first large call with tensors on devices"));
   } catch (const std::exception&) {
     return {};
   }

@@ -6,6 +6,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <type_traits>
 #include <utility>
@@ -28,7 +29,7 @@ struct Make {
 
 // Large enough that the start of a copy and of a collective costs little, and small enough that two are quickly filled.
 constexpr std::int64_t kPieceBytes = StagingMemory::kBufferBytes;
-// Up to here memory of the call's own costs less than the buffers that a group keeps are worth.
+// Up to here memory of the call's own costs less than buffers that a group keeps are worth.
 constexpr std::int64_t kSmallBytes = std::int64_t{256} << 10;
 
 c10::Stream current_stream(const at::Device& device) {
@@ -168,7 +169,7 @@ class Pieces {
     const Mark context(tensor.device());  // a thread without a call of CUDA so far has none
     if (make.lend) lease_ = make.lend(current_stream(tensor.device()));
     const std::int64_t longest = std::min(length_, flat_.numel());
-    for (int i = 0; i < 2; ++i) {
+    for (int i = 0; i < (flat_.numel() > length_ ? 2 : 1); ++i) {
       buffers_[i] = lease_ ? lease_->buffer(i, tensor.scalar_type()).narrow(0, 0, longest)  //
                            : staging_for(tensor, {longest});
     }
@@ -210,16 +211,23 @@ class Pieces {
   std::optional<Mark> fetched_;  // of the piece that is fetched and not yet sent
 };
 
+// Small tensors go together, and each large one by itself.
 template <class Given>
 void call_in_place(const Make& make, Given& given) {
-  std::int64_t bytes = 0;
-  for (const at::Tensor& tensor : given.tensors) bytes += static_cast<std::int64_t>(tensor.nbytes());
-  const auto on_device = [](const at::Tensor& tensor) { return !tensor.is_cpu(); };
-  const std::int64_t whole = make.lend ? kSmallBytes : kPieceBytes;
-  if (bytes <= whole || !std::all_of(given.tensors.begin(), given.tensors.end(), on_device))
-    return call_whole(make, given);
+  const std::int64_t longest = make.lend ? kSmallBytes : kPieceBytes;
+  const bool on_devices = std::none_of(given.tensors.begin(), given.tensors.end(),
+                                       [](const at::Tensor& tensor) { return tensor.is_cpu(); });
+  const auto is_large = [&](const at::Tensor& tensor) {
+    return on_devices && static_cast<std::int64_t>(tensor.nbytes()) > longest;
+  };
+  Tensors small;
+  std::copy_if(given.tensors.begin(), given.tensors.end(), std::back_inserter(small), std::not_fn(is_large));
+  if (!small.empty()) {
+    Given of_small{small, given.options};
+    call_whole(make, of_small);
+  }
   for (const at::Tensor& tensor : given.tensors) {
-    if (tensor.numel() > 0) Pieces<Given>(make, given, tensor).run(tensor);
+    if (is_large(tensor)) Pieces<Given>(make, given, tensor).run(tensor);
   }
 }
 

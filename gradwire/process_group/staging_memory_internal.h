@@ -12,6 +12,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/process.h"
@@ -57,8 +58,17 @@ class StagingMemory {
   // own. All ranks make the call, because the first one allocates. The calling thread has a context of the device.
   std::unique_ptr<Lease> lend(const c10::Stream& stream, const Allocate& allocate);
 
+  // Lets the memory go, unless a call has it. Later calls get none.
+  void release();
+
  private:
   struct Kept {
+    explicit Kept(at::Tensor its_memory) : memory(std::move(its_memory)) {}
+    ~Kept();
+    Kept(const Kept&) = delete;
+    Kept& operator=(const Kept&) = delete;
+    void settle() noexcept;  // waits for the last copies
+
     at::Tensor memory;
     std::unique_ptr<PinnedRange> pinned;  // null: not for CUDA
     std::optional<c10::Event> last_copies;

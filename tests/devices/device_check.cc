@@ -15,6 +15,7 @@
 #include <cstring>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -50,8 +51,8 @@ struct Model : torch::nn::Module {
     register_module("second", second);
   }
   torch::Tensor forward(const torch::Tensor& x) { return second(torch::tanh(first(x))); }
-  torch::nn::Linear first{64, 256};
-  torch::nn::Linear second{256, 16};
+  torch::nn::Linear first{64, 2048};  // beyond what is staged as a small call
+  torch::nn::Linear second{2048, 16};
 };
 
 // The losses of rank 0. All random numbers are drawn on the CPU, so that they are the same on every device.
@@ -113,14 +114,22 @@ double seconds_of(const torch::Tensor& result, const std::function<void()>& acti
   return best;
 }
 
+void require_equal(const torch::Tensor& actual, const torch::Tensor& expected) {
+  if (!actual.equal(expected)) throw std::runtime_error("the all-reduce gave wrong sums");
+}
+
 void all_reduce(const Place& place, std::int64_t bytes) {
   const auto pinned = torch::TensorOptions().pinned_memory(place.device.is_cuda());
+  const torch::Tensor numbers = torch::arange(bytes / 4).remainder(1009).to(torch::kFloat);
   const torch::Tensor values = torch::ones({bytes / 4}, torch::TensorOptions(place.device));
   const torch::Tensor host = torch::ones({bytes / 4}, pinned);
   Json line{{"bytes", bytes}};
   line["to_host_s"] = seconds_of(values, [&] { host.copy_(values, /*non_blocking=*/true); });
   line["to_device_s"] = seconds_of(values, [&] { values.copy_(host, /*non_blocking=*/true); });
-  place.group->barrier()->wait();
+  values.copy_(numbers + place.group->rank());
+  place.group->all_reduce({values})->wait();
+  const int size = place.group->size();
+  require_equal(values.cpu(), numbers * size + size * (size - 1) / 2);
   line["all_reduce_s"] = seconds_of(values, [&] { place.group->all_reduce({values})->wait(); });
   place.group->barrier()->wait();
   print(place, line);

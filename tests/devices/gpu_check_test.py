@@ -42,7 +42,10 @@ LAUNCHER = f"""
             sys.exit(f"[rank 0] no kernel for {{hook}}")
         drift = 0.5 if hook == os.environ.get("DRIFT") and device == "cuda" else 0
         print("a warning of a library")
-        print("[rank 0] " + json.dumps(dict(world=world, hook=hook, losses=[1.0 + drift] * int(number))), flush=True)
+        losses = [1.0 + drift] * int(number)
+        if hook == "int8" and device == "cuda" and "BAD" in os.environ:
+            losses = dict(nan=losses[1:] + [float("nan")], inf=losses[1:] + [float("inf")], none=losses[1:] + [None], short=losses[1:])[os.environ["BAD"].lower()]
+        print("[rank 0] " + json.dumps(dict(world=world, hook=hook, losses=losses)), flush=True)
 """
 SPEED = """
     import sys
@@ -104,7 +107,7 @@ class GpuCheck(unittest.TestCase):
         self.assertEqual(self.states(results), dict.fromkeys(STEPS, "ok"), output)
         self.assertEqual(code, 0, output)
         calls = self.calls.read_text()
-        for part in ("-DGRADWIRE_CUDA=AUTO", "-DGRADWIRE_CUDA_KERNELS=AUTO", "-DGRADWIRE_TORCH_DIR=/torch", "device_tests codec_speed gradwire_python",
+        for part in ("-DGRADWIRE_CUDA=AUTO", "-DGRADWIRE_CUDA_KERNELS=AUTO", "-DGRADWIRE_TORCH_DIR=/torch", "device_tests codec_speed", "build gradwire_python",
                      "device_staging_test.cc --gtest_brief=1 cuda", "staged_calls_test.cc --gtest_brief=1 cuda", "train cuda nccl 8 allreduce int8 auto",
                      "all_reduce cuda shm 268435456",
                      f"-n 2 env PYTHONPATH={self.root / 'build/python'}", f" {sys.executable} {SCRIPT.parents[1]}/tests/devices/python_check.py collectives cuda shm", "python_check.py collectives cuda nccl",
@@ -189,9 +192,22 @@ class GpuCheck(unittest.TestCase):
         code, output, results = self.check("--steps", "build,python,peers", PYTHON_LINE="no Python package: no headers")
         self.assertEqual(code, 0, output)
         self.assertEqual(results["build"]["found"]["without"], "no Python package: no headers")
-        self.assertEqual(self.states(results), {"build": "ok", "python": "not run: the Python package is not built; the step build says why",
-                                                "peers": "not run: the Python package is not built; the step build says why"})
+        self.assertEqual(self.states(results), {"build": "ok", "python": "not run: no Python package: no headers",
+                                                "peers": "not run: no Python package: no headers"})
         self.assertNotIn("gradwire_python", self.calls.read_text())
+
+    def test_a_python_package_that_should_be_there_and_is_not_fails(self):
+        self.package.unlink()
+        code, output, results = self.check("--steps", "build,python")
+        self.assertEqual((code, results["python"]["state"]), (1, "FAILED"), output)
+        self.assertIn("the Python package is not built", results["python"]["problem"])
+
+    def test_losses_that_are_no_numbers_fail(self):
+        for bad in ("nan", "inf", "None", "short"):
+            _, output, results = self.check("--steps", "hooks,python", BAD=bad)
+            for step in ("hooks", "python"):
+                self.assertEqual(results[step]["state"], "FAILED", output)
+                self.assertIn("int8: not finite, or not as many", results[step]["problem"])
 
     def test_a_program_that_is_missing_is_a_sentence(self):
         (self.root / "build/bin/tests/codec_speed").unlink()

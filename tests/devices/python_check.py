@@ -4,7 +4,7 @@
 """What scripts/gpu_check.py runs on each rank for the Python package, on a GPU or on the CPU. Rank 0 prints one line of JSON for each result.
 
     python_check.py train DEVICE BACKEND STEPS [WAY...]   the losses of a small model, for each way to average (WAYS; default: all)
-    python_check.py collectives DEVICE BACKEND            every collective, against the values that it must give
+    python_check.py collectives DEVICE BACKEND            collectives, against the values that they must give
     python_check.py graph DEVICE BACKEND STEPS            the losses of steps that a CUDA graph repeats, against those of ordinary steps
     python_check.py speed DEVICE BACKEND PEER             steps with gradwire's DDP over BACKEND, in turn with PyTorch's over its backend PEER
 
@@ -99,7 +99,7 @@ class Training:
 
     def __init__(self, wrap: Wrap, device: torch.device) -> None:
         torch.manual_seed(1)
-        model = nn.Sequential(nn.Linear(64, 256), nn.Tanh(), nn.Linear(256, 16))
+        model = nn.Sequential(nn.Linear(64, 2048), nn.Tanh(), nn.Linear(2048, 16))  # beyond what is staged as a small call
         self.truth = torch.randn(64, 16)
         self.ddp = wrap(model.to(device))
         self.optimizer = torch.optim.SGD(self.ddp.parameters(), lr=0.05)
@@ -120,13 +120,24 @@ class Training:
         return loss
 
 
+    def require_same_parameters(self) -> None:
+        """Raises unless all ranks have the same bits: they began with the same ones, and each has data of its own."""
+        mine = torch.cat([parameter.detach().flatten() for parameter in self.ddp.parameters()]).cpu()
+        all_of_them = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+        dist.all_gather(all_of_them, mine)
+        for rank, theirs in enumerate(all_of_them):
+            if not torch.equal(mine, theirs):
+                raise AssertionError(f"the parameters of ranks {dist.get_rank()} and {rank} differ by {(mine - theirs).abs().max().item()}")
+
+
 def losses_of(wrap: Wrap, device: torch.device, steps: int) -> list[float]:
-    """The losses of rank 0."""
+    """The losses of rank 0. Ranks that end with other parameters are an error."""
     training = Training(wrap, device)
     losses = []
     for _ in range(steps):
         training.next_batch()
         losses.append(training.step().item())
+    training.require_same_parameters()
     return losses
 
 
@@ -141,7 +152,7 @@ def train(device: str, backend: str, steps: str, *ways: str) -> None:
 def collectives(device: str, backend: str) -> None:
     place = join(device, backend)
     rank, size = dist.get_rank(), dist.get_world_size()
-    count = 300_001  # in elements; more than one piece of the engines for float64
+    count = 1_200_001  # in elements of 8 bytes: three pieces of staging memory
     checked = []
 
     def filled(value: float, length: int = count) -> Tensor:

@@ -45,7 +45,7 @@ TEST(StagedCalls, GiveTheResultsOfTheCpu) {
 
 // Calls of one group share its staging memory, whatever their streams and dtypes.
 TEST(StagedCalls, FollowOneAnotherOnOtherStreams) {
-  constexpr std::int64_t kCount = 300'001;
+  constexpr std::int64_t kCount = 1'200'001;  // two pieces of floats, three of doubles
   for (const char* const backend : {"threads", "shm"}) {
     run_ranks({backend}, 2, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
       const c10::Device device = test_device(rank);
@@ -61,6 +61,50 @@ TEST(StagedCalls, FollowOneAnotherOnOtherStreams) {
     });
   }
   EXPECT_EQ(races(), "");
+}
+
+TEST(StagedCalls, MoveListsOfSmallAndLargeTensors) {
+  for (const char* const backend : {"threads", "shm"}) {
+    run_ranks({backend}, 2, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
+      const c10::Device device = test_device(rank);
+      const c10::DeviceGuard here(device);
+      Tensors on_cpu, tensors;
+      for (const std::int64_t count : {3, 100'000, 0, 2'000'000, 70}) {
+        on_cpu.push_back(numbers(count, rank));
+        tensors.push_back(on_cpu.back().to(device));
+      }
+      group->all_reduce(on_cpu)->wait();
+      group->all_reduce(tensors)->wait();
+      for (std::size_t i = 0; i < tensors.size(); ++i)
+        EXPECT_TRUE(tensors[i].cpu().equal(on_cpu[i])) << backend << ", tensor " << i;
+    });
+  }
+  EXPECT_EQ(races(), "");
+}
+
+// The first large call allocates staging memory, which the user knows nothing of.
+TEST(StagedCalls, ErrorsOfTheFirstLargeCallNameThatCall) {
+  const auto expect_its_name = [](const std::string& error) {
+    EXPECT_NE(error.find("all_reduce (call "), std::string::npos) << error;
+  };
+  std::array<std::string, 2> errors;
+  run_ranks({"threads"}, 2, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
+    const c10::DeviceGuard here(test_device(rank));
+    const at::Tensor tensor = at::zeros({rank == 0 ? 100'000 : 9'000}, at::TensorOptions(test_device(rank)));
+    errors[static_cast<std::size_t>(rank)] = error_of([&] { group->all_reduce({tensor})->wait(); });
+  });
+  expect_its_name(errors[0]);
+  expect_its_name(errors[1]);
+  EXPECT_NE(errors[0].find("is for the staging memory of the first large call"), std::string::npos) << errors[0];
+  run_ranks({"threads"}, 2, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
+    if (rank == 1) return;
+    const c10::DeviceGuard here(test_device(0));
+    AllReduceOptions soon;
+    soon.timeout = std::chrono::milliseconds(200);
+    const at::Tensor tensor = at::zeros({100'000}, at::TensorOptions(test_device(0)));
+    errors[0] = error_of([&] { group->all_reduce({tensor}, soon)->wait(); });
+  });
+  expect_its_name(errors[0]);
 }
 
 TEST(StagedCalls, MoveEveryKindOfCall) {

@@ -51,6 +51,28 @@ TEST_F(Staging, IsAskedForOnceWhereThereIsNone) {
   EXPECT_EQ(asked_, 1);
 }
 
+// A call that has its turn before the first one may come here too, on the same thread.
+TEST_F(Staging, ACallThatComesWhileTheFirstAllocatesHasMemoryOfItsOwn) {
+  std::unique_ptr<StagingMemory::Lease> inner;
+  const auto outer = staging_.lend(new_stream(device_), [&](std::int64_t bytes) {
+    inner = lend(new_stream(device_));
+    return at::zeros({bytes}, at::kByte);
+  });
+  EXPECT_EQ(inner, nullptr);
+  EXPECT_EQ(asked_, 0);
+  EXPECT_NE(outer, nullptr);
+}
+
+TEST_F(Staging, IsReleasedButNotUnderACall) {
+  auto lease = lend(new_stream(device_));
+  staging_.release();
+  lease->buffer(1, at::kByte).fill_(1);
+  lease.reset();
+  staging_.release();
+  EXPECT_EQ(lend(new_stream(device_)), nullptr);
+  EXPECT_EQ(asked_, 1);
+}
+
 // The last copies of a call still read its buffers when the call has returned.
 TEST_F(Staging, ACallOnAnotherStreamWaitsForTheCopiesOfTheCallBefore) {
   const at::Tensor copied = at::empty({8}, at::TensorOptions(device_));
