@@ -24,6 +24,9 @@ namespace {
 // The destructor calls.
 struct Stopped {};
 
+// How often node 0 asks for the steps of the others.
+constexpr Milliseconds kStepsTime{1000};
+
 std::string own_host_name() {
   char name[256] = {};
   return ::gethostname(name, sizeof(name) - 1) == 0 && name[0] != '\0' ? name : "unknown host";
@@ -70,6 +73,16 @@ class Coordinator::Impl final : public Interruption {
     MutexLock lock(mutex_);
     leaving_ = why;
     changed_.notify_all();
+  }
+
+  void tell_steps(std::string lines) {  // any thread
+    MutexLock lock(mutex_);
+    own_steps_ = std::move(lines);
+  }
+
+  std::vector<std::string> told_steps() {  // any thread
+    MutexLock lock(mutex_);
+    return told_steps_;
   }
 
  private:
@@ -171,6 +184,7 @@ class Coordinator::Impl final : public Interruption {
 
   void hear_attempt(Heard& heard) {
     const int round = position_.round;
+    if (position_.plan->watched) exchange_steps(round);
     heard.over = position_.over || meeting_->has(over_key(round));
     if (options_.node != 0) {
       if (meeting_->has(next_key(round))) heard.next = decode_verdict(meeting_->get(next_key(round)));
@@ -184,6 +198,28 @@ class Coordinator::Impl final : public Interruption {
       const std::string key = end_key(round, node);
       if (meeting_->has(key)) heard.ends[node] = decode_end(meeting_->get(key));
     }
+  }
+
+  // Not before its time: a launcher hears the store five times a second and more often.
+  void exchange_steps(int round) {
+    if (options_.node != 0) {
+      std::string lines;
+      {
+        MutexLock lock(mutex_);
+        lines.swap(own_steps_);
+      }
+      if (!lines.empty()) meeting_->put(steps_key(round, options_.node), lines);
+      return;
+    }
+    if (!next_steps_.expired()) return;
+    next_steps_ = Deadline::after(kStepsTime);
+    std::vector<std::string> told(static_cast<std::size_t>(options_.nodes));
+    for (int node = 1; node < options_.nodes; ++node) {
+      const std::string key = steps_key(round, node);
+      if (meeting_->has(key)) told[static_cast<std::size_t>(node)] = meeting_->get(key);
+    }
+    MutexLock lock(mutex_);
+    told_steps_ = std::move(told);
   }
 
   void hear_who_stays(Heard& heard) {
@@ -201,6 +237,8 @@ class Coordinator::Impl final : public Interruption {
     {
       MutexLock lock(mutex_);
       own_end_.reset();
+      own_steps_.clear();
+      told_steps_.clear();
     }
     publish(*position_.plan);
   }
@@ -215,6 +253,7 @@ class Coordinator::Impl final : public Interruption {
   Wakeup events_ready_;
   Wakeup alarm_;
   Position position_;
+  Deadline next_steps_ = Deadline::after(Milliseconds::zero());
   std::unique_ptr<Meeting> meeting_;  // null before the first and after node 0 was lost
 
   Mutex mutex_;
@@ -224,7 +263,9 @@ class Coordinator::Impl final : public Interruption {
   std::optional<NodeEnd> own_end_ GRADWIRE_GUARDED_BY(mutex_);
   std::optional<NodeEnd> leaving_ GRADWIRE_GUARDED_BY(mutex_);
   std::deque<Event> events_ GRADWIRE_GUARDED_BY(mutex_);
-  Thread thread_;  // the last: it uses the others until it is joined
+  std::string own_steps_ GRADWIRE_GUARDED_BY(mutex_);                // not yet in the store
+  std::vector<std::string> told_steps_ GRADWIRE_GUARDED_BY(mutex_);  // by node
+  Thread thread_;                                                    // the last: it uses the others until it is joined
 };
 
 Coordinator::Coordinator(CoordinatorOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
@@ -240,5 +281,9 @@ int Coordinator::alarm_fd() const noexcept { return impl_->alarm_fd(); }
 void Coordinator::ranks_ended(const NodeEnd& end) { impl_->ranks_ended(end); }
 
 void Coordinator::leave(const NodeEnd& why) { impl_->leave(why); }
+
+void Coordinator::tell_steps(std::string lines) { impl_->tell_steps(std::move(lines)); }
+
+std::vector<std::string> Coordinator::told_steps() const { return impl_->told_steps(); }
 
 }  // namespace gradwire::launch

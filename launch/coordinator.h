@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "launch/node_records.h"
 
@@ -26,6 +27,7 @@ struct CoordinatorOptions {
   std::string version;            // gradwire's
   int max_restarts = 0;           // node 0's value counts
   std::uint16_t master_port = 0;  // node 0's value counts; 0: any free port
+  bool watched = false;           // node 0's value counts; see Plan
   std::chrono::milliseconds rendezvous_timeout{};
   std::chrono::milliseconds heartbeat_timeout{};
 };
@@ -70,6 +72,13 @@ class Coordinator final {
   void ranks_ended(const NodeEnd& end);
   // Ends the job on all hosts; an event follows. Call it only while no rank of this host runs.
   void leave(const NodeEnd& why);
+
+  // In an attempt that is watched, on any node but 0: tells node 0 what report_line() says of this host's ranks. What
+  // is told last counts.
+  void tell_steps(std::string lines);
+  // In such an attempt, on node 0: what each node has told last, by node; empty while it has told nothing. Asked about
+  // once a second.
+  std::vector<std::string> told_steps() const;
 
   class Impl;
 

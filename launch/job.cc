@@ -58,10 +58,14 @@ std::vector<RankCommand> rank_commands(const Options& options, JobEnvironment jo
   return ranks;
 }
 
-std::optional<LiveWatch> live_watch(const Options& options, const RendezvousFolder& folder, JobEnvironment& job) {
-  if (!options.watch && !options.watch_port && !options.report_steps) return std::nullopt;
+std::unique_ptr<LiveSource> record_files(const Options& options, const RendezvousFolder& folder, JobEnvironment& job) {
   job.record_folder = options.record_folder.empty() ? folder.path() + "/records" : options.record_folder;
-  return std::optional<LiveWatch>(std::in_place, options, std::make_unique<RecordFiles>(job.record_folder));
+  return std::make_unique<RecordFiles>(job.record_folder);
+}
+
+std::optional<LiveWatch> live_watch(const Options& options, const RendezvousFolder& folder, JobEnvironment& job) {
+  if (!options.is_watched() && !options.report_steps) return std::nullopt;
+  return std::optional<LiveWatch>(std::in_place, options, record_files(options, folder, job));
 }
 
 Deadline job_deadline(const Options& options) {

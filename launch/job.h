@@ -4,6 +4,7 @@
 // several hosts; and elastic jobs.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -40,8 +41,11 @@ std::string read_secret_line(int fd);
 // Returns the commands that start the ranks of this host. Fills in the fields of `job` that only this host knows.
 std::vector<RankCommand> rank_commands(const Options& options, JobEnvironment job);
 
-// Returns what shows how the ranks get on, where the options ask for it, and names in `job` the folder in which the
-// ranks record: that of --record, or one in `folder`. Throws LaunchError.
+// Names in `job` the folder in which the ranks record: that of --record, or one in `folder`. Returns their files.
+std::unique_ptr<LiveSource> record_files(const Options& options, const RendezvousFolder& folder, JobEnvironment& job);
+
+// Returns what shows how the ranks of this host get on, from record_files(), where the options ask for it. Throws
+// LaunchError.
 std::optional<LiveWatch> live_watch(const Options& options, const RendezvousFolder& folder, JobEnvironment& job);
 
 // Returns the deadline of --timeout, counted from now.

@@ -133,6 +133,7 @@ class Ruling {
               options_.max_restarts,
               options_.master_port != 0 ? options_.master_port : heard_.free_port,
               {at_.self}};
+    plan.watched = options_.watched;
     for (const NodeRecord& node : heard_.joined) {
       plan.nodes.push_back(node);
       plan.attempt = std::max(plan.attempt, node.attempt);

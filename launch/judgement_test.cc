@@ -78,7 +78,7 @@ class Launcher {
     return {};
   }
 
-  const CoordinatorOptions options;
+  CoordinatorOptions options;
   Position position;
   std::string wait_for;
   std::map<std::string, std::string> puts;
@@ -174,6 +174,14 @@ TEST(Gathering, BeginsWhenAllHaveJoinedWithTheHighestAttempt) {
   EXPECT_EQ(plan.job_id, "launcher0") << "where the user named none";
   EXPECT_EQ(plan.master_port, 1234);
   EXPECT_EQ(plan.world(), 6);
+  EXPECT_FALSE(plan.watched);
+}
+
+TEST(Gathering, ThePlanSaysWhetherNodeZeroIsWatched) {
+  Launcher zero(0);
+  zero.options.watched = true;
+  EXPECT_EQ(zero.hear(all_joined()), Phase::running);
+  EXPECT_TRUE(decode_plan(zero.puts.at(plan_key(0))).watched);
 }
 
 TEST(Gathering, WhoeverIsToldToLeaveTellsTheOthers) {

@@ -115,6 +115,31 @@ std::optional<std::string_view> HostReports::take(std::string_view line) {
   return line.substr(0, begin);
 }
 
+void NodeReports::follow(int first_rank, int count) {
+  own_->follow(first_rank, own_ranks_);
+  others_.follow(first_rank, count);
+  told_.clear();
+}
+
+void NodeReports::refresh() {
+  own_->refresh();
+  std::vector<std::string> told = ask_();
+  told_.resize(told.size());
+  for (std::size_t node = 0; node < told.size(); ++node) {
+    if (told[node] == told_[node]) continue;  // an old report would look like ranks that stand still since now
+    told_[node] = std::move(told[node]);
+    for (std::string_view rest = told_[node]; !rest.empty();) {
+      const std::size_t end = std::min(rest.find('\n'), rest.size() - 1);
+      others_.take(rest.substr(0, end));
+      rest.remove_prefix(end + 1);
+    }
+  }
+}
+
+std::optional<LiveLook> NodeReports::look(std::size_t index) {
+  return index < static_cast<std::size_t>(own_ranks_) ? own_->look(index) : others_.look(index);
+}
+
 std::string report_line(int rank, const RunSums& sums, std::int64_t now) {
   const observe::StepTotals& totals = sums.totals;
   const Json json = {{"rank", rank},

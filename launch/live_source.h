@@ -1,13 +1,16 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Where a launcher that is watched knows from how its ranks get on: the files of their recorders, or the launchers of
-// other hosts.
+// Where a launcher that is watched knows from how its ranks get on: the files of their recorders, the launchers of
+// other hosts, or both.
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "gradwire/base/deadline.h"
@@ -27,6 +30,8 @@ class LiveSource {
   virtual ~LiveSource() = default;
   // An attempt begins, with `count` ranks from `first_rank` on.
   virtual void follow(int first_rank, int count) = 0;
+  // Asks anew for what look() says. Before the first look() of several.
+  virtual void refresh() {}
   // The newest about the index-th of these ranks; nothing while it has not begun to record in this attempt.
   virtual std::optional<LiveLook> look(std::size_t index) = 0;
 };
@@ -59,6 +64,27 @@ class HostReports final : public LiveSource {
  private:
   int first_rank_ = 0;
   std::vector<std::optional<LiveLook>> newest_;
+};
+
+// Node 0's ranks by their files, which are the first of the job, and those of the other nodes by what their launchers
+// tell node 0.
+class NodeReports final : public LiveSource {
+ public:
+  // What each node has told last, by node: lines of report_line().
+  using Ask = std::function<std::vector<std::string>()>;
+
+  NodeReports(std::unique_ptr<LiveSource> own, int own_ranks, Ask ask)
+      : own_(std::move(own)), own_ranks_(own_ranks), ask_(std::move(ask)) {}
+  void follow(int first_rank, int count) override;
+  void refresh() override;
+  std::optional<LiveLook> look(std::size_t index) override;
+
+ private:
+  const std::unique_ptr<LiveSource> own_;
+  const int own_ranks_;
+  const Ask ask_;
+  HostReports others_;
+  std::vector<std::string> told_;  // by node; what has been taken
 };
 
 // The line with which a launcher says how a rank is: with its line end, and at most 1 KiB long.

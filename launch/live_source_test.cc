@@ -139,5 +139,48 @@ TEST(HostReports, AReportIsOneShortLine) {
   EXPECT_EQ(line.find('\n'), line.size() - 1);
 }
 
+// Stands for the files of this host's ranks: rank r has taken 100 + r steps.
+class SomeFiles final : public LiveSource {
+ public:
+  void follow(int first_rank, int count) override {
+    first_rank_ = first_rank;
+    count_ = count;
+  }
+  std::optional<LiveLook> look(std::size_t index) override {
+    EXPECT_LT(index, static_cast<std::size_t>(count_));
+    LiveLook look{some_sums(), Deadline::Clock::now()};
+    look.sums.totals.steps = 100 + first_rank_ + static_cast<std::int64_t>(index);
+    return look;
+  }
+
+ private:
+  int first_rank_ = 0;
+  int count_ = 0;
+};
+
+TEST(NodeReports, HaveTheRanksOfThisNodeAndWhatTheOthersHaveTold) {
+  std::vector<std::string> told(3);
+  NodeReports reports(std::make_unique<SomeFiles>(), 2, [&] { return told; });
+  reports.follow(0, 5);
+  reports.refresh();
+  EXPECT_EQ(reports.look(1)->sums.totals.steps, 101);
+  EXPECT_FALSE(reports.look(2));
+  observe::RunSums sums = some_sums();
+  told[1] = report_line(2, sums, kSecond);
+  sums.totals.steps = 7;
+  told[1] += report_line(3, sums, kSecond);
+  told[2] = "nonsense\n" + report_line(4, sums, kSecond) + report_line(9, sums, kSecond) + "no end";
+  reports.refresh();
+  EXPECT_EQ(reports.look(2)->sums.totals.steps, 6);
+  EXPECT_EQ(reports.look(3)->sums.totals.steps, 7);
+  EXPECT_EQ(reports.look(4)->sums.totals.steps, 7);
+  // What a node has told before says nothing of now.
+  const auto before = reports.look(3)->time;
+  reports.refresh();
+  EXPECT_EQ(reports.look(3)->time, before);
+  reports.follow(0, 5);
+  EXPECT_FALSE(reports.look(3)) << "another attempt";
+}
+
 }  // namespace
 }  // namespace gradwire::launch::live_source_test

@@ -53,6 +53,7 @@ Deadline LiveWatch::next_look() const noexcept {
 }
 
 void LiveWatch::read() {
+  source_->refresh();
   for (std::size_t i = 0; i < moments_.size(); ++i) {
     Moments& moments = moments_[i];
     const auto look = source_->look(i);
@@ -85,6 +86,7 @@ std::string LiveWatch::reports() const {
 
 void LiveWatch::show(Output& output) {
   if (options_.report_steps) output.tell(reports());
+  if (tell_) tell_(reports());
   if (!options_.watch) return;
   if (output.can_show()) {
     const auto [width, height] = size_of_terminal();

@@ -6,10 +6,12 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "gradwire/base/deadline.h"
@@ -27,6 +29,8 @@ class LiveWatch {
   // `options` outlives the object. Throws LaunchError: the port is taken.
   LiveWatch(const Options& options, std::unique_ptr<LiveSource> source);
 
+  // Calls `tell` with the lines of --report-steps, as often as they would be written.
+  void tell(std::function<void(std::string lines)> tell) { tell_ = std::move(tell); }
   // An attempt begins, with `count` ranks from `first_rank` on.
   void follow(int first_rank, int count);
   // When look() is to be called next.
@@ -49,6 +53,7 @@ class LiveWatch {
 
   const Options& options_;
   const std::unique_ptr<LiveSource> source_;
+  std::function<void(std::string)> tell_;
   std::optional<PageServer> server_;
   bool told_port_ = false;
   std::vector<Moments> moments_;  // of each rank

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <climits>
 #include <cstdio>
+#include <memory>
+#include <utility>
 
 #include "gradwire/base/strings.h"
 #include "gradwire/membership/job_store.h"
@@ -32,6 +34,7 @@ CoordinatorOptions coordinator_options(const Options& options, const std::string
           .version = GRADWIRE_VERSION,
           .max_restarts = options.max_restarts,
           .master_port = node.master_port,
+          .watched = options.is_watched(),
           .rendezvous_timeout = node.rendezvous_timeout,
           .heartbeat_timeout = node.heartbeat_timeout};
 }
@@ -130,8 +133,8 @@ class NodeJob {
     JobEnvironment job = environment_of(plan);
     job.flight_recorders = flight.recorders();
     try {
-      auto live = live_watch(options_, folder_, job);
-      if (live) live->follow(plan.first_rank(node), options_.ranks);
+      std::optional<LiveWatch> live;
+      if (options_.is_watched() || options_.report_steps || plan.watched) watch(live, plan, job);
       const JobView view{
           .names = {.first_rank = plan.first_rank(node), .world = plan.world(), .append = plan.attempt > 0},
           .flight = &flight,
@@ -146,6 +149,20 @@ class NodeJob {
     } catch (const LaunchError& error) {
       coordinator_.ranks_ended({NodeEnd::Kind::final, error.exit_code(), concat(place, ": ", error.what())});
     }
+  }
+
+  // Node 0 shows the ranks of all nodes, which tell node 0 how theirs get on. Any other shows its own.
+  void watch(std::optional<LiveWatch>& live, const Plan& plan, JobEnvironment& job) {
+    const int node = options_.node.node;
+    const bool all = plan.watched && node == 0;
+    std::unique_ptr<LiveSource> source = record_files(options_, folder_, job);
+    if (all) {
+      source = std::make_unique<NodeReports>(std::move(source), options_.ranks,
+                                             [this] { return coordinator_.told_steps(); });
+    }
+    live.emplace(options_, std::move(source));
+    if (plan.watched && node != 0) live->tell([this](std::string lines) { coordinator_.tell_steps(std::move(lines)); });
+    live->follow(plan.first_rank(node), all ? plan.world() : options_.ranks);
   }
 
   JobEnvironment environment_of(const Plan& plan) {

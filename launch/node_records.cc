@@ -95,7 +95,8 @@ std::string encode(const Plan& plan) {
                   {"attempt", plan.attempt},
                   {"max_restarts", plan.max_restarts},
                   {"master_port", plan.master_port},
-                  {"nodes", nodes}});
+                  {"nodes", nodes},
+                  {"watched", plan.watched}});
 }
 
 std::string encode(const NodeEnd& end) {
@@ -124,6 +125,7 @@ Plan decode_plan(const std::string& text) {
   return decode("plan", text, [](const Json& json) {
     Plan plan{json.at("job_id"), json.at("attempt"), json.at("max_restarts"), json.at("master_port"), {}};
     for (const Json& node : json.at("nodes")) plan.nodes.push_back(node_of(node));
+    plan.watched = json.value("watched", false);
     return plan;
   });
 }

@@ -37,6 +37,7 @@ struct Plan {
   int max_restarts = 0;
   std::uint16_t master_port = 0;
   std::vector<NodeRecord> nodes;
+  bool watched = false;  // the ranks of all nodes record, and the other nodes tell node 0 how theirs get on
 
   int world() const noexcept;
   int first_rank(int node) const noexcept;

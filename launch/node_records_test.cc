@@ -36,6 +36,12 @@ TEST(NodeRecords, ComeBackAsTheyWent) {
   EXPECT_EQ(plan.nodes[1].launcher, "y");
   EXPECT_EQ(plan.nodes[1].pid, 2);
   EXPECT_EQ(plan.nodes[1].ranks, 3);
+  EXPECT_FALSE(plan.watched);
+  Plan watched = plan;
+  watched.watched = true;
+  EXPECT_TRUE(decode_plan(encode(watched)).watched);
+  EXPECT_FALSE(decode_plan(R"({"job_id":"j","attempt":0,"max_restarts":0,"master_port":1,"nodes":[]})").watched)
+      << "a launcher that knows nothing of it";
   const NodeEnd end = decode_end(encode(NodeEnd{Kind::killed, 139, "rank 1 \"died\""}));
   EXPECT_EQ(end.kind, Kind::killed);
   EXPECT_EQ(end.exit_code, 139);

@@ -513,7 +513,7 @@ std::vector<std::string> arguments_for_host(const Options& options, int node) {
   if (options.stall) add({"--stall", seconds(*options.stall)});
   if (!options.flight_folder.empty()) add({"--flight-dir", options.flight_folder});
   if (!options.record_folder.empty()) add({"--record", options.record_folder});
-  if (options.watch || options.watch_port || options.report_steps) add({"--report-steps"});
+  if (options.is_watched() || options.report_steps) add({"--report-steps"});
   if (!job.job_id.empty()) add({"--job-id", job.job_id});
   if (job.master_port != 0) add({"--master-port", std::to_string(job.master_port)});
   if (!options.log_folder.empty()) add({"--log-dir", options.log_folder});

@@ -61,6 +61,8 @@ struct Options {
   std::string record_folder;                                  // for the ranks' steps; empty: they are not recorded
   bool watch = false;                                         // show on stderr how the ranks get on
   std::optional<std::uint16_t> watch_port;                    // of the page that shows it; 0: any free one
+  // Whether somebody sees here how the ranks get on.
+  bool is_watched() const noexcept { return watch || watch_port.has_value(); }
   bool report_steps = false;  // say on stderr how the ranks get on, in lines for the launcher that started this one
   std::string log_folder;     // empty: output goes to the launcher's stdout and stderr
   StdinMode stdin_mode = StdinMode::rank0;

@@ -19,6 +19,7 @@ inline std::string beat_key(const std::string& launcher) { return concat("gradwi
 inline std::string join_key(int round, int node) { return concat("gradwire-run/join/", round, "/", node); }
 inline std::string plan_key(int round) { return concat("gradwire-run/plan/", round); }
 inline std::string over_key(int round) { return concat("gradwire-run/over/", round); }
+inline std::string steps_key(int round, int node) { return concat("gradwire-run/steps/", round, "/", node); }
 inline std::string end_key(int round, int node) { return concat("gradwire-run/end/", round, "/", node); }
 inline std::string next_key(int round) { return concat("gradwire-run/next/", round); }
 inline std::string bye_key(int node) { return concat("gradwire-run/bye/0/", node); }

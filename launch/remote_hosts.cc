@@ -97,7 +97,7 @@ int run_on_hosts(const Options& options, const std::string& secret, SignalQueue&
   here.grace = notice;
   JobView view{.names = {.bare = true}, .notice_time = notice, .gentle = true};
   std::optional<LiveWatch> live;
-  if (options.watch || options.watch_port) {
+  if (options.is_watched()) {
     auto reports = std::make_unique<HostReports>();
     view.filter = [source = reports.get()](std::string_view line) { return source->take(line); };
     live.emplace(options, std::move(reports));

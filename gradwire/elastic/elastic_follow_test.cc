@@ -24,10 +24,6 @@ namespace {
 
 using namespace gradwire::testing;
 
-struct Killed : std::runtime_error {
-  Killed() : std::runtime_error("this member is lost on purpose") {}
-};
-
 constexpr std::int64_t kSteps = 300;
 constexpr std::int64_t kMeet = 200;  // the step at which the members wait for the newcomers
 

@@ -19,10 +19,6 @@ namespace {
 
 using namespace gradwire::testing;
 
-struct Killed : std::runtime_error {
-  Killed() : std::runtime_error("this member is lost on purpose") {}
-};
-
 // How one member ended.
 struct MemberResult {
   ElasticEnd end = ElasticEnd::too_late;

@@ -16,6 +16,7 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -25,6 +26,19 @@
 #include "gradwire/membership/coordinator.h"
 
 namespace gradwire::testing {
+
+// What a member throws that a test takes out of the job.
+struct Killed : std::runtime_error {
+  Killed() : std::runtime_error("this member is lost on purpose") {}
+};
+
+// How many members have joined, by the journal of the coordinator.
+inline std::int64_t joined_members(const std::string& journal) {
+  std::ifstream lines(journal);
+  std::int64_t count = 0;
+  for (std::string line; std::getline(lines, line);) count += line.find("\tjoined\t") != std::string::npos ? 1 : 0;
+  return count;
+}
 
 // The data of rank `rank` of `size` in a step.
 inline at::Tensor samples(const ElasticStep& at) {

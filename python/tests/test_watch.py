@@ -136,6 +136,41 @@ def test_a_job_on_several_hosts_is_watched_where_it_was_started(tmp_path, prefix
     assert any("loss" in line for line in printed), "and all the rest is"
 
 
+def test_node_0_shows_the_ranks_of_all_nodes(tmp_path):
+    (tmp_path / "text").write_text("".join(f"{i} green bottles hang on wall number {i % 7}.\n" for i in range(400)))
+    nodes, place = 2, f"127.0.0.1:{free_port()}"
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+
+    def launcher(node, *options):
+        command = [BUILD / "bin" / "gradwire-run", "--nnodes", str(nodes), "--node-rank", str(node), "--rendezvous", place, "-n", str(RANKS),
+                   *options, BUILD / "bin" / "char_lm", "--text", tmp_path / "text", "--steps", "10000000", *SMALL]
+        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment)
+
+    jobs = [launcher(1), launcher(0, "--watch", "--watch-port", "0")]
+    try:
+        address = next(found[0] for line in jobs[1].stderr if (found := re.search(r"http://127\.0\.0\.1:\d+/", line)))
+        ranks = [str(rank) for rank in range(nodes * RANKS)]
+        seen = []
+        while len(seen) < 2:  # the reports go on
+            values, _ = samples(address)
+            steps = [values.get(("gradwire_steps_total", rank), 0) for rank in ranks]
+            if all(now > before for now, before in zip(steps, seen[-1] if seen else [5] * len(ranks))):
+                seen.append(steps)
+            assert all(job.poll() is None for job in jobs)
+        assert {rank for _, rank in values} == set(ranks)
+        with urllib.request.urlopen(address, timeout=GUARD) as answer:
+            assert Links(answer.read().decode()).rows == 1 + len(ranks)
+        jobs[1].send_signal(signal.SIGTERM)
+        said = [job.communicate(timeout=GUARD)[1] for job in jobs]
+    finally:
+        for job in jobs:
+            job.kill()
+            job.wait()
+    assert re.search(r"^gradwire-run: step \d+, [\d.]+ steps/s, \d+% waiting, .* sent a step, loss ", said[1], re.M), said
+    assert "\x1e" not in "".join(said), "reports are not for the user"
+    assert [path.name for path in tmp_path.iterdir()] == ["text"], "the records of the job go with the job"
+
+
 ELASTIC = """
 import os
 import pathlib

@@ -26,10 +26,6 @@ namespace {
 
 using namespace gradwire::testing;
 
-struct Killed : std::runtime_error {
-  Killed() : std::runtime_error("this member is lost on purpose") {}
-};
-
 // A worker is its rank in the first epoch, or kNewcomer.
 constexpr int kNewcomer = 9;
 
@@ -242,13 +238,6 @@ class Workers {
   std::list<WorkerResult> results_;
   std::vector<std::thread> threads_;
 };
-
-std::int64_t joined_members(const std::string& journal) {
-  std::ifstream lines(journal);
-  std::int64_t count = 0;
-  for (std::string line; std::getline(lines, line);) count += line.find("\tjoined\t") != std::string::npos ? 1 : 0;
-  return count;
-}
 
 void expect_serial(const std::list<WorkerResult>& results, const DilocoOptions& schedule, const Story& story,
                    std::int64_t steps, std::size_t finishers) {

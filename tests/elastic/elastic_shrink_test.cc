@@ -11,7 +11,6 @@
 #include <atomic>
 #include <cmath>
 #include <cstdio>
-#include <fstream>
 #include <list>
 #include <map>
 #include <mutex>
@@ -32,10 +31,6 @@ using namespace gradwire::testing;
 
 constexpr std::int64_t kSteps = 240;
 constexpr std::int64_t kAlone = 60;  // about from this step on, one member of four is left
-
-struct Killed : std::runtime_error {
-  Killed() : std::runtime_error("this member is lost on purpose") {}
-};
 
 struct Config {
   std::string hook;   // empty: plain averages
@@ -221,13 +216,6 @@ struct JobResult {
   double loss = 0;
   std::vector<int> sizes;
 };
-
-std::int64_t joined_members(const std::string& journal) {
-  std::ifstream lines(journal);
-  std::int64_t count = 0;
-  for (std::string line; std::getline(lines, line);) count += line.find("\tjoined\t") != std::string::npos ? 1 : 0;
-  return count;
-}
 
 class ShrinkingJob {
  public:

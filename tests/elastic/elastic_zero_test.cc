@@ -7,7 +7,6 @@
 #include <torch/serialize.h>
 
 #include <atomic>
-#include <fstream>
 #include <list>
 #include <numeric>
 #include <sstream>
@@ -22,10 +21,6 @@ namespace gradwire::elastic_zero_test {
 namespace {
 
 using namespace gradwire::testing;
-
-struct Killed : std::runtime_error {
-  Killed() : std::runtime_error("this member is lost on purpose") {}
-};
 
 // What a test does to a member at some moment of a step; it may throw Killed, or an error that ends the epoch.
 enum class Moment { begins, averaged, stepped, shared };
@@ -137,13 +132,6 @@ class Members {
 };
 
 OptimizerFactory adam_factory() { return optimizer_factory<torch::optim::Adam>(adam_options()); }
-
-std::int64_t joined_members(const std::string& journal) {
-  std::ifstream lines(journal);
-  std::int64_t count = 0;
-  for (std::string line; std::getline(lines, line);) count += line.find("\tjoined\t") != std::string::npos ? 1 : 0;
-  return count;
-}
 
 constexpr std::int64_t kSteps = 60;
 
