@@ -10,6 +10,7 @@
 #include <system_error>
 #include <utility>
 
+#include "gradwire/base/environment.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/store/secret.h"
@@ -26,6 +27,15 @@ void remove_records(const JobEnvironment& job, int ranks) {
     std::error_code ignored;
     std::filesystem::remove(concat(job.record_folder, "/rank-", job.first_rank + rank, ".record"), ignored);
   }
+}
+
+// The folder that the user names for the records, in one way or another; empty: none.
+std::string named_record_folder(const Options& options) {
+  if (!options.record_folder.empty()) return options.record_folder;
+  for (auto entry = options.extra_environment.rbegin(); entry != options.extra_environment.rend(); ++entry) {
+    if (entry->first == "GRADWIRE_RECORD") return entry->second;
+  }
+  return environment("GRADWIRE_RECORD").value_or("");
 }
 
 }  // namespace
@@ -59,7 +69,8 @@ std::vector<RankCommand> rank_commands(const Options& options, JobEnvironment jo
 }
 
 std::unique_ptr<LiveSource> record_files(const Options& options, const RendezvousFolder& folder, JobEnvironment& job) {
-  job.record_folder = options.record_folder.empty() ? folder.path() + "/records" : options.record_folder;
+  job.record_folder = named_record_folder(options);
+  if (job.record_folder.empty()) job.record_folder = folder.path() + "/records";
   return std::make_unique<RecordFiles>(job.record_folder);
 }
 

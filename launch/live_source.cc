@@ -44,14 +44,20 @@ std::int64_t nanoseconds_of(Clock::time_point time) {
   return std::chrono::nanoseconds(time.time_since_epoch()).count();
 }
 
-// The sums of a report that came at `time`, with the times of this host's clock. Throws Json::exception.
-RunSums sums_of(const Json& json, Clock::time_point time) {
-  // Unsigned, because a program may write any number.
-  const std::uint64_t shift =
-      static_cast<std::uint64_t>(nanoseconds_of(time)) - static_cast<std::uint64_t>(json.at("now").get<std::int64_t>());
+// Unsigned, because a program may write any number.
+std::int64_t sum_of(std::int64_t one, std::int64_t other) {
+  return static_cast<std::int64_t>(static_cast<std::uint64_t>(one) + static_cast<std::uint64_t>(other));
+}
+
+std::int64_t difference_of(std::int64_t one, std::int64_t other) {
+  return static_cast<std::int64_t>(static_cast<std::uint64_t>(one) - static_cast<std::uint64_t>(other));
+}
+
+// The sums of a report, with moments that are moved by `shift`. Throws Json::exception.
+RunSums sums_of(const Json& json, std::int64_t shift) {
   const auto moment = [&](const char* name) {
     const std::int64_t value = json.at(name);
-    return value == 0 ? 0 : static_cast<std::int64_t>(static_cast<std::uint64_t>(value) + shift);
+    return value == 0 ? 0 : sum_of(value, shift);
   };
   RunSums sums;
   sums.rank = json.at("rank");
@@ -95,19 +101,25 @@ std::optional<LiveLook> RecordFiles::look(std::size_t index) {
 
 void HostReports::follow(int first_rank, int count) {
   first_rank_ = first_rank;
-  newest_.assign(static_cast<std::size_t>(count), std::nullopt);
+  ranks_.assign(static_cast<std::size_t>(count), {});
 }
 
-std::optional<LiveLook> HostReports::look(std::size_t index) { return newest_.at(index); }
+std::optional<LiveLook> HostReports::look(std::size_t index) { return ranks_.at(index).newest; }
 
 std::optional<std::string_view> HostReports::take(std::string_view line) {
   const std::size_t begin = line.find(kReportBegin);
   if (begin == std::string_view::npos) return line;
   try {
-    const auto time = Clock::now();
-    const RunSums sums = sums_of(Json::parse(line.substr(begin + kReportBegin.size())), time);
-    const auto index = static_cast<std::size_t>(sums.rank - first_rank_);
-    if (index < newest_.size()) newest_[index] = LiveLook{sums, time};
+    const Json json = Json::parse(line.substr(begin + kReportBegin.size()));
+    const std::int64_t made = json.at("now");
+    const std::int64_t shift = difference_of(nanoseconds_of(Clock::now()), made);
+    const auto index = static_cast<std::size_t>(json.at("rank").get<int>() - first_rank_);
+    RunSums sums = sums_of(json, index < ranks_.size() ? std::min(shift, ranks_[index].shift) : shift);
+    if (index < ranks_.size()) {
+      Rank& rank = ranks_[index];
+      rank.shift = std::min(shift, rank.shift);
+      rank.newest = LiveLook{std::move(sums), Clock::time_point(std::chrono::nanoseconds(sum_of(made, rank.shift)))};
+    }
   } catch (const Json::exception&) {
     return line;  // a program's own
   }

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -62,8 +63,14 @@ class HostReports final : public LiveSource {
   std::optional<std::string_view> take(std::string_view line);
 
  private:
+  struct Rank {
+    std::optional<LiveLook> newest;
+    // From the clock of the rank's host to this host's, in nanoseconds, with the shortest way that a report has taken.
+    // So the time between two reports is that between their making, whatever way they took.
+    std::int64_t shift = std::numeric_limits<std::int64_t>::max();
+  };
   int first_rank_ = 0;
-  std::vector<std::optional<LiveLook>> newest_;
+  std::vector<Rank> ranks_;
 };
 
 // Node 0's ranks by their files, which are the first of the job, and those of the other nodes by what their launchers

@@ -139,6 +139,23 @@ TEST(HostReports, AReportIsOneShortLine) {
   EXPECT_EQ(line.find('\n'), line.size() - 1);
 }
 
+// The rates are those of the steps, not of the ways that the reports take.
+TEST(HostReports, TheTimeBetweenTwoReportsIsThatBetweenTheirMaking) {
+  HostReports reports;
+  reports.follow(0, 4);
+  observe::RunSums sums = some_sums();
+  reports.take(without_end(report_line(1, sums, 100 * kSecond)));
+  const auto first = reports.look(1)->time;
+  // Made 5 s later there, but here at once: the first one has taken its time.
+  reports.take(without_end(report_line(1, sums, 105 * kSecond)));
+  const auto second = reports.look(1)->time;
+  EXPECT_LE(second, Deadline::Clock::now());
+  // The next takes longer than the second, which is known to be possible in less.
+  reports.take(without_end(report_line(1, sums, 104 * kSecond)));
+  EXPECT_EQ(second - reports.look(1)->time, std::chrono::seconds(1));
+  EXPECT_LT(first, second + std::chrono::seconds(1));
+}
+
 // Stands for the files of this host's ranks: rank r has taken 100 + r steps.
 class SomeFiles final : public LiveSource {
  public:

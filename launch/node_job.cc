@@ -7,6 +7,7 @@
 #include <climits>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "gradwire/base/strings.h"
@@ -133,12 +134,12 @@ class NodeJob {
     JobEnvironment job = environment_of(plan);
     job.flight_recorders = flight.recorders();
     try {
-      std::optional<LiveWatch> live;
-      if (options_.is_watched() || options_.report_steps || plan.watched) watch(live, plan, job);
+      const bool watched = options_.is_watched() || options_.report_steps || plan.watched;
+      if (watched) watch(plan, job);
       const JobView view{
           .names = {.first_rank = plan.first_rank(node), .world = plan.world(), .append = plan.attempt > 0},
           .flight = &flight,
-          .live = live ? &*live : nullptr,
+          .live = watched ? &*live_ : nullptr,
           .alarm_fd = coordinator_.alarm_fd(),
           .job_end = job_end_};
       Supervisor supervisor(options_, signals_, front_fd_, view);
@@ -151,18 +152,22 @@ class NodeJob {
     }
   }
 
-  // Node 0 shows the ranks of all nodes, which tell node 0 how theirs get on. Any other shows its own.
-  void watch(std::optional<LiveWatch>& live, const Plan& plan, JobEnvironment& job) {
+  // Node 0 shows the ranks of all nodes, which tell node 0 how theirs get on. Any other shows its own. The page stays
+  // from attempt to attempt.
+  void watch(const Plan& plan, JobEnvironment& job) {
     const int node = options_.node.node;
     const bool all = plan.watched && node == 0;
     std::unique_ptr<LiveSource> source = record_files(options_, folder_, job);
-    if (all) {
-      source = std::make_unique<NodeReports>(std::move(source), options_.ranks,
-                                             [this] { return coordinator_.told_steps(); });
+    if (!live_) {
+      if (all) {
+        source = std::make_unique<NodeReports>(std::move(source), options_.ranks,
+                                               [this] { return coordinator_.told_steps(); });
+      }
+      live_.emplace(options_, std::move(source));
+      // Node 0 asks for them where it is watched.
+      if (node != 0) live_->tell([this](std::string lines) { coordinator_.tell_steps(std::move(lines)); });
     }
-    live.emplace(options_, std::move(source));
-    if (plan.watched && node != 0) live->tell([this](std::string lines) { coordinator_.tell_steps(std::move(lines)); });
-    live->follow(plan.first_rank(node), all ? plan.world() : options_.ranks);
+    live_->follow(plan.first_rank(node), all ? plan.world() : options_.ranks);
   }
 
   JobEnvironment environment_of(const Plan& plan) {
@@ -193,6 +198,7 @@ class NodeJob {
   Deadline patience_ = Deadline::never();
   Deadline repeat_guard_ = Deadline::never();
   Coordinator coordinator_;
+  std::optional<LiveWatch> live_;  // from the first attempt on that is watched
 };
 
 }  // namespace

@@ -41,11 +41,11 @@ PYTHON_CHECK = ROOT / "tests" / "devices" / "python_check.py"
 
 
 class Failed(Exception):
-    """A step that went wrong; the text says how. `output` is what the command printed."""
+    """A step that went wrong; the text says how. `output` is what the command printed, `found` what the step found all the same."""
 
-    def __init__(self, text, output=""):
+    def __init__(self, text, output="", found=None):
         super().__init__(text)
-        self.output = output
+        self.output, self.found = output, found
 
 
 class NotRun(Exception):
@@ -168,14 +168,21 @@ def step_build(check):
     no_python = re.search(r"gradwire: (no Python package.*)", said)
     missing = re.findall(r"gradwire: (no (?:CUDA kernels|backend 'nccl').*)", said)
     targets = TARGETS + ([] if any("kernels" in reason for reason in missing) else ["codec_speed"])
+    found = {"torch": torch, "targets": " ".join(targets), "CUDA": "; ".join(missing) or "the kernels and the backend nccl",
+             **({"Python": python[1]} if python else {"without": no_python[1] if no_python else "no Python package"})}
     ninja = ["ninja", "-C", check.build, *([f"-j{check.jobs}"] if check.jobs else [])]
-    check.run(*ninja, *targets)
-    if python:  # by itself, so that what it lacks keeps no other part from being built
-        check.run(*ninja, "gradwire_python")
+    for old in (check.build / "python" / "gradwire").glob("_C*.so"):  # of another Python, or of sources that no longer compile
+        old.unlink()
+    try:
+        check.run(*ninja, *targets)
+        if python:  # by itself, so that what it lacks keeps no other part from being built
+            check.run(*ninja, "gradwire_python")
+    except Failed as failed:
+        failed.found = found
+        raise
     if missing and check.gpu:
-        raise Failed(f"all else is built, but there is {'; '.join(missing)}")
-    return {"torch": torch, "targets": " ".join(targets), "CUDA": "; ".join(missing) or "the kernels and the backend nccl",
-            **({"Python": python[1]} if python else {"without": no_python[1] if no_python else "no Python package"})}
+        raise Failed(f"all else is built, but there is {'; '.join(missing)}", found=found)
+    return found
 
 
 def require_tests(output):
@@ -415,6 +422,8 @@ def run_step(check, name, step, seconds):
     except NotRun as reason:
         result["state"] = f"not run: {reason}"
     except Exception as problem:
+        if getattr(problem, "found", None):
+            result["found"] = problem.found
         result.update(state="FAILED", problem=f"{type(problem).__name__}: {problem}")
     result["seconds"] = round(time.monotonic() - started, 1)
     return result

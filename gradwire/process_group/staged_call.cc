@@ -6,7 +6,6 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
-#include <iterator>
 #include <optional>
 #include <type_traits>
 #include <utility>
@@ -184,7 +183,7 @@ class Pieces {
       here.wait();
       Tensors one{buffer(piece)};
       make_with(make_, given_, one)->wait();
-      part(piece).copy_(buffer(piece), /*non_blocking=*/true);
+      part(piece).copy_(buffer(piece), /*non_blocking=*/lease_ != nullptr || may_be_read_later(memory_, buffers_[0]));
     }
     copy_back(tensor, memory_);
   }
@@ -211,7 +210,7 @@ class Pieces {
   std::optional<Mark> fetched_;  // of the piece that is fetched and not yet sent
 };
 
-// Small tensors go together, and each large one by itself.
+// Small tensors go together, up to kPieceBytes at a time, and each large one by itself.
 template <class Given>
 void call_in_place(const Make& make, Given& given) {
   const std::int64_t longest = make.lend ? kSmallBytes : kPieceBytes;
@@ -220,12 +219,23 @@ void call_in_place(const Make& make, Given& given) {
   const auto is_large = [&](const at::Tensor& tensor) {
     return on_devices && static_cast<std::int64_t>(tensor.nbytes()) > longest;
   };
-  Tensors small;
-  std::copy_if(given.tensors.begin(), given.tensors.end(), std::back_inserter(small), std::not_fn(is_large));
-  if (!small.empty()) {
-    Given of_small{small, given.options};
-    call_whole(make, of_small);
+  Tensors together;
+  std::int64_t bytes = 0;
+  const auto flush = [&] {
+    if (together.empty()) return;
+    Given some{together, given.options};
+    call_whole(make, some);
+    together.clear();
+    bytes = 0;
+  };
+  for (const at::Tensor& tensor : given.tensors) {
+    if (is_large(tensor)) continue;
+    const auto more = static_cast<std::int64_t>(tensor.nbytes());
+    if (bytes + more > kPieceBytes) flush();
+    together.push_back(tensor);
+    bytes += more;
   }
+  flush();
   for (const at::Tensor& tensor : given.tensors) {
     if (is_large(tensor)) Pieces<Given>(make, given, tensor).run(tensor);
   }

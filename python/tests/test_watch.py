@@ -23,6 +23,19 @@ SMALL = ["--layers", "1", "--width", "32", "--heads", "2", "--context", "16", "-
          "--log-every", "5", "--generate", "0", "--eval-batches", "1"]
 
 
+@pytest.fixture(autouse=True)
+def guarded():
+    """What is waited for must come: a test that waits longer than GUARD fails."""
+    def too_long(*_):
+        raise TimeoutError(f"the test has waited for {GUARD} s")
+
+    before = signal.signal(signal.SIGALRM, too_long)
+    signal.alarm(GUARD)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
 def samples(address):
     """{(metric, rank): value} and {metric: type}."""
     with urllib.request.urlopen(address + "metrics", timeout=GUARD) as answer:
@@ -211,7 +224,8 @@ def test_a_process_that_takes_the_place_of_another_one_is_watched_too(tmp_path):
             assert job.poll() is None
             return [samples(address)[0].get(("gradwire_steps_total", str(rank)), 0) for rank in range(RANKS)]
 
-        while min(steps()) < 50:
+        # Five seconds of steps: gradwire-run looks once a second, and must see the newcomer before it has taken as many.
+        while min(steps()) < 1000:
             pass
         before = steps()
         os.kill(int((tmp_path / "1").read_text()), signal.SIGKILL)

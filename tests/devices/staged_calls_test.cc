@@ -69,7 +69,9 @@ TEST(StagedCalls, MoveListsOfSmallAndLargeTensors) {
       const c10::Device device = test_device(rank);
       const c10::DeviceGuard here(device);
       Tensors on_cpu, tensors;
-      for (const std::int64_t count : {3, 100'000, 0, 2'000'000, 70}) {
+      std::vector<std::int64_t> counts{3, 100'000, 0, 2'000'000, 70};
+      counts.insert(counts.end(), 50, 60'000);  // more than a piece together
+      for (const std::int64_t count : counts) {
         on_cpu.push_back(numbers(count, rank));
         tensors.push_back(on_cpu.back().to(device));
       }
