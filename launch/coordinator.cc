@@ -200,7 +200,8 @@ class Coordinator::Impl final : public Interruption {
     }
   }
 
-  // Not before its time: a launcher hears the store five times a second and more often.
+  // In an attempt that is watched. Each time that a launcher hears the store, which is five times a second or more
+  // often, the other nodes put what is new; node 0 asks for it once in kStepsTime.
   void exchange_steps(int round) {
     if (options_.node != 0) {
       std::string lines;

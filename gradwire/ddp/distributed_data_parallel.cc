@@ -19,6 +19,7 @@
 #include "gradwire/observe/flight_recorder.h"
 #include "gradwire/process_group/closable.h"
 #include "gradwire/process_group/init.h"
+#include "gradwire/process_group/work_internal.h"
 
 namespace gradwire {
 
@@ -79,15 +80,6 @@ std::optional<at::Device> device_of(const DdpOptions& options, const std::vector
     }
   }
   return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(options.device_ids.front()));
-}
-
-// The devices of the parameters that are not on the CPU.
-std::vector<c10::Device> accelerators_of(const std::vector<NamedTensor>& parameters) {
-  std::vector<c10::Device> devices;
-  for (const NamedTensor& parameter : parameters) {
-    if (!parameter.tensor.is_cpu()) devices.push_back(parameter.tensor.device());
-  }
-  return devices;
 }
 
 void require_served(const ProcessGroup& group, const std::vector<NamedTensor>& tensors) {
@@ -175,7 +167,7 @@ DdpCore::DdpCore(std::shared_ptr<torch::nn::Module> module, DdpOptions options) 
       compared.insert(compared.end(), buffers.begin(), buffers.end());
     }
     p.start();
-    const std::vector<c10::Device> devices = accelerators_of(parameters);
+    const std::vector<c10::Device> devices = internal::devices_of(p.parameters);
     const c10::DeviceType place = devices.empty() ? c10::DeviceType::CPU : devices.front().type();
     internal::verify_replicas(p.reducer->control(), compared, internal::settings_of(p.options, p.tuned, place));
     if (!devices.empty()) internal::require_no_shared_device(p.reducer->control(), devices);

@@ -64,6 +64,8 @@ class BackendGroup final : public CallGroup, public Closable, public DeviceStage
   Tensors do_symmetric_memory(const at::Tensor& tensor) override;
 
  private:
+  // Memory of the channel, in its turn. Collective; throws what the channel throws.
+  Allocation allocation_of(std::size_t bytes, const CollectiveOptions& options = {});
   // Memory that the other ranks read where it lies; undefined where the engine has none, or refused it to a rank, and
   // when the group is at its end, which the call that wants the memory then finds. Throws a MismatchError where another
   // rank makes another call. Collective.

@@ -233,22 +233,21 @@ std::shared_ptr<ProcessGroup> BackendGroup::do_split(int color, int key, const s
 at::Tensor BackendGroup::do_allocate(std::int64_t numel, at::ScalarType dtype) {
   const at::TensorOptions options = at::TensorOptions(dtype).device(at::kCPU);
   if (numel == 0) return at::zeros({0}, options);
+  return tensor_over(allocation_of(static_cast<std::size_t>(numel) * at::elementSize(dtype)), numel, options);
+}
+
+Allocation BackendGroup::allocation_of(std::size_t bytes, const CollectiveOptions& options) {
   Allocation allocation;
-  in_turn("allocate", [&](Channel& channel, const CallOptions& call) {
-    allocation = channel.allocate(static_cast<std::size_t>(numel) * at::elementSize(dtype), call);
-  });
-  return tensor_over(std::move(allocation), numel, options);
+  in_turn(
+      "allocate", [&](Channel& channel, const CallOptions& call) { allocation = channel.allocate(bytes, call); },
+      options);
+  return allocation;
 }
 
 at::Tensor BackendGroup::in_place_memory(std::int64_t bytes, const CollectiveOptions& options) {
   Allocation allocation;
   try {
-    in_turn(
-        "allocate",
-        [&](Channel& channel, const CallOptions& call) {
-          allocation = channel.allocate(static_cast<std::size_t>(bytes), call);
-        },
-        options);
+    allocation = allocation_of(static_cast<std::size_t>(bytes), options);
   } catch (const MismatchError& error) {
     throw MismatchError(concat(error.what(), "; allocate(", bytes,
                                " bytes) is for the staging memory of the first large call with tensors on devices"));

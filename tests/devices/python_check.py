@@ -12,12 +12,13 @@ DEVICE is cpu or cuda; all ranks share the first GPU.
 """
 from __future__ import annotations
 
+import contextlib
 import json
 import statistics
 import sys
 import tempfile
 import time
-from typing import Any, Callable
+from typing import Any, Callable, Iterator
 
 import torch
 import torch.distributed as td
@@ -41,12 +42,17 @@ def join(device: str, backend: str) -> torch.device:
     return chosen
 
 
-def torch_joins(backend: str) -> None:
-    """Makes PyTorch's default group of the ranks of ours."""
-    place = [tempfile.mkdtemp()]
-    dist.broadcast_object_list(place)
-    store = td.FileStore(f"{place[0]}/store", dist.get_world_size())
-    td.init_process_group(backend, store=store, rank=dist.get_rank(), world_size=dist.get_world_size())
+@contextlib.contextmanager
+def torch_group(backend: str) -> Iterator[None]:
+    """PyTorch's default group of the ranks of ours; they meet in a folder of rank 0."""
+    with tempfile.TemporaryDirectory() as folder:
+        place = [folder]
+        dist.broadcast_object_list(place)
+        store = td.FileStore(f"{place[0]}/store", dist.get_world_size())
+        td.init_process_group(backend, store=store, rank=dist.get_rank(), world_size=dist.get_world_size())
+        yield
+        td.destroy_process_group()
+        dist.barrier()  # rank 0 removes the folder
 
 
 def own_hook(group: dist.ProcessGroup, bucket: Any) -> torch.futures.Future:
@@ -143,10 +149,9 @@ def losses_of(wrap: Wrap, device: torch.device, steps: int) -> list[float]:
 
 def train(device: str, backend: str, steps: str, *ways: str) -> None:
     place = join(device, backend)
-    torch_joins("cpu:gradwire,cuda:nccl" if backend == "nccl" else "cpu:gradwire,cuda:gradwire")
-    for way in ways or WAYS:
-        report({"hook": way, "losses": losses_of(WAYS[way], place, int(steps))})
-    td.destroy_process_group()
+    with torch_group("cpu:gradwire,cuda:nccl" if backend == "nccl" else "cpu:gradwire,cuda:gradwire"):
+        for way in ways or WAYS:
+            report({"hook": way, "losses": losses_of(WAYS[way], place, int(steps))})
 
 
 def collectives(device: str, backend: str) -> None:
@@ -257,27 +262,26 @@ def timed_step(ddp: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor) -> f
 def speed(device: str, backend: str, peer: str) -> None:
     """Medians of steps in milliseconds, the two libraries and a local step in turn, and the ratio of each pair."""
     place = join(device, backend)
-    torch_joins(peer)
-    layers = [layer for _ in range(6) for layer in (nn.Linear(1024, 1024), nn.ReLU())]  # 6.3 million parameters
 
     def copy() -> nn.Module:
         torch.manual_seed(1)
-        return nn.Sequential(*(nn.Linear(1024, 1024) if isinstance(layer, nn.Linear) else nn.ReLU() for layer in layers)).to(place)
+        layers = [layer for _ in range(6) for layer in (nn.Linear(1024, 1024), nn.ReLU())]  # 6.3 million parameters
+        return nn.Sequential(*layers).to(place)
 
-    models = {"local": copy(), "gradwire": DistributedDataParallel(copy()), "PyTorch": nn.parallel.DistributedDataParallel(copy())}
-    optimizers = {name: torch.optim.SGD(model.parameters(), lr=1e-3) for name, model in models.items()}
-    x = torch.randn(64, 1024).to(place)
-    times: dict[str, list[float]] = {name: [] for name in models}
-    for round_ in range(45):
-        for name, model in models.items():
-            seconds = timed_step(model, optimizers[name], x)
-            if round_ >= 5:
-                times[name].append(seconds)
+    with torch_group(peer):
+        models = {"local": copy(), "gradwire": DistributedDataParallel(copy()), "PyTorch": nn.parallel.DistributedDataParallel(copy())}
+        optimizers = {name: torch.optim.SGD(model.parameters(), lr=1e-3) for name, model in models.items()}
+        x = torch.randn(64, 1024).to(place)
+        times: dict[str, list[float]] = {name: [] for name in models}
+        for round_ in range(45):
+            for name, model in models.items():
+                seconds = timed_step(model, optimizers[name], x)
+                if round_ >= 5:
+                    times[name].append(seconds)
     ratios = sorted(ours / theirs for ours, theirs in zip(times["gradwire"], times["PyTorch"]))
     report({"backend": backend, "peer": peer, **{f"{name} ms": 1e3 * statistics.median(times[name]) for name in times},
             "gradwire / PyTorch": statistics.median(ratios), "half of the pairs from": ratios[len(ratios) // 4],
             "to": ratios[3 * len(ratios) // 4]})
-    td.destroy_process_group()
 
 
 def main() -> None:
