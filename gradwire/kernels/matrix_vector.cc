@@ -85,6 +85,7 @@ template <class T>
 void product(const T* matrix, std::size_t rows, std::size_t columns, const T* factor, std::size_t rank,
              T* result) noexcept {
   note_run(hwy::TargetName(HWY_TARGET));
+  if (rank == 0) return;  // a result without runs may be null
   constexpr std::size_t kRows = !kManyRegisters ? 1 : sizeof(T) == 4 ? 4 : 2;
   std::size_t i = 0;
   for (; i + kRows <= rows; i += kRows) {
@@ -201,11 +202,12 @@ HWY_NOINLINE void expand_all(const T* left, const T* right, std::size_t rank, st
   constexpr std::size_t kRows = kManyRegisters ? 4 : 2;
   std::size_t i = 0;
   const auto residual_at = [&](std::size_t row) { return kResidual ? residual + row * columns : nullptr; };
+  const auto left_at = [&](std::size_t row) { return rank == 0 ? left : left + row; };  // without runs it may be null
   for (; i + kRows <= rows; i += kRows) {
-    expand_rows<T, kRows, kK, kResidual>(left + i, right, rank, rows, columns, matrix + i * columns, residual_at(i));
+    expand_rows<T, kRows, kK, kResidual>(left_at(i), right, rank, rows, columns, matrix + i * columns, residual_at(i));
   }
   for (; i < rows; ++i) {
-    expand_rows<T, 1, kK, kResidual>(left + i, right, rank, rows, columns, matrix + i * columns, residual_at(i));
+    expand_rows<T, 1, kK, kResidual>(left_at(i), right, rank, rows, columns, matrix + i * columns, residual_at(i));
   }
 }
 

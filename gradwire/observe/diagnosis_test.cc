@@ -434,9 +434,14 @@ TEST(Diagnosis, OfRanksThatWaitForEachOtherTheOneThatLeftOutACallIsTheCause) {
   });
 }
 
+struct Barriers {
+  int between = 0;  // buckets from one barrier to the next
+  int count = 0;
+};
+
 // A program whose steps average buckets in a group of DDP, with a barrier of all ranks after every so many steps. One
 // rank leaves the barrier out at the end of the history.
-void leave_out_barrier(Job& job, int cause, int buckets_between, int barriers) {
+void leave_out_barrier(Job& job, int cause, const Barriers& barriers) {
   const Made bucket{.count = 4096, .line = 20};
   const Made barrier{.kind = CallKind::barrier, .count = 0, .line = 21};
   for (RankTable& rank : job.ranks) rank.groups.clear();
@@ -444,11 +449,11 @@ void leave_out_barrier(Job& job, int cause, int buckets_between, int barriers) {
     job.open(rank, "default", rank, job.size());
     job.open(rank, "default.dup1", rank, job.size());
   }
-  for (int turn = 0; turn <= barriers; ++turn) {
-    for (int i = 0; i < buckets_between; ++i) {
+  for (int turn = 0; turn <= barriers.count; ++turn) {
+    for (int i = 0; i < barriers.between; ++i) {
       for (int rank = 0; rank < job.size(); ++rank) job.call(rank, bucket, Outcome::good, 1);
     }
-    for (int rank = 0; rank < job.size() && turn < barriers; ++rank) job.call(rank, barrier, Outcome::good);
+    for (int rank = 0; rank < job.size() && turn < barriers.count; ++rank) job.call(rank, barrier, Outcome::good);
   }
   for (int rank = 0; rank < job.size(); ++rank) {
     if (rank != cause) job.call(rank, barrier, Outcome::none);
@@ -464,10 +469,10 @@ void leave_out_barrier(Job& job, int cause, int buckets_between, int barriers) {
 }
 
 TEST(Diagnosis, ABarrierOfEveryFewStepsThatOneRankLeftOut) {
-  for (const auto& [between, barriers] : {std::pair{10, 2}, {10, 40}, {70, 1}, {70, 2}, {100, 2}, {100, 9}}) {
-    SCOPED_TRACE(concat(barriers, " barriers, each after ", between, " buckets"));
+  for (const Barriers barriers : {Barriers{10, 2}, {10, 40}, {70, 1}, {70, 2}, {100, 2}, {100, 9}}) {
+    SCOPED_TRACE(concat(barriers.count, " barriers, each after ", barriers.between, " buckets"));
     for_each_cause([&](Job& job, int cause) {
-      leave_out_barrier(job, cause, between, barriers);
+      leave_out_barrier(job, cause, barriers);
       const Diagnosis found = job.stalled();
       expect(found, FaultClass::skipped, {cause});
       EXPECT_TRUE(found.certain);
@@ -478,10 +483,10 @@ TEST(Diagnosis, ABarrierOfEveryFewStepsThatOneRankLeftOut) {
 
 // Then most ranks are right, and where there are two, the diagnosis blames neither.
 TEST(Diagnosis, ABarrierThatWasCalledTooLongAgoForTheTables) {
-  for (const auto& [between, barriers] : {std::pair{200, 3}, {254, 3}, {300, 1}, {300, 5}}) {
-    SCOPED_TRACE(concat(barriers, " barriers, each after ", between, " buckets"));
+  for (const Barriers barriers : {Barriers{200, 3}, {254, 3}, {300, 1}, {300, 5}}) {
+    SCOPED_TRACE(concat(barriers.count, " barriers, each after ", barriers.between, " buckets"));
     for_each_cause([&](Job& job, int cause) {
-      leave_out_barrier(job, cause, between, barriers);
+      leave_out_barrier(job, cause, barriers);
       const Diagnosis found = job.stalled();
       if (job.size() > 2) return expect(found, FaultClass::skipped, {cause});
       expect(found, FaultClass::deadlock, {0, 1});

@@ -1,0 +1,46 @@
+#!/usr/bin/env python3
+# SPDX-FileCopyrightText: The gradwire authors
+# SPDX-License-Identifier: Apache-2.0
+"""Checks every source of a build folder by itself, with the compiler of that folder, and generates no code.
+
+The default build compiles sources in batches, where a source can use what another one included. This check finds the include
+that is missing; with Clang it also finds what the thread annotations forbid.
+"""
+import argparse
+import concurrent.futures
+import json
+import os
+import pathlib
+import shlex
+import subprocess
+import sys
+
+
+def check(entry):
+    """(file, what the compiler said) of one compile command; nothing said is well."""
+    arguments = shlex.split(entry["command"])
+    if arguments[0].endswith("ccache"):
+        del arguments[0]
+    del arguments[arguments.index("-o"):arguments.index("-o") + 2]
+    result = subprocess.run([*arguments, "-fsyntax-only"], cwd=entry["directory"], capture_output=True, text=True, check=False)
+    return entry["file"], result.stderr if result.returncode or result.stderr else ""
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("build", type=pathlib.Path, help="a configured build folder without batches and precompiled headers")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="compilations at a time (default: one a processor)")
+    options = parser.parse_args()
+    entries = json.loads((options.build / "compile_commands.json").read_text())
+    if batches := [entry["file"] for entry in entries if "/Unity/" in entry["file"]]:
+        sys.exit(f"check_sources: {options.build} compiles in batches ({batches[0]}); configure it with -DGRADWIRE_UNITY=OFF")
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        said = {file: words for file, words in pool.map(check, entries) if words}
+    for words in said.values():
+        print(words)
+    print(f"{len(entries)} sources checked, {len(said)} failed")
+    return 1 if said or not entries else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
