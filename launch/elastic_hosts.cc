@@ -159,7 +159,7 @@ void JoinedHost::run() {
         next_talk = Deadline::after(std::min(kTalk, node_.heartbeat_timeout / 10));
       }
       watch_->look_for_the_dead(has_death);
-    } catch (const Error& error) {
+    } catch (const std::exception& error) {
       problem = error.what();
     }
     if (talks) tell_of_silence(problem, heard, told);

@@ -1,8 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
 // A launcher that holds an elastic job and starts no ranks.
-#include <unistd.h>
-
 #include <cstdio>
 #include <map>
 #include <string>
@@ -28,7 +26,7 @@ void say(const std::string& sentence) { std::fprintf(stderr, "gradwire-run: %s\n
 
 int serve(const Options& options, const std::string& secret, SignalQueue& signals) {
   const ElasticOptions& job = *options.elastic;
-  const bool goes_on = ::access(job.log.c_str(), F_OK) == 0;
+  const bool goes_on = membership::has_begun(job.log);
   std::map<std::string, std::string> contents;
   if (goes_on) contents = membership::restored_store(job.log);
   ElasticServer server(options.node, secret, contents);

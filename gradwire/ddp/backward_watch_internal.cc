@@ -40,6 +40,13 @@ void watch_backward_pass(std::function<void(std::exception_ptr)> on_error) {
       /*uses_future=*/false);
 }
 
+void call_after_backward_pass(std::function<void()> on_end) {
+  const GraphTask* task = current_task();
+  if (task == nullptr || !task->future_result_) return;
+  task->future_result_->addCallback([on_end = std::move(on_end)](c10::ivalue::Future&) { on_end(); },
+                                    /*uses_future=*/false);
+}
+
 bool current_pass_reaches(const torch::autograd::Node& accumulator) {
   auto* node = const_cast<torch::autograd::Node*>(&accumulator);  // the key type of libtorch's sets
   const auto* nodes = torch::autograd::get_current_graph_task_nodes_in_graph();

@@ -19,6 +19,9 @@ int current_backward_pass();
 // function the other ranks would wait for the missing buckets until their deadline.
 void watch_backward_pass(std::function<void(std::exception_ptr)> on_error);
 
+// Calls `on_end` when the running pass has ended, well or with an exception, after its callbacks.
+void call_after_backward_pass(std::function<void()> on_end);
+
 // Whether the running pass reaches `accumulator`, the node of a parameter. The answer is known from the start of the
 // pass: a pass goes through the whole graph of its loss. False for a node with which the pass begins (a loss that is a
 // parameter), and for the nodes of inner passes (re-entrant checkpoints).

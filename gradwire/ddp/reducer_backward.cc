@@ -26,6 +26,7 @@ void Reducer::on_output() {
   }
   iteration_.expect();
   watch_pass();
+  watch_outer_pass();
   begin_pass(std::nullopt);
 }
 
@@ -64,7 +65,17 @@ void Reducer::on_gradient(std::size_t parameter) {
   use_.touch(parameter, defined);
   if (options_.on_pass && std::exchange(mixed_pass_, current_backward_pass()) != current_backward_pass())
     options_.on_pass();
-  if (!iteration_.expected()) return;
+  if (!iteration_.expected()) {
+    // All gradients were there when a re-entrant checkpoint ended, and another checkpoint brings one once more.
+    if (ended_inside_ && outer_pass_ != -1) {
+      try {
+        refuse_second_gradient(parameter);
+      } catch (...) {
+        fail_and_throw(concat("backward, at parameter '", store_.name(parameter), "'"));
+      }
+    }
+    return;
+  }
   // Most failures of other ranks reach this rank's lanes while backward still runs: stop the pass then.
   if (failure_.happened()) throw_failure();
   watch_pass();
@@ -79,14 +90,16 @@ void Reducer::on_gradient(std::size_t parameter) {
   }
 }
 
+void Reducer::refuse_second_gradient(std::size_t parameter) const {
+  throw InvalidArgument(concat(
+      "Parameter '", store_.name(parameter), "' got a second gradient on rank ", group_->rank(),
+      " in one synchronized iteration. Run one backward pass for each forward pass (no_sync() accumulates); with ",
+      "find_unused_parameters, return every tensor that the loss is made of from forward(); and where a parameter is "
+      "used inside several re-entrant checkpoints, set static_graph, if every iteration uses it as often."));
+}
+
 void Reducer::take_gradient(std::size_t parameter) {
-  if (!iteration_.take(parameter, store_.place(parameter).bucket)) {
-    throw InvalidArgument(concat(
-        "Parameter '", store_.name(parameter), "' got a second gradient on rank ", group_->rank(),
-        " in one synchronized iteration. Run one backward pass for each forward pass (no_sync() accumulates); with ",
-        "find_unused_parameters, return every tensor that the loss is made of from forward(); and where a parameter is "
-        "used inside several re-entrant checkpoints, set static_graph, if every iteration uses it as often."));
-  }
+  if (!iteration_.take(parameter, store_.place(parameter).bucket)) refuse_second_gradient(parameter);
   if (!idle()) store_gradient(parameter);
 }
 
@@ -115,6 +128,19 @@ void Reducer::watch_pass() {
   if (!iteration_.enter_pass(current_backward_pass())) return;
   watch_backward_pass([weak = weak_from_this()](const std::exception_ptr& error) {
     if (const auto reducer = weak.lock()) reducer->backward_failed(error);
+  });
+}
+
+// A re-entrant pass runs within this one.
+void Reducer::watch_outer_pass() {
+  const int pass = current_backward_pass();
+  if (std::exchange(outer_pass_, pass) == pass) return;
+  ended_inside_ = false;
+  call_after_backward_pass([weak = weak_from_this(), pass] {
+    const auto reducer = weak.lock();
+    if (reducer == nullptr) return;
+    const MutexLock lock(reducer->mutex_);
+    if (reducer->outer_pass_ == pass) reducer->outer_pass_ = -1;
   });
 }
 

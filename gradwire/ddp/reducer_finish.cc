@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "gradwire/base/trace.h"
+#include "gradwire/ddp/backward_watch_internal.h"
 #include "gradwire/ddp/gradient_copy_internal.h"
 #include "gradwire/ddp/hook_scope_internal.h"
 #include "gradwire/ddp/reducer_internal.h"
@@ -36,6 +37,7 @@ void Reducer::finish() {
       fail_and_throw("the hook's end of the iteration");
     }
   }
+  ended_inside_ = outer_pass_ != -1 && current_backward_pass() != outer_pass_;
   end_iteration(results);
   trace::point("ddp.finished", group_->rank(), iteration_.number());
 }

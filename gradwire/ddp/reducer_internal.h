@@ -143,6 +143,7 @@ class Reducer final : public std::enable_shared_from_this<Reducer> {
   bool pass_reaches(std::size_t parameter) const GRADWIRE_REQUIRES(mutex_);
   void end_of_learning() GRADWIRE_EXCLUDES(mutex_);
   void on_gradient(std::size_t parameter) GRADWIRE_EXCLUDES(mutex_);
+  [[noreturn]] void refuse_second_gradient(std::size_t parameter) const GRADWIRE_REQUIRES(mutex_);
   void take_gradient(std::size_t parameter) GRADWIRE_REQUIRES(mutex_);
   void take_absent(std::size_t parameter) GRADWIRE_REQUIRES(mutex_);
   void store_gradient(std::size_t parameter) GRADWIRE_REQUIRES(mutex_);
@@ -173,6 +174,7 @@ class Reducer final : public std::enable_shared_from_this<Reducer> {
   void require_finished() const GRADWIRE_REQUIRES(mutex_);
   void require_between_passes(const char* what) const;
   void watch_pass() GRADWIRE_REQUIRES(mutex_);
+  void watch_outer_pass() GRADWIRE_REQUIRES(mutex_);
   void backward_failed(const std::exception_ptr& error) GRADWIRE_EXCLUDES(mutex_);
   void leave_buckets() GRADWIRE_REQUIRES(mutex_);
   [[noreturn]] void throw_failure() GRADWIRE_REQUIRES(mutex_);
@@ -218,6 +220,8 @@ class Reducer final : public std::enable_shared_from_this<Reducer> {
   ReductionShape shape_ GRADWIRE_GUARDED_BY(mutex_);  // the present one
   int mixed_pass_ GRADWIRE_GUARDED_BY(mutex_) = -1;   // the last pass that called options_.on_pass
   bool warned_of_graph_ GRADWIRE_GUARDED_BY(mutex_) = false;
+  int outer_pass_ GRADWIRE_GUARDED_BY(mutex_) = -1;  // the pass through an output of forward() that runs; -1: none
+  bool ended_inside_ GRADWIRE_GUARDED_BY(mutex_) = false;  // the iteration ended in a re-entrant pass within that one
 };
 
 }  // namespace gradwire::internal

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gradwire/elastic/elastic.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "gradwire/base/error.h"
@@ -21,6 +22,17 @@ void require_on_cpu(const std::string& name, const at::Tensor& tensor) {
 
 void require_on_cpu(const torch::OrderedDict<std::string, at::Tensor>& tensors) {
   for (const auto& item : tensors) require_on_cpu(item.key(), item.value());
+}
+
+// Newcomers get what was added before run(), and would not know the rest.
+void require_before_run(bool has_run, const char* what) {
+  if (!has_run) return;
+  throw InvalidArgument(concat("Elastic::", what, ": run() was called before; add everything before run(), the same on "
+                               "all members"));
+}
+
+void require_new(bool is_known, const std::string& what) {
+  if (is_known) throw InvalidArgument(concat("Elastic::add(): ", what, " was added before; add each object once"));
 }
 
 // One kind of training in a job: steps that all do together, or members that train separately. `separate`: the kind of
@@ -58,6 +70,9 @@ Elastic::~Elastic() = default;
 const std::shared_ptr<ElasticGroup>& Elastic::group() const noexcept { return impl_->group(); }
 
 Elastic& Elastic::add(DdpCore& core) {
+  require_before_run(impl_->has_run(), "add()");
+  const auto& cores = impl_->state().cores();
+  require_new(std::find(cores.begin(), cores.end(), &core) != cores.end(), "this DistributedDataParallel");
   if (core.process_group() != impl_->group()) {
     throw InvalidArgument(
         "Elastic::add(): the DistributedDataParallel was made over another group; give it "
@@ -71,6 +86,7 @@ Elastic& Elastic::add(DdpCore& core) {
 }
 
 Elastic& Elastic::add(torch::optim::Optimizer& optimizer) {
+  require_before_run(impl_->has_run(), "add()");
   if (auto* const shards = dynamic_cast<ShardedState*>(&optimizer)) return add_shards(*shards);
   if (auto* const separate = dynamic_cast<SeparateOptimizer*>(&optimizer)) {
     if (separate->separate_workers() != nullptr) {
@@ -78,17 +94,21 @@ Elastic& Elastic::add(torch::optim::Optimizer& optimizer) {
       return *this;
     }
   }
+  const auto& optimizers = impl_->state().optimizers();
+  require_new(std::find(optimizers.begin(), optimizers.end(), &optimizer) != optimizers.end(), "this optimizer");
   impl_->state().add(optimizer);
   return *this;
 }
 
 Elastic& Elastic::add_state(std::string name, std::function<std::string()> save,
                             std::function<void(const std::string&)> load) {
+  require_before_run(impl_->has_run(), "add_state()");
   impl_->state().add(internal::UserState{std::move(name), std::move(save), std::move(load)});
   return *this;
 }
 
 Elastic& Elastic::add_shards(ShardedState& state) {
+  require_before_run(impl_->has_run(), "add_shards()");
   const std::string identity = state.sharding_identity();  // refuses what cannot be dealt anew
   if (state.sharding_group() != impl_->group()) {
     throw InvalidArgument(concat("Elastic::add(): ", identity,

@@ -16,6 +16,7 @@
 #include "gradwire/base/stable_hash.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/elastic/epoch_group_internal.h"
+#include "gradwire/membership/event_log.h"
 #include "gradwire/membership/job_store.h"
 #include "gradwire/membership/patient_store.h"
 #include "gradwire/process_group/hybrid/hybrid_group.h"
@@ -75,12 +76,12 @@ ElasticEnd Elastic::Impl::run(std::int64_t steps, const std::function<void(const
              options_.slow ? concat("slow ranks: ", membership::to_text(*options_.slow)) : "no rule for slow ranks",
              options_.follow ? ", newcomers follow" : "");
   Member member(
-      store_, program, options_.timeout, [this] { return wants_to_leave(); },
+      store_, program, options_.timeout, [this] { return leaves_now(); },
       environment("GRADWIRE_ELASTIC_HOST").value_or(""), can_follow());
   state_.leave_group();
   if (can_follow()) follow(member, step);
   while (true) {
-    if (wants_to_leave()) {
+    if (leaves_now()) {
       member.leave();
       state_.enter_group();  // of this rank alone
       return ElasticEnd::left;
@@ -96,6 +97,12 @@ ElasticEnd Elastic::Impl::run(std::int64_t steps, const std::function<void(const
       state_.enter_group();
       return counted_ == steps ? ElasticEnd::finished : ElasticEnd::too_late;
     }
+    if (wants_to_leave() && !departure_.is_of_use(member.epoch())) {
+      member.leave();
+      state_.enter_group();
+      return ElasticEnd::left;
+    }
+    departure_.enters();
     try {
       if (!enter(member)) break;
       if (train(member, steps, step) == Stop::counted_all) {
@@ -114,9 +121,16 @@ ElasticEnd Elastic::Impl::run(std::int64_t steps, const std::function<void(const
   }
   give_up_epoch("");
   throw PeerError(
-      "Elastic::run(): no member holds the state of the job any more, because those that held it died together; start "
-      "the job again from a checkpoint",
+      "Elastic::run(): no member holds the state of the job any more, because those that held it died or left together; "
+      "start the job again from a checkpoint",
       {});
+}
+
+bool Elastic::Impl::leaves_now() {
+  return wants_to_leave() && departure_.goes_now([this] {
+    return state_.separate_workers() == nullptr && counted_ != kNoState &&
+           internal::holds_local_memory(state_, memory_);
+  });
 }
 
 bool Elastic::Impl::ends_epoch(const std::exception& error) {
@@ -151,7 +165,8 @@ bool Elastic::Impl::enter(Member& member) {
     if (!watch_) watch_ = std::make_unique<internal::EpochWatch>(without_patience(store_));
     std::vector<std::int64_t> numbers;
     for (const membership::EpochMember& each : epoch.members) numbers.push_back(each.number);
-    keys = watch_->begin(epoch.number, std::move(numbers), std::move(keys));
+    keys = watch_->begin(epoch.number, std::move(numbers), std::move(keys),
+                         membership::value_of(*store_, membership::kStoreKey, Milliseconds(0)).value_or(""));
   }
   group_->move_to(group_of(epoch, member.rank(), keys, options_, concat("epoch ", epoch.number)));
   if (crosses_hosts(epoch)) watch_->attach(group_);
@@ -188,9 +203,7 @@ Elastic::Impl::Stop Elastic::Impl::train(Member& member, std::int64_t steps,
   while (counted_ < steps) {
     if (wants_to_leave() && !std::exchange(asked_to_leave_, true)) member.ask_to_leave();
     if (stops_here(member)) {
-      // Members that train separately keep the memories of their hooks to themselves.
-      if (state_.separate_workers() == nullptr)
-        internal::take_over_from_leavers(*group_, state_, wants_to_leave() || member.was_dropped(), memory_);
+      hand_over(member);
       return Stop::boundary;
     }
     look_for_followers(member);
@@ -201,6 +214,20 @@ Elastic::Impl::Stop Elastic::Impl::train(Member& member, std::int64_t steps,
   // When this returns, every member has counted the last step, so none needs another one's state any more.
   group_->barrier()->wait();
   return Stop::counted_all;
+}
+
+void Elastic::Impl::hand_over(Member& member) {
+  const bool leaves = wants_to_leave() || member.was_dropped();
+  bool anyone_stays = true;
+  if (state_.separate_workers() != nullptr) {
+    // They keep the memories of their hooks to themselves.
+    anyone_stays = !leaves || group_->size() > 1;
+  } else {
+    // Before the exchange: when it fails, some members may have what this one gave.
+    if (leaves) departure_.hands_over();
+    anyone_stays = internal::take_over_from_leavers(*group_, state_, leaves, memory_);
+  }
+  if (!anyone_stays) departure_.all_leave(member.epoch());
 }
 
 void Elastic::Impl::require_one_separate_step() const {

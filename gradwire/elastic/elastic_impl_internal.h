@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "gradwire/elastic/departure_internal.h"
 #include "gradwire/elastic/elastic.h"
 #include "gradwire/elastic/epoch_watch_internal.h"
 #include "gradwire/elastic/following_internal.h"
@@ -53,6 +54,7 @@ class Elastic::Impl {
   Stop train(membership::Member& member, std::int64_t steps, const std::function<void(const ElasticStep&)>& step);
   bool stops_here(membership::Member& member) const;
   void do_step(const ElasticStep& at, const std::function<void(const ElasticStep&)>& step);
+  void hand_over(membership::Member& member);
   void require_one_separate_step() const;
   void look_for_slow_members(membership::Member& member);
   void give_up_epoch(const std::string& reason);
@@ -68,6 +70,8 @@ class Elastic::Impl {
              const std::shared_ptr<const internal::StateSnapshot>& snapshot);
   void end_guiding(const std::string& reason);
   bool wants_to_leave() const noexcept { return leave_ || (options_.leave_on_sigterm && internal::leave_was_asked()); }
+  // Between epochs.
+  bool leaves_now();
 
   const ElasticOptions options_;
   const std::shared_ptr<Store> store_;
@@ -84,6 +88,7 @@ class Elastic::Impl {
   std::atomic<bool> leave_{false};
   std::int64_t counted_ = internal::kNoState;
   internal::MemoryStanding memory_;  // of the hooks
+  internal::Departure departure_;
   bool has_followed_ = false;        // what it holds, it has by following, and no member has confirmed that
   bool in_step_ = false;
   bool asked_to_leave_ = false;

@@ -177,6 +177,76 @@ TEST(ElasticTest, AMemberLeavesInGoodOrderAndNoStepIsDoneTwice) {
   expect_equal_bits(members[0].parameters, serial_parameters(sizes), "the serial program");
 }
 
+// The state goes to those who come: the last member stays for the step in which a newcomer gets it.
+TEST(ElasticTest, TheOnlyMemberLeavesAndANewcomerGoesOn) {
+  for (const int first : {1, 2}) {
+    SCOPED_TRACE(concat(first, " members leave"));
+    ElasticJob job({.min = 1, .max = first + 1, .first = first});
+    Members members;
+    std::atomic<bool> start_another{false};
+    const BeforeStep leave = [&](Elastic& elastic, const ElasticStep& at) {
+      if (at.step != 10 || at.epoch != 1) return;
+      start_another = true;
+      job.decided(membership::change_key(1));  // the newcomer waits
+      elastic.leave();
+    };
+    for (int i = 0; i < first; ++i) members.start(job.options(), kSteps, "", leave);
+    while (!start_another) std::this_thread::yield();
+    members.start(job.options(), kSteps);
+    members.join();
+    const auto newcomer = static_cast<std::size_t>(first);
+    for (std::size_t i = 0; i < newcomer; ++i) EXPECT_EQ(members[i].end, ElasticEnd::left) << members[i].error;
+    EXPECT_EQ(members[newcomer].error, "");
+    EXPECT_EQ(members[newcomer].end, ElasticEnd::finished);
+    const std::vector<int> sizes = sizes_of(job.journal(), kSteps);
+    EXPECT_EQ(sizes.back(), 1);
+    expect_equal_bits(members[newcomer].parameters, serial_parameters(sizes), "the serial program");
+  }
+}
+
+// The epoch breaks after the member was asked to leave, so it has handed over nothing. Where its hooks owe something, it
+// takes part in the next epoch; else it goes at once.
+TEST(ElasticTest, AMemberWhoseEpochBreaksLeavesWhenItHasHandedOverWhatItsHooksOwe) {
+  for (const std::string hook : {"", "int8:memory=error_feedback"}) {
+    SCOPED_TRACE(concat("hook '", hook, "'"));
+    ElasticJob job({.min = 1, .max = 3, .first = 3});
+    Members members;
+    for (int i = 0; i < 3; ++i) {
+      members.start(job.options(), kSteps, hook, [](Elastic& elastic, const ElasticStep& at) {
+        if (at.step != 10 || at.epoch != 1 || at.rank != 2) return;
+        elastic.leave();
+        elastic.group()->abort("on purpose");
+      });
+    }
+    members.join();
+    int left = 0;
+    for (std::size_t i = 0; i < 3; ++i) {
+      EXPECT_EQ(members[i].error, "");
+      left += members[i].end == ElasticEnd::left ? 1 : 0;
+    }
+    EXPECT_EQ(left, 1);
+    const std::vector<int> sizes = sizes_of(job.journal(), kSteps);
+    EXPECT_EQ(sizes[10], hook.empty() ? 2 : 3);
+    EXPECT_EQ(sizes.back(), 2);
+  }
+}
+
+// All leave, and nobody comes: they go at once.
+TEST(ElasticTest, AllMembersLeave) {
+  ElasticJob job({.min = 1, .max = 2, .first = 2});
+  Members members;
+  std::atomic<int> calls{0};
+  const BeforeStep leave = [&](Elastic& elastic, const ElasticStep& at) {
+    ++calls;
+    if (at.step == 10) elastic.leave();
+    if (at.step == 12 && at.epoch == 1) job.decided(membership::change_key(1));  // the wish has arrived
+  };
+  for (int i = 0; i < 2; ++i) members.start(job.options(), kSteps, "int8:memory=error_feedback", leave);
+  members.join();
+  for (std::size_t i = 0; i < 2; ++i) EXPECT_EQ(members[i].end, ElasticEnd::left) << members[i].error;
+  EXPECT_LE(calls, 2 * 15);
+}
+
 // A module that counts its forward passes in a buffer, as batch normalization does.
 struct CountingImpl : torch::nn::Module {
   CountingImpl() : count(register_buffer("count", at::zeros({1}))), net(register_module("net", Mlp())) {}
@@ -464,7 +534,16 @@ TEST(ElasticTest, BadInputIsRefusedAtTheDoor) {
   options.process_group = elastic.group();
   DistributedDataParallel ddp(Mlp(), options);
   elastic.add(ddp);
+  EXPECT_THROW(elastic.add(ddp), InvalidArgument);
+  torch::optim::SGD optimizer(ddp.parameters(), sgd());
+  elastic.add(optimizer);
+  EXPECT_THROW(elastic.add(optimizer), InvalidArgument);
   EXPECT_THROW(elastic.run(-1, [](const ElasticStep&) {}), InvalidArgument);
+  elastic.run(1, [&](const ElasticStep&) {
+    torch::optim::SGD late(ddp.parameters(), sgd());
+    EXPECT_THROW(elastic.add(late), InvalidArgument);
+    EXPECT_THROW(elastic.add_state("late", [] { return ""; }, [](const std::string&) {}), InvalidArgument);
+  });
   ElasticOptions nowhere;
   EXPECT_THROW(Elastic{nowhere}, InvalidArgument);
 }

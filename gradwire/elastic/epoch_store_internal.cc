@@ -25,7 +25,9 @@ void EpochLoss::set(int rank, std::string reason) {
 
 void EpochLoss::throw_if_lost() const {
   const MutexLock lock(mutex_);
-  if (!reason_.empty()) throw PeerError(reason_, {rank_});
+  if (reason_.empty()) return;
+  if (rank_ < 0) throw AbortedError(reason_);
+  throw PeerError(reason_, {rank_});
 }
 
 EpochStore::EpochStore(std::shared_ptr<Store> store, std::function<void()> throw_if_over)

@@ -14,12 +14,12 @@
 
 namespace gradwire::internal {
 
-// Whether an epoch has lost a member. Thread-safe.
+// Whether an epoch has lost a member, or the store of its ranks. Thread-safe.
 class EpochLoss final {
  public:
-  // `rank` of the epoch is gone, as `reason` says. The first call counts.
+  // `rank` of the epoch is gone, or no rank where it is -1, as `reason` says. The first call counts.
   void set(int rank, std::string reason) GRADWIRE_EXCLUDES(mutex_);
-  // Throws PeerError after set().
+  // Throws PeerError after set(), AbortedError where no rank is gone.
   void throw_if_lost() const GRADWIRE_EXCLUDES(mutex_);
 
  private:
@@ -35,7 +35,7 @@ class EpochLoss final {
 class EpochStore final : public ForwardingStore {
  public:
   EpochStore(std::shared_ptr<Store> store, std::function<void()> throw_if_over);
-  // Throws the PeerError of `loss`.
+  // Throws the error of `loss`.
   EpochStore(std::shared_ptr<Store> store, std::shared_ptr<const EpochLoss> loss)
       : EpochStore(std::move(store), [loss = std::move(loss)] { loss->throw_if_lost(); }) {}
 

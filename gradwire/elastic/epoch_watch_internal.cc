@@ -31,11 +31,12 @@ EpochWatch::~EpochWatch() {
 }
 
 std::shared_ptr<Store> EpochWatch::begin(std::int64_t epoch, std::vector<std::int64_t> members,
-                                         std::shared_ptr<Store> keys) {
+                                         std::shared_ptr<Store> keys, std::string job_store) {
   const auto loss = std::make_shared<EpochLoss>();
   MutexLock lock(mutex_);
   epoch_ = epoch;
   members_ = std::move(members);
+  job_store_ = std::move(job_store);
   loss_ = loss;
   lost_.clear();
   lock.unlock();
@@ -64,20 +65,33 @@ void EpochWatch::run() {
       continue;
     }
     const std::int64_t epoch = epoch_;
+    const bool meets = group_ == nullptr;
+    const std::string job_store = job_store_;
     lock.unlock();
-    std::optional<std::string> lost;
     bool failed = false;
     try {
-      lost = membership::value_of(*job_, membership::lost_key(epoch), kLook);
+      look(epoch, meets, job_store);
     } catch (const std::exception&) {
       // The next look may succeed. When the store is gone for good, the member finds that out by itself, at the latest
       // before its next step.
       failed = true;
     }
-    if (lost) on_lost(epoch, *lost);
     lock.lock();
     if (failed && !stop_) changed_.wait_for(lock, kLook);
   }
+}
+
+void EpochWatch::look(std::int64_t epoch, bool meets, const std::string& job_store) {
+  if (const auto lost = membership::value_of(*job_, membership::lost_key(epoch), kLook)) return on_lost(epoch, *lost);
+  if (meets && membership::value_of(*job_, membership::kStoreKey, Milliseconds(0)).value_or("") != job_store)
+    on_other_store(epoch);
+}
+
+void EpochWatch::on_other_store(std::int64_t epoch) {
+  const MutexLock lock(mutex_);
+  if (epoch != epoch_ || group_ != nullptr) return;
+  lost_ = "the job has another store, which does not have what the ranks of the epoch told each other";
+  loss_->set(-1, lost_);
 }
 
 void EpochWatch::on_lost(std::int64_t epoch, const std::string& member) {

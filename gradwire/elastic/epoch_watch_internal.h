@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
 // The coordinator's word that a member of the present epoch is gone, for members that wait for it in a collective or in
-// the rendezvous: the process of a member on another host cannot be seen from here.
+// the rendezvous: the process of a member on another host cannot be seen from here. In the rendezvous also the loss of
+// the job's store, with the addresses of ranks that others wait for.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +29,10 @@ class EpochWatch final {
   EpochWatch& operator=(const EpochWatch&) = delete;
 
   // From here until end(), the loss of one of `members` (by rank) of `epoch` ends the calls on the store that is
-  // returned: `keys`, in which the members make their group and its duplicates.
-  std::shared_ptr<Store> begin(std::int64_t epoch, std::vector<std::int64_t> members, std::shared_ptr<Store> keys);
+  // returned: `keys`, in which the members make their group and its duplicates. So does, until attach(), another store
+  // than `job_store` (membership::kStoreKey) behind the job.
+  std::shared_ptr<Store> begin(std::int64_t epoch, std::vector<std::int64_t> members, std::shared_ptr<Store> keys,
+                               std::string job_store);
   // The group is made. From here until end(), a loss aborts `group`, also one that came before.
   void attach(std::shared_ptr<ElasticGroup> group);
   // The epoch is over for this member.
@@ -37,7 +40,10 @@ class EpochWatch final {
 
  private:
   void run();
+  // One look into the store, without the mutex.
+  void look(std::int64_t epoch, bool meets, const std::string& job_store);
   void on_lost(std::int64_t epoch, const std::string& member);
+  void on_other_store(std::int64_t epoch);
 
   const std::shared_ptr<Store> job_;
   Mutex mutex_;
@@ -45,6 +51,7 @@ class EpochWatch final {
   bool stop_ GRADWIRE_GUARDED_BY(mutex_) = false;
   std::int64_t epoch_ GRADWIRE_GUARDED_BY(mutex_) = 0;  // 0: none
   std::vector<std::int64_t> members_ GRADWIRE_GUARDED_BY(mutex_);
+  std::string job_store_ GRADWIRE_GUARDED_BY(mutex_);
   std::shared_ptr<EpochLoss> loss_ GRADWIRE_GUARDED_BY(mutex_);
   std::shared_ptr<ElasticGroup> group_ GRADWIRE_GUARDED_BY(mutex_);
   std::string lost_ GRADWIRE_GUARDED_BY(mutex_);  // why the present epoch has ended; empty: it has not

@@ -82,7 +82,7 @@ class EpochWatchTest : public ::testing::Test {
 
 TEST_F(EpochWatchTest, ALossEndsAWaitInTheStoreOfTheEpoch) {
   internal::EpochWatch watch(job_);
-  const auto keys = watch.begin(4, {3, 9}, std::make_shared<PrefixStore>("world", job_));
+  const auto keys = watch.begin(4, {3, 9}, std::make_shared<PrefixStore>("world", job_), "");
   keys->set("here", "1");
   EXPECT_EQ(keys->get("here"), "1");
   std::thread loses([&] { lose(); });
@@ -94,7 +94,7 @@ TEST_F(EpochWatchTest, ALossEndsAWaitInTheStoreOfTheEpoch) {
 TEST_F(EpochWatchTest, ALookThatFailsIsNotTheLast) {
   const auto flaky = std::make_shared<FailsOnce>(job_);
   internal::EpochWatch watch(flaky);
-  const auto keys = watch.begin(4, {3, 9}, std::make_shared<PrefixStore>("world", job_));
+  const auto keys = watch.begin(4, {3, 9}, std::make_shared<PrefixStore>("world", job_), "");
   const Deadline guard = Deadline::after(std::chrono::seconds(60));
   while (!flaky->failed() && !guard.expired()) std::this_thread::yield();
   ASSERT_TRUE(flaky->failed());
@@ -102,10 +102,25 @@ TEST_F(EpochWatchTest, ALookThatFailsIsNotTheLast) {
   expect_names_the_rank([&] { keys->wait(std::vector<std::string>{"never"}, std::chrono::seconds(60)); });
 }
 
+// The addresses that ranks wait for are gone with the store in which they were.
+TEST_F(EpochWatchTest, AnotherStoreEndsARendezvousAndNothingLater) {
+  job_->set(membership::kStoreKey, "1");
+  internal::EpochWatch watch(job_);
+  const auto keys = watch.begin(4, {3, 9}, std::make_shared<PrefixStore>("world", job_), "1");
+  std::thread changes([&] { job_->set(membership::kStoreKey, "2"); });
+  EXPECT_THROW(keys->wait(std::vector<std::string>{"never"}, std::chrono::minutes(10)), AbortedError);
+  changes.join();
+  watch.end();
+  const auto again = watch.begin(4, {3, 9}, std::make_shared<PrefixStore>("world", job_), "2");
+  watch.attach(std::make_shared<ElasticGroup>());
+  job_->set(membership::kStoreKey, "3");
+  EXPECT_THROW(again->wait(std::vector<std::string>{"never"}, std::chrono::seconds(1)), TimeoutError);
+}
+
 // It waits in slices.
 TEST_F(EpochWatchTest, AWaitThatIsTooLongNamesItsTimeout) {
   internal::EpochWatch watch(job_);
-  const auto keys = watch.begin(4, {3, 9}, std::make_shared<PrefixStore>("world", job_));
+  const auto keys = watch.begin(4, {3, 9}, std::make_shared<PrefixStore>("world", job_), "");
   try {
     keys->wait(std::vector<std::string>{"never"}, Milliseconds(250));
     FAIL() << "the wait ended well";
@@ -117,7 +132,7 @@ TEST_F(EpochWatchTest, AWaitThatIsTooLongNamesItsTimeout) {
 // With threads, the group of rank 0 waits for rank 1 for its timeout, half an hour.
 TEST_F(EpochWatchTest, ALossEndsARendezvous) {
   internal::EpochWatch watch(job_);
-  const auto keys = watch.begin(4, {3, 9}, std::make_shared<PrefixStore>("world", job_));
+  const auto keys = watch.begin(4, {3, 9}, std::make_shared<PrefixStore>("world", job_), "");
   std::thread loses([&] { lose(); });
   EXPECT_THROW(make_process_group("hybrid", keys, 0, 2), PeerError);
   loses.join();
@@ -126,7 +141,7 @@ TEST_F(EpochWatchTest, ALossEndsARendezvous) {
 TEST_F(EpochWatchTest, ALossAbortsTheGroupBeforeAndAfterItIsAttached) {
   internal::EpochWatch watch(job_);
   const auto group = std::make_shared<ElasticGroup>();
-  watch.begin(4, {3, 9}, job_);
+  watch.begin(4, {3, 9}, job_, "");
   watch.attach(group);
   lose();
   const Deadline guard = Deadline::after(std::chrono::seconds(60));
@@ -146,7 +161,7 @@ TEST_F(EpochWatchTest, ALossAbortsTheGroupBeforeAndAfterItIsAttached) {
   // The next epoch is another one.
   watch.end();
   const auto next = std::make_shared<ElasticGroup>();
-  watch.begin(5, {3}, job_);
+  watch.begin(5, {3}, job_, "");
   watch.attach(next);
   EXPECT_FALSE(is_aborted(*next));
 }

@@ -197,6 +197,19 @@ TEST(StateExchangeTest, WhatAMemberOwesThatLeavesIsNeitherLostNorDoubled) {
   }
 }
 
+// Nobody may keep what another member goes on with.
+TEST(StateExchangeTest, WhereAllMembersLeaveNobodyTakesOver) {
+  for (const int stays : {-1, 1}) {
+    run_ranks({"threads"}, 3, [&](int rank, std::shared_ptr<ProcessGroup> group) {
+      Holder holder(1, "int8:memory=error_feedback");
+      MemoryStanding memory;
+      owe(holder, rank + 1);
+      EXPECT_EQ(internal::take_over_from_leavers(*group, holder.state, rank != stays, memory), stays != -1);
+      EXPECT_EQ(memory.of_leavers.size(), stays == -1 ? 0U : 2U);
+    });
+  }
+}
+
 // The only member with a memory of its own leaves; the others have received theirs in an exchange that does not count.
 TEST(StateExchangeTest, WhatOnlyALeaverOwesStaysInTheJob) {
   run_ranks({"threads"}, 3, [&](int rank, std::shared_ptr<ProcessGroup> group) {

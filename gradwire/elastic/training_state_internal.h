@@ -60,6 +60,7 @@ class TrainingState {
   // Null where the members do not train separately.
   SeparateWorkers* separate_workers() const noexcept { return workers_.workers; }
   const std::vector<DdpCore*>& cores() const noexcept { return cores_; }
+  const std::vector<torch::optim::Optimizer*>& optimizers() const noexcept { return optimizers_; }
   std::vector<AddedShards>& shards() noexcept { return shards_; }
   const std::vector<AddedShards>& shards() const noexcept { return shards_; }
 

@@ -411,6 +411,41 @@ TEST_F(CoordinatorTest, AJournalOfAnOlderGradwireIsRefusedWithAWayOut) {
   }
 }
 
+// A name that was given by mistake costs nobody a file, also one without a line end.
+TEST_F(CoordinatorTest, AFileThatIsNoJournalStaysAsItIs) {
+  const CoordinatorOptions some = options(1, 2, 2);
+  for (const std::string text : {"no line end", "a line\nand half a line"}) {
+    std::ofstream(some.journal, std::ios::binary | std::ios::trunc) << text;
+    EXPECT_THROW(Journal(some.journal, some.roster), InvalidArgument);
+    EXPECT_EQ(text_of(some.journal), text);
+  }
+}
+
+// So a service that was stopped as it began can be started again.
+TEST_F(CoordinatorTest, AJournalWithoutALineBegins) {
+  const CoordinatorOptions some = options(1, 2, 2);
+  EXPECT_FALSE(has_begun(some.journal));
+  { Journal journal(some.journal, some.roster); }
+  EXPECT_TRUE(has_begun(some.journal));
+  const std::string head = text_of(some.journal);
+  for (const std::size_t size : {std::size_t{0}, head.size() / 2, head.size() - 1}) {
+    std::ofstream(some.journal, std::ios::binary | std::ios::trunc) << head.substr(0, size);
+    EXPECT_FALSE(has_begun(some.journal));
+    { Journal journal(some.journal, some.roster); }
+    EXPECT_EQ(text_of(some.journal), head);
+  }
+}
+
+// Its process lives on, so nobody would find it dead in an epoch that it was put into later.
+TEST_F(CoordinatorTest, AMemberThatGivesUpJoiningIsNotCounted) {
+  EXPECT_THROW(Member(store_, "net", Milliseconds(100)), TimeoutError);
+  Coordinator coordinator(store_, options(1, 2, 2));
+  while (coordinator.step(Milliseconds(0))) {
+  }
+  ASSERT_EQ(coordinator.roster().members.size(), 1U);
+  EXPECT_EQ(coordinator.roster().members.begin()->second.standing, Roster::Standing::gone);
+}
+
 TEST_F(CoordinatorTest, AHalfWrittenRecordIsCutOff) {
   const CoordinatorOptions some = options(1, 3, 1);
   {

@@ -21,6 +21,9 @@ std::shared_ptr<Store> checked_store(std::shared_ptr<Store> store) {
 
 // Between two looks for new events, and whether the job has another store. Links between hosts may be slow.
 constexpr Milliseconds kFollow{1000};
+// A look takes no longer, because the same thread gives the host's signs of life: in another store a host reads all
+// events of the job again.
+constexpr Milliseconds kFollowAtOnce{200};
 
 std::string name_of_store(Store& store) { return value_of(store, kStoreKey, Milliseconds(0)).value_or(""); }
 
@@ -50,7 +53,15 @@ void HostWatch::follow() {
     next_event_ = 1;
     alive_.clear();
   }
-  while (const std::optional<std::string> text = log_.read(next_event_, Milliseconds(0))) {
+  const Deadline enough = Deadline::after(kFollowAtOnce);
+  has_read_all_ = false;
+  while (true) {
+    if (enough.expired()) {
+      next_follow_ = Deadline::after(Milliseconds(0));
+      return;
+    }
+    const std::optional<std::string> text = log_.read(next_event_, Milliseconds(0));
+    if (!text) break;
     const std::int64_t number = next_event_++;
     const std::optional<Event> event = known_event_of(*text);
     if (!event) continue;  // the coordinator refuses whoever wrote it
@@ -60,6 +71,7 @@ void HostWatch::follow() {
     if (const auto* died = std::get_if<Died>(&*event)) alive_.erase(died->member);
     if (const auto* done = std::get_if<Done>(&*event)) alive_.erase(done->member);
   }
+  has_read_all_ = true;
 }
 
 void HostWatch::look_for_the_dead(bool has_news) {
@@ -67,6 +79,7 @@ void HostWatch::look_for_the_dead(bool has_news) {
   const bool any_ended =
       std::any_of(alive_.begin(), alive_.end(), [](const auto& member) { return !may_be_alive(member.second); });
   if (any_ended || has_news || next_follow_.expired()) follow();
+  if (!has_read_all_) return;  // what was not read yet may say that a member has left
   std::erase_if(alive_, [&](const auto& member) {
     if (may_be_alive(member.second)) return false;
     log_.append(Died{member.first, concat("has ended (", describe_process(member.second), " on host ", host_, ")")});

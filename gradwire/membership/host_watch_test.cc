@@ -12,10 +12,13 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <thread>
+#include <utility>
 
 #include "gradwire/base/process_identity.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/membership/coordinator.h"
+#include "gradwire/store/forwarding_store.h"
 #include "gradwire/store/hash_store.h"
 #include "tests/support/counting_store.h"
 #include "tests/support/ranks.h"
@@ -176,6 +179,45 @@ TEST_F(HostWatchTest, AMemberOfAnotherStoreIsFound) {
   const Event event = event_of(*text);
   ASSERT_NE(std::get_if<Died>(&event), nullptr);
   EXPECT_EQ(std::get<Died>(event).member, 1);
+}
+
+// A store at the end of a long link.
+class SlowStore final : public ForwardingStore {
+ public:
+  explicit SlowStore(std::shared_ptr<Store> store) : ForwardingStore(std::move(store)) {}
+  std::shared_ptr<Store> clone() override { return std::make_shared<SlowStore>(underlying()->clone()); }
+
+ private:
+  void forward(const std::function<void(Store& store)>& call) override {
+    std::this_thread::sleep_for(Milliseconds(2));
+    call(*underlying());
+  }
+};
+
+// The thread that reads also gives the host's signs of life, so it reads a long log in parts. A member whose end it has
+// not read yet is not reported.
+TEST_F(HostWatchTest, ALongLogIsReadInParts) {
+  HostWatch watch(std::make_shared<SlowStore>(store_));
+  EventLog log(store_);
+  Sleeper left;
+  Sleeper died;
+  const std::int64_t first = log.append(Joined{left.identity(), "1", "net", watch.host()});
+  for (int i = 0; i < 300; ++i) log.append(Leaving{1000 + i});
+  log.append(Left{first});
+  const std::int64_t last = log.append(Joined{died.identity(), "1", "net", watch.host()});
+  left.kill();
+  died.kill();
+  int looks = 0;
+  const Deadline guard = Deadline::after(std::chrono::seconds(60));
+  for (; !log.read(last + 1, Milliseconds(0)) && !guard.expired(); ++looks) watch.look_for_the_dead(/*has_news=*/true);
+  EXPECT_GE(looks, 2);
+  const auto text = log.read(last + 1, Milliseconds(0));
+  ASSERT_TRUE(text);
+  const Event event = event_of(*text);
+  ASSERT_NE(std::get_if<Died>(&event), nullptr);
+  EXPECT_EQ(std::get<Died>(event).member, last);
+  watch.look_for_the_dead(/*has_news=*/true);
+  EXPECT_FALSE(log.read(last + 2, Milliseconds(0)));
 }
 
 TEST_F(HostWatchTest, AMemberThatLeftIsNotReported) {

@@ -10,10 +10,12 @@
 #include <cerrno>
 #include <charconv>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <optional>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "gradwire/base/error.h"
@@ -38,11 +40,14 @@ std::string head_of(const RosterOptions& options) {
   fail(path, concat(what, ": ", std::strerror(errno)));
 }
 
-// The complete lines of a file.
-std::vector<std::string> lines_of(const std::string& path) {
+std::string text_of(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   if (!in) fail(path, "cannot be read");
-  const std::string text(std::istreambuf_iterator<char>(in), {});
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+// The complete lines.
+std::vector<std::string> lines_in(const std::string& text) {
   std::vector<std::string> lines;
   for (std::size_t begin = 0, end = 0; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1)
     lines.push_back(text.substr(begin, end - begin));
@@ -82,7 +87,7 @@ bool is_event(const std::string& line, std::int64_t& number, std::string& text) 
 
 // The lines of a file that must be a journal.
 std::vector<std::string> lines_of_journal(const std::string& path) {
-  std::vector<std::string> lines = lines_of(path);
+  std::vector<std::string> lines = lines_in(text_of(path));
   if (!lines.empty() && lines.front().starts_with(kOldKind)) {
     fail(path,
          "an older gradwire wrote it, in a format that this one does not read; use it with that version, or keep a new "
@@ -128,16 +133,19 @@ Journal::Journal(const std::string& path, const RosterOptions& options)
 }
 
 void Journal::read(const std::string& path) {
-  const std::vector<std::string> lines = lines_of(path);
+  const std::string text = text_of(path);
+  const std::vector<std::string> lines = lines_in(text);
   const std::string head = head_of(roster_.options);
+  // Before the file is cut: it may be another one, which was named by mistake.
+  const std::string first = lines.empty() ? text : lines.front();
+  if (lines.empty() ? !head.starts_with(first) : first != head) {
+    throw InvalidArgument(concat("the file ", path_, " begins with '", first.substr(0, 200), "' in place of '", head,
+                                 "'; give each job a journal of its own"));
+  }
   off_t complete = 0;
   for (const std::string& line : lines) complete += static_cast<off_t>(line.size()) + 1;
   if (::ftruncate(file_.get(), complete) != 0) fail_errno(path_, "cannot be cut at its last complete line");
   if (lines.empty()) return write(head + "\n");
-  if (lines.front() != head) {
-    throw InvalidArgument(concat("the file ", path_, " begins with '", lines.front(), "' in place of '", head,
-                                 "'; give each job a journal of its own"));
-  }
   std::size_t index = 1;
   while (index < lines.size()) {
     std::int64_t number = 0;
@@ -198,6 +206,11 @@ const std::vector<Put>& Journal::append(std::int64_t number, const std::string& 
   last_event_ = number;
   last_decisions_ = std::move(decisions);
   return last_decisions_;
+}
+
+bool has_begun(const std::string& path) {
+  std::error_code absent;
+  return std::filesystem::exists(path, absent) && !lines_in(text_of(path)).empty();
 }
 
 std::vector<PlayedEpoch> read_membership_log(const std::string& path) {

@@ -20,7 +20,8 @@ namespace gradwire::membership {
 class Journal {
  public:
   // Opens the file, or makes it, and locks it until the destructor. Throws InvalidArgument when another coordinator has
-  // the file open, when the file belongs to a job with other `options`, and when the file is no journal; StoreError
+  // the file open, when the file belongs to a job with other `options`, and when the file is no journal (it stays as it
+  // is then); StoreError
   // when the system refuses the file, and when the file holds decisions that do not follow from its events.
   Journal(const std::string& path, const RosterOptions& options);
 
@@ -48,6 +49,10 @@ class Journal {
   std::int64_t last_event_ = 0;
   std::vector<Put> last_decisions_;
 };
+
+// Whether the journal at `path` holds anything yet. A coordinator that is killed as it begins leaves an empty file, or
+// one with a part of a line. Throws StoreError when the file is there and cannot be read.
+bool has_begun(const std::string& path);
 
 // Returns the epochs that the journal at `path` tells of, in order. A program that does the steps with these numbers of
 // ranks, and loses nobody, ends with the same parameters. Throws StoreError when the file cannot be read, is no

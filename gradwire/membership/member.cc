@@ -36,9 +36,26 @@ Member::Member(std::shared_ptr<Store> store, std::string program, Milliseconds t
       timeout_(timeout),
       gives_up_(std::move(gives_up)),
       log_(store_),
+      identity_(process_identity()),
       host_(std::move(host)) {
-  tell(Joined{process_identity(), GRADWIRE_VERSION, std::move(program), host_, follows});
-  be_admitted();
+  tell(Joined{identity_, GRADWIRE_VERSION, std::move(program), host_, follows});
+  try {
+    be_admitted();
+  } catch (const StoreError&) {
+    throw;  // there is nobody to tell
+  } catch (...) {
+    // The coordinator would put it into an epoch later, and the others would wait for it.
+    if (!out_) give_up_joining();
+    throw;
+  }
+}
+
+void Member::give_up_joining() noexcept {
+  try {
+    log_.append(Died{number_, "gave up before the coordinator knew it"});
+  } catch (const std::exception& error) {
+    log::warn(concat("a member could not tell its elastic job that it gave up joining: ", error.what()));
+  }
 }
 
 Member::~Member() {
@@ -52,11 +69,15 @@ Member::~Member() {
 
 bool Member::be_admitted() {
   try {
-    if (next_ == 0) next_ = std::stoll(wait_for([this] { return admitted_key(number_); }).value_or("0"));
+    while (next_ == 0) {
+      const std::optional<std::string> next = wait_for([this] { return admitted_key(number_); });
+      if (!next) return false;
+      if (!tell_again_if_lost()) next_ = std::stoll(*next);
+    }
   } catch (const PeerError& refused) {
     throw MismatchError(refused.what());
   }
-  return next_ > 0;
+  return true;
 }
 
 void Member::tell(const Event& event) {
@@ -65,11 +86,12 @@ void Member::tell(const Event& event) {
   if (std::holds_alternative<Joined>(event)) number_ = told_number_;
 }
 
-void Member::tell_again_if_lost() {
-  if (log_.read(told_number_, Milliseconds(0)) == to_text(told_)) return;
+bool Member::tell_again_if_lost() {
+  if (log_.read(told_number_, Milliseconds(0)) == to_text(told_)) return false;
   log::info(
       concat("member ", number_, " of the elastic job tells the coordinator again what the job's store has lost"));
   tell(Event(told_));
+  return true;
 }
 
 std::optional<std::string> Member::wait_for(const std::function<std::string()>& key) {
@@ -81,6 +103,7 @@ std::optional<std::string> Member::wait_for(const std::function<std::string()>& 
     if (std::optional<std::string> value = value_of(*store_, key(), std::min(look, deadline.remaining()))) return value;
     const std::string refused = refused_key(number_);
     if (store_->check(std::span(&refused, 1))) {
+      if (next_ == 0 && tell_again_if_lost()) continue;  // it was another process that was refused
       out_ = true;
       throw PeerError(concat("member ", number_, " of the elastic job was refused: ", store_->get(refused)), {});
     }
@@ -100,6 +123,7 @@ std::optional<Epoch> Member::meet() {
   waits_ = true;
   if (epoch_.number > 0) tell(Ready{number_, epoch_.number});
   change_wanted_ = false;
+  stop_.reset();
   if (!be_admitted()) return std::nullopt;
   while (true) {
     const std::optional<std::string> text = wait_for([this] { return epoch_key(next_); });
@@ -111,7 +135,9 @@ std::optional<Epoch> Member::meet() {
       out_ = true;
       return std::nullopt;
     }
-    const auto mine = [&](const EpochMember& member) { return member.number == number_; };
+    const auto mine = [&](const EpochMember& member) {
+      return member.number == number_ && member.identity == identity_;
+    };
     if (std::none_of(epoch.members.begin(), epoch.members.end(), mine)) continue;
     epoch_ = std::move(epoch);
     waits_ = false;
@@ -136,12 +162,12 @@ std::optional<Epoch> Member::wait_to_follow() {
     throw_if_interrupted("waiting to follow an epoch of the elastic job");
   }
   Epoch epoch = epoch_of(store_->get(epoch_key(followed_)));
-  epoch.members.push_back({number_, process_identity(), host_});
+  epoch.members.push_back({number_, identity_, host_});
   return epoch;
 }
 
 void Member::caught_up() {
-  if (followed_ > 0) log_.append(CaughtUp{number_, followed_});
+  if (followed_ > 0) tell(CaughtUp{number_, followed_});
 }
 
 std::optional<EpochMember> Member::follower(std::int64_t n) {
@@ -166,12 +192,15 @@ int Member::rank() const {
 void Member::began(std::int64_t step) { log_.append(Began{number_, epoch_.number, step}); }
 
 bool Member::stops_before(std::int64_t step, std::int64_t boundary) {
+  // What was agreed holds, also when the store is lost meanwhile.
+  if (stop_) return step >= *stop_;
   if (!change_wanted_) {
     const std::string key = change_key(epoch_.number);
     change_wanted_ = store_->check(std::span(&key, 1));
     if (!change_wanted_) return false;
   }
-  return step >= std::stoll(store_->compare_set(stop_key(epoch_.number), "", std::to_string(boundary)));
+  stop_ = std::stoll(store_->compare_set(stop_key(epoch_.number), "", std::to_string(boundary)));
+  return step >= *stop_;
 }
 
 std::optional<SlowRule> Member::slow_rule() {

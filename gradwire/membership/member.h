@@ -95,12 +95,14 @@ class Member {
  private:
   // Returns false when `gives_up` ended the wait.
   bool be_admitted();
+  void give_up_joining() noexcept;
   // The value of the key that `key` names; nothing when this member was dropped, or `gives_up` ended the wait.
   std::optional<std::string> wait_for(const std::function<std::string()>& key);
   // Tells the coordinator.
   void tell(const Event& event);
-  // Tells the last event again when the store has lost it.
-  void tell_again_if_lost();
+  // Tells the last event again when the store has lost it. In the store that came instead, the number of the event may
+  // be that of another one. Returns whether it did.
+  bool tell_again_if_lost();
 
   const std::shared_ptr<Store> store_;
   const Milliseconds timeout_;
@@ -109,12 +111,14 @@ class Member {
   OwnerProcess owner_;
   Event told_;                    // the last event
   std::int64_t told_number_ = 0;  // its number
+  const std::string identity_;
   const std::string host_;
   std::int64_t number_ = 0;
   std::int64_t next_ = 0;  // the epoch to look for; 0 until the coordinator has admitted this member
   Epoch epoch_;
   std::int64_t followed_ = 0;  // the epoch that this member may follow
   bool change_wanted_ = false;
+  std::optional<std::int64_t> stop_;  // the boundary at which this epoch stops, once this member knows it
   bool waits_ = true;  // for an epoch that it has not learned of yet
   bool job_has_finished_ = false;
   bool out_ = false;  // left, done or refused

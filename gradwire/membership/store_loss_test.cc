@@ -127,6 +127,44 @@ TEST_F(StoreLossTest, TheMembersOfAnEpochMeetAnewAtABoundary) {
   EXPECT_EQ(meets.get()->members, epoch->members);
 }
 
+// What one member has seen of the old store, another one must not miss in the new one.
+TEST_F(StoreLossTest, AnAgreedBoundaryOutlivesTheStore) {
+  run();
+  auto joins_a = join();
+  auto joins_b = join();
+  const auto a = joins_a.get();
+  const auto b = joins_b.get();
+  ASSERT_TRUE(a->meet());
+  ASSERT_TRUE(b->meet());
+  a->ask_to_leave();
+  const std::string change = change_key(1);
+  server_->wait(std::span(&change, 1), kLong);
+  EXPECT_FALSE(a->stops_before(3));
+  EXPECT_FALSE(b->stops_before(3));
+  EXPECT_TRUE(a->stops_before(4));
+  lose_and_start();
+  settle();
+  EXPECT_TRUE(b->stops_before(4));
+}
+
+// Two members joined with events that are lost. The number of the second event is that of another member in the new
+// store.
+TEST_F(StoreLossTest, TheNumberThatAMemberHadBeforeTheLossMayBeThatOfAnother) {
+  EXPECT_EQ(EventLog(client()).append(Joined{kNobody, "1.0", "net", "1"}), 1);
+  auto joins = join();
+  const std::string second = event_key(2);
+  server_->wait(std::span(&second, 1), kLong);
+  const std::string version = std::get<Joined>(event_of(server_->get(second))).version;
+  coordinator_.reset();
+  server_.reset();
+  std::map<std::string, std::string> contents = restored_store(journal());
+  contents[event_key(1)] = to_text(Joined{kNobody, version, "net", "1"});
+  contents[second] = to_text(Joined{kNobody, version, "net", "2"});
+  start(std::move(contents));
+  run();
+  EXPECT_EQ(joins.get()->number(), 3) << "it took another member's number for its own";
+}
+
 // The two words that a member says and then waits: that it joins, and that it is ready for the next epoch.
 TEST_F(StoreLossTest, WhatTheCoordinatorHadNotReadIsToldAgain) {
   auto joins_a = join();

@@ -3,6 +3,7 @@
 #include "gradwire/optim/optimizer_state_copy_internal.h"
 
 #include <c10/core/GradMode.h>
+#include <c10/util/StringUtil.h>
 #include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
@@ -14,7 +15,9 @@
 #include <vector>
 
 #include "gradwire/base/error.h"
+#include "gradwire/base/strings.h"
 #include "gradwire/hooks/optimizer_state_internal.h"
+#include "gradwire/optim/param_groups_internal.h"
 
 namespace gradwire::internal {
 namespace {
@@ -63,6 +66,20 @@ void copy_entry(const OptimizerParamState& state, const at::Tensor& parameter, O
       tensor = memory[i];
     } else {
       tensor = tensor.clone();
+    }
+  }
+}
+
+void require_state_of_sizes(torch::optim::Optimizer& loaded, std::string_view who) {
+  const std::vector<at::Tensor> parameters = parameters_in(loaded.param_groups());
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const auto found = loaded.state().find(parameters[i].unsafeGetTensorImpl());
+    if (found == loaded.state().end()) continue;
+    for (const at::Tensor* const tensor : tensors_of(*found->second)) {
+      if (!tensor->defined() || tensor->sizes() == parameters[i].sizes()) continue;
+      throw InvalidArgument(concat(who, ": the state to load has a tensor of sizes ", c10::str(tensor->sizes()),
+                                   " for parameter ", i, ", which has the sizes ", c10::str(parameters[i].sizes()),
+                                   "; it was saved for another model. Nothing was loaded."));
     }
   }
 }

@@ -22,6 +22,7 @@ using internal::move_state;
 using internal::OptimizerEntry;
 using internal::parameters_in;
 using internal::ParamGroups;
+using internal::require_state_of_sizes;
 using internal::ZeroKept;
 using internal::ZeroParts;
 using internal::ZeroPlace;
@@ -177,6 +178,7 @@ std::string ZeroRedundancyOptimizer::read_entries(const std::vector<std::size_t>
   torch::serialize::InputArchive archive;
   archive.load_from(path, at::Device(at::kCPU));
   plain->load(archive);
+  require_state_of_sizes(*plain, kZeroName);
   const auto over = make_over(entries);
   move_state(*plain, *over, over->param_groups()[0].params());
   return internal::bytes_of_optimizer(*over);

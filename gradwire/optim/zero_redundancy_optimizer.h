@@ -114,7 +114,8 @@ class ZeroRedundancyOptimizer final : public torch::optim::Optimizer, public Joi
   void save(torch::serialize::OutputArchive& archive) const override;
   // Reads an archive that this class wrote with any number of ranks, or that the plain optimizer wrote. Every rank
   // loads the same archive, keeps the state of its part, and takes over the options. Does not communicate. Throws
-  // c10::Error for the archive of another optimizer or other parameters; nothing has changed then.
+  // c10::Error for the archive of another optimizer or of another number of parameters, and InvalidArgument where their
+  // sizes are others; nothing has changed then.
   void load(torch::serialize::InputArchive& archive) override;
 
   // Joinable's functions, which Join calls (ddp/join.h).

@@ -474,6 +474,32 @@ TEST(ZeroErrors, BadParametersAndFactoriesAreRefusedBeforeAnyCall) {
   });
 }
 
+// As many parameters, but of other sizes. libtorch takes such a state, and the step would fail or be wrong.
+TEST_P(ZeroKinds, AStateOfAnotherModelIsRefusedAndNothingIsLost) {
+  const auto wider = plain_optimizer(GetParam().factory, {random_tensor({5, 8}, 1).requires_grad_()});
+  wider->param_groups()[0].params()[0].mutable_grad() = at::ones({5, 8});
+  wider->step();
+  wider->param_groups()[0].options().set_lr(7);
+  const std::string state = bytes_of(*wider);
+  run_local_ranks(1, [&](int, const std::shared_ptr<LocalGroup>& group) {
+    const at::Tensor parameter = random_tensor({5, 4}, 1).requires_grad_();
+    const at::Tensor expected = parameter.detach().clone().requires_grad_();
+    const auto plain = plain_optimizer(GetParam().factory, {expected});
+    ZeroRedundancyOptimizer zero({parameter}, GetParam().factory, zero_options(group));
+    for (int step = 0; step < 4; ++step) {
+      parameter.mutable_grad() = random_tensor({5, 4}, 10 + step);
+      expected.mutable_grad() = random_tensor({5, 4}, 10 + step);
+      if (step == 2) {
+        const std::string error = error_of([&] { load_bytes(zero, state); });
+        EXPECT_NE(error.find("sizes [5, 8] for parameter 0, which has the sizes [5, 4]"), std::string::npos) << error;
+      }
+      zero.step();
+      plain->step();
+    }
+    expect_same_bits({parameter}, {expected}, "after the refusal");
+  });
+}
+
 TEST(ZeroErrors, RanksThatDifferAllThrow) {
   for (const std::string& kind : group_kinds()) {
     run_ranks({kind}, 3, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {

@@ -22,6 +22,7 @@ using internal::kZeroName;
 using internal::move_state;
 using internal::parameters_in;
 using internal::ParamGroups;
+using internal::require_state_of_sizes;
 using internal::ZeroParts;
 using internal::ZeroPiece;
 
@@ -95,6 +96,7 @@ void ZeroRedundancyOptimizer::load(torch::serialize::InputArchive& archive) {
   ZeroParts& p = *parts_;
   auto plain = make_plain();
   plain->load(archive);
+  require_state_of_sizes(*plain, kZeroName);
   p.consolidated.reset();
   copy_options(plain->param_groups(), param_groups_);
   std::vector<internal::SteppedSegments> segments;

@@ -1,13 +1,20 @@
 # SPDX-FileCopyrightText: The gradwire authors
 # SPDX-License-Identifier: Apache-2.0
 """DistributedDataParallel and its hooks, with ranks as threads."""
+import collections
+import dataclasses
 import enum
+import os
+import pathlib
 import pickle
+import subprocess
+import sys
 import threading
 import traceback
 
 import pytest
 import torch
+import torch.utils.checkpoint
 from torch import nn
 
 import gradwire
@@ -70,6 +77,136 @@ def test_gradients_are_averages(ranks, view, lanes):
         return result
 
     assert_averages(ranks.all_well(SIZE, body))
+
+
+@pytest.mark.parametrize("change", ["assign", "add", "replace", "module"])
+def test_a_parameter_that_was_replaced_or_added_is_refused(ranks, change):
+    def body(group):
+        ddp = DistributedDataParallel(make_model(), process_group=group)
+        gradients(ddp, group)
+        if change == "assign":
+            ddp.module.load_state_dict({k: v.clone() for k, v in ddp.module.state_dict().items()}, assign=True)
+        elif change == "add":
+            ddp.module.append(nn.Linear(3, 3))
+        elif change == "replace":
+            ddp.module[2] = nn.Linear(16, 16)
+        else:
+            ddp.module = make_model()
+        with ddp.no_sync():
+            ddp(batch_of(group.rank()))  # local: nothing would be averaged
+        with torch.no_grad():
+            ddp(batch_of(group.rank()))
+        with pytest.raises(dist.InvalidArgument, match="was replaced or added"):
+            ddp(batch_of(group.rank()))
+
+    ranks.all_well(SIZE, body)
+
+
+def test_changes_of_the_module_that_touch_no_parameter_are_taken(ranks):
+    def body(group):
+        ddp = DistributedDataParallel(make_model(), process_group=group)
+        ddp.module.append(nn.Identity())
+        ddp.module[1] = nn.Tanh()
+        ddp.module.load_state_dict(make_model().state_dict())
+        values = {name: value.detach().clone().requires_grad_() for name, value in ddp.named_parameters()}
+        torch.func.functional_call(ddp, values, (batch_of(group.rank()),)).sum().backward()
+        return gradients(ddp, group)
+
+    assert_averages(ranks.all_well(SIZE, body))
+
+
+class CheckpointedTwice(nn.Module):
+    """A block with all that is trained, which two re-entrant checkpoints use: its gradients are complete twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.block = make_model()
+
+    def forward(self, x):
+        x = x.clone().requires_grad_()
+        for _ in range(2):
+            x = nn.functional.pad(torch.utils.checkpoint.checkpoint(self.block, x, use_reentrant=True), (0, 3))
+        return x
+
+
+@pytest.mark.parametrize("cap", [25, 0.0005])
+def test_a_second_gradient_from_a_reentrant_checkpoint_is_refused_or_averaged(cap):
+    """With a process a rank: autograd has one thread a device for re-entrant passes."""
+    program = f"""
+import torch
+from gradwire import distributed as dist
+from gradwire.nn.parallel import DistributedDataParallel
+from test_ddp import CheckpointedTwice, batch_of
+dist.init_process_group()
+rank = dist.get_rank()
+wanted = CheckpointedTwice()
+(sum(wanted(batch_of(each)).square().sum() for each in range(2)) / 2).backward()
+ddp = DistributedDataParallel(CheckpointedTwice(), static_graph=True, bucket_cap_mb={cap})
+for step in range(3):
+    ddp.zero_grad()
+    ddp(batch_of(rank)).square().sum().backward()
+    for got, want in zip(ddp.parameters(), wanted.parameters()):
+        torch.testing.assert_close(got.grad, want.grad, rtol=1e-4, atol=1e-5)
+ddp = DistributedDataParallel(CheckpointedTwice(), bucket_cap_mb={cap})
+try:
+    ddp(batch_of(rank)).square().sum().backward()
+except dist.InvalidArgument as error:
+    assert "second gradient" in str(error), error
+    print("refused")
+"""
+    build = pathlib.Path(os.environ["GRADWIRE_BUILD"])
+    result = subprocess.run([build / "bin" / "gradwire-run", "-n", "2", sys.executable, "-c", program], capture_output=True,
+                            text=True, timeout=120, cwd=pathlib.Path(__file__).parent)
+    assert result.stdout.count("refused") == 2, result.stdout + result.stderr
+
+
+def test_lazy_modules_and_synchronized_norms_are_refused(ranks):
+    def body(group):
+        with pytest.raises(dist.InvalidArgument, match="'0.weight' has no shape yet"):
+            DistributedDataParallel(nn.Sequential(nn.LazyLinear(3)), process_group=group)
+        with pytest.raises(dist.UnsupportedError, match="'1' is a torch.nn.SyncBatchNorm"):
+            DistributedDataParallel(nn.Sequential(nn.Linear(3, 3), nn.SyncBatchNorm(3)), process_group=group)
+
+    ranks.all_well(SIZE, body)
+
+
+@dataclasses.dataclass(frozen=True)
+class Inputs:
+    x: torch.Tensor
+    name: str = "inputs"
+
+
+class Attributes(dict):
+    def __init__(self, **items):
+        super().__init__(**items)
+        self.__dict__ = self
+
+
+@pytest.mark.parametrize("make, get", [
+    (Inputs, lambda inputs: inputs.x),
+    (lambda x: Attributes(x=x), lambda inputs: inputs.x),
+    (lambda x: collections.defaultdict(list, x=[x]), lambda inputs: inputs["x"][0]),
+    (lambda x: collections.OrderedDict(x=(x, 1)), lambda inputs: inputs["x"][0]),
+], ids=["dataclass", "attributes", "defaultdict", "OrderedDict"])
+def test_inputs_in_containers_are_cast_and_stay_what_they_are(ranks, make, get):
+    class Reads(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(6, 2)
+
+        def forward(self, inputs):
+            self.seen = inputs
+            return self.linear(get(inputs))
+
+    def body(group):
+        precision = MixedPrecision(torch.bfloat16, torch.float32, None)
+        ddp = DistributedDataParallel(Reads(), process_group=group, mixed_precision=precision)
+        given = make(batch_of(0))
+        ddp(given).sum().backward()
+        assert get(given).dtype == torch.float32 and get(ddp.module.seen).dtype == torch.bfloat16
+        assert type(ddp.module.seen) is type(given)
+
+    ranks.all_well(SIZE, body)
 
 
 @pytest.mark.parametrize("kind", list(DDPCommHookType))
@@ -480,6 +617,8 @@ def test_what_has_no_meaning_is_refused(ranks):
                 DistributedDataParallel(make_model(), process_group=group, **arguments)
         with pytest.raises(TypeError):
             DistributedDataParallel(make_model(), process_group="gloo")
+        with pytest.raises(TypeError, match="mixed_precision takes"):
+            DistributedDataParallel(make_model(), process_group=group, mixed_precision=torch.bfloat16)
         ddp = DistributedDataParallel(make_model(), process_group=group)
         with pytest.raises(TypeError, match="module"):
             pickle.dumps(ddp)

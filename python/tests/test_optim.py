@@ -176,6 +176,18 @@ def test_zero_state_moves_between_worlds_and_the_plain_optimizer(ranks):
             assert equal(parameters, [parameter.detach() for parameter in reference]) and equal(again, reference)
 
 
+def test_zero_has_the_defaults_of_its_optimizer(ranks):
+    """OneCycleLR looks there whether there are betas."""
+    def body(group):
+        parameter = torch.nn.Parameter(torch.ones(3))
+        zero = ZeroRedundancyOptimizer([parameter], torch.optim.AdamW, process_group=group, lr=0.1)
+        assert zero.defaults == torch.optim.AdamW([parameter], lr=0.1).defaults
+        torch.optim.lr_scheduler.OneCycleLR(zero, max_lr=0.2, total_steps=5)
+        assert zero.param_groups[0]["betas"][0] == 0.95
+
+    ranks.all_well(2, body)
+
+
 def test_zero_takes_closures_schedulers_and_further_groups(ranks):
     def body(group):
         ours, plain = make_parameters(), make_parameters()

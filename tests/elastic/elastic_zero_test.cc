@@ -316,6 +316,30 @@ TEST(ElasticZeroTest, StateThatNobodyHoldsComesFromTheCheckpoint) {
   members.expect(serial_parameters(sizes_of(job.journal(), kSteps), adam()), 2);
 }
 
+// libtorch would take the state of a model with as many parameters of other sizes.
+TEST(ElasticZeroTest, ACheckpointOfAnotherModelIsNotUsed) {
+  ElasticJob job({.min = 2, .max = 3, .first = 3});
+  ElasticOptions options = job.options();
+  options.shard_copies = false;
+  options.shard_checkpoint = job.journal() + ".zero";
+  std::vector<at::Tensor> longer;
+  for (const at::Tensor& parameter : Mlp()->parameters()) {
+    std::vector<std::int64_t> sizes = parameter.sizes().vec();
+    ++sizes[0];
+    longer.push_back(at::ones(sizes).requires_grad_());
+    longer.back().mutable_grad() = at::ones(sizes);
+  }
+  torch::optim::Adam other(longer, adam_options());
+  other.step();
+  torch::save(other, options.shard_checkpoint);
+  Members members(kSteps);
+  for (int i = 0; i < 3; ++i) members.start(options, kill_ranks(1, 1, 20));
+  members.join();
+  const std::vector<int> sizes = sizes_of(job.journal(), kSteps);
+  EXPECT_EQ(sizes.back(), 2);
+  members.expect(serial_parameters(sizes, adam_that_forgets(parameters_of(1, 3), 20)), 2);
+}
+
 // A state that is loaded in the middle of a job, here one that remembers nothing, is also that of the copies.
 TEST(ElasticZeroTest, AStateThatIsLoadedReachesTheCopies) {
   ElasticJob job({.min = 2, .max = 3, .first = 3});

@@ -8,7 +8,7 @@ import os
 import threading
 import weakref
 from datetime import timedelta
-from typing import Any, Sequence, cast
+from typing import Any, NamedTuple, Sequence, cast
 
 import torch
 
@@ -112,8 +112,10 @@ def init_process_group(
         group_name,
         None if device_id is None else _cuda_device(device_id),
     )
+    global _last_place
     world = _C.default_group()
     _ranks[world] = list(range(world.size()))
+    _last_place = _Place(os.getpid(), world.rank(), world.size())
 
 
 def destroy_process_group(group: ProcessGroup | int | None = None) -> None:
@@ -128,6 +130,8 @@ def destroy_process_group(group: ProcessGroup | int | None = None) -> None:
     world = _C.default_group()
     if group is None or group is world:
         _C.destroy_process_group(None)
+        global _last_place
+        _last_place = None
         for known in [known for known, origin in _worlds.items() if origin is world] + [world]:
             _ranks.pop(known, None)
             _worlds.pop(known, None)
@@ -139,8 +143,28 @@ def destroy_process_group(group: ProcessGroup | int | None = None) -> None:
 
 def _get_default_group() -> ProcessGroup:
     if not is_initialized():
+        if (inherited := _inherited_place()) is not None:
+            raise InvalidArgument(
+                f"this process is a forked child of rank {inherited.rank} (a worker of a DataLoader, perhaps), and a child has no "
+                "part in its parent's groups; communicate in the parent. get_rank() and get_world_size() tell of the parent."
+            )
         raise InvalidArgument("there is no default group; call init_process_group() first.")
     return _C.default_group()
+
+
+class _Place(NamedTuple):
+    process: int
+    rank: int
+    size: int
+
+
+# The default group that init_process_group() made last in this process or, in a forked child, in its parent.
+_last_place: _Place | None = None
+
+
+def _inherited_place() -> _Place | None:
+    """The place of the process that this one is a forked child of, where that had a default group."""
+    return _last_place if _last_place is not None and _last_place.process != os.getpid() else None
 
 
 def _resolve(group: ProcessGroup | None) -> ProcessGroup:
@@ -266,12 +290,19 @@ def split_group(
 
 
 def get_rank(group: ProcessGroup | None = None) -> int:
-    """This process's number in `group` (None: the default group), -1 when it is not in it."""
+    """This process's number in `group` (None: the default group), -1 when it is not in it.
+
+    In a forked child without a default group of its own (a worker of a DataLoader): its parent's number.
+    """
+    if group is None and not is_initialized() and (inherited := _inherited_place()) is not None:
+        return inherited.rank
     return _resolve(group).rank() if _is_member(group) else -1
 
 
 def get_world_size(group: ProcessGroup | None = None) -> int:
-    """How many ranks `group` has, -1 when this process is not in it."""
+    """How many ranks `group` has, -1 when this process is not in it. In a forked child as get_rank()."""
+    if group is None and not is_initialized() and (inherited := _inherited_place()) is not None:
+        return inherited.size
     return _resolve(group).size() if _is_member(group) else -1
 
 

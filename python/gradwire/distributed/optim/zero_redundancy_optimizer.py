@@ -132,8 +132,10 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
 
         self._require_usable()
         # Bad options are refused before any call: the local optimizer looks at them.
-        _copy_options(self._make([{**_options(group), "params": []} for group in self.param_groups]).param_groups,
-                      self.param_groups)
+        local = self._make([{**_options(group), "params": []} for group in self.param_groups])
+        _copy_options(local.param_groups, self.param_groups)
+        # Some schedulers look here for what the optimizer can do (OneCycleLR: "betas").
+        self.defaults = {**local.defaults, **defaults}
         self._require_agreement(self.process_group)
         duplicate = self.process_group.dup()
         self._channel = self.process_group if duplicate is None else duplicate

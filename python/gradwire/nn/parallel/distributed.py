@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
+import operator
 from typing import Any, Callable, Iterator, NoReturn, cast
 
 import torch
@@ -46,14 +48,35 @@ def _moved(value: Any, move: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(value, (list, tuple)):
         return type(value)(_moved(item, move) for item in value)
     if isinstance(value, dict):
-        return type(value)((key, _moved(item, move)) for key, item in value.items())
+        return _moved_dict(value, move)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        copied = copy.copy(value)
+        for field in dataclasses.fields(value):
+            if hasattr(value, field.name):
+                object.__setattr__(copied, field.name, _moved(getattr(value, field.name), move))  # also of a frozen one
+        return copied
     return value
+
+
+def _moved_dict(value: dict[Any, Any], move: Callable[[Tensor], Tensor]) -> dict[Any, Any]:
+    """The same for a dict of any class; its constructor may take other arguments than dict's."""
+    copied = copy.copy(value)
+    if getattr(value, "__dict__", None) is value:  # its items are its attributes
+        copied.__dict__ = copied
+    for key, item in value.items():
+        copied[key] = _moved(item, move)
+    return copied
 
 
 def _mixed_precision(asked: Any) -> _C.MixedPrecision | None:
     """PyTorch's _MixedPrecision, or anything with its three types."""
     if asked is None:
         return None
+    if not all(hasattr(asked, name) for name in ("param_dtype", "reduce_dtype", "buffer_dtype")):
+        raise TypeError(
+            f"DistributedDataParallel: mixed_precision takes an object with param_dtype, reduce_dtype and buffer_dtype "
+            f"(gradwire.nn.parallel.MixedPrecision), not {asked!r}."
+        )
     return _C.MixedPrecision(asked.param_dtype, asked.reduce_dtype, asked.buffer_dtype)
 
 
@@ -62,6 +85,52 @@ def _sparse_weights(module: Module) -> set[str]:
     makers = [m for m in module.modules() if isinstance(m, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and m.sparse]
     weights = {id(maker.weight) for maker in makers}
     return {name for name, parameter in module.named_parameters() if id(parameter) in weights}
+
+
+class _ParameterWatch:
+    """Notices parameters that were replaced or added after DistributedDataParallel was made, which does not average them."""
+
+    def __init__(self, module: Module, ignored: set[str]) -> None:
+        self._ignored = ignored
+        self._known = {id(parameter) for parameter in module.parameters()}
+        self._look(module)
+
+    def _look(self, module: Module) -> None:
+        self._module = module
+        tables = [table for part in module.modules() for table in (part._parameters, part._modules)]
+        self._seen = [(table, list(table.values())) for table in tables]
+
+    def require_known(self, module: Module, rank: int) -> None:
+        if module is self._module and all(
+            len(table) == len(values) and all(map(operator.is_, table.values(), values)) for table, values in self._seen
+        ):
+            return
+        for name, tensor in module.named_parameters():
+            # functional_call() puts plain tensors there: such a pass is the caller's own.
+            unknown = isinstance(tensor, torch.nn.Parameter) and tensor.requires_grad and id(tensor) not in self._known
+            if unknown and name not in self._ignored:
+                raise InvalidArgument(
+                    f"Parameter '{name}' of the module on rank {rank} was replaced or added after DistributedDataParallel "
+                    "was made, which therefore does not average it. Change the values of parameters in place "
+                    "(load_state_dict() without assign does), or wrap the module again."
+                )
+        self._look(module)
+
+
+def _require_usable(module: Module) -> None:
+    for name, parameter in module.named_parameters():
+        if torch.nn.parameter.is_lazy(parameter):
+            raise InvalidArgument(
+                f"DistributedDataParallel: the parameter '{name}' has no shape yet (a lazy module); run a forward pass of the "
+                "module before wrapping it."
+            )
+    for name, part in module.named_modules():
+        if isinstance(part, torch.nn.SyncBatchNorm) and not torch.distributed.is_initialized():
+            raise UnsupportedError(
+                f"DistributedDataParallel: '{name}' is a torch.nn.SyncBatchNorm, which synchronizes over torch.distributed's "
+                "groups alone, and there is none: each rank would normalize by its own samples. Train over torch.distributed "
+                "with the backend 'gradwire', or use a BatchNorm."
+            )
 
 
 class _Ended:
@@ -149,6 +218,7 @@ class DistributedDataParallel(Module, Joinable):
                 raise UnsupportedError(f"DistributedDataParallel: the argument {name} is not supported; leave it out.")
         if not isinstance(module, Module):
             raise TypeError(f"DistributedDataParallel: a torch.nn.Module was expected, not {type(module).__name__}.")
+        _require_usable(module)
         indices = [_device_index(device) for device in device_ids or []]
         if output_device is not None and [_device_index(output_device)] != indices:
             raise InvalidArgument("DistributedDataParallel: output_device must be the device in device_ids.")
@@ -169,6 +239,7 @@ class DistributedDataParallel(Module, Joinable):
         )
         ignored = set(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
         self.parameters_to_ignore = ignored
+        self._parameter_watch = _ParameterWatch(module, ignored)
         self._buffers_seen = self._named_buffers()
         self._core = _C.DdpCore(
             parameters=[(name, p) for name, p in module.named_parameters() if name not in ignored],
@@ -204,6 +275,8 @@ class DistributedDataParallel(Module, Joinable):
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """module(*inputs, **kwargs); tensors among the arguments move to the device in device_ids."""
+        if self._sync and torch.is_grad_enabled():
+            self._parameter_watch.require_known(self.module, self.process_group.rank())
         self._follow_buffers()
         self._core.before_forward(self.training)
         try:
