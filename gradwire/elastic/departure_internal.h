@@ -41,8 +41,8 @@ class Departure final {
     owes_.reset();
   }
 
-  // Whether a member that wants to leave, and is in no epoch, goes now. `owes` tells whether its hooks hold what no other
-  // member has; it is asked once between two epochs, because the answer may take a while.
+  // Whether a member that wants to leave, and is in no epoch, goes now. `owes` tells whether its hooks hold what no
+  // other member has; it is asked once between two epochs, because the answer may take a while.
   template <class Owes>
   bool goes_now(const Owes& owes) {
     if (alone_.empty()) {

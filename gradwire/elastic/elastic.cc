@@ -27,7 +27,8 @@ void require_on_cpu(const torch::OrderedDict<std::string, at::Tensor>& tensors) 
 // Newcomers get what was added before run(), and would not know the rest.
 void require_before_run(bool has_run, const char* what) {
   if (!has_run) return;
-  throw InvalidArgument(concat("Elastic::", what, ": run() was called before; add everything before run(), the same on "
+  throw InvalidArgument(concat("Elastic::", what,
+                               ": run() was called before; add everything before run(), the same on "
                                "all members"));
 }
 

@@ -125,8 +125,8 @@ class Elastic final {
   // over group() too; its parts are dealt anew in each epoch. A PostLocalSGDOptimizer with a DilocoAverager over
   // group() makes members that train separately (docs/elastic.md): it takes the place of the DistributedDataParallel,
   // and brings its parameters along, but no buffers. Throws InvalidArgument for another group, for an object that was
-  // added before, after run() was called, and for members that train together and separately at once; UnsupportedError for a module with parameters or buffers that are not on the
-  // CPU, and for ZeroOptions::overlap_with_ddp.
+  // added before, after run() was called, and for members that train together and separately at once; UnsupportedError
+  // for a module with parameters or buffers that are not on the CPU, and for ZeroOptions::overlap_with_ddp.
   Elastic& add(DdpCore& core);
   template <class Module>
   Elastic& add(DistributedDataParallel<Module>& ddp) {
@@ -158,9 +158,9 @@ class Elastic final {
   // StoreError when the job's store was gone for `timeout`.
   ElasticEnd run(std::int64_t steps, const std::function<void(const ElasticStep&)>& step);
 
-  // Makes this member leave in good order: at a step boundary, or within 250 ms while run() waits for an epoch. A member
-  // that could not hand over what its hooks owe, or the job's state where all members leave, takes part in one more
-  // epoch when there is one within half a second. Any thread may call it, before run() too.
+  // Makes this member leave in good order: at a step boundary, or within 250 ms while run() waits for an epoch. A
+  // member that could not hand over what its hooks owe, or the job's state where all members leave, takes part in one
+  // more epoch when there is one within half a second. Any thread may call it, before run() too.
   void leave() noexcept;
 
   // The number of steps that the job has counted, as far as this member knows.

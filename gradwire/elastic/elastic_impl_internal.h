@@ -89,7 +89,7 @@ class Elastic::Impl {
   std::int64_t counted_ = internal::kNoState;
   internal::MemoryStanding memory_;  // of the hooks
   internal::Departure departure_;
-  bool has_followed_ = false;        // what it holds, it has by following, and no member has confirmed that
+  bool has_followed_ = false;  // what it holds, it has by following, and no member has confirmed that
   bool in_step_ = false;
   bool asked_to_leave_ = false;
   bool has_run_ = false;

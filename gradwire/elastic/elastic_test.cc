@@ -204,8 +204,8 @@ TEST(ElasticTest, TheOnlyMemberLeavesAndANewcomerGoesOn) {
   }
 }
 
-// The epoch breaks after the member was asked to leave, so it has handed over nothing. Where its hooks owe something, it
-// takes part in the next epoch; else it goes at once.
+// The epoch breaks after the member was asked to leave, so it has handed over nothing. Where its hooks owe something,
+// it takes part in the next epoch; else it goes at once.
 TEST(ElasticTest, AMemberWhoseEpochBreaksLeavesWhenItHasHandedOverWhatItsHooksOwe) {
   for (const std::string hook : {"", "int8:memory=error_feedback"}) {
     SCOPED_TRACE(concat("hook '", hook, "'"));
@@ -542,7 +542,9 @@ TEST(ElasticTest, BadInputIsRefusedAtTheDoor) {
   elastic.run(1, [&](const ElasticStep&) {
     torch::optim::SGD late(ddp.parameters(), sgd());
     EXPECT_THROW(elastic.add(late), InvalidArgument);
-    EXPECT_THROW(elastic.add_state("late", [] { return ""; }, [](const std::string&) {}), InvalidArgument);
+    EXPECT_THROW(elastic.add_state(
+                     "late", [] { return ""; }, [](const std::string&) {}),
+                 InvalidArgument);
   });
   ElasticOptions nowhere;
   EXPECT_THROW(Elastic{nowhere}, InvalidArgument);

@@ -187,8 +187,7 @@ bool take_over_from_leavers(ProcessGroup& group, const TrainingState& state, boo
   if (group.size() == 1) return !leaves;
   const bool gives = leaves && worth_of(memory, 0) == kOwnMemory;
   const std::string local = gives ? local_to_give(state, memory, kOwnMemory) : "";
-  const auto all =
-      gather_integers(group, {gives ? 1 : 0, static_cast<std::int64_t>(local.size()), leaves ? 1 : 0});
+  const auto all = gather_integers(group, {gives ? 1 : 0, static_cast<std::int64_t>(local.size()), leaves ? 1 : 0});
   if (std::all_of(all.begin(), all.end(), [](const auto& each) { return each[2] != 0; })) return false;
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank][0] != 0)

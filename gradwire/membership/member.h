@@ -119,7 +119,7 @@ class Member {
   std::int64_t followed_ = 0;  // the epoch that this member may follow
   bool change_wanted_ = false;
   std::optional<std::int64_t> stop_;  // the boundary at which this epoch stops, once this member knows it
-  bool waits_ = true;  // for an epoch that it has not learned of yet
+  bool waits_ = true;                 // for an epoch that it has not learned of yet
   bool job_has_finished_ = false;
   bool out_ = false;  // left, done or refused
 };

@@ -64,6 +64,9 @@ class Decider {
     if (entry == nullptr) return;
     if (entry->standing == Standing::running) put(lost_key(roster_.epoch), std::to_string(event.member));
     remove(event.member);
+    // Nobody is left who would miss these members. If they were only taken for dead, they must not train on beside the
+    // next epoch.
+    if (roster_.epoch > 0 && !roster_.finished && present() == 0) ask_for_change();
     // A member that was only taken for dead finds this when it comes back.
     put(refused_key(event.member),
         concat("the job went on without this member, because it ", event.how, "; start it again as a new member"));

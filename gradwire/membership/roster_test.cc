@@ -190,6 +190,19 @@ TEST(RosterTest, AMemberThatWasTakenForDeadIsToldSo) {
   EXPECT_EQ(bench.roster.epoch, 2);
 }
 
+// The host of the only members is silent for a while: they must not train on beside those who take their place.
+TEST(RosterTest, MembersThatAllWereTakenForDeadStopAtABoundary) {
+  Bench bench({.min = 1, .max = 2, .first = 2});
+  const auto a = bench.join();
+  const auto b = bench.join();
+  bench.tell(Died{a, "was not heard of"});
+  EXPECT_EQ(bench.value_of(change_key(1)), "") << "the other one ends the epoch";
+  bench.tell(Died{b, "was not heard of"});
+  EXPECT_EQ(bench.value_of(change_key(1)), "1");
+  const auto c = bench.join();
+  EXPECT_EQ(bench.members(), Numbers{c});
+}
+
 TEST(RosterTest, TheEndOfTheJobTakesThePlaceOfTheNextEpoch) {
   Bench bench({.min = 1, .max = 2, .first = 2});
   const auto a = bench.join();

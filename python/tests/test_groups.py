@@ -458,6 +458,19 @@ def test_values_are_pickled_and_copied():
         pickle.dumps(default_hooks.fp16_compress_wrapper(default_hooks.allreduce_hook))
 
 
+def test_an_argument_of_another_type_is_named(ranks):
+    def body(group):
+        with pytest.raises(TypeError, match="ReduceOp was expected .* not 'sum'"):
+            dist.all_reduce(torch.ones(2), "sum", group=group)
+        with pytest.raises(TypeError, match="torch.Tensor was expected, not list"):
+            dist.all_reduce([torch.ones(2)], group=group)
+        with pytest.raises(TypeError, match="torch.Tensor was expected, not NoneType"):
+            dist.broadcast(None, group_src=0, group=group)
+        dist.all_reduce(torch.ones(2), group=group)  # nothing was called before
+
+    ranks.all_well(2, body)
+
+
 def test_what_belongs_to_a_process_refuses_to_be_pickled(tmp_path):
     future = torch.futures.Future()
     future.set_result([])

@@ -34,8 +34,19 @@ def _options(kind: Callable[[], Any], async_op: bool, **fields: Any) -> Any:
     options = kind()
     options.asyncOp = async_op
     for name, value in fields.items():
-        setattr(options, name, value)
+        try:
+            setattr(options, name, value)
+        except TypeError:
+            if name != "reduceOp":
+                raise
+            raise TypeError(f"op: a gradwire.distributed.ReduceOp was expected (ReduceOp.SUM), not {value!r}.") from None
     return options
+
+
+def _tensor(value: Any) -> Tensor:
+    if not isinstance(value, Tensor):
+        raise TypeError(f"a torch.Tensor was expected, not {type(value).__name__}.")
+    return value
 
 
 def _rank_in(group: Group, rank: int | None, group_rank: int | None, what: str, default: int | None = None) -> int:
@@ -58,7 +69,7 @@ def all_reduce(
     if not _is_member(group):
         return None
     options = _options(_C.AllreduceOptions, async_op, reduceOp=op)
-    return _finish(_resolve(group).allreduce([tensor], options), async_op)
+    return _finish(_resolve(group).allreduce([_tensor(tensor)], options), async_op)
 
 
 def all_reduce_coalesced(
@@ -79,7 +90,7 @@ def broadcast(
     if not _is_member(group):
         return None
     options = _options(_C.BroadcastOptions, async_op, rootRank=_rank_in(group, src, group_src, "src"))
-    return _finish(_resolve(group).broadcast([tensor], options), async_op)
+    return _finish(_resolve(group).broadcast([_tensor(tensor)], options), async_op)
 
 
 def reduce(
@@ -94,7 +105,7 @@ def reduce(
     if not _is_member(group):
         return None
     options = _options(_C.ReduceOptions, async_op, reduceOp=op, rootRank=_rank_in(group, dst, group_dst, "dst"))
-    return _finish(_resolve(group).reduce([tensor], options), async_op)
+    return _finish(_resolve(group).reduce([_tensor(tensor)], options), async_op)
 
 
 def all_gather(
@@ -104,7 +115,7 @@ def all_gather(
     if not _is_member(group):
         return None
     options = _options(_C.AllgatherOptions, async_op)
-    return _finish(_resolve(group).allgather([tensor_list], [tensor], options), async_op)
+    return _finish(_resolve(group).allgather([tensor_list], [_tensor(tensor)], options), async_op)
 
 
 def all_gather_into_tensor(
@@ -114,7 +125,7 @@ def all_gather_into_tensor(
     if not _is_member(group):
         return None
     options = _options(_C.AllgatherOptions, async_op)
-    return _finish(_resolve(group)._allgather_base(output_tensor, input_tensor, options), async_op)
+    return _finish(_resolve(group)._allgather_base(_tensor(output_tensor), _tensor(input_tensor), options), async_op)
 
 
 def all_gather_coalesced(
@@ -152,7 +163,7 @@ def gather(
     if resolved.rank() == root and gather_list is None:
         raise InvalidArgument(f"gather: rank {root} of the group receives and must give gather_list.")
     outputs = [gather_list] if gather_list else []
-    return _finish(resolved.gather(outputs, [tensor], options), async_op)
+    return _finish(resolved.gather(outputs, [_tensor(tensor)], options), async_op)
 
 
 def scatter(
@@ -172,7 +183,7 @@ def scatter(
     if resolved.rank() == root and scatter_list is None:
         raise InvalidArgument(f"scatter: rank {root} of the group sends and must give scatter_list.")
     inputs = [scatter_list] if scatter_list else []
-    return _finish(resolved.scatter([tensor], inputs, options), async_op)
+    return _finish(resolved.scatter([_tensor(tensor)], inputs, options), async_op)
 
 
 def reduce_scatter(
@@ -186,7 +197,7 @@ def reduce_scatter(
     if not _is_member(group):
         return None
     options = _options(_C.ReduceScatterOptions, async_op, reduceOp=op)
-    return _finish(_resolve(group).reduce_scatter([output], [input_list], options), async_op)
+    return _finish(_resolve(group).reduce_scatter([_tensor(output)], [input_list], options), async_op)
 
 
 def reduce_scatter_tensor(
@@ -196,7 +207,7 @@ def reduce_scatter_tensor(
     if not _is_member(group):
         return None
     options = _options(_C.ReduceScatterOptions, async_op, reduceOp=op)
-    return _finish(_resolve(group)._reduce_scatter_base(output, input, options), async_op)
+    return _finish(_resolve(group)._reduce_scatter_base(_tensor(output), _tensor(input), options), async_op)
 
 
 def all_to_all(
@@ -226,7 +237,7 @@ def all_to_all_single(
         return None
     options = _options(_C.AllToAllOptions, async_op)
     splits = (output_split_sizes or [], input_split_sizes or [])
-    return _finish(_resolve(group).alltoall_base(output, input, *splits, options), async_op)
+    return _finish(_resolve(group).alltoall_base(_tensor(output), _tensor(input), *splits, options), async_op)
 
 
 def barrier(
