@@ -39,6 +39,8 @@ std::shared_ptr<Store> serve(const NodeOptions& node, const std::string& secret,
   TcpStoreOptions options{
       .host = node.host, .port = node.port, .is_server = true, .timeout = node.heartbeat_timeout, .secret = secret};
   for (const auto& [key, value] : contents) options.contents[membership::key_in_whole(key)] = value;
+  // Before anybody can ask.
+  options.contents[membership::key_in_whole(membership::kStoreKey)] = random_job_id();
   try {
     return membership::job_part(std::make_shared<TcpStore>(std::move(options)));
   } catch (const StoreError& problem) {
@@ -80,7 +82,6 @@ std::shared_ptr<Store> connect(const NodeOptions& node, const std::string& secre
 ElasticServer::ElasticServer(const NodeOptions& node, const std::string& secret,
                              const std::map<std::string, std::string>& contents)
     : node_(node), store_(serve(node, secret, contents)), hosts_(store_) {
-  store_->set(membership::kStoreKey, random_job_id());
   store_->set(kVersionKey, GRADWIRE_VERSION);
 }
 
@@ -205,7 +206,11 @@ std::string JoinedHost::leave() noexcept {
   lock.lock();
   if (watch_ == nullptr || silent_) return reason_;
   try {
-    if (reason_.empty()) watch_->look_for_the_dead(/*has_news=*/true);
+    const Deadline patience = Deadline::after(node_.heartbeat_timeout);
+    while (reason_.empty()) {
+      watch_->look_for_the_dead(/*has_news=*/true);
+      if (watch_->has_read_all() || patience.expired()) break;
+    }
     // After the end of the job too: the launcher with the store waits for this.
     watch_->leave();
   } catch (const std::exception&) {

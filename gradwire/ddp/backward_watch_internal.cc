@@ -42,7 +42,9 @@ void watch_backward_pass(std::function<void(std::exception_ptr)> on_error) {
 
 void call_after_backward_pass(std::function<void()> on_end) {
   const GraphTask* task = current_task();
-  if (task == nullptr || !task->future_result_) return;
+  // Another device's thread may have ended the pass with an error; `on_end` must not run here, under the caller's
+  // locks.
+  if (task == nullptr || !task->future_result_ || task->future_result_->completed()) return;
   task->future_result_->addCallback([on_end = std::move(on_end)](c10::ivalue::Future&) { on_end(); },
                                     /*uses_future=*/false);
 }

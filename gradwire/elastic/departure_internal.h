@@ -18,19 +18,18 @@ namespace gradwire::internal {
 // takes part in one more epoch if there is one soon. One thread uses the object.
 class Departure final {
  public:
-  // For how long a member that has something to hand over waits for an epoch. Less than the second that gradwire-run
-  // gives a process between SIGTERM and SIGKILL.
-  static constexpr Milliseconds kPatience{500};
+  // `patience`: for how long a member that has something to hand over waits for an epoch.
+  explicit Departure(Milliseconds patience) : patience_(patience) {}
 
   // The others have, or begin to take, what this member's hooks hold: from here on this member must not give it again.
   void hands_over() { handed_over_ = true; }
-  // All members of `epoch` leave, so nobody has taken anything.
-  void all_leave(const membership::Epoch& epoch) {
+  // All other members of `epoch` leave, or there is none: what this member holds, nobody else goes on with.
+  void no_other_stays(const membership::Epoch& epoch) {
     handed_over_ = false;
     alone_.clear();
     for (const membership::EpochMember& member : epoch.members) alone_.push_back(member.number);
   }
-  // The member knows `epoch`, its next one. Returns false when all members of it are those that leave with this one.
+  // The member knows `epoch`, its next one. Returns false when no member of it could take over what this one holds.
   bool is_of_use(const membership::Epoch& epoch) const {
     return alone_.empty() || std::any_of(epoch.members.begin(), epoch.members.end(), [&](const auto& member) {
              return std::find(alone_.begin(), alone_.end(), member.number) == alone_.end();
@@ -50,15 +49,16 @@ class Departure final {
       if (!owes_) owes_ = owes();
       if (!*owes_) return true;
     }
-    if (!patience_) patience_ = Deadline::after(kPatience);
-    return patience_->expired();
+    if (!deadline_) deadline_ = Deadline::after(patience_);
+    return deadline_->expired();
   }
 
  private:
   bool handed_over_ = false;
   std::optional<bool> owes_;         // not asked yet
-  std::vector<std::int64_t> alone_;  // the members of the last epoch, when all of them leave
-  std::optional<Deadline> patience_;
+  std::vector<std::int64_t> alone_;  // the members of the last epoch, when no other one stays
+  const Milliseconds patience_;
+  std::optional<Deadline> deadline_;
 };
 
 }  // namespace gradwire::internal

@@ -67,6 +67,9 @@ struct ElasticOptions {
   // SIGTERM makes this member leave in good order after the step under way. Only one Elastic of a process may run with
   // this.
   bool leave_on_sigterm = true;
+  // How long a member that leaves waits for another epoch, when it could not hand over what its hooks owe, or, where
+  // all members leave, the job's state. gradwire-run ends a process that is there a second after SIGTERM (--grace).
+  Milliseconds hand_over_patience = Milliseconds(500);
   // Text that all members must have in common besides the model, for example the program's arguments.
   std::string program;
   // Optimizers that share their state out among the ranks (ZeroRedundancyOptimizer). True: each member also holds a
@@ -160,7 +163,7 @@ class Elastic final {
 
   // Makes this member leave in good order: at a step boundary, or within 250 ms while run() waits for an epoch. A
   // member that could not hand over what its hooks owe, or the job's state where all members leave, takes part in one
-  // more epoch when there is one within half a second. Any thread may call it, before run() too.
+  // more epoch when there is one within ElasticOptions::hand_over_patience. Any thread may call it, before run() too.
   void leave() noexcept;
 
   // The number of steps that the job has counted, as far as this member knows.

@@ -59,7 +59,10 @@ void seed_generator(std::uint64_t seed, const ElasticStep& at) {
 }  // namespace
 
 Elastic::Impl::Impl(ElasticOptions options)
-    : options_(std::move(options)), store_(store_of(options_)), group_(std::make_shared<ElasticGroup>()) {
+    : options_(std::move(options)),
+      store_(store_of(options_)),
+      group_(std::make_shared<ElasticGroup>()),
+      departure_(options_.hand_over_patience) {
   group_->set_group_name("elastic");
   if (options_.timeout.count() <= 0)
     throw InvalidArgument(concat("Elastic: a timeout of ", options_.timeout.count(), " ms; give a positive one"));
@@ -219,16 +222,14 @@ Elastic::Impl::Stop Elastic::Impl::train(Member& member, std::int64_t steps,
 
 void Elastic::Impl::hand_over(Member& member) {
   const bool leaves = wants_to_leave() || member.was_dropped();
-  bool anyone_stays = true;
-  if (state_.separate_workers() != nullptr) {
-    // They keep the memories of their hooks to themselves.
-    anyone_stays = !leaves || group_->size() > 1;
-  } else {
+  bool another_stays = group_->size() > 1;
+  // Members that train separately keep the memories of their hooks to themselves.
+  if (state_.separate_workers() == nullptr) {
     // Before the exchange: when it fails, some members may have what this one gave.
     if (leaves) departure_.hands_over();
-    anyone_stays = internal::take_over_from_leavers(*group_, state_, leaves, memory_);
+    another_stays = internal::take_over_from_leavers(*group_, state_, leaves, memory_);
   }
-  if (!anyone_stays) departure_.all_leave(member.epoch());
+  if (!another_stays) departure_.no_other_stays(member.epoch());
 }
 
 void Elastic::Impl::require_one_separate_step() const {

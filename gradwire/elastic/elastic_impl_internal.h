@@ -88,8 +88,8 @@ class Elastic::Impl {
   std::atomic<bool> leave_{false};
   std::int64_t counted_ = internal::kNoState;
   internal::MemoryStanding memory_;  // of the hooks
-  internal::Departure departure_;
-  bool has_followed_ = false;  // what it holds, it has by following, and no member has confirmed that
+  internal::Departure departure_;    // of this member
+  bool has_followed_ = false;        // what it holds, it has by following, and no member has confirmed that
   bool in_step_ = false;
   bool asked_to_leave_ = false;
   bool has_run_ = false;

@@ -184,17 +184,18 @@ bool holds_local_memory(const TrainingState& state, const MemoryStanding& memory
 }
 
 bool take_over_from_leavers(ProcessGroup& group, const TrainingState& state, bool leaves, MemoryStanding& memory) {
-  if (group.size() == 1) return !leaves;
+  if (group.size() == 1) return false;
   const bool gives = leaves && worth_of(memory, 0) == kOwnMemory;
   const std::string local = gives ? local_to_give(state, memory, kOwnMemory) : "";
   const auto all = gather_integers(group, {gives ? 1 : 0, static_cast<std::int64_t>(local.size()), leaves ? 1 : 0});
-  if (std::all_of(all.begin(), all.end(), [](const auto& each) { return each[2] != 0; })) return false;
+  const auto stay = std::count_if(all.begin(), all.end(), [](const auto& each) { return each[2] == 0; });
+  if (stay == 0) return false;
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank][0] != 0)
       memory.of_leavers.push_back(
           transfer_bytes(group, local, static_cast<std::size_t>(all[rank][1]), static_cast<int>(rank), kAllRanks));
   }
-  return true;
+  return stay > (leaves ? 0 : 1);
 }
 
 std::int64_t exchange_state(ProcessGroup& group, TrainingState& state, std::int64_t counted, bool fresh,

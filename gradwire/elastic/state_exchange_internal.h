@@ -44,7 +44,7 @@ bool holds_local_memory(const TrainingState& state, const MemoryStanding& memory
 // Collective over `group`, at the boundary at which its epoch stops without a failure. `leaves`: this member takes no
 // part in later epochs. The others take over the memories of those that leave, so that the job owes what it owed. A
 // member that throws an error of the group may lack some of them, and gets them in the next exchange from another one.
-// Returns false when all members leave: then nobody has taken over anything. Throws what the group throws.
+// Returns whether another member stays. When all leave, nobody takes over anything. Throws what the group throws.
 bool take_over_from_leavers(ProcessGroup& group, const TrainingState& state, bool leaves, MemoryStanding& memory);
 
 // Collective over `group`, at the beginning of an epoch. `counted` is the number of steps that this member has counted,

@@ -204,7 +204,9 @@ TEST(StateExchangeTest, WhereAllMembersLeaveNobodyTakesOver) {
       Holder holder(1, "int8:memory=error_feedback");
       MemoryStanding memory;
       owe(holder, rank + 1);
-      EXPECT_EQ(internal::take_over_from_leavers(*group, holder.state, rank != stays, memory), stays != -1);
+      EXPECT_EQ(internal::take_over_from_leavers(*group, holder.state, rank != stays, memory),
+                stays != -1 && rank != stays)
+          << "whether another one stays";
       EXPECT_EQ(memory.of_leavers.size(), stays == -1 ? 0U : 2U);
     });
   }

@@ -31,7 +31,9 @@ class HostWatch final {
   // Reports the members of this host whose processes have ended. Costs a look at each process, and once a second, or
   // when a known member has ended, a few requests to the store. With `has_news`, looks into the store in any case: a
   // process has ended that may have joined within the last second.
+  // Reads a long log in parts: while has_read_all() is false, it reports nobody, and the next look goes on.
   void look_for_the_dead(bool has_news = false);
+  bool has_read_all() const noexcept { return has_read_all_; }
   // Why the launcher that holds the store ended the job; nothing while the job goes on.
   std::optional<std::string> ended();
   // Tells that no process of this host will come again.

@@ -52,6 +52,8 @@ Member::Member(std::shared_ptr<Store> store, std::string program, Milliseconds t
 
 void Member::give_up_joining() noexcept {
   try {
+    // In another store the number may be that of another member.
+    if (log_.read(told_number_, Milliseconds(0)) != to_text(told_)) return;
     log_.append(Died{number_, "gave up before the coordinator knew it"});
   } catch (const std::exception& error) {
     log::warn(concat("a member could not tell its elastic job that it gave up joining: ", error.what()));
@@ -192,14 +194,14 @@ int Member::rank() const {
 void Member::began(std::int64_t step) { log_.append(Began{number_, epoch_.number, step}); }
 
 bool Member::stops_before(std::int64_t step, std::int64_t boundary) {
-  // What was agreed holds, also when the store is lost meanwhile.
-  if (stop_) return step >= *stop_;
   if (!change_wanted_) {
     const std::string key = change_key(epoch_.number);
     change_wanted_ = store_->check(std::span(&key, 1));
     if (!change_wanted_) return false;
   }
-  stop_ = std::stoll(store_->compare_set(stop_key(epoch_.number), "", std::to_string(boundary)));
+  // What was agreed is said again to a store that has lost it.
+  const std::string mine = std::to_string(stop_.value_or(boundary));
+  stop_ = std::stoll(store_->compare_set(stop_key(epoch_.number), "", mine));
   return step >= *stop_;
 }
 

@@ -138,18 +138,33 @@ class Decider {
     return "";
   }
 
-  // Those who were in the epoch first.
+  // Those who were in the epoch first. A member that leaves has a place only where it hands something over: the first
+  // of the epoch when all of it leave, since nobody else has the job's state; the others after all who stay.
   std::vector<std::int64_t> candidates() const {
-    std::vector<std::int64_t> next;
+    std::vector<std::int64_t> in_order;
     const auto add = [&](std::int64_t member) {
       const Roster::Entry& entry = roster_.members.at(member);
-      if (static_cast<int>(next.size()) >= roster_.options.max) return;
       if (entry.standing != Standing::waiting || entry.dropped || !entry.is_awaited) return;
-      if (std::find(next.begin(), next.end(), member) == next.end()) next.push_back(member);
+      if (std::find(in_order.begin(), in_order.end(), member) == in_order.end()) in_order.push_back(member);
     };
     for (const std::int64_t member : roster_.current) add(member);
+    const std::size_t of_the_epoch = in_order.size();
     for (const auto& [member, entry] : roster_.members) add(member);
-    return next;
+    const auto leaves = [&](std::int64_t member) { return roster_.members.at(member).leaves; };
+    const auto end_of_the_epoch = in_order.begin() + static_cast<std::ptrdiff_t>(of_the_epoch);
+    const bool all_leave = of_the_epoch > 0 && std::all_of(in_order.begin(), end_of_the_epoch, leaves);
+    std::set<std::int64_t> chosen;
+    const auto choose = [&](std::int64_t member) {
+      if (static_cast<int>(chosen.size()) < roster_.options.max) chosen.insert(member);
+    };
+    if (all_leave) choose(in_order.front());
+    for (const bool who_leave : {false, true}) {
+      for (const std::int64_t member : in_order) {
+        if (leaves(member) == who_leave) choose(member);
+      }
+    }
+    std::erase_if(in_order, [&](std::int64_t member) { return !chosen.contains(member); });
+    return in_order;
   }
 
   // The members that play those of the next epoch of the played job; empty while there are too few. A role stays with

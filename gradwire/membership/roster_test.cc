@@ -190,6 +190,23 @@ TEST(RosterTest, AMemberThatWasTakenForDeadIsToldSo) {
   EXPECT_EQ(bench.roster.epoch, 2);
 }
 
+// The job is full, and all leave: one of them, which has the state, meets those who wait.
+TEST(RosterTest, WhereAllLeaveOneOfThemMeetsThoseWhoWait) {
+  Bench bench({.min = 1, .max = 2, .first = 2});
+  const auto a = bench.join();
+  const auto b = bench.join();
+  const auto c = bench.join();
+  bench.tell(Leaving{a});
+  bench.tell(Leaving{b});
+  bench.ready(a);
+  bench.ready(b);
+  EXPECT_EQ(bench.members(), (Numbers{a, c}));
+  bench.tell(Leaving{a});
+  bench.tell(Left{a});
+  bench.ready(c);
+  EXPECT_EQ(bench.members(), (Numbers{c, b})) << "who still wants to hand something over finds a place";
+}
+
 // The host of the only members is silent for a while: they must not train on beside those who take their place.
 TEST(RosterTest, MembersThatAllWereTakenForDeadStopAtABoundary) {
   Bench bench({.min = 1, .max = 2, .first = 2});

@@ -3,6 +3,7 @@
 """Groups, works, stores and reductions, in Python classes and out of them."""
 import copy
 import gc
+import os
 import pickle
 import threading
 import weakref
@@ -456,6 +457,30 @@ def test_values_are_pickled_and_copied():
     assert pickle.loads(pickle.dumps(default_hooks.allreduce_hook)) is default_hooks.allreduce_hook
     with pytest.raises(pickle.PicklingError, match="wrapped"):
         pickle.dumps(default_hooks.fp16_compress_wrapper(default_hooks.allreduce_hook))
+
+
+def test_a_child_of_a_rank_that_is_a_thread_has_its_parents_place():
+    """The child is forked by the thread that is the rank, as workers of a DataLoader are."""
+    store = dist.HashStore()
+    exits = [None] * 3
+    all_forked = threading.Barrier(3)
+
+    def rank_body(rank):
+        dist.init_process_group("threads", store=store, rank=rank, world_size=3)
+        all_forked.wait()
+        child = os.fork()
+        if child == 0:
+            os._exit(10 + dist.get_rank() if dist.get_world_size() == 3 and not dist.is_initialized() else 1)
+        exits[rank] = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        all_forked.wait()
+        dist.destroy_process_group()
+
+    threads = [threading.Thread(target=rank_body, args=(rank,)) for rank in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert exits == [10, 11, 12]
 
 
 def test_an_argument_of_another_type_is_named(ranks):

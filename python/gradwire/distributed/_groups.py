@@ -112,10 +112,9 @@ def init_process_group(
         group_name,
         None if device_id is None else _cuda_device(device_id),
     )
-    global _last_place
     world = _C.default_group()
     _ranks[world] = list(range(world.size()))
-    _last_place = _Place(os.getpid(), world.rank(), world.size())
+    _note_place(_Place(os.getpid(), world.rank(), world.size()), world.name() == "threads")
 
 
 def destroy_process_group(group: ProcessGroup | int | None = None) -> None:
@@ -129,9 +128,8 @@ def destroy_process_group(group: ProcessGroup | int | None = None) -> None:
         raise InvalidArgument("destroy_process_group: there is no default group; call init_process_group() first.")
     world = _C.default_group()
     if group is None or group is world:
+        _note_place(None, world.name() == "threads")
         _C.destroy_process_group(None)
-        global _last_place
-        _last_place = None
         for known in [known for known, origin in _worlds.items() if origin is world] + [world]:
             _ranks.pop(known, None)
             _worlds.pop(known, None)
@@ -158,13 +156,27 @@ class _Place(NamedTuple):
     size: int
 
 
-# The default group that init_process_group() made last in this process or, in a forked child, in its parent.
-_last_place: _Place | None = None
+class _Places(threading.local):
+    """Of ranks that are threads, each has its own; a forked child has that of the thread that forked it."""
+
+    mine: _Place | None = None
+    of_process: _Place | None = None  # of all threads: set on the class
+
+
+def _note_place(place: _Place | None, is_thread: bool) -> None:
+    if is_thread:
+        _places.mine = place
+    else:
+        _Places.of_process = place
+
+
+_places = _Places()
 
 
 def _inherited_place() -> _Place | None:
-    """The place of the process that this one is a forked child of, where that had a default group."""
-    return _last_place if _last_place is not None and _last_place.process != os.getpid() else None
+    """The place in the default group of the rank that forked this process; None where this process forked itself."""
+    place = _places.mine or _Places.of_process
+    return place if place is not None and place.process != os.getpid() else None
 
 
 def _resolve(group: ProcessGroup | None) -> ProcessGroup:

@@ -50,21 +50,32 @@ def _moved(value: Any, move: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(value, dict):
         return _moved_dict(value, move)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        copied = copy.copy(value)
-        for field in dataclasses.fields(value):
-            if hasattr(value, field.name):
-                object.__setattr__(copied, field.name, _moved(getattr(value, field.name), move))  # also of a frozen one
-        return copied
+        return _moved_dataclass(value, move)
     return value
+
+
+def _moved_dataclass(value: Any, move: Callable[[Tensor], Tensor]) -> Any:
+    """`value` itself where nothing in it moved: forward() may write to it for its caller."""
+    fields = [field.name for field in dataclasses.fields(value) if hasattr(value, field.name)]
+    moved = {name: _moved(getattr(value, name), move) for name in fields}
+    if all(moved[name] is getattr(value, name) for name in fields):
+        return value
+    copied = copy.copy(value)
+    for name, item in moved.items():
+        object.__setattr__(copied, name, item)  # also of a frozen one
+    return copied
 
 
 def _moved_dict(value: dict[Any, Any], move: Callable[[Tensor], Tensor]) -> dict[Any, Any]:
     """The same for a dict of any class; its constructor may take other arguments than dict's."""
+    moved = {key: _moved(item, move) for key, item in value.items()}
+    if all(item is value[key] for key, item in moved.items()):
+        return value
     copied = copy.copy(value)
     if getattr(value, "__dict__", None) is value:  # its items are its attributes
         copied.__dict__ = copied
-    for key, item in value.items():
-        copied[key] = _moved(item, move)
+    for key, item in moved.items():
+        copied[key] = item
     return copied
 
 
@@ -92,21 +103,28 @@ class _ParameterWatch:
 
     def __init__(self, module: Module, ignored: set[str]) -> None:
         self._ignored = ignored
-        self._known = {id(parameter) for parameter in module.parameters()}
+        self._known = {id(parameter): parameter for parameter in module.parameters()}
         self._look(module)
 
     def _look(self, module: Module) -> None:
         self._module = module
+        self._frozen = [  # came later, and need no gradient yet
+            parameter for name, parameter in module.named_parameters()
+            if id(parameter) not in self._known and not parameter.requires_grad and name not in self._ignored
+        ]
         tables = [table for part in module.modules() for table in (part._parameters, part._modules)]
         self._seen = [(table, list(table.values())) for table in tables]
 
     def require_known(self, module: Module, rank: int) -> None:
-        if module is self._module and all(
+        is_as_before = module is self._module and all(
             len(table) == len(values) and all(map(operator.is_, table.values(), values)) for table, values in self._seen
-        ):
+        )
+        if is_as_before and not any(parameter.requires_grad for parameter in self._frozen):
             return
+        all_are_own = True
         for name, tensor in module.named_parameters():
-            # functional_call() puts plain tensors there: such a pass is the caller's own.
+            # functional_call() puts plain tensors there for one pass, which is the caller's own.
+            all_are_own = all_are_own and isinstance(tensor, torch.nn.Parameter)
             unknown = isinstance(tensor, torch.nn.Parameter) and tensor.requires_grad and id(tensor) not in self._known
             if unknown and name not in self._ignored:
                 raise InvalidArgument(
@@ -114,18 +132,21 @@ class _ParameterWatch:
                     "was made, which therefore does not average it. Change the values of parameters in place "
                     "(load_state_dict() without assign does), or wrap the module again."
                 )
-        self._look(module)
+        if all_are_own:
+            self._look(module)
 
 
-def _require_usable(module: Module) -> None:
+def _require_usable(module: Module, alone: bool) -> None:
     for name, parameter in module.named_parameters():
         if torch.nn.parameter.is_lazy(parameter):
             raise InvalidArgument(
                 f"DistributedDataParallel: the parameter '{name}' has no shape yet (a lazy module); run a forward pass of the "
                 "module before wrapping it."
             )
-    for name, part in module.named_modules():
-        if isinstance(part, torch.nn.SyncBatchNorm) and not torch.distributed.is_initialized():
+    for name, part in module.named_modules() if not alone else ():
+        if isinstance(part, torch.nn.SyncBatchNorm) and part.training and not (
+            torch.distributed.is_available() and torch.distributed.is_initialized()
+        ):
             raise UnsupportedError(
                 f"DistributedDataParallel: '{name}' is a torch.nn.SyncBatchNorm, which synchronizes over torch.distributed's "
                 "groups alone, and there is none: each rank would normalize by its own samples. Train over torch.distributed "
@@ -218,12 +239,12 @@ class DistributedDataParallel(Module, Joinable):
                 raise UnsupportedError(f"DistributedDataParallel: the argument {name} is not supported; leave it out.")
         if not isinstance(module, Module):
             raise TypeError(f"DistributedDataParallel: a torch.nn.Module was expected, not {type(module).__name__}.")
-        _require_usable(module)
+        self.process_group = _resolve(process_group)
+        _require_usable(module, alone=self.process_group.size() == 1)
         indices = [_device_index(device) for device in device_ids or []]
         if output_device is not None and [_device_index(output_device)] != indices:
             raise InvalidArgument("DistributedDataParallel: output_device must be the device in device_ids.")
         self.module = module
-        self.process_group = _resolve(process_group)
         self.device_ids = device_ids
         self.output_device = output_device
         at_construction = broadcast_buffers is not False
