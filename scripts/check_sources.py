@@ -17,13 +17,14 @@ import sys
 
 
 def check(entry):
-    """(file, what the compiler said) of one compile command; nothing said is well."""
+    """(file, what was wrong) of one compile command; nothing where all is well."""
     arguments = shlex.split(entry["command"])
     if arguments[0].endswith("ccache"):
         del arguments[0]
     del arguments[arguments.index("-o"):arguments.index("-o") + 2]
     result = subprocess.run([*arguments, "-fsyntax-only"], cwd=entry["directory"], capture_output=True, text=True, check=False)
-    return entry["file"], result.stderr if result.returncode or result.stderr else ""
+    failed = f"{entry['file']}: the compiler ended with status {result.returncode}\n" if result.returncode else ""
+    return entry["file"], result.stderr + failed
 
 
 def main():

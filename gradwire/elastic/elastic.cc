@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
@@ -32,8 +33,10 @@ void require_before_run(bool has_run, const char* what) {
                                "all members"));
 }
 
-void require_new(bool is_known, const std::string& what) {
-  if (is_known) throw InvalidArgument(concat("Elastic::add(): ", what, " was added before; add each object once"));
+template <class T>
+void require_new(const std::vector<T*>& known, const T& object, const char* what) {
+  if (std::find(known.begin(), known.end(), &object) == known.end()) return;
+  throw InvalidArgument(concat("Elastic::add(): ", what, " was added before; add each object once"));
 }
 
 // One kind of training in a job: steps that all do together, or members that train separately. `separate`: the kind of
@@ -72,8 +75,7 @@ const std::shared_ptr<ElasticGroup>& Elastic::group() const noexcept { return im
 
 Elastic& Elastic::add(DdpCore& core) {
   require_before_run(impl_->has_run(), "add()");
-  const auto& cores = impl_->state().cores();
-  require_new(std::find(cores.begin(), cores.end(), &core) != cores.end(), "this DistributedDataParallel");
+  require_new(impl_->state().cores(), core, "this DistributedDataParallel");
   if (core.process_group() != impl_->group()) {
     throw InvalidArgument(
         "Elastic::add(): the DistributedDataParallel was made over another group; give it "
@@ -95,8 +97,7 @@ Elastic& Elastic::add(torch::optim::Optimizer& optimizer) {
       return *this;
     }
   }
-  const auto& optimizers = impl_->state().optimizers();
-  require_new(std::find(optimizers.begin(), optimizers.end(), &optimizer) != optimizers.end(), "this optimizer");
+  require_new(impl_->state().optimizers(), optimizer, "this optimizer");
   impl_->state().add(optimizer);
   return *this;
 }

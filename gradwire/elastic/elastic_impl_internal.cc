@@ -16,7 +16,6 @@
 #include "gradwire/base/stable_hash.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/elastic/epoch_group_internal.h"
-#include "gradwire/membership/event_log.h"
 #include "gradwire/membership/job_store.h"
 #include "gradwire/membership/patient_store.h"
 #include "gradwire/process_group/hybrid/hybrid_group.h"
@@ -169,8 +168,7 @@ bool Elastic::Impl::enter(Member& member) {
     if (!watch_) watch_ = std::make_unique<internal::EpochWatch>(without_patience(store_));
     std::vector<std::int64_t> numbers;
     for (const membership::EpochMember& each : epoch.members) numbers.push_back(each.number);
-    keys = watch_->begin(epoch.number, std::move(numbers), std::move(keys),
-                         membership::value_of(*store_, membership::kStoreKey, Milliseconds(0)).value_or(""));
+    keys = watch_->begin(epoch.number, std::move(numbers), std::move(keys), membership::name_of_job_store(*store_));
   }
   group_->move_to(group_of(epoch, member.rank(), keys, options_, concat("epoch ", epoch.number)));
   if (crosses_hosts(epoch)) watch_->attach(group_);

@@ -10,6 +10,7 @@
 #include "gradwire/base/deadline.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/membership/event_log.h"
+#include "gradwire/membership/job_store.h"
 #include "gradwire/membership/records.h"
 
 namespace gradwire::internal {
@@ -83,8 +84,7 @@ void EpochWatch::run() {
 
 void EpochWatch::look(std::int64_t epoch, bool meets, const std::string& job_store) {
   if (const auto lost = membership::value_of(*job_, membership::lost_key(epoch), kLook)) return on_lost(epoch, *lost);
-  if (meets && membership::value_of(*job_, membership::kStoreKey, Milliseconds(0)).value_or("") != job_store)
-    on_other_store(epoch);
+  if (meets && membership::name_of_job_store(*job_) != job_store) on_other_store(epoch);
 }
 
 void EpochWatch::on_other_store(std::int64_t epoch) {

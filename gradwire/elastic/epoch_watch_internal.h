@@ -30,7 +30,7 @@ class EpochWatch final {
 
   // From here until end(), the loss of one of `members` (by rank) of `epoch` ends the calls on the store that is
   // returned: `keys`, in which the members make their group and its duplicates. So does, until attach(), another store
-  // than `job_store` (membership::kStoreKey) behind the job.
+  // than `job_store` (membership::name_of_job_store()) behind the job.
   std::shared_ptr<Store> begin(std::int64_t epoch, std::vector<std::int64_t> members, std::shared_ptr<Store> keys,
                                std::string job_store);
   // The group is made. From here until end(), a loss aborts `group`, also one that came before.

@@ -10,6 +10,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/process_identity.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/membership/job_store.h"
 
 namespace gradwire::membership {
 namespace {
@@ -25,8 +26,6 @@ constexpr Milliseconds kFollow{1000};
 // events of the job again.
 constexpr Milliseconds kFollowAtOnce{200};
 
-std::string name_of_store(Store& store) { return value_of(store, kStoreKey, Milliseconds(0)).value_or(""); }
-
 bool has(Store& store, const std::string& key) { return store.check(std::span(&key, 1)); }
 
 // Hosts have the numbers 1, 2, ...; the coordinator's host has none.
@@ -38,7 +37,7 @@ HostWatch::HostWatch(std::shared_ptr<Store> store)
     : store_(checked_store(std::move(store))),
       log_(store_),
       host_(name_of(store_->add(kHostsKey, 1))),
-      store_name_(name_of_store(*store_)),
+      store_name_(name_of_job_store(*store_)),
       next_event_(log_.noted_end() + 1) {
   beat();
 }
@@ -47,7 +46,7 @@ void HostWatch::beat() { store_->add(beat_key(host_), 1); }
 
 void HostWatch::follow() {
   next_follow_ = Deadline::after(kFollow);
-  if (std::string now = name_of_store(*store_); now != store_name_) {
+  if (std::string now = name_of_job_store(*store_); now != store_name_) {
     // Events that no coordinator had read have given their numbers to others.
     store_name_ = std::move(now);
     next_event_ = 1;

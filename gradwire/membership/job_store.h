@@ -23,6 +23,10 @@ std::shared_ptr<Store> job_part(std::shared_ptr<Store> whole);
 // The key of `whole` that is `key` in that part.
 std::string key_in_whole(const std::string& key);
 
+// The name of the job's store (kStoreKey): another one when the job has got another store. Empty where it has none.
+// Throws what the store throws.
+std::string name_of_job_store(Store& job);
+
 // "HOST:PORT", with brackets around a numeric IPv6 address.
 std::string job_address(const std::string& host, std::uint16_t port);
 // "tcp://HOST:PORT", the place of the store that is served at that address.

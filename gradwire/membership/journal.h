@@ -21,8 +21,8 @@ class Journal {
  public:
   // Opens the file, or makes it, and locks it until the destructor. Throws InvalidArgument when another coordinator has
   // the file open, when the file belongs to a job with other `options`, and when the file is no journal (it stays as it
-  // is then); StoreError
-  // when the system refuses the file, and when the file holds decisions that do not follow from its events.
+  // is then); StoreError when the system refuses the file, and when the file holds decisions that do not follow from
+  // its events.
   Journal(const std::string& path, const RosterOptions& options);
 
   // What the events in the file add up to.

@@ -12,7 +12,9 @@
 #include <map>
 #include <optional>
 #include <sstream>
+#include <stdexcept>
 #include <thread>
+#include <utility>
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/process_identity.h"
@@ -83,6 +85,14 @@ class StoreLossTest : public ::testing::Test {
   std::future<std::unique_ptr<Member>> join() const {
     return std::async(std::launch::async, [store = client()] { return std::make_unique<Member>(store, "net", kLong); });
   }
+  // Two members that have met in the first epoch; the coordinator runs.
+  std::pair<std::unique_ptr<Member>, std::unique_ptr<Member>> two_that_meet() const {
+    auto joins_a = join();
+    auto joins_b = join();
+    std::pair members(joins_a.get(), joins_b.get());
+    if (!members.first->meet() || !members.second->meet()) throw std::runtime_error("there is no first epoch");
+    return members;
+  }
   static std::future<std::optional<Epoch>> meet(Member& member) {
     return std::async(std::launch::async, [&member] { return member.meet(); });
   }
@@ -105,12 +115,7 @@ class StoreLossTest : public ::testing::Test {
 
 TEST_F(StoreLossTest, TheMembersOfAnEpochMeetAnewAtABoundary) {
   run();
-  auto joins_a = join();
-  auto joins_b = join();
-  const auto a = joins_a.get();
-  const auto b = joins_b.get();
-  ASSERT_TRUE(a->meet());
-  ASSERT_TRUE(b->meet());
+  const auto [a, b] = two_that_meet();
   EXPECT_FALSE(a->stops_before(3));
   lose_and_start();
   settle();
@@ -130,12 +135,7 @@ TEST_F(StoreLossTest, TheMembersOfAnEpochMeetAnewAtABoundary) {
 // What one member has seen of the old store, another one must not miss in the new one.
 TEST_F(StoreLossTest, AnAgreedBoundaryOutlivesTheStore) {
   run();
-  auto joins_a = join();
-  auto joins_b = join();
-  const auto a = joins_a.get();
-  const auto b = joins_b.get();
-  ASSERT_TRUE(a->meet());
-  ASSERT_TRUE(b->meet());
+  const auto [a, b] = two_that_meet();
   a->ask_to_leave();
   const std::string change = change_key(1);
   server_->wait(std::span(&change, 1), kLong);

@@ -174,9 +174,9 @@ _places = _Places()
 
 
 def _inherited_place() -> _Place | None:
-    """The place in the default group of the rank that forked this process; None where this process forked itself."""
+    """The place in the default group of the rank that forked this process, which has no default group of its own."""
     place = _places.mine or _Places.of_process
-    return place if place is not None and place.process != os.getpid() else None
+    return None if place is None or place.process == os.getpid() or is_initialized() else place
 
 
 def _resolve(group: ProcessGroup | None) -> ProcessGroup:
@@ -306,14 +306,14 @@ def get_rank(group: ProcessGroup | None = None) -> int:
 
     In a forked child without a default group of its own (a worker of a DataLoader): its parent's number.
     """
-    if group is None and not is_initialized() and (inherited := _inherited_place()) is not None:
+    if group is None and (inherited := _inherited_place()) is not None:
         return inherited.rank
     return _resolve(group).rank() if _is_member(group) else -1
 
 
 def get_world_size(group: ProcessGroup | None = None) -> int:
     """How many ranks `group` has, -1 when this process is not in it. In a forked child as get_rank()."""
-    if group is None and not is_initialized() and (inherited := _inherited_place()) is not None:
+    if group is None and (inherited := _inherited_place()) is not None:
         return inherited.size
     return _resolve(group).size() if _is_member(group) else -1
 
