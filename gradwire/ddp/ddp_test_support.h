@@ -86,6 +86,10 @@ inline DdpOptions options_for(const Setup& setup, std::shared_ptr<ProcessGroup> 
   return options;
 }
 
+// MKL looks at the processor in the first call of its vector functions, and chooses its code. Where two ranks, as
+// threads, do their first calls at once, one of them may get other code, whose last bits differ. So one thread does it.
+inline const at::Tensor kFirstVectorFunction = at::tanh(at::ones({32}));
+
 // Fills parameters and buffers with numbers that depend on `seed` alone: ranks as threads share torch's generator.
 inline void fill(torch::nn::Module& module, int seed) {
   torch::NoGradGuard no_grad;

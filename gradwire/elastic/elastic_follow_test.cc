@@ -169,7 +169,7 @@ class FollowTest : public ::testing::Test {
     }
     for (auto& thread : threads) thread.join();
   }
-  std::vector<int> sizes() const { return sizes_of(job_.journal(), kSteps); }
+  std::vector<int> sizes() const { return sizes_of(job_, kSteps); }
   void expect_same_ends(const std::vector<std::size_t>& who) const {
     for (const std::size_t i : who) {
       EXPECT_EQ(courses_[i].error, "");
@@ -300,6 +300,7 @@ TEST_P(FollowDeathTest, TheSurvivorAndTheNewcomerGoOn) {
     while (!one_is_dead) std::this_thread::yield();
   }};
   waits_ = false;
+  awaits_followers_ = true;
   run({member, member}, {newcomer});
   const std::size_t dead = courses_[0].killed ? 0 : 1;
   EXPECT_TRUE(courses_[dead].killed);
@@ -343,6 +344,7 @@ TEST_F(FollowTest, MembersThatStopDoNotWaitForANewcomerThatIsFarBehind) {
       if (at.epoch != 1 || at.follows) return;
       while (at.step == 40 && !has_state) std::this_thread::yield();
       if (at.step == 140 && leaves) elastic.leave();
+      if (at.step == 145) job_.decided(membership::change_key(1));  // the wish has arrived
     }};
   };
   int calls = 0;
@@ -366,9 +368,10 @@ TEST_F(FollowTest, MembersThatStopDoNotWaitForANewcomerThatIsFarBehind) {
 TEST_F(FollowTest, MembersThatStopDoNotWaitForANewcomerWithoutState) {
   std::atomic<bool> has_come{false};
   const Setting leaves{.before = [&](Elastic& elastic, const ElasticStep& at) {
-    if (at.epoch != 1 || at.step != 60) return;
-    while (!has_come) std::this_thread::yield();
-    elastic.leave();
+    if (at.epoch != 1 || at.follows) return;
+    while (at.step == 60 && !has_come) std::this_thread::yield();
+    if (at.step == 60) elastic.leave();
+    if (at.step == 65) job_.decided(membership::change_key(1));  // the wish has arrived
   }};
   const Setting newcomer{.before = [&](Elastic&, const ElasticStep& at) {
     if (!at.follows || has_come.exchange(true)) return;
@@ -444,8 +447,9 @@ TEST_F(FollowTest, ANewcomerThatMakesOtherCallsTakesTheStateInstead) {
 
 // One member alone averages nothing that a newcomer could take over.
 TEST_F(FollowTest, AMemberAloneIsNotFollowed) {
-  const Setting leaves{.before = [](Elastic& elastic, const ElasticStep& at) {
+  const Setting leaves{.before = [this](Elastic& elastic, const ElasticStep& at) {
     if (at.step == 5) elastic.leave();
+    if (at.step == 10) job_.decided(membership::change_key(1));  // the wish has arrived
   }};
   const Setting stays{.before = [this](Elastic&, const ElasticStep& at) {
     if (at.step == kMeet && at.epoch == 2) job_.decided(membership::change_key(2));

@@ -140,7 +140,7 @@ TEST_P(ElasticHookTest, AJobLosesAMemberAndGetsANewOne) {
   members.start(job.options(), kSteps * 20, GetParam());
   members.join();
   EXPECT_TRUE(members[2].killed);
-  const std::vector<int> sizes = sizes_of(job.journal(), kSteps * 20);
+  const std::vector<int> sizes = sizes_of(job, kSteps * 20);
   EXPECT_EQ(sizes[9], 3);
   EXPECT_EQ(sizes[10], 2);
   EXPECT_EQ(sizes.back(), 3) << "the new member came too late";
@@ -171,7 +171,7 @@ TEST(ElasticTest, AMemberLeavesInGoodOrderAndNoStepIsDoneTwice) {
   EXPECT_EQ(members[2].end, ElasticEnd::left);
   EXPECT_EQ(members[0].end, ElasticEnd::finished);
   EXPECT_EQ(calls, kSteps);
-  const std::vector<int> sizes = sizes_of(job.journal(), kSteps);
+  const std::vector<int> sizes = sizes_of(job, kSteps);
   EXPECT_EQ(sizes[10], 3);
   EXPECT_EQ(sizes.back(), 2);
   expect_equal_bits(members[0].parameters, serial_parameters(sizes), "the serial program");
@@ -194,6 +194,8 @@ TEST(ElasticTest, TheOnlyMemberLeavesAndANewcomerGoesOn) {
     Members members;
     std::atomic<bool> start_another{false};
     const BeforeStep leave = [&](Elastic& elastic, const ElasticStep& at) {
+      // The wish has arrived; a member says its wish before the first step of each epoch.
+      if (at.epoch > 1 || at.step == 12) job.decided(membership::change_key(at.epoch));
       if (at.step != 10 || at.epoch != 1) return;
       start_another = true;
       while (joined_members(job.journal()) <= first) std::this_thread::yield();  // the newcomer waits
@@ -207,7 +209,7 @@ TEST(ElasticTest, TheOnlyMemberLeavesAndANewcomerGoesOn) {
     for (std::size_t i = 0; i < newcomer; ++i) EXPECT_EQ(members[i].end, ElasticEnd::left) << members[i].error;
     EXPECT_EQ(members[newcomer].error, "");
     EXPECT_EQ(members[newcomer].end, ElasticEnd::finished);
-    const std::vector<int> sizes = sizes_of(job.journal(), kSteps);
+    const std::vector<int> sizes = sizes_of(job, kSteps);
     EXPECT_EQ(sizes.back(), 1);
     expect_equal_bits(members[newcomer].parameters, serial_parameters(sizes), "the serial program");
   }
@@ -221,7 +223,9 @@ TEST(ElasticTest, AMemberWhoseEpochBreaksLeavesWhenItHasHandedOverWhatItsHooksOw
     ElasticJob job({.min = 1, .max = 3, .first = 3});
     Members members;
     for (int i = 0; i < 3; ++i) {
-      members.start(patient(job), kSteps, hook, [](Elastic& elastic, const ElasticStep& at) {
+      members.start(patient(job), kSteps, hook, [&](Elastic& elastic, const ElasticStep& at) {
+        // The wish has arrived.
+        if (at.epoch > 1 && at.size == 3) job.decided(membership::change_key(at.epoch));
         if (at.step != 10 || at.epoch != 1 || at.rank != 2) return;
         elastic.leave();
         elastic.group()->abort("on purpose");
@@ -234,7 +238,7 @@ TEST(ElasticTest, AMemberWhoseEpochBreaksLeavesWhenItHasHandedOverWhatItsHooksOw
       left += members[i].end == ElasticEnd::left ? 1 : 0;
     }
     EXPECT_EQ(left, 1);
-    const std::vector<int> sizes = sizes_of(job.journal(), kSteps);
+    const std::vector<int> sizes = sizes_of(job, kSteps);
     EXPECT_EQ(sizes[10], hook.empty() ? 2 : 3);
     EXPECT_EQ(sizes.back(), 2);
   }

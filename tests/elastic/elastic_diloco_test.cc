@@ -329,6 +329,7 @@ TEST(ElasticDilocoTest, AWorkerLeavesInGoodOrder) {
   const BeforeStep before = [&](const At& at) {
     ++calls.at(static_cast<std::size_t>(at.step.step));
     if (at.worker == 1 && at.step.step == 13) at.elastic.leave();
+    if (at.step.step == 20) job.decided(membership::change_key(1));  // the wish has arrived
   };
   for (int i = 0; i < 3; ++i) workers.start(job.options(), streaming(), kSteps, before);
   std::size_t left = 0;

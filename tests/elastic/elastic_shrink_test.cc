@@ -229,7 +229,7 @@ class ShrinkingJob {
       for (int member = 4; member < 7; ++member) start(member);
     }
     for (std::thread& thread : threads_) thread.join();
-    JobResult result{.loss = 0, .sizes = sizes_of(job_.journal(), kSteps)};
+    JobResult result{.loss = 0, .sizes = sizes_of(job_, kSteps)};
     for (const auto& [loss, parameters] : ends_) {
       EXPECT_EQ(loss, ends_.front().first);
       expect_equal_bits(parameters, ends_.front().second, "a member against the first");
@@ -268,9 +268,11 @@ class ShrinkingJob {
     if (!config_.hook.empty()) ddp.register_comm_hook(hook = make_hook(config_.hook));
     const auto optimizer = make_optimizer(ddp.parameters(), elastic);
     elastic.add(ddp).add(*optimizer);
+    bool leaves = false;
     try {
       const ElasticEnd end = elastic.run(kSteps, [&](const ElasticStep& at) {
         if (member == 3 && at.size == 1 && at.step >= kAlone) wait_for_the_others();
+        if (leaves) job_.decided(membership::change_key(at.epoch));  // the wish has arrived
         const auto [x, target] = samples_of(at, seed_);
         if (ledger_ != nullptr) {
           const at::Tensor loss = torch::mse_loss(net->forward(x), target);
@@ -283,7 +285,10 @@ class ShrinkingJob {
           if (ledger_ != nullptr) ledger_->has_died(member);
           throw Killed();
         }
-        if (fate == Fate::leaves) elastic.leave();
+        if (fate == Fate::leaves) {
+          elastic.leave();
+          leaves = true;
+        }
         const Tensors delivered = ledger_ != nullptr ? named(*net, gradients_of(*net)) : Tensors();
         optimizer->step();
         if (ledger_ != nullptr) ledger_->ends(member, at, memory_of(*hook), delivered);
