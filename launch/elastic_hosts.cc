@@ -29,6 +29,7 @@ constexpr Milliseconds kMoment{50};
 // The user hears of a store that has not answered for so long since a talk was due.
 constexpr Milliseconds kSilence{1000};
 constexpr const char* kVersionKey = "job/version";
+constexpr const char* kIdKey = "job/id";  // set before the version
 
 std::string address_of(const NodeOptions& node) { return membership::job_address(node.host, node.port); }
 
@@ -81,7 +82,11 @@ std::shared_ptr<Store> connect(const NodeOptions& node, const std::string& secre
 
 ElasticServer::ElasticServer(const NodeOptions& node, const std::string& secret,
                              const std::map<std::string, std::string>& contents)
-    : node_(node), store_(serve(node, secret, contents)), hosts_(store_) {
+    : node_(node),
+      store_(serve(node, secret, contents)),
+      job_id_(node.job_id.empty() ? random_job_id() : node.job_id),
+      hosts_(store_) {
+  store_->set(kIdKey, job_id_);
   store_->set(kVersionKey, GRADWIRE_VERSION);
 }
 
@@ -112,6 +117,11 @@ JoinedHost::JoinedHost(const NodeOptions& node, const std::string& secret, Signa
   if (const std::string version = store_->get(kVersionKey); version != GRADWIRE_VERSION) {
     refuse(concat("the job at ", address_of(node), " runs gradwire ", version, ", and this host gradwire ",
                   GRADWIRE_VERSION, "; install one version on all hosts"));
+  }
+  job_id_ = store_->get(kIdKey);
+  if (!node.job_id.empty() && node.job_id != job_id_) {
+    refuse(concat("the job at ", address_of(node), " is '", job_id_, "', and this host was started with --job-id ",
+                  node.job_id));
   }
   watch_ = std::make_unique<membership::HostWatch>(store_);
   thread_ = Thread("elastic-host", [this] { run(); });
@@ -163,14 +173,16 @@ void JoinedHost::run() {
     } catch (const std::exception& error) {
       problem = error.what();
     }
-    if (talks) tell_of_silence(problem, heard, told);
+    // After the last step nobody trains on, so nothing is cut off: the ranks have the time to save their results.
+    const bool matters = !watch_->job_has_finished();
+    if (talks && matters) tell_of_silence(problem, heard, told);
     lock.lock();
     if (talks) {
       answered_ = asked;
       talked_well_ = problem.empty();
       changed_.notify_all();
     }
-    if (Deadline::Clock::now() - heard >= node_.heartbeat_timeout) {
+    if (matters && Deadline::Clock::now() - heard >= node_.heartbeat_timeout) {
       silent_ = true;
       reason_ = concat("the coordinator of the job at ", address_of(node_), " has not answered for ",
                        seconds_text(node_.heartbeat_timeout), " (", problem,

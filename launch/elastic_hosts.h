@@ -28,6 +28,8 @@ class ElasticServer final {
                 const std::map<std::string, std::string>& contents = {});
   // The job's part of the store.
   const std::shared_ptr<Store>& store() const noexcept { return store_; }
+  // The value of GRADWIRE_JOB_ID on all hosts: that of `node`, else a random one.
+  const std::string& job_id() const noexcept { return job_id_; }
   // What other hosts --join: "HOST:PORT".
   std::string address() const;
   // Where the members find the store: the value of GRADWIRE_ELASTIC.
@@ -40,6 +42,7 @@ class ElasticServer final {
  private:
   const NodeOptions& node_;
   std::shared_ptr<Store> store_;
+  const std::string job_id_;
   membership::HostList hosts_;
 };
 
@@ -48,13 +51,15 @@ class ElasticServer final {
 class JoinedHost final {
  public:
   // Joins the job at the address of `node`; tries for its rendezvous_timeout. Throws LaunchError: nobody answers there,
-  // the secret is wrong, the job runs another version of gradwire, no elastic job is there, a signal came.
+  // the secret is wrong, the job runs another version of gradwire or has another id than `node`, no elastic job is
+  // there, a signal came.
   JoinedHost(const NodeOptions& node, const std::string& secret, SignalQueue& signals);
   ~JoinedHost();
   JoinedHost(const JoinedHost&) = delete;
   JoinedHost& operator=(const JoinedHost&) = delete;
 
   std::string place() const;
+  const std::string& job_id() const noexcept { return job_id_; }
   // The name of this host in the job: the value of GRADWIRE_ELASTIC_HOST.
   const std::string& name() const noexcept { return watch_->host(); }
   // Readable once this host's ranks have to stop: the job has ended, or its store has not answered for the heartbeat
@@ -77,6 +82,7 @@ class JoinedHost final {
 
   const NodeOptions& node_;
   std::shared_ptr<Store> store_;
+  std::string job_id_;
   std::unique_ptr<membership::HostWatch> watch_;
   Wakeup alarm_;
   Mutex mutex_;

@@ -67,9 +67,9 @@ RankCommand coordinator_of(const Options& options, RendezvousFolder& folder, con
 JobEnvironment environment_of(const Options& options, const std::string& secret, RendezvousFolder& folder) {
   JobEnvironment job;
   job.world = options.ranks;
-  job.job_id = random_job_id();
+  job.job_id = options.node.job_id.empty() ? random_job_id() : options.node.job_id;
   job.rendezvous = folder.store_file(0);
-  job.master_port = find_free_port(PortScope::loopback);
+  job.master_port = options.node.master_port != 0 ? options.node.master_port : find_free_port(PortScope::loopback);
   if (!secret.empty()) job.secret_file = folder.keep_secret(secret);
   return job;
 }
@@ -132,6 +132,7 @@ int run_elastic(const Options& options, const std::string& secret, SignalQueue& 
   } else {
     server = std::make_unique<ElasticServer>(options.node, secret);
     job.elastic = server->place();
+    job.job_id = server->job_id();
     elastic.has_hosts = [&] { return server->has_hosts(); };
     std::fprintf(stderr, "gradwire-run: other hosts join with: gradwire-run --join %s -n N PROGRAM\n",
                  server->address().c_str());
@@ -154,11 +155,15 @@ int run_elastic(const Options& options, const std::string& secret, SignalQueue& 
 
 int run_joined(const Options& options, const std::string& secret, SignalQueue& signals, RendezvousFolder& folder,
                int front_fd) {
-  JoinedHost host(options.node, secret, signals);
+  const Deadline job_end = job_deadline(options);
+  NodeOptions node = options.node;
+  node.rendezvous_timeout = std::min(node.rendezvous_timeout, job_end.remaining());
+  JoinedHost host(node, secret, signals);
   JobEnvironment job = environment_of(options, secret, folder);
   job.elastic = host.place();
+  job.job_id = host.job_id();
   job.elastic_host = host.name();
-  JobView view{.names = {.world = options.ranks}, .alarm_fd = host.alarm_fd(), .job_end = job_deadline(options)};
+  JobView view{.names = {.world = options.ranks}, .alarm_fd = host.alarm_fd(), .job_end = job_end};
   view.elastic.emplace();
   view.elastic->deaths_per_minute = options.elastic->deaths_per_minute;
   view.elastic->answers = [&] { return host.answers(); };

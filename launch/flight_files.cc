@@ -14,6 +14,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/observe/flight_recorder.h"
+#include "launch/keeper.h"
 #include "launch/launch_error.h"
 #include "launch/process_look.h"
 
@@ -96,9 +97,12 @@ std::vector<observe::RankTable> FlightFiles::read_earlier(int rank) const {
 std::vector<observe::RankTable> read_running_job(int pid) {
   if (::access(concat("/proc/", pid).c_str(), F_OK) != 0)
     throw LaunchError(kUsageExit, concat("--job ", pid, ": there is no such process"));
+  // The process that the user started has none of its own. The keeper has them all, and each rank opens its own again.
   std::vector<std::string> paths = files_of(pid);
-  for (const int child : children_of(pid)) {
-    for (std::string& path : files_of(child)) paths.push_back(std::move(path));
+  if (paths.empty()) {
+    for (const int child : children_of(pid)) {
+      for (std::string& path : files_of(child)) paths.push_back(std::move(path));
+    }
   }
   if (paths.empty()) {
     throw LaunchError(kUsageExit, concat("--job ", pid, ": the process is no gradwire-run of this user; give the ",
@@ -121,7 +125,9 @@ std::vector<RunningJob> running_jobs() {
     // The process that the user started waits for the keeper, which holds the files.
     const std::vector<int> children = children_of(pid);
     const bool is_job =
-        std::any_of(children.begin(), children.end(), [](int child) { return !files_of(child).empty(); });
+        std::any_of(children.begin(), children.end(), [](int child) {
+          return read_proc_file(concat("/proc/", child, "/comm")) == concat(kKeeperName, "\n") && !files_of(child).empty();
+        });
     if (is_job) jobs.push_back({pid, command_of(pid)});
   }
   std::sort(jobs.begin(), jobs.end(), [](const auto& a, const auto& b) { return a.pid < b.pid; });

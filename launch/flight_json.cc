@@ -231,6 +231,8 @@ void write_flight_folder(const std::string& folder, const std::vector<RankTable>
 
 std::vector<RankTable> read_flight_folder(const std::string& folder) {
   std::vector<RankTable> tables;
+  std::filesystem::file_time_type newest;
+  int world = -1;  // of the newest
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
     const std::string name = entry.path().filename().string();
@@ -242,13 +244,20 @@ std::vector<RankTable> read_flight_folder(const std::string& folder) {
       // Aligned as the records are.
       std::vector<std::uint64_t> words(text.size() / sizeof(std::uint64_t));
       std::memcpy(words.data(), text.data(), words.size() * sizeof(std::uint64_t));
-      if (auto table = observe::read_flight_memory(std::as_bytes(std::span(words))))
-        tables.push_back(*std::move(table));
+      auto table = observe::read_flight_memory(std::as_bytes(std::span(words)));
+      if (!table) continue;
+      tables.push_back(*std::move(table));
+    }
+    if (const auto written = entry.last_write_time(); tables.size() == 1 || written > newest) {
+      newest = written;
+      world = tables.back().world;
     }
   }
   if (error) throw LaunchError(kUsageExit, concat("cannot read the folder '", folder, "': ", error.message()));
   if (tables.empty())
     throw LaunchError(kUsageExit, concat("the folder '", folder, "' holds no records of a flight recorder"));
+  // The folder may hold records of an earlier job with more ranks.
+  if (world > 0) std::erase_if(tables, [&](const RankTable& table) { return table.rank >= world; });
   std::sort(tables.begin(), tables.end(), [](const RankTable& a, const RankTable& b) { return a.rank < b.rank; });
   return tables;
 }

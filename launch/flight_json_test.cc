@@ -38,7 +38,7 @@ using observe::RankTable;
 RankTable full_table(int rank) {
   RankTable table;
   table.rank = rank;
-  table.world = 4;
+  table.world = 12;
   table.pid = 77;
   table.wall_offset = -5;
   table.lost_calls = 6;
@@ -108,6 +108,28 @@ TEST(FlightJson, DamagedLinesAreRefusedWithTheirPlace) {
       EXPECT_NE(std::string(error.what()).find("file.jsonl"), std::string::npos) << error.what();
     }
   }
+}
+
+TEST(FlightJson, RanksThatTheLastJobDidNotHaveAreLeftOut) {
+  std::string folder = (std::filesystem::temp_directory_path() / "gradwire-flight-XXXXXX").string();
+  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  const auto tables_of_job = [](int world) {
+    std::vector<RankTable> tables;
+    for (int rank = 0; rank < world; ++rank) {
+      tables.push_back(full_table(rank));
+      tables.back().world = world;
+    }
+    return tables;
+  };
+  write_flight_folder(folder, tables_of_job(4));
+  for (int rank = 0; rank < 4; ++rank) {
+    const std::string file = concat(folder, "/rank-", rank, ".jsonl");
+    std::filesystem::last_write_time(file, std::filesystem::last_write_time(file) - std::chrono::hours(1));
+  }
+  EXPECT_EQ(read_flight_folder(folder).size(), 4U);
+  write_flight_folder(folder, tables_of_job(2));
+  EXPECT_EQ(read_flight_folder(folder).size(), 2U);
+  std::filesystem::remove_all(folder);
 }
 
 TEST(FlightJson, AFolderHoldsOneFileForEachRank) {

@@ -168,9 +168,8 @@ std::string FlightWatch::check_stall(const std::vector<int>& pids) {
 std::string FlightWatch::tell(std::string_view what, const Standstill& at) const {
   const std::string text = explain(at.tables, at.occasion);
   if (text.empty()) return "";
-  char seconds[32];
-  std::snprintf(seconds, sizeof(seconds), "%.3g", static_cast<double>(at.occasion.now - at.event) / 1e9);
-  return concat("gradwire-run: the job ", what, " begun or ended for ", seconds, " s\n", text);
+  const std::string seconds = measured_seconds(static_cast<double>(at.occasion.now - at.event) / 1e9);
+  return concat("gradwire-run: the job ", what, " begun or ended for ", seconds, "\n", text);
 }
 
 void FlightWatch::at_interruption(const std::vector<int>& pids) {

@@ -257,6 +257,25 @@ TEST_F(LauncherEndTest, AReaderThatStallsDoesNotKeepTheJobFromEnding) {
   print_time("a reader that stalled", result);
 }
 
+// The ranks are gone, and their output waits for its reader: an interruption ends the job for good then, too.
+TEST_F(LauncherEndTest, AnInterruptionBetweenTwoAttemptsStartsNoOther) {
+  const std::string gate = scratch("gate");
+  ASSERT_EQ(::mkfifo(gate.c_str(), 0600), 0);
+  const std::string attempts = scratch("attempts");
+  start_program({"/bin/sh", "-c",
+                 concat("{ ", GRADWIRE_RUN_PROGRAM, " --max-restarts 3 -n 1 /bin/sh -c 'yes flood | head -n 200000; ",
+                        "echo $$ > ", attempts, "-$GRADWIRE_ATTEMPT; exit 5' & echo $! > ", scratch("launcher"),
+                        "; wait $!; echo left with $? >&2; } | { read line < ", gate, "; tail -n 1 > /dev/null; }")});
+  const pid_t launcher = wait_for_number(scratch("launcher"));
+  wait_until_gone(wait_for_number(attempts + "-0"));
+  ::kill(launcher, SIGTERM);
+  wait_until_gone(launcher);
+  { std::ofstream(gate) << "go\n"; }
+  const auto result = finish();
+  EXPECT_TRUE(says(result, "left with 143")) << result.err;
+  EXPECT_FALSE(std::filesystem::exists(attempts + "-1")) << "it started again";
+}
+
 TEST_F(LauncherEndTest, AReaderThatLeavesDoesNotEndTheJob) {
   start_program({"/bin/sh", "-c",
                  concat("{ ", GRADWIRE_RUN_PROGRAM,

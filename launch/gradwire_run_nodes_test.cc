@@ -206,6 +206,12 @@ TEST_F(NodesTest, NodesThatDoNotComeAreNamed) {
   EXPECT_TRUE(contains(alone.err, concat("did not find node 0 at 127.0.0.1:", port_))) << alone.err;
 }
 
+TEST_F(NodesTest, TheTimeLimitOfTheJobCountsWhileNodesAreMissing) {
+  const Result alone = launch("0", node(0, 2, "true", {"--timeout", "1"})).finish();
+  EXPECT_EQ(alone.exit_code, kTimeoutExit) << alone.err;
+  EXPECT_TRUE(contains(alone.err, "--timeout passed on node 0, which waited for the other nodes")) << alone.err;
+}
+
 TEST_F(NodesTest, ALauncherThatIsKilledIsMissedByTheOthers) {
   for (const int victim : {0, 1}) {
     auto first = launch("0", node(0, 2, "echo up; sleep 1000", {"--grace", "0"}));

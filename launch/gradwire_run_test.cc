@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
 // Tests gradwire-run as a user sees it: the environment of ranks, their output, and command lines that are refused.
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -91,6 +92,24 @@ TEST_F(LauncherTest, RanksFindTheFolderForTheirSteps) {
 TEST_F(LauncherTest, TwoJobsHaveDifferentNames) {
   const std::string script = "echo $GRADWIRE_JOB_ID $GRADWIRE_RENDEZVOUS";
   EXPECT_NE(run_script({"-n", "1"}, script).out, run_script({"-n", "1"}, script).out);
+}
+
+TEST_F(LauncherTest, AJobHasTheNameAndThePortThatTheUserGives) {
+  EXPECT_EQ(run_script({"-n", "1", "--job-id", "night.7", "--master-port", "23456"},
+                       "echo $GRADWIRE_JOB_ID $MASTER_PORT")
+                .out,
+            "[rank 0] night.7 23456\n");
+}
+
+// The program's file is gone at the moment at which a rank is replaced.
+TEST_F(LauncherTest, ARankThatCannotBeReplacedLeavesTheOthersOfAnElasticJobAlone) {
+  const std::string program = scratch("program");
+  std::ofstream(program) << "#!/bin/sh\n[ $RANK = 1 ] && { rm $0; exit 5; }\nsleep 1; echo done\n";
+  ASSERT_EQ(::chmod(program.c_str(), 0700), 0);
+  const auto result = run({"--elastic", "1:2", "-n", "2", program});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.out, "[rank 0] done\n");
+  EXPECT_NE(result.err.find("the job goes on without this rank"), std::string::npos) << result.err;
 }
 
 TEST_F(LauncherTest, ThreadsAreSharedOutUnlessSomebodySaidOtherwise) {

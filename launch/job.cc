@@ -86,13 +86,14 @@ Deadline job_deadline(const Options& options) {
 int run_alone(const Options& options, SignalQueue& signals, RendezvousFolder& folder, int front_fd) {
   JobEnvironment job;
   job.world = options.ranks;
-  job.job_id = random_job_id();
+  job.job_id = options.node.job_id.empty() ? random_job_id() : options.node.job_id;
   JobView view{.names = {.world = options.ranks}, .job_end = job_deadline(options)};
   auto live = live_watch(options, folder, job);
   if (live) view.live = &*live;
   for (;; ++job.attempt) {
     job.rendezvous = folder.store_file(job.attempt);
-    job.master_port = find_free_port(PortScope::loopback);
+    job.master_port =
+        options.node.master_port != 0 ? options.node.master_port : find_free_port(PortScope::loopback);
     view.names.append = job.attempt > 0;
     FlightWatch flight(options, 0, job.world);
     job.flight_recorders = flight.recorders();
@@ -109,7 +110,8 @@ int run_alone(const Options& options, SignalQueue& signals, RendezvousFolder& fo
           concat("gradwire-run: all ranks start again (restart ", job.attempt + 1, " of ", options.max_restarts, ")\n");
     }
     supervisor.finish_output(text);
-    if (!again) return outcome.exit_code();
+    if (!again || supervisor.is_abandoned()) return outcome.exit_code();
+    if (const int signal = supervisor.late_interruption(); signal != 0) return 128 + signal;
   }
 }
 

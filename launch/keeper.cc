@@ -81,8 +81,7 @@ int run_in_keeper(SignalQueue& signals, int watched_fd, const std::function<int(
   if (keeper == 0) {
     writer.reset();
     ::setsid();
-    // A name of its own, so that "killall gradwire-run" means the front.
-    ::prctl(PR_SET_NAME, "gradwire-keeper");
+    ::prctl(PR_SET_NAME, kKeeperName);
     return job(reader.get());
   }
   reader.reset();

@@ -16,6 +16,9 @@
 
 namespace gradwire::launch {
 
+// The keeper's name in /proc and in ps: "killall gradwire-run" means the front.
+inline constexpr const char* kKeeperName = "gradwire-keeper";
+
 // Forks the keeper, which runs `job(front_fd)`; `front_fd` becomes readable when the front has died. Returns twice: in
 // the keeper the result of the job, which must become the keeper's exit code, and in the front this exit code. Both
 // processes use `signals`. The end of `watched_fd`, unless it is -1, has the effect of SIGTERM. Call from a process

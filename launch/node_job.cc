@@ -77,6 +77,7 @@ class NodeJob {
       const auto event = wait();
       if (!event) return exit_code_;
       if (const auto* plan = std::get_if<Plan>(&*event)) {
+        meets_ = false;
         run_attempt(*plan);
       } else if (const auto* notice = std::get_if<Notice>(&*event)) {
         say(notice->what);
@@ -87,6 +88,7 @@ class NodeJob {
         const Verdict& verdict = std::get<Verdict>(*event);
         if (!verdict.what.empty()) say(verdict.what);
         if (verdict.kind != Verdict::Kind::restart) return verdict.exit_code;
+        meets_ = true;
       }
     }
   }
@@ -97,8 +99,14 @@ class NodeJob {
     for (;;) {
       if (auto event = coordinator_.next()) return event;
       if (patience_.expired()) return std::nullopt;
+      const bool has_limit = meets_ && exit_code_ == 0;
+      if (has_limit && job_end_.expired()) {
+        on_timeout();
+        continue;
+      }
+      const Deadline until = has_limit ? patience_.earlier(job_end_) : patience_;
       pollfd polled[3] = {{signals_.fd(), POLLIN, 0}, {coordinator_.event_fd(), POLLIN, 0}, {front_fd_, POLLIN, 0}};
-      ::poll(polled, 3, static_cast<int>(std::min<long long>(patience_.remaining().count(), INT_MAX)));
+      ::poll(polled, 3, static_cast<int>(std::min<long long>(until.remaining().count(), INT_MAX)));
       if (polled[2].revents != 0) on_front_death();
       while (const auto signal = signals_.next_that_ends()) interrupt(*signal);
     }
@@ -111,6 +119,12 @@ class NodeJob {
     }
     repeat_guard_ = Deadline::after(kRepeatTime);
     leave(128 + signal, concat("node ", options_.node.node, " was interrupted by ", name_of_signal(signal)));
+  }
+
+  void on_timeout() {
+    const std::string where = concat("--timeout passed on node ", options_.node.node);
+    say(concat(where, ", which waited for the other nodes"));
+    leave(kTimeoutExit, where);
   }
 
   void on_front_death() {
@@ -147,6 +161,9 @@ class NodeJob {
       if (supervisor.is_abandoned()) return on_front_death();
       coordinator_.ranks_ended(end_of(outcome, place));
       supervisor.finish_output(report(outcome, options_.timeout.value_or(Milliseconds::zero())));
+      if (supervisor.is_abandoned()) return on_front_death();
+      const int signal = supervisor.late_interruption();
+      if (signal != 0 && outcome.exit_code() != 0) interrupt(signal);
     } catch (const LaunchError& error) {
       coordinator_.ranks_ended({NodeEnd::Kind::final, error.exit_code(), concat(place, ": ", error.what())});
     }
@@ -194,6 +211,7 @@ class NodeJob {
   RendezvousFolder& folder_;
   const std::string secret_;
   const Deadline job_end_;
+  bool meets_ = true;  // this node waits for the others, to begin an attempt
   int exit_code_ = 0;  // not 0: this node has said that it leaves
   Deadline patience_ = Deadline::never();
   Deadline repeat_guard_ = Deadline::never();

@@ -417,7 +417,12 @@ Options check_serve(const RawOptions& raw, const std::vector<std::string>& rest)
       {"--log-dir", !raw.log_folder.empty()},
       {"--watch", raw.watch},
       {"--watch-port", !raw.watch_port.empty()},
-      {"--report-steps", raw.report_steps}};
+      {"--report-steps", raw.report_steps},
+      {"--node-rank", !raw.node.empty()},
+      {"--job-id", !raw.job_id.empty()},
+      {"--master-port", !raw.master_port.empty()},
+      {"--ssh", !raw.shell.empty()},
+      {"--end-with-stdin", raw.end_with_stdin}};
   for (const auto& [name, given] : of_ranks) {
     if (given)
       refuse_option(concat("--serve holds a job for hosts that join it, and starts no ranks; leave ", name, " out"));

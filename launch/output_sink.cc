@@ -2,12 +2,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launch/output_sink.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <climits>
+
+#include "gradwire/base/strings.h"
 
 namespace gradwire::launch {
 namespace {
@@ -19,7 +22,15 @@ bool is_regular(int fd) {
 
 }  // namespace
 
-OutputSink::OutputSink(int fd) : fd_(fd), file_(is_regular(fd)), terminal_(::isatty(fd) == 1) {}
+OutputSink::OutputSink(int fd) : fd_(fd), file_(is_regular(fd)), terminal_(::isatty(fd) == 1) {
+  // A terminal says that it is ready when it takes one byte, and a write of more blocks. Opened again it is this
+  // object's alone to make non-blocking. That fails where the terminal belongs to another user.
+  if (terminal_) {
+    const std::string path = concat("/proc/self/fd/", fd);
+    own_ = UniqueFd(::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+  }
+  if (own_) fd_ = own_.get();
+}
 
 void OutputSink::flush_some() {
   while (!empty()) {

@@ -8,11 +8,14 @@
 #include <string>
 #include <string_view>
 
+#include "gradwire/base/os_handles.h"
+
 namespace gradwire::launch {
 
 // A queue before a descriptor that the sink does not own. A reader that stalls (a pager, a stopped terminal) must not
 // keep the launcher from watching its ranks. Other processes share the descriptor, so the sink must not make it
-// non-blocking. Instead the sink calls poll() before each write, and writes no more than a pipe accepts at once.
+// non-blocking. Instead the sink calls poll() before each write, and writes no more than a pipe accepts at once; it
+// opens a terminal again, non-blocking.
 class OutputSink {
  public:
   explicit OutputSink(int fd);
@@ -34,6 +37,7 @@ class OutputSink {
  private:
   static constexpr std::size_t kCongested = std::size_t{4} << 20;
 
+  UniqueFd own_;  // a terminal, opened again
   int fd_;
   bool file_;  // a regular file or a device that never blocks
   bool terminal_;

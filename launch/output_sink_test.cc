@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include <array>
@@ -48,6 +49,29 @@ TEST(OutputSink, KeepsWhatTheReaderDoesNotTakeYet) {
     sink.flush_some();
   }
   EXPECT_TRUE(received + pipe.read_all() == all);
+}
+
+// A frozen ssh session, or a stopped tmux.
+TEST(OutputSink, ATerminalThatNobodyReadsDoesNotBlock) {
+  const UniqueFd front(::posix_openpt(O_RDWR | O_NOCTTY | O_NONBLOCK));
+  ASSERT_TRUE(front);
+  ASSERT_EQ(::grantpt(front.get()), 0);
+  ASSERT_EQ(::unlockpt(front.get()), 0);
+  const UniqueFd terminal(::open(::ptsname(front.get()), O_RDWR | O_NOCTTY));
+  ASSERT_TRUE(terminal);
+  OutputSink sink(terminal.get());
+  EXPECT_TRUE(sink.is_terminal());
+  sink.append(std::string(1 << 20, 'x'));
+  sink.flush_some();  // would block here
+  EXPECT_FALSE(sink.empty());
+  std::array<char, 65536> buffer;
+  std::size_t received = 0;
+  while (!sink.empty() || received < (1 << 20)) {
+    const ssize_t count = ::read(front.get(), buffer.data(), buffer.size());
+    if (count > 0) received += static_cast<std::size_t>(count);
+    sink.flush_some();
+  }
+  EXPECT_EQ(received, std::size_t{1} << 20);
 }
 
 TEST(OutputSink, SaysWhenTooMuchIsWaiting) {

@@ -3,14 +3,23 @@
 #include "launch/rank_set.h"
 
 #include <fcntl.h>
+#include <poll.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <utility>
 
+#include "gradwire/base/deadline.h"
 #include "launch/cpu_share.h"
 #include "launch/launch_error.h"
 
 namespace gradwire::launch {
+namespace {
+
+// How long kill() waits.
+constexpr Milliseconds kKillTime{2000};
+
+}  // namespace
 
 RankSet::RankSet(const Options& options, const SignalQueue& signals, int first_rank, Output& output, DeathWatch& deaths)
     : options_(options),
@@ -22,10 +31,16 @@ RankSet::RankSet(const Options& options, const SignalQueue& signals, int first_r
   if (!null_) throw_errno("cannot open /dev/null");
 }
 
-RankSet::~RankSet() {
+RankSet::~RankSet() { kill(); }
+
+void RankSet::kill() noexcept {
   signal(SIGKILL);
-  for (auto& rank : ranks_) {
-    if (rank.pid > 0) reap(rank.pid);
+  const Deadline patience = Deadline::after(kKillTime);
+  for (const int rank : running()) {
+    pollfd ended{ranks_[static_cast<std::size_t>(rank)].pidfd.get(), POLLIN, 0};
+    while (::poll(&ended, 1, static_cast<int>(patience.remaining().count())) < 0 && errno == EINTR) {
+    }
+    if ((ended.revents & POLLIN) != 0) reap_rank(rank);
   }
 }
 

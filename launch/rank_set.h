@@ -27,8 +27,7 @@ class RankSet final {
  public:
   // The arguments outlive the object. `first_rank`: the number of this host's rank 0 in the job. Throws LaunchError.
   RankSet(const Options& options, const SignalQueue& signals, int first_rank, Output& output, DeathWatch& deaths);
-  // Kills and reaps the ranks that still run.
-  ~RankSet();
+  ~RankSet();  // kill()
   RankSet(const RankSet&) = delete;
   RankSet& operator=(const RankSet&) = delete;
 
@@ -38,6 +37,9 @@ class RankSet final {
   void start_again(int rank);
   // Reaps a rank that has ended, and returns how it ended.
   ProcessEnd reap_rank(int rank) noexcept;
+  // Kills and reaps the ranks that run. A process that waits for a broken disk or device does not end: after 2 s it is
+  // left to the kernel.
+  void kill() noexcept;
   // Sends the signal to each rank that runs, and to its process group.
   void signal(int signal) noexcept;
 

@@ -15,9 +15,7 @@ namespace {
 constexpr const char* kName = "gradwire-run: ";
 
 std::string seconds(std::chrono::milliseconds time) {
-  char text[32];
-  std::snprintf(text, sizeof(text), "%.3g", static_cast<double>(time.count()) / 1000);
-  return text;
+  return measured_seconds(static_cast<double>(time.count()) / 1000);
 }
 
 std::string hint(const ProcessEnd& end) {
@@ -56,7 +54,7 @@ std::string how_ranks_ended(const JobOutcome& outcome, std::optional<int> told_a
 std::string first_death(const JobOutcome& outcome) {
   const ProcessEnd& end = *outcome.ends[*outcome.first_bad];
   return concat(kName, "rank ", outcome.first_rank + *outcome.first_bad, " died first, of ", describe(end), hint(end),
-                ", ", seconds(outcome.first_bad_after), " s after the start\n");
+                ", ", seconds(outcome.first_bad_after), " after the start\n");
 }
 
 // The text of an error without the number of the rank that threw it: "on rank 2 of 4" becomes "on this rank of 4".
@@ -78,10 +76,11 @@ bool says_error(const std::string& line) {
 }  // namespace
 
 bool JobOutcome::quotes_last_lines() const noexcept {
-  return first_bad && late.empty() && !late_hosts && !interrupted_first && !stopped_first;
+  return first_bad && late.empty() && !late_hosts && !interrupted_first && !stopped_first && !launch_failed;
 }
 
 int JobOutcome::exit_code() const noexcept {
+  if (launch_failed) return kLaunchFailedExit;
   if (first_bad && !interrupted_first && late.empty()) return ends[*first_bad]->exit_code();
   if (interrupted_by != 0) return 128 + interrupted_by;
   if (!late.empty() || late_hosts) return kTimeoutExit;
@@ -124,11 +123,11 @@ std::string report(const JobOutcome& outcome, std::chrono::milliseconds timeout)
   if (!outcome.late.empty()) {
     std::vector<int> late = outcome.late;
     for (int& rank : late) rank += outcome.first_rank;
-    text += concat(kName, "the job ran longer than --timeout ", seconds(timeout), " s and was stopped; ",
+    text += concat(kName, "the job ran longer than --timeout ", seconds(timeout), " and was stopped; ",
                    name_ranks(late), outcome.late.size() == 1 ? " was" : " were", " still running\n");
   } else if (outcome.late_hosts) {
     text += concat(kName, "the job ran longer than --timeout ", seconds(timeout),
-                   " s and was stopped; other hosts were still in it\n");
+                   " and was stopped; other hosts were still in it\n");
   } else if (outcome.interrupted_first) {
     text += concat(kName, "interrupted by ", name_of_signal(outcome.interrupted_by),
                    ", which was passed on to the ranks\n");

@@ -9,6 +9,9 @@
 #include <exception>
 #include <utility>
 
+#include "gradwire/base/strings.h"
+#include "launch/launch_error.h"
+
 namespace gradwire::launch {
 namespace {
 
@@ -39,8 +42,7 @@ Supervisor::Supervisor(const Options& options, SignalQueue& signals, int front_f
 Supervisor::~Supervisor() {
   elastic_.reset();
   if (ranks_gone_) return;
-  ranks_.signal(SIGKILL);
-  for (const int rank : ranks_.running()) ranks_.reap_rank(rank);
+  ranks_.kill();
   try {
     clear_leftovers();
   } catch (const std::exception&) {
@@ -105,7 +107,7 @@ void Supervisor::step(Deadline until) {
   if (polled[2].revents != 0) on_front_death();
   for (const int rank : deaths_.ended()) {
     if (rank == ElasticWatch::kCoordinator) {
-      output_.say(elastic_->on_coordinator_end());
+      on_coordinator_end();
     } else {
       on_rank_end(rank);
     }
@@ -155,7 +157,9 @@ void Supervisor::enter(Phase phase) {
 void Supervisor::on_signal(int signal) {
   if (signal == SIGCHLD) return;  // it only wakes the loop; step() looks for orphans each time
   if (ranks_gone_) {
-    leave_ = leave_ || ends_job(signal);
+    if (!ends_job(signal)) return;
+    leave_ = true;
+    if (late_interruption_ == 0) late_interruption_ = signal;
     return;
   }
   if (ends_job(signal) && phase_ == Phase::running && outcome_.interrupted_by == 0) stall_.before_interruption();
@@ -188,6 +192,16 @@ void Supervisor::on_alarm() {
   if (phase_ == Phase::running) enter(Phase::noticing);
 }
 
+void Supervisor::on_coordinator_end() {
+  try {
+    output_.say(elastic_->on_coordinator_end());
+  } catch (const LaunchError& error) {
+    output_.say(concat("gradwire-run: ", error.what(), "\n"));
+    outcome_.launch_failed = true;
+    if (phase_ == Phase::running) enter(Phase::asked);
+  }
+}
+
 void Supervisor::on_rank_end(int rank) {
   const ProcessEnd end = ranks_.reap_rank(rank);
   outcome_.ends[rank] = end;
@@ -202,7 +216,14 @@ bool Supervisor::replace(int rank, const ProcessEnd& end) {
   const ElasticWatch::Answer answer = elastic_->on_rank_death(view_.names.first_rank + rank, end);
   output_.say(answer.text);
   if (!answer.replace) return false;
-  ranks_.start_again(rank);
+  try {
+    ranks_.start_again(rank);
+  } catch (const LaunchError& error) {
+    // The program's file may be written at this moment, or there may be too many processes.
+    const bool goes_on = !ranks_.running().empty();
+    output_.say(concat("gradwire-run: ", error.what(), goes_on ? "; the job goes on without this rank\n" : "\n"));
+    return goes_on;
+  }
   outcome_.ends[rank].reset();
   return true;
 }

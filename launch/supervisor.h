@@ -70,6 +70,8 @@ class Supervisor {
   // Writes a text to stderr after all output of the ranks, and returns when everything is written, or when a signal
   // ends the job.
   void finish_output(const std::string& text);
+  // The signal that ended the job after its ranks were gone; 0 for none.
+  int late_interruption() const noexcept { return late_interruption_; }
 
  private:
   enum class Phase { running, noticing, asked, killed };
@@ -82,6 +84,7 @@ class Supervisor {
   void on_front_death();
   void on_alarm();
   void on_rank_end(int rank);
+  void on_coordinator_end();
   // In an elastic job: starts a new process in the place of the rank. Returns false where the failure ends the job.
   bool replace(int rank, const ProcessEnd& end);
   // Goes on while an elastic job has ranks on other hosts.
@@ -105,7 +108,8 @@ class Supervisor {
   Deadline job_end_;
   Deadline repeat_guard_ = Deadline::never();
   Deadline::Clock::time_point started_{};
-  bool leave_ = false;  // a signal came after the ranks were gone
+  bool leave_ = false;  // nobody waits for the output any more
+  int late_interruption_ = 0;
   bool ranks_gone_ = false;
 };
 

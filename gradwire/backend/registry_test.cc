@@ -98,6 +98,14 @@ TEST(Registry, AMissingRankIsATimeoutThatSaysWhoseKeyDidNotCome) {
   EXPECT_EQ(error.find("TimeoutError: rendezvous: the deadline passed while waiting for rank 0"), 0U) << error;
 }
 
+TEST(Registry, ARankThatComesLateHearsOfTheFailure) {
+  const auto store = std::make_shared<HashStore>();
+  const std::string first = error_of([&] { make_backend("threads", {store, 0, 2, Milliseconds(100)}); });
+  EXPECT_EQ(first.find("TimeoutError"), 0U) << first;
+  const std::string late = error_of([&] { make_backend("threads", {store, 1, 2, kPatience}); });
+  EXPECT_EQ(late.find("TimeoutError"), 0U) << late;
+}
+
 TEST(Registry, TheTableIsPassedIn) {
   const auto store = std::make_shared<HashStore>();
   const BackendEntry only{"mine", "a test's",

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gradwire/base/strings.h"
 
+#include <cstdio>
+
 namespace gradwire {
 namespace {
 
@@ -24,6 +26,13 @@ std::string join(const std::vector<std::string>& parts, std::string_view separat
 }
 
 std::string join(const std::vector<int>& numbers, std::string_view separator) { return join_items(numbers, separator); }
+
+std::string measured_seconds(double seconds) {
+  char text[32];
+  // %.3g would write an exponent from here on.
+  std::snprintf(text, sizeof(text), seconds < 999.5 ? "%.3g s" : "%.0f s", seconds);
+  return text;
+}
 
 std::string name_ranks(const std::vector<int>& ranks) {
   return concat(ranks.size() == 1 ? "rank " : "ranks ", join(ranks));

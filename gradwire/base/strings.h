@@ -23,6 +23,9 @@ std::string join(const std::vector<std::string>& parts, std::string_view separat
 // "0, 2, 5"
 std::string join(const std::vector<int>& numbers, std::string_view separator = ", ");
 
+// A time that was measured: "0.0123 s", "4.12 s"; from 1000 s on without digits behind the point, "4120 s".
+std::string measured_seconds(double seconds);
+
 // "rank 3" or "ranks 0, 2"
 std::string name_ranks(const std::vector<int>& ranks);
 

@@ -22,6 +22,7 @@ struct DdpCore::Parts {
   struct Forward {
     bool synchronized = false;  // a backward pass with a reduction follows
     bool buffers = false;       // buffers are broadcast before the forward
+    bool buffers_due = false;   // Parts::buffers_due after it
   };
 
   std::shared_ptr<torch::nn::Module> module;

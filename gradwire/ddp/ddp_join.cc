@@ -17,7 +17,7 @@ class DdpCore::Shadow final : public JoinHook {
   void main_hook(const JoinRound& round) override {
     const Parts::Forward forward = parts_.agree(nullptr, round);
     parts_.begin_forward(forward, &round);
-    if (parts_.module->is_training()) parts_.buffers_due = forward.synchronized;
+    parts_.buffers_due = forward.buffers_due;
     if (!forward.synchronized) return;
     parts_.shadow_gradients->before_shadow();
     parts_.reducer->shadow_backward();
@@ -70,19 +70,19 @@ bool DdpCore::Parts::has_new_rank(const JoinRound* round) {
 }
 
 DdpCore::Parts::Forward DdpCore::Parts::agree(const Forward* mine, const JoinRound& round) {
-  std::vector<std::int64_t> numbers(2, 0);
-  if (mine != nullptr) numbers = {mine->synchronized ? 1 : 0, mine->buffers ? 1 : 0};
+  std::vector<std::int64_t> numbers(3, 0);
+  if (mine != nullptr) numbers = {mine->synchronized ? 1 : 0, mine->buffers ? 1 : 0, mine->buffers_due ? 1 : 0};
   const auto all = internal::gather_integers(reducer->control(), numbers);
   const auto& agreed = all[static_cast<std::size_t>(round.highest_active)];
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    if (!round.is_active[rank] || all[rank] == agreed) continue;
+    if (!round.is_active[rank] || (all[rank][0] == agreed[0] && all[rank][1] == agreed[1])) continue;
     throw MismatchError(concat("In a Join, rank ", rank, " ran a ", all[rank][0] != 0 ? "synchronized" : "local",
                                " forward ", all[rank][1] != 0 ? "with" : "without",
                                " a broadcast of buffers, and rank ", round.highest_active, " a ",
                                agreed[0] != 0 ? "synchronized" : "local", " one ", agreed[1] != 0 ? "with" : "without",
                                "; use no_sync(), NoGradGuard and train() alike on all ranks."));
   }
-  return {.synchronized = agreed[0] != 0, .buffers = agreed[1] != 0};
+  return {.synchronized = agreed[0] != 0, .buffers = agreed[1] != 0, .buffers_due = agreed[2] != 0};
 }
 
 void DdpCore::Parts::begin_forward(const Forward& forward, const JoinRound* round) {

@@ -382,6 +382,43 @@ TEST_P(DdpParameters, TwoForwardsThenTwoBackwardsReduceDelayedParametersTwice) {
   });
 }
 
+// torch::autograd::grad() of an input, for a log, on one rank alone.
+TEST_P(DdpParameters, APassWithoutGradientsOfDelayedParametersReducesNone) {
+  run_ranks(GetParam(), 2, [&](int rank, auto group) {
+    const auto input = [](int r) { return random_tensor({2, 8}, 50 * r).to(at::kDouble); };
+    auto made = options(group);
+    made.delay_all_reduce_named_params = {"layer2.weight"};
+    made.param_to_hook_all_reduce = "layer1.weight";
+    Mlp net, alone;
+    net->to(at::kDouble);
+    alone->to(at::kDouble);
+    DistributedDataParallel ddp(net, made);
+    const at::Tensor x = input(rank).requires_grad_();
+    const at::Tensor loss = ddp(x).square().sum();
+    if (rank == 0) torch::autograd::grad({loss}, {x}, {}, /*retain_graph=*/true);
+    for (const at::Tensor& parameter : net->parameters()) EXPECT_FALSE(parameter.grad().defined());
+    loss.backward();
+    for (int other = 0; other < 2; ++other) (alone->forward(input(other)).square().sum() / 2).backward();
+    expect_close(gradients_of(*net), gradients_of(*alone), 1e-12);
+  });
+}
+
+TEST_P(DdpParameters, AParameterThatTwoModulesShareIsListedOnce) {
+  run_ranks(GetParam(), 2, [&](int, auto group) {
+    struct TiedImpl : torch::nn::Module {
+      TiedImpl() {
+        first = register_module("first", torch::nn::Linear(8, 8));
+        register_module("second", first);
+      }
+      at::Tensor forward(const at::Tensor& x) { return first(first(x)); }
+      torch::nn::Linear first{nullptr};
+    };
+    DistributedDataParallel ddp(std::make_shared<TiedImpl>(), options(group));
+    ASSERT_EQ(ddp.parameters().size(), 2U);
+    EXPECT_FALSE(ddp.parameters()[0].is_same(ddp.parameters()[1]));
+  });
+}
+
 class DdpGroups : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Lanes, DdpGroups, ::testing::Values(0, 1, 3));
 

@@ -204,6 +204,12 @@ DdpCore::~DdpCore() {
 const DdpOptions& DdpCore::options() const noexcept { return parts_->options; }
 const std::shared_ptr<ProcessGroup>& DdpCore::process_group() const noexcept { return parts_->group; }
 torch::nn::Module& DdpCore::module() const noexcept { return *parts_->module; }
+std::vector<at::Tensor> DdpCore::parameters() const {
+  std::vector<at::Tensor> parameters;
+  for (const auto& [name, tensor] : without_repeats(internal::named_parameters(module()), {}))
+    parameters.push_back(tensor);
+  return parameters;
+}
 void DdpCore::register_comm_hook(std::shared_ptr<CommHook> hook) {
   parts_->in_group().set_hook(hook);
   parts_->hook = std::move(hook);
@@ -274,10 +280,11 @@ void DdpCore::before_forward() {
   const bool may_broadcast = p.buffers_travel() && p.module->is_training();
   if (forward.synchronized && may_broadcast) p.follow_buffers();  // needed to know whether there are buffers
   forward.buffers = forward.synchronized && may_broadcast && p.buffers_due && !p.buffers.empty() && !p.reducer->alone();
+  // A forward without gradients does not count: one rank may run it alone.
+  forward.buffers_due = may_broadcast && c10::GradMode::is_enabled() ? forward.synchronized : p.buffers_due;
   if (round != nullptr) p.agree(&forward, *round);
   p.begin_forward(forward, round);
-  // A forward without gradients does not count: one rank may run it alone.
-  if (may_broadcast && c10::GradMode::is_enabled()) p.buffers_due = forward.synchronized;
+  p.buffers_due = forward.buffers_due;
   if (p.low_precision && p.low_precision->lower()) {
     p.reducer->attach();
     if (p.delayed_reduction) p.delayed_reduction->attach();

@@ -57,6 +57,8 @@ class DdpCore final : public Joinable {
   const DdpOptions& options() const noexcept;
   const std::shared_ptr<ProcessGroup>& process_group() const noexcept;
   torch::nn::Module& module() const noexcept;
+  // The module's parameters, each once, also one that several modules share.
+  std::vector<at::Tensor> parameters() const;
 
   // See DistributedDataParallel.
   void register_comm_hook(std::shared_ptr<CommHook> hook);
@@ -316,7 +318,8 @@ class DistributedDataParallel {
   // As DdpCore::logging_data().
   DdpLoggingData logging_data() const { return core_.logging_data(); }
   const Holder& module() const noexcept { return module_; }
-  std::vector<at::Tensor> parameters() const { return core_.module().parameters(); }
+  // Each once, also one that several modules share.
+  std::vector<at::Tensor> parameters() const { return core_.parameters(); }
   auto named_parameters() const { return core_.module().named_parameters(); }
   std::vector<at::Tensor> buffers() const { return core_.module().buffers(); }
   void train(bool on = true) { core_.module().train(on); }

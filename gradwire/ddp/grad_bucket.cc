@@ -8,6 +8,7 @@
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/process_group/process_group.h"
 
 namespace gradwire {
 
@@ -31,6 +32,10 @@ std::vector<at::Tensor> BucketLayout::views(const at::Tensor& buffer) const {
     out.push_back(buffer.as_strided(slot.sizes, slot.strides, buffer.storage_offset() + slot.offset));
   }
   return out;
+}
+
+int GradBucket::divisor(const ProcessGroup& over) const noexcept {
+  return over.size() == group_->size() ? divisor_ : over.size();
 }
 
 GradBucket::GradBucket(std::shared_ptr<const BucketLayout> layout, at::Tensor buffer, ProcessGroup& group, int divisor,

@@ -82,6 +82,9 @@ class GradBucket {
   // The divisor of sums over the ranks: the number of ranks that take part. In a Join, see
   // JoinOptions::divide_by_initial_world_size.
   int divisor() const noexcept { return divisor_; }
+  // The divisor of sums over another group, such as a subgroup: divisor() where that group has as many ranks as
+  // group(), else its number of ranks.
+  int divisor(const ProcessGroup& over) const noexcept;
   // True on a rank that has no inputs left (join.h) and takes part with zeros.
   bool joined() const noexcept { return joined_; }
 

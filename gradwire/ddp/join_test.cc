@@ -233,6 +233,28 @@ TEST_P(DdpJoin, BuffersComeFromTheHighestRankThatHasNotJoined) {
   });
 }
 
+// A forward without gradients, for a metric, changes nothing on the ranks that have joined.
+TEST_P(DdpJoin, RanksAgreeAboutBuffersAfterAJoinThatEndsWithAForwardWithoutGradients) {
+  run_ranks(GetParam(), 2, [&](int rank, auto group) {
+    Counter net;
+    DistributedDataParallel ddp(net, options(group));
+    for (int epoch = 0; epoch < 2; ++epoch) {
+      {
+        Join join = ddp.join();
+        for (int k = 0; k <= rank; ++k) {
+          ddp(1.0).backward();
+          const torch::NoGradGuard no_grad;
+          ddp(1.0);
+        }
+      }
+      ddp(1.0).backward();
+    }
+    at::Tensor counts = net->count.clone();
+    group->all_reduce({counts}, {{}, ReduceOp::max()})->wait();
+    EXPECT_EQ(counts.item<double>(), net->count.item<double>()) << "the ranks' buffers differ";
+  });
+}
+
 TEST_P(DdpJoin, LocalForwardsCountAndAreNotReduced) {
   run_ranks(GetParam(), 2, [&](int rank, auto group) {
     Heads net;

@@ -169,7 +169,7 @@ class FollowTest : public ::testing::Test {
     }
     for (auto& thread : threads) thread.join();
   }
-  std::vector<int> sizes() const { return sizes_of(job_, kSteps); }
+  std::vector<int> sizes() const { return sizes_of(job_.journal(), kSteps); }
   void expect_same_ends(const std::vector<std::size_t>& who) const {
     for (const std::size_t i : who) {
       EXPECT_EQ(courses_[i].error, "");

@@ -140,7 +140,7 @@ TEST_P(ElasticHookTest, AJobLosesAMemberAndGetsANewOne) {
   members.start(job.options(), kSteps * 20, GetParam());
   members.join();
   EXPECT_TRUE(members[2].killed);
-  const std::vector<int> sizes = sizes_of(job, kSteps * 20);
+  const std::vector<int> sizes = sizes_of(job.journal(), kSteps * 20);
   EXPECT_EQ(sizes[9], 3);
   EXPECT_EQ(sizes[10], 2);
   EXPECT_EQ(sizes.back(), 3) << "the new member came too late";
@@ -171,7 +171,7 @@ TEST(ElasticTest, AMemberLeavesInGoodOrderAndNoStepIsDoneTwice) {
   EXPECT_EQ(members[2].end, ElasticEnd::left);
   EXPECT_EQ(members[0].end, ElasticEnd::finished);
   EXPECT_EQ(calls, kSteps);
-  const std::vector<int> sizes = sizes_of(job, kSteps);
+  const std::vector<int> sizes = sizes_of(job.journal(), kSteps);
   EXPECT_EQ(sizes[10], 3);
   EXPECT_EQ(sizes.back(), 2);
   expect_equal_bits(members[0].parameters, serial_parameters(sizes), "the serial program");
@@ -209,7 +209,7 @@ TEST(ElasticTest, TheOnlyMemberLeavesAndANewcomerGoesOn) {
     for (std::size_t i = 0; i < newcomer; ++i) EXPECT_EQ(members[i].end, ElasticEnd::left) << members[i].error;
     EXPECT_EQ(members[newcomer].error, "");
     EXPECT_EQ(members[newcomer].end, ElasticEnd::finished);
-    const std::vector<int> sizes = sizes_of(job, kSteps);
+    const std::vector<int> sizes = sizes_of(job.journal(), kSteps);
     EXPECT_EQ(sizes.back(), 1);
     expect_equal_bits(members[newcomer].parameters, serial_parameters(sizes), "the serial program");
   }
@@ -238,7 +238,7 @@ TEST(ElasticTest, AMemberWhoseEpochBreaksLeavesWhenItHasHandedOverWhatItsHooksOw
       left += members[i].end == ElasticEnd::left ? 1 : 0;
     }
     EXPECT_EQ(left, 1);
-    const std::vector<int> sizes = sizes_of(job, kSteps);
+    const std::vector<int> sizes = sizes_of(job.journal(), kSteps);
     EXPECT_EQ(sizes[10], hook.empty() ? 2 : 3);
     EXPECT_EQ(sizes.back(), 2);
   }

@@ -171,13 +171,8 @@ class ElasticJob {
   }
   std::string journal() const { return folder_ / "journal"; }
   const std::shared_ptr<Store>& store() const { return store_; }
-  // Waits until the coordinator has written down that the members have finished.
-  void wait_for_end() const {
-    for (std::int64_t epoch = 1; !decided(membership::epoch_key(epoch)).starts_with("finished");) ++epoch;
-  }
   // What the coordinator told the user of a job that its members have finished.
   std::vector<std::string> told() const {
-    wait_for_end();
     const std::lock_guard lock(mutex_);
     return told_;
   }
@@ -204,11 +199,5 @@ class ElasticJob {
   std::unique_ptr<membership::Coordinator> coordinator_;
   std::thread thread_;
 };
-
-// How many ranks did each step of a job that its members have finished.
-inline std::vector<int> sizes_of(const ElasticJob& job, std::int64_t steps) {
-  job.wait_for_end();  // the members do not wait for the coordinator to write down what they say last
-  return sizes_of(job.journal(), steps);
-}
 
 }  // namespace gradwire::testing

@@ -120,7 +120,7 @@ TEST(SlowMembersTest, ASlowMemberIsDroppedAndTheOthersGoOn) {
   rule.drop = true;
   const auto results = run_members(with_rule(job, rule), 3, three_times_slow, wait_for_the_drop(job));
   EXPECT_EQ(results[1].end, ElasticEnd::dropped);
-  const std::vector<int> sizes = sizes_of(job, kSteps);
+  const std::vector<int> sizes = sizes_of(job.journal(), kSteps);
   EXPECT_EQ(sizes.front(), 3);
   EXPECT_EQ(sizes.back(), 2);
   for (const int i : {0, 2}) {
@@ -138,7 +138,7 @@ TEST(SlowMembersTest, NobodyIsDroppedBelowTheFewestMembersOfTheJob) {
   rule.drop = true;
   for (const MemberResult& result : run_members(with_rule(job, rule), 3, three_times_slow))
     EXPECT_EQ(result.end, ElasticEnd::finished);
-  EXPECT_EQ(sizes_of(job, kSteps), std::vector<int>(kSteps, 3));
+  EXPECT_EQ(sizes_of(job.journal(), kSteps), std::vector<int>(kSteps, 3));
   ASSERT_EQ(job.told().size(), 1U);
   EXPECT_NE(job.told().front().find("; it stays, because fewer than 3 others would be left"), std::string::npos);
 }

@@ -117,6 +117,30 @@ TEST(Functional, AMessageAndItsGradientTravelBothWays) {
   });
 }
 
+// What backward() does not read may change in place, as in PyTorch.
+TEST(Functional, WhatIsNotReadAgainMayChangeInPlace) {
+  run_two([](int rank, const functional::Group& group) {
+    for (const ReduceOp op : {ReduceOp::sum(), ReduceOp::avg(), ReduceOp::premul_sum(0.5)}) {
+      Tensors gradients;
+      for (const bool changes : {false, true}) {
+        const at::Tensor x = at::full({2}, 1.0 + rank, at::kDouble).requires_grad_();
+        const at::Tensor input = x * 2;
+        const at::Tensor all = functional::all_reduce(input, group, op);
+        const at::Tensor at_root = functional::reduce(input, 1, group, op);
+        const at::Tensor part = functional::reduce_scatter({input, input}, group, op);
+        const at::Tensor sent = functional::send(input, 1 - rank, group);
+        const at::Tensor received = functional::recv(at::empty({2}, at::kDouble), 1 - rank, group);
+        if (changes) {
+          for (at::Tensor tensor : {all, at_root, part, input}) tensor.add_(1);
+        }
+        (all.sum() + at_root.sum() + part.sum() + received.sum() + sent).backward();
+        gradients.push_back(x.grad());
+      }
+      EXPECT_TRUE(at::equal(gradients[0], gradients[1])) << gradients;
+    }
+  });
+}
+
 TEST(Functional, AMessageNeedsNoGradientWhereItsSenderNeedsNone) {
   run_two([](int rank, const functional::Group& group) {
     if (rank == 0) {

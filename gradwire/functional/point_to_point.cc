@@ -1,5 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
@@ -47,7 +48,10 @@ class Send : public PointToPoint {
     post(inputs[0]);
     return {at::zeros({}, inputs[0].options())};
   }
-  Tensors save(const Tensors& inputs, const Tensors& /*outputs*/) const override { return {inputs[0]}; }
+  // Only what fetch() reads of it: the program may change the tensor in place.
+  Tensors save(const Tensors& inputs, const Tensors& /*outputs*/) const override {
+    return {at::empty({}, inputs[0].options().requires_grad(false)).expand(inputs[0].sizes())};
+  }
   Tensors backward(const Tensors& saved, const Tensors& /*gradients*/) const override {
     require_first_order();
     return {fetch(saved[0])};

@@ -34,12 +34,25 @@ class Reduction : public Rule {
                                      " has no gradient; detach() its input on all ranks"));
     }
   }
+  // No more than part_of() reads: a program may change what is not saved, in place.
+  Tensors save(const Tensors& inputs, const Tensors& outputs) const override {
+    if (op_.kind != Kind::product && !is_extreme(op_)) return {};
+    Tensors all = inputs;
+    if (is_extreme(op_)) all.push_back(outputs[0]);
+    return all;
+  }
 
  protected:
   ReduceOp op() const { return op_; }
 
+  // Of what save() returned; undefined where part_of() does not read them.
+  static at::Tensor own(const Tensors& saved, std::size_t input = 0) {
+    return saved.empty() ? at::Tensor() : saved[input];
+  }
+  at::Tensor output(const Tensors& saved) const { return is_extreme(op_) ? saved.back() : at::Tensor(); }
+
   // This rank's part of `gradient`, which is the gradient of the reduction `combined` of all ranks' `own`. All ranks
-  // call it with the same `gradient` and `combined`; the latter only for min and max.
+  // call it with the same `gradient` and `combined`; the latter only for min and max, and `own` for product too.
   at::Tensor part_of(const at::Tensor& gradient, const at::Tensor& own, const at::Tensor& combined) const {
     switch (op_.kind) {
       case Kind::avg:
@@ -86,10 +99,9 @@ class AllReduce : public Reduction {
     group().all_reduce({tensor}, options)->wait();
     return {tensor};
   }
-  Tensors save(const Tensors& inputs, const Tensors& outputs) const override { return {inputs[0], outputs[0]}; }
   Tensors backward(const Tensors& saved, const Tensors& gradients) const override {
     const at::Tensor gradient = functional::all_reduce(gradients[0], shared_group());
-    return {part_of(gradient, saved[0], saved[1])};
+    return {part_of(gradient, own(saved), output(saved))};
   }
 };
 
@@ -105,17 +117,16 @@ class Reduce : public Reduction {
     if (group().rank() != root_) tensor.zero_();
     return {tensor};
   }
-  Tensors save(const Tensors& inputs, const Tensors& outputs) const override { return {inputs[0], outputs[0]}; }
   Tensors backward(const Tensors& saved, const Tensors& gradients) const override {
     const at::Tensor gradient = functional::broadcast(gradients[0], root_, shared_group());
-    at::Tensor combined = saved[1];
+    at::Tensor combined = output(saved);
     if (is_extreme(op())) {
       combined = combined.detach().clone();
       auto options = synchronous<BroadcastOptions>();
       options.root = root_;
       group().broadcast({combined}, options)->wait();
     }
-    return {part_of(gradient, saved[0], combined)};
+    return {part_of(gradient, own(saved), combined)};
   }
 
  private:
@@ -132,21 +143,17 @@ class ReduceScatter : public Reduction {
     group().reduce_scatter({output}, {inputs}, options)->wait();
     return {output};
   }
-  Tensors save(const Tensors& inputs, const Tensors& outputs) const override {
-    Tensors all = inputs;
-    all.push_back(outputs[0]);
-    return all;
-  }
   Tensors backward(const Tensors& saved, const Tensors& gradients) const override {
     const Tensors shared = functional::all_gather(gradients[0], shared_group());
     Tensors combined(shared.size());
     if (is_extreme(op())) {
-      for (at::Tensor& part : combined) part = at::empty_like(saved.back());
-      group().all_gather({combined}, {saved.back().detach()}, synchronous<AllGatherOptions>())->wait();
+      const at::Tensor mine = output(saved).detach();
+      for (at::Tensor& part : combined) part = at::empty_like(mine);
+      group().all_gather({combined}, {mine}, synchronous<AllGatherOptions>())->wait();
     }
     Tensors found;
     for (std::size_t rank = 0; rank < shared.size(); ++rank) {
-      found.push_back(part_of(shared[rank], saved[rank], combined[rank]));
+      found.push_back(part_of(shared[rank], own(saved, rank), combined[rank]));
     }
     return found;
   }

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <unordered_set>
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
@@ -52,6 +53,17 @@ std::vector<BucketLayout> layouts_of(const NamedTensors& parameters) {
   return layouts;
 }
 
+// Each once: libtorch lists a parameter of two modules twice.
+std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters) {
+  std::unordered_set<const at::TensorImpl*> seen;
+  std::vector<at::Tensor> gradients;
+  for (const at::Tensor& parameter : parameters) {
+    if (!parameter.defined() || !parameter.grad().defined()) continue;
+    if (seen.insert(parameter.unsafeGetTensorImpl()).second) gradients.push_back(parameter.grad());
+  }
+  return gradients;
+}
+
 void reduce_bucket(CommHook& hook, GradBucket& bucket) {
   const std::vector<at::Tensor> views = bucket.gradients();
   for (std::size_t i = 0; i < views.size(); ++i) views[i].copy_(bucket.parameters()[i].grad());
@@ -66,10 +78,7 @@ void reduce_bucket(CommHook& hook, GradBucket& bucket) {
 }  // namespace
 
 double grad_norm(const std::vector<at::Tensor>& parameters, NormKind kind) {
-  std::vector<at::Tensor> gradients;
-  for (const at::Tensor& parameter : parameters) {
-    if (parameter.defined() && parameter.grad().defined()) gradients.push_back(parameter.grad());
-  }
+  const std::vector<at::Tensor> gradients = gradients_of(parameters);
   if (kind == NormKind::kL2) return std::sqrt(internal::sum_of_squares(gradients));
   double total = 0;
   for (const at::Tensor& gradient : gradients) {
@@ -87,11 +96,7 @@ double clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm
   const double norm = grad_norm(parameters, kind);
   const double factor = max_norm / (norm + kEpsilon);
   if (!std::isfinite(norm) || factor >= 1) return norm;
-  for (const at::Tensor& parameter : parameters) {
-    if (!parameter.defined() || !parameter.grad().defined()) continue;
-    at::Tensor gradient = parameter.grad();
-    gradient.mul_(factor);
-  }
+  for (const at::Tensor& gradient : gradients_of(parameters)) gradient.mul_(factor);
   return norm;
 }
 

@@ -42,8 +42,8 @@ enum class NormKind {  // how clipping measures the gradients
 };
 
 // Returns the norm of all gradients together. The sum is taken in float64 in a fixed order, so ranks with the same
-// gradients get the same bits, with any number of compute threads. Parameters without a gradient are skipped. An Inf or
-// NaN in a gradient makes the norm Inf or NaN.
+// gradients get the same bits, with any number of compute threads. Parameters without a gradient are skipped; one that
+// is listed twice counts once. An Inf or NaN in a gradient makes the norm Inf or NaN.
 double grad_norm(const std::vector<at::Tensor>& parameters, NormKind kind = NormKind::kL2);
 
 // Multiplies all gradients by max_norm / (norm + 1e-6) if that factor is below 1. Returns the norm before. When the

@@ -54,6 +54,19 @@ TEST(ClipGradNorm, ScalesToTheLimitAndAgreesWithLibtorch) {
   }
 }
 
+// libtorch lists the parameters of a module that has two names twice.
+TEST(ClipGradNorm, AParameterThatIsListedTwiceCountsOnce) {
+  torch::nn::Linear linear(8, 8);
+  linear->forward(random_tensor({4, 8}, 1)).square().sum().backward();
+  const auto once = linear->parameters();
+  std::vector<at::Tensor> twice = once;
+  twice.insert(twice.end(), once.begin(), once.end());
+  const double norm = norm_in_float64(gradients_of(*linear));
+  for (const NormKind kind : {NormKind::kL2, NormKind::kMax}) EXPECT_EQ(grad_norm(twice, kind), grad_norm(once, kind));
+  EXPECT_NEAR(clip_grad_norm(twice, norm / 10), norm, 1e-6 * norm);
+  EXPECT_NEAR(norm_in_float64(gradients_of(*linear)), norm / 10, 1e-4 * norm);
+}
+
 // Threads may differ between ranks; the bits may not.
 TEST(ClipGradNorm, DoesNotDependOnTheNumberOfThreads) {
   const int before = at::get_num_threads();

@@ -119,7 +119,8 @@ class CompressedHook final : public CommHook, public Revertible {
   Future run(GradBucket& bucket) override {
     const at::Tensor buffer = bucket.buffer();
     if (!compressible(buffer)) return allreduce_hook(group_, bucket);
-    follow_divisor(bucket.divisor());
+    const int divisor = bucket.divisor(group_of(bucket));
+    follow_divisor(divisor);
     const auto step = static_cast<std::uint64_t>(iteration_.of(bucket));
     const auto plain = [&](const BucketLayout::Slot& slot) { return options_.plain_vectors && slot.sizes.size() < 2; };
     const auto& slots = bucket.layout().slots;
@@ -129,7 +130,7 @@ class CompressedHook final : public CommHook, public Revertible {
     }
     std::vector<BucketLayout::Slot> matrices, vectors;
     for (const auto& slot : slots) (plain(slot) ? vectors : matrices).push_back(slot);
-    internal::average_together(group_of(bucket), bucket.divisor(), parts_of(buffer, vectors));
+    internal::average_together(group_of(bucket), divisor, parts_of(buffer, vectors));
     if (!matrices.empty()) {
       const std::vector<at::Tensor> parts = parts_of(buffer, matrices);
       const at::Tensor packed = internal::flatten(parts);
@@ -220,7 +221,7 @@ class CompressedHook final : public CommHook, public Revertible {
     const at::Tensor floats = internal::cast_to(values, at::kFloat);
     const compress::CompressCall call{.tensor = number_of(names.empty() ? std::string() : names.front()),
                                       .step = step,
-                                      .divisor = static_cast<double>(bucket.divisor())};
+                                      .divisor = static_cast<double>(bucket.divisor(group_of(bucket)))};
     if (floats.is_cpu()) {
       GroupTransport transport(group_of(bucket));
       compressor_->all_reduce(transport, segments, call,

@@ -24,7 +24,7 @@ struct CompressedHookOptions {
 // exchange is "all_reduce". The hook may run for several buckets at once. Throws InvalidArgument for a null compressor.
 //
 // Dtypes. The codec sees float32. float64, float16 and bfloat16 buckets are cast to float32 and back, rounded to
-// nearest even. Buckets of other dtypes, and buckets that are not on the CPU, go through allreduce_hook().
+// nearest even. Buckets of other dtypes go through allreduce_hook(). A bucket on a device is encoded and decoded there.
 //
 // Inf and NaN, for example from a loss scale that is too large. An Inf or NaN in the bucket of any rank makes the
 // result not finite on all ranks, with the same bits, so all ranks skip the step. The memory's state for that bucket

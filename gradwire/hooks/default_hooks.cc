@@ -20,8 +20,9 @@ Future compress(const std::shared_ptr<ProcessGroup>& group, GradBucket& bucket, 
   const at::Tensor buffer = bucket.buffer();
   if (buffer.scalar_type() != at::kFloat && buffer.scalar_type() != at::kDouble) return allreduce_hook(group, bucket);
   at::Tensor compressed = internal::cast_to(buffer, narrow);
-  compressed.div_(bucket.divisor());
-  const std::shared_ptr<Work> sum = group_of(group, bucket).all_reduce({compressed});
+  ProcessGroup& over = group_of(group, bucket);
+  compressed.div_(bucket.divisor(over));
+  const std::shared_ptr<Work> sum = over.all_reduce({compressed});
   return tensor_future(sum)->then(
       [buffer](c10::ivalue::Future& done) {
         internal::cast_into(tensor_of(done), buffer);
@@ -34,8 +35,9 @@ Future compress(const std::shared_ptr<ProcessGroup>& group, GradBucket& bucket, 
 
 Future allreduce_hook(const std::shared_ptr<ProcessGroup>& group, GradBucket& bucket) {
   at::Tensor buffer = bucket.buffer();
-  if (bucket.divisor() != 1) buffer.div_(bucket.divisor());
-  return tensor_future(group_of(group, bucket).all_reduce({buffer}));
+  ProcessGroup& over = group_of(group, bucket);
+  if (const int divisor = bucket.divisor(over); divisor != 1) buffer.div_(divisor);
+  return tensor_future(over.all_reduce({buffer}));
 }
 
 Future fp16_compress_hook(const std::shared_ptr<ProcessGroup>& group, GradBucket& bucket) {

@@ -152,5 +152,34 @@ TEST(HookRegistry, ErrorsListWhatIsRight) {
   EXPECT_NE(error_for("int8:wrap=fp8").find("bf16"), std::string::npos);
 }
 
+// As in PyTorch, the result is the average over the group that sums.
+TEST(HookGroups, ASubgroupGivesTheAverageOfItsRanks) {
+  constexpr int kRanks = 4;
+  const auto input = [](int rank) { return random_tensor({4, 8}, 40 + rank); };
+  for (const std::string spec : {"allreduce", "fp16_compress", "bf16_compress", "quantize_per_tensor",
+                                 "quantize_per_channel", "int8", "power_sgd:rank=8,start=2,min_rate=1"}) {
+    SCOPED_TRACE(spec);
+    run_ranks({"threads"}, kRanks, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
+      const auto pair = group->split(rank / 2);
+      Mlp net;
+      DistributedDataParallel ddp(net, options_for({"threads"}, group));
+      ddp.register_comm_hook(make_hook(spec, pair));
+      for (int step = 0; step < 4; ++step) {
+        ddp.zero_grad();
+        ddp(input(rank)).square().sum().backward();
+      }
+      Mlp alone;
+      for (const int other : {rank / 2 * 2, rank / 2 * 2 + 1})
+        (alone->forward(input(other)).square().sum() / 2).backward();
+      const auto expected = gradients_of(*alone);
+      const auto actual = gradients_of(*net);
+      for (std::size_t i = 0; i < expected.size(); ++i) {
+        const double scale = expected[i].abs().max().item<double>();
+        EXPECT_LT((actual[i] - expected[i]).abs().max().item<double>(), 0.05 * scale) << "rank " << rank << ", " << i;
+      }
+    });
+  }
+}
+
 }  // namespace
 }  // namespace gradwire::testing::hooks_test

@@ -12,16 +12,18 @@
 
 namespace gradwire::internal {
 
-// bucket.iteration() counts from the construction of the DDP object. IterationCount adds the iterations before the
-// loaded checkpoint. Thread-safe.
+// bucket.iteration() counts from the construction of the DDP object, and in a new group (enter_group()) from 0 again.
+// IterationCount adds the iterations before the loaded checkpoint and in earlier groups. Thread-safe.
 class IterationCount {
  public:
   // The iteration of `bucket`, with the iterations before the checkpoint.
   std::int64_t of(const GradBucket& bucket) GRADWIRE_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     const std::int64_t here = bucket.iteration();
-    if (loaded_) before_ = *loaded_ - here;
+    const bool is_new_group = here < here_;
+    if (loaded_ || is_new_group) before_ = loaded_.value_or(next_) - here;
     loaded_.reset();
+    here_ = here;
     const std::int64_t iteration = before_ + here;
     next_ = std::max(next_, iteration + 1);
     return iteration;
@@ -39,6 +41,7 @@ class IterationCount {
 
  private:
   mutable Mutex mutex_;
+  std::int64_t here_ GRADWIRE_GUARDED_BY(mutex_) = 0;  // the last bucket's iteration()
   std::int64_t before_ GRADWIRE_GUARDED_BY(mutex_) = 0;
   std::int64_t next_ GRADWIRE_GUARDED_BY(mutex_) = 0;
   std::optional<std::int64_t> loaded_ GRADWIRE_GUARDED_BY(mutex_);

@@ -20,7 +20,7 @@ Future reduce_in_dtype_hook(const std::shared_ptr<ProcessGroup>& group, GradBuck
   const at::Tensor reduced = internal::cast_to(buffer, dtype);
   const std::shared_ptr<Work> sum = over.all_reduce({reduced});
   return sum->future()->then(
-      [sum, buffer, reduced, divisor = bucket.divisor()](c10::ivalue::Future& done) {
+      [sum, buffer, reduced, divisor = bucket.divisor(over)](c10::ivalue::Future& done) {
         internal::rethrow_error(done);
         if (divisor != 1) reduced.div_(divisor);
         if (!reduced.is_same(buffer)) internal::cast_into(reduced, buffer);

@@ -53,6 +53,25 @@ TEST(PostLocalSgd, AveragesGloballyUntilTheStartThenInTheSubgroup) {
   }
 }
 
+// DDP counts its iterations anew in another group, and the hook goes on.
+TEST(PostLocalSgd, TheCountGoesOnInAnotherGroup) {
+  run_ranks({"threads"}, 2, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
+    Zoo zoo;
+    DistributedDataParallel ddp(zoo, options_for({"threads"}, group));
+    const auto hook = make_post_local_sgd_hook({.start_iteration = 5, .post_local_gradient_allreduce = false});
+    ddp.register_comm_hook(hook);
+    for (int step = 0; step < 9; ++step) {
+      if (step == 3 || step == 7) {
+        ddp.core().leave_group();
+        ddp.core().enter_group();
+      }
+      ddp.zero_grad();
+      ddp(rank, step).backward();
+      EXPECT_EQ(hook->state_dict().at("iteration").toInt(), step + 1);
+    }
+  });
+}
+
 TEST(PostLocalSgd, WithoutLocalAllreduceEachRankKeepsItsOwn) {
   run_ranks({"threads"}, 2, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
     const auto hook = make_post_local_sgd_hook(

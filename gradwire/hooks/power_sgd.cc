@@ -264,7 +264,8 @@ Future power_sgd_hook(const std::shared_ptr<PowerSGDState>& state, GradBucket& b
     internal::approximate(*state, bucket, division.matrices);
     return allreduce_hook(state->group(), bucket);
   }
-  internal::average_together(internal::group_of(*state, bucket), bucket.divisor(), division.uncompressed);
+  ProcessGroup& over = internal::group_of(*state, bucket);
+  internal::average_together(over, bucket.divisor(over), division.uncompressed);
   internal::approximate(*state, bucket, division.matrices);
   for (std::size_t i = 0; i < division.matrices.size(); ++i) {
     write_back(*state, division.matrices[i], division.compressed[i]);

@@ -122,8 +122,8 @@ class PowerSGDState {
 };
 
 // The body of the hook: replaces `bucket` by the average as above, and returns a future of bucket.buffer(). Throws the
-// errors of the collectives; UnsupportedError for a bucket that is not on the CPU, or is none of float16, bfloat16,
-// float32 and float64; and InvalidArgument when a loaded state does not fit the shape of a gradient.
+// errors of the collectives; UnsupportedError for a bucket that is none of float16, bfloat16, float32 and
+// float64; and InvalidArgument when a loaded state does not fit the shape of a gradient.
 Future power_sgd_hook(const std::shared_ptr<PowerSGDState>& state, GradBucket& bucket);
 
 // The batched form: the same with the whole bucket, filled up with zeros, as one square matrix. Sends fewer bytes, and

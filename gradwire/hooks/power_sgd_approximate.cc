@@ -212,7 +212,7 @@ void approximate_by(const Steps& steps, const PowerSGDState& state, GradBucket& 
   group.all_reduce({factors.ps})->wait();
   for (LowRankMatrix& matrix : matrices) steps.compute_q(matrix);
   group.all_reduce({factors.qs})->wait();
-  if (bucket.divisor() != 1) at::Tensor(factors.qs).div_(bucket.divisor());
+  if (const int divisor = bucket.divisor(group); divisor != 1) at::Tensor(factors.qs).div_(divisor);
   for (LowRankMatrix& matrix : matrices) steps.finish(matrix);
 }
 

@@ -64,7 +64,7 @@ Future quantize_on_device(ProcessGroup& group, GradBucket& bucket, std::int64_t 
   const at::Tensor packet = internal::encode_affine(buffer.to(at::kFloat), row);
   const at::Tensor packets = at::empty({packet.numel() * group.size()}, packet.options());
   group.all_gather_into_tensor(packets, packet)->wait();
-  buffer.copy_(internal::average_affine(packets, buffer.numel(), row, group.size(), bucket.divisor()));
+  buffer.copy_(internal::average_affine(packets, buffer.numel(), row, group.size(), bucket.divisor(group)));
   return completed_future(buffer);
 }
 
@@ -82,7 +82,7 @@ Future quantize(const std::shared_ptr<ProcessGroup>& group, GradBucket& bucket, 
   encode(layout, values.const_data_ptr<float>(), packet.mutable_data_ptr<std::uint8_t>());
   const std::shared_ptr<Work> gathered = over.all_gather_into_tensor(packets, packet);
   return gathered->future()->then(
-      [=, gathered = gathered, ranks = over.size(), divisor = bucket.divisor()](c10::ivalue::Future& done) {
+      [=, gathered = gathered, ranks = over.size(), divisor = bucket.divisor(over)](c10::ivalue::Future& done) {
         internal::rethrow_error(done);
         // The buffer of a float32 bucket is `values` itself.
         decode(layout, packets.const_data_ptr<std::uint8_t>(), ranks, divisor, values.mutable_data_ptr<float>());

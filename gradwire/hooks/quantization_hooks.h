@@ -26,8 +26,8 @@
 // - There is one collective instead of two. A bucket of an exact multiple of 512 elements has no empty row at its end.
 //
 // float64, float16 and bfloat16 buckets are cast to float32 first (float64 values beyond float32 become infinite), and
-// the average is cast back. Buckets that are not of a floating-point type go through allreduce_hook(). The hooks work
-// on CPU tensors only.
+// the average is cast back. Buckets that are not of a floating-point type go through allreduce_hook(). A bucket on a
+// device is encoded and decoded there.
 #pragma once
 
 #include <cstdint>
@@ -39,8 +39,7 @@
 namespace gradwire {
 
 // The bodies of the hooks. They use the all_gather of `group` (null: bucket.group()), and write the averages into
-// bucket.buffer(). The future holds bucket.buffer(), or the error of the collective. Throw UnsupportedError for a
-// bucket of a floating-point type that is not on the CPU.
+// bucket.buffer(). The future holds bucket.buffer(), or the error of the collective.
 Future quantization_pertensor_hook(const std::shared_ptr<ProcessGroup>& group, GradBucket& bucket);
 Future quantization_perchannel_hook(const std::shared_ptr<ProcessGroup>& group, GradBucket& bucket);
 

@@ -38,13 +38,14 @@ class CoordinatorTest : public ::testing::Test {
     }
   }
   // A member that joins while the coordinator runs.
-  std::unique_ptr<Member> join(Coordinator& coordinator, const std::string& program = "net") {
+  std::unique_ptr<Member> join(Coordinator& coordinator, const std::string& program = "net",
+                               Milliseconds timeout = std::chrono::seconds(60)) {
     std::unique_ptr<Member> member;
     std::exception_ptr problem;
     std::atomic<bool> joined{false};
     std::thread thread([&] {
       try {
-        member = std::make_unique<Member>(store_, program, std::chrono::seconds(60));
+        member = std::make_unique<Member>(store_, program, timeout);
       } catch (const std::exception&) {
         problem = std::current_exception();
       }
@@ -74,14 +75,25 @@ TEST_F(CoordinatorTest, MembersMeetLeaveAndMeetAgain) {
   std::atomic<bool> stop{false};
   std::thread server([&] { coordinator.run(stop); });
   const auto epoch = a->meet();
+  a->done();
   stop = true;
   server.join();
   ASSERT_TRUE(epoch);
   EXPECT_EQ(epoch->number, 2);
   EXPECT_EQ(epoch->members.size(), 1U);
-  a->done();
-  settle(coordinator);
-  EXPECT_TRUE(coordinator.roster().finished);
+  EXPECT_TRUE(coordinator.roster().finished) << "a member went before the coordinator had written down the end";
+}
+
+// A program that has its result keeps it.
+TEST_F(CoordinatorTest, AMemberEndsTheJobThoughTheCoordinatorIsGone) {
+  std::unique_ptr<Member> member;
+  {
+    Coordinator coordinator(store_, options(1, 1, 1));
+    member = join(coordinator, "net", Milliseconds(200));
+    settle(coordinator);
+    ASSERT_TRUE(member->meet());
+  }
+  member->done();
 }
 
 TEST_F(CoordinatorTest, AllMembersStopBeforeTheSameStep) {

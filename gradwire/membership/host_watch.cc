@@ -68,7 +68,10 @@ void HostWatch::follow() {
       alive_[number] = joined->identity;
     if (const auto* left = std::get_if<Left>(&*event)) alive_.erase(left->member);
     if (const auto* died = std::get_if<Died>(&*event)) alive_.erase(died->member);
-    if (const auto* done = std::get_if<Done>(&*event)) alive_.erase(done->member);
+    if (const auto* done = std::get_if<Done>(&*event)) {
+      alive_.erase(done->member);
+      job_has_finished_ = true;
+    }
   }
   has_read_all_ = true;
 }

@@ -34,6 +34,8 @@ class HostWatch final {
   // Reads a long log in parts: while has_read_all() is false, it reports nobody, and the next look goes on.
   void look_for_the_dead(bool has_news = false);
   bool has_read_all() const noexcept { return has_read_all_; }
+  // Whether a member has told that the last step was counted, as far as this object has read.
+  bool job_has_finished() const noexcept { return job_has_finished_; }
   // Why the launcher that holds the store ended the job; nothing while the job goes on.
   std::optional<std::string> ended();
   // Tells that no process of this host will come again.
@@ -50,6 +52,7 @@ class HostWatch final {
   std::string store_name_;  // the value of kStoreKey
   std::int64_t next_event_;
   bool has_read_all_ = true;                   // of the events that there were
+  bool job_has_finished_ = false;
   std::map<std::int64_t, std::string> alive_;  // the identities of this host's members, by number
 };
 

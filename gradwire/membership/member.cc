@@ -22,6 +22,8 @@ constexpr Milliseconds kSeldomLook{250};
 constexpr Milliseconds kLongWait{1000};
 // And within this one that the store has lost what the member told.
 constexpr Milliseconds kTellAgain{1000};
+// The last word of a member: its program has its result, and must not wait long for a coordinator that is gone.
+constexpr Milliseconds kLastWord{10000};
 
 std::shared_ptr<Store> required(std::shared_ptr<Store> store) {
   if (store == nullptr) throw InvalidArgument("a member of an elastic job: the store is null");
@@ -233,7 +235,24 @@ void Member::leave() {
 
 void Member::done() {
   out_ = true;
-  log_.append(Done{number_});
+  const Deadline patience = Deadline::after(std::min(timeout_, kLastWord));
+  try {
+    tell(Done{number_});
+    Deadline next_look = Deadline::after(kTellAgain);
+    while (!value_of(*store_, epoch_key(epoch_.number + 1), std::min(kSeldomLook, patience.remaining()))) {
+      if (patience.expired()) {
+        log::warn(concat("member ", number_,
+                         ": the elastic job has finished, but its coordinator has not written that down; is it gone?"));
+        return;
+      }
+      if (!next_look.expired()) continue;
+      tell_again_if_lost();
+      next_look = Deadline::after(kTellAgain);
+    }
+  } catch (const std::exception& error) {
+    log::warn(concat("member ", number_, ": the elastic job has finished, but its coordinator could not be told: ",
+                     error.what()));
+  }
 }
 
 }  // namespace gradwire::membership

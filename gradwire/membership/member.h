@@ -89,7 +89,9 @@ class Member {
   // Leaves for good. A member that has not learned of its next epoch may be in one that was just decided, so it leaves
   // as one that has died: the others of that epoch are told.
   void leave();
-  // Tells that all members of this epoch have counted the last step. This member is no longer one.
+  // Tells that all members of this epoch have counted the last step, and waits until the coordinator has written that
+  // down. This member is no longer one. Throws nothing: when the coordinator or the store is gone, it warns after
+  // 10 s, or when the store throws.
   void done();
 
  private:

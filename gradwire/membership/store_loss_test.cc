@@ -187,6 +187,21 @@ TEST_F(StoreLossTest, WhatTheCoordinatorHadNotReadIsToldAgain) {
   EXPECT_EQ(b_meets.get()->number, 2);
 }
 
+// The same of the last word, after which a member is not there any more.
+TEST_F(StoreLossTest, TheEndThatTheCoordinatorHadNotReadIsToldAgain) {
+  run();
+  const auto [a, b] = two_that_meet();
+  stop_running();
+  settle();
+  auto ends = std::async(std::launch::async, [member = a.get()] { member->done(); });
+  await_unread();
+  lose_and_start();
+  run();
+  ends.get();
+  stop_running();
+  EXPECT_TRUE(coordinator_->roster().finished);
+}
+
 // The numbers of events that were lost go to other events.
 TEST_F(StoreLossTest, AHostSeesTheMembersThatCameAfterTheLoss) {
   HostWatch watch(client());

@@ -64,9 +64,7 @@ constexpr std::array<FaultWords, 18> kFaultWords = {{
 }};
 
 std::string seconds(std::int64_t nanoseconds) {
-  char text[32];
-  std::snprintf(text, sizeof(text), "%.3g s", static_cast<double>(std::max<std::int64_t>(nanoseconds, 0)) / 1e9);
-  return text;
+  return measured_seconds(static_cast<double>(std::max<std::int64_t>(nanoseconds, 0)) / 1e9);
 }
 
 std::string at_place(const CallRow& call) {

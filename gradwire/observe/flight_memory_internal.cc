@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -14,7 +15,9 @@
 #include <string>
 
 #include "gradwire/base/environment.h"
+#include "gradwire/base/log.h"
 #include "gradwire/base/os_handles.h"
+#include "gradwire/base/strings.h"
 
 namespace gradwire::observe {
 namespace {
@@ -35,6 +38,16 @@ bool lock(int file) noexcept {
   return ::fcntl(file, F_SETLK, &whole) == 0;
 }
 
+// Whether a file is empty or a recorder's, and not another program's that was named by mistake.
+bool is_recorders(int file, off_t size) noexcept {
+  static_assert(offsetof(format::File, magic) == 0);
+  std::uint64_t first = 0;
+  if (size == 0) return true;
+  if (::pread(file, &first, sizeof(first), 0) != static_cast<ssize_t>(sizeof(first))) return false;
+  const bool has_size = size == static_cast<off_t>(format::kFileBytes) || size == static_cast<off_t>(format::kLongFileBytes);
+  return first == format::kMagic || (first == 0 && has_size);
+}
+
 // A file that is long enough and that no other process writes, and how much of it is used; none where there is no such
 // file.
 UniqueFd open_file(const std::string& path, std::size_t& bytes) noexcept {
@@ -42,6 +55,12 @@ UniqueFd open_file(const std::string& path, std::size_t& bytes) noexcept {
   struct stat status {};
   if (!file || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) return {};
   if (!lock(file.get())) return {};
+  if (!is_recorders(file.get(), status.st_size)) {
+    log::warn(concat("GRADWIRE_FLIGHT_RECORDER: '", path,
+                     "' is another program's file, and is left as it is; the flight recorder keeps its records in "
+                     "memory"));
+    return {};
+  }
   const bool is_long = status.st_size >= static_cast<off_t>(format::kLongFileBytes);
   bytes = is_long ? format::kLongFileBytes : format::kFileBytes;
   // With room on the disk, also where the file has holes, so that writing to the mapping never fails.

@@ -14,8 +14,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <functional>
+#include <iterator>
 #include <random>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -584,6 +587,26 @@ TEST(FlightRecorder, AnyBytesAreFineForTheReader) {
     bytes[offsetof(format::File, generation)] &= std::byte{0xfe};
     EXPECT_TRUE(read_flight_memory(bytes).has_value());
   }
+}
+
+// A file of another program, named by mistake.
+TEST(FlightRecorderFile, AForeignFileStaysAsItIs) {
+  const std::string path = std::filesystem::temp_directory_path() / concat("gradwire-foreign-", ::getpid());
+  for (const std::string text : {std::string("hello"), std::string(3 * flight_memory_bytes(), 'x')}) {
+    std::ofstream(path, std::ios::binary) << text;
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::setenv("GRADWIRE_FLIGHT_RECORDER", path.c_str(), 1);
+      const bool records = open_flight_memory() != nullptr;
+      ::_exit(records ? 0 : 1);
+    }
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0) << "it records in memory";
+    std::ifstream file(path, std::ios::binary);
+    EXPECT_EQ((std::string{std::istreambuf_iterator<char>(file), {}}), text);
+  }
+  std::filesystem::remove(path);
 }
 
 }  // namespace

@@ -81,7 +81,12 @@ class Recorder {
   // The process ends, and no step follows that would end the last one.
   void end_last_step() noexcept {
     MutexLock lock(mutex_);
-    if (is_open_ && step_.wait.end != 0) end(step_.wait.end);
+    if (!is_open_ || step_.wait.end == 0) return;
+    const std::int64_t time = step_.wait.end;
+    // What came after the step, such as a barrier while another rank saved a checkpoint, is no part of it.
+    std::erase_if(step_.calls, [time](const CallTimes& call) { return call.span.end > time; });
+    std::erase_if(step_.waits, [time](const Span& wait) { return wait.end > time; });
+    end(time);
   }
   StepTimes last_step() {
     MutexLock lock(mutex_);

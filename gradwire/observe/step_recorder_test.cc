@@ -386,6 +386,25 @@ TEST_F(StepRecorder, TheLastStepEndsWithTheProcess) {
   EXPECT_EQ(count_of(file(0))[RecordKind::step], 1);
 }
 
+// A barrier while another rank saves a checkpoint, or the sum of a validation.
+TEST_F(StepRecorder, CallsAfterTheLastStepAreNoPartOfIt) {
+  const auto body = [] {
+    record_from_environment(0, 1);
+    take_step();
+    point("group.call", 0, 0, {.kind = 1, .bytes = 5000});
+    const auto begin = std::chrono::steady_clock::now();
+    while (std::chrono::steady_clock::now() - begin < std::chrono::milliseconds(100)) std::this_thread::yield();
+    point("group.return");
+    std::exit(0);
+  };
+  EXPECT_EQ(in_child(folder_, body), 0);
+  const auto& sums = file(0).totals.words;
+  EXPECT_EQ(sums[Sums::steps], 1U);
+  EXPECT_EQ(sums[Sums::call_bytes], 500U);
+  EXPECT_LT(sums[Sums::whole], 100'000'000U);
+  EXPECT_LE(sums[Sums::compute], sums[Sums::whole]);
+}
+
 // However long a run is: the file keeps its size, the last records, and a course over all steps.
 TEST_F(StepRecorder, ALongRunKeepsItsCourseAtFewerRows) {
   constexpr std::uint64_t kSteps = 3 * format::kRows + 5;

@@ -13,6 +13,7 @@
 #include "gradwire/process_group/backend_group_internal.h"
 #include "gradwire/process_group/dtype_internal.h"
 #include "gradwire/process_group/flat_tensors_internal.h"
+#include "gradwire/process_group/message_timeout_internal.h"
 #include "gradwire/process_group/tensor_memory_internal.h"
 #include "gradwire/process_group/validate_internal.h"
 
@@ -21,14 +22,6 @@ namespace {
 
 // Lists of several tensors of one type go as one message up to this size: the copy costs less than further rounds.
 constexpr std::int64_t kFlattenBytes = 128 << 10;
-
-void require_reducible(const ProcessGroup& group, const char* operation, const Tensors& tensors) {
-  for (const at::Tensor& tensor : tensors) {
-    if (to_dtype(tensor.scalar_type())) continue;
-    Validator(group, operation)
-        .fail(concat("there is no reduction of ", tensor.scalar_type(), "; convert to a type that has one"));
-  }
-}
 
 void* written(const at::Tensor& memory) { return memory.mutable_data_ptr(); }
 const void* read(const at::Tensor& memory) { return memory.const_data_ptr(); }
@@ -145,7 +138,7 @@ std::shared_ptr<Work> BackendGroup::run(BroadcastCall& given) {
 
 template <>
 std::shared_ptr<Work> BackendGroup::run(AllReduceCall& given) {
-  require_reducible(*this, "all_reduce", given.tensors);
+  Validator(*this, "all_reduce").reducible(given.tensors);
   Outputs results = Outputs::list(given.tensors);
   return collective(
       "all_reduce", given.options, std::move(results),
@@ -159,7 +152,7 @@ std::shared_ptr<Work> BackendGroup::run(AllReduceCall& given) {
 
 template <>
 std::shared_ptr<Work> BackendGroup::run(ReduceCall& given) {
-  require_reducible(*this, "reduce", given.tensors);
+  Validator(*this, "reduce").reducible(given.tensors);
   Outputs results = Outputs::list(given.tensors);
   return collective("reduce", given.options, std::move(results),
                     [tensors = std::move(given.tensors), op = given.options.op, root = given.options.root](
@@ -243,7 +236,7 @@ std::shared_ptr<Work> BackendGroup::run(ScatterCall& given) {
 
 template <>
 std::shared_ptr<Work> BackendGroup::run(ReduceScatterCall& given) {
-  require_reducible(*this, "reduce_scatter", given.outputs);
+  Validator(*this, "reduce_scatter").reducible(given.outputs);
   Outputs results = Outputs::list(given.outputs);
   return collective("reduce_scatter", given.options, std::move(results),
                     [outputs = std::move(given.outputs), inputs = std::move(given.inputs), op = given.options.op](
@@ -261,7 +254,7 @@ std::shared_ptr<Work> BackendGroup::run(ReduceScatterCall& given) {
 
 template <>
 std::shared_ptr<Work> BackendGroup::run(ReduceScatterTensorCall& given) {
-  require_reducible(*this, "reduce_scatter_tensor", {given.output});
+  Validator(*this, "reduce_scatter_tensor").reducible({given.output});
   return collective(
       "reduce_scatter_tensor", given.options, Outputs::list({given.output}),
       [output = given.output, input = given.input, op = given.options.op](Channel& channel, const CallOptions& call) {
@@ -324,7 +317,7 @@ std::shared_ptr<Work> BackendGroup::run(BarrierCall& given) {
 template <>
 std::shared_ptr<Work> BackendGroup::run(SendCall& given) {
   const std::shared_ptr<Channel> channel = this->channel("send");
-  const Deadline deadline = Deadline::after(timeout());
+  const Deadline deadline = Deadline::after(MessageTimeout::of(*this));
   std::vector<Message> messages;
   for (const at::Tensor& tensor : given.tensors) messages.push_back({tensor, memory_with_values(tensor), nullptr});
   try {
@@ -343,7 +336,7 @@ std::shared_ptr<Work> BackendGroup::run(SendCall& given) {
 
 std::shared_ptr<Work> BackendGroup::receive(const char* operation, Tensors& tensors, int source, int tag) {
   const std::shared_ptr<Channel> channel = this->channel(operation);
-  const Deadline deadline = Deadline::after(timeout());
+  const Deadline deadline = Deadline::after(MessageTimeout::of(*this));
   std::vector<Message> messages;
   for (const at::Tensor& tensor : tensors) messages.push_back({tensor, memory_for_results(tensor), nullptr});
   try {

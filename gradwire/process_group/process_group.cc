@@ -11,6 +11,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <limits>
 #include <utility>
 
 #include "gradwire/base/call_name.h"
@@ -524,6 +525,9 @@ std::shared_ptr<ProcessGroup> ProcessGroup::split(int color, int key, std::optio
 
 at::Tensor ProcessGroup::allocate(std::int64_t numel, at::ScalarType dtype) {
   if (numel < 0) Validator(*this, "allocate").fail(concat("a number of elements of ", numel));
+  const auto most = std::numeric_limits<std::int64_t>::max() / static_cast<std::int64_t>(at::elementSize(dtype)) / size();
+  if (numel > most)
+    Validator(*this, "allocate").fail(concat(numel, " elements of ", dtype, " a rank are more than any memory holds"));
   ProcessGroup& group = here();
   const LaneScope::Pause within_the_group;
   observe::CallArguments arguments = arguments_of(CallKind::allocate, __builtin_return_address(0));

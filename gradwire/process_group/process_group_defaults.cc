@@ -8,6 +8,7 @@
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/process_group/message_timeout_internal.h"
 #include "gradwire/process_group/process_group.h"
 #include "gradwire/process_group/validate_internal.h"
 #include "gradwire/process_group/work_internal.h"
@@ -142,6 +143,8 @@ Milliseconds left_of(const Deadline& deadline) { return std::max(deadline.remain
 
 void ProcessGroup::do_monitored_barrier(Milliseconds timeout, bool wait_all) {
   const Deadline deadline = Deadline::after(timeout);
+  // What did not come then is waited for no longer, also when the group ends.
+  const internal::MessageTimeout limit(timeout);
   const int tag = barrier_tag(next_barrier());
   if (rank() != 0) {
     Tensors here = one_byte();

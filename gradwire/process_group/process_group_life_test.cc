@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cmath>
 #include <future>
 #include <optional>
 #include <thread>
@@ -388,6 +389,55 @@ TEST_P(Groups, MonitoredBarrierNamesWhoIsMissing) {
   });
 }
 
+// The barrier's own time limit counts, not that of the group.
+TEST_P(Groups, AMonitoredBarrierMayWaitLongerThanTheGroup) {
+  on_ranks(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    group->barrier()->wait();
+    group->set_timeout(Milliseconds(300));
+    if (group->rank() == 1) {
+      const Deadline late = Deadline::after(Milliseconds(800));
+      while (!late.expired()) std::this_thread::yield();
+    }
+    EXPECT_NO_THROW(group->monitored_barrier(kLong));
+    group->set_timeout(kLong);
+    group->barrier()->wait();
+  });
+}
+
+TEST_P(Groups, AReceiveThatHasEndedLiesInTheTensor) {
+  on_ranks(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    const at::Tensor sent = at::arange(6, at::kFloat).view({2, 3});
+    if (group->rank() == 0) {
+      group->send({sent}, 1)->wait();
+    } else {
+      at::Tensor transposed = at::zeros({3, 2});
+      const std::shared_ptr<Work> work = group->recv({transposed.t()}, 0);
+      while (!work->is_completed()) std::this_thread::yield();
+      EXPECT_TRUE(at::equal(transposed.t(), sent)) << transposed;
+    }
+    group->barrier()->wait();
+  });
+}
+
+TEST_P(Groups, AFactorThatIsNanGivesNanOnAllRanks) {
+  on_ranks(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    AllReduceOptions options;
+    options.op = ReduceOp::premul_sum(std::nan(""));
+    const at::Tensor tensor = at::ones({3});
+    group->all_reduce({tensor}, options)->wait();
+    EXPECT_TRUE(tensor.isnan().all().item<bool>()) << tensor;
+    group->barrier()->wait();
+  });
+}
+
+TEST_P(Groups, MoreMemoryThanThereIsAnywhereIsRefused) {
+  on_ranks(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    EXPECT_THROW(group->allocate(std::int64_t{1} << 61, at::kDouble), InvalidArgument);
+    EXPECT_THROW(group->allocate(std::int64_t{1} << 60, at::kFloat), InvalidArgument);
+    group->barrier()->wait();
+  });
+}
+
 // Lets one rank wait until another has come somewhere, without a message of the group under test.
 class Signpost {
  public:
@@ -399,6 +449,24 @@ class Signpost {
   std::shared_ptr<Store> store_;
   std::string name_;
 };
+
+// What the barrier waited for in vain is waited for no longer.
+TEST_P(Groups, AGroupEndsSoonAfterAMonitoredBarrierToWhichARankDidNotCome) {
+  run_ranks(engine_of(GetParam()), 2, [](int rank, const std::shared_ptr<Store>& store) {
+    const auto group = make_named_group(GetParam(), store, rank, 2, kLong);
+    Signpost ended(store, "ended");
+    if (rank == 0) {
+      EXPECT_THROW(group->monitored_barrier(Milliseconds(50)), TimeoutError);
+      const Deadline soon = Deadline::after(kLong / 2);
+      group->shutdown();
+      EXPECT_FALSE(soon.expired());
+      ended.reach();
+    } else {
+      ended.await();
+      group->shutdown();
+    }
+  });
+}
 
 TEST_P(Groups, AbortEndsWaitingCallsAndEveryLaterOneWithItsReason) {
   run_ranks(engine_of(GetParam()), 2, [](int rank, const std::shared_ptr<Store>& store) {

@@ -102,6 +102,13 @@ void Validator::reduction(ReduceOp op, const Tensors& tensors) const {
   }
 }
 
+void Validator::reducible(const Tensors& tensors) const {
+  for (const at::Tensor& tensor : tensors) {
+    if (to_dtype(tensor.scalar_type())) continue;
+    fail(concat("there is no reduction of ", tensor.scalar_type(), "; convert to a type that has one"));
+  }
+}
+
 void Validator::matches(const char* what, const at::Tensor& tensor, const at::Tensor& model,
                         std::int64_t expected) const {
   if (tensor.scalar_type() != model.scalar_type()) {

@@ -661,8 +661,8 @@ class ShardedState:
     def __init__(self, group: ProcessGroup, methods: object) -> None: ...
 
 class Elastic:
-    def __init__(self, store: Store | None, backend: str, seed: int | None, leave_on_sigterm: bool, program: str,
-                 shard_copies: bool, shard_checkpoint: str, slow: SlowRule | None,
+    def __init__(self, store: Store | None, backend: str, seed: int | None, leave_on_sigterm: bool,
+                 hand_over_patience: timedelta, program: str, shard_copies: bool, shard_checkpoint: str, slow: SlowRule | None,
                  on_slow: Callable[[SlowMember], object] | None, follow: bool, timeout: timedelta) -> None: ...
     @property
     def group(self) -> ProcessGroup: ...

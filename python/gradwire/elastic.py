@@ -54,6 +54,8 @@ class Elastic:
     seed: given, torch's generator of random numbers is seeded before each step with a number that depends on the seed, the step
         and the rank alone, so a step that is done again draws the same numbers.
     leave_on_sigterm: SIGTERM makes this member leave in good order. While run() runs, Python's own handler is not called.
+    hand_over_patience: how long a member that leaves waits for another epoch, when it could not hand over what its hooks owe, or,
+        where all members leave, the job's state. gradwire-run ends a process that is there a second after SIGTERM (--grace).
     program: text that all members must have in common besides the model.
     shard_copies: each member also holds a copy of the part of a ZeroRedundancyOptimizer of the member before it, so that the
         part of a member that dies is not lost. The same on all members.
@@ -78,6 +80,7 @@ class Elastic:
         backend: str = "",
         seed: int | None = None,
         leave_on_sigterm: bool = True,
+        hand_over_patience: timedelta = timedelta(milliseconds=500),  # noqa: B008 - it cannot be changed
         program: str = "",
         shard_copies: bool = True,
         shard_checkpoint: str = "",
@@ -87,8 +90,8 @@ class Elastic:
         timeout: timedelta = DEFAULT_TIMEOUT,
     ) -> None:
         self._optimizers: list[object] = []  # kept while C++ uses their parts
-        self._elastic = _C.Elastic(store, backend, seed, leave_on_sigterm, program, shard_copies, shard_checkpoint,
-                                   slow, on_slow, follow, timeout)
+        self._elastic = _C.Elastic(store, backend, seed, leave_on_sigterm, hand_over_patience, program, shard_copies,
+                                   shard_checkpoint, slow, on_slow, follow, timeout)
 
     @property
     def group(self) -> ProcessGroup:

@@ -225,6 +225,13 @@ def test_inputs_in_containers_are_cast_and_stay_what_they_are(ranks, make, get):
     ranks.all_well(SIZE, body)
 
 
+def test_the_batch_sizes_of_a_packed_sequence_stay_on_the_cpu():
+    packed = nn.utils.rnn.pack_padded_sequence(torch.ones(3, 2, 4), torch.tensor([1, 3]), enforce_sorted=False)
+    moved = _moved(packed, lambda tensor: tensor.to("meta"))
+    assert type(moved) is type(packed) and moved.batch_sizes is packed.batch_sizes
+    assert {moved.data.device.type, moved.sorted_indices.device.type, moved.unsorted_indices.device.type} == {"meta"}
+
+
 @pytest.mark.parametrize("kind", list(DDPCommHookType))
 def test_every_type_of_hook_registers_and_keeps_ranks_alike(ranks, kind):
     def body(group):

@@ -311,6 +311,37 @@ def test_zero_inside_backward_has_the_bits_of_the_plain_optimizer(ranks, hook, s
     ranks.all_well(2, body)
 
 
+def test_zero_inside_backward_goes_on_beside_sparse_gradients(ranks):
+    class Scores(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+            self.table = torch.nn.Embedding(6, 4, sparse=True)  # its gradient comes first
+
+        def forward(self, x, words):
+            return (self.body(x) * self.table(words)).sum(1)
+
+    def body(group):
+        torch.manual_seed(3)
+        ddp = DistributedDataParallel(Scores(), process_group=group, bucket_cap_mb=1e-6)
+        plain = copy.deepcopy(ddp.module)
+        zero = zero_of(ddp.module.body.parameters(), ADAM, group, overlap_with_ddp=True)
+        ddp.register_comm_hook(None, ddp_zero_hook.hook_with_zero_step(default_hooks.allreduce_hook, ddp, zero))
+        reference = ADAM(plain.body.parameters())
+        x, words = torch.ones(3, 4), torch.tensor([0, 2, 5])  # the same on both ranks
+        for step in range(5):
+            for model in ddp, plain:
+                model.zero_grad()
+                model(x, words).square().sum().backward()
+            zero.step()
+            if step >= 2:
+                reference.step()
+        for mine, other in zip(ddp.module.body.parameters(), plain.body.parameters(), strict=True):
+            assert torch.allclose(mine, other)
+
+    ranks.all_well(2, body)
+
+
 def test_zero_joins_beside_ddp(ranks):
     def body(group, sharded):
         model = DistributedDataParallel(make_model(), process_group=group)

@@ -8,6 +8,7 @@ environment names the build folder: GRADWIRE_BUILD."""
 import io
 import json
 import math
+import os
 import pathlib
 import struct
 import subprocess
@@ -317,6 +318,13 @@ class LastCalls(ReportTest):
         other = "rank 1 is in no call; the last was all_reduce(1024 f32) at train.py:41 (main)."
         for expected in (said, other, "has not ended", "500 µs, peer", "rank 1: stopped"):
             self.assertIn(expected, words)
+
+    def test_ranks_that_the_last_job_did_not_have_are_left_out(self):
+        for number in range(3):
+            self.write_rank(number, {"state": "T"}, (10**6, 2 * 10**6, "good"))
+        os.utime(self.target / "rank-2.jsonl", (1, 1))  # of an earlier job with three ranks
+        labels = [label.words() for label in self.page(self.target).one("section", id="calls").all(class_="gantt-label")]
+        self.assertEqual(labels[1:], ["rank 0: stopped", "rank 1: stopped"])
 
     def test_a_rank_that_made_no_call(self):
         self.write_rank(0, {"has_ended": True, "code": 3})

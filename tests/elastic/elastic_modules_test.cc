@@ -98,7 +98,7 @@ TEST(ElasticModulesTest, SyncBatchNormGoesOnWithTheRanksThatThereAre) {
   threads.emplace_back(guarded);
   for (auto& thread : threads) thread.join();
 
-  const std::vector<int> sizes = sizes_of(job, kSteps);
+  const std::vector<int> sizes = sizes_of(job.journal(), kSteps);
   EXPECT_EQ(sizes.front(), 3);
   EXPECT_EQ(sizes[25], 2);
   EXPECT_EQ(sizes.back(), 3) << "the new member came too late";

@@ -229,7 +229,7 @@ class ShrinkingJob {
       for (int member = 4; member < 7; ++member) start(member);
     }
     for (std::thread& thread : threads_) thread.join();
-    JobResult result{.loss = 0, .sizes = sizes_of(job_, kSteps)};
+    JobResult result{.loss = 0, .sizes = sizes_of(job_.journal(), kSteps)};
     for (const auto& [loss, parameters] : ends_) {
       EXPECT_EQ(loss, ends_.front().first);
       expect_equal_bits(parameters, ends_.front().second, "a member against the first");

@@ -155,7 +155,7 @@ TEST_P(ElasticZeroLossTest, TheOthersGoOnWithItsPart) {
   for (int i = 0; i < 3; ++i) members.start(job.options(), kill);
   members.join();
   EXPECT_TRUE(killed);
-  const std::vector<int> sizes = sizes_of(job, kSteps);
+  const std::vector<int> sizes = sizes_of(job.journal(), kSteps);
   EXPECT_EQ(sizes[19], 3);
   EXPECT_EQ(sizes.back(), 2);
   members.expect(serial_parameters(sizes, adam()), 2);
@@ -200,7 +200,7 @@ TEST(ElasticZeroTest, AJobShrinksFromFourMembersToOneAndGrowsToFour) {
   while (!alone) std::this_thread::yield();
   for (int i = 0; i < 3; ++i) members.start(job.options());
   members.join();
-  const std::vector<int> sizes = sizes_of(job, kLong);
+  const std::vector<int> sizes = sizes_of(job.journal(), kLong);
   EXPECT_EQ(sizes[5], 4);
   EXPECT_EQ(sizes[40], 1);
   EXPECT_EQ(sizes.back(), 4) << "the new members came too late";
@@ -249,7 +249,7 @@ TEST(ElasticZeroTest, StateThatNobodyHoldsBeginsAnew) {
     Members members(kSteps);
     for (int i = 0; i < 4; ++i) members.start(options, kill_ranks(1, copies ? 2 : 1, 20));
     members.join();
-    const std::vector<int> sizes = sizes_of(job, kSteps);
+    const std::vector<int> sizes = sizes_of(job.journal(), kSteps);
     EXPECT_EQ(sizes.back(), copies ? 2 : 3);
     members.expect(serial_parameters(sizes, adam_that_forgets(parameters_of(1, 4), 20)), copies ? 2 : 3);
   }
@@ -288,7 +288,7 @@ TEST(ElasticZeroTest, ANewcomerThatDiesBeforeItsFirstStepTakesNothingAlong) {
   }
   members.join();
   EXPECT_EQ(died, 2);
-  const std::vector<int> sizes = sizes_of(job, kSteps);
+  const std::vector<int> sizes = sizes_of(job.journal(), kSteps);
   EXPECT_EQ(sizes, std::vector<int>(kSteps, 2));
   members.expect(serial_parameters(sizes, adam()), 2);
 }
@@ -313,7 +313,7 @@ TEST(ElasticZeroTest, StateThatNobodyHoldsComesFromTheCheckpoint) {
   };
   for (int i = 0; i < 3; ++i) members.start(options, disturb);
   members.join();
-  members.expect(serial_parameters(sizes_of(job, kSteps), adam()), 2);
+  members.expect(serial_parameters(sizes_of(job.journal(), kSteps), adam()), 2);
 }
 
 // libtorch would take the state of a model with as many parameters of other sizes.
@@ -335,7 +335,7 @@ TEST(ElasticZeroTest, ACheckpointOfAnotherModelIsNotUsed) {
   Members members(kSteps);
   for (int i = 0; i < 3; ++i) members.start(options, kill_ranks(1, 1, 20));
   members.join();
-  const std::vector<int> sizes = sizes_of(job, kSteps);
+  const std::vector<int> sizes = sizes_of(job.journal(), kSteps);
   EXPECT_EQ(sizes.back(), 2);
   members.expect(serial_parameters(sizes, adam_that_forgets(parameters_of(1, 3), 20)), 2);
 }
@@ -357,7 +357,7 @@ TEST(ElasticZeroTest, AStateThatIsLoadedReachesTheCopies) {
   };
   for (int i = 0; i < 3; ++i) members.start(job.options(), disturb);
   members.join();
-  const std::vector<int> sizes = sizes_of(job, kSteps);
+  const std::vector<int> sizes = sizes_of(job.journal(), kSteps);
   EXPECT_EQ(sizes.back(), 2);
   std::vector<std::size_t> all(net->parameters().size());
   std::iota(all.begin(), all.end(), std::size_t{0});

@@ -140,6 +140,10 @@ std::unique_ptr<Backend> make_threads_backend(const BackendOptions& options) {
     std::uint64_t number = 0;
     words >> process >> number;
     if (process == ::getpid()) meeting = Meetings::of_this_process().find(number);
+    if (meeting == nullptr && process == ::getpid()) {
+      rendezvous::throw_if_failed(*options.store);
+      throw PeerError(concat("backend threads on rank ", options.rank, ": rank 0 has given up the rendezvous"), {0});
+    }
     if (meeting == nullptr) {
       throw InvalidArgument(concat("backend threads on rank ", options.rank, ": rank 0 is in process ", process,
                                    ", this rank in ", ::getpid(),

@@ -166,6 +166,11 @@ void require_key(const char* operation, const std::string& key) {
   if (key.empty()) throw InvalidArgument(concat("c10d store: ", operation, ": the key is empty"));
 }
 
+void require_timeout(const char* operation, Milliseconds timeout) {
+  if (timeout.count() < 0)
+    throw InvalidArgument(concat("c10d store: ", operation, ": a timeout of ", timeout.count(), " ms"));
+}
+
 class StoreOfC10d final : public Store {
  public:
   StoreOfC10d(c10::intrusive_ptr<c10d::Store> store, Milliseconds timeout)
@@ -193,6 +198,7 @@ class StoreOfC10d final : public Store {
   }
   using Store::wait;
   void wait(std::span<const std::string> keys, Milliseconds timeout) override {
+    require_timeout("wait", timeout);
     if (keys.empty()) return;
     const std::vector<std::string> all(keys.begin(), keys.end());
     // c10d takes a timeout of zero for one without end.
@@ -224,6 +230,8 @@ class StoreOfC10d final : public Store {
     from_c10d_call("append", [&] { store_->append(key, to_bytes(value)); });
   }
   std::vector<Value> multi_get(std::span<const std::string> keys) override {
+    for (const std::string& key : keys) require_key("multi_get", key);
+    wait(keys, timeout());
     std::vector<Value> values;
     for (const std::string& key : keys) values.push_back(get(key));
     return values;
@@ -249,7 +257,10 @@ class StoreOfC10d final : public Store {
     return from_c10d_call("queue_length", [&] { return store_->queueLen(queue); });
   }
   Milliseconds timeout() const override { return timeout_.load(std::memory_order_relaxed); }
-  void set_timeout(Milliseconds timeout) override { timeout_.store(timeout, std::memory_order_relaxed); }
+  void set_timeout(Milliseconds timeout) override {
+    require_timeout("set_timeout", timeout);
+    timeout_.store(timeout, std::memory_order_relaxed);
+  }
   std::shared_ptr<Store> clone() override {
     return from_c10d_call("clone", [&] { return std::make_shared<StoreOfC10d>(store_->clone(), timeout()); });
   }

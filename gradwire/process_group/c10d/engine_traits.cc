@@ -82,6 +82,9 @@ PreparedReduction prepare_to_reduce(const EngineTraits& traits, const at::Tensor
     if (op.kind == ReduceOp::Kind::premul_sum) {
       memory.mul_(op.factor);
       op = ReduceOp::sum();
+    } else if (op.kind == ReduceOp::Kind::avg && memory.scalar_type() == at::kHalf) {
+      memory.div_(ranks);  // the sum may be infinite where the average is not
+      op = ReduceOp::sum();
     } else if (op.kind == ReduceOp::Kind::avg) {
       divisor = ranks;
       op = ReduceOp::sum();

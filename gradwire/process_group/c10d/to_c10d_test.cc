@@ -326,8 +326,27 @@ TEST(C10dStores, TheirsForOurs) {
   }
   EXPECT_THROW(store->wait(std::span(&none, 1), Milliseconds(0)), TimeoutError);
   EXPECT_THROW(store->set("", "x"), InvalidArgument);
+  EXPECT_THROW(store->wait(std::span(&none, 1), Milliseconds(-1)), InvalidArgument);
+  EXPECT_THROW(store->set_timeout(Milliseconds(-1)), InvalidArgument);
   EXPECT_THROW(store_from_c10d({}), InvalidArgument);
   EXPECT_EQ(store->clone()->get("key"), "y");
+}
+
+// Keys that each take nearly the time limit must not add up.
+TEST(C10dStores, OneTimeLimitHoldsForAllKeysOfAMultiGet) {
+  struct Waits : c10d::HashStore {
+    void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) override {
+      most_keys = std::max(most_keys, keys.size());
+      c10d::HashStore::wait(keys, timeout);
+    }
+    std::size_t most_keys = 0;
+  };
+  const auto theirs = c10::make_intrusive<Waits>();
+  const auto store = store_from_c10d(theirs);
+  store->set_timeout(Milliseconds(20));
+  const std::vector<std::string> keys{"a", "b", "c"};
+  EXPECT_THROW(store->multi_get(keys), TimeoutError);
+  EXPECT_EQ(theirs->most_keys, keys.size());
 }
 
 }  // namespace

@@ -8,9 +8,11 @@
 #include <utility>
 
 #include "gradwire/process_group/hybrid/hybrid_call_internal.h"
+#include "gradwire/process_group/message_timeout_internal.h"
 #include "gradwire/process_group/ordered_calls_internal.h"
 #include "gradwire/process_group/staged_call_internal.h"
 #include "gradwire/process_group/tensor_memory_internal.h"
+#include "gradwire/process_group/validate_internal.h"
 
 namespace gradwire {
 namespace {
@@ -34,6 +36,12 @@ ReduceOp between_hosts(ReduceOp op) {
 
 void divide_for(ReduceOp op, const at::Tensor& sums, int ranks) {
   if (op.kind == ReduceOp::Kind::avg) internal::divide_average(sums, ranks);
+}
+
+// A sum of float16 may be infinite where the average is not; other averages are sums that are divided at the end.
+ReduceOp in_range(ReduceOp op, const at::Tensor& tensor, int ranks) {
+  const bool is_narrow = op.kind == ReduceOp::Kind::avg && tensor.scalar_type() == at::kHalf;
+  return is_narrow ? ReduceOp::premul_sum(1.0 / ranks) : op;
 }
 
 // Elements in order, as one row.
@@ -119,7 +127,8 @@ void HybridGroup::gather_rows(Call& call, const at::Tensor& rows, const at::Tens
 }
 
 // part = op over all ranks of their rows[rank()].
-void HybridGroup::reduce_rows(Call& call, const at::Tensor& part, const at::Tensor& rows, ReduceOp op) {
+void HybridGroup::reduce_rows(Call& call, const at::Tensor& part, const at::Tensor& rows, ReduceOp given) {
+  const ReduceOp op = in_range(given, part, size());
   if (!even_) {
     call.everyone().reduce_scatter_tensor(part, row_of(rows), call.reducing<ReduceScatterOptions>(op))->wait();
     return;
@@ -137,10 +146,12 @@ void HybridGroup::reduce_rows(Call& call, const at::Tensor& part, const at::Tens
 
 template <>
 std::shared_ptr<Work> HybridGroup::run(AllReduceCall& given) {
+  internal::Validator(*this, "all_reduce").reducible(given.tensors);
   return ordered(
       "all_reduce", given.options, Outputs::list(given.tensors),
-      [this, tensors = given.tensors, op = given.options.op](Call& call) {
+      [this, tensors = given.tensors, given_op = given.options.op](Call& call) {
         for (const at::Tensor& tensor : tensors) {
+          const ReduceOp op = in_range(given_op, tensor, size());
           const at::Tensor memory = memory_with_values(tensor);
           const at::Tensor row = row_of(memory);
           if (even_ && call.local().size() > 1 && static_cast<std::int64_t>(memory.nbytes()) > kLeaderBytes) {
@@ -173,11 +184,13 @@ std::shared_ptr<Work> HybridGroup::run(BroadcastCall& given) {
 
 template <>
 std::shared_ptr<Work> HybridGroup::run(ReduceCall& given) {
+  internal::Validator(*this, "reduce").reducible(given.tensors);
   return ordered("reduce", given.options, Outputs::list(given.tensors),
-                 [this, tensors = given.tensors, op = given.options.op, root = given.options.root](Call& call) {
+                 [this, tensors = given.tensors, given_op = given.options.op, root = given.options.root](Call& call) {
                    const bool to_here = host_of(root) == host();
                    const int local_root = to_here ? local_rank_of(root) : 0;
                    for (const at::Tensor& tensor : tensors) {
+                     const ReduceOp op = in_range(given_op, tensor, size());
                      const at::Tensor memory = memory_with_values(tensor);
                      // Only the root's tensor may change.
                      const bool needs_room = is_leader() && rank() != root;
@@ -191,6 +204,7 @@ std::shared_ptr<Work> HybridGroup::run(ReduceCall& given) {
                        call.cross().reduce({sums}, between)->wait();
                      }
                      if (to_here && local_root != 0) {
+                       const internal::MessageTimeout limit(call.options<CollectiveOptions>().timeout);
                        if (is_leader()) call.local().send({sums}, local_root)->wait();
                        if (rank() == root) call.local().recv({sums}, 0)->wait();
                      }
@@ -230,6 +244,7 @@ std::shared_ptr<Work> HybridGroup::run(AllGatherCall& given) {
 
 template <>
 std::shared_ptr<Work> HybridGroup::run(ReduceScatterTensorCall& given) {
+  internal::Validator(*this, "reduce_scatter_tensor").reducible({given.output});
   return ordered("reduce_scatter_tensor", given.options, Outputs::list({given.output}),
                  [this, output = given.output, input = given.input, op = given.options.op](Call& call) {
                    const at::Tensor result = memory_for_results(output);
@@ -240,6 +255,7 @@ std::shared_ptr<Work> HybridGroup::run(ReduceScatterTensorCall& given) {
 
 template <>
 std::shared_ptr<Work> HybridGroup::run(ReduceScatterCall& given) {
+  internal::Validator(*this, "reduce_scatter").reducible(given.outputs);
   return ordered("reduce_scatter", given.options, Outputs::list(given.outputs),
                  [this, outputs = given.outputs, inputs = given.inputs, op = given.options.op](Call& call) {
                    for (std::size_t i = 0; i < outputs.size(); ++i) {

@@ -105,6 +105,44 @@ TEST_P(Hybrid, ReductionsAreThoseOfAFlatGroup) {
   });
 }
 
+// A sum of these values is infinite in float16.
+TEST_P(Hybrid, AnAverageOfFloat16IsFiniteWhereItsSumIsNot) {
+  on_ranks([](const Groups& groups) {
+    HybridGroup& group = *groups.hybrid;
+    const int size = group.size();
+    const auto large = [&](std::int64_t count) { return at::full({count}, 30000.0, at::kHalf); };
+    const auto expect_large = [&](const at::Tensor& tensor) {
+      EXPECT_TRUE(at::allclose(tensor.to(at::kFloat), at::full(tensor.sizes(), 30000.0), 1e-2)) << tensor;
+    };
+    for (const std::int64_t count : {3, 40000}) {
+      const at::Tensor all = large(count);
+      group.all_reduce({all}, {{}, ReduceOp::avg()})->wait();
+      expect_large(all);
+      const at::Tensor one = large(count);
+      ReduceOptions to_one;
+      to_one.op = ReduceOp::avg();
+      to_one.root = size - 1;
+      group.reduce({one}, to_one)->wait();
+      expect_large(one);
+      const at::Tensor part = at::empty({count}, at::kHalf);
+      ReduceScatterOptions scattered;
+      scattered.op = ReduceOp::avg();
+      group.reduce_scatter_tensor(part, large(count * size), scattered)->wait();
+      expect_large(part);
+    }
+  });
+}
+
+TEST_P(Hybrid, AListWithATypeThatHasNoReductionIsRefusedAndNothingChanges) {
+  on_ranks([](const Groups& groups) {
+    const at::Tensor first = at::ones({4});
+    EXPECT_THROW(groups.hybrid->all_reduce({first, at::ones({4}, at::kShort)}), InvalidArgument);
+    EXPECT_TRUE(at::equal(first, at::ones({4})));
+    groups.hybrid->all_reduce({first})->wait();
+    EXPECT_TRUE(at::equal(first, at::full({4}, static_cast<double>(groups.hybrid->size()))));
+  });
+}
+
 TEST_P(Hybrid, WhatMovesIsAsInAFlatGroup) {
   on_ranks([](const Groups& groups) {
     const int rank = groups.flat->rank();

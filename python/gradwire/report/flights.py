@@ -82,9 +82,13 @@ def read_flight_rank(file: str) -> FlightRank:
 
 
 def read_flight_folder(folder: str) -> list[FlightRank]:
-    """The ranks of a job, in order. Throws ReportError."""
-    files = sorted(str(file) for file in pathlib.Path(folder).glob("rank-*.jsonl"))
-    return sorted((read_flight_rank(file) for file in files), key=lambda rank: rank.rank)
+    """The ranks of the job that wrote last, in order. Throws ReportError."""
+    files = sorted(pathlib.Path(folder).glob("rank-*.jsonl"), key=lambda file: file.stat().st_mtime)
+    ranks = [read_flight_rank(str(file)) for file in files]
+    # The folder may hold records of an earlier job with more ranks.
+    if ranks and ranks[-1].world > 0:
+        ranks = [rank for rank in ranks if rank.rank < ranks[-1].world]
+    return sorted(ranks, key=lambda rank: rank.rank)
 
 
 def last_calls(ranks: Sequence[FlightRank], many: int) -> list[FlightRank]:

@@ -12,6 +12,7 @@ from typing import Any, Callable, Iterator, NoReturn, cast
 import torch
 from torch import Tensor
 from torch.nn import Module
+from torch.nn.utils.rnn import PackedSequence
 
 from gradwire import _C, _end
 from gradwire._C import CommHook, ProcessGroup
@@ -43,6 +44,9 @@ def _moved(value: Any, move: Callable[[Tensor], Tensor]) -> Any:
     """`value` with move(tensor) for every tensor in it; what is no container of tensors stays as it is."""
     if isinstance(value, Tensor):
         return move(value)
+    if isinstance(value, PackedSequence):  # whose batch sizes are numbers on the CPU
+        indices = (_moved(value.sorted_indices, move), _moved(value.unsorted_indices, move))
+        return PackedSequence(_moved(value.data, move), value.batch_sizes, *indices)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*(_moved(item, move) for item in value))
     if isinstance(value, (list, tuple)):

@@ -36,8 +36,9 @@ class _Steps:
         self._shard_buckets = shard_buckets
         self._interleaved = interleaved
         self._learned_in = -1
-        self._buckets: list[list[torch.Tensor]] = []
-        self._pieces: list[list[_Piece]] = []
+        # By the bucket's index; buckets of sparse gradients come to no hook.
+        self._buckets: dict[int, list[torch.Tensor]] = {}
+        self._pieces: dict[int, list[_Piece]] = {}
         self._held: list[GradBucket] = []
 
     def __call__(self, bucket: GradBucket) -> None:
@@ -55,15 +56,17 @@ class _Steps:
         if self._learned_in < 0:
             self._learned_in = bucket.iteration
         if bucket.iteration == self._learned_in:
-            self._buckets.append(bucket.parameters())
+            self._buckets[bucket.index()] = bucket.parameters()
             return True
         if not self._pieces:
-            self._pieces = self._zero._place_in_buckets(self._buckets, self._shard_buckets)
+            indices = sorted(self._buckets)
+            placed = self._zero._place_in_buckets([self._buckets[index] for index in indices], self._shard_buckets)
+            self._pieces = dict(zip(indices, placed))
         return False
 
     def _step(self, bucket: GradBucket, group: ProcessGroup) -> None:
         index, parameters = bucket.index(), bucket.parameters()
-        known = self._buckets[index] if index < len(self._buckets) else []
+        known = self._buckets.get(index, [])
         if len(known) != len(parameters) or any(a is not b for a, b in zip(known, parameters)):
             raise InvalidArgument(
                 f"ZeroRedundancyOptimizer: bucket {index} has other parameters than it had in iteration "

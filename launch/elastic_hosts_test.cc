@@ -1,0 +1,85 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// A host of an elastic job whose store is lost: before the last step it stops its ranks, after it they go on.
+#include "launch/elastic_hosts.h"
+
+#include <gtest/gtest.h>
+#include <poll.h>
+
+#include <memory>
+#include <string>
+
+#include "gradwire/base/process_identity.h"
+#include "gradwire/membership/event_log.h"
+#include "gradwire/membership/records.h"
+#include "launch/launch_error.h"
+#include "launch/rank_environment.h"
+
+namespace gradwire::launch::elastic_hosts_test {
+namespace {
+
+constexpr Milliseconds kHeartbeat{1000};
+
+class JoinedHostTest : public ::testing::Test {
+ protected:
+  JoinedHostTest() {
+    node_.host = "127.0.0.1";
+    node_.port = find_free_port(PortScope::loopback);
+    node_.heartbeat_timeout = kHeartbeat;
+    server_ = std::make_unique<ElasticServer>(node_, "");
+    host_ = std::make_unique<JoinedHost>(node_, "", signals_);
+  }
+  void SetUp() override {
+    membership::EventLog log(server_->store());
+    member_ = log.append(membership::Joined{process_identity(), "1", "net", host_->name()});
+  }
+  void tell(const membership::Event& event) {
+    membership::EventLog(server_->store()).append(event);
+    // The first answer may belong to a look that began before.
+    for (int look = 0; look < 2; ++look) {
+      host_->on_death();
+      EXPECT_TRUE(host_->answers());
+    }
+  }
+  bool is_told_to_stop(Milliseconds within) const {
+    pollfd alarm{.fd = host_->alarm_fd(), .events = POLLIN, .revents = 0};
+    return ::poll(&alarm, 1, static_cast<int>(within.count())) == 1;
+  }
+
+  SignalQueue signals_;
+  NodeOptions node_;
+  std::unique_ptr<ElasticServer> server_;
+  std::unique_ptr<JoinedHost> host_;
+  std::int64_t member_ = 0;
+};
+
+TEST_F(JoinedHostTest, AHostTakesTheJobsIdAndRefusesAnother) {
+  EXPECT_FALSE(server_->job_id().empty());
+  EXPECT_EQ(host_->job_id(), server_->job_id());
+  NodeOptions other = node_;
+  other.job_id = "another";
+  try {
+    const JoinedHost refused(other, "", signals_);
+    ADD_FAILURE() << "it joined";
+  } catch (const LaunchError& error) {
+    EXPECT_NE(std::string(error.what()).find("was started with --job-id another"), std::string::npos) << error.what();
+  }
+}
+
+TEST_F(JoinedHostTest, TheRanksStopWhenTheStoreIsGone) {
+  tell(membership::Began{member_, 1, 0});
+  server_.reset();
+  EXPECT_TRUE(is_told_to_stop(std::chrono::minutes(1)));
+  const std::string reason = host_->leave();
+  EXPECT_NE(reason.find("has not answered for 1 s"), std::string::npos) << reason;
+}
+
+TEST_F(JoinedHostTest, AfterTheLastStepTheRanksMaySaveTheirResults) {
+  tell(membership::Done{member_});
+  server_.reset();
+  EXPECT_FALSE(is_told_to_stop(3 * kHeartbeat));
+  EXPECT_EQ(host_->leave(), "");
+}
+
+}  // namespace
+}  // namespace gradwire::launch::elastic_hosts_test
