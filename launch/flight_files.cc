@@ -124,10 +124,9 @@ std::vector<RunningJob> running_jobs() {
     const int pid = std::atoi(name.c_str());
     // The process that the user started waits for the keeper, which holds the files.
     const std::vector<int> children = children_of(pid);
-    const bool is_job =
-        std::any_of(children.begin(), children.end(), [](int child) {
-          return read_proc_file(concat("/proc/", child, "/comm")) == concat(kKeeperName, "\n") && !files_of(child).empty();
-        });
+    const bool is_job = std::any_of(children.begin(), children.end(), [](int child) {
+      return read_proc_file(concat("/proc/", child, "/comm")) == concat(kKeeperName, "\n") && !files_of(child).empty();
+    });
     if (is_job) jobs.push_back({pid, command_of(pid)});
   }
   std::sort(jobs.begin(), jobs.end(), [](const auto& a, const auto& b) { return a.pid < b.pid; });

@@ -95,10 +95,10 @@ TEST_F(LauncherTest, TwoJobsHaveDifferentNames) {
 }
 
 TEST_F(LauncherTest, AJobHasTheNameAndThePortThatTheUserGives) {
-  EXPECT_EQ(run_script({"-n", "1", "--job-id", "night.7", "--master-port", "23456"},
-                       "echo $GRADWIRE_JOB_ID $MASTER_PORT")
-                .out,
-            "[rank 0] night.7 23456\n");
+  EXPECT_EQ(
+      run_script({"-n", "1", "--job-id", "night.7", "--master-port", "23456"}, "echo $GRADWIRE_JOB_ID $MASTER_PORT")
+          .out,
+      "[rank 0] night.7 23456\n");
 }
 
 // The program's file is gone at the moment at which a rank is replaced.

@@ -92,8 +92,7 @@ int run_alone(const Options& options, SignalQueue& signals, RendezvousFolder& fo
   if (live) view.live = &*live;
   for (;; ++job.attempt) {
     job.rendezvous = folder.store_file(job.attempt);
-    job.master_port =
-        options.node.master_port != 0 ? options.node.master_port : find_free_port(PortScope::loopback);
+    job.master_port = options.node.master_port != 0 ? options.node.master_port : find_free_port(PortScope::loopback);
     view.names.append = job.attempt > 0;
     FlightWatch flight(options, 0, job.world);
     job.flight_recorders = flight.recorders();

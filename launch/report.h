@@ -25,7 +25,7 @@ struct JobOutcome {
   int interrupted_by = 0;                       // the signal that told the launcher to end the job; 0 for none
   bool interrupted_first = false;               // the interruption came before any rank had failed
   bool stopped_first = false;                   // another host's failure stopped the ranks before any had failed
-  bool launch_failed = false;                        // the coordinator of an elastic job could not be kept running
+  bool launch_failed = false;                   // the coordinator of an elastic job could not be kept running
   std::vector<pid_t> unkillable;                // processes that SIGKILL did not end in time
   std::vector<std::string> last_lines;          // of the stderr of the first rank that failed
   std::string error_file;                       // the file of that stderr, with --log-dir

@@ -206,8 +206,8 @@ const std::shared_ptr<ProcessGroup>& DdpCore::process_group() const noexcept { r
 torch::nn::Module& DdpCore::module() const noexcept { return *parts_->module; }
 std::vector<at::Tensor> DdpCore::parameters() const {
   std::vector<at::Tensor> parameters;
-  for (const auto& [name, tensor] : without_repeats(internal::named_parameters(module()), {}))
-    parameters.push_back(tensor);
+  for (const internal::NamedTensor& each : without_repeats(internal::named_parameters(module()), {}))
+    parameters.push_back(each.tensor);
   return parameters;
 }
 void DdpCore::register_comm_hook(std::shared_ptr<CommHook> hook) {

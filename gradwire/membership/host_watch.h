@@ -51,7 +51,7 @@ class HostWatch final {
   std::string host_;
   std::string store_name_;  // the value of kStoreKey
   std::int64_t next_event_;
-  bool has_read_all_ = true;                   // of the events that there were
+  bool has_read_all_ = true;  // of the events that there were
   bool job_has_finished_ = false;
   std::map<std::int64_t, std::string> alive_;  // the identities of this host's members, by number
 };

@@ -250,8 +250,8 @@ void Member::done() {
       next_look = Deadline::after(kTellAgain);
     }
   } catch (const std::exception& error) {
-    log::warn(concat("member ", number_, ": the elastic job has finished, but its coordinator could not be told: ",
-                     error.what()));
+    log::warn(concat("member ", number_,
+                     ": the elastic job has finished, but its coordinator could not be told: ", error.what()));
   }
 }
 

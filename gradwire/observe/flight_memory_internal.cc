@@ -44,7 +44,8 @@ bool is_recorders(int file, off_t size) noexcept {
   std::uint64_t first = 0;
   if (size == 0) return true;
   if (::pread(file, &first, sizeof(first), 0) != static_cast<ssize_t>(sizeof(first))) return false;
-  const bool has_size = size == static_cast<off_t>(format::kFileBytes) || size == static_cast<off_t>(format::kLongFileBytes);
+  const bool has_size =
+      size == static_cast<off_t>(format::kFileBytes) || size == static_cast<off_t>(format::kLongFileBytes);
   return first == format::kMagic || (first == 0 && has_size);
 }
 

@@ -592,7 +592,8 @@ TEST(FlightRecorder, AnyBytesAreFineForTheReader) {
 // A file of another program, named by mistake.
 TEST(FlightRecorderFile, AForeignFileStaysAsItIs) {
   const std::string path = std::filesystem::temp_directory_path() / concat("gradwire-foreign-", ::getpid());
-  for (const std::string text : {std::string("hello"), std::string(3 * flight_memory_bytes(), 'x')}) {
+  for (const std::size_t bytes : {std::size_t{5}, 3 * flight_memory_bytes()}) {
+    const std::string text(bytes, 'x');
     std::ofstream(path, std::ios::binary) << text;
     const pid_t child = ::fork();
     if (child == 0) {

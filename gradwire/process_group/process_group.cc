@@ -525,7 +525,8 @@ std::shared_ptr<ProcessGroup> ProcessGroup::split(int color, int key, std::optio
 
 at::Tensor ProcessGroup::allocate(std::int64_t numel, at::ScalarType dtype) {
   if (numel < 0) Validator(*this, "allocate").fail(concat("a number of elements of ", numel));
-  const auto most = std::numeric_limits<std::int64_t>::max() / static_cast<std::int64_t>(at::elementSize(dtype)) / size();
+  const auto most =
+      std::numeric_limits<std::int64_t>::max() / static_cast<std::int64_t>(at::elementSize(dtype)) / size();
   if (numel > most)
     Validator(*this, "allocate").fail(concat(numel, " elements of ", dtype, " a rank are more than any memory holds"));
   ProcessGroup& group = here();

@@ -187,7 +187,8 @@ be divided by `divisor`, and collectives to go through `group`.)")
       .def("parameters", &GradBucket::parameters, "The parameters, in the order of gradients().")
       .def("parameter_names", &GradBucket::parameter_names, "Their names in the module.")
       .def_property_readonly("iteration", &GradBucket::iteration, "Counts synchronized backward passes from 0.")
-      .def_property_readonly("divisor", [](const GradBucket& bucket) { return bucket.divisor(); }, "The number of ranks that take part.")
+      .def_property_readonly(
+          "divisor", [](const GradBucket& bucket) { return bucket.divisor(); }, "The number of ranks that take part.")
       .def_property_readonly(
           "group", [](const GradBucket& self) { return self.group().shared_from_this(); },
           "The group for this bucket's collectives.");
