@@ -419,7 +419,6 @@ Options check_serve(const RawOptions& raw, const std::vector<std::string>& rest)
       {"--watch-port", !raw.watch_port.empty()},
       {"--report-steps", raw.report_steps},
       {"--node-rank", !raw.node.empty()},
-      {"--job-id", !raw.job_id.empty()},
       {"--master-port", !raw.master_port.empty()},
       {"--ssh", !raw.shell.empty()},
       {"--end-with-stdin", raw.end_with_stdin}};
