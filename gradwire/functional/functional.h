@@ -34,7 +34,7 @@
 
 namespace gradwire::functional {
 
-using Group = std::shared_ptr<ProcessGroup>;
+using Group = std::shared_ptr<ProcessGroup>;  // never null
 
 // Returns the tensor of rank `root`, on every rank. On the other ranks `tensor` gives shape and dtype. Gradient: the
 // sum of all ranks' gradients on the root, zeros on the other ranks.
