@@ -82,10 +82,7 @@ std::shared_ptr<Store> connect(const NodeOptions& node, const std::string& secre
 
 ElasticServer::ElasticServer(const NodeOptions& node, const std::string& secret,
                              const std::map<std::string, std::string>& contents)
-    : node_(node),
-      store_(serve(node, secret, contents)),
-      job_id_(node.job_id.empty() ? random_job_id() : node.job_id),
-      hosts_(store_) {
+    : node_(node), store_(serve(node, secret, contents)), job_id_(job_id_or_random(node.job_id)), hosts_(store_) {
   store_->set(kIdKey, job_id_);
   store_->set(kVersionKey, GRADWIRE_VERSION);
 }

@@ -59,6 +59,7 @@ class JoinedHost final {
   JoinedHost& operator=(const JoinedHost&) = delete;
 
   std::string place() const;
+  // ElasticServer::job_id().
   const std::string& job_id() const noexcept { return job_id_; }
   // The name of this host in the job: the value of GRADWIRE_ELASTIC_HOST.
   const std::string& name() const noexcept { return watch_->host(); }

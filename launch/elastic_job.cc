@@ -67,9 +67,9 @@ RankCommand coordinator_of(const Options& options, RendezvousFolder& folder, con
 JobEnvironment environment_of(const Options& options, const std::string& secret, RendezvousFolder& folder) {
   JobEnvironment job;
   job.world = options.ranks;
-  job.job_id = options.node.job_id.empty() ? random_job_id() : options.node.job_id;
+  job.job_id = job_id_or_random(options.node.job_id);
   job.rendezvous = folder.store_file(0);
-  job.master_port = options.node.master_port != 0 ? options.node.master_port : find_free_port(PortScope::loopback);
+  job.master_port = master_port_or_free(options.node.master_port);
   if (!secret.empty()) job.secret_file = folder.keep_secret(secret);
   return job;
 }

@@ -86,13 +86,13 @@ Deadline job_deadline(const Options& options) {
 int run_alone(const Options& options, SignalQueue& signals, RendezvousFolder& folder, int front_fd) {
   JobEnvironment job;
   job.world = options.ranks;
-  job.job_id = options.node.job_id.empty() ? random_job_id() : options.node.job_id;
+  job.job_id = job_id_or_random(options.node.job_id);
   JobView view{.names = {.world = options.ranks}, .job_end = job_deadline(options)};
   auto live = live_watch(options, folder, job);
   if (live) view.live = &*live;
   for (;; ++job.attempt) {
     job.rendezvous = folder.store_file(job.attempt);
-    job.master_port = options.node.master_port != 0 ? options.node.master_port : find_free_port(PortScope::loopback);
+    job.master_port = master_port_or_free(options.node.master_port);
     view.names.append = job.attempt > 0;
     FlightWatch flight(options, 0, job.world);
     job.flight_recorders = flight.recorders();

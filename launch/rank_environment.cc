@@ -95,4 +95,10 @@ std::string random_job_id() {
   return text;
 }
 
+std::string job_id_or_random(const std::string& given) { return given.empty() ? random_job_id() : given; }
+
+std::uint16_t master_port_or_free(std::uint16_t given) {
+  return given != 0 ? given : find_free_port(PortScope::loopback);
+}
+
 }  // namespace gradwire::launch

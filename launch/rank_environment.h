@@ -46,4 +46,9 @@ std::uint16_t find_free_port(PortScope scope);
 // Returns 16 hexadecimal digits from the kernel's random numbers. Throws LaunchError.
 std::string random_job_id();
 
+// The name of a job and its MASTER_PORT: what the user gave, else (for "" and 0) random_job_id() and a free port of
+// the loopback interface. Throw LaunchError.
+std::string job_id_or_random(const std::string& given);
+std::uint16_t master_port_or_free(std::uint16_t given);
+
 }  // namespace gradwire::launch

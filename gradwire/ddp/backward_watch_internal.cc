@@ -4,6 +4,7 @@
 
 #include <torch/csrc/autograd/graph_task.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <utility>
 
@@ -24,6 +25,12 @@ const GraphTask* current_task() {
   const auto* task = reinterpret_cast<const GraphTask*>(reinterpret_cast<const char*>(member) - kDistance);
   // Null when the class of the running libtorch has another layout than the header says.
   return task->id_ == static_cast<std::uint64_t>(torch::autograd::get_current_graph_task_id()) ? task : nullptr;
+}
+
+// Whether the running pass computes the gradients of chosen tensors only.
+bool current_pass_is_for_chosen_inputs() {
+  const auto* chosen = torch::autograd::get_current_graph_task_exec_info();
+  return chosen != nullptr && !chosen->empty();
 }
 
 }  // namespace
@@ -59,9 +66,10 @@ bool current_pass_reaches(const torch::autograd::Node& accumulator) {
   return found != chosen->end() && found->second.needed_;
 }
 
-bool current_pass_is_for_chosen_inputs() {
-  const auto* chosen = torch::autograd::get_current_graph_task_exec_info();
-  return chosen != nullptr && !chosen->empty();
+bool current_pass_passes_by(std::span<const AccumulatorHook> hooks) {
+  return current_pass_is_for_chosen_inputs() &&
+         std::none_of(hooks.begin(), hooks.end(),
+                      [](const AccumulatorHook& hook) { return current_pass_reaches(hook.node()); });
 }
 
 }  // namespace gradwire::internal

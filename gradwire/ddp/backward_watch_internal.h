@@ -8,6 +8,9 @@
 
 #include <exception>
 #include <functional>
+#include <span>
+
+#include "gradwire/ddp/accumulator_hook_internal.h"
 
 namespace gradwire::internal {
 
@@ -27,8 +30,8 @@ void call_after_backward_pass(std::function<void()> on_end);
 // parameter), and for the nodes of inner passes (re-entrant checkpoints).
 bool current_pass_reaches(const torch::autograd::Node& accumulator);
 
-// Whether the running pass computes the gradients of chosen tensors only: torch::autograd::grad(), or backward() with
-// `inputs`.
-bool current_pass_is_for_chosen_inputs();
+// Whether the running pass can bring no gradient of the parameters of `hooks`: it computes the gradients of chosen
+// tensors only (torch::autograd::grad(), or backward() with `inputs`), and reaches none of them.
+bool current_pass_passes_by(std::span<const AccumulatorHook> hooks);
 
 }  // namespace gradwire::internal

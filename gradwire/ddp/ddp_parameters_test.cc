@@ -27,6 +27,13 @@ class DdpParameters : public ::testing::TestWithParam<Setup> {
     made.bucket_cap_mb = 0.0001;  // a bucket a tensor
     return made;
   }
+  // For an Mlp.
+  static DdpOptions with_one_delayed(const std::shared_ptr<ProcessGroup>& group) {
+    DdpOptions made = options(group);
+    made.delay_all_reduce_named_params = {"layer2.weight"};
+    made.param_to_hook_all_reduce = "layer1.weight";
+    return made;
+  }
 };
 
 // Two tables of sparse gradients around a dense layer; the bag is used when asked for.
@@ -365,13 +372,10 @@ TEST_P(DdpParameters, DelayedParametersInALowerPrecision) {
 TEST_P(DdpParameters, TwoForwardsThenTwoBackwardsReduceDelayedParametersTwice) {
   run_ranks(GetParam(), 2, [&](int rank, auto group) {
     const auto input = [](int r, int step) { return random_tensor({2, 8}, 50 * r + step).to(at::kDouble); };
-    auto made = options(group);
-    made.delay_all_reduce_named_params = {"layer2.weight"};
-    made.param_to_hook_all_reduce = "layer1.weight";
     Mlp net, alone;
     net->to(at::kDouble);
     alone->to(at::kDouble);
-    DistributedDataParallel ddp(net, made);
+    DistributedDataParallel ddp(net, with_one_delayed(group));
     const at::Tensor first = ddp(input(rank, 0)).square().sum();
     const at::Tensor second = ddp(input(rank, 1)).square().sum();
     first.backward();
@@ -386,13 +390,10 @@ TEST_P(DdpParameters, TwoForwardsThenTwoBackwardsReduceDelayedParametersTwice) {
 TEST_P(DdpParameters, APassWithoutGradientsOfDelayedParametersReducesNone) {
   run_ranks(GetParam(), 2, [&](int rank, auto group) {
     const auto input = [](int r) { return random_tensor({2, 8}, 50 * r).to(at::kDouble); };
-    auto made = options(group);
-    made.delay_all_reduce_named_params = {"layer2.weight"};
-    made.param_to_hook_all_reduce = "layer1.weight";
     Mlp net, alone;
     net->to(at::kDouble);
     alone->to(at::kDouble);
-    DistributedDataParallel ddp(net, made);
+    DistributedDataParallel ddp(net, with_one_delayed(group));
     const at::Tensor x = input(rank).requires_grad_();
     const at::Tensor loss = ddp(x).square().sum();
     if (rank == 0) torch::autograd::grad({loss}, {x}, {}, /*retain_graph=*/true);

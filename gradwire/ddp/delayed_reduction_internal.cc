@@ -59,11 +59,7 @@ void DelayedReduction::attach() {
 
 void DelayedReduction::on_output(int divisor) {
   MutexLock lock(mutex_);
-  // As in Reducer::on_output(): a pass for chosen tensors may bring no gradients of these parameters.
-  if (current_pass_is_for_chosen_inputs() &&
-      std::none_of(hooks_.begin(), hooks_.end(),
-                   [](const AccumulatorHook& hook) { return current_pass_reaches(hook.node()); }))
-    return;
+  if (current_pass_passes_by(hooks_)) return;
   // The backward pass of another forward may have used up the expectation.
   if (divisor_ == 0) expect_pass(divisor);
   begin_pass();

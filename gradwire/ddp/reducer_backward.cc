@@ -18,12 +18,7 @@ namespace gradwire::internal {
 void Reducer::on_output() {
   MutexLock lock(mutex_);
   if (failure_.happened()) return;
-  // A pass for chosen tensors, such as torch::autograd::grad() of an input, may bring no gradients of parameters.
-  if (current_pass_is_for_chosen_inputs()) {
-    bool any = false;
-    for (std::size_t i = 0; i < store_.parameter_count(); ++i) any = any || pass_reaches(i);
-    if (!any) return;
-  }
+  if (current_pass_passes_by(hooks_on_parameters_)) return;
   iteration_.expect();
   watch_pass();
   watch_outer_pass();
