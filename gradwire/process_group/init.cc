@@ -10,8 +10,7 @@
 #include <utility>
 
 #include "gradwire/backend/job/hosts_internal.h"
-#include "gradwire/backend/job/meeting_place_internal.h"
-#include "gradwire/backend/job/membership_internal.h"
+#include "gradwire/backend/job/meet_internal.h"
 #include "gradwire/backend/registry.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/log.h"
@@ -31,15 +30,11 @@
 namespace gradwire {
 namespace {
 
-using internal::MeetingPlace;
-using internal::Membership;
-
 // Everything between init_process_group and destroy_process_group. Members go in the reverse order: groups before what
 // they meet in.
 struct World {
   OwnerProcess owner;
-  MeetingPlace place;
-  std::unique_ptr<Membership> membership;
+  internal::Meeting meeting;
   std::string backend;
   std::optional<at::Device> device;
   std::shared_ptr<ProcessGroup> group;
@@ -106,28 +101,8 @@ internal::MeetingOptions meeting_options(const InitOptions& options) {
   return meeting;
 }
 
-// Meets the other ranks. A client may have reached the server of the group that rank 0 is just destroying, and tries
-// again then.
-void meet(World& world, const InitOptions& options) {
-  const Deadline deadline = Deadline::after(options.timeout);
-  const std::string prefix = concat("gradwire/", options.group_name);
-  while (true) {
-    world.place = internal::find_meeting_place(meeting_options(options), internal::process_environment());
-    try {
-      auto store = std::make_shared<PrefixStore>(prefix, world.place.store);
-      world.membership = std::make_unique<Membership>(std::move(store), world.place.rank, world.place.world_size,
-                                                      deadline.remaining());
-      internal::close_meeting_place(world.place, *world.membership->store());
-      return;
-    } catch (const StoreError&) {
-      if (!world.place.may_reconnect || deadline.expired()) throw;
-      world.place.store.reset();
-    }
-  }
-}
-
 std::shared_ptr<Store> sub_store(const World& world, const std::string& prefix) {
-  return std::make_shared<PrefixStore>(prefix, world.membership->store());
+  return std::make_shared<PrefixStore>(prefix, world.meeting.membership->store());
 }
 
 // Of a group with the backend `name`: a job on CUDA may have groups of others, for tensors on the CPU.
@@ -157,16 +132,17 @@ void check_ranks(const std::vector<int>& ranks, int world_size) {
 void require_agreement(World& world, const std::string& asked) {
   const auto mine = static_cast<std::int64_t>(stable_hash(asked));
   Tensors all;
-  for (int rank = 0; rank < world.place.world_size; ++rank) all.push_back(at::zeros({1}, at::TensorOptions(at::kLong)));
+  for (int rank = 0; rank < world.meeting.place.world_size; ++rank)
+    all.push_back(at::zeros({1}, at::TensorOptions(at::kLong)));
   AllGatherOptions options;
   options.async = false;
   world.group->all_gather({all}, {at::full({1}, mine, at::TensorOptions(at::kLong))}, options)->wait();
   std::vector<int> others;
-  for (int rank = 0; rank < world.place.world_size; ++rank) {
+  for (int rank = 0; rank < world.meeting.place.world_size; ++rank) {
     if (all[static_cast<std::size_t>(rank)].item<std::int64_t>() != mine) others.push_back(rank);
   }
   if (others.empty()) return;
-  throw MismatchError(concat("new_group: rank ", world.place.rank, " asked for the ranks ", asked, "; ",
+  throw MismatchError(concat("new_group: rank ", world.meeting.place.rank, " asked for the ranks ", asked, "; ",
                              name_ranks(others),
                              " asked for something else; all ranks must ask for the same groups in the same order"));
 }
@@ -233,16 +209,16 @@ std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
   }
   auto world = std::make_shared<World>();
   world->backend = resolve_backend(options.backend);
-  meet(*world, options);
+  world->meeting = internal::meet(meeting_options(options), options.group_name);
   world->device = options.device_id;
-  world->group = make_process_group(world->backend, sub_store(*world, "default"), world->place.rank,
-                                    world->place.world_size, options.timeout, world->device);
+  world->group = make_process_group(world->backend, sub_store(*world, "default"), world->meeting.place.rank,
+                                    world->meeting.place.world_size, options.timeout, world->device);
   world->group->set_group_name(options.group_name.empty() ? "default" : options.group_name);
   if (world->backend == kThreads) {
     thread_world = world;
     return world->group;
   }
-  log::set_rank(world->place.rank);
+  log::set_rank(world->meeting.place.rank);
   std::shared_ptr<World> inherited;  // of a parent process; goes outside of the lock
   ProcessWorld& process = process_world();
   MutexLock lock(process.mutex);
@@ -266,10 +242,10 @@ std::shared_ptr<ProcessGroup> new_group(const std::vector<int>& ranks, const std
   const std::shared_ptr<World> world = require_world("new_group");
   std::vector<int> members = ranks;
   if (members.empty()) {
-    members.resize(static_cast<std::size_t>(world->place.world_size));
+    members.resize(static_cast<std::size_t>(world->meeting.place.world_size));
     std::iota(members.begin(), members.end(), 0);
   }
-  check_ranks(members, world->place.world_size);
+  check_ranks(members, world->meeting.place.world_size);
   if (timeout.count() < 0)
     throw InvalidArgument(
         concat("new_group: a timeout of ", timeout.count(), " ms; give a positive one, or 0 for the default group's"));
@@ -281,7 +257,7 @@ std::shared_ptr<ProcessGroup> new_group(const std::vector<int>& ranks, const std
   }
   require_agreement(*world, spell(members, name));
   const std::shared_ptr<Store> store = sub_store(*world, concat("new_group/", number));
-  const auto place = std::find(members.begin(), members.end(), world->place.rank);
+  const auto place = std::find(members.begin(), members.end(), world->meeting.place.rank);
   if (place == members.end()) return nullptr;
   auto group =
       make_process_group(name, store, static_cast<int>(place - members.begin()), static_cast<int>(members.size()),

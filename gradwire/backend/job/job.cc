@@ -6,8 +6,7 @@
 #include <vector>
 
 #include "gradwire/backend/job/hosts_internal.h"
-#include "gradwire/backend/job/meeting_place_internal.h"
-#include "gradwire/backend/job/membership_internal.h"
+#include "gradwire/backend/job/meet_internal.h"
 #include "gradwire/backend/registry.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/log.h"
@@ -58,50 +57,34 @@ std::string choose(const std::string& asked, Store& store, int rank, int size, M
 
 // Members go in the reverse order: the backend before the store that it met in.
 struct Job::Parts {
-  internal::MeetingPlace place;
-  std::unique_ptr<internal::Membership> membership;
+  internal::Meeting meeting;
   std::shared_ptr<Store> store;
   std::string backend_name;
   std::unique_ptr<Backend> backend;
-
-  // A client may have reached the server of a job of rank 0 that is just ending, and tries again then.
-  void meet(const JobOptions& options, Deadline deadline) {
-    while (true) {
-      place = internal::find_meeting_place(meeting_options(options), internal::process_environment());
-      try {
-        membership = std::make_unique<internal::Membership>(
-            std::make_shared<PrefixStore>(concat("gradwire/", options.name), place.store), place.rank, place.world_size,
-            deadline.remaining());
-        return internal::close_meeting_place(place, *membership->store());
-      } catch (const StoreError&) {
-        if (!place.may_reconnect || deadline.expired()) throw;
-        place.store.reset();
-      }
-    }
-  }
 };
 
 Job::Job(const JobOptions& options) : parts_(std::make_unique<Parts>()) {
   require_sense(options);
   const Deadline deadline = Deadline::after(options.timeout);
   Parts& p = *parts_;
-  p.meet(options, deadline);
-  const std::shared_ptr<Store> meeting = p.membership->store();
+  p.meeting = internal::meet(meeting_options(options), options.name);
+  const std::shared_ptr<Store> meeting = p.meeting.membership->store();
   p.store = std::make_shared<PrefixStore>("user", meeting);
   const auto hosts = std::make_shared<PrefixStore>("hosts", meeting);
-  p.backend_name = choose(options.backend, *hosts, p.place.rank, p.place.world_size, deadline.remaining());
+  p.backend_name =
+      choose(options.backend, *hosts, p.meeting.place.rank, p.meeting.place.world_size, deadline.remaining());
   BackendOptions made;
   made.store = std::make_shared<PrefixStore>("backend", meeting);
-  made.rank = p.place.rank;
-  made.size = p.place.world_size;
+  made.rank = p.meeting.place.rank;
+  made.size = p.meeting.place.world_size;
   made.timeout = deadline.remaining();
   p.backend = make_backend(p.backend_name, made);
 }
 
 Job::~Job() = default;
 
-int Job::rank() const noexcept { return parts_->place.rank; }
-int Job::size() const noexcept { return parts_->place.world_size; }
+int Job::rank() const noexcept { return parts_->meeting.place.rank; }
+int Job::size() const noexcept { return parts_->meeting.place.world_size; }
 const std::string& Job::backend_name() const noexcept { return parts_->backend_name; }
 Backend& Job::backend() noexcept { return *parts_->backend; }
 Channel& Job::channel() noexcept { return parts_->backend->channel(); }

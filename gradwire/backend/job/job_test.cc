@@ -5,13 +5,17 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdlib>
+#include <memory>
 #include <numeric>
+#include <span>
 #include <thread>
 #include <vector>
 
 #include "gradwire/base/error.h"
 #include "gradwire/store/hash_store.h"
+#include "gradwire/store/tcp_store.h"
 #include "tests/support/ranks.h"
 
 namespace gradwire::job_test {
@@ -72,6 +76,31 @@ TEST(Job, RanksThatAreThreadsShareAStore) {
     Job job({.backend = "threads", .store = store, .rank = rank, .world_size = 2, .timeout = kLong});
     EXPECT_EQ(sum_of_ranks(job), 3);
   });
+}
+
+// Rank 0 ends while rank 1 waits for the others: rank 1 looks for rank 0's next job, and takes no longer in all than it
+// may.
+TEST(Job, LookingForTheNextServerTakesWhatIsLeftOfTheTime) {
+  TcpStoreOptions served;
+  served.port = 0;
+  served.is_server = true;
+  auto server = std::make_unique<TcpStore>(served);
+  JobOptions options;
+  options.method = concat("tcp://127.0.0.1:", server->port());
+  options.rank = 1;
+  options.world_size = 2;
+  options.timeout = std::chrono::seconds(3);
+  std::thread ending([&] {
+    const std::string came = "gradwire//g0/rank/1";
+    server->wait(std::span(&came, 1), kLong);
+    const std::string never = "never";
+    EXPECT_THROW(server->wait(std::span(&never, 1), std::chrono::milliseconds(2500)), TimeoutError);
+    server.reset();
+  });
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_THROW(Job job(options), TimeoutError);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(4500));
+  ending.join();
 }
 
 TEST(Job, BadInputIsRefused) {

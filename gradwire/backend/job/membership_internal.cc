@@ -19,7 +19,7 @@ namespace gradwire::internal {
 namespace {
 
 constexpr Milliseconds kLook{200};
-// How long rank 0 stays for others to hear of a failure.
+// How long a rank stays for others to hear of a failure.
 constexpr Milliseconds kHearing{2000};
 const std::string kOutcome = "outcome";
 const std::string kOk = "ok";
@@ -92,13 +92,11 @@ Membership::~Membership() {
 }
 
 bool Membership::join(Store& store, int world_size, Milliseconds timeout) {
-  const std::string before = peek(store, kOutcome);
+  std::string before = peek(store, kOutcome);
+  // Ranks that died since have perhaps failed and ended in between: then the generation has an outcome.
+  if (before.empty() && !dead_ranks(store, world_size).empty()) before = store.compare_set(kOutcome, "", kAbandoned);
   if (!before.empty()) {
     refuse_late(store, before, world_size);
-    return false;
-  }
-  if (!dead_ranks(store, world_size).empty()) {
-    store.compare_set(kOutcome, "", kAbandoned);
     return false;
   }
   store.add("came", 1);
@@ -123,7 +121,7 @@ void Membership::let_all_hear(Store& store, int at_least) {
   const std::string all = "all_heard";
   try {
     if (store.add("heard", 1) >= std::max<std::int64_t>(store.add("came", 0), at_least)) store.set(all, "1");
-    if (rank_ == 0) store.wait(std::span(&all, 1), kHearing);
+    if (rank_ == 0 || at_least > 0) store.wait(std::span(&all, 1), kHearing);
   } catch (const TimeoutError&) {  // some died, or are late
   } catch (const StoreError&) {    // the store went first
   }

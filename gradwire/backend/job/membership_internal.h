@@ -44,8 +44,9 @@ class Membership {
  private:
   // Returns whether this rank has joined; false: try the next generation.
   bool join(Store& store, int world_size, Milliseconds timeout);
-  // After a failure: rank 0 may serve the store, which ends with rank 0. So rank 0 waits a moment until the ranks that
-  // came know of the failure, at least `at_least` of them.
+  // After a failure: waits a moment until the ranks that came know of the failure, at least `at_least` of them. Rank 0
+  // does, which may serve the store. With an `at_least`, all ranks do: a rank that comes later takes the failure for
+  // its own only while the process of one that failed lives (refuse_late()).
   void let_all_hear(Store& store, int at_least);
   // Throws when an earlier outcome also applies to this rank.
   void refuse_late(Store& store, const std::string& outcome, int world_size);

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
 // Proves: a rank that waits for others says who is missing, by default once and by one rank, at level info again and
-// again.
+// again; a rank that comes as the others fail gets their failure, whatever the moment.
 #include "gradwire/backend/job/membership_internal.h"
 
 #include <gtest/gtest.h>
@@ -9,11 +9,20 @@
 #include <unistd.h>
 
 #include <array>
+#include <chrono>
 #include <cstdlib>
+#include <functional>
+#include <memory>
+#include <span>
+#include <sstream>
 #include <string>
+#include <thread>
+#include <utility>
 
 #include "gradwire/base/error.h"
+#include "gradwire/base/process_identity.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/store/forwarding_store.h"
 #include "gradwire/store/hash_store.h"
 
 namespace gradwire::internal {
@@ -73,6 +82,78 @@ TEST(Membership, AtLevelInfoEachRankSaysItAgainAndAgain) {
 }
 
 TEST(Membership, NothingIsSaidWhereTheLogIsOff) { EXPECT_EQ(said_by(0, "off"), ""); }
+
+// A store in which something happens right before the call of a number; calls count from 1.
+class EventfulStore final : public ForwardingStore {
+ public:
+  EventfulStore(std::shared_ptr<Store> store, int call, std::function<void()> event)
+      : ForwardingStore(std::move(store)), left_(call), event_(std::move(event)) {}
+  bool has_happened() const { return left_ <= 0; }
+  std::shared_ptr<Store> clone() override { return underlying()->clone(); }
+
+ private:
+  void forward(const std::function<void(Store&)>& call) override {
+    if (--left_ == 0) event_();
+    call(*underlying());
+  }
+
+  int left_;
+  const std::function<void()> event_;
+};
+
+// The name of a process that had this one's number before.
+std::string ended_process() {
+  std::istringstream in(process_identity());
+  std::string space;
+  std::string pid;
+  in >> space >> pid;
+  return concat(space, " ", pid, " 1 0");
+}
+
+// Ranks 0 and 1 of three fail and rank 1 ends, while rank 2 comes. Wherever between two calls of rank 2 that is, rank 2
+// gets their failure, and does not wait in the next generation for ranks that will not come.
+TEST(Membership, ARankThatComesAsTheOthersFailGetsTheirFailure) {
+  int moments = 0;
+  for (bool happened = true; happened; ++moments) {
+    const auto store = std::make_shared<HashStore>();
+    store->set("g0/rank/0", process_identity());
+    store->set("g0/rank/1", process_identity());
+    store->add("g0/came", 2);
+    store->add("g0/heard", 2);
+    const auto eventful = std::make_shared<EventfulStore>(store, moments + 1, [&] {
+      store->set("g0/rank/1", ended_process());
+      store->compare_set("g0/outcome", "", "mismatch:two ranks have the number 1");
+    });
+    try {
+      const Membership membership(eventful, 2, 3, Milliseconds(600));
+      ADD_FAILURE() << "joined at moment " << moments;
+    } catch (const MismatchError& error) {
+      EXPECT_NE(std::string(error.what()).find("number 1"), std::string::npos) << error.what();
+    } catch (const TimeoutError& error) {
+      EXPECT_FALSE(eventful->has_happened()) << "moment " << moments << ": " << error.what();
+    }
+    happened = eventful->has_happened() && moments < 12;
+  }
+  EXPECT_GT(moments, 10);
+}
+
+// A rank that was told of a mismatch stays until the others, who may be on their way, have heard of the mismatch: its
+// process is what tells them that the failure is theirs.
+TEST(Membership, ARankWithAMismatchWaitsForTheOthersToHearOfIt) {
+  const auto store = std::make_shared<HashStore>();
+  store->set("g0/rank/1", "of another host");
+  std::thread other([&] {
+    const std::string outcome = "g0/outcome";
+    store->wait(std::span(&outcome, 1), std::chrono::minutes(1));
+    std::this_thread::yield();
+    store->add("g0/heard", 1);
+    store->set("g0/all_heard", "1");
+  });
+  EXPECT_THROW(Membership(store, 1, 2, Milliseconds(600)), MismatchError);
+  const std::string all = "g0/all_heard";
+  EXPECT_TRUE(store->check(std::span(&all, 1)));
+  other.join();
+}
 
 }  // namespace
 }  // namespace gradwire::internal
