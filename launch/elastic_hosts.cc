@@ -137,12 +137,12 @@ void JoinedHost::talk_to_the_store() {
 }
 
 // `told`: whether the user was told of a silence that has not ended.
-void JoinedHost::tell_of_silence(const std::string& problem, Deadline::Clock::time_point heard, bool& told) const {
+void JoinedHost::tell_of_silence(const std::string& problem, Milliseconds silence, bool& told) const {
   if (problem.empty() && std::exchange(told, false)) {
     std::fprintf(stderr, "gradwire-run: the store of the job at %s answers again, and the job goes on\n",
                  address_of(node_).c_str());
   }
-  if (problem.empty() || told || Deadline::Clock::now() - heard < kTalk + kSilence) return;
+  if (problem.empty() || told || silence < kTalk + kSilence) return;
   told = true;
   std::fprintf(stderr,
                "gradwire-run: the store of the job at %s does not answer; this host's ranks wait up to %s for it\n",
@@ -153,6 +153,7 @@ void JoinedHost::run() {
   auto heard = Deadline::Clock::now();
   Deadline next_talk = Deadline::after(Milliseconds(0));
   bool told = false;
+  int failed_talks = 0;
   MutexLock lock(mutex_);
   while (!stop_ && reason_.empty()) {
     const std::int64_t asked = asked_;
@@ -172,14 +173,17 @@ void JoinedHost::run() {
     }
     // After the last step nobody trains on, so nothing is cut off: the ranks have the time to save their results.
     const bool matters = !watch_->job_has_finished();
-    if (talks && matters) tell_of_silence(problem, heard, told);
+    const auto silence = std::chrono::duration_cast<Milliseconds>(Deadline::Clock::now() - heard);
+    if (talks && matters) tell_of_silence(problem, silence, told);
+    failed_talks = talks ? (problem.empty() ? 0 : failed_talks + 1) : failed_talks;
     lock.lock();
     if (talks) {
       answered_ = asked;
       talked_well_ = problem.empty();
       changed_.notify_all();
     }
-    if (matters && Deadline::Clock::now() - heard >= node_.heartbeat_timeout) {
+    // Twice: this process may not have run for a while itself, in the middle of the first.
+    if (matters && failed_talks > 1 && silence >= node_.heartbeat_timeout) {
       silent_ = true;
       reason_ = concat("the coordinator of the job at ", address_of(node_), " has not answered for ",
                        seconds_text(node_.heartbeat_timeout), " (", problem,

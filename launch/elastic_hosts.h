@@ -77,7 +77,7 @@ class JoinedHost final {
 
  private:
   void run();
-  void tell_of_silence(const std::string& problem, Deadline::Clock::time_point heard, bool& told) const;
+  void tell_of_silence(const std::string& problem, Milliseconds silence, bool& told) const;
   // Says that this host is there, and looks whether the job has ended.
   void talk_to_the_store();
 

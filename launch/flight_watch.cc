@@ -22,8 +22,11 @@ using observe::RankTable;
 using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
-// Source lines are found meanwhile; the ranks do not need the launcher then.
-constexpr milliseconds kLinesTime{2000};
+// Source lines are found meanwhile. While the job runs, nobody reads what the ranks print then.
+constexpr milliseconds kLinesTime{5000};
+constexpr milliseconds kLinesTimeAtEnd{30'000};
+// Between two looks at a job that may stand still.
+constexpr milliseconds kShortestLook{50};
 // A job that ran too long is one that stands still when nothing has happened for so long.
 constexpr milliseconds kStandstill{1000};
 // Who interrupts a healthy job shall not read of a rank that computes a little longer than the others.
@@ -44,8 +47,8 @@ std::int64_t last_event(const std::vector<RankTable>& tables) {
   return last;
 }
 
-std::vector<RankTable> with_source_lines(std::vector<RankTable> tables) {
-  add_source_lines(tables, Deadline::after(kLinesTime));
+std::vector<RankTable> with_source_lines(std::vector<RankTable> tables, milliseconds time) {
+  add_source_lines(tables, Deadline::after(time));
   return tables;
 }
 
@@ -119,7 +122,8 @@ void FlightWatch::look(const std::vector<int>& pids) {
 std::string FlightWatch::explain(const std::vector<RankTable>& without_lines, const Occasion& occasion,
                                  const std::string& quoted) const {
   if (without_lines.empty()) return "";
-  const std::vector<RankTable> tables = with_source_lines(without_lines);
+  const std::vector<RankTable> tables =
+      with_source_lines(without_lines, occasion.is_over ? kLinesTimeAtEnd : kLinesTime);
   const std::string written = write(tables);
   observe::Diagnosis found = observe::diagnose(tables, occasion);
   if (quoted.find(found.words) != std::string::npos) found.words.clear();
@@ -150,7 +154,13 @@ std::optional<FlightWatch::Standstill> FlightWatch::find_standstill(const std::v
 }
 
 std::string FlightWatch::check_stall(const std::vector<int>& pids) {
-  next_check_ = Deadline::after(std::max(milliseconds(50), *options_.stall / 4));
+  const milliseconds pause = std::max(kShortestLook, *options_.stall / 4);
+  const bool was_away = Deadline::Clock::now() > next_check_.point() + pause;
+  next_check_ = Deadline::after(pause);
+  // The machine, or this process, has not run for a while, and so perhaps the ranks have not. They get the time until
+  // the next look.
+  if (was_away && !std::exchange(was_away_, true)) return "";
+  was_away_ = was_away;
   const auto at = find_standstill(pids, *options_.stall);
   if (!at || at->event == told_event_) return "";
   const bool is_wrong = observe::diagnose(at->tables, at->occasion).fault != observe::FaultClass::none;
@@ -159,7 +169,7 @@ std::string FlightWatch::check_stall(const std::vector<int>& pids) {
   if (!is_wrong && !others_may_wait) return "";
   told_event_ = at->event;
   if (!is_wrong) {
-    write(with_source_lines(at->tables));
+    write(with_source_lines(at->tables, kLinesTime));
     return "";
   }
   return tell("stands still: no call has", *at);
@@ -196,7 +206,7 @@ std::string FlightWatch::at_end(const JobOutcome& outcome,
 void FlightWatch::at_good_end(const JobOutcome& outcome) const {
   if (files_.ranks() == world_ || options_.flight_folder.empty()) return;
   const std::vector<RankTable> all = tables_at_end(outcome, [](int) { return std::vector<std::string>(); });
-  if (!all.empty()) write(with_source_lines(all));
+  if (!all.empty()) write(with_source_lines(all, kLinesTimeAtEnd));
 }
 
 std::vector<RankTable> FlightWatch::tables_at_end(

@@ -88,6 +88,7 @@ class FlightWatch {
   FlightFiles files_;
   std::vector<Looks> looks_;
   Deadline next_check_ = Deadline::never();
+  bool was_away_ = false;        // the look before came late
   std::int64_t told_event_ = 0;  // the last event before the standstill that was told
   std::optional<Standstill> interruption_;
 };

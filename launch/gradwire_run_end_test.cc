@@ -40,7 +40,8 @@ class LauncherEndTest : public LauncherTest {
 
 TEST_F(LauncherEndTest, ExitCodeIsThatOfTheRankThatFailed) {
   for (const int code : {1, 3, 77, 255}) {
-    const auto result = run_script({"-n", "3"}, concat("[ $RANK = 2 ] && exit ", code, "; exec sleep 100"));
+    const auto result =
+        run_script({"-n", "3", "--grace", "60"}, concat("[ $RANK = 2 ] && exit ", code, "; exec sleep 100"));
     EXPECT_EQ(result.exit_code, code);
     EXPECT_TRUE(says(result, concat("rank 2 died first, of exit code ", code))) << result.err;
     EXPECT_TRUE(says(result, "it wrote nothing to stderr")) << result.err;
@@ -97,22 +98,26 @@ TEST_F(LauncherEndTest, OthersHaveTimeToNoticeAndTheirWordsAreKept) {
   // Rank 0 stands for a program without a handler for SIGTERM that learns of the death by itself, as a PeerError would
   // have it.
   const auto result =
-      run_script({"-n", "2"}, "[ $RANK = 1 ] && exit 5; sleep 0.5; echo 'PeerError: rank 1 died' >&2; exit 9");
+      run_script({"-n", "2"}, "[ $RANK = 1 ] && exit 5; sleep 0.1; echo 'PeerError: rank 1 died' >&2; exit 9");
   EXPECT_EQ(result.exit_code, 5);
   EXPECT_TRUE(says(result, "[rank 0] PeerError: rank 1 died")) << result.err;
   EXPECT_TRUE(says(result, "rank 0: exit code 9")) << result.err;
 }
 
 TEST_F(LauncherEndTest, SigtermComesFirstAndItsHandlerMayReport) {
-  const auto result = run_script({"-n", "2"},
-                                 "trap 'echo saved; exit 0' TERM; [ $RANK = 1 ] && { sleep 0.2; exit 5; };"
-                                 "while :; do sleep 0.05; done");
+  const auto result = run_script(
+      {"-n", "2", "--grace", "60"},
+      concat("trap 'echo saved; exit 0' TERM; if [ $RANK = 1 ]; then while [ ! -e ", scratch("up"),
+             " ]; do sleep 0.02; done; exit 5; fi; touch ", scratch("up"), "; while :; do sleep 0.05; done"));
   EXPECT_EQ(result.exit_code, 5);
   EXPECT_EQ(result.out, "[rank 0] saved\n");
 }
 
 TEST_F(LauncherEndTest, WhoIgnoresSigtermIsKilledAfterTheGrace) {
-  const auto result = run_script({"-n", "3"}, "trap '' TERM; [ $RANK = 0 ] && exit 7; while :; do sleep 0.1; done");
+  const auto result =
+      run_script({"-n", "3"}, concat("trap '' TERM; if [ $RANK = 0 ]; then while [ ! -e ", scratch("up-1"), " -o ! -e ",
+                                     scratch("up-2"), " ]; do sleep 0.02; done; exit 7; fi; touch ", scratch("up-"),
+                                     "$RANK; while :; do sleep 0.1; done"));
   EXPECT_EQ(result.exit_code, 7);
   EXPECT_TRUE(says(result, "ranks 1, 2: killed by gradwire-run")) << result.err;
   EXPECT_GE(result.seconds, 1.0) << "the grace is a second";
@@ -230,10 +235,9 @@ TEST_F(LauncherEndTest, ASecondInterruptKills) {
 }
 
 TEST_F(LauncherEndTest, TimeoutEndsTheJob) {
-  const auto result =
-      run_script({"-n", "3", "--timeout", "0.3"}, "[ $RANK = 1 ] && exit 0; echo before; exec sleep 100");
+  const auto result = run_script({"-n", "3", "--timeout", "6"}, "[ $RANK = 1 ] && exit 0; echo before; exec sleep 100");
   EXPECT_EQ(result.exit_code, 124);
-  EXPECT_TRUE(says(result, "--timeout 0.3 s")) << result.err;
+  EXPECT_TRUE(says(result, "--timeout 6 s")) << result.err;
   EXPECT_TRUE(says(result, "ranks 0, 2 were still running")) << result.err;
   EXPECT_EQ(count_of(result.out, "before"), 2);
   EXPECT_EQ(run_script({"-n", "2", "--timeout", "50"}, "exit 0").exit_code, 0);

@@ -104,7 +104,9 @@ TEST_F(LauncherTest, AJobHasTheNameAndThePortThatTheUserGives) {
 // The program's file is gone at the moment at which a rank is replaced.
 TEST_F(LauncherTest, ARankThatCannotBeReplacedLeavesTheOthersOfAnElasticJobAlone) {
   const std::string program = scratch("program");
-  std::ofstream(program) << "#!/bin/sh\n[ $RANK = 1 ] && { rm $0; exit 5; }\nsleep 1; echo done\n";
+  std::ofstream(program) << "#!/bin/sh\n"
+                            "if [ $RANK = 1 ]; then while [ ! -e $0.up ]; do sleep 0.02; done; rm $0; exit 5; fi\n"
+                            "touch $0.up; sleep 1; echo done\n";
   ASSERT_EQ(::chmod(program.c_str(), 0700), 0);
   const auto result = run({"--elastic", "1:2", "-n", "2", program});
   EXPECT_EQ(result.exit_code, 0) << result.err;

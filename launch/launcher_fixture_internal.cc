@@ -76,9 +76,7 @@ BackgroundProgram::~BackgroundProgram() {
 }
 
 Result BackgroundProgram::finish() {
-  pollfd ended{pidfd_.get(), POLLIN, 0};
-  const auto guard = std::chrono::duration_cast<std::chrono::milliseconds>(kProgramGuard);
-  if (::poll(&ended, 1, static_cast<int>(guard.count())) != 1) {
+  if (!ends_within(kProgramGuard)) {
     ADD_FAILURE() << "it hangs: " << out() << err();
     ::kill(pid_, SIGKILL);
   }
@@ -87,6 +85,11 @@ Result BackgroundProgram::finish() {
   pidfd_ = UniqueFd();
   return {WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status), out(), err(),
           std::chrono::duration<double>(Clock::now() - started_).count()};
+}
+
+bool BackgroundProgram::ends_within(std::chrono::milliseconds time) const {
+  pollfd ended{pidfd_.get(), POLLIN, 0};
+  return ::poll(&ended, 1, static_cast<int>(time.count())) == 1;
 }
 
 void BackgroundProgram::wait_for(const std::string& text, int times) const {

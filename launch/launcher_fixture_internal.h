@@ -34,6 +34,8 @@ class BackgroundProgram {
 
   // Waits for the program's end.
   Result finish();
+  // Whether the program ends within the time.
+  bool ends_within(std::chrono::milliseconds time) const;
   // Waits until stdout and stderr together hold `text` at least `times` times.
   void wait_for(const std::string& text, int times = 1) const;
   void signal(int signal) const;

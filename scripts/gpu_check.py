@@ -28,7 +28,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 PYTHON = next((str(path) for path in [ROOT / ".venv" / "bin" / "python"] if path.exists()), sys.executable)
 TARGETS = ["gradwire", "gradwire-run", "device_check", "cuda_launch_test", "device_tests"]
 # The files of device_tests that run on any device; the others look into the fake one.
-DEVICE_TESTS = ["device_hooks_test.cc", "device_training_test.cc", "device_staging_test.cc", "staged_calls_test.cc"]
+DEVICE_TESTS = ["device_hooks_test.cc", "device_training_test.cc", "device_staging_test.cc", "staged_calls_test.cc",
+                "checkpoint_device_test.cc"]
 SANITIZERS = ["memcheck", "racecheck", "synccheck", "initcheck"]
 TRAINING_STEPS = 8
 CALL_MINUTES = 9.5

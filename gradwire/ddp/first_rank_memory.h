@@ -1,9 +1,10 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Which hooks keep their memory on the first rank of each host alone.
+// Which hooks keep their memory on the first rank of each host alone, and on which ranks a hook has a memory.
 #pragma once
 
 #include "gradwire/ddp/comm_hook.h"
+#include "gradwire/process_group/process_group.h"
 
 namespace gradwire {
 
@@ -21,5 +22,9 @@ inline bool memory_lies_with_first_ranks(const CommHook& hook) {
   const auto* const says = dynamic_cast<const FirstRankMemory*>(&hook);
   return says != nullptr && says->memory_lies_with_first_ranks();
 }
+
+// Whether this rank has what `hook` remembers after an iteration over `group`. The memory of a rank without it counts
+// for nothing when memories of ranks are averaged. Call it between iterations. Thread-safe for different hooks.
+bool has_memory(const CommHook& hook, const ProcessGroup& group);
 
 }  // namespace gradwire

@@ -1,12 +1,14 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// The memory of EF21 when the ranks change.
+// The memories of hooks when the ranks change.
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "gradwire/base/strings.h"
 #include "gradwire/ddp/comm_hook.h"
+#include "gradwire/ddp/hook_state.h"
 
 namespace gradwire::internal {
 
@@ -20,6 +22,15 @@ inline bool drop_estimates(const HookState& shared, HookState& local) {
     if (key.starts_with(aggregate)) dropped += local.erase(concat("local/estimate/", key.substr(aggregate.size())));
   }
   return dropped > 0;
+}
+
+// The state of a hook, on each rank of a new world, from the local parts of the ranks that had a memory (has_memory())
+// in the old one. Without such a rank, the hook goes on with the shared part alone.
+inline HookState state_for_other_ranks(const HookState& shared, const std::vector<HookState>& parts) {
+  if (parts.empty()) return shared;
+  HookState local = average_local(parts);
+  drop_estimates(shared, local);
+  return join_parts(shared, local);
 }
 
 }  // namespace gradwire::internal

@@ -154,7 +154,8 @@ class FollowTest : public ::testing::Test {
         if (at.step == 20) start_others = true;
         if (before) before(elastic, at);
         if (at.epoch == 1 && !at.follows) {
-          if (at.step == 21 && awaits_followers_) job_.decided(membership::follower_key(1, newcomers.size() - 1));
+          // Newcomers are seen at boundaries, so the members must not be through before.
+          if (at.step == 21 && !newcomers.empty()) job_.decided(membership::follower_key(1, newcomers.size() - 1));
           if (at.step == kMeet && waits_) job_.decided(membership::change_key(1));
         }
       };
@@ -196,8 +197,7 @@ class FollowTest : public ::testing::Test {
   }
 
   ElasticJob job_{{.min = 1, .max = 4, .first = 2}};
-  bool waits_ = true;              // the members, for those that follow, at kMeet
-  bool awaits_followers_ = false;  // and at the beginning, until all newcomers may follow
+  bool waits_ = true;  // the members, for those that follow, at kMeet
   std::vector<Course> courses_;
 };
 
@@ -300,7 +300,6 @@ TEST_P(FollowDeathTest, TheSurvivorAndTheNewcomerGoOn) {
     while (!one_is_dead) std::this_thread::yield();
   }};
   waits_ = false;
-  awaits_followers_ = true;
   run({member, member}, {newcomer});
   const std::size_t dead = courses_[0].killed ? 0 : 1;
   EXPECT_TRUE(courses_[dead].killed);
@@ -355,12 +354,12 @@ TEST_F(FollowTest, MembersThatStopDoNotWaitForANewcomerThatIsFarBehind) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));  // such steps would take the newcomer seconds
   }};
   waits_ = false;
-  awaits_followers_ = true;
   run({member(true), member(false)}, {newcomer});
   const std::size_t left = courses_[0].end == ElasticEnd::left ? 0 : 1;
   EXPECT_EQ(courses_[left].end, ElasticEnd::left);
   expect_same_ends({1 - left, 2});
-  EXPECT_EQ(courses_[2].followed.size(), 4U) << "three before it has the state, and the one in which the members stop";
+  EXPECT_GE(courses_[2].followed.size(), 4U) << "three before it has the state, and the one in which the members stop";
+  EXPECT_LT(courses_[2].followed.size(), 50U) << "of a hundred";
   expect_equal_bits(courses_[2].parameters, serial_parameters(sizes()), "the serial program");
 }
 
@@ -378,7 +377,6 @@ TEST_F(FollowTest, MembersThatStopDoNotWaitForANewcomerWithoutState) {
     job_.decided(membership::epoch_key(2));
   }};
   waits_ = false;
-  awaits_followers_ = true;
   run({leaves, {}}, {newcomer});
   EXPECT_EQ(courses_[0].end, ElasticEnd::left);
   expect_same_ends({1, 2});
@@ -392,15 +390,20 @@ TEST_F(FollowTest, NobodyWaitsForANewcomerThatIsStuckAndCannotFollow) {
   const auto waits = [&](Elastic&, const ElasticStep& at) {
     if (at.epoch == 2 && at.step == 250) job_.decided(membership::change_key(2));
   };
+  std::atomic<bool> was_stuck{false};
   const Setting setting{.before = waits, .after = pass_a_token};
-  bool was_stuck = false;
+  const Setting other{.before =
+                          [&](Elastic& elastic, const ElasticStep& at) {
+                            while (at.follows && !was_stuck) std::this_thread::yield();
+                            waits(elastic, at);
+                          },
+                      .after = pass_a_token};
   membership::Epoch without;
   const Setting stuck{.before = [&](Elastic&, const ElasticStep& at) {
-    if (!at.follows || std::exchange(was_stuck, true)) return;
+    if (!at.follows || was_stuck.exchange(true)) return;
     EXPECT_NO_THROW(without = membership::epoch_of(job_.decided(membership::epoch_key(2))));
   }};
-  awaits_followers_ = true;
-  run({setting, setting}, {stuck, setting});
+  run({setting, setting}, {stuck, other});
   expect_same_ends({0, 1, 2, 3});
   EXPECT_EQ(without.members.size(), 3U) << "the members and the newcomer that was not stuck";
   EXPECT_EQ(sizes().back(), 4);
@@ -424,7 +427,6 @@ TEST_F(FollowTest, ANewcomerAloneDoesNotGoOnFromAnEarlierStep) {
     while (dead < 2) std::this_thread::yield();
   }};
   waits_ = false;
-  awaits_followers_ = true;
   run({member, member}, {newcomer});
   EXPECT_TRUE(courses_[0].killed && courses_[1].killed);
   EXPECT_NE(courses_[2].error.find("no member holds the state of the job any more"), std::string::npos)

@@ -52,7 +52,7 @@ class ElasticGroup final : public CallGroup,
   void move_out();
 
   // The group of the present epoch.
-  std::shared_ptr<ProcessGroup> current() const;
+  std::shared_ptr<ProcessGroup> current() const override;
 
   // From here on, calls on this object and its duplicates go to `tap` (call_tap_internal.h); null: to the group of the
   // epoch again. No call may be under way.

@@ -18,7 +18,6 @@
 #include "gradwire/elastic/epoch_group_internal.h"
 #include "gradwire/membership/job_store.h"
 #include "gradwire/membership/patient_store.h"
-#include "gradwire/process_group/hybrid/hybrid_group.h"
 #include "gradwire/process_group/wait_clock_internal.h"
 
 namespace gradwire {
@@ -241,9 +240,7 @@ void Elastic::Impl::require_one_separate_step() const {
 void Elastic::Impl::do_step(const ElasticStep& at, const std::function<void(const ElasticStep&)>& step) {
   state_.begin_step();
   in_step_ = true;
-  const auto group = group_->current();
-  const auto* const hosts = dynamic_cast<const HybridGroup*>(group.get());
-  const bool first_rank_holds_memory = hosts != nullptr && !hosts->is_leader() && state_.memory_lies_with_first_ranks();
+  const bool has_memory = state_.has_memory(*group_);
   if (options_.seed) seed_generator(*options_.seed, at);
   if (recorder_ != nullptr) recorder_->begin_step(counted_);
   const internal::WaitClock clock;
@@ -254,7 +251,7 @@ void Elastic::Impl::do_step(const ElasticStep& at, const std::function<void(cons
   ++counted_;
   require_one_separate_step();
   // Not before the step: when the step breaks, this member still has the memory of before it to give.
-  if (first_rank_holds_memory) memory_.holds = false;
+  if (!has_memory) memory_.holds = false;
   memory_.step_has_counted();
   state_.step_has_counted();
 }

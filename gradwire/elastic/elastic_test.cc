@@ -129,6 +129,7 @@ TEST_P(ElasticHookTest, AJobLosesAMemberAndGetsANewOne) {
   std::atomic<bool> start_another{false};
   const BeforeStep tell = [&](Elastic&, const ElasticStep& at) {
     if (at.step == 20 && at.size == 2) start_another = true;
+    if (at.step == 700 && at.size == 2) job.decided(membership::change_key(at.epoch));  // for the new one
   };
   const BeforeStep die = [](Elastic&, const ElasticStep& at) {
     if (at.step == 10) throw Killed();
@@ -295,6 +296,7 @@ TEST(ElasticTest, AllOfTheStateTravelsAndAStepThatIsDoneAgainCountsOnce) {
         "history", [&] { return history; }, [&](const std::string& bytes) { history = bytes; });
     elastic.run(kLong, [&](const ElasticStep& at) {
       if (at.step == 20) start_another = true;
+      if (at.step == 550 && at.size == 2) job.decided(membership::change_key(at.epoch));  // for the third
       optimizer.zero_grad();
       const at::Tensor loss = loss_of(ddp(samples(at)));
       if (at.step == 50 && at.rank == 0 && broken++ == 0) elastic.group()->abort("on purpose, after the forward");

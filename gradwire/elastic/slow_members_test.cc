@@ -178,8 +178,9 @@ std::atomic<std::int64_t> time_of_all{0};
 std::atomic<int> readings{0};  // of the rank that waits
 thread_local bool waits = false;
 std::int64_t time_that_rank_one_puts_on() noexcept {
+  const std::int64_t time = time_of_all;  // before rank 1 hears of this reading
   if (waits) ++readings;
-  return time_of_all;
+  return time;
 }
 
 // Rank 0 does `call` under a WaitClock. Rank 1 does `call` after it has seen `expected` readings of that clock and has

@@ -78,12 +78,19 @@ void copy_to(const Tensors& tensors, const at::Tensor& bytes) {
 TapeEntry TapeReader::next() {
   MutexLock lock(mutex_);
   silent_ = Deadline::never();
+  is_waited_for_ = true;
   while (slots_.empty() || !slots_.front()->filled) changed_.wait(lock);
+  is_waited_for_ = false;
   silent_ = Deadline::after(silence_);
   const std::shared_ptr<Slot> slot = std::move(slots_.front());
   slots_.pop_front();
   waiting_ -= slot->size;
   return slot->entry;
+}
+
+bool TapeReader::is_waited_for() const {
+  const MutexLock lock(mutex_);
+  return is_waited_for_;
 }
 
 std::int64_t TapeReader::newest_step() const {

@@ -47,6 +47,8 @@ class TapeReader final {
   TapeEntry next() GRADWIRE_EXCLUDES(mutex_);
   // The last step that has begun.
   std::int64_t newest_step() const GRADWIRE_EXCLUDES(mutex_);
+  // Whether a thread is in next(), and there is nothing to read.
+  bool is_waited_for() const GRADWIRE_EXCLUDES(mutex_);
   // No more entries come: there are no steps from `step` on. Gives up instead when a call has not ended: nobody may
   // wait for it any more.
   void end(std::int64_t step) GRADWIRE_EXCLUDES(mutex_);
@@ -81,6 +83,7 @@ class TapeReader final {
   std::size_t waiting_ GRADWIRE_GUARDED_BY(mutex_) = 0;       // bytes
   std::size_t step_bytes_ GRADWIRE_GUARDED_BY(mutex_) = 0;    // of the newest step
   std::size_t largest_step_ GRADWIRE_GUARDED_BY(mutex_) = 0;  // bytes
+  bool is_waited_for_ GRADWIRE_GUARDED_BY(mutex_) = false;
   std::int64_t newest_step_ GRADWIRE_GUARDED_BY(mutex_) = -1;
   Deadline silent_ GRADWIRE_GUARDED_BY(mutex_) = Deadline::never();  // never: next() waits, or was not called yet
   bool ended_ GRADWIRE_GUARDED_BY(mutex_) = false;

@@ -306,7 +306,7 @@ class Recording {
   }
   // One step with `calls` calls of 24 bytes. Returns the Work of the last.
   std::shared_ptr<Work> step(int calls = 1) {
-    recorder_->begin_step(next_++);
+    begin_step();
     std::shared_ptr<Work> work;
     for (int i = 0; i < calls; ++i) {
       if (work != nullptr) work->wait();
@@ -315,6 +315,7 @@ class Recording {
     recorder_->end_step();
     return work;
   }
+  void begin_step() { recorder_->begin_step(next_++); }
 
  private:
   const std::shared_ptr<ElasticGroup> group_ = std::make_shared<ElasticGroup>();
@@ -337,19 +338,17 @@ TEST(TapeTest, AReaderThatIsTooFarBehindGivesUp) {
 }
 
 TEST(TapeTest, AReaderThatHasStoppedReadingGivesUp) {
-  const auto reader = std::make_shared<TapeReader>(kNoLimit, Milliseconds(1));
+  const auto reader = std::make_shared<TapeReader>(kNoLimit, Milliseconds(0));
   Recording recording(reader);
   recording.step()->wait();
-  std::this_thread::sleep_for(Milliseconds(5));
   recording.step()->wait();
   EXPECT_FALSE(reader->gave_up()) << "whoever reads the tape gets the state first";
   for (int i = 0; i < 4; ++i) reader->next();
   std::thread waits([&] { reader->next(); });  // nor when there is nothing to read
-  std::this_thread::sleep_for(Milliseconds(5));
-  recording.step()->wait();
+  while (!reader->is_waited_for()) std::this_thread::yield();
+  recording.begin_step();
   waits.join();
   EXPECT_FALSE(reader->gave_up());
-  std::this_thread::sleep_for(Milliseconds(5));
   recording.step()->wait();
   EXPECT_TRUE(reader->gave_up());
   EXPECT_NE(reason_to_give_up(*reader).find("has taken nothing for"), std::string::npos);

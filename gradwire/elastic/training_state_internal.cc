@@ -222,10 +222,10 @@ void TrainingState::load_shared(const std::string& bytes) {
   }
 }
 
-bool TrainingState::memory_lies_with_first_ranks() const {
-  return std::any_of(cores_.begin(), cores_.end(), [](const DdpCore* core) {
+bool TrainingState::has_memory(const ProcessGroup& group) const {
+  return std::all_of(cores_.begin(), cores_.end(), [&group](const DdpCore* core) {
     const auto hook = core->comm_hook();
-    return hook != nullptr && gradwire::memory_lies_with_first_ranks(*hook);
+    return hook == nullptr || gradwire::has_memory(*hook, group);
   });
 }
 
@@ -247,10 +247,7 @@ void TrainingState::average_local_parts(const std::vector<std::string>& parts) {
   }
   const std::vector<HookState> now = hook_states();
   for (std::size_t i = 0; i < cores_.size(); ++i) {
-    const HookState shared = shared_part(now[i]);
-    HookState local = average_local(by_hook[i]);
-    drop_estimates(shared, local);
-    const HookState state = join_parts(shared, local);
+    const HookState state = state_for_other_ranks(shared_part(now[i]), by_hook[i]);
     if (!state.empty()) cores_[i]->comm_hook()->load_state_dict(state);
   }
 }

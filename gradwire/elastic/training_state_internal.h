@@ -101,9 +101,8 @@ class TrainingState {
   std::string save_shared() const;
   // Takes over what save_shared() of another member returned. The hooks' local parts do not change.
   void load_shared(const std::string& bytes);
-  // Whether, in a group over several hosts, a hook's memory lies with the first rank of each host alone
-  // (make_between_hosts_hook()).
-  bool memory_lies_with_first_ranks() const;
+  // Whether this member's hooks have what they remember of an iteration over `group` (ddp/first_rank_memory.h).
+  bool has_memory(const ProcessGroup& group) const;
   // The hooks' local parts; empty when no hook has any.
   std::string save_local() const;
   // Replaces the hooks' local parts by the averages of `parts` (save_local() of all members that hold the job's state),

@@ -14,7 +14,9 @@ std::optional<std::string> value_of(Store& store, const std::string& key, Millis
   try {
     store.wait(std::span(&key, 1), wait);
   } catch (const TimeoutError&) {
-    return std::nullopt;
+    // The key is not there, or the store does not answer: then check() waits for an answer. Whoever takes a silent
+    // store for an empty one says everything again.
+    if (!store.check(std::span(&key, 1))) return std::nullopt;
   }
   return store.get(key);
 }

@@ -12,6 +12,8 @@
 #include <exception>
 #include <fstream>
 #include <iterator>
+#include <numeric>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -20,6 +22,8 @@
 #include "gradwire/base/whole_file.h"
 #include "gradwire/ddp/archive_bytes_internal.h"
 #include "gradwire/ddp/byte_exchange_internal.h"
+#include "gradwire/ddp/first_rank_memory.h"
+#include "gradwire/ddp/hook_estimates_internal.h"
 #include "gradwire/ddp/hook_state.h"
 #include "gradwire/ddp/replica_sync_internal.h"
 #include "gradwire/ddp/shared_error_internal.h"
@@ -44,6 +48,22 @@ Texts describe_tensors(const torch::nn::Module& module) {
   for (const auto& item : module.named_parameters()) add(item.key(), item.value());
   for (const auto& item : module.named_buffers()) add(item.key(), item.value());
   return texts;
+}
+
+// Throws InvalidArgument for a module on several devices.
+at::Device device_of(const torch::nn::Module& module) {
+  std::optional<at::Device> device;
+  for (const auto& tensors : {module.parameters(), module.buffers()}) {
+    for (const at::Tensor& tensor : tensors) {
+      if (!tensor.defined()) continue;
+      if (device.value_or(tensor.device()) != tensor.device()) {
+        throw InvalidArgument(concat("a checkpoint is restored to a module on one device; this module is on ", *device,
+                                     " and ", tensor.device()));
+      }
+      device = tensor.device();
+    }
+  }
+  return device.value_or(at::kCPU);
 }
 
 // The class whose state the archive holds: a ZeroRedundancyOptimizer's archive is that of the plain optimizer. Empty
@@ -118,6 +138,17 @@ std::string first_difference(const Texts& saved, const Texts& here) {
   return concat("the checkpoint has ", *a, ", where the module has ", *b);
 }
 
+// The ranks whose hook has a memory. Collective.
+std::vector<std::int64_t> ranks_with_memory(ProcessGroup& group, const CommHook* hook) {
+  const bool has = hook == nullptr || has_memory(*hook, group);
+  const auto all = internal::gather_integers(group, {has ? 1 : 0});
+  std::vector<std::int64_t> ranks;
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank][0] != 0) ranks.push_back(static_cast<std::int64_t>(rank));
+  }
+  return ranks;
+}
+
 std::string name_hook(const std::string& hook) { return hook.empty() ? "no hook" : concat("the hook ", hook); }
 
 }  // namespace
@@ -143,6 +174,7 @@ void save_checkpoint(const std::string& file, DdpCore& ddp, torch::optim::Optimi
     own_part = state_bytes(local_part(state));
   });
   const Texts local = internal::gather_bytes(group, error == nullptr ? own_part : std::string(), 0);
+  const std::vector<std::int64_t> memory_of = ranks_with_memory(group, hook.get());
   const auto write = [&] {
     OutputArchive archive;
     archive.write("format", c10::IValue(kFormat));
@@ -151,6 +183,7 @@ void save_checkpoint(const std::string& file, DdpCore& ddp, torch::optim::Optimi
     archive.write("hook", c10::IValue(hook == nullptr ? std::string() : hook->identity()));
     archive.write("bucket_order", c10::IValue(ddp.bucket_order()));
     archive.write("ranks", c10::IValue(static_cast<std::int64_t>(group.size())));
+    archive.write("memory_of", c10::IValue(memory_of));
     write_part(archive, "values", [&](auto& part) { save_hook_state(values, part); });
     write_part(archive, "hook_shared", [&](auto& part) { save_hook_state(shared_part(state), part); });
     for (std::size_t rank = 0; rank < local.size(); ++rank) {
@@ -168,28 +201,35 @@ void save_checkpoint(const std::string& file, DdpCore& ddp, torch::optim::Optimi
 
 struct Checkpoint::Parts {
   std::string file;
-  InputArchive archive;
+  std::string bytes;  // of the file
   Texts tensors;
   std::string optimizer_class;
   std::string hook;
   Texts bucket_order;
   CheckpointValues values;
   HookState shared;
-  std::vector<HookState> local;  // by rank of those that saved
+  std::vector<HookState> local;         // by rank of those that saved
+  std::vector<std::int64_t> memory_of;  // the ranks of those whose local state counts for other ranks
 
-  c10::IValue value(const std::string& key) {
-    c10::IValue read;
-    archive.read(key, read);
-    return read;
-  }
-  HookState state(const std::string& key) {
-    InputArchive part;
-    archive.read(key, part);
-    return load_hook_state(part);
+  // The archive with its tensors on `device`.
+  InputArchive open(const at::Device& device) const {
+    InputArchive archive;
+    archive.load_from(bytes.data(), bytes.size(), device);
+    return archive;
   }
   // Throws some exception where the bytes are no checkpoint.
-  void read(const std::string& bytes) {
-    archive.load_from(bytes.data(), bytes.size(), at::Device(at::kCPU));
+  void read() {
+    InputArchive archive = open(at::kCPU);
+    const auto value = [&archive](const std::string& key) {
+      c10::IValue found;
+      archive.read(key, found);
+      return found;
+    };
+    const auto state = [&archive](const std::string& key) {
+      InputArchive part;
+      archive.read(key, part);
+      return load_hook_state(part);
+    };
     if (value("format").toStringRef() != kFormat) throw InvalidArgument("another format");
     tensors = value("tensors").to<Texts>();
     optimizer_class = value("optimizer_class").toStringRef();
@@ -199,16 +239,26 @@ struct Checkpoint::Parts {
     shared = state("hook_shared");
     const std::int64_t ranks = value("ranks").toInt();
     for (std::int64_t rank = 0; rank < ranks; ++rank) local.push_back(state(concat("hook_rank", rank)));
+    memory_of.resize(local.size());
+    std::iota(memory_of.begin(), memory_of.end(), std::int64_t{0});
+    c10::IValue read;
+    if (archive.try_read("memory_of", read)) memory_of = read.to<std::vector<std::int64_t>>();
+    for (const std::int64_t rank : memory_of) static_cast<void>(local.at(static_cast<std::size_t>(rank)));
   }
-  HookState state_for(const ProcessGroup& group) const {
-    const bool same_world = local.size() == static_cast<std::size_t>(group.size());
-    return join_parts(shared, same_world ? local[static_cast<std::size_t>(group.rank())] : average_local(local));
+  // `now`: the ranks that have a memory in the group of today.
+  HookState state_for(const ProcessGroup& group, const std::vector<std::int64_t>& now) const {
+    if (local.size() == static_cast<std::size_t>(group.size()) && now == memory_of)
+      return join_parts(shared, local[static_cast<std::size_t>(group.rank())]);
+    std::vector<HookState> parts;
+    for (const std::int64_t rank : memory_of) parts.push_back(local[static_cast<std::size_t>(rank)]);
+    return internal::state_for_other_ranks(shared, parts);
   }
   void require_fit(DdpCore& ddp, torch::optim::Optimizer& optimizer, OtherHook other) const {
     const std::string difference = first_difference(tensors, describe_tensors(ddp.module()));
     if (!difference.empty()) {
       throw InvalidArgument(concat("the checkpoint ", file, " is of another model: ", difference));
     }
+    static_cast<void>(device_of(ddp.module()));
     const std::string wanted = gradwire::optimizer_class(optimizer);
     if (!wanted.empty() && !optimizer_class.empty() && wanted != optimizer_class) {
       throw InvalidArgument(concat("the checkpoint ", file, " has the state of the optimizer ", optimizer_class,
@@ -221,7 +271,9 @@ struct Checkpoint::Parts {
                                    "; register the same hook before you restore, or pass OtherHook::start_new"));
     }
   }
-  void load(DdpCore& ddp, torch::optim::Optimizer& optimizer) {
+  void load(DdpCore& ddp, torch::optim::Optimizer& optimizer, const std::vector<std::int64_t>& memory_now) {
+    // On the module's device: what the module and the optimizer have elsewhere they would replace by what they read.
+    InputArchive archive = open(device_of(ddp.module()));
     // The optimizer first: where its groups differ, nothing has changed.
     InputArchive part;
     archive.read("optimizer", part);
@@ -231,18 +283,18 @@ struct Checkpoint::Parts {
     ddp.load(model);
     if (!bucket_order.empty() && ddp.iterations() == 0) ddp.set_bucket_order(bucket_order);
     const auto& own = ddp.comm_hook();
-    if (own != nullptr && own->identity() == hook) own->load_state_dict(state_for(*ddp.process_group()));
+    if (own != nullptr && own->identity() == hook) own->load_state_dict(state_for(*ddp.process_group(), memory_now));
   }
 };
 
 Checkpoint::Checkpoint(const std::string& file, ProcessGroup& group) : parts_(std::make_unique<Parts>()) {
   parts_->file = file;
-  std::string bytes;
+  std::string& bytes = parts_->bytes;
   share_failure<InvalidArgument>(group, group.rank() == 0 ? read_file(file, bytes) : std::string());
   bytes = internal::broadcast_bytes(group, std::move(bytes), 0);
   std::exception_ptr problem;
   try {
-    parts_->read(bytes);
+    parts_->read();
   } catch (const std::exception&) {
     // libtorch's own message is a page about zip files.
     problem = std::make_exception_ptr(
@@ -264,11 +316,12 @@ bool Checkpoint::has_local_state() const noexcept {
 
 void Checkpoint::restore(DdpCore& ddp, torch::optim::Optimizer& optimizer, OtherHook other) {
   ProcessGroup& group = *ddp.process_group();
+  const std::vector<std::int64_t> memory_now = ranks_with_memory(group, ddp.comm_hook().get());
   // Twice: what does not fit is found on all ranks before any of them changes something.
   for (const bool load : {false, true}) {
     std::exception_ptr problem;
     try {
-      load ? parts_->load(ddp, optimizer) : parts_->require_fit(ddp, optimizer, other);
+      load ? parts_->load(ddp, optimizer, memory_now) : parts_->require_fit(ddp, optimizer, other);
     } catch (...) {
       problem = std::current_exception();
     }

@@ -75,15 +75,18 @@ class Checkpoint {
 
   // Collective in the group of `ddp`. Loads the module, the optimizer and the hook that `ddp` has now. Register the
   // hook first, and restore before the first backward pass: after it the order of the buckets stays as it is, and the
-  // hook's results may differ in bits from those of an uninterrupted run.
+  // hook's results may differ in bits from those of an uninterrupted run. The module stays on its device, and the
+  // optimizer's state comes to that device.
   //
   // On another number of ranks, every rank takes the mean of the hook's local states (average_local() in
-  // ddp/hook_state.h); the module and the optimizer's state do not depend on the number.
+  // ddp/hook_state.h); the module and the optimizer's state do not depend on the number. Where a hook runs between
+  // hosts, the mean is over the first ranks of the hosts, which alone have a memory; so it is on as many ranks that are
+  // otherwise distributed over hosts.
   //
   // Throws InvalidArgument, and has changed nothing, when the parameters and buffers of the module have other names,
-  // sizes or dtypes than the saved ones; when the optimizer is of another class; and when the hook is another one and
-  // `other` is OtherHook::refuse. Throws c10::Error when the optimizer has other groups of parameters. When loading
-  // fails on some ranks only, the others throw a PeerError that names them.
+  // sizes or dtypes than the saved ones; when the module is on several devices; when the optimizer is of another class;
+  // and when the hook is another one and `other` is OtherHook::refuse. Throws c10::Error when the optimizer has other
+  // groups of parameters. When loading fails on some ranks only, the others throw a PeerError that names them.
   void restore(DdpCore& ddp, torch::optim::Optimizer& optimizer, OtherHook other = OtherHook::refuse);
 
  private:

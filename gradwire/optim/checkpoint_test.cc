@@ -10,9 +10,11 @@
 #include <iterator>
 
 #include "gradwire/base/error.h"
+#include "gradwire/ddp/hook_state.h"
 #include "gradwire/hooks/registry.h"
 #include "gradwire/optim/optim_test_support.h"
 #include "gradwire/optim/zero_redundancy_optimizer.h"
+#include "gradwire/process_group/hybrid/hybrid_group.h"
 #include "tests/support/ranks.h"
 
 namespace gradwire::testing::checkpoint_test {
@@ -132,6 +134,56 @@ TEST_F(Checkpoints, AnotherNumberOfRanksGoesOn) {
       ends[static_cast<std::size_t>(rank)] = training.values();
     });
     for (const auto& end : ends) expect_same_bits(end, ends[0], "replicas stay equal");
+  }
+}
+
+// What the hook of a rank remembers, by key.
+HookState memory_of(Training& training) { return local_part(training.ddp.core().comm_hook()->state_dict()); }
+
+// Two hosts of two ranks: the first ranks of the hosts alone remember something. On other ranks, or on as many of other
+// hosts, all ranks together owe what the hosts owed.
+TEST_F(Checkpoints, TheMemoriesOfHostsGoOnOnOtherRanks) {
+  const auto on_hosts = [](const std::shared_ptr<ProcessGroup>& flat, const std::string& hosts) {
+    return HybridGroup::make(flat->dup(), flat->split(hosts[static_cast<std::size_t>(flat->rank())] - '0'));
+  };
+  for (const std::string hook : {"int4", "int4:memory=ef21", "power_sgd:rank=1,start=2,min_rate=0"}) {
+    std::vector<HookState> saved(4);
+    run_ranks({"threads"}, 4, [&](int rank, const std::shared_ptr<ProcessGroup>& flat) {
+      Training training(on_hosts(flat, "0011"), hook, false);
+      for (int step = 0; step < 4; ++step) training.step(step, rank);
+      save_checkpoint(file(), training.ddp, *training.optimizer);
+      saved[static_cast<std::size_t>(rank)] = memory_of(training);
+      flat->barrier()->wait();
+    });
+    ASSERT_FALSE(saved[0].empty()) << hook;
+    const HookState owed = average_local({saved[0], saved[2]});
+    const auto expect_restored = [&](int world, const std::string& hosts) {
+      run_ranks({"threads"}, world, [&](int rank, const std::shared_ptr<ProcessGroup>& flat) {
+        Training training(hosts.empty() ? flat : on_hosts(flat, hosts), hook, false);
+        load_checkpoint(file(), training.ddp, *training.optimizer);
+        const HookState now = memory_of(training);
+        SCOPED_TRACE(concat(hook, ", ", world, " ranks, hosts ", hosts, ", rank ", rank));
+        if (hosts == "0011") {
+          EXPECT_EQ(now.size(), saved[static_cast<std::size_t>(rank)].size());
+          for (const auto& [key, value] : now)
+            expect_same_bits({value.toTensor()}, {saved[static_cast<std::size_t>(rank)].at(key).toTensor()}, key);
+        } else {
+          for (const auto& [key, value] : owed) {
+            if (key.starts_with("local/estimate/")) {  // EF21 begins with the mean of all estimates
+              EXPECT_FALSE(now.contains(key)) << key;
+            } else {
+              expect_same_bits({now.at(key).toTensor()}, {value.toTensor()}, key);
+            }
+          }
+        }
+        flat->barrier()->wait();
+      });
+    };
+    expect_restored(4, "0011");
+    expect_restored(4, "");
+    expect_restored(4, "0122");
+    expect_restored(3, "");
+    expect_restored(2, "");
   }
 }
 

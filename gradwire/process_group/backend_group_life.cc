@@ -74,9 +74,9 @@ BackendGroup::BackendGroup(std::shared_ptr<Channel> channel, std::string backend
 
 BackendGroup::~BackendGroup() {
   if (!owner_.is_current()) {
-    // A forked child: whatever the channel or the store would say at their end, they would say for the parent.
+    // A forked child: whatever the channel or the store would say at their end, they would say for the parent. Without
+    // the mutex: a thread that is not here may hold it for ever.
     auto inherited = std::make_unique<std::pair<std::shared_ptr<Channel>, std::shared_ptr<Store>>>();
-    MutexLock lock(mutex_);
     inherited->first = std::move(channel_);
     inherited->second = std::move(store_);
     static_cast<void>(inherited.release());

@@ -179,9 +179,11 @@ TEST_P(Init, RanksThatDoNotComeAreNamed) {
       init_process_group(options);
       ADD_FAILURE() << "nothing was thrown";
     } catch (const TimeoutError& error) {
-      EXPECT_EQ(error.peers(), (std::vector<int>{2, 3})) << error.what();
+      // The other rank may be late, too.
+      ASSERT_GE(error.peers().size(), 2U) << error.what();
+      EXPECT_EQ(std::vector<int>(error.peers().end() - 2, error.peers().end()), (std::vector<int>{2, 3}));
     } catch (const PeerError& error) {
-      EXPECT_TRUE(has(error.what(), "ranks 2, 3")) << error.what();
+      EXPECT_TRUE(has(error.what(), "2, 3 of 4")) << error.what();
     }
     end_together(*store, rank, 2);
   });

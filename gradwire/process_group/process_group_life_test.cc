@@ -17,6 +17,7 @@
 #include <thread>
 
 #include "gradwire/base/error.h"
+#include "gradwire/process_group/closable.h"
 #include "gradwire/process_group/duplicate_list_internal.h"
 #include "gradwire/process_group/init.h"
 #include "gradwire/process_group/lane_scope.h"
@@ -224,6 +225,33 @@ TEST_P(Groups, ACallbackMayDropTheLastReferenceToTheGroup) {
     EXPECT_EQ(number_of(tensor), 2);
     group->barrier()->wait();
     internal::join_parked_threads();
+  });
+}
+
+// A fork copies a mutex as it is, and the thread that holds the mutex does not exist in the child.
+TEST_P(Groups, AForkedChildLetsGoOfAGroupThatAnotherThreadUses) {
+  on_ranks(1, [](const std::shared_ptr<ProcessGroup>& outside) {
+    std::shared_ptr<ProcessGroup> group = outside->dup();
+    ASSERT_NE(group, nullptr);
+    std::atomic<bool> stop{false};
+    std::thread user([&stop, &used = *group] {
+      while (!stop) static_cast<void>(is_open(used));
+    });
+    int hung = 0;
+    for (int i = 0; i < 60 && hung == 0; ++i) {
+      const pid_t child = ::fork();
+      if (child == 0) {
+        ::alarm(20);
+        group.reset();
+        ::_exit(0);
+      }
+      int status = 0;
+      EXPECT_EQ(::waitpid(child, &status, 0), child);
+      if (status != 0) ++hung;
+    }
+    stop = true;
+    user.join();
+    EXPECT_EQ(hung, 0);
   });
 }
 

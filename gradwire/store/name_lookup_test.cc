@@ -104,7 +104,12 @@ TEST_F(NameLookup, AnAnswerThatComesInTimeIsUsed) {
 
 // The thread that asks does not exist in the child, so the child asks anew.
 TEST_F(NameLookup, AForkedChildDoesNotWaitForItsParentsLookup) {
+  const int before = slow_resolver().times_asked();
   EXPECT_THROW(TcpStore(client(Milliseconds(50))), TimeoutError);
+  // Until the thread that asks has let go of the resolver's mutex, of which the child gets a copy. An earlier test may
+  // have asked already.
+  const Deadline asked = Deadline::after(std::chrono::seconds(1));
+  while (slow_resolver().times_asked() == before && !asked.expired()) std::this_thread::yield();
   const std::uint16_t port = server_.port();
   const pid_t child = store_test::fork_child([&] {
     slow_resolver().set(true);

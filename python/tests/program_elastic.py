@@ -4,6 +4,7 @@
 
 follow: the process in the place of the killed rank follows the others before it takes part.
 zero: the members share out the state of Adam, and the killed rank dies after it has stepped its own parameters."""
+import datetime
 import os
 import pathlib
 import signal
@@ -13,6 +14,7 @@ import time
 import torch
 
 import gradwire
+import gradwire.distributed as dist
 from gradwire.distributed.optim import ZeroRedundancyOptimizer
 from gradwire.nn.parallel import DistributedDataParallel
 
@@ -20,6 +22,7 @@ STEPS = 120
 KILL_AT = 40  # the step in which a rank is killed
 WAIT_AT = 80  # the step that waits for the process in its place
 MEET_AT = 100  # the step at which the others wait until a process that follows is there
+LAST_ALONE = 110  # the step at which they wait until that process has caught up
 
 
 def network():
@@ -39,6 +42,14 @@ def samples(step, rank, size):
 
 def loss_of(output):
     return output.square().mean()
+
+
+def wait_for_newcomer(epoch, what="change"):
+    """Waits until the members of the epoch are to stop for the process that comes, which then finds steps left.
+
+    what: "follower/0" waits until that process may follow them."""
+    store = dist.PrefixStore("elastic", dist.FileStore(os.environ["GRADWIRE_ELASTIC"]))
+    store.wait([f"epoch/{epoch}/{what}"], datetime.timedelta(seconds=60))
 
 
 def once(path):
@@ -75,8 +86,6 @@ def main():
     followed = 0
     elastic.add(model, optimizer, scheduler)
     elastic.add_state("history", lambda: bytes(history), lambda state: history.__setitem__(slice(None), state))
-    if (folder / "killed").exists():
-        (folder / "came").touch()
 
     def step(at):
         nonlocal present, followed
@@ -86,11 +95,10 @@ def main():
             (folder / "met").touch()
         while at.step == MEET_AT and follows and at.epoch == 2 and not (folder / "met").exists():
             time.sleep(0.01)
-        if at.step == WAIT_AT and at.epoch == 2:
-            while not (folder / "came").exists():
-                time.sleep(0.01)
-        if at.step > WAIT_AT and at.epoch == 2 and not at.follows:
-            time.sleep(0.01)  # so that the process that comes finds steps left
+        if at.epoch == 2 and not at.follows and at.step == WAIT_AT:
+            wait_for_newcomer(at.epoch, "follower/0" if follows else "change")
+        if at.epoch == 2 and not at.follows and follows and at.step == LAST_ALONE:
+            wait_for_newcomer(at.epoch)
         optimizer.zero_grad()
         loss = loss_of(model(samples(at.step, at.rank, at.size)))
         if not with_zero:

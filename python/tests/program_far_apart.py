@@ -8,14 +8,13 @@ import os
 import pathlib
 import signal
 import sys
-import time
 from functools import partial
 
 import torch
 
 from gradwire.distributed.optim import DilocoAverager, PostLocalSGDOptimizer
 from gradwire.elastic import Elastic
-from program_elastic import loss_of, network, once
+from program_elastic import loss_of, network, once, wait_for_newcomer
 
 STEPS = 120
 INNER_STEPS = 5
@@ -46,16 +45,11 @@ def main():
     diloco = DilocoAverager(model.parameters(), INNER_STEPS, process_group=elastic.group, **options)
     optimizer = PostLocalSGDOptimizer(INNER(model.parameters()), diloco)
     elastic.add(optimizer)
-    if (folder / "killed").exists():
-        (folder / "came").touch()
     steps = []
 
     def step(at):
         if at.step == WAIT_AT and at.epoch == 2:
-            while not (folder / "came").exists():
-                time.sleep(0.01)
-        if at.step > WAIT_AT and at.size == 1:
-            time.sleep(0.01)  # so that the process that comes finds steps left
+            wait_for_newcomer(at.epoch)
         train(model, optimizer, at.step, number)
         if at.step == KILL_AT and at.rank == 1 and once(folder / "killed"):
             os.kill(os.getpid(), signal.SIGKILL)

@@ -8,14 +8,13 @@ import os
 import pathlib
 import signal
 import sys
-import time
 
 import torch
 
 import gradwire
 import gradwire.distributed as dist
 from gradwire.nn.parallel import DistributedDataParallel
-from program_elastic import KILL_AT, STEPS, WAIT_AT, loss_of, network, once, optimizers, samples
+from program_elastic import KILL_AT, STEPS, WAIT_AT, loss_of, network, once, optimizers, samples, wait_for_newcomer
 
 VOTE_AT = 10  # the step that a rank votes against
 
@@ -78,17 +77,12 @@ def main():
     history = []
     elastic.add(model, optimizer, scheduler)
     elastic.add_state("history", lambda: bytes(history), lambda state: history.__setitem__(slice(None), state))
-    if (folder / "killed").exists():
-        (folder / "came").touch()
 
     def body():
         epoch = manager.start_quorum()
         step, rank, size = manager.current_step(), manager.participating_rank(), manager.num_participants()
         if step == WAIT_AT and size == 1:
-            while not (folder / "came").exists():
-                time.sleep(0.01)
-        if step > WAIT_AT and size == 1:
-            time.sleep(0.01)  # so that the process that comes finds steps left
+            wait_for_newcomer(epoch)
         optimizer.zero_grad()
         loss = loss_of(model(samples(step, rank, size)))
         if step == KILL_AT and rank == 1 and once(folder / "killed"):

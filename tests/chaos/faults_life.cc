@@ -13,7 +13,7 @@
 namespace gradwire::testing {
 namespace {
 
-constexpr Milliseconds kDeadline{1000};
+constexpr Milliseconds kDeadline{3000};
 
 // The survivors of a rendezvous without the victim: they may have met it, so the world may have come to be.
 void meet_without(Member& self) {

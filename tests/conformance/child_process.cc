@@ -110,6 +110,7 @@ ChildProcess::ChildProcess(std::string name, const std::function<void()>& body) 
   if (pid_ < 0) throw std::system_error(errno, std::generic_category(), "fork");
   if (pid_ == 0) {
     end_with_parent(parent);
+    ::setenv("GRADWIRE_HEARTBEAT_MS", "60000", /*overwrite=*/0);  // a rank stands still for as long as the machine does
     run_child(failures[1].get(), notes[1].get(), name_, body);
   }
   failures_ = std::move(failures[0]);

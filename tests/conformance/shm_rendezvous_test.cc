@@ -292,10 +292,10 @@ TEST_P(BadMemory, IsRefusedBeforeItIsMapped) {
       expect_contains(error.what(), sealed ? "holds 4096 bytes" : "not sealed");
     }
   });
-  const auto socket = shm::accept_own_user(root.listener(), Milliseconds(1000));
+  const auto socket = shm::accept_own_user(root.listener(), kGuard);
   ASSERT_TRUE(socket);
   shm::Packet hello;
-  ASSERT_EQ(shm::receive_packet(socket->get(), hello, Milliseconds(1000)), shm::Received::packet);
+  ASSERT_EQ(shm::receive_packet(socket->get(), hello, kGuard), shm::Received::packet);
   constexpr std::size_t kStride = std::size_t{1} << 20;
   const UniqueFd memory(::memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   ASSERT_EQ(::ftruncate(memory.get(), sealed ? 4096 : 2 * kStride), 0);

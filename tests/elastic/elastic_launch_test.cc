@@ -147,6 +147,7 @@ TEST_F(ElasticLaunchTest, ARankThatGetsSigtermLeavesInGoodOrder) {
   const auto members = record().wait_for_epoch(3, epoch);
   ASSERT_EQ(members.size(), 3U);
   ::kill(static_cast<pid_t>(members[1]), SIGTERM);
+  EXPECT_EQ(record().wait_for_epoch(2, epoch).size(), 2U);
   page()->budget = 300;
   const launch::Result result = finish();
   EXPECT_EQ(result.exit_code, 0) << result.err;

@@ -50,6 +50,7 @@ class ElasticRecord {
   std::vector<std::int64_t> wait_for_epoch(std::int64_t size, std::int64_t& after,
                                            std::chrono::milliseconds pace = std::chrono::milliseconds(10)) const {
     const auto guard = Clock::now() + std::chrono::seconds(60);
+    auto next_step = Clock::now();
     while (Clock::now() < guard) {
       std::map<std::int64_t, std::set<std::int64_t>> members;  // by epoch
       std::map<std::int64_t, std::int64_t> sizes;
@@ -65,12 +66,20 @@ class ElasticRecord {
           return {there.begin(), there.end()};
         }
       }
-      page_->budget = std::min(page_->budget + 1, steps_ - 1);
-      std::this_thread::sleep_for(pace);
+      if (const auto now = Clock::now(); now >= next_step) {
+        go_on();
+        // Members in the last step reach no boundary any more, so steps must be left however long this takes.
+        const std::int64_t left = std::max<std::int64_t>(1, steps_ - 1 - page_->budget);
+        next_step = now + std::max<Clock::duration>(pace, (guard - now) / (3 * left));
+      }
+      std::this_thread::sleep_for(std::min(pace, std::chrono::milliseconds(10)));
     }
     ADD_FAILURE() << "no epoch of " << size << " members comes after epoch " << after;
     return {};
   }
+
+  // Lets the job do one step more, but not the last one.
+  void go_on() const { page_->budget = std::min(page_->budget + 1, steps_ - 1); }
 
   // The time from a moment, at which `lost` were in the present epoch, until the last of the others begins a step of
   // the next epoch; nothing when there is none.

@@ -67,7 +67,7 @@ class DiagnosisOfJobsTest : public LauncherTest, public testing::WithParamInterf
   // The report of a job in which `rank` of `ranks` has the fault.
   Result run_fault(const Case& fault, int ranks, int rank, int phase) {
     std::vector<std::string> arguments = {"-n", std::to_string(ranks), "--flight-dir", scratch("flight")};
-    if (fault.hangs) arguments.insert(arguments.end(), {"--stall", "0.5"});
+    if (fault.hangs) arguments.insert(arguments.end(), {"--stall", "1"});
     arguments.insert(arguments.end(),
                      {FAULT_PROGRAM, fault.fault, std::to_string(rank), std::to_string(kCall + phase), "60"});
     start(arguments);
@@ -213,7 +213,7 @@ TEST_F(DiagnosisTest, TheRecordsOfProcessesThatWereReplacedAreKept) {
 
 // Calls go on while each rank waits for a message for longer than the bound.
 TEST_F(DiagnosisTest, SaysNothingOfAReceiveThatWaitsWhileTheJobGoesOn) {
-  const Result result = run({"-n", "2", "--stall", "2", FAULT_PROGRAM, "early_receive", "0", "0", "5"});
+  const Result result = run({"-n", "2", "--stall", "4", FAULT_PROGRAM, "early_receive", "0", "0", "5"});
   EXPECT_EQ(result.exit_code, 0);
   EXPECT_EQ(result.err, "");
 }
@@ -253,7 +253,7 @@ TEST_F(DiagnosisTest, AJobThatStandsStillAndIsInterruptedIsExplained) {
 
 // Each rank waits in another group for the others.
 TEST_F(DiagnosisTest, RanksThatWaitForEachOtherInTwoGroupsAreADeadlock) {
-  start({"-n", "2", "--stall", "0.5", FAULT_PROGRAM, "deadlock", "1", "15", "60"});
+  start({"-n", "2", "--stall", "1", FAULT_PROGRAM, "deadlock", "1", "15", "60"});
   wait_for_error("what to do");
   signal_launcher(SIGTERM);
   const Result result = finish();
@@ -262,7 +262,7 @@ TEST_F(DiagnosisTest, RanksThatWaitForEachOtherInTwoGroupsAreADeadlock) {
 
 // A stall is told once, and again only after the job has gone on.
 TEST_F(DiagnosisTest, AStallIsToldOnceAndTheJobGoesOn) {
-  start({"-n", "2", "--stall", "0.3", FAULT_PROGRAM, "stopped", "1", "15", "60"});
+  start({"-n", "2", "--stall", "1", FAULT_PROGRAM, "stopped", "1", "15", "60"});
   wait_for_error("what to do");
   const Result diagnosed = diagnose_job();
   EXPECT_EQ(diagnosed.exit_code, 1) << diagnosed.err;
@@ -274,15 +274,15 @@ TEST_F(DiagnosisTest, AStallIsToldOnceAndTheJobGoesOn) {
 }
 
 TEST_F(DiagnosisTest, TheBoundOfAStallMayComeFromTheEnvironment) {
-  start_program({"/usr/bin/env", "GRADWIRE_STALL_SECONDS=0.3", GRADWIRE_RUN_PROGRAM, "-n", "2", FAULT_PROGRAM,
-                 "stopped", "1", "15", "60"});
+  start_program({"/usr/bin/env", "GRADWIRE_STALL_SECONDS=1", GRADWIRE_RUN_PROGRAM, "-n", "2", FAULT_PROGRAM, "stopped",
+                 "1", "15", "60"});
   wait_for_error("rank 1 is the cause: stopped");
   signal_launcher(SIGTERM);
   finish();
 }
 
 TEST_F(DiagnosisTest, AJobThatRunsTooLongIsExplainedWhenItStandsStill) {
-  const Result result = run({"-n", "2", "--timeout", "6", FAULT_PROGRAM, "blocked", "1", "15", "60"});
+  const Result result = run({"-n", "2", "--timeout", "10", FAULT_PROGRAM, "blocked", "1", "15", "60"});
   EXPECT_EQ(result.exit_code, 124);
   EXPECT_NE(result.err.find("rank 1 is the cause: blocked"), std::string::npos) << result.err;
 }

@@ -45,7 +45,7 @@ class LauncherNetworkTest : public LauncherTest {
                    "--rendezvous", hosts_->address(0) + ":29400",
                    "--grace",      "0"};
     if (std::find(more.begin(), more.end(), "--heartbeat-timeout") == more.end()) {
-      words.insert(words.end(), {"--heartbeat-timeout", "1"});
+      words.insert(words.end(), {"--heartbeat-timeout", heartbeat_});
     }
     words.insert(words.end(), more.begin(), more.end());
     words.insert(words.end(), program.begin(), program.end());
@@ -53,6 +53,8 @@ class LauncherNetworkTest : public LauncherTest {
   }
 
   std::unique_ptr<NetworkHosts> hosts_;
+  // In seconds. Long, but where a host is missed: a machine may be silent for a while itself.
+  std::string heartbeat_ = "20";
 };
 
 const Words kSum = {STORE_RANK_PROGRAM};
@@ -111,6 +113,7 @@ TEST_F(LauncherNetworkTest, AShellStartsTheHosts) {
 }
 
 TEST_F(LauncherNetworkTest, AHostThatVanishesIsNamedWithItsRanks) {
+  heartbeat_ = "3";
   auto first = node("0", 0, {}, kWait);
   auto second = node("1", 1, {}, kWait);
   first.wait_for("sum 10", 2);
@@ -121,10 +124,10 @@ TEST_F(LauncherNetworkTest, AHostThatVanishesIsNamedWithItsRanks) {
   const Result one = second.finish();
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - pulled;
   EXPECT_EQ(zero.exit_code, kHostLostExit);
-  EXPECT_TRUE(contains(zero.err, "node 1 (host-b, ranks 2, 3) has not been heard of for 1 s")) << zero.err;
+  EXPECT_TRUE(contains(zero.err, "node 1 (host-b, ranks 2, 3) has not been heard of for 3 s")) << zero.err;
   EXPECT_EQ(one.exit_code, kHostLostExit);
-  EXPECT_TRUE(contains(one.err, "node 0 (host-a, ranks 0, 1) has not answered for 1 s")) << one.err;
-  EXPECT_LT(took.count(), 30) << "a guard against a hang; the deadline is 1 s";
+  EXPECT_TRUE(contains(one.err, "node 0 (host-a, ranks 0, 1) has not answered for 3 s")) << one.err;
+  EXPECT_LT(took.count(), 30) << "a guard against a hang; the deadline is 3 s";
 }
 
 // Ranks that stay where they are in the first attempt, and end in the next.
@@ -134,6 +137,7 @@ Words waits_at_first() {
 }
 
 TEST_F(LauncherNetworkTest, AHostThatComesBackTakesPartInTheRestart) {
+  heartbeat_ = "3";
   const Words restarts = {"--max-restarts", "3"};
   auto first = node("0", 0, restarts, waits_at_first());
   auto second = node("1", 1, restarts, waits_at_first());
@@ -151,7 +155,8 @@ TEST_F(LauncherNetworkTest, AHostThatComesBackTakesPartInTheRestart) {
 }
 
 TEST_F(LauncherNetworkTest, AHostThatIsStartedAnewTakesItsPlace) {
-  const Words restarts = {"--max-restarts", "1"};
+  heartbeat_ = "3";
+  const Words restarts = {"--max-restarts", "5"};
   auto first = node("0", 0, restarts, waits_at_first());
   auto second = std::make_unique<BackgroundProgram>(node("1", 1, restarts, waits_at_first()));
   second->wait_for("sum 10", 2);

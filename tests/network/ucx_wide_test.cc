@@ -28,8 +28,8 @@ class WideWorld : public NetworkLauncherTest {
     const int share = ranks / hosts;
     for (int host = 0; host < hosts; ++host) {
       Words words = network.enter(host);
-      // With a hundred ranks for each processor, a rank may not run for seconds.
-      if (ranks > 100) words.insert(words.end(), {"env", "GRADWIRE_HEARTBEAT_MS=30000"});
+      // With many ranks for each processor, a rank may not run for seconds.
+      words.insert(words.end(), {"env", "GRADWIRE_HEARTBEAT_MS=30000"});
       for (const std::string& word :
            {std::string(WIDE_RANKS_PROGRAM), std::to_string(host * share), std::to_string(share), std::to_string(ranks),
             network.address(0), std::string("29556"), std::to_string(rounds)}) {

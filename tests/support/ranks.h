@@ -140,6 +140,8 @@ inline ChildRank start_child(int rank, const std::string& file, const RankBody& 
   const pid_t pid = ::fork();
   if (pid < 0) throw ResourceError("cannot fork");
   if (pid > 0) return {pid, std::move(read_end)};
+  ::setenv("GRADWIRE_HEARTBEAT_MS", "60000",
+           /*overwrite=*/0);  // a rank may stand still for as long as the machine does
   const int before = failure_count();
   RankEnd end;
   {

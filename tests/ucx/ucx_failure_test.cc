@@ -108,7 +108,7 @@ TEST_P(DeathAt, IsNamedByAllOthersAndByNoOtherName) {
 }
 
 TEST_F(Group, AStoppedRankIsNamedLongBeforeTheDeadline) {
-  ::setenv("GRADWIRE_HEARTBEAT_MS", "500", 1);
+  ::setenv("GRADWIRE_HEARTBEAT_MS", "3000", 1);
   ChildProcess stopped = rank(1, [](RankContext& context) {
     const Trigger trigger("collective.entry", 20, [] { std::raise(SIGSTOP); });
     context.join();
@@ -123,12 +123,12 @@ TEST_F(Group, AStoppedRankIsNamedLongBeforeTheDeadline) {
 }
 
 TEST_F(Group, RanksThatComputeForLongerThanTheSilenceAreAlive) {
-  ::setenv("GRADWIRE_HEARTBEAT_MS", "200", 1);
+  ::setenv("GRADWIRE_HEARTBEAT_MS", "2000", 1);
   std::vector<ChildProcess> all;
   for (int number = 0; number < kRanks; ++number) {
     all.push_back(rank(number, [](RankContext& context) {
       context.join();
-      const Deadline computing = Deadline::after(Milliseconds(1000));
+      const Deadline computing = Deadline::after(Milliseconds(3000));
       while (context.rank() == 1 && !computing.expired()) {
       }
       EXPECT_NO_THROW(context.channel().barrier(guarded()));

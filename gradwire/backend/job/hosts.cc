@@ -15,6 +15,25 @@ namespace {
 
 constexpr Milliseconds kStoreLook{200};
 
+// Returns whether all have said their texts.
+bool await_texts(Store& store, const std::vector<std::string>& keys, const std::vector<int>& ranks, Deadline deadline) {
+  for (;;) {
+    bool are_there = true;
+    try {
+      store.wait(keys, std::min(kStoreLook, deadline.remaining()));
+    } catch (const TimeoutError&) {
+      are_there = false;
+    }
+    // First of all: a rank that failed ends, and is not the one that the others are to be told of.
+    rendezvous::throw_if_failed(store);
+    if (are_there) return true;
+    throw_if_interrupted("make_process_group");
+    const std::vector<int> dead = rendezvous::dead_ranks(store, ranks);
+    if (!dead.empty() && !store.check(keys)) rendezvous::throw_dead(store, dead);
+    if (dead.empty() && deadline.expired()) return false;
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> exchange_texts(Store& store, const char* what, const std::string& mine, int rank, int size,
@@ -26,21 +45,18 @@ std::vector<std::string> exchange_texts(Store& store, const char* what, const st
     ranks.push_back(each);
   }
   store.set(keys[static_cast<std::size_t>(rank)], mine);
-  for (;;) {
-    try {
-      store.wait(keys, std::min(kStoreLook, deadline.remaining()));
-      return store.multi_get(keys);
-    } catch (const TimeoutError&) {
-      throw_if_interrupted("make_process_group");
-      const std::vector<int> dead = rendezvous::dead_ranks(store, ranks);
-      if (!dead.empty()) rendezvous::throw_dead(store, dead);
-      if (deadline.expired()) break;
-    }
+  try {
+    if (await_texts(store, keys, ranks, deadline)) return store.multi_get(keys);
+    std::erase_if(ranks, [&](int each) { return store.check(std::span(&keys[static_cast<std::size_t>(each)], 1)); });
+    throw TimeoutError(concat("rank ", rank, " of ", size, ": by the deadline these ranks have not said ", missing,
+                              ": ", join(ranks, ", ")),
+                       ranks);
+  } catch (const StoreError&) {
+    throw;
+  } catch (const std::exception& error) {
+    rendezvous::announce_failure(store, rank, error);
+    throw;
   }
-  std::erase_if(ranks, [&](int each) { return store.check(std::span(&keys[static_cast<std::size_t>(each)], 1)); });
-  throw TimeoutError(concat("rank ", rank, " of ", size, ": by the deadline these ranks have not said ", missing, ": ",
-                            join(ranks, ", ")),
-                     ranks);
 }
 
 std::vector<std::string> exchange_hosts(Store& store, int rank, int size, Milliseconds timeout) {

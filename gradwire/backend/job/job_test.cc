@@ -89,17 +89,17 @@ TEST(Job, LookingForTheNextServerTakesWhatIsLeftOfTheTime) {
   options.method = concat("tcp://127.0.0.1:", server->port());
   options.rank = 1;
   options.world_size = 2;
-  options.timeout = std::chrono::seconds(3);
+  options.timeout = std::chrono::seconds(8);
   std::thread ending([&] {
     const std::string came = "gradwire//g0/rank/1";
     server->wait(std::span(&came, 1), kLong);
     const std::string never = "never";
-    EXPECT_THROW(server->wait(std::span(&never, 1), std::chrono::milliseconds(2500)), TimeoutError);
+    EXPECT_THROW(server->wait(std::span(&never, 1), std::chrono::seconds(5)), TimeoutError);
     server.reset();
   });
   const auto start = std::chrono::steady_clock::now();
   EXPECT_THROW(Job job(options), TimeoutError);
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(4500));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(12));
   ending.join();
 }
 

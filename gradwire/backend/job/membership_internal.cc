@@ -20,7 +20,7 @@ namespace {
 
 constexpr Milliseconds kLook{200};
 // How long a rank stays for others to hear of a failure.
-constexpr Milliseconds kHearing{2000};
+constexpr Milliseconds kHearing{5000};
 const std::string kOutcome = "outcome";
 const std::string kOk = "ok";
 const std::string kAbandoned = "abandoned";

@@ -30,7 +30,7 @@ namespace {
 
 // What `rank` of three writes to stderr (0 or 1) while it waits for rank 2, which never comes; the other has come. A
 // child, because the level is read from the environment once in a process.
-std::string said_by(int rank, const char* level) {
+std::string said_by(int rank, const char* level, Milliseconds timeout = Milliseconds(1500)) {
   std::array<int, 2> ends{};
   EXPECT_EQ(::pipe(ends.data()), 0);
   const pid_t child = ::fork();
@@ -43,7 +43,7 @@ std::string said_by(int rank, const char* level) {
     store->set(concat("g0/rank/", 1 - rank), "of another host");
     const WaitReport::Periods often{Milliseconds(1), Milliseconds(1)};
     try {
-      const Membership membership(store, rank, 3, Milliseconds(1500), often);
+      const Membership membership(store, rank, 3, timeout, often);
       ::_exit(1);
     } catch (const TimeoutError& error) {
       ::_exit(error.peers() == std::vector<int>{2} ? 0 : 2);
@@ -77,8 +77,10 @@ TEST(Membership, TheLowestRankThatIsThereSaysOnceWhoIsMissing) {
 }
 
 TEST(Membership, AtLevelInfoEachRankSaysItAgainAndAgain) {
-  const std::string text = said_by(1, "info");
-  EXPECT_GT(count(text, "rendezvous: rank 1 of 3 has waited "), 1U) << text;
+  const auto times = [](const std::string& text) { return count(text, "rendezvous: rank 1 of 3 has waited "); };
+  std::string text = said_by(1, "info");
+  if (times(text) < 2) text = said_by(1, "info", std::chrono::seconds(20));  // the machine stood still
+  EXPECT_GT(times(text), 1U) << text;
 }
 
 TEST(Membership, NothingIsSaidWhereTheLogIsOff) { EXPECT_EQ(said_by(0, "off"), ""); }

@@ -63,11 +63,11 @@ class Root {
   }
 
   void greet(UniqueFd socket) {
-    constexpr Milliseconds kPatience{1000};
+    constexpr Milliseconds kPatience{10'000};  // a process may stand still; one that ends closes its socket
     Packet packet;
     Hello hello;
     // Whoever connects says its hello at once; anything else is turned away and changes nothing.
-    const Received received = receive_packet(socket.get(), packet, kPatience);
+    const Received received = receive_packet(socket.get(), packet, std::min(kPatience, deadline_.remaining()));
     if (!packet.lost.empty()) throw ResourceError(packet.lost);
     if (received != Received::packet || !from_bytes(packet.bytes, hello) || packet.fds.size() != 1 || hello.rank < 1 ||
         hello.rank >= options_.size || socket_of(hello.rank) >= 0) {

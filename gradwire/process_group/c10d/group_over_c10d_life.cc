@@ -116,15 +116,16 @@ GroupOverC10d::GroupOverC10d(BackendPtr backend, std::shared_ptr<Store> store, C
       store_(std::move(store)) {}
 
 GroupOverC10d::~GroupOverC10d() {
+  if (!owner_.is_current()) {
+    // A forked child: an engine that ends here would wait for threads that are not here, and speak for the parent.
+    // Without the mutex: one of those threads may hold it for ever.
+    static_cast<void>(std::make_unique<BackendPtr>(std::move(backend_)).release());
+    return;
+  }
   BackendPtr engine;
   {
     MutexLock lock(mutex_);
     engine = backend_;
-  }
-  if (!owner_.is_current()) {
-    // A forked child: an engine that ends here would wait for threads that are not here, and speak for the parent.
-    static_cast<void>(std::make_unique<BackendPtr>(engine).release());
-    return;
   }
   if (engine && ledger_->under_way() > 0)
     abort("the group was let go with work under way; call shutdown() to finish it first");

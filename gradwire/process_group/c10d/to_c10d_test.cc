@@ -235,7 +235,11 @@ TEST(ToC10d, AMonitoredBarrierSpeaksAsGlooDoes) {
     const std::string over = "over";
     if (rank == 2) return store->wait(std::span(&over, 1), kLong);
     options.timeout = Milliseconds(200);
+    // Rank 1 first, so that it has come when rank 0 looks who has not.
+    const std::string told = "rank 1 has come";
+    if (rank == 0) store->wait(std::span(&told, 1), kLong);
     expect(rank == 0 ? "Rank 2 failed to pass monitoredBarrier" : "Rank 1 successfully reached monitoredBarrier");
+    if (rank == 1) store->set(told, "1");
     if (store->add("through", 1) == 2) store->set(over, "1");
   });
   run_ranks("threads", 2, [](int rank, const std::shared_ptr<Store>& store) {

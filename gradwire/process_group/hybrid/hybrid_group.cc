@@ -125,6 +125,16 @@ std::vector<int> ranks_across(const std::vector<std::vector<int>>& ranks_of, int
 }  // namespace
 
 struct HybridGroup::State {
+  // Throws the group's error where there is one, and in a forked child.
+  void require_alive() {
+    owner.require_current("a process group");
+    MutexLock lock(mutex);
+    if (!error) return;
+    const std::exception_ptr thrown = error;
+    lock.unlock();
+    std::rethrow_exception(thrown);
+  }
+
   const OwnerProcess owner;
   Mutex mutex;
   std::exception_ptr error GRADWIRE_GUARDED_BY(mutex);
@@ -179,14 +189,7 @@ std::string HybridGroup::describe(const char* operation) const {
   return concat(internal::name_group(*this), ": ", operation);
 }
 
-void HybridGroup::require_alive() const {
-  state_->owner.require_current("a process group");
-  MutexLock lock(state_->mutex);
-  if (!state_->error) return;
-  const std::exception_ptr error = state_->error;
-  lock.unlock();
-  std::rethrow_exception(error);
-}
+void HybridGroup::require_alive() const { state_->require_alive(); }
 
 void HybridGroup::fail(const std::exception_ptr& error, const std::string& reason) {
   {
@@ -223,8 +226,9 @@ std::shared_ptr<Work> HybridGroup::ordered(const char* operation, const Collecti
                                            internal::Outputs outputs, Body body) {
   state_->owner.require_current("a process group");
   const Deadline deadline = Deadline::after(options.timeout.count() == 0 ? timeout() : options.timeout);
-  const auto run = [this, operation, deadline, tag = options.tag, body = std::move(body)] {
-    require_alive();
+  const auto run = [this, state = state_, operation, deadline, tag = options.tag, body = std::move(body)] {
+    // Before anything of this group: where a callback of the call before has let the group go, that is an error.
+    state->require_alive();
     // What the steps do to tensors is no part of anybody's graph.
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     Call call(*this, deadline, tag);

@@ -6,9 +6,11 @@
 
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>
+#include <ATen/core/jit_type.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <future>
 #include <optional>
 
 #include "gradwire/backend/ucx/ucx_backend.h"
@@ -16,6 +18,7 @@
 #include "gradwire/process_group/c10d/gloo_internal.h"
 #include "gradwire/process_group/hybrid/make_hybrid_internal.h"
 #include "gradwire/process_group/init.h"
+#include "gradwire/process_group/parked_threads_internal.h"
 #include "tests/support/ranks.h"
 
 namespace gradwire::hybrid_group_test {
@@ -304,6 +307,31 @@ void Hybrid::after_an_error_every_call_fails_with_it(std::int64_t count) {
 // With one piece under way, and with as many as there may be.
 TEST_P(Hybrid, AfterAnErrorEveryCallFailsWithIt) {
   for (const std::int64_t count : {std::int64_t{10}, kManyPieces}) after_an_error_every_call_fails_with_it(count);
+}
+
+// The callback runs on the group's own worker, which then comes to the call that is still queued.
+TEST_P(Hybrid, ACallbackMayDropTheLastReferenceWhileAnotherCallIsQueued) {
+  on_ranks([](const Groups& groups) {
+    auto copy = std::dynamic_pointer_cast<HybridGroup>(groups.hybrid->dup());
+    const at::Tensor first = at::ones({1});
+    const at::Tensor second = at::ones({1});
+    std::promise<void> may_drop;
+    std::shared_ptr<Work> work = copy->all_reduce({first});
+    const Future dropped = work->future()->then(
+        [&](c10::ivalue::Future&) {
+          may_drop.get_future().wait();
+          work.reset();
+          copy.reset();
+          return c10::IValue(1);
+        },
+        c10::IntType::get());
+    const Future queued = copy->all_reduce({second})->future();
+    may_drop.set_value();
+    dropped->waitAndThrow();
+    EXPECT_SAME(first, at::full({1}, groups.flat->size()));
+    EXPECT_THROW(queued->waitAndThrow(), Error);  // this rank let go of it, or another one did
+    internal::join_parked_threads();
+  });
 }
 
 TEST_P(Hybrid, MemoryIsRefusedToAllOrNone) {
