@@ -18,6 +18,7 @@
 #include "gradwire/elastic/elastic.h"
 #include "gradwire/elastic/elastic_test_support.h"
 #include "gradwire/hooks/registry.h"
+#include "gradwire/process_group/wait_clock_internal.h"
 
 namespace gradwire::elastic_follow_test {
 namespace {
@@ -135,8 +136,14 @@ void pass_a_token(Elastic& elastic, const ElasticStep& at) {
   send->wait();
 }
 
+// How long the steps of a thread take: what a test says, and not what a machine makes of it.
+thread_local std::int64_t nanoseconds_of_steps = 0;
+std::int64_t read_nanoseconds_of_steps() noexcept { return nanoseconds_of_steps; }
+
 class FollowTest : public ::testing::Test {
  protected:
+  void SetUp() override { internal::read_wait_clocks_with(&read_nanoseconds_of_steps); }
+  void TearDown() override { internal::read_wait_clocks_with(nullptr); }
   // Two members begin; `newcomers` join when these are in the middle of their epoch.
   template <class AnyNet = Mlp>
   void run(const std::vector<Setting>& members, const std::vector<Setting>& newcomers) {
@@ -351,7 +358,7 @@ TEST_F(FollowTest, MembersThatStopDoNotWaitForANewcomerThatIsFarBehind) {
     if (!at.follows || ++calls != 4) return;
     has_state = true;
     job_.decided(membership::epoch_key(2));
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));  // such steps would take the newcomer seconds
+    nanoseconds_of_steps += 50'000'000;  // such steps would take the newcomer seconds
   }};
   waits_ = false;
   run({member(true), member(false)}, {newcomer});
