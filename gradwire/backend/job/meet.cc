@@ -2,10 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gradwire/backend/job/meet_internal.h"
 
-#include <utility>
-
 #include "gradwire/base/error.h"
-#include "gradwire/base/process.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/store/prefix_store.h"
 
