@@ -247,9 +247,11 @@ StepEnd Steps<M>::look(int peer, bool for_death) {
   for (int other = 0; peer != rank_ && other < size_; ++other) {
     if (other == rank_ || has_arrived(other)) continue;
     const bool gone = for_death && machine_.is_gone(other);
-    const bool left = state_of(other) == RankState::left;  // after `gone`: a rank may leave and then end
+    const RankState state = state_of(other);  // after `gone`: a rank may leave, or fail, and then end
     // What a rank did before it went counts: look at its arrival again now that it is known to be over.
-    if ((left || gone) && !has_arrived(other)) return {left ? Kind::peer_left : Kind::peer_died, other};
+    if ((state == RankState::active && !gone) || has_arrived(other)) continue;
+    if (state == RankState::active) return {Kind::peer_died, other};
+    return {state == RankState::left ? Kind::peer_left : Kind::peer_failed, other};
   }
   if (for_death && machine_.interrupted()) return {Kind::interrupted, rank_};
   if (machine_.expired()) {
