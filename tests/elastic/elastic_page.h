@@ -16,6 +16,7 @@
 
 namespace gradwire::testing {
 
+// tests/faults/healthy.py reads it too.
 struct ElasticPage {
   // The first step that a worker does in an epoch.
   struct Entry {

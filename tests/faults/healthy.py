@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs healthy jobs of many kinds with the stall checks on, and counts alarms: each is a failure.
 
-    tests/faults/healthy.py --minutes 60 [--build build] [--seed 1] [--stall 5]
+    tests/faults/healthy.py --minutes 60 [--build build] [--seed 1] [--stall 5] [--kind "elastic, 2 hosts"]
 
 The jobs differ in ranks, backends and hosts (network namespaces; root is needed), in the time that ranks compute, in
 long first steps and pauses for checkpoints, in uneven inputs, and in ranks that join and leave an elastic job.
@@ -23,6 +23,7 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from fault_jobs import Hosts, Launcher, Programs, alarms, why_not  # noqa: E402
 
+SKIPPED = 77  # the exit code
 PATIENCE = 400  # seconds that a job may take
 
 
@@ -96,15 +97,18 @@ class Jobs:
 class Gate:
     """The page of elastic_worker (tests/elastic/elastic_page.h): workers wait before the step `budget`."""
 
-    _ENTRIES = 24
-    _ENTRY = struct.Struct("5q")
+    _HEAD = struct.Struct("4q")  # budget, newest step, number of entries, followed
+    _ENTRY = struct.Struct("8q")  # pid, epoch, step, size, ...
+    _SIZE = _HEAD.size + 20000 * _ENTRY.size
 
     def __init__(self, path: pathlib.Path) -> None:
         end = time.monotonic() + PATIENCE
-        while not path.exists() or path.stat().st_size < self._ENTRIES + 20000 * self._ENTRY.size:
+        while not path.exists() or path.stat().st_size == 0:
             if time.monotonic() > end:
                 raise TimeoutError("no worker has come")
             time.sleep(0.02)
+        if path.stat().st_size != self._SIZE:
+            raise ValueError(f"{path} has {path.stat().st_size} bytes, and not {self._SIZE}: ElasticPage is another one")
         with path.open("r+b") as file:
             self._memory = mmap.mmap(file.fileno(), 0)
 
@@ -120,8 +124,8 @@ class Gate:
         """Lets the job go on until an epoch of so many ranks has begun."""
         end = time.monotonic() + PATIENCE
         while True:
-            count = struct.unpack_from("q", self._memory, 16)[0]
-            sizes = [self._ENTRY.unpack_from(self._memory, self._ENTRIES + place * self._ENTRY.size)[3]
+            count = self._HEAD.unpack_from(self._memory)[2]
+            sizes = [self._ENTRY.unpack_from(self._memory, self._HEAD.size + place * self._ENTRY.size)[3]
                      for place in range(count)]
             if sizes and sizes[-1] == size:
                 return
@@ -153,6 +157,8 @@ def kinds(jobs: Jobs, pick: random.Random) -> dict:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--jobs", type=int, default=sys.maxsize, help="end after so many jobs")
+    parser.add_argument("--kind", action="append", help="jobs of this kind only; may be given several times")
     parser.add_argument("--build", type=pathlib.Path, default=pathlib.Path("build"))
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--stall", type=float, default=5, help="the bound, in seconds")
@@ -167,14 +173,19 @@ def main() -> int:
         if jobs.hosts is None:
             print(f"one host only: {why_not()}")
         try:
-            while time.monotonic() - begin < arguments.minutes * 60:
-                kind, run = pick.choice(list(kinds(jobs, pick).items()))
+            while time.monotonic() - begin < arguments.minutes * 60 and counts.total() < arguments.jobs:
+                found = {kind: run for kind, run in kinds(jobs, pick).items()
+                         if not arguments.kind or kind in arguments.kind}
+                if not found:
+                    print(f"skipped: no kind {arguments.kind} here; there are {', '.join(kinds(jobs, pick))}")
+                    return SKIPPED
+                kind, run = pick.choice(list(found.items()))
                 started = time.monotonic()
                 what, launchers, codes = run()
-                found = alarms(launchers)
+                heard = alarms(launchers)
                 counts[kind] += 1
                 print(f"{time.strftime('%H:%M:%S')} {kind}: {what}: {time.monotonic() - started:.1f} s", flush=True)
-                if found or any(codes):
+                if heard or any(codes):
                     failures += 1
                     print(f"FAILED, exit codes {codes}\n" + "\n".join(job.text() for job in launchers), flush=True)
         finally:
