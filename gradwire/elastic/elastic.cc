@@ -105,7 +105,14 @@ Elastic& Elastic::add(torch::optim::Optimizer& optimizer) {
 Elastic& Elastic::add_state(std::string name, std::function<std::string()> save,
                             std::function<void(const std::string&)> load) {
   require_before_run(impl_->has_run(), "add_state()");
-  impl_->state().add(internal::UserState{std::move(name), std::move(save), std::move(load)});
+  impl_->state().add(internal::UserState{std::move(name), [save = std::move(save)] { return StatePart{save()}; },
+                                         [load = std::move(load)](const StatePart& part) { load(part.text); }});
+  return *this;
+}
+
+Elastic& Elastic::add_state(std::string name, std::function<StatePart()> save, std::function<void(StatePart)> load) {
+  require_before_run(impl_->has_run(), "add_state()");
+  impl_->state().add(internal::UserState{std::move(name), std::move(save), std::move(load), /*has_tensors=*/true});
   return *this;
 }
 

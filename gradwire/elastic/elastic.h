@@ -29,6 +29,7 @@
 #include "gradwire/ddp/distributed_data_parallel.h"
 #include "gradwire/ddp/sharded_state.h"
 #include "gradwire/elastic/elastic_group.h"
+#include "gradwire/elastic/state_part.h"
 #include "gradwire/membership/slow_ranks.h"
 #include "gradwire/store/store.h"
 
@@ -137,6 +138,10 @@ class Elastic final {
   }
   Elastic& add(torch::optim::Optimizer& optimizer);
   Elastic& add_state(std::string name, std::function<std::string()> save, std::function<void(const std::string&)> load);
+  // The same for a state that is large: its tensors may be the object's own, are on the CPU, and must not change before
+  // the next step. `load` may keep the tensors that it gets. For a newcomer that follows, `save` is called at two
+  // boundaries: first for the sizes. run() throws UnsupportedError for tensors elsewhere, sparse or quantized ones.
+  Elastic& add_state(std::string name, std::function<StatePart()> save, std::function<void(StatePart)> load);
   // The same for any other state of which each rank holds a part.
   Elastic& add_shards(ShardedState& state);
 

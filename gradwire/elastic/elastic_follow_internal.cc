@@ -55,21 +55,37 @@ void Elastic::Impl::look_for_followers(Member& member) {
   std::erase_if(guides_, [](const Guided& guided) {
     return guided.guide->has_ended() && (guided.is_given_up || !guided.guide->gave_up());
   });
-  if (recorder_ != nullptr && !recorder_->has_readers()) {
-    group_->set_tap(nullptr);
-    recorder_.reset();
-  }
+  if (guides_.empty() && traffic_ != nullptr) forget_tap();
   if (counted_ < first_step_ + kSettled) return;
+  while (const std::optional<EpochMember> follower = member.follower(followers_seen_)) {
+    ++followers_seen_;
+    expected_.push_back({*follower});
+  }
+  prepare_for_expected(member);
   // Those that have come together begin together, so that they share the copy of the state.
   std::shared_ptr<const internal::StateSnapshot> snapshot;
-  for (std::int64_t next = followers_seen_; const std::optional<EpochMember> follower = member.follower(next); ++next) {
-    if (!member.follows_from(follower->number, counted_)) continue;
-    ++followers_seen_;
+  std::erase_if(expected_, [&](const Expected& expected) {
+    if (!expected.is_told || !member.follows_from(expected.follower.number, counted_)) return false;
     if (snapshot == nullptr) {
+      const auto memory = std::exchange(snapshot_memory_, nullptr);
       snapshot = std::make_shared<const internal::StateSnapshot>(
-          internal::snapshot_of(state_, counted_, group_->multiplies_as_it_sums()));
+          internal::snapshot_of(state_, counted_, group_->multiplies_as_it_sums(), memory.get()));
     }
-    guide(member, *follower, snapshot);
+    guide(member, expected.follower, snapshot);
+    return true;
+  });
+}
+
+// The memory is for those that are told of together. The others come after these have begun.
+void Elastic::Impl::prepare_for_expected(Member& member) {
+  if (std::any_of(expected_.begin(), expected_.end(), [](const Expected& expected) { return expected.is_told; }))
+    return;
+  for (Expected& expected : expected_) {
+    if (snapshot_memory_ == nullptr)
+      snapshot_memory_ = std::make_unique<internal::SnapshotMemory>(state_.all_tensors());
+    if (!snapshot_memory_->is_ready()) return;
+    member.ready_for(expected.follower.number, counted_);
+    expected.is_told = true;
   }
 }
 
@@ -77,13 +93,15 @@ void Elastic::Impl::guide(const Member& member, const EpochMember& follower,
                           const std::shared_ptr<const internal::StateSnapshot>& snapshot) {
   Epoch with_follower = member.epoch();
   with_follower.members.push_back(follower);
+  const bool is_last = group_->rank() == group_->size() - 1;
+  if (traffic_ == nullptr) {
+    if (is_last) recorder_ = std::make_shared<internal::TapeRecorder>();
+    traffic_ = std::make_shared<internal::TrafficWatch>(recorder_);
+    group_->set_tap(traffic_);
+  }
   std::shared_ptr<internal::TapeReader> tape;
-  if (group_->rank() == group_->size() - 1) {
+  if (is_last) {
     tape = std::make_shared<internal::TapeReader>(snapshot->bytes + kTapeBytes);
-    if (recorder_ == nullptr) {
-      recorder_ = std::make_shared<internal::TapeRecorder>();
-      group_->set_tap(recorder_);
-    }
     recorder_->add(tape);
   }
   const auto make_group = [with_follower, rank = group_->rank(), options = options_,
@@ -94,13 +112,21 @@ void Elastic::Impl::guide(const Member& member, const EpochMember& follower,
     if (store->check(std::span(&key, 1))) throw PeerError("the newcomer is gone", {});
   };
   const auto keys = std::make_shared<internal::EpochStore>(following_keys(store_, follower.number), throw_if_gone);
-  guides_.push_back({follower.number, std::make_unique<internal::Guide>(make_group, keys, snapshot, std::move(tape))});
+  guides_.push_back(
+      {follower.number, std::make_unique<internal::Guide>(make_group, keys, snapshot, std::move(tape), traffic_)});
+}
+
+void Elastic::Impl::forget_tap() {
+  group_->set_tap(nullptr);
+  traffic_.reset();
+  recorder_.reset();
 }
 
 void Elastic::Impl::end_guiding(const std::string& reason) {
+  expected_.clear();
+  snapshot_memory_.reset();
   for (const Guided& guided : guides_) reason.empty() ? guided.guide->end(counted_) : guided.guide->abort(reason);
-  group_->set_tap(nullptr);
-  recorder_.reset();
+  forget_tap();
 }
 
 void Elastic::Impl::follow(Member& member, const std::function<void(const ElasticStep&)>& step) {

@@ -80,16 +80,24 @@ TransferRanks ranks_of(const ProcessGroup& group) {
 
 }  // namespace
 
-StateSnapshot snapshot_of(const TrainingState& state, std::int64_t step, bool multiplies) {
+StateSnapshot snapshot_of(const TrainingState& state, std::int64_t step, bool multiplies, SnapshotMemory* memory) {
   const c10::NoGradGuard no_grad;
   StateSnapshot snapshot;
   snapshot.step = step;
-  for (const at::Tensor& tensor : state.tensors()) {
-    snapshot.source.tensors.push_back(tensor.detach().clone(at::MemoryFormat::Contiguous));
-    snapshot.bytes += tensor.nbytes();
+  const auto copies_of = [&](const std::vector<at::Tensor>& tensors) {
+    std::vector<at::Tensor> copies;
+    for (const at::Tensor& tensor : tensors) {
+      copies.push_back(memory == nullptr ? tensor.detach().clone(at::MemoryFormat::Contiguous) : memory->copy(tensor));
+      snapshot.bytes += tensor.nbytes();
+    }
+    return copies;
+  };
+  snapshot.source.tensors = copies_of(state.tensors());
+  auto rest = std::make_shared<std::vector<StatePart>>(state.save_rest());
+  for (StatePart& part : *rest) {
+    snapshot.bytes += part.text.size();
+    part.tensors = copies_of(part.tensors);
   }
-  auto rest = std::make_shared<std::vector<std::string>>(state.save_rest());
-  for (const std::string& part : *rest) snapshot.bytes += part.size();
   snapshot.source.rest_parts = rest->size();
   snapshot.source.save_rest = [rest] { return *rest; };
   snapshot.orders = state.bucket_orders();
@@ -99,9 +107,10 @@ StateSnapshot snapshot_of(const TrainingState& state, std::int64_t step, bool mu
 }
 
 Guide::Guide(MakeFollowingGroup make_group, std::shared_ptr<Store> keys, std::shared_ptr<const StateSnapshot> snapshot,
-             std::shared_ptr<TapeReader> tape)
+             std::shared_ptr<TapeReader> tape, std::shared_ptr<const TrafficWatch> watch)
     : make_group_(std::move(make_group)),
       tape_(std::move(tape)),
+      sender_(std::move(watch)),
       keys_(std::make_shared<EpochStore>(std::move(keys), over_)),
       snapshot_(std::move(snapshot)),
       thread_("elastic-guide", [this] { run(); }) {}
@@ -151,7 +160,7 @@ void Guide::run() {
                        snapshot_->orders, snapshot_->shared});
     }
     broadcast_bytes(*group, begin, kFirst);
-    transfer_state(*group, snapshot_->source, ranks_of(*group));
+    transfer_state(*group, snapshot_->source, ranks_of(*group), nullptr, &sender_);
     snapshot_.reset();
     lock.lock();
     has_given_state_ = true;
@@ -185,6 +194,7 @@ bool Guide::send_tape(ProcessGroup& group) {
   const int follower = group.size() - 1;
   for (;;) {
     const TapeEntry entry = tape_->next();
+    if (entry.kind == TapeEntry::Kind::step) sender_.begin_step(tape_->newest_step() - entry.step);
     const Head head{.kind = static_cast<std::int64_t>(entry.kind),
                     .step = entry.step,
                     .group = entry.group,
@@ -192,7 +202,7 @@ bool Guide::send_tape(ProcessGroup& group) {
                     .bytes = entry.bytes.defined() ? entry.bytes.numel() : -1,
                     .members_step = tape_->newest_step()};
     group.send({tensor_of(head)}, follower)->wait();
-    if (head.bytes > 0) group.send({entry.bytes}, follower)->wait();
+    if (head.bytes > 0) send_in_pieces(group, entry.bytes, follower, sender_, [this] { tape_->has_passed_piece(); });
     if (entry.kind == TapeEntry::Kind::gave_up) return false;
     if (entry.kind == TapeEntry::Kind::end) return true;
   }
@@ -238,7 +248,7 @@ void Follower::receive() {
                       .group = head.group,
                       .signature = head.signature};
       if (head.bytes >= 0) entry.bytes = at::empty({head.bytes}, at::TensorOptions(at::kByte));
-      if (head.bytes > 0) group_->recv({entry.bytes}, guide_)->wait();
+      if (head.bytes > 0) recv_in_pieces(*group_, entry.bytes, guide_);
       if (entry.kind == TapeEntry::Kind::gave_up) return player_->add(std::move(entry));
       more = entry.kind != TapeEntry::Kind::end;
       MutexLock lock(mutex_);

@@ -17,8 +17,10 @@
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/process.h"
 #include "gradwire/elastic/epoch_store_internal.h"
+#include "gradwire/elastic/snapshot_memory_internal.h"
 #include "gradwire/elastic/state_transfer_internal.h"
 #include "gradwire/elastic/tape_internal.h"
+#include "gradwire/elastic/traffic_watch_internal.h"
 #include "gradwire/elastic/training_state_internal.h"
 #include "gradwire/process_group/process_group.h"
 
@@ -34,8 +36,8 @@ struct StateSnapshot {
   std::size_t bytes = 0;    // of the tensors and the rest
 };
 
-// Copies the state.
-StateSnapshot snapshot_of(const TrainingState& state, std::int64_t step, bool multiplies);
+// Copies the state, into `memory` as far as there is room. `memory` may be null.
+StateSnapshot snapshot_of(const TrainingState& state, std::int64_t step, bool multiplies, SnapshotMemory* memory);
 
 // Makes the group of the members of the epoch, in rank order, and the newcomer, which is the last rank, with the keys
 // of the store that it is given. Collective.
@@ -46,9 +48,9 @@ using MakeFollowingGroup = std::function<std::shared_ptr<ProcessGroup>(const std
 class Guide final {
  public:
   // `keys` throws PeerError once the newcomer is gone. `tape`: of this member, which is the last rank of the epoch;
-  // null on the others. The newcomer does its steps.
+  // null on the others. The newcomer does its steps. `watch`: what goes to the newcomer yields to these calls.
   Guide(MakeFollowingGroup make_group, std::shared_ptr<Store> keys, std::shared_ptr<const StateSnapshot> snapshot,
-        std::shared_ptr<TapeReader> tape);
+        std::shared_ptr<TapeReader> tape, std::shared_ptr<const TrafficWatch> watch);
   // Aborts.
   ~Guide();
   Guide(const Guide&) = delete;
@@ -72,6 +74,7 @@ class Guide final {
 
   const MakeFollowingGroup make_group_;
   const std::shared_ptr<TapeReader> tape_;
+  YieldingSender sender_;  // the thread's
   const std::shared_ptr<EpochLoss> over_ = std::make_shared<EpochLoss>();
   const std::shared_ptr<Store> keys_;
   std::shared_ptr<const StateSnapshot> snapshot_;  // until the thread has sent it

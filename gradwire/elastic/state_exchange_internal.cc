@@ -177,6 +177,24 @@ std::optional<ShardedState::Version> version_of(std::int64_t counted, std::int64
   return std::nullopt;
 }
 
+// `part` of the donor becomes that of the receivers.
+void give_part(ProcessGroup& group, StatePart& part, const SeparateWorkers::Meeting& meeting) {
+  const auto give = [&](std::string bytes) {
+    return give_bytes(group, std::move(bytes), meeting.donor, meeting.receivers);
+  };
+  const auto counts = gather_integers(group, {static_cast<std::int64_t>(part.tensors.size())});
+  part.tensors.resize(static_cast<std::size_t>(counts[static_cast<std::size_t>(meeting.donor)].front()));
+  part.text = give(std::move(part.text));
+  for (at::Tensor& tensor : part.tensors)
+    tensor = tensor_of_text(give(tensor.defined() ? text_of_tensor(tensor.contiguous()) : std::string()));
+}
+
+std::vector<ArrivedPart> as_arrived(const std::vector<StatePart>& parts) {
+  std::vector<ArrivedPart> arrived;
+  for (const StatePart& part : parts) arrived.push_back({part.text, part.tensors});
+  return arrived;
+}
+
 }  // namespace
 
 bool holds_local_memory(const TrainingState& state, const MemoryStanding& memory) {
@@ -264,15 +282,15 @@ std::int64_t exchange_separate_state(ProcessGroup& group, TrainingState& state, 
   SeparateWorkers& workers = *state.separate_workers();
   const SeparateWorkers::Meeting meeting = workers.meet(counted != kNoState, fresh);
   if (meeting.donor < 0) return kNoState;
-  std::vector<std::string> rest(state.rest_parts());
+  std::vector<StatePart> rest(state.rest_parts());
   if (!meeting.receivers.empty()) {
     if (group.rank() == meeting.donor) rest = state.save_rest();
-    for (std::string& part : rest) part = give_bytes(group, std::move(part), meeting.donor, meeting.receivers);
+    for (StatePart& part : rest) give_part(group, part, meeting);
   }
   // Everything has been received before anything changes.
   workers.apply_meeting();
   if (std::binary_search(meeting.receivers.begin(), meeting.receivers.end(), group.rank()))
-    state.load_rest(std::vector<std::string_view>(rest.begin(), rest.end()));
+    state.load_rest(as_arrived(rest));
   return workers.steps_ended();
 }
 

@@ -23,9 +23,10 @@
 namespace gradwire::internal {
 namespace {
 
-constexpr std::int64_t kPieceBytes = std::int64_t{4} << 20;
-// How many messages a rank has under way: enough to keep the links of several givers busy.
-constexpr std::size_t kUnderWay = 8;
+constexpr std::int64_t kPieceBytes = std::int64_t{1} << 20;
+// How many messages a rank has under way: enough to keep the links of several givers busy. Where a giver yields to the
+// calls of its steps it is one, because what is under way delays calls that begin meanwhile.
+constexpr std::size_t kUnderWay = 32;
 
 bool contains(const std::vector<int>& ranks, int rank) {
   return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
@@ -80,11 +81,35 @@ class Inventory {
   std::vector<std::vector<std::int64_t>> hashes_;  // by rank and piece
 };
 
+// Messages of one rank that have not arrived.
+class UnderWay {
+ public:
+  // Waits until there is room for another message.
+  void make_room() {
+    while (works_.size() >= kUnderWay) wait_for_first();
+  }
+  void add(std::shared_ptr<Work> work) { works_.push_back(std::move(work)); }
+  // Waits until all have arrived.
+  void finish() {
+    while (!works_.empty()) wait_for_first();
+  }
+
+ private:
+  void wait_for_first() {
+    const std::shared_ptr<Work> first = std::move(works_.front());
+    works_.pop_front();
+    first->wait();
+  }
+
+  std::deque<std::shared_ptr<Work>> works_;
+};
+
 // Messages between givers and takers, in an order in which no two of them wait for each other: every rank goes through
 // the same list of pieces.
 class Messages {
  public:
-  Messages(ProcessGroup& group, const TransferRanks& ranks) : group_(group), ranks_(ranks) {}
+  Messages(ProcessGroup& group, const TransferRanks& ranks, YieldingSender* sender)
+      : group_(group), ranks_(ranks), sender_(sender) {}
 
   // Piece `number` goes to each taker that lacks it, from one of the givers that have it.
   void pass(const at::Tensor& piece, std::size_t number, const Inventory& inventory) {
@@ -95,34 +120,30 @@ class Messages {
     }
   }
   // Waits until all messages of this rank have arrived.
-  void finish() {
-    while (!under_way_.empty()) wait_for_first();
-  }
+  void finish() { under_way_.finish(); }
   std::int64_t received() const noexcept { return received_; }
   // From how many givers this rank has got pieces.
   int givers() const noexcept { return static_cast<int>(heard_.size()); }
 
  private:
   void pass_to(const at::Tensor& piece, int giver, int taker) {
-    if (group_.rank() == giver) add(group_.send({piece}, taker));
+    if (group_.rank() == giver && sender_ != nullptr) {
+      sender_->send([&] { group_.send({piece}, taker)->wait(); });
+    } else if (group_.rank() == giver) {
+      under_way_.make_room();
+      under_way_.add(group_.send({piece}, taker));
+    }
     if (group_.rank() != taker) return;
     heard_.insert(giver);
     received_ += piece.numel();
-    add(group_.recv({piece}, giver));
-  }
-  void add(std::shared_ptr<Work> work) {
-    if (under_way_.size() >= kUnderWay) wait_for_first();
-    under_way_.push_back(std::move(work));
-  }
-  void wait_for_first() {
-    const std::shared_ptr<Work> first = std::move(under_way_.front());
-    under_way_.pop_front();
-    first->wait();
+    under_way_.make_room();
+    under_way_.add(group_.recv({piece}, giver));
   }
 
   ProcessGroup& group_;
   const TransferRanks& ranks_;
-  std::deque<std::shared_ptr<Work>> under_way_;
+  YieldingSender* const sender_;
+  UnderWay under_way_;
   std::int64_t received_ = 0;
   std::set<int> heard_;
 };
@@ -144,24 +165,62 @@ at::Tensor bytes_of(const at::Tensor& tensor) {
       at::TensorOptions(at::kByte));
 }
 
-// The parts of the rest: a giver's own, and memory of the right size on a taker. Collective.
-std::vector<Row> rest_rows(ProcessGroup& group, const StateSource& state, const TransferRanks& ranks) {
-  const std::size_t count = state.rest_parts;
-  if (count == 0) return {};
-  std::vector<Row> rows;
-  std::vector<std::int64_t> sizes(count, -1);
-  if (contains(ranks.givers, group.rank())) {
-    for (std::string& part : state.save_rest()) rows.push_back({tensor_of_text(std::move(part))});
-    std::transform(rows.begin(), rows.end(), sizes.begin(), [](const Row& row) { return row.bytes.numel(); });
+// The bytes of the rest, part by part: a giver's own, and memory of the right size on a taker.
+class Rest {
+ public:
+  // Collective.
+  Rest(ProcessGroup& group, const StateSource& state, const TransferRanks& ranks) {
+    if (state.rest_parts == 0) return;
+    std::vector<StatePart> own(state.rest_parts);
+    const bool gives = contains(ranks.givers, group.rank());
+    if (gives) own = state.save_rest();
+    std::vector<std::int64_t> counts;
+    for (const StatePart& part : own) counts.push_back(static_cast<std::int64_t>(part.tensors.size()));
+    const auto giver = static_cast<std::size_t>(ranks.givers.front());
+    const std::vector<std::int64_t> count_of = gather_integers(group, counts)[giver];
+    // Givers may write a part in other ways, with other tensors: those have nothing of it to give.
+    std::vector<std::int64_t> sizes;
+    for (std::size_t part = 0; part < own.size(); ++part) {
+      const bool fits = gives && counts[part] == count_of[part];
+      sizes.push_back(fits ? static_cast<std::int64_t>(own[part].text.size()) : -1);
+      for (std::int64_t i = 0; i < count_of[part]; ++i)
+        sizes.push_back(fits ? static_cast<std::int64_t>(own[part].tensors[static_cast<std::size_t>(i)].nbytes()) : -1);
+    }
+    const std::vector<std::int64_t> size_of = gather_integers(group, sizes)[giver];
+    for (std::size_t part = 0; part < own.size(); ++part) {
+      ends_.push_back((ends_.empty() ? 0 : ends_.back()) + 1 + static_cast<std::size_t>(count_of[part]));
+      const std::size_t first = rows_.size();
+      add(size_of, sizes, [&] { return tensor_of_text(std::move(own[part].text)); });
+      while (rows_.size() < ends_.back())
+        add(size_of, sizes, [&] { return bytes_of(own[part].tensors[rows_.size() - first - 1]); });
+    }
   }
-  rows.resize(count);
-  const auto all_sizes = gather_integers(group, sizes);
-  for (std::size_t part = 0; part < count; ++part) {
-    const std::int64_t size = all_sizes[static_cast<std::size_t>(ranks.givers.front())][part];
-    if (sizes[part] != size) rows[part] = {at::empty({size}, at::TensorOptions(at::kByte)), false};
+  const std::vector<Row>& rows() const noexcept { return rows_; }
+  std::vector<StateParcel::Part> parts() const {
+    std::vector<StateParcel::Part> parts;
+    std::size_t row = 0;
+    for (const std::size_t end : ends_) {
+      StateParcel::Part& part = parts.emplace_back();
+      part.text = rows_[row++].bytes;
+      while (row < end) part.tensors.push_back(rows_[row++].bytes);
+    }
+    return parts;
   }
-  return rows;
-}
+
+ private:
+  template <class Own>
+  void add(const std::vector<std::int64_t>& size_of, const std::vector<std::int64_t>& own_sizes, const Own& own) {
+    const std::size_t row = rows_.size();
+    if (own_sizes[row] == size_of[row]) {
+      rows_.push_back({own()});
+    } else {
+      rows_.push_back({at::empty({size_of[row]}, at::TensorOptions(at::kByte)), false});
+    }
+  }
+
+  std::vector<Row> rows_;
+  std::vector<std::size_t> ends_;  // by part: of its rows
+};
 
 // A giver's tensors without gaps in their memory, and copies of a taker's own.
 std::vector<at::Tensor> dense_tensors(const StateSource& state, bool gives) {
@@ -172,10 +231,11 @@ std::vector<at::Tensor> dense_tensors(const StateSource& state, bool gives) {
   return dense;
 }
 
-TransferReport pass_in_pieces(ProcessGroup& group, const TransferRanks& ranks, const std::vector<Row>& rows) {
+TransferReport pass_in_pieces(ProcessGroup& group, const TransferRanks& ranks, const std::vector<Row>& rows,
+                              YieldingSender* sender) {
   const Inventory inventory(group, ranks, rows);
   const Stopwatch stopwatch;
-  Messages messages(group, ranks);
+  Messages messages(group, ranks, sender);
   std::size_t number = 0;
   for (const Row& row : rows)
     for_each_piece(row.bytes, [&](const at::Tensor& piece) { messages.pass(piece, number++, inventory); });
@@ -202,10 +262,13 @@ TransferReport broadcast_all(ProcessGroup& group, const TransferRanks& ranks, co
 
 }  // namespace
 
-std::vector<std::string_view> StateParcel::rest_bytes() const {
-  std::vector<std::string_view> parts;
-  for (const at::Tensor& part : rest)
-    parts.emplace_back(static_cast<const char*>(part.const_data_ptr()), static_cast<std::size_t>(part.numel()));
+std::vector<ArrivedPart> StateParcel::arrived_rest() const {
+  std::vector<ArrivedPart> parts;
+  for (const Part& part : rest) {
+    const std::string_view text(static_cast<const char*>(part.text.const_data_ptr()),
+                                static_cast<std::size_t>(part.text.numel()));
+    parts.push_back({text, part.tensors});
+  }
   return parts;
 }
 
@@ -226,27 +289,42 @@ void take_over(TrainingState& state, const StateParcel& parcel, std::int64_t has
   const c10::NoGradGuard no_grad;
   const std::vector<at::Tensor> tensors = state.tensors();
   for (std::size_t i = 0; i < tensors.size(); ++i) tensors[i].detach().copy_(parcel.tensors[i]);
-  state.load_rest(parcel.rest_bytes());
+  state.load_rest(parcel.arrived_rest());
   if (state.hash() != hash)
     throw InternalError("elastic training: the state arrived with other bits than it was sent with");
 }
 
 StateParcel transfer_state(ProcessGroup& group, const StateSource& state, const TransferRanks& ranks,
-                           TransferReport* report) {
+                           TransferReport* report, YieldingSender* sender) {
   const c10::NoGradGuard no_grad;
   const bool gives = contains(ranks.givers, group.rank());
   std::vector<at::Tensor> tensors = dense_tensors(state, gives);
   std::vector<Row> rows;
   for (const at::Tensor& tensor : tensors) rows.push_back({bytes_of(tensor)});
-  const std::vector<Row> rest = rest_rows(group, state, ranks);
-  rows.insert(rows.end(), rest.begin(), rest.end());
+  const Rest rest(group, state, ranks);
+  rows.insert(rows.end(), rest.rows().begin(), rest.rows().end());
   const TransferReport passed =
-      ranks.givers.size() == 1 ? broadcast_all(group, ranks, rows) : pass_in_pieces(group, ranks, rows);
+      ranks.givers.size() == 1 ? broadcast_all(group, ranks, rows) : pass_in_pieces(group, ranks, rows, sender);
   if (gives) return {};
   if (report != nullptr) *report = passed;
-  StateParcel parcel{.tensors = std::move(tensors), .rest = {}};
-  for (const Row& row : rest) parcel.rest.push_back(row.bytes);
-  return parcel;
+  return {.tensors = std::move(tensors), .rest = rest.parts()};
+}
+
+void send_in_pieces(ProcessGroup& group, const at::Tensor& bytes, int rank, YieldingSender& sender,
+                    const std::function<void()>& sent) {
+  for_each_piece(bytes, [&](const at::Tensor& piece) {
+    sender.send([&] { group.send({piece}, rank)->wait(); });
+    sent();
+  });
+}
+
+void recv_in_pieces(ProcessGroup& group, const at::Tensor& bytes, int rank) {
+  UnderWay messages;
+  for_each_piece(bytes, [&](const at::Tensor& piece) {
+    messages.make_room();
+    messages.add(group.recv({piece}, rank));
+  });
+  messages.finish();
 }
 
 }  // namespace gradwire::internal

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "gradwire/elastic/traffic_watch_internal.h"
 #include "gradwire/elastic/training_state_internal.h"
 #include "gradwire/process_group/process_group.h"
 
@@ -26,9 +27,9 @@ struct TransferRanks {
 
 // The state of a rank, of which it gives or which it compares with what the others give.
 struct StateSource {
-  std::vector<at::Tensor> tensors;                      // as TrainingState::tensors()
-  std::size_t rest_parts = 0;                           // the same on all ranks
-  std::function<std::vector<std::string>()> save_rest;  // as TrainingState::save_rest(); called on givers
+  std::vector<at::Tensor> tensors;                    // as TrainingState::tensors()
+  std::size_t rest_parts = 0;                         // the same on all ranks
+  std::function<std::vector<StatePart>()> save_rest;  // as TrainingState::save_rest(); called on givers
 };
 // The state as it is when it is given.
 StateSource source_of(const TrainingState& state);
@@ -36,9 +37,15 @@ StateSource source_of(const TrainingState& state);
 // What a taker got.
 struct StateParcel {
   std::vector<at::Tensor> tensors;  // as TrainingState::tensors()
-  std::vector<at::Tensor> rest;     // as TrainingState::save_rest(): the bytes of each part
+  // As TrainingState::save_rest(): the bytes of the text of each part, and of its tensors.
+  struct Part {
+    at::Tensor text;
+    std::vector<at::Tensor> tensors;
+  };
+  std::vector<Part> rest;
 
-  std::vector<std::string_view> rest_bytes() const;
+  // For TrainingState::load_rest(). The texts are those of this object.
+  std::vector<ArrivedPart> arrived_rest() const;
 };
 
 // What passed in a transfer, for a log line.
@@ -55,9 +62,16 @@ void log_transfer(const TransferReport& report, const TransferRanks& ranks, cons
 // that hold the piece with the bits of the first giver's. Buffers, and the texts in which the rest is written, may
 // differ between givers. A taker gets only the pieces of parameters and buffers that differ from its own. From a single
 // giver, what any taker lacks is broadcast. Costs a hash of each piece. Returns the parcel on takers, and an empty one
-// on givers. `report`: null, or set on takers. Changes nothing of the state. Throws what the group throws.
+// on givers. `report`: null, or set on takers. `sender`: null, or sends a giver's pieces. Changes nothing
+// of the state. Throws what the group throws.
 StateParcel transfer_state(ProcessGroup& group, const StateSource& state, const TransferRanks& ranks,
-                           TransferReport* report = nullptr);
+                           TransferReport* report = nullptr, YieldingSender* sender = nullptr);
+
+// Sends a row of bytes to `rank` in pieces, each when `sender` allows it, or receives it. Calls `sent` after each
+// piece. Both return when all pieces have arrived, and throw what the group throws.
+void send_in_pieces(ProcessGroup& group, const at::Tensor& bytes, int rank, YieldingSender& sender,
+                    const std::function<void()>& sent);
+void recv_in_pieces(ProcessGroup& group, const at::Tensor& bytes, int rank);
 
 // Puts the parcel in the place of the state. Throws InternalError when the tensors do not have the hash `hash` then.
 void take_over(TrainingState& state, const StateParcel& parcel, std::int64_t hash);

@@ -4,6 +4,7 @@
 #include "gradwire/elastic/state_transfer_internal.h"
 
 #include <gtest/gtest.h>
+#include <torch/optim/adam.h>
 
 #include "gradwire/ddp/ddp_test_support.h"
 #include "gradwire/ddp/replica_sync_internal.h"
@@ -39,7 +40,8 @@ struct Holder {
     options.process_group = std::make_shared<ElasticGroup>();
     ddp = std::make_unique<DistributedDataParallel<Buffered>>(net, options);
     state.add(ddp->core());
-    state.add(internal::UserState{"rest", [rest] { return rest; }, [this](const std::string& bytes) { got = bytes; }});
+    state.add(internal::UserState{"rest", [rest] { return StatePart{rest}; },
+                                  [this](const StatePart& part) { got = part.text; }});
   }
   Buffered net;
   std::unique_ptr<DistributedDataParallel<Buffered>> ddp;
@@ -66,7 +68,7 @@ TransferReport transfer(int size, std::int64_t width, const std::function<std::s
     ASSERT_EQ(parcel.tensors.size(), tensors.size());
     for (std::size_t i = 0; i < tensors.size(); ++i)
       EXPECT_TRUE(parcel.tensors[i].equal(tensors[i].detach())) << "tensor " << i << " of " << size << " ranks";
-    holder.state.load_rest(parcel.rest_bytes());
+    holder.state.load_rest(parcel.arrived_rest());
     EXPECT_EQ(holder.got, rest_of(1));
     told = report;
   });
@@ -111,12 +113,83 @@ TEST(StateTransferTest, PiecesThatATakerHasAreNotSent) {
       const StateParcel parcel = internal::transfer_state(*group, internal::source_of(holder.state), ranks, &report);
       if (rank != 0) return;
       const auto changed = static_cast<std::int64_t>(holder.net->twisted.nbytes());
-      EXPECT_EQ(report.bytes, changed + static_cast<std::int64_t>(parcel.rest_bytes().front().size()));
+      EXPECT_EQ(report.bytes, changed + static_cast<std::int64_t>(parcel.arrived_rest().front().text.size()));
       holder.net->twisted.fill_(5);
       for (std::size_t i = 0; i < parcel.tensors.size(); ++i)
         EXPECT_TRUE(parcel.tensors[i].equal(holder.state.tensors()[i].detach())) << "tensor " << i;
     });
   }
+}
+
+// Tensors of a user's state, of many dtypes and sizes.
+std::vector<at::Tensor> many_tensors(int seed) {
+  const at::Tensor values = random_tensor({600, 1000}, seed);
+  return {values,
+          values.t(),
+          values.to(at::kHalf).narrow(0, 3, 5),
+          at::full({}, seed, at::kLong),
+          at::empty({0, 4}),
+          values.gt(0),
+          values.to(at::kBFloat16).view({2, 3, 100, 1000})};
+}
+
+void expect_equal_tensors(const std::vector<at::Tensor>& actual, const std::vector<at::Tensor>& expected) {
+  ASSERT_EQ(actual.size(), expected.size());
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_EQ(actual[i].scalar_type(), expected[i].scalar_type()) << "tensor " << i;
+    EXPECT_TRUE(actual[i].equal(expected[i])) << "tensor " << i;
+  }
+}
+
+// Of a user's state with tensors, and of Adam: the first two givers hold the same, and the third one writes both in
+// another way, with other tensors. What the third one has in common with the first one it gives too.
+TEST(StateTransferTest, TensorsOfTheRestArriveWithTheirDtypesAndSizes) {
+  for (const int size : {2, 3, 4}) {
+    run_ranks({"threads"}, size, [&](int rank, std::shared_ptr<ProcessGroup> group) {
+      TransferRanks ranks{.givers = {}, .takers = {0}};
+      for (int giver = 1; giver < size; ++giver) ranks.givers.push_back(giver);
+      Holder holder(300, rank == 0 ? 1 : 2, 1, "text");
+      torch::optim::Adam adam(holder.ddp->parameters(), 0.01);
+      if (rank != 0) {
+        for (const at::Tensor& parameter : holder.ddp->parameters())
+          parameter.mutable_grad() = at::ones_like(parameter);
+        adam.step();
+      }
+      holder.state.add(adam);
+      std::vector<at::Tensor> tensors = many_tensors(rank == 0 ? 8 : 9);
+      if (rank == 3) tensors.pop_back();
+      StatePart got;
+      holder.state.add(internal::UserState{"tensors",
+                                           [&] {
+                                             return StatePart{"its text", tensors};
+                                           },
+                                           [&](StatePart part) { got = std::move(part); }});
+      const StateParcel parcel = internal::transfer_state(*group, internal::source_of(holder.state), ranks);
+      expect_equal_tensors(tensors, rank == 3 ? tensors : many_tensors(rank == 0 ? 8 : 9));
+      if (rank != 0) return;
+      holder.state.load_rest(parcel.arrived_rest());
+      EXPECT_EQ(got.text, "its text");
+      expect_equal_tensors(got.tensors, many_tensors(9));
+      for (const auto& [key, state] : adam.state()) {
+        const auto& of_adam = static_cast<const torch::optim::AdamParamState&>(*state);
+        EXPECT_EQ(of_adam.step(), 1);
+        EXPECT_TRUE(of_adam.exp_avg().eq(0.1F).all().item<bool>()) << of_adam.exp_avg();
+      }
+      EXPECT_EQ(adam.state().size(), holder.ddp->parameters().size());
+    });
+  }
+}
+
+TEST(StateTransferTest, ATensorThatIsNotOnTheCpuIsRefused) {
+  Holder holder(8, 1, 0, "");
+  holder.state.add(internal::UserState{"elsewhere",
+                                       [] {
+                                         return StatePart{"", {at::empty({2}, at::kMeta)}};
+                                       },
+                                       [](const StatePart&) {}});
+  EXPECT_NE(
+      error_of([&] { holder.state.save_rest(); }).find("the state 'elsewhere' gave a tensor that is not on the CPU"),
+      std::string::npos);
 }
 
 TEST(StateTransferTest, SeveralMembersTakeAtOnce) {
@@ -129,7 +202,7 @@ TEST(StateTransferTest, SeveralMembersTakeAtOnce) {
     const Holder expected(1200, 2, 7, "");
     for (std::size_t i = 0; i < parcel.tensors.size(); ++i)
       EXPECT_TRUE(parcel.tensors[i].equal(expected.state.tensors()[i].detach())) << rank;
-    holder.state.load_rest(parcel.rest_bytes());
+    holder.state.load_rest(parcel.arrived_rest());
     EXPECT_EQ(holder.got, "the rest");
   });
 }

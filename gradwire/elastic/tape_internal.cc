@@ -88,6 +88,11 @@ TapeEntry TapeReader::next() {
   return slot->entry;
 }
 
+void TapeReader::has_passed_piece() {
+  const MutexLock lock(mutex_);
+  silent_ = Deadline::after(silence_);
+}
+
 bool TapeReader::is_waited_for() const {
   const MutexLock lock(mutex_);
   return is_waited_for_;
@@ -258,16 +263,11 @@ void TapeRecorder::add(std::shared_ptr<TapeReader> reader) {
   readers_.push_back(std::move(reader));
 }
 
-bool TapeRecorder::has_readers() {
-  const MutexLock lock(mutex_);
-  std::erase_if(readers_, [](const auto& reader) { return reader->has_ended(); });
-  return !readers_.empty();
-}
-
 void TapeRecorder::begin_step(std::int64_t step) {
   const MutexLock lock(mutex_);
   in_step_ = true;
   step_ = step;
+  std::erase_if(readers_, [](const auto& reader) { return reader->has_ended(); });
   for (const auto& reader : readers_) reader->add(TapeReader::mark(TapeEntry::Kind::step, step));
 }
 

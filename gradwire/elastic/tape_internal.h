@@ -45,6 +45,8 @@ class TapeReader final {
 
   // The next entry, in the order in which the calls began. Waits for it, and for the end of the call.
   TapeEntry next() GRADWIRE_EXCLUDES(mutex_);
+  // A part of the last entry has reached the newcomer, which is not silent.
+  void has_passed_piece() GRADWIRE_EXCLUDES(mutex_);
   // The last step that has begun.
   std::int64_t newest_step() const GRADWIRE_EXCLUDES(mutex_);
   // Whether a thread is in next(), and there is nothing to read.
@@ -96,8 +98,6 @@ class TapeRecorder final : public CallTap {
  public:
   // Records from the next step on.
   void add(std::shared_ptr<TapeReader> reader) GRADWIRE_EXCLUDES(mutex_);
-  // Whether any reader waits for more.
-  bool has_readers() GRADWIRE_EXCLUDES(mutex_);
   // Calls count as those of `step` until end_step(); other calls are not recorded.
   void begin_step(std::int64_t step) GRADWIRE_EXCLUDES(mutex_);
   void end_step() GRADWIRE_EXCLUDES(mutex_);

@@ -21,12 +21,16 @@
 #include "gradwire/ddp/first_rank_memory.h"
 #include "gradwire/ddp/hook_estimates_internal.h"
 #include "gradwire/ddp/hook_state.h"
+#include "gradwire/hooks/split_optimizer_internal.h"
 
 namespace gradwire::internal {
 namespace {
 
 using torch::serialize::InputArchive;
 using torch::serialize::OutputArchive;
+
+// Of the length of what with_shapes() adds to a text.
+constexpr std::size_t kLengthDigits = 20;
 
 std::string name_of(const char* kind, std::size_t index) { return concat(kind, index); }
 
@@ -44,6 +48,42 @@ HookState load_hook(InputArchive& archive, std::size_t index) {
   InputArchive own;
   archive.read(name_of("hook", index), own);
   return load_hook_state(own);
+}
+
+// The tensors of `part` without gaps, and their dtypes and sizes behind its text, which is as it was where there are
+// none.
+StatePart with_shapes(StatePart part, const std::string& name) {
+  if (part.tensors.empty()) return part;
+  std::string shapes;
+  for (at::Tensor& tensor : part.tensors) {
+    if (!tensor.defined() || !tensor.device().is_cpu() || tensor.layout() != at::kStrided || tensor.is_quantized())
+      throw UnsupportedError(
+          concat("Elastic: the state '", name, "' gave a tensor that is not on the CPU, sparse or quantized"));
+    tensor = tensor.detach().resolve_conj().resolve_neg().contiguous();
+    shapes += concat(static_cast<int>(tensor.scalar_type()), " ", tensor.dim());
+    for (const std::int64_t size : tensor.sizes()) shapes += concat(" ", size);
+    shapes += "\n";
+  }
+  const std::string length = std::to_string(shapes.size());
+  part.text += shapes + std::string(kLengthDigits - length.size(), ' ') + length;
+  return part;
+}
+
+// Back.
+StatePart with_their_shapes(ArrivedPart part) {
+  if (part.tensors.empty()) return {std::string(part.text)};
+  const std::size_t end = part.text.size() - kLengthDigits;
+  const std::size_t begin = end - std::stoull(std::string(part.text.substr(end)));
+  std::istringstream shapes(std::string(part.text.substr(begin, end - begin)));
+  for (at::Tensor& tensor : part.tensors) {
+    int dtype = 0;
+    std::size_t dimensions = 0;
+    shapes >> dtype >> dimensions;
+    std::vector<std::int64_t> sizes(dimensions);
+    for (std::int64_t& size : sizes) shapes >> size;
+    tensor = tensor.view(static_cast<at::ScalarType>(dtype)).view(sizes);
+  }
+  return {std::string(part.text.substr(0, begin)), std::move(part.tensors)};
 }
 
 }  // namespace
@@ -177,33 +217,42 @@ void TrainingState::step_has_counted() {
   for (AddedShards& shards : shards_) shards.kept.clear();
 }
 
-std::vector<std::string> TrainingState::save_rest() const {
-  std::vector<std::string> parts;
-  for (const torch::optim::Optimizer* optimizer : optimizers_) {
-    OutputArchive archive;
-    optimizer->save(archive);
-    parts.push_back(archive_bytes(archive));
+std::vector<StatePart> TrainingState::save_rest() const {
+  std::vector<StatePart> parts;
+  for (torch::optim::Optimizer* optimizer : optimizers_) {
+    SplitOptimizer own = split_optimizer(*optimizer);
+    parts.push_back({std::move(own.archive), std::move(own.tensors)});
   }
-  for (const UserState& state : user_states_) parts.push_back(state.save());
-  for (const AddedShards& shards : shards_) parts.push_back(shards.state->save_common());
-  if (workers_.options != nullptr) parts.push_back(workers_.options->save_options());
+  for (const UserState& state : user_states_) parts.push_back(with_shapes(state.save(), state.name));
+  for (const AddedShards& shards : shards_) parts.push_back({shards.state->save_common()});
+  if (workers_.options != nullptr) parts.push_back({workers_.options->save_options()});
   return parts;
+}
+
+std::vector<at::Tensor> TrainingState::all_tensors() const {
+  std::vector<at::Tensor> all = tensors();
+  const auto take = [&all](const std::vector<at::Tensor>& more) { all.insert(all.end(), more.begin(), more.end()); };
+  for (torch::optim::Optimizer* optimizer : optimizers_) take(large_tensors_of(*optimizer));
+  for (const UserState& state : user_states_) {
+    if (state.has_tensors) take(with_shapes(state.save(), state.name).tensors);
+  }
+  return all;
 }
 
 std::size_t TrainingState::rest_parts() const noexcept {
   return optimizers_.size() + user_states_.size() + shards_.size() + (workers_.options != nullptr ? 1 : 0);
 }
 
-void TrainingState::load_rest(std::span<const std::string_view> parts) {
+void TrainingState::load_rest(std::vector<ArrivedPart> parts) {
   GRADWIRE_CHECK(parts.size() == rest_parts());
   auto part = parts.begin();
   for (torch::optim::Optimizer* optimizer : optimizers_) {
-    InputArchive archive = read_archive(*part++);
-    optimizer->load(archive);
+    load_split(*optimizer, part->text, part->tensors);
+    ++part;
   }
-  for (const UserState& state : user_states_) state.load(std::string(*part++));
-  for (const AddedShards& shards : shards_) shards.state->load_common(std::string(*part++));
-  if (workers_.options != nullptr) workers_.options->load_options(std::string(*part++));
+  for (const UserState& state : user_states_) state.load(with_their_shapes(std::move(*part++)));
+  for (const AddedShards& shards : shards_) shards.state->load_common(std::string(part++->text));
+  if (workers_.options != nullptr) workers_.options->load_options(std::string(part++->text));
 }
 
 std::string TrainingState::save_shared() const {

@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,14 +20,22 @@
 #include "gradwire/ddp/separate_workers.h"
 #include "gradwire/ddp/sharded_state.h"
 #include "gradwire/elastic/shard_exchange_internal.h"
+#include "gradwire/elastic/state_part.h"
 
 namespace gradwire::internal {
 
 // A part of the state that the user saves and loads.
 struct UserState {
   std::string name;
-  std::function<std::string()> save;
-  std::function<void(const std::string&)> load;
+  std::function<StatePart()> save;
+  std::function<void(StatePart)> load;
+  bool has_tensors = false;  // most of it is in tensors, so that save() costs little
+};
+
+// What arrived of a StatePart. The tensors may be as many bytes in one row, and belong to whoever takes them over.
+struct ArrivedPart {
+  std::string_view text = {};
+  std::vector<at::Tensor> tensors = {};
 };
 
 // A hash of the bits of a tensor on the CPU, and of several.
@@ -90,13 +97,15 @@ class TrainingState {
   void step_has_counted();
 
   // What is not in tensors() and the same on all members: optimizers, the user's states, and the common part of
-  // sharded states. Of an optimizer of separate members the options alone. A part for each object: parts may be
-  // large, and go from here to their receiver without another copy.
-  std::vector<std::string> save_rest() const;
+  // sharded states. Of an optimizer of separate members the options alone. A part for each object. The tensors are
+  // those of the objects, which the next step changes.
+  std::vector<StatePart> save_rest() const;
+  // The tensors in tensors() and save_rest(), without those of user states that are mostly text.
+  std::vector<at::Tensor> all_tensors() const;
   // How many parts save_rest() returns, on every member.
   std::size_t rest_parts() const noexcept;
   // Takes over what save_rest() of another member returned.
-  void load_rest(std::span<const std::string_view> parts);
+  void load_rest(std::vector<ArrivedPart> parts);
   // The hooks' shared parts.
   std::string save_shared() const;
   // Takes over what save_shared() of another member returned. The hooks' local parts do not change.

@@ -84,6 +84,30 @@ TEST_F(CoordinatorTest, MembersMeetLeaveAndMeetAgain) {
   EXPECT_TRUE(coordinator.roster().finished) << "a member went before the coordinator had written down the end";
 }
 
+// All members have to be ready, and then all begin at the same boundary, which none of them has passed.
+TEST_F(CoordinatorTest, ANewcomerFollowsFromTheStepAfterTheLastMemberIsReady) {
+  Coordinator coordinator(store_, options(1, 3, 2));
+  const auto a = join(coordinator);
+  const auto b = join(coordinator);
+  settle(coordinator);
+  ASSERT_TRUE(a->meet());
+  ASSERT_TRUE(b->meet());
+  constexpr std::int64_t kFollower = 7;
+  EXPECT_FALSE(a->follows_from(kFollower, 10));
+  a->ready_for(kFollower, 10);
+  for (const std::int64_t step : {10, 11, 12}) {
+    EXPECT_FALSE(a->follows_from(kFollower, step)) << "member b is not ready";
+    EXPECT_FALSE(b->follows_from(kFollower, step));
+  }
+  b->ready_for(kFollower, 12);
+  EXPECT_FALSE(b->follows_from(kFollower, 12)) << "member a has looked before this boundary, and does step 12";
+  for (Member* const member : {a.get(), b.get()}) {
+    EXPECT_TRUE(member->follows_from(kFollower, 13));
+    EXPECT_FALSE(member->follows_from(kFollower, 14));
+    EXPECT_FALSE(member->follows_from(kFollower + 1, 13)) << "of another newcomer nobody knows anything";
+  }
+}
+
 // A program that has its result keeps it.
 TEST_F(CoordinatorTest, AMemberEndsTheJobThoughTheCoordinatorIsGone) {
   bool gives_up = true;

@@ -180,8 +180,17 @@ std::optional<EpochMember> Member::follower(std::int64_t n) {
   return epoch_member_of(store_->get(key));
 }
 
+void Member::ready_for(std::int64_t follower, std::int64_t step) {
+  store_->set(follow_ready_key(follower, number_), "");
+  std::vector<std::string> all;
+  for (const EpochMember& member : epoch_.members) all.push_back(follow_ready_key(follower, member.number));
+  // The others cannot have passed the boundary after this one: the step before it needs this member.
+  if (store_->check(all)) store_->compare_set(follow_from_key(follower), "", std::to_string(step + 1));
+}
+
 bool Member::follows_from(std::int64_t follower, std::int64_t step) {
-  return step == std::stoll(store_->compare_set(follow_from_key(follower), "", std::to_string(step + 1)));
+  const std::optional<std::string> from = value_of(*store_, follow_from_key(follower), Milliseconds(0));
+  return from && step == std::stoll(*from);
 }
 
 void Member::give_up_follower(std::int64_t follower) { log_.append(CannotFollow{follower, epoch_.number}); }

@@ -70,8 +70,11 @@ class Member {
 
   // The member that follows this epoch as the n-th from 0, if there is one. Costs one look into the store.
   std::optional<EpochMember> follower(std::int64_t n);
-  // Returns whether `follower` follows from `step` on. Each member of the epoch calls at the boundary before each step
-  // from the one on at which it has seen the follower, so the answer is true at the same boundary for all.
+  // Tells that this member is ready for `follower` to follow, at the boundary before `step`. Each member of the epoch
+  // calls once, and the follower follows from the step on that comes after the one before which the last member calls.
+  void ready_for(std::int64_t follower, std::int64_t step);
+  // Returns whether `follower` follows from `step` on. Each member of the epoch calls at the boundary before each step,
+  // after ready_for(), so the answer is true at the same boundary for all.
   bool follows_from(std::int64_t follower, std::int64_t step);
   // Tells that `follower` cannot follow this epoch any more, whether it knows that or not: nobody waits for it until it
   // calls caught_up().

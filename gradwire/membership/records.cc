@@ -150,6 +150,9 @@ std::string stop_key(std::int64_t epoch) { return concat("epoch/", epoch, "/stop
 std::string lost_key(std::int64_t epoch) { return concat("epoch/", epoch, "/lost"); }
 std::string follower_key(std::int64_t epoch, std::int64_t n) { return concat("epoch/", epoch, "/follower/", n); }
 std::string followed_key(std::int64_t member) { return concat("follows/", member); }
+std::string follow_ready_key(std::int64_t member, std::int64_t ready) {
+  return concat("follows/", member, "/ready/", ready);
+}
 std::string follow_from_key(std::int64_t member) { return concat("follows/", member, "/from"); }
 std::string dropped_key(std::int64_t member) { return concat("dropped/", member); }
 std::string beat_key(const std::string& host) { return concat("host/", host, "/beat"); }

@@ -135,7 +135,9 @@ std::string lost_key(std::int64_t epoch);  // a member of the epoch is gone: its
 // The member that follows the epoch as the n-th from 0: an EpochMember.
 std::string follower_key(std::int64_t epoch, std::int64_t n);
 std::string followed_key(std::int64_t member);  // the epoch that the member should follow
-// Set by the first member of the epoch that sees follower_key(): the step from which on the member follows.
+// Set by each member of the epoch, `ready`, when it is ready for `member` to follow.
+std::string follow_ready_key(std::int64_t member, std::int64_t ready);
+// Set by the last of them: the step from which on the member follows.
 std::string follow_from_key(std::int64_t member);
 std::string dropped_key(std::int64_t member);  // the member should leave at the boundary at which the epoch stops
 inline constexpr const char* kSlowRuleKey = "job/slow";  // the SlowRule of all members, in place of their own

@@ -4,11 +4,6 @@
 
 #include <c10/core/GradMode.h>
 #include <c10/util/StringUtil.h>
-#include <torch/optim/adagrad.h>
-#include <torch/optim/adam.h>
-#include <torch/optim/adamw.h>
-#include <torch/optim/rmsprop.h>
-#include <torch/optim/sgd.h>
 
 #include <cstddef>
 #include <utility>
@@ -17,26 +12,11 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/hooks/optimizer_state_internal.h"
+#include "gradwire/hooks/split_optimizer_internal.h"
 #include "gradwire/optim/param_groups_internal.h"
 
 namespace gradwire::internal {
 namespace {
-
-using torch::optim::OptimizerParamState;
-
-// The tensors of a state of one of torch's own optimizers; nothing for a class that is not known here.
-std::vector<at::Tensor*> tensors_of(OptimizerParamState& state) {
-  using namespace torch::optim;
-  if (auto* const adam = dynamic_cast<AdamParamState*>(&state))
-    return {&adam->exp_avg(), &adam->exp_avg_sq(), &adam->max_exp_avg_sq()};
-  if (auto* const adamw = dynamic_cast<AdamWParamState*>(&state))
-    return {&adamw->exp_avg(), &adamw->exp_avg_sq(), &adamw->max_exp_avg_sq()};
-  if (auto* const sgd = dynamic_cast<SGDParamState*>(&state)) return {&sgd->momentum_buffer()};
-  if (auto* const rmsprop = dynamic_cast<RMSpropParamState*>(&state))
-    return {&rmsprop->square_avg(), &rmsprop->momentum_buffer(), &rmsprop->grad_avg()};
-  if (auto* const adagrad = dynamic_cast<AdagradParamState*>(&state)) return {&adagrad->sum()};
-  return {};
-}
 
 bool fits(const at::Tensor& memory, const at::Tensor& values) {
   return memory.defined() && memory.sizes() == values.sizes() && memory.strides() == values.strides() &&
@@ -45,7 +25,7 @@ bool fits(const at::Tensor& memory, const at::Tensor& values) {
 
 }  // namespace
 
-void copy_entry(const OptimizerParamState& state, const at::Tensor& parameter, OptimizerEntry& kept) {
+void copy_entry(const torch::optim::OptimizerParamState& state, const at::Tensor& parameter, OptimizerEntry& kept) {
   const c10::NoGradGuard no_grad;
   std::vector<at::Tensor> memory;
   if (kept != nullptr) {

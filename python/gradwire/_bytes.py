@@ -3,12 +3,17 @@
 """States as bytes, as they travel between ranks and into archives."""
 from __future__ import annotations
 
+import collections
 import io
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-__all__ = ["bytes_of", "value_of"]
+__all__ = ["bytes_of", "join_value", "split_value", "value_of"]
+
+# Smaller tensors stay where they are in split_value().
+_LARGE = 64 << 10
 
 
 def bytes_of(value: Any) -> bytes:
@@ -21,3 +26,54 @@ def bytes_of(value: Any) -> bytes:
 def value_of(state: bytes) -> Any:
     """The value that bytes_of() wrote."""
     return torch.load(io.BytesIO(state), weights_only=True)
+
+
+def _is_placeholder(tensor: torch.Tensor) -> bool:
+    """Whether the tensor is in the memory of one element."""
+    return tensor.numel() > 1 and tensor.untyped_storage().nbytes() == tensor.element_size()
+
+
+def _map_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """The value with other tensors, visited in its own order. Looks into dicts, lists and tuples."""
+    if type(value) is torch.Tensor:
+        return change(value)
+    if type(value) is dict:
+        return {key: _map_tensors(item, change) for key, item in value.items()}
+    if type(value) is collections.OrderedDict:
+        changed = collections.OrderedDict((key, _map_tensors(item, change)) for key, item in value.items())
+        changed.__dict__.update(value.__dict__)  # the versions in a module's state
+        return changed
+    if type(value) in (list, tuple):
+        return type(value)(_map_tensors(item, change) for item in value)
+    return value
+
+
+def split_value(value: Any) -> tuple[bytes, list[torch.Tensor]]:
+    """The value as bytes and tensors: those that are large, contiguous and on the CPU, which are the value's own.
+
+    Tensors that share memory come apart.
+    """
+    large: list[torch.Tensor] = []
+
+    def change(tensor: torch.Tensor) -> torch.Tensor:
+        size = tensor.numel() * tensor.element_size()
+        is_plain = tensor.layout == torch.strided and tensor.is_cpu and tensor.is_contiguous() and not (
+            tensor.is_quantized or tensor.is_conj() or tensor.is_neg() or tensor.requires_grad)
+        if is_plain and size >= _LARGE:
+            large.append(tensor)
+            return torch.zeros(1, dtype=tensor.dtype).expand(tensor.shape)
+        if tensor.layout == torch.strided and _is_placeholder(tensor):
+            return tensor.contiguous()  # a tensor of the value that looks like one
+        return tensor
+
+    return bytes_of(_map_tensors(value, change)), large
+
+
+def join_value(state: bytes, tensors: list[torch.Tensor]) -> Any:
+    """The value that split_value() took apart. It keeps the tensors."""
+    left = iter(tensors)
+
+    def change(tensor: torch.Tensor) -> torch.Tensor:
+        return next(left) if tensor.layout == torch.strided and _is_placeholder(tensor) else tensor
+
+    return _map_tensors(value_of(state), change)

@@ -26,7 +26,7 @@ from typing import Any, Literal, Protocol, cast
 from torch.nn import Module
 
 from gradwire import _C
-from gradwire._bytes import bytes_of, value_of
+from gradwire._bytes import join_value, split_value
 from gradwire._C import DEFAULT_TIMEOUT, ElasticStep, ProcessGroup, SlowMember, SlowRule, Store
 from gradwire._errors import InvalidArgument
 from gradwire.distributed.algorithms.model_averaging.utils import listed
@@ -126,10 +126,11 @@ class Elastic:
                     _C.optim.SeparateOptimizer(thing.averager._native, listed(thing.param_groups), thing))
             elif hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict"):
                 stateful = cast(Stateful, thing)
-                self.add_state(
+                self._elastic.add_tensors(
                     type(thing).__name__,
-                    lambda stateful=stateful: bytes_of(stateful.state_dict()),  # type: ignore[misc]
-                    lambda state, stateful=stateful: stateful.load_state_dict(value_of(state)),  # type: ignore[misc]
+                    lambda stateful=stateful: split_value(stateful.state_dict()),  # type: ignore[misc]
+                    lambda state, tensors, stateful=stateful: stateful.load_state_dict(  # type: ignore[misc]
+                        join_value(state, tensors)),
                 )
             else:
                 raise InvalidArgument(
@@ -137,7 +138,10 @@ class Elastic:
         return self
 
     def add_state(self, name: str, save: Callable[[], bytes], load: Callable[[bytes], None]) -> Elastic:
-        """Adds a part of the state by two functions: load() takes over bytes that save() returned on another member."""
+        """Adds a part of the state by two functions: load() takes over bytes that save() returned on another member.
+
+        Large tensors are better in an object with state_dict() and load_state_dict(), given to add(): they are not made bytes.
+        """
         self._elastic.add_state(name, save, load)
         return self
 

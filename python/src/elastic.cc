@@ -68,6 +68,21 @@ void add_state(Elastic& self, std::string name, py::object save, py::object load
       });
 }
 
+// `save` returns a pair of bytes and a list of tensors, which `load` gets.
+void add_tensors(Elastic& self, std::string name, py::object save, py::object load) {
+  self.add_state(
+      std::move(name),
+      [save = HeldObject(std::move(save))] {
+        return in_python([&] {
+          auto [text, tensors] = save.get()().cast<std::pair<std::string, std::vector<at::Tensor>>>();
+          return StatePart{std::move(text), std::move(tensors)};
+        });
+      },
+      [load = HeldObject(std::move(load))](const StatePart& part) {
+        in_python([&] { load.get()(py::bytes(part.text), part.tensors); });
+      });
+}
+
 // A ShardedState whose methods are those of a Python object (gradwire/distributed/optim/_elastic_shards.py).
 class PythonShards final : public ShardedState {
  public:
@@ -183,6 +198,7 @@ void bind_elastic(py::module_& module) {
           "add_optimizer", [](Elastic& self, torch::optim::Optimizer& optimizer) { self.add(optimizer); },
           py::arg("optimizer"), py::keep_alive<1, 2>())
       .def("add_state", &add_state, py::arg("name"), py::arg("save"), py::arg("load"))
+      .def("add_tensors", &add_tensors, py::arg("name"), py::arg("save"), py::arg("load"))
       .def("run", &run, py::arg("steps"), py::arg("step"))
       .def("leave", &Elastic::leave)
       .def("counted", &Elastic::counted);

@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: The gradwire authors
 # SPDX-License-Identifier: Apache-2.0
 """A training loop in Python that loses a rank and gets a new one."""
+import collections
 import os
 import pathlib
 import re
@@ -17,6 +18,7 @@ import program_far_apart
 import program_manager
 import program_slow
 from conftest import block_of
+from gradwire._bytes import join_value, split_value
 from gradwire.distributed.optim import DilocoAverager, PostLocalSGDOptimizer, ZeroRedundancyOptimizer
 from gradwire.nn.parallel import DistributedDataParallel
 
@@ -189,6 +191,26 @@ def test_a_rule_for_slow_ranks_that_makes_no_sense_is_refused():
     rule = gradwire.elastic.SlowRule()
     assert (rule.factor, rule.steps, rule.drop) == (3, 20, False)
     assert rule.least.total_seconds() == 0.01
+
+
+def test_a_state_in_parts_is_the_state():
+    large = torch.randn(200, 300)
+    state = {
+        "tensors": [large, large.t(), large.half()[3:180], torch.arange(5)],
+        "looks taken": torch.full((1,), 2.5).expand(400, 400),
+        "nested": collections.OrderedDict(pair=(large.double(), "text"), none=None, number=7),
+    }
+    text, tensors = split_value(state)
+    assert [tensor.shape for tensor in tensors] == [(200, 300), (177, 300), (200, 300)]
+    assert tensors[0].data_ptr() == large.data_ptr(), "a large tensor is not copied"
+    assert len(text) < large.nbytes + 4 * 400 * 400 + 10_000
+    again = join_value(text, [tensor.clone() for tensor in tensors])
+    assert type(again["nested"]) is collections.OrderedDict
+    assert torch.equal(again["looks taken"], state["looks taken"])
+    assert torch.equal(again["nested"]["pair"][0], large.double())
+    assert again["nested"]["pair"][1] == "text" and again["nested"]["none"] is None and again["nested"]["number"] == 7
+    for one, other in zip(again["tensors"], state["tensors"], strict=True):
+        assert one.dtype == other.dtype and torch.equal(one, other)
 
 
 def test_what_cannot_be_added_is_refused():

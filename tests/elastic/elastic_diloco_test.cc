@@ -435,11 +435,11 @@ TEST(ElasticDilocoTest, AStateThatDoesNotArriveWholeChangesNothing) {
     const auto diloco = std::make_shared<DilocoAverager>(parameters, DilocoOptions{.process_group = elastic});
     PostLocalSGDOptimizer optimizer(inner_optimizer(parameters), diloco);
     internal::TrainingState state;
-    const auto save = [rank]() -> std::string {
+    const auto save = [rank]() -> StatePart {
       if (rank == 0) throw Killed();
-      return "";
+      return {};
     };
-    state.add(internal::UserState{"position", save, [](const std::string&) {}});
+    state.add(internal::UserState{"position", save, [](const StatePart&) {}});
     state.add({&optimizer, &optimizer, diloco.get()});
     state.leave_group();
     elastic->move_to(group);

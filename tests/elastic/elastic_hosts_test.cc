@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <memory>
 #include <random>
 #include <thread>
@@ -88,7 +89,10 @@ class ElasticHostsTest : public launch::LauncherTest {
   // One rank on each of two hosts holds so many MB of state, and a rank of a third host joins. Returns the newcomer's
   // word on what it got.
   std::string join_with_state(int megabytes, bool follows = false) {
-    Words more = {"--env", concat("ELASTIC_STATE=", megabytes), "--env", "GRADWIRE_LOG=info"};
+    return join_with({"--env", concat("ELASTIC_STATE=", megabytes)}, follows);
+  }
+  std::string join_with(Words more, bool follows) {
+    more.insert(more.end(), {"--env", "GRADWIRE_LOG=info"});
     if (follows) more.insert(more.end(), {"--env", "ELASTIC_FOLLOW=1"});
     auto first = begin("1:3", 1, more);
     wait_for_epoch(1);
@@ -106,7 +110,10 @@ class ElasticHostsTest : public launch::LauncherTest {
     const auto finals = record_->finals();
     EXPECT_EQ(finals.size(), 3U);
     for (const auto& parameters : finals) expect_equal_bits(parameters, finals.front(), "a member against the first");
-    const std::string said = third.err();
+    return what_it_got(third.err());
+  }
+  // A newcomer's word on that, in what it said.
+  static std::string what_it_got(const std::string& said) {
     const auto place = said.find("this member got ");
     EXPECT_NE(place, std::string::npos) << said;
     return place == std::string::npos ? "" : said.substr(place, said.find('\n', place) - place);
@@ -122,7 +129,7 @@ class ElasticHostsTest : public launch::LauncherTest {
     return program.finish();
   }
 
-  void go_to_the_end() const { record_->page()->budget = kSteps; }
+  void go_to_the_end() const { record_->page()->budget = steps_; }
   static std::int64_t now() { return ElasticRecord::Clock::now().time_since_epoch().count(); }
   void say_recovery(const char* what, std::int64_t pid, std::int64_t moment) const {
     const auto time = record_->recovery_ms(pid, moment);
@@ -135,6 +142,8 @@ class ElasticHostsTest : public launch::LauncherTest {
   // In seconds. Long, but in tests in which a host is silent: a machine may be silent for a while itself.
   std::string heartbeat_ = "20";
   std::chrono::milliseconds pace_{10};
+  std::string worker_ = ELASTIC_WORKER_PROGRAM;
+  std::int64_t steps_ = kSteps;
 
  private:
   BackgroundProgram on_host(int host, const std::string& name, Words words, const Words& more) const {
@@ -143,7 +152,7 @@ class ElasticHostsTest : public launch::LauncherTest {
     if (std::find(more.begin(), more.end(), "--deaths-per-minute") == more.end())
       words.insert(words.end(), {"--deaths-per-minute", "1000"});
     words.insert(words.end(), more.begin(), more.end());
-    words.insert(words.end(), {ELASTIC_WORKER_PROGRAM, std::to_string(kSteps), record_->folder()});
+    words.insert(words.end(), {worker_, std::to_string(steps_), record_->folder()});
     return launch(name, words, network_->enter(host));
   }
 
@@ -226,6 +235,96 @@ TEST_P(ElasticGigabitTest, ANewcomerOverAGigabitLink) {
   std::printf(
       "%d MB of state over 1 Gbit/s: the others waited %.2f s, and lost %.2f s in all (a step takes %.1f ms); %s\n",
       megabytes, pause_, lost_.first, lost_.second * 1e3, said.c_str());
+}
+
+// When the steps of a member began, by step, in nanoseconds (wide_worker.cc).
+using StepTimes = std::map<std::int64_t, std::int64_t>;
+
+// Of all members of a job.
+std::vector<StepTimes> step_times(const std::string& folder) {
+  std::vector<StepTimes> all;
+  for (const auto& file : std::filesystem::directory_iterator(folder)) {
+    if (!file.path().filename().string().starts_with("times-")) continue;
+    std::ifstream lines(file.path());
+    StepTimes& times = all.emplace_back();
+    for (std::int64_t step = 0, begin = 0, end = 0; lines >> step >> begin >> end;) times[step] = begin;
+  }
+  return all;
+}
+
+struct Loss {
+  double step = 0;         // the time of a step before the newcomer was started: the median, in seconds
+  double lost = 0;         // by the steps after that up to the first one with the newcomer, and that one, in seconds
+  double longest = 0;      // of these steps, in seconds
+  std::int64_t steps = 0;  // how many
+};
+
+// What a member lost by a newcomer that was started at `moment` and did its first step `newcomer`.
+Loss loss_of(const StepTimes& member, std::int64_t moment, std::int64_t newcomer) {
+  constexpr std::int64_t kSettled = 5;
+  std::vector<double> quiet;
+  std::vector<double> with;
+  for (auto step = member.begin(), next = std::next(step); next != member.end(); step = next++) {
+    const double seconds = static_cast<double>(next->second - step->second) / 1e9;
+    if (next->second < moment && step->first >= kSettled) quiet.push_back(seconds);
+    if (next->second >= moment && step->first <= newcomer) with.push_back(seconds);
+  }
+  std::sort(quiet.begin(), quiet.end());
+  Loss loss{.step = quiet.at(quiet.size() / 2), .steps = static_cast<std::int64_t>(with.size())};
+  for (const double seconds : with) {
+    loss.lost += seconds - loss.step;
+    loss.longest = std::max(loss.longest, seconds);
+  }
+  return loss;
+}
+
+// The same with a model that trains at full speed: its steps share the links with what goes to the newcomer.
+// ELASTIC_HOOK and ELASTIC_STEPS say with which hook, and how many steps; a newcomer must be there before the last one.
+TEST_P(ElasticGigabitTest, ANewcomerToAJobAtFullSpeedOverAGigabitLink) {
+  network_->shape("1gbit");
+  worker_ = WIDE_WORKER_PROGRAM;
+  steps_ = std::stoll(environment("ELASTIC_STEPS").value_or("120"));
+  record_ = std::make_unique<ElasticRecord>(scratch("wide"), steps_);
+  const std::string megabytes = environment("ELASTIC_STATE").value_or("200");
+  const std::string hook = environment("ELASTIC_HOOK").value_or("allreduce");
+  Words more;
+  for (const std::string& setting :
+       {concat("WIDE_STATE=", megabytes), concat("ELASTIC_HOOK=", hook), std::string("WIDE_GRADIENTS=20"),
+        std::string("WIDE_COMPUTE=200"), std::string("GRADWIRE_LOG=info"), std::string("ELASTIC_FOLLOW=1")}) {
+    if (setting.starts_with("ELASTIC_FOLLOW") && !GetParam()) continue;
+    more.insert(more.end(), {"--env", setting});
+  }
+  auto first = begin("1:3", 1, more);
+  wait_for_epoch(1);
+  auto second = join("1", 1, more);
+  wait_for_epoch(2);
+  go_to_the_end();
+  const std::int64_t begun = now();
+  while (record_->page()->newest_step < steps_ / 6 && now() - begun < 100e9)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  const std::int64_t moment = now();
+  auto third = join("2", 1, more, 2);
+  EXPECT_TRUE(first.ends_within(std::chrono::minutes(5)));
+  for (BackgroundProgram* program : {&third, &second, &first}) EXPECT_EQ(program->finish().exit_code, 0);
+  const auto finals = record_->finals();
+  EXPECT_EQ(finals.size(), 3U);
+  for (const auto& parameters : finals) expect_equal_bits(parameters, finals.front(), "a member against the first");
+
+  const std::vector<StepTimes> times = step_times(record_->folder());
+  ASSERT_EQ(times.size(), 3U);
+  const auto newcomer = std::find_if(times.begin(), times.end(), [&](const StepTimes& member) {
+    return !member.empty() && member.begin()->second > moment;
+  });
+  ASSERT_NE(newcomer, times.end()) << "the job ended before the newcomer took part";
+  for (const StepTimes& member : times) {
+    if (&member == &*newcomer) continue;
+    const Loss loss = loss_of(member, moment, newcomer->begin()->first);
+    std::printf(
+        "%s MB of state over 1 Gbit/s, hook %s: a member lost %.2f s in %lld steps, the longest of %.2f s; a step "
+        "takes %.2f s\n",
+        megabytes.c_str(), hook.c_str(), loss.lost, static_cast<long long>(loss.steps), loss.longest, loss.step);
+  }
+  std::printf("%s\n", what_it_got(third.err()).c_str());
 }
 
 // SIGTERM ends a program that does not handle it yet, and no member is lost with it.

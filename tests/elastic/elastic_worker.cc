@@ -3,9 +3,9 @@
 // elastic_worker STEPS FOLDER   one member of an elastic job, for elastic_launch_test.cc and elastic_hosts_test.cc.
 // ELASTIC_HOOK, ELASTIC_BACKEND and ELASTIC_OPTIMIZER in the environment choose what it trains with. With ELASTIC_SLOW
 // the clock counts work: the worker that is the first to make FOLDER/slow does three times the work of the others.
-// ELASTIC_STATE adds so many MB of state that no step changes: a third in a parameter, the rest in a state of the
-// user's. ELASTIC_FOLLOW lets newcomers follow. ELASTIC_TIMEOUT is ElasticOptions::timeout in milliseconds. Tells in
-// FOLDER/page where it is, and writes its parameters to FOLDER/final-PID when all steps were counted.
+// ELASTIC_STATE adds so many MB of state that no step changes: a third in a parameter, the rest in a tensor of a state
+// of the user's. ELASTIC_FOLLOW lets newcomers follow. ELASTIC_TIMEOUT is ElasticOptions::timeout in milliseconds.
+// Tells in FOLDER/page where it is, and writes its parameters to FOLDER/final-PID when all steps were counted.
 #include <fcntl.h>
 
 #include <chrono>
@@ -60,14 +60,15 @@ void run(std::int64_t steps, const std::string& folder) {
   const std::int64_t megabytes = std::atoll(environment("ELASTIC_STATE").value_or("0").c_str());
   if (megabytes > 0)
     net->register_parameter("frozen", at::full({megabytes * 1'000'000 / 12}, ::getpid(), at::kFloat), false);
-  std::string user_state(static_cast<std::size_t>(megabytes * 2'000'000 / 3), 's');
+  at::Tensor user_state = at::full({megabytes * 2'000'000 / 3}, 's', at::kByte);
   DistributedDataParallel ddp(net, options);
   if (const auto hook = environment("ELASTIC_HOOK")) ddp.register_comm_hook(make_hook(*hook));
   const auto optimizer = make_optimizer(ddp.parameters(), elastic);
   elastic.add(ddp).add(*optimizer);
   if (megabytes > 0) {
     elastic.add_state(
-        "state", [&] { return user_state; }, [&](const std::string& bytes) { user_state = bytes; });
+        "state", [&] { return StatePart{.tensors = {user_state}}; },
+        [&](StatePart part) { user_state = std::move(part.tensors.at(0)); });
   }
   const ElasticEnd end = elastic.run(steps, [&](const ElasticStep& at) {
     report.begin_step(at);

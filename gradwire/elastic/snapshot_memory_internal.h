@@ -1,0 +1,48 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// Memory for a copy of the state that is made while others wait. The first write to a page of fresh memory takes
+// several times as long as the copy itself, so a thread writes to the pages before.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "gradwire/base/deadline.h"
+#include "gradwire/base/os_handles.h"
+#include "gradwire/base/process.h"
+
+namespace gradwire::internal {
+
+// One thread uses the object. The copies keep the memory.
+class SnapshotMemory final {
+ public:
+  // Room for copies of `tensors`. Where the kernel refuses the memory, there is none.
+  explicit SnapshotMemory(const std::vector<at::Tensor>& tensors);
+  // Waits for the thread, which stops early.
+  ~SnapshotMemory();
+  SnapshotMemory(const SnapshotMemory&) = delete;
+  SnapshotMemory& operator=(const SnapshotMemory&) = delete;
+
+  // Whether the thread has ended, or has taken too long for others to wait for it.
+  bool is_ready() const noexcept { return has_ended_ || patience_.expired(); }
+  // A contiguous copy of `tensor`, which is on the CPU: in this memory if the thread has ended and there is room,
+  // else in memory of its own.
+  at::Tensor copy(const at::Tensor& tensor);
+
+ private:
+  void write_to_pages() noexcept;
+
+  std::shared_ptr<const Mapping> memory_;  // null: the kernel refused it
+  std::size_t used_ = 0;
+  const Deadline patience_ = Deadline::after(std::chrono::seconds(10));
+  std::atomic<bool> has_ended_{false};
+  std::atomic<bool> stops_{false};
+  Thread thread_;  // the last: it uses the others until it is joined
+};
+
+}  // namespace gradwire::internal

@@ -1,0 +1,36 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// The state of an optimizer of libtorch as tensors, which need no copy to be sent, and a small archive for the rest.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/optim/optimizer.h>
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace gradwire::internal {
+
+// The tensors of a state of one of libtorch's own optimizers, defined or not; nothing for a class that is not known
+// here.
+std::vector<at::Tensor*> tensors_of(torch::optim::OptimizerParamState& state);
+
+// Of the states of libtorch's own optimizers, the tensors that are large and contiguous, in the order of the
+// parameters. They are the optimizer's own: not copies.
+std::vector<at::Tensor> large_tensors_of(torch::optim::Optimizer& optimizer);
+
+struct SplitOptimizer {
+  std::string archive = {};              // as the optimizer writes it, with a placeholder for each of the tensors
+  std::vector<at::Tensor> tensors = {};  // large_tensors_of()
+};
+
+// `optimizer` is changed meanwhile, and is as before afterwards. Throws what its save() throws.
+SplitOptimizer split_optimizer(torch::optim::Optimizer& optimizer);
+
+// Puts what split_optimizer() returned in the place of the state of `optimizer`, which keeps `tensors`. They have the
+// dtypes and sizes of those of split_optimizer(), or as many bytes in one row. Throws what load() throws; InternalError
+// when the tensors are not those of the archive.
+void load_split(torch::optim::Optimizer& optimizer, std::string_view archive, const std::vector<at::Tensor>& tensors);
+
+}  // namespace gradwire::internal
