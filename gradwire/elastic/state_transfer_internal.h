@@ -62,8 +62,8 @@ void log_transfer(const TransferReport& report, const TransferRanks& ranks, cons
 // that hold the piece with the bits of the first giver's. Buffers, and the texts in which the rest is written, may
 // differ between givers. A taker gets only the pieces of parameters and buffers that differ from its own. From a single
 // giver, what any taker lacks is broadcast. Costs a hash of each piece. Returns the parcel on takers, and an empty one
-// on givers. `report`: null, or set on takers. `sender`: null, or sends a giver's pieces. Changes nothing
-// of the state. Throws what the group throws.
+// on givers. `report`: null, or set on takers. `sender`: null, or sends a giver's pieces. Changes nothing of the
+// state. Throws what the group throws.
 StateParcel transfer_state(ProcessGroup& group, const StateSource& state, const TransferRanks& ranks,
                            TransferReport* report = nullptr, YieldingSender* sender = nullptr);
 

@@ -98,54 +98,54 @@ TEST(TrafficWatchTest, CallsOutliveTheWatch) {
   pending.end();
 }
 
+// A sender beside a call that is under way until the test ends it.
+class YieldingSenderTest : public ::testing::Test {
+ protected:
+  YieldingSenderTest() {
+    make_call(*watch_, [this] { return pending_.work(); });
+  }
+
+  const std::shared_ptr<TrafficWatch> watch_ = std::make_shared<TrafficWatch>();
+  const Pending pending_;
+  YieldingSender sender_{watch_};
+};
+
 // With a call that never ends, pieces wait for two seconds in all, and three times as long as they took.
-TEST(YieldingSenderTest, PiecesGoBesideACallThatDoesNotEnd) {
-  const auto watch = std::make_shared<TrafficWatch>();
-  const Pending pending;
-  make_call(*watch, [&] { return pending.work(); });
-  YieldingSender sender(watch);
+TEST_F(YieldingSenderTest, PiecesGoBesideACallThatDoesNotEnd) {
   const auto begin = std::chrono::steady_clock::now();
-  sender.send([] { std::this_thread::sleep_for(milliseconds(20)); });
+  sender_.send([] { std::this_thread::sleep_for(milliseconds(20)); });
   EXPECT_GE(std::chrono::steady_clock::now() - begin, milliseconds(2020));
-  sender.send([] {});
+  sender_.send([] {});
   EXPECT_GE(std::chrono::steady_clock::now() - begin, milliseconds(2080));
   int sent = 0;
-  for (; sent < 1000; ++sent) sender.send([] {});
+  for (; sent < 1000; ++sent) sender_.send([] {});
   EXPECT_EQ(sent, 1000);
-  pending.end();
+  pending_.end();
 }
 
-TEST(YieldingSenderTest, APieceGoesWhenTheCallEnds) {
-  const auto watch = std::make_shared<TrafficWatch>();
-  const Pending pending;
-  make_call(*watch, [&] { return pending.work(); });
-  YieldingSender sender(watch);
+TEST_F(YieldingSenderTest, APieceGoesWhenTheCallEnds) {
   bool ended = false;
   std::thread ends([&] {
     std::this_thread::sleep_for(milliseconds(20));
     ended = true;
-    pending.end();
+    pending_.end();
   });
-  sender.send([&] { EXPECT_TRUE(ended); });
+  sender_.send([&] { EXPECT_TRUE(ended); });
   ends.join();
 }
 
 // It hurries when a look eight steps later finds it no nearer, and until it is there.
-TEST(YieldingSenderTest, ANewcomerThatComesNoNearerIsSentWithoutWaiting) {
-  const auto watch = std::make_shared<TrafficWatch>();
-  const Pending pending;
-  make_call(*watch, [&] { return pending.work(); });
-  YieldingSender sender(watch);
-  for (std::int64_t behind = 40; behind > 20; --behind) sender.begin_step(behind);
-  EXPECT_FALSE(sender.hurries()) << "it came nearer at each step";
-  for (int step = 0; step < 16; ++step) sender.begin_step(20);
-  EXPECT_TRUE(sender.hurries());
-  sender.send([] {});
-  for (std::int64_t behind = 20; behind > 1; --behind) sender.begin_step(behind);
-  EXPECT_TRUE(sender.hurries());
-  sender.begin_step(1);
-  EXPECT_FALSE(sender.hurries()) << "it is there";
-  pending.end();
+TEST_F(YieldingSenderTest, ANewcomerThatComesNoNearerIsSentWithoutWaiting) {
+  for (std::int64_t behind = 40; behind > 20; --behind) sender_.begin_step(behind);
+  EXPECT_FALSE(sender_.hurries()) << "it came nearer at each step";
+  for (int step = 0; step < 16; ++step) sender_.begin_step(20);
+  EXPECT_TRUE(sender_.hurries());
+  sender_.send([] {});
+  for (std::int64_t behind = 20; behind > 1; --behind) sender_.begin_step(behind);
+  EXPECT_TRUE(sender_.hurries());
+  sender_.begin_step(1);
+  EXPECT_FALSE(sender_.hurries()) << "it is there";
+  pending_.end();
 }
 
 TEST(SnapshotMemoryTest, CopiesAreEqualContiguousAndKeepTheMemory) {
@@ -159,6 +159,7 @@ TEST(SnapshotMemoryTest, CopiesAreEqualContiguousAndKeepTheMemory) {
     for (const at::Tensor& tensor : tensors) copies.push_back(memory.copy(tensor));
     copies.push_back(memory.copy(tensors[0]));  // there is no room left
   }
+  EXPECT_TRUE(copies.back().equal(tensors[0]));
   for (std::size_t i = 0; i < copies.size(); ++i) {
     const at::Tensor& original = tensors[i % tensors.size()];
     values.push_back(original.clone());
