@@ -175,6 +175,7 @@ class Ruling {
     at_.over = at_.reported = at_.told_leaving = false;
     at_.beats.clear();
     at_.heard_at.clear();
+    at_.looked.reset();
     at_.ends.assign(at_.plan->nodes.size(), std::nullopt);
     at_.gone.clear();
     made_.actions.emplace_back(BeginAttempt{});
@@ -215,6 +216,7 @@ class Ruling {
       at_.beats = heard_.beats;
       at_.heard_at.assign(heard_.beats.size(), heard_.now);
     }
+    forgive_own_silence();
     for (std::size_t node = 0; node < at_.ends.size(); ++node) {
       // One that ended well may still be interrupted.
       if (at_.ends[node] && at_.ends[node]->kind != NodeEnd::Kind::good) continue;
@@ -224,6 +226,15 @@ class Ruling {
         look_at_beats(static_cast<int>(node));
       }
     }
+  }
+
+  // The store is in this process. While the process or its machine stood still, no node could be heard of. A look comes
+  // after a tenth of heartbeat_timeout, so that of a longer time between two looks only a quarter of it counts.
+  void forgive_own_silence() {
+    const Position::Time last = std::exchange(at_.looked, heard_.now).value_or(heard_.now);
+    const auto stood_still = heard_.now - last - options_.heartbeat_timeout / 4;
+    if (stood_still <= stood_still.zero()) return;
+    for (Position::Time& heard_at : at_.heard_at) heard_at += stood_still;
   }
 
   void look_at_beats(int node) {

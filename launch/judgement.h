@@ -41,7 +41,8 @@ struct Position {
   bool told_leaving = false;  // running: the store shows that this launcher was told to leave
   // running, node 0, by node
   std::vector<std::int64_t> beats;
-  std::vector<Time> heard_at;  // when the beats last grew
+  std::vector<Time> heard_at;  // when the beats last grew, later by the time in which this launcher stood still
+  std::optional<Time> looked;  // when this launcher last read the beats
   std::vector<std::optional<NodeEnd>> ends;
   std::vector<int> gone;         // the nodes that vanished
   std::optional<Event> outcome;  // leaving: the event for the user at the end

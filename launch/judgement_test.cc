@@ -313,19 +313,36 @@ TEST(Running, TheVerdictComesWithTheLastEnd) {
   EXPECT_EQ(verdict.what, "rank 1 died");
 }
 
+// Node 0 looks as often as it does in a job, from `from` to `to`, and hears the same each time.
+void look_again(Launcher& zero, int from, int to, const std::vector<std::int64_t>& beats) {
+  for (int now = from; now <= to; now += 100) {
+    zero.hear(attempt_at(now, beats));
+    EXPECT_TRUE(zero.puts.empty()) << now << " ms";
+  }
+}
+
 TEST(Running, ANodeWhoseBeatsStandStillHasVanished) {
   Launcher zero = running_zero();
-  zero.hear(attempt_at(0, {1, 1, 1}));
-  zero.hear(attempt_at(900, {2, 2, 1}));
-  zero.hear(attempt_at(1000, {3, 3, 1}));
-  EXPECT_TRUE(zero.puts.empty()) << "not longer than the time";
+  look_again(zero, 0, 800, {1, 1, 1});
+  look_again(zero, 900, 1000, {2, 2, 1});  // not longer than the time
   zero.hear(attempt_at(1001, {3, 3, 1}));
   EXPECT_EQ(zero.put_keys(), (Keys{end_key(0, 2), over_key(0)}));
   const NodeEnd end = decode_end(zero.puts.at(end_key(0, 2)));
   EXPECT_EQ(end.kind, Kind::vanished);
   EXPECT_TRUE(contains(end.what, "node 2 (host2, ranks 4, 5) has not been heard of for 1 s")) << end.what;
-  zero.hear(attempt_at(1901, {4, 3, 1}));
-  EXPECT_TRUE(zero.puts.empty()) << "node 1 was heard of at 900";
+  look_again(zero, 1100, 1900, {4, 3, 1});  // node 1 was heard of at 1001
+  EXPECT_EQ(zero.position.gone, std::vector<int>{2});
+}
+
+// The store is node 0's: while its machine stands still, the beats of the others reach nobody.
+TEST(Running, TheTimeInWhichNodeZeroStoodStillIsNoSilenceOfTheOthers) {
+  Launcher zero = running_zero();
+  look_again(zero, 0, 500, {1, 1, 1});
+  zero.hear(attempt_at(60000, {1, 1, 1}));
+  EXPECT_TRUE(zero.position.gone.empty()) << "heard of 500 ms before node 0 stood still; that is less than a second";
+  look_again(zero, 60100, 60200, {1, 2, 1});
+  // Of the minute a quarter of a second counts: node 2 has been silent for 500 + 250 ms at 60000.
+  zero.hear(attempt_at(60251, {1, 2, 1}));
   EXPECT_EQ(zero.position.gone, std::vector<int>{2});
 }
 
@@ -338,9 +355,9 @@ TEST(Running, ANodeThatHasEndedIsNotMissed) {
 
 TEST(Running, NodeZeroDoesNotMissItself) {
   Launcher zero = running_zero();
-  zero.hear(attempt_at(0, {1, 1, 1}));
-  zero.hear(attempt_at(900, {1, 2, 2}));
-  zero.hear(attempt_at(1800, {1, 3, 3}));
+  look_again(zero, 0, 800, {1, 1, 1});
+  look_again(zero, 900, 1700, {1, 2, 2});
+  look_again(zero, 1800, 2600, {1, 3, 3});
   EXPECT_TRUE(zero.position.gone.empty());
 }
 
@@ -475,7 +492,7 @@ TEST(Leaving, NodeZeroStaysForThoseWhoNeedItsStore) {
 
 TEST(Leaving, NodeZeroDoesNotWaitForOneThatVanished) {
   Launcher zero = running_zero();
-  zero.hear(attempt_at(0, {1, 1, 1}));
+  look_again(zero, 0, 1000, {1, 1, 1});
   Heard silent = attempt_at(1001, {2, 2, 1}, {std::nullopt, kStopped, std::nullopt});
   silent.own_end = kStopped;
   EXPECT_EQ(zero.hear(silent), Phase::leaving);
