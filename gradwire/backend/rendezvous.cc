@@ -113,22 +113,38 @@ void throw_if_failed(Store& store) {
   if (store.check({&kFailed, 1})) throw_failure(store.get(kFailed));
 }
 
-std::string await_key(Store& store, const std::string& key, int awaited, Deadline deadline) {
+std::vector<int> await_keys(Store& store, const std::vector<std::string>& keys, std::span<const int> ranks,
+                            Deadline deadline) {
   for (LookPause pause;;) {
+    bool are_there = true;
     try {
-      store.wait({&key, 1}, std::min(pause.next(), deadline.remaining()));
-      return store.get(key);
+      store.wait(keys, std::min(pause.next(), deadline.remaining()));
     } catch (const TimeoutError&) {
-      throw_if_failed(store);
-      throw_if_interrupted("rendezvous");
-      // A rank that set the key and left is no failure: look at the key after the process.
-      const bool dead = !dead_ranks(store, {&awaited, 1}).empty();
-      if (dead && !store.check({&key, 1})) throw_dead(store, {awaited});
-      if (dead || !deadline.expired()) continue;
-      throw TimeoutError(
-          concat("rendezvous: the deadline passed while waiting for rank ", awaited, " (key '", key, "')"), {awaited});
+      are_there = false;
     }
+    throw_if_failed(store);  // first of all: a rank that failed ends, and the others are to be told of its failure
+    if (are_there) return {};
+    throw_if_interrupted("rendezvous");
+    const std::vector<int> dead = dead_ranks(store, ranks);
+    if (dead.empty() && !deadline.expired()) continue;
+    // A rank that set its key and left is no failure: look at the keys after the processes.
+    std::vector<int> missing;
+    std::vector<int> dead_without;
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      if (store.check({&keys[i], 1})) continue;
+      missing.push_back(ranks[i]);
+      if (std::find(dead.begin(), dead.end(), ranks[i]) != dead.end()) dead_without.push_back(ranks[i]);
+    }
+    if (missing.empty()) return {};
+    if (!dead_without.empty()) throw_dead(store, dead_without);
+    if (deadline.expired()) return missing;
   }
+}
+
+std::string await_key(Store& store, const std::string& key, int awaited, Deadline deadline) {
+  if (await_keys(store, {key}, {&awaited, 1}, deadline).empty()) return store.get(key);
+  throw TimeoutError(concat("rendezvous: the deadline passed while waiting for rank ", awaited, " (key '", key, "')"),
+                     {awaited});
 }
 
 }  // namespace gradwire::rendezvous

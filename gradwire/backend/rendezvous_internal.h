@@ -65,9 +65,14 @@ void announce_failure(Store& store, int rank, const std::exception_ptr& error) n
 // Throws the failure that was announced, if there is one.
 void throw_if_failed(Store& store);
 
-// Waits for `key`, which rank `awaited` is to set, and returns its value. Throws the failure that was announced;
-// PeerError when `awaited` has died without setting the key; TimeoutError that names `awaited`; AbortedError when this
+// Waits for `keys`, of which rank `ranks[i]` is to set `keys[i]`. Returns the ranks whose keys are not there by the
+// deadline, in the order of `ranks`; empty: all keys are there. Throws the failure that was announced, also where all
+// keys are there; PeerError that names the ranks that have died without setting their keys; AbortedError when this
 // thread is interrupted.
+std::vector<int> await_keys(Store& store, const std::vector<std::string>& keys, std::span<const int> ranks,
+                            Deadline deadline);
+
+// The same for one key, and returns its value. Throws TimeoutError that names `awaited` when the deadline has passed.
 std::string await_key(Store& store, const std::string& key, int awaited, Deadline deadline);
 
 }  // namespace gradwire::rendezvous

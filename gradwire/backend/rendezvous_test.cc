@@ -12,6 +12,7 @@
 
 #include "gradwire/base/error.h"
 #include "gradwire/store/hash_store.h"
+#include "tests/support/ended_process.h"
 
 namespace gradwire::rendezvous_test {
 namespace {
@@ -55,9 +56,8 @@ TEST(Rendezvous, TextThatMakesNoSenseIsSaidToBeThat) {
 TEST(Rendezvous, ARankThatDiedIsNotWaitedFor) {
   HashStore store;
   rendezvous::register_rank(store, 0);
-  const std::string mine = store.get("process/0");
   EXPECT_TRUE(rendezvous::dead_ranks(store, std::vector<int>{0, 1}).empty());
-  store.set("process/1", mine.substr(0, mine.find(' ')) + " 1 0 0");  // process 1 did not start at 0
+  store.set("process/1", test_support::ended_process());
   EXPECT_EQ(rendezvous::dead_ranks(store, std::vector<int>{0, 1}), std::vector<int>{1});
   try {
     rendezvous::await_key(store, "of rank 1", 1, kSoon);
@@ -68,6 +68,27 @@ TEST(Rendezvous, ARankThatDiedIsNotWaitedFor) {
   // What it said before it died counts.
   store.set("of rank 1", "value");
   EXPECT_EQ(rendezvous::await_key(store, "of rank 1", 1, kSoon), "value");
+}
+
+TEST(Rendezvous, OfSeveralRanksThoseThatDiedWithoutTheirKeysAreNamed) {
+  HashStore store;
+  rendezvous::register_rank(store, 0);
+  for (const char* process : {"process/1", "process/2"}) store.set(process, test_support::ended_process());
+  const std::vector<std::string> keys = {"of 0", "of 1", "of 2"};
+  const std::vector<int> ranks = {0, 1, 2};
+  store.set("of 1", "said before it died");
+  try {
+    rendezvous::await_keys(store, keys, ranks, kSoon);
+    ADD_FAILURE() << "rank 2 is dead";
+  } catch (const PeerError& error) {
+    EXPECT_EQ(error.peers(), std::vector<int>{2}) << error.what();
+  }
+  store.set("of 2", "said before it died");
+  EXPECT_EQ(rendezvous::await_keys(store, keys, ranks, Deadline::after(Milliseconds(1))), std::vector<int>{0});
+  store.set("of 0", "");
+  EXPECT_TRUE(rendezvous::await_keys(store, keys, ranks, kSoon).empty());
+  rendezvous::announce_failure(store, 1, ResourceError("no memory"));
+  EXPECT_THROW(rendezvous::await_keys(store, keys, ranks, kSoon), ResourceError) << "it failed after it set its key";
 }
 
 TEST(Rendezvous, ADeadlineNamesTheRankThatIsAwaited) {

@@ -12,6 +12,7 @@
 #include "gradwire/hooks/hook_test_support.h"
 #include "gradwire/hooks/registry.h"
 #include "gradwire/process_group/hybrid/hybrid_group.h"
+#include "tests/support/on_hosts.h"
 
 namespace gradwire::testing::between_hosts_hook_test {
 namespace {
@@ -20,11 +21,6 @@ constexpr int kSteps = 4;
 constexpr std::int64_t kCount = 3000;
 
 at::Tensor gradient(int rank, int step) { return random_tensor({kCount}, 100 * step + rank); }
-
-std::shared_ptr<HybridGroup> hybrid_of(const std::shared_ptr<ProcessGroup>& flat, const std::string& hosts) {
-  const auto rank = static_cast<std::size_t>(flat->rank());
-  return HybridGroup::make(flat->dup(), flat->split(hosts[rank] - '0'));
-}
 
 // What the hook makes of `values_of(rank, step)`, by rank and step.
 using Results = std::vector<std::vector<at::Tensor>>;
@@ -52,7 +48,7 @@ TEST_P(BetweenHosts, TheMeansOfHostsAreWhatIsCompressed) {
   const std::string spec = std::get<1>(GetParam());
   const int world = static_cast<int>(hosts.size());
   const Results actual = train(
-      world, spec, world, [&](const auto& flat) { return hybrid_of(flat, hosts); }, gradient);
+      world, spec, world, [&](const auto& flat) { return test_support::on_hosts(flat, hosts); }, gradient);
   const int host_count = *std::max_element(hosts.begin(), hosts.end()) - '0' + 1;
   const auto mean_of_host = [&](int host, int step) {
     at::Tensor sum;
@@ -90,7 +86,7 @@ TEST(BetweenHostsHook, WhatIsRememberedIsOnTheScaleOfWhatComesOut) {
   for (const int divisor : {4, 3}) {
     const std::string spec = "batched_power_sgd_rank2:start=2";
     const Results hosts = train(
-        4, spec, divisor, [](const auto& flat) { return hybrid_of(flat, "0101"); }, gradient);
+        4, spec, divisor, [](const auto& flat) { return test_support::on_hosts(flat, "0101"); }, gradient);
     const Results flat = train(
         4, spec, 4, [](const auto& group) { return group; }, gradient);
     for (std::size_t step = 0; step < kSteps; ++step) {
@@ -103,7 +99,7 @@ TEST(BetweenHostsHook, WhatIsRememberedIsOnTheScaleOfWhatComesOut) {
 
 TEST(BetweenHostsHook, UnderDdpAllRanksHoldTheSameBits) {
   run_ranks({"threads"}, 4, [](int rank, const std::shared_ptr<ProcessGroup>& flat) {
-    const auto group = hybrid_of(flat, "0101");
+    const auto group = test_support::on_hosts(flat, "0101");
     for (const char* spec : {"int8", "power_sgd:start=2", "fp16_compress"}) {
       Zoo zoo;
       DdpOptions options;

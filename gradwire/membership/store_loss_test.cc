@@ -11,7 +11,6 @@
 #include <future>
 #include <map>
 #include <optional>
-#include <sstream>
 #include <stdexcept>
 #include <thread>
 #include <utility>
@@ -23,6 +22,7 @@
 #include "gradwire/membership/member.h"
 #include "gradwire/membership/patient_store.h"
 #include "gradwire/store/tcp_store.h"
+#include "tests/support/ended_process.h"
 #include "tests/support/ranks.h"
 
 namespace gradwire::membership::store_loss_test {
@@ -30,15 +30,6 @@ namespace {
 
 constexpr auto kLong = std::chrono::minutes(1);
 const std::string kNobody = "no process";  // of another host, so the coordinator does not look
-
-// The name of a process that had this one's number before.
-std::string ended_process() {
-  std::istringstream in(process_identity());
-  std::string space;
-  std::string pid;
-  in >> space >> pid;
-  return space + " " + pid + " 1 0";
-}
 
 // The server and the coordinator of one job, which are lost and started again together.
 class StoreLossTest : public ::testing::Test {
@@ -214,7 +205,7 @@ TEST_F(StoreLossTest, AHostSeesTheMembersThatCameAfterTheLoss) {
   watch.look_for_the_dead(/*has_news=*/true);  // the host has read them, and the coordinator has not
   lose_and_start();
   // The host reports it.
-  const std::int64_t newcomer = log.append(Joined{ended_process(), "1.0", "net", watch.host()});
+  const std::int64_t newcomer = log.append(Joined{test_support::ended_process(), "1.0", "net", watch.host()});
   settle();
   ASSERT_TRUE(coordinator_->roster().members.contains(newcomer));
   const Deadline deadline = Deadline::after(kLong);

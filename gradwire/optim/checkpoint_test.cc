@@ -14,7 +14,7 @@
 #include "gradwire/hooks/registry.h"
 #include "gradwire/optim/optim_test_support.h"
 #include "gradwire/optim/zero_redundancy_optimizer.h"
-#include "gradwire/process_group/hybrid/hybrid_group.h"
+#include "tests/support/on_hosts.h"
 #include "tests/support/ranks.h"
 
 namespace gradwire::testing::checkpoint_test {
@@ -143,13 +143,10 @@ HookState memory_of(Training& training) { return local_part(training.ddp.core().
 // Two hosts of two ranks: the first ranks of the hosts alone remember something. On other ranks, or on as many of other
 // hosts, all ranks together owe what the hosts owed.
 TEST_F(Checkpoints, TheMemoriesOfHostsGoOnOnOtherRanks) {
-  const auto on_hosts = [](const std::shared_ptr<ProcessGroup>& flat, const std::string& hosts) {
-    return HybridGroup::make(flat->dup(), flat->split(hosts[static_cast<std::size_t>(flat->rank())] - '0'));
-  };
   for (const std::string hook : {"int4", "int4:memory=ef21", "power_sgd:rank=1,start=2,min_rate=0"}) {
     std::vector<HookState> saved(4);
     run_ranks({"threads"}, 4, [&](int rank, const std::shared_ptr<ProcessGroup>& flat) {
-      Training training(on_hosts(flat, "0011"), hook, false);
+      Training training(test_support::on_hosts(flat, "0011"), hook, false);
       for (int step = 0; step < 4; ++step) training.step(step, rank);
       save_checkpoint(file(), training.ddp, *training.optimizer);
       saved[static_cast<std::size_t>(rank)] = memory_of(training);
@@ -159,7 +156,7 @@ TEST_F(Checkpoints, TheMemoriesOfHostsGoOnOnOtherRanks) {
     const HookState owed = average_local({saved[0], saved[2]});
     const auto expect_restored = [&](int world, const std::string& hosts) {
       run_ranks({"threads"}, world, [&](int rank, const std::shared_ptr<ProcessGroup>& flat) {
-        Training training(hosts.empty() ? flat : on_hosts(flat, hosts), hook, false);
+        Training training(hosts.empty() ? flat : test_support::on_hosts(flat, hosts), hook, false);
         load_checkpoint(file(), training.ddp, *training.optimizer);
         const HookState now = memory_of(training);
         SCOPED_TRACE(concat(hook, ", ", world, " ranks, hosts ", hosts, ", rank ", rank));

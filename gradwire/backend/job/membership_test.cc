@@ -14,7 +14,6 @@
 #include <functional>
 #include <memory>
 #include <span>
-#include <sstream>
 #include <string>
 #include <thread>
 #include <utility>
@@ -24,6 +23,7 @@
 #include "gradwire/base/strings.h"
 #include "gradwire/store/forwarding_store.h"
 #include "gradwire/store/hash_store.h"
+#include "tests/support/ended_process.h"
 
 namespace gradwire::internal {
 namespace {
@@ -103,15 +103,6 @@ class EventfulStore final : public ForwardingStore {
   const std::function<void()> event_;
 };
 
-// The name of a process that had this one's number before.
-std::string ended_process() {
-  std::istringstream in(process_identity());
-  std::string space;
-  std::string pid;
-  in >> space >> pid;
-  return concat(space, " ", pid, " 1 0");
-}
-
 // Ranks 0 and 1 of three fail and rank 1 ends, while rank 2 comes. Wherever between two calls of rank 2 that is, rank 2
 // gets their failure, and does not wait in the next generation for ranks that will not come.
 TEST(Membership, ARankThatComesAsTheOthersFailGetsTheirFailure) {
@@ -123,7 +114,7 @@ TEST(Membership, ARankThatComesAsTheOthersFailGetsTheirFailure) {
     store->add("g0/came", 2);
     store->add("g0/heard", 2);
     const auto eventful = std::make_shared<EventfulStore>(store, moments + 1, [&] {
-      store->set("g0/rank/1", ended_process());
+      store->set("g0/rank/1", test_support::ended_process());
       store->compare_set("g0/outcome", "", "mismatch:two ranks have the number 1");
     });
     try {
