@@ -118,7 +118,8 @@ class Request {
 // irecv(), abort() and check() may be called from any thread at any time.
 //
 // Arguments: counts are elements of `dtype`. Buffers may have any alignment. A count of 0 is allowed, and the pointer
-// may be null then. The buffers of one call do not overlap, but input and output may be the same buffer.
+// may be null then. The buffers of one call do not overlap, but input and output may be the same buffer; in
+// all_to_all, only the rank's own slice may.
 class Channel {
  public:
   virtual ~Channel() = default;

@@ -7,9 +7,11 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "gradwire/backend/registry.h"
 #include "gradwire/base/error.h"
 #include "gradwire/store/hash_store.h"
 #include "tests/support/ended_process.h"
@@ -89,6 +91,27 @@ TEST(Rendezvous, OfSeveralRanksThoseThatDiedWithoutTheirKeysAreNamed) {
   EXPECT_TRUE(rendezvous::await_keys(store, keys, ranks, kSoon).empty());
   rendezvous::announce_failure(store, 1, ResourceError("no memory"));
   EXPECT_THROW(rendezvous::await_keys(store, keys, ranks, kSoon), ResourceError) << "it failed after it set its key";
+}
+
+// Of the backend "threads", whose rank 0 would wait in the first call for a rank that cannot take part.
+TEST(Rendezvous, ARankOfAnotherProcessEndsTheThreadsRendezvousOnRankZeroToo) {
+  const auto store = std::make_shared<HashStore>();
+  BackendOptions options;
+  options.store = store;
+  options.rank = 1;
+  options.size = 2;
+  options.timeout = std::chrono::minutes(1);
+  store->set("threads/meeting", "1 1");  // process 1
+  EXPECT_THROW(make_backend("threads", options), InvalidArgument);
+  options.rank = 0;
+  try {
+    make_backend("threads", options);
+    ADD_FAILURE() << "rank 1 cannot take part";
+  } catch (const PeerError& error) {
+    EXPECT_EQ(error.peers(), std::vector<int>{1});
+    EXPECT_NE(std::string(error.what()).find("ranks of this backend are threads of one process"), std::string::npos)
+        << error.what();
+  }
 }
 
 TEST(Rendezvous, ADeadlineNamesTheRankThatIsAwaited) {

@@ -40,7 +40,7 @@ std::pair<std::string, std::string> state_and_start(const std::string& pid) {
 std::string number_space() {
   std::array<char, 64> name_space{};
   const ssize_t length = ::readlink("/proc/self/ns/pid", name_space.data(), name_space.size() - 1);
-  const std::string boot = first_line("/proc/sys/kernel/random/boot_id");
+  static const std::string boot = first_line("/proc/sys/kernel/random/boot_id");
   return length > 0 && !boot.empty() ? concat(boot, "/", name_space.data()) : "";
 }
 

@@ -51,6 +51,7 @@ class AllGatherRun final : public ExchangeRun {
     for_blocks(codec_, count, [&](std::size_t first, std::size_t length) {
       size = codec_.encode_part(call_.ends.values(first, room_in(workspace_.values, length)), first, count, key, room);
     });
+    require_written_size(codec_, size, count, key.step);
     encodings_ = start_gathering(
         transport_, codec_, key.step, size, count, [count](int) { return count; }, room, workspace_.incoming);
   }

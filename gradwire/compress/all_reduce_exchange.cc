@@ -86,6 +86,7 @@ class AllReduceRun final : public ExchangeRun {
       if (r == rank_ && codec_.keeps_scale()) continue;
       const auto room = part(outgoing, r).subspan(header_);
       const std::size_t size = encode_chunk(r, room);
+      require_written_size(codec_, size, length_of(r), call_.key.step);
       if (header_ != 0) write_as(part(outgoing, r).data(), std::uint64_t{size});
       if (r == rank_) {
         codec_.decode(room.first(size), key(r, rank_), room_in(workspace_.own, length_of(r)));
@@ -148,6 +149,7 @@ class AllReduceRun final : public ExchangeRun {
       divide(sum, divisor_of(call_, transport_), mean);
       size = codec.encode_part(mean, first, count, key(rank_, world_ + rank_), room);
     });
+    require_written_size(codec, size, count, call_.key.step);
     means_ = start_gathering(
         transport_, codec, call_.key.step, size, largest_, [this](int r) { return length_of(r); }, room,
         workspace_.incoming);

@@ -46,6 +46,13 @@ std::size_t read_size(const Codec& codec, const std::byte* from, std::size_t lar
                              " bytes where there can be ", largest, " at most; do all ranks use the same codec?"));
 }
 
+void require_written_size(const Codec& codec, std::size_t size, std::size_t count, std::uint64_t step) {
+  const std::size_t expected = codec.encoded_size(count, step);
+  if (count == 0 || (codec.is_fixed_size() ? size == expected : size <= expected)) return;
+  throw InvalidArgument(concat("codec ", codec.name(), ": encode() of ", count, " values returned ", size,
+                               " bytes, and encoded_size() says ", codec.is_fixed_size() ? "" : "at most ", expected));
+}
+
 std::vector<std::size_t> gather_sizes(Transport& transport, const Codec& codec, std::size_t size, std::size_t largest) {
   const auto ranks = static_cast<std::size_t>(transport.size());
   std::vector<std::byte> mine(kSizeBytes);

@@ -71,6 +71,10 @@ std::vector<std::size_t> gather_sizes(Transport& transport, const Codec& codec, 
 // Reads a size that a peer sent. Throws MismatchError for one above `largest`.
 std::size_t read_size(const Codec& codec, const std::byte* from, std::size_t largest);
 
+// Throws InvalidArgument when `codec` wrote `size` bytes for `count` values at `step`, and its encodings have another
+// size, which all ranks rely on.
+void require_written_size(const Codec& codec, std::size_t size, std::size_t count, std::uint64_t step);
+
 // Waits for what is on its way, if anything is.
 inline void finish(std::unique_ptr<Transfer>& transfer) {
   if (transfer != nullptr) transfer->wait();

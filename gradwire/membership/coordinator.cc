@@ -3,7 +3,9 @@
 #include "gradwire/membership/coordinator.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
+#include <vector>
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/process_identity.h"
@@ -59,7 +61,7 @@ Coordinator::Coordinator(std::shared_ptr<Store> store, CoordinatorOptions option
 
 Coordinator::~Coordinator() {
   try {
-    if (store_->compare_set(kCoordinatorKey, identity_, "") != "") return;
+    store_->compare_set(kCoordinatorKey, identity_, "");
   } catch (const std::exception&) {
     // The store is gone, and with it the job.
   }
@@ -138,14 +140,12 @@ void Coordinator::look_for_silent_hosts() {
   for (const auto& [number, entry] : roster().members) {
     if (entry.standing != Roster::Standing::gone && !entry.host.empty()) members[entry.host].push_back(number);
   }
-  for (const auto& [name, numbers] : members) {
-    Host& host = hosts_[name];
-    const std::int64_t beats = store_->add(beat_key(name), 0);
-    if (std::exchange(host.beats, beats) != beats) host.silent = Deadline::after(options_.host_timeout);
-    if (!host.silent.expired()) continue;
-    const std::string how = concat("runs on host ", name, ", which was not heard of for ",
+  std::vector<std::string> hosts;
+  for (const auto& [name, numbers] : members) hosts.push_back(name);
+  for (const std::string& silent : beats_.silent(*store_, hosts, options_.host_timeout)) {
+    const std::string how = concat("runs on host ", silent, ", which was not heard of for ",
                                    static_cast<double>(options_.host_timeout.count()) / 1000, " s");
-    for (const std::int64_t number : numbers) log_.append(Died{number, how});
+    for (const std::int64_t number : members.at(silent)) log_.append(Died{number, how});
   }
 }
 

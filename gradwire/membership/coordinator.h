@@ -6,13 +6,13 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 
 #include "gradwire/base/deadline.h"
 #include "gradwire/membership/event_log.h"
+#include "gradwire/membership/host_watch.h"
 #include "gradwire/membership/journal.h"
 #include "gradwire/membership/roster.h"
 #include "gradwire/membership/slow_ranks.h"
@@ -75,12 +75,7 @@ class Coordinator {
   const std::string identity_;
   EventLog log_;
   Journal journal_;
-  // What was heard of another host.
-  struct Host {
-    std::int64_t beats = -1;
-    Deadline silent = Deadline::never();
-  };
-  std::map<std::string, Host> hosts_;
+  HostBeats beats_;
   Deadline next_host_look_ = Deadline::after(Milliseconds(0));
   Deadline first_wait_ = Deadline::never();
   Deadline stall_ = Deadline::never();

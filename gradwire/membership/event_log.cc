@@ -7,6 +7,7 @@
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/store/stored_number.h"
 
 namespace gradwire::membership {
 
@@ -36,7 +37,7 @@ std::int64_t EventLog::append(const Event& event) {
   return number;
 }
 
-std::int64_t EventLog::noted_end() { return std::stoll(store_->compare_set(kEventsEndKey, "", "0")); }
+std::int64_t EventLog::noted_end() { return stored_number(kEventsEndKey, store_->compare_set(kEventsEndKey, "", "0")); }
 
 std::optional<std::string> EventLog::read(std::int64_t number, Milliseconds wait) {
   return value_of(*store_, event_key(number), wait);

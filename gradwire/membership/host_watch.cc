@@ -96,19 +96,28 @@ std::optional<std::string> HostWatch::ended() {
 
 void HostWatch::leave() { store_->set(bye_key(host_), "1"); }
 
+std::vector<std::string> HostBeats::silent(Store& store, const std::vector<std::string>& hosts, Milliseconds timeout) {
+  const WatchedTime::Duration now = time_.look(Deadline::Clock::now(), WatchedTime::Duration(timeout) / 4);
+  std::vector<std::string> silent;
+  for (const std::string& host : hosts) {
+    Heard& heard = heard_[host];
+    const std::int64_t count = store.add(beat_key(host), 0);
+    if (std::exchange(heard.count, count) != count) heard.time = now;
+    if (now - heard.time > timeout) silent.push_back(host);
+  }
+  return silent;
+}
+
 std::size_t HostList::present(Milliseconds timeout) {
   const std::int64_t count = store_->add(kHostsKey, 0);
-  std::size_t present = 0;
+  std::vector<std::string> hosts;
   for (std::int64_t number = 1; number <= count; ++number) {
     const std::string host = name_of(number);
-    if (has(*store_, bye_key(host))) continue;
-    Beats& beats = hosts_[host];
-    const std::int64_t now = store_->add(beat_key(host), 0);
-    if (now == 0) continue;  // a number that no host has
-    if (std::exchange(beats.count, now) != now) beats.silent = Deadline::after(timeout);
-    if (!beats.silent.expired()) ++present;
+    if (!has(*store_, bye_key(host))) hosts.push_back(host);
   }
-  return present;
+  for (const std::string& silent : beats_.silent(*store_, hosts, timeout)) std::erase(hosts, silent);
+  std::erase_if(hosts, [&](const std::string& host) { return beats_.count(host) == 0; });  // a number that no host has
+  return hosts.size();
 }
 
 }  // namespace gradwire::membership

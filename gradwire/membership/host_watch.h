@@ -9,8 +9,10 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "gradwire/base/deadline.h"
+#include "gradwire/base/watched_time.h"
 #include "gradwire/membership/event_log.h"
 #include "gradwire/store/store.h"
 
@@ -56,6 +58,26 @@ class HostWatch final {
   std::map<std::int64_t, std::string> alive_;  // the identities of this host's members, by number
 };
 
+// Whether hosts are heard of (HostWatch::beat()), for who holds the store. Time in which this process stood still does
+// not count as silence (WatchedTime). Not thread-safe.
+class HostBeats final {
+ public:
+  // Looks for the beats of `hosts`, and returns those that have been silent for longer than `timeout`, as far as
+  // earlier looks can tell. A host whose beat was never heard is none of them at its first look. Look at least four
+  // times in `timeout`. Throws what the store throws.
+  std::vector<std::string> silent(Store& store, const std::vector<std::string>& hosts, Milliseconds timeout);
+  // How often the host was heard of at the last look.
+  std::int64_t count(const std::string& host) const { return heard_.at(host).count; }
+
+ private:
+  struct Heard {
+    std::int64_t count = -1;
+    WatchedTime::Duration time{};
+  };
+  WatchedTime time_;
+  std::map<std::string, Heard> heard_;
+};
+
 // For the launcher that holds the store: the launchers that have joined, and whether each has left.
 class HostList final {
  public:
@@ -66,12 +88,8 @@ class HostList final {
   std::size_t present(Milliseconds timeout);
 
  private:
-  struct Beats {
-    std::int64_t count = -1;
-    Deadline silent = Deadline::never();
-  };
   const std::shared_ptr<Store> store_;
-  std::map<std::string, Beats> hosts_;
+  HostBeats beats_;
 };
 
 }  // namespace gradwire::membership

@@ -254,6 +254,21 @@ TEST_F(HostWatchTest, AHostThatFallsSilentTakesItsMembersAlong) {
   EXPECT_EQ(store_->get(lost_key(1)), std::to_string(there)) << "the members of the epoch are told";
 }
 
+// While the coordinator's machine stands still, no host can be heard of.
+TEST_F(HostWatchTest, TheTimeInWhichNobodyLookedForBeatsIsNoSilence) {
+  const HostWatch watch(store_);
+  const std::vector<std::string> hosts{watch.host()};
+  const Milliseconds timeout(80);
+  HostBeats beats;
+  EXPECT_TRUE(beats.silent(*store_, hosts, timeout).empty());
+  std::this_thread::sleep_for(2 * timeout);
+  EXPECT_TRUE(beats.silent(*store_, hosts, timeout).empty()) << "a quarter of the timeout counts at most";
+  const Deadline guard = Deadline::after(std::chrono::seconds(60));
+  while (beats.silent(*store_, hosts, timeout).empty() && !guard.expired()) {
+  }
+  EXPECT_EQ(beats.silent(*store_, hosts, timeout), hosts);
+}
+
 TEST_F(HostWatchTest, TheListHasTheHostsThatAreThere) {
   HostList list(store_);
   EXPECT_EQ(list.present(std::chrono::seconds(60)), 0U);

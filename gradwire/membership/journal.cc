@@ -106,6 +106,14 @@ std::int64_t host_number(const std::string& event_text) {
   return number;
 }
 
+// The file is new: its folder has to hold its name after a power cut. A file system that cannot do this is as good as
+// it gets.
+void bring_name_to_disk(const std::string& path) {
+  const std::filesystem::path folder = std::filesystem::absolute(path).parent_path();
+  const UniqueFd opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (opened) ::fsync(opened.get());
+}
+
 // What follows from the text of event `number`. A text that no gradwire of this version writes changes nothing: one
 // process, perhaps of a later version, must not end the job of the others. If it is a process that offers itself, it
 // finds the refusal.
@@ -145,7 +153,10 @@ void Journal::read(const std::string& path) {
   off_t complete = 0;
   for (const std::string& line : lines) complete += static_cast<off_t>(line.size()) + 1;
   if (::ftruncate(file_.get(), complete) != 0) fail_errno(path_, "cannot be cut at its last complete line");
-  if (lines.empty()) return write(head + "\n");
+  if (lines.empty()) {
+    write(head + "\n");
+    return bring_name_to_disk(path);
+  }
   std::size_t index = 1;
   while (index < lines.size()) {
     std::int64_t number = 0;

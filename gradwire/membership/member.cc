@@ -11,6 +11,7 @@
 #include "gradwire/base/log.h"
 #include "gradwire/base/process_identity.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/store/stored_number.h"
 
 namespace gradwire::membership {
 namespace {
@@ -76,7 +77,7 @@ bool Member::be_admitted() {
     while (next_ == 0) {
       const std::optional<std::string> next = wait_for([this] { return admitted_key(number_); });
       if (!next) return false;
-      if (!tell_again_if_lost()) next_ = std::stoll(*next);
+      if (!tell_again_if_lost()) next_ = stored_number(admitted_key(number_), *next);
     }
   } catch (const PeerError& refused) {
     throw MismatchError(refused.what());
@@ -153,7 +154,7 @@ std::optional<Epoch> Member::wait_to_follow() {
   if (!be_admitted()) return std::nullopt;
   const std::string key = followed_key(number_);
   if (!store_->check(std::span(&key, 1))) return std::nullopt;
-  followed_ = std::stoll(store_->get(key));
+  followed_ = stored_number(key, store_->get(key));
   if (followed_ == 0) return std::nullopt;
   const std::string next = epoch_key(followed_ + 1);
   const std::string refused = refused_key(number_);
@@ -189,8 +190,9 @@ void Member::ready_for(std::int64_t follower, std::int64_t step) {
 }
 
 bool Member::follows_from(std::int64_t follower, std::int64_t step) {
-  const std::optional<std::string> from = value_of(*store_, follow_from_key(follower), Milliseconds(0));
-  return from && step == std::stoll(*from);
+  const std::string key = follow_from_key(follower);
+  const std::optional<std::string> from = value_of(*store_, key, Milliseconds(0));
+  return from && step == stored_number(key, *from);
 }
 
 void Member::give_up_follower(std::int64_t follower) { log_.append(CannotFollow{follower, epoch_.number}); }
@@ -212,7 +214,8 @@ bool Member::stops_before(std::int64_t step, std::int64_t boundary) {
   }
   // What was agreed is said again to a store that has lost it.
   const std::string mine = std::to_string(stop_.value_or(boundary));
-  stop_ = std::stoll(store_->compare_set(stop_key(epoch_.number), "", mine));
+  const std::string key = stop_key(epoch_.number);
+  stop_ = stored_number(key, store_->compare_set(key, "", mine));
   return step >= *stop_;
 }
 

@@ -296,6 +296,8 @@ void note_failure(NoteKind kind, std::string_view text) noexcept {
   }
 }
 
+bool records_calls() noexcept { return recorder() != nullptr; }
+
 std::span<const std::byte> flight_memory() noexcept {
   const Recorder* const here = active.load(std::memory_order_relaxed);
   if (here == nullptr) return {};

@@ -135,6 +135,9 @@ std::uint32_t caller_line() noexcept;
 // Notes a failure in words. The first 8 notes of a process are kept.
 void note_failure(NoteKind kind, std::string_view text) noexcept;
 
+// Whether the calls of this process are recorded. Opens the memory of the records where nobody has yet.
+bool records_calls() noexcept;
+
 // The memory of the records of this process, in the layout of docs/format/flight_recorder.md. Empty where nothing is
 // recorded. Valid until the end of the process.
 std::span<const std::byte> flight_memory() noexcept;

@@ -17,7 +17,7 @@ void set_interpreter_line(InterpreterLine function) noexcept { registered.store(
 
 std::uint32_t interpreter_line() noexcept {
   const InterpreterLine function = registered.load(std::memory_order_relaxed);
-  return function == nullptr || caller_line() != 0 || flight_memory().empty() ? 0 : function();
+  return function == nullptr || caller_line() != 0 || !records_calls() ? 0 : function();
 }
 
 }  // namespace gradwire::observe

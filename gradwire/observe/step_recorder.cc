@@ -200,7 +200,7 @@ void Recorder::on_ddp(std::string_view point, const trace::Event& event) {
     bucket.index = event.sequence;
     bucket.bytes = event.details.bytes;
     bucket.ready = time;
-    step_.buckets.push_back(std::move(bucket));
+    keep(step_.buckets, bucket);
   }
 }
 

@@ -32,7 +32,14 @@ bool is_over_network(const GroupTable& group) { return group.backend != "shm" &&
 // Follows the waits from rank to rank, until a rank that waits for no rank.
 class Search {
  public:
-  explicit Search(const std::vector<GroupView>& groups) : groups_(groups) {}
+  explicit Search(const std::vector<GroupView>& groups) : groups_(groups) {
+    for (const GroupView& group : groups_) {
+      for (Waiting& wait : group.pending()) {
+        const auto [known, is_new] = oldest_.try_emplace(wait.rank, wait);
+        if (!is_new && wait.call->called < known->second.call->called) known->second = std::move(wait);
+      }
+    }
+  }
 
   Diagnosis from(const Waiting& start) {
     Diagnosis found{.group = start.group->path, .call = *start.call};
@@ -56,13 +63,8 @@ class Search {
  private:
   // The call in which the rank waits, if it does.
   std::optional<Waiting> wait_of(const RankTable& rank) const {
-    std::optional<Waiting> oldest;
-    for (const GroupView& group : groups_) {
-      for (const Waiting& wait : group.pending()) {
-        if (wait.rank == &rank && (!oldest || wait.call->called < oldest->call->called)) oldest = wait;
-      }
-    }
-    return oldest;
+    const auto known = oldest_.find(&rank);
+    return known == oldest_.end() ? std::nullopt : std::optional(known->second);
   }
 
   // The members without which the call cannot end.
@@ -193,6 +195,7 @@ class Search {
   }
 
   const std::vector<GroupView>& groups_;
+  std::map<const RankTable*, Waiting> oldest_;  // the call in which each rank waits
   std::set<const CallRow*> visited_;
   std::vector<Waiting> chain_;
   std::vector<int> path_;

@@ -261,9 +261,11 @@ void FileStore::queue_push(const std::string& queue, const Value& value) {
   });
 }
 
-Store::Value FileStore::queue_pop(const std::string& queue) {
+Store::Value FileStore::queue_pop(const std::string& queue) { return queue_pop_within(queue, timeout()); }
+
+Store::Value FileStore::queue_pop_within(const std::string& queue, Milliseconds limit) {
   require_key("queue_pop", queue);
-  const Milliseconds limit = timeout();
+  store_internal::require_timeout("queue_pop", limit);
   const Deadline deadline = Deadline::after(limit);
   std::optional<Value> value;
   for (Pause pause;; pause.take(deadline)) {

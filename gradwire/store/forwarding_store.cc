@@ -59,6 +59,9 @@ void ForwardingStore::queue_push(const std::string& queue, const Value& value) {
 Store::Value ForwardingStore::queue_pop(const std::string& queue) {
   return result_of([&](Store& store) { return store.queue_pop(queue); });
 }
+Store::Value ForwardingStore::queue_pop_within(const std::string& queue, Milliseconds timeout) {
+  return result_of([&](Store& store) { return store.queue_pop_within(queue, timeout); });
+}
 std::int64_t ForwardingStore::queue_length(const std::string& queue) {
   return result_of([&](Store& store) { return store.queue_length(queue); });
 }

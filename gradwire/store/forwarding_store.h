@@ -31,6 +31,7 @@ class ForwardingStore : public Store {
   void multi_set(std::span<const std::string> keys, std::span<const Value> values) override;
   void queue_push(const std::string& queue, const Value& value) override;
   Value queue_pop(const std::string& queue) override;
+  Value queue_pop_within(const std::string& queue, Milliseconds timeout) override;
   std::int64_t queue_length(const std::string& queue) override;
   Milliseconds timeout() const override { return store_->timeout(); }
   void set_timeout(Milliseconds timeout) override { store_->set_timeout(timeout); }

@@ -148,10 +148,12 @@ void HashStore::queue_push(const std::string& queue, const Value& value) {
   impl_->change([&](KeyValueMap& map) { map.push(queue, value); });
 }
 
-Store::Value HashStore::queue_pop(const std::string& queue) {
+Store::Value HashStore::queue_pop(const std::string& queue) { return queue_pop_within(queue, timeout()); }
+
+Store::Value HashStore::queue_pop_within(const std::string& queue, Milliseconds limit) {
   require_key("queue_pop", queue);
+  store_internal::require_timeout("queue_pop", limit);
   Shared& shared = *impl_->shared.get();
-  const Milliseconds limit = timeout();
   const Deadline deadline = Deadline::after(limit);
   MutexLock lock(shared.mutex);
   for (;;) {

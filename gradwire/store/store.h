@@ -88,6 +88,11 @@ class Store {
   // timeout() for an element.
   virtual Value queue_pop(const std::string& queue) = 0;
 
+  // The same with a limit of its own: throws TimeoutError when no element came within `timeout`; 0 looks once and does
+  // not wait. Default, for classes that have no such call: throws when queue_length() is 0 for so long, and then calls
+  // queue_pop(), which waits for longer where another client takes the element in between.
+  virtual Value queue_pop_within(const std::string& queue, Milliseconds timeout);
+
   // Returns the number of elements; 0 for a queue that nobody has pushed to. Does not wait.
   virtual std::int64_t queue_length(const std::string& queue) = 0;
 

@@ -275,7 +275,7 @@ TEST_P(StoreConformance, QueuesAreFirstInFirstOut) {
   for (const char* element : {"1", "", "3"}) store_->queue_push("q", element);
   store_->queue_push("other", "x");
   EXPECT_EQ(open()->queue_length("q"), 3);
-  EXPECT_EQ(open()->queue_pop("q"), "1");
+  EXPECT_EQ(open()->queue_pop_within("q", Milliseconds(0)), "1");
   EXPECT_EQ(store_->queue_pop("q"), "");
   EXPECT_EQ(open()->queue_pop("q"), "3");
   EXPECT_EQ(store_->queue_length("q"), 0);
@@ -291,7 +291,10 @@ TEST_P(StoreConformance, QueuesAndKeysOfOneNameAreApart) {
   EXPECT_FALSE(store_->delete_key("name"));
   store_->set("name", "value");
   EXPECT_EQ(store_->get("name"), "value");
-  EXPECT_EQ(store_->queue_pop("name"), "element");
+  EXPECT_EQ(store_->queue_pop_within("name", Milliseconds(0)), "element");
+  // The key of that name is no element.
+  EXPECT_TRUE(contains(message_of<TimeoutError>([&] { store_->queue_pop_within("name", Milliseconds(0)); }), "name'"));
+  EXPECT_THROW(store_->queue_pop_within("name", Milliseconds(20)), TimeoutError);
   EXPECT_TRUE(store_->delete_key("name"));
   EXPECT_FALSE(store_->check(Keys{"name"}));
 }

@@ -276,9 +276,11 @@ void TcpStore::queue_push(const std::string& queue, const Value& value) {
   impl_->call("queue_push", {.operation = Operation::queue_push, .keys = {queue}, .values = {value}});
 }
 
-Store::Value TcpStore::queue_pop(const std::string& queue) {
+Store::Value TcpStore::queue_pop(const std::string& queue) { return queue_pop_within(queue, timeout()); }
+
+Store::Value TcpStore::queue_pop_within(const std::string& queue, Milliseconds limit) {
   require_key("queue_pop", queue);
-  const Milliseconds limit = timeout();
+  store_internal::require_timeout("queue_pop", limit);
   return impl_->call_for_value(
       "queue_pop", {.operation = Operation::queue_pop, .number = limit.count(), .keys = {queue}, .values = {}}, limit);
 }

@@ -104,6 +104,7 @@ class TcpStore final : public Store {
   void multi_set(std::span<const std::string> keys, std::span<const Value> values) override;
   void queue_push(const std::string& queue, const Value& value) override;
   Value queue_pop(const std::string& queue) override;
+  Value queue_pop_within(const std::string& queue, Milliseconds timeout) override;
   std::int64_t queue_length(const std::string& queue) override;
   Milliseconds timeout() const override;
   void set_timeout(Milliseconds timeout) override;

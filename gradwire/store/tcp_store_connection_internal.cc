@@ -147,8 +147,14 @@ class GRADWIRE_HIDDEN TcpStoreConnection::Impl final {
       const Deadline attempt = deadline.earlier(Deadline::after(kOneAttempt));
       error = finish(attempt, [&](auto done) { socket_.async_connect(tcp::endpoint(address, port_), done); });
       if (error == asio::error::operation_aborted && !deadline.expired()) error = asio::error::timed_out;
-      if (!error) error = greet(deadline);
+      const bool is_connected = !error;
+      if (is_connected) error = greet(deadline);
       if (!error) return error;
+      if (error == asio::error::operation_aborted && is_connected) {
+        throw TimeoutError(concat(name(),
+                                  ": connected, but no store's server answered in time; does another program listen "
+                                  "there (torchrun's store, for example), or does the server stand still?"));
+      }
       if (error == asio::error::operation_aborted) {
         throw TimeoutError(concat(
             name(), ": could not connect in time; has the rank that runs the server started, on that host and port?"));

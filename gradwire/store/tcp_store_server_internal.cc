@@ -146,12 +146,7 @@ class GRADWIRE_HIDDEN TcpStoreServer::Impl final : public TcpStoreSession::Owner
   }
 
   void requested(const Session::Ptr& session, Request request) override {
-    std::optional<Reply> reply;
-    try {
-      reply = serve(request);
-    } catch (const StoreError& problem) {
-      reply = Reply{Status::store_error, 0, {problem.what()}};
-    }
+    std::optional<Reply> reply = reply_to(request);
     if (!reply) return park(session, std::move(request), Deadline::after(Milliseconds(request.number)));
     answer(*session, request, *std::move(reply));
     for (const std::string& key : request.keys) {
@@ -169,7 +164,14 @@ class GRADWIRE_HIDDEN TcpStoreServer::Impl final : public TcpStoreSession::Owner
     map_.put_back(request.keys[0], std::move(reply.values[0]));
   }
 
-  // The reply; nothing when the request has to wait.
+  // The reply, or the error as one; nothing when the request has to wait.
+  std::optional<Reply> reply_to(const Request& request) {
+    try {
+      return serve(request);
+    } catch (const StoreError& problem) {
+      return Reply{Status::store_error, 0, {problem.what()}};
+    }
+  }
   std::optional<Reply> serve(const Request& request);
   // What a waiting request lacks.
   std::vector<std::string> missing(const Request& request) const;
@@ -216,10 +218,16 @@ class GRADWIRE_HIDDEN TcpStoreServer::Impl final : public TcpStoreSession::Owner
     parked_.erase(found);
     for (Parked& parked : line) {
       where_.erase(parked.session.get());
-      if (auto reply = serve(parked.request)) {
-        answer(*parked.session, parked.request, *std::move(reply));
-      } else {
-        park(parked.session, std::move(parked.request), parked.deadline);
+      try {
+        if (auto reply = reply_to(parked.request)) {
+          answer(*parked.session, parked.request, *std::move(reply));
+        } else {
+          park(parked.session, std::move(parked.request), parked.deadline);
+        }
+      } catch (const std::exception& problem) {
+        // No memory. The others still get their answers.
+        log::error(concat("tcp store: lost a connection: ", describe(problem)));
+        parked.session->close();
       }
     }
   }

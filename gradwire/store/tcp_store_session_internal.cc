@@ -18,8 +18,8 @@ Reply no_room(const char* message) {
   return {Status::store_error,
           0,
           {concat("the server has no room for this ", message,
-                  ": others have too much under way (TcpStoreLimits::message_bytes); try again, "
-                  "or raise the limit of the rank that runs the server")}};
+                  ": alone it is larger than TcpStoreLimits::message_bytes, or others have too much under way; raise "
+                  "the limit of the rank that runs the server, or try again")}};
 }
 
 // The decoded lists of a request take that much beside its bytes.

@@ -306,6 +306,39 @@ TEST(ExchangeGarbage, IsRefusedOrDecodedAndDoesNoHarm) {
   EXPECT_GT(refused, 100);
 }
 
+// Says 8 bits for each value, and writes something else.
+class LyingCodec final : public Codec {
+ public:
+  LyingCodec(bool is_fixed, std::size_t size) : is_fixed_(is_fixed), size_(size) {}
+  std::string name() const override { return "lying"; }
+  std::size_t max_encoded_size(std::size_t count) const noexcept override { return count; }
+  bool is_fixed_size() const noexcept override { return is_fixed_; }
+  std::size_t encode(std::span<const float>, const EncodeKey&, std::span<std::byte>) const override { return size_; }
+  void decode(std::span<const std::byte>, const EncodeKey&, std::span<float> values) const override {
+    std::fill(values.begin(), values.end(), 0.0F);
+  }
+
+ private:
+  const bool is_fixed_;
+  const std::size_t size_;
+};
+
+TEST(ExchangeArguments, ACodecThatWritesAnotherSizeThanItSaysIsRefused) {
+  testing::run_world(World{Kind::threads, 2}, [](RankContext& context) {
+    auto transport = transport_of(context);
+    const Floats values(64, 1.0F);
+    for (const std::string& exchange : known_exchanges()) {
+      const std::size_t part = exchange == "all_reduce" ? 32 : 64;
+      for (const auto& [is_fixed, size] :
+           {std::pair(true, part - 1), std::pair(true, part + 1), std::pair(false, part + 1)}) {
+        EXPECT_THROW(exchange_once(*make_exchange(exchange), transport, LyingCodec(is_fixed, size), values),
+                     InvalidArgument)
+            << exchange << ", " << is_fixed << ", " << size;
+      }
+    }
+  });
+}
+
 TEST(ExchangeArguments, AreCheckedBeforeAnythingIsSent) {
   GarbageTransport transport(1);
   const auto codec = make_codec("fp16");

@@ -232,6 +232,46 @@ TEST(ShmRendezvous, ARankThatFindsNobodyListeningNamesRankZero) {
   }
 }
 
+// ---- ranks that are slow
+
+// A rank that has connected may stand still before it says who it is. Neither is it turned away, nor are others kept
+// waiting for it.
+TEST(ShmRendezvous, ARankThatSaysItsHelloLateIsARank) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() + "/store";
+  ChildProcess root("rank 0", [&] {
+    try {
+      join(path, 0, 2);
+      ADD_FAILURE() << "rank 1 has ended";
+    } catch (const PeerError& error) {
+      EXPECT_EQ(error.peers(), std::vector<int>{1}) << error.what();
+    }
+  });
+  FileStore store(path);
+  store.wait(std::vector<std::string>{"shm/root"}, kGuard);
+  const shm::RootAddress address = shm::address_from(store.get("shm/root"));
+  const auto connect = [&] { return shm::connect_to_abstract_address(address.name, kGuard).socket; };
+  const UniqueFd silent = connect();
+  UniqueFd late = connect();
+  ASSERT_TRUE(silent);
+  ASSERT_TRUE(late);
+  shm::Packet packet;
+  for (int second = 0; second < 2; ++second)
+    EXPECT_EQ(shm::receive_packet(late.get(), packet, Milliseconds(1000)), shm::Received::nothing);
+  const UniqueFd process = shm::open_own_pidfd();
+  const std::array<int, 1> fds{process.get()};
+  const Deadline guard = Deadline::after(kGuard);
+  ASSERT_EQ(shm::send_packet(late.get(), shm::to_bytes(shm::make_hello(1)), fds, guard), shm::Sent::sent);
+  shm::Received received = shm::Received::nothing;
+  while (received == shm::Received::nothing && !guard.expired())
+    received = shm::receive_packet(late.get(), packet, Milliseconds(1000));
+  ASSERT_EQ(received, shm::Received::packet);
+  shm::Welcome welcome;
+  EXPECT_TRUE(shm::from_bytes(packet.bytes, welcome));
+  late.reset();
+  root.expect_success(guard);
+}
+
 // ---- impostors
 
 // Listens as rank 0 would, and says so in the store.

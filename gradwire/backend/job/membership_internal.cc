@@ -14,11 +14,13 @@
 #include "gradwire/base/process_identity.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/store/prefix_store.h"
+#include "gradwire/store/stored_number.h"
 
 namespace gradwire::internal {
 namespace {
 
 constexpr Milliseconds kLook{200};
+constexpr int kRanksInALook = 16;
 // How long a rank stays for others to hear of a failure.
 constexpr Milliseconds kHearing{5000};
 const std::string kOutcome = "outcome";
@@ -34,9 +36,11 @@ std::string peek(Store& store, const std::string& key) {
 std::string claim_key(int rank) { return concat("rank/", rank); }
 std::string left_key(int rank) { return concat("left/", rank); }
 
-std::vector<int> dead_ranks(Store& store, int world_size) {
+// Of `count` ranks from `first` on, after the last of which comes rank 0, those that have certainly ended.
+std::vector<int> dead_ranks(Store& store, int first, int count, int world_size) {
   std::vector<int> dead;
-  for (int rank = 0; rank < world_size; ++rank) {
+  for (int i = 0; i < count; ++i) {
+    const int rank = (first + i) % world_size;
     const std::string claim = peek(store, claim_key(rank));
     if (!claim.empty() && !may_be_alive(claim)) dead.push_back(rank);
   }
@@ -75,7 +79,7 @@ Membership::Membership(std::shared_ptr<Store> store, int rank, int world_size, M
     : rank_(rank), report_(reports) {
   const Deadline deadline = Deadline::after(timeout);
   const std::string current = peek(*store, "generation");
-  std::uint64_t generation = current.empty() ? 0 : std::stoull(current);
+  std::uint64_t generation = current.empty() ? 0 : static_cast<std::uint64_t>(stored_number("generation", current));
   for (;; ++generation) {
     store_ = std::make_shared<PrefixStore>(concat("g", generation), store);
     if (join(*store_, world_size, deadline.remaining())) break;
@@ -94,7 +98,8 @@ Membership::~Membership() {
 bool Membership::join(Store& store, int world_size, Milliseconds timeout) {
   std::string before = peek(store, kOutcome);
   // Ranks that died since have perhaps failed and ended in between: then the generation has an outcome.
-  if (before.empty() && !dead_ranks(store, world_size).empty()) before = store.compare_set(kOutcome, "", kAbandoned);
+  if (before.empty() && !dead_ranks(store, 0, world_size, world_size).empty())
+    before = store.compare_set(kOutcome, "", kAbandoned);
   if (!before.empty()) {
     refuse_late(store, before, world_size);
     return false;
@@ -170,6 +175,7 @@ void Membership::claim(Store& store, int world_size) {
 
 std::string Membership::await_outcome(Store& store, int world_size, Milliseconds timeout) {
   const Deadline deadline = Deadline::after(timeout);
+  int next = rank_ + 1;
   while (true) {
     try {
       store.wait(std::span(&kOutcome, 1), std::min(kLook, deadline.remaining()));
@@ -182,7 +188,9 @@ std::string Membership::await_outcome(Store& store, int world_size, Milliseconds
         store.compare_set(kOutcome, "", concat(kLost, rank_, ":rank ", rank_, " gave up: ", error.what()));
         throw;
       }
-      for (const int rank : dead_ranks(store, world_size)) {
+      // All ranks look, each at others first: one look of each rank at all would be too much for the store.
+      const int count = std::min(kRanksInALook, world_size);
+      for (const int rank : dead_ranks(store, std::exchange(next, (next + count) % world_size), count, world_size)) {
         store.compare_set(kOutcome, "",
                           concat(kLost, rank, ":rank ", rank, " (", describe_process(peek(store, claim_key(rank))),
                                  ") ended while the others waited for all to be there"));

@@ -26,6 +26,18 @@ constexpr microseconds kIdle{1'000'000};
 constexpr microseconds kBesideLeader{2000};
 constexpr microseconds kBesideLongLeader{16'000};
 
+// Counts one waiter, also where the wait ends with an exception.
+class WaiterCount final {
+ public:
+  explicit WaiterCount(int& waiters) : waiters_(waiters) { ++waiters_; }
+  ~WaiterCount() { --waiters_; }
+  WaiterCount(const WaiterCount&) = delete;
+  WaiterCount& operator=(const WaiterCount&) = delete;
+
+ private:
+  int& waiters_;
+};
+
 }  // namespace
 
 // What a caller holds of a message.
@@ -137,7 +149,7 @@ bool Engine::done_by(Message& message, Deadline deadline) {
 // Returns when the message is done, or somebody is to give it up: then it is cancelled, if `cancels`.
 void Engine::await(MutexLock& lock, Message& message, Deadline deadline, bool cancels) {
   const Rhythm& rhythm = options_.rhythm;
-  ++waiters_;
+  const WaiterCount counted(waiters_);
   waited_ = true;
   auto quiet_since = Clock::now();
   while (!message.done) {
@@ -171,8 +183,7 @@ void Engine::await(MutexLock& lock, Message& message, Deadline deadline, bool ca
       changed_.wait_until(lock, deadline.point());
     }
   }
-  --waiters_;
-  if (waiters_ > 0 && rhythm.waiter_leads && !led_) changed_.notify_one();  // another may lead
+  if (waiters_ > 1 && rhythm.waiter_leads && !led_) changed_.notify_one();  // another may lead
 }
 
 // Frames that come sooner than spinning would last are worth all of it. Where they come later, as over a slow network,

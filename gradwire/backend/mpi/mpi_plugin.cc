@@ -12,6 +12,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/base/trace.h"
+#include "gradwire/store/stored_number.h"
 
 namespace gradwire::mpi {
 namespace {
@@ -48,7 +49,8 @@ std::vector<int> meet(const BackendOptions& options, const Job& job, Deadline de
 
 std::uint64_t agree_on_number(const BackendOptions& options, Job& job, Deadline deadline) {
   const std::string key = "mpi/group";
-  if (options.rank != 0) return std::stoull(rendezvous::await_key(*options.store, key, 0, deadline));
+  if (options.rank != 0)
+    return static_cast<std::uint64_t>(stored_number(key, rendezvous::await_key(*options.store, key, 0, deadline)));
   const std::uint64_t number = job.new_group_number();
   options.store->set(key, std::to_string(number));
   return number;

@@ -54,7 +54,7 @@ Sent send_packet(int socket, std::string_view bytes, std::span<const int> fds, D
                  const std::function<void()>& check = {});
 
 enum class Received { packet, nothing, closed };
-// Waits up to `wait` for one packet, which `packet` is filled with.
+// Waits for one packet, which `packet` is filled with: for `wait`, for a second, or until a signal comes.
 Received receive_packet(int socket, Packet& packet, Milliseconds wait);
 
 }  // namespace gradwire::shm

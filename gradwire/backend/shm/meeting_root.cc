@@ -36,10 +36,13 @@ class Root {
       listener = listen_on_abstract_address(address.name);
       options_.store->set("shm/root", to_text(address));
       while (!missing().empty()) {
-        if (auto socket = accept_own_user(listener.get(), std::min(kSlice, next_look_.remaining())))
-          greet(std::move(*socket));
+        await_news(listener.get());
+        if (auto socket = accept_own_user(listener.get(), Milliseconds(0))) arrivals_.push_back(std::move(*socket));
+        if (arrivals_.size() > kMaxRanksOfHost) arrivals_.erase(arrivals_.begin());
+        std::erase_if(arrivals_, [&](UniqueFd& socket) { return greet(socket); });
         look_for_trouble();
       }
+      arrivals_.clear();
       welcome_all();
     } catch (const std::exception& error) {
       // While this rank still listens: whoever finds nobody listening looks for the reason in the store.
@@ -62,21 +65,30 @@ class Root {
     return ranks;
   }
 
-  void greet(UniqueFd socket) {
-    constexpr Milliseconds kPatience{10'000};  // a process may stand still; one that ends closes its socket
+  // Waits until a process connects or an arrival says something, and for kSlice at most.
+  void await_news(int listener) const {
+    std::vector<pollfd> polled{{listener, POLLIN, 0}};
+    for (const UniqueFd& socket : arrivals_) polled.push_back({socket.get(), POLLIN, 0});
+    ::poll(polled.data(), polled.size(), static_cast<int>(std::min(kSlice, next_look_.remaining()).count()));
+  }
+
+  // Whether nothing is left to do for the arrival: it is a rank, is gone, or said anything but a hello, which changes
+  // nothing. A process may stand still before its hello, so the others are not kept waiting for it.
+  bool greet(UniqueFd& socket) {
     Packet packet;
     Hello hello;
-    // Whoever connects says its hello at once; anything else is turned away and changes nothing.
-    const Received received = receive_packet(socket.get(), packet, std::min(kPatience, deadline_.remaining()));
+    const Received received = receive_packet(socket.get(), packet, Milliseconds(0));
     if (!packet.lost.empty()) throw ResourceError(packet.lost);
+    if (received == Received::nothing) return false;
     if (received != Received::packet || !from_bytes(packet.bytes, hello) || packet.fds.size() != 1 || hello.rank < 1 ||
         hello.rank >= options_.size || socket_of(hello.rank) >= 0) {
-      return;
+      return true;
     }
     const auto index = static_cast<std::size_t>(hello.rank);
     members_.sockets[index] = std::move(socket);
     members_.peers[index] = {std::move(packet.fds.front()), hello.pid};
     CPU_OR(&processors_, &processors_, &hello.processors);
+    return true;
   }
 
   // Throws where a rank has failed or died, this thread is interrupted or the deadline has passed. `awaited` is the
@@ -167,6 +179,7 @@ class Root {
   rendezvous::LookPause look_pause_;
   Deadline next_look_ = Deadline::after(Milliseconds(0));
   Members members_;
+  std::vector<UniqueFd> arrivals_;  // of processes that have connected and have not said who they are
   cpu_set_t processors_ = {};
 };
 

@@ -122,6 +122,44 @@ class ThreadsWorld final : public shared::World {
 };
 
 constexpr std::uint64_t kFirstRegion = 0;
+const std::string kMeetingKey = "threads/meeting";
+
+std::string found_key(int rank) { return concat("threads/found/", rank); }
+
+// Rank 0's part. Waits for all ranks, so that it hears when one of them cannot take part.
+std::shared_ptr<Meeting> open_meeting(const BackendOptions& options, Deadline deadline) {
+  auto [number, meeting] = Meetings::of_this_process().open();
+  options.store->set(kMeetingKey, concat(::getpid(), " ", number));
+  std::vector<std::string> keys;
+  std::vector<int> others;
+  for (int rank = 1; rank < options.size; ++rank) {
+    keys.push_back(found_key(rank));
+    others.push_back(rank);
+  }
+  if (others.empty()) return meeting;
+  const std::vector<int> missing = rendezvous::await_keys(*options.store, keys, others, deadline);
+  if (missing.empty()) return meeting;
+  throw TimeoutError(concat("rendezvous failed: the deadline passed while waiting for ", name_ranks(missing)), missing);
+}
+
+std::shared_ptr<Meeting> find_meeting(const BackendOptions& options, Deadline deadline) {
+  std::istringstream words(rendezvous::await_key(*options.store, kMeetingKey, 0, deadline));
+  long process = 0;
+  std::uint64_t number = 0;
+  words >> process >> number;
+  if (process != ::getpid()) {
+    throw InvalidArgument(concat("backend threads on rank ", options.rank, ": rank 0 is in process ", process,
+                                 ", this rank in ", ::getpid(),
+                                 "; ranks of this backend are threads of one process (use shm)"));
+  }
+  std::shared_ptr<Meeting> meeting = Meetings::of_this_process().find(number);
+  if (meeting == nullptr) {
+    rendezvous::throw_if_failed(*options.store);
+    throw PeerError(concat("backend threads on rank ", options.rank, ": rank 0 has given up the rendezvous"), {0});
+  }
+  options.store->set(found_key(options.rank), "");
+  return meeting;
+}
 
 }  // namespace
 
@@ -129,26 +167,11 @@ std::unique_ptr<Backend> make_threads_backend(const BackendOptions& options) {
   trace::point("rendezvous.begin", options.rank);
   const Deadline deadline = Deadline::after(options.timeout);
   std::shared_ptr<Meeting> meeting;
-  if (options.rank == 0) {
-    auto [number, opened] = Meetings::of_this_process().open();
-    meeting = std::move(opened);
-    options.store->set("threads/meeting", concat(::getpid(), " ", number));
-  } else {
-    const std::string text = rendezvous::await_key(*options.store, "threads/meeting", 0, deadline);
-    std::istringstream words(text);
-    long process = 0;
-    std::uint64_t number = 0;
-    words >> process >> number;
-    if (process == ::getpid()) meeting = Meetings::of_this_process().find(number);
-    if (meeting == nullptr && process == ::getpid()) {
-      rendezvous::throw_if_failed(*options.store);
-      throw PeerError(concat("backend threads on rank ", options.rank, ": rank 0 has given up the rendezvous"), {0});
-    }
-    if (meeting == nullptr) {
-      throw InvalidArgument(concat("backend threads on rank ", options.rank, ": rank 0 is in process ", process,
-                                   ", this rank in ", ::getpid(),
-                                   "; ranks of this backend are threads of one process (use shm)"));
-    }
+  try {
+    meeting = options.rank == 0 ? open_meeting(options, deadline) : find_meeting(options, deadline);
+  } catch (const std::exception& error) {
+    rendezvous::announce_failure(*options.store, options.rank, error);
+    throw;
   }
   auto world = std::make_shared<ThreadsWorld>(options.rank, options.size, std::move(meeting));
   const Region region = world->share_region(kFirstRegion, shared::rendezvous_stride(options.size), deadline, [] {});

@@ -67,7 +67,8 @@ RankRecord decode_record(const std::string& text, int rank, std::string_view sec
   RankRecord record;
   std::string silence;
   if (!take_field(body, record.host) || !take_field(body, record.challenge) || !take_field(body, silence) ||
-      !take_field(body, record.address) || silence.find_first_not_of("0123456789") != std::string::npos) {
+      !take_field(body, record.address) || silence.empty() || silence.size() > 15 ||
+      silence.find_first_not_of("0123456789") != std::string::npos) {
     refuse(rank, "published an address that makes no sense");
   }
   record.silence = Milliseconds(std::stoll(silence));

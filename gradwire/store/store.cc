@@ -1,0 +1,24 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/store/store.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "gradwire/base/error.h"
+#include "gradwire/base/strings.h"
+
+namespace gradwire {
+
+Store::Value Store::queue_pop_within(const std::string& queue, Milliseconds timeout) {
+  constexpr Milliseconds kLook{10};
+  const Deadline deadline = Deadline::after(timeout);
+  while (queue_length(queue) == 0) {
+    if (deadline.expired())
+      throw TimeoutError(concat("queue_pop waited ", timeout.count(), " ms for an element of the queue '", queue, "'"));
+    std::this_thread::sleep_for(std::min(kLook, deadline.remaining()));
+  }
+  return queue_pop(queue);
+}
+
+}  // namespace gradwire
