@@ -70,6 +70,7 @@ std::size_t BucketStore::first_dense_bucket() const {
 
 void BucketStore::allocate(ProcessGroup& group) {
   if (allocated()) return;
+  for (Block& block : blocks_) block.used = 0;  // an attempt may have failed
   // The block is large enough for any plan: each parameter may begin a bucket, and so a cache line, of its own.
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (!is_sparse(i)) block_for(i).used += parameters_[i].tensor.numel() + line_elements(types_[i].slot);

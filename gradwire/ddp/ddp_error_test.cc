@@ -306,6 +306,21 @@ TEST_P(DdpError, ASecondGradientInOneIterationIsNamed) {
   for (const auto& error : errors) expect_contains(error, "got a second gradient");
 }
 
+TEST_P(DdpError, AGraphThatChangesUnderStaticGraphIsToldSo) {
+  const auto errors = errors_of([&](int rank, auto group) {
+    DdpOptions with_static_graph = options(group);
+    with_static_graph.static_graph = true;
+    DistributedDataParallel ddp(Forked(), with_static_graph);
+    const at::Tensor x = random_tensor({2, 4}, rank);
+    ddp(x, false).sum().backward();
+    for (int step = 0; step < 3; ++step) ddp(x, true).sum().backward();  // uses parameters that were not used before
+  });
+  for (const auto& error : errors) {
+    expect_contains(error, "got more gradients");
+    expect_contains(error, "use find_unused_parameters in its place");
+  }
+}
+
 TEST_P(DdpError, AHookIsRegisteredOnceAndBeforeTraining) {
   const auto noop = [](GradBucket& bucket) { return bucket.buffer(); };
   const auto errors = errors_of([&](int rank, auto group) {

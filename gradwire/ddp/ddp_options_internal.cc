@@ -9,7 +9,8 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/stable_hash.h"
 #include "gradwire/base/strings.h"
-#include "gradwire/process_group/hybrid/hybrid_group.h"
+#include "gradwire/process_group/changing_ranks.h"
+#include "gradwire/process_group/hybrid/hosts_of.h"
 #include "gradwire/process_group/staged_call_internal.h"
 
 namespace gradwire::internal {
@@ -93,12 +94,13 @@ std::string describe_place(std::int64_t type) {
 }  // namespace
 
 int automatic_lanes(const ProcessGroup& group) {
-  const auto* const hosts = dynamic_cast<const HybridGroup*>(&group);
+  const auto hosts = hosts_of(group);
   return hosts != nullptr && hosts->hosts() > 1 ? 2 : 1;
 }
 
 bool sums_in_one_order(const ProcessGroup& group) {
-  if (!group.multiplies_as_it_sums()) return false;
+  // A group whose ranks change may have three hosts later.
+  if (dynamic_cast<const ChangingRanks*>(&group) != nullptr || !group.multiplies_as_it_sums()) return false;
   const auto* const hybrid = dynamic_cast<const HybridGroup*>(&group);
   // The order of two hosts makes no difference. cross() is there on all ranks where hosts have the same number of
   // ranks.

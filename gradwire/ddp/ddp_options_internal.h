@@ -22,7 +22,8 @@ int automatic_lanes(const ProcessGroup& group);
 inline constexpr int kMaxLanes = 8;
 
 // Whether the bits of an all-reduced sum do not depend on which other elements are summed with it: every engine that
-// `group` uses combines the ranks in one order, whatever the place of an element in its buffer. The same on all ranks.
+// `group` uses combines the ranks in one order, whatever the place of an element in its buffer. False for a
+// group whose ranks change. The same on all ranks.
 bool sums_in_one_order(const ProcessGroup& group);
 
 // Whether any of `parameters` is on a device that the engine of `group` itself uses. Hooks then run on the thread of

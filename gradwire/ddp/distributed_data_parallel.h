@@ -218,7 +218,9 @@ class ForwardPass {
 // After an error in a synchronized backward pass (in a hook, in the user's code or on another rank) this object is at
 // its end on every rank. The rank of the error throws that error; the other ranks throw a PeerError that quotes the
 // error. Every later forward() throws the same again. The values of the gradients are then indeterminate; the gradients
-// lie in memory of their own.
+// lie in memory of their own. DDP does not see an exception of the user's code before the first gradient reaches an
+// output of forward() or a parameter, between the passes for example: the other ranks wait, or go on without this one.
+// A rank that goes on after such an exception ends the group first (abort()), or the process.
 //
 // The object cannot be moved. One thread at a time may use it. Destroy the object before its process group.
 template <class Module>

@@ -86,6 +86,13 @@ void Reducer::on_gradient(std::size_t parameter) {
 }
 
 void Reducer::refuse_second_gradient(std::size_t parameter) const {
+  if (use_.kind() == GraphKind::fixed) {
+    throw InvalidArgument(concat(
+        "Parameter '", store_.name(parameter), "' got more gradients on rank ", group_->rank(),
+        " in one synchronized iteration than in the first one. With static_graph, every iteration must use the same "
+        "parameters as often as the first did, in one backward pass for each forward pass (no_sync() accumulates); for "
+        "a graph that changes, use find_unused_parameters in its place."));
+  }
   throw InvalidArgument(concat(
       "Parameter '", store_.name(parameter), "' got a second gradient on rank ", group_->rank(),
       " in one synchronized iteration. Run one backward pass for each forward pass (no_sync() accumulates); with ",

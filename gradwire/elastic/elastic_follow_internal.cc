@@ -68,8 +68,8 @@ void Elastic::Impl::look_for_followers(Member& member) {
     if (!expected.is_told || !member.follows_from(expected.follower.number, counted_)) return false;
     if (snapshot == nullptr) {
       const auto memory = std::exchange(snapshot_memory_, nullptr);
-      snapshot = std::make_shared<const internal::StateSnapshot>(
-          internal::snapshot_of(state_, counted_, group_->multiplies_as_it_sums(), memory.get()));
+      snapshot = std::make_shared<const internal::StateSnapshot>(internal::snapshot_of(
+          state_, counted_, {group_->multiplies_as_it_sums(), group_->has_hosts()}, memory.get()));
     }
     guide(member, expected.follower, snapshot);
     return true;
@@ -162,7 +162,7 @@ void Elastic::Impl::do_taped_steps(Member& member, const Epoch& epoch,
   const int size = static_cast<int>(epoch.members.size()) - 1;
   internal::Follower follower(internal::group_of(epoch, size, keys, options_, following_name(member.number())));
   state_.keep_bucket_orders(follower.begin().orders);
-  group_->move_to(std::make_shared<internal::MirrorGroup>(size - 1, size, follower.begin().multiplies));
+  group_->move_to(std::make_shared<internal::MirrorGroup>(size - 1, size, follower.begin().traits));
   state_.enter_group();
   ElasticStep at{follower.begin().step, size - 1, size, epoch.number, /*follows=*/true};
   // What DistributedDataParallel and the hooks agree on in the first steps of a group is agreed on here, with mirrors.

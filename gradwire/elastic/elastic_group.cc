@@ -11,8 +11,11 @@
 #include "gradwire/base/strings.h"
 #include "gradwire/ddp/replica_sync_internal.h"
 #include "gradwire/elastic/call_tap_internal.h"
+#include "gradwire/elastic/mirror_group_internal.h"
 #include "gradwire/process_group/device_engine_internal.h"
+#include "gradwire/process_group/hybrid/hybrid_group.h"
 #include "gradwire/process_group/init.h"
+#include "gradwire/process_group/network_payload.h"
 #include "gradwire/store/hash_store.h"
 
 namespace gradwire {
@@ -75,16 +78,29 @@ void ElasticGroup::adopt(std::shared_ptr<ProcessGroup> group) {
     duplicate->adopt(std::move(made));
   }
   group->set_group_name(group_name());
+  replace_current(std::move(group));
+}
+
+void ElasticGroup::replace_current(std::shared_ptr<ProcessGroup> group) {
   MutexLock lock(mutex_);
+  sent_before_ += network_payload_bytes(*current_);
   current_.swap(group);
   lock.unlock();  // the group before may take its time to go
 }
 
-void ElasticGroup::move_out() {
-  std::shared_ptr<ProcessGroup> group = alone();
-  MutexLock lock(mutex_);
-  current_.swap(group);
-  lock.unlock();
+void ElasticGroup::move_out() { replace_current(alone()); }
+
+bool ElasticGroup::has_hosts() const {
+  const std::shared_ptr<ProcessGroup> group = current();
+  const auto* const mirror = dynamic_cast<const internal::MirrorGroup*>(group.get());
+  if (mirror != nullptr) return mirror->has_hosts();
+  const auto* const hosts = dynamic_cast<const HybridGroup*>(group.get());
+  return hosts != nullptr && hosts->hosts() < hosts->size();
+}
+
+std::uint64_t ElasticGroup::sent_over_networks() const noexcept {
+  const MutexLock lock(mutex_);
+  return sent_before_ + network_payload_bytes(*current_);
 }
 
 void ElasticGroup::set_tap(std::shared_ptr<internal::CallTap> tap) {
@@ -96,13 +112,17 @@ void ElasticGroup::set_tap(std::shared_ptr<internal::CallTap> tap) {
 }
 
 std::shared_ptr<Work> ElasticGroup::do_call(GroupCall& call) {
+  const std::shared_ptr<ProcessGroup> group = current();
+  return call_over_hosts(call, [&] { return call_on(*group, call, timeout()); });
+}
+
+std::shared_ptr<Work> ElasticGroup::call_over_hosts(GroupCall& call,
+                                                    const std::function<std::shared_ptr<Work>()>& make) {
   MutexLock lock(mutex_);
-  const std::shared_ptr<ProcessGroup> group = current_;
   const std::shared_ptr<internal::CallTap> tap = tap_;
   const int number = number_in_tap_;
   lock.unlock();
-  if (tap == nullptr) return call_on(*group, call, timeout());
-  return tap->call(number, call, [&] { return call_on(*group, call, timeout()); });
+  return tap == nullptr ? make() : tap->call(number, call, make);
 }
 
 void ElasticGroup::require_well() { internal::require_well(*current()); }

@@ -3,6 +3,8 @@
 // A group whose ranks change.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -54,6 +56,10 @@ class ElasticGroup final : public CallGroup,
   // The group of the present epoch.
   std::shared_ptr<ProcessGroup> current() const override;
 
+  bool has_hosts() const override;
+  std::shared_ptr<Work> call_over_hosts(GroupCall& call, const std::function<std::shared_ptr<Work>()>& make) override;
+  std::uint64_t sent_over_networks() const noexcept override;
+
   // From here on, calls on this object and its duplicates go to `tap` (call_tap_internal.h); null: to the group of the
   // epoch again. No call may be under way.
   void set_tap(std::shared_ptr<internal::CallTap> tap);
@@ -91,9 +97,11 @@ class ElasticGroup final : public CallGroup,
   // The shape of the tree of duplicates, as text.
   std::string shape();
   void adopt(std::shared_ptr<ProcessGroup> group);
+  void replace_current(std::shared_ptr<ProcessGroup> group) GRADWIRE_EXCLUDES(mutex_);
 
   mutable Mutex mutex_;
   std::shared_ptr<ProcessGroup> current_ GRADWIRE_GUARDED_BY(mutex_);
+  std::uint64_t sent_before_ GRADWIRE_GUARDED_BY(mutex_) = 0;  // by the groups before
   std::vector<std::weak_ptr<ElasticGroup>> duplicates_ GRADWIRE_GUARDED_BY(mutex_);
   std::shared_ptr<internal::CallTap> tap_ GRADWIRE_GUARDED_BY(mutex_);
   int number_in_tap_ GRADWIRE_GUARDED_BY(mutex_) = 0;

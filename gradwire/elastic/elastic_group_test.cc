@@ -6,6 +6,13 @@
 #include <gtest/gtest.h>
 
 #include "gradwire/ddp/ddp_test_support.h"
+#include "gradwire/ddp/first_rank_memory.h"
+#include "gradwire/ddp/hook_state.h"
+#include "gradwire/hooks/hook_test_support.h"
+#include "gradwire/hooks/registry.h"
+#include "gradwire/process_group/hybrid/hosts_of.h"
+#include "gradwire/process_group/network_payload.h"
+#include "tests/support/on_hosts.h"
 
 namespace gradwire::elastic_group_test {
 namespace {
@@ -73,6 +80,64 @@ TEST(ElasticGroupTest, AnErrorEndsTheEpochAndNotTheGroup) {
     }
     group->move_to(next);
     EXPECT_EQ(sum_of_ones(*group).sum().item<float>(), 6);
+  });
+}
+
+// What the hook makes of four gradients of this rank over `group`.
+Tensors averages_of(CommHook& hook, ProcessGroup& group) {
+  Tensors averages;
+  for (std::uint32_t step = 0; step < 4; ++step) {
+    GradBucket bucket = bucket_of(random_tensor({3000}, 10 * group.rank() + static_cast<int>(step)), group, step);
+    averages.push_back(tensor_of(*hook.run(bucket)).clone());
+  }
+  return averages;
+}
+
+// A hook that compresses runs between hosts, over a group whose ranks change too, and remembers what it did not send on
+// the first rank of each host alone. Who gives memories when ranks change asks has_memory().
+TEST(ElasticGroupTest, HooksRunBetweenHostsAsOverTheGroupOfHosts) {
+  run_ranks(kThreads, 4, [](int rank, std::shared_ptr<ProcessGroup> flat) {
+    for (const char* spec : {"int4:memory=error_feedback", "power_sgd:start=2,min_rate=0", "one_bit"}) {
+      const auto plain_hook = make_hook(spec);
+      const auto plain = test_support::on_hosts(flat, "0011");
+      const Tensors expected = averages_of(*plain_hook, *plain);
+      const auto elastic = std::make_shared<ElasticGroup>();
+      const auto hook = make_hook(spec, elastic);
+      const auto hosts = test_support::on_hosts(flat, "0011");
+      elastic->move_to(hosts);
+      EXPECT_EQ(hosts_of(*elastic), hosts);
+      const std::uint64_t sent_before = network_payload_bytes(*elastic);
+      const Tensors averages = averages_of(*hook, *elastic);
+      for (std::size_t step = 0; step < expected.size(); ++step)
+        EXPECT_TRUE(same_bits(averages[step], expected[step])) << spec << ", rank " << rank << ", step " << step;
+      const bool is_first_of_host = rank % 2 == 0;
+      EXPECT_EQ(has_memory(*hook, *elastic), is_first_of_host) << spec;
+      EXPECT_EQ(!local_part(hook->state_dict()).empty(), is_first_of_host) << spec;
+      const std::uint64_t sent = network_payload_bytes(*elastic) - sent_before;
+      EXPECT_EQ(sent, network_payload_bytes(*plain)) << spec << ", rank " << rank;
+      EXPECT_EQ(sent > 0, is_first_of_host) << spec;
+      elastic->move_out();
+      EXPECT_EQ(network_payload_bytes(*elastic), sent_before + sent) << "what was sent stays sent";
+      flat->barrier()->wait();
+    }
+  });
+}
+
+// With one rank on each host, the bits are the same too, and each rank remembers something.
+TEST(ElasticGroupTest, HooksRunOverHostsOfOneRankEach) {
+  run_ranks(kThreads, 3, [](int rank, std::shared_ptr<ProcessGroup> flat) {
+    const auto plain_hook = make_hook("int4:memory=error_feedback");
+    const Tensors expected = averages_of(*plain_hook, *test_support::on_hosts(flat, "012"));
+    const auto elastic = std::make_shared<ElasticGroup>();
+    const auto hook = make_hook("int4:memory=error_feedback");
+    elastic->move_to(test_support::on_hosts(flat, "012"));
+    EXPECT_FALSE(elastic->has_hosts());
+    const Tensors averages = averages_of(*hook, *elastic);
+    for (std::size_t step = 0; step < expected.size(); ++step)
+      EXPECT_TRUE(same_bits(averages[step], expected[step])) << "rank " << rank << ", step " << step;
+    EXPECT_TRUE(has_memory(*hook, *elastic));
+    EXPECT_FALSE(local_part(hook->state_dict()).empty());
+    flat->barrier()->wait();
   });
 }
 

@@ -163,14 +163,16 @@ void Elastic::Impl::give_up_epoch(const std::string& reason) {
 bool Elastic::Impl::enter(Member& member) {
   const Epoch& epoch = member.epoch();
   auto keys = keys_of(epoch, store_);
-  if (crosses_hosts(epoch)) {
+  // Ranks of one host see each other's ends, but not that the job has another store.
+  const bool watches = crosses_hosts(epoch) || std::dynamic_pointer_cast<membership::PatientStore>(store_) != nullptr;
+  if (watches) {
     if (!watch_) watch_ = std::make_unique<internal::EpochWatch>(without_patience(store_));
     std::vector<std::int64_t> numbers;
     for (const membership::EpochMember& each : epoch.members) numbers.push_back(each.number);
     keys = watch_->begin(epoch.number, std::move(numbers), std::move(keys), membership::name_of_job_store(*store_));
   }
   group_->move_to(group_of(epoch, member.rank(), keys, options_, concat("epoch ", epoch.number)));
-  if (crosses_hosts(epoch)) watch_->attach(group_);
+  if (watches) watch_->attach(group_);
   if (SeparateWorkers* const workers = state_.separate_workers()) {
     counted_ = internal::exchange_separate_state(*group_, state_, counted_, epoch.fresh);
     if (counted_ == kNoState) return false;

@@ -52,8 +52,8 @@ Head head_of(const at::Tensor& tensor) {
 }
 
 std::string to_text(const FollowingBegin& begin) {
-  return concat(begin.step, " ", begin.hash, " ", begin.multiplies ? 1 : 0, " ", begin.orders.size(), "\n",
-                begin.orders, begin.shared);
+  return concat(begin.step, " ", begin.hash, " ", begin.traits.multiplies ? 1 : 0, " ", begin.traits.has_hosts ? 1 : 0,
+                " ", begin.orders.size(), "\n", begin.orders, begin.shared);
 }
 
 FollowingBegin following_begin_of(const std::string& text) {
@@ -61,9 +61,7 @@ FollowingBegin following_begin_of(const std::string& text) {
   std::istringstream line(text.substr(0, end));
   FollowingBegin begin;
   std::size_t orders = 0;
-  int multiplies = 0;
-  line >> begin.step >> begin.hash >> multiplies >> orders;
-  begin.multiplies = multiplies != 0;
+  line >> begin.step >> begin.hash >> begin.traits.multiplies >> begin.traits.has_hosts >> orders;
   begin.orders = text.substr(end + 1, orders);
   begin.shared = text.substr(end + 1 + orders);
   return begin;
@@ -80,7 +78,8 @@ TransferRanks ranks_of(const ProcessGroup& group) {
 
 }  // namespace
 
-StateSnapshot snapshot_of(const TrainingState& state, std::int64_t step, bool multiplies, SnapshotMemory* memory) {
+StateSnapshot snapshot_of(const TrainingState& state, std::int64_t step, MirrorGroup::Traits traits,
+                          SnapshotMemory* memory) {
   const c10::NoGradGuard no_grad;
   StateSnapshot snapshot;
   snapshot.step = step;
@@ -102,7 +101,7 @@ StateSnapshot snapshot_of(const TrainingState& state, std::int64_t step, bool mu
   snapshot.source.save_rest = [rest] { return *rest; };
   snapshot.orders = state.bucket_orders();
   snapshot.shared = state.save_shared();
-  snapshot.multiplies = multiplies;
+  snapshot.traits = traits;
   return snapshot;
 }
 
@@ -156,8 +155,8 @@ void Guide::run() {
     if (!aborted.empty()) group->abort(aborted);
     std::string begin;
     if (group->rank() == kFirst) {
-      begin = to_text({snapshot_->step, hash_of_bits(snapshot_->source.tensors), snapshot_->multiplies,
-                       snapshot_->orders, snapshot_->shared});
+      begin = to_text({snapshot_->step, hash_of_bits(snapshot_->source.tensors), snapshot_->traits, snapshot_->orders,
+                       snapshot_->shared});
     }
     broadcast_bytes(*group, begin, kFirst);
     transfer_state(*group, snapshot_->source, ranks_of(*group), nullptr, &sender_);

@@ -17,6 +17,7 @@
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/process.h"
 #include "gradwire/elastic/epoch_store_internal.h"
+#include "gradwire/elastic/mirror_group_internal.h"
 #include "gradwire/elastic/snapshot_memory_internal.h"
 #include "gradwire/elastic/state_transfer_internal.h"
 #include "gradwire/elastic/tape_internal.h"
@@ -29,15 +30,16 @@ namespace gradwire::internal {
 // The state at the boundary before `step`. Several guides may read one snapshot at the same time.
 struct StateSnapshot {
   std::int64_t step = 0;
-  StateSource source = {};  // copies
-  std::string orders = {};  // TrainingState::bucket_orders()
-  std::string shared = {};  // TrainingState::save_shared()
-  bool multiplies = false;  // ProcessGroup::multiplies_as_it_sums() of the epoch's group
-  std::size_t bytes = 0;    // of the tensors and the rest
+  StateSource source = {};          // copies
+  std::string orders = {};          // TrainingState::bucket_orders()
+  std::string shared = {};          // TrainingState::save_shared()
+  MirrorGroup::Traits traits = {};  // of the epoch's group
+  std::size_t bytes = 0;            // of the tensors and the rest
 };
 
 // Copies the state, into `memory` as far as there is room. `memory` may be null.
-StateSnapshot snapshot_of(const TrainingState& state, std::int64_t step, bool multiplies, SnapshotMemory* memory);
+StateSnapshot snapshot_of(const TrainingState& state, std::int64_t step, MirrorGroup::Traits traits,
+                          SnapshotMemory* memory);
 
 // Makes the group of the members of the epoch, in rank order, and the newcomer, which is the last rank, with the keys
 // of the store that it is given. Collective.
@@ -91,8 +93,8 @@ class Guide final {
 // What the newcomer gets first.
 struct FollowingBegin {
   std::int64_t step = 0;
-  std::int64_t hash = 0;  // of the tensors of the state
-  bool multiplies = false;
+  std::int64_t hash = 0;            // of the tensors of the state
+  MirrorGroup::Traits traits = {};  // of the epoch's group
   std::string orders = {};
   std::string shared = {};
 };

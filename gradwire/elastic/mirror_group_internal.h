@@ -15,19 +15,25 @@ namespace gradwire::internal {
 // refused with UnsupportedError. Thread-safe.
 class MirrorGroup final : public CallGroup {
  public:
-  // Rank `rank` of `size`. `multiplies`: what multiplies_as_it_sums() returns.
-  MirrorGroup(int rank, int size, bool multiplies) : CallGroup(rank, size), multiplies_(multiplies) {}
+  // What the group that is mirrored has: ProcessGroup::multiplies_as_it_sums(), ChangingRanks::has_hosts().
+  struct Traits {
+    bool multiplies = false;
+    bool has_hosts = false;
+  };
+  // Rank `rank` of `size`.
+  MirrorGroup(int rank, int size, Traits traits) : CallGroup(rank, size), traits_(traits) {}
 
-  bool multiplies_as_it_sums() const override { return multiplies_; }
+  bool has_hosts() const noexcept { return traits_.has_hosts; }
+  bool multiplies_as_it_sums() const override { return traits_.multiplies; }
 
  protected:
   std::string get_backend_name() const override { return "mirror"; }
   std::shared_ptr<Work> do_call(GroupCall& call) override;
   void do_monitored_barrier(Milliseconds, bool) override {}
-  std::shared_ptr<ProcessGroup> do_dup() override { return std::make_shared<MirrorGroup>(rank(), size(), multiplies_); }
+  std::shared_ptr<ProcessGroup> do_dup() override { return std::make_shared<MirrorGroup>(rank(), size(), traits_); }
 
  private:
-  const bool multiplies_;
+  const Traits traits_;
 };
 
 }  // namespace gradwire::internal

@@ -195,9 +195,10 @@ class RecordedCall final {
 
   void has_ended() {
     const MutexLock lock(mutex_);
-    if (std::exchange(copied_, true)) return;
-    const at::Tensor bytes = copy_of(written_);
+    if (copied_) return;
+    const at::Tensor bytes = copy_of(written_);  // may find no memory: then the readers give up
     for (const auto& [reader, slot] : slots_) reader->fill(*slot, bytes);
+    copied_ = true;
     written_.clear();
   }
 

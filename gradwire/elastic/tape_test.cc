@@ -17,6 +17,9 @@
 #include "gradwire/elastic/elastic_group.h"
 #include "gradwire/elastic/lag_internal.h"
 #include "gradwire/elastic/mirror_group_internal.h"
+#include "gradwire/hooks/hook_test_support.h"
+#include "gradwire/hooks/registry.h"
+#include "tests/support/on_hosts.h"
 
 namespace gradwire::tape_test {
 namespace {
@@ -210,9 +213,9 @@ void pass(TapeReader& reader, TapePlayer& player) {
 }
 
 // A rank alone that plays.
-std::shared_ptr<ElasticGroup> playing(const std::shared_ptr<TapePlayer>& player) {
+std::shared_ptr<ElasticGroup> playing(const std::shared_ptr<TapePlayer>& player, bool has_hosts = false) {
   auto elastic = std::make_shared<ElasticGroup>();
-  elastic->move_to(std::make_shared<MirrorGroup>(kGuide, kSize, false));
+  elastic->move_to(std::make_shared<MirrorGroup>(kGuide, kSize, MirrorGroup::Traits{.has_hosts = has_hosts}));
   elastic->set_tap(player);
   return elastic;
 }
@@ -268,6 +271,44 @@ TEST(TapeTest, AnotherCallThanOnTheTapeIsRefused) {
             std::string::npos);
 }
 
+// The calls within and between hosts are on no tape; what they bring is.
+TEST(TapeTest, AHookThatRunsBetweenHostsIsFollowed) {
+  const auto run_hook = [](ProcessGroup& group, CommHook& hook, std::uint32_t step) {
+    const at::Tensor values = own(group.rank(), 600) + static_cast<double>(step);
+    GradBucket bucket = bucket_of(values, group, step, kSize);
+    return tensor_of(*hook.run(bucket)).clone();
+  };
+  const auto reader = std::make_shared<TapeReader>(kNoLimit);
+  Tensors expected;
+  run_ranks({"threads"}, kSize, [&](int rank, const std::shared_ptr<ProcessGroup>& flat) {
+    const auto elastic = std::make_shared<ElasticGroup>();
+    const auto hook = make_hook("int4:memory=error_feedback");
+    elastic->move_to(test_support::on_hosts(flat, std::string(kSize - 1, '0') + "1"));
+    const auto recorder = std::make_shared<TapeRecorder>();
+    if (rank == kGuide) {
+      recorder->add(reader);
+      elastic->set_tap(recorder);
+    }
+    for (const std::uint32_t step : {0U, 1U}) {
+      recorder->begin_step(step);
+      const at::Tensor result = run_hook(*elastic, *hook, step);
+      recorder->end_step();
+      if (rank == kGuide) expected.push_back(result);
+    }
+    flat->barrier()->wait();
+  });
+  reader->end(2);
+  const auto player = std::make_shared<TapePlayer>();
+  pass(*reader, *player);
+  const auto group = playing(player, /*has_hosts=*/true);
+  const auto hook = make_hook("int4:memory=error_feedback");
+  for (const std::uint32_t step : {0U, 1U}) {
+    ASSERT_TRUE(player->wait_for_step(step, kGoesOn));
+    EXPECT_TRUE(run_hook(*group, *hook, step).equal(expected[step])) << "step " << step;
+  }
+  EXPECT_FALSE(player->wait_for_step(2, kGoesOn));
+}
+
 TEST(TapeTest, MoreAndFewerCallsThanOnTheTapeAreRefused) {
   const auto player = std::make_shared<TapePlayer>();
   player->add({.kind = TapeEntry::Kind::step, .step = 1});
@@ -300,7 +341,7 @@ std::string reason_to_give_up(TapeReader& reader) {
 class Recording {
  public:
   explicit Recording(const std::shared_ptr<TapeReader>& reader) {
-    group_->move_to(std::make_shared<MirrorGroup>(kGuide, kSize, false));
+    group_->move_to(std::make_shared<MirrorGroup>(kGuide, kSize, MirrorGroup::Traits{}));
     recorder_->add(reader);
     group_->set_tap(recorder_);
   }
@@ -500,7 +541,7 @@ TEST(TapeTest, WhoeverWaitsForTheTapeMayGiveUp) {
 }
 
 TEST(MirrorGroupTest, EveryRankHoldsWhatThisOneHolds) {
-  MirrorGroup group(1, 3, true);
+  MirrorGroup group(1, 3, {.multiplies = true});
   EXPECT_TRUE(group.multiplies_as_it_sums());
   const auto reduced = [&](ReduceOp op) {
     at::Tensor tensor = own(0);

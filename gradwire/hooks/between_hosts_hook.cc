@@ -7,7 +7,8 @@
 
 #include "gradwire/base/strings.h"
 #include "gradwire/hooks/wrapper_internal.h"
-#include "gradwire/process_group/hybrid/hybrid_group.h"
+#include "gradwire/process_group/changing_ranks.h"
+#include "gradwire/process_group/hybrid/hosts_of.h"
 #include "gradwire/process_group/lane_scope.h"
 
 namespace gradwire {
@@ -30,19 +31,45 @@ class BetweenHostsHook final : public internal::HookWrapper {
   bool memory_lies_with_first_ranks() const override { return true; }
 
   Future run(GradBucket& bucket) override {
-    const auto* const hosts = dynamic_cast<const HybridGroup*>(&bucket.group());
-    if (hosts == nullptr) return inner().run(bucket);
-    ProcessGroup& local = *hosts->local();
+    if (auto* const changing = dynamic_cast<ChangingRanks*>(&bucket.group())) {
+      // Where each host has one rank, the ranks that follow get what the inner hook sends, which is less.
+      if (!changing->has_hosts()) return inner().run(bucket);
+      average_over_changing(bucket, *changing);
+    } else if (const auto hosts = hosts_of(bucket.group())) {
+      average_over(bucket, *hosts);
+    } else {
+      return inner().run(bucket);
+    }
+    return completed_future(bucket.buffer());
+  }
+
+ private:
+  // A rank that follows the ranks of the group gets the result. It has no memory of the inner hook, as other ranks that
+  // are not the first of their host.
+  void average_over_changing(GradBucket& bucket, ChangingRanks& group) {
+    Tensors tensors{bucket.buffer()};
+    AllReduceOptions options;
+    options.async = false;
+    GroupCall call(AllReduceCall{tensors, options});
+    group
+        .call_over_hosts(call,
+                         [&] {
+                           if (const auto hosts = hosts_of(bucket.group())) average_over(bucket, *hosts);
+                           return completed_work(tensors);
+                         })
+        ->wait();
+  }
+
+  void average_over(GradBucket& bucket, const HybridGroup& hosts) {
+    ProcessGroup& local = *hosts.local();
     const at::Tensor buffer = bucket.buffer();
     const auto to_first = options_of_first_rank<ReduceOptions>();
     const auto from_first = options_of_first_rank<BroadcastOptions>();
     within_host([&] { local.reduce({buffer}, to_first)->wait(); });
-    if (hosts->is_leader()) average_between(bucket, *hosts);
+    if (hosts.is_leader()) average_between(bucket, hosts);
     within_host([&] { local.broadcast({buffer}, from_first)->wait(); });
-    return completed_future(buffer);
   }
 
- private:
   // The groups within and between hosts are parts of the bucket's group, which is the lane's own duplicate already. So
   // the calls pause the lane, which would refuse these groups.
   template <class Call>

@@ -257,6 +257,7 @@ std::shared_ptr<CommHook> make(const char* name, std::shared_ptr<PowerSGDState> 
 }  // namespace
 
 Future power_sgd_hook(const std::shared_ptr<PowerSGDState>& state, GradBucket& bucket) {
+  if (!bucket.buffer().is_floating_point()) return allreduce_hook(state->group(), bucket);
   const at::ScalarType type = internal::compute_type(bucket, "power_sgd");
   if (!state->memory().begin(bucket)) return allreduce_hook(state->group(), bucket);
   Division division = divide(*state, bucket, type);
@@ -274,6 +275,7 @@ Future power_sgd_hook(const std::shared_ptr<PowerSGDState>& state, GradBucket& b
 }
 
 Future batched_power_sgd_hook(const std::shared_ptr<PowerSGDState>& state, GradBucket& bucket) {
+  if (!bucket.buffer().is_floating_point()) return allreduce_hook(state->group(), bucket);
   const at::ScalarType type = internal::compute_type(bucket, "batched_power_sgd");
   if (!state->memory().begin(bucket) || bucket.buffer().numel() == 0) return allreduce_hook(state->group(), bucket);
   std::vector<LowRankMatrix> square{make_square(*state, bucket, type)};

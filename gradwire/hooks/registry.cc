@@ -20,7 +20,8 @@
 #include "gradwire/hooks/power_sgd.h"
 #include "gradwire/hooks/quantization_hooks.h"
 #include "gradwire/hooks/wrapper_internal.h"
-#include "gradwire/process_group/hybrid/hybrid_group.h"
+#include "gradwire/process_group/changing_ranks.h"
+#include "gradwire/process_group/hybrid/hosts_of.h"
 
 namespace gradwire {
 namespace {
@@ -153,9 +154,14 @@ std::shared_ptr<CommHook> make_named(std::string_view name, std::string_view tex
 // themselves.
 bool compresses(std::string_view name) { return name != "allreduce" && name != "noop" && name != kAuto.name; }
 
+// Whether the group has hosts, or may have them later.
+bool may_have_hosts(const ProcessGroup& group) {
+  return dynamic_cast<const ChangingRanks*>(&group) != nullptr || hosts_of(group) != nullptr;
+}
+
 // The group for the hook `name`. A hook that runs between hosts uses the bucket's group, so it gets null.
 Group group_between_hosts(std::string_view name, Group group) {
-  return compresses(name) && dynamic_cast<const HybridGroup*>(group.get()) != nullptr ? nullptr : std::move(group);
+  return compresses(name) && group != nullptr && may_have_hosts(*group) ? nullptr : std::move(group);
 }
 
 }  // namespace

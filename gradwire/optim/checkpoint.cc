@@ -27,6 +27,7 @@
 #include "gradwire/ddp/hook_state.h"
 #include "gradwire/ddp/replica_sync_internal.h"
 #include "gradwire/ddp/shared_error_internal.h"
+#include "gradwire/optim/file_sum_internal.h"
 #include "gradwire/optim/zero_redundancy_optimizer.h"
 
 namespace gradwire {
@@ -95,10 +96,14 @@ HookState state_of(const std::string& bytes) {
 
 void write_archive(const std::string& file, OutputArchive& archive) {
   WholeFile whole(file);
-  archive.save_to([&whole](const void* data, std::size_t bytes) {
+  internal::FileSum sum;
+  archive.save_to([&](const void* data, std::size_t bytes) {
     whole.write(data, bytes);
+    sum.add({static_cast<const char*>(data), bytes});
     return bytes;
   });
+  const std::string line = internal::sum_line(sum);
+  whole.write(line.data(), line.size());
   whole.finish();
 }
 
@@ -127,7 +132,11 @@ std::string read_file(const std::string& file, std::string& bytes) {
   std::ifstream in(file, std::ios::binary);
   if (!in) return concat("the checkpoint ", file, " does not exist, or cannot be read: ", std::strerror(errno));
   bytes.assign(std::istreambuf_iterator<char>(in), {});
-  return in.bad() ? concat("the checkpoint ", file, " could not be read to its end") : std::string();
+  if (in.bad()) return concat("the checkpoint ", file, " could not be read to its end");
+  const auto whole = internal::without_sum(bytes);
+  if (!whole) return concat("the checkpoint ", file, " is damaged: its bytes are not those that were written");
+  bytes.resize(whole->size());
+  return "";
 }
 
 std::string first_difference(const Texts& saved, const Texts& here) {

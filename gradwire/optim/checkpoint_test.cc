@@ -12,6 +12,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/ddp/hook_state.h"
 #include "gradwire/hooks/registry.h"
+#include "gradwire/optim/file_sum_internal.h"
 #include "gradwire/optim/optim_test_support.h"
 #include "gradwire/optim/zero_redundancy_optimizer.h"
 #include "tests/support/on_hosts.h"
@@ -237,6 +238,47 @@ TEST_F(Checkpoints, AMissingOrDamagedFileIsRefusedOnAllRanks) {
   save(2, "");
   std::filesystem::resize_file(file(), std::filesystem::file_size(file()) / 2);
   for (const auto& error : refusals(2, plain)) expect_contains(error, file() + " is no checkpoint of gradwire");
+}
+
+// Zip readers, which libtorch's is, read changed bytes of a tensor without a word.
+TEST_F(Checkpoints, AChangedByteIsNoticed) {
+  const auto plain = [](const auto& group) { return std::make_unique<Training>(group, "", false); };
+  save(1, "");
+  std::string whole;
+  {
+    std::ifstream in(file(), std::ios::binary);
+    whole.assign(std::istreambuf_iterator<char>(in), {});
+  }
+  const std::size_t line = whole.rfind("\ngradwire sum ");
+  ASSERT_NE(line, std::string::npos);
+  int changed = 0;
+  for (std::size_t at = 0; at < line; at += whole.size() / 60) {
+    std::string damaged = whole;
+    damaged[at] = static_cast<char>(damaged[at] ^ 16);
+    std::ofstream(file(), std::ios::binary) << damaged;
+    EXPECT_NE(refusals(1, plain)[0], "") << "byte " << at;
+    ++changed;
+  }
+  EXPECT_GE(changed, 50);
+  std::ofstream(file(), std::ios::binary) << whole.substr(0, line);  // as an earlier version wrote it
+  run_ranks({"threads"}, 1, [&](int, const std::shared_ptr<ProcessGroup>& group) {
+    Training training(group, "", false);
+    load_checkpoint(file(), training.ddp, *training.optimizer);
+  });
+}
+
+TEST(FileSum, WhereOnePieceEndsMakesNoDifference) {
+  const std::string bytes(1000, 'x');
+  internal::FileSum whole;
+  whole.add(bytes);
+  for (const std::size_t piece : {1, 3, 8, 13, 999}) {
+    internal::FileSum sum;
+    for (std::size_t at = 0; at < bytes.size(); at += piece) sum.add(std::string_view(bytes).substr(at, piece));
+    EXPECT_EQ(sum.value(), whole.value()) << "pieces of " << piece;
+  }
+  internal::FileSum shorter;
+  shorter.add(std::string_view(bytes).substr(1));
+  EXPECT_NE(shorter.value(), whole.value());
 }
 
 TEST_F(Checkpoints, AFileThatCannotBeWrittenIsAnErrorOnAllRanks) {

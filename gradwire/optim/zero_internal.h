@@ -109,6 +109,7 @@ struct ZeroParts {
   ZeroKept kept;
   std::unique_ptr<torch::optim::Optimizer> consolidated;  // over all parameters, where consolidate_state() brought it
   std::unique_ptr<torch::optim::Optimizer> loaded;        // overlapped: waits for the buckets
+  bool told_of_learning = false;                          // that a loaded state waits for them
 
   // Of the hook, which may run for several buckets at once.
   struct SeenBucket {

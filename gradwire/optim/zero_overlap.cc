@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "gradwire/base/error.h"
+#include "gradwire/base/log.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/optim/full_precision_internal.h"
 #include "gradwire/optim/zero_overlap_internal.h"
@@ -37,6 +38,11 @@ bool ZeroOverlap::learns_from(const GradBucket& bucket) {
   ZeroParts& p = parts();
   MutexLock lock(p.mutex);
   if (p.placed) return false;
+  if (p.loaded != nullptr && bucket.iteration() == 0 && !std::exchange(p.told_of_learning, true)) {
+    log::warn(concat(kZeroName, " with overlap_with_ddp: the first ", first_update_,
+                     " iterations after its state was loaded take no step, because the hook has to see all buckets "
+                     "first. The run differs from one that was not interrupted."));
+  }
   if (bucket.iteration() + 1 >= first_update_) {
     p.learned_in = bucket.iteration();
     p.buckets[bucket.index()].parameters = bucket.parameters();

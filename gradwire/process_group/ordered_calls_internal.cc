@@ -13,6 +13,7 @@
 #include "gradwire/base/call_name.h"
 #include "gradwire/base/interrupt.h"
 #include "gradwire/base/log.h"
+#include "gradwire/base/process.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/observe/flight_recorder.h"
 #include "gradwire/process_group/watched_call_internal.h"
@@ -96,12 +97,14 @@ class PostedWork final : public Work {
   std::exception_ptr exception() override { return future_->exception_ptr(); }
   bool wait(Milliseconds timeout) override {
     const WatchedWait watched;
+    if (!future_->completed()) process_.require_current("this Work");
     const bool for_as_long_as_it_takes = timeout == kNoTimeout && interrupt_check() == nullptr;
     if (for_as_long_as_it_takes && !has_callbacks_.load(std::memory_order_relaxed)) place_.help();
     return Work::wait(timeout);
   }
 
  private:
+  const OwnerProcess process_;         // the worker is there alone
   const std::shared_ptr<void> owner_;  // goes after the future
   const Future future_;
   const Executor::Place place_;

@@ -11,6 +11,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/interrupt.h"
 #include "gradwire/base/mutex.h"
+#include "gradwire/base/process.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/process_group/stream_hold_internal.h"
 #include "gradwire/process_group/watched_call_internal.h"
@@ -68,8 +69,13 @@ class FutureWork final : public Work {
  public:
   FutureWork(Future future, std::shared_ptr<void> owner) : owner_(std::move(owner)), future_(std::move(future)) {}
   Future future() override { return future_; }
+  bool wait(Milliseconds timeout) override {
+    if (!future_->completed()) process_.require_current("this Work");
+    return Work::wait(timeout);
+  }
 
  private:
+  const OwnerProcess process_;   // the thread that ends the call is there alone
   std::shared_ptr<void> owner_;  // goes after the future
   Future future_;
 };

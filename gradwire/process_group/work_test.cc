@@ -7,6 +7,8 @@
 #include <ATen/core/ivalue.h>
 #include <ATen/core/jit_type.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <thread>
@@ -92,6 +94,33 @@ TEST(Work, TimedWaitLeavesTheCallGoing) {
   std::thread later([&] { future->markCompleted(list_of(at::ones({1}))); });
   EXPECT_TRUE(work->wait(std::chrono::minutes(2)));
   later.join();
+}
+
+// The thread that would end the call is not there.
+TEST(Work, AForkedChildDoesNotWaitForWhatNobodyEnds) {
+  const Future open = new_future();
+  const auto under_way = work_from_future(open);
+  const Future ended = new_future();
+  ended->markCompleted(list_of(at::ones({1})));
+  const auto done = work_from_future(ended);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(20);
+    int refused = 0;
+    for (const Milliseconds timeout : {Work::kNoTimeout, Milliseconds(1000)}) {
+      try {
+        under_way->wait(timeout);
+      } catch (const InvalidArgument&) {
+        ++refused;
+      }
+    }
+    ::_exit(refused == 2 && done->wait() ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  open->markCompleted(list_of(at::ones({1})));
+  EXPECT_TRUE(under_way->wait());
 }
 
 TEST(Work, SeveralThreadsMayWait) {

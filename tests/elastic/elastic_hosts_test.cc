@@ -328,6 +328,25 @@ TEST_P(ElasticGigabitTest, ANewcomerToAJobAtFullSpeedOverAGigabitLink) {
 }
 
 // SIGTERM ends a program that does not handle it yet, and no member is lost with it.
+// Hosts of two ranks, between which the hook runs: what it does there is one call on the newcomer's tape.
+TEST_F(ElasticHostsTest, ANewcomerFollowsRanksWhoseHookRunsBetweenHosts) {
+  const Words more = {
+      "--env", "ELASTIC_HOOK=int8:memory=error_feedback", "--env", "ELASTIC_FOLLOW=1", "--env", "GRADWIRE_LOG=info"};
+  auto first = begin("1:5", 2, more);
+  wait_for_epoch(2);
+  auto second = join("1", 2, more);
+  wait_for_epoch(4);
+  auto third = join("2", 1, more, 2);
+  wait_for_epoch(5);
+  go_to_the_end();
+  for (BackgroundProgram* program : {&third, &second, &first}) EXPECT_EQ(program->finish().exit_code, 0);
+  EXPECT_NE(third.err().find(" while the members trained"), std::string::npos) << third.err();
+  EXPECT_EQ(third.err().find("follows no longer"), std::string::npos) << third.err();
+  const auto finals = record_->finals();
+  EXPECT_EQ(finals.size(), 5U);
+  for (const auto& parameters : finals) expect_equal_bits(parameters, finals.front(), "a member against the first");
+}
+
 TEST_F(ElasticHostsTest, AHostLeavesBeforeItsRanksHaveJoined) {
   auto first = begin("1:3", 1);
   wait_for_epoch(1);

@@ -91,14 +91,33 @@ std::optional<std::vector<int>> culprits_in(const std::string& text) {
   return ranks;
 }
 
+// The text of an error without the lists of ranks at fault, which are for hybrid groups.
+std::string readable(std::string text) {
+  for (auto begin = text.find(kAtFault); begin != std::string::npos; begin = text.find(kAtFault)) {
+    const auto end = text.find(kEndOfFault, begin);
+    text.erase(begin, end == std::string::npos ? end : end + std::strlen(kEndOfFault) - begin);
+  }
+  return text;
+}
+
+std::string message_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& problem) {
+    return problem.what();
+  } catch (...) {
+    return describe(error);
+  }
+}
+
 // For an error of a group below that ended because a hybrid group did: a PeerError that names the ranks at fault, or
 // null where that is `own_rank`, or where `error` is about something else. A duplicate's groups end with those that
 // they are duplicates of, on every rank, so the error may also be an AbortedError.
 std::exception_ptr end_by_others(const std::exception_ptr& error, int own_rank) {
-  const std::string text = describe(error);
+  const std::string text = message_of(error);
   const auto culprits = culprits_in(text);
   if (!culprits || *culprits == std::vector<int>{own_rank}) return nullptr;
-  return std::make_exception_ptr(PeerError(text, *culprits));
+  return std::make_exception_ptr(PeerError(readable(text), *culprits));
 }
 
 bool is_about_peers(const std::exception_ptr& error) {
@@ -238,7 +257,7 @@ std::shared_ptr<Work> HybridGroup::ordered(const char* operation, const Collecti
       throw;  // refused before anything was sent
     } catch (const std::exception& problem) {
       const std::exception_ptr error = in_own_ranks(std::current_exception(), call);
-      fail(error, concat(describe(operation), ": ", problem.what()));
+      fail(error, concat(describe(operation), ": ", readable(problem.what())));
       std::rethrow_exception(error);
     }
   };
