@@ -11,6 +11,7 @@
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/process.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/store/stored_number.h"
 #include "launch/judgement.h"
 #include "launch/launch_error.h"
 #include "launch/meeting.h"
@@ -111,7 +112,7 @@ class Coordinator::Impl final : public Interruption {
 
   // Hears, decides and acts until nothing is left to do.
   void converse() {
-    std::optional<std::string> lost;
+    std::optional<Lost> lost;
     while (position_.phase != Phase::over) {
       Heard heard = lost ? hear_own_host() : hear();
       if (lost) heard.lost = std::exchange(lost, std::nullopt);
@@ -122,7 +123,7 @@ class Coordinator::Impl final : public Interruption {
         for (Action& action : decision.actions) std::visit([this](auto& what) { act(what); }, action);
         if (!decision.wait_for.empty()) meeting_->wait_a_moment(decision.wait_for);
       } catch (const NodeZeroLost& problem) {
-        lost = problem.what();
+        lost = Lost{problem.what(), problem.was_replaced()};
       }
     }
   }
@@ -151,7 +152,7 @@ class Coordinator::Impl final : public Interruption {
       if (meeting_ == nullptr) meeting_ = std::make_unique<Meeting>(options_, position_.self, *this);
       hear_store(heard);
     } catch (const NodeZeroLost& problem) {
-      heard.lost = problem.what();
+      heard.lost = Lost{problem.what(), problem.was_replaced()};
     } catch (const LaunchError& problem) {
       if (meeting_ == nullptr) throw;  // refused at the door: there is nobody to tell
       heard.problem = Failure{problem.exit_code(), problem.what()};
@@ -167,7 +168,7 @@ class Coordinator::Impl final : public Interruption {
     if (position_.phase == Phase::running) return hear_attempt(heard);
     if (meeting_->has(kQuitKey)) heard.quit = decode_end(meeting_->get(kQuitKey));
     if (options_.node == 0) return hear_who_joins(heard);
-    heard.round = std::stoi(meeting_->get(kRoundKey));
+    heard.round = static_cast<int>(stored_number(kRoundKey, meeting_->get(kRoundKey)));
     if (meeting_->has(plan_key(heard.round))) heard.plan = decode_plan(meeting_->get(plan_key(heard.round)));
   }
 

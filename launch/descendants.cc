@@ -30,12 +30,13 @@ std::optional<pid_t> parent_of(const std::filesystem::path& process) {
 std::vector<pid_t> children_of_this_process() {
   std::vector<pid_t> children;
   std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc", error)) {
-    const std::string name = entry.path().filename();
+  std::filesystem::directory_iterator entry("/proc", error);
+  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
+    const std::string name = entry->path().filename();
     pid_t pid = 0;
     const auto result = std::from_chars(name.data(), name.data() + name.size(), pid);
     if (result.ec != std::errc() || result.ptr != name.data() + name.size()) continue;
-    if (parent_of(entry.path()) == ::getpid()) children.push_back(pid);
+    if (parent_of(entry->path()) == ::getpid()) children.push_back(pid);
   }
   return children;
 }

@@ -55,6 +55,10 @@ int answer(const Question& question) {
     std::printf("%s\n", diagnosis_line(found).c_str());
     return is_found ? kFoundExit : 0;
   }
+  if (!is_found && question.job != 0) {
+    std::printf("%zu ranks; no call has waited for %g s or longer (--bound)\n", tables.size(), question.bound);
+    return 0;
+  }
   if (!is_found) {
     std::printf("%zu ranks, and nothing is wrong as far as their calls show\n", tables.size());
     return 0;

@@ -16,6 +16,7 @@
 #include "launch/judgement.h"
 #include "launch/launch_error.h"
 #include "launch/rank_environment.h"
+#include "launch/serve_store.h"
 
 namespace gradwire::launch {
 namespace {
@@ -43,7 +44,7 @@ std::shared_ptr<Store> serve(const NodeOptions& node, const std::string& secret,
   // Before anybody can ask.
   options.contents[membership::key_in_whole(membership::kStoreKey)] = random_job_id();
   try {
-    return membership::job_part(std::make_shared<TcpStore>(std::move(options)));
+    return membership::job_part(serve_store(options, [](Milliseconds time) { std::this_thread::sleep_for(time); }));
   } catch (const StoreError& problem) {
     refuse(concat("the store of the elastic job cannot be served at ", address_of(node), ": ", problem.what(),
                   "; does another job, or an earlier one, serve this address?"));
@@ -163,9 +164,9 @@ void JoinedHost::run() {
     std::string problem;
     try {
       if (talks) {
+        next_talk = Deadline::after(std::min(kTalk, node_.heartbeat_timeout / 10));
         talk_to_the_store();
         heard = Deadline::Clock::now();
-        next_talk = Deadline::after(std::min(kTalk, node_.heartbeat_timeout / 10));
       }
       watch_->look_for_the_dead(has_death);
     } catch (const std::exception& error) {

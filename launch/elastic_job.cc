@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
 // Elastic jobs: on one host, on the host that serves the job's store, and on a host that joins.
+#include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "gradwire/base/error.h"
+#include "gradwire/base/os_handles.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/membership/job_store.h"
 #include "gradwire/membership/journal.h"
@@ -41,11 +43,10 @@ void require_replayable(const Options& options) {
 }
 
 // The program that coordinates the job, with its store at job.elastic.
-RankCommand coordinator_of(const Options& options, RendezvousFolder& folder, const JobEnvironment& job) {
-  std::string journal = options.elastic->log;
-  if (journal.empty()) {
-    journal = folder.store_file(0) + "-memberships";
-  } else if (::access(journal.c_str(), F_OK) == 0) {
+RankCommand coordinator_of(const Options& options, const std::string& journal, const JobEnvironment& job) {
+  if (!UniqueFd(::open(journal.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600))) {
+    throw_errno(concat("--membership-log: cannot write '", journal, "'"));
+  } else if (membership::has_begun(journal)) {
     throw LaunchError(kUsageExit, concat("--membership-log: the file '", journal,
                                          "' exists; each job writes a new one, so give another name or remove it"));
   }
@@ -138,7 +139,8 @@ int run_elastic(const Options& options, const std::string& secret, SignalQueue& 
                  server->address().c_str());
   }
   try {
-    elastic.coordinator = coordinator_of(options, folder, job);
+    elastic.journal = options.elastic->log.empty() ? folder.store_file(0) + "-memberships" : options.elastic->log;
+    elastic.coordinator = coordinator_of(options, elastic.journal, job);
     elastic.deaths_per_minute = options.elastic->deaths_per_minute;
     view.elastic = std::move(elastic);
     return supervise(options, signals, folder, front_fd, std::move(job), view, [&](const JobOutcome& outcome) {

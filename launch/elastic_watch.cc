@@ -9,6 +9,7 @@
 
 #include "gradwire/base/deadline.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/membership/journal.h"
 #include "launch/launch_error.h"
 
 namespace gradwire::launch {
@@ -44,6 +45,9 @@ std::string ElasticWatch::on_coordinator_end() {
   deaths_.remove(coordinator_.pidfd.get());
   const ProcessEnd end = reap(coordinator_.pid);
   coordinator_ = {};
+  // Said why, and has not begun: it would say the same again.
+  if (!end.by_signal && end.code == kLaunchFailedExit && !membership::has_begun(view_.journal))
+    throw LaunchError(kLaunchFailedExit, "the coordinator of the elastic job could not begin; it says why above");
   if (coordinator_deaths_.add(Deadline::Clock::now()) > view_.deaths_per_minute) {
     throw LaunchError(kLaunchFailedExit,
                       concat("the coordinator of the elastic job ended more than ", view_.deaths_per_minute,

@@ -235,6 +235,23 @@ TEST_F(NodesTest, ALauncherThatIsKilledIsMissedByTheOthers) {
   }
 }
 
+// The store of a node 0 that is replaced sooner than it would be missed answers again, and is another one.
+TEST_F(NodesTest, ANodeZeroThatIsReplacedAtOnceIsNoticed) {
+  const std::string script = "echo up; [ $GRADWIRE_ATTEMPT = 0 ] && sleep 1000; true";
+  const Words restarts = {"--max-restarts", "2", "--grace", "0"};
+  auto first = launch("0", node(0, 2, script, restarts, 1));
+  auto second = launch("1", node(1, 2, script, restarts, 1));
+  first.wait_for("up");
+  second.wait_for("up");
+  first.kill_children();
+  auto next = launch("next", node(0, 2, script, restarts, 1));
+  EXPECT_EQ(next.finish().exit_code, 0);
+  const Result result = second.finish();
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_TRUE(contains(result.err, "has ended: another gradwire-run has taken its place")) << result.err;
+  first.finish();
+}
+
 TEST_F(NodesTest, AnInterruptionOfOneNodeEndsAll) {
   for (const bool waiting : {true, false}) {
     auto first = launch("0", node(0, waiting ? 3 : 2, "echo up; sleep 1000", {"--max-restarts", "5"}, 1));
@@ -318,6 +335,7 @@ TEST_F(NodesTest, CommandLinesThatMakeNoSenseAreRefused) {
   refused({"-n", "1", "--hosts", "a", "--nnodes", "1"}, "--hosts starts");
   refused({"-n", "1", "--ssh", "rsh"}, "--hosts");
   refused({"-n", "1", "--max-restarts", "-1"}, "--max-restarts");
+  refused({"-n", "1", "--log-dir", ""}, "--log-dir: the value is empty");
   refused({"-n", "1", "--env", "GRADWIRE_ATTEMPT=1"}, "GRADWIRE_ATTEMPT");
   refused({"-n", "1", "--rendezvous", "127.0.0.1:1", "--secret-file", scratch("missing")}, "missing");
 }

@@ -116,9 +116,10 @@ class Ruling {
       return begin_attempt();
     }
     if (passed(options_.rendezvous_timeout)) {
-      return fail(kHostsFailedExit,
-                  concat(absent_nodes(), " had not joined after ", seconds_text(options_.rendezvous_timeout),
-                         "; is gradwire-run started there, with the same --rendezvous and --nnodes?"));
+      return fail(
+          kHostsFailedExit,
+          concat(absent_nodes(), " had not joined after ", seconds_text(options_.rendezvous_timeout),
+                 "; is gradwire-run started there, with the same --rendezvous, --nnodes, --job-id and secret?"));
     }
     if (!at_.told_waiting && passed(std::min<Milliseconds>(kSilentTime, options_.rendezvous_timeout / 2))) {
       tell(Notice{concat("waiting for ", absent_nodes(), " to join")});
@@ -175,7 +176,7 @@ class Ruling {
     at_.over = at_.reported = at_.told_leaving = false;
     at_.beats.clear();
     at_.heard_at.clear();
-    at_.looked.reset();
+    at_.watched = {};
     at_.ends.assign(at_.plan->nodes.size(), std::nullopt);
     at_.gone.clear();
     made_.actions.emplace_back(BeginAttempt{});
@@ -212,36 +213,28 @@ class Ruling {
   }
 
   void look_at_nodes() {
+    // The store is in this process. A look comes after a tenth of heartbeat_timeout.
+    const auto now = at_.watched.look(heard_.now, WatchedTime::Duration(options_.heartbeat_timeout) / 4);
     if (at_.beats.empty()) {
       at_.beats = heard_.beats;
-      at_.heard_at.assign(heard_.beats.size(), heard_.now);
+      at_.heard_at.assign(heard_.beats.size(), now);
     }
-    forgive_own_silence();
     for (std::size_t node = 0; node < at_.ends.size(); ++node) {
       // One that ended well may still be interrupted.
       if (at_.ends[node] && at_.ends[node]->kind != NodeEnd::Kind::good) continue;
       if (heard_.ends[node]) {
         at_.ends[node] = heard_.ends[node];
       } else if (node != 0) {
-        look_at_beats(static_cast<int>(node));
+        look_at_beats(static_cast<int>(node), now);
       }
     }
   }
 
-  // The store is in this process. While the process or its machine stood still, no node could be heard of. A look comes
-  // after a tenth of heartbeat_timeout, so that of a longer time between two looks only a quarter of it counts.
-  void forgive_own_silence() {
-    const Position::Time last = std::exchange(at_.looked, heard_.now).value_or(heard_.now);
-    const auto stood_still = heard_.now - last - options_.heartbeat_timeout / 4;
-    if (stood_still <= stood_still.zero()) return;
-    for (Position::Time& heard_at : at_.heard_at) heard_at += stood_still;
-  }
-
-  void look_at_beats(int node) {
+  void look_at_beats(int node, WatchedTime::Duration now) {
     if (heard_.beats[node] != at_.beats[node]) {
       at_.beats[node] = heard_.beats[node];
-      at_.heard_at[node] = heard_.now;
-    } else if (heard_.now - at_.heard_at[node] > options_.heartbeat_timeout) {
+      at_.heard_at[node] = now;
+    } else if (now - at_.heard_at[node] > options_.heartbeat_timeout) {
       at_.ends[node] = NodeEnd{
           NodeEnd::Kind::vanished, kHostLostExit,
           concat(at_.plan->name_of(node), " has not been heard of for ", seconds_text(options_.heartbeat_timeout),
@@ -284,15 +277,18 @@ class Ruling {
     finish(*at_.outcome);
   }
 
-  void lose_node_zero(const std::string& reason) {
+  void lose_node_zero(const Lost& lost) {
     if (at_.phase == Phase::leaving) return finish(*at_.outcome);
     if (at_.phase == Phase::over) return;
-    if (is_node_zero()) return finish(Failure{kLaunchFailedExit, concat("cannot reach the other hosts: ", reason)});
+    if (is_node_zero())
+      return finish(Failure{kLaunchFailedExit, concat("cannot reach the other hosts: ", lost.reason)});
     const std::string who = at_.plan ? at_.plan->name_of(0) : concat("node 0 at ", options_.host, ":", options_.port);
     const std::string what =
-        concat(who, " has not answered for ", seconds_text(options_.heartbeat_timeout), " (", reason,
-               "): its host or its gradwire-run is gone, or the network between it and node ", options_.node, " (",
-               at_.self.host, ")");
+        lost.was_replaced
+            ? concat(who, " has ended: ", lost.reason)
+            : concat(who, " has not answered for ", seconds_text(options_.heartbeat_timeout), " (", lost.reason,
+                     "): its host or its gradwire-run is gone, or the network between it and node ", options_.node,
+                     " (", at_.self.host, ")");
     if (!at_.plan) return finish(Failure{kHostLostExit, what});
     at_.broken_off = what;
     stop_ranks();

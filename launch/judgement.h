@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "gradwire/base/deadline.h"
+#include "gradwire/base/watched_time.h"
 #include "launch/coordinator.h"
 #include "launch/node_records.h"
 
@@ -41,8 +42,8 @@ struct Position {
   bool told_leaving = false;  // running: the store shows that this launcher was told to leave
   // running, node 0, by node
   std::vector<std::int64_t> beats;
-  std::vector<Time> heard_at;  // when the beats last grew, later by the time in which this launcher stood still
-  std::optional<Time> looked;  // when this launcher last read the beats
+  WatchedTime watched;                          // passes while this launcher reads the beats
+  std::vector<WatchedTime::Duration> heard_at;  // when the beats last grew, as `watched` has it
   std::vector<std::optional<NodeEnd>> ends;
   std::vector<int> gone;         // the nodes that vanished
   std::optional<Event> outcome;  // leaving: the event for the user at the end
@@ -51,14 +52,20 @@ struct Position {
 // Returns the state in which a launcher begins.
 Position first_position(const CoordinatorOptions& options, const NodeRecord& self);
 
+// Why a launcher has lost node 0.
+struct Lost {
+  std::string reason;         // the last error
+  bool was_replaced = false;  // false: node 0 has not answered for heartbeat_timeout
+};
+
 // The information that a launcher has at one moment. The first part is always set; the other parts are set in the
 // phases that they name.
 struct Heard {
   Position::Time now{};
-  std::optional<NodeEnd> own_end;   // no rank of this host runs any more
-  std::optional<NodeEnd> leaving;   // this launcher was told to end the job
-  std::optional<std::string> lost;  // node 0 has not answered for heartbeat_timeout: the last error
-  std::optional<Failure> problem;   // the store holds something that belongs to no job of gradwire-run
+  std::optional<NodeEnd> own_end;  // no rank of this host runs any more
+  std::optional<NodeEnd> leaving;  // this launcher was told to end the job
+  std::optional<Lost> lost;        // of node 0
+  std::optional<Failure> problem;  // the store holds something that belongs to no job of gradwire-run
   // gathering and joining
   std::optional<NodeEnd> quit;
   // gathering

@@ -404,7 +404,7 @@ TEST(Running, ARestartPreparesTheNextAttempt) {
 
 Heard lost_at(int milliseconds) {
   Heard heard = heard_at(milliseconds);
-  heard.lost = "connection broke";
+  heard.lost = Lost{"connection broke"};
   return heard;
 }
 
@@ -414,6 +414,19 @@ TEST(NodeZeroLost, WhileWaitingEndsTheJob) {
   EXPECT_EQ(one.told_one<Failure>().exit_code, kHostLostExit);
   EXPECT_TRUE(
       contains(one.told_one<Failure>().what, "node 0 at head:29400 has not answered for 1 s (connection broke)"));
+}
+
+TEST(NodeZeroLost, ToAnotherGradwireRunItWasReplaced) {
+  Launcher one = running_one();
+  Heard heard = heard_at(1);
+  heard.lost = Lost{"another gradwire-run has taken its place", true};
+  EXPECT_EQ(one.hear(heard), Phase::orphaned);
+  EXPECT_EQ(one.stops, 1);
+  Heard ended = heard_at(2);
+  ended.own_end = kStopped;
+  EXPECT_EQ(one.hear(ended), Phase::over);
+  EXPECT_EQ(one.told_one<Failure>().what,
+            "node 0 (host0, ranks 0, 1) has ended: another gradwire-run has taken its place");
 }
 
 TEST(NodeZeroLost, InAnAttemptStopsTheRanksFirst) {

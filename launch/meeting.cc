@@ -10,6 +10,7 @@
 #include "launch/judgement.h"
 #include "launch/launch_error.h"
 #include "launch/record_keys.h"
+#include "launch/serve_store.h"
 
 namespace gradwire::launch {
 namespace {
@@ -62,11 +63,12 @@ Meeting::Meeting(const CoordinatorOptions& options, const NodeRecord& self, Inte
 
 void Meeting::serve() {
   try {
-    store_ = std::make_unique<TcpStore>(TcpStoreOptions{.host = options_.host,
-                                                        .port = options_.port,
-                                                        .is_server = true,
-                                                        .timeout = options_.heartbeat_timeout,
-                                                        .secret = options_.secret});
+    const TcpStoreOptions server{.host = options_.host,
+                                 .port = options_.port,
+                                 .is_server = true,
+                                 .timeout = options_.heartbeat_timeout,
+                                 .secret = options_.secret};
+    store_ = serve_store(server, [this](Milliseconds time) { interruption_.pause(time); });
   } catch (const StoreError& problem) {
     refuse(concat("node 0 cannot serve the rendezvous at ", options_.host, ":", options_.port, ": ", problem.what(),
                   "; does another job, or an earlier one, run with this --rendezvous?"));
@@ -145,7 +147,10 @@ bool Meeting::is_alive(const NodeRecord& other) {
 }
 
 void Meeting::beat() {
-  ask([&] { return store_->add(beat_key(launcher_), 1); });
+  // A call that is made again counts once more, and never less.
+  const std::int64_t count = ask([&] { return store_->add(beat_key(launcher_), 1); });
+  if (count <= beats_) throw NodeZeroLost("another gradwire-run has taken its place", /*was_replaced=*/true);
+  beats_ = count;
 }
 
 std::vector<std::int64_t> Meeting::beats(const Plan& plan) {

@@ -19,7 +19,13 @@ namespace gradwire::launch {
 // Node 0 has not answered for heartbeat_timeout.
 class NodeZeroLost final : public Error {
  public:
-  using Error::Error;
+  explicit NodeZeroLost(const std::string& reason, bool was_replaced = false)
+      : Error(reason), was_replaced_(was_replaced) {}
+  // Whether the store answers, and is another one than before.
+  bool was_replaced() const noexcept { return was_replaced_; }
+
+ private:
+  bool was_replaced_;
 };
 
 // Interrupts a thread that waits in a Meeting: both functions throw when the thread must stop waiting.
@@ -40,7 +46,8 @@ class Meeting final {
   // wrong, another version, another job, a launcher that is alive has the place, or no store answers in time.
   Meeting(const CoordinatorOptions& options, const NodeRecord& self, Interruption& interruption);
 
-  // Sends one heartbeat of this launcher.
+  // Sends one heartbeat of this launcher. Also throws NodeZeroLost when another store has taken the place of the one
+  // that had the heartbeats before.
   void beat();
   // Returns the number of heartbeats of every node of an attempt. Heartbeats belong to a launcher, not to a node: when
   // a new launcher takes a node's place, the attempt of the old launcher is over.
@@ -72,6 +79,7 @@ class Meeting final {
   Milliseconds moment_;
   std::unique_ptr<TcpStore> store_;
   Deadline::Clock::time_point heard_;
+  std::int64_t beats_ = 0;  // the count of this launcher's
 };
 
 }  // namespace gradwire::launch

@@ -542,6 +542,12 @@ std::variant<Options, Information> parse_options(int argc, const char* const* ar
   } catch (const CLI::ParseError& error) {
     refuse_option(concat(error.what(), "; see gradwire-run --help"));
   }
+  // As of --log-dir "$UNSET".
+  for (const CLI::Option* const option : app.get_options()) {
+    for (const std::string& value : option->results()) {
+      if (value.empty()) refuse_option(concat(option->get_name(), ": the value is empty"));
+    }
+  }
   if (raw.info) return Information{installation_info()};
   return check(raw, app.remaining(), names_of_options(app));
 }

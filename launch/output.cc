@@ -97,6 +97,8 @@ void Output::handle(const pollfd* results) {
   for (std::size_t i = 0; i < streams_.size(); ++i) {
     if (results[i + 2].revents != 0) read_some(streams_[i]);
   }
+  // In an elastic job processes are replaced again and again.
+  std::erase_if(streams_, [](const Stream& stream) { return !stream.fd; });
   draw_shown();
 }
 

@@ -66,7 +66,13 @@ RankProcess RankSet::start_one(int rank) {
                   .stderr_fd = output.err.get(),
                   .signal_mask = signals_.original_mask()};
   RankProcess process = start_rank(start);
-  deaths_.add(rank, process.pidfd.get());
+  try {
+    deaths_.add(rank, process.pidfd.get());
+  } catch (...) {
+    ::kill(-process.pid, SIGKILL);  // nobody would see its end
+    reap(process.pid);
+    throw;
+  }
   return process;
 }
 
@@ -95,6 +101,7 @@ std::vector<int> RankSet::running() const {
 std::vector<int> RankSet::pids() const {
   std::vector<int> pids;
   for (const auto& rank : ranks_) pids.push_back(rank.pid);
+  pids.resize(static_cast<std::size_t>(options_.ranks), -1);
   return pids;
 }
 

@@ -45,7 +45,7 @@ class RankSet final {
 
   // The ranks that run.
   std::vector<int> running() const;
-  // The process of each rank; -1 once it has ended.
+  // The process of each rank; -1: it was not started yet, or has ended.
   std::vector<int> pids() const;
   // Whether the process is a rank.
   bool has(pid_t pid) const noexcept;

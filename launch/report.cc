@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launch/report.h"
 
+#include <sys/statvfs.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <map>
@@ -23,8 +25,18 @@ std::string hint(const ProcessEnd& end) {
   return killed ? " (somebody killed it, or the kernel did because memory ran out: see dmesg)" : "";
 }
 
+// Whether the disk of a file has no room left. An empty path has no file.
+bool is_full(const std::string& file) {
+  struct statvfs disk {};
+  return !file.empty() && ::statvfs(file.c_str(), &disk) == 0 && disk.f_blocks > 0 && disk.f_bavail == 0;
+}
+
 std::string quoted(const JobOutcome& outcome) {
   const std::string place = outcome.error_file.empty() ? "" : concat(" (all of it is in ", outcome.error_file, ")");
+  if (outcome.last_lines.empty() && is_full(outcome.error_file)) {
+    return concat(kName, "what it wrote to stderr may be lost: there is no room left on the disk of ",
+                  outcome.error_file, "\n");
+  }
   if (outcome.last_lines.empty()) return concat(kName, "it wrote nothing to stderr\n");
   std::string text = outcome.last_lines.size() == 1
                          ? concat(kName, "its last line of stderr", place, ":\n")

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <climits>
 #include <exception>
 #include <utility>
@@ -90,6 +91,7 @@ void Supervisor::serve_other_hosts() {
       return;
     }
     step(Deadline::after(kLook));
+    if (view_.live != nullptr) view_.live->look(output_);
   }
 }
 
@@ -102,7 +104,10 @@ void Supervisor::step(Deadline until) {
   std::vector<pollfd> polled = {
       {signals_.fd(), POLLIN, 0}, {deaths_.fd(), POLLIN, 0}, {front_fd_, POLLIN, 0}, {view_.alarm_fd, POLLIN, 0}};
   output_.append_interest(polled);
-  if (::poll(polled.data(), polled.size(), poll_timeout(until)) < 0) return;
+  if (::poll(polled.data(), polled.size(), poll_timeout(until)) < 0) {
+    if (errno == EINTR) return;
+    throw_errno("cannot wait for the ranks and their output");
+  }
   output_.handle(polled.data() + 4);
   if (polled[2].revents != 0) on_front_death();
   for (const int rank : deaths_.ended()) {
