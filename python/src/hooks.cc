@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "binding.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/strings.h"
 #include "gradwire/ddp/grad_bucket.h"
 #include "gradwire/hooks/auto_hook.h"
 #include "gradwire/hooks/clip_hook.h"
@@ -53,6 +55,21 @@ HookPtr make_python_hook(py::object state, py::object callable, const std::strin
   return std::make_shared<PythonHook>(std::move(state), std::move(callable), std::move(traits));
 }
 
+// Where gradient `i` of a bucket of PyTorch's DistributedDataParallel lies. The buffer of complex parameters is real,
+// and PyTorch's views into it have the offsets and sizes of complex numbers: half of what they are in the buffer.
+BucketLayout::Slot slot_of(std::size_t i, const at::Tensor& parameter, const at::Tensor& gradient,
+                           const at::Tensor& buffer) {
+  BucketLayout::Slot slot{i, gradient.storage_offset() - buffer.storage_offset(), gradient.numel(),
+                          gradient.sizes().vec(), gradient.strides().vec()};
+  if (!parameter.is_complex() || buffer.is_complex()) return slot;
+  slot.offset *= 2;
+  slot.numel *= 2;
+  for (std::int64_t& stride : slot.strides) stride *= 2;
+  slot.sizes.push_back(2);
+  slot.strides.push_back(1);
+  return slot;
+}
+
 // A bucket of PyTorch's DistributedDataParallel, whose `gradients` are views into `buffer`.
 GradBucket make_grad_bucket(std::size_t index, const at::Tensor& buffer, const std::vector<at::Tensor>& parameters,
                             const std::vector<std::string>& names, const std::vector<at::Tensor>& gradients,
@@ -64,10 +81,15 @@ GradBucket make_grad_bucket(std::size_t index, const at::Tensor& buffer, const s
   layout->device = buffer.device();
   layout->parameters = parameters;
   layout->names = names;
+  std::int64_t covered = 0;
   for (std::size_t i = 0; i < gradients.size(); ++i) {
-    const at::Tensor& gradient = gradients[i];
-    layout->slots.push_back({i, gradient.storage_offset() - buffer.storage_offset(), gradient.numel(),
-                             gradient.sizes().vec(), gradient.strides().vec()});
+    layout->slots.push_back(slot_of(i, parameters.at(i), gradients[i], buffer));
+    covered += layout->slots.back().numel;
+  }
+  if (covered != buffer.numel()) {
+    throw UnsupportedError(concat("bucket ", index, " of PyTorch's DistributedDataParallel has ", buffer.numel(),
+                                  " values, and its gradients are ", covered,
+                                  " of them; gradwire's hooks do not know what the others are"));
   }
   return {std::move(layout), buffer, *group, group->size(), is_last, iteration};
 }

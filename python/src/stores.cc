@@ -5,15 +5,19 @@
 
 #include <algorithm>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "binding.h"
 #include "gradwire/base/deadline.h"
+#include "gradwire/base/environment.h"
+#include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/store/file_store.h"
 #include "gradwire/store/hash_store.h"
 #include "gradwire/store/prefix_store.h"
+#include "gradwire/store/secret.h"
 #include "gradwire/store/tcp_store.h"
 
 namespace gradwire::python {
@@ -30,7 +34,24 @@ void raise_signals() {
   if (PyErr_CheckSignals() != 0) throw py::error_already_set();
 }
 
-void wait_for(Store& store, const Keys& keys, Milliseconds timeout) {
+// Those of `keys` that are not there.
+Keys missing_of(Store& store, const Keys& keys) {
+  Keys missing;
+  for (const std::string& key : keys) {
+    if (!store.check(std::span(&key, 1))) missing.push_back(key);
+  }
+  return missing.empty() ? keys : missing;
+}
+
+[[noreturn]] void throw_late(const char* operation, Milliseconds timeout, const Keys& keys) {
+  std::vector<std::string> names;
+  for (const std::string& key : keys) names.push_back(concat("'", key, "'"));
+  throw TimeoutError(
+      concat(operation, " waited ", timeout.count(), " ms for ", join(names, ", "), ", which no rank has set"));
+}
+
+// `operation`: the user's call, for the error.
+void wait_for(Store& store, const Keys& keys, Milliseconds timeout, const char* operation = "wait") {
   const Deadline deadline = Deadline::after(timeout);
   while (true) {
     const Milliseconds left = deadline.remaining();
@@ -38,7 +59,8 @@ void wait_for(Store& store, const Keys& keys, Milliseconds timeout) {
       store.wait(keys, std::min(left, kLook));
       return;
     } catch (const TimeoutError&) {
-      if (left <= kLook) throw;
+      if (timeout <= kLook) throw;  // the store's own words
+      if (left <= kLook) throw_late(operation, timeout, missing_of(store, keys));
     }
     raise_signals();
   }
@@ -49,7 +71,7 @@ py::bytes get(Store& store, const std::string& key) {
   {
     const py::gil_scoped_release unlocked;
     const Keys keys{key};
-    if (!store.check(keys)) wait_for(store, keys, store.timeout());
+    if (!store.check(keys)) wait_for(store, keys, store.timeout(), "get");
     value = store.get(key);
   }
   return value;
@@ -66,13 +88,19 @@ py::bytes pop(Store& store, const std::string& queue, bool block) {
   std::string value;
   {
     const py::gil_scoped_release unlocked;
-    const Keys keys{queue};
-    // Another one may take the element between the look and the pop, which then waits by itself.
-    if (!store.check(keys)) {
-      if (!block) throw_queue_empty(queue);
-      wait_for(store, keys, store.timeout());
+    const Milliseconds timeout = block ? store.timeout() : Milliseconds(0);
+    const Deadline deadline = Deadline::after(timeout);
+    for (bool has_value = false; !has_value;) {
+      const Milliseconds left = deadline.remaining();
+      try {
+        value = store.queue_pop_within(queue, std::min(left, kLook));
+        has_value = true;
+      } catch (const TimeoutError&) {
+        if (!block) throw_queue_empty(queue);
+        if (left <= kLook) throw_late("queue_pop", timeout, {queue});
+      }
+      if (!has_value) raise_signals();
     }
-    value = store.queue_pop(queue);
   }
   return value;
 }
@@ -81,7 +109,7 @@ std::vector<py::bytes> multi_get(Store& store, const Keys& keys) {
   std::vector<std::string> values;
   {
     const py::gil_scoped_release unlocked;
-    if (!store.check(keys)) wait_for(store, keys, store.timeout());
+    if (!store.check(keys)) wait_for(store, keys, store.timeout(), "multi_get");
     values = store.multi_get(keys);
   }
   return {values.begin(), values.end()};
@@ -128,6 +156,12 @@ class PyStore final : public Store, public py::trampoline_self_life_support {
   }
   void queue_push(const std::string& queue, const Value& value) override { call("queue_push", queue, Bytes{value}); }
   Value queue_pop(const std::string& queue) override { return call_for<Value>("queue_pop", queue); }
+  Value queue_pop_within(const std::string& queue, Milliseconds timeout) override {
+    if (has("queue_len")) return Store::queue_pop_within(queue, timeout);
+    const Keys keys{queue};
+    if (!check(keys)) wait(keys, timeout);
+    return queue_pop(queue);
+  }
   std::int64_t queue_length(const std::string& queue) override { return call_for<std::int64_t>("queue_len", queue); }
   Milliseconds timeout() const override { return timeout_; }
   void set_timeout(Milliseconds timeout) override { timeout_ = timeout; }
@@ -189,7 +223,9 @@ arguments that no store takes. A class may derive from Store; it must have set, 
       .def(
           "wait", [](Store& self, const Keys& keys) { wait_for(self, keys, self.timeout()); }, py::arg("keys"),
           Unlocked(), "Waits until all keys are there.")
-      .def("wait", &wait_for, py::arg("keys"), py::arg("timeout"), Unlocked())
+      .def(
+          "wait", [](Store& self, const Keys& keys, Milliseconds timeout) { wait_for(self, keys, timeout); },
+          py::arg("keys"), py::arg("timeout"), Unlocked())
       .def(
           "check", [](Store& self, const Keys& keys) { return self.check(keys); }, py::arg("keys"), Unlocked(),
           "Whether all keys are there now.")
@@ -220,6 +256,7 @@ std::shared_ptr<TcpStore> tcp_store(const std::string& host, std::uint16_t port,
   options.is_server = is_master;
   options.timeout = timeout;
   options.wait_for_workers = wait_for_workers;
+  options.secret = secret_from_environment([](const char* name) { return environment(name); });
   return std::make_shared<TcpStore>(options);
 }
 

@@ -219,6 +219,47 @@ print(json.dumps(out), flush=True)
 """
 
 
+COMPLEX = """
+import os, torch, torch.distributed as td, gradwire
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+td.init_process_group("gradwire", store=td.FileStore(os.environ["MEET"], size), rank=rank, world_size=size)
+
+def gradients(hook, steps):
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(16, 24, dtype=torch.cfloat), torch.nn.Linear(24, 4, dtype=torch.cfloat))
+    wrapped = torch.nn.parallel.DistributedDataParallel(net)
+    if hook:
+        wrapped.register_comm_hook(*gradwire.hooks.make(hook))
+    total = None
+    x = torch.randn(4, 16, dtype=torch.cfloat, generator=torch.Generator().manual_seed(rank))
+    for step in range(steps):
+        net.zero_grad()
+        wrapped(x).abs().sum().backward()
+        flat = torch.cat([torch.view_as_real(p.grad).flatten() for p in net.parameters()])
+        total = flat if total is None else total + flat
+    everyone = [torch.empty_like(total) for _ in range(size)]
+    td.all_gather(everyone, total)
+    assert all(torch.equal(other, everyone[0]) for other in everyone), f"{hook}: ranks differ"
+    return total / steps
+
+exact = gradients(None, 1)
+for hook in ("power_sgd:rank=2,start=2,min_rate=0", "top_k:ratio=0.2,memory=error_feedback", "int8:memory=ef21"):
+    # With a memory, the mean of many steps is the average, in each half of the bucket.
+    mean = gradients(hook, 60)
+    for half in range(2):
+        part = slice(half * len(exact) // 2, (half + 1) * len(exact) // 2)
+        error = (mean[part] - exact[part]).norm() / exact[part].norm()
+        assert error < 0.15, (hook, half, error)
+td.destroy_process_group()
+"""
+
+
+def test_hooks_see_all_of_complex_parameters(run_script):
+    for process in run_script(COMPLEX, 2):
+        text, _ = process.communicate(timeout=GUARD)
+        assert process.returncode == 0, text
+
+
 def test_what_gloo_takes_and_hooks_over_a_part_of_the_ranks(run_script):
     processes = run_script(AS_OVER_GLOO, 4)
     outputs = [process.communicate(timeout=GUARD)[0] for process in processes]

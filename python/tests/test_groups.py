@@ -276,10 +276,18 @@ def test_stores(make, tmp_path):
     for kind in (dist.QueueEmptyError, torch.distributed.QueueEmptyError):
         with pytest.raises(kind, match="queue"):
             store.queue_pop("queue", block=False)
+    store.set("queue", "a key of this name is no element")
+    with pytest.raises(dist.QueueEmptyError):
+        store.queue_pop("queue", block=False)
     inner = dist.PrefixStore("in", store)
     inner.set("key", "x")
     assert store.get("in/key") == b"x" and inner.underlying_store is store
     assert store.delete_key("key") and not store.delete_key("key")
+    store.set_timeout(timedelta(milliseconds=250))
+    with pytest.raises(dist.DistStoreError, match="get waited 250 ms for 'nowhere'"):
+        store.get("nowhere")
+    with pytest.raises(dist.DistStoreError, match="queue_pop waited 250 ms for 'queue'"):
+        store.queue_pop("queue")
     store.set_timeout(timedelta(milliseconds=30))
     assert store.timeout == timedelta(milliseconds=30)
     with pytest.raises(dist.DistStoreError, match="nowhere"):
