@@ -116,15 +116,13 @@ void throw_if_failed(Store& store) {
 std::vector<int> await_keys(Store& store, const std::vector<std::string>& keys, std::span<const int> ranks,
                             Deadline deadline) {
   for (LookPause pause;;) {
-    bool are_there = true;
     try {
       store.wait(keys, std::min(pause.next(), deadline.remaining()));
+      return {};
     } catch (const TimeoutError&) {
-      are_there = false;
+      throw_if_failed(store);  // a rank that failed ends, and the others are to be told of its failure
+      throw_if_interrupted("rendezvous");
     }
-    throw_if_failed(store);  // first of all: a rank that failed ends, and the others are to be told of its failure
-    if (are_there) return {};
-    throw_if_interrupted("rendezvous");
     const std::vector<int> dead = dead_ranks(store, ranks);
     if (dead.empty() && !deadline.expired()) continue;
     // A rank that set its key and left is no failure: look at the keys after the processes.

@@ -66,9 +66,9 @@ void announce_failure(Store& store, int rank, const std::exception_ptr& error) n
 void throw_if_failed(Store& store);
 
 // Waits for `keys`, of which rank `ranks[i]` is to set `keys[i]`. Returns the ranks whose keys are not there by the
-// deadline, in the order of `ranks`; empty: all keys are there. Throws the failure that was announced, also where all
-// keys are there; PeerError that names the ranks that have died without setting their keys; AbortedError when this
-// thread is interrupted.
+// deadline, in the order of `ranks`; empty: all keys are there. While keys are missing, throws the failure that was
+// announced; PeerError that names the ranks that have died without setting their keys; AbortedError when this thread is
+// interrupted. Costs one call of the store where the keys are there soon.
 std::vector<int> await_keys(Store& store, const std::vector<std::string>& keys, std::span<const int> ranks,
                             Deadline deadline);
 

@@ -612,10 +612,17 @@ TEST(PowerSgd, EmptyBucketsAndSingleElements) {
   }
 }
 
-TEST(PowerSgd, RefusesWhatIsNotFloatingPoint) {
+TEST(PowerSgd, WhatIsNotFloatingPointIsAveraged) {
   EchoGroup group;
-  const auto hook = make_power_sgd_hook(options_of(2));
-  EXPECT_THROW((void)run_hook(*hook, group, {{"w", at::zeros({4, 4}, at::kLong)}}, 0), UnsupportedError);
+  const at::Tensor gradient = at::view_as_complex(random_tensor({4, 4, 2}, 5).contiguous());
+  const auto plain = make_allreduce_hook();
+  for (const auto& hook : {make_power_sgd_hook(options_of(2)), make_batched_power_sgd_hook(options_of(2))}) {
+    for (std::uint32_t step = 0; step < 4; ++step) {
+      const auto expected = run_hook(*plain, group, {{"w", gradient}}, step);
+      const auto got = run_hook(*hook, group, {{"w", gradient}}, step);
+      EXPECT_TRUE(at::equal(got.at(0), expected.at(0))) << "step " << step;
+    }
+  }
 }
 
 // --- the batched form ---

@@ -19,7 +19,10 @@ std::vector<std::string> exchange_texts(Store& store, const char* what, const st
   store.set(keys[static_cast<std::size_t>(rank)], mine);
   try {
     const std::vector<int> silent = rendezvous::await_keys(store, keys, ranks, deadline);
-    if (silent.empty()) return store.multi_get(keys);
+    if (silent.empty()) {
+      rendezvous::throw_if_failed(store);  // a rank that said its text and failed then ends
+      return store.multi_get(keys);
+    }
     throw TimeoutError(concat("rank ", rank, " of ", size, ": by the deadline these ranks have not said ", missing,
                               ": ", join(silent, ", ")),
                        silent);
