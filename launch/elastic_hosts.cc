@@ -164,9 +164,9 @@ void JoinedHost::run() {
     std::string problem;
     try {
       if (talks) {
-        next_talk = Deadline::after(std::min(kTalk, node_.heartbeat_timeout / 10));
         talk_to_the_store();
         heard = Deadline::Clock::now();
+        next_talk = Deadline::after(std::min(kTalk, node_.heartbeat_timeout / 10));
       }
       watch_->look_for_the_dead(has_death);
     } catch (const std::exception& error) {

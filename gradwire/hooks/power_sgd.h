@@ -123,8 +123,8 @@ class PowerSGDState {
 
 // The body of the hook: replaces `bucket` by the average as above, and returns a future of bucket.buffer(). A bucket
 // that is not floating point (complex, for example) is averaged exactly. Throws the errors of the collectives;
-// UnsupportedError for a floating-point type other than float16, bfloat16, float32 and float64; and InvalidArgument when
-// a loaded state does not fit the shape of a gradient.
+// UnsupportedError for a floating-point type other than float16, bfloat16, float32 and float64; and InvalidArgument
+// when a loaded state does not fit the shape of a gradient.
 Future power_sgd_hook(const std::shared_ptr<PowerSGDState>& state, GradBucket& bucket);
 
 // The batched form: the same with the whole bucket, filled up with zeros, as one square matrix. Sends fewer bytes, and
