@@ -11,7 +11,7 @@
 namespace gradwire {
 
 // The time in which this process watched others. While a process or its machine stands still, nobody can be heard of,
-// so that time says little about the others: of the time between two looks, this much at most counts. Not thread-safe.
+// so that time says little about the others. So of the time between two looks, a limit counts at most. Not thread-safe.
 class WatchedTime final {
  public:
   // As the clock of Deadline counts.

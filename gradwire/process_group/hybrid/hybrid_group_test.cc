@@ -321,8 +321,11 @@ TEST_P(Hybrid, ACallbackMayDropTheLastReferenceWhileAnotherCallIsQueued) {
     bool has_ended = false;  // before the callback was there, which then runs on this thread, with nothing queued
     const Future dropped = work->future()->then(
         [&, caller = std::this_thread::get_id()](c10::ivalue::Future&) {
-          has_ended = std::this_thread::get_id() == caller;
-          if (!has_ended) may_drop.get_future().wait();
+          if (std::this_thread::get_id() == caller) {
+            has_ended = true;
+          } else {
+            may_drop.get_future().wait();
+          }
           work.reset();
           copy.reset();
           return c10::IValue(1);
