@@ -10,7 +10,7 @@
 #include "gradwire/base/stable_hash.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/process_group/changing_ranks.h"
-#include "gradwire/process_group/hybrid/hosts_of.h"
+#include "gradwire/process_group/hybrid/hybrid_group.h"
 #include "gradwire/process_group/staged_call_internal.h"
 
 namespace gradwire::internal {
@@ -94,7 +94,7 @@ std::string describe_place(std::int64_t type) {
 }  // namespace
 
 int automatic_lanes(const ProcessGroup& group) {
-  const auto hosts = hosts_of(group);
+  const auto* const hosts = dynamic_cast<const HybridGroup*>(&group);
   return hosts != nullptr && hosts->hosts() > 1 ? 2 : 1;
 }
 
