@@ -113,11 +113,10 @@ void ElasticGroup::set_tap(std::shared_ptr<internal::CallTap> tap) {
 
 std::shared_ptr<Work> ElasticGroup::do_call(GroupCall& call) {
   const std::shared_ptr<ProcessGroup> group = current();
-  return call_over_hosts(call, [&] { return call_on(*group, call, timeout()); });
+  return call_by(call, [&] { return call_on(*group, call, timeout()); });
 }
 
-std::shared_ptr<Work> ElasticGroup::call_over_hosts(GroupCall& call,
-                                                    const std::function<std::shared_ptr<Work>()>& make) {
+std::shared_ptr<Work> ElasticGroup::call_by(GroupCall& call, const std::function<std::shared_ptr<Work>()>& make) {
   MutexLock lock(mutex_);
   const std::shared_ptr<internal::CallTap> tap = tap_;
   const int number = number_in_tap_;

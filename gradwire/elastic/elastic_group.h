@@ -57,7 +57,9 @@ class ElasticGroup final : public CallGroup,
   std::shared_ptr<ProcessGroup> current() const override;
 
   bool has_hosts() const override;
-  std::shared_ptr<Work> call_over_hosts(GroupCall& call, const std::function<std::shared_ptr<Work>()>& make) override;
+  std::shared_ptr<Work> call_over_hosts(GroupCall& call, const std::function<std::shared_ptr<Work>()>& make) override {
+    return call_by(call, make);
+  }
   std::uint64_t sent_over_networks() const noexcept override;
 
   // From here on, calls on this object and its duplicates go to `tap` (call_tap_internal.h); null: to the group of the
@@ -97,6 +99,8 @@ class ElasticGroup final : public CallGroup,
   // The shape of the tree of duplicates, as text.
   std::string shape();
   void adopt(std::shared_ptr<ProcessGroup> group);
+  // Makes `call` by `make`, or hands both to the tap.
+  std::shared_ptr<Work> call_by(GroupCall& call, const std::function<std::shared_ptr<Work>()>& make);
   void replace_current(std::shared_ptr<ProcessGroup> group) GRADWIRE_EXCLUDES(mutex_);
 
   mutable Mutex mutex_;
