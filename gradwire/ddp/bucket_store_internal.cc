@@ -83,8 +83,9 @@ void BucketStore::allocate(ProcessGroup& group) {
   cut();
 }
 
-void BucketStore::arrange(BucketPlan plan) {
+void BucketStore::arrange(BucketPlan plan, bool is_final) {
   plan_ = std::move(plan);
+  is_final_ = is_final;
   for (std::size_t bucket = 0; bucket < plan_.size(); ++bucket) {
     for (std::size_t slot = 0; slot < plan_[bucket].size(); ++slot) places_[plan_[bucket][slot]] = {bucket, slot};
   }
@@ -102,6 +103,7 @@ void BucketStore::cut() {
 BucketStore::Bucket BucketStore::cut_bucket(std::size_t index) {
   auto layout = std::make_shared<BucketLayout>();
   layout->index = index;
+  layout->is_final = is_final_;
   const std::size_t first = plan_[index].front();
   layout->dtype = types_[first].slot;
   layout->device = parameters_[first].tensor.device();

@@ -48,8 +48,8 @@ class BucketStore {
   void allocate(ProcessGroup& group);
   bool allocated() const noexcept { return allocated_; }
   // Sets the plan, in which every parameter is in exactly one bucket. Cuts the memory at once when there is memory,
-  // else allocate() cuts it.
-  void arrange(BucketPlan plan);
+  // else allocate() cuts it. `is_final`: as BucketLayout's.
+  void arrange(BucketPlan plan, bool is_final);
 
   const BucketPlan& plan() const noexcept { return plan_; }
   std::size_t bucket_count() const noexcept { return plan_.size(); }
@@ -105,6 +105,7 @@ class BucketStore {
   std::vector<Types> types_;  // by parameter
   bool allocated_ = false;
   BucketPlan plan_;
+  bool is_final_ = false;
   std::vector<Place> places_;
   std::vector<SlotLoan> loans_;  // by parameter
   std::vector<Block> blocks_;

@@ -306,10 +306,20 @@ TEST_P(DdpPrecision, LoggingDataTellsWhatHappened) {
 
 INSTANTIATE_TEST_SUITE_P(Groups, DdpPrecision, ::testing::ValuesIn(all_setups()), name_of_setup);
 
-// Counts what tensors take, while it is in place.
+// Counts what tensors take that are made while a Scope lives.
 class CountingAllocator final : public c10::Allocator {
  public:
-  CountingAllocator() : inner_(c10::GetCPUAllocator()) { c10::SetCPUAllocator(this, /*priority=*/100); }
+  class Scope final {
+   public:
+    explicit Scope(CountingAllocator& counter) : before_(counter.inner_) { c10::SetCPUAllocator(&counter, kPriority); }
+    ~Scope() { c10::SetCPUAllocator(before_, kPriority); }
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    static constexpr std::uint8_t kPriority = 100;
+    c10::Allocator* const before_;
+  };
 
   c10::DataPtr allocate(std::size_t bytes) override {
     auto* block = std::make_unique<Block>(Block{this, inner_->allocate(bytes), bytes}).release();
@@ -338,7 +348,7 @@ class CountingAllocator final : public c10::Allocator {
     const std::unique_ptr<Block> block(static_cast<Block*>(context));
     block->owner->live_ -= static_cast<std::int64_t>(block->bytes);
   }
-  c10::Allocator* const inner_;
+  c10::Allocator* const inner_ = c10::GetCPUAllocator();
   std::atomic<std::int64_t> live_{0}, peak_{0}, start_{0};
 };
 
@@ -363,6 +373,7 @@ std::int64_t peak_of_local_step(CountingAllocator& counter) {
 TEST(DdpMemory, PeakIsOneBucketCopyOfTheGradients) {
   // Tensors of a thread's caches may outlive this test.
   static CountingAllocator* const counter = std::make_unique<CountingAllocator>().release();
+  const CountingAllocator::Scope counted(*counter);
   const std::int64_t local = peak_of_local_step(*counter);
   constexpr std::int64_t kGradients = std::int64_t{4} * (kWide + 1) * kWide * 4;
   EXPECT_GE(local, kGradients) << "the counter sees the gradients";

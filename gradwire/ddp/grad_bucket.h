@@ -27,7 +27,10 @@ struct BucketLayout {
     std::vector<std::int64_t> sizes;
     std::vector<std::int64_t> strides;  // the parameter's strides when the parameter is dense, else row-major
   };
-  std::size_t index = 0;   // the bucket's number: see GradBucket::index()
+  std::size_t index = 0;  // the bucket's number: see GradBucket::index()
+  // Whether DDP keeps these buckets, unless a hook chooses others (reduction_shape.h). False in the first iteration,
+  // which finds the order of the gradients, unless the order was loaded (DdpCore::set_bucket_order()).
+  bool is_final = false;
   std::int64_t numel = 0;  // the number of elements of the buffer
   at::ScalarType dtype = at::kFloat;
   at::Device device = at::kCPU;

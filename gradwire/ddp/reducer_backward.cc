@@ -3,7 +3,7 @@
 // The Reducer during a backward pass.
 #include <torch/csrc/autograd/engine.h>
 
-#include <algorithm>
+#include <string>
 #include <utility>
 
 #include "gradwire/base/error.h"
@@ -13,20 +13,34 @@
 #include "gradwire/ddp/reducer_internal.h"
 
 namespace gradwire::internal {
+namespace {
+
+[[noreturn]] void refuse_second_gradient(const std::string& parameter, GraphKind graph, int rank) {
+  if (graph == GraphKind::fixed) {
+    throw InvalidArgument(concat(
+        "Parameter '", parameter, "' got more gradients on rank ", rank,
+        " in one synchronized iteration than in the first one. With static_graph, every iteration must use the same "
+        "parameters as often as the first did, in one backward pass for each forward pass (no_sync() accumulates); for "
+        "a graph that changes, use find_unused_parameters in its place."));
+  }
+  throw InvalidArgument(concat(
+      "Parameter '", parameter, "' got a second gradient on rank ", rank,
+      " in one synchronized iteration. Run one backward pass for each forward pass (no_sync() accumulates); with ",
+      "find_unused_parameters, return every tensor that the loss is made of from forward(); and where a parameter is "
+      "used inside several re-entrant checkpoints, set static_graph, if every iteration uses it as often."));
+}
+
+}  // namespace
 
 // Autograd calls this when a pass goes through an output of forward().
 void Reducer::on_output() {
   MutexLock lock(mutex_);
   if (failure_.happened()) return;
-  if (current_pass_passes_by(hooks_on_parameters_)) return;
+  if (parameter_hooks_.current_pass_passes_by()) return;
   iteration_.expect();
   watch_pass();
   watch_outer_pass();
   begin_pass(std::nullopt);
-}
-
-bool Reducer::pass_reaches(std::size_t parameter) const {
-  return current_pass_reaches(hooks_on_parameters_[parameter].node());
 }
 
 // Finds the absent parameters at the beginning of a pass. `parameter`: the parameter whose gradient has come already.
@@ -43,7 +57,8 @@ void Reducer::begin_pass(std::optional<std::size_t> parameter) {
     }
     if (use_.kind() == GraphKind::searched) {
       std::vector<bool> reached;
-      for (std::size_t i = 0; i < store_.parameter_count(); ++i) reached.push_back(i == parameter || pass_reaches(i));
+      for (std::size_t i = 0; i < store_.parameter_count(); ++i)
+        reached.push_back(i == parameter || parameter_hooks_.current_pass_reaches(i));
       use_.expect(std::move(reached));
     }
     for (const std::size_t absent : use_.absent()) take_absent(absent);
@@ -62,9 +77,9 @@ void Reducer::on_gradient(std::size_t parameter) {
     options_.on_pass();
   if (!iteration_.expected()) {
     // All gradients were there when a re-entrant checkpoint ended, and another checkpoint brings one once more.
-    if (ended_inside_ && outer_pass_ != -1) {
+    if (outer_pass_.has_ended_iteration()) {
       try {
-        refuse_second_gradient(parameter);
+        refuse_second_gradient(store_.name(parameter), use_.kind(), group_->rank());
       } catch (...) {
         fail_and_throw(concat("backward, at parameter '", store_.name(parameter), "'"));
       }
@@ -85,24 +100,10 @@ void Reducer::on_gradient(std::size_t parameter) {
   }
 }
 
-void Reducer::refuse_second_gradient(std::size_t parameter) const {
-  if (use_.kind() == GraphKind::fixed) {
-    throw InvalidArgument(concat(
-        "Parameter '", store_.name(parameter), "' got more gradients on rank ", group_->rank(),
-        " in one synchronized iteration than in the first one. With static_graph, every iteration must use the same "
-        "parameters as often as the first did, in one backward pass for each forward pass (no_sync() accumulates); for "
-        "a graph that changes, use find_unused_parameters in its place."));
-  }
-  throw InvalidArgument(concat(
-      "Parameter '", store_.name(parameter), "' got a second gradient on rank ", group_->rank(),
-      " in one synchronized iteration. Run one backward pass for each forward pass (no_sync() accumulates); with ",
-      "find_unused_parameters, return every tensor that the loss is made of from forward(); and where a parameter is "
-      "used inside several re-entrant checkpoints, set static_graph, if every iteration uses it as often."));
-}
-
 void Reducer::take_gradient(std::size_t parameter) {
-  if (!iteration_.take(parameter, store_.place(parameter).bucket)) refuse_second_gradient(parameter);
-  if (!idle()) store_gradient(parameter);
+  if (!iteration_.take(parameter, store_.place(parameter).bucket))
+    refuse_second_gradient(store_.name(parameter), use_.kind(), group_->rank());
+  if (!idle()) filler_.fill(parameter, reduction_.factor());
 }
 
 void Reducer::take_absent(std::size_t parameter) {
@@ -136,13 +137,12 @@ void Reducer::watch_pass() {
 // A re-entrant pass runs within this one.
 void Reducer::watch_outer_pass() {
   const int pass = current_backward_pass();
-  if (std::exchange(outer_pass_, pass) == pass) return;
-  ended_inside_ = false;
+  if (!outer_pass_.enter(pass)) return;
   call_after_backward_pass([weak = weak_from_this(), pass] {
     const auto reducer = weak.lock();
     if (reducer == nullptr) return;
     const MutexLock lock(reducer->mutex_);
-    if (reducer->outer_pass_ == pass) reducer->outer_pass_ = -1;
+    reducer->outer_pass_.leave(pass);
   });
 }
 
@@ -162,37 +162,13 @@ void Reducer::launch_ready() {
 // Launches all buckets whose turn it is. Returns whether the last bucket was among them.
 bool Reducer::launch_next() {
   if (iteration_.all_launched()) return false;
-  require_capturable();
+  reduction_.require_capturable(options_.graph, iteration_);
   while (const auto bucket = iteration_.next_complete_bucket()) {
-    if (!idle()) launcher_.launch(job_of(*bucket));
+    if (!idle()) reduction_.launch(store_, *bucket, filler_.take(*bucket), iteration_);
   }
   if (!iteration_.all_launched()) return false;
   if (!idle()) use_.share(*control_);
   return true;
-}
-
-BucketJob Reducer::job_of(std::size_t bucket) {
-  const BucketStore::Bucket& held = store_.bucket(bucket);
-  BucketJob job;
-  job.layout = held.layout;
-  job.buffer = held.buffer;
-  job.sparse = std::move(fillings_[bucket].sparse);
-  job.filled = std::move(fillings_[bucket].filled);
-  job.hook = hook_;
-  // A rank that has not replaced its hook makes another call here: the tags of the two calls differ.
-  job.compare_hooks = hook_since_ == iteration_.number() && bucket == store_.first_dense_bucket();
-  job.op = group_multiplies_ && !divides_after() ? ReduceOp::premul_sum(1.0 / divisor_) : ReduceOp::sum();
-  job.divide = divides_after();
-  job.keep_in_buffer = options_.gradient_as_bucket_view;
-  job.divisor = divisor_;
-  job.is_last = bucket == store_.last_dense_bucket();
-  job.joined = iteration_.joined();
-  job.tag = {.iteration = iteration_.number(),
-             .bucket = static_cast<std::uint16_t>(bucket),
-             .stage = 0,
-             .hook = hooks_before_};
-  job.caller = caller_;
-  return job;
 }
 
 }  // namespace gradwire::internal

@@ -1,9 +1,8 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// The Reducer: construction, groups, the calls before a forward pass, and errors. reducer_hook.cc has the choice of the
-// hook, reducer_backward.cc the backward pass, reducer_store.cc the copies into buckets, reducer_finish.cc the end of
-// an iteration, reducer_device.cc what only devices need, reducer_shadow.cc the iterations of a rank that has
-// joined, and reducer_shape.cc what a hook changes in the buckets and lanes.
+// The Reducer: construction, groups, the hook, the calls before a forward pass, and errors. reducer_backward.cc has the
+// backward pass, reducer_finish.cc the end of an iteration, reducer_shadow.cc the iterations of a rank that has joined,
+// and reducer_shape.cc the order of the buckets and what a hook changes in the buckets and lanes.
 #include "gradwire/ddp/reducer_internal.h"
 
 #include <algorithm>
@@ -56,25 +55,31 @@ std::vector<std::size_t> slot_bytes(const BucketStore& store) {
 Reducer::Reducer(std::vector<NamedTensor> parameters, std::shared_ptr<ProcessGroup> group, ReducerOptions options)
     : options_(std::move(options)),
       group_(std::move(group)),
-      group_multiplies_(group_->multiplies_as_it_sums()),
       alone_(group_->size() == 1 && is_ours(*group_)),
-      devices_(devices_under(parameters, *group_)),
       failure_(group_->rank()),
-      store_(std::move(parameters), options_.bucket_dtype),
-      report_(described(store_), slot_bytes(store_), options_.caps),
+      store_(parameters, options_.bucket_dtype),
+      filler_(store_, {.keeps_views = options_.gradient_as_bucket_view,
+                       .converts = options_.bucket_dtype.has_value(),
+                       .rank = group_->rank()}),
+      order_(options_.caps),
+      reduction_(group_, devices_under(parameters, *group_), failure_, this,
+                 {.lanes = options_.lanes,
+                  .divides_after = options_.bucket_dtype.has_value(),
+                  .keeps_in_buffer = options_.gradient_as_bucket_view}),
       use_(options_.graph, store_.parameter_count()),
-      launcher_(group_, failure_, this),
-      divisor_(group_->size()) {
+      parameter_hooks_([this](std::size_t parameter) { on_gradient(parameter); }),
+      report_(described(store_), slot_bytes(store_), options_.caps) {
   // The first iteration only finds the order of the gradients, so there is one bucket for each dtype and device. When
   // the order may change in each iteration, there is nothing to find, and the caps hold at once.
-  store_.arrange(plan_initial_buckets(store_.specs(), rebuilds() ? BucketCaps{kUnlimitedBucketBytes} : options_.caps));
+  const BucketCaps caps = finds_order() ? BucketCaps{kUnlimitedBucketBytes} : options_.caps;
+  store_.arrange(plan_initial_buckets(store_.specs(), caps), /*is_final=*/!finds_order());
   report_.set_first_plan(store_.plan());
   begin_iteration();
 }
 
 Reducer::~Reducer() {
   if (!owner_.is_current()) return;
-  hooks_on_parameters_.clear();
+  parameter_hooks_.clear();
   if (!iteration_.under_way() || failure_.happened()) return;
   const std::string reason =
       concat("DistributedDataParallel was destroyed on rank ", group_->rank(), " before its gradients were reduced.");
@@ -83,7 +88,7 @@ Reducer::~Reducer() {
 
 void Reducer::retire() {
   MutexLock lock(mutex_);
-  hooks_on_parameters_.clear();
+  parameter_hooks_.clear();
   if (iteration_.under_way() && !failure_.happened()) {
     const std::string reason = concat("DistributedDataParallel left its group on rank ", group_->rank(),
                                       " before its gradients were reduced.");
@@ -94,14 +99,7 @@ void Reducer::retire() {
 
 void Reducer::attach() {
   MutexLock lock(mutex_);
-  attach_hooks();
-}
-
-void Reducer::attach_hooks() {
-  hooks_on_parameters_.clear();
-  for (std::size_t i = 0; i < store_.parameter_count(); ++i) {
-    hooks_on_parameters_.emplace_back(store_.parameter(i), [this, i] { on_gradient(i); });
-  }
+  parameter_hooks_.attach(store_);
 }
 
 std::shared_ptr<ProcessGroup> Reducer::another_group() {
@@ -113,9 +111,10 @@ void Reducer::start() {
   MutexLock lock(mutex_);
   if (control_ != nullptr) return;
   std::shared_ptr<ProcessGroup> control = failure_.duplicate(group_);
-  if (control != nullptr) launcher_.start(options_.lanes);
-  control_ = control != nullptr ? std::move(control) : group_;
-  use_hook(hook_);
+  const bool can_duplicate = control != nullptr;
+  control_ = can_duplicate ? std::move(control) : group_;
+  reduction_.start(can_duplicate);
+  report_hook();
 }
 
 void Reducer::prepare_memory() {
@@ -129,23 +128,46 @@ void Reducer::require_outside_hook(const char* what) const {
                                group_->rank(), "; call it after the backward pass, which waits for the hook."));
 }
 
+void Reducer::set_hook(std::shared_ptr<CommHook> hook) {
+  require_between_passes("register_comm_hook()");
+  MutexLock lock(mutex_);
+  reduction_.set_first_hook(std::move(hook), iteration_);
+  report_hook();
+}
+
+void Reducer::replace_hook(std::shared_ptr<CommHook> hook) {
+  require_between_passes("replace_comm_hook()");
+  MutexLock lock(mutex_);
+  reduction_.replace_hook(std::move(hook));
+}
+
+void Reducer::report_hook() { report_.set_hook(reduction_.hook_name(), reduction_.lanes()); }
+
+// Called before the lock is taken: a pass may hold the lock while hooks run.
+void Reducer::require_between_passes(const char* what) const {
+  if (!reducing_) return;
+  throw InvalidArgument(concat(what, " was called within a backward pass on rank ", group_->rank(),
+                               " (by a hook, say), or after one that did not reach all parameters; call it between "
+                               "iterations, before the forward."));
+}
+
 void Reducer::before_forward() {
   owner_.require_current("A DistributedDataParallel");
   MutexLock lock(mutex_);
   if (failure_.happened()) throw_failure();
-  require_capturable();
+  reduction_.require_capturable(options_.graph, iteration_);
   iteration_.mark_forward();
-  caller_ = observe::caller_line();
+  reduction_.set_caller(observe::caller_line());
   try {
     require_finished();
-    follow_parameters();
-    adopt_replacement();
+    parameter_hooks_.follow(store_, /*lowered=*/options_.on_pass != nullptr, group_->rank());
+    if (reduction_.adopt_hook(iteration_.number())) report_hook();
   } catch (...) {
     fail_and_throw("its next forward");
   }
   if (control_ == nullptr || idle()) return;
   store_.allocate(*control_);
-  if (!rebuilt_ && (order_loaded_ || (rebuilds() && iteration_.number() > 0))) rebuild();
+  if (!order_.is_agreed() && (order_.is_loaded() || (finds_order() && iteration_.number() > 0))) use_order();
   try {
     follow_shape();
   } catch (...) {
@@ -164,83 +186,27 @@ void Reducer::require_finished() const {
       "is set; and backward must run once for each synchronized forward; use no_sync() to accumulate."));
 }
 
-// Autograd gives a parameter a new accumulator, without our hook, when its tensor is replaced by one of another dtype
-// or device, and sometimes in other cases (torch::load() into the module). Without a new hook, the parameter's
-// gradients would silently stay local.
-void Reducer::follow_parameters() {
-  // Mixed precision changes the accumulators for each pass, and then calls attach().
-  const bool lowered = options_.on_pass != nullptr;
-  bool followed = true;
-  for (std::size_t i = 0; i < hooks_on_parameters_.size(); ++i) {
-    const at::Tensor& parameter = store_.parameter(i);
-    if (!store_.fits(i, lowered)) {
-      throw InvalidArgument(concat("Parameter '", store_.name(i), "' is ", parameter.scalar_type(), parameter.sizes(),
-                                   " on ", parameter.device(), " on rank ", group_->rank(),
-                                   ", but had another dtype, device or other sizes when DistributedDataParallel was "
-                                   "made; change the module (or load it from a file) first, then wrap it."));
-    }
-    followed = followed && hooks_on_parameters_[i].is_of(parameter);
-  }
-  if (!followed && !lowered) attach_hooks();
-}
-
-// Called once, before the second synchronized forward: plans the buckets in the order in which gradients became ready
-// on rank 0. When an order was loaded, called before the first synchronized forward.
-void Reducer::rebuild() {
-  ready_order_ = broadcast_integers(*control_, std::move(ready_order_));
-  const std::vector<TensorSpec> specs = store_.specs();
-  std::vector<TensorSpec> ordered;
-  for (const std::int64_t index : ready_order_) ordered.push_back(specs.at(static_cast<std::size_t>(index)));
-  arrange_anew(plan_buckets(ordered, options_.caps));
-  ordered_specs_ = std::make_shared<const std::vector<TensorSpec>>(std::move(ordered));
-  rebuilt_ = true;
-}
-
-void Reducer::arrange_anew(BucketPlan plan) {
-  // Gradients may lie in the memory that is cut anew: their values must be kept, and must not become the gradients of
-  // other parameters.
-  store_.make_gradients_private();
-  store_.arrange(std::move(plan));
-  report_.set_rebuilt_plan(store_.plan(), ready_order_);
-  begin_iteration();
-}
-
 void Reducer::set_bucket_order(const std::vector<std::string>& names) {
   require_between_passes("set_bucket_order()");
   MutexLock lock(mutex_);
   if (iteration_.number() > 0 || iteration_.under_way()) {
     throw InvalidArgument("set_bucket_order() was called after the first synchronized backward pass; call it before.");
   }
-  std::vector<std::int64_t> order;
-  for (const std::string& name : names) {
-    std::size_t index = 0;
-    while (index < store_.parameter_count() && store_.name(index) != name) ++index;
-    order.push_back(static_cast<std::int64_t>(index));
-  }
-  std::vector<std::int64_t> sorted = order;
-  std::sort(sorted.begin(), sorted.end());
-  bool complete = sorted.size() == store_.parameter_count();
-  for (std::size_t i = 0; complete && i < sorted.size(); ++i) complete = sorted[i] == static_cast<std::int64_t>(i);
-  if (!complete) {
-    throw InvalidArgument(concat("set_bucket_order(): the ", names.size(), " names are not those of the ",
-                                 store_.parameter_count(), " parameters that need a gradient, each once, on rank ",
-                                 group_->rank(), "; was the order saved from another model?"));
-  }
-  ready_order_ = std::move(order);
-  order_loaded_ = true;
+  std::vector<std::string> known;
+  for (std::size_t i = 0; i < store_.parameter_count(); ++i) known.push_back(store_.name(i));
+  order_.load(names, known, group_->rank());
 }
 
 void Reducer::begin_iteration() {
   reducing_ = false;
   iteration_.reset(store_.plan());
-  launcher_.expect(store_.bucket_count());
-  fillings_.clear();
-  fillings_.resize(store_.bucket_count());
+  reduction_.begin(store_.bucket_count());
+  filler_.begin();
 }
 
 void Reducer::set_participants(int divisor, bool new_rank) {
   MutexLock lock(mutex_);
-  divisor_ = divisor;
+  reduction_.set_divisor(divisor);
   if (new_rank) use_.expect_new_rank();
 }
 
@@ -260,7 +226,7 @@ void Reducer::expect_backward(const std::vector<at::Tensor>& outputs) {
 
 // Moves the gradients out of the buckets: in shared memory a stalled peer may still write into the buckets.
 void Reducer::leave_buckets() {
-  launcher_.give_up();
+  reduction_.give_up();
   store_.make_gradients_private();
 }
 

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
 // The Reducer takes gradients from autograd into buckets, reduces the buckets over the ranks and writes the averages
-// back.
+// back: it decides when. BucketFiller copies between gradients and buckets, and BucketReduction reduces the buckets.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,13 +17,16 @@
 
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/process.h"
-#include "gradwire/ddp/accumulator_hook_internal.h"
-#include "gradwire/ddp/bucket_launcher_internal.h"
+#include "gradwire/ddp/bucket_filler_internal.h"
+#include "gradwire/ddp/bucket_order_internal.h"
+#include "gradwire/ddp/bucket_reduction_internal.h"
 #include "gradwire/ddp/bucket_store_internal.h"
 #include "gradwire/ddp/comm_hook.h"
 #include "gradwire/ddp/failure_internal.h"
 #include "gradwire/ddp/iteration_internal.h"
 #include "gradwire/ddp/logging_data.h"
+#include "gradwire/ddp/outer_pass_internal.h"
+#include "gradwire/ddp/parameter_hooks_internal.h"
 #include "gradwire/ddp/parameter_use_internal.h"
 #include "gradwire/ddp/reduction_report_internal.h"
 #include "gradwire/ddp/reduction_shape.h"
@@ -49,15 +52,6 @@ struct ReducerOptions {
 // The calls in an iteration: before_forward() -> expect_backward() -> on_gradient() for each parameter -> finish().
 // Autograd calls finish() at the end of the pass in which the last bucket became ready. docs/architecture.md has the
 // picture. On a rank that has joined (join.h): before_forward() -> shadow_backward().
-//
-// Averages without a hook: each rank multiplies its gradients by 1/N, then the products are summed in rank order.
-// Groups that can multiply in the reduction (premul_sum, with the same bits) do so. Over others the Reducer multiplies
-// in the copy into the bucket, or, when there is no copy, in a separate pass.
-//
-// A gradient that autograd made in other memory is copied into its slot, and the slot becomes .grad: permanently with
-// gradient_as_bucket_view, else as a loan (slot_loan_internal.h). So averages are not copied back, and gradients that
-// accumulate are not copied at all. Gradients on devices are not lent: without gradient_as_bucket_view their averages
-// are copied back.
 //
 // Threads: on_gradient() and finish() run on autograd's threads, the other methods on the user's threads; one lock
 // serializes them. Hooks run on lanes without that lock, or on the thread of the backward pass under the lock. The
@@ -131,63 +125,46 @@ class Reducer final : public std::enable_shared_from_this<Reducer> {
   void report(DdpLoggingData& data) const;
 
  private:
-  // The state of a bucket while gradients are stored into it.
-  struct Filling {
-    StreamFence filled;  // the streams that wrote the gradients
-    at::Tensor sparse;   // this rank's gradient of a sparse bucket; undefined: no entries
-  };
-
-  void attach_hooks() GRADWIRE_REQUIRES(mutex_);
+  // Passes.
   void on_output() GRADWIRE_EXCLUDES(mutex_);
+  void watch_pass() GRADWIRE_REQUIRES(mutex_);
+  void watch_outer_pass() GRADWIRE_REQUIRES(mutex_);
   void begin_pass(std::optional<std::size_t> parameter) GRADWIRE_REQUIRES(mutex_);
-  bool pass_reaches(std::size_t parameter) const GRADWIRE_REQUIRES(mutex_);
   void end_of_learning() GRADWIRE_EXCLUDES(mutex_);
+  void backward_failed(const std::exception_ptr& error) GRADWIRE_EXCLUDES(mutex_);
+
+  // Gradients and buckets.
   void on_gradient(std::size_t parameter) GRADWIRE_EXCLUDES(mutex_);
-  [[noreturn]] void refuse_second_gradient(std::size_t parameter) const GRADWIRE_REQUIRES(mutex_);
   void take_gradient(std::size_t parameter) GRADWIRE_REQUIRES(mutex_);
   void take_absent(std::size_t parameter) GRADWIRE_REQUIRES(mutex_);
-  void store_gradient(std::size_t parameter) GRADWIRE_REQUIRES(mutex_);
-  void store_zeros(std::size_t parameter) GRADWIRE_REQUIRES(mutex_);
-  void store_sparse(std::size_t parameter) GRADWIRE_REQUIRES(mutex_);
-  void require_storable(std::size_t parameter, const at::Tensor& grad, const at::Tensor& slot) const
-      GRADWIRE_REQUIRES(mutex_);
-  void warn_of_graph(const at::Tensor& grad) GRADWIRE_REQUIRES(mutex_);
   void launch_ready() GRADWIRE_REQUIRES(mutex_);
   bool launch_next() GRADWIRE_REQUIRES(mutex_);
-  BucketJob job_of(std::size_t bucket) GRADWIRE_REQUIRES(mutex_);
   void finish() GRADWIRE_EXCLUDES(mutex_);
   std::vector<BucketResult> await_results() GRADWIRE_REQUIRES(mutex_);
-  void end_on_devices() GRADWIRE_REQUIRES(mutex_);
-  bool is_captured() const;
-  void require_capturable() const GRADWIRE_REQUIRES(mutex_);
-  void write_back(std::size_t bucket, const at::Tensor& average) GRADWIRE_REQUIRES(mutex_);
   void end_iteration(const std::vector<BucketResult>& results) GRADWIRE_REQUIRES(mutex_);
+
+  // The order and the shape of the buckets, between iterations.
   void begin_iteration() GRADWIRE_REQUIRES(mutex_);
-  void rebuild() GRADWIRE_REQUIRES(mutex_);
+  void use_order() GRADWIRE_REQUIRES(mutex_);
   void arrange_anew(BucketPlan plan) GRADWIRE_REQUIRES(mutex_);
   ShapeFreedom freedom() const GRADWIRE_REQUIRES(mutex_);
   void follow_shape() GRADWIRE_REQUIRES(mutex_);
-  void use_lanes(int lanes) GRADWIRE_REQUIRES(mutex_);
-  void adopt_replacement() GRADWIRE_REQUIRES(mutex_);
-  void use_hook(std::shared_ptr<CommHook> hook) GRADWIRE_REQUIRES(mutex_);
-  void follow_parameters() GRADWIRE_REQUIRES(mutex_);
+  void report_hook() GRADWIRE_REQUIRES(mutex_);
+
+  // Errors.
   void require_finished() const GRADWIRE_REQUIRES(mutex_);
   void require_between_passes(const char* what) const;
-  void watch_pass() GRADWIRE_REQUIRES(mutex_);
-  void watch_outer_pass() GRADWIRE_REQUIRES(mutex_);
-  void backward_failed(const std::exception_ptr& error) GRADWIRE_EXCLUDES(mutex_);
   void leave_buckets() GRADWIRE_REQUIRES(mutex_);
   [[noreturn]] void throw_failure() GRADWIRE_REQUIRES(mutex_);
   [[noreturn]] void fail_and_throw(const std::string& where) GRADWIRE_REQUIRES(mutex_);
-  bool rebuilds() const noexcept { return options_.graph != GraphKind::searched; }
-  bool divides_after() const noexcept { return options_.bucket_dtype.has_value(); }
-  bool idle() const noexcept GRADWIRE_REQUIRES(mutex_) { return alone_ && hook_ == nullptr; }
+
+  // Whether the first iteration finds the order of the buckets.
+  bool finds_order() const noexcept { return options_.graph != GraphKind::searched; }
+  bool idle() const noexcept GRADWIRE_REQUIRES(mutex_) { return alone_ && !reduction_.hook(); }
 
   const ReducerOptions options_;
   const std::shared_ptr<ProcessGroup> group_;
-  const bool group_multiplies_;            // ProcessGroup::multiplies_as_it_sums()
-  const bool alone_;                       // one rank over one of gradwire's own backends: nothing to communicate
-  const std::vector<at::Device> devices_;  // other than the CPU and those that the group stages
+  const bool alone_;  // one rank over one of gradwire's own backends: nothing to communicate
   OwnerProcess owner_;
   Failure failure_;
   std::atomic<bool> reducing_{false};      // the synchronized backward pass has begun
@@ -195,33 +172,16 @@ class Reducer final : public std::enable_shared_from_this<Reducer> {
 
   mutable Mutex mutex_;
   BucketStore store_ GRADWIRE_GUARDED_BY(mutex_);
-  ReductionReport report_;  // has a lock of its own
-  ParameterUse use_ GRADWIRE_GUARDED_BY(mutex_);
-  BucketLauncher launcher_ GRADWIRE_GUARDED_BY(mutex_);
-  Iteration iteration_ GRADWIRE_GUARDED_BY(mutex_);
-  std::vector<Filling> fillings_ GRADWIRE_GUARDED_BY(mutex_);  // by bucket
-  std::vector<AccumulatorHook> hooks_on_parameters_ GRADWIRE_GUARDED_BY(mutex_);
-  std::shared_ptr<CommHook> hook_ GRADWIRE_GUARDED_BY(mutex_);
-  std::uint32_t caller_ GRADWIRE_GUARDED_BY(mutex_) = 0;  // the line of the last forward pass
-  // The hook that the next before_forward() begins to use.
-  std::optional<std::shared_ptr<CommHook>> replacement_ GRADWIRE_GUARDED_BY(mutex_);
-  std::uint8_t hooks_before_ GRADWIRE_GUARDED_BY(mutex_) =
-      0;  // the number of earlier hooks modulo 256; the ranks compare it
-  // The first iteration of the hook: there the ranks compare their hooks. Not set before the first hook.
-  std::optional<std::uint32_t> hook_since_ GRADWIRE_GUARDED_BY(mutex_);
-  int divisor_ GRADWIRE_GUARDED_BY(mutex_) = 1;
-  bool rebuilt_ GRADWIRE_GUARDED_BY(mutex_) = false;
-  // The order in which gradients became ready in the first iteration, or the loaded order. After the rebuild: the order
-  // of the buckets.
-  std::vector<std::int64_t> ready_order_ GRADWIRE_GUARDED_BY(mutex_);
-  bool order_loaded_ GRADWIRE_GUARDED_BY(mutex_) = false;
-  // The gradients in that order, once the buckets have been rebuilt.
-  std::shared_ptr<const std::vector<TensorSpec>> ordered_specs_ GRADWIRE_GUARDED_BY(mutex_);
+  BucketFiller filler_ GRADWIRE_GUARDED_BY(mutex_);
+  BucketOrder order_ GRADWIRE_GUARDED_BY(mutex_);
   ReductionShape shape_ GRADWIRE_GUARDED_BY(mutex_);  // the present one
-  int mixed_pass_ GRADWIRE_GUARDED_BY(mutex_) = -1;   // the last pass that called options_.on_pass
-  bool warned_of_graph_ GRADWIRE_GUARDED_BY(mutex_) = false;
-  int outer_pass_ GRADWIRE_GUARDED_BY(mutex_) = -1;  // the pass through an output of forward() that runs; -1: none
-  bool ended_inside_ GRADWIRE_GUARDED_BY(mutex_) = false;  // the iteration ended in a re-entrant pass within that one
+  BucketReduction reduction_ GRADWIRE_GUARDED_BY(mutex_);
+  ParameterUse use_ GRADWIRE_GUARDED_BY(mutex_);
+  ParameterHooks parameter_hooks_ GRADWIRE_GUARDED_BY(mutex_);
+  Iteration iteration_ GRADWIRE_GUARDED_BY(mutex_);
+  OuterPass outer_pass_ GRADWIRE_GUARDED_BY(mutex_);
+  int mixed_pass_ GRADWIRE_GUARDED_BY(mutex_) = -1;  // the last pass that called options_.on_pass
+  ReductionReport report_;                           // has a lock of its own
 };
 
 }  // namespace gradwire::internal

@@ -17,7 +17,7 @@ void Reducer::shadow_backward() {
         for (const std::size_t parameter : store_.members(bucket)) {
           if (use_.kind() != GraphKind::every_parameter) use_.keep(parameter, store_.parameter(parameter).grad());
           iteration_.take(parameter, bucket);
-          if (!idle()) store_zeros(parameter);
+          if (!idle()) filler_.fill_zeros(parameter);
         }
       }
       launch_next();

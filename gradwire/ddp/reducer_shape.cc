@@ -1,7 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// The Reducer where a hook chooses the size of the buckets and the number of lanes (reduction_shape.h).
-#include <algorithm>
+// The order of the Reducer's buckets, and the shape that a hook chooses (reduction_shape.h).
 #include <utility>
 
 #include "gradwire/base/error.h"
@@ -10,33 +9,40 @@
 #include "gradwire/ddp/reducer_internal.h"
 
 namespace gradwire::internal {
-namespace {
 
-BucketPlan plan_with(const std::vector<TensorSpec>& ordered, std::size_t cap_bytes, const BucketCaps& own) {
-  return plan_buckets(ordered, cap_bytes == 0 ? own : BucketCaps{cap_bytes});
+// Called once, before the second synchronized forward: plans the buckets in the order in which gradients became ready
+// on rank 0. When an order was loaded, called before the first synchronized forward.
+void Reducer::use_order() {
+  order_.agree(*control_, store_.specs());
+  arrange_anew(order_.plan());
 }
 
-}  // namespace
+void Reducer::arrange_anew(BucketPlan plan) {
+  // Gradients may lie in the memory that is cut anew: their values must be kept, and must not become the gradients of
+  // other parameters.
+  store_.make_gradients_private();
+  store_.arrange(std::move(plan), /*is_final=*/true);
+  report_.set_rebuilt_plan(store_.plan(), order_.parameters());
+  begin_iteration();
+}
 
 ShapeFreedom Reducer::freedom() const {
   ShapeFreedom freedom;
   freedom.own_lanes = options_.lanes;
   freedom.same_bits = options_.same_bits;
-  if (!rebuilt_ || group_->size() == 1) return freedom;
+  if (!order_.is_agreed() || group_->size() == 1) return freedom;
   for (std::size_t i = 0; i < store_.parameter_count(); ++i) {
     if (!store_.parameter(i).is_cpu()) return freedom;
   }
-  freedom.buckets = options_.free_caps && rebuilds();
-  freedom.lanes = options_.free_lanes && hook_->traits().parallel_safe && launcher_.lanes_for(hook_.get()) > 0;
-  freedom.plan_for = [ordered = ordered_specs_, own = options_.caps](std::size_t cap_bytes) {
-    return plan_with(*ordered, cap_bytes, own);
-  };
+  freedom.buckets = options_.free_caps && finds_order();
+  freedom.lanes = options_.free_lanes && reduction_.hook()->traits().parallel_safe && reduction_.lanes() > 0;
+  freedom.plan_for = [order = order_](std::size_t cap_bytes) { return order.plan(cap_bytes); };
   return freedom;
 }
 
 // Called before each synchronized forward. All ranks get the same shape, so they change alike, without a word.
 void Reducer::follow_shape() {
-  auto* const chooses = dynamic_cast<ChoosesShape*>(hook_.get());
+  auto* const chooses = dynamic_cast<ChoosesShape*>(reduction_.hook().get().get());
   ReductionShape shape;
   if (chooses != nullptr) {
     const ShapeFreedom free = freedom();
@@ -46,20 +52,19 @@ void Reducer::follow_shape() {
   }
   if (shape == shape_) return;
   if (shape.cap_bytes != shape_.cap_bytes) {
-    BucketPlan plan = plan_with(*ordered_specs_, shape.cap_bytes, options_.caps);
+    BucketPlan plan = order_.plan(shape.cap_bytes);
     if (plan != store_.plan()) arrange_anew(std::move(plan));
   }
-  if (shape.lanes != shape_.lanes) use_lanes(shape.lanes != 0 ? shape.lanes : options_.lanes);
-  shape_ = shape;
-}
-
-void Reducer::use_lanes(int lanes) {
-  if (lanes < 1 || lanes > kMaxLanes) {
-    throw InvalidArgument(concat("The hook '", hook_->traits().name, "' chose ", lanes, " lanes on rank ",
-                                 group_->rank(), "; it must choose 1 to ", kMaxLanes, "."));
+  if (shape.lanes != shape_.lanes) {
+    const int lanes = shape.lanes != 0 ? shape.lanes : options_.lanes;
+    if (lanes < 1 || lanes > kMaxLanes) {
+      throw InvalidArgument(concat("The hook '", reduction_.hook_name(), "' chose ", lanes, " lanes on rank ",
+                                   group_->rank(), "; it must choose 1 to ", kMaxLanes, "."));
+    }
+    reduction_.use_lanes(lanes);
+    report_hook();
   }
-  launcher_.use_lanes(lanes);
-  use_hook(hook_);
+  shape_ = shape;
 }
 
 }  // namespace gradwire::internal

@@ -1,0 +1,46 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// The hooks on all parameters of a Reducer, which follow the parameters.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "gradwire/ddp/accumulator_hook_internal.h"
+#include "gradwire/ddp/bucket_store_internal.h"
+
+namespace gradwire::internal {
+
+// Not thread-safe: the Reducer's lock guards the object.
+class ParameterHooks final {
+ public:
+  // `on_gradient` is called with the number of the parameter, as AccumulatorHook says.
+  explicit ParameterHooks(std::function<void(std::size_t parameter)> on_gradient)
+      : on_gradient_(std::move(on_gradient)) {}
+  ParameterHooks(const ParameterHooks&) = delete;
+  ParameterHooks& operator=(const ParameterHooks&) = delete;
+
+  // Puts a hook on each parameter of `store`, in place of the hooks before.
+  void attach(const BucketStore& store);
+  void clear() noexcept { hooks_.clear(); }
+
+  // Autograd gives a parameter a new accumulator, without our hook, when its tensor is replaced by one of another dtype
+  // or device, and sometimes in other cases (torch::load() into the module). Without a new hook, the parameter's
+  // gradients would silently stay local. So follow() attaches all hooks anew where a parameter has another accumulator.
+  // Throws InvalidArgument, with `rank` in the message, when a parameter has another dtype, device or other sizes than
+  // in the store. With `lowered`, the dtype may differ, and nothing is attached: mixed precision changes dtypes and
+  // accumulators for each pass, and then calls attach() itself. Does nothing before attach().
+  void follow(const BucketStore& store, bool lowered, int rank);
+
+  // Within a backward pass: as current_pass_reaches() and current_pass_passes_by() say.
+  bool current_pass_reaches(std::size_t parameter) const;
+  bool current_pass_passes_by() const;
+
+ private:
+  const std::function<void(std::size_t)> on_gradient_;
+  std::vector<AccumulatorHook> hooks_;  // by parameter
+};
+
+}  // namespace gradwire::internal
