@@ -14,6 +14,7 @@
 #include "gradwire/hooks/registry.h"
 #include "gradwire/optim/file_sum_internal.h"
 #include "gradwire/optim/optim_test_support.h"
+#include "gradwire/optim/zero_hook.h"
 #include "gradwire/optim/zero_redundancy_optimizer.h"
 #include "tests/support/on_hosts.h"
 #include "tests/support/ranks.h"
@@ -92,6 +93,39 @@ class Checkpoints : public ::testing::Test {
 
 void expect_contains(const std::string& text, const std::string& part) {
   EXPECT_NE(text.find(part), std::string::npos) << "in: '" << text << "'";
+}
+
+// The optimizer steps in the backward pass, by a hook around the other hook.
+TEST_F(Checkpoints, AContinuedRunThatStepsInTheBackwardPassIsTheUninterruptedOne) {
+  for (const std::string hook : {"allreduce", "int4:memory=ef21"}) {
+    run_ranks({"threads"}, 2, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
+      const auto overlap = [&](Training& training) {
+        ZeroOptions options;
+        options.process_group = group;
+        options.overlap_with_ddp = true;
+        auto zero = std::make_shared<ZeroRedundancyOptimizer>(training.net->parameters(), adam_factory(), options);
+        training.ddp.register_comm_hook(make_zero_hook(make_hook(hook), zero, training.ddp.core()));
+        return zero;
+      };
+      const auto step = [&](Training& training, int number) {
+        training.ddp.zero_grad();
+        training.ddp(random_tensor({4, 8}, 100 * number + rank)).pow(2).mean().backward();
+      };
+      Training whole(group, "", false);
+      const auto zero = overlap(whole);
+      for (int number = 0; number < 5; ++number) step(whole, number);
+      save_checkpoint(file(), whole.ddp, *zero);
+      Training continued(group, "", false);
+      const auto loaded = overlap(continued);
+      load_checkpoint(file(), continued.ddp, *loaded);
+      expect_same_bits(continued.values(), whole.values(), "restored");
+      for (int number = 5; number < 8; ++number) {
+        step(whole, number);
+        step(continued, number);
+        expect_same_bits(continued.values(), whole.values(), concat("hook '", hook, "', step ", number));
+      }
+    });
+  }
 }
 
 TEST_F(Checkpoints, AContinuedRunIsTheUninterruptedOne) {

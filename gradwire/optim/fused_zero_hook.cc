@@ -41,16 +41,18 @@ class FusedZeroHook final : public CommHook {
       : CommHook(traits_of(options)), overlap_(std::move(overlap)), options_(options) {}
 
   Future run(GradBucket& bucket) override {
-    if (overlap_->learns_from(bucket)) {
-      {
-        MutexLock lock(mutex_);
-        learned_.insert_or_assign(bucket.index(), bucket);
-      }
-      return internal::average_of(bucket);
+    const ZeroOverlap::Phase phase = overlap_->phase_of(bucket);
+    if (phase == ZeroOverlap::Phase::step) {
+      step(bucket);
+      return completed_future(bucket.buffer());
     }
-    (void)overlap_->pieces_of(bucket);
-    buckets_.at(bucket.index()).step(bucket, overlap_->groups());
-    return completed_future(bucket.buffer());
+    {
+      MutexLock lock(mutex_);
+      learned_.insert_or_assign(bucket.index(), bucket);
+      steps_learned_ = phase == ZeroOverlap::Phase::learn_then_step;
+    }
+    // A bucket that is stepped later keeps this rank's gradients until then.
+    return phase == ZeroOverlap::Phase::learn ? internal::average_of(bucket) : completed_future(bucket.buffer());
   }
 
   void end_iteration() override {
@@ -66,6 +68,9 @@ class FusedZeroHook final : public CommHook {
         throw;
       }
       overlap_->set_placed();
+      if (steps_learned_) {
+        for (const auto& [index, bucket] : learned_) step(bucket);
+      }
     }
     learned_.clear();
   }
@@ -77,6 +82,11 @@ class FusedZeroHook final : public CommHook {
     traits.identity = concat("fused_zero:chunk_numel=", options.chunk_numel);
     traits.parallel_safe = true;
     return traits;
+  }
+
+  void step(const GradBucket& bucket) {
+    (void)overlap_->pieces_of(bucket);
+    buckets_.at(bucket.index()).step(bucket, overlap_->groups());
   }
 
   void place() GRADWIRE_REQUIRES(mutex_) {
@@ -97,6 +107,7 @@ class FusedZeroHook final : public CommHook {
   const FusedZeroOptions options_;
   Mutex mutex_;
   std::map<std::size_t, GradBucket> learned_ GRADWIRE_GUARDED_BY(mutex_);  // of this iteration, while learning
+  bool steps_learned_ GRADWIRE_GUARDED_BY(mutex_) = false;                 // those, at the end of the iteration
   std::map<std::size_t, FusedBucket> buckets_;                             // by index; filled between iterations
 };
 

@@ -46,7 +46,8 @@ struct FusedZeroOptions {
 //
 // What differs from make_zero_hook():
 // - When an iteration has stepped, `.grad` holds this rank's own gradients, not the averages. The first two iterations
-//   (with static_graph: three) average gradients and do not step, as with make_zero_hook().
+//   (with static_graph: three) average gradients and do not step, as with make_zero_hook(), which also says when the
+//   steps begin after a state was loaded.
 // - The parameters move into flat memory with their values, one buffer a bucket; a tensor that shared memory with a
 //   parameter before does not follow.
 // - The optimizer steps parts of parameters, so it must treat each element by itself. owner_of() is refused.

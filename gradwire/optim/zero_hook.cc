@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "gradwire/base/error.h"
+#include "gradwire/base/mutex.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/hooks/averaged_bucket_internal.h"
 #include "gradwire/hooks/wrapper_internal.h"
@@ -32,16 +33,19 @@ class ZeroHook final : public internal::HookWrapper {
       : HookWrapper(traits_of(inner, options), inner), overlap_(std::move(overlap)), options_(options) {}
 
   Future run(GradBucket& bucket) override {
-    if (overlap_->learns_from(bucket)) return inner().run(bucket);
+    const ZeroOverlap::Phase phase = overlap_->phase_of(bucket);
+    if (phase == ZeroOverlap::Phase::learn) return inner().run(bucket);
     GradBucket averaged = internal::averaged_bucket(inner(), bucket);
-    if (options_.interleaved) {
-      update(averaged, bucket.group());
+    if (phase == ZeroOverlap::Phase::learn_then_step) {
+      hold(averaged);
       return completed_future(averaged.buffer());
     }
-    held_.push_back(averaged);
-    if (bucket.is_last()) {
-      for (const GradBucket& held : std::exchange(held_, {})) update(held, bucket.group());
+    if (options_.interleaved) {
+      update(averaged);
+      return completed_future(averaged.buffer());
     }
+    hold(averaged);
+    if (bucket.is_last()) update_held();
     return completed_future(averaged.buffer());
   }
 
@@ -50,6 +54,7 @@ class ZeroHook final : public internal::HookWrapper {
     if (!overlap_->has_learned()) return;
     place(overlap_->parts());
     overlap_->set_placed();
+    update_held();
   }
 
  private:
@@ -88,7 +93,21 @@ class ZeroHook final : public internal::HookWrapper {
     }
   }
 
-  void update(const GradBucket& averaged, ProcessGroup& group) {
+  void hold(const GradBucket& averaged) {
+    MutexLock lock(mutex_);
+    held_.emplace(averaged.index(), averaged);
+  }
+
+  void update_held() {
+    std::map<std::size_t, GradBucket> held;
+    {
+      MutexLock lock(mutex_);
+      held.swap(held_);
+    }
+    for (const auto& [index, averaged] : held) update(averaged);
+  }
+
+  void update(const GradBucket& averaged) {
     const c10::NoGradGuard no_grad;
     const std::vector<ZeroPiece*>& pieces = overlap_->pieces_of(averaged);
     const std::vector<at::Tensor> gradients = averaged.gradients();
@@ -101,12 +120,13 @@ class ZeroHook final : public internal::HookWrapper {
       for (std::size_t i = 0; i < parameters.size(); ++i) lent.emplace_back(parameters[i], gradients[piece->slots[i]]);
       piece->optimizer->step();
     }
-    for (ZeroPiece* piece : pieces) piece->shared.share(group, piece->owner);
+    for (ZeroPiece* piece : pieces) piece->shared.share(averaged.group(), piece->owner);
   }
 
   const std::unique_ptr<ZeroOverlap> overlap_;
   const ZeroHookOptions options_;
-  std::vector<GradBucket> held_;  // not interleaved: averaged, and not stepped yet
+  Mutex mutex_;
+  std::map<std::size_t, GradBucket> held_ GRADWIRE_GUARDED_BY(mutex_);  // by index: averaged, and not stepped yet
 };
 
 }  // namespace

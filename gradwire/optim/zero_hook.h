@@ -38,7 +38,9 @@ struct ZeroHookOptions {
 // to know.
 //
 // DDP's buckets are final only in the second iteration. So, as in PyTorch, the first two iterations (with static_graph:
-// three) average gradients and do not step.
+// three) average gradients and do not step. An optimizer whose state was loaded steps from the first iteration on when
+// the order of the buckets was loaded too (a checkpoint's restore() does that, or DdpCore::set_bucket_order()), else
+// from the second one on, with a warning. The first step of a loaded state follows all buckets of its iteration.
 //
 // The owners of a bucket's parameters broadcast them to all ranks. A rank sends the bytes of `inner`, and the bytes of
 // a broadcast of the elements that it owns. A checkpoint needs the optimizer's state

@@ -34,20 +34,22 @@ ZeroOverlap::ZeroOverlap(const char* maker, std::shared_ptr<ZeroRedundancyOptimi
 ZeroParts& ZeroOverlap::parts() const noexcept { return *zero_->parts_; }
 const ParamGroups& ZeroOverlap::groups() const noexcept { return zero_->param_groups_; }
 
-bool ZeroOverlap::learns_from(const GradBucket& bucket) {
+ZeroOverlap::Phase ZeroOverlap::phase_of(const GradBucket& bucket) {
   ZeroParts& p = parts();
   MutexLock lock(p.mutex);
-  if (p.placed) return false;
-  if (p.loaded != nullptr && bucket.iteration() == 0 && !std::exchange(p.told_of_learning, true)) {
-    log::warn(concat(kZeroName, " with overlap_with_ddp: the first ", first_update_,
-                     " iterations after its state was loaded take no step, because the hook has to see all buckets "
-                     "first. The run differs from one that was not interrupted."));
+  if (p.placed) return Phase::step;
+  const bool steps = p.loaded != nullptr && bucket.layout().is_final;
+  if (p.loaded != nullptr && !steps && !std::exchange(p.told_of_learning, true)) {
+    log::warn(concat(kZeroName, " with overlap_with_ddp: iteration ", bucket.iteration(),
+                     " takes no step, because the order of DistributedDataParallel's buckets was not loaded with the "
+                     "optimizer's state. The run differs from one that was not interrupted; restore() of a checkpoint "
+                     "loads both, and set_bucket_order() loads the order alone."));
   }
-  if (bucket.iteration() + 1 >= first_update_) {
+  if (steps || bucket.iteration() + 1 >= first_update_) {
     p.learned_in = bucket.iteration();
     p.buckets[bucket.index()].parameters = bucket.parameters();
   }
-  return true;
+  return steps ? Phase::learn_then_step : Phase::learn;
 }
 
 bool ZeroOverlap::has_learned() {

@@ -21,9 +21,16 @@ class ZeroOverlap {
   // and UnsupportedError as make_zero_hook() says.
   ZeroOverlap(const char* maker, std::shared_ptr<ZeroRedundancyOptimizer> zero, const DdpCore& ddp);
 
-  // Returns true in an iteration that must not step yet. DDP's buckets are final in the second iteration (with
-  // static_graph: the third); from then on this remembers them. Any lane may call it.
-  bool learns_from(const GradBucket& bucket);
+  // What the hook does with a bucket.
+  enum class Phase {
+    learn,            // average the bucket, and step nothing: DDP's buckets may change still
+    learn_then_step,  // keep the bucket, and step it at the end of the iteration, when all buckets are known
+    step,             // step the bucket
+  };
+  // The phase of this bucket's iteration. The optimizer steps from the third iteration on (with static_graph: the
+  // fourth), as PyTorch's does, and remembers the buckets of the iteration before. With a state that was loaded it
+  // steps from the first iteration whose buckets are final (BucketLayout::is_final). Any lane may call it.
+  Phase phase_of(const GradBucket& bucket);
   // Returns true once, at the end of the iteration in which all buckets were seen: the hook then places the parameters.
   // Throws InvalidArgument when the buckets do not hold the optimizer's parameters, all of them and no others.
   bool has_learned();
@@ -41,7 +48,7 @@ class ZeroOverlap {
   void require_all_parameters() const;
 
   const std::shared_ptr<ZeroRedundancyOptimizer> zero_;
-  const std::int64_t first_update_;
+  const std::int64_t first_update_;  // the iteration that steps without a loaded state
 };
 
 }  // namespace gradwire::internal
