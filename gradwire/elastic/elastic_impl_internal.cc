@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <span>
 #include <utility>
 #include <vector>
@@ -60,6 +61,7 @@ Elastic::Impl::Impl(ElasticOptions options)
     : options_(std::move(options)),
       store_(store_of(options_)),
       group_(std::make_shared<ElasticGroup>()),
+      guides_(options_, store_, group_),
       departure_(options_.hand_over_patience) {
   group_->set_group_name("elastic");
   if (options_.timeout.count() <= 0)
@@ -109,8 +111,8 @@ ElasticEnd Elastic::Impl::run(std::int64_t steps, const std::function<void(const
       if (train(member, steps, step) == Stop::counted_all) {
         member.done();
         if (watch_) watch_->end();
-        end_guiding("the job has finished");
-        guides_.clear();
+        guides_.abort("the job has finished");
+        guides_.wait_for_threads();
         return ElasticEnd::finished;
       }
     } catch (const std::exception& error) {
@@ -147,7 +149,7 @@ void Elastic::Impl::give_up_epoch(const std::string& reason) {
     group_->abort(reason);
   }
   if (watch_) watch_->end();
-  end_guiding(reason);
+  reason.empty() ? guides_.end(counted_) : guides_.abort(reason);
   state_.leave_group();
   group_->move_out();
   if (std::exchange(in_step_, false) && !state_.undo_step()) {
@@ -184,14 +186,13 @@ bool Elastic::Impl::enter(Member& member) {
   }
   state_.enter_group();
   asked_to_leave_ = false;
-  slow_rule_ = member.slow_rule();
-  if (!slow_rule_) slow_rule_ = options_.slow;
+  std::optional<SlowRule> slow_rule = member.slow_rule();
+  if (!slow_rule) slow_rule = options_.slow;
   slow_.reset();
   // Members that train separately do other steps at a time, so they have no step whose times they could compare.
-  if (slow_rule_ && state_.separate_workers() == nullptr) slow_.emplace(*slow_rule_, group_->size());
+  if (slow_rule && state_.separate_workers() == nullptr) slow_.emplace(*slow_rule, group_->size());
   member.began(counted_);
-  first_step_ = counted_;
-  followers_seen_ = 0;
+  guides_.begin_epoch(counted_);
   return true;
 }
 
@@ -209,7 +210,7 @@ Elastic::Impl::Stop Elastic::Impl::train(Member& member, std::int64_t steps,
       hand_over(member);
       return Stop::boundary;
     }
-    look_for_followers(member);
+    if (can_follow()) guides_.look(member, state_, counted_, std::chrono::microseconds(own_us_));
     do_step({counted_, group_->rank(), group_->size(), member.epoch().number}, step);
     look_for_slow_members(member);
   }
@@ -244,11 +245,11 @@ void Elastic::Impl::do_step(const ElasticStep& at, const std::function<void(cons
   in_step_ = true;
   const bool has_memory = state_.has_memory(*group_);
   if (options_.seed) seed_generator(*options_.seed, at);
-  if (recorder_ != nullptr) recorder_->begin_step(counted_);
+  guides_.begin_step(counted_);
   const internal::WaitClock clock;
   step(at);
   own_us_ = clock.own_nanoseconds() / 1000;
-  if (recorder_ != nullptr) recorder_->end_step();
+  guides_.end_step();
   in_step_ = false;
   ++counted_;
   require_one_separate_step();
@@ -261,7 +262,7 @@ void Elastic::Impl::do_step(const ElasticStep& at, const std::function<void(cons
 void Elastic::Impl::look_for_slow_members(Member& member) {
   if (!slow_) return;
   for (const auto& [slow, host] : slow_->add(*group_, counted_ - 1, own_us_)) {
-    if (slow.rank == group_->rank()) member.report_slow(slow, slow_rule_->drop, host);
+    if (slow.rank == group_->rank()) member.report_slow(slow, slow_->rule().drop, host);
     if (!options_.on_slow) continue;
     options_.on_slow({slow.rank, host, slow.step, static_cast<double>(slow.own_us) / 1e6,
                       static_cast<double>(slow.others_us) / 1e6});

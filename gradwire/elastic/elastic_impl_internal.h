@@ -16,12 +16,10 @@
 #include "gradwire/elastic/departure_internal.h"
 #include "gradwire/elastic/elastic.h"
 #include "gradwire/elastic/epoch_watch_internal.h"
-#include "gradwire/elastic/following_internal.h"
+#include "gradwire/elastic/follower_guides_internal.h"
 #include "gradwire/elastic/leave_signal_internal.h"
 #include "gradwire/elastic/slow_watch_internal.h"
 #include "gradwire/elastic/state_exchange_internal.h"
-#include "gradwire/elastic/tape_internal.h"
-#include "gradwire/elastic/traffic_watch_internal.h"
 #include "gradwire/elastic/training_state_internal.h"
 #include "gradwire/membership/member.h"
 
@@ -43,19 +41,6 @@ class Elastic::Impl {
  private:
   // How the steps of an epoch ended.
   enum class Stop { counted_all, boundary };
-  // A newcomer that follows, and this member's part in it.
-  struct Guided {
-    std::int64_t follower = 0;  // its number
-    std::unique_ptr<internal::Guide> guide;
-    bool is_given_up = false;  // the coordinator knows that it does not follow any more
-  };
-
-  // A newcomer that will follow.
-  struct Expected {
-    membership::EpochMember follower;
-    bool is_told = false;  // that this member is ready for it
-  };
-
   // Returns false when no member holds the state of the job.
   bool enter(membership::Member& member);
   Stop train(membership::Member& member, std::int64_t steps, const std::function<void(const ElasticStep&)>& step);
@@ -67,17 +52,11 @@ class Elastic::Impl {
   void give_up_epoch(const std::string& reason);
   // Whether the job goes on in another epoch after this error.
   static bool ends_epoch(const std::exception& error);
-  // elastic_follow_internal.cc: newcomers that follow the members, on both sides.
+  // elastic_follow_internal.cc: how this member follows the others, as a newcomer.
   bool can_follow() const;
   void follow(membership::Member& member, const std::function<void(const ElasticStep&)>& step);
   void do_taped_steps(membership::Member& member, const membership::Epoch& epoch,
                       const std::function<void(const ElasticStep&)>& step);
-  void look_for_followers(membership::Member& member);
-  void prepare_for_expected(membership::Member& member);
-  void guide(const membership::Member& member, const membership::EpochMember& follower,
-             const std::shared_ptr<const internal::StateSnapshot>& snapshot);
-  void end_guiding(const std::string& reason);
-  void forget_tap();
   bool wants_to_leave() const noexcept { return leave_ || (options_.leave_on_sigterm && internal::leave_was_asked()); }
   // Between epochs.
   bool leaves_now();
@@ -87,16 +66,9 @@ class Elastic::Impl {
   const std::shared_ptr<ElasticGroup> group_;
   std::unique_ptr<internal::EpochWatch> watch_;  // null until an epoch crosses hosts
   internal::TrainingState state_;
-  std::optional<SlowRule> slow_rule_;
+  internal::FollowerGuides guides_;
   std::optional<internal::SlowWatch> slow_;  // of the present epoch
   std::int64_t own_us_ = 0;                  // this member's own time of the last step
-  std::vector<Expected> expected_;
-  std::unique_ptr<internal::SnapshotMemory> snapshot_memory_;  // for those; null while there are none
-  std::vector<Guided> guides_;
-  std::shared_ptr<internal::TrafficWatch> traffic_;   // of the steps; null while nobody follows
-  std::shared_ptr<internal::TapeRecorder> recorder_;  // null while nobody follows, and on other ranks than the last
-  std::int64_t first_step_ = 0;                       // of the present epoch
-  std::int64_t followers_seen_ = 0;                   // in the present epoch
   std::atomic<bool> leave_{false};
   std::int64_t counted_ = internal::kNoState;
   internal::MemoryStanding memory_;  // of the hooks

@@ -31,7 +31,9 @@ std::vector<std::string> gather_host_names(ProcessGroup& group) {
 }  // namespace
 
 SlowWatch::SlowWatch(const SlowRule& rule, int size)
-    : per_exchange_(static_cast<std::size_t>(std::clamp(rule.steps, 1, kStepsPerExchange))), ranks_(rule, size) {}
+    : rule_(rule),
+      per_exchange_(static_cast<std::size_t>(std::clamp(rule.steps, 1, kStepsPerExchange))),
+      ranks_(rule, size) {}
 
 std::vector<SlowRankOnHost> SlowWatch::add(ProcessGroup& group, std::int64_t step, std::int64_t own_us) {
   own_us_.push_back(own_us);

@@ -26,6 +26,7 @@ class SlowWatch final {
 
   // Throws what membership::SlowRanks throws.
   SlowWatch(const SlowRule& rule, int size);
+  const SlowRule& rule() const noexcept { return rule_; }
 
   // `own_us`: this rank's own time of `step`, in microseconds. In every kStepsPerExchange-th call, or more often where
   // the rule counts fewer steps, collective over `group`. Returns the ranks that have become slow, the same on all
@@ -33,6 +34,7 @@ class SlowWatch final {
   std::vector<SlowRankOnHost> add(ProcessGroup& group, std::int64_t step, std::int64_t own_us);
 
  private:
+  const SlowRule rule_;
   const std::size_t per_exchange_;
   membership::SlowRanks ranks_;
   std::vector<std::int64_t> own_us_;  // of the steps since the last exchange

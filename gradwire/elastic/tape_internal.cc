@@ -81,6 +81,7 @@ TapeEntry TapeReader::next() {
   is_waited_for_ = true;
   while (slots_.empty() || !slots_.front()->filled) changed_.wait(lock);
   is_waited_for_ = false;
+  patience_ = silence_;
   silent_ = Deadline::after(silence_);
   const std::shared_ptr<Slot> slot = std::move(slots_.front());
   slots_.pop_front();
@@ -153,7 +154,7 @@ void TapeReader::give_up(const std::string& reason) {
 
 std::string TapeReader::reason_to_give_up(const Slot& slot) const {
   if (silent_.expired())
-    return concat("the newcomer has taken nothing for ", silence_.count() / 1000, " s while the members trained");
+    return concat("the newcomer has taken nothing for ", patience_.count() / 1000, " s while the members trained");
   if (waiting_ + slot.size <= limit_ + kStepsThatMayWait * std::max(largest_step_, step_bytes_)) return "";
   return concat("the newcomer is too slow, or the link to it: ", waiting_ + slot.size, " bytes wait for it");
 }

@@ -39,9 +39,11 @@ struct TapeEntry {
 class TapeReader final {
  public:
   // Gives up when more bytes wait than `limit` and the entries of five steps have. So those who read the tape may do a
-  // few steps first. Also gives up when they have read before, and read nothing for `silence`.
-  explicit TapeReader(std::size_t limit, Milliseconds silence = std::chrono::seconds(60))
-      : limit_(limit), silence_(silence) {}
+  // few steps first. Also gives up when they have read nothing for `until_first` after the construction, or later
+  // nothing for `silence`.
+  explicit TapeReader(std::size_t limit, Milliseconds until_first = std::chrono::seconds(60),
+                      Milliseconds silence = std::chrono::seconds(60))
+      : limit_(limit), silence_(silence), patience_(until_first), silent_(Deadline::after(until_first)) {}
 
   // The next entry, in the order in which the calls began. Waits for it, and for the end of the call.
   TapeEntry next() GRADWIRE_EXCLUDES(mutex_);
@@ -80,6 +82,7 @@ class TapeReader final {
   const std::size_t limit_;
   const Milliseconds silence_;
   mutable Mutex mutex_;
+  Milliseconds patience_ GRADWIRE_GUARDED_BY(mutex_);  // that of silent_
   ConditionVariable changed_;
   std::deque<std::shared_ptr<Slot>> slots_ GRADWIRE_GUARDED_BY(mutex_);
   std::size_t waiting_ GRADWIRE_GUARDED_BY(mutex_) = 0;       // bytes
@@ -87,7 +90,7 @@ class TapeReader final {
   std::size_t largest_step_ GRADWIRE_GUARDED_BY(mutex_) = 0;  // bytes
   bool is_waited_for_ GRADWIRE_GUARDED_BY(mutex_) = false;
   std::int64_t newest_step_ GRADWIRE_GUARDED_BY(mutex_) = -1;
-  Deadline silent_ GRADWIRE_GUARDED_BY(mutex_) = Deadline::never();  // never: next() waits, or was not called yet
+  Deadline silent_ GRADWIRE_GUARDED_BY(mutex_);  // never: next() waits
   bool ended_ GRADWIRE_GUARDED_BY(mutex_) = false;
   bool gave_up_ GRADWIRE_GUARDED_BY(mutex_) = false;
 };

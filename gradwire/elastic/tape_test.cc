@@ -379,7 +379,7 @@ TEST(TapeTest, AReaderThatIsTooFarBehindGivesUp) {
 }
 
 TEST(TapeTest, AReaderThatHasStoppedReadingGivesUp) {
-  const auto reader = std::make_shared<TapeReader>(kNoLimit, Milliseconds(0));
+  const auto reader = std::make_shared<TapeReader>(kNoLimit, std::chrono::hours(1), Milliseconds(0));
   Recording recording(reader);
   recording.step()->wait();
   recording.step()->wait();
@@ -393,6 +393,15 @@ TEST(TapeTest, AReaderThatHasStoppedReadingGivesUp) {
   recording.step()->wait();
   EXPECT_TRUE(reader->gave_up());
   EXPECT_NE(reason_to_give_up(*reader).find("has taken nothing for"), std::string::npos);
+}
+
+// A newcomer that hangs before it has the state never reads.
+TEST(TapeTest, AReaderThatNeverReadsGivesUp) {
+  const auto reader = std::make_shared<TapeReader>(kNoLimit, Milliseconds(0), std::chrono::hours(1));
+  Recording recording(reader);
+  recording.step()->wait();
+  EXPECT_TRUE(reader->gave_up());
+  EXPECT_NE(reason_to_give_up(*reader).find("has taken nothing for 0 s"), std::string::npos);
 }
 
 // The members leave the group in which the call was made, so nobody has to wait for it any more.
