@@ -24,7 +24,6 @@
 #include "gradwire/base/strings.h"
 #include "launch/launch_error.h"
 #include "launch/process_look.h"
-#include "launch/source_lines.h"
 
 namespace gradwire::launch {
 namespace {
@@ -148,18 +147,6 @@ TEST(FlightJson, AFolderHoldsOneFileForEachRank) {
   const std::string earlier{std::istreambuf_iterator<char>(file), {}};
   expect_same(read_flight_lines(earlier, "here"), full_table(2));
   std::filesystem::remove_all(folder);
-}
-
-TEST(SourceLines, OfEachAddressTheInnermostLineOfTheProgramIsTaken) {
-  EXPECT_EQ(lines_from_addr2line("0x01\nmain\n/home/u/train.cc:41\n0x02\n??\n??:0\n"
-                                 "0x03\nns::(anonymous namespace)::step(int, char)\nloop.cc:7 (discriminator 3)\n"
-                                 "0x04\nf\n??:?\n"
-                                 "0x05\nForwardPass\n/usr/include/gradwire/ddp/distributed_data_parallel.h:169\n"
-                                 "train(int)\n/home/u/train.cc:43\nmain\n/home/u/train.cc:50\n"
-                                 "0x06\nForwardPass\n/usr/include/gradwire/ddp/distributed_data_parallel.h:169\n"),
-            (std::vector<std::string>{"train.cc:41 (main)", "", "loop.cc:7 (step)", "", "train.cc:43 (train)",
-                                      "distributed_data_parallel.h:169 (ForwardPass)"}));
-  EXPECT_EQ(lines_from_addr2line(""), std::vector<std::string>());
 }
 
 TEST(ProcessLook, AFileThatFailsInTheMiddleOfAReadIsEmpty) {

@@ -5,14 +5,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <sstream>
 #include <utility>
 
 #include "gradwire/base/environment.h"
 #include "gradwire/base/strings.h"
-#include "launch/flight_json.h"
-#include "launch/launch_error.h"
-#include "launch/source_lines.h"
 
 namespace gradwire::launch {
 namespace {
@@ -22,9 +18,6 @@ using observe::RankTable;
 using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
-// Source lines are found meanwhile. While the job runs, nobody reads what the ranks print then.
-constexpr milliseconds kLinesTime{5000};
-constexpr milliseconds kLinesTimeAtEnd{30'000};
 // Between two looks at a job that may stand still.
 constexpr milliseconds kShortestLook{50};
 // A job that ran too long is one that stands still when nothing has happened for so long.
@@ -45,18 +38,6 @@ std::int64_t last_event(const std::vector<RankTable>& tables) {
     }
   }
   return last;
-}
-
-std::vector<RankTable> with_source_lines(std::vector<RankTable> tables, milliseconds time) {
-  add_source_lines(tables, Deadline::after(time));
-  return tables;
-}
-
-std::string with_prefix(const std::string& text) {
-  std::istringstream lines(text);
-  std::string prefixed;
-  for (std::string line; std::getline(lines, line);) prefixed += concat("gradwire-run: ", line, "\n");
-  return prefixed;
 }
 
 }  // namespace
@@ -119,30 +100,14 @@ void FlightWatch::look(const std::vector<int>& pids) {
   }
 }
 
-std::string FlightWatch::explain(const std::vector<RankTable>& without_lines, const Occasion& occasion,
-                                 const std::string& quoted) const {
-  if (without_lines.empty()) return "";
-  const std::vector<RankTable> tables =
-      with_source_lines(without_lines, occasion.is_over ? kLinesTimeAtEnd : kLinesTime);
-  const std::string written = write(tables);
-  observe::Diagnosis found = observe::diagnose(tables, occasion);
-  if (quoted.find(found.words) != std::string::npos) found.words.clear();
-  if (found.fault == observe::FaultClass::none) return "";
-  if (found.fault == observe::FaultClass::unknown && static_cast<int>(tables.size()) < world_) {
-    return with_prefix(concat("the calls of this host's ranks do not show the cause: run gradwire-diagnose over the ",
-                              "files that --flight-dir writes on all hosts\n", written));
-  }
-  return with_prefix(observe::explain(found, tables, occasion) + written);
+FlightRecords FlightWatch::records(std::vector<RankTable> tables, const Occasion& occasion) const {
+  FlightRecords all{.tables = std::move(tables), .occasion = occasion};
+  if (!options_.flight_folder.empty()) all.earlier = earlier();
+  return all;
 }
 
-std::string FlightWatch::write(const std::vector<RankTable>& tables) const {
-  if (options_.flight_folder.empty()) return "";
-  try {
-    write_flight_folder(options_.flight_folder, tables, earlier());
-    return concat("  the last calls of each rank are in ", options_.flight_folder, "\n");
-  } catch (const LaunchError& error) {
-    return concat("  ", error.what(), "\n");
-  }
+std::string FlightWatch::tell(const FlightRecords& records) const {
+  return launch::tell(records, options_.flight_folder, world_);
 }
 
 std::optional<FlightWatch::Standstill> FlightWatch::find_standstill(const std::vector<int>& pids, milliseconds bound) {
@@ -153,60 +118,60 @@ std::optional<FlightWatch::Standstill> FlightWatch::find_standstill(const std::v
   return found;
 }
 
-std::string FlightWatch::check_stall(const std::vector<int>& pids) {
+std::optional<FlightRecords> FlightWatch::check_stall(const std::vector<int>& pids) {
   const milliseconds pause = std::max(kShortestLook, *options_.stall / 4);
   const bool was_away = Deadline::Clock::now() > next_check_.point() + pause;
   next_check_ = Deadline::after(pause);
   // The machine, or this process, has not run for a while, and so perhaps the ranks have not. They get the time until
   // the next look.
-  if (was_away && !std::exchange(was_away_, true)) return "";
+  if (was_away && !std::exchange(was_away_, true)) return std::nullopt;
   was_away_ = was_away;
-  const auto at = find_standstill(pids, *options_.stall);
-  if (!at || at->event == told_event_) return "";
+  auto at = find_standstill(pids, *options_.stall);
+  if (!at || at->event == told_event_) return std::nullopt;
   const bool is_wrong = observe::diagnose(at->tables, at->occasion).fault != observe::FaultClass::none;
   // Ranks of other hosts may wait for one of these.
   const bool others_may_wait = static_cast<int>(at->tables.size()) < world_ && !options_.flight_folder.empty();
-  if (!is_wrong && !others_may_wait) return "";
+  if (!is_wrong && !others_may_wait) return std::nullopt;
   told_event_ = at->event;
-  if (!is_wrong) {
-    write(with_source_lines(at->tables, kLinesTime));
-    return "";
-  }
-  return tell("stands still: no call has", *at);
+  FlightRecords found = with_headline("stands still: no call has", *std::move(at));
+  found.is_told = is_wrong;
+  return found;
 }
 
-std::string FlightWatch::tell(std::string_view what, const Standstill& at) const {
-  const std::string text = explain(at.tables, at.occasion);
-  if (text.empty()) return "";
+FlightRecords FlightWatch::with_headline(std::string_view what, Standstill at) const {
   const std::string seconds = measured_seconds(static_cast<double>(at.occasion.now - at.event) / 1e9);
-  return concat("gradwire-run: the job ", what, " begun or ended for ", seconds, "\n", text);
+  FlightRecords found = records(std::move(at.tables), at.occasion);
+  found.headline = concat("gradwire-run: the job ", what, " begun or ended for ", seconds, "\n");
+  return found;
 }
 
-void FlightWatch::at_interruption(const std::vector<int>& pids) {
+std::optional<FlightRecords> FlightWatch::at_interruption(const std::vector<int>& pids) {
   auto at = find_standstill(pids, kLongStandstill);
-  if (at && at->event != told_event_) interruption_ = std::move(at);
+  if (!at || at->event == told_event_) return std::nullopt;
+  return with_headline("stood still: no call had", *std::move(at));
 }
 
-std::string FlightWatch::after_interruption() const {
-  return interruption_ ? tell("stood still: no call had", *interruption_) : "";
+std::optional<FlightRecords> FlightWatch::at_timeout(const std::vector<int>& pids) {
+  auto at = find_standstill(pids, kStandstill);
+  if (!at) return std::nullopt;
+  return records(std::move(at->tables), at->occasion);
 }
 
-std::string FlightWatch::at_timeout(const std::vector<int>& pids) {
-  const auto at = find_standstill(pids, kStandstill);
-  return at ? explain(at->tables, at->occasion) : "";
+FlightRecords FlightWatch::at_end(const JobOutcome& outcome,
+                                  const std::function<std::vector<std::string>(int)>& last_lines) const {
+  FlightRecords found = records(tables_at_end(outcome, last_lines), {.is_over = true, .now = now()});
+  found.errors = shared_errors(outcome, last_lines);
+  found.quoted =
+      concat(outcome.quotes_last_lines() ? join(outcome.last_lines, "\n") : std::string(), "\n", found.errors);
+  return found;
 }
 
-std::string FlightWatch::at_end(const JobOutcome& outcome,
-                                const std::function<std::vector<std::string>(int)>& last_lines) {
-  const std::string shared = shared_errors(outcome, last_lines);
-  const std::string quoted = outcome.quotes_last_lines() ? join(outcome.last_lines, "\n") : "";
-  return shared + explain(tables_at_end(outcome, last_lines), {.is_over = true, .now = now()}, quoted + "\n" + shared);
-}
-
-void FlightWatch::at_good_end(const JobOutcome& outcome) const {
-  if (files_.ranks() == world_ || options_.flight_folder.empty()) return;
-  const std::vector<RankTable> all = tables_at_end(outcome, [](int) { return std::vector<std::string>(); });
-  if (!all.empty()) write(with_source_lines(all, kLinesTimeAtEnd));
+std::optional<FlightRecords> FlightWatch::at_good_end(const JobOutcome& outcome) const {
+  if (files_.ranks() == world_ || options_.flight_folder.empty()) return std::nullopt;
+  FlightRecords found =
+      records(tables_at_end(outcome, [](int) { return std::vector<std::string>(); }), {.is_over = true, .now = now()});
+  found.is_told = false;
+  return found;
 }
 
 std::vector<RankTable> FlightWatch::tables_at_end(

@@ -185,6 +185,7 @@ void Output::erase_shown() {
 }
 
 void Output::say(const std::string& text) {
+  if (text.empty()) return;
   erase_shown();
   if (std::exchange(redrawing_, false)) err_.append("\n");
   err_.append(text);

@@ -57,7 +57,7 @@ class Output {
   void drain();
   // Whether everything has been written to the launcher's own stdout and stderr.
   bool flushed() const noexcept { return out_.empty() && err_.empty(); }
-  // Writes a text of the launcher to stderr.
+  // Writes a text of the launcher to stderr; does nothing with an empty one.
   void say(const std::string& text);
   // Writes whole lines to stderr that are worth something now or never: where stderr has not taken what came before,
   // they are dropped.

@@ -2,64 +2,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launch/source_lines.h"
 
-#include <fcntl.h>
 #include <poll.h>
-#include <signal.h>
-#include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <climits>
 #include <cstdio>
-#include <map>
-#include <set>
 #include <sstream>
 #include <string_view>
+#include <utility>
 
-#include "gradwire/base/os_handles.h"
 #include "gradwire/base/strings.h"
 
 namespace gradwire::launch {
 namespace {
 
-using Offsets = std::map<std::uint64_t, std::string>;  // with the lines that were found
+using Offsets = std::map<std::uint64_t, std::string>;
 
-// What a program prints on its stdout until the deadline; then the program is killed.
-std::string output_of(std::vector<std::string> command, Deadline deadline) {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return "";
-  const UniqueFd reader(ends[0]);
-  UniqueFd writer(ends[1]);
-  std::vector<char*> arguments;
-  for (std::string& argument : command) arguments.push_back(argument.data());
-  arguments.push_back(nullptr);
-  posix_spawn_file_actions_t actions;
-  ::posix_spawn_file_actions_init(&actions);
-  ::posix_spawn_file_actions_adddup2(&actions, writer.get(), STDOUT_FILENO);
-  ::posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
-  pid_t pid = -1;
-  const int failed = ::posix_spawnp(&pid, arguments.front(), &actions, nullptr, arguments.data(), environ);
-  ::posix_spawn_file_actions_destroy(&actions);
-  writer.reset();
-  if (failed != 0) return "";
-  std::string text;
-  std::array<char, 4096> buffer;
-  while (!deadline.expired()) {
-    pollfd polled{reader.get(), POLLIN, 0};
-    ::poll(&polled, 1, static_cast<int>(std::min<long long>(deadline.remaining().count(), INT_MAX)));
-    if (polled.revents == 0) continue;
-    const ssize_t count = ::read(reader.get(), buffer.data(), buffer.size());
-    if (count <= 0) break;
-    text.append(buffer.data(), static_cast<std::size_t>(count));
-  }
-  ::kill(pid, SIGKILL);
-  ::waitpid(pid, nullptr, 0);
-  return text;
-}
-
-void find_lines(const std::string& module, Offsets& offsets, Deadline deadline) {
+std::vector<std::string> addr2line_command(const std::string& module, const Offsets& offsets) {
   std::vector<std::string> command = {"addr2line", "-a", "-i", "-f", "-C", "-e", module};
   for (const auto& [offset, line] : offsets) {
     char address[24];
@@ -67,9 +26,7 @@ void find_lines(const std::string& module, Offsets& offsets, Deadline deadline) 
     std::snprintf(address, sizeof(address), "0x%llx", static_cast<unsigned long long>(offset - 1));
     command.emplace_back(address);
   }
-  const auto lines = lines_from_addr2line(output_of(std::move(command), deadline));
-  auto line = lines.begin();
-  for (auto each = offsets.begin(); each != offsets.end() && line != lines.end(); ++each, ++line) each->second = *line;
+  return command;
 }
 
 // "train" of "ns::(anonymous namespace)::train(int)".
@@ -125,20 +82,63 @@ std::vector<std::string> lines_from_addr2line(const std::string& output) {
   return lines;
 }
 
-void add_source_lines(std::vector<observe::RankTable>& tables, Deadline deadline) {
-  std::map<std::string, Offsets> modules;
-  const auto for_each_place = [&](const auto& visit) {
-    for (observe::RankTable& table : tables) {
-      for (observe::GroupTable& group : table.groups) {
-        for (observe::CallRow& call : group.calls) {
-          if (call.place.line.empty() && !call.place.module.empty() && !is_large(call.place.module)) visit(call.place);
-        }
+// Visits the places whose lines are looked up.
+template <class Visit>
+void SourceLines::for_each_place(const Visit& visit) {
+  for (observe::RankTable& table : tables_) {
+    for (observe::GroupTable& group : table.groups) {
+      for (observe::CallRow& call : group.calls) {
+        if (call.place.line.empty() && !call.place.module.empty() && !is_large(call.place.module)) visit(call.place);
       }
     }
-  };
-  for_each_place([&](const observe::CallerPlace& place) { modules[place.module][place.offset]; });
-  for (auto& [module, offsets] : modules) find_lines(module, offsets, deadline);
-  for_each_place([&](observe::CallerPlace& place) { place.line = modules[place.module][place.offset]; });
+  }
+}
+
+SourceLines::SourceLines(std::vector<observe::RankTable> tables, Deadline deadline)
+    : tables_(std::move(tables)), deadline_(deadline) {
+  for_each_place([&](const observe::CallerPlace& place) { modules_[place.module][place.offset]; });
+  module_ = modules_.begin();
+  go_on();
+}
+
+void SourceLines::go_on() {
+  while (module_ != modules_.end()) {
+    if (!program_) program_.emplace(addr2line_command(module_->first, module_->second));
+    program_->read();
+    if (deadline_.expired()) return give_up();
+    if (!program_->has_ended()) return;
+    take_lines();
+  }
+}
+
+void SourceLines::take_lines() {
+  const auto lines = lines_from_addr2line(program_->output());
+  auto line = lines.begin();
+  for (auto each = module_->second.begin(); each != module_->second.end() && line != lines.end(); ++each, ++line)
+    each->second = *line;
+  program_.reset();
+  ++module_;
+}
+
+void SourceLines::give_up() {
+  if (program_) take_lines();
+  module_ = modules_.end();
+}
+
+std::vector<observe::RankTable> SourceLines::take() && {
+  give_up();
+  for_each_place([&](observe::CallerPlace& place) { place.line = modules_[place.module][place.offset]; });
+  return std::move(tables_);
+}
+
+void add_source_lines(std::vector<observe::RankTable>& tables, Deadline deadline) {
+  SourceLines lookup(std::move(tables), deadline);
+  while (!lookup.has_ended()) {
+    pollfd polled{lookup.fd(), POLLIN, 0};
+    ::poll(&polled, 1, static_cast<int>(std::min<long long>(deadline.remaining().count(), INT_MAX)));
+    lookup.go_on();
+  }
+  tables = std::move(lookup).take();
 }
 
 }  // namespace gradwire::launch

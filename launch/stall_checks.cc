@@ -2,11 +2,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launch/stall_checks.h"
 
-namespace gradwire::launch {
+#include <utility>
 
-std::string StallChecks::check() {
-  if (!next().expired() || ranks_.running().empty()) return "";
-  return flight_->check_stall(ranks_.pids());
+namespace gradwire::launch {
+namespace {
+
+// For the lines of a job that runs or has been ended, and of a job that has ended by itself.
+constexpr Milliseconds kLinesTime{5000};
+constexpr Milliseconds kLinesTimeAtEnd{30'000};
+
+}  // namespace
+
+Deadline StallChecks::next() const {
+  return flight_ == nullptr || is_looking_up() ? Deadline::never() : flight_->next_check();
+}
+
+void StallChecks::check() {
+  if (next().expired() && !ranks_.running().empty()) begin(flight_->check_stall(ranks_.pids()));
 }
 
 void StallChecks::before_end() {
@@ -14,22 +26,41 @@ void StallChecks::before_end() {
 }
 
 void StallChecks::before_interruption() {
-  if (flight_ != nullptr) flight_->at_interruption(ranks_.pids());
+  if (flight_ != nullptr) remembered_ = flight_->at_interruption(ranks_.pids());
 }
 
-void StallChecks::diagnose_timeout(JobOutcome& outcome) {
-  if (flight_ != nullptr) outcome.diagnosis = flight_->at_timeout(ranks_.pids());
+void StallChecks::at_timeout() {
+  if (flight_ != nullptr) remembered_ = flight_->at_timeout(ranks_.pids());
 }
 
-void StallChecks::diagnose_end(JobOutcome& outcome, const std::function<std::vector<std::string>(int)>& last_lines) {
-  if (flight_ == nullptr || !outcome.late.empty()) return;
-  if (outcome.interrupted_by != 0) {
-    outcome.diagnosis = flight_->after_interruption();
+void StallChecks::diagnose_end(const JobOutcome& outcome,
+                               const std::function<std::vector<std::string>(int)>& last_lines) {
+  if (flight_ == nullptr) return;
+  if (!outcome.late.empty() || outcome.interrupted_by != 0) {
+    begin(std::exchange(remembered_, std::nullopt));
   } else if (outcome.first_bad) {
-    outcome.diagnosis = flight_->at_end(outcome, last_lines);
+    begin(flight_->at_end(outcome, last_lines));
   } else {
-    flight_->at_good_end(outcome);
+    begin(flight_->at_good_end(outcome));
   }
+}
+
+void StallChecks::begin(std::optional<FlightRecords> records) {
+  if (!records) return;
+  const auto time = records->occasion.is_over ? kLinesTimeAtEnd : kLinesTime;
+  told_.emplace(*std::move(records), Deadline::after(time));
+}
+
+void StallChecks::look_up() {
+  if (is_looking_up()) told_->lines.go_on();
+}
+
+std::string StallChecks::take_text() {
+  if (!told_) return "";
+  told_->records.tables = std::move(told_->lines).take();
+  const std::string text = flight_->tell(told_->records);
+  told_.reset();
+  return text;
 }
 
 }  // namespace gradwire::launch

@@ -3,40 +3,67 @@
 // When a supervisor asks the flight recorders of its ranks, and what for.
 #pragma once
 
+#include <poll.h>
+
 #include <functional>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gradwire/base/deadline.h"
 #include "launch/flight_watch.h"
 #include "launch/rank_set.h"
 #include "launch/report.h"
+#include "launch/source_lines.h"
 
 namespace gradwire::launch {
 
-// Does nothing for a job without flight recorders. For one thread.
+// Finds what is to be told, then the source lines for it, which may take seconds: no method waits for them. Does
+// nothing for a job without flight recorders. For one thread.
 class StallChecks final {
  public:
   // `flight` may be null. Both outlive the object.
   StallChecks(FlightWatch* flight, const RankSet& ranks) : flight_(flight), ranks_(ranks) {}
 
-  // When check() is due; never without --stall.
-  Deadline next() const { return flight_ == nullptr ? Deadline::never() : flight_->next_check(); }
-  // Once the check is due: returns what to tell of a job that stands still; empty where there is nothing to tell.
-  std::string check();
+  // When check() is due; never without --stall, and while lines are looked up.
+  Deadline next() const;
+  // Once the check is due: begins what is to be told of a job that stands still.
+  void check();
   // The job is about to end by a failure: looks at the processes for the diagnosis.
   void before_end();
-  // Somebody interrupts the job, and the ranks have not got the signal yet.
+  // Somebody interrupts the job, and the ranks have not got the signal yet: remembers what it waits for.
   void before_interruption();
-  // The job ran too long: puts what it waits for into `outcome`.
-  void diagnose_timeout(JobOutcome& outcome);
-  // The job has ended: puts the cause into `outcome` when the job failed by itself, and what the job waited for when it
-  // stood still before it was interrupted. `last_lines(rank)` returns the last lines of the rank's stderr.
-  void diagnose_end(JobOutcome& outcome, const std::function<std::vector<std::string>(int)>& last_lines);
+  // The job ran too long: remembers what it waits for.
+  void at_timeout();
+  // The job has ended, and no lookup is under way: begins what is to be told of the cause when the job failed by
+  // itself, and of what it waited for when it ran too long or stood still before it was interrupted. `last_lines(rank)`
+  // returns the last lines of the rank's stderr.
+  void diagnose_end(const JobOutcome& outcome, const std::function<std::vector<std::string>(int)>& last_lines);
+
+  // While lines are looked up: poll lookup_fd() for reading, -1 else, and call look_up() when it is readable or
+  // lookup_end() has passed.
+  bool is_looking_up() const { return told_ && !told_->lines.has_ended(); }
+  int lookup_fd() const { return told_ ? told_->lines.fd() : -1; }
+  Deadline lookup_end() const { return is_looking_up() ? told_->lines.deadline() : Deadline::never(); }
+  void look_up();
+  // What was begun to be told, with the lines that were found until now; empty where there is nothing to tell. Ends the
+  // lookup.
+  std::string take_text();
 
  private:
+  // What is being told.
+  struct Told {
+    Told(FlightRecords all, Deadline deadline) : records(std::move(all)), lines(std::move(records.tables), deadline) {}
+    FlightRecords records;
+    SourceLines lines;  // has the tables of `records`
+  };
+  void begin(std::optional<FlightRecords> records);
+
   FlightWatch* const flight_;
   const RankSet& ranks_;
+  std::optional<FlightRecords> remembered_;
+  std::optional<Told> told_;
 };
 
 }  // namespace gradwire::launch

@@ -63,15 +63,15 @@ JobOutcome Supervisor::run(const std::vector<RankCommand>& ranks) {
     const Deadline look = view_.live != nullptr ? view_.live->next_look() : Deadline::never();
     step(phase_end_.earlier(job_end_).earlier(watched ? stall_.next() : Deadline::never()).earlier(look));
     advance();
-    if (view_.live != nullptr) view_.live->look(output_);
-    if (watched) {
-      if (const std::string text = stall_.check(); !text.empty()) output_.say(text);
-    }
+    if (watched) stall_.check();
+    show();
     if (phase_ == Phase::killed && phase_end_.expired()) break;
   }
   serve_other_hosts();
   ranks_gone_ = true;
   elastic_.reset();
+  // Before all processes that this one started are cleared away: one of them finds the lines.
+  output_.say(finish_lookup());
   clear_leftovers();
   output_.drain();
   if (view_.live != nullptr) view_.live->finish(output_);
@@ -80,7 +80,18 @@ JobOutcome Supervisor::run(const std::vector<RankCommand>& ranks) {
     outcome_.error_file = output_.error_file(*outcome_.first_bad);
   }
   stall_.diagnose_end(outcome_, [&](int rank) { return output_.last_error_lines(rank); });
+  outcome_.diagnosis = finish_lookup();
   return outcome_;
+}
+
+void Supervisor::show() {
+  if (view_.live != nullptr) view_.live->look(output_);
+  if (!stall_.is_looking_up()) output_.say(stall_.take_text());
+}
+
+std::string Supervisor::finish_lookup() {
+  while (stall_.is_looking_up() && !leave_) step(Deadline::never());
+  return stall_.take_text();
 }
 
 void Supervisor::serve_other_hosts() {
@@ -91,7 +102,7 @@ void Supervisor::serve_other_hosts() {
       return;
     }
     step(Deadline::after(kLook));
-    if (view_.live != nullptr) view_.live->look(output_);
+    show();
   }
 }
 
@@ -101,14 +112,19 @@ void Supervisor::finish_output(const std::string& text) {
 }
 
 void Supervisor::step(Deadline until) {
-  std::vector<pollfd> polled = {
-      {signals_.fd(), POLLIN, 0}, {deaths_.fd(), POLLIN, 0}, {front_fd_, POLLIN, 0}, {view_.alarm_fd, POLLIN, 0}};
+  std::vector<pollfd> polled = {{signals_.fd(), POLLIN, 0},
+                                {deaths_.fd(), POLLIN, 0},
+                                {front_fd_, POLLIN, 0},
+                                {view_.alarm_fd, POLLIN, 0},
+                                {stall_.lookup_fd(), POLLIN, 0}};
+  const std::size_t own = polled.size();
   output_.append_interest(polled);
-  if (::poll(polled.data(), polled.size(), poll_timeout(until)) < 0) {
+  if (::poll(polled.data(), polled.size(), poll_timeout(until.earlier(stall_.lookup_end()))) < 0) {
     if (errno == EINTR) return;
     throw_errno("cannot wait for the ranks and their output");
   }
-  output_.handle(polled.data() + 4);
+  output_.handle(polled.data() + own);
+  stall_.look_up();
   if (polled[2].revents != 0) on_front_death();
   for (const int rank : deaths_.ended()) {
     if (rank == ElasticWatch::kCoordinator) {
@@ -125,7 +141,7 @@ void Supervisor::step(Deadline until) {
 void Supervisor::advance() {
   if (phase_ == Phase::running && job_end_.expired() && !ranks_.running().empty()) {
     outcome_.late = ranks_.running();
-    stall_.diagnose_timeout(outcome_);
+    stall_.at_timeout();
     enter(Phase::asked);
   } else if (phase_end_.expired()) {
     if (phase_ == Phase::noticing) {
@@ -161,12 +177,14 @@ void Supervisor::enter(Phase phase) {
 
 void Supervisor::on_signal(int signal) {
   if (signal == SIGCHLD) return;  // it only wakes the loop; step() looks for orphans each time
+  const bool is_repeated = outcome_.interrupted_by != 0 && !repeat_guard_.expired();
   if (ranks_gone_) {
-    if (!ends_job(signal)) return;
+    if (!ends_job(signal) || is_repeated) return;
     leave_ = true;
     if (late_interruption_ == 0) late_interruption_ = signal;
     return;
   }
+  if (ends_job(signal)) output_.say(stall_.take_text());  // no longer waits for the lines
   if (ends_job(signal) && phase_ == Phase::running && outcome_.interrupted_by == 0) stall_.before_interruption();
   // A rank leads an orphaned process group, in which the kernel discards SIGTSTP.
   ranks_.signal(signal == SIGTSTP ? SIGSTOP : signal);
@@ -175,7 +193,7 @@ void Supervisor::on_signal(int signal) {
     outcome_.interrupted_by = signal;
     outcome_.interrupted_first = !outcome_.first_bad && outcome_.late.empty();
     repeat_guard_ = Deadline::after(kRepeatTime);
-  } else if (signal == SIGINT && repeat_guard_.expired() && phase_ != Phase::killed) {
+  } else if (signal == SIGINT && !is_repeated && phase_ != Phase::killed) {
     enter(Phase::killed);
   }
 }

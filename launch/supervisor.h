@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "gradwire/base/deadline.h"
@@ -89,6 +90,10 @@ class Supervisor {
   bool replace(int rank, const ProcessEnd& end);
   // Goes on while an elastic job has ranks on other hosts.
   void serve_other_hosts();
+  // Shows how the ranks get on, and tells of a standstill whose source lines have been found.
+  void show();
+  // Waits for the source lines of what is to be told, or until a signal ends the job; returns the text.
+  std::string finish_lookup();
   void reap_orphans();
   void clear_leftovers();
 

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <iostream>
 #include <map>
 #include <ostream>
@@ -16,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "gradwire/base/environment.h"
 #include "gradwire/base/strings.h"
 #include "launch/launcher_fixture_internal.h"
 
@@ -299,6 +301,83 @@ TEST_F(DiagnosisTest, FilesOfRanksAreReadAfterTheJob) {
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_NE(result.out.find("rank 1 is the cause: other shape"), std::string::npos) << result.out << result.err;
   EXPECT_NE(result.out.find("fault_program.cc:"), std::string::npos) << result.out;
+}
+
+// An addr2line that takes for ever. The launcher waits for it, 5 seconds while the job runs and 30 at its end.
+class SlowLookupTest : public DiagnosisOfJobsTest {
+ protected:
+  // Starts two ranks of a shell script, in which `blocked` and `killed` run FAULT_PROGRAM with that fault of rank 1.
+  void start_job(const std::vector<std::string>& options, const std::string& script) {
+    std::filesystem::create_directory(scratch("bin"));
+    std::ofstream(scratch("bin/addr2line")) << "#!/bin/sh\ntouch " << scratch("looks") << "\nexec sleep 1000\n";
+    std::filesystem::permissions(scratch("bin/addr2line"), std::filesystem::perms::owner_all);
+    std::vector<std::string> command = {
+        "/usr/bin/env", concat("PATH=", scratch("bin"), ":", environment("PATH").value_or("/usr/bin:/bin")),
+        GRADWIRE_RUN_PROGRAM, "-n", "2"};
+    command.insert(command.end(), options.begin(), options.end());
+    for (const auto* word : {"/bin/sh", "-c"}) command.emplace_back(word);
+    std::string faults;
+    for (const char* fault : {"blocked", "killed"})
+      faults += concat(fault, "() { exec ", FAULT_PROGRAM, " ", fault, " 1 15 60; }; ");
+    command.push_back(faults + script);
+    start_program(command);
+  }
+  void wait_for_lookup() const {
+    const auto end = std::chrono::steady_clock::now() + kGuard;
+    while (!std::filesystem::exists(scratch("looks")) && std::chrono::steady_clock::now() < end)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    ASSERT_TRUE(std::filesystem::exists(scratch("looks"))) << "the launcher looks up no lines";
+  }
+  bool has_told() const { return read_file(scratch("stderr")).find("is the cause") != std::string::npos; }
+};
+
+TEST_F(SlowLookupTest, OutputGoesOnWhileTheJobRuns) {
+  start_job({"--stall", "1"}, "(while sleep 0.05; do echo tick; done) & blocked");
+  wait_for_lookup();
+  wait_for_output("tick", count_of(read_file(scratch("stdout")), "tick") + 10);
+  EXPECT_FALSE(has_told()) << "the lookup has ended already";
+  wait_for_error("what to do");
+  EXPECT_TRUE(has_told());
+  signal_launcher(SIGTERM);
+  finish();
+}
+
+TEST_F(SlowLookupTest, ASignalEndsTheJobAndTheLookup) {
+  start_job({"--stall", "1"}, "blocked");
+  wait_for_lookup();
+  const auto before = std::chrono::steady_clock::now();
+  signal_launcher(SIGINT);
+  const Result result = finish();
+  EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(3));
+  EXPECT_EQ(result.exit_code, 128 + SIGINT);
+  EXPECT_EQ(count_of(result.err, "rank 1 is the cause: blocked"), 1) << result.err;
+}
+
+TEST_F(SlowLookupTest, ADeathIsNoticedMeanwhile) {
+  // The other rank hears of the death by a signal of the launcher.
+  start_job({"--stall", "1"}, concat("(blocked) & if [ $RANK = 0 ]; then while [ ! -e ", scratch("looks"),
+                                     " ]; do sleep 0.05; done; exit 7; fi; trap 'echo asked; exit 1' TERM; wait"));
+  wait_for_output("asked");
+  EXPECT_FALSE(has_told()) << "the lookup has ended already";
+  signal_launcher(SIGTERM);
+  const Result result = finish();
+  EXPECT_NE(result.err.find("rank 1 is the cause: blocked"), std::string::npos) << result.err;
+}
+
+TEST_F(SlowLookupTest, ASignalEndsTheLookupAfterTheJob) {
+  for (const int signal : {SIGINT, SIGTERM}) {
+    std::filesystem::remove(scratch("looks"));
+    start_job({}, "killed");
+    wait_for_lookup();
+    const auto before = std::chrono::steady_clock::now();
+    signal_launcher(signal);
+    const Result result = finish();
+    const std::chrono::duration<double> time = std::chrono::steady_clock::now() - before;
+    std::cout << "a lookup at the end was ended in " << time.count() << " s\n";
+    EXPECT_LT(time.count(), 3);
+    EXPECT_EQ(result.exit_code, 128 + SIGKILL) << "of the rank that failed";
+    EXPECT_NE(result.err.find("rank 1 is the cause: killed"), std::string::npos) << result.err;
+  }
 }
 
 TEST_F(DiagnosisTest, TheRecorderCanBeSwitchedOff) {
