@@ -43,7 +43,7 @@ void require_replayable(const Options& options) {
 }
 
 // The program that coordinates the job, with its store at job.elastic.
-RankCommand coordinator_of(const Options& options, const std::string& journal, const JobEnvironment& job) {
+RankCommand coordinator_of(const Options& options, const std::string& journal, const JobVariables& job) {
   if (!UniqueFd(::open(journal.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600))) {
     throw_errno(concat("--membership-log: cannot write '", journal, "'"));
   } else if (membership::has_begun(journal)) {
@@ -65,8 +65,8 @@ RankCommand coordinator_of(const Options& options, const std::string& journal, c
   return coordinator;
 }
 
-JobEnvironment environment_of(const Options& options, const std::string& secret, RendezvousFolder& folder) {
-  JobEnvironment job;
+JobVariables environment_of(const Options& options, const std::string& secret, RendezvousFolder& folder) {
+  JobVariables job;
   job.world = options.ranks;
   job.job_id = job_id_or_random(options.node.job_id);
   job.rendezvous = folder.store_file(0);
@@ -77,7 +77,7 @@ JobEnvironment environment_of(const Options& options, const std::string& secret,
 
 // Starts this host's ranks, and returns how they ended. `finish` returns what to tell then.
 template <class Finish>
-int supervise(const Options& options, SignalQueue& signals, RendezvousFolder& folder, int front_fd, JobEnvironment job,
+int supervise(const Options& options, SignalQueue& signals, RendezvousFolder& folder, int front_fd, JobVariables job,
               JobView view, Finish finish) {
   FlightWatch flight(options, 0, job.world);
   job.flight_recorders = flight.recorders();
@@ -124,7 +124,7 @@ std::string sentence_of_leaving(const JobOutcome& outcome) {
 
 int run_elastic(const Options& options, const std::string& secret, SignalQueue& signals, RendezvousFolder& folder,
                 int front_fd) {
-  JobEnvironment job = environment_of(options, secret, folder);
+  JobVariables job = environment_of(options, secret, folder);
   JobView view{.names = {.world = options.ranks}, .job_end = job_deadline(options)};
   std::unique_ptr<ElasticServer> server;
   ElasticView elastic;
@@ -161,7 +161,7 @@ int run_joined(const Options& options, const std::string& secret, SignalQueue& s
   NodeOptions node = options.node;
   node.rendezvous_timeout = std::min(node.rendezvous_timeout, job_end.remaining());
   JoinedHost host(node, secret, signals);
-  JobEnvironment job = environment_of(options, secret, folder);
+  JobVariables job = environment_of(options, secret, folder);
   job.elastic = host.place();
   job.job_id = host.job_id();
   job.elastic_host = host.name();

@@ -29,7 +29,7 @@ class FlightWatch {
   // `options` outlives the object. `world` is the number of ranks of the job.
   FlightWatch(const Options& options, int first_rank, int world);
 
-  // The values of GRADWIRE_FLIGHT_RECORDER for the ranks, as JobEnvironment takes them.
+  // The values of GRADWIRE_FLIGHT_RECORDER for the ranks, as JobVariables takes them.
   std::vector<std::string> recorders() const;
 
   // When check_stall() is to be called next; never without --stall.

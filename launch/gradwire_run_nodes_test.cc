@@ -11,7 +11,7 @@
 #include "gradwire/store/tcp_store.h"
 #include "launch/launch_error.h"
 #include "launch/launcher_fixture_internal.h"
-#include "launch/meeting.h"
+#include "launch/node_store.h"
 #include "launch/rank_environment.h"
 #include "tests/support/secrets.h"
 
@@ -41,7 +41,7 @@ class NodesTest : public LauncherTest {
     words.push_back(script);
     return words;
   }
-  // Waits until a node has a place in the meeting on this test's port.
+  // Waits until a node has a place in the store on this test's port.
   void wait_for_place(int node) const {
     TcpStore store({.port = port_});
     store.get(concat("gradwire-run/node/", node));

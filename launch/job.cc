@@ -22,7 +22,7 @@ namespace gradwire::launch {
 namespace {
 
 // The records of an earlier job would be taken for those of ranks that end before they write any.
-void remove_records(const JobEnvironment& job, int ranks) {
+void remove_records(const JobVariables& job, int ranks) {
   for (int rank = 0; rank < ranks; ++rank) {
     std::error_code ignored;
     std::filesystem::remove(concat(job.record_folder, "/rank-", job.first_rank + rank, ".record"), ignored);
@@ -53,7 +53,7 @@ std::string read_secret_line(int fd) {
   return line;
 }
 
-std::vector<RankCommand> rank_commands(const Options& options, JobEnvironment job) {
+std::vector<RankCommand> rank_commands(const Options& options, JobVariables job) {
   job.ranks = options.ranks;
   job.threads = threads_per_rank(allowed_cpus(), options.ranks);
   job.terminal = options.prefix && options.log_folder.empty() && ::isatty(STDOUT_FILENO) == 1;
@@ -68,13 +68,13 @@ std::vector<RankCommand> rank_commands(const Options& options, JobEnvironment jo
   return ranks;
 }
 
-std::unique_ptr<LiveSource> record_files(const Options& options, const RendezvousFolder& folder, JobEnvironment& job) {
+std::unique_ptr<LiveSource> record_files(const Options& options, const RendezvousFolder& folder, JobVariables& job) {
   job.record_folder = named_record_folder(options);
   if (job.record_folder.empty()) job.record_folder = folder.path() + "/records";
   return std::make_unique<RecordFiles>(job.record_folder);
 }
 
-std::optional<LiveWatch> live_watch(const Options& options, const RendezvousFolder& folder, JobEnvironment& job) {
+std::optional<LiveWatch> live_watch(const Options& options, const RendezvousFolder& folder, JobVariables& job) {
   if (!options.is_watched() && !options.report_steps) return std::nullopt;
   return std::optional<LiveWatch>(std::in_place, options, record_files(options, folder, job));
 }
@@ -84,7 +84,7 @@ Deadline job_deadline(const Options& options) {
 }
 
 int run_alone(const Options& options, SignalQueue& signals, RendezvousFolder& folder, int front_fd) {
-  JobEnvironment job;
+  JobVariables job;
   job.world = options.ranks;
   job.job_id = job_id_or_random(options.node.job_id);
   JobView view{.names = {.world = options.ranks}, .job_end = job_deadline(options)};

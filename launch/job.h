@@ -39,15 +39,15 @@ int run_on_hosts(const Options& options, const std::string& secret, SignalQueue&
 std::string read_secret_line(int fd);
 
 // Returns the commands that start the ranks of this host. Fills in the fields of `job` that only this host knows.
-std::vector<RankCommand> rank_commands(const Options& options, JobEnvironment job);
+std::vector<RankCommand> rank_commands(const Options& options, JobVariables job);
 
 // Names in `job` the folder in which the ranks record: that of --record or of GRADWIRE_RECORD, else one in `folder`.
 // Returns their files.
-std::unique_ptr<LiveSource> record_files(const Options& options, const RendezvousFolder& folder, JobEnvironment& job);
+std::unique_ptr<LiveSource> record_files(const Options& options, const RendezvousFolder& folder, JobVariables& job);
 
 // Returns what shows how the ranks of this host get on, from record_files(), where the options ask for it. Throws
 // LaunchError.
-std::optional<LiveWatch> live_watch(const Options& options, const RendezvousFolder& folder, JobEnvironment& job);
+std::optional<LiveWatch> live_watch(const Options& options, const RendezvousFolder& folder, JobVariables& job);
 
 // Returns the deadline of --timeout, counted from now.
 Deadline job_deadline(const Options& options);

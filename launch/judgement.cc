@@ -23,7 +23,7 @@ constexpr Milliseconds kSilentTime{10000};
 // One decision in the making.
 class Ruling {
  public:
-  Ruling(const CoordinatorOptions& options, const Position& position, const Heard& heard)
+  Ruling(const NodeCoordinatorOptions& options, const Position& position, const Heard& heard)
       : options_(options), heard_(heard), made_{position, {}, {}}, at_(made_.position) {}
 
   Decision make() && {
@@ -59,8 +59,10 @@ class Ruling {
   bool passed(Milliseconds time) const {
     return std::chrono::duration_cast<Milliseconds>(heard_.now - *at_.since) >= time;
   }
-  void put(std::string key, std::string value) { made_.actions.emplace_back(Put{std::move(key), std::move(value)}); }
-  void tell(Event event) { made_.actions.emplace_back(Tell{std::move(event)}); }
+  void put(std::string key, std::string value) {
+    made_.actions.emplace_back(PutRecord{std::move(key), std::move(value)});
+  }
+  void tell(NodeEvent event) { made_.actions.emplace_back(Tell{std::move(event)}); }
   void stop_ranks() { made_.actions.emplace_back(StopRanks{}); }
   void wait_for(std::string key) { made_.wait_for = std::move(key); }
   void enter(Phase phase) {
@@ -70,14 +72,14 @@ class Ruling {
     at_.joined.reset();
   }
 
-  void finish(Event outcome) {
+  void finish(NodeEvent outcome) {
     tell(std::move(outcome));
     enter(Phase::over);
   }
 
   // Says that this node needs the store no more. The user is told at the end, because the launcher ends then, and node
   // 0's store with it.
-  void leave(Event outcome) {
+  void leave(NodeEvent outcome) {
     put(bye_key(options_.node), "1");
     at_.outcome = std::move(outcome);
     enter(Phase::leaving);
@@ -306,7 +308,7 @@ class Ruling {
     start_again(verdict);
   }
 
-  const CoordinatorOptions& options_;
+  const NodeCoordinatorOptions& options_;
   const Heard& heard_;
   Decision made_;
   Position& at_;
@@ -316,14 +318,14 @@ class Ruling {
 
 std::string seconds_text(Milliseconds time) { return concat(static_cast<double>(time.count()) / 1000, " s"); }
 
-Position first_position(const CoordinatorOptions& options, const NodeRecord& self) {
+Position first_position(const NodeCoordinatorOptions& options, const NodeRecord& self) {
   Position position;
   position.phase = options.node == 0 ? Phase::gathering : Phase::joining;
   position.self = self;
   return position;
 }
 
-Decision decide(const CoordinatorOptions& options, const Position& position, const Heard& heard) {
+Decision decide(const NodeCoordinatorOptions& options, const Position& position, const Heard& heard) {
   return Ruling(options, position, heard).make();
 }
 

@@ -12,7 +12,8 @@
 
 #include "gradwire/base/deadline.h"
 #include "gradwire/base/watched_time.h"
-#include "launch/coordinator.h"
+#include "launch/node_coordinator_options.h"
+#include "launch/node_events.h"
 #include "launch/node_records.h"
 
 namespace gradwire::launch {
@@ -45,12 +46,12 @@ struct Position {
   WatchedTime watched;                          // passes while this launcher reads the beats
   std::vector<WatchedTime::Duration> heard_at;  // when the beats last grew, as `watched` has it
   std::vector<std::optional<NodeEnd>> ends;
-  std::vector<int> gone;         // the nodes that vanished
-  std::optional<Event> outcome;  // leaving: the event for the user at the end
+  std::vector<int> gone;             // the nodes that vanished
+  std::optional<NodeEvent> outcome;  // leaving: the event for the user at the end
 };
 
 // Returns the state in which a launcher begins.
-Position first_position(const CoordinatorOptions& options, const NodeRecord& self);
+Position first_position(const NodeCoordinatorOptions& options, const NodeRecord& self);
 
 // Why a launcher has lost node 0.
 struct Lost {
@@ -85,16 +86,16 @@ struct Heard {
 };
 
 // The actions of a decision; the coordinator performs them in the order of Decision::actions.
-struct Put {
+struct PutRecord {
   std::string key;
   std::string value;
 };
 struct BeginAttempt {};  // begin Position::plan: tell the user, and start this host's ranks
 struct StopRanks {};     // the attempt has failed on another host: stop this host's ranks
 struct Tell {
-  Event event;
+  NodeEvent event;
 };
-using Action = std::variant<Put, BeginAttempt, StopRanks, Tell>;
+using Action = std::variant<PutRecord, BeginAttempt, StopRanks, Tell>;
 
 struct Decision {
   Position position;
@@ -103,7 +104,7 @@ struct Decision {
 };
 
 // Decides what the launcher does next. The result depends on the arguments only.
-Decision decide(const CoordinatorOptions& options, const Position& position, const Heard& heard);
+Decision decide(const NodeCoordinatorOptions& options, const Position& position, const Heard& heard);
 
 // "1.5 s"
 std::string seconds_text(Milliseconds time);

@@ -27,8 +27,8 @@ bool contains(const std::string& text, const std::string& part) { return text.fi
 // The point in time so many milliseconds after the beginning of a test.
 Position::Time at(int milliseconds) { return Position::Time() + std::chrono::hours(1) + Milliseconds(milliseconds); }
 
-CoordinatorOptions options_of(int node, int max_restarts = 0, int nodes = 3) {
-  CoordinatorOptions options;
+NodeCoordinatorOptions options_of(int node, int max_restarts = 0, int nodes = 3) {
+  NodeCoordinatorOptions options;
   options.nodes = nodes;
   options.node = node;
   options.ranks = 2;
@@ -58,7 +58,7 @@ class Launcher {
     told.clear();
     begins = stops = 0;
     for (const Action& action : decision.actions) {
-      if (const auto* put = std::get_if<Put>(&action)) puts[put->key] = put->value;
+      if (const auto* put = std::get_if<PutRecord>(&action)) puts[put->key] = put->value;
       if (const auto* tell = std::get_if<Tell>(&action)) told.push_back(tell->event);
       begins += std::holds_alternative<BeginAttempt>(action);
       stops += std::holds_alternative<StopRanks>(action);
@@ -78,11 +78,11 @@ class Launcher {
     return {};
   }
 
-  CoordinatorOptions options;
+  NodeCoordinatorOptions options;
   Position position;
   std::string wait_for;
   std::map<std::string, std::string> puts;
-  std::vector<Event> told;
+  std::vector<NodeEvent> told;
   int begins = 0;
   int stops = 0;
 };
@@ -555,7 +555,7 @@ class Job {
   int draw(int below) { return static_cast<int>(random_() % static_cast<unsigned>(below)); }
   bool has(const std::string& key) const { return store_.contains(key); }
 
-  // As Coordinator hears; a turn is ten milliseconds.
+  // As NodeCoordinator hears; a turn is ten milliseconds.
   Heard hear(int node) {
     const Position& position = launchers_[node].position;
     Heard heard = heard_at(10 * turn_);
@@ -587,7 +587,7 @@ class Job {
     Launcher& launcher = launchers_[node];
     launcher.hear(hear(node));
     for (const auto& [key, value] : launcher.puts) store_[key] = value;
-    for (const Event& event : launcher.told) outcomes_[node].push_back(event);
+    for (const NodeEvent& event : launcher.told) outcomes_[node].push_back(event);
     if (launcher.begins > 0) ends_[node].reset();
     if (launcher.position.phase != Phase::running || ends_[node]) return;
     if (launcher.stops > 0) {
@@ -604,7 +604,7 @@ class Job {
   std::map<std::string, std::string> store_;
   std::int64_t beats_[3] = {};
   std::optional<NodeEnd> ends_[3];
-  std::vector<Event> outcomes_[3];
+  std::vector<NodeEvent> outcomes_[3];
 };
 
 TEST(WholeJobs, AllLaunchersThatAreLeftAreToldTheSame) {

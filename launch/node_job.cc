@@ -12,9 +12,9 @@
 
 #include "gradwire/base/strings.h"
 #include "gradwire/membership/job_store.h"
-#include "launch/coordinator.h"
 #include "launch/job.h"
 #include "launch/launch_error.h"
+#include "launch/node_coordinator.h"
 #include "launch/report.h"
 
 namespace gradwire::launch {
@@ -23,7 +23,7 @@ namespace {
 // timeout(1) and others signal the launcher and its process group, so that one interruption arrives twice.
 constexpr Milliseconds kRepeatTime{250};
 
-CoordinatorOptions coordinator_options(const Options& options, const std::string& secret) {
+NodeCoordinatorOptions coordinator_options(const Options& options, const std::string& secret) {
   const NodeOptions& node = options.node;
   return {.nodes = node.nodes,
           .node = node.node,
@@ -95,7 +95,7 @@ class NodeJob {
 
  private:
   // The next event; nothing when the job is to end without one.
-  std::optional<Event> wait() {
+  std::optional<NodeEvent> wait() {
     for (;;) {
       if (auto event = coordinator_.next()) return event;
       if (patience_.expired()) return std::nullopt;
@@ -145,7 +145,7 @@ class NodeJob {
     const int node = options_.node.node;
     const std::string place = concat("node ", node, " (", plan.nodes[node].host, ")");
     FlightWatch flight(options_, plan.first_rank(node), plan.world());
-    JobEnvironment job = environment_of(plan);
+    JobVariables job = environment_of(plan);
     job.flight_recorders = flight.recorders();
     try {
       const bool watched = options_.is_watched() || options_.report_steps || plan.watched;
@@ -171,7 +171,7 @@ class NodeJob {
 
   // Node 0 shows the ranks of all nodes, which tell node 0 how theirs get on. Any other shows its own. The page stays
   // from attempt to attempt.
-  void watch(const Plan& plan, JobEnvironment& job) {
+  void watch(const Plan& plan, JobVariables& job) {
     const int node = options_.node.node;
     const bool all = plan.watched && node == 0;
     std::unique_ptr<LiveSource> source = record_files(options_, folder_, job);
@@ -187,9 +187,9 @@ class NodeJob {
     live_->follow(plan.first_rank(node), all ? plan.world() : options_.ranks);
   }
 
-  JobEnvironment environment_of(const Plan& plan) {
+  JobVariables environment_of(const Plan& plan) {
     const NodeOptions& node = options_.node;
-    JobEnvironment job;
+    JobVariables job;
     job.first_rank = plan.first_rank(node.node);
     job.world = plan.world();
     job.node = node.node;
@@ -215,7 +215,7 @@ class NodeJob {
   int exit_code_ = 0;  // not 0: this node has said that it leaves
   Deadline patience_ = Deadline::never();
   Deadline repeat_guard_ = Deadline::never();
-  Coordinator coordinator_;
+  NodeCoordinator coordinator_;
   std::optional<LiveWatch> live_;  // from the first attempt on that is watched
 };
 

@@ -44,7 +44,7 @@ class EnvironmentBuilder {
 
 }  // namespace
 
-std::vector<std::string> rank_environment(const JobEnvironment& job, int local_rank, const char* const* inherited) {
+std::vector<std::string> rank_environment(const JobVariables& job, int local_rank, const char* const* inherited) {
   EnvironmentBuilder environment(inherited);
   environment.set("RANK", job.first_rank + local_rank);
   environment.set("LOCAL_RANK", local_rank);

@@ -11,7 +11,7 @@
 namespace gradwire::launch {
 
 // The properties that the ranks of one job on one host share.
-struct JobEnvironment {
+struct JobVariables {
   int ranks = 1;       // on this host
   int first_rank = 0;  // the number of this host's first rank
   int world = 1;       // ranks on all hosts
@@ -35,7 +35,7 @@ struct JobEnvironment {
 // Returns "NAME=VALUE" entries for execve: `inherited` (ended by a null pointer, as `environ` is), then the launcher's
 // variables for this host's rank `local_rank`, then `extra`. A later entry replaces an earlier one of the same name. A
 // pure function.
-std::vector<std::string> rank_environment(const JobEnvironment& job, int local_rank, const char* const* inherited);
+std::vector<std::string> rank_environment(const JobVariables& job, int local_rank, const char* const* inherited);
 
 enum class PortScope { loopback, all_interfaces };
 

@@ -19,7 +19,7 @@ std::vector<std::string> values(const std::vector<std::string>& environment, con
 
 TEST(RankEnvironment, ReplacesWhatIsInheritedAndKeepsTheRest) {
   const char* inherited[] = {"RANK=9", "RANKING=kept", "HOME=/h", "WORLD_SIZE=100", "A=1", "NOVALUE", nullptr};
-  JobEnvironment job;
+  JobVariables job;
   job.ranks = job.world = 4;
   job.rendezvous = "/t/store";
   job.master_port = 1234;
@@ -40,11 +40,11 @@ TEST(RankEnvironment, ReplacesWhatIsInheritedAndKeepsTheRest) {
 
 TEST(RankEnvironment, ThreadsThatTheUserChoseStay) {
   const char* inherited[] = {"OMP_NUM_THREADS=8", nullptr};
-  EXPECT_EQ(values(rank_environment(JobEnvironment(), 0, inherited), "OMP_NUM_THREADS"), std::vector<std::string>{"8"});
+  EXPECT_EQ(values(rank_environment(JobVariables(), 0, inherited), "OMP_NUM_THREADS"), std::vector<std::string>{"8"});
 }
 
 TEST(RankEnvironment, ARankOnAnotherHostCountsFromItsHostsFirst) {
-  JobEnvironment job;
+  JobVariables job;
   job.ranks = 2;
   job.first_rank = 3;
   job.world = 8;
@@ -70,7 +70,7 @@ TEST(RankEnvironment, ARankOnAnotherHostCountsFromItsHostsFirst) {
 TEST(RankEnvironment, ARankBelongsToNoElasticJobButItsOwn) {
   const char* inherited[] = {"GRADWIRE_ELASTIC=/outer", "GRADWIRE_ELASTIC_HOST=2", nullptr};
   using Values = std::vector<std::string>;
-  JobEnvironment job;
+  JobVariables job;
   EXPECT_EQ(values(rank_environment(job, 0, inherited), "GRADWIRE_ELASTIC"), Values{});
   EXPECT_EQ(values(rank_environment(job, 0, inherited), "GRADWIRE_ELASTIC_HOST"), Values{});
   job.elastic = "/own";

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-#include "launch/meeting.h"
+#include "launch/node_store.h"
 
 #include <algorithm>
 #include <array>
@@ -24,7 +24,7 @@ constexpr Milliseconds kConnectTime{2000};
 
 // Tries again while the time that a node may be silent has not passed.
 template <class Call>
-auto Meeting::ask(Call call) {
+auto NodeStore::ask(Call call) {
   for (;;) {
     std::string reason;
     try {
@@ -41,7 +41,7 @@ auto Meeting::ask(Call call) {
   }
 }
 
-Meeting::Meeting(const CoordinatorOptions& options, const NodeRecord& self, Interruption& interruption)
+NodeStore::NodeStore(const NodeCoordinatorOptions& options, const NodeRecord& self, Interruption& interruption)
     : options_(options),
       launcher_(self.launcher),
       interruption_(interruption),
@@ -61,7 +61,7 @@ Meeting::Meeting(const CoordinatorOptions& options, const NodeRecord& self, Inte
   take_place(self);
 }
 
-void Meeting::serve() {
+void NodeStore::serve() {
   try {
     const TcpStoreOptions server{.host = options_.host,
                                  .port = options_.port,
@@ -78,7 +78,7 @@ void Meeting::serve() {
   }
 }
 
-void Meeting::connect(Deadline deadline) {
+void NodeStore::connect(Deadline deadline) {
   std::string reason;
   while (!deadline.expired()) {
     interruption_.check();
@@ -100,7 +100,7 @@ void Meeting::connect(Deadline deadline) {
                 "); is it started, and does a firewall let that port through?"));
 }
 
-void Meeting::check_job() {
+void NodeStore::check_job() {
   const JobRecord job = decode_job(get(kJobKey));
   if (job.protocol != kLauncherProtocol || job.version != options_.version) {
     refuse(concat("node 0 runs gradwire ", job.version, " (launcher protocol ", job.protocol, "), node ", options_.node,
@@ -116,7 +116,7 @@ void Meeting::check_job() {
   }
 }
 
-void Meeting::take_place(const NodeRecord& self) {
+void NodeStore::take_place(const NodeRecord& self) {
   const std::string place = place_key(options_.node);
   const std::string mine = encode(NodeRecord{self.host, self.launcher, self.pid, 0, 0});
   std::string holder = ask([&] { return store_->compare_set(place, "", mine); });
@@ -131,7 +131,7 @@ void Meeting::take_place(const NodeRecord& self) {
 
 // Whether a launcher's beats go on. One that has just died may have been heard of a moment ago: takes heartbeat_timeout
 // and more.
-bool Meeting::is_alive(const NodeRecord& other) {
+bool NodeStore::is_alive(const NodeRecord& other) {
   const auto count = [&] { return ask([&] { return store_->add(beat_key(other.launcher), 0); }); };
   std::int64_t known = count();
   const Deadline look = Deadline::after(options_.heartbeat_timeout);
@@ -146,14 +146,14 @@ bool Meeting::is_alive(const NodeRecord& other) {
   }
 }
 
-void Meeting::beat() {
+void NodeStore::beat() {
   // A call that is made again counts once more, and never less.
   const std::int64_t count = ask([&] { return store_->add(beat_key(launcher_), 1); });
   if (count <= beats_) throw NodeZeroLost("another gradwire-run has taken its place", /*was_replaced=*/true);
   beats_ = count;
 }
 
-std::vector<std::int64_t> Meeting::beats(const Plan& plan) {
+std::vector<std::int64_t> NodeStore::beats(const Plan& plan) {
   std::vector<std::int64_t> counts;
   for (const NodeRecord& node : plan.nodes) {
     counts.push_back(ask([&] { return store_->add(beat_key(node.launcher), 0); }));
@@ -161,24 +161,24 @@ std::vector<std::int64_t> Meeting::beats(const Plan& plan) {
   return counts;
 }
 
-bool Meeting::has_come(int node) { return has(place_key(node)); }
+bool NodeStore::has_come(int node) { return has(place_key(node)); }
 
-bool Meeting::has(const std::string& key) {
+bool NodeStore::has(const std::string& key) {
   return ask([&] { return store_->check(std::span(&key, 1)); });
 }
 
-void Meeting::put(const std::string& key, const std::string& value) {
+void NodeStore::put(const std::string& key, const std::string& value) {
   ask([&] {
     store_->set(key, value);
     return true;
   });
 }
 
-std::string Meeting::get(const std::string& key) {
+std::string NodeStore::get(const std::string& key) {
   return ask([&] { return store_->get(key); });
 }
 
-void Meeting::wait_a_moment(const std::string& key) {
+void NodeStore::wait_a_moment(const std::string& key) {
   try {
     store_->wait(std::span(&key, 1), moment_);
   } catch (const TimeoutError&) {

@@ -4,66 +4,34 @@
 // launcher sends heartbeats, and learns when an attempt begins, fails or ends on the other hosts.
 #pragma once
 
-#include <chrono>
-#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
-#include <variant>
 #include <vector>
 
+#include "launch/node_coordinator_options.h"
+#include "launch/node_events.h"
 #include "launch/node_records.h"
 
 namespace gradwire::launch {
-
-struct CoordinatorOptions {
-  int nodes = 1;
-  int node = 0;
-  int ranks = 1;     // of this host
-  std::string host;  // where node 0 serves the store
-  std::uint16_t port = 0;
-  std::string job_id;  // the user's name for the job; empty: not named
-  std::string secret;
-  std::string version;            // gradwire's
-  int max_restarts = 0;           // node 0's value counts
-  std::uint16_t master_port = 0;  // node 0's value counts; 0: any free port
-  bool watched = false;           // node 0's value counts; see Plan
-  std::chrono::milliseconds rendezvous_timeout{};
-  std::chrono::milliseconds heartbeat_timeout{};
-};
-
-// The job ended, or never began, for this launcher; `what` states why.
-struct Failure {
-  int exit_code = 0;
-  std::string what;
-};
-
-// A message for the user. Changes nothing.
-struct Notice {
-  std::string what;
-};
-
-// An event of the job. Events come in this order: a Plan, its Verdict, after a Verdict `restart` the next Plan, and so
-// on. A Failure may come at any time and is the last event. Notices may come at any time.
-using Event = std::variant<Plan, Verdict, Failure, Notice>;
 
 // Runs a thread of its own. One thread may call the methods; except the destructor they do not block.
 //
 // Node 0 watches all other nodes, and the other nodes watch node 0. A node without a heartbeat for heartbeat_timeout
 // has vanished: its host, its network or its launcher is gone. The other nodes learn from node 0 that a node has
 // vanished.
-class Coordinator final {
+class NodeCoordinator final {
  public:
-  explicit Coordinator(CoordinatorOptions options);
+  explicit NodeCoordinator(NodeCoordinatorOptions options);
   // Ends the thread. Without a Verdict this launcher leaves without telling the others. Waits up to heartbeat_timeout
   // when the store does not answer.
-  ~Coordinator();
-  Coordinator(const Coordinator&) = delete;
-  Coordinator& operator=(const Coordinator&) = delete;
+  ~NodeCoordinator();
+  NodeCoordinator(const NodeCoordinator&) = delete;
+  NodeCoordinator& operator=(const NodeCoordinator&) = delete;
 
   // next() returns the next event, if there is one. The descriptor is readable while there is an event.
   int event_fd() const noexcept;
-  std::optional<Event> next();
+  std::optional<NodeEvent> next();
   // A descriptor that is readable once the current attempt has failed on another host: stop this host's ranks then.
   int alarm_fd() const noexcept;
 

@@ -11,7 +11,8 @@
 #include "gradwire/base/deadline.h"
 #include "gradwire/base/error.h"
 #include "gradwire/store/tcp_store.h"
-#include "launch/coordinator.h"
+#include "launch/interruption.h"
+#include "launch/node_coordinator_options.h"
 #include "launch/node_records.h"
 
 namespace gradwire::launch {
@@ -28,23 +29,15 @@ class NodeZeroLost final : public Error {
   bool was_replaced_;
 };
 
-// Interrupts a thread that waits in a Meeting: both functions throw when the thread must stop waiting.
-class Interruption {
- public:
-  virtual ~Interruption() = default;
-  virtual void check() = 0;
-  virtual void pause(Milliseconds time) = 0;
-};
-
 // Access to the store; docs/format/launcher.md specifies the keys. A method blocks for at most heartbeat_timeout unless
 // it states another limit, and throws NodeZeroLost when the store has not answered by then. A shorter break of the
 // network is no error. For one thread.
-class Meeting final {
+class NodeStore final {
  public:
   // On node 0 starts the store; on the other nodes connects to the store, until rendezvous_timeout. Checks that the
   // store belongs to this job, and takes this node's place. Throws LaunchError: the port is in use, the secret is
   // wrong, another version, another job, a launcher that is alive has the place, or no store answers in time.
-  Meeting(const CoordinatorOptions& options, const NodeRecord& self, Interruption& interruption);
+  NodeStore(const NodeCoordinatorOptions& options, const NodeRecord& self, Interruption& interruption);
 
   // Sends one heartbeat of this launcher. Also throws NodeZeroLost when another store has taken the place of the one
   // that had the heartbeats before.
@@ -73,7 +66,7 @@ class Meeting final {
   void take_place(const NodeRecord& self);
   bool is_alive(const NodeRecord& other);
 
-  const CoordinatorOptions& options_;
+  const NodeCoordinatorOptions& options_;
   const std::string launcher_;
   Interruption& interruption_;
   Milliseconds moment_;
