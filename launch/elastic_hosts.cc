@@ -3,7 +3,6 @@
 #include "launch/elastic_hosts.h"
 
 #include <algorithm>
-#include <array>
 #include <cstdio>
 #include <exception>
 #include <thread>
@@ -16,12 +15,11 @@
 #include "launch/judgement.h"
 #include "launch/launch_error.h"
 #include "launch/rank_environment.h"
-#include "launch/serve_store.h"
+#include "launch/store_access.h"
 
 namespace gradwire::launch {
 namespace {
 
-constexpr Milliseconds kConnectTime{2000};
 // Between two looks at the processes of this host: the others of the job wait until a death is reported.
 constexpr Milliseconds kLook{10};
 // Between two talks to the store; less with a short heartbeat timeout.
@@ -43,40 +41,28 @@ std::shared_ptr<Store> serve(const NodeOptions& node, const std::string& secret,
   for (const auto& [key, value] : contents) options.contents[membership::key_in_whole(key)] = value;
   // Before anybody can ask.
   options.contents[membership::key_in_whole(membership::kStoreKey)] = random_job_id();
-  try {
-    return membership::job_part(serve_store(options, [](Milliseconds time) { std::this_thread::sleep_for(time); }));
-  } catch (const StoreError& problem) {
-    refuse(concat("the store of the elastic job cannot be served at ", address_of(node), ": ", problem.what(),
-                  "; does another job, or an earlier one, serve this address?"));
-  } catch (const TimeoutError& problem) {
-    refuse(concat("this host does not reach itself at ", address_of(node), ": ", problem.what(),
-                  "; the address must be one of this host's own"));
-  }
+  return membership::job_part(
+      serve_store(options, [](Milliseconds time) { std::this_thread::sleep_for(time); },
+                  {.not_served = {concat("the store of the elastic job cannot be served at ", address_of(node)),
+                                  "; does another job, or an earlier one, serve this address?"},
+                   .unreachable = {concat("this host does not reach itself at ", address_of(node)),
+                                   "; the address must be one of this host's own"}}));
 }
 
 std::shared_ptr<Store> connect(const NodeOptions& node, const std::string& secret, SignalQueue& signals) {
-  const Deadline deadline = Deadline::after(node.rendezvous_timeout);
-  std::string reason;
-  while (!deadline.expired()) {
+  const auto check = [&] {
     if (const auto signal = signals.next_that_ends())
       throw LaunchError(128 + *signal, "interrupted before the job was found");
-    try {
-      const Milliseconds limit = std::max(Milliseconds(1), std::min(kConnectTime, deadline.remaining()));
-      auto store = membership::job_part(std::make_shared<TcpStore>(
-          TcpStoreOptions{.host = node.host, .port = node.port, .timeout = limit, .secret = secret}));
-      store->wait(std::array{std::string(kVersionKey)}, limit);
-      // So that the thread notices in time that nobody answers.
-      store->set_timeout(std::max(Milliseconds(1000), node.heartbeat_timeout / 3));
-      return store;
-    } catch (const TimeoutError& problem) {
-      reason = problem.what();
-    } catch (const StoreError& problem) {
-      refuse(concat("this host cannot join the job at ", address_of(node), ": ", problem.what()));
-    }
-  }
-  refuse(concat("no elastic job was found at ", address_of(node), " within ", seconds_text(node.rendezvous_timeout),
-                " (", reason,
-                "); is it started with --elastic and --rendezvous, and does a firewall let that port through?"));
+  };
+  auto store = membership::job_part(find_store(
+      {.host = node.host, .port = node.port, .secret = secret}, membership::key_in_whole(kVersionKey),
+      node.rendezvous_timeout, check,
+      {.not_let_in = {concat("this host cannot join the job at ", address_of(node)), ""},
+       .not_found = {concat("no elastic job was found at ", address_of(node)),
+                     "; is it started with --elastic and --rendezvous, and does a firewall let that port through?"}}));
+  // So that the thread notices in time that nobody answers.
+  store->set_timeout(std::max(Milliseconds(1000), node.heartbeat_timeout / 3));
+  return store;
 }
 
 }  // namespace

@@ -3,20 +3,17 @@
 #include "launch/node_store.h"
 
 #include <algorithm>
-#include <array>
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
-#include "launch/judgement.h"
 #include "launch/launch_error.h"
 #include "launch/record_keys.h"
-#include "launch/serve_store.h"
+#include "launch/store_access.h"
 
 namespace gradwire::launch {
 namespace {
 
 constexpr Milliseconds kLongestMoment{200};
-constexpr Milliseconds kConnectTime{2000};
 
 [[noreturn]] void refuse(const std::string& sentence) { throw LaunchError(kHostsFailedExit, sentence); }
 
@@ -49,7 +46,7 @@ NodeStore::NodeStore(const NodeCoordinatorOptions& options, const NodeRecord& se
   if (options_.node == 0) {
     serve();
   } else {
-    connect(Deadline::after(options_.rendezvous_timeout));
+    connect();
   }
   heard_ = Deadline::Clock::now();
   store_->set_timeout(options_.heartbeat_timeout);
@@ -61,43 +58,28 @@ NodeStore::NodeStore(const NodeCoordinatorOptions& options, const NodeRecord& se
   take_place(self);
 }
 
+std::string NodeStore::address() const { return concat(options_.host, ":", options_.port); }
+
 void NodeStore::serve() {
-  try {
-    const TcpStoreOptions server{.host = options_.host,
-                                 .port = options_.port,
-                                 .is_server = true,
-                                 .timeout = options_.heartbeat_timeout,
-                                 .secret = options_.secret};
-    store_ = serve_store(server, [this](Milliseconds time) { interruption_.pause(time); });
-  } catch (const StoreError& problem) {
-    refuse(concat("node 0 cannot serve the rendezvous at ", options_.host, ":", options_.port, ": ", problem.what(),
-                  "; does another job, or an earlier one, run with this --rendezvous?"));
-  } catch (const TimeoutError& problem) {
-    refuse(concat("node 0 does not reach itself at ", options_.host, ":", options_.port, ": ", problem.what(),
-                  "; --rendezvous must name an address of node 0's own"));
-  }
+  const TcpStoreOptions server{.host = options_.host,
+                               .port = options_.port,
+                               .is_server = true,
+                               .timeout = options_.heartbeat_timeout,
+                               .secret = options_.secret};
+  store_ = serve_store(server, [this](Milliseconds time) { interruption_.pause(time); },
+                       {.not_served = {concat("node 0 cannot serve the rendezvous at ", address()),
+                                       "; does another job, or an earlier one, run with this --rendezvous?"},
+                        .unreachable = {concat("node 0 does not reach itself at ", address()),
+                                        "; --rendezvous must name an address of node 0's own"}});
 }
 
-void NodeStore::connect(Deadline deadline) {
-  std::string reason;
-  while (!deadline.expired()) {
-    interruption_.check();
-    try {
-      const Milliseconds limit = std::min(kConnectTime, deadline.remaining());
-      store_ = std::make_unique<TcpStore>(
-          TcpStoreOptions{.host = options_.host, .port = options_.port, .timeout = limit, .secret = options_.secret});
-      // Node 0 writes this as soon as it serves.
-      store_->wait(std::array{std::string(kJobKey)}, limit);
-      return;
-    } catch (const TimeoutError& problem) {
-      reason = problem.what();
-    } catch (const StoreError& problem) {
-      refuse(concat("node ", options_.node, " cannot join the rendezvous: ", problem.what()));
-    }
-  }
-  refuse(concat("node ", options_.node, " did not find node 0 at ", options_.host, ":", options_.port, " within ",
-                seconds_text(options_.rendezvous_timeout), " (", reason,
-                "); is it started, and does a firewall let that port through?"));
+void NodeStore::connect() {
+  // Node 0 writes the key as soon as it serves.
+  store_ = find_store({.host = options_.host, .port = options_.port, .secret = options_.secret}, kJobKey,
+                      options_.rendezvous_timeout, [this] { interruption_.check(); },
+                      {.not_let_in = {concat("node ", options_.node, " cannot join the rendezvous"), ""},
+                       .not_found = {concat("node ", options_.node, " did not find node 0 at ", address()),
+                                     "; is it started, and does a firewall let that port through?"}});
 }
 
 void NodeStore::check_job() {
@@ -108,8 +90,8 @@ void NodeStore::check_job() {
                   "); install one version on all hosts"));
   }
   if (job.job_id != options_.job_id) {
-    refuse(concat("the rendezvous at ", options_.host, ":", options_.port, " belongs to job '", job.job_id,
-                  "', not to job '", options_.job_id, "'; give each job a --rendezvous of its own"));
+    refuse(concat("the rendezvous at ", address(), " belongs to job '", job.job_id, "', not to job '", options_.job_id,
+                  "'; give each job a --rendezvous of its own"));
   }
   if (job.nodes != options_.nodes) {
     refuse(concat("node 0 says --nnodes ", job.nodes, ", node ", options_.node, " says --nnodes ", options_.nodes));

@@ -60,8 +60,10 @@ class NodeStore final {
  private:
   template <class Call>
   auto ask(Call call);
+  // "HOST:PORT" of node 0.
+  std::string address() const;
   void serve();
-  void connect(Deadline deadline);
+  void connect();
   void check_job();
   void take_place(const NodeRecord& self);
   bool is_alive(const NodeRecord& other);
