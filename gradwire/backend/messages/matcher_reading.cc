@@ -1,9 +1,8 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// The frames that come. Numbers that a peer names are looked up and checked: a message may have ended meanwhile.
-#include <algorithm>
-#include <cstring>
+// The frames that come.
 #include <new>
+#include <optional>
 
 #include "gradwire/backend/messages/matcher_internal.h"
 #include "gradwire/base/error.h"
@@ -12,9 +11,22 @@
 namespace gradwire::messages {
 namespace {
 
-using Stage = Message::Stage;
+// The first receive that takes a message of the peer; null when there is none.
+Message* find_posted(const ChannelState& channel, int source, std::uint32_t tag) noexcept {
+  Message* receive = channel.posted.front();
+  while (receive != nullptr && !(receive->tag == tag && (receive->peer == kAnySource || receive->peer == source))) {
+    receive = MessageQueue::after(*receive);
+  }
+  return receive;
+}
 
 }  // namespace
+
+bool Matcher::poll() {
+  const bool came = wire_.read(*this);
+  const bool pulled = transfers_.pull_piece();
+  return write_all() || pulled || came;
+}
 
 bool Matcher::on_frame(int source, const Frame& frame, const Payload& payload) {
   try {
@@ -26,7 +38,7 @@ bool Matcher::on_frame(int source, const Frame& frame, const Payload& payload) {
         on_offer(source, frame);
         break;
       case FrameKind::accept:
-        on_accept(source, frame);
+        transfers_.on_accept(source, frame);
         break;
       case FrameKind::piece:
         on_piece(source, frame, payload);
@@ -35,13 +47,13 @@ bool Matcher::on_frame(int source, const Frame& frame, const Payload& payload) {
         on_cancel(source, frame);
         break;
       case FrameKind::report:
-        on_report(source, frame);
+        transfers_.on_report(source, frame);
         break;
       case FrameKind::confirm:
-        on_confirm(source, frame);
+        transfers_.on_confirm(source, frame);
         break;
       case FrameKind::credit:
-        on_credit(source, frame);
+        outbox_.on_credit(source, frame);
         break;
       case FrameKind::end:
       case FrameKind::passed_end:
@@ -57,126 +69,72 @@ bool Matcher::on_frame(int source, const Frame& frame, const Payload& payload) {
   }
 }
 
-// Null for a channel that was removed. A rank that made a channel may use it before this one has: then it begins here.
-Matcher::Channel* Matcher::channel_for(const Frame& frame) {
-  const auto found = channels_.find(frame.channel);
-  if (found != channels_.end()) return &found->second;
-  return is_removed(frame.channel) ? nullptr : &channels_.try_emplace(frame.channel).first->second;
-}
-
-Message* Matcher::find_posted(const Channel& channel, int source, std::uint32_t tag) {
-  Message* receive = channel.posted.front();
-  while (receive != nullptr && !(receive->tag == tag && (receive->peer == kAnySource || receive->peer == source))) {
-    receive = MessageQueue::after(*receive);
-  }
-  return receive;
-}
-
 void Matcher::on_message(int source, const Frame& frame, const Payload& payload) {
   answer_if_ended(source, frame.channel);
-  Channel* const channel = channel_for(frame);
-  if (channel == nullptr) return freed(source, false, frame.bytes);
+  ChannelState* const channel = channels_.find_or_begin(frame.channel);
+  if (channel == nullptr) return outbox_.free_message(source, frame.bytes);
   Message* const receive = find_posted(*channel, source, frame.tag);
-  if (receive == nullptr) return keep(*channel, source, frame, payload);
+  if (receive == nullptr) return unreceived_.keep(channel->unexpected, source, frame, payload);
   const std::exception_ptr error = refusal(*receive, source, payload.size());
   set_source(*receive, *channel, source, payload.size());
   if (error == nullptr) payload.copy_to(receive->data);
-  freed(source, false, frame.bytes);
-  abandon(*receive, error);
+  outbox_.free_message(source, frame.bytes);
+  table_.abandon(*receive, error);
 }
 
 void Matcher::on_offer(int source, const Frame& frame) {
   answer_if_ended(source, frame.channel);
-  Channel* const channel = channel_for(frame);
+  ChannelState* const channel = channels_.find_or_begin(frame.channel);
   // The sender learns from the end of the channel.
-  if (channel == nullptr) return freed(source, true, 0);
+  if (channel == nullptr) return outbox_.free_offer(source);
   Message* const receive = find_posted(*channel, source, frame.tag);
-  if (receive == nullptr) return keep(*channel, source, frame, {});
+  if (receive == nullptr) return unreceived_.keep(channel->unexpected, source, frame, {});
   const std::exception_ptr error = refusal(*receive, source, frame.bytes);
   MessageQueue::remove(*receive);
   set_source(*receive, *channel, source, frame.bytes);
-  accept(*receive, source, frame.id, frame.reply, error);
-  freed(source, true, 0);
-}
-
-void Matcher::on_accept(int source, const Frame& frame) noexcept {
-  Message* const send = open_.find(frame.id);
-  if (send == nullptr || send->stage != Stage::offered || send->peer != source) return;  // it was cancelled
-  if (frame.reply == 0) return abandon(*send, nullptr);
-  send->other = frame.reply;
-  send->stage = Stage::sending;
-  peer(source).streams.push_back(*send);
-  mark_due(source);
-}
-
-// Where the send was given up before, its cancel is on the way.
-void Matcher::on_report(int source, const Frame& frame) noexcept {
-  Message* const send = open_.find(frame.id);
-  if (send == nullptr || send->stage != Stage::offered || send->peer != source) return;
-  send->other = frame.reply;
-  answer(*send, Stage::confirming);
-}
-
-void Matcher::on_confirm(int source, const Frame& frame) noexcept {
-  Message* const receive = open_.find(frame.id);
-  if (receive != nullptr && receive->stage == Stage::reported && receive->peer == source) abandon(*receive, nullptr);
-}
-
-bool Matcher::pull_piece() noexcept {
-  if (pulls_.empty()) return false;
-  Message& receive = *pulls_.front();
-  const std::size_t bytes = std::min(limits_.pulled_piece, receive.incoming - receive.moved);
-  const bool came = wire_.pull(receive.peer, receive.lent + receive.moved, {receive.data + receive.moved, bytes});
-  MessageQueue::remove(receive);
-  if (!came) {
-    receive.moved = 0;
-    answer(receive, Stage::accepting);  // so it comes in pieces
-  } else if (receive.moved += bytes; receive.moved == receive.incoming) {
-    answer(receive, Stage::reporting);
-  } else {
-    pulls_.push_back(receive);
-  }
-  return true;
+  transfers_.accept(*receive, source, frame.id, frame.reply, error);
+  outbox_.free_offer(source);
 }
 
 void Matcher::on_piece(int source, const Frame& frame, const Payload& payload) {
-  Message* const receive = open_.find(frame.id);
-  if (receive == nullptr || receive->stage != Stage::receiving || receive->peer != source) return;
-  if (payload.size() > receive->incoming - receive->moved) {
-    throw InternalError(concat(describe(*receive), ": more bytes came than were offered"));
-  }
-  payload.copy_to(receive->data + receive->moved);
-  receive->moved += payload.size();
-  if (receive->moved == receive->incoming) abandon(*receive, nullptr);
+  if (transfers_.on_piece(source, frame, payload)) return;
+  throw InternalError(concat(describe(*table_.find(frame.id)), ": more bytes came than were offered"));
 }
 
 void Matcher::on_cancel(int source, const Frame& frame) {
-  const auto found = channels_.find(frame.channel);
-  if (found == channels_.end()) return;
-  UnexpectedList& list = found->second.unexpected;
-  const auto offer = std::find_if(list.begin(), list.end(),
-                                  [&](const Unexpected& row) { return row.peer == source && row.offer == frame.id; });
-  if (offer != list.end()) {
-    drop(list, offer);
+  ChannelState* const channel = channels_.find(frame.channel);
+  if (channel == nullptr) return;
+  if (Unexpected* const offer = Unreceived::find_offer(channel->unexpected, source, frame.id)) {
+    unreceived_.drop(channel->unexpected, *offer);
     return;
   }
-  Message* matched = nullptr;
-  open_.for_each([&](Message& receive) {
-    const bool same = receive.peer == source && receive.other == frame.id;
-    if (same && receive.is_matched_receive()) matched = &receive;
-  });
+  Message* const matched = transfers_.find_receive(source, frame.id);
   if (matched == nullptr) return;
   const auto error = matched->done ? nullptr
                                    : std::make_exception_ptr(PeerError(concat(describe(*matched), ": the sender, rank ",
                                                                               matched->status.source, ", gave up"),
                                                                        {matched->status.source}));
-  abandon(*matched, error);
+  table_.abandon(*matched, error);
 }
 
-void Matcher::on_credit(int source, const Frame& frame) noexcept {
-  Peer& from = peer(source);
-  from.eager_bytes -= std::min<std::size_t>(from.eager_bytes, frame.bytes);
-  from.offers -= std::min<std::size_t>(from.offers, frame.id);
+void Matcher::on_end(int source, const Frame& frame, const Payload& payload) {
+  ChannelState* const channel = channels_.find_or_begin(frame.channel);
+  if (channel == nullptr) return;
+  const std::optional<HeardEnd> heard = ends_.read(source, frame, payload);
+  if (!heard) return;
+  if (!heard->is_passed) {
+    if (!lose_peer(frame.channel, *channel, heard->peer, heard->loss)) return;
+  } else {
+    // Only who waits for anyone takes another's word.
+    if (!channel->losses.break_off(heard->loss.reason)) return;
+    end_unreachable(frame.channel, *channel, heard->loss.reason);
+  }
+  ends_.pass_on(source, heard->to_pass_on);
+}
+
+// A partner was told when the channel ended.
+void Matcher::answer_if_ended(int source, std::uint64_t channel) {
+  if (!ends_.is_told(source) && channels_.has_ended(channel)) ends_.answer(source, channel);
 }
 
 }  // namespace gradwire::messages

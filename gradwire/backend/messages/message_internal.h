@@ -1,13 +1,12 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// One send or receive, and what keeps those under way.
+// One send or receive, and queues of them.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <memory>
-#include <vector>
 
 #include "gradwire/backend/backend.h"
 
@@ -15,7 +14,7 @@ namespace gradwire::messages {
 
 class MessageQueue;
 
-// Written by the Matcher, but for the first six fields. `data` is touched only while `done` is false.
+// Written by the Matcher and its parts, but for the first six fields. `data` is touched only while `done` is false.
 struct Message {
   enum class Direction : std::uint8_t { send, receive };
   enum class Stage : std::uint8_t {
@@ -44,6 +43,10 @@ struct Message {
         bytes(length) {}
 
   bool is_matched_receive() const noexcept { return stage >= Stage::accepting && stage <= Stage::reported; }
+  void end(const std::exception_ptr& why) noexcept {
+    done = true;
+    error = why;
+  }
 
   const Direction direction;
   const std::uint64_t channel;
@@ -103,50 +106,6 @@ class MessageQueue {
  private:
   Message* first_ = nullptr;
   Message* last_ = nullptr;
-};
-
-// The messages under way, each by a number that is not used again soon. Owns them.
-class MessageTable {
- public:
-  // Gives the message its number. Throws std::bad_alloc, without effect.
-  void add(const MessagePtr& message) {
-    if (free_.empty()) {
-      if (free_.capacity() <= rows_.size()) free_.reserve(2 * rows_.size() + 16);  // so that remove() cannot fail
-      rows_.emplace_back();
-      free_.push_back(static_cast<std::uint32_t>(rows_.size() - 1));
-    }
-    const std::uint32_t row = free_.back();
-    free_.pop_back();
-    rows_[row].message = message;
-    message->id = (std::uint64_t{rows_[row].uses} << 32) | (row + 1);
-  }
-  void remove(Message& message) noexcept {
-    const auto row = static_cast<std::uint32_t>(message.id & 0xffff'ffffU) - 1;
-    ++rows_[row].uses;
-    free_.push_back(row);
-    const MessagePtr last = std::move(rows_[row].message);
-  }
-  // Null when there is no such message any more.
-  Message* find(std::uint64_t id) const noexcept {
-    const std::uint64_t row = (id & 0xffff'ffffU) - 1;
-    if (row >= rows_.size() || rows_[row].uses != id >> 32) return nullptr;
-    return rows_[row].message.get();
-  }
-  // Calls `visit(message)` for each; it may remove the message that it was given.
-  template <class Visit>
-  void for_each(Visit&& visit) const {
-    for (std::size_t row = 0; row < rows_.size(); ++row) {
-      if (rows_[row].message != nullptr) visit(*rows_[row].message);
-    }
-  }
-
- private:
-  struct Row {
-    MessagePtr message;
-    std::uint32_t uses = 0;
-  };
-  std::vector<Row> rows_;
-  std::vector<std::uint32_t> free_;
 };
 
 }  // namespace gradwire::messages
