@@ -11,8 +11,8 @@
 
 #include "gradwire/backend/messages/losses_internal.h"
 #include "gradwire/backend/messages/members_internal.h"
-#include "gradwire/backend/messages/message_internal.h"
-#include "gradwire/backend/messages/unreceived_internal.h"
+#include "gradwire/backend/messages/posted_receives_internal.h"
+#include "gradwire/backend/messages/unexpected_list_internal.h"
 
 namespace gradwire::messages {
 
@@ -21,7 +21,7 @@ struct ChannelState {
   std::exception_ptr ended;
   Losses losses;
   UnexpectedList unexpected;
-  MessageQueue posted;
+  PostedReceives posted;
 
   // As Losses::why_unreachable(), of a channel that was added.
   std::exception_ptr why_unreachable(int peer) const noexcept {

@@ -123,7 +123,7 @@ void Matcher::send_at_once(Message& message, const ChannelState& channel) {
 }
 
 void Matcher::receive_at_once(Message& message, ChannelState& channel) {
-  Unexpected* const match = Unreceived::find(channel.unexpected, message);
+  Unexpected* const match = channel.unexpected.find(message.peer, message.tag);
   if (match == nullptr) {
     if (const auto error = channel.why_unreachable(message.peer)) message.end(error);
     return;
@@ -143,12 +143,12 @@ void Matcher::start(const MessagePtr& message) {
     outbox_.add_send(*message);
     return;
   }
-  Unexpected* const match = Unreceived::find(channel.unexpected, *message);
+  Unexpected* const match = channel.unexpected.find(message->peer, message->tag);
   if (match == nullptr) {
     ends_.ask(message->channel, *channel.members, channel.losses, message->peer);
     table_.add(message);
     message->stage = Stage::posted;
-    channel.posted.push_back(*message);
+    channel.posted.add(*message);
     return;
   }
   const std::exception_ptr error = refusal(*message, match->peer, match->bytes);

@@ -9,18 +9,6 @@
 #include "gradwire/base/strings.h"
 
 namespace gradwire::messages {
-namespace {
-
-// The first receive that takes a message of the peer; null when there is none.
-Message* find_posted(const ChannelState& channel, int source, std::uint32_t tag) noexcept {
-  Message* receive = channel.posted.front();
-  while (receive != nullptr && !(receive->tag == tag && (receive->peer == kAnySource || receive->peer == source))) {
-    receive = MessageQueue::after(*receive);
-  }
-  return receive;
-}
-
-}  // namespace
 
 bool Matcher::poll() {
   const bool came = wire_.read(*this);
@@ -73,7 +61,7 @@ void Matcher::on_message(int source, const Frame& frame, const Payload& payload)
   answer_if_ended(source, frame.channel);
   ChannelState* const channel = channels_.find_or_begin(frame.channel);
   if (channel == nullptr) return outbox_.free_message(source, frame.bytes);
-  Message* const receive = find_posted(*channel, source, frame.tag);
+  Message* const receive = channel->posted.find(source, frame.tag);
   if (receive == nullptr) return unreceived_.keep(channel->unexpected, source, frame, payload);
   const std::exception_ptr error = refusal(*receive, source, payload.size());
   set_source(*receive, *channel, source, payload.size());
@@ -87,7 +75,7 @@ void Matcher::on_offer(int source, const Frame& frame) {
   ChannelState* const channel = channels_.find_or_begin(frame.channel);
   // The sender learns from the end of the channel.
   if (channel == nullptr) return outbox_.free_offer(source);
-  Message* const receive = find_posted(*channel, source, frame.tag);
+  Message* const receive = channel->posted.find(source, frame.tag);
   if (receive == nullptr) return unreceived_.keep(channel->unexpected, source, frame, {});
   const std::exception_ptr error = refusal(*receive, source, frame.bytes);
   MessageQueue::remove(*receive);

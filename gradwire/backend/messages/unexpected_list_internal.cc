@@ -1,0 +1,64 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/backend/messages/unexpected_list_internal.h"
+
+#include <bit>
+#include <new>
+
+#include "gradwire/backend/messages/limits_internal.h"
+#include "gradwire/backend/messages/match_key_internal.h"
+
+namespace gradwire::messages {
+
+UnexpectedList::~UnexpectedList() {
+  static_assert(sizeof(Unexpected) + sizeof(Bucket) <= kEagerOverhead);
+  for_each([&](Unexpected& row) { delete &row; });
+}
+
+std::size_t UnexpectedList::at(const Buckets& buckets, int peer, std::uint32_t tag) noexcept {
+  return match_hash(peer, tag) & (buckets.size() - 1);
+}
+
+void UnexpectedList::link(Buckets& buckets, Unexpected& row) noexcept {
+  buckets[at(buckets, kAnySource, row.tag)].of_tag.push_back(row);
+  buckets[at(buckets, row.peer, row.tag)].of_peer_and_tag.push_back(row);
+}
+
+Unexpected* UnexpectedList::find(int peer, std::uint32_t tag) const noexcept {
+  const Bucket& bucket = buckets_[at(buckets_, peer, tag)];
+  if (peer == kAnySource) {
+    Unexpected* row = bucket.of_tag.front();
+    while (row != nullptr && row->tag != tag) row = TagChain::after(*row);
+    return row;
+  }
+  Unexpected* row = bucket.of_peer_and_tag.front();
+  while (row != nullptr && !(row->tag == tag && row->peer == peer)) row = PeerAndTagChain::after(*row);
+  return row;
+}
+
+void UnexpectedList::add(std::unique_ptr<Unexpected> row) noexcept {
+  if (++size_ > kFewRows && size_ > kRowsPerBucket * buckets_.size()) spread();
+  link(buckets_, *row.release());
+}
+
+std::unique_ptr<Unexpected> UnexpectedList::take(Unexpected& row) noexcept {
+  buckets_[at(buckets_, kAnySource, row.tag)].of_tag.remove(row);
+  buckets_[at(buckets_, row.peer, row.tag)].of_peer_and_tag.remove(row);
+  if (--size_ == 0 && buckets_.size() > kFewRows) {
+    buckets_.resize(1);
+    buckets_.shrink_to_fit();
+  }
+  return std::unique_ptr<Unexpected>(&row);
+}
+
+void UnexpectedList::spread() noexcept {
+  try {
+    Buckets more(std::bit_ceil(size_) / 2);
+    // Rows of one tag come out of one chain, in their order.
+    for_each([&](Unexpected& row) { link(more, row); });
+    buckets_.swap(more);
+  } catch (const std::bad_alloc&) {  // then finding takes longer
+  }
+}
+
+}  // namespace gradwire::messages
