@@ -95,8 +95,9 @@ struct ElasticOptions {
   // with a step that sends messages to single ranks, or with another call in it that the newcomer cannot repeat: the
   // members wait while the state is on its way. The same on all members. Costs one look into the store at each step.
   bool follow = false;
-  // How long a member waits for the next epoch, for the others there, for a collective, and for the job's store over
-  // TCP when its server is gone: gradwire-run --serve can be started again meanwhile.
+  // How long a member waits for the next epoch, for a collective, and for the job's store over TCP when its server is
+  // gone: gradwire-run --serve can be started again meanwhile. For the others of the next epoch: the same, but at most
+  // 2 minutes.
   Milliseconds timeout = kDefaultTimeout;
 };
 

@@ -98,6 +98,7 @@ void Coordinator::set_deadlines(std::size_t late_before) {
     stall_ = Deadline::never();
   } else if (late != late_before || stall_.point() == Deadline::never().point()) {
     stall_ = Deadline::after(options_.stall_timeout);
+    store_->set(patience_key(roster().epoch), patience_text(options_.stall_timeout, journal_.last_event()));
   }
 }
 

@@ -246,6 +246,24 @@ TEST_F(CoordinatorTest, AMemberThatDoesNotAnswerIsTakenForDead) {
   server.join();
 }
 
+// The coordinator is more patient than the members, which must not give the job up meanwhile.
+TEST_F(CoordinatorTest, MembersWaitAsLongAsTheCoordinatorWaitsForOneThatHangs) {
+  CoordinatorOptions patient = options(1, 2, 2);
+  patient.stall_timeout = Milliseconds(1500);
+  Coordinator coordinator(store_, patient);
+  const auto a = join(coordinator, "net", Milliseconds(300));
+  const auto b = join(coordinator);
+  settle(coordinator);
+  a->meet();
+  b->meet();
+  std::atomic<bool> stop{false};
+  std::thread server([&] { coordinator.run(stop); });
+  EXPECT_EQ(a->meet()->members.size(), 1U);  // without b
+  stop = true;
+  server.join();
+  EXPECT_THROW(a->meet(), TimeoutError) << "nobody waits with it";
+}
+
 // A step may take any time: that one member has died says nothing of the others.
 TEST_F(CoordinatorTest, NobodyIsTakenForDeadWhileNobodyWaits) {
   CoordinatorOptions patient = options(1, 3, 3);

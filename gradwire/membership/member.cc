@@ -3,6 +3,7 @@
 #include "gradwire/membership/member.h"
 
 #include <algorithm>
+#include <array>
 #include <span>
 #include <utility>
 
@@ -23,6 +24,8 @@ constexpr Milliseconds kSeldomLook{250};
 constexpr Milliseconds kLongWait{1000};
 // And within this one that the store has lost what the member told.
 constexpr Milliseconds kTellAgain{1000};
+// How long the coordinator may take to decide after its own patience.
+constexpr Milliseconds kToDecide{10000};
 // The last word of a member: its program has its result, and must not wait long for a coordinator that is gone.
 constexpr Milliseconds kLastWord{10000};
 
@@ -100,7 +103,8 @@ bool Member::tell_again_if_lost() {
 }
 
 std::optional<std::string> Member::wait_for(const std::function<std::string()>& key) {
-  const Deadline deadline = Deadline::after(timeout_);
+  Deadline deadline = Deadline::after(timeout_);
+  std::string patience;  // the last that was granted
   Deadline next_look = Deadline::after(kTellAgain);
   const Deadline long_wait = Deadline::after(kLongWait);
   while (true) {
@@ -115,6 +119,13 @@ std::optional<std::string> Member::wait_for(const std::function<std::string()>& 
     if (was_dropped() || (gives_up_ && gives_up_())) return std::nullopt;
     throw_if_interrupted("waiting for an epoch of the elastic job");
     if (deadline.expired()) {
+      // The coordinator itself waits, for a member that may hang, and decides without it then.
+      if (const auto granted = value_of(*store_, patience_key(next_ - 1), Milliseconds(0));
+          granted && *granted != patience) {
+        patience = *granted;
+        deadline = Deadline::after(patience_of(patience) + kToDecide);
+        continue;
+      }
       throw TimeoutError(concat("member ", number_, " of the elastic job waited ", timeout_.count() / 1000, " s for '",
                                 key(), "'; is the coordinator gone, or are there too few members?"));
     }
@@ -156,13 +167,13 @@ std::optional<Epoch> Member::wait_to_follow() {
   if (!store_->check(std::span(&key, 1))) return std::nullopt;
   followed_ = stored_number(key, store_->get(key));
   if (followed_ == 0) return std::nullopt;
-  const std::string next = epoch_key(followed_ + 1);
-  const std::string refused = refused_key(number_);
+  // The epoch has ended or will end before this member has followed it; or meet() will say why it is out.
+  const std::array<std::string, 4> ends{epoch_key(followed_ + 1), lost_key(followed_), change_key(followed_),
+                                        refused_key(number_)};
+  const auto is_set = [&](const std::string& end) { return store_->check(std::span(&end, 1)); };
   const Deadline deadline = Deadline::after(timeout_);
   while (!value_of(*store_, follow_from_key(number_), kLook)) {
-    // The epoch has ended, and perhaps the next one has this member; or meet() will say why it is out.
-    if (store_->check(std::span(&next, 1)) || store_->check(std::span(&refused, 1)) || deadline.expired() ||
-        (gives_up_ && gives_up_()))
+    if (std::any_of(ends.begin(), ends.end(), is_set) || deadline.expired() || (gives_up_ && gives_up_()))
       return std::nullopt;
     throw_if_interrupted("waiting to follow an epoch of the elastic job");
   }

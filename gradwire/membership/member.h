@@ -22,7 +22,8 @@ namespace gradwire::membership {
 // the coordinator and the journal lacks is told again while the member waits.
 //
 // One thread at a time uses the object. All methods throw what the store throws. A method that waits for the
-// coordinator waits as long as `timeout`, and throws TimeoutError then. While it waits, it asks `gives_up` (where one
+// coordinator waits as long as `timeout`, and throws TimeoutError then; it waits longer where the coordinator itself
+// still waits for a member that keeps the others waiting. While it waits, it asks `gives_up` (where one
 // is given) at least every 250 ms, and stops waiting when `gives_up` returns true.
 class Member {
  public:

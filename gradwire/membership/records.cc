@@ -8,6 +8,7 @@
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/store/stored_number.h"
 
 namespace gradwire::membership {
 namespace {
@@ -148,6 +149,11 @@ std::string epoch_key(std::int64_t epoch) { return concat("epoch/", epoch); }
 std::string change_key(std::int64_t epoch) { return concat("epoch/", epoch, "/change"); }
 std::string stop_key(std::int64_t epoch) { return concat("epoch/", epoch, "/stop"); }
 std::string lost_key(std::int64_t epoch) { return concat("epoch/", epoch, "/lost"); }
+std::string patience_key(std::int64_t epoch) { return concat("epoch/", epoch, "/patience"); }
+std::string patience_text(Milliseconds patience, std::int64_t event) { return concat(patience.count(), " ", event); }
+Milliseconds patience_of(const std::string& text) {
+  return Milliseconds(stored_number("patience", text.substr(0, text.find(' '))));
+}
 std::string follower_key(std::int64_t epoch, std::int64_t n) { return concat("epoch/", epoch, "/follower/", n); }
 std::string followed_key(std::int64_t member) { return concat("follows/", member); }
 std::string follow_ready_key(std::int64_t member, std::int64_t ready) {

@@ -103,6 +103,10 @@ class Decider {
     if (std::any_of(roster_.current.begin(), roster_.current.end(),
                     [&](std::int64_t member) { return standing(member) == Standing::running; }))
       return;
+    // A member that has not caught up may be stuck, or in a long step.
+    for (auto& [member, entry] : roster_.members) {
+      if (std::exchange(entry.follows, false)) entry.is_awaited = false;
+    }
     const bool replays = !roster_.options.replay.empty();
     const std::vector<std::int64_t> next = replays ? cast() : candidates();
     const int needed = roster_.epoch == 0 && !roster_.hurried ? roster_.options.first : roster_.options.min;
@@ -112,7 +116,6 @@ class Decider {
     epoch.fresh = !roster_.begun;
     epoch.played = replays;
     roster_.followers = 0;
-    for (auto& [member, entry] : roster_.members) entry.follows = false;
     for (const std::int64_t member : next) {
       Roster::Entry& entry = roster_.members.at(member);
       entry.standing = Standing::running;

@@ -48,9 +48,8 @@ void require_valid(const RosterOptions& options);
 //
 // A member that joins in order to follow, while an epoch of at least two members is under way that was not asked to
 // stop and has a place, does not stop that epoch. The members of the epoch are asked to stop when all members that
-// follow it have caught up, cannot follow any more, or are gone. When the epoch ends before that, they are members that
-// wait, as any other. One that cannot follow any more may be stuck: it is in no epoch before it has told that it is
-// there.
+// follow it have caught up, cannot follow any more, or are gone. One that cannot follow any more, or has not caught up
+// when the epoch ends, may be stuck: it is in no epoch before it has told that it is there.
 struct Roster {
   // Where a member stands: it waits for an epoch, takes part in the present one, or has left, died or was refused.
   enum class Standing { waiting, running, gone };
@@ -62,7 +61,7 @@ struct Roster {
     bool leaves = false;                    // it wants to leave
     bool dropped = false;                   // it has to leave
     bool follows = false;                   // it follows the present epoch, and has not caught up yet
-    bool is_awaited = true;                 // false: it could not follow, and has not told yet that it takes part
+    bool is_awaited = true;                 // false: it has not caught up, and has not told yet that it takes part
   };
 
   RosterOptions options;                       // of the job; they never change

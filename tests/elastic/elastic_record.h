@@ -13,11 +13,13 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "gradwire/base/strings.h"
 #include "gradwire/elastic/elastic_test_support.h"
 #include "tests/elastic/elastic_page.h"
 
@@ -74,8 +76,7 @@ class ElasticRecord {
       }
       std::this_thread::sleep_for(std::min(pace, std::chrono::milliseconds(10)));
     }
-    ADD_FAILURE() << "no epoch of " << size << " members comes after epoch " << after;
-    return {};
+    throw std::runtime_error(concat("no epoch of ", size, " members comes after epoch ", after));
   }
 
   // Lets the job do one step more, but not the last one.
