@@ -16,7 +16,7 @@ class CapturedProcess final {
  public:
   // Starts the program, which is looked for in PATH. A program that cannot be started has no output.
   explicit CapturedProcess(std::vector<std::string> command);
-  // Kills the program.
+  // Kills the program, and waits up to a tenth of a second for its end.
   ~CapturedProcess();
   CapturedProcess(const CapturedProcess&) = delete;
   CapturedProcess& operator=(const CapturedProcess&) = delete;

@@ -65,8 +65,7 @@ NodeAttempts::Ending NodeAttempts::run(const Plan& plan) {
     if (supervisor.is_abandoned()) return {.is_abandoned = true};
     coordinator_.ranks_ended(end_of(outcome, place));
     supervisor.finish_output(report(outcome, options_.timeout.value_or(Milliseconds::zero())));
-    return {.is_abandoned = supervisor.is_abandoned(),
-            .signal = outcome.exit_code() != 0 ? supervisor.late_interruption() : 0};
+    return {.is_abandoned = supervisor.is_abandoned(), .signal = supervisor.late_interruption()};
   } catch (const LaunchError& error) {
     coordinator_.ranks_ended({NodeEnd::Kind::final, error.exit_code(), concat(place, ": ", error.what())});
     return {};

@@ -25,7 +25,7 @@ class NodeAttempts final {
 
   struct Ending {
     bool is_abandoned = false;  // the front process has died
-    int signal = 0;             // came after the ranks, which had failed, were gone; 0: none
+    int signal = 0;             // ends the job, and came after the ranks were gone; 0: none
   };
   // Starts the ranks, and returns when they have ended, the coordinator knows of that, and the user has got the report.
   // The coordinator is also told where the ranks cannot be started.

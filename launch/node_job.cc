@@ -4,7 +4,6 @@
 #include <poll.h>
 
 #include <algorithm>
-#include <climits>
 #include <cstdio>
 #include <optional>
 
@@ -13,6 +12,7 @@
 #include "launch/launch_error.h"
 #include "launch/node_attempts.h"
 #include "launch/node_coordinator.h"
+#include "launch/poll_timeout.h"
 #include "launch/rank_process.h"
 
 namespace gradwire::launch {
@@ -90,7 +90,7 @@ class NodeJob {
       }
       const Deadline until = has_limit ? patience_.earlier(job_end_) : patience_;
       pollfd polled[3] = {{signals_.fd(), POLLIN, 0}, {coordinator_.event_fd(), POLLIN, 0}, {front_fd_, POLLIN, 0}};
-      ::poll(polled, 3, static_cast<int>(std::min<long long>(until.remaining().count(), INT_MAX)));
+      ::poll(polled, 3, poll_timeout(until));
       if (polled[2].revents != 0) on_front_death();
       while (const auto signal = signals_.next_that_ends()) interrupt(*signal);
     }

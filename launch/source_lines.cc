@@ -5,13 +5,13 @@
 #include <poll.h>
 
 #include <algorithm>
-#include <climits>
 #include <cstdio>
 #include <sstream>
 #include <string_view>
 #include <utility>
 
 #include "gradwire/base/strings.h"
+#include "launch/poll_timeout.h"
 
 namespace gradwire::launch {
 namespace {
@@ -135,7 +135,7 @@ void add_source_lines(std::vector<observe::RankTable>& tables, Deadline deadline
   SourceLines lookup(std::move(tables), deadline);
   while (!lookup.has_ended()) {
     pollfd polled{lookup.fd(), POLLIN, 0};
-    ::poll(&polled, 1, static_cast<int>(std::min<long long>(deadline.remaining().count(), INT_MAX)));
+    ::poll(&polled, 1, poll_timeout(deadline));
     lookup.go_on();
   }
   tables = std::move(lookup).take();

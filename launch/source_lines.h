@@ -20,7 +20,7 @@ namespace gradwire::launch {
 // were not found at the deadline. Runs one process for each program and library, one after the other. For one thread.
 class SourceLines final {
  public:
-  // Begins. Does not wait, like all methods.
+  // Begins. Does not wait, like all methods, but for a tenth of a second to end a program that looks lines up.
   SourceLines(std::vector<observe::RankTable> tables, Deadline deadline);
   SourceLines(const SourceLines&) = delete;
   SourceLines& operator=(const SourceLines&) = delete;

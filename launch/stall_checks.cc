@@ -13,9 +13,7 @@ constexpr Milliseconds kLinesTimeAtEnd{30'000};
 
 }  // namespace
 
-Deadline StallChecks::next() const {
-  return flight_ == nullptr || is_looking_up() ? Deadline::never() : flight_->next_check();
-}
+Deadline StallChecks::next() const { return flight_ == nullptr || told_ ? Deadline::never() : flight_->next_check(); }
 
 void StallChecks::check() {
   if (next().expired() && !ranks_.running().empty()) begin(flight_->check_stall(ranks_.pids()));

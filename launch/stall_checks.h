@@ -19,14 +19,15 @@
 
 namespace gradwire::launch {
 
-// Finds what is to be told, then the source lines for it, which may take seconds: no method waits for them. Does
+// Finds what is to be told, then the source lines for it, which may take seconds: no method waits for them, but for a
+// tenth of a second where a program that looks them up is ended. Does
 // nothing for a job without flight recorders. For one thread.
 class StallChecks final {
  public:
   // `flight` may be null. Both outlive the object.
   StallChecks(FlightWatch* flight, const RankSet& ranks) : flight_(flight), ranks_(ranks) {}
 
-  // When check() is due; never without --stall, and while lines are looked up.
+  // When check() is due; never without --stall, and until take_text() has brought what was begun to be told.
   Deadline next() const;
   // Once the check is due: begins what is to be told of a job that stands still.
   void check();
@@ -50,6 +51,8 @@ class StallChecks final {
   // What was begun to be told, with the lines that were found until now; empty where there is nothing to tell. Ends the
   // lookup.
   std::string take_text();
+  // Ends the lookup, and tells nothing.
+  void forget() noexcept { told_.reset(); }
 
  private:
   // What is being told.

@@ -34,7 +34,7 @@ struct FindRefusals {
 };
 
 // Connects to the store that `options` name, and waits until `key` is there, which its launcher sets as it begins.
-// Tries for `patience`. `check` is called between two tries, and may throw. Throws LaunchError with the words of
+// Tries for `patience`. `check` is called before each try, and may throw. Throws LaunchError with the words of
 // `refusals`.
 std::unique_ptr<TcpStore> find_store(TcpStoreOptions options, const std::string& key, Milliseconds patience,
                                      const std::function<void()>& check, const FindRefusals& refusals);

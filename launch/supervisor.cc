@@ -6,12 +6,12 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <climits>
 #include <exception>
 #include <utility>
 
 #include "gradwire/base/strings.h"
 #include "launch/launch_error.h"
+#include "launch/poll_timeout.h"
 
 namespace gradwire::launch {
 namespace {
@@ -23,8 +23,6 @@ constexpr milliseconds kLeftoverTime{300};
 constexpr milliseconds kKillTime{5000};
 // timeout(1) and others signal the launcher and its process group, so that one interruption arrives twice.
 constexpr milliseconds kRepeatTime{250};
-
-int poll_timeout(Deadline until) { return static_cast<int>(std::min<long long>(until.remaining().count(), INT_MAX)); }
 
 }  // namespace
 
@@ -42,6 +40,7 @@ Supervisor::Supervisor(const Options& options, SignalQueue& signals, int front_f
 
 Supervisor::~Supervisor() {
   elastic_.reset();
+  stall_.forget();
   if (ranks_gone_) return;
   ranks_.kill();
   try {

@@ -92,7 +92,7 @@ void Matcher::on_piece(int source, const Frame& frame, const Payload& payload) {
 void Matcher::on_cancel(int source, const Frame& frame) {
   ChannelState* const channel = channels_.find(frame.channel);
   if (channel == nullptr) return;
-  if (Unexpected* const offer = Unreceived::find_offer(channel->unexpected, source, frame.id)) {
+  if (Unexpected* const offer = channel->unexpected.find_offer(source, frame.tag, frame.id)) {
     unreceived_.drop(channel->unexpected, *offer);
     return;
   }

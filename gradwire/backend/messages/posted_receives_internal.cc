@@ -10,7 +10,7 @@
 namespace gradwire::messages {
 
 MessageQueue& PostedReceives::queue(Queues& queues, int peer, std::uint32_t tag) noexcept {
-  return queues[match_hash(peer, tag) & (queues.size() - 1)];
+  return queues[match_place(peer, tag, queues.size())];
 }
 
 void PostedReceives::add(Message& receive) noexcept {
@@ -28,7 +28,7 @@ Message* PostedReceives::find(int source, std::uint32_t tag) const noexcept {
 }
 
 Message* PostedReceives::first(int peer, std::uint32_t tag) const noexcept {
-  Message* receive = queues_[match_hash(peer, tag) & (queues_.size() - 1)].front();
+  Message* receive = queues_[match_place(peer, tag, queues_.size())].front();
   while (receive != nullptr && !(receive->tag == tag && receive->peer == peer)) {
     receive = MessageQueue::after(*receive);
   }

@@ -15,17 +15,17 @@ UnexpectedList::~UnexpectedList() {
   for_each([&](Unexpected& row) { delete &row; });
 }
 
-std::size_t UnexpectedList::at(const Buckets& buckets, int peer, std::uint32_t tag) noexcept {
-  return match_hash(peer, tag) & (buckets.size() - 1);
+UnexpectedList::Bucket& UnexpectedList::at(Buckets& buckets, int peer, std::uint32_t tag) noexcept {
+  return buckets[match_place(peer, tag, buckets.size())];
 }
 
 void UnexpectedList::link(Buckets& buckets, Unexpected& row) noexcept {
-  buckets[at(buckets, kAnySource, row.tag)].of_tag.push_back(row);
-  buckets[at(buckets, row.peer, row.tag)].of_peer_and_tag.push_back(row);
+  at(buckets, kAnySource, row.tag).of_tag.push_back(row);
+  at(buckets, row.peer, row.tag).of_peer_and_tag.push_back(row);
 }
 
 Unexpected* UnexpectedList::find(int peer, std::uint32_t tag) const noexcept {
-  const Bucket& bucket = buckets_[at(buckets_, peer, tag)];
+  const Bucket& bucket = buckets_[match_place(peer, tag, buckets_.size())];
   if (peer == kAnySource) {
     Unexpected* row = bucket.of_tag.front();
     while (row != nullptr && row->tag != tag) row = TagChain::after(*row);
@@ -36,14 +36,20 @@ Unexpected* UnexpectedList::find(int peer, std::uint32_t tag) const noexcept {
   return row;
 }
 
+Unexpected* UnexpectedList::find_offer(int peer, std::uint32_t tag, std::uint64_t offer) const noexcept {
+  Unexpected* row = buckets_[match_place(peer, tag, buckets_.size())].of_peer_and_tag.front();
+  while (row != nullptr && !(row->offer == offer && row->peer == peer)) row = PeerAndTagChain::after(*row);
+  return row;
+}
+
 void UnexpectedList::add(std::unique_ptr<Unexpected> row) noexcept {
   if (++size_ > kFewRows && size_ > kRowsPerBucket * buckets_.size()) spread();
   link(buckets_, *row.release());
 }
 
 std::unique_ptr<Unexpected> UnexpectedList::take(Unexpected& row) noexcept {
-  buckets_[at(buckets_, kAnySource, row.tag)].of_tag.remove(row);
-  buckets_[at(buckets_, row.peer, row.tag)].of_peer_and_tag.remove(row);
+  at(buckets_, kAnySource, row.tag).of_tag.remove(row);
+  at(buckets_, row.peer, row.tag).of_peer_and_tag.remove(row);
   if (--size_ == 0 && buckets_.size() > kFewRows) {
     buckets_.resize(1);
     buckets_.shrink_to_fit();

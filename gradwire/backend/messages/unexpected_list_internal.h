@@ -56,8 +56,8 @@ class UnexpectedChain final {
 
 // Each row is in two chains, one with others of its tag and one with others of its peer and tag: so it is found among
 // few, however many are kept, also by a receive from any rank. Up to kFewRows lie in one chain. With a row, its payload
-// aside, and its share of the chains a message takes no more than kEagerOverhead. Owns the rows. Used by one thread at
-// a time.
+// aside, and its share of the chains a message takes no more than kEagerOverhead; the chains stay as many until the
+// list is empty. Owns the rows. Used by one thread at a time.
 class UnexpectedList final {
  public:
   // Throws std::bad_alloc.
@@ -69,6 +69,8 @@ class UnexpectedList final {
   bool empty() const noexcept { return size_ == 0; }
   // The first that came of the peer, or with kAnySource of any, with the tag; null when there is none.
   Unexpected* find(int peer, std::uint32_t tag) const noexcept;
+  // The peer's offer of this number, which has the tag; null when there is none.
+  Unexpected* find_offer(int peer, std::uint32_t tag, std::uint64_t offer) const noexcept;
   // The row is behind all others.
   void add(std::unique_ptr<Unexpected> row) noexcept;
   // The row is not in the list any more.
@@ -96,7 +98,7 @@ class UnexpectedList final {
   };
   using Buckets = std::vector<Bucket>;  // as many as a power of two
 
-  static std::size_t at(const Buckets& buckets, int peer, std::uint32_t tag) noexcept;
+  static Bucket& at(Buckets& buckets, int peer, std::uint32_t tag) noexcept;
   static void link(Buckets& buckets, Unexpected& row) noexcept;
   void spread() noexcept;
 

@@ -68,6 +68,18 @@ TEST_F(UnexpectedListTest, WithoutMemoryForMoreChainsTheSameRowsAreFound) {
   run_at_random(40, 40);
 }
 
+TEST_F(UnexpectedListTest, AnOfferIsFoundByItsNumber) {
+  for (int i = 0; i < 200; ++i) {
+    add(i % 2, static_cast<std::uint32_t>(i % 5));
+    rows_.back()->offer = static_cast<std::uint64_t>(i / 2);  // peers number their offers by themselves; 0: a message
+  }
+  for (int i = 2; i < 200; ++i) {
+    const auto offer = static_cast<std::uint64_t>(i / 2);
+    EXPECT_EQ(list_.find_offer(i % 2, static_cast<std::uint32_t>(i % 5), offer), rows_[static_cast<std::size_t>(i)]);
+    EXPECT_EQ(list_.find_offer(2, static_cast<std::uint32_t>(i % 5), offer), nullptr);
+  }
+}
+
 TEST_F(UnexpectedListTest, RowsMayGoWhileAllAreVisited) {
   for (int i = 0; i < 500; ++i) add(i % 3, static_cast<std::uint32_t>(i));
   int visits = 0;

@@ -13,14 +13,6 @@ constexpr std::size_t kSpareRows = 64;
 
 Unreceived::Unreceived(Outbox& outbox) : outbox_(outbox) { spare_.reserve(kSpareRows); }
 
-Unexpected* Unreceived::find_offer(const UnexpectedList& list, int peer, std::uint64_t offer) noexcept {
-  Unexpected* found = nullptr;
-  list.for_each([&](Unexpected& row) {
-    if (row.peer == peer && row.offer == offer) found = &row;
-  });
-  return found;
-}
-
 Unreceived::Kept Unreceived::kept(const UnexpectedList& list, int peer) noexcept {
   Kept all;
   list.for_each([&](const Unexpected& row) {

@@ -27,8 +27,6 @@ class Unreceived final {
   // `outbox` must outlive this. Throws std::bad_alloc.
   explicit Unreceived(Outbox& outbox);
 
-  // The row of the peer's offer. Null when there is none.
-  static Unexpected* find_offer(const UnexpectedList& list, int peer, std::uint64_t offer) noexcept;
   static Kept kept(const UnexpectedList& list, int peer) noexcept;
 
   // Throws std::bad_alloc, without effect.
