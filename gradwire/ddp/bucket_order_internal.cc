@@ -41,8 +41,10 @@ void BucketOrder::agree(ProcessGroup& group, std::span<const TensorSpec> specs) 
   ordered_ = std::make_shared<const std::vector<TensorSpec>>(std::move(ordered));
 }
 
-BucketPlan BucketOrder::plan(std::size_t cap_bytes) const {
-  return plan_buckets(*ordered_, cap_bytes == 0 ? caps_ : BucketCaps{cap_bytes});
+std::function<BucketPlan(std::size_t)> BucketOrder::planner() const {
+  return [ordered = ordered_, caps = caps_](std::size_t cap_bytes) {
+    return plan_buckets(*ordered, cap_bytes == 0 ? caps : BucketCaps{cap_bytes});
+  };
 }
 
 }  // namespace gradwire::internal

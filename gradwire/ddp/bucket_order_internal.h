@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -37,14 +38,16 @@ class BucketOrder final {
   // The numbers of the parameters in this order. After agree() the same on all ranks.
   const std::vector<std::int64_t>& parameters() const noexcept { return parameters_; }
 
-  // After agree(): the buckets of this order, with the cap, or with the caps of the options when `cap_bytes` is 0.
-  BucketPlan plan(std::size_t cap_bytes = 0) const;
+  // After agree(): a function that returns the buckets of this order, with the cap, or with the caps of the options
+  // when `cap_bytes` is 0. The function does not need this object.
+  std::function<BucketPlan(std::size_t cap_bytes)> planner() const;
+  BucketPlan plan(std::size_t cap_bytes = 0) const { return planner()(cap_bytes); }
 
  private:
   BucketCaps caps_;
   bool loaded_ = false;
   std::vector<std::int64_t> parameters_;
-  std::shared_ptr<const std::vector<TensorSpec>> ordered_;  // null before agree(); shared with copies of this object
+  std::shared_ptr<const std::vector<TensorSpec>> ordered_;  // null before agree()
 };
 
 }  // namespace gradwire::internal

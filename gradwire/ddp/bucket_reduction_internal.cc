@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gradwire/ddp/bucket_reduction_internal.h"
 
+#include <c10/core/GradMode.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -88,6 +90,7 @@ void BucketReduction::wait(ProcessGroup& control) {
 }
 
 void BucketReduction::end_iteration() {
+  const c10::NoGradGuard no_grad;
   const HookScope in_hook(owner_);
   if (hook_) hook_->end_iteration();
 }

@@ -73,7 +73,7 @@ class BucketReduction final {
   void wait(ProcessGroup& control);
   // Returns the results by bucket, after wait().
   std::vector<BucketResult> take_results() { return launcher_.take_results(); }
-  // After take_results(): tells the hook that the iteration has ended.
+  // After take_results(): tells the hook, without autograd, that the iteration has ended.
   void end_iteration();
   // After an error: waits for the lanes and their streams.
   void give_up() { launcher_.give_up(); }

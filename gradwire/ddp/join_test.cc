@@ -351,6 +351,33 @@ class Summing final : public Joinable {
   const std::string name_;
 };
 
+// Changes a parameter at the end of each iteration, as hooks that step do.
+class ChangingHook final : public CommHook {
+ public:
+  explicit ChangingHook(at::Tensor parameter) : parameter_(std::move(parameter)) {}
+  Future run(GradBucket& bucket) override {
+    return tensor_future(bucket.group().all_reduce({bucket.buffer().div_(bucket.divisor())}));
+  }
+  void end_iteration() override { parameter_.add_(1); }
+
+ private:
+  at::Tensor parameter_;
+};
+
+TEST(Join, HooksMayChangeParametersAtTheEndOfAnIterationAlsoWhereThisRankHasJoined) {
+  run_ranks({"threads"}, 2, [&](int rank, auto group) {
+    Mlp net(2, 3);
+    DistributedDataParallel ddp(net, options_for({"threads"}, group));
+    const at::Tensor parameter = net->parameters().front();
+    const at::Tensor before = parameter.detach().clone();
+    ddp.register_comm_hook(std::make_shared<ChangingHook>(parameter));
+    Join join({ddp});
+    for (int step = 0; step < 1 + rank; ++step) ddp(random_tensor({2, 3}, step)).sum().backward();
+    join.finish();
+    EXPECT_TRUE(parameter.detach().equal(before + 1 + 1)) << "two iterations, one of them without inputs";
+  });
+}
+
 TEST(Join, RunsTheHooksOfAllJoinablesInOrder) {
   run_ranks({"threads"}, 2, [&](int rank, auto group) {
     std::vector<std::string> log;

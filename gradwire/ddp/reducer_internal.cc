@@ -62,13 +62,13 @@ Reducer::Reducer(std::vector<NamedTensor> parameters, std::shared_ptr<ProcessGro
                        .converts = options_.bucket_dtype.has_value(),
                        .rank = group_->rank()}),
       order_(options_.caps),
+      use_(options_.graph, store_.parameter_count()),
+      report_(described(store_), slot_bytes(store_), options_.caps),
       reduction_(group_, devices_under(parameters, *group_), failure_, this,
                  {.lanes = options_.lanes,
                   .divides_after = options_.bucket_dtype.has_value(),
                   .keeps_in_buffer = options_.gradient_as_bucket_view}),
-      use_(options_.graph, store_.parameter_count()),
-      parameter_hooks_([this](std::size_t parameter) { on_gradient(parameter); }),
-      report_(described(store_), slot_bytes(store_), options_.caps) {
+      parameter_hooks_([this](std::size_t parameter) { on_gradient(parameter); }) {
   // The first iteration only finds the order of the gradients, so there is one bucket for each dtype and device. When
   // the order may change in each iteration, there is nothing to find, and the caps hold at once.
   const BucketCaps caps = finds_order() ? BucketCaps{kUnlimitedBucketBytes} : options_.caps;

@@ -175,13 +175,13 @@ class Reducer final : public std::enable_shared_from_this<Reducer> {
   BucketFiller filler_ GRADWIRE_GUARDED_BY(mutex_);
   BucketOrder order_ GRADWIRE_GUARDED_BY(mutex_);
   ReductionShape shape_ GRADWIRE_GUARDED_BY(mutex_);  // the present one
-  BucketReduction reduction_ GRADWIRE_GUARDED_BY(mutex_);
   ParameterUse use_ GRADWIRE_GUARDED_BY(mutex_);
+  ReductionReport report_;  // has a lock of its own; before the reduction, whose hooks may ask it until they end
+  BucketReduction reduction_ GRADWIRE_GUARDED_BY(mutex_);
   ParameterHooks parameter_hooks_ GRADWIRE_GUARDED_BY(mutex_);
   Iteration iteration_ GRADWIRE_GUARDED_BY(mutex_);
   OuterPass outer_pass_ GRADWIRE_GUARDED_BY(mutex_);
   int mixed_pass_ GRADWIRE_GUARDED_BY(mutex_) = -1;  // the last pass that called options_.on_pass
-  ReductionReport report_;                           // has a lock of its own
 };
 
 }  // namespace gradwire::internal

@@ -36,7 +36,7 @@ ShapeFreedom Reducer::freedom() const {
   }
   freedom.buckets = options_.free_caps && finds_order();
   freedom.lanes = options_.free_lanes && reduction_.hook()->traits().parallel_safe && reduction_.lanes() > 0;
-  freedom.plan_for = [order = order_](std::size_t cap_bytes) { return order.plan(cap_bytes); };
+  freedom.plan_for = order_.planner();
   return freedom;
 }
 
