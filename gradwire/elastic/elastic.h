@@ -95,9 +95,8 @@ struct ElasticOptions {
   // with a step that sends messages to single ranks, or with another call in it that the newcomer cannot repeat: the
   // members wait while the state is on its way. The same on all members. Costs one look into the store at each step.
   bool follow = false;
-  // How long a member waits for the next epoch, for a collective, and for the job's store over TCP when its server is
-  // gone: gradwire-run --serve can be started again meanwhile. For the others of the next epoch: the same, but at most
-  // 2 minutes.
+  // How long a member waits for the next epoch, for the others there, for a collective, and for the job's store over
+  // TCP when its server is gone: gradwire-run --serve can be started again meanwhile.
   Milliseconds timeout = kDefaultTimeout;
 };
 
@@ -163,7 +162,8 @@ class Elastic final {
   // Throws what step() and ElasticOptions::on_slow throw otherwise: the other members then go on without this one.
   // Throws MismatchError when the job runs another program, model or version of gradwire, and when members that counted
   // the same steps hold different parameters; PeerError when no member that holds the state is left, and when the job
-  // went on without this member; TimeoutError when there is no coordinator, or are too few members, for `timeout`;
+  // went on without this member; TimeoutError when there is no coordinator, or are too few members, for `timeout`,
+  // and longer where the coordinator itself waits for a member that hangs;
   // StoreError when the job's store was gone for `timeout`.
   ElasticEnd run(std::int64_t steps, const std::function<void(const ElasticStep&)>& step);
 

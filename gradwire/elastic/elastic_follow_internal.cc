@@ -58,11 +58,8 @@ void Elastic::Impl::follow(Member& member, const std::function<void(const Elasti
 void Elastic::Impl::do_taped_steps(Member& member, const Epoch& epoch,
                                    const std::function<void(const ElasticStep&)>& step) {
   const std::string next = membership::epoch_key(epoch.number + 1);
-  const std::string lost = membership::lost_key(epoch.number);
-  const auto throw_if_ended = [store = store_, next, lost] {
-    for (const std::string& key : {next, lost}) {
-      if (store->check(std::span(&key, 1))) throw AbortedError("the epoch has ended");
-    }
+  const auto throw_if_ended = [&member] {
+    if (member.followed_epoch_ends()) throw AbortedError("the epoch has ended, or ends");
   };
   const auto keys =
       std::make_shared<internal::EpochStore>(internal::following_keys(store_, member.number()), throw_if_ended);

@@ -18,10 +18,6 @@ using membership::Epoch;
 
 namespace {
 
-// The ranks meet within this time, or the next epoch is decided: all have told that they are there. So a member that
-// hangs before it comes does not keep the others waiting for as long as a call may take.
-constexpr Milliseconds kToMeet = std::chrono::minutes(2);
-
 std::vector<std::string> hosts_of(const Epoch& epoch) {
   std::vector<std::string> hosts;
   for (const membership::EpochMember& member : epoch.members) hosts.push_back(member.host);
@@ -51,12 +47,10 @@ std::shared_ptr<ProcessGroup> group_of(const Epoch& epoch, int rank, const std::
   for (Store* part : {keys.get(), static_cast<Store*>(&of_backend)}) rendezvous::register_processes(*part, processes);
   const std::string backend = !options.backend.empty() ? options.backend : crosses_hosts(epoch) ? "hybrid" : "shm";
   const auto crossing = internal::crossing_of(backend);
-  const Milliseconds to_meet = std::min(options.timeout, kToMeet);
   // A replay sums as the played job did, host by host, wherever its members run.
   auto group = epoch.played && crossing
-                   ? internal::make_hybrid_group(keys, rank, hosts_of(epoch), *crossing, to_meet)
-                   : make_process_group(backend, keys, rank, static_cast<int>(processes.size()), to_meet);
-  group->set_timeout(options.timeout);
+                   ? internal::make_hybrid_group(keys, rank, hosts_of(epoch), *crossing, options.timeout)
+                   : make_process_group(backend, keys, rank, static_cast<int>(processes.size()), options.timeout);
   // The flight recorder tells groups apart by name, and a newcomer has made fewer groups than the others.
   group->set_group_name(name);
   return group;

@@ -31,7 +31,7 @@ std::string following_name(std::int64_t follower);
 // object.
 class FollowerGuides final {
  public:
-  // All three must outlive the object. `store`: the job's.
+  // `options` must outlive the object. `store`: the job's.
   FollowerGuides(const ElasticOptions& options, std::shared_ptr<Store> store, std::shared_ptr<ElasticGroup> group);
 
   // An epoch begins before `step`.

@@ -96,9 +96,11 @@ void Coordinator::set_deadlines(std::size_t late_before) {
   const std::size_t late = late_members(roster()).size();
   if (late == 0) {
     stall_ = Deadline::never();
+    if (std::exchange(patient_epoch_, 0) == roster().epoch) store_->set(patience_key(roster().epoch), "");
   } else if (late != late_before || stall_.point() == Deadline::never().point()) {
     stall_ = Deadline::after(options_.stall_timeout);
-    store_->set(patience_key(roster().epoch), patience_text(options_.stall_timeout, journal_.last_event()));
+    patient_epoch_ = roster().epoch;
+    store_->set(patience_key(patient_epoch_), patience_text(options_.stall_timeout, concat(identity_, " ", ++waits_)));
   }
 }
 

@@ -79,6 +79,8 @@ class Coordinator {
   Deadline next_host_look_ = Deadline::after(Milliseconds(0));
   Deadline first_wait_ = Deadline::never();
   Deadline stall_ = Deadline::never();
+  std::int64_t waits_ = 0;          // how often that wait has begun
+  std::int64_t patient_epoch_ = 0;  // whose members know of that wait; 0: none
 };
 
 }  // namespace gradwire::membership

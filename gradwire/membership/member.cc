@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <span>
 #include <utility>
 
@@ -103,6 +104,7 @@ bool Member::tell_again_if_lost() {
 }
 
 std::optional<std::string> Member::wait_for(const std::function<std::string()>& key) {
+  const auto begin = Deadline::Clock::now();
   Deadline deadline = Deadline::after(timeout_);
   std::string patience;  // the last that was granted
   Deadline next_look = Deadline::after(kTellAgain);
@@ -121,13 +123,14 @@ std::optional<std::string> Member::wait_for(const std::function<std::string()>& 
     if (deadline.expired()) {
       // The coordinator itself waits, for a member that may hang, and decides without it then.
       if (const auto granted = value_of(*store_, patience_key(next_ - 1), Milliseconds(0));
-          granted && *granted != patience) {
+          granted && !granted->empty() && *granted != patience) {
         patience = *granted;
         deadline = Deadline::after(patience_of(patience) + kToDecide);
         continue;
       }
-      throw TimeoutError(concat("member ", number_, " of the elastic job waited ", timeout_.count() / 1000, " s for '",
-                                key(), "'; is the coordinator gone, or are there too few members?"));
+      const auto waited = std::chrono::duration_cast<std::chrono::seconds>(Deadline::Clock::now() - begin);
+      throw TimeoutError(concat("member ", number_, " of the elastic job waited ", waited.count(), " s for '", key(),
+                                "'; is the coordinator gone, or are there too few members?"));
     }
     if (!next_look.expired()) continue;
     tell_again_if_lost();
@@ -167,19 +170,24 @@ std::optional<Epoch> Member::wait_to_follow() {
   if (!store_->check(std::span(&key, 1))) return std::nullopt;
   followed_ = stored_number(key, store_->get(key));
   if (followed_ == 0) return std::nullopt;
-  // The epoch has ended or will end before this member has followed it; or meet() will say why it is out.
-  const std::array<std::string, 4> ends{epoch_key(followed_ + 1), lost_key(followed_), change_key(followed_),
-                                        refused_key(number_)};
-  const auto is_set = [&](const std::string& end) { return store_->check(std::span(&end, 1)); };
+  const std::string refused = refused_key(number_);
   const Deadline deadline = Deadline::after(timeout_);
   while (!value_of(*store_, follow_from_key(number_), kLook)) {
-    if (std::any_of(ends.begin(), ends.end(), is_set) || deadline.expired() || (gives_up_ && gives_up_()))
+    // When it was refused, meet() will say why.
+    if (followed_epoch_ends() || store_->check(std::span(&refused, 1)) || deadline.expired() ||
+        (gives_up_ && gives_up_()))
       return std::nullopt;
     throw_if_interrupted("waiting to follow an epoch of the elastic job");
   }
   Epoch epoch = epoch_of(store_->get(epoch_key(followed_)));
   epoch.members.push_back({number_, identity_, host_});
   return epoch;
+}
+
+bool Member::followed_epoch_ends() {
+  const std::array<std::string, 3> ends{epoch_key(followed_ + 1), lost_key(followed_), change_key(followed_)};
+  return std::any_of(ends.begin(), ends.end(),
+                     [&](const std::string& end) { return store_->check(std::span(&end, 1)); });
 }
 
 void Member::caught_up() {

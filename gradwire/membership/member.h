@@ -42,6 +42,8 @@ class Member {
   // follow, and returns that epoch with this member as one more, the last. Returns nothing when it cannot follow: then
   // caught_up() and meet().
   std::optional<Epoch> wait_to_follow();
+  // Whether the epoch that wait_to_follow() returned has ended, or its members stop at a boundary.
+  bool followed_epoch_ends();
   // Tells that this member is as far as the members of the epoch that it follows, or follows no longer.
   void caught_up();
 

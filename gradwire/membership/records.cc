@@ -150,7 +150,9 @@ std::string change_key(std::int64_t epoch) { return concat("epoch/", epoch, "/ch
 std::string stop_key(std::int64_t epoch) { return concat("epoch/", epoch, "/stop"); }
 std::string lost_key(std::int64_t epoch) { return concat("epoch/", epoch, "/lost"); }
 std::string patience_key(std::int64_t epoch) { return concat("epoch/", epoch, "/patience"); }
-std::string patience_text(Milliseconds patience, std::int64_t event) { return concat(patience.count(), " ", event); }
+std::string patience_text(Milliseconds patience, const std::string& name) {
+  return concat(patience.count(), " ", name);
+}
 Milliseconds patience_of(const std::string& text) {
   return Milliseconds(stored_number("patience", text.substr(0, text.find(' '))));
 }

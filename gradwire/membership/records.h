@@ -134,10 +134,10 @@ std::string change_key(std::int64_t epoch);     // the members of the epoch shou
 // Set by the first member that sees the key above: the step before which all members stop.
 std::string stop_key(std::int64_t epoch);
 std::string lost_key(std::int64_t epoch);  // a member of the epoch is gone: its number
-// Set when members of the epoch begin to keep others waiting: for how long from then on the coordinator waits for them.
-// `event`, a number, makes each text another one.
+// Set when members of the epoch begin to keep others waiting: for how long from then on the coordinator waits for them;
+// empty when they keep nobody waiting any more. `name` makes each text another one.
 std::string patience_key(std::int64_t epoch);
-std::string patience_text(Milliseconds patience, std::int64_t event);
+std::string patience_text(Milliseconds patience, const std::string& name);
 Milliseconds patience_of(const std::string& text);
 // The member that follows the epoch as the n-th from 0: an EpochMember.
 std::string follower_key(std::int64_t epoch, std::int64_t n);

@@ -103,9 +103,11 @@ class Decider {
     if (std::any_of(roster_.current.begin(), roster_.current.end(),
                     [&](std::int64_t member) { return standing(member) == Standing::running; }))
       return;
-    // A member that has not caught up may be stuck, or in a long step.
+    // A member that has not caught up may be stuck, or in a long step. It sees that the epoch stops.
     for (auto& [member, entry] : roster_.members) {
-      if (std::exchange(entry.follows, false)) entry.is_awaited = false;
+      if (!std::exchange(entry.follows, false)) continue;
+      entry.is_awaited = false;
+      ask_for_change();
     }
     const bool replays = !roster_.options.replay.empty();
     const std::vector<std::int64_t> next = replays ? cast() : candidates();

@@ -388,9 +388,11 @@ TEST(RosterTest, AFollowerThatHasNotCaughtUpWhenTheEpochEndsIsNotWaitedForBefore
 TEST(RosterTest, AFollowerThatIsNeededIsInTheNextEpochWhenItIsBack) {
   FollowBench bench(/*min=*/2);
   const auto c = bench.join_to_follow();
-  bench.tell(Died{bench.a, "has ended"});
+  bench.tell(Left{bench.a});
+  EXPECT_FALSE(bench.is_asked_to_stop());
   bench.ready(bench.b);
   EXPECT_EQ(bench.roster.epoch, 1);
+  EXPECT_TRUE(bench.is_asked_to_stop()) << "the follower has to know";
   bench.tell(CaughtUp{c, 1});
   EXPECT_EQ(bench.roster.epoch, 2);
   EXPECT_EQ(bench.members(), (Numbers{bench.b, c}));
