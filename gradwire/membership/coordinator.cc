@@ -96,7 +96,8 @@ void Coordinator::set_deadlines(std::size_t late_before) {
   const std::size_t late = late_members(roster()).size();
   if (late == 0) {
     stall_ = Deadline::never();
-    if (std::exchange(patient_epoch_, 0) == roster().epoch) store_->set(patience_key(roster().epoch), "");
+    const std::int64_t epoch = std::exchange(patient_epoch_, 0);
+    if (epoch > 0 && epoch == roster().epoch) store_->set(patience_key(epoch), "");
   } else if (late != late_before || stall_.point() == Deadline::never().point()) {
     stall_ = Deadline::after(options_.stall_timeout);
     patient_epoch_ = roster().epoch;
