@@ -3,7 +3,6 @@
 // One host of a job over several.
 #include <poll.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <optional>
 

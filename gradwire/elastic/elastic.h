@@ -162,9 +162,9 @@ class Elastic final {
   // Throws what step() and ElasticOptions::on_slow throw otherwise: the other members then go on without this one.
   // Throws MismatchError when the job runs another program, model or version of gradwire, and when members that counted
   // the same steps hold different parameters; PeerError when no member that holds the state is left, and when the job
-  // went on without this member; TimeoutError when there is no coordinator, or are too few members, for `timeout`,
-  // and longer where the coordinator itself waits for a member that hangs;
-  // StoreError when the job's store was gone for `timeout`.
+  // went on without this member; TimeoutError when there is no coordinator, or are too few members, for `timeout`, and
+  // longer where the coordinator itself waits for a member that hangs; StoreError when the job's store was gone for
+  // `timeout`.
   ElasticEnd run(std::int64_t steps, const std::function<void(const ElasticStep&)>& step);
 
   // Makes this member leave in good order: at a step boundary, or within 250 ms while run() waits for an epoch. A

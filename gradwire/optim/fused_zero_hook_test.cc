@@ -207,20 +207,16 @@ TEST(FusedZeroHookState, GoesToThePlainOptimizerToTheOtherHookAndToAnotherWorld)
       for (const auto& parameter : run.ddp.parameters()) weights.push_back(parameter.detach().clone());
     });
     run_ranks(setup, 2, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
-      const auto restore = [&](Training& run) {
-        const torch::NoGradGuard no_grad;
-        for (std::size_t i = 0; i < weights.size(); ++i) run.ddp.parameters()[i].detach().copy_(weights[i]);
-      };
       Expected expected(setup, group, kind.factory);
       expected.skipped = 1;  // the order of the buckets was not loaded
       load_bytes(*expected.optimizer, state);
-      restore(expected);
+      set_values(expected.ddp.parameters(), weights);
       Training fused(setup, group);
-      restore(fused);
+      set_values(fused.ddp.parameters(), weights);
       const auto zero = fused.fuse(group, kind.factory, {.chunk_numel = 111});
       load_bytes(*zero, state);
       Training other(setup, group);
-      restore(other);
+      set_values(other.ddp.parameters(), weights);
       const auto plain_zero = std::make_shared<ZeroRedundancyOptimizer>(
           other.ddp.parameters(), kind.factory, ZeroOptions{.process_group = group, .overlap_with_ddp = true});
       load_bytes(*plain_zero, state);
@@ -249,16 +245,8 @@ TEST_P(FusedZeroHook, ResumedWithTheOrderOfTheBucketsItStepsFromTheFirstIteratio
       const auto zero = whole.fuse(group, adam_factory(), {.chunk_numel = 111});
       for (int step = 0; step < 5; ++step) whole.backward(rank, step);
       Training resumed(GetParam(), group, fixed);
-      {
-        const torch::NoGradGuard no_grad;
-        for (std::size_t i = 0; i < resumed.ddp.parameters().size(); ++i)
-          resumed.ddp.parameters()[i].detach().copy_(whole.ddp.parameters()[i]);
-      }
-      const auto resumed_zero = resumed.fuse(group, adam_factory(), {.chunk_numel = 111});
-      for (int to = 0; to < 3; ++to) {
-        zero->consolidate_state(to);
-        if (rank == to) load_bytes(*resumed_zero, bytes_of(*zero));
-      }
+      set_values(resumed.ddp.parameters(), whole.ddp.parameters());
+      hand_over(*zero, *resumed.fuse(group, adam_factory(), {.chunk_numel = 111}));
       resumed.ddp.core().set_bucket_order(whole.ddp.core().bucket_order());
       for (int step = 5; step < 8; ++step) {
         whole.backward(rank, step);

@@ -18,6 +18,7 @@
 
 #include "gradwire/hooks/hook_test_support.h"
 #include "gradwire/optim/optimizer_factory.h"
+#include "gradwire/optim/zero_redundancy_optimizer.h"
 
 namespace gradwire::testing {
 
@@ -84,6 +85,11 @@ inline std::vector<at::Tensor> values_of(const std::vector<at::Tensor>& tensors)
   return values;
 }
 
+inline void set_values(const std::vector<at::Tensor>& tensors, const std::vector<at::Tensor>& values) {
+  const torch::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < values.size(); ++i) tensors[i].detach().copy_(values[i]);
+}
+
 // What stands for a step of training: moves each parameter by a number that depends on worker and step.
 inline void move(const std::vector<at::Tensor>& parameters, int worker, std::int64_t step) {
   const torch::NoGradGuard no_grad;
@@ -105,6 +111,15 @@ inline void load_bytes(torch::optim::Optimizer& optimizer, const std::string& by
   torch::serialize::InputArchive archive;
   archive.load_from(bytes.data(), bytes.size());
   optimizer.load(archive);
+}
+
+// Loads the state of a sharded optimizer into another one, on all ranks. Collective.
+inline void hand_over(ZeroRedundancyOptimizer& from, ZeroRedundancyOptimizer& to) {
+  const ProcessGroup& group = *from.process_group();
+  for (int rank = 0; rank < group.size(); ++rank) {
+    from.consolidate_state(rank);
+    if (group.rank() == rank) load_bytes(to, bytes_of(from));
+  }
 }
 
 // Every rank's tensors hold the bits that rank 0's do.

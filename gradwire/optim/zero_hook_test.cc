@@ -119,17 +119,13 @@ TEST(ZeroHookState, GoesToThePlainOptimizerAndToAnotherWorld) {
     for (const auto& parameter : run.ddp.parameters()) weights.push_back(parameter.detach().clone());
   });
   run_ranks(setup, 2, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
-    const auto restore = [&](Training& run) {
-      const torch::NoGradGuard no_grad;
-      for (std::size_t i = 0; i < weights.size(); ++i) run.ddp.parameters()[i].detach().copy_(weights[i]);
-    };
     Expected expected(setup, group, adam_factory());
     expected.skipped = 1;  // the order of the buckets was not loaded
     load_bytes(*expected.optimizer, state);
     EXPECT_EQ(expected.optimizer->state().size(), weights.size());
-    restore(expected);
+    set_values(expected.ddp.parameters(), weights);
     Training run(setup, group);
-    restore(run);
+    set_values(run.ddp.parameters(), weights);
     const auto zero = overlapped(run.ddp.parameters(), group, adam_factory());
     load_bytes(*zero, state);
     run.ddp.register_comm_hook(make_zero_hook(make_allreduce_hook(), zero, run.ddp.core()));
@@ -160,16 +156,8 @@ TEST_P(ZeroHook, ResumedWithTheOrderOfTheBucketsItStepsFromTheFirstIterationOn) 
         const auto zero = zero_in(whole);
         for (int step = 0; step < 5; ++step) whole.backward(rank, step);
         Training resumed(GetParam(), group, fixed);
-        {
-          const torch::NoGradGuard no_grad;
-          for (std::size_t i = 0; i < resumed.ddp.parameters().size(); ++i)
-            resumed.ddp.parameters()[i].detach().copy_(whole.ddp.parameters()[i]);
-        }
-        const auto resumed_zero = zero_in(resumed);
-        for (int to = 0; to < 3; ++to) {
-          zero->consolidate_state(to);
-          if (rank == to) load_bytes(*resumed_zero, bytes_of(*zero));
-        }
+        set_values(resumed.ddp.parameters(), whole.ddp.parameters());
+        hand_over(*zero, *zero_in(resumed));
         resumed.ddp.core().set_bucket_order(whole.ddp.core().bucket_order());
         for (int step = 5; step < 8; ++step) {
           whole.backward(rank, step);
