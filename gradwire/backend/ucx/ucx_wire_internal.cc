@@ -21,7 +21,8 @@
 namespace gradwire::ucx {
 namespace {
 
-constexpr Milliseconds kOpening{1000};  // see open()
+// See open(). Enough for a connection whose first packets are lost.
+constexpr Milliseconds kOpening{5000};
 
 UniqueFd make_event() {
   UniqueFd event(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -59,8 +60,7 @@ UcxWire::UcxWire(std::unique_ptr<Worker> worker, Options options)
 
 UcxWire::~UcxWire() { close(); }
 
-// Begins to connect. The first word follows (open()), by which the peer sees that this rank knows the token. A peer
-// that cannot be reached at once is lost: it may be the first to have died.
+// Begins to connect. The first word follows (open()), by which the peer sees that this rank knows the token.
 void UcxWire::connect(std::size_t index) {
   Peer& to = peers_[index];
   ucp_ep_params_t params{};

@@ -142,7 +142,8 @@ class UcxWire final : public messages::Wire {
     PeerOptions options;
     ucp_ep_h endpoint = nullptr;
     Deadline open_by = Deadline::never();
-    bool is_open = false;  // notes may go
+    bool has_greeted = false;  // a first word has gone
+    bool is_open = false;      // notes may go
     // Written by UCX's error handler, which may run on a thread of UCX's.
     std::atomic<int> failure{UCS_OK};
     std::string why_lost;     // not empty: the peer is gone

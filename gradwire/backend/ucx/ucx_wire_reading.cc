@@ -72,7 +72,7 @@ void UcxWire::arrive(const Envelope& envelope, std::span<const std::byte> payloa
   Peer& from = peers_[envelope.source];
   if (is_gone(from) || envelope.number < from.received) return;
   moved_ = true;
-  from.here = true;
+  if (!std::exchange(from.here, true)) attention_ = true;
   if (from.endpoint == nullptr) from.connect_due = attention_ = true;
   if (liveness_) liveness_->heard(envelope.source);
   if (envelope.number > from.received) {
@@ -215,7 +215,10 @@ bool UcxWire::look_after_peers() {
     const int failure = each.failure.load(std::memory_order_acquire);
     if (failure != UCS_OK) {
       if (!is_gone(each)) each.is_refused = !each.is_partner && !each.here;
-      lose(each, concat("its connection was closed (", ucs_status_string(static_cast<ucs_status_t>(failure)), ")"));
+      const char* const status = ucs_status_string(static_cast<ucs_status_t>(failure));
+      lose(each, each.here ? concat("its connection was closed (", status, ")")
+                           : concat("it took no connection (", status, "): it has ended, or there is no way to it ",
+                                    "from this host (look at GRADWIRE_INTERFACE)"));
       each.answer_due = each.goodbye_due = false;  // there is nobody to hear it
     }
     if (!each.why_lost.empty() || failure != UCS_OK) close_endpoint(each);

@@ -1,8 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
 // Tests two wires in one process, and a stranger that speaks UCX and does not know their tokens.
-#include "gradwire/backend/ucx/ucx_wire_internal.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,6 +8,7 @@
 #include <cstring>
 
 #include "gradwire/backend/ucx/active_message_internal.h"
+#include "gradwire/backend/ucx/ucx_wire_test_support.h"
 
 namespace gradwire::ucx {
 namespace {
@@ -17,31 +16,6 @@ namespace {
 using messages::Frame;
 using messages::FrameKind;
 constexpr Milliseconds kSilence{60'000};
-
-// Keeps the frames that come; refuses them on demand.
-class Keeper final : public messages::FrameSink {
- public:
-  struct Kept {
-    int peer;
-    Frame frame;
-    std::vector<std::byte> payload;
-  };
-  bool on_frame(int peer, const Frame& frame, const messages::Payload& payload) override {
-    if (refuses) return false;
-    std::vector<std::byte> copy(payload.size());
-    payload.copy_to(copy.data());
-    kept.push_back({peer, frame, std::move(copy)});
-    return true;
-  }
-  bool refuses = false;
-  std::vector<Kept> kept;
-};
-
-Token token(int value) {
-  Token made{};
-  made.fill(static_cast<std::byte>(value));
-  return made;
-}
 
 class UcxWireTest : public ::testing::Test {
  protected:

@@ -33,19 +33,27 @@ using messages::Frame;
 // Says a first word once UCX's connection is there, and nothing before. What UCX 1.13 has to send to a peer while it
 // connects goes behind a message of its own; where the peer dies just then, UCX ends this process (an assertion on
 // wireup_ep->pending_count). A second word takes another way through UCX, on which the message of its own goes at once.
+// The peer's UCX answers that message, and the answer must not wait for a connection that the peer still makes: where
+// this rank dies just then, UCX ends the peer (an assertion in ucp_request_send_state_ff()). So the second word comes
+// when the peer has been heard of, and frames follow the second word.
 // Returns whether anything was said.
 bool UcxWire::open(std::size_t index) {
   Peer& to = peers_[index];
-  const Envelope first{to.options.sends, to.sent, static_cast<std::uint32_t>(rank_), Note::beat, {}};
-  void* const request = send_at_once(to.endpoint, first, {});
-  if (UCS_PTR_STATUS(request) == UCS_ERR_NO_RESOURCE) {
-    if (to.open_by.expired()) {
-      to.is_open = moved_ = true;  // a transport that sends nothing so long at once: what follows goes the usual way
+  bool said = false;
+  if (!to.has_greeted) {
+    const Envelope first{to.options.sends, to.sent, static_cast<std::uint32_t>(rank_), Note::beat, {}};
+    void* const request = send_at_once(to.endpoint, first, {});
+    if (UCS_PTR_STATUS(request) == UCS_ERR_NO_RESOURCE) {
+      if (to.open_by.expired()) {
+        to.is_open = moved_ = true;  // a transport that sends nothing so long at once: what follows goes the usual way
+      }
+      return false;
     }
-    return false;
+    note_sent(index, request);
+    if (!to.why_lost.empty()) return false;
+    to.has_greeted = said = moved_ = true;
   }
-  note_sent(index, request);
-  if (!to.why_lost.empty()) return false;
+  if (!to.here) return said;
   to.is_open = moved_ = true;
   const Envelope second{to.options.sends, to.sent, static_cast<std::uint32_t>(rank_), Note::beat, {}};
   to.beat_due = !send_copy(index, second, {}, UCP_OP_ATTR_FLAG_NO_IMM_CMPL);
@@ -165,7 +173,7 @@ bool UcxWire::send_dues() {
       if (!to.is_open) {
         if (open(index)) said = true;
         if (!to.is_open) {
-          attention_ = true;
+          if (!to.has_greeted) attention_ = true;  // else what comes of the peer has this looked for again
           continue;
         }
       }
