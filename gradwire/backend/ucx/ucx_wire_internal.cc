@@ -11,7 +11,6 @@
 #include <cstring>
 #include <ctime>
 #include <new>
-#include <type_traits>
 #include <utility>
 
 #include "gradwire/backend/ucx/active_message_internal.h"
@@ -38,8 +37,8 @@ UcxWire::UcxWire(std::unique_ptr<Worker> worker, Options options)
       wake_(make_event()),
       worker_(std::move(worker)),
       peers_(options.peers.size()),
-      is_full_mesh_(options.partners.empty()) {
-  static_assert(std::is_trivially_copyable_v<Envelope>);
+      is_full_mesh_(options.partners.empty()),
+      copies_(options.peers.size()) {
   const MutexLock lock(mutex_);
   ucp_am_handler_param_t handler{};
   handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG;

@@ -39,6 +39,8 @@
 #include "gradwire/backend/ucx/admission_internal.h"
 #include "gradwire/backend/ucx/library_internal.h"
 #include "gradwire/backend/ucx/liveness_internal.h"
+#include "gradwire/backend/ucx/note_copies_internal.h"
+#include "gradwire/backend/ucx/note_internal.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/os_handles.h"
 #include "gradwire/base/process.h"
@@ -115,27 +117,10 @@ class UcxWire final : public messages::Wire {
   void close() noexcept;
 
  private:
-  // ping: answered with a beat. lost: the peer whose number is the frame's id is gone; the payload says why.
-  enum class Note : std::uint32_t { frame = 1, beat, goodbye, goodbye_seen, lost, ping };
-  struct Envelope {
-    Token token{};
-    std::uint64_t number = 0;  // the how-many-th note from this source to this destination
-    std::uint32_t source = 0;
-    Note note = Note::frame;
-    messages::Frame frame{};
-  };
   // A note that came, or a frame to this rank itself, and waits.
   struct Kept {
     Envelope envelope;
     std::vector<std::byte> payload;
-  };
-  // The copy of a note that UCX has. Lists own them; UCX knows their place.
-  struct Sending {
-    UcxWire* wire = nullptr;
-    std::size_t peer = 0;
-    std::unique_ptr<std::byte[]> memory;
-    std::size_t capacity = 0;
-    std::list<Sending>::iterator place;
   };
   struct Peer {
     UcxWire* wire = nullptr;
@@ -162,7 +147,6 @@ class UcxWire final : public messages::Wire {
     std::size_t reported = 0;                    // of losses_, told to it
     std::uint64_t sent = 0;                      // notes
     std::uint64_t received = 0;                  // notes taken
-    std::size_t in_flight = 0;                   // notes of which UCX has copies, to the peer
     std::size_t longest_at_once = 0;             // payload that UCX has taken at once
     std::list<Kept> held;                        // frames that the sink has not taken
     std::map<std::uint64_t, Kept> early;         // notes that came before those ahead of them
@@ -170,7 +154,6 @@ class UcxWire final : public messages::Wire {
 
   static ucs_status_t on_active_message(void* wire, const void* header, std::size_t header_bytes, void* data,
                                         std::size_t bytes, const ucp_am_recv_param_t* param);
-  static void on_sent(void* request, ucs_status_t status, void* sending);
   static void on_failure(void* peer, ucp_ep_h endpoint, ucs_status_t status);
 
   void connect(std::size_t index) GRADWIRE_REQUIRES(mutex_);
@@ -185,10 +168,8 @@ class UcxWire final : public messages::Wire {
       GRADWIRE_REQUIRES(mutex_);
   bool send_copy(std::size_t index, const Envelope& envelope, std::span<const std::byte> payload, std::uint32_t flags)
       GRADWIRE_REQUIRES(mutex_);
-  // What a send came to. `sent` is null where UCX is done with the note.
-  bool note_sent(std::size_t index, void* sent) GRADWIRE_REQUIRES(mutex_);
-  Sending& take_sending(std::size_t bytes) GRADWIRE_REQUIRES(mutex_);
-  void give_back(Sending& sending) noexcept GRADWIRE_REQUIRES(mutex_);
+  // What a send came to.
+  bool note_sent(std::size_t index, ucs_status_t status) GRADWIRE_REQUIRES(mutex_);
   bool send_dues() GRADWIRE_REQUIRES(mutex_);
 
   // Notes that come.
@@ -232,8 +213,7 @@ class UcxWire final : public messages::Wire {
   std::vector<void*> closing_ GRADWIRE_GUARDED_BY(mutex_);    // requests of UCX
   std::optional<Liveness> liveness_ GRADWIRE_GUARDED_BY(mutex_);
   std::vector<std::size_t> awaited_ GRADWIRE_GUARDED_BY(mutex_);  // that are no partners, and are watched
-  std::list<Sending> under_way_ GRADWIRE_GUARDED_BY(mutex_);
-  std::list<Sending> spare_ GRADWIRE_GUARDED_BY(mutex_);
+  NoteCopies copies_ GRADWIRE_GUARDED_BY(mutex_);
   std::deque<Kept> local_ GRADWIRE_GUARDED_BY(mutex_);  // frames to this rank itself
   messages::FrameSink* sink_ GRADWIRE_GUARDED_BY(mutex_) = nullptr;
   std::exception_ptr error_ GRADWIRE_GUARDED_BY(mutex_);

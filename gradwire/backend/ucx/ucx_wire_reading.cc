@@ -34,12 +34,13 @@ bool UcxWire::advance() {
 
 bool UcxWire::progress(FrameSink* sink) {
   moved_ = false;
+  const std::uint64_t given_back = copies_.given_back();
   sink_ = sink;
   const bool worked = ucp_worker_progress(worker_->get()) != 0;
   sink_ = nullptr;
   if (error_ != nullptr) std::rethrow_exception(error_);
   const bool peers_moved = look_after_peers();
-  return worked || moved_ || peers_moved;
+  return worked || moved_ || peers_moved || copies_.given_back() != given_back;
 }
 
 // Called by UCX in ucp_worker_progress(), under the lock. No exception may pass through UCX.

@@ -17,13 +17,15 @@ namespace {
 // Of a message that goes in pieces. Measured: with notes of 128 KiB and more 1 MiB takes 1.8 times as long.
 constexpr std::size_t kLargestPiece = (std::size_t{64} << 10) - 512;
 constexpr std::size_t kWindow = 8;  // notes to one peer of which UCX has copies at a time
-constexpr std::size_t kSpareSendings = 64;
 
-// UCX takes the note now and needs neither memory any more (null), or does not take it (UCS_ERR_NO_RESOURCE).
-void* send_at_once(ucp_ep_h endpoint, const auto& envelope, std::span<const std::byte> payload) {
+// UCX takes the note now and needs neither memory any more, or does not take it (UCS_ERR_NO_RESOURCE).
+ucs_status_t send_at_once(ucp_ep_h endpoint, const Envelope& envelope, std::span<const std::byte> payload) {
   ucp_request_param_t param{};
   param.op_attr_mask = UCP_OP_ATTR_FLAG_FORCE_IMM_CMPL;
-  return ucp_am_send_nbx(endpoint, kActiveMessage, &envelope, sizeof(envelope), payload.data(), payload.size(), &param);
+  // UCX's macro evaluates its argument twice.
+  void* const request =
+      ucp_am_send_nbx(endpoint, kActiveMessage, &envelope, sizeof(envelope), payload.data(), payload.size(), &param);
+  return UCS_PTR_STATUS(request);
 }
 
 }  // namespace
@@ -42,14 +44,14 @@ bool UcxWire::open(std::size_t index) {
   bool said = false;
   if (!to.has_greeted) {
     const Envelope first{to.options.sends, to.sent, static_cast<std::uint32_t>(rank_), Note::beat, {}};
-    void* const request = send_at_once(to.endpoint, first, {});
-    if (UCS_PTR_STATUS(request) == UCS_ERR_NO_RESOURCE) {
+    const ucs_status_t status = send_at_once(to.endpoint, first, {});
+    if (status == UCS_ERR_NO_RESOURCE) {
       if (to.open_by.expired()) {
         to.is_open = moved_ = true;  // a transport that sends nothing so long at once: what follows goes the usual way
       }
       return false;
     }
-    note_sent(index, request);
+    note_sent(index, status);
     if (!to.why_lost.empty()) return false;
     to.has_greeted = said = moved_ = true;
   }
@@ -70,7 +72,7 @@ bool UcxWire::write(int destination, const Frame& frame, std::span<const std::by
     if (destination != rank_) {
       if (to.endpoint == nullptr) connect(static_cast<std::size_t>(destination));
       if (is_gone(to)) return true;
-      if (!to.is_open || to.in_flight >= kWindow) return false;
+      if (!to.is_open || copies_.under_way_to(static_cast<std::size_t>(destination)) >= kWindow) return false;
       return send(static_cast<std::size_t>(destination), Note::frame, frame, payload);
     }
     if (local_.size() >= kWindow) return false;
@@ -85,11 +87,11 @@ bool UcxWire::write(int destination, const Frame& frame, std::span<const std::by
 bool UcxWire::send(std::size_t index, Note note, const Frame& frame, std::span<const std::byte> payload) {
   Peer& to = peers_[index];
   const Envelope envelope{to.options.sends, to.sent, static_cast<std::uint32_t>(rank_), note, frame};
-  if (to.in_flight == 0) {
-    void* const request = send_at_once(to.endpoint, envelope, payload);
-    if (UCS_PTR_STATUS(request) != UCS_ERR_NO_RESOURCE) {
+  if (copies_.under_way_to(index) == 0) {
+    const ucs_status_t status = send_at_once(to.endpoint, envelope, payload);
+    if (status != UCS_ERR_NO_RESOURCE) {
       to.longest_at_once = std::max(to.longest_at_once, payload.size());
-      return note_sent(index, request);
+      return note_sent(index, status);
     }
     if (payload.size() <= to.longest_at_once) return false;  // there is no room just now
   }
@@ -99,26 +101,11 @@ bool UcxWire::send(std::size_t index, Note note, const Frame& frame, std::span<c
 // `flags` are UCP_OP_ATTR_FLAG_*. Throws std::bad_alloc.
 bool UcxWire::send_copy(std::size_t index, const Envelope& envelope, std::span<const std::byte> payload,
                         std::uint32_t flags) {
-  const std::size_t bytes = sizeof(envelope) + payload.size();
-  Sending& sending = take_sending(bytes);
-  sending.peer = index;
-  std::memcpy(sending.memory.get(), &envelope, sizeof(envelope));
-  if (!payload.empty()) std::memcpy(sending.memory.get() + sizeof(envelope), payload.data(), payload.size());
-  ucp_request_param_t param{};
-  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | flags;
-  param.cb.send = &UcxWire::on_sent;
-  param.user_data = &sending;
-  void* const request = ucp_am_send_nbx(peers_[index].endpoint, kActiveMessage, sending.memory.get(), sizeof(envelope),
-                                        sending.memory.get() + sizeof(envelope), payload.size(), &param);
-  const bool keeps = UCS_PTR_IS_PTR(request);
-  if (!keeps) give_back(sending);
-  if (keeps) ++peers_[index].in_flight;
-  return note_sent(index, request);
+  return note_sent(index, copies_.send(peers_[index].endpoint, index, envelope, payload, flags));
 }
 
-bool UcxWire::note_sent(std::size_t index, void* sent) {
+bool UcxWire::note_sent(std::size_t index, ucs_status_t status) {
   Peer& to = peers_[index];
-  const ucs_status_t status = UCS_PTR_IS_ERR(sent) ? UCS_PTR_STATUS(sent) : UCS_OK;
   if (status == UCS_ERR_NO_MEMORY) return false;
   if (status != UCS_OK) {
     lose(to, concat("its connection failed (", ucs_status_string(status), ")"));
@@ -127,40 +114,6 @@ bool UcxWire::note_sent(std::size_t index, void* sent) {
   ++to.sent;
   if (liveness_) liveness_->wrote(index);
   return true;
-}
-
-UcxWire::Sending& UcxWire::take_sending(std::size_t bytes) {
-  if (spare_.empty()) {
-    spare_.emplace_back();
-    spare_.back().wire = this;
-    spare_.back().place = std::prev(spare_.end());
-  }
-  Sending& sending = spare_.back();
-  if (sending.capacity < bytes) {
-    sending.capacity = 0;
-    sending.memory = std::make_unique_for_overwrite<std::byte[]>(bytes);
-    sending.capacity = bytes;
-  }
-  under_way_.splice(under_way_.end(), spare_, sending.place);
-  return sending;
-}
-
-void UcxWire::give_back(Sending& sending) noexcept {
-  if (spare_.size() < kSpareSendings) {
-    spare_.splice(spare_.end(), under_way_, sending.place);
-  } else {
-    under_way_.erase(sending.place);
-  }
-}
-
-// Called by UCX in a call of this wire, which holds the lock.
-void UcxWire::on_sent(void* request, ucs_status_t, void* argument) GRADWIRE_NO_THREAD_SAFETY_ANALYSIS {
-  Sending& sending = *static_cast<Sending*>(argument);
-  UcxWire& wire = *sending.wire;
-  --wire.peers_[sending.peer].in_flight;
-  wire.moved_ = true;  // there is room again
-  wire.give_back(sending);
-  ucp_request_free(request);
 }
 
 // What is to be said beside frames. It may pass the window, as there is little of it.
@@ -178,8 +131,10 @@ bool UcxWire::send_dues() {
         }
       }
       // A beat is of no use to a peer that takes nothing: what is in flight is a sign of life, too.
-      if (to.beat_due && (to.in_flight > 0 || send(index, Note::beat, {}, {}))) to.beat_due = false, said = true;
-      if (to.ping_due && (to.in_flight > 0 || send(index, Note::ping, {}, {}))) to.ping_due = false, said = true;
+      if (to.beat_due && (copies_.under_way_to(index) > 0 || send(index, Note::beat, {}, {})))
+        to.beat_due = false, said = true;
+      if (to.ping_due && (copies_.under_way_to(index) > 0 || send(index, Note::ping, {}, {})))
+        to.ping_due = false, said = true;
       if (to.answer_due && send(index, Note::goodbye_seen, {}, {})) to.answer_due = false, said = true;
       if (tell_losses(index)) said = true;
       if (to.goodbye_due && send(index, Note::goodbye, {}, {})) to.goodbye_due = false, said = true;
@@ -196,7 +151,7 @@ bool UcxWire::send_dues() {
 // A partner that takes nothing is not told more.
 bool UcxWire::tell_losses(std::size_t index) {
   Peer& to = peers_[index];
-  if (!to.is_partner || to.reported == losses_.size() || to.in_flight >= 2 * kWindow) return false;
+  if (!to.is_partner || to.reported == losses_.size() || copies_.under_way_to(index) >= 2 * kWindow) return false;
   const LostPeer& loss = losses_[to.reported];
   Frame frame;
   frame.id = loss.index;
@@ -208,7 +163,7 @@ bool UcxWire::tell_losses(std::size_t index) {
 
 bool UcxWire::idle() const {
   const MutexLock lock(mutex_);
-  return under_way_.empty() && local_.empty();
+  return copies_.empty() && local_.empty();
 }
 
 void UcxWire::say_goodbye() {
