@@ -37,8 +37,9 @@ UcxWire::UcxWire(std::unique_ptr<Worker> worker, Options options)
       wake_(make_event()),
       worker_(std::move(worker)),
       peers_(options.peers.size()),
-      is_full_mesh_(options.partners.empty()),
+      losses_(options.peers.size(), options.partners.empty()),
       copies_(options.peers.size()) {
+  const bool is_full_mesh = options.partners.empty();
   const MutexLock lock(mutex_);
   ucp_am_handler_param_t handler{};
   handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG;
@@ -49,7 +50,7 @@ UcxWire::UcxWire(std::unique_ptr<Worker> worker, Options options)
   for (std::size_t index = 0; index < peers_.size(); ++index) {
     peers_[index].wire = this;
     peers_[index].options = std::move(options.peers[index]);
-    peers_[index].is_partner = is_full_mesh_ && index != static_cast<std::size_t>(rank_);
+    peers_[index].is_partner = is_full_mesh && index != static_cast<std::size_t>(rank_);
   }
   for (const int partner : options.partners) peer(partner).is_partner = true;
   for (std::size_t index = 0; index < peers_.size(); ++index) {

@@ -39,6 +39,7 @@
 #include "gradwire/backend/ucx/admission_internal.h"
 #include "gradwire/backend/ucx/library_internal.h"
 #include "gradwire/backend/ucx/liveness_internal.h"
+#include "gradwire/backend/ucx/loss_news_internal.h"
 #include "gradwire/backend/ucx/note_copies_internal.h"
 #include "gradwire/backend/ucx/note_internal.h"
 #include "gradwire/base/mutex.h"
@@ -133,7 +134,6 @@ class UcxWire final : public messages::Wire {
     std::atomic<int> failure{UCS_OK};
     std::string why_lost;     // not empty: the peer is gone
     bool is_refused = false;  // it is no partner, and took no connection
-    bool is_told = false;     // its loss is in losses_
     bool here = false;        // it has been heard of
     bool left = false;        // it said goodbye
     bool has_all = false;     // it has what this rank wrote before its goodbye
@@ -144,7 +144,6 @@ class UcxWire final : public messages::Wire {
     bool is_partner = false;
     bool connect_due = false;                    // it has connected to this rank
     Deadline awaited_until = Deadline::never();  // of one in awaited_
-    std::size_t reported = 0;                    // of losses_, told to it
     std::uint64_t sent = 0;                      // notes
     std::uint64_t received = 0;                  // notes taken
     std::size_t longest_at_once = 0;             // payload that UCX has taken at once
@@ -171,6 +170,8 @@ class UcxWire final : public messages::Wire {
   // What a send came to.
   bool note_sent(std::size_t index, ucs_status_t status) GRADWIRE_REQUIRES(mutex_);
   bool send_dues() GRADWIRE_REQUIRES(mutex_);
+  bool give_sign_of_life(std::size_t index, Note note) GRADWIRE_REQUIRES(mutex_);
+  bool tell_loss(std::size_t index) GRADWIRE_REQUIRES(mutex_);
 
   // Notes that come.
   bool progress(messages::FrameSink* sink) GRADWIRE_REQUIRES(mutex_);
@@ -189,7 +190,6 @@ class UcxWire final : public messages::Wire {
   void look_for_silence() GRADWIRE_REQUIRES(mutex_);
   void take_loss(const Peer& from, const messages::Frame& frame, std::span<const std::byte> bytes)
       GRADWIRE_REQUIRES(mutex_);
-  bool tell_losses(std::size_t index) GRADWIRE_REQUIRES(mutex_);
   void close_endpoint(Peer& of) noexcept GRADWIRE_REQUIRES(mutex_);
 
   const OwnerProcess owner_;
@@ -204,13 +204,8 @@ class UcxWire final : public messages::Wire {
   // Something may have to be said to a peer, or a peer may be gone: looked for then only, as peers may be many.
   std::atomic<bool> attention_{true};
   std::atomic<bool> lost_some_{false};
-  const bool is_full_mesh_;
-  struct LostPeer {
-    std::size_t index;
-    std::string why;
-  };
-  std::vector<LostPeer> losses_ GRADWIRE_GUARDED_BY(mutex_);  // that the partners hear of
-  std::vector<void*> closing_ GRADWIRE_GUARDED_BY(mutex_);    // requests of UCX
+  LossNews losses_ GRADWIRE_GUARDED_BY(mutex_);
+  std::vector<void*> closing_ GRADWIRE_GUARDED_BY(mutex_);  // requests of UCX
   std::optional<Liveness> liveness_ GRADWIRE_GUARDED_BY(mutex_);
   std::vector<std::size_t> awaited_ GRADWIRE_GUARDED_BY(mutex_);  // that are no partners, and are watched
   NoteCopies copies_ GRADWIRE_GUARDED_BY(mutex_);

@@ -174,9 +174,7 @@ void UcxWire::lose(Peer& lost, std::string why) {
 }
 
 void UcxWire::pass_on(Peer& lost, const std::string& why) {
-  if (is_full_mesh_ || std::exchange(lost.is_told, true)) return;
-  losses_.push_back({static_cast<std::size_t>(&lost - peers_.data()), why});
-  attention_ = true;
+  if (losses_.add(static_cast<std::size_t>(&lost - peers_.data()), why)) attention_ = true;
 }
 
 void UcxWire::look_for_silence() {

@@ -130,34 +130,35 @@ bool UcxWire::send_dues() {
           continue;
         }
       }
-      // A beat is of no use to a peer that takes nothing: what is in flight is a sign of life, too.
-      if (to.beat_due && (copies_.under_way_to(index) > 0 || send(index, Note::beat, {}, {})))
-        to.beat_due = false, said = true;
-      if (to.ping_due && (copies_.under_way_to(index) > 0 || send(index, Note::ping, {}, {})))
-        to.ping_due = false, said = true;
+      if (to.beat_due && give_sign_of_life(index, Note::beat)) to.beat_due = false, said = true;
+      if (to.ping_due && give_sign_of_life(index, Note::ping)) to.ping_due = false, said = true;
       if (to.answer_due && send(index, Note::goodbye_seen, {}, {})) to.answer_due = false, said = true;
-      if (tell_losses(index)) said = true;
+      if (tell_loss(index)) said = true;
       if (to.goodbye_due && send(index, Note::goodbye, {}, {})) to.goodbye_due = false, said = true;
     } catch (const std::bad_alloc&) {  // it stays due
     }
     if (to.beat_due || to.ping_due || to.answer_due || to.goodbye_due ||
-        (to.is_partner && to.reported < losses_.size())) {
+        (to.is_partner && losses_.next_for(index) != nullptr)) {
       attention_ = true;
     }
   }
   return said;
 }
 
+// A beat is of no use to a peer that takes nothing: what is under way is a sign of life, too.
+bool UcxWire::give_sign_of_life(std::size_t index, Note note) {
+  return copies_.under_way_to(index) > 0 || send(index, note, {}, {});
+}
+
 // A partner that takes nothing is not told more.
-bool UcxWire::tell_losses(std::size_t index) {
-  Peer& to = peers_[index];
-  if (!to.is_partner || to.reported == losses_.size() || copies_.under_way_to(index) >= 2 * kWindow) return false;
-  const LostPeer& loss = losses_[to.reported];
+bool UcxWire::tell_loss(std::size_t index) {
+  const LossNews::Loss* const loss = losses_.next_for(index);
+  if (!peers_[index].is_partner || loss == nullptr || copies_.under_way_to(index) >= 2 * kWindow) return false;
   Frame frame;
-  frame.id = loss.index;
-  frame.bytes = loss.why.size();
-  if (!send(index, Note::lost, frame, std::as_bytes(std::span(loss.why)))) return false;
-  ++to.reported;
+  frame.id = loss->lost;
+  frame.bytes = loss->why.size();
+  if (!send(index, Note::lost, frame, std::as_bytes(std::span(loss->why)))) return false;
+  losses_.told(index);
   return true;
 }
 
