@@ -28,17 +28,28 @@ Liveness::Liveness(std::size_t peers, std::vector<std::size_t> watched, Millisec
       next_tick_(now + period_),
       peers_(peers),
       watched_(std::move(watched)) {
-  for (Peer& peer : peers_) peer.last_heard = now;
+  for (const std::size_t index : watched_) peers_[index] = {.is_watched = true, .last_heard = now};
 }
 
-void Liveness::watch(std::size_t peer, Clock::time_point now) {
-  watched_.push_back(peer);
-  peers_[peer] = {.last_heard = now};
+void Liveness::await(std::size_t peer, Clock::time_point now) {
+  Peer& awaited = peers_[peer];
+  if (!awaited.is_watched) {
+    watched_.push_back(peer);
+    awaited = {.is_watched = true, .last_heard = now};
+  }
+  awaited.watched_until = now + silence_;
 }
 
-void Liveness::forget(std::size_t peer) noexcept { std::erase(watched_, peer); }
+void Liveness::forget(std::size_t peer) noexcept {
+  if (std::exchange(peers_[peer].is_watched, false)) std::erase(watched_, peer);
+}
 
 Liveness::Findings Liveness::tick(Clock::time_point now) {
+  std::erase_if(watched_, [&](std::size_t index) {
+    const bool ends = now >= peers_[index].watched_until;
+    if (ends) peers_[index].is_watched = false;
+    return ends;
+  });
   Findings findings;
   // Three missed ticks mean that this process did not run (SIGSTOP, a suspended machine, no processor to be had): what
   // the peers sent meanwhile may not have been read yet.

@@ -20,8 +20,10 @@ class Liveness {
   // Looks at the peers `watched` only. The others get no beats, and are never found silent.
   Liveness(std::size_t peers, std::vector<std::size_t> watched, Milliseconds silence, Clock::time_point now);
 
-  // Looks at another peer too, from now on, or no more.
-  void watch(std::size_t peer, Clock::time_point now);
+  // Looks at another peer too, from now on until nobody has called this for as long as the silence. Cheap for a peer
+  // that is watched.
+  void await(std::size_t peer, Clock::time_point now);
+  // Looks at the peer no more.
   void forget(std::size_t peer) noexcept;
 
   // Something came of the peer, or was written to it. Cheap: no time is asked for.
@@ -44,7 +46,9 @@ class Liveness {
   struct Peer {
     bool heard = false;
     bool wrote = false;
+    bool is_watched = false;
     Clock::time_point last_heard;
+    Clock::time_point watched_until = Clock::time_point::max();
   };
   const Milliseconds silence_;
   const Milliseconds period_;

@@ -42,18 +42,19 @@ TEST_F(LivenessTest, BeatsGoSeveralTimesWithinTheSilence) {
   EXPECT_EQ(liveness_.next_tick() - now_, kPeriod);
 }
 
-TEST_F(LivenessTest, APeerThatIsWatchedLaterIsSilentAfterTheSilenceFromThenOn) {
+TEST_F(LivenessTest, APeerThatIsAwaitedIsSilentAfterTheSilenceFromThenOn) {
   Liveness few{3, {0}, kSilence, now_};
   for (int i = 0; i < 20; ++i) {
     few.heard(0);
     EXPECT_EQ(few.tick(now_ += kPeriod).silent, Peers{}) << "nobody looks at 1 and 2";
   }
-  few.watch(2, now_);
+  few.await(2, now_);
   few.heard(2);
   few.heard(0);
   EXPECT_EQ(few.tick(now_ += kPeriod).unheard, Peers{});
   for (int i = 0; i < 7; ++i) {
     few.heard(0);
+    few.await(2, now_);
     const Liveness::Findings findings = few.tick(now_ += kPeriod);
     EXPECT_EQ(findings.silent, Peers{}) << i;
     EXPECT_EQ(findings.unheard, Peers{2}) << i;
@@ -63,6 +64,23 @@ TEST_F(LivenessTest, APeerThatIsWatchedLaterIsSilentAfterTheSilenceFromThenOn) {
   few.forget(2);
   few.heard(0);
   EXPECT_EQ(few.tick(now_ += kPeriod).silent, Peers{});
+}
+
+TEST_F(LivenessTest, APeerIsWatchedUntilNobodyHasAwaitedItForTheSilence) {
+  Liveness none{2, {}, kSilence, now_};
+  none.await(1, now_);
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(none.tick(now_ += kPeriod).unheard, Peers{1}) << i;
+  none.await(1, now_);
+  none.heard(1);
+  none.tick(now_ += kPeriod);
+  for (int i = 0; i < 6; ++i) EXPECT_EQ(none.tick(now_ += kPeriod).unheard, Peers{1}) << i;
+  for (int i = 0; i < 20; ++i) {
+    const Liveness::Findings findings = none.tick(now_ += kPeriod);
+    EXPECT_EQ(findings.unheard, Peers{}) << i;
+    EXPECT_EQ(findings.silent, Peers{}) << i;
+  }
+  none.await(1, now_);
+  EXPECT_EQ(none.tick(now_ += kPeriod).silent, Peers{}) << "the time in which nobody looked counts";
 }
 
 TEST_F(LivenessTest, ATimeInWhichThisProcessStoodStillIsNotThePeers) {

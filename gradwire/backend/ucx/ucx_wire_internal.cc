@@ -133,6 +133,7 @@ void UcxWire::wake() noexcept {
 
 void UcxWire::close_endpoint(Peer& of) noexcept {
   if (of.endpoint == nullptr) return;
+  if (liveness_) liveness_->forget(static_cast<std::size_t>(&of - peers_.data()));
   ucp_request_param_t param{};
   param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
   param.flags = UCP_EP_CLOSE_FLAG_FORCE;

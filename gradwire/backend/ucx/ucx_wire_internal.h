@@ -142,13 +142,12 @@ class UcxWire final : public messages::Wire {
     bool answer_due = false;  // to its goodbye
     bool goodbye_due = false;
     bool is_partner = false;
-    bool connect_due = false;                    // it has connected to this rank
-    Deadline awaited_until = Deadline::never();  // of one in awaited_
-    std::uint64_t sent = 0;                      // notes
-    std::uint64_t received = 0;                  // notes taken
-    std::size_t longest_at_once = 0;             // payload that UCX has taken at once
-    std::list<Kept> held;                        // frames that the sink has not taken
-    std::map<std::uint64_t, Kept> early;         // notes that came before those ahead of them
+    bool connect_due = false;             // it has connected to this rank
+    std::uint64_t sent = 0;               // notes
+    std::uint64_t received = 0;           // notes taken
+    std::size_t longest_at_once = 0;      // payload that UCX has taken at once
+    std::list<Kept> held;                 // frames that the sink has not taken
+    std::map<std::uint64_t, Kept> early;  // notes that came before those ahead of them
   };
 
   static ucs_status_t on_active_message(void* wire, const void* header, std::size_t header_bytes, void* data,
@@ -207,7 +206,6 @@ class UcxWire final : public messages::Wire {
   LossNews losses_ GRADWIRE_GUARDED_BY(mutex_);
   std::vector<void*> closing_ GRADWIRE_GUARDED_BY(mutex_);  // requests of UCX
   std::optional<Liveness> liveness_ GRADWIRE_GUARDED_BY(mutex_);
-  std::vector<std::size_t> awaited_ GRADWIRE_GUARDED_BY(mutex_);  // that are no partners, and are watched
   NoteCopies copies_ GRADWIRE_GUARDED_BY(mutex_);
   std::deque<Kept> local_ GRADWIRE_GUARDED_BY(mutex_);  // frames to this rank itself
   messages::FrameSink* sink_ GRADWIRE_GUARDED_BY(mutex_) = nullptr;

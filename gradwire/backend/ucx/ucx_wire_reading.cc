@@ -178,12 +178,6 @@ void UcxWire::pass_on(Peer& lost, const std::string& why) {
 }
 
 void UcxWire::look_for_silence() {
-  for (auto row = awaited_.begin(); row != awaited_.end();) {
-    const Peer& of = peers_[*row];
-    const bool ends = of.awaited_until.expired() || of.endpoint == nullptr;
-    if (ends) liveness_->forget(*row);
-    row = ends ? awaited_.erase(row) : std::next(row);
-  }
   const Liveness::Findings findings = liveness_->tick(Liveness::Clock::now());
   for (const std::size_t index : findings.to_beat) {
     if (peers_[index].is_partner) peers_[index].beat_due = attention_ = true;
@@ -260,12 +254,9 @@ std::optional<UcxWire::Absence> UcxWire::absence_of_awaited(int rank) {
 }
 
 void UcxWire::await(std::size_t index) {
-  Peer& of = peers_[index];
+  const Peer& of = peers_[index];
   if (of.is_partner || of.endpoint == nullptr || !liveness_) return;
-  of.awaited_until = Deadline::after(silence_);
-  if (std::find(awaited_.begin(), awaited_.end(), index) != awaited_.end()) return;
-  awaited_.push_back(index);
-  liveness_->watch(index, Liveness::Clock::now());
+  liveness_->await(index, Liveness::Clock::now());
 }
 
 std::optional<UcxWire::Absence> UcxWire::absence(const Peer& of) const {
