@@ -38,7 +38,8 @@ UcxWire::UcxWire(std::unique_ptr<Worker> worker, Options options)
       worker_(std::move(worker)),
       peers_(options.peers.size()),
       losses_(options.peers.size(), options.partners.empty()),
-      copies_(options.peers.size()) {
+      copies_(options.peers.size()),
+      held_(options.peers.size()) {
   const bool is_full_mesh = options.partners.empty();
   const MutexLock lock(mutex_);
   ucp_am_handler_param_t handler{};
@@ -74,8 +75,8 @@ void UcxWire::connect(std::size_t index) {
   if (status != UCS_OK) {
     to.endpoint = nullptr;
     to.is_refused = !to.is_partner;
-    return lose(to, concat("there is no way to it from this host (", ucs_status_string(status),
-                           "): look at GRADWIRE_INTERFACE"));
+    return lose(index, concat("there is no way to it from this host (", ucs_status_string(status),
+                              "): look at GRADWIRE_INTERFACE"));
   }
   to.open_by = Deadline::after(kOpening);
   to.beat_due = true;
@@ -106,7 +107,7 @@ void UcxWire::sleep(std::uint32_t seen, std::chrono::microseconds limit) noexcep
     const MutexLock lock(mutex_);
     if (bell_.load(std::memory_order_seq_cst) != seen) return;
     // With frames that nobody takes, what comes is left where it is.
-    if (worker_ != nullptr && held_ == 0) {
+    if (worker_ != nullptr && held_.empty()) {
       if (ucp_worker_arm(worker_->get()) != UCS_OK) return;  // something has come meanwhile
       events[1].fd = worker_->event_fd();
     }
@@ -131,9 +132,10 @@ void UcxWire::wake() noexcept {
 
 // --- the end -------------------------------------------------------------------------------------------------------
 
-void UcxWire::close_endpoint(Peer& of) noexcept {
+void UcxWire::close_endpoint(std::size_t index) noexcept {
+  Peer& of = peers_[index];
   if (of.endpoint == nullptr) return;
-  if (liveness_) liveness_->forget(static_cast<std::size_t>(&of - peers_.data()));
+  if (liveness_) liveness_->forget(index);
   ucp_request_param_t param{};
   param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
   param.flags = UCP_EP_CLOSE_FLAG_FORCE;
@@ -146,7 +148,7 @@ void UcxWire::close() noexcept {
   const MutexLock lock(mutex_);
   if (worker_ == nullptr) return;
   closing_.reserve(closing_.size() + peers_.size());
-  for (Peer& each : peers_) close_endpoint(each);
+  for (std::size_t index = 0; index < peers_.size(); ++index) close_endpoint(index);
   // UCX ends what it has of a closed endpoint by itself; no peer is asked.
   for (void* const request : closing_) {
     while (ucp_request_check_status(request) == UCS_INPROGRESS) ucp_worker_progress(worker_->get());

@@ -25,10 +25,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <exception>
-#include <list>
-#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -37,11 +34,13 @@
 
 #include "gradwire/backend/messages/wire_internal.h"
 #include "gradwire/backend/ucx/admission_internal.h"
+#include "gradwire/backend/ucx/held_frames_internal.h"
 #include "gradwire/backend/ucx/library_internal.h"
 #include "gradwire/backend/ucx/liveness_internal.h"
 #include "gradwire/backend/ucx/loss_news_internal.h"
 #include "gradwire/backend/ucx/note_copies_internal.h"
 #include "gradwire/backend/ucx/note_internal.h"
+#include "gradwire/backend/ucx/note_order_internal.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/os_handles.h"
 #include "gradwire/base/process.h"
@@ -118,11 +117,6 @@ class UcxWire final : public messages::Wire {
   void close() noexcept;
 
  private:
-  // A note that came, or a frame to this rank itself, and waits.
-  struct Kept {
-    Envelope envelope;
-    std::vector<std::byte> payload;
-  };
   struct Peer {
     UcxWire* wire = nullptr;
     PeerOptions options;
@@ -142,12 +136,10 @@ class UcxWire final : public messages::Wire {
     bool answer_due = false;  // to its goodbye
     bool goodbye_due = false;
     bool is_partner = false;
-    bool connect_due = false;             // it has connected to this rank
-    std::uint64_t sent = 0;               // notes
-    std::uint64_t received = 0;           // notes taken
-    std::size_t longest_at_once = 0;      // payload that UCX has taken at once
-    std::list<Kept> held;                 // frames that the sink has not taken
-    std::map<std::uint64_t, Kept> early;  // notes that came before those ahead of them
+    bool connect_due = false;         // it has connected to this rank
+    std::uint64_t sent = 0;           // notes
+    std::size_t longest_at_once = 0;  // payload that UCX has taken at once
+    NoteOrder order;                  // of its notes
   };
 
   static ucs_status_t on_active_message(void* wire, const void* header, std::size_t header_bytes, void* data,
@@ -155,7 +147,7 @@ class UcxWire final : public messages::Wire {
   static void on_failure(void* peer, ucp_ep_h endpoint, ucs_status_t status);
 
   void connect(std::size_t index) GRADWIRE_REQUIRES(mutex_);
-  std::optional<Absence> absence(const Peer& of) const GRADWIRE_REQUIRES(mutex_);
+  std::optional<Absence> absence_of(std::size_t index) const GRADWIRE_REQUIRES(mutex_);
   bool is_gone(const Peer& peer) const { return peer.left || !peer.why_lost.empty(); }
   Peer& peer(int rank) { return peers_[static_cast<std::size_t>(rank)]; }
 
@@ -175,21 +167,19 @@ class UcxWire final : public messages::Wire {
   // Notes that come.
   bool progress(messages::FrameSink* sink) GRADWIRE_REQUIRES(mutex_);
   void arrive(const Envelope& envelope, std::span<const std::byte> payload) GRADWIRE_REQUIRES(mutex_);
-  void take(Peer& from, const Envelope& envelope, std::span<const std::byte> payload) GRADWIRE_REQUIRES(mutex_);
-  void take_frame(Peer& from, const messages::Frame& frame, std::span<const std::byte> payload)
+  void take(std::size_t index, const Envelope& envelope, std::span<const std::byte> payload) GRADWIRE_REQUIRES(mutex_);
+  void take_frame(std::size_t index, const messages::Frame& frame, std::span<const std::byte> payload)
       GRADWIRE_REQUIRES(mutex_);
-  bool hand_on_held(messages::FrameSink& sink) GRADWIRE_REQUIRES(mutex_);
-  bool hand_on_local(messages::FrameSink& sink) GRADWIRE_REQUIRES(mutex_);
 
   // Peers that go.
-  void lose(Peer& lost, std::string why) GRADWIRE_REQUIRES(mutex_);
-  void pass_on(Peer& lost, const std::string& why) GRADWIRE_REQUIRES(mutex_);
+  void lose(std::size_t index, std::string why) GRADWIRE_REQUIRES(mutex_);
+  void pass_on(std::size_t index, const std::string& why) GRADWIRE_REQUIRES(mutex_);
   bool look_after_peers() GRADWIRE_REQUIRES(mutex_);
   void await(std::size_t index) GRADWIRE_REQUIRES(mutex_);
   void look_for_silence() GRADWIRE_REQUIRES(mutex_);
-  void take_loss(const Peer& from, const messages::Frame& frame, std::span<const std::byte> bytes)
+  void take_loss(std::size_t teller, const messages::Frame& frame, std::span<const std::byte> bytes)
       GRADWIRE_REQUIRES(mutex_);
-  void close_endpoint(Peer& of) noexcept GRADWIRE_REQUIRES(mutex_);
+  void close_endpoint(std::size_t index) noexcept GRADWIRE_REQUIRES(mutex_);
 
   const OwnerProcess owner_;
   const int rank_;
@@ -207,12 +197,12 @@ class UcxWire final : public messages::Wire {
   std::vector<void*> closing_ GRADWIRE_GUARDED_BY(mutex_);  // requests of UCX
   std::optional<Liveness> liveness_ GRADWIRE_GUARDED_BY(mutex_);
   NoteCopies copies_ GRADWIRE_GUARDED_BY(mutex_);
-  std::deque<Kept> local_ GRADWIRE_GUARDED_BY(mutex_);  // frames to this rank itself
+  HeldFrames held_ GRADWIRE_GUARDED_BY(mutex_);
+  FrameQueue local_ GRADWIRE_GUARDED_BY(mutex_);  // frames to this rank itself
   messages::FrameSink* sink_ GRADWIRE_GUARDED_BY(mutex_) = nullptr;
   std::exception_ptr error_ GRADWIRE_GUARDED_BY(mutex_);
   bool is_leaving_ GRADWIRE_GUARDED_BY(mutex_) = false;  // it has said goodbye, or is about to
   bool moved_ GRADWIRE_GUARDED_BY(mutex_) = false;       // since the progress under way began
-  std::size_t held_ GRADWIRE_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace gradwire::ucx

@@ -20,11 +20,11 @@ using messages::FrameSink;
 bool UcxWire::read(FrameSink& sink) {
   const MutexLock lock(mutex_);
   if (worker_ == nullptr) return false;
-  const bool local = hand_on_local(sink);
-  const bool held = hand_on_held(sink);
+  bool handed_on = false;
+  while (local_.hand_on_first(rank_, sink)) handed_on = true;
+  if (held_.hand_on(sink)) handed_on = true;
   // While the sink refuses frames nothing more is taken, so that the peers are held up. They hear of this rank still.
-  if (held_ > 0) return look_after_peers() || held || local;
-  return progress(&sink) || held || local;
+  return (held_.empty() ? progress(&sink) : look_after_peers()) || handed_on;
 }
 
 bool UcxWire::advance() {
@@ -71,29 +71,22 @@ void UcxWire::arrive(const Envelope& envelope, std::span<const std::byte> payloa
     return;
   }
   Peer& from = peers_[envelope.source];
-  if (is_gone(from) || envelope.number < from.received) return;
+  if (is_gone(from) || from.order.is_past(envelope.number)) return;
   moved_ = true;
   if (!std::exchange(from.here, true)) attention_ = true;
   if (from.endpoint == nullptr) from.connect_due = attention_ = true;
   if (liveness_) liveness_->heard(envelope.source);
-  if (envelope.number > from.received) {
-    from.early.try_emplace(envelope.number, Kept{envelope, {payload.begin(), payload.end()}});
-    return;
-  }
-  take(from, envelope, payload);
-  while (!from.early.empty() && from.early.begin()->first == from.received) {
-    const Kept next = std::move(from.early.begin()->second);
-    from.early.erase(from.early.begin());
-    take(from, next.envelope, next.payload);
-  }
+  if (!from.order.take_turn(envelope, payload)) return;
+  take(envelope.source, envelope, payload);
+  while (const auto next = from.order.take_next()) take(envelope.source, next->envelope, next->payload);
 }
 
-void UcxWire::take(Peer& from, const Envelope& envelope, std::span<const std::byte> payload) {
-  ++from.received;
+void UcxWire::take(std::size_t index, const Envelope& envelope, std::span<const std::byte> payload) {
+  Peer& from = peers_[index];
   switch (envelope.note) {
     case Note::frame:
       if (messages::payload_bytes(envelope.frame) != payload.size()) break;
-      return take_frame(from, envelope.frame, payload);
+      return take_frame(index, envelope.frame, payload);
     case Note::beat:
       return;
     case Note::ping:
@@ -107,54 +100,29 @@ void UcxWire::take(Peer& from, const Envelope& envelope, std::span<const std::by
       return;
     case Note::lost:
       if (envelope.frame.bytes != payload.size()) break;
-      return take_loss(from, envelope.frame, payload);
+      return take_loss(index, envelope.frame, payload);
   }
   throw InternalError(concat("backend ucx: a frame of rank ", envelope.source, " makes no sense"));
 }
 
 // What is said of this rank itself comes too late, or is wrong.
-void UcxWire::take_loss(const Peer& from, const messages::Frame& frame, std::span<const std::byte> payload) {
+void UcxWire::take_loss(std::size_t teller, const messages::Frame& frame, std::span<const std::byte> payload) {
   const std::size_t index = frame.id;
   if (index >= peers_.size() || index == static_cast<std::size_t>(rank_)) return;
   std::string why(reinterpret_cast<const char*>(payload.data()), payload.size());
   constexpr std::string_view kSaid = "as rank ";
-  if (!why.starts_with(kSaid)) why = concat(kSaid, &from - peers_.data(), " found, ", why);
+  if (!why.starts_with(kSaid)) why = concat(kSaid, teller, " found, ", why);
   Peer& lost = peers_[index];
   if (lost.left) return;
-  pass_on(lost, why);
+  pass_on(index, why);
   if (std::exchange(lost.is_refused, false)) lost.why_lost.clear();  // it had not left
-  lose(lost, std::move(why));
+  lose(index, std::move(why));
 }
 
-void UcxWire::take_frame(Peer& from, const messages::Frame& frame, std::span<const std::byte> payload) {
-  const int rank = static_cast<int>(&from - peers_.data());
-  if (sink_ != nullptr && from.held.empty() && sink_->on_frame(rank, frame, {payload, {}})) return;
-  from.held.push_back({{.frame = frame}, {payload.begin(), payload.end()}});
-  ++held_;
-}
-
-bool UcxWire::hand_on_held(FrameSink& sink) {
-  if (held_ == 0) return false;
-  bool moved = false;
-  for (std::size_t index = 0; index < peers_.size(); ++index) {
-    std::list<Kept>& held = peers_[index].held;
-    while (!held.empty() &&
-           sink.on_frame(static_cast<int>(index), held.front().envelope.frame, {held.front().payload, {}})) {
-      held.pop_front();
-      --held_;
-      moved = true;
-    }
-  }
-  return moved;
-}
-
-bool UcxWire::hand_on_local(FrameSink& sink) {
-  bool moved = false;
-  while (!local_.empty() && sink.on_frame(rank_, local_.front().envelope.frame, {local_.front().payload, {}})) {
-    local_.pop_front();
-    moved = true;
-  }
-  return moved;
+void UcxWire::take_frame(std::size_t index, const messages::Frame& frame, std::span<const std::byte> payload) {
+  const bool taken =
+      sink_ != nullptr && !held_.has_of(index) && sink_->on_frame(static_cast<int>(index), frame, {payload, {}});
+  if (!taken) held_.add(index, frame, payload);
 }
 
 // --- peers that go -------------------------------------------------------------------------------------------------
@@ -166,15 +134,16 @@ void UcxWire::on_failure(void* argument, ucp_ep_h, ucs_status_t status) {
   of.wire->attention_.store(true, std::memory_order_release);
 }
 
-void UcxWire::lose(Peer& lost, std::string why) {
+void UcxWire::lose(std::size_t index, std::string why) {
+  Peer& lost = peers_[index];
   if (is_gone(lost)) return;
   lost.why_lost = std::move(why);
   moved_ = attention_ = lost_some_ = true;
-  if (lost.is_partner) pass_on(lost, lost.why_lost);
+  if (lost.is_partner) pass_on(index, lost.why_lost);
 }
 
-void UcxWire::pass_on(Peer& lost, const std::string& why) {
-  if (losses_.add(static_cast<std::size_t>(&lost - peers_.data()), why)) attention_ = true;
+void UcxWire::pass_on(std::size_t index, const std::string& why) {
+  if (losses_.add(index, why)) attention_ = true;
 }
 
 void UcxWire::look_for_silence() {
@@ -188,8 +157,8 @@ void UcxWire::look_for_silence() {
   for (const std::size_t index : findings.silent) {
     // Frames that nobody here takes may be followed by signs of life that were not read. A partner that has not been
     // heard of may not have begun.
-    if (held_ > 0 || (peers_[index].is_partner && !peers_[index].here)) continue;
-    lose(peers_[index], concat("nothing has been heard of it for ", silence_.count(), " ms"));
+    if (!held_.empty() || (peers_[index].is_partner && !peers_[index].here)) continue;
+    lose(index, concat("nothing has been heard of it for ", silence_.count(), " ms"));
   }
 }
 
@@ -201,20 +170,19 @@ bool UcxWire::look_after_peers() {
     return true;
   });
   if (!attention_.exchange(false)) return false;
-  for (Peer& each : peers_) {
-    if (std::exchange(each.connect_due, false) && each.endpoint == nullptr && !is_gone(each)) {
-      connect(static_cast<std::size_t>(&each - peers_.data()));
-    }
+  for (std::size_t index = 0; index < peers_.size(); ++index) {
+    Peer& each = peers_[index];
+    if (std::exchange(each.connect_due, false) && each.endpoint == nullptr && !is_gone(each)) connect(index);
     const int failure = each.failure.load(std::memory_order_acquire);
     if (failure != UCS_OK) {
       if (!is_gone(each)) each.is_refused = !each.is_partner && !each.here;
       const char* const status = ucs_status_string(static_cast<ucs_status_t>(failure));
-      lose(each, each.here ? concat("its connection was closed (", status, ")")
-                           : concat("it took no connection (", status, "): it has ended, or there is no way to it ",
-                                    "from this host (look at GRADWIRE_INTERFACE)"));
+      lose(index, each.here ? concat("its connection was closed (", status, ")")
+                            : concat("it took no connection (", status, "): it has ended, or there is no way to it ",
+                                     "from this host (look at GRADWIRE_INTERFACE)"));
       each.answer_due = each.goodbye_due = false;  // there is nobody to hear it
     }
-    if (!each.why_lost.empty() || failure != UCS_OK) close_endpoint(each);
+    if (!each.why_lost.empty() || failure != UCS_OK) close_endpoint(index);
   }
   return send_dues();
 }
@@ -244,13 +212,13 @@ void UcxWire::close_door() {
 
 std::optional<UcxWire::Absence> UcxWire::absence(int rank) const {
   const MutexLock lock(mutex_);
-  return absence(peers_[static_cast<std::size_t>(rank)]);
+  return absence_of(static_cast<std::size_t>(rank));
 }
 
 std::optional<UcxWire::Absence> UcxWire::absence_of_awaited(int rank) {
   const MutexLock lock(mutex_);
   await(static_cast<std::size_t>(rank));
-  return absence(peer(rank));
+  return absence_of(static_cast<std::size_t>(rank));
 }
 
 void UcxWire::await(std::size_t index) {
@@ -259,8 +227,9 @@ void UcxWire::await(std::size_t index) {
   liveness_->await(index, Liveness::Clock::now());
 }
 
-std::optional<UcxWire::Absence> UcxWire::absence(const Peer& of) const {
-  if (!of.held.empty() || !is_gone(of)) return std::nullopt;
+std::optional<UcxWire::Absence> UcxWire::absence_of(std::size_t index) const {
+  const Peer& of = peers_[index];
+  if (held_.has_of(index) || !is_gone(of)) return std::nullopt;
   return Absence{of.left || of.is_refused, of.why_lost, of.options.host};
 }
 

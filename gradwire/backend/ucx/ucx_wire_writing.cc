@@ -76,7 +76,7 @@ bool UcxWire::write(int destination, const Frame& frame, std::span<const std::by
       return send(static_cast<std::size_t>(destination), Note::frame, frame, payload);
     }
     if (local_.size() >= kWindow) return false;
-    local_.push_back({{.frame = frame}, {payload.begin(), payload.end()}});
+    local_.add(frame, payload);
     return true;
   } catch (const std::bad_alloc&) {
     return false;  // tried again later
@@ -105,13 +105,12 @@ bool UcxWire::send_copy(std::size_t index, const Envelope& envelope, std::span<c
 }
 
 bool UcxWire::note_sent(std::size_t index, ucs_status_t status) {
-  Peer& to = peers_[index];
   if (status == UCS_ERR_NO_MEMORY) return false;
   if (status != UCS_OK) {
-    lose(to, concat("its connection failed (", ucs_status_string(status), ")"));
+    lose(index, concat("its connection failed (", ucs_status_string(status), ")"));
     return true;
   }
-  ++to.sent;
+  ++peers_[index].sent;
   if (liveness_) liveness_->wrote(index);
   return true;
 }
