@@ -49,7 +49,6 @@ UcxWire::UcxWire(std::unique_ptr<Worker> worker, Options options)
   handler.arg = this;
   require_ok(ucp_worker_set_am_recv_handler(worker_->get(), &handler), "ucp_worker_set_am_recv_handler");
   for (std::size_t index = 0; index < peers_.size(); ++index) {
-    peers_[index].wire = this;
     peers_[index].options = std::move(options.peers[index]);
     peers_[index].is_partner = is_full_mesh && index != static_cast<std::size_t>(rank_);
   }
@@ -64,16 +63,8 @@ UcxWire::~UcxWire() { close(); }
 // Begins to connect. The first word follows (open()), by which the peer sees that this rank knows the token.
 void UcxWire::connect(std::size_t index) {
   Peer& to = peers_[index];
-  ucp_ep_params_t params{};
-  params.field_mask =
-      UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
-  params.address = reinterpret_cast<const ucp_address_t*>(to.options.address.data());
-  params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
-  params.err_handler.cb = &UcxWire::on_failure;
-  params.err_handler.arg = &to;
-  const ucs_status_t status = ucp_ep_create(worker_->get(), &params, &to.endpoint);
+  const ucs_status_t status = to.endpoint.connect(worker_->get(), to.options.address, attention_);
   if (status != UCS_OK) {
-    to.endpoint = nullptr;
     to.is_refused = !to.is_partner;
     return lose(index, concat("there is no way to it from this host (", ucs_status_string(status),
                               "): look at GRADWIRE_INTERFACE"));
@@ -96,7 +87,7 @@ bool UcxWire::is_partner(int rank) const noexcept {
 bool UcxWire::is_joined(int rank) const noexcept {
   const MutexLock lock(mutex_);
   const Peer& of = peers_[static_cast<std::size_t>(rank)];
-  return of.endpoint != nullptr || of.connect_due;
+  return of.endpoint.exists() || of.connect_due;
 }
 
 // --- waiting -------------------------------------------------------------------------------------------------------
@@ -133,28 +124,17 @@ void UcxWire::wake() noexcept {
 // --- the end -------------------------------------------------------------------------------------------------------
 
 void UcxWire::close_endpoint(std::size_t index) noexcept {
-  Peer& of = peers_[index];
-  if (of.endpoint == nullptr) return;
   if (liveness_) liveness_->forget(index);
-  ucp_request_param_t param{};
-  param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
-  param.flags = UCP_EP_CLOSE_FLAG_FORCE;
-  void* const request = ucp_ep_close_nbx(std::exchange(of.endpoint, nullptr), &param);
-  if (request != nullptr && !UCS_PTR_IS_ERR(request)) closing_.push_back(request);
+  closing_.add(peers_[index].endpoint.close());
 }
 
 void UcxWire::close() noexcept {
   if (!owner_.is_current()) return;
   const MutexLock lock(mutex_);
   if (worker_ == nullptr) return;
-  closing_.reserve(closing_.size() + peers_.size());
+  closing_.reserve(peers_.size());
   for (std::size_t index = 0; index < peers_.size(); ++index) close_endpoint(index);
-  // UCX ends what it has of a closed endpoint by itself; no peer is asked.
-  for (void* const request : closing_) {
-    while (ucp_request_check_status(request) == UCS_INPROGRESS) ucp_worker_progress(worker_->get());
-    ucp_request_free(request);
-  }
-  closing_.clear();
+  closing_.finish(worker_->get());
   worker_.reset();
 }
 

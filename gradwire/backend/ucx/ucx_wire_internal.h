@@ -34,6 +34,7 @@
 
 #include "gradwire/backend/messages/wire_internal.h"
 #include "gradwire/backend/ucx/admission_internal.h"
+#include "gradwire/backend/ucx/endpoint_internal.h"
 #include "gradwire/backend/ucx/held_frames_internal.h"
 #include "gradwire/backend/ucx/library_internal.h"
 #include "gradwire/backend/ucx/liveness_internal.h"
@@ -117,15 +118,13 @@ class UcxWire final : public messages::Wire {
   void close() noexcept;
 
  private:
+  // How far the first words to a peer have come: open() says which they are.
+  enum class Opening { connecting, greeted, open };  // greeted: the first has gone; open: frames may go
   struct Peer {
-    UcxWire* wire = nullptr;
     PeerOptions options;
-    ucp_ep_h endpoint = nullptr;
+    Endpoint endpoint;
     Deadline open_by = Deadline::never();
-    bool has_greeted = false;  // a first word has gone
-    bool is_open = false;      // notes may go
-    // Written by UCX's error handler, which may run on a thread of UCX's.
-    std::atomic<int> failure{UCS_OK};
+    Opening opening = Opening::connecting;
     std::string why_lost;     // not empty: the peer is gone
     bool is_refused = false;  // it is no partner, and took no connection
     bool here = false;        // it has been heard of
@@ -144,7 +143,6 @@ class UcxWire final : public messages::Wire {
 
   static ucs_status_t on_active_message(void* wire, const void* header, std::size_t header_bytes, void* data,
                                         std::size_t bytes, const ucp_am_recv_param_t* param);
-  static void on_failure(void* peer, ucp_ep_h endpoint, ucs_status_t status);
 
   void connect(std::size_t index) GRADWIRE_REQUIRES(mutex_);
   std::optional<Absence> absence_of(std::size_t index) const GRADWIRE_REQUIRES(mutex_);
@@ -173,7 +171,6 @@ class UcxWire final : public messages::Wire {
 
   // Peers that go.
   void lose(std::size_t index, std::string why) GRADWIRE_REQUIRES(mutex_);
-  void pass_on(std::size_t index, const std::string& why) GRADWIRE_REQUIRES(mutex_);
   bool look_after_peers() GRADWIRE_REQUIRES(mutex_);
   void await(std::size_t index) GRADWIRE_REQUIRES(mutex_);
   void look_for_silence() GRADWIRE_REQUIRES(mutex_);
@@ -194,7 +191,7 @@ class UcxWire final : public messages::Wire {
   std::atomic<bool> attention_{true};
   std::atomic<bool> lost_some_{false};
   LossNews losses_ GRADWIRE_GUARDED_BY(mutex_);
-  std::vector<void*> closing_ GRADWIRE_GUARDED_BY(mutex_);  // requests of UCX
+  ClosingEndpoints closing_ GRADWIRE_GUARDED_BY(mutex_);
   std::optional<Liveness> liveness_ GRADWIRE_GUARDED_BY(mutex_);
   NoteCopies copies_ GRADWIRE_GUARDED_BY(mutex_);
   HeldFrames held_ GRADWIRE_GUARDED_BY(mutex_);

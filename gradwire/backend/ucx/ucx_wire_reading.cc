@@ -74,7 +74,7 @@ void UcxWire::arrive(const Envelope& envelope, std::span<const std::byte> payloa
   if (is_gone(from) || from.order.is_past(envelope.number)) return;
   moved_ = true;
   if (!std::exchange(from.here, true)) attention_ = true;
-  if (from.endpoint == nullptr) from.connect_due = attention_ = true;
+  if (!from.endpoint.exists()) from.connect_due = attention_ = true;
   if (liveness_) liveness_->heard(envelope.source);
   if (!from.order.take_turn(envelope, payload)) return;
   take(envelope.source, envelope, payload);
@@ -114,7 +114,7 @@ void UcxWire::take_loss(std::size_t teller, const messages::Frame& frame, std::s
   if (!why.starts_with(kSaid)) why = concat(kSaid, teller, " found, ", why);
   Peer& lost = peers_[index];
   if (lost.left) return;
-  pass_on(index, why);
+  if (losses_.add(index, why)) attention_ = true;
   if (std::exchange(lost.is_refused, false)) lost.why_lost.clear();  // it had not left
   lose(index, std::move(why));
 }
@@ -127,23 +127,12 @@ void UcxWire::take_frame(std::size_t index, const messages::Frame& frame, std::s
 
 // --- peers that go -------------------------------------------------------------------------------------------------
 
-// May be called by UCX on a thread of its own.
-void UcxWire::on_failure(void* argument, ucp_ep_h, ucs_status_t status) {
-  Peer& of = *static_cast<Peer*>(argument);
-  of.failure.store(status, std::memory_order_release);
-  of.wire->attention_.store(true, std::memory_order_release);
-}
-
 void UcxWire::lose(std::size_t index, std::string why) {
   Peer& lost = peers_[index];
   if (is_gone(lost)) return;
   lost.why_lost = std::move(why);
   moved_ = attention_ = lost_some_ = true;
-  if (lost.is_partner) pass_on(index, lost.why_lost);
-}
-
-void UcxWire::pass_on(std::size_t index, const std::string& why) {
-  if (losses_.add(index, why)) attention_ = true;
+  if (lost.is_partner) losses_.add(index, lost.why_lost);
 }
 
 void UcxWire::look_for_silence() {
@@ -164,19 +153,15 @@ void UcxWire::look_for_silence() {
 
 bool UcxWire::look_after_peers() {
   if (liveness_ && Liveness::Clock::now() >= liveness_->next_tick()) look_for_silence();
-  std::erase_if(closing_, [](void* request) {
-    if (ucp_request_check_status(request) == UCS_INPROGRESS) return false;
-    ucp_request_free(request);
-    return true;
-  });
+  closing_.sweep();
   if (!attention_.exchange(false)) return false;
   for (std::size_t index = 0; index < peers_.size(); ++index) {
     Peer& each = peers_[index];
-    if (std::exchange(each.connect_due, false) && each.endpoint == nullptr && !is_gone(each)) connect(index);
-    const int failure = each.failure.load(std::memory_order_acquire);
+    if (std::exchange(each.connect_due, false) && !each.endpoint.exists() && !is_gone(each)) connect(index);
+    const ucs_status_t failure = each.endpoint.failure();
     if (failure != UCS_OK) {
       if (!is_gone(each)) each.is_refused = !each.is_partner && !each.here;
-      const char* const status = ucs_status_string(static_cast<ucs_status_t>(failure));
+      const char* const status = ucs_status_string(failure);
       lose(index, each.here ? concat("its connection was closed (", status, ")")
                             : concat("it took no connection (", status, "): it has ended, or there is no way to it ",
                                      "from this host (look at GRADWIRE_INTERFACE)"));
@@ -223,7 +208,7 @@ std::optional<UcxWire::Absence> UcxWire::absence_of_awaited(int rank) {
 
 void UcxWire::await(std::size_t index) {
   const Peer& of = peers_[index];
-  if (of.is_partner || of.endpoint == nullptr || !liveness_) return;
+  if (of.is_partner || !of.endpoint.exists() || !liveness_) return;
   liveness_->await(index, Liveness::Clock::now());
 }
 

@@ -2,11 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The notes that go: straight from the user's buffer where UCX takes them at once, else from a copy.
 #include <algorithm>
-#include <cstring>
 #include <new>
 #include <utility>
 
-#include "gradwire/backend/ucx/active_message_internal.h"
 #include "gradwire/backend/ucx/ucx_wire_internal.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
@@ -17,16 +15,6 @@ namespace {
 // Of a message that goes in pieces. Measured: with notes of 128 KiB and more 1 MiB takes 1.8 times as long.
 constexpr std::size_t kLargestPiece = (std::size_t{64} << 10) - 512;
 constexpr std::size_t kWindow = 8;  // notes to one peer of which UCX has copies at a time
-
-// UCX takes the note now and needs neither memory any more, or does not take it (UCS_ERR_NO_RESOURCE).
-ucs_status_t send_at_once(ucp_ep_h endpoint, const Envelope& envelope, std::span<const std::byte> payload) {
-  ucp_request_param_t param{};
-  param.op_attr_mask = UCP_OP_ATTR_FLAG_FORCE_IMM_CMPL;
-  // UCX's macro evaluates its argument twice.
-  void* const request =
-      ucp_am_send_nbx(endpoint, kActiveMessage, &envelope, sizeof(envelope), payload.data(), payload.size(), &param);
-  return UCS_PTR_STATUS(request);
-}
 
 }  // namespace
 
@@ -42,21 +30,25 @@ using messages::Frame;
 bool UcxWire::open(std::size_t index) {
   Peer& to = peers_[index];
   bool said = false;
-  if (!to.has_greeted) {
+  if (to.opening == Opening::connecting) {
     const Envelope first{to.options.sends, to.sent, static_cast<std::uint32_t>(rank_), Note::beat, {}};
-    const ucs_status_t status = send_at_once(to.endpoint, first, {});
+    const ucs_status_t status = to.endpoint.send_at_once(first, {});
     if (status == UCS_ERR_NO_RESOURCE) {
       if (to.open_by.expired()) {
-        to.is_open = moved_ = true;  // a transport that sends nothing so long at once: what follows goes the usual way
+        // A transport that sends nothing so long at once: what follows goes the usual way.
+        to.opening = Opening::open;
+        moved_ = true;
       }
       return false;
     }
     note_sent(index, status);
     if (!to.why_lost.empty()) return false;
-    to.has_greeted = said = moved_ = true;
+    to.opening = Opening::greeted;
+    said = moved_ = true;
   }
   if (!to.here) return said;
-  to.is_open = moved_ = true;
+  to.opening = Opening::open;
+  moved_ = true;
   const Envelope second{to.options.sends, to.sent, static_cast<std::uint32_t>(rank_), Note::beat, {}};
   to.beat_due = !send_copy(index, second, {}, UCP_OP_ATTR_FLAG_NO_IMM_CMPL);
   return true;
@@ -70,9 +62,10 @@ bool UcxWire::write(int destination, const Frame& frame, std::span<const std::by
   if (worker_ == nullptr || is_gone(to)) return true;
   try {
     if (destination != rank_) {
-      if (to.endpoint == nullptr) connect(static_cast<std::size_t>(destination));
+      if (!to.endpoint.exists()) connect(static_cast<std::size_t>(destination));
       if (is_gone(to)) return true;
-      if (!to.is_open || copies_.under_way_to(static_cast<std::size_t>(destination)) >= kWindow) return false;
+      if (to.opening != Opening::open || copies_.under_way_to(static_cast<std::size_t>(destination)) >= kWindow)
+        return false;
       return send(static_cast<std::size_t>(destination), Note::frame, frame, payload);
     }
     if (local_.size() >= kWindow) return false;
@@ -88,7 +81,7 @@ bool UcxWire::send(std::size_t index, Note note, const Frame& frame, std::span<c
   Peer& to = peers_[index];
   const Envelope envelope{to.options.sends, to.sent, static_cast<std::uint32_t>(rank_), note, frame};
   if (copies_.under_way_to(index) == 0) {
-    const ucs_status_t status = send_at_once(to.endpoint, envelope, payload);
+    const ucs_status_t status = to.endpoint.send_at_once(envelope, payload);
     if (status != UCS_ERR_NO_RESOURCE) {
       to.longest_at_once = std::max(to.longest_at_once, payload.size());
       return note_sent(index, status);
@@ -101,7 +94,7 @@ bool UcxWire::send(std::size_t index, Note note, const Frame& frame, std::span<c
 // `flags` are UCP_OP_ATTR_FLAG_*. Throws std::bad_alloc.
 bool UcxWire::send_copy(std::size_t index, const Envelope& envelope, std::span<const std::byte> payload,
                         std::uint32_t flags) {
-  return note_sent(index, copies_.send(peers_[index].endpoint, index, envelope, payload, flags));
+  return note_sent(index, copies_.send(peers_[index].endpoint.get(), index, envelope, payload, flags));
 }
 
 bool UcxWire::note_sent(std::size_t index, ucs_status_t status) {
@@ -120,12 +113,13 @@ bool UcxWire::send_dues() {
   bool said = false;
   for (std::size_t index = 0; index < peers_.size(); ++index) {
     Peer& to = peers_[index];
-    if (to.endpoint == nullptr || !to.why_lost.empty()) continue;
+    if (!to.endpoint.exists() || !to.why_lost.empty()) continue;
     try {
-      if (!to.is_open) {
+      if (to.opening != Opening::open) {
         if (open(index)) said = true;
-        if (!to.is_open) {
-          if (!to.has_greeted) attention_ = true;  // else what comes of the peer has this looked for again
+        if (to.opening != Opening::open) {
+          if (to.opening == Opening::connecting)
+            attention_ = true;  // else what comes of the peer has this looked for again
           continue;
         }
       }
@@ -169,7 +163,7 @@ bool UcxWire::idle() const {
 void UcxWire::say_goodbye() {
   const MutexLock lock(mutex_);
   is_leaving_ = true;
-  for (Peer& to : peers_) to.goodbye_due = to.endpoint != nullptr && !is_gone(to);
+  for (Peer& to : peers_) to.goodbye_due = to.endpoint.exists() && !is_gone(to);
   send_dues();
   attention_ = true;
 }
@@ -179,7 +173,7 @@ bool UcxWire::may_go() {
   bool may = true;
   for (std::size_t index = 0; index < peers_.size(); ++index) {
     const Peer& each = peers_[index];
-    if (each.endpoint == nullptr || each.has_all || (is_gone(each) && !each.answer_due)) continue;
+    if (!each.endpoint.exists() || each.has_all || (is_gone(each) && !each.answer_due)) continue;
     may = false;
     await(index);
   }
