@@ -103,7 +103,7 @@ using Addresses = std::array<std::string, 3>;
 
 std::unique_ptr<UcxWire> make_wire(int rank, std::unique_ptr<Worker> worker, const Addresses& addresses,
                                    Contact contact) {
-  UcxWire::Options options{.rank = rank, .peers = std::vector<UcxWire::PeerOptions>(3), .silence = kSilence};
+  UcxWire::Options options{.rank = rank, .peers = std::vector<PeerOptions>(3), .silence = kSilence};
   for (std::size_t peer = 0; peer < 3; ++peer) options.peers[peer] = {addresses[peer], kToken, kToken};
   if (contact == Contact::at_once) options.partners = {1 - rank};
   if (contact == Contact::late) options.partners = rank == 2 ? std::vector<int>{0, 1} : std::vector<int>{2};

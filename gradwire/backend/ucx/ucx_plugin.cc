@@ -71,8 +71,7 @@ bool has_processor_for_each(int ranks_here) {
   return static_cast<unsigned>(std::max(known, ranks_here)) <= std::thread::hardware_concurrency();
 }
 
-UcxWire::PeerOptions peer_options(const std::string& secret, int rank, const RankRecord& own, int peer,
-                                  const RankRecord& its) {
+PeerOptions peer_options(const std::string& secret, int rank, const RankRecord& own, int peer, const RankRecord& its) {
   return {its.address, token_of(secret, rank, own, peer, its), token_of(secret, peer, its, rank, own), its.host};
 }
 

@@ -3,18 +3,10 @@
 // The wire itself. The notes that go are in ucx_wire_writing.cc, those that come in ucx_wire_reading.cc.
 #include "gradwire/backend/ucx/ucx_wire_internal.h"
 
-#include <poll.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cstring>
-#include <ctime>
-#include <new>
 #include <utility>
 
 #include "gradwire/backend/ucx/active_message_internal.h"
-#include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
 
 namespace gradwire::ucx {
@@ -23,18 +15,11 @@ namespace {
 // See open(). Enough for a connection whose first packets are lost.
 constexpr Milliseconds kOpening{5000};
 
-UniqueFd make_event() {
-  UniqueFd event(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!event) throw ResourceError(concat("backend ucx: no eventfd: ", std::strerror(errno)));
-  return event;
-}
-
 }  // namespace
 
 UcxWire::UcxWire(std::unique_ptr<Worker> worker, Options options)
     : rank_(options.rank),
       silence_(options.silence),
-      wake_(make_event()),
       worker_(std::move(worker)),
       peers_(options.peers.size()),
       losses_(options.peers.size(), options.partners.empty()),
@@ -93,32 +78,21 @@ bool UcxWire::is_joined(int rank) const noexcept {
 // --- waiting -------------------------------------------------------------------------------------------------------
 
 void UcxWire::sleep(std::uint32_t seen, std::chrono::microseconds limit) noexcept {
-  pollfd events[2] = {{wake_.get(), POLLIN, 0}, {-1, POLLIN, 0}};
+  int arrivals = -1;  // readable when something has come
   {
     const MutexLock lock(mutex_);
-    if (bell_.load(std::memory_order_seq_cst) != seen) return;
+    if (bell_.number() != seen) return;
     // With frames that nobody takes, what comes is left where it is.
     if (worker_ != nullptr && held_.empty()) {
       if (ucp_worker_arm(worker_->get()) != UCS_OK) return;  // something has come meanwhile
-      events[1].fd = worker_->event_fd();
+      arrivals = worker_->event_fd();
     }
     if (liveness_) {
       const auto left = liveness_->next_tick() - Liveness::Clock::now();
       limit = std::clamp(std::chrono::ceil<std::chrono::microseconds>(left), std::chrono::microseconds(0), limit);
     }
   }
-  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(limit);
-  const std::chrono::nanoseconds rest = limit - seconds;
-  const timespec timeout{static_cast<std::time_t>(seconds.count()), static_cast<long>(rest.count())};
-  ::ppoll(events, 2, &timeout, nullptr);
-  std::uint64_t rings = 0;
-  if ((events[0].revents & POLLIN) != 0) static_cast<void>(!::read(wake_.get(), &rings, sizeof(rings)));
-}
-
-void UcxWire::wake() noexcept {
-  bell_.fetch_add(1, std::memory_order_seq_cst);
-  const std::uint64_t ring = 1;
-  static_cast<void>(!::write(wake_.get(), &ring, sizeof(ring)));
+  bell_.wait(arrivals, limit);
 }
 
 // --- the end -------------------------------------------------------------------------------------------------------

@@ -18,6 +18,9 @@
 // this rank loses it. Frames to a peer that is gone are dropped. A rank that leaves says so after its last frame, and
 // stays until the others have said that they have it all: a connection that is closed may take with it what is still on
 // the way.
+//
+// UcxWire decides what is said to whom and when, and who is gone. What it needs for that has files of its own:
+// Endpoint, NoteCopies, NoteOrder, HeldFrames, LossNews, Liveness and Bell, none of which knows the wire.
 #pragma once
 
 #include <ucp/api/ucp.h>
@@ -34,6 +37,7 @@
 
 #include "gradwire/backend/messages/wire_internal.h"
 #include "gradwire/backend/ucx/admission_internal.h"
+#include "gradwire/backend/ucx/bell_internal.h"
 #include "gradwire/backend/ucx/endpoint_internal.h"
 #include "gradwire/backend/ucx/held_frames_internal.h"
 #include "gradwire/backend/ucx/library_internal.h"
@@ -41,9 +45,8 @@
 #include "gradwire/backend/ucx/loss_news_internal.h"
 #include "gradwire/backend/ucx/note_copies_internal.h"
 #include "gradwire/backend/ucx/note_internal.h"
-#include "gradwire/backend/ucx/note_order_internal.h"
+#include "gradwire/backend/ucx/peer_internal.h"
 #include "gradwire/base/mutex.h"
-#include "gradwire/base/os_handles.h"
 #include "gradwire/base/process.h"
 
 namespace gradwire::ucx {
@@ -51,12 +54,6 @@ namespace gradwire::ucx {
 // Thread-safe. In a forked child only the destructor may be called, and it leaves everything as it is.
 class UcxWire final : public messages::Wire {
  public:
-  struct PeerOptions {
-    std::string address;    // UCX's; empty: not known yet
-    Token sends;            // of the frames to the peer
-    Token receives;         // of the frames of the peer
-    std::string host = {};  // its name, for messages
-  };
   struct Options {
     int rank = 0;
     std::vector<PeerOptions> peers;  // by rank; this rank's own is not read
@@ -69,7 +66,7 @@ class UcxWire final : public messages::Wire {
     // nobody has said that it is gone.
     bool left = false;
     std::string why;   // "its connection was closed (...)"
-    std::string host;  // as PeerOptions'; empty: not known yet
+    std::string host;  // as PeerOptions::host; empty: not known yet
   };
 
   // Begins to connect with the partners. Throws as require_ok() does.
@@ -84,9 +81,9 @@ class UcxWire final : public messages::Wire {
   bool write(int peer, const messages::Frame& frame, std::span<const std::byte> payload) override;
   bool read(messages::FrameSink& sink) override;
   void flush() override {}
-  std::uint32_t bell() const noexcept override { return bell_.load(std::memory_order_seq_cst); }
+  std::uint32_t bell() const noexcept override { return bell_.number(); }
   void sleep(std::uint32_t seen, std::chrono::microseconds limit) noexcept override;
-  void wake() noexcept override;
+  void wake() noexcept override { bell_.ring(); }
   bool is_partner(int peer) const noexcept override;
   bool is_joined(int peer) const noexcept override;
   bool take_lost() noexcept override { return lost_some_.exchange(false); }
@@ -118,38 +115,15 @@ class UcxWire final : public messages::Wire {
   void close() noexcept;
 
  private:
-  // How far the first words to a peer have come: open() says which they are.
-  enum class Opening { connecting, greeted, open };  // greeted: the first has gone; open: frames may go
-  struct Peer {
-    PeerOptions options;
-    Endpoint endpoint;
-    Deadline open_by = Deadline::never();
-    Opening opening = Opening::connecting;
-    std::string why_lost;     // not empty: the peer is gone
-    bool is_refused = false;  // it is no partner, and took no connection
-    bool here = false;        // it has been heard of
-    bool left = false;        // it said goodbye
-    bool has_all = false;     // it has what this rank wrote before its goodbye
-    bool beat_due = false;
-    bool ping_due = false;
-    bool answer_due = false;  // to its goodbye
-    bool goodbye_due = false;
-    bool is_partner = false;
-    bool connect_due = false;         // it has connected to this rank
-    std::uint64_t sent = 0;           // notes
-    std::size_t longest_at_once = 0;  // payload that UCX has taken at once
-    NoteOrder order;                  // of its notes
-  };
-
   static ucs_status_t on_active_message(void* wire, const void* header, std::size_t header_bytes, void* data,
                                         std::size_t bytes, const ucp_am_recv_param_t* param);
 
   void connect(std::size_t index) GRADWIRE_REQUIRES(mutex_);
   std::optional<Absence> absence_of(std::size_t index) const GRADWIRE_REQUIRES(mutex_);
-  bool is_gone(const Peer& peer) const { return peer.left || !peer.why_lost.empty(); }
   Peer& peer(int rank) { return peers_[static_cast<std::size_t>(rank)]; }
 
   // Notes that go.
+  Envelope next_envelope(const Peer& to, Note note, const messages::Frame& frame) const;
   bool open(std::size_t index) GRADWIRE_REQUIRES(mutex_);
   // Return whether UCX took the note, or the peer is lost.
   bool send(std::size_t index, Note note, const messages::Frame& frame, std::span<const std::byte> payload)
@@ -181,8 +155,7 @@ class UcxWire final : public messages::Wire {
   const OwnerProcess owner_;
   const int rank_;
   const Milliseconds silence_;
-  const UniqueFd wake_;  // an eventfd
-  std::atomic<std::uint32_t> bell_{0};
+  Bell bell_;
 
   mutable Mutex mutex_;
   std::unique_ptr<Worker> worker_ GRADWIRE_GUARDED_BY(mutex_);  // null after close()

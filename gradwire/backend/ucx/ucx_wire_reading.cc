@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The notes that come, and the peers that go. Bytes of a stranger are dropped; what bears a peer's token and makes no
 // sense is a bug, and breaks the wire.
-#include <algorithm>
 #include <cstring>
 #include <new>
 #include <string_view>
@@ -71,7 +70,7 @@ void UcxWire::arrive(const Envelope& envelope, std::span<const std::byte> payloa
     return;
   }
   Peer& from = peers_[envelope.source];
-  if (is_gone(from) || from.order.is_past(envelope.number)) return;
+  if (from.is_gone() || from.order.is_past(envelope.number)) return;
   moved_ = true;
   if (!std::exchange(from.here, true)) attention_ = true;
   if (!from.endpoint.exists()) from.connect_due = attention_ = true;
@@ -129,7 +128,7 @@ void UcxWire::take_frame(std::size_t index, const messages::Frame& frame, std::s
 
 void UcxWire::lose(std::size_t index, std::string why) {
   Peer& lost = peers_[index];
-  if (is_gone(lost)) return;
+  if (lost.is_gone()) return;
   lost.why_lost = std::move(why);
   moved_ = attention_ = lost_some_ = true;
   if (lost.is_partner) losses_.add(index, lost.why_lost);
@@ -157,10 +156,10 @@ bool UcxWire::look_after_peers() {
   if (!attention_.exchange(false)) return false;
   for (std::size_t index = 0; index < peers_.size(); ++index) {
     Peer& each = peers_[index];
-    if (std::exchange(each.connect_due, false) && !each.endpoint.exists() && !is_gone(each)) connect(index);
+    if (std::exchange(each.connect_due, false) && !each.endpoint.exists() && !each.is_gone()) connect(index);
     const ucs_status_t failure = each.endpoint.failure();
     if (failure != UCS_OK) {
-      if (!is_gone(each)) each.is_refused = !each.is_partner && !each.here;
+      if (!each.is_gone()) each.is_refused = !each.is_partner && !each.here;
       const char* const status = ucs_status_string(failure);
       lose(index, each.here ? concat("its connection was closed (", status, ")")
                             : concat("it took no connection (", status, "): it has ended, or there is no way to it ",
@@ -214,7 +213,7 @@ void UcxWire::await(std::size_t index) {
 
 std::optional<UcxWire::Absence> UcxWire::absence_of(std::size_t index) const {
   const Peer& of = peers_[index];
-  if (held_.has_of(index) || !is_gone(of)) return std::nullopt;
+  if (held_.has_of(index) || !of.is_gone()) return std::nullopt;
   return Absence{of.left || of.is_refused, of.why_lost, of.options.host};
 }
 

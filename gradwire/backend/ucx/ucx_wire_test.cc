@@ -29,7 +29,7 @@ class UcxWireTest : public ::testing::Test {
   }
   UcxWire::Options options(int rank) const {
     const int peer = 1 - rank;
-    UcxWire::Options made{.rank = rank, .peers = std::vector<UcxWire::PeerOptions>(2), .silence = kSilence};
+    UcxWire::Options made{.rank = rank, .peers = std::vector<PeerOptions>(2), .silence = kSilence};
     made.peers[static_cast<std::size_t>(peer)] = {addresses_[static_cast<std::size_t>(peer)], token(rank), token(peer)};
     return made;
   }
@@ -212,8 +212,7 @@ TEST_F(UcxWireTest, AStrangerWhoSpeaksUcxInjectsNothing) {
 TEST_F(UcxWireTest, AStrangerInjectsNothingAsARankThatIsNotYetKnown) {
   auto worker = std::make_unique<Worker>("lo");
   const std::string address = worker->address();
-  UcxWire::Options options{
-      .rank = 0, .peers = std::vector<UcxWire::PeerOptions>(3), .partners = {1}, .silence = kSilence};
+  UcxWire::Options options{.rank = 0, .peers = std::vector<PeerOptions>(3), .partners = {1}, .silence = kSilence};
   options.peers[1] = {addresses_[1], token(0), token(1)};
   UcxWire wire(std::move(worker), std::move(options));
   Keeper keeper;

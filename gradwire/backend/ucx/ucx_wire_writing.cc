@@ -3,10 +3,8 @@
 // The notes that go: straight from the user's buffer where UCX takes them at once, else from a copy.
 #include <algorithm>
 #include <new>
-#include <utility>
 
 #include "gradwire/backend/ucx/ucx_wire_internal.h"
-#include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
 
 namespace gradwire::ucx {
@@ -31,8 +29,7 @@ bool UcxWire::open(std::size_t index) {
   Peer& to = peers_[index];
   bool said = false;
   if (to.opening == Opening::connecting) {
-    const Envelope first{to.options.sends, to.sent, static_cast<std::uint32_t>(rank_), Note::beat, {}};
-    const ucs_status_t status = to.endpoint.send_at_once(first, {});
+    const ucs_status_t status = to.endpoint.send_at_once(next_envelope(to, Note::beat, {}), {});
     if (status == UCS_ERR_NO_RESOURCE) {
       if (to.open_by.expired()) {
         // A transport that sends nothing so long at once: what follows goes the usual way.
@@ -49,8 +46,7 @@ bool UcxWire::open(std::size_t index) {
   if (!to.here) return said;
   to.opening = Opening::open;
   moved_ = true;
-  const Envelope second{to.options.sends, to.sent, static_cast<std::uint32_t>(rank_), Note::beat, {}};
-  to.beat_due = !send_copy(index, second, {}, UCP_OP_ATTR_FLAG_NO_IMM_CMPL);
+  to.beat_due = !send_copy(index, next_envelope(to, Note::beat, {}), {}, UCP_OP_ATTR_FLAG_NO_IMM_CMPL);
   return true;
 }
 
@@ -58,15 +54,15 @@ std::size_t UcxWire::max_payload() const noexcept { return kLargestPiece - sizeo
 
 bool UcxWire::write(int destination, const Frame& frame, std::span<const std::byte> payload) {
   const MutexLock lock(mutex_);
-  Peer& to = peer(destination);
-  if (worker_ == nullptr || is_gone(to)) return true;
+  const std::size_t index = static_cast<std::size_t>(destination);
+  Peer& to = peers_[index];
+  if (worker_ == nullptr || to.is_gone()) return true;
   try {
     if (destination != rank_) {
-      if (!to.endpoint.exists()) connect(static_cast<std::size_t>(destination));
-      if (is_gone(to)) return true;
-      if (to.opening != Opening::open || copies_.under_way_to(static_cast<std::size_t>(destination)) >= kWindow)
-        return false;
-      return send(static_cast<std::size_t>(destination), Note::frame, frame, payload);
+      if (!to.endpoint.exists()) connect(index);
+      if (to.is_gone()) return true;
+      if (to.opening != Opening::open || copies_.under_way_to(index) >= kWindow) return false;
+      return send(index, Note::frame, frame, payload);
     }
     if (local_.size() >= kWindow) return false;
     local_.add(frame, payload);
@@ -76,10 +72,14 @@ bool UcxWire::write(int destination, const Frame& frame, std::span<const std::by
   }
 }
 
+Envelope UcxWire::next_envelope(const Peer& to, Note note, const Frame& frame) const {
+  return {to.options.sends, to.sent, static_cast<std::uint32_t>(rank_), note, frame};
+}
+
 // Throws std::bad_alloc.
 bool UcxWire::send(std::size_t index, Note note, const Frame& frame, std::span<const std::byte> payload) {
   Peer& to = peers_[index];
-  const Envelope envelope{to.options.sends, to.sent, static_cast<std::uint32_t>(rank_), note, frame};
+  const Envelope envelope = next_envelope(to, note, frame);
   if (copies_.under_way_to(index) == 0) {
     const ucs_status_t status = to.endpoint.send_at_once(envelope, payload);
     if (status != UCS_ERR_NO_RESOURCE) {
@@ -117,11 +117,9 @@ bool UcxWire::send_dues() {
     try {
       if (to.opening != Opening::open) {
         if (open(index)) said = true;
-        if (to.opening != Opening::open) {
-          if (to.opening == Opening::connecting)
-            attention_ = true;  // else what comes of the peer has this looked for again
-          continue;
-        }
+        // What comes of a greeted peer has this looked for again.
+        if (to.opening == Opening::connecting) attention_ = true;
+        if (to.opening != Opening::open) continue;
       }
       if (to.beat_due && give_sign_of_life(index, Note::beat)) to.beat_due = false, said = true;
       if (to.ping_due && give_sign_of_life(index, Note::ping)) to.ping_due = false, said = true;
@@ -163,7 +161,7 @@ bool UcxWire::idle() const {
 void UcxWire::say_goodbye() {
   const MutexLock lock(mutex_);
   is_leaving_ = true;
-  for (Peer& to : peers_) to.goodbye_due = to.endpoint.exists() && !is_gone(to);
+  for (Peer& to : peers_) to.goodbye_due = to.endpoint.exists() && !to.is_gone();
   send_dues();
   attention_ = true;
 }
@@ -173,7 +171,7 @@ bool UcxWire::may_go() {
   bool may = true;
   for (std::size_t index = 0; index < peers_.size(); ++index) {
     const Peer& each = peers_[index];
-    if (!each.endpoint.exists() || each.has_all || (is_gone(each) && !each.answer_due)) continue;
+    if (!each.endpoint.exists() || each.has_all || (each.is_gone() && !each.answer_due)) continue;
     may = false;
     await(index);
   }
