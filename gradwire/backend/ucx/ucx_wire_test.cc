@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <numeric>
 
 #include "gradwire/backend/ucx/active_message_internal.h"
 #include "gradwire/backend/ucx/ucx_wire_test_support.h"
@@ -132,7 +133,17 @@ TEST_F(UcxWireTest, TheSleepEndsWithAFrameAndWithTheBell) {
 // Sends active messages to a wire without being its peer.
 class Stranger {
  public:
-  explicit Stranger(const std::string& address) : worker_("lo") {
+  explicit Stranger(const std::string& address) : worker_("lo") { connect(address); }
+  // Connects later.
+  Stranger() : worker_("lo") {
+    ucp_am_handler_param_t handler{};
+    handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG;
+    handler.id = kActiveMessage;
+    handler.cb = &Stranger::on_active_message;
+    handler.arg = this;
+    require_ok(ucp_worker_set_am_recv_handler(worker_.get(), &handler), "ucp_worker_set_am_recv_handler");
+  }
+  void connect(const std::string& address) {
     ucp_ep_params_t params{};
     params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE;
     params.address = reinterpret_cast<const ucp_address_t*>(address.data());
@@ -144,6 +155,13 @@ class Stranger {
     param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
     param.flags = UCP_EP_CLOSE_FLAG_FORCE;
     await(ucp_ep_close_nbx(endpoint_, &param), [] {});
+  }
+  std::string address() const { return worker_.address(); }
+  // The numbers of the notes that have come, in the order in which they came.
+  const std::vector<std::uint64_t>& numbers() {
+    while (ucp_worker_progress(worker_.get()) != 0) {
+    }
+    return numbers_;
   }
   // Returns when UCX has passed the bytes on. `meanwhile` moves the other side.
   template <class Meanwhile>
@@ -164,8 +182,17 @@ class Stranger {
     }
     ucp_request_free(request);
   }
+  static ucs_status_t on_active_message(void* self, const void* header, std::size_t, void*, std::size_t,
+                                        const ucp_am_recv_param_t*) {
+    std::uint64_t number = 0;
+    std::memcpy(&number, static_cast<const std::byte*>(header) + sizeof(Token), sizeof(number));
+    static_cast<Stranger*>(self)->numbers_.push_back(number);
+    return UCS_OK;
+  }
+
   const Worker worker_;
   ucp_ep_h endpoint_ = nullptr;
+  std::vector<std::uint64_t> numbers_;
 };
 
 // A frame as it would be, but for the token and the number, which are zero: an envelope is token, number, source, note,
@@ -206,6 +233,35 @@ TEST_F(UcxWireTest, AStrangerWhoSpeaksUcxInjectsNothing) {
   for (; keepers_[1].kept.size() == 1 && next < 100; ++next) try_token(token(0), next);
   ASSERT_EQ(keepers_[1].kept.size(), 2U);
   EXPECT_EQ(keepers_[1].kept[1].frame.tag, 66U);
+}
+
+// A wire drops what comes twice, so only another program sees it.
+TEST(UcxWire, EveryNoteGoesOnce) {
+  Stranger peer;
+  auto worker = std::make_unique<Worker>("lo");
+  const std::string address = worker->address();
+  UcxWire::Options options{.rank = 0, .peers = std::vector<PeerOptions>(2), .silence = kSilence};
+  options.peers[1] = {peer.address(), token(0), Token{}};
+  UcxWire wire(std::move(worker), std::move(options));
+  Keeper keeper;
+  peer.connect(address);
+  peer.send(forge(1), {}, [&] { wire.read(keeper); });
+  const Deadline guard = Deadline::after(std::chrono::seconds(60));
+  // The longest goes by copy.
+  const std::vector<std::byte> longest(300'000);
+  constexpr std::uint64_t kFrames = 20;
+  for (std::uint64_t written = 0; written < kFrames && !guard.expired();) {
+    const std::size_t bytes = written % 2 == 0 ? 0 : longest.size();
+    const Frame frame{FrameKind::message, 1, 9, 0, 0, bytes};
+    if (wire.write(1, frame, {longest.data(), bytes})) ++written;
+    wire.read(keeper);
+    peer.numbers();
+  }
+  constexpr std::uint64_t kWords = 2;  // before frames
+  while (peer.numbers().size() < kWords + kFrames && !guard.expired()) wire.read(keeper);
+  std::vector<std::uint64_t> all(kWords + kFrames);
+  std::iota(all.begin(), all.end(), 0U);
+  EXPECT_EQ(peer.numbers(), all);
 }
 
 // Of many ranks only partners know each other's tokens from the start. Nobody is let in as one of the others meanwhile.
