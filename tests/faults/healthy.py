@@ -133,7 +133,7 @@ class Gate:
                 raise TimeoutError(f"no epoch of {size} ranks: {sizes}")
             (budget,) = struct.unpack_from("q", self._memory)
             struct.pack_into("q", self._memory, 0, min(budget + 1, 590))
-            time.sleep(0.05)
+            time.sleep(0.2)  # members in the last step let nobody in any more
 
     def close(self) -> None:
         self._memory.close()
