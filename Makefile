@@ -60,7 +60,7 @@ train: configure  ## Train a small transformer on two processes (TRAIN_ARGS="--s
 	@$(NINJA) gradwire-run char_lm
 	$(BUILD)/bin/gradwire-run -n $(TRAIN_RANKS) $(BUILD)/bin/char_lm $(TRAIN_ARGS)
 
-test: build  ## Build and run the tests (on two cores 20 to 25 minutes from nothing, 8 once built)
+test: build  ## Build and run the tests (on two cores 30 to 45 minutes from nothing, 20 once built)
 	@scripts/run_tests.py $(BUILD) --without-label slow --check-allowed
 
 test-slow: build  ## Run the tests that take longer
