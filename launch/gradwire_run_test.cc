@@ -114,6 +114,7 @@ TEST_F(LauncherTest, ARankThatCannotBeReplacedLeavesTheOthersOfAnElasticJobAlone
   const Result result = job.finish();
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(result.out, "[rank 0] done\n");
+  EXPECT_NE(result.err.find("the job goes on without this rank"), std::string::npos) << result.err;
 }
 
 TEST_F(LauncherTest, ThreadsAreSharedOutUnlessSomebodySaidOtherwise) {

@@ -379,7 +379,7 @@ TEST_F(SlowLookupTest, ASignalEndsTheLookupAfterTheJob) {
     const Result result = finish();
     const std::chrono::duration<double> time = std::chrono::steady_clock::now() - before;
     std::cout << "a lookup at the end was ended in " << time.count() << " s\n";
-    EXPECT_LT(time.count(), 20) << "the lookup takes 30 s";
+    EXPECT_LT(time.count(), 3);
     EXPECT_EQ(result.exit_code, 128 + SIGKILL) << "of the rank that failed";
     EXPECT_NE(result.err.find("rank 1 is the cause: killed"), std::string::npos) << result.err;
   }

@@ -167,13 +167,13 @@ End survive(Pipe pipe, Contact contact, pid_t peer, int kill_at) {
 
 // Runs both processes. Returns the survivor's end, and in `call` before which call its peer was killed.
 End run(Contact contact, int kill_at, std::string& call) {
-  std::array<int, 2> ends{};
   std::array<int, 2> said{};
   if (::pipe(said.data()) != 0) throw std::runtime_error("no pipe");
   const pid_t survivor = ::fork();
   if (survivor == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     try {
+      std::array<int, 2> ends{};
       if (::socketpair(AF_UNIX, SOCK_STREAM, 0, ends.data()) != 0) ::_exit(static_cast<int>(End::failed));
       const pid_t peer = ::fork();
       if (peer == 0) {

@@ -59,7 +59,7 @@ struct Setting {
 // takes at once: the socket copies from the user's buffer, and the rest, if the socket is full, goes into the segment.
 // What is longer than a segment for receiving is put together in memory of UCX's first. UCX's TCP connects without
 // waiting: where it waits, and the peer dies between that and the first bytes, UCX ends this process (an assertion in
-// uct_tcp_ep_set_failed(), tcp_ep.c).
+// uct_tcp_ep_destroy_progress(), tcp_ep.c).
 constexpr std::array<Setting, 4> kSettings{{{"RNDV_THRESH", "inf"},
                                             {"TX_SEG_SIZE", "128K", "TCP_TX_SEG_SIZE"},
                                             {"RX_SEG_SIZE", "128K", "TCP_RX_SEG_SIZE"},

@@ -133,7 +133,7 @@ TEST_F(UcxWireTest, TheSleepEndsWithAFrameAndWithTheBell) {
 // Sends active messages to a wire without being its peer.
 class Stranger {
  public:
-  explicit Stranger(const std::string& address) : worker_("lo") { connect(address); }
+  explicit Stranger(const std::string& address) : Stranger() { connect(address); }
   // Connects later.
   Stranger() : worker_("lo") {
     ucp_am_handler_param_t handler{};
