@@ -14,6 +14,7 @@ namespace gradwire::rendezvous {
 namespace {
 
 const std::string kFailed = "failed";
+constexpr std::string_view kUnreachable = "unreachable";
 
 std::string process_key(int rank) { return concat("process/", rank); }
 
@@ -71,6 +72,8 @@ void throw_dead(Store& store, const std::vector<int>& dead) {
 
 std::string encode_failure(int rank, const std::exception& error) {
   const std::string text = text_of(rank, error);
+  if (const auto* unreachable = dynamic_cast<const UnreachableError*>(&error))
+    return record_of(kUnreachable, unreachable->peers(), text);
   if (const auto* peer = dynamic_cast<const PeerError*>(&error)) return record_of("peer", peer->peers(), text);
   if (const auto* late = dynamic_cast<const TimeoutError*>(&error)) return record_of("timeout", late->peers(), text);
   if (dynamic_cast<const MismatchError*>(&error) != nullptr) return record_of("mismatch", {}, text);
@@ -86,7 +89,7 @@ void throw_failure(const std::string& record) {
   std::vector<int> ranks;
   for (int rank = 0; head >> rank; head.ignore(1)) ranks.push_back(rank);
   const std::string text = end == std::string::npos ? "" : record.substr(end + 1);
-  if (kind == "peer") throw PeerError(text, ranks);
+  if (kind == "peer" || kind == kUnreachable) throw PeerError(text, ranks);
   if (kind == "timeout") throw TimeoutError(text, ranks);
   if (kind == "mismatch") throw MismatchError(text);
   if (kind == "resource") throw ResourceError(text);
@@ -111,6 +114,10 @@ void announce_failure(Store& store, int rank, const std::exception_ptr& error) n
 
 void throw_if_failed(Store& store) {
   if (store.check({&kFailed, 1})) throw_failure(store.get(kFailed));
+}
+
+bool someone_is_unreachable(Store& store) {
+  return store.check({&kFailed, 1}) && store.get(kFailed).starts_with(kUnreachable);
 }
 
 std::vector<int> await_keys(Store& store, const std::vector<std::string>& keys, std::span<const int> ranks,

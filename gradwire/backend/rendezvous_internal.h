@@ -50,11 +50,15 @@ std::vector<int> dead_ranks(Store& store, std::span<const int> ranks);
 [[noreturn]] void throw_dead(Store& store, const std::vector<int>& dead);
 
 // A failure as text for other ranks. TimeoutError, PeerError, MismatchError and ResourceError keep their kind and their
-// ranks there; any other failure of `rank` becomes a PeerError that names `rank`.
+// ranks there; an UnreachableError becomes a PeerError with its ranks, and any other failure of `rank` one that names
+// `rank`.
 std::string encode_failure(int rank, const std::exception& error);
 
 // Throws what encode_failure() wrote. Text that makes no sense is an InternalError.
 [[noreturn]] void throw_failure(const std::string& record);
+
+// Whether the failure that was announced, if there is one, is an UnreachableError on the rank that announced it.
+bool someone_is_unreachable(Store& store);
 
 // Tells all ranks that use this store that the rendezvous failed on `rank`, and why. The first failure stays. Never
 // throws: where the store is gone too the others have their deadlines.

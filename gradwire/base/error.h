@@ -60,7 +60,7 @@ class InternalError final : public Error {
   using Error::Error;
 };
 
-class PeerError final : public Error {
+class PeerError : public Error {
  public:
   PeerError(const std::string& message, std::vector<int> peers) : Error(message), peers_(std::move(peers)) {}
   // The ranks that died, left or failed, in ascending order and in the numbers of the group that was called; empty
@@ -69,6 +69,13 @@ class PeerError final : public Error {
 
  private:
   std::vector<int> peers_;
+};
+
+// As ranks met: this rank itself found that nothing comes of `peers` or goes to them, although they told the store that
+// they are there. A rank that hears of this from another rank gets a PeerError.
+class UnreachableError final : public PeerError {
+ public:
+  using PeerError::PeerError;
 };
 
 class TimeoutError final : public Error {

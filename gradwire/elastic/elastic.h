@@ -104,7 +104,7 @@ struct ElasticOptions {
 enum class ElasticEnd {
   finished,  // all steps were counted; the registered objects hold the state after the last one
   left,      // this member left, on leave() or SIGTERM
-  dropped,   // this member was slow and left (SlowRule::drop)
+  dropped,   // this member was slow and left (SlowRule::drop), or it and another member do not reach each other
   too_late,  // the job finished before this member took part
 };
 

@@ -90,7 +90,7 @@ ElasticEnd Elastic::Impl::run(std::int64_t steps, const std::function<void(const
       return ElasticEnd::left;
     }
     if (member.was_dropped()) {
-      log::warn("elastic training: this member is slow, and leaves");
+      log::warn(concat("elastic training: this member leaves, because ", member.why_dropped()));
       member.leave();
       state_.enter_group();
       return ElasticEnd::dropped;
@@ -118,6 +118,8 @@ ElasticEnd Elastic::Impl::run(std::int64_t steps, const std::function<void(const
     } catch (const std::exception& error) {
       give_up_epoch(describe(error));
       if (!ends_epoch(error)) throw;
+      if (const auto* unreachable = dynamic_cast<const UnreachableError*>(&error))
+        member.report_unreachable(unreachable->peers());
       continue;
     }
     give_up_epoch("");

@@ -79,11 +79,13 @@ bool Coordinator::step(Milliseconds wait) {
     return false;
   }
   const std::size_t late_before = late_members(roster()).size();
+  const std::vector<Unreachable> unreachable = roster().unreachable;
   journal_.append(journal_.last_event() + 1, *event);
   publish();
   set_deadlines(late_before);
   if (const auto known = known_event_of(*event); known && std::holds_alternative<Slow>(*known))
     tell_of(std::get<Slow>(*known));
+  if (!unreachable.empty() && roster().unreachable.empty()) tell_of(unreachable.front());
   return true;
 }
 
@@ -120,6 +122,28 @@ void Coordinator::tell_of(const Slow& event) const {
                        ") is slow: its own part of a step took ", milliseconds(event.own_us),
                        " ms, and that of the other ranks ", milliseconds(event.others_us),
                        " ms (the median), in the mean of the last steps up to step ", event.step, what));
+}
+
+void Coordinator::tell_of(const Unreachable& event) {
+  const auto name = [&](std::int64_t member) {
+    const Roster::Entry& entry = roster().members.at(member);
+    return concat("member ", member, " (", describe_process(entry.identity),
+                  entry.host.empty() ? "" : concat(" on host ", entry.host), ")");
+  };
+  std::vector<std::string> dropped;
+  for (const Put& put : journal_.last_decisions()) {
+    for (const auto& [number, entry] : roster().members) {
+      if (entry.dropped && put.key == dropped_key(number)) dropped.push_back(std::to_string(number));
+    }
+  }
+  const std::string pair = concat(name(event.member), " and ", name(event.peer), " do not reach each other");
+  std::string sentence = dropped.empty()
+                             ? concat(pair, ", and the job cannot go on without either of them; it goes on trying")
+                             : concat(pair, "; the job goes on without ", dropped.size() == 1 ? "member " : "members ",
+                                      join(dropped, ", "));
+  if (sentence == last_told_) return;  // they try again and again
+  last_told_ = std::move(sentence);
+  if (options_.tell) options_.tell(last_told_);
 }
 
 void Coordinator::look_for_the_dead() {

@@ -35,7 +35,7 @@ struct CoordinatorOptions {
   Milliseconds host_timeout = std::chrono::seconds(10);
   // The rule for slow members, for all members in place of their own.
   std::optional<SlowRule> slow = std::nullopt;
-  // Called by step() with a sentence for the user, when a member is slow.
+  // Called by step() with a sentence for the user, when a member is slow, and when members do not reach each other.
   std::function<void(const std::string& sentence)> tell = nullptr;
 };
 
@@ -69,6 +69,8 @@ class Coordinator {
   void look_for_the_dead();
   void look_for_silent_hosts();
   void tell_of(const Slow& event) const;
+  // What was decided about members of which `event` is one pair.
+  void tell_of(const Unreachable& event);
 
   const std::shared_ptr<Store> store_;
   const CoordinatorOptions options_;
@@ -81,6 +83,7 @@ class Coordinator {
   Deadline stall_ = Deadline::never();
   std::int64_t waits_ = 0;          // how often that wait has begun
   std::int64_t patient_epoch_ = 0;  // whose members know of that wait; 0: none
+  std::string last_told_;           // of members that do not reach each other
 };
 
 }  // namespace gradwire::membership

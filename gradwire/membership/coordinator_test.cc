@@ -12,6 +12,7 @@
 #include <cctype>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <span>
 #include <thread>
 
@@ -541,6 +542,39 @@ TEST_F(CoordinatorTest, ASlowMemberLearnsThatItHasToLeaveAndTheUserIsTold) {
   EXPECT_FALSE(b->meet());
   EXPECT_FALSE(b->job_has_finished());
   b->leave();
+}
+
+TEST_F(CoordinatorTest, AMemberThatAnotherDoesNotReachLeavesAndTheUserIsToldOnce) {
+  CoordinatorOptions all = options(1, 3, 3);
+  std::vector<std::string> told;
+  all.tell = [&](const std::string& sentence) { told.push_back(sentence); };
+  Coordinator coordinator(store_, all);
+  const auto a = join(coordinator);
+  const auto b = join(coordinator);
+  const auto c = join(coordinator);
+  settle(coordinator);
+  for (Member* member : {a.get(), b.get(), c.get()}) member->meet();
+  b->report_unreachable({2});
+  c->report_unreachable({1});
+  std::atomic<bool> stop{false};
+  std::thread server([&] { coordinator.run(stop); });
+  std::vector<std::future<std::optional<Epoch>>> next;
+  for (Member* member : {a.get(), b.get(), c.get()})
+    next.push_back(std::async(std::launch::async, [member] { return member->meet(); }));
+  for (auto& each : next) each.wait();
+  stop = true;
+  server.join();
+  EXPECT_EQ(next[0].get().value().members.size(), 2U);
+  EXPECT_EQ(next[1].get().value().members.size(), 2U);
+  EXPECT_FALSE(next[2].get());
+  EXPECT_TRUE(c->was_dropped());
+  EXPECT_EQ(c->why_dropped(), "it and member 2 do not reach each other");
+  ASSERT_EQ(told.size(), 1U);
+  EXPECT_EQ(told.front().find("member 2 (process "), 0U) << told.front();
+  EXPECT_NE(told.front().find(") and member 3 (process "), std::string::npos) << told.front();
+  EXPECT_NE(told.front().find(") do not reach each other; the job goes on without member 3"), std::string::npos)
+      << told.front();
+  c->leave();
 }
 
 TEST_F(CoordinatorTest, ARuleThatMakesNoSenseIsRefused) {

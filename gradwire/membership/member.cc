@@ -253,6 +253,16 @@ bool Member::was_dropped() {
   return store_->check(std::span(&key, 1));
 }
 
+std::string Member::why_dropped() {
+  std::string why = store_->get(dropped_key(number_));
+  return why == kDroppedSlow ? "it is slow" : why;
+}
+
+void Member::report_unreachable(const std::vector<int>& ranks) {
+  for (const int rank : ranks)
+    log_.append(Unreachable{number_, epoch_.number, epoch_.members.at(static_cast<std::size_t>(rank)).number});
+}
+
 void Member::ask_to_leave() { log_.append(Leaving{number_}); }
 
 void Member::leave() {

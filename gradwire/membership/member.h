@@ -89,8 +89,12 @@ class Member {
   std::optional<SlowRule> slow_rule();
   // Tells that this member is slow in this epoch.
   void report_slow(const membership::SlowRank& slow, bool drop, const std::string& host);
-  // Whether this member has to leave because it is slow. meet() returns nothing then. Costs one look into the store.
+  // Tells that this member did not reach `ranks` of this epoch, as the epoch's members met.
+  void report_unreachable(const std::vector<int>& ranks);
+  // Whether this member has to leave. meet() returns nothing then. Costs one look into the store.
   bool was_dropped();
+  // Why, as part of a sentence: "it is slow". Call after was_dropped() has said so.
+  std::string why_dropped();
 
   // Leaves for good. A member that has not learned of its next epoch may be in one that was just decided, so it leaves
   // as one that has died: the others of that epoch are told.

@@ -60,6 +60,9 @@ struct Writer {
   std::string operator()(const Died& e) const { return concat("died\t", e.member, "\t", clean(e.how)); }
   std::string operator()(const Hurry&) const { return "hurry"; }
   std::string operator()(const StoreRestored&) const { return "restored"; }
+  std::string operator()(const Unreachable& e) const {
+    return concat("unreachable\t", e.member, "\t", e.epoch, "\t", e.peer);
+  }
   std::string operator()(const Slow& e) const {
     return concat("slow\t", e.member, "\t", e.epoch, "\t", e.step, "\t", e.own_us, "\t", e.others_us, "\t",
                   e.drop ? 1 : 0, "\t", clean(e.host));
@@ -89,6 +92,7 @@ Event event_of(const std::string& text) {
   if (kind == "died" && fields.size() == 3) return Died{member(), fields[2]};
   if (kind == "hurry") return Hurry{};
   if (kind == "restored") return StoreRestored{};
+  if (kind == "unreachable") return Unreachable{member(), number(fields, 2, text), number(fields, 3, text)};
   if (kind == "slow" && fields.size() == 8) {
     return Slow{member(),
                 number(fields, 2, text),

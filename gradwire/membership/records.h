@@ -79,6 +79,13 @@ struct Slow {
   bool drop = false;           // SlowRule::drop
   std::string host = {};       // the name of the member's host, for messages
 };
+// The member could not meet the others of `epoch`: nothing comes of `peer`, a member of the same epoch, to it, although
+// both told the store that they are there.
+struct Unreachable {
+  std::int64_t member = 0;
+  std::int64_t epoch = 0;
+  std::int64_t peer = 0;
+};
 // The first epoch may begin with RosterOptions::min members.
 struct Hurry {};
 // The job has another store, with what the journal knew of the old one. The members of the present epoch should meet
@@ -86,8 +93,8 @@ struct Hurry {};
 struct StoreRestored {};
 
 // Any of the above.
-using Event =
-    std::variant<Joined, Ready, Leaving, Left, Began, Done, Died, Hurry, Slow, StoreRestored, CaughtUp, CannotFollow>;
+using Event = std::variant<Joined, Ready, Leaving, Left, Began, Done, Died, Hurry, Slow, StoreRestored, CaughtUp,
+                           CannotFollow, Unreachable>;
 
 // One line of text without its end. Tabs and line ends within a field become spaces.
 std::string to_text(const Event& event);
@@ -146,7 +153,10 @@ std::string followed_key(std::int64_t member);  // the epoch that the member sho
 std::string follow_ready_key(std::int64_t member, std::int64_t ready);
 // Set by the last of them: the step from which on the member follows.
 std::string follow_from_key(std::int64_t member);
-std::string dropped_key(std::int64_t member);  // the member should leave at the boundary at which the epoch stops
+// The member should leave at the boundary at which the epoch stops, or at once where it waits for an epoch:
+// kDroppedSlow where it is slow, else why, as part of a sentence.
+std::string dropped_key(std::int64_t member);
+inline constexpr const char* kDroppedSlow = "1";
 inline constexpr const char* kSlowRuleKey = "job/slow";  // the SlowRule of all members, in place of their own
 // The keys of host_watch.h.
 std::string beat_key(const std::string& host);         // how often the launcher has said that it is there

@@ -8,6 +8,7 @@
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/membership/reachability.h"
 
 namespace gradwire::membership {
 namespace {
@@ -72,7 +73,9 @@ class Decider {
         concat("the job went on without this member, because it ", event.how, "; start it again as a new member"));
   }
   void operator()(const Began& event) {
-    if (event.epoch == roster_.epoch) roster_.begun = true;
+    if (event.epoch != roster_.epoch) return;
+    roster_.begun = true;
+    if (Roster::Entry* const entry = known(event.member); entry != nullptr) entry->had_state = true;
   }
   void operator()(const Done& event) {
     if (known(event.member) == nullptr || roster_.finished) return;
@@ -94,8 +97,11 @@ class Decider {
     });
     if (stay < roster_.options.min) return;
     entry->dropped = true;
-    put(dropped_key(event.member), "1");
+    put(dropped_key(event.member), kDroppedSlow);
     ask_for_change();
+  }
+  void operator()(const Unreachable& event) {
+    if (event.epoch == roster_.epoch) roster_.unreachable.push_back(event);
   }
 
   void decide_epoch() {
@@ -109,6 +115,11 @@ class Decider {
       entry.is_awaited = false;
       ask_for_change();
     }
+    for (const OutOfReach& each : whom_to_drop(roster_)) {
+      roster_.members.at(each.member).dropped = true;
+      put(dropped_key(each.member), concat("it and member ", each.peer, " do not reach each other"));
+    }
+    roster_.unreachable.clear();
     const bool replays = !roster_.options.replay.empty();
     const std::vector<std::int64_t> next = replays ? cast() : candidates();
     const int needed = roster_.epoch == 0 && !roster_.hurried ? roster_.options.first : roster_.options.min;

@@ -46,6 +46,10 @@ void require_valid(const RosterOptions& options);
 // are neither gone, nor dropped, nor leaving. A dropped member is in no later epoch. The members are asked to stop,
 // too, when the job has another store.
 //
+// Members that do not reach each other cannot be in one epoch. When members of the present epoch have told so
+// (Unreachable), and all of it are ready or gone, some leave before the next epoch begins, as whom_to_drop() says. They
+// are in no later epoch.
+//
 // A member that joins in order to follow, while an epoch of at least two members is under way that was not asked to
 // stop and has a place, does not stop that epoch. The members of the epoch are asked to stop when all members that
 // follow it have caught up, cannot follow any more, or are gone. One that cannot follow any more, or has not caught up
@@ -60,6 +64,7 @@ struct Roster {
     Standing standing = Standing::waiting;  // now
     bool leaves = false;                    // it wants to leave
     bool dropped = false;                   // it has to leave
+    bool had_state = false;                 // it has begun a step of the job
     bool follows = false;                   // it follows the present epoch, and has not caught up yet
     bool is_awaited = true;                 // false: it has not caught up, and has not told yet that it takes part
   };
@@ -69,6 +74,7 @@ struct Roster {
   std::vector<std::int64_t> current;           // the members of the present epoch, in rank order
   std::int64_t epoch = 0;                      // the present epoch; 0 before the first
   std::int64_t followers = 0;                  // how many members have followed the present epoch
+  std::vector<Unreachable> unreachable;        // of the present epoch
   bool change_asked = false;                   // the members of the present epoch were asked to stop
   bool begun = false;                          // a step of the job has begun
   bool hurried = false;                        // the first epoch needs `min` members only

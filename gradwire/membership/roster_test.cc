@@ -10,59 +10,10 @@
 #include <set>
 
 #include "gradwire/base/error.h"
+#include "gradwire/membership/roster_test_support.h"
 
 namespace gradwire::membership::roster_test {
 namespace {
-
-// A coordinator without a store: events get numbers, decisions are kept.
-struct Bench {
-  explicit Bench(RosterOptions options) { roster.options = options; }
-
-  std::int64_t tell(const Event& event) {
-    for (Put& put : apply(roster, ++events, event)) decisions.push_back(std::move(put));
-    return events;
-  }
-  std::int64_t join(const std::string& program = "net") { return tell(Joined{"someone", "1.0", program}); }
-  void ready(std::int64_t member) { tell(Ready{member, roster.epoch}); }
-
-  // The members of the present epoch, as the last decision about an epoch says.
-  std::vector<std::int64_t> members() const {
-    std::vector<std::int64_t> numbers;
-    for (const EpochMember& member : epoch().members) numbers.push_back(member.number);
-    return numbers;
-  }
-  Epoch epoch() const { return epoch_of(value_of(epoch_key(roster.epoch))); }
-  // Empty when the key was not set.
-  std::string value_of(const std::string& key) const {
-    std::string value;
-    for (const Put& put : decisions) {
-      if (put.key == key) value = put.value;
-    }
-    return value;
-  }
-
-  // Whether the epoch is asked to stop, where newcomers wait who follow nobody and have told that they are there, and
-  // there is a place for them. An epoch that has lost a member ends by itself.
-  bool stops_for_newcomers() const {
-    std::int64_t waiting = 0;
-    bool any_follows = false;
-    bool any_lost = roster.current.empty();
-    for (const auto& [number, entry] : roster.members) {
-      const bool runs = std::find(roster.current.begin(), roster.current.end(), number) != roster.current.end();
-      if (entry.standing == Roster::Standing::waiting && !runs && entry.is_awaited) ++waiting;
-      any_lost = any_lost || (runs && entry.standing == Roster::Standing::gone);
-      any_follows = any_follows || entry.follows;
-    }
-    const bool has_place = static_cast<int>(roster.current.size()) < roster.options.max;
-    return waiting == 0 || any_follows || any_lost || !has_place || roster.change_asked;
-  }
-
-  Roster roster;
-  std::int64_t events = 0;
-  std::vector<Put> decisions;
-};
-
-using Numbers = std::vector<std::int64_t>;
 
 TEST(RosterTest, TheFirstEpochWaitsForItsMembersAndOrdersThemAsTheyCame) {
   Bench bench({.min = 1, .max = 4, .first = 3});
@@ -299,6 +250,10 @@ TEST(RosterTest, TextsComeBackAsTheyWere) {
   EXPECT_EQ(std::get<Began>(began).epoch, 4);
   EXPECT_EQ(std::get<Began>(began).step, 5);
   EXPECT_TRUE(std::holds_alternative<StoreRestored>(event_of(to_text(StoreRestored{}))));
+  const auto unreachable = std::get<Unreachable>(event_of(to_text(Unreachable{8, 4, 9})));
+  EXPECT_EQ(unreachable.member, 8);
+  EXPECT_EQ(unreachable.epoch, 4);
+  EXPECT_EQ(unreachable.peer, 9);
   const auto follower = std::get<Joined>(event_of(to_text(Joined{"identity", "1.0", "program", "", true})));
   EXPECT_TRUE(follower.follows);
   EXPECT_EQ(follower.host, "");
@@ -473,9 +428,13 @@ TEST(RosterTest, PropertiesOfEveryEpochUnderRandomEvents) {
       const std::int64_t before = bench.roster.epoch;
       const Numbers old = bench.roster.current;
       const auto member = static_cast<std::int64_t>(1 + random() % static_cast<unsigned>(bench.events + 1));
-      switch (random() % 10) {
+      switch (random() % 11) {
         case 0:
-          bench.join();
+          bench.join("net", std::to_string(random() % 4));
+          break;
+        case 10:
+          bench.tell(Unreachable{member, bench.roster.epoch,
+                                 static_cast<std::int64_t>(1 + random() % static_cast<unsigned>(bench.events + 1))});
           break;
         case 7:
           bench.tell(Joined{"someone", "1.0", "net", "", true});

@@ -432,6 +432,31 @@ TEST_P(ElasticCableTest, APulledCableStopsTheSideWithoutTheCoordinator) {
   record_->expect_serial_bits();
 }
 
+// The path between two hosts breaks, while both still reach the host with the coordinator.
+TEST_F(ElasticHostsTest, OfTwoHostsThatDoNotReachEachOtherTheLastOneLeaves) {
+  auto first = begin("1:5", 1);
+  wait_for_epoch(1);
+  auto second = join("1", 2);
+  wait_for_epoch(3);
+  auto third = join("2", 2, {}, 2);
+  const Pids members = wait_for_epoch(5);
+  const std::int64_t moment = now();
+  network_->cut(1, 2);
+  wait_for_epoch(3);
+  say_recovery("the path between two hosts was cut", on(0, members).front(), moment);
+  const Result left = third.finish();
+  EXPECT_EQ(left.exit_code, 0) << left.err;
+  for (const char* said : {"this member leaves, because it and member ", " do not reach each other"})
+    EXPECT_NE(left.err.find(said), std::string::npos) << said << left.err;
+  go_to_the_end();
+  EXPECT_EQ(second.finish().exit_code, 0);
+  const Result result = first.finish();
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_NE(result.err.find(" do not reach each other; the job goes on without members 4, 5"), std::string::npos)
+      << result.err;
+  record_->expect_serial_bits();
+}
+
 // At random moments, now and then two ranks one shortly after the other, so that the second dies on its way into the
 // next epoch.
 TEST_F(ElasticHostsTest, RanksThatAreKilledAtRandomMoments) {

@@ -23,7 +23,7 @@ class UcxNetworkTest : public LauncherTest {
   void SetUp() override {
     const std::string reason = NetworkHosts::why_not();
     if (!reason.empty()) GTEST_SKIP() << reason;
-    hosts_ = std::make_unique<NetworkHosts>(kHosts);
+    hosts_ = std::make_unique<NetworkHosts>(kHosts + 1);
     LauncherTest::SetUp();
   }
   void TearDown() override {
@@ -32,7 +32,10 @@ class UcxNetworkTest : public LauncherTest {
 
   // Rank `rank` of `size` on the host of the same number modulo kHosts, with `variables` ("NAME=value") set.
   BackgroundProgram rank(int rank, int size, const Words& variables = {}, const Words& more = {}) const {
-    Words words = hosts_->enter(rank % kHosts);
+    return rank_on(rank % kHosts, rank, size, variables, more);
+  }
+  BackgroundProgram rank_on(int host, int rank, int size, const Words& variables = {}, const Words& more = {}) const {
+    Words words = hosts_->enter(host);
     words.emplace_back("env");
     words.insert(words.end(), variables.begin(), variables.end());
     for (const std::string& word : {std::string(UCX_RANK_PROGRAM), std::to_string(rank), std::to_string(size),
@@ -105,6 +108,24 @@ TEST_F(UcxNetworkTest, AnInterfaceWithoutAWayToTheOthersIsNamedInTheError) {
   EXPECT_TRUE(contains(first.out, "GRADWIRE_INTERFACE")) << first.out;
   // Its store went with rank 0, so it may not have heard why.
   EXPECT_EQ(one.finish().exit_code, 1);
+}
+
+// All three reach the store.
+TEST_F(UcxNetworkTest, RanksThatDoNotReachEachOtherSaySoLongBeforeTheDeadline) {
+  hosts_->cut(1, 2);
+  auto zero = rank_on(0, 0, 3);
+  auto one = rank_on(1, 1, 3);
+  auto two = rank_on(2, 2, 3);
+  const Result first = one.finish();
+  const Result second = two.finish();
+  EXPECT_EQ(first.exit_code, 1);
+  EXPECT_TRUE(contains(first.out, "PeerError [2] rendezvous failed: rank 1 cannot talk to rank 2 (on host-c): nothing "
+                                  "has come from there for "))
+      << first.out << first.err;
+  EXPECT_TRUE(contains(second.out, "PeerError [1] rendezvous failed: rank 2 cannot talk to rank 1 (on host-b): "))
+      << second.out << second.err;
+  const Result quotes = zero.finish();
+  EXPECT_TRUE(contains(quotes.out, " cannot talk to rank ")) << quotes.out << quotes.err;
 }
 
 TEST_F(UcxNetworkTest, ARankWithoutTheSecretIsRefused) {

@@ -11,6 +11,7 @@
 #include <atomic>
 #include <cstring>
 #include <numeric>
+#include <optional>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -37,6 +38,10 @@ namespace gradwire::ucx {
 namespace {
 
 constexpr long kSilence = 2400;  // ms
+
+// How long ranks that all have each other's addresses try to reach each other, at least: TCP sends the first packet of
+// a connection four times within it.
+constexpr Milliseconds kReach{10'000};
 
 constexpr Capabilities kCapabilities{.in_place_memory = false,
                                      .bitwise_equal = true,
@@ -127,9 +132,40 @@ void throw_if_announced(Store& store) {
 [[noreturn]] void throw_unreachable(const BackendOptions& options, const RankRecord& record, int rank,
                                     const std::string& why) {
   throw_if_announced(*options.store);  // a rank that fails says so before it closes its connections
-  throw PeerError(
+  throw UnreachableError(
       concat("rendezvous failed: rank ", options.rank, " cannot talk to rank ", rank, " (on ", record.host, "): ", why),
       {rank});
+}
+
+// When ranks that try to reach each other give up.
+class Reach {
+ public:
+  // `all_may_speak`: every partner has what it needs to connect. Else a partner may wait for partners of its own, and
+  // nobody gives up before the deadline of the rendezvous.
+  Reach(bool all_may_speak, Milliseconds silence)
+      : begin_(Deadline::Clock::now()),
+        patience_(all_may_speak ? std::optional(std::max(kReach, 4 * silence)) : std::nullopt) {}
+  Milliseconds tried() const { return std::chrono::duration_cast<Milliseconds>(Deadline::Clock::now() - begin_); }
+  bool is_over() const { return patience_ && tried() >= *patience_; }
+  // Whether a rank that hears that another one has given up may take its own partners for unreachable, too: all began
+  // at about the same time, and the first that gives up ends the rendezvous for all.
+  bool is_nearly_over() const { return patience_ && tried() >= *patience_ / 2; }
+
+ private:
+  const Deadline::Clock::time_point begin_;
+  const std::optional<Milliseconds> patience_;
+};
+
+[[noreturn]] void throw_silent(const BackendOptions& options, const std::vector<RankRecord>& records,
+                               const std::vector<int>& silent, Milliseconds tried) {
+  std::vector<std::string> names;
+  for (const int rank : silent)
+    names.push_back(concat("rank ", rank, " (on ", records[static_cast<std::size_t>(rank)].host, ")"));
+  throw UnreachableError(concat("rendezvous failed: rank ", options.rank, " cannot talk to ", join(names, ", "),
+                                ": nothing has come from there for ", tried.count(),
+                                " ms; do the hosts reach each other in both directions (cables, firewall, "
+                                "GRADWIRE_INTERFACE)?"),
+                         silent);
 }
 
 // Returns when every partner has been heard of.
@@ -137,6 +173,7 @@ void await_partners(const BackendOptions& options, UcxWire& wire, const std::vec
                     const std::vector<int>& partners, Deadline deadline) {
   constexpr Milliseconds kLook{200};
   Deadline next_look = Deadline::after(kLook);
+  const Reach reach(options.size <= kFullMeshRanks, wire.silence());
   for (;;) {
     const std::uint32_t seen = wire.bell();
     while (wire.advance()) {
@@ -152,8 +189,10 @@ void await_partners(const BackendOptions& options, UcxWire& wire, const std::vec
                                 options.rank, "; do the hosts reach each other (firewall, GRADWIRE_INTERFACE)?"),
                          unheard);
     }
-    if (next_look.expired()) {
-      rendezvous::throw_if_failed(*options.store);
+    if (next_look.expired() || reach.is_over()) {
+      const bool another_gave_up = reach.is_nearly_over() && rendezvous::someone_is_unreachable(*options.store);
+      if (!another_gave_up) rendezvous::throw_if_failed(*options.store);
+      if (another_gave_up || reach.is_over()) throw_silent(options, records, unheard, reach.tried());
       throw_if_interrupted("rendezvous");
       const std::vector<int> dead = rendezvous::dead_ranks(*options.store, unheard);
       if (!dead.empty()) rendezvous::throw_dead(*options.store, dead);
@@ -208,6 +247,9 @@ std::unique_ptr<Backend> make(const BackendOptions& options) {
     backend->channel().barrier({deadline, {}});
     if (is_full_mesh) connected.close_door();  // else ranks connect later, too
     return backend;
+  } catch (const UnreachableError& error) {
+    rendezvous::announce_failure(*options.store, options.rank, error);
+    throw;  // each rank knows itself whom it does not reach
   } catch (const PeerError& error) {
     rendezvous::announce_failure(*options.store, options.rank, error);
     // A rank that gave up because of another one has closed its connections: the first failure is the cause of all.
