@@ -86,13 +86,14 @@ DdpCore::Parts::Forward DdpCore::Parts::agree(const Forward* mine, const JoinRou
 }
 
 void DdpCore::Parts::begin_forward(const Forward& forward, const JoinRound* round) {
+  if (forward.synchronized || forward.buffers) start();
   if (forward.synchronized) {
-    start();
     reducer->set_participants(divisor(round), has_new_rank(round));
     reducer->before_forward();
   }
   if (forward.buffers) {
     follow_buffers();
+    const internal::KeptVersions of_buffers(buffers);  // a forward before this one may have saved them for its backward
     internal::broadcast_values(reducer->control(), buffers, round != nullptr ? round->highest_active : 0);
   }
 }

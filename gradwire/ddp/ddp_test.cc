@@ -424,14 +424,60 @@ TEST_P(Ddp, BuffersComeFromRankZeroBeforeATrainingForward) {
       {
         const auto guard = ddp.no_sync();
         ddp(x).backward();
-        EXPECT_EQ(net->last, 10 + rank) << "no communication under no_sync";
+        EXPECT_EQ(net->last, broadcast ? 10 : 10 + rank) << "the forward before it was synchronized";
+        net->seen.fill_(20 + rank);
+        ddp(x).backward();
+        EXPECT_EQ(net->last, 20 + rank) << "the forward before it was not synchronized";
       }
       ddp(x).backward();
-      EXPECT_EQ(net->last, 10 + rank) << "the first forward after no_sync skips it, as in PyTorch";
+      EXPECT_EQ(net->last, 20 + rank) << "the first forward after no_sync skips it, as in PyTorch";
       ddp(x).backward();
-      EXPECT_EQ(net->last, broadcast ? 10 : 10 + rank);
+      EXPECT_EQ(net->last, broadcast ? 20 : 20 + rank);
     });
   }
+}
+
+// `mine` of every rank.
+std::vector<at::Tensor> from_all(ProcessGroup& group, const at::Tensor& mine) {
+  std::vector<at::Tensor> all;
+  for (int rank = 0; rank < group.size(); ++rank) all.push_back(at::empty_like(mine));
+  group.all_gather({all}, {mine})->wait();
+  return all;
+}
+
+// Statistics of batches stay alike although each synchronized forward follows a local one.
+TEST_P(Ddp, GradientAccumulationKeepsBuffersAlike) {
+  ranks([&](int rank, auto group) {
+    torch::nn::BatchNorm1d net(2);
+    DistributedDataParallel ddp(net, options(group));
+    for (int step = 0; step < 3; ++step) {
+      {
+        const auto guard = ddp.no_sync();
+        ddp(at::full({2, 2}, rank + step)).sum().backward();
+        const auto means = from_all(*group, net->running_mean);
+        const double factor = 0.9;  // what is left of the mean that both had before
+        EXPECT_NEAR((means[1] - means[0]).abs().max().template item<double>(), 1 - factor, 1e-6);
+      }
+      ddp(at::full({2, 2}, rank + step)).sum().backward();
+    }
+  });
+}
+
+TEST_P(Ddp, TwoForwardsOfBatchNormalizationBeforeOneBackward) {
+  ranks([&](int rank, auto group) {
+    at::manual_seed(1);
+    torch::nn::Sequential net(torch::nn::Linear(2, 2), torch::nn::BatchNorm1d(2));
+    DistributedDataParallel ddp(net, options(group));
+    for (int step = 0; step < 2; ++step) {
+      const at::Tensor first = ddp(at::arange(8.0, at::kFloat).view({4, 2}) * (rank + 1));
+      const at::Tensor second = ddp(at::arange(8.0, at::kFloat).view({4, 2}).square());
+      (first * second.square()).sum().backward();
+    }
+    for (const at::Tensor& parameter : net->parameters()) {
+      const auto all = from_all(*group, parameter.grad());
+      EXPECT_TRUE(all[0].equal(all[1]));
+    }
+  });
 }
 
 struct NormImpl : torch::nn::Module {

@@ -271,17 +271,16 @@ void DdpCore::before_forward() {
   p.synchronized_forward = false;
   Parts::Forward forward;
   forward.synchronized = p.sync && c10::GradMode::is_enabled();
-  if (forward.synchronized) {
-    p.require_open_group();
-    p.require_known_parameters();
-  }
+  const bool may_broadcast = c10::GradMode::is_enabled() && p.buffers_travel() && p.module->is_training();
+  const bool is_due = may_broadcast && p.buffers_due && p.reducer != nullptr && !p.reducer->alone();
+  if (forward.synchronized || is_due) p.require_open_group();
+  if (forward.synchronized) p.require_known_parameters();
   if (c10::GradMode::is_enabled()) p.shadow_gradients->leave();
   const JoinRound* round = Join::notify(*this);
-  const bool may_broadcast = p.buffers_travel() && p.module->is_training();
-  if (forward.synchronized && may_broadcast) p.follow_buffers();  // needed to know whether there are buffers
-  forward.buffers = forward.synchronized && may_broadcast && p.buffers_due && !p.buffers.empty() && !p.reducer->alone();
+  if (is_due) p.follow_buffers();  // needed to know whether there are buffers
+  forward.buffers = is_due && !p.buffers.empty();
   // A forward without gradients does not count: one rank may run it alone.
-  forward.buffers_due = may_broadcast && c10::GradMode::is_enabled() ? forward.synchronized : p.buffers_due;
+  forward.buffers_due = may_broadcast ? forward.synchronized : p.buffers_due;
   if (round != nullptr) p.agree(&forward, *round);
   p.begin_forward(forward, round);
   p.buffers_due = forward.buffers_due;

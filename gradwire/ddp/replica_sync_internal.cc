@@ -241,6 +241,19 @@ void broadcast_message(ProcessGroup& group, std::span<const at::Tensor> tensors,
 
 }  // namespace
 
+KeptVersions::KeptVersions(std::vector<at::Tensor> tensors) : tensors_(std::move(tensors)) {
+  for (const at::Tensor& tensor : tensors_)
+    versions_.push_back(tensor.is_inference() ? 0 : tensor.unsafeGetTensorImpl()->version_counter().current_version());
+}
+
+KeptVersions::~KeptVersions() {
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    if (tensors_[i].is_inference()) continue;
+    c10::VariableVersion counter = tensors_[i].unsafeGetTensorImpl()->version_counter();  // shared with the tensor
+    counter.set_version(versions_[i]);
+  }
+}
+
 void broadcast_values(ProcessGroup& group, const std::vector<at::Tensor>& tensors, int root, std::size_t chunk_bytes) {
   const c10::NoGradGuard no_grad;
   std::map<std::pair<c10::DeviceType, int>, std::vector<at::Tensor>> by_device;

@@ -34,6 +34,20 @@ struct NamedSetting {
 void verify_replicas(ProcessGroup& group, const std::vector<NamedTensor>& parameters,
                      const std::vector<NamedSetting>& settings);
 
+// While it lives, autograd does not see that `tensors` are written to: a graph that has saved them goes through backward.
+// For buffers, as PyTorch has it. Tensors without a version (of inference mode) are left alone.
+class KeptVersions {
+ public:
+  explicit KeptVersions(std::vector<at::Tensor> tensors);
+  ~KeptVersions();
+  KeptVersions(const KeptVersions&) = delete;
+  KeptVersions& operator=(const KeptVersions&) = delete;
+
+ private:
+  const std::vector<at::Tensor> tensors_;
+  std::vector<std::uint32_t> versions_;
+};
+
 inline constexpr std::size_t kBroadcastChunkBytes = std::size_t{250} << 20;
 
 // Copies the values of `tensors` from rank `root` to all ranks. Collective. Small tensors share a message of at most

@@ -122,7 +122,7 @@ def destroy_process_group(group: ProcessGroup | int | None = None) -> None:
 
     Waits for what is under way. init_process_group() works again afterwards.
     """
-    if isinstance(group, int):  # GroupMember.NON_GROUP_MEMBER
+    if not _is_member(cast("ProcessGroup | None", group)):
         return
     if not is_initialized():
         raise InvalidArgument("destroy_process_group: there is no default group; call init_process_group() first.")
@@ -183,15 +183,18 @@ def _resolve(group: ProcessGroup | None) -> ProcessGroup:
     """The group that a call means: None is the default one."""
     if group is None:
         return _get_default_group()
-    if isinstance(group, ProcessGroup):
-        return group
-    if group == GroupMember.NON_GROUP_MEMBER:
+    if not _is_member(group):
         raise InvalidArgument("this rank is not part of the group.")
-    raise TypeError(f"a gradwire ProcessGroup was expected, not {type(group).__name__}; from_c10d() adapts PyTorch's.")
+    return group
 
 
 def _is_member(group: ProcessGroup | None) -> bool:
-    return isinstance(group, ProcessGroup) or group is None
+    """False for GroupMember.NON_GROUP_MEMBER; raises TypeError for what is no group."""
+    if isinstance(group, ProcessGroup) or group is None:
+        return True
+    if isinstance(group, int) and group == GroupMember.NON_GROUP_MEMBER:
+        return False
+    raise TypeError(f"a gradwire ProcessGroup was expected, not {type(group).__name__}; from_c10d() adapts PyTorch's.")
 
 
 def new_group(
