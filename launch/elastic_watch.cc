@@ -14,7 +14,7 @@
 
 namespace gradwire::launch {
 
-ElasticWatch::ElasticWatch(ElasticView view, const SignalQueue& signals, const RankSet& ranks, DeathWatch& deaths)
+ElasticWatch::ElasticWatch(ElasticView view, const SignalQueue& signals, RankSet& ranks, DeathWatch& deaths)
     : view_(std::move(view)), signals_(signals), ranks_(ranks), deaths_(deaths) {}
 
 ElasticWatch::~ElasticWatch() { stop(); }
@@ -41,32 +41,47 @@ void ElasticWatch::stop() noexcept {
   coordinator_ = {};
 }
 
-std::string ElasticWatch::on_coordinator_end() {
+ElasticWatch::Answer ElasticWatch::on_coordinator_end() {
   deaths_.remove(coordinator_.pidfd.get());
   const ProcessEnd end = reap(coordinator_.pid);
   coordinator_ = {};
+  const auto fails = [](const std::string& what) { return Answer{.text = concat("gradwire-run: ", what, "\n")}; };
   // Said why, and has not begun: it would say the same again.
   if (!end.by_signal && end.code == kLaunchFailedExit && !membership::has_begun(view_.journal))
-    throw LaunchError(kLaunchFailedExit, "the coordinator of the elastic job could not begin; it says why above");
+    return fails("the coordinator of the elastic job could not begin; it says why above");
   if (coordinator_deaths_.add(Deadline::Clock::now()) > view_.deaths_per_minute) {
-    throw LaunchError(kLaunchFailedExit,
-                      concat("the coordinator of the elastic job ended more than ", view_.deaths_per_minute,
-                             " times within a minute, last of ", describe(end)));
+    return fails(concat("the coordinator of the elastic job ended more than ", view_.deaths_per_minute,
+                        " times within a minute, last of ", describe(end)));
   }
-  start();
-  return concat("gradwire-run: the coordinator died of ", describe(end),
-                ", and goes on from its journal as a new process\n");
+  try {
+    start();
+  } catch (const LaunchError& error) {
+    return fails(error.what());
+  }
+  return {true, true,
+          concat("gradwire-run: the coordinator died of ", describe(end),
+                 ", and goes on from its journal as a new process\n")};
 }
 
-ElasticWatch::Answer ElasticWatch::on_rank_death(int number, const ProcessEnd& end) {
+ElasticWatch::Answer ElasticWatch::on_rank_death(int rank, const ProcessEnd& end) {
   if (view_.on_death) view_.on_death();
   const int deaths = rank_deaths_.add(Deadline::Clock::now());
-  const std::string what = concat("gradwire-run: rank ", number, " died of ", describe(end));
+  const std::string what = concat("gradwire-run: rank ", ranks_.number_of(rank), " died of ", describe(end));
   if (deaths > view_.deaths_per_minute && (!view_.answers || view_.answers())) {
-    return {false, concat(what, "; that is death ", deaths, " within a minute, more than --deaths-per-minute ",
-                          view_.deaths_per_minute, ", so the job ends\n")};
+    return {.text = concat(what, "; that is death ", deaths, " within a minute, more than --deaths-per-minute ",
+                           view_.deaths_per_minute, ", so the job ends\n")};
   }
-  return {true, concat(what, ", and a new process takes its place (death ", deaths, " within a minute)\n")};
+  Answer answer{true, true, concat(what, ", and a new process takes its place (death ", deaths, " within a minute)\n")};
+  try {
+    ranks_.start_again(rank);
+  } catch (const LaunchError& error) {
+    // The program's file may be written at this moment, or there may be too many processes.
+    answer.is_replaced = false;
+    answer.goes_on = !ranks_.running().empty();
+    answer.text +=
+        concat("gradwire-run: ", error.what(), answer.goes_on ? "; the job goes on without this rank\n" : "\n");
+  }
+  return answer;
 }
 
 }  // namespace gradwire::launch

@@ -37,7 +37,7 @@ class ElasticWatch final {
   static constexpr int kCoordinator = -1;
 
   // The references outlive the object.
-  ElasticWatch(ElasticView view, const SignalQueue& signals, const RankSet& ranks, DeathWatch& deaths);
+  ElasticWatch(ElasticView view, const SignalQueue& signals, RankSet& ranks, DeathWatch& deaths);
   // Ends the coordinator.
   ~ElasticWatch();
   ElasticWatch(const ElasticWatch&) = delete;
@@ -49,22 +49,24 @@ class ElasticWatch final {
   void stop() noexcept;
   // As ElasticView::has_hosts.
   bool has_hosts() const { return view_.has_hosts && view_.has_hosts(); }
-  // The coordinator has ended: starts it again, and returns what to tell. Throws LaunchError when it ended too often.
-  std::string on_coordinator_end();
   bool is_coordinator(pid_t pid) const noexcept { return pid == coordinator_.pid; }
 
-  // What to tell of a rank that ended badly, and whether a new process takes its place.
+  // How the job goes on after a death.
   struct Answer {
-    bool replace = false;
-    std::string text;
+    bool goes_on = false;
+    bool is_replaced = false;  // a new process runs in the place of the one that has died
+    std::string text;          // what to tell
   };
-  // Counts the death of the rank with this number in the job.
-  Answer on_rank_death(int number, const ProcessEnd& end);
+  // The coordinator has ended: starts it again, unless it ends too often.
+  Answer on_coordinator_end();
+  // A rank, numbered from 0 on this host, has ended badly and was reaped: counts the death, and starts a new process in
+  // its place, unless ranks die too often.
+  Answer on_rank_death(int rank, const ProcessEnd& end);
 
  private:
   const ElasticView view_;
   const SignalQueue& signals_;
-  const RankSet& ranks_;
+  RankSet& ranks_;
   DeathWatch& deaths_;
   RankProcess coordinator_;  // pid -1: none
   DeathRate rank_deaths_;

@@ -43,6 +43,8 @@ class RankSet final {
   // Sends the signal to each rank that runs, and to its process group.
   void signal(int signal) noexcept;
 
+  // The rank's number in the job.
+  int number_of(int rank) const noexcept { return first_rank_ + rank; }
   // The ranks that run.
   std::vector<int> running() const;
   // The process of each rank; -1: it was not started yet, or has ended.

@@ -31,6 +31,9 @@ struct JobOutcome {
   std::string error_file;                       // the file of that stderr, with --log-dir
   std::string diagnosis;                        // what the ranks' last calls show: lines of the report
 
+  // Whether something that ends the job has happened on this host: a rank failed, the job ran too long, or it was
+  // interrupted.
+  bool has_cause() const noexcept { return first_bad.has_value() || !late.empty() || interrupted_by != 0; }
   // Whether report() quotes `last_lines`.
   bool quotes_last_lines() const noexcept;
 
