@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <span>
 #include <thread>
 #include <utility>
 
@@ -181,6 +182,16 @@ void JoinedHost::run() {
   }
   changed_.notify_all();
   if (!reason_.empty()) alarm_.raise();
+}
+
+std::optional<membership::Epoch> JoinedHost::epoch(std::int64_t number) noexcept {
+  try {
+    const std::string key = membership::epoch_key(number);
+    if (!store_->check(std::span(&key, 1))) return std::nullopt;
+    return membership::epoch_of(store_->get(key));
+  } catch (const std::exception&) {
+    return std::nullopt;
+  }
 }
 
 void JoinedHost::on_death() {

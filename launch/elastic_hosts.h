@@ -6,12 +6,14 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "gradwire/base/deadline.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/process.h"
 #include "gradwire/membership/host_watch.h"
+#include "gradwire/membership/records.h"
 #include "gradwire/store/tcp_store.h"
 #include "launch/options.h"
 #include "launch/signals.h"
@@ -69,6 +71,9 @@ class JoinedHost final {
   // Asks the job's store now, and returns whether the job goes on. Blocks until the store answers or its time limit
   // passes.
   bool answers();
+  // An epoch of the job, as the coordinator decided it; nothing where the store does not tell. Blocks until the store
+  // answers or its time limit passes.
+  std::optional<membership::Epoch> epoch(std::int64_t number) noexcept;
   // A process of this host has ended: looks now whether it was a member. Does not block.
   void on_death();
   // No process of this host will come again. Ends the thread, reports the last deaths, and returns why the ranks had to

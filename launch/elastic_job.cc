@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,6 +22,7 @@
 #include "launch/elastic_hosts.h"
 #include "launch/job.h"
 #include "launch/launch_error.h"
+#include "launch/present_epoch.h"
 #include "launch/report.h"
 
 namespace gradwire::launch {
@@ -75,11 +77,21 @@ JobVariables environment_of(const Options& options, const std::string& secret, R
   return job;
 }
 
+// The members of an epoch of a job whose coordinator runs on this host.
+std::optional<EpochMembers> epoch_of_journal(const std::string& journal, std::int64_t number) {
+  try {
+    const auto epoch = membership::epoch_in_journal(journal, number);
+    return epoch ? std::optional(members_here(*epoch, "")) : std::nullopt;
+  } catch (const Error&) {
+    return std::nullopt;  // nobody is named, and nobody killed
+  }
+}
+
 // Starts this host's ranks, and returns how they ended. `finish` returns what to tell then.
 template <class Finish>
 int supervise(const Options& options, SignalQueue& signals, RendezvousFolder& folder, int front_fd, JobVariables job,
-              JobView view, Finish finish) {
-  FlightWatch flight(options, 0, job.world);
+              JobView view, EpochLookup epochs, Finish finish) {
+  FlightWatch flight(options, 0, job.world, std::move(epochs));
   job.flight_recorders = flight.recorders();
   view.flight = &flight;
   auto live = live_watch(options, folder, job);
@@ -142,8 +154,10 @@ int run_elastic(const Options& options, const std::string& secret, SignalQueue& 
     elastic.journal = options.elastic->log.empty() ? folder.store_file(0) + "-memberships" : options.elastic->log;
     elastic.coordinator = coordinator_of(options, elastic.journal, job);
     elastic.deaths_per_minute = options.elastic->deaths_per_minute;
+    const std::string journal = elastic.journal;
     view.elastic = std::move(elastic);
-    return supervise(options, signals, folder, front_fd, std::move(job), view, [&](const JobOutcome& outcome) {
+    const auto epochs = [&](std::int64_t number) { return epoch_of_journal(journal, number); };
+    return supervise(options, signals, folder, front_fd, std::move(job), view, epochs, [&](const JobOutcome& outcome) {
       std::string text = report_of(options, outcome);
       if (server != nullptr) server->end(text.empty() ? "its last step was counted" : last_line(text));
       return std::pair(outcome.exit_code(), text);
@@ -170,7 +184,11 @@ int run_joined(const Options& options, const std::string& secret, SignalQueue& s
   view.elastic->deaths_per_minute = options.elastic->deaths_per_minute;
   view.elastic->answers = [&] { return host.answers(); };
   view.elastic->on_death = [&] { host.on_death(); };
-  return supervise(options, signals, folder, front_fd, std::move(job), view, [&](const JobOutcome& outcome) {
+  const auto epochs = [&](std::int64_t number) -> std::optional<EpochMembers> {
+    const auto epoch = host.epoch(number);
+    return epoch ? std::optional(members_here(*epoch, host.name())) : std::nullopt;
+  };
+  return supervise(options, signals, folder, front_fd, std::move(job), view, epochs, [&](const JobOutcome& outcome) {
     const std::string reason = host.leave();
     if (!reason.empty()) return std::pair(kHostLostExit, concat("gradwire-run: ", reason, "\n"));
     if (const std::string left = sentence_of_leaving(outcome); !left.empty())

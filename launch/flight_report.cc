@@ -31,7 +31,8 @@ std::string write(const FlightRecords& records, const std::string& folder) {
 
 // Empty where nothing is wrong.
 std::string explain(const FlightRecords& records, const std::string& written, int world) {
-  observe::Diagnosis found = observe::diagnose(records.tables, records.occasion);
+  observe::Diagnosis found =
+      observe::diagnose(records.epoch ? tables_of(*records.epoch, records.tables) : records.tables, records.occasion);
   if (records.quoted.find(found.words) != std::string::npos) found.words.clear();
   if (found.fault == observe::FaultClass::none) return "";
   if (found.fault == observe::FaultClass::unknown && static_cast<int>(records.tables.size()) < world) {

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launch/flight_watch.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -9,6 +11,7 @@
 
 #include "gradwire/base/environment.h"
 #include "gradwire/base/strings.h"
+#include "launch/rank_environment.h"
 
 namespace gradwire::launch {
 namespace {
@@ -42,14 +45,18 @@ std::int64_t last_event(const std::vector<RankTable>& tables) {
 
 }  // namespace
 
-FlightWatch::FlightWatch(const Options& options, int first_rank, int world)
+FlightWatch::FlightWatch(const Options& options, int first_rank, int world, EpochLookup epochs)
     : options_(options),
       first_rank_(first_rank),
       world_(world),
       kills_before_(out_of_memory_kills()),
       files_(environment("GRADWIRE_FLIGHT_RECORDER") == "off" ? 0 : options.ranks),
-      looks_(static_cast<std::size_t>(options.ranks)) {
-  if (options_.stall) next_check_ = Deadline::after(*options_.stall);
+      looks_(static_cast<std::size_t>(options.ranks)),
+      epochs_(std::move(epochs)) {
+  if (!options_.stall) return;
+  next_check_ = Deadline::after(*options_.stall);
+  if (epochs_ && options_.elastic && options_.elastic->replace_stalled)
+    hangs_.emplace(*options_.stall, own_host_name());
 }
 
 std::vector<std::string> FlightWatch::recorders() const {
@@ -86,14 +93,14 @@ std::vector<RankTable> FlightWatch::earlier() const {
   return all;
 }
 
-void FlightWatch::look(const std::vector<int>& pids) {
+void FlightWatch::look(const std::vector<RunningRank>& ranks) {
   for (int rank = 0; rank < files_.ranks(); ++rank) {
     const auto index = static_cast<std::size_t>(rank);
-    if (pids[index] <= 0) continue;
+    if (ranks[index].pid <= 0) continue;
     // The process that records may be a child of the one that the launcher started.
     const auto table = files_.read(rank);
-    auto look = look_at(table && table->pid > 0 ? table->pid : pids[index]);
-    if (!look) look = look_at(pids[index]);
+    auto look = look_at(table && table->pid > 0 ? table->pid : ranks[index].pid);
+    if (!look) look = look_at(ranks[index].pid);
     if (!look) continue;
     looks_[index].before = std::move(looks_[index].now);
     looks_[index].now = std::move(look);
@@ -110,51 +117,84 @@ std::string FlightWatch::tell(const FlightRecords& records) const {
   return launch::tell(records, options_.flight_folder, world_);
 }
 
-std::optional<FlightWatch::Standstill> FlightWatch::find_standstill(const std::vector<int>& pids, milliseconds bound) {
-  look(pids);
-  Standstill found{.tables = tables(), .occasion = {.now = now(), .bound = in_nanoseconds(bound)}};
+observe::Diagnosis FlightWatch::Sight::diagnose() const {
+  return observe::diagnose(epoch ? tables_of(*epoch, tables) : tables, occasion);
+}
+
+std::optional<EpochMembers> FlightWatch::members_of(std::int64_t epoch) {
+  if (known_epoch_.first == epoch) return known_epoch_.second;
+  auto members = epochs_(epoch);
+  if (members) known_epoch_ = {epoch, *members};
+  return members;
+}
+
+FlightWatch::Sight FlightWatch::see(const std::vector<RunningRank>& ranks, milliseconds bound) {
+  look(ranks);
+  Sight found{.tables = tables(), .occasion = {.now = now(), .bound = in_nanoseconds(bound)}};
   found.event = last_event(found.tables);
-  if (found.event == 0 || found.occasion.now - found.event < found.occasion.bound) return std::nullopt;
+  if (found.stands_still() && epochs_)
+    found.epoch = present_epoch(found.tables, ranks, [this](std::int64_t epoch) { return members_of(epoch); });
   return found;
 }
 
-std::optional<FlightRecords> FlightWatch::check_stall(const std::vector<int>& pids) {
+FlightWatch::StallFinding FlightWatch::check_stall(const std::vector<RunningRank>& ranks, bool tells) {
   const milliseconds pause = std::max(kShortestLook, *options_.stall / 4);
   const bool was_away = Deadline::Clock::now() > next_check_.point() + pause;
   next_check_ = Deadline::after(pause);
   // The machine, or this process, has not run for a while, and so perhaps the ranks have not. They get the time until
   // the next look.
-  if (was_away && !std::exchange(was_away_, true)) return std::nullopt;
+  if (was_away && !std::exchange(was_away_, true)) return {};
   was_away_ = was_away;
-  auto at = find_standstill(pids, *options_.stall);
-  if (!at || at->event == told_event_) return std::nullopt;
-  const bool is_wrong = observe::diagnose(at->tables, at->occasion).fault != observe::FaultClass::none;
+  Sight at = see(ranks, *options_.stall);
+  StallFinding found;
+  const bool hangs = hangs_ && hangs_->look(Deadline::Clock::now(), at.event, pause);
+  if (hangs && at.stands_still()) found.answer = judge(at, ranks);
+  if (!tells || !at.stands_still() || at.event == told_event_) return found;
+  const bool is_wrong = at.diagnose().fault != observe::FaultClass::none;
   // Ranks of other hosts may wait for one of these.
-  const bool others_may_wait = static_cast<int>(at->tables.size()) < world_ && !options_.flight_folder.empty();
-  if (!is_wrong && !others_may_wait) return std::nullopt;
-  told_event_ = at->event;
-  FlightRecords found = with_headline("stands still: no call has", *std::move(at));
-  found.is_told = is_wrong;
+  const bool others_may_wait = static_cast<int>(at.tables.size()) < world_ && !options_.flight_folder.empty();
+  if (!is_wrong && !others_may_wait) return found;
+  told_event_ = at.event;
+  found.records = with_headline("stands still: no call has", std::move(at));
+  found.records->is_told = is_wrong;
   return found;
 }
 
-FlightRecords FlightWatch::with_headline(std::string_view what, Standstill at) const {
-  const std::string seconds = measured_seconds(static_cast<double>(at.occasion.now - at.event) / 1e9);
+std::optional<HangAnswer> FlightWatch::judge(const Sight& at, const std::vector<RunningRank>& ranks) {
+  std::vector<int> groups;
+  for (const RankTable& table : at.tables) groups.push_back(table.pid > 0 ? ::getpgid(table.pid) : -1);
+  return hangs_->judge({.diagnosis = at.diagnose(),
+                        .epoch = *at.epoch,
+                        .tables = at.tables,
+                        .running = ranks,
+                        .groups = groups,
+                        .standstill = at.time()});
+}
+
+void FlightWatch::forgive() noexcept {
+  if (hangs_) hangs_->forget();
+}
+
+FlightRecords FlightWatch::with_headline(std::string_view what, Sight at) const {
+  const std::string seconds = measured_seconds(static_cast<double>(at.time()) / 1e9);
   FlightRecords found = records(std::move(at.tables), at.occasion);
+  found.epoch = std::move(at.epoch);
   found.headline = concat("gradwire-run: the job ", what, " begun or ended for ", seconds, "\n");
   return found;
 }
 
-std::optional<FlightRecords> FlightWatch::at_interruption(const std::vector<int>& pids) {
-  auto at = find_standstill(pids, kLongStandstill);
-  if (!at || at->event == told_event_) return std::nullopt;
-  return with_headline("stood still: no call had", *std::move(at));
+std::optional<FlightRecords> FlightWatch::at_interruption(const std::vector<RunningRank>& ranks) {
+  Sight at = see(ranks, kLongStandstill);
+  if (!at.stands_still() || at.event == told_event_) return std::nullopt;
+  return with_headline("stood still: no call had", std::move(at));
 }
 
-std::optional<FlightRecords> FlightWatch::at_timeout(const std::vector<int>& pids) {
-  auto at = find_standstill(pids, kStandstill);
-  if (!at) return std::nullopt;
-  return records(std::move(at->tables), at->occasion);
+std::optional<FlightRecords> FlightWatch::at_timeout(const std::vector<RunningRank>& ranks) {
+  Sight at = see(ranks, kStandstill);
+  if (!at.stands_still()) return std::nullopt;
+  FlightRecords found = records(std::move(at.tables), at.occasion);
+  found.epoch = std::move(at.epoch);
+  return found;
 }
 
 FlightRecords FlightWatch::at_end(const JobOutcome& outcome,

@@ -10,14 +10,18 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "gradwire/base/deadline.h"
 #include "gradwire/observe/diagnosis.h"
 #include "launch/flight_files.h"
 #include "launch/flight_report.h"
+#include "launch/hang_watch.h"
 #include "launch/options.h"
+#include "launch/present_epoch.h"
 #include "launch/process_look.h"
+#include "launch/rank_process.h"
 #include "launch/report.h"
 
 namespace gradwire::launch {
@@ -26,26 +30,36 @@ namespace gradwire::launch {
 // lines; nothing is returned where there is nothing to say.
 class FlightWatch {
  public:
-  // `options` outlives the object. `world` is the number of ranks of the job.
-  FlightWatch(const Options& options, int first_rank, int world);
+  // `options` outlives the object. `world` is the number of ranks of the job. `epochs`: of an elastic job; null for any
+  // other job.
+  FlightWatch(const Options& options, int first_rank, int world, EpochLookup epochs = nullptr);
 
   // The values of GRADWIRE_FLIGHT_RECORDER for the ranks, as JobVariables takes them.
   std::vector<std::string> recorders() const;
 
   // When check_stall() is to be called next; never without --stall.
   Deadline next_check() const noexcept { return next_check_; }
-  // The job stands still: no call of any rank has begun or ended for --stall, and a rank waits in a call. Each
-  // standstill is found once. Where the job has ranks on other hosts, their records may show that they wait for a rank
-  // of this host: --flight-dir gets the records of this host's ranks also when none of them waits. `pids` holds the
-  // process of each rank; -1: it has ended.
-  std::optional<FlightRecords> check_stall(const std::vector<int>& pids);
+  // What a look at a job has shown.
+  struct StallFinding {
+    // The job stands still: no call of any rank has begun or ended for --stall, and a rank waits in a call. Each
+    // standstill is found once. Where the job has ranks on other hosts, their records may show that they wait for a
+    // rank of this host: --flight-dir gets the records of this host's ranks also when none of them waits.
+    std::optional<FlightRecords> records;
+    std::optional<HangAnswer> answer;  // with --replace-stalled
+  };
+  // Looks whether the job stands still. `ranks` holds the process of each rank. `tells`: whether records may be found.
+  StallFinding check_stall(const std::vector<RunningRank>& ranks, bool tells);
+  // Whether --replace-stalled is given.
+  bool may_kill() const noexcept { return hangs_.has_value(); }
+  // The ranks have not run for a while because somebody wanted that: nobody is killed for it.
+  void forgive() noexcept;
 
   // Looks at the processes of the ranks that run, for a later at_end(). The second look tells how busy they were.
-  void look(const std::vector<int>& pids);
+  void look(const std::vector<RunningRank>& ranks);
   // What the job, which ran too long, waits for.
-  std::optional<FlightRecords> at_timeout(const std::vector<int>& pids);
+  std::optional<FlightRecords> at_timeout(const std::vector<RunningRank>& ranks);
   // Somebody interrupts the job: what it waits for, if it stands still and check_stall() has not found that.
-  std::optional<FlightRecords> at_interruption(const std::vector<int>& pids);
+  std::optional<FlightRecords> at_interruption(const std::vector<RunningRank>& ranks);
   // Why the job failed. `last_lines(rank)` returns the last lines of the rank's stderr.
   FlightRecords at_end(const JobOutcome& outcome, const std::function<std::vector<std::string>(int)>& last_lines) const;
   // No rank of this host failed. Where the job has ranks on other hosts, which may fail for want of these, --flight-dir
@@ -56,11 +70,16 @@ class FlightWatch {
   std::string tell(const FlightRecords& records) const;
 
  private:
-  // No call has begun or ended for the bound of the occasion.
-  struct Standstill {
+  // The calls of the ranks at one moment.
+  struct Sight {
     std::vector<observe::RankTable> tables;
     observe::Occasion occasion;
-    std::int64_t event = 0;  // when the last call began or ended
+    std::int64_t event = 0;                  // when the last call began or ended; 0: there was none
+    std::optional<PresentEpoch> epoch = {};  // of an elastic job that stands still
+    std::int64_t time() const noexcept { return occasion.now - event; }
+    // No call has begun or ended for the bound of the occasion.
+    bool stands_still() const noexcept { return event != 0 && time() >= occasion.bound; }
+    observe::Diagnosis diagnose() const;
   };
   struct Looks {
     std::optional<ProcessLook> before;
@@ -74,10 +93,13 @@ class FlightWatch {
                                                 const std::function<std::vector<std::string>(int)>& last_lines) const;
   // With what is written besides.
   FlightRecords records(std::vector<observe::RankTable> tables, const observe::Occasion& occasion) const;
-  // Looks at the ranks; nothing where the job goes on.
-  std::optional<Standstill> find_standstill(const std::vector<int>& pids, std::chrono::milliseconds bound);
+  // As EpochLookup. Asks for an epoch until it is known, and never again.
+  std::optional<EpochMembers> members_of(std::int64_t epoch);
+  Sight see(const std::vector<RunningRank>& ranks, std::chrono::milliseconds bound);
+  // Of check_stall().
+  std::optional<HangAnswer> judge(const Sight& at, const std::vector<RunningRank>& ranks);
   // "gradwire-run: the job stands still: no call has begun or ended for 5.1 s". `what`: the words up to "begun".
-  FlightRecords with_headline(std::string_view what, Standstill at) const;
+  FlightRecords with_headline(std::string_view what, Sight at) const;
 
   const Options& options_;
   const int first_rank_;
@@ -88,6 +110,9 @@ class FlightWatch {
   Deadline next_check_ = Deadline::never();
   bool was_away_ = false;        // the look before came late
   std::int64_t told_event_ = 0;  // the last event before the standstill that was found
+  const EpochLookup epochs_;
+  std::pair<std::int64_t, EpochMembers> known_epoch_{};  // that was looked up last, by number
+  std::optional<HangWatch> hangs_;
 };
 
 }  // namespace gradwire::launch

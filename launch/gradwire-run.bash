@@ -25,7 +25,7 @@ _gradwire_run() {
     local with_value="-n --ranks --nproc-per-node --env --log-dir --color --stdin --timeout --grace --max-restarts --hosts --ssh
         --nnodes --node-rank --rendezvous --job-id --secret-file --master-port --rendezvous-timeout --heartbeat-timeout --stall --flight-dir --record --watch-port
         --elastic --join --serve --deaths-per-minute --drop-slow --membership-log --replay"
-    local flags="-h --help --version --info --watch --pin --no-prefix --end-with-stdin --report-steps"
+    local flags="-h --help --version --info --watch --pin --no-prefix --end-with-stdin --report-steps --replace-stalled"
     COMPREPLY=()
     with_value="${with_value//$'\n'/ }"
     if _gradwire_run_in_program "$with_value"; then

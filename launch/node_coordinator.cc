@@ -18,15 +18,6 @@
 #include "launch/steps_exchange.h"
 
 namespace gradwire::launch {
-namespace {
-
-std::string own_host_name() {
-  char name[256] = {};
-  return ::gethostname(name, sizeof(name) - 1) == 0 && name[0] != '\0' ? name : "unknown host";
-}
-
-}  // namespace
-
 // All but the constructor, the destructor, mailbox() and steps() runs on the thread.
 class NodeCoordinator::Impl final {
   using Phase = Position::Phase;

@@ -75,6 +75,7 @@ struct RawOptions {
   std::string membership_log;
   std::string replay;
   std::string drop_slow;
+  bool replace_stalled = false;
   bool pin = false;
   bool no_prefix = false;
   bool info = false;
@@ -128,6 +129,10 @@ void declare_elastic(CLI::App& app, RawOptions& raw) {
   app.add_option("--drop-slow", raw.drop_slow,
                  "A rank leaves when its own part of so many steps in a row takes FACTOR times as long as the others'")
       ->type_name("FACTOR:STEPS")
+      ->group(group);
+  app.add_flag("--replace-stalled", raw.replace_stalled,
+               "Kill a rank of this host that is stopped, blocked or computes without end while others wait for it "
+               "longer than --stall; a new process takes its place")
       ->group(group);
   app.add_option("--replay", raw.replay, "Repeat the changes of ranks that this journal holds; no rank fails")
       ->type_name("FILE")
@@ -376,8 +381,25 @@ SlowRule read_drop_slow(const std::string& text) {
   return rule;
 }
 
+// What --replace-stalled goes by.
+void require_stall_checks(const Options& options) {
+  if (!options.stall)
+    refuse_option(
+        "--replace-stalled kills a rank for which the others have waited for the time of --stall; give "
+        "--stall SECONDS too");
+  const std::string name = "GRADWIRE_FLIGHT_RECORDER";
+  const bool is_elsewhere = std::any_of(options.extra_environment.begin(), options.extra_environment.end(),
+                                        [&](const auto& entry) { return entry.first == name; });
+  if (is_elsewhere || environment(name.c_str()) == "off")
+    refuse_option(concat("--replace-stalled goes by the calls that the ranks record for gradwire-run; leave ", name,
+                         " out of the environment and of --env"));
+}
+
 std::optional<ElasticOptions> read_elastic(const RawOptions& raw, const Options& options) {
   if (raw.elastic.empty() && raw.join.empty()) {
+    if (raw.replace_stalled)
+      refuse_option(
+          "--replace-stalled replaces a rank of a job that goes on without it; give --elastic MIN:MAX or --join too");
     if (!raw.deaths_per_minute.empty() || !raw.membership_log.empty() || !raw.replay.empty() || !raw.drop_slow.empty())
       refuse_option(
           "--deaths-per-minute, --drop-slow, --membership-log and --replay belong to --elastic; give --elastic MIN:MAX "
@@ -395,6 +417,8 @@ std::optional<ElasticOptions> read_elastic(const RawOptions& raw, const Options&
   elastic.log = raw.membership_log;
   elastic.replay = raw.replay;
   if (!raw.drop_slow.empty()) elastic.slow = read_drop_slow(raw.drop_slow);
+  elastic.replace_stalled = raw.replace_stalled;
+  if (elastic.replace_stalled) require_stall_checks(options);
   return elastic;
 }
 
@@ -412,6 +436,7 @@ Options check_serve(const RawOptions& raw, const std::vector<std::string>& rest)
       {"--env", !raw.environment.empty()},
       {"--pin", raw.pin},
       {"--stall", !raw.stall.empty()},
+      {"--replace-stalled", raw.replace_stalled},
       {"--flight-dir", !raw.flight_folder.empty()},
       {"--record", !raw.record_folder.empty()},
       {"--log-dir", !raw.log_folder.empty()},

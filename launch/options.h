@@ -48,6 +48,7 @@ struct ElasticOptions {
   std::string log;               // the file of the journal of memberships; empty: a temporary one
   std::string replay;            // the journal of a job whose epochs are played again; empty: none
   std::optional<SlowRule> slow;  // the rule of --drop-slow
+  bool replace_stalled = false;  // kill a rank of this host for which the others wait longer than Options::stall
 };
 
 struct Options {

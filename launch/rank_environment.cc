@@ -6,6 +6,7 @@
 #include <netinet/in.h>
 #include <sys/random.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -85,6 +86,11 @@ std::uint16_t find_free_port(PortScope scope) {
     throw_errno("cannot find a free port");
   }
   return ntohs(address.sin_port);
+}
+
+std::string own_host_name() {
+  char name[256] = {};
+  return ::gethostname(name, sizeof(name) - 1) == 0 && name[0] != '\0' ? name : "unknown host";
 }
 
 std::string random_job_id() {

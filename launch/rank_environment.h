@@ -43,6 +43,9 @@ enum class PortScope { loopback, all_interfaces };
 // gradwire's own rendezvous does not use this port. Throws LaunchError.
 std::uint16_t find_free_port(PortScope scope);
 
+// Returns the name of this host, for texts.
+std::string own_host_name();
+
 // Returns 16 hexadecimal digits from the kernel's random numbers. Throws LaunchError.
 std::string random_job_id();
 

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 
 #include "gradwire/base/strings.h"
@@ -82,6 +83,7 @@ RankProcess start_rank(const RankStart& start) {
   const UniqueFd reader(ends[0]);
   UniqueFd writer(ends[1]);
   const pid_t launcher = ::getpid();
+  const std::int64_t started = std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
   const pid_t pid = ::fork();
   if (pid < 0) throw_errno(concat("cannot start a process for rank ", start.rank));
   if (pid == 0) {
@@ -108,7 +110,7 @@ RankProcess start_rank(const RankStart& start) {
                       concat("cannot watch rank ", start.rank,
                              " (pidfd_open needs Linux 5.3 or later): ", std::strerror(pidfd_error)));
   }
-  return {pid, std::move(pidfd)};
+  return {pid, std::move(pidfd), started};
 }
 
 ProcessEnd reap(pid_t pid) noexcept {

@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <sys/types.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -42,10 +43,17 @@ struct RankStart {
   sigset_t signal_mask;  // the rank's mask
 };
 
+// A process of a rank, for those who look at it from outside.
+struct RunningRank {
+  int pid = -1;              // -1: it was not started yet, or has ended
+  std::int64_t started = 0;  // before its start, in nanoseconds of CLOCK_MONOTONIC
+};
+
 // A running rank. The rank is the leader of a session of its own, and so of a process group, which holds its children.
 struct RankProcess {
   pid_t pid = -1;
-  UniqueFd pidfd;  // readable once the rank has ended
+  UniqueFd pidfd;            // readable once the rank has ended
+  std::int64_t started = 0;  // as RunningRank::started
 };
 
 // Starts a rank, and returns when execve has succeeded. The kernel kills the rank when the calling thread dies. Throws

@@ -84,10 +84,13 @@ ProcessEnd RankSet::reap_rank(int rank) noexcept {
 }
 
 void RankSet::signal(int signal) noexcept {
+  for (std::size_t rank = 0; rank < ranks_.size(); ++rank) this->signal(static_cast<int>(rank), signal);
+}
+
+void RankSet::signal(int rank, int signal) noexcept {
   // Not yet reaped, so the number still means this process and its group.
-  for (const auto& rank : ranks_) {
-    if (rank.pid > 0) ::kill(-rank.pid, signal);
-  }
+  const pid_t pid = ranks_[static_cast<std::size_t>(rank)].pid;
+  if (pid > 0) ::kill(-pid, signal);
 }
 
 std::vector<int> RankSet::running() const {
@@ -98,11 +101,11 @@ std::vector<int> RankSet::running() const {
   return running;
 }
 
-std::vector<int> RankSet::pids() const {
-  std::vector<int> pids;
-  for (const auto& rank : ranks_) pids.push_back(rank.pid);
-  pids.resize(static_cast<std::size_t>(options_.ranks), -1);
-  return pids;
+std::vector<RunningRank> RankSet::processes() const {
+  std::vector<RunningRank> processes;
+  for (const auto& rank : ranks_) processes.push_back({rank.pid, rank.started});
+  processes.resize(static_cast<std::size_t>(options_.ranks));
+  return processes;
 }
 
 bool RankSet::has(pid_t pid) const noexcept {

@@ -42,13 +42,15 @@ class RankSet final {
   void kill() noexcept;
   // Sends the signal to each rank that runs, and to its process group.
   void signal(int signal) noexcept;
+  // The same for one rank.
+  void signal(int rank, int signal) noexcept;
 
   // The rank's number in the job.
   int number_of(int rank) const noexcept { return first_rank_ + rank; }
   // The ranks that run.
   std::vector<int> running() const;
-  // The process of each rank; -1: it was not started yet, or has ended.
-  std::vector<int> pids() const;
+  // The process of each rank.
+  std::vector<RunningRank> processes() const;
   // Whether the process is a rank.
   bool has(pid_t pid) const noexcept;
   // /dev/null, for other processes too.

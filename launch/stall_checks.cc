@@ -13,22 +13,29 @@ constexpr Milliseconds kLinesTimeAtEnd{30'000};
 
 }  // namespace
 
-Deadline StallChecks::next() const { return flight_ == nullptr || told_ ? Deadline::never() : flight_->next_check(); }
+Deadline StallChecks::next() const {
+  const bool waits = told_ && flight_ != nullptr && !flight_->may_kill();
+  return flight_ == nullptr || waits ? Deadline::never() : flight_->next_check();
+}
 
-void StallChecks::check() {
-  if (next().expired() && !ranks_.running().empty()) begin(flight_->check_stall(ranks_.pids()));
+std::optional<HangAnswer> StallChecks::check() {
+  if (!next().expired() || ranks_.running().empty()) return std::nullopt;
+  if (are_stopped_) flight_->forgive();
+  FlightWatch::StallFinding found = flight_->check_stall(ranks_.processes(), /*tells=*/!told_);
+  if (found.records) begin(std::move(found.records));
+  return are_stopped_ ? std::nullopt : std::move(found.answer);
 }
 
 void StallChecks::before_end() {
-  if (flight_ != nullptr) flight_->look(ranks_.pids());
+  if (flight_ != nullptr) flight_->look(ranks_.processes());
 }
 
 void StallChecks::before_interruption() {
-  if (flight_ != nullptr) remembered_ = flight_->at_interruption(ranks_.pids());
+  if (flight_ != nullptr) remembered_ = flight_->at_interruption(ranks_.processes());
 }
 
 void StallChecks::at_timeout() {
-  if (flight_ != nullptr) remembered_ = flight_->at_timeout(ranks_.pids());
+  if (flight_ != nullptr) remembered_ = flight_->at_timeout(ranks_.processes());
 }
 
 void StallChecks::diagnose_end(const JobOutcome& outcome,

@@ -27,10 +27,14 @@ class StallChecks final {
   // `flight` may be null. Both outlive the object.
   StallChecks(FlightWatch* flight, const RankSet& ranks) : flight_(flight), ranks_(ranks) {}
 
-  // When check() is due; never without --stall, and until take_text() has brought what was begun to be told.
+  // When check() is due; never without --stall.
   Deadline next() const;
-  // Once the check is due: begins what is to be told of a job that stands still.
-  void check();
+  // Once the check is due: begins what is to be told of a job that stands still, and returns whom to kill, or that
+  // nobody is killed (--replace-stalled). Nothing is begun before take_text() has brought what was begun to be told.
+  std::optional<HangAnswer> check();
+  // The ranks were stopped, or continued: nobody is killed while they are stopped, nor for that time.
+  void ranks_were_stopped() noexcept { are_stopped_ = true; }
+  void ranks_were_continued() noexcept { are_stopped_ = false; }
   // The job is about to end by a failure: looks at the processes for the diagnosis.
   void before_end();
   // Somebody interrupts the job, and the ranks have not got the signal yet: remembers what it waits for.
@@ -67,6 +71,7 @@ class StallChecks final {
   const RankSet& ranks_;
   std::optional<FlightRecords> remembered_;
   std::optional<Told> told_;
+  bool are_stopped_ = false;
 };
 
 }  // namespace gradwire::launch

@@ -49,7 +49,7 @@ JobOutcome Supervisor::run(const std::vector<RankCommand>& ranks) {
     const Deadline look = view_.live != nullptr ? view_.live->next_look() : Deadline::never();
     step(phases_.next(now()).earlier(watched ? stall_.next() : Deadline::never()).earlier(look));
     on_time();
-    if (watched) stall_.check();
+    if (watched) check_stall();
     show();
   }
   serve_other_hosts();
@@ -77,6 +77,14 @@ void Supervisor::show() {
 std::string Supervisor::finish_lookup() {
   while (stall_.is_looking_up() && has_reader()) step(Deadline::never());
   return stall_.take_text();
+}
+
+void Supervisor::check_stall() {
+  const std::optional<HangAnswer> answer = stall_.check();
+  // A job that was interrupted replaces nobody.
+  if (!answer || !phases_.is(Phase::running) || outcome_.interrupted_by != 0) return;
+  output_.say(answer->text);
+  if (answer->kill) ranks_.signal(*answer->kill, SIGKILL);
 }
 
 void Supervisor::serve_other_hosts() {
@@ -147,6 +155,8 @@ void Supervisor::on_signal(int signal) {
   if (signal == SIGCHLD) return;  // it only wakes the loop; step() looks for orphans each time
   if (!ends_job(signal)) {
     if (phases_.is(Phase::gone)) return;
+    if (signal == SIGTSTP) stall_.ranks_were_stopped();
+    if (signal == SIGCONT) stall_.ranks_were_continued();
     // A rank leads an orphaned process group, in which the kernel discards SIGTSTP.
     ranks_.signal(signal == SIGTSTP ? SIGSTOP : signal);
     return;

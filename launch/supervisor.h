@@ -78,6 +78,8 @@ class Supervisor {
   void on_signal(int signal);
   void on_rank_end(int rank);
   void on_coordinator_end();
+  // Kills the rank for which the others wait (--replace-stalled).
+  void check_stall();
   // Goes on while an elastic job has ranks on other hosts.
   void serve_other_hosts();
   // Shows how the ranks get on, and tells of a standstill whose source lines have been found.

@@ -364,6 +364,12 @@ TEST_F(CoordinatorTest, ARestartedCoordinatorGoesOn) {
     EXPECT_EQ(played[0].first_step, 0);
     EXPECT_EQ(played[1].first_step, 9);
     EXPECT_EQ(played[1].members, (std::vector<std::int64_t>{1, 2, 5}));
+    EXPECT_EQ(epoch_in_journal(some.journal, 4), epoch_of(store->get(epoch_key(4))));
+    const auto second = epoch_in_journal(some.journal, 2);
+    ASSERT_TRUE(second);
+    ASSERT_EQ(second->members.size(), 3U);
+    EXPECT_EQ(second->members[2].number, 5);
+    EXPECT_EQ(epoch_in_journal(some.journal, 5), std::nullopt);
   }
 }
 

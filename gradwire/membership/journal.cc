@@ -224,6 +224,14 @@ bool has_begun(const std::string& path) {
   return std::filesystem::exists(path, absent) && !lines_in(text_of(path)).empty();
 }
 
+std::optional<Epoch> epoch_in_journal(const std::string& path, std::int64_t number) {
+  for (const std::string& line : lines_of_journal(path)) {
+    const std::optional<Put> decision = decision_of(path, line);
+    if (decision && decision->key == epoch_key(number)) return epoch_of(decision->value);
+  }
+  return std::nullopt;
+}
+
 std::vector<PlayedEpoch> read_membership_log(const std::string& path) {
   const std::vector<std::string> lines = lines_of_journal(path);
   std::vector<PlayedEpoch> played;

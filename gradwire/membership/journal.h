@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -53,6 +54,10 @@ class Journal {
 // Whether the journal at `path` holds anything yet. A coordinator that is killed as it begins leaves an empty file, or
 // one with a part of a line. Throws StoreError when the file is there and cannot be read.
 bool has_begun(const std::string& path);
+
+// Returns the epoch with this number, as the journal at `path` has it; nothing where the journal has no such epoch yet.
+// Throws StoreError when the file cannot be read or is no journal.
+std::optional<Epoch> epoch_in_journal(const std::string& path, std::int64_t number);
 
 // Returns the epochs that the journal at `path` tells of, in order. A program that does the steps with these numbers of
 // ranks, and loses nobody, ends with the same parameters. Throws StoreError when the file cannot be read, is no

@@ -9,9 +9,11 @@
 #include <cstdio>
 #include <memory>
 #include <random>
+#include <thread>
 
 #include "gradwire/base/strings.h"
 #include "launch/launcher_fixture_internal.h"
+#include "launch/rank_environment.h"
 #include "tests/elastic/elastic_record.h"
 
 namespace gradwire::testing {
@@ -63,6 +65,14 @@ class ElasticLaunchTest : public launch::LauncherTest {
         return pid;
     }
     return -1;
+  }
+
+  void wait_for_error(const std::string& text) const {
+    const auto guard = Clock::now() + kGuard;
+    while (launch::count_of(launch::read_file(scratch("stderr")), text) == 0) {
+      ASSERT_LT(Clock::now(), guard) << "no '" << text << "' in: " << launch::read_file(scratch("stderr"));
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
   }
 
   void kill_at_random(int kills, unsigned seed);
@@ -179,6 +189,102 @@ TEST_F(ElasticLaunchTest, ASlowRankIsNamedDroppedAndNotReplaced) {
   EXPECT_EQ(sizes.back(), 2);
   EXPECT_EQ(record().finals().size(), 2U);
   record().expect_serial_bits();
+}
+
+// One rank blocks in a read, and later another one is stopped. Each is killed and replaced, and nobody else.
+TEST_F(ElasticLaunchTest, RanksThatHangAreReplacedAndTheOthersGoOn) {
+  more_ = {"--stall", "6", "--replace-stalled", "--env", "ELASTIC_BLOCK=50"};
+  start_job("1:3", 3, 300, 100);
+  const pid_t blocked = wait_for_number(record().folder() + "/blocked");
+  std::int64_t epoch = 1;
+  const auto members = record().wait_for_epoch(3, epoch);
+  ASSERT_EQ(members.size(), 3U);
+  const auto stopped = static_cast<pid_t>(members[1]);
+  ASSERT_NE(stopped, blocked);
+  ASSERT_EQ(::kill(stopped, SIGSTOP), 0);
+  wait_for_state(stopped, 'T');
+  page()->budget += 5;
+  const auto next = record().wait_for_epoch(3, epoch);
+  EXPECT_EQ(std::count(next.begin(), next.end(), members[1]), 0);
+  page()->budget = steps_;
+  const launch::Result result = finish();
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  const auto expect_kill = [&](pid_t process, const std::string& why) {
+    const std::string words = concat(", process ", process, " on host ");
+    const auto at = result.err.find(words);
+    ASSERT_NE(at, std::string::npos) << result.err;
+    const std::string line = result.err.substr(at, result.err.find('\n', at) - at);
+    EXPECT_NE(line.find(concat(" keeps the others waiting (", why, "): no call has begun or ended for ")),
+              std::string::npos)
+        << line;
+  };
+  expect_kill(blocked, "blocked");
+  expect_kill(stopped, "stopped");
+  const int kills = launch::count_of(result.err, "; gradwire-run kills it, and the others go on");
+  EXPECT_EQ(kills, 2) << result.err;
+  EXPECT_EQ(launch::count_of(result.err, " died of signal 9 (SIGKILL), and a new process takes its place"), 2)
+      << result.err;
+  std::printf("2 ranks hung (1 blocked, 1 stopped), %d were killed\n", kills);
+  record().expect_serial_bits();
+  expect_same_replay(3);
+}
+
+// Two of three ranks are stopped, so no rank alone is the cause. They are continued, and the job goes on.
+TEST_F(ElasticLaunchTest, WhereTwoRanksHangNobodyIsKilled) {
+  more_ = {"--stall", "6", "--replace-stalled"};
+  start_job("1:3", 3, 300, 100);
+  std::int64_t epoch = 0;
+  const auto members = record().wait_for_epoch(3, epoch);
+  ASSERT_EQ(members.size(), 3U);
+  for (const std::size_t member : {0, 2}) {
+    ASSERT_EQ(::kill(static_cast<pid_t>(members[member]), SIGSTOP), 0);
+    wait_for_state(static_cast<pid_t>(members[member]), 'T');
+  }
+  page()->budget += 5;
+  wait_for_error("--replace-stalled kills nobody: the diagnosis names ranks ");
+  for (const std::size_t member : {0, 2}) ::kill(static_cast<pid_t>(members[member]), SIGCONT);
+  page()->budget = steps_;
+  const launch::Result result = finish();
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(launch::count_of(result.err, " died of "), 0) << result.err;
+  EXPECT_EQ(launch::count_of(result.err, "--replace-stalled kills nobody"), 1) << result.err;
+  std::printf("2 ranks hung (2 stopped), 0 were killed\n");
+  record().expect_serial_bits();
+}
+
+// Two launchers, as on two hosts. The one that has joined kills its own rank, which the ranks of both wait for.
+TEST_F(ElasticLaunchTest, ALauncherKillsRanksOfItsOwnAlone) {
+  const std::string address = concat("127.0.0.1:", launch::find_free_port(launch::PortScope::loopback));
+  more_ = {"--stall", "6", "--replace-stalled", "--rendezvous", address};
+  start_job("1:4", 2, 400, 0);
+  auto joined = launch("joined", {"--join", address, "-n", "2", "--stall", "6", "--replace-stalled",
+                                  ELASTIC_WORKER_PROGRAM, "400", record().folder()});
+  std::int64_t epoch = 0;
+  const auto members = record().wait_for_epoch(4, epoch);
+  ASSERT_EQ(members.size(), 4U);
+  const auto has_joined = [](std::int64_t pid) {
+    return launch::read_file(concat("/proc/", pid, "/environ")).find("GRADWIRE_ELASTIC_HOST=") != std::string::npos;
+  };
+  const auto victim = std::find_if(members.begin(), members.end(), has_joined);
+  ASSERT_NE(victim, members.end());
+  ASSERT_EQ(::kill(static_cast<pid_t>(*victim), SIGSTOP), 0);
+  wait_for_state(static_cast<pid_t>(*victim), 'T');
+  page()->budget += 5;
+  const auto next = record().wait_for_epoch(4, epoch);
+  EXPECT_EQ(std::count(next.begin(), next.end(), *victim), 0);
+  page()->budget = steps_;
+  const launch::Result there = joined.finish();
+  const launch::Result here = finish();
+  EXPECT_EQ(there.exit_code, 0) << there.err;
+  EXPECT_EQ(here.exit_code, 0) << here.err;
+  EXPECT_NE(there.err.find(concat(", process ", *victim, " on host ")), std::string::npos) << there.err;
+  EXPECT_EQ(launch::count_of(there.err, "; gradwire-run kills it, and the others go on"), 1) << there.err;
+  EXPECT_EQ(launch::count_of(here.err, "; gradwire-run kills it"), 0) << here.err;
+  std::printf("1 rank of 2 launchers hung (1 stopped), 1 was killed\n");
+  // Not those of the serial program: the journal tells of two hosts, and the group sums within the one that there is.
+  const auto finals = record().finals();
+  EXPECT_EQ(finals.size(), 4U);
+  for (const auto& parameters : finals) expect_equal_bits(parameters, finals.front(), "a member against the first");
 }
 
 // Batch normalization counts its batches in a buffer: a step that was done again counts once, also on a process that
@@ -298,6 +404,19 @@ TEST_F(ElasticLaunchTest, BadCommandLinesAreRefusedInOneSentence) {
   EXPECT_EQ(said({"--join", "a:1", "--drop-slow", "3:20", "-n", "2"}),
             "gradwire-run: --join brings this host into a job that runs; --drop-slow belongs to the host that began "
             "it\n");
+  EXPECT_EQ(said({"-n", "2", "--stall", "5", "--replace-stalled"}),
+            "gradwire-run: --replace-stalled replaces a rank of a job that goes on without it; give --elastic MIN:MAX "
+            "or --join too\n");
+  EXPECT_EQ(said({"--elastic", "1:2", "-n", "2", "--replace-stalled"}),
+            "gradwire-run: --replace-stalled kills a rank for which the others have waited for the time of --stall; "
+            "give --stall SECONDS too\n");
+  EXPECT_EQ(said({"--elastic", "1:2", "-n", "2", "--stall", "5", "--replace-stalled", "--env",
+                  "GRADWIRE_FLIGHT_RECORDER=off"}),
+            "gradwire-run: --replace-stalled goes by the calls that the ranks record for gradwire-run; leave "
+            "GRADWIRE_FLIGHT_RECORDER out of the environment and of --env\n");
+  EXPECT_EQ(said({"--serve", "a:1", "--elastic", "1:2", "--membership-log", "x", "--replace-stalled"}),
+            "gradwire-run: --serve holds a job for hosts that join it, and starts no ranks; leave --replace-stalled "
+            "out\n");
   EXPECT_EQ(said({"--elastic", "1:2", "-n", "2", "--hosts", "a,b"}),
             "gradwire-run: --elastic begins on one host, and others come with --join; leave --hosts, --nnodes and "
             "--node-rank out\n");

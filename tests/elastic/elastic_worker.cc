@@ -5,10 +5,14 @@
 // the clock counts work: the worker that is the first to make FOLDER/slow does three times the work of the others.
 // ELASTIC_STATE adds so many MB of state that no step changes: a third in a parameter, the rest in a tensor of a state
 // of the user's. ELASTIC_FOLLOW lets newcomers follow. ELASTIC_TIMEOUT is ElasticOptions::timeout in milliseconds.
+// With ELASTIC_BLOCK=STEP, the worker that is the first to make FOLDER/blocked writes its process number there before
+// that step, and then reads for ever from a pipe into which nobody writes.
 // Tells in FOLDER/page where it is, and writes its parameters to FOLDER/final-PID when all steps were counted.
 #include <fcntl.h>
+#include <unistd.h>
 
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <utility>
@@ -45,6 +49,18 @@ std::int64_t work_of_a_step(const std::string& folder) {
   return first ? 30'000'000 : 10'000'000;
 }
 
+void block_if_asked(std::int64_t step, const std::string& folder) {
+  static const auto block = environment("ELASTIC_BLOCK");
+  if (!block || step < std::atoll(block->c_str())) return;
+  const UniqueFd first(::open((folder + "/blocked").c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600));
+  int ends[2];
+  if (!first || ::pipe2(ends, O_CLOEXEC) != 0) return;
+  ::dprintf(first.get(), "%d\n", ::getpid());
+  char byte = 0;
+  while (::read(ends[0], &byte, 1) != 1) {
+  }
+}
+
 void run(std::int64_t steps, const std::string& folder) {
   const std::int64_t work = work_of_a_step(folder);
   WorkerReport report(folder);
@@ -73,6 +89,7 @@ void run(std::int64_t steps, const std::string& folder) {
   const ElasticEnd end = elastic.run(steps, [&](const ElasticStep& at) {
     report.begin_step(at);
     nanoseconds_of_work += work;
+    block_if_asked(at.step, folder);
     optimizer->zero_grad();
     loss_of(ddp(samples(at))).backward();
     optimizer->step();
