@@ -154,13 +154,18 @@ TEST_F(NodesTest, AnotherSecretIsRefusedAndHarmsNobody) {
   const Result wrong = launch("w", node(1, 2, "true", {"--secret-file", secret_file("wrong", "mine")}, 1)).finish();
   EXPECT_EQ(wrong.exit_code, kHostsFailedExit);
   EXPECT_TRUE(contains(wrong.err, "refused this program's secret")) << wrong.err;
+  launch("w", node(1, 2, "true", {"--secret-file", scratch("wrong")}, 1)).finish();
   const Result none = launch("n", node(1, 2, "true", {}, 1)).finish();
   EXPECT_EQ(none.exit_code, kHostsFailedExit);
   EXPECT_TRUE(contains(none.err, "asks for a secret")) << none.err;
   const Result second = launch("1", node(1, 2, script, right, 1)).finish();
   EXPECT_EQ(second.exit_code, 0) << second.err;
   EXPECT_EQ(second.out, "[rank 1] 600\n");
-  EXPECT_EQ(first.finish().exit_code, 0);
+  const Result served = first.finish();
+  EXPECT_EQ(served.exit_code, 0);
+  EXPECT_EQ(count_of(served.err, "gradwire-run: a client at 127.0.0.1 was refused: its secret is another"), 1)
+      << served.err;
+  EXPECT_EQ(count_of(served.err, "was refused"), 1) << served.err;
 }
 
 TEST_F(NodesTest, ASecondJobIsRefusedAndHarmsNobody) {

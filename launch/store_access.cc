@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdio>
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
@@ -23,8 +24,11 @@ constexpr Milliseconds kConnectTime{2000};
 
 }  // namespace
 
-std::unique_ptr<TcpStore> serve_store(const TcpStoreOptions& options, const std::function<void(Milliseconds)>& pause,
+std::unique_ptr<TcpStore> serve_store(TcpStoreOptions options, const std::function<void(Milliseconds)>& pause,
                                       const ServeRefusals& refusals) {
+  options.on_refusal = [](const std::string& sentence) {
+    std::fprintf(stderr, "gradwire-run: %s; give all hosts of the job the same --secret-file\n", sentence.c_str());
+  };
   const Deadline patience = Deadline::after(kTryTime);
   for (;;) {
     try {

@@ -24,8 +24,9 @@ struct ServeRefusals {
 
 // Serves a store as `options` say. While the port is in use, tries again for a few seconds: what a launcher that was
 // killed has left behind may serve it until the launcher's ranks have ended. `pause` waits for the given time, or
-// throws. Throws LaunchError with the words of `refusals`.
-std::unique_ptr<TcpStore> serve_store(const TcpStoreOptions& options, const std::function<void(Milliseconds)>& pause,
+// throws. Clients without the secret are named on stderr, once an address. Throws LaunchError with the words of
+// `refusals`.
+std::unique_ptr<TcpStore> serve_store(TcpStoreOptions options, const std::function<void(Milliseconds)>& pause,
                                       const ServeRefusals& refusals);
 
 struct FindRefusals {

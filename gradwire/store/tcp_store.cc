@@ -50,7 +50,8 @@ std::shared_ptr<TcpStoreServer> start_server(const TcpStoreOptions& options) {
                                                                                 .reuse_port = options.reuse_port,
                                                                                 .secret = options.secret,
                                                                                 .limits = options.limits,
-                                                                                .contents = options.contents});
+                                                                                .contents = options.contents,
+                                                                                .on_refusal = options.on_refusal});
 }
 
 void require_options(const TcpStoreOptions& options) {

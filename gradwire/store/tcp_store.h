@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -55,6 +56,10 @@ struct TcpStoreOptions {
   TcpStoreLimits limits = {};
   // For the server: keys with their values that the store has before any client is served.
   std::map<std::string, std::string> contents = {};
+  // For the server: gets a sentence that names the address of a client that was refused because of the secret. Called
+  // at the first refusal of an address, for the first 64 addresses. Runs on the server's thread, so it must neither
+  // block nor throw.
+  std::function<void(const std::string& sentence)> on_refusal = {};
 };
 
 // A client of the server. With is_server, also the owner of the server: one thread, which serves until the last handle

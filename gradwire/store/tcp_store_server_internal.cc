@@ -139,6 +139,13 @@ class GRADWIRE_HIDDEN TcpStoreServer::Impl final : public TcpStoreSession::Owner
 
   void greeted(const Session::Ptr& session) override { unauthenticated_.remove(session); }
 
+  void refused(const std::string& address, const char* reason) override {
+    const std::string sentence = concat("a client at ", address, " was refused: ", reason);
+    log::warn(concat("tcp store: ", sentence));
+    if (!options_.on_refusal || told_.size() >= options_.max_told_addresses) return;
+    if (told_.insert(address).second) options_.on_refusal(sentence);
+  }
+
   void closed(const Session::Ptr& session) override {
     sessions_.erase(session);
     unauthenticated_.remove(session);
@@ -240,6 +247,7 @@ class GRADWIRE_HIDDEN TcpStoreServer::Impl final : public TcpStoreSession::Owner
   std::size_t message_bytes_ = 0;  // what sessions hold of messages
   std::unordered_set<Session::Ptr> sessions_;
   std::list<Session::Ptr> unauthenticated_;  // greeted() was not called yet; oldest first
+  std::unordered_set<std::string> told_;     // addresses of which on_refusal was told
   std::unordered_map<std::string, std::deque<Parked>> parked_;
   std::unordered_map<Session*, std::string> where_;  // the key under which a session's request is parked
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -21,11 +22,14 @@ struct TcpStoreServerOptions {
   bool reuse_port = false;   // SO_REUSEPORT
   std::string secret = {};   // the secret that clients must prove to know; empty: none
   TcpStoreLimits limits = {};
-  std::map<std::string, std::string> contents = {};  // what the store has from the beginning
+  std::map<std::string, std::string> contents = {};                  // what the store has from the beginning
+  std::function<void(const std::string& sentence)> on_refusal = {};  // as TcpStoreOptions says
   // A client must say hello, and prove that it knows the secret, within this time.
   Milliseconds hello_timeout = std::chrono::seconds(10);
   // The most connections whose clients have not done so yet. One more, and the oldest of them is closed.
   std::size_t max_unauthenticated = 256;
+  // on_refusal is called for so many addresses.
+  std::size_t max_told_addresses = 64;
 };
 
 // Serves until it is destroyed; the destructor closes all connections. Whatever a client sends, the server closes at

@@ -27,24 +27,37 @@ std::size_t list_bytes(const Request& request) {
   return (request.keys.size() + request.values.size()) * sizeof(std::string);
 }
 
+std::string address_of_peer(const asio::ip::tcp::socket& socket) {
+  asio::error_code error;
+  const asio::ip::address address = socket.remote_endpoint(error).address();
+  if (error) return "an unknown address";
+  // A socket for both protocols writes an IPv4 address as one of IPv6.
+  const bool is_mapped = address.is_v6() && address.to_v6().is_v4_mapped();
+  return is_mapped ? asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6()).to_string() : address.to_string();
+}
+
 }  // namespace
 
 template <class Next>
 auto TcpStoreSession::then(Next next) {
   return [self = shared_from_this(), next = std::move(next)](const asio::error_code& error, std::size_t = 0) {
     if (self->closed_) return;
-    if (error) return self->close();
     try {
-      next();
+      if (!error) return next();
+      if (self->asked_for_proof_) self->refuse("it gave no proof that it knows the secret");
     } catch (const std::exception& problem) {  // no memory for this client's message
       log::warn(std::string("tcp store: closing a connection: ") + problem.what());
-      self->close();
     }
+    self->close();
   };
 }
 
 TcpStoreSession::TcpStoreSession(asio::ip::tcp::socket socket, const std::string& secret, Owner& owner)
-    : socket_(std::move(socket)), timer_(socket_.get_executor()), secret_(secret), owner_(owner) {
+    : socket_(std::move(socket)),
+      timer_(socket_.get_executor()),
+      secret_(secret),
+      address_(address_of_peer(socket_)),
+      owner_(owner) {
   asio::error_code ignored;  // a connection that cannot take an option works without
   socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
   socket_.set_option(asio::socket_base::keep_alive(true), ignored);
@@ -82,23 +95,25 @@ void TcpStoreSession::read_proof() {
   challenges_.of_server = random_challenge();
   out_ += challenges_.of_server;
   body_.resize(kChallengeBytes + kProofBytes);
+  asked_for_proof_ = true;
   asio::async_write(socket_, asio::buffer(out_),
                     then([this] { asio::async_read(socket_, asio::buffer(body_), then([this] { check_proof(); })); }));
 }
 
 void TcpStoreSession::check_proof() {
+  asked_for_proof_ = false;
   const std::string said = std::exchange(body_, {});
   challenges_.of_client = said.substr(0, kChallengeBytes);
   if (same_proof(said.substr(kChallengeBytes), proof_of(Role::client, secret_, challenges_))) {
     out_ = kProofAccepted + proof_of(Role::server, secret_, challenges_);
     return greet();
   }
-  asio::error_code ignored;
-  log::warn(concat("tcp store: refused a client with another secret, from ",
-                   socket_.remote_endpoint(ignored).address().to_string()));
+  refuse("its secret is another than this job's");
   out_ = std::string(1, kProofRefused) + std::string(kProofBytes, '\0');
   asio::async_write(socket_, asio::buffer(out_), then([this] { close(); }));
 }
+
+void TcpStoreSession::refuse(const char* reason) { owner_.refused(address_, reason); }
 
 // Sends what is in out_, and goes on to the requests.
 void TcpStoreSession::greet() {

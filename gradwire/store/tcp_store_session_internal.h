@@ -39,6 +39,8 @@ class GRADWIRE_HIDDEN TcpStoreSession final : public std::enable_shared_from_thi
     virtual bool count_bytes(std::size_t before, std::size_t after) = 0;
     // The client has said hello and, where there is a secret, proved that it knows the secret.
     virtual void greeted(const Ptr& session) = 0;
+    // The client at `address` did not prove that it knows the secret; `reason` says how.
+    virtual void refused(const std::string& address, const char* reason) = 0;
     // Must call reply() or hold().
     virtual void requested(const Ptr& session, Request request) = 0;
     // Called once, before the session releases the reference to itself.
@@ -65,6 +67,7 @@ class GRADWIRE_HIDDEN TcpStoreSession final : public std::enable_shared_from_thi
   void read_hello();
   void read_proof();
   void check_proof();
+  void refuse(const char* reason);
   void greet();
   void read_length();
   void read_body(std::size_t length);
@@ -79,9 +82,11 @@ class GRADWIRE_HIDDEN TcpStoreSession final : public std::enable_shared_from_thi
   asio::ip::tcp::socket socket_;
   asio::steady_timer timer_;
   const std::string& secret_;
+  const std::string address_;  // the client's
   Owner& owner_;
   bool closed_ = false;
   bool held_ = false;
+  bool asked_for_proof_ = false;
   bool watching_ = false;   // whether an operation waits for bytes or the end of a held connection
   std::uint64_t turn_ = 0;  // changes with every hold() and reply(), so that a timer of an earlier turn can tell
   std::array<char, kLengthBytes> head_{};

@@ -586,6 +586,34 @@ TEST_F(TcpStoreSecret, AnotherOneOrNoneIsRefusedAndSaid) {
   EXPECT_EQ(server.add("served all along", 1), 1);
 }
 
+// The server has called on_refusal before the client knows that it was refused.
+TEST_F(TcpStoreSecret, ARefusedClientIsToldOfOnceAnAddress) {
+  for (const std::size_t max_told : {64, 0}) {
+    std::vector<std::string> told;
+    {
+      TcpStoreServer server({.bind_address = "127.0.0.1",
+                             .secret = "the job's",
+                             .on_refusal = [&](const std::string& sentence) { told.push_back(sentence); },
+                             .max_told_addresses = max_told});
+      for (int i = 0; i < 3; ++i) EXPECT_THROW(TcpStore({.port = server.port(), .secret = "mine"}), StoreError);
+      TcpStore({.port = server.port(), .secret = "the job's"}).set("a client that is served", "");
+    }
+    std::vector<std::string> expected;
+    if (max_told > 0) expected = {"a client at 127.0.0.1 was refused: its secret is another than this job's"};
+    EXPECT_EQ(told, expected);
+  }
+}
+
+TEST_F(TcpStoreSecret, AClientThatHasNoneIsToldOfWhenItHangsUp) {
+  std::promise<std::string> told;
+  TcpStore server({.is_server = true, .secret = "the job's", .on_refusal = [&](const std::string& sentence) {
+                     told.set_value(sentence);
+                   }});
+  EXPECT_THROW(TcpStore({.port = server.port()}), StoreError);
+  EXPECT_TRUE(contains(told.get_future().get(), "127.0.0.1 was refused: it gave no proof that it knows the secret"));
+  EXPECT_THROW(TcpStore({.port = server.port()}), StoreError);
+}
+
 // A listener that plays the server's part without the secret: it could only guess the proof, or send back the client's.
 TEST_F(TcpStoreSecret, AServerThatDoesNotKnowItIsRefused) {
   using store_internal::kChallengeBytes;

@@ -575,11 +575,15 @@ TEST_F(ElasticHostsTest, OnlyAHostWithTheSecretJoins) {
   EXPECT_NE(none.err.find("this host cannot join the job at"), std::string::npos) << none.err;
   const Result wrong = join("wrong", 1, {"--secret-file", secret_file("wrong")}).finish();
   EXPECT_EQ(wrong.exit_code, launch::kHostsFailedExit);
+  EXPECT_NE(wrong.err.find("the server refused this program's secret"), std::string::npos) << wrong.err;
   auto second = join("1", 1, {"--secret-file", secret});
   wait_for_epoch(2);
   go_to_the_end();
   EXPECT_EQ(second.finish().exit_code, 0);
-  EXPECT_EQ(first.finish().exit_code, 0);
+  const Result served = first.finish();
+  EXPECT_EQ(served.exit_code, 0);
+  const std::string said = concat("gradwire-run: a client at ", network_->address(1), " was refused: ");
+  EXPECT_EQ(launch::count_of(served.err, said), 1) << served.err;
   record_->expect_serial_bits();
 }
 
