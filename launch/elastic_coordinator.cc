@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launch/elastic_coordinator.h"
 
+#include <signal.h>
+
 #include <atomic>
 #include <cstdio>
 #include <exception>
@@ -52,6 +54,8 @@ membership::CoordinatorOptions coordinator_options(const ElasticOptions& options
 }
 
 int run_coordinator(const char* const* argv) noexcept {
+  // A journal that reaches the limit of a file's size is an error that can be told.
+  ::signal(SIGXFSZ, SIG_IGN);
   try {
     ElasticOptions options;
     options.min = std::stoi(argv[4]);

@@ -113,6 +113,18 @@ TEST_F(LauncherEndTest, SigtermComesFirstAndItsHandlerMayReport) {
   EXPECT_EQ(result.out, "[rank 0] saved\n");
 }
 
+// ulimit -f 1: a kernel sends SIGXFSZ to who writes beyond it. The ranks write to pipes here.
+TEST_F(LauncherEndTest, OutputInAFileThatMayNotGrowEndsNoJob) {
+  start_program({"/bin/sh", "-c", "ulimit -f 1; exec \"$0\" \"$@\"", GRADWIRE_RUN_PROGRAM, "-n", "1", "/bin/sh", "-c",
+                 "grep SigIgn /proc/self/status; for i in 1 2 3 4 5 6 7 8; do printf '%300s\\n' line; done"});
+  const Result result = finish();
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_TRUE(result.out.starts_with("[rank 0] SigIgn:\t0000000000000000\n")) << result.out;
+  EXPECT_EQ(result.err,
+            "gradwire-run: stdout takes no more output (File too large); what the ranks write there is lost from here "
+            "on\n");
+}
+
 TEST_F(LauncherEndTest, WhoIgnoresSigtermIsKilledAfterTheGrace) {
   const auto result =
       run_script({"-n", "3"}, concat("trap '' TERM; if [ $RANK = 0 ]; then while [ ! -e ", scratch("up-1"), " -o ! -e ",

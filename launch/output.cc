@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <utility>
 
@@ -99,6 +100,7 @@ void Output::handle(const pollfd* results) {
   }
   // In an elastic job processes are replaced again and again.
   std::erase_if(streams_, [](const Stream& stream) { return !stream.fd; });
+  tell_of_loss();
   draw_shown();
 }
 
@@ -150,6 +152,15 @@ void Output::drain() {
   }
   out_.flush_some();
   err_.flush_some();
+  tell_of_loss();
+}
+
+// A full disk or a limit of the size of files.
+void Output::tell_of_loss() {
+  if (const int failure = out_.take_failure()) {
+    say(concat("gradwire-run: stdout takes no more output (", std::strerror(failure),
+               "); what the ranks write there is lost from here on\n"));
+  }
 }
 
 bool Output::can_show() const {

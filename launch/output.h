@@ -88,6 +88,7 @@ class Output {
   // Reads once; false when there are no more bytes now, or at all.
   bool read_some(Stream& stream);
   void emit(Stream& stream, std::string_view line);
+  void tell_of_loss();
   void erase_shown();
   void draw_shown();
 

@@ -45,6 +45,7 @@ void OutputSink::flush_some() {
       break;
     } else if (errno != EINTR) {
       gone_ = true;
+      failure_ = errno == EPIPE ? 0 : errno;
       sent_ = queue_.size();
     }
   }

@@ -7,6 +7,7 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "gradwire/base/os_handles.h"
 
@@ -33,6 +34,9 @@ class OutputSink {
   // The entry for poll(); it ignores the descriptor while the queue is empty.
   pollfd interest() const noexcept { return {empty() ? -1 : fd_, POLLOUT, 0}; }
   bool is_terminal() const noexcept { return terminal_; }
+  // Returns the error, once, with which the descriptor ceased to take bytes; 0 while it takes some, and where a reader
+  // has closed a pipe.
+  int take_failure() noexcept { return std::exchange(failure_, 0); }
 
  private:
   static constexpr std::size_t kCongested = std::size_t{4} << 20;
@@ -41,7 +45,8 @@ class OutputSink {
   int fd_;
   bool file_;  // a regular file or a device that never blocks
   bool terminal_;
-  bool gone_ = false;  // the reader has closed the pipe: all later bytes are dropped
+  bool gone_ = false;  // the reader has closed the pipe, or the file cannot grow: all later bytes are dropped
+  int failure_ = 0;
   std::string queue_;
   std::size_t sent_ = 0;
 };

@@ -45,6 +45,7 @@ StartFailure become_rank(const RankStart& start, pid_t launcher, char* const* ar
   }
   if (!start.cpus.apply()) return {Step::pin, errno};
   ::signal(SIGPIPE, SIG_DFL);
+  ::signal(SIGXFSZ, SIG_DFL);
   ::sigprocmask(SIG_SETMASK, &start.signal_mask, nullptr);
   ::execvpe(argv[0], argv, envp);
   return {Step::exec, errno};

@@ -16,6 +16,7 @@ SignalQueue::SignalQueue() {
     ::sigaddset(&handled, signal);
   ::sigprocmask(SIG_BLOCK, &handled, &original_);
   ::signal(SIGPIPE, SIG_IGN);
+  ::signal(SIGXFSZ, SIG_IGN);
   // Were SIGCHLD inherited as ignored, the kernel would reap the ranks itself and their ends would be lost.
   ::signal(SIGCHLD, SIG_DFL);
   fd_ = UniqueFd(::signalfd(-1, &handled, SFD_NONBLOCK | SFD_CLOEXEC));
