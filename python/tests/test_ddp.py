@@ -532,6 +532,32 @@ def test_hooks_by_name_checked_logged_and_saved(ranks):
     ranks.all_well(SIZE, body)
 
 
+@pytest.mark.parametrize("wrap", ["", "wrap=bf16"])
+def test_every_hook_averages_complex_gradients_exactly(ranks, wrap):
+    class Complex(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(16, 8, dtype=torch.complex64))
+
+        def forward(self, gradient):
+            return (gradient.conj() * self.weight).real.sum()
+
+    def gradient(rank):
+        return torch.randn(16, 8, dtype=torch.complex64, generator=torch.Generator().manual_seed(rank))
+
+    def body(group):
+        for name in gradwire.hooks.names():
+            ddp = DistributedDataParallel(Complex(), process_group=group)
+            ddp.register_comm_hook(*gradwire.hooks.make(f"{name}:{wrap}" if wrap else name))
+            for _ in range(2):
+                ddp.zero_grad()
+                ddp(gradient(group.rank())).backward()
+            expected = gradient(group.rank()) if name == "noop" else (gradient(0) + gradient(1)) / 2
+            assert torch.equal(ddp.module.weight.grad, expected), name
+
+    ranks.all_well(SIZE, body)
+
+
 def test_auto_uses_one_hook_on_all_ranks_and_says_why(ranks):
     def body(group):
         ddp = DistributedDataParallel(make_model(), process_group=group)
