@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "binding.h"
@@ -66,12 +67,40 @@ void wait_for(Store& store, const Keys& keys, Milliseconds timeout, const char* 
   }
 }
 
+// Whether there is a queue `name` with elements. A store in Python may have no queues.
+bool is_queue(Store& store, const std::string& name) {
+  try {
+    return store.queue_length(name) > 0;
+  } catch (const UnsupportedError&) {
+    return false;
+  }
+}
+
+// Whether `key` has a value, also beside a queue of its name. Changes nothing.
+bool has_value(Store& store, const std::string& key) {
+  const std::string other = "gradwire: a value that nobody sets";
+  return store.compare_set(key, other, other) != other;
+}
+
+// wait() and check() take a queue of that name for the key, so get() itself would wait, where no signal is looked for.
+void wait_for_value(Store& store, const std::string& key) {
+  const Keys keys{key};
+  const Milliseconds timeout = store.timeout();
+  const Deadline deadline = Deadline::after(timeout);
+  if (!store.check(keys)) wait_for(store, keys, timeout, "get");
+  while (is_queue(store, key) && !has_value(store, key)) {
+    const Milliseconds left = deadline.remaining();
+    if (left == Milliseconds(0)) throw_late("get", timeout, {key});
+    std::this_thread::sleep_for(std::min(left, kLook));
+    raise_signals();
+  }
+}
+
 py::bytes get(Store& store, const std::string& key) {
   std::string value;
   {
     const py::gil_scoped_release unlocked;
-    const Keys keys{key};
-    if (!store.check(keys)) wait_for(store, keys, store.timeout(), "get");
+    wait_for_value(store, key);
     value = store.get(key);
   }
   return value;

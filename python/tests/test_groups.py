@@ -289,6 +289,12 @@ def test_stores(make, tmp_path):
     with pytest.raises(dist.DistStoreError, match="queue_pop waited 250 ms for 'queue'"):
         store.queue_pop("queue")
     store.set_timeout(timedelta(milliseconds=30))
+    # A queue is no key, though check() and wait() take its name.
+    store.queue_push("line", "element")
+    with pytest.raises(dist.DistStoreError, match="get waited 250 ms for 'line'"):
+        store.get("line")
+    store.set("line", "value")
+    assert store.get("line") == b"value" and store.queue_pop("line") == b"element"
     assert store.timeout == timedelta(milliseconds=30)
     with pytest.raises(dist.DistStoreError, match="nowhere"):
         store.get("nowhere")

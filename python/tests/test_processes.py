@@ -88,6 +88,9 @@ try:
         dist.recv(torch.ones(1), 1)
     elif where == "store":
         store.get("nothing")
+    elif where == "queue":
+        store.queue_push("line", "an element is no value")
+        store.get("line")
     elif where == "backward":
         loss.backward()
     print("went on", flush=True)
@@ -97,7 +100,7 @@ except KeyboardInterrupt:
 
 
 def test_ctrl_c_ends_every_kind_of_wait(run_script):
-    for where in ("collective", "backward", "store"):
+    for where in ("collective", "backward", "store", "queue"):
         first, second = run_script(INTERRUPTED, 2, where)
         for process in (first, second):
             assert process.stdout is not None and process.stdout.readline() == "ready\n"
