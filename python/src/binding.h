@@ -16,6 +16,7 @@
 #include <memory>
 #include <utility>
 
+#include "duration_caster.h"
 #include "gradwire/base/error.h"
 #include "gradwire/ddp/comm_hook.h"
 #include "gradwire/process_group/work.h"

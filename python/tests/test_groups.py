@@ -3,6 +3,7 @@
 """Groups, works, stores and reductions, in Python classes and out of them."""
 import copy
 import gc
+import math
 import os
 import pickle
 import threading
@@ -288,18 +289,66 @@ def test_stores(make, tmp_path):
         store.get("nowhere")
     with pytest.raises(dist.DistStoreError, match="queue_pop waited 250 ms for 'queue'"):
         store.queue_pop("queue")
-    store.set_timeout(timedelta(milliseconds=30))
     # A queue is no key, though check() and wait() take its name.
     store.queue_push("line", "element")
     with pytest.raises(dist.DistStoreError, match="get waited 250 ms for 'line'"):
         store.get("line")
     store.set("line", "value")
     assert store.get("line") == b"value" and store.queue_pop("line") == b"element"
+    store.set_timeout(timedelta(milliseconds=30))
     assert store.timeout == timedelta(milliseconds=30)
     with pytest.raises(dist.DistStoreError, match="nowhere"):
         store.get("nowhere")
     with pytest.raises(dist.TimeoutError):
         store.wait(["nowhere"], timedelta(milliseconds=20))
+
+
+@pytest.mark.parametrize("make", [dist.HashStore, "file", "tcp"])
+def test_the_longest_timedelta_is_a_timeout_of_a_store(make, tmp_path):
+    longest = timedelta.max
+    if make == "file":
+        store = dist.FileStore(str(tmp_path / "store"), 1)
+    elif make == "tcp":
+        store = dist.TCPStore("127.0.0.1", 0, 1, is_master=True, timeout=longest)
+    else:
+        store = make()
+    for given in (longest, math.inf, 1e300):
+        store.set_timeout(given)
+        assert store.timeout > timedelta(days=365 * 1000)
+        store.set("key", "value")
+        store.queue_push("queue", "element")
+        assert store.get("key") == b"value" and store.queue_pop("queue") == b"element"
+        store.wait(["key"], given)
+        for late in ("late", "late queue"):
+            threading.Timer(0.05, (store.clone().queue_push if "queue" in late else store.clone().set), (late, "")).start()
+            assert (store.queue_pop(late) if "queue" in late else store.get(late)) == b""
+            store.delete_key(late)
+    store.timeout = timedelta(days=2, seconds=3, milliseconds=4)
+    assert store.timeout == timedelta(days=2, seconds=3, milliseconds=4)
+    for wrong in (timedelta.min, timedelta(microseconds=-1), -math.inf):
+        with pytest.raises(dist.InvalidArgument, match="is negative"):
+            store.set_timeout(wrong)
+    with pytest.raises(TypeError):
+        store.set_timeout(math.nan)
+
+
+def test_the_longest_timedelta_is_a_timeout_of_a_group(ranks):
+    longest = timedelta.max
+    store = dist.HashStore()
+
+    def body(group):
+        made = dist.make_process_group("threads", store, group.rank(), 2, longest)
+        tensor = torch.ones(1)
+        dist.all_reduce(tensor, group=made)
+        work = dist.all_reduce(tensor, group=made, async_op=True)
+        assert work is not None
+        work.wait(longest)
+        dist.monitored_barrier(made, longest)
+        group._set_default_timeout(longest)
+        dist.all_reduce(tensor, group=group)
+        assert tensor.item() == 8
+
+    ranks.all_well(2, body)
 
 
 class DictStore(dist.Store):
