@@ -207,7 +207,8 @@ class Store:
     - compare_set(key, expected, desired) replaces the value where it is the expected one, and returns the value afterwards.
     - multi_get(keys), multi_set(keys, values): several keys in one call.
     - queue_push(key, value), queue_pop(key), queue_len(key): a queue for each key.
-    - has_extended_api() is True: append, multi_get and multi_set exist. clone() gives another object for the same store.
+    - has_extended_api(): whether append, multi_get and multi_set exist. It is False only for a Python class without them.
+    - clone() gives another object for the same store.
     """
     timeout: timedelta
     def __init__(self) -> None: ...

@@ -196,6 +196,11 @@ class PyStore final : public Store, public py::trampoline_self_life_support {
   void set_timeout(Milliseconds timeout) override { timeout_ = timeout; }
   std::shared_ptr<Store> clone() override { return call_for<std::shared_ptr<Store>>("clone"); }
 
+  bool has_extended_api() const {
+    if (has("has_extended_api")) return call_for<bool>("has_extended_api");
+    return has("append") && has("multi_get") && has("multi_set");
+  }
+
  private:
   // A value becomes bytes, a key str.
   struct Bytes {
@@ -220,7 +225,7 @@ class PyStore final : public Store, public py::trampoline_self_life_support {
     in_python([&] { method(name)(argument(args)...); });
   }
   template <class Result, class... Args>
-  Result call_for(const char* name, const Args&... args) {
+  Result call_for(const char* name, const Args&... args) const {
     return in_python([&] { return method(name)(argument(args)...).template cast<Result>(); });
   }
   bool has(const char* name) const {
@@ -233,6 +238,13 @@ class PyStore final : public Store, public py::trampoline_self_life_support {
 
   Milliseconds timeout_ = kDefaultTimeout;
 };
+
+// As PyTorch's: what a store under a prefix says, and for a Python class whether it has the methods.
+bool has_extended_api(const Store& store) {
+  if (const auto* part = dynamic_cast<const PrefixStore*>(&store)) return has_extended_api(*part->underlying());
+  const auto* of_python = dynamic_cast<const PyStore*>(&store);
+  return of_python == nullptr || of_python->has_extended_api();
+}
 
 using StoreClass = py::class_<Store, PyStore, py::smart_holder>;
 
@@ -268,8 +280,8 @@ arguments that no store takes. A class may derive from Store; it must have set, 
       .def("queue_push", &Store::queue_push, py::arg("key"), py::arg("value"), Unlocked(), "Appends to a queue.")
       .def("queue_pop", &pop, py::arg("key"), py::arg("block") = true, "Takes the first element; waits for one.")
       .def("queue_len", &Store::queue_length, py::arg("key"), Unlocked(), "How many elements a queue has.")
-      .def(
-          "has_extended_api", [](const Store&) { return true; }, "Whether append, multi_get, ... are there: yes.")
+      .def("has_extended_api", &has_extended_api,
+           "Whether append, multi_get and multi_set are there: True but for a Python class without them.")
       .def("set_timeout", &Store::set_timeout, py::arg("timeout"), Unlocked(), "How long waiting calls wait at most.")
       .def_property("timeout", &Store::timeout, &Store::set_timeout, "A timedelta; 30 minutes unless set.")
       .def("clone", &Store::clone, Unlocked(), "An independent handle on the same data.");

@@ -351,6 +351,26 @@ def test_the_longest_timedelta_is_a_timeout_of_a_group(ranks):
     ranks.all_well(2, body)
 
 
+def test_has_extended_api_is_what_the_store_under_the_prefix_says():
+    class Extended(DictStore):
+        def append(self, key, value):
+            pass
+
+        def multi_get(self, keys):
+            return []
+
+        def multi_set(self, keys, values):
+            pass
+
+    class Says(DictStore):
+        def has_extended_api(self):
+            return True
+
+    for store, expected in ((dist.HashStore(), True), (DictStore(), False), (Extended(), True), (Says(), True)):
+        assert store.has_extended_api() is expected
+        assert dist.PrefixStore("a", dist.PrefixStore("b", store)).has_extended_api() is expected
+
+
 class DictStore(dist.Store):
     """A store that Python made, for ranks as threads."""
 
