@@ -12,6 +12,7 @@
 
 namespace gradwire::messages {
 
+class MatchedReceives;
 class MessageQueue;
 
 // Written by the Matcher and its parts, but for the first six fields. `data` is touched only while `done` is false.
@@ -68,10 +69,13 @@ struct Message {
   Request::Status status;
 
  private:
+  friend class MatchedReceives;
   friend class MessageQueue;
   MessageQueue* queue_ = nullptr;
   Message* previous_ = nullptr;
   Message* next_ = nullptr;
+  Message* matched_next_ = nullptr;
+  Message** matched_link_ = nullptr;  // what points at this in its chain
 };
 using MessagePtr = std::shared_ptr<Message>;
 

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "gradwire/backend/messages/matched_receives_internal.h"
 #include "gradwire/backend/messages/message_internal.h"
 
 namespace gradwire::messages {
@@ -21,6 +22,7 @@ class MessageTable final {
   void add(const MessagePtr& message) {
     if (free_.empty()) {
       if (free_.capacity() <= rows_.size()) free_.reserve(2 * rows_.size() + 16);  // so that release() cannot fail
+      matched_.reserve(rows_.size() + 1);
       rows_.emplace_back();
       free_.push_back(static_cast<std::uint32_t>(rows_.size() - 1));
     }
@@ -36,6 +38,10 @@ class MessageTable final {
     if (row >= rows_.size() || rows_[row].uses != id >> 32) return nullptr;
     return rows_[row].message.get();
   }
+  // A receive of the table was matched with the offer `other` of its peer.
+  void set_matched(Message& receive) noexcept { matched_.add(receive); }
+  // The receive that was matched with the offer; null when there is none any more.
+  Message* find_matched(int peer, std::uint64_t offer) const noexcept { return matched_.find(peer, offer); }
   // Calls `visit(message)` for each; it may release the message that it was given.
   template <class Visit>
   void for_each(Visit&& visit) const {
@@ -53,6 +59,7 @@ class MessageTable final {
   // Takes a message that is done out of its queue and out of the table. The message may be gone afterwards.
   void release(Message& message) noexcept {
     MessageQueue::remove(message);
+    MatchedReceives::remove(message);
     message.stage = Message::Stage::ended;
     const auto row = static_cast<std::uint32_t>(message.id & 0xffff'ffffU) - 1;
     ++rows_[row].uses;
@@ -77,6 +84,7 @@ class MessageTable final {
   };
   std::vector<Row> rows_;
   std::vector<std::uint32_t> free_;
+  MatchedReceives matched_;
   std::size_t unfinished_ = 0;
   bool ended_some_ = false;
 };

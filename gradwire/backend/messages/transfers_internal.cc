@@ -19,6 +19,7 @@ void Transfers::accept(Message& receive, int source, std::uint64_t offer, std::u
   receive.peer = source;
   receive.other = offer;
   receive.lent = lent;
+  table_.set_matched(receive);
   if (error == nullptr && lent != 0) {
     receive.stage = Stage::pulling;
     pulls_.push_back(receive);
@@ -109,12 +110,8 @@ bool Transfers::on_piece(int source, const Frame& frame, const Payload& payload)
 }
 
 Message* Transfers::find_receive(int source, std::uint64_t offer) const noexcept {
-  Message* matched = nullptr;
-  table_.for_each([&](Message& receive) {
-    const bool same = receive.peer == source && receive.other == offer;
-    if (same && receive.is_matched_receive()) matched = &receive;
-  });
-  return matched;
+  Message* const receive = table_.find_matched(source, offer);
+  return receive != nullptr && receive->is_matched_receive() ? receive : nullptr;
 }
 
 }  // namespace gradwire::messages

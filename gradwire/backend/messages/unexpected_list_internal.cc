@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gradwire/backend/messages/unexpected_list_internal.h"
 
+#include <algorithm>
 #include <bit>
 #include <new>
 
@@ -11,8 +12,8 @@
 namespace gradwire::messages {
 
 UnexpectedList::~UnexpectedList() {
-  static_assert(sizeof(Unexpected) + sizeof(Bucket) <= kEagerOverhead);
-  for_each([&](Unexpected& row) { delete &row; });
+  static_assert(sizeof(Unexpected) + sizeof(Bucket) * kChainsOfThreeRows / 3 <= kEagerOverhead);
+  visit_all([&](Unexpected& row) { delete &row; });
 }
 
 UnexpectedList::Bucket& UnexpectedList::at(Buckets& buckets, int peer, std::uint32_t tag) noexcept {
@@ -50,21 +51,24 @@ void UnexpectedList::add(std::unique_ptr<Unexpected> row) noexcept {
 std::unique_ptr<Unexpected> UnexpectedList::take(Unexpected& row) noexcept {
   at(buckets_, kAnySource, row.tag).of_tag.remove(row);
   at(buckets_, row.peer, row.tag).of_peer_and_tag.remove(row);
-  if (--size_ == 0 && buckets_.size() > kFewRows) {
-    buckets_.resize(1);
-    buckets_.shrink_to_fit();
-  }
+  --size_;
+  if (!visits_) gather();
   return std::unique_ptr<Unexpected>(&row);
 }
 
+// Afterwards there are one or two rows for each chain, so many rows come or go before the next time.
 void UnexpectedList::spread() noexcept {
   try {
-    Buckets more(std::bit_ceil(size_) / 2);
+    Buckets other(std::max<std::size_t>(1, std::bit_ceil(size_) / 2));
     // Rows of one tag come out of one chain, in their order.
-    for_each([&](Unexpected& row) { link(more, row); });
-    buckets_.swap(more);
-  } catch (const std::bad_alloc&) {  // then finding takes longer
+    visit_all([&](Unexpected& row) { link(other, row); });
+    buckets_.swap(other);
+  } catch (const std::bad_alloc&) {  // then finding takes longer, or the chains stay
   }
+}
+
+void UnexpectedList::gather() noexcept {
+  if (buckets_.size() > kFewRows && 3 * buckets_.size() > kChainsOfThreeRows * size_) spread();
 }
 
 }  // namespace gradwire::messages

@@ -55,9 +55,10 @@ class UnexpectedChain final {
 };
 
 // Each row is in two chains, one with others of its tag and one with others of its peer and tag: so it is found among
-// few, however many are kept, also by a receive from any rank. Up to kFewRows lie in one chain. With a row, its payload
-// aside, and its share of the chains a message takes no more than kEagerOverhead; the chains stay as many until the
-// list is empty. Owns the rows. Used by one thread at a time.
+// few, however many are kept, also by a receive from any rank. Up to kFewRows lie in one chain. Beyond that there are
+// at most kChainsOfThreeRows chains for three rows, also when rows have gone: with a row, its payload aside, and its
+// share of the chains a message takes no more than kEagerOverhead. Without memory there may be fewer or more chains.
+// Owns the rows. Used by one thread at a time.
 class UnexpectedList final {
  public:
   // Throws std::bad_alloc.
@@ -75,9 +76,26 @@ class UnexpectedList final {
   void add(std::unique_ptr<Unexpected> row) noexcept;
   // The row is not in the list any more.
   std::unique_ptr<Unexpected> take(Unexpected& row) noexcept;
-  // Calls `visit(row)` for each, in any order; it may take the row that it was given.
+  // Calls `visit(row)` for each, in any order; it may take the row that it was given, and must not throw then.
+  template <class Visit>
+  void for_each(Visit&& visit) {
+    visits_ = true;
+    visit_all(visit);
+    visits_ = false;
+    gather();
+  }
   template <class Visit>
   void for_each(Visit&& visit) const {
+    visit_all([&](const Unexpected& row) { visit(row); });
+  }
+  // How many chains there are of each kind.
+  std::size_t chains() const noexcept { return buckets_.size(); }
+  static constexpr std::size_t kFewRows = 16;
+  static constexpr std::size_t kChainsOfThreeRows = 4;
+
+ private:
+  template <class Visit>
+  void visit_all(Visit&& visit) const {
     for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
       for (Unexpected* row = buckets_[bucket].of_tag.front(); row != nullptr;) {
         Unexpected& each = *row;
@@ -87,8 +105,6 @@ class UnexpectedList final {
     }
   }
 
- private:
-  static constexpr std::size_t kFewRows = 16;
   static constexpr std::size_t kRowsPerBucket = 4;
   using TagChain = UnexpectedChain<&Unexpected::by_tag>;
   using PeerAndTagChain = UnexpectedChain<&Unexpected::by_peer_and_tag>;
@@ -101,9 +117,11 @@ class UnexpectedList final {
   static Bucket& at(Buckets& buckets, int peer, std::uint32_t tag) noexcept;
   static void link(Buckets& buckets, Unexpected& row) noexcept;
   void spread() noexcept;
+  void gather() noexcept;
 
   Buckets buckets_;
   std::size_t size_ = 0;
+  bool visits_ = false;  // rows are being visited, so they stay in their chains
 };
 
 }  // namespace gradwire::messages

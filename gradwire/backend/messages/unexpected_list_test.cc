@@ -68,6 +68,27 @@ TEST_F(UnexpectedListTest, WithoutMemoryForMoreChainsTheSameRowsAreFound) {
   run_at_random(40, 40);
 }
 
+TEST_F(UnexpectedListTest, TheChainsGoWithTheRows) {
+  const auto most = [&] {
+    return std::max(UnexpectedList::kFewRows, rows_.size() * UnexpectedList::kChainsOfThreeRows / 3);
+  };
+  for (std::uint32_t tag = 0; tag < 3000; ++tag) {
+    add(0, tag);
+    ASSERT_LE(list_.chains(), most()) << rows_.size() << " rows";
+  }
+  EXPECT_GE(list_.chains(), 3000U / 4);
+  while (rows_.size() > 1500) {
+    take(*rows_.back());
+    ASSERT_LE(list_.chains(), most()) << rows_.size() << " rows";
+  }
+  list_.for_each([&](Unexpected& row) {
+    if (row.tag % 100 != 0) take(row);
+  });
+  EXPECT_EQ(rows_.size(), 15U);
+  EXPECT_LE(list_.chains(), most());
+  for (std::uint32_t tag = 0; tag < 1500; tag += 100) EXPECT_EQ(list_.find(0, tag), expected(0, tag));
+}
+
 TEST_F(UnexpectedListTest, AnOfferIsFoundByItsNumber) {
   for (int i = 0; i < 200; ++i) {
     add(i % 2, static_cast<std::uint32_t>(i % 5));
