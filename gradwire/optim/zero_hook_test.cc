@@ -5,6 +5,7 @@
 
 #include "gradwire/base/error.h"
 #include "gradwire/hooks/default_hooks.h"
+#include "gradwire/optim/fused_zero_hook.h"
 #include "gradwire/optim/optim_test_support.h"
 #include "gradwire/optim/optimizer_in_backward.h"
 
@@ -140,6 +141,23 @@ TEST(ZeroHookState, GoesToThePlainOptimizerAndToAnotherWorld) {
     run.backward(rank, 5);
     expect_same_bits(run.ddp.parameters(), expected.ddp.parameters(), "loaded again");
   });
+}
+
+TEST(ZeroHookState, LoadedOnSomeRanksOnlyIsNamedOnAll) {
+  for (const bool fused : {false, true}) {
+    run_ranks({"threads", 2, true}, 3, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
+      Training run({"threads", 2, true}, group);
+      const auto zero = overlapped(run.ddp.parameters(), group, adam_factory());
+      if (rank != 1) load_bytes(*zero, bytes_of(*plain_optimizer(adam_factory(), run.ddp.parameters())));
+      run.ddp.register_comm_hook(fused ? make_fused_zero_hook(zero, run.ddp.core())
+                                       : make_zero_hook(make_allreduce_hook(), zero, run.ddp.core()));
+      const std::string error = error_of([&] {
+        for (int step = 0; step < 4; ++step) run.backward(rank, step);
+      });
+      EXPECT_NE(error.find("ranks 0, 2 have loaded a state and ranks 1 have not"), std::string::npos) << error;
+      EXPECT_NE(error.find("on all ranks before the first backward pass"), std::string::npos) << error;
+    });
+  }
 }
 
 // A run that goes on from a saved state, with the order of the buckets, against one that was not interrupted.

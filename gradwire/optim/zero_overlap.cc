@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <set>
 #include <utility>
+#include <vector>
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/log.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/ddp/replica_sync_internal.h"
 #include "gradwire/optim/full_precision_internal.h"
 #include "gradwire/optim/zero_overlap_internal.h"
 
@@ -34,7 +36,29 @@ ZeroOverlap::ZeroOverlap(const char* maker, std::shared_ptr<ZeroRedundancyOptimi
 ZeroParts& ZeroOverlap::parts() const noexcept { return *zero_->parts_; }
 const ParamGroups& ZeroOverlap::groups() const noexcept { return zero_->param_groups_; }
 
+void ZeroOverlap::require_loaded_by_all_or_none(const GradBucket& bucket) {
+  ZeroParts& p = parts();
+  bool has_loaded = false;
+  {
+    MutexLock lock(p.mutex);
+    if (p.placed) return;
+    has_loaded = p.loaded != nullptr;
+  }
+  const auto by_rank = gather_integers(bucket.group(), {has_loaded ? 1 : 0});
+  std::vector<int> with;
+  std::vector<int> without;
+  for (std::size_t rank = 0; rank < by_rank.size(); ++rank) {
+    (by_rank[rank][0] == 1 ? with : without).push_back(static_cast<int>(rank));
+  }
+  if (with.empty() || without.empty()) return;
+  throw MismatchError(concat(kZeroName, " with overlap_with_ddp: ranks ", join(with), " have loaded a state and ranks ",
+                             join(without),
+                             " have not, so they would step in other iterations; load the state of the same checkpoint "
+                             "on all ranks before the first backward pass, or on none."));
+}
+
 ZeroOverlap::Phase ZeroOverlap::phase_of(const GradBucket& bucket) {
+  require_loaded_by_all_or_none(bucket);
   ZeroParts& p = parts();
   MutexLock lock(p.mutex);
   if (p.placed) return Phase::step;

@@ -30,6 +30,8 @@ class ZeroOverlap {
   // The phase of this bucket's iteration. The optimizer steps from the third iteration on (with static_graph: the
   // fourth), as PyTorch's does, and remembers the buckets of the iteration before. With a state that was loaded it
   // steps from the first iteration whose buckets are final (BucketLayout::is_final). Any lane may call it.
+  // Throws MismatchError on all ranks where a state was loaded on some of them only. Until the parameters are placed
+  // the call is collective in the bucket's group.
   Phase phase_of(const GradBucket& bucket);
   // Returns true once, at the end of the iteration in which all buckets were seen: the hook then places the parameters.
   // Throws InvalidArgument when the buckets do not hold the optimizer's parameters, all of them and no others.
@@ -46,6 +48,7 @@ class ZeroOverlap {
 
  private:
   void require_all_parameters() const;
+  void require_loaded_by_all_or_none(const GradBucket& bucket);
 
   const std::shared_ptr<ZeroRedundancyOptimizer> zero_;
   const std::int64_t first_update_;  // the iteration that steps without a loaded state
