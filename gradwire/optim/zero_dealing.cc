@@ -30,7 +30,9 @@ using internal::ZeroPlace;
 namespace internal {
 
 void ZeroParts::require_dealt() const {
-  if (options.overlap_with_ddp || (group->size() == place.size && group->rank() == place.rank)) return;
+  if (options.overlap_with_ddp || (group->size() == place.size && group->rank() == place.rank)) {
+    return require_open_group(*group);
+  }
   throw InvalidArgument(concat(kZeroName, ": this is rank ", group->rank(), " of ", group->size(),
                                ", and the state here is that of rank ", place.rank, " of ", place.size,
                                ". Over the group of an Elastic, call Elastic::add(optimizer) before run(). After this "

@@ -48,6 +48,9 @@ inline SteppedSegments segments_of(const ZeroPiece& piece, torch::optim::Optimiz
 void require_same_parameters(ProcessGroup& group, const std::vector<at::Tensor>& parameters, std::size_t groups,
                              const ZeroOptions& options);
 
+// Throws InvalidArgument when the group was shut down. The optimizer's duplicate of the group would still work.
+void require_open_group(const ProcessGroup& group);
+
 // What the next step of an elastic job overwrites (zero_dealing.cc).
 struct ZeroKept {
   bool keeps = false;                   // a step of an elastic job has begun
@@ -85,7 +88,8 @@ struct ZeroParts {
     require_same_parameters(channel != nullptr ? *channel : *group, parameters_in(all), all.size(), options);
   }
   int rank() const { return place.rank; }
-  // Throws InvalidArgument when the group has other ranks than those to which the parameters were dealt.
+  // Throws InvalidArgument when the group has other ranks than those to which the parameters were dealt, or was shut
+  // down.
   void require_dealt() const;
   // The optimizers of this rank that hold entries: its own and that of the copies.
   std::vector<torch::optim::Optimizer*> holders() const;

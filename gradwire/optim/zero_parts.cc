@@ -10,6 +10,7 @@
 #include "gradwire/base/strings.h"
 #include "gradwire/ddp/replica_sync_internal.h"
 #include "gradwire/optim/zero_internal.h"
+#include "gradwire/process_group/closable.h"
 #include "gradwire/process_group/init.h"
 
 namespace gradwire::internal {
@@ -35,6 +36,12 @@ ParamGroups without_parameters(const ParamGroups& groups) {
 }
 
 }  // namespace
+
+void require_open_group(const ProcessGroup& group) {
+  if (is_open(group)) return;
+  throw InvalidArgument(concat("The process group of this ", kZeroName, " was shut down on rank ", group.rank(),
+                               " (destroy_process_group()); make a new group, and the optimizer again over it."));
+}
 
 void require_same_parameters(ProcessGroup& group, const std::vector<at::Tensor>& parameters, std::size_t groups,
                              const ZeroOptions& options) {

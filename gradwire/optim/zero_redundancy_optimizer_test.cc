@@ -520,6 +520,18 @@ TEST(ZeroErrors, RanksThatDifferAllThrow) {
   }
 }
 
+// As PyTorch's. The optimizer's own duplicate of the group would still work.
+TEST(ZeroErrors, AGroupThatWasShutDownIsRefused) {
+  run_ranks({"threads"}, 2, [](int, const std::shared_ptr<ProcessGroup>& group) {
+    ZeroRedundancyOptimizer zero(many_parameters(), adam_factory(), zero_options(group));
+    zero.step();
+    group->shutdown();
+    for (const std::string& error : {error_of([&] { zero.step(); }), error_of([&] { zero.consolidate_state(); })}) {
+      EXPECT_NE(error.find("ZeroRedundancyOptimizer was shut down on rank"), std::string::npos) << error;
+    }
+  });
+}
+
 TEST(ZeroErrors, AStepThatFailsOnOneRankFailsOnAll) {
   run_ranks({"threads"}, 3, [](int rank, const std::shared_ptr<ProcessGroup>& group) {
     ZeroRedundancyOptimizer zero(many_parameters(), adam_factory(), zero_options(group));

@@ -258,6 +258,18 @@ def test_zero_refuses_what_cannot_be_right(ranks):
         assert isinstance(error, dist.MismatchError) and "3 parameters" in str(error) and "4 parameters" in str(error)
 
 
+def test_zero_refuses_a_group_that_was_shut_down(ranks):
+    def body(group):
+        zero = ZeroRedundancyOptimizer(make_parameters(), SGD, process_group=group)
+        zero.step()
+        group.shutdown()
+        for call in (zero.step, zero.consolidate_state_dict):
+            with pytest.raises(dist.InvalidArgument, match="ZeroRedundancyOptimizer was shut down on rank"):
+                call()
+
+    ranks.all_well(2, body)
+
+
 def test_zero_tells_the_other_ranks_of_a_step_that_failed(ranks):
     class Fails(torch.optim.SGD):
         def step(self, closure=None):

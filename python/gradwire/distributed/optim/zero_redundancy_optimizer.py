@@ -225,6 +225,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
     def _require_dealt(self) -> None:
         rank, size = self.process_group.rank(), self.process_group.size()
         if self._overlap_with_ddp or (rank, size) == (self.rank, self.world_size):
+            _C.optim.require_open_group(self.process_group)
             return
         raise InvalidArgument(
             f"{_NAME}: this is rank {rank} of {size}, and the state here is that of rank {self.rank} of "
