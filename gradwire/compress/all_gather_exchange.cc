@@ -14,6 +14,7 @@
 #include <optional>
 
 #include "gradwire/compress/exchange_internal.h"
+#include "gradwire/compress/mean_delivery_internal.h"
 
 namespace gradwire::compress {
 namespace {
@@ -49,7 +50,8 @@ class AllGatherRun final : public ExchangeRun {
     const auto room = room_in(workspace_.outgoing, codec_.encoded_size(count, key.step));
     std::size_t size = 0;
     for_blocks(codec_, count, [&](std::size_t first, std::size_t length) {
-      size = codec_.encode_part(call_.ends.values(first, room_in(workspace_.values, length)), first, count, key, room);
+      const auto values = values_of(call_.ends, {first, length}, workspace_);
+      size = codec_.encode_part(values, first, count, key, room);
     });
     require_written_size(codec_, size, count, key.step);
     encodings_ = start_gathering(
@@ -58,26 +60,15 @@ class AllGatherRun final : public ExchangeRun {
 
   // Step 3.
   void deliver() {
-    const bool delivers = call_.ends.takes_delivered() && mean_is_finite();
-    for_blocks(codec_, mean_.size(), [&](std::size_t first, std::size_t length) {
-      std::span<const float> values;
-      if (delivers) values = call_.ends.values(first, room_in(workspace_.values, length));
-      if (!has_mean_) work_out(first, mean_.subspan(first, length));
-      if (delivers) call_.ends.deliver(first, values, delivered(first, length));
-    });
-  }
-
-  // The memory may change only when no block is in the way, so all blocks are looked at before. The mean must not
-  // overwrite what the values come from: then it is worked out again.
-  bool mean_is_finite() {
-    has_mean_ = call_.ends.keeps_values();
-    bool finite = true;
-    for_blocks(codec_, mean_.size(), [&](std::size_t first, std::size_t length) {
-      const auto mean = has_mean_ ? mean_.subspan(first, length) : room_in(workspace_.sum, length);
-      work_out(first, mean);
-      finite = is_finite(mean) && finite;
-    });
-    return finite;
+    deliver_mean(
+        call_.ends, workspace_, workspace_.sum,
+        [this](const auto& body) {
+          for_blocks(codec_, mean_.size(), [&](std::size_t first, std::size_t length) { body(Block{first, length}); });
+        },
+        [this](const Block& block, std::span<float> mean) { work_out(block.begin, mean); },
+        [this](const Block& block, std::span<const float>, std::span<const float>) {
+          return delivered(block.begin, block.length);
+        });
   }
 
   void work_out(std::size_t first, std::span<float> mean) {
@@ -113,7 +104,6 @@ class AllGatherRun final : public ExchangeRun {
   Workspace& workspace_;
   const std::span<float> mean_;
   Encodings encodings_;                         // no parts: not encoded yet
-  bool has_mean_ = false;                       // mean_ was written
   std::optional<std::size_t> delivered_first_;  // of the block in workspace_.delivered
 };
 

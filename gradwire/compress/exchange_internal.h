@@ -33,6 +33,16 @@ void for_blocks(const Codec& codec, std::size_t count, const Body& body) {
   } while (first < count);
 }
 
+// A block of all values of an exchange.
+struct Block {
+  std::size_t begin = 0;  // the number of its first value
+  std::size_t length = 0;
+};
+
+inline std::span<float> part_of(std::span<float> all, const Block& block) noexcept {
+  return all.subspan(block.begin, block.length);
+}
+
 bool is_finite(std::span<const float> values) noexcept;
 
 inline float divisor_of(const ExchangeCall& call, const Transport& transport) noexcept {
@@ -63,6 +73,11 @@ template <class T>
 std::span<T> room_in(std::vector<T>& vector, std::size_t size) {
   if (vector.size() < size) vector.resize(size);
   return std::span<T>(vector).first(size);
+}
+
+// This rank's values in a block: where they lie, or in `values` of the workspace.
+inline std::span<const float> values_of(ExchangeEnds& ends, const Block& block, Workspace& workspace) {
+  return ends.values(block.begin, room_in(workspace.values, block.length));
 }
 
 // Every rank's `size` on all ranks. Throws MismatchError, on all ranks alike, for one above `largest`.
