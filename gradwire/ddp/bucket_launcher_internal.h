@@ -20,6 +20,9 @@
 
 namespace gradwire::internal {
 
+// The most lanes of a DDP object.
+inline constexpr int kMaxLanes = 8;
+
 // The data of one bucket's reduction. A lane reads no other data of the Reducer.
 struct BucketJob {
   std::shared_ptr<const BucketLayout> layout;

@@ -32,9 +32,16 @@ void BucketReduction::start(bool can_duplicate) {
   if (hook_) launcher_.duplicate_groups_of(*hook_.get());
 }
 
-void BucketReduction::use_lanes(int lanes) {
+bool BucketReduction::use_lanes(int chosen) {
+  if (std::exchange(chosen_lanes_, chosen) == chosen) return false;
+  const int lanes = chosen != 0 ? chosen : options_.lanes;
+  if (lanes < 1 || lanes > kMaxLanes) {
+    throw InvalidArgument(concat("The hook '", hook_name(), "' chose ", lanes, " lanes on rank ", group_->rank(),
+                                 "; it must choose 1 to ", kMaxLanes, "."));
+  }
   launcher_.use_lanes(lanes);
   if (hook_) launcher_.duplicate_groups_of(*hook_.get());
+  return true;
 }
 
 void BucketReduction::set_first_hook(std::shared_ptr<CommHook> hook, const Iteration& iteration) {

@@ -46,8 +46,10 @@ class BucketReduction final {
   // Makes the duplicates of the group for the lanes, over a group that can be duplicated, and those of the groups that
   // the hook names. Collective, called once.
   void start(bool can_duplicate);
-  // Uses so many lanes, at least 1, from the next bucket on. Collective; between iterations.
-  void use_lanes(int lanes);
+  // Uses the lanes that a hook chose (ReductionShape::lanes; 0: Options::lanes) from the next bucket on. Returns false,
+  // and does nothing, when the choice is the one before. Collective; between iterations. Throws InvalidArgument for a
+  // number out of range.
+  bool use_lanes(int chosen);
   // The lanes that run the hook; 0: hooks run on the thread of the backward pass.
   int lanes() const noexcept { return launcher_.lanes_for(hook_.get().get()); }
 
@@ -94,6 +96,7 @@ class BucketReduction final {
   HookSlot hook_;
   BucketLauncher launcher_;
   bool started_ = false;
+  int chosen_lanes_ = 0;  // as in the last use_lanes()
   int divisor_;
   std::uint32_t caller_ = 0;
 };

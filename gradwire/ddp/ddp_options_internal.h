@@ -18,9 +18,6 @@ namespace gradwire::internal {
 // while another one is compressed, or waits for an answer. One elsewhere: there, lanes compete for the same cores.
 int automatic_lanes(const ProcessGroup& group);
 
-// The most lanes of a DDP object.
-inline constexpr int kMaxLanes = 8;
-
 // Whether the bits of an all-reduced sum do not depend on which other elements are summed with it: every engine that
 // `group` uses combines the ranks in one order, whatever the place of an element in its buffer. False for a
 // group whose ranks change. The same on all ranks.

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Parameters that are not plain: sparse gradients, complex numbers, frozen for a while, ignored, delayed; and what a
 // checkpoint calls them.
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/utils/convert_parameters.h>

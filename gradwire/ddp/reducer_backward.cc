@@ -6,31 +6,12 @@
 #include <string>
 #include <utility>
 
-#include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/base/trace.h"
 #include "gradwire/ddp/backward_watch_internal.h"
 #include "gradwire/ddp/reducer_internal.h"
 
 namespace gradwire::internal {
-namespace {
-
-[[noreturn]] void refuse_second_gradient(const std::string& parameter, GraphKind graph, int rank) {
-  if (graph == GraphKind::fixed) {
-    throw InvalidArgument(concat(
-        "Parameter '", parameter, "' got more gradients on rank ", rank,
-        " in one synchronized iteration than in the first one. With static_graph, every iteration must use the same "
-        "parameters as often as the first did, in one backward pass for each forward pass (no_sync() accumulates); for "
-        "a graph that changes, use find_unused_parameters in its place."));
-  }
-  throw InvalidArgument(concat(
-      "Parameter '", parameter, "' got a second gradient on rank ", rank,
-      " in one synchronized iteration. Run one backward pass for each forward pass (no_sync() accumulates); with ",
-      "find_unused_parameters, return every tensor that the loss is made of from forward(); and where a parameter is "
-      "used inside several re-entrant checkpoints, set static_graph, if every iteration uses it as often."));
-}
-
-}  // namespace
 
 // Autograd calls this when a pass goes through an output of forward().
 void Reducer::on_output() {
@@ -46,22 +27,17 @@ void Reducer::on_output() {
 // Finds the absent parameters at the beginning of a pass. `parameter`: the parameter whose gradient has come already.
 void Reducer::begin_pass(std::optional<std::size_t> parameter) {
   if (!iteration_.begin_pass()) return;
-  reducing_ = true;
+  calls_.begin_pass();
   trace::point("ddp.backward", group_->rank(), iteration_.number());
-  if (use_.kind() == GraphKind::every_parameter) return;
+  if (options_.graph == GraphKind::every_parameter) return;
   try {
-    if (use_.learning()) {
+    if (intake_.learns()) {
       torch::autograd::Engine::get_default_engine().queue_callback(
           [self = shared_from_this()] { self->end_of_learning(); });
       return;
     }
-    if (use_.kind() == GraphKind::searched) {
-      std::vector<bool> reached;
-      for (std::size_t i = 0; i < store_.parameter_count(); ++i)
-        reached.push_back(i == parameter || parameter_hooks_.current_pass_reaches(i));
-      use_.expect(std::move(reached));
-    }
-    for (const std::size_t absent : use_.absent()) take_absent(absent);
+    const ParameterHooks* const hooks = &parameter_hooks_;
+    intake_.take_absent([&](std::size_t i) { return i == parameter || hooks->current_pass_reaches(i); }, factor());
     launch_ready();
   } catch (...) {
     fail_and_throw("backward, at its start");
@@ -71,15 +47,14 @@ void Reducer::begin_pass(std::optional<std::size_t> parameter) {
 // Autograd calls this after it has accumulated into .grad.
 void Reducer::on_gradient(std::size_t parameter) {
   MutexLock lock(mutex_);
-  const bool defined = store_.parameter(parameter).grad().defined();
-  use_.touch(parameter, defined);
+  const bool defined = intake_.touch(parameter);
   if (options_.on_pass && std::exchange(mixed_pass_, current_backward_pass()) != current_backward_pass())
     options_.on_pass();
   if (!iteration_.expected()) {
     // All gradients were there when a re-entrant checkpoint ended, and another checkpoint brings one once more.
     if (outer_pass_.has_ended_iteration()) {
       try {
-        refuse_second_gradient(store_.name(parameter), use_.kind(), group_->rank());
+        intake_.refuse_second(parameter);
       } catch (...) {
         fail_and_throw(concat("backward, at parameter '", store_.name(parameter), "'"));
       }
@@ -91,24 +66,11 @@ void Reducer::on_gradient(std::size_t parameter) {
   watch_pass();
   begin_pass(parameter);
   try {
-    if (!use_.complete(parameter)) return;
-    if (!defined) use_.keep(parameter, {});
-    take_gradient(parameter);
+    if (!intake_.take_arrived(parameter, defined, factor())) return;
     launch_ready();
   } catch (...) {
     fail_and_throw(concat("backward, at parameter '", store_.name(parameter), "'"));
   }
-}
-
-void Reducer::take_gradient(std::size_t parameter) {
-  if (!iteration_.take(parameter, store_.place(parameter).bucket))
-    refuse_second_gradient(store_.name(parameter), use_.kind(), group_->rank());
-  if (!idle()) filler_.fill(parameter, reduction_.factor());
-}
-
-void Reducer::take_absent(std::size_t parameter) {
-  use_.keep(parameter, store_.parameter(parameter).grad());
-  take_gradient(parameter);
 }
 
 // The first pass over a fixed graph has ended: the gradients of the graph are now known.
@@ -116,10 +78,7 @@ void Reducer::end_of_learning() {
   MutexLock lock(mutex_);
   if (!iteration_.expected() || failure_.happened()) return;
   try {
-    for (const std::size_t parameter : use_.order_of_completion()) {
-      const bool used = use_.fired(parameter) && store_.parameter(parameter).grad().defined();
-      used ? take_gradient(parameter) : take_absent(parameter);
-    }
+    intake_.take_learnt(factor());
     launch_ready();
   } catch (...) {
     fail_and_throw("the end of its first backward pass");
@@ -164,10 +123,10 @@ bool Reducer::launch_next() {
   if (iteration_.all_launched()) return false;
   reduction_.require_capturable(options_.graph, iteration_);
   while (const auto bucket = iteration_.next_complete_bucket()) {
-    if (!idle()) reduction_.launch(store_, *bucket, filler_.take(*bucket), iteration_);
+    if (!idle()) reduction_.launch(store_, *bucket, intake_.filling(*bucket), iteration_);
   }
   if (!iteration_.all_launched()) return false;
-  if (!idle()) use_.share(*control_);
+  if (!idle()) intake_.share_use(*control_);
   return true;
 }
 

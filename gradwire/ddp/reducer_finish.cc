@@ -18,9 +18,9 @@ void Reducer::finish() {
   std::vector<BucketResult> results;
   if (!idle()) {
     results = await_results();
-    for (std::size_t bucket = 0; bucket < results.size(); ++bucket) filler_.write_back(bucket, results[bucket].average);
+    for (std::size_t bucket = 0; bucket < results.size(); ++bucket) intake_.write_back(bucket, results[bucket].average);
     try {
-      use_.restore(store_.parameters());
+      intake_.restore_unused();
     } catch (...) {
       fail_and_throw("the exchange of which parameters were used");
     }
@@ -50,15 +50,15 @@ std::vector<BucketResult> Reducer::await_results() {
 }
 
 void Reducer::end_iteration(const std::vector<BucketResult>& results) {
-  use_.end_iteration(iteration_.joined());
-  if (iteration_.number() == 0) order_.learn(iteration_.order());
+  const std::vector<std::size_t>& unused = intake_.end_iteration();
+  if (iteration_.number() == 0) arrangement_.learn(iteration_.order());
   if (iteration_.joined()) {
-    report_.end_iteration(nullptr, {}, use_.unused());
+    report_.end_iteration(nullptr, {}, unused);
   } else {
     std::optional<Iteration::Clock::time_point> end;
     for (const BucketResult& result : results) end = end ? std::max(*end, result.end) : result.end;
     const DdpTimes times = iteration_.times(end);
-    report_.end_iteration(&times, iteration_.order(), use_.unused());
+    report_.end_iteration(&times, iteration_.order(), unused);
   }
   iteration_.end();
   begin_iteration();

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
 // The Reducer: construction, groups, the hook, the calls before a forward pass, and errors. reducer_backward.cc has the
-// backward pass, reducer_finish.cc the end of an iteration, reducer_shadow.cc the iterations of a rank that has joined,
-// and reducer_shape.cc the order of the buckets and what a hook changes in the buckets and lanes.
+// backward pass, reducer_finish.cc the end of an iteration, and reducer_shadow.cc the iterations of a rank that has
+// joined.
 #include "gradwire/ddp/reducer_internal.h"
 
 #include <algorithm>
@@ -11,7 +11,6 @@
 #include "gradwire/backend/registry.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
-#include "gradwire/ddp/hook_scope_internal.h"
 #include "gradwire/observe/flight_recorder.h"
 #include "gradwire/process_group/staged_call_internal.h"
 #include "gradwire/process_group/work_internal.h"
@@ -32,6 +31,11 @@ std::vector<at::Device> devices_under(const std::vector<NamedTensor>& parameters
   std::vector<at::Device> devices = devices_of(tensors);
   std::erase_if(devices, [&](const at::Device& device) { return stages(group, device.type()); });
   return devices;
+}
+
+bool all_on_cpu(const std::vector<NamedTensor>& parameters) {
+  return std::all_of(parameters.begin(), parameters.end(),
+                     [](const NamedTensor& parameter) { return parameter.tensor.is_cpu(); });
 }
 
 std::vector<ReductionReport::Parameter> described(const BucketStore& store) {
@@ -56,29 +60,30 @@ Reducer::Reducer(std::vector<NamedTensor> parameters, std::shared_ptr<ProcessGro
     : options_(std::move(options)),
       group_(std::move(group)),
       alone_(group_->size() == 1 && is_ours(*group_)),
+      calls_(this, group_->rank()),
       failure_(group_->rank()),
       store_(parameters, options_.bucket_dtype),
-      filler_(store_, {.keeps_views = options_.gradient_as_bucket_view,
-                       .converts = options_.bucket_dtype.has_value(),
-                       .rank = group_->rank()}),
-      order_(options_.caps),
-      use_(options_.graph, store_.parameter_count()),
+      intake_(store_, iteration_, options_.graph,
+              {.keeps_views = options_.gradient_as_bucket_view,
+               .converts = options_.bucket_dtype.has_value(),
+               .rank = group_->rank()}),
       report_(described(store_), slot_bytes(store_), options_.caps),
+      arrangement_(store_, report_, options_.caps, /*finds_order=*/options_.graph != GraphKind::searched),
+      shape_choice_({.any = group_->size() > 1 && all_on_cpu(parameters),
+                     .free_caps = options_.free_caps,
+                     .free_lanes = options_.free_lanes,
+                     .own_lanes = options_.lanes,
+                     .same_bits = options_.same_bits}),
       reduction_(group_, devices_under(parameters, *group_), failure_, this,
                  {.lanes = options_.lanes,
                   .divides_after = options_.bucket_dtype.has_value(),
                   .keeps_in_buffer = options_.gradient_as_bucket_view}),
       parameter_hooks_([this](std::size_t parameter) { on_gradient(parameter); }) {
-  // The first iteration only finds the order of the gradients, so there is one bucket for each dtype and device. When
-  // the order may change in each iteration, there is nothing to find, and the caps hold at once.
-  const BucketCaps caps = finds_order() ? BucketCaps{kUnlimitedBucketBytes} : options_.caps;
-  store_.arrange(plan_initial_buckets(store_.specs(), caps), /*is_final=*/!finds_order());
-  report_.set_first_plan(store_.plan());
   begin_iteration();
 }
 
 Reducer::~Reducer() {
-  if (!owner_.is_current()) return;
+  if (!calls_.in_own_process()) return;
   parameter_hooks_.clear();
   if (!iteration_.under_way() || failure_.happened()) return;
   const std::string reason =
@@ -122,44 +127,30 @@ void Reducer::prepare_memory() {
   if (!idle()) store_.allocate(*control_);
 }
 
-void Reducer::require_outside_hook(const char* what) const {
-  if (!HookScope::is_inside(this)) return;
-  throw InvalidArgument(concat(what, " of a DistributedDataParallel was called in its own communication hook on rank ",
-                               group_->rank(), "; call it after the backward pass, which waits for the hook."));
-}
-
 void Reducer::set_hook(std::shared_ptr<CommHook> hook) {
-  require_between_passes("register_comm_hook()");
+  calls_.require_between_passes("register_comm_hook()");
   MutexLock lock(mutex_);
   reduction_.set_first_hook(std::move(hook), iteration_);
   report_hook();
 }
 
 void Reducer::replace_hook(std::shared_ptr<CommHook> hook) {
-  require_between_passes("replace_comm_hook()");
+  calls_.require_between_passes("replace_comm_hook()");
   MutexLock lock(mutex_);
   reduction_.replace_hook(std::move(hook));
 }
 
 void Reducer::report_hook() { report_.set_hook(reduction_.hook_name(), reduction_.lanes()); }
 
-// Called before the lock is taken: a pass may hold the lock while hooks run.
-void Reducer::require_between_passes(const char* what) const {
-  if (!reducing_) return;
-  throw InvalidArgument(concat(what, " was called within a backward pass on rank ", group_->rank(),
-                               " (by a hook, say), or after one that did not reach all parameters; call it between "
-                               "iterations, before the forward."));
-}
-
 void Reducer::before_forward() {
-  owner_.require_current("A DistributedDataParallel");
+  calls_.require_own_process();
   MutexLock lock(mutex_);
   if (failure_.happened()) throw_failure();
   reduction_.require_capturable(options_.graph, iteration_);
   iteration_.mark_forward();
   reduction_.set_caller(observe::caller_line());
   try {
-    require_finished();
+    intake_.require_finished(group_->size());
     parameter_hooks_.follow(store_, /*lowered=*/options_.on_pass != nullptr, group_->rank());
     if (reduction_.adopt_hook(iteration_.number())) report_hook();
   } catch (...) {
@@ -167,7 +158,7 @@ void Reducer::before_forward() {
   }
   if (control_ == nullptr || idle()) return;
   store_.allocate(*control_);
-  if (!order_.is_agreed() && (order_.is_loaded() || (finds_order() && iteration_.number() > 0))) use_order();
+  if (arrangement_.follow_order(*control_, iteration_.number())) begin_iteration();
   try {
     follow_shape();
   } catch (...) {
@@ -175,39 +166,33 @@ void Reducer::before_forward() {
   }
 }
 
-void Reducer::require_finished() const {
-  if (!iteration_.under_way()) return;
-  std::vector<std::string> missing;
-  for (const std::size_t parameter : iteration_.missing()) missing.push_back(concat("'", store_.name(parameter), "'"));
-  throw InvalidArgument(concat(
-      "The reduction of the iteration before did not finish on rank ", group_->rank(), " of ", group_->size(), ": ",
-      missing.size(), " of ", store_.parameter_count(), " parameters got no gradient: ", join(missing, ", "),
-      ". Every parameter that needs a gradient must take part in the loss on every rank, unless find_unused_parameters "
-      "is set; and backward must run once for each synchronized forward; use no_sync() to accumulate."));
-}
-
 void Reducer::set_bucket_order(const std::vector<std::string>& names) {
-  require_between_passes("set_bucket_order()");
+  calls_.require_between_passes("set_bucket_order()");
   MutexLock lock(mutex_);
   if (iteration_.number() > 0 || iteration_.under_way()) {
     throw InvalidArgument("set_bucket_order() was called after the first synchronized backward pass; call it before.");
   }
-  std::vector<std::string> known;
-  for (std::size_t i = 0; i < store_.parameter_count(); ++i) known.push_back(store_.name(i));
-  order_.load(names, known, group_->rank());
+  arrangement_.load(names, group_->rank());
 }
 
 void Reducer::begin_iteration() {
-  reducing_ = false;
+  calls_.end_pass();
   iteration_.reset(store_.plan());
   reduction_.begin(store_.bucket_count());
-  filler_.begin();
+  intake_.begin();
+}
+
+// Called before each synchronized forward.
+void Reducer::follow_shape() {
+  const ReductionShape shape = shape_choice_.next(reduction_.hook().get().get(), arrangement_, reduction_.lanes() > 0);
+  if (arrangement_.use_cap(shape.cap_bytes)) begin_iteration();
+  if (reduction_.use_lanes(shape.lanes)) report_hook();
 }
 
 void Reducer::set_participants(int divisor, bool new_rank) {
   MutexLock lock(mutex_);
   reduction_.set_divisor(divisor);
-  if (new_rank) use_.expect_new_rank();
+  if (new_rank) intake_.expect_new_rank();
 }
 
 void Reducer::expect_backward(const std::vector<at::Tensor>& outputs) {

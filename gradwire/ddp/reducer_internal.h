@@ -1,12 +1,12 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
 // The Reducer takes gradients from autograd into buckets, reduces the buckets over the ranks and writes the averages
-// back: it decides when. BucketFiller copies between gradients and buckets, and BucketReduction reduces the buckets.
+// back: it decides when. BucketArrangement says which gradients lie in which bucket, GradientIntake brings gradients
+// into buckets and averages back, and BucketReduction reduces the buckets.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
-#include <atomic>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -16,20 +16,20 @@
 #include <vector>
 
 #include "gradwire/base/mutex.h"
-#include "gradwire/base/process.h"
-#include "gradwire/ddp/bucket_filler_internal.h"
-#include "gradwire/ddp/bucket_order_internal.h"
+#include "gradwire/ddp/bucket_arrangement_internal.h"
 #include "gradwire/ddp/bucket_reduction_internal.h"
 #include "gradwire/ddp/bucket_store_internal.h"
+#include "gradwire/ddp/call_guard_internal.h"
 #include "gradwire/ddp/comm_hook.h"
 #include "gradwire/ddp/failure_internal.h"
+#include "gradwire/ddp/gradient_intake_internal.h"
 #include "gradwire/ddp/iteration_internal.h"
 #include "gradwire/ddp/logging_data.h"
 #include "gradwire/ddp/outer_pass_internal.h"
 #include "gradwire/ddp/parameter_hooks_internal.h"
 #include "gradwire/ddp/parameter_use_internal.h"
 #include "gradwire/ddp/reduction_report_internal.h"
-#include "gradwire/ddp/reduction_shape.h"
+#include "gradwire/ddp/shape_choice_internal.h"
 
 namespace gradwire::internal {
 
@@ -95,7 +95,7 @@ class Reducer final : public std::enable_shared_from_this<Reducer> {
 
   // Throws InvalidArgument when a hook of this object runs on this thread: the operation `what` would wait for the
   // hook.
-  void require_outside_hook(const char* what) const;
+  void require_outside_hook(const char* what) const { calls_.require_outside_hook(what); }
 
   // Prepares a reduction. The first two calls are collective: they allocate the memory and agree on the order of the
   // buckets. Throws the first failure again. Throws InvalidArgument when the reduction before did not finish, with the
@@ -135,51 +135,44 @@ class Reducer final : public std::enable_shared_from_this<Reducer> {
 
   // Gradients and buckets.
   void on_gradient(std::size_t parameter) GRADWIRE_EXCLUDES(mutex_);
-  void take_gradient(std::size_t parameter) GRADWIRE_REQUIRES(mutex_);
-  void take_absent(std::size_t parameter) GRADWIRE_REQUIRES(mutex_);
   void launch_ready() GRADWIRE_REQUIRES(mutex_);
   bool launch_next() GRADWIRE_REQUIRES(mutex_);
   void finish() GRADWIRE_EXCLUDES(mutex_);
   std::vector<BucketResult> await_results() GRADWIRE_REQUIRES(mutex_);
   void end_iteration(const std::vector<BucketResult>& results) GRADWIRE_REQUIRES(mutex_);
 
-  // The order and the shape of the buckets, between iterations.
+  // Between iterations.
   void begin_iteration() GRADWIRE_REQUIRES(mutex_);
-  void use_order() GRADWIRE_REQUIRES(mutex_);
-  void arrange_anew(BucketPlan plan) GRADWIRE_REQUIRES(mutex_);
-  ShapeFreedom freedom() const GRADWIRE_REQUIRES(mutex_);
   void follow_shape() GRADWIRE_REQUIRES(mutex_);
   void report_hook() GRADWIRE_REQUIRES(mutex_);
 
   // Errors.
-  void require_finished() const GRADWIRE_REQUIRES(mutex_);
-  void require_between_passes(const char* what) const;
   void leave_buckets() GRADWIRE_REQUIRES(mutex_);
   [[noreturn]] void throw_failure() GRADWIRE_REQUIRES(mutex_);
   [[noreturn]] void fail_and_throw(const std::string& where) GRADWIRE_REQUIRES(mutex_);
 
-  // Whether the first iteration finds the order of the buckets.
-  bool finds_order() const noexcept { return options_.graph != GraphKind::searched; }
+  // Whether there is nothing to communicate.
   bool idle() const noexcept GRADWIRE_REQUIRES(mutex_) { return alone_ && !reduction_.hook(); }
+  GradientIntake::Factor factor() const noexcept GRADWIRE_REQUIRES(mutex_) {
+    return idle() ? std::nullopt : GradientIntake::Factor(reduction_.factor());
+  }
 
   const ReducerOptions options_;
   const std::shared_ptr<ProcessGroup> group_;
-  const bool alone_;  // one rank over one of gradwire's own backends: nothing to communicate
-  OwnerProcess owner_;
+  const bool alone_;  // one rank over one of gradwire's own backends
+  CallGuard calls_;
   Failure failure_;
-  std::atomic<bool> reducing_{false};      // the synchronized backward pass has begun
   std::shared_ptr<ProcessGroup> control_;  // set once, by start(), before any pass
 
   mutable Mutex mutex_;
   BucketStore store_ GRADWIRE_GUARDED_BY(mutex_);
-  BucketFiller filler_ GRADWIRE_GUARDED_BY(mutex_);
-  BucketOrder order_ GRADWIRE_GUARDED_BY(mutex_);
-  ReductionShape shape_ GRADWIRE_GUARDED_BY(mutex_);  // the present one
-  ParameterUse use_ GRADWIRE_GUARDED_BY(mutex_);
+  Iteration iteration_ GRADWIRE_GUARDED_BY(mutex_);
+  GradientIntake intake_ GRADWIRE_GUARDED_BY(mutex_);
   ReductionReport report_;  // has a lock of its own; before the reduction, whose hooks may ask it until they end
+  BucketArrangement arrangement_ GRADWIRE_GUARDED_BY(mutex_);
+  const ShapeChoice shape_choice_;
   BucketReduction reduction_ GRADWIRE_GUARDED_BY(mutex_);
   ParameterHooks parameter_hooks_ GRADWIRE_GUARDED_BY(mutex_);
-  Iteration iteration_ GRADWIRE_GUARDED_BY(mutex_);
   OuterPass outer_pass_ GRADWIRE_GUARDED_BY(mutex_);
   int mixed_pass_ GRADWIRE_GUARDED_BY(mutex_) = -1;  // the last pass that called options_.on_pass
 };

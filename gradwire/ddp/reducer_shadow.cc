@@ -11,15 +11,9 @@ void Reducer::shadow_backward() {
     if (failure_.happened()) throw_failure();
     iteration_.expect_as_joined();
     iteration_.begin_pass();
-    reducing_ = true;
+    calls_.begin_pass();
     try {
-      for (std::size_t bucket = 0; bucket < store_.bucket_count(); ++bucket) {
-        for (const std::size_t parameter : store_.members(bucket)) {
-          if (use_.kind() != GraphKind::every_parameter) use_.keep(parameter, store_.parameter(parameter).grad());
-          iteration_.take(parameter, bucket);
-          if (!idle()) filler_.fill_zeros(parameter);
-        }
-      }
+      intake_.take_zeros(/*copies=*/!idle());
       launch_next();
     } catch (...) {
       fail_and_throw("an iteration of the ranks that have not joined");
