@@ -12,6 +12,7 @@ namespace gradwire::internal {
 
 AccumulatorHook::AccumulatorHook(const at::Tensor& parameter, std::function<void()> action)
     : accumulator_(torch::autograd::impl::grad_accumulator(parameter)) {
+  if (!accumulator_) return;
   using Variables = torch::autograd::variable_list;
   key_ = accumulator_->add_post_hook(std::make_unique<torch::autograd::utils::LambdaPostHook>(
       [action = std::move(action)](const Variables& outputs, const Variables&) {
@@ -25,6 +26,7 @@ AccumulatorHook::~AccumulatorHook() {
 }
 
 bool AccumulatorHook::is_of(const at::Tensor& parameter) const {
+  if (!accumulator_) return !parameter.requires_grad();
   return torch::autograd::impl::try_get_grad_accumulator(parameter) == accumulator_;
 }
 

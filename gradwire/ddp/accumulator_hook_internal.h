@@ -15,7 +15,8 @@ namespace gradwire::internal {
 
 // Calls `action` each time autograd has accumulated into the parameter's .grad, also when the gradient was undefined,
 // until the hook is destroyed. The call comes on autograd's thread. An exception of `action` ends the backward pass.
-// When a parameter's dtype or device changes, autograd gives the parameter another accumulator, without the hook.
+// When a parameter's dtype or device changes, autograd gives the parameter another accumulator, without the hook. A
+// parameter that needs no gradient has no accumulator: its hook is empty, and calls nothing.
 class AccumulatorHook final {
  public:
   AccumulatorHook(const at::Tensor& parameter, std::function<void()> action);
@@ -23,15 +24,17 @@ class AccumulatorHook final {
   AccumulatorHook& operator=(AccumulatorHook&&) = delete;
   ~AccumulatorHook();
 
-  // Whether `parameter` still has the accumulator that it had when the hook was made.
+  // Whether `parameter` still has the accumulator that it had when the hook was made. Of an empty hook: whether
+  // `parameter` still needs no gradient.
   bool is_of(const at::Tensor& parameter) const;
-  const torch::autograd::Node& node() const noexcept { return *accumulator_; }
+  // The accumulator. Null when the hook is empty.
+  const torch::autograd::Node* node() const noexcept { return accumulator_.get(); }
 
  private:
   // A std::shared_ptr in torch 2.11, a c10::intrusive_ptr in later ones.
   using NodePtr = decltype(torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
-  NodePtr accumulator_;  // autograd holds it weakly; null: moved from
-  std::uintptr_t key_;
+  NodePtr accumulator_;  // autograd holds it weakly; null: empty, or moved from
+  std::uintptr_t key_ = 0;
 };
 
 }  // namespace gradwire::internal

@@ -56,8 +56,9 @@ void call_after_backward_pass(std::function<void()> on_end) {
                                     /*uses_future=*/false);
 }
 
-bool current_pass_reaches(const torch::autograd::Node& accumulator) {
-  auto* node = const_cast<torch::autograd::Node*>(&accumulator);  // the key type of libtorch's sets
+bool current_pass_reaches(const AccumulatorHook& hook) {
+  auto* node = const_cast<torch::autograd::Node*>(hook.node());  // the key type of libtorch's sets
+  if (node == nullptr) return false;
   const auto* nodes = torch::autograd::get_current_graph_task_nodes_in_graph();
   if (nodes == nullptr || !nodes->contains(node)) return false;
   const auto* chosen = torch::autograd::get_current_graph_task_exec_info();
@@ -69,7 +70,7 @@ bool current_pass_reaches(const torch::autograd::Node& accumulator) {
 bool current_pass_passes_by(std::span<const AccumulatorHook> hooks) {
   return current_pass_is_for_chosen_inputs() &&
          std::none_of(hooks.begin(), hooks.end(),
-                      [](const AccumulatorHook& hook) { return current_pass_reaches(hook.node()); });
+                      [](const AccumulatorHook& hook) { return current_pass_reaches(hook); });
 }
 
 }  // namespace gradwire::internal

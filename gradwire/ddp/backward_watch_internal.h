@@ -4,8 +4,6 @@
 // functions must be called inside a backward pass.
 #pragma once
 
-#include <torch/csrc/autograd/function.h>
-
 #include <exception>
 #include <functional>
 #include <span>
@@ -25,10 +23,10 @@ void watch_backward_pass(std::function<void(std::exception_ptr)> on_error);
 // Calls `on_end` when the running pass has ended, well or with an exception, after its callbacks.
 void call_after_backward_pass(std::function<void()> on_end);
 
-// Whether the running pass reaches `accumulator`, the node of a parameter. The answer is known from the start of the
-// pass: a pass goes through the whole graph of its loss. False for a node with which the pass begins (a loss that is a
-// parameter), and for the nodes of inner passes (re-entrant checkpoints).
-bool current_pass_reaches(const torch::autograd::Node& accumulator);
+// Whether the running pass reaches the accumulator of `hook`. The answer is known from the start of the pass: a pass
+// goes through the whole graph of its loss. False for an empty hook, for a node with which the pass begins (a loss that
+// is a parameter), and for the nodes of inner passes (re-entrant checkpoints).
+bool current_pass_reaches(const AccumulatorHook& hook);
 
 // Whether the running pass can bring no gradient of the parameters of `hooks`: it computes the gradients of chosen
 // tensors only (torch::autograd::grad(), or backward() with `inputs`), and reaches none of them.

@@ -208,15 +208,64 @@ TEST_P(DdpParameters, ComplexParameters) {
   }
 }
 
-// Frozen after the module was wrapped, and thawed again, as fine-tuning schedules do.
+// Frozen after the module was wrapped, and thawed again, as fine-tuning schedules do; also where the parameters get new
+// accumulators meanwhile, as from a checkpoint that is loaded.
 TEST_P(DdpParameters, FrozenAndThawedBetweenIterations) {
+  for (const bool anew : {false, true}) {
+    run_ranks(GetParam(), 2, [&](int rank, auto group) {
+      Mlp net;
+      net->to(at::kDouble);
+      auto made = options(group);
+      made.find_unused_parameters = true;
+      DistributedDataParallel ddp(net, made);
+      const auto input = [](int r, int step) { return random_tensor({2, 8}, 50 * r + step).to(at::kDouble); };
+      for (int step = 0; step < 6; ++step) {
+        SCOPED_TRACE(concat("rank ", rank, ", step ", step, anew ? ", with new accumulators" : ""));
+        const auto freeze = [step](Mlp& module) {
+          for (auto& parameter : module->linears[0]->parameters()) parameter.set_requires_grad(step / 2 != 1);
+        };
+        freeze(net);
+        if (anew) {
+          net->to(at::kFloat);  // the values are those of floats
+          net->to(at::kDouble);
+        }
+        ddp.zero_grad();
+        ddp(input(rank, step)).square().sum().backward();
+        Mlp alone;
+        alone->to(at::kDouble);
+        freeze(alone);
+        for (int other = 0; other < 2; ++other) (alone->forward(input(other, step)).square().sum() / 2).backward();
+        expect_close(gradients_of(*net), gradients_of(*alone), 1e-12);
+      }
+    });
+  }
+}
+
+// The average of the gradients that an Mlp in bfloat16 gets on each of two ranks from `loss`, summed in float32.
+std::vector<at::Tensor> low_average(const std::function<at::Tensor(Mlp&, int rank)>& loss) {
+  std::vector<at::Tensor> averages;
+  for (int rank = 0; rank < 2; ++rank) {
+    Mlp alone;
+    alone->to(at::kBFloat16);
+    loss(alone, rank).backward();
+    const auto gradients = gradients_of(*alone);
+    for (std::size_t i = 0; i < gradients.size(); ++i) {
+      if (rank == 0) averages.emplace_back();
+      if (!gradients[i].defined()) continue;
+      const at::Tensor mine = gradients[i].to(at::kFloat) / 2;
+      averages[i] = averages[i].defined() ? averages[i] + mine : mine;
+    }
+  }
+  return averages;
+}
+
+TEST_P(DdpParameters, FrozenAndThawedInALowerPrecision) {
   run_ranks(GetParam(), 2, [&](int rank, auto group) {
     Mlp net;
-    net->to(at::kDouble);
     auto made = options(group);
     made.find_unused_parameters = true;
+    made.mixed_precision = MixedPrecision{.param_dtype = at::kBFloat16, .reduce_dtype = at::kFloat};
     DistributedDataParallel ddp(net, made);
-    const auto input = [](int r, int step) { return random_tensor({2, 8}, 50 * r + step).to(at::kDouble); };
     for (int step = 0; step < 6; ++step) {
       SCOPED_TRACE(concat("rank ", rank, ", step ", step));
       const auto freeze = [step](Mlp& module) {
@@ -224,12 +273,11 @@ TEST_P(DdpParameters, FrozenAndThawedBetweenIterations) {
       };
       freeze(net);
       ddp.zero_grad();
-      ddp(input(rank, step)).square().sum().backward();
-      Mlp alone;
-      alone->to(at::kDouble);
-      freeze(alone);
-      for (int other = 0; other < 2; ++other) (alone->forward(input(other, step)).square().sum() / 2).backward();
-      expect_close(gradients_of(*net), gradients_of(*alone), 1e-12);
+      ddp(random_tensor({2, 8}, 50 * rank + step)).square().sum().backward();
+      expect_close(gradients_of(*net), low_average([&](Mlp& alone, int other) {
+                     freeze(alone);
+                     return alone->forward(random_tensor({2, 8}, 50 * other + step).to(at::kBFloat16)).square().sum();
+                   }));
     }
   });
 }
@@ -365,6 +413,44 @@ TEST_P(DdpParameters, DelayedParametersInALowerPrecision) {
         }
         const auto mine = gradients_of(*net);
         for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(at::equal(mine[i], expected[i])) << i;
+      }
+    });
+  }
+}
+
+// Frozen delayed parameters and a frozen trigger; the parameters have new accumulators in each iteration.
+TEST_P(DdpParameters, DelayedParametersMayBeFrozenAndThawed) {
+  for (const bool low : {false, true}) {
+    run_ranks(GetParam(), 2, [&](int rank, auto group) {
+      auto made = with_one_delayed(group);
+      made.find_unused_parameters = true;
+      if (low) made.mixed_precision = MixedPrecision{.param_dtype = at::kBFloat16, .reduce_dtype = at::kFloat};
+      Mlp net;
+      DistributedDataParallel ddp(net, made);
+      for (int step = 0; step < 6; ++step) {
+        SCOPED_TRACE(concat("rank ", rank, ", step ", step, low ? ", in a lower precision" : ""));
+        const bool frozen = step / 2 == 1;
+        net->linears[1]->weight.set_requires_grad(!frozen);
+        net->linears[2]->weight.set_requires_grad(!frozen);
+        net->to(at::kDouble);
+        net->to(at::kFloat);
+        ddp.zero_grad();
+        ddp(random_tensor({2, 8}, 50 * rank + step)).square().sum().backward();
+        const auto loss = [&](Mlp& alone, int other) {
+          const at::Tensor x = random_tensor({2, 8}, 50 * other + step);
+          return alone->forward(low ? x.to(at::kBFloat16) : x).square().sum();
+        };
+        std::vector<at::Tensor> expected;
+        if (low) {
+          expected = low_average(loss);
+        } else {
+          Mlp alone;
+          for (int other = 0; other < 2; ++other) (loss(alone, other) / 2).backward();
+          expected = gradients_of(*alone);
+        }
+        if (frozen) expected[2] = at::Tensor();
+        if (frozen) expected[4].zero_();  // reduced, as every delayed gradient
+        expect_close(gradients_of(*net), expected);
       }
     });
   }

@@ -57,6 +57,14 @@ void DelayedReduction::attach() {
   hooks_.swap(hooks);
 }
 
+// Whether the hooks are on the accumulators that the parameters have now.
+bool DelayedReduction::has_followed() const {
+  for (std::size_t i = 0; i < hooks_.size(); ++i) {
+    if (!hooks_[i].is_of(i < entries_.size() ? entries_[i].parameter : trigger_)) return false;
+  }
+  return true;
+}
+
 void DelayedReduction::on_output(int divisor) {
   MutexLock lock(mutex_);
   if (current_pass_passes_by(hooks_)) return;
@@ -74,10 +82,13 @@ void DelayedReduction::expect_pass(int divisor) {
 }
 
 void DelayedReduction::expect(const std::vector<at::Tensor>& outputs, int divisor) {
+  bool followed = true;
   {
     MutexLock lock(mutex_);
     expect_pass(divisor);
+    followed = has_followed();
   }
+  if (!followed) attach();
   for (const at::Tensor& output : outputs) {
     if (!output.defined() || !output.requires_grad() || output.is_leaf()) continue;
     output.register_hook([weak = weak_from_this(), divisor](const at::Tensor&) {

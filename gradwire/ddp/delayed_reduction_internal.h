@@ -31,10 +31,11 @@ class DelayedReduction final : public std::enable_shared_from_this<DelayedReduct
   // Whether there is a group, and whether it is the reduction's own.
   bool has_group() const GRADWIRE_EXCLUDES(mutex_);
   bool has_own_group() const GRADWIRE_EXCLUDES(mutex_);
-  // Puts hooks on the parameters. Call attach() again after the dtype of the parameters has changed.
+  // Puts hooks on the parameters, in place of the hooks before.
   void attach() GRADWIRE_EXCLUDES(mutex_);
   // The next backward pass is synchronized, and so is every pass that goes through one of `outputs`, even if the pass
-  // brings none of the gradients. `divisor` divides the sums.
+  // brings none of the gradients. `divisor` divides the sums. Calls attach() where a parameter has another accumulator
+  // than at the last attach().
   void expect(const std::vector<at::Tensor>& outputs, int divisor) GRADWIRE_EXCLUDES(mutex_);
   // On a rank that has joined: takes part in one reduction with zeros, at once. The averages become the gradients.
   void shadow(int divisor) GRADWIRE_EXCLUDES(mutex_);
@@ -54,6 +55,7 @@ class DelayedReduction final : public std::enable_shared_from_this<DelayedReduct
   };
   void on_gradient(Entry* entry) GRADWIRE_EXCLUDES(mutex_);  // null: the trigger
   void on_output(int divisor) GRADWIRE_EXCLUDES(mutex_);
+  bool has_followed() const GRADWIRE_REQUIRES(mutex_);
   void expect_pass(int divisor) GRADWIRE_REQUIRES(mutex_);
   void begin_pass() GRADWIRE_REQUIRES(mutex_);
   void start(bool zeros) GRADWIRE_REQUIRES(mutex_);
@@ -70,7 +72,7 @@ class DelayedReduction final : public std::enable_shared_from_this<DelayedReduct
   bool pass_begun_ GRADWIRE_GUARDED_BY(mutex_) = false;
   bool triggered_ GRADWIRE_GUARDED_BY(mutex_) = false;
   std::vector<Message> under_way_ GRADWIRE_GUARDED_BY(mutex_);
-  std::vector<AccumulatorHook> hooks_ GRADWIRE_GUARDED_BY(mutex_);
+  std::vector<AccumulatorHook> hooks_ GRADWIRE_GUARDED_BY(mutex_);  // of `entries_`, then of the trigger
 };
 
 }  // namespace gradwire::internal

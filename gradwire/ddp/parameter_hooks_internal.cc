@@ -30,7 +30,7 @@ void ParameterHooks::follow(const BucketStore& store, bool lowered, int rank) {
 }
 
 bool ParameterHooks::current_pass_reaches(std::size_t parameter) const {
-  return gradwire::internal::current_pass_reaches(hooks_[parameter].node());
+  return gradwire::internal::current_pass_reaches(hooks_[parameter]);
 }
 
 bool ParameterHooks::current_pass_passes_by() const { return gradwire::internal::current_pass_passes_by(hooks_); }

@@ -27,11 +27,12 @@ class ParameterHooks final {
   void clear() noexcept { hooks_.clear(); }
 
   // Autograd gives a parameter a new accumulator, without our hook, when its tensor is replaced by one of another dtype
-  // or device, and sometimes in other cases (torch::load() into the module). Without a new hook, the parameter's
-  // gradients would silently stay local. So follow() attaches all hooks anew where a parameter has another accumulator.
-  // Throws InvalidArgument, with `rank` in the message, when a parameter has another dtype, device or other sizes than
-  // in the store. With `lowered`, the dtype may differ, and nothing is attached: mixed precision changes dtypes and
-  // accumulators for each pass, and then calls attach() itself. Does nothing before attach().
+  // or device, and sometimes in other cases (torch::load() into the module). A parameter that is frozen at attach() has
+  // no accumulator until it is thawed. Without a new hook, the parameter's gradients would silently stay local. So
+  // follow() attaches all hooks anew where a parameter has another accumulator. Throws InvalidArgument, with `rank` in
+  // the message, when a parameter has another dtype, device or other sizes than in the store. With `lowered`, the dtype
+  // may differ, and nothing is attached: mixed precision changes dtypes and accumulators for each pass, and then calls
+  // attach() itself. Does nothing before attach().
   void follow(const BucketStore& store, bool lowered, int rank);
 
   // Within a backward pass: as current_pass_reaches() and current_pass_passes_by() say.
