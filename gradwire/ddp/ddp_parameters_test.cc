@@ -282,6 +282,56 @@ TEST_P(DdpParameters, FrozenAndThawedInALowerPrecision) {
   });
 }
 
+// Of a module that has the lower precision already, mixed precision changes no parameter.
+TEST_P(DdpParameters, NewAccumulatorsOfParametersThatHaveTheLowerPrecisionAlready) {
+  run_ranks(GetParam(), 2, [&](int rank, auto group) {
+    Mlp net;
+    net->to(at::kBFloat16);
+    auto made = options(group);
+    made.mixed_precision = MixedPrecision{.param_dtype = at::kBFloat16, .reduce_dtype = at::kFloat};
+    DistributedDataParallel ddp(net, made);
+    for (int step = 0; step < 4; ++step) {
+      SCOPED_TRACE(concat("rank ", rank, ", step ", step));
+      if (step == 2) {
+        net->to(at::kFloat);
+        net->to(at::kBFloat16);
+      }
+      ddp.zero_grad();
+      ddp(random_tensor({2, 8}, 50 * rank + step)).square().sum().backward();
+      auto expected = low_average([&](Mlp& alone, int other) {
+        return alone->forward(random_tensor({2, 8}, 50 * other + step).to(at::kBFloat16)).square().sum();
+      });
+      for (auto& each : expected) each = each.to(at::kBFloat16);
+      expect_close(gradients_of(*net), expected);
+    }
+  });
+}
+
+// A module may convert its parameters in its forward.
+TEST_P(DdpParameters, NewAccumulatorsWithinAForward) {
+  struct Converting : torch::nn::Module {
+    Converting() : inner(register_module("inner", Mlp())) {}
+    at::Tensor forward(const at::Tensor& x) {
+      inner->to(at::kDouble);
+      inner->to(at::kFloat);
+      return inner->forward(x);
+    }
+    Mlp inner;
+  };
+  run_ranks(GetParam(), 2, [&](int rank, auto group) {
+    const auto net = std::make_shared<Converting>();
+    DistributedDataParallel<Converting> ddp(net, options(group));
+    for (int step = 0; step < 3; ++step) {
+      ddp.zero_grad();
+      ddp(random_tensor({2, 8}, 50 * rank + step)).square().sum().backward();
+      Mlp alone;
+      for (int other = 0; other < 2; ++other)
+        (alone->forward(random_tensor({2, 8}, 50 * other + step)).square().sum() / 2).backward();
+      expect_close(gradients_of(*net), gradients_of(*alone));
+    }
+  });
+}
+
 TEST_P(DdpParameters, ThawedAfterItWasWrappedFrozenIsAnError) {
   run_ranks(GetParam(), 2, [&](int rank, auto group) {
     Mlp net;

@@ -14,19 +14,21 @@ void ParameterHooks::attach(const BucketStore& store) {
     hooks_.emplace_back(store.parameter(i), [this, i] { on_gradient_(i); });
 }
 
-void ParameterHooks::follow(const BucketStore& store, bool lowered, int rank) {
-  bool followed = true;
-  for (std::size_t i = 0; i < hooks_.size(); ++i) {
+void ParameterHooks::require_unchanged(const BucketStore& store, bool lowered, int rank) {
+  for (std::size_t i = 0; i < store.parameter_count(); ++i) {
+    if (store.fits(i, lowered)) continue;
     const at::Tensor& parameter = store.parameter(i);
-    if (!store.fits(i, lowered)) {
-      throw InvalidArgument(concat("Parameter '", store.name(i), "' is ", parameter.scalar_type(), parameter.sizes(),
-                                   " on ", parameter.device(), " on rank ", rank,
-                                   ", but had another dtype, device or other sizes when DistributedDataParallel was "
-                                   "made; change the module (or load it from a file) first, then wrap it."));
-    }
-    followed = followed && hooks_[i].is_of(parameter);
+    throw InvalidArgument(concat("Parameter '", store.name(i), "' is ", parameter.scalar_type(), parameter.sizes(),
+                                 " on ", parameter.device(), " on rank ", rank,
+                                 ", but had another dtype, device or other sizes when DistributedDataParallel was "
+                                 "made; change the module (or load it from a file) first, then wrap it."));
   }
-  if (!followed && !lowered) attach(store);
+}
+
+void ParameterHooks::follow(const BucketStore& store) {
+  for (std::size_t i = 0; i < hooks_.size(); ++i) {
+    if (!hooks_[i].is_of(store.parameter(i))) return attach(store);
+  }
 }
 
 bool ParameterHooks::current_pass_reaches(std::size_t parameter) const {

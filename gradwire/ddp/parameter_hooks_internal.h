@@ -26,14 +26,16 @@ class ParameterHooks final {
   void attach(const BucketStore& store);
   void clear() noexcept { hooks_.clear(); }
 
+  // Throws InvalidArgument, with `rank` in the message, when a parameter has another dtype, device or other sizes than
+  // in the store. With `lowered`, the dtype may differ: mixed precision changes the dtypes for each pass.
+  static void require_unchanged(const BucketStore& store, bool lowered, int rank);
+
   // Autograd gives a parameter a new accumulator, without our hook, when its tensor is replaced by one of another dtype
-  // or device, and sometimes in other cases (torch::load() into the module). A parameter that is frozen at attach() has
-  // no accumulator until it is thawed. Without a new hook, the parameter's gradients would silently stay local. So
-  // follow() attaches all hooks anew where a parameter has another accumulator. Throws InvalidArgument, with `rank` in
-  // the message, when a parameter has another dtype, device or other sizes than in the store. With `lowered`, the dtype
-  // may differ, and nothing is attached: mixed precision changes dtypes and accumulators for each pass, and then calls
-  // attach() itself. Does nothing before attach().
-  void follow(const BucketStore& store, bool lowered, int rank);
+  // or device, and sometimes in other cases (torch::load() into the module). A parameter that was frozen at attach()
+  // gets an accumulator when it is thawed. Without a new hook, the parameter's gradients would silently stay local. So
+  // follow() attaches all hooks anew where a parameter has another accumulator. Called after a forward pass, which may
+  // change accumulators too. Does nothing before attach().
+  void follow(const BucketStore& store);
 
   // Within a backward pass: as current_pass_reaches() and current_pass_passes_by() say.
   bool current_pass_reaches(std::size_t parameter) const;

@@ -151,7 +151,7 @@ void Reducer::before_forward() {
   reduction_.set_caller(observe::caller_line());
   try {
     intake_.require_finished(group_->size());
-    parameter_hooks_.follow(store_, /*lowered=*/options_.on_pass != nullptr, group_->rank());
+    ParameterHooks::require_unchanged(store_, /*lowered=*/options_.on_pass != nullptr, group_->rank());
     if (reduction_.adopt_hook(iteration_.number())) report_hook();
   } catch (...) {
     fail_and_throw("its next forward");
@@ -198,6 +198,7 @@ void Reducer::set_participants(int divisor, bool new_rank) {
 void Reducer::expect_backward(const std::vector<at::Tensor>& outputs) {
   {
     MutexLock lock(mutex_);
+    parameter_hooks_.follow(store_);
     iteration_.expect();
   }
   for (const at::Tensor& output : outputs) {
