@@ -27,6 +27,8 @@ class AccumulatorHook final {
   // Whether `parameter` still has the accumulator that it had when the hook was made. Of an empty hook: whether
   // `parameter` still needs no gradient.
   bool is_of(const at::Tensor& parameter) const;
+  // Whether a graph holds the accumulator, so that a backward pass may still bring a gradient.
+  bool is_in_graph() const noexcept { return accumulator_ && accumulator_.use_count() > 1; }
   // The accumulator. Null when the hook is empty.
   const torch::autograd::Node* node() const noexcept { return accumulator_.get(); }
 

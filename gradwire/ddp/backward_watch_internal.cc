@@ -3,6 +3,7 @@
 #include "gradwire/ddp/backward_watch_internal.h"
 
 #include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -25,12 +26,6 @@ const GraphTask* current_task() {
   const auto* task = reinterpret_cast<const GraphTask*>(reinterpret_cast<const char*>(member) - kDistance);
   // Null when the class of the running libtorch has another layout than the header says.
   return task->id_ == static_cast<std::uint64_t>(torch::autograd::get_current_graph_task_id()) ? task : nullptr;
-}
-
-// Whether the running pass computes the gradients of chosen tensors only.
-bool current_pass_is_for_chosen_inputs() {
-  const auto* chosen = torch::autograd::get_current_graph_task_exec_info();
-  return chosen != nullptr && !chosen->empty();
 }
 
 }  // namespace
@@ -67,10 +62,19 @@ bool current_pass_reaches(const AccumulatorHook& hook) {
   return found != chosen->end() && found->second.needed_;
 }
 
-bool current_pass_passes_by(std::span<const AccumulatorHook> hooks) {
-  return current_pass_is_for_chosen_inputs() &&
-         std::none_of(hooks.begin(), hooks.end(),
-                      [](const AccumulatorHook& hook) { return current_pass_reaches(hook); });
+bool current_pass_is_for_chosen_inputs() {
+  const auto* chosen = torch::autograd::get_current_graph_task_exec_info();
+  return chosen != nullptr && !chosen->empty();
+}
+
+bool current_pass_leaves_out(std::span<const at::Tensor> parameters) {
+  if (!current_pass_is_for_chosen_inputs()) return false;
+  const auto* chosen = torch::autograd::get_current_graph_task_exec_info();
+  return std::none_of(parameters.begin(), parameters.end(), [chosen](const at::Tensor& parameter) {
+    const auto accumulator = torch::autograd::impl::try_get_grad_accumulator(parameter);
+    const auto found = chosen->find(accumulator.get());
+    return found != chosen->end() && found->second.should_execute();
+  });
 }
 
 }  // namespace gradwire::internal

@@ -4,6 +4,8 @@
 // functions must be called inside a backward pass.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <exception>
 #include <functional>
 #include <span>
@@ -28,8 +30,12 @@ void call_after_backward_pass(std::function<void()> on_end);
 // is a parameter), and for the nodes of inner passes (re-entrant checkpoints).
 bool current_pass_reaches(const AccumulatorHook& hook);
 
-// Whether the running pass can bring no gradient of the parameters of `hooks`: it computes the gradients of chosen
-// tensors only (torch::autograd::grad(), or backward() with `inputs`), and reaches none of them.
-bool current_pass_passes_by(std::span<const AccumulatorHook> hooks);
+// Whether the running pass computes the gradients of chosen tensors only: torch::autograd::grad(), or backward() with
+// `inputs`.
+bool current_pass_is_for_chosen_inputs();
+
+// Whether the running pass is for chosen inputs, and `parameters` are not among them: it neither accumulates into their
+// .grad nor returns their gradients.
+bool current_pass_leaves_out(std::span<const at::Tensor> parameters);
 
 }  // namespace gradwire::internal

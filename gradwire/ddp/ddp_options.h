@@ -66,8 +66,9 @@ struct DdpOptions {
   bool static_graph = false;
   // When given, the parameters have a lower precision from forward() to the end of the backward pass. Run one backward
   // pass for each forward (for several losses: of their sum). Save and load the module before forward() or after the
-  // backward pass. The parameters also get their own dtype back after a forward without gradients, after a forward that
-  // throws, and when the outputs of forward() are destroyed without a backward pass. When DDP does not see the outputs
+  // backward pass. The parameters also get their own dtype back after a forward without gradients and after a forward
+  // that throws (unless the backward pass of an earlier forward may still come), and when the outputs of forward() are
+  // destroyed without a backward pass. When DDP does not see the outputs
   // (output_tensors.h), the parameters get their own dtype back only after the next backward pass. Gradients are views
   // into buckets only where reduce_dtype is the parameters' own dtype. Modules with sparse gradients are refused
   // (UnsupportedError).

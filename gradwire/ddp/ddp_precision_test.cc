@@ -165,6 +165,76 @@ TEST_P(DdpPrecision, ForwardsWithoutABackwardPass) {
   });
 }
 
+// Two forwards and one backward pass of their sum, with something between the forwards.
+TEST_P(DdpPrecision, WhatComesBetweenTwoForwardsOfOneBackwardPassLosesNoGradient) {
+  for (const bool penalty : {false, true}) {
+    run_ranks(GetParam(), kWorld, [&](int rank, auto group) {
+      auto made = options(group);
+      made.mixed_precision = MixedPrecision{.param_dtype = at::kBFloat16, .reduce_dtype = at::kFloat};
+      Noting net;
+      DistributedDataParallel ddp(net, made);
+      const auto loss_of = [](const at::Tensor& first, const at::Tensor& second) {
+        return first.square().sum() + second.square().sum();
+      };
+      for (int step = 0; step < 3; ++step) {
+        SCOPED_TRACE(concat("rank ", rank, ", step ", step, penalty ? ", a penalty" : ", a forward without gradients"));
+        ddp.zero_grad();
+        const at::Tensor x = input_of(rank, step).requires_grad_();
+        const at::Tensor first = ddp(x);
+        if (penalty) {
+          torch::autograd::grad({first.sum()}, {x}, {}, /*retain_graph=*/true, /*create_graph=*/true);
+        } else {
+          const torch::NoGradGuard no_grad;
+          ddp(input_of(rank, 7));
+        }
+        EXPECT_EQ(net->body->linears[0]->weight.scalar_type(), at::kBFloat16) << "a backward pass may come";
+        loss_of(first, ddp(input_of(rank, step + 3))).backward();
+        EXPECT_EQ(net->body->linears[0]->weight.scalar_type(), at::kFloat);
+        std::vector<at::Tensor> expected;
+        for (int other = 0; other < kWorld; ++other) {
+          Mlp alone(3, 8);
+          alone->to(at::kBFloat16);
+          loss_of(alone->forward(input_of(other, step).to(at::kBFloat16)),
+                  alone->forward(input_of(other, step + 3).to(at::kBFloat16)))
+              .backward();
+          const auto gradients = gradients_of(*alone);
+          for (std::size_t i = 0; i < gradients.size(); ++i) {
+            const at::Tensor mine = gradients[i].to(at::kFloat) / kWorld;
+            if (other == 0) expected.push_back(mine);
+            if (other > 0) expected[i] = expected[i] + mine;
+          }
+        }
+        expect_close(gradients_of(*net), expected, 1e-3);
+      }
+    });
+  }
+}
+
+// The first backward pass gives the parameters their own dtype back, and with the third forward they get other
+// accumulators than those to which the second forward's backward pass leads.
+TEST_P(DdpPrecision, ABackwardPassThatIsLateIsReducedToo) {
+  run_ranks(GetParam(), kWorld, [&](int rank, auto group) {
+    auto made = options(group);
+    made.mixed_precision = MixedPrecision{.param_dtype = at::kBFloat16, .reduce_dtype = at::kFloat};
+    Noting net;
+    DistributedDataParallel ddp(net, made);
+    const at::Tensor first = ddp(input_of(rank, 0)).square().sum();
+    const at::Tensor second = ddp(input_of(rank, 1)).square().sum();
+    first.backward();
+    const at::Tensor third = ddp(input_of(rank, 2)).square().sum();
+    second.backward();
+    EXPECT_EQ(ddp.core().iterations(), 2U);
+    third.backward();
+    EXPECT_EQ(ddp.core().iterations(), 3U);
+    std::vector<at::Tensor> expected = low_average(0, at::kBFloat16, at::kFloat);
+    for (const int step : {1, 2}) {
+      const auto more = low_average(step, at::kBFloat16, at::kFloat);
+      for (std::size_t i = 0; i < expected.size(); ++i) expected[i] = expected[i] + more[i];
+    }
+    expect_close(gradients_of(*net), expected, 1e-3);
+  });
+}
+
 struct FailingImpl : torch::nn::Module {
   FailingImpl() : body(register_module("body", Mlp(2, 8))) {}
   at::Tensor forward(const at::Tensor& x, const std::string& fails) {

@@ -11,7 +11,6 @@
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
-#include "gradwire/ddp/backward_watch_internal.h"
 
 namespace gradwire::internal {
 
@@ -45,29 +44,28 @@ bool DelayedReduction::has_own_group() const {
 }
 
 void DelayedReduction::attach() {
-  std::vector<AccumulatorHook> hooks;
-  const auto watch = [&](const at::Tensor& parameter, Entry* entry) {
-    hooks.emplace_back(parameter, [weak = weak_from_this(), entry] {
-      if (const auto self = weak.lock()) self->on_gradient(entry);
-    });
-  };
   MutexLock lock(mutex_);
-  for (Entry& entry : entries_) watch(entry.parameter, &entry);
-  watch(trigger_, nullptr);
-  hooks_.swap(hooks);
+  attach_locked();
 }
 
-// Whether the hooks are on the accumulators that the parameters have now.
-bool DelayedReduction::has_followed() const {
+void DelayedReduction::attach_locked() {
+  std::vector<at::Tensor> parameters;
+  for (const Entry& entry : entries_) parameters.push_back(entry.parameter);
+  parameters.push_back(trigger_);
+  hooks_.attach(parameters, [weak = weak_from_this()](std::size_t number) {
+    if (const auto self = weak.lock()) self->on_gradient(number);
+  });
+}
+
+void DelayedReduction::follow() {
   for (std::size_t i = 0; i < hooks_.size(); ++i) {
-    if (!hooks_[i].is_of(i < entries_.size() ? entries_[i].parameter : trigger_)) return false;
+    if (!hooks_.is_of(i, i < entries_.size() ? entries_[i].parameter : trigger_)) return attach_locked();
   }
-  return true;
 }
 
 void DelayedReduction::on_output(int divisor) {
   MutexLock lock(mutex_);
-  if (current_pass_passes_by(hooks_)) return;
+  if (hooks_.current_pass_passes_by()) return;
   // The backward pass of another forward may have used up the expectation.
   if (divisor_ == 0) expect_pass(divisor);
   begin_pass();
@@ -82,13 +80,11 @@ void DelayedReduction::expect_pass(int divisor) {
 }
 
 void DelayedReduction::expect(const std::vector<at::Tensor>& outputs, int divisor) {
-  bool followed = true;
   {
     MutexLock lock(mutex_);
+    follow();
     expect_pass(divisor);
-    followed = has_followed();
   }
-  if (!followed) attach();
   for (const at::Tensor& output : outputs) {
     if (!output.defined() || !output.requires_grad() || output.is_leaf()) continue;
     output.register_hook([weak = weak_from_this(), divisor](const at::Tensor&) {
@@ -102,9 +98,10 @@ void DelayedReduction::begin_pass() {
   torch::autograd::Engine::get_default_engine().queue_callback([self = shared_from_this()] { self->finish(); });
 }
 
-void DelayedReduction::on_gradient(Entry* entry) {
+void DelayedReduction::on_gradient(std::size_t number) {
   MutexLock lock(mutex_);
   if (divisor_ == 0) return;
+  Entry* const entry = number < entries_.size() ? &entries_[number] : nullptr;  // null: the trigger
   begin_pass();
   if (entry != nullptr && !under_way_.empty()) {
     throw InvalidArgument(concat("Parameter '", entry->name, "' of delay_all_reduce_named_params got another gradient ",

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "gradwire/base/mutex.h"
-#include "gradwire/ddp/accumulator_hook_internal.h"
+#include "gradwire/ddp/accumulator_hooks_internal.h"
 #include "gradwire/ddp/replica_sync_internal.h"
 #include "gradwire/process_group/process_group.h"
 
@@ -31,7 +31,7 @@ class DelayedReduction final : public std::enable_shared_from_this<DelayedReduct
   // Whether there is a group, and whether it is the reduction's own.
   bool has_group() const GRADWIRE_EXCLUDES(mutex_);
   bool has_own_group() const GRADWIRE_EXCLUDES(mutex_);
-  // Puts hooks on the parameters, in place of the hooks before.
+  // Puts hooks on the parameters, as AccumulatorHooks::attach() does.
   void attach() GRADWIRE_EXCLUDES(mutex_);
   // The next backward pass is synchronized, and so is every pass that goes through one of `outputs`, even if the pass
   // brings none of the gradients. `divisor` divides the sums. Calls attach() where a parameter has another accumulator
@@ -53,9 +53,10 @@ class DelayedReduction final : public std::enable_shared_from_this<DelayedReduct
     at::Tensor buffer;
     std::shared_ptr<Work> work;
   };
-  void on_gradient(Entry* entry) GRADWIRE_EXCLUDES(mutex_);  // null: the trigger
+  void attach_locked() GRADWIRE_REQUIRES(mutex_);
+  void follow() GRADWIRE_REQUIRES(mutex_);
+  void on_gradient(std::size_t number) GRADWIRE_EXCLUDES(mutex_);  // the number of an entry, or of the trigger
   void on_output(int divisor) GRADWIRE_EXCLUDES(mutex_);
-  bool has_followed() const GRADWIRE_REQUIRES(mutex_);
   void expect_pass(int divisor) GRADWIRE_REQUIRES(mutex_);
   void begin_pass() GRADWIRE_REQUIRES(mutex_);
   void start(bool zeros) GRADWIRE_REQUIRES(mutex_);
@@ -72,7 +73,7 @@ class DelayedReduction final : public std::enable_shared_from_this<DelayedReduct
   bool pass_begun_ GRADWIRE_GUARDED_BY(mutex_) = false;
   bool triggered_ GRADWIRE_GUARDED_BY(mutex_) = false;
   std::vector<Message> under_way_ GRADWIRE_GUARDED_BY(mutex_);
-  std::vector<AccumulatorHook> hooks_ GRADWIRE_GUARDED_BY(mutex_);  // of `entries_`, then of the trigger
+  AccumulatorHooks hooks_ GRADWIRE_GUARDED_BY(mutex_);  // of `entries_`, then of the trigger
 };
 
 }  // namespace gradwire::internal

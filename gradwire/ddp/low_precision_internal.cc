@@ -26,7 +26,7 @@ class LowPrecision::Graph final {
   Graph& operator=(const Graph&) = delete;
 
   void begin_backward() const {
-    if (const auto of = of_.lock()) of->restore_at_end();
+    if (const auto of = of_.lock()) of->begin_backward();
   }
 
  private:
@@ -38,9 +38,10 @@ bool LowPrecision::Entry::was_changed() const {
   return was_replaced() ? parameter.scalar_type() != full.scalar_type() : parameter._version() != version;
 }
 
-LowPrecision::LowPrecision(const std::vector<at::Tensor>& parameters, at::ScalarType dtype) : dtype_(dtype) {
+LowPrecision::LowPrecision(std::vector<at::Tensor> parameters, at::ScalarType dtype)
+    : parameters_(std::move(parameters)), dtype_(dtype) {
   MutexLock lock(mutex_);
-  for (const at::Tensor& parameter : parameters) {
+  for (const at::Tensor& parameter : parameters_) {
     if (parameter.is_floating_point() && parameter.scalar_type() != dtype) entries_.push_back({parameter, {}, {}});
   }
 }
@@ -76,7 +77,10 @@ bool LowPrecision::lower() {
 }
 
 void LowPrecision::restore_after(const std::vector<at::Tensor>& outputs) {
-  if (!c10::GradMode::is_enabled()) return restore();
+  if (!c10::GradMode::is_enabled()) {
+    if (!awaits_backward()) restore();
+    return;
+  }
   std::uint64_t lowering = 0;
   {
     MutexLock lock(mutex_);
@@ -102,11 +106,12 @@ void LowPrecision::graph_gone(std::uint64_t lowering) noexcept {
 }
 
 void LowPrecision::abandon_forward() noexcept {
-  {
-    MutexLock lock(mutex_);
-    if (!lowered_ || graphs_ > 0) return;
-  }
-  restore_or_log();
+  if (!awaits_backward()) restore_or_log();
+}
+
+bool LowPrecision::awaits_backward() const noexcept {
+  MutexLock lock(mutex_);
+  return graphs_ > 0;
 }
 
 void LowPrecision::restore_or_log() noexcept {
@@ -115,6 +120,12 @@ void LowPrecision::restore_or_log() noexcept {
   } catch (const std::exception& error) {
     log::error(error.what());
   }
+}
+
+// Called in a backward pass through an output.
+void LowPrecision::begin_backward() {
+  // After torch::autograd::grad() of an input, the pass with the parameters' gradients is still to come.
+  if (!current_pass_leaves_out(parameters_)) restore_at_end();
 }
 
 void LowPrecision::restore_at_end() {

@@ -20,7 +20,7 @@ namespace gradwire::internal {
 class LowPrecision final : public std::enable_shared_from_this<LowPrecision> {
  public:
   // Lowers those of `parameters` that have a real floating-point dtype. `dtype`: the lower precision.
-  LowPrecision(const std::vector<at::Tensor>& parameters, at::ScalarType dtype);
+  LowPrecision(std::vector<at::Tensor> parameters, at::ScalarType dtype);
 
   // Turns the parameters into copies of the lower precision. Returns whether they changed; does nothing when they
   // already are lowered. Throws as restore() does.
@@ -33,9 +33,10 @@ class LowPrecision final : public std::enable_shared_from_this<LowPrecision> {
   bool is_lowered() const GRADWIRE_EXCLUDES(mutex_);
 
   // Called after a forward pass. Calls restore() at the end of the backward pass through one of `outputs`, also when
-  // that pass ends with an exception. Calls restore() also when the graphs of all `outputs` are destroyed, because no
-  // backward pass can follow then. When no output has a graph, calls restore() now. When `outputs` is empty, the
-  // outputs are unknown: the next backward pass restores.
+  // that pass ends with an exception; a pass for chosen inputs that leaves out all parameters does not count. Calls
+  // restore() also when the graphs of all `outputs` are destroyed, because no backward pass can follow then. When no
+  // output has a graph, calls restore() now, unless a backward pass through the outputs of an earlier forward may still
+  // follow. When `outputs` is empty, the outputs are unknown: the next backward pass restores.
   void restore_after(const std::vector<at::Tensor>& outputs) GRADWIRE_EXCLUDES(mutex_);
   // Called after a forward pass that ended with an exception. Calls restore() now, unless a backward pass through the
   // outputs of an earlier forward may still follow.
@@ -54,9 +55,12 @@ class LowPrecision final : public std::enable_shared_from_this<LowPrecision> {
     bool was_replaced() const { return !parameter.is_alias_of(low); }
     bool was_changed() const;
   };
+  bool awaits_backward() const noexcept GRADWIRE_EXCLUDES(mutex_);
+  void begin_backward() GRADWIRE_EXCLUDES(mutex_);
   void graph_gone(std::uint64_t lowering) noexcept GRADWIRE_EXCLUDES(mutex_);
   void restore_or_log() noexcept GRADWIRE_EXCLUDES(mutex_);
 
+  const std::vector<at::Tensor> parameters_;
   const at::ScalarType dtype_;
   mutable Mutex mutex_;
   std::vector<Entry> entries_ GRADWIRE_GUARDED_BY(mutex_);

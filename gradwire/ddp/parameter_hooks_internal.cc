@@ -4,15 +4,10 @@
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
-#include "gradwire/ddp/backward_watch_internal.h"
 
 namespace gradwire::internal {
 
-void ParameterHooks::attach(const BucketStore& store) {
-  hooks_.clear();
-  for (std::size_t i = 0; i < store.parameter_count(); ++i)
-    hooks_.emplace_back(store.parameter(i), [this, i] { on_gradient_(i); });
-}
+void ParameterHooks::attach(const BucketStore& store) { hooks_.attach(store.parameters(), on_gradient_); }
 
 void ParameterHooks::require_unchanged(const BucketStore& store, bool lowered, int rank) {
   for (std::size_t i = 0; i < store.parameter_count(); ++i) {
@@ -27,14 +22,8 @@ void ParameterHooks::require_unchanged(const BucketStore& store, bool lowered, i
 
 void ParameterHooks::follow(const BucketStore& store) {
   for (std::size_t i = 0; i < hooks_.size(); ++i) {
-    if (!hooks_[i].is_of(store.parameter(i))) return attach(store);
+    if (!hooks_.is_of(i, store.parameter(i))) return attach(store);
   }
 }
-
-bool ParameterHooks::current_pass_reaches(std::size_t parameter) const {
-  return gradwire::internal::current_pass_reaches(hooks_[parameter]);
-}
-
-bool ParameterHooks::current_pass_passes_by() const { return gradwire::internal::current_pass_passes_by(hooks_); }
 
 }  // namespace gradwire::internal

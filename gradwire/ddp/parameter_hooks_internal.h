@@ -6,9 +6,8 @@
 #include <cstddef>
 #include <functional>
 #include <utility>
-#include <vector>
 
-#include "gradwire/ddp/accumulator_hook_internal.h"
+#include "gradwire/ddp/accumulator_hooks_internal.h"
 #include "gradwire/ddp/bucket_store_internal.h"
 
 namespace gradwire::internal {
@@ -22,7 +21,7 @@ class ParameterHooks final {
   ParameterHooks(const ParameterHooks&) = delete;
   ParameterHooks& operator=(const ParameterHooks&) = delete;
 
-  // Puts a hook on each parameter of `store`, in place of the hooks before.
+  // Puts a hook on each parameter of `store`, as AccumulatorHooks::attach() does.
   void attach(const BucketStore& store);
   void clear() noexcept { hooks_.clear(); }
 
@@ -37,13 +36,13 @@ class ParameterHooks final {
   // change accumulators too. Does nothing before attach().
   void follow(const BucketStore& store);
 
-  // Within a backward pass: as current_pass_reaches() and current_pass_passes_by() say.
-  bool current_pass_reaches(std::size_t parameter) const;
-  bool current_pass_passes_by() const;
+  // As AccumulatorHooks.
+  bool current_pass_reaches(std::size_t parameter) const { return hooks_.current_pass_reaches(parameter); }
+  bool current_pass_passes_by() const { return hooks_.current_pass_passes_by(); }
 
  private:
   const std::function<void(std::size_t)> on_gradient_;
-  std::vector<AccumulatorHook> hooks_;  // by parameter
+  AccumulatorHooks hooks_;
 };
 
 }  // namespace gradwire::internal
