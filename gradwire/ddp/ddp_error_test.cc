@@ -107,6 +107,23 @@ TEST_P(DdpError, OptionsThatDifferAreRefused) {
   }
 }
 
+// Options that decide how often the group is duplicated are compared before that.
+TEST_P(DdpError, OptionsThatDecideOnDuplicatesAreComparedFirst) {
+  const std::vector<std::function<void(DdpOptions&)>> changes{[](DdpOptions& made) { made.lanes = 5; },
+                                                              [](DdpOptions& made) {
+                                                                made.delay_all_reduce_named_params = {"layer2.weight"};
+                                                                made.param_to_hook_all_reduce = "layer1.weight";
+                                                              }};
+  for (const auto& change : changes) {
+    const auto errors = errors_of([&](int rank, auto group) {
+      auto made = options(group);
+      if (rank == 1) change(made);
+      DistributedDataParallel ddp(Mlp(), made);
+    });
+    for (const auto& error : errors) expect_contains(error, "MismatchError");
+  }
+}
+
 // What a message calls an option is what the user wrote.
 TEST_P(DdpError, OptionsThatDifferAreCalledByTheirNames) {
   const auto message = [&](const std::function<void(DdpOptions&)>& change) {

@@ -166,11 +166,13 @@ DdpCore::DdpCore(std::shared_ptr<torch::nn::Module> module, DdpOptions options) 
           without_repeats(internal::named_buffers(*p.module), p.options.parameters_and_buffers_to_ignore);
       compared.insert(compared.end(), buffers.begin(), buffers.end());
     }
-    p.start();
+    // The options decide how many duplicates of the group start() makes, so they are compared first.
+    p.reducer->start_control();
     const std::vector<c10::Device> devices = internal::devices_of(p.parameters);
     const c10::DeviceType place = devices.empty() ? c10::DeviceType::CPU : devices.front().type();
     internal::verify_replicas(p.reducer->control(), compared, internal::settings_of(p.options, p.tuned, place));
     if (!devices.empty()) internal::require_no_shared_device(p.reducer->control(), devices);
+    p.start();
     internal::broadcast_values(p.reducer->control(), p.state(with_buffers));
     p.reducer->prepare_memory();
   }

@@ -114,12 +114,22 @@ std::shared_ptr<ProcessGroup> Reducer::another_group() {
 
 void Reducer::start() {
   MutexLock lock(mutex_);
+  make_control();
+  if (started_) return;
+  reduction_.start(/*can_duplicate=*/control_ != group_);
+  started_ = true;
+  report_hook();
+}
+
+void Reducer::start_control() {
+  MutexLock lock(mutex_);
+  make_control();
+}
+
+void Reducer::make_control() {
   if (control_ != nullptr) return;
   std::shared_ptr<ProcessGroup> control = failure_.duplicate(group_);
-  const bool can_duplicate = control != nullptr;
-  control_ = can_duplicate ? std::move(control) : group_;
-  reduction_.start(can_duplicate);
-  report_hook();
+  control_ = control != nullptr ? std::move(control) : group_;
 }
 
 void Reducer::prepare_memory() {
@@ -156,7 +166,7 @@ void Reducer::before_forward() {
   } catch (...) {
     fail_and_throw("its next forward");
   }
-  if (control_ == nullptr || idle()) return;
+  if (!started_ || idle()) return;
   store_.allocate(*control_);
   if (arrangement_.follow_order(*control_, iteration_.number())) begin_iteration();
   try {

@@ -65,13 +65,17 @@ class Reducer final : public std::enable_shared_from_this<Reducer> {
   // Puts a hook on every parameter's gradient. Call attach() again after the dtypes of the parameters have changed.
   void attach() GRADWIRE_EXCLUDES(mutex_);
 
-  // Makes the duplicates of the group: one for control, and one for each lane. Collective; called once.
+  // Makes the duplicates of the group that are left to make: one for control, and one for each lane. Collective; called
+  // once.
   void start() GRADWIRE_EXCLUDES(mutex_);
+  // Makes the duplicate for control alone, so that ranks can compare their options, which decide on the others, before
+  // start(). Collective; called once at most.
+  void start_control() GRADWIRE_EXCLUDES(mutex_);
   // Allocates the memory of the buckets, after start(). Collective; called at most once. Without this call,
   // before_forward() allocates the memory.
   void prepare_memory() GRADWIRE_EXCLUDES(mutex_);
-  bool started() const noexcept { return control_ != nullptr; }
-  // The group for DDP's own calls. Valid after start().
+  bool started() const noexcept { return started_; }
+  // The group for DDP's own calls. Valid after start_control() or start().
   ProcessGroup& control() const noexcept { return *control_; }
 
   // Ends this object before it is destroyed, for a DDP object that goes on with another Reducer: gives up an unfinished
@@ -125,6 +129,8 @@ class Reducer final : public std::enable_shared_from_this<Reducer> {
   void report(DdpLoggingData& data) const;
 
  private:
+  void make_control() GRADWIRE_REQUIRES(mutex_);
+
   // Passes.
   void on_output() GRADWIRE_EXCLUDES(mutex_);
   void watch_pass() GRADWIRE_REQUIRES(mutex_);
@@ -162,7 +168,8 @@ class Reducer final : public std::enable_shared_from_this<Reducer> {
   const bool alone_;  // one rank over one of gradwire's own backends
   CallGuard calls_;
   Failure failure_;
-  std::shared_ptr<ProcessGroup> control_;  // set once, by start(), before any pass
+  std::shared_ptr<ProcessGroup> control_;  // set once, before any pass
+  bool started_ = false;                   // set once, by start(), before any pass
 
   mutable Mutex mutex_;
   BucketStore store_ GRADWIRE_GUARDED_BY(mutex_);
