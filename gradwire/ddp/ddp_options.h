@@ -50,7 +50,8 @@ struct DdpOptions {
   bool init_sync = true;
   // True: every .grad is a view into its bucket. A gradient that is kept past zero_grad() changes with the next
   // backward pass. False: gradients lie in the buckets too, but a gradient that is kept moves, with its values, to
-  // memory of its own before the bucket needs the place again. (A raw pointer into the gradient does not follow.)
+  // memory of its own before the bucket needs the place again. (A raw pointer into the gradient does not follow: its
+  // values change with the next backward pass.)
   bool gradient_as_bucket_view = false;
   // True: parameters may get no gradient, and these may differ between iterations and between ranks. DDP finds the
   // unused parameters when the backward pass begins: the pass does not go through them. At least one tensor from which

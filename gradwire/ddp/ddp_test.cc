@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
 // DistributedDataParallel against a model trained without it, over every kind of group.
+#include <ATen/ops/from_blob.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/sgd.h>
@@ -11,6 +12,7 @@
 #include "gradwire/base/log.h"
 #include "gradwire/ddp/bucket_plan.h"
 #include "gradwire/ddp/ddp_test_support.h"
+#include "gradwire/ddp/slot_loan_internal.h"
 #include "gradwire/process_group/call_group.h"
 
 namespace gradwire::testing::ddp_test {
@@ -390,6 +392,23 @@ TEST_P(Ddp, GradientsThatAreKeptKeepTheirValues) {
     }
     for (std::size_t i = 0; i < values.size(); ++i) EXPECT_TRUE(net->parameters()[i].grad().equal(values[i]));
   });
+}
+
+// A pointer into a gradient that was kept (an array of NumPy, say) does not follow the gradient to other memory.
+TEST(SlotLoan, TheMemoryUnderAKeptGradientOutlivesTheGradientsMoveThere) {
+  bool freed = false;
+  std::vector<float> memory(4, 2.0F);
+  at::Tensor slot = at::from_blob(
+      memory.data(), {4}, [&](void*) { freed = true; }, at::kFloat);
+  internal::SlotLoan loan;
+  at::Tensor kept = loan.lend(slot);
+  loan.reclaim();
+  slot.reset();
+  EXPECT_NE(kept.const_data_ptr(), memory.data());
+  EXPECT_TRUE(at::equal(kept, at::full({4}, 2.0F)));
+  EXPECT_FALSE(freed) << "an array over the memory is still there";
+  kept.reset();
+  EXPECT_TRUE(freed);
 }
 
 TEST_P(Ddp, BuffersComeFromRankZeroBeforeATrainingForward) {

@@ -5,7 +5,21 @@
 #include <ATen/Functions.h>
 #include <ATen/ops/from_blob.h>
 
+#include <memory>
+#include <utility>
+
 namespace gradwire::internal {
+namespace {
+
+// The memory of a gradient that has moved.
+struct Moved {
+  at::DataPtr own;
+  at::DataPtr before;  // arrays of NumPy and capsules of DLPack may still point there: they keep the tensor alone alive
+
+  static void destroy(void* moved) { delete static_cast<Moved*>(moved); }
+};
+
+}  // namespace
 
 at::Tensor SlotLoan::lend(const at::Tensor& slot) {
   reclaim();
@@ -24,7 +38,11 @@ void SlotLoan::reclaim() {
   at::Tensor own = at::empty({bytes}, options);
   own.copy_(at::from_blob(held->mutable_data(), {bytes}, options));
   // Tensors find their memory through their storage, so all tensors that share the storage move at once.
-  held->set_data_ptr_noswap(std::move(own.storage().mutable_data_ptr()));
+  auto moved = std::make_unique<Moved>();
+  moved->own = std::move(own.storage().mutable_data_ptr());
+  moved->before = held->set_data_ptr(at::DataPtr(nullptr, held->device()));
+  void* const memory = moved->own.get();
+  held->set_data_ptr_noswap(at::DataPtr(memory, moved.release(), &Moved::destroy, held->device()));
 }
 
 }  // namespace gradwire::internal

@@ -18,7 +18,9 @@ class SlotLoan {
   // Reclaims the loan before, and returns a tensor over the memory of `slot`. The tensor has a storage of its own,
   // which keeps the memory alive.
   at::Tensor lend(const at::Tensor& slot);
-  // Ends the loan: the slot is free afterwards. Costs nothing when no tensor holds the gradient any more.
+  // Ends the loan: the slot is free afterwards. Costs nothing when no tensor holds the gradient any more. A raw pointer
+  // into the gradient (an array of NumPy, say) still points into the slot's memory, whose values change. That memory
+  // lives as long as the gradient's storage.
   void reclaim();
 
  private:

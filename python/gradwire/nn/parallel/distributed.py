@@ -192,7 +192,8 @@ class DistributedDataParallel(Module, Joinable):
     bucket_cap_mb: cap of all buckets in MiB; None: 1 for the first, 25 for the others.
     find_unused_parameters: some parameters may get no gradient, others in each iteration and on each rank.
     static_graph: every iteration on every rank has the same graph.
-    gradient_as_bucket_view: .grad is a view into its bucket for good.
+    gradient_as_bucket_view: .grad is a view into its bucket for good. False: a .grad that is kept keeps its values, but
+        an array of it does not (.grad.numpy(), DLPack): the next backward() writes into it. clone() .grad first.
     mixed_precision: an object with param_dtype, reduce_dtype and buffer_dtype (gradwire.nn.parallel.MixedPrecision, or
         PyTorch's): parameters and inputs are of a lower precision in forward and backward, buckets of another one.
     delay_all_reduce_named_params: (name, parameter) of those whose gradients are reduced together when that of
