@@ -46,7 +46,13 @@ bool BucketReduction::use_lanes(int chosen) {
 
 void BucketReduction::set_first_hook(std::shared_ptr<CommHook> hook, const Iteration& iteration) {
   hook_.set_first(std::move(hook), iteration);
-  if (started_) launcher_.duplicate_groups_of(*hook_.get());
+  if (!started_) return;
+  try {
+    launcher_.duplicate_groups_of(*hook_.get());
+  } catch (...) {
+    hook_.unset();
+    throw;
+  }
 }
 
 bool BucketReduction::adopt_hook(std::uint32_t iteration) {

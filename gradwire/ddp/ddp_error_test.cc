@@ -8,6 +8,7 @@
 
 #include "gradwire/base/error.h"
 #include "gradwire/ddp/ddp_test_support.h"
+#include "gradwire/process_group/call_group.h"
 
 namespace gradwire::testing::ddp_error_test {
 namespace {
@@ -84,6 +85,55 @@ TEST_P(DdpError, ModulesThatDifferAreRefusedOnAllRanks) {
       expect_contains(error, "on rank 1");
     }
   }
+}
+
+// A group that can be duplicated so many times.
+class FewDuplicates final : public CallGroup {
+ public:
+  FewDuplicates(std::shared_ptr<ProcessGroup> wrapped, int duplicates)
+      : CallGroup(wrapped->rank(), wrapped->size()), wrapped_(std::move(wrapped)), left_(duplicates) {}
+
+ protected:
+  std::shared_ptr<ProcessGroup> do_dup() override {
+    if (left_-- <= 0) throw std::runtime_error("no memory for another group");
+    return wrapped_->dup();
+  }
+  std::shared_ptr<Work> do_call(GroupCall& call) override { return call_on(*wrapped_, call, timeout()); }
+
+ private:
+  const std::shared_ptr<ProcessGroup> wrapped_;
+  int left_;
+};
+
+// After an error in the first forward, the next one does not go on with half of the groups.
+TEST(DdpStart, ThatFailedIsNotTriedAgain) {
+  const gradwire::testing::Setup setup{"threads", 1, false};
+  run_ranks(setup, kWorld, [&](int rank, auto group) {
+    auto made = options_for(setup, std::make_shared<FewDuplicates>(group, 1));
+    made.init_sync = false;
+    DistributedDataParallel ddp(Mlp(), made);
+    for (int attempt = 0; attempt < 2; ++attempt)
+      expect_contains(error_of([&] { ddp(random_tensor({2, 8}, rank)).sum().backward(); }), "no memory for another");
+  });
+}
+
+// enter_group() that throws leaves the object without ranks, as it was.
+TEST_P(DdpError, EnterGroupMayBeCalledAgainAfterAnError) {
+  run_ranks(GetParam(), kWorld, [&](int rank, auto group) {
+    Mlp net;
+    DistributedDataParallel ddp(net, options(group));
+    ddp(random_tensor({2, 8}, rank)).sum().backward();
+    ddp.core().leave_group();
+    expect_contains(error_of([&] { ddp.core().enter_group({"no parameter"}); }), "set_bucket_order()");
+    expect_contains(error_of([&] { ddp(random_tensor({2, 8}, rank)); }), "enter_group() first");
+    ddp.core().enter_group();
+    ddp.zero_grad();
+    ddp(random_tensor({2, 8}, rank)).sum().backward();
+    Mlp alone;
+    for (int other = 0; other < kWorld; ++other)
+      (alone->forward(random_tensor({2, 8}, other)).sum() / kWorld).backward();
+    expect_close(gradients_of(*net), gradients_of(*alone));
+  });
 }
 
 TEST_P(DdpError, AFrozenParameterOnOneRankIsRefused) {

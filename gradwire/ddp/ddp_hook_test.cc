@@ -218,6 +218,29 @@ TEST_P(DdpHook, ASecondGroupIsNamedAtRegistration) {
   });
 }
 
+TEST_P(DdpHook, AfterAHookWasRefusedAnotherOneMayBeRegistered) {
+  if (!has_lanes()) return;  // without lanes a hook may name such a group
+  auto meeting = std::make_shared<Meeting>(kWorld);
+  const auto expected = expected_gradients();
+  ranks([&](int rank, auto group) {
+    const auto second = std::make_shared<LocalGroup>(meeting, rank, kWorld);
+    Mlp net(6, 8);
+    DistributedDataParallel ddp(net, options(group));
+    const auto hook = [](GradBucket& bucket) {
+      bucket.group().all_reduce({bucket.buffer().div_(bucket.divisor())})->wait();
+      return bucket.buffer();
+    };
+    const std::string error =
+        error_of([&] { ddp.register_comm_hook(hook, HookTraits{.name = "first", .groups = {second}}); });
+    EXPECT_NE(error.find("cannot be duplicated"), std::string::npos) << error;
+    EXPECT_EQ(ddp.logging_data().comm_hook, "");
+    ddp.register_comm_hook(hook, HookTraits{.name = "second"});
+    EXPECT_EQ(ddp.logging_data().comm_hook, "second");
+    ddp(share(rank)).pow(2).mean().backward();
+    expect_close(gradients_of(*net), expected);
+  });
+}
+
 TEST_P(DdpHook, AGroupThatNobodyNamedIsRefusedOnALane) {
   if (!has_lanes()) return;  // without lanes a hook's calls are ordered like any others
   ranks([&](int rank, auto group) {

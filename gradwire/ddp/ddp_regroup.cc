@@ -24,16 +24,22 @@ void DdpCore::enter_group(const std::vector<std::string>& order) {
   if (p.reducer != nullptr) {
     throw InvalidArgument("enter_group() of a DistributedDataParallel was called without leave_group() before it.");
   }
-  p.make_reducer();
+  try {
+    p.make_reducer();
+    if (!order.empty()) p.reducer->set_bucket_order(order);
+    if (p.hook != nullptr) p.reducer->set_hook(p.hook);
+    p.reducer->attach();
+  } catch (...) {
+    p.reducer.reset();
+    p.delayed_reduction.reset();
+    throw;
+  }
   p.sync = true;
   p.buffers_due = true;
   p.synchronized_forward = false;
   p.joined_ever = false;
   p.divide_by_initial_world_size = true;
   p.has_taken_part.clear();
-  if (!order.empty()) p.reducer->set_bucket_order(order);
-  if (p.hook != nullptr) p.reducer->set_hook(p.hook);
-  p.reducer->attach();
 }
 
 }  // namespace gradwire

@@ -35,6 +35,11 @@ void HookSlot::set_first(std::shared_ptr<CommHook> hook, const Iteration& iterat
   since_ = iteration.number();
 }
 
+void HookSlot::unset() noexcept {
+  hook_.reset();
+  since_.reset();
+}
+
 void HookSlot::replace_with(std::shared_ptr<CommHook> hook) {
   if (hook != nullptr) require_named_groups(*hook);
   replacement_ = std::move(hook);

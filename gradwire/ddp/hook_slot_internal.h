@@ -23,6 +23,8 @@ class HookSlot final {
   // Sets the first hook, which is used at once. Throws InvalidArgument for a null hook, when there is a hook already,
   // when `iteration` is past the first one or has launched a bucket, and when the hook names a null group.
   void set_first(std::shared_ptr<CommHook> hook, const Iteration& iteration);
+  // Takes set_first() back.
+  void unset() noexcept;
 
   // Keeps `hook` (null: plain averaging) for the next adopt(). Throws InvalidArgument when the hook names a null group.
   void replace_with(std::shared_ptr<CommHook> hook);

@@ -114,9 +114,15 @@ std::shared_ptr<ProcessGroup> Reducer::another_group() {
 
 void Reducer::start() {
   MutexLock lock(mutex_);
-  make_control();
-  if (started_) return;
-  reduction_.start(/*can_duplicate=*/control_ != group_);
+  if (failure_.happened()) throw_failure();
+  try {
+    make_control();
+    if (started_) return;
+    reduction_.start(/*can_duplicate=*/control_ != group_);
+  } catch (...) {
+    // Another try would duplicate the group when the other ranks do not.
+    fail_and_throw("the duplication of its group");
+  }
   started_ = true;
   report_hook();
 }
