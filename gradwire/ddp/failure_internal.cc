@@ -24,8 +24,8 @@ void Failure::report(std::exception_ptr error, const std::string& where) {
     if (first_ != nullptr) return;
     first_ = error;
     groups = groups_;
+    happened_ = true;  // here, so that it holds when a second report() returns
   }
-  happened_ = true;
   const std::string reason =
       concat("DistributedDataParallel on rank ", rank_, " failed in ", where, ": ", describe(error));
   log::error(reason);
