@@ -28,27 +28,43 @@ const GraphTask* current_task() {
   return task->id_ == static_cast<std::uint64_t>(torch::autograd::get_current_graph_task_id()) ? task : nullptr;
 }
 
+using AtEnd = std::function<void(c10::ivalue::Future&)>;
+
+// What call_at_end() on this thread calls when the pass has ended already; null outside of that function.
+thread_local const AtEnd* when_ended = nullptr;
+
+// Calls `later` when the running pass ends. Calls `now` instead, within this function, when the pass has ended already.
+void call_at_end(AtEnd later, const AtEnd& now) {
+  const GraphTask* task = current_task();
+  if (task == nullptr || !task->future_result_) return;
+  struct Scope {
+    explicit Scope(const AtEnd& call) { when_ended = &call; }
+    ~Scope() { when_ended = nullptr; }
+  } const scope(now);
+  // libtorch runs the callback within addCallback() when the pass has ended, also when it ends at this moment.
+  task->future_result_->addCallback(
+      [later = std::move(later)](c10::ivalue::Future& end) { when_ended != nullptr ? (*when_ended)(end) : later(end); },
+      /*uses_future=*/false);
+}
+
 }  // namespace
 
 int current_backward_pass() { return torch::autograd::get_current_graph_task_id(); }
 
-void watch_backward_pass(std::function<void(std::exception_ptr)> on_error) {
-  const GraphTask* task = current_task();
-  if (task == nullptr || !task->future_result_) return;
-  task->future_result_->addCallback(
+std::exception_ptr watch_backward_pass(std::function<void(std::exception_ptr)> on_error) {
+  std::exception_ptr ended_with;
+  call_at_end(
       [on_error = std::move(on_error)](c10::ivalue::Future& end) {
         if (end.hasError()) on_error(end.exception_ptr());
       },
-      /*uses_future=*/false);
+      [&ended_with](c10::ivalue::Future& end) {
+        if (end.hasError()) ended_with = end.exception_ptr();
+      });
+  return ended_with;
 }
 
 void call_after_backward_pass(std::function<void()> on_end) {
-  const GraphTask* task = current_task();
-  // Another device's thread may have ended the pass with an error; `on_end` must not run here, under the caller's
-  // locks.
-  if (task == nullptr || !task->future_result_ || task->future_result_->completed()) return;
-  task->future_result_->addCallback([on_end = std::move(on_end)](c10::ivalue::Future&) { on_end(); },
-                                    /*uses_future=*/false);
+  call_at_end([on_end = std::move(on_end)](c10::ivalue::Future&) { on_end(); }, [](c10::ivalue::Future&) {});
 }
 
 bool current_pass_reaches(const AccumulatorHook& hook) {

@@ -19,10 +19,13 @@ int current_backward_pass();
 
 // Calls `on_error` with the exception when the running pass ends with an exception, on the thread that found the
 // exception. Never calls `on_error` otherwise. libtorch itself runs no callback of a pass that ends so: without this
-// function the other ranks would wait for the missing buckets until their deadline.
-void watch_backward_pass(std::function<void(std::exception_ptr)> on_error);
+// function the other ranks would wait for the missing buckets until their deadline. Another device's thread may have
+// ended the pass with an exception already. Then returns that exception and does not call `on_error`: a call here would
+// come under the caller's locks. Returns null otherwise.
+std::exception_ptr watch_backward_pass(std::function<void(std::exception_ptr)> on_error);
 
-// Calls `on_end` when the running pass has ended, well or with an exception, after its callbacks.
+// Calls `on_end` when the running pass has ended, well or with an exception, after its callbacks. Does nothing when
+// another device's thread has ended the pass already.
 void call_after_backward_pass(std::function<void()> on_end);
 
 // Whether the running pass reaches the accumulator of `hook`. The answer is known from the start of the pass: a pass

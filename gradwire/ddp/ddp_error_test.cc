@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What goes wrong ends with one clear error on every rank, and nothing hangs.
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/nn/modules/activation.h>
 
 #include <stdexcept>
@@ -331,6 +332,41 @@ struct ForkedImpl : torch::nn::Module {
   torch::nn::Linear used, idle;
 };
 TORCH_MODULE(Forked);
+
+// Ends the running pass as a thread of another device does whose node throws.
+void end_pass_with_error() {
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Winvalid-offsetof"
+  constexpr std::size_t kDistance = offsetof(torch::autograd::GraphTask, exec_info_);
+#pragma GCC diagnostic pop
+  const auto* member = torch::autograd::get_current_graph_task_exec_info();
+  auto* task = const_cast<torch::autograd::GraphTask*>(
+      reinterpret_cast<const torch::autograd::GraphTask*>(reinterpret_cast<const char*>(member) - kDistance));
+  ASSERT_EQ(task->id_, static_cast<std::uint64_t>(torch::autograd::get_current_graph_task_id()));
+  task->has_error_ = true;
+  task->future_completed_ = true;
+  task->future_result_->setError(std::make_exception_ptr(std::runtime_error("the other device failed")));
+}
+
+// DDP hears of the pass for the first time when the pass has ended.
+TEST_P(DdpError, APassThatEndedOnAnotherDeviceIsTold) {
+  struct Ending : torch::nn::Module {
+    Ending() : body(register_module("body", Mlp())) {}
+    at::Tensor forward(const at::Tensor& x, bool ends) {
+      const at::Tensor y = body->forward(x);
+      if (ends) y.register_hook([](const at::Tensor&) { end_pass_with_error(); });  // before DDP's own hook
+      return y;
+    }
+    Mlp body;
+  };
+  const auto errors = errors_of([&](int rank, auto group) {
+    const auto net = std::make_shared<Ending>();
+    DistributedDataParallel<Ending> ddp(net, options(group));
+    ddp(random_tensor({2, 8}, rank), false).sum().backward();
+    ddp(random_tensor({2, 8}, rank), rank == 1).sum().backward();
+  });
+  for (const auto& error : errors) expect_contains(error, "the other device failed");
+}
 
 TEST_P(DdpError, UnusedParametersAreNamedAtTheNextForward) {
   const auto errors = errors_of([&](int rank, auto group) {

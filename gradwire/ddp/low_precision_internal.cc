@@ -135,7 +135,8 @@ void LowPrecision::restore_at_end() {
   }
   torch::autograd::Engine::get_default_engine().queue_callback([self = shared_from_this()] { self->restore(); });
   // The callbacks of a pass that ends with an exception do not run.
-  watch_backward_pass([self = shared_from_this()](const std::exception_ptr&) { self->restore_or_log(); });
+  if (watch_backward_pass([self = shared_from_this()](const std::exception_ptr&) { self->restore_or_log(); }))
+    restore_or_log();
 }
 
 void LowPrecision::restore() {

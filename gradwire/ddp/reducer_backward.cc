@@ -88,9 +88,12 @@ void Reducer::end_of_learning() {
 // Watches each pass once. A re-entrant pass (a checkpoint) is a pass of its own.
 void Reducer::watch_pass() {
   if (!iteration_.enter_pass(current_backward_pass())) return;
-  watch_backward_pass([weak = weak_from_this()](const std::exception_ptr& error) {
+  const std::exception_ptr ended_with = watch_backward_pass([weak = weak_from_this()](const std::exception_ptr& error) {
     if (const auto reducer = weak.lock()) reducer->backward_failed(error);
   });
+  if (ended_with == nullptr) return;
+  failure_.report(ended_with, "its backward pass");
+  throw_failure();
 }
 
 // A re-entrant pass runs within this one.
