@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // DistributedDataParallel against a model trained without it, over every kind of group.
 #include <ATen/ops/from_blob.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/sgd.h>

@@ -34,8 +34,8 @@ struct NamedSetting {
 void verify_replicas(ProcessGroup& group, const std::vector<NamedTensor>& parameters,
                      const std::vector<NamedSetting>& settings);
 
-// While it lives, autograd does not see that `tensors` are written to: a graph that has saved them goes through backward.
-// For buffers, as PyTorch has it. Tensors without a version (of inference mode) are left alone.
+// While it lives, autograd does not see that `tensors` are written to: a graph that has saved them goes through
+// backward. For buffers, as PyTorch has it. Tensors without a version (of inference mode) are left alone.
 class KeptVersions {
  public:
   explicit KeptVersions(std::vector<at::Tensor> tensors);

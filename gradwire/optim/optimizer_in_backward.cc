@@ -61,7 +61,10 @@ class LocalOptimizers final : public OptimizersInBackward {
   const Optimizers& optimizers() const override { return optimizers_; }
 
  private:
-  bool has_no_other_hook(std::size_t i) const { return hooks_[i].node().post_hooks().size() == 1; }
+  bool has_no_other_hook(std::size_t i) const {
+    const torch::autograd::Node* node = hooks_[i].node();  // null: the parameter needed no gradient
+    return node == nullptr || node->post_hooks().size() == 1;
+  }
 
   // At the end of the accumulation of the parameter's gradient.
   void step(std::size_t i) {

@@ -566,6 +566,29 @@ def test_a_child_of_a_rank_that_is_a_thread_has_its_parents_place():
     assert exits == [10, 11, 12]
 
 
+def test_what_is_no_group_is_refused():
+    dist.init_process_group("threads", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        tensor = torch.ones(2)
+        calls = (
+            lambda group: dist.all_reduce(tensor, group=group),
+            lambda group: dist.broadcast(tensor, 0, group=group),
+            lambda group: dist.all_gather_object([None], 1, group=group),
+            lambda group: dist.barrier(group=group),
+            lambda group: dist.get_rank(group),
+            lambda group: dist.destroy_process_group(group),
+        )
+        for call in calls:
+            for wrong in ("left", 5, True, object(), torch.distributed.group):
+                with pytest.raises(TypeError, match="a gradwire ProcessGroup was expected, not "):
+                    call(wrong)
+            assert call(dist.GroupMember.NON_GROUP_MEMBER) in (None, -1)
+            assert call(int("-100")) in (None, -1)  # another object of that value, as PyTorch's
+        assert dist.is_initialized()
+    finally:
+        dist.destroy_process_group()
+
+
 def test_an_argument_of_another_type_is_named(ranks):
     def body(group):
         with pytest.raises(TypeError, match="ReduceOp was expected .* not 'sum'"):

@@ -119,8 +119,9 @@ TEST_F(UcxNetworkTest, RanksThatDoNotReachEachOtherSaySoLongBeforeTheDeadline) {
   const Result first = one.finish();
   const Result second = two.finish();
   EXPECT_EQ(first.exit_code, 1);
-  EXPECT_TRUE(contains(first.out, "PeerError [2] rendezvous failed: rank 1 cannot talk to rank 2 (on host-c): nothing "
-                                  "has come from there for "))
+  EXPECT_TRUE(contains(first.out,
+                       "PeerError [2] rendezvous failed: rank 1 cannot talk to rank 2 (on host-c): nothing "
+                       "has come from there for "))
       << first.out << first.err;
   EXPECT_TRUE(contains(second.out, "PeerError [1] rendezvous failed: rank 2 cannot talk to rank 1 (on host-b): "))
       << second.out << second.err;

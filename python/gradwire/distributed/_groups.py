@@ -122,7 +122,7 @@ def destroy_process_group(group: ProcessGroup | int | None = None) -> None:
 
     Waits for what is under way. init_process_group() works again afterwards.
     """
-    if not _is_member(cast("ProcessGroup | None", group)):
+    if not _is_member(group) or isinstance(group, int):  # the second for mypy
         return
     if not is_initialized():
         raise InvalidArgument("destroy_process_group: there is no default group; call init_process_group() first.")
@@ -188,11 +188,11 @@ def _resolve(group: ProcessGroup | None) -> ProcessGroup:
     return group
 
 
-def _is_member(group: ProcessGroup | None) -> bool:
+def _is_member(group: ProcessGroup | int | None) -> bool:
     """False for GroupMember.NON_GROUP_MEMBER; raises TypeError for what is no group."""
     if isinstance(group, ProcessGroup) or group is None:
         return True
-    if isinstance(group, int) and group == GroupMember.NON_GROUP_MEMBER:
+    if isinstance(group, int) and group == cast(int, GroupMember.NON_GROUP_MEMBER):
         return False
     raise TypeError(f"a gradwire ProcessGroup was expected, not {type(group).__name__}; from_c10d() adapts PyTorch's.")
 
