@@ -147,11 +147,14 @@ void JoinedHost::run() {
     const std::int64_t asked = asked_;
     const bool talks = asked > answered_ || next_talk.expired();
     const bool has_death = std::exchange(has_death_, false);
+    const std::int64_t wanted = wanted_epoch_;
     lock.unlock();
     std::string problem;
+    std::optional<membership::Epoch> found;
     try {
       if (talks) {
         talk_to_the_store();
+        found = look_up(wanted);
         heard = Deadline::Clock::now();
         next_talk = Deadline::after(std::min(kTalk, node_.heartbeat_timeout / 10));
       }
@@ -165,6 +168,8 @@ void JoinedHost::run() {
     if (talks && matters) tell_of_silence(problem, silence, told);
     failed_talks = talks ? (problem.empty() ? 0 : failed_talks + 1) : failed_talks;
     lock.lock();
+    if (found && wanted_epoch_ == wanted) wanted_epoch_ = 0;
+    if (found) known_epoch_ = std::move(found);
     if (talks) {
       answered_ = asked;
       talked_well_ = problem.empty();
@@ -184,14 +189,17 @@ void JoinedHost::run() {
   if (!reason_.empty()) alarm_.raise();
 }
 
-std::optional<membership::Epoch> JoinedHost::epoch(std::int64_t number) noexcept {
-  try {
-    const std::string key = membership::epoch_key(number);
-    if (!store_->check(std::span(&key, 1))) return std::nullopt;
-    return membership::epoch_of(store_->get(key));
-  } catch (const std::exception&) {
-    return std::nullopt;
-  }
+std::optional<membership::Epoch> JoinedHost::look_up(std::int64_t epoch) const {
+  const std::string key = membership::epoch_key(epoch);
+  if (epoch == 0 || !store_->check(std::span(&key, 1))) return std::nullopt;
+  return membership::epoch_of(store_->get(key));
+}
+
+std::optional<membership::Epoch> JoinedHost::epoch(std::int64_t number) {
+  const MutexLock lock(mutex_);
+  if (known_epoch_ && known_epoch_->number == number) return known_epoch_;
+  wanted_epoch_ = number;
+  return std::nullopt;
 }
 
 void JoinedHost::on_death() {

@@ -71,9 +71,9 @@ class JoinedHost final {
   // Asks the job's store now, and returns whether the job goes on. Blocks until the store answers or its time limit
   // passes.
   bool answers();
-  // An epoch of the job, as the coordinator decided it; nothing where the store does not tell. Blocks until the store
-  // answers or its time limit passes.
-  std::optional<membership::Epoch> epoch(std::int64_t number) noexcept;
+  // An epoch of the job, as the coordinator decided it, where that is known here. Else has it asked for, so that a
+  // later call may know. Does not block.
+  std::optional<membership::Epoch> epoch(std::int64_t number);
   // A process of this host has ended: looks now whether it was a member. Does not block.
   void on_death();
   // No process of this host will come again. Ends the thread, reports the last deaths, and returns why the ranks had to
@@ -85,6 +85,7 @@ class JoinedHost final {
   void tell_of_silence(const std::string& problem, Milliseconds silence, bool& told) const;
   // Says that this host is there, and looks whether the job has ended.
   void talk_to_the_store();
+  std::optional<membership::Epoch> look_up(std::int64_t epoch) const;
 
   const NodeOptions& node_;
   std::shared_ptr<Store> store_;
@@ -94,10 +95,12 @@ class JoinedHost final {
   Mutex mutex_;
   ConditionVariable changed_;
   bool stop_ GRADWIRE_GUARDED_BY(mutex_) = false;
-  bool has_death_ GRADWIRE_GUARDED_BY(mutex_) = false;     // on_death() was called since the last look
-  std::int64_t asked_ GRADWIRE_GUARDED_BY(mutex_) = 0;     // how many calls of answers() have begun
-  std::int64_t answered_ GRADWIRE_GUARDED_BY(mutex_) = 0;  // how many of them the newest talk to the store answers
-  bool talked_well_ GRADWIRE_GUARDED_BY(mutex_) = false;   // the newest talk to the store
+  bool has_death_ GRADWIRE_GUARDED_BY(mutex_) = false;         // on_death() was called since the last look
+  std::int64_t asked_ GRADWIRE_GUARDED_BY(mutex_) = 0;         // how many calls of answers() have begun
+  std::int64_t answered_ GRADWIRE_GUARDED_BY(mutex_) = 0;      // how many of them the newest talk to the store answers
+  bool talked_well_ GRADWIRE_GUARDED_BY(mutex_) = false;       // the newest talk to the store
+  std::int64_t wanted_epoch_ GRADWIRE_GUARDED_BY(mutex_) = 0;  // by epoch(), until it is known; 0: none
+  std::optional<membership::Epoch> known_epoch_ GRADWIRE_GUARDED_BY(mutex_);
   std::string reason_ GRADWIRE_GUARDED_BY(mutex_);
   bool silent_ GRADWIRE_GUARDED_BY(mutex_) = false;  // the store has not answered
   Thread thread_;                                    // the last: it uses the others until it is joined

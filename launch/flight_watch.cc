@@ -132,8 +132,11 @@ FlightWatch::Sight FlightWatch::see(const std::vector<RunningRank>& ranks, milli
   look(ranks);
   Sight found{.tables = tables(), .occasion = {.now = now(), .bound = in_nanoseconds(bound)}};
   found.event = last_event(found.tables);
-  if (found.stands_still() && epochs_)
-    found.epoch = present_epoch(found.tables, ranks, [this](std::int64_t epoch) { return members_of(epoch); });
+  if (epochs_) {
+    // At each look: the members may be known only some time after they were asked for.
+    auto epoch = present_epoch(found.tables, ranks, [this](std::int64_t number) { return members_of(number); });
+    if (found.stands_still()) found.epoch = std::move(epoch);
+  }
   return found;
 }
 

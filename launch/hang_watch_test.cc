@@ -171,6 +171,34 @@ TEST(HangWatchTest, NobodyIsKilledForAMemberOfAnotherHost) {
   job.expect_nobody("the calls of this host's ranks do not show which rank is the cause");
 }
 
+// Rank 1 died while the members of epoch 7 met. Rank 0 had come through, and its first call failed; rank 2 had not.
+// Both are ready for the next epoch, which waits for a new process.
+TEST(HangWatchTest, NobodyIsKilledWhoIsReadyAfterAnEpochThatBrokeAsItsMembersMet) {
+  ElasticJob job;
+  for (RankTable& table : job.tables) table.groups.clear();
+  for (const int rank : {0, 1, 2}) job.call(rank, "epoch 6", rank, 3, Outcome::good);
+  job.call(0, "epoch 7", 1, 3, Outcome::peer);
+  job.running[1] = {201, 15 * kSecond};
+  job.groups[1] = -1;
+  const auto found = job.answer();
+  EXPECT_FALSE(found && found->kill) << found->text;
+}
+
+// Groups that the program made count too.
+TEST(HangWatchTest, CallsInGroupsOfTheProgramsOwnAreSeen) {
+  ElasticJob two_groups;
+  two_groups.call(0, "mine", 0, 3, Outcome::none);
+  for (const int rank : {1, 2}) two_groups.wait(rank);
+  const auto found = two_groups.answer();
+  EXPECT_FALSE(found && found->kill) << found->text;
+
+  ElasticJob stopped;
+  for (const int rank : {0, 1, 2}) stopped.call(rank, "mine", rank, 3, Outcome::good);
+  for (const int rank : {0, 2}) stopped.call(rank, "mine", rank, 3, Outcome::none);
+  stopped.at(1).process.state = 'T';
+  stopped.expect_killed(1, "keeps the others waiting (stopped)");
+}
+
 TEST(HangWatchTest, NobodyIsKilledWhereThatDoesNotHelpOrIsNotCertain) {
   ElasticJob several;
   several.wait(0);

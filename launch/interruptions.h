@@ -21,22 +21,24 @@ class Interruptions final {
     another,
   };
 
-  // A signal that ends the job arrives at `now`.
+  // A signal that ends the job is taken at `now`.
   Kind take(int signal, Time now) noexcept {
-    // timeout(1) and others signal the launcher and its process group, so that one interruption arrives twice.
-    constexpr std::chrono::milliseconds kRepeatTime{250};
-    if (!first_) {
-      first_ = signal;
-      guard_ = now + kRepeatTime;
-      return Kind::first;
-    }
-    return now < guard_ ? Kind::repeated : Kind::another;
+    const Kind kind = !first_ ? Kind::first : now < guard_ ? Kind::repeated : Kind::another;
+    if (kind == Kind::first) first_ = signal;
+    if (kind == Kind::first) has_handled(now);
+    return kind;
   }
+  // What the first signal asks for was done at `now`, which may have taken a while: a signal that arrived meanwhile is
+  // taken after that.
+  void has_handled(Time now) noexcept { guard_ = now + kRepeatTime; }
 
   // The first signal; 0 before it.
   int first() const noexcept { return first_.value_or(0); }
 
  private:
+  // timeout(1) and others signal the launcher and its process group, so that one interruption arrives twice.
+  static constexpr std::chrono::milliseconds kRepeatTime{250};
+
   std::optional<int> first_;
   Time guard_{};  // until then, a signal is a repeated one
 };

@@ -22,5 +22,15 @@ TEST(InterruptionsTest, ASignalThatArrivesTwiceCountsOnce) {
   EXPECT_EQ(interruptions.first(), SIGINT);
 }
 
+// What the first one asks for may take longer than the second one takes to arrive.
+TEST(InterruptionsTest, ASignalThatArrivedWhileTheFirstWasHandledIsARepeatedOne) {
+  const Interruptions::Time begin{std::chrono::hours(1)};
+  Interruptions interruptions;
+  EXPECT_EQ(interruptions.take(SIGINT, begin), Interruptions::Kind::first);
+  interruptions.has_handled(begin + std::chrono::seconds(3));
+  EXPECT_EQ(interruptions.take(SIGINT, begin + milliseconds(3249)), Interruptions::Kind::repeated);
+  EXPECT_EQ(interruptions.take(SIGINT, begin + milliseconds(3250)), Interruptions::Kind::another);
+}
+
 }  // namespace
 }  // namespace gradwire::launch

@@ -32,6 +32,17 @@ bool has_member(const EpochMembers& members, const RankTable& table) {
                      [&](const MemberHere& member) { return member.pid != 0 && member.pid == table.pid; });
 }
 
+// Whether a rank is in a call of a group of the epoch. An epoch that broke while its members met has ended calls only,
+// and members that never opened its group and are ready for the next one.
+bool any_waits_in(std::int64_t epoch, const std::vector<RankTable>& tables) {
+  const auto waits = [](const observe::CallRow& call) { return call.outcome == observe::Outcome::none; };
+  return std::any_of(tables.begin(), tables.end(), [&](const RankTable& table) {
+    return std::any_of(table.groups.begin(), table.groups.end(), [&](const GroupTable& group) {
+      return epoch_of_group(group) == epoch && std::any_of(group.calls.begin(), group.calls.end(), waits);
+    });
+  });
+}
+
 // The paths of the groups of all members that the tables have: that of the epoch, and its duplicates.
 std::set<std::string> groups_of_all(const PresentEpoch& epoch, const std::vector<RankTable>& tables) {
   const std::string whole = concat("epoch ", epoch.number);
@@ -90,10 +101,13 @@ std::vector<RankTable> tables_of(const PresentEpoch& epoch, const std::vector<Ra
     if (epoch.is_earlier[rank] || (epoch.members && !has_member(*epoch.members, tables[rank]))) continue;
     RankTable& table = kept.emplace_back(tables[rank]);
     if (epoch.number == 0) continue;
-    std::erase_if(table.groups, [&](const GroupTable& group) { return epoch_of_group(group) != epoch.number; });
+    std::erase_if(table.groups, [&](const GroupTable& group) {
+      const std::int64_t of = epoch_of_group(group);
+      return of != 0 && of != epoch.number;
+    });
     table.world = -1;
   }
-  if (epoch.number == 0 || !epoch.members) return kept;
+  if (epoch.number == 0 || !epoch.members || !any_waits_in(epoch.number, kept)) return kept;
   const std::set<std::string> paths = groups_of_all(epoch, kept);
   for (RankTable& table : kept) add_places(table, *epoch.members, paths);
   return kept;

@@ -40,9 +40,9 @@ PresentEpoch present_epoch(const std::vector<observe::RankTable>& tables, const 
                            const EpochLookup& lookup);
 
 // The tables that tell what the epoch waits for: calls in groups of earlier epochs, calls of processes that were
-// replaced and, where the members are known, other processes are left out. A member that has not opened the group of
-// the epoch, or a duplicate of it, has its place there. No other place is guessed, because an epoch may have members on
-// other hosts.
+// replaced and, where the members are known, other processes are left out; groups of the program's own stay. While a
+// rank is in a call of a group of the epoch, a member that has not opened that of the epoch, or a duplicate of it, has
+// its place there. No other place is guessed, because an epoch may have members on other hosts.
 std::vector<observe::RankTable> tables_of(const PresentEpoch& epoch, const std::vector<observe::RankTable>& tables);
 
 }  // namespace gradwire::launch

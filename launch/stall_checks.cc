@@ -26,6 +26,10 @@ std::optional<HangAnswer> StallChecks::check() {
   return are_stopped_ ? std::nullopt : std::move(found.answer);
 }
 
+void StallChecks::ranks_were_continued() noexcept {
+  if (std::exchange(are_stopped_, false) && flight_ != nullptr) flight_->forgive();
+}
+
 void StallChecks::before_end() {
   if (flight_ != nullptr) flight_->look(ranks_.processes());
 }

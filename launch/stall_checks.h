@@ -34,7 +34,7 @@ class StallChecks final {
   std::optional<HangAnswer> check();
   // The ranks were stopped, or continued: nobody is killed while they are stopped, nor for that time.
   void ranks_were_stopped() noexcept { are_stopped_ = true; }
-  void ranks_were_continued() noexcept { are_stopped_ = false; }
+  void ranks_were_continued() noexcept;
   // The job is about to end by a failure: looks at the processes for the diagnosis.
   void before_end();
   // Somebody interrupts the job, and the ranks have not got the signal yet: remembers what it waits for.

@@ -2,9 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launch/store_access.h"
 
+#include <limits.h>
+#include <poll.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
-#include <cstdio>
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
@@ -18,6 +21,16 @@ constexpr Milliseconds kTryTime{4000};
 constexpr Milliseconds kTryAgain{100};
 constexpr Milliseconds kConnectTime{2000};
 
+// Writes a line to stderr, or nothing where the reader of stderr takes nothing: the thread of the store must not wait
+// for a pager.
+void say_unless_it_waits(const std::string& line) {
+  pollfd writable{STDERR_FILENO, POLLOUT, 0};
+  if (::poll(&writable, 1, 0) != 1 || (writable.revents & POLLOUT) == 0) return;
+  // A pipe that is writable takes PIPE_BUF bytes at once.
+  const auto bytes = std::min<std::size_t>(line.size(), PIPE_BUF);
+  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, line.data(), bytes);
+}
+
 [[noreturn]] void refuse(const Refusal& refusal, const Error& problem) {
   throw LaunchError(kHostsFailedExit, concat(refusal.opening, ": ", problem.what(), refusal.advice));
 }
@@ -27,7 +40,7 @@ constexpr Milliseconds kConnectTime{2000};
 std::unique_ptr<TcpStore> serve_store(TcpStoreOptions options, const std::function<void(Milliseconds)>& pause,
                                       const ServeRefusals& refusals) {
   options.on_refusal = [](const std::string& sentence) {
-    std::fprintf(stderr, "gradwire-run: %s; give all hosts of the job the same --secret-file\n", sentence.c_str());
+    say_unless_it_waits(concat("gradwire-run: ", sentence, "; give all hosts of the job the same --secret-file\n"));
   };
   const Deadline patience = Deadline::after(kTryTime);
   for (;;) {

@@ -172,6 +172,7 @@ void Supervisor::on_signal(int signal) {
   if (kind == Interruptions::Kind::first) {
     outcome_.interrupted_first = !outcome_.has_cause();
     outcome_.interrupted_by = signal;
+    interruptions_.has_handled(now());
   } else if (kind == Interruptions::Kind::another && signal == SIGINT) {
     enter(Phase::killed);
   }

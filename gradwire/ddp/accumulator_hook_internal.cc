@@ -25,6 +25,15 @@ AccumulatorHook::~AccumulatorHook() {
   if (accumulator_) accumulator_->del_post_hook(key_);
 }
 
+LateAccumulatorHook::LateAccumulatorHook(AccumulatorHook&& hook)
+    : accumulator_(weak_of(hook.accumulator_)), key_(hook.key_) {
+  hook.accumulator_.reset();
+}
+
+LateAccumulatorHook::~LateAccumulatorHook() {
+  if (const auto accumulator = accumulator_.lock()) accumulator->del_post_hook(key_);
+}
+
 bool AccumulatorHook::is_of(const at::Tensor& parameter) const {
   if (!accumulator_) return !parameter.requires_grad();
   return torch::autograd::impl::try_get_grad_accumulator(parameter) == accumulator_;

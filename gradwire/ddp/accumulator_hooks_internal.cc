@@ -15,22 +15,23 @@ void AccumulatorHooks::attach(const std::vector<at::Tensor>& parameters,
   for (std::size_t i = 0; i < parameters.size(); ++i)
     hooks.emplace_back(parameters[i], [on_gradient, i] { on_gradient(i); });
   hooks_.swap(hooks);
-  for (std::size_t i = 0; i < hooks.size(); ++i) earlier_.push_back({i, std::move(hooks[i])});
+  for (std::size_t i = 0; i < hooks.size(); ++i) late_.emplace_back(i, std::move(hooks[i]));
   // A parameter that is thawed may get its old accumulator back, which then would have two hooks.
-  earlier_.remove_if([this](const Earlier& each) {
-    return !each.hook.is_in_graph() || each.hook.node() == hooks_[each.parameter].node();
+  late_.remove_if([this](const Late& each) {
+    const torch::autograd::Node* node = each.hook.node();
+    return node == nullptr || node == hooks_[each.parameter].node();
   });
 }
 
 void AccumulatorHooks::clear() noexcept {
   hooks_.clear();
-  earlier_.clear();
+  late_.clear();
 }
 
 bool AccumulatorHooks::current_pass_reaches(std::size_t parameter) const {
-  if (gradwire::internal::current_pass_reaches(hooks_[parameter])) return true;
-  return std::any_of(earlier_.begin(), earlier_.end(), [&](const Earlier& each) {
-    return each.parameter == parameter && gradwire::internal::current_pass_reaches(each.hook);
+  if (gradwire::internal::current_pass_reaches(hooks_[parameter].node())) return true;
+  return std::any_of(late_.begin(), late_.end(), [&](const Late& each) {
+    return each.parameter == parameter && gradwire::internal::current_pass_reaches(each.hook.node());
   });
 }
 

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <functional>
 #include <list>
+#include <utility>
 #include <vector>
 
 #include "gradwire/ddp/accumulator_hook_internal.h"
@@ -15,8 +16,8 @@
 namespace gradwire::internal {
 
 // When a parameter gets another accumulator, the graph of an earlier forward pass still leads to the old one. So
-// attach() keeps the hooks on old accumulators while a graph holds these: a backward pass that comes late is noticed
-// too. Not thread-safe.
+// attach() keeps the hooks on old accumulators while others hold these: a backward pass that comes late is noticed too.
+// Not thread-safe.
 class AccumulatorHooks final {
  public:
   // Puts hooks on the accumulators that `parameters` have now, which call `on_gradient` with the number of the
@@ -26,6 +27,8 @@ class AccumulatorHooks final {
 
   // The number of parameters of the last attach(); 0 before.
   std::size_t size() const noexcept { return hooks_.size(); }
+  // The number of hooks on old accumulators.
+  std::size_t late_count() const noexcept { return late_.size(); }
   // Whether `tensor`, the parameter of that number, still has the accumulator that it had at the last attach(), or
   // still needs no gradient.
   bool is_of(std::size_t parameter, const at::Tensor& tensor) const { return hooks_[parameter].is_of(tensor); }
@@ -38,12 +41,13 @@ class AccumulatorHooks final {
   bool current_pass_passes_by() const;
 
  private:
-  struct Earlier {
-    std::size_t parameter;
-    AccumulatorHook hook;
+  struct Late {
+    Late(std::size_t of, AccumulatorHook&& old) : parameter(of), hook(std::move(old)) {}
+    const std::size_t parameter;
+    const LateAccumulatorHook hook;
   };
   std::vector<AccumulatorHook> hooks_;  // by parameter
-  std::list<Earlier> earlier_;
+  std::list<Late> late_;
 };
 
 }  // namespace gradwire::internal

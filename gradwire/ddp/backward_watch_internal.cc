@@ -67,8 +67,8 @@ void call_after_backward_pass(std::function<void()> on_end) {
   call_at_end([on_end = std::move(on_end)](c10::ivalue::Future&) { on_end(); }, [](c10::ivalue::Future&) {});
 }
 
-bool current_pass_reaches(const AccumulatorHook& hook) {
-  auto* node = const_cast<torch::autograd::Node*>(hook.node());  // the key type of libtorch's sets
+bool current_pass_reaches(const torch::autograd::Node* accumulator) {
+  auto* node = const_cast<torch::autograd::Node*>(accumulator);  // the key type of libtorch's sets
   if (node == nullptr) return false;
   const auto* nodes = torch::autograd::get_current_graph_task_nodes_in_graph();
   if (nodes == nullptr || !nodes->contains(node)) return false;

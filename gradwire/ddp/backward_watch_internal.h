@@ -5,12 +5,11 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/function.h>
 
 #include <exception>
 #include <functional>
 #include <span>
-
-#include "gradwire/ddp/accumulator_hook_internal.h"
 
 namespace gradwire::internal {
 
@@ -28,10 +27,10 @@ std::exception_ptr watch_backward_pass(std::function<void(std::exception_ptr)> o
 // another device's thread has ended the pass already.
 void call_after_backward_pass(std::function<void()> on_end);
 
-// Whether the running pass reaches the accumulator of `hook`. The answer is known from the start of the pass: a pass
-// goes through the whole graph of its loss. False for an empty hook, for a node with which the pass begins (a loss that
-// is a parameter), and for the nodes of inner passes (re-entrant checkpoints).
-bool current_pass_reaches(const AccumulatorHook& hook);
+// Whether the running pass reaches `accumulator`, a parameter's. The answer is known from the start of the pass: a pass
+// goes through the whole graph of its loss. False for null, for a node with which the pass begins (a loss that is a
+// parameter), and for the nodes of inner passes (re-entrant checkpoints).
+bool current_pass_reaches(const torch::autograd::Node* accumulator);
 
 // Whether the running pass computes the gradients of chosen tensors only: torch::autograd::grad(), or backward() with
 // `inputs`.

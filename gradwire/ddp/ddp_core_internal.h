@@ -43,8 +43,8 @@ struct DdpCore::Parts {
   std::shared_ptr<internal::DelayedReduction> delayed_reduction;  // null: no delayed gradients
   std::unique_ptr<internal::ShadowGradients> shadow_gradients;
   bool sync = true;
-  // As in PyTorch: buffers are broadcast when the training forward before was synchronized. So the first synchronized
-  // forward after no_sync() broadcasts none.
+  // As in PyTorch: buffers are broadcast when the training forward before was synchronized. So the first forward under
+  // no_sync() broadcasts them, and the first one after it does not.
   bool buffers_due = true;
   bool synchronized_forward = false;         // between before_forward() and after_forward()
   int forward_divisor = 1;                   // the divisor of the sums of that forward's backward pass

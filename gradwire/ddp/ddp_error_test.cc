@@ -109,13 +109,17 @@ class FewDuplicates final : public CallGroup {
 // After an error in the first forward, the next one does not go on with half of the groups.
 TEST(DdpStart, ThatFailedIsNotTriedAgain) {
   const gradwire::testing::Setup setup{"threads", 1, false};
-  run_ranks(setup, kWorld, [&](int rank, auto group) {
-    auto made = options_for(setup, std::make_shared<FewDuplicates>(group, 1));
-    made.init_sync = false;
-    DistributedDataParallel ddp(Mlp(), made);
-    for (int attempt = 0; attempt < 2; ++attempt)
-      expect_contains(error_of([&] { ddp(random_tensor({2, 8}, rank)).sum().backward(); }), "no memory for another");
-  });
+  for (const int duplicates : {1, 2}) {  // the second is for the lane, the third for a delayed parameter
+    run_ranks(setup, kWorld, [&](int rank, auto group) {
+      auto made = options_for(setup, std::make_shared<FewDuplicates>(group, duplicates));
+      made.init_sync = false;
+      made.delay_all_reduce_named_params = {"layer2.weight"};
+      made.param_to_hook_all_reduce = "layer1.weight";
+      DistributedDataParallel ddp(Mlp(), made);
+      for (int attempt = 0; attempt < 2; ++attempt)
+        expect_contains(error_of([&] { ddp(random_tensor({2, 8}, rank)).sum().backward(); }), "no memory for another");
+    });
+  }
 }
 
 // enter_group() that throws leaves the object without ranks, as it was.

@@ -38,9 +38,10 @@ struct DdpOptions {
   // Empty: tensors stay where they are.
   std::vector<int> device_ids;
   // True: rank 0 sends its buffers (for example the running statistics of batch norm) to all ranks at construction, and
-  // before each synchronized forward in training mode. The first such forward after no_sync() sends none, as in
-  // PyTorch. A forward in eval mode or without gradients never sends buffers, so one rank may evaluate alone. Buffers
-  // may be replaced: DDP sends the buffers that the module has at that time.
+  // before each forward in training mode that follows a synchronized one: also before the first forward under
+  // no_sync(), and not before the first one after it, as in PyTorch. A forward in eval mode or without gradients never
+  // sends buffers, so one rank may evaluate alone. Buffers may be replaced: DDP sends the buffers that the module has
+  // at that time.
   bool broadcast_buffers = true;
   // When given, this option decides instead of broadcast_buffers whether rank 0 sends its buffers before forwards. Rank
   // 0 then sends its buffers at construction in any case.

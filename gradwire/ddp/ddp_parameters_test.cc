@@ -307,6 +307,38 @@ TEST_P(DdpParameters, NewAccumulatorsOfParametersThatHaveTheLowerPrecisionAlread
   });
 }
 
+// What a local pass uses counts in the next synchronized one, also where the parameters got new accumulators before it.
+TEST_P(DdpParameters, NewAccumulatorsBeforeALocalPass) {
+  struct Branches : torch::nn::Module {
+    Branches() {
+      first = register_parameter("first", at::ones({2})), second = register_parameter("second", at::ones({2}));
+    }
+    at::Tensor forward(const at::Tensor& x, bool uses_second) {
+      const at::Tensor sum = (first * x).sum();
+      return uses_second ? sum + (second * x).sum() : sum;
+    }
+    at::Tensor first, second;
+  };
+  run_ranks(GetParam(), 2, [&](int rank, auto group) {
+    auto net = std::make_shared<Branches>();
+    auto made = options(group);
+    made.find_unused_parameters = true;
+    DistributedDataParallel<Branches> ddp(net, made);
+    const at::Tensor x = at::full({2}, rank + 1.0, at::kFloat);
+    for (int step = 0; step < 2; ++step) ddp(x, true).backward();
+    ddp.zero_grad();
+    net->to(at::kDouble);
+    net->to(at::kFloat);
+    {
+      const auto guard = ddp.no_sync();
+      ddp(x, true).backward();
+    }
+    ddp(x, false).backward();
+    EXPECT_TRUE(net->second.grad().equal(at::full({2}, 1.5F))) << net->second.grad();
+    EXPECT_TRUE(net->first.grad().equal(at::full({2}, 3.0F))) << net->first.grad();
+  });
+}
+
 // A module may convert its parameters in its forward.
 TEST_P(DdpParameters, NewAccumulatorsWithinAForward) {
   struct Converting : torch::nn::Module {

@@ -484,6 +484,19 @@ TEST_P(Ddp, GradientAccumulationKeepsBuffersAlike) {
   });
 }
 
+// Without buffers nothing is sent.
+TEST_P(Ddp, ALocalPassNeedsNoGroupWithoutBuffers) {
+  ranks([&](int rank, auto group) {
+    Mlp net;
+    DistributedDataParallel ddp(net, options(group));
+    ddp(random_tensor({2, 8}, rank)).sum().backward();
+    group->barrier()->wait();
+    group->shutdown();
+    const auto guard = ddp.no_sync();
+    EXPECT_NO_THROW(ddp(random_tensor({2, 8}, rank)).sum().backward());
+  });
+}
+
 TEST_P(Ddp, TwoForwardsOfBatchNormalizationBeforeOneBackward) {
   ranks([&](int rank, auto group) {
     at::manual_seed(1);

@@ -275,12 +275,12 @@ void DdpCore::before_forward() {
   forward.synchronized = p.sync && c10::GradMode::is_enabled();
   const bool may_broadcast = c10::GradMode::is_enabled() && p.buffers_travel() && p.module->is_training();
   const bool is_due = may_broadcast && p.buffers_due && p.reducer != nullptr && !p.reducer->alone();
-  if (forward.synchronized || is_due) p.require_open_group();
+  if (is_due) p.follow_buffers();  // needed to know whether there are buffers
+  forward.buffers = is_due && !p.buffers.empty();
+  if (forward.synchronized || forward.buffers) p.require_open_group();
   if (forward.synchronized) p.require_known_parameters();
   if (c10::GradMode::is_enabled()) p.shadow_gradients->leave();
   const JoinRound* round = Join::notify(*this);
-  if (is_due) p.follow_buffers();  // needed to know whether there are buffers
-  forward.buffers = is_due && !p.buffers.empty();
   // A forward without gradients does not count: one rank may run it alone.
   forward.buffers_due = may_broadcast ? forward.synchronized : p.buffers_due;
   if (round != nullptr) p.agree(&forward, *round);
@@ -297,6 +297,8 @@ void DdpCore::before_forward() {
 void DdpCore::after_forward(const std::vector<at::Tensor>& outputs) {
   Parts& p = *parts_;
   if (p.low_precision) p.low_precision->restore_after(outputs);
+  // Also of a local forward: which parameters its backward pass uses counts in the next synchronized one.
+  if (c10::GradMode::is_enabled() && p.reducer != nullptr) p.reducer->follow_accumulators();
   if (!p.synchronized_forward) return;
   p.reducer->expect_backward(outputs);
   if (p.delayed_reduction) p.delayed_reduction->expect(outputs, p.forward_divisor);

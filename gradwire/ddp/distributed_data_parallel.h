@@ -141,7 +141,8 @@ class DdpCore final : public Joinable {
   std::unique_ptr<Parts> parts_;
 };
 
-// While a NoSync lives, forward passes are local: their gradients accumulate on this rank and are not reduced. The
+// While a NoSync lives, gradients of forward passes accumulate on this rank and are not reduced. Nothing is sent but
+// buffers, before the first of these passes (DdpOptions::broadcast_buffers). The
 // destructor restores the mode before. Scopes nest. `core` must outlive the NoSync.
 class [[nodiscard]] NoSync {
  public:
@@ -260,8 +261,8 @@ class DistributedDataParallel {
     return forward(std::forward<Args>(args)...);
   }
 
-  // Forward passes are local while the returned guard lives: their gradients only accumulate. The next synchronized
-  // backward pass averages the sum:
+  // While the returned guard lives, the gradients of forward passes only accumulate on this rank, as NoSync says. The
+  // next synchronized backward pass averages the sum:
   //   { auto guard = ddp.no_sync(); loss(ddp(x1)).backward(); }
   //   loss(ddp(x2)).backward();
   NoSync no_sync() { return NoSync(core_); }

@@ -32,8 +32,8 @@ class ParameterHooks final {
   // Autograd gives a parameter a new accumulator, without our hook, when its tensor is replaced by one of another dtype
   // or device, and sometimes in other cases (torch::load() into the module). A parameter that was frozen at attach()
   // gets an accumulator when it is thawed. Without a new hook, the parameter's gradients would silently stay local. So
-  // follow() attaches all hooks anew where a parameter has another accumulator. Called after a forward pass, which may
-  // change accumulators too. Does nothing before attach().
+  // follow() attaches all hooks anew where a parameter has another accumulator. Called after each forward pass with
+  // gradients. Does nothing before attach().
   void follow(const BucketStore& store);
 
   // As AccumulatorHooks.

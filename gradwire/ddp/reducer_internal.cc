@@ -108,8 +108,14 @@ void Reducer::attach() {
 }
 
 std::shared_ptr<ProcessGroup> Reducer::another_group() {
-  std::shared_ptr<ProcessGroup> duplicate = failure_.duplicate(group_);
-  return duplicate != nullptr ? duplicate : group_;
+  MutexLock lock(mutex_);
+  if (failure_.happened()) throw_failure();
+  try {
+    std::shared_ptr<ProcessGroup> duplicate = failure_.duplicate(group_);
+    return duplicate != nullptr ? duplicate : group_;
+  } catch (...) {
+    fail_and_throw("the duplication of its group");  // as in start()
+  }
 }
 
 void Reducer::start() {
@@ -211,10 +217,14 @@ void Reducer::set_participants(int divisor, bool new_rank) {
   if (new_rank) intake_.expect_new_rank();
 }
 
+void Reducer::follow_accumulators() {
+  MutexLock lock(mutex_);
+  parameter_hooks_.follow(store_);
+}
+
 void Reducer::expect_backward(const std::vector<at::Tensor>& outputs) {
   {
     MutexLock lock(mutex_);
-    parameter_hooks_.follow(store_);
     iteration_.expect();
   }
   for (const at::Tensor& output : outputs) {

@@ -64,6 +64,8 @@ class Reducer final : public std::enable_shared_from_this<Reducer> {
 
   // Puts a hook on every parameter's gradient. Call attach() again after the dtypes of the parameters have changed.
   void attach() GRADWIRE_EXCLUDES(mutex_);
+  // Puts hooks on accumulators that parameters have got since the last call. Called after each forward with gradients.
+  void follow_accumulators() GRADWIRE_EXCLUDES(mutex_);
 
   // Makes the duplicates of the group that are left to make: one for control, and one for each lane. Collective; called
   // once.
@@ -84,7 +86,7 @@ class Reducer final : public std::enable_shared_from_this<Reducer> {
 
   // Returns one more duplicate of the group, or the group itself when it cannot be duplicated. Errors of this object
   // abort the result. Collective.
-  std::shared_ptr<ProcessGroup> another_group();
+  std::shared_ptr<ProcessGroup> another_group() GRADWIRE_EXCLUDES(mutex_);
 
   // Whether this rank is the only one of a gradwire group, so that there is no communication.
   bool alone() const noexcept { return alone_; }

@@ -118,8 +118,6 @@ ElasticEnd Elastic::Impl::run(std::int64_t steps, const std::function<void(const
     } catch (const std::exception& error) {
       give_up_epoch(describe(error));
       if (!ends_epoch(error)) throw;
-      if (const auto* unreachable = dynamic_cast<const UnreachableError*>(&error))
-        member.report_unreachable(unreachable->peers());
       continue;
     }
     give_up_epoch("");
@@ -175,7 +173,12 @@ bool Elastic::Impl::enter(Member& member) {
     for (const membership::EpochMember& each : epoch.members) numbers.push_back(each.number);
     keys = watch_->begin(epoch.number, std::move(numbers), std::move(keys), membership::name_of_job_store(*store_));
   }
-  group_->move_to(group_of(epoch, member.rank(), keys, options_, concat("epoch ", epoch.number)));
+  try {
+    group_->move_to(group_of(epoch, member.rank(), keys, options_, concat("epoch ", epoch.number)));
+  } catch (const UnreachableError& error) {
+    member.report_unreachable(error.peers());
+    throw;
+  }
   if (watches) watch_->attach(group_);
   if (SeparateWorkers* const workers = state_.separate_workers()) {
     counted_ = internal::exchange_separate_state(*group_, state_, counted_, epoch.fresh);

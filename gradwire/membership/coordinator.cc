@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -85,7 +86,7 @@ bool Coordinator::step(Milliseconds wait) {
   set_deadlines(late_before);
   if (const auto known = known_event_of(*event); known && std::holds_alternative<Slow>(*known))
     tell_of(std::get<Slow>(*known));
-  if (!unreachable.empty() && roster().unreachable.empty()) tell_of(unreachable.front());
+  if (!unreachable.empty() && roster().unreachable.empty()) tell_of(unreachable);
   return true;
 }
 
@@ -124,23 +125,36 @@ void Coordinator::tell_of(const Slow& event) const {
                        " ms (the median), in the mean of the last steps up to step ", event.step, what));
 }
 
-void Coordinator::tell_of(const Unreachable& event) {
-  const auto name = [&](std::int64_t member) {
-    const Roster::Entry& entry = roster().members.at(member);
-    return concat("member ", member, " (", describe_process(entry.identity),
-                  entry.host.empty() ? "" : concat(" on host ", entry.host), ")");
-  };
-  std::vector<std::string> dropped;
+void Coordinator::tell_of(const std::vector<Unreachable>& told) {
+  std::set<std::int64_t> dropped;
   for (const Put& put : journal_.last_decisions()) {
     for (const auto& [number, entry] : roster().members) {
-      if (entry.dropped && put.key == dropped_key(number)) dropped.push_back(std::to_string(number));
+      if (entry.dropped && put.key == dropped_key(number)) dropped.insert(number);
     }
   }
-  const std::string pair = concat(name(event.member), " and ", name(event.peer), " do not reach each other");
-  std::string sentence = dropped.empty()
-                             ? concat(pair, ", and the job cannot go on without either of them; it goes on trying")
-                             : concat(pair, "; the job goes on without ", dropped.size() == 1 ? "member " : "members ",
-                                      join(dropped, ", "));
+  const auto goes_on = [this](std::int64_t member) {
+    return std::find(roster().current.begin(), roster().current.end(), member) != roster().current.end();
+  };
+  // Who has died meanwhile was unreachable for that reason.
+  const auto pair = std::find_if(told.begin(), told.end(), [&](const Unreachable& each) {
+    if (!dropped.empty()) return dropped.contains(each.member) || dropped.contains(each.peer);
+    return goes_on(each.member) && goes_on(each.peer);
+  });
+  if (pair == told.end()) return;
+  const auto name = [this](std::int64_t member) {
+    const auto entry = roster().members.find(member);
+    if (entry == roster().members.end()) return concat("member ", member);
+    const std::string& host = entry->second.host;
+    return concat("member ", member, " (", describe_process(entry->second.identity),
+                  host.empty() ? "" : concat(" on host ", host), ")");
+  };
+  std::vector<std::string> gone;
+  for (const std::int64_t member : dropped) gone.push_back(std::to_string(member));
+  const std::string what = concat(name(pair->member), " and ", name(pair->peer), " do not reach each other");
+  std::string sentence =
+      gone.empty()
+          ? concat(what, ", and the job cannot go on without either of them; it goes on trying")
+          : concat(what, "; the job goes on without ", gone.size() == 1 ? "member " : "members ", join(gone, ", "));
   if (sentence == last_told_) return;  // they try again and again
   last_told_ = std::move(sentence);
   if (options_.tell) options_.tell(last_told_);

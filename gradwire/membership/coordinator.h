@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "gradwire/base/deadline.h"
 #include "gradwire/membership/event_log.h"
@@ -69,8 +70,8 @@ class Coordinator {
   void look_for_the_dead();
   void look_for_silent_hosts();
   void tell_of(const Slow& event) const;
-  // What was decided about members of which `event` is one pair.
-  void tell_of(const Unreachable& event);
+  // What was decided about members that told that they do not reach others.
+  void tell_of(const std::vector<Unreachable>& told);
 
   const std::shared_ptr<Store> store_;
   const CoordinatorOptions options_;

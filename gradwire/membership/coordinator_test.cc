@@ -583,6 +583,26 @@ TEST_F(CoordinatorTest, AMemberThatAnotherDoesNotReachLeavesAndTheUserIsToldOnce
   c->leave();
 }
 
+TEST_F(CoordinatorTest, OfAMemberThatHasDiedTheUserIsNotToldThatItIsOutOfReach) {
+  CoordinatorOptions all = options(1, 3, 3);
+  std::vector<std::string> told;
+  all.tell = [&](const std::string& sentence) { told.push_back(sentence); };
+  Coordinator coordinator(store_, all);
+  const auto a = join(coordinator);
+  const auto b = join(coordinator);
+  const auto c = join(coordinator);
+  settle(coordinator);
+  for (Member* member : {a.get(), b.get(), c.get()}) member->meet();
+  a->report_unreachable({1});
+  EventLog log(store_);
+  log.append(Unreachable{3, 1, 4711});  // a number that nobody has
+  log.append(Died{2, "was killed"});
+  for (const std::int64_t member : {1, 3}) log.append(Ready{member, 1});
+  settle(coordinator);
+  EXPECT_EQ(coordinator.roster().current, (std::vector<std::int64_t>{1, 3}));
+  EXPECT_EQ(told, std::vector<std::string>{});
+}
+
 TEST_F(CoordinatorTest, ARuleThatMakesNoSenseIsRefused) {
   CoordinatorOptions bad = options(1, 1, 1);
   bad.slow = SlowRule{.factor = 0.5};

@@ -73,6 +73,9 @@ bool is_queue(Store& store, const std::string& name) {
     return store.queue_length(name) > 0;
   } catch (const UnsupportedError&) {
     return false;
+  } catch (py::error_already_set& error) {
+    if (!error.matches(PyExc_Exception)) throw;  // as KeyboardInterrupt
+    return false;
   }
 }
 

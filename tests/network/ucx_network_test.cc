@@ -113,9 +113,10 @@ TEST_F(UcxNetworkTest, AnInterfaceWithoutAWayToTheOthersIsNamedInTheError) {
 // All three reach the store.
 TEST_F(UcxNetworkTest, RanksThatDoNotReachEachOtherSaySoLongBeforeTheDeadline) {
   hosts_->cut(1, 2);
-  auto zero = rank_on(0, 0, 3);
-  auto one = rank_on(1, 1, 3);
-  auto two = rank_on(2, 2, 3);
+  const Words patient = {"GRADWIRE_HEARTBEAT_MS=4000"};  // a rank may not run for a while
+  auto zero = rank_on(0, 0, 3, patient);
+  auto one = rank_on(1, 1, 3, patient);
+  auto two = rank_on(2, 2, 3, patient);
   const Result first = one.finish();
   const Result second = two.finish();
   EXPECT_EQ(first.exit_code, 1);

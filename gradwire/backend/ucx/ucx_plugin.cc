@@ -31,6 +31,7 @@
 #include "gradwire/base/interrupt.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/base/trace.h"
+#include "gradwire/base/watched_time.h"
 #include "gradwire/store/handshake_internal.h"
 #include "gradwire/store/secret.h"
 
@@ -129,31 +130,38 @@ void throw_if_announced(Store& store) {
   }
 }
 
-[[noreturn]] void throw_unreachable(const BackendOptions& options, const RankRecord& record, int rank,
-                                    const std::string& why) {
+// `was_heard`: something had come of the rank before. Then it may only have stood still, or have ended.
+[[noreturn]] void throw_absent(const BackendOptions& options, const RankRecord& record, int rank, bool was_heard,
+                               const std::string& why) {
   throw_if_announced(*options.store);  // a rank that fails says so before it closes its connections
-  throw UnreachableError(
-      concat("rendezvous failed: rank ", options.rank, " cannot talk to rank ", rank, " (on ", record.host, "): ", why),
-      {rank});
+  const std::string text =
+      concat("rendezvous failed: rank ", options.rank, " cannot talk to rank ", rank, " (on ", record.host, "): ", why);
+  if (was_heard) throw PeerError(text, {rank});
+  throw UnreachableError(text, {rank});
 }
 
-// When ranks that try to reach each other give up.
+// When ranks that try to reach each other give up. Asked again and again.
 class Reach {
  public:
   // `all_may_speak`: every partner has what it needs to connect. Else a partner may wait for partners of its own, and
   // nobody gives up before the deadline of the rendezvous.
   Reach(bool all_may_speak, Milliseconds silence)
-      : begin_(Deadline::Clock::now()),
-        patience_(all_may_speak ? std::optional(std::max(kReach, 4 * silence)) : std::nullopt) {}
-  Milliseconds tried() const { return std::chrono::duration_cast<Milliseconds>(Deadline::Clock::now() - begin_); }
-  bool is_over() const { return patience_ && tried() >= *patience_; }
+      : patience_(all_may_speak ? std::optional(std::max(kReach, 4 * silence)) : std::nullopt) {}
+  // Looks at the clock. Time in which this process did not run does not count.
+  void look() {
+    constexpr Milliseconds kMost{400};
+    tried_ = std::chrono::duration_cast<Milliseconds>(time_.look(Deadline::Clock::now(), kMost));
+  }
+  Milliseconds tried() const noexcept { return tried_; }
+  bool is_over() const noexcept { return patience_ && tried_ >= *patience_; }
   // Whether a rank that hears that another one has given up may take its own partners for unreachable, too: all began
   // at about the same time, and the first that gives up ends the rendezvous for all.
-  bool is_nearly_over() const { return patience_ && tried() >= *patience_ / 2; }
+  bool is_nearly_over() const noexcept { return patience_ && tried_ >= *patience_ / 2; }
 
  private:
-  const Deadline::Clock::time_point begin_;
   const std::optional<Milliseconds> patience_;
+  WatchedTime time_;
+  Milliseconds tried_{0};
 };
 
 [[noreturn]] void throw_silent(const BackendOptions& options, const std::vector<RankRecord>& records,
@@ -173,7 +181,7 @@ void await_partners(const BackendOptions& options, UcxWire& wire, const std::vec
                     const std::vector<int>& partners, Deadline deadline) {
   constexpr Milliseconds kLook{200};
   Deadline next_look = Deadline::after(kLook);
-  const Reach reach(options.size <= kFullMeshRanks, wire.silence());
+  Reach reach(options.size <= kFullMeshRanks, wire.silence());
   for (;;) {
     const std::uint32_t seen = wire.bell();
     while (wire.advance()) {
@@ -182,8 +190,11 @@ void await_partners(const BackendOptions& options, UcxWire& wire, const std::vec
     if (unheard.empty()) return;
     for (const int rank : partners) {
       const auto absence = wire.absence(rank);
-      if (absence) throw_unreachable(options, records[static_cast<std::size_t>(rank)], rank, absence->why);
+      if (!absence) continue;
+      const bool was_heard = std::find(unheard.begin(), unheard.end(), rank) == unheard.end();
+      throw_absent(options, records[static_cast<std::size_t>(rank)], rank, was_heard, absence->why);
     }
+    reach.look();
     if (deadline.expired()) {
       throw TimeoutError(concat("rendezvous: by the deadline nothing had come from ", name_ranks(unheard), " to rank ",
                                 options.rank, "; do the hosts reach each other (firewall, GRADWIRE_INTERFACE)?"),

@@ -186,8 +186,8 @@ class DistributedDataParallel(Module, Joinable):
         construction, the caller answers for equal modules).
     device_ids: at most one CUDA device, where inputs move; None: wherever they are.
     process_group: None: the default group.
-    forward_sync_buffers: rank 0's buffers go to all before each synchronized forward in training mode, and at
-        construction in any case. broadcast_buffers (PyTorch's old name, which counts where the new one is not given):
+    forward_sync_buffers: rank 0's buffers go to all before each forward in training mode that follows a synchronized
+        one, and at construction in any case. broadcast_buffers (PyTorch's old name, which counts where the new one is not given):
         False skips both.
     bucket_cap_mb: cap of all buckets in MiB; None: 1 for the first, 25 for the others.
     find_unused_parameters: some parameters may get no gradient, others in each iteration and on each rank.
@@ -318,7 +318,7 @@ class DistributedDataParallel(Module, Joinable):
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Gradients of forward passes within only accumulate on this rank."""
+        """Gradients of forward passes within only accumulate on this rank. Nothing is sent but buffers, before the first one."""
         before, self.require_backward_grad_sync = self.require_backward_grad_sync, False
         try:
             yield
