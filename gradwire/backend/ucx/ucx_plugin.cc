@@ -11,7 +11,6 @@
 #include <atomic>
 #include <cstring>
 #include <numeric>
-#include <optional>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -24,6 +23,7 @@
 #include "gradwire/backend/ucx/link_internal.h"
 #include "gradwire/backend/ucx/meeting_internal.h"
 #include "gradwire/backend/ucx/partners_internal.h"
+#include "gradwire/backend/ucx/reach_internal.h"
 #include "gradwire/backend/ucx/session_internal.h"
 #include "gradwire/base/environment.h"
 #include "gradwire/base/error.h"
@@ -31,7 +31,6 @@
 #include "gradwire/base/interrupt.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/base/trace.h"
-#include "gradwire/base/watched_time.h"
 #include "gradwire/store/handshake_internal.h"
 #include "gradwire/store/secret.h"
 
@@ -39,10 +38,6 @@ namespace gradwire::ucx {
 namespace {
 
 constexpr long kSilence = 2400;  // ms
-
-// How long ranks that all have each other's addresses try to reach each other, at least: TCP sends the first packet of
-// a connection four times within it.
-constexpr Milliseconds kReach{10'000};
 
 constexpr Capabilities kCapabilities{.in_place_memory = false,
                                      .bitwise_equal = true,
@@ -140,30 +135,6 @@ void throw_if_announced(Store& store) {
   throw UnreachableError(text, {rank});
 }
 
-// When ranks that try to reach each other give up. Asked again and again.
-class Reach {
- public:
-  // `all_may_speak`: every partner has what it needs to connect. Else a partner may wait for partners of its own, and
-  // nobody gives up before the deadline of the rendezvous.
-  Reach(bool all_may_speak, Milliseconds silence)
-      : patience_(all_may_speak ? std::optional(std::max(kReach, 4 * silence)) : std::nullopt) {}
-  // Looks at the clock. Time in which this process did not run does not count.
-  void look() {
-    constexpr Milliseconds kMost{400};
-    tried_ = std::chrono::duration_cast<Milliseconds>(time_.look(Deadline::Clock::now(), kMost));
-  }
-  Milliseconds tried() const noexcept { return tried_; }
-  bool is_over() const noexcept { return patience_ && tried_ >= *patience_; }
-  // Whether a rank that hears that another one has given up may take its own partners for unreachable, too: all began
-  // at about the same time, and the first that gives up ends the rendezvous for all.
-  bool is_nearly_over() const noexcept { return patience_ && tried_ >= *patience_ / 2; }
-
- private:
-  const std::optional<Milliseconds> patience_;
-  WatchedTime time_;
-  Milliseconds tried_{0};
-};
-
 [[noreturn]] void throw_silent(const BackendOptions& options, const std::vector<RankRecord>& records,
                                const std::vector<int>& silent, Milliseconds tried) {
   std::vector<std::string> names;
@@ -194,7 +165,7 @@ void await_partners(const BackendOptions& options, UcxWire& wire, const std::vec
       const bool was_heard = std::find(unheard.begin(), unheard.end(), rank) == unheard.end();
       throw_absent(options, records[static_cast<std::size_t>(rank)], rank, was_heard, absence->why);
     }
-    reach.look();
+    reach.look(Deadline::Clock::now());
     if (deadline.expired()) {
       throw TimeoutError(concat("rendezvous: by the deadline nothing had come from ", name_ranks(unheard), " to rank ",
                                 options.rank, "; do the hosts reach each other (firewall, GRADWIRE_INTERFACE)?"),
