@@ -474,12 +474,12 @@ TEST_P(Ddp, GradientAccumulationKeepsBuffersAlike) {
     for (int step = 0; step < 3; ++step) {
       {
         const auto guard = ddp.no_sync();
-        ddp(at::full({2, 2}, rank + step)).sum().backward();
+        ddp(at::full({2, 2}, rank + step, at::kFloat)).sum().backward();
         const auto means = from_all(*group, net->running_mean);
         const double factor = 0.9;  // what is left of the mean that both had before
         EXPECT_NEAR((means[1] - means[0]).abs().max().template item<double>(), 1 - factor, 1e-6);
       }
-      ddp(at::full({2, 2}, rank + step)).sum().backward();
+      ddp(at::full({2, 2}, rank + step, at::kFloat)).sum().backward();
     }
   });
 }
