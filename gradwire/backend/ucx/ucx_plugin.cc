@@ -147,6 +147,15 @@ void throw_if_announced(Store& store) {
                          silent);
 }
 
+// Whether a rank has given up because it does not reach another one. The store may have gone with that rank.
+bool another_has_given_up(Store& store) {
+  try {
+    return rendezvous::someone_is_unreachable(store);
+  } catch (const StoreError&) {
+    return true;
+  }
+}
+
 // Returns when every partner has been heard of.
 void await_partners(const BackendOptions& options, UcxWire& wire, const std::vector<RankRecord>& records,
                     const std::vector<int>& partners, Deadline deadline) {
@@ -172,7 +181,7 @@ void await_partners(const BackendOptions& options, UcxWire& wire, const std::vec
                          unheard);
     }
     if (next_look.expired() || reach.is_over()) {
-      const bool another_gave_up = reach.is_nearly_over() && rendezvous::someone_is_unreachable(*options.store);
+      const bool another_gave_up = reach.is_nearly_over() && another_has_given_up(*options.store);
       if (!another_gave_up) rendezvous::throw_if_failed(*options.store);
       if (another_gave_up || reach.is_over()) throw_silent(options, records, unheard, reach.tried());
       throw_if_interrupted("rendezvous");
