@@ -168,13 +168,16 @@ void await_partners(const BackendOptions& options, UcxWire& wire, const std::vec
     }
     const std::vector<int> unheard = wire.unheard();
     if (unheard.empty()) return;
+    reach.look(Deadline::Clock::now());
     for (const int rank : partners) {
       const auto absence = wire.absence(rank);
       if (!absence) continue;
       const bool was_heard = std::find(unheard.begin(), unheard.end(), rank) == unheard.end();
+      // It may have ended because one that it heard, and this rank did not, has given up.
+      if (was_heard && reach.is_nearly_over() && another_has_given_up(*options.store))
+        throw_silent(options, records, unheard, reach.tried());
       throw_absent(options, records[static_cast<std::size_t>(rank)], rank, was_heard, absence->why);
     }
-    reach.look(Deadline::Clock::now());
     if (deadline.expired()) {
       throw TimeoutError(concat("rendezvous: by the deadline nothing had come from ", name_ranks(unheard), " to rank ",
                                 options.rank, "; do the hosts reach each other (firewall, GRADWIRE_INTERFACE)?"),
