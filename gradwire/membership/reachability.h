@@ -10,10 +10,10 @@
 
 namespace gradwire::membership {
 
-// A member that has to leave, and a member that it does not reach, or that does not reach it.
+// A member that has to leave, and why.
 struct OutOfReach {
-  std::int64_t member = 0;
-  std::int64_t peer = 0;
+  std::int64_t member = 0;  // has to leave
+  std::int64_t peer = 0;    // the two, or others of their hosts, do not reach each other
 };
 
 // Returns whom to drop so that the members of the present epoch that are left reach each other, as far as
