@@ -4,6 +4,7 @@
 #include "gradwire/ddp/accumulator_hooks_internal.h"
 
 #include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
 
 #include <vector>
