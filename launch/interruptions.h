@@ -23,10 +23,10 @@ class Interruptions final {
 
   // A signal that ends the job is taken at `now`.
   Kind take(int signal, Time now) noexcept {
-    const Kind kind = !first_ ? Kind::first : now < guard_ ? Kind::repeated : Kind::another;
-    if (kind == Kind::first) first_ = signal;
-    if (kind == Kind::first) has_handled(now);
-    return kind;
+    if (first_) return now < guard_ ? Kind::repeated : Kind::another;
+    first_ = signal;
+    has_handled(now);
+    return Kind::first;
   }
   // What the first signal asks for was done at `now`, which may have taken a while: a signal that arrived meanwhile is
   // taken after that.

@@ -18,14 +18,14 @@ namespace {
 using observe::GroupTable;
 using observe::RankTable;
 
-std::int64_t number_after(std::string_view prefix, std::string_view text) {
+// The epoch of a group of an epoch, or of one that was made from such a group; 0 for any other group.
+std::int64_t epoch_of_group(const GroupTable& group) {
+  constexpr std::string_view kPrefix = "epoch ";
+  const std::string_view path = group.path;
   std::int64_t number = 0;
-  if (text.starts_with(prefix)) std::from_chars(text.data() + prefix.size(), text.data() + text.size(), number);
+  if (path.starts_with(kPrefix)) std::from_chars(path.data() + kPrefix.size(), path.data() + path.size(), number);
   return number;
 }
-
-// The epoch of a group of an epoch, or of one that was made from such a group; 0 for any other group.
-std::int64_t epoch_of_group(const GroupTable& group) { return number_after("epoch ", group.path); }
 
 bool has_member(const EpochMembers& members, const RankTable& table) {
   return std::any_of(members.begin(), members.end(),
@@ -77,8 +77,7 @@ EpochMembers members_here(const membership::Epoch& epoch, const std::string& hos
   for (const membership::EpochMember& member : epoch.members) {
     // In a replay, the hosts are those of the job that is played.
     const bool is_here = epoch.played || member.host == host;
-    const auto pid = is_here ? number_after("process ", describe_process(member.identity)) : 0;
-    members.push_back({member.number, static_cast<int>(pid)});
+    members.push_back({member.number, is_here ? number_of_process(member.identity) : 0});
   }
   return members;
 }

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <atomic>
+#include <charconv>
 #include <cstdint>
 #include <fstream>
 #include <sstream>
@@ -44,6 +45,19 @@ std::string number_space() {
   return length > 0 && !boot.empty() ? concat(boot, "/", name_space.data()) : "";
 }
 
+// The first fields of an identity; empty from the first that it lacks.
+struct Fields {
+  std::string space;
+  std::string pid;
+  std::string start;
+};
+Fields fields_of(const std::string& identity) {
+  std::istringstream in(identity);
+  Fields fields;
+  in >> fields.space >> fields.pid >> fields.start;
+  return fields;
+}
+
 }  // namespace
 
 std::string process_identity() {
@@ -55,22 +69,22 @@ std::string process_identity() {
 }
 
 bool may_be_alive(const std::string& identity) {
-  std::istringstream in(identity);
-  std::string space;
-  std::string pid;
-  std::string start;
-  in >> space >> pid >> start;
+  const auto [space, pid, start] = fields_of(identity);
   if (start.empty() || space != number_space()) return true;
   const auto [state, begun] = state_and_start(pid);
   return begun == start && !state.empty() && state != "Z" && state != "X";
 }
 
+int number_of_process(const std::string& identity) {
+  const std::string pid = fields_of(identity).pid;
+  int number = 0;
+  std::from_chars(pid.data(), pid.data() + pid.size(), number);
+  return number;
+}
+
 std::string describe_process(const std::string& identity) {
-  std::istringstream in(identity);
-  std::string space;
-  std::string pid = "of unknown number";
-  in >> space >> pid;
-  return concat("process ", pid);
+  const std::string pid = fields_of(identity).pid;
+  return concat("process ", pid.empty() ? "of unknown number" : pid);
 }
 
 }  // namespace gradwire

@@ -16,6 +16,9 @@ std::string process_identity();
 // here (another host, another namespace, no /proc, a name that makes no sense). Thread-safe; reads a file.
 bool may_be_alive(const std::string& identity);
 
+// The number of the process of that name, in its own namespace of process numbers; 0 for a name that makes no sense.
+int number_of_process(const std::string& identity);
+
 // "process 4711", for messages. Never throws for a name that makes no sense.
 std::string describe_process(const std::string& identity);
 

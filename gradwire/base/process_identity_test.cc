@@ -20,6 +20,7 @@ TEST(ProcessIdentity, ThisProcessIsAliveAndItsNamesDiffer) {
   EXPECT_TRUE(may_be_alive(one));
   EXPECT_NE(one, process_identity());
   EXPECT_EQ(describe_process(one), "process " + std::to_string(::getpid()));
+  EXPECT_EQ(number_of_process(one), ::getpid());
 }
 
 TEST(ProcessIdentity, AProcessThatEndedIsDeadBeforeItsParentHasReapedIt) {
@@ -52,6 +53,7 @@ TEST(ProcessIdentity, WhatCannotBeSeenFromHereMayBeAlive) {
   EXPECT_TRUE(may_be_alive("no sense"));
   EXPECT_TRUE(may_be_alive("another-boot/pid:[1] 1 1 0"));
   EXPECT_EQ(describe_process(""), "process of unknown number");
+  for (const char* name : {"", "boot", "boot text 7"}) EXPECT_EQ(number_of_process(name), 0) << name;
 }
 
 }  // namespace

@@ -309,10 +309,7 @@ void DdpCore::abandon_forward() noexcept {
 }
 
 void DdpCore::Parts::require_open_group() const {
-  if (gradwire::is_open(*group)) return;
-  throw InvalidArgument(concat("The process group of this DistributedDataParallel was shut down on rank ",
-                               group->rank(),
-                               " (destroy_process_group()); make a new group, and wrap the module again over it."));
+  internal::require_open_group(*group, "DistributedDataParallel", "wrap the module again");
 }
 
 void DdpCore::Parts::require_known_parameters() {

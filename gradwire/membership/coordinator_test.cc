@@ -58,6 +58,21 @@ class CoordinatorTest : public ::testing::Test {
     return member;
   }
 
+  // Members that have met in the first epoch.
+  std::vector<std::unique_ptr<Member>> members_of_first_epoch(Coordinator& coordinator, int count) {
+    std::vector<std::unique_ptr<Member>> members;
+    for (int i = 0; i < count; ++i) members.push_back(join(coordinator));
+    settle(coordinator);
+    for (const auto& member : members) EXPECT_TRUE(member->meet());
+    return members;
+  }
+  // What the coordinator tells the user goes to `told`.
+  CoordinatorOptions options_that_tell(std::vector<std::string>& told, int first) const {
+    CoordinatorOptions made = options(1, first, first);
+    made.tell = [&told](const std::string& sentence) { told.push_back(sentence); };
+    return made;
+  }
+
   std::shared_ptr<Store> store_ = std::make_shared<HashStore>();
   const test_support::TemporaryFolder scratch_;
   const std::filesystem::path folder_ = scratch_.path();
@@ -88,11 +103,9 @@ TEST_F(CoordinatorTest, MembersMeetLeaveAndMeetAgain) {
 // All members have to be ready, and then all begin at the same boundary, which none of them has passed.
 TEST_F(CoordinatorTest, ANewcomerFollowsFromTheStepAfterTheLastMemberIsReady) {
   Coordinator coordinator(store_, options(1, 3, 2));
-  const auto a = join(coordinator);
-  const auto b = join(coordinator);
-  settle(coordinator);
-  ASSERT_TRUE(a->meet());
-  ASSERT_TRUE(b->meet());
+  const auto members = members_of_first_epoch(coordinator, 2);
+  const auto& a = members[0];
+  const auto& b = members[1];
   constexpr std::int64_t kFollower = 7;
   EXPECT_FALSE(a->follows_from(kFollower, 10));
   a->ready_for(kFollower, 10);
@@ -124,11 +137,9 @@ TEST_F(CoordinatorTest, AMemberEndsTheJobThoughTheCoordinatorIsGone) {
 
 TEST_F(CoordinatorTest, AllMembersStopBeforeTheSameStep) {
   Coordinator coordinator(store_, options(1, 3, 2));
-  const auto a = join(coordinator);
-  const auto b = join(coordinator);
-  settle(coordinator);
-  a->meet();
-  b->meet();
+  const auto members = members_of_first_epoch(coordinator, 2);
+  const auto& a = members[0];
+  const auto& b = members[1];
   EXPECT_FALSE(a->stops_before(5));
   EXPECT_FALSE(b->stops_before(5));
   b->ask_to_leave();
@@ -234,11 +245,9 @@ TEST_F(CoordinatorTest, AMemberThatDoesNotAnswerIsTakenForDead) {
   CoordinatorOptions patient = options(1, 2, 2);
   patient.stall_timeout = Milliseconds(1);
   Coordinator coordinator(store_, patient);
-  const auto a = join(coordinator);
-  const auto b = join(coordinator);
-  settle(coordinator);
-  a->meet();
-  b->meet();
+  const auto members = members_of_first_epoch(coordinator, 2);
+  const auto& a = members[0];
+  const auto& b = members[1];
   std::atomic<bool> stop{false};
   std::thread server([&] { coordinator.run(stop); });
   EXPECT_EQ(a->meet()->members.size(), 1U);  // without b, which says nothing
@@ -270,13 +279,10 @@ TEST_F(CoordinatorTest, NobodyIsTakenForDeadWhileNobodyWaits) {
   CoordinatorOptions patient = options(1, 3, 3);
   patient.stall_timeout = Milliseconds(1);
   Coordinator coordinator(store_, patient);
-  const auto a = join(coordinator);
-  const auto b = join(coordinator);
-  const auto c = join(coordinator);
-  settle(coordinator);
-  a->meet();
-  b->meet();
-  c->meet();
+  const auto members = members_of_first_epoch(coordinator, 3);
+  const auto& a = members[0];
+  const auto& b = members[1];
+  const auto& c = members[2];
   EventLog(store_).append(Died{c->number(), "for this test"});
   settle(coordinator);
   const Deadline long_step = Deadline::after(Milliseconds(50));
@@ -527,11 +533,9 @@ TEST_F(CoordinatorTest, ASlowMemberLearnsThatItHasToLeaveAndTheUserIsTold) {
   std::vector<std::string> told;
   slow.tell = [&](const std::string& sentence) { told.push_back(sentence); };
   Coordinator coordinator(store_, slow);
-  const auto a = join(coordinator);
-  const auto b = join(coordinator);
-  settle(coordinator);
-  a->meet();
-  b->meet();
+  const auto members = members_of_first_epoch(coordinator, 2);
+  const auto& a = members[0];
+  const auto& b = members[1];
   EXPECT_EQ(a->slow_rule(), slow.slow);
   b->report_slow({.rank = 1, .step = 6, .own_us = 31550, .others_us = 10000}, true, "far");
   EXPECT_FALSE(b->was_dropped());
@@ -551,49 +555,37 @@ TEST_F(CoordinatorTest, ASlowMemberLearnsThatItHasToLeaveAndTheUserIsTold) {
 }
 
 TEST_F(CoordinatorTest, AMemberThatAnotherDoesNotReachLeavesAndTheUserIsToldOnce) {
-  CoordinatorOptions all = options(1, 3, 3);
   std::vector<std::string> told;
-  all.tell = [&](const std::string& sentence) { told.push_back(sentence); };
-  Coordinator coordinator(store_, all);
-  const auto a = join(coordinator);
-  const auto b = join(coordinator);
-  const auto c = join(coordinator);
-  settle(coordinator);
-  for (Member* member : {a.get(), b.get(), c.get()}) member->meet();
-  b->report_unreachable({2});
-  c->report_unreachable({1});
+  Coordinator coordinator(store_, options_that_tell(told, 3));
+  const auto members = members_of_first_epoch(coordinator, 3);
+  members[1]->report_unreachable({2});
+  members[2]->report_unreachable({1});
   std::atomic<bool> stop{false};
   std::thread server([&] { coordinator.run(stop); });
   std::vector<std::future<std::optional<Epoch>>> next;
-  for (Member* member : {a.get(), b.get(), c.get()})
-    next.push_back(std::async(std::launch::async, [member] { return member->meet(); }));
+  for (const auto& member : members)
+    next.push_back(std::async(std::launch::async, [&member] { return member->meet(); }));
   for (auto& each : next) each.wait();
   stop = true;
   server.join();
   EXPECT_EQ(next[0].get().value().members.size(), 2U);
   EXPECT_EQ(next[1].get().value().members.size(), 2U);
   EXPECT_FALSE(next[2].get());
-  EXPECT_TRUE(c->was_dropped());
-  EXPECT_EQ(c->why_dropped(), "it and member 2 do not reach each other");
+  EXPECT_TRUE(members[2]->was_dropped());
+  EXPECT_EQ(members[2]->why_dropped(), "it and member 2 do not reach each other");
   ASSERT_EQ(told.size(), 1U);
   EXPECT_EQ(told.front().find("member 2 (process "), 0U) << told.front();
   EXPECT_NE(told.front().find(") and member 3 (process "), std::string::npos) << told.front();
   EXPECT_NE(told.front().find(") do not reach each other; the job goes on without member 3"), std::string::npos)
       << told.front();
-  c->leave();
+  members[2]->leave();
 }
 
 TEST_F(CoordinatorTest, OfAMemberThatHasDiedTheUserIsNotToldThatItIsOutOfReach) {
-  CoordinatorOptions all = options(1, 3, 3);
   std::vector<std::string> told;
-  all.tell = [&](const std::string& sentence) { told.push_back(sentence); };
-  Coordinator coordinator(store_, all);
-  const auto a = join(coordinator);
-  const auto b = join(coordinator);
-  const auto c = join(coordinator);
-  settle(coordinator);
-  for (Member* member : {a.get(), b.get(), c.get()}) member->meet();
-  a->report_unreachable({1});
+  Coordinator coordinator(store_, options_that_tell(told, 3));
+  const auto members = members_of_first_epoch(coordinator, 3);
+  members[0]->report_unreachable({1});
   EventLog log(store_);
   log.append(Unreachable{3, 1, 4711});  // a number that nobody has
   log.append(Died{2, "was killed"});

@@ -37,11 +37,7 @@ ParamGroups without_parameters(const ParamGroups& groups) {
 
 }  // namespace
 
-void require_open_group(const ProcessGroup& group) {
-  if (is_open(group)) return;
-  throw InvalidArgument(concat("The process group of this ", kZeroName, " was shut down on rank ", group.rank(),
-                               " (destroy_process_group()); make a new group, and the optimizer again over it."));
-}
+void require_open_group(const ProcessGroup& group) { require_open_group(group, kZeroName, "the optimizer again"); }
 
 void require_same_parameters(ProcessGroup& group, const std::vector<at::Tensor>& parameters, std::size_t groups,
                              const ZeroOptions& options) {

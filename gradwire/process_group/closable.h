@@ -23,4 +23,12 @@ inline bool is_open(const ProcessGroup& group) {
   return closable == nullptr || closable->is_open();
 }
 
+namespace internal {
+
+// Throws InvalidArgument when is_open() is false. `owner`: the class that uses the group; `advice`: what to do with the
+// owner once there is a new group, as "wrap the module again". Thread-safe.
+void require_open_group(const ProcessGroup& group, const char* owner, const char* advice);
+
+}  // namespace internal
+
 }  // namespace gradwire

@@ -61,8 +61,9 @@ void bind_optim(py::module_& module) {
       },
       py::arg("group"), py::arg("parameters"), py::arg("groups"), py::arg("parameters_as_bucket_view"),
       py::arg("overlap_with_ddp"), Unlocked(), "Collective: MismatchError on all ranks when they differ.");
-  optim.def("require_open_group", &internal::require_open_group, py::arg("group"), Unlocked(),
-            "InvalidArgument where the group of a ZeroRedundancyOptimizer was shut down.");
+  optim.def(
+      "require_open_group", [](const ProcessGroup& group) { internal::require_open_group(group); }, py::arg("group"),
+      Unlocked(), "InvalidArgument where the group of a ZeroRedundancyOptimizer was shut down.");
   optim.def(
       "require_parameters",
       [](const std::string& who, const Tensors& parameters) { internal::require_parameters(who, parameters); },
