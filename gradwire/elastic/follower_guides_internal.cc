@@ -119,6 +119,7 @@ void FollowerGuides::guide(const membership::Member& member, const membership::E
 }
 
 void FollowerGuides::begin_step(std::int64_t step) {
+  if (traffic_ != nullptr) traffic_->begin_step();
   if (recorder_ != nullptr) recorder_->begin_step(step);
 }
 

@@ -10,8 +10,11 @@
 namespace gradwire::internal {
 namespace {
 
-// Between two buckets of a step there is a gap in which no piece fits.
+// The moment after a call before it is quiet.
 constexpr std::chrono::microseconds kGap{2000};
+// The same before the last call of a step. Hooks compute between two calls of a bucket, and the next call would come
+// soon behind the piece.
+constexpr std::chrono::microseconds kGapWithinStep{20'000};
 // How long pieces wait in all: so many times as they take, and this time more.
 constexpr int kShare = 3;
 constexpr std::chrono::seconds kGrace{2};
@@ -20,9 +23,15 @@ constexpr int kLook = 8;
 
 }  // namespace
 
+void TrafficWatch::UnderWay::begin_step() {
+  const MutexLock lock(mutex);
+  expected = std::exchange(begun, 0);
+}
+
 void TrafficWatch::UnderWay::begin() {
   const MutexLock lock(mutex);
   ++calls;
+  ++begun;
 }
 
 void TrafficWatch::UnderWay::end() {
@@ -30,6 +39,10 @@ void TrafficWatch::UnderWay::end() {
   if (--calls > 0) return;
   quiet_since = std::chrono::steady_clock::now();
   changed.notify_all();
+}
+
+std::chrono::microseconds TrafficWatch::UnderWay::gap() const {
+  return begun > 0 && begun < expected ? kGapWithinStep : kGap;
 }
 
 std::shared_ptr<Work> TrafficWatch::call(int group, GroupCall& call,
@@ -57,7 +70,7 @@ bool TrafficWatch::wait_until_quiet(std::chrono::microseconds patience) const {
   MutexLock lock(under_way_->mutex);
   for (;;) {
     const auto now = std::chrono::steady_clock::now();
-    const auto quiet_from = under_way_->quiet_since + kGap;
+    const auto quiet_from = under_way_->quiet_since + under_way_->gap();
     if (under_way_->calls == 0 && now >= quiet_from) return true;
     if (now >= end) return false;
     const auto look = under_way_->calls == 0 ? std::min(quiet_from, end) : end;
@@ -67,12 +80,13 @@ bool TrafficWatch::wait_until_quiet(std::chrono::microseconds patience) const {
 
 void YieldingSender::send(const std::function<void()>& send) {
   const auto begin = Clock::now();
-  const auto patience = std::chrono::duration_cast<std::chrono::microseconds>(kGrace + kShare * took_ - waited_);
+  const auto patience =
+      std::chrono::duration_cast<std::chrono::microseconds>(kGrace + kShare * times_.took - times_.waited);
   if (!hurries_ && patience.count() > 0) watch_->wait_until_quiet(patience);
   const auto sent = Clock::now();
   send();
-  waited_ += sent - begin;
-  took_ += Clock::now() - sent;
+  times_.waited += sent - begin;
+  times_.took += Clock::now() - sent;
 }
 
 void YieldingSender::begin_step(std::int64_t behind) noexcept {
@@ -82,8 +96,10 @@ void YieldingSender::begin_step(std::int64_t behind) noexcept {
     return;
   }
   if (steps_++ % kLook != 0) return;
-  hurries_ = hurries_ || (steps_ > 1 && behind >= behind_);
+  const bool waits = times_.waited - seen_.waited > times_.took - seen_.took;
+  hurries_ = hurries_ || (steps_ > 1 && behind >= behind_ && waits);
   behind_ = behind;
+  seen_ = times_;
 }
 
 }  // namespace gradwire::internal

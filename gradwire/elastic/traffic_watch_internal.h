@@ -21,7 +21,10 @@ class TrafficWatch final : public CallTap {
   explicit TrafficWatch(std::shared_ptr<CallTap> recorder = nullptr) : recorder_(std::move(recorder)) {}
 
   std::shared_ptr<Work> call(int group, GroupCall& call, const std::function<std::shared_ptr<Work>()>& make) override;
-  // Waits until no call is under way, and none was for a moment. Returns false when `patience` passed first.
+  // The calls from here on are those of another step. Steps mostly make as many calls as the step before.
+  void begin_step() { under_way_->begin_step(); }
+  // Waits until no call is under way, and none was for a moment, which is longer between the first and the last call of
+  // a step. Returns false when `patience` passed first.
   bool wait_until_quiet(std::chrono::microseconds patience) const;
 
  private:
@@ -30,10 +33,14 @@ class TrafficWatch final : public CallTap {
     mutable Mutex mutex;
     mutable ConditionVariable changed;
     int calls GRADWIRE_GUARDED_BY(mutex) = 0;
+    int begun GRADWIRE_GUARDED_BY(mutex) = 0;     // in this step
+    int expected GRADWIRE_GUARDED_BY(mutex) = 0;  // in each step: those of the last one
     std::chrono::steady_clock::time_point quiet_since GRADWIRE_GUARDED_BY(mutex) = {};
 
+    void begin_step() GRADWIRE_EXCLUDES(mutex);
     void begin() GRADWIRE_EXCLUDES(mutex);
     void end() GRADWIRE_EXCLUDES(mutex);
+    std::chrono::microseconds gap() const GRADWIRE_REQUIRES(mutex);
   };
 
   const std::shared_ptr<CallTap> recorder_;
@@ -49,19 +56,27 @@ class YieldingSender final {
   // Waits until a piece may go, and calls `send`, which returns when the piece has arrived.
   void send(const std::function<void()>& send);
   // To be called before the pieces of each step of a tape; `behind`: how many steps of the members are newer. When the
-  // newcomer comes no nearer in eight steps, because too little time is left between the calls, pieces go at once until
-  // it is there: the sooner it is, the fewer steps the tape has.
+  // newcomer comes no nearer in eight steps in which pieces waited longer than they took, too little time is left
+  // between the calls: pieces go at once until it is there, because the sooner it is, the fewer steps the tape has. A
+  // newcomer that is late because its own steps take long holds pieces up, and gains nothing by that.
   void begin_step(std::int64_t behind) noexcept;
   bool hurries() const noexcept { return hurries_; }
 
  private:
   using Clock = std::chrono::steady_clock;
+  // Of pieces, in all.
+  struct Times {
+    Clock::duration waited{};
+    Clock::duration took{};
+  };
+
   const std::shared_ptr<const TrafficWatch> watch_;
-  Clock::duration waited_{};  // pieces, in all
-  Clock::duration took_{};    // pieces, in all
+  Times times_;
   bool hurries_ = false;
-  int steps_ = 0;            // since the newcomer was there
-  std::int64_t behind_ = 0;  // at the last look
+  int steps_ = 0;  // since the newcomer was there
+  // At the last look.
+  std::int64_t behind_ = 0;
+  Times seen_;
 };
 
 }  // namespace gradwire::internal

@@ -61,6 +61,25 @@ TEST(TrafficWatchTest, ItIsQuietWhenNoCallIsUnderWay) {
   EXPECT_TRUE(watch.wait_until_quiet(kGuard));
 }
 
+// With a step before of two calls, it is quiet before the first one, soon after the last one, and between them after a
+// longer gap.
+TEST(TrafficWatchTest, ItIsNotQuietBetweenTheCallsOfAStep) {
+  TrafficWatch watch;
+  const auto call = [&] { make_call(watch, [] { return completed_work({}); }); };
+  watch.begin_step();
+  call();
+  call();
+  watch.begin_step();
+  EXPECT_TRUE(watch.wait_until_quiet(kGuard));
+  const auto begin = std::chrono::steady_clock::now();
+  call();
+  EXPECT_TRUE(watch.wait_until_quiet(kGuard)) << "a gap that is long enough";
+  EXPECT_GE(std::chrono::steady_clock::now() - begin, milliseconds(20));
+  call();
+  EXPECT_FALSE(watch.wait_until_quiet(microseconds(0)));
+  EXPECT_TRUE(watch.wait_until_quiet(kGuard));
+}
+
 TEST(TrafficWatchTest, CallsThatThrowOrCannotTellTheirEndAreNotUnderWay) {
   TrafficWatch watch;
   EXPECT_THROW(make_call(watch, []() -> std::shared_ptr<Work> { throw PeerError("no", {}); }), PeerError);
@@ -136,16 +155,30 @@ TEST_F(YieldingSenderTest, APieceGoesWhenTheCallEnds) {
 
 // It hurries when a look eight steps later finds it no nearer, and until it is there.
 TEST_F(YieldingSenderTest, ANewcomerThatComesNoNearerIsSentWithoutWaiting) {
-  for (std::int64_t behind = 40; behind > 20; --behind) sender_.begin_step(behind);
-  EXPECT_FALSE(sender_.hurries()) << "it came nearer at each step";
-  for (int step = 0; step < 16; ++step) sender_.begin_step(20);
+  YieldingSender other(watch_);
+  for (YieldingSender* sender : {&sender_, &other}) {
+    sender->begin_step(40);
+    sender->send([] {});  // waits for two seconds
+  }
+  for (std::int64_t behind = 39; behind > 20; --behind) other.begin_step(behind);
+  EXPECT_FALSE(other.hurries()) << "it came nearer at each step";
+  for (int step = 0; step < 8; ++step) sender_.begin_step(40);
   EXPECT_TRUE(sender_.hurries());
-  sender_.send([] {});
   for (std::int64_t behind = 20; behind > 1; --behind) sender_.begin_step(behind);
   EXPECT_TRUE(sender_.hurries());
   sender_.begin_step(1);
   EXPECT_FALSE(sender_.hurries()) << "it is there";
   pending_.end();
+}
+
+// As pieces do which go to a newcomer that takes none before it has done a step.
+TEST_F(YieldingSenderTest, ANewcomerWhoseOwnStepsTakeLongIsNotHurried) {
+  pending_.end();
+  for (int step = 0; step < 32; ++step) {
+    sender_.begin_step(20);
+    sender_.send([] { std::this_thread::sleep_for(milliseconds(10)); });
+  }
+  EXPECT_FALSE(sender_.hurries());
 }
 
 TEST(SnapshotMemoryTest, CopiesAreEqualContiguousAndKeepTheMemory) {
