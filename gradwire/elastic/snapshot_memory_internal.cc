@@ -8,12 +8,11 @@
 #include <utility>
 
 #include "gradwire/base/error.h"
+#include "gradwire/elastic/ready_pages_internal.h"
 
 namespace gradwire::internal {
 namespace {
 
-// The least size of a page: larger ones are written to more often than needed.
-constexpr std::size_t kPage = 4096;
 // As at::empty() aligns tensors.
 constexpr std::size_t kAlignment = 64;
 
@@ -38,11 +37,7 @@ SnapshotMemory::SnapshotMemory(const std::vector<at::Tensor>& tensors)
 SnapshotMemory::~SnapshotMemory() { stops_ = true; }
 
 void SnapshotMemory::write_to_pages() noexcept {
-  if (memory_ != nullptr) {
-    for (std::size_t at = 0; at < memory_->bytes() && !stops_; at += kPage) {
-      memory_->data()[at] = std::byte{0};
-    }
-  }
+  if (memory_ != nullptr) internal::write_to_pages(*memory_, stops_);
   has_ended_ = true;
 }
 

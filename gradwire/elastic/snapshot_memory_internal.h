@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Memory for a copy of the state that is made while others wait. The first write to a page of fresh memory takes
-// several times as long as the copy itself, so a thread writes to the pages before.
+// Memory for a copy of the state that is made while others wait: a thread writes to the pages before
+// (ready_pages_internal.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>

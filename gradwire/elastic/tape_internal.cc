@@ -45,9 +45,9 @@ std::size_t total_bytes(const Tensors& tensors) {
 }
 
 // The values of all tensors, one after another.
-at::Tensor copy_of(const Tensors& tensors) {
+at::Tensor copy_of(const Tensors& tensors, TapeMemory& memory) {
   const c10::NoGradGuard no_grad;
-  at::Tensor bytes = at::empty({static_cast<std::int64_t>(total_bytes(tensors))}, at::TensorOptions(at::kByte));
+  at::Tensor bytes = memory.take(total_bytes(tensors));
   auto* to = bytes.mutable_data_ptr<std::uint8_t>();
   for (const at::Tensor& tensor : tensors) {
     const at::Tensor dense = tensor.contiguous();
@@ -184,7 +184,8 @@ void TapeReader::fill(Slot& slot, at::Tensor bytes) {
 // them.
 class RecordedCall final {
  public:
-  RecordedCall(Tensors written, TapeRecorder::Slots slots) : written_(std::move(written)), slots_(std::move(slots)) {}
+  RecordedCall(Tensors written, TapeRecorder::Slots slots, std::shared_ptr<TapeMemory> memory)
+      : memory_(std::move(memory)), written_(std::move(written)), slots_(std::move(slots)) {}
   // Nobody waited for the call, or the call failed.
   ~RecordedCall() {
     const MutexLock lock(mutex_);
@@ -197,7 +198,7 @@ class RecordedCall final {
   void has_ended() {
     const MutexLock lock(mutex_);
     if (copied_) return;
-    const at::Tensor bytes = copy_of(written_);  // may find no memory: then the readers give up
+    const at::Tensor bytes = copy_of(written_, *memory_);  // may find no memory: then the readers give up
     for (const auto& [reader, slot] : slots_) reader->fill(*slot, bytes);
     copied_ = true;
     written_.clear();
@@ -205,6 +206,7 @@ class RecordedCall final {
 
  private:
   Mutex mutex_;
+  const std::shared_ptr<TapeMemory> memory_;
   bool copied_ GRADWIRE_GUARDED_BY(mutex_) = false;
   Tensors written_ GRADWIRE_GUARDED_BY(mutex_);
   const TapeRecorder::Slots slots_;
@@ -266,6 +268,7 @@ void TapeRecorder::add(std::shared_ptr<TapeReader> reader) {
 }
 
 void TapeRecorder::begin_step(std::int64_t step) {
+  memory_->begin_step();
   const MutexLock lock(mutex_);
   in_step_ = true;
   step_ = step;
@@ -305,7 +308,7 @@ std::shared_ptr<Work> TapeRecorder::call(int group, GroupCall& call,
     slots.emplace_back(reader, slot);
   }
   lock.unlock();
-  const auto recorded = std::make_shared<RecordedCall>(written, std::move(slots));
+  const auto recorded = std::make_shared<RecordedCall>(written, std::move(slots), memory_);
   const auto work = std::make_shared<RecordedWork>(make(), recorded);
   // The caller need not ask whether the call has ended.
   if (const CollectiveOptions* const options = options_of(call); options != nullptr && !options->async)

@@ -18,6 +18,7 @@
 #include "gradwire/base/deadline.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/elastic/call_tap_internal.h"
+#include "gradwire/elastic/tape_memory_internal.h"
 
 namespace gradwire::internal {
 
@@ -111,6 +112,7 @@ class TapeRecorder final : public CallTap {
   friend class RecordedCall;
   using Slots = std::vector<std::pair<std::shared_ptr<TapeReader>, std::shared_ptr<TapeReader::Slot>>>;
 
+  const std::shared_ptr<TapeMemory> memory_ = std::make_shared<TapeMemory>();
   Mutex mutex_;
   std::vector<std::shared_ptr<TapeReader>> readers_ GRADWIRE_GUARDED_BY(mutex_);
   bool in_step_ GRADWIRE_GUARDED_BY(mutex_) = false;

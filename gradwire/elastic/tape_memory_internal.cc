@@ -1,0 +1,112 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/elastic/tape_memory_internal.h"
+
+#include <ATen/Functions.h>
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "gradwire/base/error.h"
+#include "gradwire/elastic/ready_pages_internal.h"
+
+namespace gradwire::internal {
+namespace {
+
+// The allocator has smaller rows at hand, and a process may have only some 65,000 mappings.
+constexpr std::size_t kLeastBytes = std::size_t{1} << 20;
+
+}  // namespace
+
+TapeMemory::TapeMemory() : thread_("elastic-tape", [this] { make_ready(); }) {}
+
+TapeMemory::~TapeMemory() {
+  MutexLock lock(mutex_);
+  stops_ = true;
+  changed_.notify_all();
+  lock.unlock();
+  thread_.join();
+}
+
+at::Tensor TapeMemory::take(std::size_t bytes) {
+  const auto size = static_cast<std::int64_t>(bytes);
+  if (bytes < kLeastBytes) return at::empty({size}, at::TensorOptions(at::kByte));
+  MutexLock lock(mutex_);
+  Shelf& shelf = shelves_[bytes];
+  shelf.step = step_;
+  Mapping block;
+  shelf.wanted = std::max(shelf.wanted, ++shelf.taken);
+  if (!shelf.ready.empty()) {
+    block = std::move(shelf.ready.back());
+    shelf.ready.pop_back();
+  }
+  changed_.notify_all();
+  lock.unlock();
+  if (block.data() == nullptr) block = Mapping::anonymous(bytes);
+  auto held = std::make_shared<Mapping>(std::move(block));
+  return at::from_blob(
+      held->data(), {size},
+      [self = shared_from_this(), held](void*) mutable {
+        self->give_back(std::move(*held));
+        self.reset();
+      },
+      at::TensorOptions(at::kByte));
+}
+
+void TapeMemory::begin_step() {
+  const MutexLock lock(mutex_);
+  ++step_;
+  std::erase_if(shelves_,
+                [this](const auto& shelf) GRADWIRE_REQUIRES(mutex_) { return shelf.second.step < step_ - 2; });
+  for (auto& [size, shelf] : shelves_) shelf.taken = 0;
+}
+
+std::size_t TapeMemory::ready_bytes() const {
+  const MutexLock lock(mutex_);
+  std::size_t bytes = 0;
+  for (const auto& [size, shelf] : shelves_) bytes += size * shelf.ready.size();
+  return bytes;
+}
+
+// A newcomer that reads as fast as the steps record gives back what they take: the thread has nothing to do then.
+void TapeMemory::give_back(Mapping block) noexcept {
+  const MutexLock lock(mutex_);
+  const auto shelf = shelves_.find(block.bytes());
+  if (shelf == shelves_.end() || shelf->second.ready.size() >= 2 * shelf->second.wanted) return;
+  try {
+    shelf->second.ready.push_back(std::move(block));
+  } catch (const std::exception&) {
+    // Without memory for the list, the block is unmapped.
+  }
+}
+
+// 0: none.
+std::size_t TapeMemory::missing_size() const {
+  for (const auto& [size, shelf] : shelves_) {
+    if (shelf.ready.size() < shelf.wanted) return size;
+  }
+  return 0;
+}
+
+void TapeMemory::make_ready() noexcept {
+  MutexLock lock(mutex_);
+  while (!stops_) {
+    const std::size_t size = missing_size();
+    if (size == 0) {
+      changed_.wait(lock);
+      continue;
+    }
+    lock.unlock();
+    try {
+      Mapping block = Mapping::anonymous(size);
+      write_to_pages(block, stops_);
+      give_back(std::move(block));
+    } catch (const ResourceError&) {
+      return;  // the copies then try for themselves
+    }
+    lock.lock();
+  }
+}
+
+}  // namespace gradwire::internal
