@@ -17,6 +17,7 @@
 #include "gradwire/base/strings.h"
 #include "gradwire/store/file_store.h"
 #include "gradwire/store/hash_store.h"
+#include "gradwire/store/key_value_map_internal.h"
 #include "gradwire/store/prefix_store.h"
 #include "gradwire/store/secret.h"
 #include "gradwire/store/tcp_store.h"
@@ -45,10 +46,8 @@ Keys missing_of(Store& store, const Keys& keys) {
 }
 
 [[noreturn]] void throw_late(const char* operation, Milliseconds timeout, const Keys& keys) {
-  std::vector<std::string> names;
-  for (const std::string& key : keys) names.push_back(concat("'", key, "'"));
-  throw TimeoutError(
-      concat(operation, " waited ", timeout.count(), " ms for ", join(names, ", "), ", which no rank has set"));
+  throw TimeoutError(concat(operation, " waited ", timeout.count(), " ms for ", store_internal::quote_list(keys),
+                            ", which no rank has set"));
 }
 
 // `operation`: the user's call, for the error.
@@ -112,7 +111,7 @@ py::bytes get(Store& store, const std::string& key) {
 [[noreturn]] void throw_queue_empty(const std::string& queue) {
   const py::gil_scoped_acquire lock;
   const py::object kind = py::module_::import("gradwire._errors").attr("QueueEmptyError");
-  PyErr_SetString(kind.ptr(), concat("the queue '", queue, "' is empty").c_str());
+  PyErr_SetString(kind.ptr(), concat("the queue ", store_internal::quote(queue), " is empty").c_str());
   throw py::error_already_set();
 }
 

@@ -6,6 +6,7 @@ import gc
 import math
 import os
 import pickle
+import re
 import threading
 import weakref
 from datetime import timedelta
@@ -301,6 +302,20 @@ def test_stores(make, tmp_path):
         store.get("nowhere")
     with pytest.raises(dist.TimeoutError):
         store.wait(["nowhere"], timedelta(milliseconds=20))
+
+
+@pytest.mark.parametrize("key, shown", [(b"\xff", r"\xff"), ("a\0b", r"a\x00b"), ("a\nb", r"a\x0ab"), ("ü", r"\xc3\xbc")])
+def test_an_error_shows_a_key_of_any_bytes(key, shown):
+    store = dist.HashStore()
+    for timeout in timedelta(milliseconds=150), timedelta(milliseconds=1):
+        store.set_timeout(timeout)
+        waits = [lambda: store.get(key), lambda: store.wait([key]), lambda: store.multi_get([key]),
+                 lambda: store.queue_pop(key)]
+        for wait in waits:
+            with pytest.raises(dist.TimeoutError, match=re.escape(f"'{shown}', which no rank has set")):
+                wait()
+        with pytest.raises(dist.QueueEmptyError, match=re.escape(f"the queue '{shown}' is empty")):
+            store.queue_pop(key, block=False)
 
 
 @pytest.mark.parametrize("make", [dist.HashStore, "file", "tcp"])
