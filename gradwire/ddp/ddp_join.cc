@@ -9,7 +9,7 @@ namespace gradwire {
 
 // The hook of a rank that has joined. It makes the collectives of a forward and a backward pass in their order: first
 // the exchange of the kind of forward, then the order of the buckets (when they are rebuilt), the buffers, the buckets,
-// filled with zeros, through the hook, and the map of used parameters.
+// filled with zeros, through the hook, the map of used parameters, and the gradients of those that no rank used.
 class DdpCore::Shadow final : public JoinHook {
  public:
   explicit Shadow(Parts& parts) : parts_(parts) {}
@@ -20,13 +20,14 @@ class DdpCore::Shadow final : public JoinHook {
     parts_.buffers_due = forward.buffers_due;
     if (!forward.synchronized) return;
     parts_.shadow_gradients->before_shadow();
-    parts_.reducer->shadow_backward();
+    const std::vector<at::Tensor> unused = parts_.reducer->shadow_backward();
     if (parts_.delayed_reduction) parts_.delayed_reduction->shadow(parts_.divisor(&round));
-    parts_.shadow_gradients->after_shadow();
+    parts_.shadow_gradients->after_shadow(unused);
   }
 
   void post_hook(const JoinEnd& end) override {
     if (parts_.low_precision) parts_.low_precision->restore();
+    parts_.shadow_gradients->end_join();
     if (parts_.group->size() == 1) return;
     parts_.follow_buffers();
     internal::broadcast_values(parts_.reducer->control(), parts_.state(parts_.buffers_travel()), end.last_joiner);
@@ -88,7 +89,8 @@ DdpCore::Parts::Forward DdpCore::Parts::agree(const Forward* mine, const JoinRou
 void DdpCore::Parts::begin_forward(const Forward& forward, const JoinRound* round) {
   if (forward.synchronized || forward.buffers) start();
   if (forward.synchronized) {
-    reducer->set_participants(divisor(round), has_new_rank(round));
+    const bool joined = round != nullptr && round->active < group->size();
+    reducer->set_participants(divisor(round), has_new_rank(round), joined ? round->highest_active : -1);
     reducer->before_forward();
   }
   if (forward.buffers) {

@@ -97,8 +97,9 @@ class DdpCore final : public Joinable {
 
   // A rank that has joined (join.h) takes part in the other ranks' iterations with zeros: in the broadcasts of buffers,
   // in the reductions of buckets through the hook, and in the exchange of used parameters. So the .grad of this rank
-  // holds the averages too, and a hook that steps an optimizer also steps it on this rank. Buffers come from the
-  // highest active rank. At the end all ranks take over the model of the last joiner. Throws UnsupportedError with
+  // holds the averages too, and a hook that steps an optimizer also steps it on this rank. The .grad of a parameter
+  // that no rank used is that of the highest active rank until the Join ends. Buffers come from the highest active
+  // rank. At the end all ranks take over the model of the last joiner. Throws UnsupportedError with
   // delay_all_reduce_named_params over a group that cannot be duplicated.
   std::unique_ptr<JoinHook> join_hook(const JoinOptions& options) override;
   c10::Device join_device() const override;

@@ -72,6 +72,8 @@ class GradientIntake final {
   void write_back(std::size_t bucket, const at::Tensor& average) { filler_.write_back(bucket, average); }
   // After write_back(): as ParameterUse::restore().
   void restore_unused() { use_.restore(store_.parameters()); }
+  // After restore_unused(): as ParameterUse::unused_anywhere().
+  std::vector<std::size_t> unused_anywhere() const { return use_.unused_anywhere(); }
   // Ends the iteration. Returns the parameters that got no gradient on this rank; valid until the next call.
   const std::vector<std::size_t>& end_iteration();
   // As ParameterUse::expect_new_rank().

@@ -202,6 +202,61 @@ TEST_P(DdpJoin, GradientsOfWhatNobodyUsesAreKeptOnAJoinedRank) {
   });
 }
 
+// In a Join after DDP: what a sharded optimizer there finds in .grad of a parameter, in each iteration.
+class Seeing final : public Joinable {
+ public:
+  Seeing(std::shared_ptr<ProcessGroup> group, at::Tensor parameter)
+      : group_(std::move(group)), parameter_(std::move(parameter)) {}
+  void see() { seen.push_back(parameter_.grad().defined() ? parameter_.grad().clone() : at::Tensor()); }
+  std::unique_ptr<JoinHook> join_hook(const JoinOptions&) override { return std::make_unique<Hook>(*this); }
+  c10::Device join_device() const override { return c10::kCPU; }
+  std::shared_ptr<ProcessGroup> join_process_group() const override { return group_; }
+
+  std::vector<at::Tensor> seen;
+
+ private:
+  struct Hook final : JoinHook {
+    explicit Hook(Seeing& of) : owner(of) {}
+    void main_hook(const JoinRound&) override { owner.see(); }
+    Seeing& owner;
+  };
+  const std::shared_ptr<ProcessGroup> group_;
+  const at::Tensor parameter_;
+};
+
+// A joined rank does not zero gradients: without the other ranks it would find the average of an earlier iteration, or
+// its own last gradient.
+TEST_P(DdpJoin, AJoinedRankHasTheGradientsOfWhatNobodyUsesFromTheOthers) {
+  for (const bool set_to_none : {true, false}) {
+    SCOPED_TRACE(set_to_none ? "removed" : "zeroed");
+    std::vector<std::vector<at::Tensor>> seen(2);
+    run_ranks(GetParam(), 2, [&](int rank, auto group) {
+      Heads net;
+      DistributedDataParallel ddp(net, options(group, {"searched", true}));
+      Seeing seeing(group, net->heads[1]->weight);
+      Join join({ddp, seeing});
+      const std::vector<std::vector<int>> used{{0, 1}, {0}, {0, 1}, {0}, {0}};
+      for (int step = 0; step < (rank == 0 ? 1 : 5); ++step) {
+        ddp.zero_grad(set_to_none);
+        ddp(input_of(rank, step), used[static_cast<std::size_t>(step)], false).backward();
+        seeing.see();
+      }
+      const at::Tensor own = rank == 0 ? net->heads[1]->weight.grad().clone() : at::Tensor();
+      join.finish();
+      if (rank == 0) {
+        EXPECT_TRUE(at::equal(net->heads[1]->weight.grad(), own));
+      }
+      seen[static_cast<std::size_t>(rank)] = seeing.seen;
+    });
+    ASSERT_EQ(seen[0].size(), seen[1].size());
+    for (std::size_t step = 0; step < seen[0].size(); ++step) {
+      ASSERT_EQ(seen[0][step].defined(), seen[1][step].defined()) << "step " << step;
+      if (!seen[0][step].defined()) continue;
+      EXPECT_TRUE(at::equal(seen[0][step], seen[1][step])) << "step " << step;
+    }
+  }
+}
+
 struct CounterImpl : torch::nn::Module {
   CounterImpl() {
     weight = register_parameter("weight", at::ones({2}));

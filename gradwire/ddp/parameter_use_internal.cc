@@ -87,6 +87,14 @@ void ParameterUse::restore(const std::vector<at::Tensor>& parameters) {
   }
 }
 
+std::vector<std::size_t> ParameterUse::unused_anywhere() const {
+  std::vector<std::size_t> unused;
+  for (std::size_t i = 0; i < used_somewhere_.size(); ++i) {
+    if (!used_somewhere_[i]) unused.push_back(i);
+  }
+  return unused;
+}
+
 void ParameterUse::end_iteration(bool joined) {
   kept_.clear();
   sharing_.reset();

@@ -59,6 +59,8 @@ class ParameterUse {
   // Waits for that all-reduce, and gives the kept .grad back to every parameter that no rank used. `parameters`: all
   // parameters, by number.
   void restore(const std::vector<at::Tensor>& parameters);
+  // After restore(): the parameters that no rank used. The same on all ranks.
+  std::vector<std::size_t> unused_anywhere() const;
   // Ends the iteration. `joined`: this rank took part without a backward pass, and has not seen the fixed graph.
   void end_iteration(bool joined = false);
   // The parameters that got no gradient on this rank in the last iteration that ended.

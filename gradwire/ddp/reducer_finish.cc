@@ -6,6 +6,7 @@
 #include "gradwire/base/trace.h"
 #include "gradwire/ddp/backward_watch_internal.h"
 #include "gradwire/ddp/reducer_internal.h"
+#include "gradwire/ddp/unused_gradients_internal.h"
 #include "gradwire/process_group/watched_call_internal.h"
 
 namespace gradwire::internal {
@@ -21,6 +22,7 @@ void Reducer::finish() {
     for (std::size_t bucket = 0; bucket < results.size(); ++bucket) intake_.write_back(bucket, results[bucket].average);
     try {
       intake_.restore_unused();
+      if (leader_ >= 0) follow_gradients(*control_, unused_anywhere(), leader_, iteration_.joined());
     } catch (...) {
       fail_and_throw("the exchange of which parameters were used");
     }
@@ -33,6 +35,12 @@ void Reducer::finish() {
   outer_pass_.end_iteration_in(current_backward_pass());
   end_iteration(results);
   trace::point("ddp.finished", group_->rank(), iteration_.number());
+}
+
+std::vector<at::Tensor> Reducer::unused_anywhere() const {
+  std::vector<at::Tensor> unused;
+  for (const std::size_t parameter : intake_.unused_anywhere()) unused.push_back(store_.parameter(parameter));
+  return unused;
 }
 
 std::vector<BucketResult> Reducer::await_results() {

@@ -211,8 +211,9 @@ void Reducer::follow_shape() {
   if (reduction_.use_lanes(shape.lanes)) report_hook();
 }
 
-void Reducer::set_participants(int divisor, bool new_rank) {
+void Reducer::set_participants(int divisor, bool new_rank, int leader) {
   MutexLock lock(mutex_);
+  leader_ = leader;
   reduction_.set_divisor(divisor);
   if (new_rank) intake_.expect_new_rank();
 }

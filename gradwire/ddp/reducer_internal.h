@@ -107,14 +107,15 @@ class Reducer final : public std::enable_shared_from_this<Reducer> {
   // buckets. Throws the first failure again. Throws InvalidArgument when the reduction before did not finish, with the
   // names of the parameters that got no gradient.
   void before_forward() GRADWIRE_EXCLUDES(mutex_);
-  // Sets the participants of the next iteration: the divisor of sums, and whether a rank takes part for the first time.
-  // The same on all ranks.
-  void set_participants(int divisor, bool new_rank) GRADWIRE_EXCLUDES(mutex_);
+  // Sets the participants of the next iteration: the divisor of sums, whether a rank takes part for the first time,
+  // and, when a rank has joined, a rank that has not (else -1). Ranks that have joined take over from this rank the
+  // gradients of parameters that no rank used. The same on all ranks.
+  void set_participants(int divisor, bool new_rank, int leader) GRADWIRE_EXCLUDES(mutex_);
   // The next backward pass is synchronized, and so is every pass that goes through one of `outputs`.
   void expect_backward(const std::vector<at::Tensor>& outputs) GRADWIRE_EXCLUDES(mutex_);
   // Replaces the backward pass on a rank that has joined: takes part in the other ranks' passes with zeros, and gets
-  // the averages. Throws what a backward pass throws.
-  void shadow_backward() GRADWIRE_EXCLUDES(mutex_);
+  // the averages. Returns the parameters that no rank used. Throws what a backward pass throws.
+  std::vector<at::Tensor> shadow_backward() GRADWIRE_EXCLUDES(mutex_);
 
   // Sets the order of the buckets; else the first iteration finds the order. Takes effect at the next before_forward(),
   // which uses the order of rank 0. Throws InvalidArgument when `names` is not an order of the parameters, and when a
@@ -146,6 +147,7 @@ class Reducer final : public std::enable_shared_from_this<Reducer> {
   void launch_ready() GRADWIRE_REQUIRES(mutex_);
   bool launch_next() GRADWIRE_REQUIRES(mutex_);
   void finish() GRADWIRE_EXCLUDES(mutex_);
+  std::vector<at::Tensor> unused_anywhere() const GRADWIRE_REQUIRES(mutex_);
   std::vector<BucketResult> await_results() GRADWIRE_REQUIRES(mutex_);
   void end_iteration(const std::vector<BucketResult>& results) GRADWIRE_REQUIRES(mutex_);
 
@@ -183,6 +185,7 @@ class Reducer final : public std::enable_shared_from_this<Reducer> {
   BucketReduction reduction_ GRADWIRE_GUARDED_BY(mutex_);
   ParameterHooks parameter_hooks_ GRADWIRE_GUARDED_BY(mutex_);
   OuterPass outer_pass_ GRADWIRE_GUARDED_BY(mutex_);
+  int leader_ GRADWIRE_GUARDED_BY(mutex_) = -1;      // see set_participants()
   int mixed_pass_ GRADWIRE_GUARDED_BY(mutex_) = -1;  // the last pass that called options_.on_pass
 };
 

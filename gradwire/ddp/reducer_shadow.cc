@@ -5,7 +5,7 @@
 
 namespace gradwire::internal {
 
-void Reducer::shadow_backward() {
+std::vector<at::Tensor> Reducer::shadow_backward() {
   {
     MutexLock lock(mutex_);
     if (failure_.happened()) throw_failure();
@@ -20,6 +20,8 @@ void Reducer::shadow_backward() {
     }
   }
   finish();
+  MutexLock lock(mutex_);
+  return unused_anywhere();
 }
 
 }  // namespace gradwire::internal

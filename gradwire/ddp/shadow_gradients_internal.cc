@@ -4,6 +4,7 @@
 
 #include <c10/core/GradMode.h>
 
+#include <set>
 #include <utility>
 
 namespace gradwire::internal {
@@ -21,13 +22,23 @@ void ShadowGradients::before_shadow() {
   }
 }
 
-void ShadowGradients::after_shadow() {
+void ShadowGradients::after_shadow(std::vector<at::Tensor> unused) {
+  unused_ = std::move(unused);
   left_.clear();
   for (const at::Tensor& parameter : parameters_) {
     const at::Tensor& grad = parameter.grad();
     const std::uint32_t version = grad.defined() ? static_cast<std::uint32_t>(grad._version()) : 0;
     left_.push_back({decltype(Left::gradient)(grad.getIntrusivePtr()), version});
   }
+}
+
+void ShadowGradients::end_join() {
+  std::set<const c10::TensorImpl*> unused;
+  for (const at::Tensor& parameter : unused_) unused.insert(parameter.unsafeGetTensorImpl());
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (unused.contains(parameters_[i].unsafeGetTensorImpl())) parameters_[i].mutable_grad() = own_[i];
+  }
+  unused_.clear();
 }
 
 void ShadowGradients::leave() {
@@ -39,6 +50,7 @@ void ShadowGradients::leave() {
   }
   left_.clear();
   own_.clear();
+  unused_.clear();
 }
 
 }  // namespace gradwire::internal

@@ -21,8 +21,12 @@ class ShadowGradients final {
 
   // Called before each iteration that this rank shadows.
   void before_shadow();
-  // Called after that iteration, when .grad holds the averages.
-  void after_shadow();
+  // Called after that iteration, when .grad holds the averages, and for the parameters `unused`, which no rank used,
+  // what a rank has there that has not joined.
+  void after_shadow(std::vector<at::Tensor> unused);
+  // Called when all ranks have joined. Puts back the own gradients of the parameters that no rank used in the last
+  // iteration.
+  void end_join();
   // Called before this rank's next own forward. Replaces every unchanged average by the gradient that the rank had
   // before it joined. A .grad that was zeroed, removed or added to meanwhile stays. Does nothing when no iteration was
   // shadowed.
@@ -37,6 +41,7 @@ class ShadowGradients final {
   const bool copied_;
   std::vector<at::Tensor> own_;  // by parameter; empty: no iteration was shadowed since leave()
   std::vector<Left> left_;
+  std::vector<at::Tensor> unused_;  // of the last iteration that was shadowed
 };
 
 }  // namespace gradwire::internal

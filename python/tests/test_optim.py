@@ -373,6 +373,35 @@ def test_zero_joins_beside_ddp(ranks):
         assert equal(result, plain[1])
 
 
+class Branches(nn.Module):
+    """A body, and a branch that only some steps use."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        self.branch, self.body = nn.Linear(4, 4), nn.Linear(4, 4)  # rank 0 steps the first one
+
+    def forward(self, x, branch):
+        return self.branch(self.body(x)) if branch else self.body(x)
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_zero_steps_what_nobody_uses_as_the_others_do_on_a_rank_that_has_joined(ranks, set_to_none):
+    def body(group, sharded):
+        model = DistributedDataParallel(Branches(), process_group=group, find_unused_parameters=True)
+        optimizer = zero_of(model.parameters(), SGD, group) if sharded else SGD(model.parameters())
+        with Join([model, optimizer] if sharded else [model]):
+            for step in range(1 if group.rank() == 0 else 6):
+                optimizer.zero_grad(set_to_none=set_to_none)
+                model(torch.full((2, 4), 1.0 + step), step in (0, 2)).square().sum().backward()
+                optimizer.step()
+        return [parameter.detach().clone() for parameter in model.parameters()]
+
+    plain = ranks.all_well(2, partial(body, sharded=False))
+    for result in plain + ranks.all_well(2, partial(body, sharded=True)):
+        assert equal(result, plain[1])
+
+
 class Counter(Joinable):
     """Counts everyone's calls; a rank that has left counts 0."""
 
