@@ -115,6 +115,7 @@ RankTable rank_from(const json& line) {
   table.rank = line.at("rank");
   table.world = line.at("world");
   table.pid = line.at("pid");
+  table.started = line.value("started", std::int64_t{0});  // the first files of this version lack the field
   table.wall_offset = line.at("wall_offset");
   table.lost_calls = line.at("lost_calls");
   table.lost_groups = line.at("lost_groups");
@@ -171,6 +172,7 @@ std::string flight_lines(const RankTable& table) {
        {"rank", table.rank},
        {"world", table.world},
        {"pid", table.pid},
+       {"started", table.started},
        {"wall_offset", table.wall_offset},
        {"lost_calls", table.lost_calls},
        {"lost_groups", table.lost_groups},

@@ -39,6 +39,7 @@ RankTable full_table(int rank) {
   table.rank = rank;
   table.world = 12;
   table.pid = 77;
+  table.started = 90;
   table.wall_offset = -5;
   table.lost_calls = 6;
   table.lost_groups = 7;
@@ -69,6 +70,7 @@ RankTable full_table(int rank) {
 
 void expect_same(const RankTable& a, const RankTable& b) {
   EXPECT_EQ(flight_lines(a), flight_lines(b));
+  EXPECT_EQ(a.started, b.started);
   ASSERT_EQ(a.groups.size(), b.groups.size());
   const CallRow& left = a.groups[0].calls.at(0);
   const CallRow& right = b.groups[0].calls.at(0);

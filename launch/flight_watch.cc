@@ -43,6 +43,14 @@ std::int64_t last_event(const std::vector<RankTable>& tables) {
   return last;
 }
 
+// By rank: whether a process that was replaced recorded the table, and the present one has recorded nothing yet.
+std::vector<bool> replaced(const std::vector<RankTable>& tables, const std::vector<RunningRank>& ranks) {
+  std::vector<bool> all;
+  for (std::size_t rank = 0; rank < tables.size(); ++rank)
+    all.push_back(tables[rank].pid != 0 && tables[rank].started < ranks[rank].started);
+  return all;
+}
+
 }  // namespace
 
 FlightWatch::FlightWatch(const Options& options, int first_rank, int world, EpochLookup epochs)
@@ -107,9 +115,20 @@ void FlightWatch::look(const std::vector<RunningRank>& ranks) {
   }
 }
 
-FlightRecords FlightWatch::records(std::vector<RankTable> tables, const Occasion& occasion) const {
+FlightRecords FlightWatch::records(std::vector<RankTable> tables, const std::vector<bool>& is_replaced,
+                                   const Occasion& occasion) const {
   FlightRecords all{.tables = std::move(tables), .occasion = occasion};
   if (!options_.flight_folder.empty()) all.earlier = earlier();
+  for (std::size_t rank = 0; rank < is_replaced.size(); ++rank) {
+    RankTable& table = all.tables[rank];
+    if (!is_replaced[rank]) continue;
+    RankTable of_present;
+    of_present.rank = table.rank;
+    of_present.world = table.world;
+    of_present.process = std::exchange(table.process, {});
+    if (!options_.flight_folder.empty()) all.earlier.push_back(std::move(table));
+    table = std::move(of_present);
+  }
   return all;
 }
 
@@ -134,6 +153,7 @@ FlightWatch::Sight FlightWatch::see(const std::vector<RunningRank>& ranks, milli
   found.event = last_event(found.tables);
   if (epochs_) {
     // At each look: the members may be known only some time after they were asked for.
+    found.is_replaced = replaced(found.tables, ranks);
     auto epoch = present_epoch(found.tables, ranks, [this](std::int64_t number) { return members_of(number); });
     if (found.stands_still()) found.epoch = std::move(epoch);
   }
@@ -180,7 +200,7 @@ void FlightWatch::forgive() noexcept {
 
 FlightRecords FlightWatch::with_headline(std::string_view what, Sight at) const {
   const std::string seconds = measured_seconds(static_cast<double>(at.time()) / 1e9);
-  FlightRecords found = records(std::move(at.tables), at.occasion);
+  FlightRecords found = records(std::move(at.tables), at.is_replaced, at.occasion);
   found.epoch = std::move(at.epoch);
   found.headline = concat("gradwire-run: the job ", what, " begun or ended for ", seconds, "\n");
   return found;
@@ -195,31 +215,33 @@ std::optional<FlightRecords> FlightWatch::at_interruption(const std::vector<Runn
 std::optional<FlightRecords> FlightWatch::at_timeout(const std::vector<RunningRank>& ranks) {
   Sight at = see(ranks, kStandstill);
   if (!at.stands_still()) return std::nullopt;
-  FlightRecords found = records(std::move(at.tables), at.occasion);
+  FlightRecords found = records(std::move(at.tables), at.is_replaced, at.occasion);
   found.epoch = std::move(at.epoch);
   return found;
 }
 
-FlightRecords FlightWatch::at_end(const JobOutcome& outcome,
+FlightRecords FlightWatch::at_end(const JobOutcome& outcome, const std::vector<RunningRank>& ranks,
                                   const std::function<std::vector<std::string>(int)>& last_lines) const {
-  FlightRecords found = records(tables_at_end(outcome, last_lines), {.is_over = true, .now = now()});
+  FlightRecords found = records_at_end(outcome, ranks, last_lines);
   found.errors = shared_errors(outcome, last_lines);
   found.quoted =
       concat(outcome.quotes_last_lines() ? join(outcome.last_lines, "\n") : std::string(), "\n", found.errors);
+  found.is_told = !outcome.ended_with_coordinator();
   return found;
 }
 
-std::optional<FlightRecords> FlightWatch::at_good_end(const JobOutcome& outcome) const {
+std::optional<FlightRecords> FlightWatch::at_good_end(const JobOutcome& outcome,
+                                                      const std::vector<RunningRank>& ranks) const {
   if (files_.ranks() == world_ || options_.flight_folder.empty()) return std::nullopt;
-  FlightRecords found =
-      records(tables_at_end(outcome, [](int) { return std::vector<std::string>(); }), {.is_over = true, .now = now()});
+  FlightRecords found = records_at_end(outcome, ranks, [](int) { return std::vector<std::string>(); });
   found.is_told = false;
   return found;
 }
 
-std::vector<RankTable> FlightWatch::tables_at_end(
-    const JobOutcome& outcome, const std::function<std::vector<std::string>(int)>& last_lines) const {
+FlightRecords FlightWatch::records_at_end(const JobOutcome& outcome, const std::vector<RunningRank>& ranks,
+                                          const std::function<std::vector<std::string>(int)>& last_lines) const {
   std::vector<RankTable> all = tables();
+  const std::vector<bool> is_replaced = epochs_ ? replaced(all, ranks) : std::vector<bool>();
   const bool memory_ran_out = out_of_memory_kills() > kills_before_;
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     observe::ProcessView& view = all[rank].process;
@@ -234,7 +256,7 @@ std::vector<RankTable> FlightWatch::tables_at_end(
     view.by_launcher = std::find(outcome.asked.begin(), outcome.asked.end(), number) != outcome.asked.end();
     if (!end->good()) view.last_lines = last_lines(number);
   }
-  return all;
+  return records(std::move(all), is_replaced, {.is_over = true, .now = now()});
 }
 
 }  // namespace gradwire::launch

@@ -60,11 +60,12 @@ class FlightWatch {
   std::optional<FlightRecords> at_timeout(const std::vector<RunningRank>& ranks);
   // Somebody interrupts the job: what it waits for, if it stands still and check_stall() has not found that.
   std::optional<FlightRecords> at_interruption(const std::vector<RunningRank>& ranks);
-  // Why the job failed. `last_lines(rank)` returns the last lines of the rank's stderr.
-  FlightRecords at_end(const JobOutcome& outcome, const std::function<std::vector<std::string>(int)>& last_lines) const;
+  // Why the job failed. `ranks` are the last processes; `last_lines(rank)` returns the last lines of the rank's stderr.
+  FlightRecords at_end(const JobOutcome& outcome, const std::vector<RunningRank>& ranks,
+                       const std::function<std::vector<std::string>(int)>& last_lines) const;
   // No rank of this host failed. Where the job has ranks on other hosts, which may fail for want of these, --flight-dir
   // gets the records.
-  std::optional<FlightRecords> at_good_end(const JobOutcome& outcome) const;
+  std::optional<FlightRecords> at_good_end(const JobOutcome& outcome, const std::vector<RunningRank>& ranks) const;
 
   // As flight_report.h, for this job: writes the records where --flight-dir asks for that, and returns what to tell.
   std::string tell(const FlightRecords& records) const;
@@ -76,6 +77,7 @@ class FlightWatch {
     observe::Occasion occasion;
     std::int64_t event = 0;                  // when the last call began or ended; 0: there was none
     std::optional<PresentEpoch> epoch = {};  // of an elastic job that stands still
+    std::vector<bool> is_replaced = {};  // of an elastic job, by rank: a process that was replaced recorded the table
     std::int64_t time() const noexcept { return occasion.now - event; }
     // No call has begun or ended for the bound of the occasion.
     bool stands_still() const noexcept { return event != 0 && time() >= occasion.bound; }
@@ -89,10 +91,12 @@ class FlightWatch {
   std::vector<observe::RankTable> tables() const;
   // Of the processes of an elastic job that were replaced.
   std::vector<observe::RankTable> earlier() const;
-  std::vector<observe::RankTable> tables_at_end(const JobOutcome& outcome,
-                                                const std::function<std::vector<std::string>(int)>& last_lines) const;
-  // With what is written besides.
-  FlightRecords records(std::vector<observe::RankTable> tables, const observe::Occasion& occasion) const;
+  FlightRecords records_at_end(const JobOutcome& outcome, const std::vector<RunningRank>& ranks,
+                               const std::function<std::vector<std::string>(int)>& last_lines) const;
+  // With what is written besides. The tables of `is_replaced` are set aside: the present processes of these ranks have
+  // recorded nothing.
+  FlightRecords records(std::vector<observe::RankTable> tables, const std::vector<bool>& is_replaced,
+                        const observe::Occasion& occasion) const;
   // As EpochLookup. Asks for an epoch until it is known, and never again.
   std::optional<EpochMembers> members_of(std::int64_t epoch);
   Sight see(const std::vector<RunningRank>& ranks, std::chrono::milliseconds bound);

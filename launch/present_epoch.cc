@@ -3,14 +3,12 @@
 #include "launch/present_epoch.h"
 
 #include <algorithm>
-#include <charconv>
 #include <set>
 #include <string>
-#include <string_view>
 #include <utility>
 
 #include "gradwire/base/process_identity.h"
-#include "gradwire/base/strings.h"
+#include "gradwire/observe/epoch_path.h"
 
 namespace gradwire::launch {
 namespace {
@@ -18,14 +16,7 @@ namespace {
 using observe::GroupTable;
 using observe::RankTable;
 
-// The epoch of a group of an epoch, or of one that was made from such a group; 0 for any other group.
-std::int64_t epoch_of_group(const GroupTable& group) {
-  constexpr std::string_view kPrefix = "epoch ";
-  const std::string_view path = group.path;
-  std::int64_t number = 0;
-  if (path.starts_with(kPrefix)) std::from_chars(path.data() + kPrefix.size(), path.data() + path.size(), number);
-  return number;
-}
+std::int64_t epoch_of_group(const GroupTable& group) { return observe::epoch_of_path(group.path); }
 
 bool has_member(const EpochMembers& members, const RankTable& table) {
   return std::any_of(members.begin(), members.end(),
@@ -45,7 +36,7 @@ bool any_waits_in(std::int64_t epoch, const std::vector<RankTable>& tables) {
 
 // The paths of the groups of all members that the tables have: that of the epoch, and its duplicates.
 std::set<std::string> groups_of_all(const PresentEpoch& epoch, const std::vector<RankTable>& tables) {
-  const std::string whole = concat("epoch ", epoch.number);
+  const std::string whole = observe::path_of_epoch(epoch.number);
   std::set<std::string> paths{whole};
   for (const RankTable& table : tables) {
     for (const GroupTable& group : table.groups) {

@@ -91,6 +91,10 @@ bool JobOutcome::quotes_last_lines() const noexcept {
   return first_bad && late.empty() && !late_hosts && !interrupted_first && !stopped_first && !launch_failed;
 }
 
+bool JobOutcome::ended_with_coordinator() const noexcept {
+  return launch_failed && first_bad && std::find(asked.begin(), asked.end(), *first_bad) != asked.end();
+}
+
 int JobOutcome::exit_code() const noexcept {
   if (launch_failed) return kLaunchFailedExit;
   if (first_bad && !interrupted_first && late.empty()) return ends[*first_bad]->exit_code();

@@ -37,6 +37,9 @@ struct JobOutcome {
   // Whether report() quotes `last_lines`.
   bool quotes_last_lines() const noexcept;
 
+  // Whether the ranks were ended because the coordinator could not be kept running, and none had failed before.
+  bool ended_with_coordinator() const noexcept;
+
   // The launcher's exit code.
   int exit_code() const noexcept;
 };

@@ -48,9 +48,9 @@ void StallChecks::diagnose_end(const JobOutcome& outcome,
   if (!outcome.late.empty() || outcome.interrupted_by != 0) {
     begin(std::exchange(remembered_, std::nullopt));
   } else if (outcome.first_bad) {
-    begin(flight_->at_end(outcome, last_lines));
+    begin(flight_->at_end(outcome, ranks_.processes(), last_lines));
   } else {
-    begin(flight_->at_good_end(outcome));
+    begin(flight_->at_good_end(outcome, ranks_.processes()));
   }
 }
 

@@ -19,6 +19,7 @@
 #include "gradwire/elastic/epoch_group_internal.h"
 #include "gradwire/membership/job_store.h"
 #include "gradwire/membership/patient_store.h"
+#include "gradwire/observe/epoch_path.h"
 #include "gradwire/process_group/wait_clock_internal.h"
 
 namespace gradwire {
@@ -174,7 +175,7 @@ bool Elastic::Impl::enter(Member& member) {
     keys = watch_->begin(epoch.number, std::move(numbers), std::move(keys), membership::name_of_job_store(*store_));
   }
   try {
-    group_->move_to(group_of(epoch, member.rank(), keys, options_, concat("epoch ", epoch.number)));
+    group_->move_to(group_of(epoch, member.rank(), keys, options_, observe::path_of_epoch(epoch.number)));
   } catch (const UnreachableError& error) {
     member.report_unreachable(error.peers());
     throw;

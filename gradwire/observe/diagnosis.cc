@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "gradwire/observe/group_view_internal.h"
+#include "gradwire/observe/judged_epoch_internal.h"
 #include "gradwire/observe/wait_search_internal.h"
 
 namespace gradwire::observe {
@@ -40,15 +41,14 @@ bool ended_by_exception(const RankTable& rank) {
          });
 }
 
+// Whether the job is elastic, and the rank takes no part in the epoch that is judged; 0: none is.
+bool is_outside(const RankTable& rank, std::int64_t epoch) { return epoch != 0 && !takes_part(rank, epoch); }
+
 std::string last_words(const RankTable& rank) {
   if (rank.process.last_lines.empty()) return rank.notes.empty() ? "" : rank.notes.front().text;
   constexpr std::string_view kOfRuntime = "  what():  ";
   const std::string& line = rank.process.last_lines.back();
   return line.starts_with(kOfRuntime) ? line.substr(kOfRuntime.size()) : line;
-}
-
-bool ended_badly(const ProcessView& process) {
-  return process.has_ended && (process.by_signal || process.code != 0) && !process.by_launcher;
 }
 
 // The ranks that ended with the error with which `first` ended, `first` among them: no one of them is the cause alone.
@@ -81,11 +81,12 @@ std::optional<Diagnosis> find_hook_exception(const std::vector<RankTable>& ranks
   return found;
 }
 
-std::optional<Diagnosis> find_death(const std::vector<RankTable>& ranks) {
+// In an elastic job, a process that had come to no epoch can be the cause only where its end ended the job.
+std::optional<Diagnosis> find_death(const std::vector<RankTable>& ranks, std::int64_t epoch) {
   const RankTable* first = nullptr;
   for (const RankTable& rank : ranks) {
     const ProcessView& process = rank.process;
-    if (!ended_badly(process)) continue;
+    if (!ended_badly(process) || (process.order != 0 && is_outside(rank, epoch))) continue;
     const bool ended_itself = !process.by_signal || process.code == SIGABRT || process.code == SIGTERM;
     if (ended_itself && is_victim(rank)) continue;
     if (first == nullptr || process.order < first->process.order) first = &rank;
@@ -105,11 +106,12 @@ std::optional<Diagnosis> find_death(const std::vector<RankTable>& ranks) {
   return found;
 }
 
-std::optional<Diagnosis> find_stopped(const std::vector<RankTable>& ranks) {
+// Nobody waits for a process outside of the epoch.
+std::optional<Diagnosis> find_stopped(const std::vector<RankTable>& ranks, std::int64_t epoch) {
   Diagnosis found{.fault = FaultClass::stopped};
   for (const RankTable& rank : ranks) {
     const char state = rank.process.seen ? rank.process.state : '?';
-    if (state == 'T' || state == 't') found.culprits.push_back(rank.rank);
+    if ((state == 'T' || state == 't') && !is_outside(rank, epoch)) found.culprits.push_back(rank.rank);
   }
   if (found.culprits.empty()) return std::nullopt;
   std::sort(found.culprits.begin(), found.culprits.end());
@@ -156,26 +158,32 @@ void add_call(Diagnosis& found, const std::vector<GroupView>& groups, const Occa
   found.call = *wait->call;
 }
 
-}  // namespace
-
-Diagnosis diagnose(const std::vector<RankTable>& ranks, const Occasion& occasion) {
+// `epoch`: that the tables are of, in an elastic job; else 0.
+Diagnosis decide(const std::vector<RankTable>& ranks, std::int64_t epoch, const Occasion& occasion) {
   const std::vector<GroupView> groups = views_of(ranks);
   if (auto found = find_hook_exception(ranks)) {
     add_call(*found, groups, occasion);
     return *found;
   }
   if (auto found = find_mismatch(groups)) return *found;
-  if (auto found = find_death(ranks)) {
+  if (auto found = find_death(ranks, epoch)) {
     add_call(*found, groups, occasion);
     return *found;
   }
   const auto wait = oldest_wait(groups, occasion);
   if (!wait) return {};
-  if (auto found = find_stopped(ranks)) {
+  if (auto found = find_stopped(ranks, epoch)) {
     add_call(*found, groups, occasion);
     return *found;
   }
   return follow_waits(groups, *wait);
+}
+
+}  // namespace
+
+Diagnosis diagnose(const std::vector<RankTable>& ranks, const Occasion& occasion) {
+  const auto epoch = judged_epoch(ranks);
+  return epoch ? decide(tables_of_epoch(ranks, *epoch), *epoch, occasion) : decide(ranks, 0, occasion);
 }
 
 }  // namespace gradwire::observe

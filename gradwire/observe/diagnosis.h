@@ -59,7 +59,8 @@ struct Diagnosis {
   std::string words = {};                  // the culprit's own error, where there is one
 };
 
-// Decides. `ranks` are the tables of a job, in any order; ranks may be missing. A pure function.
+// Decides. `ranks` are the tables of a job, in any order; ranks may be missing. What ranks of an elastic job recorded
+// is judged of one epoch: the last one of the rank whose end ended the job, else the newest. A pure function.
 Diagnosis diagnose(const std::vector<RankTable>& ranks, const Occasion& occasion);
 
 // The diagnosis in words, with the position of every rank and what to do: several lines without a prefix. An empty text

@@ -679,6 +679,122 @@ TEST(Diagnosis, OfAnEpochNobodyIsNamedWhosePlaceIsNotCertain) {
   expect(last.stalled(), FaultClass::slow, {2});
 }
 
+// An elastic job of three ranks. In epoch 1 a rank died, and a call of the others failed; the rank was replaced. All
+// are in epoch 2, where the new process has the last place.
+class EpochJob : public Job {
+ public:
+  explicit EpochJob(int replaced) : Job(3), replaced_(replaced) {
+    for (RankTable& rank : ranks) rank.groups.clear();
+    for (int rank = 0; rank < 3; ++rank) enter(rank, 1, rank, 3);
+    all_call(Outcome::good);
+    others_call(replaced, Outcome::peer);
+    clock += 2 * kSecond;
+    at(replaced).groups.clear();
+    at(replaced).pid = 201;
+    at(replaced).started = clock;
+    for (int rank = 0; rank < 3; ++rank) enter(rank, 2, (rank - replaced + 2) % 3, 3);
+    all_call(Outcome::good);
+  }
+
+  void enter(int rank, int epoch, int place, int size) { open(rank, concat("epoch ", epoch), place, size); }
+  CallRow& last_group_call(int rank, Outcome outcome, const Made& made = {}) {
+    return call(rank, made, outcome, at(rank).groups.size() - 1);
+  }
+  void all_call(Outcome outcome, int without = -1) {
+    for (int rank = 0; rank < 3; ++rank) {
+      if (rank != without) last_group_call(rank, outcome);
+    }
+  }
+  int replaced() const { return replaced_; }
+
+ private:
+  const int replaced_;
+};
+
+// For each rank that was replaced before, and each rank that is the cause now.
+template <class Test>
+void for_each_epoch_job(const Test& test) {
+  for (const int replaced : {0, 1, 2}) {
+    for (const int cause : {0, 1, 2}) {
+      SCOPED_TRACE(concat("rank ", replaced, " was replaced, and rank ", cause, " is the cause"));
+      EpochJob job(replaced);
+      test(job, cause);
+    }
+  }
+}
+
+TEST(Diagnosis, CallsThatFailedInAnEarlierEpochBlameNobody) {
+  for_each_epoch_job([](EpochJob& job, int cause) {
+    EXPECT_EQ(job.stalled().fault, FaultClass::none);
+    EXPECT_EQ(job.over().fault, FaultClass::none);
+    if (cause == job.replaced()) return;  // its new process has nothing of epoch 1
+    EpochJob hook = job;
+    hook.at(cause).notes.push_back({NoteKind::hook_failed, 2 * kSecond, "hook 'int8': it threw"});
+    EXPECT_EQ(hook.over().fault, FaultClass::none) << "a hook that threw in an earlier epoch";
+    job.at(cause).groups.front().calls.front().count += 1;
+    EXPECT_EQ(job.over().fault, FaultClass::none) << "a mismatch of an earlier epoch";
+  });
+}
+
+TEST(Diagnosis, TheEpochOfTheRankThatEndsTheJobIsJudged) {
+  for_each_epoch_job([](EpochJob& job, int cause) {
+    job.end(cause, SIGKILL, 0, true);
+    job.all_call(Outcome::peer, cause);
+    const auto expect_epoch_two = [&] {
+      const Diagnosis found = job.over();
+      expect(found, FaultClass::killed, {cause});
+      EXPECT_EQ(found.group, "epoch 2");
+    };
+    expect_epoch_two();
+    // The others may have begun another one before the launcher ended them.
+    job.clock += 2 * kSecond;
+    for (int rank = 0, place = 0; rank < 3; ++rank) {
+      if (rank == cause) continue;
+      job.enter(rank, 3, place++, 2);
+      job.end(rank, SIGKILL, 1, true);
+      job.at(rank).process.by_launcher = true;
+    }
+    job.all_call(Outcome::good, cause);
+    expect_epoch_two();
+  });
+}
+
+TEST(Diagnosis, ARankThatWentOnInANewEpochIsNoVictimOfAnEarlierOne) {
+  for_each_epoch_job([](EpochJob& job, int cause) {
+    for (RankTable& rank : job.ranks) rank.groups.back().calls.clear();  // nothing has gone well in epoch 2 yet
+    job.end(cause, 1, 0);
+    job.at(cause).process.last_lines = {"RuntimeError: the state does not fit"};
+    expect(job.over(), FaultClass::failed, {cause});
+  });
+}
+
+TEST(Diagnosis, AProcessThatHadComeToNoEpochIsTheCauseOnlyWhereItEndsTheJob) {
+  for_each_epoch_job([](EpochJob& job, int cause) {
+    job.at(cause).groups.clear();
+    job.end(cause, 1, 0);
+    const Diagnosis found = job.over();
+    expect(found, FaultClass::failed, {cause});
+    EXPECT_FALSE(found.call) << "nobody waited for it";
+    job.at(cause).process.order = 1;
+    EXPECT_EQ(job.over().fault, FaultClass::none);
+  });
+}
+
+// Its process began after the epoch, so it is none of its members, whose dead one has the place that is left.
+TEST(Diagnosis, AProcessThatIsYoungerThanTheEpochIsNotTheOneThatIsMissed) {
+  for_each_epoch_job([](EpochJob& job, int cause) {
+    job.all_call(Outcome::none, cause);
+    job.at(cause).groups.clear();
+    job.at(cause).started = job.clock + kSecond;
+    for (const char state : {'R', 'T', '?'}) {
+      if (state == '?') job.at(cause).pid = 0;  // it has recorded nothing yet
+      job.at(cause).process.state = state;
+      EXPECT_EQ(job.stalled().fault, FaultClass::unknown);
+      EXPECT_TRUE(job.stalled().culprits.empty());
+    }
+  });
+}
+
 // The dead rank had gone on to another call; the report names the one in which the others were.
 TEST(Diagnosis, TheCallIsThatOfTheOthersAndNotThatOfTheCause) {
   for_each_cause([](Job& job, int cause) {

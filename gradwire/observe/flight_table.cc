@@ -154,4 +154,8 @@ bool waits_for_data(const ProcessView& process) noexcept {
   return process.seen && std::find(kCalls.begin(), kCalls.end(), process.system_call) != kCalls.end();
 }
 
+bool ended_badly(const ProcessView& process) noexcept {
+  return process.has_ended && (process.by_signal || process.code != 0) && !process.by_launcher;
+}
+
 }  // namespace gradwire::observe

@@ -82,6 +82,9 @@ struct ProcessView {
 // call.
 bool waits_for_data(const ProcessView& process) noexcept;
 
+// Whether the process has ended with an error or by a signal, and not because the launcher had asked it to.
+bool ended_badly(const ProcessView& process) noexcept;
+
 // One rank of a job.
 struct RankTable {
   int rank = -1;   // among all ranks of the job; -1: the environment did not tell

@@ -1,11 +1,14 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <utility>
 
 #include "gradwire/observe/call_pattern_internal.h"
+#include "gradwire/observe/epoch_path.h"
 #include "gradwire/observe/group_view_internal.h"
+#include "gradwire/observe/judged_epoch_internal.h"
 
 namespace gradwire::observe {
 namespace {
@@ -42,28 +45,47 @@ bool same_place(const CallerPlace& a, const CallerPlace& b) noexcept {
   return a.line == b.line && a.module == b.module && a.offset == b.offset;
 }
 
-// Whether the group with this path is that of an epoch of an elastic job, or was made from such a group.
-bool is_epoch(const std::string& path) noexcept { return path.starts_with("epoch "); }
-
 FaultClass class_of(const CallRow& usual, const CallRow& theirs) noexcept {
   if (usual.kind != theirs.kind) return FaultClass::other_collective;
   if (usual.dtype != theirs.dtype) return FaultClass::other_dtype;
   return usual.count != theirs.count && has_common_count(usual.kind) ? FaultClass::other_shape : FaultClass::other_root;
 }
 
-// Whether the ranks of the group have the numbers that they have in the job, as far as they have opened the group. In
-// an epoch of an elastic job they need not: members are numbered by their age.
+// Whether the ranks of the group have the numbers that they have in the job, as far as they have opened the group.
 bool has_numbers_of_job(const std::vector<Member>& members) {
   for (std::size_t place = 0; place < members.size(); ++place) {
     if (members[place].rank == nullptr) continue;
-    if (members[place].rank->rank != static_cast<int>(place) || is_epoch(members[place].group->path)) return false;
+    if (members[place].rank->rank != static_cast<int>(place)) return false;
   }
   return true;
 }
 
+// When the first call in a group of the epoch was made, by the wall clock. Nothing where the tables have forgotten it.
+std::optional<std::int64_t> first_call(const std::vector<RankTable>& ranks, std::int64_t epoch) {
+  std::optional<std::int64_t> first;
+  for (const RankTable& rank : ranks) {
+    for (const GroupTable& group : rank.groups) {
+      if (epoch_of_path(group.path) != epoch || group.calls.empty()) continue;
+      if (forgets_calls(group)) return std::nullopt;
+      const std::int64_t time = group.calls.front().called + rank.wall_offset;
+      first = std::min(first.value_or(time), time);
+    }
+  }
+  return first;
+}
+
+// Whether the rank's process may be a member of the epoch. The members had met before the first of them made a call.
+bool may_be_member(const RankTable& rank, const std::vector<RankTable>& ranks, std::int64_t epoch) {
+  if (takes_part(rank, epoch)) return true;
+  if (rank.pid == 0) return false;
+  const auto first = first_call(ranks, epoch);
+  return first && (rank.started == 0 || rank.started + rank.wall_offset < *first);
+}
+
 // Puts the ranks that have not opened a group of all ranks in their places. A rank whose place is not certain is left
-// out: better nobody is named than another rank than the one that is missed.
-void add_absent(std::vector<Member>& members, const std::vector<RankTable>& ranks) {
+// out: better nobody is named than another rank than the one that is missed. In an epoch of an elastic job (else 0)
+// ranks have other numbers, because members are numbered by their age, and a process may be no member.
+void add_absent(std::vector<Member>& members, const std::vector<RankTable>& ranks, std::int64_t epoch) {
   std::vector<const RankTable*> absent;
   for (const RankTable& rank : ranks) {
     if (rank.world != static_cast<int>(members.size()) || rank.rank < 0 || rank.rank >= rank.world) return;
@@ -71,7 +93,7 @@ void add_absent(std::vector<Member>& members, const std::vector<RankTable>& rank
         std::any_of(members.begin(), members.end(), [&](const Member& member) { return member.rank == &rank; });
     if (!is_member) absent.push_back(&rank);
   }
-  if (has_numbers_of_job(members)) {
+  if (epoch == 0 && has_numbers_of_job(members)) {
     for (const RankTable* const rank : absent) {
       Member& member = members[static_cast<std::size_t>(rank->rank)];
       if (member.rank == nullptr) member = {rank, nullptr};
@@ -81,7 +103,7 @@ void add_absent(std::vector<Member>& members, const std::vector<RankTable>& rank
   const auto is_free = [](const Member& member) { return member.rank == nullptr; };
   const auto place = std::find_if(members.begin(), members.end(), is_free);
   const bool is_only_one = std::count_if(members.begin(), members.end(), is_free) == 1 && absent.size() == 1;
-  if (is_only_one) *place = {absent.front(), nullptr};
+  if (is_only_one && (epoch == 0 || may_be_member(*absent.front(), ranks, epoch))) *place = {absent.front(), nullptr};
 }
 
 }  // namespace
@@ -290,7 +312,7 @@ std::vector<GroupView> views_of(const std::vector<RankTable>& ranks) {
   std::vector<GroupView> views;
   for (auto& [path, members] : by_path) {
     if (ambiguous.contains(path)) continue;
-    add_absent(members, ranks);
+    add_absent(members, ranks, epoch_of_path(path));
     views.emplace_back(path, std::move(members));
   }
   return views;

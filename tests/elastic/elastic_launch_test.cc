@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "gradwire/base/strings.h"
+#include "launch/launch_error.h"
 #include "launch/launcher_fixture_internal.h"
 #include "launch/rank_environment.h"
 #include "tests/elastic/elastic_record.h"
@@ -373,6 +374,48 @@ TEST_F(ElasticLaunchTest, TooManyDeathsEndTheJob) {
   const launch::Result result = finish();
   EXPECT_EQ(result.exit_code, 128 + SIGKILL);
   EXPECT_NE(result.err.find("more than --deaths-per-minute 0, so the job ends"), std::string::npos) << result.err;
+}
+
+// A rank was replaced before, in an epoch whose calls failed. The report goes by the epoch of the rank that ends the
+// job.
+TEST_F(ElasticLaunchTest, TheReportOfAJobThatFailsGoesByItsLastEpoch) {
+  more_ = {"--flight-dir", scratch("flight")};
+  start_job("1:3", 3, 300, 50, 1);
+  std::int64_t epoch = 0;
+  const auto first = record().wait_for_epoch(3, epoch);
+  ASSERT_EQ(first.size(), 3U);
+  ::kill(static_cast<pid_t>(first[1]), SIGKILL);
+  page()->budget += 5;
+  const auto next = record().wait_for_epoch(3, epoch);
+  ASSERT_EQ(next.size(), 3U);
+  ::kill(static_cast<pid_t>(next[1]), SIGKILL);
+  page()->budget += 5;
+  const launch::Result result = finish();
+  EXPECT_EQ(result.exit_code, 128 + SIGKILL);
+  EXPECT_NE(result.err.find(" is the cause: killed\n"), std::string::npos) << result.err;
+  const auto at = result.err.find("the others waited in ");
+  ASSERT_NE(at, std::string::npos) << result.err;
+  const std::string line = result.err.substr(at, result.err.find('\n', at) - at);
+  EXPECT_EQ(line.find("group epoch 1"), std::string::npos) << line;
+}
+
+// The calls of an epoch that broke before had failed, and all others had ended well.
+TEST_F(ElasticLaunchTest, NoRankIsTheCauseWhereTheCoordinatorEndsTooOften) {
+  start_job("1:3", 3, 300, 50, 1);
+  std::int64_t epoch = 0;
+  const auto first = record().wait_for_epoch(3, epoch);
+  ASSERT_EQ(first.size(), 3U);
+  ::kill(static_cast<pid_t>(first[1]), SIGKILL);
+  page()->budget += 5;
+  ASSERT_EQ(record().wait_for_epoch(3, epoch).size(), 3U);
+  ::kill(coordinator(), SIGKILL);
+  wait_for_error("goes on from its journal as a new process");
+  ::kill(coordinator(), SIGKILL);
+  const launch::Result result = finish();
+  EXPECT_EQ(result.exit_code, launch::kLaunchFailedExit);
+  EXPECT_NE(result.err.find("the coordinator of the elastic job ended more than 1 times"), std::string::npos)
+      << result.err;
+  EXPECT_EQ(result.err.find("is the cause"), std::string::npos) << result.err;
 }
 
 TEST_F(ElasticLaunchTest, BadCommandLinesAreRefusedInOneSentence) {

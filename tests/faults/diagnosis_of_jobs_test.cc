@@ -213,6 +213,23 @@ TEST_F(DiagnosisTest, TheRecordsOfProcessesThatWereReplacedAreKept) {
   EXPECT_EQ(last, 1);
 }
 
+// The second process fails before its first call. What the first one had recorded is not told as its own.
+TEST_F(DiagnosisTest, TheRecordsOfAProcessThatWasReplacedAreNotThoseOfTheNewOne) {
+  const std::string program = concat("[ -e ", scratch("began"), " ] && exit 3; touch ", scratch("began"), "; exec ",
+                                     FAULT_PROGRAM, " killed 0 5 20");
+  const Result result = run({"--elastic", "1:1", "-n", "1", "--deaths-per-minute", "1", "--flight-dir",
+                             scratch("flight"), "sh", "-c", program});
+  EXPECT_NE(result.err.find("rank 0 is the cause: ended with an error"), std::string::npos) << result.err;
+  EXPECT_NE(result.err.find("rank 0: has made no call; it exited with 3"), std::string::npos) << result.err;
+  int earlier = 0;
+  for (const auto& file : std::filesystem::directory_iterator(scratch("flight"))) {
+    const bool is_earlier = file.path().filename().string().starts_with("earlier-rank-0-pid-");
+    earlier += is_earlier ? 1 : 0;
+    EXPECT_EQ(read_file(file.path()).find("\"type\":\"call\"") != std::string::npos, is_earlier) << file.path();
+  }
+  EXPECT_EQ(earlier, 1);
+}
+
 // Calls go on while each rank waits for a message for longer than the bound.
 TEST_F(DiagnosisTest, SaysNothingOfAReceiveThatWaitsWhileTheJobGoesOn) {
   const Result result = run({"-n", "2", "--stall", "4", FAULT_PROGRAM, "early_receive", "0", "0", "5"});
