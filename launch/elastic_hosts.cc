@@ -230,6 +230,7 @@ std::string JoinedHost::leave() noexcept {
       watch_->look_for_the_dead(/*has_news=*/true);
       if (watch_->has_read_all() || patience.expired()) break;
     }
+    why_dropped_ = watch_->why_dropped().value_or("");
     // After the end of the job too: the launcher with the store waits for this.
     watch_->leave();
   } catch (const std::exception&) {

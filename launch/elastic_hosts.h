@@ -79,6 +79,8 @@ class JoinedHost final {
   // No process of this host will come again. Ends the thread, reports the last deaths, and returns why the ranks had to
   // stop; empty when they had not.
   std::string leave() noexcept;
+  // As HostWatch::why_dropped(), once leave() has returned; empty for nothing.
+  const std::string& why_dropped() const noexcept { return why_dropped_; }
 
  private:
   void run();
@@ -91,6 +93,7 @@ class JoinedHost final {
   std::shared_ptr<Store> store_;
   std::string job_id_;
   std::unique_ptr<membership::HostWatch> watch_;
+  std::string why_dropped_;  // leave() sets it
   Wakeup alarm_;
   Mutex mutex_;
   ConditionVariable changed_;

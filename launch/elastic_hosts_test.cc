@@ -74,6 +74,15 @@ TEST_F(JoinedHostTest, TheRanksStopWhenTheStoreIsGone) {
   EXPECT_NE(reason.find("has not answered for 4 s"), std::string::npos) << reason;
 }
 
+TEST_F(JoinedHostTest, WhyItsRanksHadToLeaveIsKnownOnceTheHostLeaves) {
+  server_->store()->set(membership::dropped_key(member_), "it and member 1 do not reach each other");
+  membership::EventLog(server_->store()).append(membership::Left{member_});
+  EXPECT_EQ(host_->leave(), "");
+  EXPECT_NE(host_->why_dropped().find(" had to leave, because it and member 1 do not reach each other"),
+            std::string::npos)
+      << host_->why_dropped();
+}
+
 TEST_F(JoinedHostTest, AfterTheLastStepTheRanksMaySaveTheirResults) {
   tell(membership::Done{member_});
   server_.reset();

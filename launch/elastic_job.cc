@@ -191,6 +191,9 @@ int run_joined(const Options& options, const std::string& secret, SignalQueue& s
   return supervise(options, signals, folder, front_fd, std::move(job), view, epochs, [&](const JobOutcome& outcome) {
     const std::string reason = host.leave();
     if (!reason.empty()) return std::pair(kHostLostExit, concat("gradwire-run: ", reason, "\n"));
+    if (const std::string& dropped = host.why_dropped(); !dropped.empty() && outcome.exit_code() == 0)
+      return std::pair(0, concat("gradwire-run: this host has left the job: ", dropped,
+                                 "; bring it back with --join when the path between the two is mended\n"));
     if (const std::string left = sentence_of_leaving(outcome); !left.empty())
       return std::pair(0, concat("gradwire-run: ", left, "\n"));
     return std::pair(outcome.exit_code(), report_of(options, outcome));

@@ -66,14 +66,27 @@ void HostWatch::follow() {
     if (!event) continue;  // the coordinator refuses whoever wrote it
     if (const auto* joined = std::get_if<Joined>(&*event); joined != nullptr && joined->host == host_)
       alive_[number] = joined->identity;
-    if (const auto* left = std::get_if<Left>(&*event)) alive_.erase(left->member);
-    if (const auto* died = std::get_if<Died>(&*event)) alive_.erase(died->member);
+    const auto goes = [this](std::int64_t member) {
+      if (alive_.erase(member) != 0) left_.push_back(member);
+    };
+    if (const auto* left = std::get_if<Left>(&*event)) goes(left->member);
+    if (const auto* died = std::get_if<Died>(&*event)) goes(died->member);  // or left while it waited
     if (const auto* done = std::get_if<Done>(&*event)) {
       alive_.erase(done->member);
       job_has_finished_ = true;
     }
   }
   has_read_all_ = true;
+  look_up_drops();
+}
+
+void HostWatch::look_up_drops() {
+  for (; !left_.empty(); left_.pop_back()) {
+    const std::int64_t member = left_.back();
+    if (why_dropped_ || !has(*store_, dropped_key(member))) continue;
+    const std::string why = store_->get(dropped_key(member));
+    if (why != kDroppedSlow) why_dropped_ = concat("member ", member, " had to leave, because ", why);
+  }
 }
 
 void HostWatch::look_for_the_dead(bool has_news) {

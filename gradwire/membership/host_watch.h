@@ -38,6 +38,10 @@ class HostWatch final {
   bool has_read_all() const noexcept { return has_read_all_; }
   // Whether a member has told that the last step was counted, as far as this object has read.
   bool job_has_finished() const noexcept { return job_has_finished_; }
+  // Why members of this host had to leave the job: of one of them, as part of a sentence, "member 4 had to leave,
+  // because it and member 2 do not reach each other". Nothing where none had to, where one did because it was slow (the
+  // coordinator says that), and before look_for_the_dead() has read that it has left.
+  const std::optional<std::string>& why_dropped() const noexcept { return why_dropped_; }
   // Why the launcher that holds the store ended the job; nothing while the job goes on.
   std::optional<std::string> ended();
   // Tells that no process of this host will come again.
@@ -46,6 +50,8 @@ class HostWatch final {
  private:
   // Reads the events that are new; all of them when the job has another store.
   void follow();
+  // Asks why the members that have left did so.
+  void look_up_drops();
 
   const std::shared_ptr<Store> store_;
   EventLog log_;
@@ -56,6 +62,8 @@ class HostWatch final {
   bool has_read_all_ = true;  // of the events that there were
   bool job_has_finished_ = false;
   std::map<std::int64_t, std::string> alive_;  // the identities of this host's members, by number
+  std::vector<std::int64_t> left_;             // members of this host, until why_dropped_ has been asked for
+  std::optional<std::string> why_dropped_;
 };
 
 // Whether hosts are heard of (HostWatch::beat()), for who holds the store. Time in which this process stood still does

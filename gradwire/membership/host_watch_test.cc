@@ -232,6 +232,32 @@ TEST_F(HostWatchTest, AMemberThatLeftIsNotReported) {
   EXPECT_FALSE(log.read(member + 2, Milliseconds(0)));
 }
 
+TEST_F(HostWatchTest, AHostKnowsWhyItsMembersHadToLeave) {
+  HostWatch watch(store_);
+  HostWatch other(store_);
+  EventLog log(store_);
+  const auto leaves = [&](const std::string& why, bool while_it_waits = false) {
+    const std::int64_t member = log.append(Joined{process_identity(), "1", "net", watch.host()});
+    if (!why.empty()) store_->set(dropped_key(member), why);
+    if (while_it_waits) {
+      log.append(Died{member, "left while it waited"});
+    } else {
+      log.append(Left{member});
+    }
+    for (HostWatch* const each : {&watch, &other}) each->look_for_the_dead(/*has_news=*/true);
+    EXPECT_FALSE(other.why_dropped()) << "a member of another host";
+    return member;
+  };
+  leaves("");
+  leaves(kDroppedSlow);
+  EXPECT_FALSE(watch.why_dropped());
+  const std::int64_t member = leaves("it and member 1 do not reach each other", /*while_it_waits=*/true);
+  EXPECT_EQ(watch.why_dropped(),
+            concat("member ", member, " had to leave, because it and member 1 do not reach each other"));
+  leaves("it and member 2 do not reach each other");
+  EXPECT_TRUE(watch.why_dropped()->starts_with(concat("member ", member, " "))) << "one of them is told";
+}
+
 TEST_F(HostWatchTest, AHostThatFallsSilentTakesItsMembersAlong) {
   HostWatch watch(store_);
   EventLog log(store_);
