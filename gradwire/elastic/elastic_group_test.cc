@@ -5,11 +5,15 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "gradwire/ddp/ddp_test_support.h"
 #include "gradwire/ddp/first_rank_memory.h"
 #include "gradwire/ddp/hook_state.h"
 #include "gradwire/hooks/hook_test_support.h"
 #include "gradwire/hooks/registry.h"
+#include "gradwire/observe/flight_recorder.h"
+#include "gradwire/observe/flight_table.h"
 #include "gradwire/process_group/hybrid/hosts_of.h"
 #include "gradwire/process_group/network_payload.h"
 #include "tests/support/on_hosts.h"
@@ -55,6 +59,19 @@ TEST(ElasticGroupTest, DuplicatesGoAlong) {
     EXPECT_EQ(sum_of_ones(*nested).sum().item<float>(), 6);
     EXPECT_EQ(group->size(), 2);
   });
+}
+
+// Its ranks at its first call need not be those of its later ones.
+TEST(ElasticGroupTest, TheFlightRecorderTellsItFromOtherGroups) {
+  ElasticGroup group;
+  group.set_group_name("recorded");
+  sum_of_ones(group);
+  const auto table = observe::read_flight_memory(observe::flight_memory());
+  ASSERT_TRUE(table);
+  const auto recorded = std::find_if(table->groups.begin(), table->groups.end(),
+                                     [](const observe::GroupTable& each) { return each.name == "recorded"; });
+  ASSERT_NE(recorded, table->groups.end());
+  EXPECT_EQ(recorded->backend, observe::kChangingRanks);
 }
 
 TEST(ElasticGroupTest, OtherDuplicatesOnARankAreAMismatch) {

@@ -759,6 +759,21 @@ TEST(Diagnosis, TheEpochOfTheRankThatEndsTheJobIsJudged) {
   });
 }
 
+// Duplicates of the group whose ranks change: a newcomer's first one has the path of the first one of the others, which
+// are further on, and had another place there.
+TEST(Diagnosis, AGroupWhoseRanksChangeIsLeftOut) {
+  for_each_epoch_job([](EpochJob& job, int cause) {
+    for (int rank = 0; rank < 3; ++rank) {
+      job.open(rank, "elastic.dup3", rank, 3);
+      job.at(rank).groups.back().backend = kChangingRanks;
+      if (rank != cause) job.last_group_call(rank, Outcome::good, {.count = 7});
+      job.last_group_call(rank, rank == cause ? Outcome::good : Outcome::peer);
+    }
+    EXPECT_EQ(job.over().fault, FaultClass::none);
+    EXPECT_EQ(job.stalled().fault, FaultClass::none);
+  });
+}
+
 TEST(Diagnosis, ARankThatWentOnInANewEpochIsNoVictimOfAnEarlierOne) {
   for_each_epoch_job([](EpochJob& job, int cause) {
     for (RankTable& rank : job.ranks) rank.groups.back().calls.clear();  // nothing has gone well in epoch 2 yet

@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "gradwire/observe/flight_call.h"
@@ -41,6 +42,10 @@ struct CallRow {
   std::uint64_t thread = 0;
   CallerPlace place;
 };
+
+// GroupTable::backend of a group whose ranks change (ElasticGroup). Each of its calls is also one of the group that it
+// goes to, and what its rank, size and path are on one rank need not be so on the others: a diagnosis leaves it out.
+inline constexpr std::string_view kChangingRanks = "changing ranks";
 
 struct GroupTable {
   std::string path;  // the same on all ranks of the group

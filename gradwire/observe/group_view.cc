@@ -297,7 +297,9 @@ std::vector<GroupView> views_of(const std::vector<RankTable>& ranks) {
   std::set<std::string> ambiguous;
   for (const RankTable& rank : ranks) {
     for (const GroupTable& group : rank.groups) {
-      if (group.size < 1 || group.size > 4096 || group.rank < 0 || group.rank >= group.size) continue;
+      if (group.backend == kChangingRanks || group.size < 1 || group.size > 4096 || group.rank < 0 ||
+          group.rank >= group.size)
+        continue;
       auto& members = by_path[group.path];
       if (members.empty()) members.resize(static_cast<std::size_t>(group.size));
       Member& member = members[static_cast<std::size_t>(

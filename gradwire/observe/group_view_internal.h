@@ -81,8 +81,9 @@ class GroupView {
   std::vector<std::map<std::uint64_t, const CallRow*>> sequences_;  // of each member, refused calls left out
 };
 
-// The groups of a job. A group that two processes claim the same rank of is left out: its paths mean different groups.
-// Ranks that have not opened a group of all ranks are members without a GroupTable where their places are certain.
+// The groups of a job whose ranks do not change. A group that two processes claim the same rank of is left out: its
+// paths mean different groups. Ranks that have not opened a group of all ranks are members without a GroupTable where
+// their places are certain.
 std::vector<GroupView> views_of(const std::vector<RankTable>& ranks);
 
 }  // namespace gradwire::observe

@@ -5,6 +5,8 @@
 #include <map>
 
 #include "gradwire/base/strings.h"
+#include "gradwire/observe/flight_table.h"
+#include "gradwire/process_group/changing_ranks.h"
 #include "gradwire/process_group/dtype_internal.h"
 #include "gradwire/process_group/work_internal.h"
 
@@ -34,7 +36,8 @@ void GroupRecord::open(const ProcessGroup& group) noexcept {
   try {
     // Before the lock: these may be methods of a user's class.
     const std::string name = group.group_name();
-    const std::string backend = group.name();
+    const bool changes_ranks = dynamic_cast<const ChangingRanks*>(&group) != nullptr;
+    const std::string backend = changes_ranks ? std::string(observe::kChangingRanks) : group.name();
     const int rank = group.rank();
     const int size = group.size();
     MutexLock lock(mutex_);
