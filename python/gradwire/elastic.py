@@ -113,6 +113,7 @@ class Elastic:
         """
         for thing in things:
             if isinstance(thing, DistributedDataParallel):
+                thing._settled = True
                 self._elastic.add_core(thing._core)
             elif isinstance(thing, Module):
                 raise InvalidArgument(

@@ -267,25 +267,33 @@ class DistributedDataParallel(Module, Joinable):
         self.parameters_to_ignore = ignored
         self._parameter_watch = _ParameterWatch(module, ignored)
         self._buffers_seen = self._named_buffers()
-        self._core = _C.DdpCore(
-            parameters=[(name, p) for name, p in module.named_parameters() if name not in ignored],
-            buffers=self._buffers_seen,
-            sparse=_sparse_weights(module) - ignored,
-            process_group=self.process_group,
-            device_ids=indices,
-            broadcast_buffers=at_construction,
-            forward_sync_buffers=forward_sync_buffers,
-            init_sync=init_sync,
-            bucket_cap_mb=bucket_cap_mb,
-            find_unused_parameters=find_unused_parameters,
-            gradient_as_bucket_view=gradient_as_bucket_view,
-            static_graph=static_graph,
-            lanes=lanes,
-            mixed_precision=_mixed_precision(mixed_precision),
-            delay_all_reduce_named_params=delayed,
-            param_to_hook_all_reduce=delayed_until,
-        )
+        named = [(name, p) for name, p in module.named_parameters() if name not in ignored]
+        self._module_parameters = [parameter for _, parameter in named]
+        self._delay_all_reduce_params = [parameter for name, parameter in named if name in delayed]
+        self._core_arguments: dict[str, Any] = {
+            "parameters": named,
+            "sparse": _sparse_weights(module) - ignored,
+            "process_group": self.process_group,
+            "device_ids": indices,
+            "broadcast_buffers": at_construction,
+            "forward_sync_buffers": forward_sync_buffers,
+            "bucket_cap_mb": bucket_cap_mb,
+            "find_unused_parameters": find_unused_parameters,
+            "gradient_as_bucket_view": gradient_as_bucket_view,
+            "lanes": lanes,
+            "mixed_precision": _mixed_precision(mixed_precision),
+            "delay_all_reduce_named_params": delayed,
+            "param_to_hook_all_reduce": delayed_until,
+        }
+        self._core = self._make_core(init_sync)
+        self._settled = False  # _set_static_graph() comes too late
+        self._hook: _C.CommHook | None = None
         _end.ends_before_groups(self)
+
+    def _make_core(self, init_sync: bool) -> _C.DdpCore:
+        return _C.DdpCore(
+            buffers=self._buffers_seen, init_sync=init_sync, static_graph=self.static_graph, **self._core_arguments
+        )
 
     def _named_buffers(self) -> list[tuple[str, Tensor]]:
         """The module's buffers, without those to leave alone."""
@@ -304,6 +312,7 @@ class DistributedDataParallel(Module, Joinable):
         if self._sync and torch.is_grad_enabled():
             self._parameter_watch.require_known(self.module, self.process_group.rank())
         self._follow_buffers()
+        self._settled = True
         self._core.before_forward(self.training)
         try:
             if self._core.moves_inputs():
@@ -369,6 +378,7 @@ class DistributedDataParallel(Module, Joinable):
         return self.process_group
 
     def _enter_join(self, kwargs: dict[str, Any]) -> _C.Joinable:
+        self._settled = True
         return self._core
 
     def register_comm_hook(self, state: Any, hook: Hook | CommHook) -> None:
@@ -379,11 +389,15 @@ class DistributedDataParallel(Module, Joinable):
         duplicate of it, so several may follow one another. DDP does not divide: the hook does, by bucket.divisor. An
         exception ends DDP on all ranks. Or a hook of gradwire.hooks, with state None.
         """
-        self._core.register_comm_hook(native_hook(state, hook))
+        native = native_hook(state, hook)
+        self._core.register_comm_hook(native)
+        self._hook = native
 
     def replace_comm_hook(self, state: Any, hook: Hook | CommHook | None) -> None:
         """Another hook (None: plain averaging) from the next synchronized forward on; on all ranks alike."""
-        self._core.replace_comm_hook(None if hook is None else native_hook(state, hook))
+        native = None if hook is None else native_hook(state, hook)
+        self._core.replace_comm_hook(native)
+        self._hook = native
 
     def bucket_order(self) -> list[str]:
         """Names of parameters in the order of their buckets, to save; empty before the second synchronized forward."""
@@ -396,6 +410,41 @@ class DistributedDataParallel(Module, Joinable):
     def payload_bytes(self) -> int:
         """What this object's collectives had to send from this rank so far, by the textbook algorithms."""
         return int(self._core.payload_bytes())
+
+    def _set_static_graph(self) -> None:
+        """As static_graph=True at the construction, for code written when PyTorch had no such argument.
+
+        On all ranks, before the first forward.
+        """
+        if self.static_graph:
+            return
+        if self._settled or self.bucket_order():
+            raise InvalidArgument(
+                "DistributedDataParallel: _set_static_graph() comes before the first forward; "
+                "give static_graph=True at the construction."
+            )
+        self.static_graph = True
+        before, self._core = self._core, cast(_C.DdpCore, _Ended())
+        del before  # its hooks on the parameters go before those of the next one come
+        self._core = self._make_core(init_sync=False)
+        self._core.set_sync(self._sync)
+        if self._hook is not None:
+            self._core.register_comm_hook(self._hook)
+
+    @property
+    def modules_buffers(self) -> list[Tensor]:
+        """The module's buffers, without those to leave alone."""
+        return [buffer for _, buffer in self._named_buffers()]
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the module's first parameter."""
+        return self._module_parameters[0].device
+
+    @property
+    def device_type(self) -> str:
+        """The type of `device`: "cpu", "cuda"."""
+        return self.device.type
 
     def _get_ddp_logging_data(self) -> dict[str, Any]:
         """What is known of this object and its iterations, under PyTorch's names where those exist."""
