@@ -16,6 +16,7 @@
 #include "gradwire/base/process.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/observe/flight_recorder.h"
+#include "gradwire/process_group/labelled_work_internal.h"
 #include "gradwire/process_group/watched_call_internal.h"
 
 namespace gradwire::internal {
@@ -83,7 +84,7 @@ class CallersState {
 
 // A posted call. Who waits for it runs it, where the worker has not begun. But not once the future was handed out: what
 // its callbacks do belongs to the worker, and may need what the waiting thread holds.
-class PostedWork final : public Work {
+class PostedWork final : public LabelledWork {
  public:
   PostedWork(Future future, Executor::Place place, std::shared_ptr<void> owner)
       : owner_(std::move(owner)), future_(std::move(future)), place_(std::move(place)) {}
@@ -100,7 +101,7 @@ class PostedWork final : public Work {
     if (!future_->completed()) process_.require_current("this Work");
     const bool for_as_long_as_it_takes = timeout == kNoTimeout && interrupt_check() == nullptr;
     if (for_as_long_as_it_takes && !has_callbacks_.load(std::memory_order_relaxed)) place_.help();
-    return Work::wait(timeout);
+    return LabelledWork::wait(timeout);
   }
 
  private:

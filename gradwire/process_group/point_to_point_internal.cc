@@ -179,10 +179,7 @@ PointToPointWork::~PointToPointWork() {
 }
 
 bool PointToPointWork::wait(Milliseconds timeout) {
-  if (timeout != kNoTimeout && !state_->wait_ready(Deadline::after(timeout))) {
-    throw TimeoutError(concat(state_->what, ": the message had not ended after ", timeout.count(),
-                              " ms; it goes on, wait again or abort the group"));
-  }
+  if (timeout != kNoTimeout && !state_->wait_ready(Deadline::after(timeout))) throw_late(timeout);
   state_->finish();
   state_->rethrow();
   return true;

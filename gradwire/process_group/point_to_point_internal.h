@@ -10,7 +10,7 @@
 #include "gradwire/backend/backend.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/process.h"
-#include "gradwire/process_group/work.h"
+#include "gradwire/process_group/labelled_work_internal.h"
 
 namespace gradwire::internal {
 
@@ -26,7 +26,7 @@ class CompletionWatcher;
 // Messages under way. wait() waits for the messages themselves, so it does not depend on other calls. The future is
 // completed by the watcher's thread, or by a thread that waits. The Work ends with the first error in the order of the
 // messages, or with MismatchError when a message was shorter than its tensor.
-class PointToPointWork final : public Work, public std::enable_shared_from_this<PointToPointWork> {
+class PointToPointWork final : public LabelledWork, public std::enable_shared_from_this<PointToPointWork> {
  public:
   // `what` is "rank 0 of group 'default' (shm): recv". `channel` is kept until the messages have ended, `owner` (the
   // group) as long as this object.

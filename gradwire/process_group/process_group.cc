@@ -22,6 +22,7 @@
 #include "gradwire/process_group/expanded_tensors_internal.h"
 #include "gradwire/process_group/given_outputs_internal.h"
 #include "gradwire/process_group/group_record_internal.h"
+#include "gradwire/process_group/labelled_work_internal.h"
 #include "gradwire/process_group/lane_scope.h"
 #include "gradwire/process_group/live_groups_internal.h"
 #include "gradwire/process_group/validate_internal.h"
@@ -65,9 +66,11 @@ std::int32_t root_of(const Options& options) {
   return -1;
 }
 
-// Makes `call`, and sees to it that its record ends when its Work ends.
+// Makes `call`, which `label` names, and sees to it that its record ends when its Work ends.
 template <class Call>
-std::shared_ptr<Work> record(observe::FlightCall flight, bool by_future, const Call& call) {
+std::shared_ptr<Work> record(observe::FlightCall flight, const internal::CallLabel& label, bool by_future,
+                             const Call& call) {
+  const internal::LabelledCall labelled(label);
   const observe::CallInProgress in_progress(flight);
   const CallName name([](const void* made) { return static_cast<const observe::FlightCall*>(made)->name(); }, &flight);
   std::shared_ptr<Work> work;
@@ -185,7 +188,8 @@ std::shared_ptr<Work> ProcessGroup::enter(const char* operation, const Options& 
   {
     const LaneScope::Pause within_the_group;
     const c10::NoGradGuard no_grad;  // a tensor that requires a gradient is written into as any other
-    work = record(target.names_->record.begin(target, arguments), settled.async,
+    const observe::FlightCall flight = target.names_->record.begin(target, arguments);
+    work = record(flight, {operation, target.rank(), target.size(), flight}, settled.async,
                   [&] { return call.call(target, settled); });
   }
   target.names_->payload.fetch_add(payload, std::memory_order_relaxed);
@@ -208,7 +212,8 @@ std::shared_ptr<Work> ProcessGroup::enter(const char* operation, const Call& cal
   {
     const LaneScope::Pause within_the_group;
     const c10::NoGradGuard no_grad;  // a tensor that requires a gradient is written into as any other
-    work = record(target.names_->record.begin(target, call.arguments), false, [&] { return call.call(target); });
+    const observe::FlightCall flight = target.names_->record.begin(target, call.arguments);
+    work = record(flight, {operation, target.rank(), target.size(), flight}, false, [&] { return call.call(target); });
   }
   if (work == nullptr) {
     throw InvalidArgument(concat(internal::name_group(target), ": ", operation,

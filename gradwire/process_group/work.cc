@@ -9,46 +9,16 @@
 #include <utility>
 
 #include "gradwire/base/error.h"
-#include "gradwire/base/interrupt.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/process.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/process_group/labelled_work_internal.h"
 #include "gradwire/process_group/stream_hold_internal.h"
-#include "gradwire/process_group/watched_call_internal.h"
+#include "gradwire/process_group/wait_for_future_internal.h"
 #include "gradwire/process_group/work_internal.h"
 
 namespace gradwire {
 namespace {
-
-// A thread that may be interrupted looks up that often.
-constexpr Milliseconds kLook{50};
-
-// Set by a callback of the future, waited for with a timeout. Shared with the callback, which may run after the waiter
-// has left.
-class Signal {
- public:
-  void set() {
-    MutexLock lock(mutex_);
-    set_ = true;
-    condition_.notify_all();
-  }
-  bool wait_until(Deadline deadline) {
-    MutexLock lock(mutex_);
-    while (!set_) {
-      if (deadline.point() == Deadline::Clock::time_point::max()) {
-        condition_.wait(lock);
-      } else if (condition_.wait_until(lock, deadline.point()) == std::cv_status::timeout) {
-        return set_;
-      }
-    }
-    return true;
-  }
-
- private:
-  Mutex mutex_;
-  ConditionVariable condition_;
-  bool set_ GRADWIRE_GUARDED_BY(mutex_) = false;
-};
 
 void append_tensors(const c10::IValue& value, std::vector<at::Tensor>& tensors) {
   if (value.isTensor()) {
@@ -65,13 +35,14 @@ void append_tensors(const c10::IValue& value, std::vector<at::Tensor>& tensors) 
   }
 }
 
-class FutureWork final : public Work {
+class FutureWork final : public internal::LabelledWork {
  public:
-  FutureWork(Future future, std::shared_ptr<void> owner) : owner_(std::move(owner)), future_(std::move(future)) {}
+  FutureWork(Future future, std::shared_ptr<void> owner, const internal::CallLabel& label = {})
+      : LabelledWork(label), owner_(std::move(owner)), future_(std::move(future)) {}
   Future future() override { return future_; }
   bool wait(Milliseconds timeout) override {
     if (!future_->completed()) process_.require_current("this Work");
-    return Work::wait(timeout);
+    return LabelledWork::wait(timeout);
   }
 
  private:
@@ -133,20 +104,7 @@ Future failed_future(std::exception_ptr error, const c10::TypePtr& type) {
 }  // namespace
 
 bool Work::wait(Milliseconds timeout) {
-  const internal::WatchedWait watched;
-  const Future future = this->future();
-  if ((timeout != kNoTimeout || interrupt_check() != nullptr) && !future->completed()) {
-    const Deadline deadline = timeout == kNoTimeout ? Deadline::never() : Deadline::after(timeout);
-    auto signal = std::make_shared<Signal>();
-    future->addCallback([signal](c10::ivalue::Future&) { signal->set(); }, /*uses_future=*/false);
-    while (!signal->wait_until(interrupt_check() == nullptr ? deadline : deadline.earlier(Deadline::after(kLook)))) {
-      throw_if_interrupted("Work::wait(): the call goes on");
-      if (!deadline.expired() || future->completed()) continue;
-      throw TimeoutError(concat("Work::wait(): the call had not ended after ", timeout.count(),
-                                " ms; it goes on, wait again or abort the group"));
-    }
-  }
-  future->waitAndThrow();
+  internal::wait_for(future(), timeout, {});
   return true;
 }
 
@@ -250,6 +208,16 @@ std::shared_ptr<Work> work_from_future(Future future, std::shared_ptr<void> owne
   return std::make_shared<FutureWork>(std::move(future), std::move(owner));
 }
 
+namespace {
+
+// A Work that keeps `work` alive, and stands for the same call where this thread makes none.
+std::shared_ptr<Work> labelled(Future future, std::shared_ptr<Work> work) {
+  const CallLabel label = label_of(*work);
+  return std::make_shared<FutureWork>(std::move(future), std::move(work), label);
+}
+
+}  // namespace
+
 std::shared_ptr<Work> work_after(std::shared_ptr<Work> work, std::function<void()> then, Outputs outputs) {
   Future before;
   try {
@@ -262,7 +230,7 @@ std::shared_ptr<Work> work_after(std::shared_ptr<Work> work, std::function<void(
   }
   if (before->devices().empty() && !devices_of(outputs.flattened()).empty()) {
     Future on_devices = future_on_devices(*before, std::move(then), std::move(outputs));
-    return work_from_future(std::move(on_devices), std::move(work));
+    return labelled(std::move(on_devices), std::move(work));
   }
   const c10::TypePtr type = outputs.type();
   Future after = before->then(
@@ -272,7 +240,7 @@ std::shared_ptr<Work> work_after(std::shared_ptr<Work> work, std::function<void(
         return outputs.value();
       },
       type);
-  return work_from_future(std::move(after), std::move(work));
+  return labelled(std::move(after), std::move(work));
 }
 
 namespace {
@@ -324,7 +292,9 @@ std::shared_ptr<Work> work_of_all(std::vector<std::shared_ptr<Work>> works, Outp
     // A callback that uses the future runs with a stream of its own as the current one.
     part->addCallback([state](c10::ivalue::Future&) { state->one_ended(); }, /*uses_future=*/on_device);
   }
-  return work_from_future(state->whole, std::make_shared<std::vector<std::shared_ptr<Work>>>(std::move(works)));
+  const CallLabel label = label_of(*works.front());
+  return std::make_shared<FutureWork>(state->whole,
+                                      std::make_shared<std::vector<std::shared_ptr<Work>>>(std::move(works)), label);
 }
 
 }  // namespace internal

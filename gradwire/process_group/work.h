@@ -35,8 +35,8 @@ class Work {
   Work& operator=(const Work&) = delete;
 
   // Blocks until the work has ended; returns true. A `timeout` of 0 means the timeout that the call was made with.
-  // Throws the error of the work; TimeoutError when `timeout` passes first (the work goes on then); AbortedError when
-  // the wait is interrupted. On CUDA tensors the current stream waits, not the CPU, and `timeout` has no effect.
+  // Throws the error of the work; TimeoutError, which names the call, when `timeout` passes first (the work goes on
+  // then); AbortedError when interrupted. On CUDA tensors, the current stream waits, and `timeout` has no effect.
   // Default: waits for future().
   virtual bool wait(Milliseconds timeout = kNoTimeout);
 

@@ -55,10 +55,12 @@ std::shared_ptr<Work> work_from_future(Future future, std::shared_ptr<void> owne
 
 // Returns a Work that ends when `work` has ended and then `then` has run. After an error of `work`, `then` does not
 // run. Where `outputs` are on devices, `then` runs under the streams of this call, or after `work` on streams of its
-// own, and who waits for the Work waits for these streams.
+// own, and who waits for the Work waits for these streams. Where this thread makes no call, the Work stands for the
+// call of `work`.
 std::shared_ptr<Work> work_after(std::shared_ptr<Work> work, std::function<void()> then, Outputs outputs);
 
 // Returns a Work that ends when all of `works` have ended. Its error is the first error in the order of `works`.
+// Where this thread makes no call, the Work stands for the call of the first.
 std::shared_ptr<Work> work_of_all(std::vector<std::shared_ptr<Work>> works, Outputs outputs);
 
 }  // namespace gradwire::internal

@@ -7,6 +7,7 @@
 #include <ATen/core/ivalue.h>
 #include <ATen/core/jit_type.h>
 #include <gtest/gtest.h>
+#include <malloc.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -14,7 +15,9 @@
 #include <thread>
 
 #include "gradwire/base/error.h"
+#include "gradwire/process_group/init.h"
 #include "gradwire/process_group/work_internal.h"
+#include "tests/support/ranks.h"
 
 namespace gradwire::work_test {
 namespace {
@@ -94,6 +97,79 @@ TEST(Work, TimedWaitLeavesTheCallGoing) {
   std::thread later([&] { future->markCompleted(list_of(at::ones({1}))); });
   EXPECT_TRUE(work->wait(std::chrono::minutes(2)));
   later.join();
+}
+
+std::size_t bytes_in_use() { return ::mallinfo2().uordblks; }
+
+// Many threads, because a poll takes a millisecond.
+void poll(Work& work, int polls) {
+  constexpr int kThreads = 20;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&] {
+      for (int poll = 0; poll < polls / kThreads; ++poll) EXPECT_THROW(work.wait(Milliseconds(1)), TimeoutError);
+    });
+  }
+  for (auto& thread : threads) thread.join();
+}
+
+TEST(Work, PollingWithATimeoutTakesNoMemory) {
+  const Future future = new_future();
+  const auto work = work_from_future(future);
+  poll(*work, 100);
+  const std::size_t before = bytes_in_use();
+  poll(*work, 10000);
+  EXPECT_LT(bytes_in_use(), before + 200'000);
+  future->markCompleted(list_of(at::ones({1})));
+  EXPECT_TRUE(work->wait(std::chrono::minutes(2)));
+}
+
+// The message of the TimeoutError of a wait of 20 ms.
+std::string late(Work& work) {
+  try {
+    work.wait(Milliseconds(20));
+  } catch (const TimeoutError& error) {
+    std::string text = error.what();
+    // Both ranks are in this process, so the second group of the name has a number.
+    if (const std::size_t number = text.find("#2"); number != std::string::npos) text.erase(number, 2);
+    return text;
+  }
+  return "wait() returned";
+}
+
+TEST(Work, ALateWaitSaysWhatItWaitsFor) {
+  test_support::run_ranks("threads", 2, [](int rank, const std::shared_ptr<Store>& store) {
+    const auto group = make_process_group("threads", store, rank, 2);
+    group->set_group_name("late");
+    const at::Tensor sum = at::ones({2});
+    if (rank == 0) {
+      const auto reduction = group->all_reduce({sum});
+      EXPECT_EQ(
+          late(*reduction),
+          "all_reduce (call 1 of group late) on rank 0 of 2: wait() has waited 20 ms, and the call has not ended; "
+          "it goes on: wait again, or abort the group");
+      // A strided tensor that is reduced through a copy, and a call that is made of several.
+      at::Tensor output = at::zeros({4});
+      const auto several = group->all_gather_into_tensor_coalesced({output}, {sum});
+      EXPECT_NE(late(*several).find("all_gather_into_tensor (call 2 of group late) on rank 0 of 2: "),
+                std::string::npos)
+          << late(*several);
+      const auto expanded = group->all_reduce({at::ones({1}).expand({3})});
+      EXPECT_NE(late(*expanded).find("all_reduce (call 3 of group late) on rank 0 of 2: "), std::string::npos)
+          << late(*expanded);
+      const auto message = group->recv({output}, 1, 7);
+      EXPECT_NE(late(*message).find("recv (group late) on rank 0 of 2: "), std::string::npos) << late(*message);
+      group->send({sum}, 1, 8)->wait();
+      for (const auto& each : {reduction, several, expanded, message}) EXPECT_TRUE(each->wait());
+      return;
+    }
+    group->recv({sum}, 0, 8)->wait();
+    at::Tensor output = at::zeros({4});
+    group->all_reduce({sum})->wait();
+    group->all_gather_into_tensor_coalesced({output}, {sum})->wait();
+    group->all_reduce({at::ones({1}).expand({3})})->wait();
+    group->send({output}, 0, 7)->wait();
+  });
 }
 
 // The thread that would end the call is not there.

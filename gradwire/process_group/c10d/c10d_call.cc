@@ -6,6 +6,7 @@
 #include "gradwire/observe/flight_recorder.h"
 #include "gradwire/process_group/c10d/c10d_call_internal.h"
 #include "gradwire/process_group/c10d/c10d_error_internal.h"
+#include "gradwire/process_group/labelled_work_internal.h"
 #include "gradwire/process_group/parked_threads_internal.h"
 #include "gradwire/process_group/watched_call_internal.h"
 
@@ -198,7 +199,7 @@ struct Messages {
   }
 };
 
-class MessagesWork final : public Work {
+class MessagesWork final : public LabelledWork {
  public:
   MessagesWork(std::shared_ptr<Messages> messages, std::shared_ptr<MessageWaiters> waiters, std::shared_ptr<void> owner)
       : owner_(std::move(owner)), waiters_(std::move(waiters)), messages_(std::move(messages)) {}
@@ -210,9 +211,9 @@ class MessagesWork final : public Work {
   bool wait(Milliseconds timeout) override {
     const WatchedWait watched;
     // A wait of the engine's that misses its timeout ends the group, so a shorter one is waited for here.
-    if (timeout != kNoTimeout) return Work::wait(timeout);
+    if (timeout != kNoTimeout) return LabelledWork::wait(timeout);
     if (!messages_->watched) messages_->finish();
-    return Work::wait(kNoTimeout);
+    return LabelledWork::wait(kNoTimeout);
   }
   Future future() override {
     watch();

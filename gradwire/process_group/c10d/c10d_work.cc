@@ -120,7 +120,16 @@ std::vector<at::Tensor> WorkForC10d::result() {
 }
 
 bool WorkForC10d::wait(std::chrono::milliseconds timeout) {
-  if (!asks_) return c10d::Work::wait(timeout);
+  if (!asks_) {
+    const auto work = followed();
+    // c10d's own wait would not say what it waits for.
+    try {
+      if (work) work->wait(timeout);
+    } catch (...) {
+      if (!work->is_completed()) std::rethrow_exception(for_c10d(std::current_exception()));
+    }
+    return c10d::Work::wait(kNoTimeout);  // for what comes after the call, up to finish()
+  }
   try {
     work_->wait(timeout);
   } catch (const TimeoutError&) {

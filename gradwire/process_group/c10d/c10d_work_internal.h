@@ -18,6 +18,7 @@ namespace gradwire::internal {
 //   - The call has ended when it returns (asyncOp false): this object has ended then, too.
 //   - The call goes on, and its Work has a future: this object ends with the future. A profiler's event ends first;
 //     then futures complete; then waiters go on.
+//     A wait is for the Work first, whose errors name the call.
 //   - Messages, and a Work without a future: this object ends when a thread that waits or asks finds that the Work has
 //     ended.
 class WorkForC10d final : public c10d::Work {

@@ -69,6 +69,34 @@ TEST(ToC10d, WorkSaysWhatItIs) {
   });
 }
 
+// As in C++, with the words that programs for c10d's engines look for.
+TEST(ToC10d, ALateWaitSaysWhatItWaitsFor) {
+  on_backends(2, [](const BackendPtr& backend) {
+    std::vector<at::Tensor> tensors{at::ones({2})};
+    std::vector<at::Tensor> go{at::ones({1})};
+    if (backend->getRank() == 0) {
+      c10d::AllreduceOptions options;
+      options.asyncOp = true;
+      const auto work = backend->allreduce(tensors, options);
+      try {
+        work->wait(Milliseconds(20));
+        ADD_FAILURE() << "wait() returned";
+      } catch (const TimeoutError& error) {
+        const std::string text = error.what();
+        EXPECT_TRUE(text.starts_with("gradwire: Timed out in all_reduce (call 1 of group ")) << text;
+        EXPECT_NE(text.find(") on rank 0 of 2: wait() has waited 20 ms"), std::string::npos) << text;
+      }
+      EXPECT_FALSE(work->isCompleted());
+      backend->send(go, 1, 8)->wait();
+      EXPECT_TRUE(work->wait());
+      EXPECT_TRUE(work->wait(kLong));
+      return;
+    }
+    backend->recv(go, 0, 8)->wait();
+    backend->allreduce(tensors, {})->wait();
+  });
+}
+
 // The events that a profiler would see, of all threads.
 class Events {
  public:

@@ -1,0 +1,68 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// Works that know which call on a group they stand for, so that a wait that ends early names the call.
+#pragma once
+
+#include <string>
+
+#include "gradwire/observe/flight_recorder.h"
+#include "gradwire/process_group/work.h"
+
+namespace gradwire::internal {
+
+// The name of a call on a group. A default object names no call. The words are made when an error needs them.
+class CallLabel {
+ public:
+  CallLabel() noexcept = default;
+  // `operation` is a literal, the name of the method.
+  CallLabel(const char* operation, int rank, int size, observe::FlightCall flight) noexcept
+      : operation_(operation), rank_(rank), size_(size), flight_(flight) {}
+
+  explicit operator bool() const noexcept { return operation_ != nullptr; }
+  // "all_reduce (call 17 of group default) on rank 0 of 2". Without the number and the group where the flight recorder
+  // is off, and after 256 further calls of the group. "a call" for a default object.
+  std::string words() const;
+
+ private:
+  const char* operation_ = nullptr;
+  int rank_ = 0;
+  int size_ = 0;
+  observe::FlightCall flight_;
+};
+
+// While it exists, this thread makes the call that `label` names: each LabelledWork that it makes takes the label.
+// Objects nest.
+class LabelledCall {
+ public:
+  explicit LabelledCall(const CallLabel& label) noexcept;
+  ~LabelledCall();
+  LabelledCall(const LabelledCall&) = delete;
+  LabelledCall& operator=(const LabelledCall&) = delete;
+
+  // The label of the innermost object of this thread; a default label where there is none.
+  static CallLabel current() noexcept;
+
+ private:
+  const CallLabel label_;
+  const LabelledCall* const outer_;
+};
+
+// A Work that takes the label of the call that this thread makes; where it makes none, `otherwise`.
+class LabelledWork : public Work {
+ public:
+  explicit LabelledWork(const CallLabel& otherwise = {}) noexcept;
+  bool wait(Milliseconds timeout) override;
+  const CallLabel& label() const noexcept { return label_; }
+
+ protected:
+  // Throws the TimeoutError of a wait that has waited `timeout`.
+  [[noreturn]] void throw_late(Milliseconds timeout) const;
+
+ private:
+  const CallLabel label_;
+};
+
+// The label of `work`; a default label where its class has none.
+CallLabel label_of(const Work& work) noexcept;
+
+}  // namespace gradwire::internal
